@@ -6,7 +6,6 @@ from gpt_jax.config.fields import (
   Config,
   differences,
   flatten,
-  from_dict,
   from_json,
   to_json,
   unlocked,
@@ -32,19 +31,17 @@ from gpt_jax.config.resolving import (
   transformer,
   width,
 )
-from gpt_jax.config.validation import CALL_STRINGS, NAMES, RANGES, check_ranges
+from gpt_jax.config.validation import CALL_STRINGS, TAKES, check_ranges
 
 __all__ = [
   'CALL_STRINGS',
-  'NAMES',
-  'RANGES',
+  'TAKES',
   'Config',
   'check_objective',
   'check_ranges',
   'check_resolved',
   'differences',
   'flatten',
-  'from_dict',
   'from_json',
   'in_percent',
   'named',

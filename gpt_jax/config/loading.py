@@ -20,13 +20,10 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from gpt_jax.config.fields import (
-  RENAMED,
   Config,
   check_known,
   check_override,
-  hint,
   meant,
-  rename,
 )
 from gpt_jax.spec import UsageError, shown
 
@@ -216,7 +213,6 @@ def _read_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
   if text is None:
     return argv
   config = read(text)
-  argv = [_renamed(arg) for arg in argv]
   for arg in argv[1:]:
     flag = arg.partition('=')[0].lstrip('-')
     if arg.startswith('-') and flag.startswith('config.'):
@@ -247,9 +243,6 @@ def read(text: str) -> Config:
       f'{file}: get_config() returns {shown(config)}, not a ConfigDict; end it '
       'with "return config.lock()"'
     )
-  with config.unlocked():
-    for old in rename(config):
-      hint(old)
   check_known(config)
   return config.lock()
 
@@ -282,16 +275,6 @@ def _without_file(argv: list[str]) -> tuple[str | None, list[str]]:
       rest.append(argv[i])
     i += 1
   return text, rest + argv[i:]
-
-
-def _renamed(arg: str) -> str:
-  """An argument with today's name of a field: --config.batch.size=8."""
-  flag, equals, value = arg.partition('=')
-  old = flag.lstrip('-').removeprefix('config.')
-  if not flag.startswith('-') or old not in RENAMED or 'config.' not in flag:
-    return arg
-  hint(old)
-  return f'--config.{RENAMED[old]}{equals}{value}'
 
 
 def _existing(text: str) -> tuple[str, list[str]]:

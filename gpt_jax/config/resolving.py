@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gpt_jax import sharding, spec
-from gpt_jax.config.fields import Config, check_known, hint, rename, unlocked
+from gpt_jax.config.fields import Config, check_known, unlocked
 from gpt_jax.config.lengths import num_steps
 from gpt_jax.config.validation import check_fields, validate
 from gpt_jax.nn.embed import INPUTS
@@ -184,8 +184,6 @@ def resolve(config: Config) -> Config:
 def resolve_model(config: Config) -> Config:
   """Like `resolve`, for a model to look at: no matter what could train it."""
   config = unlocked(config)
-  for old in rename(config):
-    hint(old)
   check_known(config)
   tuned = config.get('finetune')
   if tuned and tuned.sequences is None:

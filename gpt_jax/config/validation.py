@@ -4,23 +4,16 @@
 
 import functools
 import operator
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import fields, log_trackers
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.nn import layer_sizes
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.bias import BIASES
-from gpt_jax.nn.block import BLOCKS, NORMS
-from gpt_jax.nn.dropout import DROPOUTS
-from gpt_jax.nn.embed import INPUTS, OUTPUTS
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.choices import CHOICES as MODEL
 from gpt_jax.nn.pattern import period, sharing
-from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.scales import SCALES
-from gpt_jax.nn.sharing import SHARES
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
@@ -33,6 +26,7 @@ from gpt_jax.ranges import (
   Count,
   Fraction,
   NotNegative,
+  OneOf,
   Positive,
   Probability,
   Rate,
@@ -202,32 +196,23 @@ def check_sizes(config: Config) -> None:
       )
 
 
+# Lists with an entry for each layer of a period, which `check_depths` reads.
+_OF_LAYERS = ('attention', 'ffn', 'encoder_ffn')
+# The fields that name one of several choices, with its arguments.
 CALL_STRINGS = {
   'data.rows': row_makers.ROWS,
   'data.sentences': SPLITTERS,
-  'model.input': INPUTS,
-  'model.position': POSITIONS,
-  'model.attention_scale': SCALES,
-  'model.attention_backend': BACKENDS,
-  'model.bias': BIASES,
-  'model.output': OUTPUTS,
-  'model.norm': NORMS,
-  'model.block': BLOCKS,
-  'model.dropout': DROPOUTS,
-  'model.init_weights': INITS,
-  'model.share': SHARES,
+  **{
+    f'model.{name}': choices
+    for name, choices in MODEL.items()
+    if name not in _OF_LAYERS
+  },
   'objective.name': objectives.OBJECTIVES,
   'optim.name': OPTIMIZERS,
   'optim.precision': PRECISIONS,
   'optim.ema': AVERAGES,
   'optim.on_spike': SPIKES,
   'schedule.name': SCHEDULES,
-}
-NAMES = {
-  'model.dtype': DTYPES,
-  'model.remat': REMATS,
-  'model.loop': LOOPS,
-  'optim.state': wrappers.MEMORIES,
 }
 # Wider than any model by far, and an array of two widths can be counted: see
 # config/validation.py for those of more.
@@ -237,10 +222,18 @@ _STEPS = Annotated[int, ranges.whole(1, LAST_STEP)]
 # Of a mesh axis: -1 is the rest.
 _DEVICES = Annotated[int, ranges.whole(-1)]
 
-# The numbers that a field takes; those of call-strings are in their signatures.
-RANGES = {
+
+def _names(table: Iterable[str]) -> Any:
+  return Annotated[str, OneOf((*table,))]
+
+
+# What the other fields take; arguments of call-strings say it themselves.
+TAKES = {
   'seed': Seed,
   'model.vocab_size': Count,
+  'model.dtype': _names(DTYPES),
+  'model.remat': _names(REMATS),
+  'model.loop': _names(LOOPS),
   'model.context_length': _WIDTH,
   'model.num_layers': _LAYERS,
   'model.num_encoder_layers': Annotated[int, ranges.whole(0, 10_000)],
@@ -255,6 +248,7 @@ RANGES = {
   'model.d_ff': _WIDTH,
   'model.encoder_d_ff': Annotated[int, ranges.whole(0, 2**24)],
   'data.workers': Annotated[int, ranges.whole(1, 10_000)],
+  'optim.state': _names(wrappers.MEMORIES),
   'optim.clip_norm': NotNegative,
   'schedule.num_steps': _STEPS,
   'batch.size': Count,
@@ -282,6 +276,9 @@ RANGES = {
   'log.every_steps': Count,
   'log.sample_tokens': Whole,
   # Of the sections that only some configs have.
+  'finetune.too_long': Literal['cut', 'refuse'],
+  'finetune.select': Literal['last', 'best'],
+  'finetune.scores': Literal['standard', 'raw'],
   'finetune.freeze': Whole,
   'finetune.auxiliary': Weight,
   'finetune.dropout': Fraction,
@@ -335,13 +332,14 @@ def check_fields(config: Config) -> None:
 
 
 def check_ranges(config: Config) -> None:
-  """Checks the numbers of a config, of those that are given."""
+  """Checks what `TAKES` declares, of the fields that are given."""
   flat = flatten(config)
-  for field, declared in RANGES.items():
+  for field, declared in TAKES.items():
     value = flat.get(field)
     if value is None or (field in _TEXT_TOO and type(value) is not int):
       continue
-    if problem := ranges.declared(declared).problem(value):
+    takes = ranges.of(declared)
+    if takes is not None and (problem := takes.problem(value)):
       raise UsageError(f'{field}={shown(value)}: {problem}')
 
 
@@ -351,11 +349,6 @@ def validate(config: Config) -> None:
   for field, choices in CALL_STRINGS.items():
     spec.build(field, flat[field], choices)
   log_trackers.load(flat[log_trackers.FIELD])
-  for field, names in NAMES.items():
-    if flat[field] not in names:
-      raise UsageError(
-        f'{field}={shown(flat[field])}: unknown; one of ' + ', '.join(names)
-      )
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
   model = config.model

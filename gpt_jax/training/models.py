@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from ml_collections import ConfigDict
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -374,7 +375,7 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
       f'{field}={workdir}: holds no run (no config.json); train one first'
     ) from e
   try:
-    config = config_lib.from_dict(found)
+    config = ConfigDict(found).lock()
     config_lib.check_resolved(config)
   except (ValueError, TypeError, LookupError, AttributeError) as e:
     # Of `finetune.each`, whose fields have names of the user's own.

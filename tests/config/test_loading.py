@@ -12,7 +12,6 @@ import sys
 import pytest
 from absl import flags
 
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.config import loading
 from gpt_jax.spec import UsageError
@@ -40,44 +39,6 @@ def elsewhere(tmp_path, monkeypatch):
 def write(path, text):
   path.parent.mkdir(parents=True, exist_ok=True)
   path.write_text(text)
-
-
-@pytest.mark.parametrize('flag', ['--config.batch.rows', '-config.batch.rows'])
-def test_the_old_override(flag, caplog):
-  config = loading.load_config(SMOKE, [f'{flag}=24'])
-  assert config_lib.resolve(config).batch.to_dict() == {
-    'size': 24,
-    'length': None,
-    'micro_rows': None,
-  }
-  assert [r.getMessage() for r in caplog.records] == [
-    'batch.rows is now batch.size'
-  ]
-
-
-def test_the_new_override_is_said_nothing_of(caplog):
-  assert loading.load_config(SMOKE, ['--config.batch.size=24']).batch.size == 24
-  assert not caplog.records
-
-
-@pytest.mark.parametrize(
-  'overrides, size',
-  [
-    ([], 24),
-    (['--config.batch.size=40'], 40),
-    (['--config.batch.rows=40'], 40),
-  ],
-)
-def test_a_config_file_of_before(elsewhere, caplog, overrides, size):
-  """An override holds against the file, whatever name it takes."""
-  write(elsewhere / 'mine.py', MINE.format(name='rows'))
-  config = loading.load_config('mine.py', overrides)
-  assert config.is_locked
-  assert config.model.num_layers == 3
-  assert config_lib.resolve(config).batch.size == size
-  assert {r.getMessage() for r in caplog.records} == {
-    'batch.rows is now batch.size'
-  }
 
 
 def test_a_config_that_is_not_here_is_the_shipped_one(elsewhere):
