@@ -13,6 +13,7 @@ be accepted.
 """
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -123,55 +124,64 @@ def parse(field: str, text: str) -> list[Call]:
     field: where the text stands in the config, for the error message.
     text: names, or names called with literals.
   """
-
-  def fail(why: str):
-    return UsageError(
-      f'{field}={shown(text)}: {why}; write a name, or a name with its '
+  try:
+    if not isinstance(text, str):
+      raise _UnreadableError(f'is a {type(text).__name__}, not a text')
+    if len(text) > _LONGEST:
+      raise _UnreadableError(f'has more than {_LONGEST:,} characters')
+    check_text(field, text)
+    return [*_parsed(text)]
+  except _UnreadableError as e:
+    raise UsageError(
+      f'{field}={shown(text)}: {e}; write a name, or a name with its '
       "arguments as in 'name(size=3)'"
-    )
+    ) from e.__cause__
 
-  if not isinstance(text, str):
-    raise fail(f'is a {type(text).__name__}, not a text')
+
+class _UnreadableError(Exception):
+  """Why a text is no call-string."""
+
+
+# The same field is asked for again at every layer of a model.
+@functools.lru_cache(1024)
+def _parsed(text: str) -> tuple[Call, ...]:
+  """The calls of a text, whatever field it is of; not to be changed."""
   if not text.strip():
-    raise fail('is empty')
-  if len(text) > _LONGEST:
-    raise fail(f'has more than {_LONGEST:,} characters')
-  check_text(field, text)
+    raise _UnreadableError('is empty')
   try:
     root = ast.parse(_mark_pairs(text.strip()), mode='eval').body
     nodes = root.elts if isinstance(root, ast.Tuple) else [root]
     if not nodes:
-      raise fail('is empty')
-    return [_read(node, fail) for node in nodes]
-  except UsageError:
-    raise
+      raise _UnreadableError('is empty')
+    return tuple(map(_read, nodes))
   except SyntaxError as e:
-    raise fail('cannot be read') from e
+    raise _UnreadableError('cannot be read') from e
   except (RecursionError, MemoryError) as e:
-    raise fail('is nested too deep') from e
+    raise _UnreadableError('is nested too deep') from e
   except (ValueError, TypeError) as e:
-    raise fail('an argument is not a plain value (quote texts)') from e
+    why = 'an argument is not a plain value (quote texts)'
+    raise _UnreadableError(why) from e
 
 
-def _read(node: ast.expr, fail: Callable[[str], UsageError]) -> Call:
-  """One call. Raises what `ast.literal_eval` does, or what `fail` gives."""
+def _read(node: ast.expr) -> Call:
+  """One call. Raises what `ast.literal_eval` does, or `_UnreadableError`."""
   args, kwargs = (), {}
   if isinstance(node, ast.Call):
     args = tuple(_literal(a) for a in node.args)
     for keyword in node.keywords:
       name = keyword.arg
       if name is None:
-        raise fail('** is not understood')
+        raise _UnreadableError('** is not understood')
       if name in kwargs:
-        raise fail(f'{name} is given twice')
+        raise _UnreadableError(f'{name} is given twice')
       kwargs[name] = ast.literal_eval(keyword.value)
     node = node.func
   if not isinstance(node, ast.Name):
-    raise fail('a name was expected')
+    raise _UnreadableError('a name was expected')
   for value in (*args, *kwargs.values()):
     text = value.value if isinstance(value, Pair) else value
     if isinstance(text, str) and '\0' in text:
-      raise fail('an argument has a NUL character')
+      raise _UnreadableError('an argument has a NUL character')
   return Call(node.id, args, kwargs)
 
 
