@@ -46,6 +46,7 @@ import numpy as np
 from gpt_jax.rows import unified_order
 from gpt_jax.rows.rows import MAKING_ROWS, Keys, Rows
 from gpt_jax.rows.texts import (
+  RowMaker,
   Sentences,
   Texts,
   assemble,
@@ -68,8 +69,11 @@ _SEED = 0x9A125  # of that: no run's own
 _SAMPLES = 1 << 17
 
 
-class PairRows:
+class PairRows(RowMaker):
   """Rows of `length` tokens of a store."""
+
+  made_of = 'sentences'
+  arrays = ('special', 'token_types', 'pair')
 
   def __init__(
     self, store: TokenStore, length: int, *, pair: str, short: float
@@ -107,7 +111,6 @@ class PairRows:
       name: _num_tokens(found, self._capacity, pair)
       for name, found in self._chunks.items()
     }
-    self.num_rows = self.num_held_out = sum(self.sizes.values())
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of the store that rows have."""
@@ -136,10 +139,6 @@ class PairRows:
     return assemble(
       self._store, self.texts(places, keys), self._length, types=True
     )
-
-  def read_held_out(self, keys: Keys) -> Rows:
-    """The rows of a held-out set."""
-    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
 
 class Chunks(NamedTuple):
@@ -333,8 +332,11 @@ _HALF_AROUND = 3  # two [SEP] and [CLS]
 _HALF_LEAST = 2 * (_HALF_AROUND + 2)  # two tokens at least for A and B
 
 
-class HalfRows:
+class HalfRows(RowMaker):
   """Rows of `length` tokens of a store."""
+
+  made_of = 'sentences'
+  arrays = ('special', 'token_types', 'pair', 'reused')
 
   def __init__(self, store: TokenStore, length: int):
     """Counts the rows."""
@@ -355,7 +357,6 @@ class HalfRows:
       for name, (start, stop) in self._parts.items()
     }
     self.tokens = {name: n * length for name, n in self.sizes.items()}
-    self.num_rows = self.num_held_out = sum(self.sizes.values())
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of the store that rows have: the first half, A and B."""
@@ -405,10 +406,6 @@ class HalfRows:
       pair=pair,
       reused=reused,
     )
-
-  def read_held_out(self, keys: Keys) -> Rows:
-    """The rows of a held-out set."""
-    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
   def _texts(
     self, source: str, row: int, generator: np.random.Generator, back: bool

@@ -26,7 +26,7 @@ import numpy as np
 
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.rows.texts import Texts
+from gpt_jax.rows.texts import RowMaker, Texts
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokens.mixture import Place
@@ -35,8 +35,6 @@ from gpt_jax.tokens.store import TokenStore
 # Rows that pairs are put into at a time. With more, hardly less is padding: of
 # Multi30k in rows of 128 tokens 8.4% of the targets, and 8.1% with 32.
 _OPEN = 8
-
-# What may stand before a source: see `row_makers.parallel`.
 
 _SEED = 0xB17E  # of the pairs' order: no run's own
 
@@ -64,8 +62,11 @@ class Packed(NamedTuple):
     return (self.first + found).tolist()
 
 
-class ParallelRows:
+class ParallelRows(RowMaker):
   """Rows of `length` tokens on each side."""
+
+  made_of = 'pairs'
+  arrays = ('segments', 'positions', 'source')
 
   def __init__(self, store: TokenStore, length: int, before: str = 'text'):
     """Finds which pairs each row has.
@@ -95,7 +96,6 @@ class ParallelRows:
       self._packed[name] = Packed(*pack(counts[first:last], length), first)
       self.tokens[name] = int(np.sum(counts[first:last, 1]))
     self.sizes = {name: len(p.begins) - 1 for name, p in self._packed.items()}
-    self.num_rows = self.num_held_out = sum(self.sizes.values())
     self._tell(counts, cut)
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
@@ -127,10 +127,6 @@ class ParallelRows:
       [row[1::2] for row in found], self._store.special.pad_id
     )
     return target._replace(source=source)
-
-  def read_held_out(self, keys: Keys) -> Rows:
-    """The rows of a held-out set."""
-    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
   def _side(self, found: list[list[np.ndarray]], pad_id: int) -> Rows:
     """One side of rows, of the ids of their texts."""

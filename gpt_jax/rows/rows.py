@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax import spec
-
 # The seed of held-out rows: their choices are the same in each evaluation, and
 # in each run.
 HELD_OUT = 2**64 - 1
@@ -92,8 +90,6 @@ class Keys(NamedTuple):
     ]
 
 
-# `data.rows` that may have several texts, which do not see each other.
-PACKED = ('documents', 'parallel')
 # What `Keys.generators` are for.
 MAKING_ROWS, MASKING = 1, 2
 
@@ -109,29 +105,3 @@ def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
   if real is None:
     real = np.ones(tokens.shape, bool)
   return Rows(tokens, real, before=windows[:, 0])
-
-
-def blank(name: str, length: int) -> Rows:
-  """A row of padding alone, with the arrays that rows of a name have.
-
-  Args:
-    name: `data.rows`.
-    length: of the row.
-  """
-  (call,) = spec.parse('data.rows', name)
-  zeros, no = np.zeros((1, length), np.int32), np.zeros((1, length), bool)
-  row = Rows(zeros, no)
-  match call.name:
-    case 'stream':
-      return row._replace(before=zeros[:, 0])
-    case 'documents':
-      return row._replace(before=zeros[:, 0], segments=zeros, positions=zeros)
-    case 'parallel':
-      packed = row._replace(segments=zeros, positions=zeros)
-      return packed._replace(source=packed)
-    case 'halves':
-      both = row._replace(token_types=zeros, pair=zeros[:, 0])
-      return both._replace(special=no, reused=no)
-    case 'pairs':
-      return row._replace(special=no, token_types=zeros, pair=zeros[:, 0])
-  return row._replace(special=no)

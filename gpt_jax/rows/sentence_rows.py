@@ -19,6 +19,7 @@ import numpy as np
 
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.texts import (
+  RowMaker,
   Sentences,
   Texts,
   assemble,
@@ -33,8 +34,11 @@ from gpt_jax.tokens.store import TokenStore
 _AROUND = 2  # [CLS] and [SEP]
 
 
-class SentenceRows:
+class SentenceRows(RowMaker):
   """Rows of `length` tokens of a store."""
+
+  made_of = 'sentences'
+  arrays = ('special',)
 
   def __init__(self, store: TokenStore, length: int, *, crossing: bool):
     """Finds where the rows begin.
@@ -58,7 +62,6 @@ class SentenceRows:
       )
       self.tokens[name] = int(np.sum(counts + _AROUND))
     self.sizes = {name: len(found) for name, found in self._bounds.items()}
-    self.num_rows = self.num_held_out = sum(self.sizes.values())
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of the store that rows have; nothing is drawn."""
@@ -74,10 +77,6 @@ class SentenceRows:
     return assemble(
       self._store, self.texts(places, keys), self._length, types=False
     )
-
-  def read_held_out(self, keys: Keys) -> Rows:
-    """The rows of a held-out set."""
-    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
 
 def bounds(

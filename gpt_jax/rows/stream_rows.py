@@ -13,7 +13,7 @@ import numpy as np
 
 from gpt_jax.rows import rows as rows_lib
 from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.rows.texts import Texts
+from gpt_jax.rows.texts import RowMaker, Texts
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
 
@@ -93,21 +93,29 @@ def segments_of(
   return np.cumsum(ended, axis=1, dtype=np.int32), columns - first
 
 
-class Stream:
+class Stream(RowMaker):
   """Rows of `length` targets of a store."""
 
-  tokens = None  # no row has padding
+  arrays = ('before',)
 
   def __init__(self, store: TokenStore, length: int):
     """Counts the rows; there may be none."""
     self._store, self._length = store, length
-    self.num_rows = (len(store) - 1) // length
-    self.num_held_out = -(-len(store) // length)
     self._parts = store.parts()
     self.sizes = {
       name: (stop - start - 1) // length
       for name, (start, stop) in self._parts.items()
     }
+
+  @property
+  def num_rows(self) -> int:
+    """In an epoch of the whole store."""
+    return (len(self._store) - 1) // self._length
+
+  @property
+  def num_held_out(self) -> int:
+    """Each token is a target, the first one too."""
+    return -(-len(self._store) // self._length)
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of rows; the first is an input only."""
@@ -137,8 +145,10 @@ class Stream:
     ]
 
 
-class Documents:
+class Documents(RowMaker):
   """Rows of whole documents: see `packing`."""
+
+  arrays = ('before', 'segments', 'positions')
 
   def __init__(self, store: TokenStore, length: int):
     """Finds where the rows begin."""
@@ -149,7 +159,6 @@ class Documents:
       for name, (start, stop) in store.parts().items()
     }
     self.sizes, self.tokens = counts(self._begins)
-    self.num_rows = self.num_held_out = sum(self.sizes.values())
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The targets of rows."""
@@ -173,10 +182,6 @@ class Documents:
     rows = rows_lib.cut(windows, real)
     segments, positions = segments_of(rows.tokens, eos_id)
     return rows._replace(segments=segments, positions=positions)
-
-  def read_held_out(self, keys: Keys) -> Rows:
-    """The rows of a held-out set."""
-    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
 
 def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:

@@ -1,20 +1,63 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What rows of sentences are made of: texts of a store, and special tokens.
+"""What makes rows of a store, and what rows of sentences are made of.
 
-Of such a row, `Texts` says which tokens of the store it has; `assemble` makes
-the row, [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding. The token that
-ends a document in the store is [SEP] in a row that goes on after it.
+A `RowMaker` says of each row which tokens of the store it has, its `Texts`, and
+reads them. Of sentences `assemble` makes the row, [CLS] A [SEP] or [CLS] A
+[SEP] B [SEP], and padding. The token that ends a document in the store is [SEP]
+in a row that goes on after it.
 """
 
+import abc
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from gpt_jax.rows.rows import Rows
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
+from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
+
+
+class RowMaker(abc.ABC):
+  """The rows of a store for one length.
+
+  Attributes:
+    made_of: what the store has to have.
+    arrays: the fields of `Rows` that its rows have, beside `tokens` and `real`.
+    sizes: rows of each source of a mixture; the only one of others is ''.
+    tokens: of each source, tokens of these rows without padding, special ones
+      counted; where texts are drawn anew each time that a row is read, an
+      expected value. None: no row has padding.
+  """
+
+  made_of: ClassVar[Literal['tokens', 'sentences', 'pairs']] = 'tokens'
+  arrays: ClassVar[tuple[str, ...]] = ()
+  sizes: dict[str, int]
+  tokens: dict[str, int] | None = None
+
+  @property
+  def num_rows(self) -> int:
+    """In an epoch."""
+    return sum(self.sizes.values())
+
+  @property
+  def num_held_out(self) -> int:
+    """Rows that have each token of a held-out set."""
+    return self.num_rows
+
+  @abc.abstractmethod
+  def texts(self, places: Sequence[Place], keys: Keys) -> 'list[Texts]':
+    """The tokens of the store that the rows at some places have."""
+
+  @abc.abstractmethod
+  def read(self, places: Sequence[Place], keys: Keys) -> Rows:
+    """The rows at some places, with the keys that they have in the run."""
+
+  def read_held_out(self, keys: Keys) -> Rows:
+    """Rows of a held-out set; padding where a number is past its last."""
+    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)
 
 
 class Texts(NamedTuple):

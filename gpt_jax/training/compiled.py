@@ -14,7 +14,8 @@ from gpt_jax.costs import matmuls
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.rows import teacher_outputs
-from gpt_jax.rows.rows import Keys, blank
+from gpt_jax.rows.row_makers import blank
+from gpt_jax.rows.rows import Keys
 from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.parts import Parts, abstract_state

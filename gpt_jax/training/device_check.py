@@ -23,8 +23,8 @@ from gpt_jax.nn.moe import Router
 from gpt_jax.nn.pattern import period
 from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.optim.micro_batches import divided
-from gpt_jax.rows.rows import PACKED
-from gpt_jax.spec import UsageError, parse
+from gpt_jax.rows.row_makers import is_packed
+from gpt_jax.spec import UsageError
 
 # Whether the attention backend can serve a config, before anything is built.
 #
@@ -109,7 +109,7 @@ def check_devices(config: Config, devices: Devices = None) -> None:
         for length, rows in of_length.items():
           part = config_lib.of_part(config, name).model
           of_encoder, of_decoder = config_lib.sides(config, length)
-          packed = parse('data.rows', config.data.rows)[0].name in PACKED
+          packed = is_packed(config.data.rows)
           check_attention(
             *(part, layer_sizes.of_decoder(part), part.attention),
             (rows, of_decoder),

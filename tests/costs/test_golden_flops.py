@@ -26,7 +26,8 @@ import pytest  # noqa: E402
 
 from gpt_jax import config as config_lib  # noqa: E402
 from gpt_jax.costs import flops, matmuls  # noqa: E402
-from gpt_jax.rows.rows import Keys, blank  # noqa: E402
+from gpt_jax.rows.row_makers import blank  # noqa: E402
+from gpt_jax.rows.rows import Keys  # noqa: E402
 from gpt_jax.training import parts as state_lib  # noqa: E402
 from gpt_jax.training import step  # noqa: E402
 

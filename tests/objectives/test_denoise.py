@@ -10,7 +10,8 @@ import pytest
 
 from gpt_jax.objectives import choices
 from gpt_jax.objectives.denoise import denoise, vocabulary_of
-from gpt_jax.rows.rows import Keys, Rows, blank
+from gpt_jax.rows.row_makers import blank
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib

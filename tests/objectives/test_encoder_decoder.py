@@ -15,7 +15,8 @@ from gpt_jax.objectives import choices
 from gpt_jax.objectives import seq2seq as encoder_decoder
 from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq
 from gpt_jax.optim.micro_batches import MicroBatches
-from gpt_jax.rows.rows import Rows, blank
+from gpt_jax.rows.row_makers import blank
+from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny

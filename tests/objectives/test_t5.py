@@ -10,7 +10,8 @@ import pytest
 
 from gpt_jax.objectives import choices, t5
 from gpt_jax.objectives.t5 import Side
-from gpt_jax.rows.rows import Keys, blank, cut
+from gpt_jax.rows.row_makers import blank
+from gpt_jax.rows.rows import Keys, cut
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
 from tests.support import golden_io, tiny

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.rows import row_makers
-from gpt_jax.rows.rows import Keys, blank
+from gpt_jax.rows.row_makers import blank
+from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 from tests.support.sentence_store import CLS, SEP, corpus, store_of

@@ -9,7 +9,6 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.rows import pipeline, row_makers
-from gpt_jax.rows import rows as rows_lib
 from gpt_jax.rows.rows import Keys
 from gpt_jax.rows.taken import Taken
 from gpt_jax.spec import UsageError
@@ -105,7 +104,7 @@ def test_blank_read_and_held_out_rows_have_the_same_arrays(rows):
   numbers = np.arange(3)
   read = maker.read([Place('', 0, i) for i in range(3)], Keys.held_out(numbers))
   held = maker.read_held_out(Keys.held_out(numbers))
-  blank = rows_lib.blank(rows, LENGTH)
+  blank = row_makers.blank(rows, LENGTH)
   kinds = [
     {name: (x.dtype, x.shape[1:]) for name, x in arrays(some).items()}
     for some in (read, held, blank)
