@@ -130,11 +130,11 @@ class Objective(NamedTuple):
 
 
 class Scored(NamedTuple):
-  """Of a row of so many tokens, how many go on from a model's last states.
+  """How many positions of a row of a given length are scored.
 
   Attributes:
-    output: to the scores of the vocabulary.
-    heads: to the heads of pre-training.
+    output: by the vocabulary.
+    heads: by the heads of pre-training.
   """
 
   output: Callable[[int], int]
@@ -159,15 +159,15 @@ class Part(NamedTuple):
 
 
 class Stored(NamedTuple):
-  """Outputs of a teacher that are read from disk: see `data.teacher_outputs`.
+  """Outputs of a teacher that are read from disk: see `rows.teacher_outputs`.
 
   Attributes:
     text: the call-string of the loss whose rows the teacher read.
-    places: which tokens of them: see `distilled`.
+    places: the tokens that have outputs: see `distilled`.
     temperature: of its probabilities.
-    top_k: how many tokens of the vocabulary, the most probable, each has.
-    times: how many different rows of that text a row of the store has.
-    positions: of a row of so many tokens, how many have outputs.
+    top_k: tokens of the vocabulary, the most probable, that each output has.
+    times: different rows that one row of the store becomes.
+    positions: the length of a row to how many of its tokens have outputs.
   """
 
   text: str
@@ -189,20 +189,20 @@ class Needs(NamedTuple):
     attention: of all layers: 'causal', 'bidirectional' or 'any'.
     encoder: whether the model is an encoder-decoder.
     starts: of rows with two sides, the token that the decoder starts with:
-      see `data.sides.start_id`.
+      see `rows.sides.start_id`.
     text_length: context to the tokens of text that a row of the store has, so
       that the encoder reads as many as the context; never falls.
     target_length: context to the tokens that the decoder reads, at most.
     sentinels: context to how many tokens that stand for spans it needs: see
-      `objectives.sentinels`.
+      `t5.check`.
     rows: which `data.rows` it takes, by name; (): its batches come from
       elsewhere.
     pair: how texts A and B of a row are made: 'next' (another document's text
       as B in half of the rows), 'order' (swapped in half of them), 'unified'
-      (see `data.pair_rows`); '': there are none.
+      (see `rows.pair_rows`); '': there are none.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
-    asked: of a row of so many tokens, how many a second stream predicts.
+    asked: the length of a row to how many tokens a second stream predicts.
     pooler: what a task that reads the first token puts it through, see
       `finetune.pooler`.
     in_row: how a model learns to write after a source in one row: by 'mask', or

@@ -97,7 +97,7 @@ def _num_hidden(lengths: np.ndarray, rate: float) -> np.ndarray:
 def mass_batch(
   rows: Rows, keys: Keys, masking: Masking, first_id: int
 ) -> dict[str, np.ndarray]:
-  """A batch of an encoder-decoder, see `objectives.encoder_decoder`.
+  """A batch of an encoder-decoder: see `seq2seq`.
 
   Args:
     rows: B rows of L tokens, of which the first is never hidden.
@@ -438,7 +438,7 @@ def denoising_batch(
   tokenizer: Tokenizer,
   vocabulary: Vocabulary,
 ) -> dict[str, np.ndarray]:
-  """A batch whose sources are corrupted rows: see `encoder_decoder`.
+  """A batch whose sources are corrupted rows: see `seq2seq`.
 
   Args:
     rows: B rows of L tokens; the sources are as long.

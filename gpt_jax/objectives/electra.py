@@ -16,7 +16,7 @@ the generator stays. They share nothing.
 Nothing has a gradient through the draw. D here is the probability of the
 original; the head's logit is that of a replaced token, as in the released
 models. `model` is the discriminator, `models.generator` the generator. What of
-their embeddings is one says `embedding_sharing`.
+their embeddings is one says `SHARINGS`.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -289,7 +289,8 @@ def electra(
     temperature: of the draw; 0: always the most probable token.
     generator_steps: of the first of two stages; the models must be of the same
       size, and share nothing. 0: both are trained at once.
-    sharing: of the embeddings: 'es', 'nes' or 'gdes', see `embedding_sharing`.
+    sharing: of the embeddings: 'es', 'nes' or 'gdes', see
+      `SHARINGS`.
   """
   chosen_only, scores = TARGETS[targets]
 

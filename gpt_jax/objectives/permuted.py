@@ -294,7 +294,7 @@ def visible(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> jax.Array:
   """Which tokens each token, then each prediction, sees: [B, L + P, L].
 
   Args:
-    ranks_BL: see `permutation`.
+    ranks_BL: see `Permutation`.
     of_targets_BP: those of the predicted tokens.
   """
   content_BLM = ranks_BL[:, None] <= ranks_BL[..., None]

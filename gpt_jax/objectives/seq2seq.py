@@ -40,7 +40,7 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 #
 # A batch has `sources`, `source_mask` [B, M], `inputs`, `targets`, `weights`
 # [B, L], and where rows are packed `source_segments`, `source_positions` [B,
-# M], `segments`, `positions` [B, L]: see `data.sides`.
+# M], `segments`, `positions` [B, L]: see `rows.sides`.
 
 
 def objective(

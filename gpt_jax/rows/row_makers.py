@@ -136,7 +136,7 @@ def pairs(
 
 
 def halves() -> partial[RowMaker]:
-  """Text, and two texts that see it (XLNet): see `half_rows`."""
+  """Text, and two texts that see it (XLNet): see `pair_rows`."""
   return partial(HalfRows)
 
 

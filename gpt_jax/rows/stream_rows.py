@@ -3,8 +3,15 @@
 """Rows that are cut out of all documents joined end to end, or packed of them.
 
 Row r of `stream` has `length` targets, tokens r * length + 1 to
-(r + 1) * length of a source, and before them one token more. Of `documents`,
-see `packing`.
+(r + 1) * length of a source, and before them one token more.
+
+Row r of `documents` has as many whole documents as targets, in the order of the
+store, as fit into `length`; they do not see each other. A document that is
+longer begins a row, is cut into pieces of `length`, and shares its last row
+with those that follow. What is left of a row is padding. Each token is a target
+once; the first of a document, or of a piece of one, is predicted from the token
+before it alone. That is the end of the document before, just as if the document
+stood alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +23,6 @@ from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.texts import RowMaker, Texts
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
-
-# Rows of whole documents, which do not see each other.
-#
-#   data.rows = 'documents'
-#
-# A row's targets are as many whole documents, in the order of the store, as fit
-# into `length`. A document that is longer begins a row, is cut into pieces of
-# `length`, and shares its last row with those that follow. What is left of a
-# row is padding. Each token is a target once; the first of a document, or of a
-# piece of one, is predicted from the token before it alone. That is the end of
-# the document before, just as if the document stood alone.
 
 
 def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
@@ -146,7 +142,7 @@ class Stream(RowMaker):
 
 
 class Documents(RowMaker):
-  """Rows of whole documents: see `packing`."""
+  """Rows of whole documents."""
 
   arrays = ('before', 'segments', 'positions')
 
