@@ -250,7 +250,6 @@ def set_vocab_size(
 
   Args:
     config: resolved.
-    vocab_size: of the tokenizer.
     tokenizer: `tokenizer.name`.
     of_sources: that of sources, where they have a tokenizer of their own; None:
       it is not known yet.

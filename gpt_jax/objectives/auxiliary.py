@@ -146,7 +146,6 @@ def further(
   """Sums of the cross-entropy of layers, each with its classifier.
 
   Args:
-    states_NBLD: of the layers.
     table_NVD: of their classifiers.
     active_N: 0 where a layer counts for nothing.
     batch: `targets` and `weights` [B, L].

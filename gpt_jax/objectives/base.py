@@ -264,7 +264,6 @@ class Needs(NamedTuple):
     """The parameters of all, the run's model's as it computes with them.
 
     Args:
-      params: as they are kept.
       add: two arrays to their sum.
     """
     sums = {
@@ -289,7 +288,6 @@ class Declared(NamedTuple):
   """An objective that no model was given to yet.
 
   Attributes:
-    needs: see `Needs`.
     build: what a call does, with the model, the tokenizer and, by name, the
       parts.
   """
@@ -306,7 +304,6 @@ class Declared(NamedTuple):
     """The objective of a model.
 
     Args:
-      model: to train.
       tokenizer: of the text; some make no batch of text without it.
       **parts: the models of `Needs.parts`.
     """

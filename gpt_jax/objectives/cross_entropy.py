@@ -116,10 +116,8 @@ def sampled(
 
   Args:
     hidden_BLD: as in `penalised_cross_entropy`, as are `table_VD`, `softcap`.
-    table_VD: see above.
     keys_B: of each row's draws.
     temperature: 0 takes the largest logit.
-    softcap: see above.
 
   Returns:
     Ids, int32 [B, L].

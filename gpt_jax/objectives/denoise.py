@@ -60,7 +60,6 @@ def mass(
       hidden: at least 1, at most all but [CLS].
     mask: of the hidden tokens that the encoder reads as [MASK].
     random: of the hidden tokens that it reads as a random one. The rest stays.
-    start: see `seq2seq`.
   """
   unknown = Masking.of(rate, mask, random)
 
@@ -101,7 +100,6 @@ def mass_batch(
 
   Args:
     rows: B rows of L tokens, of which the first is never hidden.
-    keys: of the rows.
     masking: its rate, and what becomes of hidden tokens.
     first_id: what the decoder reads in the place of a row's first token.
 
@@ -169,7 +167,6 @@ class Vocabulary(NamedTuple):
   """What steps know of the tokenizer.
 
   Attributes:
-    size: of the vocabulary.
     mask_id: of [MASK].
     stop_id: of the full stop, which ends a sentence; None: it has none.
   """
@@ -442,10 +439,7 @@ def denoising_batch(
 
   Args:
     rows: B rows of L tokens; the sources are as long.
-    keys: of the rows.
     steps: corruptions, one after another.
-    tokenizer: of the rows.
-    vocabulary: of the tokenizer.
   """
   special = tokenizer.special
   open_BL = rows.real & (rows.tokens != special.eos_id)
@@ -496,7 +490,6 @@ def corrupted(
     is_open: bool [L], tokens of texts; the others stay in their places.
     steps: one after another.
     generator: of all choices.
-    vocabulary: of the tokenizer.
   """
   cuts = np.flatnonzero(is_open[1:] != is_open[:-1]) + 1
   parts = [np.split(x, cuts) for x in (tokens, starts, is_open)]

@@ -60,9 +60,7 @@ def copied(
 
   Args:
     params: of the model, maybe with heads and parts, which stay.
-    teacher_params: of the teacher.
     model: the student.
-    teacher: see above.
     layers: one for each of the model's.
   """
   size, of_teacher = _period(model), _period(teacher)
@@ -164,7 +162,6 @@ def taught(
 
   Args:
     declared: the text's own loss.
-    needs: of the student.
     stored: the teacher's outputs.
     soft: weight of the KL.
     hard: of the text's loss.

@@ -210,7 +210,6 @@ def shared_part(sharing: str, scored: Scored, *, apart: bool) -> Part:
 
   Args:
     sharing: one of `SHARINGS`.
-    scored: see `Scored`.
     apart: whether the models are trained one after the other, without sharing.
   """
   if apart and sharing == 'gdes':

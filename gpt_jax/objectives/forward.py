@@ -40,7 +40,6 @@ class Scores(NamedTuple):
 
   Attributes:
     hidden_BLD: the last states, as the output layer takes them.
-    table_VD: of the output layer.
     softcap: see `model.output`.
   """
 
@@ -67,7 +66,6 @@ def apply(
   """What the model returns, and what it sows: 'router' and the rest of `sow`.
 
   Args:
-    model: to apply.
     params: its parameters, maybe among others.
     tokens_BL: what it reads.
     key: of dropout; None: there is none.

@@ -49,7 +49,6 @@ def extract(
   Args:
     num_outputs: columns of W_y.
     initializer: of W_y.
-    dropout: of the states.
     added: whether the states of an example's sequences are added first, for
       one output; else each sequence has its own.
   """
@@ -79,7 +78,6 @@ def first(
 
   Args:
     num_outputs: of a sequence.
-    initializer: of the kernels.
     dropout: of what the last layer reads.
     pooler: of `classifier.POOLERS`.
   """

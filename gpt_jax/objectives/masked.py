@@ -110,8 +110,6 @@ class Masking(NamedTuple):
     """Chooses and replaces.
 
     Args:
-      rows: B rows of L tokens.
-      keys: of the rows.
       starts: bool [B, L], which tokens begin a word, where words are chosen.
 
     Returns:
@@ -222,10 +220,7 @@ def masked_batch(
   """A batch of rows of which a model does not see some tokens.
 
   Args:
-    rows: B rows of L tokens.
-    keys: of the rows.
     masking: chooses; without a vocabulary, of rows without text, nothing.
-    starts: see `Masking`.
 
   Returns:
     What `Masking` gives, `mask` bool [B, L], False for padding, and of
@@ -298,9 +293,6 @@ def of_masking(
 
   Args:
     masking: without what is the tokenizer's.
-    pair: see `masked`.
-    static: see `masked`.
-    pooler: see `masked`.
   """
   pairs = pair != 'none'
   heads = ('pooler', 'pair') if pairs else ('pooler',) * pooler

@@ -84,8 +84,6 @@ class Permutation(NamedTuple):
     """Chooses and ranks.
 
     Args:
-      rows: B rows of L tokens.
-      keys: of the rows.
       starts: bool [B, L], which tokens begin a word.
       segments: parts of the same length, of which each has its own order.
 
@@ -294,7 +292,6 @@ def visible(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> jax.Array:
   """Which tokens each token, then each prediction, sees: [B, L + P, L].
 
   Args:
-    ranks_BL: see `Permutation`.
     of_targets_BP: those of the predicted tokens.
   """
   content_BLM = ranks_BL[:, None] <= ranks_BL[..., None]
@@ -313,8 +310,6 @@ def predictions(
 
   Args:
     model: with a second stream.
-    params: its parameters.
-    batch: of the objective.
     key: of dropout; None: there is none.
     segments: see `permuted`; the places of a batch are in their order.
   """

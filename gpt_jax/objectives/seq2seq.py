@@ -53,7 +53,6 @@ def objective(
 
   Args:
     model: with an encoder.
-    make_batch: see `Objective`.
     label_smoothing: see `cross_entropy.penalised_cross_entropy`; in training
       alone, and neither reported nor evaluated.
   """

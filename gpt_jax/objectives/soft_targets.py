@@ -34,7 +34,6 @@ def divergence(
 
   Args:
     student: of V tokens.
-    teacher: of the same V tokens.
     weights_BL: float32; 0 leaves a position out.
     temperature: T.
   """
@@ -107,7 +106,6 @@ def top_divergence(
 
   Args:
     student: of V tokens.
-    ids_BLk: of the k.
     log_probs_BLk: [B, L, k + 1], the last that of all others.
     weights_BL: float32; 0 leaves a position out.
     temperature: T.

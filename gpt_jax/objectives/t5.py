@@ -229,7 +229,6 @@ def check(names: Collection[str], needed: int, objective: str) -> None:
   """Checks that special tokens have as many sentinels as an objective needs.
 
   Args:
-    names: of the tokenizer's special tokens.
     needed: sentinels.
     objective: `objective.name`.
   """
@@ -252,7 +251,6 @@ class Text(NamedTuple):
     real: bool [B, L], False for padding.
     draws: uniform below 1, [2, B, L].
     sentinels: int32 [S].
-    vocab_size: of the tokenizer.
   """
 
   tokens: np.ndarray

@@ -56,7 +56,6 @@ class Scores(NamedTuple):
   """Of B examples of C sequences each.
 
   Attributes:
-    outputs_BK: of the head.
     hidden_SLD: the last hidden states of all S = B C sequences.
     sown: by the routers of experts.
   """
@@ -223,7 +222,6 @@ def classification(
     length: tokens of a sequence.
     sequences: of an example; their activations are added before W_y.
     auxiliary: lambda, the weight of the language model's loss.
-    dropout: of the activations.
     read: `extract`, of decoders, or `first`, of encoders, or XLNet's `last`;
       see `heads`.
     features: a call of `features`: the model is frozen; '': it is not.

@@ -145,7 +145,6 @@ class Chunks(NamedTuple):
   """The rows of one source, by its sentences.
 
   Attributes:
-    sentences: of the source.
     tokens: int64 [S + 1], how many come before each sentence.
     documents: int64 [D + 1], where the sentences of each document begin.
     first: int64 [R], the sentence that a row begins with.
@@ -202,7 +201,6 @@ def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
   """Expected tokens of an epoch's rows: texts are drawn anew each time.
 
   Args:
-    found: the rows.
     capacity: the most tokens of A and B.
     pair: 'next', 'order' or 'unified'.
   """
@@ -236,10 +234,8 @@ def texts(
 
   Args:
     found: of its source.
-    row: its number there.
     capacity: the most tokens of A and B.
     pair: 'next' or 'order', or 'following' for what follows A, if any.
-    generator: of the row.
   """
   first, stop = found.first[row], found.stop[row]
   half, coin, which, where = generator.random(4)
@@ -271,7 +267,6 @@ def _another(
   Each argument but the first is [N], or a scalar of NumPy.
 
   Args:
-    found: of the source.
     sentence: one of the document that is not to be taken.
     aim: tokens; there is always a sentence.
     which: the draw of the document, below 1.

@@ -135,7 +135,6 @@ def batches(
 
   Args:
     store: the train split.
-    seed: of the order.
     start: the first step.
     stop: after the last step.
     rows: step -> the rows of the run that make its batch.

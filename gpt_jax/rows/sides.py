@@ -25,7 +25,6 @@ def source_ids(ids: Any, special: Special) -> np.ndarray:
 
   Args:
     ids: of the text; its eos may be there, as in a token store, or not.
-    special: of the tokenizer.
   """
   return np.concatenate([source_start(special), target_ids(ids, special)])
 
@@ -54,7 +53,6 @@ def start_id(start: str, special: Special) -> int:
   Args:
     start: 'pad' (T5, Marian) or 'eos' (BART). Of a tokenizer
       without padding both are the end of a document.
-    special: of the tokenizer.
   """
   return special.pad_id if start == 'pad' else special.eos_id
 
@@ -66,7 +64,6 @@ def decoder_inputs(
 
   Args:
     targets: int32 [B, L].
-    first_id: see `start_id`.
     positions: int32 [B, L], of packed rows: a text begins at each 0. None:
       a row is one text.
   """

@@ -66,7 +66,6 @@ class TaskOrder:
     Args:
       sizes: examples of each task.
       batch_size: examples in a batch.
-      seed: of the run.
       mixing: a call of `MIXINGS`.
     """
     count = spec.build('finetune.mixing', mixing, MIXINGS)

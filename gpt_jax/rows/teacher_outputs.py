@@ -48,12 +48,7 @@ class Rows:
     rows: `data.rows`.
     length: tokens of a row.
     text: see `objectives.base.Stored`, as are the next four.
-    places: see above.
-    temperature: see above.
-    top_k: see above.
-    times: see above.
     positions: of a row, that have outputs.
-    num_rows: of the store.
     seed: of the run that draws the rows' masks; 0 where nothing is drawn.
   """
 
@@ -75,7 +70,6 @@ class Contents:
   """The manifest.
 
   Attributes:
-    rows: see `Rows`.
     teacher: what it was, for people.
     teacher_sha256: of its parameters.
     vocab_size: that it scores.
@@ -107,7 +101,6 @@ class Writer:
     Args:
       folder: a path or a URL.
       wanted: what tells these outputs from all others, as JSON has it.
-      vocab_size: of the teacher.
     """
     self._folder, self._wanted = folder, wanted
     self._dtypes = {
