@@ -5,7 +5,7 @@
 One encoder; what its tokens see makes it a bidirectional model, one that reads
 from left to right, one from right to left, or one that reads a source and then
 writes a target (sections 2.2 and 2.3). A row [SOS] S1 [EOS] S2 [EOS] has one of
-these masks, see `data.unified_order`. In each the chosen tokens are [MASK]s in
+these masks, see `rows.unified_order`. In each the chosen tokens are [MASK]s in
 their places, and
 
   L = mean over the chosen tokens of all rows of -log P(x_t | what t sees)
