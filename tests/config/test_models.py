@@ -57,7 +57,7 @@ def test_parts_take_the_vocabulary_of_the_tokenizer():
     ({'num_heads': 7}, r'models\.generator\.d_model=64: does not divide'),
     ({'num_kv_heads': 3}, r'models\.generator\.num_heads=1: does not divide'),
     ({'attention': 'full'}, r"models\.generator\.attention='full': objective"),
-    ({'loop': 'no'}, r"models\.generator\.loop='no': unknown"),
+    ({'loop': 'no'}, r"models\.generator\.loop='no': is unknown"),
   ],
 )
 def test_fields_of_a_part_are_named(changes, message):
