@@ -5,7 +5,6 @@
 import hashlib
 import json
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.finetuning.data import CLASS_WEIGHTS, ORDER, RESULT
+from gpt_jax.finetuning.data import CLASS_WEIGHTS
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn import stacks
 from gpt_jax.nn.pattern import divides, is_causal
@@ -25,7 +24,6 @@ from gpt_jax.tasks import task as tasks
 from gpt_jax.tasks.known import TASKS
 from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import models as trained_lib
 from gpt_jax.training.models import Pretrained
 
 
@@ -40,28 +38,6 @@ def task_of(config: Config) -> Task:
   task = spec.build('finetune.task', tuned.task, TASKS)
   spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
   spec.build('finetune.class_weights', tuned.class_weights, CLASS_WEIGHTS)
-  for field, names in (
-    ('too_long', ('cut', 'refuse')),
-    ('select', ('last', 'best')),
-    ('scores', ('standard', 'raw')),
-  ):
-    if tuned[field] not in names:
-      raise UsageError(
-        f'finetune.{field}={tuned[field]!r}: unknown; one of '
-        + ', '.join(names)
-      )
-  for field, least in (
-    ('freeze', 0),
-    ('patience', 0),
-    ('epochs', 0),
-    ('warmup', 0),
-    ('examples', 1),
-    ('length', 1),
-  ):
-    if tuned[field] is not None and tuned[field] < least:
-      raise UsageError(
-        f'finetune.{field}={tuned[field]}: must be at least {least}'
-      )
   if not task.paths.get('train') or not task.paths.get('dev'):
     raise UsageError(
       f'finetune.task={tuned.task!r}: needs a table to train on and one that '
@@ -335,24 +311,3 @@ def objective(config: Config, task: Task) -> str:
       f'dropout={tuned.dropout}{more})'
     ),
   }[task.kind]
-
-
-def set_order(config: Config, workdir: str) -> None:
-  """Names the order of the examples, so that no run goes on in another.
-
-  Runs of before the field took them in another order. One that has ended is
-  left as it is: nothing is trained, and it may predict.
-  """
-  config.finetune.order = ORDER
-  if not os.path.exists(os.path.join(workdir, 'config.json')):
-    return
-  tuned = trained_lib.read_config(workdir).get('finetune')
-  if tuned is None or tuned.get('order') is not None:
-    return  # what differs is told where all fields are compared
-  if not os.path.exists(os.path.join(workdir, RESULT)):
-    raise UsageError(
-      f'--workdir={workdir}: its run was begun by a version that shuffled the '
-      'examples otherwise, and cannot go on in the same order; give another '
-      '--workdir, or finish it with that version'
-    )
-  config.finetune.order = None

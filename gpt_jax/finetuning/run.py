@@ -22,6 +22,7 @@ from gpt_jax.finetuning import fields, transfer
 from gpt_jax.finetuning.data import (
   AVERAGE,
   CLASS_WEIGHTS,
+  ORDER,
   RESULT,
   Scale,
   Split,
@@ -156,7 +157,7 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Plan:
   """Reads and encodes all splits, and resolves the config; writes nothing."""
   config_lib.check_ranges(config)
   config = config_lib.unlocked(config)
-  fields.set_order(config, workdir)
+  config.finetune.order = ORDER
   tuned = config.get('finetune')
   calls = named(tuned.tasks) if tuned and tuned.get('tasks') else {}
   if calls:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from ml_collections import ConfigDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax import hf, spec

@@ -288,21 +288,3 @@ def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, found.params(), body)
   same = ('vocab_size', 'num_layers', 'd_model', 'block', 'context_length')
   assert all(ours.model[name] == theirs.model[name] for name in same)
-
-
-def test_a_run_begun_in_another_order_does_not_go_on(
-  workdir, task, tmp_path, capsys
-):
-  """Of before the order was named: refused, but for one that has ended."""
-  old = tmp_path / 'old'
-  shutil.copytree(workdir, old)
-  saved = json.loads((old / 'config.json').read_text())
-  assert saved['finetune'].pop('order') == 'shuffle(rounds=12)'
-  (old / 'config.json').write_text(json.dumps(saved))
-  assert main(flags(task, old, '--json')) == 0
-  assert 'dev' in json.loads(capsys.readouterr().out)
-  (old / 'result.json').unlink()
-  assert main(flags(task, old)) == 2
-  said = capsys.readouterr().err.strip().splitlines()[-1]
-  assert f'--workdir={old}: its run was begun by a version that' in said
-  assert not (old / 'result.json').exists()
