@@ -217,10 +217,9 @@ def get_config(arg: str = '') -> ConfigDict:
   # fills the encoder's model.context_length.
   config.objective = dict(
     name='causal',
-    # Whom `distilled` learns from: a workdir that train left, or a folder of
-    # Hugging Face. A new run reads it, once, and models.teacher becomes what it
-    # is; without a run that section says what to inspect and plan for. With
-    # top_k: a folder that gpt-jax teach wrote.
+    # The teacher of `distilled`: a workdir or a Hugging Face folder. A new run
+    # fills models.teacher from it; to inspect or plan without a run, give that
+    # section. With top_k: a folder that gpt-jax teach wrote.
     teacher='',
   )
 

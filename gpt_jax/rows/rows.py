@@ -66,7 +66,7 @@ class Keys(NamedTuple):
 
   @classmethod
   def held_out(cls, rows: np.ndarray) -> 'Keys':
-    """Those of some rows of a held-out set."""
+    """Keys of held-out rows: the same in every evaluation."""
     return cls(HELD_OUT, rows, rows, np.zeros_like(rows))
 
   def recurring(self, times: int) -> 'Keys':

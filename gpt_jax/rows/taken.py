@@ -32,12 +32,12 @@ class Taken(NamedTuple):
 
   @property
   def numbers(self) -> range:
-    """Of its rows."""
+    """The rows' numbers in the run."""
     return range(self.offset, self.offset + self.count)
 
   @property
   def indices(self) -> range:
-    """Of its rows."""
+    """The rows' places in the order of this length."""
     return range(self.index, self.index + self.count)
 
 
@@ -126,14 +126,14 @@ def read(workdir: str) -> Skips:
 
 
 def from_json(text: str) -> Skips:
-  """Reads what `to_json` wrote, now or before it had a checksum.
+  """Reads what `to_json` wrote.
 
   Raises:
     ValueError: it was changed.
   """
   found = json.loads(text)
   skips = Skips(from_entries(found['skips']), found['pending'])
-  if found.get('sha256', _digest(skips)) != _digest(skips):
+  if found['sha256'] != _digest(skips):
     raise ValueError('the checksum differs')
   return skips
 

@@ -216,12 +216,6 @@ def test_a_changed_file_is_refused(skipped, damage):
     History(str(skipped))
 
 
-def test_a_file_of_before_has_no_checksum(tmp_path):
-  old = {'skips': [SKIP._asdict()], 'pending': False}
-  (tmp_path / 'skips.json').write_text(json.dumps(old))
-  assert History(str(tmp_path)).skips == taken.Skips((SKIP,))
-
-
 # Whole runs ---------------------------------------------------------------
 
 
