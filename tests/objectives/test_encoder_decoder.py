@@ -11,8 +11,7 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding
-from gpt_jax.objectives import choices
-from gpt_jax.objectives import seq2seq as encoder_decoder
+from gpt_jax.objectives import choices, forward
 from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq
 from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.rows.row_makers import blank
@@ -53,7 +52,7 @@ def batch_of():
 
 
 def logits_of(model, params, batch):
-  hidden, _ = encoder_decoder.run(model, params, batch, None)
+  hidden, _ = forward.states(model, params, batch, None)
   return model.apply({'params': params}, hidden, method='logits')
 
 
@@ -110,7 +109,7 @@ def test_no_gradient_crosses_texts_or_comes_from_later_targets():
     own = np.arange(kept[name].size, dtype=np.int32).reshape(kept[name].shape)
     wide = tiny.model(**SIZES, position='t5_bias', vocab_size=V + own.size)
     whole = {**params, 'embed': {'embedding': table}}
-    hidden, _ = encoder_decoder.run(wide, whole, {**kept, name: own + V}, None)
+    hidden, _ = forward.states(wide, whole, {**kept, name: own + V}, None)
     return jnp.sum(hidden[row, place + 1] ** 3)
 
   for name in ('sources', 'inputs'):
@@ -149,7 +148,7 @@ def test_the_reported_loss_is_without_smoothing_and_penalties():
   expected = np.sum(nll * weights)
   found = jax.jit(smooth.loss)(params, batch, key)
   assert {*found.metrics} > {'router/encoder/load_E', 'router/decoder/load_E'}
-  _, stats = encoder_decoder.run(model, params, batch, None)
+  _, stats = forward.states(model, params, batch, None)
   assert {*stats} == {'encoder', 'decoder'}
   np.testing.assert_allclose(found.sum - found.penalty, expected, rtol=1e-5)
   # Both stacks' routers cost, by the weight of the batch.
