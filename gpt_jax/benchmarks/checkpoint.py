@@ -7,6 +7,7 @@ training thread waits with the time of a step, and the checksums with the whole
 save. Then compares `loop.fit` with the bare training step, in alternation.
 """
 
+import functools
 import math
 import os
 import statistics
@@ -25,10 +26,10 @@ from gpt_jax.config import Config
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check, loop, metrics
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.history import History
 from gpt_jax.training.parts import Parts
+from gpt_jax.training.past import History
+from gpt_jax.training.run import Run
 from gpt_jax.training.store_data import StoreData
-from gpt_jax.training.training_run import TrainingRun
 
 SAVES = 3
 ROUNDS = 3
@@ -115,8 +116,9 @@ def _loops(
     state, seconds = _steps(step, state, batch, steps)
     bare += seconds
     workdir = os.path.join(folder, str(i))
-    training = TrainingRun(
-      *(part, workdir, data, Checkpointer(workdir), History(workdir))
+    training = Run(
+      *(part, workdir, data, Checkpointer(workdir), History(workdir)),
+      first=functools.partial(parts_lib.initial_state, part),
     )
     state = state._replace(step=jax.device_put(0 * state.step, whole))
     state = loop.fit(training, state)

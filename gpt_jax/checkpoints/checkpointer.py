@@ -7,7 +7,7 @@ Each `WORKDIR/checkpoints/STEP` holds
 - `state/`: the arrays, in TensorStore, each file synced to disk;
 - `checksums/`: name, shape, dtype and fingerprint of every array, computed on
   the devices at that step, and what is recorded of the run's past (see
-  `training.history`), under a checksum of their own;
+  `training.past`), under a checksum of their own;
 - `commit_success.txt`, written last: the commit marker. On a local disk Orbax
   writes all into `STEP.orbax-checkpoint-tmp` and then renames that folder; on
   gs://, which cannot rename, a folder without the marker does not count.

@@ -36,7 +36,7 @@ from gpt_jax.costs.totals import figures_of, rounded
 from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import spikes, store_data
+from gpt_jax.training import store_data
 
 
 def define(flags: Flags) -> None:
@@ -64,11 +64,11 @@ def define(flags: Flags) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   if args.spike:
-    found = spikes.read(args.spike)
+    found = store_data.spike(args.spike)
     if args.json:
       print(json.dumps(found))
     else:
-      spikes.show(found, Console())
+      _show_spike(found, Console())
   elif args.table:
     print(totals.table())
   elif args.mfu:
@@ -80,6 +80,26 @@ def main(args: cli.Args) -> None:
   else:
     cli.required(args, 'config')
     _show_config(args)
+
+
+def _show_spike(
+  found: dict[str, Any], console: Console, *, width: int = 400
+) -> None:
+  """Prints a spike and its rows, each up to `width` characters."""
+  console.print(
+    f'step {found["step"]}: loss {found["loss"]}, gradient norm '
+    f'{found["grad_norm"]}, learning rate {found["learning_rate"]:.4g}'
+  )
+  norms = Table('part of the model', 'gradient norm')
+  for name, norm in found['grad_norms'].items():
+    norms.add_row(name, str(norm))
+  console.print(norms)
+  rows = Table('row of the run', 'row of the store', 'text')
+  for i, (number, text) in enumerate(
+    zip(found['store_rows'], found['texts'], strict=True)
+  ):
+    rows.add_row(str(found['first_row'] + i), str(number), repr(text[:width]))
+  console.print(rows, markup=False)
 
 
 def _show_rows(args: cli.Args) -> None:

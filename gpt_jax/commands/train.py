@@ -34,7 +34,7 @@ from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
 from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.pretraining import start
+from gpt_jax.training.run import Run
 
 
 def define(flags: Flags) -> None:
@@ -64,7 +64,7 @@ def train(config: Config, workdir: str) -> None:
     workdir_lib.locked(workdir),
     watchdog.watching(watchdog.deadlines(config), stacks),
   ):
-    training, state = start(
+    training, state = Run.open(
       config, workdir, in_loop.evaluation(config, workdir)
     )
     state = fit(training, state)

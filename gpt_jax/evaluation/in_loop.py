@@ -80,7 +80,7 @@ def evaluation(
 
 
 class HeldOutAndTasks:
-  """Evaluates both; see `training_run.Evaluation`."""
+  """Evaluates both; see `run.Evaluation`."""
 
   def __init__(
     self,

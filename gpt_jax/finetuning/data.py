@@ -30,7 +30,7 @@ from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.training_run import TrainingRun
+from gpt_jax.training.run import Run
 
 # How `TaskData` orders the examples, for config.json: see tokens/mixture.py.
 ORDER = 'shuffle(rounds=12)'
@@ -130,7 +130,7 @@ class TaskData:
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
-    """See `training_run.Data`."""
+    """See `run.Data`."""
 
     def batch(step: int) -> pipeline.Batch:
       taken = rows(step)
@@ -181,7 +181,7 @@ class TasksData:
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
-    """See `training_run.Data`."""
+    """See `run.Data`."""
 
     def batch(step: int) -> pipeline.Batch:
       taken = rows(step)
@@ -229,7 +229,7 @@ class TaskEvaluation:
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Measures as `eval/TASK/...`, and `AVERAGE`; see `training_run`.
+    """Measures as `eval/TASK/...`, and `AVERAGE`; see `run.Evaluation`.
 
     Of a task alone they are `eval/validation/...`.
     """
@@ -415,7 +415,7 @@ RESULT = 'result.json'
 
 
 def measured(
-  training: TrainingRun,
+  training: Run,
   state: TrainState,
   evaluation: TaskEvaluation,
   name: str,

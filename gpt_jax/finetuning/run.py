@@ -52,13 +52,14 @@ from gpt_jax.tasks.task import Example, Task, read
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import device_check, loop, metrics, opening
+from gpt_jax.training import loop
+from gpt_jax.training import run as run_lib
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.metrics import to_json, write_atomically
 from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.training_run import Data, TrainingRun
+from gpt_jax.training.run import Data, Run
 
 _FIELD = 'finetune.tasks'
 
@@ -350,15 +351,12 @@ def _weighted(
 
 def start(
   plan: Plan, source: Pretrained, workdir: str
-) -> tuple[TrainingRun, TrainState]:
+) -> tuple[Run, TrainState]:
   """Opens the run; gives its newest state, or the first."""
   config, data = plan.config, plan.data()
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
-  device_check.check_devices(config)
-  metrics.check(config)
-  if note := config_lib.warm_up_note(config):
-    log.warning('%s', note)
+  run_lib.check_before(config)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config)
     compiled: list[TaskEvaluation] = []
@@ -384,7 +382,7 @@ def start(
     judge = f'eval/validation/{train[0].task.metrics[0]}'
     examples, last = sum(len(x.rows) for x in train), config.schedule.num_steps
     epochs = parts.ramp.offset(last) / data.rows_per_epoch
-    return opening.open_run(
+    return run_lib.resume_or_start(
       parts,
       workdir,
       data,
@@ -399,7 +397,7 @@ def start(
     )
 
 
-def selected(training: TrainingRun, state: TrainState) -> TrainState:
+def selected(training: Run, state: TrainState) -> TrainState:
   """The state that predicts: the last, or the best of those saved."""
   if training.parts.config.finetune.select == 'last':
     return state

@@ -2,13 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows of the run a batch takes."""
 
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
-
-from gpt_jax.spec import UsageError
+from collections.abc import Callable
+from typing import NamedTuple
 
 
 class Taken(NamedTuple):
@@ -32,12 +27,12 @@ class Taken(NamedTuple):
 
   @property
   def numbers(self) -> range:
-    """The rows' numbers in the run."""
+    """Of its rows."""
     return range(self.offset, self.offset + self.count)
 
   @property
   def indices(self) -> range:
-    """The rows' places in the order of this length."""
+    """Of its rows."""
     return range(self.index, self.index + self.count)
 
 
@@ -55,11 +50,7 @@ def even(count: int, length: int) -> TakenAt:
 # A run that was sent back to step r and told to leave out n rows consumes, from
 # step r on, the rows n places later, in the order of each length of rows. With
 # the list of all (r, n) the data order stays a closed form of the step.
-# WORKDIR/skips.json holds the list: copied into another workdir before its run
-# starts, it makes that run take the same batches.
-
-
-FILE = 'skips.json'
+# See `training.past` for the file that holds it.
 
 
 class Skip(NamedTuple):
@@ -107,55 +98,3 @@ class Skips(NamedTuple):
     wanted = rows(step + batches).offset - rows(step).offset
     skipped = max(wanted, last.offset + last.count - first.offset)
     return Skips((*kept, Skip(step, skipped, spike)), pending=True)
-
-
-def read(workdir: str) -> Skips:
-  """Reads the list of a workdir; an empty one where there is none."""
-  path = os.path.join(workdir, FILE)
-  try:
-    with open(path, encoding='utf-8') as f:
-      return from_json(f.read())
-  except FileNotFoundError:
-    return Skips()
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise UsageError(
-      f'{path}: is damaged or was changed ({type(e).__name__}); restore it '
-      'from a copy, or remove it: checkpoints know the rows left out before '
-      'them, and rewinds since the last are made again'
-    ) from e
-
-
-def from_json(text: str) -> Skips:
-  """Reads what `to_json` wrote.
-
-  Raises:
-    ValueError: it was changed.
-  """
-  found = json.loads(text)
-  skips = Skips(from_entries(found['skips']), found['pending'])
-  if found['sha256'] != _digest(skips):
-    raise ValueError('the checksum differs')
-  return skips
-
-
-def to_json(skips: Skips) -> str:
-  """The text of the file, with a checksum."""
-  return json.dumps({**_entries(skips), 'sha256': _digest(skips)}) + '\n'
-
-
-def from_entries(found: Iterable[Mapping[str, int]]) -> tuple[Skip, ...]:
-  """Reads what `entries` gave."""
-  return tuple(Skip(**entry) for entry in found)
-
-
-def entries(skips: Skips) -> list[dict[str, int]]:
-  """The list as plain JSON."""
-  return [skip._asdict() for skip in skips.skips]
-
-
-def _entries(skips: Skips) -> dict[str, Any]:
-  return {'skips': entries(skips), 'pending': skips.pending}
-
-
-def _digest(skips: Skips) -> str:
-  return hashlib.sha256(json.dumps(_entries(skips)).encode()).hexdigest()

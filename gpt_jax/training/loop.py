@@ -4,6 +4,7 @@
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -19,11 +20,12 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import phases, preemption
 from gpt_jax.runtime.log import log, seconds_since_start
 from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.training import metrics, spikes
+from gpt_jax.training import metrics as metrics_lib
 from gpt_jax.training.compiled import Stages, compile_stages
 from gpt_jax.training.metrics import Metrics, Progress, dead_experts
 from gpt_jax.training.parts import Parts
-from gpt_jax.training.training_run import Past, TrainingRun, gave_up
+from gpt_jax.training.past import Guard, Spike, check_state
+from gpt_jax.training.run import Past, Run, gave_up
 
 # After which steps the training loop logs, saves, evaluates and stops.
 
@@ -187,7 +189,7 @@ class Meter:
     Kept with a checkpoint, so that the next line has the same means after a
     resume. Empty without experts.
     """
-    found = [metrics.plain(output) for output in self._fetched]
+    found = [metrics_lib.plain(output) for output in self._fetched]
     return found if any(found) else []
 
   def restart(self) -> None:
@@ -243,7 +245,7 @@ class Meter:
         for name, value in outputs[-1].items()
         if name.startswith('objective/')
       },
-      **metrics.metrics(self._parts.config, outputs),
+      **metrics_lib.metrics(self._parts.config, outputs),
     }
     self.restart()
     return values
@@ -299,9 +301,7 @@ class Duties:
   When each is due, `cadence` says; the loop calls them in their order.
   """
 
-  def __init__(
-    self, training: TrainingRun, state: TrainState, train_steps: Stages
-  ):
+  def __init__(self, training: Run, state: TrainState, train_steps: Stages):
     """Compiles the evaluation, and measures the device where it must.
 
     Args:
@@ -325,9 +325,14 @@ class Duties:
     self._metrics, self._past = metrics, past
     self.meter.resume(past.unlogged)
     policy = self._training.parts.spike_policy
-    self._guard = spikes.Guard(policy, past.losses, past.skipped)
+    self._guard = Guard(policy, past.losses, past.skipped)
     self._held_out = [*past.held_out]
-    spikes.log_events(self._training, metrics, done)
+    lines = metrics_lib.read(self._training.workdir)
+    for skip in self._training.history.skips.skips:
+      event = {'step': skip.step, 'event': 'rewind', 'spike_step': skip.spike}
+      known = any(event.items() <= line.items() for line in lines)
+      if skip.step <= done and not known:
+        metrics.write(**event, rows_skipped=skip.rows)
 
   def catch_up(self, done: int, state: TrainState) -> None:
     """Evaluates where an interruption left it undone.
@@ -359,8 +364,10 @@ class Duties:
     Raises:
       Spike: the run cannot go on as it is.
     """
-    for skipped in self._guard.check(step, self.meter.fetch()):
-      spikes.log_skipped(self._training, self._metrics, *skipped)
+    for skipped, out in self._guard.check(step, self.meter.fetch()):
+      file = self._training.write_spike(skipped, out)
+      file = os.path.relpath(file, self._training.workdir)
+      self._metrics.write(skipped, event='skipped', spike=file)
 
   def log(self, step: int, progress: Progress) -> None:
     """Writes and shows the figures of the steps since it last did."""
@@ -393,7 +400,7 @@ class Duties:
 
   @property
   def gave_up(self) -> bool:
-    """Whether the run ends early: see `TrainingRun.patience`."""
+    """Whether the run ends early: see `Run.patience`."""
     return gave_up(self._held_out, self._training.patience)
 
   def save(self, step: int, state: TrainState, out: dict[str, Any]) -> None:
@@ -402,7 +409,7 @@ class Duties:
     Raises:
       Spike: it is not finite.
     """
-    spikes.check_state(step, state, out)
+    check_state(step, state, out)
     if unlogged := self.meter.unlogged():
       self._metrics.write(step, event='unlogged', routers=unlogged)
     self._metrics.sync()
@@ -435,7 +442,7 @@ class Duties:
     self._metrics.write(step, event='saved', seconds=seconds)
 
 
-def fit(training: TrainingRun, state: TrainState) -> TrainState:
+def fit(training: Run, state: TrainState) -> TrainState:
   """Takes the run from `state` to its end, and saves.
 
   Raises:
@@ -466,11 +473,11 @@ def fit(training: TrainingRun, state: TrainState) -> TrainState:
       try:
         duties.begin(metrics, past, int(state.step))
         return loop(training, train_steps, duties, state)
-      except spikes.Spike as e:
+      except Spike as e:
         spike = e
         metrics.write(spike.step, event='spike')
     started = time.perf_counter()
-    state = spikes.rewind(training, spike)
+    state = training.rewind(spike)
     past = training.past(int(state.step))
     seconds = time.perf_counter() - started
     metrics = training.open_metrics(int(state.step), rewound=1, seconds=seconds)
@@ -479,7 +486,7 @@ def fit(training: TrainingRun, state: TrainState) -> TrainState:
 
 
 def loop(
-  training: TrainingRun,
+  training: Run,
   train_steps: Stages,
   duties: Duties,
   state: TrainState,

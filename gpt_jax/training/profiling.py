@@ -16,26 +16,14 @@ import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
 
-from gpt_jax import config as config_lib
-from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.runtime import phases
-from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.tokens import manifest
 from gpt_jax.training import (
-  device_check,
-  importing,
   models,
-  pretraining,
   store_data,
-  teaching,
-)
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training import (
-  parts as parts_lib,
 )
 from gpt_jax.training.compiled import Stages, compile_train_step
-from gpt_jax.training.history import check_store, known_skips
+from gpt_jax.training.run import Run
 
 # Reads what a profiler's trace says of a program's operations.
 #
@@ -219,35 +207,15 @@ def profile(workdir: str, steps: str) -> Profile:
     workdir: of the run.
     steps: '10:13' for 10 to 12, from 1 on.
   """
-  config = trained_lib.read_config(workdir)
+  config = models.read_config(workdir)
   first, stop = store_data.step_range(steps, config.schedule.num_steps)
   if config.get('finetune') is not None:
     raise UsageError(
       f'--workdir={workdir}: was fine-tuned, and runs of train are what is '
       'profiled; give one of the same model'
     )
-  device_check.check_devices(config)
-  folder = store_data.data_folder(config, workdir)
-  if not manifest.exists(folder) and not importing.is_import(workdir):
-    raise UsageError(
-      f'--workdir={workdir}: its token store {folder} is not here; make it '
-      'again by train'
-    )
-  store = store_data.open_store(config, workdir).ordered(
-    config.data.source, config.data.rows
-  )
-  tokenizer = store.tokenizer()
-  outputs = teaching.opened(config, store)
-  data = pretraining.open_data(config, store, outputs)
-  parts = parts_lib.build(config, tokenizer=tokenizer)
-  checkpointer = Checkpointer(workdir, read_only=True)
-  state = checkpointer.restore(parts_lib.abstract_state(parts))
-  check_store(workdir, checkpointer.restored, store.manifest.fingerprint)
-  checkpointer.close()
-  if state is None:
-    log.info('no checkpoint yet: profiling the first weights')
-    state = models.first_state(parts, tokenizer)
-  rows = known_skips(workdir).shifted(config_lib.order(parts.ramp))
+  run, state = Run.open(config, workdir, read_only=True)
+  parts = run.parts
   shapes = {parts.ramp.shape(i) for i in range(first - 1, stop - 1)}
   with phases.during('compile'):
     compiled: Stages = {s: compile_train_step(parts, s) for s in shapes}
@@ -257,7 +225,9 @@ def profile(workdir: str, steps: str) -> Profile:
     return compiled[shape].call(state, parts.put(batch, shape.rows))
 
   phases.enter('step')
-  with contextlib.closing(data.batches(parts, first - 1, rows)) as batches:
+  with contextlib.closing(
+    run.data.batches(parts, first - 1, run.rows())
+  ) as batches:
     batch = next(batches)
     for _ in range(2):
       state, out = taken(state, batch, first)

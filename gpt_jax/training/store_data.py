@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A token store as what a run consumes; see `training_run.Data`."""
+"""A token store as what a run consumes; see `run.Data`."""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,18 +9,19 @@ from typing import Any
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.files import buckets
+from gpt_jax.files import buckets, files
 from gpt_jax.rows import ledger, pipeline
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.taken import Taken, TakenAt
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
+from gpt_jax.tokenizers.tokenizer import of_sources
 from gpt_jax.tokens import manifest
 from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.store import TokenStore
-from gpt_jax.training import importing
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.history import check_store, known_skips
+from gpt_jax.training import importing, models
 from gpt_jax.training.parts import Parts
+from gpt_jax.training.past import FIGURES, check_store, known_skips
 
 
 class StoreData:
@@ -50,7 +51,7 @@ class StoreData:
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[pipeline.Batch]:
-    """See `training_run.Data`."""
+    """See `run.Data`."""
     of_rows, more = parts.objective.make_batch, self._more
     assert of_rows is not None
 
@@ -95,6 +96,9 @@ def open_store(config: Config, workdir: str) -> TokenStore:
 
 # Which documents the steps of a run consumed.
 
+# The rows of a spike's step: see `Run.write_spike`, and `Taken`.
+_ROWS = ('first_row', 'num_rows', 'row_tokens', 'first_index')
+
 
 def rows(
   workdir: str, steps: str, *, text: bool = False
@@ -106,11 +110,9 @@ def rows(
     steps: '100', or '100:110' for 100 to 109.
     text: also what the rows say.
   """
-  config = trained_lib.read_config(workdir)
+  config = models.read_config(workdir)
   start, stop = step_range(steps, config.schedule.num_steps)
-  store = open_store(config, workdir)
-  check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
-  store = store.ordered(config.data.source, config.data.rows)
+  store = _trained_on(config, workdir)
   found = ledger.steps(
     store,
     seed=config.seed,
@@ -146,6 +148,45 @@ def rows(
         yield line
 
   return store.folder, lines()
+
+
+def _trained_on(config: Config, workdir: str) -> TokenStore:
+  """The store of a run, in its order; refuses another."""
+  store = open_store(config, workdir)
+  check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
+  return store.ordered(config.data.source, config.data.rows)
+
+
+def spike(file: str) -> dict[str, Any]:
+  """Reads WORKDIR/spikes/STEP.json, and adds `texts`: each row, decoded."""
+  workdir = os.path.dirname(os.path.dirname(os.path.abspath(file)))
+  try:
+    found = files.read_json(
+      file,
+      remedy='restore it from a copy; training does not need it',
+      needs=('step', 'learning_rate', *_ROWS, *FIGURES),
+    )
+  except FileNotFoundError as e:
+    raise UsageError(
+      f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json '
+      'of a run'
+    ) from e
+  config = models.read_config(workdir)
+  store = _trained_on(config, workdir)
+  tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
+  taken = Taken(*(found[name] for name in _ROWS))
+  source = pipeline.RowSource(store, length=taken.length, seed=config.seed)
+  rows, _ = source.read(taken)
+  sides = [rows] if rows.source is None else [rows.source, rows]
+  tokenizers = [of_sources(tokenizer), tokenizer]
+  texts = [
+    ' => '.join(
+      made.decode(side.tokens[i][side.real[i]].tolist())
+      for side, made in zip(sides, tokenizers[-len(sides) :], strict=True)
+    )
+    for i in range(len(rows.tokens))
+  ]
+  return {**found, 'texts': texts}
 
 
 def step_range(text: str, num_steps: int) -> tuple[int, int]:

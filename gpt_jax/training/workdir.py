@@ -29,8 +29,8 @@ from gpt_jax.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.tokens import manifest, mixture
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
-from gpt_jax.training.history import known_skips
 from gpt_jax.training.metrics import write_atomically
+from gpt_jax.training.past import known_skips
 
 # In the folder of a run; it stays when the run has ended.
 LOCK = '.lock'

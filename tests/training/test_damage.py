@@ -19,7 +19,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.text import inputs
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokens import manifest
-from gpt_jax.training import metrics, spikes
+from gpt_jax.training import metrics, store_data
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.models import open_model
@@ -151,7 +151,7 @@ def test_metrics_of_zeros_alone(workdir):
 def test_spike(workdir, how):
   path = workdir / 'spikes/3.json'
   damage(path, how)
-  refused(path, spikes.read, str(path))
+  refused(path, store_data.spike, str(path))
 
 
 @pytest.mark.parametrize('how', DAMAGES)

@@ -19,8 +19,9 @@ from gpt_jax.rows import taken
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import prepare
-from gpt_jax.training import history, metrics, spikes, store_data
-from gpt_jax.training.history import History
+from gpt_jax.training import metrics, store_data
+from gpt_jax.training import past as past_lib
+from gpt_jax.training.past import History
 from tests.support import tiny
 
 SKIP = taken.Skip(5, 7, 11)
@@ -119,15 +120,12 @@ def test_the_past_is_that_of_the_checkpoint(tmp_path, how, caplog):
   assert ('will have a gap' in said) == (how != 'whole')
 
 
-@pytest.mark.parametrize('with_record', [True, False])
 def test_a_lost_log_is_told_of_though_nothing_was_logged_in_time(
-  tmp_path, caplog, with_record
+  tmp_path, caplog
 ):
   """The checkpoint was saved before the first loss was due."""
   past = History(str(tmp_path))
-  checkpointer = Checkpointer(
-    str(tmp_path), record=past.record if with_record else None
-  )
+  checkpointer = Checkpointer(str(tmp_path), record=past.record)
   checkpointer.finish(jax.device_put(at(2)))
   with caplog.at_level('WARNING', 'gpt_jax'):
     restored(tmp_path)
@@ -146,44 +144,26 @@ def test_only_the_losses_that_count_are_kept():
   assert {'step': 3, 'eval/validation/loss': 2.0} in lines
 
 
-def test_the_files_speak_for_a_checkpoint_without_a_record(tmp_path):
-  past = History(str(tmp_path))
-  log(tmp_path, past, *LINES, {'step': 7, 'loss': 1.0})
-  Checkpointer(str(tmp_path)).finish(jax.device_put(at(5)))
-  found = restored(tmp_path).lines(5)
-  same([line for line in found if line['step'] != 3], KEPT)
-
-
-def test_a_rewind_that_only_the_log_knows_is_refused(tmp_path):
-  event = {'step': 5, 'event': 'rewind', 'spike_step': 11, 'rows_skipped': 7}
-  log(tmp_path, History(str(tmp_path)), event)
-  Checkpointer(str(tmp_path)).finish(jax.device_put(at(13)))
-  with pytest.raises(UsageError, match='lacks the rewind to step 5'):
-    restored(tmp_path)
-  history.write_skips(str(tmp_path), taken.Skips((SKIP,)))
-  assert restored(tmp_path).skips.skips == (SKIP,)
-
-
 # Rows left out ------------------------------------------------------------
 
 
 @pytest.fixture
 def skipped(tmp_path):
   """A workdir whose checkpoint of step 13 was trained without some rows."""
-  history.write_skips(str(tmp_path), taken.Skips((SKIP,)))
+  past_lib.write_skips(str(tmp_path), taken.Skips((SKIP,)))
   save(tmp_path, History(str(tmp_path)), 13)
   return tmp_path
 
 
 def test_missing_rows_left_out_are_those_of_the_checkpoint(skipped):
   (skipped / 'skips.json').unlink()
-  assert history.known_skips(str(skipped)).skips == (SKIP,)
+  assert past_lib.known_skips(str(skipped)).skips == (SKIP,)
   assert restored(skipped).skips.skips == (SKIP,)
-  assert taken.read(str(skipped)).skips == (SKIP,)
+  assert past_lib.read_skips(str(skipped)).skips == (SKIP,)
 
 
 def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
-  history.write_skips(str(skipped), taken.Skips((SKIP, LATER)))
+  past_lib.write_skips(str(skipped), taken.Skips((SKIP, LATER)))
   assert restored(skipped).skips.skips == (SKIP, LATER)
 
 
@@ -191,8 +171,8 @@ def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
   'other', [(), (SKIP._replace(rows=8),), (LATER,), (SKIP._replace(step=4),)]
 )
 def test_other_rows_left_out_are_refused(skipped, other):
-  history.write_skips(str(skipped), taken.Skips(other))
-  for check in (restored, lambda w: history.known_skips(str(w))):
+  past_lib.write_skips(str(skipped), taken.Skips(other))
+  for check in (restored, lambda w: past_lib.known_skips(str(w))):
     with pytest.raises(UsageError, match='the checkpoint of step 13') as e:
       check(skipped)
     assert str(e.value).startswith(f'{skipped}/skips.json: ')
@@ -265,7 +245,7 @@ def test_a_spike_is_measured_from_the_same_losses(tmp_path, monkeypatch):
     seen[loss] = [*logged]
     return policies.is_spike(policy, loss, grad_norm, logged)
 
-  monkeypatch.setattr(spikes, 'is_spike', is_spike)
+  monkeypatch.setattr(past_lib, 'is_spike', is_spike)
   train.train(config(tmp_path, **changes), f'{tmp_path}/whole')
   whole, seen = seen, {}
   boundaries = iter(range(1, 100))
@@ -298,11 +278,13 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   with pytest.raises(UsageError, match='was trained on the token store'):
     store_data.rows(str(workdir), '2')
   (workdir / 'spikes').mkdir()
-  spike = dict.fromkeys(('step', 'learning_rate', *spikes.FIGURES), 2)
+  spike = dict.fromkeys(('step', 'learning_rate', *past_lib.FIGURES), 2)
   spike |= {'first_row': 16, 'num_rows': 16}
+  length = config(tmp_path).model.context_length
+  spike |= {'row_tokens': length, 'first_index': 16}
   (workdir / 'spikes/2.json').write_text(json.dumps(spike))
   with pytest.raises(UsageError, match='was trained on the token store'):
-    spikes.read(str(workdir / 'spikes/2.json'))
+    store_data.spike(str(workdir / 'spikes/2.json'))
 
   # The same store elsewhere, and in another compression.
   shutil.rmtree(workdir / 'data')
@@ -313,24 +295,10 @@ def test_another_token_store_is_refused(tmp_path, monkeypatch):
   prepare.prepare(zstd, str(workdir / 'data'))
   _, rows = store_data.rows(str(workdir), '2')
   assert len([*rows]) == 16
-  spikes.read(str(workdir / 'spikes/2.json'))
+  store_data.spike(str(workdir / 'spikes/2.json'))
 
 
-@pytest.mark.slow
-def test_a_run_of_before_takes_its_store_and_records_it(tmp_path, monkeypatch):
-  write_text(tmp_path, 2000)
-  workdir = tmp_path / 'w'
-  with monkeypatch.context() as m:
-    m.setattr(History, 'record', lambda self, step: None)
-    boundaries = iter(range(1, 100))
-    m.setattr(preemption, 'reached', lambda: next(boundaries) == 2)
-    with pytest.raises(preemption.Preempted, match='saved step 2'):
-      train.train(config(tmp_path, **{'schedule.num_steps': 3}), str(workdir))
-  newest = restore.newest(str(workdir))
-  assert newest == restore.Restored(2, None)
-  train.train(config(tmp_path, **{'schedule.num_steps': 3}), str(workdir))
-  newest = restore.newest(str(workdir))
-  assert newest is not None and newest.step == 3
-  store = store_data.data_folder(config(tmp_path), str(workdir))
-  manifest = prepare.manifest.read(store)
-  assert newest.record['store'] == manifest.fingerprint
+def test_a_checkpoint_without_a_record_is_refused(tmp_path):
+  past = History(str(tmp_path))
+  with pytest.raises(UsageError, match='step 7 holds no record of the run'):
+    past.restart(restore.Restored(7, None))

@@ -15,7 +15,7 @@ from gpt_jax.costs import peak
 from gpt_jax.objectives.base import Loss
 from gpt_jax.rows import pipeline
 from gpt_jax.tokens.eval_sets import EvalSet
-from gpt_jax.training import held_out, metrics, training_run
+from gpt_jax.training import held_out, metrics, run
 from tests.support import tiny
 
 
@@ -63,14 +63,14 @@ def test_a_perplexity_that_no_float_holds_is_left_out(monkeypatch, nats):
 @pytest.mark.parametrize('criterion', ['eval/a/x', '-eval/a/x'])
 @pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_never_the_best(criterion, value):
-  made = training_run.TrainingRun(*[None] * 5, criterion=criterion)
+  made = run.Run(*[None] * 6, criterion=criterion)
   worst = made.judged({'eval/a/x': value})
   assert worst == math.inf
   assert worst > made.judged({'eval/a/x': 1e300})
   assert made.judged({}) is None
   # Nor does it hide that the others were no better.
   held_out = [(3, 1.0), (6, worst), (9, 1.5)]
-  assert training_run.gave_up(held_out, 2)
+  assert run.gave_up(held_out, 2)
 
 
 @pytest.mark.slow

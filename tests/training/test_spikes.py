@@ -22,12 +22,13 @@ from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import pipeline
-from gpt_jax.rows.taken import Skip, Skips, Taken, read, to_json
+from gpt_jax.rows.taken import Skip, Skips, Taken
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
-from gpt_jax.training import goodput, loop, metrics, spikes
+from gpt_jax.training import goodput, loop, metrics, past
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import store_data as consumed_lib
+from gpt_jax.training.past import read_skips, write_skips
 from gpt_jax.training.step import train_step
 from tests.support import tiny
 
@@ -112,19 +113,19 @@ def outputs(*losses):
 
 
 def test_stop_names_the_first_bad_step():
-  guard = spikes.Guard(SPIKES['stop'](), [], [])
+  guard = past.Guard(SPIKES['stop'](), [], [])
   assert guard.check(5, outputs(1.0, 2.0)) == []
-  with pytest.raises(spikes.Spike, match='step 8 has loss nan') as error:
+  with pytest.raises(past.Spike, match='step 8 has loss nan') as error:
     guard.check(9, outputs(1.0, 1.0, math.nan, math.inf))
   assert error.value.step == 8
 
 
 def test_skip_stops_after_too_many_in_a_thousand():
   policy = SPIKES['skip'](at_most=2)
-  guard = spikes.Guard(policy, [], [3, 900])
+  guard = past.Guard(policy, [], [3, 900])
   nan = outputs(math.nan)
   assert [step for step, _ in guard.check(1004, nan)] == [1004]
-  with pytest.raises(spikes.Spike, match='3 of 1000 steps were skipped'):
+  with pytest.raises(past.Spike, match='3 of 1000 steps were skipped'):
     guard.check(1800, nan)
 
 
@@ -217,10 +218,10 @@ def test_as_many_batches_are_left_out_as_asked_for():
 
 
 def test_skips_are_kept_in_a_file(tmp_path):
-  assert read(str(tmp_path)) == Skips()
+  assert read_skips(str(tmp_path)) == Skips()
   some = Skips().add(ramp, step=2, spike=6, batches=1)
-  (tmp_path / 'skips.json').write_text(to_json(some))
-  assert read(str(tmp_path)) == some
+  write_skips(str(tmp_path), some)
+  assert read_skips(str(tmp_path)) == some
   assert some.pending
 
 
@@ -308,7 +309,7 @@ def events(workdir, name):
 def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   """The default stops; the same run goes on when told to skip."""
   workdir = tmp_path / 'w'
-  with pytest.raises(spikes.Spike, match=f'step {BAD} has loss nan') as error:
+  with pytest.raises(past.Spike, match=f'step {BAD} has loss nan') as error:
     train.train(config(data), str(workdir))
   file = workdir / f'spikes/{BAD}.json'
   assert str(file) in str(error.value)
@@ -356,7 +357,7 @@ def test_rewind(data, bad_row, tmp_path):
   train.train(config(data, **REWIND), str(alone))
   # The bad row is among the second 32. Back from step 12 to 8: its rows and
   # those of 9 to 11 are left out, as three batches would be too few.
-  assert read(str(alone)) == Skips((Skip(8, 96, 12),), False)
+  assert read_skips(str(alone)) == Skips((Skip(8, 96, 12),), False)
   [event] = events(alone, 'rewind')
   assert event.pop('time') > 0
   assert [event] == [
@@ -400,7 +401,7 @@ def test_rewind_is_replayed_exactly(data, bad_row, tmp_path, monkeypatch):
   with pytest.raises(preemption.Preempted, match='saved step 11'):
     train.train(config(data, **REWIND), str(stopped))
   train.train(config(data, **REWIND), str(stopped))
-  assert read(str(stopped)) == read(str(alone))
+  assert read_skips(str(stopped)) == read_skips(str(alone))
   assert_same(state_of(alone), state_of(stopped))
   assert losses(alone) == losses(stopped)
 
@@ -412,7 +413,7 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   workdir = tmp_path / 'w'
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
   undone = Skips((Skip(8, 48, 13),), pending=True)
-  (workdir / 'skips.json').write_text(to_json(undone))
+  write_skips(str(workdir), undone)
   resumed = []
   fit = loop.fit
   monkeypatch.setattr(
@@ -422,7 +423,7 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   )
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
   assert resumed == [8]
-  assert not read(str(workdir)).pending
+  assert not read_skips(str(workdir)).pending
   assert events(workdir, 'rewind')[0]['rows_skipped'] == 48
   assert int(state_of(workdir).step) == STEPS
 

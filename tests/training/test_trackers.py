@@ -12,9 +12,9 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.spec import UsageError
-from gpt_jax.training.history import History
 from gpt_jax.training.metrics import check
-from gpt_jax.training.training_run import TrainingRun
+from gpt_jax.training.past import History
+from gpt_jax.training.run import Run
 
 ROOT = pathlib.Path(__file__).parents[2]
 WANDB = "wandb(project='p', mode='offline')"
@@ -119,7 +119,7 @@ def training(workdir, text):
   run = SimpleNamespace(config=config)
   data = SimpleNamespace(rows_per_epoch=7)
   history = History(str(workdir), store='')
-  return TrainingRun(run, str(workdir), data, None, history)
+  return Run(run, str(workdir), data, None, history, None)
 
 
 def test_wandb_gets_the_numbers_and_keeps_its_run(tmp_path, runs):

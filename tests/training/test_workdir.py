@@ -15,7 +15,9 @@ from gpt_jax.commands import prepare
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout
 from gpt_jax.tokenizers.simple import Characters
-from gpt_jax.training import pretraining, workdir
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training import workdir
+from gpt_jax.training.run import Run
 from tests.support import tiny
 
 BEFORE = 'mixture(web:0.5, code:0.5)'
@@ -154,7 +156,7 @@ def test_what_the_tokenizer_tells_is_checked_first(
   )
   with pytest.raises(UsageError, match=why):
     if command == 'train':
-      pretraining.start(made, str(tmp_path / 'w'))
+      Run.open(made, str(tmp_path / 'w'))
     else:
       prepare.main(
         types.SimpleNamespace(
@@ -186,7 +188,7 @@ def test_a_refused_preparation_leaves_nothing(tmp_path):
   with pytest.raises(UsageError, match=r'b\.txt'):
     prepare.main(args)
   with pytest.raises(UsageError, match=r'b\.txt'):
-    pretraining.start(made, str(tmp_path / 'w'))
+    Run.open(made, str(tmp_path / 'w'))
   assert {p.name for p in tmp_path.iterdir()} == {'a.txt', 'b.txt'}
 
 
@@ -205,10 +207,10 @@ def test_a_run_without_a_first_state_leaves_no_config(tmp_path, monkeypatch):
   def fails(run):
     raise OverflowError(f'seed {run.config.seed}')
 
-  monkeypatch.setattr(pretraining.parts_lib, 'initial_state', fails)
+  monkeypatch.setattr(parts_lib, 'initial_state', fails)
   made = config_lib.resolve(tiny.config(**changes))
   with pytest.raises(OverflowError):
-    pretraining.start(made, str(tmp_path / 'w'))
+    Run.open(made, str(tmp_path / 'w'))
   assert not (tmp_path / 'w/config.json').exists()
   corrected = config_lib.resolve(tiny.config(**changes, seed=3))
   workdir.check_same_run(corrected, str(tmp_path / 'w'))
@@ -219,7 +221,7 @@ def test_a_store_that_is_no_folder(tmp_path, monkeypatch, path):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'file').write_text('x')
   with pytest.raises(UsageError, match=f'data.store={path!r}: '):
-    pretraining.start(
+    Run.open(
       config_lib.resolve(tiny.config(**tiny.MESHABLE, **{'data.store': path})),
       'w',
     )

@@ -4,7 +4,7 @@
 
 import pytest
 
-from gpt_jax.training import training_run
+from gpt_jax.training import run
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from gpt_jax.training import training_run
   ],
 )
 def test_patience(values, patience, over):
-  assert training_run.gave_up([*enumerate(values)], patience) is over
+  assert run.gave_up([*enumerate(values)], patience) is over

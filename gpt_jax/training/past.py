@@ -1,0 +1,335 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The past of a run: what of it decides how the run goes on.
+
+That is the token store, the rows left out after spikes, the logged losses that
+a spike is measured from, the updates skipped and the evaluations. A checkpoint
+holds them, under the same checksum as the list of its arrays, and a resumed run
+takes them from there: metrics.jsonl is a view for people and tools, and
+skips.json, the note of a rewind made since, has to agree.
+
+The device leaves out an update that is not finite by itself, see `step.py`. The
+host looks at all steps since the last log line before it logs or saves, and
+acts by the policy `optim.on_spike`, see `optim.spikes`.
+"""
+
+import hashlib
+import json
+import math
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gpt_jax.checkpoints import restore
+from gpt_jax.checkpoints.restore import Restored
+from gpt_jax.optim.spikes import WINDOW, Policy, is_spike
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows.taken import Skip, Skips
+from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+
+# The rows that a run leaves out: see `read_skips`.
+SKIPS = 'skips.json'
+# What the file of a spike holds of its step's metrics.
+FIGURES = ('loss', 'grad_norm', 'grad_norms')
+# The steps over which skipped updates are counted.
+_SPAN = 1000
+# Of the lines of metrics.jsonl: a logged loss, an evaluation, and these events.
+_EVENTS = ('skipped', 'unlogged')
+
+
+class History:
+  """The past of a run, in the memory of each of its processes."""
+
+  def __init__(self, workdir: str, *, store: str = '', teacher: str = ''):
+    """Reads skips.json; `restart` follows once a checkpoint is restored.
+
+    Args:
+      workdir: of the run.
+      store: fingerprint of the token store; empty: the run has none.
+      teacher: that of a teacher's outputs; empty: it reads none.
+    """
+    self._workdir, self._store, self._teacher = workdir, store, teacher
+    self._lines: list[dict[str, Any]] = []
+    found = hosts.broadcast_from_host0(_plain(read_skips(workdir)))
+    self.skips = _of_plain(found)
+
+  def restart(self, restored: Restored | None) -> None:
+    """Takes over the past of a restored checkpoint; None: there is none."""
+    self._lines = []
+    if restored is None:
+      return
+    check_store(self._workdir, restored, self._store)
+    record = restored.record
+    taught = record.get('teacher', '')
+    if taught != self._teacher:
+      raise UsageError(
+        f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
+        f"was taught by the outputs {taught[:12]}, and objective.teacher's are "
+        f'{self._teacher[:12]}; give the former, or another --workdir'
+      )
+    saved = _of_entries(record['skips'])
+    self.skips = _agreed(self._workdir, restored.step, self.skips, saved)
+    if jax.process_index() == 0 and self.skips != read_skips(self._workdir):
+      write_skips(self._workdir, self.skips)
+    for line in metrics.as_numbers(record['lines']):
+      self.add(line)
+    self._check_log(restored.step)
+    self._add_evaluation(restored.step)
+
+  def add(self, line: dict[str, Any]) -> None:
+    """Takes note of a line of metrics.jsonl, as far as it decides anything."""
+    event = line.get('event')
+    if event is not None and event not in _EVENTS:
+      return
+    kept = {
+      name: value
+      for name, value in line.items()
+      if name in ('step', 'loss', 'event', 'routers')
+      or name.startswith('eval/')
+    }
+    if len(kept) > 1:
+      self._lines.append(kept)
+
+  def lines(self, done: int) -> list[dict[str, Any]]:
+    """The lines of the steps up to `done`, oldest first."""
+    return [line for line in self._lines if line['step'] <= done]
+
+  def record(self, step: int) -> dict[str, Any]:
+    """What the checkpoint of `step` is to hold: plain JSON."""
+    lines = [line for line in self._lines if line['step'] <= step]
+    losses = [i for i, line in enumerate(lines) if 'loss' in line]
+    old = losses[-WINDOW] if len(losses) > WINDOW else 0
+    kept = []
+    for i, line in enumerate(lines):
+      if i < old:
+        line = {name: x for name, x in line.items() if name != 'loss'}
+      if line.get('event') == 'unlogged' and line['step'] < step:
+        continue
+      if len(line) > 1:
+        kept.append(metrics.as_texts(line))
+    return {
+      'store': self._store,
+      'skips': _entries(self.skips),
+      'lines': kept,
+      **({'teacher': self._teacher} if self._teacher else {}),
+    }
+
+  def _add_evaluation(self, step: int) -> None:
+    """Adds an evaluation that was made up for after the checkpoint's save.
+
+    It is a function of the checkpoint: where metrics.jsonl is lost it is made
+    again.
+    """
+    known = any(m['step'] == step and _is_evaluation(m) for m in self._lines)
+    for line in metrics.read(self._workdir):
+      if line['step'] == step and _is_evaluation(line) and not known:
+        self.add(line)
+
+  def _check_log(self, step: int) -> None:
+    """Warns where metrics.jsonl lacks what was logged up to a checkpoint."""
+    if jax.process_index() != 0:
+      return
+    lines = metrics.read(self._workdir)
+    have = {(line['step'], name) for line in lines for name in line}
+    lost = [m['step'] for m in self._lines if not _pairs(m) <= have]
+    problem = ''
+    if not lines and step > 0:
+      problem = 'is missing or empty'
+    elif lost:
+      problem = f'lacks lines of the steps {min(lost)} to {max(lost)}'
+    if problem:
+      log.warning(
+        '%s: %s; the weights are those of the checkpoint of step %d all the '
+        'same, but the curves will have a gap: if there is a copy of the file, '
+        'stop, restore it, and give the same command again',
+        *(os.path.join(self._workdir, 'metrics.jsonl'), problem, step),
+      )
+
+
+# skips.json: the rows that a run leaves out after spikes, written before
+# anything is given up. Killed at any moment, a run finishes the rewind when it
+# starts again. Copied into another workdir before its run starts, the file
+# makes that run take the same batches.
+
+
+def read_skips(workdir: str) -> Skips:
+  """Reads the list of a workdir; an empty one where there is none."""
+  path = os.path.join(workdir, SKIPS)
+  try:
+    with open(path, encoding='utf-8') as f:
+      found = json.load(f)
+    skips = _of_plain(found)
+    if found['sha256'] != _digest(skips):
+      raise ValueError('the checksum differs')
+    return skips
+  except FileNotFoundError:
+    return Skips()
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise UsageError(
+      f'{path}: is damaged or was changed ({type(e).__name__}); restore it '
+      'from a copy, or remove it: checkpoints know the rows left out before '
+      'them, and rewinds since the last are made again'
+    ) from e
+
+
+def write_skips(workdir: str, skips: Skips) -> None:
+  """Writes WORKDIR/skips.json, with a checksum."""
+  text = json.dumps({**_plain(skips), 'sha256': _digest(skips)}) + '\n'
+  metrics.write_atomically(os.path.join(workdir, SKIPS), text)
+
+
+def known_skips(workdir: str) -> Skips:
+  """The rows that a run has left out, as its newest checkpoint confirms."""
+  found, newest = read_skips(workdir), restore.newest(workdir)
+  # A pending rewind gives up the newest checkpoint.
+  if newest is None or newest.record is None or found.pending:
+    return found
+  saved = _of_entries(newest.record['skips'])
+  return _agreed(workdir, newest.step, found, saved)
+
+
+def check_store(workdir: str, restored: Restored | None, store: str) -> None:
+  """Refuses another token store than the checkpoint was trained on."""
+  if restored is None:
+    return
+  its = f'--workdir={workdir}: its checkpoint of step {restored.step}'
+  if restored.record is None:
+    raise UsageError(
+      f'{its} holds no record of the run, so it is an import or of an older '
+      'version; give another --workdir'
+    )
+  if (found := restored.record['store']) != store:
+    raise UsageError(
+      f'{its} was trained on the token store {found[:12]}, and this one is '
+      f'{store[:12]}: other tokens, or in another order; point '
+      '--config.data.store to the former, or give another --workdir'
+    )
+
+
+def _agreed(workdir: str, step: int, found: Skips, saved: Skips) -> Skips:
+  """The rows left out, by skips.json and by the checkpoint of `step`.
+
+  A rewind after the save adds an entry at that step or later; what is before
+  it has to be the same. A file that is missing is made again: rewinds since
+  the save follow from the data, and will be repeated.
+  """
+  path = os.path.join(workdir, SKIPS)
+  if not os.path.exists(path):
+    return saved
+
+  def until(skips: Skips) -> list[Skip]:
+    return [skip for skip in skips.skips if skip.step < step]
+
+  if until(found) != until(saved):
+    raise UsageError(
+      f'{path}: leaves out other rows than those that the checkpoint of step '
+      f'{step} was trained without; remove the file (the checkpoint knows '
+      'them), or restore it from a copy'
+    )
+  return found
+
+
+def _of_entries(found: list[dict[str, int]]) -> Skips:
+  return Skips(tuple(Skip(**entry) for entry in found))
+
+
+def _entries(skips: Skips) -> list[dict[str, int]]:
+  return [skip._asdict() for skip in skips.skips]
+
+
+def _plain(skips: Skips) -> dict[str, Any]:
+  return {'skips': _entries(skips), 'pending': skips.pending}
+
+
+def _of_plain(found: dict[str, Any]) -> Skips:
+  return _of_entries(found['skips'])._replace(pending=found['pending'])
+
+
+def _digest(skips: Skips) -> str:
+  return hashlib.sha256(json.dumps(_plain(skips)).encode()).hexdigest()
+
+
+def _pairs(line: dict[str, Any]) -> set[tuple[int, str]]:
+  return {(line['step'], name) for name in line}
+
+
+def _is_evaluation(line: dict[str, Any]) -> bool:
+  return any(name.startswith('eval/') for name in line)
+
+
+# Spikes: found, and written down.
+
+
+class Spike(RuntimeError):
+  """A step after which the run cannot go on as it is."""
+
+  def __init__(self, why: str, *, step: int, output: dict[str, Any]):
+    """`output` is what the step gave; `why` a line for people."""
+    super().__init__(why)
+    self.step, self.output = step, output
+
+
+class Guard:
+  """Looks at the outputs of each step once."""
+
+  def __init__(self, policy: Policy, losses: list[float], skipped: list[int]):
+    """Continues from the logged losses and skipped steps of the past."""
+    self._policy = policy
+    self._losses, self._skipped = [*losses], [*skipped]
+
+  def logged(self, loss: float) -> None:
+    """A loss was logged: later jumps are measured from it too."""
+    if math.isfinite(loss):
+      self._losses.append(loss)
+
+  def check(
+    self, last: int, outputs: list[dict[str, Any]]
+  ) -> list[tuple[int, dict[str, Any]]]:
+    """Looks for spikes in the outputs of the steps up to `last`.
+
+    Returns:
+      Number and output of each step that was skipped.
+
+    Raises:
+      Spike: at the first that the policy does not skip.
+    """
+    skipped = []
+    for step, output in enumerate(outputs, start=last - len(outputs) + 1):
+      loss, norm = float(output['loss']), float(output['grad_norm'])
+      if not is_spike(self._policy, loss, norm, self._losses):
+        continue
+      why = f'step {step} has loss {loss:.6g} and gradient norm {norm:.6g}'
+      if self._policy.action != 'skip':
+        raise Spike(why, step=step, output=output)
+      self._skipped.append(step)
+      recent = sum(s > step - _SPAN for s in self._skipped)
+      if self._policy.at_most and recent > self._policy.at_most:
+        why += f', and {recent} of {_SPAN} steps were skipped'
+        raise Spike(why, step=step, output=output)
+      skipped.append((step, output))
+    return skipped
+
+
+def check_state(step: int, state: TrainState, output: dict[str, Any]) -> None:
+  """Checks a state before it is saved.
+
+  Raises:
+    Spike: a finite gradient made a number infinite or NaN.
+  """
+  if not _all_finite(state):
+    raise Spike(
+      f'the state after step {step} is not finite', step=step, output=output
+    )
+
+
+@jax.jit
+def _all_finite(state: TrainState) -> jax.Array:
+  floats = [
+    x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)
+  ]
+  return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))

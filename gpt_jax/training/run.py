@@ -1,0 +1,479 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run: what is trained, from which data, in which folder; opened, rewound."""
+
+import functools
+import math
+import os
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax.checkpoints.checkpointer import Checkpointer, rewind_target
+from gpt_jax.config import Config
+from gpt_jax.optim.spikes import WINDOW
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.rows import pipeline, row_makers
+from gpt_jax.rows.taken import Skips, Taken, TakenAt
+from gpt_jax.runtime import hosts, phases
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokens import eval_sets, manifest, prepare
+from gpt_jax.tokens.store import TokenStore
+from gpt_jax.training import (
+  device_check,
+  importing,
+  metrics,
+  models,
+  store_data,
+  teaching,
+)
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training import past as past_lib
+from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.held_out import HeldOut
+from gpt_jax.training.metrics import HELD_OUT
+from gpt_jax.training.parts import Parts
+from gpt_jax.training.past import History, Spike
+from gpt_jax.training.store_data import StoreData
+
+
+class Data(Protocol):
+  """What a run consumes: rows in an order that the seed and the step give."""
+
+  @property
+  def rows_per_epoch(self) -> int:
+    """Rows in one epoch, of the length of the first."""
+    ...
+
+  def batches(
+    self, parts: Parts, start: int, rows: TakenAt
+  ) -> Generator[pipeline.Batch]:
+    """Gives this host's share of the batches of steps from `start`, from 0.
+
+    Args:
+      parts: gives the last step, and the share.
+      start: the first step.
+      rows: step -> the rows of the run that make its batch.
+    """
+    ...
+
+  def epochs(self, taken: Taken) -> dict[str, float]:
+    """Passes over the data before some rows of the run: `epochs`, ..."""
+    ...
+
+  def row_numbers(self, taken: Taken) -> list[int]:
+    """Which rows of the data are these rows of the run."""
+    ...
+
+
+class Evaluation(Protocol):
+  """What a run is measured by, compiled once."""
+
+  def __call__(
+    self, params: Any, stop: Callable[[], bool] = ...
+  ) -> dict[str, Any] | None:
+    """The measures, `eval/...`; None if `stop`, asked now and then, said so."""
+    ...
+
+  def summary(self, values: dict[str, Any]) -> str:
+    """A line for people."""
+    ...
+
+
+class Past(NamedTuple):
+  """What the loop must know of the steps done."""
+
+  losses: list[float]  # logged last, oldest first
+  skipped: list[int]  # steps whose update was left out
+  held_out: list[tuple[int, float]]  # steps, and the criterion
+  # What routers did in each step since the last log line: see `Meter`.
+  unlogged: list[dict[str, Any]]
+
+  def evaluated(self, step: int) -> bool:
+    """Whether the step was evaluated."""
+    return any(found == step for found, _ in self.held_out)
+
+
+def gave_up(held_out: list[tuple[int, float]], patience: int) -> bool:
+  """Whether the last `patience` evaluations were none the best; 0: never."""
+  if not patience or len(held_out) <= patience:
+    return False
+  values = [value for _, value in held_out]
+  return min(values[-patience:]) >= min(values[:-patience])
+
+
+class Run(NamedTuple):
+  """A run, its folder and its data.
+
+  Attributes:
+    parts: what is trained.
+    workdir: its folder.
+    data: what it consumes.
+    checkpointer: what it saves by.
+    history: what of its past decides how it goes on.
+    first: makes the state that it starts from.
+    evaluation: makes what measures it; None: nothing does.
+    criterion: the measure by which one state is better than another, the less
+      the better; with a leading '-' the more the better.
+    patience: evaluations without a better one after which the run ends early;
+      0: never.
+  """
+
+  parts: Parts
+  workdir: str
+  data: Data
+  checkpointer: Checkpointer
+  history: History
+  first: Callable[[], TrainState]
+  evaluation: Callable[[Parts], Evaluation] | None = None
+  criterion: str = HELD_OUT
+  patience: int = 0
+
+  @classmethod
+  def open(
+    cls,
+    config: Config,
+    workdir: str,
+    evaluation: Callable[..., Evaluation] | None = None,
+    *,
+    read_only: bool = False,
+  ) -> tuple['Run', TrainState]:
+    """Opens a run of pre-training; gives its newest state, or the first.
+
+    Args:
+      config: resolved.
+      workdir: of the run.
+      evaluation: makes what measures the run from (parts, sets=, tokenizer=);
+        None: the loss on the held-out sets alone.
+      read_only: writes nothing, and does not evaluate.
+    """
+    folder = store_data.data_folder(config, workdir)
+    if read_only:
+      device_check.check_devices(config)
+      store = _prepared(config, workdir, folder)
+      return _opened(config, workdir, store, evaluation, read_only=True)
+    workdir_lib.check_same_run(config, workdir)
+    models.check_teacher(config)
+    models.check_start(config, workdir)
+    check_before(config)
+    workdir_lib.check_store_folder(config)
+    if not manifest.exists(folder):
+      workdir_lib.check_tokenizer(config)
+    with workdir_lib.untouched_if_refused(workdir, folder):
+      with phases.during('prepare'):
+        store = hosts.first_process_first(
+          lambda: prepare.ensure(config, folder), 'prepare'
+        )
+      return _opened(config, workdir, store, evaluation, read_only=False)
+
+  def judged(self, values: dict[str, Any]) -> float | None:
+    """The criterion among some measures, the less the better; None: absent.
+
+    What is not finite is worse than any other.
+    """
+    value = values.get(self.criterion.lstrip('-'))
+    if value is None:
+      return None
+    if not math.isfinite(value):
+      return math.inf
+    return -value if self.criterion.startswith('-') else value
+
+  @property
+  def active(self) -> bool:
+    """Whether this process is the one that logs and writes."""
+    return jax.process_index() == 0
+
+  def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
+    """Opens the metrics at step `done`; `start` goes into their event."""
+    config = self.parts.config
+    length = config_lib.row_tokens(config)
+    opened = metrics.open_all(config, self.workdir, done) if self.active else ()
+    return metrics.Metrics(
+      self.workdir,
+      step=done,
+      active=self.active,
+      keep=self.history.add,
+      trackers=opened,
+      context_length=length,
+      rows_per_epoch=self.data.rows_per_epoch,
+      **start,
+    )
+
+  def unskipped_rows(self, step: int) -> Taken:
+    """The rows of a step, from 0, if none are left out."""
+    return config_lib.order(self.parts.ramp)(step)
+
+  def past(self, done: int) -> Past:
+    """The past at step `done`; every process is to ask at the same time."""
+    lines = self.history.lines(done)
+    logged = [m['loss'] for m in lines if 'loss' in m]
+    unlogged = [
+      m['routers']
+      for m in lines
+      if m.get('event') == 'unlogged' and m['step'] == done
+    ]
+    past: dict[str, Any] = dict(
+      losses=[x for x in logged if math.isfinite(x)][-WINDOW:],
+      skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
+      held_out=[
+        (m['step'], value)
+        for m in lines
+        if (value := self.judged(m)) is not None
+      ],
+      unlogged=unlogged[-1] if unlogged else [],
+    )
+    return Past(**hosts.broadcast_from_host0(past))
+
+  def rows(self) -> TakenAt:
+    """The rows of each step, from 0; those left out are passed over."""
+    return self.history.skips.shifted(self.unskipped_rows)
+
+  def rewind(self, spike: Spike) -> TrainState:
+    """Goes back before a spike, where the policy says so: PaLM's cure.
+
+    What is left out is written down before anything is given up: killed at any
+    moment, a run finishes the rewind when it starts again. Every process calls
+    it after the same step.
+
+    Returns:
+      The state to go on from; the data order is another one from there.
+
+    Raises:
+      Spike: the policy is to stop, or it has rewound often enough.
+    """
+    policy, known = self.parts.spike_policy, self.history.skips
+    file = self.write_spike(spike.step, spike.output)
+    self.checkpointer.wait()
+    limit = policy.at_most or math.inf
+    if policy.action != 'rewind' or len(known.skips) >= limit:
+      raise Spike(
+        f'{spike}; its rows: gpt-jax inspect --spike {file}; the checkpoints '
+        'are from before; lower the learning rate, or go on with '
+        '--config.optim.on_spike=skip, or rewind',
+        step=spike.step,
+        output=spike.output,
+      ) from spike
+    step = rewind_target(
+      self.checkpointer.steps(),
+      spike=spike.step,
+      before=policy.before,
+      every=self.parts.config.checkpoint.every_steps,
+    )
+    new = known.add(
+      self.unskipped_rows, step=step, spike=spike.step, batches=policy.batches
+    )
+    log.warning(
+      '%s: going back to step %d, and leaving out %d rows from there; rows of '
+      'the spike: %s',
+      *(spike, step, new.skips[-1].rows, file),
+    )
+    self._write_skips(new)
+    self.finish_rewind()
+    state = self.checkpointer.restore(
+      parts_lib.abstract_state(self.parts), at_most=step
+    )
+    self.history.restart(self.checkpointer.restored)
+    return self.first() if state is None else state
+
+  def finish_rewind(self) -> None:
+    """Gives up the states after the last rewind's step, if they are there."""
+    known = self.history.skips
+    if known.pending:
+      self.checkpointer.forget_after(known.skips[-1].step)
+      self._write_skips(known._replace(pending=False))
+
+  def _write_skips(self, skips: Skips) -> None:
+    if self.active:
+      past_lib.write_skips(self.workdir, skips)
+    hosts.broadcast_from_host0(None)  # no process goes on before it is written
+    self.history.skips = skips
+
+  def write_spike(self, step: int, output: dict[str, Any]) -> str:
+    """Writes WORKDIR/spikes/STEP.json on the first process; returns its path.
+
+    It holds the step (counted from 1), loss and gradient norms, and its rows:
+    which of the run's order, and which of the data.
+    """
+    path = os.path.join(self.workdir, 'spikes', f'{step}.json')
+    rows = self.rows()(step - 1)
+    if self.active:
+      found = {
+        'step': step,
+        'learning_rate': float(self.parts.schedule(step - 1)),
+        **jax.tree.map(
+          float, {name: output[name] for name in past_lib.FIGURES}
+        ),
+        'first_row': rows.offset,
+        'num_rows': rows.count,
+        'row_tokens': rows.length,
+        'first_index': rows.index,
+        'store_rows': self.data.row_numbers(rows),
+      }
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      metrics.write_atomically(path, metrics.to_json(found, indent=2) + '\n')
+    return path
+
+
+def check_before(config: Config) -> None:
+  """Checks the devices and the trackers, before anything is made."""
+  device_check.check_devices(config)
+  metrics.check(config)
+  if note := config_lib.warm_up_note(config):
+    log.warning('%s', note)
+
+
+def resume_or_start(
+  parts: Parts,
+  workdir: str,
+  data: Data,
+  *,
+  tokenizer: Tokenizer,
+  first: Callable[[], TrainState],
+  about: str,
+  store: str = '',
+  teacher: str = '',
+  **measured: Any,
+) -> tuple[Run, TrainState]:
+  """Opens the checkpoints and the workdir; gives the newest state.
+
+  Args:
+    parts: what is trained.
+    workdir: of the run.
+    data: what it consumes.
+    tokenizer: kept in the workdir.
+    first: makes the state that a new run starts from.
+    about: a line for people on what is trained.
+    store: fingerprint of the token store; empty: the run has none.
+    teacher: that of a teacher's outputs; empty: it reads none.
+    **measured: by what, and for how long: see `Run`.
+  """
+  config = parts.config
+  history = History(workdir, store=store, teacher=teacher)
+  checkpointer = Checkpointer(
+    workdir,
+    keep=config.checkpoint.keep,
+    every_steps=config.checkpoint.every_steps,
+    keep_every_steps=config.checkpoint.keep_every_steps,
+    keep_best=config.checkpoint.keep_best,
+    record=history.record,
+  )
+  run = Run(parts, workdir, data, checkpointer, history, first, **measured)
+  run.finish_rewind()
+  found = checkpointer.restore(parts_lib.abstract_state(parts))
+  history.restart(checkpointer.restored)
+  state = first() if found is None else found
+  log.info('%s', about)
+  if run.active:
+    workdir_lib.start(config, workdir, tokenizer)
+  if found is None:
+    return run, state
+  if int(state.step) < config.schedule.num_steps:
+    log.info('resuming after step %d', int(state.step))
+  else:
+    log.info('this run is complete: %d steps are done', int(state.step))
+  return run, state
+
+
+def _prepared(config: Config, workdir: str, folder: str) -> TokenStore:
+  """The token store of a run, which is there."""
+  if not manifest.exists(folder) and not importing.is_import(workdir):
+    raise UsageError(
+      f'--workdir={workdir}: its token store {folder} is not here; make it '
+      'again by train'
+    )
+  store = store_data.open_store(config, workdir)
+  return store.ordered(config.data.source, config.data.rows)
+
+
+def _opened(
+  config: Config,
+  workdir: str,
+  store: TokenStore,
+  evaluation: Callable[..., Evaluation] | None,
+  *,
+  read_only: bool,
+) -> tuple[Run, TrainState]:
+  """See `Run.open`."""
+  tokenizer, fingerprint = store.tokenizer(), store.manifest.fingerprint
+  config = config_lib.set_vocab_size(
+    config,
+    tokenizer.vocab_size,
+    config.tokenizer.name,
+    tokenizer_lib.own_of_sources(tokenizer),
+  )
+  if not read_only:
+    workdir_lib.warn_of_spare_rows(config, tokenizer)
+    workdir_lib.check_prompt(config, tokenizer)
+  outputs = teaching.opened(config, store)
+  data = StoreData(
+    store,
+    lengths=[s.length for s in config_lib.ramp(config).stages],
+    seed=config.seed,
+    more=outputs.batch if outputs else None,
+  )
+  sets = {} if read_only else eval_sets.held_out(config, store)
+  for held_out in sets.values():  # what has no such rows is refused now
+    row_makers.load(held_out.store, config.model.context_length)
+  parts = parts_lib.build(config, tokenizer=tokenizer)
+
+  def first() -> TrainState:
+    return models.first_state(parts, tokenizer)
+
+  if read_only:
+    checkpointer = Checkpointer(workdir, read_only=True)
+    state = checkpointer.restore(parts_lib.abstract_state(parts))
+    past_lib.check_store(workdir, checkpointer.restored, fingerprint)
+    checkpointer.close()
+    history = History(workdir, store=fingerprint)
+    history.skips = past_lib.known_skips(workdir)
+    run = Run(parts, workdir, data, checkpointer, history, first)
+    return run, first() if state is None else state
+  measured: dict[str, Any] = {}
+  if sets:
+    made: Any = functools.partial(HeldOut, sets=sets)
+    if evaluation:
+      made = functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
+    measured = {
+      'evaluation': made,
+      # The split of the corpus comes first, where there is one.
+      'criterion': f'eval/{next(iter(sets))}/loss',
+    }
+  return resume_or_start(
+    parts,
+    workdir,
+    data,
+    tokenizer=tokenizer,
+    first=first,
+    about=_about(parts, len(store), data),
+    store=fingerprint,
+    teacher=outputs.contents.fingerprint if outputs else '',
+    **measured,
+  )
+
+
+def _about(parts: Parts, num_tokens: int, data: StoreData) -> str:
+  """A line for people."""
+  last = config_lib.order(parts.ramp)(parts.config.schedule.num_steps)
+  epochs = data.epochs(last)['epochs']
+  several = len({s.length for s in parts.ramp.stages}) > 1
+  rows = ', '.join(
+    f'{s.rows}'
+    + (f' x {s.length} tokens' if several else '')
+    + (f' (from step {s.start + 1})' if s.start else '')
+    for s in parts.ramp.stages
+  )
+  micro_rows = parts.config.batch.micro_rows
+  return (
+    f'{num_tokens:,} tokens, {epochs:.2f} epochs of {data.rows_per_epoch} '
+    f'rows; mesh {dict(parts.mesh.shape)}; batches of {rows} rows, '
+    + (
+      f'at most {micro_rows} at a time on a device'
+      if micro_rows
+      else 'all at once'
+    )
+  )
