@@ -20,6 +20,7 @@ long as the step of W, the config and the data are those of the runs there.
 import os
 
 from gpt_jax import cli
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.ablation import Grid
 from gpt_jax.flags import Flags
@@ -27,7 +28,7 @@ from gpt_jax.plots import ablation as figures
 from gpt_jax.plots.figure import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.training import models
-from gpt_jax.training.metrics import to_json, write_atomically
+from gpt_jax.training.metrics import to_json
 
 
 def define(flags: Flags) -> None:

@@ -27,13 +27,14 @@ import os
 from typing import Annotated
 
 from gpt_jax import cli, ranges
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.planning import fit, sweep
 from gpt_jax.planning.sweep import Cell
 from gpt_jax.plots import scaling
 from gpt_jax.runtime.log import log
 from gpt_jax.training import workdir
-from gpt_jax.training.metrics import to_json, write_atomically
+from gpt_jax.training.metrics import to_json
 
 
 def define(flags: Flags) -> None:

@@ -22,6 +22,7 @@ from gpt_jax.config import Config
 from gpt_jax.decoding import continuations
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import in_loop
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.plots import figure
@@ -32,7 +33,6 @@ from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.training import models
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.loop import fit
-from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.run import Run
 

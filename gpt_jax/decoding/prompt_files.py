@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gpt_jax.files import files, lines
+from gpt_jax.files import lines
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
 from gpt_jax.tokenizers.chat import ChatTemplate, Message
@@ -155,7 +156,7 @@ class Results:
       self._check(known, json.loads(whole))
       self._read()
     else:
-      _replace(known, whole + '\n')
+      write_atomically(known, whole + '\n')
     self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
 
   def add(self, index: int, row: Mapping[str, Any]) -> None:
@@ -172,7 +173,7 @@ class Results:
     """Puts the rows in order."""
     self.close()
     rows = [self.rows[index] for index in sorted(self.rows)]
-    _replace(self._path, ''.join(map(_line, rows)))
+    write_atomically(self._path, ''.join(map(_line, rows)))
 
   def _check(self, known: str, settings: dict[str, Any]) -> None:
     """Refuses a file of something else."""
@@ -234,15 +235,6 @@ def digest(texts: Iterable[Text]) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
   return json.dumps(row, ensure_ascii=False) + '\n'
-
-
-def _replace(path: str, text: str) -> None:
-  """Writes a file that is whole or absent, whenever the process dies."""
-  with (
-    files.replacing(path) as temporary,
-    open(temporary, 'w', encoding='utf-8') as file,
-  ):
-    file.write(text)
 
 
 # Sources with blanks that an encoder-decoder is to fill.

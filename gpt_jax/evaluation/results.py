@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax import spec
 from gpt_jax.evaluation.figures import Figures
-from gpt_jax.files import files, lines
+from gpt_jax.files import buckets, files, lines
 from gpt_jax.spec import Call, UsageError
 from gpt_jax.training import metrics
 
@@ -197,4 +197,4 @@ class Results:
     self._values |= figures
     os.makedirs(os.path.dirname(self._path), exist_ok=True)
     text = metrics.to_json(self._values, indent=1)
-    metrics.write_atomically(self._path, text + '\n')
+    buckets.write_atomically(self._path, text + '\n')

@@ -26,6 +26,7 @@ from gpt_jax.evaluation.figures import Figures, Make, Setting, Task, read_all
 from gpt_jax.evaluation.likelihood import draw
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import lines
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.files.records import Record
 from gpt_jax.ranges import OneOf, Real, Whole
@@ -36,7 +37,6 @@ from gpt_jax.tasks.files import OWN, TFDS
 from gpt_jax.tasks.metrics import METRICS, exact_match, signatures
 from gpt_jax.tasks.task import Task as Table
 from gpt_jax.tasks.task import TextPair
-from gpt_jax.training.metrics import write_atomically
 
 # Tasks of source texts, for each of which a model writes a text.
 

@@ -268,6 +268,16 @@ def shown(path: str) -> str:
   return path
 
 
+def write_atomically(path: str, text: str) -> None:
+  """Replaces a file as a whole: a crash leaves the old one or the new one."""
+  with (
+    files.replacing(path) as temporary,
+    open(temporary, 'w', encoding='utf-8') as f,
+  ):
+    f.write(text)
+  uploaded(path)
+
+
 def uploaded(path: str) -> None:
   """Returns when the bucket has the file, or all of the folder, `path`.
 

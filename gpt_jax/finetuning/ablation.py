@@ -17,6 +17,7 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.files import files
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import fields, transfer
 from gpt_jax.finetuning.data import RESULT
 from gpt_jax.finetuning.run import finetune
@@ -25,7 +26,6 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
-from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.models import Pretrained
 
 # From the name of a row to its overrides.

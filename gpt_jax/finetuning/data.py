@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning.rows import (
   IGNORED,
   Rows,
@@ -28,7 +29,6 @@ from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.held_out import exponential
-from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.run import Run
 

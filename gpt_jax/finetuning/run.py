@@ -18,6 +18,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config, lengths
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import fields, transfer
 from gpt_jax.finetuning.data import (
   AVERAGE,
@@ -53,10 +54,10 @@ from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import loop
-from gpt_jax.training import run as run_lib
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.metrics import to_json, write_atomically
+from gpt_jax.training.metrics import to_json
 from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.run import Data, Run

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpt_jax.config import Config, loading
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.planning import layouts, schedule, search, topologies
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.layouts import Sizes
@@ -19,7 +20,6 @@ from gpt_jax.planning.search import Misfit, Note, Plan, Request, overrides
 from gpt_jax.planning.topologies import GIB, Slices
 from gpt_jax.sharding import AXES
 from gpt_jax.spec import UsageError
-from gpt_jax.training.metrics import write_atomically
 
 PERCENT = f'±{schedule.ERROR:.0%}'
 

@@ -21,7 +21,7 @@ from tensorboardX import SummaryWriter
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, log_trackers
-from gpt_jax.files import buckets, files
+from gpt_jax.files import buckets
 from gpt_jax.nn.pattern import period
 from gpt_jax.runtime.log import console, log, seconds_since_start
 from gpt_jax.spec import UsageError, install
@@ -30,16 +30,6 @@ from gpt_jax.training import goodput
 # The key of the held-out loss; other held-out sets have their own.
 HELD_OUT = 'eval/validation/loss'
 _LOSS = re.compile('eval/([^/]+)/loss')
-
-
-def write_atomically(path: str, text: str) -> None:
-  """Replaces a file as a whole: a crash leaves the old one or the new one."""
-  with (
-    files.replacing(path) as temporary,
-    open(temporary, 'w', encoding='utf-8') as f,
-  ):
-    f.write(text)
-  buckets.uploaded(path)
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
@@ -181,7 +171,7 @@ class Metrics:
     }
     path = os.path.join(workdir, 'metrics.jsonl')
     text = ''.join(to_json(m) + '\n' for m in [*kept, started])
-    write_atomically(path, text)
+    buckets.write_atomically(path, text)
     self._file = open(path, 'ab', buffering=0)  # noqa: SIM115
     self._unwritten = b''
     self._full = False
@@ -522,5 +512,5 @@ def _run_id(workdir: str) -> str:
   except FileNotFoundError:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     made = uuid.uuid4().hex[:8]
-    write_atomically(path, made + '\n')
+    buckets.write_atomically(path, made + '\n')
     return made

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.restore import Restored
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.optim.spikes import WINDOW, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows.taken import Skip, Skips
@@ -180,7 +181,7 @@ def read_skips(workdir: str) -> Skips:
 def write_skips(workdir: str, skips: Skips) -> None:
   """Writes WORKDIR/skips.json, with a checksum."""
   text = json.dumps({**_plain(skips), 'sha256': _digest(skips)}) + '\n'
-  metrics.write_atomically(os.path.join(workdir, SKIPS), text)
+  write_atomically(os.path.join(workdir, SKIPS), text)
 
 
 def known_skips(workdir: str) -> Skips:

@@ -13,6 +13,7 @@ import jax
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer, rewind_target
 from gpt_jax.config import Config
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import pipeline, row_makers
@@ -315,7 +316,7 @@ class Run(NamedTuple):
         'store_rows': self.data.row_numbers(rows),
       }
       os.makedirs(os.path.dirname(path), exist_ok=True)
-      metrics.write_atomically(path, metrics.to_json(found, indent=2) + '\n')
+      write_atomically(path, metrics.to_json(found, indent=2) + '\n')
     return path
 
 

@@ -17,6 +17,7 @@ from gpt_jax import spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import t5
@@ -29,7 +30,6 @@ from gpt_jax.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
 from gpt_jax.tokens import manifest, mixture
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
-from gpt_jax.training.metrics import write_atomically
 from gpt_jax.training.past import known_skips
 
 # In the folder of a run; it stays when the run has ended.

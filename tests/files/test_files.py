@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from gpt_jax.decoding import prompt_files
 from gpt_jax.files import files
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.hf import layout as hf_files
 from gpt_jax.plots import figure
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
 
 
 @pytest.fixture(params=['local', 'url'])
@@ -90,7 +90,7 @@ def test_no_planted_link_is_followed(tmp_path):
   target.write_text('mine')
   out = tmp_path / 'out.txt'
   writes = {
-    'out.txt': lambda: metrics.write_atomically(str(out), 'new'),
+    'out.txt': lambda: write_atomically(str(out), 'new'),
     'texts.jsonl': lambda: prompt_files._replace(
       f'{tmp_path}/texts.jsonl', 'new'
     ),

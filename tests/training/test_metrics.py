@@ -10,8 +10,9 @@ import resource
 import numpy as np
 import pytest
 
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.training import metrics
-from gpt_jax.training.metrics import Metrics, TensorBoard, write_atomically
+from gpt_jax.training.metrics import Metrics, TensorBoard
 
 
 def write(workdir, step, *lines):
