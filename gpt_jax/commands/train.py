@@ -48,15 +48,15 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  config = config_lib.resolve(models.described(args.config, args.workdir))
+  config = models.described(args.config, args.workdir)
   if args.distributed:
-    hosts.initialize(**config.hosts)
+    hosts.initialize(**config_lib.resolve(config).hosts)
   with hosts.together():
     train(config, args.workdir)
 
 
 def train(config: Config, workdir: str) -> None:
-  """Trains to the last step of the schedule; see the module's docstring."""
+  """Trains to the last step of the schedule; `config` need not be resolved."""
   phases.enter('start')
   config = config_lib.resolve(config)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
