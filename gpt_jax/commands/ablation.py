@@ -24,8 +24,8 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.ablation import Grid
 from gpt_jax.flags import Flags
-from gpt_jax.plots import ablation as figures
-from gpt_jax.plots.figure import loss_curves
+from gpt_jax.plots import studies as figures
+from gpt_jax.plots.runs import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.training import models
 from gpt_jax.training.metrics import to_json
@@ -72,7 +72,7 @@ def main(args: cli.Args) -> None:
     finished=lambda folder: loss_curves([folder], unit='of the task'),
   )
   write_atomically(f'{path}.json', to_json(scores, indent=2) + '\n')
-  log.info('drew %s', figures.bars(scores, f'{path}.png'))
-  if figures.layers(scores, figure):
+  log.info('drew %s', figures.ablation_bars(scores, f'{path}.png'))
+  if figures.ablation_layers(scores, figure):
     log.info('drew %s', figure)
   print(to_json(scores) if args.json else ablation.table(scores))

@@ -18,7 +18,7 @@ import os
 from gpt_jax import cli
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
-from gpt_jax.plots.figure import loss_curves
+from gpt_jax.plots.runs import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import comparison

@@ -31,7 +31,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.finetuning.run import finetune, in_folder
 from gpt_jax.flags import Flags
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -82,7 +82,7 @@ def main(args: cli.Args) -> None:
     config = with_tasks(args)
     result = finetune(config, source, args.workdir, args.predict)
     first = hosts.index() == 0
-    if first and (path := figure.loss_curves([args.workdir], unit=UNIT)):
+    if first and (path := runs.loss_curves([args.workdir], unit=UNIT)):
       log.info('drew %s', path)
   if args.json:
     print(to_json(result))

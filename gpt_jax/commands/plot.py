@@ -22,8 +22,8 @@ from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.files import buckets
 from gpt_jax.flags import Flags
-from gpt_jax.plots import routers
-from gpt_jax.plots.figure import loss_curves, schedule_curves, wall_time
+from gpt_jax.plots import runs
+from gpt_jax.plots.runs import loss_curves, schedule_curves, wall_time
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics
 
@@ -62,7 +62,7 @@ def main(args: cli.Args) -> None:
   if path := loss_curves(workdirs, out=args.out):
     print(buckets.shown(path))
   if args.out is None:
-    for path in filter(None, map(routers.router_curves, workdirs)):
+    for path in filter(None, map(runs.router_curves, workdirs)):
       print(buckets.shown(path))
 
 

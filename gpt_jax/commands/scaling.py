@@ -31,7 +31,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.planning import fit, sweep
 from gpt_jax.planning.sweep import Cell
-from gpt_jax.plots import scaling
+from gpt_jax.plots import studies
 from gpt_jax.runtime.log import log
 from gpt_jax.training import workdir
 from gpt_jax.training.metrics import to_json
@@ -81,7 +81,7 @@ def main(args: cli.Args) -> None:
   ]
   written = {'runs': runs, **fits.to_json()}
   write_atomically(f'{path}.json', to_json(written, indent=2) + '\n')
-  log.info('drew %s', scaling.draw(points, curves, fits, f'{path}.png'))
+  log.info('drew %s', studies.draw_scaling(points, curves, fits, f'{path}.png'))
   print(to_json(written) if args.json else fits.table())
 
 

@@ -34,7 +34,7 @@ from gpt_jax import cli, spec
 from gpt_jax.files import files, progress
 from gpt_jax.files.document import Document
 from gpt_jax.flags import Flags
-from gpt_jax.plots import tokenizers
+from gpt_jax.plots import studies
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout, sources
@@ -206,7 +206,7 @@ def main(args: cli.Args) -> None:
   else:
     _print(about, reports)
   if args.out:
-    log.info('drew %s', tokenizers.draw(reports, args.out))
+    log.info('drew %s', studies.draw_tokenizers(reports, args.out))
 
 
 def _parse(text: str) -> tuple[str, str]:

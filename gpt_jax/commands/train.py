@@ -25,8 +25,8 @@ from gpt_jax.evaluation import in_loop
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.plots import figure
-from gpt_jax.plots import routers as plot_routers
+from gpt_jax.plots import runs
+from gpt_jax.plots import runs as plot_routers
 from gpt_jax.runtime import hosts, phases, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
@@ -71,7 +71,7 @@ def train(config: Config, workdir: str) -> None:
     phases.enter('end')
     preemption.check()
     if jax.process_index() == 0:
-      if path := figure.loss_curves([workdir]):
+      if path := runs.loss_curves([workdir]):
         log.info('drew %s', path)
       if path := plot_routers.router_curves(workdir):
         log.info('drew %s', path)

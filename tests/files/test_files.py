@@ -13,7 +13,7 @@ from gpt_jax.decoding import prompt_files
 from gpt_jax.files import files
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.hf import layout as hf_files
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs
 from gpt_jax.spec import UsageError
 
 
@@ -94,7 +94,7 @@ def test_no_planted_link_is_followed(tmp_path):
     'texts.jsonl': lambda: prompt_files._replace(
       f'{tmp_path}/texts.jsonl', 'new'
     ),
-    'a.png': lambda: figure.save_figure(Figure(), f'{tmp_path}/a.png'),
+    'a.png': lambda: runs.save_figure(Figure(), f'{tmp_path}/a.png'),
     'export/config.json': lambda: hf_files.write(
       f'{tmp_path}/export', {}, [[]], {}
     ),

@@ -16,7 +16,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.data import RESULT
 from gpt_jax.finetuning.run import prepare
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs as figure
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import models

@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs
 
 
 def test_running_mean_weights_newer_values_more():
@@ -13,4 +13,4 @@ def test_running_mean_weights_newer_values_more():
   for n in range(1, 4):
     weights = decay ** np.arange(n - 1, -1, -1)
     expected.append(np.average(values[:n], weights=weights))
-  np.testing.assert_allclose(figure.running_mean(values, decay), expected)
+  np.testing.assert_allclose(runs.running_mean(values, decay), expected)

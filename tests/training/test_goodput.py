@@ -5,7 +5,7 @@
 import pytest
 
 from gpt_jax.commands import plot
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics
 from gpt_jax.training.metrics import Metrics
@@ -97,7 +97,7 @@ def test_a_start_that_is_dropped_too_is_lost_time(run, monkeypatch):
 
 
 def test_the_table_and_the_picture(run):
-  path, account = figure.wall_time(str(run))
+  path, account = runs.wall_time(str(run))
   assert path == f'{run}/goodput.png'
   assert (run / 'goodput.png').read_bytes().startswith(b'\x89PNG')
   cells = [list(c.cells) for c in plot.goodput_table(account).columns]
@@ -109,4 +109,4 @@ def test_the_table_and_the_picture(run):
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
   with pytest.raises(UsageError, match='does not begin with a start'):
-    figure.wall_time(str(tmp_path))
+    runs.wall_time(str(tmp_path))

@@ -12,7 +12,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.commands import inspect, train
 from gpt_jax.costs import peak
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs
 from gpt_jax.rows import ledger
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -64,7 +64,7 @@ def quick():
   """Without what takes a second and changes nothing."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-    patch.setattr(figure, 'loss_curves', lambda workdirs: 'nothing')
+    patch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
     yield
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.commands import train
 from gpt_jax.costs import peak
-from gpt_jax.plots import figure
+from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
@@ -24,7 +24,7 @@ from tests.support import tiny
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
   monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(figure, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
 
 
 def config(folder, **changes):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.plots import figure
-from gpt_jax.plots import routers as plot_routers
+from gpt_jax.plots import runs
+from gpt_jax.plots import runs as plot_routers
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import metrics
 from gpt_jax.training import parts as parts_lib
@@ -171,5 +171,5 @@ def test_no_picture_without_experts(tmp_path):
   log.write(1, tokens=1, loss=2.5)
   log.close()
   assert plot_routers.router_curves(str(tmp_path)) is None
-  assert figure.loss_curves([str(tmp_path)])
+  assert runs.loss_curves([str(tmp_path)])
   assert not (tmp_path / 'router.png').exists()
