@@ -26,8 +26,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.plots import runs
-from gpt_jax.plots import runs as plot_routers
-from gpt_jax.runtime import hosts, phases, preemption, watchdog
+from gpt_jax.runtime import hosts, phases, preemption
 from gpt_jax.runtime.log import log
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.training import models
@@ -62,7 +61,7 @@ def train(config: Config, workdir: str) -> None:
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with (
     workdir_lib.locked(workdir),
-    watchdog.watching(watchdog.deadlines(config), stacks),
+    phases.watching(phases.deadlines(config), stacks),
   ):
     training, state = Run.open(
       config, workdir, in_loop.evaluation(config, workdir)
@@ -73,7 +72,7 @@ def train(config: Config, workdir: str) -> None:
     if jax.process_index() == 0:
       if path := runs.loss_curves([workdir]):
         log.info('drew %s', path)
-      if path := plot_routers.router_curves(workdir):
+      if path := runs.router_curves(workdir):
         log.info('drew %s', path)
     sample(training.parts, state, workdir)
 

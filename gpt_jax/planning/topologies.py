@@ -16,7 +16,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from gpt_jax.costs.peak import PEAKS
+from gpt_jax.costs.flops import PEAKS
 from gpt_jax.spec import UsageError
 
 GIB = 2**30

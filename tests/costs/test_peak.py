@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from gpt_jax.costs import peak as peak_lib
+from gpt_jax.costs import flops
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,14 @@ from gpt_jax.costs import peak as peak_lib
 )
 def test_peak_of_known_devices(kind, peak):
   device = types.SimpleNamespace(device_kind=kind, platform='tpu')
-  found, source = peak_lib.of_device(device)
+  found, source = flops.peak_of_device(device)
   assert found == peak
   assert kind in source
 
 
 def test_peak_of_a_cpu_is_measured(monkeypatch):
   """Eight virtual devices share what one product was measured at."""
-  monkeypatch.setattr(peak_lib, 'measure_matmul', lambda device, dtype: 0.5)
-  found, source = peak_lib.of_device(jax.devices()[0])
+  monkeypatch.setattr(flops, 'measure_matmul', lambda device, dtype: 0.5)
+  found, source = flops.peak_of_device(jax.devices()[0])
   assert found == 2 * 2048**3 / 0.5 / 8
   assert 'measured' in source

@@ -9,7 +9,6 @@ import threading
 import pytest
 from matplotlib.figure import Figure
 
-from gpt_jax.decoding import prompt_files
 from gpt_jax.files import files
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.hf import layout as hf_files
@@ -91,9 +90,6 @@ def test_no_planted_link_is_followed(tmp_path):
   out = tmp_path / 'out.txt'
   writes = {
     'out.txt': lambda: write_atomically(str(out), 'new'),
-    'texts.jsonl': lambda: prompt_files._replace(
-      f'{tmp_path}/texts.jsonl', 'new'
-    ),
     'a.png': lambda: runs.save_figure(Figure(), f'{tmp_path}/a.png'),
     'export/config.json': lambda: hf_files.write(
       f'{tmp_path}/export', {}, [[]], {}
@@ -108,7 +104,7 @@ def test_no_planted_link_is_followed(tmp_path):
     assert (tmp_path / name).is_file() and not (tmp_path / name).is_symlink()
   assert target.read_text() == 'mine'
   left = [p.name for p in tmp_path.iterdir() if not p.is_symlink()]
-  assert sorted(left) == ['a.png', 'export', 'mine', 'out.txt', 'texts.jsonl']
+  assert sorted(left) == ['a.png', 'export', 'mine', 'out.txt']
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import ROOT
 
@@ -27,7 +27,9 @@ WORDS = [f'{a}{b}' for a in 'bdfgklmnprst' for b in 'aeiou']
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
 
 
 @pytest.fixture(scope='module')

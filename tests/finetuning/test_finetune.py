@@ -15,7 +15,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.files import buckets
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
@@ -30,7 +30,9 @@ STEPS = 30
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
 
 
 # A task that the tiny model can learn: is there an x in the text?

@@ -15,7 +15,7 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.finetuning import transfer
 from gpt_jax.finetuning.run import in_folder, named
 from gpt_jax.rows.task_order import TaskOrder
@@ -36,7 +36,9 @@ EPOCHS, STEPS, KEPT = 1, 5, 3
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, compiled):
   """Without what takes seconds and changes nothing."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   for name, function in compiled.items():
     monkeypatch.setattr(compiled_lib, name, function)
 

@@ -13,7 +13,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from tests.finetuning.test_encoders import WORDS, example
 from tests.support.golden_io import ROOT
 
@@ -35,7 +35,9 @@ def left_padded(text, pair, length=30):
 @pytest.mark.slow
 def test_a_task_is_learned_and_exported(tmp_path, monkeypatch):
   """What it predicts is what the export does of rows padded on the left."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   init = tmp_path / 'xlnet'
   shutil.copytree(ROOT / 'xlnet_lm', init)
   names = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from gpt_jax.costs import peak as peak_lib
+from gpt_jax.costs import flops
 from gpt_jax.planning import topologies
 from gpt_jax.spec import UsageError
 
@@ -98,7 +98,7 @@ def test_several_slices():
 @pytest.mark.parametrize('chip', topologies.CHIPS.values(), ids=lambda c: c[0])
 def test_chips(chip):
   """Peaks as MFU takes them; no slice is larger than the largest."""
-  assert chip.peak == peak_lib.PEAKS[chip.kind] * chip.devices
+  assert chip.peak == flops.PEAKS[chip.kind] * chip.devices
   shapes = topologies.sold(chip)
   assert len({*shapes}) == len(shapes)
   assert math.prod(shapes[-1]) == chip.largest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.commands import train
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -85,7 +85,9 @@ ONCE = {'counts': (4, 100), 'saved': [4]}
   ],
 )
 def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
   train.train(config(data, **{'model.ffn': ffn}), str(whole))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
 
 CONFIG = pathlib.Path(__file__).parents[2] / 'configs/bigbird.py'
@@ -43,7 +43,9 @@ FIELDS = {
 @pytest.mark.slow
 def test_a_resume_draws_the_same_blocks(tmp_path, monkeypatch):
   """And so ends with the bits of a run that was never stopped."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   for i in range(20):
     (tmp_path / f'{i}.txt').write_text(TEXT * 9 + f'Number {i}. And so on.\n')
   fields = {**FIELDS, 'data.source': f"text('{tmp_path}/*.txt')"}

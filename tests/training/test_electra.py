@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.objectives.electra import TABLES
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
@@ -56,7 +56,7 @@ def workdir(tmp_path_factory):
     (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
   flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return folder / 'w', flags
 
@@ -68,7 +68,9 @@ def last_loss(workdir):
 
 
 def test_a_resume_ends_in_the_same_bits(workdir, tmp_path, monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   first, flags = workdir
   second = tmp_path / 'w'
   shutil.copytree(first, second)
@@ -126,7 +128,9 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
 
 
 def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   first = workdir[0]
   rng = np.random.default_rng(0)
   table = tmp_path / 'a.tsv'

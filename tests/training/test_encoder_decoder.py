@@ -15,7 +15,7 @@ from configs import switch
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.objectives import choices
 from gpt_jax.rows.rows import Keys, cut
 from gpt_jax.tokenizers import special
@@ -64,7 +64,9 @@ class Tokenizer:
 
 @pytest.fixture
 def flags(tmp_path, monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   for i in range(20):
     (tmp_path / f'{i}.txt').write_text(TEXT * 9 + f'Number {i}. And so on.\n')
   fields = {**TRAINED, 'data.source': f"text('{tmp_path}/*.txt')"}

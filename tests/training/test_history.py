@@ -12,7 +12,7 @@ import pytest
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import train
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.optim import spikes as policies
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import taken
@@ -202,8 +202,10 @@ def test_a_changed_file_is_refused(skipped, damage):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(train.figure, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
+  monkeypatch.setattr(train.runs, 'loss_curves', lambda workdirs: 'nothing')
 
 
 def config(folder, **changes):

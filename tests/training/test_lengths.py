@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import inspect, train
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.plots import runs
 from gpt_jax.rows import ledger
 from gpt_jax.runtime import preemption
@@ -63,7 +63,7 @@ def config(data, **changes):
 def quick():
   """Without what takes a second and changes nothing."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
     patch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
     yield
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import train
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
@@ -23,7 +23,9 @@ from tests.support import tiny
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import compiled as compiled_lib
@@ -100,7 +100,7 @@ def run(request, tmp_path_factory):
     f"--config.data.source=text('{folder}/*.txt')",
   ]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return request.param, folder / 'w', flags
 
@@ -112,7 +112,9 @@ def logged(workdir, key):
 
 @pytest.mark.slow
 def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   name, first, flags = run
   second = tmp_path / 'w'
   shutil.copytree(first, second)

@@ -16,7 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import rewind_target
 from gpt_jax.commands import inspect, train
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
@@ -254,8 +254,10 @@ def config(data, **changes):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
-  monkeypatch.setattr(train.figure, 'loss_curves', lambda workdirs: 'nothing')
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
+  monkeypatch.setattr(train.runs, 'loss_curves', lambda workdirs: 'nothing')
 
 
 @pytest.fixture(scope='module')

@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import ROOT, config
 
@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
   for i in range(20):
     (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
     bert = [
       'train',
       f'--config={CONFIGS}/bert.py:cpu',
@@ -99,7 +99,9 @@ def test_the_teacher_stays_and_is_kept_once(folder):
 
 @pytest.mark.slow
 def test_a_resume_ends_in_the_same_bits_without_the_folder(folder, monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   shutil.copytree(folder / 'w', folder / 'again')
   shutil.rmtree(folder / 'again/checkpoints/4')
   shutil.move(folder / 'bert', folder / 'away')

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.spec import UsageError
 from gpt_jax.training import loop as meter_lib
@@ -160,7 +160,9 @@ def test_the_prompt_is_checked_before_training(prompt, num_tokens, why):
 @pytest.fixture
 def meter(monkeypatch):
   """A meter of a run of 16 rows of 7 tokens on eight devices."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
   run = tiny.build(tiny.config(**config), (2, 2, 2))
   return made_meter(run, {Shape(16, 7): 3e6})
@@ -176,7 +178,9 @@ def made_meter(run, flops):
 
 def test_the_meter_says_one_line(monkeypatch, caplog):
   """What the FLOPs of a token are; the definitions are in `inspect --mfu`."""
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   run = tiny.build(tiny.config(**tiny.MESHABLE), (2, 2, 2))
   matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
   per_token = 6 * matmul + 12 * 3 * 8 * 2 * 7
@@ -221,7 +225,9 @@ def test_meter(meter, monkeypatch):
 
 
 def test_meter_across_stages(monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
   monkeypatch.setattr(meter_lib, 'time', clock)

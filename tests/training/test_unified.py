@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import peak
+from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
 from tests.support.golden_io import config
 
@@ -82,7 +82,7 @@ def run(request, tmp_path_factory):
     f"--config.data.source=text('{folder}/*.txt')",
   ]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return request.param, folder / 'w', flags
 
@@ -93,7 +93,9 @@ def logged(workdir, key):
 
 
 def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(peak, 'of_device', lambda device: (1e12, 'a figure'))
+  monkeypatch.setattr(
+    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+  )
   name, first, flags = run
   second = tmp_path / 'w'
   shutil.copytree(first, second)

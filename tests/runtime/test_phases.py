@@ -9,16 +9,16 @@ import sys
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.runtime import phases, watchdog
+from gpt_jax.runtime import phases
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 # The main thread sits in C, as it would in a compilation or a collective.
 HUNG = """
 import sys, threading
-from gpt_jax.runtime import log, phases, watchdog
+from gpt_jax.runtime import log, phases
 log.started_as('finetune')
-with watchdog.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
+with phases.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
   phases.enter('compile')
   threading.Event().wait(0.5)
   phases.enter('step')
@@ -53,7 +53,7 @@ def test_a_hung_step_ends_with_its_stacks(tmp_path):
 def test_every_deadline_of_the_config_is_that_of_a_phase():
   from configs import base
 
-  found = watchdog.deadlines(config_lib.resolve(base.get_config()))
+  found = phases.deadlines(config_lib.resolve(base.get_config()))
   assert {*found} == {'start', 'compile', 'step', 'evaluation', 'save'}
   assert all(seconds > 0 for seconds in found.values())
 
@@ -67,6 +67,6 @@ def test_a_phase_within_a_phase():
 
 
 def test_without_deadlines_nothing_is_watched(tmp_path):
-  with watchdog.watching({'step': 0.0}, str(tmp_path / 'x')):
+  with phases.watching({'step': 0.0}, str(tmp_path / 'x')):
     pass
   assert [*tmp_path.iterdir()] == []
