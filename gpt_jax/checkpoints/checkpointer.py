@@ -184,7 +184,6 @@ class Checkpointer:
     """Opens the folder; creates it unless `read_only`.
 
     Args:
-      workdir: of the run.
       keep: how many of the newest stay.
       every_steps: steps between saves; see `retention`.
       keep_every_steps: those of its multiples stay for good; 0: none.
@@ -293,7 +292,6 @@ class Checkpointer:
     """Waits until `state` is saved, and closes; tries again where it fails.
 
     Args:
-      state: to save.
       within: seconds of which the waits between the tries leave some over; a
         number of tries, not a clock, so that all hosts make the same.
 

@@ -143,7 +143,6 @@ def opened(
   """Opens the arrays of the newest sound checkpoint; reads each once.
 
   Args:
-    workdir: of the run.
     abstract: what it holds, as `jax.ShapeDtypeStruct`s; nothing is read but
       its `eval_params`.
     at_most: the last step that will do; None: any.

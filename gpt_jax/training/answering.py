@@ -30,8 +30,6 @@ class Answerer:
   Attributes:
     engine: draws them.
     speed: of all that was answered.
-    tokenizer: of the model.
-    context_length: of the model.
   """
 
   def __init__(

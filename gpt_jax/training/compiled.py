@@ -42,7 +42,6 @@ def compile_train_step(
   """Compiles `step.train_step`; the state's memory is given to the result.
 
   Args:
-    parts: what is trained.
     shape: of a batch; empty: that of the last stage.
     options: of the compiler.
   """
@@ -74,8 +73,6 @@ def compile_stages(
   that fails, shows now and not after days. `gpt-jax plan` compiles the same.
 
   Args:
-    parts: what is trained.
-    done: steps done.
     compiled: by shape; what it lacks is added.
     metrics: to write it down.
   """
@@ -103,7 +100,6 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
   """Compiles what a task is measured by: parameters and batch to [B, K].
 
   Args:
-    parts: what is trained.
     task: of several; '': there is one.
   """
   outputs = parts.objective.of(task).outputs

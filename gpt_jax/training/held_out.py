@@ -34,7 +34,6 @@ class HeldOut:
     tokens per word. The end-of-document tokens are predicted and counted too.
 
     Args:
-      params: of the model.
       stop: asked after each batch, at the same one on every host.
 
     Returns:

@@ -52,7 +52,6 @@ class Cadence(NamedTuple):
     """What is due after `step`, counted from 1.
 
     Args:
-      step: steps done.
       stop: whether the process was told to stop. That changes nothing else:
         whatever is due is done or, of the evaluation, left for the next start.
     """
@@ -125,7 +124,6 @@ class Saver:
     """Waits until `state` is saved, and closes; returns the seconds it took.
 
     Args:
-      state: to save.
       preempted: gives up within the grace, to end with the reason said.
 
     Raises:

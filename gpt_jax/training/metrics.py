@@ -147,8 +147,6 @@ class Metrics:
     """Opens the file.
 
     Args:
-      workdir: of the run.
-      step: steps done.
       active: whether this process writes.
       keep: called with each new line, on every process.
       trackers: get the numbers too; closed with the file.

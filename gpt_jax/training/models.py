@@ -50,10 +50,10 @@ from gpt_jax.training.parts import Parts
 
 # What to do about a damaged file of a run.
 RESTORE = 'restore it from a copy, or start again with another --workdir'
-# What a model is opened for. The first four need a run's workdir: whatever it
-# is, or what continues texts, also answers sources, or fills a [MASK]. A folder
-# of Hugging Face does as well for a model to fine-tune, to learn from, or whose
-# parameters a run starts from.
+# What a model is opened for. Of a run's workdir, 'run' takes any model,
+# 'continue' a decoder, 'write' also one that answers sources, 'fill' one that
+# knows a [MASK]. Of a workdir or a folder of Hugging Face, 'tune' and 'teach'
+# take decoders and encoders, 'start' any model.
 Use = Literal['run', 'continue', 'write', 'fill', 'tune', 'teach', 'start']
 _BODY = ('tune', 'teach')  # what an earlier task has learned is left behind
 
@@ -90,9 +90,7 @@ class Trained(NamedTuple):
   """A run read back from its workdir, on the devices.
 
   Attributes:
-    parts: of the run.
     state: its newest.
-    tokenizer: its.
     averaged: the steps whose mean the parameters are; (): of the newest alone.
   """
 
@@ -127,10 +125,11 @@ def open_model(
     use: refuses a model of another kind.
     field: what names the folder, for errors.
   """
+  model_type = None
   if use in ('tune', 'teach', 'start'):
-    if folder == 'none' and use == 'tune':
-      return Pretrained('none')
     if folder == 'none':
+      if use == 'tune':
+        return Pretrained('none')
       raise UsageError(
         f"{field}='none': holds no model; give a workdir that train left, or a "
         'folder of Hugging Face'
@@ -138,18 +137,16 @@ def open_model(
     path = os.path.join(folder, 'config.json')
     try:
       remedy = f'restore it from a copy, or give another {field}'
-      found = files.read_json(path, remedy=remedy)
+      model_type = files.read_json(path, remedy=remedy).get('model_type')
     except OSError as e:
       raise UsageError(
         f'{field}={folder}: holds no config.json; give a workdir that train '
         'left, a folder of Hugging Face, or none'
       ) from e
-    if 'model_type' in found:
-      source = _from_hf(folder, found['model_type'], field, use)
-    else:
-      source = _from_workdir(folder, field, use)
-  else:
+  if model_type is None:
     source = _from_workdir(folder, field, use)
+  else:
+    source = _from_hf(folder, model_type, field, use)
   if use == 'teach' and not source.scores:
     raise UsageError(
       f'{field}={folder}: was not trained to score the vocabulary; give a '
@@ -168,7 +165,6 @@ def load(
   """Loads a run: its newest sound checkpoint, and its tokenizer.
 
   Args:
-    workdir: of the run.
     use: as in `open_model`.
     average: take the mean of this many checkpoints: see `average_last`; 0:
       none.
@@ -315,7 +311,6 @@ def check_reads(what: str, config: Config) -> None:
 
   Args:
     what: how the message begins.
-    config: of a run.
   """
   name = config.objective.name
   if objectives.needs(name).starts and not config.model.num_encoder_layers:

@@ -220,7 +220,6 @@ def initial_state(
   """The first state: drawn from the seed, the same on any mesh.
 
   Args:
-    parts: what is trained.
     given: parameters that are not drawn, by path; a token table may have fewer
       rows than the model's, which are its first.
     masks: by path, which entries of a given parameter are taken, if not all;

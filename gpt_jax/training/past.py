@@ -50,7 +50,6 @@ class History:
     """Reads skips.json; `restart` follows once a checkpoint is restored.
 
     Args:
-      workdir: of the run.
       store: fingerprint of the token store; empty: the run has none.
       teacher: that of a teacher's outputs; empty: it reads none.
     """

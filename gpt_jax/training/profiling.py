@@ -204,7 +204,6 @@ def profile(workdir: str, steps: str) -> Profile:
   taken twice before, so that nothing is done for the first time.
 
   Args:
-    workdir: of the run.
     steps: '10:13' for 10 to 12, from 1 on.
   """
   config = models.read_config(workdir)

@@ -112,7 +112,6 @@ class Run(NamedTuple):
   """A run, its folder and its data.
 
   Attributes:
-    parts: what is trained.
     workdir: its folder.
     data: what it consumes.
     checkpointer: what it saves by.
@@ -148,7 +147,6 @@ class Run(NamedTuple):
 
     Args:
       config: resolved.
-      workdir: of the run.
       evaluation: makes what measures the run from (parts, sets=, tokenizer=);
         None: the loss on the held-out sets alone.
       read_only: writes nothing, and does not evaluate.
@@ -343,8 +341,6 @@ def resume_or_start(
   """Opens the checkpoints and the workdir; gives the newest state.
 
   Args:
-    parts: what is trained.
-    workdir: of the run.
     data: what it consumes.
     tokenizer: kept in the workdir.
     first: makes the state that a new run starts from.

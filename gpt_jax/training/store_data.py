@@ -106,7 +106,6 @@ def rows(
   """The folder of the token store, and the rows of some steps of a run.
 
   Args:
-    workdir: of the run.
     steps: '100', or '100:110' for 100 to 109.
     text: also what the rows say.
   """

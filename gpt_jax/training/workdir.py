@@ -161,7 +161,6 @@ def _other_past(old: Config, new: Config, done: int) -> str:
   '' where they would be the same.
 
   Args:
-    old: of the run.
     new: the same with another `schedule.num_steps`.
     done: steps that were taken.
   """
@@ -271,7 +270,6 @@ def warn_of_spare_rows(config: Config, tokenizer: Tokenizer) -> None:
 
   Args:
     config: with its vocabulary.
-    tokenizer: of the run.
   """
   own = tokenizer_lib.own_of_sources(tokenizer) or tokenizer.vocab_size
   sections = {f'models.{name}': part for name, part in config.models.items()}
