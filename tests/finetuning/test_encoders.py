@@ -15,8 +15,8 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
-from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 from tests.support.golden_io import ROOT
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -27,9 +27,7 @@ WORDS = [f'{a}{b}' for a in 'bdfgklmnprst' for b in 'aeiou']
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
 
 
 @pytest.fixture(scope='module')

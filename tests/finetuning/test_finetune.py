@@ -15,13 +15,13 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.files import buckets
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import metrics
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
@@ -30,9 +30,7 @@ STEPS = 30
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
 
 
 # A task that the tiny model can learn: is there an x in the text?

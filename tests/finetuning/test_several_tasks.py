@@ -15,7 +15,6 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.costs import flops
 from gpt_jax.finetuning import transfer
 from gpt_jax.finetuning.run import in_folder, named
 from gpt_jax.rows.task_order import TaskOrder
@@ -25,6 +24,7 @@ from gpt_jax.training import metrics
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
+from tests.support import whole_runs
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 WORDS = [f'{a}{b}' for a in 'bdfgklm' for b in 'aeiou']
@@ -36,9 +36,7 @@ EPOCHS, STEPS, KEPT = 1, 5, 3
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, compiled):
   """Without what takes seconds and changes nothing."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   for name, function in compiled.items():
     monkeypatch.setattr(compiled_lib, name, function)
 

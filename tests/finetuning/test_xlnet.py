@@ -13,8 +13,8 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.commands import convert
-from gpt_jax.costs import flops
 from tests.finetuning.test_encoders import WORDS, example
+from tests.support import whole_runs
 from tests.support.golden_io import ROOT
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -35,9 +35,7 @@ def left_padded(text, pair, length=30):
 @pytest.mark.slow
 def test_a_task_is_learned_and_exported(tmp_path, monkeypatch):
   """What it predicts is what the export does of rows padded on the left."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   init = tmp_path / 'xlnet'
   shutil.copytree(ROOT / 'xlnet_lm', init)
   names = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]

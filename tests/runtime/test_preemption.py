@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from gpt_jax.commands import train
-from gpt_jax.costs import flops
 from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import loop as saves
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 STEPS = 17
 CLOCKS = (
@@ -85,9 +84,7 @@ ONCE = {'counts': (4, 100), 'saved': [4]}
   ],
 )
 def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
   train.train(config(data, **{'model.ffn': ffn}), str(whole))

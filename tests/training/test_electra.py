@@ -4,7 +4,6 @@
 
 import json
 import pathlib
-import shutil
 
 import jax
 import numpy as np
@@ -12,10 +11,10 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.objectives.electra import TABLES
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 from tests.support.golden_io import config, tensors
 
 pytestmark = pytest.mark.slow
@@ -56,32 +55,22 @@ def workdir(tmp_path_factory):
     (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
   flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
+    whole_runs.known_peak(patch)
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return folder / 'w', flags
 
 
-def last_loss(workdir):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  found = [json.loads(line) for line in lines]
-  return [m['loss'] for m in found if 'loss' in m][-1]
-
-
 def test_a_resume_ends_in_the_same_bits(workdir, tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   first, flags = workdir
   second = tmp_path / 'w'
-  shutil.copytree(first, second)
-  shutil.rmtree(second / 'checkpoints/6')
-  assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
-  assert int(states[0].step) == 6
-  jax.tree.map(np.testing.assert_array_equal, *states)
-  assert last_loss(first) == last_loss(second)
+  state = whole_runs.resumed(first, second, flags, step=6)
+  assert (
+    whole_runs.logged(first, 'loss')[-1:]
+    == (whole_runs.logged(second, 'loss')[-1:])
+  )
   # Averages and moments of the generator, too.
-  for tree in (states[0].params, states[0].ema):
+  for tree in (state.params, state.ema):
     assert {*tree['parts']} == {'generator'}
 
 
@@ -128,9 +117,7 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
 
 
 def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   first = workdir[0]
   rng = np.random.default_rng(0)
   table = tmp_path / 'a.tsv'

@@ -5,7 +5,6 @@
 import functools
 import json
 import pathlib
-import shutil
 
 import jax
 import numpy as np
@@ -15,13 +14,11 @@ from configs import switch
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.objectives import choices
 from gpt_jax.rows.rows import Keys, cut
 from gpt_jax.tokenizers import special
-from gpt_jax.training import models as trained_lib
 from gpt_jax.training.step import mean_gradients
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 from tests.training.test_expert_parallel import assert_same, exchanges
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -64,9 +61,7 @@ class Tokenizer:
 
 @pytest.fixture
 def flags(tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   for i in range(20):
     (tmp_path / f'{i}.txt').write_text(TEXT * 9 + f'Number {i}. And so on.\n')
   fields = {**TRAINED, 'data.source': f"text('{tmp_path}/*.txt')"}
@@ -84,12 +79,7 @@ def logged(workdir):
 def test_it_trains_and_a_resume_ends_in_the_same_bits(flags, tmp_path):
   first, second = tmp_path / 'a', tmp_path / 'b'
   assert main(['train', *flags, f'--workdir={first}']) == 0
-  shutil.copytree(first, second)
-  shutil.rmtree(second / 'checkpoints/6')
-  assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
-  assert int(states[0].step) == 6
-  jax.tree.map(np.testing.assert_array_equal, *states)
+  whole_runs.resumed(first, second, flags, step=6)
   found = logged(first)
   losses = [m['loss'] for m in found if 'loss' in m]
   assert losses[-1] == [m['loss'] for m in logged(second) if 'loss' in m][-1]

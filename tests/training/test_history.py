@@ -12,7 +12,6 @@ import pytest
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import train
-from gpt_jax.costs import flops
 from gpt_jax.optim import spikes as policies
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import taken
@@ -22,7 +21,7 @@ from gpt_jax.tokens import prepare
 from gpt_jax.training import metrics, store_data
 from gpt_jax.training import past as past_lib
 from gpt_jax.training.past import History
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 SKIP = taken.Skip(5, 7, 11)
 LATER = taken.Skip(13, 3, 17)
@@ -202,9 +201,7 @@ def test_a_changed_file_is_refused(skipped, damage):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   monkeypatch.setattr(train.runs, 'loss_curves', lambda workdirs: 'nothing')
 
 

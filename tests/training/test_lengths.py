@@ -11,7 +11,6 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import inspect, train
-from gpt_jax.costs import flops
 from gpt_jax.plots import runs
 from gpt_jax.rows import ledger
 from gpt_jax.runtime import preemption
@@ -22,7 +21,7 @@ from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import goodput, metrics, store_data
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 STEPS, SEED = 11, 3
 # Steps 0 to 3 have 8 rows of 3 tokens, 4 and 5 of 7, the others 16 of 7.
@@ -63,7 +62,7 @@ def config(data, **changes):
 def quick():
   """Without what takes a second and changes nothing."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
+    whole_runs.known_peak(patch)
     patch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
     yield
 

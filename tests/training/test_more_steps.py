@@ -10,22 +10,19 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import train
-from gpt_jax.costs import flops
 from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
 
 

@@ -11,12 +11,11 @@ import pytest
 
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.commands import plot, train
-from gpt_jax.costs import flops
 from gpt_jax.objectives.base import Loss
 from gpt_jax.rows import pipeline
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import held_out, metrics, run
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 
 def every_token_costs(monkeypatch, nats):
@@ -86,9 +85,7 @@ def test_a_run_of_which_every_step_was_skipped_ends(
       yield batch
 
   monkeypatch.setattr(pipeline, 'batches', poisoned)
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   every_token_costs(monkeypatch, 800.0)
   changes = {
     **tiny.MESHABLE,

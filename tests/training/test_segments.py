@@ -4,20 +4,18 @@
 
 import json
 import pathlib
-import shutil
 
 import jax
 import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 SIZE, MEMORY = 3, 2
@@ -100,36 +98,24 @@ def run(request, tmp_path_factory):
     f"--config.data.source=text('{folder}/*.txt')",
   ]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
+    whole_runs.known_peak(patch)
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return request.param, folder / 'w', flags
 
 
-def logged(workdir, key):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  return [m[key] for m in map(json.loads, lines) if key in m]
-
-
 @pytest.mark.slow
 def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   name, first, flags = run
   second = tmp_path / 'w'
-  shutil.copytree(first, second)
-  shutil.rmtree(second / 'checkpoints/8')
-  assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
-  assert int(states[0].step) == 8
-  jax.tree.map(np.testing.assert_array_equal, *states)
-  losses = logged(first, 'eval/validation/loss')
-  assert losses == logged(second, 'eval/validation/loss')
+  whole_runs.resumed(first, second, flags, step=8)
+  losses = whole_runs.logged(first, 'eval/validation/loss')
+  assert losses == whole_runs.logged(second, 'eval/validation/loss')
   vocab_size = trained_lib.read_config(str(first)).model.vocab_size
   assert losses[-1] < losses[0] < np.log(vocab_size)
   if name == 'char':
     # Of two layers the first ends at a quarter of the run: step 2 of 8.
-    found = logged(first, 'objective/target_1_loss')[:8]
+    found = whole_runs.logged(first, 'objective/target_1_loss')[:8]
     assert np.all(np.array(found[:2]) > 0) and not np.any(found[2:])
 
 

@@ -16,7 +16,6 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import rewind_target
 from gpt_jax.commands import inspect, train
-from gpt_jax.costs import flops
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
@@ -30,7 +29,7 @@ from gpt_jax.training import models as trained_lib
 from gpt_jax.training import store_data as consumed_lib
 from gpt_jax.training.past import read_skips, write_skips
 from gpt_jax.training.step import train_step
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 # On the device --------------------------------------------------------------
 
@@ -254,9 +253,7 @@ def config(data, **changes):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
   """Without what takes a second and changes nothing."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   monkeypatch.setattr(train.runs, 'loss_curves', lambda workdirs: 'nothing')
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 from tests.support.golden_io import ROOT, config
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
   for i in range(20):
     (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
+    whole_runs.known_peak(patch)
     bert = [
       'train',
       f'--config={CONFIGS}/bert.py:cpu',
@@ -99,9 +99,7 @@ def test_the_teacher_stays_and_is_kept_once(folder):
 
 @pytest.mark.slow
 def test_a_resume_ends_in_the_same_bits_without_the_folder(folder, monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   shutil.copytree(folder / 'w', folder / 'again')
   shutil.rmtree(folder / 'again/checkpoints/4')
   shutil.move(folder / 'bert', folder / 'away')
@@ -109,11 +107,7 @@ def test_a_resume_ends_in_the_same_bits_without_the_folder(folder, monkeypatch):
     assert distilled(folder, workdir='again') == 0
   finally:
     shutil.move(folder / 'away', folder / 'bert')
-  states = [
-    trained_lib.load_state(str(folder / name))[1] for name in ('w', 'again')
-  ]
-  assert int(states[0].step) == 4
-  jax.tree.map(np.testing.assert_array_equal, *states)
+  whole_runs.same_state(folder / 'w', folder / 'again', step=4)
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.rows import teacher_outputs
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 from tests.support.golden_io import config
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('teaching')
   (folder / 'a.txt').write_text((TEXT * 5 + 'And so on.\n\n') * 8)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
+    whole_runs.known_peak(patch)
     source = f"--config.data.source=text('{folder}/*.txt')"
     made = ['train', f'--config={CONFIGS}/gpt2.py:small', source, *FLAGS]
     assert main([*made, *TEACHER, f'--workdir={folder}/run']) == 0

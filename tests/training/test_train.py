@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.costs import flops
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.spec import UsageError
 from gpt_jax.training import loop as meter_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.compiled import Compiled
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 
 def saved(workdir, **changes):
@@ -160,9 +159,7 @@ def test_the_prompt_is_checked_before_training(prompt, num_tokens, why):
 @pytest.fixture
 def meter(monkeypatch):
   """A meter of a run of 16 rows of 7 tokens on eight devices."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
   run = tiny.build(tiny.config(**config), (2, 2, 2))
   return made_meter(run, {Shape(16, 7): 3e6})
@@ -178,9 +175,7 @@ def made_meter(run, flops):
 
 def test_the_meter_says_one_line(monkeypatch, caplog):
   """What the FLOPs of a token are; the definitions are in `inspect --mfu`."""
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   run = tiny.build(tiny.config(**tiny.MESHABLE), (2, 2, 2))
   matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
   per_token = 6 * matmul + 12 * 3 * 8 * 2 * 7
@@ -225,9 +220,7 @@ def test_meter(meter, monkeypatch):
 
 
 def test_meter_across_stages(monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
   monkeypatch.setattr(meter_lib, 'time', clock)

@@ -4,7 +4,6 @@
 
 import json
 import pathlib
-import shutil
 
 import jax
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 from tests.support.golden_io import config
 
 pytestmark = pytest.mark.slow
@@ -82,36 +81,24 @@ def run(request, tmp_path_factory):
     f"--config.data.source=text('{folder}/*.txt')",
   ]
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(flops, 'peak_of_device', lambda device: (1e12, 'a figure'))
+    whole_runs.known_peak(patch)
     assert main(['train', *flags, f'--workdir={folder}/w']) == 0
   return request.param, folder / 'w', flags
 
 
-def logged(workdir, key):
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  return [m[key] for m in map(json.loads, lines) if key in m]
-
-
 def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  whole_runs.known_peak(monkeypatch)
   name, first, flags = run
   second = tmp_path / 'w'
-  shutil.copytree(first, second)
-  shutil.rmtree(second / 'checkpoints/6')
-  assert main(['train', *flags, f'--workdir={second}']) == 0
-  states = [trained_lib.load_state(str(w))[1] for w in (first, second)]
-  assert int(states[0].step) == 6
-  jax.tree.map(np.testing.assert_array_equal, *states)
+  whole_runs.resumed(first, second, flags, step=6)
   keys = ['loss', 'eval/validation/loss']
   if name == 'unilm':
     keys += [
       f'eval/validation/{mask}_loss' for mask in ('seq2seq', 'bidirectional')
     ]
   for key in keys:
-    found = logged(first, key)
-    assert found and found == logged(second, key), key
+    found = whole_runs.logged(first, key)
+    assert found and found == whole_runs.logged(second, key), key
   measured = {
     key.removeprefix('eval/validation/')
     for line in (first / 'metrics.jsonl').read_text().splitlines()
