@@ -45,7 +45,7 @@ from gpt_jax.finetuning.rows import (
 )
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.runtime import hosts, phases, preemption, watchdog
+from gpt_jax.runtime import hosts, phases, preemption
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
@@ -127,7 +127,7 @@ def finetune(
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with (
     workdir_lib.locked(workdir),
-    watchdog.watching(watchdog.deadlines(plan.config), stacks),
+    phases.watching(phases.deadlines(plan.config), stacks),
   ):
     training, state = start(plan, source, workdir)
     state = loop.fit(training, state)
