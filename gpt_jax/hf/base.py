@@ -461,8 +461,8 @@ class Family(NamedTuple):
     rolled: whether the decoder starts with the last token of what it is to
       say (mBART: the language) rather than with `decoder_start_token_id`.
     files: other names that files of a tokenizer have in its folders.
-    forward: computes all of `hf.forward`, from the model, the kind of heads,
-      the parameters and the inputs that were given.
+    recurrent: of a family with memories, the inputs of `hf.forward` that it
+      takes besides `input_ids` and those of its heads.
   """
 
   model_type: str
@@ -483,7 +483,7 @@ class Family(NamedTuple):
   scoring_body: bool = False
   rolled: bool = False
   files: Mapping[str, str] = MappingProxyType({})
-  forward: Callable[..., dict[str, Any]] | None = None
+  recurrent: tuple[str, ...] = ()
 
   def fields(self, options: Options) -> dict[str, Any]:
     """The fields of `Transformer` that differ from `DEFAULTS`."""

@@ -12,6 +12,8 @@ from gpt_jax.hf import heads, routers
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
+from gpt_jax.nn.caches import init_memories
+from gpt_jax.nn.context import SegmentMemory
 from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.stack import layer_outputs, layer_routers
 from gpt_jax.nn.transformer import Transformer
@@ -98,25 +100,30 @@ def forward(
     `_token_kept` [layer, batch, time]; `lm_loss` is the loss without theirs.
   """
   given = Inputs(**inputs)
-  if isinstance(model, Imported) and model.family.forward:
-    named = {n: x for n, x in given._asdict().items() if x is not None}
-    return model.family.forward(model, model.origin.kind, params, **named)
   kind = _check(model, given)
   arguments = _arguments(model, kind, given)
   # Accelerators would multiply float32 in fewer bits; it is to be compared.
   with jax.default_matmul_precision('highest'):
-    found = _run(model, params, arguments)
+    found = _run(model, params, arguments, scored=kind in SCORING)
     return _outputs(model, kind, params, given, arguments, found)
 
 
 def _check(model: Transformer, given: Inputs) -> str:
   """Refuses inputs that the model does not take; returns its kind."""
+  kind = model.origin.kind if isinstance(model, Imported) else 'lm'
+  if takes := _recurrent(model):
+    names = (n for n, x in given._asdict().items() if x is not None)
+    known = ('input_ids', *takes, *heads.Targets._fields)
+    if extra := [n for n in names if n not in known]:
+      model_type = model.family.model_type
+      raise UsageError(f'{", ".join(extra)}: {model_type} takes none')
+    given.targets.check(kind, '')
+    return kind
   if given.mems is not None:
     raise UsageError('mems: only Transformer-XL and XLNet take them')
   for name in ('use_mems', 'perm_mask', 'target_mapping'):
     if getattr(given, name) is not None:
       raise UsageError(f'{name}: only XLNet takes it')
-  kind = model.origin.kind if isinstance(model, Imported) else 'lm'
   types = given.token_type_ids is not None
   if types and isinstance(model, Imported) and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
@@ -144,6 +151,8 @@ def _arguments(
   model: Transformer, kind: str, given: Inputs
 ) -> dict[str, jax.Array | None]:
   """What `Transformer.__call__` is given."""
+  if _recurrent(model):
+    return _with_memories(model, given)
   ids, mask, visible = jnp.asarray(given.input_ids), given.attention_mask, None
   if _whole(given):
     mask, visible = None, jnp.asarray(mask).astype(bool)
@@ -191,28 +200,36 @@ def _outputs(
   options, ids = _options(model), jnp.asarray(given.input_ids)
   encoded = model.num_encoder_layers > 0
   # With a choice head, rows are those of all choices.
-  apart = encoded or kind == 'pooled_choice'
+  apart = encoded or kind in ('pooled_choice', 'last_choice')
   time = arguments['tokens_BL'].shape if apart else ids.shape
   out = {name: x for name, x in found.items() if name.startswith('encoder_')}
   states = found['hidden_states']
   states = states.reshape(len(states), *time, -1)
-  out['decoder_' * encoded + 'hidden_states'] = states
-  hidden = out['last_hidden_state'] = states[-1]
+  hidden = states[-1]
+  if 'predictions' in found:
+    hidden = found['predictions']
+  else:
+    out['decoder_' * encoded + 'hidden_states'] = states
+  out['last_hidden_state'] = hidden
+  mask = arguments.get('mask_BL')
+  if _recurrent(model):
+    out |= _kept(model, given, arguments, found)
   if kind in SCORING:
-    logits = found['logits'].reshape(*time, -1)
+    logits = found['logits'].reshape(*hidden.shape[:-1], -1)
     out |= _language_model(model, kind, logits, given.labels)
   asked = given.output_router_logits
   if asked is None:
     asked = options.flag('output_router_logits', False)
   if asked:
-    out |= routers.outputs(model, found['routed'], arguments['mask_BL'])
+    out |= routers.outputs(model, found['routed'], mask)
     if kind == 'lm' and given.labels is not None:
       out['lm_loss'] = out['loss']
       out['loss'] += routers.loss(model, out)
-  out |= heads.of_heads(
-    *(kind, options, params, hidden, ids, given.targets),
-    mask=arguments['mask_BL'],
-    pair=_pair(model),
+  parameters = params.get('heads', {})
+  out |= heads.KINDS[kind].outputs(
+    heads.Given(
+      *(options, parameters, hidden, ids, given.targets, mask, _pair(model))
+    )
   )
   if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
     out['loss'] = out['mlm_loss'] + out['pair_loss']
@@ -248,12 +265,14 @@ def _language_model(
   model: Transformer, kind: str, logits: jax.Array, labels: Any
 ) -> dict[str, jax.Array]:
   """The scores of the vocabulary, and their loss, as the kind calls them."""
+  if _recurrent(model) and choice(model, 'output').name == 'adaptive':
+    return _adaptive_softmax(model, logits, labels)
   pretraining = kind == 'pretraining'
   out = {'prediction_logits' if pretraining else 'logits': logits}
   if labels is not None:
     labels = jnp.asarray(labels)
-    decoder_only = model.num_encoder_layers == 0
-    if decoder_only and is_causal(model.attention, model.ffn):
+    causal = is_causal(model.attention, model.ffn)
+    if causal and not model.num_encoder_layers and not _recurrent(model):
       # The labels are the inputs, of which each is said one token before.
       logits, labels = logits[..., :-1, :], labels[..., 1:]
     name = 'mlm_loss' if pretraining else 'loss'
@@ -270,8 +289,8 @@ def _rows(x: Any) -> jax.Array:
   return jnp.asarray(x).reshape(-1, jnp.shape(x)[-1])
 
 
-@functools.partial(jax.jit, static_argnames='model')
-def _run(model, params, inputs):
+@functools.partial(jax.jit, static_argnames=('model', 'scored'))
+def _run(model, params, inputs, scored):
   """The states of the body, and the scores of a language model."""
   variables = {'params': params}
   out, sown = model.apply(variables, **inputs, mutable=['intermediates'])
@@ -280,17 +299,129 @@ def _run(model, params, inputs):
   def states(name, stack, last):
     # HF's last state is the one after the last norm.
     layers = [sown[name][0], *layer_outputs(sown, stack)[:-1], last]
-    return jnp.stack(layers).astype(jnp.float32)
+    length = layers[0].shape[1]
+    return jnp.stack([x[:, :length] for x in layers]).astype(jnp.float32)
 
+  hidden = out.hidden_BLD
   result: dict[str, Any] = {
-    'hidden_states': states('embedded', 'decoder', out.hidden_BLD)
+    'hidden_states': states('embedded', 'decoder', hidden)
   }
+  if inputs.get('asked_BP') is not None:
+    # XLNet's second stream stands after the first.
+    hidden = hidden[:, inputs['tokens_BL'].shape[1] :]
+    result['predictions'] = hidden
+  if inputs.get('caches') is not None:
+    result['memories'] = out.caches[0].hidden_BMD
   if model.num_encoder_layers:
     encoder = states('encoder_embedded', 'encoder', out.memory_BMD)
     result['encoder_hidden_states'] = encoder
     result['encoder_last_hidden_state'] = encoder[-1]
   stacks = ['decoder', *['encoder'] * (model.num_encoder_layers > 0)]
   result['routed'] = {stack: layer_routers(sown, stack) for stack in stacks}
-  if not isinstance(model, Imported) or model.origin.kind in SCORING:
-    result['logits'] = model.apply(variables, out.hidden_BLD, method='logits')
+  if scored:
+    result['logits'] = model.apply(variables, hidden, method='logits')
   return result
+
+
+# Transformer-XL and XLNet: memories, orders and predictions.
+
+
+def _recurrent(model: Transformer) -> tuple[str, ...]:
+  return model.family.recurrent if isinstance(model, Imported) else ()
+
+
+def _with_memories(model: Transformer, given: Inputs) -> dict[str, Any]:
+  """What `Transformer.__call__` is given, memories and orders included."""
+  tokens_BL = _rows(given.input_ids)
+  rows: dict[str, Any] = {'tokens_BL': tokens_BL}
+  position, num_rows = choice(model, 'position'), len(tokens_BL)
+  memory = position.kwargs['memory']
+  if position.name == 'transformer_xl' and memory:
+    rows['caches'] = init_memories(model, num_rows)  # zeros count as tokens
+  if given.token_type_ids is not None:
+    rows['token_types_BL'] = _rows(given.token_type_ids)
+  if given.mems is not None:
+    size = (memory,)
+    if position.name == 'xlnet':
+      size = jnp.shape(given.mems)[1:2]
+    elif not memory:
+      raise UsageError('mems: the model keeps none (mem_len is 0)')
+    shape = (model.num_layers, *size, num_rows, model.d_model)
+    if jnp.shape(given.mems) != shape:
+      raise UsageError(f'mems: must be {shape}, not {jnp.shape(given.mems)}')
+    mems = jnp.swapaxes(jnp.asarray(given.mems, jnp.float32), 1, 2)
+    rows['caches'] = (SegmentMemory(mems),)
+  return rows | _order(tokens_BL, given)
+
+
+def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
+  """What each token sees, and the tokens that the second stream predicts.
+
+  The content stream of a token, of padding too, sees the token itself.
+  """
+  order = {}
+  if given.target_mapping is not None:
+    mapping = jnp.asarray(given.target_mapping)
+    if jnp.any(jnp.sum(mapping != 0, axis=-1) > 1) or jnp.any(mapping > 1):
+      raise UsageError('target_mapping: each row must have a single 1')
+    order['asked_BP'] = jnp.argmax(mapping, axis=-1)
+  elif given.perm_mask is None and given.attention_mask is None:
+    return order
+  B, L = tokens_BL.shape
+  seen_BLM = jnp.ones((B, L, L), bool)
+  if given.perm_mask is not None:
+    seen_BLM &= jnp.asarray(given.perm_mask) == 0
+  if given.attention_mask is not None:
+    seen_BLM &= _rows(given.attention_mask).astype(bool)[:, None]
+  visible_BLM = seen_BLM | jnp.eye(L, dtype=bool)[None]
+  if 'asked_BP' in order:
+    asked_BP1 = order['asked_BP'][..., None]
+    query_BPM = jnp.take_along_axis(seen_BLM, asked_BP1, axis=1)
+    visible_BLM = jnp.concatenate([visible_BLM, query_BPM], axis=1)
+  return order | {'visible_BLM': visible_BLM}
+
+
+def _kept(
+  model: Transformer,
+  given: Inputs,
+  arguments: dict[str, Any],
+  found: dict[str, Any],
+) -> dict[str, jax.Array]:
+  """`mems`, [layer, memory, batch, width], for the next segment."""
+  position = choice(model, 'position')
+  memory = position.kwargs['memory']
+  if position.name == 'transformer_xl':
+    kept = found.get('memories')
+    return {} if kept is None else {'mems': jnp.swapaxes(kept, 1, 2)}
+  use_mems = given.use_mems
+  if use_mems is None:
+    use_mems = _options(model).flag('use_mems_eval', True)
+  if not memory or not use_mems:
+    return {}
+  # The inputs of each layer, without zeros before the first.
+  kept = found['hidden_states'][:-1]
+  if 'caches' in arguments:
+    before = arguments['caches'][0].hidden_BMD
+    kept = jnp.concatenate([before, kept], axis=2)
+  return {'mems': jnp.swapaxes(kept[:, :, -memory:], 1, 2)}
+
+
+def _adaptive_softmax(
+  model: Transformer, log_probs: jax.Array, labels: Any
+) -> dict[str, jax.Array]:
+  """HF's: one cluster after the other, then a zero for each ignored label."""
+  if labels is None:
+    return {'log_probs': log_probs}
+  cutoffs = choice(model, 'input').kwargs['cutoffs']
+  labels = jnp.asarray(labels)[:, 1:]
+  flat = labels.reshape(-1)
+  counts = flat != heads.IGNORED
+  index = jnp.where(counts, flat, 0)[:, None]
+  rows = log_probs[:, :-1].reshape(len(flat), -1)
+  losses = -jnp.take_along_axis(rows, index, axis=-1)[:, 0] * counts
+  if cutoffs:
+    cluster = jnp.searchsorted(jnp.asarray(cutoffs), flat, side='right')
+    cluster = jnp.where(counts, cluster, len(cutoffs) + 1)
+    losses = losses[jnp.argsort(cluster, stable=True)]
+  total = jnp.sum(losses) / jnp.sum(counts)
+  return {'losses': losses.reshape(labels.shape), 'loss': total}

@@ -2,35 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands on the body besides a language model: the same for all families.
 
-The parameters of heads are `params['heads']`, beside those of `Transformer`,
-which ignores them. `scores.py` has what they compute. The kinds of heads:
-
-  lm                     a language model, causal or masked
-  double                 a language model and a multiple-choice head
-  classification         a row's class, from its last token
-  body                   nothing
-  pooled                 a pooler: dense and tanh on the first token (BERT)
-  pooled_lm              a masked language model and a pooler
-  pretraining            these, and from the pooler whether two sentences
-                         belong together, or are in order
-  pooled_classification  a row's class, from the pooler
-  gelu_classification    the same, where the pooler has GELU for tanh (ELECTRA)
-  relu_classification    the same with ReLU (DistilBERT)
-  dense_classification   the same, by a dense layer of its own with the body's
-                         activation, beside a pooler (BigBird)
-  pooled_choice          a score of each choice's row, from the pooler
-  last_classification    a row's class, from a pooler on the last token (XLNet)
-  last_choice            a score of each choice's row, from the same
-  replaced               whether each token is replaced, by a dense layer with
-                         the activation of the body's (ELECTRA)
-  spans                  the first and the last token of an answer
-  tokens                 a class for each token
-  pooled_tokens          the same, beside a pooler that is not read (BigBird)
-  eos_classification     a row's class, by dense and tanh from the state at
-                         the last end-of-text token (T5, BART)
+`KINDS`, at the foot, has each kind of heads: their parameters, which are
+`params['heads']` beside those of `Transformer` (which ignores them), and what
+they compute from the body's states, losses included, as transformers does.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -41,45 +19,10 @@ from gpt_jax.hf.base import ACTIVATIONS, Family, Options, Tensor, linear
 from gpt_jax.nn import activations
 from gpt_jax.spec import UsageError
 
-# Each kind -> its `params['heads']`.
-HEADS: dict[str, tuple[str, ...]] = {
-  'lm': (),
-  'double': ('choice',),
-  'classification': ('score',),
-  'body': (),
-  'pooled': ('pooler',),
-  'pooled_lm': ('pooler',),
-  'pretraining': ('pooler', 'pair'),
-  'pooled_classification': ('pooler', 'classifier'),
-  'gelu_classification': ('pooler', 'classifier'),
-  'relu_classification': ('pooler', 'classifier'),
-  'dense_classification': ('pooler', 'dense', 'classifier'),
-  'pooled_choice': ('pooler', 'classifier'),
-  'last_classification': ('pooler', 'classifier'),
-  'last_choice': ('pooler', 'classifier'),
-  'replaced': ('replaced_dense', 'replaced'),
-  'spans': ('spans',),
-  'tokens': ('classifier',),
-  'pooled_tokens': ('pooler', 'classifier'),
-  'eos_classification': ('dense', 'classifier'),
-}
-KINDS = tuple(HEADS)
 # Those that score the vocabulary.
 SCORING = ('lm', 'double', 'pooled_lm', 'pretraining')
 # Those of them that encoders are trained with.
 _PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
-CLASSIFYING = (
-  'classification',
-  'pooled_classification',
-  'gelu_classification',
-  'relu_classification',
-  'last_classification',
-  'dense_classification',
-  'eos_classification',
-)
-# Whose pooler reads the last token of a row.
-LAST = ('last_classification', 'last_choice')
-POOLING = tuple(kind for kind, names in HEADS.items() if 'pooler' in names)
 
 # The heads' tensors in the file, where `Family.heads` has no others. Most have
 # the pooler within the body.
@@ -104,11 +47,11 @@ def check(kind: str, options: Options) -> None:
     options.only('summary_use_proj', True)
     options.only('summary_activation', None)
     # To one score: HF sets num_labels to 1 for this class.
-  if kind in LAST:
+  if kind.startswith('last_'):
     options.only('summary_type', 'last')
     options.only('summary_use_proj', True)
     options.only('summary_activation', 'tanh')
-  if kind in CLASSIFYING:
+  if kind.endswith('classification'):
     types = ('regression', 'single_label_classification')
     options.only('problem_type', None, *types, 'multi_label_classification')
 
@@ -139,21 +82,22 @@ def found(kind: str, family: Family, names: Collection[str]) -> str:
   if kind != 'lm':
     return kind
   weights = {
-    head: f'{_name(kind, head, family)}.weight' for head in HEADS['pretraining']
+    head: f'{_name(kind, head, family)}.weight'
+    for head in KINDS['pretraining'].parts
   }
   there = [
     head
     for head, name in weights.items()
     if name in names or name.removeprefix(family.prefix) in names
   ]
-  kinds = {HEADS[k]: k for k in _PRETRAINED}
+  kinds = {KINDS[k].parts: k for k in _PRETRAINED}
   return kinds.get(tuple(there), kind)
 
 
 def pretrained(heads: Any) -> str:
   """The kind of a model trained here by its `params['heads']`, or None."""
-  kinds = {HEADS[k]: k for k in (*_PRETRAINED, 'replaced')}
-  known = (*HEADS['pretraining'], *HEADS['replaced'])
+  kinds = {KINDS[k].parts: k for k in (*_PRETRAINED, 'replaced')}
+  known = (*KINDS['pretraining'].parts, *KINDS['replaced'].parts)
   return kinds[tuple(n for n in known if n in (heads or ()))]
 
 
@@ -171,7 +115,7 @@ def shapes(kind: str, options: Options, d_model: int) -> dict[str, Any]:
     return d_model if name in wide else sizes.get(name, 1)
 
   heads: dict[str, Any] = {}
-  for name in HEADS[kind]:
+  for name in KINDS[kind].parts:
     heads[name] = {'kernel': zeros(d_model, features(name))}
     if name != 'score':
       heads[name]['bias'] = zeros(features(name))
@@ -182,7 +126,7 @@ def tensors(kind: str, family: Family) -> list[Tensor]:
   """The heads' tensors in the file."""
   return [
     tensor
-    for head in HEADS[kind]
+    for head in KINDS[kind].parts
     for tensor in linear(
       f'heads/{head}', _name(kind, head, family), bias=head != 'score'
     )
@@ -201,30 +145,6 @@ def _name(kind: str, head: str, family: Family) -> str:
 # Labels of this value count nothing.
 IGNORED = -100
 
-# The inputs that tell the heads of each kind what is right, or where to look.
-# With two sentences there is one more, that of `Family.pair`.
-TAKES = {
-  'lm': {'labels'},
-  'double': {'labels', 'mc_token_ids', 'mc_labels'},
-  'pooled_lm': {'labels'},
-  'pretraining': {'labels'},
-  'classification': {'labels'},
-  'pooled_classification': {'labels'},
-  'pooled_choice': {'labels'},
-  'last_classification': {'labels'},
-  'last_choice': {'labels'},
-  'gelu_classification': {'labels'},
-  'relu_classification': {'labels'},
-  'dense_classification': {'labels'},
-  'eos_classification': {'labels'},
-  'replaced': {'labels'},
-  'tokens': {'labels'},
-  'pooled_tokens': {'labels'},
-  'spans': {'start_positions', 'end_positions'},
-  'pooled': set(),
-  'body': set(),
-}
-
 Outputs = dict[str, jax.Array]
 
 
@@ -242,7 +162,11 @@ class Targets(NamedTuple):
   def check(self, kind: str, pair: str) -> None:
     """Refuses those that no head takes; `pair` is that of two sentences."""
     given = {n for n, x in self._asdict().items() if x is not None}
-    extra = given - TAKES[kind] - ({pair} if kind == 'pretraining' else set())
+    extra = (
+      given
+      - {*KINDS[kind].takes}
+      - ({pair} if kind == 'pretraining' else set())
+    )
     if extra & {'mc_token_ids', 'mc_labels'}:
       raise UsageError('mc_token_ids, mc_labels: there is no choice head')
     if extra:
@@ -250,72 +174,56 @@ class Targets(NamedTuple):
       raise UsageError(f'{names}: this checkpoint has no head for it')
 
 
-def of_heads(
-  kind: str,
-  options: Options,
-  params: Any,
-  hidden: jax.Array,
-  ids: jax.Array,
-  targets: Targets,
-  *,
-  mask: jax.Array | None,
-  pair: tuple[str, str],
-) -> Outputs:
-  """The outputs of all heads but the language model's.
+class Given(NamedTuple):
+  """What the heads read.
 
-  Args:
-    kind: of `heads.KINDS`.
-    options: the checkpoint's.
-    params: all parameters.
+  Attributes:
+    options: of config.json.
+    parameters: `params['heads']`.
     hidden: the body's last states; the decoder's, in an encoder-decoder.
     ids: the input ids.
-    targets: what is right.
+    targets: what is right, or where to look.
     mask: bool, False for padding; None: there is none.
     pair: see `Family`.
   """
-  parameters = params.get('heads', {})
-  if kind == 'double':
-    return _choices(parameters['choice'], hidden, targets)
-  if kind == 'spans':
-    return _spans(parameters['spans'], hidden, targets)
-  if kind in ('tokens', 'pooled_tokens'):
-    logits = _dense(parameters['classifier'], hidden)
-    return _with_loss(logits, targets.labels)
-  if kind == 'replaced':
-    return _replaced(options, parameters, hidden, targets.labels, mask)
-  if kind in ('gelu_classification', 'relu_classification'):
-    activation = activations.ACTIVATIONS[kind.partition('_')[0]]
-    pooled = activation(_dense(parameters['pooler'], hidden[:, 0]))
-    logits = _dense(parameters['classifier'], pooled)
-    return _classified(options, logits, targets.labels)
-  if kind in POOLING:
-    at = hidden[:, -1 if kind in LAST else 0]
-    pooled = jnp.tanh(_dense(parameters['pooler'], at))
-    out = {'pooler_output': pooled}
-    if kind == 'pretraining':
-      out |= _pair(parameters['pair'], pooled, targets, pair)
-    if kind in ('pooled_classification', 'last_classification'):
-      logits = _dense(parameters['classifier'], pooled)
-      out |= _classified(options, logits, targets.labels)
-    if kind == 'dense_classification':
-      activation = _activation(options, 'gelu_new')
-      dense = activation(_dense(parameters['dense'], hidden[:, 0]))
-      logits = _dense(parameters['classifier'], dense)
-      out |= _classified(options, logits, targets.labels)
-    if kind in ('pooled_choice', 'last_choice'):
-      logits = _dense(parameters['classifier'], pooled)
-      out |= _with_loss(logits.reshape(ids.shape[:-1]), targets.labels)
-    return out
-  if kind == 'classification':
-    at = _pick(hidden, _last(options, ids))
-    logits = at @ parameters['score']['kernel']
-    return _classified(options, logits, targets.labels)
-  if kind == 'eos_classification':
-    at = _pick(hidden, _last_eos(options, ids))
-    at = jnp.tanh(_dense(parameters['dense'], at))
-    logits = _dense(parameters['classifier'], at)
-    return _classified(options, logits, targets.labels)
-  return {}
+
+  options: Options
+  parameters: Any
+  hidden: jax.Array
+  ids: jax.Array
+  targets: Targets
+  mask: jax.Array | None
+  pair: tuple[str, str]
+
+  def dense(self, head: str, x: jax.Array) -> jax.Array:
+    """One of the heads applied to states."""
+    kernel, bias = (self.parameters[head][name] for name in ('kernel', 'bias'))
+    return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+
+  def classes(self, x: jax.Array) -> Outputs:
+    """Classes of whole rows, by `classifier`."""
+    logits = self.dense('classifier', x)
+    return _classified(self.options, logits, self.targets.labels)
+
+  def activation(self, default: str) -> activations.Activation:
+    """The body's."""
+    name = self.options.choice('hidden_act', ACTIVATIONS, default)
+    return activations.ACTIVATIONS[name]
+
+
+class Kind(NamedTuple):
+  """A kind of heads.
+
+  Attributes:
+    parts: of `params['heads']`.
+    outputs: all but the language model's.
+    takes: the inputs that say what is right, or where to look. With two
+      sentences there is one more, that of `Family.pair`.
+  """
+
+  parts: tuple[str, ...]
+  outputs: Callable[[Given], Outputs]
+  takes: tuple[str, ...] = ('labels',)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -325,17 +233,6 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
   index = jnp.where(counts, labels, 0)[..., None]
   picked = jnp.take_along_axis(log_probs, index, axis=-1)[..., 0]
   return -jnp.sum(picked * counts) / jnp.sum(counts)
-
-
-def _activation(options: Options, default: str) -> activations.Activation:
-  """The body's."""
-  name = options.choice('hidden_act', ACTIVATIONS, default)
-  return activations.ACTIVATIONS[name]
-
-
-def _dense(head: Any, x: jax.Array) -> jax.Array:
-  bias = head['bias'].reshape((1,) * (x.ndim - 1) + (-1,))
-  return x @ head['kernel'] + bias
 
 
 def _pick(hidden: jax.Array, index: jax.Array) -> jax.Array:
@@ -351,43 +248,96 @@ def _with_loss(logits: jax.Array, labels: Any) -> Outputs:
   return {'logits': logits, 'loss': loss}
 
 
-def _replaced(
-  options: Options,
-  parameters: Any,
-  hidden: jax.Array,
-  labels: Any,
-  mask: jax.Array | None,
-) -> Outputs:
+def _nothing(given: Given) -> Outputs:
+  del given
+  return {}
+
+
+def _pooled(given: Given, at: int = 0) -> Outputs:
+  pooled = jnp.tanh(given.dense('pooler', given.hidden[:, at]))
+  return {'pooler_output': pooled}
+
+
+def _pretraining(given: Given) -> Outputs:
+  """Whether two sentences belong together: class 0 says so."""
+  out = _pooled(given)
+  told, said = given.pair
+  logits = out[said] = given.dense('pair', out['pooler_output'])
+  labels = getattr(given.targets, told)
+  if labels is not None:
+    out['pair_loss'] = cross_entropy(logits, jnp.asarray(labels).reshape(-1))
+  return out
+
+
+def _pooled_classification(given: Given, at: int = 0) -> Outputs:
+  out = _pooled(given, at)
+  return out | given.classes(out['pooler_output'])
+
+
+def _activated_classification(given: Given, name: str) -> Outputs:
+  activation = activations.ACTIVATIONS[name]
+  return given.classes(activation(given.dense('pooler', given.hidden[:, 0])))
+
+
+def _dense_classification(given: Given) -> Outputs:
+  dense = given.activation('gelu_new')(given.dense('dense', given.hidden[:, 0]))
+  return _pooled(given) | given.classes(dense)
+
+
+def _last_token(given: Given) -> Outputs:
+  at = _pick(given.hidden, _last(given.options, given.ids))
+  logits = at @ given.parameters['score']['kernel']
+  return _classified(given.options, logits, given.targets.labels)
+
+
+def _eos_classification(given: Given) -> Outputs:
+  at = _pick(given.hidden, _last_eos(given.options, given.ids))
+  return given.classes(jnp.tanh(given.dense('dense', at)))
+
+
+def _pooled_choice(given: Given, at: int = 0) -> Outputs:
+  out = _pooled(given, at)
+  logits = given.dense('classifier', out['pooler_output'])
+  logits = logits.reshape(given.ids.shape[:-1])
+  return out | _with_loss(logits, given.targets.labels)
+
+
+def _tokens(given: Given) -> Outputs:
+  logits = given.dense('classifier', given.hidden)
+  return _with_loss(logits, given.targets.labels)
+
+
+def _replaced(given: Given) -> Outputs:
   """Whether each token is replaced: a logit, and 1 as the label, says so."""
-  activation = _activation(options, 'gelu')
-  x = activation(_dense(parameters['replaced_dense'], hidden))
-  logits = _dense(parameters['replaced'], x)[..., 0]
+  x = given.activation('gelu')(given.dense('replaced_dense', given.hidden))
+  logits, labels = given.dense('replaced', x)[..., 0], given.targets.labels
   if labels is None:
     return {'logits': logits}
   losses = jax.nn.softplus(jnp.where(jnp.asarray(labels) > 0, -logits, logits))
-  counts = jnp.ones(logits.shape) if mask is None else mask
+  counts = jnp.ones(logits.shape) if given.mask is None else given.mask
   loss = jnp.sum(losses * counts) / jnp.sum(counts)
   return {'logits': logits, 'loss': loss}
 
 
-def _choices(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
+def _double(given: Given) -> Outputs:
   """One score for each choice, from its state at `mc_token_ids`."""
+  targets = given.targets
   if targets.mc_token_ids is None:
-    at = hidden[..., -1, :]
+    at = given.hidden[..., -1, :]
   else:
-    at = _pick(hidden, jnp.asarray(targets.mc_token_ids))
-  logits = _dense(head, at)[..., 0]
+    at = _pick(given.hidden, jnp.asarray(targets.mc_token_ids))
+  logits = given.dense('choice', at)[..., 0]
   out = {'mc_logits': logits}
   if targets.mc_labels is not None:
     out['mc_loss'] = cross_entropy(logits, jnp.asarray(targets.mc_labels))
   return out
 
 
-def _spans(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
+def _spans(given: Given) -> Outputs:
   """A score for each token to be the first, and to be the last, of a span."""
-  start, end = jnp.moveaxis(_dense(head, hidden), -1, 0)
+  start, end = jnp.moveaxis(given.dense('spans', given.hidden), -1, 0)
   out = {'start_logits': start, 'end_logits': end}
-  right = targets.start_positions, targets.end_positions
+  right = given.targets.start_positions, given.targets.end_positions
   if all(x is not None for x in right):
     losses = []
     for logits, x in zip((start, end), right, strict=True):
@@ -396,19 +346,6 @@ def _spans(head: Any, hidden: jax.Array, targets: Targets) -> Outputs:
       index = jnp.where(index < logits.shape[1], index, IGNORED)
       losses.append(cross_entropy(logits, index))
     out['loss'] = (losses[0] + losses[1]) / 2
-  return out
-
-
-def _pair(
-  head: Any, pooled: jax.Array, targets: Targets, names: tuple[str, str]
-) -> Outputs:
-  """Whether two sentences belong together: class 0 says so."""
-  told, said = names
-  logits = _dense(head, pooled)
-  out = {said: logits}
-  labels = getattr(targets, told)
-  if labels is not None:
-    out['pair_loss'] = cross_entropy(logits, jnp.asarray(labels).reshape(-1))
   return out
 
 
@@ -452,3 +389,54 @@ def _classified(options: Options, logits: jax.Array, labels: Any) -> Outputs:
     likely = labels * jax.nn.log_sigmoid(logits)
     loss = -jnp.mean(likely + (1 - labels) * jax.nn.log_sigmoid(-logits))
   return {'logits': logits, 'loss': loss}
+
+
+_POOLER, _CLASSIFIER = ('pooler',), ('pooler', 'classifier')
+
+KINDS: dict[str, Kind] = {
+  # A language model, causal or masked.
+  'lm': Kind((), _nothing),
+  # A language model and a multiple-choice head.
+  'double': Kind(('choice',), _double, ('labels', 'mc_token_ids', 'mc_labels')),
+  # A row's class, from its last token.
+  'classification': Kind(('score',), _last_token),
+  'body': Kind((), _nothing, ()),
+  # A pooler: dense and tanh on the first token (BERT).
+  'pooled': Kind(_POOLER, _pooled, ()),
+  # A masked language model and a pooler.
+  'pooled_lm': Kind(_POOLER, _pooled),
+  # These, and from the pooler whether two sentences belong together, or are in
+  # order.
+  'pretraining': Kind(('pooler', 'pair'), _pretraining),
+  # A row's class, from the pooler; with GELU for tanh (ELECTRA), with ReLU
+  # (DistilBERT), or from a layer beside it with the body's activation
+  # (BigBird).
+  'pooled_classification': Kind(_CLASSIFIER, _pooled_classification),
+  'gelu_classification': Kind(
+    _CLASSIFIER, partial(_activated_classification, name='gelu')
+  ),
+  'relu_classification': Kind(
+    _CLASSIFIER, partial(_activated_classification, name='relu')
+  ),
+  'dense_classification': Kind(
+    ('pooler', 'dense', 'classifier'), _dense_classification
+  ),
+  # A score of each choice's row, from the pooler.
+  'pooled_choice': Kind(_CLASSIFIER, _pooled_choice),
+  # The same from a pooler on the last token (XLNet).
+  'last_classification': Kind(
+    _CLASSIFIER, partial(_pooled_classification, at=-1)
+  ),
+  'last_choice': Kind(_CLASSIFIER, partial(_pooled_choice, at=-1)),
+  # Whether each token is replaced, by a layer with the body's activation
+  # (ELECTRA).
+  'replaced': Kind(('replaced_dense', 'replaced'), _replaced),
+  # The first and the last token of an answer.
+  'spans': Kind(('spans',), _spans, ('start_positions', 'end_positions')),
+  # A class for each token; also beside a pooler that is not read (BigBird).
+  'tokens': Kind(('classifier',), _tokens),
+  'pooled_tokens': Kind(_CLASSIFIER, _tokens),
+  # A row's class, by dense and tanh from the state at the last end-of-text
+  # token (T5, BART).
+  'eos_classification': Kind(('dense', 'classifier'), _eos_classification),
+}

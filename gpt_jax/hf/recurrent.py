@@ -1,16 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers' Transformer-XL returns, memories and losses included."""
+"""Transformer-XL and XLNet; `forward.py` has their memories and orders."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.hf import heads
 from gpt_jax.hf.base import (
   ACTIVATIONS,
   Entry,
@@ -33,89 +29,9 @@ from gpt_jax.hf.base import (
   transposed,
   writes,
 )
-from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.context import SegmentMemory
 from gpt_jax.nn.embed import Clusters
-from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
-
-# Labels of this value count nothing.
-_IGNORED = -100
-
-
-def transfo_xl_forward(
-  model: Transformer,
-  kind: str,
-  params: Any,
-  *,
-  input_ids: Any,
-  labels: Any = None,
-  mems: Any = None,
-  **others: Any,
-) -> dict[str, jax.Array]:
-  """See `hf.forward`; `mems` are [layer, memory, batch, width]."""
-  if others:
-    raise UsageError(f'{", ".join(others)}: transfo-xl takes none')
-  if labels is not None and kind == 'body':
-    raise UsageError('labels: this checkpoint has no head')
-  ids = jnp.asarray(input_ids)
-  memory = choice(model, 'position').kwargs['memory']
-  caches = init_memories(model, len(ids)) if memory else None
-  if mems is not None:
-    shape = (model.num_layers, memory, len(ids), model.d_model)
-    if not memory:
-      raise UsageError('mems: the model keeps none (mem_len is 0)')
-    if jnp.shape(mems) != shape:
-      raise UsageError(f'mems: must be {shape}, not {jnp.shape(mems)}')
-    hidden = jnp.swapaxes(jnp.asarray(mems, jnp.float32), 1, 2)
-    caches = (SegmentMemory(hidden),)
-  # Accelerators would multiply float32 in fewer bits; it is to be compared.
-  with jax.default_matmul_precision('highest'):
-    out = _transfo_xl_forward_run(model, params, ids, caches, kind == 'lm')
-  log_probs = out.pop('log_probs', None)
-  if log_probs is not None and labels is None:
-    out['log_probs'] = log_probs
-  elif log_probs is not None:
-    cutoffs = choice(model, 'input').kwargs['cutoffs']
-    out |= _losses(log_probs[:, :-1], jnp.asarray(labels)[:, 1:], cutoffs)
-  return out
-
-
-@functools.partial(jax.jit, static_argnames=('model', 'scores'))
-def _transfo_xl_forward_run(model, params, tokens_BL, caches, scores):
-  variables = {'params': params}
-  out, sown = model.apply(
-    variables, tokens_BL, caches=caches, mutable=['intermediates']
-  )
-  sown = sown['intermediates']
-  states = jnp.stack([sown['embedded'][0], *layer_outputs(sown)])
-  result = {'hidden_states': states, 'last_hidden_state': out.hidden_BLD}
-  if caches is not None:
-    result['mems'] = jnp.swapaxes(out.caches[0].hidden_BMD, 1, 2)
-  if scores:
-    result['log_probs'] = model.apply(
-      variables, out.hidden_BLD, method='logits'
-    )
-  return result
-
-
-def _losses(
-  log_probs: jax.Array, labels: jax.Array, cutoffs: tuple[int, ...]
-) -> dict[str, jax.Array]:
-  """HF's: one cluster after the other, then a zero for each ignored label."""
-  flat = labels.reshape(-1)
-  counts = flat != _IGNORED
-  index = jnp.where(counts, flat, 0)[:, None]
-  rows = log_probs.reshape(len(flat), -1)
-  losses = -jnp.take_along_axis(rows, index, axis=-1)[:, 0] * counts
-  if cutoffs:
-    cluster = jnp.searchsorted(jnp.asarray(cutoffs), flat, side='right')
-    cluster = jnp.where(counts, cluster, len(cutoffs) + 1)
-    losses = losses[jnp.argsort(cluster, stable=True)]
-  total = jnp.sum(losses) / jnp.sum(counts)
-  return {'losses': losses.reshape(labels.shape), 'loss': total}
-
 
 # Transformer-XL (removed from transformers 5; made equal to 4.35).
 #
@@ -366,130 +282,8 @@ TRANSFO_XL = Family(
     fixed(bias='where(ffn=True)', ffn='relu', block='post'),
   ),
   tensors=_transfo_xl_tensors,
-  forward=transfo_xl_forward,
+  recurrent=('mems',),
 )
-
-
-# What transformers' XLNet returns: with orders, predictions and memories.
-
-
-def xlnet_forward(
-  model: Any,
-  kind: str,
-  params: Any,
-  *,
-  input_ids: Any,
-  attention_mask: Any = None,
-  token_type_ids: Any = None,
-  perm_mask: Any = None,
-  target_mapping: Any = None,
-  mems: Any = None,
-  use_mems: bool | None = None,
-  **targets: Any,
-) -> dict[str, jax.Array]:
-  """See `hf.forward`; `mems` are [layer, memory, batch, width]."""
-  known = heads.Targets._fields
-  if extra := [name for name in targets if name not in known]:
-    raise UsageError(f'{", ".join(extra)}: xlnet takes none')
-  asked = heads.Targets(**targets)
-  asked.check(kind, '')
-  ids = jnp.asarray(input_ids)
-  memory = choice(model, 'position').kwargs['memory']
-  if use_mems is None:
-    use_mems = model.options.flag('use_mems_eval', True)
-  rows = {'tokens_BL': _rows(ids)}
-  if token_type_ids is not None:
-    rows['token_types_BL'] = _rows(token_type_ids)
-  if mems is not None:
-    rows['mems'] = _memories(model, mems, len(rows['tokens_BL']))
-  _add_order(rows, attention_mask, perm_mask, target_mapping)
-  # Accelerators would multiply float32 in fewer bits; it is to be compared.
-  with jax.default_matmul_precision('highest'):
-    out = _xlnet_forward_run(
-      model, params, rows, memory if use_mems else 0, kind == 'lm'
-    )
-    if kind == 'lm' and asked.labels is not None:
-      labels = jnp.asarray(asked.labels)
-      out['loss'] = heads.cross_entropy(out['logits'], labels)
-    out |= heads.of_heads(
-      *(kind, model.options, params, out['last_hidden_state'], ids, asked),
-      mask=None,
-      pair=('', ''),
-    )
-  return out
-
-
-def _rows(x: Any) -> jax.Array:
-  """[..., time] to [rows, time]."""
-  return jnp.asarray(x).reshape(-1, jnp.shape(x)[-1])
-
-
-def _memories(model: Transformer, mems: Any, num_rows: int) -> jax.Array:
-  """[layer, memory, batch, width] to [layer, batch, memory, width]."""
-  found = jnp.shape(mems)
-  shape = (model.num_layers, *found[1:2], num_rows, model.d_model)
-  if found != shape:
-    raise UsageError(f'mems: must be {shape}, not {found}')
-  return jnp.swapaxes(jnp.asarray(mems, jnp.float32), 1, 2)
-
-
-def _add_order(
-  rows: dict[str, Any],
-  attention_mask: Any,
-  perm_mask: Any,
-  target_mapping: Any,
-) -> None:
-  """What each token sees, and the tokens that the second stream predicts.
-
-  The content stream of a token, of padding too, sees the token itself.
-  """
-  if target_mapping is not None:
-    mapping = jnp.asarray(target_mapping)
-    if jnp.any(jnp.sum(mapping != 0, axis=-1) > 1) or jnp.any(mapping > 1):
-      raise UsageError('target_mapping: each row must have a single 1')
-    rows['asked_BP'] = jnp.argmax(mapping, axis=-1)
-  elif perm_mask is None and attention_mask is None:
-    return
-  B, L = rows['tokens_BL'].shape
-  seen_BLM = jnp.ones((B, L, L), bool)
-  if perm_mask is not None:
-    seen_BLM &= jnp.asarray(perm_mask) == 0
-  if attention_mask is not None:
-    seen_BLM &= _rows(attention_mask).astype(bool)[:, None]
-  content_BLM = seen_BLM | jnp.eye(L, dtype=bool)[None]
-  if target_mapping is None:
-    rows['visible_BLM'] = content_BLM
-    return
-  query_BPM = jnp.take_along_axis(seen_BLM, rows['asked_BP'][..., None], axis=1)
-  rows['visible_BLM'] = jnp.concatenate([content_BLM, query_BPM], axis=1)
-
-
-@functools.partial(jax.jit, static_argnames=('model', 'memory', 'scored'))
-def _xlnet_forward_run(model, params, rows, memory, scored):
-  variables, rows = {'params': params}, dict(rows)
-  mems, caches = rows.pop('mems', None), None
-  if mems is not None:
-    caches = (SegmentMemory(mems),)
-  out, sown = model.apply(
-    variables, **rows, caches=caches, mutable=['intermediates']
-  )
-  sown, length = sown['intermediates'], rows['tokens_BL'].shape[1]
-  layers = [x[:, :length] for x in layer_outputs(sown)]
-  states = jnp.stack([sown['embedded'][0], *layers])
-  if 'asked_BP' in rows:
-    result = {'last_hidden_state': out.hidden_BLD[:, length:]}
-  else:
-    result = {'hidden_states': states, 'last_hidden_state': out.hidden_BLD}
-  if memory:
-    # The inputs of each layer, without zeros before the first.
-    kept = states[:-1]
-    if mems is not None:
-      kept = jnp.concatenate([mems, kept], axis=2)
-    result['mems'] = jnp.swapaxes(kept[:, :, -memory:], 1, 2)
-  if scored:
-    hidden = result['last_hidden_state']
-    result['logits'] = model.apply(variables, hidden, method='logits')
-  return result
 
 
 # XLNet: two streams, relative attention with segments, a memory.
@@ -614,5 +408,8 @@ XLNET = Family(
     'last_classification/classifier': 'logits_proj',
     'last_choice/classifier': 'logits_proj',
   },
-  forward=xlnet_forward,
+  recurrent=(
+    *('attention_mask', 'token_type_ids', 'mems', 'use_mems'),
+    *('perm_mask', 'target_mapping'),
+  ),
 )
