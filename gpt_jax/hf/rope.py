@@ -12,11 +12,13 @@ from typing import Any
 
 from gpt_jax import spec
 from gpt_jax.hf.base import Entry, Options, choice, layers, shortest_period
+from gpt_jax.nn.positions import SCALINGS
 from gpt_jax.nn.transformer import Transformer
 
 THETA = 10_000.0
-# Of layers: those that see all, and those with a window.
-_KINDS = ('full_attention', 'sliding_attention')
+_CONTEXT = 'original_max_position_embeddings'
+# In `layer_types`: layers that see all, and layers with a window.
+FULL, SLIDING = _KINDS = 'full_attention', 'sliding_attention'
 
 
 def read_rope(
@@ -116,16 +118,6 @@ def values(options: Options) -> Options:
   return Options(found)
 
 
-def _read_none(rope: Options, options: Options) -> str:
-  del rope, options
-  return 'none'
-
-
-def _read_linear(rope: Options, options: Options) -> str:
-  del options
-  return f'linear(factor={rope.number("factor")})'
-
-
 def _read_llama3(rope: Options, options: Options) -> str:
   return (
     f'llama3(factor={rope.number("factor")}, '
@@ -164,10 +156,9 @@ def _read_yarn(rope: Options, options: Options) -> str:
 
 def _original(rope: Options, options: Options) -> int:
   """The context length before it was extended."""
-  name = 'original_max_position_embeddings'
-  if options.get(name) is not None:
-    return options.size(name)
-  return rope.size(name, options.size('max_position_embeddings'))
+  if options.get(_CONTEXT) is not None:
+    return options.size(_CONTEXT)
+  return rope.size(_CONTEXT, options.size('max_position_embeddings'))
 
 
 def same(model: Transformer, other: Transformer) -> bool:
@@ -222,71 +213,31 @@ def write_with_local(model: Transformer) -> dict[str, Any]:
 
 
 def _options(position: spec.Call) -> dict[str, Any] | None:
-  """Of the scaling of a `rope`."""
-  scaling = position.kwargs['scaling']
-  return spec.build('model.position: scaling', scaling, _WRITERS)
-
-
-# With the arguments of the scalings in `nn/positions.py`.
-def _write_linear(factor: float) -> dict[str, Any]:
-  return {'rope_type': 'linear', 'factor': float(factor)}
-
-
-def _write_llama3(
-  factor: float,
-  original_context: int,
-  low_freq_factor: float = 1.0,
-  high_freq_factor: float = 4.0,
-) -> dict[str, Any]:
-  return {
-    'rope_type': 'llama3',
-    'factor': float(factor),
-    'original_max_position_embeddings': original_context,
-    'low_freq_factor': float(low_freq_factor),
-    'high_freq_factor': float(high_freq_factor),
-  }
-
-
-def _write_yarn(
-  factor: float,
-  original_context: int,
-  beta_fast: float = 32.0,
-  beta_slow: float = 1.0,
-  attention_factor: float = 0.0,
-  truncate: bool = True,
-) -> dict[str, Any]:
-  out = {
-    'rope_type': 'yarn',
-    'factor': float(factor),
-    'original_max_position_embeddings': original_context,
-    'beta_fast': float(beta_fast),
-    'beta_slow': float(beta_slow),
-  }
-  if attention_factor:
-    out['attention_factor'] = float(attention_factor)
-  if not truncate:
-    out['truncate'] = False
-  return out
+  """Of the scaling of a `rope`, in HF's names."""
+  text = position.kwargs['scaling']
+  (scaling,) = spec.bind_all('model.position: scaling', text, SCALINGS)
+  if scaling.name == 'none':
+    return None
+  options: dict[str, Any] = {'rope_type': scaling.name}
+  for name, value in scaling.kwargs.items():
+    if name == 'original_context':
+      options[_CONTEXT] = value
+    elif name == 'truncate':
+      options |= {} if value else {name: False}
+    elif value or name != 'attention_factor':
+      options[name] = float(value)
+  return options
 
 
 _READERS = {
-  'default': _read_none,
-  'linear': _read_linear,
+  'default': lambda rope, options: 'none',
+  'linear': lambda rope, options: f'linear(factor={rope.number("factor")})',
   'llama3': _read_llama3,
   'yarn': _read_yarn,
-}
-_WRITERS = {
-  'linear': _write_linear,
-  'llama3': _write_llama3,
-  'none': lambda: None,
-  'yarn': _write_yarn,
 }
 
 
 # Which layers look back over a window: `layer_types` in config.json.
-
-
-FULL, SLIDING = 'full_attention', 'sliding_attention'
 
 
 def read_windows(
