@@ -37,9 +37,6 @@ from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
-# The options of a config.json.
-
-
 # Parts of the names of sizes that no tensor need have: positions without a
 # table, windows, limits.
 _FREE = ('position', 'n_ctx', 'window', 'distance', 'capacity', 'bos', 'eos')
@@ -402,10 +399,7 @@ def fused_qkv(
   Args:
     path: has `query`, `key` and `value` below it.
     name: without `.weight`.
-    groups: see above.
     heads: in each group, of queries, keys and values.
-    head_size: features of one head.
-    bias: whether there is one.
     layout: `linear` is [out, in], `conv1d` is [in, out].
   """
   cuts = np.cumsum(heads)[:-1].tolist()

@@ -45,7 +45,7 @@ def entry(theta: float = THETA) -> Entry:
 
 
 def entry_with_local(theta: float) -> Entry:
-  """The same where layers with a window have a base of their own (Gemma 3)."""
+  """The same where layers with a window have a base of their own."""
   return Entry(
     lambda options: {'position': read_with_local(options, theta)},
     write_with_local,
@@ -53,7 +53,7 @@ def entry_with_local(theta: float) -> Entry:
 
 
 def read_with_local(options: Options, default_theta: float) -> str:
-  """The same where layers with a window have a base of their own (Gemma 3).
+  """`model.position` of Gemma 3.
 
   Since 5.0 `rope_parameters` has an object for each kind of layer; before, the
   base of those with a window stood in `rope_local_base_freq`.
@@ -70,8 +70,8 @@ def read_with_local(options: Options, default_theta: float) -> str:
   older = options.get('rope_scaling', {})
   if not isinstance(older, dict):
     raise options.fail('rope_scaling', 'must be an object')
-  full = Options({**kinds.get(_KINDS[0], {}), **older})
-  local = Options(kinds.get(_KINDS[1], {}))
+  full = Options({**kinds.get(FULL, {}), **older})
+  local = Options(kinds.get(SLIDING, {}))
   local.only('rope_type', 'default')
   local.only('partial_rotary_factor', 1.0)
   theta = options.number('rope_local_base_freq', THETA)

@@ -14,6 +14,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.decoding import engine
+from gpt_jax.hf.layout import fields_of
 from gpt_jax.nn.transformer import Transformer
 from tests.support.golden_io import FOLDERS, case, cases, config, meta, tensors
 
@@ -187,6 +188,16 @@ def test_parameters(folder):
   waves *= meta(folder)['model_type'] == 'marian'
   counted = sum(leaf.size for leaf in leaves) - bias + waves
   assert counted == meta(folder)['num_parameters']
+
+
+@pytest.mark.parametrize('folder', FOLDERS, ids=name)
+def test_a_table_reads_what_it_writes(folder):
+  model = hf.Source(str(folder)).model
+  family, kind = model.family, model.origin.kind
+  again = fields_of(
+    *(family, kind, family.options(model)), bias='bias=True' in model.output
+  )
+  assert again == {field: getattr(model, field) for field in again}
 
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=name)
