@@ -131,7 +131,7 @@ def test_hf_knows_the_model_and_none_of_its_layers():
     if part(path) == 'hf':
       of_nn = {i for i in imports(path) if i.startswith('gpt_jax.nn')}
       assert {i.split('.')[2] for i in of_nn} <= {
-        *('activations', 'caches', 'choices', 'context', 'embed'),
+        *('activations', 'caches', 'choices', 'context', 'embed', 'positions'),
         *('pattern', 'stack'),
         'transformer',
       }
