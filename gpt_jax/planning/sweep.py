@@ -193,7 +193,7 @@ def train(
   ):
     if found is None:
       variant = comparison.Variant(cell.name, arguments(argv, cell))
-      comparison.train(variant, str(cell.config.seed), workdir, root)
+      comparison.train(variant, cell.config.seed, workdir, root)
       found = result(cell, workdir)
       if found is None:
         raise RuntimeError(f'{workdir}: has no {HELD_OUT} of its last step')

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from gpt_jax import spec
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.positions import POSITIONS, alibi_slopes, t5_bucket
 from gpt_jax.nn.transformer import parameter_shapes
@@ -99,13 +100,13 @@ def test_alibi_in_bfloat16_differs_by_a_constant_for_each_query():
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    ({'scale': 'sqrt'}, "scale='sqrt'.*none, rsqrt"),
-    ({'dtype': 'float16'}, "dtype='float16'.*float32, bfloat16"),
+    ("scale='sqrt'", "scale='sqrt'.*none, rsqrt"),
+    ("dtype='float16'", "dtype='float16'.*float32, bfloat16"),
   ],
 )
 def test_alibi_mistakes_are_named(arguments, message):
   with pytest.raises(UsageError, match=message):
-    POSITIONS['alibi'](**arguments)
+    spec.build('model.position', f'alibi({arguments})', POSITIONS)
 
 
 def published_bucket(distance, *, causal, num_buckets, max_distance):

@@ -109,7 +109,7 @@ def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
   found = json.loads(capsys.readouterr().out)
   assert [name for name, *_ in trained] == [cell.name for cell in cells]
   _, seed, given, root = trained[0]
-  assert seed == '0' and root == str(tmp_path)
+  assert seed == 0 and root == str(tmp_path)
   # The user's overrides, then the run's.
   assert given[: len(FLAGS)] == FLAGS
   assert '--config.model.d_model=6' in given[len(FLAGS) :]
