@@ -110,6 +110,9 @@ class Rows:
   def __len__(self):
     return self._num_rows * LENGTH + 1
 
+  def once(self, key, make):
+    return make()
+
 
 @settings(max_examples=25)
 @given(
