@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call-strings: what is read, what is called, what each mistake says."""
 
+import ast
 import keyword
 import math
 import pathlib
@@ -348,8 +349,14 @@ def test_what_is_said_to_install():
     text = path.read_text()
     if path.name != 'spec.py':
       assert 'pip install' not in text, path
-    for names in re.findall(r'\binstall\(([^)]*)\)', text):
-      said += re.findall(r"""['"](\w+)['"]""", names)
+    for call in ast.walk(ast.parse(text)):
+      if isinstance(call, ast.Call):
+        called = ast.unparse(call.func).rpartition('.')[2]
+        # `optional` takes the module and what needs it before the extras.
+        first = {'install': 0, 'optional': 2}.get(called)
+        if first is not None:
+          names = call.args[first:]
+          said += [n.value for n in names if isinstance(n, ast.Constant)]
   assert {'gcs', 'hf', 'serve', 'tfds'} <= {*said} <= extras
   assert spec.install('eval', 'hf') == (
     "pip install -c constraints.txt -e '.[eval,hf]' in the clone of gpt_jax"
