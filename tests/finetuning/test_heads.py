@@ -81,7 +81,7 @@ def finetuned_on(task, workdir):
   (workdir / 'config.json').write_text(config_lib.to_json(built.config))
   prepared.tokenizer.save(str(workdir / 'tokenizer'))
   split = prepared.each[''].splits['dev']
-  found = TaskEvaluation(built, split=split).outputs(state.params, split)
+  found = TaskEvaluation(built, {'': split}).outputs(state.params, '', split)
   assert found is not None
   return found
 

@@ -63,6 +63,9 @@ def write_text(folder: pathlib.Path) -> list[str]:
     def __len__(self):
       return rows * LENGTH + 1
 
+    def once(self, name, make):
+      return make()
+
   source = pipeline.RowSource(Store(), length=LENGTH, seed=0)
   bad = int(source.row_numbers([(SPIKE - 1) * ROWS + 5])[0])
   text = list(('ab' * LENGTH * rows)[: rows * LENGTH])

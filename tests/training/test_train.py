@@ -167,9 +167,7 @@ def meter(monkeypatch):
 
 def made_meter(run, flops):
   """One that finds so many FLOPs a token in compiled steps."""
-  steps = {
-    s: Compiled(None, 0.0, int(n * s.tokens), ()) for s, n in flops.items()
-  }
+  steps = {s: Compiled(None, 0.0, int(n * s.tokens)) for s, n in flops.items()}
   return meter_lib.Meter(run, tiny.params(run.model), steps)
 
 
