@@ -258,6 +258,7 @@ def _late(what: str, seconds: float) -> str:
 T = TypeVar('T')
 
 _FAILED = 'gpt_jax/failed'
+_ENDED = 'gpt_jax/ended'
 _GONE = 'gpt_jax/gone'
 # Key under which the service records that a process received SIGTERM.
 _NOTICE = 'RECEIVED_PREEMPTION_NOTICE'
@@ -308,7 +309,7 @@ def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
     thread = threading.Thread(target=_watch, daemon=True)
     thread.start()
     # Runs before JAX's own handler: the last one registered runs first.
-    atexit.register(lambda: (_leaving.set(), thread.join()))
+    atexit.register(_end_together, thread)
 
 
 @contextlib.contextmanager
@@ -415,6 +416,21 @@ def _watch() -> None:
       number = process.rpartition('/')[2]
       say(f'{program()}: failed: process {number} failed: {reason}')
       _leave(1)
+
+
+def _end_together(watch: threading.Thread) -> None:
+  """Returns once every process is at its end; until then one may fail.
+
+  JAX's own barrier comes next. There a process that fails would abort the
+  others, whose watch is over, so that no one says why.
+  """
+  with contextlib.suppress(RuntimeError):  # the service has ended
+    _client().key_value_set(f'{_ENDED}/{index()}', 'yes')
+    count = jax_distributed.global_state.num_processes
+    while watch.is_alive() and len(_client().key_value_dir_get(_ENDED)) < count:
+      time.sleep(0.05)
+  _leaving.set()
+  watch.join()
 
 
 def _leave(code: int) -> None:

@@ -7,7 +7,8 @@ import contextlib
 import glob
 import os
 import re
-import socket
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
 
-from gpt_jax.runtime import phases
+from gpt_jax.runtime import hosts, phases
 from gpt_jax.spec import UsageError
 from gpt_jax.training import (
   models,
@@ -234,22 +235,22 @@ def profile(workdir: str, steps: str) -> Profile:
     state = state._replace(
       step=jax.device_put(jnp.int32(first - 1), parts.shardings.step)
     )
-    into = os.path.join(workdir, 'profile')
-    before, data_seconds = _files(into), 0.0
+    data_seconds = 0.0
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # our Python is no part of a step's cost
-    with jax.profiler.trace(into, profiler_options=options):
-      started = time.perf_counter()
-      for step in range(first, stop):
-        with jax.profiler.StepTraceAnnotation('train', step_num=step):
-          if step > first:
-            waiting = time.perf_counter()
-            batch = next(batches)
-            data_seconds += time.perf_counter() - waiting
-          state, out = taken(state, batch, step)
-      jax.block_until_ready(out)
-      seconds = time.perf_counter() - started
-  (file,) = _files(into) - before
+    with tempfile.TemporaryDirectory() as own:
+      with jax.profiler.trace(own, profiler_options=options):
+        started = time.perf_counter()
+        for step in range(first, stop):
+          with jax.profiler.StepTraceAnnotation('train', step_num=step):
+            if step > first:
+              waiting = time.perf_counter()
+              batch = next(batches)
+              data_seconds += time.perf_counter() - waiting
+            state, out = taken(state, batch, step)
+        jax.block_until_ready(out)
+        seconds = time.perf_counter() - started
+      file = _keep(own, os.path.join(workdir, 'profile'))
   sources = {}
   for step in compiled.values():
     sources |= trace_sources(step.call.as_text())
@@ -257,8 +258,17 @@ def profile(workdir: str, steps: str) -> Profile:
   return Profile(stop - first, seconds, data_seconds, found, sources, file)
 
 
-def _files(folder: str) -> set[str]:
-  """Traces of this host."""
-  name = f'{socket.gethostname()}.xplane.pb'
-  pattern = os.path.join(glob.escape(folder), 'plugins/profile/*', name)
-  return set(glob.glob(pattern))
+def _keep(own: str, into: str) -> str:
+  """Moves this process's trace to the others'; returns the file's new path.
+
+  Profilers name the folder after the second and the file after the host, so
+  the processes of one host would overwrite each other's, or make two folders.
+  """
+  (found,) = glob.glob(os.path.join(own, 'plugins/profile/*/*.xplane.pb'))
+  folder, name = os.path.split(found)
+  when = hosts.broadcast_from_host0(os.path.basename(folder))
+  folder = os.path.join(into, 'plugins/profile', when)
+  os.makedirs(folder, exist_ok=True)
+  if jax.process_count() > 1:
+    name = f'process_{jax.process_index()}_{name}'
+  return shutil.move(found, os.path.join(folder, name))

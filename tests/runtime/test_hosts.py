@@ -6,6 +6,7 @@ Stopped and killed on the way, sent back by a spike, and continued by another
 number of processes, and of devices.
 """
 
+import itertools
 import os
 import pathlib
 import signal
@@ -92,22 +93,29 @@ def start_command(
   command: Sequence[str], num_processes: int, devices: int
 ) -> list[subprocess.Popen]:
   """Starts the processes of any command."""
+  command = ['-m', 'gpt_jax', *command]
+  command += ['--distributed'] * (num_processes > 1)
+  return start_python(command, num_processes, devices)
+
+
+def start_python(
+  arguments: Sequence[str], num_processes: int, devices: int
+) -> list[subprocess.Popen]:
+  """Starts the processes of any program."""
   devices //= num_processes
   env = {
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
     'XLA_FLAGS': quick.xla_flags(devices),
   }
-  command = [sys.executable, '-m', 'gpt_jax', *command]
   if num_processes > 1:
-    command.append('--distributed')
     with socket.socket() as s:
       s.bind(('127.0.0.1', 0))
       env['JAX_COORDINATOR_ADDRESS'] = f'127.0.0.1:{s.getsockname()[1]}'
     env['JAX_NUM_PROCESSES'] = str(num_processes)
   return [
     subprocess.Popen(
-      command,
+      [sys.executable, *arguments],
       cwd=ROOT,
       env={**env, 'JAX_PROCESS_ID': str(i)},
       stdout=subprocess.PIPE,
@@ -198,11 +206,36 @@ def test_processes_equal_one(tmp_path):
   # Each host traces its own devices; the first one tells.
   profile = ['profile', f'--workdir={many}', '--steps=43:45', '--distributed']
   processes = start_command(profile, 2, devices=4)
-  told, silent = (process.communicate()[0] for process in processes)  # and Gloo
-  assert [process.returncode for process in processes] == [0, 0]
+  # On stdout is what Gloo says, too.
+  told, silent, *said = itertools.chain(
+    *zip(*(process.communicate() for process in processes), strict=True)
+  )
+  assert [process.returncode for process in processes] == [0, 0], said
   assert '2 steps of ' in told
   assert 'on 2 device(s) of this host\n' in told
   assert 'of this host' not in silent
+  [folder] = (many / 'profile/plugins/profile').iterdir()
+  traces = sorted(file.name for file in folder.iterdir())
+  assert [name[:10] for name in traces] == ['process_0_', 'process_1_']
+
+
+ENDS = """
+import os, time
+from gpt_jax.runtime import hosts
+hosts.initialize(join_seconds=60, heartbeat_seconds=10)
+with hosts.together():
+  if os.environ['JAX_PROCESS_ID'] == '1':
+    time.sleep(3)
+    raise ValueError('no disk')
+"""
+
+
+def test_one_that_fails_last_ends_those_at_their_end():
+  codes, said = ends(start_python(['-c', ENDS], 2, 2))
+  assert codes == [1, 1], said
+  assert said[0].splitlines()[-1] == (
+    'gpt-jax: failed: process 1 failed: ValueError: no disk'
+  )
 
 
 @pytest.mark.slow
