@@ -21,7 +21,7 @@ from gpt_jax import hf
 from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.harness import MIB, OURS, TORCH, Side
 from gpt_jax.config import Config
-from gpt_jax.costs import flops
+from gpt_jax.costs import chips, flops
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
@@ -62,7 +62,7 @@ def train(config: Config, steps: int) -> dict:
   per_token = flops.per_token(config, params, shape.length)
   # The peak is measured before and after, since the load of the machine varies.
   device = parts.mesh.devices.flat[0]
-  peaks = [flops.peak_of_device(device)]
+  peaks = [chips.peak_of_device(device)]
   with tempfile.TemporaryDirectory() as folder:
     hf.save(folder, parts.model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
@@ -77,7 +77,7 @@ def train(config: Config, steps: int) -> dict:
     )
     with harness.both('train', folder) as both:
       rounds = _train_turns(both, WARM_UP + steps)
-  peaks.append(flops.peak_of_device(device))
+  peaks.append(chips.peak_of_device(device))
   found = {
     name: _train_result(answers, shape.tokens, per_token, max(peaks)[0])
     for name, answers in rounds.items()

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from gpt_jax.config import Config
-from gpt_jax.costs import flops
+from gpt_jax.costs import chips, flops
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import pipeline, taken
 from gpt_jax.spec import UsageError
@@ -41,7 +41,7 @@ def measure(config: Config, steps: int) -> dict:
   parts = parts_lib.build(config)
   state = parts_lib.initial_state(parts)
   # The peak is measured before and after, since the load of the machine varies.
-  peak, source = flops.peak_of_device(parts.mesh.devices.flat[0])
+  peak, source = chips.peak_of_device(parts.mesh.devices.flat[0])
   compiled = compiled_lib.compile_train_step(parts)
   shape = parts.ramp.stages[-1].shape
   rows = shape.rows
@@ -75,7 +75,7 @@ def measure(config: Config, steps: int) -> dict:
     start = now
   times, waits = times[WARM_UP:], waits[WARM_UP:]
   if source.endswith('matmuls'):
-    peak = max(peak, flops.peak_of_device(parts.mesh.devices.flat[0])[0])
+    peak = max(peak, chips.peak_of_device(parts.mesh.devices.flat[0])[0])
   seconds = statistics.median(times)
   rate = shape.tokens / seconds
   peaks = peak * parts.mesh.size

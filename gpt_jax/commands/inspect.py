@@ -32,7 +32,7 @@ from rich.table import Table
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.costs import flops, totals
-from gpt_jax.costs.totals import figures_of, rounded
+from gpt_jax.costs.totals import figures_of, short
 from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -142,7 +142,7 @@ def _show_config(args: cli.Args) -> None:
     config_lib.check_objective(config)
   except UsageError as e:
     log.info('a model to look at, not to train: %s', e)
-  figures = {'parameters_text': rounded(figures['parameters']), **figures}
+  figures = {'parameters_text': short(figures['parameters'], 2), **figures}
   stages = totals.stages(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)

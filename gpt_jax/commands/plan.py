@@ -42,9 +42,10 @@ from rich.console import Console
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
 from gpt_jax.costs import totals
+from gpt_jax.costs.chips import CLOUD_NAMES
 from gpt_jax.flags import Flags
-from gpt_jax.planning import budget, layouts, report, search, topologies
 from gpt_jax.planning import compile as compile_lib
+from gpt_jax.planning import laws, layouts, report, search, topologies
 from gpt_jax.planning.compile import TooLarge
 from gpt_jax.planning.search import Misfit, Request
 from gpt_jax.runtime.log import console as progress
@@ -101,7 +102,7 @@ def define(flags: Flags) -> None:
     None,
     'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
     'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
-    'chip); kinds: ' + ', '.join(topologies.KINDS) + '.',
+    'chip); kinds: ' + ', '.join(CLOUD_NAMES) + '.',
   )
   flags.number('days', None, 'With --chips: days.', ranges.Positive)
   flags.number(
@@ -142,13 +143,13 @@ def main(args: cli.Args) -> None:
 
 def _plan_budget(args: cli.Args) -> None:
   """Prints what a budget of FLOPs affords."""
-  found = budget.plan(
+  found = laws.plan(
     *_budget(args), inference_tokens=args.inference_tokens, fit_path=args.fit
   )
   if args.json:
     print(json.dumps(found))
   else:
-    budget.show(found, Console())
+    laws.show(found, Console())
 
 
 def _recompile(only: str) -> None:
@@ -221,7 +222,7 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
       raise UsageError('--days: belongs to --chips; leave it out, or --budget')
     return args.budget, {}
   cli.required(args, 'days')
-  return topologies.budget(args.chips, args.days, args.mfu)
+  return laws.training_flops(args.chips, args.days, args.mfu)
 
 
 def _request(args: cli.Args, slices: topologies.Slices) -> Request:

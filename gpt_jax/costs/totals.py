@@ -59,13 +59,13 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   }
 
 
-def rounded(parameters: int) -> str:
-  """Formats a count as papers do: 540,354,281,472 is `540.35B`."""
-  for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6)):
-    # 999.995M would be 1000.00M.
-    if parameters >= size * (1 - 5e-6):
-      return f'{parameters / size:.2f}{unit}'
-  return str(parameters)
+def short(count: float, digits: int = 1) -> str:
+  """Formats a count as papers do: 540,354,281,472 is `540.4B`."""
+  for unit, size in (('T', 1e12), ('B', 1e9), ('M', 1e6), ('k', 1e3)):
+    # 999.96M would be 1000.0M.
+    if count >= size * (1 - 0.5 * 10 ** -(digits + 3)):
+      return f'{count / size:.{digits}f}{unit}'
+  return f'{count:.{digits}f}'
 
 
 # The table of all papers: their configs, differences and parameters.

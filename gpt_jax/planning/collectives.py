@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.planning import hlo
 from gpt_jax.planning.hlo import Computation, Instruction, Program, Step
 
 
@@ -150,7 +149,7 @@ def read(program: Program, mesh: Mesh) -> list[Collective]:
 def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
   scattered, callers = _scattered(program), _callers(program)
   seen = set()
-  for step in hlo.steps(program):
+  for step in program.steps:
     x = step.instruction
     kind = x.opcode.removesuffix('-start')
     if kind == 'send' and 'megascale' in x.attributes:
@@ -324,32 +323,13 @@ def float32_gathers(
 _LEAST_GRADIENT = 1 << 10  # bytes; reductions of losses and norms are smaller
 
 
-class Reduction(NamedTuple):
-  """How the gradient of one parameter is reduced across devices.
-
-  Attributes:
-    parameter: its path, as in `decoder/periods/block_0/ffn/in/kernel`.
-    kind: `reduce-scatter`, or `all-reduce`, which sends twice as much.
-    axes: mesh axes it is reduced over.
-    dtype: on the wire.
-    bytes: sent by one device per step.
-  """
-
-  parameter: str
-  kind: str
-  axes: tuple[str, ...]
-  dtype: str
-  bytes: float
-
-
 def gradients(
   collectives: Iterable[Collective], parameters: Iterable[str]
-) -> list[Reduction]:
-  """Finds the reductions whose paths identify a parameter.
+) -> list[tuple[str, Collective]]:
+  """The reductions of gradients, each with the path of its parameter.
 
-  Args:
-    collectives: of a training step.
-    parameters: paths of all parameters.
+  A reduce-scatter, or an all-reduce, which sends twice as much. Reductions
+  whose paths identify no parameter are left out.
   """
   table = sorted(parameters, key=len, reverse=True)
   out = []
@@ -361,7 +341,7 @@ def gradients(
       continue
     name = parameter_of(x.path, table)
     if name:
-      out.append(Reduction(name, x.kind, x.axes, x.dtype, x.bytes))
+      out.append((name, x))
   return out
 
 

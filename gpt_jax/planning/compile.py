@@ -1,12 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the training step ahead of time for TPU slices, with libtpu.
+"""Compiles the training step for TPU slices, with libtpu, and measures it.
 
 No TPU is needed. The step, its state and its stages are those of `train`; only
 the devices differ: they hold no arrays, and nothing is run.
 """
 
 import importlib.util
+import math
 import os
 import re
 from typing import Any, NamedTuple
@@ -15,8 +16,13 @@ import jax
 from jax.experimental import topologies as jax_topologies
 
 from gpt_jax.config import Config
+from gpt_jax.costs import flops
+from gpt_jax.costs.chips import GIB
+from gpt_jax.nn.pattern import is_causal, period, sharing
 from gpt_jax.optim.schedules import Shape
-from gpt_jax.planning.topologies import GIB, Slices
+from gpt_jax.planning import collectives, hlo, op_costs, schedule
+from gpt_jax.planning.schedule import Rates
+from gpt_jax.planning.topologies import Slices
 from gpt_jax.runtime import tpu_flags
 from gpt_jax.spec import UsageError, install
 from gpt_jax.training import compiled as compiled_lib
@@ -26,26 +32,14 @@ from gpt_jax.training.compiled import Compiled
 from gpt_jax.training.parts import Parts
 
 _SETTINGS = {
-  # Do not look for a TPU, and let several processes compile at once.
+  # Do not look for a TPU; let several processes compile at once.
   'TPU_SKIP_MDS_QUERY': '1',
   'TPU_WORKER_HOSTNAMES': 'localhost',
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-  # Only named in the log.
+  # Appears in the log only.
   'TPU_ACCELERATOR_TYPE': 'v4-8',
 }
 _INSTALL = install('plan')
-
-
-class Memory(NamedTuple):
-  """Bytes on one device, of a compiled step."""
-
-  peak: float  # must not exceed the limit
-  arguments: float  # the state, which is donated, and the batch
-  outputs: float
-  temporaries: float  # without reuse: may exceed what is live at once
-  host_arguments: float  # optimizer state in the memory of the host
-  host_temporaries: float  # what is kept there for the backward pass
-  limit: float
 
 
 class Program(NamedTuple):
@@ -54,20 +48,21 @@ class Program(NamedTuple):
   parts: Parts
   shape: Shape  # of its batch
   compiled: Compiled  # `.call.as_text()` is the HLO of one device
-  memory: Memory
+  peak: float  # bytes on one device
+  # Bytes in the host's memory: optimizer state, and arrays that are kept for
+  # the backward pass.
+  host_arguments: float
+  host_temporaries: float
 
 
 class TooLarge(Exception):
-  """A program that does not fit.
-
-  Attributes:
-    shape: of its batch.
-    needed: bytes on one device; of the state alone if that is too large.
-    limit: bytes that the compiler allows.
-  """
+  """A program that does not fit."""
 
   def __init__(self, shape: Shape, needed: float, limit: float):
-    """See the attributes."""
+    """Keeps the batch's shape, and bytes on one device.
+
+    `needed` is of the state alone if that is too large already.
+    """
     super().__init__(
       f'the step of {shape.rows} rows of {shape.length} tokens needs '
       f'{needed / GIB:.1f} GiB of the {limit / GIB:.2f} GiB that the compiler '
@@ -131,17 +126,12 @@ def compile_stage(
   shape: Shape,
   flags: dict[str, str] | None = None,
 ) -> Program:
-  """Compiles the step of a batch of some shape, as `train` does.
+  """Compiles the step of a batch of `shape`, as `train` does.
 
-  Args:
-    parts: see `build`.
-    slices: what to compile for.
-    shape: of the batch.
-    flags: of libtpu; empty: those that `launch/` sets, of the generation.
+  `flags` are libtpu's; by default those that `launch/` sets for the generation.
 
   Raises:
     TooLarge: it does not fit the chips.
-    UsageError: libtpu has no such flag.
   """
   if flags is None:
     flags = tpu_flags.FLAGS[slices.chip.name]
@@ -157,25 +147,23 @@ def compile_stage(
       raise
     raise TooLarge(shape, needed, slices.hbm) from e
   found = compiled.call.memory_analysis()
-  # It counts what is in the host's memory, too. The state there stays there; of
-  # what comes and goes there is a bound: all on the device, without reuse.
+  # XLA's peak includes the host's memory. State on the host stays there; for
+  # offloaded activations the bound is everything on the device, without reuse.
   peak = found.peak_memory_in_bytes - found.host_argument_size_in_bytes
   if found.host_temp_size_in_bytes:
     at_once = found.argument_size_in_bytes + found.temp_size_in_bytes
     at_once += found.output_size_in_bytes - found.alias_size_in_bytes
     peak = min(peak, at_once)
-  memory = Memory(
-    peak=peak,
-    arguments=found.argument_size_in_bytes,
-    outputs=found.output_size_in_bytes,
-    temporaries=found.temp_size_in_bytes,
-    host_arguments=found.host_argument_size_in_bytes,
-    host_temporaries=found.host_temp_size_in_bytes,
-    limit=slices.hbm,
+  if peak > slices.hbm:
+    raise TooLarge(shape, peak, slices.hbm)
+  return Program(
+    parts,
+    shape,
+    compiled,
+    peak,
+    found.host_argument_size_in_bytes,
+    found.host_temp_size_in_bytes,
   )
-  if memory.peak > memory.limit:
-    raise TooLarge(shape, memory.peak, memory.limit)
-  return Program(parts, shape, compiled, memory)
 
 
 def _needed(error: str) -> float | None:
@@ -193,3 +181,217 @@ def _needed(error: str) -> float | None:
   if found is None:
     return None
   return float(found[1]) * 1024 ** ' KMGT'.index(found[2] or ' ')
+
+
+# Memory, FLOPs, traffic and time of a compiled step.
+
+
+class Hbm(NamedTuple):
+  """Bytes on one chip at the peak."""
+
+  peak: float  # reported by the compiler; the sum of the fields after `limit`
+  limit: float  # what the compiler allows
+  parameters: float
+  optimizer: float  # its state, plus the parameter average if there is one
+  # Kept for the backward pass, over all layers; None if the layers are not
+  # scanned: then they are among the temporaries.
+  activations: float | None
+  temporaries: (
+    float  # the rest: gradients, gathered weights, one layer's arrays
+  )
+  host: float  # in the host's memory instead, not part of the peak
+
+
+class Flops(NamedTuple):
+  """FLOPs of one step, over all devices."""
+
+  model: float  # PaLM's formula (appendix B), see `flops.FORMULA`
+  compiled: float  # matrix products and kernels, with trip counts
+  kernels: dict[str, float]  # of Pallas kernels, by name
+  not_counted: tuple[str, ...]  # unknown kernels, loops of unknown trip counts
+
+  @property
+  def ratio(self) -> float:
+    """Compiled over model FLOPs: hardware over model FLOPs utilisation."""
+    return self.compiled / self.model
+
+
+class Stage(NamedTuple):
+  """One compiled step."""
+
+  start: int  # its first step, from 0
+  rows: int  # in a batch
+  row_tokens: int
+  micro_batches: int  # in a batch
+  tokens: int  # in a batch
+  compile_seconds: float  # on this machine
+  hbm: Hbm  # of one chip
+  flops: Flops
+  traffic: dict[str, dict[str, float]]  # bytes a chip sends, by axes and kind
+  scattered: tuple[str, ...]  # parameters with reduce-scattered gradients
+  reduced: tuple[str, ...]  # parameters with all-reduced gradients
+  wide_gathers: float  # bytes a chip sends in all-gathers of float32
+  time: float  # estimated seconds
+  spent: dict[str, float]  # the terms of `time`, see `schedule.Estimate`
+  bound: str  # what most of the time is spent on
+  mfu: float  # estimated model FLOPs utilisation
+
+  @property
+  def tokens_per_second(self) -> float:
+    """Estimated, over all chips."""
+    return self.tokens / self.time
+
+
+class Whole(NamedTuple):
+  """Estimates for the whole run."""
+
+  tokens: int
+  steps: int
+  days: float
+  chip_hours: float
+  mfu: float
+
+
+def measure(program: Program, slices: Slices) -> Stage:
+  """Measures one compiled step."""
+  parts, shape = program.parts, program.shape
+  config, mesh = parts.config, parts.mesh
+  text = hlo.parse(program.compiled.call.as_text())
+  executed = op_costs.count(text)
+  sent = collectives.read(text, mesh)
+  state = parts_lib.abstract_state(parts)
+  paths = list(flops.parameter_table(state.params))
+  found = collectives.gradients(sent, paths)
+  # A parameter may be reduced in parts: count it by the costliest, all-reduce.
+  reduced = {name for name, x in found if x.kind == 'all-reduce'}
+  scattered = {name for name, _ in found} - reduced
+  causal = is_causal(config.model.attention, config.model.ffn)
+  events = schedule.read(text, sent, mesh, slices, causal=causal)
+  time = schedule.step_time(events, rates(slices))
+  per_token = flops.per_token(config, state.params, shape.length)
+  model = per_token * shape.tokens
+  stage = next(s for s in parts.ramp.stages if s.shape == shape)
+  per_chip = slices.chip.devices
+  peak = per_chip * program.peak
+  params = per_chip * on_device(state.params)
+  optimizer = per_chip * on_device((state.opt_state, state.ema))
+  activations = _activations(program, text, state)
+  if activations is not None:
+    activations *= per_chip
+  return Stage(
+    start=stage.start,
+    rows=shape.rows,
+    row_tokens=shape.length,
+    micro_batches=parts.micro_batches(shape).num_micro,
+    tokens=shape.tokens,
+    compile_seconds=program.compiled.seconds,
+    hbm=Hbm(
+      peak,
+      per_chip * slices.hbm,
+      params,
+      optimizer,
+      activations,
+      peak - params - optimizer - (activations or 0),
+      per_chip * (program.host_arguments + program.host_temporaries),
+    ),
+    flops=Flops(
+      model,
+      executed.total * mesh.size,
+      {k: v * mesh.size for k, v in executed.kernels.items()},
+      executed.unknown,
+    ),
+    traffic={
+      axes: {kind: per_chip * size for kind, size in kinds.items()}
+      for axes, kinds in collectives.totals(sent).items()
+    },
+    scattered=tuple(sorted(scattered)),
+    reduced=tuple(sorted(reduced)),
+    wide_gathers=per_chip
+    * sum(x.bytes for x in collectives.float32_gathers(sent)),
+    time=time.step,
+    spent={k: v for k, v in time._asdict().items() if k != 'step'},
+    bound=time.bound,
+    mfu=model / time.step / (mesh.size * slices.peak),
+  )
+
+
+def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
+  """Days and chip-hours of the run, from the step time of each stage."""
+  last = parts.config.schedule.num_steps
+  by_shape = {Shape(stage.rows, stage.row_tokens): stage for stage in stages}
+  starts = parts.ramp.between(0, last)
+  ends = [s.start for s in starts[1:]] + [last]
+  seconds = work = 0.0
+  for stage, end in zip(starts, ends, strict=True):
+    # Assume that a stage that was not compiled is as fast per token as the
+    # largest one.
+    known = by_shape.get(stage.shape) or max(stages, key=lambda s: s.tokens)
+    steps, share = end - stage.start, stage.shape.tokens / known.tokens
+    seconds += steps * known.time * share
+    work += steps * known.flops.model * share
+  return Whole(
+    tokens=parts.ramp.tokens(last),
+    steps=last,
+    days=seconds / 86_400,
+    chip_hours=seconds / 3600 * slices.chips,
+    mfu=work / seconds / (slices.chips * slices.chip.peak),
+  )
+
+
+def rates(slices: Slices) -> Rates:
+  """Rates of one device of the slices."""
+  chip = slices.chip
+  each = (x / chip.devices for x in (chip.vector, chip.hbm_bandwidth, chip.dcn))
+  vector, memory, dcn = each
+  return Rates(slices.peak, vector, memory, chip.link, dcn)
+
+
+def on_device(tree: Any) -> float:
+  """Bytes in each device's memory of abstract arrays with shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(tree)
+    if x.sharding.memory_kind != 'pinned_host'
+  )
+
+
+def _activations(
+  program: Program, text: hlo.Program, state: Any
+) -> float | None:
+  """Bytes that the scan over layers saves for the backward pass.
+
+  These are the loop-carried arrays whose first dimension is the number of
+  periods, and whose shape is not that of a parameter or its gradient, sharded
+  or gathered.
+  """
+  parts = program.parts
+  model = parts.config.model
+  layers = period(model.attention, model.ffn, model.share)
+  number = model.num_layers // len(layers)
+  groups = sharing(model.share).groups
+  leads = ((number,), (groups, number // groups))
+  if model.loop != 'scan' or number < 2:
+    return None
+  weights = set()
+  for x in jax.tree.leaves(state.params):
+    shard = x.sharding.shard_shape(x.shape)
+    # Any one dimension may have been gathered.
+    mixed = (
+      (*shard[:i], whole, *shard[i + 1 :]) for i, whole in enumerate(x.shape)
+    )
+    weights |= {tuple(sorted(dims)) for dims in (x.shape, shard, *mixed)}
+  most = 0.0
+  for computation in text.computations.values():
+    for x in computation.instructions.values():
+      if x.opcode != 'while':
+        continue
+      carried = sum(
+        shape.bytes
+        for shape in x.shapes
+        if any(shape.dims[: len(x)] == x for x in leads)
+        and len(shape.dims) > 2
+        and tuple(sorted(shape.dims)) not in weights
+      )
+      most = max(most, carried)
+  # Offloaded arrays are among them.
+  return most - program.host_temporaries

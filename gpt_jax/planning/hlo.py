@@ -3,15 +3,16 @@
 """Parses the text of a compiled program, as one device runs it.
 
   program = hlo.parse(compiled.as_text())
-  flops = hlo_matmuls.count(program)
+  flops = op_costs.count(program).total
   sent = collectives.read(program, mesh)
-  estimate.step_time(flops.total, sent, mesh, rates)
+  events = schedule.read(program, sent, mesh, slices, causal=True)
 
 The text comes from XLA's `HloModule::ToString` after partitioning and
 scheduling, for TPU or CPU. JAX also provides it as a serialised protocol
 buffer, but no package of reasonable size ships the definition.
 """
 
+import dataclasses
 import functools
 import math
 import re
@@ -49,27 +50,17 @@ class Shape(NamedTuple):
 
 
 class Instruction(NamedTuple):
-  """One line of a computation.
+  """One line of a computation."""
 
-  Attributes:
-    name: unique in its computation.
-    opcode: as in `all-gather`, `fusion`.
-    shapes: of the result, one for each element of a tuple.
-    stored: bytes that each takes in the device's main memory, with the padding
-      of its tiles; 0 in a faster memory. A layout says so, as in
-      `{1,0:T(8,128)S(1)}`.
-    operands: names of instructions in the same computation.
-    argument: the text between the parentheses.
-    attributes: the text after them.
-  """
-
-  name: str
-  opcode: str
-  shapes: tuple[Shape, ...]
+  name: str  # unique in its computation
+  opcode: str  # as in `all-gather`, `fusion`
+  shapes: tuple[Shape, ...]  # of the result, one for each element of a tuple
+  # Bytes that each takes in the device's main memory, with the padding of its
+  # tiles; 0 if its layout puts it in a faster memory: `{1,0:T(8,128)S(1)}`.
   stored: tuple[float, ...]
-  operands: tuple[str, ...]
-  argument: str
-  attributes: str
+  operands: tuple[str, ...]  # names of instructions in the same computation
+  argument: str  # the text between the parentheses
+  attributes: str  # the text after them
 
   @property
   def op_name(self) -> str:
@@ -106,7 +97,16 @@ class Computation(NamedTuple):
     return [self.instructions[name] for name in instruction.operands]
 
 
-class Program(NamedTuple):
+class Step(NamedTuple):
+  """An instruction, its computation, and how often a device executes it."""
+
+  instruction: Instruction
+  computation: Computation
+  trips: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
   """A compiled module."""
 
   computations: dict[str, Computation]
@@ -115,6 +115,29 @@ class Program(NamedTuple):
   def called(self, x: Instruction, attribute: str) -> Computation:
     """The computation named in an attribute of an instruction."""
     return self.computations[x.called(attribute)]
+
+  @functools.cached_property
+  def trips(self) -> dict[tuple[str, str], int | None]:
+    """Trip counts of the loops, by the names of computation and instruction.
+
+    None if a count depends on data. The compiler's own `cost_analysis()` counts
+    the body of a loop once, however often it runs.
+    """
+    return {
+      (computation.name, x.name): _trips(self, x, computation)
+      for computation in self.computations.values()
+      for x in computation.instructions.values()
+      if x.opcode == 'while'
+    }
+
+  @functools.cached_property
+  def steps(self) -> tuple[Step, ...]:
+    """Everything that one device executes, including inside fusions.
+
+    Takes the longest branch of a conditional; a loop whose trip count depends
+    on data counts once.
+    """
+    return tuple(_walk(self, self.entry, 1.0))
 
 
 def parse(text: str) -> Program:
@@ -160,11 +183,12 @@ def _instruction(name: str, text: str) -> Instruction:
   start = text.index('(', text.index(' ', end))
   stop = _closing(text, start)
   argument = text[start + 1 : stop]
+  found = _SHAPE.findall(text[:end])
   return Instruction(
     name,
     text[text.index(' ', end) + 1 : start],
-    shapes(text[:end]),
-    stored(text[:end]),
+    tuple(_shape(dtype, dims) for dtype, dims, _ in found),
+    tuple(_stored(_shape(*array), layout) for *array, layout in found),
     tuple(_NAME.findall(argument)),
     argument,
     text[stop + 1 :],
@@ -179,19 +203,6 @@ def _closing(text: str, start: int) -> int:
     if not depth:
       return found.start()
   raise ValueError(f'no closing parenthesis: {text[:80]}')
-
-
-def shapes(text: str) -> tuple[Shape, ...]:
-  """Parses `(bf16[8,4]{1,0}, f32[])`, or a single array."""
-  return tuple(_shape(*found[:2]) for found in _SHAPE.findall(text))
-
-
-def stored(text: str) -> tuple[float, ...]:
-  """Bytes of each of these arrays in main memory: see `Instruction`."""
-  return tuple(
-    _stored(_shape(dtype, dims), layout)
-    for dtype, dims, layout in _SHAPE.findall(text)
-  )
 
 
 def _shape(dtype: str, dims: str) -> Shape:
@@ -214,39 +225,6 @@ def _stored(shape: Shape, layout: str) -> float:
   return shape._replace(dims=tuple(padded)).bytes
 
 
-# Walks the instructions that one device executes, with trip counts.
-#
-# The compiler's own `cost_analysis()` counts the body of a loop once, however
-# often it runs.
-
-
-class Step(NamedTuple):
-  """An instruction, its computation, and how often a device executes it."""
-
-  instruction: Instruction
-  computation: Computation
-  trips: float
-
-
-def steps(program: Program) -> Iterator[Step]:
-  """Yields everything that one device executes, including inside fusions.
-
-  Takes the longest branch of a conditional. A loop with a data-dependent trip
-  count counts once: see `unknown`.
-  """
-  return _walk(program, program.entry, 1.0)
-
-
-def unknown(program: Program) -> list[str]:
-  """Loops whose trip count is not known before they run."""
-  return [
-    step.instruction.name
-    for step in steps(program)
-    if step.instruction.opcode == 'while'
-    and trips(program, step.instruction, step.computation) is None
-  ]
-
-
 # Opcodes that run another computation once, and the attribute that names it.
 # (`reduce`, `map` and the like apply scalar computations, which do not matter.)
 _CALLS = {'fusion': 'calls', 'async-start': 'calls', 'call': 'to_apply'}
@@ -258,7 +236,7 @@ def _walk(
   for x in computation.instructions.values():
     yield Step(x, computation, count)
     if x.opcode == 'while':
-      known = trips(program, x, computation)
+      known = program.trips[computation.name, x.name]
       if known != 0:
         times = count * (1 if known is None else known)
         yield from _walk(program, program.called(x, 'body'), times)
@@ -279,7 +257,7 @@ def called(program: Program, x: Instruction) -> list[Computation]:
   return [program.computations[name] for name in names]
 
 
-def trips(
+def _trips(
   program: Program, loop: Instruction, computation: Computation
 ) -> int | None:
   """Trip count of a loop; None if it depends on data.

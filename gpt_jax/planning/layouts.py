@@ -1,6 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes per device of a config's state on a mesh, without building it."""
+"""Meshes for a config on TPU slices: bytes per device, time of a step, ranking.
+
+Nothing is compiled here: sizes follow from shapes and rules, times from a
+roofline model.
+"""
 
 import itertools
 import math
@@ -165,54 +169,46 @@ class Links(NamedTuple):
 
 
 class Facts(NamedTuple):
-  """The parts of a config that do not depend on the mesh."""
+  """What the estimates need of a config, whatever its mesh."""
 
   config: Config
-  model: Any  # its section
   shapes: tuple[Shape, ...]  # of the batches of each stage
   rules: sharding.Rules
   period: int  # layers in one repeat of the pattern
-  # Layers that a token meets; of an encoder-decoder the mean of its sides, as
-  # often as they have tokens for each of the text.
+  # Layers that a token of text passes through. In an encoder-decoder, the mean
+  # over its sides, weighted by how many tokens each side has per token of text.
   layers: float
   experts: tuple[int, ...]  # per layer with experts, over one period
 
   @property
   def last(self) -> Shape:
-    """That of the last stage."""
+    """Shape of the last stage's batch."""
     return self.shapes[-1]
 
 
 def facts_of(config: Config) -> Facts:
   """Extracts them from a resolved config."""
-  model = config.model
+  model, ramp = config.model, config_lib.ramp(config)
   layers = period(model.attention, model.ffn, model.share)
-  return Facts(
-    config,
-    model,
-    tuple(stage.shape for stage in config_lib.ramp(config).stages),
-    sharding.parse_rules(config.mesh.rules),
-    len(layers),
-    _layers(config),
-    tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
-  )
-
-
-def _layers(config: Config) -> float:
-  """See `Facts`."""
-  model, length = config.model, config_lib.ramp(config).longest
-  of_encoder, of_decoder = config_lib.sides(config, length)
+  of_encoder, of_decoder = config_lib.sides(config, ramp.longest)
   tokens = model.num_layers * of_decoder
   if model.num_encoder_layers:
     tokens += of_encoder * (model.num_encoder_layers + model.num_source_layers)
-  return tokens / length
+  return Facts(
+    config,
+    tuple(stage.shape for stage in ramp.stages),
+    sharding.parse_rules(config.mesh.rules),
+    len(layers),
+    tokens / ramp.longest,
+    tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
+  )
 
 
 def activation_bytes(
   facts: Facts, mesh: dict[str, int], micro_rows: int | None
 ) -> float:
   """Estimates the bytes per device that the forward pass keeps."""
-  model = facts.model
+  model = facts.config.model
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   largest = max(
     divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
@@ -248,21 +244,12 @@ def step_seconds(
   links: dict[str, Links],
   micro_rows: int | None,
 ) -> float:
-  """Estimates the time of one step of the last stage.
-
-  Args:
-    facts: of the config.
-    slices: it runs on.
-    sizes: of its state.
-    mesh: axis sizes.
-    links: for each axis.
-    micro_rows: `batch.micro_rows`.
-  """
-  model, rows = facts.model, facts.last.rows
+  """Estimates the time of one step of the last stage."""
+  model, rows = facts.config.model, facts.last.rows
   split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
   parts = divided(rows, num_shards=split, micro_rows=micro_rows)
   micro = parts.num_micro
-  # With those that only fill the devices up.
+  # Including rows that only pad the batch to fill all devices.
   tokens = parts.filled(rows) * facts.last.length
   again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}[model.remat]
   work = 6 * sizes.matmul * tokens * again
@@ -322,6 +309,7 @@ class Layout(NamedTuple):
   seconds: float  # per step, by the cost model: for ranking only
   state: float  # bytes on one device
   bytes: float  # estimated, with gradients and activations
+  fits: bool  # by that estimate
 
   @property
   def text(self) -> str:
@@ -339,9 +327,9 @@ def apply(config: Config, changes: dict[str, Any]) -> Config:
   changed = config_lib.unlocked(config)
   with changed.ignore_type():
     changed.update_from_flattened_dict(changes)
-  # A part that has what the model has takes the change with it, as it would
-  # from the command line. What an unresolved part does not state, it takes from
-  # the model when it is resolved.
+  # A sub-model whose field equals the model's takes the change too, as it would
+  # from the command line. Fields that an unresolved sub-model leaves out are
+  # filled in from the model when it is resolved.
   for part in changed.models.values():
     for field, value in changes.items():
       section, _, name = field.partition('.')
@@ -360,7 +348,7 @@ def candidates(
   Args:
     config: resolved, with its vocabulary; its own mesh is ignored.
     slices: to lay the mesh out on.
-    sizes: cache of the sizes computed so far.
+    sizes: cache.
     micro: whether `batch.micro_rows` may change too. The largest micro-batch
       that fits is taken, since each one gathers all parameters again.
   """
@@ -377,11 +365,10 @@ def candidates(
     _, reason = max(refused.items(), key=lambda item: item[0][1])
     raise UsageError(f'no mesh of {slices} serves this config: {reason}')
 
-  def order(layout: Layout) -> tuple:
-    fits = layout.bytes <= FREE * slices.hbm
-    return (0, layout.seconds) if fits else (1, layout.bytes)
-
-  return sorted(found.values(), key=order)
+  return sorted(
+    found.values(),
+    key=lambda x: (0, x.seconds) if x.fits else (1, x.bytes),
+  )
 
 
 def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
@@ -404,18 +391,14 @@ def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
   return dict(zip(sharding.AXES, sizes, strict=True))
 
 
-def num_parts(config: Config, mesh: dict[str, int]) -> int:
-  """Number of shards of a batch."""
-  rules = dict(sharding.parse_rules(config.mesh.rules))
-  return math.prod(mesh[axis] for axis in rules['batch'])
-
-
 def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
   """Values of `batch.micro_rows`, largest first.
 
   0 is the whole batch; the others take the last stage in equal parts.
   """
-  return _micro_choices(facts_of(config).last.rows, num_parts(config, mesh))
+  facts = facts_of(config)
+  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
+  return _micro_choices(facts.last.rows, split)
 
 
 def activations(config: Config, mesh: dict[str, int]) -> float:
@@ -486,8 +469,13 @@ def _layout(
         f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
       )
   changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
-  if mesh['tensor'] > 1:
-    _check_tensor(facts, mesh['tensor'])
+  # Sizes that tensor splits but that are no parameter's dimension.
+  for name in ('num_heads', 'encoder_num_heads', 'd_model'):
+    if facts.config.model[name] % mesh['tensor']:
+      raise UsageError(
+        f'model.{name}={facts.config.model[name]} does not divide over '
+        f'mesh.tensor={mesh["tensor"]}'
+      )
   device_check.check_context(facts.config, mesh, dict(facts.rules))
   of_mesh = sizes.split(facts.config, facts.rules)
   abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
@@ -496,23 +484,13 @@ def _layout(
   need = state + of_mesh.gradients(mesh)
   choices = [facts.config.batch.micro_rows]
   for at_once in _micro_choices(facts.last.rows, split) if micro else choices:
-    kept = activation_bytes(facts, mesh, at_once)
-    if need + kept <= FREE * slices.hbm:
+    size = need + activation_bytes(facts, mesh, at_once)
+    if fits := size <= FREE * slices.hbm:
       break
   if micro:
     changes['batch.micro_rows'] = at_once
   seconds = step_seconds(facts, slices, of_mesh, mesh, links, at_once)
-  return Layout(mesh, changes, seconds, state, need + kept)
-
-
-def _check_tensor(facts: Facts, tensor: int) -> None:
-  """Checks sizes that tensor splits but that are no parameter's dimension."""
-  for name in ('num_heads', 'encoder_num_heads', 'd_model'):
-    number = facts.model[name]
-    if number % tensor:
-      raise UsageError(
-        f'model.{name}={number} does not divide over mesh.tensor={tensor}'
-      )
+  return Layout(mesh, changes, seconds, state, size, fits)
 
 
 def _micro_choices(rows: int, split: int) -> list[int]:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""FLOPs of the matrix products in a compiled program's HLO.
+"""What the instructions of a compiled program cost: FLOPs, traffic.
 
 `costs.matmuls` counts those of the traced program, before XLA changes it.
 """
@@ -11,27 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.planning import collectives, hlo
+from gpt_jax.planning import collectives
 from gpt_jax.planning.hlo import Computation, Instruction, Program, Shape, Step
 
 
 class Flops(NamedTuple):
-  """FLOPs of one device in one step, loops times their trip counts.
+  """FLOPs of one device in one step, loops times their trip counts."""
 
-  Attributes:
-    products: of dots and convolutions, without padding.
-    kernels: of Pallas kernels, by name. Only their shapes are visible, so
-      attention counts as if unmasked, and experts as if every row were used.
-    calls: number of calls of each kernel.
-    unknown: kernels that are not counted.
-    unknown_loops: loops with data-dependent trip counts, counted once.
-  """
-
-  products: float
+  products: float  # of dots and convolutions, without padding
+  # Of Pallas kernels, by name. Only their shapes are visible, so attention
+  # counts as if unmasked, and experts as if every row were used.
   kernels: dict[str, float]
-  calls: dict[str, float]
+  calls: dict[str, float]  # number of calls of each kernel
+  # Kernels that are not counted; and loops whose trip counts depend on data,
+  # which count once.
   unknown: tuple[str, ...]
-  unknown_loops: tuple[str, ...]
 
   @property
   def total(self) -> float:
@@ -44,10 +38,13 @@ def count(program: Program) -> Flops:
   products = 0.0
   kernels: dict[str, float] = {}
   calls: dict[str, float] = {}
-  unknown = set()
-  for step in hlo.steps(program):
+  unknown, loops = set(), []
+  for step in program.steps:
     x = step.instruction
-    if found := dimensions(step):
+    if x.opcode == 'while':
+      if program.trips[step.computation.name, x.name] is None:
+        loops.append(x.name)
+    elif found := dimensions(step):
       products += step.trips * found.flops
     elif is_kernel(x):
       name = kernel_name(x)
@@ -57,13 +54,7 @@ def count(program: Program) -> Flops:
         unknown.add(name)
       else:
         kernels[name] = kernels.get(name, 0) + step.trips * flops
-  return Flops(
-    products,
-    kernels,
-    calls,
-    tuple(sorted(unknown)),
-    tuple(hlo.unknown(program)),
-  )
+  return Flops(products, kernels, calls, (*sorted(unknown), *loops))
 
 
 def is_kernel(x: Instruction) -> bool:

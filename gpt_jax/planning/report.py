@@ -11,13 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gpt_jax.config import Config, loading
+from gpt_jax.costs.chips import GIB
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.planning import layouts, schedule, search, topologies
-from gpt_jax.planning.compile import TooLarge
-from gpt_jax.planning.layouts import Sizes
-from gpt_jax.planning.measure import Stage
+from gpt_jax.planning.compile import Stage, TooLarge
 from gpt_jax.planning.search import Misfit, Note, Plan, Request, overrides
-from gpt_jax.planning.topologies import GIB, Slices
+from gpt_jax.planning.topologies import Slices
 from gpt_jax.sharding import AXES
 from gpt_jax.spec import UsageError
 
@@ -368,52 +367,16 @@ def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
   if before:
     plan = search.make(Request(config, slices), note, last_only=True)
   else:
-    plan = _first(config, slices, entry.get('overrides', {}), note)
-    entry['overrides'] = {**entry.get('overrides', {}), **plan.changes}
+    given = entry.get('overrides', {})
+    plan = search.first_plan(config, slices, given, note)
+    changes = search.shown(config, plan.changes)
+    entry['overrides'] = {**given, **changes}
   found = entry['found'] = _found(plan)
   return [
     f'{key} was {before[key]:.4g} and is {found[key]:.4g}'
     for key, tolerance in TOLERANCE.items()
     if before and abs(found[key] / before[key] - 1) > tolerance
   ]
-
-
-def _first(
-  config: Config,
-  slices: topologies.Slices,
-  given: dict[str, Any],
-  note: Note,
-) -> Plan:
-  """Plans a config with every field open that is not in `given`."""
-  remat = 'model.remat' not in given
-  micro = 'batch.micro_rows' not in given
-  taken = config
-  if remat:
-    taken = _fastest_remat(config, slices, micro=micro)
-  request = Request(taken, slices, mesh=True, micro=micro, remat=remat)
-  try:
-    plan = search.make(request, note, last_only=True)
-  except TooLarge as e:
-    note(str(e))
-    found = search.smallest_change(request, e, note).suggestion
-    if found is None:
-      raise
-    plan = found
-  changes = {'model.remat': taken.model.remat, **plan.changes}
-  return plan._replace(changes=search.shown(config, changes))
-
-
-def _fastest_remat(
-  config: Config, slices: topologies.Slices, *, micro: bool
-) -> Config:
-  """Picks the rematerialisation whose layout is estimated to be fastest."""
-  sizes, options = Sizes(), []
-  for remat in search.REMATS:
-    changed = layouts.apply(config, {'model.remat': remat})
-    best = layouts.candidates(changed, slices, sizes, micro=micro)[0]
-    fits = best.bytes <= layouts.FREE * slices.hbm
-    options.append((not fits, best.seconds if fits else best.bytes, changed))
-  return min(options, key=lambda option: option[:2])[2]
 
 
 def _found(plan: Plan) -> dict[str, Any]:

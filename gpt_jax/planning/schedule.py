@@ -3,7 +3,7 @@
 """The schedule of a compiled program: what a device does, in which order.
 
 events = schedule.read(program, collectives.read(program, mesh), mesh, slices)
-estimate.step_time(events, rates)
+schedule.step_time(events, rates)
 """
 
 import dataclasses
@@ -28,27 +28,21 @@ class Fetch(NamedTuple):
 
 
 class Send(NamedTuple):
-  """Starts a transfer.
+  """Starts a transfer to other devices."""
 
-  Attributes:
-    key: that a `Wait` names.
-    bytes: sent by this device.
-    links: that they go over at once; 0: to another slice.
-  """
-
-  key: str
-  bytes: float
-  links: int
+  key: str  # named by its `Wait`
+  bytes: float  # sent by this device
+  links: int  # used at once; 0: to another slice
 
 
 class Wait(NamedTuple):
-  """Waits for what `key` started; for nothing if it was before the loop."""
+  """Waits for what `key` started, unless that was before the loop."""
 
   key: str
 
 
 class Loop(NamedTuple):
-  """Does the same `trips` times."""
+  """Repeats its events `trips` times."""
 
   trips: float
   events: tuple[Any, ...]
@@ -68,11 +62,11 @@ def read(
   """Reads the schedule of a program.
 
   Args:
-    program: see `hlo.parse`; scheduled, as for a TPU.
+    program: scheduled, as for a TPU.
     sent: its collectives, see `collectives.read`.
     mesh: that it was compiled for.
-    slices: the same.
-    causal: whether its attention is, so that kernels skip blocks.
+    slices: that it was compiled for.
+    causal: whether attention is causal, so that kernels skip blocks.
   """
   by_place: dict[tuple[str, str], list[Collective]] = {}
   for x in sent:
@@ -88,9 +82,13 @@ class _Reader(NamedTuple):
   causal: bool
 
   def events(self, computation: Computation) -> tuple[Event, ...]:
-    """Those of a computation, in order, but for work of no size."""
-    last = self._last_links(computation)
-    found = []
+    """The events of a computation in order, without empty work."""
+    # The last fusion of a chain is the one that waits for it.
+    last, found = {}, []
+    for x in computation.instructions.values():
+      if x.opcode == 'fusion':
+        for link in _chains(self.program.called(x, 'calls')):
+          last[link] = x.name
     for x in computation.instructions.values():
       found.extend(self._of(x, computation, last))
     return tuple(x for x in found if x != Work())
@@ -99,20 +97,20 @@ class _Reader(NamedTuple):
     self, x: Instruction, inside: Computation, last: dict[str, str]
   ) -> Iterator[Event]:
     if x.opcode == 'while':
-      trips = hlo.trips(self.program, x, inside)
+      trips = self.program.trips[inside.name, x.name]
       body = self.events(self.program.called(x, 'body'))
       if trips != 0 and body:
         yield Loop(1 if trips is None else trips, body)
       return
     if x.opcode in ('conditional', 'call'):
-      # The longest branch, as in `loops.steps`.
+      # The longest branch, as in `Program.steps`.
       branches = [self.events(c) for c in hlo.called(self.program, x)]
       yield from max(branches, key=len)
       return
     if x.opcode in ('copy-start', 'slice-start'):
       yield Fetch(x.name, _copied(x))
       return
-    if x.opcode == 'recv-done':  # of what the send of its channel started
+    if x.opcode == 'recv-done':  # waits for the send of its channel
       yield Wait(f'channel {x.number("channel_id")}')
       return
     if x.opcode.endswith('-done'):
@@ -140,7 +138,10 @@ class _Reader(NamedTuple):
           key = f'channel {y.number("channel_id")}'
         elif sent.blocking:
           waits.append(Wait(key))
-        yield Send(key, sent.bytes / sent.trips, self._links(sent))
+        links_used = 0
+        if sent.kind != 'dcn':
+          links_used = num_links(sent, self.mesh, self.slices)
+        yield Send(key, sent.bytes / sent.trips, links_used)
     yield from waits
     if x.opcode.removesuffix('-start') not in collectives.KINDS:
       yield op_costs.of(
@@ -150,23 +151,9 @@ class _Reader(NamedTuple):
       if last[link] == x.name:
         yield Wait(link)
 
-  def _links(self, x: Collective) -> int:
-    if x.kind == 'dcn':
-      return 0
-    return num_links(x, self.mesh, self.slices)
-
-  def _last_links(self, computation: Computation) -> dict[str, str]:
-    """Of each chain in a computation, the instruction that waits for it."""
-    last = {}
-    for x in computation.instructions.values():
-      if x.opcode == 'fusion':
-        for link in _chains(self.program.called(x, 'calls')):
-          last[link] = x.name
-    return last
-
 
 def _chains(computation: Computation) -> set[str]:
-  """The chains that a fusion's computation is a link of."""
+  """The asynchronous chains that a fusion belongs to."""
   found = map(collectives.chain, computation.instructions.values())
   return {f'chain {link}' for link in found if link}
 
@@ -181,8 +168,8 @@ def _copied(x: Instruction) -> float:
 def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
   """How many of a chip's links a collective uses at once.
 
-  Two for each dimension that its group spans if that is a ring, else one. A
-  permutation goes to one neighbour.
+  For each dimension that its group spans: two if that is a ring, else one. A
+  permutation uses the link to one neighbour.
   """
   devices = mesh.devices.ravel()
   at = np.array([devices[i].coords for i in sent.members])
@@ -194,38 +181,9 @@ def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
   return 1 if sent.kind == 'collective-permute' else max(count, 1)
 
 
-def to_json(events: Iterable[Event], digits: int = 3) -> list:
-  """As lists of a name and its fields, to write down; numbers are rounded."""
-  return [
-    [
-      type(x).__name__,
-      *(
-        to_json(y, digits)
-        if isinstance(y, tuple)
-        else float(f'{y:.{digits}g}')
-        if isinstance(y, float)
-        else y
-        for y in x
-      ),
-    ]
-    for x in events
-  ]
-
-
-def from_json(lists: list) -> tuple[Event, ...]:
-  """What `to_json` wrote."""
-  kinds: dict[str, Any] = {
-    kind.__name__: kind for kind in (Work, Fetch, Send, Wait, Loop)
-  }
-  return tuple(
-    kinds[name](*(from_json(y) if isinstance(y, list) else y for y in fields))
-    for name, *fields in lists
-  )
-
-
 # Estimates the time of a training step by replaying its schedule.
 #
-# Not measured: we have timed no program on a TPU.
+# These are estimates: we have timed no program on a TPU.
 
 
 ERROR = 0.17  # of the estimate, either way: see docs/planning.md
@@ -236,41 +194,24 @@ LATENCY = 2e-6
 
 
 class Rates(NamedTuple):
-  """Rates of one device.
+  """Rates of one device, per second."""
 
-  Attributes:
-    peak: bf16 FLOP/s.
-    vector: operations of the vector units per second.
-    memory: bytes/s to and from main memory.
-    link: bytes/s over one link to a neighbour, one way.
-    dcn: bytes/s to other slices.
-  """
-
-  peak: float
-  vector: float
-  memory: float
-  link: float
-  dcn: float
+  peak: float  # bf16 FLOP
+  vector: float  # operations of the vector units
+  memory: float  # bytes to and from main memory
+  link: float  # bytes over one link to a neighbour, one way
+  dcn: float  # bytes to other slices
 
 
 class Estimate(NamedTuple):
-  """Seconds per step: `step`, and what it is made of.
+  """Seconds per step, and what they are spent on."""
 
-  Attributes:
-    step: the sum of the others.
-    products: of work that the matrix units bound.
-    vector: of work that the vector units bound.
-    memory: of work that main memory bounds, and waiting for copies from it.
-    ici: waiting for transfers within a slice.
-    dcn: waiting for transfers between slices.
-  """
-
-  step: float
-  products: float
-  vector: float
-  memory: float
-  ici: float
-  dcn: float
+  step: float  # the sum of the others
+  products: float  # bound by the matrix units
+  vector: float  # bound by the vector units
+  memory: float  # bound by main memory, or waiting for copies from it
+  ici: float  # waiting for transfers within a slice
+  dcn: float  # waiting for transfers between slices
 
   @property
   def bound(self) -> str:
@@ -286,14 +227,9 @@ class Estimate(NamedTuple):
 
 
 def step_time(events: Iterable[Event], rates: Rates) -> Estimate:
-  """Estimates one step; see `assumptions`.
-
-  Args:
-    events: of `schedule.read`.
-    rates: of one device.
-  """
+  """Estimates one step; see `assumptions`."""
   clock = _replay(events, rates)
-  # It ends when all that it started has ended.
+  # The step ends when everything that it started has ended.
   for resource, end in clock.free.items():
     clock.until(end, resource)
   return Estimate(clock.now, **clock.spent)
@@ -301,16 +237,16 @@ def step_time(events: Iterable[Event], rates: Rates) -> Estimate:
 
 @dataclasses.dataclass
 class _Clock:
-  """A replay. Main memory and the links serve one after the other."""
+  """State of a replay. Main memory and links serve requests in turn."""
 
   now: float = 0.0
   spent: dict[str, float] = dataclasses.field(
     default_factory=lambda: dict.fromkeys(Estimate._fields[1:], 0.0)
   )
-  # When each resource has done what it was asked; and for how long it worked.
+  # When each resource will be free, and for how long it has worked.
   free: dict[str, float] = dataclasses.field(default_factory=dict)
   worked: dict[str, float] = dataclasses.field(default_factory=dict)
-  # What was started: when it ends, and on which resource.
+  # Pending copies and transfers: when each ends, and on which resource.
   started: dict[str, tuple[float, str]] = dataclasses.field(
     default_factory=dict
   )
@@ -323,7 +259,7 @@ class _Clock:
     return end
 
   def until(self, end: float, why: str) -> None:
-    """Goes on to `end`, if that is to come."""
+    """Advances to `end`, unless that has passed."""
     self.spent[why] += max(end - self.now, 0.0)
     self.now = max(end, self.now)
 
@@ -367,10 +303,10 @@ def _work(clock: _Clock, x: Work, rates: Rates) -> None:
 
 
 def _loop(clock: _Clock, x: Loop, rates: Rates) -> None:
-  """Adds one iteration, as often as it runs.
+  """Replays one iteration and multiplies it.
 
-  An iteration takes no less than what it asks of each resource: what it does
-  not wait for delays the next.
+  An iteration takes at least as long as each resource works for it: what it
+  does not wait for delays the next one.
   """
   once = _replay(x.events, rates)
   for resource, seconds in once.worked.items():

@@ -5,7 +5,7 @@
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,15 +15,8 @@ from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts, topologies
-from gpt_jax.planning.compile import TooLarge
-from gpt_jax.planning.layouts import Sizes
-from gpt_jax.planning.measure import (
-  Stage,
-  Whole,
-  measure,
-  on_device,
-  whole,
-)
+from gpt_jax.planning.compile import Stage, TooLarge, Whole
+from gpt_jax.planning.layouts import Layout, Sizes
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
@@ -32,40 +25,23 @@ Note = Callable[[str], None]
 
 
 class Request(NamedTuple):
-  """A config, the slices, and which fields may be changed.
+  """A config, the slices, and which fields may be changed."""
 
-  Attributes:
-    config: resolved, with its vocabulary.
-    slices: what to compile for.
-    mesh: whether the mesh is open, that is, nobody chose it.
-    micro: whether `batch.micro_rows` is open.
-    remat: whether `model.remat` may change if the config does not fit.
-    flags: of libtpu, see `compile.compile_stage`.
-  """
-
-  config: Config
-  slices: Slices
-  mesh: bool = False
-  micro: bool = False
-  remat: bool = True
-  flags: dict[str, str] | None = None
+  config: Config  # resolved, with its vocabulary
+  slices: Slices  # to compile for
+  mesh: bool = False  # whether it may be chosen
+  micro: bool = False  # whether `batch.micro_rows` may be chosen
+  remat: bool = True  # whether `model.remat` may change if nothing fits
+  flags: dict[str, str] | None = None  # of libtpu, see `compile.compile_stage`
 
 
 class Plan(NamedTuple):
-  """The measurements of a config that fits.
+  """The measurements of a config that fits."""
 
-  Attributes:
-    config: as compiled.
-    slices: it was compiled for.
-    changes: to the requested config, by field.
-    stages: as compiled, those of the most tokens last.
-    whole: of the run.
-  """
-
-  config: Config
+  config: Config  # as compiled
   slices: Slices
-  changes: dict[str, Any]
-  stages: list[Stage]
+  changes: dict[str, Any]  # to the requested config, by field
+  stages: list[Stage]  # as compiled, in order; the last has the most tokens
   whole: Whole
 
   @property
@@ -82,22 +58,17 @@ class Plan(NamedTuple):
 def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
   """Compiles and measures a config, choosing its mesh if that is open.
 
-  Args:
-    request: what to plan.
-    note: called with progress messages.
-    last_only: compile the stage of the most tokens alone.
+  With `last_only` only the stage of the most tokens is compiled.
 
   Raises:
     TooLarge: a stage does not fit the chips.
-    UsageError: the config does not fit the devices, or the compiler for TPU
-      is not installed.
   """
   changes = open_changes(request)
   return compile_plan(request, changes, note, last_only=last_only)
 
 
 def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
-  """Values for the open fields."""
+  """Values for the open fields, by the cost model."""
   if not request.mesh:
     return {}
   found = layouts.candidates(
@@ -107,7 +78,7 @@ def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
 
 
 def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
-  """Those of the changes that differ from the config."""
+  """Drops changes to the value that the config has already."""
   flat = config_lib.flatten(config)
   same = {'batch.micro_rows': flat['batch.micro_rows'] or 0}
   return {
@@ -125,7 +96,7 @@ def compile_plan(
   config = layouts.apply(request.config, changes)
   parts = compile_lib.build(config, slices)
   shapes = parts.shapes()
-  state = on_device(parts_lib.abstract_state(parts))
+  state = compile_lib.on_device(parts_lib.abstract_state(parts))
   if state > slices.hbm:
     raise TooLarge(shapes[-1], state, slices.hbm)
   shapes = shapes[-1:] if last_only else shapes
@@ -137,8 +108,9 @@ def compile_plan(
       f'{shape.length}'
     )
     program = compile_lib.compile_stage(parts, slices, shape, request.flags)
-    stages.insert(0, measure(program, slices))
-  return Plan(config, slices, changes, stages, whole(parts, stages, slices))
+    stages.insert(0, compile_lib.measure(program, slices))
+  whole = compile_lib.whole(parts, stages, slices)
+  return Plan(config, slices, changes, stages, whole)
 
 
 def overrides(changes: dict[str, Any]) -> str:
@@ -148,7 +120,7 @@ def overrides(changes: dict[str, Any]) -> str:
   )
 
 
-# Suggests the smallest change that makes a config fit.
+# The smallest change that makes a config fit, and what a search may gain.
 
 
 # From the fastest to the one that keeps the least memory.
@@ -158,33 +130,19 @@ LEAST_GAIN = 0.03
 
 
 class Misfit(NamedTuple):
-  """A config that does not fit, and the smallest change that helps.
+  """A config that does not fit, and the smallest change that helps."""
 
-  Attributes:
-    config: as compiled.
-    slices: it was compiled for.
-    changes: to the requested config: its mesh, if that was open.
-    rows: of the stage that does not fit.
-    row_tokens: in each.
-    needed: bytes per chip.
-    limit: bytes that the compiler allows.
-    suggestion: a plan that fits; None if none of those tried does.
-    tried: how many changes were compiled.
-    kept: fields that were given, so that no change to them was tried.
-    larger: if there is no suggestion, the next larger slice that is estimated
-      to be enough.
-  """
-
-  config: Config
+  config: Config  # as compiled
   slices: Slices
-  changes: dict[str, Any]
-  rows: int
+  changes: dict[str, Any]  # to the requested config: its mesh, if that was open
+  rows: int  # of the stage that does not fit
   row_tokens: int
-  needed: float
-  limit: float
-  suggestion: Plan | None
-  tried: int
-  kept: tuple[str, ...]
+  needed: float  # bytes per chip
+  limit: float  # bytes that the compiler allows
+  suggestion: Plan | None  # that fits; None if nothing that was tried does
+  tried: int  # number of changes compiled
+  kept: tuple[str, ...]  # fields that were given, so not changed
+  # Without a suggestion: the next larger slice that is estimated to suffice.
   larger: str | None
 
 
@@ -194,14 +152,8 @@ def smallest_change(
   """Looks for the smallest change that makes a config fit.
 
   First rematerialisation that keeps less, then fewer rows at a time, then other
-  meshes, then the optimizer's state in the memory of the hosts. What the cost
-  model rules out is not compiled.
-
-  Args:
-    request: that does not fit.
-    error: raised when it was compiled.
-    note: called with progress messages.
-    most: maximum number of changes to compile.
+  meshes, then the optimizer's state in the memory of the hosts. At most `most`
+  changes are compiled, and none that the cost model rules out.
   """
   slices, per_chip = request.slices, request.slices.chip.devices
   taken = open_changes(request)
@@ -217,9 +169,14 @@ def smallest_change(
         request, {**taken, **changes}, note, last_only=True
       )
       break
-    # Or the config cannot have the change.
+    # A UsageError: the change is not valid for this config.
     except (TooLarge, UsageError):
       continue
+  kept = {
+    'mesh': request.mesh,
+    'batch.micro_rows': request.micro,
+    'model.remat': request.remat,
+  }
   return Misfit(
     layouts.apply(request.config, taken),
     slices,
@@ -229,50 +186,85 @@ def smallest_change(
     per_chip * error.limit,
     suggestion,
     tried,
-    _kept(request),
+    tuple(field for field, is_open in kept.items() if not is_open),
     None if suggestion else larger(request),
   )
 
 
 def faster(request: Request, found: Plan | Misfit) -> str | None:
-  """Tells what a search may gain, by the cost model; None if little.
+  """Says what a search may gain, by the cost model; None if little.
 
-  `plan` compiles the config's own rematerialisation, or what fits with the
-  smallest change; another that keeps more or less, with a mesh and
-  micro-batches of its own, may be faster.
+  `plan` compiles with the config's own rematerialisation, or with the smallest
+  change that fits. Another one, with its own mesh and micro-batches, may be
+  faster.
   """
   plan = found if isinstance(found, Plan) else found.suggestion
   if plan is None or not request.remat or not request.mesh:
     return None
-  sizes, options = Sizes(), []
+  sizes = Sizes()
   taken = layouts.given(plan.config, request.slices, sizes)
-  for remat in REMATS:
-    config = layouts.apply(request.config, {'model.remat': remat})
-    best = layouts.candidates(
-      config, request.slices, sizes, micro=request.micro
-    )[0]
-    if best.bytes <= layouts.FREE * request.slices.hbm:
-      options.append((best.seconds, {**best.changes, 'model.remat': remat}))
-  if not options:
+  remat, best = _best_remat(request, sizes)
+  gain = taken.seconds / best.seconds - 1
+  if not best.fits or gain < LEAST_GAIN:
     return None
-  seconds, changes = min(options, key=lambda option: option[0])
-  gain = taken.seconds / seconds - 1
-  if gain < LEAST_GAIN:
-    return None
+  changes = shown(request.config, {**best.changes, 'model.remat': remat})
   return (
     f'--search may find a plan that is {gain:.0%} faster, by the cost model: '
-    + overrides(shown(request.config, changes))
+    + overrides(changes)
   )
 
 
-def _kept(request: Request) -> tuple[str, ...]:
-  """Fields that may not be changed."""
-  fields = {
-    'mesh': request.mesh,
-    'batch.micro_rows': request.micro,
-    'model.remat': request.remat,
-  }
-  return tuple(field for field, is_open in fields.items() if not is_open)
+def _best_remat(request: Request, sizes: Sizes) -> tuple[str, Layout]:
+  """The rematerialisation with the fastest layout that is estimated to fit.
+
+  If none fits, the one that needs the least memory.
+  """
+  best = [
+    (
+      remat,
+      layouts.candidates(
+        layouts.apply(request.config, {'model.remat': remat}),
+        *(request.slices, sizes),
+        micro=request.micro,
+      )[0],
+    )
+    for remat in REMATS
+  ]
+  return min(
+    best,
+    key=lambda x: (0, x[1].seconds) if x[1].fits else (1, x[1].bytes),
+  )
+
+
+def first_plan(
+  config: Config, slices: Slices, given: Collection[str], note: Note
+) -> Plan:
+  """Plans the last stage of a config, choosing every field not in `given`.
+
+  The plan's changes state the rematerialisation in any case, so that it stays
+  if the config's default changes.
+  """
+  request = Request(
+    config,
+    slices,
+    mesh=True,
+    micro='batch.micro_rows' not in given,
+    remat='model.remat' not in given,
+  )
+  if request.remat:
+    remat, _ = _best_remat(request, Sizes())
+    config = layouts.apply(config, {'model.remat': remat})
+    request = request._replace(config=config)
+  try:
+    plan = make(request, note, last_only=True)
+  except TooLarge as e:
+    note(str(e))
+    plan = smallest_change(request, e, note).suggestion
+    if plan is None:
+      raise
+  return plan._replace(
+    changes={'model.remat': config.model.remat, **plan.changes}
+  )
 
 
 def larger(request: Request) -> str | None:
@@ -290,9 +282,9 @@ def larger(request: Request) -> str | None:
     slices = request.slices._replace(shape=shape)
     try:
       best = layouts.candidates(config, slices, sizes, micro=request.micro)[0]
-    except UsageError:  # its sizes do not divide over this many
+    except UsageError:  # its sizes do not divide over this many chips
       continue
-    if best.bytes <= layouts.FREE * slices.hbm:
+    if best.fits:
       return slices.name
   return None
 
@@ -327,7 +319,7 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
     )[:3]:
       if layout.sizes != mesh and layout.bytes <= limit:
         yield shown(config, {**layout.changes, 'model.remat': remats[-1]})
-  # Last, since nothing tells how fast a host gives and takes.
+  # Last, since the speed of transfers to and from the host is unknown.
   if config.optim.state == 'device':
     least = {'model.remat': remats[-1], 'batch.micro_rows': rows[-1]}
     least['optim.state'] = 'host'
@@ -350,11 +342,8 @@ def search(
 ) -> tuple[list[Plan], int]:
   """Compiles the most promising variants and ranks those that fit.
 
-  Args:
-    request: what to plan; its open fields are varied.
-    note: called with progress messages, including the time left.
-    most: maximum number of programs to compile.
-    clock: returns seconds.
+  Varies the open fields of the request; compiles at most `most` programs, whose
+  progress goes to `note`.
 
   Returns:
     The plans, of the last stage only, sorted by estimated time per token; and

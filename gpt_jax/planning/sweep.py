@@ -27,12 +27,12 @@ from gpt_jax.training.metrics import HELD_OUT
 
 
 class Size(NamedTuple):
-  """A model size, and its peak learning rate (0: the config's own)."""
+  """A model size of `sweep.sizes`, and its peak learning rate."""
 
   num_layers: int
   d_model: int
   num_heads: int
-  peak: float
+  peak: float = 0.0  # 0: the config's own
 
 
 class Model(NamedTuple):
@@ -72,7 +72,7 @@ def grid(config: Config) -> list[Cell]:
     )
   sweep = config.sweep
   budgets = _budgets(sweep.budgets)
-  sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': _size})
+  sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': Size})
   models = [_model(config, size) for size in sizes]
   if config.data.holdout == 'none':
     raise UsageError(
@@ -111,12 +111,6 @@ def _budgets(text: str) -> list[float]:
       "'1e12, 3e12'"
     )
   return budgets
-
-
-def _size(
-  num_layers: int, d_model: int, num_heads: int, peak: float = 0.0
-) -> Size:
-  return Size(num_layers, d_model, num_heads, peak)
 
 
 def _model(config: Config, size: Size) -> Model:
@@ -167,26 +161,25 @@ def _with_peak(text: str, peak: float) -> str:
   return spec.written(call._replace(kwargs={**call.kwargs, 'peak': peak}))
 
 
-# The runs of a sweep: trained one by one, and what they came to.
+# The runs of a sweep: training them one by one, and reading their results.
 
 
 def train(
   cells: list[Cell], argv: list[str], root: str
 ) -> list[tuple[Point, Curve]]:
-  """Trains what is left to train, one run after the other.
+  """Trains the runs that are not complete, one after the other.
 
   Args:
     cells: of the grid.
-    argv: the flags that were given; those of the config are passed on.
+    argv: the command's flags; those of the config are passed on.
     root: the folder of all runs.
 
   Raises:
-    UsageError: a run is refused.
     RuntimeError: a run failed.
   """
   folders = [folder(root, cell) for cell in cells]
   results = list(map(result, cells, folders))
-  left = _Left(cells, results)
+  progress = _Progress(cells, results)
   out = []
   for i, (cell, workdir, found) in enumerate(
     zip(cells, folders, results, strict=True), start=1
@@ -197,24 +190,24 @@ def train(
       found = result(cell, workdir)
       if found is None:
         raise RuntimeError(f'{workdir}: has no {HELD_OUT} of its last step')
-      left.trained += cell.flops
+      progress.trained += cell.flops
     out.append(found)
-    left.done += cell.flops
+    progress.done += cell.flops
     seen = epochs(workdir)
     if seen > 1:
       log.warning(
-        '%s: saw its text %.1f times, where the laws are of text seen once; '
+        '%s: saw its text %.1f times, but the laws assume text seen once; '
         'give more text, or smaller budgets',
         *(cell.name, seen),
       )
     log.info(
       'run %d/%d, %s: held-out loss %.4f | %s',
-      *(i, len(cells), cell.name, found[0].loss, left),
+      *(i, len(cells), cell.name, found[0].loss, progress),
     )
   return out
 
 
-class _Left:
+class _Progress:
   """How far a sweep is, in FLOPs, and how long the rest will take."""
 
   def __init__(
@@ -243,7 +236,7 @@ class _Left:
 
 
 def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
-  """What a run came to; None if it has not reached its end."""
+  """A run's held-out loss and its curve; None if it has not reached its end."""
   lines = metrics.read(workdir)
   last = cell.config.schedule.num_steps
   losses = [m[HELD_OUT] for m in lines if m['step'] == last and HELD_OUT in m]
@@ -262,7 +255,7 @@ def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
 
 
 def epochs(workdir: str) -> float:
-  """How often the run saw its text."""
+  """Epochs of training text that the run saw."""
   seen = [m['epochs'] for m in metrics.read(workdir) if 'epochs' in m]
   return max(seen, default=0.0)
 

@@ -13,7 +13,7 @@ import jax
 
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
-from gpt_jax.costs import flops
+from gpt_jax.costs import chips, flops
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import phases, preemption
@@ -163,7 +163,7 @@ class Meter:
       )
       for length in {stage.length for stage in parts.ramp.stages}
     }
-    peak, source = flops.peak_of_device(parts.mesh.devices.flat[0])
+    peak, source = chips.peak_of_device(parts.mesh.devices.flat[0])
     self._peak = peak * parts.mesh.size
     largest = max(train_steps, key=lambda shape: shape.tokens)
     log.info(

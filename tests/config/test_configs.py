@@ -803,11 +803,25 @@ def test_palm_has_no_scales_in_its_norms():
     (999_994_999, '999.99M'),
     (999_996_000, '1.00B'),
     (1_571_000_000_000, '1.57T'),
-    (994_999, '994999'),
+    (994_999, '995.00k'),
   ],
 )
 def test_parameters_in_words(parameters, text):
-  assert totals.rounded(parameters) == text
+  assert totals.short(parameters, 2) == text
+
+
+@pytest.mark.parametrize(
+  'count, text',
+  [
+    (999.99e6, '1.0B'),
+    (960e6, '960.0M'),
+    (67e9, '67.0B'),
+    (216.2e12, '216.2T'),
+    (5.0, '5.0'),
+  ],
+)
+def test_counts_with_one_digit(count, text):
+  assert totals.short(count) == text
 
 
 def test_gopher_counts_the_projection_of_its_relative_positions():

@@ -66,9 +66,9 @@ def main():
   json.dump(
     {
       'calls': counted.calls,
-      'unknown': [*counted.unknown, *counted.unknown_loops],
+      'unknown': [*counted.unknown],
       'gradients': {
-        x.parameter: x.kind for x in collectives.gradients(sent, names)
+        name: x.kind for name, x in collectives.gradients(sent, names)
       },
       'gathers': gathers,
       'float32': [

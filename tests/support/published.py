@@ -15,17 +15,19 @@ schedule there were not compiled yet.
 import json
 import pathlib
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gpt_jax.planning import (
   collectives,
   hlo,
-  measure,
   report,
   schedule,
   topologies,
 )
 from gpt_jax.planning import compile as compile_lib
+from gpt_jax.planning.op_costs import Work
+from gpt_jax.planning.schedule import Fetch, Loop, Send, Wait
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = ROOT / 'tests/planning/published.json'
@@ -184,21 +186,50 @@ def write(
   text = hlo.parse(program.compiled.call.as_text())
   sent = collectives.read(text, parts.mesh)
   events = schedule.read(text, sent, parts.mesh, slices, causal=True)
-  stage = measure.measure(program, slices)
+  stage = compile_lib.measure(program, slices)
   found = json.loads(FILE.read_text()) if FILE.exists() else {}
   found[name] = {
     'model_flops': stage.flops.model,
-    'events': schedule.to_json(shorten(events, slices)),
+    'events': to_json(shorten(events, slices)),
   }
   lines = (f'{json.dumps(key)}: {json.dumps(x)}' for key, x in found.items())
   FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n')
+
+
+def to_json(events: Iterable[schedule.Event], digits: int = 3) -> list:
+  """As lists of a name and its fields, to write down; numbers are rounded."""
+  return [
+    [
+      type(x).__name__,
+      *(
+        to_json(y, digits)
+        if isinstance(y, tuple)
+        else float(f'{y:.{digits}g}')
+        if isinstance(y, float)
+        else y
+        for y in x
+      ),
+    ]
+    for x in events
+  ]
+
+
+def from_json(lists: list) -> tuple[schedule.Event, ...]:
+  """What `to_json` wrote."""
+  kinds: dict[str, Any] = {
+    kind.__name__: kind for kind in (Work, Fetch, Send, Wait, Loop)
+  }
+  return tuple(
+    kinds[name](*(from_json(y) if isinstance(y, list) else y for y in fields))
+    for name, *fields in lists
+  )
 
 
 def shorten(
   events: tuple[schedule.Event, ...], slices: topologies.Slices
 ) -> tuple[schedule.Event, ...]:
   """Without what takes less than `LEAST` of the step."""
-  rates = measure.rates(slices)
+  rates = compile_lib.rates(slices)
   least = LEAST * schedule.step_time(events, rates).step
 
   def takes(x: schedule.Event) -> float:
@@ -230,8 +261,8 @@ def errors() -> dict[str, tuple[float, float]]:
   found = {}
   for name, x in json.loads(FILE.read_text()).items():
     slices = topologies.parse(POINTS[name].topology, POINTS[name].slices)
-    events = schedule.from_json(x['events'])
-    seconds = schedule.step_time(events, measure.rates(slices)).step
+    events = from_json(x['events'])
+    seconds = schedule.step_time(events, compile_lib.rates(slices)).step
     mfu = x['model_flops'] / (seconds * slices.devices * slices.peak)
     found[name] = (mfu, mfu / POINTS[name].mfu - 1)
   return found

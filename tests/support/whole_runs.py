@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import flops
+from gpt_jax.costs import chips
 from gpt_jax.training import models
 
 
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
   """Leaves out measuring the CPU: it takes a second and changes no bit."""
   monkeypatch.setattr(
-    flops, 'peak_of_device', lambda device: (1e12, 'a figure')
+    chips, 'peak_of_device', lambda device: (1e12, 'a figure')
   )
 
 

@@ -1,13 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Peak FLOP/s of devices."""
+"""Peak FLOP/s of devices, as their vendors publish it."""
 
 import types
 
 import jax
 import pytest
 
-from gpt_jax.costs import flops
+from gpt_jax.costs import chips
 
 
 @pytest.mark.parametrize(
@@ -18,20 +18,21 @@ from gpt_jax.costs import flops
     ('TPU v5', 459e12),
     ('TPU v5p', 459e12),
     ('TPU v6 lite', 918e12),
+    ('TPU7x', 2307e12 / 2),  # two devices a chip
     ('NVIDIA H100 80GB HBM3', 989e12),
     ('NVIDIA A100-SXM4-40GB', 312e12),
   ],
 )
 def test_peak_of_known_devices(kind, peak):
   device = types.SimpleNamespace(device_kind=kind, platform='tpu')
-  found, source = flops.peak_of_device(device)
+  found, source = chips.peak_of_device(device)
   assert found == peak
   assert kind in source
 
 
 def test_peak_of_a_cpu_is_measured(monkeypatch):
   """Eight virtual devices share what one product was measured at."""
-  monkeypatch.setattr(flops, 'measure_matmul', lambda device, dtype: 0.5)
-  found, source = flops.peak_of_device(jax.devices()[0])
+  monkeypatch.setattr(chips, 'measure_matmul', lambda device, dtype: 0.5)
+  found, source = chips.peak_of_device(jax.devices()[0])
   assert found == 2 * 2048**3 / 0.5 / 8
   assert 'measured' in source
