@@ -23,7 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base, gpt2
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.training import models
 
 

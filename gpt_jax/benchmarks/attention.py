@@ -15,8 +15,8 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
+from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import attend_rows, auto
-from gpt_jax.nn.dot_product import Request, Visibility
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.spec import UsageError
 

@@ -27,8 +27,9 @@ from gpt_jax.costs import flops
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine, Request
 from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.nn import dense
-from gpt_jax.nn.stack import separate
+from gpt_jax.nn import layers
+from gpt_jax.nn import params as params_lib
+from gpt_jax.nn.params import separate
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.causal import causal
@@ -133,7 +134,7 @@ def kernels(config: Config) -> dict[Shape, int]:
   params = jax.eval_shape(
     functools.partial(init_params, objective), jax.random.key(0)
   )
-  split = jax.eval_shape(lambda p: dense.transpose(separate(p)), params)
+  split = jax.eval_shape(lambda p: params_lib.transpose(separate(p)), params)
   head = model.vocab_size, model.d_model
   shapes, known = collections.Counter({head: 1}), math.prod(head)
   for path, leaf in jax.tree_util.tree_leaves_with_path(split):
@@ -192,7 +193,7 @@ def _seconds(
     last_N1: Any = 0
     for kernel_FD in kernels:
       x_ND = inputs[kernel_FD.shape[1]] + last_N1
-      last_N1 = 1e-6 * dense.dot(x_ND, kernel_FD)[:, :1]
+      last_N1 = 1e-6 * layers.dot(x_ND, kernel_FD)[:, :1]
     return last_N1
 
   times = harness.in_turns(

@@ -14,8 +14,8 @@ from gpt_jax import sharding, spec
 from gpt_jax.config.fields import Config, check_known, unlocked
 from gpt_jax.config.lengths import num_steps
 from gpt_jax.config.validation import check_fields, validate
+from gpt_jax.nn.build import period
 from gpt_jax.nn.embed import INPUTS
-from gpt_jax.nn.pattern import period
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective

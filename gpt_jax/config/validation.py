@@ -11,9 +11,8 @@ from gpt_jax import ranges, sharding, spec
 from gpt_jax.config import fields, log_trackers
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
-from gpt_jax.nn import layer_sizes
-from gpt_jax.nn.choices import CHOICES as MODEL
-from gpt_jax.nn.pattern import period, sharing
+from gpt_jax.nn.build import CHOICES as MODEL
+from gpt_jax.nn.build import encoder_sizes, period, sharing
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import choices as objectives
@@ -76,7 +75,7 @@ def _check_encoder(config: Config) -> None:
         f'model.{field}={model[field]}: is of an encoder; set '
         'model.num_encoder_layers, or 0'
       )
-  layer_sizes.of_encoder(model)
+  encoder_sizes(model)
 
 
 def _check_source(config: Config, ffn: str) -> None:

@@ -14,11 +14,11 @@ from flax import linen as nn
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.nn.attention import num_visible
-from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn.build import POSITIONS, extra_tokens, period, sharing
+from gpt_jax.nn.heads import OUTPUTS
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.pattern import extra_tokens, period, sharing
-from gpt_jax.nn.positions import POSITIONS, Position
+from gpt_jax.nn.positions import Position
+from gpt_jax.nn.recurrent import num_visible
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 

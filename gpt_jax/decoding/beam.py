@@ -22,7 +22,7 @@ from gpt_jax.decoding.programs import Rows
 from gpt_jax.decoding.reading import Reader, Reading
 from gpt_jax.decoding.requests import Request, Slot
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.context import KVCache
+from gpt_jax.nn.attend import KVCache
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError

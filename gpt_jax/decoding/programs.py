@@ -19,9 +19,10 @@ from gpt_jax.decoding import sampler
 from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn import dense
-from gpt_jax.nn.context import KVCache
-from gpt_jax.nn.stack import SEPARATE, Caches, separate
+from gpt_jax.nn import params as params_lib
+from gpt_jax.nn.attend import KVCache
+from gpt_jax.nn.params import separate
+from gpt_jax.nn.stack import SEPARATE, Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.tokenizers.constraints import Constraints
 
@@ -79,12 +80,12 @@ def in_place(
     split = jax.jit(separate, out_shardings=_separate_shardings(params))
   params = split(params)
   if weights == 'int8':
-    params = jax.jit(dense.quantize)(params)
+    params = jax.jit(params_lib.quantize)(params)
   return model.clone(loop=SEPARATE, remat='none'), params
 
 
 def _separate_transposed(params: Any) -> Any:
-  return dense.transpose(separate(params))
+  return params_lib.transpose(separate(params))
 
 
 def _on_one_cpu(params: Any) -> bool:

@@ -17,7 +17,7 @@ from gpt_jax.decoding import programs, sampler
 from gpt_jax.decoding.programs import Rows
 from gpt_jax.decoding.sampler import Method, Samplers
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError

@@ -13,8 +13,8 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.decoding import sampler
+from gpt_jax.nn.attend import KVCache
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.context import KVCache
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.training.parts import Parts

@@ -14,7 +14,7 @@ from gpt_jax.config import Config
 from gpt_jax.evaluation import results, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens.eval_sets import EvalSet

@@ -19,8 +19,8 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.evaluation import figures, validation
+from gpt_jax.nn.build import POSITIONS
 from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.stack import Caches
 from gpt_jax.objectives.base import Batch, Loss
 from gpt_jax.rows import row_makers

@@ -28,7 +28,7 @@ from gpt_jax.decoding.requests import NOT_FINITE, Request
 from gpt_jax.decoding.sampler import Sampler, never_drawn
 from gpt_jax.evaluation.forward import Forward, Limits, Row, plan
 from gpt_jax.files.progress import Report
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.build import period
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import row_makers, sides

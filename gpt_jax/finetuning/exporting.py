@@ -39,7 +39,7 @@ from gpt_jax.finetuning.data import RESULT, Scale
 from gpt_jax.finetuning.rows import Frame, joined
 from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import pretrained
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import sides
 from gpt_jax.runtime.log import log

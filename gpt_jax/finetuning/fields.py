@@ -14,9 +14,8 @@ from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.finetuning.data import CLASS_WEIGHTS
 from gpt_jax.finetuning.transfer import TRANSFERS
-from gpt_jax.nn import stacks
-from gpt_jax.nn.pattern import divides, is_causal
-from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.build import POSITIONS, is_causal, without_mask_decoder
+from gpt_jax.nn.params import divides
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics
@@ -175,7 +174,7 @@ def set_model(
       f'model.input={model.input!r}: no room for the {new} new tokens: '
       "an adaptive table does not grow; fine-tune a model with input='tokens'"
     )
-  model.position = stacks.without(model.position)
+  model.position = without_mask_decoder(model.position)
   for field, value in tuned.model.items():
     if value is not None:
       model[field] = value

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import paths
-from gpt_jax.nn import pattern as layers
+from gpt_jax.nn import params as params_lib
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.known import FORMS
@@ -89,7 +88,7 @@ def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
 
 def masks_of(model: Any, fresh: Any, amount: int) -> dict[str, np.ndarray]:
   """By path, which entries of a parameter are transferred."""
-  return dict(_leaves(layers.lowest(fresh, amount, model)))
+  return dict(_leaves(params_lib.lowest(fresh, amount, model)))
 
 
 def check(fresh: Any, params: Any) -> None:
@@ -116,7 +115,7 @@ def _fits(new: tuple[int, ...], old: tuple[int, ...]) -> bool:
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
   return [
-    (paths.name_of(path), leaf)
+    (params_lib.name_of(path), leaf)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
   ]
 

@@ -28,7 +28,7 @@ from gpt_jax.hf.base import (
   sizes,
   writes,
 )
-from gpt_jax.nn.choices import build
+from gpt_jax.nn.build import build
 from gpt_jax.nn.transformer import Transformer
 
 _TYPES = (

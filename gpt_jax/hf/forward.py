@@ -12,9 +12,9 @@ from gpt_jax.hf import heads, routers
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
+from gpt_jax.nn.attend import SegmentMemory
+from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.context import SegmentMemory
-from gpt_jax.nn.pattern import is_causal
 from gpt_jax.nn.stack import layer_outputs, layer_routers
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.hf.base import ACTIVATIONS, Family, Options, Tensor, linear
-from gpt_jax.nn import activations
+from gpt_jax.nn import layers
 from gpt_jax.spec import UsageError
 
 # Those that score the vocabulary.
@@ -205,10 +205,10 @@ class Given(NamedTuple):
     logits = self.dense('classifier', x)
     return _classified(self.options, logits, self.targets.labels)
 
-  def activation(self, default: str) -> activations.Activation:
+  def activation(self, default: str) -> layers.Activation:
     """The body's."""
     name = self.options.choice('hidden_act', ACTIVATIONS, default)
-    return activations.ACTIVATIONS[name]
+    return layers.ACTIVATIONS[name]
 
 
 class Kind(NamedTuple):
@@ -275,7 +275,7 @@ def _pooled_classification(given: Given, at: int = 0) -> Outputs:
 
 
 def _activated_classification(given: Given, name: str) -> Outputs:
-  activation = activations.ACTIVATIONS[name]
+  activation = layers.ACTIVATIONS[name]
   return given.classes(activation(given.dense('pooler', given.hidden[:, 0])))
 
 

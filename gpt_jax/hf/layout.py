@@ -29,7 +29,8 @@ from gpt_jax.hf.base import (
   same,
 )
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.pattern import Sharing, period, sharing
+from gpt_jax.nn.build import period, sharing
+from gpt_jax.nn.stack import Sharing
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 

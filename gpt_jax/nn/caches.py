@@ -11,9 +11,8 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn import layout
-from gpt_jax.nn.context import KVCache, SegmentMemory
-from gpt_jax.nn.pattern import period
-from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.attend import KVCache, SegmentMemory
+from gpt_jax.nn.build import POSITIONS, period
 from gpt_jax.nn.stack import SEPARATE, Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.spec import UsageError

@@ -1,8 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive embeddings and the adaptive softmax, for large vocabularies.
+"""The input: from tokens, their types and positions to the first vectors.
 
-The vocabulary, sorted by frequency, is cut into clusters, and rare clusters
+Adaptive embeddings and the adaptive softmax are for large vocabularies. The
+vocabulary, sorted by frequency, is cut into clusters, and rare clusters
 get narrower vectors: Grave et al. 2017, "Efficient softmax approximation for
 GPUs", for the output; Baevski and Auli 2019 for the input. With the tables of
 both shared this is what Transformer-XL has (Dai et al. 2019, section 4).
@@ -21,10 +22,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.activations import ACTIVATIONS, Activation
-from gpt_jax.nn.dense import parameter
-from gpt_jax.nn.init import Initializer, Initializers
-from gpt_jax.ranges import Count, NotNegative, OneOf, Whole
+from gpt_jax.nn.layers import (
+  ACTIVATIONS,
+  Dropout,
+  Initializer,
+  Initializers,
+  parameter,
+)
+from gpt_jax.nn.positions import Position
+from gpt_jax.ranges import Count, OneOf, Whole
 from gpt_jax.spec import UsageError
 
 
@@ -411,11 +417,15 @@ class Input(NamedTuple):
 
 
 Scale = Literal['none', 'rsqrt', 'sqrt']
+
+
 SCALES: dict[Scale, Callable[[int], float]] = {
   'none': lambda d_model: 1.0,
   'rsqrt': lambda d_model: d_model**-0.5,
   'sqrt': lambda d_model: d_model**0.5,
 }
+
+
 Transform = Annotated[str, OneOf(('none', *ACTIVATIONS))]
 
 
@@ -457,74 +467,114 @@ def adaptive(
   return Input(SCALES[scale], 0, False, clusters)
 
 
-class OutputHead(NamedTuple):
-  """How hidden states score the vocabulary.
-
-  Attributes:
-    tied: by the token embeddings, rather than by a table of their own.
-    bias: whether each token has a bias.
-    scale: of the hidden states, by the width.
-    transform: hidden states go through a dense layer, this activation and
-      `model.norm` first; None: they do not.
-    own: of an adaptive softmax, the clusters with projections of their own;
-      None: a plain softmax.
-    softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
-  """
-
-  tied: bool
-  bias: bool
-  scale: Callable[[int], float]
-  transform: Activation | None
-  own: tuple[int, ...] | None = None
-  softcap: float = 0.0
-
-
-def tied(
-  bias: bool = False,
-  scale: Scale = 'none',
-  transform: Transform = 'none',
-  softcap: NotNegative = 0.0,
-) -> OutputHead:
-  """By the token embeddings.
-
-  Args:
-    bias: of each token.
-    scale: none; rsqrt: hidden states / sqrt(d_model) (T5, PaLM).
-    transform: none, or the activation of a dense layer, with a norm after it,
-      that the hidden states go through first (BERT's masked language model).
-    softcap: logits x become softcap * tanh(x / softcap), within +- softcap
-      (Gemma 2: 30); 0: as they are.
-  """
-  return _output(True, bias, scale, transform, softcap)
-
-
-def untied(
-  bias: bool = False,
-  scale: Scale = 'none',
-  transform: Transform = 'none',
-  softcap: NotNegative = 0.0,
-) -> OutputHead:
-  """By a table of its own; the rest as in `tied`."""
-  return _output(False, bias, scale, transform, softcap)
-
-
-def _output(
-  tied: bool, bias: bool, scale: Scale, transform: Transform, softcap: float
-) -> OutputHead:
-  activation = ACTIVATIONS.get(transform)
-  by_width = SCALES[scale]
-  return OutputHead(tied, bias, by_width, activation, softcap=softcap)
-
-
-def adaptive_softmax(own: tuple = ()) -> OutputHead:
-  """By the tables of `input='adaptive(...)'` (Grave et al. 2017).
-
-  Args:
-    own: clusters with a projection of their own, rather than the input's.
-  """
-  scale = SCALES['none']
-  return OutputHead(True, False, scale, None, tuple(own))
-
-
 INPUTS = {'adaptive': adaptive, 'tokens': tokens}
-OUTPUTS = {'adaptive': adaptive_softmax, 'tied': tied, 'untied': untied}
+
+
+class Inputs(nn.Module):
+  """What `model.input` and `model.position` name, with its dropout.
+
+  The tokens' vectors `embed` are read by a tied output, too. Both sides of an
+  encoder-decoder have them in common; positions and the norm are each side's
+  own (BART), the encoder's below names that begin with `encoder_`.
+  """
+
+  choice: Input
+  position: Position
+  vocab_size: int
+  context_length: int
+  d_model: int
+  norm: Callable[..., nn.Module]
+  dropout: float
+  inits: Initializers
+  dtype: Any
+  encoder: bool = False
+
+  def setup(self):
+    """Creates the parts that the choices have."""
+    choice, inits = self.choice, self.inits
+    self._width = choice.d_embed or self.d_model
+    if choice.clusters is None:
+      self.embed = self._table(self.vocab_size)
+    else:
+      self.embed = AdaptiveEmbedding(
+        choice.clusters, self.vocab_size, self.d_model, inits, self.dtype
+      )
+    if choice.num_token_types:
+      # The name in checkpoints since before token types were called so.
+      self.token_types = self._table(choice.num_token_types, name='segments')
+    if choice.norm:
+      self.embed_norm = self.norm()
+      if self.encoder:
+        self.encoder_embed_norm = self.norm()
+    if self.position.embed:
+      make_positions = functools.partial(
+        self.position.embed,
+        context_length=self.context_length,
+        initializer=inits.position,
+      )
+      self.positions = make_positions()
+      if self.encoder:
+        self.encoder_positions = make_positions()
+    if choice.d_embed:
+      self.embed_projection = Projection(
+        choice.d_embed, self.d_model, inits.kernel, self.dtype
+      )
+    if choice.queries:
+      self.query_embedding = parameter(
+        self, 'query_embedding', inits.embedding, (self.d_model,), ('embed',)
+      )
+    self.embed_dropout = Dropout(self.dropout)
+
+  def __call__(
+    self,
+    tokens_BL: jax.Array,
+    positions_BL: jax.Array | None,
+    token_types_BL: jax.Array | None,
+    *,
+    side: str = '',
+  ) -> jax.Array:
+    """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments.
+
+    `side='encoder_'` takes what is the encoder's own in an encoder-decoder.
+    """
+    x_BLD = self.embed(tokens_BL)
+    x_BLD *= jnp.asarray(self.choice.scale(self._width), x_BLD.dtype)
+    if self.choice.num_token_types:
+      if token_types_BL is None:
+        token_types_BL = jnp.zeros_like(tokens_BL)
+      x_BLD += self.token_types(token_types_BL)
+    elif token_types_BL is not None:
+      x_BLD += self.embed(token_types_BL)
+    x_BLD = self.placed(x_BLD, positions_BL, side=side)
+    return self.embed_projection(x_BLD) if self.choice.d_embed else x_BLD
+
+  def placed(
+    self, x_BLD: jax.Array, positions_BL: jax.Array | None, *, side: str = ''
+  ) -> jax.Array:
+    """Vectors with their positions, normalised, with dropout: [B, L, D]."""
+    if self.position.embed:
+      x_BLD = getattr(self, f'{side}positions')(x_BLD, positions_BL)
+    if self.choice.norm:
+      x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
+    return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+
+  def queries(self, asked_BP: jax.Array) -> jax.Array:
+    """The first vectors of tokens that are asked for: [B, P] -> [B, P, D]."""
+    if not self.choice.queries:
+      raise UsageError(
+        'asked_BP: the model has no second stream; set '
+        "model.input='tokens(queries=True)'"
+      )
+    x_D = self.query_embedding.astype(self.dtype)
+    x_BPD = jnp.broadcast_to(x_D[None, None], (*asked_BP.shape, len(x_D)))
+    return self.embed_dropout(x_BPD, deterministic=not self.has_rng('dropout'))
+
+  def narrow(self, hidden: jax.Array) -> jax.Array:
+    """[..., D] to the width of the tokens' vectors."""
+    return (
+      self.embed_projection.narrow(hidden) if self.choice.d_embed else hidden
+    )
+
+  def _table(self, num_rows: int, name: str | None = None) -> Embedding:
+    initializer = self.inits.embedding
+    return Embedding(num_rows, self._width, initializer, self.dtype, name=name)

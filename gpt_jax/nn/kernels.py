@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls the attention kernels for TPU and GPU, on each device's rows and heads.
 
-Both compute `dot_product.attend_within` without ever holding the scores.
+Both compute `attend.attend_within` without ever holding the scores.
 """
 
 import functools
@@ -20,7 +20,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.dot_product import Request
+from gpt_jax.nn.attend import Request
 from gpt_jax.nn.masks import Pattern
 
 # Lanes of a TPU's vector unit: blocks are a multiple.

@@ -16,7 +16,7 @@ from gpt_jax.spec import UsageError
 # Transformers for Longer Sequences, section 2).
 #
 # Tokens in between see the global ones, the blocks around their own, and a few
-# random blocks; global tokens see all. `block_sparse.py` computes it.
+# random blocks; global tokens see all. `bigbird.py` computes it.
 
 
 # Of MurmurHash3's last step (Appleby, 2011), which changes each bit of its
@@ -296,7 +296,7 @@ def seen(
   prefix_B: jax.Array | None = None,
   visible_BLM: jax.Array | None = None,
 ) -> jax.Array:
-  """Bool [B or 1, L, M]; see `dot_product.Visibility` for the last two."""
+  """Bool [B or 1, L, M]; see `attend.Visibility` for the last two."""
 
   def pairs(of_query: jax.Array, of_key: jax.Array):
     return of_query[:, :, None], of_key[:, None]

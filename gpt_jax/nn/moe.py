@@ -4,7 +4,7 @@
 
 y = p_i(x) E_i(x), p = softmax(x W_r), i = argmax p (Fedus et al., 2021: Switch
 Transformers, equations 1 and 2). Suffixes: U groups of T tokens, E experts, C
-capacity; others as in `routing`.
+capacity.
 """
 
 import functools
@@ -17,10 +17,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.experimental.pallas.ops.tpu.megablox import gmm
 
-from gpt_jax.nn import dropout, layout
-from gpt_jax.nn.activations import Form
-from gpt_jax.nn.dense import parameter
-from gpt_jax.nn.init import Initializer, Initializers
+from gpt_jax.nn import layout
+from gpt_jax.nn.layers import (
+  Form,
+  Initializer,
+  Initializers,
+  draw_by_row,
+  mean_over_rows,
+  parameter,
+)
 from gpt_jax.nn.layout import platform
 from gpt_jax.nn.stack import len_then_name
 from gpt_jax.spec import UsageError
@@ -311,7 +316,7 @@ by_block.defvjp(_by_block, _by_block_gradient)
 
 # The experts of a layer: their matrices, and how the tokens reach them.
 #
-# Suffixes: U groups of T tokens, E experts, C capacity; others as in `routing`.
+# Suffixes: U groups of T tokens, E experts, C capacity.
 
 
 class Expert(nn.Module):
@@ -361,7 +366,7 @@ def _feed_forward(
   widen: Callable[[jax.Array, Weight], jax.Array],
   narrow: Callable[[jax.Array, Weight], jax.Array],
 ) -> jax.Array:
-  """`ffn.FeedForward` of every expert, by what multiplies them."""
+  """`block.FeedForward` of every expert, by what multiplies them."""
   # The parameters' names, by which `plan` tells their gradients apart.
   with jax.named_scope('in'):
     h = widen(x, weights.widen)
@@ -650,7 +655,7 @@ class Switch(nn.Module):
     x_UTD = x_UTD.astype(jnp.float32)
     if training and self.router.jitter:
       eps = self.router.jitter
-      x_UTD *= dropout.draw(
+      x_UTD *= draw_by_row(
         lambda key, shape: jax.random.uniform(
           key, shape, jnp.float32, 1 - eps, 1 + eps
         ),
@@ -703,13 +708,13 @@ def _stats(
   probs_UTE, E = choices.probs_NE, router.num_experts
   chosen_UTJE = jax.nn.one_hot(choices.experts_NJ, E, dtype=bool)
   load_UE = jnp.mean(chosen_UTJE, axis=(1, 2), dtype=jnp.float32)
-  balance = dropout.mean(jax.vmap(load_balance)(probs_UTE, load_UE))
+  balance = mean_over_rows(jax.vmap(load_balance)(probs_UTE, load_UE))
   log_z_UT = jax.nn.logsumexp(logits_UTE, axis=-1)
   z_loss = _over_tokens(jnp.square(log_z_UT))
   log_probs = logits_UTE - log_z_UT[..., None]
   return Stats(
-    dropout.mean(load_UE),
-    1 - dropout.mean(jnp.mean(kept_UTJ, axis=(1, 2), dtype=jnp.float32)),
+    mean_over_rows(load_UE),
+    1 - mean_over_rows(jnp.mean(kept_UTJ, axis=(1, 2), dtype=jnp.float32)),
     -_over_tokens(jnp.sum(probs_UTE * log_probs, axis=-1)),
     balance,
     z_loss,
@@ -718,7 +723,7 @@ def _stats(
 
 
 def _over_tokens(x_UT: jax.Array) -> jax.Array:
-  return dropout.mean(jnp.mean(x_UT, axis=1))
+  return mean_over_rows(jnp.mean(x_UT, axis=1))
 
 
 def layer_stats(sown: Any) -> dict[str, Stats]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn.dot_product import HIDDEN
+from gpt_jax.nn.attend import HIDDEN
 from gpt_jax.nn.masks import Pattern, Tokens, may_see, seen
 
 
@@ -43,7 +43,7 @@ class Queries(NamedTuple):
   Attributes:
     q_BLGRK: the heads of each key/value head together.
     tokens: where they stand.
-    prefix_B: see `dot_product.Visibility`.
+    prefix_B: see `attend.Visibility`.
   """
 
   q_BLGRK: jax.Array
@@ -292,7 +292,8 @@ def _pair_blocks(how: How, pairs: Pairs) -> Pairs:
 def _blocks(how: How, x: jax.Array, dim: int) -> jax.Array:
   """Blocks of a dimension in front.
 
-  None of them has both ends of what a device has of a zigzag, see `zigzag`.
+  None of them has both ends of what a device has of a zigzag, see
+  `build.zigzag`.
   """
   length = x.shape[dim]
   half = length // 2 if length % 2 == 0 else length

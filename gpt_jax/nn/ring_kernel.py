@@ -18,7 +18,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 
 from gpt_jax.nn import kernels, layout
-from gpt_jax.nn.dot_product import Request
+from gpt_jax.nn.attend import Request
 from gpt_jax.nn.masks import Pattern, bidirectional, may_see
 from gpt_jax.nn.online import Gradients, Keys, Queries
 
@@ -28,8 +28,8 @@ class Kernel(NamedTuple):
 
   Attributes:
     pattern: which keys are seen; without a window.
-    zigzag: whether a device has an early and a late chunk (see `zigzag`), or
-      rows are in order.
+    zigzag: whether a device has an early and a late chunk (see
+      `build.zigzag`), or rows are in order.
     blocks: of queries and keys.
     softcap: bound of the scores; None: there is none.
     interpret: runs on any device, slowly: for tests.

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt_jax import ring_order
 from gpt_jax.nn import kernels, layout, online, ring_kernel
-from gpt_jax.nn.dot_product import Request, tokens_of
+from gpt_jax.nn.attend import Request, tokens_of
 from gpt_jax.nn.masks import Tokens
 from gpt_jax.nn.online import How, Keys, Pairs, Queries
 

@@ -5,21 +5,97 @@
 A pattern such as `attention='full, local(window=256)'` repeats over the depth.
 One period of it is compiled once and scanned, so that compile time does not
 grow with the number of layers; its parameters carry a leading axis `layers`.
+
+Layers may share parameters (ALBERT, Lan et al. 2019): that axis then has an
+entry for each set, as many as runs of the period where nothing is shared, else
+one for each group. Run i of N takes set i * sets // N, so that what is shared
+follows from the shapes.
 """
 
 import functools
-import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.context import Cache, Context, SegmentMemory
-from gpt_jax.nn.sharing import Sharing
+from gpt_jax.nn.attend import Cache, Context, SegmentMemory
+from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
+
+
+class Sharing(NamedTuple):
+  """What is shared, over which layers.
+
+  Attributes:
+    parts: how the names of a block's shared parts begin; (): nothing is.
+    groups: neighbouring layers that share are so many groups.
+    inner: layers with parameters of their own, which a group repeats.
+    stacks: whether layer i of an encoder and of its decoder have the same
+      parameters, but for attention between the two.
+  """
+
+  parts: tuple[str, ...] = ()
+  groups: int = 1
+  inner: int = 1
+  stacks: bool = False
+
+  def shares(self, part: str) -> bool:
+    """Whether a block's part, such as `ffn_norm`, is shared."""
+    return part.startswith(self.parts)
+
+  def num_sets(self, part: str, num_runs: int) -> int:
+    """How many sets of it there are."""
+    return self.groups if self.shares(part) else num_runs
+
+  def set_of(self, run: int, part: str, num_runs: int) -> int:
+    """Which of them a run of the period takes."""
+    return run * self.num_sets(part, num_runs) // num_runs
+
+
+def none() -> Sharing:
+  """Each layer has its own."""
+  return Sharing()
+
+
+def everything(groups: Count = 1, inner: Count = 1) -> Sharing:
+  """All parameters of the layers (ALBERT, section 3.1).
+
+  Args:
+    groups: of neighbouring layers; layer i of n is in group i * groups // n.
+    inner: each group has so many layers of its own, which it repeats in order.
+  """
+  return Sharing(('',), groups, inner)
+
+
+def attention(groups: Count = 1, inner: Count = 1) -> Sharing:
+  """Those of attention, with its norms (ALBERT, section 4.5)."""
+  return Sharing(('attention', 'cross'), groups, inner)
+
+
+def ffn(groups: Count = 1, inner: Count = 1) -> Sharing:
+  """Those of the feed-forward layers, with their norms."""
+  return Sharing(('ffn',), groups, inner)
+
+
+def stacks() -> Sharing:
+  """Those of attention and ffn, with their norms, by encoder and decoder.
+
+  Layer i of one has those of layer i of the other (T5, section 3.2.2).
+  """
+  return Sharing(stacks=True)
+
+
+SHARES = {
+  'all': everything,
+  'attention': attention,
+  'ffn': ffn,
+  'none': none,
+  'stacks': stacks,
+}
+
 
 # What the backward pass may keep, in the host's memory where it is offloaded;
 # everything else is computed again.
@@ -31,12 +107,19 @@ REMATS: dict[str, Callable | None] = {
     'device', 'pinned_host'
   ),
 }
+
+
 LOOPS = ('scan', 'unroll')
+
+
 # Besides those, for decoding: each period has parameters and caches of its own,
 # which a step reads and writes in place instead of slices of a stack.
 SEPARATE = 'separate'
+
+
 # The collections in which blocks leave something, one for each layer.
 SOWN = ('intermediates', 'router')
+
 
 Caches = tuple[Cache | None, ...]
 
@@ -141,40 +224,6 @@ def num_periods(stack: Any) -> int:
       'shorter lists in model.attention, model.ffn or model.encoder_ffn'
     )
   return number
-
-
-def separate(
-  params: Any, part: Callable[[Any, int], Any] = operator.getitem
-) -> Any:
-  """Parameters of a model with a stack, for the same with `loop=SEPARATE`.
-
-  `part` is what becomes of a stacked leaf in each of its periods. What layers
-  share is in the first periods only, one set in each.
-  """
-  out = dict(params)
-  for name in ('decoder', 'encoder'):
-    if name in out:
-      stacked = out[name]['periods']
-      most = max(x.shape[0] for x in jax.tree.leaves(stacked))
-      out[name] = {
-        f'period_{i}': _with_entry(stacked, i, part) for i in range(most)
-      }
-  if 'source' in out:
-    out['source'] = separate(out['source'], part)
-  return out
-
-
-def _with_entry(tree: Any, i: int, part: Callable[[Any, int], Any]) -> Any:
-  """`part` of the arrays that have an entry i; the others are left out."""
-  out = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      value = _with_entry(value, i, part)
-      if value:
-        out[name] = value
-    elif i < value.shape[0]:
-      out[name] = part(value, i)
-  return out
 
 
 def layer_outputs(

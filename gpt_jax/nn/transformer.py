@@ -1,7 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Global tokens before a row that are none of its own (BigBird's extended
-construction, Zaheer et al., 2020, section 2; ETC, Ainslie et al., 2020).
+"""The Transformer: embeddings, a stack of blocks, scores for the vocabulary.
+
+One module for decoders, encoders and encoder-decoders. Its fields are the
+schema of `config.model`: `Transformer(**config.model)`.
+Legend of array suffixes, here and in all of `nn/`: B batch, L length,
+M memory length, D model, H heads, G key/value heads, K head size, F hidden,
+V vocabulary, R heads for each key/value head, W width of a cluster's vectors;
+`moe` has those of experts.
 """
 
 import functools
@@ -12,64 +18,26 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import layer_sizes, layout, stacks
-from gpt_jax.nn.choices import build
-from gpt_jax.nn.context import Context, KVCache
-from gpt_jax.nn.convolution import Convolution
-from gpt_jax.nn.dense import parameter
-from gpt_jax.nn.dot_product import Visibility
-from gpt_jax.nn.head import Head, Inputs
-from gpt_jax.nn.init import Initializer, Initializers
-from gpt_jax.nn.pattern import extra_tokens
+from gpt_jax.nn import layout
+from gpt_jax.nn.attend import Context, KVCache, Visibility
+from gpt_jax.nn.bigbird import ExtraTokens
+from gpt_jax.nn.build import (
+  build,
+  decoder_sizes,
+  encoder_sizes,
+  extra_tokens,
+  make_bias,
+  make_stack,
+  source_fields,
+)
+from gpt_jax.nn.deberta import Convolution
+from gpt_jax.nn.embed import Inputs
+from gpt_jax.nn.heads import Head
+from gpt_jax.nn.layers import Initializers
 from gpt_jax.nn.positions import LearnedPositions, Position
-from gpt_jax.nn.relative import RelativeBiases
+from gpt_jax.nn.recurrent import RelativeBiases
 from gpt_jax.nn.stack import Caches, MirroredStack
 from gpt_jax.spec import UsageError
-
-
-class ExtraTokens(nn.Module):
-  """Learned vectors that go through the layers before each row."""
-
-  number: int
-  initializer: Initializer
-  dtype: Any
-
-  @nn.compact
-  def __call__(
-    self, x_BLD: jax.Array, context: Context
-  ) -> tuple[jax.Array, Context]:
-    """[B, L, D] -> [B, number + L, D], and the context of such rows."""
-    if context.bias is not None:
-      raise UsageError(
-        'model.position: adds a bias of distances, which the tokens of '
-        'model.attention=bigbird(extra=...) have not; take learned, '
-        'sinusoidal, rope or none'
-      )
-    shape, axes = (self.number, x_BLD.shape[-1]), ('position', 'embed')
-    table_ED = parameter(self, 'embedding', self.initializer, shape, axes)
-    front = jnp.broadcast_to(
-      table_ED.astype(self.dtype)[None], (len(x_BLD), *shape)
-    )
-    return jnp.concatenate([front, x_BLD], axis=1), self._before(context)
-
-  def _before(self, context: Context) -> Context:
-    """All see these tokens; the row's own stand so much further back."""
-    E, seen = self.number, context.visibility
-    mask_BM, visible_BLM = seen.key_mask_BM, seen.visible_BLM
-    if mask_BM is not None:
-      mask_BM = jnp.pad(mask_BM, ((0, 0), (E, 0)), constant_values=True)
-    if visible_BLM is not None:
-      widths = ((0, 0), (E, 0), (E, 0))
-      visible_BLM = jnp.pad(visible_BLM, widths, constant_values=True)
-    positions_BL = context.positions_BL
-    if positions_BL is not None:
-      front = jnp.broadcast_to(jnp.arange(E)[None], (len(positions_BL), E))
-      positions_BL = jnp.concatenate([front, positions_BL + E], axis=1)
-    return context._replace(
-      positions_BL=positions_BL,
-      visibility=seen._replace(key_mask_BM=mask_BM, visible_BLM=visible_BLM),
-    )
-
 
 # What layers read beside their input, and what they share.
 #
@@ -125,16 +93,6 @@ class Besides(nn.Module):
     if position.shared_biases:
       context = context._replace(relative_biases=self.relative_biases())
     return context
-
-
-# The Transformer: embeddings, a stack of blocks, scores for the vocabulary.
-#
-# One module for decoders, encoders and encoder-decoders. Its fields are the
-# schema of `config.model`: `Transformer(**config.model)`.
-# Legend of array suffixes, here and in all of `nn/`: B batch, L length,
-# M memory length, D model, H heads, G key/value heads, K head size, F hidden,
-# V vocabulary, R heads for each key/value head, W width of a cluster's vectors;
-# `routing` and `moe` have those of experts.
 
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -236,8 +194,8 @@ class Transformer(nn.Module):
 
   def _setup_stacks(self):
     """Creates the decoder and, in an encoder-decoder, the encoder."""
-    make = functools.partial(stacks.make, self, self._dtype)
-    sizes = layer_sizes.of_decoder(self)
+    make = functools.partial(make_stack, self, self._dtype)
+    sizes = decoder_sizes(self)
     self.decoder = make(
       self.attention,
       self.ffn,
@@ -256,11 +214,11 @@ class Transformer(nn.Module):
       initializer = self._inits.embedding
       self.extra_tokens = ExtraTokens(self._extra, initializer, self._dtype)
     if self._position.bias:
-      self.decoder_bias = stacks.bias(self, self.attention, sizes)
+      self.decoder_bias = make_bias(self, self.attention, sizes)
     if self._block.final_norm:
       self.final_norm = self._norm()
     if self.num_encoder_layers:
-      sizes = layer_sizes.of_encoder(self)
+      sizes = encoder_sizes(self)
       self.encoder = make(
         'bidirectional',
         self.encoder_ffn or self.ffn,
@@ -269,12 +227,12 @@ class Transformer(nn.Module):
         cross=False,
       )
       if self._position.bias:
-        self.encoder_bias = stacks.bias(self, 'bidirectional', sizes)
+        self.encoder_bias = make_bias(self, 'bidirectional', sizes)
       if self._block.final_norm:
         self.encoder_norm = self._norm()
     if self.num_source_layers:
       fields = {n: getattr(self, n) for n in Transformer.__annotations__}
-      self.source = Transformer(**stacks.of_source(fields, sizes))
+      self.source = Transformer(**source_fields(fields, sizes))
 
   def __call__(
     self,
@@ -328,8 +286,8 @@ class Transformer(nn.Module):
         `hidden_BLD` has L + P tokens, and so have the queries of
         `visible_BLM`, [B, L + P, L].
       places_1L: int32 [1, L], where each token stands in its row, where they
-        are in another order: see `zigzag`. All that is given of the tokens,
-        and the hidden states, are in that order.
+        are in another order: see `build.zigzag`. All that is given of the
+        tokens, and the hidden states, are in that order.
     """
     if positions_BL is None:
       positions_BL = places_1L

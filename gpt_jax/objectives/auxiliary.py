@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from gpt_jax import spec
 from gpt_jax.nn import moe
-from gpt_jax.nn.classifier import LayerClassifiers
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.heads import LayerClassifiers
+from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import forward

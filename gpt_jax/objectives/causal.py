@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn import zigzag
-from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn.build import zigzag_places
+from gpt_jax.nn.heads import OUTPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (
@@ -103,7 +103,7 @@ def _for_devices(model: Transformer, batch: Batch) -> Batch:
 
   Inputs and targets alike, so that the loss is the same sum.
   """
-  places = zigzag.places(model, batch['inputs'].shape[1])
+  places = zigzag_places(model, batch['inputs'].shape[1])
   if places is None:
     return batch
   batch = {name: x[:, places] for name, x in batch.items()}

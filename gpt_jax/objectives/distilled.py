@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax import spec
-from gpt_jax.nn import choices as nn_choices
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.build import build, period
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import forward, soft_targets
 from gpt_jax.objectives.base import (
@@ -425,7 +424,7 @@ def _factor(rows_B: jax.Array) -> jax.Array:
 
 def _read_by(model: Transformer, batch: Batch) -> Batch:
   """The batch, without token types for a model that has none."""
-  if nn_choices.build(model, 'input').num_token_types:
+  if build(model, 'input').num_token_types:
     return batch
   return {name: x for name, x in batch.items() if name != 'token_types'}
 
@@ -472,7 +471,7 @@ def _none(length: int) -> int:
 def _check(model: Transformer, teacher: Transformer, cosine: float) -> None:
   """Checks that the two go together."""
   for field, of in (('models.teacher', teacher), ('model', model)):
-    if nn_choices.build(of, 'output').own is not None:
+    if build(of, 'output').own is not None:
       raise UsageError(
         f'{field}.output={of.output!r}: objective.name=distilled compares '
         'scores of the whole vocabulary; take tied or untied'

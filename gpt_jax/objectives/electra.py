@@ -26,11 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.activations import ACTIVATIONS, gelu_exact
-from gpt_jax.nn.classifier import ReplacedHead
-from gpt_jax.nn.embed import OUTPUTS
-from gpt_jax.nn.init import INITS
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.build import period
+from gpt_jax.nn.heads import OUTPUTS, ReplacedHead
+from gpt_jax.nn.layers import ACTIVATIONS, INITS, gelu_exact
 from gpt_jax.nn.transformer import DTYPES, Transformer, parameter_shapes
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax import spec
-from gpt_jax.nn import dropout, moe
-from gpt_jax.nn.embed import OUTPUTS
+from gpt_jax.nn import layers, moe
+from gpt_jax.nn.heads import OUTPUTS
 from gpt_jax.nn.transformer import Output, Transformer
 from gpt_jax.objectives.base import Batch, Loss, Mean, Params
 from gpt_jax.spec import UsageError
@@ -152,7 +152,7 @@ def add_routers(
   total, weight, penalty, metrics, added = loss
   # Replicas have as many rows each, but not as many tokens that count: what
   # was a mean over all of their rows has the mean weight in each.
-  weight = dropout.over_replicas(weight)
+  weight = layers.over_replicas(weight)
   if training:
     for stats in routers.values():
       # Routers see tokens that do not count in the loss, too. By the weight

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gpt_jax.nn import paths
-from gpt_jax.nn import pattern as layers
+from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.base import Objective
 
 
@@ -19,7 +18,7 @@ class Frozen:
   """Which parameters stay."""
 
   def __init__(self, masks: Callable[[Any], Any]):
-    """`masks` of parameters is true where they stay: see `paths.matching`."""
+    """`masks` of parameters is true where they stay: see `params.matching`."""
     self.masks = masks
 
   def objective(self, objective: Objective) -> Objective:
@@ -27,7 +26,7 @@ class Frozen:
 
     def loss(params, batch, key):
       stopped = jax.lax.stop_gradient(params)
-      params = layers.combine(self.masks(params), stopped, params)
+      params = params_lib.combine(self.masks(params), stopped, params)
       return objective.loss(params, batch, key)
 
     return objective._replace(loss=loss)
@@ -39,7 +38,7 @@ class Frozen:
 
     def keep(updates, params):
       zeros = jax.tree.map(jnp.zeros_like, updates)
-      return layers.combine(self.masks(params), zeros, updates)
+      return params_lib.combine(self.masks(params), zeros, updates)
 
     return optax.chain(optimizer, optax.stateless(keep))
 
@@ -57,8 +56,8 @@ def lowest(model: Any, num_layers: int, num_rows: int) -> Frozen:
   """
 
   def masks(params: Any) -> Any:
-    inside = layers.lowest(params, num_layers, model)
-    return layers.rows_before(params, inside, num_rows)
+    inside = params_lib.lowest(params, num_layers, model)
+    return params_lib.rows_before(params, inside, num_rows)
 
   return Frozen(masks)
 
@@ -73,9 +72,9 @@ def body() -> Frozen:
 
 
 def all_but(patterns: str) -> Frozen:
-  """All that the patterns do not name: see `paths.matching`."""
+  """All that the patterns do not name: see `params.matching`."""
   return Frozen(
     lambda params: jax.tree.map(
-      np.logical_not, paths.matching(params, patterns)
+      np.logical_not, params_lib.matching(params, patterns)
     )
   )

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn.classifier import Classifier, EachToken, FirstToken, SpanEnds
-from gpt_jax.nn.init import Initializer
+from gpt_jax.nn.heads import Classifier, EachToken, FirstToken, SpanEnds
+from gpt_jax.nn.layers import Initializer
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Batch, Params
@@ -79,7 +79,7 @@ def first(
   Args:
     num_outputs: of a sequence.
     dropout: of what the last layer reads.
-    pooler: of `classifier.POOLERS`.
+    pooler: of `heads.POOLERS`.
   """
   return _of(FirstToken(num_outputs, initializer, dropout, pooler))
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.classifier import PairHead, Pooler
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.heads import PairHead, Pooler
+from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (

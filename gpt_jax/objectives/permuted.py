@@ -20,9 +20,9 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn import moe
+from gpt_jax.nn.build import POSITIONS
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.embed import INPUTS
-from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import (

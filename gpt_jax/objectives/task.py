@@ -23,11 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.classifier import POOLERS, WeightedSum
-from gpt_jax.nn.embed import INPUTS, OUTPUTS
-from gpt_jax.nn.init import INITS
-from gpt_jax.nn.pattern import is_causal
-from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.build import POSITIONS, is_causal
+from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn.heads import OUTPUTS, POOLERS, WeightedSum
+from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, heads
 from gpt_jax.objectives import heads as features_lib

@@ -18,7 +18,7 @@ from jax.experimental import topologies as jax_topologies
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs.chips import GIB
-from gpt_jax.nn.pattern import is_causal, period, sharing
+from gpt_jax.nn.build import is_causal, period, sharing
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning.schedule import Rates

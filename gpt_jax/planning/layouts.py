@@ -16,7 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.build import period
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.optim.optimizer import OPTIMIZERS

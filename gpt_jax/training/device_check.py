@@ -13,15 +13,18 @@ from jax.sharding import Mesh
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.nn import layer_sizes
+from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import BACKENDS, check
-from gpt_jax.nn.dot_product import Request, Visibility
-from gpt_jax.nn.dropout import DROPOUTS, Dropout
-from gpt_jax.nn.layer_sizes import LayerSizes
+from gpt_jax.nn.build import (
+  POSITIONS,
+  LayerSizes,
+  decoder_sizes,
+  encoder_sizes,
+  period,
+)
+from gpt_jax.nn.layers import DROPOUTS, Dropout
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.moe import Router
-from gpt_jax.nn.pattern import period
-from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
@@ -111,13 +114,13 @@ def check_devices(config: Config, devices: Devices = None) -> None:
           of_encoder, of_decoder = config_lib.sides(config, length)
           packed = is_packed(config.data.rows)
           check_attention(
-            *(part, layer_sizes.of_decoder(part), part.attention),
+            *(part, decoder_sizes(part), part.attention),
             (rows, of_decoder),
             packed=packed,
           )
           if part.num_encoder_layers:
             check_attention(
-              *(part, layer_sizes.of_encoder(part), 'bidirectional'),
+              *(part, encoder_sizes(part), 'bidirectional'),
               (rows, of_encoder),
               packed=packed,
               padded=True,

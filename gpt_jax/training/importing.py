@@ -17,7 +17,7 @@ from gpt_jax.config import defaults
 from gpt_jax.files import files, progress
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError

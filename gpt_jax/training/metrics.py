@@ -22,7 +22,7 @@ from tensorboardX import SummaryWriter
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, log_trackers
 from gpt_jax.files import buckets
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.build import period
 from gpt_jax.runtime.log import console, log, seconds_since_start
 from gpt_jax.spec import UsageError, install
 from gpt_jax.training import goodput

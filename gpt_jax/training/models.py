@@ -33,8 +33,8 @@ from gpt_jax.files import buckets, files
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import FOR_TRAINING
 from gpt_jax.hf.heads import SCORING
-from gpt_jax.nn import paths
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn import params as params_lib
+from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import unified
@@ -631,8 +631,8 @@ def _from_start(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   optim = parts.config.optim
   source = open_model(optim.start, 'start', 'optim.start')
   shapes = parts_lib.abstract_state(parts).params
-  paths.check(shapes, optim.drawn, 'optim.drawn')
-  drawn = paths.matching(shapes, optim.drawn)
+  params_lib.check(shapes, optim.drawn, 'optim.drawn')
+  drawn = params_lib.matching(shapes, optim.drawn)
   _check_tokenizer(parts, source, tokenizer, drawn)
   given = _taken(optim.start, source, shapes, drawn)
   _tell(parts, source, drawn)
@@ -642,7 +642,7 @@ def _from_start(parts: Parts, tokenizer: Tokenizer) -> TrainState:
 
 def _by_name(tree: Any) -> dict[str, Any]:
   return {
-    paths.name_of(path): x
+    params_lib.name_of(path): x
     for path, x in jax.tree_util.tree_leaves_with_path(tree)
   }
 

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
-from gpt_jax.nn import paths
+from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
@@ -176,7 +176,7 @@ def build(
     shapes = jax.eval_shape(
       functools.partial(init_params, objective), jax.random.key(0)
     )
-    paths.check(shapes, optim.trained, 'optim.trained')
+    params_lib.check(shapes, optim.trained, 'optim.trained')
     frozen = freezing.all_but(optim.trained)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
@@ -274,7 +274,7 @@ def make_init(
     key: jax.Array, given: Mapping[str, Any] = MappingProxyType({})
   ) -> TrainState:
     def place(path: Any, drawn: jax.Array) -> jax.Array:
-      name = paths.name_of(path)
+      name = params_lib.name_of(path)
       if name not in given:
         return drawn
       return _placed(drawn, given[name], masks.get(name, np.True_))

@@ -11,8 +11,8 @@ import optax
 from jax.sharding import PartitionSpec
 
 from gpt_jax import sharding
-from gpt_jax.nn import dropout, layout
-from gpt_jax.nn.dropout import Rows
+from gpt_jax.nn import layers, layout
+from gpt_jax.nn.layers import Rows
 from gpt_jax.objectives.base import Batch, Mean, Means, Objective
 from gpt_jax.optim import rounding, train_state, wrappers
 from gpt_jax.optim.micro_batches import MicroBatches
@@ -41,7 +41,7 @@ def summed(
 
   def of(part: Any) -> Any:
     arrays, numbers_B = part
-    with dropout.use(Rows(numbers_B, num_rows, filled > num_rows)):
+    with layers.use_rows(Rows(numbers_B, num_rows, filled > num_rows)):
       return function(arrays)
 
   given = batch, jnp.arange(filled)
@@ -79,7 +79,7 @@ def _by_replica(
   """
   mapped = jax.vmap(
     function,
-    axis_name=dropout.REPLICAS,
+    axis_name=layers.REPLICAS,
     spmd_axis_name=sharding.REPLICAS,
   )
 

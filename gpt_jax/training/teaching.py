@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.files import files, progress
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import distilled, forward, soft_targets

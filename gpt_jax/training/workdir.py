@@ -18,7 +18,7 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import t5
 from gpt_jax.rows import row_makers

@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.costs import flops, matmuls
-from gpt_jax.nn import backends
+from gpt_jax.nn import bigbird
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.objectives import choices
 from gpt_jax.training import step
@@ -66,7 +66,7 @@ def mask_of(call, length):
   positions = np.arange(length)
   pattern = spec.build('model.attention', call, PATTERNS)
   if pattern.blocks:
-    seen = backends.listed(pattern.blocks, 0, 1, length)
+    seen = bigbird.listed(pattern.blocks, 0, 1, length)
     return np.asarray(seen[0]) > 0
   return np.asarray(pattern.visible(positions[:, None], positions[None]))
 

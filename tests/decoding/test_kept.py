@@ -7,7 +7,7 @@ import pytest
 
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.reading import Kept
-from gpt_jax.nn.context import KVCache
+from gpt_jax.nn.attend import KVCache
 
 
 @pytest.fixture(autouse=True)

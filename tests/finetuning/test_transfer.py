@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.finetuning import fields, transfer
-from gpt_jax.nn import paths
+from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.task import classification
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as state_lib
@@ -46,7 +46,7 @@ def test_what_is_transferred(amount):
     seed=7,
   )
   given = {
-    paths.name_of(path): x
+    params_lib.name_of(path): x
     for path, x in jax.tree_util.tree_leaves_with_path(pretrained())
   }
   masks = {} if amount is None else transfer.masks_of(model, fresh, amount)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from gpt_jax import hf
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.bert import BIG_BIRD
-from gpt_jax.nn import backends
+from gpt_jax.nn import bigbird
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from tests.support.golden_io import ROOT, case, config, tensors
@@ -38,7 +38,7 @@ def test_random_blocks_as_drawn_in_training(monkeypatch):
     assert (blocks.random, num_heads, number) == (2, 2, 9)
     return jnp.asarray(drawn)[layer] - 1
 
-  monkeypatch.setattr(backends, 'random_blocks', recorded)
+  monkeypatch.setattr(bigbird, 'random_blocks', recorded)
   model, params = hf.load(str(RANDOM))
   # transformers evaluates with the first block in their place.
   assert model.attention == "bigbird(block=4, random=2, draw='first')"

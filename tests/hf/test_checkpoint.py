@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from gpt_jax import hf
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.gpt import GPT_NEOX, GPTJ
-from gpt_jax.nn.choices import CHOICES
+from gpt_jax.nn.build import CHOICES
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case, config, tensors

@@ -11,22 +11,19 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn import dot_product
+from gpt_jax.nn import attend as attend_lib
+from gpt_jax.nn.attend import SCALES, Context, Visibility, cache_of
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.context import Context, cache_of
-from gpt_jax.nn.dot_product import Visibility
-from gpt_jax.nn.dropout import Dropout
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.build import POSITIONS
+from gpt_jax.nn.layers import INITS, Dropout
 from gpt_jax.nn.masks import full, local
-from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.scales import SCALES
 from tests.support import reference, tiny
 
 B, L, M, K, D = 3, 5, 11, 7, 17
 HERE = Context()
 FIRST = np.int32(0)
-attend = functools.partial(dot_product.attend, scale=K**-0.5)
+attend = functools.partial(attend_lib.attend, scale=K**-0.5)
 
 
 def qkv(heads, kv_heads):

@@ -11,11 +11,10 @@ import pytest
 
 from configs import base
 from gpt_jax import hf, sharding, spec
-from gpt_jax.nn import backend as backend_lib
 from gpt_jax.nn import backends, layout
+from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.dot_product import Request, Visibility
-from gpt_jax.nn.dropout import Dropout
+from gpt_jax.nn.layers import Dropout
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
@@ -167,10 +166,10 @@ def test_arguments(text, why):
 def lines(monkeypatch):
   """What is logged, as if nothing had been."""
   lines = []
-  backend_lib.log_once.cache_clear()
-  monkeypatch.setattr(backend_lib.log, 'info', lines.append)
+  backends.log_once.cache_clear()
+  monkeypatch.setattr(backends.log, 'info', lines.append)
   yield lines
-  backend_lib.log_once.cache_clear()
+  backends.log_once.cache_clear()
 
 
 def test_auto_on_cpu(lines):

@@ -12,10 +12,10 @@ from flax import linen as nn
 
 from configs import base
 from gpt_jax import sharding, spec
-from gpt_jax.nn import backends
+from gpt_jax.nn import bigbird
+from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import BACKENDS, attend_rows
-from gpt_jax.nn.dot_product import Request, Visibility
-from gpt_jax.nn.dropout import Dropout
+from gpt_jax.nn.layers import Dropout
 from gpt_jax.nn.masks import PATTERNS, random_blocks
 from gpt_jax.spec import UsageError
 from tests.support import learned, tiny
@@ -30,7 +30,7 @@ FIRST = "bigbird(block=3, window=5, random=1, draw='first')"
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
   """Of at most four blocks each; most rows here have more."""
-  monkeypatch.setattr(backends, 'CHUNK', 11)
+  monkeypatch.setattr(bigbird, 'CHUNK', 11)
 
 
 def pattern(text):
@@ -145,7 +145,7 @@ def test_scores_are_as_many_as_the_lists():
 
   def run(q):
     request = Request(q, q, q, pattern('bigbird(block=16)'), Visibility(), 1.0)
-    return backends.gathered(request._replace(layer=jnp.int32(0)))
+    return bigbird.gathered(request._replace(layer=jnp.int32(0)))
 
   jaxpr = jax.make_jaxpr(jax.grad(lambda q: run(q).sum()))(q)
   sizes = [x.aval.size for e in jaxpr.eqns for x in e.outvars]
@@ -164,14 +164,14 @@ def test_dropout_of_probabilities():
     @nn.compact
     def __call__(self):
       drop = Dropout(0.5, deterministic=False)
-      return backends.gathered(request._replace(dropout=drop))
+      return bigbird.gathered(request._replace(dropout=drop))
 
   @jax.jit
   def run(keys):
     def one(key):
       return Dropped().apply({}, rngs={'dropout': key})
 
-    return jax.vmap(one)(keys), backends.gathered(request)
+    return jax.vmap(one)(keys), bigbird.gathered(request)
 
   draws, plain = run(jax.random.split(jax.random.key(0), 200))
   assert np.abs(draws[0] - plain).max() > 0.1

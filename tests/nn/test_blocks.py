@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn import backends
+from gpt_jax.nn import bigbird
 from gpt_jax.nn.masks import PATTERNS, random_blocks
 from gpt_jax.spec import UsageError
 
@@ -81,7 +81,7 @@ def test_512_of_4096_keys():
 )
 def test_counts_are_the_lists_lengths(text, length, last_whole):
   blocks = pattern(text).blocks
-  run = jax.jit(lambda: backends.listed(blocks, 3, 2, length))
+  run = jax.jit(lambda: bigbird.listed(blocks, 3, 2, length))
   lists = np.asarray(run())
   assert lists.max() == (3 if 'first' in text else 1)
   expected = np.minimum(lists, 1).sum(axis=-1)

@@ -12,14 +12,13 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
+from gpt_jax.nn.attend import SCALES, Context, cache_of
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.context import Context, cache_of
-from gpt_jax.nn.disentangled import row_of
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.build import POSITIONS
+from gpt_jax.nn.deberta import row_of
+from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.masks import PATTERNS
-from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.scales import SCALES
 from gpt_jax.spec import UsageError
 from tests.support import learned, reference, tiny
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn import dot_product
-from gpt_jax.nn.dot_product import Request, Visibility
+from gpt_jax.nn import attend as attend_lib
+from gpt_jax.nn.attend import Request, Visibility, attend_within
 from gpt_jax.nn.masks import PATTERNS
 from tests.support import reference
 
@@ -31,7 +31,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
   """Rows of 29 in blocks of five, or of the window, and a rest."""
-  monkeypatch.setattr(dot_product, 'QUERY_BLOCK', 5)
+  monkeypatch.setattr(attend_lib, 'QUERY_BLOCK', 5)
 
 
 def qkv(length=L):
@@ -45,9 +45,7 @@ def run(text, *args, visibility=EVERYTHING, bias=None, scale=0.3):
   pattern = spec.build('model.attention', text, PATTERNS)
 
   def apply(q, k, v, visibility, bias):
-    return dot_product.attend_within(
-      Request(q, k, v, pattern, visibility, scale, bias)
-    )
+    return attend_within(Request(q, k, v, pattern, visibility, scale, bias))
 
   return jax.jit(apply)(*args, visibility, bias)
 
@@ -136,8 +134,8 @@ def test_blocks_are_as_large_as_said(monkeypatch):
     seen.append((q.shape[1], k.shape[1]))
     return original(q, k, v, **kwargs)
 
-  original = dot_product.attend
-  monkeypatch.setattr(dot_product, 'attend', attend)
+  original = attend_lib.attend
+  monkeypatch.setattr(attend_lib, 'attend', attend)
 
   def blocks(text, length):
     seen.clear()

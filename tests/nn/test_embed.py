@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn.embed import INPUTS, OUTPUTS, Embedding
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.embed import INPUTS, Embedding
+from gpt_jax.nn.heads import OUTPUTS
+from gpt_jax.nn.layers import INITS
 from gpt_jax.spec import UsageError
 
 V, D = 23, 17

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from flax.core.meta import unbox
 
-from gpt_jax.nn.activations import FORMS
-from gpt_jax.nn.ffn import FFNS
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.block import FFNS
+from gpt_jax.nn.layers import FORMS, INITS
 from tests.support import reference, tiny
 
 B, L, D, F = 3, 5, 17, 29

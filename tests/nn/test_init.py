@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.costs import flops
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.layers import INITS
 from tests.support import tiny
 
 LAYERS = 5

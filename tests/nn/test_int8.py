@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import programs
-from gpt_jax.nn import dense
+from gpt_jax.nn import layers
+from gpt_jax.nn import params as params_lib
 from tests.support import tiny
 
 
@@ -19,7 +20,7 @@ def rounded(x, axis):
 
 
 def quantized(kernel):
-  found = dense.quantize({'decoder': {'in': {'kernel': kernel}}})
+  found = params_lib.quantize({'decoder': {'in': {'kernel': kernel}}})
   return found['decoder']['in']['kernel'], found['decoder']['in']['scale']
 
 
@@ -33,7 +34,7 @@ def test_products_are_those_of_the_rounded_numbers(rows):
   x, kernel = np.float32(x), np.float32(kernel)
   one, by_row = rounded(np.float64(x), 1)
   two, by_column = rounded(np.float64(kernel), 0)
-  found = dense.int8_dot(x, *quantized(kernel))
+  found = layers.int8_dot(x, *quantized(kernel))
   # The rounding of x / scale may differ by one where it is between two.
   expected = one @ two * by_row * by_column
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
@@ -44,7 +45,7 @@ def test_a_row_does_not_depend_on_the_others():
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(37, 131)))
   small = quantized(np.float32(rng.normal(size=(131, 19))))
-  dot = jax.jit(dense.int8_dot)
+  dot = jax.jit(layers.int8_dot)
   together = np.asarray(dot(x, *small))
   for start, stop in ((0, 1), (5, 7), (9, 22)):
     np.testing.assert_array_equal(

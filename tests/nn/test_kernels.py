@@ -18,8 +18,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from configs import base
 from gpt_jax import sharding, spec
 from gpt_jax.nn import backends, kernels
+from gpt_jax.nn.attend import Request, Visibility, attend_within
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.dot_product import Request, Visibility, attend_within
 from gpt_jax.nn.masks import PATTERNS
 from tests.support import tiny
 

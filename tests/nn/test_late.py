@@ -11,12 +11,10 @@ import pytest
 
 from gpt_jax import hf, spec
 from gpt_jax.hf import heads
-from gpt_jax.nn import stacks
-from gpt_jax.nn.block import NORMS
-from gpt_jax.nn.convolution import Convolution
-from gpt_jax.nn.dot_product import Visibility
-from gpt_jax.nn.init import INITS
-from gpt_jax.nn.positions import POSITIONS
+from gpt_jax.nn.attend import Visibility
+from gpt_jax.nn.build import POSITIONS, without_mask_decoder
+from gpt_jax.nn.deberta import Convolution
+from gpt_jax.nn.layers import INITS, NORMS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -78,14 +76,14 @@ def test_models_that_have_none(option, message):
 
 
 def test_fine_tuning_leaves_the_mask_decoder_out():
-  found = stacks.without('deberta(7, mask_decoder=2, shared=True)')
+  found = without_mask_decoder('deberta(7, mask_decoder=2, shared=True)')
   same = 'deberta(max_distance=7, shared=True)'
   bound = [
     spec.bind_all('model.position', text, POSITIONS) for text in (found, same)
   ]
   assert bound[0] == bound[1]
   for text in ('learned(offset=2)', 'deberta(3)'):
-    assert stacks.without(text) == text
+    assert without_mask_decoder(text) == text
 
 
 def test_convolution_of_packed_rows():

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt_jax.nn.attend import SegmentMemory
 from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.context import SegmentMemory
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.spec import UsageError
 from tests.support import tiny

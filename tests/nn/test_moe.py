@@ -12,8 +12,8 @@ import pytest
 from flax.core.meta import unbox
 
 from gpt_jax import spec
-from gpt_jax.nn.ffn import FFNS
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.block import FFNS
+from gpt_jax.nn.layers import INITS
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn import block
-from gpt_jax.nn.block import NORMS
+from gpt_jax.nn import layers
+from gpt_jax.nn.layers import NORMS
 from tests.support import reference
 
 B, L, D = 3, 5, 17
-layer_norm = jax.jit(block.layer_norm, static_argnames='epsilon')
-rms_norm = jax.jit(block.rms_norm, static_argnames='epsilon')
+layer_norm = jax.jit(layers.layer_norm, static_argnames='epsilon')
+rms_norm = jax.jit(layers.rms_norm, static_argnames='epsilon')
 
 
 def inputs(center=0.0, size=1.0):

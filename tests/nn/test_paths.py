@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from gpt_jax.nn import paths
+from gpt_jax.nn import params as params_lib
 from gpt_jax.spec import UsageError
 
 KERNEL = np.zeros((3, 5, 7))
@@ -17,7 +17,7 @@ PARAMS = {
 
 
 def test_entries_of_a_stack_are_named_one_by_one():
-  masks = paths.matching(PARAMS, 'encoder/periods/1/*, scale')
+  masks = params_lib.matching(PARAMS, 'encoder/periods/1/*, scale')
   found = masks['encoder']['periods']['block_0']['in']['kernel']
   np.testing.assert_array_equal(found[:, 0, 0], [False, True, False])
   assert found.shape == (3, 1, 1)
@@ -28,13 +28,13 @@ def test_entries_of_a_stack_are_named_one_by_one():
   'patterns', ['enc*', 'encoder/periods/block_0/in/kernel', '*/kernel']
 )
 def test_a_whole_stack_is_named_as_inspect_does(patterns):
-  masks = paths.matching(PARAMS, patterns)
+  masks = params_lib.matching(PARAMS, patterns)
   assert masks['encoder']['periods']['block_0']['in']['kernel'].all()
   assert not masks['embed']['embedding'].any()
-  assert not paths.matching(PARAMS, '')['scale'].any()
+  assert not params_lib.matching(PARAMS, '')['scale'].any()
 
 
 def test_a_name_that_nothing_has_is_refused():
-  paths.check(PARAMS, 'embed/*, encoder/periods/2/*', 'optim.trained')
+  params_lib.check(PARAMS, 'embed/*, encoder/periods/2/*', 'optim.trained')
   with pytest.raises(UsageError, match='encoder/periods/3'):
-    paths.check(PARAMS, 'embed/*, encoder/periods/3/*', 'optim.trained')
+    params_lib.check(PARAMS, 'embed/*, encoder/periods/3/*', 'optim.trained')

@@ -11,8 +11,9 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
+from gpt_jax.nn.build import POSITIONS
 from gpt_jax.nn.masks import PATTERNS
-from gpt_jax.nn.positions import POSITIONS, alibi_slopes, t5_bucket
+from gpt_jax.nn.positions import alibi_slopes, t5_bucket
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny

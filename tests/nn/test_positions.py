@@ -13,8 +13,8 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
+from gpt_jax.nn.build import POSITIONS
 from gpt_jax.nn.masks import full, local
-from gpt_jax.nn.positions import POSITIONS
 from gpt_jax.spec import UsageError
 from tests.support import reference
 

@@ -11,15 +11,13 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn import dot_product
+from gpt_jax.nn import attend as attend_lib
+from gpt_jax.nn.attend import SCALES, Context, Visibility, cache_of
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.context import Context, cache_of
-from gpt_jax.nn.dot_product import Visibility
-from gpt_jax.nn.init import INITS
+from gpt_jax.nn.build import POSITIONS
+from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.masks import PATTERNS
-from gpt_jax.nn.positions import POSITIONS
-from gpt_jax.nn.scales import SCALES
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 
@@ -122,7 +120,7 @@ def test_the_four_terms(text, pattern, options, monkeypatch):
     reference.to_float64(params), np.float64(x), pattern, scale=scale
   )
   for block in (128, 4):
-    monkeypatch.setattr(dot_product, 'QUERY_BLOCK', block)
+    monkeypatch.setattr(attend_lib, 'QUERY_BLOCK', block)
     y, _ = run(attention)({'params': params}, x, Context())
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 

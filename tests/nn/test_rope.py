@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn.positions import POSITIONS, SCALINGS
+from gpt_jax.nn.build import POSITIONS
+from gpt_jax.nn.positions import SCALINGS
 from gpt_jax.spec import UsageError
 
 B, L, H, K = 3, 5, 2, 14

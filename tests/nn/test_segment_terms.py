@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.nn.context import SegmentMemory
+from gpt_jax.nn.attend import SegmentMemory
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives.permuted import visible
 from gpt_jax.spec import UsageError

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.nn.attention import num_visible
+from gpt_jax.nn.build import build, period
 from gpt_jax.nn.caches import init_caches, init_memories
-from gpt_jax.nn.choices import build
-from gpt_jax.nn.pattern import period
+from gpt_jax.nn.recurrent import num_visible
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

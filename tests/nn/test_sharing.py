@@ -13,7 +13,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.costs import totals
 from gpt_jax.decoding.programs import in_place
-from gpt_jax.nn import pattern
+from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError
@@ -190,9 +190,9 @@ def test_no_family_without_sharing_takes_them(tmp_path):
 
 def test_the_lowest_layers_are_whole_groups():
   model = tiny.model(num_layers=6, share='ffn(groups=2)')
-  divided = [n for n in range(7) if pattern.divides(model, n)]
+  divided = [n for n in range(7) if params_lib.divides(model, n)]
   assert divided == [0, 3, 6]
-  masks = pattern.lowest(tiny.params(model), 3, model)
+  masks = params_lib.lowest(tiny.params(model), 3, model)
   block = masks['decoder']['periods']['block_0']
   for part, expected in (
     ('attention', [True] * 3 + [False] * 3),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.nn import dot_product
+from gpt_jax.nn.attend import HIDDEN, plus_shared, weighted
 
 B, G, Q, M, K = 2, 3, 5, 7, 11
 
@@ -29,7 +29,7 @@ def visible(seed: int) -> np.ndarray:
 
 def plain(scores, v, mask, kept=None, keep=1.0):
   """The same in parts that JAX differentiates."""
-  probs = jax.nn.softmax(jnp.where(mask, scores, dot_product.HIDDEN), axis=-1)
+  probs = jax.nn.softmax(jnp.where(mask, scores, HIDDEN), axis=-1)
   if kept is not None:
     probs = jnp.where(kept, probs / keep, 0)
   return jnp.einsum('BGQM,BGMK->BGQK', probs, v)
@@ -41,7 +41,7 @@ def test_equals_numpy():
   exp = np.exp(scores.astype(np.float64)) * mask
   probs = exp / exp.sum(-1, keepdims=True).clip(1e-300)
   probs[0, :, 1] = 1 / M  # of a query that sees nothing
-  out = jax.jit(dot_product.weighted)(scores, v, mask)
+  out = jax.jit(weighted)(scores, v, mask)
   np.testing.assert_allclose(out, probs @ v, rtol=1e-5, atol=1e-6)
 
 
@@ -61,7 +61,7 @@ def test_gradients_equal_those_of_its_parts(drop):
 
     return jax.jit(both)(scores, v, grad)
 
-  found = gradients(dot_product.weighted)
+  found = gradients(weighted)
   for one, two in zip(found, gradients(plain), strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
   of_scores = np.asarray(found[1])
@@ -76,7 +76,7 @@ def test_keeps_one_array_of_the_scores_size():
     back = jax.eval_shape(lambda *x: jax.vjp(function, *x)[1], scores, v, mask)
     return sum(leaf.shape == scores.shape for leaf in jax.tree.leaves(back))
 
-  assert kept(dot_product.weighted) == 1
+  assert kept(weighted) == 1
   assert kept(plain) > 1
 
 
@@ -86,9 +86,7 @@ def test_gradients_of_bfloat16_are_rounded_as_it_is():
 
   def gradients(dtype):
     values, given = jnp.asarray(v, dtype), jnp.asarray(grad, dtype)
-    out, back = jax.vjp(
-      lambda s, v: dot_product.weighted(s, v, mask), scores, values
-    )
+    out, back = jax.vjp(lambda s, v: weighted(s, v, mask), scores, values)
     of_scores, of_values = back(given)
     assert (out.dtype, of_values.dtype) == (dtype, dtype)
     assert of_scores.dtype == jnp.float32
@@ -107,7 +105,7 @@ def test_sum_over_rows_of_a_shared_bias():
   weights = weights.astype(np.float32)
 
   def total(x, bias):
-    return jnp.sum(dot_product.plus_shared(x, bias) * weights)
+    return jnp.sum(plus_shared(x, bias) * weights)
 
   value, (of_x, of_bias) = jax.value_and_grad(total, (0, 1))(scores, shared)
   np.testing.assert_allclose(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.nn import params as params_lib
 from gpt_jax.nn import stack
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -51,7 +52,7 @@ def test_its_output_stands_for_the_vectors_of_tokens():
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
   # As it is decoded with.
   apart = model.clone(loop=stack.SEPARATE)
-  again = encode(apart, stack.separate(params), ids, mask)
+  again = encode(apart, params_lib.separate(params), ids, mask)
   np.testing.assert_allclose(found, again, rtol=1e-5, atol=1e-6)
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from configs import base
 from gpt_jax import ring_order, sharding, spec
+from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import BACKENDS, attend_rows
-from gpt_jax.nn.dot_product import Request, Visibility
+from gpt_jax.nn.build import zigzag
 from gpt_jax.nn.masks import PATTERNS
-from gpt_jax.nn.zigzag import zigzag
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from gpt_jax.nn.context import Context
-from gpt_jax.nn.sharing import SHARES
-from gpt_jax.nn.stack import REMATS, SharedStack, Stack, layer_outputs
+from gpt_jax.nn.attend import Context
+from gpt_jax.nn.stack import REMATS, SHARES, SharedStack, Stack, layer_outputs
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.causal import causal
 from gpt_jax.spec import UsageError

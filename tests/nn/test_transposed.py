@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import programs
-from gpt_jax.nn import dense
+from gpt_jax.nn import layers
 from tests.support import tiny
 
 
@@ -17,7 +17,7 @@ def test_products(rows, dtype):
   rng = np.random.default_rng(rows)
   x = jax.numpy.asarray(rng.normal(size=(rows, 131)), dtype)
   kernel = jax.numpy.asarray(rng.normal(size=(131, 19)), dtype)
-  found = jax.jit(dense.dot)(x, kernel.T)
+  found = jax.jit(layers.dot)(x, kernel.T)
   assert found.dtype == dtype
   expected = np.float64(x) @ np.float64(kernel)
   np.testing.assert_allclose(

@@ -13,7 +13,8 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding
-from gpt_jax.nn import dot_product, masks, positions
+from gpt_jax.nn import attend as attend_lib
+from gpt_jax.nn import build, masks
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -65,7 +66,7 @@ def test_a_later_token_changes_no_earlier_state(
   attention, num_layers, position, monkeypatch
 ):
   """To the bit, also where queries are taken in blocks."""
-  monkeypatch.setattr(dot_product, 'QUERY_BLOCK', 5)
+  monkeypatch.setattr(attend_lib, 'QUERY_BLOCK', 5)
   changes = {'position': position, **POSITIONS[position]}
   model = tiny.model(attention=attention, num_layers=num_layers, **changes)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
@@ -259,7 +260,7 @@ ARGUMENTS = {
 }
 
 
-PAIRS = [*itertools.product(masks.PATTERNS, positions.POSITIONS)]
+PAIRS = [*itertools.product(masks.PATTERNS, build.POSITIONS)]
 # Positions that do not follow from the documents.
 GIVEN = ('learned', 'learned_by_layer', 'sinusoidal')
 

@@ -8,7 +8,7 @@ import pytest
 from configs import base
 from gpt_jax import sharding
 from gpt_jax.nn import layout
-from gpt_jax.nn.zigzag import places, zigzag
+from gpt_jax.nn.build import zigzag, zigzag_places
 from tests.support import tiny
 
 RULES = sharding.parse_rules(base.get_config().mesh.rules)
@@ -38,14 +38,14 @@ def test_each_device_has_an_early_and_a_late_chunk():
 def test_rows_in_order(changes, length):
   """Where all devices have as much to do, or drops go by the order."""
   with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):
-    assert places(tiny.model(**changes), length) is None
+    assert zigzag_places(tiny.model(**changes), length) is None
 
 
 def test_rows_of_causal_models():
   model = tiny.model(attention='full, local(window=3)')
-  assert places(model, 8) is None  # on one device
+  assert zigzag_places(model, 8) is None  # on one device
   with sharding.use(tiny.make_mesh(1, 1, 2, context=2), RULES):
-    np.testing.assert_array_equal(places(model, 8), zigzag(8, 2))
+    np.testing.assert_array_equal(zigzag_places(model, 8), zigzag(8, 2))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_rows_that_splash_reads_stay_in_order(
   fields = {'head_size': 64, 'context_length': 256, **changes}
   model = tiny.model(**fields)
   with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):
-    assert places(model, length) is not None
+    assert zigzag_places(model, length) is not None
     monkeypatch.setattr(layout, 'platform', lambda: 'tpu')
-    assert (places(model, length) is None) == ordered
+    assert (zigzag_places(model, length) is None) == ordered

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.nn import pattern as layers
+from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.objectives.task import classification
@@ -47,7 +47,7 @@ def test_no_gradient_reaches_what_is_frozen():
   assert not np.any(kernel[:2])
   assert np.any(kernel[2])
   assert np.any(grads['heads']['score']['kernel'])
-  masks = layers.lowest(params, 2, model)
+  masks = params_lib.lowest(params, 2, model)
   assert not np.any(masks['final_norm']['scale'])
 
 

@@ -21,7 +21,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import plan as plan_command
 from gpt_jax.config import loading
 from gpt_jax.costs.chips import GIB
-from gpt_jax.nn.pattern import is_causal
+from gpt_jax.nn.build import is_causal
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts, report, search, topologies

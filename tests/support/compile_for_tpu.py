@@ -23,8 +23,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 from gpt_jax import sharding, spec  # noqa: E402
+from gpt_jax.nn.attend import Request, Visibility  # noqa: E402
 from gpt_jax.nn.backends import BACKENDS, attend_rows  # noqa: E402
-from gpt_jax.nn.dot_product import Request, Visibility  # noqa: E402
 from gpt_jax.nn.masks import PATTERNS  # noqa: E402
 from tests.support import tiny  # noqa: E402
 

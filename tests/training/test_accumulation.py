@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import sharding
-from gpt_jax.nn import dropout
+from gpt_jax.nn import layers
 from gpt_jax.objectives.base import Loss, Mean, Objective
 from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.training.step import mean_gradients
@@ -44,11 +44,13 @@ def test_divided(rows, num_shards, micro_rows, num_micro, filled):
 
 def loss(params, batch, key):
   """Sum of w (x . theta r - y)^2, r random, and what a router would cost."""
-  factors = dropout.draw(jax.random.uniform, key, batch['x'].shape)
+  factors = layers.draw_by_row(jax.random.uniform, key, batch['x'].shape)
   errors = (batch['x'] * factors) @ params['theta'] - batch['y']
   weight = jnp.sum(batch['w'])
-  mean = dropout.mean(jnp.mean((batch['x'] @ params['theta']) ** 2, axis=1))
-  over = dropout.over_replicas(weight)
+  mean = layers.mean_over_rows(
+    jnp.mean((batch['x'] @ params['theta']) ** 2, axis=1)
+  )
+  over = layers.over_replicas(weight)
   total = jnp.sum(batch['w'] * errors**2) + over * mean
   return Loss(total, weight, over * mean, {'router': Mean(over * mean, over)})
 

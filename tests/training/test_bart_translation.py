@@ -12,7 +12,7 @@ from configs import bart
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.files.document import Document
-from gpt_jax.nn.paths import name_of
+from gpt_jax.nn.params import name_of
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models, step
 from gpt_jax.training import parts as parts_lib

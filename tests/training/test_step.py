@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from gpt_jax.nn.dropout import draw
+from gpt_jax.nn.layers import draw_by_row
 from gpt_jax.objectives.base import Loss, Objective
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training import compiled as compiled_lib
@@ -32,7 +32,7 @@ def squares(params, batch, key):
 
 def drawn(params, batch, key):
   """A random number for each row, as the loss of one token."""
-  drawn_B = draw(jax.random.uniform, key, (len(batch['w']),))
+  drawn_B = draw_by_row(jax.random.uniform, key, (len(batch['w']),))
   nothing = 0 * jnp.sum(params['theta'])
   return Loss(jnp.sum(drawn_B) + nothing, jnp.float32(len(drawn_B)))
 

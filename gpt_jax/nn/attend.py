@@ -1,16 +1,223 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix products of attention: of queries and keys, and of the values."""
+"""Scaled dot-product attention, and what it is computed from.
+
+The reference that every backend must equal, with its gradient; what reaches all
+layers beside their input; caches and memories.
+"""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from gpt_jax.nn.dropout import Dropout
+from gpt_jax.nn.layers import Dropout
 from gpt_jax.nn.masks import Pattern, Tokens, seen
+from gpt_jax.ranges import NotNegative
+
+
+class Visibility(NamedTuple):
+  """What decides, row by row, which keys are seen; None: nothing does.
+
+  All but the prefix hide keys that the pattern shows.
+
+  Attributes:
+    key_mask_BM: bool, False for padding.
+    segments_BL: int, the document of each token of a packed row; documents do
+      not see each other.
+    prefix_B: int, how many tokens at the start of a row see each other both
+      ways, whatever the pattern says of later ones (a prefix LM).
+    visible_BLM: bool, whether a token sees a key.
+    places_1L: int, where each token stands in its row, [1, L]; None: they are
+      in order. The others are in the tokens' order, too.
+  """
+
+  key_mask_BM: jax.Array | None = None
+  segments_BL: jax.Array | None = None
+  prefix_B: jax.Array | None = None
+  visible_BLM: jax.Array | None = None
+  places_1L: jax.Array | None = None
+
+  @property
+  def uneven(self) -> bool:
+    """Whether rows have more than padding and packed documents."""
+    return self.prefix_B is not None or self.visible_BLM is not None
+
+
+class KVCache(NamedTuple):
+  """Keys and values of the positions seen so far; M is the longest length.
+
+  Only the G key/value heads are kept: with multi-query attention one. `cross`
+  is for those of the encoder's output. As `attend_to_cache` multiplies them:
+  transposed keys, and the heads outside; a step would copy them otherwise.
+  """
+
+  key_BGKM: jax.Array
+  value_BGMK: jax.Array
+  cross: 'KVCache | None' = None
+
+  @property
+  def num_slots(self) -> int:
+    """M."""
+    return self.value_BGMK.shape[-2]
+
+  def written(
+    self, positions_BL: jax.Array, key_BLGK: jax.Array, value_BLGK: jax.Array
+  ) -> 'KVCache':
+    """With keys and values in the slots of their positions."""
+    B, _, G, _ = key_BLGK.shape
+    # Heads are named, too: the update of a single row would be no scatter, and
+    # XLA on CPU copies the cache for what it makes of it.
+    rows, heads = jnp.arange(B)[:, None, None], jnp.arange(G)[None, :, None]
+    at_BGL = positions_BL[:, None]
+    key_BGLK, value_BGLK = key_BLGK.swapaxes(1, 2), value_BLGK.swapaxes(1, 2)
+    return self._replace(
+      key_BGKM=self.key_BGKM.at[rows, heads, :, at_BGL].set(key_BGLK),
+      value_BGMK=self.value_BGMK.at[rows, heads, at_BGL].set(value_BGLK),
+    )
+
+
+def cache_of(key_BMGK: jax.Array, value_BMGK: jax.Array) -> KVCache:
+  """A cache that these keys and values fill."""
+  return KVCache(
+    jnp.einsum('BMGK->BGKM', key_BMGK), jnp.einsum('BMGK->BGMK', value_BMGK)
+  )
+
+
+class SegmentMemory(NamedTuple):
+  """What a layer was given in earlier segments, newest last (Dai et al. 2019).
+
+  Its keys and values stand before those of the segment: section 3.2,
+  h~ = [SG(m) . h]; no gradient goes back into it.
+  `real_BM` says which of them there were; None: all.
+  """
+
+  hidden_BMD: jax.Array
+  real_BM: jax.Array | None = None
+
+  def real(self) -> jax.Array:
+    """Which are seen, [B, M]."""
+    if self.real_BM is not None:
+      return self.real_BM
+    return jnp.ones(self.hidden_BMD.shape[:2], bool)
+
+  def then(self, x_BLD: jax.Array) -> 'SegmentMemory':
+    """The memory for the next segment, of the same length."""
+    L = x_BLD.shape[1]
+    x = x_BLD.astype(self.hidden_BMD.dtype)
+    hidden_BMD = jnp.concatenate([self.hidden_BMD, x], axis=1)[:, L:]
+    if self.real_BM is None:
+      return SegmentMemory(hidden_BMD)
+    real = jnp.concatenate([self.real_BM, jnp.ones(x.shape[:2], bool)], axis=1)
+    return SegmentMemory(hidden_BMD, real[:, L:])
+
+
+Cache = KVCache | SegmentMemory
+
+
+class Context(NamedTuple):
+  """What all layers of a stack share; None where there is no such thing.
+
+  Attributes:
+    positions_BL: where each token stands; None means 0, 1, 2, ...
+    visibility: padding, packed documents, prefixes, whole masks.
+    bias: on the scores of self-attention, [B or 1, H, L, M].
+    source_BLD: what self-attention makes keys and values from, for queries
+      from a second stream; None: from its input.
+    table_ND: vectors of distances, for `position.terms`.
+    late_BLD: positions that the last layer's queries have: see
+      `deberta.LateBlock`.
+    convolved: what the first layer adds: see `deberta.Convolution`.
+    memory_BMD: the encoder's output, for cross-attention.
+    memory_mask_BM: bool, False for padding of `memory_BMD`.
+    memory_segments_BM: int, the text of each of its tokens where rows are
+      packed: a token sees those of its own segment only.
+    token_types_BL: of the tokens, where a layer asks for them (XLNet).
+    asked_BP: int, where the last P tokens of each row stand among the others,
+      which alone are keys: these ask only (XLNet's query stream).
+    relative_biases: u and v [H, K] of Transformer-XL, where layers share them.
+  """
+
+  positions_BL: jax.Array | None = None
+  visibility: Visibility = Visibility()
+  bias: jax.Array | None = None
+  source_BLD: jax.Array | None = None
+  table_ND: jax.Array | None = None
+  late_BLD: jax.Array | None = None
+  convolved: Any = None
+  memory_BMD: jax.Array | None = None
+  memory_mask_BM: jax.Array | None = None
+  memory_segments_BM: jax.Array | None = None
+  token_types_BL: jax.Array | None = None
+  asked_BP: jax.Array | None = None
+  relative_biases: tuple[jax.Array, jax.Array] | None = None
+
+  def positions(self, length: int) -> jax.Array:
+    """Positions of a row's tokens, [B or 1, L]."""
+    if self.positions_BL is not None:
+      return self.positions_BL
+    if self.asked_BP is None:
+      return jnp.arange(length)[None]
+    B, P = self.asked_BP.shape
+    read_BL = jnp.broadcast_to(jnp.arange(length - P)[None], (B, length - P))
+    return jnp.concatenate([read_BL, self.asked_BP], axis=1)
+
+  def keys(self, x_BLD: jax.Array) -> jax.Array:
+    """The tokens of a row that are keys."""
+    asked = 0 if self.asked_BP is None else self.asked_BP.shape[1]
+    return x_BLD[:, : x_BLD.shape[1] - asked]
+
+
+class Scale(NamedTuple):
+  """What becomes of the products of queries and keys.
+
+  Attributes:
+    factor: (head size, index of the layer from 0) -> what they are multiplied
+      by.
+    softcap: scores s become softcap * tanh(s / softcap), within +- softcap;
+      0: as they are.
+  """
+
+  factor: Callable[[int, jax.Array], float | jax.Array]
+  softcap: float = 0.0
+
+  def __call__(self, head_size: int, layer: jax.Array) -> float | jax.Array:
+    """The factor of a layer."""
+    return self.factor(head_size, layer)
+
+
+def rsqrt(size: NotNegative = 0, softcap: NotNegative = 0.0) -> Scale:
+  """1 / sqrt(K) (Vaswani et al., section 3.2.1).
+
+  Args:
+    size: instead of the head size K, 1 / sqrt(size) (Gemma 2's
+      `query_pre_attn_scalar`); 0: K.
+    softcap: see `Scale` (Gemma 2: 50).
+  """
+  return Scale(lambda head_size, layer: (size or head_size) ** -0.5, softcap)
+
+
+def none() -> Scale:
+  """1 (T5, GPT-Neo)."""
+  return Scale(lambda head_size, layer: 1.0)
+
+
+def by_layer(per_head: bool = True) -> Scale:
+  """1 / (layer + 1), layers from 0, on top of 1 / sqrt(K) if `per_head`.
+
+  GPT-2 in Mistral's stable training (`scale_attn_by_inverse_layer_idx`).
+  """
+
+  def scale(head_size: int, layer: jax.Array) -> jax.Array:
+    return (head_size**-0.5 if per_head else 1.0) / (layer + 1)
+
+  return Scale(scale)
+
+
+SCALES = {'by_layer': by_layer, 'none': none, 'rsqrt': rsqrt}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -54,6 +261,8 @@ float32_einsum.defvjp(_float32_einsum, _float32_einsum_gradient)
 # Not -inf: a query that sees no key (padding) would give nan, which would
 # spread through later layers as 0 * nan. Its exponential is exactly zero.
 HIDDEN = float(jnp.finfo(jnp.float32).min)
+
+
 # The name of what the gradient reads of the forward pass, for `jax.checkpoint`.
 KEPT = 'softmax'
 
@@ -164,34 +373,6 @@ plus_shared.defvjp(_plus_shared, _of_shared)
 QUERY_BLOCK = 128
 
 
-class Visibility(NamedTuple):
-  """What decides, row by row, which keys are seen; None: nothing does.
-
-  All but the prefix hide keys that the pattern shows.
-
-  Attributes:
-    key_mask_BM: bool, False for padding.
-    segments_BL: int, the document of each token of a packed row; documents do
-      not see each other.
-    prefix_B: int, how many tokens at the start of a row see each other both
-      ways, whatever the pattern says of later ones (a prefix LM).
-    visible_BLM: bool, whether a token sees a key.
-    places_1L: int, where each token stands in its row, [1, L]; None: they are
-      in order. The others are in the tokens' order, too.
-  """
-
-  key_mask_BM: jax.Array | None = None
-  segments_BL: jax.Array | None = None
-  prefix_B: jax.Array | None = None
-  visible_BLM: jax.Array | None = None
-  places_1L: jax.Array | None = None
-
-  @property
-  def uneven(self) -> bool:
-    """Whether rows have more than padding and packed documents."""
-    return self.prefix_B is not None or self.visible_BLM is not None
-
-
 class Request(NamedTuple):
   """What is asked of a backend: attention among the tokens of each row.
 
@@ -206,7 +387,7 @@ class Request(NamedTuple):
     dropout: applied to the probabilities.
     positions_BL: where each token stands in its document, [B or 1, L]; None:
       counted from the start of the row, or of the packed document.
-    softcap: bound of the scores: see `scales.Scale`.
+    softcap: bound of the scores: see `Scale`.
     layer: its index, on which random blocks depend.
   """
 
@@ -247,7 +428,7 @@ def attend(
     scale: of the scores.
     bias: added to the scores, [B or 1, H, L, M].
     dropout: applied to the probabilities.
-    softcap: bound of the scores with their bias: see `scales.Scale`.
+    softcap: bound of the scores with their bias: see `Scale`.
 
   Returns:
     [B, L, H, K], K being that of the values, which may be another.
@@ -395,6 +576,6 @@ def _positions(request: Request, places_1L: jax.Array) -> jax.Array:
   segments_BL = request.visibility.segments_BL
   if segments_BL is None:
     return places_1L
-  assert request.visibility.places_1L is None, 'see `zigzag`'
+  assert request.visibility.places_1L is None, 'see `build.zigzag`'
   starts_BL = jnp.diff(segments_BL, axis=1, prepend=segments_BL[:, :1]) != 0
   return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)

@@ -1,87 +1,33 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Positions that score by the queries and keys themselves.
+"""Attention over segments, by relative distance: Transformer-XL and XLNet.
 
-Transformer-XL, XLNet and DeBERTa add products of queries or keys with vectors
-of distances (or of segments) to the scores. `Position.terms` makes a module
-for each layer, from its `Projections`, that is called with what is below:
-`relative.TransformerXL`, `disentangled.Disentangled`. Its parameters stand
-beside the projections'.
+Transformer-XL (Dai et al. 2019) adds products of queries with vectors of
+distances to the scores (section 3.3), and reads a text segment by segment,
+each with a memory of those before it (section 3.2). XLNet (Yang et al. 2019)
+does so to both sides, and by the types of tokens.
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from gpt_jax.nn.context import Cache, Context, KVCache, SegmentMemory
-from gpt_jax.nn.dense import Projections, dense, parameter
-from gpt_jax.nn.dot_product import float32_einsum
+from gpt_jax.nn.attend import (
+  Cache,
+  Context,
+  KVCache,
+  SegmentMemory,
+  float32_einsum,
+)
+from gpt_jax.nn.layers import Projections, dense, parameter
 from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.positions import Asked, Position, sinusoids
+from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
-
-
-class Asked(NamedTuple):
-  """Queries [B, L, H, K] and keys [B, M, G, K], and where they stand.
-
-  A module of `Position.terms` is called with an `Asked` alone and returns the
-  queries, changed or not, and a bias on the scores [B or 1, H, L, M] or None:
-  score = scale * queries' keys + bias, so that the bias is already scaled.
-
-  Attributes:
-    q_BLHK: queries.
-    k_BMGK: keys, those of a memory first; of the new tokens alone where the
-      others are in a `KVCache`.
-    context: positions, visibility, whatever else the layers share.
-    cache: a `KVCache`'s slots, M of them, are the positions 0, 1, 2, ...;
-      otherwise the queries stand where the last L keys do.
-    pattern: which keys are seen.
-    layer: index of the layer, from 0.
-    scale: of the products of queries and keys.
-    d_model: width of the hidden states.
-  """
-
-  q_BLHK: jax.Array
-  k_BMGK: jax.Array
-  context: Context
-  cache: Cache | None
-  pattern: Pattern
-  layer: jax.Array
-  scale: float | jax.Array
-  d_model: int
-
-  @property
-  def num_keys(self) -> int:
-    """M."""
-    if isinstance(self.cache, KVCache):
-      return self.cache.num_slots
-    return self.k_BMGK.shape[1]
-
-
-# Sines and cosines of positions or distances.
-
-
-def sinusoids(positions: jax.Array, d_model: int, *, layout: str) -> jax.Array:
-  """Sines and cosines of positions / 10000^(2 i / d_model), float32.
-
-  `interleaved` puts sine and cosine of one wave side by side (the paper's);
-  `halves` puts all sines before all cosines (tensor2tensor, Transformer-XL).
-  """
-  if d_model % 2:
-    raise UsageError(
-      f'model.d_model={d_model}: must be even, for pairs of sine and cosine'
-    )
-  waves = 10_000.0 ** (-np.arange(0, d_model, 2) / d_model)
-  waves = jnp.asarray(waves, jnp.float32)
-  lead = (1,) * positions.ndim + (-1,)
-  angles = positions.astype(jnp.float32)[..., None] * waves.reshape(lead)
-  both = [jnp.sin(angles), jnp.cos(angles)]
-  if layout == 'halves':
-    return jnp.concatenate(both, axis=-1)
-  return jnp.stack(both, axis=-1).reshape(*positions.shape, d_model)
-
 
 # Transformer-XL's attention by distance (Dai et al. 2019, section 3.3).
 
@@ -262,3 +208,154 @@ def _at(
   first_BP = length - 1 - asked_BP
   index_BPM = first_BP[..., None] + jnp.arange(num_keys)[None, None]
   return jnp.take_along_axis(bias_BHPR, index_BPM[:, None], axis=-1)
+
+
+def transformer_xl(
+  memory: Whole = 0,
+  clamp: Whole = 0,
+  segment: Whole = 0,
+  biases: Literal['own', 'shared'] = 'own',
+) -> Position:
+  """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
+
+  Args:
+    memory: how many states of earlier segments each layer keeps as keys and
+      values of later ones: see `caches.init_memories`.
+    clamp: longer distances count as this one; 0: as they are.
+    segment: rows are cut into segments of so many tokens, each with its memory;
+      0: a row is one segment.
+    biases: whether u and v of the scores are each layer's own, or shared by all
+      layers (the paper's).
+  """
+  shared = biases == 'shared'
+  return Position(
+    terms=functools.partial(TransformerXL, clamp, shared),
+    memory=memory,
+    segment_length=segment,
+    shared_biases=shared,
+  )
+
+
+def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
+  """XLNet's relative attention, to both sides, with the types of tokens.
+
+  Args:
+    memory: as in `transformer_xl`.
+    clamp: as in `transformer_xl`.
+  """
+  terms = functools.partial(SegmentTerms, clamp)
+  return Position(terms=terms, memory=memory, segments=True)
+
+
+class Parts(NamedTuple):
+  """The segments of all rows, as rows: N = B * number of segments."""
+
+  q_NLHK: jax.Array
+  x_NLD: jax.Array
+  memory: SegmentMemory
+
+
+def several(position: Position, length: int, cache: Cache | None) -> bool:
+  """Whether rows of `length` tokens are more than one segment.
+
+  Caches of keys and values hold tokens, not segments: see `reaches`.
+  """
+  whole = not position.segment_length or length <= position.segment_length
+  return not (whole or isinstance(cache, KVCache))
+
+
+def split(
+  position: Position,
+  q_BLHK: jax.Array,
+  x_BLD: jax.Array,
+  context: Context,
+  memory: SegmentMemory | None,
+) -> Parts:
+  """Queries and inputs of a layer, cut; the last segment is filled with zeros.
+
+  Args:
+    position: has the length of a segment, and how many of the layer's inputs
+      before each it sees, `memory`.
+    q_BLHK: of whole rows.
+    x_BLD: see above.
+    context: has neither positions nor masks.
+    memory: of what stands before the rows; None: nothing does.
+  """
+  if context.positions_BL is not None or any(
+    x is not None for x in context.visibility
+  ):
+    raise UsageError(
+      'model.position=transformer_xl(segment=...): cuts rows that are one text '
+      "from end to end; set data.rows='stream', or leave segment out"
+    )
+  size, (B, L, D) = position.segment_length, x_BLD.shape
+  number = -(-L // size)
+  if memory is None:
+    blank = jnp.zeros((B, position.memory, D), x_BLD.dtype)
+    memory = SegmentMemory(blank, jnp.zeros(blank.shape[:2], bool))
+  hidden_BMD, real_BM = memory.hidden_BMD, memory.real()
+  M, N = hidden_BMD.shape[1], B * number
+  x_BLD = _filled(x_BLD, number * size)
+  before = jnp.concatenate([hidden_BMD.astype(x_BLD.dtype), x_BLD], axis=1)
+  real = jnp.concatenate([real_BM, jnp.ones(x_BLD.shape[:2], bool)], axis=1)
+  at_SM = jnp.arange(number)[:, None] * size + jnp.arange(M)[None]
+  hidden_BSMD = jnp.take(jax.lax.stop_gradient(before), at_SM, axis=1)
+  return Parts(
+    _filled(q_BLHK, number * size).reshape(N, size, *q_BLHK.shape[2:]),
+    x_BLD.reshape(N, size, D),
+    SegmentMemory(
+      hidden_BSMD.reshape(N, M, D),
+      jnp.take(real, at_SM, axis=1).reshape(N, M),
+    ),
+  )
+
+
+def joined(y_NLHK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """The way back from `split`, to [B, L, H, K]."""
+  B, L = shape[:2]
+  return y_NLHK.reshape(B, -1, *shape[2:])[:, :L]
+
+
+def reaches(
+  position: Position, query: jax.Array, key: jax.Array
+) -> jax.Array | bool:
+  """Whether a key is of the query's segment, or of the memory of that.
+
+  With this mask a row that is read at once, or token by token, is one that is
+  read by segments: only gradients differ.
+
+  Args:
+    position: see `split`.
+    query: positions in the row, as is `key`; they broadcast.
+    key: see above.
+  """
+  size = position.segment_length
+  if not size:
+    return True
+  return key >= query // size * size - position.memory
+
+
+def num_visible(
+  position: Position, pattern: Pattern, length: int
+) -> np.ndarray:
+  """How many keys each token of a row sees, int64 [length].
+
+  Args:
+    position: see `split`.
+    pattern: of the layer; where it has a rule, no fewer than these.
+    length: of the row.
+  """
+  seen = pattern.num_visible(length)
+  size = position.segment_length
+  if not size:
+    return seen
+  query = np.arange(length, dtype=np.int64)
+  before = query // size * size
+  memory = np.minimum(position.memory, before)
+  return np.minimum(seen, query - before + 1 + memory)
+
+
+def _filled(x: jax.Array, length: int) -> jax.Array:
+  """With zeros after [B, L, ...]."""
+  more = length - x.shape[1]
+  return jnp.pad(x, [(0, 0), (0, more), *[(0, 0)] * (x.ndim - 2)])

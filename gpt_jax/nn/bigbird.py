@@ -1,0 +1,342 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Attention to the blocks that `masks.Blocks` names (BigBird).
+
+`gathered` multiplies only these: keys and values of the window and of random
+blocks are gathered for each block of queries, so that time and memory grow
+with the length of a row instead of its square. `dense` is what it must equal:
+all scores, each counted as often as its key is listed. Suffixes beside those
+of `nn/`: N blocks, L queries and M keys of a block; X lists of keys for each
+block, and the Q queries of a block that read one list.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn.attend import (
+  KEPT,
+  Context,
+  Request,
+  attend,
+  attend_within,
+  float32_einsum,
+  for_groups,
+  grouped,
+  scores,
+  ungrouped,
+  weighted,
+)
+from gpt_jax.nn.layers import Initializer, parameter
+from gpt_jax.nn.masks import Blocks, bidirectional, random_blocks
+from gpt_jax.spec import UsageError
+
+# Queries whose lists of keys are held at a time.
+CHUNK = 512
+
+
+def dense(request: Request) -> jax.Array:
+  """The scores of all tokens, each as often as the blocks list its key.
+
+  softmax over a list with repeats: exp(s) * count / sum(exp(s) * count).
+  """
+  blocks, L = _blocks(request), request.q_BLHK.shape[1]
+  if blocks.between(L) is None:
+    return _whole(request)
+  visibility, (G, H) = request.visibility, _heads(request)
+  counts_HLM = listed(blocks, request.layer, H, L)
+  counts = counts_HLM.reshape(1, G, -1, L)
+  if visibility.key_mask_BM is not None:
+    counts *= visibility.key_mask_BM[:, None, None]
+  k_BGMK, v_BGMK = request.k_BLGK.swapaxes(1, 2), request.v_BLGK.swapaxes(1, 2)
+  q_BGQK = grouped(request.q_BLHK, G)
+  products: Any = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
+  if visibility.visible_BLM is not None:
+    counts *= for_groups(visibility.visible_BLM, products)
+  kept_BGQM = None
+  if request.dropout is not None:
+    kept_BGQM = request.dropout.kept(products.shape)
+  out_BGQK = _weighted(request, products, v_BGMK, counts, kept_BGQM)
+  return _real(request, ungrouped(out_BGQK, request.q_BLHK.shape))
+
+
+def listed(
+  blocks: Blocks, layer: jax.Array | int | None, num_heads: int, length: int
+) -> jax.Array:
+  """How often each query's list holds each key, int32 [H, L, L].
+
+  Of a row whose tokens do not all see all.
+  """
+  ends = blocks.between(length)
+  assert ends is not None
+  start, stop = ends
+  counts = jnp.ones((num_heads, length, length), jnp.int32)
+  if blocks.first:
+    counts = counts.at[:, start:stop, :start].add(blocks.random)
+  number = -(-(stop - start) // blocks.size)
+  block = jnp.arange(number)
+  near = abs(block[:, None] - block[None]) <= blocks.window // 2
+  shown = jnp.broadcast_to(near, (num_heads, number, number)).astype(jnp.int32)
+  if blocks.random and not blocks.first:
+    assert layer is not None
+    drawn = random_blocks(blocks, layer, num_heads, number)
+    shown += jax.nn.one_hot(drawn, number, dtype=jnp.int32).sum(axis=2)
+  for axis in (1, 2):
+    shown = jnp.repeat(shown, blocks.size, axis)
+  shown = shown[:, : stop - start, : stop - start]
+  return counts.at[:, start:stop, start:stop].set(shown)
+
+
+def gathered(request: Request) -> jax.Array:
+  """The blocks of keys that each block of queries sees, and no others."""
+  blocks, L = _blocks(request), request.q_BLHK.shape[1]
+  ends = blocks.between(L)
+  if ends is None:
+    return _whole(request)
+  start, stop = ends
+  mask_BM = request.visibility.key_mask_BM
+  mask_BM = jnp.ones((1, L), bool) if mask_BM is None else jnp.asarray(mask_BM)
+  q_BLHK = _outside(request.q_BLHK, start, stop)
+  of_global = attend(
+    q_BLHK,
+    request.k_BLGK,
+    request.v_BLGK,
+    mask=jnp.broadcast_to(mask_BM[:, None], (len(mask_BM), q_BLHK.shape[1], L)),
+    scale=request.scale,
+    dropout=request.dropout,
+    softcap=request.softcap,
+  )
+  others = _between(request, mask_BM, start, stop)
+  parts = of_global[:, :start], others, of_global[:, start:]
+  return _real(request, jnp.concatenate(parts, axis=1))
+
+
+def _between(
+  request: Request, mask_BM: jax.Array, start: int, stop: int
+) -> jax.Array:
+  """What the tokens from `start` to `stop` get, [B, stop - start, H, K]."""
+  blocks, (G, H) = _blocks(request), _heads(request)
+  # How often a list has a key: what is added to fill blocks, or stands beside
+  # the row's ends, is zero.
+  times_BM = mask_BM.astype(jnp.int32)
+  if blocks.first:
+    times_BM = times_BM.at[:, :start].multiply(1 + blocks.random)
+  q_BHNLK = _cut(request.q_BLHK, start, stop, blocks.size)
+  B, _, N, L, K = q_BHNLK.shape
+  index_HNJ = None
+  if blocks.random and not blocks.first:
+    assert request.layer is not None
+    index_HNJ = random_blocks(blocks, request.layer, H, N)
+  # Heads that draw blocks by themselves share no list of keys.
+  X = G if index_HNJ is None else H
+
+  def cut(x_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x_BLXK = jnp.repeat(x_BLGK, X // x_BLGK.shape[2], axis=2)
+    global_BXMK = _outside(x_BLXK, start, stop).swapaxes(1, 2)
+    return global_BXMK, _cut(x_BLXK, start, stop, blocks.size)
+
+  times_BLGK = jnp.repeat(times_BM[:, :, None, None], G, axis=2)
+  kinds = [cut(x) for x in (request.k_BLGK, request.v_BLGK, times_BLGK)]
+
+  def some(chunk: _Chunk) -> jax.Array:
+    """What some of the blocks get, [B, X, N, Q, K]."""
+    q_BXNQK, kept_BXNQM = chunk.q_BXNQK, chunk.kept_BXNQM
+    k, v, times = (
+      _merged(_lists(*kind, near, blocks.window, chunk.index_XNJ))
+      for kind, near in zip(kinds, chunk.near, strict=True)
+    )
+    products = float32_einsum('BGQK,BGMK->BGQM', _merged(q_BXNQK), k)
+    kept = None if kept_BXNQM is None else _merged(kept_BXNQM)
+    counts = times.swapaxes(2, 3)
+    out_BGQK = _weighted(request, products, v, counts, kept)
+    return out_BGQK.reshape(q_BXNQK.shape[:4] + (-1,))
+
+  q_BXRNLK = q_BHNLK.reshape(B, X, H // X, N, L, K)
+  q_BXNQK = q_BXRNLK.swapaxes(2, 3).reshape(B, X, N, -1, K)
+  kept_BXNQM = None
+  if request.dropout is not None:
+    drawn = 0 if index_HNJ is None else index_HNJ.shape[2]
+    M = kinds[0][0].shape[2] + (blocks.window + drawn) * blocks.size
+    kept_BXNQM = request.dropout.kept((*q_BXNQK.shape[:4], M))
+  size = -(-N // -(-N * blocks.size // CHUNK))  # in chunks of equal size
+  chunks = _Chunk(
+    _split(q_BXNQK, 2, size),
+    [_split(x, 2, size, around=blocks.window // 2) for _, x in kinds],
+    None if index_HNJ is None else _split(index_HNJ, 1, size),
+    None if kept_BXNQM is None else _split(kept_BXNQM, 2, size),
+  )
+  # The lists are made again for their gradients: those of all blocks would hold
+  # each key many times.
+  some = jax.checkpoint(
+    some, policy=jax.checkpoint_policies.save_only_these_names(KEPT)
+  )
+  out_BXNQK = jnp.concatenate(list(jax.lax.map(some, chunks)), axis=2)
+  out_BXNQK = out_BXNQK[:, :, :N]
+  out_BXNRLK = out_BXNQK.reshape(B, X, N, H // X, L, -1)
+  out_BHNLK = out_BXNRLK.swapaxes(2, 3).reshape(B, H, N * L, -1)
+  return out_BHNLK.swapaxes(1, 2)[:, : stop - start]
+
+
+class _Chunk(NamedTuple):
+  """Some of the blocks.
+
+  Attributes:
+    q_BXNQK: their queries.
+    near: keys, values and how often each counts, [B, X, N + window - 1, M, K]:
+      of these blocks, and of those before and after that they see.
+    index_XNJ: their random blocks; None: they have none.
+    kept_BXNQM: what dropout leaves; None: all.
+  """
+
+  q_BXNQK: jax.Array
+  near: list[jax.Array]
+  index_XNJ: jax.Array | None
+  kept_BXNQM: jax.Array | None
+
+
+def _split(x: jax.Array, axis: int, size: int, around: int = 0) -> jax.Array:
+  """Chunks of `size` blocks each, with those around them: [C, ...].
+
+  Where there are no more blocks there are zeros.
+  """
+  number = -(-x.shape[axis] // size)
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (around, around + number * size - x.shape[axis])
+  x = jnp.pad(x, widths)
+  parts = [
+    jax.lax.slice_in_dim(x, i * size, (i + 1) * size + 2 * around, axis=axis)
+    for i in range(number)
+  ]
+  return jnp.stack(parts)
+
+
+def _lists(
+  global_BXMK: jax.Array,
+  others_BXNMK: jax.Array,
+  near_BXNMK: jax.Array,
+  window: int,
+  index_XNJ: jax.Array | None,
+) -> jax.Array:
+  """What the blocks of a chunk see, [B, X, N, M, K].
+
+  The global tokens, those around each block, and the random blocks. Where the
+  row has no block there are zeros, which a mask shows as hidden.
+  """
+  B, X, N, _, K = near_BXNMK.shape
+  N -= window - 1
+  shape = B, X, N, global_BXMK.shape[2], K
+  parts = [jnp.broadcast_to(global_BXMK[:, :, None], shape)]
+  parts += [near_BXNMK[:, :, i : i + N] for i in range(window)]
+  if index_XNJ is not None:
+    take = jax.vmap(lambda x_BNMK, index: x_BNMK[:, index], (1, 0), 1)
+    drawn = take(others_BXNMK, index_XNJ)
+    parts.append(drawn.reshape(B, X, N, -1, K))
+  return jnp.concatenate(parts, axis=3)
+
+
+def _merged(x_BXNMK: jax.Array) -> jax.Array:
+  """[B, X N, M, K]."""
+  B, X, N, M, K = x_BXNMK.shape
+  return x_BXNMK.reshape(B, X * N, M, K)
+
+
+def _outside(x: jax.Array, start: int, stop: int) -> jax.Array:
+  """The global tokens of [B, L, ...]."""
+  return jnp.concatenate([x[:, :start], x[:, stop:]], axis=1)
+
+
+def _cut(x_BLHK: jax.Array, start: int, stop: int, size: int) -> jax.Array:
+  """The others in blocks, the last one filled: [B, H, N, M, K]."""
+  more = -(stop - start) % size
+  x_BLHK = jnp.pad(x_BLHK[:, start:stop], ((0, 0), (0, more), (0, 0), (0, 0)))
+  B, _, H, K = x_BLHK.shape
+  return x_BLHK.swapaxes(1, 2).reshape(B, H, -1, size, K)
+
+
+def _weighted(
+  request: Request,
+  products_BGQM: Any,
+  v_BGMK: jax.Array,
+  counts: jax.Array,
+  kept_BGQM: jax.Array | None,
+) -> jax.Array:
+  """The values by a softmax of the scores, each as often as it counts.
+
+  As `attend.attend`: [B, G, Q, K], after dropout.
+  """
+  how = request.scale, request.bias, request.softcap
+  scores_BGQM = scores(products_BGQM, *how)
+  scores_BGQM += jnp.log(jnp.maximum(counts, 1).astype(jnp.float32))
+  keep = 1.0 if request.dropout is None else request.dropout.keep
+  out: Any = weighted(scores_BGQM, v_BGMK, counts > 0, kept_BGQM, keep)
+  return out
+
+
+def _real(request: Request, out_BLHK: jax.Array) -> jax.Array:
+  """Without what padding sees: zeros there, as in transformers."""
+  mask_BM = request.visibility.key_mask_BM
+  if mask_BM is None:
+    return out_BLHK
+  return jnp.where(mask_BM[:, :, None, None], out_BLHK, 0)
+
+
+def _whole(request: Request) -> jax.Array:
+  """A row of a few blocks, in which all tokens see all."""
+  return attend_within(request._replace(pattern=bidirectional()))
+
+
+def _blocks(request: Request) -> Blocks:
+  blocks = request.pattern.blocks
+  assert blocks is not None
+  return blocks
+
+
+def _heads(request: Request) -> tuple[int, int]:
+  """G and H."""
+  return request.k_BLGK.shape[2], request.q_BLHK.shape[2]
+
+
+class ExtraTokens(nn.Module):
+  """Learned vectors that go through the layers before each row."""
+
+  number: int
+  initializer: Initializer
+  dtype: Any
+
+  @nn.compact
+  def __call__(
+    self, x_BLD: jax.Array, context: Context
+  ) -> tuple[jax.Array, Context]:
+    """[B, L, D] -> [B, number + L, D], and the context of such rows."""
+    if context.bias is not None:
+      raise UsageError(
+        'model.position: adds a bias of distances, which the tokens of '
+        'model.attention=bigbird(extra=...) have not; take learned, '
+        'sinusoidal, rope or none'
+      )
+    shape, axes = (self.number, x_BLD.shape[-1]), ('position', 'embed')
+    table_ED = parameter(self, 'embedding', self.initializer, shape, axes)
+    front = jnp.broadcast_to(
+      table_ED.astype(self.dtype)[None], (len(x_BLD), *shape)
+    )
+    return jnp.concatenate([front, x_BLD], axis=1), self._before(context)
+
+  def _before(self, context: Context) -> Context:
+    """All see these tokens; the row's own stand so much further back."""
+    E, seen = self.number, context.visibility
+    mask_BM, visible_BLM = seen.key_mask_BM, seen.visible_BLM
+    if mask_BM is not None:
+      mask_BM = jnp.pad(mask_BM, ((0, 0), (E, 0)), constant_values=True)
+    if visible_BLM is not None:
+      widths = ((0, 0), (E, 0), (E, 0))
+      visible_BLM = jnp.pad(visible_BLM, widths, constant_values=True)
+    positions_BL = context.positions_BL
+    if positions_BL is not None:
+      front = jnp.broadcast_to(jnp.arange(E)[None], (len(positions_BL), E))
+      positions_BL = jnp.concatenate([front, positions_BL + E], axis=1)
+    return context._replace(
+      positions_BL=positions_BL,
+      visibility=seen._replace(key_mask_BM=mask_BM, visible_BLM=visible_BLM),
+    )

@@ -1,0 +1,342 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From the fields of `config.model` to choices, layers and stacks."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import linen as nn
+
+from gpt_jax import spec
+from gpt_jax.nn import backends, layout
+from gpt_jax.nn.attend import SCALES
+from gpt_jax.nn.attention import Attention
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.block import BLOCKS, FFNS, FfnChoice
+from gpt_jax.nn.deberta import FirstBlock, LateBlock, deberta
+from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn.heads import OUTPUTS
+from gpt_jax.nn.layers import BIASES, DROPOUTS, INITS, NORMS
+from gpt_jax.nn.masks import PATTERNS, Pattern
+from gpt_jax.nn.positions import (
+  WithPositions,
+  alibi,
+  learned,
+  learned_by_layer,
+  none,
+  rope,
+  sinusoidal,
+  t5_bias,
+)
+from gpt_jax.nn.recurrent import transformer_xl, xlnet
+from gpt_jax.nn.stack import SHARES, MirroredStack, SharedStack, Sharing, Stack
+from gpt_jax.spec import UsageError
+
+POSITIONS = {
+  'alibi': alibi,
+  'deberta': deberta,
+  'learned': learned,
+  'learned_by_layer': learned_by_layer,
+  'none': none,
+  'rope': rope,
+  'sinusoidal': sinusoidal,
+  't5_bias': t5_bias,
+  'transformer_xl': transformer_xl,
+  'xlnet': xlnet,
+}
+
+
+CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
+  'input': INPUTS,
+  'position': POSITIONS,
+  'attention': PATTERNS,
+  'attention_scale': SCALES,
+  'attention_backend': BACKENDS,
+  'ffn': FFNS,
+  'encoder_ffn': FFNS,
+  'norm': NORMS,
+  'block': BLOCKS,
+  'bias': BIASES,
+  'output': OUTPUTS,
+  'dropout': DROPOUTS,
+  'init_weights': INITS,
+  'share': SHARES,
+}
+
+
+def build(model: Any, field: str) -> Any:
+  """What the call-string of a field of a `Transformer` names."""
+  return spec.build(f'model.{field}', getattr(model, field), CHOICES[field])
+
+
+class Layer(NamedTuple):
+  """The two choices of one layer."""
+
+  attention: Pattern
+  ffn: FfnChoice
+
+
+def period(attention: str, ffn: str, share: str = 'none') -> list[Layer]:
+  """The shortest sequence of layers that repeats over the depth.
+
+  Each of the two comma lists repeats by itself: with 'full, local(window=5)'
+  and 'gelu, gelu, switch(num_experts=8)' it is six layers; and so do the inner
+  layers of a group that `share` names.
+  """
+  patterns = spec.build_all('model.attention', attention, PATTERNS)
+  ffns = spec.build_all('model.ffn', ffn, FFNS)
+  length = math.lcm(len(patterns), len(ffns), sharing(share).inner)
+  return [
+    Layer(patterns[i % len(patterns)], ffns[i % len(ffns)])
+    for i in range(length)
+  ]
+
+
+def sharing(share: str) -> Sharing:
+  """What `model.share` names."""
+  return spec.build('model.share', share, SHARES)
+
+
+def is_causal(attention: str, ffn: str) -> bool:
+  """Whether no token sees a later one in any layer."""
+  return all(layer.attention.causal for layer in period(attention, ffn))
+
+
+def extra_tokens(attention: str) -> int:
+  """How many tokens stand before a row that are none of its own."""
+  patterns = spec.build_all('model.attention', attention, PATTERNS)
+  numbers = {p.blocks.extra if p.blocks else 0 for p in patterns}
+  if len(numbers) > 1:
+    raise UsageError(
+      f'model.attention={attention!r}: only some of the layers have tokens '
+      'beside those of the row; give all of them the same extra'
+    )
+  return numbers.pop()
+
+
+class LayerSizes(NamedTuple):
+  """Of one stack, in the words of `config.model`."""
+
+  num_heads: int
+  num_kv_heads: int
+  head_size: int
+  value_size: int  # 0: `head_size`
+  d_ff: int
+
+
+def decoder_sizes(model: Any) -> LayerSizes:
+  """Those of `model`, a `Transformer` or `config.model`."""
+  return LayerSizes(*(getattr(model, n) for n in LayerSizes._fields))
+
+
+def encoder_sizes(model: Any) -> LayerSizes:
+  """As of the decoder, but for what the fields `encoder_...` say."""
+  sizes = decoder_sizes(model)._replace(d_ff=model.encoder_d_ff or model.d_ff)
+  number = model.encoder_num_heads
+  if not number:
+    return sizes
+
+  def parted(name: str, numerator: int, denominator: int) -> int:
+    size, rest = divmod(getattr(model, name) * numerator, denominator)
+    if rest:
+      raise UsageError(
+        f'model.encoder_num_heads={number}: model.{name}='
+        f'{getattr(model, name)} * {numerator} does not divide by '
+        f'{denominator}; the heads of both stacks are as wide together'
+      )
+    return size
+
+  return sizes._replace(
+    num_heads=number,
+    num_kv_heads=parted('num_kv_heads', number, model.num_heads),
+    head_size=parted('head_size', model.num_heads, number),
+    value_size=parted('value_size', model.num_heads, number),
+  )
+
+
+def without_mask_decoder(position: str) -> str:
+  """`model.position` without a mask decoder: it is for pre-training alone."""
+  found = spec.bind_all('model.position', position, POSITIONS)[0]
+  if not found.kwargs.get('mask_decoder'):
+    return position
+  rest = {n: v for n, v in found.kwargs.items() if n != 'mask_decoder'}
+  return spec.written(found._replace(args=(), kwargs=rest))
+
+
+# Makes the stacks of a model from its fields.
+
+
+def make_stack(
+  model: Any,
+  dtype: Any,
+  attention: str,
+  ffn: str,
+  num_layers: int,
+  sizes: LayerSizes,
+  *,
+  cross: bool,
+) -> nn.Module:
+  """A stack whose layers follow both lists and the fields of a Transformer."""
+  biases, rates = build(model, 'bias'), build(model, 'dropout')
+  position = build(model, 'position')
+  block, norm = build(model, 'block'), build(model, 'norm')
+  inits = build(model, 'init_weights')(model.num_layers)
+  of_ffn = {
+    'd_ff': sizes.d_ff,
+    'bias': biases.ffn,
+    'inits': inits,
+    'dtype': dtype,
+  }
+  make_attention = functools.partial(
+    Attention,
+    position=position,
+    num_heads=sizes.num_heads,
+    num_kv_heads=sizes.num_kv_heads,
+    head_size=sizes.head_size,
+    value_size=sizes.value_size,
+    scale=build(model, 'attention_scale'),
+    backend=build(model, 'attention_backend'),
+    bias_in=biases.qkv,
+    bias_key=biases.key,
+    bias_out=biases.out,
+    dropout=rates.attention,
+    inits=inits,
+    dtype=dtype,
+    norm=norm,
+    qk_norm=block.qk_norm,
+  )
+  blocks = tuple(
+    functools.partial(
+      block.make,
+      norm=norm,
+      attention=functools.partial(make_attention, layer.attention),
+      ffn=functools.partial(layer.ffn.make, **of_ffn),
+      dropout=rates.residual,
+      cross=cross,
+    )
+    for layer in period(attention, ffn, model.share)
+  )
+  if position.by_layer:
+    make_positions = functools.partial(
+      position.by_layer,
+      context_length=model.context_length,
+      initializer=inits.position,
+    )
+    blocks = tuple(
+      functools.partial(WithPositions, block=one, make_positions=make_positions)
+      for one in blocks
+    )
+  if position.convolution:
+    if is_causal(attention, ffn):
+      raise UsageError(
+        f'model.attention={attention!r}: the convolution of model.position='
+        f'{model.position!r} sees later tokens; take bidirectional, or '
+        'convolution=0'
+      )
+    blocks = tuple(
+      functools.partial(FirstBlock, make_stack, norm) for make_stack in blocks
+    )
+  if position.late:
+    if model.block != 'post':
+      raise UsageError(
+        f'model.block={model.block!r}: the last layer of model.position='
+        f'{model.position!r} reads what the one before it gave, as it is; '
+        'take model.block=post, or mask_decoder=0'
+      )
+    blocks = tuple(
+      functools.partial(LateBlock, make_stack, position.late, num_layers)
+      for make_stack in blocks
+    )
+  shared = sharing(model.share)
+  if shared.stacks and not cross:
+    return MirroredStack(blocks, num_layers, model.remat, model.loop)
+  if shared.parts:
+    return SharedStack(blocks, num_layers, model.remat, model.loop, shared)
+  return Stack(blocks, num_layers, model.remat, model.loop)
+
+
+def source_fields(fields: dict[str, Any], sizes: LayerSizes) -> dict[str, Any]:
+  """Fields of the encoder before the encoder, of those of the whole model.
+
+  Its layers have the `sizes` of the encoder's.
+  """
+  return fields | {
+    **sizes._asdict(),
+    'encoder_num_heads': 0,
+    'encoder_d_ff': 0,
+    'vocab_size': fields['source_vocab_size'] or fields['vocab_size'],
+    'num_layers': fields['num_source_layers'],
+    'num_encoder_layers': 0,
+    'num_source_layers': 0,
+    'source_vocab_size': 0,
+    'attention': 'bidirectional',
+    'ffn': fields['encoder_ffn'] or fields['ffn'],
+    'output': 'tied',
+  }
+
+
+def make_bias(model: Any, attention: str, sizes: LayerSizes) -> nn.Module:
+  """The module that gives all layers of a stack their bias on the scores."""
+  patterns = [layer.attention for layer in period(attention, model.ffn)]
+  if any(p.causal != patterns[0].causal for p in patterns):
+    raise UsageError(
+      f'model.attention={attention!r}: mixes causal and bidirectional layers,'
+      f' which cannot share the bias of model.position={model.position!r}; '
+      'take one kind, or another position'
+    )
+  return build(model, 'position').bias(
+    num_heads=sizes.num_heads,
+    head_size=sizes.head_size,
+    pattern=patterns[0],
+    initializer=build(model, 'init_weights')(model.num_layers).position,
+  )
+
+
+# Of `model.attention_backend`: what leaves out blocks of keys that no query
+# sees, and where each device has all heads of its tokens.
+UNEVEN = ('all_gather', 'auto', 'ring')
+
+
+def zigzag_places(model: Any, length: int) -> np.ndarray | None:
+  """Of each token its place in the row, int32 [length]; None: rows in order.
+
+  Rows stay in order where all devices have the same to do (without layers that
+  see all earlier tokens), and where something depends on the order: dropout
+  and experts, whose random numbers and whose capacity would come to depend on
+  the mesh.
+
+  Args:
+    model: a `Transformer`; the mesh is the one in context.
+    length: of the rows.
+  """
+  parts = layout.num_parts('length')
+  if parts == 1 or length % (2 * parts) or model.num_encoder_layers:
+    return None
+  backend = spec.parse('model.attention_backend', model.attention_backend)[0]
+  position = build(model, 'position')
+  whole = backend.name == 'auto' and backends.kept_in_order(
+    length, model.num_heads, model.head_size
+  )
+  layers = period(model.attention, model.ffn)
+  patterns = [layer.attention for layer in layers]
+  if (
+    backend.name not in UNEVEN
+    or (whole and not position.bias)
+    or not any(p.causal and p.window is None for p in patterns)
+    or any(p.blocks for p in patterns)
+    or any(layer.ffn.router for layer in layers)
+    or any(build(model, 'dropout'))
+    or position.terms
+  ):
+    return None
+  return zigzag(length, parts)
+
+
+def zigzag(length: int, parts: int) -> np.ndarray:
+  """The places that the parts have, one part after the other, int32."""
+  chunks = np.arange(length, dtype=np.int32).reshape(2 * parts, -1)
+  pairs = np.stack([chunks[:parts], chunks[: parts - 1 : -1]], axis=1)
+  return pairs.reshape(-1)

@@ -1,0 +1,345 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""DeBERTa: attention by content and by distance, apart from each other.
+
+He et al. 2020, section 3.1, equations 2 to 4; with buckets and shared
+projections as released as version 2, its convolution beside the first layer,
+and the enhanced mask decoder (section 3.2).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from gpt_jax.nn.attend import Cache, Context, Visibility, float32_einsum
+from gpt_jax.nn.layers import (
+  ACTIVATIONS,
+  Initializer,
+  Projections,
+  dense,
+  parameter,
+)
+from gpt_jax.nn.positions import Asked, LearnedPositions, Position
+from gpt_jax.nn.recurrent import moved_left
+from gpt_jax.ranges import Count, OneOf, Whole
+from gpt_jax.spec import UsageError
+
+
+class DistanceTable(nn.Module):
+  """P: a vector for each distance or bucket, which all layers share."""
+
+  num_rows: int
+  normed: bool
+  d_model: int
+  norm: Callable[..., nn.Module]
+  initializer: Initializer
+  dtype: Any
+
+  @nn.compact
+  def __call__(self) -> jax.Array:
+    """[N, D]."""
+    shape, axes = (self.num_rows, self.d_model), ('buckets', 'embed')
+    table = parameter(self, 'embedding', self.initializer, shape, axes)
+    table = table.astype(self.dtype)
+    return self.norm(name='norm')(table) if self.normed else table
+
+
+class Disentangled(nn.Module):
+  """Content to content, content to position, position to content.
+
+  score_ij = (Qc_i Kc_j + Qc_i Kr_d(i, j) + Kc_j Qr_d(i, j)) / sqrt(K n), where
+  n of the terms are on, Kr = P W_kr and Qr = P W_qr. The paper's third term
+  has d(j, i) for a product that belongs to key j and query i; released code
+  takes the row of P that is here. A module of `Position.terms`.
+
+  Attributes:
+    max_distance: k; longer distances count as the longest.
+    buckets: see `row_of`.
+    c2c: whether the first term is on; the others likewise.
+    c2p: see above.
+    p2c: see above.
+    shared: whether W_kr and W_qr are the layer's projections of content.
+    projections: the layer's.
+  """
+
+  max_distance: int
+  buckets: int
+  c2c: bool
+  c2p: bool
+  p2c: bool
+  shared: bool
+  projections: Projections
+
+  def setup(self):
+    """Creates W_kr and W_qr where they are not shared."""
+    to = self.projections
+    if self.c2p and not self.shared:
+      self.relative_key = dense(to, to.num_heads, 'heads', bias=to.key_bias)
+    if self.p2c and not self.shared:
+      self.relative_query = dense(to, to.num_heads, 'heads')
+
+  def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array | None]:
+    """See `Asked`."""
+    table_ND = asked.context.table_ND
+    if asked.cache is not None or table_ND is None:
+      raise UsageError(
+        'model.position=deberta: knows whole rows only; it has no caches, and '
+        'no encoder-decoders: set model.num_encoder_layers=0'
+      )
+    terms = self.c2c + self.c2p + self.p2c
+    q_BLHK, L = asked.q_BLHK * terms**-0.5, asked.q_BLHK.shape[1]
+    distances = np.arange(L - 1, -L, -1)
+    row = row_of(distances, self.max_distance, self.buckets)
+    rows_1ND = jnp.take(table_ND, row, axis=0)[None]
+    bias = None
+    if self.c2p:
+      r_NHK = self._keys(rows_1ND)[0]
+      c2p_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', q_BLHK, r_NHK)
+      bias = moved_left(c2p_BHLN)[..., :L]
+    if self.p2c:
+      r_NHK = self._queries(rows_1ND)[0] * terms**-0.5
+      # Of a key, the distances from queries count the other way.
+      k_BLHK = self._all_heads(asked.k_BMGK)
+      p2c_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', k_BLHK, r_NHK[::-1])
+      p2c = jnp.swapaxes(moved_left(p2c_BHLN)[..., :L], -1, -2)
+      bias = p2c if bias is None else bias + p2c
+    if not self.c2c:
+      q_BLHK = jnp.zeros_like(q_BLHK)
+    return q_BLHK, None if bias is None else bias * asked.scale
+
+  def _keys(self, rows_1ND: jax.Array) -> jax.Array:
+    """Kr, [1, N, H, K]."""
+    if self.shared:
+      return self._all_heads(self.projections.keys(rows_1ND))
+    return self.projections.heads(self.relative_key(rows_1ND))
+
+  def _queries(self, rows_1ND: jax.Array) -> jax.Array:
+    """Qr, [1, N, H, K]."""
+    if self.shared:
+      return self.projections.queries(rows_1ND)
+    return self.projections.heads(self.relative_query(rows_1ND))
+
+  def _all_heads(self, k_BMGK: jax.Array) -> jax.Array:
+    """Keys for each head of the queries."""
+    to = self.projections
+    return jnp.repeat(k_BMGK, to.num_heads // to.num_kv_heads, axis=2)
+
+
+def num_rows(max_distance: int, buckets: int) -> int:
+  """Of P."""
+  return 2 * (buckets or max_distance)
+
+
+def row_of(distance: np.ndarray, max_distance: int, buckets: int) -> np.ndarray:
+  """The row of P for distances i - j from query i to key j.
+
+  0 for i - j <= -k, 2 k - 1 for i - j >= k, else i - j + k (equation 3), where
+  k is `max_distance`. With buckets above 0 there are so many on each side: half
+  of them hold one distance each, the others grow logarithmically up to
+  `max_distance` (released as version 2).
+  """
+  span = buckets or max_distance
+  if buckets:
+    distance = _bucketed(distance, max_distance, buckets // 2)
+  return np.clip(distance + span, 0, 2 * span - 1)
+
+
+def _bucketed(
+  distance: np.ndarray, max_distance: int, middle: int
+) -> np.ndarray:
+  """Distances above `middle`, as they are counted."""
+  # In float32, as what was trained with them.
+  far = np.float32(np.maximum(np.abs(distance), middle)) / np.float32(middle)
+  longest = np.float32(math.log((max_distance - 1) / middle))
+  far = np.ceil(np.log(far) / longest * (middle - 1)) + middle
+  far = np.sign(distance) * far.astype(np.int64)
+  return np.where(np.abs(distance) <= middle, distance, far)
+
+
+class Convolved(NamedTuple):
+  """What the first layer adds, and the parameters of the norm after it."""
+
+  x_BLD: jax.Array
+  norm: Any
+
+
+class Convolution(nn.Module):
+  """act(sum_t W_t x_(i + t) + b) over `width` neighbouring tokens.
+
+  Padding and other documents of a packed row count as zeros. The kernel is
+  [width, D, D].
+  """
+
+  width: int
+  activation: str  # of `ACTIVATIONS`
+  norm: Callable[..., nn.Module]
+  initializer: Initializer
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x_BLD: jax.Array, visibility: Visibility) -> Convolved:
+    """Of the embeddings [B, L, D]."""
+    D, (mask_BL, segments_BL) = x_BLD.shape[-1], visibility[:2]
+    shape, axes = (self.width, D, D), ('buckets', 'embed', 'mlp')
+    kernel = parameter(self, 'kernel', self.initializer, shape, axes)
+    bias = parameter(self, 'bias', nn.initializers.zeros, (D,), ('mlp',))
+    if mask_BL is not None:
+      x_BLD = x_BLD * mask_BL[..., None].astype(x_BLD.dtype)
+    y_BLD = bias.astype(self.dtype)[None, None]
+    for t in range(self.width):
+      offset = t - self.width // 2
+      tap_BLD = _neighbour(x_BLD, offset)
+      if segments_BL is not None:
+        same_BL = _neighbour(segments_BL, offset) == segments_BL
+        tap_BLD = jnp.where(same_BL[..., None], tap_BLD, 0)
+      y_BLD = y_BLD + jnp.dot(tap_BLD, kernel[t].astype(self.dtype))
+    norm = self.norm(name='norm')
+    if self.is_initializing():
+      norm(y_BLD)
+    params = nn.meta.unbox(norm.variables['params'])
+    return Convolved(ACTIVATIONS[self.activation](y_BLD), params)
+
+
+class FirstBlock(nn.Module):
+  """A block with `context.convolved` after it in the first layer.
+
+  Parameters are those of the block.
+  """
+
+  block: Callable[..., nn.Module]
+  norm: Callable[..., nn.Module]
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    context: Context,
+    cache: Cache | None,
+    layer: jax.Array,
+  ) -> tuple[jax.Array, Cache | None]:
+    """[B, L, D] -> [B, L, D]."""
+    block = self.block()
+    nn.share_scope(self, block)
+    x_BLD, cache = block(x_BLD, context, cache, layer)
+    added = context.convolved
+    assert added is not None
+    norm = self.norm(parent=None)
+    normed: Any = norm.apply({'params': added.norm}, x_BLD + added.x_BLD)
+    return jnp.where(layer == 0, normed, x_BLD), cache
+
+
+def _neighbour(x: jax.Array, offset: int) -> jax.Array:
+  """x[:, i + offset] at i, zeros beyond the ends."""
+  L, reach = x.shape[1], abs(offset)
+  pad = [(0, 0), (reach, reach)] + [(0, 0)] * (x.ndim - 2)
+  return jnp.pad(x, pad)[:, reach + offset : reach + offset + L]
+
+
+class LateBlock(nn.Module):
+  """A block that is applied `times` in the last of `num_layers` layers.
+
+  z_0 = H + P; z_t = block(queries and residual z_(t - 1), keys and values H).
+  In the backward pass each layer has room for what the repetitions store; with
+  `remat='full'` that is their input alone. Parameters are those of the block.
+  """
+
+  block: Callable[..., nn.Module]
+  times: int
+  num_layers: int
+
+  @nn.compact
+  def __call__(
+    self,
+    x_BLD: jax.Array,
+    context: Context,
+    cache: Cache | None,
+    layer: jax.Array,
+  ) -> tuple[jax.Array, Cache | None]:
+    """[B, L, D] -> [B, L, D]; `context.late_BLD` is P."""
+    block = self.block()
+    nn.share_scope(self, block)
+    p_BLD, last = context.late_BLD, layer == self.num_layers - 1
+    assert p_BLD is not None
+    context = context._replace(source_BLD=x_BLD)
+    z_BLD = x_BLD + jnp.where(last, p_BLD.astype(x_BLD.dtype), 0)
+    z_BLD, cache = block(z_BLD, context, cache, layer)
+    if self.times == 1 or self.is_initializing():
+      return z_BLD, cache
+
+    def again(block: nn.Module, z_BLD: jax.Array) -> jax.Array:
+      for _ in range(self.times - 1):
+        z_BLD, _ = block(z_BLD, context, None, layer)
+      return z_BLD
+
+    def kept(block: nn.Module, z_BLD: jax.Array) -> jax.Array:
+      return z_BLD
+
+    return nn.cond(last, again, kept, block, z_BLD), cache
+
+
+def deberta(
+  max_distance: Count = 512,
+  buckets: Whole = 0,
+  c2c: bool = True,
+  c2p: bool = True,
+  p2c: bool = True,
+  shared: bool = False,
+  norm: bool = False,
+  absolute: bool = False,
+  mask_decoder: Whole = 0,
+  convolution: Whole = 0,
+  activation: Annotated[str, OneOf((*ACTIVATIONS,))] = 'gelu',
+) -> Position:
+  """DeBERTa's disentangled attention (He et al. 2020, section 3).
+
+  Args:
+    max_distance: k; longer distances count as the longest.
+    buckets: on each side, of distances that grow logarithmically; 0: each
+      distance by itself (version 2: 256).
+    c2c: whether content attends to content; the others likewise, c content
+      and p position. Scores are divided by sqrt(head_size * how many are on).
+    c2p: see above.
+    p2c: see above.
+    shared: distances are projected as content is (version 2: share_att_key).
+    norm: of the distances' vectors (version 2: norm_rel_ebd).
+    absolute: learned absolute positions at the input as well.
+    mask_decoder: the last layer is applied so often to queries that know
+      absolute positions (section 3.2); 0: it is as the others.
+    convolution: the odd number of tokens that one beside the first layer reads
+      (version 2: 3); 0: there is none.
+    activation: what the convolution's sums go through, of `ACTIVATIONS`.
+  """
+  if not (c2c or c2p or p2c):
+    raise UsageError(
+      'model.position=deberta: c2c, c2p and p2c are all False; one must be on'
+    )
+  if convolution and convolution % 2 == 0:
+    raise UsageError(
+      f'model.position: convolution={convolution} must be odd, or 0'
+    )
+  # Half of the buckets hold a distance each, and the last one is the longest.
+  if buckets and not 2 <= buckets // 2 < max_distance - 1:
+    raise UsageError(
+      f'model.position: buckets={buckets} must be at least 4, and half of them '
+      f'below max_distance - 1, which is {max_distance - 1}'
+    )
+  terms = functools.partial(
+    Disentangled, max_distance, buckets, c2c, c2p, p2c, shared
+  )
+  rows = num_rows(max_distance, buckets)
+  table = functools.partial(DistanceTable, rows, norm)
+  embed = functools.partial(LearnedPositions, 0) if absolute else None
+  return Position(
+    embed,
+    terms=terms,
+    table=table,
+    late=mask_decoder,
+    convolution=convolution,
+    activation=activation,
+  )

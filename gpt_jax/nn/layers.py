@@ -1,0 +1,687 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the model's modules are made of: initialisers, dense layers, dropout,
+norms, and the functions between them.
+"""
+
+import contextlib
+import contextvars
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from gpt_jax.nn import layout
+from gpt_jax.ranges import Count, Epsilon, Fraction, Positive, Weight
+
+Initializer = jax.nn.initializers.Initializer
+
+
+class Initializers(NamedTuple):
+  """What the parameters of each role start from."""
+
+  embedding: Initializer
+  position: Initializer
+  kernel: Initializer
+  # The projections that add to the residual stream: attention's and the
+  # feed-forward layer's last.
+  residual: Initializer
+  # Those of queries, and a table of its own for the output; None: as `kernel`
+  # and as `embedding`.
+  query: Initializer | None = None
+  output: Initializer | None = None
+
+
+def normal(stddev: Weight = 0.02):
+  """N(0, stddev) for every weight (GPT-1, section 4.1: 0.02)."""
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    weights = nn.initializers.normal(stddev)
+    return Initializers(weights, weights, weights, weights)
+
+  return build
+
+
+def truncated_normal(stddev: Weight = 0.02):
+  """N(0, stddev) for every weight, drawn anew beyond 2 stddev (BERT's code).
+
+  What is left has 0.88 times that deviation.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    weights = nn.initializers.truncated_normal(stddev)
+    return Initializers(weights, weights, weights, weights)
+
+  return build
+
+
+def gpt2(stddev: Weight = 0.02):
+  """GPT-2, section 2.3: residual weights are scaled by 1/sqrt(N).
+
+  N counts the residual layers, two a block: stddev / sqrt(2 * num_layers).
+  """
+
+  def build(num_layers: int) -> Initializers:
+    weights = nn.initializers.normal(stddev)
+    residual = nn.initializers.normal(stddev * (2 * num_layers) ** -0.5)
+    return Initializers(weights, weights, weights, residual)
+
+  return build
+
+
+def palm():
+  """PaLM, section 5: kernels N(0, 1/n_in), embeddings N(0, 1).
+
+  The table that also scores the vocabulary needs `output="tied(scale='rsqrt')"`
+  with it. PaLM has no tables of positions; here they start as embeddings do.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    table = nn.initializers.normal(1.0)
+    kernel = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal')
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
+def t5(head_size: Count = 64):
+  """T5's released code: kernels N(0, 1/n_in), embeddings N(0, 1).
+
+  Queries start sqrt(head_size) smaller, since T5 does not scale their products
+  with keys. A tied output needs `tied(scale='rsqrt')`.
+
+  Args:
+    head_size: `model.head_size`.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    table = nn.initializers.normal(1.0)
+    kernel, query = (
+      nn.initializers.variance_scaling(scale, 'fan_in', 'normal')
+      for scale in (1.0, 1 / head_size)
+    )
+    # The bias of a bucket and a head.
+    position = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
+    output = nn.initializers.variance_scaling(
+      1.0, 'fan_in', 'normal', in_axis=-1, out_axis=-2
+    )
+    return Initializers(table, position, kernel, kernel, query, output)
+
+  return build
+
+
+def switch(scale: Positive = 0.1, embedding: Positive = 0.02):
+  """Switch, section 2.4: truncated normal with stddev sqrt(scale / n_in).
+
+  Args:
+    scale: a tenth of the usual 1, for stability (table 3).
+    embedding: stddev of the tables of tokens and positions. T5's is 1, with
+      `output="tied(scale='rsqrt')"`.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    table = nn.initializers.normal(embedding)
+    kernel = nn.initializers.variance_scaling(
+      scale, 'fan_in', 'truncated_normal'
+    )
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
+def transformer():
+  """The Transformer's released code: tables N(0, 1/d_model), kernels uniform.
+
+  These have the variance 2 / (n_in + n_out) (Glorot and Bengio, 2010, equation
+  16); tables that also score go with `input="tokens(scale='sqrt')"`.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+    # Of a table [V, D] what goes out is d_model.
+    table = nn.initializers.variance_scaling(1.0, 'fan_out', 'normal')
+    kernel = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
+INITS = {
+  'gpt2': gpt2,
+  'normal': normal,
+  'palm': palm,
+  'switch': switch,
+  't5': t5,
+  'transformer': transformer,
+  'truncated_normal': truncated_normal,
+}
+
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+def gelu_exact(x: jax.Array) -> jax.Array:
+  """X Phi(x), by the error function."""
+  return jax.nn.gelu(x, approximate=False)
+
+
+def gelu_tanh(x: jax.Array) -> jax.Array:
+  """The tanh form of GELU, which GPT-1, GPT-2 and T5 v1.1 compute."""
+  return jax.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+  'relu': jax.nn.relu,
+  'gelu': gelu_exact,
+  'gelu_tanh': gelu_tanh,
+  'silu': jax.nn.silu,
+  'tanh': jnp.tanh,
+}
+
+
+class Form(NamedTuple):
+  """How a layer widens: act(x W_in), or, gated, act(x W_gate) * x W_in."""
+
+  activation: Activation
+  gated: bool
+
+
+# The gated ones are those of Shazeer (2020), GLU Variants Improve Transformer.
+FORMS: dict[str, Form] = {
+  **{name: Form(activation, False) for name, activation in ACTIVATIONS.items()},
+  'glu': Form(jax.nn.sigmoid, True),
+  'bilinear': Form(lambda x: x, True),
+  'reglu': Form(jax.nn.relu, True),
+  'geglu': Form(gelu_exact, True),
+  'geglu_tanh': Form(gelu_tanh, True),
+  'swiglu': Form(jax.nn.silu, True),
+}
+
+
+def dot(x_ND: jax.Array, kernel_FD: jax.Array) -> jax.Array:
+  """Multiplies x and the kernel: [N, F]."""
+  # Without the barriers XLA would exchange the sides again.
+  x_DN = jax.lax.optimization_barrier(x_ND.T)
+  y_FN = jax.lax.optimization_barrier(kernel_FD @ x_DN)
+  return y_FN.T
+
+
+# Matrix products in int8, for decoding: 8-bit weights, 8-bit activations.
+#
+# Both are symmetric, x = scale * round(x / scale), |round(x / scale)| <= 127: a
+# scale for each column of a kernel, made once, and one for each token, made
+# when it is multiplied (as W8A8 with dynamic quantization is). The sums are
+# exact, so that a token's result depends on no other token. On CPUs with 8-bit
+# dot products this is faster than float32; weights alone in 8 bits are not, as
+# they would be widened first.
+
+
+MOST = 127
+
+
+def _rounded(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+  """int8 numbers and what they are multiples of, float32."""
+  x = x.astype(jnp.float32)
+  largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
+  scale = jnp.where(largest > 0, largest, 1) / MOST
+  return jnp.round(x / scale).astype(jnp.int8), scale
+
+
+def int8_dot(
+  x_ND: jax.Array, kernel_DF: jax.Array, scale_F: jax.Array
+) -> jax.Array:
+  """Multiplies x and the kernel: float32 [N, F]."""
+  N = len(x_ND)
+  if N == 1:
+    # XLA on CPU has no fast product of 8-bit numbers for a single row.
+    x_ND = jnp.concatenate([x_ND, x_ND])
+  rounded_ND, scale_N1 = _rounded(x_ND, axis=1)
+  y_NF = jnp.dot(rounded_ND, kernel_DF, preferred_element_type=jnp.int32)
+  return (y_NF.astype(jnp.float32) * scale_N1 * scale_F[None])[:N]
+
+
+# The dense layer, and how a parameter gets its logical axes.
+
+
+def parameter(
+  module: nn.Module,
+  name: str,
+  init: Initializer,
+  shape: tuple[int, ...],
+  axes: tuple[str, ...],
+) -> jax.Array:
+  """A parameter of `module` whose dimensions are named by `axes`.
+
+  It starts in float32; `optim.precision` says in what it is kept.
+  """
+  if module.has_variable('params', name):
+    # Flax traces the initializer again, only to compare the shape.
+    init = nn.initializers.zeros
+  boxed: Any = nn.with_logical_partitioning(init, axes)
+  return module.param(name, boxed, shape, jnp.float32)
+
+
+class Dense(nn.Module):
+  """y = x @ kernel + bias, over the last axis.
+
+  The kernel is stored as a matrix even where its columns are heads times head
+  size: XLA forms the gradient reduce-scatter for two-dimensional weights only.
+  In decoding it may be one of `params.quantize` or `params.transpose`.
+  """
+
+  features: int
+  axes: tuple[str, str]
+  initializer: Initializer
+  bias: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., in] -> [..., features]."""
+    # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
+    # two axes at once for the kernel's gradient. But of parts of rows no matrix
+    # can be made without the other parts.
+    rows = x
+    if layout.num_parts('length') == 1:
+      rows = x.reshape(-1, x.shape[-1])
+    if self.has_variable('params', 'transposed'):
+      kernel_FD = self.get_variable('params', 'transposed')
+      y = dot(rows, kernel_FD.astype(self.dtype))
+    else:
+      shape = (x.shape[-1], self.features)
+      kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
+      if kernel.dtype == jnp.int8:
+        scale = self.get_variable('params', 'scale')
+        y = int8_dot(rows, kernel, scale).astype(self.dtype)
+      else:
+        y = jnp.dot(rows, layout.weight(kernel, self.axes, self.dtype))
+    if self.bias:
+      zeros, shape = nn.initializers.zeros, (self.features,)
+      bias = parameter(self, 'bias', zeros, shape, self.axes[1:])
+      y += bias.astype(self.dtype)[(None,) * (y.ndim - 1)]
+    return y.reshape(*x.shape[:-1], self.features)
+
+
+# Attention's projections to the queries, keys and values of its heads.
+
+
+class Projections(nn.Module):
+  """From vectors [B, L, D] to heads [B, L, H, K], or G of them.
+
+  K of the values may be another than that of queries and keys (Vaswani et al.,
+  2017, section 3.2.2: d_v and d_k).
+
+  A module of `Position.terms` has these, too: for what it takes the same ways,
+  and for the sizes of its own.
+  """
+
+  num_heads: int
+  num_kv_heads: int
+  head_size: int
+  value_size: int
+  bias: bool
+  key_bias: bool
+  inits: Initializers
+  dtype: Any
+  norm: Callable[..., nn.Module] | None  # that of queries and keys
+  qk_norm: str  # of `block.QkNorm`
+
+  def setup(self):
+    """Creates the dense layers, and the norms that there are."""
+    self.query = dense(self, self.num_heads, 'heads', kernel=self.inits.query)
+    self.key = dense(self, self.num_kv_heads, 'kv_heads', bias=self.key_bias)
+    self.value = dense(
+      self, self.num_kv_heads, 'kv_heads', size=self.value_size
+    )
+    if self.qk_norm != 'none':
+      assert self.norm is not None
+      self.query_norm, self.key_norm = self.norm(), self.norm()
+
+  def queries(self, x_BLD: jax.Array) -> jax.Array:
+    """[B, L, H, K]."""
+    return self._normalize('query_norm', self.heads(self.query(x_BLD)))
+
+  def keys(self, x_BMD: jax.Array) -> jax.Array:
+    """[B, M, G, K]."""
+    return self._normalize('key_norm', self.heads(self.key(x_BMD)))
+
+  def values(self, x_BMD: jax.Array) -> jax.Array:
+    """[B, M, G, K]."""
+    x = self.value(x_BMD)
+    return x.reshape(*x.shape[:2], -1, self.value_size)
+
+  def heads(self, x: jax.Array) -> jax.Array:
+    """[B, L, H * K] to [B, L, H, K]."""
+    return x.reshape(*x.shape[:2], -1, self.head_size)
+
+  def _normalize(self, name: str, x_BLHK: jax.Array) -> jax.Array:
+    """Each head by itself or all of a token together."""
+    if self.qk_norm == 'none':
+      return x_BLHK
+    x = x_BLHK
+    if self.qk_norm == 'all_heads':
+      x = x.reshape(*x.shape[:2], -1)
+    return getattr(self, name)(x).reshape(x_BLHK.shape)
+
+
+def dense(
+  like: Projections,
+  num_heads: int,
+  axis: str,
+  *,
+  size: int | None = None,
+  bias: bool | None = None,
+  kernel: Initializer | None = None,
+) -> Dense:
+  """To so many heads, whose logical axis has that name; a part of its caller.
+
+  What is not given is that of the projections `like`.
+  """
+  return Dense(
+    num_heads * (size or like.head_size),
+    ('embed', axis),
+    kernel or like.inits.kernel,
+    like.bias if bias is None else bias,
+    like.dtype,
+  )
+
+
+# The axis that `jax.vmap` maps: over the replicas of a micro-batch.
+REPLICAS = 'replicas'
+
+
+class Rows(NamedTuple):
+  """The rows at hand.
+
+  Attributes:
+    numbers_B: of each in the batch.
+    count: how many rows the batch has.
+    filled: whether there are rows beyond them.
+  """
+
+  numbers_B: jax.Array
+  count: int
+  filled: bool
+
+
+_HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar(
+  'batch_rows', default=None
+)
+
+
+@contextlib.contextmanager
+def use_rows(rows: Rows):
+  """Says which rows a model is given meanwhile."""
+  token = _HERE.set(rows)
+  try:
+    yield
+  finally:
+    _HERE.reset(token)
+
+
+def draw_by_row(
+  function: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+  key: jax.Array,
+  shape: tuple[int, ...],
+) -> jax.Array:
+  """Random numbers of which each row has its own, whatever part it is in.
+
+  Args:
+    function: a key and a shape to numbers of that shape, or with more
+      dimensions after it.
+    key: the same for all parts.
+    shape: its first dimension is that of the rows, or of equally many groups
+      in each, or of groups of equally many rows.
+  """
+  rows = _HERE.get()
+  if rows is None:
+    return function(key, shape)
+  B = len(rows.numbers_B)
+  own = (math.prod(shape) // B,)
+  if shape[0] % B == 0:
+    own = (shape[0] // B, *shape[1:])
+  keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows.numbers_B)
+  drawn = jax.vmap(lambda key: function(key, own))(keys_B)
+  return drawn.reshape(*shape, *drawn.shape[1 + len(own) :])
+
+
+def mean_over_rows(x_U: jax.Array) -> jax.Array:
+  """The mean over rows, or over groups of tokens: [U, ...] to [...].
+
+  Of a replica's part, so that `over_replicas` has the mean of all.
+  """
+  rows = _HERE.get()
+  if rows is None or not rows.filled:
+    return jnp.mean(x_U, axis=0)
+  B, U = len(rows.numbers_B), len(x_U)
+  real_B = (rows.numbers_B < rows.count).astype(jnp.float32)
+  real_U = jnp.repeat(real_B, U // B) if U >= B else real_B[:: B // U]
+  number = over_replicas(jnp.sum(real_U))
+  return jnp.einsum('u,u...->...', real_U, x_U) / jnp.maximum(number, 1)
+
+
+def over_replicas(x: jax.Array) -> jax.Array:
+  """The mean over the replicas."""
+  try:
+    return jax.lax.pmean(x, REPLICAS)
+  except NameError:  # there are none
+    return x
+
+
+# Dropout: where it acts, at which rates, and how.
+
+
+class Rates(NamedTuple):
+  """Fractions that are dropped in training; evaluation drops nothing."""
+
+  embedding: float
+  residual: float
+  attention: float
+
+
+def rates(
+  embedding: Fraction = 0.0,
+  residual: Fraction = 0.0,
+  attention: Fraction = 0.0,
+) -> Rates:
+  """GPT-1, section 4.1: 0.1 on embeddings, residuals and attention."""
+  return Rates(embedding, residual, attention)
+
+
+class Dropout(nn.Module):
+  """As Flax's, but each row draws by itself: see `draw_by_row`.
+
+  Attributes:
+    rate: the fraction that is dropped.
+    deterministic: nothing is.
+  """
+
+  rate: float
+  deterministic: bool | None = None
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, deterministic: bool | None = None
+  ) -> jax.Array:
+    """Zeros, and what stays divided by its share: [rows, ...]."""
+    if self.rate == 0.0 or nn.merge_param(
+      'deterministic', self.deterministic, deterministic
+    ):
+      return x
+    kept = self.kept(x.shape)
+    return jnp.where(kept, x / self.keep, jnp.zeros_like(x))
+
+  @property
+  def keep(self) -> float:
+    """The fraction that stays."""
+    return 1.0 - self.rate
+
+  def kept(self, shape: tuple[int, ...]) -> jax.Array:
+    """Draws what stays: bool of the shape [rows, ...]."""
+    return draw_by_row(
+      lambda key, shape: jax.random.bernoulli(key, self.keep, shape),
+      self.make_rng('dropout'),
+      shape,
+    )
+
+
+DROPOUTS = {'none': lambda: rates(), 'rates': rates}
+
+
+def layer_norm(
+  x: jax.Array,
+  scale_D: jax.Array | None,
+  bias_D: jax.Array | None,
+  *,
+  epsilon: float,
+) -> jax.Array:
+  """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016)."""
+  lead = (1,) * (x.ndim - 1) + (-1,)
+  y: Any = standardize(x.astype(jnp.float32), epsilon)
+  if scale_D is not None:
+    y *= scale_D.reshape(lead)
+  if bias_D is not None:
+    y += bias_D.reshape(lead)
+  return y.astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def standardize(x: jax.Array, epsilon: float) -> jax.Array:
+  """(x - mean) / sqrt(variance + epsilon) over the last axis.
+
+  The variance is that of the centred values: E[x^2] - E[x]^2 would cancel.
+  The gradient is written out, since it needs the result alone: small models
+  train 4% faster on a CPU than with the one found automatically.
+  """
+  return _standardize(x, epsilon)[0]
+
+
+def _standardize(x, epsilon):
+  x -= jnp.mean(x, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+  inverse = jax.lax.rsqrt(variance + epsilon)
+  return x * inverse, (x * inverse, inverse)
+
+
+def _standardize_gradient(epsilon, saved, dy):
+  del epsilon
+  y, inverse = saved
+  mean = functools.partial(jnp.mean, axis=-1, keepdims=True)
+  return (inverse * (dy - mean(dy) - y * mean(dy * y)),)
+
+
+standardize.defvjp(_standardize, _standardize_gradient)
+
+
+class LayerNorm(nn.Module):
+  """Owns the scale and the bias of `layer_norm`."""
+
+  epsilon: float
+  scale: bool
+  bias: bool
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., D] -> [..., D]."""
+    shape = x.shape[-1:]
+    ones, zeros = nn.initializers.ones, nn.initializers.zeros
+    scale_D = bias_D = None
+    if self.scale:
+      scale_D = parameter(self, 'scale', ones, shape, ('norm',))
+    if self.bias:
+      bias_D = parameter(self, 'bias', zeros, shape, ('norm',))
+    return layer_norm(x, scale_D, bias_D, epsilon=self.epsilon)
+
+
+def rms_norm(x: jax.Array, scale_D: jax.Array, *, epsilon: float) -> jax.Array:
+  """X / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019)."""
+  x_f32 = x.astype(jnp.float32)
+  mean = jnp.mean(jnp.square(x_f32), axis=-1, keepdims=True)
+  y = x_f32 * jax.lax.rsqrt(mean + epsilon)
+  return (y * scale_D.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+
+class RMSNorm(nn.Module):
+  """Owns the scale of `rms_norm`, or what it differs from one by."""
+
+  epsilon: float
+  plus_one: bool
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """[..., D] -> [..., D]."""
+    init = nn.initializers.zeros if self.plus_one else nn.initializers.ones
+    scale_D = parameter(self, 'scale', init, x.shape[-1:], ('norm',))
+    if self.plus_one:
+      scale_D = 1 + scale_D
+    return rms_norm(x, scale_D, epsilon=self.epsilon)
+
+
+def layernorm(
+  epsilon: Epsilon = 1e-5, scale: bool = True, bias: bool = True
+) -> Callable[..., nn.Module]:
+  """LayerNorm.
+
+  Args:
+    epsilon: the default is that of GPT-1 and GPT-2.
+    scale: whether each feature has a learned factor; False: all are 1.
+    bias: whether each feature has a learned bias.
+  """
+  return functools.partial(LayerNorm, epsilon=epsilon, scale=scale, bias=bias)
+
+
+def rmsnorm(
+  epsilon: Epsilon = 1e-6, plus_one: bool = False
+) -> Callable[..., nn.Module]:
+  """RMSNorm.
+
+  Args:
+    epsilon: the default is that of T5 and LLaMA.
+    plus_one: features are multiplied by 1 + scale, which starts at 0 (Gemma).
+  """
+  return functools.partial(RMSNorm, epsilon=epsilon, plus_one=plus_one)
+
+
+NORMS = {'layernorm': layernorm, 'rmsnorm': rmsnorm}
+
+
+class Biases(NamedTuple):
+  """One answer for each place.
+
+  Attributes:
+    qkv: the projections to queries, keys and values.
+    out: the projection after attention.
+    ffn: the feed-forward layer.
+    key: the projection to keys; None: as `qkv`.
+  """
+
+  qkv: bool
+  out: bool
+  ffn: bool
+  key: bool | None = None
+
+
+def where(
+  qkv: bool = False, out: bool = False, ffn: bool = False, key: bool = True
+) -> Biases:
+  """In the places named only (GPT-Neo: out, ffn; GPT-J: ffn).
+
+  key=False leaves keys out of qkv (DeBERTa).
+  """
+  return Biases(qkv, out, ffn, qkv and key)
+
+
+BIASES = {
+  'all': lambda: Biases(True, True, True),
+  'none': lambda: Biases(False, False, False),
+  'where': where,
+}

@@ -1,0 +1,252 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The tree of a model's parameters: by name, by layer, and as decoding has it.
+
+A path is what `gpt-jax inspect` shows. In a stack the parameters of all layers
+of one place are in one array; entry i of it is also called by i, which stands
+after `periods`: 'encoder/periods/0/block_0/attention/*' is the first layer's.
+"""
+
+import fnmatch
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.nn.build import period, sharing
+from gpt_jax.nn.layers import _rounded
+from gpt_jax.spec import UsageError
+
+
+def name_of(path: Any) -> str:
+  """A path through a tree of parameters as `inspect` shows it."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def matching(params: Any, patterns: str) -> Any:
+  """For each parameter where one of the patterns names it.
+
+  Args:
+    params: real or abstract.
+    patterns: with commas between them; * stands for any text, as in a shell,
+      and for / too.
+
+  Returns:
+    A tree of bool arrays that broadcast with the parameters.
+  """
+  wanted = _split(patterns)
+
+  def mask(path: Any, leaf: Any) -> np.ndarray:
+    entries = [_named(names, wanted) for names in _names(path, leaf)]
+    hits = np.array([bool(found) for found in entries])
+    return hits.reshape(-1, *[1] * (leaf.ndim - 1)) if leaf.ndim else hits[0]
+
+  return jax.tree_util.tree_map_with_path(mask, params)
+
+
+def check(params: Any, patterns: str, field: str) -> None:
+  """Checks that each pattern names a parameter.
+
+  Args:
+    params: as in `matching`.
+    patterns: as there.
+    field: that has them.
+  """
+  wanted = _split(patterns)
+  named = {
+    pattern
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    for names in _names(path, leaf)
+    for pattern in _named(names, wanted)
+  }
+  for pattern in wanted:
+    if pattern not in named:
+      raise UsageError(
+        f'{field}={patterns!r}: no parameter is called {pattern!r}; gpt-jax '
+        'inspect lists their names'
+      )
+
+
+def _split(patterns: str) -> list[str]:
+  return [p.strip() for p in patterns.split(',') if p.strip()]
+
+
+def _names(path: Any, leaf: Any) -> list[tuple[str, ...]]:
+  """What the entries along the first axis are called; one for all of them."""
+  name = name_of(path)
+  before, periods, after = name.partition('/periods/')
+  if not periods:
+    return [(name,)]
+  each = range(leaf.shape[0])
+  return [(name, f'{before}/periods/{i}/{after}') for i in each]
+
+
+def _named(names: tuple[str, ...], wanted: list[str]) -> list[str]:
+  return [p for p in wanted if any(fnmatch.fnmatchcase(n, p) for n in names)]
+
+
+# Which entries of the parameters belong to the lowest layers of a decoder.
+#
+# Layers are scanned: those of one place in the period are in one array, with an
+# axis of periods in front, or of the sets that layers share.
+
+
+# What stands below the first layer.
+_BELOW = (
+  *('embed', 'segments', 'embed_norm', 'embed_projection', 'positions'),
+  *('decoder_bias', 'distances', 'convolution', 'relative_biases'),
+)
+
+
+def divides(model: Any, num_layers: int) -> bool:
+  """Whether no layer above the lowest shares parameters with one of them."""
+  shared = sharing(model.share)
+  if not shared.parts:
+    return True
+  of_group = model.num_layers // shared.groups
+  one_run = of_group == len(period(model.attention, model.ffn, model.share))
+  return one_run or num_layers % of_group == 0
+
+
+def lowest(params: Any, num_layers: int, model: Any) -> Any:
+  """For each parameter where it belongs to the embeddings or lowest layers.
+
+  Args:
+    params: real or abstract, of a decoder.
+    num_layers: layers from the lowest on, which it `divides`; 0: the
+      embeddings alone.
+    model: the decoder.
+
+  Returns:
+    A tree of bool arrays that broadcast with the parameters.
+  """
+  size = len(period(model.attention, model.ffn, model.share))
+
+  def mask(path: Any, leaf: Any) -> np.ndarray:
+    names = [key.key for key in path]
+    if names[0] == 'decoder':
+      block, sets = int(names[2].removeprefix('block_')), leaf.shape[0]
+      # The first run of each.
+      runs = np.arange(sets) * (model.num_layers // size // sets)
+      inside = runs * size + block < num_layers
+      return inside.reshape(-1, *[1] * (leaf.ndim - 1))
+    return np.full((1,) * leaf.ndim, names[0] in _BELOW)
+
+  return jax.tree_util.tree_map_with_path(mask, params)
+
+
+def rows_before(params: Any, masks: Any, num_rows: int) -> Any:
+  """The masks without the rows of token tables from `num_rows` on."""
+
+  def mask(path: Any, leaf: Any, inside: np.ndarray) -> np.ndarray:
+    if path[0].key != 'embed' or leaf.ndim != 2:
+      return inside
+    return inside & (np.arange(leaf.shape[0]) < num_rows)[:, None]
+
+  return jax.tree_util.tree_map_with_path(mask, params, masks)
+
+
+def combine(masks: Any, inside: Any, outside: Any) -> Any:
+  """Entries of one tree where the masks are true, of another elsewhere."""
+
+  def pick(mask: np.ndarray, a: Any, b: Any) -> Any:
+    # Whole arrays as they are: the compiler then leaves out what made others.
+    if mask.all() or not mask.any():
+      return a if mask.all() else b
+    return jnp.where(jnp.broadcast_to(mask, jnp.shape(b)), a, b)
+
+  return jax.tree.map(pick, masks, inside, outside)
+
+
+def separate(
+  params: Any, part: Callable[[Any, int], Any] = operator.getitem
+) -> Any:
+  """Parameters of a model with a stack, for the same with `loop=SEPARATE`.
+
+  `part` is what becomes of a stacked leaf in each of its periods. What layers
+  share is in the first periods only, one set in each.
+  """
+  out = dict(params)
+  for name in ('decoder', 'encoder'):
+    if name in out:
+      stacked = out[name]['periods']
+      most = max(x.shape[0] for x in jax.tree.leaves(stacked))
+      out[name] = {
+        f'period_{i}': _with_entry(stacked, i, part) for i in range(most)
+      }
+  if 'source' in out:
+    out['source'] = separate(out['source'], part)
+  return out
+
+
+def _with_entry(tree: Any, i: int, part: Callable[[Any, int], Any]) -> Any:
+  """`part` of the arrays that have an entry i; the others are left out."""
+  out = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      value = _with_entry(value, i, part)
+      if value:
+        out[name] = value
+    elif i < value.shape[0]:
+      out[name] = part(value, i)
+  return out
+
+
+Layer = dict[str, Any]
+
+
+def transpose(params: Any) -> Any:
+  """Has each dense layer's `kernel`, [D, F], as `transposed`, [F, D]."""
+
+  def change(layer: Layer) -> Layer:
+    out = {**layer, 'transposed': layer['kernel'].T}
+    del out['kernel']
+    return out
+
+  return change_dense(params, change)
+
+
+def change_dense(params: Any, change: Callable[[Layer], Layer]) -> Any:
+  """Changes the parameters of each dense layer.
+
+  Those of routers stay as they are, and those of experts, which are no
+  matrices; so do embeddings and the output.
+
+  Args:
+    params: of a model whose layers are separate.
+    change: from a layer's `kernel`, and what else it has, to what it gets.
+  """
+  out = dict(params)
+  for name in ('decoder', 'encoder', 'source'):
+    if name in out:
+      out[name] = _changed(out[name], change)
+  return out
+
+
+def _changed(tree: Any, change: Callable[[Layer], Layer]) -> Any:
+  out = {}
+  for name, value in tree.items():
+    if not isinstance(value, dict):
+      out[name] = value
+    elif name == 'router' or getattr(value.get('kernel'), 'ndim', 0) != 2:
+      out[name] = _changed(value, change)
+    else:
+      out[name] = change(value)
+  return out
+
+
+def quantize(params: Any) -> Any:
+  """Replaces the kernels of dense layers; they get a `scale` each.
+
+  Args:
+    params: of a model whose layers are separate.
+  """
+
+  def change(layer: Layer) -> Layer:
+    kernel_DF, scale_1F = _rounded(layer['kernel'], axis=0)
+    return {**layer, 'kernel': kernel_DF, 'scale': scale_1F[0]}
+
+  return change_dense(params, change)
