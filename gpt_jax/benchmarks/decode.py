@@ -25,7 +25,9 @@ from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.engine import Engine, Request
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.nn import layers
 from gpt_jax.nn import params as params_lib
@@ -86,7 +88,7 @@ def _engine(config: Config, num_kv_heads: int) -> Engine:
   objective = causal()(decoder)
   params = jax.jit(lambda key: init_params(objective, key))(key)
   rows = config_lib.ramp(config).stages[-1].rows
-  engine = Engine(decoder, params, slots=rows)
+  engine = Engine(Decoder(decoder, params), slots=rows)
   length = config.model.context_length // 2
   prompts = np.random.default_rng(0).integers(
     config.model.vocab_size, size=(rows, length)

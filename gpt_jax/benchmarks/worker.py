@@ -214,22 +214,22 @@ def _decodes(folder: str) -> Decode:
   malloc.keep_memory()
   from gpt_jax import hf
   from gpt_jax.decoding.beam import Beam, Search
-  from gpt_jax.decoding.engine import Engine, Request
-  from gpt_jax.decoding.programs import in_place
-  from gpt_jax.decoding.requests import Slot
+  from gpt_jax.decoding.engine import Engine
+  from gpt_jax.decoding.programs import Decoder
+  from gpt_jax.decoding.requests import Request, Slot
   from gpt_jax.decoding.sampler import Sampler
 
-  model, params = in_place(*hf.load(folder))
+  decoder = Decoder(*hf.load(folder)).ready()
   greedy = Sampler(temperature=0)
 
   def search(prompts, num, beams, token):
     rows = []
     for i, ids in enumerate(prompts.tolist()):
       asked = Request(ids, num)
-      if model.num_encoder_layers:
+      if decoder.model.num_encoder_layers:
         asked = Request([0], num, source=ids)
       rows.append(Slot(i, asked, list(asked.ids)))
-    running, size = Search(model, params, rows, Beam(beams), slots=len(rows)), 0
+    running, size = Search(decoder, rows, Beam(beams), slots=len(rows)), 0
     out = {}
     for _ in range(num):
       running.wait()
@@ -241,7 +241,7 @@ def _decodes(folder: str) -> Decode:
   def decode(prompts, num, beams, token):
     if beams:
       return search(prompts, num, beams, token)
-    engine, size = Engine(model, params, slots=len(prompts)), 0
+    engine, size = Engine(decoder, slots=len(prompts)), 0
     out = {
       engine.add(Request(ids.tolist(), num, greedy)): [] for ids in prompts
     }

@@ -19,11 +19,12 @@ as many hypotheses are printed whole, with their scores.
 
 from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import fill
+from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.files import lines
 from gpt_jax.flags import Flags
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
-from gpt_jax.training import answering
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import to_json
 
@@ -78,7 +79,13 @@ def _fill_sources(args: cli.Args, texts: list[str]) -> None:
   """Prints texts whose blanks an encoder-decoder has filled."""
   trained = trained_lib.load(args.workdir)
   with sharding.use(trained.parts.mesh, trained.parts.rules):
-    found = answering.fill(trained, texts, top=args.top, rows=args.rows)
+    model = TextGenerator(
+      *(trained.decoder(), trained.tokenizer, Options()),
+      rows=args.rows,
+      sources=trained_lib.source_format(trained.parts, trained.tokenizer),
+      beam=Beam(args.top),
+    )
+    found = fill.fill_blanks(model, texts)
   if args.json:
     entries = [
       {'text': text, 'filled': [f._asdict() for f in fillings]}

@@ -48,22 +48,22 @@ messages; any other continues one growing text.
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import prompt_files
-from gpt_jax.decoding import session as session_lib
-from gpt_jax.decoding.continuations import Options, Speed
-from gpt_jax.decoding.prompt_files import Prompt, Results, Source
+from gpt_jax.decoding import files as files_lib
+from gpt_jax.decoding import session
+from gpt_jax.decoding.files import Prompt, Results, Source
 from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags, beam, changed
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import answering
+from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.training import models as trained_lib
-from gpt_jax.training.answering import Answerer
 from gpt_jax.training.models import Trained
 
 # Flags that the results in --out depend on, besides the model and the prompts.
@@ -132,24 +132,23 @@ def main(args: cli.Args) -> None:
   draft = None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
-  model = Answerer(
-    trained,
-    options,
-    weights=args.weights,
+  model = TextGenerator(
+    *(trained.decoder(args.weights), trained.tokenizer, options),
     rows=args.rows,
+    sources=trained_lib.source_format(trained.parts, trained.tokenizer),
     beam=beam(args),
     draft=draft,
     keep=0 if texts else 1,  # a session's next turn begins as this one
   )
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     if not texts:
-      speed = _talk(args, model, options)
+      session.run(session.Session(model, _template(args)))
     elif args.out:
-      speed = _write(args, model, texts, _key(args, trained))
+      _write(args, model, texts, _key(args, trained))
     else:
-      speed = _print(args, model, texts)
-  if speed.num_tokens:
-    log.info('%s', speed)
+      _print(args, model, texts)
+  if model.speed.num_tokens:
+    log.info('%s', model.speed)
   if args.draft:
     log.info('%s', model.engine.proposals)
 
@@ -171,12 +170,12 @@ def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
   if args.out:
     cli.check_out_file(args, 'out')
   if args.sources:
-    return prompt_files.read_sources(args.sources)
+    return files_lib.read_sources(args.sources)
   if args.prompts:
-    return prompt_files.read(args.prompts)
+    return files_lib.read(args.prompts)
   if args.source:
-    return prompt_files.given_sources(args.source)
-  return prompt_files.given(args.prompt)
+    return files_lib.given_sources(args.source)
+  return files_lib.given(args.prompt)
 
 
 def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
@@ -195,22 +194,13 @@ def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
   return key
 
 
-def _talk(args: cli.Args, model: Answerer, options: Options) -> Speed:
-  """Holds a session."""
-  session = session_lib.Session(
-    model.engine,
-    model.tokenizer,
-    answering.template(args.workdir),
-    options,
-    context_length=model.context_length,
-  )
-  session_lib.run(session)
-  return session.speed
+def _template(args: cli.Args) -> ChatTemplate | None:
+  return ChatTemplate.load(os.path.join(args.workdir, 'tokenizer'))
 
 
 def _print(
-  args: cli.Args, model: Answerer, texts: Sequence[Prompt | Source]
-) -> Speed:
+  args: cli.Args, model: TextGenerator, texts: Sequence[Prompt | Source]
+) -> None:
   """Prints the answers, in the order of the texts."""
   requests = model.requests(texts)
   drawn = not (args.json or args.beam)
@@ -220,7 +210,7 @@ def _print(
     for piece in model.stream(requests[0]):
       print(piece, end='', flush=True)
     print()
-    return model.speed
+    return
   found, entries = dict(model.complete(requests)), []
   for number, (text, request) in enumerate(zip(texts, requests, strict=True)):
     start = model.tokenizer.decode(request.shown)
@@ -238,22 +228,21 @@ def _print(
     if args.draft:
       out['draft'] = model.engine.proposals._asdict()
     print(json.dumps(out))
-  return model.speed
 
 
 def _write(
   args: cli.Args,
-  model: Answerer,
+  model: TextGenerator,
   texts: Sequence[Prompt | Source],
   key: dict[str, str],
-) -> Speed:
+) -> None:
   """Writes the results to --out, those that are not there yet."""
   template = None
   if any(isinstance(text, Prompt) and text.messages for text in texts):
-    template = answering.template(args.workdir)
+    template = _template(args)
   requests = model.requests(texts, template)
   settings = {name: getattr(args, name) for name in _SETTINGS}
-  key = {**key, f'set of {_kind(args)}': prompt_files.digest(texts)}
+  key = {**key, f'set of {_kind(args)}': files_lib.digest(texts)}
   results = Results(args.out, settings | key)
   if results.rows:
     log.info('%s: %d %s are done', args.out, len(results.rows), _kind(args))
@@ -266,7 +255,6 @@ def _write(
       results.add(index, fields)
       report('answering', len(results.rows), len(texts))
   results.finish()
-  return model.speed
 
 
 def _kind(args: cli.Args) -> str:

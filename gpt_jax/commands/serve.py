@@ -45,7 +45,7 @@ import gc
 import os
 
 from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import sampler, speculative
+from gpt_jax.decoding import speculative
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
@@ -147,30 +147,24 @@ def main(args: cli.Args) -> None:
       )
     trained = trained_lib.load(args.workdir, 'continue')
     parts = trained.parts
-    model, params = trained.decoder(args.weights)
+    decoder = trained.decoder(args.weights)
     draft = None
     if args.draft:
       draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
-      draft = speculative.in_place(draft)
+      draft = speculative.for_decoding(draft)
     served = Served(
       name=args.name or os.path.basename(os.path.abspath(args.workdir)),
       tokenizer=trained.tokenizer,
       template=ChatTemplate.load(os.path.join(args.workdir, 'tokenizer')),
-      context_length=model.context_length,
-      max_tokens=args.max_tokens or model.context_length,
+      context_length=decoder.model.context_length,
+      max_tokens=args.max_tokens or decoder.model.context_length,
     )
     # A large request makes many objects, and so Python look for cycles, which
     # holds up all threads: not among the modules and the model's parts, which
     # stay.
     gc.freeze()
     working = worker.Worker(
-      lambda: Engine(
-        *(model, params),
-        slots=args.rows,
-        draft=draft,
-        keep=args.keep,
-        **sampler.limits(trained.tokenizer, model.vocab_size),
-      ),
+      lambda: Engine(decoder, slots=args.rows, draft=draft, keep=args.keep),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,

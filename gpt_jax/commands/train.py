@@ -19,8 +19,10 @@ import jax
 from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.decoding import continuations
+from gpt_jax.decoding.files import Prompt
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.evaluation import in_loop
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
@@ -86,18 +88,17 @@ def sample(parts: Parts, state: TrainState, workdir: str) -> None:
     log.info('no sample is drawn where several hosts hold the parameters')
     return
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
-  options = continuations.Options(
+  options = Options(
     max_tokens=config.log.sample_tokens,
     sampler=Sampler(temperature=0.8, top_k=50),
     seed=config.seed,
   )
   with sharding.use(parts.mesh, parts.rules):
-    (text,) = continuations.continue_prompt(
-      parts.model,
-      state.eval_params,
-      tokenizer,
-      config.log.sample_prompt,
-      options,
-    )
+    decoder = Decoder.of(parts.model, state.eval_params, tokenizer)
+    model = TextGenerator(decoder, tokenizer, options, rows=1)
+    prompt = Prompt('log.sample_prompt', config.log.sample_prompt)
+    request, _ = model.request(prompt)
+    ((_, (sample,)),) = model.complete([request])
+    text = tokenizer.decode(request.ids) + sample.text
   write_atomically(os.path.join(workdir, 'samples.txt'), text + '\n')
   print(text)

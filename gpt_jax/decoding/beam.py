@@ -16,17 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs, requests, sampler
-from gpt_jax.decoding import sampler as constraints_lib
-from gpt_jax.decoding.in_row import InRow
-from gpt_jax.decoding.programs import Rows
-from gpt_jax.decoding.reading import Reader, Reading
+from gpt_jax.decoding.programs import Decoder, Rows
+from gpt_jax.decoding.reading import Reading
 from gpt_jax.decoding.requests import Request, Slot
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.attend import KVCache
 from gpt_jax.nn.stack import Caches
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError
-from gpt_jax.tokenizers.constraints import ANY, Constraints
+from gpt_jax.tokenizers.constraints import Constraints
 
 # score = sum of log-probabilities / ((offset + tokens) / divisor)^penalty
 PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
@@ -285,7 +282,7 @@ def _candidates(
 
   # Probabilities are not normalised again; that of a forced token is 1.
   scores_BNV = logits_BNV - total_BN[..., None]
-  scores_RV = constraints_lib.constrain(
+  scores_RV = sampler.constrain(
     sampler.suppress(scores_BNV, rules.never_V).reshape(B * N, V),
     constraints,
     length_R=each(texts.start_B) + state.tokens,
@@ -335,15 +332,11 @@ class Hypothesis(NamedTuple):
 
 
 def search(
-  model: Transformer,
-  params: Any,
-  asked: Sequence[Request],
+  decoder: Decoder,
+  texts: Sequence[Request],
   beam: Beam,
   *,
   rows: int,
-  in_row: InRow | None = None,
-  never_V: np.ndarray | None = None,
-  constraints: Constraints = ANY,
   count: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
@@ -351,13 +344,10 @@ def search(
   Over several devices it is used inside `sharding.use`.
 
   Args:
-    model: whose context is long enough for prompts and continuations.
-    params: its parameters, as they are or from `in_place`.
-    asked: the texts, with the same `stop_ids`; samplers and seeds are ignored.
-    beam: how to search.
+    decoder: whose context is long enough for prompts and continuations.
+    texts: with the same `stop_ids`; samplers and seeds are ignored.
+    beam: its rules come before those of the decoder's constraints.
     rows: texts that are searched at a time.
-    never_V: see `sampler.never_drawn`.
-    constraints: see `Engine`; those of `beam` come first.
     count: called after each step with how many texts got a token.
 
   Raises:
@@ -367,20 +357,13 @@ def search(
     The number of a text that is done, and at most `beam.size` hypotheses, best
     first; fewer where bans leave no more.
   """
-  model, params = programs.in_place(model, params)
-  waiting = [Slot(i, one, list(one.ids)) for i, one in enumerate(asked)]
-  for group in requests.alike(waiting, model.context_length):
+  decoder = decoder.ready()
+  waiting = [Slot(i, one, list(one.ids)) for i, one in enumerate(texts)]
+  for group in requests.alike(waiting, decoder.model.context_length):
     # Of about one length they end at about the same time.
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
     for i in range(0, len(group), rows):
-      part = group[i : i + rows]
-      running = Search(
-        *(model, params, part, beam),
-        slots=rows,
-        in_row=in_row,
-        never_V=never_V,
-        constraints=constraints,
-      )
+      running = Search(decoder, group[i : i + rows], beam, slots=rows)
       count(len(running.rows))
       while running.rows:
         yield from running.step()
@@ -392,39 +375,33 @@ class Search:
 
   def __init__(
     self,
-    model: Transformer,
-    params: Any,
+    decoder: Decoder,
     rows: Sequence[Slot],
     beam: Beam,
     *,
     slots: int,
-    in_row: InRow | None = None,
-    never_V: np.ndarray | None = None,
-    constraints: Constraints = ANY,
   ):
     """Reads the prompts and sources; takes the first tokens.
 
     Args:
+      decoder: `ready`.
       rows: of one group of `requests.alike`, with the same `stop_ids`.
-      beam: how to search.
       slots: the most rows.
-      never_V: see `sampler.never_drawn`.
     """
-    self._model, self._params, self._beam = model, params, beam
-    self._in_row = in_row
-    self._slots = slots
+    self._decoder, self._model = decoder, decoder.model
+    self._beam, self._slots = beam, slots
     self._batch, _ = requests.moved(rows, programs.num_rows(len(rows), slots))
     self._tokens = 0
     self._stop_ids = frozenset(rows[0].request.stop_ids)
     assert all(self._stop_ids == {*row.request.stop_ids} for row in rows)
     assert all(
-      len(row.ids) + row.num_left <= model.context_length for row in rows
+      len(row.ids) + row.num_left <= self._model.context_length for row in rows
     )
     stop_ids = tuple(sorted(self._stop_ids))
     self._constraints = constrained(
-      beam, constraints._replace(stop_ids=stop_ids)
+      beam, decoder.constraints._replace(stop_ids=stop_ids)
     )
-    self._rules = rules(beam, self._constraints, never_V)
+    self._rules = rules(beam, self._constraints, decoder.never_V)
     self._begin()
 
   @property
@@ -447,12 +424,12 @@ class Search:
     if self.rows:
       self._fit()
       logits_BNV, self._caches = advance(
-        self._params,
+        self._decoder.params,
         self._caches,
         self._state,
         self._rows,
         model=self._model,
-        in_row=self._in_row,
+        in_row=self._decoder.in_row,
       )
       self._choose(logits_BNV)
     return done
@@ -461,7 +438,7 @@ class Search:
     """Reads the prompts and sources, and takes the first tokens."""
     reading = Reading(
       self.rows,
-      readers=[Reader(self._model, self._params, self._in_row)],
+      readers=[self._decoder],
       slots=self._slots,
     )
     for _ in range(reading.num_blocks):
@@ -475,7 +452,7 @@ class Search:
     self._state = initial(ids_BT, self._rows, self._beam)
     self._caches = self._taken(reading.caches, index_B, self._length, 1)
     logits_BNV = first(
-      self._params,
+      self._decoder.params,
       reading.last_BD,
       index_B,
       model=self._model,

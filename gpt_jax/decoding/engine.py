@@ -10,37 +10,28 @@ a block at a time, while other rows go on.
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs, requests, speculative
-from gpt_jax.decoding.in_row import InRow
-from gpt_jax.decoding.programs import in_place as in_place
-from gpt_jax.decoding.reading import Kept, Reader, Reading
-from gpt_jax.decoding.requests import Request as Request
-from gpt_jax.decoding.requests import Slot, Step
-from gpt_jax.decoding.requests import Token as Token
-from gpt_jax.decoding.sampler import Sampler, seeds_of
-from gpt_jax.decoding.sampler import never_drawn as never_drawn
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.reading import Kept, Reading
+from gpt_jax.decoding.requests import Request, Slot, Step, Token
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError
-from gpt_jax.tokenizers.constraints import ANY, Constraints
-
-# The rows that are decoded together, and their caches.
-#
-# There are as many rows as requests run, rounded up to a power of two, and
-# caches as long as the longest of them needs, rounded up to a bucket: rows that
-# have ended cost nothing, and few sizes are compiled.
 
 
 class Batch:
   """The rows that are decoded together, and their caches.
+
+  The number of running rows is rounded up to a power of two, and the caches'
+  length, as the longest row needs it, to a bucket: rows that have ended cost
+  nothing, and few sizes are compiled.
 
   Attributes:
     rows: None where a row is free.
@@ -140,49 +131,40 @@ class Engine:
 
   def __init__(
     self,
-    model: Transformer,
-    params: Any,
+    decoder: Decoder,
     *,
     slots: int,
     draft: Draft | None = None,
     keep: int = 0,
-    in_row: InRow | None = None,
-    never_V: np.ndarray | None = None,
-    constraints: Constraints = ANY,
   ):
-    """Takes models and their parameters, as they are or from `in_place`.
+    """Starts without requests.
 
     Args:
       slots: the most requests at a time.
-      draft: proposes tokens to it.
+      draft: proposes tokens; not for models that answer in the source's row.
       keep: how many ended rows keep their caches: a prompt that begins like
         one of them is read from there on. 0 for encoder-decoders.
-      in_row: how a model answers sources in the same row; takes no draft.
-        None: it continues texts, or is an encoder-decoder.
-      never_V: see `sampler.never_drawn`.
-      constraints: which tokens may come next, see `constraints.of`.
     """
     assert slots > 0
-    self._model, self._params = programs.in_place(model, params)
-    self._slots = slots
-    self._draft = draft and speculative.in_place(draft)
+    self._decoder = decoder = decoder.ready()
+    if decoder.never_V is not None:
+      self._decoder = decoder._replace(never_V=jnp.asarray(decoder.never_V))
+    self._model, self._slots = decoder.model, slots
+    self._draft = draft and speculative.for_decoding(draft)
     if draft is not None:
-      speculative.check(model, draft.model, constraints)
-    self._constraints = constraints
+      speculative.check(decoder.model, draft.model, decoder.constraints)
     self.proposals = speculative.Proposals()
     self._next = 0
     self._waiting: dict[int, Request] = {}
-    assert in_row is None or (draft is None and not keep)
-    self.in_row = in_row
-    self._never_V = None if never_V is None else jnp.asarray(never_V)
+    assert decoder.in_row is None or (draft is None and not keep)
     ahead = 1 + (draft.num_tokens if draft else 0)
-    ahead += in_row.ahead if in_row else 0
+    ahead += decoder.in_row.ahead if decoder.in_row else 0
     self._batch = Batch(self._model, slots=slots, ahead=ahead)
     self._kept = Kept(0 if self._model.num_encoder_layers else keep)
     self._readings: list[Reading] = []  # the first is read first
-    self._readers = [Reader(self._model, self._params, in_row)]
+    self._readers = [self._decoder]
     if self._draft is not None:
-      self._readers.append(Reader(self._draft.model, self._draft.params))
+      self._readers.append(Decoder(self._draft.model, self._draft.params))
 
   @property
   def num_waiting(self) -> int:
@@ -262,7 +244,7 @@ class Engine:
 
   def _texts(self, rows: Sequence[Slot | None]) -> np.ndarray | None:
     """The tokens of rows, where the next one depends on more than a cache."""
-    if not self._constraints.of_text:
+    if not self._decoder.constraints.of_text:
       return None
     return requests.texts(rows, self._model.context_length)
 
@@ -271,18 +253,18 @@ class Engine:
     step, rows = self._batch.drawn(), self._batch.rows
     last = [row.ids if row else [0] for row in rows]
     drawn_B, caches, seen_BV = programs.decode_step(
-      self._params,
+      self._decoder.params,
       self._batch.caches,
       np.array([ids[-1] for ids in last], np.int32),
       np.array([len(ids) - 1 for ids in last], np.int32),
       step.seen_BV,
-      self._never_V,
+      self._decoder.never_V,
       self._texts(rows),
       step.rows,
       model=self._model,
       how=step.how,
-      in_row=self.in_row,
-      constraints=self._constraints,
+      in_row=self._decoder.in_row,
+      constraints=self._decoder.constraints,
     )
     self._batch.step(caches, seen_BV)
     pairs = zip(rows, np.asarray(drawn_B).tolist(), strict=True)
@@ -294,17 +276,14 @@ class Engine:
     step, rows = self._batch.drawn(), self._batch.rows
     ids = [row.ids if row else [0, 0] for row in rows]
     drawn = speculative.draw(
-      self._model,
-      self._params,
+      self._decoder,
       self._draft,
       self._batch.caches,
       np.array([own[-2:] for own in ids], np.int32),
       np.array([len(own) - 1 for own in ids], np.int32),
       step.seen_BV,
-      self._never_V,
       step.rows,
       how=step.how,
-      constraints=self._constraints,
     )
     self._batch.step(drawn.caches, drawn.seen_BV)
     out: list[Token] = []
@@ -370,16 +349,16 @@ class Engine:
     rows = [*group, *[None] * (size - len(group))]
     step = requests.step_of(rows, self._model.vocab_size)
     drawn_B = programs.first_draw(
-      self._params,
+      self._decoder.params,
       reading.last_BD,
       index_B,
       step.seen_BV,
-      self._never_V,
+      self._decoder.never_V,
       self._texts(rows),
       step.rows,
       model=self._model,
       how=step.how,
-      constraints=self._constraints,
+      constraints=self._decoder.constraints,
     )
     drawn = np.asarray(drawn_B).tolist()[: len(group)]
     out = [row.append(token) for row, token in zip(group, drawn, strict=True)]
@@ -391,64 +370,42 @@ class Engine:
     return out
 
 
-# The simple call of `Engine`: all prompts to their ends.
-
-
 def generate(
-  model: Transformer,
-  params: Any,
-  prompts: list[list[int]],
+  decoder: Decoder,
+  requests: Sequence[Request],
   *,
-  max_tokens: int,
-  sampler: Sampler,
-  seed: int,
-  stop_ids: Collection[int] = (),
-  stop_when: Callable[[list[int]], bool] | None = None,
-  sources: list[list[int]] | None = None,
+  rows: int,
   draft: Draft | None = None,
-  never_V: np.ndarray | None = None,
-  constraints: Constraints = ANY,
-) -> list[list[int]]:
-  """Continues each prompt.
+  stop_when: Callable[[list[int]], bool] = lambda ids: False,
+) -> Iterator[tuple[int, list[int]]]:
+  """Runs an engine until all requests have ended, the longest prompt first.
 
   Args:
-    model: whose context is long enough for prompt and continuation.
-    prompts: ids, at least one each; lengths may differ. Of an encoder-decoder
-      they are the decoder's: the token that it starts with.
-    max_tokens: how many tokens are drawn at most.
-    sampler: draws them.
-    seed: of the draws; rows draw differently.
-    stop_ids: tokens that end a continuation, each; they are not returned.
-    stop_when: called with the new ids of a row after each token; True ends
-      the continuation after that token.
-    sources: ids for the encoder, which runs once; as many as prompts.
-    draft: proposes tokens to the model.
-    never_V: see `sampler.never_drawn`.
+    rows: requests that run at a time.
+    draft: see `Engine`.
+    stop_when: called with the new ids of a request after each token; True ends
+      it after that token.
 
-  Returns:
-    The new ids of each prompt.
+  Yields:
+    The number of a request that has ended, and its new ids.
   """
-  engine = Engine(
-    *(model, params),
-    slots=len(prompts),
-    draft=draft,
-    constraints=constraints,
-    never_V=never_V,
+  engine = Engine(decoder, slots=rows, draft=draft)
+  # What is left at the end is short.
+  order = sorted(
+    range(len(requests)),
+    key=lambda i: -len(requests[i].source or requests[i].ids),
   )
-  seeds = seeds_of(seed, len(prompts))
-  out: dict[int, list[int]] = {}
-  for ids, source, own in zip(
-    prompts, sources or [None] * len(prompts), seeds, strict=True
-  ):
-    request = Request(ids, max_tokens, sampler, own, stop_ids, source)
-    out[engine.add(request)] = []
-  ended = set()
+  numbers = {engine.add(requests[i]): i for i in order}
+  new_ids: dict[int, list[int]] = {number: [] for number in numbers}
   for token in engine.run():
-    if token.id is None or token.request in ended:
+    if token.request not in new_ids:  # ended in the middle of a round
       continue
-    new = out[token.request]
-    new.append(token.id)
-    if stop_when is not None and stop_when(new):
-      engine.cancel(token.request)
-      ended.add(token.request)
-  return list(out.values())
+    ids, ended = new_ids[token.request], token.finish is not None
+    if token.id is not None:
+      ids.append(token.id)
+      if not ended and stop_when(ids):
+        engine.cancel(token.request)
+        ended = True
+    if ended:
+      del new_ids[token.request]
+      yield numbers[token.request], ids

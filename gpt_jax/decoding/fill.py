@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What an encoder would put where a text has a mask."""
+"""Fills the masks (encoders) or the blanks (encoder-decoders) of a text."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.decoding import sampler
+from gpt_jax.decoding import files, sampler
+from gpt_jax.decoding.files import Source
+from gpt_jax.decoding.texts import TextGenerator
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokenizers.training import sentinel
 
 # What a mask may be called, besides the tokenizer's own name.
 MASK = '[MASK]'
@@ -132,3 +136,47 @@ def _best(model, params, tokens, real, row, place, never_V, top):
     return ids, shares
 
   return run(params, jnp.asarray(tokens), jnp.asarray(real))
+
+
+class FilledText(NamedTuple):
+  """A text whose blanks an encoder-decoder filled; see `Hypothesis.score`."""
+
+  text: str
+  score: float
+
+
+def fill_blanks(
+  model: TextGenerator, texts: Sequence[str]
+) -> list[list[FilledText]]:
+  """The best fillings of each text by beam search, the best first.
+
+  Args:
+    texts: with blanks: see `files.encode_blanks`.
+  """
+  tokenizer = tokenizer_lib.of_sources(model.tokenizer)
+  requests, sources = [], []
+  for text in texts:
+    request, cut = model.request(Source('--text', text))
+    source = request.source
+    assert source is not None
+    shown = text if len(text) < 60 else text[:57] + '...'
+    if cut:
+      raise UsageError(
+        f'--text={shown!r}: is longer than the context of '
+        f'{model.context_length} tokens, by {cut}; shorten it'
+      )
+    if not files.has_blanks(tokenizer, source):
+      raise UsageError(
+        f'--text={shown!r}: has no blank; put {sentinel(0)}, {sentinel(1)}, '
+        "... where a T5 is to fill, or the mask's name for a BART"
+      )
+    requests.append(request)
+    sources.append(source)
+  found = dict(model.search(requests))
+  return [
+    [
+      FilledText(files.fill_blanks(model.tokenizer, source, h.ids), h.score)
+      for h in found[number]
+    ]
+    for number, source in enumerate(sources)
+  ]

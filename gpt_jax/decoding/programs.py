@@ -24,13 +24,56 @@ from gpt_jax.nn.attend import KVCache
 from gpt_jax.nn.params import separate
 from gpt_jax.nn.stack import SEPARATE, Caches
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.tokenizers.constraints import Constraints
+from gpt_jax.tokenizers.constraints import ANY, Constraints
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Prompts are read in blocks of this many tokens: a longer one takes more calls
 # of one program, not a program of its own.
 BLOCK = 256
 # Shorter prompts are not worth a program of their own.
 SHORTEST = 16
+
+
+class Decoder(NamedTuple):
+  """A model, and which tokens it may generate.
+
+  Attributes:
+    params: of the model, as trained or from `for_decoding`.
+    in_row: how it answers a source in the source's own row, see
+      `decoding.in_row`. None: it continues texts, or is an encoder-decoder.
+    never_V: bool, ids that are never generated: see `sampler.never_drawn`.
+    constraints: which tokens may come next: see `sampler.constrain`.
+  """
+
+  model: Transformer
+  params: Any
+  in_row: InRow | None = None
+  never_V: Any = None
+  constraints: Constraints = ANY
+
+  @classmethod
+  def of(
+    cls,
+    model: Transformer,
+    params: Any,
+    tokenizer: Tokenizer,
+    in_row: InRow | None = None,
+  ) -> 'Decoder':
+    """A decoder with the rules of its tokenizer's files."""
+    special = tokenizer.special
+    stop_ids = tuple(sorted(special.stop_ids))
+    return cls(
+      model,
+      params,
+      in_row,
+      sampler.never_drawn(tokenizer, model.vocab_size),
+      special.constraints._replace(stop_ids=stop_ids),
+    )
+
+  def ready(self) -> 'Decoder':
+    """The decoder with its parameters `for_decoding`."""
+    model, params = for_decoding(self.model, self.params)
+    return self._replace(model=model, params=params)
 
 
 class Rows(NamedTuple):
@@ -58,18 +101,17 @@ class Prefilled(NamedTuple):
   caches: Caches
 
 
-def in_place(
+def for_decoding(
   model: Transformer, params: Any, weights: str = 'float'
 ) -> tuple[Transformer, Any]:
-  """The model and its parameters in the form that `decode_step` is fast in.
+  """The model and its parameters, unstacked for fast decoding steps.
 
-  A stack of layers would be sliced, and its caches copied, in each step.
-  Idempotent.
+  A step would slice a stack of layers and copy its caches. Idempotent.
 
   Args:
     model: as it was trained.
-    weights: 'float': as they are, but see `nn.transposed` for one CPU; 'int8':
-      see `nn.int8`.
+    weights: 'float' keeps the numbers, transposed on a single CPU device;
+      'int8' quantizes them (both in `nn.dense`).
   """
   if model.loop == SEPARATE:
     return model, params

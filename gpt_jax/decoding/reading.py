@@ -7,19 +7,18 @@ prompt between the steps of the rows that are being decoded.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.in_row import InRow
-from gpt_jax.decoding.programs import Prefilled
+from gpt_jax.decoding.programs import Decoder, Prefilled
 from gpt_jax.decoding.requests import Slot
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
-from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.nn.transformer import DTYPES
 
 # Caches of rows that have ended, for prompts that begin as those rows did.
 #
@@ -85,14 +84,6 @@ def _num_common(one: Sequence[int], two: Sequence[int]) -> int:
   return next((i for i, (x, y) in pairs if x != y), min(len(one), len(two)))
 
 
-class Reader(NamedTuple):
-  """A model that reads prompts; `model` and `params` of `in_place`."""
-
-  model: Transformer
-  params: Any
-  in_row: InRow | None = None
-
-
 class Reading:
   """Slots whose prompts are being read; equal prompts are read once.
 
@@ -104,7 +95,7 @@ class Reading:
     self,
     rows: Sequence[Slot],
     *,
-    readers: Sequence[Reader],
+    readers: Sequence[Decoder],
     slots: int,
     prefix: Prefix | None = None,
   ):
@@ -112,7 +103,7 @@ class Reading:
 
     Args:
       rows: of one group of `requests.alike`.
-      readers: the model, and then its draft, if any.
+      readers: `ready`: the model, then its draft, if any.
       slots: the most rows of a batch.
       prefix: a beginning that was read before; then all prompts are equal.
     """
@@ -174,15 +165,17 @@ class Reading:
       mask_BM = np.arange(tokens_BM.shape[1])[None] < lengths_B[:, None]
       if not self._read:
         # Later blocks find its keys and values in the caches.
-        model, params, _ = self._readers[0]
-        memory_BMD = programs.encode(params, tokens_BM, mask_BM, model=model)
+        decoder = self._readers[0]
+        memory_BMD = programs.encode(
+          decoder.params, tokens_BM, mask_BM, model=decoder.model
+        )
     if not self._read:
       self._read = self._begun()
     start, L = self._start, self._tokens_BL.shape[1]
     stop = min(start + self._block, L)
     self._read = [
       programs.read_block(
-        params,
+        reader.params,
         read.caches,
         self._tokens_BL[:, start:stop],
         start,
@@ -190,13 +183,11 @@ class Reading:
         read.last_BD,
         memory_BMD,
         mask_BM,
-        model=model,
+        model=reader.model,
         num_seen=programs.seen(stop, programs.bucket(L, self._longest)),
-        in_row=in_row,
+        in_row=reader.in_row,
       )
-      for (model, params, in_row), read in zip(
-        self._readers, self._read, strict=True
-      )
+      for reader, read in zip(self._readers, self._read, strict=True)
     ]
     self._start = stop
 
@@ -217,7 +208,7 @@ class Reading:
       )
       self._prefix = None  # and its memory
     out = []
-    for model, _, _ in self._readers:
+    for model in (reader.model for reader in self._readers):
       caches, taken = taken[: model.num_layers], taken[model.num_layers :]
       if not caches:
         caches = caches_lib.init_caches(model, B, capacity, M)

@@ -109,14 +109,6 @@ def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
   return never_V if never_V.any() else None
 
 
-def limits(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
-  """The arguments of `Engine` and `search` that a tokenizer decides."""
-  return {
-    'never_V': never_drawn(tokenizer, vocab_size),
-    'constraints': constraints_of(tokenizer),
-  }
-
-
 def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
   """-inf for the ids of `never_drawn`: logits [..., V]."""
   return logits if never_V is None else jnp.where(never_V, -jnp.inf, logits)
@@ -249,12 +241,6 @@ def _bisect(
 # What never comes is `sampler.never_drawn`; this is what depends on the place
 # and the tokens before it. The rules and their order are those of Hugging Face
 # transformers 5. R rows of the model, T slots of their ids.
-
-
-def constraints_of(tokenizer: Tokenizer) -> Constraints:
-  """What the files of a tokenizer's import say."""
-  special = tokenizer.special
-  return special.constraints._replace(stop_ids=tuple(sorted(special.stop_ids)))
 
 
 def constrain(

@@ -7,14 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from gpt_jax.decoding import continuations, prompt_files
-from gpt_jax.decoding.continuations import Options, Speed, Stream
-from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding import files as files_lib
 from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.decoding.texts import Options, TextGenerator, fitted
 from gpt_jax.files import lines
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate, Message
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 _HELP = """\
 /reset  forget what was said
@@ -31,22 +29,12 @@ class Session:
   single text: the model continues it after each line.
   """
 
-  def __init__(
-    self,
-    engine: Engine,
-    tokenizer: Tokenizer,
-    template: ChatTemplate | None,
-    options: Options,
-    *,
-    context_length: int,
-  ):
-    """Begins with nothing said; `options` are for one continuation each."""
-    assert options.num_samples == 1
-    self._engine, self._tokenizer = engine, tokenizer
-    self._template, self._options = template, options
-    self._context_length = context_length
+  def __init__(self, model: TextGenerator, template: ChatTemplate | None):
+    """Starts with an empty conversation."""
+    assert model.options.num_samples == 1
+    self._model, self._template = model, template
+    self._tokenizer, self._options = model.tokenizer, model.options
     self._num_answers = 0
-    self.speed = Speed()
     self.reset()
 
   @property
@@ -66,24 +54,18 @@ class Session:
       line: what the user says.
       stopping: asked before each token; True ends the answer.
     """
-    prompt_files.check(line)
+    files_lib.check(line)
     messages = [*self._messages, {'role': 'user', 'content': line}]
     ids, messages = self._prompt(line, messages)
     # Equal lines get other answers, and the session is a function of its seed.
     self._num_answers += 1
     seed = seeds_of(self._options.seed, self._num_answers)[-1]
-    options = self._options._replace(seed=seed)
-    request = continuations.ask(
-      *(ids, self._tokenizer, options), context_length=self._context_length
-    )
-    stream = Stream(self._tokenizer, request, options.stop)
-    said = []
-    for piece in continuations.decode(
-      self._engine, [stream], speed=self.speed, stopping=stopping
-    ):
-      said.append(piece.text)
-      yield piece.text
-    answer = ''.join(said)
+    request = self._model.prompt_request(ids, seed)
+    pieces = []
+    for piece in self._model.stream(request, stopping):
+      pieces.append(piece)
+      yield piece
+    answer = ''.join(pieces)
     self._messages = [*messages, {'role': 'assistant', 'content': answer}]
     self._text += line + answer + '\n'
 
@@ -92,17 +74,15 @@ class Session:
   ) -> tuple[list[int], list[Message]]:
     """The ids of all that was said, and the messages that they hold."""
 
-    def fitted(ids: list[int], options: Options, *, first: bool) -> list[int]:
+    def checked(ids: list[int], options: Options, *, first: bool) -> list[int]:
       more = [] if first else ['forget what was said with /reset']
       # A chat is cut between messages: of a single one nothing is left out.
       cuts = not (first and self._template)
       if cuts and self._options.truncate == 'none':
         more.append('start again with --truncate=left')
-      return continuations.fitted(
-        ids,
-        self._tokenizer,
-        options,
-        context_length=self._context_length,
+      return fitted(
+        *(ids, self._tokenizer, options),
+        context_length=self._model.context_length,
         where='the message' if first else 'the conversation',
         more=more,
       )
@@ -110,12 +90,12 @@ class Session:
     if self._template is None:
       encoded = self._tokenizer.encode(self._text + line)
       ids = self._tokenizer.special.prompt(encoded)
-      return fitted(ids, self._options, first=not self._text), messages
+      return checked(ids, self._options, first=not self._text), messages
     whole = self._options._replace(truncate='none')
     while True:
       ids = self._template.ids(self._tokenizer, messages)
       try:
-        return fitted(ids, whole, first=len(messages) == 1), messages
+        return checked(ids, whole, first=len(messages) == 1), messages
       except UsageError:
         if self._options.truncate == 'none' or len(messages) == 1:
           raise

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs, sampler
-from gpt_jax.decoding.programs import Rows
+from gpt_jax.decoding.programs import Decoder, Rows
 from gpt_jax.decoding.sampler import Method, Samplers
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.build import is_causal
@@ -152,9 +152,9 @@ class Drawn(NamedTuple):
   seen_BV: jax.Array | None
 
 
-def in_place(draft: Draft) -> Draft:
-  """The draft in the form that decoding is fast in: see `programs.in_place`."""
-  model, params = programs.in_place(draft.model, draft.params)
+def for_decoding(draft: Draft) -> Draft:
+  """The draft with its parameters as `programs.for_decoding` gives them."""
+  model, params = programs.for_decoding(draft.model, draft.params)
   return draft._replace(model=model, params=params)
 
 
@@ -188,18 +188,15 @@ def check(
 
 
 def draw(
-  model: Transformer,
-  params: Any,
+  decoder: Decoder,
   draft: Draft,
   caches: Caches,
   last: np.ndarray,
   position_B: np.ndarray,
   seen_BV: Any,
-  never_V: Any,
   rows: Rows,
   *,
   how: Method,
-  constraints: Constraints,
 ) -> Drawn:
   """One round: N proposals for each row, judged in one pass of the model.
 
@@ -207,18 +204,17 @@ def draw(
   they are overwritten.
 
   Args:
-    draft: with a model of `programs.in_place`.
+    decoder: `ready`; its rules hold for the draft, too.
+    draft: with parameters `for_decoding`.
     caches: of the model and then of the draft, of the positions before
       `last`; the draft's may lack the newest.
     last: int32 [B, 2], the two newest tokens.
     position_B: where the newest stands.
     seen_BV: bool, the tokens before the newest; None: no row has a penalty.
-    never_V: see `sampler.never_drawn`; of both models.
-    rows: what is asked of them.
+    rows: their samplers and limits.
     how: see `sampler.method`.
-    constraints: which tokens may come next, whatever the text.
   """
-  size = model.num_layers
+  size, never_V = decoder.model.num_layers, decoder.never_V
   mine, its = caches[:size], caches[size:]
   token_BL, seen, tokens, proposals = last, seen_BV, [last[:, 1]], []
   for i in range(draft.num_tokens):
@@ -234,13 +230,13 @@ def draw(
       rows,
       model=draft.model,
       how=how,
-      constraints=constraints,
+      constraints=decoder.constraints,
     )
     token_BL = drawn_B[:, None]
     tokens.append(drawn_B)
     proposals.append(logits_BV)
   ids_BN, accepted_B, mine, seen_BV = _judge(
-    params,
+    decoder.params,
     mine,
     tuple(tokens),
     tuple(proposals),
@@ -248,9 +244,9 @@ def draw(
     seen_BV,
     never_V,
     rows,
-    model=model,
+    model=decoder.model,
     how=how,
-    constraints=constraints,
+    constraints=decoder.constraints,
   )
   return Drawn(ids_BN, accepted_B, mine + its, seen_BV)
 

@@ -19,14 +19,14 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.decoding import engine
-from gpt_jax.decoding.sampler import constraints_of
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.language_model import windows
 from gpt_jax.evaluation.score import Journal, ScoreRequest
 from gpt_jax.files import progress
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError, install
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import models as trained_lib
 
 log = logging.getLogger('gpt_jax')
@@ -103,9 +103,7 @@ class GptJax(_Base):
         *(asked, self._scorer.context_length, most),
       )
     out = []
-    decoder = engine.in_place(
-      self._trained.parts.model, self._trained.state.eval_params
-    )
+    decoder = self._trained.decoder()
     with progress.bar('requests') as report:
       for number, (request, way) in enumerate(zip(requests, ways, strict=True)):
         way = way._replace(max_tokens=min(way.max_tokens, most))
@@ -117,7 +115,7 @@ class GptJax(_Base):
 
   def _continued(
     self,
-    decoder: tuple[Transformer, Any],
+    decoder: Decoder,
     prompt: str,
     way: '_Way',
     *,
@@ -130,18 +128,16 @@ class GptJax(_Base):
     ids = [*tokenizer.special.before(first_scored=not ids), *ids][-room:]
     stops = way.stops
     with sharding.use(parts.mesh, parts.rules):
-      (new,) = engine.generate(
-        *decoder,
-        [ids],
-        max_tokens=way.max_tokens,
-        sampler=way.sampler,
-        seed=seed,
+      request = Request(
+        *(ids, way.max_tokens, way.sampler, seed),
         stop_ids=tokenizer.special.stop_ids,
-        constraints=constraints_of(tokenizer),
-        stop_when=lambda new: any(s in _text(tokenizer, new) for s in stops),
-        never_V=engine.never_drawn(tokenizer, decoder[0].vocab_size),
       )
-    text = _text(tokenizer, new)
+      ((_, new),) = engine.generate(
+        *(decoder, [request]),
+        rows=1,
+        stop_when=lambda new: any(s in tokenizer.decode(new) for s in stops),
+      )
+    text = tokenizer.decode(new)
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]
     return text[: min(ends, default=None)]
 
@@ -151,7 +147,7 @@ class _Way(NamedTuple):
 
   stops: tuple[str, ...]
   max_tokens: int
-  sampler: engine.Sampler
+  sampler: Sampler
 
 
 def _way(options: dict[str, Any]) -> _Way:
@@ -162,16 +158,12 @@ def _way(options: dict[str, Any]) -> _Way:
   return _Way(
     tuple(stop for stop in found['until'] if stop),
     found['max_gen_toks'],
-    engine.Sampler(
+    Sampler(
       temperature=float(temperature),
       top_k=max(int(top_k or 0), 0),  # some libraries use -1 for all
       top_p=1.0 if top_p is None else float(top_p),
     ),
   )
-
-
-def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-  return tokenizer.decode(ids)
 
 
 def _where(request: Any) -> str:

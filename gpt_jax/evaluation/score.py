@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,25 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import sharding
-from gpt_jax.decoding import continuations, engine, sampler
-from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.beam import Beam, search
-from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.in_row import InRow
+from gpt_jax.decoding.engine import generate
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import NOT_FINITE, Request
-from gpt_jax.decoding.sampler import Sampler, never_drawn
+from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.texts import Options, source_request, warn_of_cuts
 from gpt_jax.evaluation.forward import Forward, Limits, Row, plan
 from gpt_jax.files.progress import Report
 from gpt_jax.nn.build import period
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices as objectives
-from gpt_jax.rows import row_makers, sides
 from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.constraints import ANY, Constraints
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.models import Trained
+from gpt_jax.training.models import Trained, in_row, source_format
 from gpt_jax.training.parts import Parts
 
 # How large batches of evaluation are, for a model and its devices.
@@ -55,8 +49,10 @@ _PROGRAM_FLOPS = 2e10
 _PROGRAM_FLOPS_ACCELERATOR = 1e14
 _SHORTEST = 16
 
+GREEDY = Sampler(temperature=0)
 
-def of(
+
+def batch_limits(
   parts: Parts, params: Any, *, rows: int | None, tokens: int | None
 ) -> Limits:
   """The limits of a model's batches.
@@ -103,172 +99,6 @@ def _powers(length: int) -> int:
 def _multiples(length: int, *, multiple: int) -> int:
   """Multiples: of the CPU's vectors, or what accelerators' kernels take."""
   return min(_powers(length), -(-length // multiple) * multiple)
-
-
-# What a model writes for source texts: a translation, an answer.
-#
-# An encoder-decoder reads the source with its encoder. A decoder reads it as a
-# document, after which it writes the next one: as rows of pairs are for it.
-# What has learned to write after a source in one row does so: see
-# `decoding.in_row`.
-
-
-GREEDY = Sampler(temperature=0)
-
-
-class Asked(NamedTuple):
-  """What is asked of a model for a source.
-
-  Attributes:
-    request: with the source.
-    cut: tokens of the source that did not fit, its last.
-  """
-
-  request: Request
-  cut: int
-
-
-class Writer:
-  """Writes texts with a model."""
-
-  def __init__(self, parts: Parts, tokenizer: Tokenizer, *, rows: int | None):
-    """Takes the model.
-
-    Args:
-      parts: model and mesh.
-      tokenizer: of the run.
-      rows: texts that are written at a time; None: `eval.rows`.
-    """
-    config = parts.config
-    self._parts, self._tokenizer = parts, tokenizer
-    self._rows = rows or parts.eval_rows
-    self._encoder = config.model.num_encoder_layers > 0
-    self._length: int = config.model.context_length
-    self._starts: str = objectives.needs(config.objective.name).starts
-    self._reads = tokenizer_lib.of_sources(tokenizer)
-    self._special = row_makers.as_read(config.data.rows, self._reads.special)
-    self._in_row = trained_lib.in_row(parts, tokenizer)
-
-  def asked(self, source: str, max_tokens: int) -> Asked:
-    """What is asked of the model for a source.
-
-    Args:
-      source: what it reads.
-      max_tokens: that it writes at most, the end among them; 0: see
-        `answer_limit`. Never more than the context holds, or half of it where
-        the source is in the same row.
-    """
-    special, ids = self._special, self._reads.encode(source)
-    max_tokens = max_tokens or continuations.answer_limit(
-      len(sides.source_ids(ids, special))
-    )
-    stops = self._tokenizer.special.stop_ids
-    written = self._tokenizer.special
-    if self._encoder:
-      prompt = sides.start_ids(self._starts or 'eos', written)
-      max_tokens = min(max_tokens, self._length - len(prompt))
-      read, cut = continuations.read_source(ids, special, self._length)
-      request = Request(prompt, max_tokens, GREEDY, 0, stops, read)
-    else:
-      in_row = self._in_row is not None
-      before = [] if in_row else list(special.before(first_scored=True))
-      after = sides.start_ids(self._starts, written) if in_row else []
-      max_tokens = min(max_tokens, self._length // 2)
-      room = self._length - max_tokens - len(before) - len(after)
-      read, cut = continuations.read_source(ids, special, room)
-      prompt = [*before, *read, *after]
-      request = Request(prompt, max_tokens, GREEDY, 0, stops)
-      request = request._replace(num_source=len(read) if in_row else 0)
-    return Asked(request, cut)
-
-  def texts(
-    self, params: Any, asked: Sequence[Request], beam: Beam | None
-  ) -> Iterator[tuple[int, str]]:
-    """Writes, and yields the number of a request and its text as it is done.
-
-    Args:
-      params: of the model.
-      asked: see `asked`.
-      beam: how to search; None: each token is the most probable one.
-    """
-    decoder = self._parts.model, params
-    how: Any = {
-      'rows': self._rows,
-      'in_row': self._in_row,
-      'never_V': never_drawn(self._tokenizer, decoder[0].vocab_size),
-      'constraints': constraints_lib.constraints_of(self._tokenizer),
-    }
-    with sharding.use(self._parts.mesh, self._parts.rules):
-      if beam is None:
-        found = greedy(*decoder, asked, **how)
-      else:
-        found = best(*decoder, asked, beam, **how)
-      for number, ids in found:
-        yield number, self._tokenizer.decode(ids).strip()
-
-
-def best(
-  model: Transformer,
-  params: Any,
-  asked: Sequence[Request],
-  beam: Beam,
-  *,
-  rows: int,
-  in_row: InRow | None = None,
-  never_V: np.ndarray | None = None,
-  constraints: Constraints = ANY,
-) -> Iterator[tuple[int, list[int]]]:
-  """As `greedy`: the best that beam search finds; nothing if that is barred."""
-  for number, hypotheses in search(
-    *(model, params, asked, beam),
-    rows=rows,
-    in_row=in_row,
-    never_V=never_V,
-    constraints=constraints,
-  ):
-    yield number, hypotheses[0].ids if hypotheses else []
-
-
-def greedy(
-  model: Transformer,
-  params: Any,
-  asked: Sequence[Request],
-  *,
-  rows: int,
-  in_row: InRow | None = None,
-  never_V: np.ndarray | None = None,
-  constraints: Constraints = ANY,
-) -> Iterator[tuple[int, list[int]]]:
-  """Yields the number of each request and its ids when it is done.
-
-  Args:
-    model: decodes.
-    params: its parameters.
-    asked: what is to be continued.
-    rows: requests that run at a time.
-    in_row: see `Engine`.
-    never_V: see `sampler.never_drawn`.
-    constraints: see `Engine`.
-  """
-  engine = Engine(
-    *(model, params),
-    slots=rows,
-    in_row=in_row,
-    never_V=never_V,
-    constraints=constraints,
-  )
-  # The longest first: what is left at the end is short.
-  order = sorted(
-    range(len(asked)),
-    key=lambda i: -len(asked[i].source or asked[i].ids),
-  )
-  numbers = {engine.add(asked[i]): i for i in order}
-  found: dict[int, list[int]] = {number: [] for number in numbers}
-  for token in engine.run():
-    if token.id is not None:
-      found[token.request].append(token.id)
-    if token.finish:
-      yield numbers[token.request], found.pop(token.request)
 
 
 class ScoreRequest(NamedTuple):
@@ -381,12 +211,35 @@ class Journal:
       with open(self._path, 'a', encoding='utf-8') as f:
         f.write(json.dumps(scores) + '\n')
 
+  def complete(
+    self,
+    rows: str,
+    count: int,
+    compute: Callable[[list[int]], Iterator[dict[int, Any]]],
+    report: Report,
+    stage: str,
+  ) -> list[Any]:
+    """The results of `count` rows: those found here, and what `compute` yields.
 
-class Written(NamedTuple):
-  """What a model wrote for sources.
+    Args:
+      rows: identifies the rows.
+      compute: takes the numbers of missing rows; yields results by number.
+      report: called with the number of rows done and in total.
+      stage: for `report`.
+    """
+    found = self.start(rows)
+    for new in compute([i for i in range(count) if i not in found]):
+      self.add(new)
+      found.update(new)
+      report(stage, len(found), count)
+    return [found[i] for i in range(count)]
+
+
+class GeneratedTexts(NamedTuple):
+  """Texts that a model generated for sources.
 
   Attributes:
-    texts: in their order.
+    texts: in the order of the sources.
     cut: sources that lost their last tokens.
     new: texts that the journal did not have.
   """
@@ -397,7 +250,7 @@ class Written(NamedTuple):
 
 
 class Scorer:
-  """Scores rows with a trained model."""
+  """Scores rows, and generates texts, with a trained model."""
 
   def __init__(
     self,
@@ -414,9 +267,8 @@ class Scorer:
 
     Args:
       parts: model and mesh.
-      params: of the model.
-      tokenizer: of the run.
-      rows: of a batch at most.
+      rows: of a batch at most; None: as many as `tokens` allow, or `eval.rows`
+        texts generated at a time.
       tokens: of a batch at most, with the padding; None: as many as
         `eval.rows` of the whole context, up to a limit.
     """
@@ -424,8 +276,11 @@ class Scorer:
     self.context_length: int = parts.config.model.context_length
     self._parts, self.params = parts, params
     self._limits = {'rows': rows, 'tokens': tokens}
-    never_V = engine.never_drawn(tokenizer, parts.model.vocab_size)
-    self._forward = Forward(parts, never_V)
+    self._source_format = source_format(parts, tokenizer)
+    self._decoder = Decoder.of(
+      *(parts.model, None, tokenizer, in_row(parts, tokenizer))
+    )
+    self._forward = Forward(parts, self._decoder.never_V)
 
   def requests(
     self, requests: Sequence[ScoreRequest], journal: Journal, report: Report
@@ -444,7 +299,6 @@ class Scorer:
     Args:
       rows: each of at most `context_length + 1` ids.
       journal: provides scores from an earlier process, and records new ones.
-      report: called with the number of rows done and in total.
 
     Raises:
       FailedError: a score is NaN or infinite; the journal has none such.
@@ -453,25 +307,27 @@ class Scorer:
     keys = [(r.ids.tobytes(), r.num_scored) for r in rows]
     rows, given = [*dict(zip(keys, rows, strict=True)).values()], rows
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    found = journal.start(_digest(rows))
-    caches = None
-    # The same batches with what an earlier process did: sums of floats differ
-    # between shapes.
-    batch_limits = of(self._parts, self.params, **self._limits)
-    common, batches = plan(rows, batch_limits)
-    for batch in batches:
-      if all(i in found for i in batch.rows):
-        continue
-      if common and caches is None:
-        ids = rows[0].ids[:common]
-        caches = common, self._forward.read(self.params, ids)
-      scores = self._forward.score(self.params, rows, batch, caches)
-      if not all(math.isfinite(log_prob) for log_prob, _ in scores):
-        raise FailedError(NOT_FINITE)
-      new = dict(zip(batch.rows, scores, strict=True))
-      journal.add(new)
-      found.update(new)
-      report('scoring', len(found), len(rows))
+
+    def scored(missing: list[int]) -> Iterator[dict[int, Any]]:
+      caches = None
+      # The same batches whatever an earlier process did: sums of floats differ
+      # between shapes.
+      limits = batch_limits(self._parts, self.params, **self._limits)
+      common, batches = plan(rows, limits)
+      for batch in batches:
+        if {*missing}.isdisjoint(batch.rows):
+          continue
+        if common and caches is None:
+          ids = rows[0].ids[:common]
+          caches = common, self._forward.read(self.params, ids)
+        scores = self._forward.score(self.params, rows, batch, caches)
+        if not all(math.isfinite(log_prob) for log_prob, _ in scores):
+          raise FailedError(NOT_FINITE)
+        yield dict(zip(batch.rows, scores, strict=True))
+
+    found = journal.complete(
+      _digest(rows), len(rows), scored, report, 'scoring'
+    )
     return [
       Score(found[i][0], r.num_scored, int(found[i][1]), r.cut)
       for r, i in zip(given, (number[key] for key in keys), strict=True)
@@ -488,26 +344,27 @@ class Scorer:
 
     Args:
       prompts: of at most `context_length - max_tokens - 1` tokens.
-      max_tokens: in a continuation.
-      journal: as for `rows`.
-      report: as for `rows`.
     """
     start = self.tokenizer.special.before(first_scored=True)
-    encode = self.tokenizer.encode
-    ids = [[*start, *map(int, encode(prompt))] for prompt in prompts]
-    rows = [Row(np.array(i, np.int32), max_tokens) for i in ids]
-    found = journal.start(_digest(rows))
-    missing = [i for i in range(len(ids)) if i not in found]
-    size = self._limits['rows'] or self._parts.eval_rows
-    decoder = engine.in_place(self._parts.model, self.params)
-    for start in range(0, len(missing), size):
-      indices = missing[start : start + size]
-      new = self._continued(decoder, [ids[i] for i in indices], max_tokens)
-      answers = dict(zip(indices, new, strict=True))
-      journal.add(answers)
-      found.update(answers)
-      report('answering', len(found), len(ids))
-    return [found[i] for i in range(len(ids))]
+    decode, stops = self.tokenizer.decode, self.tokenizer.special.stop_ids
+    requests = [
+      Request(
+        [*start, *self.tokenizer.encode(prompt).tolist()],
+        *(max_tokens, GREEDY, 0, stops),
+      )
+      for prompt in prompts
+    ]
+
+    def answered(missing: list[int]) -> Iterator[dict[int, Any]]:
+      for number, text in self.generate(
+        [requests[i] for i in missing],
+        stop_when=lambda ids: '\n' in decode(ids).lstrip(),
+      ):
+        yield {missing[number]: text.partition('\n')[0]}
+
+    return journal.complete(
+      _of_requests(requests), len(requests), answered, report, 'answering'
+    )
 
   def texts(
     self,
@@ -516,55 +373,67 @@ class Scorer:
     journal: Journal,
     report: Report,
     beam: Beam | None = None,
-  ) -> Written:
-    """What the model writes for sources.
+  ) -> GeneratedTexts:
+    """What the model generates for sources.
 
     Args:
-      sources: what it reads.
-      max_tokens: see `Writer.asked`.
-      journal: as for `rows`.
-      report: as for `rows`.
-      beam: see `Writer.texts`.
+      max_tokens: see `source_request`.
+      beam: how to search for a text; None: each token is the most probable one.
     """
-    writer = Writer(self._parts, self.tokenizer, rows=self._limits['rows'])
-    asked = [writer.asked(source, max_tokens) for source in sources]
-    continuations.warn_of_cuts([x.cut for x in asked], self.context_length)
-    rows = [
-      Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
-      for r, _ in asked
-    ]
-    searched = '' if beam is None else str(beam)
-    found = journal.start(_digest(rows) + searched)
-    missing = [i for i in range(len(rows)) if i not in found]
-    for number, text in writer.texts(
-      self.params, [asked[i].request for i in missing], beam
-    ):
-      found[missing[number]] = text
-      journal.add({missing[number]: text})
-      report('writing', len(found), len(rows))
-    texts = [found[i] for i in range(len(rows))]
-    return Written(texts, sum(cut > 0 for _, cut in asked), len(missing))
+    pairs = [self.source_request(source, max_tokens) for source in sources]
+    requests, cuts = [x for x, _ in pairs], [cut for _, cut in pairs]
+    warn_of_cuts(cuts, self.context_length)
+    num_new = 0
 
-  def _continued(
+    def generated(missing: list[int]) -> Iterator[dict[int, Any]]:
+      nonlocal num_new
+      for number, text in self.generate([requests[i] for i in missing], beam):
+        num_new += 1
+        yield {missing[number]: text}
+
+    searched = '' if beam is None else str(beam)
+    texts = journal.complete(
+      *(_of_requests(requests) + searched, len(requests), generated),
+      *(report, 'writing'),
+    )
+    return GeneratedTexts(texts, sum(cut > 0 for cut in cuts), num_new)
+
+  def source_request(self, source: str, max_tokens: int) -> tuple[Request, int]:
+    """The request for a source, and how many of its last tokens did not fit.
+
+    Args:
+      max_tokens: of the text at most, its end included; 0: 50 more than the
+        source has. Never more than the context holds, or half of it where the
+        source is in the same row.
+    """
+    how = self._source_format
+    ids, most = how.tokenizer.encode(source), self.context_length // 2
+    if self._parts.model.num_encoder_layers:
+      most = self.context_length - len(how.start)
+    most = min(max_tokens or how.answer_limit(ids), most)
+    options = Options(max_tokens=most, sampler=GREEDY)
+    return source_request(ids, self._decoder, how, options)
+
+  def generate(
     self,
-    decoder: tuple[Transformer, Any],
-    prompts: list[list[int]],
-    max_tokens: int,
-  ) -> list[str]:
-    decode = self.tokenizer.decode
+    requests: Sequence[Request],
+    beam: Beam | None = None,
+    stop_when: Callable[[list[int]], bool] = lambda ids: False,
+  ) -> Iterator[tuple[int, str]]:
+    """Yields the number of a request and its text when it is done."""
+    rows = self._limits['rows'] or self._parts.eval_rows
+    decoder = self._decoder._replace(params=self.params)
     with sharding.use(self._parts.mesh, self._parts.rules):
-      new = engine.generate(
-        *decoder,
-        prompts,
-        max_tokens=max_tokens,
-        sampler=engine.Sampler(temperature=0),
-        seed=0,
-        stop_ids=self.tokenizer.special.stop_ids,
-        constraints=sampler.constraints_of(self.tokenizer),
-        stop_when=lambda ids: '\n' in decode(ids).lstrip(),
-        never_V=engine.never_drawn(self.tokenizer, decoder[0].vocab_size),
-      )
-    return [decode(ids).strip().partition('\n')[0] for ids in new]
+      if not beam:
+        found = generate(decoder, requests, rows=rows, stop_when=stop_when)
+      else:
+        # Rules of the model may leave no hypothesis.
+        found = (
+          (number, hypotheses[0].ids if hypotheses else [])
+          for number, hypotheses in search(decoder, requests, beam, rows=rows)
+        )
+      for number, ids in found:
+        yield number, self.tokenizer.decode(ids).strip()
 
 
 def scorer(
@@ -574,6 +443,16 @@ def scorer(
   params = trained.state.eval_params
   return Scorer(
     trained.parts, params, trained.tokenizer, rows=rows, tokens=tokens
+  )
+
+
+def _of_requests(requests: Sequence[Request]) -> str:
+  """Identifies what texts are generated for."""
+  return _digest(
+    [
+      Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
+      for r in requests
+    ]
   )
 
 

@@ -56,7 +56,7 @@ class Written(NamedTuple):
     targets: all that may be right, if nothing else may: a text that is longer
       need not be finished. (): anything may.
     max_tokens: of a text at most, where anything may be right; 0: see
-      `Writer.asked`.
+      `Scorer.source_request`.
     beam: how to search for a text; None: each token is the most probable one.
   """
 

@@ -16,9 +16,9 @@ import pydantic
 import pydantic_core
 
 from gpt_jax import ranges, spec
-from gpt_jax.decoding.continuations import Stream
-from gpt_jax.decoding.engine import Request
+from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.texts import Stream
 from gpt_jax.serving.errors import ApiError
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate
@@ -76,18 +76,6 @@ def _are_ids(value: Any) -> bool:
   return isinstance(value, list) and {*map(type, value)} == {int}
 
 
-def _stops(value: Any) -> list[str]:
-  """One text or several."""
-  several = value if isinstance(value, list) else [value]
-  if not all(isinstance(stop, str) and stop for stop in several):
-    raise ValueError('must be a text or a list of texts, none of them empty')
-  if len(several) > STOPS:
-    raise ValueError(f'must be at most {STOPS} texts')
-  if any(len(stop) > STOP_CHARACTERS for stop in several):
-    raise ValueError(f'must have at most {STOP_CHARACTERS:,} characters each')
-  return several
-
-
 def _content(value: Any) -> str:
   """A text, or OpenAI's list of parts, of which each must be a text."""
   parts = [{'type': 'text', 'text': value}]
@@ -122,7 +110,13 @@ class Asked(_Strict):
   min_p: Annotated[float, _within(ranges.Probability)] = 0.0
   repetition_penalty: Annotated[float, _within(ranges.Positive)] = 1.0
   n: Annotated[int, pydantic.Field(ge=1, le=CHOICES)] = 1
-  stop: Annotated[list[str], pydantic.PlainValidator(_stops)] = []
+  stop: Annotated[
+    list[
+      Annotated[str, pydantic.Field(min_length=1, max_length=STOP_CHARACTERS)]
+    ],
+    pydantic.Field(max_length=STOPS, fail_fast=True),
+    pydantic.BeforeValidator(lambda x: x if isinstance(x, list) else [x]),
+  ] = []
   seed: Annotated[int, _within(ranges.Seed)] | None = None
   stream: bool = False
   stream_options: StreamOptions | None = None

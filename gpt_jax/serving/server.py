@@ -280,8 +280,10 @@ class Server(uvicorn.Server):
     started: Callable[[], None] = lambda: None,
   ):
     """`started` is called when requests are taken."""
-    # What uvicorn says of itself is less than we do; its warnings stay.
-    logging.getLogger('uvicorn').handlers[:] = log.handlers
+    # Uvicorn's warnings go to our log alone: absl's handler at the root would
+    # print them a second time.
+    theirs = logging.getLogger('uvicorn')
+    theirs.handlers[:], theirs.propagate = log.handlers, False
     super().__init__(
       uvicorn.Config(
         app,

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from gpt_jax.decoding.continuations import Piece, Stream
-from gpt_jax.decoding.engine import Engine, Token
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.requests import Token
+from gpt_jax.decoding.texts import Piece, Stream
 from gpt_jax.runtime.log import log
 from gpt_jax.serving import errors
 from gpt_jax.serving.errors import ApiError

@@ -25,10 +25,11 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
 from gpt_jax.config.lengths import several
-from gpt_jax.decoding import fill, sampler, speculative
-from gpt_jax.decoding.engine import in_place
+from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
+from gpt_jax.decoding.programs import Decoder, for_decoding
 from gpt_jax.decoding.speculative import Draft
+from gpt_jax.decoding.texts import SourceFormat
 from gpt_jax.files import buckets, files
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import FOR_TRAINING
@@ -39,7 +40,7 @@ from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import unified
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows import teacher_outputs
+from gpt_jax.rows import row_makers, sides, teacher_outputs
 from gpt_jax.rows.unified_order import SEQ2SEQ
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -99,19 +100,21 @@ class Trained(NamedTuple):
   tokenizer: Tokenizer
   averaged: tuple[int, ...] = ()
 
-  def decoder(self, weights: str) -> tuple[Transformer, Any]:
-    """The model and its parameters, to decode with; `weights`: `in_place`."""
+  def decoder(self, weights: str = 'float') -> Decoder:
+    """The model, to decode with; `weights`: see `for_decoding`."""
     needs = objectives.needs(self.parts.config.objective.name)
     # Whatever else was trained beside it, or taught it, is not decoded with.
     own = needs.trees(self.state.eval_params)['']
-    return in_place(self.parts.model, own, weights)
+    model, params = for_decoding(self.parts.model, own, weights)
+    in_row_ = in_row(self.parts, self.tokenizer)
+    return Decoder.of(model, params, self.tokenizer, in_row_)
 
   def in_int8(self) -> 'Trained':
     """The run with a model that computes in int8, to score texts with."""
-    model, params = self.decoder('int8')
+    decoder = self.decoder('int8')
     return self._replace(
-      parts=self.parts._replace(model=model),
-      state=self.state._replace(params=params, ema=None),
+      parts=self.parts._replace(model=decoder.model),
+      state=self.state._replace(params=decoder.params, ema=None),
     )
 
 
@@ -339,10 +342,22 @@ def in_row(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> InRow | None:
   return ByMask(tokenizer.special.mask_id, (first, second))
 
 
+def source_format(parts: Parts, tokenizer: Tokenizer) -> SourceFormat:
+  """How a run's model reads a source and starts its answer."""
+  config = parts.config
+  reads = tokenizer_lib.of_sources(tokenizer)
+  start: str = objectives.needs(config.objective.name).starts
+  return SourceFormat(
+    reads,
+    row_makers.as_read(config.data.rows, reads.special),
+    sides.start_ids(start, tokenizer.special),
+  )
+
+
 def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
   """Loads a smaller run that proposes tokens to `trained`."""
   other = load(workdir, 'continue', field='--draft')
-  rules = sampler.constraints_of(trained.tokenizer)
+  rules = trained.tokenizer.special.constraints
   speculative.check(trained.parts.model, other.parts.model, rules)
   if other.tokenizer.fingerprint != trained.tokenizer.fingerprint:
     raise UsageError(

@@ -16,7 +16,6 @@ from gpt_jax import __main__, hf
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands import convert
-from gpt_jax.decoding import engine
 from gpt_jax.evaluation import score
 from gpt_jax.files.document import Document
 from gpt_jax.hf import vocabulary
@@ -25,6 +24,7 @@ from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
 from tests.support import tiny
+from tests.support.decoding import generate
 from tests.support.golden_io import ROOT, config, tensors
 
 TOKENIZERS = pathlib.Path(__file__).parents[1] / 'tokenizers/golden'
@@ -149,11 +149,10 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
   argv = ['generate', f'--workdir={workdir}', '--prompt=abc', '--max_tokens=3']
   capsys.readouterr()
   assert __main__.main([*argv, '--temperature=0']) == 0
-  new = engine.generate(
+  new = generate(
     *hf.load(str(ROOT / 'gpt2_lm')),
     [[95, 66]],
     max_tokens=3,
-    sampler=engine.Sampler(0),
     seed=0,
     stop_ids=(trained.tokenizer.eos_id,),
   )

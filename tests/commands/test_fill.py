@@ -17,11 +17,13 @@ from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands.fill import shown
 from gpt_jax.config import defaults
-from gpt_jax.decoding import engine, fill, prompt_files
+from gpt_jax.decoding import files, fill
+from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
 from tests.support import sentinels, tiny
+from tests.support.decoding import generate
 from tests.support.golden_io import ROOT
 from tests.support.stdin import stdin_of
 
@@ -178,22 +180,20 @@ def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
     names = [n if n[0] in '<▁' else '▁' + n for n in names]
     sources.append(sentinels.ids(*names, '</s>'))
   with sharding.use(trained.parts.mesh, trained.parts.rules):
-    answers = engine.generate(
-      *trained.decoder('float'),
+    answers = generate(
+      *trained.decoder()[:2],
       [[tokenizer.special.pad_id]] * 2,
       sources=sources,
       max_tokens=18,
-      sampler=engine.Sampler(temperature=0),
-      seed=0,
       stop_ids=tokenizer.special.stop_ids,
-      never_V=engine.never_drawn(tokenizer, trained.parts.model.vocab_size),
+      never_V=never_drawn(tokenizer, trained.parts.model.vocab_size),
     )
   for text, source, answer, said in zip(
     texts, sources, answers, found, strict=True
   ):
     (filled,) = said['filled']
     assert said['text'] == text and filled['score'] < 0
-    assert filled['text'] == prompt_files.fill_blanks(tokenizer, source, answer)
+    assert filled['text'] == files.fill_blanks(tokenizer, source, answer)
   assert found[0]['filled'][0]['text'].startswith('Paris')
   assert main([*argv[:2], argv[3], '--top=3']) == 0
   first, *lines = capsys.readouterr().out.splitlines()

@@ -18,14 +18,15 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
-from gpt_jax.decoding import continuations, engine, programs, prompt_files
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding import engine, files, programs, texts
+from gpt_jax.decoding.sampler import Sampler, never_drawn, seeds_of
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
 from tests.support import tiny
+from tests.support.decoding import generate
 from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
   trained = load(str(workdir))
   out = []
   for ids, seed in zip(prompts, seeds or [0] * len(prompts), strict=True):
-    out += engine.generate(
+    out += generate(
       trained.parts.model,
       trained.state.eval_params,
       [ids],
@@ -92,9 +93,7 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
       sampler=Sampler(temperature),
       seed=seed,
       stop_ids=trained.tokenizer.special.stop_ids,
-      never_V=engine.never_drawn(
-        trained.tokenizer, trained.parts.model.vocab_size
-      ),
+      never_V=never_drawn(trained.tokenizer, trained.parts.model.vocab_size),
     )
   return out
 
@@ -239,9 +238,9 @@ def test_weights_of_eight_bits_are_used_and_told_apart(
   monkeypatch.setattr(
     engine.Engine,
     '__init__',
-    lambda self, model, given, **kw: (
-      params.append(given),
-      init(self, model, given, **kw),
+    lambda self, decoder, **kw: (
+      params.append(decoder.params),
+      init(self, decoder, **kw),
     )[1],
   )
   path, out = tmp_path / 'in.txt', tmp_path / 'out.jsonl'
@@ -355,10 +354,10 @@ def test_what_is_said_of_a_prompt_that_does_not_fit(more, options, remedies):
   """The context holds a token of the answer, too."""
   num_tokens = CONTEXT + more
   with pytest.raises(UsageError) as e:
-    continuations.fitted(
+    texts.fitted(
       [0] * num_tokens,
       tokenizer_lib.Bytes(),
-      continuations.Options(**options),
+      texts.Options(**options),
       context_length=CONTEXT,
     )
   said = str(e.value)
@@ -577,7 +576,7 @@ def test_ctrl_c_stops_an_answer_and_no_more(run, monkeypatch, workdir):
 
 
 def test_prompts_have_a_digest():
-  read = [prompt_files.Prompt('a:1', 'x'), prompt_files.Prompt('a:2', 'y')]
-  moved = [prompt_files.Prompt('b:3', 'x'), prompt_files.Prompt('b:4', 'y')]
-  assert prompt_files.digest(read) == prompt_files.digest(moved)
-  assert prompt_files.digest(read) != prompt_files.digest(read[::-1])
+  read = [files.Prompt('a:1', 'x'), files.Prompt('a:2', 'y')]
+  moved = [files.Prompt('b:3', 'x'), files.Prompt('b:4', 'y')]
+  assert files.digest(read) == files.digest(moved)
+  assert files.digest(read) != files.digest(read[::-1])

@@ -14,15 +14,15 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
-from gpt_jax.decoding import continuations, engine
+from gpt_jax.decoding import texts
 from gpt_jax.decoding.beam import Beam, search
-from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.evaluation.score import Writer
+from gpt_jax.evaluation.score import Scorer
 from gpt_jax.rows import sides
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
 from tests.support import tiny
+from tests.support.decoding import generate
 from tests.support.stdin import stdin_of
 
 CONTEXT = 61
@@ -91,13 +91,11 @@ def greedy(workdir, text, most):
   special = trained.tokenizer.special
   # Inside the mesh, where the command has compiled the same.
   with sharding.use(trained.parts.mesh, trained.parts.rules):
-    (ids,) = engine.generate(
-      *trained.decoder('float'),
+    (ids,) = generate(
+      *trained.decoder()[:2],
       [[special.eos_id]],
       sources=[ids_of(workdir, text)],
       max_tokens=most,
-      sampler=Sampler(temperature=0),
-      seed=0,
       stop_ids=special.stop_ids,
     )
   return trained.tokenizer.decode(ids)
@@ -126,12 +124,12 @@ def searches(monkeypatch):
   """How many texts each search was given, how, and what it found."""
   out, real = [], search
 
-  def searched(model, params, asked, beam, **options):
-    found = list(real(model, params, asked, beam, **options))
+  def searched(decoder, asked, beam, **options):
+    found = list(real(decoder, asked, beam, **options))
     out.append((len(asked), beam, dict(found)))
     yield from found
 
-  monkeypatch.setattr(continuations, 'search', searched)
+  monkeypatch.setattr(texts, 'search', searched)
   return out
 
 
@@ -204,7 +202,9 @@ def test_a_source_loses_its_end_as_in_an_evaluation(run, workdir):
   flags += ['--max_tokens=5']
   code, stdout, stderr = run(*flags)
   trained = load(str(workdir))
-  request, cut = Writer(trained.parts, trained.tokenizer, rows=2).asked(text, 5)
+  request, cut = Scorer(trained.parts, None, trained.tokenizer).source_request(
+    text, 5
+  )
   excess = len(ids_of(workdir, text)) - CONTEXT
   assert (code, cut) == (0, excess) and len(request.source) == CONTEXT
   assert '1 of 2 sources do not fit' in stderr and f'to {cut}' in stderr
@@ -255,9 +255,11 @@ def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
   flags = [f'--source={text}', '--temperature=0', '--max_tokens=5']
   code, stdout, stderr = run(*flags, folder=folder)
   assert (code, stdout) == (0, expected + '\n'), stderr
-  writer = Writer(trained.parts, trained.tokenizer, rows=2)
-  asked = [writer.asked(text, 5).request]
-  ((_, written),) = writer.texts(trained.state.eval_params, asked, None)
+  scorer = Scorer(
+    trained.parts, trained.state.eval_params, trained.tokenizer, rows=2
+  )
+  request, _ = scorer.source_request(text, 5)
+  ((_, written),) = scorer.generate([request])
   assert written == expected.strip()
   code, _, stderr = run('--prompt=x', folder=folder)
   assert code == 2 and 'give --source' in stderr

@@ -10,12 +10,14 @@ import pytest
 
 from gpt_jax import hf, sharding
 from gpt_jax.decoding import beam as beam_lib
-from gpt_jax.decoding import engine, programs
+from gpt_jax.decoding import programs
 from gpt_jax.decoding.beam import Beam, Search, search
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request, Slot
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.tokenizers.constraints import ANY
 from tests.support import beam_reference, golden_io, tiny
+from tests.support.decoding import generate
 
 # gen_beam_bart and gen_beam_marian: by adding their names here.
 FOLDERS = [
@@ -33,12 +35,12 @@ CONTEXT = 97
 
 @functools.cache
 def loaded(folder):
-  return programs.in_place(*hf.load(str(folder)))
+  return programs.for_decoding(*hf.load(str(folder)))
 
 
 def found(model, params, asked, beam, rows=8):
   """What a search gives, in the order of the texts."""
-  out = dict(search(model, params, asked, beam, rows=rows))
+  out = dict(search(Decoder(model, params), asked, beam, rows=rows))
   return [out[i] for i in range(len(asked))]
 
 
@@ -204,7 +206,9 @@ def test_what_has_ended_never_changes():
   """It stays, or gives way to better ones, until its text is done."""
   model, params = loaded(T5)
   rows = [Slot(i, r, [0]) for i, r in enumerate(asked_of(T5, 23))]
-  running = Search(model, params, rows, Beam(4, length_penalty=2.0), slots=8)
+  running = Search(
+    Decoder(model, params), rows, Beam(4, length_penalty=2.0), slots=8
+  )
   before, changes = {0: [], 1: []}, 0
   while running.rows:
     state = jax.device_get(running._state)
@@ -237,7 +241,7 @@ def test_one_beam_is_greedy_and_more_find_no_worse():
   for seed in range(6):
     drawn = tiny.random_like(params, seed=seed, size=0.5)
     one = found(model, drawn, asked, Beam(1))
-    greedy = engine.generate(
+    greedy = generate(
       model,
       drawn,
       [[0], [0]],
@@ -261,7 +265,7 @@ def test_over_a_mesh():
   fields = {'model.context_length': 41, 'model.num_layers': 1}
   run = tiny.build(tiny.config(**{**tiny.MESHABLE, **fields}), (2, 2, 2))
   model = run.model.clone(num_encoder_layers=1)
-  model, params = programs.in_place(model, tiny.params(model))
+  model, params = programs.for_decoding(model, tiny.params(model))
   asked = [
     Request([1], 9, stop_ids={3}, source=tiny.tokens(n, seed=n).tolist())
     for n in (5, 7, 11, 13)
@@ -271,7 +275,7 @@ def test_over_a_mesh():
   with sharding.use(run.mesh, run.rules):
     out = found(model, params, asked, beam)
     rows = [Slot(i, r, [1]) for i, r in enumerate(asked)]
-    one = Search(model, params, rows, beam, slots=4)
+    one = Search(Decoder(model, params), rows, beam, slots=4)
     one.step()
     lies = [x.sharding.spec for x in one._caches[0][:2]]
   for ours, theirs in zip(out, expected, strict=True):

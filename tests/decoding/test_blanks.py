@@ -4,7 +4,7 @@
 
 import pytest
 
-from gpt_jax.decoding import prompt_files
+from gpt_jax.decoding import files
 from tests.support.sentinels import ids, tokenizer
 
 
@@ -24,12 +24,12 @@ from tests.support.sentinels import ids, tokenizer
 )
 def test_names_of_blanks_are_tokens(text, expected):
   """As T5 reads them in training: a sentinel in the place of some pieces."""
-  found = prompt_files.encode_blanks(tokenizer(), text).tolist()
+  found = files.encode_blanks(tokenizer(), text).tolist()
   assert found == ids(*expected)
-  assert prompt_files.has_blanks(tokenizer(), found) == (
+  assert files.has_blanks(tokenizer(), found) == (
     '<mask>' in text or '_0' in text
   )
-  source = prompt_files.Source('--source', text)
+  source = files.Source('--source', text)
   assert source.encoded(tokenizer()).tolist() == found
 
 
@@ -63,4 +63,4 @@ FIRST = ids('<extra_id_0>', '▁is', '▁the', '▁capital')
   ],
 )
 def test_an_answer_is_put_in(source, answer, expected):
-  assert prompt_files.fill_blanks(tokenizer(), source, answer) == expected
+  assert files.fill_blanks(tokenizer(), source, answer) == expected

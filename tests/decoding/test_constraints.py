@@ -12,7 +12,8 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.beam import Beam, search
-from gpt_jax.decoding.engine import Engine, generate
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
@@ -20,6 +21,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import constraints as constraints_lib
 from gpt_jax.tokenizers.constraints import ANY, Constraints
 from tests.support import golden_io, tiny
+from tests.support.decoding import generate
 
 GREEDY, STOPS = Sampler(temperature=0), (2,)
 # What transformers 5 generated with one file of generation_config.json after
@@ -30,7 +32,7 @@ CASES = json.loads(RECORDED.read_text())['cases']
 
 @functools.cache
 def loaded(name):
-  return programs.in_place(*hf.load(str(golden_io.ROOT / name)))
+  return programs.for_decoding(*hf.load(str(golden_io.ROOT / name)))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,8 @@ def test_what_transformers_generated(case):
   else:
     request = Request(ids, most, stop_ids=STOPS, source=source)
     beam = Beam(case['beams'])
-    how = {'rows': 1, 'constraints': read, 'never_V': never_V}
-    ((_, out),) = search(model, params, [request], beam, **how)
+    decoder = Decoder(model, params, never_V=never_V, constraints=read)
+    ((_, out),) = search(decoder, [request], beam, rows=1)
     found = [hypothesis.ids for hypothesis in out]
     scores = [hypothesis.score for hypothesis in out]
     np.testing.assert_allclose(scores, case['scores'], atol=1e-4)
@@ -72,7 +74,7 @@ def test_what_transformers_generated(case):
 
 def models(**fields):
   model = tiny.model(vocab_size=17, context_length=53, num_layers=2, **fields)
-  return programs.in_place(model, tiny.params(model, 1))
+  return programs.for_decoding(model, tiny.params(model, 1))
 
 
 def test_rules_of_runs_are_not_for_drafts():
@@ -97,7 +99,7 @@ def test_scores_that_are_no_numbers_are_told(way, value):
   with pytest.raises(RuntimeError, match='NaN or infinite'):
     if way == 'searched':
       asked = [Request([1, 5], 7)]
-      [*search(model, broken, asked, Beam(3), rows=1)]
+      [*search(Decoder(model, broken), asked, Beam(3), rows=1)]
     else:
       generate(
         *(model, broken, [[1, 5]]),
@@ -114,7 +116,7 @@ def test_a_row_without_scores_ends_alone():
   table = np.array(params['embed']['embedding'])
   table[11] = np.nan
   params['embed']['embedding'] = table
-  engine = Engine(model, params, slots=2)
+  engine = Engine(Decoder(model, params), slots=2)
   bad = engine.add(Request([11], 5, GREEDY))
   good = engine.add(Request([1, 5], 5, GREEDY, stop_ids={11}))
   tokens = []

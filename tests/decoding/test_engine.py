@@ -12,7 +12,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax import sharding
 from gpt_jax.decoding import programs, requests
-from gpt_jax.decoding.engine import Engine, Request, Token
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.requests import Request, Token
 from gpt_jax.decoding.sampler import Sampler
 from tests.support import tiny
 
@@ -28,11 +30,11 @@ def model():
 
 @functools.cache
 def decoder():
-  return programs.in_place(model(), tiny.params(model()))
+  return programs.for_decoding(model(), tiny.params(model()))
 
 
 def engine(slots):
-  return Engine(*decoder(), slots=slots)
+  return Engine(Decoder(*decoder()), slots=slots)
 
 
 def prompt(length, seed=0):
@@ -178,7 +180,7 @@ LONG = 1301
 @functools.cache
 def long_decoder():
   long = tiny.model(num_layers=1, context_length=LONG)
-  return programs.in_place(long, tiny.params(long))
+  return programs.for_decoding(long, tiny.params(long))
 
 
 def counted_blocks(monkeypatch):
@@ -201,13 +203,13 @@ def test_a_long_prompt_is_read_between_the_steps_of_others(monkeypatch):
     Request(prompt(7, 3), 1, GREEDY),
   ]
   block, sizes = (1, 256), counted_blocks(monkeypatch)
-  expected, alone = [], Engine(*long_decoder(), slots=1)
+  expected, alone = [], Engine(Decoder(*long_decoder()), slots=1)
   for request in some:
     number = alone.add(request)
     tokens = alone.step()
     expected.append(ids_of(tokens + list(alone.run()), number))
   assert sizes == [(1, 16), block, block, block, block, (1, 16)]
-  batch = Engine(*long_decoder(), slots=4)
+  batch = Engine(Decoder(*long_decoder()), slots=4)
   numbers, tokens = [batch.add(some[0])], batch.step()
   numbers += [batch.add(request) for request in some[1:]]
   read, came = [], []
@@ -258,20 +260,20 @@ def test_a_turn_reads_what_is_new(monkeypatch):
   seen = tiny.model(
     num_layers=2, context_length=97, attention='local(window=11), full'
   )
-  made = programs.in_place(seen, tiny.params(seen))
+  made = programs.for_decoding(seen, tiny.params(seen))
   sizes = counted_blocks(monkeypatch)
-  expected = chat(Engine(*made, slots=1), turns=2)
+  expected = chat(Engine(Decoder(*made), slots=1), turns=2)
   # 19 and 33 tokens; of these 27 were read before, in the steps all but one.
   assert len(sizes) == 3 + 5
   sizes.clear()
-  batch = Engine(*made, slots=1, keep=1)
+  batch = Engine(Decoder(*made), slots=1, keep=1)
   assert chat(batch, turns=2) == expected
   assert len(sizes) == 3 + (5 - 3)
   assert batch.cache_bytes == 0
   # Another text is read as a whole, also where it begins as the one kept.
   sizes.clear()
   other = Request([*prompt(7, 1), *prompt(11, 3)], 3, GREEDY)
-  plain = [Engine(*made, slots=1), batch]
+  plain = [Engine(Decoder(*made), slots=1), batch]
   one, two = ((one.add(other), list(one.run())) for one in plain)
   assert ids_of(one[1], one[0]) == ids_of(two[1], two[0])
   assert sizes == [(1, 8)] * 6
@@ -292,7 +294,7 @@ def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
 def test_the_declared_context_costs_nothing():
   """The caches of a model that could read far more are no larger."""
   long = tiny.model(num_layers=1, context_length=4099, position='none')
-  batch = Engine(long, tiny.params(long), slots=1)
+  batch = Engine(Decoder(long, tiny.params(long)), slots=1)
   batch.add(Request([5, 3, 1], 5))
   batch.step()
   assert batch.cache_bytes == batch_bytes(64)
@@ -311,7 +313,7 @@ def test_over_a_mesh():
   ]
 
   def tokens_of(params):
-    batch = Engine(run.model, params, slots=4)
+    batch = Engine(Decoder(run.model, params), slots=4)
     for request in some:
       batch.add(request)
     first = batch.step()
@@ -327,7 +329,7 @@ def test_over_a_mesh():
   for lies in caches:
     assert lies.is_equivalent_to(NamedSharding(run.mesh, rows), 4)
   # One layer's matrix lies as it does in the stack.
-  block = batch._params['decoder']['period_0']['block_0']
+  block = batch._decoder.params['decoder']['period_0']['block_0']
   kernel = block['ffn']['in']['kernel']
   lies = NamedSharding(run.mesh, PartitionSpec('fsdp', 'tensor'))
   assert kernel.sharding.is_equivalent_to(lies, 2)

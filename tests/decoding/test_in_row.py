@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.decoding import engine, programs
+from gpt_jax.decoding import engine
 from gpt_jax.decoding.beam import Beam, search
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from tests.support import tiny
@@ -58,8 +59,9 @@ def next_scores(source, written):
 
 def test_each_token_is_that_of_a_mask_in_its_place():
   """Of sources of three lengths, all at a time."""
-  model, own = programs.in_place(MODEL, params())
-  decoder = engine.Engine(model, own, slots=4, in_row=ByMask(MASK, TYPES))
+  decoder = engine.Engine(
+    Decoder(MODEL, params(), ByMask(MASK, TYPES)), slots=4
+  )
   greedy = Sampler(temperature=0)
   found = {decoder.add(Request(s, MOST, greedy)): [] for s in SOURCES}
   for token in decoder.run():
@@ -73,14 +75,14 @@ def test_each_token_is_that_of_a_mask_in_its_place():
 
 
 def test_hypotheses_have_the_scores_of_whole_rows():
-  model, own = programs.in_place(MODEL, params())
   asked = [
     Request(source, 4, stop_ids={END}, num_source=len(source))
     for source in SOURCES
   ]
   # What a source says may be said again, once.
-  beam, how = Beam(3, 0.0, no_repeat_ngram=1), ByMask(MASK, TYPES)
-  searched = search(model, own, asked, beam, rows=4, in_row=how)
+  beam = Beam(3, 0.0, no_repeat_ngram=1)
+  decoder = Decoder(MODEL, params(), ByMask(MASK, TYPES))
+  searched = search(decoder, asked, beam, rows=4)
   finishes, again = set(), set()
   for number, hypotheses in searched:
     for ids, score, finish in hypotheses:
@@ -125,8 +127,9 @@ def next_after(source, written, both):
 
 @pytest.mark.parametrize('both', [True, False])
 def test_a_decoder_writes_after_prefixes(both):
-  model, own = programs.in_place(DECODER, decoder_params())
-  decoder = engine.Engine(model, own, slots=4, in_row=AfterPrefix(both))
+  decoder = engine.Engine(
+    Decoder(DECODER, decoder_params(), AfterPrefix(both)), slots=4
+  )
   greedy = Sampler(temperature=0)
   asked = [Request([*s, START], MOST, greedy) for s in SOURCES]
   found = {decoder.add(request): [] for request in asked}
@@ -144,13 +147,12 @@ def test_a_decoder_writes_after_prefixes(both):
 
 
 def test_hypotheses_after_a_prefix_have_the_scores_of_whole_rows():
-  model, own = programs.in_place(DECODER, decoder_params())
   asked = [
     Request([*source, START], 4, stop_ids={END}, num_source=len(source))
     for source in SOURCES
   ]
-  beam, how = Beam(3, 0.0), AfterPrefix(both=True)
-  for number, hypotheses in search(model, own, asked, beam, rows=4, in_row=how):
+  decoder = Decoder(DECODER, decoder_params(), AfterPrefix(both=True))
+  for number, hypotheses in search(decoder, asked, Beam(3, 0.0), rows=4):
     for ids, score, finish in hypotheses:
       ids = ids + [END] * (finish == 'stop')
       total = sum(

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import tokenizers
 
-from gpt_jax.decoding import continuations, fill, sampler
+from gpt_jax.decoding import fill, sampler
 from gpt_jax.decoding.beam import Beam, search
-from gpt_jax.decoding.continuations import Speed
-from gpt_jax.decoding.engine import Engine, Request
+from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.in_row import ByMask
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
+from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.evaluation import forward
 from gpt_jax.tokenizers import hf as hf_tokenizers
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
@@ -130,7 +132,7 @@ def test_no_sampler_draws_them(ways, with_draft):
   draft = Draft(*model(2), 2) if with_draft else None
 
   def drawn(never_V):
-    engine = Engine(*model(), slots=32, draft=draft, never_V=never_V)
+    engine = Engine(Decoder(*model(), never_V=never_V), slots=32, draft=draft)
     asked = itertools.product(ways, PROMPTS)
     found = {
       engine.add(Request(ids, MOST, ways[way], i)): (way, [])
@@ -173,14 +175,13 @@ def test_beam_search_passes_them_by_and_scores_as_before(size):
   made, params = model()
   beam = Beam(size, length_penalty=0.0)
   asked = [Request(ids, MOST) for ids in PROMPTS]
-  found = dict(
-    continuations.complete_by_beam(
-      *(made, params, TOKENIZER, asked, beam),
-      num_samples=size,
-      rows=3,
-      speed=Speed(),
-    )
+  generator = TextGenerator(
+    *(Decoder.of(made, params, TOKENIZER), TOKENIZER),
+    Options(num_samples=size),
+    rows=3,
+    beam=beam,
   )
+  found = dict(generator.complete(asked))
   for number, prompt in enumerate(PROMPTS):
     assert len(found[number]) == size
     for continuation in found[number]:
@@ -197,20 +198,17 @@ def test_beam_search_passes_them_by_and_scores_as_before(size):
 @pytest.mark.parametrize('size', [0, 3])
 def test_what_writes_behind_a_source_draws_none(size):
   made, params = model(attention='bidirectional', input='tokens(token_types=6)')
-  how = {'rows': 3, 'in_row': ByMask(3, (4, 5))}
   rows = [
     Request(ids, MOST, Sampler(temperature=0))._replace(num_source=len(ids))
     for ids in PROMPTS
   ]
 
   def ids(never_V):
+    decoder = Decoder(made, params, ByMask(3, (4, 5)), never_V)
     if size:
-      beam = Beam(size)
-      searched = search(*(made, params, rows, beam), **how, never_V=never_V)
+      searched = search(decoder, rows, Beam(size), rows=3)
       return {i for _, found in searched for h in found for i in h.ids}
-    engine = Engine(
-      *(made, params), slots=3, in_row=how['in_row'], never_V=never_V
-    )
+    engine = Engine(decoder, slots=3)
     for row in rows:
       engine.add(row)
     return {token.id for token in engine.run()}

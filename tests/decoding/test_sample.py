@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.decoding import engine, programs
+from gpt_jax.decoding import programs
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.nn.caches import init_caches
-from tests.support import tiny
+from tests.support import decoding, tiny
 
 B, CONTEXT = tiny.B, tiny.MODEL['context_length']
 GREEDY = Sampler(temperature=0)
@@ -51,7 +51,7 @@ def continued_without_cache(prompt, num):
 
 def generate(prompts, **kwargs):
   kwargs = {'max_tokens': 5, 'sampler': GREEDY, 'seed': 0, **kwargs}
-  return engine.generate(model(), params(), prompts, **kwargs)
+  return decoding.generate(model(), params(), prompts, **kwargs)
 
 
 def test_token_by_token_equals_the_forward_pass():
@@ -119,7 +119,7 @@ def test_encoder_decoders():
       scores = logits(np.array([source]), padded)
       ids.append(int(np.argmax(scores[0, len(ids) - 1])))
     expected.append(ids[len(prompt) :])
-  found = engine.generate(
+  found = decoding.generate(
     both,
     weights,
     prompts,
@@ -131,7 +131,7 @@ def test_encoder_decoders():
   assert found == expected
   assert expected[0] != expected[1]
   with pytest.raises(AssertionError):
-    engine.generate(
+    decoding.generate(
       both, weights, prompts, max_tokens=5, sampler=GREEDY, seed=0
     )
 
@@ -195,7 +195,7 @@ def test_draws_are_a_function_of_the_seed():
 def test_each_token_is_a_new_draw():
   """Where all tokens are as likely, ten draws are hardly ever the same."""
   flat = jax.tree.map(np.zeros_like, params())
-  found = engine.generate(
+  found = decoding.generate(
     model(), flat, [[1], [2]], max_tokens=10, sampler=Sampler(), seed=0
   )
   assert all(len({*ids}) > 4 for ids in found)

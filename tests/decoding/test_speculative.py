@@ -16,11 +16,14 @@ import scipy.stats
 
 from gpt_jax.decoding import programs, speculative
 from gpt_jax.decoding import sampler as sampler_lib
-from gpt_jax.decoding.engine import Engine, Request, generate
+from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
+from tests.support.decoding import generate
 
 V, CONTEXT = 7, 53
 LEAST = 1e-4
@@ -32,14 +35,14 @@ def pair():
   fields = {'vocab_size': V, 'context_length': CONTEXT}
   one = tiny.model(**fields, num_layers=1, attention='local(window=3)')
   other = tiny.model(**fields, num_layers=1, num_heads=2)
-  models = programs.in_place(one, tiny.params(one, 1))
-  return models, programs.in_place(other, tiny.params(other, 2))
+  models = programs.for_decoding(one, tiny.params(one, 1))
+  return models, programs.for_decoding(other, tiny.params(other, 2))
 
 
 def engine(slots, num_tokens, *, own=False):
   model, other = pair()
   draft = Draft(*(model if own else other), num_tokens)
-  return Engine(*model, slots=slots, draft=draft)
+  return Engine(Decoder(*model), slots=slots, draft=draft)
 
 
 def prompt(length, seed=0):
@@ -115,7 +118,7 @@ def test_a_turn_reads_what_is_new(monkeypatch):
 
   monkeypatch.setattr(programs, 'read_block', noted)
   for keep in (0, 1):
-    batch = Engine(*model, slots=1, draft=Draft(*other, 4), keep=keep)
+    batch = Engine(Decoder(*model), slots=1, draft=Draft(*other, 4), keep=keep)
     ids = prompt(5, 1)
     for turn in range(3):
       (new,) = continued(batch, [Request(ids, 6 + turn, SOME, turn)])
@@ -132,7 +135,7 @@ def test_greedy_ids_are_those_without_a_draft():
   """In rows that end at the context's end, or by a stop."""
   requests = [request._replace(sampler=GREEDY) for request in REQUESTS]
   model, other = pair()
-  plain = continued(Engine(*model, slots=1), requests)
+  plain = continued(Engine(Decoder(*model), slots=1), requests)
   batch = engine(1, 4)
   assert continued(batch, requests) == plain
   assert 0 < batch.proposals.accepted < batch.proposals.proposed
@@ -300,4 +303,4 @@ def test_a_draft_that_does_not_suit_is_refused(changes, why):
   fields = {'vocab_size': V, 'context_length': CONTEXT, 'num_layers': 1}
   other = tiny.model(**{**fields, **changes})
   with pytest.raises(UsageError, match=why):
-    Engine(*model, slots=1, draft=Draft(other, {}, 3))
+    Engine(Decoder(*model), slots=1, draft=Draft(other, {}, 3))

@@ -7,8 +7,8 @@ import pytest
 import tokenizers
 from hypothesis import strategies as st
 
-from gpt_jax.decoding.continuations import Stream
 from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.texts import Stream
 from gpt_jax.files.document import Document
 from gpt_jax.tokenizers.bpe import byte_bpe
 from gpt_jax.tokenizers.hf import HfTokenizer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.evaluation.score import Journal, Scorer, Writer
+from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 
@@ -71,10 +71,10 @@ def by_hand(run, params, prompt, source, most):
 def test_texts_are_the_most_probable(layers):
   run, params = make(layers)
   most = 5
-  writer = Writer(run, Bytes(), rows=2)
-  asked = [writer.asked(source, most) for source in SOURCES]
-  requests = [a.request for a in asked]
-  found = dict(writer.texts(params, requests, None))
+  scorer = Scorer(run, params, Bytes(), rows=2)
+  pairs = [scorer.source_request(source, most) for source in SOURCES]
+  requests, cuts = zip(*pairs, strict=True)
+  found = dict(scorer.generate(requests))
   assert [*sorted(found)] == [0, 1, 2, 3, 4]
   for i, source in enumerate(SOURCES):
     ids = [*source.encode()]
@@ -85,17 +85,16 @@ def test_texts_are_the_most_probable(layers):
     wanted = by_hand(run, params, prompt, read, most)
     assert found[i] == Bytes().decode(wanted).strip()
     kept = len(read) - 1 if read else len(prompt) - 2
-    assert asked[i].cut == len(ids) - kept
-  assert dict(writer.texts(params, requests, Beam(1))) == found
-  assert asked[4].cut > 0 == asked[3].cut
+    assert cuts[i] == len(ids) - kept
+  assert dict(scorer.generate(requests, Beam(1))) == found
+  assert cuts[4] > 0 == cuts[3]
 
 
 def test_the_decoder_starts_as_the_objective_says():
   run, _ = make(1, "seq2seq(start='pad')")
   tokenizer = Bytes()
   tokenizer.special = tokenizer.special._replace(pad_id=7)
-  writer = Writer(run, tokenizer, rows=1)
-  request, _ = writer.asked('b', 0)
+  request, _ = Scorer(run, None, tokenizer).source_request('b', 0)
   assert (request.ids, request.source) == ([7], [98, EOS])
   assert request.max_tokens == LENGTH - 1  # its start is the first
 

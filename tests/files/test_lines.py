@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from gpt_jax.decoding import prompt_files
+from gpt_jax.decoding import files as prompt_files
 from gpt_jax.evaluation import language_model, text_tasks
 from gpt_jax.files import lines, records
 from gpt_jax.spec import UsageError

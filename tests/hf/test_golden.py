@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.decoding import engine
 from gpt_jax.hf.layout import fields_of
 from gpt_jax.nn.transformer import Transformer
+from tests.support.decoding import generate
 from tests.support.golden_io import FOLDERS, case, cases, config, meta, tensors
 
 TOLERANCE = 1e-4
@@ -164,13 +164,12 @@ def test_greedy_decoding(folder, case_name):
   if sources:
     np.testing.assert_array_equal(sequences[:, :1], rows)
   expected = sequences[:, width:]
-  new = engine.generate(
+  new = generate(
     model,
     params,
     rows,
     sources=sources,
     max_tokens=expected.shape[1],
-    sampler=engine.Sampler(temperature=0),
     seed=0,
   )
   np.testing.assert_array_equal(new, expected)

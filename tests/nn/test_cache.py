@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.decoding import engine
+from gpt_jax.decoding import programs
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -106,7 +106,7 @@ def test_a_step_makes_nothing_of_a_caches_size_but_the_cache(rows):
   """
   slots, num_layers = 59, 2
   stacked = tiny.model(num_layers=num_layers, context_length=slots)
-  model, params = engine.in_place(stacked, tiny.params(stacked))
+  model, params = programs.for_decoding(stacked, tiny.params(stacked))
   caches = init_caches(model, rows, slots)
 
   @functools.partial(jax.jit, donate_argnums=1)

@@ -55,8 +55,8 @@ def test_a_row_does_not_depend_on_the_others():
 
 def test_a_model_with_rounded_kernels_computes_nearly_the_same():
   given = tiny.model(num_layers=1)
-  model, params = programs.in_place(given, tiny.params(given))
-  _, small = programs.in_place(given, tiny.params(given), 'int8')
+  model, params = programs.for_decoding(given, tiny.params(given))
+  _, small = programs.for_decoding(given, tiny.params(given), 'int8')
   block = small['decoder']['period_0']['block_0']
   for name in ('query', 'key', 'value', 'out'):
     assert block['attention'][name]['kernel'].dtype == np.int8
@@ -73,7 +73,7 @@ def test_a_model_with_rounded_kernels_computes_nearly_the_same():
 
 def test_experts_and_routers_stay_as_they_are():
   given = tiny.model(num_layers=1, ffn='switch(num_experts=3)')
-  _, params = programs.in_place(given, tiny.params(given), 'int8')
+  _, params = programs.for_decoding(given, tiny.params(given), 'int8')
   block = params['decoder']['period_0']['block_0']
   assert block['attention']['out']['kernel'].dtype == np.int8
   for name in ('in', 'out', 'router'):

@@ -12,7 +12,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.costs import totals
-from gpt_jax.decoding.programs import in_place
+from gpt_jax.decoding.programs import for_decoding
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.objectives.causal import causal
@@ -127,7 +127,7 @@ def test_decoding_with_caches_equals_one_pass(share):
   """With the layers apart, as engines decode; what is shared is there once."""
   model = tiny.model(num_layers=LAYERS, share=share)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  apart_model, split = in_place(model, params)
+  apart_model, split = for_decoding(model, params)
   sizes = [sum(x.size for x in jax.tree.leaves(t)) for t in (split, params)]
   assert sizes[0] == sizes[1]
 
@@ -248,7 +248,7 @@ def test_both_stacks_compute_by_the_same_layers(fields):
     summed,
   )
   # As engines decode.
-  apart_model, split = in_place(shared, params)
+  apart_model, split = for_decoding(shared, params)
   again = jax.jit(
     lambda p: apart_model.apply({'params': p}, sources, mask, method='encode')
   )(split)

@@ -29,7 +29,7 @@ def test_products(rows, dtype):
 def test_a_model_computes_the_same(bias):
   given = tiny.model(num_layers=2, bias=bias)
   params = tiny.params(given)
-  model, split = programs.in_place(given, params)
+  model, split = programs.for_decoding(given, params)
   kernel = params['decoder']['periods']['block_0']['ffn']['in']['kernel']
   layer = split['decoder']['period_1']['block_0']['ffn']['in']
   np.testing.assert_array_equal(layer['transposed'], kernel[1].T)
@@ -42,7 +42,7 @@ def test_a_model_computes_the_same(bias):
 
 def test_experts_and_routers_stay_as_they_are():
   given = tiny.model(num_layers=1, ffn='switch(num_experts=3)')
-  _, params = programs.in_place(given, tiny.params(given))
+  _, params = programs.for_decoding(given, tiny.params(given))
   block = params['decoder']['period_0']['block_0']
   assert 'transposed' in block['attention']['out']
   for name in ('in', 'out', 'router'):

@@ -11,14 +11,15 @@ import time
 import openai
 import pytest
 
-from gpt_jax.decoding.continuations import Stream
 from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.texts import Stream
 from gpt_jax.serving import requests, server
 from gpt_jax.serving.errors import ApiError
 from tests.support.served import (
   BODY,
   CONTEXT,
   HTTP,
+  LIMITS,
   POST,
   SERVED,
   TOKENIZER,
@@ -475,3 +476,14 @@ def test_an_address_that_is_taken(api):
 def test_an_address_that_is_none():
   with pytest.raises(ValueError, match=r'--host=192\.0\.2\.1'):
     server.bind('192.0.2.1', 0)
+
+
+def test_an_error_of_uvicorn_is_logged_once(caplog, monkeypatch):
+  """Absl has a handler at the root, as `caplog` has."""
+  shown, records = logging.Handler(), []
+  shown.emit = records.append
+  monkeypatch.setattr(logging.getLogger('gpt_jax'), 'handlers', [shown])
+  monkeypatch.setattr(logging.getLogger('uvicorn'), 'handlers', [])
+  server.Server(None, drain_seconds=1, limits=LIMITS)
+  logging.getLogger('uvicorn.error').error('no HTTP')
+  assert [r.getMessage() for r in [*records, *caplog.records]] == ['no HTTP']

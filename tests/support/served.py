@@ -11,9 +11,8 @@ import time
 
 import openai
 
-from gpt_jax.decoding import engine
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.serving import app as app_lib
 from gpt_jax.serving import server
 from gpt_jax.serving.access import Access
@@ -23,10 +22,10 @@ from gpt_jax.serving.worker import Worker
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.chat import ChatTemplate
 from tests.support import tiny
+from tests.support.decoding import GREEDY, generate
 
 CONTEXT, SLOTS, MOST, BODY = 61, 2, 230, 40_000
 TOKENIZER = tokenizer_lib.Bytes()
-GREEDY = Sampler(temperature=0)
 TEMPLATE = ChatTemplate(
   "{% for m in messages %}{% if m.role == 'tool' %}"
   "{{ raise_exception('no tools') }}{% endif %}"
@@ -50,7 +49,7 @@ def model():
 
 
 def make_engine():
-  return Engine(model(), tiny.params(model()), slots=SLOTS)
+  return Engine(Decoder(model(), tiny.params(model())), slots=SLOTS)
 
 
 class Running:
@@ -108,12 +107,12 @@ class Running:
 
 
 def expected(prompts, *, max_tokens, sampler=GREEDY, seeds=(0,)):
-  """Text and finish of each, one at a time, by `sample.generate`."""
+  """Text and finish of each, one at a time, by an engine of its own."""
   found = []
   for prompt in prompts:
     for seed in seeds:
       ids = TOKENIZER.encode(prompt).tolist()
-      (new,) = engine.generate(
+      (new,) = generate(
         model(),
         tiny.params(model()),
         [ids],

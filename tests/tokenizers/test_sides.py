@@ -10,7 +10,7 @@ import pytest
 
 from configs import transformer
 from gpt_jax import config as config_lib
-from gpt_jax.evaluation.score import Writer
+from gpt_jax.evaluation.score import Scorer
 from gpt_jax.rows import row_makers
 from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
@@ -100,8 +100,8 @@ def test_a_model_has_a_table_for_sources_and_writes_from_them(store):
   shapes = parts_lib.abstract_state(parts).params
   sizes = [p['embed']['embedding'].shape for p in (shapes, shapes['source'])]
   assert sizes == [(257, 16), (own.vocab_size, 16)]
-  request, cut = Writer(parts, made, rows=2).asked('ein hund', 5)
-  assert request.ids == [END] and request.stop_ids == {END} and not cut
+  request, cut = Scorer(parts, None, made).source_request('ein hund', 5)
+  assert request.ids == [END] and request.stop_ids == (END,) and not cut
   assert request.source == [*own.encode('ein hund'), own.eos_id]
 
 

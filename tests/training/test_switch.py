@@ -11,12 +11,11 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
-from gpt_jax.decoding import engine
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training.step import mean_gradients
-from tests.support import tiny
+from tests.support import decoding, tiny
 
 V, CONTEXT = tiny.V, 12
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -170,9 +169,7 @@ def test_generation_is_dropless_and_equals_the_forward_pass():
   of, plain = model(text), model(text.replace('0.5', "'none'"))
   params = params_of(of)
   prompts = [[3, 1, 4], [5]]
-  found = engine.generate(
-    of, params, prompts, max_tokens=4, sampler=engine.Sampler(0), seed=0
-  )
+  found = decoding.generate(of, params, prompts, max_tokens=4, seed=0)
 
   @jax.jit
   def next_tokens(tokens):

@@ -11,11 +11,10 @@ import sys
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.decoding.engine import generate
-from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.rows import sides
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import models as trained_lib
+from tests.support.decoding import generate
 from tests.test_docs import ROOT, fenced
 
 
@@ -96,8 +95,6 @@ def test_words_are_copied_and_written_backwards(translate):
     found.state.eval_params,
     [[first]] * len(unseen),
     max_tokens=10,
-    sampler=Sampler(0.0),
-    seed=0,
     stop_ids=made.special.stop_ids,
     sources=[
       sides.source_ids(made.encode(source), made.special).tolist()

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From prompts to requests, and from drawn tokens to text.
+"""From prompts and sources to requests, and from tokens to text.
 
-The one loop over an `Engine` is `decode`: commands and sessions read its
-pieces, the server has a loop of its own thread.
+`TextGenerator` does both for commands and sessions, by the loop `decode`; the
+server has a loop on a thread of its own.
 """
 
 import itertools
@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from gpt_jax.decoding.beam import Beam, Hypothesis, search
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.in_row import InRow
+from gpt_jax.decoding.files import Prompt, Source
+from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE, Request, Token
-from gpt_jax.decoding.sampler import Sampler, limits, seeds_of
-from gpt_jax.nn.transformer import Transformer
+from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.speculative import Draft
 from gpt_jax.rows import sides
 from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
@@ -296,29 +298,41 @@ def _either(*remedies: str) -> str:
   return f'{", ".join(others)}, or {last}' if others else last
 
 
-# Tokens that an answer may have more than its source, where nothing says so
+# Tokens that an answer may have more than its source by default
 # (Vaswani et al., 2017, section 6.1).
 MORE_THAN_SOURCE = 50
 
 
-def read_source(ids: Any, special: Special, room: int) -> tuple[list[int], int]:
-  """A source as a model is given it, and how many tokens were cut.
+class SourceFormat(NamedTuple):
+  """How a model reads a source and starts its answer.
 
-  What does not fit into `room` loses its last tokens, as rows of pairs do in
-  training; it keeps what stands before and after a source.
+  Attributes:
+    tokenizer: encodes sources.
+    special: the special tokens around a source.
+    start: ids that an answer starts with.
   """
-  kept = max(room - len(sides.source_ids([], special)), 0)
-  whole = sides.source_ids(ids[:kept], special).tolist()
-  return whole, max(len(ids) - kept, 0)
 
+  tokenizer: Tokenizer
+  special: Special
+  start: Sequence[int]
 
-def answer_limit(num_tokens: int) -> int:
-  """The default of `max_tokens` for a source of so many tokens."""
-  return num_tokens + MORE_THAN_SOURCE
+  def read(self, ids: Any, room: int) -> tuple[list[int], int]:
+    """A source as the model reads it, and how many tokens were cut.
+
+    A source longer than `room` loses its last tokens, as rows of pairs do in
+    training; it keeps the special tokens around it.
+    """
+    kept = max(room - len(sides.source_ids([], self.special)), 0)
+    whole = sides.source_ids(ids[:kept], self.special).tolist()
+    return whole, max(len(ids) - kept, 0)
+
+  def answer_limit(self, ids: Any) -> int:
+    """The default of `max_tokens` for a source."""
+    return len(sides.source_ids(ids, self.special)) + MORE_THAN_SOURCE
 
 
 def warn_of_cuts(cuts: Sequence[int], context_length: int) -> None:
-  """Warns of sources that lost some tokens: `cuts` has how many, of each."""
+  """Warns of sources that lost tokens: `cuts` has how many, of each source."""
   if number := sum(cut > 0 for cut in cuts):
     log.warning(
       '%d of %d sources do not fit model.context_length=%d and lose their last '
@@ -327,35 +341,49 @@ def warn_of_cuts(cuts: Sequence[int], context_length: int) -> None:
     )
 
 
-def ask(
-  ids: Sequence[int],
-  tokenizer: Tokenizer,
-  options: Options,
-  *,
-  context_length: int,
-  source: Sequence[int] | None = None,
-  in_row: bool = False,
-) -> Request:
-  """What the engine is asked for a prompt that `fitted` returned.
+def source_request(
+  ids: Any, decoder: Decoder, sources: SourceFormat, options: Options
+) -> tuple[Request, int]:
+  """The request for an answer, and how many tokens of the source were cut.
 
-  Of an encoder-decoder for a `source`; then `ids` are what the decoder starts
-  with, which is no text. With `in_row` the source is read in the row of its
-  answer, before `ids`: see `decoding.in_row`.
+  An encoder-decoder reads the source with its encoder. A model with `in_row`
+  reads it before its answer in the same row, of which the answer has half if
+  it needs as much. Any other decoder reads it as a document, and writes the
+  next one.
+
+  Args:
+    ids: of the source's text.
+    options: with the stop ids of `decoder`.
   """
-  usual = USUAL if source is None else answer_limit(len(source))
-  num_source = 0
-  if in_row:
-    assert source is not None
-    ids, num_source, source = [*source, *ids], len(source), None
-  return Request(
-    ids=ids,
-    max_tokens=min(options.max_tokens or usual, context_length - len(ids)),
+  special, start = sources.special, [*sources.start]
+  length, most = decoder.model.context_length, options.max_tokens
+  if decoder.model.num_encoder_layers:
+    source, cut = sources.read(ids, length)
+    prompt, num_source, limit = start, 0, len(source) + MORE_THAN_SOURCE
+  else:
+    before = [] if decoder.in_row else list(special.before(first_scored=True))
+    if most is None:
+      most = min(sources.answer_limit(ids), length // 2)
+    room = length - most - len(start) - len(before)
+    if room < 1:
+      raise UsageError(
+        f'--max_tokens={most}: the context holds {length}, source and answer '
+        'together; give fewer'
+      )
+    read, cut = sources.read(ids, room)
+    prompt, source = [*before, *read, *start], None
+    num_source = len(read) if decoder.in_row else 0
+    limit = len(read) + MORE_THAN_SOURCE
+  request = Request(
+    ids=prompt,
+    max_tokens=min(options.max_tokens or limit, length - len(prompt)),
     sampler=options.sampler,
     seed=options.seed,
-    stop_ids=tokenizer.special.stop_ids,
+    stop_ids=decoder.constraints.stop_ids,
     source=source,
     num_source=num_source,
   )
+  return request, cut
 
 
 def decode(
@@ -428,116 +456,146 @@ class Continuation(NamedTuple):
     return {k: v for k, v in self._asdict().items() if v is not None}
 
 
-def complete(
-  engine: Engine,
-  tokenizer: Tokenizer,
-  requests: Sequence[Request],
-  options: Options,
-  *,
-  speed: Speed | None = None,
-) -> Iterator[tuple[int, list[Continuation]]]:
-  """Continues prompts, each as if it were the only one.
+class TextGenerator:
+  """Continues prompts or answers sources, by sampling or beam search.
 
-  Yields:
-    The place of a request whose `num_samples` have all ended, and those.
+  Attributes:
+    engine: samples.
+    speed: of all that was generated.
   """
-  each = options.num_samples
-  pieces: dict[int, list[Piece]] = {}
-  ended: dict[int, dict[int, Continuation]] = {}
-  seeds = seeds_of(options.seed, each)
-  streams = (
-    Stream(tokenizer, request._replace(seed=seed), options.stop)
-    for request in requests
-    for seed in seeds
-  )
-  for piece in decode(engine, streams, speed=speed):
-    pieces.setdefault(piece.row, []).append(piece)
-    if piece.finish:
-      number, sample = divmod(piece.row, each)
-      own = pieces.pop(piece.row)
-      samples = ended.setdefault(number, {})
-      samples[sample] = Continuation(
-        ''.join(x.text for x in own), sum(x.tokens for x in own), piece.finish
-      )
-      if len(samples) == each:
-        yield number, [samples[i] for i in range(each)]
-        del ended[number]
 
-
-def continue_prompt(
-  model: Transformer,
-  params: Any,
-  tokenizer: Tokenizer,
-  prompt: str,
-  options: Options,
-) -> list[str]:
-  """Returns a prompt with each of its continuations."""
-  length = model.context_length
-  ids = tokenizer.special.prompt(tokenizer.encode(prompt))
-  ids = fitted(ids, tokenizer, options, context_length=length)
-  engine = Engine(
-    *(model, params),
-    slots=options.num_samples,
-    **limits(tokenizer, model.vocab_size),
-  )
-  start = tokenizer.decode(ids)
-  request = ask(ids, tokenizer, options, context_length=length)
-  ((_, samples),) = complete(engine, tokenizer, [request], options)
-  return [start + sample.text for sample in samples]
-
-
-def complete_by_beam(
-  model: Transformer,
-  params: Any,
-  tokenizer: Tokenizer,
-  requests: Sequence[Request],
-  beam: Beam,
-  *,
-  num_samples: int,
-  rows: int,
-  in_row: InRow | None = None,
-  speed: Speed,
-) -> Iterator[tuple[int, list[Continuation]]]:
-  """As `complete`, by beam search: the best `num_samples` of each prompt.
-
-  Args:
-    requests: whose samplers and seeds say nothing.
-    beam: how to search.
-    num_samples: at most `beam.size`.
-    rows: texts that are searched at a time.
-    speed: counts a token of each text a step, however many hypotheses it has.
-  """
-  for number, every in hypotheses(
-    *(model, params, tokenizer, requests, beam),
-    rows=rows,
-    in_row=in_row,
-    speed=speed,
+  def __init__(
+    self,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    options: Options,
+    *,
+    rows: int,
+    sources: SourceFormat | None = None,
+    beam: Beam | None = None,
+    draft: Draft | None = None,
+    keep: int = 0,
   ):
-    found = []
-    for ids, score, finish in every[:num_samples]:
-      stream = Stream(tokenizer, requests[number])
-      text = ''.join(map(stream.push, ids)) + stream.finish()
-      found.append(Continuation(text, len(ids), finish, score))
-    yield number, found
+    """Takes a model.
 
+    Args:
+      rows: samples at a time; with a beam, texts.
+      sources: how it reads sources; None: it is given prompts alone.
+      beam: how to search; None: tokens are drawn.
+      draft: proposes tokens.
+      keep: see `Engine`.
+    """
+    self.decoder, self.tokenizer = decoder.ready(), tokenizer
+    self.options, self.speed = options, Speed()
+    self._sources, self._beam, self._rows = sources, beam, rows
+    self.engine = Engine(self.decoder, slots=rows, draft=draft, keep=keep)
 
-def hypotheses(
-  model: Transformer,
-  params: Any,
-  tokenizer: Tokenizer,
-  requests: Sequence[Request],
-  beam: Beam,
-  *,
-  rows: int,
-  in_row: InRow | None = None,
-  speed: Speed,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-  """As `complete_by_beam`: all that was found of each prompt, in ids."""
-  speed.begin()
-  return search(
-    *(model, params, requests, beam),
-    rows=rows,
-    in_row=in_row,
-    count=speed.count,
-    **limits(tokenizer, model.vocab_size),
-  )
+  @property
+  def context_length(self) -> int:
+    """The most tokens of prompt and continuation together."""
+    return self.decoder.model.context_length
+
+  def requests(
+    self, texts: Sequence[Prompt | Source], template: ChatTemplate | None = None
+  ) -> list[Request]:
+    """The requests for texts; warns of sources that do not fit."""
+    pairs = [self.request(text, template) for text in texts]
+    warn_of_cuts([cut for _, cut in pairs], self.context_length)
+    return [request for request, _ in pairs]
+
+  def request(
+    self, text: Prompt | Source, template: ChatTemplate | None = None
+  ) -> tuple[Request, int]:
+    """The request for a text, and how many tokens of it were cut."""
+    if isinstance(text, Prompt):
+      ids = text.ids(self.tokenizer, template)
+      return self.prompt_request(self._fitted(ids, text.where)), 0
+    assert self._sources is not None
+    if self.decoder.model.num_encoder_layers:
+      self._fitted(self._sources.start, 'what the decoder starts with')
+    ids = text.encoded(self._sources.tokenizer)
+    return source_request(ids, self.decoder, self._sources, self.options)
+
+  def _fitted(self, ids: Sequence[int], where: str) -> list[int]:
+    return fitted(
+      *(ids, self.tokenizer, self.options),
+      context_length=self.context_length,
+      where=where,
+    )
+
+  def prompt_request(self, ids: list[int], seed: int | None = None) -> Request:
+    """The request for a prompt that `fitted` returned."""
+    most = self.options.max_tokens or USUAL
+    return Request(
+      ids=ids,
+      max_tokens=min(most, self.context_length - len(ids)),
+      sampler=self.options.sampler,
+      seed=self.options.seed if seed is None else seed,
+      stop_ids=self.tokenizer.special.stop_ids,
+    )
+
+  def complete(
+    self, requests: Sequence[Request]
+  ) -> Iterator[tuple[int, list[Continuation]]]:
+    """Generates texts, each as if it were the only one.
+
+    Yields:
+      The number of a request that is done, and its `num_samples` texts.
+    """
+    each = self.options.num_samples
+    if self._beam is not None:
+      for number, hypotheses in self.search(requests):
+        found = []
+        for ids, score, finish in hypotheses[:each]:
+          stream = Stream(self.tokenizer, requests[number])
+          text = ''.join(map(stream.push, ids)) + stream.finish()
+          found.append(Continuation(text, len(ids), finish, score))
+        yield number, found
+      return
+    pieces: dict[int, list[Piece]] = {}
+    ended: dict[int, dict[int, Continuation]] = {}
+    seeds = seeds_of(self.options.seed, each)
+    streams = (
+      Stream(self.tokenizer, request._replace(seed=seed), self.options.stop)
+      for request in requests
+      for seed in seeds
+    )
+    for piece in decode(self.engine, streams, speed=self.speed):
+      pieces.setdefault(piece.row, []).append(piece)
+      if piece.finish:
+        number, sample = divmod(piece.row, each)
+        own = pieces.pop(piece.row)
+        samples = ended.setdefault(number, {})
+        samples[sample] = Continuation(
+          ''.join(x.text for x in own), sum(x.tokens for x in own), piece.finish
+        )
+        if len(samples) == each:
+          yield number, [samples[i] for i in range(each)]
+          del ended[number]
+
+  def search(
+    self, requests: Sequence[Request]
+  ) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """All hypotheses of each request, in ids; its sampler and seed are ignored.
+
+    The speed counts one token of each text a step, whatever the beam's size.
+    """
+    assert self._beam is not None
+    self.speed.begin()
+    return search(
+      *(self.decoder, requests, self._beam),
+      rows=self._rows,
+      count=self.speed.count,
+    )
+
+  def stream(
+    self,
+    request: Request,
+    stopping: Callable[[], bool] = lambda: False,
+  ) -> Iterator[str]:
+    """Yields one text in pieces as it is drawn; `stopping` may end it."""
+    stream = Stream(self.tokenizer, request, self.options.stop)
+    for piece in decode(
+      self.engine, [stream], speed=self.speed, stopping=stopping
+    ):
+      yield piece.text
