@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Continuous batching: requests come and go while others are decoded.
+"""Continuous batching: requests join and leave while others are decoded.
 
-Requests wait in a queue. Where a row of the batch is free, the prompt of the
-next is read into caches of its own, which are then put into the row; a long one
-a block at a time, while other rows go on.
+Requests wait in a queue. As soon as a row of the batch is free, the next prompt
+is read into caches of its own, which then move into that row. A long prompt is
+read block by block, between the decoding steps of the other rows.
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 
 from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.programs import Decoder
-from gpt_jax.decoding.reading import Kept, Reading
+from gpt_jax.decoding.reading import PrefixCache, Reading
 from gpt_jax.decoding.requests import Request, Slot, Step, Token
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import caches as caches_lib
@@ -43,7 +43,7 @@ class Batch:
 
     Args:
       slots: the most rows.
-      ahead: tokens that a step may read past the end of a row.
+      ahead: tokens that a step may read beyond the end of a row.
     """
     self._model, self._slots, self._ahead = model, slots, ahead
     self.rows: list[Slot | None] = []
@@ -52,21 +52,21 @@ class Batch:
     self._drawn: Step | None = None
 
   def running(self) -> list[Slot]:
-    """The rows that are not free."""
+    """The rows in use."""
     return [row for row in self.rows if row is not None]
 
   def drawn(self) -> Step:
-    """The arguments of a step for the rows as they are now."""
+    """The arguments of a step for the present rows."""
     if self._drawn is None:
       self._drawn = requests.step_of(self.rows, self._model.vocab_size)
     return self._drawn
 
   def step(self, caches: Caches, seen_BV: object) -> None:
-    """Keeps the results of a step: see `programs.decode_step`."""
+    """Takes the results of a `programs.decode_step`."""
     self.caches, self._drawn = caches, self.drawn()._replace(seen_BV=seen_BV)
 
   def free(self, index: int) -> None:
-    """Ends a row."""
+    """Frees a row."""
     self.rows[index] = self._drawn = None
 
   def fit(self, new: Sequence[Slot]) -> None:
@@ -98,15 +98,15 @@ class Batch:
   def insert(
     self, rows: Sequence[Slot | None], caches: Caches, index_B: np.ndarray
   ) -> None:
-    """Puts rows into free places, which `fit` has made.
+    """Puts rows into the free places that `fit` made.
 
     Args:
-      rows: None: skipped.
+      rows: None is skipped.
       caches: of the prompts.
-      index_B: the prompt of each row; may be longer than `rows`.
+      index_B: the index of each row's prompt; may be longer than `rows`.
     """
     free = (i for i, row in enumerate(self.rows) if row is None)
-    rows_B = np.full(len(index_B), len(self.rows))  # past the last: nowhere
+    rows_B = np.full(len(index_B), len(self.rows))  # out of range: dropped
     for i, row in enumerate(rows):
       if row is not None:
         rows_B[i] = next(free)
@@ -115,7 +115,7 @@ class Batch:
     if self.caches:
       self.caches = caches_lib.put_rows(self.caches, rows_B, caches, index_B)
     elif any(self.rows):
-      # The first of an empty batch.
+      # The first rows of an empty batch.
       from_B = np.zeros(len(self.rows) + 1, np.int32)
       from_B[rows_B] = index_B
       self.caches = caches_lib.take_rows(caches, from_B[:-1], *self._lengths)
@@ -124,9 +124,9 @@ class Batch:
 class Engine:
   """Decodes up to `slots` requests at a time.
 
-  The tokens of a request depend on its prompt, sampler and seed, never on what
-  else is decoded. Over several devices it is used inside `sharding.use`. It is
-  no more than one thread's at a time.
+  The tokens of a request depend on its prompt, sampler and seed alone, not on
+  the other requests. On a mesh, use it inside `sharding.use`; only one thread
+  at a time may use it.
   """
 
   def __init__(
@@ -160,7 +160,7 @@ class Engine:
     ahead = 1 + (draft.num_tokens if draft else 0)
     ahead += decoder.in_row.ahead if decoder.in_row else 0
     self._batch = Batch(self._model, slots=slots, ahead=ahead)
-    self._kept = Kept(0 if self._model.num_encoder_layers else keep)
+    self._prefixes = PrefixCache(0 if self._model.num_encoder_layers else keep)
     self._readings: list[Reading] = []  # the first is read first
     self._readers = [self._decoder]
     if self._draft is not None:
@@ -173,18 +173,18 @@ class Engine:
 
   @property
   def num_running(self) -> int:
-    """Requests whose prompts are being read, or that are being decoded."""
+    """Requests that are being read or decoded."""
     reading = sum(len(reading.rows) for reading in self._readings)
     return reading + len(self._batch.running())
 
   @property
   def cache_bytes(self) -> int:
-    """Size of the caches now, without those that are kept."""
+    """Present size of the caches, without those kept of ended rows."""
     caches = [reading.caches for reading in self._readings]
     return sum(x.nbytes for x in jax.tree.leaves([self._batch.caches, caches]))
 
   def add(self, request: Request) -> int:
-    """Queues a request, and numbers it."""
+    """Queues a request and returns its number."""
     assert request.max_tokens > 0 and len(request.ids) > 0
     length = len(request.ids) + request.max_tokens
     assert length <= self._model.context_length
@@ -194,7 +194,7 @@ class Engine:
     return self._next
 
   def cancel(self, number: int) -> None:
-    """Drops a request, waiting or running; ignores one that has ended."""
+    """Drops a waiting or running request; one that has ended is ignored."""
     self._waiting.pop(number, None)
     for reading in self._readings:
       reading.rows = [row for row in reading.rows if row.number != number]
@@ -202,10 +202,10 @@ class Engine:
     self._free({number})
 
   def run(self) -> Iterator[Token]:
-    """Steps until no request is left; they may be added and cancelled.
+    """Steps until no request is left; requests may be added and cancelled.
 
     Raises:
-      FailedError: the next token of one has no scores.
+      FailedError: a request's scores are NaN or infinite.
     """
     while self._waiting or self.num_running:
       for token in self.step():
@@ -216,11 +216,11 @@ class Engine:
   def step(self) -> list[Token]:
     """Decodes a token of each row and reads prompts of waiting requests.
 
-    Prompts are read to their end where no row is being decoded; else no more
-    than a block of them, so that those rows go on. A request gets its first
-    token in the step that ends its prompt. With a draft it is one or more
-    tokens of each row, in order; a request cancelled midway still yields the
-    round's tokens.
+    Prompts are read to their end if no row is being decoded, otherwise at most
+    one block of them, so that the running rows do not wait. A request gets its
+    first token in the step that ends its prompt. With a draft, a step gives one
+    or more tokens of each row, in order; a request cancelled midway still
+    yields the round's tokens.
     """
     out = []
     if self._batch.running():
@@ -233,23 +233,23 @@ class Engine:
     for i, row in enumerate(self._batch.rows):
       if row is None or row.number not in numbers:
         continue
-      # The last token is not read yet; the draft may lack the one before, too.
+      # The last token has not been read; nor, maybe, the one before by a draft.
       held = row.ids[: -1 if self._draft is None else -2]
-      if self._kept.wants(held):
+      if self._prefixes.wants(held):
         length = programs.bucket(len(held), self._model.context_length)
-        self._kept.add(
+        self._prefixes.add(
           held, caches_lib.take_rows(self._batch.caches, np.array([i]), length)
         )
       self._batch.free(i)
 
   def _texts(self, rows: Sequence[Slot | None]) -> np.ndarray | None:
-    """The tokens of rows, where the next one depends on more than a cache."""
+    """The tokens of rows, if constraints depend on them."""
     if not self._decoder.constraints.of_text:
       return None
     return requests.texts(rows, self._model.context_length)
 
   def _decode(self) -> list[Token]:
-    """One step of the batch."""
+    """Decodes a token of each row."""
     step, rows = self._batch.drawn(), self._batch.rows
     last = [row.ids if row else [0] for row in rows]
     drawn_B, caches, seen_BV = programs.decode_step(
@@ -271,7 +271,7 @@ class Engine:
     return [row.append(token) for row, token in pairs if row is not None]
 
   def _speculate(self) -> list[Token]:
-    """One round of the batch: see `speculative`."""
+    """Decodes a round of proposals of each row."""
     assert self._draft is not None
     step, rows = self._batch.drawn(), self._batch.rows
     ids = [row.ids if row else [0, 0] for row in rows]
@@ -292,8 +292,8 @@ class Engine:
     for row, own, count in zip(rows, tokens, accepted, strict=True):
       if row is None:
         continue
-      of_use = min(self._draft.num_tokens, row.num_left)
-      self.proposals = self.proposals.more(of_use, min(count, of_use))
+      usable = min(self._draft.num_tokens, row.num_left)
+      self.proposals = self.proposals.more(usable, min(count, usable))
       for token in own[: count + 1]:
         out.append(row.append(token))
         if out[-1].finish:
@@ -301,7 +301,7 @@ class Engine:
     return out
 
   def _take_on(self) -> None:
-    """Takes requests from the queue whose prompts are to be read."""
+    """Starts reading requests of the queue, as many as rows are free."""
     free = self._slots - self.num_running
     numbers = list(itertools.islice(self._waiting, free))
     chosen = [(number, self._waiting.pop(number)) for number in numbers]
@@ -310,7 +310,7 @@ class Engine:
     others: list[Slot] = []
     for _, group in itertools.groupby(rows, lambda row: row.prompt):
       same = list(group)
-      prefix = self._kept.find(same[0].ids)
+      prefix = self._prefixes.find(same[0].ids)
       if prefix is None:
         others += same
       else:
@@ -323,7 +323,7 @@ class Engine:
       self._readings += map(make, groups)
 
   def _read(self) -> list[Token]:
-    """Reads prompts, as much as `step` says; admits rows that are ready."""
+    """Reads prompts, as `step` says; admits rows whose prompts are read."""
     turn, most = self._readings, None
     if self._batch.running():
       costs = itertools.accumulate(reading.num_tokens for reading in turn)
@@ -341,7 +341,7 @@ class Engine:
     return out
 
   def _admit(self, reading: Reading) -> list[Token]:
-    """Draws the first tokens of rows whose prompts were read; inserts them."""
+    """Draws the first tokens of rows that were read; inserts the rows."""
     group = reading.rows
     size = programs.num_rows(len(group), self._slots)
     index_B = np.zeros(size, np.int32)
@@ -390,7 +390,7 @@ def generate(
     The number of a request that has ended, and its new ids.
   """
   engine = Engine(decoder, slots=rows, draft=draft)
-  # What is left at the end is short.
+  # Then the last to run are short ones.
   order = sorted(
     range(len(requests)),
     key=lambda i: -len(requests[i].source or requests[i].ids),

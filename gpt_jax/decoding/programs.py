@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What decoding compiles: one program for each size of a batch.
+"""The programs that decoding compiles, one for each size of a batch.
 
-Sizes are few: rows are padded to `num_rows`, prompts to `width`, caches to
+Few sizes occur: rows are padded to `num_rows`, prompts to `width`, caches to
 `bucket`.
 """
 
@@ -27,10 +27,10 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.tokenizers.constraints import ANY, Constraints
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# Prompts are read in blocks of this many tokens: a longer one takes more calls
-# of one program, not a program of its own.
+# Prompts are read in blocks of this many tokens: a longer prompt takes more
+# calls of the same program.
 BLOCK = 256
-# Shorter prompts are not worth a program of their own.
+# Shorter prompts are padded to this length.
 SHORTEST = 16
 
 
@@ -80,10 +80,10 @@ class Rows(NamedTuple):
   """The rows of a batch, as arrays.
 
   Attributes:
-    samplers: `Samplers` that draw their tokens; None: a beam search.
-    start_B: length of each prompt, where the first drawn token stands.
-    num_memory_B: length of each source, of an encoder-decoder.
-    most_B: tokens that are drawn at most.
+    samplers: `Samplers`; None in a beam search.
+    start_B: length of each prompt: the position of the first drawn token.
+    num_memory_B: length of each source of an encoder-decoder.
+    most_B: the most tokens to draw.
     num_source_B: see `Request`.
   """
 
@@ -133,13 +133,13 @@ def _separate_transposed(params: Any) -> Any:
 def _on_one_cpu(params: Any) -> bool:
   arrays = [x for x in jax.tree.leaves(params) if isinstance(x, jax.Array)]
   placed = {device for x in arrays for device in x.devices()}
-  # NumPy's go to the first device.
+  # NumPy arrays go to the first device.
   placed = placed or {jax.devices()[0]}
   return [device.platform for device in placed] == ['cpu']
 
 
 def _separate_shardings(params: Any) -> Any:
-  """Each slice of a stack lies on the mesh as the stack does; or None."""
+  """Each slice of a stack is sharded as the stack is; None without a mesh."""
   placed = [getattr(x, 'sharding', None) for x in jax.tree.leaves(params)]
   if not all(isinstance(x, NamedSharding) for x in placed):
     return None
@@ -153,7 +153,7 @@ def _separate_shardings(params: Any) -> Any:
 
 
 def bucket(length: int, longest: int) -> int:
-  """Slots of a cache for `length` tokens: few sizes are ever compiled.
+  """Slots of a cache for `length` tokens.
 
   Powers of two from 64 to 512, and multiples of 512; at most `longest`.
   """
@@ -172,9 +172,9 @@ def width(length: int, longest: int) -> int:
 
 
 def seen(length: int, slots: int) -> int:
-  """Slots of a cache that are attended to when `length` tokens were read.
+  """Slots of a cache to attend to after `length` tokens were read.
 
-  Whole blocks up to four, then four sizes for each doubling; at most `slots`.
+  One to four blocks, then four sizes for each doubling; at most `slots`.
   """
   step = BLOCK << max((length - 1) // BLOCK, 1).bit_length() >> 3
   step = max(step, BLOCK)
@@ -189,7 +189,7 @@ def num_rows(rows: int, most: int) -> int:
 def pad(
   rows: Sequence[Sequence[int]], longest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Ids [B, L], filled up with zeros to a `width`, and the lengths [B]."""
+  """Ids [B, L], padded with zeros to a `width`, and their lengths [B]."""
   lengths_B = np.array([len(row) for row in rows])
   assert lengths_B.min() > 0 and lengths_B.max() <= longest
   ids_BL = np.zeros((len(rows), width(int(lengths_B.max()), longest)), np.int32)
@@ -223,19 +223,19 @@ def read_block(
   num_seen,
   in_row,
 ):
-  """Reads tokens from `start` on; keeps the state where a row ends.
+  """Reads a block of prompts; keeps the last hidden state of rows that end.
 
   Args:
-    caches: with room for the tokens; their memory is used again.
-    tokens_BL: a block of some prompts.
-    start: where it stands in them.
+    caches: with room for the tokens; donated.
+    tokens_BL: the block.
+    start: its position in the prompts.
     lengths_B: of the whole prompts.
-    last_BD: of those that ended before.
-    memory_BMD: of `encode`, whose keys and values the caches take, too; None:
-      they have them, or there is none.
+    last_BD: last hidden states of the rows that ended before; donated.
+    memory_BMD: the encoder's output, whose keys and values go into the caches;
+      None if they are there, or if there is no encoder.
     mask_BM: bool, False for padding of `memory_BMD`.
-    num_seen: slots of the caches, the first, that the tokens attend to.
-    in_row: see `InRow`, whose prompts are one block; None: it is none.
+    num_seen: how many of the first slots the tokens attend to.
+    in_row: see `Decoder`; its prompts are one block.
   """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
@@ -307,16 +307,14 @@ def decode_step(
   """Reads one token of each row and draws the next.
 
   Args:
-    caches: of the positions before; their memory is used again.
-    token_B: drawn last.
-    position_B: where it stands.
-    seen_BV: bool, the tokens before it; None: no row has a penalty.
+    caches: of the positions before; donated.
+    token_B: the newest tokens.
+    position_B: their positions.
+    seen_BV: bool, the tokens before them; None if no row has a penalty.
     never_V: see `sampler.never_drawn`.
-    ids_BT: the tokens of each row, see `constraints.apply`.
-    rows: what is asked of them.
+    ids_BT: the tokens of each row, see `sampler.constrain`.
     how: see `sampler.method`.
-    in_row: see `InRow`; None: the token says what the next is.
-    constraints: see `Constraints`.
+    in_row: see `Decoder`.
 
   Returns:
     The drawn tokens [B], the caches, and `seen_BV` with `token_B`.
@@ -347,7 +345,7 @@ def constrained(
   rows: Rows,
   constraints: Constraints,
 ) -> jax.Array:
-  """The logits of the tokens that may stand at `length_B`; else -inf."""
+  """The logits, -inf for tokens that may not stand at position `length_B`."""
   return constraints_lib.constrain(
     logits_BV,
     constraints,
@@ -373,10 +371,10 @@ def next_logits(
 
   Args:
     caches: of the positions before.
-    token_R: drawn last.
-    position_R: where it stands.
-    num_memory_B: length of each source, of an encoder-decoder; several rows
-      may have one.
+    token_R: the newest tokens.
+    position_R: their positions.
+    num_memory_B: length of each source of an encoder-decoder; several rows may
+      share one.
   """
   mask_BM, cache = None, caches[0]
   assert isinstance(cache, KVCache)
@@ -392,7 +390,6 @@ def next_logits(
   out: Any = model.apply(
     variables, tokens_RL, positions_RL, caches, encoder_mask_BM=mask_BM, **seen
   )
-  # The last of what was read predicts.
   last_RD = out.hidden_BLD[:, -1]
   logits_RV: Any = model.apply(variables, last_RD, method='logits')
   return logits_RV, caches_lib.constrain(out.caches)

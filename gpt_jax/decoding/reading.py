@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts on their way into the batch: read a block at a time.
+"""Reads prompts into caches, block by block, before they join the batch.
 
-What a block costs is known beforehand, so that the engine can read a long
-prompt between the steps of the rows that are being decoded.
+The cost of a block is known beforehand, so that the engine can read a long
+prompt between the decoding steps of other rows.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import DTYPES
 
-# Caches of rows that have ended, for prompts that begin as those rows did.
+# Prefix caching: the caches of ended rows serve prompts that begin alike.
 #
 # The next turn of a chat is its whole history and a little more. A cache has a
 # slot for each position, whatever the attention's window, so that its first
-# slots are right for every row with the same first tokens. Whole blocks are
-# taken: what follows is read by the programs that read whole prompts.
+# slots hold for every row with the same first tokens. Only whole blocks are
+# reused: the rest is read by the programs that read whole prompts.
 
 
 class Prefix(NamedTuple):
@@ -33,30 +33,30 @@ class Prefix(NamedTuple):
 
   Attributes:
     ids: whole blocks of tokens.
-    caches: of a single row; hold those tokens, and then anything.
+    caches: of a single row; slots beyond `ids` hold anything.
   """
 
   ids: Sequence[int]
   caches: Caches
 
 
-class Kept:
-  """The beginnings of rows that ended last."""
+class PrefixCache:
+  """The beginnings of the rows that ended last."""
 
   def __init__(self, most: int):
-    """Keeps at most so many."""
+    """Keeps at most `most` rows."""
     self._most = most
     self._prefixes: list[Prefix] = []  # the newest last
 
   def wants(self, ids: Sequence[int]) -> bool:
-    """Whether a row with such a beginning would be kept."""
+    """Whether a row with these tokens would be kept."""
     return self._most > 0 and len(ids) >= programs.BLOCK
 
   def add(self, ids: Sequence[int], caches: Caches) -> None:
-    """Keeps a row, and no longer those that are its beginning.
+    """Keeps a row, and drops rows that are its beginning.
 
     Args:
-      ids: tokens that the caches hold, a block or more.
+      ids: tokens that the caches hold, at least a block.
       caches: of that row alone.
     """
     ids = ids[: _blocks(len(ids))]
@@ -64,7 +64,7 @@ class Kept:
     self._prefixes = [*others, Prefix(ids, caches)][-self._most :]
 
   def find(self, prompt: Sequence[int]) -> Prefix | None:
-    """The longest beginning of a prompt; its last token is always left."""
+    """The longest cached beginning of a prompt, without its last token."""
     found = [
       Prefix(prompt[: _blocks(num)], prefix.caches)
       for prefix in self._prefixes
@@ -74,21 +74,21 @@ class Kept:
 
 
 def _blocks(length: int) -> int:
-  """Tokens of the whole blocks among so many."""
+  """`length` rounded down to whole blocks."""
   return length - length % programs.BLOCK
 
 
 def _num_common(one: Sequence[int], two: Sequence[int]) -> int:
-  """How many tokens are the same before the first that is not."""
+  """Length of the common prefix."""
   pairs = enumerate(zip(one, two, strict=False))
   return next((i for i, (x, y) in pairs if x != y), min(len(one), len(two)))
 
 
 class Reading:
-  """Slots whose prompts are being read; equal prompts are read once.
+  """A group of slots whose prompts are being read; equal prompts once.
 
   Attributes:
-    rows: the slots that wait for it.
+    rows: the slots.
   """
 
   def __init__(
@@ -99,13 +99,13 @@ class Reading:
     slots: int,
     prefix: Prefix | None = None,
   ):
-    """Reads nothing yet, and has no caches.
+    """Prepares a group; reads nothing yet.
 
     Args:
       rows: of one group of `requests.alike`.
       readers: `ready`: the model, then its draft, if any.
       slots: the most rows of a batch.
-      prefix: a beginning that was read before; then all prompts are equal.
+      prefix: a cached beginning; then all prompts are equal.
     """
     self.rows = list(rows)
     self._readers = readers
@@ -117,7 +117,7 @@ class Reading:
     if in_row is not None:
       ids = [in_row.prompt(own) for own in ids]
     self._tokens_BL, self._lengths_B = self._pad(ids)
-    # What sees both ways is read as a whole.
+    # Tokens of a source may see later ones: it is read as a whole.
     whole = in_row is not None
     self._block = self._tokens_BL.shape[1] if whole else programs.BLOCK
     self._sources = None
@@ -130,13 +130,13 @@ class Reading:
 
   @property
   def num_blocks(self) -> int:
-    """Blocks that are not read yet."""
+    """Blocks left to read."""
     left = self._tokens_BL.shape[1] - self._start
     return -(-left // self._block)
 
   @property
   def num_tokens(self) -> int:
-    """Tokens that the next block computes, sources included."""
+    """Tokens that the next block computes, including sources."""
     left = self._tokens_BL.shape[1] - self._start
     num = min(left, self._block)
     if self._sources is not None and not self._read:
@@ -145,20 +145,20 @@ class Reading:
 
   @property
   def last_BD(self) -> jax.Array:
-    """The model's last hidden state of each prompt that ended so far."""
+    """The model's last hidden state of each prompt that was read."""
     return self._read[0].last_BD
 
   @property
   def caches(self) -> Caches:
-    """Of the prompts, as far as they were read: of each reader in turn."""
+    """The caches of the prompts, of each reader in turn."""
     return sum((prefilled.caches for prefilled in self._read), ())
 
   def places(self) -> list[int]:
-    """Where the prompt of each row stands in `last_BD` and `caches`."""
+    """The index of each row's prompt in `last_BD` and `caches`."""
     return [self._places[row.prompt] for row in self.rows]
 
   def read(self) -> None:
-    """Reads the next block, which need not be computed yet on return."""
+    """Reads the next block, asynchronously."""
     memory_BMD = mask_BM = None
     if self._sources is not None:
       tokens_BM, lengths_B = self._sources
@@ -170,7 +170,7 @@ class Reading:
           decoder.params, tokens_BM, mask_BM, model=decoder.model
         )
     if not self._read:
-      self._read = self._begun()
+      self._read = self._init_caches()
     start, L = self._start, self._tokens_BL.shape[1]
     stop = min(start + self._block, L)
     self._read = [
@@ -193,11 +193,11 @@ class Reading:
 
   @property
   def _longest(self) -> int:
-    """How long rows may become."""
+    """The context length."""
     return self._readers[0].model.context_length
 
-  def _begun(self) -> list[Prefilled]:
-    """Caches with room for the padded prompts: empty, or with the prefix."""
+  def _init_caches(self) -> list[Prefilled]:
+    """Caches for the padded prompts: empty, or with the prefix."""
     B, L = self._tokens_BL.shape
     M = 0 if self._sources is None else self._sources[0].shape[1]
     capacity = programs.bucket(L, self._longest)
@@ -219,6 +219,6 @@ class Reading:
   def _pad(
     self, rows: Sequence[Sequence[int]]
   ) -> tuple[np.ndarray, np.ndarray]:
-    """`programs.pad`, with rows of one token for those that are not there."""
+    """`programs.pad`, filled up with rows of one token."""
     more = [[0]] * (self._size - len(rows))
     return programs.pad([*rows, *more], self._longest)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the engine, its tokens, and the slots of its batch."""
+"""Requests to the engine, the tokens it returns, and the slots of its batch."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from gpt_jax.decoding import programs, sampler
 from gpt_jax.decoding.sampler import Sampler
 
-# Caches have room for at most so many tokens to come: requests rarely reach a
+# Caches have room for at most this many further tokens: few requests reach a
 # larger limit.
 AHEAD = 512
 
@@ -20,14 +20,13 @@ class Request(NamedTuple):
   """A prompt to continue.
 
   Attributes:
-    ids: the prompt, at least one token. Of an encoder-decoder it is the
-      decoder's: the token that it starts with.
-    max_tokens: how many are drawn at most, one or more.
-    sampler: draws them.
+    ids: the prompt, at least one token; the decoder's start token of an
+      encoder-decoder.
+    max_tokens: the most tokens to draw, at least 1.
     seed: of the draws, below 2^32.
-    stop_ids: tokens that end the continuation, each.
+    stop_ids: tokens, each of which ends the continuation.
     source: ids for the encoder of an encoder-decoder.
-    num_source: how many of the first `ids` are a source, see
+    num_source: how many of the first `ids` are a source in the same row, see
       `decoding.in_row`. They are exempt from the repetition penalty.
   """
 
@@ -41,11 +40,11 @@ class Request(NamedTuple):
 
   @property
   def shown(self) -> Sequence[int]:
-    """The prompt as text to print before a continuation; () for sources."""
+    """The part of the prompt to print before the continuation; not a source."""
     return self.ids if self.source is None and not self.num_source else ()
 
 
-# `Token.finish` where the scores of the next token are NaN, and the error.
+# `Token.finish` if the scores of the next token are NaN; the error to raise.
 FAILED = 'failed'
 DAMAGED = (
   'its weights are damaged, or its numbers overflow; take another checkpoint, '
@@ -59,13 +58,12 @@ _NOTHING = Request([], 0, Sampler(temperature=0))
 
 
 class Token(NamedTuple):
-  """A token of a request, or its end.
+  """A drawn token of a request.
 
   Attributes:
     request: the number that `Engine.add` returned.
-    id: None if the request just ends: stop tokens are not returned.
-    finish: 'stop' or 'length' with the last token, or `FAILED`; None: more
-      follow.
+    id: None for a stop token, which is not returned.
+    finish: 'stop', 'length' or `FAILED` if this is the last one, else None.
   """
 
   request: int
@@ -75,7 +73,7 @@ class Token(NamedTuple):
 
 @dataclasses.dataclass
 class Slot:
-  """A running request: its prompt and what was drawn, in one list."""
+  """A running request; `ids` are its prompt and the tokens drawn so far."""
 
   number: int
   request: Request
@@ -83,22 +81,22 @@ class Slot:
 
   @property
   def prompt(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What is read before the first draw: the key under which it is shared."""
+    """Key of requests that are read once for all: ids of prompt and source."""
     return tuple(self.request.ids), tuple(self.request.source or ())
 
   @property
   def horizon(self) -> int:
-    """The length for which its cache has room."""
+    """The row length that its cache has room for."""
     end = len(self.request.ids) + self.request.max_tokens
     return min(end, len(self.ids) + AHEAD)
 
   @property
   def num_left(self) -> int:
-    """Tokens that may still be drawn."""
+    """How many more tokens may be drawn."""
     return len(self.request.ids) + self.request.max_tokens - len(self.ids)
 
   def append(self, token: int) -> Token:
-    """Takes a drawn token."""
+    """Adds a drawn token."""
     if token == sampler.NO_TOKEN:
       return Token(self.number, None, FAILED)
     if token in self.request.stop_ids:
@@ -109,12 +107,10 @@ class Slot:
 
 
 class Step(NamedTuple):
-  """The arguments of a decoding step that are the same from token to token.
+  """The arguments of a decoding step that stay the same from token to token.
 
   Attributes:
-    rows: see `programs.Rows`.
-    seen_BV: bool, the tokens of each row; None: no row has a penalty.
-    how: see `sampler.method`.
+    seen_BV: bool, the tokens in each row; None if no row has a penalty.
   """
 
   rows: programs.Rows
@@ -125,9 +121,10 @@ class Step(NamedTuple):
 def moved(
   rows: Sequence[Slot | None], size: int
 ) -> tuple[list[Slot | None], np.ndarray]:
-  """A batch of another size: its running rows first, and where each was, [B].
+  """Resizes a batch: its running rows come first.
 
-  Free rows take what stands in the first.
+  Returns:
+    The new rows, and the old index of each, [B]; 0 for free rows.
   """
   kept = [i for i, row in enumerate(rows) if row is not None]
   free = size - len(kept)
@@ -150,7 +147,7 @@ def step_of(rows: Sequence[Slot | None], vocab_size: int) -> Step:
 
 
 def rows_of(rows: Sequence[Slot | None]) -> programs.Rows:
-  """The lengths of each row of a batch, without samplers; free rows get 0."""
+  """The lengths of each row of a batch, without samplers; 0 for free rows."""
   requests = [row.request if row else _NOTHING for row in rows]
   fields = (
     [len(request.ids) for request in requests],
@@ -162,11 +159,11 @@ def rows_of(rows: Sequence[Slot | None]) -> programs.Rows:
 
 
 def texts(rows: Sequence[Slot | None], longest: int) -> np.ndarray:
-  """The tokens of each row, int32 [B, T], for `constraints.apply`.
+  """The tokens of each row, int32 [B, T], for `sampler.constrain`.
 
   Args:
-    rows: of a batch; None: free.
-    longest: the context.
+    rows: of a batch; None is a free row.
+    longest: the context length.
   """
   lengths = [len(row.ids) if row else 0 for row in rows]
   size = programs.bucket(max(lengths), longest)
@@ -177,10 +174,10 @@ def texts(rows: Sequence[Slot | None], longest: int) -> np.ndarray:
 
 
 def alike(rows: Iterable[Slot], longest: int) -> list[list[Slot]]:
-  """Groups rows whose prompts are padded to about the same length.
+  """Groups rows whose prompts have about the same padded length.
 
-  Sources are padded to exactly the same length: the capacity of an encoder's
-  experts counts padding.
+  Their sources have exactly the same padded length, because the capacity of an
+  encoder's experts counts padding.
   """
   groups: dict[Any, list[Slot]] = {}
   for row in rows:
@@ -194,14 +191,13 @@ def alike(rows: Iterable[Slot], longest: int) -> list[list[Slot]]:
 def portions(
   group: Sequence[Slot], longest: int, budget: int
 ) -> list[list[Slot]]:
-  """Splits a group of `alike` by the cost of its first block.
+  """Splits a group of `alike` by the tokens in its first block and sources.
 
   Rows with the same prompt stay together.
 
   Args:
-    group: the rows.
     longest: the context length.
-    budget: tokens of prompts and sources; a single prompt may exceed it.
+    budget: tokens of a part; a single prompt may exceed it.
   """
   prompts: dict[Any, list[Slot]] = {}
   for row in group:

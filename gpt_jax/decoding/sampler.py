@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How the next token is drawn from its scores, in each row by itself."""
+"""Draws the next token of each row from its scores, under constraints."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from gpt_jax.tokenizers.constraints import Constraints
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# In place of a token where the scores of a row are NaN or infinite.
+# Drawn if the scores of a row are NaN or infinite.
 NO_TOKEN = -1
 
 
@@ -21,15 +21,14 @@ class Sampler(NamedTuple):
 
   Attributes:
     temperature: divides the logits; 0 takes the most probable token.
-    top_k: only the k most probable tokens are drawn; 0 means all.
-    top_p: only the fewest tokens whose probabilities reach p are drawn
-      (Holtzman et al., 2020, section 3.1); of what top_k left.
-    min_p: only tokens that are at least this many times as probable as the
-      most probable one are drawn (Nguyen et al., 2024, section 3).
-    repetition_penalty: divides the positive logits of the tokens that the
-      prompt and its continuation hold, and multiplies the negative ones
-      (Keskar et al., 2019, section 4.1; the signs as Hugging Face has them).
-      1 changes nothing.
+    top_k: draws from the k most probable tokens; 0: from all.
+    top_p: draws from the smallest set of tokens whose probabilities reach p
+      (Holtzman et al., 2020, section 3.1); applied after top_k.
+    min_p: draws from tokens at least this fraction as probable as the most
+      probable one (Nguyen et al., 2024, section 3).
+    repetition_penalty: divides the positive logits of tokens that occur in the
+      row and multiplies the negative ones (Keskar et al., 2019, section 4.1;
+      signs as in Hugging Face). 1 changes nothing.
   """
 
   temperature: float = 1.0
@@ -40,7 +39,7 @@ class Sampler(NamedTuple):
 
 
 class Samplers(NamedTuple):
-  """The samplers of the rows of a batch: fields of `Sampler`, and the seeds."""
+  """The samplers of a batch as arrays, with the seeds."""
 
   temperature_B: np.ndarray
   top_k_B: np.ndarray
@@ -51,12 +50,12 @@ class Samplers(NamedTuple):
 
 
 class Method(NamedTuple):
-  """What some rows ask for at all, known when their batch is compiled.
+  """What the samplers of a batch use: static in compiled programs.
 
   Attributes:
-    greedy: each row takes the most probable token.
-    top_k: some row draws among the k best.
-    top_p: some row draws among the fewest that reach p.
+    greedy: every row takes the most probable token.
+    top_k: some row uses top_k.
+    top_p: some row uses top_p.
   """
 
   greedy: bool
@@ -65,7 +64,7 @@ class Method(NamedTuple):
 
 
 def stack(samplers: Sequence[Sampler], seeds: Sequence[int]) -> Samplers:
-  """The arrays of some rows."""
+  """The samplers of rows as arrays."""
   temperature, top_k, top_p, min_p, penalty = zip(*samplers, strict=True)
   return Samplers(
     np.array(temperature, np.float32),
@@ -78,7 +77,7 @@ def stack(samplers: Sequence[Sampler], seeds: Sequence[int]) -> Samplers:
 
 
 def method(samplers: Sequence[Sampler]) -> Method:
-  """What the rows ask for."""
+  """What the rows use."""
   drawn = [sampler for sampler in samplers if sampler.temperature != 0]
   return Method(
     not drawn,
@@ -88,13 +87,13 @@ def method(samplers: Sequence[Sampler]) -> Method:
 
 
 def seeds_of(seed: int, num_rows: int) -> list[int]:
-  """Seeds for rows that were given one together: its own is the first."""
+  """Seeds for rows that share one; the first row keeps it."""
   others = np.random.SeedSequence(seed).generate_state(num_rows - 1)
   return [seed, *others.tolist()]
 
 
 def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
-  """The ids that a model never generates: bool [V]; None: there are none.
+  """The ids that a model never generates, bool [V]; None if there are none.
 
   The rows of the model's table past the tokenizer's last id, and
   `Special.never_ids`. Sampling renormalises over the other ids. Scores of beam
@@ -117,7 +116,7 @@ def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
 def penalize(
   logits_BV: jax.Array, seen_BV: jax.Array, samplers: Samplers
 ) -> jax.Array:
-  """Applies the repetition penalty to the tokens that were seen."""
+  """Applies the repetition penalty to seen tokens."""
   penalty_B1 = jnp.asarray(samplers.repetition_penalty_B)[:, None]
   penalized_BV = jnp.where(
     logits_BV > 0, logits_BV / penalty_B1, logits_BV * penalty_B1
@@ -128,10 +127,10 @@ def penalize(
 def draw(
   logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array, how: Method
 ) -> jax.Array:
-  """Draws a token for each row: logits [B, V] to ids [B].
+  """Draws a token of each row: logits [B, V] to ids [B].
 
-  A draw depends on the row's logits, sampler and seed, and on its index among
-  the row's draws. It is `NO_TOKEN` where the row is `broken`.
+  A draw depends on the row's logits, sampler, seed and number of earlier
+  draws. It is `NO_TOKEN` in a `broken` row.
   """
   if how.greedy:
     drawn_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
@@ -142,15 +141,15 @@ def draw(
 
 
 def broken(logits_XV: jax.Array) -> jax.Array:
-  """Whether scores hold NaN, or infinity as their largest: bool [...]."""
+  """Whether scores [..., V] hold NaN or +inf: bool [...]."""
   most_X = jnp.max(logits_XV, axis=-1)
   return jnp.isnan(most_X) | (most_X == jnp.inf)
 
 
 def allowed(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
-  """The logits that are drawn from: -inf for tokens that are never drawn.
+  """The logits, -inf for tokens outside top_k, top_p and min_p.
 
-  A row that takes the most probable token has that one alone.
+  A greedy row keeps its most probable token alone.
   """
   V = logits_BV.shape[1]
   best_BV = jnp.argmax(logits_BV, axis=-1)[:, None] == jnp.arange(V)[None]
@@ -178,7 +177,7 @@ def keys(samplers: Samplers, index_B: jax.Array) -> jax.Array:
 
 
 def _kept(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
-  """The logits of the tokens that may be drawn; -inf for the others.
+  """`allowed` without greedy rows.
 
   The smallest logit to keep is found by bisection over all float32 numbers,
   which is exact and needs no sort.
@@ -204,7 +203,7 @@ def _kept(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
 
 
 def _order(x: jax.Array) -> jax.Array:
-  """uint32 numbers in the order of float32 ones."""
+  """Maps float32 to uint32 numbers in the same order."""
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
   sign = jnp.uint32(1 << 31)
   return jnp.where(bits >= sign, ~bits, bits | sign)
@@ -213,9 +212,9 @@ def _order(x: jax.Array) -> jax.Array:
 def _bisect(
   order_BV: jax.Array, amount_BV: jax.Array, enough_B: jax.Array
 ) -> jax.Array:
-  """The largest number so that what is no smaller amounts to enough, [B].
+  """The largest threshold at or above which the amounts add up to enough, [B].
 
-  At most the largest of the row, at least its smallest.
+  Between the smallest and the largest number of the row.
   """
 
   def halve(_, bounds):
@@ -236,11 +235,11 @@ def _bisect(
   return low_B
 
 
-# Forbids tokens where the scores of the next one are taken.
+# Constraints on the next token that depend on its position and the tokens
+# before it; ids that never occur are `never_drawn`.
 #
-# What never comes is `sampler.never_drawn`; this is what depends on the place
-# and the tokens before it. The rules and their order are those of Hugging Face
-# transformers 5. R rows of the model, T slots of their ids.
+# The rules and their order are those of Hugging Face transformers 5. R rows of
+# the model, T slots of their ids.
 
 
 def constrain(
@@ -253,18 +252,18 @@ def constrain(
   ids_RT: jax.Array | None,
   source_R: Any,
 ) -> jax.Array:
-  """The scores with -inf for tokens that may not come next.
+  """The scores, -inf for tokens that may not come next.
 
-  A forced token has the score 0, and all others -inf.
+  A forced token has the score 0, all others -inf.
 
   Args:
     scores_RV: logits, or log-probabilities.
-    constraints: known when a program is compiled.
-    length_R: tokens so far, prompt included: where the next one stands.
+    constraints: static.
+    length_R: tokens so far, prompt included: the next token's position.
     start_R: tokens of the prompt.
-    most_R: tokens of the answer at most.
+    most_R: the most tokens of the answer.
     ids_RT: the tokens so far; None unless `constraints.of_text`.
-    source_R: how many of them, the first, do not count as repeated.
+    source_R: how many of the first tokens are exempt from no_repeat_ngram.
   """
   V = scores_RV.shape[1]
   new_R = length_R - start_R
@@ -273,7 +272,7 @@ def constrain(
     assert ids_RT is not None
     for run in constraints.sequences:
       ends_R = _ends_with(ids_RT, length_R, run[:-1])
-      # transformers looks only at texts at least as long as the whole run.
+      # As transformers: only in texts at least as long as the whole run.
       ends_R &= length_R >= len(run)
       is_last_V = _among(run[-1:], V)
       banned_RV = banned_RV | (ends_R[:, None] & is_last_V[None])
@@ -286,7 +285,7 @@ def constrain(
     banned_RV = banned_RV | (early_R[:, None] & is_stop_V[None])
   scores_RV = jnp.where(banned_RV, -jnp.inf, scores_RV)
   if constraints.first_id is not None:
-    # Of a longer prompt the first token is there.
+    # A longer prompt has its first token already.
     forced_R = (new_R == 0) & (start_R == 1)
     scores_RV = _forced(scores_RV, forced_R, constraints.first_id)
   if constraints.last_id is not None:
@@ -302,7 +301,7 @@ def constrain(
 
 
 def _among(ids: tuple[int, ...], vocab_size: int) -> np.ndarray:
-  """Bool [V]; a tokenizer may have more tokens than the table."""
+  """Which tokens are among ids, bool [V]; ids beyond the table are ignored."""
   found_V = np.zeros(vocab_size, bool)
   found_V[[i for i in ids if i < vocab_size]] = True
   return found_V
@@ -317,7 +316,7 @@ def _forced(scores_RV: jax.Array, forced_R: jax.Array, token: int):
 def _ends_with(
   ids_RT: jax.Array, length_R: jax.Array, run: tuple[int, ...]
 ) -> jax.Array:
-  """Whether the tokens so far end with a run, bool [R]."""
+  """Whether the tokens so far end with `run`, bool [R]."""
   same_R = length_R >= len(run)
   for back, token in enumerate(reversed(run), start=1):
     same_R &= _before(ids_RT, length_R, back)[:, 0] == token
@@ -325,7 +324,7 @@ def _ends_with(
 
 
 def _before(ids_RT: jax.Array, length_R: jax.Array, back: int) -> jax.Array:
-  """The token `back` places before the next one, [R, 1]."""
+  """The token `back` positions before the next one, [R, 1]."""
   at_R1 = jnp.maximum(length_R - back, 0)[:, None]
   return jnp.take_along_axis(ids_RT, at_R1, axis=1)
 
@@ -337,10 +336,10 @@ def _repeating(
   size: int,
   vocab_size: int,
 ) -> jax.Array:
-  """Tokens that would end a run of `size` a second time, bool [R, V]."""
+  """Tokens that would complete a repeated n-gram of `size`, bool [R, V]."""
   R, T = ids_RT.shape
   places_T = jnp.arange(T)
-  # Where a run ends that is as the newest would be, but for its last.
+  # Ends of n-grams whose first size - 1 tokens are the newest ones.
   same_RT = places_T[None] < length_R[:, None]
   same_RT &= places_T[None] >= source_R[:, None] + size - 1
   for back in range(1, size):

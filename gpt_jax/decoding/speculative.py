@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding: a smaller model proposes tokens, the model judges them.
 
-What is drawn has the model's own distribution, however good or bad the
-proposals are: see `rejection`. N is the number of proposals.
+The drawn tokens have the model's own distribution, however good the proposals
+are (Leviathan et al., 2023: Fast Inference from Transformers via Speculative
+Decoding, Algorithm 1). N is the number of proposals; p and q are the
+distributions of model and draft, after a row's sampler.
 """
 
 import functools
@@ -23,16 +25,9 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.constraints import Constraints
 
-# How proposals are judged, so that what is drawn has the model's distribution.
-#
-# Leviathan et al., 2023: Fast Inference from Transformers via Speculative
-# Decoding, Algorithm 1. N is the number of proposals; p and q are the
-# distributions of model and draft, after all that a row's sampler does to them.
-
-
-# The random numbers of one place in a text: those that propose its token, judge
-# the proposal, and draw instead of it. None is used for two of them, or again:
-# what follows a refused proposal is proposed anew, but nothing depended on it.
+# The random streams of a position: to propose its token, to judge the proposal,
+# and to replace it. What follows a refused proposal is proposed again with the
+# same numbers, on which nothing that was kept depends.
 _PROPOSE, _JUDGE, _REPLACE = range(3)
 
 
@@ -52,22 +47,21 @@ def judge(
 ) -> tuple[jax.Array, jax.Array]:
   """Accepts proposals x while u <= p(x) / q(x), u uniform; draws one token.
 
-  That one is of norm(max(0, p - q)) where a proposal was refused, and of p
-  after the last.
+  The token is drawn from norm(max(0, p - q)) in place of a refused proposal,
+  or from p after the last accepted one.
 
   Args:
     proposed_BN: the proposals.
-    logits_BNV: of p, [B, N + 1, V]; -inf for what is never drawn.
-    proposals_BNV: of q, [B, N, V].
-    samplers: have the seeds.
+    logits_BNV: of p, [B, N + 1, V].
+    proposals_BNV: logits of q, [B, N, V].
     index_B: of the first proposal among the draws of its row.
 
   Returns:
-    How many were accepted, and the token: both [B].
+    The number of accepted proposals and the token, both [B].
   """
   N = proposed_BN.shape[1]
   p_BNV = jax.nn.softmax(logits_BNV, axis=-1)
-  # After the last proposal it subtracts nothing.
+  # Nothing is subtracted after the last proposal.
   q_BNV = jax.nn.softmax(proposals_BNV, axis=-1)
   q_BNV = jnp.pad(q_BNV, ((0, 0), (0, 1), (0, 0)))
   x_BN1 = proposed_BN[:, :, None]
@@ -82,11 +76,11 @@ def judge(
     ],
     axis=1,
   )
-  # Not <=: u may be zero, and what p excludes is never accepted.
+  # Not <=: u may be zero, and a token that p excludes is never accepted.
   accepted_B = leading(u_BN * q_BN < p_BN)
   p_BV, q_BV = at(p_BNV, accepted_B), at(q_BNV, accepted_B)
   rest_BV = jnp.maximum(p_BV - q_BV, 0)
-  # Where p and q are equal but for rounding, nothing may be left.
+  # If p and q are equal up to rounding, nothing may be left.
   some_B1 = jnp.sum(rest_BV, axis=1, keepdims=True) > 0
   rest_BV = jnp.where(some_B1, rest_BV, p_BV)
   index_B = 3 * (index_B + accepted_B) + _REPLACE
@@ -94,7 +88,7 @@ def judge(
 
 
 def leading(accepted_BN: jax.Array) -> jax.Array:
-  """How many hold before the first that does not, [B]."""
+  """How many are true before the first false, [B]."""
   return jnp.sum(jnp.cumprod(accepted_BN, axis=1), axis=1)
 
 
@@ -107,9 +101,8 @@ class Draft(NamedTuple):
   """A smaller model that proposes.
 
   Attributes:
-    model: with a decoder alone and the vocabulary of the model it proposes to.
-    params: its parameters.
-    num_tokens: how many it proposes at a time, N.
+    model: a decoder with the vocabulary of the model it proposes to.
+    num_tokens: N, how many it proposes at a time.
   """
 
   model: Transformer
@@ -118,7 +111,7 @@ class Draft(NamedTuple):
 
 
 class Proposals(NamedTuple):
-  """How many tokens were proposed within a text's limit, and accepted."""
+  """How many tokens were proposed, within the texts' limits, and accepted."""
 
   proposed: int = 0
   accepted: int = 0
@@ -136,14 +129,14 @@ class Proposals(NamedTuple):
 
 
 class Drawn(NamedTuple):
-  """What a round gives.
+  """The result of a round.
 
   Attributes:
-    ids_BN: the tokens, [B, N + 1]: those accepted, one of the model's own, and
-      then nothing.
+    ids_BN: [B, N + 1]: accepted tokens, then one of the model's own; the rest
+      is undefined.
     accepted_B: how many proposals were accepted, 0 to N.
-    caches: of the model and then of the draft.
-    seen_BV: with all of these tokens but the last; None where it was.
+    caches: the model's, then the draft's.
+    seen_BV: with all of these tokens but the last; None if there is no penalty.
   """
 
   ids_BN: jax.Array
@@ -161,7 +154,7 @@ def for_decoding(draft: Draft) -> Draft:
 def check(
   model: Transformer, draft: Transformer, constraints: Constraints
 ) -> None:
-  """Checks that a model can propose to another."""
+  """Checks that a draft can propose to a model."""
   for one in (model, draft):
     causal = is_causal(one.attention, one.ffn)
     if one.num_encoder_layers or not causal:
@@ -200,17 +193,17 @@ def draw(
 ) -> Drawn:
   """One round: N proposals for each row, judged in one pass of the model.
 
-  Refused proposals stay in the caches: they stand later than every query until
-  they are overwritten.
+  Refused proposals stay in the caches, at positions later than every query,
+  until they are overwritten.
 
   Args:
     decoder: `ready`; its rules hold for the draft, too.
     draft: with parameters `for_decoding`.
-    caches: of the model and then of the draft, of the positions before
-      `last`; the draft's may lack the newest.
+    caches: the model's, then the draft's, of the positions before `last`; the
+      draft's may lack the newest of them.
     last: int32 [B, 2], the two newest tokens.
-    position_B: where the newest stands.
-    seen_BV: bool, the tokens before the newest; None: no row has a penalty.
+    position_B: of the newest token.
+    seen_BV: bool, the tokens before the newest; None if no row has a penalty.
     rows: their samplers and limits.
     how: see `sampler.method`.
   """
@@ -218,8 +211,8 @@ def draw(
   mine, its = caches[:size], caches[size:]
   token_BL, seen, tokens, proposals = last, seen_BV, [last[:, 1]], []
   for i in range(draft.num_tokens):
-    # The first time it reads two: of a round whose proposals were all accepted
-    # it has not read the last.
+    # It first reads two tokens: after a round whose proposals were all accepted
+    # it has not read the last one.
     drawn_B, logits_BV, its, seen = _propose(
       draft.params,
       its,
@@ -272,8 +265,8 @@ def _propose(
   """Reads tokens up to `position_B` and proposes the next.
 
   Returns:
-    It [B], the logits that it was drawn from (None: the largest was taken),
-    the caches, and `seen_BV` with the newest token.
+    The token [B], the logits it was drawn from (None if greedy), the caches,
+    and `seen_BV` with the newest token.
   """
   L = token_BL.shape[1]
   positions_BL = _places(position_B, 1 - L, 1, model)
@@ -350,7 +343,7 @@ def _judge(
       rows.samplers,
       position_B - rows.start_B + 1,
     )
-  # The proposals one to the left, and the model's own behind those accepted.
+  # The proposals, shifted left, and the model's own token after those accepted.
   places_1N = jnp.arange(N + 1)[None]
   ids_BN = jnp.where(
     places_1N == accepted_B[:, None],
@@ -366,7 +359,7 @@ def _judge(
 def _places(
   position_B: jax.Array, start: int, stop: int, model: Transformer
 ) -> jax.Array:
-  """Positions around some, [B, stop - start], within the context.
+  """Positions from `start` to `stop` relative to some, [B, stop - start].
 
   Positions past the context are clamped to its last slot, which no query reads.
   """

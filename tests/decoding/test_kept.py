@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.reading import Kept
+from gpt_jax.decoding.reading import PrefixCache
 from gpt_jax.nn.attend import KVCache
 
 
@@ -30,7 +30,7 @@ def found(kept, prompt):
 
 
 def test_the_longest_beginning_is_found():
-  kept = Kept(2)
+  kept = PrefixCache(2)
   kept.add([1, 2, 3, 4, 5, 6, 7], caches(1))
   kept.add([1, 2, 3, 9, 9, 9], caches(2))
   assert found(kept, [1, 2, 3, 4, 5, 6, 8]) == (1, 6)
@@ -42,7 +42,7 @@ def test_the_longest_beginning_is_found():
 
 
 def test_the_oldest_goes_and_what_went_on():
-  kept = Kept(2)
+  kept = PrefixCache(2)
   kept.add([1] * 4, caches(1))
   kept.add([2] * 4, caches(2))
   kept.add([1] * 7, caches(3))  # the first, a turn later
@@ -57,4 +57,4 @@ def test_the_oldest_goes_and_what_went_on():
   'most, length, wanted', [(0, 9, False), (1, 2, False), (1, 3, True)]
 )
 def test_less_than_a_block_is_not_kept(most, length, wanted):
-  assert Kept(most).wants([5] * length) == wanted
+  assert PrefixCache(most).wants([5] * length) == wanted

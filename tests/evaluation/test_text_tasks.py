@@ -11,7 +11,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.evaluation import in_loop, suite, text_tasks
 from gpt_jax.evaluation.results import read_calls
-from gpt_jax.evaluation.score import Written
+from gpt_jax.evaluation.score import GeneratedTexts
 from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
@@ -32,7 +32,7 @@ class Pretender:
     del journal, report
     self.beam = beam
     self.sources, self.max_tokens = sources, max_tokens
-    return Written(self._texts[: len(sources)], 0, len(sources))
+    return GeneratedTexts(self._texts[: len(sources)], 0, len(sources))
 
 
 def measured(call, folder, texts, **options):
