@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One step of beam search: which hypotheses go on, and which have ended.
+"""Beam search.
 
-The rules are those of Hugging Face transformers 5; `PENALTIES` has Wu et al.
-(2016, equation 14) beside them. B texts, N hypotheses of each, R = B N rows of
-the model, those of a text together; T slots of ids, C candidates.
+The rules are those of Hugging Face transformers 5; `PENALTIES` also has the one
+of Wu et al. (2016, equation 14). B texts, N hypotheses each, R = B N rows of
+the model with those of a text together; T slots of ids, C candidates.
 """
 
 import functools
@@ -30,21 +30,21 @@ PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
 
 
 class Beam(NamedTuple):
-  """How the most probable continuations of a text are searched for.
+  """How to search for the most probable continuations of a text.
 
-  A field that is None takes the value that the model's files give (see
-  `Constraints`), or else the default that is named here.
+  A field that is None takes the value of the model's files (see `Constraints`),
+  or else the default given here.
 
   Attributes:
     size: hypotheses that are followed at a time.
-    length_penalty: exponent of the length by which a sum of log-probabilities
-      is divided; 0: the sum itself. Default: 1.
-    penalty: of `PENALTIES`: the length is the number of new tokens, their end
-      among them, or GNMT's (5 + tokens) / 6.
-    early_stopping: a text is done as soon as `size` hypotheses have ended.
-      Otherwise only when the best that goes on would, if it ended now, score no
-      more than the worst of these. Default: False.
-    no_repeat_ngram: no run of so many tokens comes twice, prompt included, but
+    length_penalty: exponent of the length by which the sum of log-probabilities
+      is divided; 0: no division. Default: 1.
+    penalty: of `PENALTIES`: the length is the number of new tokens including
+      the end, or GNMT's (5 + tokens) / 6.
+    early_stopping: stop as soon as `size` hypotheses have ended. Otherwise stop
+      when the best open hypothesis, ended now, would score no more than the
+      worst of them. Default: False.
+    no_repeat_ngram: no n-gram of this size occurs twice, prompt included, but
       for a source; 0: any may. Default: 0.
     min_tokens: new tokens before the end may come. Default: 0.
   """
@@ -68,24 +68,24 @@ class Rules(NamedTuple):
   never_V: np.ndarray | None  # see `sampler.never_drawn`
 
   def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Scores of hypotheses with so many new tokens."""
+    """Scores of hypotheses with `tokens` new tokens."""
     length = (tokens + self.offset) / self.divisor
     return sums / length**self.length_penalty
 
 
 class State(NamedTuple):
-  """A search.
+  """The state of a search.
 
   Attributes:
-    tokens: new ones of each hypothesis that goes on.
-    ids_BNT: prompts, and what goes on of them, best first.
-    sums_BN: their log-probabilities; -inf: there is no such hypothesis.
-    parents_BN: which hypothesis before the newest token each was.
-    ended_BNT: those that have ended, best first.
-    sizes_BN: their new tokens, the end among them.
-    scores_BN: their scores; -inf: there is none.
+    tokens: number of new tokens of each open hypothesis.
+    ids_BNT: the open hypotheses with their prompts, best first.
+    sums_BN: their log-probabilities; -inf if there is no such hypothesis.
+    parents_BN: the index of each before its newest token.
+    ended_BNT: the ended hypotheses, best first.
+    sizes_BN: their numbers of new tokens, including the end.
+    scores_BN: their scores; -inf if there is no such hypothesis.
     active_B: whether the search goes on.
-    broken_B: whether it ended because the scores were NaN or infinite.
+    broken_B: whether it ended because scores were NaN or infinite.
   """
 
   tokens: jax.Array
@@ -100,7 +100,7 @@ class State(NamedTuple):
 
 
 def constrained(beam: Beam, constraints: Constraints) -> Constraints:
-  """The constraints of a search: a beam's own come first."""
+  """The constraints of a search: those of the beam take precedence."""
   own = {
     name: value
     for name, value in beam._asdict().items()
@@ -112,7 +112,7 @@ def constrained(beam: Beam, constraints: Constraints) -> Constraints:
 def rules(
   beam: Beam, constraints: Constraints, never_V: np.ndarray | None = None
 ) -> Rules:
-  """The arrays of a search, of what `constrained` returned."""
+  """The traced rules of a search, from what `constrained` returned."""
   offset, divisor = PENALTIES[beam.penalty]
   penalty = constraints.length_penalty
   return Rules(
@@ -126,7 +126,7 @@ def rules(
 
 
 def initial(ids_BT: np.ndarray, texts: Rows, beam: Beam) -> State:
-  """Before the first token there is one hypothesis of each text."""
+  """The state before the first token: one hypothesis of each text."""
   B = len(ids_BT)
   ids_BNT = np.repeat(ids_BT[:, None], beam.size, axis=1)
   none_BN = np.full((B, beam.size), -np.inf, np.float32)
@@ -142,7 +142,7 @@ def initial(ids_BT: np.ndarray, texts: Rows, beam: Beam) -> State:
 
 @functools.partial(jax.jit, static_argnames='more')
 def take(state: State, index_B: np.ndarray, *, more: int) -> State:
-  """The state of some of the texts, with `more` slots of ids."""
+  """The state of some texts, with `more` further slots of ids."""
 
   def part(x: jax.Array) -> jax.Array:
     if not x.ndim:
@@ -159,19 +159,18 @@ def advance(params, caches, state, texts, *, model, in_row):
 
   Args:
     caches: of R rows in the order of the parents, and of B encoded sources.
-    state: after `choose`.
+    state: from `choose`.
 
   Returns:
     Logits [B, N, V], and the caches.
   """
   B, N, T = state.ids_BNT.shape
   index_BN = jnp.arange(B)[:, None] * N + state.parents_BN
-  # Not donated: the rows are read in another order than they are written in.
-  # New arrays are then written in place, which a donated one would be copied
-  # to.
+  # Not donated: rows are read and written in different orders, so XLA would
+  # copy a donated array; new arrays are written in place.
   caches = caches_lib.reorder(caches, index_BN.reshape(-1))
   at_B = texts.start_B + state.tokens - 1
-  # Searches that are done go on here, too, to no effect.
+  # Finished searches run along, to no effect.
   at_B = jnp.minimum(at_B, T - 1)
   token_BN = jnp.take_along_axis(state.ids_BNT, at_B[:, None, None], 2)[..., 0]
   logits_RV, caches = programs.next_logits(
@@ -188,11 +187,11 @@ def advance(params, caches, state, texts, *, model, in_row):
 
 @functools.partial(jax.jit, static_argnames=('model', 'size'))
 def first(params, last_XD, index_B, *, model, size):
-  """The logits before the first token, [B, N, V].
+  """The logits of the first token, [B, N, V].
 
   Args:
-    last_XD: the last states of some prompts.
-    index_B: the prompt of each text.
+    last_XD: the last hidden states of prompts.
+    index_B: the index of each text's prompt.
     size: of the beam.
   """
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
@@ -204,18 +203,17 @@ def first(params, last_XD, index_B, *, model, size):
   jax.jit, static_argnames='constraints', donate_argnames='state'
 )
 def choose(state, logits_BNV, texts, rules, *, constraints):
-  """Adds a token to each hypothesis that goes on.
+  """Adds a token to each open hypothesis.
 
-  Of all N V candidates the best N that do not end go on. One that ends has
-  ended if it is among the best N of all, and is dropped otherwise; at the limit
-  of a text the best N end, whatever their last token is. Of all that have
-  ended N stay.
+  Of all N V candidates, the best N that do not end stay open. A candidate that
+  ends is kept if it is among the best N of all, and dropped otherwise; at the
+  limit of a text the best N end, whatever their last token is. The best N of
+  all that have ended are kept.
 
   Args:
-    state: its memory is used again.
+    state: donated.
     logits_BNV: of the next token.
-    rules: see `Rules`.
-    constraints: see `constrained`.
+    constraints: from `constrained`.
   """
   B, N, T = state.ids_BNT.shape
   tokens = state.tokens + 1
@@ -232,18 +230,18 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
   )
   broken_BN = sampler.broken(logits_BNV) & (state.sums_BN > -jnp.inf)
   broken_B = state.active_B & jnp.any(broken_BN, axis=1)
-  # Those that end.
+  # Hypotheses that end.
   full_B = tokens >= texts.most_B
   now_BC = (ends_BC | full_B[:, None]) & (jnp.arange(C)[None] < N)
   now_BC &= state.active_B[:, None] & (sums_BC > -jnp.inf)
   new_BC = jnp.where(now_BC, rules.score(sums_BC, tokens), -jnp.inf)
-  # Of equal scores the older comes first.
+  # Among equal scores the older comes first.
   every = jnp.concatenate([state.scores_BN, new_BC], axis=1)
   scores_BN, best_BN = jax.lax.top_k(every, N)
   sizes_BC = jnp.broadcast_to(tokens, (B, C))
   sizes = jnp.concatenate([state.sizes_BN, sizes_BC], axis=1)
   ended = jnp.concatenate([state.ended_BNT, ids_BCT], axis=1)
-  # Those that go on.
+  # Hypotheses that stay open.
   going_BC = jnp.where(ends_BC, -jnp.inf, sums_BC)
   sums_BN, going_BN = jax.lax.top_k(going_BC, N)
   filled_B = scores_BN[:, -1] > -jnp.inf
@@ -257,7 +255,7 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
     _pick(ended, best_BN),
     _pick(sizes, best_BN),
     scores_BN,
-    # With none left that goes on, nothing more comes.
+    # Nothing more can come once no hypothesis is open.
     state.active_B & ~done_B & ~broken_B & (sums_BN[:, 0] > -jnp.inf),
     state.broken_B | broken_B,
   )
@@ -270,9 +268,9 @@ def _candidates(
   rules: Rules,
   constraints: Constraints,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """The best: their sums, hypotheses and tokens, [B, C].
+  """The best candidates: their sums, hypotheses and tokens, [B, C].
 
-  Enough of them that N do not end, whichever do.
+  Enough that N of them do not end, whichever do.
   """
   B, N, V = logits_BNV.shape
   total_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
@@ -280,7 +278,7 @@ def _candidates(
   def each(x_B: Any) -> jax.Array:
     return jnp.repeat(jnp.asarray(x_B), N)
 
-  # Probabilities are not normalised again; that of a forced token is 1.
+  # Not normalised again after constraints; a forced token has probability 1.
   scores_BNV = logits_BNV - total_BN[..., None]
   scores_RV = sampler.constrain(
     sampler.suppress(scores_BNV, rules.never_V).reshape(B * N, V),
@@ -293,8 +291,8 @@ def _candidates(
   )
   scores_BNV = scores_RV.reshape(B, N, V)
   C = (1 + rules.stop_ids.size) * N
-  # The best of each hypothesis, and then of those: two small searches are
-  # faster than one among N V.
+  # The best of each hypothesis, then the best of those: faster than one search
+  # among N V.
   most = min(C, V)
   best_BNC, token_BNC = jax.lax.top_k(scores_BNV, most)
   sums_BNC = state.sums_BN[..., None] + best_BNC
@@ -309,20 +307,20 @@ def _pick(x: jax.Array, index_BN: jax.Array) -> jax.Array:
   return x[jnp.arange(len(x))[:, None], index_BN]
 
 
-# Beam search for any number of texts, a batch of about equal length at a time.
+# Any number of texts, searched in batches of about equal length.
 #
-# A text's hypotheses do not depend on the others in its batch. Texts that are
-# done leave the batch, which shrinks to powers of two; ids and caches grow by
-# buckets, as the engine's do.
+# A text's hypotheses do not depend on the rest of its batch. Finished texts
+# leave the batch, which shrinks to powers of two; ids and caches grow by
+# buckets, as in the engine.
 
 
 class Hypothesis(NamedTuple):
   """A continuation that was found.
 
   Attributes:
-    ids: the new tokens, without the one that ended it.
-    score: the sum of their log-probabilities, its end's among them, divided by
-      what `Beam.penalty` says.
+    ids: the new tokens, without a stop token.
+    score: the sum of their log-probabilities, including the stop token's,
+      divided by the length as `Beam.penalty` says.
     finish: 'stop' or 'length'.
   """
 
@@ -341,26 +339,26 @@ def search(
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
   """The most probable continuations of each text, by beam search.
 
-  Over several devices it is used inside `sharding.use`.
+  On a mesh, use it inside `sharding.use`.
 
   Args:
-    decoder: whose context is long enough for prompts and continuations.
+    decoder: its context has room for prompts and continuations.
     texts: with the same `stop_ids`; samplers and seeds are ignored.
-    beam: its rules come before those of the decoder's constraints.
+    beam: takes precedence over the decoder's constraints.
     rows: texts that are searched at a time.
-    count: called after each step with how many texts got a token.
+    count: called after each step with the number of texts that got a token.
 
   Raises:
-    FailedError: the next token of a text has no scores.
+    FailedError: scores are NaN or infinite.
 
   Yields:
-    The number of a text that is done, and at most `beam.size` hypotheses, best
-    first; fewer where bans leave no more.
+    The number of a finished text, and at most `beam.size` hypotheses, best
+    first; fewer if constraints leave no more.
   """
   decoder = decoder.ready()
   waiting = [Slot(i, one, list(one.ids)) for i, one in enumerate(texts)]
   for group in requests.alike(waiting, decoder.model.context_length):
-    # Of about one length they end at about the same time.
+    # Texts of about equal length end at about the same time.
     group.sort(key=lambda row: (len(row.request.source or ()), len(row.ids)))
     for i in range(0, len(group), rows):
       running = Search(decoder, group[i : i + rows], beam, slots=rows)
@@ -381,11 +379,11 @@ class Search:
     *,
     slots: int,
   ):
-    """Reads the prompts and sources; takes the first tokens.
+    """Reads the prompts and sources; chooses the first tokens.
 
     Args:
       decoder: `ready`.
-      rows: of one group of `requests.alike`, with the same `stop_ids`.
+      rows: a group of `requests.alike` with the same `stop_ids`.
       slots: the most rows.
     """
     self._decoder, self._model = decoder, decoder.model
@@ -406,20 +404,20 @@ class Search:
 
   @property
   def rows(self) -> list[Slot]:
-    """The texts that are not done."""
+    """The unfinished texts."""
     return [row for row in self._batch if row is not None]
 
   @property
   def cache_bytes(self) -> int:
-    """Size of the caches now."""
+    """Present size of the caches."""
     return sum(x.nbytes for x in jax.tree.leaves(self._caches))
 
   def wait(self) -> None:
-    """Waits until the newest token is chosen."""
+    """Waits for the newest tokens."""
     jax.block_until_ready(self._state)
 
   def step(self) -> list[tuple[int, list[Hypothesis]]]:
-    """Adds a token to each hypothesis; returns the texts that are done."""
+    """Adds a token to each hypothesis; returns the finished texts."""
     done = self._done()
     if self.rows:
       self._fit()
@@ -435,7 +433,7 @@ class Search:
     return done
 
   def _begin(self) -> None:
-    """Reads the prompts and sources, and takes the first tokens."""
+    """Reads the prompts and sources, and chooses the first tokens."""
     reading = Reading(
       self.rows,
       readers=[self._decoder],
@@ -461,7 +459,7 @@ class Search:
     self._choose(logits_BNV)
 
   def _needed(self, tokens: int) -> int:
-    """Slots for so many new tokens of each row."""
+    """Cache slots for `tokens` new tokens of each row."""
     longest = max(len(row.request.ids) for row in self.rows) + tokens
     return programs.bucket(longest, self._model.context_length)
 
@@ -476,7 +474,7 @@ class Search:
     self._tokens += 1
 
   def _fit(self) -> None:
-    """Resizes the batch for what is left, with room for one more token."""
+    """Resizes the batch for the unfinished texts and one more token."""
     before = len(self._batch)
     size = programs.num_rows(len(self.rows), before)
     length = max(self._needed(self._tokens + 1), self._length)
@@ -491,12 +489,11 @@ class Search:
   def _taken(
     self, caches: Caches, index_B: np.ndarray, length: int, each: int
   ) -> Caches:
-    """Caches with a row for each hypothesis of some texts.
+    """Caches of some texts with a row for each hypothesis.
 
     Args:
-      caches: with `each` rows for a text.
+      caches: with `each` rows for a text: 1, or the size of the beam.
       length: slots.
-      each: rows of a text, one or as many as there are hypotheses.
     """
     size, cache = self._beam.size, caches[0]
     assert isinstance(cache, KVCache)
@@ -507,7 +504,7 @@ class Search:
     )
 
   def _done(self) -> list[tuple[int, list[Hypothesis]]]:
-    """Removes the texts that are done, and returns their hypotheses."""
+    """Removes the finished texts, and returns their hypotheses."""
     active_B = np.asarray(self._state.active_B)
     done = [
       (at, row)
@@ -524,7 +521,7 @@ class Search:
     return [(row.number, self._found(state, at, row)) for at, row in done]
 
   def _found(self, state: State, at: int, row: Slot) -> list[Hypothesis]:
-    """The hypotheses of a text that have ended."""
+    """The ended hypotheses of a text."""
     out, start = [], len(row.request.ids)
     for ids_T, size, score in zip(
       state.ended_BNT[at], state.sizes_BN[at], state.scores_BN[at], strict=True

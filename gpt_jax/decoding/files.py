@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts as they are given, and files of results, which can be resumed."""
+"""Prompts and sources from flags and files; files of results, resumable."""
 
 import hashlib
 import itertools
@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,10 @@ from gpt_jax.tokenizers.training import sentinel
 
 
 class Prompt(NamedTuple):
-  """A prompt of a file: a text, or the messages of a chat.
+  """A prompt: a text to continue, or the messages of a chat.
 
   Attributes:
-    where: 'file:line', for errors.
-    text: to continue; None where there are messages.
-    messages: of a chat; None where there is a text.
+    where: the flag or 'file:line', for errors.
   """
 
   where: str
@@ -36,7 +34,7 @@ class Prompt(NamedTuple):
 
   @property
   def fields(self) -> dict[str, Any]:
-    """As the file has it."""
+    """The fields of a line of JSON."""
     if self.text is not None:
       return {'prompt': self.text}
     return {'messages': self.messages}
@@ -59,7 +57,7 @@ class Prompt(NamedTuple):
 
 
 def check(text: str) -> None:
-  """Checks that a text is one: bytes that are no UTF-8 are half characters."""
+  """Refuses a text with half characters, which stand for bytes not UTF-8."""
   try:
     text.encode()
   except UnicodeEncodeError as e:
@@ -67,12 +65,12 @@ def check(text: str) -> None:
 
 
 def given(texts: Sequence[str]) -> list[Prompt]:
-  """Prompts of the command line: see `typed`."""
+  """Prompts of the command line: see `typed_prompt`."""
   return [Prompt('--prompt', text) for text in typed_prompt('--prompt', texts)]
 
 
 def typed_prompt(flag: str, texts: Sequence[str]) -> list[str]:
-  """Texts of a flag; `-` is what standard input holds."""
+  """Texts of a flag; `-` stands for standard input."""
   if texts.count('-') > 1:
     raise UsageError(f'{flag}=-: standard input is read once; give it once')
   found = [lines.whole_input() if text == '-' else text for text in texts]
@@ -84,8 +82,8 @@ def typed_prompt(flag: str, texts: Sequence[str]) -> list[str]:
 def read(path: str) -> list[Prompt]:
   """Reads a file of prompts.
 
-  Lines of a .txt are prompts. Lines of a .jsonl are objects with a `prompt`, or
-  with the `messages` of a chat, each with `role` and `content`.
+  Each line of a .txt is a prompt. Each line of a .jsonl is an object with a
+  `prompt`, or with the `messages` of a chat, which have `role` and `content`.
   """
   kind = os.path.splitext(path)[1]
   if kind not in ('.txt', '.jsonl'):
@@ -104,7 +102,7 @@ def read(path: str) -> list[Prompt]:
 
 
 def entry(where: str, line: str) -> dict[str, Any]:
-  """The object of a line of JSON; empty where it is something else."""
+  """The object of a line of JSON; empty if the line is no object."""
   try:
     found = json.loads(line)
   except (ValueError, RecursionError) as e:
@@ -136,19 +134,15 @@ def _from_json(where: str, line: str) -> Prompt:
 
 
 class Results:
-  """A file of results, a JSON line each, that outlives any crash.
+  """A file of results, a JSON line each, that survives crashes.
 
-  A line is written when its row has finished, so the lines are in no order
-  until `finish` sorts them by `index`. `FILE.run` says what they are results
-  of. A line that a crash has torn is dropped, and its row done again.
+  A line is written when its row has finished; `finish` sorts the lines by
+  `index`. `FILE.run` holds what the results depend on. A line that a crash cut
+  off is dropped, and its row computed again.
   """
 
   def __init__(self, path: str, settings: Mapping[str, Any]):
-    """Opens the file, or makes it.
-
-    Args:
-      settings: JSON values that the results depend on.
-    """
+    """Opens or makes the file; `settings` is what the results depend on."""
     self._path = path
     self.rows: dict[int, dict[str, Any]] = {}
     known, whole = f'{path}.run', json.dumps(settings, sort_keys=True)
@@ -160,23 +154,23 @@ class Results:
     self._file = open(path, 'a', encoding='utf-8')  # noqa: SIM115
 
   def add(self, index: int, row: Mapping[str, Any]) -> None:
-    """Writes a row that has finished."""
+    """Writes a finished row."""
     self.rows[index] = {'index': index, **row}
     self._file.write(_line(self.rows[index]))
     self._file.flush()
 
   def close(self) -> None:
-    """Leaves the file as it is, to be resumed."""
+    """Closes the file as it is, to be resumed."""
     self._file.close()
 
   def finish(self) -> None:
-    """Puts the rows in order."""
+    """Sorts the rows and closes the file."""
     self.close()
     rows = [self.rows[index] for index in sorted(self.rows)]
     write_atomically(self._path, ''.join(map(_line, rows)))
 
   def _check(self, known: str, settings: dict[str, Any]) -> None:
-    """Refuses a file of something else."""
+    """Refuses results of other settings."""
     try:
       with open(known, encoding='utf-8') as file:
         before = json.load(file)
@@ -201,7 +195,7 @@ class Results:
       )
 
   def _read(self) -> None:
-    """Reads the rows that are there, and cuts off what a crash has torn."""
+    """Reads the rows, and cuts off an incomplete last line."""
     with open(self._path, 'rb+') as file:
       data = file.read()
       end = data.rfind(b'\n') + 1
@@ -216,17 +210,8 @@ class Results:
       file.truncate(end)
 
 
-class Text(Protocol):
-  """A prompt, or what else is given to a model."""
-
-  @property
-  def fields(self) -> dict[str, Any]:
-    """As a file has it."""
-    ...
-
-
-def digest(texts: Iterable[Text]) -> str:
-  """The sha256 of what texts say."""
+def digest(texts: Iterable['Prompt | Source']) -> str:
+  """The sha256 of the fields of texts."""
   total = hashlib.sha256()
   for text in texts:
     total.update(_line(text.fields).encode())
@@ -237,11 +222,11 @@ def _line(row: Mapping[str, Any]) -> str:
   return json.dumps(row, ensure_ascii=False) + '\n'
 
 
-# Sources with blanks that an encoder-decoder is to fill.
+# Sources with blanks, which an encoder-decoder fills.
 #
-# A blank is the token that stands for one in training: T5's <extra_id_0>,
-# <extra_id_1>, ..., or BART's <mask>. T5 answers with what belongs in its
-# blanks, BART with the whole text.
+# A blank is the token of training's: T5's <extra_id_0>, <extra_id_1>, ..., or
+# BART's <mask>. T5 answers with the contents of its blanks, BART with the whole
+# text.
 #
 #   source  Paris <extra_id_0> France.
 #   answer  <extra_id_0> is in <extra_id_1>
@@ -250,8 +235,8 @@ def _line(row: Mapping[str, Any]) -> str:
 def encode_blanks(tokenizer: Tokenizer, text: str) -> np.ndarray:
   """Encodes a source in which the names of blanks are tokens: int32 [N].
 
-  Other names of special tokens stay text. White space before a blank belongs to
-  it, since the piece that it stands for begins with that.
+  Names of other special tokens stay text. White space before a blank belongs to
+  the blank, as the piece that it stands for begins with it.
   """
   known = tokenizer.special
   names = _sentinels(known.names)
@@ -275,14 +260,14 @@ def has_blanks(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
 def fill_blanks(
   tokenizer: Tokenizer, source: Sequence[int], answer: Sequence[int]
 ) -> str:
-  """The filled text: a source of T5's with what the answer says of its blanks.
+  """The text with its blanks filled.
 
-  A blank of which the answer says nothing is left out. Where a source has no
-  sentinel, the answer is the whole text.
+  A blank that the answer lacks is left out. If the source has no sentinels, the
+  answer is the whole text.
 
   Args:
     source: ids that the encoder read.
-    answer: ids that the decoder wrote.
+    answer: ids that the decoder generated.
   """
   sentinels = {*_sentinels(tokenizer.special.names).values()}
   if sentinels.isdisjoint(source):
@@ -300,21 +285,17 @@ def fill_blanks(
 
 
 def _sentinels(names: Mapping[str, int]) -> dict[str, int]:
-  """Those among special tokens, in their order."""
+  """The sentinels among special tokens, in their order."""
   numbered = map(sentinel, itertools.count())
   found = itertools.takewhile(lambda name: name in names, numbered)
   return {name: names[name] for name in found}
 
 
-# Source texts for an encoder-decoder, as they are given.
-
-
 class Source(NamedTuple):
-  """A text to answer.
+  """A source text to answer.
 
   Attributes:
-    where: the flag, or 'file:line', for errors.
-    text: the text.
+    where: the flag or 'file:line', for errors.
   """
 
   where: str
@@ -322,11 +303,11 @@ class Source(NamedTuple):
 
   @property
   def fields(self) -> dict[str, Any]:
-    """As a file has it."""
+    """The fields of a line of JSON."""
     return {'source': self.text}
 
   def encoded(self, tokenizer: Tokenizer) -> Any:
-    """The ids of the text, int [N]; see `read_source`."""
+    """The ids of the text, int [N]."""
     try:
       check(self.text)
       return encode_blanks(tokenizer, self.text)
@@ -335,7 +316,7 @@ class Source(NamedTuple):
 
 
 def given_sources(texts: Sequence[str]) -> list[Source]:
-  """Sources of the command line: see `prompt_files.typed`."""
+  """Sources of the command line: see `typed_prompt`."""
   typed = typed_prompt('--source', texts)
   return [Source('--source', text) for text in typed]
 
@@ -343,8 +324,8 @@ def given_sources(texts: Sequence[str]) -> list[Source]:
 def read_sources(path: str) -> list[Source]:
   """Reads a file of sources.
 
-  Lines of a .jsonl are objects with a `source`, those of any other file are
-  sources themselves. None is empty, so that answers stand as the lines do.
+  Each line of a .jsonl is an object with a `source`; each line of any other
+  file is a source. None may be empty, so that answers match the lines.
   """
   found = [*lines.texts(path)]
   while found and not found[-1][1].strip():

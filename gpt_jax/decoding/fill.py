@@ -19,12 +19,12 @@ from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokenizers.training import sentinel
 
-# What a mask may be called, besides the tokenizer's own name.
+# The name of a mask in texts, besides the tokenizer's own.
 MASK = '[MASK]'
 
 
 class Filler(NamedTuple):
-  """A token that may stand at a mask."""
+  """A token that may replace a mask."""
 
   token: str
   id: int
@@ -32,7 +32,7 @@ class Filler(NamedTuple):
 
 
 class Special(NamedTuple):
-  """The tokens of a row."""
+  """The special tokens of an encoder's row."""
 
   first: int
   end: int
@@ -40,7 +40,7 @@ class Special(NamedTuple):
 
 
 def special_of(tokenizer: Tokenizer) -> Special:
-  """Those of an encoder's tokenizer."""
+  """The special tokens of an encoder's tokenizer."""
   found = tokenizer.special
   ids = {'[CLS]': found.cls_id, '[SEP]': found.sep_id, MASK: found.mask_id}
   missing = [name for name, i in ids.items() if i is None]
@@ -53,13 +53,11 @@ def special_of(tokenizer: Tokenizer) -> Special:
 
 
 def encode(tokenizer: Tokenizer, text: str, length: int) -> np.ndarray:
-  """The row of a text: first token, text, end; int32 [num_tokens].
+  """Encodes a text with masks as [CLS] text [SEP]; int32 [num_tokens].
 
-  The space before a mask is the filler's, as of RoBERTa's words.
+  The space before a mask belongs to the filler, as in RoBERTa's words.
 
   Args:
-    tokenizer: with a first, an end and a mask token.
-    text: with masks.
     length: the most tokens of a row.
   """
   special = special_of(tokenizer)
@@ -90,17 +88,17 @@ def fill(
   *,
   top: int,
 ) -> list[list[list[Filler]]]:
-  """The most probable fillers of each mask, by themselves.
+  """The most probable fillers of each mask, independently of the other masks.
 
   Args:
     model: an encoder with the head of a masked language model.
-    rows: of `encode`; all are run at once.
+    rows: from `encode`; all are run at once.
     top: how many fillers.
 
   Returns:
     For each row and mask its fillers, the best first.
   """
-  # A few lengths are compiled, not each.
+  # Multiples of 16: few lengths are compiled.
   length = min(16 * math.ceil(max(map(len, rows)) / 16), model.context_length)
   tokens = np.full((len(rows), length), tokenizer.special.pad_id, np.int32)
   for row, ids in zip(tokens, rows, strict=True):
@@ -122,7 +120,7 @@ def fill(
 
 
 def _best(model, params, tokens, real, row, place, never_V, top):
-  """Ids and probabilities [masks, top]; nothing but the masks is scored."""
+  """Ids and probabilities of fillers, [masks, top]; scores masks alone."""
 
   @jax.jit
   def run(params, tokens_BL, real_BL):
@@ -130,7 +128,7 @@ def _best(model, params, tokens, real, row, place, never_V, top):
     out = model.apply(variables, tokens_BL, mask_BL=real_BL)
     at = out.hidden_BLD[row, place]
     logits = model.apply(variables, at, method='logits')
-    # As the model was trained: over its whole table.
+    # Normalised as in training: over the whole table.
     shares = sampler.suppress(jax.nn.softmax(logits), never_V)
     shares, ids = jax.lax.top_k(shares, min(top, model.vocab_size))
     return ids, shares

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An answer after its source in one row: see `ByMask` and `AfterPrefix`.
+"""Answers after their source in the same row: see `ByMask` and `AfterPrefix`.
 
-The source sees itself both ways, and nothing of the answer; a token of that the
-source and what is before. So keys and values stay as they are, once the source
-has been read as a whole.
+The source sees itself in both directions, and nothing of the answer; a token of
+the answer sees the source and the tokens before it. So keys and values stay
+valid once the source has been read as a whole.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,16 @@ import jax.numpy as jnp
 
 
 class ByMask(NamedTuple):
-  """How an encoder writes (UniLM: Dong et al., 2019, section 2.4).
+  """How an encoder generates (UniLM: Dong et al., 2019, section 2.4).
 
-  The next token is predicted in its own place, by a [MASK] after those that
-  there are, and is then written over its keys and values; one step reads the
-  newest token and the [MASK], as the released code does:
+  A [MASK] after the newest token predicts the next one, which then takes its
+  place in the caches. As in the released code, one step reads the newest token
+  and the [MASK]:
 
     [CLS] source [SEP] y1 ... yn [MASK]
 
   Attributes:
-    mask_id: of [MASK].
-    types: of the tokens of the source, and of the answer.
+    types: token types of the source and of the answer.
   """
 
   mask_id: int
@@ -33,22 +32,22 @@ class ByMask(NamedTuple):
 
   @property
   def ahead(self) -> int:
-    """Slots of the caches that a step needs after the newest token."""
+    """Slots that a step needs in the caches beyond the newest token."""
     return 1
 
   def prompt(self, ids: Sequence[int]) -> list[int]:
-    """What is read before the first token: the source, and a [MASK]."""
+    """What is read before the first draw: the source and a [MASK]."""
     return [*ids, self.mask_id]
 
   def seen_of_prompts(
     self, positions_BL: jax.Array, lengths_B: jax.Array, num_slots: int
   ) -> dict[str, Any]:
-    """What a `Transformer` is told of prompts that are read as a whole.
+    """Arguments of `Transformer` for prompts that are read as a whole.
 
     Args:
       positions_BL: of their tokens.
-      lengths_B: of the prompts, the [MASK] counted.
-      num_slots: of the caches, that are seen.
+      lengths_B: of the prompts, including the [MASK].
+      num_slots: of the caches that are attended to.
     """
     of_source_BL = positions_BL < lengths_B[:, None] - 1
     slots_M = jnp.arange(num_slots)[None]
@@ -64,11 +63,11 @@ class ByMask(NamedTuple):
   def step(
     self, token_B: jax.Array, position_B: jax.Array, num_slots: int
   ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
-    """What is read in a step: tokens and positions [B, 2], and what they see.
+    """Tokens and positions of a step, [B, 2], and arguments of `Transformer`.
 
     Args:
-      token_B: the newest.
-      position_B: where it stands.
+      token_B: the newest tokens.
+      position_B: their positions.
       num_slots: of the caches.
     """
     masks_B = jnp.full_like(token_B, self.mask_id)
@@ -86,12 +85,12 @@ class ByMask(NamedTuple):
 
 
 class AfterPrefix(NamedTuple):
-  """How a decoder writes whose sources are prefixes (T5: section 3.2).
+  """How a decoder generates after a prefix (T5: section 3.2).
 
     source <start> y1 ... yn
 
   Attributes:
-    both: whether the tokens of a source see each other both ways.
+    both: whether the tokens of a source see each other in both directions.
   """
 
   both: bool
@@ -102,13 +101,13 @@ class AfterPrefix(NamedTuple):
     return 0
 
   def prompt(self, ids: Sequence[int]) -> list[int]:
-    """What is read before the first token: the source, and the start."""
+    """What is read before the first draw: the source and the start token."""
     return [*ids]
 
   def seen_of_prompts(
     self, positions_BL: jax.Array, lengths_B: jax.Array, num_slots: int
   ) -> dict[str, Any]:
-    """See `ByMask`; the last token of a prompt is the start."""
+    """See `ByMask`; the last token of a prompt is the start token."""
     del positions_BL, num_slots
     return {'prefix_B': lengths_B - 1} if self.both else {}
 

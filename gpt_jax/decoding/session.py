@@ -15,18 +15,18 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate, Message
 
 _HELP = """\
-/reset  forget what was said
-/exit   leave, as Ctrl-D does
+/reset  start a new conversation
+/exit   leave, like Ctrl-D
 /help   this list
-Ctrl-C stops an answer. A line that begins with // is a text that begins with /.
+Ctrl-C stops an answer. To begin a text with /, begin the line with //.
 """
 
 
 class Session:
-  """What was said so far, and the model that answers.
+  """A conversation so far, and the model that answers.
 
-  With a chat template the lines are a user's messages. Without one all is a
-  single text: the model continues it after each line.
+  With a chat template the lines are a user's messages. Without one the
+  conversation is a single text, which the model continues after each line.
   """
 
   def __init__(self, model: TextGenerator, template: ChatTemplate | None):
@@ -43,21 +43,19 @@ class Session:
     return self._template is not None
 
   def reset(self) -> None:
-    """Forgets what was said."""
+    """Starts a new conversation."""
     self._messages: list[Message] = []
     self._text = ''
 
   def answer(self, line: str, stopping: Callable[[], bool]) -> Iterator[str]:
-    """Yields the answer in pieces, and keeps it, as far as it came.
+    """Yields the answer to a line in pieces, and keeps what was generated.
 
-    Args:
-      line: what the user says.
-      stopping: asked before each token; True ends the answer.
+    `stopping` is called before each token; True ends the answer.
     """
     files_lib.check(line)
     messages = [*self._messages, {'role': 'user', 'content': line}]
     ids, messages = self._prompt(line, messages)
-    # Equal lines get other answers, and the session is a function of its seed.
+    # Equal lines get different answers; the session is a function of its seed.
     self._num_answers += 1
     seed = seeds_of(self._options.seed, self._num_answers)[-1]
     request = self._model.prompt_request(ids, seed)
@@ -72,11 +70,11 @@ class Session:
   def _prompt(
     self, line: str, messages: list[Message]
   ) -> tuple[list[int], list[Message]]:
-    """The ids of all that was said, and the messages that they hold."""
+    """The ids of the conversation, and the messages that they hold."""
 
     def checked(ids: list[int], options: Options, *, first: bool) -> list[int]:
       more = [] if first else ['forget what was said with /reset']
-      # A chat is cut between messages: of a single one nothing is left out.
+      # A chat is cut between messages, so a single message stays whole.
       cuts = not (first and self._template)
       if cuts and self._options.truncate == 'none':
         more.append('start again with --truncate=left')
@@ -105,7 +103,7 @@ class Session:
 def run(session: Session) -> None:
   """Reads lines and prints answers until the input ends.
 
-  On a terminal an error is shown and the session goes on; from a pipe it ends.
+  On a terminal, an error is shown and the session goes on; in a pipe it ends.
   """
   on_terminal = sys.stdin.isatty()
   if on_terminal:
@@ -129,7 +127,7 @@ def run(session: Session) -> None:
 
 
 def _typed() -> Iterator[str]:
-  """Lines of a terminal, which can be edited and taken from the history."""
+  """Lines typed on a terminal, with editing and history."""
   with contextlib.suppress(ImportError):  # Python may be built without it
     import readline  # noqa: F401
   while True:
@@ -143,7 +141,7 @@ def _typed() -> Iterator[str]:
 
 
 def _do(session: Session, line: str) -> bool:
-  """Answers a line or does what it says; False ends the session."""
+  """Answers a line or runs its command; False ends the session."""
   command = line.strip()
   if not command:
     return True
@@ -170,7 +168,7 @@ def _do(session: Session, line: str) -> bool:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-  """Yields whether Ctrl-C was typed: between two steps, not within one."""
+  """Yields a function: whether Ctrl-C was typed. It stops between two steps."""
   typed = False
 
   def note(number: int, frame: object) -> None:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gpt_jax.decoding.beam import Beam, Hypothesis, search
 from gpt_jax.decoding.engine import Engine
@@ -27,38 +27,36 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 log = logging.getLogger('gpt_jax')
 
-# From tokens to text as it is shown: piece by piece, ended by stop texts.
+# From tokens to text, piece by piece, up to a stop text.
 
-
-# What stands for bytes that are not UTF-8, or not yet.
+# What a tokenizer decodes bytes to that are not (yet) UTF-8.
 _UNFINISHED = '\ufffd'
-# A character has at most four bytes, so three may still become one. Decoders
-# write one mark for all of them, or one for each.
+# A character has at most four bytes, so up to three may still become one.
+# Decoders write one mark for all of them, or one for each.
 _MOST_UNFINISHED = 3
 
 
 class Stream:
   """The text of a continuation while its tokens arrive.
 
-  All pieces together are what the tokenizer makes of prompt and continuation
-  at once, without what it makes of the prompt. Nothing is shown that a later
-  token would change: neither bytes of an unfinished character, nor a run of
-  bytes that is decoded as a whole and may go on, nor what may be the beginning
-  of a stop text.
+  The pieces add up to the decoded prompt and continuation, without the decoded
+  prompt. Nothing is shown that a later token may change: bytes of an unfinished
+  character, an open run of bytes that is decoded as a whole, or what may be the
+  beginning of a stop text.
   """
 
   def __init__(
     self, tokenizer: Tokenizer, request: Request, stop: Sequence[str] = ()
   ):
-    """`stop` are the texts before the first of which the continuation ends.
+    """The continuation ends before the first of the texts `stop`.
 
     They are not looked for in the prompt.
     """
     self.request = request
     self._tokenizer = tokenizer
     self._stop = stop
-    # Tokens are decoded after those before them, whose text is known: a space
-    # between two is in neither of them alone.
+    # Tokens are decoded together with those before them, whose text is known:
+    # a space between two tokens belongs to neither alone.
     self._before = list(request.shown)
     self._known = tokenizer.decode(self._before)
     self._new: list[int] = []
@@ -68,16 +66,16 @@ class Stream:
 
   @property
   def stopped(self) -> bool:
-    """Whether a stop text was met: no more text comes."""
+    """Whether a stop text was found: no more text comes."""
     return self._stopped
 
   def take(self, token: Token) -> tuple[str, str | None]:
-    """Takes what the engine gives: the text to show now, and how it ended.
+    """Takes a token of the engine; returns the text to show and the finish.
 
-    Where it ended at a stop text, the engine does not know yet.
+    The finish is 'stop' at a stop text, of which the engine does not know.
 
     Raises:
-      FailedError: the next token has no scores.
+      FailedError: the scores of the next token are NaN or infinite.
     """
     if token.finish == FAILED:
       raise FailedError(NOT_FINITE)
@@ -87,7 +85,7 @@ class Stream:
     return text, 'stop' if self._stopped else token.finish
 
   def push(self, token: int) -> str:
-    """Takes a token; returns the text that may be shown now."""
+    """Takes a token id; returns the text that may be shown now."""
     self._new.append(int(token))
     ids = [*self._before, *self._new]
     text = self._tokenizer.decode(ids)
@@ -105,14 +103,14 @@ class Stream:
     return self._shown(self._num_beginning())
 
   def finish(self) -> str:
-    """Returns the rest of the text, as no more tokens come."""
+    """Returns the rest of the text, once no more tokens come."""
     text = self._tokenizer.decode([*self._before, *self._new])
     self._find_stop(self._beyond(text))
     self._read(self._beyond(text))
     return self._shown(0)
 
   def _beyond(self, text: str) -> str:
-    """The text of the new tokens: what is not known yet.
+    """The part of `text` beyond the known text.
 
     The known text may end with marks of bytes that the new tokens complete.
     """
@@ -121,7 +119,7 @@ class Stream:
     return text[sum(1 for _ in same) :]
 
   def _find_stop(self, text: str) -> None:
-    """Ends all before the first stop text in that of the new tokens."""
+    """Cuts the text of the new tokens before the first stop text."""
     if self._stopped:
       return
     all_ = self._held + text[self._num_read :]
@@ -130,13 +128,13 @@ class Stream:
       self._stopped, self._held = True, all_[: min(ends)]
 
   def _read(self, text: str) -> None:
-    """Takes the text of the new tokens, which no later one changes."""
+    """Holds the text of the new tokens that no later token changes."""
     if not self._stopped:
       self._held += text[self._num_read :]
       self._num_read = max(self._num_read, len(text))
 
   def _num_beginning(self) -> int:
-    """Length of the longest end of the held text that may begin a stop."""
+    """Length of the longest end of the held text that may begin a stop text."""
     if self._stopped:
       return 0
     longest = max((len(s) - 1 for s in self._stop), default=0)
@@ -146,33 +144,32 @@ class Stream:
     return 0
 
   def _shown(self, num_kept: int) -> str:
-    """All of the held text but the end."""
+    """Releases the held text but its last `num_kept` characters."""
     at = len(self._held) - num_kept
     shown, self._held = self._held[:at], self._held[at:]
     return shown
 
 
 def _num_unfinished(text: str) -> int:
-  """How many marks at the end may still become a character."""
+  """How many marks at the end of a text may still become a character."""
   return min(len(text) - len(text.rstrip(_UNFINISHED)), _MOST_UNFINISHED)
 
 
-# The default of `max_tokens`, if the context has room for it.
+# The default of `max_tokens`, as far as the context has room.
 USUAL = 100
 
-# Requests that wait in the engine, to be read with others of similar length.
+# Requests waiting in the engine, to be read with others of similar length.
 _AHEAD = 64
 
 
 class Options(NamedTuple):
-  """How prompts are continued.
+  """How texts are generated.
 
   Attributes:
-    max_tokens: drawn at most; None: `USUAL`, or what there is room for.
-    sampler: draws them.
-    seed: of the draws.
-    num_samples: continuations of each prompt.
-    stop: texts before which a continuation ends.
+    max_tokens: the most tokens; None: `USUAL`, or what the context has room
+      for.
+    num_samples: texts for each prompt or source.
+    stop: texts before which a text ends.
     truncate: 'none' refuses a prompt that is too long, 'left' drops its
       beginning.
   """
@@ -182,10 +179,10 @@ class Options(NamedTuple):
   seed: int = 0
   num_samples: int = 1
   stop: Sequence[str] = ()
-  truncate: str = 'none'
+  truncate: Literal['none', 'left'] = 'none'
 
   def room(self, context_length: int) -> int:
-    """Tokens that are kept free behind a prompt that is cut."""
+    """Tokens to keep free after a prompt that is cut."""
     if self.max_tokens is not None:
       return self.max_tokens
     return min(USUAL, context_length // 2)
@@ -195,10 +192,10 @@ class Piece(NamedTuple):
   """New text of one of several continuations.
 
   Attributes:
-    row: its place among them.
+    row: the continuation's number.
     text: may be empty.
     tokens: how many were drawn for it.
-    finish: 'stop', 'length', or None while it goes on.
+    finish: 'stop' or 'length' with the last piece, else None.
   """
 
   row: int
@@ -208,24 +205,24 @@ class Piece(NamedTuple):
 
 
 class Speed:
-  """Tokens a second, without the first token of each batch of prompts.
+  """Tokens per second, without the first token of each batch of prompts.
 
-  That one waits for its prompt to be read, and once for compilation.
+  The first waits for its prompt to be read, and once for compilation.
   """
 
   def __init__(self):
-    """Has counted nothing."""
+    """Starts at 0."""
     self.num_tokens = 0
     self._first: float | None = None  # seconds to the first of all tokens
     self._counted, self._seconds = 0, 0.0
     self._since, self._waits = 0.0, True
 
   def begin(self) -> None:
-    """Starts the clock, for other prompts."""
+    """Starts the clock for a batch of prompts."""
     self._since, self._waits = time.monotonic(), True
 
   def count(self, num_tokens: int) -> None:
-    """Counts tokens that have just come."""
+    """Counts tokens that have just been drawn."""
     now = time.monotonic()
     passed, self._since = now - self._since, now
     self.num_tokens += num_tokens
@@ -238,7 +235,7 @@ class Speed:
 
   @property
   def tokens_per_second(self) -> float | None:
-    """None where there is no token but the first."""
+    """None if there is no token but the first."""
     if not self._counted or self._seconds <= 0:
       return None
     return self._counted / self._seconds
@@ -261,14 +258,13 @@ def fitted(
   where: str = '--prompt',
   more: Sequence[str] | None = None,
 ) -> list[int]:
-  """The prompt as it is given to the model: cut, where that is asked for.
+  """Fits a prompt into the context: cuts it if `options.truncate` allows.
 
-  A prompt that loses its beginning keeps what stands before a text.
+  A prompt that loses its beginning keeps the special tokens before a text.
 
   Args:
-    options: how it is continued.
     where: names the prompt in errors.
-    more: what helps besides a shorter prompt; None: the flag, where it does.
+    more: remedies besides a shorter prompt; None: --truncate, if it would help.
   """
   room = context_length - len(ids)
   wanted = 1 if options.max_tokens is None else options.max_tokens
@@ -393,16 +389,16 @@ def decode(
   speed: Speed | None = None,
   stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Piece]:
-  """Decodes requests as the engine has room; pieces come as they are made.
+  """Decodes requests as the engine has room, and yields their text in pieces.
 
   Args:
-    engine: with no requests of others.
-    streams: of the requests; read as far as there is room.
+    engine: without other requests.
+    streams: of the requests; consumed as far as there is room.
     speed: counts the tokens.
-    stopping: asked before each step; True ends all as they are.
+    stopping: called before each step; True ends all texts as they are.
 
   Raises:
-    FailedError: the next token of one has no scores.
+    FailedError: the scores of a request are NaN or infinite.
   """
   if speed is not None:
     speed.begin()
@@ -436,13 +432,13 @@ def decode(
 
 
 class Continuation(NamedTuple):
-  """A text that has ended.
+  """A generated text.
 
   Attributes:
-    text: what follows the prompt.
+    text: without the prompt.
     tokens: how many were drawn.
     finish: 'stop' or 'length'.
-    score: of a hypothesis of beam search; None: it was drawn.
+    score: of a hypothesis of beam search; None if the text was sampled.
   """
 
   text: str
@@ -452,7 +448,7 @@ class Continuation(NamedTuple):
 
   @property
   def fields(self) -> dict[str, Any]:
-    """As a file of results has it."""
+    """The fields of a line of results."""
     return {k: v for k, v in self._asdict().items() if v is not None}
 
 
