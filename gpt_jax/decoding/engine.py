@@ -403,7 +403,7 @@ def generate(
     ids, ended = new_ids[token.request], token.finish is not None
     if token.id is not None:
       ids.append(token.id)
-      if not ended and stop_when(ids):
+      if stop_when(ids) and not ended:
         engine.cancel(token.request)
         ended = True
     if ended:
