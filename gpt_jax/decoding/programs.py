@@ -111,7 +111,7 @@ def for_decoding(
   Args:
     model: as it was trained.
     weights: 'float' keeps the numbers, transposed on a single CPU device;
-      'int8' quantizes them (both in `nn.dense`).
+      'int8' quantizes them (both in `nn.params`).
   """
   if model.loop == SEPARATE:
     return model, params
