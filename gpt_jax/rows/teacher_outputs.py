@@ -28,8 +28,12 @@ from gpt_jax.files import files
 from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import store
-from gpt_jax.tokens.encode import as_bytes
-from gpt_jax.tokens.store import ArrayWriter, Waiting, token_dtype
+from gpt_jax.tokens.store import (
+  ArrayWriter,
+  Waiting,
+  as_bytes,
+  token_dtype,
+)
 
 NAME = 'manifest.json'
 IDS, LOG_PROBS = 'ids', 'log_probs'

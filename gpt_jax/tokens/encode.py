@@ -12,21 +12,25 @@ import concurrent.futures
 import functools
 import itertools
 import json
+import logging
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpt_jax.files import files, progress
 from gpt_jax.files import workers as workers_lib
-from gpt_jax.files.document import of_source
+from gpt_jax.files.document import Document, of_source
 from gpt_jax.text import sentences as sentences_lib
-from gpt_jax.text.holdout import Part
+from gpt_jax.text.holdout import Part, Split
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.tokens import store
+from gpt_jax.tokens import duplicates, store
+from gpt_jax.tokens.duplicates import Duplicates
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import ArrayWriter, Waiting, Written
 
@@ -44,6 +48,8 @@ _WORDS = re.compile(r'[^\W_] (?=[^\W_])')
 
 # Batches before processes are started, which takes a second.
 _ALONE = 32
+
+log = logging.getLogger('gpt_jax')
 
 
 class Piece(NamedTuple):
@@ -209,115 +215,247 @@ class Settings(NamedTuple):
   sentences: str
 
 
-class SplitWriter:
-  """Writes one split and counts what is in it."""
+class SplitArrays:
+  """Joins the tokens of documents to the arrays of one split.
+
+  Attributes:
+    lengths: elements of each array so far.
+    num_bytes: of the documents, in UTF-8.
+    parts: source within a mixture -> after its last token.
+  """
 
   def __init__(
     self,
-    folder: str,
-    made: Tokenizer,
-    name: str,
-    state: dict[str, np.ndarray] | None,
-    settings: Settings,
+    sentences: str,
+    in_mixture: bool,
+    counts: dict[str, Any] | None = None,
   ):
-    """Begins, or goes on from the entries `name` of `state`.
+    """Begins, or goes on from `counts`.
 
     Args:
-      folder: a path or a URL.
-      made: the tokenizer that encodes the documents.
-      name: prefix of the split's entries in `state`.
-      state: left by an earlier process; `ValueError` if its arrays are gone.
-      settings: its `compression` and `sentences` are read.
+      sentences: `data.sentences`.
+      in_mixture: whether names of documents begin with their source.
     """
-    self.num_bytes = self._num_tokens = 0
-    self._parts: dict[str, int] = {}
-    self._made = made
-    self._dtype = store.token_dtype(tokenizer.num_ids(made))
-    dtypes = {
-      store.TOKENS: self._dtype,
-      store.DOCUMENT_ENDS: 'int64',
-    }
-    if sentences_lib.splitter(settings.sentences):
-      dtypes[store.SENTENCE_ENDS] = 'int64'
-    waiting: dict[str, Waiting | None] = dict.fromkeys(dtypes)
-    if state is not None:
-      counts = json.loads(bytes(state[name]))
-      self.num_bytes = counts['num_bytes']
-      self._num_tokens = counts['num_tokens']
-      self._parts = counts['parts']
-      for array in dtypes:
-        length, crc32 = counts[array]
-        values = state[f'{name}/{array}']
-        waiting[array] = Waiting(length, crc32, values)
-    self._arrays = {
-      array: ArrayWriter(
-        folder, array, dtype, waiting[array], settings.compression
-      )
-      for array, dtype in dtypes.items()
-    }
+    names = [store.TOKENS, store.DOCUMENT_ENDS]
+    if sentences_lib.splitter(sentences):
+      names.append(store.SENTENCE_ENDS)
+    self._in_mixture = in_mixture
+    self.lengths, self.num_bytes = dict.fromkeys(names, 0), 0
+    self.parts: dict[str, int] = {}
+    if counts is not None:
+      self.lengths, self.num_bytes = counts['lengths'], counts['num_bytes']
+      self.parts = counts['parts']
+    self._waiting: dict[str, list[np.ndarray]] = {name: [] for name in names}
 
   @property
-  def on_disk(self) -> int:
-    """Tokens that are written."""
-    return self._arrays[store.TOKENS].length
+  def counts(self) -> dict[str, Any]:
+    """What `__init__` goes on from, as JSON."""
+    names = ('lengths', 'num_bytes', 'parts')
+    return {name: getattr(self, name) for name in names}
 
-  def add(self, pieces: list[tuple[Encoded, bool, str]]):
-    """Appends pieces of documents, and eos after the last of one.
+  def add(self, piece: Piece, tokens: Encoded):
+    """Appends a piece of a document, and eos after the last one."""
+    start = self.lengths[store.TOKENS]
+    self._append(store.TOKENS, tokens.ids)
+    self._append(store.SENTENCE_ENDS, start + tokens.sentence_ends)
+    if piece.last:
+      self._append(store.TOKENS, np.array([tokens.eos_id], np.int32))
+      end = np.array([self.lengths[store.TOKENS]], np.int64)
+      self._append(store.DOCUMENT_ENDS, end)
+      self._append(store.SENTENCE_ENDS, end)
+      if self._in_mixture:
+        source = piece.part.document.name.partition('/')[0]
+        self.parts[source] = self.lengths[store.TOKENS]
+
+  def _append(self, name: str, values: np.ndarray):
+    if name in self._waiting:
+      self._waiting[name].append(values)
+      self.lengths[name] += len(values)
+
+  def take(self) -> dict[str, np.ndarray]:
+    """The values added since the last call, of arrays that have any."""
+    taken = {
+      name: np.concatenate(values)
+      for name, values in self._waiting.items()
+      if values
+    }
+    self._waiting = {name: [] for name in self._waiting}
+    return taken
+
+
+class SplitContents(NamedTuple):
+  """What was written of a split."""
+
+  arrays: Mapping[str, Written]
+  num_bytes: int
+  parts: dict[str, int]  # as `SplitArrays.parts`
+
+
+class StoreContents(NamedTuple):
+  """What was written of a store, for its manifests."""
+
+  tokenizer: Tokenizer
+  splits: dict[bool, SplitContents]  # by whether it is held out
+  sha256: str  # of all documents
+  skipped: dict[str, int]  # what could not be read: kind -> count
+  seconds: float
+  # Texts that are on both sides, where they were counted.
+  duplicates: Duplicates | None = None
+
+
+def start(
+  settings: Settings, split: Split, folder: str, report: progress.Report
+) -> Tokenizer:
+  """Removes what an unfinished preparation left, and makes the tokenizer."""
+  for name in (*store.PARTS, store.STATE):
+    files.delete(folder, name)
+
+  def documents(parts: Iterator[Part]) -> Iterator[Document]:
+    num_bytes = 0
+    for part in parts:
+      yield part.document
+      num_bytes += len(part.document.text)
+      report('reading for the tokenizer', num_bytes, split.num_bytes)
+
+  started = time.monotonic()
+  made = tokenizer.build(
+    settings.tokenizer,
+    documents(part for part in split.parts() if not part.held_out),
+    documents(split.parts()),
+  )
+  made.save(files.join(folder, store.TOKENIZER))
+  log.info(
+    '%s: %d tokens in %.1f s',
+    *(settings.tokenizer, made.vocab_size),
+    time.monotonic() - started,
+  )
+  return made
+
+
+class StoreWriter:
+  """Writes the splits of a corpus in the order of its documents.
+
+  Attributes:
+    digest: of the documents so far.
+    num_bytes: of the documents so far.
+    num_documents: so far, over both splits.
+    at_end: whether the last batch ended with a document, not within one.
+  """
+
+  def __init__(
+    self,
+    settings: Settings,
+    split: Split,
+    folder: str,
+    made: Tokenizer,
+    *,
+    in_mixture: bool,
+    state: dict[str, np.ndarray] | None = None,
+  ):
+    """Begins, or goes on from `state` (`ValueError`: its arrays are gone).
 
     Args:
-      pieces: their tokens, `Piece.last`, and the source within a mixture.
+      folder: of the store, a path or a URL.
+      made: the tokenizer, which is in the folder already.
+      in_mixture: whether names of documents begin with their source.
     """
-    parts, ends, sentence_ends = [], [], []
-    for (ids, eos_id, inner), last, source in pieces:
-      parts += [ids, np.array([eos_id], np.int32)] if last else [ids]
-      sentence_ends.append(self._num_tokens + inner)
-      self._num_tokens += len(ids) + last
-      if last:
-        ends.append(self._num_tokens)
-        sentence_ends.append(ends[-1:])
-        if source:
-          self._parts[source] = self._num_tokens
-    if parts:
-      self._arrays[store.TOKENS].add(np.concatenate(parts))
-      self._arrays[store.DOCUMENT_ENDS].add(np.array(ends, np.int64))
-      if store.SENTENCE_ENDS in self._arrays:
-        self._arrays[store.SENTENCE_ENDS].add(np.concatenate(sentence_ends))
+    self.digest = duplicates.Digest()
+    self.num_bytes = self.num_documents = 0
+    self.at_end = True
+    self._made, self._sentences = made, settings.sentences
+    self._documents = split.parts()
+    self._splits: dict[bool, SplitArrays] = {}
+    self._arrays: dict[bool, dict[str, ArrayWriter]] = {}
+    sides = {False: folder}
+    if split.holds_out:
+      sides[True] = files.join(folder, store.VALIDATION)
+    for held_out, path in sides.items():
+      counts = state and json.loads(bytes(state[f'{held_out}']))
+      self._splits[held_out] = SplitArrays(
+        *(settings.sentences, in_mixture, counts)
+      )
+      self._arrays[held_out] = {}
+      for name in self._splits[held_out].lengths:
+        waiting = None
+        if state is not None and counts is not None:
+          values = state[f'{held_out}/{name}']
+          waiting = Waiting(*counts['written'][name], values)
+        dtype = store.array_dtype(name, dtype_of(made))
+        self._arrays[held_out][name] = ArrayWriter(
+          path, name, dtype, waiting, settings.compression
+        )
 
-  def state(self, name: str) -> dict[str, np.ndarray]:
-    """What `__init__` goes on from."""
-    counts: dict[str, Any] = {
-      'num_bytes': self.num_bytes,
-      'num_tokens': self._num_tokens,
-      'parts': self._parts,
-    }
+  def skip(self, num_documents: int) -> Iterator[Part]:
+    """Reads and yields documents that were written before."""
+    for part in itertools.islice(self._documents, num_documents):
+      self._count(part)
+      yield part
+
+  def write(self, num_workers: int) -> Iterator[list[Part]]:
+    """Encodes and writes the documents, and yields those that are done."""
+    for batch, tokens in encoded(
+      batches(self._documents, self._made),
+      *(self._made, num_workers, self._sentences),
+    ):
+      done = []
+      for piece, found in zip(batch, tokens, strict=True):
+        split = self._splits[piece.part.held_out]
+        split.add(piece, found)
+        if piece.last:
+          split.num_bytes += self._count(piece.part)
+          done.append(piece.part)
+      for held_out, split in self._splits.items():
+        for name, values in split.take().items():
+          self._arrays[held_out][name].add(values)
+      self.at_end = batch[-1].last
+      yield done
+
+  def _count(self, part: Part) -> int:
+    found, size = duplicates.of_part(part)
+    self.digest.add(found)
+    self.num_bytes += size
+    self.num_documents += 1
+    return size
+
+  @property
+  def on_disk(self) -> list[int]:
+    """Tokens of each split that are on the disk."""
+    return [arrays[store.TOKENS].length for arrays in self._arrays.values()]
+
+  def state(self) -> dict[str, np.ndarray]:
+    """What `__init__` goes on from; only `at_end` of a document."""
     entries = {}
-    for array, writer in self._arrays.items():
-      waiting = writer.waiting()
-      counts[array] = [waiting.length, waiting.crc32]
-      entries[f'{name}/{array}'] = waiting.values
-    return entries | {name: as_bytes(counts)}
+    for held_out, arrays in self._arrays.items():
+      written = {}
+      for name, array in arrays.items():
+        length, crc32, entries[f'{held_out}/{name}'] = array.waiting()
+        written[name] = [length, crc32]
+      counts = self._splits[held_out].counts | {'written': written}
+      entries[f'{held_out}'] = store.as_bytes(counts)
+    return entries
 
-  def finish(
-    self, settings: Settings, source_sha256: str, notes: dict[str, Any]
-  ) -> Manifest:
-    """Writes what is left; `notes` are further entries of the manifest."""
-    return manifest_of(
-      settings,
-      self._made,
-      {name: array.close() for name, array in self._arrays.items()},
-      source_sha256=source_sha256,
-      num_bytes=self.num_bytes,
-      parts=self._parts,
-      **notes,
-    )
+  def close(self) -> dict[bool, SplitContents]:
+    """Writes what is left."""
+    return {
+      held_out: SplitContents(
+        {name: array.close() for name, array in self._arrays[held_out].items()},
+        *(split.num_bytes, split.parts),
+      )
+      for held_out, split in self._splits.items()
+    }
+
+
+def dtype_of(made: Tokenizer) -> str:
+  """The type of the ids of a tokenizer, of sources too."""
+  return store.token_dtype(tokenizer.num_ids(made))
 
 
 def manifest_of(
-  settings: Settings, made: Tokenizer, arrays: Mapping[str, Written], **more
+  settings: Settings, made: Tokenizer, split: SplitContents, **more
 ) -> Manifest:
   """The manifest of a split that `made` encoded; `more` are other entries."""
   found = {
-    name: arrays.get(name, Written(0, []))
+    name: split.arrays.get(name, Written(0, []))
     for name in (store.TOKENS, store.DOCUMENT_ENDS, store.SENTENCE_ENDS)
   }
   return Manifest(
@@ -325,15 +463,12 @@ def manifest_of(
     tokenizer_fingerprint=made.fingerprint,
     vocab_size=made.vocab_size,
     eos_id=made.eos_id,
-    dtype=store.token_dtype(tokenizer.num_ids(made)),
+    dtype=dtype_of(made),
     num_tokens=found[store.TOKENS].length,
     num_documents=found[store.DOCUMENT_ENDS].length,
     num_sentences=found[store.SENTENCE_ENDS].length,
     **{f'{name}_crc32': array.crc32 for name, array in found.items()},
+    num_bytes=split.num_bytes,
+    parts=split.parts,
     **more,
   )
-
-
-def as_bytes(entries: Any) -> np.ndarray:
-  """JSON, as an entry of an npz file."""
-  return np.frombuffer(json.dumps(entries).encode(), np.uint8)

@@ -18,9 +18,9 @@ from gpt_jax import spec
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout, inputs
-from gpt_jax.tokens import duplicates, encode, manifest
+from gpt_jax.tokens import encode, manifest
 from gpt_jax.tokens import store as token_store
-from gpt_jax.tokens.encode import Settings, SplitWriter
+from gpt_jax.tokens.encode import Settings, StoreWriter
 from gpt_jax.tokens.store import TokenStore
 
 # The split of the corpus, among the names of sets.
@@ -70,9 +70,8 @@ def ensure(config: Any, store: TokenStore):
     folder = files.join(store.folder, f'{_FOLDER}/{name}')
     if not manifest.exists(folder):
       with files.exclusive(folder, 'unfinished'):
-        if not manifest.exists(
-          folder
-        ):  # another process may have made it while we waited
+        # Another process may have made it while we waited.
+        if not manifest.exists(folder):
           _write(name, folder, call, store)
     _check_same(name, folder, call, store)
 
@@ -122,30 +121,19 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
     *(call, 'none', store.manifest.tokenizer, 'none'),
     *(store.manifest.compression, store.manifest.sentences),
   )
-  writer = SplitWriter(folder, made, name, None, settings)
-  hashed, num_words, num_lines = duplicates.Digest(), 0, 0
-  for batch, tokens in encode.encoded(
-    encode.batches(split.parts(), made), made, 1, settings.sentences
-  ):
-    writer.add(
-      [
-        (found, piece.last, '')
-        for piece, found in zip(batch, tokens, strict=True)
-      ]
-    )
-    for piece in batch:
-      if piece.last:
-        found, size = duplicates.of_part(piece.part)
-        hashed.add(found)
-        writer.num_bytes += size
-        num_words += len(piece.part.document.text.split())
-        num_lines += piece.part.document.text.count('\n')
-  notes = {
-    'num_words': num_words,
-    'num_lines': num_lines,
-    'pairs': split.pairs,
-  }
-  written = writer.finish(settings, hashed.hexdigest(), notes)
+  writer = StoreWriter(settings, split, folder, made, in_mixture=False)
+  num_words = num_lines = 0
+  for parts in writer.write(num_workers=1):
+    for part in parts:
+      num_words += len(part.document.text.split())
+      num_lines += part.document.text.count('\n')
+  written = encode.manifest_of(
+    *(settings, made, writer.close()[False]),
+    source_sha256=writer.digest.hexdigest(),
+    num_words=num_words,
+    num_lines=num_lines,
+    pairs=split.pairs,
+  )
   inputs.write(folder, inputs.look(split.files))
   manifest.write(folder, written)
   log.info(

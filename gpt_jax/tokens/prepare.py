@@ -9,42 +9,38 @@ with what was prepared, and encodes those that follow.
 """
 
 import contextlib
-import functools
 import hashlib
+import importlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.files import files, progress, workers
-from gpt_jax.files.document import Document
+from gpt_jax.files.document import Document, Source, of_source
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout, inputs, sentences, sources
-from gpt_jax.text.clean import choices, shared
+from gpt_jax.text.clean import choices, stages
 from gpt_jax.text.clean import report as clean_report
 from gpt_jax.text.clean import run as clean_run
-from gpt_jax.text.clean.run import Cleaned
-from gpt_jax.text.holdout import Part, Split
+from gpt_jax.text.holdout import Split
 from gpt_jax.tokenizers import report as tokenizer_report
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.tokens import beam as beam_modules
-from gpt_jax.tokens import duplicates, encode, eval_sets, manifest, mixture
+from gpt_jax.tokens import encode, eval_sets, manifest, mixture
 from gpt_jax.tokens import store as token_store
-from gpt_jax.tokens.encode import Settings, SplitWriter, as_bytes
+from gpt_jax.tokens.duplicates import Duplicates
+from gpt_jax.tokens.encode import Settings, StoreContents, StoreWriter
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import StartOver, TokenStore, codec
 
 # In the folder while it is being written.
 _UNFINISHED = 'unfinished'
-_CLEANING = shared.FOLDER
+_CLEANING = stages.FOLDER
 
 _FIELDS = Settings(
   *('data.source', 'data.holdout', 'tokenizer.name', 'data.clean'),
@@ -82,10 +78,11 @@ def prepare(
     The manifest of the train split.
   """
   settings = _settings(config)
-  beam = beam_modules.load() if runner else None
+  beam = _beam() if runner else None
   _refuse_foreign(folder)
   if not manifest.exists(folder):  # what is refused here leaves no folder
-    choices.check(choices.load(settings.clean))
+    for step in choices.load(settings.clean):
+      step.check()
     spec.build('tokenizer.name', settings.tokenizer, tokenizer.TOKENIZERS)
     _split(settings)
   with files.exclusive(folder, _UNFINISHED):
@@ -100,28 +97,35 @@ def prepare(
         )
       return found
     split, cleaning = _split(settings), {}
-    num_workers = workers.count(config.data.workers)
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
-      job = beam and beam.job.Job(runner, beam_options)
       if beam:
-        beam.job.check(job, split, settings.holdout)
+        executor = beam.Beam(runner, beam_options, report)
+        executor.check(settings, split)
+      else:
+        executor = _Pool(workers.count(config.data.workers), report)
       if choices.load(settings.clean):
-        if beam:
-          cleaned = beam.clean.clean(settings, split, folder, job)
-        else:
-          cleaned = _clean(settings, split, folder, num_workers, report)
-        split, cleaning = _split_again(settings, split, folder, cleaned)
-      write = functools.partial(
-        beam.build.write if beam else _write,
-        *(settings, split, folder),
-        report=report,
-        cleaning=cleaning,
-      )
-      done = write(job=job) if beam else write(num_workers=num_workers)
+        source, entries = executor.clean(settings, split, folder)
+        split, cleaning = _split_again(settings, split, folder, source, entries)
+      looked_at = inputs.look(split.files)
+      contents = executor.write(settings, split, folder, looked_at)
+      inputs.write(folder, looked_at)
+      done = _write_manifests(settings, split, folder, contents, cleaning)
     _remove_cleaning(folder)
     return done
+
+
+def _beam() -> Any:
+  """The module that runs the same stages on Apache Beam."""
+  try:
+    importlib.import_module('apache_beam')
+  except ImportError as e:
+    raise UsageError(
+      '--runner: needs Apache Beam; in an environment of its own run pip '
+      "install -c constraints-beam.txt -e '.[beam,clean]'"
+    ) from e
+  return importlib.import_module('gpt_jax.tokens.beam')
 
 
 def ensure(config: Any, folder: str) -> TokenStore:
@@ -234,43 +238,29 @@ def _split(settings: Settings) -> Split:
   return split._replace(files=split.files | named)
 
 
-def _clean(
+def _split_again(
   settings: Settings,
   split: Split,
   folder: str,
-  num_workers: int,
-  report: progress.Report,
-) -> Cleaned:
-  """Cleans the corpus on this machine."""
-  return clean_run.clean(
-    sources.load('data.source', settings.source),
-    settings.clean,
-    _cleaning_folder(folder),
-    [settings.source, inputs.look(split.files)],
-    in_mixture=mixture.is_mixture(settings.source),
-    num_workers=num_workers,
-    show=report,
-  )
-
-
-def _split_again(
-  settings: Settings, split: Split, folder: str, cleaned: Cleaned
+  left: Source,
+  entries: list[dict[str, Any]],
 ) -> tuple[Split, dict[str, Any]]:
   """Splits what is left; the held-out documents of a source of its own stay.
 
+  Args:
+    left: of the corpus.
+    entries: of each step, for the report.
+
   Returns:
-    The split, and what the manifest says of the cleaning.
+    The split, and the manifest's entry about the cleaning.
   """
-  left = cleaned.source
-  skipped = dict(sorted(left.skipped().items()))
-  found = choices.load(settings.clean)
-  for entry, step in zip(cleaned.entries, found, strict=True):
+  for entry, step in zip(entries, choices.load(settings.clean), strict=True):
     if notes := step.notes():
       entry['notes'] = notes
-  entries = {'steps': cleaned.entries, 'skipped': skipped}
-  data = json.dumps(entries, indent=1, ensure_ascii=False).encode() + b'\n'
+  found = {'steps': entries, 'skipped': dict(sorted(left.skipped().items()))}
+  data = json.dumps(found, indent=1, ensure_ascii=False).encode() + b'\n'
   files.write(folder, clean_report.NAME, data)
-  summary = clean_report.summary(cleaned.entries)
+  summary = clean_report.summary(entries)
   log.info(
     'cleaned: %d of %d documents and %d of %d bytes are left',
     *(summary['documents_out'], summary['documents_in']),
@@ -309,229 +299,150 @@ def _changes(settings: Settings, folder: str) -> str:
   return inputs.changes(folder, split.files)
 
 
-def _write(
-  settings: Settings,
-  split: Split,
-  folder: str,
-  *,
-  num_workers: int,
-  report: progress.Report,
-  cleaning: dict[str, Any],
-) -> Manifest:
-  """Writes the store on this machine, or goes on where a process died."""
-  found = inputs.look(split.files)
-  wanted = {'settings': [*settings], 'inputs': found}
-  try:
-    state = token_store.read_state(folder, wanted)
-    writing = _Writing(settings, split, folder, report, state)
-    writing.skip_written()
-  except StartOver as e:
-    if str(e):
-      log.info('%s: starting over: %s', folder, e)
-    for name in token_store.PARTS:  # what an unfinished preparation left
-      files.delete(folder, name)
-    writing = _Writing(settings, split, folder, report, None)
-  writing.write(num_workers, wanted)
-  inputs.write(folder, found)
-  return writing.close(cleaning)
+class _Pool:
+  """Runs the stages of cleaning and of encoding on this machine."""
 
+  def __init__(self, num_workers: int, report: progress.Report):
+    self._num_workers, self._report = num_workers, report
 
-class _Writing:
-  """Both splits while they are written."""
+  def clean(
+    self, settings: Settings, split: Split, folder: str
+  ) -> tuple[Source, list[dict[str, Any]]]:
+    """Cleans the corpus, or goes on where a process died."""
+    corpus = sources.load('data.source', settings.source)
+    below = _cleaning_folder(folder)
+    result = clean_run.clean(
+      *(corpus, settings.clean, below),
+      [settings.source, inputs.look(split.files)],
+      in_mixture=mixture.is_mixture(settings.source),
+      num_workers=self._num_workers,
+      show=self._report,
+    )
+    return stages.cleaned(corpus, below, result), result.entries
 
-  def __init__(
+  def write(
+    self, settings: Settings, split: Split, folder: str, looked_at: Any
+  ) -> StoreContents:
+    """Writes the arrays of the store, or goes on where a process died."""
+    wanted = {'settings': [*settings], 'inputs': looked_at}
+    same = Duplicates(pairs=split.pairs)
+    try:
+      made, writer = self._resume(settings, split, folder, wanted, same)
+    except StartOver as e:
+      if str(e):
+        log.info('%s: starting over: %s', folder, e)
+      same = Duplicates(pairs=split.pairs)
+      made = encode.start(settings, split, folder, self._report)
+      in_mixture = mixture.is_mixture(settings.source)
+      writer = StoreWriter(
+        *(settings, split, folder, made), in_mixture=in_mixture
+      )
+    started, first = time.monotonic(), True
+    on_disk = _save(folder, wanted, writer)
+    for parts in writer.write(self._num_workers):
+      for part in parts:
+        if first:
+          _warn_of_losses(settings, made, part.document)
+          first = False
+        if split.holds_out:
+          same.add(part.document.text, part.held_out)
+      self._report('tokenizing', writer.num_bytes, split.num_bytes)
+      if writer.at_end and writer.on_disk != on_disk:
+        on_disk = _save(folder, wanted, writer)
+    return StoreContents(
+      *(made, writer.close(), writer.digest.hexdigest(), split.skipped()),
+      seconds=time.monotonic() - started,
+      duplicates=same,
+    )
+
+  def _resume(
     self,
     settings: Settings,
     split: Split,
     folder: str,
-    report: progress.Report,
-    state: dict[str, np.ndarray] | None,
-  ):
-    """Begins, or goes on from `state` (`StartOver`: the folder has changed)."""
-    self._settings, self._split, self._folder = settings, split, folder
-    self._report = report
-    # The source within a mixture begins the name of each document.
-    self._is_mixture = mixture.is_mixture(settings.source)
-    self._digest = duplicates.Digest()
-    self._duplicates = duplicates.Duplicates(pairs=split.pairs)
-    self._num_bytes = self._num_documents = 0
-    self._parts = split.parts()
-    self._state = None if state is None else json.loads(bytes(state['json']))
-    if state is None:
-      self._made = build_tokenizer(settings, split, folder, report)
-    else:
-      try:
-        self._made = tokenizer.load(files.join(folder, token_store.TOKENIZER))
-      except UsageError as e:
-        raise StartOver(str(e)) from e
-    sides = {False: folder}
-    if split.holds_out:
-      sides[True] = files.join(folder, token_store.VALIDATION)
+    wanted: dict[str, Any],
+    same: Duplicates,
+  ) -> tuple[Tokenizer, StoreWriter]:
+    """Goes on where a process died (`StartOver`: something has changed)."""
+    state = token_store.read_state(folder, wanted)
+    entries = json.loads(bytes(state['json']))
     try:
-      self._writers = {
-        held_out: SplitWriter(path, self._made, f'{held_out}', state, settings)
-        for held_out, path in sides.items()
-      }
-    except ValueError as e:
-      raise StartOver(str(e).partition('\n')[0]) from e
-    self._started = time.monotonic()
-
-  def skip_written(self):
-    """Reads the documents that were written (`StartOver`: they changed)."""
-    assert self._state is not None
-    for _ in range(self._state['num_documents']):
-      part = next(self._parts, None)
-      if part is None:
-        break
-      self._add_to_digest(part)
-      self._report('reading what was done', self._num_bytes, None)
-    if self._digest.hexdigest() != self._state['sha256']:
-      raise StartOver('the corpus has changed')
-    log.info(
-      '%s: going on after %d documents', self._folder, self._num_documents
-    )
-
-  def write(self, num_workers: int, wanted: dict[str, Any]):
-    """Encodes and writes what is left, and notes down what is done."""
-    on_disk = self._save(wanted)
-    batches = encode.batches(self._parts, self._made)
-    for number, (batch, tokens) in enumerate(
-      encode.encoded(batches, self._made, num_workers, self._settings.sentences)
-    ):
-      if not number:
-        self._warn_of_losses(encode.text_of(batch[0]))
-      for held_out, writer in self._writers.items():
-        writer.add(
-          [
-            (found, piece.last, self._source_of(piece.part))
-            for piece, found in zip(batch, tokens, strict=True)
-            if piece.part.held_out == held_out
-          ]
-        )
-      for piece in batch:
-        if piece.last:
-          size = self._add_to_digest(piece.part)
-          self._writers[piece.part.held_out].num_bytes += size
-      self._report('tokenizing', self._num_bytes, self._split.num_bytes)
-      if batch[-1].last and self._on_disk() != on_disk:
-        on_disk = self._save(wanted)
-
-  def close(self, cleaning: dict[str, Any]) -> Manifest:
-    """Writes what is left, and the manifests."""
-    for held_out, writer in self._writers.items():
-      if not writer.num_bytes:
-        raise empty(self._settings, held_out)
-    notes = {
-      'cleaning': cleaning,
-      'skipped': dict(sorted(self._split.skipped().items())),
-      'pairs': self._split.pairs,
-    }
-    done = {
-      held_out: writer.finish(self._settings, self._digest.hexdigest(), notes)
-      for held_out, writer in self._writers.items()
-    }
-    if True in done:
-      below = files.join(self._folder, token_store.VALIDATION)
-      manifest.write(below, done[True])
-    files.delete(self._folder, token_store.STATE)
-    # Last: it is what makes the folder a token store.
-    manifest.write(self._folder, done[False])
-    seconds = time.monotonic() - self._started
-    log_counts(done, self._num_bytes, seconds)
-    self._warn_of_duplicates(done)
-    return done[False]
-
-  def _warn_of_duplicates(self, done: dict[bool, Manifest]):
-    if count := self._duplicates.count():
-      log.warning(
-        '%s%d of %d held-out %s are in the training split too, word for word '
-        'under other names: remove them%s',
-        '' if self._duplicates.exact else 'about ',
-        *(count, *_number(done[True])),
-        '' if done[True].pairs else ", for instance by data.clean='minhash'",
+      made = tokenizer.load(files.join(folder, token_store.TOKENIZER))
+      in_mixture = mixture.is_mixture(settings.source)
+      writer = StoreWriter(
+        *(settings, split, folder, made), in_mixture=in_mixture, state=state
       )
-
-  def _warn_of_losses(self, first: encode.Text):
-    made = self._made
-    if first.of_source:
-      made = tokenizer.of_sources(made)
-    if change := tokenizer_report.change(made, first.text):
-      log.warning('%s %s', self._settings.tokenizer, change)
-
-  def _add_to_digest(self, part: Part) -> int:
-    found, size = duplicates.of_part(part)
-    self._digest.add(found)
-    if self._split.holds_out:
-      self._duplicates.add(part.document.text, part.held_out)
-    self._num_bytes += size
-    self._num_documents += 1
-    return size
-
-  def _source_of(self, part: Part) -> str:
-    """The source within a mixture, which begins each name; else ''."""
-    name, _, _ = part.document.name.partition('/')
-    return name if self._is_mixture else ''
-
-  def _on_disk(self) -> list[int]:
-    return [writer.on_disk for writer in self._writers.values()]
-
-  def _save(self, wanted: dict[str, Any]) -> list[int]:
-    """Writes all that going on from here needs; returns `_on_disk`."""
-    state = {
-      'num_documents': self._num_documents,
-      'sha256': self._digest.hexdigest(),
-    }
-    arrays = {'json': as_bytes(wanted | state)}
-    for held_out, writer in self._writers.items():
-      arrays |= writer.state(f'{held_out}')
-    token_store.write_state(self._folder, arrays)
-    return self._on_disk()
+    except (UsageError, ValueError) as e:
+      raise StartOver(str(e).partition('\n')[0]) from e
+    for part in writer.skip(entries['num_documents']):
+      if split.holds_out:
+        same.add(part.document.text, part.held_out)
+      self._report('reading what was done', writer.num_bytes, None)
+    if writer.digest.hexdigest() != entries['sha256']:
+      raise StartOver('the corpus has changed')
+    log.info('%s: going on after %d documents', folder, writer.num_documents)
+    return made, writer
 
 
-def build_tokenizer(
-  settings: Settings, split: Split, folder: str, report: progress.Report
-) -> Tokenizer:
-  """Makes the tokenizer, and saves it in the folder of the store."""
-
-  def documents(parts: Iterator[Part]) -> Iterator[Document]:
-    num_bytes = 0
-    for part in parts:
-      yield part.document
-      num_bytes += len(part.document.text)
-      report('reading for the tokenizer', num_bytes, split.num_bytes)
-
-  started = time.monotonic()
-  made = tokenizer.build(
-    settings.tokenizer,
-    documents(part for part in split.parts() if not part.held_out),
-    documents(split.parts()),
-  )
-  made.save(files.join(folder, token_store.TOKENIZER))
-  log.info(
-    '%s: %d tokens in %.1f s',
-    *(settings.tokenizer, made.vocab_size),
-    time.monotonic() - started,
-  )
-  return made
+def _save(
+  folder: str, wanted: dict[str, Any], writer: StoreWriter
+) -> list[int]:
+  """Writes all that going on from here needs; returns what is on the disk."""
+  state = {
+    'num_documents': writer.num_documents,
+    'sha256': writer.digest.hexdigest(),
+  }
+  arrays = {'json': token_store.as_bytes(wanted | state)} | writer.state()
+  token_store.write_state(folder, arrays)
+  return writer.on_disk
 
 
-def empty(settings: Settings, held_out: bool) -> UsageError:
-  """The error of a split without any document."""
-  side = 'evaluation' if held_out else 'training'
-  return UsageError(
-    f'data.holdout={settings.holdout!r} leaves no document of '
-    f'data.source={settings.source!r} for {side}; for a few documents use '
-    "'tail(fraction=0.1)', which splits by characters"
-  )
+def _warn_of_losses(settings: Settings, made: Tokenizer, document: Document):
+  if of_source(document.name):
+    made = tokenizer.of_sources(made)
+  if change := tokenizer_report.change(made, document.text):
+    log.warning('%s %s', settings.tokenizer, change)
 
 
-def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
-  """Says what was written, and how fast."""
+def _write_manifests(
+  settings: Settings,
+  split: Split,
+  folder: str,
+  contents: StoreContents,
+  cleaning: dict[str, Any],
+) -> Manifest:
+  """Writes the manifests, that of the train split last, and logs the counts."""
+  done: dict[bool, Manifest] = {}
+  for held_out, part in contents.splits.items():
+    if not part.num_bytes:
+      side = 'evaluation' if held_out else 'training'
+      raise UsageError(
+        f'data.holdout={settings.holdout!r} leaves no document of '
+        f'data.source={settings.source!r} for {side}; for a few documents use '
+        "'tail(fraction=0.1)', which splits by characters"
+      )
+    done[held_out] = encode.manifest_of(
+      *(settings, contents.tokenizer, part),
+      source_sha256=contents.sha256,
+      cleaning=cleaning,
+      skipped=dict(sorted(contents.skipped.items())),
+      pairs=split.pairs,
+    )
+  if True in done:
+    below = files.join(folder, token_store.VALIDATION)
+    manifest.write(below, done[True])
+  files.delete(folder, token_store.STATE)
+  # Last: it is what makes the folder a token store.
+  manifest.write(folder, done[False])
+  number, kind = 1, 'documents'
+  if split.pairs:
+    number, kind = 2, 'pairs'
   for held_out, written in done.items():
     log.info(
       '%s: %d %s, %d bytes, %d tokens',
       'validation' if held_out else 'train',
-      *(*_number(written), written.num_bytes, written.num_tokens),
+      *(written.num_documents // number, kind),
+      *(written.num_bytes, written.num_tokens),
     )
     if written.num_tokens > _LONG * written.num_documents and not held_out:
       log.warning(
@@ -540,12 +451,16 @@ def log_counts(done: dict[bool, Manifest], num_bytes: int, seconds: float):
         "data.source='passages(...)' cuts them at blank lines",
         written.num_tokens // written.num_documents,
       )
-  rate = num_bytes / 1e6 / max(seconds, 1e-9)
+  num_bytes = sum(written.num_bytes for written in done.values())
+  rate = num_bytes / 1e6 / max(contents.seconds, 1e-9)
   log.info('tokenized and written at %.1f MB/s', rate)
-
-
-def _number(written: Manifest) -> tuple[int, str]:
-  """How many texts there are, and of which kind."""
-  if written.pairs:
-    return written.num_documents // 2, 'pairs'
-  return written.num_documents, 'documents'
+  same = contents.duplicates
+  if same is not None and (count := same.count()):
+    log.warning(
+      '%s%d of %d held-out %s are in the training split too, word for word '
+      'under other names: remove them%s',
+      '' if same.exact else 'about ',
+      *(count, done[True].num_documents // number, kind),
+      '' if split.pairs else ", for instance by data.clean='minhash'",
+    )
+  return done[False]

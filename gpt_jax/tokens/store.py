@@ -167,6 +167,11 @@ def token_dtype(vocab_size: int) -> str:
   return 'uint16' if vocab_size <= 1 << 16 else 'uint32'
 
 
+def array_dtype(name: str, dtype: str) -> str:
+  """The type of an array of a store whose tokens are of type `dtype`."""
+  return dtype if name == TOKENS else 'int64'
+
+
 def codec(compression: str) -> list[dict[str, Any]]:
   """The codecs of zarr3 that `data.compression` names."""
   return spec.build('data.compression', compression, COMPRESSIONS)
@@ -249,6 +254,11 @@ def write_state(folder: str, state: dict[str, np.ndarray]):
   files.write(folder, STATE, data.getvalue())
 
 
+def as_bytes(entries: Any) -> np.ndarray:
+  """JSON, as an entry of an npz file."""
+  return np.frombuffer(json.dumps(entries).encode(), np.uint8)
+
+
 TOKENS, DOCUMENT_ENDS = 'tokens', 'document_ends'
 SENTENCE_ENDS = 'sentence_ends'
 TOKENIZER, VALIDATION = 'tokenizer', 'validation'
@@ -298,7 +308,7 @@ class TokenStore:
     size += 8 * (contents.num_documents + contents.num_sentences)
     arrays = {}
     for name in _arrays(contents):
-      dtype = contents.dtype if name == TOKENS else 'int64'
+      dtype = array_dtype(name, contents.dtype)
       array = _open(folder, name, dtype, lengths[name])
       if size <= in_memory_bytes:
         array = _load(folder, name, array, getattr(contents, f'{name}_crc32'))

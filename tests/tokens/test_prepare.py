@@ -121,7 +121,7 @@ def test_a_url_holds_the_same_store(corpus, make_config):
 
 def test_a_second_call_opens_what_is_there(corpus, make_config, monkeypatch):
   prepare.ensure(make_config(), 'D')
-  monkeypatch.setattr(prepare, '_write', None)
+  monkeypatch.setattr(prepare._Pool, 'write', None)
   same = make_config("text( 'docs/*.txt' )", 'documents( fraction=0.2 )')
   assert prepare.ensure(same, 'D').manifest == prepare.prepare(same, 'D')
 

@@ -42,12 +42,6 @@ def load(text: str) -> list[Step]:
   return steps
 
 
-def check(steps: list[Step]):
-  """Refuses what cannot be done, before any document is read."""
-  for step in steps:
-    step.check()
-
-
 def ready(steps: list[Step]) -> list[Step]:
   """Does what comes before the first document: trains classifiers."""
   return [step.ready() for step in steps]

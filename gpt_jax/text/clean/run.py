@@ -1,15 +1,18 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a corpus through the steps of cleaning, on the processes of a machine.
+"""Runs the stages of cleaning on the processes of this machine.
 
-This process reads, workers clean shard by shard, and each global step is one
-more pass over what is left. It brings the rows of all documents together by
-their keys: rows lie on the disk, sorted within each shard, and as many keys are
-looked at together as fit into memory; findings are written to the disk. Memory
-grows with the corpus only where a step says so.
+This process reads, workers clean shard by shard. Rows and findings stay on the
+disk, and as many keys are compared at a time as fit into memory, which grows
+with the corpus only where a step says so. Beside each shard's documents lie
 
-A process that was killed leaves its shards; the next reads the documents again
-to compare them with those, and cleans what is missing.
+  PHASE/SHARD.rows.npy      uint64 [3, num_rows]: key, place, value; sorted
+  PHASE/SHARD.places.npy, SHARD.sketches.npy    of each document
+  PHASE/SHARD.json          written last: the shard is done
+  PHASE/findings-RANGE.npy  uint64 [2, num_findings]: place, value; sorted
+
+A process that was killed leaves its shards. The next reads the documents again,
+compares them with those shards, and cleans what is missing.
 """
 
 import contextlib
@@ -25,132 +28,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.files import files, progress, workers
-from gpt_jax.files.document import Document as Raw
 from gpt_jax.files.document import Source, encoded, utf8_size
-from gpt_jax.text.clean import choices, report, shards
-from gpt_jax.text.clean.shards import Phase
-from gpt_jax.text.clean.steps import (
-  PLACES,
-  Document,
-  Findings,
-  Global,
-  Sketches,
-)
+from gpt_jax.text.clean import choices, report, stages
+from gpt_jax.text.clean.stages import Phase, Result
+from gpt_jax.text.clean.steps import Document, Global, Sketches
 
-# Rows looked at together: 24 bytes each, and as much again for sorting.
+# Rows compared at a time: 24 bytes each, and as much again for sorting.
 _ROWS = 1 << 22
-_SHARD = 1 << 22  # characters
 
-_STATE = 'state.json'
-
-NONE = np.empty((2, 0), np.uint64)
+_STATE, _FINDINGS = 'state.json', 'findings-'
 
 
-def decide(step: Global, folder: str, num_rows: Sequence[int]) -> str:
-  """Writes the findings of a step about the shards of a folder.
-
-  Args:
-    step: whose rows the shards hold.
-    folder: of the phase that wrote them.
-    num_rows: of each shard.
-
-  Returns:
-    A hash of the findings.
-  """
-  for name in os.listdir(folder):
-    if name.startswith('findings-'):  # of a process that was killed here
-      os.unlink(os.path.join(folder, name))
-  sketches = _sketches(step, folder, len(num_rows))
-  num_ranges = -(-sum(num_rows) // _ROWS) or 1
-  edges = [(i << 64) // num_ranges for i in range(1, num_ranges)]
-  tables = [
-    np.load(shards.path(folder, i, shards.ROWS), mmap_mode='r')
-    for i in range(len(num_rows))
-  ]
-  cuts = [
-    [0, *np.searchsorted(table[0], np.array(edges, np.uint64)), table.shape[1]]
-    for table in tables
-  ]
-  parts = []
-  for i in range(num_ranges):
-    some = [t[:, c[i] : c[i + 1]] for t, c in zip(tables, cuts, strict=True)]
-    rows = np.concatenate([np.empty((3, 0), np.uint64), *some], axis=1)
-    rows = rows[:, np.lexsort(rows[::-1])]
-    found = step.judge(rows[0], rows[1], rows[2], sketches)
-    if step.concludes:
-      parts.append(found)
-    else:
-      _save(folder, i, found)
-  if step.concludes:
-    num_ranges = 1
-    joined = (np.concatenate(column) for column in zip(*parts, strict=True))
-    _save(folder, 0, step.conclude(Findings(*joined)))
-  digest = hashlib.sha256()
-  for i in range(num_ranges):
-    with open(_path(folder, i), 'rb') as file:
-      digest.update(hashlib.file_digest(file, 'sha256').digest())
-  return digest.hexdigest()
-
-
-def grouped_findings(folder: str, first: int, stop: int) -> np.ndarray:
-  """The findings about the places of an interval; uint64 [2, N], sorted."""
-  parts, i = [NONE], 0
-  while os.path.exists(_path(folder, i)):
-    table = np.load(_path(folder, i), mmap_mode='r')
-    start, end = np.searchsorted(table[0], np.array([first, stop], np.uint64))
-    parts.append(table[:, start:end])
-    i += 1
-  table = np.concatenate(parts, axis=1)
-  return table[:, np.lexsort(table[::-1])]
-
-
-def _save(folder: str, number: int, found: Findings):
-  table = np.stack(found)
-  np.save(_path(folder, number), table[:, np.lexsort(table[::-1])])
-
-
-def _path(folder: str, number: int) -> str:
-  return os.path.join(folder, f'findings-{number:05}.npy')
-
-
-def _sketches(step: Global, folder: str, num_shards: int) -> Sketches:
-  """Looks sketches up, which stay on the disk; places are in memory."""
-  empty = np.empty((0, step.sketch_size), np.uint32)
-  if not step.sketch_size:
-    return lambda places: empty
-  shard_places = [
-    np.load(shards.path(folder, i, shards.PLACES)) for i in range(num_shards)
-  ]
-  places = np.concatenate([np.empty(0, np.uint64), *shard_places])
-  path = os.path.join(folder, 'sketches.npy')
-  together = np.lib.format.open_memmap(
-    path, 'w+', np.uint32, (len(places), step.sketch_size)
-  )
-  start = 0
-  for i, part in enumerate(shard_places):
-    together[start : start + len(part)] = np.load(
-      shards.path(folder, i, shards.SKETCHES)
-    )
-    start += len(part)
-  # Shards ascend by place, and so do all together.
-  return lambda wanted: together[np.searchsorted(places, wanted)]
-
-
-class Task(NamedTuple):
-  """What a worker makes a shard of."""
+class _Task(NamedTuple):
+  """The work on one shard."""
 
   phase: int
-  number: int
-  key: str
-  documents: list[Document] | None  # None: those of the phase before
+  shard: int
+  key: str  # hash of what goes in
+  documents: list[Document] | None  # None: those that the phase before left
   num_bytes: int
-  first: int = 0  # place of the first of those
-  stop: int = 0  # after that of the last
 
 
-def phase_folder(folder: str, number: int) -> str:
-  """The folder of a phase."""
-  return os.path.join(folder, f'{number}')
+def _path(folder: str, phase: int, name: int | str, kind: str) -> str:
+  name = name if isinstance(name, str) else f'{name:011x}'
+  return os.path.join(folder, f'{phase}', f'{name}.{kind}')
 
 
 _phases: list[Phase]  # of a worker
@@ -162,21 +63,97 @@ def _start(phases: list[Phase], folder: str):
   _phases, _folder = phases, folder
 
 
-def _make(task: Task) -> None:
-  phase, folder = _phases[task.phase], phase_folder(_folder, task.phase)
-  documents, findings = task.documents, NONE
+def _clean(task: _Task) -> None:
+  """Cleans a shard, in a worker."""
+  documents, findings = task.documents, stages.merged([])
   if documents is None:
-    before = phase_folder(_folder, task.phase - 1)
-    documents = shards.read(before, task.number)
-    findings = grouped_findings(before, task.first, task.stop)
-  shards.write(phase, documents, findings, folder, task.number, task.key)
+    documents = stages.read(_folder, task.phase - 1, task.shard)
+    findings = _findings(_folder, task.phase - 1, task.shard)
+  done = stages.clean_shard(_phases[task.phase], documents, findings)
+  name = stages.shard_name(task.phase, task.shard)
+  files.write(_folder, name, done.documents)
+  if _phases[task.phase].last is not None:
+    for kind in ('rows', 'places', 'sketches'):
+      path = _path(_folder, task.phase, task.shard, f'{kind}.npy')
+      np.save(path, getattr(done, kind))
+  noted = {
+    'shard': task.shard,
+    'key': task.key,
+    'num_bytes': done.num_bytes,
+    'counts': done.counts,
+  }
+  name = f'{task.phase}/{task.shard:011x}.json'
+  files.write(_folder, name, json.dumps(noted).encode())
 
 
-class Cleaned(NamedTuple):
-  """A corpus that was cleaned."""
+def _findings(folder: str, phase: int, shard: int) -> np.ndarray:
+  """The findings about a shard; uint64 [2, N], sorted."""
+  names = sorted(os.listdir(os.path.join(folder, f'{phase}')))
+  return stages.merged(
+    stages.of_shard(
+      np.load(os.path.join(folder, f'{phase}', name), mmap_mode='r'), shard
+    )
+    for name in names
+    if name.startswith(_FINDINGS)
+  )
 
-  source: Source  # streams what is left
-  entries: list[dict[str, Any]]  # see `report`
+
+def _compare(
+  step: Global, folder: str, phase: int, shards: Sequence[int]
+) -> str:
+  """Writes a step's findings about a phase's shards; returns their hash."""
+  for name in os.listdir(os.path.join(folder, f'{phase}')):
+    if name.startswith(_FINDINGS):  # of a process that was killed here
+      os.unlink(os.path.join(folder, f'{phase}', name))
+  sketches = _sketches(step, folder, phase, shards)
+  tables = [
+    np.load(_path(folder, phase, i, 'rows.npy'), mmap_mode='r') for i in shards
+  ]
+  num_ranges = -(-sum(t.shape[1] for t in tables) // _ROWS) or 1
+  cuts = [
+    [0, *stages.key_cuts(rows[0], num_ranges), rows.shape[1]] for rows in tables
+  ]
+  judged = (
+    stages.judge(
+      step,
+      [t[:, c[i] : c[i + 1]] for t, c in zip(tables, cuts, strict=True)],
+      sketches,
+    )
+    for i in range(num_ranges)
+  )
+  found = [stages.conclude(step, judged)] if step.concludes else judged
+  digest = hashlib.sha256()
+  for i, part in enumerate(found):
+    path = _path(folder, phase, f'{_FINDINGS}{i:05}', 'npy')
+    np.save(path, part)
+    with open(path, 'rb') as file:
+      digest.update(hashlib.file_digest(file, 'sha256').digest())
+  return digest.hexdigest()
+
+
+def _sketches(
+  step: Global, folder: str, phase: int, shards: Sequence[int]
+) -> Sketches:
+  """Looks sketches up, which stay on the disk; places are in memory."""
+  empty = np.empty((0, step.sketch_size), np.uint32)
+  if not step.sketch_size:
+    return lambda places: empty
+  shard_places = [
+    np.load(_path(folder, phase, i, 'places.npy')) for i in shards
+  ]
+  places = np.concatenate([np.empty(0, np.uint64), *shard_places])
+  together = np.lib.format.open_memmap(
+    _path(folder, phase, 'sketches', 'npy'),
+    *('w+', np.uint32, (len(places), step.sketch_size)),
+  )
+  start = 0
+  for shard, part in zip(shards, shard_places, strict=True):
+    together[start : start + len(part)] = np.load(
+      _path(folder, phase, shard, 'sketches.npy')
+    )
+    start += len(part)
+  # Shards ascend by place, and so do all together.
+  return lambda wanted: together[np.searchsorted(places, wanted)]
 
 
 def clean(
@@ -188,10 +165,11 @@ def clean(
   in_mixture: bool,
   num_workers: int,
   show: progress.Report,
-) -> Cleaned:
+) -> Result:
   """Cleans a corpus, or goes on where an earlier process was.
 
   Args:
+    text: the steps, as `data.clean` has them.
     folder: a local path, for nothing else.
     wanted: all else that the result depends on, as JSON: what an earlier
       process left is used if it is the same.
@@ -200,19 +178,11 @@ def clean(
   run = _Run(corpus, text, folder, wanted, num_workers, show)
   run.go(in_mixture)
   state = run.state
-  phase, count = state['phase'] - 1, len(state['shards'])
-
-  def documents() -> Iterator[Raw]:
-    for number in range(count):
-      for document in shards.read(run.path(phase), number):
-        yield Raw(document.name, document.text)
-
-  num_bytes = sum(shard['num_bytes'] for shard in state['shards'])
-  source = Source(
-    *(documents, num_bytes, corpus.files),
-    skipped=lambda: dict(state['skipped']),
+  return Result(
+    state['phase'] - 1,
+    [shard['shard'] for shard in state['shards']],
+    *(state['skipped'], state['entries']),
   )
-  return Cleaned(source, state['entries'])
 
 
 class _Run:
@@ -231,159 +201,124 @@ class _Run:
     self._num_workers, self._show = num_workers, show
     self._pool: ProcessPoolExecutor | None = None
     self._steps = choices.load(text)
-    self._phases = shards.phases(self._steps)
     wanted = json.loads(json.dumps([text, wanted, choices.versions()]))
     self.state = {
       'wanted': wanted,
       'phase': 0,  # the first that is not done
-      'shards': [],  # what was noted of those of the phase before
+      'shards': [],  # of the phase before: number, key and bytes of each
       'skipped': {},
       'entries': [],
     }
     # What waits here is believed when a process goes on with it.
     files.make_own_folder(folder)
-    state = self._read_state()
-    if state and state.get('wanted') == wanted:
+    try:
+      state = json.loads(files.read(folder, _STATE) or b'null')
+    except ValueError:  # damaged
+      state = None
+    if isinstance(state, dict) and state.get('wanted') == wanted:
       self.state = state
     else:
       shutil.rmtree(folder, ignore_errors=True)
       files.make_own_folder(folder)
       self._write_state()
 
-  def path(self, phase: int) -> str:
-    """The folder of a phase."""
-    return phase_folder(self._folder, phase)
-
   def go(self, in_mixture: bool):
     """Goes through the phases that are not done."""
+    self._phases = stages.phases(self._steps)
     if self.state['phase'] == len(self._phases):
       return
-    self._steps = choices.ready(self._steps)
-    self._phases = shards.phases(self._steps)
+    self._phases = stages.phases(choices.ready(self._steps))
     _start(self._phases, self._folder)  # for what is done in this process
     with contextlib.ExitStack() as stack:
       for number in range(self.state['phase'], len(self._phases)):
-        os.makedirs(self.path(number), exist_ok=True)
+        os.makedirs(os.path.join(self._folder, f'{number}'), exist_ok=True)
         tasks = self._again(number) if number else self._first(in_mixture)
         total = self._corpus.num_bytes
         if number:
           total = sum(shard['num_bytes'] for shard in self.state['shards'])
-        self._pass(number, self._made(tasks, stack), total)
+        self._pass(number, self._done(tasks, stack), total)
         if number:
-          shutil.rmtree(self.path(number - 1))
+          shutil.rmtree(os.path.join(self._folder, f'{number - 1}'))
 
-  def _pass(self, number: int, made_tasks: Iterator[Task], total: int | None):
-    phase, folder = self._phases[number], self.path(number)
+  def _pass(self, number: int, tasks: Iterator[_Task], total: int | None):
+    phase = self._phases[number]
     stage = f'cleaning, pass {number + 1} of {len(self._phases)}'
     num_bytes = 0
-    made: list[Any] = []
+    shards: list[Any] = []
     counts: report.Sums = []
-    for task in made_tasks:
+    for task in tasks:
       num_bytes += task.num_bytes
       self._show(stage, num_bytes, total)
-      noted = shards.done(folder, task.number)
+      noted = self._noted(task)
       assert noted is not None
-      of_shard = report.sums(task.number, noted.pop('counts'))
+      of_shard = report.sums(task.shard, noted.pop('counts'))
       counts = report.merge([counts, of_shard])
-      made.append(noted)
+      shards.append(noted)
     entries = report.entries(phase.names, counts)
-    self._name_likes(number, entries)
+    stages.name_likes(self._folder, number, entries)
     if not number:
       self.state['skipped'] = self._corpus.skipped()
-    self.state['shards'] = made
+    self.state['shards'] = shards
     self.state['entries'] += entries
     if phase.last is not None:
       self._show(f'comparing: {phase.last.name}', 0, None)
-      rows = [shard['num_rows'] for shard in made]
-      self.state['findings'] = decide(phase.last, folder, rows)
+      numbers = [shard['shard'] for shard in shards]
+      found = _compare(phase.last, self._folder, number, numbers)
+      self.state['findings'] = found
     self.state['phase'] = number + 1
     self._write_state()
 
-  def _made(
-    self, tasks: Iterator[Task], stack: contextlib.ExitStack
-  ) -> Iterator[Task]:
-    """Makes the shards that are not done; yields their tasks, in order.
+  def _done(
+    self, tasks: Iterator[_Task], stack: contextlib.ExitStack
+  ) -> Iterator[_Task]:
+    """Cleans the shards that are not done; yields their tasks, in order.
 
     Processes are started when the first is needed, and end with `stack`.
     """
     some = [*itertools.islice(tasks, 2)]
     alone = self._num_workers == 1 or len(some) < 2
 
-    def start(task: Task) -> tuple[Task, Future]:
-      noted = shards.done(self.path(task.phase), task.number)
-      rest = task._replace(documents=None)
+    def start(task: _Task) -> tuple[_Task, Future]:
+      noted, rest = self._noted(task), task._replace(documents=None)
       if noted is not None and noted['key'] == task.key:
         return rest, workers.finished(None)
       if alone:
-        return rest, workers.finished(_make(task))
+        return rest, workers.finished(_clean(task))
       if self._pool is None:
         args = self._phases, self._folder
         self._pool = workers.pool(self._num_workers, _start, *args)
         stack.callback(self._pool.shutdown, cancel_futures=True)
-      return rest, self._pool.submit(_make, task)
+      return rest, self._pool.submit(_clean, task)
 
     started = map(start, itertools.chain(some, tasks))
     for task, _ in workers.in_order(started, 2 * self._num_workers):
       yield task
 
-  def _first(self, in_mixture: bool) -> Iterator[Task]:
-    """Shards of the corpus."""
-    batch, size, number = [], 0, 0
-    for i, (name, text) in enumerate(self._corpus.documents()):
-      source = name.partition('/')[0] if in_mixture else ''
-      batch.append(Document(i * PLACES, source, name, text))
-      size += len(text)
-      if size >= _SHARD:
-        yield _task(number, batch)
-        batch, size, number = [], 0, number + 1
-    if batch:
-      yield _task(number, batch)
+  def _noted(self, task: _Task) -> dict[str, Any] | None:
+    """What was noted of a shard that is done; None if it is not."""
+    data = files.read(self._folder, f'{task.phase}/{task.shard:011x}.json')
+    return None if data is None else json.loads(data)
 
-  def _again(self, phase: int) -> Iterator[Task]:
-    """Shards of what the phase before left."""
-    for number, shard in enumerate(self.state['shards']):
+  def _first(self, in_mixture: bool) -> Iterator[_Task]:
+    """Shards of the corpus."""
+    documents = self._corpus.documents()
+    for shard, batch in stages.batches(documents, in_mixture):
+      digest, num_bytes = hashlib.sha256(f'{batch[0].place}'.encode()), 0
+      for document in batch:
+        size = utf8_size(document.text)
+        digest.update(f'{document.name}\0{size}\0'.encode())
+        for block in encoded(document.text):
+          digest.update(block)
+        num_bytes += size
+      yield _Task(0, shard, digest.hexdigest(), batch, num_bytes)
+
+  def _again(self, phase: int) -> Iterator[_Task]:
+    """Shards that the phase before left."""
+    for shard in self.state['shards']:
       key = hashlib.sha256(
         f'{shard["key"]}\0{phase}\0{self.state["findings"]}'.encode()
       ).hexdigest()
-      yield Task(
-        *(phase, number, key, None),
-        *(shard['num_bytes'], shard['first'], shard['stop']),
-      )
-
-  def _name_likes(self, phase: int, entries: list[dict]):
-    """Puts names for places into the examples."""
-    wanted = {e['like'] for e in report.examples(entries) if 'like' in e}
-    names = {}
-    for number, shard in enumerate(self.state['shards']):
-      if any(shard['first'] <= place < shard['stop'] for place in wanted):
-        for document in shards.read(self.path(phase - 1), number):
-          if document.place in wanted:
-            names[document.place] = document.name
-    for example in report.examples(entries):
-      if 'like' in example:
-        example['like'] = names[example['like']]
-
-  def _read_state(self) -> dict[str, Any] | None:
-    try:
-      with open(os.path.join(self._folder, _STATE), encoding='utf-8') as file:
-        found = json.load(file)
-    except (FileNotFoundError, ValueError):  # none, or damaged
-      return None
-    return found if isinstance(found, dict) else None
+      yield _Task(phase, shard['shard'], key, None, shard['num_bytes'])
 
   def _write_state(self):
-    path = os.path.join(self._folder, _STATE)
-    with open(f'{path}.partial', 'w', encoding='utf-8') as file:
-      json.dump(self.state, file)
-    os.replace(f'{path}.partial', path)
-
-
-def _task(number: int, documents: list[Document]) -> Task:
-  digest, num_bytes = hashlib.sha256(f'{documents[0].place}'.encode()), 0
-  for document in documents:
-    size = utf8_size(document.text)
-    digest.update(f'{document.name}\0{size}\0'.encode())
-    for block in encoded(document.text):
-      digest.update(block)
-    num_bytes += size
-  return Task(0, number, digest.hexdigest(), documents, num_bytes)
+    files.write(self._folder, _STATE, json.dumps(self.state).encode())

@@ -91,7 +91,8 @@ def test_bad_words_are_whole_words(tmp_path, monkeypatch):
 )
 def test_a_wrong_call_is_refused(call, words):
   with pytest.raises(UsageError, match=words):
-    choices.check(choices.load(call))
+    for step in choices.load(call):
+      step.check()
 
 
 def test_sentences_joined_are_the_text():

@@ -32,7 +32,7 @@ def document(text):
 
 def only(call):
   (step,) = choices.ready(choices.load(call))
-  choices.check([step])
+  step.check()
   return step
 
 
@@ -166,7 +166,8 @@ def test_a_threshold_for_the_classifier(texts):
 )
 def test_arguments_are_checked(texts, call, words):
   with pytest.raises(UsageError, match=words):
-    choices.check(choices.load(call))
+    for step in choices.load(call):
+      step.check()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,8 @@ def test_a_missing_library_is_named(texts, monkeypatch, call, package):
   quality._vectorizer.cache_clear()
   monkeypatch.setattr(importlib, 'import_module', refuse)
   with pytest.raises(UsageError, match=f'{package}; run pip install'):
-    choices.check(choices.load(call))
+    for step in choices.load(call):
+      step.check()
 
 
 def numbered(start, stop):

@@ -29,7 +29,7 @@ STOP = ['that', 'have']
 def broken(text, call='gopher'):
   """The rule by which a text goes; None if it stays as it is."""
   (step,) = choices.load(call)
-  choices.check([step])
+  step.check()
   document = Document(256, '', 'x', text)
   documents, removals = step.clean(document)
   if not removals:

@@ -134,7 +134,8 @@ def test_what_is_removed_names_what_stays():
 @pytest.mark.parametrize('call', ['minhash(threshold=0)', 'minhash(rows=0)'])
 def test_arguments_are_checked(call):
   with pytest.raises(UsageError, match='minhash'):
-    choices.check(choices.load(call))
+    for step in choices.load(call):
+      step.check()
 
 
 def judged(sketches, threshold=0.8):

@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
-from gpt_jax.text.clean import report, run, shards
+from gpt_jax.text.clean import report, run, stages
 from gpt_jax.tokens import manifest, prepare
 from gpt_jax.tokens.store import TokenStore
 
@@ -48,7 +48,7 @@ def web(tmp_path, monkeypatch):
   write(tmp_path / 'web.jsonl', pages)
   (tmp_path / 'test.txt').write_text(TEST)
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(run, '_SHARD', 1500)
+  monkeypatch.setattr(stages, '_SHARD', 1500)
   return tmp_path
 
 
@@ -116,7 +116,7 @@ def test_what_is_left_and_what_is_told(web, config):
 @pytest.mark.parametrize('rows', [7, 1 << 22])
 def test_shards_and_groups_do_not_matter(web, config, monkeypatch, rows):
   prepare.prepare(config, 'D')
-  monkeypatch.setattr(run, '_SHARD', 1 << 22)
+  monkeypatch.setattr(stages, '_SHARD', 1 << 22)
   monkeypatch.setattr(run, '_ROWS', rows)
   prepare.prepare(config, 'E')
   assert contents('D') == contents('E')
@@ -132,7 +132,7 @@ def test_workers_make_the_same(web, config):
 def test_a_crash_repeats_no_shard(web, config, monkeypatch):
   prepare.prepare(config, 'whole')
   made = []
-  write, decide = shards.write, run.decide
+  clean, compare = run._clean, run._compare
   left = 0
 
   def dying(function):
@@ -142,14 +142,14 @@ def test_a_crash_repeats_no_shard(web, config, monkeypatch):
       if left < 0:
         raise KeyboardInterrupt
       found = function(*args)
-      if function is write:
-        made.append(args[3:5])
+      if function is clean:
+        made.append((args[0].phase, args[0].shard))
       return found
 
     return call
 
-  monkeypatch.setattr(shards, 'write', dying(write))
-  monkeypatch.setattr(run, 'decide', dying(decide))
+  monkeypatch.setattr(run, '_clean', dying(clean))
+  monkeypatch.setattr(run, '_compare', dying(compare))
   for _ in range(50):
     left = 5
     try:
@@ -179,10 +179,10 @@ def test_what_cannot_be_gone_on_with_is_made_again(
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patched:
-    patched.setattr(run, 'decide', stop)
+    patched.setattr(run, '_compare', stop)
     with pytest.raises(KeyboardInterrupt):
       prepare.prepare(config, 'D')
-  assert (web / 'D' / 'cleaning' / '0' / '00003.json').exists()
+  assert (web / 'D' / 'cleaning' / '0' / '00000000003.json').exists()
   assert (web / 'D' / 'cleaning').stat().st_mode & 0o077 == 0
   if change == 'clean':
     config.data.clean = 'c4(words=2, sentences=1)'

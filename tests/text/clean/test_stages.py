@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What cleaning on many machines needs, without Beam."""
+"""The stages of cleaning, and sums of counts in any order."""
 
 import copy
 import json
@@ -10,8 +10,7 @@ import numpy as np
 
 from gpt_jax.files import files
 from gpt_jax.files.document import Document as Raw
-from gpt_jax.files.document import Source
-from gpt_jax.text.clean import report, shards, shared, steps
+from gpt_jax.text.clean import report, stages, steps
 from gpt_jax.text.clean.minhash import MinHash
 from gpt_jax.text.clean.steps import Document, Outcome, Removal
 
@@ -75,15 +74,15 @@ def rules(entries):
 
 
 def test_places_ascend_and_tell_their_shard(monkeypatch):
-  monkeypatch.setattr(shared, '_SHARD', 20)
-  monkeypatch.setattr(shared, '_DOCUMENTS', 3)
+  monkeypatch.setattr(stages, '_SHARD', 20)
+  monkeypatch.setattr(stages, '_DOCUMENTS', 3)
   texts = ['x' * n for n in (7, 30, 1, 1, 1, 1, 19, 3)]
-  source = Source(lambda: (Raw('a/b', text) for text in texts), None, {})
+  raw = [Raw('a/b', text) for text in texts]
   last = (1 << 22) - 1
   found = [
     (number, document)
     for unit in (0, 1, last)
-    for number, batch in shared.batches(unit, source, unit > 0)
+    for number, batch in stages.batches(raw, unit > 0, unit)
     for document in batch
   ]
   assert [d.text for _, d in found] == texts * 3
@@ -92,7 +91,7 @@ def test_places_ascend_and_tell_their_shard(monkeypatch):
   assert [*places] == sorted({*places.tolist()}) and places[-1] > 1 << 63
   assert np.diff(places).min() == steps.PLACES
   numbers = [number for number, _ in found]
-  assert shared.shards_of(places).tolist() == numbers
+  assert stages.shards_of(places).tolist() == numbers
   assert len({*numbers}) == 4 * 3
 
 
@@ -105,12 +104,22 @@ def test_a_shard_goes_by_findings_of_large_places(tmp_path):
   ]
   step = MinHash(0.8, 2, 2, 1)
   findings = np.array([[documents[3].place], [documents[1].place]], np.uint64)
-  phases = shards.phases([step])
-  folder = str(tmp_path)
-  written = shared.write(phases, 1, documents, findings, folder, 5)
-  left = [d.name for d in shared.read(folder, 1, 5)]
+  phase = stages.phases([step])[1]
+  done = stages.clean_shard(phase, documents, findings)
+  files.write(str(tmp_path), stages.shard_name(1, 5), done.documents)
+  left = [d.name for d in stages.read(str(tmp_path), 1, 5)]
   assert left == ['0', '1', '2', '4']
-  assert written.counts[0]['sources']['']['documents_in'] == 5
-  before = {n: files.read(folder, n) for n in files.names(folder)}
-  shared.write(phases, 1, documents, findings, folder, 5)
-  assert before == {n: files.read(folder, n) for n in files.names(folder)}
+  assert done.counts[0]['sources']['']['documents_in'] == 5
+  again = stages.clean_shard(phase, documents, findings)
+  assert again.documents == done.documents
+
+
+def test_findings_of_the_last_shard_are_found():
+  """Whose end does not fit into 64 bits."""
+  places = np.array([0, 1 << 22, (1 << 64) - 256], np.uint64)
+  findings = np.stack([places, np.arange(3, dtype=np.uint64)])
+  parts = dict(stages.by_shard(findings))
+  assert [*parts] == [0, 1, (1 << 42) - 1]
+  for shard, part in parts.items():
+    assert np.array_equal(stages.of_shard(findings, shard), part)
+  assert not [*stages.by_shard(stages.merged([]))]
