@@ -10,7 +10,7 @@ raises it, or counts it where the call says `on_error='skip'`.
 import collections
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpt_jax.spec import UsageError
 
@@ -56,6 +56,8 @@ class Bad(UsageError):
 
 
 Skip = Callable[[Bad], None]
+# What becomes of a bad document: an error, or a count of those left out.
+OnError = Literal['fail', 'skip']
 
 # Starts a stream of documents, some of which may hold no text.
 Stream = Callable[[Skip], Iterator[Document]]
@@ -75,7 +77,7 @@ class Reader(NamedTuple):
   files: dict[str, str]  # name -> path of what is read, for noticing changes
   # About how much text it is; None where files are compressed.
   num_bytes: int | None = None
-  on_error: str = 'fail'  # 'fail' or 'skip'
+  on_error: OnError = 'fail'
   empty: str = 'held no text'  # what is said of a document without text
   # The same stream, where it is more than its parts.
   stream: Stream | None = None
@@ -102,10 +104,6 @@ def build(call: str, reader: Reader) -> Source:
     call: how messages name the source: `data.source='...'`.
     reader: what is read.
   """
-  if reader.on_error not in ('fail', 'skip'):
-    raise UsageError(
-      f"{call}: on_error={reader.on_error!r} is neither 'fail' nor 'skip'"
-    )
   streams = [unit.stream for unit in reader.units]
   if reader.stream:
     streams = [reader.stream]

@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.files import lines
-from gpt_jax.files.document import Bad, Document, Reader, Skip, Unit
+from gpt_jax.files.document import (
+  Bad,
+  Document,
+  OnError,
+  Reader,
+  Skip,
+  Unit,
+)
 from gpt_jax.spec import NotPreparedError, UsageError, install, optional
 
 _EXAMPLES = 256  # read at once
@@ -29,7 +36,7 @@ def tfds(
   split: str = 'train',
   field: str = 'text',
   data_dir: str = '',
-  on_error: str = 'fail',
+  on_error: OnError = 'fail',
 ) -> Reader:
   """One document an example of a set known by name, such as 'lm1b'.
 
@@ -74,7 +81,10 @@ def by_name(name: str, data_dir: str) -> Any:
 
 
 def tfds_dir(
-  path: str, split: str = 'train', field: str = 'text', on_error: str = 'fail'
+  path: str,
+  split: str = 'train',
+  field: str = 'text',
+  on_error: OnError = 'fail',
 ) -> Reader:
   """One document an example of the prepared set in the folder `path`.
 
@@ -190,7 +200,7 @@ def reader(
   call: str,
   split: str,
   fields: Sequence[str],
-  on_error: str,
+  on_error: OnError,
   *,
   make: Callable[[str, list[str]], Iterator[Document]],
 ) -> Reader:

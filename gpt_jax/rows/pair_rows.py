@@ -44,11 +44,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.rows import unified_order
-from gpt_jax.rows.rows import MAKING_ROWS, Keys, Rows
-from gpt_jax.rows.texts import (
-  RowMaker,
+from gpt_jax.rows.rows import MAKING_ROWS, Keys, RowMaker, Rows, Texts
+from gpt_jax.rows.sentence_rows import (
   Sentences,
-  Texts,
   assemble,
   check_special,
   sentences,

@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.rows import sides
-from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.rows.texts import RowMaker, Texts
+from gpt_jax.rows.rows import Keys, RowMaker, Rows, Texts
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokens.mixture import Place

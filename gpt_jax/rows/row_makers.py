@@ -18,10 +18,9 @@ from gpt_jax.ranges import Probability
 from gpt_jax.rows import parallel_rows
 from gpt_jax.rows.pair_rows import HalfRows, PairRows
 from gpt_jax.rows.parallel_rows import ParallelRows
-from gpt_jax.rows.rows import Rows
+from gpt_jax.rows.rows import RowMaker, Rows
 from gpt_jax.rows.sentence_rows import SentenceRows
 from gpt_jax.rows.stream_rows import Documents, Stream
-from gpt_jax.rows.texts import RowMaker
 from gpt_jax.spec import UsageError
 from gpt_jax.text.sentences import splitter
 from gpt_jax.tokenizers.special import Special

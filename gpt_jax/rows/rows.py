@@ -1,16 +1,23 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of tokens, and what their random choices are a function of.
+"""Rows of tokens, what makes them, and what their random choices depend on.
 
 A row's tokens say what it is; its keys say which of an objective's random
 choices (which tokens are masked, which of two texts comes first) it gets. Both
 follow from the row's number in the run, so that neither hosts nor micro-batches
 nor a resume change them.
+
+A `RowMaker` knows which tokens of a store each row has, its `Texts`, and reads
+them; `row_makers` has the choice of one.
 """
 
-from typing import NamedTuple
+import abc
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
+
+from gpt_jax.tokens.mixture import Place
 
 # The seed of held-out rows: their choices are the same in each evaluation, and
 # in each run.
@@ -105,3 +112,48 @@ def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
   if real is None:
     real = np.ones(tokens.shape, bool)
   return Rows(tokens, real, before=windows[:, 0])
+
+
+class Texts(NamedTuple):
+  """The texts of a row."""
+
+  # The tokens of the store that each has; no text in a row that only fills up a
+  # batch.
+  ranges: list[range]
+  pair: int  # 1 where the second does not follow the first, else 0
+
+
+class RowMaker(abc.ABC):
+  """The rows of a store for one length."""
+
+  # What the store has to have.
+  made_of: ClassVar[Literal['tokens', 'sentences', 'pairs']] = 'tokens'
+  # The fields of `Rows` that its rows have, beside `tokens` and `real`.
+  arrays: ClassVar[tuple[str, ...]] = ()
+  # Rows of each source of a mixture; of a store without one, of ''.
+  sizes: dict[str, int]
+  # Tokens of these rows without padding, special ones included; an expected
+  # value where texts are drawn each time that a row is read. None: no padding.
+  tokens: dict[str, int] | None = None
+
+  @property
+  def num_rows(self) -> int:
+    """In an epoch."""
+    return sum(self.sizes.values())
+
+  @property
+  def num_held_out(self) -> int:
+    """Rows that have each token of a held-out set."""
+    return self.num_rows
+
+  @abc.abstractmethod
+  def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
+    """The tokens of the store that the rows at some places have."""
+
+  @abc.abstractmethod
+  def read(self, places: Sequence[Place], keys: Keys) -> Rows:
+    """The rows at some places, with the keys that they have in the run."""
+
+  def read_held_out(self, keys: Keys) -> Rows:
+    """Rows of a held-out set; padding where a number is past its last."""
+    return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)

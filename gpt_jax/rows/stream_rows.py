@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpt_jax.rows import rows as rows_lib
-from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.rows.texts import RowMaker, Texts
+from gpt_jax.rows.rows import Keys, RowMaker, Rows, Texts
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
 

@@ -14,7 +14,15 @@ from collections.abc import Iterator, Sequence
 
 from gpt_jax.files import lines
 from gpt_jax.files import tfds as tfds_lib
-from gpt_jax.files.document import SIDES, Bad, Document, Reader, Skip, Unit
+from gpt_jax.files.document import (
+  SIDES,
+  Bad,
+  Document,
+  OnError,
+  Reader,
+  Skip,
+  Unit,
+)
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import text_to_text
 
@@ -26,7 +34,9 @@ def name_of(document: str) -> str:
   return document.rpartition('#')[0]
 
 
-def parallel_text(source: str, target: str, on_error: str = 'fail') -> Reader:
+def parallel_text(
+  source: str, target: str, on_error: OnError = 'fail'
+) -> Reader:
   """Line i of one file with line i of another.
 
   Files are read through gzip or zstd if their names end in .gz or .zst. With
@@ -57,7 +67,7 @@ def parallel_text(source: str, target: str, on_error: str = 'fail') -> Reader:
 
 
 def parallel_jsonl(
-  pattern: str, source: str, target: str, on_error: str = 'fail'
+  pattern: str, source: str, target: str, on_error: OnError = 'fail'
 ) -> Reader:
   """A pair a line: the entries `source` and `target` of a JSON object.
 
@@ -86,7 +96,7 @@ def parallel_tfds(
   target: str,
   split: str = 'train',
   data_dir: str = '',
-  on_error: str = 'fail',
+  on_error: OnError = 'fail',
 ) -> Reader:
   """A pair an example of a set of TFDS, such as 'wmt14_translate/de-en'.
 
@@ -106,7 +116,7 @@ def parallel_tfds_dir(
   source: str,
   target: str,
   split: str = 'train',
-  on_error: str = 'fail',
+  on_error: OnError = 'fail',
 ) -> Reader:
   """A pair an example of the prepared set in a folder: see `tfds_dir`."""
   call = f'parallel_tfds_dir({path!r})'

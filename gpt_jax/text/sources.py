@@ -21,6 +21,7 @@ from gpt_jax.files import lines
 from gpt_jax.files.document import (
   Bad,
   Document,
+  OnError,
   Reader,
   Skip,
   Source,
@@ -43,7 +44,7 @@ _TEXTS = {
 
 
 def parquet(
-  pattern: str, column: str = 'text', on_error: str = 'fail'
+  pattern: str, column: str = 'text', on_error: OnError = 'fail'
 ) -> Reader:
   """One document a row: its text is the entry of `column`.
 
@@ -249,7 +250,7 @@ def stdlib() -> Reader:
   return _text_files(lines.Matches(sorted(files.items())))
 
 
-def text(*patterns: str, on_error: str = 'fail') -> Reader:
+def text(*patterns: str, on_error: OnError = 'fail') -> Reader:
   """One document a file, in UTF-8; `**` in a pattern spans folders.
 
   A folder by itself stands for the files below it whose names end as those of
@@ -284,7 +285,9 @@ def _tell(message: str):
   log.info('%s', message)
 
 
-def jsonl(pattern: str, field: str = 'text', on_error: str = 'fail') -> Reader:
+def jsonl(
+  pattern: str, field: str = 'text', on_error: OnError = 'fail'
+) -> Reader:
   """One document a line: its text is the entry `field` of a JSON object.
 
   Files whose name ends in .gz are read through gzip, in .zst through zstd. A
@@ -394,7 +397,7 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
   )
 
 
-def _text_files(files: lines.Matches, on_error: str = 'fail') -> Reader:
+def _text_files(files: lines.Matches, on_error: OnError = 'fail') -> Reader:
   def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
     for name, path in named:
       try:

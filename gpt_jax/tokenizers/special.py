@@ -134,62 +134,33 @@ def num_rows(contents: Mapping[str, bytes], size: int) -> int:
 
 
 def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
-  """Files of a checkpoint for its saved tokenizer, with `special.json`."""
+  """Files of a checkpoint for its saved tokenizer, with `special.json`.
+
+  A role has only a token for which the model has a row.
+  """
   kept = {}
   for name in (*BESIDE, _MODEL):
     path = os.path.join(folder, name)
     if os.path.isfile(path):
       with open(path, 'rb') as file:
         kept[name] = file.read()
-
-  def parsed(name: str) -> dict[str, Any]:
-    if name not in kept:
-      return {}
-    path = os.path.join(folder, name)
-    return parse(kept[name], path, remedy='download it again')
-
-  names = (CONFIG, MAP, _ADDED, _MODEL)
-  config, map_, added, model = map(parsed, names)
-  rows = model.get('vocab_size')
-  rows = rows if isinstance(rows, int) else made.vocab_size
-  if made.eos_id >= rows:
+  config, map_, added, model = (
+    parse(
+      kept.get(name, b'{}'),
+      os.path.join(folder, name),
+      remedy='download it again',
+    )
+    for name in (CONFIG, MAP, _ADDED, _MODEL)
+  )
+  size = model.get('vocab_size')
+  size = size if type(size) is int else made.vocab_size
+  if made.eos_id >= size:
     raise UsageError(
-      f'{os.path.join(folder, _MODEL)}: vocab_size={rows}: the token that ends '
+      f'{os.path.join(folder, _MODEL)}: vocab_size={size}: the token that ends '
       f'documents has id {made.eos_id}; name another one as eos_token in '
       f'{CONFIG}'
     )
-  rows = min(rows, made.vocab_size)
-  files = config, map_, added, model, *generation(folder)
-  found = _settle(made, rows, *files)
-  kept.pop(_MODEL, None)
-  return kept | {SPECIAL: json.dumps(found, indent=2).encode() + b'\n'}
-
-
-def generation(folder: str) -> tuple[dict[str, Any], str]:
-  """A checkpoint's settings of generation, and the file that holds them.
-
-  As in transformers, config.json counts only if there is no other file.
-  """
-  for name in (_GENERATION, _MODEL):
-    path = os.path.join(folder, name)
-    if os.path.isfile(path):
-      with open(path, 'rb') as file:
-        values = parse(file.read(), path, remedy='download it again')
-      return values, name
-  return {}, _GENERATION
-
-
-def _settle(
-  made: Imported,
-  rows: int,
-  config: dict,
-  map_: dict,
-  added: dict,
-  model: dict,
-  values: dict,
-  source: str,
-) -> dict[str, Any]:
-  """The entries of `special.json`; a role has only a token with a row."""
+  rows = min(size, made.vocab_size)
 
   def known(i: Any) -> TypeGuard[int]:
     return isinstance(i, int) and 0 <= i < rows
@@ -226,17 +197,14 @@ def _settle(
     usual = _usual(name, names) if i is None else i
     roles[name] = usual if known(usual) else None
   pad = roles.pop('pad')
+  values, source = generation(folder)
   ends = values.get('eos_token_id')
   ends = ends if isinstance(ends, list) else [ends]
   stops = sorted({made.eos_id, *filter(known, ends)})
-  size = model.get('vocab_size')
   constraints = constraints_lib.read(
-    values,
-    source,
-    vocab_size=size if type(size) is int else made.vocab_size,
-    stops=stops,
+    *(values, source), vocab_size=size, stops=stops
   )
-  return {
+  entries = {
     'start': start,
     'first': made.eos_id if bos is None else bos,
     'stop': stops,
@@ -246,6 +214,22 @@ def _settle(
     'rows': rows,
     **roles,
   }
+  kept.pop(_MODEL, None)
+  return kept | {SPECIAL: json.dumps(entries, indent=2).encode() + b'\n'}
+
+
+def generation(folder: str) -> tuple[dict[str, Any], str]:
+  """A checkpoint's settings of generation, and the file that holds them.
+
+  As in transformers, config.json counts only if there is no other file.
+  """
+  for name in (_GENERATION, _MODEL):
+    path = os.path.join(folder, name)
+    if os.path.isfile(path):
+      with open(path, 'rb') as file:
+        values = parse(file.read(), path, remedy='download it again')
+      return values, name
+  return {}, _GENERATION
 
 
 def _usual(role: str, names: Mapping[str, int]) -> int | None:

@@ -378,8 +378,8 @@ class StoreWriter:
       for name in self._splits[held_out].lengths:
         waiting = None
         if state is not None and counts is not None:
-          values = state[f'{held_out}/{name}']
-          waiting = Waiting(*counts['written'][name], values)
+          length, crc32 = counts['written'][name]
+          waiting = Waiting(length, crc32, state[f'{held_out}/{name}'])
         dtype = store.array_dtype(name, dtype_of(made))
         self._arrays[held_out][name] = ArrayWriter(
           path, name, dtype, waiting, settings.compression

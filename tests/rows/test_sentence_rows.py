@@ -9,8 +9,8 @@ import pytest
 
 from gpt_jax.rows import pair_rows, pipeline, row_makers
 from gpt_jax.rows.rows import MAKING_ROWS, Keys
+from gpt_jax.rows.sentence_rows import Sentences
 from gpt_jax.rows.taken import Taken
-from gpt_jax.rows.texts import Sentences
 from gpt_jax.rows.unified_order import BIDIRECTIONAL, masks
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place

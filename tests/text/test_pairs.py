@@ -169,7 +169,7 @@ def test_tfds_with_two_fields(tmp_path, monkeypatch):
     ),
     (
       "parallel_text('en', 'de', on_error='no')",
-      ["on_error='no' is neither"],
+      ["on_error='no' is unknown"],
     ),
   ],
 )
