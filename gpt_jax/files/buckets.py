@@ -1,13 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder in a bucket, and the copy here of its small files.
+"""A run's folder in a bucket, and a local copy of its small files.
 
-Checkpoints and the token store are written to the bucket and read from it.
-All else (config, metrics, tokenizer, plots, samples) is read and written in a
-folder of this process, as anywhere, and goes to the bucket: at once what is
-written as a whole (`uploaded`), so that order is kept between what a
-checkpoint rests on and the checkpoint; the rest every half minute and at the
-end. A process that is killed loses no more than that.
+Checkpoints and the token store are written to the bucket and read from it. All
+other files (config, metrics, tokenizer, plots, samples) are read and written in
+a local folder of this process, and uploaded: files that are written as a whole
+at once (`uploaded`), so that what a checkpoint needs is there before it is; the
+rest every half minute and at the end. A process that is killed loses no more
+than that.
 
 A bucket has no locks: `leased` holds an object that its process renews.
 """
@@ -27,24 +27,19 @@ from collections.abc import Iterator
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError, install
 
-# What is not copied: folders that stay in the bucket, traces, and what
-# TensorBoard only adds to.
+# Not copied: folders that stay in the bucket, traces, and TensorBoard's files,
+# which only grow.
 _STAY = ('checkpoints', 'checkpoints_damaged', 'data', 'profile', 'tensorboard')
 LEASE = '.lease'
-# Seconds between uploads and renewals, those between looks at another's lease,
-# and those after which one that was not renewed is of a process that died.
+# Seconds between uploads (and renewals of the lease), between looks at another
+# process's lease, and until a lease without renewal counts as abandoned.
 EVERY, LOOK, DEAD = 30.0, 2.0, 90.0
 
 log = logging.getLogger('gpt_jax')
 
 
 class _Copy:
-  """The small files of a run.
-
-  Attributes:
-    url: of the run's folder.
-    folder: of this process.
-  """
+  """The local copy, `folder`, of the small files of the run at `url`."""
 
   def __init__(self, url: str, folder: str):
     self.url, self.folder = url, folder
@@ -54,7 +49,7 @@ class _Copy:
     self._lease: tuple[bytes, bytes] | None = None  # its text and generation
 
   def fetch(self) -> None:
-    """Makes the copy what the bucket has."""
+    """Makes the copy equal to the bucket."""
     with self._lock:
       shutil.rmtree(self.folder, ignore_errors=True)
       os.makedirs(self.folder)
@@ -81,7 +76,7 @@ class _Copy:
         self._known[name] = _mark(path)
 
   def upload(self) -> None:
-    """Makes the bucket have what changed here, and not what went.
+    """Uploads changed files, and deletes in the bucket what was deleted here.
 
     Raises:
       RuntimeError: another process has the run now.
@@ -98,10 +93,10 @@ class _Copy:
           del self._known[name]
 
   def send(self, name: str) -> None:
-    """Sends a file, if it is another than the bucket's."""
+    """Uploads a file if it differs from the bucket's."""
     path = os.path.join(self.folder, name)
     with self._lock, contextlib.suppress(FileNotFoundError):
-      # Before it is read: what is added meanwhile makes another mark.
+      # Before it is read: a later change then gives another mark.
       mark = _mark(path)
       if mark == self._known.get(name):
         return
@@ -137,7 +132,7 @@ class _Copy:
     self._lease = text, made
 
   def renew(self) -> None:
-    """Shows that the process that has the lease is alive.
+    """Renews the lease, which shows that this process is alive.
 
     Raises:
       RuntimeError: another process has taken it.
@@ -155,11 +150,11 @@ class _Copy:
       self._lease = text, made
 
   def _write_lease(self, text: bytes, generation: bytes) -> bytes | None:
-    """Writes the lease over a version of it; None: it is another process's."""
+    """Writes the lease if it has that version; None: another process has it."""
     made = files.write_versioned(self.url, LEASE, text, generation)
     if made is None:
-      # Our own write may have arrived, its answer not, and then the request
-      # that was made again found another version: ours.
+      # Our own write may have arrived without its answer; the repeated request
+      # then found another version: ours.
       found, version = files.read_versioned(self.url, LEASE)
       made = version if found == text else None
     return made
@@ -173,7 +168,7 @@ class _Copy:
         self._lease = None
 
   def leave(self) -> None:
-    """All that is to be done before the process ends; says what fails."""
+    """Uploads, returns the lease and removes the copy; logs what fails."""
     try:
       self.upload()
       self.give_back()
@@ -182,7 +177,7 @@ class _Copy:
       _warn(self, e)
 
   def remove(self) -> None:
-    """Removes the copy; an upload under way must not take that for a change."""
+    """Removes the copy, which no upload must take for deletions."""
     with self._lock:
       shutil.rmtree(os.path.dirname(self.folder), ignore_errors=True)
 
@@ -199,10 +194,10 @@ _copies: dict[str, _Copy] = {}
 
 @contextlib.contextmanager
 def copied(url: str) -> Iterator[str]:
-  """The copy of a run's folder: a folder of this process, gone in the end.
+  """Yields a local copy of a run's folder, which is removed at the end.
 
   Args:
-    url: `gs://BUCKET/FOLDER`; it may be missing.
+    url: `gs://BUCKET/FOLDER`; it may not exist yet.
 
   Raises:
     UsageError: it cannot be reached.
@@ -256,13 +251,13 @@ def leave() -> None:
 
 
 def home(folder: str) -> str:
-  """Where a run's checkpoints and token store are: the URL of a copy."""
+  """Where a run's checkpoints and token store are: for a copy, its URL."""
   copy = _copies.get(folder)
   return folder if copy is None else copy.url
 
 
 def shown(path: str) -> str:
-  """The path, for people: in the bucket where that is where it goes."""
+  """A path as users know it: that in the bucket instead of the copy's."""
   for folder, copy in _copies.items():
     path = path.replace(folder, copy.url)
   return path
@@ -279,10 +274,9 @@ def write_atomically(path: str, text: str) -> None:
 
 
 def uploaded(path: str) -> None:
-  """Returns when the bucket has the file, or all of the folder, `path`.
+  """Uploads the file, or all of the folder, `path`, if it is in a copy.
 
-  Where it is in no copy, nothing is to be done. A bucket that fails is told of,
-  and tried again later.
+  A failure is logged, and the upload is tried again later.
 
   Raises:
     RuntimeError: another process has the run now.
@@ -298,14 +292,14 @@ def uploaded(path: str) -> None:
 
 
 def refetched(folder: str) -> None:
-  """Makes a copy what the bucket has now; other folders stay as they are."""
+  """Makes a copy equal to the bucket again; other folders stay as they are."""
   if copy := _copies.get(folder):
     copy.fetch()
 
 
 @contextlib.contextmanager
 def leased(folder: str) -> Iterator[None]:
-  """Keeps other processes from training in the run of a copy meanwhile."""
+  """Keeps other processes from training in the run of a copy."""
   copy = _copies[folder]
   copy.take()
   try:
@@ -347,6 +341,6 @@ def _finish(copy: _Copy) -> None:
 
 
 def _mark(path: str) -> tuple[int, int]:
-  """Changes with the file."""
+  """What changes when the file does."""
   found = os.stat(path)
   return found.st_mtime_ns, found.st_size

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a source of documents is, and what becomes of a bad one.
+"""Documents, sources of them, and what happens to bad ones.
 
-A source is read as a stream and may be read several times, always in the same
-order. What cannot be read raises `Bad`: the stream hands it to `skip`, which
-raises it, or counts it where the call says `on_error='skip'`.
+A source is a stream that may be read several times, always in the same order.
+Anything that cannot be read becomes a `Bad`: the stream hands it to `skip`,
+which raises it, or counts it where the call says `on_error='skip'`.
 """
 
 import collections
@@ -19,7 +19,7 @@ log = logging.getLogger('gpt_jax')
 _BLOCK = 1 << 20  # characters encoded at once
 
 
-# How the names of the two documents of a pair end: see `parallel`.
+# How the names of the two documents of a pair end: see `text.pairs`.
 SIDES = ('#source', '#target')
 
 
@@ -31,7 +31,7 @@ class Document(NamedTuple):
 
 
 def encoded(text: str) -> Iterator[bytes]:
-  """A text in UTF-8, in blocks, without a copy of all of a long one."""
+  """A text in UTF-8, in blocks, so that a long one is not copied whole."""
   for start in range(0, len(text), _BLOCK):
     yield text[start : start + _BLOCK].encode()
 
@@ -50,7 +50,7 @@ class Bad(UsageError):
   """A file, or a part of one, that cannot be read."""
 
   def __init__(self, where: str, kind: str, detail: str = ''):
-    """`kind` says what is wrong in words that many places share."""
+    """`kind` says what is wrong, in the words by which bad ones are counted."""
     super().__init__(f'{where}: {kind}{detail}')
     self.kind = kind
 
@@ -71,17 +71,17 @@ class Unit(NamedTuple):
 
 
 class Reader(NamedTuple):
-  """What an entry of `sources.SOURCES` makes."""
+  """What a function of `sources.SOURCES` returns."""
 
-  units: Sequence[Unit]  # one after the other they are the stream of documents
+  units: Sequence[Unit]  # in order, they give the stream of documents
   files: dict[str, str]  # name -> path of what is read, for noticing changes
-  # About how much text it is; None where files are compressed.
+  # About how much text there is; None where files are compressed.
   num_bytes: int | None = None
   on_error: OnError = 'fail'
-  empty: str = 'held no text'  # what is said of a document without text
-  # The same stream, where it is more than its parts.
+  empty: str = 'held no text'  # what messages say of a document without text
+  # The stream of documents, where it is not just the units one after the other.
   stream: Stream | None = None
-  # Of the sources that it reads, if any; see `Source`.
+  # What the sources that it reads left out; see `Source`.
   skipped: Callable[[], dict[str, int]] = dict
 
 
@@ -89,11 +89,10 @@ class Source(NamedTuple):
   """A stream of documents that hold text, and that may be read again."""
 
   documents: Callable[[], Iterator[Document]]  # starts the stream
-  num_bytes: int | None  # about how much text it is; None if unknown
+  num_bytes: int | None  # about how much text there is; None if unknown
   files: dict[str, str]  # name -> path of what is read
-  units: 'Sequence[Source]' = ()  # its parts as sources, which may hold nothing
-  # What was left out of the stream when it was last read to its end: kind ->
-  # count.
+  units: 'Sequence[Source]' = ()  # its parts; a part may hold no document
+  # What the last complete reading left out: kind -> count.
   skipped: Callable[[], dict[str, int]] = dict
 
 
@@ -124,11 +123,11 @@ def _stream(
   call: str, reader: Reader, streams: Sequence[Stream], *, whole: bool
 ) -> tuple[Callable[[], Iterator[Document]], dict[str, int]]:
   """Joins streams; the second result is filled by reading them to the end."""
-  told = False  # a source is read several times
+  logged = False  # a source is read several times
   skipped: dict[str, int] = {}
 
   def documents() -> Iterator[Document]:
-    nonlocal told
+    nonlocal logged
     counts, examples = collections.Counter(), {}
     num_documents = num_empty = 0
 
@@ -149,8 +148,8 @@ def _stream(
     skipped.update(counts)
     if num_empty:
       skipped[reader.empty] = num_empty
-    if not told:
-      told = True
+    if not logged:
+      logged = True
       for kind, count in counts.items():
         log.warning(
           '%s: skipped %d that %s; the first: %s',

@@ -38,11 +38,10 @@ def join(folder: str, name: str) -> str:
 
 
 def inside(name: object, *, of: str) -> str:
-  """Returns a name from outside if it lies inside a folder.
+  """Returns a relative path that others gave, if it stays inside its folder.
 
   Args:
-    name: relative, maybe with folders in it.
-    of: where it was found, for the message.
+    of: where the name was found, for the message.
   """
   if (
     isinstance(name, str)
@@ -59,11 +58,11 @@ def inside(name: object, *, of: str) -> str:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-  """Gives a temporary name to write to; that file then replaces `path`.
+  """Yields the name of a temporary file, which then replaces `path`.
 
   Whenever the process dies, `path` is the old file or the new one, on the disk.
-  The name cannot be guessed, and is new: no link that another user planted in
-  the folder is followed.
+  The temporary name cannot be guessed and must not exist, so that no link that
+  another user planted in the folder is followed.
   """
   temporary = f'{path}.{secrets.token_hex(8)}.tmp'
   create(temporary)
@@ -135,9 +134,7 @@ def read(folder: str, name: str) -> bytes | None:
   try:
     result = _wait(folder, _store(folder).read(name))
   except ValueError as e:
-    if not is_local(
-      folder
-    ):  # the network may be to blame: not the user's fault
+    if not is_local(folder):  # the network may be at fault, not the user
       raise
     why = str(e).partition('\n')[0].partition(' [')[0]
     raise UsageError(f'{join(folder, name)}: cannot be read: {why}') from e
@@ -150,7 +147,7 @@ def write(folder: str, name: str, data: bytes):
 
 
 def read_versioned(folder: str, name: str) -> tuple[bytes | None, bytes]:
-  """A file, None where there is none, and which version of it that is."""
+  """A file (None: there is none), and its version."""
   result = _wait(folder, _store(folder).read(name))
   found = result.value if result.state == 'value' else None
   return found, result.stamp.generation
@@ -159,7 +156,7 @@ def read_versioned(folder: str, name: str) -> tuple[bytes | None, bytes]:
 def write_versioned(
   folder: str, name: str, data: bytes, version: bytes
 ) -> bytes | None:
-  """Writes a file if it is of a version still; gives the new one, or None."""
+  """Writes a file if it still has a version; returns the new one, or None."""
   written = _store(folder).write(name, data, if_equal=version)
   return _wait(folder, written).generation or None
 
@@ -188,11 +185,11 @@ def delete(folder: str, name: str):
 
 @contextlib.contextmanager
 def exclusive(folder: str, name: str) -> Iterator[None]:
-  """Holds the file `name` while the folder is being written.
+  """Keeps the file `name` in a folder while the folder is being written.
 
-  The file goes away only when the body ends without an error, so that one
-  left behind tells of an unfinished body. On a local disk a second process
-  waits here until the first has ended; to a URL only one process may write.
+  The file is removed only when the body ends without an error, so one that is
+  left marks an unfinished folder. On a local disk a second process waits here
+  until the first has ended; to a URL only one process may write.
   """
   if not is_local(folder):
     write(folder, name, b'')
@@ -205,7 +202,7 @@ def exclusive(folder: str, name: str) -> Iterator[None]:
   with open(path, 'ab') as file:
     fcntl.flock(file, fcntl.LOCK_EX)  # freed by the system when we die
     yield
-    # A process that waited for us may have removed it meanwhile.
+    # A process that waited for us may have removed it.
     with contextlib.suppress(FileNotFoundError):
       os.unlink(path)
 
@@ -254,7 +251,7 @@ def read_json(path: str, *, remedy: str, needs: tuple[str, ...] = ()) -> Any:
   Args:
     path: of the file; `FileNotFoundError` if there is none.
     remedy: what to do if it is damaged.
-    needs: keys that it must have.
+    needs: keys that the object must have.
   """
   with open(path, 'rb') as f:
     return parse(f.read(), path, remedy=remedy, needs=needs)

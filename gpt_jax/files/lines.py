@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files of text that users give: patterns, compression, lines, JSON.
+"""Text files of users: patterns, compression, lines, JSON.
 
-One rule for all of them: a line ends at a line feed, and carriage returns
-before it belong to its end. A lone carriage return, or anything else that
-Unicode calls a line's end, is text. A byte-order mark at the start of a file is
-no text. Bytes that are not UTF-8 are refused with file and line. A file is
-decompressed if its name ends in .gz, .zst or .zstd.
+One rule for all: a line ends at a line feed, and carriage returns before it
+belong to the line end. A lone carriage return, or any other line end of
+Unicode, is text. A byte-order mark at the start of a file is dropped. Bytes
+that are not UTF-8 are refused with file and line. A file is decompressed if its
+name ends in .gz, .zst or .zstd.
 """
 
 import codecs
@@ -32,8 +32,8 @@ from gpt_jax.spec import UsageError
 
 COMPRESSED = ('.gz', '.zst', '.zstd')
 
-# The most bytes of a line, decompressed. A line is held as a whole, several
-# times over while it becomes a text, and 7 MB of gzip may hold 7 GB of one.
+# The most bytes of a line, decompressed. A line is held in memory, several
+# times over while it becomes a text, and 7 MB of gzip may hold one of 7 GB.
 LONGEST = 1 << 26
 # The most bytes of a compressed file that is read as a whole.
 LARGEST = 1 << 28
@@ -44,7 +44,7 @@ TOO_LONG = f'has more than {LONGEST >> 20} MiB in one line'
 _BLOCK = 1 << 10
 _PASSED_OVER = 1 << 20  # bytes of a longer line that are read at once
 _LARGEST_WINDOW = 1 << 31  # what `zstd --long=31` writes
-# What reading a file may raise, broken compression included.
+# Errors of reading a file, those of broken compression included.
 _ERRORS = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 
 
@@ -82,7 +82,7 @@ def texts(path: str) -> Iterator[tuple[str, str]]:
 
 
 def piped() -> Iterator[tuple[str, str]]:
-  """As `texts`, of standard input, each line as soon as it comes."""
+  """Like `texts`, from standard input, each line as soon as it arrives."""
   name = 'standard input'
   found = _limited(name, sys.stdin.buffer, fail)
   for number, line in enumerate(found, start=1):
@@ -119,7 +119,7 @@ def contents(path: str) -> bytes:
 
 
 def whole_input() -> str:
-  """As `whole`, of standard input, without the line end that ends it."""
+  """Like `whole`, from standard input, without a line end at the end."""
   data = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
   found = decoded('standard input', data)
   return found.removesuffix('\n').removesuffix('\r')
@@ -128,7 +128,7 @@ def whole_input() -> str:
 def decoded(
   where: str, data: bytes, remedy: str = 'convert it to UTF-8'
 ) -> str:
-  """Text of UTF-8; `where` and `remedy` are for the error."""
+  """Decodes UTF-8; `where` and `remedy` are for the error."""
   try:
     return data.decode('utf-8')
   except UnicodeDecodeError as e:
@@ -170,14 +170,14 @@ def _lines_unreadable(where: str, error: Exception) -> Bad:
 
 
 def kind(path: str) -> str:
-  """The end of a file's name, such as '.csv', without that of compression."""
+  """The ending of a file's name, such as '.csv', before one of compression."""
   for end in COMPRESSED:
     path = path.removesuffix(end)
   return os.path.splitext(path)[1]
 
 
 def opened(path: str) -> BinaryIO:
-  """Opens a file, which is decompressed while it is read."""
+  """Opens a file for reading, decompressed."""
   if path.endswith('.gz'):
     return cast(BinaryIO, gzip.open(path, 'rb'))
   if path.endswith(COMPRESSED):
@@ -186,9 +186,9 @@ def opened(path: str) -> BinaryIO:
 
 
 class _Zstd(io.RawIOBase):
-  """A zstd file of any number of frames; one that breaks off is an error.
+  """A zstd file of any number of frames; a truncated one is an error.
 
-  The library's own reader takes a file that breaks off for its end.
+  The library's own reader takes a truncated file for a complete one.
   """
 
   def __init__(self, path: str):
@@ -225,9 +225,9 @@ class _Zstd(io.RawIOBase):
     super().close()
 
 
-# Which files a pattern such as `books/**/*.txt` names. `glob` follows a link
-# that leads back to a folder above it until the system gives up, and reads each
-# file dozens of times: here that is an error.
+# The files that a pattern such as `books/**/*.txt` names. `glob` follows a link
+# to a folder above it until the system gives up, and reads each file dozens of
+# times: here such a link is an error.
 
 # Files in a folder whose endings are looked at.
 _LOOKED_AT = 10_000
@@ -237,11 +237,7 @@ _BRACES = re.compile(r'\{([^{}]*,[^{}]*)\}')
 
 
 class NoFile(ValueError):
-  """No file matches.
-
-  Attributes:
-    instead: a pattern that names files, where a folder was named; else ''.
-  """
+  """No file matches; `instead` is a pattern that does, or ''."""
 
   def __init__(self, text: str, instead: str = ''):
     super().__init__(text)
@@ -257,15 +253,15 @@ class Matches(dict[str, str]):
 def find(*patterns: str) -> Matches:
   """Finds the files of patterns, as `glob` does: `**` spans folders.
 
-  Of braces each part is tried: `*.{md,txt}`. A file or folder that is there is
+  Braces are expanded: `*.{md,txt}`. A file or folder that exists stands for
   itself, whatever its name: `odd[1]/a.txt`.
 
   Names are relative to the part of the pattern without wildcards, so that they
-  do not depend on where the corpus lies; of several patterns, to the folder
-  that all these have in common.
+  do not depend on where the corpus lies; with several patterns, to the folder
+  that these parts have in common.
 
   Raises:
-    NoFile: there is none for one of the patterns.
+    NoFile: one of the patterns matches none.
   """
   expanded = [os.path.expanduser(pattern) for pattern in patterns]
   roots = [_root(pattern) for pattern in expanded]
@@ -275,7 +271,7 @@ def find(*patterns: str) -> Matches:
   bad: list[Bad] = []
   named: dict[str, str] = {}
   for pattern, path in zip(patterns, expanded, strict=True):
-    # With a link through two wildcards a path may come twice.
+    # Through a link, a pattern with two wildcards may give a path twice.
     paths = {found for part in _parts(path) for found in _expand('', part, bad)}
     if not paths and not bad:
       raise _none(pattern, path)
@@ -288,7 +284,7 @@ def find(*patterns: str) -> Matches:
 
 
 def is_folder(pattern: str) -> bool:
-  """Whether it names a folder by itself."""
+  """Whether a pattern is the path of a folder."""
   return os.path.isdir(os.path.expanduser(pattern))
 
 
@@ -311,7 +307,7 @@ def _root(pattern: str) -> str:
 
 
 def _parts(pattern: str) -> Iterator[tuple[str, ...]]:
-  """The parts of a path, of braces each in turn."""
+  """The parts of a path, for each of the alternatives in braces."""
   found = _BRACES.search(pattern)
   if found is None or os.path.lexists(pattern):
     yield pathlib.PurePath(pattern).parts
@@ -321,7 +317,7 @@ def _parts(pattern: str) -> Iterator[tuple[str, ...]]:
 
 
 def _usual_ending(folder: str) -> str:
-  """The ending that most of the first files below a folder have."""
+  """The most common ending of the first files below a folder."""
   walked = (name for _, _, names in os.walk(folder) for name in names)
   endings = collections.Counter(
     os.path.splitext(name)[1]
@@ -343,7 +339,7 @@ def with_bad(files: Matches, units: Sequence[Unit]) -> Sequence[Unit]:
 
 
 def total_size(*files: dict[str, str]) -> int | None:
-  """About how many bytes of text they hold; None where they are compressed."""
+  """About how many bytes of text files hold; None if any is compressed."""
   paths = [path for found in files for path in found.values()]
   if any(path.endswith(COMPRESSED) for path in paths):
     return None
@@ -417,15 +413,16 @@ _LISTED = 20
 
 
 def value(where: str, data: bytes, once: Collection[str] | None = None) -> Any:
-  """The value of JSON in UTF-8; `Bad` if it is none that Python can read.
+  """Parses JSON in UTF-8; `Bad` where Python cannot.
 
-  Python refuses a number of thousands of digits, and values a thousand deep.
+  Python also refuses numbers of thousands of digits and values nested a
+  thousand deep.
 
   Args:
     where: 'file:line', for messages.
     data: a line, or a file.
-    once: names that no object may have twice, since all but the last value
-      would be lost; None: any name.
+    once: names that no object may have twice, since only the last value would
+      be kept; None: no name may.
   """
 
   def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -451,7 +448,7 @@ def value(where: str, data: bytes, once: Collection[str] | None = None) -> Any:
 
 
 def record(where: str, data: bytes) -> Any:
-  """The value of JSON whose texts are all used; half a character is refused."""
+  """Parses JSON all of whose texts are used; refuses half a surrogate pair."""
   found = value(where, data)
   if b'\\u' in data:  # an escape may write half of a surrogate pair
     for text in texts_in(found):
@@ -501,7 +498,7 @@ def entries(
 
 
 def _check_characters(where: str, text: str, place: str = ''):
-  """Refuses half of a surrogate pair; `place` is said after it."""
+  """Refuses half of a surrogate pair; `place` is for the message."""
   try:
     text.encode('utf-8')
   except UnicodeEncodeError as e:

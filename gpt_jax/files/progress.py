@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How much is done and time left: a bar where someone watches, or log lines."""
+"""Progress and time left: a bar on a terminal, else log lines."""
 
 import contextlib
 import logging
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 from rich import console, progress
 
-# Takes the stage, what is done and what there is in all (None: not known), in
-# bytes or in the unit of the bar.
+# Called with the stage, the amount done, and the total amount (None: unknown),
+# in bytes or in the unit of the bar.
 Report = Callable[[str, int, int | None], None]
 
 
@@ -21,10 +21,10 @@ log = logging.getLogger('gpt_jax')
 
 @contextlib.contextmanager
 def bar(unit: str = '') -> Iterator[Report]:
-  """Yields a report that draws on stderr if that is a terminal, or logs.
+  """Yields a `Report` that draws on stderr if that is a terminal, or logs.
 
   Args:
-    unit: of what is reported, such as 'examples'; '' for bytes.
+    unit: what is counted, such as 'examples'; '' for bytes.
   """
   stderr = console.Console(stderr=True)
   amount = (
@@ -55,29 +55,29 @@ def bar(unit: str = '') -> Iterator[Report]:
 def counted(
   report: Report, stage: str, total: int | None
 ) -> Callable[[int], None]:
-  """Reports the sum of what it is told, as the progress of a stage."""
+  """Returns a function that adds counts up, and reports their sum."""
   done = 0
 
-  def told(count: int) -> None:
+  def add(count: int) -> None:
     nonlocal done
     done += count
     report(stage, done, total)
 
-  return told
+  return add
 
 
 def _logged(unit: str) -> Report:
   """Logs what a bar would show, twice a minute."""
   starts: dict[str, tuple[float, int]] = {}
-  told = time.monotonic()
+  logged = time.monotonic()
 
   def report(stage: str, done: int, total: int | None):
-    nonlocal told
+    nonlocal logged
     now = time.monotonic()
     start, before = starts.setdefault(stage, (now, done))
-    if now - told < _EVERY_SECONDS:
+    if now - logged < _EVERY_SECONDS:
       return
-    told = now
+    logged = now
     rate = (done - before) / max(now - start, 1e-9)
     left = ''
     if total and rate:

@@ -114,7 +114,7 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
   """Streams the records of a table.
 
   Args:
-    path: a file or `tfds:...`, as above.
+    path: a file, or `tfds:SET:SPLIT`.
     columns: of a .tsv or .csv without a line that names them.
   """
   if path.startswith('tfds:'):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents from TensorFlow Datasets, read from ArrayRecord files.
 
-TensorFlow is not loaded. Sets whose preparation needs it are prepared by
+TensorFlow is not loaded. Data sets that need it to be prepared are prepared by
 `tfds build` in an environment of their own, and read here.
 """
 
@@ -118,7 +118,7 @@ def _library() -> Any:
 
 
 def _find(library: Any, name: str, folder: str) -> Any:
-  """The builder of a set by its code, or else by its files; or None."""
+  """The builder of a set, by its code or else its files; None: not found."""
   with _quiet():
     try:
       return library.builder(name, data_dir=folder, try_gcs=False)
@@ -131,7 +131,7 @@ def _find(library: Any, name: str, folder: str) -> Any:
 
 
 def _prepare(builder: Any, name: str, folder: str):
-  """Prepares a set whose downloads were put in place; fetches nothing."""
+  """Prepares a set from downloads that the user provided; fetches nothing."""
   downloads = os.path.join(folder, 'downloads')
   wanted = {info.filename for info in builder.url_infos.values()} - {None}
   manual = [
@@ -140,7 +140,7 @@ def _prepare(builder: Any, name: str, folder: str):
     if any(os.path.isfile(os.path.join(place, file)) for file in wanted)
   ]
   if not manual:
-    # Its own attempts at a network that is not there take minutes.
+    # Without a network, TFDS's own attempts to download take minutes.
     raise NotPreparedError(
       f'tfds({name!r}): is not prepared in {folder}. {_how(name, folder)}'
       + (
@@ -169,7 +169,7 @@ def _prepare(builder: Any, name: str, folder: str):
 
 
 def _examples(builder: Any, call: str, split: str) -> Any:
-  """The split, by number."""
+  """The examples of a split, by number."""
   try:
     with _quiet():
       return builder.as_data_source(split)
@@ -267,7 +267,7 @@ def _line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Keeps TFDS's bars and its parts' deprecations away from the user."""
+  """Hides TFDS's progress bars, and deprecations of what it imports."""
   with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
     warnings.simplefilter('ignore')
     yield

@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares a TFDS set from downloads that are in place, in its own process.
+"""Prepares a TFDS set from existing downloads, in a process of its own.
 
   python -m gpt_jax.files.tfds_build NAME DATA_DIR MANUAL_DIR
 
-Many builders of texts need TensorFlow for nothing but opening files. Where it
-is not installed they get Python's functions under TensorFlow's names; a builder
-that asks for more fails, and needs TensorFlow.
+Many builders of text sets need TensorFlow only to open files. Where it is not
+installed they get Python's functions under TensorFlow's names; a builder that
+uses more of it fails, and needs TensorFlow.
 """
 
 import glob
@@ -28,10 +28,10 @@ _FILES = types.SimpleNamespace(
 
 
 def main(name: str, data_dir: str, manual_dir: str):
-  """Writes ArrayRecord files, without any attempt at Google's copy."""
+  """Writes ArrayRecord files, without trying Google's prepared copy."""
   tfds = importlib.import_module('tensorflow_datasets')
   if importlib.util.find_spec('tensorflow') is None:
-    # What builders, which are imported later, know as TensorFlow.
+    # Builders, which are imported later, find this as TensorFlow.
     shared = importlib.import_module(
       'tensorflow_datasets.core.utils.lazy_imports_utils'
     )

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that work for this one, and end with it."""
+"""Worker processes, which end when this one does."""
 
 import collections
 import concurrent.futures
@@ -18,7 +18,7 @@ _Result = TypeVar('_Result')
 
 
 def count(given: int | None) -> int:
-  """As many as there are cores for us, if none are given."""
+  """The number of workers; by default that of the cores we may use."""
   return given or len(os.sched_getaffinity(0))
 
 
@@ -40,7 +40,7 @@ def in_order(
   """Yields items with their results, in the order in which they were started.
 
   Args:
-    started: starts the work on an item when it is asked for one.
+    started: each step of this iterator starts the work on one item.
     ahead: how many items are under way at most.
   """
   waiting = collections.deque()
@@ -55,7 +55,7 @@ def in_order(
 
 
 def finished(result: _Result) -> Future[_Result]:
-  """Work that is done."""
+  """A future that is done."""
   future = Future()
   future.set_result(result)
   return future
@@ -63,13 +63,13 @@ def finished(result: _Result) -> Future[_Result]:
 
 def _start(initializer: Callable, *args: Any):
   initializer(*args)
-  # The process that started us tells us to end.
+  # Ctrl-C is for the process that started us, which then ends us.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent():
-  """Ends a worker whose parent was killed; it would wait for ever."""
+  """Ends a worker whose parent was killed, which would wait forever."""
   parent = multiprocessing.parent_process()
   assert parent is not None
   multiprocessing.connection.wait([parent.sentinel])

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The token ledger: which documents a step consumed, computed, not stored.
+"""The token ledger: the documents that a step consumed, computed, not stored.
 
-Batch s is rows of the run, a row of the run is a row of the store, a row of the
-store is one or two ranges of tokens, and the ends of documents and sentences
-say whose tokens these are: see `pipeline`.
+Batch s is some rows of the run, a row of the run is a row of the store, a row
+of the store is one or two ranges of tokens, and the ends of documents and
+sentences say which these are: see `pipeline`.
 """
 
 from collections.abc import Iterator
@@ -29,22 +29,22 @@ class Span(NamedTuple):
 class Row(NamedTuple):
   """One row of a batch."""
 
-  row: int  # of the run: a number that no other row of the run has
+  row: int  # its number in the run, which no other row has
   source: str  # of a mixture; else ''
   epoch: int  # of the source, from 0
   position: int  # which row of the source
   begin: int  # its first token in the store
-  # Its length + 1 tokens, the first an input only; of whole documents, its
-  # targets; of sentences, its text or the first of its two texts; of pairs of
-  # texts, all its sources.
+  # The first text: of a stream, length + 1 tokens, the first an input only; of
+  # whole documents, the targets; of pairs of texts, all sources.
   spans: list[Span]
-  # Of its second text, where there are two; of pairs, each source's target.
+  # The second text, where there are two; of pairs of texts, all targets.
   second: list[Span]
-  pair: int  # 1 where that does not follow the first, else 0
-  # Of rows of sentences: which of the store each text has, wholly or in part,
-  # the first and the one after the last.
+  pair: int  # 1 where the second text does not follow the first, else 0
+  # In rows of sentences: the sentences of the store in each text, also those
+  # that are cut: the first, and the one after the last.
   sentences: list[tuple[int, int]]
-  texts: list[range]  # the tokens of the store; of pairs, both sides by turns
+  # The texts, as tokens of the store; of pairs, source and target by turns.
+  texts: list[range]
 
 
 class Step(NamedTuple):
@@ -62,7 +62,7 @@ def steps(
   stop: int,
   rows: TakenAt,
 ) -> Iterator[Step]:
-  """Yields what the steps [start, stop), from 0, consume over all hosts.
+  """Yields what steps [start, stop), counted from 0, consume over all hosts.
 
   The arguments are those of `pipeline.batches`.
   """
@@ -99,7 +99,7 @@ def steps(
 def _sentences(
   ends: np.ndarray | None, ranges: list[range]
 ) -> list[tuple[int, int]]:
-  """Which sentences some tokens are of; `ends` of all sentences."""
+  """The sentences in each range, by the ends of all; [] if `ends` is None."""
   if ends is None:
     return []
   found = []

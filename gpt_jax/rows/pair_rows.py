@@ -4,38 +4,38 @@
 
   data.rows = "pairs('next', short=0.1)"
 
-The sentences of a document are taken in their order until they have as many
-tokens as the row aims at: all that fit, but in `short` of the rows a number
-that is uniform from 2 on. The next row begins after them. A is the first of
-these sentences, as many as a draw says; B is the others (pair 0).
+A row takes consecutive sentences of a document up to its target length: the
+tokens that fit, but in `short` of the rows a smaller number, uniform from 2 on.
+The next row begins after them. A is the first of these sentences, a random
+number of them; B is the rest (pair 0).
 
-'next' (BERT): in half of the rows B is another text (pair 1), from a sentence
-of another document on, and the others are left out this time. A row of one
-sentence has no others, so that its B is always another text, and a little more
-than half of all rows are of pair 1.
+'next' (BERT): in half of the rows B is another text (pair 1), which begins at a
+sentence of another document, and the rest is left out in this epoch. In a row
+of one sentence there is no rest, so B is always another text, and a little more
+than half of all rows have pair 1.
 
 'order' (Lan et al., 2019, ALBERT): in half of the rows A and B are swapped
-(pair 1). A row of one sentence has a B of another document
-here too, and pair 1.
+(pair 1). A row of one sentence has its B from another document here too, with
+pair 1.
 
-'unified' (Dong et al., 2019, UniLM): as 'next' in the rows that see both sides,
-which alone learn from the label; in the others (see `unified_order`) B is what
-follows A, but in a row of one sentence.
+'unified' (Dong et al., 2019, UniLM): like 'next' in the rows that see both
+sides, which alone learn from the label; in the others (see `unified_order`) B
+follows A, except in a row of one sentence.
 
-Texts that are too long together lose tokens of the longer one, at its front or
-its back as a draw says for each token.
+If both texts are too long together, the longer one loses tokens, each at its
+front or its back at random.
 
-What a row aims at decides where the next row begins, so it is drawn once for
+The target length decides where the next row begins, so it is drawn once for
 each sentence, whatever the seed. All else (where A ends, whether B is another
-text and which, the swap, and what is cut off) is drawn each time that a row is
-read, from its number in the run: a label that came again would be known from A
-alone from the second epoch on.
+text and which, the swap, and which tokens are cut off) is drawn each time that
+a row is read, from its number in the run: if labels repeated, a model would
+know them from A alone from the second epoch on.
 
 Where the released code (google-research, create_pretraining_data.py) differs:
-it writes ten copies of the corpus to files, each with its own draws, which come
-again in turn; where B is another text, the next row begins with what followed
-A, so that a copy has each sentence once; it draws what rows aim at once for a
-document, and takes the row's own document where ten draws found no other.
+it writes ten copies of the corpus to files, each with its own draws, and reads
+them in turn; where B is another text, the next row begins with what followed A,
+so that a copy has each sentence once; it draws the target length once for a
+document, and takes B from the row's own document if ten draws gave no other.
 """
 
 from collections.abc import Sequence
@@ -59,11 +59,11 @@ from gpt_jax.tokens.store import TokenStore
 _AROUND = 3  # [CLS] and two [SEP]
 _LEAST = _AROUND + 2  # a token in each text
 
-# What is drawn of each sentence, in case a row begins with it.
+# Draws for each sentence, in case a row begins with it.
 _DRAWS = 2
-_SEED = 0x9A125  # of that: no run's own
-# Rows whose draws tell how many tokens rows have: the error of a source's
-# tokens is below 0.3%.
+_SEED = 0x9A125  # of these draws, in all runs
+# Rows that are drawn to estimate the tokens of a source: the error is below
+# 0.3%.
 _SAMPLES = 1 << 17
 
 
@@ -140,31 +140,22 @@ class PairRows(RowMaker):
 
 
 class Chunks(NamedTuple):
-  """The rows of one source, by its sentences.
-
-  Attributes:
-    tokens: int64 [S + 1], how many come before each sentence.
-    documents: int64 [D + 1], where the sentences of each document begin.
-    first: int64 [R], the sentence that a row begins with.
-    stop: int64 [R], after its last.
-    aim: int64 [R], tokens that it aims at.
-  """
+  """The rows of one source, by its sentences."""
 
   sentences: Sentences
-  tokens: np.ndarray
-  documents: np.ndarray
-  first: np.ndarray
-  stop: np.ndarray
-  aim: np.ndarray
+  tokens: np.ndarray  # int64 [S + 1], the tokens before each sentence
+  documents: np.ndarray  # int64 [D + 1], the first sentence of each document
+  first: np.ndarray  # int64 [R], the first sentence of each row
+  stop: np.ndarray  # int64 [R], after its last sentence
+  aim: np.ndarray  # int64 [R], its target length in tokens
 
 
 def chunks(found: Sentences, capacity: int, *, short: float) -> Chunks:
   """Finds the rows.
 
   Args:
-    found: the sentences.
     capacity: the most tokens of A and B.
-    short: share of rows that aim at fewer.
+    short: share of rows with a smaller target length.
   """
   count = len(found.starts)
   tokens = np.append(0, np.cumsum(found.stops - found.starts))
@@ -191,12 +182,12 @@ def chunks(found: Sentences, capacity: int, *, short: float) -> Chunks:
 def _middle(
   first: np.ndarray, stop: np.ndarray, draw: np.ndarray
 ) -> np.ndarray:
-  """After the last sentence of A: a row of one sentence has no others."""
+  """After the last sentence of A, which has at least one."""
   return first + 1 + (draw * (stop - first - 1)).astype(np.int64)
 
 
 def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
-  """Expected tokens of an epoch's rows: texts are drawn anew each time.
+  """Expected tokens of an epoch's rows; texts are drawn in each epoch.
 
   Args:
     capacity: the most tokens of A and B.
@@ -231,9 +222,9 @@ def texts(
   """A and B of a row, and whether B follows A.
 
   Args:
-    found: of its source.
+    found: the rows of its source.
     capacity: the most tokens of A and B.
-    pair: 'next' or 'order', or 'following' for what follows A, if any.
+    pair: 'next' or 'order'; or 'following': B follows A wherever it can.
   """
   first, stop = found.first[row], found.stop[row]
   half, coin, which, where = generator.random(4)
@@ -265,10 +256,10 @@ def _another(
   Each argument but the first is [N], or a scalar of NumPy.
 
   Args:
-    sentence: one of the document that is not to be taken.
-    aim: tokens; there is always a sentence.
-    which: the draw of the document, below 1.
-    where: the draw of its sentence.
+    sentence: of the document that must not be taken.
+    aim: tokens; at least one sentence is taken.
+    which: draws the document, below 1.
+    where: draws its first sentence, below 1.
   """
   own = np.searchsorted(found.documents, sentence, side='right') - 1
   document = (which * (len(found.documents) - 2)).astype(np.int64)
@@ -283,14 +274,14 @@ def _another(
 def cut(
   ranges: list[range], capacity: int, generator: np.random.Generator
 ) -> list[range]:
-  """Two texts of at most `capacity` tokens.
+  """Two texts of at most `capacity` tokens together.
 
-  As often as needed the longer one, or else the second, loses its first or its
-  last token.
+  As often as needed the longer text, or the second of equal ones, loses its
+  first or its last token.
   """
   a, b = map(len, ranges)
   over = max(a + b - capacity, 0)
-  first = min(over, abs(a - b))  # until both have as many
+  first = min(over, abs(a - b))  # until both are of one length
   rest = over - first
   lost = [rest // 2, rest - rest // 2]
   lost[int(a <= b)] += first
@@ -303,22 +294,21 @@ def cut(
 
 # Rows of two halves, [reused, A, SEP, B, SEP, CLS] (XLNet, Yang et al. 2019).
 #
-# As the released code makes them (zihangdai/xlnet, data_utils.py). The first
-# half of a row, `length // 2` tokens, is text of which the rest sees all, and
-# which sees nothing of the rest. A goes on with that text, up to the end of a
-# sentence; in half of the rows B is what follows A, in the others text from
-# elsewhere. No row has padding; the next row begins with A's first token. The
-# row's token types are 0 in the first half and in A, 1 in B, each with its
-# [SEP], and 2 for [CLS].
+# As in the released code (zihangdai/xlnet, data_utils.py). The first half of a
+# row, `length // 2` tokens, is text that the rest sees, and that sees nothing
+# of the rest. A continues that text, up to the end of a sentence; in half of
+# the rows B follows A, in the others it is text from elsewhere. No row has
+# padding; the next row begins with A's first token. Token types are 0 in the
+# first half and in A, 1 in B, each with its [SEP], and 2 for [CLS].
 #
-# Every other row of the run is read from the right to the left: [CLS, SEP, B,
-# SEP, A, reused], where B stands before A in the text. The released code turns
-# the tokens of such a row round and takes its distances with the other sign:
-# attention that knows distances alone cannot tell the two. The end of a
-# document is a token of its own, <eod>.
+# Every other row of the run is read from right to left: [CLS, SEP, B, SEP, A,
+# reused], where B stands before A in the text. The released code reverses the
+# tokens of such a row and negates its distances: attention that knows distances
+# alone cannot tell the two apart. The end of a document is a token of its own,
+# <eod>.
 #
 # Where the released code differs: text from elsewhere is never cut on its left,
-# and where no sentence ends within A, A is half of what fits.
+# and if no sentence ends within A, A is half of what fits.
 
 
 _HALF_AROUND = 3  # two [SEP] and [CLS]
@@ -408,7 +398,7 @@ class HalfRows(RowMaker):
     room, reused = self._room, self._reused
     begin = start + row * reused
     which, other, where = generator.random(3)
-    # The text of A and what is next to it, in the order of reading.
+    # A and what is next to it, in the order of the text.
     text = begin if back else begin + reused
     ends = self._sentence_ends
     inside = ends[slice(*np.searchsorted(ends, [text + 1, text + room]))]
@@ -419,7 +409,7 @@ class HalfRows(RowMaker):
     b, a = sides if back else sides[::-1]
     pair = int(other < 0.5)
     if pair:
-      # Where a sentence begins that has as much text after it.
+      # At a sentence that has enough text after it.
       last = int(np.searchsorted(ends, stop - len(b), side='right'))
       first = int(np.searchsorted(ends, start))
       elsewhere = start

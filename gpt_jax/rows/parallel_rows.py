@@ -5,17 +5,18 @@
   data.rows = 'parallel'
   data.rows = "parallel(start='cls')"
 
-A row has as many pairs as fit, `length` tokens of sources for the encoder and
-as many of targets for the decoder; pair n of a row is segment n on both sides,
-and sees no other. What is left of a side is padding, a segment of its own.
+A row has as many pairs as fit into `length` tokens of sources for the encoder
+and `length` tokens of targets for the decoder; pair n of a row is segment n on
+both sides, and sees no other. The rest of a side is padding, a segment of its
+own.
 
-The pairs are shuffled once, so that neighbours of the corpus are not in the
-same rows, and each goes into the first of the last few rows where both of its
-sides fit. Which pairs a row has does not depend on the seed of the run and is
-the same in each epoch; the order of the rows is another in each.
+The pairs are shuffled once, so that neighbours in the corpus are not in the
+same row, and each goes into the first of the last few rows in which both sides
+fit. The pairs of a row do not depend on the run's seed and are the same in each
+epoch; the order of the rows differs.
 
 A side that is longer than a row is cut after `length` tokens, in training and
-in evaluation, and so has no end; the log says how many there are.
+in evaluation, and so has no end; the log has the number of such pairs.
 """
 
 import logging
@@ -31,11 +32,11 @@ from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
 
-# Rows that pairs are put into at a time. With more, hardly less is padding: of
-# Multi30k in rows of 128 tokens 8.4% of the targets, and 8.1% with 32.
+# Rows that are open for pairs at a time. More of them hardly save padding: with
+# 8 it is 8.4% of the targets of Multi30k in rows of 128 tokens, with 32 8.1%.
 _OPEN = 8
 
-_SEED = 0xB17E  # of the pairs' order: no run's own
+_SEED = 0xB17E  # of the pairs' order, in all runs
 
 log = logging.getLogger('gpt_jax')
 
@@ -54,7 +55,7 @@ class Packed(NamedTuple):
   first: int
 
   def of_row(self, row: int) -> list[int]:
-    """Which pairs of the store a row has; none after the last row."""
+    """The pairs of the store that a row has; none after the last row."""
     if row >= len(self.begins) - 1:
       return []
     found = self.pairs[self.begins[row] : self.begins[row + 1]]
@@ -68,13 +69,7 @@ class ParallelRows(RowMaker):
   arrays = ('segments', 'positions', 'source')
 
   def __init__(self, store: TokenStore, length: int, before: str = 'text'):
-    """Finds which pairs each row has.
-
-    Args:
-      store: of pairs.
-      length: of a row, on each side.
-      before: what stands before a source.
-    """
+    """Puts pairs into rows; `before` is the argument `start` of `parallel`."""
     self._store, self._length = store, length
     self._start = sides.source_start(started(store.source_special, before))
     if length < len(self._start) + 2:
@@ -83,7 +78,7 @@ class ParallelRows(RowMaker):
         f'has a text and its end; give {len(self._start) + 2} or more'
       )
     self._ends = store.document_ends
-    # Of each pair, on both sides.
+    # Tokens of each pair, on both sides.
     counts = np.diff(self._ends, prepend=0).reshape(-1, 2)
     counts = counts + np.array([len(self._start), 0])
     cut = int(np.count_nonzero(np.any(counts > length, axis=1)))
@@ -95,7 +90,7 @@ class ParallelRows(RowMaker):
       self._packed[name] = Packed(*pack(counts[first:last], length), first)
       self.tokens[name] = int(np.sum(counts[first:last, 1]))
     self.sizes = {name: len(p.begins) - 1 for name, p in self._packed.items()}
-    self._tell(counts, cut)
+    self._log(counts, cut)
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of the store that rows have: source, target, source, ..."""
@@ -128,7 +123,7 @@ class ParallelRows(RowMaker):
     return target._replace(source=source)
 
   def _side(self, found: list[list[np.ndarray]], pad_id: int) -> Rows:
-    """One side of rows, of the ids of their texts."""
+    """One side of rows, from the ids of their texts."""
     shape = (len(found), self._length)
     tokens = np.full(shape, pad_id, np.int32)
     real = np.zeros(shape, bool)
@@ -145,7 +140,7 @@ class ParallelRows(RowMaker):
       positions[i, stop:] = np.arange(self._length - stop)
     return Rows(tokens, real, segments=segments, positions=positions)
 
-  def _tell(self, counts: np.ndarray, cut: int):
+  def _log(self, counts: np.ndarray, cut: int):
     room = self.num_rows * self._length
     log.info(
       '%s: %d pairs; of the sources %.1f%% of the rows is padding, of the '
@@ -162,7 +157,7 @@ class ParallelRows(RowMaker):
 
 
 def started(special: Special, start: str) -> Special:
-  """With what stands before a source in these rows."""
+  """The special tokens, with what stands before a source in these rows."""
   if start == 'text':
     return special
   if special.cls_id is None:

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The global order: batch s of a run is a closed-form function of (seed, s).
 
-Which rows a token store has, and which tokens each of them has, say the makers
-of `row_makers`, which know a row by its number. Row i of the run is the row at
-place i of a permutation of all rows, another one in each epoch. Batch s is the
-rows of the run from `offset(s)` on, so nothing needs to be iterated, and
-nothing depends on the number of hosts. Where a run has rows of several lengths,
-each length has rows and an order of its own. Of a mixture, see `mixture`.
+A row maker (`row_makers`) knows the rows of a token store, by number, and the
+tokens of each. Row i of the run is the row at place i of a permutation of all
+rows, a new one in each epoch. Batch s has the rows of the run from `offset(s)`
+on, so nothing needs to be iterated, and nothing depends on the number of hosts.
+If a run has rows of several lengths, each length has rows and an order of its
+own. For the order of a mixture, see `mixture`.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from gpt_jax.tokens.store import TokenStore
 
 Batch = dict[str, np.ndarray]
 
-# Rows and what their random choices follow from, to the arrays of a batch.
+# Rows and the keys of their random choices, to the arrays of a batch.
 MakeBatch = Callable[[Rows, Keys], Batch]
 
-# Of a store in memory two batches are made at once, and four are held ready: a
-# step on a CPU loses next to nothing to the threads.
+# For a store in memory: two threads, four batches ready. A step on a CPU loses
+# next to nothing to them.
 _READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
-# Of others more, since a remote store answers late: with eight batches on
-# their way, reads of up to eight steps' time are hidden.
+# For other stores, which may be remote: with eight batches under way, reads
+# that take up to eight steps are hidden.
 _READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
 
 
@@ -69,7 +69,7 @@ class RowSource:
     return Place('', index // self.rows_per_epoch, self._order[index])
 
   def places(self, taken: Taken) -> tuple[list[Place], Keys]:
-    """Where rows of the run are, and what their random choices follow from."""
+    """Where rows of the run are, and the keys of their random choices."""
     places = [self.place(index) for index in taken.indices]
     numbers = np.array(taken.numbers, np.int64)
     rows = np.array([place.row for place in places], np.int64)
@@ -79,7 +79,7 @@ class RowSource:
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """Returns the tokens of the store that rows have; see `places`.
 
-    In rows that are cut out of a stream the first is an input only.
+    In rows that are cut from a stream the first is an input only.
     """
     return self._maker.texts(places, keys)
 
@@ -96,7 +96,7 @@ class RowSource:
     }
 
   def read(self, taken: Taken) -> tuple[Rows, Keys]:
-    """Returns rows of the run, and what their random choices follow from."""
+    """Returns rows of the run, and the keys of their random choices."""
     places, keys = self.places(taken)
     return self._maker.read(places, keys), keys
 
@@ -106,14 +106,14 @@ class RowSource:
 
 
 def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
-  """The rows of a run by their length, each made when it is first asked for."""
+  """The rows of a run by their length, made at the first call for each."""
   return functools.cache(
     lambda length: RowSource(store, length=length, seed=seed)
   )
 
 
 def all_rows(count: int) -> slice:
-  """The share of the only host."""
+  """The slice of a single host: all rows."""
   return slice(0, count)
 
 
@@ -160,11 +160,11 @@ def evaluation_batches(
   host_rows: Callable[[int], slice] = all_rows,
   most: int | None = None,
 ) -> Iterator[Batch]:
-  """Yields batches that have each token of the store as a target once.
+  """Yields batches with each token of the store as a target once, in order.
 
-  In order; the token before the first is the end of a document. What fills up
-  the last row and the last batch has weight 0. The number of batches is the
-  same on every host.
+  The token before the first is the end of a document. Padding of the last row
+  and the last batch has weight 0. The number of batches is the same on every
+  host.
 
   Args:
     store: the split held out.
@@ -172,7 +172,7 @@ def evaluation_batches(
     rows: in a batch, over all hosts.
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
-    most: rows of the store, from the first on, that are read; None: all.
+    most: read only this many rows of the store, from the first; None: all.
   """
   maker = row_makers.load(store, length)
   filling = maker.num_held_out  # the number of a row past the last
@@ -195,7 +195,7 @@ def prefetch(
     batch: step -> batch.
     start: the first step.
     stop: after the last step.
-    ahead: by more threads and further ahead, as batches take long to read.
+    ahead: use more threads and read further ahead, as reads are slow.
   """
   steps = grain.MapDataset.range(start, stop).map(batch)
   options = _READ_AHEAD if ahead else _READ

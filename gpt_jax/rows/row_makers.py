@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How rows are made of a token store: the choice `data.rows`.
+"""How the rows of a run are made from a token store: the choice `data.rows`.
 
-A maker knows the rows of a store for one length: how many there are, and which
-tokens of the store each one has. Its rows do not depend on the run, but for
-what is drawn for them by their `Keys`.
+A row maker knows the rows of a store for one length: how many there are, and
+which tokens of the store each one has. Rows depend on the run only where
+something is drawn for them, by their `Keys`.
 """
 
 import logging
@@ -33,14 +33,14 @@ log = logging.getLogger('gpt_jax')
 
 
 def kind(rows: str) -> partial[RowMaker]:
-  """Makes the rows of a store for a length; `func` is the row maker."""
+  """The row maker, as `func`, of which store and length are still to come."""
   return spec.build('data.rows', rows, ROWS)
 
 
 def load(store: TokenStore, length: int) -> RowMaker:
-  """The rows of a store, as `TokenStore.ordered` was told.
+  """The rows of a store, made by its `rows` (see `TokenStore.ordered`).
 
-  They are found when they are first asked for, and the log says how many.
+  They are found at the first call for a length, which logs their number.
   """
   token_store.check_pairs(store.rows, store.manifest.pairs, store.folder)
   make = kind(store.rows)
@@ -55,7 +55,7 @@ def load(store: TokenStore, length: int) -> RowMaker:
 
 
 def blank(rows: str, length: int) -> Rows:
-  """A row of padding alone, with the arrays that `data.rows` have."""
+  """A row of nothing but padding, with the arrays of `data.rows`."""
   zeros, no = np.zeros((1, length), np.int32), np.zeros((1, length), bool)
   shapes = {
     'before': zeros[:, 0],
@@ -73,17 +73,17 @@ def blank(rows: str, length: int) -> Rows:
 
 
 def is_packed(rows: str) -> bool:
-  """Whether rows may have several texts, which do not see each other."""
+  """Whether a row may have several texts, which do not see each other."""
   return 'segments' in kind(rows).func.arrays
 
 
 def of_sentences(rows: str) -> bool:
-  """Whether `data.rows` are made of the sentences of a store."""
+  """Whether `data.rows` need the sentences of a store."""
   return kind(rows).func.made_of == 'sentences'
 
 
 def check(rows: str, sentences: str):
-  """Checks that a store of `data.sentences` has what rows are made of."""
+  """Checks that `data.sentences` gives sentences to rows that need them."""
   if of_sentences(rows) and splitter(sentences) is None:
     raise UsageError(
       f'data.rows={rows!r}: are made of sentences, and data.sentences='
@@ -92,18 +92,18 @@ def check(rows: str, sentences: str):
 
 
 def as_read(rows: str, special: Special) -> Special:
-  """The special tokens of texts that are read as the rows of a run."""
+  """The special tokens of texts that are read like the rows of a run."""
   before = kind(rows).keywords.get('before', 'text')
   return parallel_rows.started(special, before)
 
 
 def pair_of(rows: str) -> str:
-  """How `data.rows` makes pairs: see `pairs`; '' for no pairs."""
+  """The argument `pair` of `pairs`; '' where `data.rows` is another choice."""
   return kind(rows).keywords.get('pair', '')
 
 
 def stream() -> partial[RowMaker]:
-  """Cut out of all documents joined end to end (GPT)."""
+  """Cut from all documents joined end to end (GPT)."""
   return partial(Stream)
 
 
@@ -165,8 +165,9 @@ def _report(
   )
   held = Held(found.sizes, tokens, store.num_examples())
   for phase in store.mixture:
-    if all(found.sizes.get(name) for name in phase.weights):  # else see `Order`
-      log.info('%s: %s', store.folder, mixture.told(phase, held))
+    # A source without rows is refused in `Order`.
+    if all(found.sizes.get(name) for name in phase.weights):
+      log.info('%s: %s', store.folder, mixture.described(phase, held))
 
 
 ROWS = {

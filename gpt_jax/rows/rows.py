@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt_jax.tokens.mixture import Place
 
-# The seed of held-out rows: their choices are the same in each evaluation, and
+# The seed of held-out rows: their choices are the same in each evaluation and
 # in each run.
 HELD_OUT = 2**64 - 1
 
@@ -30,17 +30,16 @@ class Rows(NamedTuple):
   Attributes:
     tokens: int32 [B, L].
     real: bool [B, L], False for padding.
-    before: int32 [B], the token before each row; None where rows are no cut of
-      a stream.
-    segments: int32 [B, L], which document of a packed row each token is of.
-    positions: int32 [B, L], where each token stands; None: 0, 1, 2, ...
+    before: int32 [B], the token before each row, if rows are cut from a stream.
+    segments: int32 [B, L], the document of each token in a packed row.
+    positions: int32 [B, L], the position of each token; None: 0, 1, 2, ...
     token_types: int32 [B, L], 0 in text A, 1 in text B; in rows of two halves
       2 for [CLS].
-    special: bool [B, L], the tokens that no text has, such as [CLS].
+    special: bool [B, L], tokens that are not of a text, such as [CLS].
     pair: int32 [B], 0 where B follows A in the text, 1 where it does not.
     reused: bool [B, L], the half that sees nothing of the other one.
-    source: of rows with two sides, what an encoder reads; all else is then
-      what a decoder writes. Where rows are packed, a target's source has its
+    source: in rows with two sides, what an encoder reads; the other fields are
+      then what a decoder writes. In packed rows a target's source has its
       segment.
   """
 
@@ -57,19 +56,12 @@ class Rows(NamedTuple):
 
 
 class Keys(NamedTuple):
-  """What the random choices of each row are a function of.
+  """Keys of the random choices of each row."""
 
-  Attributes:
-    seed: of the run; `HELD_OUT` for held-out rows.
-    run: int64 [B], the row's number in the run: no two rows have the same.
-    row: int64 [B], its row of the store, the same in each epoch.
-    epoch: int64 [B], how often the row was taken before.
-  """
-
-  seed: int
-  run: np.ndarray
-  row: np.ndarray
-  epoch: np.ndarray
+  seed: int  # of the run; `HELD_OUT` for held-out rows
+  run: np.ndarray  # int64 [B], number in the run, which no other row has
+  row: np.ndarray  # int64 [B], number in the store, the same in each epoch
+  epoch: np.ndarray  # int64 [B], how often the row was taken before
 
   @classmethod
   def held_out(cls, rows: np.ndarray) -> 'Keys':
@@ -77,11 +69,11 @@ class Keys(NamedTuple):
     return cls(HELD_OUT, rows, rows, np.zeros_like(rows))
 
   def recurring(self, times: int) -> 'Keys':
-    """A row's choices of one epoch come again `times` epochs later."""
+    """Keys with which a row's choices repeat after `times` epochs."""
     return self._replace(run=self.row * times + self.epoch % times)
 
   def generators(self, purpose: int) -> list[np.random.Generator]:
-    """One for each row; others for another `purpose`, which is at least 1."""
+    """A generator for each row and `purpose`, which is at least 1."""
     # As an array: a list with 2**64 - 1 would become floats. The counter of
     # one purpose never reaches that of the next.
     keys = np.stack(
@@ -102,7 +94,7 @@ MAKING_ROWS, MASKING = 1, 2
 
 
 def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
-  """Rows that are cut out of a stream, with the token before each.
+  """Rows that are cut from a stream, with the token before each.
 
   Args:
     windows: int32 [B, L + 1].

@@ -5,16 +5,16 @@
   data.rows = 'full_sentences'   FULL-SENTENCES: [CLS] s s s [SEP] s s [SEP]
   data.rows = 'doc_sentences'    DOC-SENTENCES: [CLS] s s s [SEP]
 
-A row has consecutive sentences, as many as fit. In full rows they go on over
-the ends of documents, with a [SEP] there; else a row ends with its document, so
-that more of it is padding (the paper has more rows in a batch instead). A
-sentence that is longer than a row is cut into rows, of which the last goes on
-with the next sentence. Each sentence is in one row of an epoch. The rows are
-the same in each epoch, whatever the seed, which decides on their order.
+A row has as many consecutive sentences as fit. FULL-SENTENCES rows continue
+across the ends of documents, with a [SEP] there; DOC-SENTENCES rows end with
+their document, so that more of them is padding (the paper has more rows in a
+batch instead). A sentence that is longer than a row is cut into rows, the last
+of which continues with the next sentence. Each sentence is in one row of an
+epoch. The rows are the same in each epoch; the seed decides on their order.
 
 `assemble` makes all rows of sentences, also those of two texts (`pair_rows`).
-The token that ends a document in the store is [SEP] in a row that goes on after
-it.
+The token that ends a document in the store is [SEP] in a row that continues
+after it.
 """
 
 from collections.abc import Sequence
@@ -29,21 +29,15 @@ from gpt_jax.tokens.store import TokenStore
 
 
 class Sentences(NamedTuple):
-  """Sentences that have a token, besides the end of a document.
+  """Sentences that have a token, besides the end of a document."""
 
-  Attributes:
-    starts: int64 [S], their first tokens in the store.
-    stops: int64 [S], after their last, the end of a document left out.
-    documents: int64 [S], which document of the store each is of; rising.
-  """
-
-  starts: np.ndarray
-  stops: np.ndarray
-  documents: np.ndarray
+  starts: np.ndarray  # int64 [S], their first tokens in the store
+  stops: np.ndarray  # int64 [S], after their last, without ends of documents
+  documents: np.ndarray  # int64 [S], the document of each; ascending
 
 
 def check_special(store: TokenStore):
-  """Checks that the tokenizer has what stands around texts."""
+  """Checks that the tokenizer has [CLS] and [SEP]."""
   special = store.special
   missing = [
     name
@@ -59,7 +53,7 @@ def check_special(store: TokenStore):
 
 
 def sentences(store: TokenStore) -> dict[str, Sentences]:
-  """The sentences of each source of a mixture; the only one of others is ''."""
+  """The sentences of each source of a mixture; without one, those of ''."""
   found = {}
   for name, (start, stop) in store.parts().items():
     found[name] = _sentences(store, start, stop)
@@ -85,11 +79,11 @@ def _sentences(store: TokenStore, start: int, stop: int) -> Sentences:
 
 
 def walk(following: np.ndarray) -> np.ndarray:
-  """Where rows begin: at 0, and where the row before says.
+  """Where rows begin: at 0, and where the row before ends.
 
   Args:
-    following: int64 [N], where a row goes on if one begins here; more than
-      here, at most N.
+    following: int64 [N], where a row that begins here ends; more than here, at
+      most N.
   """
   steps, heads, head = following.tolist(), [], 0
   while head < len(steps):
@@ -101,12 +95,11 @@ def walk(following: np.ndarray) -> np.ndarray:
 def assemble(
   store: TokenStore, found: Sequence[Texts], length: int, *, types: bool
 ) -> Rows:
-  """Makes rows of their texts.
+  """Rows from their texts.
 
   Args:
     store: has the tokens.
-    found: of each row; with its special tokens it is not longer than `length`.
-    length: of a row.
+    found: the texts of each row, which fit into `length` with special tokens.
     types: whether tokens have types, and rows a label: see `Rows`.
   """
   special = store.special
@@ -153,13 +146,7 @@ class SentenceRows(RowMaker):
   arrays = ('special',)
 
   def __init__(self, store: TokenStore, length: int, *, crossing: bool):
-    """Finds where the rows begin.
-
-    Args:
-      store: with sentences.
-      length: of a row.
-      crossing: whether rows go on over the ends of documents.
-    """
+    """Finds the rows; those that are `crossing` continue across documents."""
     check_special(store)
     if length <= _AROUND:
       raise UsageError(
@@ -194,21 +181,20 @@ class SentenceRows(RowMaker):
 def bounds(
   found: Sentences, capacity: int, *, crossing: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The rows.
+  """Where rows begin and end.
 
   Args:
-    found: the sentences.
-    capacity: tokens of a row, each [SEP] between documents counted.
-    crossing: whether rows go on over the ends of documents.
+    capacity: the most tokens of a row, with each [SEP] between documents.
+    crossing: whether rows continue across the ends of documents.
 
   Returns:
-    The tokens of the store that each row has, int64 [R, 2], among them the ends
-    of documents without a sentence; and how many the row counts: its sentences
-    and each [SEP] between documents, int64 [R].
+    The tokens of the store of each row, int64 [R, 2], with the ends of
+    documents that have no sentence; and the number of tokens of its sentences
+    and of each [SEP] between documents, int64 [R].
   """
   starts, stops, documents = _cut(found, capacity)
   begins = np.diff(documents, prepend=documents[:1]) > 0
-  # What a sentence adds to a row: itself, and the [SEP] of a document before.
+  # The tokens that a sentence adds to a row: its own, and a [SEP] before them.
   added = np.cumsum(stops - starts + begins)
   before = np.append(0, added)
   # As the first of a row it needs no [SEP] before it.

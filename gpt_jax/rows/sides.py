@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The two sides of a pair of texts, as an encoder-decoder has them in ids.
+"""The ids of the two sides of a pair of texts, for an encoder-decoder.
 
   source   [start] text eos     what the encoder reads
   target   text eos             what the decoder is to write
-  inputs   first text           what it reads meanwhile: one token behind
+  inputs   first text           what it reads: the targets, one token later
 
-`start` is what a tokenizer puts before a text: BART's <s>, nothing for T5 and
-for the tokenizers that we train. `first` is the token that a model's objective
-says: see `objectives.base.Needs.starts`.
+`start` is what the tokenizer puts before a text: <s> for BART, nothing for T5
+and for the tokenizers that we train. `first` is set by the model's objective:
+see `objectives.base.Needs.starts`.
 """
 
 from typing import Any, Literal
@@ -24,13 +24,13 @@ def source_ids(ids: Any, special: Special) -> np.ndarray:
   """What the encoder reads, int32 [M].
 
   Args:
-    ids: of the text; its eos may be there, as in a token store, or not.
+    ids: of the text, with its eos as in a token store, or without.
   """
   return np.concatenate([source_start(special), target_ids(ids, special)])
 
 
 def target_ids(ids: Any, special: Special) -> np.ndarray:
-  """What the decoder is to write, int32 [L]; see `source_ids`."""
+  """What the decoder is to write, int32 [L]; `ids` as for `source_ids`."""
   ids = np.asarray(ids, np.int32)
   if len(ids) and ids[-1] == special.eos_id:
     return ids
@@ -38,12 +38,12 @@ def target_ids(ids: Any, special: Special) -> np.ndarray:
 
 
 def source_start(special: Special) -> np.ndarray:
-  """What stands before the text of each source, int32; often nothing."""
+  """The ids before the text of each source, int32; often none."""
   return np.array(special.prompt_start, np.int32)
 
 
 def start_ids(start: str, special: Special) -> list[int]:
-  """As `start_id`; '': none."""
+  """The result of `start_id` as a list; [] where `start` is ''."""
   return [start_id(start, special)] if start else []
 
 
@@ -51,8 +51,8 @@ def start_id(start: str, special: Special) -> int:
   """The token that a decoder starts with.
 
   Args:
-    start: 'pad' (T5, Marian) or 'eos' (BART). Of a tokenizer
-      without padding both are the end of a document.
+    start: 'pad' (T5, Marian) or 'eos' (BART). Without a token for padding both
+      are the end of a document.
   """
   return special.pad_id if start == 'pad' else special.eos_id
 
@@ -64,8 +64,8 @@ def decoder_inputs(
 
   Args:
     targets: int32 [B, L].
-    positions: int32 [B, L], of packed rows: a text begins at each 0. None:
-      a row is one text.
+    positions: int32 [B, L], of packed rows: a text begins at each 0; None:
+      each row is one text.
   """
   inputs = np.empty_like(targets)
   inputs[:, 1:] = targets[:, :-1]

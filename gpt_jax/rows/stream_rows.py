@@ -1,17 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are cut out of all documents joined end to end, or packed of them.
+"""Rows that are cut from all documents joined end to end, or hold whole ones.
 
 Row r of `stream` has `length` targets, tokens r * length + 1 to
-(r + 1) * length of a source, and before them one token more.
+(r + 1) * length of a source, and one more token before them.
 
-Row r of `documents` has as many whole documents as targets, in the order of the
-store, as fit into `length`; they do not see each other. A document that is
-longer begins a row, is cut into pieces of `length`, and shares its last row
-with those that follow. What is left of a row is padding. Each token is a target
-once; the first of a document, or of a piece of one, is predicted from the token
-before it alone. That is the end of the document before, just as if the document
-stood alone.
+Row r of `documents` has as many whole documents as fit into `length` targets,
+in the order of the store; they do not see each other. A longer document begins
+a row, is cut into pieces of `length`, and shares its last row with those that
+follow. The rest of a row is padding. Each token is a target once; the first of
+a document, or of a piece of one, is predicted from the token before it alone.
+That is the end of the document before, as if the document stood alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +38,10 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
   first, last = np.searchsorted(ends, [start, stop], side='right')
   ends = ends[first:last]
   starts = np.concatenate([[start], ends[:-1]]).astype(np.int64)
-  # A document that begins a row fills so many rows by itself, ...
+  # The rows that a document fills by itself if it begins one, ...
   full = np.maximum(ends - starts - 1, 0) // length
   tails = starts + full * length
-  # ... and with its last piece stand the documents up to this one.
+  # ... and the document after the last one beside its last piece.
   following = np.searchsorted(ends, tails + length, side='right').tolist()
   heads, document = [], 0
   while document < len(ends):
@@ -72,7 +71,7 @@ def counts(
 def segments_of(
   targets: np.ndarray, eos_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Which document each target belongs to, and where it stands in it.
+  """The document of each target in its row, and its position in that.
 
   Args:
     targets: int32 [B, L]; each document ends with `eos_id`.
@@ -127,7 +126,7 @@ class Stream(RowMaker):
     return rows_lib.cut(windows.astype(np.int32))
 
   def read_held_out(self, keys: Keys) -> Rows:
-    """Rows whose targets are all tokens, also the first; padding after them."""
+    """Rows in which every token is a target, also the first; then padding."""
     starts = keys.row * self._length - 1  # one before the first target
     places = starts[:, None] + 1 + np.arange(self._length)
     windows = _window(self._store, starts, self._length)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of the run a batch takes."""
+"""The rows of the run that a batch takes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from typing import NamedTuple
 class Taken(NamedTuple):
   """The rows of a batch.
 
-  No two rows of a run have the same number, of whatever length they are. Rows
-  of each length have an order of their own, in which an index is a place.
+  No two rows of a run have the same number, whatever their lengths. Rows of
+  each length have an order of their own, in which they have an index.
   """
 
-  offset: int  # the number of the first
+  offset: int  # number of the first row
   count: int
-  length: int  # targets in each
-  index: int  # of the first
+  length: int  # targets of each
+  index: int  # of the first row
 
   def share(self, host_rows: Callable[[int], slice]) -> 'Taken':
-    """Those of one host: `host_rows` gives the slice of so many rows."""
+    """The rows of one host: `host_rows` maps a count to the host's slice."""
     start, stop, _ = host_rows(self.count).indices(self.count)
     return self._replace(
       offset=self.offset + start, index=self.index + start, count=stop - start
@@ -27,16 +27,16 @@ class Taken(NamedTuple):
 
   @property
   def numbers(self) -> range:
-    """Of its rows."""
+    """The rows' numbers in the run."""
     return range(self.offset, self.offset + self.count)
 
   @property
   def indices(self) -> range:
-    """Of its rows."""
+    """The rows' places in the order of their length."""
     return range(self.index, self.index + self.count)
 
 
-# Step, from 0, to the rows of its batch.
+# Maps a step, counted from 0, to the rows of its batch.
 TakenAt = Callable[[int], Taken]
 
 
@@ -47,25 +47,25 @@ def even(count: int, length: int) -> TakenAt:
 
 # Rows of the global order that a run leaves out after a spike.
 #
-# A run that was sent back to step r and told to leave out n rows consumes, from
-# step r on, the rows n places later, in the order of each length of rows. With
-# the list of all (r, n) the data order stays a closed form of the step.
-# See `training.past` for the file that holds it.
+# A run that goes back to step r and leaves out n rows consumes, from step r on,
+# the rows n places later, in the order of each length of rows. With the list of
+# all (r, n) the data order stays a closed form of the step. `training.past` has
+# the file of that list.
 
 
 class Skip(NamedTuple):
   """Rows left out once."""
 
-  step: int  # steps done in the state gone back to: the first step changed
+  step: int  # steps done in the restored state: the first step that changes
   rows: int  # how many places later its rows are
-  spike: int  # the step that was the reason, counted from 1
+  spike: int  # the step of the spike, counted from 1
 
 
 class Skips(NamedTuple):
   """All rows left out by a run, by step."""
 
   skips: tuple[Skip, ...] = ()
-  # The last entry's rewind is not known to be done: checkpoints after its step
+  # The rewind of the last entry may not be done yet: checkpoints after its step
   # may hold states that were given up.
   pending: bool = False
 
@@ -84,13 +84,13 @@ class Skips(NamedTuple):
   def add(
     self, rows: TakenAt, *, step: int, spike: int, batches: int
   ) -> 'Skips':
-    """One more skip, at least over all that was consumed until the spike.
+    """Adds a skip, at least of all rows that were consumed until the spike.
 
     Args:
       rows: the data order without any skip.
-      step: steps done in the state gone back to.
+      step: steps done in the restored state.
       spike: the step of the spike, counted from 1: steps done after it.
-      batches: to leave out from `step` on, at least.
+      batches: the fewest to leave out, from `step` on.
     """
     kept = tuple(s for s in self.skips if s.step <= step)
     consumed = self.shifted(rows)

@@ -1,13 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which examples of which task a step of several tasks takes, in closed form.
+"""The task and the examples of a step of several tasks, in closed form.
 
 MT-DNN (Liu et al., 2019), algorithm 1: each task's examples are packed into
 batches; an epoch merges the batches of all tasks, shuffles them, and takes one
-step on each. Here a shuffle says which task each step of an epoch is of, and a
-task's batches come in the order of its examples (see `shuffle`), which is the
-one that they have without other tasks, new in each pass. The last batch of a
-pass has what is left: no batch has examples of two passes.
+step on each. Here a shuffle gives the task of each step of an epoch, and a
+task's batches come in the order of its examples (see `mixture.Shuffle`), which
+is the one they have without other tasks, new in each pass. The last batch of a
+pass has the rest: no batch has examples of two passes.
 """
 
 import functools
@@ -22,18 +22,13 @@ from gpt_jax.tokens.mixture import Shuffle
 
 
 class Step(NamedTuple):
-  """What a step takes.
+  """What a step takes."""
 
-  Attributes:
-    task: by name.
-    batch: its number among all of the task, over all epochs.
-  """
-
-  task: str
-  batch: int
+  task: str  # its name
+  batch: int  # its number among all batches of the task, over all epochs
 
 
-# From the examples of a task to how many of them count in an epoch.
+# Maps the number of a task's examples to how many of them an epoch has.
 Mixing = Callable[[int], int]
 
 
@@ -43,7 +38,7 @@ def proportional() -> Mixing:
 
 
 def capped(examples: Count) -> Mixing:
-  """An epoch has the batches of at most so many examples of a task.
+  """Each epoch has the batches of at most `examples` of each task.
 
   The next epoch goes on where it stopped, so that all examples have their turn.
   """
@@ -87,7 +82,7 @@ class TaskOrder:
     return Step(self._names[task], batch)
 
   def examples(self, step: Step) -> list[int]:
-    """Which of its task's examples a step takes: a batch, or fewer."""
+    """The numbers of the examples that a step takes: a batch, or fewer."""
     size = self._sizes[step.task]
     done, place = divmod(step.batch, -(-size // self._batch_size))
     first = place * self._batch_size
@@ -108,7 +103,7 @@ class TaskOrder:
     return {'epochs': number / self.steps_per_epoch, **passes}
 
   def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each step of an epoch: its task, and which of that task's it is."""
+    """The task of each step of an epoch, and its rank among that task's."""
     count = self.steps_per_epoch
     places = np.array([self._shuffle[epoch * count + i] for i in range(count)])
     tasks = np.searchsorted(np.cumsum(self._counts), places, side='right')

@@ -1,18 +1,18 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a teacher said of the rows of a token store, on disk.
+"""A teacher's outputs for the rows of a token store, on disk.
 
-  D/manifest.json   of which rows and which teacher; written last, so that a
-                    folder is whole or none
+  D/manifest.json   which rows and which teacher; written last, so that a folder
+                    is complete or no outputs at all
   D/ids             zarr3, uint16 or uint32 [rows * positions * k]
   D/log_probs       zarr3, float16 [rows * positions * (k + 1)]
 
-A place has the k tokens that the teacher finds most probable, and the natural
-logarithms of their probabilities at the manifest's temperature; the last of
-k + 1 is that of all other tokens together, -inf for none. Float16 rounds a
+A position has the k tokens that the teacher finds most probable, and the
+natural logarithms of their probabilities at the manifest's temperature; the
+last of k + 1 is that of all other tokens together, or -inf. Float16 rounds a
 logarithm by at most one part in 2,048: a probability of 0.9 by 0.005%, one of
-1e-4 by 0.45%. As in the token store each chunk has a checksum that is read with
-it. Outputs are found by the row's number in the store, so that neither the
+1e-4 by 0.45%. As in the token store, each chunk has a checksum that is read
+with it. Outputs are found by the row's number in the store, so that neither the
 order of a run nor a resume changes them.
 """
 
@@ -38,55 +38,39 @@ from gpt_jax.tokens.store import (
 NAME = 'manifest.json'
 IDS, LOG_PROBS = 'ids', 'log_probs'
 FORMAT_VERSION = 1
-# What tells this manifest from that of a token store.
+# Tells this manifest from that of a token store.
 _KIND = 'teacher_outputs'
 _AGAIN = 'write it again by gpt-jax teach'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-  """Of which rows outputs are: equal ones go together.
+  """The rows that have outputs: those of a run must equal those on disk."""
 
-  Attributes:
-    store: fingerprint of the token store.
-    rows: `data.rows`.
-    length: tokens of a row.
-    text: see `objectives.base.Stored`, as are the next four.
-    positions: of a row, that have outputs.
-    seed: of the run that draws the rows' masks; 0 where nothing is drawn.
-  """
-
-  store: str
-  rows: str
-  length: int
+  store: str  # fingerprint of the token store
+  rows: str  # `data.rows`
+  length: int  # tokens of a row
+  # See `objectives.base.Stored`.
   text: str
   places: str
   temperature: float
   top_k: int
   times: int
-  positions: int
+  positions: int  # of a row, that have outputs
   num_rows: int
-  seed: int
+  seed: int  # of the run that draws the rows' masks; 0: nothing is drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-  """The manifest.
-
-  Attributes:
-    teacher: what it was, for people.
-    teacher_sha256: of its parameters.
-    vocab_size: that it scores.
-    kept: the mean part of its probability that the k tokens have.
-    crc32: of the blocks of each array.
-  """
+  """The manifest."""
 
   rows: Rows
-  teacher: str
-  teacher_sha256: str
-  vocab_size: int
-  kept: float
-  crc32: dict[str, list[int]]
+  teacher: str  # what it was, for people
+  teacher_sha256: str  # of its parameters
+  vocab_size: int  # that it scores
+  kept: float  # the mean share of its probability that the k tokens have
+  crc32: dict[str, list[int]]  # of the blocks of each array
 
   @property
   def fingerprint(self) -> str:
@@ -97,14 +81,14 @@ class Contents:
 
 
 class Writer:
-  """Writes the outputs in the order of the rows; goes on where one died."""
+  """Writes outputs in the order of the rows; resumes if a process died."""
 
   def __init__(self, folder: str, wanted: dict[str, Any], vocab_size: int):
-    """Begins, or goes on with what was written for the same `wanted`.
+    """Begins, or goes on with outputs that were written for the same `wanted`.
 
     Args:
       folder: a path or a URL.
-      wanted: what tells these outputs from all others, as JSON has it.
+      wanted: JSON values that tell these outputs from all others.
     """
     self._folder, self._wanted = folder, wanted
     self._dtypes = {
@@ -140,9 +124,9 @@ class Writer:
     """Appends the outputs of the next rows.
 
     Args:
-      ids_RPk: of R rows, P places and k tokens.
-      log_probs_RPk: of k + 1.
-      weights_RP: 0 where a place is padding.
+      ids_RPk: of R rows, P positions and k tokens.
+      log_probs_RPk: of k + 1 tokens.
+      weights_RP: 0 where a position is padding.
     """
     self._arrays[IDS].add(ids_RPk.reshape(-1))
     self._arrays[LOG_PROBS].add(log_probs_RPk.astype(np.float16).reshape(-1))
@@ -152,7 +136,7 @@ class Writer:
     self.done += len(ids_RPk)
 
   def note(self) -> None:
-    """Notes down where it is, for the next process."""
+    """Writes the state from which a later process can resume."""
     counts: dict[str, Any] = {
       'done': self.done,
       'kept': self._kept,
@@ -166,7 +150,7 @@ class Writer:
     store.write_state(self._folder, state)
 
   def finish(self, rows: Rows, **about: Any) -> Contents:
-    """Writes the manifest; `about` are the teacher's entries of it."""
+    """Writes the manifest; `about` are its entries about the teacher."""
     written = {name: array.close() for name, array in self._arrays.items()}
     contents = Contents(
       rows=rows,
@@ -229,7 +213,7 @@ class TeacherOutputs:
     }
 
   def batch(self, keys: Keys) -> dict[str, np.ndarray]:
-    """The arrays that batches have of these rows.
+    """The arrays of a batch with these rows' outputs.
 
     Returns:
       `teacher_ids` int32 [B, P, k] and `teacher_log_probs` float16
@@ -257,7 +241,7 @@ class TeacherOutputs:
 
 
 def blank(positions: int, top_k: int) -> dict[str, np.ndarray]:
-  """The arrays of one row, of `TeacherOutputs.batch`, without outputs."""
+  """The arrays of `TeacherOutputs.batch` for one row, with zeros."""
   return {
     'teacher_ids': np.zeros((1, positions, top_k), np.int32),
     'teacher_log_probs': np.zeros((1, positions, top_k + 1), np.float16),
@@ -265,7 +249,7 @@ def blank(positions: int, top_k: int) -> dict[str, np.ndarray]:
 
 
 def _open(folder: str, name: str, length: int) -> ts.TensorStore:
-  """Opens an array of so many values."""
+  """Opens an array, and checks its length."""
   path = files.join(folder, name)
   try:
     array = files.open_array(path, open=True, fill_missing_data_reads=False)

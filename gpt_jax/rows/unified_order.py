@@ -1,17 +1,17 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which of UniLM's four masks a row has (Dong et al., 2019; section 2.3).
+"""The mask of a row, one of UniLM's four (Dong et al., 2019; section 2.3).
 
 A third of the rows see both sides, a third are sequence to sequence, a sixth
-each see the left or the right alone. They take turns by their number in the
-run, so that each six rows in a row have these shares, and 330 have 110, 110, 55
-and 55; a row has another mask in the next epoch as its number has another rest.
+see the left alone, a sixth the right. They take turns by the row's number in
+the run, so that any six consecutive rows have these shares, and 330 have 110,
+110, 55 and 55; a row gets other masks in other epochs as its number changes.
 """
 
 import numpy as np
 
 BIDIRECTIONAL, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SEQ2SEQ = range(4)
-# By these numbers, as metrics call them.
+# The names of these in metrics.
 NAMES = ('bidirectional', 'left_to_right', 'right_to_left', 'seq2seq')
 
 _TURNS = np.array(

@@ -25,34 +25,31 @@ class Part(NamedTuple):
 class Unit(NamedTuple):
   """A part of the corpus that can be read by itself."""
 
-  parts: Callable[[], Iterator[Part]]  # starts the stream of its documents
-  skipped: Callable[[], dict[str, int]]  # what was left out, as in `Source`
+  parts: Callable[[], Iterator[Part]]
+  skipped: Callable[[], dict[str, int]]  # as in `Source`
 
 
 class Split(NamedTuple):
-  """The corpus as parts, read as a stream as often as asked."""
+  """The corpus, split: a stream of parts that may be read several times."""
 
-  parts: Callable[[], Iterator[Part]]  # the parts, always in the same order
-  # Of their text, for progress; None where it is not known.
-  num_bytes: int | None
-  holds_out: bool  # whether any part is held out
+  parts: Callable[[], Iterator[Part]]  # always in the same order
+  num_bytes: int | None  # about how much text there is; None if unknown
+  holds_out: bool  # whether there is a held-out side
   files: dict[str, str]  # name -> path of what is read
-  # One after the other they are the parts; None where the side of a document
-  # depends on those before.
+  # In order, they give the parts; None where the side of a document depends on
+  # the documents before it.
   units: Sequence[Unit] | None = None
-  # What was left out, as in `sources.Source`.
-  skipped: Callable[[], dict[str, int]] = dict
-  # Whether each two parts are a source and its target, which are on one side:
-  # see `sources.parallel`.
+  skipped: Callable[[], dict[str, int]] = dict  # as in `Source`
+  # Whether parts are pairs, a source and then its target, both on one side.
   pairs: bool = False
 
 
 class Corpus(NamedTuple):
-  """What is split."""
+  """A corpus to split."""
 
   source: Source
-  # Documents whose names have the same parent stay on one side: both sides of
-  # a pair, and the parts that a document was cut into (`sources.parents`).
+  # Documents whose names have the same parent stay together: the two sides of
+  # a pair, and the pieces that a document was cut into (`sources.parents`).
   parent: Callable[[str], str]
   pairs: bool  # see `Split`
 
@@ -69,8 +66,8 @@ def split(
   """Splits the corpus `source` as the call `holdout` says.
 
   Args:
-    corpus: what cleaning left of the source; None: it was not cleaned.
-    field: where `source` stands in the config.
+    corpus: the source after cleaning; None: it was not cleaned.
+    field: the config's field that has `source`.
   """
   found = corpus or sources.load(field, source)
   pairs = sources.of_pairs(field, source)
@@ -100,8 +97,8 @@ def documents(fraction: Inside = 0.02) -> Build:
   """Whole documents or pairs, chosen by a hash of their name.
 
   A document stays on its side when others are added, removed or reordered. All
-  passages of a document, and all pieces that cleaning cuts it into, are on one
-  side: the hash is that of the document's name.
+  passages of a document, and all pieces that cleaning cuts it into, are on the
+  same side, because the hash is of the document's own name.
   """
 
   def build(corpus: Corpus) -> Split:
@@ -123,8 +120,9 @@ def documents(fraction: Inside = 0.02) -> Build:
 def tail(fraction: Inside = 0.1) -> Build:
   """The last characters of the corpus, counted over all documents.
 
-  The document at the boundary is cut in two; a pair at it trains. For one file
-  this is the split of nanoGPT's character data: `data[:int(n * 0.9)]` trains.
+  The document at the boundary is cut in two; a pair there is for training. With
+  one file this is nanoGPT's split of its character data, where
+  `data[:int(n * 0.9)]` trains.
   """
 
   def build(corpus: Corpus) -> Split:
@@ -184,7 +182,7 @@ def _other(corpus: Source, other: Source) -> Split:
   return Split(parts, num_bytes, True, corpus.files | named, units)
 
 
-# Whether a document is held out, or all are or none.
+# Whether a document is held out; or whether all are.
 _HeldOut = Callable[[Document], bool] | bool
 
 

@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a token store was made from, so that a changed input is noticed.
+"""The files that a token store was made from, so that changes are noticed.
 
 D/inputs.json maps each file to its size and a hash of samples of its contents:
-a look at a corpus of any size takes little time, and a copy of it elsewhere, or
-of another age, is the same. What was prepared is hashed as a whole besides
-(`source_sha256` in the manifest).
+quick for a corpus of any size, and the same for a copy of it at another place
+and with other dates. All documents are also hashed as a whole, into the
+manifest (`source_sha256`).
 """
 
 import hashlib
@@ -36,21 +36,21 @@ def names_hash(paths: Mapping[str, str]) -> str:
 
 
 def write(folder: str, found: Mapping[str, str]):
-  """Writes what `look` found into a token store."""
+  """Writes the result of `look` into a token store."""
   data = json.dumps(found, indent=0, sort_keys=True).encode() + b'\n'
   files.write(folder, NAME, data)
 
 
 def changes(folder: str, paths: Mapping[str, str]) -> str:
-  """Tells which files differ from those that the store was made from.
+  """Names some of the files that changed since the store was made.
 
   Args:
     folder: of the token store.
-    paths: name -> path, as they are now; none of them need be there, since a
-      store may be used where its corpus is not.
+    paths: name -> path of the current files. If none of them exists nothing has
+      changed: a store may be used where its corpus is not.
 
   Returns:
-    A text that names some; '' if there are none or nothing is known of it.
+    '' if nothing changed, or nothing is known about the files.
   """
   data = files.read(folder, NAME)
   now = look(paths)
@@ -62,7 +62,7 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
     remedy='remove it (whether the corpus has changed is then not known), or '
     'prepare the data again',
   )
-  told = {
+  changed = {
     'changed': sorted(n for n in before.keys() & now if before[n] != now[n]),
     'added': sorted(now.keys() - before.keys()),
     'removed': sorted(before.keys() - now.keys()),
@@ -70,7 +70,7 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
   return '; '.join(
     f'{len(names)} {what}: '
     + ', '.join(names[:_SHOWN] + ['...'][: len(names) > _SHOWN])
-    for what, names in told.items()
+    for what, names in changed.items()
     if names
   )
 

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which texts of an evaluation set a document overlaps, by n-grams of words.
+"""Finds where documents overlap an evaluation set, by n-grams of words.
 
-As GPT-3 counts it (Brown et al. 2020, appendix C): words are lower-cased,
-separated by white space and without punctuation, n is 13. `Index` holds the
+As GPT-3 counts overlaps (Brown et al. 2020, appendix C): words are lower-cased,
+separated by white space and without punctuation, and n is 13. `Index` holds the
 n-grams of the evaluation set, which is small; documents of any size and number
 are looked up in it. Matches are exact: words are compared, not hashes.
 """
@@ -21,7 +21,7 @@ _PUNCTUATION = re.compile(r'[^\w\s]+|_+')
 _SPACE = re.compile(r'\s')
 _TOKEN = re.compile(r'\S+')
 
-# Word numbers of an n-gram are mixed into 64 bits, for a first look.
+# Mixes the word numbers of an n-gram into 64 bits, for a first look-up.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -57,7 +57,7 @@ class Index:
     """Builds it.
 
     Args:
-      texts: label and text of each; a label says where the text is from.
+      texts: a label, which says where the text is from, and the text of each.
       n: words in an n-gram; shorter texts have none.
     """
     self.n = n
@@ -87,7 +87,7 @@ class Index:
     self._hashes = hashes[self._order]
 
   def __len__(self) -> int:
-    """How many different n-grams."""
+    """The number of different n-grams."""
     return len(self._rows)
 
   def text(self, gram: int) -> str:
@@ -132,7 +132,7 @@ _NO_OWNER = np.empty(0, np.int32)
 
 
 def _hashes(ids: np.ndarray, n: int) -> np.ndarray:
-  """Of each n numbers in a row; [len(ids) - n + 1]."""
+  """A hash of each n consecutive numbers; [len(ids) - n + 1]."""
   ids = ids.astype(np.uint64)
   total = np.zeros(len(ids) - n + 1, np.uint64)
   for i in range(n):

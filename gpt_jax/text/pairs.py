@@ -4,8 +4,8 @@
 
   data.source = "parallel_text('train.en', 'train.de')"
 
-A pair is two documents, one after the other: NAME#source and NAME#target. One
-of which a side has nothing but white space is left out as a whole, and counted.
+A pair is two consecutive documents: NAME#source and NAME#target. A pair with a
+side of white space alone is left out, and counted.
 """
 
 import functools
@@ -40,15 +40,15 @@ def parallel_text(
   """Line i of one file with line i of another.
 
   Files are read through gzip or zstd if their names end in .gz or .zst. With
-  wildcards as many files must match on both sides, which go together in the
-  order of their names. Lines end at line feeds alone.
+  wildcards the same number of files must match on both sides; they are paired
+  in the order of their names. Lines end at line feeds alone.
 
   Args:
     source: pattern of the files with the sources.
-    target: of those with the targets.
-    on_error: 'skip' counts pairs that are too long or not UTF-8, and files that
-      break off, instead of failing. Files with different numbers of lines
-      always fail.
+    target: pattern of the files with the targets.
+    on_error: 'skip' counts pairs that are too long or not UTF-8, and truncated
+      files, instead of failing. Files with different numbers of lines always
+      fail.
   """
   sides = lines.find(source), lines.find(target)
   if len(sides[0]) != len(sides[1]):
@@ -69,9 +69,9 @@ def parallel_text(
 def parallel_jsonl(
   pattern: str, source: str, target: str, on_error: OnError = 'fail'
 ) -> Reader:
-  """A pair a line: the entries `source` and `target` of a JSON object.
+  """One pair a line: the entries `source` and `target` of a JSON object.
 
-  Files, and `on_error`, are as for `jsonl`.
+  Files and `on_error` are as for `jsonl`.
   """
   files = lines.find(pattern)
   call = "parallel_jsonl('glob', 'en', 'de')"
@@ -98,10 +98,10 @@ def parallel_tfds(
   data_dir: str = '',
   on_error: OnError = 'fail',
 ) -> Reader:
-  """A pair an example of a set of TFDS, such as 'wmt14_translate/de-en'.
+  """One pair an example of a set of TFDS, such as 'wmt14_translate/de-en'.
 
   Args:
-    name: as for `tfds`, and so the arguments after `target`.
+    name: as for `tfds`, like the arguments after `target`.
     source: field of each example; 'a/b' is a field inside another.
   """
   builder = tfds_lib.by_name(name, data_dir)
@@ -118,7 +118,7 @@ def parallel_tfds_dir(
   split: str = 'train',
   on_error: OnError = 'fail',
 ) -> Reader:
-  """A pair an example of the prepared set in a folder: see `tfds_dir`."""
+  """One pair an example of the prepared set in a folder: see `tfds_dir`."""
   call = f'parallel_tfds_dir({path!r})'
   builder = tfds_lib.in_folder(path, call)
   return tfds_lib.reader(
@@ -141,19 +141,19 @@ def _side_by_side(
   """The pairs of two files."""
   broken = False
 
-  def tell(bad: Bad):
+  def skip_line(bad: Bad):
     nonlocal broken
     skip(bad)
     broken = broken or bad.kind != lines.TOO_LONG
 
-  sides = [lines.every(path, tell) for path in paths]
+  sides = [lines.every(path, skip_line) for path in paths]
   for number, both in enumerate(itertools.zip_longest(*sides), start=1):
     if None in both:
       counts = [
         number - (line is None) + sum(1 for _ in side)
         for side, line in zip(sides, both, strict=True)
       ]
-      if broken:  # what it had is paired, and more is not known
+      if broken:  # its lines are paired; how many it lacks is not known
         return
       raise UsageError(
         f'{paths[0]} has {counts[0]} lines and {paths[1]} has {counts[1]}: '

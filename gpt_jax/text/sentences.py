@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where sentences begin: after terminal punctuation and space, and in lines.
 
-No model of a language: "e.g. this" counts as two. Spaces belong to the sentence
-before, so that the sentences of a text joined are the text.
+There is no model of a language: "e.g. this" counts as two. Spaces belong to the
+sentence before them, so that joined sentences are the text again.
 
 With `data.sentences = 'terminal'` a token store notes where sentences end. A
-document is encoded as a whole, and the characters that a splitter finds are
-looked up in its tokens: so the tokens are the same whatever the splitter is.
-Encoding one sentence at a time, most tokenizers would make other tokens: in "It
-rains. It" the second "It" has its space before it. A token that spans the space
-and the next word belongs to the next sentence: that of its last character.
+document is encoded as a whole, and the boundaries that a splitter finds are
+looked up in its tokens, so that the tokens do not depend on the splitter. Most
+tokenizers would encode a single sentence differently: in "It rains. It" the
+second "It" has a space before it. A token that spans the space and the next
+word belongs to the sentence of its last character.
 """
 
 import re
@@ -35,35 +35,35 @@ def spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def count_sentences(text: str) -> int:
-  """How many sentences a text has."""
+  """The number of sentences of a text."""
   return sum(1 for _ in spans(text))
 
 
-# A text to the characters after each sentence, the last of which is its end.
+# Maps a text to the end of each sentence in characters; the last is its length.
 Splitter = Callable[[str], Iterable[int]]
 
 
 def splitter(text: str) -> Splitter | None:
-  """The one that `data.sentences` names; None for none."""
+  """The splitter that `data.sentences` names; None for 'none'."""
   return spec.build('data.sentences', text, SPLITTERS)
 
 
 def in_tokens(
   split: Splitter, text: str, offsets: np.ndarray, last: bool
 ) -> np.ndarray:
-  """After which tokens of a text its sentences end, before the document does.
+  """After which tokens of a text sentences end, without the document's end.
 
   Args:
     text: a document, or a piece of a long one.
     last: whether the document ends with it.
 
   Returns:
-    int64 [S], rising, more than 0.
+    int64 [S], ascending, above 0.
   """
   count = len(offsets)
   starts, stops = offsets.astype(np.int64).T
-  # A token without a character, such as the first bytes of one that is spelled
-  # in several, ends where the next one does.
+  # A token without a character of its own, such as the first byte of a
+  # character that is spelled in several, ends where the next token does.
   stops = np.where(starts == stops, len(text) + 1, stops)
   stops = np.minimum.accumulate(stops[::-1])[::-1]
   inner = [stop for stop in split(text) if stop < len(text)]
@@ -85,7 +85,7 @@ def terminal() -> Splitter:
 
 
 def lines() -> Splitter:
-  """One a line, which is how BERT's data writer takes them."""
+  """One a line, as BERT's data writer reads them."""
   return _lines
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of documents: text files, JSON lines, Parquet, and joins of them.
 
-`SOURCES` at the foot lists all that `data.source` may name; pairs of texts are
-in `pairs`, TensorFlow datasets in `files.tfds`.
+`SOURCES` at the foot lists the choices of `data.source`; pairs of texts are in
+`pairs`, TensorFlow datasets in `files.tfds`.
 """
 
 import collections
@@ -33,11 +33,11 @@ from gpt_jax.ranges import Count
 from gpt_jax.spec import Pair, UsageError, optional
 from gpt_jax.text import pairs
 
-# Rows of Parquet decoded at once, or fewer: those of about so many bytes. The
-# reader also holds a row group, compressed.
+# The most rows of Parquet decoded at once, and about the most bytes. The reader
+# also holds a row group, compressed.
 _ROWS, _HELD = 256, 1 << 27
 
-# Arrow's types of texts, which files may also call bytes.
+# Arrow's types of texts, which files may also declare as bytes.
 _TEXTS = {
   f'{size}{kind}' for kind in ('string', 'binary') for size in ('', 'large_')
 } | {'string_view', 'binary_view'}
@@ -48,9 +48,9 @@ def parquet(
 ) -> Reader:
   """One document a row: its text is the entry of `column`.
 
-  A column inside another is named as in 'meta.text', as is one whose name has
-  a dot. Empty entries hold no text; a file or an entry that is bad is an
-  error, or counted with `on_error='skip'`. Needs the extra `tfds`.
+  A column inside another is named as in 'meta.text', like one whose name has a
+  dot. Empty entries hold no text; a bad file or entry is an error, or counted
+  with `on_error='skip'`. Needs the extra `tfds`.
   """
   tables = optional('pyarrow.parquet', 'parquet(...) needs pyarrow', 'tfds')
   files = lines.find(pattern)
@@ -77,8 +77,8 @@ def parquet(
 def _values(tables: Any, path: str, column: str) -> Iterator[Any]:
   """Yields the entries of a column: str, bytes or None."""
   try:
-    top, *inner = _way(path, tables.read_schema(path), column)
-    # A text that many rows have is held once.
+    top, *inner = _column_path(path, tables.read_schema(path), column)
+    # A text that many rows share is held once.
     opened = tables.ParquetFile(path, read_dictionary=[column])
   except Bad:
     raise
@@ -104,14 +104,14 @@ def _values(tables: Any, path: str, column: str) -> Iterator[Any]:
           yield values[i]
 
 
-def _way(path: str, schema: Any, column: str) -> list[str]:
+def _column_path(path: str, schema: Any, column: str) -> list[str]:
   """The names that lead to a column of texts, from the outermost."""
   found = [*_leaves(schema)]
-  named = [(way, kind) for way, kind in found if '.'.join(way) == column]
+  named = [(names, kind) for names, kind in found if '.'.join(names) == column]
   if len(named) == 1 and _holds_texts(named[0][1]):
     return named[0][0]
   several = f', {len(named)} of them' * (len(named) > 1)
-  held = ', '.join(f'{".".join(way)} ({kind})' for way, kind in found)
+  held = ', '.join(f'{".".join(names)} ({kind})' for names, kind in found)
   raise Bad(
     path,
     f'has no column of texts {column!r}',
@@ -127,8 +127,8 @@ def _leaves(fields: Any) -> Iterator[tuple[list[str], Any]]:
   """
   for field in fields:
     if str(field.type).startswith('struct<'):
-      for way, kind in _leaves(field.type):
-        yield [field.name, *way], kind
+      for names, kind in _leaves(field.type):
+        yield [field.name, *names], kind
     else:
       yield [field.name], field.type
 
@@ -158,13 +158,13 @@ def parents(
 ) -> Callable[[str], str]:
   """Maps the name of a document to that of the document it was cut from.
 
-  Where something may have cut documents, numbers at the end of a name are left
-  out: the parent of 'book.txt#7' and of 'book.txt#7#0' is 'book.txt'. Elsewhere
-  each document is its own parent.
+  Where documents may have been cut, the parent's name lacks the numbers at the
+  end: that of 'book.txt#7' and of 'book.txt#7#0' is 'book.txt'. Elsewhere each
+  document is its own parent.
 
   Args:
-    field: where the call stands in the config.
-    text: a call of a source.
+    field: the config's field that has the call.
+    text: the call of a source.
     cleaned: whether `data.clean` was applied, which may cut any document.
   """
   call = spec.parse(field, text)[0]
@@ -201,18 +201,17 @@ log = logging.getLogger('gpt_jax')
 # The files of a folder that are read as texts.
 _ENDINGS = ('.txt', '.text', '.md', '.markdown', '.rst', '.org', '.tex')
 
-# What one worker reads at once, in bytes; or fewer small files, each of
-# which counts for `_OPEN` bytes more.
+# Bytes that one worker reads at once; each file counts for `_OPEN` bytes more.
 _UNIT, _OPEN = 1 << 26, 1 << 16
 
 
 def documents(field: str, text: str) -> Iterator[Document]:
-  """Streams the documents of a call of one of `SOURCES`, found in `field`."""
+  """Streams the documents of a call of `SOURCES`, which stands in `field`."""
   return load(field, text).documents()
 
 
 def load(field: str, text: str) -> Source:
-  """Looks a source up without reading any document."""
+  """Builds a source without reading any document."""
   try:
     reader = spec.build(field, text, SOURCES)
   except lines.NoFile as e:
@@ -253,9 +252,9 @@ def stdlib() -> Reader:
 def text(*patterns: str, on_error: OnError = 'fail') -> Reader:
   """One document a file, in UTF-8; `**` in a pattern spans folders.
 
-  A folder by itself stands for the files below it whose names end as those of
-  texts do, `_ENDINGS`; the log says which. A file that is bad is an error, or
-  counted with `on_error='skip'`.
+  A folder stands for the files below it with one of the `_ENDINGS` of texts,
+  which the log names. A bad file is an error, or counted with
+  `on_error='skip'`.
   """
   if not patterns:
     raise UsageError("text(): names no files; write text('books/**/*.txt')")
@@ -263,16 +262,16 @@ def text(*patterns: str, on_error: OnError = 'fail') -> Reader:
 
 
 def _in_folder(pattern: str) -> str:
-  """What is read of a folder; anything else as it is."""
+  """The pattern of the texts in a folder; any other pattern as it is."""
   if not lines.is_folder(pattern):
     return pattern
   inside = f'{pattern.rstrip("/")}/**/*{{{",".join(_ENDINGS)}}}'
   try:
     found = lines.find(inside)
   except lines.NoFile:
-    return pattern  # `find` says what its files are
+    return pattern  # `find` will say what its files are
   counts = collections.Counter(os.path.splitext(name)[1] for name in found)
-  _tell(
+  _log_once(
     f'text({pattern!r}): reads the files below this folder that end in '
     + ', '.join(f'{end} ({n})' for end, n in sorted(counts.items()))
   )
@@ -280,8 +279,8 @@ def _in_folder(pattern: str) -> str:
 
 
 @functools.cache
-def _tell(message: str):
-  """Logs it once: a source is looked up often."""
+def _log_once(message: str):
+  """Logs a message once, although sources are built often."""
   log.info('%s', message)
 
 
@@ -290,8 +289,8 @@ def jsonl(
 ) -> Reader:
   """One document a line: its text is the entry `field` of a JSON object.
 
-  Files whose name ends in .gz are read through gzip, in .zst through zstd. A
-  line that is bad is an error, or counted with `on_error='skip'`.
+  Files whose names end in .gz are read through gzip, in .zst through zstd. A
+  bad line is an error, or counted with `on_error='skip'`.
   """
   files = lines.find(pattern)
   call = "jsonl('glob', field='text')"
@@ -311,9 +310,9 @@ def jsonl(
 
 
 def mixture(*calls: Pair) -> Reader:
-  """All documents of several sources, one after another, as 'name/document'.
+  """All documents of several sources, in order, as 'name/document'.
 
-  What `data.mixture` draws from.
+  The corpus from which a mixture in `data.source` draws.
   """
   kinds = [of_pairs(f'data.sources.{p.key}', p.value) for p in calls]
   if len({*kinds}) > 1:
@@ -329,7 +328,7 @@ def mixture(*calls: Pair) -> Reader:
   def unit(
     name: str, documents: Callable[[], Iterator[Document]], skip: Skip
   ) -> Iterator[Document]:
-    del skip  # the sources have their own
+    del skip  # each source has its own
     for document in documents():
       yield Document(f'{name}/{document.name}', document.text)
 
@@ -370,9 +369,9 @@ def passages(documents: str, chars: Count = 1000) -> Reader:
   """Cuts the documents of another source, `passages("text('books/*.txt')")`.
 
   Each is cut at blank lines into documents of at least `chars` characters (the
-  last may have fewer), 'name#1' and on. Whole books hold so few ends of
-  documents that the vector of that token is hardly trained, and text after it,
-  as in all evaluation of a text by itself, is scored wrongly.
+  last may have fewer), 'name#1' and on. Whole books have so few ends of
+  documents that the embedding of that token is hardly trained, and text after
+  it, as in every evaluation of a single text, is scored wrongly.
   """
   if of_pairs('passages', documents):
     raise UsageError(
@@ -413,7 +412,7 @@ def _text_files(files: lines.Matches, on_error: OnError = 'fail') -> Reader:
 
 
 def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
-  """Cuts the files into groups that take about as long to read."""
+  """Groups the files so that each group takes about as long to read."""
   group, size = [], 0
   for name, path in files.items():
     group.append((name, path))

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of documents: one of the whole corpus, and those that occur twice.
+"""Hashes of documents: of the whole corpus, and of those that occur twice.
 
 `Digest` is the sum, modulo 2^256, of the hashes of (position, hash of the
 document), for each document (Bellare and Micciancio, 1997, AdHash): machines
@@ -45,7 +45,7 @@ class Digest:
     self._sum = 0
 
   def add(self, of_part: bytes):
-    """Adds what `of_part` gave for the next document."""
+    """Adds the hash of the next document, from `of_part`."""
     both = self._position.to_bytes(8, 'little') + of_part
     self._sum += int.from_bytes(hashlib.sha256(both).digest(), 'little')
     self._position += 1
@@ -63,22 +63,22 @@ def total(hexdigests: Iterable[str]) -> str:
 # Hashes that are kept, of both splits: 8 bytes each.
 MOST = 1 << 21
 
-# Hashes that wait to be sorted in.
+# New hashes that are collected before they are merged.
 _BUFFER = 1 << 16
 
 
 class Duplicates:
-  """Counts equal texts across the split."""
+  """Counts texts that are on both sides of the split."""
 
   def __init__(self, *, pairs: bool = False):
-    """`pairs`: each two documents are a pair, and compared as one."""
+    """`pairs`: every two documents are a pair, and compared as one text."""
     self._pairs, self._source = pairs, None
     self._kept = {side: np.empty(0, np.uint64) for side in (False, True)}
     self._new: dict[bool, list[int]] = {False: [], True: []}
-    self._shift = 0  # a text is kept if so many low bits of its hash are 0
+    self._shift = 0  # texts are kept if this many low bits of the hash are 0
 
   def add(self, text: str, held_out: bool):
-    """Takes a document of either split."""
+    """Adds a document of either side."""
     if self._pairs:
       if self._source is None:
         self._source = text
@@ -92,7 +92,7 @@ class Duplicates:
       self._sort_in()
 
   def count(self) -> int:
-    """Held-out documents whose text trains too; above `MOST` an estimate."""
+    """Held-out documents that also train; an estimate unless `exact`."""
     self._sort_in()
     found = np.isin(self._kept[True], self._kept[False])
     return int(np.count_nonzero(found)) << self._shift

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents to ids, and ids to the arrays of a split.
 
-One thread reads, and writes in the order that it read; workers encode batches
-in between. Memory does not grow with the corpus, and ids do not depend on the
-number of workers. Workers are threads where the tokenizer releases Python's
-lock, which saves starting processes and sending them the text; else processes.
+One thread reads, and writes in the same order; workers encode batches in
+between. Memory does not grow with the corpus, and ids do not depend on the
+number of workers. Workers are threads if the tokenizer releases Python's lock,
+which saves starting processes and sending them the text; else processes.
 """
 
 import concurrent.futures
@@ -34,19 +34,19 @@ from gpt_jax.tokens.duplicates import Duplicates
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import ArrayWriter, Waiting, Written
 
-# Characters that are encoded together: few, so that at the end no worker is
-# alone for long.
+# Characters that are encoded together: few, so that at the end no single worker
+# is busy for long.
 _BATCH = 1 << 20
 
-# A longer document is encoded in pieces: the whole would take 40 times its size
-# in memory. Its tokens are those of the whole where the tokenizer parts texts
-# at spaces. Else it is cut after a newline if there is one, and at the cut, but
-# nowhere else, tokens may differ from those of the whole.
+# A longer document is encoded in pieces: as a whole it would take 40 times its
+# size in memory. If the tokenizer parts texts at spaces, the tokens are those
+# of the whole. Else the document is cut after a newline if there is one, and
+# tokens may differ from those of the whole, but only at the cut.
 _LONGEST = 1 << 22
 
 _WORDS = re.compile(r'[^\W_] (?=[^\W_])')
 
-# Batches before processes are started, which takes a second.
+# Batches encoded here before processes are started, which takes a second.
 _ALONE = 32
 
 log = logging.getLogger('gpt_jax')
@@ -142,7 +142,7 @@ def _in_pool(
 def encode_texts(
   made: Tokenizer, sentences: str, texts: _Texts
 ) -> list[Encoded]:
-  """The tokens of some pieces."""
+  """The tokens of pieces."""
   split = sentences_lib.splitter(sentences)
   found: list[Encoded | None] = [None] * len(texts)
   for own, sources in ((made, False), (tokenizer.of_sources(made), True)):
@@ -160,7 +160,7 @@ def encode_texts(
 
 
 def pieces(part: Part, made: Tokenizer) -> Iterator[Piece]:
-  """Cuts a long document for `made`."""
+  """Cuts a long document into pieces that the tokenizer can encode."""
   text, start = part.document.text, 0
   while len(text) - start > _LONGEST:
     if made.parts_at_spaces:
@@ -179,8 +179,8 @@ def pieces(part: Part, made: Tokenizer) -> Iterator[Piece]:
 def _space(text: str, start: int, stop: int) -> int | None:
   """The last space between two words of [start, stop), or the next after it.
 
-  Next to letters and digits: of several spaces, and of what belongs to a space
-  such as an accent without a letter, tokenizers make other tokens.
+  Between letters or digits: tokenizers treat several spaces, or a space with an
+  accent on it, in other ways.
   """
   found = stop
   while (found := text.rfind(' ', start + 1, found)) > 0:

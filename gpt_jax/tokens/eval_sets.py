@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Named held-out sets, besides the split of the corpus.
+"""Named held-out sets, in addition to the split of the corpus.
 
   config.eval.sets = dict(wikitext="text('wiki.test.tokens')")
   config.eval.words = dict(wikitext='words_and_lines')
 
-Each is a token store of its own, D/eval/NAME, in the tokens of the store D.
-Sets may come and go while the store stays: they are no part of it.
+Each is a token store of its own, D/eval/NAME, with the tokenizer of the store
+D. Sets may be added and removed while D stays as it is.
 """
 
 import logging
@@ -23,7 +23,7 @@ from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.encode import Settings, StoreWriter
 from gpt_jax.tokens.store import TokenStore
 
-# The split of the corpus, among the names of sets.
+# The name of the held-out split of the corpus.
 VALIDATION = token_store.VALIDATION
 
 _FOLDER = 'eval'
@@ -77,7 +77,7 @@ def ensure(config: Any, store: TokenStore):
 
 
 def held_out(config: Any, store: TokenStore) -> dict[str, EvalSet]:
-  """Opens what is evaluated: the split of the corpus, then the sets."""
+  """Opens all held-out sets: the split of the corpus first."""
   found = {}
   validation = store.validation()
   if validation is not None:

@@ -4,25 +4,25 @@
 
   data.source = 'mixture(web:0.6, books:0.4)'
 
-Rows come in blocks of `BLOCK`, of which each source has its share, spread
+Rows come in blocks of `BLOCK`, in which each source has its share, spread
 evenly and at random. Draw j of a source is row j of its own order, whatever the
-others do. A comma list holds phases: `mixture(web:0.2, books:0.8,
-from_token=100e9)` changes the weights at that token, and goes on with each
-source where the phase before left it.
+other sources do. A list, separated by commas, holds phases: `mixture(web:0.2,
+books:0.8, from_token=100e9)` changes the weights at that token, and continues
+each source where the phase before left it.
 
 A weight is a share of the rows. Where rows are padded (all `data.rows` but
 'stream') a source with much padding has a smaller share of the tokens; with
 `shares='tokens'` the weights are shares of the tokens that are trained on: each
-is divided by the mean number of tokens in a row of its source, which the store
-tells before the first step.
+is divided by the mean number of tokens in a row of its source, which is known
+before the first step.
 
 With `shares='examples'` the sources are drawn from in proportion to their size,
 as T5 mixes tasks (Raffel et al., 2019, section 3.5.2): a weight is a factor on
-the number of documents, or pairs of texts, that a source holds, of which no
-more than `limit` count: mixture(cola:1, sst2:1, shares='examples', limit=9000).
+the number of documents, or pairs of texts, of a source, of which at most
+`limit` count: mixture(cola:1, sst2:1, shares='examples', limit=9000).
 
-The order of a source is a permutation that is known at each place without the
-others. Grain's `index_shuffle` is a block cipher over the numbers below the
+The order of a source is a permutation that can be computed at any place alone.
+Grain's `index_shuffle` is a block cipher over the numbers below the
 size. `MapDataset.shuffle` runs it for 4 rounds, after which neighbours in the
 order were still correlated (by 0.09 among 65,536 rows) and their row numbers
 had periods far above noise. After 8 no trace was found; we take 12.
@@ -46,7 +46,7 @@ LARGEST = 1 << 32  # what the cipher can permute
 
 
 class Shuffle:
-  """A permutation of `size` rows for each epoch, one after the other."""
+  """A permutation of `size` rows for each epoch, chained."""
 
   def __init__(self, size: int, seed: int | str):
     """`size` is from 1 to `LARGEST`."""
@@ -62,12 +62,12 @@ class Shuffle:
     )
 
   def _make_key(self, epoch: int) -> int:
-    # Hashed, so that no epoch is that of another seed.
+    # Hashed, so that no epoch equals one of another seed.
     digest = hashlib.sha256(f'{self._seed}/{epoch}'.encode()).digest()
     return int.from_bytes(digest[:8], 'little') % _KEYS
 
 
-# Weights count in this part of 1.
+# Rows of a block: weights are rounded to multiples of 1 / BLOCK.
 BLOCK = 10_000
 
 
@@ -77,17 +77,17 @@ class Phase(NamedTuple):
   weights: dict[str, float]
   from_token: int
   draw: str
-  shares: str = 'rows'  # or 'tokens', 'examples': what the weights are of
-  limit: int = 0  # of the examples of a source that count; 0: all do
+  shares: str = 'rows'  # or 'tokens', 'examples': what weights are shares of
+  limit: int = 0  # the most examples of a source that count; 0: all do
 
 
 def is_mixture(text: str) -> bool:
-  """Tells a mixture from the call of one source."""
+  """Whether `data.source` is a mixture, not the call of one source."""
   return spec.parse('data.source', text)[0].name == 'mixture'
 
 
 def phases(text: str) -> list[Phase]:
-  """Reads `data.source` where it is a mixture."""
+  """The phases of `data.source` where it is a mixture."""
   field = f'data.source={text!r}'
   found = spec.build_all('data.source', text, {'mixture': mixture})
   for phase in found:
@@ -131,11 +131,11 @@ def mixture(
 
   Args:
     *weights: of each source of `data.sources`.
-    from_token: where it begins, counted over the run, with padding.
+    from_token: where the phase begins, counted over the run, with padding.
     draw: 'without_replacement' takes each row once before any a second time.
     shares: whether weights are shares of 'rows' or of 'tokens', which differ
       where rows are padded; or factors on the number of 'examples'.
-    limit: of the examples of each source that count; 0: all do.
+    limit: the most examples of each source that count; 0: all do.
   """
   named = {pair.key: pair.value for pair in weights}
   real = ranges.declared(Real)
@@ -149,7 +149,7 @@ def mixture(
 
 
 def corpus(text: str, calls: Mapping[str, str]) -> str:
-  """The call of a source that holds all that a mixture draws from."""
+  """The call of the source of all documents that a mixture draws from."""
   names = sorted({name for phase in phases(text) for name in phase.weights})
   for name in names:
     if name not in calls:
@@ -161,7 +161,7 @@ def corpus(text: str, calls: Mapping[str, str]) -> str:
 
 
 def extends(old: str, new: str, tokens: int) -> bool:
-  """Tells whether `new` differs from `old` only after `tokens` of the run."""
+  """Whether `new` differs from `old` only after `tokens` of the run."""
   if not is_mixture(old) or not is_mixture(new):
     return False
   before = [phase for phase in phases(old) if phase.from_token < tokens]
@@ -169,15 +169,15 @@ def extends(old: str, new: str, tokens: int) -> bool:
 
 
 class Place(NamedTuple):
-  """Where a row of the run is found."""
+  """Where a row of the run is found: a row of a source."""
 
   source: str
-  epoch: int  # of the source, from 0; how often it was drawn through
+  epoch: int  # of the source, from 0: how often it was exhausted before
   row: int  # of the source
 
 
 class Held(NamedTuple):
-  """What each source of a store holds."""
+  """The sizes of each source of a store."""
 
   rows: Mapping[str, int]
   tokens: Mapping[str, int]  # without padding
@@ -204,7 +204,7 @@ def row_shares(phase: Phase, held: Held) -> dict[str, float]:
 
 
 def _wanted(phase: Phase, name: str, held: Held) -> float:
-  """How often all that a source holds is wanted, against other sources."""
+  """How often a source as a whole is drawn, relative to the other sources."""
   weight = phase.weights[name]
   if phase.shares == 'tokens':
     return weight / held.tokens[name]
@@ -212,8 +212,8 @@ def _wanted(phase: Phase, name: str, held: Held) -> float:
   return weight * min(count, phase.limit or count) / count
 
 
-def told(phase: Phase, held: Held) -> str:
-  """Says what the weights are shares of."""
+def described(phase: Phase, held: Held) -> str:
+  """Says what the weights of a phase are shares of, for the log."""
   rows = row_shares(phase, held)
   means = {n: rows[n] * held.tokens[n] / held.rows[n] for n in rows}
   total = sum(means.values())
@@ -246,7 +246,7 @@ class Order:
       sizes: rows of each source, of `length` targets.
       length: targets of a row.
       seed: of all draws.
-      tokens: of each source, without padding; None: rows have none.
+      tokens: of each source, without padding; None: rows are not padded.
       examples: of each source, where weights count them.
     """
     for name in {name for phase in phases for name in phase.weights}:
@@ -294,7 +294,7 @@ class Order:
     return Place(name, draw // size, row)
 
   def epochs(self, index: int) -> dict[str, float]:
-    """How often the rows before row `index` went through each source."""
+    """The epochs of each source in the rows before row `index`."""
     drawn = self._drawn(self._phase(index), index)
     return {
       name: float(count / self._sizes[name])
@@ -317,7 +317,7 @@ class Order:
   def _make_pattern(
     self, phase: int, block: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row of a block: its source, and which of that source's it is."""
+    """The source of each row of a block, and its rank among that source's."""
     key = hashlib.blake2b(
       f'{self._seed}/{phase}/{block}'.encode(), digest_size=16
     ).digest()

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to a token store: clean, split, make the tokenizer, encode, write.
 
-A store is whole or none: the manifest of the folder is written last, in one
-step. After each shard the folder holds all that is needed to go on from there:
-the process after one that was killed reads the documents again, compares them
-with what was prepared, and encodes those that follow.
+A store is complete or absent: its manifest is written last, in one step. After
+each shard the folder holds all that is needed to go on from there: the process
+after one that was killed reads the documents again, compares them with those
+that were written, and encodes the rest.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ _FIELDS = Settings(
 )
 
 # Tokens of a document, on average, above which a warning is logged. Whole books
-# have more; a model of GPT-1's shape that read 16M tokens of them chose the
-# right one of two sentences (BLiMP) in 52% when the end of a document stood
-# before them, and in 60% when a line end did.
+# have more: a model of GPT-1's shape that read 16M tokens of them chose the
+# right one of two sentences (BLiMP) in 52% of the cases after the end of a
+# document, and in 60% after a line end.
 _LONG = 20_000
 
 log = logging.getLogger('gpt_jax')
@@ -64,9 +64,9 @@ def prepare(
   runner: str | None = None,
   beam_options: str = '',
 ) -> Manifest:
-  """Makes the token store that `config` describes, unless it is there.
+  """Makes the token store that `config` describes, unless it exists.
 
-  Two processes may ask for the same local folder: one writes, one waits.
+  If two processes prepare the same local folder, one writes and one waits.
 
   Args:
     config: its sections `data` and `tokenizer` are read.
@@ -135,7 +135,7 @@ def ensure(config: Any, folder: str) -> TokenStore:
   _check_rows(config, settings.source)
   if manifest.exists(folder):
     _check_same(folder, manifest.read(folder), settings)
-    # A run goes on with what it began with, and where the corpus is not.
+    # A run goes on with the store it began with, also without the corpus.
     if changed := _changes(settings, folder):
       log.warning(
         '%s: the files that this token store was made from have changed (%s); '
@@ -151,7 +151,7 @@ def ensure(config: Any, folder: str) -> TokenStore:
 
 
 def _check_rows(config: Any, corpus: str):
-  """Checks that sources hold what rows are made of, before they are read."""
+  """Checks that sources have the texts, or pairs, that `data.rows` needs."""
   calls = {'data.source': corpus}
   calls |= {f'eval.sets.{n}': call for n, call in config.eval.sets.items()}
   for field, call in calls.items():
@@ -194,10 +194,10 @@ def _check_same(folder: str, found: Manifest, wanted: Settings):
 
 
 def _refuse_foreign(folder: str):
-  """Raises if the folder holds names of ours that we did not write.
+  """Raises if the folder has files with our names that we did not write.
 
-  The order of the questions matters where another process is writing: its
-  mark stands from before its first file until after the manifest.
+  The order of the checks matters where another process is writing: its mark is
+  there from before its first file until after the manifest.
   """
   present = {name.split('/')[0] for name in files.names(folder)} & {
     *token_store.PARTS,
@@ -213,7 +213,7 @@ def _refuse_foreign(folder: str):
 
 
 def _split(settings: Settings) -> Split:
-  """The documents, and all files that the store depends on."""
+  """The split of the corpus, with all files that the store depends on."""
   split = holdout.split(settings.source, settings.holdout)
   if split.pairs and choices.load(settings.clean):
     raise UsageError(
@@ -276,7 +276,7 @@ def _split_again(
 
 
 def _cleaning_folder(folder: str) -> str:
-  """Where documents wait while they are cleaned: on a disk of this machine."""
+  """The local folder of the documents while they are being cleaned."""
   if files.is_local(folder):
     return os.path.join(folder, _CLEANING)
   digest = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -285,7 +285,7 @@ def _cleaning_folder(folder: str) -> str:
 
 
 def _remove_cleaning(folder: str):
-  """Removes the documents that waited, here or where workers see them."""
+  """Removes the documents of cleaning, here and where workers see them."""
   shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
   files.delete(folder, _CLEANING)
 

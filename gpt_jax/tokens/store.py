@@ -6,14 +6,14 @@
   D/tokens            zarr3, uint16 or uint32 [num_tokens]
   D/document_ends     zarr3, int64 [num_documents], after each eos
   D/sentence_ends     zarr3, int64 [num_sentences], after each sentence, also
-                      after each eos; only where `data.sentences` asks for them
+                      after each eos; not where data.sentences='none'
   D/tokenizer/        see `tokenizer.load`
-  D/validation/       the split held out, a token store without tokenizer
-  D/inputs.json       the files that it was made from, see `inputs`
+  D/validation/       the held-out split, a token store without tokenizer
+  D/inputs.json       the files that the store was made from, see `inputs`
 
 A wrong token must never be read. Each chunk of 8k elements carries a crc32c
-that is checked at every read, and a chunk that is missing is an error. A store
-small enough to be kept in memory is checked against the manifest as a whole.
+that is checked at every read, and a missing chunk is an error. A store that is
+small enough for memory is checked against the manifest as a whole.
 """
 
 import functools
@@ -85,7 +85,7 @@ class Waiting(NamedTuple):
 
 
 class ArrayWriter:
-  """Writes a flat array as a stream; holds one shard and what was added."""
+  """Writes a flat array as a stream; holds at most a shard and one addition."""
 
   def __init__(
     self,
@@ -95,7 +95,7 @@ class ArrayWriter:
     resumed: Waiting | None = None,
     compression: str = 'none',
   ):
-    """Makes the array, or goes on (`ValueError`: it is not there)."""
+    """Creates the array, or goes on (`ValueError`: there is none)."""
     self._dtype = np.dtype(dtype)
     self._shard = shard_size(dtype)
     # So that the checksums of the shards are those of the whole.
@@ -121,17 +121,17 @@ class ArrayWriter:
     )
     if array.shape[0] < resumed.length:
       raise ValueError(f'{path} is too short')
-    # What was written after that moment is written again.
+    # Later values are written again.
     self._array = array.resize(exclusive_max=[resumed.length]).result()
 
   def waiting(self) -> Waiting:
-    """Where the writer is, for going on after the process died."""
+    """The state from which a later process can resume."""
     values = np.concatenate([np.empty(0, self._dtype), *self._waiting])
     return Waiting(self._length, list(self._crc32), values)
 
   @property
   def length(self) -> int:
-    """What is on disk."""
+    """The elements on disk."""
     return self._length
 
   def add(self, values: np.ndarray):
@@ -178,14 +178,14 @@ def codec(compression: str) -> list[dict[str, Any]]:
 
 
 def none() -> list[dict[str, Any]]:
-  """As they are: two or four bytes a token."""
+  """No compression: two or four bytes a token."""
   return []
 
 
 def zstd(
   level: Annotated[int, ranges.whole(1, 19)] = 3,
 ) -> list[dict[str, Any]]:
-  """Zstandard: smaller on the disk, and where a network is read from."""
+  """Zstandard: smaller on the disk, and faster over a slow network."""
   return [{'name': 'zstd', 'configuration': {'level': level}}]
 
 
@@ -214,16 +214,16 @@ def _metadata(dtype: str, shard: int, compression: str) -> dict:
 COMPRESSIONS = {'none': none, 'zstd': zstd}
 
 
-# What an unfinished preparation notes down, in the folder of the store.
+# The state of an unfinished preparation, in the folder of the store.
 STATE = 'unfinished.npz'
 
 
 class StartOver(Exception):
-  """What an earlier process left is of no use; the text says why."""
+  """An unfinished preparation cannot be resumed; the text says why."""
 
 
 def read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
-  """Reads what an unfinished preparation with the same inputs noted down.
+  """Reads the state of an unfinished preparation with the same inputs.
 
   Args:
     wanted: entries that must be the same.
@@ -238,7 +238,7 @@ def read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
     with np.load(io.BytesIO(data)) as loaded:
       state = dict(loaded)
     before = json.loads(bytes(state['json']))
-  # Whatever a damaged file may lead to.
+  # All that a damaged file may raise.
   except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as e:
     raise StartOver(f'{STATE} is damaged') from e
   for name, value in wanted.items():
@@ -248,7 +248,7 @@ def read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def write_state(folder: str, state: dict[str, np.ndarray]):
-  """Writes what `read_state` reads; the entry 'json' holds what is wanted."""
+  """Writes the state for `read_state`; its entry 'json' has those wanted."""
   data = io.BytesIO()
   np.savez(data, allow_pickle=False, **state)
   files.write(folder, STATE, data.getvalue())
@@ -321,7 +321,7 @@ class TokenStore:
     return isinstance(self._tokens, np.ndarray)
 
   def ordered(self, source: str, rows: str = 'stream') -> 'TokenStore':
-    """The store with what decides on its rows.
+    """Sets what decides on the rows, and returns the store.
 
     Args:
       source: `data.source`, for the weights of a mixture.
@@ -333,7 +333,7 @@ class TokenStore:
     return self
 
   def once(self, name: str, make: Callable[[], _T]) -> _T:
-    """What `make` gives, made when `name` is first asked for."""
+    """The result of `make`, which is called once for each `name`."""
     if name not in self._made:
       self._made[name] = make()
     return self._made[name]
@@ -350,7 +350,7 @@ class TokenStore:
   def num_examples(self) -> dict[str, int]:
     """Documents of each source of a mixture whose weights count them; else {}.
 
-    Where rows are of pairs of texts, these are counted: two documents each.
+    Where rows are pairs of texts, pairs are counted: two documents each.
     """
     if not any(phase.shares == 'examples' for phase in self.mixture):
       return {}
@@ -369,7 +369,7 @@ class TokenStore:
     return self._result(TOKENS, self._tokens[start:stop].read())
 
   def read_many(self, starts: Iterable[int], length: int) -> np.ndarray:
-    """Returns rows of `length` tokens, [num_starts, length]; all at once."""
+    """Returns rows of `length` tokens, [num_starts, length], read at once."""
     starts = np.asarray(starts, np.int64)
     assert np.all((starts >= 0) & (starts + length <= len(self))), starts
     if not len(starts):
@@ -380,16 +380,16 @@ class TokenStore:
     return np.stack(self.read_ranges(range(s, s + length) for s in starts))
 
   def read_ranges(self, ranges: Iterable[range]) -> list[np.ndarray]:
-    """Returns the tokens of each range; all at once."""
+    """Returns the tokens of each range, read at once."""
     if isinstance(self._tokens, np.ndarray):
       return [self._tokens[r.start : r.stop] for r in ranges]
-    # In a batch the rows of one file share its index and their requests.
+    # In a batch, rows of one file share its index and their requests.
     with ts.Batch() as batch:
       reads = [self._tokens[r.start : r.stop].read(batch=batch) for r in ranges]
     return [self._result(TOKENS, read) for read in reads]
 
   def text(self, made: tokenizer.Tokenizer, start: int, stop: int) -> str:
-    """The text of tokens [start, stop), which are of one document."""
+    """The text of tokens [start, stop), all of one document."""
     number = int(np.searchsorted(self.document_ends, start, side='right'))
     if self.manifest.pairs and number % 2 == 0:
       made = tokenizer.of_sources(made)
@@ -436,16 +436,16 @@ class TokenStore:
     return loaded
 
   def validation(self) -> 'TokenStore | None':
-    """Opens the split held out; None if nothing was."""
+    """Opens the held-out split; None if nothing was held out."""
     (holdout,) = spec.parse('data.holdout', self.manifest.holdout)
     if holdout.name == 'none':
       return None
     return self.held_out(files.join(self.folder, VALIDATION))
 
   def held_out(self, folder: str) -> 'TokenStore':
-    """Opens a store that was prepared beside this one.
+    """Opens a store that was prepared beside this one, with its tokenizer.
 
-    Its rows are made as here, with the tokenizer of this one.
+    Its rows are made like those of this one.
     """
     opened = TokenStore.open(folder)
     opened.rows, opened._corpus = self.rows, self
@@ -522,7 +522,7 @@ def _damaged(folder: str, name: str, what: str) -> UsageError:
 
 
 def of_pairs(rows: str) -> bool:
-  """Whether `data.rows` are made of pairs of a source and a target text."""
+  """Whether `data.rows` need pairs of a source and a target text."""
   return spec.parse('data.rows', rows)[0].name == 'parallel'
 
 

@@ -4,10 +4,10 @@
 
   data.clean = "c4, language('en'), minhash(threshold=0.8)"
 
-`choices.load` turns the text into steps, which are applied in order. Each is
-`steps.Local` or `steps.Global`, made of pure functions that can be pickled, so
-that a pool of processes (`run`) and Apache Beam do the same to the same
-documents:
+`choices.load` turns the text into steps, which are applied in order. Each is a
+`steps.Local` or a `steps.Global`: pure functions that can be pickled, so that a
+pool of processes (`run`) and Apache Beam give the same result. `stages` has the
+stages that both of them run.
 
 * a local step looks at one document:
     `clean(document) -> Outcome`
@@ -17,17 +17,16 @@ documents:
     2. `judge(keys, documents, values, sketches) -> Findings`: of whole groups
        (all rows with a key, sorted by key, document, value);
     3. `conclude(findings) -> Findings`: of all findings together;
-    4. `clean(document, values) -> Outcome`: what becomes of a document, given
+    4. `clean(document, values) -> Outcome`: what is left of a document, given
        the values of its findings.
 
-A document is addressed by its place in the input (`Document.place`), so that
-the pieces of one that is cut, up to `PLACES`, keep its place and an order. The
-source within a mixture is the first part of its name. Only the order of places
-matters, not their values: `run` counts documents over all sources in their
-order, and `shared` numbers them within their units.
+A document is addressed by its place in the input (`Document.place`). Up to
+`PLACES` pieces of a document that is cut have places of their own, in order.
+Only the order of places matters, not their values. In a mixture the source is
+the first part of a document's name.
 
-In Beam (`tokens.beam.clean`) a global step is: rows | GroupByKey(range of keys)
-| sort | judge | conclude (only where `concludes`: it takes all findings in one
-place) | GroupByKey(shard), joined with the documents | clean. `report.Counts`
-counts the outcomes of a shard, and `report.merge` adds shards up.
+In Beam (`tokens.beam`) a global step is: rows | GroupByKey(range of keys) |
+judge | conclude (only where `concludes`: it takes all findings in one place) |
+GroupByKey(shard), joined with the documents | clean. `report.Counts` counts the
+outcomes of a shard, and `report.merge` adds shards up.
 """

@@ -43,7 +43,7 @@ from gpt_jax.text.clean.steps import (
 # A period, an exclamation mark, a question mark, an end quotation mark.
 _TERMINAL = ('.', '!', '?', '"', '”')
 
-# Rules of lines, in the order in which they are asked.
+# Rules of lines, in the order in which they are applied.
 _PUNCTUATION = 'line without terminal punctuation'
 _JAVASCRIPT = 'line with "javascript"'
 _SHORT = 'line of too few words'
@@ -68,7 +68,7 @@ class Pages(steps.Local):
     return {os.path.basename(path): path} if path else {}
 
   def clean(self, document: Document) -> Outcome:
-    """Drops lines, or the page."""
+    """Removes lines, or the page."""
     text = document.text
     for rule, pattern in (
       ('page with a curly bracket', _CURLY),
@@ -95,7 +95,7 @@ class Pages(steps.Local):
     return Outcome([cleaned], removals)
 
   def _rule(self, line: str) -> str | None:
-    """The rule by which a line goes; None if it stays."""
+    """The rule that removes a line; None if it stays."""
     if not line.endswith(_TERMINAL):
       return _PUNCTUATION
     if len(line.split(None, self.words)) < self.words:
@@ -150,11 +150,11 @@ LENGTH = 3
 class Spans(steps.Global):
   """Removes all but the first of equal spans; a global step.
 
-  A row is a span: key its hash, value the number of its first sentence. A
-  finding is a sentence to remove: value its number.
+  A row is a span: its key is the span's hash, its value the number of the first
+  sentence. A finding is a sentence to remove: its value is the number.
   """
 
-  sentences: int  # a page of fewer, after that, goes
+  sentences: int  # a page that has fewer after that is removed
   name = 'c4: three-sentence spans'
 
   def rows(self, text: str) -> Rows:
@@ -186,7 +186,7 @@ class Spans(steps.Global):
     found_places, found_values = [], []
     for i in range(LENGTH):
       sentence = values + np.uint64(i)
-      # A span that runs into the one that stays takes nothing from that.
+      # A span that overlaps the one that stays takes nothing from it.
       own = (places == first_place) & (sentence < first_value + LENGTH)
       wanted = again & ~own
       found_places.append(places[wanted])
@@ -234,9 +234,9 @@ def c4(
   """C4's rules for web pages.
 
   Args:
-    words: that a line has at least.
-    sentences: that a page has at least.
-    bad_words: a file of words, one a line: a page with any of them goes.
+    words: the fewest of a line.
+    sentences: the fewest of a page.
+    bad_words: a file of words, one a line: a page with any of them is removed.
     duplicates: 'spans' removes three-sentence duplicates, 'keep' does not.
   """
   bad = read_words(bad_words) if bad_words else ()

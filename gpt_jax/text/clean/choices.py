@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The steps that `data.clean` may name."""
+"""The choices of `data.clean`."""
 
 import contextlib
 from importlib import metadata
@@ -19,7 +19,7 @@ FIELD = 'data.clean'
 
 
 def load(text: str) -> list[Step]:
-  """Makes the steps of `data.clean`, without a look at what they need."""
+  """Builds the steps of `data.clean`, without checking what they need."""
   loaded = spec.build_all(FIELD, text, STEPS)
   calls = spec.bind_all(FIELD, text, STEPS)
   names = [call.name for call in calls]
@@ -43,12 +43,12 @@ def load(text: str) -> list[Step]:
 
 
 def ready(steps: list[Step]) -> list[Step]:
-  """Does what comes before the first document: trains classifiers."""
+  """The steps, with classifiers trained."""
   return [step.ready() for step in steps]
 
 
 def versions() -> dict[str, str]:
-  """Of the libraries that the result depends on, as far as they are there."""
+  """Versions of the installed libraries that the result depends on."""
   found = {}
   for name in ('datasketch', 'py3langid', 'scikit-learn'):
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -57,7 +57,7 @@ def versions() -> dict[str, str]:
 
 
 def none() -> list[Step]:
-  """All documents stay as they are."""
+  """Keeps all documents as they are."""
   return []
 
 

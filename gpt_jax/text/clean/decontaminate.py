@@ -8,8 +8,8 @@ without pieces "of less than 200 characters" and documents "split into more than
 10 pieces"; n-grams found in more than 10 training documents (phrases,
 boilerplate) do not count. So duplicates are best removed before.
 
-The name of an evaluation file tells what it is, before .gz or .zst: `.csv`,
-`.tsv`, `.jsonl`, `.json` (JSON lines, or one JSON value). Each record of these
+The ending of an evaluation file's name, before .gz or .zst, gives its format:
+`.csv`, `.tsv`, `.jsonl`, `.json` (JSON lines, or one JSON value). Each record
 is one text: its fields joined by spaces, in their order, since a story may be
 spread over five columns. Any other file must be text in UTF-8, and its
 paragraphs are the texts.
@@ -61,8 +61,8 @@ def read(
     patterns: of the files.
     field: of a record: one, several as in 'context, ending', or '' for all.
     n: words of an overlap. Where all fields are read, the first line of a table
-      names its columns if it has fewer words; else it is a text too, so that
-      none is lost from a table without names.
+      is taken for the names of its columns if it has fewer words than that;
+      else it is a text too, so that none is lost from a table without names.
   """
   names = [name.strip() for name in field.split(',') if name.strip()]
   for name, path in files(patterns).items():
@@ -130,7 +130,7 @@ class _NotLinesError(ValueError):
 
 
 def _value(where: str, data: bytes) -> tuple[str, Any]:
-  _decoded(where, data)  # says what else might be given
+  _decoded(where, data)  # its error names the formats
   try:
     return where, lines.record(where, data)
   except Bad as e:
@@ -141,7 +141,7 @@ def _records(
   values: Iterator[tuple[str, Any]] | list[tuple[str, Any]],
   names: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-  """A list is a list of records; of anything else all texts are one."""
+  """Yields a text for each item of a list, and one for any other value."""
   for where, value in values:
     for i, item in enumerate(value if isinstance(value, list) else [value]):
       at = f'{where}:{i + 1}' if isinstance(value, list) else where
@@ -196,8 +196,9 @@ _WINDOW, _LEAST, _MOST = 200, 200, 10
 class Decontaminate(steps.Global):
   """Removes documents or pieces; a global step.
 
-  A row is an n-gram of the evaluation set in a document: key a hash of its
-  number, value that number. A finding is one that counts: value its number.
+  A row is an n-gram of the evaluation set in a document: its value is the
+  n-gram's number, its key a hash of that. A finding is an n-gram that counts:
+  its value is the number.
   """
 
   patterns: tuple[str, ...]
@@ -243,14 +244,14 @@ class Decontaminate(steps.Global):
     values: np.ndarray,
     sketches: Sketches,
   ) -> Findings:
-    """Finds the n-grams that few enough documents hold."""
+    """Keeps the n-grams that few enough documents have."""
     starts = steps.group_starts(keys)
     sizes = np.diff(np.append(starts, len(keys)))
     counts = np.repeat(sizes <= (self.frequent or len(keys)), sizes)
     return Findings(places[counts], values[counts])
 
   def notes(self) -> dict[str, int]:
-    """For the report: how many texts there are, and cannot be found."""
+    """Counts the evaluation texts, and those too short to be found."""
     grams = index(self.patterns, self.field, self.n)
     return {
       'evaluation_texts': len(grams.labels),
@@ -259,7 +260,7 @@ class Decontaminate(steps.Global):
     }
 
   def clean(self, document: Document, values: np.ndarray) -> Outcome:
-    """Drops the document, or cuts it into pieces."""
+    """Removes the document, or cuts it into pieces."""
     if not len(values):
       return steps.keep(document)
     grams = index(self.patterns, self.field, self.n)
@@ -299,11 +300,11 @@ def decontaminate(
   """Removes what overlaps evaluation files.
 
   Args:
-    *patterns: of CSV, TSV, JSON lines, or plain text.
+    *patterns: of files in CSV, TSV, JSON lines, or plain text.
     field: of a record, or several: 'context, ending'; by default all.
-    n: words that an overlap has at least.
-    rule: 'documents' go as a whole, or 'pieces' as GPT-3 cuts them.
-    frequent: an n-gram in more documents than that is ignored; 0: none is.
+    n: the fewest words of an overlap.
+    rule: 'documents' are removed whole, or 'pieces' are cut as for GPT-3.
+    frequent: n-grams in more documents than this are ignored; 0: none is.
   """
   return Decontaminate(patterns, field, n, rule, frequent)
 
@@ -315,7 +316,7 @@ def index(patterns: tuple[str, ...], field: str, n: int) -> ngrams.Index:
 
 
 def _pieces(text: str, found: list[Overlap]) -> Iterator[str]:
-  """Cuts the overlaps and the characters around them out."""
+  """Cuts out the overlaps and the characters around them."""
   start = 0
   for overlap in found:
     stop = max(overlap.start - _WINDOW, 0)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MassiveText's quality and repetition filters (Rae et al. 2021, A.1.1).
 
-A document goes by the first rule that it breaks, in the paper's order. Where
-the paper leaves a choice open, it is made as follows:
+A document is removed by the first rule that it breaks, in the paper's order.
+Where the paper leaves a choice open, we choose:
 
 * Words are separated by white space, and keep their punctuation.
 * An ellipsis is '…', or three or more dots. `_BULLETS` are the bullets.
@@ -51,7 +51,7 @@ _TOP, _DUPLICATE = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 
 
 class Measure(NamedTuple):
-  """What a rule looks at: it breaks outside of [least, most]."""
+  """The value that a rule bounds: the rule is broken outside [least, most]."""
 
   rule: str
   value: float
@@ -61,7 +61,9 @@ class Measure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Gopher(steps.Local):
-  """Drops documents of poor quality or much repetition; Gopher's thresholds.
+  """Removes documents of poor quality or much repetition.
+
+  The defaults are Gopher's thresholds.
 
   A fraction of 1 turns a rule off, as 0 does for `alphabetic` and `stop_words`.
   """
@@ -89,7 +91,7 @@ class Gopher(steps.Local):
   name = 'gopher'
 
   def clean(self, document: Document) -> Outcome:
-    """Drops the document, or leaves it as it is."""
+    """Removes the document, or keeps it as it is."""
     for rule, value, least, most in self.measures(document.text):
       if not least <= value <= most:
         why = f'{value:.4g}: {document.text[:160]}'
@@ -106,7 +108,7 @@ class Gopher(steps.Local):
         )
 
   def measures(self, text: str) -> Iterator[Measure]:
-    """Measures a text, rule by rule; none after one that breaks is needed."""
+    """Yields the measures of a text, rule by rule."""
     words = text.split()
     yield Measure('too few words', len(words), self.min_words, math.inf)
     yield Measure('too many words', len(words), 0, self.max_words)
@@ -184,7 +186,7 @@ def ngram_fractions(
 ) -> Iterator[float]:
   """Yields the fractions of characters in repeated n-grams, n = 2 .. 10.
 
-  For n of 2, 3, 4 those in the most frequent n-gram, above in all duplicates.
+  For n = 2, 3, 4 in the most frequent n-gram, above that in all duplicates.
   """
   known: dict[str, int] = {}
   numbers = [known.setdefault(word, len(known)) for word in words]

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps documents of one language, as py3langid sees it.
+"""Keeps documents of one language, as identified by py3langid.
 
 C4 keeps what langdetect calls English "with a probability of at least 0.99"
 (Raffel et al. 2020, section 2.2). py3langid (a naive Bayes model over byte
@@ -18,7 +18,7 @@ from gpt_jax.spec import UsageError, optional
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Outcome
 
-# Of a long document pieces are looked at, spread evenly.
+# The number and characters of the pieces of a long document that are looked at.
 _PIECES, _PIECE = 10, 300
 
 
@@ -55,7 +55,7 @@ class Language(steps.Local):
 
 
 def sample(text: str) -> str:
-  """What is looked at of a text."""
+  """The part of a text that is looked at: pieces, spread evenly."""
   if len(text) <= _PIECES * _PIECE:
     return text
   starts = [(len(text) - _PIECE) * i // (_PIECES - 1) for i in range(_PIECES)]

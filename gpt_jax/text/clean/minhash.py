@@ -9,14 +9,14 @@ in a row. Candidates count as near-duplicates if the share of all their MinHash
 values that agree, which estimates the Jaccard similarity of their shingles, is
 at least `threshold`. The first document of each connected component stays.
 
-So the result does not depend on how the work is spread. The decision takes 8
-bytes of memory a document, and 16 a link of two; the 4 * hashes * rows bytes of
-a document's signature (200 by default) stay on the disk.
+The result does not depend on how the work is spread. The decision takes 8 bytes
+of memory for a document, and 16 for a link between two; the 4 * hashes * rows
+bytes of a document's signature (200 by default) stay on the disk.
 
-Of a group of documents that agree in a hash, all different signatures are
+In a group of documents that agree in a hash, all different signatures are
 compared in pairs if they are few. Template pages make groups of many thousands:
-there each is compared with representatives only. The first is one, and so is
-each that is like none before it, up to `_REPRESENTATIVES` of them.
+there each is compared with representatives only. The first document is one, and
+so is each that resembles none before it, up to `_REPRESENTATIVES` of them.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ _RULE = 'near-duplicate document'
 # Shingles, and pairs of documents, that are held at a time.
 _SHINGLES, _PAIRS = 1 << 14, 1 << 16
 
-# Different signatures of a group that are compared in pairs; of a larger one so
-# many stand for the others.
+# Up to this many different signatures of a group are compared in pairs; larger
+# groups have this many representatives.
 _REPRESENTATIVES = 256
 
 
@@ -47,9 +47,9 @@ _REPRESENTATIVES = 256
 class MinHash(steps.Global):
   """Removes all but the first of near-duplicates; a global step.
 
-  A row is one of the hashes: key it and its number, value 0. A finding in a
-  group is a link: place a document, value the place of an earlier one. In the
-  end it is a document to remove, and the one that stays.
+  A row is one of the hashes: its key is the hash and its number, its value 0. A
+  finding in a group is a link from a document to the place of an earlier one;
+  the decision is from a document to remove to the one that stays.
   """
 
   threshold: float
@@ -61,7 +61,7 @@ class MinHash(steps.Global):
 
   @property
   def sketch_size(self) -> int:
-    """All MinHash values."""
+    """The number of MinHash values."""
     return self.hashes * self.num_rows
 
   def check(self) -> None:
@@ -98,7 +98,7 @@ class MinHash(steps.Global):
     return Findings(found[:, 1], found[:, 0])
 
   def conclude(self, findings: Findings) -> Findings:
-    """Names each document that goes, and the one that stays for it."""
+    """Each document to remove, with the one that stays instead."""
     places, ends = np.unique(np.concatenate(findings), return_inverse=True)
     links = ends.reshape(2, -1).T
     # `places` ascends, so the first of a component is its first document.
@@ -107,7 +107,7 @@ class MinHash(steps.Global):
     return Findings(places[gone], stays[gone])
 
   def clean(self, document: Document, values: np.ndarray) -> Outcome:
-    """Drops a document that another stands for."""
+    """Removes a document if another one stays instead."""
     if not len(values):
       return steps.keep(document)
     return steps.remove(
@@ -118,12 +118,12 @@ class MinHash(steps.Global):
 def minhash(
   threshold: Share = 0.8, hashes: Count = 10, rows: Count = 5, ngram: Count = 5
 ) -> MinHash:
-  """All but the first of near-duplicate documents goes.
+  """Removes all but the first of near-duplicate documents.
 
   Args:
-    threshold: estimated Jaccard similarity of near-duplicates, at least.
-    hashes: of which near-duplicates agree in one, at least.
-    rows: MinHash values in each of them.
+    threshold: the least estimated Jaccard similarity of near-duplicates.
+    hashes: near-duplicates agree in at least one of them.
+    rows: MinHash values in each hash.
     ngram: words in a shingle.
   """
   return MinHash(threshold, hashes, rows, ngram)
@@ -152,7 +152,7 @@ def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
 
 @functools.cache
 def _empty(size: int) -> Any:
-  # Names all that the values depend on, whatever a later release's defaults.
+  # All arguments that matter, whatever the defaults of a later release.
   return _library().MinHash(
     num_perm=size, seed=1, hashfunc=zlib.crc32, scheme='affine32'
   )
@@ -164,11 +164,11 @@ def _library() -> Any:
 
 
 def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
-  """Links the like of a group: pairs of positions, earlier first; [N, 2].
+  """Links similar documents of a group: positions, the earlier first; [N, 2].
 
-  No more than connect the components of the group: see the module's docstring.
+  Only as many links as connect the components: see the module's docstring.
   """
-  # Copies, of which a web corpus has thousands, are compared once.
+  # Exact copies, of which a web corpus has thousands, are compared once.
   distinct, first, of = np.unique(
     sketches, axis=0, return_index=True, return_inverse=True
   )
@@ -205,7 +205,7 @@ def _with_representatives(sketches: np.ndarray, least: float) -> np.ndarray:
     number = int(np.argmax(unlike))
     if not unlike[number]:
       break
-    # Also with those that were like another: they join the two.
+    # Also with those that resemble another representative: they join the two.
     found = np.flatnonzero(_num_equal(sketches[number], sketches) >= least)
     unlike[found] = False
     pairs.append(np.stack([np.full(len(found), number), found], axis=1))
@@ -213,12 +213,12 @@ def _with_representatives(sketches: np.ndarray, least: float) -> np.ndarray:
 
 
 def _num_equal(some: np.ndarray, sketches: np.ndarray) -> np.ndarray:
-  """In how many values sketches agree."""
+  """The number of values in which sketches agree."""
   return np.count_nonzero(some == sketches, axis=-1)
 
 
 def _firsts(links: np.ndarray, size: int) -> np.ndarray:
-  """The first number of each one's connected component, by pairs of `links`."""
+  """The first number in the connected component of each, by `links` [N, 2]."""
   graph = scipy.sparse.coo_array(
     (np.ones(len(links), np.int8), (links[:, 0], links[:, 1])),
     shape=(size, size),

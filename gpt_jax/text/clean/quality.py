@@ -5,12 +5,12 @@
 GPT-3 (Brown et al. 2020, appendix A): a logistic regression over hashed words,
 trained to tell curated text from raw web text; a document is kept if
 `np.random.pareto(alpha) > 1 - score`, alpha = 9, so that some of low score
-stay. The random number is here a function of the document's text. With
+stay. Here the random number is a function of the document's text. With
 `threshold` a document is kept if its score is at least that.
 
-Instead of the classifier, a Python function of the user's may give the score:
-`function='module:name'`, called with the text. For the draw its scores must lie
-between 0 and 1; a threshold compares any numbers.
+Instead of the classifier a Python function of the user may give the score:
+`function='module:name'`, called with the text. For the draw its scores must be
+between 0 and 1; a threshold works with any numbers.
 """
 
 import dataclasses
@@ -31,15 +31,15 @@ from gpt_jax.text.clean.steps import Document, Outcome
 
 # GPT-3's, of the Pareto draw.
 ALPHA = 9.0
-# Features of the words, and the documents of each set that train at most.
+# Features of the words, and the most training documents of each set.
 _FEATURES, _DOCUMENTS = 1 << 18, 10_000
-# Characters of a document that are looked at.
+# The characters of a document that are scored.
 _LONGEST = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Quality(steps.Local):
-  """Drops documents by their score; the arguments of `quality`, and a model."""
+  """Removes documents by their score; see `quality` for the arguments."""
 
   high: str
   low: str
@@ -120,15 +120,15 @@ def quality(
   alpha: float | None = None,
   threshold: float | None = None,
 ) -> Quality:
-  """Keeps documents that a classifier takes for good.
+  """Keeps documents that a classifier takes for good ones.
 
   Args:
     high: a source of good text.
-    low: a source of text as it is filtered.
-    function: instead, 'module:name' of a function from text to a score.
-    alpha: a document stays if pareto(alpha) > 1 - score; 9, as for GPT-3,
-      where neither alpha nor threshold is given.
-    threshold: instead, a document stays if its score is at least that.
+    low: a source of text such as the corpus has.
+    function: instead of these, 'module:name' of a function from text to score.
+    alpha: a document stays if pareto(alpha) > 1 - score; by default 9, as for
+      GPT-3.
+    threshold: instead of alpha, the least score of a document that stays.
   """
   return Quality(high, low, function, alpha, threshold)
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What cleaning took: counted by step, source and rule, with examples.
+"""What cleaning removed: counts by step, source and rule, with examples.
 
 D/cleaning.json, in the folder of a token store, holds
 
@@ -32,10 +32,10 @@ RULE_COUNTS = ('documents', 'documents_removed', 'count', 'bytes')
 
 
 class Counts:
-  """Counts of some documents, for each step that they went through."""
+  """Counts what each step did to some documents."""
 
   def __init__(self, names: Sequence[str]):
-    """`names` are those of the steps."""
+    """`names` are the names of the steps."""
     self.entries: list[dict[str, Any]] = [
       {'step': step, 'sources': {}} for step in names
     ]
@@ -68,7 +68,7 @@ class Counts:
 
 
 def examples(entries: list[dict]):
-  """Yields all examples, for changing them in place."""
+  """Yields all examples, which the caller may change in place."""
   for entry in entries:
     for counts in entry['sources'].values():
       for rule in counts['rules'].values():
@@ -76,7 +76,7 @@ def examples(entries: list[dict]):
 
 
 def summary(entries: list[dict]) -> dict[str, Any]:
-  """What the manifest says: in, out, and documents removed by rule."""
+  """The manifest's entry: sizes before and after, and removals by rule."""
   if not entries:
     return {}
   first, last = (entries[i]['sources'].values() for i in (0, -1))
@@ -98,7 +98,7 @@ def summary(entries: list[dict]) -> dict[str, Any]:
 
 
 def read(folder: str) -> list[dict[str, Any]]:
-  """The steps' entries of a token store; none where nothing was cleaned."""
+  """The entries of a token store's report; [] where nothing was cleaned."""
   data = files.read(folder, NAME)
   if data is None:
     return []
@@ -149,15 +149,15 @@ def _short(text: str) -> str:
   return text if len(text) <= _EXAMPLE else text[:_EXAMPLE] + '...'
 
 
-# Counts of shards, which are added up in any order: each source, rule and
-# example carries its place, (shard, number in it), so that sums of sums are the
-# same however they are made. Step -> source -> [place, counts, rules], where
-# rules are rule -> [place, counts, [(place, example)]].
+# Counts of shards that can be added in any order: each source, rule and example
+# has its place, (shard, number in it), so that all ways to add give one result.
+# Step -> source -> [place, counts, rules], where rules are
+# rule -> [place, counts, [(place, example)]].
 Sums = list[dict[str, list[Any]]]
 
 
 def sums(shard: int, entries: list[dict[str, Any]]) -> Sums:
-  """Makes `Sums` of the counts of one shard: `report.Counts.entries`."""
+  """Turns the counts of one shard, `Counts.entries`, into `Sums`."""
   return [
     {
       source: [
@@ -179,7 +179,7 @@ def sums(shard: int, entries: list[dict[str, Any]]) -> Sums:
 
 
 def merge(parts: Iterable[Sums]) -> Sums:
-  """Adds up; what it is given stays as it is."""
+  """Adds up, without changing `parts`."""
   total: Sums = []
   for part in parts:
     total = total or [{} for _ in part]

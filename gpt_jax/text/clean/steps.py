@@ -10,8 +10,7 @@ import numpy as np
 
 from gpt_jax.files.document import utf8_size
 
-# Places from one document of the input to the next: so many pieces it may be
-# cut into.
+# Places from one document of the input to the next: the most pieces of one.
 PLACES = 256
 
 # Spreads numbers over 64 bits: odd, so that no two become one.
@@ -34,28 +33,28 @@ class Removal(NamedTuple):
   count: int  # how many times the rule applied
   num_bytes: int  # of UTF-8 that it took
   example: str  # the text, or why; shortened by the report
-  # The place of the document that stands for a removed one, if any does.
+  # The place of the document that is kept instead of a removed one, if any is.
   like: int | None = None
 
 
 class Outcome(NamedTuple):
-  """What is left of a document."""
+  """What a step leaves of a document."""
 
   documents: list[Document]  # none, one, or the pieces of one
-  removals: list[Removal]  # what was taken
+  removals: list[Removal]  # what it took away
 
 
 class Rows(NamedTuple):
-  """What a document is grouped by."""
+  """The keys by which a document is grouped."""
 
   keys: np.ndarray  # uint64 [num_rows]
-  values: np.ndarray  # one with each key; uint64 [num_rows]
+  values: np.ndarray  # one for each key; uint64 [num_rows]
   # A short description of the document; uint32 [sketch_size].
   sketch: np.ndarray = np.empty(0, np.uint32)
 
 
 class Findings(NamedTuple):
-  """What was found of documents, by place; both uint64 [num_findings]."""
+  """Findings about documents, by place; both uint64 [num_findings]."""
 
   places: np.ndarray
   values: np.ndarray
@@ -66,25 +65,25 @@ Sketches = Callable[[np.ndarray], np.ndarray]
 
 
 class Step(abc.ABC):
-  """A step, local or global: a frozen dataclass of what `data.clean` gives."""
+  """A step: a frozen dataclass, whose fields are arguments in `data.clean`."""
 
   name: str  # what the report calls it
 
   @property
   def files(self) -> dict[str, str]:
-    """Name -> path of what the step reads."""
+    """Name -> path of the files that the step reads."""
     return {}
 
   def check(self) -> None:
-    """Refuses what cannot be done, before any document is read."""
+    """Refuses what cannot work, before any document is read."""
     return None
 
   def ready(self) -> 'Step':
-    """Does what comes before the first document: trains a classifier."""
+    """The step after work on no document, such as training a classifier."""
     return self
 
   def notes(self) -> dict[str, int]:
-    """What the report says besides counts."""
+    """Numbers for the report, besides counts."""
     return {}
 
 
@@ -103,7 +102,7 @@ class Global(Step):
 
   @abc.abstractmethod
   def rows(self, text: str) -> Rows:
-    """What a document is grouped by."""
+    """The keys by which a document is grouped."""
 
   @abc.abstractmethod
   def judge(
@@ -118,12 +117,12 @@ class Global(Step):
     Args:
       keys: of whole groups; sorted by key, then place, then value; uint64.
       places: of the documents, uint64.
-      values: as `rows` gave them, uint64.
-      sketches: looks sketches up.
+      values: those of `rows`, uint64.
+      sketches: looks up sketches by place.
     """
 
   def conclude(self, findings: Findings) -> Findings:
-    """Turns all findings, of all groups together, into the decision."""
+    """Turns the findings of all groups into the decision."""
     return findings
 
   @abc.abstractmethod
@@ -131,20 +130,20 @@ class Global(Step):
     """Cleans a document.
 
     Args:
-      document: as `rows` saw it.
-      values: of its findings, sorted and each once; empty if there is none.
+      document: the one that `rows` saw.
+      values: of its findings, sorted, each once.
     """
 
 
 def keep(document: Document) -> Outcome:
-  """The outcome that nothing was wrong."""
+  """The outcome that keeps the document as it is."""
   return Outcome([document], [])
 
 
 def remove(
   document: Document, rule: str, example: str, like: int | None = None
 ) -> Outcome:
-  """The outcome that the whole document goes."""
+  """The outcome that removes the whole document."""
   size = utf8_size(document.text)
   return Outcome([], [Removal(rule, 1, size, example, like)])
 
