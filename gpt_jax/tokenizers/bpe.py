@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Byte pair encodings: GPT-1's and GPT-2's files, and RoBERTa's kind.
 
-GPT-1's and GPT-2's are OpenAI's vocabulary files; ids agree with published
-checkpoints. An encoder has GPT-2's encoding with <s>, <pad>, </s>, <unk> and
-<mask> (Liu et al., 2019), from files or trained here; its documents end with
-</s>. Names of special tokens in a text are plain text.
+GPT-1's and GPT-2's read OpenAI's vocabulary files; ids agree with published
+checkpoints. RoBERTa's is GPT-2's encoding with <s>, <pad>, </s>, <unk> and
+<mask> (Liu et al., 2019), from files or trained here; documents end with </s>.
+Names of special tokens in a text are plain text.
 """
 
 import functools
@@ -32,11 +32,12 @@ _VOCABULARY, _MERGES = 'vocabulary.json', 'merges.txt'
 
 # A text is encoded in segments of about this many characters, on all cores.
 _SEGMENT = 1 << 14
-# Both encodings part before a newline that follows a visible character, hence
-# encoding the two sides by themselves gives the same ids.
+# Both encodings split before a newline that follows a visible character, so the
+# two sides can be encoded separately.
 _CUT = re.compile(r'(?<=[!-~])\n')
 
-# An encoder's, in the order of RoBERTa's vocabulary, whose <mask> is the last.
+# RoBERTa's special tokens, in the order of its vocabulary; there <mask> is
+# last.
 _ROLES = {
   'cls_token': '<s>',
   'pad_token': '<pad>',
@@ -50,8 +51,8 @@ _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 class Bpe(hf.Library):
   """GPT-2's or GPT-1's encoding.
 
-  GPT-2's is lossless. GPT-1's lower-cases, strips accents, loses which white
-  space stood between words, and maps what it does not know to `<unk>`.
+  GPT-2's is lossless. GPT-1's lower-cases, strips accents, forgets the kind of
+  white space between words, and maps unknown characters to `<unk>`.
   """
 
   parts_at_spaces = False
@@ -120,13 +121,13 @@ def byte_bpe(
 ) -> Callable[[Iterable[Document]], hf.HfTokenizer]:
   """Byte-level BPE trained on the training split.
 
-  By the `tokenizers` library: it joins the pair of pieces that is the most
-  frequent, at least twice.
+  By the `tokenizers` library, which joins the most frequent pair of pieces as
+  long as it occurs twice.
 
   Args:
     vocab_size: number of pieces, with the 256 bytes and five special tokens.
-    sample_bytes: as for `sentencepiece`, as is `seed`.
-    seed: chooses another sample.
+    sample_bytes: as for `sentencepiece`.
+    seed: of the sample.
   """
   size = training.sample_size(vocab_size, sample_bytes)
   call = f'tokenizer.name: byte_bpe(vocab_size={vocab_size})'
@@ -185,7 +186,7 @@ def byte_bpe_file(
 
 
 def read_merges(data: bytes) -> list[tuple[str, str]]:
-  """Reads pairs, one a line, after a line that states the version."""
+  """Reads pairs, one a line, after a line with the version."""
   lines = data.decode('utf-8').split('\n')[1:]
   pairs = []
   for number, line in enumerate(lines, start=2):
@@ -235,6 +236,6 @@ def _encoders(library: tokenizers.Tokenizer) -> hf.HfTokenizer:
 
 _ENCODINGS = {'gpt2_bpe': _gpt2, 'gpt1_bpe': _gpt1}
 
-# GPT-1 has no token for the end of a document. Its newline is never the id of
-# a text, since the encoding drops white space.
+# GPT-1 has no token for the end of a document. Its newline is never in a text's
+# ids, since the encoding drops white space.
 _END_OF_DOCUMENT = {'gpt2_bpe': '<|endoftext|>', 'gpt1_bpe': '\n</w>'}

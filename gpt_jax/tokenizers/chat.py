@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat templates: from messages to the ids that a chat model was trained on.
 
-A template is a program of the model's authors, in Jinja and by Hugging Face's
+A template is a program by the model's authors, in Jinja and by Hugging Face's
 conventions (https://huggingface.co/docs/transformers/chat_templating). It runs
-in Jinja's sandbox. The special tokens that it writes are those tokens; the same
-names in a message stay text, so no message can end itself or pose as another.
+in Jinja's sandbox. The names of special tokens that it writes become those
+tokens; in a message they stay text, so that no message can end itself or pose
+as another.
 """
 
 import datetime
@@ -24,7 +25,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# A message: 'role', 'content', and what else its template reads.
+# A message: 'role', 'content', and any other entries that the template reads.
 Message = Mapping[str, Any]
 
 _FILE = 'chat_template.jinja'
@@ -35,21 +36,21 @@ class ChatTemplate:
   """The chat template of a model."""
 
   def __init__(self, source: str, variables: Mapping[str, str]):
-    """Compiles a template."""
     try:
       self._template = _environment().from_string(source)
     except jinja2.TemplateError as e:
       raise UsageError(
-        f'the chat template is damaged: {_said(e)}; {_REMEDY}'
+        f'the chat template is damaged: {_message(e)}; {_REMEDY}'
       ) from e
     self._variables = dict(variables)
 
   @classmethod
   def load(cls, folder: str) -> 'ChatTemplate | None':
-    """The template of a saved tokenizer, or of a checkpoint; None: it has none.
+    """The template of a saved tokenizer, or of a checkpoint, if it has one.
 
-    chat_template.jinja comes before the entry of tokenizer_config.json. Of
-    several templates it is the one named `default`.
+    chat_template.jinja takes precedence over the entry of
+    tokenizer_config.json. Of several templates the one named `default` is
+    taken.
     """
     data = files.read(folder, special.CONFIG)
     path = files.join(folder, special.CONFIG)
@@ -77,7 +78,7 @@ class ChatTemplate:
     """The text of a chat.
 
     Args:
-      add_generation_prompt: ends it with what an answer follows.
+      add_generation_prompt: ends it with the text that starts an answer.
     """
     try:
       return self._template.render(
@@ -88,7 +89,7 @@ class ChatTemplate:
         **self._variables,
       )
     except Exception as e:  # a program of others: it may raise anything
-      raise UsageError(f'the chat template fails: {_said(e)}') from e
+      raise UsageError(f'the chat template fails: {_message(e)}') from e
 
   def ids(
     self,
@@ -101,7 +102,7 @@ class ChatTemplate:
     """The ids of a chat, in which no message names a special token.
 
     Args:
-      encode: in the place of `tokenizer.encode_special`, to refuse long texts.
+      encode: instead of `tokenizer.encode_special`, to refuse long texts.
     """
     guarded = _guarded(messages, tokenizer.special.names)
     text = self.render(guarded, add_generation_prompt)
@@ -112,7 +113,7 @@ class ChatTemplate:
 
 
 class _Generation(jinja2.ext.Extension):
-  """The block `generation`, which marks answers to train on: its body."""
+  """The block `generation`, which marks answers to train on; keeps its body."""
 
   tags = {'generation'}  # noqa: RUF012
 
@@ -124,7 +125,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 def _environment() -> jinja2.Environment:
-  """Jinja as Hugging Face sets it up."""
+  """Jinja with Hugging Face's settings."""
   made = jinja2.sandbox.ImmutableSandboxedEnvironment(
     trim_blocks=True,
     lstrip_blocks=True,
@@ -145,7 +146,7 @@ def _to_json(
   separators: tuple[str, str] | None = None,
   sort_keys: bool = False,
 ) -> str:
-  """Unlike Jinja's own it does not escape for HTML."""
+  """Unlike Jinja's own filter, it does not escape for HTML."""
   return json.dumps(
     value,
     ensure_ascii=ensure_ascii,
@@ -159,7 +160,7 @@ def _raise(message: str) -> NoReturn:
   raise jinja2.TemplateError(message)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
   line = getattr(error, 'lineno', None)
   where = f'line {line}: ' if line else ''
   text = ' '.join(str(error).split())
@@ -182,7 +183,7 @@ def _default(templates: list[Any], folder: str) -> str:
 
 
 def _guarded(value: Any, names: Mapping[str, int]) -> Any:
-  """Plain data in which no text names a special token."""
+  """The same data, without the name of a special token in any text."""
   if isinstance(value, str):
     return special.guarded(value, names)
   if isinstance(value, Mapping):

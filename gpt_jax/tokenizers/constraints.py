@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens may come next, by what a checkpoint says of generation.
+"""Which tokens may come next, by a checkpoint's settings of generation.
 
-Hugging Face keeps it in generation_config.json, and older checkpoints in
-config.json. An import settles it once, in `special.json` of its tokenizer (see
-`special`), so a run that starts from the import has it, too.
+Hugging Face has these in generation_config.json, older checkpoints in
+config.json. An import writes them into `special.json` of its tokenizer (see
+`special`), so that a run that starts from the import has them too.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,46 +14,46 @@ from gpt_jax.spec import UsageError
 
 
 class Constraints(NamedTuple):
-  """Which tokens may come next. Where it says nothing, all may.
+  """Which tokens may come next; by default all may.
 
-  The last two fields forbid nothing: they are what beam search does by default.
+  The last two fields forbid nothing: they are defaults of beam search.
   """
 
-  # Tokens that never come: see `sampler.never_drawn`.
+  # Tokens that are never generated: see `sampler.never_drawn`.
   never: tuple[int, ...] = ()
-  # Tokens that are not the first of an answer.
+  # Tokens that never begin an answer.
   never_first: tuple[int, ...] = ()
-  # Runs of two or more tokens that do not come.
+  # Sequences of two or more tokens that are never generated.
   sequences: tuple[tuple[int, ...], ...] = ()
-  # The first token of what an encoder-decoder writes.
+  # The first token that an encoder-decoder writes.
   first_id: int | None = None
   # The last token of an answer that reaches its limit.
   last_id: int | None = None
-  # Tokens of prompt and answer before the end may come; of an encoder-decoder
-  # the start of the decoder is the prompt.
+  # The fewest tokens of prompt and answer together; of an encoder-decoder the
+  # start of the decoder is the prompt.
   min_length: int = 0
-  min_tokens: int = 0  # tokens of the answer before the end may come
-  # No run of this many tokens comes twice, prompt included; 0: any may.
+  min_tokens: int = 0  # the fewest tokens of the answer
+  # No sequence of this many tokens is repeated, prompt included; 0: any may be.
   no_repeat_ngram: int = 0
-  stop_ids: tuple[int, ...] = ()  # what ends an answer
-  # See `decoding.beam.Beam`; None: its default.
+  stop_ids: tuple[int, ...] = ()  # each ends an answer
+  # See `decoding.beam.Beam`; None: its defaults.
   length_penalty: float | None = None
-  early_stopping: bool | None = None  # likewise
+  early_stopping: bool | None = None
 
   @property
   def of_text(self) -> bool:
-    """Whether what may come depends on the tokens before it."""
+    """Whether the tokens allowed next depend on those before."""
     return bool(self.sequences or self.no_repeat_ngram)
 
 
 # All tokens may come.
 ANY = Constraints()
 
-# What the tokenizer says, and no file.
+# Known from the tokenizer, not from a file.
 _OF_TOKENIZER = ('stop_ids',)
 
-# What changes the choice of tokens and is not computed here, with the values
-# that change nothing.
+# Options that change the choice of tokens and are not supported, with the
+# values that change nothing.
 _REFUSED: dict[str, tuple[Any, ...]] = {
   'constraints': (),
   'diversity_penalty': (0,),
@@ -73,7 +73,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
   'watermarking_config': (),
 }
 
-# Which way of drawing is asked for is the user's choice: the default of each.
+# Ways of sampling, which are the user's choice, with their defaults.
 _OF_USER: dict[str, Any] = {
   'do_sample': False,
   'temperature': 1.0,
@@ -93,10 +93,10 @@ _OF_USER: dict[str, Any] = {
 def read(
   values: Mapping[str, Any], name: str, *, vocab_size: int, stops: Any
 ) -> Constraints:
-  """What a checkpoint's file says.
+  """The constraints of a checkpoint's file.
 
   Args:
-    values: of generation_config.json, or where there is none of config.json.
+    values: of generation_config.json, or of config.json if there is none.
     stops: ids that end an answer.
   """
   options = _Options(values, name, vocab_size)
@@ -109,7 +109,7 @@ def read(
         'from the file to generate without it',
       )
   runs = options.runs('bad_words_ids')
-  # An end is never forbidden by these, as in transformers.
+  # As in transformers, these never forbid an end.
   words = [run for run in runs if run not in {(i,) for i in stops}]
   never = {
     *(run[0] for run in words if len(run) == 1),
@@ -128,7 +128,7 @@ def read(
   early = values.get('early_stopping')
   if early not in (None, True, False):
     raise options.fail('early_stopping', 'is not supported, only true or false')
-  # As in transformers, the one makes the other void.
+  # As in transformers, min_new_tokens overrides min_length.
   of_answer = values.get('min_new_tokens') is not None
   return Constraints(
     never=tuple(sorted(never)),
@@ -145,7 +145,7 @@ def read(
 
 
 def recommended(values: Mapping[str, Any]) -> dict[str, Any]:
-  """What the file says of how to draw, which an import does not apply."""
+  """The file's way of sampling, which an import does not apply."""
   return {
     name: values[name]
     for name, default in _OF_USER.items()
@@ -154,7 +154,7 @@ def recommended(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(constraints: Constraints) -> dict[str, Any]:
-  """The entries of `special.json` that `restored` reads."""
+  """The entries of `special.json`, for `restored`."""
   return {
     name: value
     for name, value in constraints._asdict().items()
@@ -163,7 +163,7 @@ def written(constraints: Constraints) -> dict[str, Any]:
 
 
 def restored(entries: Mapping[str, Any]) -> Constraints:
-  """The way back from `written`."""
+  """The inverse of `written`."""
 
   def tuples(value: Any) -> Any:
     return tuple(map(tuples, value)) if isinstance(value, list) else value
@@ -172,7 +172,7 @@ def restored(entries: Mapping[str, Any]) -> Constraints:
 
 
 def options(constraints: Constraints) -> dict[str, Any]:
-  """The way back from `read`: entries of a generation_config.json."""
+  """The inverse of `read`: entries of a generation_config.json."""
   bad = [[i] for i in constraints.never]
   found = {
     'bad_words_ids': [*bad, *map(list, constraints.sequences)] or None,
@@ -189,7 +189,7 @@ def options(constraints: Constraints) -> dict[str, Any]:
 
 
 class _Options(NamedTuple):
-  """The options of a file, read with complaints that name the option."""
+  """The options of a file, with errors that name the option."""
 
   values: Mapping[str, Any]
   name: str

@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Our tokenizers as files that transformers' AutoTokenizer reads.
+"""Exports our tokenizers as files that transformers' AutoTokenizer reads.
 
-Each becomes a `tokenizer.json`, since that alone says all: a folder with other
-files is read by a class that transformers picks by the model's type, which
-adds spaces, tokens or normalisation of its own. What is written is compared
-with ours on texts that are known to be hard and on texts made of the
-vocabulary; a difference is an error.
+Each becomes a `tokenizer.json`, the only file that is complete: other files are
+read by a class that transformers picks by the model's type, which adds spaces,
+tokens or normalisation of its own. The result is compared with our tokenizer on
+texts that are known to be hard and on texts from the vocabulary; a difference
+is an error.
 """
 
 import json
@@ -40,9 +40,9 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokenizers.words import SPACE_MARK
 
 _EOS = '<|endoftext|>'
-# A word list may hold the above; no word holds a space.
+# A word list may have the above; no word has a space.
 _EOS_OF_WORDS = '<end of document>'
-_RARE = '\ufffd'  # what a rare byte is decoded as
+_RARE = '\ufffd'  # rare bytes are decoded to it
 
 _HARD = (
   *('', ' ', '  ', '   \n', '\n\n\n', '\t', '\t\tx', ' a', 'a ', '  a   b  '),
@@ -64,7 +64,7 @@ _NUM_RANDOM, _NUM_PIECES = 400, 17
 
 
 class Template(NamedTuple):
-  """What a model reads around texts, as ids."""
+  """The ids that a model reads around texts."""
 
   start: tuple[int, ...] = ()  # before the first text
   # Between two texts; None: the model reads no pairs.
@@ -85,8 +85,8 @@ def files(
   """The files of a tokenizer that we made, by Hugging Face's names.
 
   Args:
-    tokenizer: no import, whose own files say all of this.
-    template: what stands around a text.
+    tokenizer: not an import, which has files of its own.
+    template: the ids around a text.
     roles: ids of special tokens, as {'eos_token': 0}.
     names: whether names of special tokens in a text are these tokens, as for a
       model that fills a [MASK].
@@ -129,7 +129,7 @@ def files(
 
 
 def _processor(template: Template, library: tokenizers.Tokenizer) -> Any:
-  """Puts tokens around a text; nothing, where the model reads it as it is."""
+  """Puts the template's tokens around a text."""
   between = template.between
   typed = 1 if template.typed else 0
 
@@ -155,7 +155,7 @@ def _processor(template: Template, library: tokenizers.Tokenizer) -> Any:
 
 
 def approximate(tokenizer: Tokenizer) -> str:
-  """Which texts may get other ids in transformers all the same; '': none."""
+  """The texts that may still get other ids in transformers; '': none."""
   if (
     isinstance(tokenizer, SentencePiece)
     and _proto(tokenizer).normalizer_spec.precompiled_charsmap
@@ -173,7 +173,7 @@ def _proto(tokenizer: SentencePiece) -> Any:
 
 
 def _check(tokenizer: Tokenizer, library: tokenizers.Tokenizer) -> None:
-  """Compares the ids of many texts."""
+  """Raises if any of many texts gets other ids."""
   library.encode_special_tokens = True
   try:
     for text in _texts(tokenizer):
@@ -188,7 +188,7 @@ def _check(tokenizer: Tokenizer, library: tokenizers.Tokenizer) -> None:
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int] | None:
-  """The ids of a text; None: it is refused."""
+  """The ids of a text; None: the tokenizer refuses it."""
   try:
     return tokenizer.encode(text).tolist()
   except UsageError:
@@ -203,7 +203,7 @@ def _library_ids(library: tokenizers.Tokenizer, text: str) -> list[int] | None:
 
 
 def _texts(tokenizer: Tokenizer) -> Iterator[str]:
-  """Hard texts, and some of pieces that the vocabulary has."""
+  """Hard texts, and random ones from pieces of the vocabulary."""
   yield from _HARD
   yield from tokenizer.special.names
   rng = np.random.default_rng(0)
@@ -222,7 +222,7 @@ def _frequent_bytes(tokenizer: FrequentBytes) -> tokenizers.Tokenizer:
 
 
 def _byte_level(symbols: Sequence[int | str]) -> tokenizers.Tokenizer:
-  """Each byte is a symbol, or the rare one."""
+  """A symbol for each byte, or for each frequent one and the rare ones."""
   vocabulary = {
     s if isinstance(s, str) else words.spelled(s): i
     for i, s in enumerate(symbols)
@@ -239,7 +239,7 @@ def _byte_level(symbols: Sequence[int | str]) -> tokenizers.Tokenizer:
 
 
 def _characters(tokenizer: Characters) -> tokenizers.Tokenizer:
-  """Without a token for them, the library refuses other characters, too."""
+  """Other characters are refused, since the unknown token does not exist."""
   vocabulary = {c: i for i, c in enumerate(tokenizer.alphabet)}
   vocabulary[_EOS] = tokenizer.eos_id
   library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token='none'))
@@ -254,7 +254,7 @@ def _words(tokenizer: WordList) -> tokenizers.Tokenizer:
   library = tokenizers.Tokenizer(
     models.WordLevel(vocabulary, unk_token=UNKNOWN)
   )
-  # White space as Python's \s, spelled out: the library's is another.
+  # Python's white space, spelled out: the library's differs.
   points = [c for c in map(chr, range(0x3001)) if c.isspace() and c != '\n']
   spaces = ''.join(f'\\x{{{ord(c):X}}}' for c in points)
   library.pre_tokenizer = pre_tokenizers.Sequence(
@@ -265,7 +265,7 @@ def _words(tokenizer: WordList) -> tokenizers.Tokenizer:
   )
   library.decoder = decoders.Sequence(
     [
-      # A space before each, as no word has this prefix.
+      # Puts a space before each word, as none has this prefix.
       decoders.WordPiece(prefix=_EOS_OF_WORDS, cleanup=False),
       decoders.Fuse(),
       decoders.Replace(Regex(' ?\\n ?'), '\n'),
@@ -286,9 +286,9 @@ def _of_hf(tokenizer: hf.HfTokenizer) -> tokenizers.Tokenizer:
 
 
 def _sentencepiece(tokenizer: SentencePiece) -> tokenizers.Tokenizer:
-  """With spaces in the pieces where SentencePiece has U+2581.
+  """Pieces have spaces where SentencePiece has U+2581.
 
-  So a U+2581 of a text is no space, and has no piece.
+  So a U+2581 in a text is not a space, and has no piece.
   """
   proto = _proto(tokenizer)
   pieces = [(p.piece.replace(SPACE_MARK, ' '), p) for p in proto.pieces]
@@ -302,12 +302,12 @@ def _sentencepiece(tokenizer: SentencePiece) -> tokenizers.Tokenizer:
   if not tokenizer.keeps_marks:
     steps.append(normalizers.Replace(SPACE_MARK, ' '))
   if settings.precompiled_charsmap:
-    # The library maps what a reader takes for one character by its beginning:
-    # of a capital and its accent the capital alone. So both are done before.
+    # The library maps a grapheme by its beginning: of a capital and its accent
+    # the capital alone. So both are normalised before.
     steps.append(normalizers.NFKC())
     if settings.name.endswith('_cf'):
       steps.append(normalizers.Lowercase())
-      # SentencePiece leaves this capital, whose small letter is two.
+      # SentencePiece keeps this capital, whose small letter is two characters.
       steps.append(normalizers.Replace('i\u0307', '\u0130'))
     steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
   if settings.remove_extra_whitespaces:
@@ -334,12 +334,12 @@ _NORMAL, _UNKNOWN, _SYMBOL = 1, 2, 4
 def _unigram(
   pieces: Sequence[tuple[str, Any]], byte_fallback: bool
 ) -> tokenizers.Tokenizer:
-  """The same scores, so that no text becomes a special token or its bytes.
+  """Scores with which no text becomes a special token or its bytes.
 
-  SentencePiece leaves these out of its search, the library does not. With a
-  constant for each character all ways to part a text gain the same; a special
-  token has the score of a single character, so loses to its characters. They
-  are at least as much as the unknown piece, which has 10 less than the least.
+  SentencePiece leaves these out of its search, the library does not. A constant
+  added for each character does not change the best segmentation; special tokens
+  get the score of a single character, and so lose to their characters. Those
+  score at least as much as the unknown piece, which has 10 less than the least.
   """
   least = min(p.score for _, p in pieces if p.type == _NORMAL)
   each = 4 * (20 + abs(least))
@@ -354,8 +354,8 @@ def _unigram(
   scored = [(text, score(text, p)) for text, p in pieces]
   (unknown,) = (i for i, (_, p) in enumerate(pieces) if p.type == _UNKNOWN)
   library = tokenizers.Tokenizer(models.Unigram(scored, unknown, byte_fallback))
-  # Unknown characters in a row are looked up together, so might be the name of
-  # a special token. One of them is parted, which is in no piece.
+  # Consecutive unknown characters are looked up together, and could be the name
+  # of a special token. So one of them, which is in no piece, is split off.
   plain = [text for text, p in pieces if p.type in (_NORMAL, _SYMBOL)]
   names = {text for text, _ in pieces}.difference(plain)
   characters = {*''.join(plain)}
@@ -374,7 +374,7 @@ def _unigram(
 def _bpe(
   pieces: Sequence[tuple[str, Any]], byte_fallback: bool
 ) -> tokenizers.Tokenizer:
-  """Merges are all ways to part a piece in two, by its score."""
+  """Merges are all ways to split a piece in two, in the order of its score."""
   vocabulary = {text: i for i, (text, _) in enumerate(pieces)}
   apart = {text: p.score for text, p in pieces if p.type == _NORMAL}
   ordered = sorted(apart, key=lambda text: -apart[text])

@@ -15,40 +15,40 @@ from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import saved, special, words
 
-# Ours: the folder of a saved tokenizer has a `tokenizer.json` of its own.
+# Not `tokenizer.json`, which is the index of a saved tokenizer.
 FILE = 'hf_tokenizer.json'
 _EOS = 'eos.json'
 
-# Files that come with a tokenizer.json and may name the end of a document.
+# Files beside a tokenizer.json that may name the end of a document.
 _BESIDE = ('tokenizer_config.json', 'special_tokens_map.json', 'config.json')
 
-# Where no file names it: what published vocabularies call it.
+# Names of it in published vocabularies, where no file says.
 _USUAL = (
   *('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '<|eos|>', '<EOT>'),
 )
 
-# What ends each text in BERT's rows, where there is none of these.
+# Ends of texts in encoders' rows, for vocabularies with none of these.
 _ENCODERS = ('[SEP]', '<sep>')
 
 
-# Characters that a tokenizer.json may make of one. Replacements are of a few
-# characters, and a file has few of them.
+# The most characters that a tokenizer.json may replace one by. Replacements are
+# of a few characters, and a file has few of them.
 _MOST_GROWTH = 10_000
 _TOO_MUCH = 10**12
-# Nothing is put around a text.
+# Puts nothing around a text.
 _PLAIN: Any = {'add_special_tokens': False}
 _SEQUENCES = ('normalizers', 'pretokenizers', 'decoders')
 
 
 class Library(saved.Vocabulary):
-  """A tokenizer in the `tokenizers` library; Hugging Face's fast ones are."""
+  """A tokenizer of the `tokenizers` library, Hugging Face's "fast" ones."""
 
   in_threads = False  # its results become lists, under Python's lock
 
   def __init__(
     self, kind: str, contents: dict[str, bytes], library: tokenizers.Tokenizer
   ):
-    """`library` reads what `contents` hold."""
+    """`library` was made from the files `contents`."""
     super().__init__(kind, contents)
     self.library = library
 
@@ -73,7 +73,7 @@ class Library(saved.Vocabulary):
     return self.library.id_to_token(i)
 
   def _parts(self, text: str) -> list[str]:
-    """The parts of a text that are encoded by themselves."""
+    """The parts of a text that are encoded separately."""
     return [text]
 
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
@@ -89,10 +89,11 @@ class Library(saved.Vocabulary):
 class HfTokenizer(Library):
   """A `tokenizer.json`.
 
-  The names of special tokens in a text are plain text, so no document can end
+  Names of special tokens in a text are plain text, so that no document can end
   itself; `encode_special` is for templates, which name them. Nothing is put
-  around a text (see `special`), cut off it or filled up. Whether text comes
-  back as it was is up to the file: byte-level ones are lossless.
+  around a text (see `special`), and texts are neither cut nor padded. Whether
+  decoding gives the text back depends on the file; byte-level ones are
+  lossless.
   """
 
   kind = 'hf_tokenizer'
@@ -172,7 +173,7 @@ class HfTokenizer(Library):
 
   @functools.cached_property
   def _naming(self) -> tuple[tokenizers.Tokenizer, int]:
-    """The same, which reads names of special tokens; and the id of `BREAK`."""
+    """The library with special tokens read by name, and the id of `BREAK`."""
     named = tokenizers.Tokenizer.from_str(self.library.to_str())
     named.encode_special_tokens = False
     missing = self.special.names.keys() - self.special_names.keys()
@@ -189,9 +190,9 @@ class HfTokenizer(Library):
     return bool(len(both) and np.array_equal(both, np.concatenate(alone)))
 
   def _bytes_of_runs(self) -> frozenset[int]:
-    """Bytes of which the decoder makes U+FFFD unless the whole run is UTF-8.
+    """Byte tokens that decode to U+FFFD unless the whole run is UTF-8.
 
-    Ids that `decode` leaves out do not part a run.
+    Ids that `decode` leaves out do not split a run.
     """
     if 'ByteFallback' not in repr(self.library.decoder):
       return frozenset()
@@ -200,7 +201,7 @@ class HfTokenizer(Library):
     return frozenset(unseen.union(i for i in ids if i is not None))
 
   def _spelled(self, text: str) -> list[str]:
-    """Parts the name of the end of document, a piece of T5's kind."""
+    """Splits the name of the end of document, which T5 has as a plain piece."""
     first, *others = text.split(self._eos)
     parts = [first]
     for other in others:
@@ -211,7 +212,7 @@ class HfTokenizer(Library):
 def _offsets(
   parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]
 ) -> np.ndarray:
-  """Int32 [num_tokens, 2] for a text in parts, each encoded by itself."""
+  """Offsets, int32 [num_tokens, 2], of a text whose parts were encoded."""
   found, start = [], 0
   for part, encoding in zip(parts, encoded, strict=True):
     of_part = np.array(encoding.offsets, np.int32).reshape(-1, 2)
@@ -223,13 +224,14 @@ def _offsets(
 def made(
   library: tokenizers.Tokenizer, roles: Mapping[str, str]
 ) -> HfTokenizer:
-  """A tokenizer that we made, with what Hugging Face needs to know of it.
+  """A tokenizer that we made, with the files that Hugging Face needs.
 
   Args:
     library: without special tokens.
-    roles: their names by role, as {'sep_token': '[SEP]'}, which ends documents.
+    roles: names of special tokens, as {'sep_token': '[SEP]'}, which ends
+      documents.
   """
-  # As special tokens that a text may name only where `encode_special` reads.
+  # Special tokens, which a text names only for `encode_special`.
   library.add_special_tokens(
     [
       tokenizers.AddedToken(token, lstrip=token == '<mask>', special=True)
@@ -250,11 +252,11 @@ def made(
 def hf_tokenizer(
   path: str, eos: str = ''
 ) -> Callable[[Iterable[Document]], HfTokenizer]:
-  """A `tokenizer.json` that exists, such as Llama 3's.
+  """An existing `tokenizer.json`, such as Llama 3's.
 
   Args:
-    eos: the token that is to end documents; by default the one that the files
-      beside it name, or a usual one that it has.
+    eos: the token that ends documents; by default the one that the files beside
+      it name, or else one with a usual name.
   """
 
   def read(documents: Iterable[Document]) -> HfTokenizer:
@@ -283,7 +285,7 @@ def _find_eos(folder: str, data: bytes) -> str:
     except (OSError, ValueError):
       continue
     token = beside.get('eos_token')
-    if isinstance(token, dict):  # with how it is matched
+    if isinstance(token, dict):  # with options
       token = token.get('content')
     if token:
       return token
@@ -315,11 +317,11 @@ def _check_growth(file: bytes) -> None:
 
 
 def _growth(step: Any) -> int:
-  """How many characters a step makes of one, by its replacements."""
+  """The most characters that a step replaces one by."""
   if not isinstance(step, dict):
     return 1
   parts = [p for name in _SEQUENCES for p in step.get(name) or ()]
-  # An empty pattern matches around each character, too.
+  # An empty pattern also matches around each character.
   own = 1 + 2 * len(step.get('content') or '')
   own = own if step.get('type') == 'Replace' else 1
   own += len(step.get('prepend') or '')

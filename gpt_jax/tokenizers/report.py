@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a tokenizer does on a text: length, vocabulary use, losses, rate."""
+"""Measures a tokenizer on a text: length, vocabulary use, losses, speed."""
 
 import collections
 import itertools
@@ -13,29 +13,29 @@ import numpy as np
 from gpt_jax.files.document import Document
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-_LOOK = 1 << 14  # characters in which a change is noticed
+_LOOK = 1 << 14  # characters that are checked for changes
 _CONTEXT = 20  # characters around a difference
 _EXAMPLES = 10
 _FEW = 3  # characters
 
 
 class Report(NamedTuple):
-  """What one tokenizer makes of a text."""
+  """The measurements of one tokenizer on a text."""
 
   vocab_size: int  # ids are below it
   num_tokens: int  # without ends of documents
-  tokens_per_word: float  # a word is what white space parts
+  tokens_per_word: float  # words are separated by white space
   bytes_per_token: float  # of UTF-8
   num_used: int  # pieces that occur in the text
   fraction_used: float  # of the vocabulary
-  # Some pieces that do not occur, as text: the first that have more than a few
+  # The texts of some pieces that do not occur: the first with more than a few
   # characters.
   unused_examples: list[str]
   num_documents_changed: int  # that decode to something else
-  num_characters_lost: int  # that are in the text, and not in what is decoded
-  # Document, what it says and what comes back; None if nothing.
+  num_characters_lost: int  # in the text, but not in the decoded one
+  # Document, its text and the decoded one around the first change, if any.
   first_change: tuple[str, str, str] | None
-  bytes_per_second: float  # of encoding, by the time of the processor
+  bytes_per_second: float  # of encoding, in processor time
   counts: np.ndarray  # of each id, [vocab_size]
 
 
@@ -77,10 +77,7 @@ def measure(made: Tokenizer, documents: Sequence[Document]) -> Report:
 
 
 def change(made: Tokenizer, text: str) -> str:
-  """Says that a tokenizer changes the text, for a log; '' if it does not.
-
-  The first characters tell.
-  """
+  """A warning that a tokenizer changes the beginning of a text, or ''."""
   text = text[:_LOOK]
   back = made.decode(made.encode(text))
   if back == text:

@@ -35,26 +35,26 @@ class Saved:
 
 
 class Vocabulary(Saved):
-  """A vocabulary that others may have made; `special.from_hf` says more."""
+  """A vocabulary, maybe an import with files about special tokens."""
 
   eos_id: int
   vocab_size: int
   special: Special
-  # What its file puts before a text; None: the file does not say.
+  # The ids that its file puts before a text; None: the file does not say.
   text_start: tuple[int, ...] | None = None
 
   def __init__(self, kind: str, contents: Mapping[str, bytes]):
     self.kind, self.contents = kind, contents
 
   def _settle(self, size: int, eos_id: int) -> None:
-    """Sets what depends on the vocabulary's size and the end of a document."""
+    """Sets the size of the vocabulary, the end of a document, and `special`."""
     self._size, self.eos_id = size, eos_id
     self.vocab_size = special.num_rows(self.contents, size)
     self.special = special.of(self.contents, eos_id, self.special_names)
 
   @property
   def special_names(self) -> Mapping[str, int]:
-    """Special tokens that its file names."""
+    """Special tokens of its file."""
     return {}
 
   def token(self, i: int) -> str | None:
@@ -75,7 +75,7 @@ class Vocabulary(Saved):
     return ids
 
   def _check_rows(self, found: Sequence[np.ndarray]) -> None:
-    """Refuses ids for which the model has no row."""
+    """Refuses ids for which the model has no embedding."""
     if self.vocab_size == self._size:
       return
     for ids in found:
@@ -87,13 +87,13 @@ class Vocabulary(Saved):
         )
 
   def _visible(self, ids: Iterable[int]) -> list[int]:
-    """The ids that `decode` shows."""
+    """The ids that `decode` does not leave out."""
     unseen = {self.eos_id, *self.special.prompt_start}
     return [int(i) for i in ids if i not in unseen]
 
 
 def user_file(path: str, what: str) -> bytes:
-  """Reads a file that `tokenizer.name` names; `what` it should be."""
+  """Reads a file that `tokenizer.name` names; `what` is for the error."""
   try:
     with open(path, 'rb') as file:
       return file.read()
@@ -104,7 +104,7 @@ def user_file(path: str, what: str) -> bytes:
 
 
 def fingerprint(kind: str, contents: Mapping[str, bytes]) -> str:
-  """Returns the sha256 of all that defines the ids of a text."""
+  """Returns the sha256 of the files that define the ids of a text."""
   total = hashlib.sha256(kind.encode())
   for name, data in sorted(_defining(contents).items()):
     total.update(name.encode() + hashlib.sha256(data).digest())
@@ -166,7 +166,7 @@ def read(folder: str) -> tuple[str, dict[str, bytes]]:
 def _defining(contents: Mapping[str, bytes]) -> dict[str, bytes]:
   """The files that the ids of a text depend on.
 
-  The others are no part of the fingerprint, by which token stores are compared.
+  The others are not in the fingerprint, by which token stores are compared.
   """
   others = (special.SPECIAL, *special.BESIDE)
   return {name: data for name, data in contents.items() if name not in others}

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""SentencePiece models (Kudo and Richardson, 2018): ours, and those of others.
+"""SentencePiece models (Kudo and Richardson, 2018): ours and published ones.
 
 `training` trains ours.
 """
@@ -21,8 +21,8 @@ from gpt_jax.tokenizers.words import SPACE_MARK
 
 MODEL = 'sentencepiece.model'
 # The fields of sentencepiece_model.proto that are read or changed here: name,
-# number, type of protobuf's or a message below, default. Protobuf keeps the
-# others. The package's own classes want a protobuf that Apache Beam refuses.
+# number, type (protobuf's, or a message below), default. Protobuf keeps the
+# others. The package's own classes need a protobuf that Apache Beam refuses.
 _FIELDS = {
   'Piece': (
     ('piece', 1, 'STRING', ''),
@@ -47,19 +47,18 @@ _FIELDS = {
 }
 _EOS = 'eos.json'  # the piece that ends a document, where a user named it
 
-# With our models a text is encoded in segments of about this many characters,
-# cut after newlines: no piece spans one. Long inputs are slow: BPE took twice
-# the time for whole books.
+# Our models encode a text in segments of about this many characters, cut after
+# newlines, which no piece spans. Long inputs are slow: BPE took twice the time
+# for whole books.
 _SEGMENT = 1 << 12
 
 
 class SentencePiece(saved.Vocabulary):
   """A SentencePiece model.
 
-  Lossless where we trained it (kind `sentencepiece`), unless the training
-  asked for normalisation or for no bytes. A model made elsewhere
-  (`sentencepiece_file`) does what its own settings say, for instance merges
-  spaces.
+  Lossless where we trained it (kind `sentencepiece`), unless with normalisation
+  or without byte fallback. A published model (`sentencepiece_file`) follows its
+  own settings, and may for instance merge spaces.
   """
 
   in_threads = True
@@ -70,12 +69,12 @@ class SentencePiece(saved.Vocabulary):
     super().__init__(kind, contents)
     self._model = spm.SentencePieceProcessor()
     try:
-      # An empty file would load as an empty model.
+      # An empty file would be loaded as an empty model.
       self._model.LoadFromSerializedProto(contents[MODEL] or b'empty')
     except RuntimeError as e:
       raise UsageError('is not a SentencePiece model') from e
     self._settle(self._model.vocab_size(), self._find_eos())
-    # A real mark of a space would be read as a space. Spelled in bytes it
+    # A U+2581 of the text would be read as a space. Spelled in bytes it
     # survives.
     self._mark = np.empty(0, np.int32)
     self._cuts = kind == 'sentencepiece'
@@ -94,7 +93,7 @@ class SentencePiece(saved.Vocabulary):
 
   @property
   def keeps_marks(self) -> bool:
-    """Whether a U+2581 of a text is not read as a space."""
+    """Whether a U+2581 of a text is kept, not read as a space."""
     return len(self._mark) > 0
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -152,13 +151,13 @@ class SentencePiece(saved.Vocabulary):
     )
 
   def _encode(self, texts: list[str]) -> list[np.ndarray]:
-    # As arrays: lists of Python's integers would take a quarter of the time.
+    # As arrays: lists of Python integers would take a quarter of the time.
     found = self._model.encode(texts, return_type='numpy', num_threads=1)
     self._check_rows(found)
     return found
 
   def _segments(self, text: str) -> Iterator[str]:
-    """Parts a text; a real U+2581 becomes a segment of its own."""
+    """Splits a text; a U+2581 of the text becomes a segment of its own."""
     if len(self._mark) and SPACE_MARK in text:
       before, *others = text.split(SPACE_MARK)
       yield from self._segments(before)
@@ -190,7 +189,7 @@ class SentencePiece(saved.Vocabulary):
 
 @functools.cache
 def message() -> Any:
-  """The class of a model as a message of protobuf: see `_FIELDS`."""
+  """The protobuf class of a model: see `_FIELDS`."""
   file = descriptor_pb2.FileDescriptorProto(
     name='gpt_jax/sentencepiece.proto', package='gpt_jax', syntax='proto2'
   )
@@ -215,10 +214,10 @@ def message() -> Any:
 def sentencepiece_file(
   path: str, eos: str = ''
 ) -> Callable[[Iterable[Document]], SentencePiece]:
-  """A model that exists, such as LLaMA's `tokenizer.model`.
+  """A published model, such as LLaMA's `tokenizer.model`.
 
   Args:
-    eos: the piece that is to end documents; by default the model's own.
+    eos: the piece that ends documents; by default the model's own.
   """
 
   def read(documents: Iterable[Document]) -> SentencePiece:

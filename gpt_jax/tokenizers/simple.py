@@ -17,19 +17,19 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special, words
 from gpt_jax.tokenizers.saved import Saved
 
-# A word of WikiText: what stands between white space, or a line end.
+# A word of WikiText: text between white space, or a line end.
 _WORD = re.compile(r'\n|[^\s]+')
-# WikiText is published with it, so in a text it is this word, too.
+# WikiText is published with it, so it is this word in a text, too.
 UNKNOWN = '<unk>'
 _UNKNOWN_ID = 1
 _EDGES = re.compile(r' ?\n ?')
 
 _RARE_ID = 1
-_NO_BYTE = 0xFF  # in no text of UTF-8
+_NO_BYTE = 0xFF  # never occurs in UTF-8
 
 
 class Simple(Saved, abc.ABC):
-  """No special tokens but the end of a document."""
+  """A tokenizer whose only special token is the end of a document."""
 
   eos_id: int
   vocab_size: int
@@ -79,8 +79,8 @@ _BYTES = Bytes()
 class FrequentBytes(Simple):
   """The end of document, the symbol of rare bytes, then the frequent ones.
 
-  Rare bytes are lost: they decode to U+FFFD. Models of bytes have few symbols
-  in papers, 204 of enwik8.
+  Rare bytes are lost: they decode to U+FFFD. Papers on models of bytes use few
+  symbols, for enwik8 204.
   """
 
   kind = 'frequent_bytes'
@@ -88,7 +88,7 @@ class FrequentBytes(Simple):
   special = special.of({}, eos_id, {})
 
   def __init__(self, values: Sequence[int]):
-    """`values` have the ids from 2 on."""
+    """`values` get the ids from 2 on."""
     self.values = [*values]
     self.contents = {'bytes.json': json.dumps(self.values).encode()}
     self._bytes = np.array([_BYTES.eos_id, _NO_BYTE, *values], np.int32)
@@ -112,7 +112,7 @@ class FrequentBytes(Simple):
 class Characters(Simple):
   """The characters of a corpus in sorted order, then the end of document.
 
-  Lossless for the text that it encodes; refuses other characters.
+  Lossless; refuses characters that are not among them.
   """
 
   kind = 'characters'
@@ -163,7 +163,7 @@ class WordList(Simple):
   parts_at_spaces = True
 
   def __init__(self, words: Sequence[str]):
-    """`words` have the ids from 2 on."""
+    """`words` get the ids from 2 on."""
     self.words = [*words]
     self.contents = {'words.json': json.dumps(self.words).encode()}
     self._ids = {word: i for i, word in enumerate(words, start=2)}
@@ -195,7 +195,7 @@ def byte_values() -> Callable[[Iterable[Document]], Bytes]:
 
 
 def characters() -> Callable[[Iterable[Document]], Characters]:
-  """The set of characters of the whole corpus."""
+  """The characters of the whole corpus, also of held-out documents."""
   return characters_of
 
 
@@ -213,7 +213,7 @@ def frequent_bytes(
   """The byte values of the training split, the most frequent first.
 
   Args:
-    vocab_size: how many symbols at most, with the two that are no byte.
+    vocab_size: the most symbols, with the two that are not bytes.
   """
 
   def read(documents: Iterable[Document]) -> FrequentBytes:
@@ -240,8 +240,8 @@ def word_list(
   """The words of the training split, the most frequent first.
 
   Args:
-    vocab_size: how many at most, with `<unk>` and the end of document; 0: all.
-    count: only those that occur so often.
+    vocab_size: the most words, with `<unk>` and the end of document; 0: all.
+    count: how often a word must occur.
   """
 
   def read(documents: Iterable[Document]) -> WordList:

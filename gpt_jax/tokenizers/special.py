@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Special tokens: what stands before a text, and what ends an answer.
+"""Special tokens: those before a text, those that end an answer, and others.
 
-A model that we train reads documents that end with `eos_id`, so it is
-evaluated after that token. One of Hugging Face is given what its own tokenizer
-puts before a text: `<s>` for LLaMA, nothing for GPT-2. An import settles this
-once, in the file `special.json` of its saved tokenizer. An encoder's rows are
-made of the tokens [CLS], [SEP] and [MASK], known by their roles.
+A model that we train reads documents that end with `eos_id`, so it is evaluated
+after that token. A model of Hugging Face gets what its own tokenizer puts
+before a text: `<s>` for LLaMA, nothing for GPT-2. An import writes this into
+the file `special.json` of its saved tokenizer. Encoders' tokens [CLS], [SEP]
+and [MASK] are known by their roles.
 """
 
 import json
@@ -22,20 +22,20 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import constraints as constraints_lib
 from gpt_jax.tokenizers.constraints import ANY, Constraints
 
-# Parts the name of a special token in a user's text, so that it stays text.
-# Unicode reserves this code point for such uses: no text holds it.
+# Splits the name of a special token in a user's text, so that it stays text.
+# Unicode reserves this code point for such uses: no text has it.
 BREAK = '\ufdd0'
 
-# What an import settles about special tokens.
+# What an import knows about special tokens.
 SPECIAL = 'special.json'
 CONFIG, MAP = 'tokenizer_config.json', 'special_tokens_map.json'
 _ADDED, _GENERATION = 'added_tokens.json', 'generation_config.json'
-# Files of Hugging Face that say more than the ids of a text.
+# Files of Hugging Face that do not change the ids of a text.
 BESIDE = (CONFIG, MAP, _ADDED, _GENERATION, 'chat_template.jinja')
-_MODEL = 'config.json'  # read here, kept by the import of the model
+_MODEL = 'config.json'  # read here; the import of the model keeps it
 
-# Tokenizers that put BOS first unless told otherwise, by Hugging Face's class;
-# of interest only where no tokenizer.json has a post-processor.
+# Tokenizers that put BOS first by default, by Hugging Face's class; used only
+# where there is no tokenizer.json with a post-processor.
 _STARTS = ('Llama', 'CodeLlama', 'Gemma')
 _STARTING_MODELS = ('llama', 'mistral', 'mixtral', 'gemma', 'gemma2', 'gemma3')
 
@@ -46,60 +46,60 @@ class Special(NamedTuple):
   document_start: tuple[int, ...]  # before a text that is scored
   # Before a text that is continued or fine-tuned on.
   prompt_start: tuple[int, ...]
-  # Before a text of which even the first token is to be predicted, where
-  # nothing else stands: BOS, or else the end of a document.
+  # Before a text whose first token is predicted too, if nothing else is: BOS,
+  # or else the end of a document.
   first_id: int
-  stop_ids: frozenset[int]  # each ends what is generated
-  pad_id: int  # fills rows; the end of a document where no token is for it
+  stop_ids: frozenset[int]  # each ends generation
+  pad_id: int  # fills rows; without a token for that, the end of a document
   names: Mapping[str, int]  # ids of the special tokens that a template may name
   eos_id: int  # ends each document, and each side of a pair of texts
-  # Before an encoder's row: [CLS], or RoBERTa's <s>; None: it has none.
+  # Before an encoder's row: [CLS], or RoBERTa's <s>; None: there is none.
   cls_id: int | None = None
   # After each text of such a row: [SEP], or RoBERTa's </s>.
   sep_id: int | None = None
-  mask_id: int | None = None  # stands for a token that an encoder is to predict
-  # Never generated: ids without a token, and what an import's
+  mask_id: int | None = None  # replaces a token that an encoder is to predict
+  # Never generated: ids without a token, and those that an import's
   # generation_config.json forbids.
   never_ids: frozenset[int] = frozenset()
-  # Which tokens may come next, as the import's files say.
+  # Which tokens may come next, by the import's files.
   constraints: Constraints = ANY
 
   def before(self, *, first_scored: bool) -> tuple[int, ...]:
-    """What stands before a text; a token at least if its first is scored."""
+    """The ids before a text; at least one if its first token is scored."""
     return self.document_start or (self.first_id,) * first_scored
 
   def prompt(self, ids: Any) -> list[int]:
-    """The ids of a prompt after what stands before it; never empty."""
+    """The ids of a prompt with those before it; never empty."""
     return [*self.prompt_start, *map(int, ids)] or [self.first_id]
 
 
 class Imported(Protocol):
-  """A tokenizer of which an import may say more."""
+  """A tokenizer that was read from a checkpoint's vocabulary."""
 
   vocab_size: int
   eos_id: int
 
   @property
   def text_start(self) -> tuple[int, ...] | None:
-    """What its file puts before a text; None: the file does not say."""
+    """The ids that its file puts before a text; None: the file does not say."""
     ...
 
   def id_of(self, token: str) -> int | None: ...
 
   @property
   def special_names(self) -> Mapping[str, int]:
-    """Those of its file."""
+    """Special tokens of its file."""
     ...
 
 
 def of(
   contents: Mapping[str, bytes], eos_id: int, names: Mapping[str, int]
 ) -> Special:
-  """What the files of a saved tokenizer say.
+  """The special tokens of a saved tokenizer.
 
   Args:
-    contents: the files; without `special.json` roles go by the usual names.
-    names: the tokenizer's own special tokens.
+    contents: its files; without `special.json` roles go by the usual names.
+    names: the special tokens of its vocabulary.
   """
   if SPECIAL not in contents:
     cls, sep, mask = (_usual(role, names) for role in _ENCODERS)
@@ -113,7 +113,7 @@ def of(
   found = json.loads(contents[SPECIAL])
   start = tuple(found['start'])
   stops, names = frozenset(found['stop']), found['names']
-  # Imports before there were encoders lack these entries.
+  # Imports of older versions lack these entries.
   cls, sep, mask = (found.get(r, _usual(r, names)) for r in _ENCODERS)
   constraints = constraints_lib.restored(found.get('constraints', {}))
   return Special(
@@ -125,9 +125,9 @@ def of(
 
 
 def num_rows(contents: Mapping[str, bytes], size: int) -> int:
-  """How many of the first `size` ids the model has rows for: `vocab_size`.
+  """The `vocab_size`: how many of `size` ids have an embedding in the model.
 
-  A vocabulary may have tokens for which the model has none, as LLaMA 2's <pad>.
+  A vocabulary may have tokens without one, such as <pad> for LLaMA 2.
   """
   found = json.loads(contents.get(SPECIAL, b'{}')).get('rows')
   return size if found is None else min(size, found)
@@ -136,7 +136,7 @@ def num_rows(contents: Mapping[str, bytes], size: int) -> int:
 def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
   """Files of a checkpoint for its saved tokenizer, with `special.json`.
 
-  A role has only a token for which the model has a row.
+  Roles are only given to tokens that have an embedding in the model.
   """
   kept = {}
   for name in (*BESIDE, _MODEL):
@@ -219,9 +219,9 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
 
 
 def generation(folder: str) -> tuple[dict[str, Any], str]:
-  """A checkpoint's settings of generation, and the file that holds them.
+  """A checkpoint's settings of generation, and the name of their file.
 
-  As in transformers, config.json counts only if there is no other file.
+  As in transformers, config.json counts only without generation_config.json.
   """
   for name in (_GENERATION, _MODEL):
     path = os.path.join(folder, name)
@@ -233,9 +233,9 @@ def generation(folder: str) -> tuple[dict[str, Any], str]:
 
 
 def _usual(role: str, names: Mapping[str, int]) -> int | None:
-  """The token of a role by the names that published vocabularies have.
+  """The token of a role, by its names in published vocabularies.
 
-  <s> and </s> have other uses where there is no <mask>, as in LLaMA's.
+  Without a <mask>, as in LLaMA's, <s> and </s> have other uses.
   """
   for name in _USUAL[role]:
     if name in names and (name not in _SHARED or '<mask>' in names):
@@ -249,7 +249,7 @@ def encode(
   """Encodes a text in which names of special tokens are those tokens.
 
   Args:
-    text: where a name is parted by `BREAK`, it stays text.
+    text: a name that is split by `BREAK` stays text.
   """
   longest = sorted(names, key=len, reverse=True)
   pattern = '|'.join(map(re.escape, longest)) or r'(?!)'
@@ -263,7 +263,7 @@ def encode(
 
 
 def guarded(text: str, names: Mapping[str, int]) -> str:
-  """The text with the names of special tokens parted by `BREAK`."""
+  """The text with the names of special tokens split by `BREAK`."""
   text = text.replace(BREAK, '')
   for name in sorted(names, key=len, reverse=True):
     text = text.replace(name, name[:1] + BREAK + name[1:])
@@ -273,8 +273,8 @@ def guarded(text: str, names: Mapping[str, int]) -> str:
 def with_masks(made: Any, text: str) -> np.ndarray:
   """Encodes a text in which the name of the mask is that token.
 
-  Other names of special tokens stay text. Space before a mask belongs to it,
-  as a piece that it stands for begins with that.
+  Other names of special tokens stay text. Space before a mask belongs to it, as
+  the piece that it replaces begins with a space.
   """
   found: Special = made.special
   if found.mask_id is None:
@@ -288,7 +288,7 @@ def with_masks(made: Any, text: str) -> np.ndarray:
 
 
 def content(token: Any) -> str | None:
-  """The text of a token, which may come with how it is matched."""
+  """The text of a token, which may be given with options."""
   token = token.get('content') if isinstance(token, dict) else token
   return token if isinstance(token, str) else None
 
@@ -297,7 +297,7 @@ _ROLES = tuple(
   f'{role}_token' for role in ('bos', 'eos', 'pad', 'sep', 'cls', 'mask')
 )
 
-# Roles in the rows of an encoder, as the last fields of `Special`.
+# Roles in the rows of an encoder: fields of `Special`.
 _ENCODERS = ('cls', 'sep', 'mask')
 
 _USUAL = {

@@ -46,8 +46,8 @@ TARGET, SOURCE = 'target', 'source'
 class Tokenizer(Protocol):
   """Maps text to ids below `vocab_size`; documents end with `eos_id`.
 
-  `encode` never adds `eos_id`, and `decode` leaves it out, as it does what
-  stands before a prompt.
+  `encode` never adds `eos_id`; `decode` leaves out `eos_id` and the ids before
+  a prompt.
   """
 
   @property
@@ -58,12 +58,12 @@ class Tokenizer(Protocol):
 
   @property
   def special(self) -> Special:
-    """What stands before a text, what ends an answer, and other tokens."""
+    """The special tokens."""
     ...
 
   @property
   def fingerprint(self) -> str:
-    """The sha256 of what defines the ids of a text."""
+    """The sha256 of the files that define the ids of a text."""
     ...
 
   @property
@@ -75,16 +75,16 @@ class Tokenizer(Protocol):
   def parts_at_spaces(self) -> bool:
     """Whether the ids of 'x y' are those of 'x' and then those of 'y'.
 
-    True where a space is put before each text, as LLaMA's tokenizer does.
+    True where the tokenizer puts a space before each text, as LLaMA's does.
     """
     ...
 
   @property
   def run_ids(self) -> frozenset[int]:
-    """Ids that `decode` reads together with their neighbours of the same set.
+    """Ids that `decode` reads together with neighbours of the same set.
 
-    The text of such a run is known when another token follows. Empty where
-    each token adds to the text before it.
+    The text of such a run is known when another token follows. Empty where each
+    token just adds to the text.
     """
     ...
 
@@ -95,15 +95,14 @@ class Tokenizer(Protocol):
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     """Like `encode` for each text.
 
-    On this thread alone if `in_threads`, else on all cores where the library
-    can.
+    On this thread alone if `in_threads`, else on all cores if the library can.
     """
     ...
 
   def encode_special(self, text: str) -> np.ndarray:
-    """Like `encode`, and names of special tokens are those tokens.
+    """Like `encode`, but names of special tokens are those tokens.
 
-    For what a chat template made: see `chat`.
+    For texts from a chat template: see `chat`.
     """
     ...
 
@@ -113,14 +112,14 @@ class Tokenizer(Protocol):
     """Where the tokens of `encode(text)` come from: int32 [num_tokens, 2].
 
     Start and stop in characters. Where several tokens make one character, one
-    has its range, the others an empty one.
+    of them has its range, the others an empty one.
     """
     ...
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     """Which tokens of rows begin a word: bool [..., L] for ids [..., L].
 
-    See `words`; the first token of a row does, and so do special tokens.
+    See `words`. The first token of a row does, and special tokens do.
     """
     ...
 
@@ -130,18 +129,18 @@ class Tokenizer(Protocol):
 
 
 class Sides(saved.Saved):
-  r"""One tokenizer for targets and all else, another for sources of pairs.
+  r"""A tokenizer for targets and single texts, another for sources of pairs.
 
   tokenizer.name = "sides('saved(\"W\")', source='wordpiece(vocab_size=8000)')"
 
-  For an encoder in front of a pre-trained one, which may have a vocabulary of
-  its own (BART, section 3.4).
+  For an encoder in front of a pre-trained one, which may have its own
+  vocabulary (BART, section 3.4).
   """
 
   kind = KIND
 
   def __init__(self, target: Any, source: Any):
-    """Takes two tokenizers, neither of them such a pair."""
+    """Takes two tokenizers, neither of them a pair itself."""
     assert not isinstance(target, Sides) and not isinstance(source, Sides)
     self.target, self.source = target, source
     self.vocab_size: int = target.vocab_size
@@ -175,10 +174,9 @@ def build(
 
   Args:
     text: a call of one of `TOKENIZERS`.
-    train_documents: what a trained tokenizer may learn from; it is read only
-      if the tokenizer is trained.
-    all_documents: those held out too, of which `characters` takes the set of
-      characters; `train_documents` if None.
+    train_documents: for training the tokenizer; read only if it is trained.
+    all_documents: with those held out, for the alphabet of `characters`; None:
+      `train_documents`.
   """
   make = spec.build('tokenizer.name', text, TOKENIZERS)
   if all_documents is None:
@@ -205,7 +203,7 @@ def imported(name: str, folder: str) -> Tokenizer:
 
   Args:
     name: a call that reads its vocabulary.
-    folder: of the checkpoint, whose other files say what stands before a text.
+    folder: of the checkpoint, whose other files name special tokens.
   """
   made = build(name, [])
   assert isinstance(made, HfTokenizer | Bpe | SentencePiece)
@@ -261,7 +259,7 @@ def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
   return read
 
 
-# Makes a tokenizer from documents; what is not learned reads none of them.
+# Makes a tokenizer from documents, which only those that learn read.
 _Make = Callable[[Iterable[Document]], Tokenizer]
 
 
@@ -295,34 +293,34 @@ def sides(target: str, source: str) -> _Pair:
 
 
 def of_sources(made: Tokenizer) -> Tokenizer:
-  """What encodes the sources of pairs."""
+  """The tokenizer of the sources of pairs."""
   return made.source if isinstance(made, Sides) else made
 
 
 def of_targets(made: Tokenizer) -> Tokenizer:
-  """What encodes all but the sources of pairs."""
+  """The tokenizer of all texts but the sources of pairs."""
   return made.target if isinstance(made, Sides) else made
 
 
 def own_of_sources(made: Tokenizer) -> int:
-  """Pieces of the tokenizer that sources have of their own; 0: of none."""
+  """The vocabulary of the sources' own tokenizer; 0: they have none."""
   return made.source.vocab_size if isinstance(made, Sides) else 0
 
 
 def num_ids(made: Tokenizer) -> int:
-  """Ids are below it, those of sources too."""
+  """All ids are below it, also those of sources."""
   return max(made.vocab_size, of_sources(made).vocab_size)
 
 
 def single(text: str) -> list[str]:
-  """The calls of single tokenizers in `tokenizer.name`, of targets first."""
+  """The calls of single tokenizers in `tokenizer.name`, targets' first."""
   (call,) = spec.bind_all('tokenizer.name', text, TOKENIZERS)[:1]
   if call.name != 'sides':
     return [text]
   return [call.kwargs['target'], call.kwargs['source']]
 
 
-# Each takes the documents to learn from.
+# Each returns a function that takes the documents to learn from.
 TOKENIZERS = {
   'saved': of_folder,
   'sentencepiece': sentencepiece,
@@ -362,7 +360,7 @@ def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
 
   Args:
     call: of `tokenizer.name`, with all its arguments.
-    made: the tokenizer; None where it is still to be trained.
+    made: the tokenizer; None: it is not trained yet.
   """
   if call.name in ('wordpiece', 'byte_bpe'):
     return _MARKS
@@ -374,7 +372,7 @@ def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
   )
 
 
-# By the kind that a saved tokenizer names; each takes the saved files.
+# By the kind of a saved tokenizer; each takes its files.
 LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
   'sentencepiece': lambda c: SentencePiece('sentencepiece', c),
   'sentencepiece_file': lambda c: SentencePiece('sentencepiece_file', c),

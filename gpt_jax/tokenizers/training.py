@@ -1,9 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains SentencePiece models (Kudo and Richardson, 2018), and samples text.
+"""Trains SentencePiece models (Kudo and Richardson, 2018), on a sample of text.
 
 By default they keep every character: the text is not normalised, white space is
-not merged, nothing is put in front, and what has no piece is spelled in bytes.
+not merged, nothing is put in front, and characters without a piece are spelled
+in bytes.
 """
 
 import hashlib
@@ -21,8 +22,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.sentencepiece import MODEL, SentencePiece, message
 from gpt_jax.tokenizers.words import SPACE_MARK
 
-# Default size of the sample: bytes for each piece, and bytes at most. On two
-# cores unigram took 12 s for 32,000 pieces of English books.
+# Default size of the sample: bytes for each piece, and the most bytes. On two
+# cores, unigram took 12 s for 32,000 pieces of English books.
 _BYTES_PER_PIECE = 1000
 _MOST_BYTES = 64_000_000
 
@@ -31,19 +32,19 @@ _CHUNK = 1 << 14
 LONGEST = 4 * _CHUNK  # a line without end is cut here
 
 
-def sample_size(vocab_size: int, asked: int) -> int:
-  """Bytes of the sample; `asked` is 0 where it goes by the vocabulary."""
-  return asked or min(_BYTES_PER_PIECE * vocab_size, _MOST_BYTES)
+def sample_size(vocab_size: int, sample_bytes: int) -> int:
+  """Bytes of the sample; if `sample_bytes` is 0, by the vocabulary's size."""
+  return sample_bytes or min(_BYTES_PER_PIECE * vocab_size, _MOST_BYTES)
 
 
 def num_bytes(chunks: Iterable[str]) -> int:
   return sum(len(chunk.encode()) for chunk in chunks)
 
 
-def too_small(chunks: Iterable[str], asked: int, most: str) -> str:
-  """Says that a sample of `asked` bytes supports at most `most` pieces."""
+def too_small(chunks: Iterable[str], size: int, most: str) -> str:
+  """The error that a sample of `size` bytes supports at most `most` pieces."""
   held = num_bytes(chunks)
-  more = f'raise sample_bytes above {held}' if held >= asked else 'add text'
+  more = f'raise sample_bytes above {held}' if held >= size else 'add text'
   return (
     f'{held} bytes of this corpus support at most {most}; ask for no more, or '
     + more
@@ -51,11 +52,10 @@ def too_small(chunks: Iterable[str], asked: int, most: str) -> str:
 
 
 def take(documents: Iterable[Document], most: int, seed: int) -> list[str]:
-  """Chooses about `most` bytes of chunks by the least hash of their place.
+  """Chooses chunks of about `most` bytes together, those of the least hashes.
 
-  One pass in memory bounded by the sample. What is chosen does not depend on
-  the order of the documents, and is everything where there is less than asked
-  for.
+  In one pass, with memory bounded by the sample. The choice does not depend on
+  the order of the documents, and is everything if there are fewer bytes.
   """
   key = seed.to_bytes(8, 'little', signed=True)
   heap, held = [], 0  # the greatest hash on top
@@ -83,16 +83,16 @@ def cut(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
 # Ends each text in an encoder's row.
 _SEP = '[SEP]'
 
-# What has a meaning of its own in a model.
+# Texts with a meaning of their own in a model.
 _TAKEN = r'[\n\t\0\u2581]|^(<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$'
 _RESERVED = {
   'symbols': re.compile(rf'{_TAKEN}|^<pad>$'),
   'special': re.compile(_TAKEN),
 }
 
-# Log-probabilities of pieces are multiples of 1 / _SCALE. So the sums of those
-# of a long text are exact in 32 bits, and of two ways to part a text that are
-# equally probable, as of a row of spaces, all libraries take the same.
+# Log-probabilities of pieces are multiples of 1 / _SCALE. So their sums over a
+# long text are exact in 32 bits, and of two equally probable segmentations,
+# such as of many spaces, all libraries choose the same.
 _SCALE = 1024
 
 
@@ -116,22 +116,22 @@ def sentencepiece(
       tab, `symbols` and `special`.
     model: 'unigram' (Kudo, 2018) or 'bpe' (Sennrich et al., 2016).
     normalization: 'identity' (Chinchilla) or 'nfkc' (Gopher), which replaces
-      characters by others that mean the same, as a ligature by its letters:
-      decoding gives these. 'nfkc_cf' makes capitals small besides (ALBERT,
-      which also removes accents).
-    byte_fallback: what has no piece is spelled in bytes of UTF-8 (PaLM); else
-      it is the unknown piece, and lost.
+      characters by equivalent ones, such as a ligature by its letters: decoding
+      gives these. 'nfkc_cf' also lower-cases (ALBERT, which also removes
+      accents).
+    byte_fallback: characters without a piece are spelled in bytes of UTF-8
+      (PaLM); else they are the unknown piece, and lost.
     split_digits: each digit is a piece: '123.5' -> 1 2 3 . 5 (PaLM).
     symbols: texts that are always a piece of their own.
-    special: tokens that no text becomes, as an encoder's ['<pad>', '[CLS]',
-      '[SEP]', '[MASK]']. If [SEP] is among them, it ends documents.
-    sentinels: so many more of these, T5's <extra_id_0>, <extra_id_1>, ..., of
-      which the first has the highest id.
-    character_coverage: the fraction of the sample's characters that pieces are
-      made of.
-    sample_bytes: the training sample; 0: 1000 for each piece, at most 64 MB.
-      It is made of chunks of documents, chosen by a hash of their names.
-    seed: chooses another sample.
+    special: tokens that no text becomes, such as an encoder's ['<pad>',
+      '[CLS]', '[SEP]', '[MASK]']. If [SEP] is among them, it ends documents.
+    sentinels: the number of further such tokens, T5's <extra_id_0>,
+      <extra_id_1>, ..., of which the first has the highest id.
+    character_coverage: the fraction of the sample's characters that have
+      pieces, the most frequent ones first.
+    sample_bytes: of the training sample, chunks of documents that are chosen by
+      a hash of their names; 0: 1000 for each piece, at most 64 MB.
+    seed: of the sample.
   """
   call = f'sentencepiece(vocab_size={vocab_size})'
 
@@ -146,7 +146,7 @@ def sentencepiece(
   special = (*special, *map(sentinel, reversed(range(sentinels))))
   if len({*special, *symbols}) < len(special) + len(symbols):
     raise fail('sentinels', sentinels, 'are in special or symbols, too')
-  # As pieces write spaces; with real ones they would never be found.
+  # With spaces as in pieces; real ones would never be found.
   spaced = [symbol.replace(' ', SPACE_MARK) for symbol in symbols]
   options = {
     'model_type': model,
@@ -176,7 +176,7 @@ def sentencepiece(
 
 
 def sentinel(i: int) -> str:
-  """What T5 calls the i-th token that stands for a span."""
+  """T5's name of the i-th token that replaces a span."""
   return f'<extra_id_{i}>'
 
 
@@ -208,7 +208,7 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
     **options,
     sentence_iterator=sentences,
     model_writer=written,
-    # Candidates to choose pieces from: ample, and fewer train faster.
+    # Candidates for pieces: these are ample, and fewer train faster.
     seed_sentencepiece_size=min(32 * options['vocab_size'], 1_000_000),
     remove_extra_whitespaces=False,
     add_dummy_prefix=False,
@@ -218,7 +218,7 @@ def _train(sentences: Iterator[str], options: dict) -> bytes:
     bos_id=-1,
     pad_id=-1,
     max_sentence_length=4 * LONGEST,  # in bytes
-    # The sums of the threads' parts depend on the number of threads.
+    # The result depends on the number of threads.
     num_threads=8,
     minloglevel=2,
   )
@@ -243,7 +243,7 @@ def _explain(error: str, chunks: Sequence[str], size: int, model: str) -> str:
 
 
 def _sentences(chunks: Iterable[str]) -> Iterator[str]:
-  """Parts chunks where newline and tab, symbols of their own, part pieces.
+  """Splits chunks at newlines and tabs, which are symbols of their own.
 
   The trainer would skip a sentence with a tab, its own separator.
   """

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """BERT's WordPiece (Devlin et al., 2018): trained here, or a `vocab.txt`.
 
-A text loses control characters, which white space there was and, in lower
-case, accents; words are parted at spaces, punctuation and ideographs, and
-spelled in the longest pieces, which begin with `##` inside of a word. A word
-that cannot be spelled, or of more than 100 characters, is [UNK].
+A text loses control characters, the kind of its white space and, in lower case,
+accents. It is split at spaces, punctuation and ideographs, and words are
+spelled in the longest pieces, which begin with `##` inside a word. A word that
+cannot be spelled, or has more than 100 characters, is [UNK].
 
-Decoding gives what is left, a space between all words. Documents end with
-[SEP]. Names of special tokens in a text are plain text: `[`, `mask`, `]`.
+Decoding puts a space between all words. Documents end with [SEP]. Names of
+special tokens in a text are plain text: `[`, `mask`, `]`.
 """
 
 import collections
@@ -51,15 +51,15 @@ def wordpiece(
 ) -> Callable[[Iterable[Document]], hf.HfTokenizer]:
   """WordPiece trained on the training split.
 
-  By the `tokenizers` library: it joins the pair of pieces that is the most
-  frequent, at least twice.
+  By the `tokenizers` library, which joins the most frequent pair of pieces as
+  long as it occurs twice.
 
   Args:
     vocab_size: number of pieces, with [PAD] [UNK] [CLS] [SEP] [MASK].
-    lowercase: makes capitals small, and removes accents.
+    lowercase: also removes accents.
     alphabet: how many characters have pieces: the most frequent ones.
-    sample_bytes: as for `sentencepiece`, as is `seed`.
-    seed: chooses another sample.
+    sample_bytes: as for `sentencepiece`.
+    seed: of the sample.
   """
   size = training.sample_size(vocab_size, sample_bytes)
   call = f'tokenizer.name: wordpiece(vocab_size={vocab_size})'
@@ -87,7 +87,7 @@ def wordpiece_file(
   """A `vocab.txt`, such as BERT's: one piece a line.
 
   Args:
-    lowercase: whether it is that of an uncased model.
+    lowercase: whether the model is uncased.
   """
 
   def read(documents: Iterable[Document]) -> hf.HfTokenizer:
@@ -153,8 +153,8 @@ def _library(
 def _alphabet(chunks: Sequence[str], lowercase: bool, most: int) -> list[str]:
   """The special tokens, and the most frequent characters, sorted.
 
-  Each character is a piece that begins a word, and another that goes on with
-  one if it may: so every word of them can be spelled.
+  Each character is a piece at the beginning of a word and, if it can be there,
+  another inside one, so that every word of them can be spelled.
   """
   normalize = normalizers.BertNormalizer(lowercase=lowercase).normalize_str
   part = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
@@ -171,10 +171,10 @@ def _alphabet(chunks: Sequence[str], lowercase: bool, most: int) -> list[str]:
 def _train(
   chunks: Sequence[str], first: list[str], lowercase: bool, vocab_size: int
 ) -> list[str]:
-  """The pieces in order, of which `first` are the first.
+  """The pieces in order; those of `first` come first.
 
-  As special tokens they have ids before the library looks at words, which it
-  does in an order of chance: pairs of the same frequency go by their ids.
+  As special tokens they get ids before the library looks at words, which it
+  does in random order: pairs of the same frequency go by their ids.
   """
   library = _library({}, lowercase)
   characters = [piece for piece in first if len(piece) == 1]

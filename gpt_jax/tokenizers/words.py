@@ -1,10 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens begin a word, for masks that take words whole.
+"""Which tokens begin a word, for masks of whole words.
 
-In text a word begins at a space, which belongs to it, and at what is neither
-letter nor digit, and after it; each ideograph is a word, as for BERT. Encodings
-that mark where words go on (`##`) or end (`</w>`) are taken at their word.
+In text a word begins at a space, which belongs to it, and before and after any
+character that is neither letter nor digit; each ideograph is a word, as in
+BERT. Encodings that mark where words continue (`##`) or end (`</w>`) decide for
+themselves.
 """
 
 import re
@@ -23,7 +24,7 @@ _IDEOGRAPH = re.compile(
 
 
 class Words(NamedTuple):
-  """Of each id, whether its token begins a word, or the one after it does."""
+  """Whether the token of each id begins a word, or the token after it does."""
 
   begins: np.ndarray  # bool [vocab_size]
   closes: np.ndarray  # bool [vocab_size], the next token begins a word
@@ -38,10 +39,10 @@ class Words(NamedTuple):
 
 
 def of_text(pieces: Iterable[bytes | None]) -> Words:
-  """By the UTF-8 of each piece, which may be part of a character's.
+  """From the UTF-8 of each piece, which may be part of a character.
 
   Args:
-    pieces: in order of their ids; None: a special token, a word by itself.
+    pieces: in the order of ids; None: a special token, a word of its own.
   """
   begins, closes = [], []
   for piece in pieces:
@@ -56,13 +57,13 @@ def of_text(pieces: Iterable[bytes | None]) -> Words:
 
 
 def of_prefix(pieces: Iterable[str], prefix: str) -> Words:
-  """Where pieces inside of a word begin with `prefix`, as WordPiece's."""
+  """For pieces that begin with `prefix` inside a word, as in WordPiece."""
   begins = np.array([not piece.startswith(prefix) for piece in pieces], bool)
   return Words(begins, np.zeros_like(begins))
 
 
 def of_suffix(pieces: Iterable[str | None], suffix: str) -> Words:
-  """Where the last piece of a word ends with `suffix`; None: special."""
+  """For pieces that end with `suffix` at the end of a word; None: special."""
   pieces = list(pieces)
   begins = np.array([piece is None for piece in pieces], bool)
   ends = [piece is None or piece.endswith(suffix) for piece in pieces]
@@ -70,30 +71,30 @@ def of_suffix(pieces: Iterable[str | None], suffix: str) -> Words:
 
 
 def of_bytes(piece: str) -> bytes:
-  """The bytes of a piece of byte-level BPE, spelled as GPT-2 does."""
+  """The bytes of a piece of byte-level BPE, in GPT-2's spelling."""
   return b''.join(_SPELLED.get(c, c.encode()) for c in piece)
 
 
 def spelled(byte: int) -> str:
-  """The character of a byte in pieces of byte-level BPE: see `of_bytes`."""
+  """The character of a byte in pieces of byte-level BPE."""
   return _CHARACTERS[byte]
 
 
 def of_marks(piece: str) -> bytes:
-  """The bytes of a piece of SentencePiece, or of what it spells in bytes."""
+  """The bytes of a piece of SentencePiece, also of a byte token."""
   if found := _BYTE.fullmatch(piece):
     return bytes([int(found[1], 16)])
   return piece.replace(SPACE_MARK, ' ').encode()
 
 
 def _goes_on(character: str) -> bool:
-  """Whether a character may stand inside of a word."""
+  """Whether a character may be inside a word."""
   letter = character.isalnum() or unicodedata.category(character)[0] == 'M'
   return letter and not _IDEOGRAPH.match(character)
 
 
 def _spelling() -> dict[str, bytes]:
-  """Printable bytes spell themselves; others are characters from U+0100 on."""
+  """Printable bytes are themselves; others are characters from U+0100 on."""
   printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = [byte for byte in range(256) if byte not in printable]
   spelled = {chr(byte): bytes([byte]) for byte in printable}
