@@ -5,13 +5,13 @@ of Language Representations), section 3.1 and table 1.
 
   gpt-jax train --config configs/albert.py:xxlarge --workdir W
 
-Parameters with both heads of pre-training: 11,813,810 / 17,847,474 /
-59,021,490 / 223,158,450; the paper prints the last as 233M in one table, and
-as 223M in another. Sharing leaves FLOPs as they are. Heads are of 64; the
-released xlarge has 16 of 128 instead, which is as many parameters.
+Parameters with both pre-training heads: 11,813,810 / 17,847,474 /
+59,021,490 / 223,158,450; the paper prints the last as 233M in one table and as
+223M in another. Sharing does not change FLOPs. Heads have size 64; the released
+xlarge has 16 of 128, with the same number of parameters.
 
 Its comparisons, as overrides of base (tables 3 and 4; bodies with their
-poolers, to which the heads of pre-training add 130,226 at d_embed=128):
+poolers; the pre-training heads add 130,226 at d_embed=128):
 
   none shared        --config.model.share=none        89,650,176
   attention shared   --config.model.share=attention   63,647,232
@@ -22,25 +22,25 @@ poolers, to which the heads of pre-training add 130,226 at d_embed=128):
                      none shared: 87,648,000; 93,654,528; 109,671,936
   E 768              attention shared 83,668,992; FFN shared 57,708,288
 
-of large (tables 11 and 12):
+as overrides of large (tables 11 and 12):
 
   depth              --config.model.num_layers=1, 3, 6, 12, 24, 48: 17,683,968
   width              --config.model.num_layers=3 --config.model.d_model=6144
                      --config.model.num_heads=96: 495,518,208, printed as 497M
 
 and its sentence tasks (table 5): --config.objective.name="masked(unit='word',
-ngram=3)" is none, with pair='next' BERT's.
+ngram=3)" has none; pair='next' adds BERT's.
 
-Where the paper does not say, the released code does: 3,125 steps of warm-up,
-linear decay, a weight decay of 0.01, clipping at 1, BERT's truncated normal
-weights. Its second version has the tanh form of GELU but in xxlarge, and no
-dropout: --config.model.ffn=gelu_tanh --config.model.output="tied(bias=True,
-transform='gelu_tanh')" --config.model.dropout=none. The released rows of one
-sentence take another document's as their second text even where the order is
-predicted. BooksCorpus and Wikipedia are looked for in `corpora/`; your own
-text: --config.data.source="text('*.txt')". Not run.
+Details missing in the paper follow the released code: 3,125 warmup steps,
+linear decay, weight decay 0.01, clipping at 1, BERT's truncated normal weights.
+Version 2 uses the tanh form of GELU except in xxlarge, and no dropout:
+--config.model.ffn=gelu_tanh --config.model.output="tied(bias=True,
+transform='gelu_tanh')" --config.model.dropout=none. In the released code, rows
+with a single sentence take their second text from another document even when
+the order is predicted. BooksCorpus and Wikipedia are read from `corpora/`; your
+own text: --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and half an hour: see configs/bert.py.
+`cpu` is a version for two cores and half an hour: see configs/bert.py.
 
   gpt-jax train --config configs/albert.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"

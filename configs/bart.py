@@ -6,8 +6,8 @@ and 5.
 
   gpt-jax train --config configs/bart.py:large --workdir W
 
-Parameters: 139,420,416 / 406,291,456. They have positions for 1,024 tokens, of
-which rows of pre-training have 512 (released code).
+Parameters: 139,420,416 / 406,291,456, with positions for 1,024 tokens;
+pre-training rows have 512 (released code).
 
 Its corruptions (section 2.2, table 1), as overrides:
 
@@ -17,27 +17,28 @@ Its corruptions (section 2.2, table 1), as overrides:
   document rotation     --config.objective.name="denoise('rotate')"
   sentence permutation  --config.objective.name="denoise('permute')"
 
-The released command has spans of 3.5 words on average for the paper's 3, and a
-random token for a tenth of the [MASK]s: infill(0.3, 3.5, 0.1). Its spans run
-into one another, ours do not (gpt_jax/objectives/denoise.py). Where the paper
-does not say, the released code does: a peak of 4e-4, 10,000 steps of warm-up,
-clipping at 0.1; Adam is RoBERTa's. Dropout stays on in the last tenth of the
-training, where the paper has none. How base was trained is not said: it has
-large's recipe. The 160 GB of text are RoBERTa's, looked for in `corpora/`; your
-own text: --config.data.source="text('*.txt')". Not run.
+The released command uses spans of 3.5 words on average instead of the paper's
+3, and a random token for a tenth of the [MASK]s: infill(0.3, 3.5, 0.1). Its
+spans may run into one another, ours do not (gpt_jax/objectives/denoise.py).
+Details missing in the paper follow the released code: peak 4e-4, 10,000 warmup
+steps, clipping at 0.1; Adam is RoBERTa's. Dropout stays on in the last tenth of
+training, where the paper turns it off. The paper does not say how base was
+trained: it has large's recipe. The 160 GB of text are RoBERTa's, read from
+`corpora/`; your own text: --config.data.source="text('*.txt')". Not run.
 
-`translation` is section 3.4: large, with an encoder of the source language and
-a table of its own in front of its encoder, for whose embeddings it stands. The
-first of two stages draws the new encoder and trains it, the positions and what
-the encoder's first layer projects its input by; the second trains everything.
-BART is looked for in `bart-large`, a folder of Hugging Face or a workdir. The
-new encoder may have a vocabulary of its own, which is learned from the sources:
+`translation` is section 3.4: large, with an additional encoder for the source
+language in front, which has its own table and whose output replaces the
+embeddings. The first of two stages initializes the new encoder at random and
+trains it together with the positions and the query, key and value projections
+of the original encoder's first layer; the second trains everything. BART is
+read from `bart-large`, a Hugging Face folder or a workdir. The new encoder may
+have its own vocabulary, learned from the sources:
 
   --config.tokenizer.name="sides(
       \"hf_tokenizer('bart-large/tokenizer.json')\",
       source='wordpiece(vocab_size=32000, lowercase=False)')"
 
-and "saved('W1')" in the second stage. With BART's for both languages:
+and "saved('W1')" in the second stage. With BART's vocabulary for both:
 
   gpt-jax train --config configs/bart.py:translation --workdir W1 \
     --config.tokenizer.name="hf_tokenizer('bart-large/tokenizer.json')"
@@ -46,10 +47,10 @@ and "saved('W1')" in the second stage. With BART's for both languages:
     --config.optim.start=W1 --config.optim.drawn= --config.optim.trained= \
     --config.schedule.num_steps=2000
 
-The paper says neither how long nor at which rate; both are ours, and clipping
-and Adam those of the released code for summaries. Not run.
+The paper states neither length nor learning rate; both are ours, and clipping
+and Adam are those of the released code for summarization. Not run.
 
-`cpu` is the same for two cores, in as many FLOPs as roberta.py:cpu: see
+`cpu` is a version for two cores, with the FLOPs of roberta.py:cpu: see
 configs/bert.py.
 
   gpt-jax train --config configs/bart.py:cpu --workdir W \
@@ -112,7 +113,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
 
 
 def translation(config: ConfigDict) -> None:
-  """Section 3.4, the first stage; sources and targets are files of lines."""
+  """Section 3.4, the first stage; sources and targets are line by line."""
   config.model.num_source_layers = 6  # section 5.4
   config.optim.start = 'bart-large'
   config.optim.drawn = 'source/*'

@@ -3,7 +3,7 @@
 """The whole tree with its defaults; each field is explained in
 gpt_jax/config/defaults.py.
 
-A config starts from here, or from its ancestor, and states what differs.
+A config starts from here or from its ancestor, and sets what differs.
 """
 
 from gpt_jax.config.defaults import (

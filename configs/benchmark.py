@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes that speed is measured at.
+"""The sizes for speed measurements.
 
 gpt-jax benchmark --config configs/benchmark.py:char
 """
@@ -22,15 +22,15 @@ SIZES = {
   # new tokens after a prompt of 1,024.
   'gpt2': (12, 768, 12, 2048, 16, 50_257),
   'smollm2-135m': (30, 576, 9, 8192, 16, 49_152),
-  # Attention patterns against each other.
+  # Comparisons of attention patterns.
   'blocks': (2, 256, 4, 4096, 1, 65),
   'long': (2, 256, 4, 8192, 1, 65),
 }
 
 
 def get_config(arg: str = 'char') -> ConfigDict:
-  """A model of the size `arg`, float32, AdamW and clipping: GPT-2's layers,
-  but SmolLM2's LLaMA.
+  """The size `arg`, float32, AdamW and clipping: GPT-2's layers; LLaMA's for
+  SmolLM2.
   """
   sizes = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()

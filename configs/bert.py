@@ -5,12 +5,12 @@ Transformers for Language Understanding), sections 3, 3.1 and A.2.
 
   gpt-jax train --config configs/bert.py:large --workdir W
 
-Parameters with both heads of pre-training: 110,106,428 / 336,226,108, of which
-the bodies with their poolers have 109,482,240 and 335,141,888. With the 28,996
+Parameters with both pre-training heads: 110,106,428 / 336,226,108, of which the
+bodies with their poolers have 109,482,240 and 335,141,888. With the 28,996
 pieces of the cased vocabulary base has 108,932,934:
 --config.model.vocab_size=28996. The paper prints 110M and 340M, and 30,000
-pieces; released are 30,522. It also counts 256 rows of 512 tokens as 128,000
-tokens: they are 131,072.
+pieces; the released vocabulary has 30,522. The paper also counts 256 rows of
+512 tokens as 128,000 tokens: they are 131,072.
 
 Its sizes (table 6), as overrides:
 
@@ -26,14 +26,14 @@ and its objectives (table 5; section A.1, C.2):
   100% [MASK]            --config.objective.name="masked(mask=1.0, random=0.0,
                                                          pair='next')"
 
-Where the paper does not say, the released code does: decoupled weight decay,
+Details missing in the paper follow the released code: decoupled weight decay,
 epsilon 1e-6 in Adam and 1e-12 in norms, clipping at 1, truncated normal
-weights. Its Adam does not correct the bias of its means, ours does. It made
-its rows ten times over with other masks; here every row has another mask each
-time. BooksCorpus and Wikipedia are looked for in `corpora/`; your own text:
+weights. Its Adam has no bias correction, ours has. It stores ten copies of the
+rows with different masks; here every row gets a new mask each time. BooksCorpus
+and Wikipedia are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and half an hour, as gpt1.py:cpu is: narrower,
+`cpu` is a version for two cores and half an hour, like gpt1.py:cpu: narrower,
 with a third of the layers, and with Muon for the kernels.
 
   gpt-jax train --config configs/bert.py:cpu --workdir W \

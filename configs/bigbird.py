@@ -5,33 +5,33 @@ sections 2 and 4, and the released code (google-research/bigbird).
 
   gpt-jax train --config configs/bigbird.py:base --workdir W
 
-Parameters with both heads of pre-training: 128,112,824 / 360,228,024, of which
-the bodies with their poolers have 127,468,800 and 359,123,968. The released
-checkpoints hold both heads, too, but were trained by masked words alone:
+Parameters with both pre-training heads: 128,112,824 / 360,228,024, of which the
+bodies with their poolers have 127,468,800 and 359,123,968. The released
+checkpoints also contain both heads, but were trained on masked words alone:
 
   --config.objective.name="masked(unit='word')"
   --config.data.rows=full_sentences
 
-which has 127,520,694 and 359,176,374. They started from RoBERTa's, ours start
-anew.
+which has 127,520,694 and 359,176,374. They started from RoBERTa's weights, ours
+start from scratch.
 
-Each block of 64 tokens sees the first and the last one, itself with the blocks
-before and after it, and three random ones: 512 of 4,096 keys
+Each block of 64 tokens attends to the first and the last block, to itself and
+the blocks before and after it, and to three random ones: 512 of 4,096 keys
 (gpt_jax/nn/masks.py). Random blocks are drawn from the whole row; the released
 code draws them from its first 1,024 tokens. The constructions of section 2:
 
-  internal (ITC)   as it is: the first and the last block are global
+  internal (ITC)   the default: the first and the last block are global
   extended (ETC)   --config.model.attention="bigbird(block=64, random=0,
                                                      extra=256)"
-                   128,309,432 parameters: so many more vectors
+                   128,309,432 parameters, with the additional vectors
 
-The tokenizer is BPE of as many tokens as the released SentencePiece model has.
-Four corpora of long documents are looked for in `corpora/`, drawn alike; your
-own text: --config.data.source="text('*.txt')". Not run.
+The tokenizer is BPE with the size of the released SentencePiece model. Four
+corpora of long documents are read from `corpora/`, in equal shares; your own
+text: --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and ten minutes: rows of 512 tokens in blocks of
-16, and positions that are rotated (RoPE): so few steps do not teach a vector
-for each of 512 places, and a model without places only guesses frequent words.
+`cpu` is a version for two cores and ten minutes: rows of 512 tokens in blocks
+of 16, and rotary positions (RoPE): so few steps do not teach a vector for each
+of 512 positions, and a model without positions only predicts frequent words.
 
   gpt-jax train --config configs/bigbird.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -53,7 +53,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   """BigBird in the size `arg`."""
   base.size(__file__, arg, SIZES)
   config = bert.get_config(arg).unlock()
-  # Section 2, and the released sizes: window of three blocks, two global and
+  # Section 2 and the released sizes: a window of three blocks, two global and
   # three random ones.
   config.model.attention = 'bigbird(block=64, window=3, random=3)'
   config.model.context_length = 4096

@@ -8,8 +8,9 @@ Language Modeling with Deeper Self-Attention), section 3.
 
 Parameters: 44,251,136 / 235,438,080, of which the classifiers of the auxiliary
 losses have 3,014,656 and 16,646,144; the paper prints 44M and 235M. The second
-command measures bits per character as the paper does, each of them with the 511
-before it: one forward pass for each, where validation takes whole rows.
+command measures bits per character as the paper does, each character with the
+511 before it: one forward pass per character, while validation takes whole
+rows.
 
 Its auxiliary losses, as overrides:
 
@@ -19,11 +20,11 @@ Its auxiliary losses, as overrides:
   the last layer     --config.objective.name="auxiliary(layers='last')"
   the next alone     --config.objective.name="auxiliary(targets=1)"
 
-The sizes, two heads, the weight of 0.5, the optimiser and the dropout are from
-memory of the paper; it has the dropout within the feed-forward layer, ours is
-after it. text8 is looked for in `text8`: 27 characters, of the 256 that its
-classifiers have; your own text: --config.data.source="text('*.txt')". enwik8 by
-the byte: --config.tokenizer.name="frequent_bytes(vocab_size=256)". Not run.
+The sizes, two heads, the weight of 0.5, the optimizer and the dropout are from
+memory of the paper. Its dropout is within the feed-forward layer, ours after
+it. text8 is read from `text8`: 27 characters, of the 256 of the classifiers;
+your own text: --config.data.source="text('*.txt')". enwik8 by bytes:
+--config.tokenizer.name="frequent_bytes(vocab_size=256)". Not run.
 
 `cpu` is for two cores and ten minutes, on tiny Shakespeare: see
 configs/shakespeare_char.py.
@@ -46,7 +47,7 @@ SIZES = {
 
 
 def get_config(arg: str = 't12') -> ConfigDict:
-  """The model of characters in the size `arg`."""
+  """The character model in the size `arg`."""
   num_layers, d_model, d_ff, context = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()
   config.model.num_layers = num_layers
@@ -63,7 +64,7 @@ def get_config(arg: str = 't12') -> ConfigDict:
   config.objective.name = "auxiliary(positions='all', layers='all', targets=2)"
   config.tokenizer.name = 'characters'
   config.data.source = "text('text8')"
-  # 90 of 100 million characters are for training, 5 for each of both tests.
+  # 90 of 100 million characters for training, 5 each for validation and test.
   config.data.holdout = 'tail(fraction=0.1)'
   config.batch.size = 16
   config.schedule.num_steps = 4_000_000

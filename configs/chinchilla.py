@@ -5,11 +5,11 @@ Models), section 4.1 and table 4.
 
   gpt-jax train --config configs/chinchilla.py --workdir W
 
-Parameters: 70,063,890,432, counted as Gopher's are. The paper does not say how
-strong AdamW's decay is; 0.1 is GPT-3's. The batch doubles "midway through
-training", which here is after 700B tokens.
+Parameters: 70,063,890,432, counted as Gopher's. The paper does not state
+AdamW's weight decay; 0.1 is GPT-3's. The batch doubles "midway through
+training": here after 700B tokens.
 
-The corpora are looked for in `corpora/`; your own text:
+The corpora are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 """
 
@@ -39,7 +39,7 @@ def get_config(arg: str = '70b') -> ConfigDict:
   config.batch.size = rows
   # Section 4.1: 1.4T tokens of the same corpus in other proportions; AdamW
   # instead of Adam; a tokenizer "that does not apply NFKC normalisation";
-  # forward and backward in bfloat16, weights in float32 (as all our models).
+  # forward and backward in bfloat16, weights in float32 (as in all our models).
   config.tokenizer.name = (
     "sentencepiece(vocab_size=32000, model='bpe', normalization='identity', "
     'byte_fallback=True, split_digits=False)'

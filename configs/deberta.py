@@ -5,8 +5,8 @@ Attention), section 3.
 
   gpt-jax train --config configs/deberta.py:large --workdir W
 
-Parameters: 139,637,337 / 406,789,209, of which 512 absolute positions are the
-enhanced mask decoder's: 139,244,121 / 406,264,921 without it.
+Parameters: 139,637,337 / 406,789,209, including 512 absolute positions of the
+enhanced mask decoder: 139,244,121 / 406,264,921 without it.
 
 Its ablation, as overrides of the position:
 
@@ -18,21 +18,20 @@ Its ablation, as overrides of the position:
   EMD once       --config.model.position="deberta(mask_decoder=1)"
 
 As released, the mask decoder is the last layer, applied twice. Shares of the
-corpora, batch, rate, warm-up and optimiser are from memory. Released code also
-drops entries of the distances' vectors, which ours does not. The texts are
-looked for in `corpora/`; your own: --config.data.source="text('*.txt')". Not
-run.
+corpora, batch, rate, warmup and optimizer are from memory. The released code
+also applies dropout to the distance vectors, ours does not. The texts are read
+from `corpora/`; your own: --config.data.source="text('*.txt')". Not run.
 
-`v3_base` is version 3 (He et al., 2021: DeBERTaV3): which tokens did a
-generator of half the depth replace; distances in 256 buckets, projected as
-content is; 128,100 SentencePiece tokens. Its numbers are from memory, too. The
-discriminator has 184,422,913 parameters with its head. Its table is the
-generator's and a difference that it learns (section 3.2). The paper's
-comparisons: sharing='es', one table as ELECTRA has it, or 'nes', two.
+`v3_base` is version 3 (He et al., 2021: DeBERTaV3): detection of the tokens
+replaced by a generator of half the depth; distances in 256 buckets, projected
+like content; 128,100 SentencePiece tokens. Its numbers are from memory, too.
+The discriminator has 184,422,913 parameters with its head. Its table is the
+generator's plus a learned difference (section 3.2). The paper's comparisons:
+sharing='es', one table as in ELECTRA, or 'nes', two.
 
-`cpu` is DeBERTa for two cores and ten minutes: see configs/bert.py. Terms of
-distances grow with the length of a row, so that nine tenths of the steps have
-short ones, as BERT's.
+`cpu` is DeBERTa for two cores and ten minutes: see configs/bert.py. The cost of
+distances grows with the row length, so nine tenths of the steps have short
+rows, as for BERT.
 
   gpt-jax train --config configs/deberta.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -66,7 +65,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
     config.checkpoint.every_steps = 150
     config.eval.every_steps = 150
     return config.lock()
-  # 78 GB before duplicates were left out.
+  # 78 GB before deduplication.
   base.corpora(config, wikipedia=12, books=6, openwebtext=38, stories=31)
   config.batch.size = 2048
   config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01)'
@@ -79,7 +78,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
 
 
 def version_3(config: ConfigDict) -> None:
-  """Replaced tokens instead of masked ones, and the layers of version 2."""
+  """Replaced-token detection, and the layers of version 2."""
   config.model.position = (
     'deberta(max_distance=512, buckets=256, shared=True, norm=True)'
   )

@@ -5,18 +5,18 @@ r"""A student half as deep as any decoder or encoder that scores a vocabulary.
   gpt-jax train --config configs/distil.py:FOLDER --workdir W \
     --config.data.source="text('corpus/*.txt')"
 
-FOLDER is a folder of Hugging Face with its tokenizer, such as one of bert,
-roberta, gpt2 or llama, or a workdir that train left (then with its token store:
---config.data.store=FOLDER/data). The student is the teacher with every other
-layer, of 12 the layers 0, 2, 4, 7, 9 and 11 that DistilBERT has, and starts as
-these. Losses are DistilBERT's, on masked tokens or on the next ones; the rate
-and its warm-up too. Fewer layers, here 3:
+FOLDER is a Hugging Face folder with its tokenizer, such as one of bert,
+roberta, gpt2 or llama, or a workdir of train (then with its token store:
+--config.data.store=FOLDER/data). The student is initialized with every other
+layer of the teacher, of 12 with DistilBERT's 0, 2, 4, 7, 9 and 11. Losses, on
+masked or on next tokens, learning rate and warmup are DistilBERT's. Fewer
+layers, here 3:
 
   --config.model.num_layers=3 --config.objective.name="distilled( \
     text='causal', layers=(0, 6, 11))"
 
-The folder has to be there whenever the command is given. Without one this is
-half of gpt2.py:small, to inspect and to plan. Not run to the end.
+The folder must exist whenever the command runs. Without one this is half of
+gpt2.py:small, to inspect and to plan. Not run to the end.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ from gpt_jax.training import models
 
 
 def get_config(arg: str = '') -> ConfigDict:
-  """The half of the model in the folder `arg`."""
+  """A student with half the layers of the model in the folder `arg`."""
   config = (base if arg else gpt2).get_config().unlock()
   if arg:
     source = models.open_model(arg, 'teach', 'configs/distil.py')

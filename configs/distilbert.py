@@ -6,17 +6,17 @@ smaller, faster, cheaper and lighter), sections 2 and 3.
   gpt-jax train --config configs/distilbert.py --workdir W \
     --config.objective.teacher=BERT --config.data.store=STORE
 
-BERT is the workdir of a bert.py:base, or a folder of Hugging Face; STORE has
-its text, with the same tokenizer. The student has 66,985,530 parameters with
-the head that scores the vocabulary, 66,362,880 without; the teacher, which
-stays as it is, 109,514,298. The paper prints 66M.
+BERT is the workdir of a bert.py:base or a Hugging Face folder; STORE has its
+text, with the same tokenizer. The student has 66,985,530 parameters with the
+masked language model head, 66,362,880 without; the frozen teacher 109,514,298.
+The paper prints 66M.
 
-Where the paper does not say, the released code does: the weights 5, 2 and 1,
-the soft targets of all tokens that are no padding, and layers 0, 2, 4, 7, 9
-and 11 of the teacher at the start. A second published command weighs all three
+Details missing in the paper follow the released code: the weights 5, 2 and 1,
+soft targets for all tokens but padding, and initialization from layers 0, 2, 4,
+7, 9 and 11 of the teacher. A second published command weighs all three losses
 by 0.33: --config.objective.name="distilled(soft=0.33, hard=0.33, cosine=0.33,
-layers=(0, 2, 4, 7, 9, 11))". Temperature, rate, warm-up and epochs are from
-memory. Its masks fall more often on rare tokens; ours do not. Not run.
+layers=(0, 2, 4, 7, 9, 11))". Temperature, rate, warmup and epochs are from
+memory. The released code masks rare tokens more often; ours does not. Not run.
 
 A student of GPT-2, by overrides, with the same losses:
 
@@ -24,8 +24,7 @@ A student of GPT-2, by overrides, with the same losses:
     --config.model.num_layers=6 --config.objective.teacher=GPT2 \
     --config.objective.name="distilled(text='causal', layers=(0,2,4,7,9,11))"
 
-Any other teacher: configs/distil.py. `cpu` is the half of bert.py:cpu, which is
-its teacher:
+Any other teacher: configs/distil.py. `cpu` is half of its teacher bert.py:cpu:
 
   gpt-jax train --config configs/distilbert.py:cpu --workdir W \
     --config.objective.teacher=BERT --config.data.store=BERT/data
@@ -64,7 +63,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   if arg == 'cpu':
     config.schedule.num_steps = 2000
     return config.lock()
-  # Section 3: about 4,000 rows at once, by accumulation.
+  # Section 3: about 4,000 rows per batch, by gradient accumulation.
   config.batch.size = 4000
   config.batch.length = None
   # Three epochs of 3.3 billion words, about 4.4 billion tokens.

@@ -5,11 +5,11 @@ Discriminators Rather Than Generators), sections 2, 3 and tables 6, 7.
 
   gpt-jax train --config configs/electra.py:small --workdir W
 
-A generator fills in [MASK]; the model says which tokens are not the original
-ones. Parameters of both, shared ones once: 14,196,219 / 119,386,427 /
-354,655,291, of which the discriminator, which is fine-tuned, has 13,549,057 /
-109,483,009 / 335,142,913 with its head. The checkpoint published as small's
-generator is as wide as its discriminator; the paper's, and this, is a quarter.
+A generator fills in [MASK]s; the model predicts which tokens were replaced.
+Parameters of both, shared ones once: 14,196,219 / 119,386,427 / 354,655,291, of
+which the discriminator, the model to fine-tune, has 13,549,057 / 109,483,009 /
+335,142,913 with its head. The published generator of small is as wide as its
+discriminator; the paper's, and ours, has a quarter of the width.
 
 Its comparisons (section 3.4, tables 5 and 8), as overrides:
 
@@ -18,16 +18,16 @@ Its comparisons (section 3.4, tables 5 and 8), as overrides:
                    weight=1.0)"
                    --config.model.output="tied(bias=True, transform='gelu')"
   All-tokens MLM   the same with targets='all_tokens_mlm'
-  BERT             bert.py; of small's size
+  BERT             bert.py; in small's size
                    bert.py:base --config.model.d_model=256
                    --config.model.num_heads=4
                    --config.model.input="tokens(token_types=2, norm=True,
                                                 d_embed=128)"
 
-Embeddings of their own, or DeBERTaV3's sums: sharing='nes', sharing='gdes'.
+Separate embeddings, or DeBERTaV3's sums: sharing='nes', sharing='gdes'.
 
-The generator first and alone, then the model from its weights (section 3.3; it
-was no better), with models of one size, of small:
+First the generator alone, then the model from its weights (section 3.3, where
+it was no better), with models of the same size; for small:
 
   Two stages       --config.objective.name="electra(generator_steps=500000)"
                    --config.models.generator.d_model=256
@@ -35,14 +35,13 @@ was no better), with models of one size, of small:
                    (base, large: also --config.models.generator.input=
                    "tokens(token_types=2, norm=True)")
 
-Where the paper does not say, the released code does: all chosen tokens become
+Details missing in the paper follow the released code: all chosen tokens become
 [MASK]; decoupled weight decay, epsilon 1e-6 in Adam, clipping at 1, truncated
-normal weights. Its rows are of neighbouring texts always, ours are BERT's. Data
-are BERT's; large had those of XLNet. BooksCorpus and Wikipedia are looked for
-in `corpora/`; your own text: --config.data.source="text('*.txt')".
-Not run.
+normal weights. Its rows always contain adjacent texts, ours are BERT's. The
+data are BERT's; large used XLNet's. BooksCorpus and Wikipedia are read from
+`corpora/`; your own text: --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and half an hour: see configs/bert.py.
+`cpu` is a version for two cores and half an hour: see configs/bert.py.
 
   gpt-jax train --config configs/electra.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -56,8 +55,8 @@ DIFFERS = (
   'BERT, that says of every token whether a smaller BERT, which shares its '
   'embeddings, put it there instead of the original'
 )
-# Table 6: layers, d_model, heads, width of the embeddings; d_model and heads of
-# the generator; rows, steps, rate, part that is masked.
+# Table 6: layers, d_model, heads, embedding width; d_model and heads of the
+# generator; rows, steps, learning rate, masked fraction.
 SIZES = {
   'small': (12, 256, 4, 128, 64, 1, 128, 1_000_000, '5e-4', 0.15),
   'base': (12, 768, 12, 768, 256, 4, 256, 766_000, '2e-4', 0.15),
@@ -85,8 +84,8 @@ def get_config(arg: str = 'small') -> ConfigDict:
   # Section 2, and lambda of 50 (appendix A).
   config.objective.name = f'electra(rate={rate}, weight=50.0)'
   config.batch.size = rows
-  # Table 6: small has rows of 128 tokens; the released model has vectors for
-  # 512 positions all the same.
+  # Table 6: small has rows of 128 tokens; the released model still has 512
+  # positions.
   config.batch.length = 'stages(128)' if arg == 'small' else None
   config.schedule.num_steps = num_steps
   config.schedule.name = f'linear(peak={peak}, warmup=10000, final=0.0)'
@@ -98,5 +97,5 @@ def get_config(arg: str = 'small') -> ConfigDict:
 
 
 def _input(d_embed: int) -> str:
-  """BERT's embeddings, of another width than the layers."""
+  """BERT's embeddings, with a width other than the layers'."""
   return f'tokens(token_types=2, norm=True, d_embed={d_embed})'

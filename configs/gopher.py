@@ -6,16 +6,16 @@ Insights from Training Gopher), in the six sizes of its table 1.
   gpt-jax train --config configs/gopher.py:1.4b --workdir W
 
 Parameters: 43,700,736 / 116,709,120 / 417,443,328 / 1,374,799,872 /
-7,112,101,888 / 279,714,217,984. They come out as printed with tied embeddings
-counted once and, in every layer, Transformer-XL's d x d projection of the
-relative positions and its two vectors u and v: 13 d^2 weights a layer instead
-of 12 d^2 (without it 417m would have 389M). What the paper does not say
-(biases, initial weights, Adam's betas) is GPT-3's.
+7,112,101,888 / 279,714,217,984. They agree with the paper if tied embeddings
+count once and every layer has Transformer-XL's d x d projection of the relative
+positions and its two vectors u and v: 13 d^2 weights per layer instead of
+12 d^2 (without it 417m would have 389M). Details missing in the paper (biases,
+initial weights, Adam's betas) are GPT-3's.
 
 280b doubles its batch from 3M to 6M tokens "midway through training"
-(Hoffmann et al., 2022, table 4), which here is after 150B tokens.
+(Hoffmann et al., 2022, table 4): here after 150B tokens.
 
-The corpora are looked for in `corpora/`; your own text:
+The corpora are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 """
 
@@ -56,13 +56,13 @@ def get_config(arg: str = '44m') -> ConfigDict:
   config.model.head_size = head_size
   config.model.d_model = d_model
   # "using SentencePiece with a vocabulary of 32,000 and a byte-level backoff";
-  # that it applied NFKC, Chinchilla's section 4.1 says.
+  # with NFKC, according to Chinchilla's section 4.1.
   config.model.vocab_size = 32_000
   config.tokenizer.name = (
     "sentencepiece(vocab_size=32000, model='bpe', normalization='nfkc', "
     'byte_fallback=True, split_digits=False)'
   )
-  # Section 3.2: 300B tokens, Adam, 1500 steps of warm-up, a cosine to a tenth.
+  # Section 3.2: 300B tokens, Adam, 1500 warmup steps, a cosine to a tenth.
   config.batch.size = rows
   config.optim.name = 'adam(b1=0.9, b2=0.95, eps=1e-8)'
   config.optim.clip_norm = clip_norm

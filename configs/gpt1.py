@@ -15,9 +15,8 @@ it. With GPT-1's own vocabulary files and your text:
 
 Not run to the end.
 
-`cpu` is the same for two cores and 35 minutes, narrower, with a third of the
-layers, and with Muon for the kernels. The tasks of `gpt-jax ablation` are for
-it:
+`cpu` is a version for two cores and 35 minutes: narrower, with a third of the
+layers, and with Muon for the kernels. `gpt-jax ablation` is designed for it:
 
   gpt-jax train --config configs/gpt1.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -65,7 +64,7 @@ def _paper() -> ConfigDict:
   config.schedule.name = 'cosine(peak=2.5e-4, warmup=2000, final=0.0)'
   config.schedule.num_steps = 3_050_000
   config.batch.size = 64
-  # What one device holds; give it 16 times the number of devices.
+  # What fits on one device.
   config.batch.micro_rows = 16
   config.model.context_length = 512
   return config
@@ -84,7 +83,7 @@ def _small(config: ConfigDict) -> ConfigDict:
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
   config.batch.size = 16
-  # At a width of 128: 2.00 bits a byte after 1,000 steps, by Adam 2.08.
+  # At a width of 128: 2.00 bits per byte after 1,000 steps, 2.08 with Adam.
   config.optim.name = 'muon(weight_decay=0.01)'
   config.schedule.num_steps = 5600
   config.schedule.name = 'cosine(peak=3e-3, warmup=200, final=0.0)'

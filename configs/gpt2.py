@@ -8,9 +8,9 @@ Learners), in the four sizes of its table 2.
 Parameters: 124,439,808 / 354,823,168 / 774,030,080 / 1,557,611,200.
 
 Neither WebText nor the training recipe was published: the corpus defaults to
-the Python standard library with a vocabulary of the paper's size trained on
-it, and the rates are GPT-3's for the nearest size. With GPT-2's own vocabulary
-files and your text:
+the Python standard library, with a vocabulary of the paper's size trained on
+it, and the learning rates are GPT-3's for the nearest size. With GPT-2's own
+vocabulary files and your text:
 
   --config.tokenizer.name="gpt2_bpe('encoder.json', 'vocab.bpe')"
   --config.data.source="jsonl('webtext/*.jsonl.gz', field='text')"
@@ -48,7 +48,7 @@ def get_config(arg: str = 'small') -> ConfigDict:
   config.model.vocab_size = 50_257
   config.model.context_length = 1024
   config.batch.size = 512
-  # What one device holds; give it 8 times the number of devices.
+  # What fits on one device.
   config.batch.micro_rows = 8
   config.model.block = 'pre'
   config.model.init_weights = 'gpt2(stddev=0.02)'

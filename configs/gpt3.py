@@ -6,19 +6,19 @@ eight sizes of its table 2.1.
   gpt-jax train --config configs/gpt3.py:6.7b --workdir W
 
 Parameters: 125,226,240 / 355,871,744 / 760,300,032 / 1,517,123,584 /
-2,651,553,280 / 6,658,404,352 / 12,936,488,380 / 174,604,259,328. Table 2.1 is
-kept where it contradicts itself:
-- 1.3b has 24 heads of 128, 3072 features of a width of 2048, which makes
-  1.52B; its 1.3B come out with 16 heads (1.32B).
-- 13b has a width of 5140 beside 40 heads of 128 (5120): 12.94B, of the 13.0B.
-- 350m counts 356M, as GPT-2 medium does with the longer context.
+2,651,553,280 / 6,658,404,352 / 12,936,488,380 / 174,604,259,328. Where table
+2.1 contradicts itself, its entries are used as printed:
+- 1.3b has 24 heads of 128, 3072 features at a width of 2048, which gives 1.52B;
+  16 heads would give the printed 1.3B (1.32B).
+- 13b has a width of 5140 and 40 heads of 128 (5120): 12.94B, printed as 13.0B.
+- 350m has 356M, like GPT-2 medium with the longer context.
 
-The paper does not say how wide its bands of local attention are: 256 is that
-of GPT-Neo, its open replication. The batch grows "linearly from a small value
+The paper does not state the width of its local attention: 256 is that of
+GPT-Neo, its open replication. The batch grows "linearly from a small value
 (32k tokens) to the full value over the first 4-12 billion tokens of training,
 depending on the model size": here in 9 stages, over 4B tokens up to 760m, 12B
-for 175b, and 8B between. Vocabulary as in gpt2.py. The corpora are looked for
-in `corpora/`; your own text: --config.data.source="text('*.txt')". Not run.
+for 175b, and 8B between. Vocabulary as in gpt2.py. The corpora are read from
+`corpora/`; your own text: --config.data.source="text('*.txt')". Not run.
 """
 
 from ml_collections import ConfigDict
@@ -60,7 +60,7 @@ def get_config(arg: str = '125m') -> ConfigDict:
   config.model.head_size = head_size
   config.model.context_length = 2048
   # Appendix B: 32k = 16 * 2048 tokens at first; Adam, clipping, 375M tokens of
-  # warm-up, a cosine to 10% over 260B tokens, 300B tokens in all.
+  # warmup, a cosine to 10% over 260B tokens, 300B tokens in total.
   config.batch.size = (
     f"linear_ramp(16, {rows}, over='{growth}_tokens', stages=9)"
   )

@@ -6,11 +6,10 @@ Applications), section 3.
   gpt-jax train --config configs/lamda.py --workdir W
 
 Parameters: 137,715,798,016, of which 137,453,649,920 are not embeddings: the
-paper's "137B non-embedding parameters". Neither the context nor the optimiser
-was published: both are GPT-3's, as are norms and biases, and so is its peak
-rate for 175B.
+paper's "137B non-embedding parameters". Context and optimizer were not
+published: both are GPT-3's, as are norms, biases and the peak rate (of 175B).
 
-The corpora are looked for in `corpora/`; your own text:
+The corpora are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 """
 
@@ -47,8 +46,8 @@ def get_config(arg: str = '137b') -> ConfigDict:
   config.model.position = 't5_bias'
   config.model.ffn = 'geglu'
   # 256k = 128 * 2048 tokens in a batch. 57.7 days on 1024 TPU v3 at 56.5% of
-  # 123 TFLOP/s are 3.5e23 FLOPs; over 6 * 137e9 these are 432e9 tokens, which
-  # is less than one pass over the corpus of 1.56T words.
+  # 123 TFLOP/s are 3.5e23 FLOPs; divided by 6 * 137e9 that is 432e9 tokens,
+  # less than one pass over the corpus of 1.56T words.
   config.batch.size = 128
   config.schedule.num_steps = '432B_tokens'
   config.schedule.name = "cosine(peak=6e-05, warmup='375M_tokens', final=0.1)"

@@ -6,10 +6,10 @@ Models), in the four sizes of its table 2.
   gpt-jax train --config configs/llama.py:7b --workdir W
 
 Parameters: 6,738,415,616 / 13,015,864,320 / 32,528,943,616 / 65,285,660,672.
-The paper calls the third 33B and counts 32.5B. The initial weights were not
-published: they are GPT-3's.
+The paper calls the third 33B and counts 32.5B. The initialization was not
+published: it is GPT-3's.
 
-The corpora are looked for in `corpora/`; your own text:
+The corpora are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 """
 
@@ -57,8 +57,8 @@ def get_config(arg: str = '7b') -> ConfigDict:
   config.model.num_heads = num_heads
   config.model.head_size = 128
   config.model.num_layers = num_layers
-  # Section 2.3: AdamW, a cosine to 10%, decay 0.1, clipping 1.0, 2000 steps of
-  # warm-up; 4M = 2048 * 2048 tokens in a batch.
+  # Section 2.3: AdamW, a cosine to 10%, decay 0.1, clipping 1.0, 2000 warmup
+  # steps; 4M = 2048 * 2048 tokens in a batch.
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.batch.size = 2048

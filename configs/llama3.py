@@ -6,18 +6,19 @@ sizes of its table 3.
   gpt-jax train --config configs/llama3.py:8b --workdir W
 
 Parameters: 8,030,261,248 / 70,553,706,496 / 405,853,388,800. The table rounds
-the vocabulary to 128,000; the released tokenizer has 256 special tokens more.
+the vocabulary to 128,000; the released tokenizer has 256 more special tokens.
 
 The recipe is that of 405B, section 3.4: "We use similar recipes to pre-train
-the 8B and 70B models", whose peak rates table 3 has. Their tokens are those of
-the release, "over 15T". Not stated in the paper, and LLaMA's: AdamW's betas,
-decay and clipping. The weights at the start were not published: GPT-3's. Left
-out are the stages after this one: longer contexts, and annealing. Sections are
+the 8B and 70B models", with the peak rates of table 3. Their number of tokens
+is the release's "over 15T". AdamW's betas, decay and clipping are not in the
+paper: they are LLaMA's. The initialization was not published: it is GPT-3's.
+The later stages, longer contexts and annealing, are left out. Sections are
 cited from memory: check what matters to you against the paper.
 
 Documents do not attend to each other, as in section 3.2; here a row holds whole
-ones and is padded. The corpora are looked for in `corpora/`, the tokenizer in
-`tokenizer.json`; your own text: --config.data.source="text('*.txt')". Not run.
+documents and is padded. The corpora are read from `corpora/`, the tokenizer
+from `tokenizer.json`; your own text: --config.data.source="text('*.txt')". Not
+run.
 """
 
 from ml_collections import ConfigDict
@@ -43,8 +44,8 @@ def get_config(arg: str = '8b') -> ConfigDict:
     __file__, arg, SIZES
   )
   config = llama.get_config().unlock()
-  # Section 3.2: grouped queries, documents apart, 128K tokens, and a base of
-  # 500,000 for longer contexts. The epsilon is that of the released code.
+  # Section 3.2: grouped queries, separate documents, 128K tokens, and a base of
+  # 500,000 for longer contexts. The epsilon is from the released code.
   config.tokenizer.name = (
     "hf_tokenizer('tokenizer.json', eos='<|end_of_text|>')"
   )
@@ -58,7 +59,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.model.d_model = d_model
   config.model.d_ff = d_ff
   config.model.num_heads = num_heads
-  # Section 3.4.1: 8,000 steps of warm-up, a cosine to a hundredth; batches of
+  # Section 3.4.1: 8,000 warmup steps, a cosine to a hundredth; batches of
   # 4M tokens in rows of 4,096, after 252M tokens 8M in rows of 8,192, after
   # 2.87T tokens 16M.
   config.schedule.num_steps = tokens

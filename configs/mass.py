@@ -5,27 +5,26 @@ Language Generation), sections 3.2 and 4.1.
 
   gpt-jax train --config configs/mass.py:base --workdir W
 
-Parameters: 238,066,272, of which the table of 60,000 tokens, one for both sides
-and the output, has 61,440,000. A sentence loses half of its tokens in a row;
-the encoder reads the rest, the decoder writes them. Its ablation of that half
-(figure 5), as overrides:
+Parameters: 238,066,272, of which the table of 60,000 tokens, shared by both
+sides and the output, has 61,440,000. A contiguous half of a sentence is hidden;
+the encoder reads the rest, the decoder writes the half. Its ablation of that
+fraction (figure 5), as overrides:
 
   --config.objective.name="mass(0.1)", ..., "mass(0.9)"; "mass(1.0, mask=1.0,
-  random=0.0)" is a language model that is told nothing
+  random=0.0)" is a language model without a source
 
-Then translation or summaries: --config.objective.name="seq2seq(0.1)"
+Then translation or summarization: --config.objective.name="seq2seq(0.1)"
 --config.data.rows=parallel, from these weights.
 
-The sizes are the released code's, as are the optimiser, 1,000 tokens a device
-(taken as eight of them here) and the norm of the embeddings; it has a vector
-for each language, which is added to each token's, and ours has not: two
-languages are told apart by their words. The number of BPE codes is from memory,
-and the number of steps and the warm-up are ours: the paper says neither. It
-takes sentences, ours as many as fit into 100 tokens. News Crawl of both
-languages is looked for in `corpora/`; your own text:
+Sizes, optimizer, 1,000 tokens per device (eight devices are assumed) and the
+embedding norm are the released code's. It adds a language vector to each token,
+ours does not: the words tell the languages apart. The number of BPE codes is
+from memory; the number of steps and the warmup are ours, as the paper states
+neither. Its rows are single sentences, ours as many as fit into 100 tokens.
+News Crawl of both languages is read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and half an hour: see configs/bert.py.
+`cpu` is a version for two cores and half an hour: see configs/bert.py.
 
   gpt-jax train --config configs/mass.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -50,11 +49,11 @@ def get_config(arg: str = 'base') -> ConfigDict:
   """MASS in the size `arg`."""
   num_layers, d_model, num_heads = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()
-  # Section 4.1: 6 layers on each side, 1024 wide, 4096 within.
+  # Section 4.1: 6 layers on each side, width 1024, feed-forward width 4096.
   config.model.num_layers = config.model.num_encoder_layers = num_layers
   config.model.d_model = d_model
   config.model.num_heads = num_heads
-  # Of the released code (XLM's).
+  # From the released code (XLM's).
   config.model.input = 'tokens(norm=True)'
   config.model.position = 'learned'
   config.model.context_length = 100

@@ -4,13 +4,13 @@
 
   gpt-jax train --config configs/notes.py --workdir W
 
-reads the Markdown files in notes/ and below; other files:
-`--config.data.source="text('papers/**/*.txt')"`. It is made for 1 to 20 MB of
-text; the vocabulary needs 30 kB.
+reads the Markdown files in and below notes/; other files:
+`--config.data.source="text('papers/**/*.txt')"`. It is designed for 1 to 20 MB
+of text; the vocabulary needs at least 30 kB.
 
 A step takes 8 rows of 256 tokens, about 8 kB of English: the 5,000 steps see 10
-million tokens, 8 passes over 5 MB. The checkpoint of the least held-out loss
-stays; where that loss rises early, fewer steps do:
+million tokens, 8 passes over 5 MB. The checkpoint with the lowest held-out loss
+is kept; if that loss rises early, fewer steps suffice:
 `--config.schedule.num_steps=2000`.
 
 Not run to the end.
@@ -31,12 +31,13 @@ def get_config(arg: str = '') -> ConfigDict:
   config.model.num_heads = 5
   config.model.context_length = 256
   config.model.init_weights = 'gpt2(stddev=0.02)'
-  # A model of this size learns a small corpus by heart.
+  # A model of this size memorizes a small corpus.
   config.model.dropout = 'rates(embedding=0.1, residual=0.1, attention=0.1)'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'
   config.data.source = "text('notes/**/*.md')"
-  # By characters, the last files by name: a folder may hold few texts.
+  # The last tenth by characters, in the order of file names: a folder may have
+  # few texts.
   config.data.holdout = 'tail(fraction=0.1)'
   config.tokenizer.name = "sentencepiece(vocab_size=4096, model='bpe')"
   config.optim.name = 'adamw(b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1)'

@@ -7,16 +7,16 @@ Pathways), in the three sizes of its table 1.
 
 Parameters: 8,631,877,632 / 62,495,129,600 / 540,354,281,472, in the table
 8.63B / 62.50B / 540.35B. The layer norms have no learned scale: section 2 says
-that they have no biases, and with scales the largest would be 540.36B, while
-the two others would round to the same digits.
+that they have no biases, and with scales the largest would have 540.36B, while
+the other two would round to the same digits.
 
-Adafactor bounds no tensor's update here (its d): the paper calls it Adam with
-parameter scaling. Norm scales do not decay. The batch of 540b grows at the
-paper's steps; "the smaller models followed similar schedules", here they double
-it after half of the tokens. The paper does not say which model of SentencePiece
-its vocabulary is; BPE is LLaMA's.
+Adafactor does not clip updates (its d): the paper calls it Adam with parameter
+scaling. Norm scales do not decay. The batch of 540b grows at the paper's steps;
+"the smaller models followed similar schedules": here they double it after half
+of the tokens. The paper does not state the SentencePiece model type; BPE is
+LLaMA's.
 
-The corpora are looked for in `corpora/`; your own text:
+The corpora are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
 """
 
@@ -53,7 +53,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.model.bias = 'none'
   config.model.norm = 'layernorm(scale=False, bias=False)'
   config.model.vocab_size = 256_000
-  # "completely lossless and reversible", unknown characters in bytes, and
+  # "completely lossless and reversible", unknown characters as bytes, and
   # "numbers are always split into individual digit tokens".
   config.tokenizer.name = (
     "sentencepiece(vocab_size=256000, model='bpe', byte_fallback=True, "
@@ -64,7 +64,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.model.num_heads = num_heads
   config.model.head_size = 256
   config.model.d_model = d_model
-  # Section 5: kernels N(0, 1/n_in), embeddings N(0, 1), the scores scaled by
+  # Section 5: kernels N(0, 1/n_in), embeddings N(0, 1), logits scaled by
   # 1/sqrt(n); 10k steps, then 1/sqrt(k); clipping; z-loss; 780B tokens.
   config.model.init_weights = 'palm'
   config.schedule.name = 'rsqrt(peak=1e-2, hold=10000)'

@@ -5,10 +5,10 @@ Approach), sections 4 and 5 and table 9.
 
   gpt-jax train --config configs/roberta.py:large --workdir W
 
-Parameters: 124,697,433 / 355,412,057, printed as 125M, and 355M or 356M. They
-have 50,265 - 30,522 rows of tokens more than BERT's, 15M and 20M, and no
-pooler. Positions begin with the third row of their table: the two
-before it are padding's.
+Parameters: 124,697,433 / 355,412,057, printed as 125M, and 355M or 356M: the
+token tables have 50,265 - 30,522 more rows than BERT's, 15M and 20M parameters,
+and there is no pooler. Positions begin with the third row of their table: the
+first two are for padding.
 
 Its comparisons, as overrides:
 
@@ -24,13 +24,12 @@ Its comparisons, as overrides:
                           7e-4; 256 rows with 1000000 steps and 1e-4; 8192 rows
                           with 31000 steps and 1e-3
 
-Table 9 has a clipping norm of 0.0, which is none. The ten copies with other
-masks belong to the static masks that it is compared with, not to its own,
-which are another one each time. The 160 GB of text are looked for in
-`corpora/`, drawn by their sizes; your own text:
+Table 9's clipping norm of 0.0 means none. The ten copies with different masks
+belong to the baseline of static masks; RoBERTa itself masks anew each time. The
+160 GB of text are read from `corpora/`, sampled by size; your own text:
 --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and half an hour: see configs/bert.py.
+`cpu` is a version for two cores and half an hour: see configs/bert.py.
 
   gpt-jax train --config configs/roberta.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"
@@ -45,7 +44,7 @@ DIFFERS = (
   'first step, with larger batches and more text; byte-level BPE of 50,265 '
   'tokens'
 )
-# Table 9: peak rate and warm-up; sizes are BERT's.
+# Table 9: peak rate and warmup; sizes are BERT's.
 SIZES = {
   'base': (6e-4, 24_000),
   'large': (4e-4, 30_000),
@@ -57,14 +56,14 @@ def get_config(arg: str = 'base') -> ConfigDict:
   """RoBERTa in the size `arg`."""
   peak, warmup = base.size(__file__, arg, SIZES)
   config = bert.get_config(arg).unlock()
-  # One token type, an epsilon of 1e-5, normal weights and the rows of the
-  # positions are the released code's.
+  # One token type, epsilon 1e-5, normal weights and the offset of positions are
+  # the released code's.
   config.model.input = 'tokens(token_types=1, norm=True)'
   config.model.position = 'learned(offset=2)'
   config.model.norm = 'layernorm(epsilon=1e-5)'
   config.model.init_weights = 'normal(stddev=0.02)'
-  # Sections 4.1 and 4.2: dynamic masks, full sentences without the loss of next
-  # sentences; 4.4: BPE of bytes.
+  # Sections 4.1 and 4.2: dynamic masks, full sentences without next-sentence
+  # prediction; 4.4: byte-level BPE.
   config.objective.name = 'masked(rate=0.15, mask=0.8, random=0.1)'
   config.data.rows = 'full_sentences'
   if arg == 'cpu':

@@ -7,9 +7,9 @@ to 3.3: small models on bytes, for `gpt-jax scaling`.
   gpt-jax scaling --config configs/scaling.py --workdir W \
     --config.data.source="jsonl('books.jsonl.gz')"
 
-Every budget is spent on several sizes; each run's learning rate falls to a
-tenth over its own length (section 3.1: a schedule made for a longer run ends
-too high). Rope and bytes keep embeddings a small part of the parameters.
+Every budget is spent on several sizes; each run's learning rate decays to a
+tenth over its own length (section 3.1: the schedule of a longer run ends too
+high). RoPE and bytes keep the share of embeddings small.
 """
 
 from ml_collections import ConfigDict
@@ -38,7 +38,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.log.sample_prompt = ''
   config.sweep = base.sweep()
   config.sweep.budgets = '1.5e11, 5e11, 1.5e12'
-  # Two heads for all: with one a size falls out of its curve.
+  # Two heads for all: a size with one head deviates from its curve.
   config.sweep.sizes = (
     'size(2, 12, 2, 20e-3), size(2, 16, 2, 15e-3), size(2, 24, 2, 10e-3), '
     'size(2, 32, 2, 8e-3), size(2, 40, 2, 6e-3), size(2, 56, 2, 4.5e-3), '

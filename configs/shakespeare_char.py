@@ -5,10 +5,10 @@
   gpt-jax train --config configs/shakespeare_char.py --workdir W
 
 reads data/tinyshakespeare/input.txt (1,115,394 bytes; the source file of the
-TFDS set `tiny_shakespeare`); elsewhere:
+TFDS set `tiny_shakespeare`); for another path:
 `--config.data.source="text('path/input.txt')"`. On two CPU cores it takes a
-minute and ends at a validation loss of 1.776 (nats a character, the last tenth
-of the text, every character predicted once).
+minute and reaches a validation loss of 1.776 (nats per character on the last
+tenth of the text, every character predicted once).
 """
 
 from ml_collections import ConfigDict

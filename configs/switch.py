@@ -9,27 +9,28 @@ decoders, and the paper's encoder-decoders.
   gpt-jax train --config configs/switch.py:t5-base-128 --workdir W3
   gpt-jax inspect --config configs/switch.py:c
 
-`tiny` is for a CPU. `tiny-dense` is its twin without experts: the same but for
-`model.ffn`, and so the same FLOPs a token but for the router. `base-8` to
-`base-128` are GPT-2 small with experts in every second layer, as the paper's
-of these names are T5 base with them. None but the tiny ones was run.
+`tiny` is for a CPU. `tiny-dense` is its twin without experts: only `model.ffn`
+differs, so FLOPs per token are the same except for the router. `base-8` to
+`base-128` are GPT-2 small with experts in every second layer; the paper's
+models of these names are T5 base with experts. Only the tiny ones were run.
 
-The encoder-decoders count 7,415,217,408 / 26,309,291,008 / 394,543,476,736 /
-1,571,308,972,448 parameters, in table 9 7B (elsewhere 7.4B), 26B, 395B, 1571B:
-one vocabulary of 32,128, input and output tables shared, relative positions of
-each stack shared by its layers. Two sizes are not as table 9 has them:
-- t5-large there has GEGLU with d_ff 2816, which gives 27,120,888,832. 26B are
-  the ReLU and d_ff 4096 of T5 large, and of the released checkpoint.
-- xxl there has 64 experts, which give 201,263,656,960 in every second layer
-  (and 391.6B in every layer). 395B are the 128 of the released checkpoint.
-They are trained as T5 is: spans of C4 (in `corpora/c4`), Adafactor, a rate of
+The encoder-decoders have 7,415,217,408 / 26,309,291,008 / 394,543,476,736 /
+1,571,308,972,448 parameters, in table 9 7B (elsewhere 7.4B), 26B, 395B, 1571B,
+with a vocabulary of 32,128, shared input and output tables, and relative
+positions shared by the layers of each stack. Two sizes differ from table 9:
+- t5-large has GEGLU with d_ff 2816 there, which gives 27,120,888,832. The 26B
+  result from ReLU and d_ff 4096, as in T5 large and the released checkpoint.
+- xxl has 64 experts there, which give 201,263,656,960 in every second layer
+  (and 391.6B in every layer). The 395B result from the 128 of the released
+  checkpoint.
+They are trained like T5: spans of C4 (in `corpora/c4`), Adafactor, a rate of
 1/sqrt(max(step, 10k)), and a load-balancing loss of both stacks.
 
-Not expressed yet: dropout of 0.4 inside the experts, and 0.1 elsewhere, while
-fine-tuning. The decoders have AdamW with GPT-3's peak. Groups are ours: the
-paper's is what one core holds, here an expert gets at least 32 tokens of each
-on average, in either stack. The decoders' corpus defaults to the Python
-standard library.
+Not implemented: dropout of 0.4 inside the experts, and 0.1 elsewhere, in
+fine-tuning. The decoders have AdamW with GPT-3's peak. Group sizes are ours:
+the paper's group is the tokens of one core; here an expert gets at least 32
+tokens of each group on average, in either stack. The decoders' corpus defaults
+to the Python standard library.
 """
 
 from ml_collections import ConfigDict
@@ -40,15 +41,15 @@ DIFFERS = (
   'GPT-2 or, as in the paper, T5, with experts in the place of every second '
   'feed-forward layer, of which each token takes one'
 )
-# Table 9: layers of each stack, heads of size 64, d_model, d_ff, the dense
-# layer and each expert, experts, one layer in N has them.
+# Table 9: layers of each stack, heads of size 64, d_model, d_ff, activation of
+# dense layers and experts, number of experts, and N: every Nth layer has them.
 T5 = {
   't5-base-128': (12, 12, 768, 2048, 'geglu', 128, 2),
   't5-large': (24, 16, 1024, 4096, 'relu', 128, 2),
   'xxl': (24, 64, 4096, 10_240, 'geglu', 128, 2),
   'c': (15, 32, 2080, 6144, 'relu', 2048, 1),
 }
-# The others: experts.
+# The others: number of experts.
 SIZES = {
   'tiny': 8,
   'tiny-dense': 0,
@@ -70,7 +71,7 @@ def get_config(arg: str = 'tiny') -> ConfigDict:
 
 
 def experts(ffn: str, num_experts: int, length: int) -> str:
-  """A layer of experts, in groups of rows with enough tokens for each."""
+  """A layer of experts, with groups of enough rows for its experts."""
   rows = 1
   while rows * length < 32 * num_experts:
     rows *= 2
@@ -85,7 +86,7 @@ def _decoder(num_experts: int) -> ConfigDict:
   config = gpt2.get_config('small').unlock()
   layer = experts('gelu_tanh', num_experts, config.model.context_length)
   config.model.ffn = f'gelu_tanh, {layer}'
-  # Section 2.4; the table also scores, so it starts as GPT-2's.
+  # Section 2.4; the table is also the output, so it is initialized as GPT-2's.
   config.model.init_weights = 'switch(scale=0.1, embedding=0.02)'
   # Section 4.1: 2^20 tokens per batch, 550k steps.
   config.batch.size = 2**20 // config.model.context_length
@@ -101,7 +102,7 @@ def _tiny(num_experts: int) -> ConfigDict:
   config.model.vocab_size = 1024
   config.model.context_length = 128
   if num_experts:
-    # One group of all tokens of a batch, so that rows need not be balanced.
+    # All tokens of a batch are one group, so that rows need not be balanced.
     config.model.ffn = (
       f"gelu_tanh, switch(num_experts={num_experts}, expert='gelu_tanh', "
       'capacity_factor=1.25, group_size=2048)'
@@ -136,7 +137,7 @@ def _encoder_decoder(
   config.model.d_model = d_model
   config.model.d_ff = d_ff
   t5.model(config)
-  # Of 568 tokens of text the encoder reads 512 and the decoder writes 114.
+  # From 568 tokens of text the encoder reads 512 and the decoder writes 114.
   config.model.encoder_ffn, config.model.ffn = (
     ', '.join([ffn] * (every - 1) + [experts(ffn, num_experts, length)])
     for length in (config.model.context_length, 114)

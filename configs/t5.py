@@ -8,11 +8,11 @@ Unified Text-to-Text Transformer), sections 2.1, 3.1 and 3.3, and version 1.1.
 Parameters: 60,506,624 / 222,903,552 / 737,668,096 / 2,851,598,336 /
 11,307,321,344, and of version 1.1 76,961,152 / 247,577,856 / 783,150,080 /
 2,849,757,184 / 11,135,332,352, as Hugging Face counts the released
-checkpoints; the paper prints 60M, 220M, 770M, 3B and 11B. The rows 32,100 to
-32,127 of the table belong to no token.
+checkpoints; the paper prints 60M, 220M, 770M, 3B and 11B. Rows 32,100 to
+32,127 of the table are unused.
 
-Its objectives (tables 4 to 7), as overrides of the baseline, which is `base`
-with rows 1 in 3.1.2:
+Its objectives (tables 4 to 7), as overrides of the baseline of section 3.1.2,
+`base`:
 
   prefix language modeling  --config.objective.name=continuation
   BERT-style                --config.objective.name=bert_style
@@ -26,16 +26,16 @@ with rows 1 in 3.1.2:
 Its shared encoder-decoder (table 2) is --config.model.share=stacks: 137,950,464
 parameters of `base`.
 
-In the paper's baseline tokens are corrupted one by one (replace_spans); the
-released models were trained with spans of 3, as here. They also had more steps,
-and tasks beside the text. The released code draws each corrupted token by
-itself, where here each row has as many. Dropout inside the feed-forward layers
-is left out. T5's version 1.1 was trained without dropout.
+The paper's baseline corrupts single tokens (replace_spans); the released models
+were trained with spans of 3, as here, for more steps, and on tasks beside the
+text. The released code draws each corrupted token independently; here each row
+has the same number. Dropout inside the feed-forward layers is left out. Version
+1.1 was trained without dropout.
 
-C4 is looked for in `corpora/c4`; your own text:
+C4 is read from `corpora/c4`; your own text:
 --config.data.source="text('*.txt')". Not run.
 
-`cpu` is the same for two cores and fifty minutes: narrower, with rows of 128
+`cpu` is a version for two cores and fifty minutes: narrower, with rows of 128
 tokens, and with Muon for the kernels.
 
   gpt-jax train --config configs/t5.py:cpu --workdir W \
@@ -52,7 +52,7 @@ DIFFERS = (
   'text are left out, and written'
 )
 # Section 3.1.1 and the released code: layers of each stack, d_model, d_ff,
-# heads, their size.
+# heads, head size.
 SIZES = {
   'small': (6, 512, 2048, 8, 64),
   'base': (12, 768, 3072, 12, 64),
@@ -91,7 +91,7 @@ def get_config(arg: str = 'small') -> ConfigDict:
     config.model.dropout = 'none'
   config.objective.name = 'span(rate=0.15, length=3.0)'
   base.corpora(config, c4=100)
-  # Section 3.1.2: 2^19 steps of 128 rows, 2^35 tokens; no clipping is named.
+  # Section 3.1.2: 2^19 steps of 128 rows, 2^35 tokens; without clipping.
   config.batch.size = 128
   config.schedule.num_steps = 2**19
   recipe(config)
@@ -101,9 +101,9 @@ def get_config(arg: str = 'small') -> ConfigDict:
 
 
 def model(config: ConfigDict) -> None:
-  """What all sizes have: section 2.1, and 3.1.1."""
-  # 512 tokens; relative positions in 32 buckets up to 128; scores that are not
-  # scaled, norms without mean, no biases, one table for all.
+  """Common to all sizes: sections 2.1 and 3.1.1."""
+  # 512 tokens; relative positions in 32 buckets up to 128; unscaled attention
+  # scores, RMSNorm, no biases, one table for all.
   config.model.context_length = 512
   config.model.position = 't5_bias(num_buckets=32, max_distance=128)'
   config.model.attention_scale = 'none'
@@ -111,13 +111,13 @@ def model(config: ConfigDict) -> None:
   config.model.block = 'pre'
   config.model.bias = 'none'
   config.model.output = "tied(scale='rsqrt')"
-  # 32,000 pieces, a hundred sentinels, and rows that nothing uses.
+  # 32,000 pieces, a hundred sentinels, and unused rows.
   config.model.vocab_size = 32_128
   config.tokenizer.name = tokenizer(32_000, 100)
 
 
 def tokenizer(pieces: int, sentinels: int) -> str:
-  """So many pieces, padding among them, and the sentinels."""
+  """Pieces, including padding, and sentinels."""
   return (
     f"sentencepiece(vocab_size={pieces + sentinels}, model='unigram', "
     f"special=['<pad>'], sentinels={sentinels})"

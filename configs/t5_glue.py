@@ -1,16 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 r"""T5's multi-task fine-tuning (Raffel et al., 2019, sections 2.3, 2.4 and
-3.5.2): five tasks of GLUE as text to text, in one model. It goes on with what
-configs/t5.py:cpu has left in W, and has its size.
+3.5.2): five GLUE tasks as text to text, in one model. It starts from the run of
+configs/t5.py:cpu in W, and has its size.
 
   gpt-jax train --config configs/t5_glue.py --workdir W2 \
     --config.optim.start=W --config.tokenizer.name="saved('W')"
   gpt-jax evaluate --workdir W2 --tasks cola,sst2,mrpc,rte,stsb --tasks_dir glue
 
-`glue/` holds GLUE's folders as published, CoLA, SST-2, ... Tasks count by their
-size, SST-2 as if it had 30,000 examples (examples-proportional mixing with a
-limit, section 3.5.2).
+`glue/` has GLUE's folders as published, CoLA, SST-2, ... Tasks are sampled in
+proportion to their size, SST-2 as if it had 30,000 examples
+(examples-proportional mixing with a limit, section 3.5.2).
 """
 
 from ml_collections import ConfigDict

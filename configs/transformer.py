@@ -7,9 +7,9 @@ encoder-decoder that translates.
     --config.data.source="parallel_text('train.en', 'train.de')" \
     --config.data.holdout="parallel_text('val.en', 'val.de')"
 
-Parameters: 63,082,496 (base) and 214,245,376 (big) at 37,000 pieces; the paper
-prints 65M and 213M, which no one vocabulary gives. Its table 3, as overrides of
-`base` (rows A and E have as many parameters as base but for E's table):
+Parameters: 63,082,496 (base) and 214,245,376 (big) with 37,000 pieces; the
+paper prints 65M and 213M, which no single vocabulary gives. Its table 3, as
+overrides of `base`:
 
   row  override                                           parameters
   A    model.num_heads=1 (4, 16, 32)                      63,082,496
@@ -28,11 +28,11 @@ prints 65M and 213M, which no one vocabulary gives. Its table 3, as overrides of
   D    objective.name="seq2seq(label_smoothing=0.2)", or 0.0
   E    model.position=learned                             63,344,640
 
-(each with --config. before it).
+(each prefixed with --config.).
 
-The corpora are looked for in `corpora/`. `base` and `big` were not run. `cpu`
-is for two cores and a small corpus such as Multi30k: 3,911,808 parameters, 39
-BLEU (docs/translation.md).
+The corpora are read from `corpora/`. `base` and `big` were not run. `cpu` is
+for two cores and a small corpus such as Multi30k: 3,911,808 parameters, 39 BLEU
+(docs/translation.md).
 """
 
 from ml_collections import ConfigDict
@@ -72,14 +72,14 @@ def _paper(
   config.model.block = 'post'
   config.model.norm = 'layernorm(epsilon=1e-6)'  # as in the released code
   config.model.ffn = 'relu'
-  # Section 3.4: the table, times sqrt(d_model), is also that of the output;
-  # section 3.5: sinusoids.
+  # Section 3.4: one table, times sqrt(d_model) at the input, also for the
+  # output; section 3.5: sinusoids.
   config.model.input = "tokens(scale='sqrt')"
   config.model.output = 'tied'
   config.model.position = 'sinusoidal'
   config.model.init_weights = 'transformer'  # as in the released code
-  # Section 5.1: about 37,000 pieces of both languages together; batches of
-  # about 25,000 tokens of each.
+  # Section 5.1: about 37,000 pieces shared by both languages; batches of about
+  # 25,000 tokens of each.
   config.tokenizer.name = "sentencepiece(vocab_size=37000, model='bpe')"
   config.model.vocab_size = 37_000
   wmt, dev = 'corpora/wmt14_en_de', 'corpora/newstest2013'
@@ -88,7 +88,7 @@ def _paper(
   config.data.rows = 'parallel'
   config.model.context_length = 256  # as in the released code
   config.batch.size = 96
-  # Section 5.3, equation 3: 7.0e-4 at the highest (big: 4.9e-4).
+  # Section 5.3, equation 3: the peak is 7.0e-4 (big: 4.9e-4).
   config.optim.name = 'adam(b1=0.9, b2=0.98, eps=1e-9)'
   config.optim.clip_norm = 0.0
   config.schedule.name = f'noam(d_model={d_model}, warmup=4000)'

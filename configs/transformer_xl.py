@@ -8,38 +8,39 @@ beyond a Fixed-Length Context), sections 3 and 4.
     --same_length
 
 Parameters: 151,107,538 / 285,170,506 / 41,055,436 / 277,231,820. The paper
-prints 151M, 257M, 41M and 277M; the second is not what its released sizes give.
+prints 151M, 257M, 41M and 277M; the second disagrees with its released sizes.
 
-It keeps its memory from one step of training to the next, and rows go on where
-those of the step before ended. Here a row holds several segments, each with the
-memory of the states before it, so that a step follows from its number alone:
-as many tokens a step as there, in fewer and longer rows, whose first segment
+The paper carries the memory over from one training step to the next, whose rows
+continue those of the step before. Here a row holds several segments, each with
+the memory of the states before it, so that a step depends only on its number:
+the tokens per step are the same, in fewer and longer rows, whose first segment
 has no memory. The evaluation reads the held-out text in order, with a memory of
-any length: those of the released scripts are
+any length; the released scripts use
 
   wt103        --memory 640 --segment 64 --clamp 400 --same_length
   wt103-large  --memory 1600 --segment 128 --clamp 1000 --same_length
   enwik8-12    --memory 2100 --segment 80 --clamp 820 --same_length
   enwik8-24    --memory 3800 --segment 128 --same_length
 
-Sizes, rates and dropout are those of the released code; of enwik8-24 the heads,
-the batch, the warm-up and the dropout are from memory. It has dropout within
-the feed-forward layer and after the last one, too, and ours has not. WikiText
-is read as published, `wiki.train.tokens` and `wiki.valid.tokens`, elsewhere by
+Sizes, rates and dropout are those of the released code; heads, batch, warmup
+and dropout of enwik8-24 are from memory. The released code also has dropout
+within the feed-forward layer and after the last layer, ours does not. WikiText
+is read as published, `wiki.train.tokens` and `wiki.valid.tokens`, or from
 --config.data.source="text('...')" and --config.data.holdout="text('...')"; a
-line's end is a token, as theirs is, and the end of a document one more. enwik8
-is predicted by the byte. The paper's 204 symbols are its bytes without line
-ends, which their preparation drops; ours are line ends, the end of a document,
-and the most frequent bytes, of which the rarest are one symbol. Not run.
+line end is a token, as there, and the end of a document another. enwik8 is
+predicted byte by byte. The paper's 204 symbols are its bytes without line ends,
+which its preprocessing drops; ours are line ends, the end of a document, and
+the most frequent bytes, with one symbol for all others. Not run.
 
-`cpu` is that of enwik8 for two cores and ten minutes, in segments of 32 bytes:
+`cpu` is the enwik8 model for two cores and ten minutes, in segments of 32
+bytes:
 
   gpt-jax train --config configs/transformer_xl.py:cpu --workdir W \
     --config.data.source="jsonl('books.jsonl.gz')"
   gpt-jax evaluate --workdir W --memory 0,32,128
 
-Seven minutes of CPU time on 12 MB of books ended at 4.91 a byte of other books
-without memory, and at 4.45 with it: docs/evaluation.md.
+After seven minutes of CPU time on 12 MB of books the perplexity per byte on
+other books is 4.91 without memory and 4.45 with it: docs/evaluation.md.
 """
 
 from ml_collections import ConfigDict
@@ -82,7 +83,7 @@ def get_config(arg: str = 'wt103') -> ConfigDict:
   config.model.num_heads = num_heads
   config.model.head_size = head_size
   config.model.d_ff = d_ff
-  # Sections 3.2 and 3.3; u and v are one for all layers.
+  # Sections 3.2 and 3.3; all layers share u and v.
   config.model.position = (
     f"transformer_xl(memory={segment}, segment={segment}, biases='shared')"
   )
@@ -100,7 +101,7 @@ def get_config(arg: str = 'wt103') -> ConfigDict:
     config.model.input = "tokens(scale='sqrt')"
     config.model.output = 'tied(bias=True)'
     config.data.source = "text('enwik8')"
-    # 90 of 100 million bytes are for training, 5 for each of both tests.
+    # 90 of 100 million bytes for training, 5 each for validation and test.
     config.data.holdout = 'tail(fraction=0.1)'
   else:
     config.model.vocab_size = 267_735

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks of `gpt-jax ablation`, for configs/gpt1.py:cpu on two cores.
 
-As GPT-1's table 5 and section 4.1, but what a small model and an hour for all
-runs ask for: short rows (longer texts are cut, and counted), a part of SST-2's
-train split, a higher rate with a warm-up, and no dropout but the classifier's:
-the model was pre-trained without, and with it learns little in so few steps.
+GPT-1's table 5 and section 4.1, adapted to a small model and an hour for all
+runs: short rows (longer texts are truncated and counted), a part of SST-2's
+train split, a higher rate with a warmup, and dropout only in the classifier:
+the model was pre-trained without, and learns little with it in so few steps.
 """
 
 from ml_collections import ConfigDict
@@ -13,8 +13,7 @@ from ml_collections import ConfigDict
 from configs import base as tree
 from configs.finetune import base
 
-# Tokens of a sequence, rows of a batch, examples to train on (None: all),
-# passes.
+# Tokens per sequence, rows per batch, training examples (None: all), epochs.
 SIZES = {
   'sst2': (40, 32, 20_000, 1),
   'cola': (24, 32, None, 3),
@@ -35,7 +34,7 @@ def get_config(arg: str = 'sst2') -> ConfigDict:
   config.finetune.peak = 1e-3
   config.finetune.warmup = 0.05
   config.batch.size = rows
-  # Only the end counts.
+  # Evaluate and save only at the end.
   config.eval.every_steps = 1_000_000
   config.checkpoint.every_steps = 1_000_000
   config.checkpoint.keep = 1

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning as GPT-1 does it (Radford et al., 2018), sections 3.2 and 4.1:
+"""Fine-tuning as in GPT-1 (Radford et al., 2018), sections 3.2 and 4.1:
 configs/base.py with a section `finetune`.
 
-The model, but for the fields of `finetune.model`, and the tokenizer are those
-of --init; the sections `model` and `tokenizer` say what --init=none starts.
+The model, except the fields of `finetune.model`, and the tokenizer are those of
+--init; the sections `model` and `tokenizer` are for --init=none.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@
   gpt-jax finetune --config configs/finetune/rte.py --init W --workdir W2 \
     --config.finetune.task="rte('glue_data/RTE')"
 
-Without a folder the set of TensorFlow Datasets, glue/rte, is taken.
+Without a folder it reads glue/rte from TensorFlow Datasets.
 """
 
 from ml_collections import ConfigDict

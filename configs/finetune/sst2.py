@@ -5,7 +5,7 @@
   gpt-jax finetune --config configs/finetune/sst2.py --init W --workdir W2 \
     --config.finetune.task="sst2('glue_data/SST-2')"
 
-Without a folder the set of TensorFlow Datasets, glue/sst2, is taken.
+Without a folder it reads glue/sst2 from TensorFlow Datasets.
 """
 
 from ml_collections import ConfigDict
