@@ -45,7 +45,8 @@ hypothesis.settings.load_profile('repeatable')
 # Files that take longest come first: at the end, one worker would be alone with
 # them.
 LONGEST = (
-  *('training/test_resume.py', 'launch/test_launch_training.py'),
+  *('training/test_laws.py', 'training/test_resume.py'),
+  'launch/test_launch_training.py',
   *('training/test_spikes.py', 'runtime/test_hosts.py'),
   *('commands/test_commands.py', 'commands/test_generate.py'),
   *('runtime/test_preemption.py', 'finetuning/test_encoders.py'),

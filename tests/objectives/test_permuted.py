@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import linen as nn
 
-from gpt_jax import hf, sharding
+from gpt_jax import hf
 from gpt_jax.objectives.masked import masked
 from gpt_jax.objectives.permuted import permuted
 from gpt_jax.rows.rows import Keys, Rows
@@ -130,38 +130,6 @@ def trained(kind, steps, batch):
 
   state = params, optimizer.init(params)
   return jax.lax.scan(step, state, None, steps)[1][-1]
-
-
-@pytest.mark.slow
-def test_eight_devices_have_the_loss_of_one():
-  """And its gradient: of rows, heads and features split over them."""
-  config = tiny.config(
-    **tiny.MESHABLE,
-    **{f'model.{n}': FIELDS[n] for n in ('attention', 'block', 'input')},
-    **{
-      'model.position': 'xlnet',
-      'objective.name': 'permuted(context=3)',
-    },
-  )
-  found = []
-  for sizes in ((1, 1, 1), (2, 2, 2)):
-    run = tiny.build(config, sizes)
-    objective = permuted(context=3)(run.model, Words())
-    rows = Rows(tiny.tokens(16, 7, vocab_size=48), np.ones((16, 7), bool))
-    shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    params = tiny.random_like(shapes, seed=4)
-
-    def loss(params, batch, objective=objective):
-      return objective.loss(params, batch, jax.random.key(2)).sum
-
-    with sharding.use(run.mesh, run.rules):
-      params = jax.device_put(params, run.shardings.params)
-      batch = run.put(objective.make_batch(rows, keys(16)), 16)
-      value = jax.jit(jax.value_and_grad(loss))(params, batch)
-    found.append(jax.device_get(value))
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *found
-  )
 
 
 # "New York is a city" and "Los Angeles is a city".

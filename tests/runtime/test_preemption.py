@@ -5,8 +5,6 @@
 import subprocess
 import sys
 
-import jax
-import numpy as np
 import pytest
 
 from gpt_jax.commands import train
@@ -19,10 +17,6 @@ from gpt_jax.training import models as trained_lib
 from tests.support import tiny, whole_runs
 
 STEPS = 17
-CLOCKS = (
-  *('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'eval_seconds'),
-  *('mfu', 'mfu_causal', 'mfu_compiler', 'time'),
-)
 
 
 def config(data, **changes):
@@ -48,14 +42,6 @@ def config(data, **changes):
       **changes,
     }
   )
-
-
-def lines(workdir):
-  return [
-    {k: v for k, v in m.items() if k not in CLOCKS}
-    for m in metrics.read(str(workdir))
-    if 'event' not in m
-  ]
 
 
 # How many boundaries a start meets before it is told to stop, and the steps
@@ -88,7 +74,8 @@ def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
   monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
   train.train(config(data, **{'model.ffn': ffn}), str(whole))
-  evaluations = [m['step'] for m in lines(whole) if metrics.HELD_OUT in m]
+  lines = whole_runs.logged(whole)
+  evaluations = [m['step'] for m in lines if metrics.HELD_OUT in m]
   assert evaluations == [5, 10, 15, 17]
 
   saved = []
@@ -106,10 +93,8 @@ def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
     except Preempted:
       saved.append(int(trained_lib.load(str(stopped)).state.step))
   assert saved == stops['saved']
-  assert lines(stopped) == lines(whole)
-  a, b = (trained_lib.load(str(w)).state for w in (whole, stopped))
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  assert whole_runs.logged(stopped) == lines
+  whole_runs.same_state(whole, stopped)
 
 
 SIGNALLED = """

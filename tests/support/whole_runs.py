@@ -1,10 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of whole runs do, and the laws that each run obeys."""
+"""Tiny runs of papers' configs by command, for tests of whole runs.
+
+`RUNS` is the list; `tests/training/test_laws.py` has what holds of each.
+"""
 
 import json
 import pathlib
 import shutil
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +16,166 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.costs import chips
-from gpt_jax.training import models
+from gpt_jax.training import metrics, models
+
+CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
+# A figure in whose name one of these stands is the clock's.
+_CLOCKS = ('seconds', 'per_second', 'mfu', 'time')
+_TEXT = 'The cat sat on the mat. A dog ran to the old red house.\n\n'
+_FIELDS = {
+  'data.holdout': 'tail(fraction=0.1)',
+  'model.num_layers': 1,
+  'model.d_model': 32,
+  'model.num_heads': 4,
+  'model.context_length': 24,
+  'model.dropout': 'rates(embedding=0.1)',
+  'model.dtype': 'float32',
+  'model.loop': 'scan',
+  'batch.size': 16,
+  'batch.micro_rows': 0,
+  'optim.name': 'adamw',
+  'schedule.num_steps': 6,
+  'schedule.name': 'constant(peak=1e-2)',
+  'checkpoint.every_steps': 3,
+  'eval.every_steps': 3,
+  'eval.rows': 8,
+  'log.every_steps': 1,
+}
+_PIECES = {
+  'tokenizer.name': 'wordpiece(vocab_size=80)',
+  'model.vocab_size': 96,
+  'batch.length': 'stages(24)',
+}
+_BPE = {'tokenizer.name': 'byte_bpe(vocab_size=270)', 'model.vocab_size': 270}
+_EXPERTS = "switch(num_experts=4, expert='geglu', capacity_factor=1.25)"
+
+
+class Tiny(NamedTuple):
+  """A run: a config of ours, and the fields that make it tiny."""
+
+  file: str
+  fields: dict[str, Any]
+
+
+RUNS = {
+  'unilm': Tiny('unilm.py:cpu', _PIECES),
+  'xlnet': Tiny('xlnet.py:cpu', _PIECES),
+  'deberta': Tiny('deberta.py:cpu', _PIECES),
+  'albert': Tiny(
+    'albert.py:cpu',
+    {
+      **_PIECES,
+      'model.num_layers': 2,
+      'model.share': 'attention',
+      'model.input': 'tokens(token_types=2, norm=True, d_embed=16)',
+    },
+  ),
+  'electra': Tiny(
+    'electra.py:cpu',
+    {
+      **_PIECES,
+      'models.generator.d_model': 16,
+      'models.generator.input': 'tokens(token_types=2, norm=True, d_embed=32)',
+      'objective.name': "electra(rate=0.15, weight=50.0, sharing='gdes')",
+      'batch.micro_rows': 1,
+      'optim.ema': 'ema(decay=0.9)',
+    },
+  ),
+  'bigbird': Tiny(
+    'bigbird.py:cpu',
+    {
+      **_PIECES,
+      'model.attention': 'bigbird(block=4, random=2, extra=3)',
+      'model.num_layers': 2,
+      'model.context_length': 48,
+      'model.dropout': 'rates(attention=0.1)',
+      'batch.length': 'stages(48)',
+    },
+  ),
+  'mass': Tiny(
+    'mass.py:cpu',
+    {**_BPE, 'model.num_encoder_layers': 1, 'batch.length': 'stages(24)'},
+  ),
+  'prefix': Tiny(
+    'gpt1.py:cpu',
+    {
+      'tokenizer.name': 'bytes',
+      'model.vocab_size': 264,
+      'model.d_ff': 128,
+      'objective.name': 'prefix()',
+      'data.rows': 'stream',
+      'log.sample_prompt': '',
+    },
+  ),
+  # The vocabulary is the paper's, and the tokenizer's is no larger.
+  'transformer_xl': Tiny(
+    'transformer_xl.py:enwik8-12',
+    {
+      'model.position': "transformer_xl(memory=5, segment=4, biases='shared')",
+      'model.head_size': 8,
+      'model.d_ff': 32,
+      'model.context_length': 12,
+      'eval.num_batches': 2,
+    },
+  ),
+  # Of two layers the first is trained in the first quarter of the run.
+  'char': Tiny(
+    'char.py:cpu',
+    {
+      'model.num_layers': 2,
+      'model.context_length': 12,
+      'schedule.num_steps': 8,
+      'checkpoint.every_steps': 4,
+      'eval.every_steps': 4,
+    },
+  ),
+  'switch': Tiny(
+    'switch.py:t5-base-128',
+    {
+      'tokenizer.name': 'sentencepiece(vocab_size=48, byte_fallback=False, '
+      "special=['<pad>'], sentinels=8)",
+      'model.vocab_size': 64,
+      'model.num_encoder_layers': 1,
+      'model.d_ff': 48,
+      'model.head_size': 8,
+      'model.ffn': _EXPERTS,
+      'model.encoder_ffn': _EXPERTS,
+      'model.dropout': 'rates(embedding=0.1, residual=0.1, attention=0.1)',
+      'batch.micro_rows': 16,
+      'optim.ema': 'ema(decay=0.9)',
+    },
+  ),
+}
+
+
+class Trained(NamedTuple):
+  """A run that has ended."""
+
+  name: str
+  workdir: pathlib.Path
+  flags: list[str]  # of `train`, without the workdir
+
+
+def trained(name: str, folder: pathlib.Path, **changes: Any) -> Trained:
+  """Trains a run of `RUNS` in a new folder.
+
+  Args:
+    name: of the run.
+    folder: gets the text and the workdir.
+    **changes: other fields, with `__` for a dot.
+  """
+  folder.mkdir(exist_ok=True)
+  for i in range(20):
+    (folder / f'{i}.txt').write_text(_TEXT * 9 + f'Number {i}. And so on.\n')
+  run = RUNS[name]
+  fields = {**_FIELDS, **run.fields, 'data.source': f"text('{folder}/*.txt')"}
+  fields |= {field.replace('__', '.'): x for field, x in changes.items()}
+  flags = [f'--config={CONFIGS}/{run.file}']
+  flags += [f'--config.{field}={value}' for field, value in fields.items()]
+  with pytest.MonkeyPatch.context() as patch:
+    known_peak(patch)
+    assert main(['train', *flags, f'--workdir={folder}/w']) == 0
+  return Trained(name, folder / 'w', flags)
 
 
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,32 +185,45 @@ def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
   )
 
 
-def logged(workdir: pathlib.Path, key: str) -> list:
+def values(workdir: pathlib.Path, key: str) -> list:
   """The values of one key in metrics.jsonl."""
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   return [m[key] for m in map(json.loads, lines) if key in m]
 
 
-def resumed(
-  first: pathlib.Path, second: pathlib.Path, flags: list[str], *, step: int
-):
-  """The last state of a run, which a copy without its last checkpoint repeats.
+def logged(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of metrics.jsonl that are no events, without the clock's."""
+  return [
+    {k: v for k, v in line.items() if not any(c in k for c in _CLOCKS)}
+    for line in metrics.read(str(workdir))
+    if 'event' not in line
+  ]
 
-  Args:
-    first: the workdir of a run of `step` steps.
-    second: the copy's.
-    flags: of `train`.
-    step: of the last checkpoint.
+
+def assert_resumes(first: Trained, workdir: pathlib.Path):
+  """A copy without the last checkpoint ends with the same state and log.
+
+  Returns:
+    The state.
   """
-  shutil.copytree(first, second)
-  shutil.rmtree(second / f'checkpoints/{step}')
-  assert main(['train', *flags, f'--workdir={second}']) == 0
-  return same_state(first, second, step=step)
+  step = models.read_config(str(first.workdir)).schedule.num_steps
+  shutil.copytree(first.workdir, workdir)
+  shutil.rmtree(workdir / f'checkpoints/{step}')
+  assert main(['train', *first.flags, f'--workdir={workdir}']) == 0
+  assert logged(workdir) == logged(first.workdir)
+  return same_state(first.workdir, workdir, step=step)
 
 
-def same_state(*workdirs: pathlib.Path, step: int):
+def same_state(*workdirs: pathlib.Path, step: int | None = None):
   """The last state of two runs, which is the same to the last bit."""
   states = [models.load_state(str(w))[1] for w in workdirs]
-  assert int(states[0].step) == step
-  jax.tree.map(np.testing.assert_array_equal, *states)
+  if step is not None:
+    assert int(states[0].step) == step
+  jax.tree.map(assert_same_bits, *states)
   return states[0]
+
+
+def assert_same_bits(a: Any, b: Any) -> None:
+  """Two arrays have one dtype, and the same bits."""
+  assert a.dtype == b.dtype
+  assert np.asarray(a).tobytes() == np.asarray(b).tobytes()

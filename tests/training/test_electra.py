@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run of two models from the command line: resumed, exported, fine-tuned."""
+"""A run of two models from the command line: exported, fine-tuned."""
 
 import json
 import pathlib
@@ -20,65 +20,18 @@ from tests.support.golden_io import config, tensors
 pytestmark = pytest.mark.slow
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
-TEXT = 'The cat sat on the mat. A dog ran to the old red house.\n\n'
-FLAGS = [
-  f'--config={CONFIGS}/electra.py:cpu',
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.tokenizer.name=wordpiece(vocab_size=80)',
-  '--config.model.vocab_size=96',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  '--config.model.num_heads=4',
-  '--config.model.context_length=24',
-  '--config.models.generator.d_model=16',
-  '--config.models.generator.input='
-  'tokens(token_types=2, norm=True, d_embed=32)',
-  "--config.objective.name=electra(rate=0.15, weight=50.0, sharing='gdes')",
-  '--config.batch.size=16',
-  '--config.batch.micro_rows=1',
-  '--config.batch.length=stages(24)',
-  '--config.optim.name=adamw',
-  '--config.optim.ema=ema(decay=0.9)',
-  '--config.schedule.num_steps=6',
-  '--config.schedule.name=constant(peak=1e-3)',
-  '--config.checkpoint.every_steps=3',
-  '--config.eval.every_steps=3',
-  '--config.eval.rows=8',
-  '--config.log.every_steps=1',
-]
 
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
   folder = tmp_path_factory.mktemp('electra')
-  for i in range(20):
-    (folder / f'{i}.txt').write_text(TEXT * 5 + f'Number {i}. And so on.\n')
-  flags = [*FLAGS, f"--config.data.source=text('{folder}/*.txt')"]
-  with pytest.MonkeyPatch.context() as patch:
-    whole_runs.known_peak(patch)
-    assert main(['train', *flags, f'--workdir={folder}/w']) == 0
-  return folder / 'w', flags
-
-
-def test_a_resume_ends_in_the_same_bits(workdir, tmp_path, monkeypatch):
-  whole_runs.known_peak(monkeypatch)
-  first, flags = workdir
-  second = tmp_path / 'w'
-  state = whole_runs.resumed(first, second, flags, step=6)
-  assert (
-    whole_runs.logged(first, 'loss')[-1:]
-    == (whole_runs.logged(second, 'loss')[-1:])
-  )
-  # Averages and moments of the generator, too.
-  for tree in (state.params, state.ema):
-    assert {*tree['parts']} == {'generator'}
+  return whole_runs.trained('electra', folder, schedule__num_steps=2).workdir
 
 
 def test_both_models_are_exported(workdir, tmp_path, capsys):
-  first = workdir[0]
   out, generator = tmp_path / 'model', tmp_path / 'generator'
-  assert main(['convert', f'--workdir={first}', f'--to_hf={out}']) == 0
-  given = ['convert', f'--workdir={first}', f'--to_hf={generator}']
+  assert main(['convert', f'--workdir={workdir}', f'--to_hf={out}']) == 0
+  given = ['convert', f'--workdir={workdir}', f'--to_hf={generator}']
   assert main([*given, '--part=teacher']) == 2
   assert 'has no such model; one of generator' in capsys.readouterr().err
   assert main([*given, '--part=generator']) == 0
@@ -87,13 +40,13 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
   # Nothing of the generator lies beside the discriminator.
   names = {*tensors(out)}
   assert not any(name.startswith('generator') for name in names)
-  _, state = trained_lib.load_state(str(first))
+  _, state = trained_lib.load_state(str(workdir))
   params = jax.device_get(state.ema)
   own = params['parts']['generator']
   # Tables are kept as differences from the generator's.
   table = own['embed']['embedding'] + params['embed']['embedding']
   assert params['embed']['embedding'].any()
-  source = pretrained_lib.open_model(str(first), 'tune', '--init').params
+  source = pretrained_lib.open_model(str(workdir), 'tune', '--init').params
   assert source is not None
   np.testing.assert_array_equal(source()['embed']['embedding'], table)
   ids = np.array([[2, 9, 11, 4, 7, 3]])
@@ -107,7 +60,7 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
   assert {*read} == {*own}
   jax.tree.map(np.testing.assert_array_equal, read, own)
   # The discriminator scores no vocabulary.
-  text = ['fill', f'--workdir={first}', '--text=The [MASK] sat.']
+  text = ['fill', f'--workdir={workdir}', '--text=The [MASK] sat.']
   assert main(text) == 2
   assert 'scores no vocabulary; export its generator' in capsys.readouterr().err
   assert (
@@ -118,7 +71,6 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
 
 def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
   whole_runs.known_peak(monkeypatch)
-  first = workdir[0]
   rng = np.random.default_rng(0)
   table = tmp_path / 'a.tsv'
   lines = ['text\tlabel']
@@ -131,7 +83,7 @@ def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
   argv = [
     'finetune',
     f'--config={CONFIGS}/finetune/base.py',
-    f'--init={first}',
+    f'--init={workdir}',
     f'--workdir={tuned}',
     f'--config.finetune.task={task}',
     '--config.finetune.model.dropout=none',

@@ -5,7 +5,6 @@
 import json
 import types
 
-import jax
 import numpy as np
 import pytest
 
@@ -82,21 +81,6 @@ def whole(data, tmp_path_factory):
 
 def lines(workdir, event=None):
   return [m for m in metrics.read(str(workdir)) if m.get('event') == event]
-
-
-def logged(workdir):
-  """All that was logged, less what the clock decides."""
-  clocks = ('seconds', 'per_second', 'mfu', 'time')
-  return [
-    {k: v for k, v in line.items() if not any(c in k for c in clocks)}
-    for line in lines(workdir)
-  ]
-
-
-def assert_same(one, other):
-  a, b = (trained_lib.load(str(workdir)).state for workdir in (one, other))
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
 def expected_rows(store, length, first, count):
@@ -226,8 +210,8 @@ def test_stopped_around_a_boundary(whole, data, tmp_path, monkeypatch):
     except Preempted:
       saved.append(int(trained_lib.load(str(tmp_path)).state.step))
   assert saved == [4, 5]
-  assert logged(tmp_path) == logged(whole)
-  assert_same(tmp_path, whole)
+  assert whole_runs.logged(tmp_path) == whole_runs.logged(whole)
+  whole_runs.same_state(tmp_path, whole)
 
 
 @pytest.mark.long
@@ -239,5 +223,5 @@ def test_one_stage_is_the_context(data, tmp_path):
   train.train(config(data, **changes, **same), str(tmp_path / 'a'))
   same = {'batch.length': 'stages(5)'}
   train.train(config(data, **changes, **same), str(tmp_path / 'b'))
-  assert logged(tmp_path / 'a') == logged(tmp_path / 'b')
-  assert_same(tmp_path / 'a', tmp_path / 'b')
+  assert whole_runs.logged(tmp_path / 'a') == whole_runs.logged(tmp_path / 'b')
+  whole_runs.same_state(tmp_path / 'a', tmp_path / 'b')

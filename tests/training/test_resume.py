@@ -14,13 +14,10 @@ import subprocess
 import sys
 import time
 
-import jax
-import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
-from gpt_jax.training import models as trained_lib
-from tests.support import quick
+from tests.support import quick, whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 60
@@ -91,19 +88,6 @@ def kill_when(
   return errors.strip().rpartition('\n')[2]
 
 
-def results(workdir: pathlib.Path) -> list[dict]:
-  """All that was logged, less what the clock decides."""
-  clocks = {
-    *('time', 'tokens_per_second', 'data_wait_seconds', 'step_seconds'),
-    *('mfu', 'mfu_causal', 'mfu_compiler', 'eval_seconds'),
-  }
-  return [
-    {k: v for k, v in line.items() if k not in clocks}
-    for line in metrics.read(str(workdir))
-    if 'event' not in line
-  ]
-
-
 @pytest.mark.slow  # many processes; test_preemption.py stops runs in this one
 def test_killed_run_ends_bit_identical(tmp_path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
@@ -132,16 +116,12 @@ def test_killed_run_ends_bit_identical(tmp_path):
   finish(start(killed))
   finish(undisturbed)
 
-  assert results(whole) == results(killed)
-  logged = [m for m in results(whole) if 'loss' in m]
+  assert whole_runs.logged(whole) == whole_runs.logged(killed)
+  logged = [m for m in whole_runs.logged(whole) if 'loss' in m]
   assert [m['step'] for m in logged] == [*range(1, STEPS + 1)]
   assert [m['batch_rows'] for m in logged] == [3] * 42 + [6] * (STEPS - 42)
   assert [m['row_tokens'] for m in logged] == [17] * 35 + [31] * (STEPS - 35)
-  a, b = trained_lib.load(str(whole)).state, trained_lib.load(str(killed)).state
-  assert int(a.step) == STEPS
-  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-    assert x.dtype == y.dtype
-    assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+  whole_runs.same_state(whole, killed, step=STEPS)
   samples = [(d / 'samples.txt').read_text() for d in (whole, killed)]
   assert samples[0] == samples[1]
 

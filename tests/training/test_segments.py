@@ -1,9 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer-XL and T64: on meshes, resumed, and read with memory."""
+"""Transformer-XL and T64 read held-out text with a memory."""
 
 import json
-import pathlib
 
 import jax
 import numpy as np
@@ -12,111 +11,8 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation import memory as memory_lib
 from gpt_jax.tokens.store import TokenStore
-from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import models as trained_lib
-from gpt_jax.training import parts as parts_lib
-from tests.support import tiny, whole_runs
-
-CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
-SIZE, MEMORY = 3, 2
-XL = f"transformer_xl(memory={MEMORY}, segment={SIZE}, biases='shared')"
-CHANGES = {
-  'transformer_xl': {
-    'model.position': XL,
-    'model.input': 'adaptive((8,), d_embed=24)',
-    'model.output': 'adaptive',
-    'model.num_kv_heads': 8,
-  },
-  'char': {
-    'model.position': 'learned_by_layer',
-    'model.output': 'untied',
-    'objective.name': 'auxiliary',
-  },
-}
-
-
-def trained(name, sizes):
-  fields = {**tiny.MESHABLE, 'model.num_layers': 2, 'model.block': 'post'}
-  run = tiny.build(tiny.config(**fields | CHANGES[name]), sizes)
-  step = compiled_lib.compile_train_step(run).call
-  batch = tiny.batch(16, 7, run.config.model.vocab_size)
-  _, metrics = step(parts_lib.initial_state(run), run.put(batch, 16))
-  return [float(metrics[key]) for key in ('loss', 'grad_norm')]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', [*CHANGES])
-def test_eight_devices_train_as_one(name):
-  found, expected = trained(name, (2, 2, 2)), trained(name, (1, 1, 1))
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-# From the command line -----------------------------------------------------
-
-FLAGS = [
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.model.d_model=16',
-  '--config.model.num_heads=2',
-  '--config.model.head_size=8',
-  '--config.model.d_ff=32',
-  '--config.model.dropout=rates(embedding=0.1)',
-  '--config.model.dtype=float32',
-  '--config.model.loop=scan',
-  '--config.model.context_length=12',
-  '--config.batch.size=16',
-  '--config.optim.name=adamw',
-  '--config.schedule.num_steps=8',
-  '--config.schedule.name=constant(peak=1e-2)',
-  '--config.checkpoint.every_steps=4',
-  '--config.eval.every_steps=4',
-  '--config.eval.rows=8',
-  '--config.log.every_steps=1',
-]
-OWN = {
-  'transformer_xl': [
-    '--config.model.position=transformer_xl(memory=5, segment=4, '
-    "biases='shared')",
-    '--config.model.num_layers=1',
-    '--config.eval.num_batches=2',
-  ],
-  'char': ['--config.model.num_layers=2'],
-}
-# Its vocabulary is the paper's, and its tokenizer's is no larger.
-SIZES = {'transformer_xl': 'enwik8-12', 'char': 'cpu'}
-
-
-@pytest.fixture(scope='module', params=[*OWN])
-def run(request, tmp_path_factory):
-  folder = tmp_path_factory.mktemp(request.param)
-  for i in range(20):
-    text = 'The cat sat on the mat. A dog ran to the old red house.\n' * 5
-    (folder / f'{i}.txt').write_text(f'{text}Number {i}. And so on.\n')
-  flags = [
-    f'--config={CONFIGS}/{request.param}.py:{SIZES[request.param]}',
-    *FLAGS,
-    *OWN[request.param],
-    f"--config.data.source=text('{folder}/*.txt')",
-  ]
-  with pytest.MonkeyPatch.context() as patch:
-    whole_runs.known_peak(patch)
-    assert main(['train', *flags, f'--workdir={folder}/w']) == 0
-  return request.param, folder / 'w', flags
-
-
-@pytest.mark.slow
-def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
-  whole_runs.known_peak(monkeypatch)
-  name, first, flags = run
-  second = tmp_path / 'w'
-  whole_runs.resumed(first, second, flags, step=8)
-  losses = whole_runs.logged(first, 'eval/validation/loss')
-  assert losses == whole_runs.logged(second, 'eval/validation/loss')
-  vocab_size = trained_lib.read_config(str(first)).model.vocab_size
-  assert losses[-1] < losses[0] < np.log(vocab_size)
-  if name == 'char':
-    # Of two layers the first ends at a quarter of the run: step 2 of 8.
-    found = whole_runs.logged(first, 'objective/target_1_loss')[:8]
-    assert np.all(np.array(found[:2]) > 0) and not np.any(found[2:])
+from tests.support import whole_runs
 
 
 def by_hand(trained, workdir, memory):
@@ -143,11 +39,13 @@ def by_hand(trained, workdir, memory):
 
 
 @pytest.mark.slow
-def test_text_is_read_with_memory(run, capsys, monkeypatch):
+@pytest.mark.parametrize('name', ['transformer_xl', 'char'])
+def test_text_is_read_with_memory(name, tmp_path, capsys, monkeypatch):
   """As one row, under the mask that is equivalent."""
-  name, workdir, _ = run
-  # Two segments of 6 at a time, of 2 heads and 13 keys.
-  monkeypatch.setattr(memory_lib, '_CHUNK_SCORES', 2 * 2 * 6 * 13)
+  changes = {'schedule__num_steps': 1}
+  workdir = whole_runs.trained(name, tmp_path / 'run', **changes).workdir
+  # Two segments of 6 at a time, of 4 heads and 13 keys.
+  monkeypatch.setattr(memory_lib, '_CHUNK_SCORES', 2 * 4 * 6 * 13)
   capsys.readouterr()
   command = ['evaluate', f'--workdir={workdir}', '--json', '--segment=6']
   if name == 'char':

@@ -252,32 +252,6 @@ def test_every_mesh_trains_alike(sizes):
   )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'fields',
-  [
-    {'model.share': 'attention'},
-    {
-      'model.position': 'deberta(max_distance=3, norm=True, mask_decoder=2)',
-      'model.block': 'post',
-    },
-  ],
-  ids=['share', 'deberta'],
-)
-def test_other_layers_train_alike_on_a_mesh(fields):
-  """And where what they store is computed again."""
-  remat = {'model.remat': 'full'}
-  _, state, first, history = train((2, 2, 2), 2, **fields, **remat)
-  _, one, one_first, one_history = train((1, 1, 1), 2, **fields)
-  jax.tree.map(np.testing.assert_array_equal, first, one_first)
-  assert_same_history(history, one_history)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6),
-    jax.device_get(state),
-    jax.device_get(one),
-  )
-
-
 def test_the_loss_of_a_fixed_batch_falls():
   _, _, _, history = trained_on_one_device('none', 20)
   losses = [float(metrics['loss']) for metrics in history]

@@ -140,6 +140,15 @@ def test_a_refused_input_leaves_no_lock(tmp_path):
       },
       'log.sample_tokens=13: does not fit the context of 13',
     ),
+    (
+      {
+        'objective.name': 'span',
+        'model.num_encoder_layers': 5,
+        'model.vocab_size': 320,
+        'tokenizer.name': 'sentencepiece(vocab_size=300)',
+      },
+      r'has no <extra_id_0>.*sentinels=1\)',
+    ),
   ],
 )
 @pytest.mark.parametrize('command', ['train', 'prepare'])

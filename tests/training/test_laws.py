@@ -1,0 +1,135 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What holds of every run, over the list `whole_runs.RUNS`."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from gpt_jax import config as config_lib
+from gpt_jax import hf, sharding
+from gpt_jax.__main__ import main
+from gpt_jax.training import models
+from gpt_jax.training.run import Run
+from gpt_jax.training.step import mean_gradients
+from tests.support import golden_io, tiny, whole_runs
+from tests.training.test_expert_parallel import exchanges
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope='module', params=[*whole_runs.RUNS])
+def run(request, tmp_path_factory):
+  folder = tmp_path_factory.mktemp(request.param)
+  return whole_runs.trained(request.param, folder)
+
+
+# What a run logs beside its loss, and what it does not.
+LOGGED = {
+  'unilm': (
+    {'seq2seq_loss', 'seq2seq_perplexity', 'bidirectional_loss'}
+    | {'left_to_right_accuracy'},
+    {'perplexity', 'masked_loss', 'bits_per_byte'},
+  ),
+  'xlnet': ({'perplexity', 'masked_accuracy'}, {'token_accuracy'}),
+  'deberta': ({'perplexity', 'masked_accuracy'}, {'token_accuracy'}),
+  'mass': ({'perplexity', 'token_accuracy'}, {'masked_accuracy'}),
+  'prefix': ({'perplexity'}, {'token_accuracy', 'masked_accuracy'}),
+  'switch': ({'token_accuracy'}, set()),
+}
+
+
+def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
+  whole_runs.known_peak(monkeypatch)
+  state = whole_runs.assert_resumes(run, tmp_path / 'w')
+  losses = whole_runs.values(run.workdir, 'loss')
+  assert len(losses) == int(state.step) and np.isfinite(losses).all()
+  if run.name == 'electra':  # averages and moments of the generator, too
+    for tree in (state.params, state.ema):
+      assert {*tree['parts']} == {'generator'}
+  names = {key for line in whole_runs.logged(run.workdir) for key in line}
+  if run.name == 'switch':
+    stacks = {f'router/{x}/layer_0/dropped' for x in ('encoder', 'decoder')}
+    assert stacks <= names
+  if run.name == 'char':  # the first of two layers ends at a quarter of the run
+    found = np.array(whole_runs.values(run.workdir, 'objective/target_1_loss'))
+    assert np.all(found[:2] > 0) and not np.any(found[2:])
+  if run.name in ('transformer_xl', 'char'):
+    first, last = whole_runs.values(run.workdir, 'eval/validation/loss')
+    assert last < first
+  held_out = 'eval/validation/'
+  measured = {
+    name.removeprefix(held_out) for name in names if name.startswith(held_out)
+  }
+  there, missing = LOGGED.get(run.name, (set(), set()))
+  assert there <= measured and not missing & measured
+
+
+def gradients(run, mesh, micro_rows, remat):
+  """Loss, metrics and gradients of the first batch, by the trained weights.
+
+  Returns:
+    The number of micro-batches, those three, and the compiled program.
+  """
+  config = config_lib.unlocked(models.read_config(str(run.workdir)))
+  config.batch.micro_rows, config.model.remat = micro_rows, remat
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, 'make_mesh', lambda *_, **__: mesh)
+    opened, state = Run.open(config.lock(), str(run.workdir), read_only=True)
+  parts = opened.parts
+  shape = parts.ramp.shape(0)
+  micro = parts.micro_batches(shape)
+  batch = next(opened.data.batches(parts, 0, opened.rows()))
+  if parts.objective.progress:
+    batch = parts.objective.progress(batch, 0.0)
+  args = state.params, parts.put(batch, shape.rows), jax.random.key(3)
+  function = functools.partial(
+    mean_gradients, objective=parts.objective, **micro._asdict()
+  )
+  with sharding.use(parts.mesh, parts.rules):
+    compiled = jax.jit(function).lower(*args).compile()
+    found = jax.device_get(compiled(*args))
+  return micro.num_micro, found, compiled.as_text()
+
+
+def test_eight_devices_and_micro_batches_are_one(run):
+  """Dropout and masks included, and what layers store is computed again.
+
+  What experts are charged is of each micro-batch: one device has as many.
+  """
+  experts = run.name == 'switch'
+  mesh = tiny.make_mesh(
+    *((1, 2, 2) if experts else (2, 2, 2)), expert=1 + experts
+  )
+  alone = gradients(run, tiny.make_mesh(1, 1, 1), 8 if experts else 0, 'none')
+  many = gradients(run, mesh, 2, 'full')
+  assert (alone[0], many[0]) == (1 + experts, 2)
+  if experts:
+    assert exchanges(alone[2]) == 0 and exchanges(many[2]) > 4
+
+  def compare(a, b):
+    scale = float(np.max(np.abs(b)))
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
+
+  jax.tree.map(compare, many[1], alone[1])
+
+
+# What Hugging Face calls a run's export.
+EXPORTS = {
+  'unilm': 'BertForPreTraining',
+  'xlnet': 'XLNetLMHeadModel',
+  'prefix': 'OpenAIGPTLMHeadModel',
+}
+
+
+def test_an_export_comes_back(run, tmp_path):
+  if run.name not in EXPORTS:
+    pytest.skip('two models, or no family')
+  out = tmp_path / 'out'
+  assert main(['convert', f'--workdir={run.workdir}', f'--to_hf={out}']) == 0
+  assert golden_io.config(out)['architectures'] == [EXPORTS[run.name]]
+  state = models.load_state(str(run.workdir))[1]
+  read = hf.load(str(out))[1]
+  jax.tree.map(whole_runs.assert_same_bits, read, jax.device_get(state.params))
