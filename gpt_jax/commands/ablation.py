@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Fine-tunes with and without what GPT-1 adds: its table 5 and figure 2.
+r"""Fine-tunes with and without GPT-1's additions: its table 5 and figure 2.
 
   gpt-jax train --config configs/gpt1.py:cpu --workdir W
   gpt-jax ablation --init W --workdir A --glue glue_data --seeds 0,1,2
@@ -8,13 +8,13 @@ r"""Fine-tunes with and without what GPT-1 adds: its table 5 and figure 2.
     --tasks cola,stsb --layers 0,1,2,3
 
 Each task is fine-tuned from W with the auxiliary objective (full) and without
-(no_auxiliary), and so from scratch (scratch, scratch_no_auxiliary), in
-A/TASK/SETTING/SEED; --layers adds runs in which only embeddings and the given
-number of lowest layers are transferred. Prints a Markdown table of the dev
-scores, times 100, as means and standard deviations over the seeds, and writes
-A/ablation.json, A/ablation.png and A/layers.png. The same command goes on where
-it was stopped; more tasks, settings, seeds or layers add to what is there, as
-long as the step of W, the config and the data are those of the runs there.
+it (no_auxiliary), and from scratch with and without it (scratch,
+scratch_no_auxiliary), in A/TASK/SETTING/SEED. --layers adds runs that transfer
+only the embeddings and the given number of lowest layers. Prints a Markdown
+table of dev scores, times 100, as means and standard deviations over the seeds;
+writes A/ablation.json, A/ablation.png and A/layers.png. The same command
+resumes. More tasks, settings, seeds or layers add runs to A, as long as W's
+step, the config and the data stay the same.
 """
 
 import os
@@ -40,13 +40,14 @@ def define(flags: Flags) -> None:
     'configs/finetune/ablation.py',
     'Config file whose sizes are the tasks.',
   )
-  flags.text('glue', '', "GLUE's folder, with SST-2, ...; empty: TFDS.")
-  flags.words('tasks', 'cola,sst2,mrpc,stsb,rte', 'Which.')
-  flags.words('settings', ','.join(ablation.SETTINGS), 'Which.')
-  flags.numbers('seeds', '0', 'The seeds of each run.')
-  use = 'Numbers of layers to transfer, for the figure.'
+  flags.text('glue', '', 'Folder of GLUE, with SST-2, ...; empty: TFDS.')
+  flags.words('tasks', 'cola,sst2,mrpc,stsb,rte', 'Comma list of tasks.')
+  use = 'Comma list of settings.'
+  flags.words('settings', ','.join(ablation.SETTINGS), use)
+  flags.numbers('seeds', '0', 'Comma list of seeds.')
+  use = 'Comma list of how many layers to transfer, for A/layers.png.'
   flags.numbers('layers', '', use, some=False)
-  flags.text('flags', '', 'More flags for all runs.')
+  flags.text('flags', '', 'More flags of `finetune` for all runs.')
   flags.json()
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Measures speed: of training, saving, decoding, attention, experts, data.
+r"""Measures the speed of training, saving, decoding, attention, experts, data.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.size=8 --json
@@ -22,32 +22,31 @@ r"""Measures speed: of training, saving, decoding, attention, experts, data.
     --what score --steps 1000 --against torch --batches 1,8,32
 
 train: compile time, median step time, tokens/s, the wait for data and MFU, with
-its formula and the peak that it is relative to; against torch: the same steps
-by transformers, with AdamW and without dropout on both sides. checkpoint: what
-saving costs the training thread, the checksums' share of it, and the training
-loop against the bare step.
+its formula and peak; against torch: the same steps in transformers, with AdamW
+and without dropout on both sides. checkpoint: the time that saving takes from
+the training thread, the share of checksums in it, and the training loop against
+the bare step.
 
 decode: tokens/s and cache bytes with as many key/value heads as heads, and with
-one; against torch: with transformers' generate on the same weights, first token
-and memory, too (--batches, --prompts). beam: beam search, four hypotheses, of a
+one; against torch: transformers' generate on the same weights, also first token
+and memory (--batches, --prompts). beam: beam search with four hypotheses by a
 decoder or an encoder-decoder, which reads the prompts as sources, against
-torch. products: the matrix products of a decoded token alone, without anything
-between them: what decoding can reach at most on a CPU (--batches).
+torch. products: only the matrix products of a decoded token, the upper bound of
+decoding on a CPU (--batches).
 
 attention: time and memory of each pattern of model.attention, forward and
-backward. switch: a config with experts, the same with more of them, and its
-dense twin.
+backward. switch: a config with experts, with more experts, and dense.
 
 prepare: seconds, memory of all processes and bytes on disk of preparing the
-config's corpus, or a text made by rule: documents(count, words),
-one(megabytes). encode: the corpus through its tokenizer, as prepare does it and
-as SentencePiece's own threads do. rows: random rows a second from a token store
-on disk, and how long one that answers late is waited for.
+config's corpus, or a generated text: documents(count, words), one(megabytes).
+encode: tokenization of the corpus as in prepare, and by SentencePiece's own
+threads. rows: random rows per second from a token store on disk, and the wait
+for a slow one.
 
-score: passages like LAMBADA's a second, as `evaluate` scores them; against
-torch: with lm-eval's on transformers in batches of each size of --batches.
+score: passages like LAMBADA's per second, as `evaluate` scores them; against
+torch: by lm-eval on transformers, with each of --batches.
 
---against torch needs the extra `hf`, of score `eval`, too.
+--against torch needs the extra `hf`, score also `eval`.
 """
 
 import json
@@ -74,7 +73,7 @@ from gpt_jax.spec import UsageError
 
 
 class Benchmark(NamedTuple):
-  """One of --what: what it measures, and the report on that for people."""
+  """A value of --what: the measurement, and its report."""
 
   measure: Callable[[Config, Any], dict]
   report: Callable[[dict], str]
@@ -134,19 +133,18 @@ def define(flags: Flags) -> None:
   flags.text(
     'text',
     'corpus',
-    "What --what prepare takes: corpus (the config's), documents(count=1e6, "
-    'words=50), one(megabytes=500).',
+    "With --what prepare: corpus (the config's), documents(count=1e6, "
+    'words=50) or one(megabytes=500).',
   )
   flags.choice(
     'against',
     None,
     ['torch'],
-    'What --what train, decode, beam or score is compared with: transformers '
-    'on torch.',
+    'Compare --what train, decode, beam or score with transformers on torch.',
   )
-  use = 'Rows of --against and of products.'
+  use = 'With --against or --what products: numbers of rows.'
   flags.numbers('batches', '1,8,32', use, least=1)
-  use = 'Lengths of prompts of --against, or of sources.'
+  use = 'With --against: lengths of prompts or sources.'
   flags.numbers('prompts', '32,1024', use, least=1)
   flags.json()
 

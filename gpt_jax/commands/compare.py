@@ -1,16 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Trains several configs, each with several seeds, and compares how they end.
+r"""Trains several configs, each with several seeds, and compares their results.
 
   gpt-jax compare --workdir W --seeds 0,1,2 \
     --run 'dense configs/switch.py:tiny-dense' \
     --run 'switch configs/switch.py:tiny --config.optim.clip_norm=0.5' \
     --flags '--config.schedule.num_steps=500'
 
-Each is a `gpt-jax train` with the workdir W/NAME/SEED: the same command again
-goes on where it was stopped. All read the token store W/data, which the first
-one prepares. Prints a Markdown table and writes W/compare.json and
-W/compare.png.
+Each run is a `gpt-jax train` with the workdir W/NAME/SEED; the same command
+resumes. All read the token store W/data, which the first run prepares. Prints a
+Markdown table and writes W/compare.json and W/compare.png.
 """
 
 import os
@@ -31,10 +30,10 @@ def define(flags: Flags) -> None:
   flags.texts(
     'run',
     "A name, a config and overrides: 'NAME FILE[:SIZE] [--config.a.b=...]'; "
-    'give it once for each.',
+    'may be repeated.',
   )
-  flags.numbers('seeds', '0', 'The seeds of each.')
-  flags.text('flags', '', 'More flags for all.')
+  flags.numbers('seeds', '0', 'Comma list of seeds for each config.')
+  flags.text('flags', '', 'More flags of `train` for all runs.')
   flags.json()
 
 
@@ -60,7 +59,7 @@ def main(args: cli.Args) -> None:
     [folder for several in folders.values() for folder in several],
     [f'{path}.json', f'{path}.png'],
   )
-  # Seed by seed, so that a change of the machine's speed meets all alike.
+  # Seed by seed, so that changes of the machine's speed affect all alike.
   for i, seed in enumerate(args.seeds):
     for variant in wanted:
       comparison.train(variant, seed, folders[variant.name][i], args.workdir)

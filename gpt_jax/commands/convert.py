@@ -8,14 +8,15 @@
   gpt-jax convert --check --to_hf exported --workdir workdirs/mine --text '...'
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
-workdir that `generate` can use, or `fill` where it is an encoder's, with the
-tokenizer if the folder has tokenizer.json, vocab.json and merges.txt,
-vocab.txt, tokenizer.model or spiece.model; `evaluate` also needs held-out text
-in WORKDIR/data, which `prepare` makes with the same tokenizer. A workdir is
-exported to the family of models that computes the same, GPT-2 or LLaMA for
-instance; of a run with several models it is the run's own, or that of --part.
-One that was imported gives back its tensors to the last bit, and the files of
-its tokenizer.
+workdir for `generate`, or for `fill` if it is an encoder, with the tokenizer if
+the folder has tokenizer.json, vocab.json and merges.txt, vocab.txt,
+tokenizer.model or spiece.model. `evaluate` also needs held-out text in
+WORKDIR/data, which `prepare` makes with the same tokenizer.
+
+A workdir is exported to the model family that computes the same function, such
+as GPT-2 or LLaMA; of a run with several models, the run's own or that of
+--part. An imported model is exported with the same tensors, bit by bit, and the
+same tokenizer files.
 """
 
 import re
@@ -33,33 +34,31 @@ from gpt_jax.training.importing import from_hf
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run, to make or to export.')
-  flags.text('from_hf', None, 'Checkpoint to import.')
+  flags.text('from_hf', None, 'Hugging Face folder to import.')
   flags.text('to_hf', None, 'Folder to export to.')
   flags.text(
     'max_shard_size',
     '1GB',
-    'Of a file of an export, unless one tensor is larger; so much is in '
-    'memory. In bytes, KB, MB or GB.',
+    'Largest file of an export, and the memory it takes; a single tensor may '
+    'be larger. A number of bytes, KB, MB or GB.',
   )
   flags.text(
     'part',
     None,
-    "With --to_hf: one of config.models, such as ELECTRA's generator, instead "
-    "of the run's model.",
+    "With --to_hf: export this one of config.models, such as ELECTRA's "
+    "generator, instead of the run's model.",
   )
   flags.switch(
     'tokenizer',
-    'With --to_hf: write the tokenizer, as AutoTokenizer reads it.',
+    'With --to_hf: also write the tokenizer, for AutoTokenizer.',
     default=True,
   )
-  flags.switch(
-    'check', 'Convert nothing: compare the workdir with the folder on --text.'
-  )
-  flags.text('text', None, 'Some text to --check, or a file of it.')
+  flags.switch('check', 'Only compare the workdir with the folder, on --text.')
+  flags.text('text', None, 'With --check: a text, or a file of it.')
   flags.number(
     'tolerance',
     1e-3,
-    'The most that logits may differ in a --check.',
+    'With --check: the largest difference of logits allowed.',
     ranges.NotNegative,
   )
 

@@ -5,10 +5,10 @@
   gpt-jax doctor
   gpt-jax doctor --distributed     on each of several hosts, at the same time
 
-Prints a line for each check, with the remedy where one fails. The exit code is
-1 if any fails. What this machine leaves open to other users is said too, and is
-no failure. The rates of matrix products and of the network are rough, to
-tell a broken chip or link from a sound one.
+Prints a line for each check, with the remedy if it fails. The exit code is 1 if
+any check fails. Openings to other users of this machine are reported, but are
+no failure. The rates of matrix products and of the network are rough: they tell
+a broken chip or link from a sound one.
 """
 
 import functools
@@ -55,7 +55,7 @@ def main(args: Any) -> None:
 
 
 def check() -> None:
-  """Makes all checks, and prints a table of them.
+  """Runs all checks, and prints a table of them.
 
   Raises:
     RuntimeError: a check failed.
@@ -81,7 +81,7 @@ def _python() -> str:
 
 
 def _packages() -> str:
-  """Compares what is installed with what pyproject.toml asks for."""
+  """Compares installed versions with those in pyproject.toml."""
   wrong, seen = [], []
   for requirement in importlib.metadata.requires('gpt_jax') or []:
     if 'extra ==' in requirement:
@@ -113,7 +113,7 @@ def _devices() -> str:
 
 
 def _accelerators(name: str) -> Callable[[], str]:
-  """A check of `runtime.accelerators`, which is imported when it is made."""
+  """A check of `runtime.accelerators`, which it imports when it runs."""
 
   def check() -> str:
     from gpt_jax.runtime import accelerators
@@ -124,7 +124,7 @@ def _accelerators(name: str) -> Callable[[], str]:
 
 
 def _matmul() -> str:
-  """An accelerator that computes wrongly, or slowly, shows here."""
+  """Detects an accelerator that computes wrongly or slowly."""
   import jax.numpy as jnp
   import numpy as np
 
@@ -143,7 +143,7 @@ def _disk() -> str:
 
 
 def _security() -> str:
-  """What docs/security.md asks of a machine and is not so; '' if all is."""
+  """Advice of docs/security.md that this machine does not follow, or ''."""
   from gpt_jax.runtime import accelerators
 
   return '; '.join(
@@ -152,7 +152,7 @@ def _security() -> str:
 
 
 def _training_step() -> str:
-  """A step of a tiny model, and its state through a checkpoint and back."""
+  """Trains a tiny model for a step; saves and restores its state."""
   import jax
   import numpy as np
   import optax

@@ -67,7 +67,6 @@ from gpt_jax.evaluation.results import Results, read_calls, written
 from gpt_jax.evaluation.suite import TASKS, Named
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, store_data
 from gpt_jax.training import models as trained_lib
@@ -272,10 +271,7 @@ def _measure(
   seen = {}
   if args.overlap:
     with progress.bar('tokens') as report:
-      shared, path = overlap.of_run(
-        trained, args.workdir, tasks, folder, report
-      )
-    log.info('wrote %s', path)
+      shared = overlap.of_run(trained, args.workdir, tasks, folder, report)
     results.add(shared.figures)
     found, seen = shared.figures, shared.seen
   measured = suite.measure(

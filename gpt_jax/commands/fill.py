@@ -7,14 +7,14 @@ r"""Prints the most probable fillers of each [MASK] of a text.
   gpt-jax fill --workdir T5 --text 'Paris <extra_id_0> France.'
   cat texts.txt | gpt-jax fill --workdir W --text -
 
-W holds an encoder that was trained as a masked language model, or converted.
+W holds an encoder, trained as a masked language model or converted.
 Each mask is filled independently while the others stay masked, so the fillers
 of several masks need not fit together. The tokenizer's own name of the mask,
 such as <mask>, works as well.
 
-An encoder-decoder generates what is missing: a T5 for <extra_id_0>,
-<extra_id_1>, ..., a BART for <mask>. The --top best texts of a beam search with
-as many hypotheses are printed whole, with their scores.
+An encoder-decoder generates the missing text: a T5 for <extra_id_0>,
+<extra_id_1>, ..., a BART for <mask>. Prints the --top best filled texts of a
+beam search with as many hypotheses, with their scores.
 """
 
 from gpt_jax import cli, ranges, sharding
@@ -33,10 +33,12 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run.')
   flags.texts(
-    'text', 'A text with [MASK], or - for the lines of stdin; may be repeated.'
+    'text',
+    'A text with [MASK], or - for lines of standard input; may be repeated.',
   )
-  flags.number('top', 5, 'Fillers of each mask, or filled texts.', ranges.Count)
-  flags.number('rows', 32, 'Texts at a time.', ranges.Count)
+  use = 'How many fillers of each mask, or filled texts, to print.'
+  flags.number('top', 5, use, ranges.Count)
+  flags.number('rows', 32, 'Texts computed at a time.', ranges.Count)
   flags.json()
 
 

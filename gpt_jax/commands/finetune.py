@@ -9,19 +9,19 @@ r"""Fine-tunes a pre-trained model on a task, as GPT-1 does, or on several.
   gpt-jax finetune --config configs/finetune/mt_dnn.py --init W --workdir W3 \
     --tasks cola,sst2,mrpc,stsb,rte --glue glue_data
 
---init is a workdir of ours, a Hugging Face folder, or none (from scratch, with
-the sections `model` and `tokenizer` of the config). The section `finetune`
-says on what and how; gpt_jax/config/defaults.py explains its fields.
+--init is a workdir, a Hugging Face folder, or none (from scratch, with the
+sections `model` and `tokenizer` of the config). The section `finetune` has the
+task and the hyperparameters; gpt_jax/config/defaults.py explains its fields.
 
---tasks trains one model on several tasks, as MT-DNN does: each has a head of
-its own, each batch is of one task. It sets finetune.tasks; --glue says where
-the folders of GLUE's tasks are. Fine-tuned once more on one of them, W3 gives
-the model and that task's head.
+--tasks trains one model on several tasks, as MT-DNN does: each task has its own
+head, each batch has one task. It sets finetune.tasks; --glue is the folder of
+GLUE's tasks. Fine-tuning W3 again on one of them starts from its model and that
+task's head.
 
-The same command again resumes. W2 then holds what `train` leaves, result.json
-with the metrics of the dev split, and predictions/SPLIT.tsv (of several tasks
-predictions/TASK/SPLIT.tsv). With --predict
-FILE the finished run predicts for another table of the same columns.
+The same command resumes. W2 then holds the files of `train`, result.json with
+the metrics of the dev split, and predictions/SPLIT.tsv (of several tasks
+predictions/TASK/SPLIT.tsv). With --predict FILE the finished run predicts
+another table with the same columns.
 """
 
 from typing import Any
@@ -53,18 +53,18 @@ def define(flags: Flags) -> None:
   flags.text(
     'tasks',
     None,
-    'Comma list of tasks to train on together: sets finetune.tasks.',
+    'Comma list of tasks to train on together; sets finetune.tasks.',
   )
   flags.text(
     'glue',
     '',
-    "GLUE's folder, with SST-2, ..., for those of --tasks that name no folder; "
-    'empty: TFDS.',
+    'Folder of GLUE, with SST-2, ..., for --tasks without a folder; empty: '
+    'TFDS.',
   )
   flags.text(
     'predict',
     None,
-    'A table of the same columns: predictions go to '
+    'A table with the same columns to predict, into '
     'WORKDIR/predictions/NAME.tsv.',
   )
   flags.distributed()

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what a config means, what steps of a run consumed, or a spike.
+"""Shows a resolved config, the documents of a run's steps, or a loss spike.
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
@@ -10,14 +10,14 @@
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --spike W/spikes/8.json
 
-For a config it shows the resolved fields, parameters, FLOPs, and the schedule:
-rows, their tokens and the learning rate where each stage of the batch begins.
-It builds only the model's shapes, which takes no memory and no accelerator, and
-also shows models that the objective does not train.
+For a config: the resolved fields, parameters, FLOPs and the schedule: rows,
+tokens of a row and learning rate at the start of each batch stage. Only shapes
+are computed, so it takes neither memory nor an accelerator, and also works for
+models that the objective cannot train.
 
-For a run it shows which documents the rows of each step were taken from, by
-their place in the token store: a function of the config and the step. Steps
-are numbered as in metrics.jsonl, from 1 on.
+For a run: the documents in the rows of each step, by their number in the token
+store, computed from the config and the step. Steps count from 1, as in
+metrics.jsonl.
 """
 
 import json
@@ -46,18 +46,16 @@ def define(flags: Flags) -> None:
   flags.text(
     'steps',
     None,
-    'Steps of the run in --workdir: N, or FIRST:STOP without STOP itself.',
+    'Steps of the run in --workdir: N, or FIRST:STOP, exclusive.',
   )
-  flags.switch('text', 'With --steps: also the text.')
+  flags.switch('text', 'With --steps: also print the text.')
   flags.json()
-  flags.switch(
-    'table', 'Print a Markdown table of the papers that have a config.'
-  )
+  flags.switch('table', 'Print a Markdown table of the papers with a config.')
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
   flags.text(
     'spike',
     None,
-    'WORKDIR/spikes/STEP.json: show the norms and the rows of that step.',
+    'WORKDIR/spikes/STEP.json: show the norms and rows of that step.',
   )
 
 
@@ -103,7 +101,7 @@ def _show_spike(
 
 
 def _show_rows(args: cli.Args) -> None:
-  """What the rows of some steps of a run were taken from."""
+  """Prints the documents in the rows of steps."""
   store, rows = store_data.rows(args.workdir, args.steps, text=args.text)
   if args.json:
     print(json.dumps({'store': store, 'rows': [*rows]}))
@@ -114,7 +112,7 @@ def _show_rows(args: cli.Args) -> None:
       for spans in (row['spans'], row.get('second'))
       if spans
     ]
-    # Of rows with two texts: whether the second follows the first.
+    # In rows with two texts: whether the second follows the first.
     joint = ', not followed by ' if row.get('pair') else ', followed by '
     if 'second' in row and 'pair' not in row:  # sources and their targets
       joint = ' to '
@@ -135,7 +133,7 @@ def _show_rows(args: cli.Args) -> None:
 
 
 def _show_config(args: cli.Args) -> None:
-  """What a config resolves to, and the model it means."""
+  """Prints a resolved config and its model."""
   config = config_lib.resolve_model(args.config)
   params, figures = figures_of(config)
   try:
@@ -172,7 +170,7 @@ def _show_config(args: cli.Args) -> None:
 
 
 def _parameters(params: Any) -> Table:
-  """All parameters with their shapes, logical axes and counts."""
+  """A table of all parameters: shapes, logical axes and counts."""
   table = Table(title='Parameters')
   table.add_column('parameter', overflow='fold')
   for column in ('shape', 'axes', 'count'):

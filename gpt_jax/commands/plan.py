@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Plans a run before it is launched: does it fit, what will it cost.
+r"""Plans a run before it is launched: whether it fits, and what it will cost.
 
   gpt-jax plan --config configs/palm.py:540b --topology v4:12x16x16 --slices 2
   gpt-jax plan --config configs/llama.py:7b --topology v4-128 --search
@@ -12,22 +12,22 @@ r"""Plans a run before it is launched: does it fit, what will it cost.
   gpt-jax plan --budget 1e18 --fit W/scaling.json --json
 
 A topology is GENERATION:SHAPE of a slice that is sold (v4, v5e, v5p, v6e,
-tpu7x), or an accelerator name (v4-128, v5litepod-256). The training step, of
-every stage of the batch, is compiled as `train` compiles it, by libtpu on this
-CPU: what HBM it needs, how many FLOPs it executes, what it sends over which
-axis of the mesh, which gradients are reduce-scattered. Nothing is run: the time
-of a step, and what follows from it, is an estimate.
+tpu7x), or an accelerator name (v4-128, v5litepod-256). The training step of
+every batch stage is compiled as in `train`, by libtpu on this CPU: its HBM, the
+FLOPs it executes, the traffic over each mesh axis, and which gradients are
+reduce-scattered. Nothing is run: step times and what follows from them are
+estimates.
 
-Where the config leaves its mesh open (as configs/base.py does), one is chosen,
-and batch.micro_rows with it unless given, and printed as overrides for `train`.
-For a step that does not fit, the answer is the smallest change that makes it
-fit. --search tries meshes, model.remat and batch.micro_rows and ranks what
-fits; without it a line tells what it may gain. libtpu gets the flags that
-launch/ sets; --flags gives others. Needs the extra `plan`.
+If the config leaves the mesh open (as configs/base.py does), a mesh is chosen,
+with batch.micro_rows unless it is given, and printed as overrides for `train`.
+If a step does not fit, the answer is the smallest change that makes it fit.
+--search tries meshes, model.remat and batch.micro_rows and ranks what fits;
+without it a line says what a search may gain. libtpu gets the flags that
+launch/ sets, or those of --flags. Needs the extra `plan`.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
-tokens that Chinchilla's three approaches and Kaplan's law give it, and the
-nearest of the papers' configs.
+tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
+papers' configs.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def define(flags: Flags) -> None:
     'Slice to compile for: v4:4x4x8, v5e:16x16, tpu7x:4x4x4, or an accelerator '
     'name such as v4-256.',
   )
-  flags.number('slices', 1, 'How many such slices.', ranges.Count)
+  flags.number('slices', 1, 'Number of slices.', ranges.Count)
   flags.switch(
     'search',
     'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
@@ -80,47 +80,46 @@ def define(flags: Flags) -> None:
   flags.switch(
     'last_stage', 'Compile only the stage with the most tokens in a batch.'
   )
-  # The plans that are written down.
+  # Recorded plans.
   flags.switch(
     'table',
     f'Print a Markdown table of the plans in {report.FILE} of this folder.',
   )
   flags.switch(
     'recompile',
-    f'Compile the plans of {report.FILE} again, and write down what was found; '
-    'the exit code is 1 where it differs.',
+    f'Compile the plans of {report.FILE} again and update it; the exit code is '
+    '1 if one differs.',
   )
   flags.text(
-    'only', '', 'With --recompile: of the configs whose names hold this.'
+    'only', '', 'With --recompile: only configs whose names contain this.'
   )
-  # What needs no compiler.
+  # Without a compiler.
   flags.number(
     'budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive
   )
   flags.text(
     'chips',
     None,
-    'Instead of --budget, with --days: accelerators, as in v4-512 (as the '
-    'cloud names them: of v4, v5p and tpu7x the number counts cores, two to a '
-    'chip); kinds: ' + ', '.join(CLOUD_NAMES) + '.',
+    'Instead of --budget, with --days: accelerators, as in v4-512 (named as in '
+    'the cloud: the number counts cores for v4, v5p and tpu7x, two to a chip); '
+    'kinds: ' + ', '.join(CLOUD_NAMES) + '.',
   )
   flags.number('days', None, 'With --chips: days.', ranges.Positive)
   flags.number(
     'mfu',
     0.4,
-    'With --chips: the assumed share of the bf16 peak.',
+    'With --chips: the assumed MFU, relative to the bf16 peak.',
     ranges.Share,
   )
   flags.number(
     'inference_tokens',
     None,
-    'Tokens that the model is to process after training: also find the '
-    'smaller model, trained for longer, that takes the least FLOPs in all at '
-    'equal predicted loss.',
+    'Tokens to process after training: also find the smaller model, trained '
+    'for longer, with the least FLOPs in total at the same predicted loss.',
     ranges.Positive,
   )
   flags.text(
-    'fit', None, 'scaling.json of `gpt-jax scaling`: add the law fitted there.'
+    'fit', None, 'scaling.json of `gpt-jax scaling`: add its fitted law.'
   )
   flags.json()
 
@@ -128,8 +127,7 @@ def define(flags: Flags) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command.
 
-  The exit code is 1 where nothing that was asked for fits, and with --recompile
-  where a plan is not what it was.
+  The exit code is 1 if nothing fits, and with --recompile if a plan differs.
   """
   if args.budget is not None or args.chips is not None:
     _plan_budget(args)
@@ -153,9 +151,9 @@ def _plan_budget(args: cli.Args) -> None:
 
 
 def _recompile(only: str) -> None:
-  """Compiles the plans of the table again; exit code 1 where one differs."""
+  """Compiles the recorded plans again; exit code 1 if one differs."""
   compile_lib.use_cpu()
-  with _telling() as note:
+  with _progress() as note:
     drift = report.recompile(pathlib.Path.cwd(), only, note)
   for line in drift:
     log.error('is not what it was: %s', line)
@@ -164,7 +162,7 @@ def _recompile(only: str) -> None:
 
 
 def _plan_config(args: cli.Args) -> None:
-  """Prints the plan of a config on a topology, or those that a search found."""
+  """Prints the plan of a config on a topology, or the plans of a search."""
   if not args.config:
     raise UsageError(
       '--config is missing; give it with --topology, or give --budget FLOPs, '
@@ -176,7 +174,7 @@ def _plan_config(args: cli.Args) -> None:
   request = _request(args, slices)
   name = _name(args.argv)
   if args.search:
-    with _telling() as note:
+    with _progress() as note:
       found, misfits = search.search(request, note, most=args.compiles)
     if args.json:
       shown = [report.to_json(name, plan) for plan in found]
@@ -186,7 +184,7 @@ def _plan_config(args: cli.Args) -> None:
     if not found:
       sys.exit(1)
     return
-  with _telling() as note:
+  with _progress() as note:
     try:
       found = search.make(request, note, last_only=args.last_stage)
     except TooLarge as e:
@@ -199,7 +197,7 @@ def _plan_config(args: cli.Args) -> None:
 
 
 def _show(name: str, found: search.Plan | Misfit, as_json: bool) -> None:
-  """Prints a plan, or that there is none and what to change."""
+  """Prints a plan, or what to change if nothing fits."""
   if isinstance(found, search.Plan):
     if as_json:
       print(json.dumps(report.to_json(name, found)))
@@ -212,7 +210,7 @@ def _show(name: str, found: search.Plan | Misfit, as_json: bool) -> None:
 
 
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
-  """Training FLOPs, and what they were computed from."""
+  """Training FLOPs, and the figures they were computed from."""
   if (args.budget is None) == (args.chips is None):
     raise UsageError(
       'give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help'
@@ -226,7 +224,7 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
 
 
 def _request(args: cli.Args, slices: topologies.Slices) -> Request:
-  """What of the config is open: what neither it nor the flags chose."""
+  """The config, and which of its choices are open."""
   given = {
     name.removeprefix('config.')
     for name in vars(args)
@@ -246,8 +244,8 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[search.Note]:
-  """What is being done: a spinner on a terminal, else a line in the log."""
+def _progress() -> Iterator[search.Note]:
+  """Reports progress by a spinner on a terminal, else by lines in the log."""
   if not progress.is_terminal:
     yield log.info
     return

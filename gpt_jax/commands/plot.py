@@ -8,11 +8,10 @@
   gpt-jax plot --workdir W --goodput
 
 Writes W/loss.png, and W/router.png for a run with experts; with --config
-./schedule.png (rows of a batch, learning rate and tokens over the steps, before
-anything is run); with --goodput W/goodput.png; or the file given by --out. The
-goodput is the part of the wall time, from the first start to the last line of
-metrics.jsonl, that went into training steps that count; the rest is broken
-down.
+./schedule.png (batch rows, learning rate and tokens over the steps, without
+running anything); with --goodput W/goodput.png; or the file --out. Goodput is
+the share of wall time, from the first start to the last line of metrics.jsonl,
+spent on training steps that count; the rest is broken down.
 """
 
 from rich.console import Console
@@ -33,10 +32,10 @@ def define(flags: Flags) -> None:
   flags.config()
   flags.workdir('Folder of a run, or a comma list of them.')
   flags.text(
-    'out', None, 'The PNG to write; WORKDIR/loss.png or WORKDIR/goodput.png.'
+    'out', None, 'PNG to write instead of WORKDIR/loss.png or goodput.png.'
   )
   flags.switch(
-    'goodput', 'Where the wall time of one run went, across restarts.'
+    'goodput', 'Show how the wall time of a run was spent, across restarts.'
   )
 
 
@@ -67,7 +66,7 @@ def main(args: cli.Args) -> None:
 
 
 def goodput_table(account: goodput.Account) -> Table:
-  """The seconds, and what they bought, for people."""
+  """A table of how the wall time was spent."""
   table = Table('what', 'seconds', 'share', '', title='Wall time')
   for kind, explained in goodput.KINDS.items():
     seconds = account.seconds[kind]

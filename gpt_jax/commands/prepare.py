@@ -6,18 +6,18 @@ r"""Turns text into a tokenizer and a token store.
   gpt-jax prepare --config configs/smoke.py --out data/smoke \
     --runner DirectRunner --beam_options '--direct_num_workers=2'
 
-`train` does this itself when the store is missing; several runs can share one
-with --config.data.store=data/smoke. Text that is too much for one machine is
-prepared on Apache Beam by --runner, with the same bytes: see launch/BEAM.md.
+`train` does this itself if the store is missing; several runs can share a store
+with --config.data.store=data/smoke. With --runner, Apache Beam prepares text
+that is too much for one machine, to the same bytes: see launch/BEAM.md.
 
   gpt-jax prepare --config configs/smoke.py --out data/clean \
     --config.data.source="jsonl('web/*.jsonl.zst')" \
     --config.data.clean="c4, language('en'), minhash, \
       decontaminate('test/*.jsonl')"
 
-cleans first, and says what each rule removed; data/clean/cleaning.json holds
-examples. Given once more for a finished store, the command reads every token
-and compares it with the manifest.
+cleans the text first, and prints what each rule removed, with examples in
+data/clean/cleaning.json. Run again on a finished store, the command verifies
+every token against the manifest.
 """
 
 from gpt_jax import cli
@@ -37,12 +37,12 @@ def define(flags: Flags) -> None:
     'runner',
     None,
     'Runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, '
-    'SparkRunner, ...; empty: this process and its own workers.',
+    'SparkRunner, ...; empty: local worker processes.',
   )
   flags.text(
     'beam_options',
     '',
-    "Apache Beam's own options, in one text: '--project=P --region=R'.",
+    "Options of Apache Beam in one text: '--project=P --region=R'.",
   )
 
 

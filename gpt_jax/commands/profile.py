@@ -1,21 +1,21 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Traces some steps of a run, and shows where their time went.
+"""Profiles steps of a run, and shows where their time goes.
 
   gpt-jax profile --workdir W --steps 10:13
   gpt-jax profile --workdir W --steps 10:13 --top 30
   tensorboard --logdir W/profile     (with the package xprof: its tab Profile)
 
-Takes steps 10, 11 and 12 of the run in W on the devices that are here, once
-more: their batches, with the weights of the newest checkpoint. Nothing is
-trained: W gets a new folder below W/profile/plugins/profile, and nothing else
-changes. Do not run it beside the training itself, which needs the devices.
+Repeats steps 10, 11 and 12 of the run in W on the local devices: their batches,
+with the weights of the newest checkpoint. Nothing is trained, and W only gets a
+new folder below W/profile/plugins/profile. Do not run it during training, which
+needs the devices.
 
-It prints the dearest operations, collectives and waits of this host's devices,
-in milliseconds a step and device, each with the part of the model that it
-comes from. Among the waits are 'batches', the host's wait for data, and
-'nothing runs', the time of a device between operations. Operations that run at
-the same time, as on the threads of a CPU, are counted each.
+Prints the most expensive operations, collectives and waits of this host's
+devices, in milliseconds per step and device, with the part of the model that
+each comes from. Waits include 'batches', the host's wait for data, and 'nothing
+runs', a device's time between operations. Concurrent operations, as on the
+threads of a CPU, are all counted.
 """
 
 from rich.console import Console
@@ -37,9 +37,9 @@ def define(flags: Flags) -> None:
   flags.text(
     'steps',
     '10:13',
-    'Which to trace: N, or FIRST:STOP without STOP itself, from 1 on.',
+    'Steps to profile, from 1 on: N, or FIRST:STOP, exclusive.',
   )
-  flags.number('top', 12, 'How many of each kind are shown.', ranges.Count)
+  flags.number('top', 12, 'How many of each kind to show.', ranges.Count)
   flags.distributed()
 
 
@@ -74,7 +74,7 @@ def show(found: Profile, top: int) -> None:
 
 
 def _rows(found: Profile, kind: str) -> list[tuple[float, str, str, str]]:
-  """Seconds a step and device, calls, name and source."""
+  """Seconds per step and device, calls, name and source."""
   each = found.steps * max(found.trace.devices, 1)
   rows = [
     (
@@ -95,5 +95,5 @@ def _rows(found: Profile, kind: str) -> list[tuple[float, str, str, str]]:
 
 
 def _short(source: str) -> str:
-  """Without the step's own name, and the last parts of a long one."""
+  """A source without the step's own name; at most its last five parts."""
   return '/'.join(source.split('/')[1:][-5:])

@@ -6,20 +6,20 @@ r"""Trains a grid of small models, and fits scaling laws to their losses.
   gpt-jax scaling --config configs/scaling.py --dry_run
   gpt-jax plan --budget 1e18 --fit W/scaling.json
 
-The config's section `sweep` holds compute budgets and model sizes. Each size
-is trained for the tokens that each budget gives it, with a learning rate that
-falls over just that length, in a process and a folder of its own, W/RUN; all
-read the token store W/data. If it is stopped, the same command goes on; with
-more budgets or sizes it trains those that are new.
+The config's section `sweep` holds compute budgets and model sizes. Each size is
+trained for the tokens that each budget allows, with a learning-rate schedule of
+that length, in a process and a folder of its own, W/RUN; all read the token
+store W/data. The same command resumes; with more budgets or sizes it trains the
+new ones.
 
-To the held-out losses at the end it fits, as Chinchilla does (Hoffmann et al.,
-2022), the exponents of N_opt ~ C^a and D_opt ~ C^b by its approaches
+Fits the exponents of N_opt ~ C^a and D_opt ~ C^b to the final held-out losses
+by Chinchilla's three approaches (Hoffmann et al., 2022):
 
   1  the least loss of all training curves, at each number of FLOPs
   2  the minimum of a parabola for each budget
   3  L(N, D) = E + A / N^alpha + B / D^beta
 
-with 90% intervals by bootstrap. N counts all parameters, embeddings too, and
+with 90% bootstrap intervals. N counts all parameters, including embeddings, and
 C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
 """
 
@@ -44,10 +44,10 @@ def define(flags: Flags) -> None:
   flags.number(
     'samples',
     200,
-    'Bootstrap samples of the intervals.',
+    'Bootstrap samples for the intervals.',
     Annotated[int, ranges.whole(10)],
   )
-  flags.switch('dry_run', 'Print the runs, and train none.')
+  flags.switch('dry_run', 'Only print the runs.')
   flags.json()
 
 

@@ -6,37 +6,37 @@ r"""Serves a trained model over HTTP, as OpenAI's API does.
   gpt-jax serve --workdir W --host 0.0.0.0 --port 8080 --name mine --rows 32
   gpt-jax serve --workdir W --draft SMALLER
 
-Any client of that API will do, such as OpenAI's own:
+Any client of that API works, such as OpenAI's:
 
   from openai import OpenAI
   client = OpenAI(base_url='http://127.0.0.1:8000/v1', api_key='none')
   print(client.completions.create(model='smoke', prompt='def main('))
 
-or curl, with -N to see a stream as it comes:
+or curl, with -N for streams:
 
   curl -N http://127.0.0.1:8000/v1/completions \
     -H 'Content-Type: application/json' \
     -d '{"prompt": "def main(", "max_tokens": 40, "stream": true}'
 
 Paths: /v1/completions, /v1/chat/completions (for models with a chat template),
-/v1/models, /health. Requests are batched continuously: a new one starts as soon
-as a row is free, and its text depends on no other request. The same seed gives
-the same text.
+/v1/models, /health. Requests are batched continuously: a request starts as soon
+as a row is free, and its text does not depend on other requests. The same seed
+gives the same text.
 
-It listens on 127.0.0.1 unless --host names another address. To serve to others,
-give clients a key, and list the names by which they reach the server:
+The server listens on 127.0.0.1 unless --host names another address. To serve
+others, give clients a key, and list the names by which they reach the server:
 
   (umask 077; openssl rand -hex 32 > key)
   gpt-jax serve --workdir W --host 0.0.0.0 --api_key_file key \
     --allowed_hosts models.example.com
 
-The key may also be in the environment, as GPT_JAX_API_KEY. There is no TLS: put
+The key may also be in the environment, as GPT_JAX_API_KEY. There is no TLS: use
 a proxy in front of the server on networks that are not yours. Requests for
 other host names and from pages of other sites are refused, so that no page in
 your browser can use a server at 127.0.0.1.
 
-On SIGTERM or Ctrl-C it accepts no more requests, finishes the open ones within
---drain_seconds, refuses the rest, and ends with exit code 0.
+On SIGTERM or Ctrl-C the server accepts no more requests, finishes open ones
+within --drain_seconds, refuses the rest, and ends with exit code 0.
 Needs the extra `serve`.
 """
 
@@ -57,65 +57,65 @@ from gpt_jax.training import models as trained_lib
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a trained run.')
-  flags.text('host', '127.0.0.1', 'Address to listen at; 0.0.0.0: all of them.')
-  flags.number('port', 8000, 'Port; 0: any that is free.', ranges.Port)
+  flags.text('host', '127.0.0.1', 'Address to listen at; 0.0.0.0: all.')
+  flags.number('port', 8000, 'Port; 0: any free one.', ranges.Port)
   flags.words(
     'allowed_hosts',
     '',
-    'Names by which clients reach the server, besides localhost, --host and '
-    'the address itself, such as models.example.com; *: any.',
+    'Comma list of names by which clients reach the server, besides localhost, '
+    '--host and the address, such as models.example.com; *: any.',
   )
   flags.text(
     'api_key_file',
     None,
-    'File with the key that requests must carry (Authorization: Bearer KEY), '
+    'File with the key that requests must send (Authorization: Bearer KEY), '
     'readable by you alone; empty: GPT_JAX_API_KEY, or no key.',
   )
   flags.text(
-    'name', None, "What clients call the model; default: the workdir's."
+    'name', None, "Name of the model for clients; default: the workdir's name."
   )
-  flags.number('rows', 8, 'Continuations drawn together.', ranges.Count)
+  flags.number('rows', 8, 'Continuations sampled at a time.', ranges.Count)
   flags.weights()
   flags.draft()
   flags.number(
     'max_waiting',
     256,
-    'Continuations that may wait for a row; more are refused with status 429.',
+    'Continuations that may wait; more are refused with status 429.',
     ranges.Whole,
   )
   flags.number(
     'keep',
     1,
-    'Continuations that have ended whose caches are kept, each as large as '
-    'when it ran: a prompt that begins as one of them is read from there on.',
+    'Ended continuations whose caches are kept, each as large as when it ran: '
+    'a prompt that begins like one of them is read from there on.',
     ranges.Whole,
   )
   flags.number(
     'max_tokens',
     None,
-    'The most tokens that a request may ask for; empty: what fits the context.',
+    'The most tokens that a request may ask for; empty: the context.',
     ranges.Count,
   )
   flags.number(
-    'max_body_bytes', 2**20, 'The longest body of a request.', ranges.Count
+    'max_body_bytes', 2**20, 'The largest body of a request.', ranges.Count
   )
   flags.number(
     'max_connections',
     512,
-    'Connections open at a time. Beyond it the one that has sent no request '
-    'for longest ends, or the new one is refused with status 503.',
+    'The most open connections. Beyond that, the longest idle one is closed, '
+    'or the new one is refused with status 503.',
     ranges.Count,
   )
   flags.number(
     'drain_seconds',
     30,
-    'What is open has so long to finish when the server is told to stop.',
+    'How long open requests may take to finish when the server stops.',
     ranges.Whole,
   )
   flags.number(
     'log_seconds',
     10.0,
-    'How often, in seconds of work, speed and load are logged.',
+    'Log speed and load after this many seconds of work.',
     ranges.Seconds,
   )
 
@@ -159,9 +159,9 @@ def main(args: cli.Args) -> None:
       context_length=decoder.model.context_length,
       max_tokens=args.max_tokens or decoder.model.context_length,
     )
-    # A large request makes many objects, and so Python look for cycles, which
-    # holds up all threads: not among the modules and the model's parts, which
-    # stay.
+    # A large request makes many objects, so that Python's garbage collector
+    # runs and holds up all threads. It need not look at what stays anyway:
+    # modules and the model.
     gc.freeze()
     working = worker.Worker(
       lambda: Engine(decoder, slots=args.rows, draft=draft, keep=args.keep),

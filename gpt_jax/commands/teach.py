@@ -1,19 +1,18 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Writes what a teacher says of a token store, for students to learn from.
+r"""Writes a teacher's outputs for a token store, for students to learn from.
 
   gpt-jax teach --config configs/gpt2.py:small --teacher GPT2_XL --out TAUGHT \
     --config.data.store=STORE --config.objective.name="distilled( \
       text='causal', top_k=64, cosine=0.0)"
 
-GPT2_XL is a workdir that train left, or a folder of Hugging Face; it runs once
-over all rows of STORE, which has to be there. TAUGHT then holds its 64 most
-probable tokens at each place. Students train by the same config with
+GPT2_XL is a workdir of `train` or a Hugging Face folder; it runs once over all
+rows of STORE, which must exist. TAUGHT then holds its 64 most probable tokens
+at each position. Students train by the same config with
 
   gpt-jax train ... --config.objective.teacher=TAUGHT
 
-without the teacher in their memory. The same command again goes on where a
-killed one was.
+without the teacher in memory. The same command resumes.
 """
 
 from gpt_jax import cli
@@ -27,11 +26,9 @@ from gpt_jax.training import teaching
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
+  flags.text('teacher', None, 'Workdir of `train`, or a Hugging Face folder.')
   flags.text(
-    'teacher', None, 'Workdir that train left, or a folder of Hugging Face.'
-  )
-  flags.text(
-    'out', None, "Folder of the outputs: a student's objective.teacher."
+    'out', None, 'Folder of the outputs, for objective.teacher of a student.'
   )
 
 

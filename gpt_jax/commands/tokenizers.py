@@ -7,17 +7,17 @@ r"""Compares tokenizers on held-out text.
     --tokenizer "gpt2 gpt2_bpe('encoder.json', 'vocab.bpe')"
   gpt-jax tokenizers --text 'books/*.txt' --tokenizer 'run W/tokenizer'
 
-With --config, tokenizers that need training learn from the config's training
-split, and all are measured on what it holds out; its own tokenizer is one of
-them. --text names other text: a glob of files, or a source as in
-jsonl('held_out.jsonl.gz'). A tokenizer is given as a name, and a call as in
-config.tokenizer.name or the folder of a saved one.
+With --config, tokenizers that need training are trained on the config's
+training split, and all, including the config's own, are measured on its
+held-out text. --text names other text: a glob of files, or a source as in
+jsonl('held_out.jsonl.gz'). Each tokenizer is given by a name and a call as in
+config.tokenizer.name, or the folder of a saved one.
 
-For each: tokens per word (separated by white space) and bytes per token; how
+Measures tokens per word (separated by white space) and bytes per token; how
 much of the vocabulary occurs; how many documents decoding changes, and how many
-characters it loses; MB/s of encoding on one core. --out draws bytes per token,
-and how much of the vocabulary occurs how often. On little text, much of a large
-vocabulary stays unused.
+characters it loses; MB/s of encoding on one core. --out plots bytes per token,
+and how often the tokens of the vocabulary occur. On little text, much of a
+large vocabulary stays unused.
 """
 
 import hashlib
@@ -51,12 +51,12 @@ _MOST_BYTES = 64_000_000
 
 
 class Text(NamedTuple):
-  """What is measured on, and what may be learnt from.
+  """The text to measure on, and the text to train on.
 
   Attributes:
-    name: the call, for people.
+    name: of the text to measure on.
     documents: to measure on.
-    training: starts the stream of training documents; None without --config.
+    training: the split with training documents; None without --config.
   """
 
   name: str
@@ -65,12 +65,11 @@ class Text(NamedTuple):
 
 
 def read(data: Any, given: str | None, report: progress.Report) -> Text:
-  """Reads what is measured on.
+  """Reads the text to measure on.
 
   Args:
-    data: the section of a config, whose held-out text it is; None: no config.
+    data: a config's section, whose held-out text is read; None: no config.
     given: other text: a glob of files, or a source's call.
-    report: is told how far it is.
   """
   training = None
   if data is not None:
@@ -160,10 +159,9 @@ def define(flags: Flags) -> None:
   )
   flags.texts(
     'tokenizer',
-    "A name, and a tokenizer's call or folder: 'NAME CALL'; give it once for "
-    'each.',
+    "A name, and a tokenizer's call or folder: 'NAME CALL'; may be repeated.",
   )
-  flags.text('out', None, 'A PNG to draw.')
+  flags.text('out', None, 'PNG to draw.')
   flags.json()
 
 
@@ -181,7 +179,7 @@ def main(args: cli.Args) -> None:
       f'--tokenizer: the names ({", ".join(names)}) must differ, and there '
       "must be one; give --tokenizer 'NAME CALL'"
     )
-  # One core each, so that rates can be compared.
+  # One core each, for comparable rates.
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'
   data = args.config.data if args.config else None
   with progress.bar() as report:
@@ -244,7 +242,7 @@ def _print(about: dict, reports: dict[str, Report]) -> None:
       f'{r.num_characters_lost:,}',
       f'{r.bytes_per_second / 1e6:.1f}',
     )
-  # As wide as it needs where no one watches.
+  # Wide enough for the table if not on a terminal.
   console = Console()
   Console(width=None if console.is_terminal else 120).print(table)
   for name, r in reports.items():

@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A workdir and a folder of Hugging Face, side by side on a text.
+"""Compares a workdir with a Hugging Face folder on a text.
 
-The folder is run by transformers in PyTorch, which the extra `hf` installs,
-with its own tokenizer. Of a language model the logits of each position are
-compared, of a masked one those of a row in which [MASK] is that token, and what
-a head of two texts says; of an encoder-decoder those of the text behind itself
-as its source; of a fine-tuned head its outputs, read at the last token.
+transformers runs the folder in PyTorch (extra `hf`), with its own tokenizer. Of
+a language model the logits of each position are compared; of a masked one, a
+name of its mask in the text is the mask, and the logits of a head for two texts
+are compared, too; of an encoder-decoder those of the text with itself as the
+source; of a fine-tuned head its outputs at the last token.
 """
 
 import importlib
@@ -29,28 +29,25 @@ from gpt_jax.training import importing
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.parts import Parts
 
-# What transformers makes of a text, in PyTorch; the extra `hf` has both.
-
-
-# One of them is in a folder with a tokenizer; without, transformers may make up
-# an empty one.
+# A folder with a tokenizer has one of these; without them, transformers may
+# make up an empty tokenizer.
 _VOCABULARIES = (
   *('tokenizer.json', 'vocab.json', 'vocab.txt'),
   *('tokenizer.model', 'spiece.model'),
 )
 
-# What transformers calls the outputs of a head of two texts.
+# Names in transformers of the outputs of a head for two texts.
 PAIRS = ('seq_relationship_logits', 'sop_logits')
 
 
 class Theirs(NamedTuple):
-  """What transformers makes of a text.
+  """The results of transformers for a text.
 
   Attributes:
-    logits: float32 [L, V], or [1, K] of a head.
-    ids: of the text; None: there is no tokenizer.
-    why: there is none.
-    pair: float32 [2], of a head of two texts; None: there is none.
+    logits: float32 [L, V], or [1, K] of a fine-tuned head.
+    ids: of the text; None if there is no tokenizer.
+    why: the reason then.
+    pair: float32 [2], logits of a head for two texts; None: there is none.
   """
 
   logits: np.ndarray
@@ -62,13 +59,9 @@ class Theirs(NamedTuple):
 def theirs(
   folder: str, text: str, ids: list[int], written: list[int] | None = None
 ) -> Theirs:
-  """Runs the folder's own class, and its tokenizer.
+  """Runs a Hugging Face folder's model on `ids`, its tokenizer on `text`.
 
-  Args:
-    folder: of Hugging Face.
-    text: for the tokenizer.
-    ids: for the model.
-    written: for the decoder of an encoder-decoder; None: it is none.
+  `written` are ids for the decoder of an encoder-decoder.
   """
   torch, transformers = library('torch'), library('transformers')
   config = files.read_json(
@@ -123,17 +116,17 @@ def library(name: str) -> Any:
     ) from e
 
 
-# From the config, its tokenizer and a text to the ids that a head is given.
+# The ids that a fine-tuned head reads, from a config, its tokenizer and a text.
 Sequence = Callable[[Config, tokenizer_lib.Tokenizer, str], list[int]]
 
 
 class Agreement(NamedTuple):
-  """How far two sides differ.
+  """How far two sets of logits differ.
 
   Attributes:
-    differences: float32 [L], the largest of each position.
-    ours: int [L], the most likely next tokens, or the class.
-    theirs: likewise.
+    differences: float32 [L], the largest at each position.
+    ours: int [L], our most probable next tokens, or the class.
+    theirs: the same of transformers.
   """
 
   differences: np.ndarray
@@ -149,21 +142,17 @@ def check(
   *,
   sequence: Sequence,
 ) -> None:
-  """Prints how far a workdir and a folder of Hugging Face differ on a text.
+  """Prints how far a workdir and a Hugging Face folder differ on a text.
 
   Args:
-    workdir: one.
-    folder: the other.
     text: or the name of a file of it.
     tolerance: the most that logits may differ.
-    sequence: what a fine-tuned head is given.
 
   Raises:
-    UsageError: one of them cannot be run.
     FailedError: they differ by more, or in their token ids.
   """
   for name in ('torch', 'transformers'):
-    library(name)  # says so first where it is missing
+    library(name)  # an error before any work
   if os.path.isfile(text):
     text = lines.whole(text)
   tokenizer = tokenizer_lib.load(os.path.join(workdir, 'tokenizer'))
@@ -225,7 +214,7 @@ def _print_positions(
 def _print_conclusions(
   found: Agreement, tolerance: float, num_run: int, num_ids: int
 ) -> list[str]:
-  """Returns what is wrong."""
+  """Prints how far they agree; returns what differs too much."""
   if num_run < num_ids:
     print(f'the first {num_run} of {num_ids} tokens: the context has no more')
   at = int(found.differences.argmax())
@@ -257,14 +246,14 @@ def encoded(
 def _written(
   parts: Parts, tokenizer: tokenizer_lib.Tokenizer, source: list[int]
 ) -> list[int]:
-  """What the decoder reads: its start, and what the encoder reads."""
+  """Ids for the decoder: its start token, then the source."""
   starts = objectives.needs(parts.config.objective.name).starts
   first_id = sides.start_id(starts, tokenizer.special)
   return sides.decoder_inputs(np.array([source]), first_id)[0].tolist()
 
 
 def _named(model: Transformer, params: Any, folder: str) -> Transformer:
-  """The model, with what says under which names its heads are computed."""
+  """The model with the origin that names its heads' outputs."""
   if isinstance(model, hf.Imported) or 'heads' not in params:
     return model
   fields = {name: getattr(model, name) for name in hf.transformer_fields()}
@@ -274,7 +263,7 @@ def _named(model: Transformer, params: Any, folder: str) -> Transformer:
 def language_model(
   model: Transformer, params: Any, ids: list[int]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-  """Our logits, float32 [L, V], and those of a head of two texts, [2]."""
+  """Our logits, float32 [L, V], and those of a head for two texts, [2]."""
   out = hf.forward(model, params, input_ids=np.array([ids]))
   logits = out['prediction_logits' if 'prediction_logits' in out else 'logits']
   pairs = [np.asarray(out[n][0], np.float32) for n in PAIRS if n in out]
@@ -284,7 +273,7 @@ def language_model(
 def encoder_decoder(
   model: Transformer, params: Any, source: list[int], written: list[int]
 ) -> np.ndarray:
-  """Our logits of what is written from a source, float32 [L, V]."""
+  """Our logits of the decoder's ids given a source, float32 [L, V]."""
   out = hf.forward(
     model,
     params,
@@ -312,7 +301,7 @@ def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
 
 
 def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:
-  """How far the logits of two sides differ."""
+  """How far two sets of logits differ."""
   if ours.shape != others.shape:
     raise UsageError(
       f'--check: our logits are {list(ours.shape)}, theirs '
@@ -320,6 +309,6 @@ def compared(ours: np.ndarray, others: np.ndarray) -> Agreement:
       'folder'
     )
   differences = np.max(np.abs(ours - others), axis=-1)
-  # What is no number differs.
+  # NaN counts as a difference.
   differences = np.where(np.isnan(differences), np.inf, differences)
   return Agreement(differences, ours.argmax(-1), others.argmax(-1))

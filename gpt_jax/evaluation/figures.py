@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a task of `evaluate` is, and its results with standard errors."""
+"""The tasks of `evaluate`, and results with standard errors."""
 
 import math
 import sys
@@ -15,9 +15,7 @@ from gpt_jax.files.progress import Report
 from gpt_jax.spec import FailedError, UsageError
 
 T = TypeVar('T')
-# Numbers, but for a signature such as BLEU's.
-
-
+# Numbers by name; signatures, such as BLEU's, are text.
 Figures = dict[str, Any]
 
 
@@ -46,12 +44,12 @@ def clean(
 ) -> Figures:
   """The results of examples that training has not seen, as NAME_clean.
 
-  GPT-3, section 4 and table C.1. Of the results, those with an error, since
-  others say what the examples are.
+  GPT-3, section 4 and table C.1. Only results with a standard error: the others
+  describe the examples.
 
   Args:
     numbers: of the examples.
-    seen: which of them training has seen; None: it is not known.
+    seen: those that training has seen; None if that is not known.
     measured: computes results of examples.
   """
   if seen is None:
@@ -87,7 +85,7 @@ def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
 
   First-order error (the delta method; Cochran, Sampling Techniques, section
   2.11), from the residuals y - R x of the parts:
-  sqrt(n / (n - 1) sum((y - R x)^2)) / sum(x). For equal x it is that of `mean`.
+  sqrt(n / (n - 1) sum((y - R x)^2)) / sum(x), as in `mean` for equal x.
   """
   y, x = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
   value, n = y.sum() / x.sum(), len(y)
@@ -99,7 +97,7 @@ def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
 def exponential(name: str, value: float, error: float) -> Figures:
   """Exp of a value, with its first-order error.
 
-  Omitted if it is too large for a float, as it may be for an untrained model.
+  Omitted if too large for a float, as may happen with an untrained model.
   """
   if value >= math.log(sys.float_info.max):
     return {}
@@ -113,15 +111,15 @@ def perplexity(name: str, losses: Sequence[float]) -> Figures:
 
 
 class Setting(NamedTuple):
-  """What is measured of a task, and after what.
+  """How a task is measured.
 
   Attributes:
     shots: number of solved examples before each one.
     seed: for drawing them.
-    limit: measures the first examples only, so many of each group; None: all.
-    seen: those of `Task.texts` that training has seen, by position; None: it
-      is not known.
-    outputs: path for the texts that the model writes; '': they are not kept.
+    limit: the first examples of each group to measure; None: all.
+    seen: positions of the `Task.texts` that training has seen; None if that is
+      not known.
+    outputs: file for the generated texts; '': they are not kept.
   """
 
   shots: int = 0
@@ -132,18 +130,18 @@ class Setting(NamedTuple):
 
 
 class Task(Protocol):
-  """Texts, and a measure of how well a model does on them."""
+  """Texts, and a measure of a model on them."""
 
   @property
   def takes_shots(self) -> bool:
-    """Whether few-shot examples can be shown."""
+    """Whether there are few-shot examples to show."""
     ...
 
   @property
   def takes_sources(self) -> bool:
-    """Whether a model writes texts for sources, as an encoder-decoder can too.
+    """Whether the model generates texts for sources, as encoder-decoders can.
 
-    Else only a decoder can be measured.
+    Other tasks measure decoders alone.
     """
     ...
 
@@ -157,8 +155,8 @@ class Task(Protocol):
     """Measures a model.
 
     With shots, `shots_shown` is the mean number that fitted into the context.
-    Where it is known what training has seen, figures are also given for the
-    examples that it has not; see `clean`.
+    If `setting.seen` is known, results of the unseen examples are added: see
+    `clean`.
     """
     ...
 
@@ -167,7 +165,7 @@ class Task(Protocol):
     ...
 
   def texts(self) -> Sequence[tuple[str, str]]:
-    """'file:line' and text of all that training must not contain."""
+    """'file:line' and text of everything that training must not contain."""
     ...
 
 
@@ -176,7 +174,7 @@ Make = Callable[[str], Task]
 
 
 def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
-  """Reads all entries of a task; `kind` names them: examples, questions."""
+  """Reads all entries of a task; `kind` names them, as in 'examples'."""
   out = [*entries()]
   if not out:
     raise UsageError(f'the task has no {kind}: its files are empty')

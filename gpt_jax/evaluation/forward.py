@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that score batches of rows, with or without a cache."""
+"""Plans batches of rows to score, and runs their programs."""
 
 import functools
 import itertools
@@ -19,17 +19,17 @@ from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.training.parts import Parts
 
-# Which rows are scored together, and what they share is computed once.
+# Batches of rows.
 #
-# Padded lengths are chosen for the rows at hand: few, since each is a program
-# to compile, and so that little is padding. Rows that begin alike, such as the
-# choices of one question, form groups, whose common beginning is read once.
+# Padded lengths are chosen for the given rows: few, since each compiles a
+# program, and with little padding. Rows that begin alike, such as the choices
+# of a question, form groups, whose common beginning is read once.
 
 
-# Shorter beginnings are not worth a cache of their own.
+# Shorter common beginnings are not worth a cache.
 LEAST_SHARED = 16
 _MOST_LENGTHS = 8
-# Groups have two lengths, that of the beginning and that of the rest.
+# Groups have two lengths: of the beginning and of the rest.
 _MOST_GROUP_LENGTHS = 3
 _MOST_OF_GROUP = 64
 
@@ -56,12 +56,12 @@ class Limits(NamedTuple):
   """What a batch may hold.
 
   Attributes:
-    tokens: of a batch at most, with the padding.
-    rows: of a batch at most.
-    cached: tokens whose keys and values are held at most; 0: nothing is
+    tokens: the most tokens of a batch, including padding.
+    rows: the most rows of a batch.
+    cached: the most tokens whose keys and values are held; 0: nothing is
       shared.
     shards: parts that a batch is split into.
-    program: a length more costs as much as this number of tokens, to compile.
+    program: tokens that cost as much as compiling one more length.
     padded: rounds a length up.
   """
 
@@ -74,7 +74,7 @@ class Limits(NamedTuple):
 
 
 class Group(NamedTuple):
-  """Rows by number, and how many of their first ids are read once for all."""
+  """Numbers of rows, and how many of their first ids are read once for all."""
 
   rows: tuple[int, ...]
   shared: int = 0
@@ -84,11 +84,10 @@ class Batch(NamedTuple):
   """Groups scored together.
 
   Attributes:
-    groups: with the rows.
-    prefix_length: that the shared ids are padded to; 0: there are none.
-    length: that the rest of each row is padded to.
-    num_groups: that their number is padded to.
-    num_rows: that the number of rows is padded to.
+    prefix_length: padded length of the shared ids; 0: there are none.
+    length: padded length of the rest of each row.
+    num_groups: padded number of groups.
+    num_rows: padded number of rows.
   """
 
   groups: list[Group]
@@ -99,7 +98,7 @@ class Batch(NamedTuple):
 
   @property
   def rows(self) -> list[int]:
-    """Their numbers."""
+    """The numbers of all rows."""
     return [i for group in self.groups for i in group.rows]
 
 
@@ -107,8 +106,8 @@ def plan(rows: Sequence[Row], limits: Limits) -> tuple[int, list[Batch]]:
   """Batches of the rows, the longest first.
 
   Returns:
-    The number of first ids that all of them share and that are worth reading
-    once, and the batches. The shared ids of a group come after those.
+    How many first ids all rows share that are worth reading once, and the
+    batches. The shared ids of a group come after those.
   """
   common = _common(rows, limits)
   groups = [Group((i,)) for i in range(len(rows))]
@@ -126,16 +125,15 @@ def plan(rows: Sequence[Row], limits: Limits) -> tuple[int, list[Batch]]:
 def choose_lengths(
   lengths: Sequence[int], counts: Sequence[int], limits: Limits, most: int
 ) -> list[int]:
-  """The padded lengths that cost least: padding, and a program for each.
+  """The padded lengths of least cost: of padding and of compiled programs.
 
   Args:
-    lengths: of the rows.
+    lengths: of rows.
     counts: how many rows have each length.
-    limits: how a length is rounded up, and what a program costs.
-    most: how many to choose.
+    most: how many lengths to choose.
 
   Returns:
-    They ascend; the last is the longest.
+    Ascending lengths; the last holds the longest row.
   """
   total: dict[int, int] = {}
   for length, count in zip(lengths, counts, strict=True):
@@ -147,7 +145,7 @@ def choose_lengths(
   least, ends = np.full(len(sizes) + 1, np.inf), [[] for _ in range(len(sums))]
   least[0], lowest, out = 0, np.inf, []
   for _ in range(min(most, len(sizes))):
-    # Of one length more: the cost of the shorter ones, and what they end with.
+    # With one length more: the least costs, and the lengths chosen for them.
     new, picks = np.full(len(sums), np.inf), [[] for _ in sums]
     for j, size in enumerate(sizes, start=1):
       cost = least[:j] + (sums[j] - sums[:j]) * size + limits.program
@@ -160,7 +158,7 @@ def choose_lengths(
 
 
 def _common(rows: Sequence[Row], limits: Limits) -> int:
-  """How many first ids all rows share, if that is worth a program."""
+  """How many first ids all rows share, if reading them once is worthwhile."""
   if not limits.cached or len(rows) < 2:
     return 0
   common = rows[0].start
@@ -172,7 +170,7 @@ def _common(rows: Sequence[Row], limits: Limits) -> int:
 
 
 def _same(a: Row, b: Row) -> int:
-  """How many first ids both share, before what is scored."""
+  """How many first ids two rows share before the scored ones."""
   stop = min(a.start, b.start)
   differs = np.flatnonzero(a.ids[:stop] != b.ids[:stop])
   return int(differs[0]) if len(differs) else stop
@@ -181,20 +179,20 @@ def _same(a: Row, b: Row) -> int:
 def _grouped(rows: Sequence[Row], common: int, limits: Limits) -> list[Group]:
   """Groups for which the fewest tokens are read, by dynamic programming.
 
-  Of rows in the order of their ids, neighbours share most: a group is a
-  section of that order.
+  In the order of their ids, neighbouring rows share most: a group is a section
+  of that order.
   """
-  # Big-endian bytes stand in the order of the ids.
+  # Big-endian bytes sort in the order of the ids.
   order = sorted(
     range(len(rows)), key=lambda i: rows[i].ids.astype('>i4').tobytes()
   )
   same = [
     _same(rows[a], rows[b]) - common for a, b in itertools.pairwise(order)
   ]
-  # saved[j]: tokens that the best groups of the first j rows save; cuts[j]:
-  # where the last of those groups begins.
+  # saved[j]: tokens saved by the best groups of the first j rows; cuts[j]: the
+  # start of the last of these groups; shares[j]: how many ids it shares.
   saved, cuts = [0], [0]
-  shares = [0]  # of the last group
+  shares = [0]
   for j in range(1, len(order) + 1):
     best, cut, share = saved[j - 1], j - 1, 0
     shared, longest = 1 << 30, rows[order[j - 1]].length
@@ -224,7 +222,7 @@ def _grouped(rows: Sequence[Row], common: int, limits: Limits) -> list[Group]:
 def _batches(
   rows: Sequence[Row], groups: list[Group], common: int, limits: Limits
 ) -> Iterator[Batch]:
-  """Batches of groups that all share something, or all nothing."""
+  """Batches of groups that all share ids, or all share none."""
   if not groups:
     return
   most = _MOST_GROUP_LENGTHS if groups[0].shared else _MOST_LENGTHS
@@ -242,7 +240,7 @@ def _batches(
     length = lengths[int(np.searchsorted(lengths, rest))]
     buckets.setdefault((prefix, length), []).append(group)
   for (prefix, length), found in buckets.items():
-    # What is left to do after the model depends on how many are scored.
+    # The number of scored tokens decides the work after the model.
     found.sort(key=lambda g: -max(rows[i].num_scored for i in g.rows))
     yield from _filled(found, prefix, length, common, limits)
 
@@ -250,10 +248,10 @@ def _batches(
 def _filled(
   groups: list[Group], prefix: int, length: int, common: int, limits: Limits
 ) -> Iterator[Batch]:
-  """As few batches as the limits allow, all of one shape."""
+  """As few batches as the limits allow, all of the same shape."""
   parts = _split(groups, prefix, length, common, limits)
   total = sum(len(g.rows) for g in groups)
-  # As many, and equally large: a smaller last one would be another program.
+  # As many batches of equal size: a smaller last one would compile again.
   even = limits._replace(rows=_whole(-(-total // len(parts)), limits))
   parts = _split(groups, prefix, length, common, even)
   counts = [(len(p), sum(len(g.rows) for g in p)) for p in parts]
@@ -284,7 +282,7 @@ def _split(
 
 
 def _whole(count: int, limits: Limits) -> int:
-  """A multiple of the shards."""
+  """Rounded up to a multiple of the shards."""
   return -(-count // limits.shards) * limits.shards
 
 
@@ -297,10 +295,10 @@ _BLOCK = 256
 
 
 class Forward:
-  """Runs batches of rows on a mesh; programs are compiled on first use."""
+  """Scores batches of rows on a mesh; programs are compiled on first use."""
 
   def __init__(self, parts: Parts, never_V: np.ndarray | None = None):
-    """Takes the model, the mesh and `sampler.never_drawn`."""
+    """`never_V` is from `sampler.never_drawn`."""
     self._parts = parts
     jit = functools.partial(
       jax.jit, out_shardings=sharding.replicated(parts.mesh)
@@ -311,7 +309,7 @@ class Forward:
     self._read = jax.jit(functools.partial(read, model=parts.model))
 
   def read(self, params: Any, ids: np.ndarray) -> Caches:
-    """Keys and values of ids that stand before all rows of later batches."""
+    """Keys and values of ids that all rows of later batches begin with."""
     batch = _padded([ids], [0], 1, len(ids))
     with sharding.use(self._parts.mesh, self._parts.rules):
       return self._read(params, None, batch)
@@ -326,14 +324,13 @@ class Forward:
     """Scores the rows of a batch.
 
     Args:
-      params: of the model.
-      rows: all that the batch's numbers count.
-      batch: see `batches.plan`.
+      rows: those that the batch numbers.
+      batch: from `plan`.
       common: how many first ids all rows share, and their keys and values.
 
     Returns:
-      For each row of the batch its log-probability, and whether all tokens
-      were the most probable ones.
+      For each row of the batch its log-probability, and whether every scored
+      token was the most probable one.
     """
     before, caches = common or (0, None)
     found = [rows[i] for i in batch.rows]
@@ -367,7 +364,7 @@ class Forward:
     return [(float(sums[i]), bool(greedy[i])) for i in range(len(found))]
 
   def _put(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Places arrays, of which each process keeps its own rows."""
+    """Puts arrays on the devices; each process provides its own rows."""
     num_rows = len(arrays['inputs'])
     mine = self._parts.host_rows(num_rows)
     return self._parts.put({k: v[mine] for k, v in arrays.items()}, num_rows)
@@ -376,10 +373,10 @@ class Forward:
 def _padded(
   ids: Sequence[np.ndarray], starts: Sequence[int], num_rows: int, length: int
 ) -> dict[str, np.ndarray]:
-  """`inputs` and `positions`, [num_rows, length], of ids that begin somewhere.
+  """`inputs` and `positions`, [num_rows, length], of ids from `starts` on.
 
-  Padding repeats the last token in its place: it writes the same keys and
-  values again, and no position lies past the context.
+  Padding repeats the last token at its position: it writes the same keys and
+  values again, and no position exceeds the context.
   """
   out = {
     name: np.zeros((num_rows, length), np.int32)
@@ -414,19 +411,16 @@ def score_rows(
   model: Transformer,
   never_V: np.ndarray | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Scores a batch.
+  """Scores a batch by a causal decoder.
 
   Args:
-    params: of the model.
-    batch: `inputs` [B, L]; `targets` [B, L], the scored ids from the left;
+    batch: `inputs` [B, L]; `targets` [B, L], the scored ids, aligned left;
       `starts` [B], the position that predicts the first of them; `counts` [B],
       their number.
-    model: a causal decoder.
-    never_V: see `sampler.never_drawn`.
 
   Returns:
-    Log-probabilities [B], float32, and whether all tokens were the most
-    probable ones, [B].
+    Log-probabilities [B], float32, and whether every scored token was the most
+    probable one, [B].
   """
   out: Any = model.apply(
     {'params': params}, batch['inputs'], mutable=['router']
@@ -441,13 +435,11 @@ def read(
   *,
   model: Transformer,
 ) -> Caches:
-  """Reads the shared ids of groups; gives their keys and values.
+  """The keys and values of the shared ids of groups.
 
   Args:
-    params: of the model.
-    caches: of one row, which stands before all groups; None: nothing does.
+    caches: of one row that all groups begin with; None: there is none.
     batch: `inputs` and `positions`, [N, P] of N groups.
-    model: as for `score_rows`.
   """
   N, P = batch['inputs'].shape
   if caches is None:
@@ -465,15 +457,12 @@ def score_rest(
   model: Transformer,
   never_V: np.ndarray | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Scores rows that continue what is in caches.
+  """Scores rows that continue the ids in caches.
 
   Args:
-    params: of the model.
     caches: from `read`, of the groups.
-    batch: as for `score_rows`, of what follows the shared ids, and
-      `positions` [B, L]; `groups` [B], the row of the caches.
-    model: as for `score_rows`.
-    never_V: as for `score_rows`.
+    batch: as for `score_rows`, of the ids after the shared ones, with
+      `positions` [B, L] and `groups` [B], the row's index in the caches.
   """
   caches = _grown(caches, batch['groups'], batch['inputs'].shape[1])
   hidden_BLD, _ = _continue(params, caches, batch, model)
@@ -481,10 +470,10 @@ def score_rest(
 
 
 def _grown(caches: Caches, rows_B: jax.Array, more: int) -> Caches:
-  """Some rows of caches, with slots for `more` tokens."""
+  """Rows of caches, with slots for `more` further tokens."""
 
   def grow(x: jax.Array, slots: int) -> jax.Array:
-    # [..., N, G, K, M] or [..., N, G, M, K]: of a stack, the depth is first.
+    # [..., N, G, K, M] or [..., N, G, M, K]; a stack has its depth in front.
     x = jnp.take(x, rows_B, axis=x.ndim - 4)
     more_slots = [(0, 0)] * x.ndim
     more_slots[slots] = (0, more)
@@ -502,7 +491,7 @@ def _continue(
   batch: dict[str, jax.Array],
   model: Transformer,
 ) -> tuple[jax.Array, Caches]:
-  """Hidden states [B, L, D], and the caches with what was read."""
+  """Hidden states [B, L, D], and the caches with the new tokens."""
 
   def step(caches, block):
     out: Any = model.apply(
@@ -515,7 +504,7 @@ def _continue(
   if L <= _BLOCK:
     caches, hidden_BLD = step(caches, whole)
     return hidden_BLD, caches
-  # The last block is filled as `_padded` fills rows.
+  # The last block is padded as in `_padded`.
   more = [(0, 0), (0, -L % _BLOCK)]
   filled = [jnp.pad(x, more, mode='edge') for x in whole]
   blocks = [jnp.moveaxis(x.reshape(B, -1, _BLOCK), 1, 0) for x in filled]
@@ -530,7 +519,7 @@ def _score(
   model: Transformer,
   never_V: np.ndarray | None,
 ) -> tuple[jax.Array, jax.Array]:
-  """Scores from hidden states: logits only of what is scored, in chunks."""
+  """Scores from hidden states; logits of scored positions alone, in chunks."""
   B, L, _ = hidden_BLD.shape
   starts_B1, counts_B1 = batch['starts'][:, None], batch['counts'][:, None]
   size = _CHUNK_POSITIONS // B

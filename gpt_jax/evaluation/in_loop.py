@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluates held-out sets and tasks during training."""
+"""Evaluates held-out sets and `eval.tasks` during training."""
 
 import functools
 import logging
@@ -69,18 +69,17 @@ def evaluation(
 ) -> Callable[..., 'HeldOutAndTasks'] | None:
   """Makes the evaluation of a run with `eval.tasks`; None if that is empty.
 
-  Args:
-    config: of the run.
-    workdir: for what the model writes, evaluations/training-NAME.jsonl.
+  Generated texts go to `workdir`/evaluations/training-NAME.jsonl.
   """
   found = tasks(config)
+  if not found:
+    return None
   outputs = os.path.join(workdir, 'evaluations', 'training-')
-  made = functools.partial(HeldOutAndTasks, tasks=found, outputs=outputs)
-  return made if found else None
+  return functools.partial(HeldOutAndTasks, tasks=found, outputs=outputs)
 
 
 class HeldOutAndTasks:
-  """Evaluates both; see `run.Evaluation`."""
+  """Evaluates both: a `training.run.Evaluation`."""
 
   def __init__(
     self,
@@ -91,14 +90,9 @@ class HeldOutAndTasks:
     tokenizer: Tokenizer,
     outputs: str,
   ):
-    """Takes the held-out sets, and the tasks, which are run zero-shot.
+    """Takes the held-out sets and the tasks, which are run zero-shot.
 
-    Args:
-      parts: of the run.
-      sets: held-out.
-      tasks: see `tasks`.
-      tokenizer: of the run.
-      outputs: see `suite.measure`.
+    `outputs`: see `suite.measure`.
     """
     self._held_out = HeldOut(parts, sets)
     self._tasks, self._outputs = tasks, outputs
@@ -107,9 +101,9 @@ class HeldOutAndTasks:
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Returns the results of both; None if stopped between two batches.
+    """The results of both; None if stopped between two batches.
 
-    Without those of tasks where the model gives no scores: a run goes on.
+    A model without finite scores has no results of tasks; its run goes on.
     """
     values = self._held_out(params, stop)
     if values is None:
@@ -130,8 +124,8 @@ class HeldOutAndTasks:
     except FailedError as e:
       log.warning('eval.tasks: %s', e)
       return values
-    # Results for parts of a task, such as BLiMP paradigms, are left to
-    # `evaluate`; signatures are no numbers.
+    # Without results of parts of a task, such as BLiMP's paradigms, and without
+    # signatures, which are no numbers.
     known = self._prefixes()
     whole = {
       k: v
@@ -141,7 +135,7 @@ class HeldOutAndTasks:
     return values | whole
 
   def summary(self, values: dict[str, float]) -> str:
-    """Summarises the results in one line."""
+    """The results in one line."""
     known = self._prefixes()
     of_tasks = {
       k: v for k, v in values.items() if k.rpartition('/')[0] in known
@@ -151,7 +145,7 @@ class HeldOutAndTasks:
     return '; '.join([self._held_out.summary(held_out), *lines])
 
   def _prefixes(self) -> set[str]:
-    """Of the results of whole tasks."""
+    """How keys of whole tasks begin."""
     return {f'eval/{named.name}' for named in self._tasks}
 
 

@@ -44,7 +44,7 @@ class Text(NamedTuple):
   takes_sources = False
 
   def texts(self) -> list[tuple[str, str]]:
-    """The lines, for overlap checks."""
+    """Its lines, for overlap checks."""
     lines = self._read().split('\n')
     return [
       (f'{self.path}:{n}', x.rstrip('\r')) for n, x in enumerate(lines, start=1)
@@ -60,11 +60,11 @@ class Text(NamedTuple):
   ) -> Figures:
     """Loss in nats per token, and perplexities.
 
-    Words are separated by white space, and each line end counts as one more, as
-    the papers count WikiText (245,569 words in WikiText-2's test split).
+    Words are separated by white space, and each line end counts as a word, as
+    papers count WikiText (245,569 words in WikiText-2's test split).
 
-    Errors come from the loss, a ratio over windows, which are treated as
-    independent; the numbers of tokens per byte and word are treated as fixed.
+    Standard errors are those of the loss, a ratio over windows, which count as
+    independent; tokens per byte and per word count as fixed.
     """
     assert not setting.shots
     stride = self.stride or max(scorer.context_length // 2, 1)
@@ -73,7 +73,7 @@ class Text(NamedTuple):
         f'--tasks: stride={stride} exceeds the context of '
         f'{scorer.context_length} tokens'
       )
-    # The first lines: what other tasks have as examples.
+    # `limit` counts lines, as other tasks' examples.
     text = ''.join(io.StringIO(self._read(), '\n').readlines()[: setting.limit])
     ids = scorer.tokenizer.encode(text)
     if change := tokenizer_report.change(scorer.tokenizer, text):

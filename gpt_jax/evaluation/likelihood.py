@@ -8,8 +8,8 @@ highest log-probability: in total, per token or per byte (GPT-3, section 2.4:
 relative to a general context, P(completion | context) /
 P(completion | answer context), as GPT-3 does for ARC, OpenBookQA and RACE.
 
-`cut` counts examples whose context was too long and lost its first tokens,
-`left_out` those with a choice that exceeds the context by itself.
+`cut` counts examples whose context lost its first tokens because it was too
+long, `left_out` those with a choice that exceeds the context by itself.
 """
 
 import collections
@@ -34,10 +34,10 @@ Measure = Callable[[Sequence[Prompt], list[list[Score]]], Figures]
 
 
 class Likelihood:
-  """A task of examples with choices, in the folder of the task files."""
+  """A task of examples with choices, in the folder of task files."""
 
   takes_sources = False
-  # Between two examples.
+  # Stands between two examples.
   separator = '\n\n'
 
   def __init__(self, prompted: Prompted, folder: str):
@@ -86,7 +86,7 @@ class Likelihood:
       whole = [score for score in found if score is not None]
       if len(whole) == len(found):
         scored[number] = whole
-    _tell_left_out(examples, scored, scorer.context_length)
+    _report_left_out(examples, scored, scorer.context_length)
 
     def measured(numbers: Sequence[int]) -> Figures:
       measure = _MEASURES[self._prompted.measure]
@@ -107,7 +107,7 @@ class Likelihood:
   def _drawn(
     self, examples: Sequence[Prompt], setting: Setting
   ) -> tuple[list[str], list[list[int]]]:
-    """The pool, and the indices drawn for each example; see `shots`."""
+    """The pool of few-shot examples, and the indices drawn for each example."""
     assert self._prompted.shown is not None
     pool = functools.partial(self._prompted.shown, self._folder)
     shown = read_all('examples', pool)
@@ -122,9 +122,9 @@ class Likelihood:
   def _prompts(
     self, scorer: Scorer, examples: Sequence[Prompt], setting: Setting
   ) -> tuple[list[str], list[int]]:
-    """What stands before each context, and the number of shots in it.
+    """The prompt before each context, and the number of shots in it.
 
-    Keeps as many of the last shots as fit into the context.
+    As many shots are shown as fit into the context.
     """
     if not setting.shots:
       return [e.lead for e in examples], [0] * len(examples)
@@ -150,10 +150,10 @@ class Likelihood:
     return prompts, num_shown
 
 
-def _tell_left_out(
+def _report_left_out(
   examples: Sequence[Prompt], scored: Collection[int], context_length: int
 ) -> None:
-  """Tells of examples without a score."""
+  """Warns of examples without a score."""
   too_long = [e.where for n, e in enumerate(examples) if n not in scored]
   if not scored:
     raise UsageError(
@@ -195,13 +195,12 @@ def draw(
 ) -> list[list[int]]:
   """Draws few-shot examples independently for each measured example.
 
-  None of them equals the measured one, whatever files they come from, so that
-  its answer is never shown.
+  None of them equals the measured one, from whatever file, so that its answer
+  is never shown.
 
   Args:
     shown: texts of the pool; equal texts are the same example.
     asked: 'file:line' and text of each measured example.
-    setting: number of shots, and seed.
 
   Returns:
     Indices into `shown` for each measured example.
@@ -229,15 +228,13 @@ def of_text(
 ) -> list[list[int]]:
   """Takes the other examples about the same text.
 
-  In the order in which they are shown: those that follow the measured one, and
-  then those before it, as if it were the last. There may be fewer than asked
-  for.
+  They are shown in this order: those that follow the measured one, then those
+  before it, as if it were the last. There may be fewer than `setting.shots`.
 
   Args:
-    shown: what each example of the pool is about, and its text; the pool holds
-      the measured ones.
-    asked: the same of each measured example.
-    setting: number of shots.
+    shown: subject and text of each example of the pool, which includes the
+      measured ones.
+    asked: subject and text of each measured example.
 
   Returns:
     Indices into `shown` for each measured example, the nearest first.
@@ -265,15 +262,15 @@ def accuracies(
 
   Returns:
     `accuracy` (by log-probability), `accuracy_per_token`, `accuracy_per_byte`
-    and `accuracy_per_character` (lm-eval's acc, acc_bytes and acc_norm), with a
-    general context `accuracy_over_general`; `chance` and `majority`. Of equal
-    choices the first counts, as in lm-eval.
+    and `accuracy_per_character` (lm-eval's acc, acc_bytes and acc_norm);
+    `accuracy_over_general` if there is a general context; `chance` and
+    `majority`. Among equal choices the first counts, as in lm-eval.
   """
   ways: dict[str, list[bool]] = {}
   for example, found in zip(examples, scores, strict=True):
     general = found[1::2] if example.general is not None else None
     found = found[::2] if example.general is not None else found
-    # The white space before a choice only separates it.
+    # White space before a choice only separates it.
     texts = [choice.strip() or choice for choice in example.choices]
     by = {
       'accuracy': [s.log_prob for s in found],
@@ -341,7 +338,7 @@ def _normalised(scores: Sequence[Score], lengths: list[int]) -> list[float]:
 def _best(values: Sequence[float]) -> int:
   """Index of the largest value; -1 on a tie.
 
-  Of pairs the first is always right, and must not be so by its position.
+  In a pair the first is always right, which must not decide ties.
   """
   array = np.asarray(values)
   (best,) = np.nonzero(array == array.max())
@@ -356,7 +353,7 @@ _MEASURES: dict[str, Measure] = {
 
 
 def of(prompted: Callable[..., Prompted]) -> Callable[..., Make]:
-  """The tasks of a function of `tasks.choices.PROMPTED`."""
+  """Makes likelihood tasks from a function of `tasks.choices.PROMPTED`."""
 
   @functools.wraps(prompted)
   def make(*args, **kwargs) -> Make:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""EleutherAI's lm-eval on our workdirs, as its model `gpt_jax`.
+r"""Runs EleutherAI's lm-eval on our workdirs, as its model `gpt_jax`.
 
   python -m gpt_jax.evaluation.lm_eval run --model gpt_jax \
     --model_args workdir=W --tasks lambada_openai,hellaswag
@@ -45,8 +45,8 @@ _Base: Any = _library('api.model').LM
 class GptJax(_Base):
   """A trained run as a model of lm-eval.
 
-  Each text follows what the model was trained to see before one, such as the
-  end-of-document token: see `Special`.
+  Each text follows the tokens that stood before a text in training, such as the
+  end of a document: see `Special`.
   """
 
   def __init__(self, workdir: str, **kwargs: Any):
@@ -95,12 +95,12 @@ class GptJax(_Base):
     """Greedy or sampled continuations up to a stop string."""
     most = self._scorer.context_length // 2
     ways = [_way(request.args[1]) for request in requests]
-    asked = max((way.max_tokens for way in ways), default=0)
-    if asked > most:
+    longest = max((way.max_tokens for way in ways), default=0)
+    if longest > most:
       log.warning(
         'max_gen_toks=%d: half of the context of %d tokens is the prompt, '
         'answers end after %d',
-        *(asked, self._scorer.context_length, most),
+        *(longest, self._scorer.context_length, most),
       )
     out = []
     decoder = self._trained.decoder()

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The held-out loss with Transformer-XL's memory carried through the text.
 
-The text is read in order, segment by segment, each token once; memory and
+The text is read in order, segment by segment, each token once. Memory and
 segments may have other lengths than in training (Dai et al. 2019, section 4).
-Over n devices it is n parts, whose first segments have no memory.
+On n devices the text is read in n parts, whose first segments have no memory.
 """
 
 import functools
@@ -42,8 +42,8 @@ class Reading(NamedTuple):
   Attributes:
     segment: tokens of a segment; None: as in training.
     clamp: of `transformer_xl`; None: as in training.
-    same_length: whether each token sees as many keys, as long as the memory;
-      else those of its segment, too.
+    same_length: whether each token sees as many keys as the memory has;
+      otherwise it sees the whole memory and its segment.
   """
 
   segment: int | None = None
@@ -57,14 +57,10 @@ def measure(
   memories: Sequence[int],
   reading: Reading,
 ) -> dict[str, float]:
-  """Measures the held-out sets of a run, with each length of memory.
+  """Measures the held-out sets of a run with each length of memory.
 
   Returns:
     `eval/NAME/memory_M_loss`, `..._perplexity` and the others of `HeldOut`.
-
-  Raises:
-    UsageError: the model has no memory, or the run held no text out.
-    FailedError: a loss is NaN or infinite.
   """
   config = trained.parts.config
   sets, found = validation.held_out_sets(config, workdir), {}
@@ -80,7 +76,7 @@ def measure(
 
 
 def with_memory(config: Config, memory: int, reading: Reading) -> Config:
-  """The config of a run, with the memory of an evaluation."""
+  """The config of a run with another memory."""
   model = config.model
   (call,) = spec.bind_all('model.position', model.position, POSITIONS)
   (objective,) = spec.parse('objective.name', config.objective.name)
@@ -117,7 +113,7 @@ def with_memory(config: Config, memory: int, reading: Reading) -> Config:
 
 
 def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
-  """Reads a set from its first to its last token, or as far as is asked."""
+  """Reads a set from its first token to its last, or `eval.num_batches`."""
   config, streams = parts.config, parts.num_shards
   num_heads = parts.model.num_heads
   position = spec.build('model.position', parts.model.position, POSITIONS)
@@ -126,7 +122,7 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
   if (most := config.eval.num_batches) is not None:
     asked = most * config.eval.rows * parts.ramp.longest
     num_tokens = min(num_tokens, asked)
-  # No longer than a part is, in whole segments.
+  # At most a device's part, in whole segments.
   segments = math.ceil(num_tokens / streams / position.segment_length)
   length = min(length, segments * position.segment_length)
   maker = row_makers.load(held_out.store, length)
@@ -155,7 +151,7 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
 
 
 def chunk_length(num_heads: int, segment: int, memory: int) -> int:
-  """Tokens that are read at once: segments side by side, one at least."""
+  """Tokens read at once: whole segments, at least one."""
   of_segment = num_heads * segment * (segment + memory)
   return max(_CHUNK_SCORES // of_segment, 1) * segment
 
@@ -163,7 +159,7 @@ def chunk_length(num_heads: int, segment: int, memory: int) -> int:
 def _step(
   params: Any, caches: Caches | None, batch: Batch, *, parts: Parts
 ) -> tuple[Loss, Caches | None]:
-  """The loss of a chunk after what is remembered, and the next memory."""
+  """The loss of a chunk after the memory, and the next memory."""
   text = parts.objective.text
   assert text is not None
   out: Any = parts.model.apply(

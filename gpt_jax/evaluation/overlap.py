@@ -7,12 +7,14 @@ with the training data.
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.suite import Named
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.spec import UsageError
 from gpt_jax.text import ngrams
@@ -21,21 +23,23 @@ from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import store_data
 from gpt_jax.training.models import Trained
 
-# Tokens decoded at a time, since documents may have any size.
+log = logging.getLogger('gpt_jax')
+
+# Tokens decoded at a time: documents may have any size.
 _BLOCK = 1 << 20
 # Overlap of consecutive blocks: at least 13 words with any tokenizer.
 _SHARED = 1 << 10
 
 
-class Found(NamedTuple):
-  """What a training store holds of the texts of tasks.
+class Overlaps(NamedTuple):
+  """The texts of tasks that share words with a training store.
 
   Attributes:
     figures: for each task `eval/TASK/overlap`, the fraction of its texts that
       share an n-gram with the store, and `eval/TASK/overlap_checked`, the
       number of texts of at least 13 words.
     seen: for each task the positions of these texts.
-    words: for each task where they are, and the words found.
+    words: for each task where these texts are, and the shared words.
   """
 
   figures: Figures
@@ -49,18 +53,21 @@ def of_run(
   tasks: Sequence[Named],
   folder: str,
   report: Report,
-) -> tuple[Found, str]:
-  """What of tasks a run's training text holds; see `find`.
+) -> Overlaps:
+  """The overlaps of tasks with a run's training text; see `find`.
 
-  Writes overlap.json, with the words, to `folder`; gives its path too.
+  Writes the words found for each task to overlap-TASK.json in `folder`.
   """
   texts = {named.name: named.task.texts() for named in tasks}
   store = store_data.open_store(trained.parts.config, workdir)
   found = find(texts, store, trained.tokenizer, report)
-  path = os.path.join(folder, 'overlap.json')
   os.makedirs(folder, exist_ok=True)
-  write(path, found.words)
-  return found, path
+  for name, words in found.words.items():
+    path = os.path.join(folder, f'overlap-{name.replace("/", "-")}.json')
+    text = json.dumps(words, indent=1, ensure_ascii=False)
+    write_atomically(path, text + '\n')
+    log.info('wrote %s', path)
+  return found
 
 
 def find(
@@ -68,13 +75,11 @@ def find(
   store: TokenStore,
   tokenizer: Tokenizer,
   report: Report,
-) -> Found:
+) -> Overlaps:
   """Searches a training store for the texts of tasks.
 
   Args:
     tasks: 'file:line' and text of each example, by task.
-    store: of the training tokens.
-    tokenizer: of the store.
     report: called with the number of tokens done and in total.
   """
   tasks = {
@@ -88,7 +93,7 @@ def find(
       for holder in index.holders(overlap.gram):
         seen.setdefault(holder, overlap.gram)
     report('looking for overlaps', done, len(store))
-  out = Found({}, {}, {})
+  out = Overlaps({}, {}, {})
   start = 0  # the task's first text in the index
   for name, texts in tasks.items():
     mine = [i for i in range(len(texts)) if start + i in seen]
@@ -103,24 +108,18 @@ def find(
   return out
 
 
-def write(path: str, found: dict[str, list[dict[str, str]]]) -> None:
-  """Writes what was found as JSON."""
-  with open(path, 'w', encoding='utf-8') as f:
-    json.dump(found, f, indent=1, ensure_ascii=False)
-
-
 def _as_stored(text: str, tokenizer: Tokenizer) -> str:
-  """The text as a store gives it back: some tokenizers part words otherwise."""
+  """The text as a store gives it back: some tokenizers change it."""
   try:
     return tokenizer.decode(tokenizer.encode(text))
-  except UsageError:  # of characters that no store of this tokenizer has
+  except UsageError:  # it has characters that the store cannot have
     return text
 
 
 def _texts(
   store: TokenStore, tokenizer: Tokenizer
 ) -> Iterator[tuple[int, str]]:
-  """Yields (tokens done, text), with enough overlap to miss no n-gram."""
+  """Yields tokens done and text, with enough overlap to miss no n-gram."""
   start = 0
   for stop in store.document_ends.tolist():
     while start < stop:

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names under which tasks report, and their results on disk.
 
-A task reports as `eval/NAME/accuracy`. A name follows from the task's call: its
-own, and what differs from the defaults: `lambada`, `text/mine` of
-text('books/mine.txt', ...), `race/level_high`, `seq2seq/test` of
-seq2seq('test.en', 'test.de'). Or the call gives it: text('mine.txt',
-name='mine').
+A task reports as `eval/NAME/accuracy`. Its name is given in the call, as in
+text('mine.txt', name='mine'), or follows from the task and the arguments that
+differ from their defaults: `lambada`, `text/mine` of text('books/mine.txt',
+...), `race/level_high`, `seq2seq/test` of seq2seq('test.en', 'test.de').
 """
 
 import inspect
@@ -21,7 +20,7 @@ from gpt_jax.files import buckets, files, lines
 from gpt_jax.spec import Call, UsageError
 from gpt_jax.training import metrics
 
-# What a call may be named: a part of a key, and of a file's name.
+# A name is a part of a key and of a file's name.
 _NAME = re.compile(r'[A-Za-z0-9][\w.-]*')
 _SHOTS = re.compile(r'\d+_shots')
 _ENDING = re.compile(r'\.[A-Za-z]\w{0,7}$')
@@ -67,9 +66,9 @@ def written(call: Call, choices: Mapping[str, Callable]) -> str:
 
 
 def owner(key: str, names: Collection[str]) -> str:
-  """The name in a key of results, `eval/NAME/...`; the longest that fits.
+  """The name in a key of results, `eval/NAME/...`: the longest of `names`.
 
-  Of a name that is not among them, its first part.
+  If none fits, the first part of the key after `eval/`.
   """
   rest = key.removeprefix('eval/')
   fitting = [name for name in names if rest.startswith(f'{name}/')]
@@ -124,14 +123,14 @@ def _changed(call: Call, choices: Mapping[str, Callable]) -> dict[str, object]:
 
 
 def _short(value: str) -> str:
-  """A value within a name; of a path the file's name, without its ending."""
+  """A value as part of a name: a path's file name without its ending."""
   if value.startswith('tfds:'):
     return _ODD.sub('_', value)
   for part in reversed(value.split(os.sep)):
     for ending in lines.COMPRESSED:
       part = part.removesuffix(ending)
     part = _ODD.sub('_', _ENDING.sub('', part)).strip('_.-')
-    if part:  # of '*.jsonl' nothing is left: the folder's name
+    if part:  # '*.jsonl' leaves nothing: take the folder's name
       return part
   return 'none'
 
@@ -139,7 +138,7 @@ def _short(value: str) -> str:
 class Results:
   """A JSON file with `step`, `model` and results by `eval/NAME/...`.
 
-  `tasks` holds the call of each task by its name, so that no task replaces the
+  It also holds the call of each task by its name, so that no task replaces the
   results of another.
   """
 
@@ -156,9 +155,8 @@ class Results:
 
     Args:
       path: of the file, which need not exist.
-      step: of the model.
-      model: its fingerprint; results of other models are dropped.
-      tasks: those to be measured: the call by the name.
+      model: fingerprint of its parameters; other models' results are dropped.
+      tasks: calls by name of the tasks to measure.
       limit: examples of each task; such results have a file of their own.
     """
     self._path, self._tasks = path, tasks
@@ -183,8 +181,8 @@ class Results:
   def add(self, figures: Figures) -> None:
     """Adds new results and writes the file.
 
-    Drops what an earlier process found for the same tasks: it may come from
-    other data or another seed.
+    Drops earlier results of the same tasks, which may come from other data or
+    another seed.
     """
     known = {*self._tasks, *self._calls}
     owners = {owner(key, known) for key in figures}

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities of continuations given a context.
+"""Scores continuations of contexts, and generates texts, with a trained model.
 
 Rows of similar length are scored together, and what several rows begin with is
-read once: see `batches`. Rows are split over the devices like training batches.
+read once: see `forward`. Rows are split over the devices like training batches.
 """
 
 import functools
@@ -34,16 +34,13 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.models import Trained, in_row, source_format
 from gpt_jax.training.parts import Parts
 
-# How large batches of evaluation are, for a model and its devices.
-
-
-# By default, on each device.
+# Defaults of a batch, for each device.
 _MOST_TOKENS = 1 << 14
 _MOST_ROWS = 1024
-# Keys and values of what rows share, on each device.
+# Keys and values of what rows share, for each device.
 _CACHE_BYTES = 1 << 29
-# A program takes about a second to compile, ten on an accelerator. What is
-# computed meanwhile: at least so many tokens, or so many operations.
+# A program takes about a second to compile, ten on an accelerator. In that time
+# at least this many tokens, or operations, are computed.
 _PROGRAM_TOKENS = 1024
 _PROGRAM_FLOPS = 2e10
 _PROGRAM_FLOPS_ACCELERATOR = 1e14
@@ -58,11 +55,9 @@ def batch_limits(
   """The limits of a model's batches.
 
   Args:
-    parts: the model, and the mesh that batches are split over.
-    params: of the model.
-    rows: of a batch at most; None: as many as the tokens allow.
-    tokens: of a batch at most, with the padding; None: `eval.rows` rows of
-      the whole context, up to 16,384 on each device.
+    rows: the most rows of a batch; None: as many as the tokens allow.
+    tokens: the most tokens, including padding; None: `eval.rows` rows of the
+      whole context, up to 16,384 for each device.
   """
   model, shards = parts.model, parts.num_shards
   default = parts.eval_rows * model.context_length
@@ -86,27 +81,25 @@ def batch_limits(
 
 
 def _limited(model: Transformer) -> bool:
-  """Whether experts drop tokens, which depends on all that is in a batch."""
+  """Whether experts drop tokens, which depends on the whole batch."""
   routers = [layer.ffn.router for layer in period(model.attention, model.ffn)]
   return any(r is not None and r.limited(training=False) for r in routers)
 
 
 def _powers(length: int) -> int:
-  """As groups of experts need, which are to be full."""
+  """Powers of two: groups of experts are to be full."""
   return 1 << (max(length, _SHORTEST) - 1).bit_length()
 
 
 def _multiples(length: int, *, multiple: int) -> int:
-  """Multiples: of the CPU's vectors, or what accelerators' kernels take."""
+  """Multiples of the CPU's vectors, or of what accelerators' kernels take."""
   return min(_powers(length), -(-length // multiple) * multiple)
 
 
 class ScoreRequest(NamedTuple):
-  """A text to score after a context.
+  """A text to score after a context, which may be empty.
 
   Attributes:
-    context: may be empty.
-    continuation: must not be empty.
     where: 'file:line', for errors.
   """
 
@@ -120,9 +113,8 @@ class Score(NamedTuple):
 
   Attributes:
     log_prob: of all its tokens, in nats.
-    num_tokens: number of its tokens.
-    greedy: 1 if each token is the most probable at its position of those that
-      are ever generated, else 0.
+    greedy: 1 if each token is the most probable one, among those that may be
+      generated, else 0.
     cut: number of leading context tokens that did not fit.
   """
 
@@ -138,8 +130,8 @@ def row(
   """Encodes a request.
 
   Context and continuation are encoded as one text. A token that spans the
-  boundary belongs to the continuation. First comes what the model was trained
-  to see before a text, such as the end-of-document token: see `Special`.
+  boundary belongs to the continuation. The tokens that stood before a text in
+  training come first, such as the end of a document: see `Special`.
 
   Returns:
     The row; None if the continuation alone exceeds the context.
@@ -161,24 +153,23 @@ def row(
 
 
 class Journal:
-  """A file of scores by row number, for one set of rows and one model.
+  """A file of results by row number, for one set of rows and one model.
 
-  A stopped evaluation resumes after its last batch: one JSON line per batch.
-  What a killed process wrote last, or a crash of the machine left damaged, is
-  cut off.
+  A stopped evaluation resumes after its last batch: one JSON line per batch. A
+  last line that a crash left incomplete or damaged is cut off.
   """
 
   def __init__(self, path: str | None, key: str):
-    """Opens a file, which need not exist; None keeps nothing.
+    """Names a file, which need not exist; None keeps nothing.
 
-    `key` identifies the model: scores of other models are ignored.
+    `key` identifies the model: results of other models are dropped.
     """
     self._path, self._key = path, key
 
   def start(self, rows: str) -> dict[int, Any]:
-    """Returns earlier scores of these rows, by row number.
+    """Returns earlier results of these rows, by row number.
 
-    Deletes scores of other rows or of another model.
+    Deletes results of other rows or of another model.
     """
     head = json.dumps({'model': self._key, 'rows': rows}).encode()
     found = {}
@@ -198,7 +189,7 @@ class Journal:
           found.update({int(i): score for i, score in scores.items()})
           sound += len(line) + 1
     os.makedirs(os.path.dirname(self._path), exist_ok=True)
-    # What is there stays there: being killed now loses nothing either.
+    # Appended to in place: being killed now loses nothing.
     with open(self._path, 'ab') as f:
       f.truncate(sound)
       if not sound:
@@ -206,7 +197,7 @@ class Journal:
     return found
 
   def add(self, scores: dict[int, Any]) -> None:
-    """Appends new scores."""
+    """Appends new results."""
     if self._path is not None:
       with open(self._path, 'a', encoding='utf-8') as f:
         f.write(json.dumps(scores) + '\n')
@@ -262,8 +253,6 @@ class Scorer:
     tokens: int | None = None,
   ):
     """Takes the parameters, which may be replaced later.
-
-    Programs are compiled on first use.
 
     Args:
       parts: model and mesh.
@@ -439,7 +428,7 @@ class Scorer:
 def scorer(
   trained: Trained, *, rows: int | None = None, tokens: int | None = None
 ) -> Scorer:
-  """Makes a scorer for a run loaded from its workdir; see `Scorer`."""
+  """A scorer for a run loaded from its workdir."""
   params = trained.state.eval_params
   return Scorer(
     trained.parts, params, trained.tokenizer, rows=rows, tokens=tokens

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs several tasks with several numbers of shots on one model."""
+"""Measures a model on several tasks, with several numbers of shots."""
 
 import contextlib
 import hashlib
@@ -40,12 +40,7 @@ class Named(NamedTuple):
 
 
 def build(calls: Sequence[NamedCall], folder: str) -> list[Named]:
-  """Makes tasks of `TASKS` without reading their files.
-
-  Args:
-    calls: see `results.read_calls`.
-    folder: base of relative paths.
-  """
+  """Makes tasks of `TASKS` without reading their files below `folder`."""
   return [
     Named(name, call, TASKS[call.name](**call.kwargs)(folder))
     for name, call in calls
@@ -62,9 +57,7 @@ def check(
   """Reads the files of all tasks, so that errors show before any task runs.
 
   Args:
-    field: of the tasks, for errors.
-    tasks: see `build`.
-    shots: numbers of few-shot examples.
+    field: for errors.
     sets: names of the held-out sets evaluated alongside.
   """
   for named in tasks:
@@ -97,19 +90,16 @@ def measure(
 ) -> Figures:
   """Measures all tasks with each number of shots.
 
-  A task without a few-shot pool is measured once, zero-shot.
+  A task without few-shot examples is measured once, zero-shot.
 
   Args:
-    tasks: see `build`.
-    scorer: scores texts.
-    shots: numbers of few-shot examples.
-    seed: for drawing them.
+    seed: for drawing few-shot examples.
     limit: see `Setting`.
-    seen: by the names of tasks, what training has seen; see `Setting`.
-    folder: of the scores, so that a stopped evaluation can resume; None: none.
+    seen: by task, see `Setting`.
+    folder: for journals, by which a stopped evaluation resumes; None: none.
     model: fingerprint of the parameters that the scores belong to.
-    outputs: beginning of the paths that what the model writes is written to,
-      NAME.jsonl of each task; '': it is not.
+    outputs: prefix of the files of generated texts, NAME.jsonl of each task;
+      '': they are not kept.
     keep: called with the results of each task and number of shots.
     report: called after each batch; None shows a bar and logs each task.
 
@@ -127,13 +117,13 @@ def measure(
       shown = contextlib.nullcontext(report)
       if report is None:
         shown = progress.bar('examples')
-      with shown as told:
-        assert told is not None
+      with shown as reporting:
+        assert reporting is not None
         found = named.task.measure(
           scorer,
           setting,
           Journal(folder and _path(folder, named, setting), model),
-          told,
+          reporting,
         )
       new = {f'eval/{name}/{key}': value for key, value in found.items()}
       out |= new
@@ -153,7 +143,7 @@ def measure(
 
 
 def lines(found: Figures, tasks: Sequence[Named]) -> list[str]:
-  """Formats one line for each task and number of shots."""
+  """One line for each task and number of shots."""
   known = [named.name for named in tasks]
   by_line: dict[str, Figures] = {}
   for key, value in found.items():
@@ -166,7 +156,7 @@ def lines(found: Figures, tasks: Sequence[Named]) -> list[str]:
 
 
 def summary(figures: Figures) -> str:
-  """Formats results with errors, without those for parts of a task."""
+  """Results with standard errors, without those of parts of a task."""
   parts = []
   for key, value in figures.items():
     if key.endswith(('_stderr', '_signature')) or '/' in key:

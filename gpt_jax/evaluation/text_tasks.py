@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks measured by the texts that a model writes: pairs, and GLUE as T5 does.
+"""Tasks measured by the texts that a model generates.
 
-A task of GLUE is scored by greedy generation. An answer that is none of the
-choices is wrong, and counts as T5's released code has it: as a class of its
-own; where F1 is measured as the other one of two classes; for STS-B, where it
-is no number of 0 to 5, as -1. `invalid` counts them.
+GLUE is text to text, as in T5, with greedy generation. An answer that is none
+of the choices is wrong, and counts as in T5's released code: as a class of its
+own; for F1, as the other one of two classes; for STS-B, if it is no number from
+0 to 5, as -1. `invalid` counts such answers.
 """
 
 import functools
@@ -38,26 +38,23 @@ from gpt_jax.tasks.metrics import METRICS, exact_match, signatures
 from gpt_jax.tasks.task import Task as Table
 from gpt_jax.tasks.task import TextPair
 
-# Tasks of source texts, for each of which a model writes a text.
-
-
 log = logging.getLogger('gpt_jax')
 
-# Texts that the log shows.
+# Examples that the log shows.
 _SHOWN = 3
 
 
-class Written(NamedTuple):
-  """A task of examples for which a model writes.
+class Generated(NamedTuple):
+  """A task of source texts, for each of which a model generates a text.
 
   Attributes:
-    examples: reads them, one or more.
-    figures: computes results from examples and the texts written.
-    targets: all that may be right, if nothing else may: a text that is longer
-      need not be finished. (): anything may.
-    max_tokens: of a text at most, where anything may be right; 0: see
+    examples: reads the examples, at least one.
+    figures: computes results from examples and generated texts.
+    targets: all answers that may be right, which limit the length; (): any
+      text may be right.
+    max_tokens: the most tokens of a text if there are no `targets`; 0: see
       `Scorer.source_request`.
-    beam: how to search for a text; None: each token is the most probable one.
+    beam: how to search for a text; None: greedy.
   """
 
   examples: Callable[[], Sequence[TextPair]]
@@ -152,22 +149,18 @@ def seq2seq(
   no_repeat_ngram: Whole | None = None,
   min_tokens: Whole | None = None,
 ) -> Make:
-  """Texts for the lines of a file, against the lines of another.
+  """Texts generated for the lines of a file, against the lines of another.
+
+  The last five arguments are those of `decoding.beam.Beam`.
 
   Args:
-    path: of the sources, a line each, as is or compressed.
-    reference: of as many lines.
+    path: of the sources, one a line, maybe compressed.
+    reference: file with as many lines.
     metrics: comma list of `METRICS['texts']`.
     prefix: put before each source, as T5's 'translate English to German: '.
-    first: so many lines are measured; 0: all.
-    max_tokens: written for a line at most; 0: 50 more than it has.
-    beam: hypotheses that a beam search follows; 0: each token is the most
-      probable one.
-    length_penalty: see `decoding.beam.Beam`.
-    penalty: likewise.
-    early_stopping: likewise.
-    no_repeat_ngram: likewise.
-    min_tokens: likewise.
+    first: measure this many lines; 0: all.
+    max_tokens: the most tokens of a text; 0: 50 more than the source has.
+    beam: hypotheses of a beam search; 0: greedy.
   """
   how = length_penalty, penalty, early_stopping, no_repeat_ngram, min_tokens
   searched = Beam(beam, *how) if beam else None
@@ -205,7 +198,7 @@ def seq2seq(
         found[f'{name}_signature'] = signature
       return found
 
-    return Written(examples, measured, max_tokens=max_tokens, beam=searched)
+    return Generated(examples, measured, max_tokens=max_tokens, beam=searched)
 
   return make
 
@@ -213,19 +206,17 @@ def seq2seq(
 def with_files(
   tasks: str | None, source: str, reference: str, beam: Beam | None
 ) -> str:
-  """The tasks of `evaluate`, with that of its files.
+  """The tasks of `evaluate`, including the one of --source and --reference.
 
   Args:
-    tasks: `--tasks`; None: it is not given.
-    source: `--source`, or ''.
-    reference: `--reference`, or ''.
-    beam: how the texts of the source are searched for.
+    tasks: `--tasks`; None if it is not given.
+    beam: how to search for the texts of --source.
   """
   if bool(source) != bool(reference):
     raise UsageError('--source and --reference go together; give both')
   if not source:
     return 'validation' if tasks is None else tasks
-  # Unlike those of tasks these paths begin here.
+  # Relative to the current folder, unlike the paths of tasks.
   paths = [os.path.abspath(path) for path in (source, reference)]
   call = f'seq2seq({paths[0]!r}, {paths[1]!r}'
   if beam is not None:
@@ -259,7 +250,7 @@ def of_glue(name: str) -> Callable[..., Make]:
       else:
         measured = functools.partial(_scores, name)
         targets = tuple(f'{x / 5:.1f}' for x in range(26))
-      return Written(examples, measured, targets)
+      return Generated(examples, measured, targets)
 
     return make
 
@@ -269,14 +260,14 @@ def of_glue(name: str) -> Callable[..., Make]:
 def _classes(
   name: str, examples: Sequence[TextPair], texts: Sequence[str]
 ) -> Figures:
-  """Accuracy, the task's own metrics, and the commonest answer's accuracy."""
+  """Accuracy, the task's metrics, and the accuracy of the commonest label."""
   labels = np.array([e.label for e in examples])
   said = _said(name, texts)
   invalid = said == glue.NOTHING
   found = figures.mean('accuracy', (said == labels).tolist())
   for metric in glue.GLUE[name].task.metrics:
     if metric != 'accuracy':
-      # F1 knows two classes alone.
+      # F1 takes two classes alone.
       given = np.where(invalid, 1 - labels, said) if metric == 'f1' else said
       found[metric] = METRICS['classification'][metric](labels, given)
   (_, commonest), *_ = Counter(labels.tolist()).most_common(1)
@@ -298,7 +289,7 @@ def _scores(
 
 
 def _said(name: str, texts: Sequence[str]) -> np.ndarray:
-  """What the texts say, [N]."""
+  """The labels that texts name, [N]."""
   found = [glue.label_of(name, text) for text in texts]
   return np.array([glue.NOTHING if x is None else x for x in found])
 
@@ -313,7 +304,7 @@ def _lines(folder: str, path: str) -> list[tuple[str, str]]:
 #
 # GPT-3, section 3.2: the answer is generated from the question alone, after
 # few-shot examples 'Q: ...\nA: ...'. Case, punctuation, articles and white
-# space of an answer do not count, as for TriviaQA (Joshi et al., 2017).
+# space of an answer are ignored, as for TriviaQA (Joshi et al., 2017).
 
 
 class Question(NamedTuple):
@@ -328,9 +319,8 @@ class ClosedBook(NamedTuple):
   """A task of questions.
 
   Attributes:
-    questions: streams the questions to measure.
-    shown: streams the pool of few-shot questions; None: there is none.
-    max_tokens: in an answer.
+    shown: the pool of few-shot questions; None: there is none.
+    max_tokens: the most tokens of an answer.
   """
 
   questions: Callable[[], Iterator[Question]]
@@ -421,7 +411,8 @@ class ClosedBook(NamedTuple):
 def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
   """Closed-book questions: JSON lines with `question` and `answers`.
 
-  For TriviaQA, Natural Questions and WebQuestions, converted to this form.
+  For TriviaQA, Natural Questions and WebQuestions, converted to this form. The
+  few-shot examples are those of the file `shown`; 'rest': the other questions.
   """
 
   def question(record: Record) -> Question:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of a trained model on the text that its run held out."""
+"""The loss of a trained model on its run's held-out text."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,27 +18,22 @@ from gpt_jax.training import store_data
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.models import Trained
 
-# Pairs that a head can be asked for, see `objectives.masked`.
+# Pairs of texts that a head can tell apart, see `objectives.masked`.
 PAIRS = ('next', 'order')
 
 
 def measure(trained: Trained, workdir: str) -> dict[str, float]:
-  """Losses of the held-out split and of the sets of `eval.sets`.
-
-  Raises:
-    UsageError: the run held no text out.
-    FailedError: a loss is NaN or infinite.
-  """
+  """Losses of the held-out split and of the sets of `eval.sets`."""
   return _measure(trained, workdir, trained.parts.config)
 
 
 def _measure(
   trained: Trained, workdir: str, config: Config
 ) -> dict[str, float]:
-  """The held-out sets by a config that may have another objective and rows."""
+  """The held-out sets by a config with maybe another objective and rows."""
   sets = held_out_sets(config, workdir)
   config_lib.check_objective(config)
-  # Some objectives make their batches with the tokenizer.
+  # Some objectives need the tokenizer to make batches.
   parts = parts_lib.build(config, tokenizer=trained.tokenizer)
   values = HeldOut(parts, sets)(trained.state.eval_params)
   assert values is not None  # nothing stopped it
@@ -64,23 +59,15 @@ def held_out_sets(config: Config, workdir: str) -> dict[str, EvalSet]:
 
 
 def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
-  """How well the head of pairs tells pairs of the held-out text apart.
+  """How well an encoder's head tells pairs of held-out texts apart.
 
-  Whatever it was trained on (ALBERT, table 5): of a kind of negatives it has
-  not seen, a pair counts as right where the head calls a text and what follows
-  it so.
+  The pairs may be of another kind than in training (ALBERT, table 5).
 
   Args:
-    trained: an encoder with a head of pairs.
-    workdir: of its run.
     kind: 'next' or 'order', see `objectives.masked`.
 
   Returns:
     `eval/NAME/pairs_KIND_accuracy` and `..._loss` of each held-out set.
-
-  Raises:
-    UsageError: see `with_pairs`, or the run held no text out.
-    FailedError: a loss is NaN or infinite.
   """
   config = with_pairs(trained.parts.config, kind)
   values = _measure(trained, workdir, config)
@@ -92,10 +79,10 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
 
 
 def with_pairs(config: Config, kind: str) -> Config:
-  """The config of a run with a head of pairs, for pairs of some kind."""
+  """The config of a run whose head tells pairs apart, for another kind."""
   text = config.objective.name
   (objective,) = spec.bind_all('objective.name', text, OBJECTIVES)
-  # UniLM's bidirectional rows are those of next sentences.
+  # UniLM's bidirectional rows are pairs of next sentences.
   unified = objective.name == 'unified'
   if not unified and objective.kwargs.get('pair', 'none') == 'none':
     raise UsageError(
@@ -107,12 +94,12 @@ def with_pairs(config: Config, kind: str) -> Config:
   if unified:
     config.objective.name = f'masked(pair={kind!r})'
   else:
-    config.objective.name = _written(objective, OBJECTIVES, kind)
-  config.data.rows = _written(rows, ROWS, kind)
+    config.objective.name = _with_kind(objective, OBJECTIVES, kind)
+  config.data.rows = _with_kind(rows, ROWS, kind)
   return config.lock()
 
 
-def _written(
+def _with_kind(
   call: spec.Call, choices: Mapping[str, Callable], kind: str
 ) -> str:
   kwargs = {**call.kwargs, 'pair': kind}
