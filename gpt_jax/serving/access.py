@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use the server: its hosts' names, pages of other sites, the API key.
+"""Who may use the server: host names, pages of other sites, the API key.
 
-A page in a browser on this machine reaches a server that listens on 127.0.0.1.
-It may send requests whose answers the browser hides (cross-site), or let its
-own name point to 127.0.0.1 and read the answers, too (DNS rebinding). The
-headers Origin, Sec-Fetch-Site and Content-Type tell the first apart, Host the
-second: a browser lets no page set them freely.
+A page in a browser on this machine can reach a server at 127.0.0.1. It may send
+requests whose answers the browser hides (cross-site), or make its own name
+point to 127.0.0.1 and read the answers, too (DNS rebinding). The headers
+Origin, Sec-Fetch-Site and Content-Type reveal the first, Host the second: no
+page can set them freely.
 """
 
 import hmac
@@ -34,10 +34,10 @@ _NAME = r'\[[0-9a-f:.]+\]|[a-z0-9._-]+'
 _HOST = re.compile(rf'({_NAME})(?::\d{{1,5}})?', re.IGNORECASE)
 # Printable ASCII without a space: what a header can carry.
 _KEY = re.compile(r'[!-~]+')
-# A longer file is no key.
+# A longer file cannot be a key.
 _MOST_KEY_BYTES = 4096
 
-# What a browser says of requests that no other site has made.
+# Values of Sec-Fetch-Site in requests that no other site has made.
 _OWN_SITES = ('same-origin', 'none')
 
 
@@ -45,9 +45,9 @@ class Access(NamedTuple):
   """Who may use a server.
 
   Attributes:
-    bound_host: the host that the server was told to listen at.
-    allowed_hosts: further names by which clients reach it; '*' is any.
-    key: what `Authorization: Bearer` must carry; None: nothing.
+    bound_host: the host that the server listens at.
+    allowed_hosts: further names by which clients reach it; '*': any.
+    key: must be in `Authorization: Bearer`; None: no key is needed.
   """
 
   bound_host: str = '127.0.0.1'
@@ -56,10 +56,10 @@ class Access(NamedTuple):
 
 
 class AccessCheck:
-  """The ASGI application `app`, for those whom `access` admits."""
+  """The ASGI application `app` for requests that `access` admits."""
 
   def __init__(self, app: ASGIApp, access: Access):
-    """Arguments as above."""
+    """Wraps an application."""
     self._app = app
     self._access = access
 
@@ -70,7 +70,7 @@ class AccessCheck:
 
 
 def refusal(access: Access, scope: Scope) -> ApiError | None:
-  """Why a request is refused, by its headers; None if it is not."""
+  """Why a request is refused by its headers; None if it is not."""
   headers = Headers(scope=scope)
   host = headers.get('host', '')
   if not _is_own_host(access, host, scope['server'][0]):
@@ -92,7 +92,7 @@ def refusal(access: Access, scope: Scope) -> ApiError | None:
       'KEY',
       code='invalid_api_key',
     )
-  # A page can send a text or a form to another site unasked, but no JSON.
+  # Without the server's consent a page can send texts and forms, but no JSON.
   kind = headers.get('content-type', '').partition(';')[0].strip().lower()
   if scope['method'] == 'POST' and kind != 'application/json':
     return ApiError(
@@ -104,7 +104,7 @@ def refusal(access: Access, scope: Scope) -> ApiError | None:
 
 
 def read_allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
-  """The names of --allowed_hosts as a request's Host is compared with them."""
+  """The names of --allowed_hosts, normalised as those in a Host header."""
   for name in names:
     if name != '*' and not re.fullmatch(_NAME, name, re.IGNORECASE):
       raise UsageError(
@@ -116,7 +116,7 @@ def read_allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_key(path: str | None) -> str | None:
-  """The API key: of the file `path`, else of the environment; None: neither."""
+  """The API key of the file `path`, or else of the environment; or None."""
   if path is None:
     key, source = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
     if key is None:
@@ -151,7 +151,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_own_host(access: Access, host: str, reached: str) -> bool:
-  """Whether a Host header names this server, reached at an address."""
+  """Whether a Host header names this server, reached at address `reached`."""
   found = _HOST.fullmatch(host)
   if not found:
     return False
@@ -160,7 +160,7 @@ def _is_own_host(access: Access, host: str, reached: str) -> bool:
     return True
   if name in ('localhost', _normal(access.bound_host)):
     return True
-  # A name can be made to point here, an address cannot.
+  # Anyone can point a name here, but not an address.
   address = _address(name)
   return address is not None and (
     address.is_loopback or address == _address(reached)
@@ -168,24 +168,24 @@ def _is_own_host(access: Access, host: str, reached: str) -> bool:
 
 
 def _is_own_origin(access: Access, host: str, origin: str | None) -> bool:
-  """Whether a page of this very server has sent a request; None: no page."""
+  """Whether a page of this server, or no page (None), sent a request."""
   if origin is None:
     return True
   try:
     netloc = urlsplit(origin).netloc
-  except ValueError:  # of a bracket that is not closed
+  except ValueError:  # an unclosed bracket
     return False
   found = _HOST.fullmatch(netloc)
   if not found:
     return False
-  # A proxy may have put another Host in the place of the page's.
+  # A proxy may have replaced the page's Host.
   return netloc.lower() == host.lower() or (
     _normal(found[1]) in access.allowed_hosts
   )
 
 
 def _normal(name: str) -> str:
-  """A host's name as it is compared: no case, no brackets, no last dot."""
+  """A host's name for comparison: no case, no brackets, no last dot."""
   return name.lower().strip('[]').removesuffix('.')
 
 
@@ -202,7 +202,7 @@ def _address(
 
 
 def _has_key(authorization: str, key: str) -> bool:
-  """Compares in a time that tells nothing about the key."""
+  """Compares in a time that reveals nothing about the key."""
   scheme, _, given = authorization.partition(' ')
   same = hmac.compare_digest(given.strip().encode(), key.encode())
   return same and scheme.lower() == 'bearer'

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The server's paths, and what is done with a request to each.
+"""The server's endpoints.
 
 POST /v1/completions        GET /v1/models    GET /health
 POST /v1/chat/completions   GET /v1/models/NAME
@@ -30,23 +30,22 @@ from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.requests import Served
 from gpt_jax.serving.worker import Piece, Ticket, Worker
 
-# The JSON of OpenAI's answers: whole ones, and the events of a stream.
+# The JSON of OpenAI's answers: whole answers, and events of streams.
 
 
 class Usage(NamedTuple):
-  """How many tokens a request took.
+  """The number of tokens of a request.
 
   Attributes:
-    prompt: of its prompts, each counted once.
-    completion: drawn, over all choices; the one that ends a text is no part
-      of it.
+    prompt: in its prompts, each counted once.
+    completion: drawn for all choices, without stop tokens.
   """
 
   prompt: int
   completion: int
 
   def json(self) -> dict[str, int]:
-    """OpenAI's names."""
+    """The JSON of OpenAI's API."""
     return {
       'prompt_tokens': self.prompt,
       'completion_tokens': self.completion,
@@ -58,11 +57,11 @@ class Text:
   """Answers of /v1/completions."""
 
   def __init__(self, model: str):
-    """`model` is the name that clients know."""
+    """`model` is the model's name for clients."""
     self._fields = _fields('cmpl-', 'text_completion', model)
 
   def opening(self, num_choices: int) -> list[dict[str, Any]]:
-    """Events before any text."""
+    """Events before the text."""
     del num_choices
     return []
 
@@ -72,11 +71,11 @@ class Text:
     return self._fields | {'choices': [choice]}
 
   def usage_event(self, usage: Usage) -> dict[str, Any]:
-    """The event after all text."""
+    """The event after the text."""
     return self._fields | {'choices': [], 'usage': usage.json()}
 
   def whole(self, ends: list[tuple[str, str]], usage: Usage) -> dict[str, Any]:
-    """The answer to a request that is not streamed: text and finish of each."""
+    """An answer that is not streamed, from text and finish of each choice."""
     choices = [_text_choice(i, *end) for i, end in enumerate(ends)]
     return self._fields | {'choices': choices, 'usage': usage.json()}
 
@@ -85,12 +84,12 @@ class Chat:
   """Answers of /v1/chat/completions."""
 
   def __init__(self, model: str):
-    """`model` is the name that clients know."""
+    """`model` is the model's name for clients."""
     self._fields = _fields('chatcmpl-', 'chat.completion', model)
     self._of_stream = self._fields | {'object': 'chat.completion.chunk'}
 
   def opening(self, num_choices: int) -> list[dict[str, Any]]:
-    """Events before any text: whose turn it is."""
+    """Events before the text: the role."""
     delta = {'role': 'assistant', 'content': ''}
     return [self._event(i, delta, None) for i in range(num_choices)]
 
@@ -100,11 +99,11 @@ class Chat:
     return self._event(piece.row, delta, piece.finish)
 
   def usage_event(self, usage: Usage) -> dict[str, Any]:
-    """The event after all text."""
+    """The event after the text."""
     return self._of_stream | {'choices': [], 'usage': usage.json()}
 
   def whole(self, ends: list[tuple[str, str]], usage: Usage) -> dict[str, Any]:
-    """The answer to a request that is not streamed: text and finish of each."""
+    """An answer that is not streamed, from text and finish of each choice."""
     choices = [
       {
         'index': i,
@@ -122,16 +121,16 @@ class Chat:
 
 
 def server_sent(event: dict[str, Any]) -> str:
-  """An event as the wire has it."""
+  """Encodes an event of a stream."""
   return f'data: {json.dumps(event, separators=(",", ":"))}\n\n'
 
 
-# Ends a stream that is complete.
+# Ends a complete stream.
 DONE = 'data: [DONE]\n\n'
 
 
 def _fields(prefix: str, kind: str, model: str) -> dict[str, Any]:
-  """What all parts of an answer begin with."""
+  """The first fields of all parts of an answer."""
   return {
     'id': prefix + uuid.uuid4().hex,
     'object': kind,
@@ -145,21 +144,18 @@ def _text_choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
   return choice | {'finish_reason': finish}
 
 
-# Around every request: what failed is answered and logged, nothing leaks out.
-#
-# A client learns what it did wrong; of what went wrong here it learns only that
-# it did. The log has the rest, and a line for each request.
+# Failures are answered and logged, but no detail leaks out: a client learns
+# what it did wrong, not what went wrong here. The log has a line a request.
 
-
-# nginx's status of a client that has gone; nobody is sent it.
+# nginx's status for a client that has gone; it is never sent.
 GONE = 499
 
 
 class Guard:
-  """The ASGI application `app`, whose failures stay here."""
+  """The ASGI application `app`; handles its failures."""
 
   def __init__(self, app: ASGIApp):
-    """`app` may raise."""
+    """Wraps an application, which may raise."""
     self._app = app
 
   async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,9 +172,9 @@ class Guard:
       await self._app(scope, receive, watched)
     except ClientDisconnect:
       sent['status'] = GONE
-    except asyncio.CancelledError:  # the server has waited long enough
+    except asyncio.CancelledError:  # by the server, which stops
       await _fail(errors.stopping(), sent, scope, receive, watched)
-    except BaseException:  # a panic of native code is no Exception
+    except BaseException:  # panics of native code are no `Exception`s
       log.exception('a request failed')
       await _fail(errors.internal(), sent, scope, receive, watched)
     log.info(
@@ -195,7 +191,7 @@ async def _fail(
   receive: Receive,
   send: Send,
 ) -> None:
-  """Says so to the client: as the answer, or as the last event of a stream."""
+  """Sends an error: as the answer, or as the last event of a stream."""
   if 'headers' not in sent:
     await error.response()(scope, receive, send)
   elif any(b'event-stream' in value for _, value in sent['headers']):
@@ -203,8 +199,8 @@ async def _fail(
     await send({'type': 'http.response.body', 'body': body})
 
 
-# Requests that are read and encoded at a time. A large one takes half a second
-# and a hundred megabytes; two leave Python's lock to the others.
+# Requests that are parsed and encoded at a time. A large one takes half a
+# second and 100 MB; with two, other threads still get Python's lock.
 _NUM_READERS = 2
 
 Form = Text | Chat
@@ -219,13 +215,11 @@ def build(
   max_body_bytes: int,
   body_seconds: float,
 ) -> ASGIApp:
-  """The application: `worker`'s model, as `served` describes it.
+  """The application that serves the model of `worker`.
 
   Args:
-    worker: runs it.
-    access: who may use it.
     max_body_bytes: of a request.
-    body_seconds: a body that takes longer is given up.
+    body_seconds: the longest time that a body may take.
   """
   api = Api(
     served, worker, max_body_bytes=max_body_bytes, body_seconds=body_seconds
@@ -258,7 +252,7 @@ class Api:
     max_body_bytes: int,
     body_seconds: float,
   ):
-    """Serves the model of `worker` under the name that `served` gives."""
+    """The arguments are those of `build`."""
     self._served = served
     self._worker = worker
     self._max_body_bytes = max_body_bytes
@@ -287,7 +281,7 @@ class Api:
     return JSONResponse(self._model())
 
   async def health(self, http: HttpRequest) -> Response:
-    """GET /health: whether the engine lives, and its load."""
+    """GET /health: whether the engine is alive, and its load."""
     del http
     alive = self._worker.alive
     return JSONResponse(
@@ -309,7 +303,7 @@ class Api:
     }
 
   async def _body(self, http: HttpRequest) -> bytes:
-    """Reads the body, no further than it may go."""
+    """Reads a body of at most `max_body_bytes`."""
     most = self._max_body_bytes
     too_long = ApiError(413, f'the body has more than {most:,} bytes')
     declared = http.headers.get('content-length', '0')
@@ -357,25 +351,25 @@ class Api:
       ticket.close()
 
   async def _read(self, work: Callable[[], T]) -> T:
-    """Does it on a thread: reading a long request holds up no other."""
+    """Runs `work` on a thread, so that a long request holds up no other."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(self._readers, work)
 
 
 class _EventStream(StreamingResponse):
-  """Server-sent events; however it ends, its rows are freed."""
+  """Server-sent events; frees the rows however the stream ends."""
 
   media_type = 'text/event-stream'
 
   def __init__(self, ticket: Ticket, events: AsyncIterator[str]):
-    """`events` are made from what `ticket` gets."""
-    # No proxy holds events back, or keeps them.
+    """`events` are those of `ticket`."""
+    # So that no proxy holds back or stores events.
     headers = {'Cache-Control': 'no-store', 'X-Accel-Buffering': 'no'}
     super().__init__(events, headers=headers)
     self._ticket = ticket
 
   async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends them; a client that has gone cancels it."""
+    """Sends the events; cancelled when the client has gone."""
     try:
       await super().__call__(scope, receive, send)
     finally:
@@ -386,7 +380,7 @@ async def _events(
   http: HttpRequest, ticket: Ticket, num_read: int, form: Form, with_usage: bool
 ) -> AsyncIterator[str]:
   """The events of a stream."""
-  # OpenAI's: null until the last one.
+  # As in OpenAI's API, null until the last event.
   more = {'usage': None} if with_usage else {}
   drawn = 0
   for event in form.opening(len(ticket.rows)):
@@ -408,7 +402,7 @@ async def _events(
 async def _whole(
   http: HttpRequest, ticket: Ticket, num_read: int, form: Form
 ) -> dict[str, Any]:
-  """The answer, when all of it is there."""
+  """The complete answer."""
   texts = [''] * len(ticket.rows)
   ends = [''] * len(ticket.rows)
   drawn = 0
@@ -423,10 +417,10 @@ async def _whole(
 async def _unless_gone(
   http: HttpRequest, work: Coroutine[Any, Any, dict[str, Any]]
 ) -> dict[str, Any]:
-  """Gives `work` up when the client goes.
+  """Cancels `work` when the client goes.
 
   Raises:
-    ClientDisconnect: it did.
+    ClientDisconnect: the client has gone.
   """
 
   async def gone() -> None:
@@ -446,7 +440,7 @@ async def _unless_gone(
 
 
 def _noted(http: HttpRequest, usage: Usage) -> Usage:
-  """Leaves the numbers for the line in the log."""
+  """Notes the usage for the line in the log."""
   http.state.note = f'{usage.prompt}+{usage.completion} tokens '
   return usage
 
@@ -458,7 +452,7 @@ async def _refused(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _failed(http: HttpRequest, error: Exception) -> Response:
-  """Starlette raises the error again once this is sent: `Guard` logs it."""
+  """Starlette raises the error again after this: `Guard` logs it."""
   del http, error
   return errors.internal().response()
 

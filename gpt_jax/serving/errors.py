@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Errors as OpenAI's API words them."""
+"""Errors in the format of OpenAI's API."""
 
 from typing import Any
 
 from starlette.responses import JSONResponse
 
-# OpenAI's types of errors; others of the client are invalid requests.
+# OpenAI's types of errors; all others are invalid requests.
 _TYPES = {
   429: 'rate_limit_error',
   500: 'server_error',
@@ -15,13 +15,13 @@ _TYPES = {
 
 
 class ApiError(Exception):
-  """A request is answered with an error.
+  """An error to answer a request with.
 
   Attributes:
     status: of HTTP.
-    message: says what is wrong and how to go on; the client sees it.
-    param: the parameter that is amiss.
-    code: OpenAI's name of the case, for programs.
+    message: for the client: what is wrong, and the remedy.
+    param: the parameter that is wrong.
+    code: OpenAI's name of the error, for programs.
     retry_after: seconds after which another attempt may succeed.
   """
 
@@ -34,7 +34,7 @@ class ApiError(Exception):
     code: str | None = None,
     retry_after: int | None = None,
   ):
-    """Arguments as the attributes."""
+    """The arguments are the attributes."""
     super().__init__(message)
     self.status = status
     self.message = message
@@ -44,13 +44,13 @@ class ApiError(Exception):
 
   @property
   def body(self) -> dict[str, Any]:
-    """OpenAI's JSON."""
+    """The JSON of OpenAI's API."""
     kind = _TYPES.get(self.status, 'invalid_request_error')
     fields = {'message': self.message, 'type': kind}
     return {'error': {**fields, 'param': self.param, 'code': self.code}}
 
   def response(self) -> JSONResponse:
-    """The answer."""
+    """The response."""
     retry = self.retry_after
     headers = {} if retry is None else {'Retry-After': str(retry)}
     if self.status == 401:
@@ -59,12 +59,12 @@ class ApiError(Exception):
 
 
 def stopping() -> ApiError:
-  """The server was told to stop before the answer was complete."""
+  """The server stops before the answer is complete."""
   return ApiError(
     503, 'the server is stopping; try again', code='stopping', retry_after=1
   )
 
 
 def internal() -> ApiError:
-  """The fault is ours; its cause is in the log alone."""
+  """The server failed; the cause is in the log alone."""
   return ApiError(500, 'the server failed on this request; its log says why')

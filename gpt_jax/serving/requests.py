@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a client may ask for: OpenAI's parameters, checked.
+"""Parses requests with OpenAI's parameters, and encodes their prompts.
 
-A parameter is understood, or refused with its name: none is passed over. Those
-of `NEUTRAL` are taken with the value that asks for nothing, as clients send it.
+A parameter is supported or refused by name: none is ignored. Those of `NEUTRAL`
+are accepted with a value that has no effect, which some clients send.
 """
 
 import functools
@@ -27,9 +27,9 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 # OpenAI's own limits.
 STOPS, CHOICES, METADATA = 4, 128, 16
 
-# Text that may begin a stop text is looked through with every token.
+# A possible beginning of a stop text is searched with every token.
 STOP_CHARACTERS = 1000
-# Of any object in a body; pydantic would list what is wrong with each.
+# The most names of an object in a body: pydantic lists the errors of each.
 _MOST_NAMES = 64
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -48,7 +48,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def _within(kind: Any) -> pydantic.AfterValidator:
-  """Refuses numbers outside of a range of `ranges`."""
+  """Refuses numbers outside a range of `ranges`."""
   declared = ranges.declared(kind)
 
   def check(value: Any) -> Any:
@@ -60,7 +60,7 @@ def _within(kind: Any) -> pydantic.AfterValidator:
 
 
 def _prompts(value: Any) -> list[Any]:
-  """One prompt or several, each a text or ids."""
+  """One prompt or several; each a text or ids."""
   several = value if isinstance(value, list) and value else [value]
   if isinstance(value, list) and _are_ids(value):
     several = [value]
@@ -77,7 +77,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def _content(value: Any) -> str:
-  """A text, or OpenAI's list of parts, of which each must be a text."""
+  """A text, or OpenAI's list of parts, each of which must be a text."""
   parts = [{'type': 'text', 'text': value}]
   parts = value if isinstance(value, list) else parts
   for part in parts:
@@ -88,18 +88,18 @@ def _content(value: Any) -> str:
 
 
 class _Strict(pydantic.BaseModel):
-  """No conversions, no names that are not known."""
+  """Without conversions and unknown names."""
 
   model_config = pydantic.ConfigDict(strict=True, extra='forbid')
 
 
 class StreamOptions(_Strict):
-  """How a stream is sent."""
+  """Options of a stream."""
 
   include_usage: bool = False
 
 
-class Asked(_Strict):
+class Body(_Strict):
   """What completions and chat completions share."""
 
   model: str | None = None
@@ -120,7 +120,7 @@ class Asked(_Strict):
   seed: Annotated[int, _within(ranges.Seed)] | None = None
   stream: bool = False
   stream_options: StreamOptions | None = None
-  # Whom the request is for: nothing is kept here, so it makes no difference.
+  # Accepted without effect: nothing is stored here.
   user: str = ''
   metadata: Annotated[dict[str, str], pydantic.Field(max_length=METADATA)] = {}
 
@@ -131,31 +131,31 @@ class Asked(_Strict):
     return self
 
 
-class Completion(Asked):
+class Completion(Body):
   """The body of a request to /v1/completions."""
 
   prompt: Annotated[list[str | list[int]], pydantic.PlainValidator(_prompts)]
 
   @property
   def num_rows(self) -> int:
-    """How many continuations it asks for."""
+    """The number of continuations."""
     return len(self.prompt) * self.n
 
   @property
   def limit(self) -> int | None:
-    """The most tokens to draw; OpenAI's default."""
+    """The most tokens to draw; the default is OpenAI's."""
     return self.max_tokens or 16
 
 
 class Message(_Strict):
-  """One turn of a chat; the template says which roles there are."""
+  """A turn of a chat; the template knows the roles."""
 
   role: Annotated[str, pydantic.Field(min_length=1)]
   content: Annotated[str, pydantic.PlainValidator(_content)]
   name: str | None = None
 
 
-class Chat(Asked):
+class Chat(Body):
   """The body of a request to /v1/chat/completions."""
 
   messages: Annotated[
@@ -171,26 +171,26 @@ class Chat(Asked):
 
   @property
   def num_rows(self) -> int:
-    """How many continuations it asks for."""
+    """The number of continuations."""
     return self.n
 
   @property
   def limit(self) -> int | None:
-    """The most tokens to draw; None: what the context has room for."""
+    """The most tokens to draw; None: as the context has room."""
     return self.max_completion_tokens or self.max_tokens
 
 
-AskedT = TypeVar('AskedT', bound=Asked)
+BodyT = TypeVar('BodyT', bound=Body)
 
 
-def parse(kind: type[AskedT], body: bytes, *, max_prompts: int) -> AskedT:
-  """Reads the body of a request.
+def parse(kind: type[BodyT], body: bytes, *, max_prompts: int) -> BodyT:
+  """Parses the body of a request.
 
-  A value is checked no further than to the first fault: a body costs little
-  more than its JSON before it is refused.
+  Checks stop at the first fault, so that refusing a body costs little more than
+  parsing its JSON.
 
   Raises:
-    ApiError: it is malformed, or asks for what there is not.
+    ApiError: the body is malformed or has unsupported parameters.
   """
   try:
     value = pydantic_core.from_json(body, allow_inf_nan=False)
@@ -229,7 +229,7 @@ def _not_supported(field: str) -> ApiError:
 
 
 def _check_prompts(value: Any, most: int) -> None:
-  """Checks the number of prompts, before any of them is looked at."""
+  """Checks the number of prompts before their contents."""
   several = isinstance(value, list) and value and type(value[0]) is not int
   if several and len(value) > most:
     raise ApiError(
@@ -241,7 +241,7 @@ def _check_prompts(value: Any, most: int) -> None:
 
 
 def _without_null(value: Any) -> Any:
-  """Null stands for a parameter that is not given, as in OpenAI's API."""
+  """Drops nulls: as in OpenAI's API they stand for missing parameters."""
   if isinstance(value, dict):
     if len(value) > _MOST_NAMES:
       raise ApiError(
@@ -254,22 +254,21 @@ def _without_null(value: Any) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-  """Equal, and of one type: `logprobs: 0` asks for more than False does."""
+  """Equal and of the same type: `logprobs: 0` is not False."""
   return type(a) is type(b) and a == b
 
 
-# From a request of OpenAI's to rows of the engine.
+# From bodies to requests of the engine.
 
 
 class Served(NamedTuple):
-  """The model as its clients know it.
+  """The served model.
 
   Attributes:
-    name: what requests call it.
-    tokenizer: its own.
-    template: turns a chat into a prompt; None: it has no chats.
+    name: in requests.
+    template: turns a chat into a prompt; None: there are no chats.
     context_length: of prompt and continuation together.
-    max_tokens: the most that a continuation may ask for.
+    max_tokens: the most tokens that a request may ask for.
   """
 
   name: str
@@ -279,31 +278,31 @@ class Served(NamedTuple):
   max_tokens: int
 
 
-def plan(served: Served, asked: Completion | Chat) -> tuple[list[Stream], int]:
+def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
   """Encodes the prompts of a request.
 
   Returns:
-    Its choices, those of the first prompt, then of the next; and the number of
-    tokens of all prompts, each counted once.
+    Its choices, prompt by prompt; and the number of tokens of all prompts, each
+    counted once.
 
   Raises:
     ApiError: a prompt cannot be encoded, or leaves no room for its answer.
   """
-  check_name(served, asked.model)
+  check_name(served, body.model)
   sampler = Sampler(
-    asked.temperature,
-    asked.top_k,
-    asked.top_p,
-    asked.min_p,
-    asked.repetition_penalty,
+    body.temperature,
+    body.top_k,
+    body.top_p,
+    body.min_p,
+    body.repetition_penalty,
   )
-  seed = secrets.randbits(32) if asked.seed is None else asked.seed
-  # The choices of one prompt are those of another prompt with that seed.
-  seeds = seeds_of(seed, asked.n)
+  seed = secrets.randbits(32) if body.seed is None else body.seed
+  # Each prompt has the same seeds, whatever other prompts there are.
+  seeds = seeds_of(seed, body.n)
   rows, prompt_tokens = [], 0
   try:
-    for ids in _ids(served, asked):
-      limit = _room(served, asked, len(ids))
+    for ids in _ids(served, body):
+      limit = _room(served, body, len(ids))
       prompt_tokens += len(ids)
       for own in seeds:
         request = Request(
@@ -313,18 +312,14 @@ def plan(served: Served, asked: Completion | Chat) -> tuple[list[Stream], int]:
           seed=own,
           stop_ids=served.tokenizer.special.stop_ids,
         )
-        rows.append(Stream(served.tokenizer, request, asked.stop))
+        rows.append(Stream(served.tokenizer, request, body.stop))
   except UsageError as e:
-    raise ApiError(400, str(e), param=_field(asked)) from e
+    raise ApiError(400, str(e), param=_field(body)) from e
   return rows, prompt_tokens
 
 
 def check_name(served: Served, name: str | None) -> None:
-  """Checks which model is asked for; None: the one that is here.
-
-  Raises:
-    ApiError: another.
-  """
+  """Raises an ApiError if `name` is another model; None is this one."""
   if name not in (None, served.name):
     raise ApiError(
       404,
@@ -334,31 +329,31 @@ def check_name(served: Served, name: str | None) -> None:
     )
 
 
-def _ids(served: Served, asked: Completion | Chat) -> Iterator[list[int]]:
-  """The ids of one prompt after the other, none longer than it may be."""
+def _ids(served: Served, body: Completion | Chat) -> Iterator[list[int]]:
+  """Yields the ids of the prompts; refuses those that are far too long."""
   tokenizer = served.tokenizer
 
   def encoded(encode: Callable[[str], np.ndarray], text: str) -> np.ndarray:
-    # What does not fit is told from its beginning. The rest of a text changes
-    # the tokens near the cut alone, hardly half of all.
+    # Encodes growing beginnings of a text, to refuse one that does not fit
+    # early. The rest of it changes only tokens near the cut, never half.
     size = 8 * served.context_length
     while size < len(text):
       length = len(encode(text[:size]))
       if length > 2 * served.context_length:
-        raise _too_long(served, asked, f'more than {length // 2}')
+        raise _too_long(served, body, f'more than {length // 2}')
       size *= 4
     return encode(text)
 
-  if isinstance(asked, Chat):
+  if isinstance(body, Chat):
     if served.template is None:
       raise UsageError(
         'this model has no chat template; send a prompt to /v1/completions'
       )
-    messages = [m.model_dump(exclude_none=True) for m in asked.messages]
+    messages = [m.model_dump(exclude_none=True) for m in body.messages]
     encode = functools.partial(encoded, tokenizer.encode_special)
     yield served.template.ids(tokenizer, messages, encode=encode)
     return
-  for prompt in asked.prompt:
+  for prompt in body.prompt:
     if isinstance(prompt, str):
       yield tokenizer.special.prompt(encoded(tokenizer.encode, prompt))
       continue
@@ -371,30 +366,30 @@ def _ids(served: Served, asked: Completion | Chat) -> Iterator[list[int]]:
     yield prompt
 
 
-def _field(asked: Completion | Chat) -> str:
-  """The parameter that holds a request's text."""
-  return 'messages' if isinstance(asked, Chat) else 'prompt'
+def _field(body: Completion | Chat) -> str:
+  """The parameter with the text."""
+  return 'messages' if isinstance(body, Chat) else 'prompt'
 
 
 def _too_long(
-  served: Served, asked: Completion | Chat, length: str, remedy: str = ''
+  served: Served, body: Completion | Chat, length: str, remedy: str = ''
 ) -> ApiError:
   """The error of a prompt that fills the context."""
   return ApiError(
     400,
     f'the prompt has {length} tokens, and the context holds '
     f'{served.context_length}; shorten it{remedy}',
-    param=_field(asked),
+    param=_field(body),
     code='context_length_exceeded',
   )
 
 
-def _room(served: Served, asked: Completion | Chat, length: int) -> int:
-  """How many tokens are drawn at most after a prompt of a length."""
+def _room(served: Served, body: Completion | Chat, length: int) -> int:
+  """The most tokens to draw after a prompt of a length."""
   room = served.context_length - length
   if room < 1:
-    raise _too_long(served, asked, f'{length}', f' by {1 - room}')
-  limit = asked.limit
+    raise _too_long(served, body, f'{length}', f' by {1 - room}')
+  limit = body.limit
   if limit is None:
     return min(room, served.max_tokens)
   if limit > served.max_tokens:

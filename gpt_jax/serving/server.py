@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The server's life: a socket, the engine's thread, and the end.
+"""Runs the server: its socket, connections, the engine's thread, the end.
 
-Told to stop (SIGTERM, or SIGINT), it takes no more connections, finishes what
-is open for `drain_seconds`, refuses the rest with an error, and returns.
-Clients that do not read what they are sent are not waited for.
+On SIGTERM or SIGINT it accepts no more connections, lets open requests finish
+within `drain_seconds`, answers the rest with an error, and returns. It does not
+wait for clients that do not read their answer.
 """
 
 import asyncio
@@ -30,37 +30,35 @@ from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.worker import Worker
 from gpt_jax.spec import UsageError
 
-# Connections that end: uvicorn's, with a limit on their number and patience.
+# Connections: those of uvicorn, with limits on their number and waits.
 #
-# Uvicorn limits the size of a header and how long a connection may be idle
-# after an answer. It waits forever for the first header, for the rest of one
-# that has begun, for the rest of a body that nobody reads, and for a client
-# that does not read its answer. Here each of these waits has an end.
+# Uvicorn limits the size of a header and the idle time after an answer. But it
+# waits forever for the first header, for the rest of a header, for the rest of
+# a body that nobody reads, and for a client that does not read its answer. Here
+# each of these waits has a limit.
 
-
-# A client that reads an answer more slowly than this holds it up for good.
+# A client that reads its answer more slowly than this is given up.
 _LEAST_BYTES_PER_SECOND = 1000
 
-# Files that a server has open besides its connections, with some to spare.
+# Open files of a server besides its connections, with some to spare.
 _OTHER_FILES = 128
 
 
-# What of a client a connection waits for.
+# What a connection waits for.
 _Wait = Literal['header', 'body', 'idle']
 
 
 class Limits(NamedTuple):
-  """How many connections there are at most, and what they wait for how long.
+  """Limits on the number of connections and on their waits.
 
   Attributes:
     connections: open at a time.
-    header_seconds: for a whole header, from the connection's or the header's
-      beginning.
-    body_seconds: for a whole body, and for the rest of one that was answered
+    header_seconds: for a whole header, from its beginning or the connection's.
+    body_seconds: for a whole body, and for the rest of a body that was answered
       early.
     idle_seconds: between an answer and the next request. Longer than clients
-      keep connections: 5 s, of OpenAI's.
-    write_seconds: for a client that reads nothing of its answer.
+      keep connections, which is 5 s for OpenAI's.
+    write_seconds: for a client to read some of its answer.
   """
 
   connections: int = 512
@@ -71,7 +69,7 @@ class Limits(NamedTuple):
 
 
 def reserve_files(limits: Limits) -> None:
-  """Sees to it that as many files may be open as there may be connections."""
+  """Raises the limit on open files to the number of connections."""
   needed = limits.connections + _OTHER_FILES
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -86,13 +84,13 @@ def reserve_files(limits: Limits) -> None:
 
 
 class Connection(H11Protocol):
-  """A connection within limits."""
+  """A connection with limits."""
 
   def __init__(self, *args: Any, limits: Limits, **kwargs: Any):
-    """Arguments as uvicorn gives them, and the limits."""
+    """The arguments are those of uvicorn, and the limits."""
     super().__init__(*args, **kwargs)
     self._limits = limits
-    # When the server began to wait for the client; None: it is at work.
+    # When the server began to wait for the client; None while it works.
     self._waiting_since: float | None = None
     self._waits_for: _Wait | None = None
     self._read_timer: asyncio.TimerHandle | None = None
@@ -101,13 +99,13 @@ class Connection(H11Protocol):
 
   @property
   def is_stuck(self) -> bool:
-    """Whether the client has yet to read what it was sent."""
+    """Whether the client has not read all it was sent."""
     return self._write_timer is not None
 
   def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore
-    """Begins to wait for a request."""
+    """Starts to wait for a request."""
     super().connection_made(transport)
-    # `pause_writing` and `resume_writing` tell of all that is not sent yet.
+    # `pause_writing` and `resume_writing` are called for any unsent data.
     transport.set_write_buffer_limits(0)
     if len(self.connections) > self._limits.connections:
       self._make_room()
@@ -115,37 +113,37 @@ class Connection(H11Protocol):
       self._wait('header')
 
   def data_received(self, data: bytes) -> None:
-    """Takes a part of a request."""
+    """Receives a part of a request."""
     super().data_received(data)
     self._watch()
 
   def on_response_complete(self) -> None:
-    """Goes on with the next request."""
+    """Waits for the next request."""
     super().on_response_complete()
     self._watch()
 
   def connection_lost(self, exc: Exception | None) -> None:
-    """Waits no more."""
+    """Stops waiting."""
     super().connection_lost(exc)
     self._stop_waiting()
     self._stop_writing()
 
   def pause_writing(self) -> None:
-    """Waits until the client has read something."""
+    """Starts to wait for the client to read."""
     super().pause_writing()
     self._wait_for_reader()
 
   def resume_writing(self) -> None:
-    """Waits no more: it has read all."""
+    """Stops waiting: the client has read everything."""
     super().resume_writing()
     self._stop_writing()
 
   def send_400_response(self, msg: str) -> None:
-    """Answers what is no HTTP."""
+    """Answers data that is not HTTP."""
     self._refuse(ApiError(400, msg))
 
   def _watch(self) -> None:
-    """Waits for the client if it is its turn."""
+    """Waits for the client unless the server is at work."""
     at_work = self.cycle is not None and not self.cycle.response_complete
     if at_work or self.transport.is_closing():
       self._stop_waiting()
@@ -156,7 +154,7 @@ class Connection(H11Protocol):
       waits_for = 'body'
     elif received:
       waits_for = 'header'
-    # What comes bit by bit does not prolong the wait.
+    # Data that arrives bit by bit does not prolong the wait.
     if waits_for != self._waits_for:
       self._wait(waits_for)
 
@@ -182,7 +180,7 @@ class Connection(H11Protocol):
     )
 
   def _check_reader(self) -> None:
-    """Gives a client up that has read next to nothing."""
+    """Aborts if the client has read next to nothing."""
     num_read = self._num_unsent - self.transport.get_write_buffer_size()
     if num_read < _LEAST_BYTES_PER_SECOND * self._limits.write_seconds:
       self.transport.abort()
@@ -195,9 +193,9 @@ class Connection(H11Protocol):
     self._write_timer = None
 
   def _make_room(self) -> None:
-    """Ends the connection that has sent no request for longest, or this one.
+    """Closes the connection that has been idle for longest, or else this one.
 
-    So those that only hold connections open keep nobody out.
+    So clients that only hold connections open keep nobody out.
     """
     waiting = [
       connection
@@ -221,7 +219,7 @@ class Connection(H11Protocol):
       )
 
   def _refuse(self, error: ApiError) -> None:
-    """Answers with an error, if nothing was answered yet, and closes."""
+    """Answers with an error, unless an answer has begun, and closes."""
     if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
       response = error.response()
       headers = [*response.raw_headers, (b'connection', b'close')]
@@ -232,18 +230,18 @@ class Connection(H11Protocol):
       ):
         self.transport.write(self.conn.send(event) or b'')
     if self.cycle is not None:
-      # What is at work on it sends nothing more.
+      # The application sends nothing more.
       self.cycle.disconnected = True
       self.cycle.message_event.set()
     self.transport.close()
 
 
-# How long the engine's last step is waited for when all else has ended.
+# How long to wait for the engine's last step when all else has ended.
 _STEP_SECONDS = 2
 
 
 def bind(host: str, port: int) -> socket.socket:
-  """Takes an address, without listening yet; port 0 is any that is free."""
+  """Binds an address, without listening yet; port 0: any free one."""
   try:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
@@ -263,13 +261,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url(bound: socket.socket) -> str:
-  """Where clients find a bound socket."""
+  """The URL of a bound socket."""
   host, port = bound.getsockname()[:2]
   return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
 
 
 class Server(uvicorn.Server):
-  """Uvicorn with our log; it tells when it listens, and how it ends."""
+  """Uvicorn with our log, a callback at the start, and another end."""
 
   def __init__(
     self,
@@ -279,7 +277,7 @@ class Server(uvicorn.Server):
     limits: Limits,
     started: Callable[[], None] = lambda: None,
   ):
-    """`started` is called when requests are taken."""
+    """`started` is called when requests are accepted."""
     # Uvicorn's warnings go to our log alone: absl's handler at the root would
     # print them a second time.
     theirs = logging.getLogger('uvicorn')
@@ -303,18 +301,18 @@ class Server(uvicorn.Server):
     self._on_start = started
 
   async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-    """Listens."""
+    """Starts to listen."""
     await super().startup(sockets)
     self._on_start()
 
   async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-    """Ends what is open."""
+    """Ends all connections."""
     seconds = self.config.timeout_graceful_shutdown
     log.info('stopping; %s s for what is open', seconds)
     await super().shutdown(sockets)
-    # Tasks that have not ended are cancelled by now, except by a second Ctrl-C,
-    # and answer their clients: see `Guard`. Nothing can be sent to a client
-    # that has not read what it was sent.
+    # Tasks that have not ended are cancelled by now, unless by a second Ctrl-C,
+    # and answer their clients: see `Guard`. Nothing more can be sent to clients
+    # that do not read.
     if self.force_exit:
       for task in self.server_state.tasks:
         task.cancel()
@@ -325,7 +323,7 @@ class Server(uvicorn.Server):
       await asyncio.sleep(0)
 
   def _abort(self, *, only_stuck: bool) -> None:
-    """Ends connections without waiting for their clients."""
+    """Aborts connections."""
     for connection in self.server_state.connections:
       assert isinstance(connection, Connection)
       if connection.is_stuck or not only_stuck:
@@ -336,7 +334,7 @@ async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
   """Serves until the server is told to stop.
 
   Raises:
-    RuntimeError: the engine's thread has ended, so the server did.
+    RuntimeError: the server ended because the engine's thread did.
   """
 
   def lost() -> None:
@@ -355,9 +353,9 @@ async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
 
 
 def _leave(worker: Worker) -> None:
-  """Ends the process at once while a step of the engine goes on.
+  """Ends the process at once if the engine is still in a step.
 
-  Python's own end would tear the libraries down under the step's thread.
+  Python's own exit would tear the libraries down under the engine's thread.
   """
   if worker.is_running:
     sys.stdout.flush()
@@ -366,16 +364,16 @@ def _leave(worker: Worker) -> None:
 
 
 def run(server: Server, worker: Worker, bound: socket.socket) -> None:
-  """Serves until a signal says to stop; on the main thread."""
+  """Serves until a signal; on the main thread."""
   with _signals_to(server):
     asyncio.run(serve(server, worker, bound))
 
 
 @contextlib.contextmanager
 def _signals_to(server: Server) -> Iterator[None]:
-  """Signals stop the server, also before uvicorn takes them over.
+  """Lets signals stop the server, also before uvicorn handles them.
 
-  At its end uvicorn raises those that it took once more, which does nothing.
+  At its end uvicorn raises the signals that it handled again, to no effect.
   """
   numbers = (signal.SIGTERM, signal.SIGINT)
   old = [signal.signal(number, server.handle_exit) for number in numbers]

@@ -1,10 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that owns the engine, and what carries its tokens to the server.
+"""The thread that owns the engine, and brings its text to the event loop.
 
-The server's event loop hands requests over and gets pieces of text back; all
-that touches the model happens on the thread. Every method of `Worker` but the
-thread's own is called from the event loop.
+The event loop hands requests over and gets pieces of text back; only the thread
+touches the model. Public methods of `Worker` are called from the event loop.
 """
 
 import asyncio
@@ -28,25 +27,25 @@ class Ticket:
   """The rows of one request, from `Worker.open` to `close`."""
 
   def __init__(self, worker: 'Worker', rows: Sequence[Stream]):
-    """`rows` are all continuations that the request asks for."""
+    """`rows` are all continuations of the request."""
     self.rows = rows
     self.unfinished = len(rows)
     self._worker = worker
-    # None: the engine failed.
+    # None if the engine failed.
     self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
 
   def put(self, piece: Piece) -> None:
-    """Takes what the thread has made."""
+    """Takes a piece from the thread."""
     self.unfinished -= piece.finish is not None
     self._pieces.put_nowait(piece)
 
   def fail(self) -> None:
-    """Ends the ticket with an error, unless all is made."""
+    """Ends the ticket with an error, unless it is complete."""
     if self.unfinished:
       self._pieces.put_nowait(None)
 
   async def pieces(self) -> AsyncIterator[Piece]:
-    """Yields the pieces of all rows as they come.
+    """Yields the pieces of all rows as they arrive.
 
     Raises:
       ApiError: the engine failed.
@@ -58,12 +57,12 @@ class Ticket:
       yield piece
 
   def close(self) -> None:
-    """Frees what has not finished; may be called again."""
+    """Cancels unfinished rows; may be called again."""
     self._worker.release(self)
 
 
 class _Running(NamedTuple):
-  """A row that the engine has."""
+  """A row of the engine."""
 
   ticket: Ticket
   row: int
@@ -84,10 +83,10 @@ class Worker:
     """Makes the engine; `start` starts the thread.
 
     Args:
-      make_engine: is called again if the engine fails.
-      within: what the engine runs in, such as `sharding.use`.
-      max_rows: running and waiting ones, over all requests.
-      log_seconds: how often speed and load are logged.
+      make_engine: called again if the engine fails.
+      within: the context that the engine runs in, such as `sharding.use`.
+      max_rows: the most running and waiting rows of all requests.
+      log_seconds: of work, after which speed and load are logged.
     """
     self.engine = make_engine()
     self._make_engine = make_engine
@@ -99,19 +98,19 @@ class Worker:
     )
     self._running: dict[int, _Running] = {}
     self._meter = _Meter(log_seconds)
-    self.alive = True  # until no engine can be made
+    self.alive = True  # until making an engine fails
     self._stopping = False
-    # The process may end during a step: see `stop`.
+    # A daemon: the process may end during a step, see `stop`.
     self._thread = threading.Thread(
       target=self._work, name='engine', daemon=True
     )
 
   def start(self, lost: Callable[[], None] = lambda: None) -> None:
-    """Starts the thread, for the event loop that is running.
+    """Starts the thread for the running event loop.
 
     Args:
-      lost: called from the event loop if the thread ends and `stop` was not
-        called: nothing more can be answered.
+      lost: called on the event loop if the thread ends without `stop`: nothing
+        more can be answered.
     """
     self._loop = asyncio.get_running_loop()
     self._lost = lost
@@ -119,11 +118,11 @@ class Worker:
 
   @property
   def is_running(self) -> bool:
-    """Whether the thread has not ended."""
+    """Whether the thread is alive."""
     return self._thread.is_alive()
 
   def stop(self, seconds: float) -> None:
-    """Ends the thread after the step that it is in, and waits for it so long.
+    """Ends the thread after its step; waits for at most `seconds`.
 
     A step that compiles may take minutes.
     """
@@ -132,10 +131,10 @@ class Worker:
     self._thread.join(seconds)
 
   def check_room(self, num_rows: int) -> None:
-    """Checks that so many more rows may be queued.
+    """Checks that more rows may be queued.
 
     Raises:
-      ApiError: they may not, now or ever.
+      ApiError: not now, or never.
     """
     if not self.alive:
       raise errors.internal()
@@ -168,13 +167,13 @@ class Worker:
     return ticket
 
   def release(self, ticket: Ticket) -> None:
-    """Forgets a ticket, and cancels what has not finished."""
+    """Removes a ticket, and cancels its unfinished rows."""
     self._open.discard(ticket)
     if ticket.unfinished:
       self._inbox.put(lambda: self._cancel(ticket))
 
   def _on_loop(self, call: Callable[..., None], *args: Any) -> None:
-    """Calls it on the event loop, which may be closed once all is stopped."""
+    """Calls on the event loop, which may be closed after `stop`."""
     if not self._stopping:
       self._loop.call_soon_threadsafe(call, *args)
 
@@ -187,9 +186,8 @@ class Worker:
     for ticket in self._open:
       ticket.fail()
 
-  # Native code, such as a tokenizer's, panics with what is no Exception.
-  # Whatever is raised on the thread is therefore caught, or it would end
-  # without a word.
+  # Panics of native code, such as a tokenizer's, are no `Exception`s. So the
+  # thread catches everything: otherwise it would end silently.
 
   def _work(self) -> None:
     """The thread."""
@@ -198,12 +196,12 @@ class Worker:
         self._run()
     except BaseException:
       log.exception('no engine can be made any more; the server ends')
-      self.alive = False  # so nothing is opened after what is failed now
+      self.alive = False  # first: later tickets are refused
       self._on_loop(self._fail_open)
       self._on_loop(self._lost)
 
   def _run(self) -> None:
-    """Until it is stopped; a failure ends what is open, and no more."""
+    """Runs until `stop`; a failure ends only the open tickets."""
     while True:
       try:
         command = self._inbox.get(block=not self._running)
@@ -221,7 +219,7 @@ class Worker:
         self.engine = self._make_engine()
 
   def _step(self) -> None:
-    """One token for each row that runs."""
+    """Draws a token of each running row."""
     start = time.monotonic()
     made, failed = [], []
     for token in self.engine.step():
@@ -270,16 +268,16 @@ class Worker:
 
 
 class _Meter:
-  """Logs speed and load now and then."""
+  """Logs speed and load."""
 
   def __init__(self, every: float):
-    """`every` so many seconds of work."""
+    """Logs after every `every` seconds of work."""
     self._every = every
     self._tokens = 0
     self._seconds = 0.0
 
   def count(self, tokens: int, seconds: float, engine: Engine) -> None:
-    """Counts what a step made, and how long it took."""
+    """Counts the tokens and seconds of a step."""
     self._tokens += tokens
     self._seconds += seconds
     if self._seconds >= self._every:
