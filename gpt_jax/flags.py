@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of the commands, each kind said once, and those that several share."""
+"""Kinds of flags, and the flags that several commands share."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -35,10 +35,10 @@ class _Number(flags.ArgumentParser):
 
 
 class _Numbers(flags.ArgumentParser):
-  """Reads whole numbers with commas, which differ."""
+  """Reads a comma list of different whole numbers."""
 
   def __init__(self, least: int, some: bool):
-    """`some`: there must be one."""
+    """`some`: at least one."""
     self._least, self._some = least, some
 
   def flag_type(self) -> str:
@@ -56,9 +56,9 @@ class _Numbers(flags.ArgumentParser):
 
 
 class Flags(flags.FlagValues):
-  """The flags of a command; each method adds one, or a group of them.
+  """The flags of a command; each method adds one flag, or a group.
 
-  `use` is what --help says of it.
+  `use` is its text in --help.
   """
 
   def text(self, name: str, default: str | None, use: str) -> None:
@@ -70,7 +70,7 @@ class Flags(flags.FlagValues):
     flags.DEFINE_multi_string(name, [], use, flag_values=self)
 
   def words(self, name: str, default: str, use: str) -> None:
-    """Words with commas."""
+    """A comma list of words."""
     flags.DEFINE_list(name, default, use, flag_values=self)
 
   def number(self, name: str, default: Any, use: str, kind: Any) -> None:
@@ -87,18 +87,18 @@ class Flags(flags.FlagValues):
     least: int = 0,
     some: bool = True,
   ) -> None:
-    """Whole numbers with commas, from `least` on; `some`: one or more."""
+    """A comma list of whole numbers from `least` on; `some`: at least one."""
     parser, serializer = _Numbers(least, some), flags.ListSerializer(',')
     flags.DEFINE(parser, name, default, use, self, serializer)  # type: ignore
 
   def switch(self, name: str, use: str, default: bool | None = False) -> None:
-    """Yes or no; None: as the command decides."""
+    """Yes or no; None: the command decides."""
     flags.DEFINE_bool(name, default, use, flag_values=self)
 
   def choice(
     self, name: str, default: str | None, choices: Sequence[str], use: str
   ) -> None:
-    """One of some words."""
+    """One of `choices`."""
     flags.DEFINE_enum(name, default, choices, use, flag_values=self)
 
   def config(self) -> None:
@@ -117,8 +117,9 @@ class Flags(flags.FlagValues):
     """`--distributed`."""
     self.switch(
       'distributed',
-      'Several hosts: give it on each. Cloud TPU hosts find each other; others '
-      'set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.',
+      'Run on several hosts; give it on each. Cloud TPU hosts find each other; '
+      'on others set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and '
+      'JAX_PROCESS_ID.',
     )
 
   def drawing(self) -> None:
@@ -126,7 +127,7 @@ class Flags(flags.FlagValues):
     self.number(
       'max_tokens',
       None,
-      'Tokens to draw at most; empty: 100, or what the context has room for.',
+      'The most tokens to draw; empty: 100, or as the context has room.',
       ranges.Count,
     )
     self.number(
@@ -135,13 +136,13 @@ class Flags(flags.FlagValues):
       'Divides the logits; 0 takes the most probable token.',
       ranges.NotNegative,
     )
-    use = 'Draw among the k best tokens; 0: all.'
+    use = 'Draw from the k most probable tokens; 0: from all.'
     self.number('top_k', 0, use, ranges.Whole)
-    use = 'Draw among the fewest tokens that reach this probability.'
+    use = 'Draw from the smallest set of tokens that reaches this probability.'
     self.number('top_p', 1.0, use, ranges.Probability)
-    use = 'Draw among tokens at least so many times as probable as the best.'
+    use = 'Draw from tokens at least this fraction as probable as the best.'
     self.number('min_p', 0.0, use, ranges.Probability)
-    use = 'Above 1: tokens that were seen become less probable.'
+    use = 'Above 1: makes tokens that have occurred less probable.'
     self.number('repetition_penalty', 1.0, use, ranges.Positive)
     self.number('seed', 0, 'Seed of the draws.', ranges.Seed)
 
@@ -151,57 +152,55 @@ class Flags(flags.FlagValues):
       'weights',
       'float',
       ['float', 'int8'],
-      'What the layers multiply: the weights as they are, or 8-bit integers, '
-      'faster for several rows and a little worse.',
+      'Multiply with the weights as they are, or with 8-bit integers, which is '
+      'faster for several rows and a little less accurate.',
     )
 
   def average(self) -> None:
     """`--average`."""
     use = (
-      'Take the mean of the parameters of so many checkpoints, the last; 0: '
-      'the newest alone, or the average that optim.ema keeps.'
+      'Use the mean of the parameters of the last N checkpoints; 0: the newest '
+      'alone, or the average of optim.ema.'
     )
     self.number('average', 0, use, ranges.Whole)
 
   def beam(self) -> None:
-    """`--beam` and how it searches; `beam` reads them."""
-    use = 'Hypotheses that a beam search follows; 0: there is none.'
+    """`--beam` and its options; the function `beam` reads them."""
+    use = 'Hypotheses of a beam search; 0: no beam search.'
     self.number('beam', 0, use, ranges.Whole)
-    theirs = "empty: what the model's generation_config.json says, or"
-    use = 'With --beam: the exponent of the length that a score is divided by; '
+    theirs = "empty: as in the model's generation_config.json, or"
+    use = 'With --beam: exponent of the length that scores are divided by; '
     self.number('length_penalty', None, f'{use}{theirs} 1.', ranges.Real)
-    use = (
-      'With --beam: what that length is, the number of tokens or (5 + it) / 6.'
-    )
+    use = 'With --beam: this length: the number of tokens, or (5 + tokens) / 6.'
     self.choice('penalty', 'length', [*PENALTIES], use)
     use = (
-      'With --beam: stop when as many hypotheses as it follows have ended, '
-      f'even if one that goes on is better; {theirs} no.'
+      'With --beam: stop when as many hypotheses have ended, even if an open '
+      f'one may be better; {theirs} no.'
     )
     self.switch('early_stopping', use, default=None)
-    use = 'With --beam: no run of so many tokens comes twice; 0: any may; '
+    use = 'With --beam: no n-gram of this size occurs twice; 0: any may; '
     self.number('no_repeat_ngram', None, f'{use}{theirs} 0.', ranges.Whole)
-    use = f'With --beam: tokens before the end; {theirs} 0.'
+    use = f'With --beam: the fewest tokens before the end; {theirs} 0.'
     self.number('min_tokens', None, use, ranges.Whole)
 
   def draft(self) -> None:
     """`--draft` and `--draft_tokens`, of speculative decoding."""
     use = (
-      'Folder of a smaller run with the same tokenizer, which proposes tokens.'
+      'Workdir of a smaller model with the same tokenizer, to propose tokens.'
     )
     self.text('draft', None, use)
-    use = 'How many tokens a draft proposes at a time.'
+    use = 'Tokens that the draft proposes at a time.'
     kind = Annotated[int, ranges.whole(1, 64)]
     self.number('draft_tokens', 4, use, kind)
 
 
-# How beam search searches; `size` is --beam.
+# The other options of a beam search; `size` is --beam.
 _SEARCHING = {**Beam(0)._asdict()}
 _SEARCHING.pop('size')
 
 
 def beam(args: Any) -> Beam | None:
-  """How to search; None: tokens are drawn."""
+  """The beam search of flags; None: tokens are drawn."""
   if args.beam:
     return Beam(args.beam, **{name: getattr(args, name) for name in _SEARCHING})
   if name := changed(args, _SEARCHING):

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Measures a trained model, on held-out text and on tasks.
+r"""Measures a trained model on held-out text and on tasks.
 
   gpt-jax evaluate --workdir workdirs/smoke
   gpt-jax evaluate --workdir W --tasks lambada,blimp,piqa --tasks_dir tasks
@@ -19,34 +19,34 @@ r"""Measures a trained model, on held-out text and on tasks.
 validation: predicts every held-out token exactly once, in rows of the training
 context, and reports the loss (nats per token), the perplexity and the bits per
 UTF-8 byte of text. For encoders: the same masked tokens in every evaluation,
-and the pairs of texts; --pairs measures BERT's or ALBERT's pairs, whichever the
+and pairs of texts; --pairs measures BERT's or ALBERT's pairs, whichever the
 model was trained on.
 
 --memory: reads the held-out text in order, segment by segment, with
 Transformer-XL memories of these lengths, which may differ from training:
-eval/NAME/memory_M_loss and the others.
+eval/NAME/memory_M_loss and so on.
 
---source: the model generates an output for each line of a file, which is
-compared with the lines of --reference: BLEU, with its signature, and chrF. The
-outputs are in WORKDIR/evaluations/step-N-NAME.jsonl. Decoding is greedy, or a
-beam search with --beam N (see generate). For other metrics, prefixes and parts
-of files, --tasks "seq2seq('test.en', 'test.de', metrics='rouge', beam=4)".
-GLUE's tasks, sst2, cola, mrpc, stsb, rte and others, are in T5's text-to-text
-formats: an answer that is none of the choices is wrong. Encoder-decoders are
-measured by these and by validation.
+--source: generates an output for each line of a file, and compares it with the
+lines of --reference by BLEU, with its signature, and chrF. The outputs are in
+WORKDIR/evaluations/step-N-NAME.jsonl. Decoding is greedy, or a beam search with
+--beam N (see generate). For other metrics, prefixes and parts of files, use
+--tasks "seq2seq('test.en', 'test.de', metrics='rouge', beam=4)". GLUE's tasks
+(sst2, cola, mrpc, stsb, rte and others) are text to text as in T5: an answer
+that is none of the choices is wrong. Only these tasks and validation measure
+encoder-decoders.
 
 Other tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, story_cloze, race, boolq, wikitext2, and your own as
 multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Download
-their files as published: a task that finds none says where they come from.
---tasks_dir=tfds: reads them from TensorFlow Datasets. Figures come with
-standard errors. Scores are saved in WORKDIR/evaluations as they are found, so
-that the same command resumes where it stopped. After each task its figures are
-added to step-N.json there: eval/lambada/..., eval/text/mine/... for
-text('mine.txt'), eval/NAME/... for text('mine.txt', name='NAME').
+their files as published: if they are missing, the error says where to get them.
+--tasks_dir=tfds reads them from TensorFlow Datasets. Results have standard
+errors. Scores are saved in WORKDIR/evaluations as they are computed, so that
+the same command resumes. After each task its results are added to step-N.json
+there: eval/lambada/..., eval/text/mine/... for text('mine.txt'), eval/NAME/...
+for text('mine.txt', name='NAME').
 
---average 5 measures the mean of the last five checkpoints' parameters (as many
-as checkpoint.keep kept), which is not the average of optim.ema. Its results
+--average 5 measures the mean of the parameters of the last five checkpoints (if
+checkpoint.keep kept them), which is not the average of optim.ema. Its results
 have a file of their own, step-N-average-5.json.
 """
 
@@ -89,79 +89,80 @@ def define(flags: Flags) -> None:
   flags.text(
     'tasks_dir',
     'tasks',
-    'Folder of the files of tasks; tfds: for what TensorFlow Datasets has '
+    'Folder of the files of tasks; tfds: read what TensorFlow Datasets has '
     'prepared.',
   )
   flags.text(
     'source',
     '',
-    'File of texts, one a line, for each of which the model writes one.',
+    'File of source texts, one a line, for which outputs are generated.',
   )
-  flags.text('reference', '', 'File of what it should write.')
+  flags.text('reference', '', 'File of the expected outputs.')
   flags.beam()
   flags.numbers(
     'shots',
     '0',
-    'Solved examples before each one, as many as the context holds: a number, '
-    'or several with commas.',
+    'Comma list of how many solved examples to show before each example, as '
+    'far as the context has room.',
   )
-  flags.number('seed', 0, 'Of the draw of solved examples.', ranges.Seed)
+  flags.number('seed', 0, 'Seed to draw solved examples.', ranges.Seed)
   flags.number(
     'limit',
     None,
-    'Measure the first examples of each task only, so many (of BLiMP, of each '
-    'paradigm; of a text, lines). Such results stand in a file of their own, '
+    'Measure only this many first examples of each task (of each paradigm of '
+    'BLiMP; lines of a text). The results have a file of their own, '
     'step-N-limit-LIMIT.json.',
     ranges.Count,
   )
   flags.number(
     'batch_tokens',
     None,
-    'Tokens that a batch of a task holds at most, with its padding; by default '
-    'those of eval.rows rows of the whole context, up to 16,384 a device.',
+    'The most tokens of a batch, including padding; default: those of '
+    'eval.rows rows of the whole context, up to 16,384 for each device.',
     ranges.Count,
   )
   flags.number(
     'rows',
     None,
-    'Rows that a batch of a task holds at most, whatever their length.',
+    'The most rows of a batch.',
     ranges.Count,
   )
   flags.switch(
     'overlap',
-    "Report how many of a task's texts share 13 words in a row with the "
-    'training text (GPT-3, appendix C), write which, and give the figures of '
-    'the others as NAME_clean.',
+    "Report how many of a task's texts share 13 consecutive words with the "
+    'training text (GPT-3, appendix C), write them to overlap-TASK.json, and '
+    'report the results of the others as NAME_clean.',
   )
   flags.words(
     'pairs',
     '',
-    'Pairs of held-out texts that an encoder is to tell apart, besides those '
-    "it was trained on: next (does B follow A, or is it another document's?), "
-    'order (do A and B stand in their order?), or both.',
+    'Comma list of pairs of held-out texts for an encoder to tell apart, maybe '
+    'of another kind than in training: next (does B follow A, or come from '
+    'another document?), order (are A and B in their order?).',
   )
   flags.numbers(
     'memory',
     '',
-    'Lengths of the memory to read the held-out text with, 0 without; with a '
-    'model of transformer_xl.',
+    'Comma list of memory lengths for the held-out text, 0: none; for models '
+    'with transformer_xl.',
     some=False,
   )
   flags.number(
     'segment',
     None,
-    'Tokens of a segment then; by default as in training.',
+    'With --memory: tokens of a segment; default: as in training.',
     ranges.Count,
   )
   flags.number(
     'clamp',
     None,
-    'Longer distances count as this one then, 0: as they are; by default as in '
+    'With --memory: the largest distance, 0: no limit; default: as in '
     'training.',
     ranges.Whole,
   )
   flags.switch(
-    'same_length', 'Each token sees as many keys then as the memory has.'
+    'same_length',
+    'With --memory: each token sees as many keys as the memory has.',
   )
   flags.json()
 
@@ -252,7 +253,7 @@ def _measure(
   trained: Trained,
   held_out: Figures,
 ) -> Figures:
-  """Measures the tasks, and keeps their results beside those `held_out`."""
+  """Measures the tasks, and stores their results with those `held_out`."""
   folder = os.path.join(args.workdir, 'evaluations')
   step, model = held_out['step'], suite.fingerprint(trained.state.eval_params)
   part = '' if args.limit is None else f'-limit-{args.limit}'

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Continues prompts with a trained model, answers sources, or chats.
+r"""Continues prompts, answers sources, or chats, with a trained model.
 
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
@@ -14,16 +14,16 @@ r"""Continues prompts with a trained model, answers sources, or chats.
   gpt-jax generate --workdir T --sources in.de --out out.jsonl --rows 32
   gpt-jax generate --workdir W
 
-Prints each sample: the prompt and its continuation; a single one on a terminal
-is printed as it is drawn. A sample ends with the document, before a text of
---stop, or after --max_tokens. Prompts are continued --rows at a time, and none
-depends on the others.
+Prints each sample: the prompt and its continuation; a single sample on a
+terminal is printed as it is drawn. A sample ends with the document, before a
+text of --stop, or after --max_tokens. --rows prompts are continued at a time;
+the results do not depend on each other.
 
---prompts reads a .txt with a prompt a line, or a .jsonl of objects with
-`prompt`, or with `messages` for the model's chat template. A line of --out has
-the prompt's `index` (from 0), the prompt, and its `continuations`, each with
-`text`, `tokens` and `finish` ('stop' or 'length'). After a crash the same
-command goes on; FILE.run names the model, prompts and settings of --out.
+--prompts is a .txt with a prompt a line, or a .jsonl of objects with `prompt`,
+or with `messages` for the model's chat template. A line of --out has the
+prompt's `index` (from 0), the prompt, and its `continuations`, each with
+`text`, `tokens` and `finish` ('stop' or 'length'). The same command resumes;
+FILE.run records the model, prompts and settings of --out.
 
 Encoder-decoders, UniLM and prefix LMs generate an output for each source text:
 --source, or --sources, a file of lines, or a .jsonl of objects with `source`.
@@ -36,14 +36,14 @@ divided by length^P, where P is --length_penalty; with --penalty gnmt by
 
 --average N decodes with the mean of the parameters of the last N checkpoints.
 
-With --draft, the workdir of a smaller model with the same tokenizer, that model
-proposes --draft_tokens at a time, and the model judges them in one pass
-(speculative decoding). The text has the same distribution as without; with
---temperature=0 it is the same text.
+--draft is the workdir of a smaller model with the same tokenizer. It proposes
+--draft_tokens at a time, which the model judges in one pass (speculative
+decoding). The text has the same distribution as without; with --temperature=0
+it is the same text.
 
-Without a prompt it starts a session: each line typed, or piped in, gets an
-answer; /help lists the commands. A model with a chat template gets the lines as
-messages; any other continues one growing text.
+Without a prompt it starts a session, which answers each line typed or piped in;
+/help lists its commands. A model with a chat template gets the lines as
+messages; any other model continues one growing text.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ _SETTINGS = (
   *('max_tokens', 'temperature', 'top_k', 'top_p', 'min_p', 'seed', 'stop'),
   *('repetition_penalty', 'num_samples', 'truncate'),
 )
-# How a token is drawn, where nothing is said.
+# The defaults of flags for drawing.
 _DRAWING = {'seed': 0, 'stop': [], 'draft': None, **Sampler()._asdict()}
 
 
@@ -80,25 +80,22 @@ def define(flags: Flags) -> None:
   flags.workdir('Folder of a trained run.')
   flags.texts(
     'prompt',
-    'The text to continue, or - for that of standard input; may be repeated.',
+    'The text to continue, or - for standard input; may be repeated.',
   )
   flags.text('prompts', None, 'File of prompts, .txt or .jsonl.')
   flags.texts(
     'source',
-    'A text for an encoder-decoder, or - for that of standard input; may be '
-    'repeated.',
+    'A source text to answer, or - for standard input; may be repeated.',
   )
   flags.text('sources', None, 'File of sources, lines or .jsonl.')
-  flags.text('out', None, 'File for the answers to --prompts or --sources.')
-  flags.texts(
-    'stop', 'Text that ends a sample, of any number of tokens; may be repeated.'
-  )
+  flags.text('out', None, 'File for the results of --prompts or --sources.')
+  flags.texts('stop', 'Text before which a sample ends; may be repeated.')
   flags.drawing()
-  flags.number('num_samples', 1, 'Continuations of each prompt.', ranges.Count)
+  flags.number('num_samples', 1, 'Samples of each prompt.', ranges.Count)
   flags.number(
     'rows',
     8,
-    'Continuations drawn together; with --beam, texts searched together.',
+    'Samples drawn at a time; with --beam, texts searched at a time.',
     ranges.Count,
   )
   flags.weights()
@@ -109,13 +106,13 @@ def define(flags: Flags) -> None:
     'truncate',
     'none',
     ['none', 'left'],
-    'What happens to a prompt that is longer than the context: it is refused, '
-    'or loses its beginning (a chat its oldest messages).',
+    'Refuse a prompt that is longer than the context, or drop its beginning '
+    '(of a chat, its oldest messages).',
   )
   flags.json()
   flags.switch(
     'stream',
-    'Print each token as it comes; by default one sample on a terminal.',
+    'Print tokens as they are drawn; default: for one sample on a terminal.',
     default=None,
   )
 
@@ -154,7 +151,7 @@ def main(args: cli.Args) -> None:
 
 
 def _options(args: cli.Args) -> Options:
-  """How texts are answered."""
+  """The options of sampling."""
   return Options(
     max_tokens=args.max_tokens,
     sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
@@ -166,7 +163,7 @@ def _options(args: cli.Args) -> Options:
 
 
 def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
-  """The prompts or sources that are given; none: a session."""
+  """The given prompts or sources; none: a session."""
   if args.out:
     cli.check_out_file(args, 'out')
   if args.sources:
@@ -179,7 +176,7 @@ def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
 
 
 def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
-  """What results depend on, besides the settings and the texts."""
+  """What results depend on besides `_SETTINGS` and the texts."""
   step = int(trained.state.step)
   key = {'model': f'{trained_lib.config_key(args.workdir)}, step {step}'}
   if args.draft:
@@ -201,7 +198,7 @@ def _template(args: cli.Args) -> ChatTemplate | None:
 def _print(
   args: cli.Args, model: TextGenerator, texts: Sequence[Prompt | Source]
 ) -> None:
-  """Prints the answers, in the order of the texts."""
+  """Prints the samples, in the order of the texts."""
   requests = model.requests(texts)
   drawn = not (args.json or args.beam)
   one = drawn and len(texts) == args.num_samples == 1
@@ -236,7 +233,7 @@ def _write(
   texts: Sequence[Prompt | Source],
   key: dict[str, str],
 ) -> None:
-  """Writes the results to --out, those that are not there yet."""
+  """Writes the results that --out does not have yet."""
   template = None
   if any(isinstance(text, Prompt) and text.messages for text in texts):
     template = _template(args)
@@ -262,7 +259,7 @@ def _kind(args: cli.Args) -> str:
 
 
 def _check(args: cli.Args) -> None:
-  """Checks flags together."""
+  """Checks combinations of flags."""
   if not all(args.stop):
     raise UsageError('--stop is empty; give a text, or leave the flag out')
   files = bool(args.prompts) + bool(args.sources)
@@ -294,7 +291,7 @@ def _check(args: cli.Args) -> None:
 
 
 def _check_model(args: cli.Args, *, answers: bool) -> None:
-  """Checks the kind of text: whether the model `answers` sources."""
+  """Checks that the model takes the kind of text; `answers`: sources."""
   sources = bool(args.source or args.sources)
   if answers and not sources:
     raise UsageError(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Draws runs: losses, schedule, wall time and routers, as PNG files."""
+"""Plots runs: losses, schedule, wall time and routers, as PNG files."""
 
 import math
 import os
@@ -18,9 +18,10 @@ from gpt_jax.training import goodput, metrics
 
 
 def load_pyplot():
-  """Matplotlib's pyplot, which draws into files."""
-  # Imported here: it takes most of a second, which other commands need not
-  # spend.
+  """Matplotlib's pyplot, with a backend for files.
+
+  Importing it takes most of a second, so other commands do not.
+  """
   import matplotlib
 
   matplotlib.use('Agg')
@@ -30,7 +31,7 @@ def load_pyplot():
 
 
 def save_figure(figure, out: str) -> str:
-  """Writes the PNG as a whole."""
+  """Writes a PNG atomically."""
   if figure.get_layout_engine() is None:
     figure.tight_layout()
   with files.replacing(out) as temporary:
@@ -39,14 +40,14 @@ def save_figure(figure, out: str) -> str:
   return out
 
 
-# Of the held-out sets, the split of the corpus first.
+# Markers of the held-out sets, the corpus's own split first.
 _MARKERS = 'osd^v*xP'
 
 
 def loss_curves(
   workdirs: list[str], out: str | None = None, unit: str = 'nats a token'
 ) -> str | None:
-  """Draws training and held-out loss over tokens.
+  """Plots training and held-out loss over tokens.
 
   Returns:
     The PNG's path; None if no run has a finite loss in its metrics, which is
@@ -73,7 +74,7 @@ def loss_curves(
 def _draw(
   axes: Any, lines: list[dict[str, Any]], name: str, color: str
 ) -> bool:
-  """Draws one run; False if no training loss is finite."""
+  """Plots one run; False if no training loss is finite."""
   logged = [m for m in lines if 'tokens' in m]
   train = [
     (m['tokens'], m['loss'])
@@ -103,7 +104,7 @@ def _draw(
 
 
 def running_mean(values: Sequence[float], decay: float = 0.9) -> list[float]:
-  """Exponential mean of the values so far, without bias to the start."""
+  """Exponential moving average, without bias to the start."""
   out, total, weight = [], 0.0, 0.0
   for value in values:
     total = decay * total + (1 - decay) * value
@@ -113,7 +114,7 @@ def running_mean(values: Sequence[float], decay: float = 0.9) -> list[float]:
 
 
 def schedule_curves(config: Config, out: str) -> str:
-  """Draws rows, learning rate and tokens of each step; returns `out`."""
+  """Plots rows, learning rate and tokens of each step; returns `out`."""
   pyplot = load_pyplot()
   ramp, num_steps = config_lib.ramp(config), config.schedule.num_steps
   # The steps before and after each boundary, so that it is drawn upright.
@@ -149,7 +150,7 @@ def schedule_curves(config: Config, out: str) -> str:
 def wall_time(
   workdir: str, out: str | None = None
 ) -> tuple[str, goodput.Account]:
-  """Draws where the wall time went; returns the PNG's path and the figures."""
+  """Plots how wall time was spent; returns the PNG's path and the figures."""
   try:
     account = goodput.account(metrics.read(workdir))
   except ValueError as e:
@@ -175,7 +176,7 @@ MOST_LINES = 16
 
 
 def router_curves(workdir: str) -> str | None:
-  """Draws WORKDIR/router.png; returns its path, None for runs without experts.
+  """Plots WORKDIR/router.png; returns its path, None for runs without experts.
 
   One panel for each layer with experts: the fraction of the tokens that chose
   each expert, lines of up to `MOST_LINES` experts, else a heat map. Below them
@@ -246,7 +247,7 @@ def _lines(axes: Any, steps: list, loads_SE: np.ndarray, legend: bool) -> None:
 
 
 def _heat_map(axes: Any, steps: list, loads_SE: np.ndarray) -> Any:
-  """Experts over steps; a line of the log stands for the steps before it."""
+  """Experts over steps; a line of the log covers the steps before it."""
   num_experts = loads_SE.shape[1]
   image = axes.pcolormesh(
     [0, *steps],

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what several runs show: ablations, sweeps, tokenizers."""
+"""Plots studies of several runs: ablations, scaling laws, tokenizers."""
 
 import statistics
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _LAYERS = 'layers_'
 
 
 def ablation_bars(scores: dict[str, Any], out: str) -> str:
-  """Scores of each task and setting, with those of the seeds as dots.
+  """Plots scores of each task and setting, with the seeds as dots.
 
   Args:
     scores: task -> setting -> seed -> metrics, with `score`.
@@ -57,7 +57,7 @@ def ablation_bars(scores: dict[str, Any], out: str) -> str:
 
 
 def ablation_layers(scores: dict[str, Any], out: str) -> str | None:
-  """Scores by the number of layers transferred (GPT-1, figure 2).
+  """Plots scores over the number of transferred layers (GPT-1, figure 2).
 
   Arguments as of `bars`; returns None where no such run is. Where all layers
   were transferred ('full') is drawn last.
@@ -197,7 +197,7 @@ def short(count: float) -> str:
 
 
 def draw_tokenizers(reports: dict[str, Report], out: str) -> str:
-  """Draws bytes per token, and how much of each vocabulary is used."""
+  """Plots bytes per token, and how much of each vocabulary is used."""
   figure, (left, right) = load_pyplot().subplots(
     1, 2, figsize=(10, 4.5), dpi=120, width_ratios=(2, 3)
   )
