@@ -101,7 +101,7 @@ load_gke_settings() {
   fi
 }
 
-# The usual shape of a number of chips; empty where there is none.
+# The usual shape for a number of chips; empty if there is none.
 topology_of() {
   case $1/$2 in
     v5litepod/1 | v6e/1) echo 1x1 ;;
@@ -169,7 +169,7 @@ selector() {
   echo "jobset.sigs.k8s.io/jobset-name=$NAME"
 }
 
-# Pods have a random end of name.
+# The names of pods end in random characters.
 first_pod() {
   if [[ $DRY_RUN == yes ]]; then
     echo "$NAME-slice-0-0-..."
@@ -202,7 +202,7 @@ create() {
     echo "launch/gke.sh manifest $SETTINGS | kubectl apply -f -"
     return
   fi
-  # To apply the same again would not start what has ended.
+  # Applying the same manifest does not restart an ended JobSet.
   states=$(kubectl get "jobset/$NAME" --ignore-not-found -o \
     'jsonpath={range .status.conditions[?(@.status=="True")]}{.type}{" "}{end}') ||
     die 1 'cannot look for the JobSet (above); is JobSet installed in the' \

@@ -2,11 +2,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# What tpu.sh calls on each host of a slice, by ssh. The run is a process of
-# its own, which outlives the connection; all that is known of it lies in
-# ~/gpt_jax_run: log, pid, exit_code, and lock, held while it lives. Of several
-# hosts each tells of itself in a folder that all of them see, so that one ssh to
-# the first is enough to know of them.
+# Run by tpu.sh on each host of a slice, by ssh. The run is a separate process,
+# which outlives the connection; its state is in ~/gpt_jax_run: log, pid,
+# exit_code, and lock, held while it runs. Several hosts write their state to a
+# shared folder, so that one ssh to the first shows all.
 set -euo pipefail
 
 RUN=$HOME/gpt_jax_run
@@ -14,7 +13,7 @@ cd "$RUN"
 # shellcheck source=launch/lib/mask.sh
 source code/launch/lib/mask.sh
 
-# Every answer is one line with this in front: ssh and gcloud talk, too.
+# Every answer is one line with this prefix: ssh and gcloud print lines, too.
 answer() {
   printf 'gpt_jax|%s|%s\n' "$HOSTNAME" "$*"
 }
@@ -44,7 +43,7 @@ install_here() {
     rm -rf venv
     "$uv" venv --quiet --python "$3" venv
   fi
-  # The second file has hashes, which uv compares.
+  # The second file has hashes, which uv checks.
   (cd code && "$uv" pip install --quiet --python ../venv/bin/python \
     --constraint constraints.txt --constraint launch/requirements.txt \
     --editable ".[$2]")
@@ -52,7 +51,7 @@ install_here() {
   answer installed
 }
 
-# HOST_SETUP of the settings, such as mounting the shared folder.
+# Runs HOST_SETUP of the settings, such as mounting the shared folder.
 set_up() {
   bash -euo pipefail setup.sh >&2
 }
@@ -68,7 +67,7 @@ is_installed() {
   fi
 }
 
-# $1: the shared folder, or nothing; $2: a name for this start; then the program.
+# $1: the shared folder, or empty; $2: a name for this start; then the program.
 start() {
   local i program shared=${1:+$1/$2}
   shift 2
@@ -103,8 +102,8 @@ start() {
   return 1
 }
 
-# Runs the command, and writes down how it ended. A reboot frees the lock, which
-# no process that the run leaves behind inherits.
+# Runs the command and records its exit code. A reboot frees the lock; child
+# processes do not inherit it.
 supervise() {
   local code=0 line
   exec 9> lock
@@ -115,9 +114,9 @@ supervise() {
     fi
   done < <(cat environment secrets 2> /dev/null)
   export PATH=$RUN/venv/bin:$PATH
-  # A host that goes down sends SIGTERM to all: the run saves and ends, and
-  # this, as Bash does with a program in the foreground, waits for it. A handler,
-  # as ignoring would be inherited.
+  # A host that shuts down sends SIGTERM to all processes: the run saves and
+  # ends, and Bash waits for its foreground program. A handler, because an
+  # ignored signal would be inherited.
   trap : TERM INT HUP
   keep_telling 9>&- > /dev/null 2>&1 &
   local teller=$!
@@ -134,7 +133,7 @@ supervise() {
   tell
 }
 
-BEAT_SECONDS=10 # between two words of a host that runs
+BEAT_SECONDS=10 # between two status writes of a running host
 
 keep_telling() {
   while sleep "$BEAT_SECONDS" && running; do
@@ -143,7 +142,7 @@ keep_telling() {
   tell
 }
 
-# Puts what `status` answers where all hosts see it.
+# Writes the output of `status` to the shared folder.
 tell() {
   local shared
   shared=$(cat shared 2> /dev/null || true)
@@ -156,15 +155,15 @@ tell() {
   fi
 }
 
-# What all hosts of this start told; of one that said long ago that it runs
-# nothing is known. $1: the shared folder.
+# The states of all hosts of this start, except outdated "running" ones.
+# $1: the shared folder.
 status_of_all() {
   local shared now said file
   shared=$(cat shared 2> /dev/null || true)
   if [[ -z $shared || ! -d $shared ]]; then
     return
   fi
-  # By the clock of the file system, which they share.
+  # By the clock of the shared file system.
   touch "$shared/.now"
   now=$(stat -c %Y "$shared/.now")
   for file in "$shared"/*; do
@@ -174,7 +173,7 @@ status_of_all() {
       echo "$said"
     fi
   done
-  # Of starts before.
+  # Delete the folders of earlier starts.
   find "$1" -mindepth 1 -maxdepth 1 -not -path "$shared" -exec rm -rf {} +
 }
 
@@ -193,8 +192,8 @@ status() {
   fi
 }
 
-# The whole lines of the log after line $1, and how many there are now. Below
-# zero: so many of the last.
+# The complete lines of the log after line $1, and their number. A negative
+# number selects that many of the last lines.
 show_log() {
   local total=0 from=$1
   if [[ -f log ]]; then
@@ -209,7 +208,7 @@ show_log() {
   answer "lines|$total"
 }
 
-# For the user, who wants it to stay so.
+# Ends the run for the user: `up` does not start it again.
 stop() {
   if running && [[ -s pid ]]; then
     touch stopped
@@ -217,7 +216,7 @@ stop() {
   end
 }
 
-# For a run that is to start again.
+# Ends the run before another start.
 end() {
   if running && [[ -s pid ]]; then
     kill -TERM "$(< pid)" 2> /dev/null || true
@@ -227,7 +226,7 @@ end() {
   fi
 }
 
-# Folders to and from gs://. One host does it for all, as they share WORKDIR.
+# Copies folders to and from gs://. One host does it for all: WORKDIR is shared.
 copy() {
   if [[ -d $1 ]]; then
     gcloud storage rsync --recursive "$1" "$2" >&2
@@ -237,8 +236,8 @@ copy() {
   fi
 }
 
-# A bucket that cannot be looked at is not one that is empty: a run that began
-# anew would then be copied over the old one.
+# An unreadable bucket must not count as empty: a new run would later be copied
+# over the old one.
 restore() {
   local found
   if [[ -e $1/config.json ]]; then
@@ -246,7 +245,7 @@ restore() {
   elif found=$(gcloud storage ls "$2/config.json" 2>&1); then
     mkdir -p "$1"
     gcloud storage rsync --recursive '--exclude=^config\.json$' "$2" "$1" >&2
-    # Comes last: where it is, all of the run is.
+    # Last, so that its presence means that the copy is complete.
     gcloud storage cp "$2/config.json" "$1/config.json" >&2
     answer 'copied back'
   elif [[ $found == *'matched no objects'* ]]; then

@@ -6,28 +6,28 @@
 # launch/gke.sh). Copy it, edit the first part, and keep it: the same file
 # resumes, stops and deletes the run.
 
-# ---- to be set
+# ---- required
 
-NAME=llama-7b                 # of the slice; lower case, digits, dashes
+NAME=llama-7b                 # of the slice: lower case, digits, dashes
 ZONE=us-central2-b            # https://cloud.google.com/tpu/docs/regions-zones
 ACCELERATOR=v4-32             # v4-N, v5p-N, v5litepod-N or v6e-N
-# The run's folder, which all hosts see; or gs://BUCKET/FOLDER, which needs
+# The run's folder, visible to all hosts; or gs://BUCKET/FOLDER, which needs
 # neither HOST_SETUP nor RESULTS.
 WORKDIR=/mnt/shared/llama-7b
-RESULTS=gs://my-bucket/llama-7b   # where WORKDIR is copied to; may be empty
+RESULTS=gs://my-bucket/llama-7b   # the copy of WORKDIR; may be empty
 
-# What runs on every host, in the folder of this repository. --distributed: the
-# hosts find each other.
+# The command that runs on every host, in the folder of this repository. With
+# --distributed the hosts find each other.
 COMMAND=(
   gpt-jax train --config configs/llama.py:7b --workdir "$WORKDIR" --distributed
-  # As `gpt-jax plan --topology v4-32 --config.model.remat=full` prints them.
+  # From `gpt-jax plan --topology v4-32 --config.model.remat=full`.
   --config.model.remat=full --config.mesh.fsdp=16 --config.batch.micro_rows=16
   "--config.data.source=jsonl('/mnt/shared/text/*.jsonl.zst')"
 )
 
 # Runs on each host after it has started, before the run, and again whenever
 # either is repeated. Here: mounts a Filestore (NFS) share. With one host there
-# is nothing to share: leave it empty, set WORKDIR=/var/tmp/run, and RESULTS.
+# is nothing to share: leave it empty, and set WORKDIR=/var/tmp/run and RESULTS.
 # shellcheck disable=SC2016  # the hosts expand it
 HOST_SETUP='
   if ! mountpoint -q /mnt/shared; then
@@ -38,45 +38,45 @@ HOST_SETUP='
   fi
 '
 
-# ---- may be left as they are
+# ---- optional
 
 PROJECT=           # empty: that of `gcloud config`
-SPOT=yes           # cheaper; may be taken away at any time, and `up` goes on
-SLICES=1           # several: they train together over the data centre network
-REQUEST=queued     # or direct: now or never, one slice only
+SPOT=yes           # cheaper; may be preempted at any time, and `up` resumes
+SLICES=1           # several train together over the data center network
+REQUEST=queued     # or direct: succeeds at once or fails, one slice only
 DELETE_AFTER=no    # yes: deletes the slices when the run is done and copied;
-                   # always: also where it fails
+                   # always: also if it fails
 PRICE=             # dollars per chip-hour, in place of launch/lib/cost.sh's
 MAX_RESTARTS=100
-REQUEST_TRIES=5    # so often a request is made that fails for want of room
+REQUEST_TRIES=5    # attempts at a request that fails for lack of capacity
 RETRY_SECONDS=120  # between two of them
 
-# Variables of the run: ENVIRONMENT=(NAME=value 'OTHER=a b'). Without one of that
-# name LIBTPU_INIT_ARGS holds the flags for asynchronous collectives that
-# gpt_jax/runtime/tpu_flags.py has for the generation.
+# Variables of the run: ENVIRONMENT=(NAME=value 'OTHER=a b'). LIBTPU_INIT_ARGS
+# defaults to the generation's flags for asynchronous collectives, from
+# gpt_jax/runtime/tpu_flags.py.
 ENVIRONMENT=()
 
-# Lines of NAME=value, such as WANDB_API_KEY=...; chmod 600. They become
-# environment variables of the run, travel by scp, and are shown as ***.
+# A file with lines of NAME=value, such as WANDB_API_KEY=...; chmod 600. They
+# become environment variables of the run, are sent by scp, and shown as ***.
 SECRETS_FILE=
 
-INCLUDE=()         # files and folders of this repository that go along, besides
+INCLUDE=()         # more files and folders of this repository to pack, besides
                    # gpt_jax, configs and launch
-EXTRAS=tpu         # of pyproject.toml: tpu,wandb for instance
-PYTHON_VERSION=3.12   # the images have 3.10; uv brings this one
+EXTRAS=tpu         # of pyproject.toml: for instance tpu,wandb
+PYTHON_VERSION=3.12   # installed by uv; the images have 3.10
 RUNTIME=           # empty: the image for the generation
-CREATE_FLAGS=()    # more for `gcloud ... create`: --network=... --reserved
-SSH_FLAGS=()       # more for `gcloud ... ssh` and scp: --tunnel-through-iap
-POLL_SECONDS=20    # between two looks at the slices and hosts
-STRAGGLER_SECONDS=120   # after one host has ended, until the others are told to;
+CREATE_FLAGS=()    # for `gcloud ... create`: --network=... --reserved
+SSH_FLAGS=()       # for `gcloud ... ssh` and scp: --tunnel-through-iap
+POLL_SECONDS=20    # between two checks of the slices and hosts
+STRAGGLER_SECONDS=120   # from the end of one host until the others are ended;
                    # longer than hosts.heartbeat_seconds
 COPY_MINUTES=30    # between two copies to RESULTS; 0: only at the end
 
-# ---- on GKE only
+# ---- only on GKE
 
-IMAGE=us-docker.pkg.dev/my-project/images/gpt_jax:1   # made by launch/Dockerfile
-NFS=10.0.0.2:/share   # a share that every pod mounts at MOUNT; may be empty where
+IMAGE=us-docker.pkg.dev/my-project/images/gpt_jax:1   # from launch/Dockerfile
+NFS=10.0.0.2:/share   # a share that every pod mounts at MOUNT; may be empty if
                       # WORKDIR is in a bucket
 MOUNT=/mnt/shared
-TOPOLOGY=             # empty: the usual shape of so many chips
-CLUSTER=my-cluster    # for `gke.sh xpk`; kubectl knows its cluster by itself
+TOPOLOGY=             # empty: the usual shape for the number of chips
+CLUSTER=my-cluster    # for `gke.sh xpk`; kubectl knows its cluster

@@ -16,7 +16,7 @@ say() {
   printf '%(%H:%M:%S)T %s\n' -1 "$*"
 }
 
-# die CODE MESSAGE...: the message says how to go on.
+# die CODE MESSAGE...: the message names the remedy.
 die() {
   local code=$1
   shift
@@ -24,7 +24,7 @@ die() {
   exit "$code"
 }
 
-# confirm QUESTION: asks once; what was confirmed holds for this command.
+# confirm QUESTION: asks once; the answer holds for the whole command.
 CONFIRMED=no
 confirm() {
   if [[ $YES == yes || $DRY_RUN == yes || $CONFIRMED == yes ]]; then
@@ -37,8 +37,8 @@ confirm() {
   CONFIRMED=yes
 }
 
-# Where gcloud's messages go until somebody needs them. mktemp gives it to the
-# user alone: what is packed for the hosts may hold secrets.
+# A folder for gcloud's messages. mktemp lets only the user read it: the
+# bundle for the hosts may contain secrets.
 make_scratch() {
   SCRATCH=$(mktemp -d)
   trap 'rm -rf "$SCRATCH"' EXIT
@@ -75,7 +75,7 @@ single_quote() {
   printf "'%s'" "${1//\'/\'\\\'\'}"
 }
 
-# duration SECONDS: as people say it.
+# duration SECONDS: in words.
 duration() {
   local s=$1
   if ((s < 120)); then

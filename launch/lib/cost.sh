@@ -2,11 +2,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# What the slices cost an hour, shown before anything is created.
+# The cost of the slices per hour, shown before anything is created.
 
-# Dollars per chip and hour in the cheapest US region, written down from memory
-# of the public list, not fetched. Spot prices move; these are what 40% of the
-# list price would be. PRICE in the settings overrides them.
+# Dollars per chip-hour in the cheapest US region, from memory of the public
+# price list. Spot prices vary; these are 40% of the list price. PRICE in the
+# settings overrides them.
 PRICES_NOTED=2025-06
 declare -A ON_DEMAND=([v4]=3.22 [v5litepod]=1.20 [v5p]=4.20 [v6e]=2.70)
 SPOT_SHARE=0.40

@@ -2,12 +2,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# All hosts at once: installing, running, looking at and stopping a run. What
-# happens there is in on_host.sh.
+# Installs, starts, watches and stops a run on all hosts at once. The code that
+# runs there is in on_host.sh.
 
 # on_hosts WORKER ARGS...: on_host.sh on all hosts (WORKER=all), or on the first
 # host of the first slice (WORKER=0). Its answers go to $SCRATCH/answers, other
-# lines of its output to $SCRATCH/output, and ssh's own talk to $SCRATCH/talk.
+# lines of its output to $SCRATCH/output, and ssh's messages to $SCRATCH/talk.
 on_hosts() {
   local worker=$1
   shift
@@ -45,12 +45,12 @@ ssh_hosts() {
   return "$failed"
 }
 
-# answered WORD: how many hosts answered so.
+# answered WORD: the number of hosts with this answer.
 answered() {
   grep -c "^gpt_jax|[^|]*|$1" "$SCRATCH/answers" || true
 }
 
-# expect WORD: all hosts answered so, or what the others said is shown.
+# expect WORD: checks that all hosts gave this answer; shows others.
 expect() {
   local count
   if [[ $DRY_RUN == yes ]]; then
@@ -64,14 +64,14 @@ expect() {
   fi
 }
 
-# What ssh and the hosts said besides their answers.
+# Shows the messages of ssh and the hosts.
 show_talk() {
   cat "$SCRATCH/talk" "$SCRATCH/output" | tail -n 20 >&2
 }
 
-# Does nothing where all hosts have this very tree, and sets LEFT_ALONE where
-# they all run another. Hosts answer to ssh only some time after their slice is
-# there, so it is tried for a while.
+# Does nothing if all hosts have this tree; sets LEFT_ALONE if they all run
+# another. Hosts answer ssh only some time after their slice exists, so this
+# retries for a while.
 install_hosts() {
   local tries started=$SECONDS
   LEFT_ALONE=no
@@ -110,7 +110,7 @@ install_hosts() {
 copy_bundle() {
   local node
   for node in "${NODES[@]}"; do
-    # -p keeps the mode: the bundle is the user's alone.
+    # -p keeps the mode: only the user may read the bundle.
     tpus tpu-vm scp "$SCRATCH/gpt_jax_bundle.tgz" "$node:" --worker=all \
       --scp-flag=-p --quiet "${SSH_FLAGS[@]}" \
       > "$SCRATCH/scp" 2>&1 < /dev/null || {
@@ -123,8 +123,8 @@ copy_bundle() {
   done
 }
 
-# On the hosts nothing is there yet, not even on_host.sh. What was deleted here
-# must not stay there.
+# The hosts may have nothing yet, not even on_host.sh. Files deleted here must
+# disappear there.
 unpack_bundle() {
   ssh_hosts all "set -e
 mkdir -p -m 700 gpt_jax_run
@@ -136,8 +136,7 @@ bash gpt_jax_run/code/launch/on_host.sh install $STAMP $(quote "$EXTRAS" \
   expect installed
 }
 
-# Hosts that start together tell of themselves in one folder, which none of a
-# start before uses.
+# Hosts that start together write their states to one new folder.
 new_round() {
   ROUND=$(date +%s)-$$-$RANDOM
 }
@@ -172,7 +171,7 @@ end_run() {
   done
 }
 
-# `run`: starts, and leaves the rest to the user.
+# `run`: only starts the run.
 run_once() {
   new_round
   start_run ||
@@ -181,17 +180,17 @@ run_once() {
   say "follow it: launch/tpu.sh logs $SETTINGS"
 }
 
-# Where several hosts tell of themselves: beside WORKDIR, which all of them see.
-# Nothing where it is in a bucket.
+# The folder for the states of several hosts: beside WORKDIR, which all of them
+# see. Empty if WORKDIR is in a bucket.
 shared_folder() {
   if ((NUM_HOSTS > 1)) && ! in_bucket; then
     echo "$WORKDIR.hosts"
   fi
 }
 
-# Sets STATES, CODES, NAMES and LASTS, one for each host. Returns 1 unless all
-# hosts answered. Of several hosts the first is asked what all have told of
-# themselves; each is asked by ssh only where one of them did not lately.
+# Sets STATES, CODES, NAMES and LASTS, one entry per host. Returns 1 unless all
+# hosts answered. The first host reports the states of all; each is asked over
+# ssh only if a state is missing or outdated.
 read_status() {
   if [[ -n $(shared_folder) ]]; then
     on_hosts 0 status_of_all "$(shared_folder)" || true
@@ -232,7 +231,7 @@ show_status() {
       "launch/tpu.sh up $SETTINGS repairs what it can"
 }
 
-# Prints what is new in the first host's log; sets LOG_LINES.
+# Prints the new lines of the first host's log; sets LOG_LINES.
 show_new_log() {
   local _ total
   on_hosts 0 show_log "$LOG_LINES" || return 0

@@ -2,8 +2,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# mask FILE: what it reads, with the values of NAME=value lines in FILE, which
-# need not be there, shown as ***.
+# mask FILE: copies its input, with the values of the NAME=value lines in FILE
+# replaced by ***. FILE may be missing.
 mask() {
   local line value values=()
   if [[ -f $1 ]]; then

@@ -2,9 +2,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# What goes to the hosts: this working tree, HOST_SETUP, ENVIRONMENT, secrets.
+# The bundle for the hosts: this working tree, HOST_SETUP, ENVIRONMENT, secrets.
 
-# What of INCLUDE would not go along is told of before anything is made.
+# Checks before anything is created that all of INCLUDE would be packed.
 check_include() {
   local path file there
   for path in "${INCLUDE[@]}"; do
@@ -28,7 +28,7 @@ check_include() {
   done
 }
 
-# Packs the working tree, so that edited configs go along, into one file.
+# Packs the working tree, edited configs included, into one file.
 pack() {
   local staging=$SCRATCH/pack
   rm -rf "$staging"
@@ -41,7 +41,7 @@ pack() {
   else
     (cd "$REPO" && find "${parts[@]}" -type f -not -name '*.pyc' -print0)
   fi | LC_ALL=C sort -z > "$SCRATCH/files"
-  # A file that git lists and that was deleted is left out.
+  # Skip files that git lists but that were deleted.
   (cd "$REPO" && tar cf - --null --ignore-failed-read -T "$SCRATCH/files" \
     2> /dev/null) | tar xf - -C "$staging/code"
   printf '%s\n' "${HOST_SETUP:-true}" > "$staging/setup.sh"

@@ -15,13 +15,13 @@ load_settings() {
   POLL_SECONDS=20 STRAGGLER_SECONDS=120 COPY_MINUTES=30 MAX_RESTARTS=100
   DELETE_AFTER=no REQUEST_TRIES=5 RETRY_SECONDS=120 ENVIRONMENT=()
   IMAGE='' NFS='' MOUNT=/mnt/shared TOPOLOGY='' CLUSTER=''
-  # In a shell of its own first: a mistake would end this one with code 1.
+  # In a subshell first: a mistake would end this shell with code 1.
   # shellcheck source=/dev/null
   (source "$1" > /dev/null) || die 2 "$1: a mistake in it (above); it is Bash"
   # shellcheck source=/dev/null
   source "$1"
   local field
-  # gs://b/run//config.json is another object than gs://b/run/config.json.
+  # gs://b/run//config.json and gs://b/run/config.json are different objects.
   for field in WORKDIR RESULTS; do
     while [[ ${!field} == ?*/ && ${!field} != gs:// ]]; do
       printf -v "$field" %s "${!field%/}"
@@ -39,7 +39,7 @@ load_settings() {
   check_choice DELETE_AFTER yes no always
   for field in SLICES COPY_MINUTES MAX_RESTARTS STRAGGLER_SECONDS \
     REQUEST_TRIES; do
-    # Bash takes 08 for octal.
+    # Bash reads 08 as octal.
     [[ ${!field} =~ ^(0|[1-9][0-9]*)$ ]] ||
       bad "$field" 'a whole number, without zeros in front'
   done
@@ -69,7 +69,7 @@ load_settings() {
   check_environment
 }
 
-# Whether the run lives in a bucket: no host has to share or to keep anything.
+# Whether WORKDIR is in a bucket: then hosts share and store nothing.
 in_bucket() {
   [[ $WORKDIR == gs://* ]]
 }
@@ -91,7 +91,7 @@ check_choice() {
   bad "$field" "one of $*"
 }
 
-# NAME=value each; LIBTPU_INIT_ARGS is that of the generation, if it is not given.
+# NAME=value each; LIBTPU_INIT_ARGS defaults to the generation's flags.
 check_environment() {
   local pair given=no chip=$GENERATION
   for pair in "${ENVIRONMENT[@]}"; do
@@ -116,7 +116,7 @@ check_secrets() {
     bad SECRETS_FILE 'no such file; lines of NAME=value, such as WANDB_API_KEY=...'
   [[ -z $(find "$SECRETS_FILE" -perm /077) ]] ||
     bad SECRETS_FILE "others may read it; chmod 600 $SECRETS_FILE"
-  # The line itself is not shown: it may be the secret.
+  # Do not show the line itself: it may be the secret.
   local number
   number=$(grep -nvE '^(#.*|[A-Za-z_][A-Za-z0-9_]*=.*|)$' "$SECRETS_FILE" |
     head -n 1 | cut -d: -f1) || true
@@ -125,7 +125,7 @@ check_secrets() {
 }
 
 # Chips, hosts and the runtime of the accelerator. The numbers in the names of
-# v4, v5p and tpu7x count TensorCores, two a chip; the others count chips.
+# v4, v5p and tpu7x count TensorCores, two per chip; the others count chips.
 size_up() {
   local number=${ACCELERATOR##*-} runtime
   [[ $ACCELERATOR =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] ||

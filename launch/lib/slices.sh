@@ -5,8 +5,8 @@
 # The slices themselves: their state, creating, waiting, deleting.
 
 # Sets STATE: ABSENT, or a state of queued resources; those of a single node
-# are brought to the same words, and add STOPPED and STOPPING. An error that is not "not found" ends the
-# command: a slice that cannot be seen must not be taken for one that is gone.
+# are mapped to the same words, plus STOPPED and STOPPING. An error other than
+# "not found" ends the command: an unreadable slice must not count as gone.
 read_state() {
   local format='value(state)' tries resource=(tpu-vm)
   if [[ $REQUEST == queued ]]; then
@@ -45,8 +45,8 @@ node_state() {
   esac
 }
 
-# Slices of one host can be stopped by hand, and keep their disk; a queued
-# resource is ACTIVE all the same.
+# Slices of one host can be stopped manually and keep their disk, while their
+# queued resource stays ACTIVE.
 look_for_stopped() {
   local node
   if [[ $REQUEST == queued && $STATE == ACTIVE ]] && ((NUM_HOSTS == 1)); then
@@ -58,9 +58,8 @@ look_for_stopped() {
   fi
 }
 
-# True when the hosts cannot be expected to answer: a spot slice was taken
-# away. The queued resource may still say ACTIVE for a while, so the nodes are
-# asked too.
+# True if a spot slice was preempted, so that hosts will not answer. The queued
+# resource may stay ACTIVE for a while, so the nodes are checked, too.
 slices_gone() {
   read_state
   if [[ $STATE != ACTIVE ]]; then
@@ -80,7 +79,7 @@ slices_gone() {
   return 1
 }
 
-# Asks for the slices unless they are there, or asked for already.
+# Requests the slices unless they exist or are requested already.
 create_slices() {
   STATE=ABSENT
   if [[ $DRY_RUN == no ]]; then
@@ -146,8 +145,8 @@ start_stopped() {
       "command again; or launch/tpu.sh delete $SETTINGS, with its disk"
 }
 
-# Until the slices are ACTIVE. Returns 1 when they were taken away meanwhile, or
-# the request failed; then REASON says why.
+# Waits until the slices are ACTIVE. Returns 1 if they were preempted meanwhile,
+# or if the request failed; then REASON says why.
 wait_for_slices() {
   local seen='' told=$SECONDS since=$SECONDS
   if [[ $DRY_RUN == yes ]]; then
@@ -182,8 +181,8 @@ wait_for_slices() {
   done
 }
 
-# A request that fails for want of room may succeed later; one that asks for what
-# the project may not have, or what is not there, does not.
+# A request that fails for lack of capacity may succeed later; without quota,
+# permission or a valid accelerator it will not.
 may_succeed_later() {
   ! grep -qiE \
     'quota|PERMISSION_DENIED|INVALID_ARGUMENT|UNAUTHENTICATED|not supported' <<< "$1"
@@ -223,7 +222,7 @@ delete_slices() {
   say "$NAME is deleted"
 }
 
-# Deleting may fail while the slices are on their way out by themselves.
+# Deleting may fail while the slices are being deleted already.
 delete_now() {
   local tries command=(tpu-vm delete "$NAME" --quiet)
   if [[ $REQUEST == queued ]]; then

@@ -24,11 +24,11 @@ same command goes on where this one stopped"
       preempted) crashes=0 ;;
       gone)
         crashes=0
-        # Whoever stopped it by hand may not want to pay for it.
+        # The user stopped it, maybe to save money.
         [[ $STATE != STOP* ]] ||
           die 75 "$NAME is $STATE, by hand; the same command starts it again"
         say "$NAME was taken away: making it again"
-        # The queued resource may say ACTIVE for a while after its nodes are gone.
+        # The queued resource may stay ACTIVE for a while without its nodes.
         sleep "$POLL_SECONDS"
         ;;
       crashed)
@@ -54,9 +54,8 @@ same command goes on where this one stopped"
   fi
 }
 
-# Asks for the slices and waits, as often as they are taken away meanwhile, and
-# REQUEST_TRIES times where the request fails. What was confirmed once holds for
-# the slices that replace them.
+# Requests the slices and waits: again after each preemption, and at most
+# REQUEST_TRIES times if the request fails. One confirmation covers all.
 have_slices() {
   local failed=0
   while :; do
@@ -73,7 +72,7 @@ have_slices() {
       after_failure
       request_failed
     fi
-    # It was confirmed, or the request of before was.
+    # This request, or the one before, was confirmed.
     CONFIRMED=yes
     say "the request failed ($REASON): asking again in $RETRY_SECONDS s" \
       "($failed of $REQUEST_TRIES tries have failed)"
@@ -81,8 +80,8 @@ have_slices() {
   done
 }
 
-# DELETE_AFTER=always: nothing is left that costs, but a disk that is the only
-# one to hold what could not be copied.
+# DELETE_AFTER=always deletes all that costs money, except a disk with the
+# only copy of a WORKDIR that could not be copied.
 after_failure() {
   local copied=${1:-yes}
   if [[ $DELETE_AFTER != always ]]; then
@@ -102,7 +101,7 @@ bring_up() {
     thrice restore_results || return 1
   fi
   wait_for_stragglers || return 1
-  # Hosts that run already are left alone.
+  # Hosts that are running already are not restarted.
   new_round
   thrice start_run
 }
@@ -118,7 +117,7 @@ thrice() {
   return 1
 }
 
-# A slice of one host may keep WORKDIR on its own disk, which goes with it.
+# A slice of one host may keep WORKDIR on its disk, which is deleted with it.
 restore_results() {
   on_hosts 0 restore "$WORKDIR" "$RESULTS" || true
   if [[ $DRY_RUN == yes ]] || (($(answered nothing))); then
@@ -132,8 +131,8 @@ restore_results() {
   fi
 }
 
-# A run of which some hosts ended and others still save must end everywhere
-# before it starts anew; one that goes on everywhere is left alone.
+# If some hosts have ended and others still save, the run must end everywhere
+# before it starts again; a run that continues everywhere is not touched.
 wait_for_stragglers() {
   local since=$SECONDS told=no ended=no
   if [[ $DRY_RUN == yes ]]; then
@@ -159,10 +158,10 @@ wait_for_stragglers() {
 }
 
 # Shows the log until the run has ended everywhere or the slices are gone; sets
-# VERDICT, and SAID for what is to be told.
+# VERDICT, and SAID, the message to show.
 follow_run() {
   local silent=0 copied=$SECONDS partly=''
-  LOG_LINES=-50 # all of a new log; the end of one that was followed before
+  LOG_LINES=-50 # all of a new log; the end of an older one
   if [[ $DRY_RUN == yes ]]; then
     on_hosts all status
     show_new_log
@@ -190,7 +189,7 @@ delete $SETTINGS, then the same command again"
       judge
       return
     fi
-    # The others see a host that ended within heartbeat_seconds.
+    # The other processes notice an ended host within heartbeat_seconds.
     if [[ $states =~ \ (ended|lost|none)\  ]]; then
       partly=${partly:-$SECONDS}
       if ((SECONDS - partly >= STRAGGLER_SECONDS)); then
@@ -207,8 +206,8 @@ delete $SETTINGS, then the same command again"
   done
 }
 
-# From the exit codes of all hosts: 0 done, 2 bad usage, 75 saved after SIGTERM,
-# 1 failed, and anything else: the process was killed, or its host was.
+# Sets VERDICT from the exit codes of all hosts: 0 done, 2 bad usage, 75 saved
+# after SIGTERM, 1 failed; anything else: the process or its host was killed.
 judge() {
   local i code all_done=yes stopped=no verdict=''
   SAID=''
@@ -235,7 +234,7 @@ judge() {
     VERDICT=crashed
     say "killed, with codes ${CODES[*]:-none}"
   fi
-  # A host that was taken away makes the others fail.
+  # A preempted host makes the others fail.
   if [[ $VERDICT == failed || $VERDICT == crashed ]]; then
     sleep "$POLL_SECONDS"
     if slices_gone; then
@@ -244,8 +243,8 @@ judge() {
   fi
 }
 
-# Bad usage counts for more than a failure: the others fail because of it. And
-# of several failures, one that is not only told of another process is shown.
+# Bad usage outranks a failure, since it makes the others fail. Of several
+# failures, one that does not merely report another process is shown.
 worst() {
   if [[ $verdict != usage && $1 == usage || $verdict == '' ||
     $verdict == "$1" && $SAID == *'failed: process '* ]]; then
@@ -260,7 +259,7 @@ finish() {
     (copy_results) || copied=no
   fi
   if [[ $VERDICT == stopped ]]; then
-    # Whoever stopped it is there, and may go on at once.
+    # The user stopped it, and may continue at once.
     say "the slices are still there, and cost: launch/tpu.sh delete $SETTINGS"
   else
     if [[ $1 == 1 && $DELETE_AFTER != always ]]; then
