@@ -154,8 +154,8 @@ def _products(model: _Model) -> dict[str, int]:
   head = 'embed' if output.tied else 'head'
   active, uses = active_parameters(config, params), _uses(model)
   # DeBERTa's last layer may be run more than once.
-  late = spec.build('model.position', config.model.position, POSITIONS).late
-  again = {'decoder': max(late - 1, 0)}
+  position = spec.build('model.position', config.model.position, POSITIONS)
+  again = {'decoder': position.last_layer_runs - 1}
   return {
     name: count * uses[name]
     + count * again.get(name.split('/')[0], 0) // config.model.num_layers

@@ -127,10 +127,7 @@ class Context(NamedTuple):
     bias: on the scores of self-attention, [B or 1, H, L, M].
     source_BLD: what self-attention makes keys and values from, for queries
       from a second stream; None: from its input.
-    table_ND: vectors of distances, for `position.terms`.
-    late_BLD: positions that the last layer's queries have: see
-      `deberta.LateBlock`.
-    convolved: what the first layer adds: see `deberta.Convolution`.
+    shared: what `Position.shared` gives all layers.
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.
     memory_segments_BM: int, the text of each of its tokens where rows are
@@ -138,22 +135,18 @@ class Context(NamedTuple):
     token_types_BL: of the tokens, where a layer asks for them (XLNet).
     asked_BP: int, where the last P tokens of each row stand among the others,
       which alone are keys: these ask only (XLNet's query stream).
-    relative_biases: u and v [H, K] of Transformer-XL, where layers share them.
   """
 
   positions_BL: jax.Array | None = None
   visibility: Visibility = Visibility()
   bias: jax.Array | None = None
   source_BLD: jax.Array | None = None
-  table_ND: jax.Array | None = None
-  late_BLD: jax.Array | None = None
-  convolved: Any = None
+  shared: Any = None
   memory_BMD: jax.Array | None = None
   memory_mask_BM: jax.Array | None = None
   memory_segments_BM: jax.Array | None = None
   token_types_BL: jax.Array | None = None
   asked_BP: jax.Array | None = None
-  relative_biases: tuple[jax.Array, jax.Array] | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""

@@ -33,16 +33,31 @@ Factory = Callable[..., nn.Module]
 Result = tuple[jax.Array, Cache | None]
 
 
-class PreNormBlock(nn.Module):
-  """x + sublayer(norm(x)), one sublayer after the other (GPT-2, 2.3).
+class Places(NamedTuple):
+  """Where a block has norms, and whether its sublayers follow each other.
 
-  With `output_norm` each sublayer's output is normalised before it is added,
-  and without `input_norm` that alone. `cross` adds attention to the encoder's
-  output between the two others.
+  Attributes:
+    before: of each sublayer's input.
+    after: of its output, before it is added.
+    stream: of the sum.
+    parallel: attention and the feed-forward layer read the block's input.
+    shared: through one norm.
   """
 
-  input_norm: bool
-  output_norm: bool
+  before: bool = False
+  after: bool = False
+  stream: bool = False
+  parallel: bool = False
+  shared: bool = False
+
+
+class Block(nn.Module):
+  """x + sublayer(x), one sublayer after the other, with norms at `places`.
+
+  `cross` adds attention to the encoder's output between the two others.
+  """
+
+  places: Places
   norm: Factory
   attention: Factory
   ffn: Factory
@@ -58,112 +73,54 @@ class PreNormBlock(nn.Module):
     layer: jax.Array,
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
-    drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
-    norm = self._before('attention')
-    y_BLD, cache = self.attention(name='attention')(
-      layout.gather(norm(x_BLD)),
-      context,
-      _normalized(cache, norm),
-      layer=layer,
-    )
-    x_BLD = layout.stream(x_BLD + drop(self._after('attention', y_BLD)))
-    if self.cross:
-      h_BLD = layout.gather(self._before('cross')(x_BLD))
-      attention = self.attention(name='cross')
-      y_BLD, cache = _across(attention, h_BLD, context, cache, layer)
-      x_BLD = layout.stream(x_BLD + drop(self._after('cross', y_BLD)))
-    h_BLD = layout.gather(self._before('ffn')(x_BLD))
-    y_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
-    return layout.stream(x_BLD + drop(self._after('ffn', y_BLD))), cache
-
-  def _before(self, sublayer: str) -> Callable[[jax.Array], jax.Array]:
-    """The norm of a sublayer's input."""
-    if not self.input_norm:
-      return lambda x_BLD: x_BLD
-    return self.norm(name=f'{sublayer}_norm')
-
-  def _after(self, sublayer: str, y_BLD: jax.Array) -> jax.Array:
-    """A sublayer's output as it is added."""
-    if not self.output_norm:
-      return y_BLD
-    return self.norm(name=f'{sublayer}_output_norm')(layout.stream(y_BLD))
-
-
-class PostNormBlock(nn.Module):
-  """norm(x + sublayer(x)), one sublayer after the other (the Transformer,
-  GPT-1). `cross` as in `PreNormBlock`.
-  """
-
-  norm: Factory
-  attention: Factory
-  ffn: Factory
-  dropout: float
-  cross: bool
-
-  @nn.compact
-  def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
-  ) -> Result:
-    """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
-    drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
-    y_BLD, cache = self.attention(name='attention')(
-      layout.gather(x_BLD), context, cache, layer=layer
-    )
-    x_BLD = layout.stream(x_BLD + drop(y_BLD))
-    x_BLD = layout.stream(self.norm(name='attention_norm')(x_BLD))
-    if self.cross:
-      h_BLD, attention = layout.gather(x_BLD), self.attention(name='cross')
-      y_BLD, cache = _across(attention, h_BLD, context, cache, layer)
-      x_BLD = layout.stream(x_BLD + drop(y_BLD))
-      x_BLD = layout.stream(self.norm(name='cross_norm')(x_BLD))
-    y_BLD = self.ffn(name='ffn')(
-      layout.gather(x_BLD), decoding=isinstance(cache, KVCache)
-    )
-    x_BLD = layout.stream(x_BLD + drop(y_BLD))
-    return layout.stream(self.norm(name='ffn_norm')(x_BLD)), cache
-
-
-class ParallelBlock(nn.Module):
-  """x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
-
-  With `num_norms=2` each sublayer has its own norm (GPT-NeoX, Falcon 40B).
-  """
-
-  num_norms: int
-  norm: Factory
-  attention: Factory
-  ffn: Factory
-  dropout: float
-  cross: bool
-
-  @nn.compact
-  def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
-  ) -> Result:
-    """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
-    if self.cross:
+    if self.cross and self.places.parallel:
       raise UsageError(
         'model.block=parallel: has no cross-attention; take pre or post for an '
         'encoder-decoder, or set model.num_encoder_layers=0'
       )
     drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
-    norm = self.norm(name='attention_norm')
+    norm = self._before('attention')
     h_BLD = layout.gather(norm(x_BLD))
+    memory = cache
+    if isinstance(memory, SegmentMemory):
+      # It holds inputs of blocks.
+      memory = memory._replace(hidden_BMD=norm(memory.hidden_BMD))
     y_BLD, cache = self.attention(name='attention')(
-      h_BLD, context, _normalized(cache, norm), layer=layer
+      h_BLD, context, memory, layer=layer
     )
-    if self.num_norms == 2:
-      h_BLD = layout.gather(self.norm(name='ffn_norm')(x_BLD))
-    z_BLD = self.ffn(name='ffn')(h_BLD, decoding=isinstance(cache, KVCache))
-    return layout.stream(x_BLD + drop(y_BLD) + drop(z_BLD)), cache
+    decoding = isinstance(cache, KVCache)
+    if self.places.parallel:
+      if not self.places.shared:
+        h_BLD = layout.gather(self._before('ffn')(x_BLD))
+      z_BLD = self.ffn(name='ffn')(h_BLD, decoding=decoding)
+      return layout.stream(x_BLD + drop(y_BLD) + drop(z_BLD)), cache
+    x_BLD = self._add('attention', x_BLD, y_BLD, drop)
+    if self.cross:
+      h_BLD = layout.gather(self._before('cross')(x_BLD))
+      attention = self.attention(name='cross')
+      y_BLD, cache = _across(attention, h_BLD, context, cache, layer)
+      x_BLD = self._add('cross', x_BLD, y_BLD, drop)
+    h_BLD = layout.gather(self._before('ffn')(x_BLD))
+    y_BLD = self.ffn(name='ffn')(h_BLD, decoding=decoding)
+    return self._add('ffn', x_BLD, y_BLD, drop), cache
+
+  def _before(self, sublayer: str) -> Callable[[jax.Array], jax.Array]:
+    """The norm of a sublayer's input."""
+    if not self.places.before:
+      return lambda x_BLD: x_BLD
+    return self.norm(name=f'{sublayer}_norm')
+
+  def _add(
+    self, sublayer: str, x_BLD: jax.Array, y_BLD: jax.Array, drop: Dropout
+  ) -> jax.Array:
+    """The stream with a sublayer's output."""
+    if self.places.after:
+      norm = self.norm(name=f'{sublayer}_output_norm')
+      y_BLD = norm(layout.stream(y_BLD))
+    x_BLD = layout.stream(x_BLD + drop(y_BLD))
+    if self.places.stream:
+      x_BLD = layout.stream(self.norm(name=f'{sublayer}_norm')(x_BLD))
+    return x_BLD
 
 
 def _across(
@@ -181,67 +138,67 @@ def _across(
   return y_BLD, cache
 
 
-def _normalized(
-  cache: Cache | None, norm: Callable[[jax.Array], jax.Array]
-) -> Cache | None:
-  """A memory as attention's input is; it holds inputs of blocks."""
-  if isinstance(cache, SegmentMemory):
-    return cache._replace(hidden_BMD=norm(cache.hidden_BMD))
-  return cache
-
-
 # The norm of queries and keys, before their rotation: none; of each head by
 # itself, with a scale that the heads share; of all heads together.
 QkNorm = Literal['none', 'per_head', 'all_heads']
 
 
 class BlockChoice(NamedTuple):
-  """A block, and whether a norm follows the last one.
+  """Makes a block from the rest of its fields.
 
-  Where the blocks do not normalise the stream itself, one more norm does.
+  Where the blocks do not normalise the stream itself, one more norm follows the
+  last one.
   """
 
-  make: Factory
-  final_norm: bool
+  places: Places
   qk_norm: QkNorm
+
+  @property
+  def make(self) -> Factory:
+    """A `Block`, given the rest of its fields."""
+    return functools.partial(Block, self.places)
+
+  @property
+  def final_norm(self) -> bool:
+    """Whether a norm follows the last block."""
+    return not self.places.stream
 
 
 def pre(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """GPT-2, LLaMA, T5; with qk_norm='per_head' Qwen3."""
-  return _choice(functools.partial(PreNormBlock, True, False), True, qk_norm)
+  """X + sublayer(norm(x)): GPT-2 (2.3), LLaMA, T5.
+
+  With qk_norm='per_head' Qwen3.
+  """
+  return BlockChoice(Places(before=True), qk_norm)
 
 
 def sandwich(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """Norms of each sublayer's input and output: Gemma 2.
-
-  With qk_norm='per_head' Gemma 3.
-  """
-  return _choice(functools.partial(PreNormBlock, True, True), True, qk_norm)
+  """X + norm(sublayer(norm(x))): Gemma 2; with qk_norm='per_head' Gemma 3."""
+  return BlockChoice(Places(before=True, after=True), qk_norm)
 
 
 def reordered(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """A norm of each sublayer's output alone, before it is added.
+  """X + norm(sublayer(x)).
 
   With qk_norm='all_heads' OLMo 2 (section 2.2), which calls it reordered.
   """
-  return _choice(functools.partial(PreNormBlock, False, True), True, qk_norm)
+  return BlockChoice(Places(after=True), qk_norm)
 
 
 def post(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """The Transformer, GPT-1, BERT."""
-  return _choice(PostNormBlock, False, qk_norm)
+  """norm(x + sublayer(x)): the Transformer, GPT-1, BERT."""
+  return BlockChoice(Places(stream=True), qk_norm)
 
 
 def parallel(
   num_norms: Literal[1, 2] = 1, qk_norm: QkNorm = 'none'
 ) -> BlockChoice:
-  """GPT-J, PaLM, Falcon 7B; with two norms GPT-NeoX, Falcon 40B."""
-  make = functools.partial(ParallelBlock, num_norms)
-  return _choice(make, True, qk_norm)
+  """X + attention(norm(x)) + ffn(norm(x)): PaLM (section 2), GPT-J, Falcon 7B.
 
-
-def _choice(make: Factory, final_norm: bool, qk_norm: QkNorm) -> BlockChoice:
-  return BlockChoice(make, final_norm, qk_norm)
+  With two norms each sublayer has its own: GPT-NeoX, Falcon 40B.
+  """
+  places = Places(before=True, parallel=True, shared=num_norms == 1)
+  return BlockChoice(places, qk_norm)
 
 
 BLOCKS = {

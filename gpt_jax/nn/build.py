@@ -16,13 +16,13 @@ from gpt_jax.nn.attend import SCALES
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.block import BLOCKS, FFNS, FfnChoice
-from gpt_jax.nn.deberta import FirstBlock, LateBlock, deberta
+from gpt_jax.nn.deberta import deberta
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.heads import OUTPUTS
 from gpt_jax.nn.layers import BIASES, DROPOUTS, INITS, NORMS
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.nn.positions import (
-  WithPositions,
+  Model,
   alibi,
   learned,
   learned_by_layer,
@@ -219,37 +219,11 @@ def make_stack(
     )
     for layer in period(attention, ffn, model.share)
   )
-  if position.by_layer:
-    make_positions = functools.partial(
-      position.by_layer,
-      context_length=model.context_length,
-      initializer=inits.position,
+  if position.block:
+    known = Model(
+      model, norm, inits, dtype, num_layers, is_causal(attention, ffn)
     )
-    blocks = tuple(
-      functools.partial(WithPositions, block=one, make_positions=make_positions)
-      for one in blocks
-    )
-  if position.convolution:
-    if is_causal(attention, ffn):
-      raise UsageError(
-        f'model.attention={attention!r}: the convolution of model.position='
-        f'{model.position!r} sees later tokens; take bidirectional, or '
-        'convolution=0'
-      )
-    blocks = tuple(
-      functools.partial(FirstBlock, make_stack, norm) for make_stack in blocks
-    )
-  if position.late:
-    if model.block != 'post':
-      raise UsageError(
-        f'model.block={model.block!r}: the last layer of model.position='
-        f'{model.position!r} reads what the one before it gave, as it is; '
-        'take model.block=post, or mask_decoder=0'
-      )
-    blocks = tuple(
-      functools.partial(LateBlock, make_stack, position.late, num_layers)
-      for make_stack in blocks
-    )
+    blocks = tuple(position.block(make, known) for make in blocks)
   shared = sharing(model.share)
   if shared.stacks and not cross:
     return MirroredStack(blocks, num_layers, model.remat, model.loop)

@@ -9,7 +9,6 @@ and the enhanced mask decoder (section 3.2).
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -25,7 +24,13 @@ from gpt_jax.nn.layers import (
   dense,
   parameter,
 )
-from gpt_jax.nn.positions import Asked, LearnedPositions, Position
+from gpt_jax.nn.positions import (
+  Asked,
+  Factory,
+  LearnedPositions,
+  Model,
+  Position,
+)
 from gpt_jax.nn.recurrent import moved_left
 from gpt_jax.ranges import Count, OneOf, Whole
 from gpt_jax.spec import UsageError
@@ -37,7 +42,7 @@ class DistanceTable(nn.Module):
   num_rows: int
   normed: bool
   d_model: int
-  norm: Callable[..., nn.Module]
+  norm: Factory
   initializer: Initializer
   dtype: Any
 
@@ -86,8 +91,8 @@ class Disentangled(nn.Module):
 
   def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array | None]:
     """See `Asked`."""
-    table_ND = asked.context.table_ND
-    if asked.cache is not None or table_ND is None:
+    shared = asked.context.shared
+    if asked.cache is not None or shared is None:
       raise UsageError(
         'model.position=deberta: knows whole rows only; it has no caches, and '
         'no encoder-decoders: set model.num_encoder_layers=0'
@@ -96,7 +101,7 @@ class Disentangled(nn.Module):
     q_BLHK, L = asked.q_BLHK * terms**-0.5, asked.q_BLHK.shape[1]
     distances = np.arange(L - 1, -L, -1)
     row = row_of(distances, self.max_distance, self.buckets)
-    rows_1ND = jnp.take(table_ND, row, axis=0)[None]
+    rows_1ND = jnp.take(shared.table_ND, row, axis=0)[None]
     bias = None
     if self.c2p:
       r_NHK = self._keys(rows_1ND)[0]
@@ -178,7 +183,7 @@ class Convolution(nn.Module):
 
   width: int
   activation: str  # of `ACTIVATIONS`
-  norm: Callable[..., nn.Module]
+  norm: Factory
   initializer: Initializer
   dtype: Any
 
@@ -207,13 +212,13 @@ class Convolution(nn.Module):
 
 
 class FirstBlock(nn.Module):
-  """A block with `context.convolved` after it in the first layer.
+  """A block with the convolution after it in the first layer.
 
   Parameters are those of the block.
   """
 
-  block: Callable[..., nn.Module]
-  norm: Callable[..., nn.Module]
+  block: Factory
+  norm: Factory
 
   @nn.compact
   def __call__(
@@ -227,8 +232,7 @@ class FirstBlock(nn.Module):
     block = self.block()
     nn.share_scope(self, block)
     x_BLD, cache = block(x_BLD, context, cache, layer)
-    added = context.convolved
-    assert added is not None
+    added = context.shared.convolved
     norm = self.norm(parent=None)
     normed: Any = norm.apply({'params': added.norm}, x_BLD + added.x_BLD)
     return jnp.where(layer == 0, normed, x_BLD), cache
@@ -249,7 +253,7 @@ class LateBlock(nn.Module):
   `remat='full'` that is their input alone. Parameters are those of the block.
   """
 
-  block: Callable[..., nn.Module]
+  block: Factory
   times: int
   num_layers: int
 
@@ -261,11 +265,10 @@ class LateBlock(nn.Module):
     cache: Cache | None,
     layer: jax.Array,
   ) -> tuple[jax.Array, Cache | None]:
-    """[B, L, D] -> [B, L, D]; `context.late_BLD` is P."""
+    """[B, L, D] -> [B, L, D]; `context.shared.late_BLD` is P."""
     block = self.block()
     nn.share_scope(self, block)
-    p_BLD, last = context.late_BLD, layer == self.num_layers - 1
-    assert p_BLD is not None
+    p_BLD, last = context.shared.late_BLD, layer == self.num_layers - 1
     context = context._replace(source_BLD=x_BLD)
     z_BLD = x_BLD + jnp.where(last, p_BLD.astype(x_BLD.dtype), 0)
     z_BLD, cache = block(z_BLD, context, cache, layer)
@@ -281,6 +284,46 @@ class LateBlock(nn.Module):
       return z_BLD
 
     return nn.cond(last, again, kept, block, z_BLD), cache
+
+
+class Shared(NamedTuple):
+  """What all layers find in their context; None: there is none."""
+
+  table_ND: jax.Array
+  convolved: Convolved | None = None
+  late_BLD: jax.Array | None = None
+
+
+class BesidesLayers(nn.Module):
+  """The distances' vectors, and what the first and the last layer add.
+
+  Attributes:
+    make_table: makes a `DistanceTable`.
+    make_convolution: makes a `Convolution`; None: there is none.
+    make_positions: makes those that the last layer adds, or None.
+  """
+
+  make_table: Factory
+  make_convolution: Factory | None
+  make_positions: Factory | None
+
+  def setup(self):
+    """Creates the parts that there are."""
+    self.distances = self.make_table()
+    if self.make_convolution:
+      self.convolution = self.make_convolution()
+    if self.make_positions:
+      self.late_positions = self.make_positions()
+
+  def __call__(self, x_BLD: jax.Array, context: Context) -> Shared:
+    """Of the embeddings [B, L, D]."""
+    convolved = late_BLD = None
+    if self.make_convolution:
+      convolved = self.convolution(x_BLD, context.visibility)
+    if self.make_positions:
+      zeros = jnp.zeros_like(x_BLD)
+      late_BLD = self.late_positions(zeros, context.positions_BL)
+    return Shared(self.distances(), convolved, late_BLD)
 
 
 def deberta(
@@ -332,14 +375,50 @@ def deberta(
   terms = functools.partial(
     Disentangled, max_distance, buckets, c2c, c2p, p2c, shared
   )
-  rows = num_rows(max_distance, buckets)
-  table = functools.partial(DistanceTable, rows, norm)
+
+  def make_shared(model: Model) -> BesidesLayers:
+    rows, fields = num_rows(max_distance, buckets), model.fields
+    table = functools.partial(
+      *(DistanceTable, rows, norm, fields.d_model, model.norm),
+      *(model.inits.position, model.dtype),
+    )
+    conv = late = None
+    if convolution:
+      conv = functools.partial(
+        *(Convolution, convolution, activation, model.norm),
+        *(model.inits.kernel, model.dtype),
+      )
+    if mask_decoder:
+      late = functools.partial(
+        *(LearnedPositions, 0, fields.context_length, model.inits.position)
+      )
+    return BesidesLayers(table, conv, late)
+
+  def block(make: Factory, model: Model) -> Factory:
+    fields = model.fields
+    if convolution and model.causal:
+      raise UsageError(
+        f'model.attention={fields.attention!r}: the convolution of '
+        f'model.position={fields.position!r} sees later tokens; take '
+        'bidirectional, or convolution=0'
+      )
+    if mask_decoder and fields.block != 'post':
+      raise UsageError(
+        f'model.block={fields.block!r}: the last layer of model.position='
+        f'{fields.position!r} reads what the one before it gave, as it is; '
+        'take model.block=post, or mask_decoder=0'
+      )
+    if convolution:
+      make = functools.partial(FirstBlock, make, model.norm)
+    if mask_decoder:
+      make = functools.partial(LateBlock, make, mask_decoder, model.num_layers)
+    return make
+
   embed = functools.partial(LearnedPositions, 0) if absolute else None
   return Position(
     embed,
     terms=terms,
-    table=table,
-    late=mask_decoder,
-    convolution=convolution,
-    activation=activation,
+    shared=make_shared,
+    block=block,
+    last_layer_runs=max(mask_decoder, 1),
   )

@@ -11,7 +11,7 @@ Transformer-XL and XLNet are in `recurrent`, DeBERTa's in `deberta`.
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from gpt_jax.nn.attend import (
   Context,
   KVCache,
 )
-from gpt_jax.nn.layers import Initializer, parameter
+from gpt_jax.nn.layers import Initializer, Initializers, parameter
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.ranges import Count, NotNegative, OneOf, Positive, Share, Whole
 from gpt_jax.spec import UsageError
@@ -38,6 +38,27 @@ from gpt_jax.spec import UsageError
 
 
 Rotate = Callable[[jax.Array, jax.Array], jax.Array]
+Factory = Callable[..., nn.Module]
+
+
+class Model(NamedTuple):
+  """What a position may know of the model, or of the stack, that it is in.
+
+  Attributes:
+    fields: the `Transformer`, whose fields are those of `config.model`.
+    norm: makes a norm.
+    inits: initialisers.
+    dtype: of the products.
+    num_layers: of the stack.
+    causal: whether no token sees a later one in any layer of the stack.
+  """
+
+  fields: Any
+  norm: Factory
+  inits: Initializers
+  dtype: Any
+  num_layers: int
+  causal: bool
 
 
 class Position(NamedTuple):
@@ -50,17 +71,16 @@ class Position(NamedTuple):
       otherwise.
     bias: makes a module that is called as `T5Bias` is.
     terms: makes a module for each layer, called as `Asked` says.
-    table: makes a module that is called as `DistanceTable` is, for the terms.
+    shared: from `Model` makes a module for a decoder, called with the
+      embeddings [B, L, D] and their context; what it returns all layers find
+      as `Context.shared`. Its parameters stand beside the embeddings.
+    block: from what makes a block, and `Model`, to what makes one that does
+      more, with the block's parameters.
     memory: how many states of earlier segments each layer is to keep.
+    segment_length: tokens of a segment; 0: a row is one. See `recurrent.split`.
     segments: whether the layers ask for the types of tokens, instead of the
       input.
-    late: how often the last layer is applied to queries with learned absolute
-      positions: see `deberta.LateBlock`; 0: it is as the others.
-    convolution: width of that beside the first layer; 0: there is none.
-    activation: of the convolution; '': there is none.
-    segment_length: tokens of a segment; 0: a row is one. See `recurrent.split`.
-    shared_biases: whether all layers have one u and v for the terms.
-    by_layer: as `embed`, for what each layer adds to its input.
+    last_layer_runs: how often a decoder's last layer is applied (DeBERTa).
   """
 
   embed: Callable[..., nn.Module] | None = None
@@ -68,15 +88,12 @@ class Position(NamedTuple):
   rotate_local: Rotate | None = None
   bias: Callable[..., nn.Module] | None = None
   terms: Callable[..., nn.Module] | None = None
-  table: Callable[..., nn.Module] | None = None
+  shared: 'Callable[[Model], Any] | None' = None
+  block: 'Callable[[Factory, Model], Factory] | None' = None
   memory: int = 0
-  segments: bool = False
-  late: int = 0
-  convolution: int = 0
-  activation: str = ''
   segment_length: int = 0
-  shared_biases: bool = False
-  by_layer: Callable[..., nn.Module] | None = None
+  segments: bool = False
+  last_layer_runs: int = 1
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
     """What turns the queries and keys of a layer."""
@@ -189,14 +206,6 @@ def learned(offset: Whole = 0) -> Position:
   return Position(embed=functools.partial(LearnedPositions, offset))
 
 
-def learned_by_layer() -> Position:
-  """Learned absolute positions, added before every layer (Al-Rfou et al.)."""
-  return Position(by_layer=functools.partial(LearnedPositions, 0))
-
-
-# Positions that are added before every layer (Al-Rfou et al. 2018).
-
-
 class WithPositions(nn.Module):
   """block(x + the layer's own vectors of the positions).
 
@@ -204,8 +213,8 @@ class WithPositions(nn.Module):
   layers. The block's parameters keep their names.
   """
 
-  block: Callable[..., nn.Module]
-  make_positions: Callable[..., nn.Module]
+  block: Factory
+  make_positions: Factory
 
   def setup(self):
     """Creates the table, beside the block's parameters."""
@@ -465,6 +474,17 @@ def alibi_slopes(num_heads: int) -> np.ndarray:
   slopes = 2.0 ** (-8 * np.arange(1, below + 1) / below)
   between = 2.0 ** (-8 * np.arange(1, 2 * below + 1, 2) / (2 * below))
   return np.concatenate([slopes, between[: num_heads - below]])
+
+
+def learned_by_layer() -> Position:
+  """Learned absolute positions, added before every layer (Al-Rfou et al.)."""
+
+  def block(make: Factory, model: Model) -> Factory:
+    length = model.fields.context_length
+    table = functools.partial(LearnedPositions, 0, length, model.inits.position)
+    return functools.partial(WithPositions, make, table)
+
+  return Position(block=block)
 
 
 def sinusoidal(

@@ -25,7 +25,7 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.layers import Projections, dense, parameter
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.positions import Asked, Position, sinusoids
+from gpt_jax.nn.positions import Asked, Model, Position, sinusoids
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
 
@@ -47,6 +47,22 @@ class RelativeBiases(nn.Module):
       parameter(self, 'content_bias', zeros, shape, axes),
       parameter(self, 'position_bias', zeros, shape, axes),
     )
+
+
+class SharedBiases(nn.Module):
+  """u and v of all layers, as `relative_biases`."""
+
+  num_heads: int
+  head_size: int
+
+  def setup(self):
+    """Creates both."""
+    self.relative_biases = RelativeBiases(self.num_heads, self.head_size)
+
+  def __call__(self, x_BLD: jax.Array, context: Context) -> Any:
+    """Both."""
+    del x_BLD, context
+    return self.relative_biases()
 
 
 class TransformerXL(nn.Module):
@@ -78,8 +94,7 @@ class TransformerXL(nn.Module):
         'causal attention; take another position for bidirectional layers, '
         'encoders and prefixes'
       )
-    biases = context.relative_biases if self.shared else self.biases()
-    assert biases is not None
+    biases = context.shared if self.shared else self.biases()
     q_content, q_position = (
       q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype) for bias_HK in biases
     )
@@ -227,12 +242,16 @@ def transformer_xl(
     biases: whether u and v of the scores are each layer's own, or shared by all
       layers (the paper's).
   """
+
+  def make_shared(model: Model) -> SharedBiases:
+    return SharedBiases(model.fields.num_heads, model.fields.head_size)
+
   shared = biases == 'shared'
   return Position(
     terms=functools.partial(TransformerXL, clamp, shared),
+    shared=make_shared if shared else None,
     memory=memory,
     segment_length=segment,
-    shared_biases=shared,
   )
 
 

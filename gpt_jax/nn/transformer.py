@@ -11,7 +11,6 @@ V vocabulary, R heads for each key/value head, W width of a cluster's vectors;
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,74 +25,16 @@ from gpt_jax.nn.build import (
   decoder_sizes,
   encoder_sizes,
   extra_tokens,
+  is_causal,
   make_bias,
   make_stack,
   source_fields,
 )
-from gpt_jax.nn.deberta import Convolution
 from gpt_jax.nn.embed import Inputs
 from gpt_jax.nn.heads import Head
-from gpt_jax.nn.layers import Initializers
-from gpt_jax.nn.positions import LearnedPositions, Position
-from gpt_jax.nn.recurrent import RelativeBiases
+from gpt_jax.nn.positions import Model
 from gpt_jax.nn.stack import Caches, MirroredStack
 from gpt_jax.spec import UsageError
-
-# What layers read beside their input, and what they share.
-#
-# In DeBERTa and in Transformer-XL.
-
-
-class Besides(nn.Module):
-  """`table`, `convolution`, `late`, `shared_biases`: what the position has."""
-
-  position: Position
-  context_length: int
-  d_model: int
-  num_heads: int
-  head_size: int
-  norm: Callable[..., nn.Module]
-  inits: Initializers
-  dtype: Any
-
-  def setup(self):
-    """Creates the parts that the position has."""
-    position, inits = self.position, self.inits
-    if position.table:
-      self.distances = position.table(
-        self.d_model, self.norm, inits.position, self.dtype
-      )
-    if position.convolution:
-      self.convolution = Convolution(
-        position.convolution,
-        position.activation,
-        self.norm,
-        inits.kernel,
-        self.dtype,
-      )
-    if position.late:
-      self.late_positions = LearnedPositions(
-        0, self.context_length, inits.position
-      )
-    if position.shared_biases:
-      self.relative_biases = RelativeBiases(self.num_heads, self.head_size)
-
-  def __call__(self, context: Context, x_BLD: jax.Array) -> Context:
-    """The context with them; `x_BLD` are the embeddings."""
-    position = self.position
-    if position.table:
-      context = context._replace(table_ND=self.distances())
-    if position.convolution:
-      convolved = self.convolution(x_BLD, context.visibility)
-      context = context._replace(convolved=convolved)
-    if position.late:
-      zeros = jnp.zeros_like(x_BLD)
-      late_BLD = self.late_positions(zeros, context.positions_BL)
-      context = context._replace(late_BLD=late_BLD)
-    if position.shared_biases:
-      context = context._replace(relative_biases=self.relative_biases())
-    return context
-
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
@@ -167,16 +108,14 @@ class Transformer(nn.Module):
       self._dtype,
       encoder=self.num_encoder_layers > 0,
     )
-    self._besides = Besides(
-      self._position,
-      self.context_length,
-      self.d_model,
-      self.num_heads,
-      self.head_size,
-      self._norm,
-      self._inits,
-      self._dtype,
-    )
+    if self._position.shared:
+      self._shared = self._position.shared(
+        Model(
+          *(self, self._norm, self._inits, self._dtype, self.num_layers),
+          is_causal(self.attention, self.ffn),
+        )
+      )
+      nn.share_scope(self, self._shared)
     self._setup_stacks()
     self._head = Head(
       self.output,
@@ -189,7 +128,6 @@ class Transformer(nn.Module):
     )
     # Their parameters stand beside the others.
     nn.share_scope(self, self._inputs)
-    nn.share_scope(self, self._besides)
     nn.share_scope(self, self._head)
 
   def _setup_stacks(self):
@@ -327,7 +265,8 @@ class Transformer(nn.Module):
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,
     )
-    context = self._besides(context, x_BLD)
+    if self._position.shared:
+      context = context._replace(shared=self._shared(x_BLD, context))
     if self._extra:
       x_BLD, context = self.extra_tokens(x_BLD, context)
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)

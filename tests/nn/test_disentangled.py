@@ -16,7 +16,7 @@ from gpt_jax.nn.attend import SCALES, Context, cache_of
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.build import POSITIONS
-from gpt_jax.nn.deberta import row_of
+from gpt_jax.nn.deberta import Shared, row_of
 from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.spec import UsageError
@@ -46,7 +46,7 @@ def make(arguments, scale='rsqrt'):
   )
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(B, L, D)))
-  context = Context(table_ND=np.float32(rng.normal(size=(ROWS, D))))
+  context = Context(shared=Shared(np.float32(rng.normal(size=(ROWS, D)))))
   init = functools.partial(attention.init, layer=np.int32(0))
   boxed = jax.eval_shape(init, jax.random.key(0), x, context)['params']
   return attention, tiny.random_like(nn.meta.unbox(boxed), seed=1), x, context
@@ -105,7 +105,7 @@ def test_the_terms(options):
   text = ', '.join(f'{name}={value}' for name, value in options.items())
   attention, params, x, context = make(text)
   y = run(attention, params, x, context)
-  p, table = reference.to_float64(params), np.float64(context.table_ND)
+  p, table = reference.to_float64(params), np.float64(context.shared.table_ND)
   expected = by_hand(p, np.float64(x), table, **options)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
   # Nothing is created that a term which is off would use.
