@@ -76,10 +76,6 @@ def check() -> None:
     raise RuntimeError('failed: ' + ', '.join(failed))
 
 
-def _python() -> str:
-  return platform.python_version()
-
-
 def _packages() -> str:
   """Compares installed versions with those in pyproject.toml."""
   wrong, seen = [], []
@@ -217,7 +213,7 @@ TINY = {
 }
 
 CHECKS: dict[str, Callable[[], str]] = {
-  'Python': _python,
+  'Python': platform.python_version,
   'packages': _packages,
   'devices': _devices,
   'libtpu': _accelerators('libtpu'),

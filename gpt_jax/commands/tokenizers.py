@@ -198,8 +198,10 @@ def main(args: cli.Args) -> None:
   if args.json:
     calls = dict(wanted)
     found = {
-      name: {'call': calls[name], **_jsonable(r)} for name, r in reports.items()
+      name: {'call': calls[name], **r._asdict()} for name, r in reports.items()
     }
+    for entries in found.values():
+      del entries['counts']
     print(json.dumps({**about, 'tokenizers': found}))
   else:
     _print(about, reports)
@@ -252,9 +254,3 @@ def _print(about: dict, reports: dict[str, Report]) -> None:
     if r.unused_examples:
       unused = ' '.join(map(repr, r.unused_examples))
       print(f'{name} does not use {unused} ...')
-
-
-def _jsonable(r: Report) -> dict:
-  entries = r._asdict()
-  del entries['counts']
-  return entries

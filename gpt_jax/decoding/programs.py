@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax.decoding import sampler
-from gpt_jax.decoding import sampler as constraints_lib
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn import params as params_lib
@@ -117,17 +116,13 @@ def for_decoding(
     return model, params
 
   if weights == 'float' and _on_one_cpu(params):
-    split = jax.jit(_separate_transposed)
+    split = jax.jit(lambda params: params_lib.transpose(separate(params)))
   else:
     split = jax.jit(separate, out_shardings=_separate_shardings(params))
   params = split(params)
   if weights == 'int8':
     params = jax.jit(params_lib.quantize)(params)
   return model.clone(loop=SEPARATE, remat='none'), params
-
-
-def _separate_transposed(params: Any) -> Any:
-  return params_lib.transpose(separate(params))
 
 
 def _on_one_cpu(params: Any) -> bool:
@@ -346,7 +341,7 @@ def constrained(
   constraints: Constraints,
 ) -> jax.Array:
   """The logits, -inf for tokens that may not stand at position `length_B`."""
-  return constraints_lib.constrain(
+  return sampler.constrain(
     logits_BV,
     constraints,
     length_R=length_B,

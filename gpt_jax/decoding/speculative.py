@@ -276,7 +276,8 @@ def _propose(
   )
   logits_BV = sampler.suppress(logits_BV, never_V)
   if seen_BV is not None:
-    seen_BV = _with(seen_BV, token_BL[:, -1])
+    rows_B = jnp.arange(len(token_BL))
+    seen_BV = seen_BV.at[rows_B, token_BL[:, -1]].set(True)
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
   logits_BV = programs.constrained(
     logits_BV, position_B + 1, None, rows, constraints
@@ -372,7 +373,3 @@ def _before(seen_BV: jax.Array, tokens_BN: jax.Array) -> jax.Array:
   ids_V = jnp.arange(seen_BV.shape[1])
   new_BNV = tokens_BN[:, :, None] == ids_V[None, None]
   return seen_BV[:, None] | (jnp.cumsum(new_BNV, axis=1) > 0)
-
-
-def _with(seen_BV: jax.Array, token_B: jax.Array) -> jax.Array:
-  return seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)

@@ -23,7 +23,7 @@ from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.evaluation import score
-from gpt_jax.evaluation.language_model import windows
+from gpt_jax.evaluation.likelihood import windows
 from gpt_jax.evaluation.score import Journal, ScoreRequest
 from gpt_jax.files import progress
 from gpt_jax.spec import UsageError, install
@@ -62,7 +62,13 @@ class GptJax(_Base):
 
   def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
     """Log-probabilities of continuations in nats; whether they are greedy."""
-    texts = [ScoreRequest(*r.args, where=_where(r)) for r in requests]
+    texts = [
+      ScoreRequest(
+        *r.args,
+        where=f'{getattr(r, "task_name", "request")}:{r.doc_id}',
+      )
+      for r in requests
+    ]
     with progress.bar('requests') as report:
       found = self._scorer.requests(texts, Journal(None, ''), report)
     for text, one in zip(texts, found, strict=True):
@@ -164,10 +170,6 @@ def _way(options: dict[str, Any]) -> _Way:
       top_p=1.0 if top_p is None else float(top_p),
     ),
   )
-
-
-def _where(request: Any) -> str:
-  return f'{getattr(request, "task_name", "request")}:{request.doc_id}'
 
 
 def main() -> int:

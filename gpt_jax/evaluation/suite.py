@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints import restore
-from gpt_jax.evaluation import language_model, likelihood, text_tasks
+from gpt_jax.evaluation import likelihood, text_tasks
 from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
 from gpt_jax.evaluation.results import NamedCall, owner
 from gpt_jax.evaluation.score import Journal, Scorer
@@ -25,8 +25,8 @@ log = logging.getLogger('gpt_jax')
 # With GPT-3's prompts (appendix G) unless noted; GLUE is text to text.
 TASKS: dict[str, Callable[..., Make]] = {
   **{name: likelihood.of(make) for name, make in PROMPTED.items()},
-  'wikitext2': language_model.wikitext2,
-  'text': language_model.text,
+  'wikitext2': likelihood.wikitext2,
+  'text': likelihood.text,
   **text_tasks.TASKS,
 }
 

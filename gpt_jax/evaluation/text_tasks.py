@@ -29,7 +29,7 @@ from gpt_jax.files import lines
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.files.records import Record
-from gpt_jax.ranges import OneOf, Real, Whole
+from gpt_jax.ranges import Count, OneOf, Real, Whole
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import files as files_lib
 from gpt_jax.tasks import glue
@@ -174,7 +174,11 @@ def seq2seq(
 
   def make(folder: str) -> Task:
     def examples() -> list[TextPair]:
-      found = [_lines(folder, name) for name in (path, reference)]
+      # Blank lines count, too.
+      base = '' if folder == TFDS else folder
+      found = [
+        [*lines.texts(os.path.join(base, name))] for name in (path, reference)
+      ]
       if len(found[0]) != len(found[1]):
         raise UsageError(
           f'{path} has {len(found[0])} lines and {reference} {len(found[1])}: '
@@ -294,12 +298,6 @@ def _said(name: str, texts: Sequence[str]) -> np.ndarray:
   return np.array([glue.NOTHING if x is None else x for x in found])
 
 
-def _lines(folder: str, path: str) -> list[tuple[str, str]]:
-  """'file:line' and text of each line, blank ones too."""
-  path = os.path.join('' if folder == TFDS else folder, path)
-  return [*lines.texts(path)]
-
-
 # Closed-book questions: greedy answers, scored by exact match.
 #
 # GPT-3, section 3.2: the answer is generated from the question alone, after
@@ -408,7 +406,7 @@ class ClosedBook(NamedTuple):
     return prompts, num_shown
 
 
-def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
+def qa(path: str, shown: str = '', max_tokens: Count = 32) -> Make:
   """Closed-book questions: JSON lines with `question` and `answers`.
 
   For TriviaQA, Natural Questions and WebQuestions, converted to this form. The
@@ -424,10 +422,6 @@ def qa(path: str, shown: str = '', max_tokens: int = 32) -> Make:
       files_lib.texts(record.where, 'answers', answers),
     )
 
-  if max_tokens < 1:
-    raise UsageError(
-      f'max_tokens={max_tokens}: leaves no answer; give 1 or more'
-    )
   if shown == 'rest':
     shown = path
 

@@ -199,7 +199,9 @@ def parse(kind: type[BodyT], body: bytes, *, max_prompts: int) -> BodyT:
   if not isinstance(value, dict):
     raise ApiError(400, 'the body is no JSON object')
   for name, neutral in NEUTRAL.items():
-    if any(_same(value.get(name), v) for v in neutral):
+    # Of the same type: `logprobs: 0` is not False.
+    given = value.get(name)
+    if any(type(given) is type(v) and given == v for v in neutral):
       del value[name]
   for name in value:
     if name not in kind.model_fields and value[name] is not None:
@@ -251,11 +253,6 @@ def _without_null(value: Any) -> Any:
   if isinstance(value, list):
     return [_without_null(v) for v in value]
   return value
-
-
-def _same(a: Any, b: Any) -> bool:
-  """Equal and of the same type: `logprobs: 0` is not False."""
-  return type(a) is type(b) and a == b
 
 
 # From bodies to requests of the engine.

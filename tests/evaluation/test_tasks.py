@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from gpt_jax.evaluation import figures, language_model, suite
+from gpt_jax.evaluation import figures, likelihood, suite
 from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure, write
 
@@ -264,7 +264,7 @@ def test_closed_book_answers_by_exact_match(tmp_path):
 def test_every_token_is_predicted_once(stride):
   for num in (2, 5, 8, 9, 29):
     ids = np.arange(num, dtype=np.int32)
-    rows = [*language_model.windows(ids, 7, stride)]
+    rows = [*likelihood.windows(ids, 7, stride)]
     scored = np.concatenate([r.ids[-r.num_scored :] for r in rows])
     np.testing.assert_array_equal(scored, ids[1:])
     assert all(len(r.ids) <= 8 for r in rows)
@@ -352,9 +352,9 @@ def test_all_files_are_read_before_anything_is_measured(tmp_path):
     ("multiple_choice('label.jsonl')", r'label\.jsonl:1: label 2 is none'),
     ("multiple_choice('wrong.jsonl')", r"wrong\.jsonl:1: has no column 'cont"),
     ("qa('broken.jsonl')", r'broken\.jsonl:1: is not JSON'),
-    ("text('label.jsonl', stride=-1)", 'stride=-1: is negative'),
-    ("wikitext2('label.jsonl', stride=-1)", 'stride=-1: is negative'),
-    ("qa('label.jsonl', max_tokens=0)", 'max_tokens=0: leaves no answer'),
+    ("text('label.jsonl', stride=-1)", 'stride=-1 must be at least 0'),
+    ("wikitext2('label.jsonl', stride=-1)", 'stride=-1 must be at least 0'),
+    ("qa('label.jsonl', max_tokens=0)", 'max_tokens=0 must be at least 1'),
   ],
 )
 def test_bad_input_is_named(tmp_path, calls, error):

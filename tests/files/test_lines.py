@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from gpt_jax.decoding import files as prompt_files
-from gpt_jax.evaluation import language_model, text_tasks
+from gpt_jax.evaluation import likelihood, text_tasks
 from gpt_jax.files import lines, records
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import choices, files
@@ -32,7 +32,7 @@ def pairs(path, monkeypatch):
 
 
 def held_out(path, monkeypatch):
-  found = language_model.Text(files.Files('', ''), path)
+  found = likelihood.Text(files.Files('', ''), path)
   return found.texts()
 
 
