@@ -121,7 +121,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
   _check(args)
-  texts, options = _texts(args), _options(args)
+  texts = _texts(args)
   config = trained_lib.read_config(args.workdir)
   answers_sources = trained_lib.answers_sources(config)
   _check_model(args, answers=answers_sources)
@@ -129,6 +129,14 @@ def main(args: cli.Args) -> None:
   draft = None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
+  options = Options(
+    max_tokens=args.max_tokens,
+    sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
+    seed=args.seed,
+    num_samples=args.num_samples,
+    stop=tuple(args.stop),
+    truncate=args.truncate,
+  )
   model = TextGenerator(
     *(trained.decoder(args.weights), trained.tokenizer, options),
     rows=args.rows,
@@ -150,18 +158,6 @@ def main(args: cli.Args) -> None:
     log.info('%s', model.engine.proposals)
 
 
-def _options(args: cli.Args) -> Options:
-  """The options of sampling."""
-  return Options(
-    max_tokens=args.max_tokens,
-    sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
-    seed=args.seed,
-    num_samples=args.num_samples,
-    stop=tuple(args.stop),
-    truncate=args.truncate,
-  )
-
-
 def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
   """The given prompts or sources; none: a session."""
   if args.out:
@@ -171,8 +167,10 @@ def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
   if args.prompts:
     return files_lib.read(args.prompts)
   if args.source:
-    return files_lib.given_sources(args.source)
-  return files_lib.given(args.prompt)
+    flag = '--source'
+    return [Source(flag, text) for text in files_lib.typed(flag, args.source)]
+  flag = '--prompt'
+  return [Prompt(flag, text) for text in files_lib.typed(flag, args.prompt)]
 
 
 def _key(args: cli.Args, trained: Trained) -> dict[str, str]:

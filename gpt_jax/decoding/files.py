@@ -64,12 +64,7 @@ def check(text: str) -> None:
     raise UsageError(f'the text is no UTF-8 ({e.reason}); convert it') from e
 
 
-def given(texts: Sequence[str]) -> list[Prompt]:
-  """Prompts of the command line: see `typed_prompt`."""
-  return [Prompt('--prompt', text) for text in typed_prompt('--prompt', texts)]
-
-
-def typed_prompt(flag: str, texts: Sequence[str]) -> list[str]:
+def typed(flag: str, texts: Sequence[str]) -> list[str]:
   """Texts of a flag; `-` stands for standard input."""
   if texts.count('-') > 1:
     raise UsageError(f'{flag}=-: standard input is read once; give it once')
@@ -313,12 +308,6 @@ class Source(NamedTuple):
       return encode_blanks(tokenizer, self.text)
     except UsageError as e:
       raise UsageError(f'{self.where}: {e}') from e
-
-
-def given_sources(texts: Sequence[str]) -> list[Source]:
-  """Sources of the command line: see `typed_prompt`."""
-  typed = typed_prompt('--source', texts)
-  return [Source('--source', text) for text in typed]
 
 
 def read_sources(path: str) -> list[Source]:

@@ -349,7 +349,6 @@ def source_request(
 
   Args:
     ids: of the source's text.
-    options: with the stop ids of `decoder`.
   """
   special, start = sources.special, [*sources.start]
   length, most = decoder.model.context_length, options.max_tokens

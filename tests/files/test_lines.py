@@ -99,5 +99,5 @@ def test_a_prompt_of_standard_input_is_a_whole_text(
   monkeypatch, data, expected
 ):
   monkeypatch.setattr('sys.stdin', stdin_of(data))
-  (prompt,) = prompt_files.given(['-'])
-  assert prompt.text == expected
+  (prompt,) = prompt_files.typed('--prompt', ['-'])
+  assert prompt == expected
