@@ -199,6 +199,65 @@ BAD = {
     ['ablation', '--init=none', W, '--tasks=rte,rte', '--settings=scratch'],
     '--tasks=rte,rte: names one twice; once is enough',
   ),
+  'no run': (['compare', W], "--run: is needed: 'NAME FILE[:SIZE]'"),
+  'run': (['compare', W, '--run=a'], "--run='a': give 'NAME"),
+  'run of two': (['compare', W, '--run=a b.py c.py'], "c.py': give 'NAME"),
+  'run twice': (
+    ['compare', W, '--run=a b.py', '--run=a c.py'],
+    'the names a, a must differ',
+  ),
+  'run data': (['compare', W, '--run=data b.py'], "'data' is to be a folder"),
+  'run above': (['compare', W, '--run=../a b.py'], "'../a' is to be a folder"),
+  'seeds': (
+    ['compare', W, '--run=a b.py', '--seeds=0,x'],
+    '--seeds=0,x: give whole',
+  ),
+  'no experts': (
+    ['benchmark', f'--config={ROOT}/configs/switch.py:tiny-dense']
+    + ['--what=switch'],
+    'has no experts; give a config such as',
+  ),
+  'no direction': (['convert', W], 'give one of --from_hf and --to_hf'),
+  'directions': (
+    ['convert', W, '--from_hf=a', '--to_hf=b'],
+    'give one of --from_hf and --to_hf',
+  ),
+  **{
+    f'shard size {size!r}': (
+      ['convert', W, '--to_hf=out', f'--max_shard_size={size}'],
+      f'--max_shard_size={size}: must be a number of bytes',
+    )
+    for size in ('0', '5GiB', 'large', '-3MB', '')
+  },
+  'no text': (['tokenizers'], 'give --config or --text'),
+  'no tokenizer': (
+    ['tokenizers', '--text=other.txt'],
+    "there must be one; give --tokenizer 'NAME CALL'",
+  ),
+  'no name': (
+    ['tokenizers', '--text=other.txt', '--tokenizer=bytes'],
+    "give 'NAME CALL'",
+  ),
+  'no such text': (
+    ['tokenizers', '--text=gone/*.txt', '--tokenizer=a bytes'],
+    'no file matches',
+  ),
+  'tokenizer twice': (
+    ['tokenizers', '--text=x', '--tokenizer=a bytes', '--tokenizer=a words'],
+    '(a, a) must differ',
+  ),
+  'port': (['serve', W, '--port=65536'], 'must be at most 65,535'),
+  'connections': (['serve', W, '--max_connections=0'], 'must be at least 1'),
+  'no key': (['serve', W, '--api_key_file=none'], 'no such file'),
+  'a folder of keys': (['serve', W, '--api_key_file=.'], 'is a directory'),
+  'a public key': (
+    ['serve', W, '--api_key_file=/dev/null'],
+    '--api_key_file=/dev/null: other users may read or write it',
+  ),
+  'a host with a scheme': (
+    ['serve', W, '--allowed_hosts=https://a.example'],
+    'give names or addresses without scheme and port',
+  ),
   'seeds twice': (
     ['ablation', '--init=none', W, '--tasks=rte', '--seeds=0,00'],
     '--seeds=0,00: give whole numbers from 0 that differ',

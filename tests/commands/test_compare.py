@@ -130,27 +130,6 @@ def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'flags, message',
-  [
-    (['--run=a'], "--run='a': give 'NAME"),
-    (['--run=a b.py c.py'], "--run='a b.py c.py': give 'NAME"),
-    (['--run=a b.py', '--run=a c.py'], 'the names a, a must differ'),
-    (['--run=data b.py'], "'data' is to be a folder"),
-    (['--run=../a b.py'], "'../a' is to be a folder"),
-    (['--run=a b.py', '--seeds=0,x'], '--seeds=0,x: give whole'),
-    (['--run=a b.py', '--seeds=1,01'], '--seeds=1,01: give whole'),
-    ([], '--run'),
-  ],
-)
-def test_bad_usage(tmp_path, capsys, flags, message):
-  workdir = tmp_path / 'w'
-  assert main(['compare', f'--workdir={workdir}', *flags]) == 2
-  error = capsys.readouterr().err
-  assert error.count('\n') == 1 and message in error
-  assert not workdir.exists()
-
-
-@pytest.mark.parametrize(
   'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
 )
 def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):

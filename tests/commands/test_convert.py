@@ -349,8 +349,3 @@ def test_a_model_that_hugging_face_lacks_says_why(tmp_path):
   with pytest.raises(UsageError, match='no model of Hugging Face') as error:
     hf.save(str(tmp_path), model, tiny.params(model))
   assert "activation_function='bilinear': is not supp" in str(error.value)
-
-
-def test_one_direction_at_a_time():
-  for argv in ([], ['--from_hf=a', '--to_hf=b']):
-    assert __main__.main(['convert', '--workdir=w', *argv]) == 2

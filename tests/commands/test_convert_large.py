@@ -64,13 +64,6 @@ def test_exports_are_split_into_files_of_a_size(tmp_path, workdir):
   )
 
 
-@pytest.mark.parametrize('size', ['0', '5GiB', 'large', '-3MB', ''])
-def test_a_size_that_is_none(size, tmp_path, workdir, capsys):
-  argv = ['convert', f'--to_hf={tmp_path}', f'--workdir={workdir}']
-  assert __main__.main([*argv, f'--max_shard_size={size}']) == 2
-  assert '--max_shard_size=' in capsys.readouterr().err
-
-
 def test_nothing_is_read_before_it_is_needed(tmp_path, monkeypatch, workdir):
   """Nothing of the tensors with the headers, and then one at a time."""
   reading = []

@@ -73,14 +73,6 @@ def test_a_saved_tokenizer_is_one_of_them(texts, capsys):
 @pytest.mark.parametrize(
   ('argv', 'what'),
   [
-    ([], 'give --config or --text'),
-    (['--text=other.txt'], "there must be one; give --tokenizer 'NAME CALL'"),
-    (['--text=other.txt', '--tokenizer=bytes'], "give 'NAME CALL'"),
-    (['--text=gone/*.txt', '--tokenizer=a bytes'], 'no file matches'),
-    (
-      ['--text=other.txt', '--tokenizer=a bytes', '--tokenizer=a characters'],
-      '(a, a) must differ',
-    ),
     (['--text=other.txt', '--tokenizer=a W/gone'], 'no saved tokenizer'),
     (
       ['--text=other.txt', '--tokenizer=a letters'],
