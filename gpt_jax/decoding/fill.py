@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills the masks (encoders) or the blanks (encoder-decoders) of a text."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import files, sampler
@@ -108,7 +108,11 @@ def fill(
   never_V = sampler.never_drawn(tokenizer, model.vocab_size)
   if never_V is not None:
     top = min(top, int(np.count_nonzero(~never_V)))
-  found = _best(model, params, tokens, real, row, place, never_V, top)
+  found = _best(
+    *(params, tokens, real, row, place, never_V),
+    model=model,
+    top=min(top, model.vocab_size),
+  )
   out: list[list[list[Filler]]] = [[] for _ in rows]
   for number, ids, shares in zip(row, *map(np.asarray, found), strict=True):
     fillers = [
@@ -119,21 +123,17 @@ def fill(
   return out
 
 
-def _best(model, params, tokens, real, row, place, never_V, top):
-  """Ids and probabilities of fillers, [masks, top]; scores masks alone."""
-
-  @jax.jit
-  def run(params, tokens_BL, real_BL):
-    variables = {'params': params}
-    out = model.apply(variables, tokens_BL, mask_BL=real_BL)
-    at = out.hidden_BLD[row, place]
-    logits = model.apply(variables, at, method='logits')
-    # Normalised as in training: over the whole table.
-    shares = sampler.suppress(jax.nn.softmax(logits), never_V)
-    shares, ids = jax.lax.top_k(shares, min(top, model.vocab_size))
-    return ids, shares
-
-  return run(params, jnp.asarray(tokens), jnp.asarray(real))
+@functools.partial(jax.jit, static_argnames=('model', 'top'))
+def _best(params, tokens_BL, real_BL, row_N, place_N, never_V, *, model, top):
+  """Ids and probabilities of the fillers of N masks, [N, top]."""
+  variables = {'params': params}
+  out = model.apply(variables, tokens_BL, mask_BL=real_BL)
+  at_ND = out.hidden_BLD[row_N, place_N]
+  logits_NV = model.apply(variables, at_ND, method='logits')
+  # Normalised as in training: over the whole table.
+  shares_NV = sampler.suppress(jax.nn.softmax(logits_NV), never_V)
+  shares, ids = jax.lax.top_k(shares_NV, top)
+  return ids, shares
 
 
 class FilledText(NamedTuple):
