@@ -64,7 +64,7 @@ from gpt_jax.evaluation import (
 )
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results, read_calls, written
-from gpt_jax.evaluation.suite import TASKS, Named
+from gpt_jax.evaluation.suite import TASKS, NamedTask
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
@@ -248,7 +248,7 @@ def main(args: cli.Args) -> None:
 
 def _measure(
   args: cli.Args,
-  tasks: list[Named],
+  tasks: list[NamedTask],
   shots: list[int],
   trained: Trained,
   held_out: Figures,

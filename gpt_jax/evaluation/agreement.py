@@ -40,7 +40,7 @@ _VOCABULARIES = (
 PAIRS = ('seq_relationship_logits', 'sop_logits')
 
 
-class Theirs(NamedTuple):
+class Reference(NamedTuple):
   """The results of transformers for a text.
 
   Attributes:
@@ -56,9 +56,9 @@ class Theirs(NamedTuple):
   pair: np.ndarray | None = None
 
 
-def theirs(
+def run_reference(
   folder: str, text: str, ids: list[int], written: list[int] | None = None
-) -> Theirs:
+) -> Reference:
   """Runs a Hugging Face folder's model on `ids`, its tokenizer on `text`.
 
   `written` are ids for the decoder of an encoder-decoder.
@@ -95,15 +95,15 @@ def theirs(
       logits = model(given).logits[0]
   if not any(os.path.exists(os.path.join(folder, n)) for n in _VOCABULARIES):
     why = f'{folder} has no tokenizer'
-    return Theirs(logits.numpy(), None, why, pair)
+    return Reference(logits.numpy(), None, why, pair)
   try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
     found = tokenizer(text)['input_ids']
   except Exception as e:  # whatever transformers raises for these files
     line = str(e).strip().partition('\n')[0]
     why = f'{type(e).__name__}: {line}'
-    return Theirs(logits.numpy(), None, why, pair)
-  return Theirs(logits.numpy(), [*found], '', pair)
+    return Reference(logits.numpy(), None, why, pair)
+  return Reference(logits.numpy(), [*found], '', pair)
 
 
 def library(name: str) -> Any:
@@ -175,7 +175,7 @@ def check(
   else:
     run = ids[: model.context_length]
     ours, pair = language_model(_named(model, params, folder), params, run)
-  others = theirs(folder, text, run, *written)
+  others = run_reference(folder, text, run, *written)
   found = compared(ours, others.logits)
   if not (tuned and 'heads' in params):
     _print_positions(tokenizer, *written or (run,), found)

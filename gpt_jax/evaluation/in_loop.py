@@ -25,7 +25,7 @@ from gpt_jax.training.parts import Parts
 log = logging.getLogger('gpt_jax')
 
 
-def tasks(config: Config) -> list[suite.Named]:
+def tasks(config: Config) -> list[suite.NamedTask]:
   """Loads the tasks of `eval.tasks` and checks their files."""
   if not config.eval.tasks:
     return []
@@ -41,7 +41,7 @@ def tasks(config: Config) -> list[suite.Named]:
   return found
 
 
-def _check_model(config: Config, found: Sequence[suite.Named]) -> None:
+def _check_model(config: Config, found: Sequence[suite.NamedTask]) -> None:
   model = config.model
   check_reads(f'eval.tasks={config.eval.tasks!r}', config)
   answers = answers_sources(config)
@@ -86,7 +86,7 @@ class HeldOutAndTasks:
     parts: Parts,
     *,
     sets: Mapping[str, EvalSet],
-    tasks: Sequence[suite.Named],
+    tasks: Sequence[suite.NamedTask],
     tokenizer: Tokenizer,
     outputs: str,
   ):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpt_jax.evaluation.figures import Figures
-from gpt_jax.evaluation.suite import Named
+from gpt_jax.evaluation.suite import NamedTask
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.spec import UsageError
@@ -50,7 +50,7 @@ class Overlaps(NamedTuple):
 def of_run(
   trained: Trained,
   workdir: str,
-  tasks: Sequence[Named],
+  tasks: Sequence[NamedTask],
   folder: str,
   report: Report,
 ) -> Overlaps:

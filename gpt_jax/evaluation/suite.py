@@ -31,7 +31,7 @@ TASKS: dict[str, Callable[..., Make]] = {
 }
 
 
-class Named(NamedTuple):
+class NamedTask(NamedTuple):
   """A task and its name."""
 
   name: str
@@ -39,17 +39,17 @@ class Named(NamedTuple):
   task: Task
 
 
-def build(calls: Sequence[NamedCall], folder: str) -> list[Named]:
+def build(calls: Sequence[NamedCall], folder: str) -> list[NamedTask]:
   """Makes tasks of `TASKS` without reading their files below `folder`."""
   return [
-    Named(name, call, TASKS[call.name](**call.kwargs)(folder))
+    NamedTask(name, call, TASKS[call.name](**call.kwargs)(folder))
     for name, call in calls
   ]
 
 
 def check(
   field: str,
-  tasks: Sequence[Named],
+  tasks: Sequence[NamedTask],
   *,
   shots: Sequence[int] = (0,),
   sets: Collection[str] = (),
@@ -75,7 +75,7 @@ def fingerprint(params: Any) -> str:
 
 
 def measure(
-  tasks: Sequence[Named],
+  tasks: Sequence[NamedTask],
   scorer: Scorer,
   *,
   shots: Sequence[int] = (0,),
@@ -142,7 +142,7 @@ def measure(
   return out
 
 
-def lines(found: Figures, tasks: Sequence[Named]) -> list[str]:
+def lines(found: Figures, tasks: Sequence[NamedTask]) -> list[str]:
   """One line for each task and number of shots."""
   known = [named.name for named in tasks]
   by_line: dict[str, Figures] = {}
@@ -169,7 +169,7 @@ def summary(figures: Figures) -> str:
   return ', '.join(parts)
 
 
-def _path(folder: str, named: Named, setting: Setting) -> str:
+def _path(folder: str, named: NamedTask, setting: Setting) -> str:
   key = repr((named.name, named.call, setting.seed))
   digest = hashlib.sha256(key.encode()).hexdigest()[:8]
   name = named.name.replace('/', '-')

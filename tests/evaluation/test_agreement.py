@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from gpt_jax import __main__, hf
 from gpt_jax.commands import convert
 from gpt_jax.evaluation import agreement
-from gpt_jax.evaluation.agreement import Theirs
+from gpt_jax.evaluation.agreement import Reference
 from gpt_jax.spec import UsageError
 from gpt_jax.training import models as trained_lib
 from tests.commands.test_convert import (
@@ -45,13 +45,13 @@ def checked(folders, text=TEXT, *more):
 def stand_in(monkeypatch, change=lambda x: x, ids=IDS):
   """In transformers' place, the folder as it is read without a workdir."""
 
-  def theirs(folder, text, run):
+  def run_reference(folder, text, run):
     model, params = hf.load(folder)
     out = hf.forward(model, params, input_ids=np.array([run]))
-    return Theirs(change(np.array(out['logits'][0])), ids, 'it has none')
+    return Reference(change(np.array(out['logits'][0])), ids, 'it has none')
 
   monkeypatch.setattr(agreement, 'library', lambda name: None)
-  monkeypatch.setattr(agreement, 'theirs', theirs)
+  monkeypatch.setattr(agreement, 'run_reference', run_reference)
 
 
 def test_equal_sides_are_told_so(folders, monkeypatch, capsys, tmp_path):
@@ -99,14 +99,14 @@ def test_a_masked_model_and_its_head_of_two_texts(
   convert.from_hf(str(folder), str(tmp_path / 'w'))
   seen, wrong = [], 0.0
 
-  def theirs(folder, text, run):
+  def run_reference(folder, text, run):
     seen.append(run)
     out = hf.forward(*hf.load(folder), input_ids=np.array([run]))
     pair = np.array(out['seq_relationship_logits'][0]) + wrong
-    return Theirs(np.array(out['prediction_logits'][0]), run, '', pair)
+    return Reference(np.array(out['prediction_logits'][0]), run, '', pair)
 
   monkeypatch.setattr(agreement, 'library', lambda name: None)
-  monkeypatch.setattr(agreement, 'theirs', theirs)
+  monkeypatch.setattr(agreement, 'run_reference', run_reference)
   given = [f'--from_hf={folder}', f'--workdir={tmp_path / "w"}']
   argv = ['convert', '--check', *given, '--text=It is a [MASK].']
   assert __main__.main(argv) == 0
@@ -137,17 +137,17 @@ def test_an_encoder_decoder(tmp_path, monkeypatch, capsys):
   convert.from_hf(str(folder), str(tmp_path / 'w'))
   seen, wrong = [], 0.0
 
-  def theirs(folder, text, run, written):
+  def run_reference(folder, text, run, written):
     seen.append((run, written))
     out = hf.forward(
       *hf.load(folder),
       input_ids=np.array([run]),
       decoder_input_ids=np.array([written]),
     )
-    return Theirs(np.array(out['logits'][0]) + wrong, run)
+    return Reference(np.array(out['logits'][0]) + wrong, run)
 
   monkeypatch.setattr(agreement, 'library', lambda name: None)
-  monkeypatch.setattr(agreement, 'theirs', theirs)
+  monkeypatch.setattr(agreement, 'run_reference', run_reference)
   given = [f'--from_hf={folder}', f'--workdir={tmp_path / "w"}']
   argv = ['convert', '--check', *given, '--text=a b']
   assert __main__.main(argv) == 0
@@ -225,7 +225,9 @@ def test_a_fine_tuned_head_is_compared_by_its_own_row(
   monkeypatch.setattr(agreement, 'head', lambda *args: logits)
   monkeypatch.setattr(agreement, 'library', lambda name: None)
   monkeypatch.setattr(
-    agreement, 'theirs', lambda folder, text, run: Theirs(logits, ids, '')
+    agreement,
+    'run_reference',
+    lambda folder, text, run: Reference(logits, ids, ''),
   )
   folder, workdir = map(str, folders)
   how = {'sequence': lambda config, tokenizer, text: run}
