@@ -174,11 +174,7 @@ def seq2seq(
 
   def make(folder: str) -> Task:
     def examples() -> list[TextPair]:
-      # Blank lines count, too.
-      base = '' if folder == TFDS else folder
-      found = [
-        [*lines.texts(os.path.join(base, name))] for name in (path, reference)
-      ]
+      found = [_lines(folder, name) for name in (path, reference)]
       if len(found[0]) != len(found[1]):
         raise UsageError(
           f'{path} has {len(found[0])} lines and {reference} {len(found[1])}: '
@@ -296,6 +292,12 @@ def _said(name: str, texts: Sequence[str]) -> np.ndarray:
   """The labels that texts name, [N]."""
   found = [glue.label_of(name, text) for text in texts]
   return np.array([glue.NOTHING if x is None else x for x in found])
+
+
+def _lines(folder: str, path: str) -> list[tuple[str, str]]:
+  """'file:line' and text of each line, including blank ones."""
+  path = os.path.join('' if folder == TFDS else folder, path)
+  return [*lines.texts(path)]
 
 
 # Closed-book questions: greedy answers, scored by exact match.
