@@ -324,7 +324,7 @@ def to_hf(
       options=tuned.options,
       besides=beside,
       shard_bytes=shard_bytes,
-      told=progress.counted(report, 'written', hf.num_bytes(model, params)),
+      progress=progress.counted(report, 'written', hf.num_bytes(model, params)),
     )
   log.info('%s: exported step %d', folder, step)
   if not vocabulary:

@@ -9,23 +9,15 @@
 `base.py` says how to add a model family.
 """
 
-from gpt_jax.hf.checkpoint import SHARD_BYTES, load, num_bytes, save
+from gpt_jax.hf.checkpoint import SHARD_BYTES, Source, load, num_bytes, save
 from gpt_jax.hf.forward import forward
-from gpt_jax.hf.layout import (
-  Imported,
-  Origin,
-  Source,
-  Told,
-  nest,
-  transformer_fields,
-)
+from gpt_jax.hf.layout import Imported, Origin, nest, transformer_fields
 
 __all__ = [
   'SHARD_BYTES',
   'Imported',
   'Origin',
   'Source',
-  'Told',
   'forward',
   'load',
   'nest',

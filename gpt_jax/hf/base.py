@@ -1,27 +1,27 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a model family of Hugging Face is: a table that is read both ways.
+"""A model family of Hugging Face: a table that is read and written.
 
-To add a family, add a `Family` to the file of its kin and name it in
-`families.py`. It is
+To add a family, add a `Family` to the file of related families and list it in
+`families.py`. Its main parts are
 
-  `entries`           a list of `Entry`, each some options of config.json and
-                      the fields of `Transformer` that they give. Reading all
-                      entries imports a config.json, writing all exports a
-                      model. `save` reads what it writes and refuses a model
-                      that does not come back the same, so `write` need not
-                      check what the family cannot express.
+  `entries`           a list of `Entry`: options of config.json, and the fields
+                      of `Transformer` that they determine. Reading all entries
+                      imports a config.json, writing all exports a model. `save`
+                      reads what it writes and refuses a model that does not
+                      come back the same, so `write` need not check what the
+                      family cannot express.
   `tensors(model)`    a list of `Tensor`: names in the file, paths in our
                       parameters, and the transposes between the two.
 
-A name holds `{layer}` where a path starts with `layer/`, the parameters of one
-block: `layer/attention/query/kernel`; `encoder_layer/` is a block of the
-encoder in an encoder-decoder. Of layers that share parameters the first has
-the tensor; its name may hold `{group}` and `{inner}`, the layer of that group,
-instead. Names are those of the model with its language-model head; files that
-leave out `prefix` are understood. Every parameter must have its tensor, and
-every tensor its parameter: `load` checks. Other heads (`score`,
-`multiple_choice_head`) are the same for all families: `heads.py`.
+Paths that start with `layer/` are of one block (`layer/attention/query/kernel`)
+and the tensor's name contains `{layer}`; `encoder_layer/` is a block of the
+encoder in an encoder-decoder. If layers share parameters, the first has the
+tensor, whose name may contain `{group}` and `{inner}` (the layer in the group)
+instead. Names are those of the model with its language-model head; files may
+leave out `prefix`. Every parameter must have a tensor and every tensor a
+parameter: `load` checks. Other heads (`score`, `multiple_choice_head`) are the
+same for all families: `heads.py`.
 """
 
 import math
@@ -37,28 +37,23 @@ from gpt_jax.nn.build import CHOICES
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
-# Parts of the names of sizes that no tensor need have: positions without a
-# table, windows, limits.
+# Parts of the names of sizes that no tensor has: positions without a table,
+# windows, limits.
 _FREE = ('position', 'n_ctx', 'window', 'distance', 'capacity', 'bos', 'eos')
 
 
 class Bounds(NamedTuple):
-  """What the files hold, which no size exceeds.
+  """What the files contain: upper bounds of all sizes in config.json."""
 
-  Attributes:
-    tensors: their number. Layers may share one, so 1,000 are never too many.
-    numbers: in all tensors.
-  """
-
-  tensors: int
-  numbers: int
+  tensors: int  # how many; layers may share them, so 1,000 are always allowed
+  numbers: int  # in all tensors
 
 
 class Options:
-  """A config.json, read with complaints that name the option."""
+  """A config.json, read with errors that name the option."""
 
   def __init__(self, values: dict[str, Any], bounds: Bounds | None = None):
-    """`values` is the parsed file; without `bounds` there are no files."""
+    """`values` is the parsed file, `bounds` are of the tensor files, if any."""
     self._values, self._bounds = values, bounds
 
   def fail(self, name: str, why: str) -> UsageError:
@@ -66,16 +61,16 @@ class Options:
     return UsageError(f'config.json: {name}={self._values.get(name)!r}: {why}')
 
   def get(self, name: str, default: Any = None) -> Any:
-    """The value, or `default` where there is none or it is null."""
+    """The value, or `default` if it is missing or null."""
     value = self._values.get(name)
     return default if value is None else value
 
   def has(self, name: str) -> bool:
-    """Whether it is there, be it null."""
+    """Whether the option is present, even if null."""
     return name in self._values
 
   def size(self, name: str, default: int | None = None) -> int:
-    """A whole number from 1; without a default it must be there."""
+    """A whole number from 1; required if there is no default."""
     value = self.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
       raise self.fail(name, 'must be a whole number from 1')
@@ -86,7 +81,7 @@ class Options:
     return value
 
   def _most(self, name: str) -> int:
-    """The largest size: nothing larger is tried, however it would fail."""
+    """The largest accepted size, so that nothing larger is allocated."""
     if self._bounds is None or any(part in name for part in _FREE):
       return ranges.INT32
     if 'layer' in name:
@@ -94,7 +89,7 @@ class Options:
     return min(self._bounds.numbers, ranges.INT32)
 
   def whole(self, name: str, default: int) -> int:
-    """A whole number, which may be negative for none."""
+    """A whole number; negative numbers mean none."""
     value = self.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool):
       raise self.fail(name, 'must be a whole number')
@@ -103,7 +98,7 @@ class Options:
     return value
 
   def number(self, name: str, default: float | None = None) -> float:
-    """A number; without a default it must be there."""
+    """A number; required if there is no default."""
     value = self.get(name, default)
     if not isinstance(value, int | float) or isinstance(value, bool):
       raise self.fail(name, 'must be a number')
@@ -114,14 +109,14 @@ class Options:
     return value if abs(value) <= ranges.INT32 else float(value)
 
   def flag(self, name: str, default: bool) -> bool:
-    """True or false."""
+    """A boolean."""
     value = self.get(name, default)
     if not isinstance(value, bool):
       raise self.fail(name, 'must be true or false')
     return value
 
   def choice(self, name: str, choices: dict[str, str], default: str) -> str:
-    """What `choices` has for the value."""
+    """The entry of `choices` for the value."""
     value = self.get(name, default)
     if not isinstance(value, str) or value not in choices:
       known = ', '.join(choices)
@@ -129,14 +124,14 @@ class Options:
     return choices[value]
 
   def only(self, name: str, *accepted: Any) -> None:
-    """Refuses what we do not compute; null and absence are accepted."""
+    """Rejects other values; a missing or null option is accepted."""
     if self.get(name, accepted[0]) not in accepted:
       known = ' or '.join(repr(a) for a in accepted)
       raise self.fail(name, f'is not supported, only {known}')
 
 
-# Fields that a family's `fields` may leave out: as in the tree of defaults, but
-# for the dtype, since checkpoints are compared in float32.
+# Fields that a family's entries may leave out: as in the config's defaults, but
+# with float32, in which checkpoints are compared.
 _TREE: Any = defaults.get_config().model
 DEFAULTS: dict[str, Any] = {
   name: _TREE[name]
@@ -148,7 +143,7 @@ DEFAULTS: dict[str, Any] = {
     *('init_weights', 'remat', 'loop', 'share'),
   )
 } | {'dtype': 'float32'}
-# They do not change what a trained model computes.
+# Fields that do not change what a trained model computes.
 FOR_TRAINING = (
   'attention_backend',
   'dropout',
@@ -172,9 +167,9 @@ ACTIVATIONS = {
 
 
 class Entry(NamedTuple):
-  """Some options of config.json, and the fields that they give.
+  """Options of config.json, and the fields that they determine.
 
-  A later entry of a table overrides an earlier one.
+  Later entries of a table override earlier ones.
   """
 
   read: Callable[[Options], dict[str, Any]] = lambda options: {}
@@ -232,7 +227,7 @@ def call(field: str, name: str, **arguments: Any) -> Entry:
 
 
 def call_text(name: str, **arguments: Any) -> str:
-  """A call-string with those of the arguments that are not None."""
+  """A call-string with the arguments that are not None."""
   given = [f'{n}={x!r}' for n, x in arguments.items() if x is not None]
   return f'{name}({", ".join(given)})' if given else name
 
@@ -240,7 +235,7 @@ def call_text(name: str, **arguments: Any) -> str:
 def named(
   option: str, field: str, names: Mapping[str, str], default: str
 ) -> Entry:
-  """A name of HF's, `names` giving ours."""
+  """An option whose value is a name; `names` maps HF's names to ours."""
   return Entry(
     lambda options: {field: options.choice(option, names, default)},
     lambda model: {option: hf_name(choice(model, field).name, names)},
@@ -248,12 +243,12 @@ def named(
 
 
 def hf_name(ours: str, names: Mapping[str, str]) -> str:
-  """HF's first name of ours; ours where there is none (`save` refuses it)."""
+  """HF's first name for ours; ours if there is none (`save` refuses it)."""
   return next((theirs for theirs, x in names.items() if x == ours), ours)
 
 
 def flag(option: str, field: str, yes: str, no: str, default: bool) -> Entry:
-  """A call-string for true, another for false."""
+  """A boolean option that chooses between two call-strings."""
   name = yes.partition('(')[0]
   return Entry(
     lambda options: {field: yes if options.flag(option, default) else no},
@@ -262,12 +257,12 @@ def flag(option: str, field: str, yes: str, no: str, default: bool) -> Entry:
 
 
 def fixed(**fields: Any) -> Entry:
-  """Fields that no option says."""
+  """Fields that are the same for all models of the family."""
   return Entry(lambda options: fields)
 
 
 def only(**accepted: Any) -> Entry:
-  """Options that are refused if they have other values; not written."""
+  """Options that are rejected if they have other values; not written."""
 
   def read(options: Options) -> dict[str, Any]:
     for option, value in accepted.items():
@@ -278,19 +273,19 @@ def only(**accepted: Any) -> Entry:
 
 
 def writes(**options: Any) -> Entry:
-  """Options that are written for transformers, and not read."""
+  """Options that are written for transformers but not read."""
   return Entry(write=lambda model: options)
 
 
 def constant(**options: Any) -> Entry:
-  """Options of one value: others are refused, and it is written."""
+  """Options with one accepted value, which is also written."""
   return Entry(only(**options).read, writes(**options).write)
 
 
 def dropout(embedding: str, residual: str, attention: str, rate: Any) -> Entry:
   """`model.dropout`: the options with the rates, and their default(s).
 
-  Of one option for several rates, that of the residuals is written.
+  If one option stands for several rates, the residuals' rate is written.
   """
   options = {'embedding': embedding, 'residual': residual}
   options['attention'] = attention
@@ -313,7 +308,7 @@ BODY = {
   'hidden_size': 'd_model',
   'num_attention_heads': 'num_heads',
 }
-# What the classes of decoders are called, after the family's name.
+# Suffixes of the decoders' class names.
 CAUSAL = {
   'ForCausalLM': 'lm',
   'ForSequenceClassification': 'classification',
@@ -330,17 +325,16 @@ class Tensor(NamedTuple):
   """One tensor of the file.
 
   Attributes:
-    names: in the file; several where files differ or tied copies are repeated:
-      at least one must be there, and all that are must be equal. An export
-      uses those of the import, or the first.
-    paths: of the parameters that it holds: several where it is fused, none
-      where it is a constant.
+    names: in the file; several if releases differ or tied copies are repeated.
+      At least one must be present, and all that are must be equal. An export
+      uses the names of the import, or the first.
+    paths: of the parameters in it: several if fused, none if a constant.
     split: from the tensor to one array for each path.
-    join: the way back.
-    always: those of `names` that any export has, whatever the import had.
-    layers: which of its stack's layers have it; None: all.
-    experts: above 0, names hold `{expert}`, one tensor for each, and the
-      parameters have an axis of them.
+    join: the inverse.
+    always: names that every export has, whatever the import had.
+    layers: the layers of its stack that have it; None: all.
+    experts: if above 0, there is one tensor for each expert, whose name
+      contains `{expert}`, and the parameters have an axis of experts.
   """
 
   names: tuple[str, ...]
@@ -353,12 +347,12 @@ class Tensor(NamedTuple):
 
 
 def same(path: str, *names: str) -> Tensor:
-  """A tensor that is stored as ours is: vectors, embedding tables."""
+  """A tensor stored like our parameter: vectors, embedding tables."""
   return Tensor(names, (path,), lambda x: [x], lambda parts: parts[0])
 
 
 def transposed(path: str, *names: str) -> Tensor:
-  """A matrix that is stored the other way round."""
+  """A matrix stored as the transpose of ours."""
   return Tensor(names, (path,), lambda x: [x.T], lambda parts: parts[0].T)
 
 
@@ -375,7 +369,7 @@ def conv1d(path: str, name: str, bias: bool = True) -> list[Tensor]:
 
 
 def norm(path: str, name: str, bias: bool = True) -> list[Tensor]:
-  """LayerNorm, or without bias RMSNorm."""
+  """LayerNorm; without bias, RMSNorm."""
   weight = same(f'{path}/scale', f'{name}.weight')
   return [weight] + [same(f'{path}/bias', f'{name}.bias')] * bias
 
@@ -390,14 +384,14 @@ def fused_qkv(
   bias: bool,
   layout: str = 'linear',
 ) -> list[Tensor]:
-  """Queries, keys and values in one matrix, with the order of its outputs.
+  """Queries, keys and values fused in one matrix.
 
-  The outputs are `groups` times: so many heads of queries, of keys, of values.
-  GPT-2: 1 group of (H, H, H). GPT-NeoX: H groups of (1, 1, 1). Falcon 7B: 1 of
-  (H, 1, 1); 40B: G of (H / G, 1, 1).
+  Its outputs are `groups` groups, each with the given numbers of query, key and
+  value heads. GPT-2: 1 group of (H, H, H). GPT-NeoX: H groups of (1, 1, 1).
+  Falcon 7B: 1 group of (H, 1, 1); 40B: G groups of (H / G, 1, 1).
 
   Args:
-    path: has `query`, `key` and `value` below it.
+    path: of the parent of `query`, `key` and `value`.
     name: without `.weight`.
     heads: in each group, of queries, keys and values.
     layout: `linear` is [out, in], `conv1d` is [in, out].
@@ -428,35 +422,35 @@ class Family(NamedTuple):
 
   Attributes:
     model_type: as config.json has it.
-    architectures: class names -> one of `heads.KINDS`; the first is what an
-      export of our own models is called.
+    architectures: class name -> one of `heads.KINDS`; exports of our own models
+      get the first class of their kind.
     prefix: of the body's tensors, e.g. `transformer.`; some files leave it out.
-    entries: config.json, but for `model_type`, `architectures`, `dtype`.
-    tensors: `Transformer` -> all but the heads of `heads.py`.
-    buffers: regular expressions, with the prefix, of tensors that hold no
-      parameters (causal masks, rotary frequencies): left out.
-    unread: likewise, of tensors that do: an import warns of them.
-    token_types: whether `token_type_ids` are taken; without
-      `token_types` in `model.input` they are looked up among the words.
+    entries: config.json without `model_type`, `architectures`, `dtype`.
+    tensors: from a `Transformer` to its tensors, without those in `heads.py`.
+    buffers: regular expressions, with the prefix, of tensors that are no
+      parameters (causal masks, rotary frequencies) and are ignored.
+    unread: the same for parameters that are not imported; an import warns.
+    token_types: whether `token_type_ids` are accepted; without `token_types` in
+      `model.input` they are looked up in the token embeddings.
     positions: from the model, `input_ids`, the attention mask (bool) and
-      `position_ids`, all [batch, time], the latter None if not given, to our
-      positions, or None where these are simply 0, 1, 2, ...
+      `position_ids` (or None), all [batch, time], to our positions; None for
+      0, 1, 2, ...
     bare: whether exports of our own models leave the prefix out.
-    rewritten: options that an export takes from `options`, even if the
-      import's own mean the same here: not all releases read them alike.
-    heads: names of heads' tensors that are not those of `heads.py`: by head,
-      or by kind and head, `tokens/classifier`.
-    pair: the input that says whether two sentences belong together, and the
-      output that does.
-    pooler: what the pooled first token goes through: tanh, gelu or relu.
-    output_bias: the tensor of a bias of each token's score that config.json
-      says nothing of; zeros mean that the model has none.
-    scoring_body: whether the body has all that scores the vocabulary.
-    rolled: whether the decoder starts with the last token of what it is to
-      say (mBART: the language) rather than with `decoder_start_token_id`.
-    files: other names that files of a tokenizer have in its folders.
-    recurrent: of a family with memories, the inputs of `hf.forward` that it
-      takes besides `input_ids` and those of its heads.
+    rewritten: options that an export always takes from `options`, since
+      releases of transformers read the import's own differently.
+    heads: names of heads' tensors that differ from `heads.py`: by head, or by
+      kind and head, as in `tokens/classifier`.
+    pair: the input and the output that say whether two sentences belong
+      together.
+    pooler: activation of the pooled first token: tanh, gelu or relu.
+    output_bias: the tensor of a bias of the vocabulary's scores that
+      config.json does not mention; zeros mean that the model has none.
+    scoring_body: whether the body alone can score the vocabulary.
+    rolled: whether the decoder starts with the last target token (mBART: the
+      language) instead of `decoder_start_token_id`.
+    files: names in its folders of tokenizer files that we name otherwise.
+    recurrent: for a family with memories, the inputs of `hf.forward` that it
+      accepts besides `input_ids` and those of its heads.
   """
 
   model_type: str
@@ -487,7 +481,7 @@ class Family(NamedTuple):
     return fields
 
   def options(self, model: Transformer) -> dict[str, Any]:
-    """The options of a config.json that `fields` reads as this model."""
+    """The options of a config.json from which `fields` reads this model."""
     options = {}
     for entry in self.entries:
       options |= entry.write(model)
@@ -495,9 +489,9 @@ class Family(NamedTuple):
 
 
 def choice(model: Transformer, field: str) -> spec.Call:
-  """The name and all arguments of a call-string, defaults filled in.
+  """The name and arguments of a call-string, defaults filled in.
 
-  For `attention`, the first of its patterns; see `choices`.
+  For a comma list, such as `attention`, the first; see `choices`.
   """
   return choices(model, field)[0]
 
@@ -509,13 +503,13 @@ def choices(model: Transformer, field: str) -> list[spec.Call]:
 
 
 def layers(model: Transformer, field: str = 'attention') -> list[spec.Call]:
-  """The pattern of each layer."""
+  """The call for each layer."""
   period = choices(model, field)
   return period * (model.num_layers // len(period))
 
 
 def ffns(model: Transformer, stack: str) -> list[spec.Call]:
-  """What each layer of the `encoder` or the `decoder` computes."""
+  """The feed-forward call of each layer of the `encoder` or `decoder`."""
   if stack == 'decoder':
     return layers(model, 'ffn')
   period = choices(model, 'encoder_ffn' if model.encoder_ffn else 'ffn')
@@ -523,7 +517,7 @@ def ffns(model: Transformer, stack: str) -> list[spec.Call]:
 
 
 def shortest_period(patterns: list[str]) -> str:
-  """One pattern for each layer -> the comma list that repeats over them."""
+  """The shortest comma list that repeats to these patterns of the layers."""
   count = len(patterns)
   period = next(
     n
@@ -533,11 +527,8 @@ def shortest_period(patterns: list[str]) -> str:
   return ', '.join(patterns[:period])
 
 
-# Parts of the tables that several families have.
-
-
 def tables(model: Transformer, embed: str, *heads: str) -> list[Tensor]:
-  """The token embeddings, and the output's table; tied ones are one tensor."""
+  """The token embeddings and the output's table, one tensor if tied."""
   if choice(model, 'output').name == 'tied':
     return [same('embed/embedding', embed, *heads)]
   return [same('embed/embedding', embed), same('head/embedding', *heads)]
@@ -550,7 +541,7 @@ def qkv(
   bias: bool,
   names: tuple[str, str, str] = ('q_proj', 'k_proj', 'v_proj'),
 ) -> list[Tensor]:
-  """Queries, keys and values in matrices of their own: see `fused_qkv`."""
+  """Queries, keys and values in separate matrices; see also `fused_qkv`."""
   parts = zip(('query', 'key', 'value'), names, strict=True)
   return [
     tensor

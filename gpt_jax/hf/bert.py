@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """BERT and its kin: RoBERTa, ALBERT, ELECTRA, DistilBERT and BigBird."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -44,11 +45,11 @@ def encoder(
   activation: str = 'gelu',
   epsilon: float = 1e-12,
 ) -> tuple[Entry, ...]:
-  """What BERT's descendants call by the same names.
+  """Options that BERT and its descendants share.
 
   Args:
     *own: entries of the family.
-    types: of `model.input`, and of positions.
+    types: entries of `model.input`, and of positions.
     context_length: the default, as are `activation` and `epsilon`.
   """
   body = {**BODY, 'max_position_embeddings': ('context_length', context_length)}
@@ -79,7 +80,7 @@ def scores_with(option: str, default: str) -> Entry:
 
 
 _SCORES = scores_with('hidden_act', 'gelu')
-# Whatever `hidden_act` is.
+# Independent of `hidden_act`.
 _GELU = fixed(output="tied(bias=True, transform='gelu')")
 _CLASSES = {
   'ForMaskedLM': 'lm',
@@ -93,30 +94,35 @@ _CLASSES = {
 
 
 def _norm(path: str, name: str) -> list[Tensor]:
-  """LayerNorm, which Google's own files call gamma and beta."""
+  """LayerNorm; Google's own files name its parameters gamma and beta."""
   return [
     same(f'{path}/scale', f'{name}.weight', f'{name}.gamma'),
     same(f'{path}/bias', f'{name}.bias', f'{name}.beta'),
   ]
 
 
-def _bert_tensors(model: Transformer) -> list[Tensor]:
-  scored = choice(model, 'output').kwargs['bias']
-  decoder = ('cls.predictions.decoder.weight',) if scored else ()
+def has_scores(model: Transformer) -> bool:
+  """Whether the model has the head that scores the vocabulary."""
+  return choice(model, 'output').kwargs['bias']
+
+
+def _bert_tensors(model: Transformer, *, biased: bool = True) -> list[Tensor]:
+  scores, head = has_scores(model), 'cls.predictions'
+  decoder = [f'{head}.decoder.weight'] * scores
   return [
-    *encoder_tensors('bert', *decoder),
-    *(scores() if scored else []),
+    *_encoder_tensors('bert', *decoder, biased=biased),
+    *_scores(head, f'{head}.transform', _norm) * scores,
   ]
 
 
-def encoder_tensors(
+def _encoder_tensors(
   root: str, *decoder: str, biased: bool = True
 ) -> list[Tensor]:
-  """The body's tensors of BERT and those who kept its names.
+  """The body's tensors of BERT and of families that kept its names.
 
   Args:
     root: of the names, e.g. `bert`.
-    *decoder: other names that the token embeddings have as the output's table.
+    *decoder: other names of the token embeddings, as the tied output's table.
     biased: whether queries, keys and values have a bias.
   """
   e, h, ours = f'{root}.embeddings', f'{root}.encoder.layer.{{layer}}', 'layer'
@@ -139,23 +145,23 @@ def encoder_tensors(
   ]
 
 
-def scores() -> list[Tensor]:
-  """The head of the masked language model, but for the tied table."""
-  transform = 'cls.predictions.transform'
-  return [
-    *linear('output_dense', f'{transform}.dense'),
-    *_norm('output_norm', f'{transform}.LayerNorm'),
-    output_bias('cls.predictions'),
-  ]
+def _scores(
+  head: str,
+  transform: str,
+  make_norm: Callable[[str, str], list[Tensor]] = norm,
+  layer_norm: str = 'LayerNorm',
+) -> list[Tensor]:
+  """The head of the masked language model, without the tied table.
 
-
-def output_bias(head: str) -> Tensor:
-  """A bias of each token of the vocabulary, which has two names.
-
-  Some releases take the one, some the other, and zeros if it is missing.
+  Its bias has two names: each release of transformers reads one of them, and
+  takes zeros if that is missing.
   """
   biases = (f'{head}.bias', f'{head}.decoder.bias')
-  return same('head_bias', *biases)._replace(always=biases)
+  return [
+    *linear('output_dense', f'{transform}.dense'),
+    *make_norm('output_norm', f'{transform}.{layer_norm}'),
+    same('head_bias', *biases)._replace(always=biases),
+  ]
 
 
 BERT = Family(
@@ -169,11 +175,11 @@ BERT = Family(
 )
 
 
-# RoBERTa: BERT with another count of positions, and heads of its own.
+# RoBERTa: BERT with other position numbers, and its own heads.
 
 
 def _read_rows(options: Options) -> dict[str, Any]:
-  # Rows up to that of padding are no token's.
+  # Rows up to the one of padding belong to no token.
   offset = _pad(options) + 1
   rows = options.size('max_position_embeddings', 512)
   if rows <= offset:
@@ -194,7 +200,7 @@ def _pad(options: Options) -> int:
 
 
 def _write_rows(model: Transformer) -> dict[str, Any]:
-  # Where there is no such offset, fields come back other than they were.
+  # Without an offset the config.json reads back differently, so `save` refuses.
   offset = max(choice(model, 'position').kwargs.get('offset', 0), 1)
   return {
     'max_position_embeddings': model.context_length + offset,
@@ -203,21 +209,18 @@ def _write_rows(model: Transformer) -> dict[str, Any]:
 
 
 def _roberta_tensors(model: Transformer) -> list[Tensor]:
-  scores = choice(model, 'output').kwargs['bias']
-  decoder = ('lm_head.decoder.weight',) if scores else ()
-  head = [
-    *linear('output_dense', 'lm_head.dense'),
-    *norm('output_norm', 'lm_head.layer_norm'),
-    output_bias('lm_head'),
+  scores = has_scores(model)
+  return [
+    *_encoder_tensors('roberta', *['lm_head.decoder.weight'] * scores),
+    *_scores('lm_head', 'lm_head', layer_norm='layer_norm') * scores,
   ]
-  return [*encoder_tensors('roberta', *decoder), *(head if scores else [])]
 
 
 def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
-  """Tokens are counted that are not padding, by their ids, not by the mask.
+  """Counts the tokens that are not padding, by their ids, not by the mask.
 
-  Theirs are rows of the table, of which padding has its own; ours begin with
-  the row of the first token.
+  HF's `position_ids` are rows of the table, of which padding has its own; ours
+  begin with the row of the first token.
   """
   del mask
   offset = choice(model, 'position').kwargs['offset']
@@ -238,7 +241,7 @@ ROBERTA = Family(
   buffers=(r'roberta\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
   positions=_positions,
-  # Its class has a pooler of its own.
+  # The classifier has its own pooler.
   heads={
     'pooled_classification/pooler': 'classifier.dense',
     'pooled_classification/classifier': 'classifier.out_proj',
@@ -249,7 +252,7 @@ ROBERTA = Family(
 # ALBERT: BERT with narrower embeddings, and layers that share parameters.
 #
 # Layer i uses group i * groups // layers, and runs the inner layers of that
-# group in turn; ours are the inner layers.
+# group in turn. Our layers are the inner layers.
 
 
 def _read_groups(options: Options) -> dict[str, Any]:
@@ -285,15 +288,10 @@ _NARROW = call(
 
 
 def _albert_tensors(model: Transformer) -> list[Tensor]:
-  scores = choice(model, 'output').kwargs['bias']
+  scores = has_scores(model)
   e, ours = 'albert.embeddings', 'layer'
   h = 'albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}'
-  decoder = ('predictions.decoder.weight',) if scores else ()
-  head = [
-    *linear('output_dense', 'predictions.dense'),
-    *norm('output_norm', 'predictions.LayerNorm'),
-    output_bias('predictions'),
-  ]
+  decoder = ['predictions.decoder.weight'] * scores
   return [
     same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
     same('positions/embedding', f'{e}.position_embeddings.weight'),
@@ -311,7 +309,7 @@ def _albert_tensors(model: Transformer) -> list[Tensor]:
     *linear(f'{ours}/ffn/in', f'{h}.ffn'),
     *linear(f'{ours}/ffn/out', f'{h}.ffn_output'),
     *norm(f'{ours}/ffn_norm', f'{h}.full_layer_layer_norm'),
-    *(head if scores else []),
+    *_scores('predictions', 'predictions') * scores,
   ]
 
 
@@ -331,9 +329,9 @@ ALBERT = Family(
 
 # ELECTRA: BERT with embeddings of another width, and no pooler.
 #
-# Its two classes of pre-training are the generator, a masked language model,
-# and the discriminator. The projection of the embeddings is there only where
-# their width is not that of the layers.
+# Its two classes for pre-training are the generator, a masked language model,
+# and the discriminator. Embeddings are projected only if their width differs
+# from that of the layers.
 
 
 def _read_width(options: Options) -> dict[str, Any]:
@@ -349,8 +347,7 @@ def _write_width(model: Transformer) -> dict[str, Any]:
 
 
 def _electra_tensors(model: Transformer) -> list[Tensor]:
-  scores = choice(model, 'output').kwargs['bias']
-  decoder = ('generator_lm_head.weight',) if scores else ()
+  scores = has_scores(model)
   projected = choice(model, 'input').kwargs['d_embed'] > 0
   head = [
     *linear('output_dense', 'generator_predictions.dense'),
@@ -358,22 +355,25 @@ def _electra_tensors(model: Transformer) -> list[Tensor]:
     same('head_bias', 'generator_lm_head.bias'),
   ]
   return [
-    *encoder_tensors('electra', *decoder),
-    *(linear('embed_projection', 'electra.embeddings_project') * projected),
-    *(head if scores else []),
+    *_encoder_tensors('electra', *['generator_lm_head.weight'] * scores),
+    *linear('embed_projection', 'electra.embeddings_project') * projected,
+    *head * scores,
   ]
 
 
 ELECTRA = Family(
   model_type='electra',
-  architectures={
-    'ElectraForMaskedLM': 'lm',
-    'ElectraForPreTraining': 'replaced',
-    'ElectraForSequenceClassification': 'gelu_classification',
-    'ElectraForQuestionAnswering': 'spans',
-    'ElectraForTokenClassification': 'tokens',
-    'ElectraModel': 'body',
-  },
+  architectures=classes(
+    'Electra',
+    {
+      'ForMaskedLM': 'lm',
+      'ForPreTraining': 'replaced',
+      'ForSequenceClassification': 'gelu_classification',
+      'ForQuestionAnswering': 'spans',
+      'ForTokenClassification': 'tokens',
+      'Model': 'body',
+    },
+  ),
   prefix='electra.',
   entries=encoder(_GELU, Entry(_read_width, _write_width)),
   tensors=_electra_tensors,
@@ -388,13 +388,13 @@ ELECTRA = Family(
 )
 
 
-# DistilBERT: BERT without token types and pooler, under names of its own.
+# DistilBERT: BERT without token types and pooler, with its own names.
 
 
 def _distilbert_tensors(model: Transformer) -> list[Tensor]:
-  scores = choice(model, 'output').kwargs['bias']
+  scores = has_scores(model)
   e, h = 'distilbert.embeddings', 'distilbert.transformer.layer.{layer}'
-  decoder = ('vocab_projector.weight',) if scores else ()
+  decoder = ['vocab_projector.weight'] * scores
   head = [
     *linear('output_dense', 'vocab_transform'),
     *norm('output_norm', 'vocab_layer_norm'),
@@ -415,19 +415,22 @@ def _distilbert_tensors(model: Transformer) -> list[Tensor]:
     *linear('layer/ffn/in', f'{h}.ffn.lin1'),
     *linear('layer/ffn/out', f'{h}.ffn.lin2'),
     *norm('layer/ffn_norm', f'{h}.output_layer_norm'),
-    *(head if scores else []),
+    *head * scores,
   ]
 
 
 DISTILBERT = Family(
   model_type='distilbert',
-  architectures={
-    'DistilBertForMaskedLM': 'lm',
-    'DistilBertForSequenceClassification': 'relu_classification',
-    'DistilBertForQuestionAnswering': 'spans',
-    'DistilBertForTokenClassification': 'tokens',
-    'DistilBertModel': 'body',
-  },
+  architectures=classes(
+    'DistilBert',
+    {
+      'ForMaskedLM': 'lm',
+      'ForSequenceClassification': 'relu_classification',
+      'ForQuestionAnswering': 'spans',
+      'ForTokenClassification': 'tokens',
+      'Model': 'body',
+    },
+  ),
   prefix='distilbert.',
   entries=(
     sizes(
@@ -440,7 +443,7 @@ DISTILBERT = Family(
     ),
     named('activation', 'ffn', ACTIVATIONS, 'gelu'),
     dropout('dropout', 'dropout', 'attention_dropout', 0.1),
-    # Where it is true the table is in the file all the same.
+    # If true, the table is in the file all the same.
     writes(sinusoidal_pos_embds=False),
     constant(tie_word_embeddings=True),
     fixed(
@@ -459,22 +462,20 @@ DISTILBERT = Family(
 )
 
 
-# BigBird: BERT with block-sparse attention, and a pooler of another name.
+# BigBird: BERT with block-sparse attention, and another name for the pooler.
 #
-# transformers draws random blocks in training only: in evaluation the first
-# block stands for each of them, which is `draw='first'` here. A model that was
-# trained here has drawn ones always; its config.json says so by
-# `random_blocks_seed`, which transformers keeps and does not read.
+# transformers draws random blocks in training only; in evaluation it replaces
+# each by the first block, which is `draw='first'` here. A model trained here
+# always uses drawn blocks; its config.json then has `random_blocks_seed`, which
+# transformers keeps and ignores.
 
 
 _SEED = 'random_blocks_seed'
-
-
 _SCALES = {True: 'sqrt', False: 'none'}
 
 
 def _read_bias(options: Options) -> dict[str, Any]:
-  """That of queries, keys and values; and the scale of the embeddings."""
+  """Bias of queries, keys and values, and the scale of the embeddings."""
   biased = options.flag('use_bias', True)
   scale = _SCALES[options.flag('rescale_embeddings', False)]
   types = options.size('type_vocab_size', 2)
@@ -505,7 +506,7 @@ def _read_attention(options: Options) -> dict[str, Any]:
 
 
 def _write_attention(model: Transformer) -> dict[str, Any]:
-  # `save` refuses what fields of it are not: other windows, extra tokens.
+  # `save` refuses what these options cannot express: windows, extra tokens.
   attention = choice(model, 'attention')
   if attention.name != 'bigbird':
     return {'attention_type': 'original_full'}
@@ -519,25 +520,19 @@ def _write_attention(model: Transformer) -> dict[str, Any]:
   return out
 
 
-def _big_bird_tensors(model: Transformer) -> list[Tensor]:
-  scored = choice(model, 'output').kwargs['bias']
-  decoder = ('cls.predictions.decoder.weight',) if scored else ()
-  return [
-    *encoder_tensors('bert', *decoder, biased=build(model, 'bias').qkv),
-    *(scores() if scored else []),
-  ]
-
-
 BIG_BIRD = Family(
   model_type='big_bird',
-  architectures={
-    'BigBirdForMaskedLM': 'lm',
-    'BigBirdForPreTraining': 'pretraining',
-    'BigBirdForSequenceClassification': 'dense_classification',
-    'BigBirdForTokenClassification': 'pooled_tokens',
-    'BigBirdForMultipleChoice': 'pooled_choice',
-    'BigBirdModel': 'pooled',
-  },
+  architectures=classes(
+    'BigBird',
+    {
+      'ForMaskedLM': 'lm',
+      'ForPreTraining': 'pretraining',
+      'ForSequenceClassification': 'dense_classification',
+      'ForTokenClassification': 'pooled_tokens',
+      'ForMultipleChoice': 'pooled_choice',
+      'Model': 'pooled',
+    },
+  ),
   prefix='bert.',
   entries=encoder(
     scores_with('hidden_act', 'gelu_new'),
@@ -546,7 +541,7 @@ BIG_BIRD = Family(
     context_length=4096,
     activation='gelu_new',
   ),
-  tensors=_big_bird_tensors,
+  tensors=lambda model: _bert_tensors(model, biased=build(model, 'bias').qkv),
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
   heads={

@@ -1,17 +1,35 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes the checkpoints of Hugging Face, to the last tensor."""
+"""Reads and writes a checkpoint's folder: config.json and safetensors files.
 
+`Source` reads one tensor at a time, `load` all of them; `save` writes.
+"""
+
+import contextlib
 import functools
 import json
+import logging
 import math
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from gpt_jax.hf import layout, rope, routers
-from gpt_jax.hf.base import FOR_TRAINING, Family, choice, choices
+from gpt_jax.files import files
+from gpt_jax.hf import heads, rope, routers
+from gpt_jax.hf.base import (
+  FOR_TRAINING,
+  Bounds,
+  Family,
+  Tensor,
+  choice,
+  choices,
+)
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
@@ -19,14 +37,15 @@ from gpt_jax.hf.layout import (
   Imported,
   Origin,
   Slot,
-  Source,
-  Told,
+  covered,
+  family_of,
   fields_of,
   file_name,
   flatten,
   joined_shape,
   nest,
   part,
+  places,
   shapes,
   slots,
   transformer_fields,
@@ -35,46 +54,358 @@ from gpt_jax.nn.build import CHOICES
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 
-# What `model.position` can say and no export writes.
+log = logging.getLogger('gpt_jax')
 
-
-# By name and argument ('': whatever they are): what exports write instead.
-_OURS = {
-  ('learned_by_layer', ''): 'position=learned',
-  ('transformer_xl', 'segment'): 'segment=0',
-  ('transformer_xl', 'biases'): "biases='own'",
+CONFIG = 'config.json'
+_SINGLE = 'model.safetensors'
+_INDEX = 'model.safetensors.index.json'
+# Never read: they are pickles, or of another framework.
+_OTHERS = (
+  'pytorch_model.bin',
+  'pytorch_model.bin.index.json',
+  'tf_model.h5',
+  'flax_model.msgpack',
+)
+# safetensors' names of the number formats that parameters may have.
+DTYPES: dict[str, Any] = {
+  'F32': jnp.float32,
+  'F16': jnp.float16,
+  'BF16': jnp.bfloat16,
 }
 
+# Called with the number of bytes read or written since the last call.
+Progress = Callable[[int], None]
 
-def check(model: Transformer) -> None:
-  """Refuses what is ours alone."""
-  call = choice(model, 'position')
-  for (name, argument), theirs in _OURS.items():
-    said = f'{argument}={call.kwargs.get(argument)!r}' if argument else name
-    if call.name == name and said != theirs:
-      raise UsageError(
-        f'model.position={model.position!r}: no export writes {said}; take a '
-        f'run with {theirs}'
-      )
-
-
-# Files of an export are no larger, unless a tensor is.
+# The largest file of an export, unless one tensor is larger.
 SHARD_BYTES = 10**9
 
-# Whether a field of two models means the same, where more than its text counts.
+# How to compare fields of two models, if equal texts are not required.
 _SAME = {
   'position': rope.same,
   'ffn': functools.partial(routers.same, stack='decoder'),
   'encoder_ffn': functools.partial(routers.same, stack='encoder'),
 }
 
+# Choices of `model.position` that config.json cannot express, by name and
+# argument ('': the name itself), and what a model needs instead.
+_OURS = {
+  ('learned_by_layer', ''): 'position=learned',
+  ('transformer_xl', 'segment'): 'segment=0',
+  ('transformer_xl', 'biases'): "biases='own'",
+}
+
+# Files of an export, complete or partial.
+_EXPORTED = re.compile(
+  r'(config\.json|model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)'
+  r'(\.new)?'
+)
+
+
+class Reader:
+  """The tensors of a folder, in one file or in several with an index.
+
+  Attributes:
+    names: of all tensors.
+    num_bytes: of all tensors together.
+  """
+
+  def __init__(self, folder: str):
+    """Opens the files and reads their headers."""
+    self._folder = folder
+    self._files: dict[str, Any] = {}
+    if os.path.isfile(os.path.join(folder, _SINGLE)):
+      file = self._open(_SINGLE)
+      self._files = dict.fromkeys(file.keys(), file)
+    elif os.path.isfile(os.path.join(folder, _INDEX)):
+      index = read_json(folder, _INDEX).get('weight_map')
+      path = os.path.join(folder, _INDEX)
+      if not isinstance(index, dict):
+        raise UsageError(f'{path}: has no weight_map; copy the file again')
+      for name in index.values():
+        files.inside(name, of=path)
+      shards = {name: self._open(name) for name in sorted({*index.values()})}
+      for name, shard in index.items():
+        if name not in shards[shard].keys():  # noqa: SIM118
+          raise UsageError(
+            f'{folder}: {_INDEX} puts {name} into {shard}, which lacks it; '
+            'copy the folder again'
+          )
+        self._files[name] = shards[shard]
+    else:
+      raise UsageError(f'{folder}: {_nothing(folder)}')
+    self.names = frozenset(self._files)
+    self.num_bytes = sum(map(self.size, self.names))
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """The shape of a tensor, from the header."""
+    return tuple(self._files[name].get_slice(name).get_shape())
+
+  def dtype(self, name: str) -> str:
+    """The number format in safetensors' terms, e.g. `BF16`."""
+    return self._files[name].get_slice(name).get_dtype()
+
+  def size(self, name: str) -> int:
+    """Bytes of a tensor in the file; 0 if its format is not in `DTYPES`."""
+    dtype = DTYPES.get(self.dtype(name))
+    size = np.dtype(dtype).itemsize if dtype else 0
+    return math.prod(self.shape(name)) * size
+
+  def read(self, name: str) -> np.ndarray:
+    """Reads a tensor as float32; nothing of it is cached."""
+    value = self._files[name].get_tensor(name)
+    return value.astype(np.float32, copy=False)
+
+  def _open(self, name: str) -> Any:
+    path = os.path.join(self._folder, name)
+    try:
+      # Not memory-mapped: pages that were read would count as memory.
+      return safe_open(path, framework='np', backend='pread')
+    except (SafetensorError, OSError) as e:
+      raise UsageError(f'{path}: {e}; copy the file again') from e
+
+
+def _nothing(folder: str) -> str:
+  if not os.path.isdir(folder):
+    return 'no such folder'
+  others = [n for n in _OTHERS if os.path.exists(os.path.join(folder, n))]
+  if not others:
+    return f'holds no {_SINGLE}'
+  return (
+    f'holds {", ".join(others)}, which is not read: only safetensors are. '
+    'Convert it where you trust it, with Hugging Face transformers: '
+    f'AutoModel.from_pretrained({folder!r}).save_pretrained(NEW_FOLDER), '
+    'with the AutoModel class of its head, e.g. AutoModelForCausalLM'
+  )
+
+
+def read_json(folder: str, name: str) -> dict[str, Any]:
+  """Reads a JSON object."""
+  path = os.path.join(folder, name)
+  try:
+    with open(path, encoding='utf-8') as f:
+      values = json.load(f)
+  except OSError as e:
+    raise UsageError(f'{path}: {e.strerror}') from e
+  except ValueError as e:
+    raise UsageError(f'{path}: is not JSON ({e})') from e
+  if not isinstance(values, dict):
+    raise UsageError(f'{path}: is not a JSON object')
+  return values
+
+
+def write(
+  folder: str,
+  config: dict[str, Any],
+  shards: Sequence[Iterable[tuple[str, np.ndarray]]],
+  besides: dict[str, bytes],
+) -> None:
+  """Writes the tensors and config.json; one shard at a time is in memory.
+
+  Files of an earlier export are removed first. config.json gets its name last,
+  so that an interrupted export has none.
+
+  Args:
+    folder: created if need be; other files in it stay.
+    config: for config.json.
+    shards: names and tensors of each file; several files get an index.
+    besides: other files to write, by name.
+  """
+  os.makedirs(folder, exist_ok=True)
+  for name in os.listdir(folder):
+    if _EXPORTED.fullmatch(name):
+      os.unlink(os.path.join(folder, name))
+  new = []
+
+  def path(name: str) -> str:
+    temporary = os.path.join(folder, f'{name}.new')
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(temporary)  # left by a killed export, or a planted link
+    files.create(temporary)
+    new.append(temporary)
+    return temporary
+
+  try:
+    index = _write_shards(shards, path)
+    # config.json is renamed last.
+    texts = {_INDEX: index} if len(shards) > 1 else {}
+    texts[CONFIG] = config
+    contents = besides | {
+      name: (json.dumps(values, indent=2) + '\n').encode()
+      for name, values in texts.items()
+    }
+    for name, data in contents.items():
+      with open(path(name), 'wb') as f:
+        f.write(data)
+    for each in new:
+      with open(each, 'rb') as f:
+        os.fsync(f.fileno())
+    for each in new:
+      os.replace(each, each.removesuffix('.new'))
+  finally:
+    for each in new:
+      with contextlib.suppress(FileNotFoundError):
+        os.unlink(each)
+
+
+def _write_shards(
+  shards: Sequence[Iterable[tuple[str, np.ndarray]]],
+  path: Callable[[str], str],
+) -> dict[str, Any]:
+  """Writes each shard to `path(its name)`; returns the index."""
+  places, total = {}, 0
+  for i, shard in enumerate(shards, 1):
+    name = f'model-{i:05}-of-{len(shards):05}.safetensors'
+    name = name if len(shards) > 1 else _SINGLE
+    tensors = {n: np.ascontiguousarray(x) for n, x in shard}
+    # transformers rejects files that do not name their framework.
+    save_file(tensors, path(name), metadata={'format': 'pt'})
+    places |= dict.fromkeys(tensors, name)
+    total += sum(x.nbytes for x in tensors.values())
+    del tensors
+  return {'metadata': {'total_size': total}, 'weight_map': places}
+
+
+# Reading, one tensor at a time.
+
+
+class Source:
+  """A checkpoint of which only the headers have been read.
+
+  Attributes:
+    model: its model, with everything that an export needs to know.
+    shapes: its parameters by flat path: zeros that take no memory.
+    axes: by path, the number of leading axes that index its parts.
+    num_bytes: of all tensors in the files.
+  """
+
+  def __init__(self, folder: str):
+    """Opens a folder."""
+    self._folder = folder
+    config = read_json(folder, CONFIG)
+    try:
+      family, kind = family_of(config)
+      self._reader = Reader(folder)
+      names = self._reader.names
+      kind = heads.kind_of_file(kind, family, names)
+      name = family.output_bias
+      # A bias of zeros is no parameter.
+      bias = name in names and bool(self._reader.read(name).any())
+      bounds = Bounds(
+        len(names), sum(math.prod(self._reader.shape(n)) for n in names)
+      )
+      fields = fields_of(family, kind, config, bias=bias, bounds=bounds)
+      model = Imported(**fields, origin=Origin(json.dumps(config), kind))
+      self.model = model.clone(origin=_origin(model, self._reader))
+    except UsageError as e:
+      raise self._named(e) from e
+    self.shapes = shapes(self.model)
+    self.axes = {
+      path: len(index)
+      for slot in slots(self.model)
+      for path, index in places(self.model, slot)
+    }
+    self.num_bytes = self._reader.num_bytes
+
+  def fill(self, to: Any, progress: Progress = lambda count: None) -> None:
+    """Reads all tensors and puts each into its parameters.
+
+    `to` has by path arrays that take `array[index][...] = part`: NumPy's or
+    TensorStore's, of float32.
+    """
+    for slot in slots(self.model):
+      try:
+        self._fill(slot, to, progress)
+      except UsageError as e:
+        raise self._named(e) from e
+
+  def _fill(self, slot: Slot, to: Any, progress: Progress) -> None:
+    """Puts one tensor of the file into its parameters."""
+    tensor, model = slot.tensor, self.model
+    names = _present(model, self._reader, tensor)
+    if not names and not tensor.paths:
+      return
+    first, *others = [file_name(model, n) for n in names]
+    value = self._reader.read(first)
+    # NaN is the largest of numbers that hold it.
+    if value.size and not np.isfinite([value.max(), value.min()]).all():
+      raise UsageError(
+        f'{first} holds NaN or infinite numbers; copy the file again, or ask '
+        'who made it'
+      )
+    for other in others:
+      if not np.array_equal(value, self._reader.read(other), equal_nan=True):
+        tied = model.options.get('tie_word_embeddings', True)
+        raise UsageError(
+          f'{first} and {other} are tied in this model, but differ; '
+          + (
+            'set tie_word_embeddings to false in config.json if they should'
+            if tied
+            else 'tie_word_embeddings=False is supported for one input table '
+            'only'
+          )
+        )
+    for path, piece in zip(tensor.paths, tensor.split(value), strict=True):
+      part(model, to, path, slot)[...] = piece
+    progress(sum(map(self._reader.size, (first, *others))))
+
+  def _named(self, error: UsageError) -> UsageError:
+    text = str(error)
+    return (
+      error if self._folder in text else UsageError(f'{self._folder}: {text}')
+    )
+
+
+def _origin(model: Imported, reader: Reader) -> Origin:
+  """The model's origin, completed from the files; checks their tensors."""
+  prefix = model.family.prefix
+  bare = not any(n.startswith(prefix) for n in reader.names)
+  model = model.clone(origin=model.origin._replace(bare=bare))
+  expected = shapes(model)
+  assert covered(model) == {*expected}, covered(model) ^ {*expected}
+  wrong, dtypes, known, rest = [], set(), [], {*reader.names}
+  for slot in slots(model):
+    tensor = slot.tensor
+    names = _present(model, reader, tensor)
+    if not names and tensor.paths:
+      wrong.append(f'{file_name(model, tensor.names[0])} is missing')
+    if len(tensor.names) > 1:
+      known += names
+    shape = joined_shape(model, expected, slot)
+    for name in (file_name(model, n) for n in names):
+      rest.discard(name)
+      dtypes.add(reader.dtype(name))
+      if reader.shape(name) != shape:
+        wrong.append(f'{name} is {reader.shape(name)}, not {shape}')
+      if reader.dtype(name) not in DTYPES:
+        wrong.append(f'{name} is of type {reader.dtype(name)}')
+  buffers = re.compile('|'.join(model.family.buffers) or '(?!)')
+  unread = re.compile('|'.join(model.family.unread) or '(?!)')
+  lost = [n for n in sorted(rest) if unread.fullmatch(prefix * bare + n)]
+  for name in sorted(rest.difference(lost)):
+    if not buffers.fullmatch(prefix * bare + name):
+      wrong.append(f'{name} is not of this model')
+  if wrong:
+    raise UsageError(f'the tensors do not fit: {"; ".join(wrong)}')
+  if lost:
+    log.warning(
+      '%s: the model does not use these tensors, so they are not imported, and '
+      'an export does not hold them',
+      ', '.join(lost),
+    )
+  dtype = dtypes.pop() if len(dtypes) == 1 else 'F32'
+  return model.origin._replace(names=tuple(known), dtype=dtype)
+
+
+def _present(model: Imported, reader: Reader, tensor: Tensor) -> list[str]:
+  """Which of a tensor's names are in the file, written with the prefix."""
+  return [n for n in tensor.names if file_name(model, n) in reader.names]
+
+
+# Loading all of a checkpoint, and saving a model.
+
 
 def load(folder: str) -> tuple[Imported, Any]:
-  """Reads a checkpoint.
-
-  Returns:
-    The model, a `Transformer`, and its parameters: float32 NumPy arrays.
-  """
+  """Reads a checkpoint: its model, and parameters as float32 NumPy arrays."""
   source = Source(folder)
   flat = {n: np.empty(x.shape, np.float32) for n, x in source.shapes.items()}
   source.fill(flat)
@@ -90,27 +421,28 @@ def save(
   options: dict[str, Any] | None = None,
   besides: dict[str, bytes] | None = None,
   shard_bytes: int = SHARD_BYTES,
-  told: Told = lambda count: None,
+  progress: Progress = lambda count: None,
 ) -> None:
   """Writes config.json and the tensors: model.safetensors, or several files.
 
-  An import is given back under its own names and number format, with its own
-  config.json if that still means the same. Any other model goes to the first
-  family that can express it.
+  An imported model is written under its own names and number format, with its
+  own config.json if that still describes it. Any other model is written as the
+  first family that can express it.
 
   Args:
-    folder: created if need be; files of other names in it stay.
+    folder: created if need be; other files in it stay.
     model: from `load`, or any `Transformer`.
-    params: of `model`: arrays, or what gives parts of them as arrays do.
-    kind: of `heads.KINDS`, for a model that is no import.
-    options: for config.json besides, such as `eos_token_id`.
-    besides: other files, such as a tokenizer's.
-    shard_bytes: of a file, unless one tensor is larger; so much is in memory.
-    told: of what was written.
+    params: of `model`: arrays, or anything indexed like them.
+    kind: of `heads.KINDS`, for a model that was not imported.
+    options: further options for config.json, such as `eos_token_id`.
+    besides: other files to write, such as a tokenizer's, by name.
+    shard_bytes: the largest size of a file, unless one tensor is larger; also
+      the memory that writing takes.
+    progress: called with the number of bytes written.
   """
   flat = flatten(params)
   if not isinstance(model, Imported) and kind not in SCORING:
-    # What scores the vocabulary has no place in such a class.
+    # Classes without a language-model head have no output parameters.
     model = model.clone(output='tied')
     body = flatten(parameter_shapes(model))
     kept = [n for n in flat if n in body or n.startswith('heads/')]
@@ -122,25 +454,25 @@ def save(
     for slot in some:
       parts = [part(model, flat, p, slot) for p in slot.tensor.paths]
       joined = slot.tensor.join([np.asarray(x) for x in parts])
-      joined = joined.astype(layout.DTYPES[model.origin.dtype])
+      joined = joined.astype(DTYPES[model.origin.dtype])
       for name in _names(model, slot):
         yield name, joined
-        told(joined.nbytes)
+        progress(joined.nbytes)
 
   shards = [tensors(some) for some in _shards(model, shard_bytes)]
   named = {model.family.files.get(n, n): x for n, x in (besides or {}).items()}
-  layout.write(folder, config, shards, named)
+  write(folder, config, shards, named)
 
 
 def num_bytes(model: Transformer, params: Any) -> int:
-  """About what `save` will write: the parameters in the import's format."""
+  """About the number of bytes that `save` will write."""
   dtype = model.origin.dtype if isinstance(model, Imported) else 'F32'
-  size = np.dtype(layout.DTYPES[dtype]).itemsize
+  size = np.dtype(DTYPES[dtype]).itemsize
   return sum(math.prod(x.shape) for x in flatten(params).values()) * size
 
 
 def _names(model: Imported, slot: Slot) -> list[str]:
-  """What the file calls a tensor: tied copies may be repeated."""
+  """Names of a tensor in the file: several if it repeats tied copies."""
   tensor = slot.tensor
   known = [n for n in tensor.names if n in model.origin.names]
   names = dict.fromkeys((*(known or tensor.names[:1]), *tensor.always))
@@ -148,9 +480,9 @@ def _names(model: Imported, slot: Slot) -> list[str]:
 
 
 def _shards(model: Imported, shard_bytes: int) -> list[list[Slot]]:
-  """Which tensors each file holds, in order."""
+  """The tensors of each file, in order."""
   out, room, zeros = [], -1, shapes(model)
-  size = np.dtype(layout.DTYPES[model.origin.dtype]).itemsize
+  size = np.dtype(DTYPES[model.origin.dtype]).itemsize
   for slot in slots(model):
     count = len(_names(model, slot))
     needed = math.prod(joined_shape(model, zeros, slot)) * size * count
@@ -178,7 +510,7 @@ def _check_params(model: Imported, flat: Flat) -> None:
 def _describe(
   model: Transformer, kind: str, options: dict[str, Any]
 ) -> tuple[Imported, dict[str, Any]]:
-  """The model with an origin, and a config.json that comes back the same."""
+  """The model with an origin, and a config.json that reads back as it."""
   if isinstance(model, Imported):
     config, kind = json.loads(model.origin.config), model.origin.kind
     written = model.family.options(model)
@@ -193,7 +525,14 @@ def _describe(
     config |= options
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
-  check(model)
+  position = choice(model, 'position')
+  for (name, argument), theirs in _OURS.items():
+    ours = f'{argument}={position.kwargs.get(argument)!r}' if argument else name
+    if position.name == name and ours != theirs:
+      raise UsageError(
+        f'model.position={model.position!r}: no export writes {ours}; take a '
+        f'run with {theirs}'
+      )
   failures, lacking = [], None
   for family in FAMILIES.values():
     classes = [n for n, k in family.architectures.items() if k == kind]
@@ -210,28 +549,24 @@ def _describe(
       origin = Origin(json.dumps(config), kind, bare=family.bare)
       return Imported(**fields, origin=origin), config
     if not wrong:
-      # Another may have it, as ELECTRA's body may be BERT's.
+      # Another family may have it: ELECTRA's body may equal BERT's.
       lacking = lacking or family
     failures.append(f'{family.model_type} cannot: {"; ".join(wrong)}')
   if lacking:
-    raise UsageError(_no_class(lacking, kind))
+    others = [
+      name
+      for other in FAMILIES.values()
+      for name, k in other.architectures.items()
+      if k == kind
+    ]
+    raise UsageError(
+      f'the model is a {lacking.model_type}, which has no class in '
+      f'transformers with the head {kind!r} ({", ".join(others)} have); export '
+      'the language model that was fine-tuned, or predict here, with finetune '
+      '--predict'
+    )
   raise UsageError(
     'no model of Hugging Face computes the same. ' + '. '.join(failures)
-  )
-
-
-def _no_class(family: Family, kind: str) -> str:
-  """Why a family that has the model's body cannot have its head."""
-  others = [
-    name
-    for other in FAMILIES.values()
-    for name, k in other.architectures.items()
-    if k == kind
-  ]
-  return (
-    f'the model is a {family.model_type}, which has no class in transformers '
-    f'with the head {kind!r} ({", ".join(others)} have); export the language '
-    'model that was fine-tuned, or predict here, with finetune --predict'
   )
 
 

@@ -3,8 +3,8 @@
 """DeBERTa, as first released, and as versions 2 and 3.
 
 Published files also hold the absolute positions of the enhanced mask decoder,
-and version 3 its head for replaced tokens. Transformers has neither, and they
-are left out, with a warning: these models are fine-tuned without them.
+and those of version 3 the head for replaced tokens. transformers has neither;
+they are left out with a warning, since fine-tuning does not use them.
 """
 
 from typing import Any
@@ -27,10 +27,10 @@ from gpt_jax.hf.base import (
   same,
   transposed,
 )
-from gpt_jax.hf.bert import encoder, scores_with
+from gpt_jax.hf.bert import encoder, has_scores, scores_with
 from gpt_jax.nn.transformer import Transformer
 
-# Of the head that transformers calls not legacy.
+# Prefix of the head that transformers calls not legacy.
 _NEW = 'lm_predictions.lm_head'
 
 
@@ -126,34 +126,35 @@ def _table(*own: Entry) -> tuple[Entry, ...]:
 
 
 def _tensors(model: Transformer) -> list[Tensor]:
-  """All but what projects to queries and keys."""
-  scores = choice(model, 'output').kwargs['bias']
+  """All tensors without the projections to queries and keys."""
+  scores = has_scores(model)
   e, h, ours = 'deberta.embeddings', 'deberta.encoder.layer.{layer}', 'layer'
   position = choice(model, 'position').kwargs
   types = choice(model, 'input').kwargs['token_types']
   absolute = same('positions/embedding', f'{e}.position_embeddings.weight')
   segments = same('segments/embedding', f'{e}.token_type_embeddings.weight')
-  decoder = ('cls.predictions.decoder.weight',) if scores else ()
+  decoder = ['cls.predictions.decoder.weight'] * scores
   return [
     same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
-    *([absolute] if position['absolute'] else []),
-    *([segments] if types else []),
+    *[absolute] * position['absolute'],
+    *[segments] * (types > 0),
     *norm('embed_norm', f'{e}.LayerNorm'),
     same('distances/embedding', 'deberta.encoder.rel_embeddings.weight'),
-    *(norm('distances/norm', 'deberta.encoder.LayerNorm') * position['norm']),
+    *norm('distances/norm', 'deberta.encoder.LayerNorm') * position['norm'],
     *linear(f'{ours}/attention/out', f'{h}.attention.output.dense'),
     *norm(f'{ours}/attention_norm', f'{h}.attention.output.LayerNorm'),
     *linear(f'{ours}/ffn/in', f'{h}.intermediate.dense'),
     *linear(f'{ours}/ffn/out', f'{h}.output.dense'),
     *norm(f'{ours}/ffn_norm', f'{h}.output.LayerNorm'),
-    *(_head() if scores else []),
+    *_head() * scores,
   ]
 
 
 def _head() -> list[Tensor]:
-  """The head of the masked language model, but for the tied table.
+  """The head of the masked language model, without the tied table.
 
-  It has two names: those that transformers calls legacy come first.
+  Its tensors have two names, of which the first is what transformers calls
+  legacy.
   """
   names = {
     'output_dense/kernel': 'dense.weight',
@@ -186,8 +187,8 @@ def _tensors_1(model: Transformer) -> list[Tensor]:
     ),
     same(f'{ours}/query/bias', f'{h}.q_bias'),
     same(f'{ours}/value/bias', f'{h}.v_bias'),
-    *(to_key if position['c2p'] else []),
-    *(to_query if position['p2c'] else []),
+    *to_key * position['c2p'],
+    *to_query * position['p2c'],
   ]
 
 
@@ -198,21 +199,17 @@ def _tensors_2(model: Transformer) -> list[Tensor]:
   names = 'query_proj', 'key_proj', 'value_proj'
   to_key = linear(f'{ours}/relative_key', f'{h}.pos_key_proj')
   to_query = linear(f'{ours}/relative_query', f'{h}.pos_query_proj')
+  convolution = [
+    # From [out, in, width].
+    *linear('convolution', 'deberta.encoder.conv.conv'),
+    *norm('convolution/norm', 'deberta.encoder.conv.LayerNorm'),
+  ]
   return [
     *_tensors(model),
     *qkv(ours, h, bias=True, names=names),
-    *(_convolution() if position['convolution'] else []),
-    *(to_key if own and position['c2p'] else []),
-    *(to_query if own and position['p2c'] else []),
-  ]
-
-
-def _convolution() -> list[Tensor]:
-  conv = 'deberta.encoder.conv'
-  return [
-    # From [out, in, width].
-    *linear('convolution', f'{conv}.conv'),
-    *norm('convolution/norm', f'{conv}.LayerNorm'),
+    *convolution * (position['convolution'] > 0),
+    *to_key * (own and position['c2p']),
+    *to_query * (own and position['p2c']),
   ]
 
 

@@ -18,7 +18,7 @@ from gpt_jax.hf.llama import (
 from gpt_jax.hf.recurrent import TRANSFO_XL, XLNET
 from gpt_jax.hf.seq2seq import BART, MARIAN, MBART, SWITCH_TRANSFORMERS, T5
 
-# An export of a model of our own takes the first that can express it.
+# A model of our own is exported as the first family that can express it.
 FAMILIES: dict[str, Family] = {
   family.model_type: family
   for family in (

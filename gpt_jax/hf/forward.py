@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model under Hugging Face's names of inputs and outputs."""
+"""Runs a model with Hugging Face's names of inputs and outputs."""
 
 import functools
 from typing import Any, NamedTuple
@@ -21,36 +21,37 @@ from gpt_jax.spec import UsageError
 
 
 class Inputs(NamedTuple):
-  """What models take in transformers, under the same names; None: not given.
+  """The inputs of models in transformers, by the same names.
 
   Attributes:
     input_ids: [batch, time]; [batch, choice, time] with a choice head. The
       encoder's, in an encoder-decoder.
-    attention_mask: like `input_ids`, 0 for padding; or with one more axis, 1
-      where a token looks at another, which comes last.
-    position_ids: like `input_ids`; None means 0, 1, 2, ... whatever the mask.
-    token_type_ids: like `input_ids`, ids of the vocabulary, or of types.
+    attention_mask: like `input_ids`, 0 for padding; or with one more axis,
+      [..., query, key], 1 where the query sees the key.
+    position_ids: like `input_ids`; None: 0, 1, 2, ..., whatever the mask.
+    token_type_ids: like `input_ids`: types, or ids of the vocabulary (GPT).
     decoder_input_ids: [batch, length]; None: `labels`, or with a
       classification head `input_ids`, shifted right.
     decoder_attention_mask: like `decoder_input_ids`, 0 for padding.
-    labels: like `input_ids` (`decoder_input_ids`), -100 where nothing counts;
+    labels: like `input_ids` (`decoder_input_ids`), -100 to ignore a token;
       with a classification head [batch], or [batch, label] of floats; with a
       choice head on a pooler [batch].
-    mc_token_ids: [batch, choice], where the choice head reads; None: the end.
+    mc_token_ids: [batch, choice], the token the choice head reads; None: the
+      last.
     mc_labels: [batch], the right choice.
     next_sentence_label: [batch], 0 if the second sentence follows the first.
     sentence_order_label: [batch], 0 if two sentences are in order (ALBERT).
     start_positions: [batch], the first token of the answer.
     end_positions: [batch], its last token.
-    mems: [layer, memory, batch, width], what Transformer-XL or XLNet gave for
-      the segment before.
-    use_mems: whether XLNet gives them; None: as config.json has it.
-    perm_mask: of XLNet, [batch, time, time], 1 where a token does not look at
-      another, which comes last.
-    target_mapping: of XLNet, [batch, target, time], 1 at the token of which
-      each target is a prediction.
-    output_router_logits: whether the routers of experts are asked, and their
-      losses are part of `loss`; None: as config.json has it.
+    mems: [layer, memory, batch, width], Transformer-XL's or XLNet's output for
+      the previous segment.
+    use_mems: whether XLNet returns them; None: as config.json says.
+    perm_mask: XLNet, [batch, query, key], 1 where the query does not see the
+      key.
+    target_mapping: XLNet, [batch, target, time], 1 at the token that each
+      target predicts.
+    output_router_logits: whether to return the router logits of experts and add
+      their losses to `loss`; None: as config.json says.
   """
 
   input_ids: Any
@@ -74,7 +75,7 @@ class Inputs(NamedTuple):
 
   @property
   def targets(self) -> heads.Targets:
-    """Those that heads take."""
+    """The inputs of heads."""
     names = heads.Targets._fields
     return heads.Targets(*(getattr(self, name) for name in names))
 
@@ -85,31 +86,31 @@ def forward(
   """Computes what the model's class in transformers returns in evaluation.
 
   Args:
-    model: from `load`, or a `Transformer`, which is taken as a language model.
+    model: from `load`, or a `Transformer`, which is run as a language model.
     params: its parameters.
-    **inputs: see `Inputs`; only `input_ids` must be given.
+    **inputs: see `Inputs`; only `input_ids` is required.
 
   Returns:
-    `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; of an
+    `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; for an
     encoder-decoder `decoder_hidden_states`, `encoder_hidden_states` and
-    `encoder_last_hidden_state`; of Transformer-XL `mems`, and `log_probs` or,
-    with labels, `losses`, `loss`; what the heads give, such as `logits`,
-    `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`. Of routers
-    `router_logits` [layer, batch, time, expert] and `aux_loss`, in an
+    `encoder_last_hidden_state`; for Transformer-XL `mems`, and `log_probs` or,
+    with labels, `losses`, `loss`; outputs of the heads, such as `logits`,
+    `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`. With
+    experts `router_logits` [layer, batch, time, expert] and `aux_loss`, in an
     encoder-decoder for each side (`encoder_router_logits`) with `_z_loss` and
     `_token_kept` [layer, batch, time]; `lm_loss` is the loss without theirs.
   """
   given = Inputs(**inputs)
   kind = _check(model, given)
   arguments = _arguments(model, kind, given)
-  # Accelerators would multiply float32 in fewer bits; it is to be compared.
+  # For comparisons: accelerators multiply float32 in fewer bits by default.
   with jax.default_matmul_precision('highest'):
     found = _run(model, params, arguments, scored=kind in SCORING)
     return _outputs(model, kind, params, given, arguments, found)
 
 
 def _check(model: Transformer, given: Inputs) -> str:
-  """Refuses inputs that the model does not take; returns its kind."""
+  """Rejects inputs that the model does not take; returns its kind of heads."""
   kind = model.origin.kind if isinstance(model, Imported) else 'lm'
   if takes := _recurrent(model):
     names = (n for n, x in given._asdict().items() if x is not None)
@@ -129,7 +130,7 @@ def _check(model: Transformer, given: Inputs) -> str:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
   both_ways = not is_causal(model.attention, model.ffn)
   if types and both_ways and not choice(model, 'input').kwargs['token_types']:
-    # They would be words, as in GPT.
+    # They would be looked up as words, as in GPT.
     raise UsageError('token_type_ids: this model has no types')
   given.targets.check(kind, _pair(model)[0])
   decoder = given.decoder_input_ids, given.decoder_attention_mask
@@ -150,7 +151,7 @@ def _check(model: Transformer, given: Inputs) -> str:
 def _arguments(
   model: Transformer, kind: str, given: Inputs
 ) -> dict[str, jax.Array | None]:
-  """What `Transformer.__call__` is given."""
+  """The arguments of `Transformer.__call__`."""
   if _recurrent(model):
     return _with_memories(model, given)
   ids, mask, visible = jnp.asarray(given.input_ids), given.attention_mask, None
@@ -183,7 +184,7 @@ def _arguments(
 
 
 def _whole(given: Inputs) -> bool:
-  """Whether the mask says of each token which others it looks at."""
+  """Whether the attention mask is [..., query, key]."""
   mask = given.attention_mask
   return mask is not None and jnp.ndim(mask) > jnp.ndim(given.input_ids)
 
@@ -196,10 +197,10 @@ def _outputs(
   arguments: dict[str, Any],
   found: dict[str, Any],
 ) -> dict[str, jax.Array]:
-  """What `_run` found under HF's names, with the heads' outputs and losses."""
+  """The results of `_run` by HF's names, with heads' outputs and losses."""
   options, ids = _options(model), jnp.asarray(given.input_ids)
   encoded = model.num_encoder_layers > 0
-  # With a choice head, rows are those of all choices.
+  # With a choice head on a pooler, all choices are rows.
   apart = encoded or kind in ('pooled_choice', 'last_choice')
   time = arguments['tokens_BL'].shape if apart else ids.shape
   out = {name: x for name, x in found.items() if name.startswith('encoder_')}
@@ -227,7 +228,7 @@ def _outputs(
       out['loss'] += routers.loss(model, out)
   parameters = params.get('heads', {})
   out |= heads.KINDS[kind].outputs(
-    heads.Given(
+    heads.HeadInputs(
       *(options, parameters, hidden, ids, given.targets, mask, _pair(model))
     )
   )
@@ -237,7 +238,7 @@ def _outputs(
 
 
 def _pair(model: Transformer) -> tuple[str, str]:
-  """The names of what says that two sentences belong together."""
+  """See `Family.pair`."""
   return model.family.pair if isinstance(model, Imported) else ('', '')
 
 
@@ -246,7 +247,7 @@ def _options(model: Transformer) -> Options:
 
 
 def _shifted_right(model: Transformer, source: Any) -> jax.Array:
-  """The decoder's ids, from what it is to say: HF's `_shift_right`."""
+  """The decoder's input ids from its labels: HF's `_shift_right`."""
   if source is None:
     raise UsageError('decoder_input_ids or labels: are needed')
   ids, options = jnp.asarray(source), _options(model)
@@ -264,7 +265,7 @@ def _shifted_right(model: Transformer, source: Any) -> jax.Array:
 def _language_model(
   model: Transformer, kind: str, logits: jax.Array, labels: Any
 ) -> dict[str, jax.Array]:
-  """The scores of the vocabulary, and their loss, as the kind calls them."""
+  """The scores of the vocabulary and their loss, by the kind's names."""
   if _recurrent(model) and choice(model, 'output').name == 'adaptive':
     return _adaptive_softmax(model, logits, labels)
   pretraining = kind == 'pretraining'
@@ -273,7 +274,7 @@ def _language_model(
     labels = jnp.asarray(labels)
     causal = is_causal(model.attention, model.ffn)
     if causal and not model.num_encoder_layers and not _recurrent(model):
-      # The labels are the inputs, of which each is said one token before.
+      # The labels are the inputs: each is predicted one token earlier.
       logits, labels = logits[..., :-1, :], labels[..., 1:]
     name = 'mlm_loss' if pretraining else 'loss'
     out[name] = heads.cross_entropy(logits, labels)
@@ -291,13 +292,13 @@ def _rows(x: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=('model', 'scored'))
 def _run(model, params, inputs, scored):
-  """The states of the body, and the scores of a language model."""
+  """The body's states and, with `scored`, the scores of the vocabulary."""
   variables = {'params': params}
   out, sown = model.apply(variables, **inputs, mutable=['intermediates'])
   sown = sown['intermediates']
 
   def states(name, stack, last):
-    # HF's last state is the one after the last norm.
+    # HF's last state is after the final norm.
     layers = [sown[name][0], *layer_outputs(sown, stack)[:-1], last]
     length = layers[0].shape[1]
     return jnp.stack([x[:, :length] for x in layers]).astype(jnp.float32)
@@ -307,7 +308,7 @@ def _run(model, params, inputs, scored):
     'hidden_states': states('embedded', 'decoder', hidden)
   }
   if inputs.get('asked_BP') is not None:
-    # XLNet's second stream stands after the first.
+    # XLNet's second stream follows the first.
     hidden = hidden[:, inputs['tokens_BL'].shape[1] :]
     result['predictions'] = hidden
   if inputs.get('caches') is not None:
@@ -323,7 +324,7 @@ def _run(model, params, inputs, scored):
   return result
 
 
-# Transformer-XL and XLNet: memories, orders and predictions.
+# Transformer-XL and XLNet: memories, permutations and predictions.
 
 
 def _recurrent(model: Transformer) -> tuple[str, ...]:
@@ -331,7 +332,7 @@ def _recurrent(model: Transformer) -> tuple[str, ...]:
 
 
 def _with_memories(model: Transformer, given: Inputs) -> dict[str, Any]:
-  """What `Transformer.__call__` is given, memories and orders included."""
+  """The arguments of `Transformer.__call__`, with memories and permutation."""
   tokens_BL = _rows(given.input_ids)
   rows: dict[str, Any] = {'tokens_BL': tokens_BL}
   position, num_rows = choice(model, 'position'), len(tokens_BL)
@@ -357,7 +358,7 @@ def _with_memories(model: Transformer, given: Inputs) -> dict[str, Any]:
 def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
   """What each token sees, and the tokens that the second stream predicts.
 
-  The content stream of a token, of padding too, sees the token itself.
+  The content stream of every token, even of padding, sees the token itself.
   """
   order = {}
   if given.target_mapping is not None:

@@ -76,7 +76,7 @@ def _write_inner(model: Transformer) -> dict[str, Any]:
 
 
 def _table(inner: Entry) -> tuple[Entry, ...]:
-  """What GPT-1, GPT-2 and GPT-J share; `inner` has the feed-forward width."""
+  """Options of GPT-1, GPT-2 and GPT-J; `inner` has the feed-forward width."""
   return (
     sizes(
       vocab_size='vocab_size',
@@ -153,7 +153,7 @@ GPT2 = Family(
 # GPT-1: GPT-2's tensors, with norms after the sublayers.
 
 
-# Here, and only here, HF's `gelu` is the tanh form.
+# Only in GPT-1 is HF's `gelu` the tanh form.
 _GELU = {'gelu': 'gelu_tanh', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 
 
@@ -186,11 +186,11 @@ OPENAI_GPT = Family(
 )
 
 
-# GPT-Neo: GPT-2 with local layers and scores that are not scaled.
+# GPT-Neo: GPT-2 with local layers and unscaled scores.
 
 
 def _read_attention(options: Options) -> dict[str, Any]:
-  """`attention_types` is a list of [names of a period, how often]."""
+  """`attention_types` is a list of [names of a period, repetitions]."""
   num_layers = options.size('num_layers')
   types = options.get('attention_types', [[['global', 'local'], 12]])
   try:
@@ -257,7 +257,7 @@ GPT_NEO = Family(
     _ACTIVATION,
     call('norm', 'layernorm', epsilon=('layer_norm_epsilon', 1e-5)),
     _TIED,
-    writes(resid_dropout=0.0),  # for HF's order; the next has its value
+    writes(resid_dropout=0.0),  # keeps HF's order; the next sets the value
     dropout('embed_dropout', 'resid_dropout', 'attention_dropout', 0.0),
     fixed(
       position='learned',
@@ -276,7 +276,7 @@ GPT_NEO = Family(
 
 
 def _read_position(options: Options) -> dict[str, Any]:
-  """All spellings; where several are given, the newest counts."""
+  """All spellings; if several are given, the newest counts."""
   theta = options.number(
     'rotary_emb_base', options.number('rope_theta', rope.THETA)
   )
@@ -314,7 +314,7 @@ def _has_attention_bias(model: Transformer) -> bool:
 
 def _gpt_neox_tensors(model: Transformer) -> list[Tensor]:
   bias = _has_attention_bias(model)
-  # The first is how HF writes it; its module is called by the second.
+  # HF writes the first name; the second is that of its module.
   heads = ('embed_out.weight', 'lm_head.weight')
   h, ours = 'gpt_neox.layers.{layer}', 'layer'
   return [
@@ -367,7 +367,7 @@ GPT_NEOX = Family(
 
 def _read_turned(options: Options) -> dict[str, Any]:
   head_size = options.size('n_embd') // options.size('n_head')
-  # It must be given: null means something else in HF than its default.
+  # Required: null means something else in HF than a missing option.
   turned = options.size('rotary_dim')
   if turned > head_size or turned % 2:
     raise options.fail(
@@ -408,8 +408,8 @@ GPTJ = Family(
     *_table(_INNER),
     Entry(_read_turned, _write_turned),
     _ACTIVATION,
-    # HF builds the output's bias whether it is tied or not; no such model is
-    # known, and the two could not be told apart by their tensors.
+    # HF has an output bias even if tied; no such model is known, and its
+    # tensors could not be distinguished from those of an untied one.
     constant(tie_word_embeddings=False),
     fixed(block='parallel', bias='where(ffn=True)', output='untied(bias=True)'),
   ),
@@ -489,7 +489,7 @@ def _block(options: Options) -> str:
         'parallel_attn', 'is not supported with new_decoder_architecture'
       )
     return 'pre'
-  # The other combinations fail in HF.
+  # Other combinations fail in HF.
   if norms not in (1, 2) if new else norms == 2:
     raise options.fail(
       'num_ln_in_parallel_attn',
@@ -499,7 +499,7 @@ def _block(options: Options) -> str:
 
 
 def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
-  """ALiBi counts the tokens that are seen; rotary positions, all of them."""
+  """ALiBi counts visible tokens only; rotary positions count all."""
   del ids
   alibi = choice(model, 'position').name == 'alibi'
   if positions is not None or mask is None or not alibi:

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What stands on the body besides a language model: the same for all families.
+"""Heads other than the language model's, the same for all families.
 
-`KINDS`, at the foot, has each kind of heads: their parameters, which are
+`KINDS`, at the foot, has each kind of heads: its parameters, which are in
 `params['heads']` beside those of `Transformer` (which ignores them), and what
-they compute from the body's states, losses included, as transformers does.
+it computes from the body's states, losses included, as transformers does.
 """
 
 from collections.abc import Callable, Collection
@@ -19,13 +19,13 @@ from gpt_jax.hf.base import ACTIVATIONS, Family, Options, Tensor, linear
 from gpt_jax.nn import layers
 from gpt_jax.spec import UsageError
 
-# Those that score the vocabulary.
+# Kinds with a language model, which scores the vocabulary.
 SCORING = ('lm', 'double', 'pooled_lm', 'pretraining')
-# Those of them that encoders are trained with.
+# Of these, the kinds that encoders are pre-trained with.
 _PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
 
-# The heads' tensors in the file, where `Family.heads` has no others. Most have
-# the pooler within the body.
+# Names of the heads' tensors, unless `Family.heads` has others. Most families
+# have the pooler within the body.
 _NAMES = {
   'score': 'score',
   'choice': 'multiple_choice_head.summary',
@@ -57,7 +57,7 @@ def check(kind: str, options: Options) -> None:
 
 
 def num_labels(options: Options) -> int:
-  """Of a classification head."""
+  """Number of classes of a classification head."""
   labels = options.get('id2label')
   if labels is None:
     return options.size('num_labels', 2)
@@ -68,16 +68,13 @@ def num_labels(options: Options) -> int:
   return len(labels)
 
 
-def found(kind: str, family: Family, names: Collection[str]) -> str:
-  """The kind of a file that may hold more than its class reads.
+def kind_of_file(kind: str, family: Family, names: Collection[str]) -> str:
+  """The kind of heads in a file, which may hold more than its class reads.
 
-  Files of encoders name the class of a masked language model, and yet hold the
-  other heads of pre-training (bert-base-uncased, roberta-base, albert-base-v2).
-
-  Args:
-    kind: of the class that config.json names.
-    family: the file's.
-    names: of its tensors.
+  Some encoders' config.json names the class of a masked language model, while
+  the file also holds the other heads of pre-training (bert-base-uncased,
+  roberta-base, albert-base-v2). `kind` is that of the class, `names` are those
+  of the tensors.
   """
   if kind != 'lm':
     return kind
@@ -95,7 +92,7 @@ def found(kind: str, family: Family, names: Collection[str]) -> str:
 
 
 def pretrained(heads: Any) -> str:
-  """The kind of a model trained here by its `params['heads']`, or None."""
+  """The kind of heads in `params['heads']` of a model pre-trained here."""
   kinds = {KINDS[k].parts: k for k in (*_PRETRAINED, 'replaced')}
   known = (*KINDS['pretraining'].parts, *KINDS['replaced'].parts)
   return kinds[tuple(n for n in known if n in (heads or ()))]
@@ -142,14 +139,14 @@ def _name(kind: str, head: str, family: Family) -> str:
 # What the heads compute from the body's states, and the losses, as in HF.
 
 
-# Labels of this value count nothing.
+# Labels with this value are ignored.
 IGNORED = -100
 
 Outputs = dict[str, jax.Array]
 
 
 class Targets(NamedTuple):
-  """Such inputs; see `forward`."""
+  """Labels, and places to read at: see `forward.Inputs`."""
 
   labels: Any = None
   mc_token_ids: Any = None
@@ -160,7 +157,7 @@ class Targets(NamedTuple):
   end_positions: Any = None
 
   def check(self, kind: str, pair: str) -> None:
-    """Refuses those that no head takes; `pair` is that of two sentences."""
+    """Rejects inputs that no head takes; `pair` labels two sentences."""
     given = {n for n, x in self._asdict().items() if x is not None}
     extra = (
       given
@@ -174,26 +171,16 @@ class Targets(NamedTuple):
       raise UsageError(f'{names}: this checkpoint has no head for it')
 
 
-class Given(NamedTuple):
-  """What the heads read.
+class HeadInputs(NamedTuple):
+  """What the heads read."""
 
-  Attributes:
-    options: of config.json.
-    parameters: `params['heads']`.
-    hidden: the body's last states; the decoder's, in an encoder-decoder.
-    ids: the input ids.
-    targets: what is right, or where to look.
-    mask: bool, False for padding; None: there is none.
-    pair: see `Family`.
-  """
-
-  options: Options
-  parameters: Any
-  hidden: jax.Array
-  ids: jax.Array
+  options: Options  # of config.json
+  parameters: Any  # `params['heads']`
+  hidden: jax.Array  # the last states (an encoder-decoder's: the decoder's)
+  ids: jax.Array  # the input ids
   targets: Targets
-  mask: jax.Array | None
-  pair: tuple[str, str]
+  mask: jax.Array | None  # bool, False for padding
+  pair: tuple[str, str]  # see `Family`
 
   def dense(self, head: str, x: jax.Array) -> jax.Array:
     """One of the heads applied to states."""
@@ -201,33 +188,26 @@ class Given(NamedTuple):
     return x @ kernel + bias.reshape((1,) * (x.ndim - 1) + (-1,))
 
   def classes(self, x: jax.Array) -> Outputs:
-    """Classes of whole rows, by `classifier`."""
+    """Classifies rows by the head `classifier`."""
     logits = self.dense('classifier', x)
     return _classified(self.options, logits, self.targets.labels)
 
   def activation(self, default: str) -> layers.Activation:
-    """The body's."""
+    """The body's activation function."""
     name = self.options.choice('hidden_act', ACTIVATIONS, default)
     return layers.ACTIVATIONS[name]
 
 
 class Kind(NamedTuple):
-  """A kind of heads.
+  """A kind of heads."""
 
-  Attributes:
-    parts: of `params['heads']`.
-    outputs: all but the language model's.
-    takes: the inputs that say what is right, or where to look. With two
-      sentences there is one more, that of `Family.pair`.
-  """
-
-  parts: tuple[str, ...]
-  outputs: Callable[[Given], Outputs]
-  takes: tuple[str, ...] = ('labels',)
+  parts: tuple[str, ...]  # of `params['heads']`
+  outputs: Callable[[HeadInputs], Outputs]  # all but the language model's
+  takes: tuple[str, ...] = ('labels',)  # `Targets`, besides that of a pair
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """The mean over all labels that count."""
+  """Mean cross entropy over the labels that are not ignored."""
   counts = labels != IGNORED
   log_probs = jax.nn.log_softmax(logits, axis=-1)
   index = jnp.where(counts, labels, 0)[..., None]
@@ -236,7 +216,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _pick(hidden: jax.Array, index: jax.Array) -> jax.Array:
-  """[..., time, width] and where [...] to [..., width]."""
+  """States [..., time, width] at the indices [...]: [..., width]."""
   index = index[..., None, None]
   return jnp.take_along_axis(hidden, index, axis=-2)[..., 0, :]
 
@@ -248,67 +228,67 @@ def _with_loss(logits: jax.Array, labels: Any) -> Outputs:
   return {'logits': logits, 'loss': loss}
 
 
-def _nothing(given: Given) -> Outputs:
+def _nothing(given: HeadInputs) -> Outputs:
   del given
   return {}
 
 
-def _pooled(given: Given, at: int = 0) -> Outputs:
+def _pooled(given: HeadInputs, at: int = 0) -> Outputs:
   pooled = jnp.tanh(given.dense('pooler', given.hidden[:, at]))
   return {'pooler_output': pooled}
 
 
-def _pretraining(given: Given) -> Outputs:
-  """Whether two sentences belong together: class 0 says so."""
+def _pretraining(given: HeadInputs) -> Outputs:
+  """Whether two sentences belong together (class 0)."""
   out = _pooled(given)
-  told, said = given.pair
-  logits = out[said] = given.dense('pair', out['pooler_output'])
-  labels = getattr(given.targets, told)
+  label, output = given.pair
+  logits = out[output] = given.dense('pair', out['pooler_output'])
+  labels = getattr(given.targets, label)
   if labels is not None:
     out['pair_loss'] = cross_entropy(logits, jnp.asarray(labels).reshape(-1))
   return out
 
 
-def _pooled_classification(given: Given, at: int = 0) -> Outputs:
+def _pooled_classification(given: HeadInputs, at: int = 0) -> Outputs:
   out = _pooled(given, at)
   return out | given.classes(out['pooler_output'])
 
 
-def _activated_classification(given: Given, name: str) -> Outputs:
+def _activated_classification(given: HeadInputs, name: str) -> Outputs:
   activation = layers.ACTIVATIONS[name]
   return given.classes(activation(given.dense('pooler', given.hidden[:, 0])))
 
 
-def _dense_classification(given: Given) -> Outputs:
+def _dense_classification(given: HeadInputs) -> Outputs:
   dense = given.activation('gelu_new')(given.dense('dense', given.hidden[:, 0]))
   return _pooled(given) | given.classes(dense)
 
 
-def _last_token(given: Given) -> Outputs:
+def _last_token(given: HeadInputs) -> Outputs:
   at = _pick(given.hidden, _last(given.options, given.ids))
   logits = at @ given.parameters['score']['kernel']
   return _classified(given.options, logits, given.targets.labels)
 
 
-def _eos_classification(given: Given) -> Outputs:
+def _eos_classification(given: HeadInputs) -> Outputs:
   at = _pick(given.hidden, _last_eos(given.options, given.ids))
   return given.classes(jnp.tanh(given.dense('dense', at)))
 
 
-def _pooled_choice(given: Given, at: int = 0) -> Outputs:
+def _pooled_choice(given: HeadInputs, at: int = 0) -> Outputs:
   out = _pooled(given, at)
   logits = given.dense('classifier', out['pooler_output'])
   logits = logits.reshape(given.ids.shape[:-1])
   return out | _with_loss(logits, given.targets.labels)
 
 
-def _tokens(given: Given) -> Outputs:
+def _tokens(given: HeadInputs) -> Outputs:
   logits = given.dense('classifier', given.hidden)
   return _with_loss(logits, given.targets.labels)
 
 
-def _replaced(given: Given) -> Outputs:
-  """Whether each token is replaced: a logit, and 1 as the label, says so."""
+def _replaced(given: HeadInputs) -> Outputs:
+  """A logit for each token: whether it was replaced (label 1)."""
   x = given.activation('gelu')(given.dense('replaced_dense', given.hidden))
   logits, labels = given.dense('replaced', x)[..., 0], given.targets.labels
   if labels is None:
@@ -319,7 +299,7 @@ def _replaced(given: Given) -> Outputs:
   return {'logits': logits, 'loss': loss}
 
 
-def _double(given: Given) -> Outputs:
+def _double(given: HeadInputs) -> Outputs:
   """One score for each choice, from its state at `mc_token_ids`."""
   targets = given.targets
   if targets.mc_token_ids is None:
@@ -333,7 +313,7 @@ def _double(given: Given) -> Outputs:
   return out
 
 
-def _spans(given: Given) -> Outputs:
+def _spans(given: HeadInputs) -> Outputs:
   """A score for each token to be the first, and to be the last, of a span."""
   start, end = jnp.moveaxis(given.dense('spans', given.hidden), -1, 0)
   out = {'start_logits': start, 'end_logits': end}
@@ -341,7 +321,7 @@ def _spans(given: Given) -> Outputs:
   if all(x is not None for x in right):
     losses = []
     for logits, x in zip((start, end), right, strict=True):
-      # Answers that were cut off count nothing.
+      # Answers beyond the end of the row are ignored.
       index = jnp.maximum(jnp.asarray(x).reshape(-1), 0)
       index = jnp.where(index < logits.shape[1], index, IGNORED)
       losses.append(cross_entropy(logits, index))
@@ -350,7 +330,7 @@ def _spans(given: Given) -> Outputs:
 
 
 def _last(options: Options, ids: jax.Array) -> jax.Array:
-  """Where each row's last token is that is not padding."""
+  """Index of each row's last token that is not padding."""
   pad = options.get('pad_token_id')
   if pad is None:
     if len(ids) > 1:
@@ -360,7 +340,7 @@ def _last(options: Options, ids: jax.Array) -> jax.Array:
 
 
 def _last_eos(options: Options, ids: jax.Array) -> jax.Array:
-  """Where each row's last end-of-text token is."""
+  """Index of each row's last end-of-text token."""
   is_eos = ids == options.size('eos_token_id')
   if not is_eos.any(axis=1).all():
     eos = options.get('eos_token_id')
@@ -405,8 +385,8 @@ KINDS: dict[str, Kind] = {
   'pooled': Kind(_POOLER, _pooled, ()),
   # A masked language model and a pooler.
   'pooled_lm': Kind(_POOLER, _pooled),
-  # These, and from the pooler whether two sentences belong together, or are in
-  # order.
+  # The same, and from the pooler whether two sentences belong together, or are
+  # in order.
   'pretraining': Kind(('pooler', 'pair'), _pretraining),
   # A row's class, from the pooler; with GELU for tanh (ELECTRA), with ReLU
   # (DistilBERT), or from a layer beside it with the body's activation

@@ -29,7 +29,7 @@ from gpt_jax.hf.base import (
 )
 from gpt_jax.nn.transformer import Transformer
 
-# HF's names of activations -> our `model.ffn`, which multiplies by them.
+# HF's names of activations -> our gated `model.ffn`.
 GATED = {
   'silu': 'swiglu',
   'swish': 'swiglu',
@@ -64,16 +64,16 @@ def _table(
   position: Entry = _POSITION,
   activation: Entry = _ACTIVATION,
 ) -> tuple[Entry, ...]:
-  """What LLaMA and its descendants call by the same names.
+  """Options that LLaMA and its descendants share.
 
   Args:
     *own: entries of the family.
-    context_length: the default; so are `head_size`, `epsilon` and `tied`.
+    context_length: the default, as are `head_size`, `epsilon` and `tied`.
     kv_heads: the default; None, and null in config.json: as many as queries.
     head_size: None: hidden_size / num_attention_heads.
     plus_one: whether norms multiply by 1 + weight.
-    position: `model.position`.
-    activation: of the feed-forward layer.
+    position: entry of `model.position`.
+    activation: entry of `model.ffn`.
   """
 
   def read(options: Options) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _table(
 
 
 def _bias(*, mlp: bool = False) -> Entry:
-  """`attention_bias`, and `mlp_bias` where the family has it."""
+  """`attention_bias`, and with `mlp` also `mlp_bias`."""
 
   def read(options: Options) -> dict[str, Any]:
     attention = options.flag('attention_bias', False)
@@ -126,13 +126,11 @@ def _bias(*, mlp: bool = False) -> Entry:
 
 
 def _biases(model: Transformer) -> tuple[bool, bool]:
-  """Whether attention has biases, and the feed-forward layer."""
+  """Whether attention and the feed-forward layer have biases."""
   bias = choice(model, 'bias')
   everywhere = bias.name == 'all'
   return bias.kwargs.get('qkv', everywhere), bias.kwargs.get('ffn', everywhere)
 
-
-# The tensors of all of them.
 
 _LAYER = 'model.layers.{layer}'
 _BUFFERS = (r'model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq',)
@@ -143,7 +141,7 @@ def _llama_tensors(model: Transformer) -> list[Tensor]:
 
 
 def _shared_tensors(model: Transformer) -> list[Tensor]:
-  """All but the feed-forward layers'."""
+  """All tensors without the feed-forward layers'."""
   bias, _ = _biases(model)
   return [
     *tables(model, 'model.embed_tokens.weight', 'lm_head.weight'),
@@ -186,11 +184,11 @@ LLAMA = Family(
 )
 
 
-# Mistral: LLaMA that looks back over a window.
+# Mistral: LLaMA with a sliding window.
 
 
 def _read_window(options: Options, default: int | None) -> dict[str, Any]:
-  """`sliding_window`; null: there is none."""
+  """`sliding_window`; null means none."""
   window = default if not options.has('sliding_window') else None
   if options.get('sliding_window') is not None:
     window = options.size('sliding_window')
@@ -324,7 +322,7 @@ QWEN3 = LLAMA._replace(
 )
 
 
-# OLMo 2: LLaMA whose norms stand after the sublayers, and on queries, keys.
+# OLMo 2: LLaMA with norms after the sublayers, and of queries and keys.
 
 
 def _olmo2_tensors(model: Transformer) -> list[Tensor]:
@@ -359,13 +357,13 @@ OLMO2 = LLAMA._replace(
 # Gemma 2 and the text models of Gemma 3.
 #
 # LLaMA with gated GELU, scaled embeddings, norms before and after each sublayer
-# that multiply by 1 + weight, and windows in most layers. Gemma 2 bounds scores
-# and logits; Gemma 3 has norms of each head's queries and keys instead, and
-# another base of the rotation in layers with a window.
+# that multiply by 1 + weight, and windows in most layers. Gemma 2 soft-caps
+# scores and logits; Gemma 3 has norms of each head's queries and keys instead,
+# and another RoPE base in layers with a window.
 
 
 def _gemma_windows(options: Options, full_every: int) -> dict[str, Any]:
-  """The last of `full_every` layers sees all, the rest a window."""
+  """Every `full_every`-th layer sees all tokens, the others a window."""
   num_layers = options.size('num_hidden_layers')
   kinds = [
     rope.SLIDING if (i + 1) % full_every else rope.FULL
@@ -381,7 +379,7 @@ def _gemma_windows(options: Options, full_every: int) -> dict[str, Any]:
 def _softcap(
   options: Options, name: str, default: float | None
 ) -> float | None:
-  """A bound, where null means that there is none."""
+  """A soft cap; null means none."""
   if not options.has(name):
     return default
   if options.get(name) is None:
@@ -392,15 +390,16 @@ def _softcap(
 
 
 def _bounds(*, scores: float | None, logits: float | None) -> Entry:
-  """How attention scores are scaled and bounded, and how logits are bounded.
+  """How attention scores are scaled and capped, and how logits are capped.
 
-  The bounds are the defaults; without one of scores, none is accepted.
+  `scores` and `logits` are the default caps. If `scores` is None, no cap of the
+  scores is accepted.
   """
 
   def read(options: Options) -> dict[str, Any]:
     softcap, name = None, 'attn_logit_softcapping'
     if scores is None:
-      # Releases of transformers read it, and leave the scores as they are.
+      # Releases of transformers read the option but do not apply it.
       options.only(name, None)
     else:
       softcap = _softcap(options, name, scores)
@@ -429,7 +428,7 @@ def _bounds(*, scores: float | None, logits: float | None) -> Entry:
 def _gemma(
   windows: Entry, bounds: Entry, *own: Entry, context_length: int, **other: Any
 ) -> tuple[Entry, ...]:
-  """What both have."""
+  """Options of Gemma 2 and 3."""
   return _table(
     windows,
     named('hidden_activation', 'ffn', GATED, 'gelu_pytorch_tanh'),

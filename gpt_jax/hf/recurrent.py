@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer-XL and XLNet; `forward.py` has their memories and orders."""
+"""Transformer-XL and XLNet; `forward.py` handles memories and permutations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +16,7 @@ from gpt_jax.hf.base import (
   call,
   call_text,
   choice,
+  classes,
   constant,
   dropout,
   fixed,
@@ -33,16 +34,16 @@ from gpt_jax.nn.embed import Clusters
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 
-# Transformer-XL (removed from transformers 5; made equal to 4.35).
+# Transformer-XL (removed from transformers 5; equal to 4.35).
 #
-# Without `mems` HF starts from zeros, which count as tokens. Its dropout within
-# the feed-forward layer and after the last block is not ours: it matters in
-# training alone. If the first row has no label that counts, HF makes up one
-# (the end of text); we do not.
+# Without `mems` HF starts from zeros, which count as tokens. We leave out its
+# dropout within the feed-forward layer and after the last block, which matters
+# in training only. If all labels of the first row are ignored, HF replaces one
+# (by the end of text); we do not.
 
 
 def _alphabetical(*entries: Entry) -> tuple[Entry, ...]:
-  """A table whose options are written in the order of their names."""
+  """Entries whose options are written in alphabetical order."""
 
   def write(model: Transformer) -> dict[str, Any]:
     options = {}
@@ -53,7 +54,7 @@ def _alphabetical(*entries: Entry) -> tuple[Entry, ...]:
   return (*(Entry(entry.read) for entry in entries), Entry(write=write))
 
 
-# HF's defaults are those of the model trained on WikiText-103.
+# HF's defaults are of the model trained on WikiText-103.
 _CUTOFFS = [20_000, 40_000, 200_000]
 
 
@@ -65,7 +66,7 @@ def _read_memory(options: Options) -> dict[str, Any]:
     memory = _whole(options, 'mem_len', 1600)
   clamp = max(_whole(options, 'clamp_len', 1000, least=None), 0)
   return {
-    # In transformers' first versions; nothing that it computes depends on it.
+    # An option of transformers' first versions, which changes no output.
     'context_length': options.size('tgt_len', memory or 1),
     'position': f'transformer_xl(memory={memory}, clamp={clamp})',
     'attention': f'local(window={memory})' if same_length else 'full',
@@ -123,7 +124,7 @@ def _clusters(options: Options) -> Clusters:
 
 
 def _own(options: Options, clusters: Clusters, d_model: int) -> tuple[int, ...]:
-  """Clusters whose output projection is not the input's."""
+  """Clusters whose output projection is not tied to the input's."""
   count = len(clusters.cutoffs) + 1
   rest = options.flag('proj_share_all_but_first', True)
   tied = options.get('tie_projs', [False] + [rest] * (count - 1))
@@ -135,7 +136,7 @@ def _own(options: Options, clusters: Clusters, d_model: int) -> tuple[int, ...]:
 
 
 def _adaptive(model: Transformer) -> tuple[Clusters, tuple[int, ...]]:
-  """The clusters, a plain embedding being one; those with own projections."""
+  """The clusters (one, for a plain embedding), and `_own` of them."""
   given = choice(model, 'input').kwargs
   if choice(model, 'input').name != 'adaptive':
     given = {'cutoffs': (), 'd_embed': model.d_model, 'div_val': 1}
@@ -184,11 +185,11 @@ def _scores(model: Transformer) -> bool:
 def _embedding(
   model: Transformer, clusters: Clusters, own: tuple[int, ...]
 ) -> list[Tensor]:
-  """Tables and their projections; the output's tied copies are other names."""
+  """Tables and projections, named by input and, if tied, by output too."""
   scores = _scores(model)
 
   def per_cluster(path: str, name: str, *copies: str) -> list[Tensor]:
-    """One tensor each, or with one width all of them in one."""
+    """One tensor for each cluster; a single one if all have one width."""
     numbers = range(len(clusters.cutoffs) + 1)
     if clusters.div_val > 1:
       return [
@@ -208,7 +209,7 @@ def _embedding(
   if scores:
     tables += per_cluster('softmax/bias', 'crit.out_layers.{}.bias')
   for i in range(clusters.num_projections(model.d_model)):
-    # With one width, the one projection of the input is tied to several.
+    # With one width, several output projections are tied to the input's one.
     users = [i] if clusters.div_val > 1 else range(len(clusters.cutoffs) + 1)
     copies = [f'crit.out_projs.{n}' for n in users if scores and n not in own]
     name = emb.format(f'emb_projs.{i}')
@@ -219,7 +220,7 @@ def _embedding(
 def _softmax(
   model: Transformer, clusters: Clusters, own: tuple[int, ...]
 ) -> list[Tensor]:
-  """What the output has for itself."""
+  """Parameters of the output alone."""
   tensors = [same(f'softmax/kernel_{i}', f'crit.out_projs.{i}') for i in own]
   if clusters.cutoffs:
     tensors += [
@@ -235,7 +236,7 @@ def _stacked_rows(
   clusters: Clusters,
   vocab_size: int,
 ) -> Tensor:
-  """All clusters one below the other."""
+  """The tables of all clusters as one tensor."""
 
   def split(x: np.ndarray) -> list[np.ndarray]:
     return [x[start:stop] for start, stop in clusters.bounds(vocab_size)]
@@ -244,9 +245,9 @@ def _stacked_rows(
 
 
 def _frequencies(d_model: int) -> Tensor:
-  """A constant that HF keeps in the file; other numbers are refused."""
+  """A constant that HF keeps in the file; rejects other values."""
   name = 'transformer.pos_emb.inv_freq'
-  # To the last bit as torch computes it in float32.
+  # As torch computes it in float32, to the last bit.
   exponents = np.arange(0, d_model, 2, dtype=np.float32) / np.float32(d_model)
   powers = np.power(10_000.0, exponents.astype(np.float64)).astype(np.float32)
   expected = np.float32(1) / powers
@@ -261,7 +262,7 @@ def _frequencies(d_model: int) -> Tensor:
 
 TRANSFO_XL = Family(
   model_type='transfo-xl',
-  architectures={'TransfoXLLMHeadModel': 'lm', 'TransfoXLModel': 'body'},
+  architectures=classes('TransfoXL', {'LMHeadModel': 'lm', 'Model': 'body'}),
   prefix='transformer.',
   entries=_alphabetical(
     constant(adaptive=True, attn_type=0, pre_lnorm=False, untie_r=True),
@@ -288,9 +289,9 @@ TRANSFO_XL = Family(
 
 # XLNet: two streams, relative attention with segments, a memory.
 #
-# Its dropout within the feed-forward layer, of the distances and after the last
-# block is not ours: it matters in training alone. `bi_data`, where a half of
-# the batch is read backwards, is that of pre-training: see `data.half_rows`.
+# We leave out its dropout within the feed-forward layer, of the distances and
+# after the last block, which matters in training only. `bi_data`, where half of
+# the batch is read backwards, is for pre-training.
 
 
 def _read_xlnet(options: Options) -> dict[str, Any]:
@@ -350,7 +351,7 @@ def _xlnet_tensors(model: Transformer) -> list[Tensor]:
 def _heads(
   path: str, name: str, heads: tuple[int, int], *, back: bool = False
 ) -> Tensor:
-  """A raw [width, heads, size]; `back`: ours leads from heads to the width."""
+  """A raw [width, heads, size]; `back`: our kernel maps heads to the width."""
 
   def split(x: np.ndarray) -> list[np.ndarray]:
     x = x.reshape(len(x), -1)
@@ -365,21 +366,24 @@ def _heads(
 
 XLNET = Family(
   model_type='xlnet',
-  architectures={
-    'XLNetLMHeadModel': 'lm',
-    'XLNetForSequenceClassification': 'last_classification',
-    'XLNetForMultipleChoice': 'last_choice',
-    'XLNetForTokenClassification': 'tokens',
-    'XLNetForQuestionAnsweringSimple': 'spans',
-    'XLNetModel': 'body',
-  },
+  architectures=classes(
+    'XLNet',
+    {
+      'LMHeadModel': 'lm',
+      'ForSequenceClassification': 'last_classification',
+      'ForMultipleChoice': 'last_choice',
+      'ForTokenClassification': 'tokens',
+      'ForQuestionAnsweringSimple': 'spans',
+      'Model': 'body',
+    },
+  ),
   prefix='transformer.',
   entries=_alphabetical(
     constant(bi_data=False, same_length=False, untie_r=True),
     only(reuse_len=None, tie_word_embeddings=True),
     sizes(
       vocab_size=('vocab_size', 32_000),
-      # HF knows no such thing, and nothing that it computes depends on it.
+      # Not an option of HF's; it changes no output.
       context_length=('context_length', 512),
       n_layer=('num_layers', 24),
       d_model=('d_model', 1024),

@@ -17,7 +17,7 @@ from gpt_jax.nn.transformer import Transformer
 
 THETA = 10_000.0
 _CONTEXT = 'original_max_position_embeddings'
-# In `layer_types`: layers that see all, and layers with a window.
+# Names in `layer_types`: layers that see all tokens, and layers with a window.
 FULL, SLIDING = _KINDS = 'full_attention', 'sliding_attention'
 
 
@@ -30,22 +30,22 @@ def read_rope(
 
   Args:
     options: of config.json.
-    default_theta: where they have none.
-    default_fraction: the same, of each head's features that turn; None: the
-      family always turns whole heads.
+    default_theta: base, if the options have none.
+    default_fraction: fraction of each head's features that are rotated, if the
+      options have none; None: the family always rotates whole heads.
   """
   return _read(values(options), options, default_theta, default_fraction)
 
 
 def entry(theta: float = THETA) -> Entry:
-  """`model.position` of families that turn whole heads, by default `theta`."""
+  """`model.position` of families that rotate whole heads; default `theta`."""
   return Entry(
     lambda options: {'position': read_rope(options, theta)}, write_rope
   )
 
 
 def entry_with_local(theta: float) -> Entry:
-  """The same where layers with a window have a base of their own."""
+  """The same if layers with a window have a separate base."""
   return Entry(
     lambda options: {'position': read_with_local(options, theta)},
     write_with_local,
@@ -55,8 +55,8 @@ def entry_with_local(theta: float) -> Entry:
 def read_with_local(options: Options, default_theta: float) -> str:
   """`model.position` of Gemma 3.
 
-  Since 5.0 `rope_parameters` has an object for each kind of layer; before, the
-  base of those with a window stood in `rope_local_base_freq`.
+  Since transformers 5.0, `rope_parameters` has an object for each kind of
+  layer; before, `rope_local_base_freq` was the base of layers with a window.
   """
   kinds = options.get('rope_parameters', {})
   if not isinstance(kinds, dict) or any(
@@ -86,7 +86,7 @@ def _read(
   default_theta: float,
   default_fraction: float | None,
 ) -> str:
-  """A `rope` from its own options and all."""
+  """A `rope` call, from its own options `rope` and all options."""
   theta = rope.number('rope_theta', options.number('rope_theta', default_theta))
   if default_fraction is None:
     for where in (options, rope):
@@ -107,7 +107,7 @@ def _read(
 
 
 def values(options: Options) -> Options:
-  """The object with the scaling, in either spelling."""
+  """The options of the scaling, in either spelling."""
   # HF's order, where a config has both spellings.
   name = 'rope_scaling' if options.get('rope_scaling') else 'rope_parameters'
   found = options.get(name, {})
@@ -131,7 +131,7 @@ def _read_yarn(rope: Options, options: Options) -> str:
   original = _original(rope, options)
   ratio = options.size('max_position_embeddings') / original
   factor = rope.number('factor', ratio)
-  # HF takes its default for 0, too.
+  # HF also takes its default for 0.
   fast = rope.number('beta_fast', 32.0) or 32.0
   slow = rope.number('beta_slow', 1.0) or 1.0
   call = (
@@ -155,14 +155,14 @@ def _read_yarn(rope: Options, options: Options) -> str:
 
 
 def _original(rope: Options, options: Options) -> int:
-  """The context length before it was extended."""
+  """The context length before scaling."""
   if options.get(_CONTEXT) is not None:
     return options.size(_CONTEXT)
   return rope.size(_CONTEXT, options.size('max_position_embeddings'))
 
 
 def same(model: Transformer, other: Transformer) -> bool:
-  """Whether two models turn alike, however their scalings are spelt."""
+  """Whether two models rotate alike, however their scalings are written."""
   one, two = (choice(m, 'position') for m in (model, other))
   if one.name != 'rope' or two.name != 'rope':
     return one == two
@@ -171,9 +171,9 @@ def same(model: Transformer, other: Transformer) -> bool:
 
 
 def write_rope(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
-  """The options that `read` understands; none for other positions.
+  """The options for `read_rope`; none for other positions.
 
-  `partial` writes the fraction of the heads that turns (GPT-NeoX).
+  `partial` writes the fraction of each head that is rotated (GPT-NeoX).
   """
   position = choice(model, 'position')
   if position.name != 'rope':
@@ -186,7 +186,7 @@ def write_rope(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
       'rope_scaling': scaling,
       'rope_parameters': parameters,
     }
-  # Where both are given, HF takes all from `rope_scaling`.
+  # If both are given, HF reads everything from `rope_scaling`.
   fraction = {'partial_rotary_factor': position.kwargs['fraction']}
   return {
     'rotary_emb_base': theta,
@@ -197,11 +197,11 @@ def write_rope(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
 
 
 def write_with_local(model: Transformer) -> dict[str, Any]:
-  """The options that `read_with_local` understands."""
+  """The options for `read_with_local`."""
   written, position = write_rope(model), choice(model, 'position')
   if not written:
     return {}
-  # HF's default where layers with a window turn as the others do.
+  # HF's default, if layers with a window have no separate base.
   theta = position.kwargs['local_theta'] or THETA
   local = {'rope_theta': theta, 'rope_type': 'default'}
   kinds = zip(_KINDS, (written['rope_parameters'], local), strict=True)
@@ -213,7 +213,7 @@ def write_with_local(model: Transformer) -> dict[str, Any]:
 
 
 def _options(position: spec.Call) -> dict[str, Any] | None:
-  """Of the scaling of a `rope`, in HF's names."""
+  """The scaling of a `rope`, by HF's names."""
   text = position.kwargs['scaling']
   (scaling,) = spec.bind_all('model.position: scaling', text, SCALINGS)
   if scaling.name == 'none':
@@ -237,7 +237,7 @@ _READERS = {
 }
 
 
-# Which layers look back over a window: `layer_types` in config.json.
+# Which layers have a sliding window: `layer_types` in config.json.
 
 
 def read_windows(
@@ -247,8 +247,8 @@ def read_windows(
 
   Args:
     options: of config.json.
-    default: the kind of each layer, where they do not say.
-    window: of sliding layers; None: there may be none.
+    default: the kind of each layer, if the options do not say.
+    window: of sliding layers; None: sliding layers are rejected.
   """
   kinds = options.get('layer_types', default)
   count = len(default)
@@ -268,7 +268,7 @@ def read_windows(
 
 
 def write_windows(model: Transformer) -> dict[str, Any]:
-  """The way back; with several windows the first, so that `save` refuses."""
+  """The inverse; of several windows the first, so that `save` refuses."""
   patterns = layers(model)
   windows = [p.kwargs['window'] for p in patterns if p.name == 'local']
   return {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routers of experts: their options, outputs and losses in Hugging Face.
 
-HF's losses are of all layers at once; `nn/moe.py` has one of each layer.
+HF computes one loss over all layers; `nn/moe.py` computes one per layer.
 """
 
 from typing import Any
@@ -23,10 +23,8 @@ _FOR_TRAINING = ('capacity_factor', 'jitter', 'balance', 'z_loss')
 def read(options: Options, jitter: float, **coefficients: float) -> str:
   """The arguments of `switch` that matter in training only.
 
-  Args:
-    options: with `router_jitter_noise`, `router_aux_loss_coef`, ...
-    jitter: the family's default.
-    **coefficients: its defaults of `aux` and, where there is one, `z`.
+  `jitter` and `coefficients` (of the losses `aux` and `z`) are the family's
+  defaults of `router_jitter_noise`, `router_aux_loss_coef`, ...
   """
   eps = options.number('router_jitter_noise', jitter)
   if not 0 <= eps < 1:
@@ -42,7 +40,7 @@ def read(options: Options, jitter: float, **coefficients: float) -> str:
 
 
 def write(switch: dict[str, Any], *losses: str) -> dict[str, Any]:
-  """The way back from `read`, from the arguments of a `switch`."""
+  """The inverse of `read`, from the arguments of a `switch`."""
   coefficients = {
     f'router_{loss}_loss_coef': switch.get(_LOSSES[loss]) for loss in losses
   }
@@ -59,7 +57,7 @@ def same(model: Transformer, other: Transformer, stack: str) -> bool:
 
 
 def _computes(call: spec.Call, context_length: int) -> spec.Call:
-  """Without what matters in training only, or not at all."""
+  """Leaves out arguments that do not change what a trained model computes."""
   if call.name != 'switch':
     return call
   kwargs = {n: x for n, x in call.kwargs.items() if n not in _FOR_TRAINING}
@@ -77,11 +75,11 @@ def _computes(call: spec.Call, context_length: int) -> spec.Call:
 def outputs(
   model: Transformer, stacks: dict[str, dict[str, jax.Array]], mask: Any
 ) -> dict[str, jax.Array]:
-  """What HF gives with `output_router_logits`, but for the loss.
+  """HF's outputs with `output_router_logits`, without `loss`.
 
   Args:
     model: a decoder (Mixtral) or an encoder-decoder (Switch).
-    stacks: what `layer_routers` gives of each stack.
+    stacks: the result of `layer_routers` for each stack.
     mask: [B, L], 0 for padding, which Mixtral leaves out; None: no padding.
   """
   if not any(stacks.values()):
@@ -97,7 +95,7 @@ def outputs(
       logits = values['logits']
       out[f'{stack}_router_logits'] = logits
       out[f'{stack}_token_kept'] = jnp.all(values['kept'], axis=-1)
-      # With experts in every layer HF has no losses.
+      # HF computes no losses if every layer has experts.
       if any(call.name != 'switch' for call in ffns(model, stack)):
         z_loss = jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1)))
         losses = z_loss, _balance_of_rows(logits)
@@ -106,7 +104,7 @@ def outputs(
 
 
 def loss(model: Transformer, out: dict[str, jax.Array]) -> jax.Array:
-  """What the routers add to the loss, from `outputs`."""
+  """The routers' part of the loss, from `outputs`."""
   arguments = _arguments(model)
   if not model.num_encoder_layers:
     return arguments['balance'] * out['aux_loss']
@@ -116,7 +114,7 @@ def loss(model: Transformer, out: dict[str, jax.Array]) -> jax.Array:
 
 
 def _arguments(model: Transformer) -> dict[str, Any]:
-  """Of the first layer with experts."""
+  """Arguments of the first layer with experts."""
   calls = [*ffns(model, 'decoder'), *ffns(model, 'encoder')]
   return next(call.kwargs for call in calls if call.name == 'switch')
 
@@ -139,7 +137,7 @@ def _balance_of_all(
 
 
 def _balance_of_rows(logits_NBLE: jax.Array) -> jax.Array:
-  """The mean of each row's loss over the tokens of all its N layers."""
+  """The mean over rows of the loss over the tokens of all N layers."""
   B, E = logits_NBLE.shape[1], logits_NBLE.shape[-1]
   logits_BTE = jnp.moveaxis(logits_NBLE, 0, 1).reshape(B, -1, E)
   probs_BTE = jax.nn.softmax(logits_BTE, axis=-1)

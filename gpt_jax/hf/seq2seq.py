@@ -13,6 +13,7 @@ from gpt_jax.hf.base import (
   Tensor,
   call,
   choice,
+  classes,
   constant,
   dropout,
   ffns,
@@ -31,7 +32,13 @@ from gpt_jax.hf.base import (
 from gpt_jax.hf.llama import GATED
 from gpt_jax.nn.transformer import Transformer
 
-# T5, of version 1.0, and of 1.1 with its gate and its own output table.
+_CLASSES = {
+  'ForConditionalGeneration': 'lm',
+  'ForSequenceClassification': 'eos_classification',
+  'Model': 'body',
+}
+
+# T5 1.0; and 1.1, which has gates and a separate output table.
 
 # feed_forward_proj -> `model.ffn`, and the activation in it.
 _FFNS = {
@@ -55,17 +62,15 @@ def _write_tied(model: Transformer) -> dict[str, Any]:
 
 
 def _t5(decoder: Entry, *own: Entry) -> tuple[Entry, ...]:
-  """What T5 and Switch Transformers call by the same names.
+  """Options that T5 and Switch Transformers share.
 
-  Args:
-    decoder: how many layers it has.
-    *own: entries of the family.
+  `decoder` has its number of layers, `own` the entries of the family.
   """
   return (
     only(is_decoder=False),
     sizes(
       vocab_size='vocab_size',
-      # Nothing bounds it; newer files do not name what it was trained with.
+      # T5 has no limit; newer files do not say what it was trained with.
       n_positions=('context_length', 512),
       num_layers='num_encoder_layers',
     ),
@@ -113,8 +118,8 @@ def _write_ffn(model: Transformer) -> dict[str, Any]:
 def _read_output(options: Options) -> dict[str, Any]:
   """1.0 ties and scales, 1.1 does neither.
 
-  `tie_word_embeddings` told them apart before transformers 5; since then it is
-  written as true, and `scale_decoder_outputs` tells.
+  `tie_word_embeddings` distinguished them before transformers 5; since then it
+  is always written as true, and `scale_decoder_outputs` distinguishes them.
   """
   tied = options.flag('tie_word_embeddings', True)
   scaled = options.flag('scale_decoder_outputs', tied)
@@ -143,7 +148,7 @@ def _layer(stack: str) -> str:
 
 
 def _shared_tensors(model: Transformer) -> list[Tensor]:
-  """All but the feed-forward sublayers, whose norms are in."""
+  """All tensors without the feed-forward layers', but with their norms."""
   t = 'transformer'
   tied = choice(model, 'output').name == 'tied'
   repeated = [f'{t}.encoder.embed_tokens', f'{t}.decoder.embed_tokens']
@@ -200,7 +205,7 @@ def _t5_ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
   ]
 
 
-# Google's files carry a bias for cross-attention that was never used.
+# Google's files have a bias for cross-attention that was never used.
 _BUFFERS = (
   r'transformer\.decoder\.block\.0\.layer\.1\.EncDecAttention'
   r'\.relative_attention_bias\.weight',
@@ -208,11 +213,7 @@ _BUFFERS = (
 
 T5 = Family(
   model_type='t5',
-  architectures={
-    'T5ForConditionalGeneration': 'lm',
-    'T5ForSequenceClassification': 'eos_classification',
-    'T5Model': 'body',
-  },
+  architectures=classes('T5', _CLASSES),
   prefix='transformer.',
   entries=_t5(
     Entry(_read_decoder, _write_decoder),
@@ -262,8 +263,8 @@ def _read_experts(options: Options) -> dict[str, Any]:
 def _sparse(options: Options, stack: str, num_layers: int) -> list[bool]:
   """Which layers have experts.
 
-  The step follows from their number; but where config.json has it, as all do
-  that HF wrote, that counts.
+  By the step in config.json, which everything that HF wrote has; without it the
+  step follows from the number of layers with experts.
   """
   number, step = f'num_sparse_{stack}_layers', f'{stack}_sparse_step'
   values = {number: options.get(number, 3), step: options.get(step, 0)}
@@ -283,7 +284,7 @@ def _write_experts(model: Transformer) -> dict[str, Any]:
   stacks = {stack: ffns(model, stack) for stack in ('encoder', 'decoder')}
   calls = [call for of_layers in stacks.values() for call in of_layers]
   switch = next((c.kwargs for c in calls if c.name == 'switch'), {})
-  # Experts are like the others.
+  # Experts have the activation of the dense layers.
   dense = next((c.name for c in calls if c.name != 'switch'), '')
   options = {}
   for stack, of_layers in stacks.items():
@@ -295,7 +296,7 @@ def _write_experts(model: Transformer) -> dict[str, Any]:
   return options | {
     'dense_act_fn': hf_name(dense or switch['expert'], ACTIVATIONS),
     'num_experts': switch.get('num_experts'),
-    # No row is longer than the context.
+    # Without a capacity: no row is longer than the context.
     'expert_capacity': switch.get('capacity') or model.context_length,
     **routers.write(switch, 'aux', 'z'),
     'router_bias': switch.get('router_bias', False),
@@ -303,7 +304,7 @@ def _write_experts(model: Transformer) -> dict[str, Any]:
 
 
 def _step(sparse: list[int], num_layers: int) -> int:
-  """The way back from `_sparse`, if there is any."""
+  """The inverse of `_sparse`, if there is one."""
   if len(sparse) == num_layers:
     return 1
   if len(sparse) < 2:
@@ -314,7 +315,7 @@ def _step(sparse: list[int], num_layers: int) -> int:
 def _switch_tensors(model: Transformer) -> list[Tensor]:
   embed, *tensors = _shared_tensors(model)
   if choice(model, 'output').name == 'untied':
-    # HF 5 has these tables then, and would draw them anew; ours are equal.
+    # HF 5 has separate tables then, and would initialise missing ones anew.
     embed = embed._replace(always=embed.names)
   tensors.append(embed)
   for stack, path, sublayer in (
@@ -347,10 +348,9 @@ def _switch_ffn(path: str, name: str) -> list[Tensor]:
 
 SWITCH_TRANSFORMERS = Family(
   model_type='switch_transformers',
-  architectures={
-    'SwitchTransformersForConditionalGeneration': 'lm',
-    'SwitchTransformersModel': 'body',
-  },
+  architectures=classes(
+    'SwitchTransformers', {'ForConditionalGeneration': 'lm', 'Model': 'body'}
+  ),
   prefix='transformer.',
   entries=_t5(
     Entry(write=_write_decoder),
@@ -371,26 +371,27 @@ SWITCH_TRANSFORMERS = Family(
 )
 
 
-# BART: the Transformer of 2017 with learned positions and norms of its inputs.
+# BART: the Transformer of 2017 with learned positions and normalised inputs.
 #
-# Its file has a bias of the vocabulary's scores that transformers never trains,
-# and that is zero in BART itself: zeros are left out, and written.
+# Its files have a bias of the vocabulary's scores that transformers never
+# trains. It is zero in BART itself: an import leaves zeros out, an export
+# writes them.
 
 
-# Rows of the table of positions before that of the first token.
+# Rows of the position table before the first token's.
 _OFFSET = 2
 
 
 def _bart(
   *own: Entry, norm: bool, later_norms: bool, specials: dict[str, int]
 ) -> tuple[Entry, ...]:
-  """What BART, mBART and Marian call by the same names.
+  """Options that BART, mBART and Marian share.
 
   Args:
     *own: entries of the family.
     norm: whether the inputs of both stacks are normalised.
     later_norms: whether norms are before the sublayers and after the stacks.
-    specials: ids of tokens that exports name.
+    specials: ids of special tokens, for exports.
   """
   return (
     only(
@@ -416,9 +417,9 @@ def _bart(
     dropout('dropout', 'dropout', 'attention_dropout', (0.1, 0.1, 0.0)),
     writes(activation_dropout=0.0),
     constant(tie_word_embeddings=True),
-    # Text ends as it may, without a last token forced upon it.
+    # Do not force a last token on generated text.
     writes(is_encoder_decoder=True, forced_eos_token_id=None),
-    # No option says the epsilon.
+    # The epsilon is no option.
     fixed(
       norm='layernorm(epsilon=1e-5)', block='pre' if later_norms else 'post'
     ),
@@ -438,7 +439,7 @@ def _write_scale(model: Transformer) -> dict[str, Any]:
 
 
 def _read_widths(options: Options) -> dict[str, Any]:
-  """Those of the encoder are 0 where they are the decoder's."""
+  """Heads and widths; the encoder's are 0 if they equal the decoder's."""
   heads = options.size('decoder_attention_heads', 16)
   d_ff = options.size('decoder_ffn_dim', 4096)
   encoder_heads = options.size('encoder_attention_heads', 16)
@@ -463,7 +464,7 @@ def _write_widths(model: Transformer) -> dict[str, Any]:
   }
 
 
-# Old files say by these whose positions they have.
+# Old files say with these options which positions they have.
 _LEARNED = (
   only(
     static_position_embeddings=False,
@@ -518,7 +519,7 @@ def _stacks() -> list[Tensor]:
     tensors += [
       *linear(f'{ours}/ffn/in', f'{theirs}.fc1'),
       *linear(f'{ours}/ffn/out', f'{theirs}.fc2'),
-      # The last of the layer.
+      # The layer's last norm.
       *norm(f'{ours}/ffn_norm', f'{theirs}.final_layer_norm'),
     ]
   return tensors
@@ -526,11 +527,7 @@ def _stacks() -> list[Tensor]:
 
 BART = Family(
   model_type='bart',
-  architectures={
-    'BartForConditionalGeneration': 'lm',
-    'BartForSequenceClassification': 'eos_classification',
-    'BartModel': 'body',
-  },
+  architectures=classes('Bart', _CLASSES),
   prefix='model.',
   entries=_bart(*_LEARNED, norm=True, later_norms=False, specials=_SPECIALS),
   tensors=_bart_tensors,
@@ -554,11 +551,7 @@ def _mbart_tensors(model: Transformer) -> list[Tensor]:
 
 MBART = Family(
   model_type='mbart',
-  architectures={
-    'MBartForConditionalGeneration': 'lm',
-    'MBartForSequenceClassification': 'eos_classification',
-    'MBartModel': 'body',
-  },
+  architectures=classes('MBart', _CLASSES),
   prefix='model.',
   entries=_bart(*_LEARNED, norm=True, later_norms=True, specials=_SPECIALS),
   tensors=_mbart_tensors,
@@ -568,7 +561,7 @@ MBART = Family(
 )
 
 
-# Marian: the Transformer of 2017, with all sines before all cosines.
+# Marian: the Transformer of 2017, but with all sines before all cosines.
 
 
 def _read_vocabulary(options: Options) -> dict[str, Any]:

@@ -16,44 +16,44 @@ def read(
 ) -> tuple[str, tokenizer_lib.Tokenizer] | None:
   """The `tokenizer.name` for a checkpoint's vocabulary, and the tokenizer.
 
-  It knows what Hugging Face's own puts before a text, what ends an answer, and
-  keeps the files that say so and the chat template. A tokenizer.json comes
-  first, as it does there.
+  The tokenizer knows which tokens Hugging Face's puts before a text and which
+  end an answer, and keeps the files that say so, with the chat template. A
+  tokenizer.json takes precedence, as in transformers.
 
   Returns:
-    None if there is no vocabulary that we read.
+    None if there is no vocabulary that we can read.
   """
 
   def path(name: str) -> str:
     return os.path.abspath(os.path.join(folder, name))
 
-  def made(name: str) -> tuple[str, tokenizer_lib.Tokenizer]:
+  def imported(name: str) -> tuple[str, tokenizer_lib.Tokenizer]:
     return name, tokenizer_lib.imported(name, folder)
 
   if os.path.exists(path('tokenizer.json')):
     try:
-      return made(f'hf_tokenizer({path("tokenizer.json")!r})')
-    except UsageError as e:  # it does not say what ends a document
+      return imported(f'hf_tokenizer({path("tokenizer.json")!r})')
+    except UsageError as e:  # it does not say which token ends a document
       logging.getLogger('gpt_jax').warning('%s', e)
   bpe = [path('vocab.json'), path('merges.txt')]
   if all(os.path.exists(p) for p in bpe):
     kind = 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
     if '<mask>' in _entries(bpe[0]):  # RoBERTa's and BART's
       kind = 'byte_bpe_file'
-    return made(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
+    return imported(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
   for model in ('tokenizer.model', 'spiece.model', 'spm.model'):
     if os.path.exists(path(model)):
-      return made(f'sentencepiece_file({path(model)!r})')
+      return imported(f'sentencepiece_file({path(model)!r})')
   if os.path.exists(path('vocab.txt')):  # BERT's, uncased unless it says so
     lowercase = _entries(path('tokenizer_config.json')).get('do_lower_case')
     lowercase = lowercase is None or bool(lowercase)
     call = f'wordpiece_file({path("vocab.txt")!r}, lowercase={lowercase})'
-    return made(call)
+    return imported(call)
   return None
 
 
 def _entries(path: str) -> dict[str, Any]:
-  """The entries of a JSON file; none if it is not there."""
+  """The entries of a JSON file; none if it does not exist."""
   if not os.path.exists(path):
     return {}
   with open(path, 'rb') as file:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from gpt_jax import __main__, hf
 from gpt_jax.commands import convert
-from gpt_jax.hf import layout
+from gpt_jax.hf import checkpoint
 from gpt_jax.spec import UsageError
 from gpt_jax.training import importing
 from gpt_jax.training import models as trained_lib
@@ -68,11 +68,11 @@ def test_nothing_is_read_before_it_is_needed(tmp_path, monkeypatch, workdir):
   """Nothing of the tensors with the headers, and then one at a time."""
   reading = []
 
-  def read(self, name, read=layout.Reader.read):
+  def read(self, name, read=checkpoint.Reader.read):
     reading.append(name)
     return read(self, name)
 
-  monkeypatch.setattr(layout.Reader, 'read', read)
+  monkeypatch.setattr(checkpoint.Reader, 'read', read)
   source = hf.Source(str(LLAMA))
   assert not reading
 
@@ -128,7 +128,7 @@ def test_a_stopped_export_is_no_model(tmp_path, monkeypatch, workdir):
     save_file(tensors, path, metadata=metadata)
 
   with monkeypatch.context() as patched:
-    patched.setattr(layout, 'save_file', stops)
+    patched.setattr(checkpoint, 'save_file', stops)
     with pytest.raises(OSError, match='No space'):
       convert.to_hf(str(workdir), str(out), 20_000)
   assert not [*out.iterdir()]

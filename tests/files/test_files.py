@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from gpt_jax.files import files
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.hf import layout as hf_files
+from gpt_jax.hf import checkpoint as hf_checkpoint
 from gpt_jax.plots import runs
 from gpt_jax.spec import UsageError
 
@@ -91,7 +91,7 @@ def test_no_planted_link_is_followed(tmp_path):
   writes = {
     'out.txt': lambda: write_atomically(str(out), 'new'),
     'a.png': lambda: runs.save_figure(Figure(), f'{tmp_path}/a.png'),
-    'export/config.json': lambda: hf_files.write(
+    'export/config.json': lambda: hf_checkpoint.write(
       f'{tmp_path}/export', {}, [[]], {}
     ),
   }
