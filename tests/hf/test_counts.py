@@ -1,8 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders and encoder-decoders of full size, with their heads, have as many
-parameters as transformers counts for the same config.json (5.23, on the meta
-device).
+"""Models of full size, with their heads, have as many parameters as
+transformers counts for the same config.json (5.23, on the meta device).
 """
 
 import json
@@ -74,6 +73,98 @@ MBART |= {'model_type': 'mbart', 'vocab_size': 250_027}
 MARIAN = {'architectures': ['MarianMTModel'], 'vocab_size': 37_000}
 MARIAN |= {'model_type': 'marian', 'max_position_embeddings': 512}
 
+# As published for LLaMA 3.1 8B.
+LLAMA_8B = {
+  'architectures': ['LlamaForCausalLM'],
+  'model_type': 'llama',
+  'vocab_size': 128_256,
+  'hidden_size': 4096,
+  'intermediate_size': 14_336,
+  'num_hidden_layers': 32,
+  'num_attention_heads': 32,
+  'num_key_value_heads': 8,
+  'max_position_embeddings': 131_072,
+  'rms_norm_eps': 1e-5,
+  'rope_theta': 500_000.0,
+  'rope_scaling': {
+    'factor': 8.0,
+    'high_freq_factor': 4.0,
+    'low_freq_factor': 1.0,
+    'original_max_position_embeddings': 8192,
+    'rope_type': 'llama3',
+  },
+  'tie_word_embeddings': False,
+}
+# As published for Qwen/Qwen3-8B.
+QWEN3_8B = {
+  'architectures': ['Qwen3ForCausalLM'],
+  'model_type': 'qwen3',
+  'vocab_size': 151_936,
+  'hidden_size': 4096,
+  'intermediate_size': 12_288,
+  'num_hidden_layers': 36,
+  'num_attention_heads': 32,
+  'num_key_value_heads': 8,
+  'head_dim': 128,
+  'max_position_embeddings': 40_960,
+  'max_window_layers': 36,
+  'use_sliding_window': False,
+  'sliding_window': None,
+  'rope_theta': 1_000_000,
+  'rope_scaling': None,
+  'tie_word_embeddings': False,
+}
+# As published for allenai/OLMo-2-1124-7B.
+OLMO2_7B = {
+  'architectures': ['Olmo2ForCausalLM'],
+  'model_type': 'olmo2',
+  'vocab_size': 100_352,
+  'hidden_size': 4096,
+  'intermediate_size': 11_008,
+  'num_hidden_layers': 32,
+  'num_attention_heads': 32,
+  'num_key_value_heads': 32,
+  'max_position_embeddings': 4096,
+  'rms_norm_eps': 1e-6,
+  'rope_theta': 500_000,
+  'rope_scaling': None,
+}
+# As published for google/gemma-2-9b, without the defaults.
+GEMMA2_9B = {
+  'architectures': ['Gemma2ForCausalLM'],
+  'model_type': 'gemma2',
+  'vocab_size': 256_000,
+  'hidden_size': 3584,
+  'hidden_act': 'gelu_pytorch_tanh',
+  'intermediate_size': 14_336,
+  'num_hidden_layers': 42,
+  'num_attention_heads': 16,
+  'num_key_value_heads': 8,
+  'head_dim': 256,
+  'cache_implementation': 'hybrid',
+}
+# As published for google/gemma-3-1b-pt. Its 26 layers are no whole number of
+# periods of six.
+GEMMA3_1B = {
+  'architectures': ['Gemma3ForCausalLM'],
+  'model_type': 'gemma3_text',
+  'vocab_size': 262_144,
+  'hidden_size': 1152,
+  'intermediate_size': 6912,
+  'num_hidden_layers': 26,
+  'num_attention_heads': 4,
+  'num_key_value_heads': 1,
+  'head_dim': 256,
+  'max_position_embeddings': 32_768,
+  'rope_local_base_freq': 10_000,
+  'rope_theta': 1_000_000,
+  'rope_scaling': None,
+  'sliding_window': 512,
+  'sliding_window_pattern': 6,
+  'attn_logit_softcapping': None,
+  'final_logit_softcapping': None,
+}
+
 
 def both(layers, heads, d_ff):
   """The sizes of an encoder and a decoder that are alike."""
@@ -120,6 +211,11 @@ def both(layers, heads, d_ff):
       MARIAN | both(6, 16, 4096) | {'d_model': 1024},
       215_293_952 - 2 * 512 * 1024,
     ),
+    (LLAMA_8B, 8_030_261_248),
+    (QWEN3_8B, 8_190_735_360),
+    (OLMO2_7B, 7_298_617_344),
+    (GEMMA2_9B, 9_241_705_984),
+    pytest.param(GEMMA3_1B, 999_885_952, marks=pytest.mark.slow),
   ],
 )
 def test_parameters(config, parameters):

@@ -1,24 +1,21 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer-XL beyond its recorded checkpoints: options, exports, files."""
-
-import json
+"""Transformer-XL and XLNet beyond their recorded outputs."""
 
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from gpt_jax import hf
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
-from tests.support import tiny
-from tests.support.golden_io import ROOT, config, tensors
+from tests.support import checkpoints, tiny
+from tests.support.golden_io import ROOT, case, config, tensors
 
-DIV, LM = ROOT / 'transfo_xl_div', ROOT / 'transfo_xl_lm'
+DIV, XLNET_LM = ROOT / 'transfo_xl_div', ROOT / 'xlnet_lm'
 # Ours: no prime width, for pairs of sine and cosine.
-OURS = {
+TRANSFO_XL = {
   'context_length': 11,
   'num_layers': 3,
   'd_model': 22,
@@ -31,11 +28,24 @@ OURS = {
   'ffn': 'relu',
   'block': 'post',
 }
+XLNET = {
+  'attention': 'bidirectional',
+  'bias': 'where(ffn=True)',
+  'block': 'post',
+  'd_model': 22,
+  'ffn': 'relu',
+  'input': 'tokens(queries=True)',
+  'norm': 'layernorm(epsilon=1e-12)',
+  'num_heads': 3,
+  'num_kv_heads': 3,
+  'output': 'tied(bias=True)',
+  'position': 'xlnet(memory=5, clamp=3)',
+}
 
 
 def ours(cutoffs, d_embed, div_val, own=(), **changes):
   fields = {
-    **OURS,
+    **TRANSFO_XL,
     'input': f'adaptive({cutoffs}, {d_embed}, {div_val}, "sqrt")',
     'output': f'adaptive({own})',
     **changes,
@@ -43,39 +53,11 @@ def ours(cutoffs, d_embed, div_val, own=(), **changes):
   return tiny.model(**fields)
 
 
-def write(folder, source, changes=(), extra=()):
-  (folder / 'config.json').write_text(
-    json.dumps({**config(source), **dict(changes)})
-  )
-  save_file({**tensors(source), **dict(extra)}, folder / 'model.safetensors')
-  return str(folder)
-
-
-@pytest.mark.parametrize(
-  'name, value',
-  [
-    ('adaptive', False),
-    ('attn_type', 1),
-    ('pre_lnorm', True),
-    ('untie_r', False),
-    ('tie_word_embeddings', False),
-    ('same_length', 'yes'),
-    ('mem_len', 0),
-    ('clamp_len', 1.5),
-    ('cutoffs', 40),
-    ('cutoffs', [80, 40]),
-    ('tie_projs', [True]),
-    ('architectures', ['TransfoXLForSequenceClassification']),
-  ],
-)
-def test_options_are_refused_by_name(tmp_path, name, value):
-  with pytest.raises(UsageError, match=name):
-    hf.load(write(tmp_path, DIV, {name: value}))
-
-
 def test_options_as_fields(tmp_path):
   changes = {'same_length': False, 'mem_len': 0, 'clamp_len': -1}
-  model, params = hf.load(write(tmp_path, LM, changes))
+  model, params = hf.load(
+    checkpoints.changed(tmp_path, 'transfo_xl_lm', **changes)
+  )
   assert model.attention == 'full'
   assert model.position == 'transformer_xl(memory=0, clamp=0)'
   ids = tiny.tokens(2, 5)
@@ -98,7 +80,7 @@ def test_options_as_fields(tmp_path):
   ],
   ids=lambda m: f'{m.input}-{m.output}',
 )
-def test_our_own_models_come_back(tmp_path, model):
+def test_transformer_xl_comes_back(tmp_path, model):
   params = tiny.params(model)
   hf.save(str(tmp_path), model, params)
   assert config(tmp_path)['model_type'] == 'transfo-xl'
@@ -128,57 +110,22 @@ def test_our_own_models_come_back(tmp_path, model):
   )
 
 
-def test_what_it_cannot_express(tmp_path):
-  for changes, message in (
-    ({'block': 'pre'}, 'model.block'),
-    ({'ffn': 'gelu'}, 'model.ffn'),
-    ({'attention': 'local(window=3)'}, 'model.attention'),
-  ):
-    model = ours((5,), 13, 2, **changes)
-    with pytest.raises(UsageError, match=f'transfo-xl cannot: {message}'):
-      hf.save(str(tmp_path), model, tiny.params(model))
-
-
-@pytest.mark.parametrize(
-  'position, said',
-  [
-    ('transformer_xl(memory=3, segment=5)', 'segment=5;'),
-    ("transformer_xl(memory=3, biases='shared')", "biases='shared';"),
-    ('learned_by_layer', 'learned_by_layer;'),
-  ],
-)
-def test_what_no_export_writes(tmp_path, position, said):
-  """Refused by name, before all families are asked."""
-  model = ours((5,), 13, 2, position=position)
-  with pytest.raises(UsageError) as refused:
-    hf.save(str(tmp_path), model, {})
-  assert f'no export writes {said}' in str(refused.value)
-  assert len(str(refused.value)) < 200 and '\n' not in str(refused.value)
-  assert not [*tmp_path.iterdir()]
-
-
-def test_the_body_alone(tmp_path):
+def test_the_body_of_transformer_xl_alone(tmp_path):
   """Its names have no prefix, and it scores nothing."""
   body = {
     name.removeprefix('transformer.'): x
     for name, x in tensors(DIV).items()
     if not name.startswith('crit.')
   }
-  save_file(body, tmp_path / 'model.safetensors')
   options = {**config(DIV), 'architectures': ['TransfoXLModel']}
-  (tmp_path / 'config.json').write_text(json.dumps(options))
-  model, params = hf.load(str(tmp_path))
+  model, params = hf.load(checkpoints.write(tmp_path / 'in', options, body))
   ids = tiny.tokens(2, 5)
   out = hf.forward(model, params, input_ids=ids)
   whole = hf.forward(*hf.load(str(DIV)), input_ids=ids)
   assert {*out} == {'hidden_states', 'last_hidden_state', 'mems'}
   for name, x in out.items():
     np.testing.assert_array_equal(x, whole[name])
-  hf.save(str(tmp_path / 'out'), model, params)
-  after = tensors(tmp_path / 'out')
-  assert {*after} == {*body}
-  for name, x in body.items():
-    np.testing.assert_array_equal(after[name], x)
+  checkpoints.assert_round_trip(tmp_path / 'out', model, params, body)
   with pytest.raises(UsageError, match='no head'):
     hf.forward(model, params, input_ids=ids, labels=ids)
 
@@ -195,7 +142,9 @@ def test_tied_copies_as_published(tmp_path):
     f'crit.out_projs.{i}': first[f'transformer.word_emb.emb_projs.{i}']
     for i in (1, 2)
   }
-  model, params = hf.load(write(tmp_path, DIV, (), copies))
+  model, params = hf.load(
+    checkpoints.write(tmp_path / 'in', config(DIV), first | copies)
+  )
   assert isinstance(model, Transformer)
   hf.save(str(tmp_path / 'out'), model, params)
   assert {*tensors(tmp_path / 'out')} == {*first, *copies}
@@ -203,19 +152,76 @@ def test_tied_copies_as_published(tmp_path):
 
 def test_other_frequencies_are_refused(tmp_path):
   name = 'transformer.pos_emb.inv_freq'
-  other = {name: tensors(LM)[name] * 2}
+  weights = tensors(ROOT / 'transfo_xl_lm')
+  weights[name] = weights[name] * 2
+  values = config(ROOT / 'transfo_xl_lm')
   with pytest.raises(UsageError, match='other frequencies'):
-    hf.load(write(tmp_path, LM, (), other))
+    hf.load(checkpoints.write(tmp_path / 'in', values, weights))
 
 
-def test_inputs_are_refused_by_name():
-  model, params = hf.load(str(LM))
-  ids = tiny.tokens(2, 5)
-  for name in ('attention_mask', 'position_ids', 'token_type_ids'):
-    with pytest.raises(UsageError, match=f'{name}: transfo-xl takes none'):
-      hf.forward(model, params, input_ids=ids, **{name: ids})
-  with pytest.raises(UsageError, match=r'mems: must be \(2, 8, 2, 32\)'):
-    hf.forward(model, params, input_ids=ids, mems=np.zeros((2, 7, 2, 32)))
-  gpt2 = hf.load(str(ROOT / 'gpt2_lm'))
-  with pytest.raises(UsageError, match='only Transformer-XL and XLNet take'):
-    hf.forward(*gpt2, input_ids=ids, mems=ids)
+def test_fields_of_xlnet():
+  model, _ = hf.load(str(XLNET_LM))
+  assert model.position == 'xlnet(memory=8, clamp=0)'
+  assert model.attention == 'bidirectional'
+  causal, _ = hf.load(str(ROOT / 'xlnet_uni'))
+  assert causal.position == 'xlnet(memory=8, clamp=6)'
+  assert causal.attention == 'full' and causal.ffn == 'relu'
+
+
+@pytest.mark.parametrize(
+  'kind, name',
+  [
+    ('lm', 'XLNetLMHeadModel'),
+    ('last_choice', 'XLNetForMultipleChoice'),
+    ('body', 'XLNetModel'),
+  ],
+)
+def test_xlnet_comes_back(kind, name, tmp_path):
+  model = tiny.model(**XLNET)
+  params = dict(tiny.params(model))
+  if kind == 'last_choice':
+    params['heads'] = {
+      'pooler': {'kernel': np.ones((22, 22)), 'bias': np.ones(22)},
+      'classifier': {'kernel': np.ones((22, 1)), 'bias': np.ones(1)},
+    }
+  hf.save(str(tmp_path), model, params, kind=kind)
+  assert config(tmp_path)['architectures'] == [name]
+  assert config(tmp_path)['mem_len'] == 5
+  again, read = hf.load(str(tmp_path))
+  assert again.context_length == model.context_length
+  if kind != 'lm':
+    params.pop('head_bias')
+  jax.tree.map(np.testing.assert_array_equal, read, params)
+  with pytest.raises(UsageError, match='position='):
+    hf.save(
+      str(tmp_path), model.clone(position='xlnet(memory=5)', bias='all'), {}
+    )
+
+
+@pytest.mark.slow
+def test_what_xlnet_writes():
+  """A token after the last is asked for; it sees both ways what is there.
+
+  All steps at once: a row for each, of which the rest is hidden.
+  """
+  model, params = hf.load(str(XLNET_LM))
+  golden = case(XLNET_LM, 'gen')
+  ids, written = golden.inputs['input_ids'], golden.outputs['sequences']
+  first, last = ids.shape[1], written.shape[1]
+  lengths = np.arange(first, last)
+  rows = np.repeat(written, len(lengths), axis=0)
+  at = np.tile(lengths, len(written))
+  places = np.arange(last)[None]
+  hidden = np.repeat((places >= at[:, None])[:, None], last, axis=1)
+  out = hf.forward(
+    model,
+    params,
+    input_ids=rows,
+    perm_mask=np.float32(hidden),
+    target_mapping=np.float32(places == at[:, None])[:, None],
+    use_mems=False,
+  )
+  best = np.argmax(np.asarray(out['logits']), axis=-1)
+  np.testing.assert_array_equal(
+    best.reshape(len(written), -1), written[:, first:]
+  )

@@ -1,25 +1,20 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Falcon's options and its fused matrices, both ways."""
+"""Falcon's options and fused matrices; positions of GPT-NeoX and GPT-J."""
 
-import jax
 import numpy as np
 import pytest
 
-from gpt_jax import hf
-from gpt_jax.hf.base import Options
-from gpt_jax.hf.gpt import FALCON
+from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.gpt import FALCON, GPT_NEOX, GPTJ
+from gpt_jax.nn.build import CHOICES
 from gpt_jax.spec import UsageError
 from tests.support import tiny
+from tests.support.checkpoints import fields
+from tests.support.golden_io import ROOT, config
 
-CONFIG = {
-  'vocab_size': 23,
-  'hidden_size': 24,
-  'num_attention_heads': 6,
-  'num_hidden_layers': 3,
-}
 ALIBI = "alibi(scale='rsqrt', dtype='bfloat16')"
-MODEL = {
+FALCON_MODEL = {
   'd_model': 24,
   'head_size': 4,
   'd_ff': 29,
@@ -29,12 +24,8 @@ MODEL = {
 }
 
 
-def fields(**options):
-  return FALCON.fields(Options(CONFIG | options))
-
-
 def test_defaults_are_those_of_7b():
-  assert fields() == {
+  assert fields('falcon') == {
     'vocab_size': 23,
     'context_length': 2048,
     'num_layers': 3,
@@ -78,48 +69,15 @@ def test_defaults_are_those_of_7b():
   ],
 )
 def test_architectures(options, expected):
-  found = fields(**options)
+  found = fields('falcon', **options)
   assert (found['num_kv_heads'], found['block']) == expected
 
 
 def test_alibi_needs_no_rotary_options():
   ignored = {'rope_scaling': {'type': 'dynamic', 'factor': 2.0}}
-  assert fields(alibi=True, **ignored)['position'] == ALIBI
+  assert fields('falcon', alibi=True, **ignored)['position'] == ALIBI
   with pytest.raises(UsageError, match="type='dynamic'"):
-    fields(alibi=False, **ignored)
-
-
-@pytest.mark.parametrize(
-  'options, message',
-  [
-    (
-      {'new_decoder_architecture': True, 'parallel_attn': False},
-      'parallel_attn=False: is not supported with new_decoder',
-    ),
-    (
-      {'num_ln_in_parallel_attn': 2},
-      'num_ln_in_parallel_attn=2: .* new_decoder_architecture=False',
-    ),
-    (
-      {'new_decoder_architecture': True, 'num_ln_in_parallel_attn': 3},
-      'num_ln_in_parallel_attn=3: .* new_decoder_architecture=True',
-    ),
-    ({'multi_query': False, 'num_kv_heads': 2}, 'num_kv_heads=2: .* must be 6'),
-    (
-      {'new_decoder_architecture': True, 'num_kv_heads': 4},
-      'num_kv_heads=4: must divide',
-    ),
-    ({'activation': 'swiglu'}, "activation='swiglu': is not supported"),
-    ({'hidden_size': 25}, 'num_attention_heads=6: .* hidden_size=25'),
-    (
-      {'apply_residual_connection_post_layernorm': True},
-      'apply_residual_connection_post_layernorm=True',
-    ),
-  ],
-)
-def test_what_is_not_supported_is_named(options, message):
-  with pytest.raises(UsageError, match=f'config.json: {message}'):
-    fields(**options)
+    fields('falcon', alibi=False, **ignored)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +92,9 @@ def test_what_is_not_supported_is_named(options, message):
   ],
 )
 def test_fused_heads(kv_heads, order):
-  model = tiny.model(**MODEL | {'num_kv_heads': kv_heads, 'block': 'parallel'})
+  model = tiny.model(
+    **FALCON_MODEL | {'num_kv_heads': kv_heads, 'block': 'parallel'}
+  )
   (fused,) = [
     t for t in FALCON.tensors(model) if t.names[0].endswith('value.weight')
   ]
@@ -160,50 +120,59 @@ def test_fused_heads(kv_heads, order):
     np.testing.assert_array_equal(found, part)
 
 
-@pytest.mark.parametrize(
-  'position, bias, output', [('rope', 'none', 'tied'), (ALIBI, 'all', 'untied')]
-)
-@pytest.mark.parametrize(
-  'kv_heads, block',
-  [
-    (1, 'parallel'),
-    (1, 'pre'),
-    (6, 'parallel'),
-    (6, 'pre'),
-    (2, 'parallel'),
-    (2, 'parallel(num_norms=2)'),
-    (6, 'parallel(num_norms=2)'),
-    (1, 'parallel(num_norms=2)'),
-  ],
-)
-def test_our_own_models_come_back(
-  position, kv_heads, block, bias, output, tmp_path
-):
-  changes = {
-    'position': position,
-    'num_kv_heads': kv_heads,
-    'block': block,
-    'bias': bias,
-    'output': output,
-  }
-  model = tiny.model(**MODEL | changes)
-  params = tiny.params(model)
-  hf.save(str(tmp_path), model, params)
-  again, params_again = hf.load(str(tmp_path))
-  assert again.position.split('(')[0] == position.split('(')[0]
-  assert again.num_kv_heads == kv_heads
-  jax.tree.map(np.testing.assert_array_equal, params_again, params)
-
-
-def test_sequential_blocks_of_groups_cannot_be_expressed(tmp_path):
-  model = tiny.model(**MODEL | {'num_kv_heads': 2, 'block': 'pre'})
-  with pytest.raises(UsageError, match=r'falcon cannot: .*parallel_attn=False'):
-    hf.save(str(tmp_path), model, tiny.params(model))
-
-
 def test_alibi_counts_the_tokens_that_are_seen():
   mask = np.array([[0, 0, 1, 1, 1], [1, 1, 0, 1, 0]], bool)
-  model = tiny.model(**MODEL | {'position': ALIBI})
+  model = tiny.model(**FALCON_MODEL | {'position': ALIBI})
   found = FALCON.positions(model, None, mask, None)
   np.testing.assert_array_equal(found, [[0, 0, 0, 1, 2], [0, 1, 1, 2, 2]])
-  assert FALCON.positions(tiny.model(**MODEL), None, mask, None) is None
+  assert FALCON.positions(tiny.model(**FALCON_MODEL), None, mask, None) is None
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    # As in transformers 5, and before.
+    {
+      'rope_parameters': {
+        'rope_type': 'linear',
+        'factor': 2.5,
+        'rope_theta': 300.0,
+        'partial_rotary_factor': 0.5,
+      }
+    },
+    {
+      'rope_scaling': {'type': 'linear', 'factor': 2.5},
+      'rotary_emb_base': 300.0,
+      'rotary_pct': 0.5,
+    },
+  ],
+)
+def test_positions_of_gpt_neox_are_scaled(options):
+  values = config(ROOT / 'gpt_neox_lm') | {'rope_parameters': None}
+  fields = GPT_NEOX.fields(Options(values | options))
+  expected = "rope(theta=300.0, fraction=0.5, scaling='linear(factor=2.5)')"
+  assert fields['position'] == expected
+  written = GPT_NEOX.options(tiny.model(**fields, head_size=8))
+  for names in (('rope_parameters',), ('rope_scaling', 'rope_parameters')):
+    kept = {n: written[n] for n in names}
+    assert GPT_NEOX.fields(Options(values | kept))['position'] == expected
+
+
+def test_gpt_neox_turns_pairs():
+  values = config(ROOT / 'gpt_neox_lm') | {'rope_parameters': None}
+  odd = values | {'hidden_size': 24, 'num_attention_heads': 2}
+  with pytest.raises(UsageError, match=r'factor=0\.25 .* turns 3'):
+    GPT_NEOX.fields(Options(odd))
+
+
+def test_rotary_dim_survives_rounding():
+  # In floating point 44 * (30 / 44) is less than 30.
+  values = config(ROOT / 'gptj_lm') | {'n_embd': 88, 'rotary_dim': 30}
+  fields = GPTJ.fields(Options(values)) | {'head_size': 44}
+  model = tiny.model(**fields)
+  assert GPTJ.options(model)['rotary_dim'] == 30
+  position = CHOICES['position']['rope']
+  rotate = position(**choice(model, 'position').kwargs).rotate
+  x = np.ones((1, 2, 1, 44), np.float32)
+  turned = np.asarray(rotate(x, np.arange(2)[None]))[0, 1, 0] != 1
+  assert turned.nonzero()[0].max() == 29

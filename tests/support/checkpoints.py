@@ -1,0 +1,131 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Small checkpoints in Hugging Face's format, and their options."""
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from gpt_jax import hf
+from gpt_jax.hf.base import Options
+from gpt_jax.hf.families import FAMILIES
+from gpt_jax.nn.transformer import Transformer
+from tests.support.golden_io import ROOT, config, tensors
+
+# The options that a family requires, by model_type.
+_LLAMA = {
+  'vocab_size': 23,
+  'hidden_size': 34,
+  'num_attention_heads': 6,
+  'head_dim': 4,
+  'intermediate_size': 29,
+  'num_hidden_layers': 3,
+  'max_position_embeddings': 128,
+}
+_GEMMA = {
+  'vocab_size': 23,
+  'hidden_size': 18,
+  'num_attention_heads': 6,
+  'num_key_value_heads': 2,
+  'head_dim': 8,
+  'intermediate_size': 29,
+  'num_hidden_layers': 7,
+  'sliding_window': 5,
+}
+_T5 = {'vocab_size': 23, 'd_model': 17, 'num_heads': 5, 'd_kv': 7, 'd_ff': 29}
+REQUIRED: dict[str, dict[str, Any]] = {
+  'llama': _LLAMA,
+  'mistral': _LLAMA,
+  'qwen3': {
+    'vocab_size': 23,
+    'hidden_size': 17,
+    'num_attention_heads': 6,
+    'num_key_value_heads': 2,
+    'head_dim': 8,
+    'intermediate_size': 29,
+    'num_hidden_layers': 5,
+  },
+  'olmo2': {
+    'vocab_size': 23,
+    'hidden_size': 48,
+    'num_attention_heads': 6,
+    'intermediate_size': 29,
+    'num_hidden_layers': 5,
+  },
+  'gemma2': _GEMMA,
+  'gemma3_text': _GEMMA,
+  'falcon': {
+    'vocab_size': 23,
+    'hidden_size': 24,
+    'num_attention_heads': 6,
+    'num_hidden_layers': 3,
+  },
+  't5': {**_T5, 'num_layers': 3},
+  'switch_transformers': _T5,
+  'big_bird': {
+    'vocab_size': 50_358,
+    'hidden_size': 768,
+    'num_hidden_layers': 12,
+    'num_attention_heads': 12,
+    'intermediate_size': 3072,
+  },
+}
+
+
+def fields(model_type: str, **options: Any) -> dict[str, Any]:
+  """What a family reads from its required options and others."""
+  given = Options(REQUIRED[model_type] | options)
+  return FAMILIES[model_type].fields(given)
+
+
+def write(
+  folder: pathlib.Path, values: dict[str, Any], weights: dict[str, Any]
+) -> str:
+  """Writes a checkpoint; returns its folder."""
+  folder.mkdir(exist_ok=True)
+  (folder / 'config.json').write_text(json.dumps(values))
+  save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
+  return str(folder)
+
+
+def changed(folder: pathlib.Path, name: str, **options: Any) -> str:
+  """Writes a recorded checkpoint with other options."""
+  return write(
+    folder / name, config(ROOT / name) | options, tensors(ROOT / name)
+  )
+
+
+def plain(model: Transformer, **changes: Any) -> Transformer:
+  """The model as if it had been trained here."""
+  fields = {name: getattr(model, name) for name in hf.transformer_fields()}
+  return Transformer(**{**fields, **changes})
+
+
+def assert_tensors(folder: pathlib.Path, expected: dict[str, Any]) -> None:
+  """The folder holds these tensors, to the last bit, and no others."""
+  found = load_file(folder / 'model.safetensors')
+  assert {*found} == {*expected}
+  for name, value in expected.items():
+    np.testing.assert_array_equal(found[name], value, name, strict=True)
+
+
+def assert_round_trip(
+  folder: pathlib.Path, model: Any, params: Any, weights: dict[str, Any]
+) -> None:
+  """An export of an import has the tensors that were imported."""
+  hf.save(str(folder), model, params)
+  assert_tensors(folder, weights)
+
+
+def renamed(weights: dict[str, Any], *pairs: tuple[str, str]) -> dict[str, Any]:
+  """Tensors under names in which patterns are replaced, one after another."""
+  out = {}
+  for name, value in weights.items():
+    for old, new in pairs:
+      name = re.sub(old, new, name)
+    out[name] = value
+  return out
