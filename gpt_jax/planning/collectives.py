@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices a collective of a compiled program connects."""
+"""The collectives of a compiled program: devices, mesh axes, bytes sent."""
 
 import math
 import re
@@ -16,8 +16,8 @@ from gpt_jax.planning.hlo import Computation, Instruction, Program, Step
 def group_members(x: Instruction, mesh: Mesh) -> list[int]:
   """Devices of the first group, or of a permutation's first pair.
 
-  Numbered in the mesh's own order. A multi-slice program is that of one slice,
-  with the device numbers of the first.
+  Numbered in the order of the mesh. A multi-slice program is written for one
+  slice, with the device numbers of the first.
   """
   text = x.attributes
   if found := re.search(r'source_target_pairs=\{\{([\d,{} ]*)\}\}', text):
@@ -36,7 +36,7 @@ def group_members(x: Instruction, mesh: Mesh) -> list[int]:
     return _members_by_name(found[1], found[4], found[2], found[3])
   if 'replica_groups={}' in text:
     return list(range(mesh.size))
-  raise ValueError(f'{x.name}: groups in a form that is not known')
+  raise ValueError(f'{x.name}: unknown form of groups')
 
 
 _ORDER = r'\[([\d,]+)\](?:T\(([\d,]+)\))?'
@@ -81,9 +81,6 @@ def group_axes(members: list[int], mesh: Mesh) -> tuple[str, ...]:
   )
 
 
-# The communication of a compiled program, by collective and mesh axis.
-
-
 KINDS = (
   'all-gather',
   'reduce-scatter',
@@ -92,8 +89,7 @@ KINDS = (
   'collective-permute',
   'dcn',
 )
-# Opcodes that only forward their operand: the op_name path to report is the
-# operand's.
+# Opcodes that only forward their operand, whose op_name path is reported.
 _PASSES = {
   *('bitcast', 'copy', 'copy-start', 'copy-done', 'pad', 'reshape'),
   *('get-tuple-element', 'convert', 'transpose', 'slice', 'slice-done'),
@@ -102,32 +98,19 @@ _PASSES = {
 
 
 class Collective(NamedTuple):
-  """One array sent by a collective instruction.
+  """One array sent by a collective instruction."""
 
-  Attributes:
-    kind: one of `KINDS`; `dcn` is a transfer between slices.
-    axes: mesh axes it communicates over; '?' if its groups match no axis.
-    size: devices in a group.
-    dtype: of the array sent.
-    trips: executions per step on one device.
-    bytes: sent by one device per step, all trips together.
-    blocking: whether nothing is computed while it runs.
-    path: in the traced function, as far as the program records it.
-    backward: whether it belongs to the backward pass.
-    members: device numbers of one group, in mesh order.
-    at: names of its computation and instruction, of a chain the first.
-  """
-
-  kind: str
-  axes: tuple[str, ...]
-  size: int
-  dtype: str
-  trips: float
-  bytes: float
-  blocking: bool
-  path: str
-  backward: bool
-  members: tuple[int, ...]
+  kind: str  # one of `KINDS`; `dcn` is a transfer between slices
+  axes: tuple[str, ...]  # of the mesh; '?' if its groups match no axis
+  size: int  # devices in a group
+  dtype: str  # of the array sent
+  trips: float  # executions per step on one device
+  bytes: float  # sent by one device per step, all trips together
+  blocking: bool  # whether nothing is computed while it runs
+  path: str  # in the traced function, as far as the program records it
+  backward: bool  # whether it belongs to the backward pass
+  members: tuple[int, ...]  # device numbers of one group, in mesh order
+  # Names of its computation and instruction; of a chain, the first.
   at: tuple[str, str] = ('', '')
 
 
@@ -168,18 +151,18 @@ def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
 
 
 def chain(x: Instruction) -> tuple[int, str] | None:
-  """The asynchronous chain that a collective is a link of; None if of none.
+  """The asynchronous chain that a collective belongs to, if any.
 
-  libtpu writes such a collective once in each fusion that it runs beside: the
-  one that starts it, those whose products go on meanwhile, the one that waits
-  for it. They are one transfer: that of a channel and a `chain_id`.
+  libtpu writes such a collective once in each fusion that it overlaps: the one
+  that starts it, those that compute meanwhile, and the one that waits for it.
+  They are a single transfer, identified by channel and `chain_id`.
   """
   found = re.search(r'\bchain_id="(\w+)"', x.attributes)
   return (x.number('channel_id'), found[1]) if found else None
 
 
 def _callers(program: Program) -> dict[str, str]:
-  """For each computation of a fusion, the one that has the fusion."""
+  """For each computation of a fusion, the computation that calls it."""
   return {
     x.called('calls'): computation.name
     for computation in program.computations.values()
@@ -203,7 +186,7 @@ def _collective(
     share = (2 if kind == 'all-reduce' else 1) * (n - 1) / n
   where = fusion or step
   overlaps = x.opcode.endswith('-start') or chain(x)
-  # What an `async-start` calls is in a computation of that name.
+  # Computations that an `async-start` calls have async in their name.
   blocking = not overlaps and 'async' not in step.computation.name
   sent = step.computation.operands(x)
   for y in sent:
@@ -239,7 +222,7 @@ def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
 def _dcn(step: Step, mesh: Mesh) -> Collective:
   """A transfer between slices: each device exchanges its slice's partial sum.
 
-  Counted as a ring over n slices, 2 (n - 1) / n of the bytes. The program shows
+  Counted as a ring over n slices: 2 (n - 1) / n of the bytes. The program has
   one transfer, whatever the number of slices.
   """
   x = step.instruction
@@ -317,9 +300,6 @@ def float32_gathers(
   ]
 
 
-# How a compiled training step reduces gradients across devices.
-
-
 _LEAST_GRADIENT = 1 << 10  # bytes; reductions of losses and norms are smaller
 
 
@@ -346,7 +326,7 @@ def gradients(
 
 
 def parameter_of(path: str, parameters: Iterable[str]) -> str | None:
-  """Matches a path in the program to a parameter, if it belongs to one.
+  """The parameter that a path in the program belongs to, if any.
 
   `jit(train_step)/.../decoder/while/body/periods/block_0/ffn/in/dot_general`
   matches `decoder/periods/block_0/ffn/in/kernel`: the same names in the same

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Points, curves, power laws and intervals, shared by the fits."""
+"""Fits scaling laws to the runs of a sweep: Chinchilla's three approaches."""
 
 import itertools
 import math
@@ -16,9 +16,9 @@ from gpt_jax.planning.laws import Fit
 
 
 class Point(NamedTuple):
-  """The end of a training run."""
+  """The result of a training run."""
 
-  budget: float  # of its IsoFLOP curve
+  budget: float  # FLOPs of its IsoFLOP curve
   parameters: int
   tokens: int
   flops: float
@@ -88,7 +88,7 @@ def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
   losses = np.array(curve.losses)
   width = max(1, len(losses) // 10)
   kernel = np.full(width, 1 / width)
-  # Only where the window fits.
+  # 'valid': only where the whole window fits.
   return (
     np.exp(np.convolve(np.log(flops), kernel, 'valid')),
     np.convolve(losses, kernel, 'valid'),
@@ -98,9 +98,9 @@ def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
   """The envelope between `least` and `most` FLOPs.
 
-  Past the end of a budget's runs, those of the next budget still have high
-  learning rates and a higher loss than was already reached. Points that do not
-  improve on it are dropped.
+  Where a budget's runs end, those of the next budget still have high learning
+  rates and a higher loss than was already reached. Points that do not improve
+  on the best loss so far are dropped.
   """
   flops = np.geomspace(least, most, NUM_FLOPS)
   losses = np.array(
@@ -208,7 +208,7 @@ def isoflop_frontier(found: Sequence[Profile]) -> Frontier:
   """
   if len(found) < 2:
     raise ValueError('approach 2 needs minima at two budgets')
-  # Runs consist of whole steps: use what they spent, not what was asked for.
+  # Runs consist of whole steps: use the FLOPs spent, not the budget.
   spent = [float(np.mean([p.flops for p in f.points])) for f in found]
   return (
     power_law(spent, [f.parameters for f in found]),
@@ -404,7 +404,7 @@ def _to_fit(theta: np.ndarray) -> Fit:
   return Fit(math.exp(e), math.exp(a), math.exp(b), alpha, beta)
 
 
-# Fits Chinchilla's three approaches to the runs of a sweep.
+# All three approaches, with intervals.
 
 
 # A value with its interval, if known.

@@ -292,7 +292,7 @@ def step_seconds(
 # compiled program.
 
 
-# The defaults of the config: a mesh that nobody chose.
+# The config's defaults, which mean that no mesh was chosen.
 UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
 # Axes of meshes whose devices have whole rows.
 WHOLE_ROWS = ('data', 'fsdp', 'expert', 'tensor')
@@ -361,7 +361,7 @@ def candidates(
     except UsageError as e:
       refused[key] = e
   if not found:
-    # Report on the one with the most devices in fsdp: what people try first.
+    # Report the one with the most devices in fsdp, which people try first.
     _, reason = max(refused.items(), key=lambda item: item[0][1])
     raise UsageError(f'no mesh of {slices} serves this config: {reason}')
 

@@ -74,8 +74,8 @@ def kernel_name(x: Instruction) -> str:
 class Dimensions(NamedTuple):
   """A product of [rows, inner] and [inner, columns], and its FLOPs.
 
-  Of a batch of products the sizes of one, as far as the text tells; of a
-  convolution what is neither inner nor columns is rows.
+  For a batch of products the sizes of one, as far as they are known; for a
+  convolution, all dimensions but inner and columns are rows.
   """
 
   flops: float
@@ -160,7 +160,7 @@ _PRODUCTS = {'dot': _dot, 'convolution': _convolution}
 def kernel_flops(step: Step, name: str) -> float | None:
   """FLOPs by the kernel's own cost estimate, else by its shapes.
 
-  None: it has no estimate, and its name is not known.
+  None if it has no estimate and an unknown name.
   """
   x = step.instruction
   found = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', x.attributes)
@@ -221,23 +221,17 @@ _KERNELS = {
 }
 
 
-# What an instruction of a compiled program asks of a TPU's units.
+# The load of one instruction on a TPU's units.
 
 
 class Work(NamedTuple):
-  """Of one instruction, run once.
+  """One instruction, executed once."""
 
-  Attributes:
-    products: FLOPs of matrix products, with the padding of the matrix unit.
-    vector: operations on elements.
-    bytes: read from and written to main memory.
-    serial: whether products and vector operations take turns, as in the
-      kernels of attention, rather than overlap.
-  """
-
-  products: float = 0.0
-  vector: float = 0.0
-  bytes: float = 0.0
+  products: float = 0.0  # FLOPs of matrix products, padded to the matrix unit
+  vector: float = 0.0  # operations on elements
+  bytes: float = 0.0  # read from and written to main memory
+  # Whether products and vector operations take turns instead of overlapping, as
+  # in attention kernels.
   serial: bool = False
 
 
@@ -251,14 +245,14 @@ _FORWARD, _BACKWARD = 8, 10
 def of(
   program: Program, x: Instruction, inside: Computation, side: int, causal: bool
 ) -> Work:
-  """The work of an instruction of a schedule, with what it calls.
+  """The work of an instruction and of what it calls.
 
   Args:
-    program: that it belongs to.
+    program: the instruction's.
     x: neither a collective nor a loop.
-    inside: the computation that it belongs to.
+    inside: the computation with the instruction.
     side: of the matrix unit.
-    causal: whether kernels of attention skip blocks that no query sees.
+    causal: whether attention kernels skip blocks that no query sees.
   """
   if x.opcode in _FREE:
     return Work()
@@ -297,10 +291,10 @@ def _inside(
 
 
 def _products(step: Step, side: int) -> float:
-  """FLOPs of a product [M, K] x [K, N], its dimensions padded.
+  """FLOPs of a product [M, K] x [K, N] with padded dimensions.
 
-  The unit holds a tile of K x N; at least as many rows go through as it takes
-  to load the next. (Or N goes through and the tile is of K x M.)
+  The unit holds a tile of K x N, through which at least as many rows pass as
+  loading the next tile takes. (Or N passes through a tile of K x M.)
   """
   sizes = dimensions(step)
   if sizes is None:
@@ -318,7 +312,7 @@ def _pad(size: float, to: int) -> float:
 
 
 def _vector(step: Step) -> float:
-  """Operations on elements: of a reduction, on those that it reads."""
+  """Operations on elements: for a reduction, on those that it reads."""
   x = step.instruction
   cost = _ELEMENTS.get(x.opcode, 0)
   if not cost:
@@ -329,10 +323,10 @@ def _vector(step: Step) -> float:
 
 
 def _traffic(program: Program, x: Instruction, inside: Computation) -> float:
-  """Bytes of a fusion: of operands what it reads, of results what it writes.
+  """Bytes that a fusion reads of its operands and writes of its results.
 
-  A slice reads itself, not all that it is cut from; an update in place writes
-  itself. What a collective in it sends does not count.
+  A slice reads only its own size, and an update in place writes only its own.
+  Traffic of collectives does not count.
   """
   called = program.called(x, 'calls')
   total = 0.0
@@ -351,7 +345,7 @@ def _traffic(program: Program, x: Instruction, inside: Computation) -> float:
 
 
 def _read(program: Program, x: Instruction, inside: Computation) -> float:
-  """Bytes that the users of a parameter read of it."""
+  """Bytes of a parameter that its users read."""
   total = 0.0
   for user in inside.instructions.values():
     for index, name in enumerate(user.operands):
@@ -372,7 +366,7 @@ def _read(program: Program, x: Instruction, inside: Computation) -> float:
         )
         total += _read(program, parameter, called)
       elif user.opcode == 'tuple' or _transfers(user):
-        continue  # handed on
+        continue  # passed on
       else:
         return math.inf
   return total
@@ -385,7 +379,7 @@ def _results(called: Computation) -> list[Instruction]:
 
 def _written(program: Program, x: Instruction, inside: Computation) -> float:
   """Bytes that an array takes to write."""
-  if x.opcode == 'parameter' or _transfers(x):  # handed on
+  if x.opcode == 'parameter' or _transfers(x):  # passed on
     return 0.0
   if x.opcode == 'bitcast':
     return _written(program, inside.operands(x)[0], inside)
@@ -398,7 +392,7 @@ def _written(program: Program, x: Instruction, inside: Computation) -> float:
 
 
 def _transfers(x: Instruction) -> bool:
-  """Whether it is a collective: its traffic is in the time of its transfer."""
+  """Whether it is a collective, whose traffic counts as its transfer."""
   if x.opcode == 'custom-call':
     return 'custom_call_target="AsyncCollective' in x.attributes
   return x.opcode in collectives.KINDS
@@ -428,8 +422,8 @@ def _kernel(
 def _computed(operands: list[Instruction], keys: int, causal: bool) -> float:
   """Share of the blocks of scores that an attention kernel computes.
 
-  Its first operands have a number for each block that is visited: of a window
-  fewer than there are.
+  Its first operands have one number for each block that is visited: with a
+  window, fewer than all blocks.
   """
   masks = [y.shapes[0].dims for y in operands if y.shapes[0].dtype == 's8']
   if not masks or not causal:

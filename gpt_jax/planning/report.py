@@ -50,7 +50,7 @@ def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
     'tried': misfit.tried,
     'kept': list(misfit.kept),
     'larger': misfit.larger,
-    # The key is older than the word.
+    # The key predates the name `suggestion`.
     'remedy': to_json(name, suggestion) if suggestion else None,
   }
 
@@ -127,8 +127,8 @@ def show(name: str, plan: Plan, console: Console) -> None:
     ('HBM', lambda s: f'{s.spent["memory"]:.3g}'),
     ('waiting for chips of a slice', lambda s: f'{s.spent["ici"]:.3g}'),
     ('waiting for other slices', lambda s: f'{s.spent["dcn"]:.3g}'),
-    # What is kept there goes there and comes back; that it does so beside the
-    # rest is assumed.
+    # Everything kept there is sent and fetched once; the estimate assumes that
+    # this overlaps with the rest.
     ("GiB/s to and from the host's memory", _to_host),
     ('MFU', lambda s: f'{s.mfu:.1%}'),
     ('tokens/s', lambda s: f'{s.tokens_per_second:,.0f}'),
