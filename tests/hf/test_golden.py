@@ -32,7 +32,7 @@ SPELLINGS = {
 MASK_DECODER = 'deberta.embeddings.position_embeddings.weight'
 # And they never say that an output table of its own is tied.
 REWRITTEN = {'t5_v11_hf5config': {'tie_word_embeddings': False}}
-# Our own models have no other heads; tests/hf/test_bert.py has BERT without.
+# Our own models have no other heads; tests/hf/test_own_models.py has BERT without.
 LANGUAGE_MODELS = [
   f
   for f in FOLDERS
@@ -48,8 +48,8 @@ def name(value):
 
 def of_kind(call):
   # ELECTRA's `pair` is of two models: see tests/objectives/test_electra.py.
-  # XLNet sees both sides, and writes no text: see tests/hf/test_xlnet.py;
-  # random blocks are drawn in training: see tests/hf/test_big_bird.py.
+  # XLNet sees both sides, and writes no text: see tests/hf/test_recurrent.py;
+  # random blocks are drawn in training: see tests/hf/test_bert.py.
   return [
     (folder, c)
     for folder in FOLDERS
