@@ -4,8 +4,8 @@
 
 `def wsd(peak: Positive, shape: Literal['linear', 'sqrt'] = 'linear')` declares
 what a call-string's arguments may be, which `spec` checks before it calls; a
-plain `int` is an `Int32`, a plain `float` a `Real`. `config.validation.TAKES`
-does the same for the fields of the config, `flags.Flags` for flags.
+plain `int` is an `Int32`, a plain `float` a `Real`. `config.defaults` does
+the same for the fields of the config, `flags.Flags` for flags.
 """
 
 import math

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The config: its tree of defaults, resolving, validation."""
 
+from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import (
   Config,
   differences,
@@ -31,11 +32,11 @@ from gpt_jax.config.resolving import (
   transformer,
   width,
 )
-from gpt_jax.config.validation import CALL_STRINGS, TAKES, check_ranges
+from gpt_jax.config.validation import check_ranges
 
 __all__ = [
   'CALL_STRINGS',
-  'TAKES',
+  'FIELDS',
   'Config',
   'check_objective',
   'check_ranges',

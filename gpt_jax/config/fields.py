@@ -16,25 +16,6 @@ from gpt_jax.spec import UsageError, shown
 # A ConfigDict: no type checker knows its fields.
 Config = Any
 
-# A run may go on with other values here: they do not change its result.
-FREE_ON_RESUME = (
-  'batch.micro_rows',
-  'checkpoint.',
-  'data.store',
-  'data.workers',
-  'eval.',
-  'hosts.',
-  'log.',
-  'mesh.',
-  'model.attention_backend',
-  # So that a run that stopped at a spike can go on.
-  'optim.on_spike',
-  'optim.state',
-  # The grid of `scaling`, which may grow.
-  'sweep.',
-  'watchdog.',
-)
-
 # Of a field of a part, what stands for `model.` before it.
 _PART = re.compile(r'models\.[^.]+\.')
 
@@ -72,7 +53,7 @@ def differences(old: Config, new: Config) -> list[str]:
     f'{field}: {before.get(field)!r} -> {after.get(field)!r}'
     for field in dict.fromkeys([*before, *after])
     if before.get(field) != after.get(field)
-    and not _PART.sub('model.', field).startswith(FREE_ON_RESUME)
+    and not _PART.sub('model.', field).startswith(defaults.FREE_ON_RESUME)
   ]
 
 

@@ -4,39 +4,16 @@
 
 import functools
 import operator
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from gpt_jax import ranges, sharding, spec
+from gpt_jax import sharding, spec
 from gpt_jax.config import fields, log_trackers
+from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
-from gpt_jax.nn.build import CHOICES as MODEL
 from gpt_jax.nn.build import encoder_sizes, period, sharing
-from gpt_jax.nn.stack import LOOPS, REMATS
-from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives import choices as objectives
-from gpt_jax.optim import wrappers
-from gpt_jax.optim.optimizer import OPTIMIZERS
-from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
-from gpt_jax.optim.schedules import LAST_STEP, SCHEDULES
-from gpt_jax.optim.spikes import SPIKES
-from gpt_jax.ranges import (
-  Count,
-  Fraction,
-  NotNegative,
-  OneOf,
-  Positive,
-  Probability,
-  Rate,
-  Seconds,
-  Seed,
-  Weight,
-  Whole,
-)
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
-from gpt_jax.text.sentences import SPLITTERS
 
 # The layers of a stack are whole periods, and whole groups that share.
 
@@ -195,103 +172,6 @@ def check_sizes(config: Config) -> None:
       )
 
 
-# Lists with an entry for each layer of a period, which `check_depths` reads.
-_OF_LAYERS = ('attention', 'ffn', 'encoder_ffn')
-# The fields that name one of several choices, with its arguments.
-CALL_STRINGS = {
-  'data.rows': row_makers.ROWS,
-  'data.sentences': SPLITTERS,
-  **{
-    f'model.{name}': choices
-    for name, choices in MODEL.items()
-    if name not in _OF_LAYERS
-  },
-  'objective.name': objectives.OBJECTIVES,
-  'optim.name': OPTIMIZERS,
-  'optim.precision': PRECISIONS,
-  'optim.ema': AVERAGES,
-  'optim.on_spike': SPIKES,
-  'schedule.name': SCHEDULES,
-}
-# Wider than any model by far, and an array of two widths can be counted: see
-# config/validation.py for those of more.
-_LAYERS = Annotated[int, ranges.whole(1, 10_000)]
-_WIDTH = Annotated[int, ranges.whole(1, 2**24)]
-_STEPS = Annotated[int, ranges.whole(1, LAST_STEP)]
-# Of a mesh axis: -1 is the rest.
-_DEVICES = Annotated[int, ranges.whole(-1)]
-
-
-def _names(table: Iterable[str]) -> Any:
-  return Annotated[str, OneOf((*table,))]
-
-
-# What the other fields take; arguments of call-strings say it themselves.
-TAKES = {
-  'seed': Seed,
-  'model.vocab_size': Count,
-  'model.dtype': _names(DTYPES),
-  'model.remat': _names(REMATS),
-  'model.loop': _names(LOOPS),
-  'model.context_length': _WIDTH,
-  'model.num_layers': _LAYERS,
-  'model.num_encoder_layers': Annotated[int, ranges.whole(0, 10_000)],
-  'model.num_source_layers': Annotated[int, ranges.whole(0, 10_000)],
-  'model.source_vocab_size': Whole,
-  'model.d_model': _WIDTH,
-  'model.num_heads': _WIDTH,
-  'model.num_kv_heads': _WIDTH,
-  'model.head_size': _WIDTH,
-  'model.value_size': Annotated[int, ranges.whole(0, 2**24)],
-  'model.encoder_num_heads': Annotated[int, ranges.whole(0, 2**24)],
-  'model.d_ff': _WIDTH,
-  'model.encoder_d_ff': Annotated[int, ranges.whole(0, 2**24)],
-  'data.workers': Annotated[int, ranges.whole(1, 10_000)],
-  'optim.state': _names(wrappers.MEMORIES),
-  'optim.clip_norm': NotNegative,
-  'schedule.num_steps': _STEPS,
-  'batch.size': Count,
-  'batch.micro_rows': Whole,
-  'mesh.data': _DEVICES,
-  'mesh.fsdp': _DEVICES,
-  'mesh.expert': _DEVICES,
-  'mesh.context': _DEVICES,
-  'mesh.tensor': _DEVICES,
-  'checkpoint.every_steps': Count,
-  'checkpoint.keep': Count,
-  'checkpoint.keep_every_steps': Whole,
-  'checkpoint.keep_best': Whole,
-  'checkpoint.grace_seconds': Seconds,
-  'eval.every_steps': Whole,
-  'eval.rows': Count,
-  'eval.num_batches': Count,
-  'watchdog.start_seconds': Seconds,
-  'watchdog.compile_seconds': Seconds,
-  'watchdog.step_seconds': Seconds,
-  'watchdog.evaluation_seconds': Seconds,
-  'watchdog.save_seconds': Seconds,
-  'hosts.join_seconds': Annotated[int, ranges.whole(1, 10**6)],
-  'hosts.heartbeat_seconds': Annotated[int, ranges.whole(1, 10**6)],
-  'log.every_steps': Count,
-  'log.sample_tokens': Whole,
-  # Of the sections that only some configs have.
-  'finetune.too_long': Literal['cut', 'refuse'],
-  'finetune.select': Literal['last', 'best'],
-  'finetune.scores': Literal['standard', 'raw'],
-  'finetune.freeze': Whole,
-  'finetune.auxiliary': Weight,
-  'finetune.dropout': Fraction,
-  'finetune.length': Count,
-  'finetune.examples': Count,
-  'finetune.epochs': Annotated[float, ranges.number(0, 10**6, above=True)],
-  'finetune.peak': Rate,
-  'finetune.warmup': Probability,
-  'finetune.patience': Whole,
-  'sweep.min_tokens_per_parameter': NotNegative,
-  'sweep.max_tokens_per_parameter': Positive,
-}
-# '5k_steps', 'ramp(...)': read by `lengths`, which refuses all else.
-_TEXT_TOO = ('schedule.num_steps', 'batch.size')
 _KINDS = {
   int: 'a whole number',
   float: 'a number',
@@ -331,15 +211,14 @@ def check_fields(config: Config) -> None:
 
 
 def check_ranges(config: Config) -> None:
-  """Checks what `TAKES` declares, of the fields that are given."""
+  """Checks that the fields that are given are within their ranges."""
   flat = flatten(config)
-  for field, declared in TAKES.items():
-    value = flat.get(field)
-    if value is None or (field in _TEXT_TOO and type(value) is not int):
+  for name, field in FIELDS.items():
+    value = flat.get(name)
+    if value is None or (field.or_text and type(value) is not int):
       continue
-    takes = ranges.of(declared)
-    if takes is not None and (problem := takes.problem(value)):
-      raise UsageError(f'{field}={shown(value)}: {problem}')
+    if field.range and (problem := field.range.problem(value)):
+      raise UsageError(f'{name}={shown(value)}: {problem}')
 
 
 def validate(config: Config) -> None:

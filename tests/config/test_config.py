@@ -11,7 +11,7 @@ import pytest
 from configs import base, scaling, t5
 from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
-from gpt_jax import ranges, spec
+from gpt_jax import spec
 from gpt_jax.config import flatten, validation
 from gpt_jax.ranges import OneOf, Range
 from gpt_jax.spec import UsageError
@@ -42,67 +42,123 @@ def test_resolve_returns_a_new_locked_config():
   assert config_lib.resolve(resolved) == resolved
 
 
-TAKES = {field: ranges.of(kind) for field, kind in config_lib.TAKES.items()}
+TAKES = {name: field.range for name, field in config_lib.FIELDS.items()}
 RANGES = {f: kind for f, kind in TAKES.items() if isinstance(kind, Range)}
 NAMES = {f: kind for f, kind in TAKES.items() if isinstance(kind, OneOf)}
 
 
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    (
-      {'model.d_model': 17, 'model.num_heads': 3, 'model.head_size': None},
-      'model.d_model=17: does not divide by model.num_heads=3; change one of '
-      'them or set model.head_size',
-    ),
-    (
-      {'model.num_heads': 0, 'model.head_size': None},
-      'model.num_heads=0: must be at least 1',
-    ),
-    (
-      {'model.num_heads': 7, 'model.num_kv_heads': 3},
-      'model.num_heads=7: does not divide by model.num_kv_heads=3',
-    ),
-    (
-      {'model.attention': 'full, local(window=3)', 'model.num_layers': 5},
-      'model.num_layers=5: does not divide by the 2 layers after which '
-      "model.attention='full, local(window=3)' and model.ffn='gelu_tanh' "
-      'repeat',
-    ),
-    (
-      {'model.ffn': 'relu, switch(num_experts=2)', 'model.num_layers': 5},
-      'model.num_layers=5: does not divide by the 2 layers after which '
-      "model.attention='full' and model.ffn='relu, switch(num_experts=2)' "
-      'repeat',
-    ),
-    (
-      {'model.attention': 'full, lokal'},
-      "model.attention='full, lokal': unknown 'lokal'; one of "
-      'bidirectional, bigbird, fixed, full, local, strided',
-    ),
-    (
-      {'model.attention': 'local(window=0)'},
-      "model.attention='local(window=0)': window=0 must be at least 1",
-    ),
-    (
-      {'model.dropout': 'rates(residual=1.0)'},
-      "model.dropout='rates(residual=1.0)': residual=1.0 must be below 1",
-    ),
-    (
-      {'model.dropout': 'rates(embedding=-0.1)'},
-      "model.dropout='rates(embedding=-0.1)': "
-      'embedding=-0.1 must be at least 0',
-    ),
-    (
-      {'model.dtype': 'float16'},
-      "model.dtype='float16': is unknown; one of float32, bfloat16",
-    ),
-  ],
-)
-def test_mistakes_name_field_and_value(changes, message):
+# What `resolve` refuses of the tiny config with some fields changed.
+REFUSED = [
+  (
+    {'model.d_model': 17, 'model.num_heads': 3, 'model.head_size': None},
+    'model.d_model=17: does not divide by model.num_heads=3; change one of '
+    'them or set model.head_size',
+  ),
+  (
+    {'model.num_heads': 0, 'model.head_size': None},
+    'model.num_heads=0: must be at least 1',
+  ),
+  (
+    {'model.num_heads': 7, 'model.num_kv_heads': 3},
+    'model.num_heads=7: does not divide by model.num_kv_heads=3',
+  ),
+  (
+    {'model.attention': 'full, local(window=3)', 'model.num_layers': 5},
+    'model.num_layers=5: does not divide by the 2 layers after which '
+    "model.attention='full, local(window=3)' and model.ffn='gelu_tanh' "
+    'repeat',
+  ),
+  (
+    {'model.ffn': 'relu, switch(num_experts=2)', 'model.num_layers': 5},
+    'model.num_layers=5: does not divide by the 2 layers after which '
+    "model.attention='full' and model.ffn='relu, switch(num_experts=2)' "
+    'repeat',
+  ),
+  (
+    {'model.attention': 'full, lokal'},
+    "model.attention='full, lokal': unknown 'lokal'; one of "
+    'bidirectional, bigbird, fixed, full, local, strided',
+  ),
+  (
+    {'model.attention': 'local(window=0)'},
+    "model.attention='local(window=0)': window=0 must be at least 1",
+  ),
+  (
+    {'model.dropout': 'rates(residual=1.0)'},
+    "model.dropout='rates(residual=1.0)': residual=1.0 must be below 1",
+  ),
+  (
+    {'model.dropout': 'rates(embedding=-0.1)'},
+    "model.dropout='rates(embedding=-0.1)': embedding=-0.1 must be at least 0",
+  ),
+  (
+    {'model.dtype': 'float16'},
+    "model.dtype='float16': is unknown; one of float32, bfloat16",
+  ),
+  # Of another type, or empty.
+  (
+    {'model.num_layers': None},
+    'model.num_layers is empty; its default is 12',
+  ),
+  ({'model.num_layers': '3'}, "model.num_layers='3': must be a whole number"),
+  ({'model.norm': 3}, 'model.norm=3: must be a text'),
+  ({'model.dtype': None}, "model.dtype is empty; its default is 'bfloat16'"),
+  ({'model.num_heads': True}, 'model.num_heads=True: must be a whole number'),
+  ({'optim.clip_norm': 'x'}, "optim.clip_norm='x': must be a number"),
+  ({'data.source': "text('a\0b')"}, 'has a NUL character'),
+  ({'log.sample_prompt': 'a\0b'}, "log.sample_prompt='a\\x00b': has a NUL"),
+  ({'log.sample_prompt': '\udc80'}, 'is not UTF-8 at character 0'),
+  ({'model.depth': 3}, 'model.depth=3: there is no such field'),
+  ({'data.sources': {'a': 3}}, 'data.sources.a=3: give the call of a source'),
+  ({'model': 3}, 'model=3: must be a section'),
+  ({'mesh': None}, 'mesh=None: must be a section'),
+  # Sizes that cannot be counted: the compiler would abort the process.
+  ({'model.d_model': 10**9}, 'model.d_model=1000000000: must be at most 16,'),
+  (
+    {'model.d_model': 2**24, 'model.d_ff': 2**24, 'model.num_layers': 4096},
+    'model.num_layers=4096, model.d_model=16777216, model.d_ff=16777216: '
+    'make an array of 1.2e+18 numbers, and one has at most 5.8e+17',
+  ),
+  (
+    {
+      'model.context_length': 2**24,
+      'batch.size': 2**13,
+      'batch.micro_rows': 1,
+    },
+    'make an array of',
+  ),
+  (
+    {'model.ffn': 'switch(num_experts=2147483647)', 'model.d_ff': 2**24},
+    'make an array of',
+  ),
+  # Batches, the length of the run, and its schedule.
+  ({'schedule.num_steps': 0}, 'schedule.num_steps=0: must be at least 1'),
+  ({'schedule.num_steps': '0_tokens'}, 'num_steps=0: must be at least 1'),
+  ({'schedule.num_steps': True}, 'num_steps=True: give a whole number of'),
+  ({'schedule.num_steps': 2.5}, 'num_steps=2.5: give a whole number of'),
+  ({'schedule.num_steps': '9T_tokens'}, 'are 43,269,230,770 steps, more'),
+  ({'batch.size': 0}, 'batch.size=0: must be at least 1'),
+  ({'batch.size': '16'}, "batch.size='16': a name was expected"),
+  (
+    {'schedule.name': 'wsd(1e-3, cooldown=21)'},
+    'cooldown=21 after warmup=0 does not fit the 20 steps',
+  ),
+  (
+    {'schedule.name': 'cosine(peak=0.0)'},
+    "schedule.name='cosine(peak=0.0)': peak=0.0 must be above 0",
+  ),
+  (
+    {'schedule.name': 'cosine(peak=1.0, warmup=-1)'},
+    'schedule.name: warmup=-1: give a whole number of steps or tokens',
+  ),
+]
+
+
+@pytest.mark.parametrize('changes, message', REFUSED)
+def test_what_is_refused(changes, message):
   with pytest.raises(UsageError) as error:
-    config_lib.resolve(tiny.config(**changes))
-  assert str(error.value) == message
+    config_lib.resolve(tiny.holding(**changes))
+  assert message in str(error.value)
 
 
 @pytest.mark.parametrize('field', config_lib.CALL_STRINGS)
@@ -122,18 +178,6 @@ def test_an_unknown_name_is_refused(field):
     config_lib.resolve(tiny.config(**{field: 'nope'}))
 
 
-def holding(config, **changes):
-  """The config with values that a `ConfigDict` itself would refuse."""
-  for field, value in changes.items():
-    *sections, name = field.split('.')
-    section = config
-    for part in sections:
-      section = section[part]
-    with section.unlocked(), section.ignore_type():
-      section[name] = value
-  return config
-
-
 def out_of(declared):
   """Values just outside of a range, far outside, and in none."""
   if declared.kind is int:
@@ -150,7 +194,7 @@ def out_of(declared):
 def test_a_number_out_of_its_range_is_refused(field):
   for value in out_of(RANGES[field]):
     with pytest.raises(UsageError) as error:
-      config_lib.resolve(holding(tiny.config(), **{field: value}))
+      config_lib.resolve(tiny.holding(**{field: value}))
     message = str(error.value)
     assert message.startswith(f'{field}={spec.shown(value)}: must be ')
     assert len(message) < 400
@@ -182,62 +226,6 @@ def test_every_number_of_the_base_has_a_range():
       n for n, value in found.items() if isinstance(value, int | float)
     }
     assert numbers <= {*RANGES}
-
-
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    (
-      {'model.num_layers': None},
-      'model.num_layers is empty; its default is 12',
-    ),
-    ({'model.num_layers': '3'}, "model.num_layers='3': must be a whole number"),
-    ({'model.norm': 3}, 'model.norm=3: must be a text'),
-    ({'model.dtype': None}, "model.dtype is empty; its default is 'bfloat16'"),
-    ({'model.num_heads': True}, 'model.num_heads=True: must be a whole number'),
-    ({'optim.clip_norm': 'x'}, "optim.clip_norm='x': must be a number"),
-    ({'data.source': "text('a\0b')"}, 'has a NUL character'),
-    ({'log.sample_prompt': 'a\0b'}, "log.sample_prompt='a\\x00b': has a NUL"),
-    ({'log.sample_prompt': '\udc80'}, 'is not UTF-8 at character 0'),
-    ({'model.depth': 3}, 'model.depth=3: there is no such field'),
-    ({'data.sources': {'a': 3}}, 'data.sources.a=3: give the call of a source'),
-    ({'model': 3}, 'model=3: must be a section'),
-    ({'mesh': None}, 'mesh=None: must be a section'),
-  ],
-)
-def test_fields_of_another_type_are_refused(changes, message):
-  with pytest.raises(UsageError) as error:
-    config_lib.resolve(holding(tiny.config(), **changes))
-  assert message in str(error.value)
-
-
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    ({'model.d_model': 10**9}, 'model.d_model=1000000000: must be at most 16,'),
-    (
-      {'model.d_model': 2**24, 'model.d_ff': 2**24, 'model.num_layers': 4096},
-      'model.num_layers=4096, model.d_model=16777216, model.d_ff=16777216: '
-      'make an array of 1.2e+18 numbers, and one has at most 5.8e+17',
-    ),
-    (
-      {
-        'model.context_length': 2**24,
-        'batch.size': 2**13,
-        'batch.micro_rows': 1,
-      },
-      'make an array of',
-    ),
-    (
-      {'model.ffn': 'switch(num_experts=2147483647)', 'model.d_ff': 2**24},
-      'make an array of',
-    ),
-  ],
-)
-def test_sizes_that_cannot_be_counted(changes, message):
-  """The compiler would abort the process."""
-  with pytest.raises(UsageError, match=re.escape(message)):
-    config_lib.resolve(tiny.config(**changes))
 
 
 @pytest.mark.parametrize(
@@ -283,13 +271,6 @@ def test_classes_are_a_list_of_texts(labels, why):
     validation.check_fields(config)
 
 
-@pytest.mark.parametrize('arguments', ['peak=0.0', 'peak=1.0, warmup=-1'])
-def test_schedule_arguments_are_checked_by_resolve(arguments):
-  config = tiny.config(**{'schedule.name': f'cosine({arguments})'})
-  with pytest.raises(UsageError, match=r'schedule\.name'):
-    config_lib.resolve(config)
-
-
 @pytest.mark.parametrize(
   'given, steps',
   [(20, 20), ('2k_steps', 2000), ('1_tokens', 1), ('8k_tokens', 53)],
@@ -306,27 +287,6 @@ def test_the_length_of_a_run(given, steps):
   tokens = config_lib.ramp(config).tokens
   if given == '8k_tokens':
     assert tokens(52) < 8000 <= tokens(53)
-
-
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    ({'schedule.num_steps': 0}, 'schedule.num_steps=0: must be at least 1'),
-    ({'schedule.num_steps': '0_tokens'}, 'num_steps=0: must be at least 1'),
-    ({'schedule.num_steps': True}, 'num_steps=True: give a whole number of'),
-    ({'schedule.num_steps': 2.5}, 'num_steps=2.5: give a whole number of'),
-    ({'schedule.num_steps': '9T_tokens'}, 'are 43,269,230,770 steps, more'),
-    ({'batch.size': 0}, 'batch.size=0: must be at least 1'),
-    ({'batch.size': '16'}, "batch.size='16': a name was expected"),
-    (
-      {'schedule.name': 'wsd(1e-3, cooldown=21)'},
-      'cooldown=21 after warmup=0 does not fit the 20 steps',
-    ),
-  ],
-)
-def test_batch_and_length_that_make_no_sense(changes, message):
-  with pytest.raises(UsageError, match=re.escape(message)):
-    config_lib.resolve(tiny.config(**changes))
 
 
 def test_vocab_size_comes_from_the_tokenizer():

@@ -90,25 +90,12 @@ def said(action, *arguments):
   return ''
 
 
-def holding(**changes):
-  """The tiny config with values that a `ConfigDict` itself may refuse."""
-  config = tiny.config()
-  for field, value in changes.items():
-    *sections, name = field.split('.')
-    section = config
-    for part in sections:
-      section = section[part]
-    with section.unlocked(), section.ignore_type():
-      section[name] = value
-  return config
-
-
 @pytest.mark.parametrize('field', CHOICES)
 def test_call_strings(field):
   @settings(max_examples=25)
   @given(call_strings(CHOICES[field]) | TEXTS)
   def check(text):
-    message = said(config_lib.resolve_model, holding(**{field: text}))
+    message = said(config_lib.resolve_model, tiny.holding(**{field: text}))
     # What is refused is named, if not the field that it does not go with.
     assert not message or '.' in message.split('=')[0].split(':')[0]
 
@@ -125,7 +112,7 @@ def test_call_strings(field):
   )
 )
 def test_fields_of_any_value(changes):
-  said(lambda: config_lib.resolve(holding(**changes)))
+  said(lambda: config_lib.resolve(tiny.holding(**changes)))
 
 
 @settings(max_examples=60)

@@ -89,6 +89,19 @@ def config(**changes: Any) -> ConfigDict:
   return out.lock()
 
 
+def holding(**changes: Any) -> ConfigDict:
+  """The config with values that a `ConfigDict` itself may refuse."""
+  found = config()
+  for field, value in changes.items():
+    *sections, name = field.split('.')
+    section: Any = found
+    for part in sections:
+      section = section[part]
+    with section.unlocked(), section.ignore_type():
+      section[name] = value
+  return found
+
+
 def random_like(tree: Any, *, seed: int, size: float = 0.3) -> Any:
   """Normal float32 numbers, around 1 for norm scales and 0 for the rest.
 
