@@ -192,17 +192,18 @@ def main(args: cli.Args) -> None:
   )
   held_out = len(tasks) < len(calls)
   # Check the flags first: loading takes minutes.
+  config = trained_lib.read_config(workdir)
   for kind in args.pairs:
     if kind not in validation.PAIRS:
       known = ', '.join(validation.PAIRS)
       raise UsageError(f'--pairs={kind}: unknown; one of {known}')
-    validation.with_pairs(trained_lib.read_config(workdir), kind)
+    validation.with_pairs(config, kind)
   for memory in memories:
-    memory_lib.with_memory(trained_lib.read_config(workdir), memory, reading)
-  sets = trained_lib.read_config(workdir).eval.sets if held_out else ()
+    memory_lib.with_memory(config, memory, reading)
+  sets = config.eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
   if held_out or args.pairs or memories or args.overlap:
-    store_data.open_store(trained_lib.read_config(workdir), workdir)
+    store_data.open_store(config, workdir)
   if (held_out or memories) and args.weights != 'float':
     raise UsageError(
       f'--weights={args.weights}: scores tasks and no held-out text; give '
@@ -215,35 +216,34 @@ def main(args: cli.Args) -> None:
   trained = trained_lib.load(workdir, use, args.average)
   if args.weights == 'int8':
     trained = trained.in_int8()
-  step = int(trained.state.step)
-  result: Figures = {'step': step}
-  steps = list(trained.averaged)
+  result: Figures = {'step': int(trained.state.step)}
   if args.limit is not None:
     result['limit'] = args.limit
-  lines, besides = [], {}
+  lines, others = [], {}
   if held_out:
-    result.update(validation.measure(trained, workdir))
+    result |= validation.measure(trained, workdir)
     lines.append(summary(result))
   for kind in args.pairs:
-    besides |= validation.of_pairs(trained, workdir, kind)
+    others |= validation.of_pairs(trained, workdir, kind)
   if memories:
-    besides |= memory_lib.measure(trained, workdir, memories, reading)
-  result.update(besides)
+    others |= memory_lib.measure(trained, workdir, memories, reading)
+  result |= others
   lines += [
     f'{key}: {value:{"," if isinstance(value, int) else ".4f"}}'
-    for key, value in besides.items()
+    for key, value in others.items()
   ]
   if tasks:
     found = _measure(args, tasks, shots, trained, result)
-    result.update(found)
+    result |= found
     lines += suite.lines(found, tasks)
+  steps = [*trained.averaged]
   if args.json:
     print(metrics.to_json(result | ({'averaged': steps} if steps else {})))
-  else:
-    what = (
-      f'mean of steps {", ".join(map(str, steps))}' if steps else f'step {step}'
-    )
-    print('\n'.join(f'{what}: {line}' for line in lines))
+    return
+  start = f'step {result["step"]}'
+  if steps:
+    start = f'mean of steps {", ".join(map(str, steps))}'
+  print('\n'.join(f'{start}: {line}' for line in lines))
 
 
 def _measure(
