@@ -23,7 +23,7 @@ from gpt_jax.benchmarks.harness import MIB, OURS, TORCH, Side
 from gpt_jax.config import Config
 from gpt_jax.costs import chips, flops
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
@@ -242,7 +242,7 @@ def decode(
   fields: Any = config.model
   model = Transformer(**fields)
   key = jax.random.key(config.seed)
-  objective = causal()(model)
+  objective = Causal().bind(model)
   params = jax.jit(lambda key: init_params(objective, key))(key)
   with tempfile.TemporaryDirectory() as folder:
     hf.save(folder, model, jax.device_get(params))

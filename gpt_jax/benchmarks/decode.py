@@ -34,7 +34,7 @@ from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.params import separate
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import init_params
 
@@ -85,7 +85,7 @@ def _engine(config: Config, num_kv_heads: int) -> Engine:
   model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
   decoder = Transformer(**model)
   key = jax.random.key(config.seed)
-  objective = causal()(decoder)
+  objective = Causal().bind(decoder)
   params = jax.jit(lambda key: init_params(objective, key))(key)
   rows = config_lib.ramp(config).stages[-1].rows
   engine = Engine(Decoder(decoder, params), slots=rows)

@@ -46,7 +46,6 @@ def measure(config: Config, steps: int) -> dict:
   shape = parts.ramp.stages[-1].shape
   rows = shape.rows
   make_batch = parts.objective.make_batch
-  assert make_batch is not None, 'a pre-training objective'
   batches = pipeline.batches(
     random_store(
       num_tokens=64 * shape.tokens, vocab_size=config.model.vocab_size

@@ -159,14 +159,14 @@ def _training_step() -> str:
   from gpt_jax.checkpoints.checkpointer import Checkpointer
   from gpt_jax.config import defaults
   from gpt_jax.nn.transformer import Transformer
-  from gpt_jax.objectives.causal import causal, make_batch
+  from gpt_jax.objectives.causal import Causal, make_batch
   from gpt_jax.rows import rows
   from gpt_jax.training.parts import make_init
   from gpt_jax.training.step import train_step
 
   tree: Any = defaults.get_config()
   model = Transformer(**{**tree.model, **TINY})
-  objective, optimizer = causal()(model), optax.adamw(1e-3)
+  objective, optimizer = Causal().bind(model), optax.adamw(1e-3)
   state = jax.jit(make_init(objective, optimizer))(jax.random.key(0))
   state, metrics = jax.jit(
     functools.partial(

@@ -99,7 +99,7 @@ def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
 
   Args:
     config: resolved, with its vocabulary.
-    tokenizer: see `objectives.base.Declared`.
+    tokenizer: see `objectives.base.Objective.bind`.
   """
   return objectives.build(
     config.objective.name,

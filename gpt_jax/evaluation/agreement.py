@@ -290,7 +290,6 @@ def encoder_decoder(
 
 def head(parts: Parts, params: Any, ids: list[int]) -> np.ndarray:
   """The outputs of a fine-tuned head for one sequence, float32 [1, K]."""
-  assert parts.objective.outputs is not None
   batch = {
     'inputs': np.array([[ids]], np.int32),
     'lengths': np.array([[len(ids)]], np.int32),

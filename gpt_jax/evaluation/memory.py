@@ -22,7 +22,8 @@ from gpt_jax.evaluation import figures, validation
 from gpt_jax.nn.build import POSITIONS
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.stack import Caches
-from gpt_jax.objectives.base import Batch, Loss
+from gpt_jax.objectives.base import TextObjective
+from gpt_jax.objectives.loss import Batch, Loss
 from gpt_jax.rows import row_makers
 from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
@@ -127,8 +128,6 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
   length = min(length, segments * position.segment_length)
   maker = row_makers.load(held_out.store, length)
   of_stream = math.ceil(num_tokens / length / streams)
-  make_batch = parts.objective.make_batch
-  assert make_batch is not None
   step = jax.jit(functools.partial(_step, parts=parts))
   caches, sums = None, []
   with sharding.use(parts.mesh, parts.rules):
@@ -140,7 +139,7 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
       rows = np.arange(streams, dtype=np.int64) * of_stream + number
       rows = rows[parts.host_rows(streams)]
       keys = Keys.held_out(rows)
-      batch = make_batch(maker.read_held_out(keys), keys)
+      batch = parts.objective.make_batch(maker.read_held_out(keys), keys)
       places = rows[:, None] * length + np.arange(length)
       batch['weights'] *= places < num_tokens
       loss, caches = step(params, caches, parts.put(batch, streams))
@@ -160,10 +159,12 @@ def _step(
   params: Any, caches: Caches | None, batch: Batch, *, parts: Parts
 ) -> tuple[Loss, Caches | None]:
   """The loss of a chunk after the memory, and the next memory."""
-  text = parts.objective.text
-  assert text is not None
+  objective = parts.objective
+  assert isinstance(objective, TextObjective)
   out: Any = parts.model.apply(
     {'params': params}, batch['inputs'], caches=caches
   )
-  loss = text.loss(params, out.hidden_BLD, batch, True)
+  loss = objective.loss_of_states(
+    params, out.hidden_BLD, batch, evaluating=True
+  )
   return loss, out.caches if caches is not None else caches

@@ -11,10 +11,13 @@ last layer's first is the model's output. What is reported and evaluated is that
 one's loss.
 """
 
+import functools
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn import moe
@@ -23,94 +26,111 @@ from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Mean,
-  Needs,
-  Objective,
-  Params,
-)
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.base import Needs, Objective
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.ranges import Count, Weight
+from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 
-def auxiliary(
-  positions: Literal['all', 'last'] = 'all',
-  layers: Literal['all', 'last'] = 'all',
-  targets: Count = 2,
-  weight: Weight = 0.5,
-) -> Declared:
+@dataclass(frozen=True)
+class Auxiliary(Objective):
   """Next-token prediction, with what helps a deep model of characters.
 
-  Args:
+  Attributes:
     positions: of a row that are predicted in training: 'all', or the 'last'.
     layers: whose states predict in training: 'all' by the schedule, or the
       'last'.
     targets: how many of the following tokens each position predicts.
     weight: of those after the next.
   """
-  if positions == 'last' and targets > 1:
-    raise UsageError(
-      f"objective.name: positions='last' with targets={targets}: what follows "
-      "the last target of a row is not in it; set targets=1, or positions='all'"
+
+  positions: Literal['all', 'last'] = 'all'
+  layers: Literal['all', 'last'] = 'all'
+  targets: Count = 2
+  weight: Weight = 0.5
+  every_token = True
+
+  def __post_init__(self):
+    """Refuses targets past the end of a row."""
+    if self.positions == 'last' and self.targets > 1:
+      raise UsageError(
+        f"objective.name: positions='last' with targets={self.targets}: what "
+        'follows the last target of a row is not in it; set targets=1, or '
+        "positions='all'"
+      )
+
+  @property
+  def needs(self) -> Needs:
+    """A stream, and the share of the run that is done."""
+    return Needs(rows=('stream',), progress=True)
+
+  def check(self) -> None:
+    """Refuses an adaptive softmax."""
+    forward.check_scores(self.model, 'auxiliary')
+
+  @functools.cached_property
+  def _plain(self) -> Causal:
+    return Causal().bind(self.model, self.tokenizer)
+
+  @property
+  def _num_classifiers(self) -> list[int]:
+    """Classifiers of each target; the last layer's first is the output."""
+    depth = self.model.num_layers
+    numbers = [depth if self.layers == 'all' else 1] * self.targets
+    return [numbers[0] - 1, *numbers[1:]]
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """As `Causal`."""
+    return self._plain.make_batch(rows, keys)
+
+  def init(self, key: jax.Array) -> Params:
+    """The model's parameters, and the classifiers'."""
+    model, heads = self.model, {}
+    inits = spec.build('model.init_weights', model.init_weights, INITS)(
+      model.num_layers
     )
+    for k, number in enumerate(self._num_classifiers):
+      if number:
+        sizes = number, model.vocab_size, model.d_model
+        made = LayerClassifiers(sizes, inits.output or inits.embedding)
+        drawn = made.init(jax.random.fold_in(key, k + 1))
+        heads[f'target_{k + 1}'] = drawn['params']
+    return {**super().init(key), **({'heads': heads} if heads else {})}
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    forward.check_scores(model, 'auxiliary')
-    plain = causal()(model, tokenizer)
-    assert plain.text is not None
-    of_next, depth = plain.text.loss, model.num_layers
-    inits = spec.build('model.init_weights', model.init_weights, INITS)(depth)
-    sizes = model.vocab_size, model.d_model
-    # How many classifiers there are for each k: the first is the last's.
-    numbers = [depth if layers == 'all' else 1] * targets
-    numbers[0] -= 1
+  def progress(self, batch: Batch, done: jax.Array) -> Batch:
+    """The batch with the share of the run that is done, in each row."""
+    rows = jnp.ones(len(batch['inputs']), jnp.float32)
+    return {**batch, 'done': rows * done}
 
-    def init(key: jax.Array) -> Params:
-      heads = {}
-      for k, number in enumerate(numbers):
-        if number:
-          initializer = inits.output or inits.embedding
-          made = LayerClassifiers((number, *sizes), initializer)
-          drawn = made.init(jax.random.fold_in(key, k + 1))
-          heads[f'target_{k + 1}'] = drawn['params']
-      return {**plain.init(key), **({'heads': heads} if heads else {})}
-
-    def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-      if key is None:
-        return plain.loss(params, batch, None)
-      states_NBLD, routers = states(model, params, batch, key)
-      if positions == 'last':
-        last_L = jnp.arange(batch['inputs'].shape[1])[::-1] == 0
-        batch = {**batch, 'weights': batch['weights'] * last_L[None]}
-      own = of_next(params, states_NBLD[-1], batch, False)
-      added, metrics = jnp.float32(0), {}
-      for k, number in enumerate(numbers):
-        if not number:
-          continue
-        table_NVD = params['heads'][f'target_{k + 1}']['kernel']
-        chosen = states_NBLD[:-1] if k == 0 else states_NBLD[-number:]
-        active_N = is_active(jnp.max(batch['done']), depth)
-        active_N = active_N[:-1] if k == 0 else active_N[-number:]
-        losses_N, counted = further(
-          chosen, table_NVD.astype(DTYPES[model.dtype]), active_N, batch, k
-        )
-        added += (weight if k else 1.0) * jnp.sum(losses_N)
-        name, shown = f'objective/target_{k + 1}', losses_N[-1]
-        metrics[f'{name}_loss'] = Mean(shown, counted * active_N[-1])
-      found = Loss(own.sum + added, own.weight, added, metrics)
-      return forward.add_routers(found, routers, training=True)
-
-    return plain._replace(
-      init=init, loss=loss, progress=with_progress, text=None
-    )
-
-  return Declared(Needs(rows=('stream',), progress=True), build)
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss at the top of this file; in evaluation that of the output."""
+    plain, depth = self._plain, self.model.num_layers
+    if key is None:
+      return plain.loss(params, batch, None)
+    states_NBLD, routers = states(self.model, params, batch, key)
+    if self.positions == 'last':
+      last_L = jnp.arange(batch['inputs'].shape[1])[::-1] == 0
+      batch = {**batch, 'weights': batch['weights'] * last_L[None]}
+    own = plain.loss_of_states(params, states_NBLD[-1], batch, evaluating=False)
+    added, metrics = jnp.float32(0), {}
+    for k, number in enumerate(self._num_classifiers):
+      if not number:
+        continue
+      table_NVD = params['heads'][f'target_{k + 1}']['kernel']
+      chosen = states_NBLD[:-1] if k == 0 else states_NBLD[-number:]
+      active_N = is_active(jnp.max(batch['done']), depth)
+      active_N = active_N[:-1] if k == 0 else active_N[-number:]
+      table_NVD = table_NVD.astype(DTYPES[self.model.dtype])
+      losses_N, counted = further(chosen, table_NVD, active_N, batch, k)
+      added += (self.weight if k else 1.0) * jnp.sum(losses_N)
+      metrics[f'objective/target_{k + 1}_loss'] = Mean(
+        losses_N[-1], counted * active_N[-1]
+      )
+    found = Loss(own.sum + added, own.weight, added, metrics)
+    return forward.add_routers(found, routers, training=True)
 
 
 def states(
@@ -173,9 +193,3 @@ def further(
 
   layers = states_NBLD, table_NVD, active_N
   return jax.lax.scan(of_layer, None, layers)[1], jnp.sum(weights_BL)
-
-
-def with_progress(batch: Batch, done: jax.Array) -> Batch:
-  """The batch with the share of the run that is done, in each row."""
-  rows = jnp.ones(len(batch['inputs']), jnp.float32)
-  return {**batch, 'done': rows * done}

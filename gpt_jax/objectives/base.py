@@ -1,132 +1,23 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the training step knows of an objective."""
+"""An objective: batches of rows, and the loss of a model on them."""
 
+import abc
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import forward
+from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.optim.train_state import Stages
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-
-Params = Any
-Batch = dict[str, jax.Array]
-
-
-class Mean(NamedTuple):
-  """A mean as its two sums, so that parts of a batch add up exactly."""
-
-  sum: jax.Array
-  weight: jax.Array
-
-  def times(self, factor: float) -> 'Mean':
-    """The mean times a factor."""
-    return self._replace(sum=factor * self.sum)
-
-
-Means = tuple[Mean, ...]  # their sum, of means over different things
-
-
-class Loss(NamedTuple):
-  """Sums, so that micro-batches and evaluation batches add up exactly."""
-
-  sum: jax.Array  # of the loss over the tokens that count: what is minimised
-  weight: jax.Array  # how many tokens count, or the sum of their weights
-  # The part of `sum` that is no measure of the model, such as z-loss: reports
-  # subtract it. Not differentiated by itself.
-  penalty: jax.Array | float = 0.0
-  metrics: Mapping[str, Mean | Means] | None = None  # None: none
-  # In evaluation, further means that are added to `sum` / `weight`: each has
-  # its own weight, so that a held-out loss does not depend on how the rows are
-  # cut into batches. In training `sum` has them, weighed by `balance`.
-  added: Means = ()
-
-  @property
-  def means(self) -> Means:
-    """The reported loss."""
-    return (Mean(self.sum - self.penalty, self.weight), *self.added)
-
-  def times(self, factor: float) -> 'Loss':
-    """The loss times a factor, its metrics as they are."""
-    return self._replace(
-      sum=factor * self.sum,
-      penalty=factor * self.penalty,
-      added=tuple(mean.times(factor) for mean in self.added),
-    )
-
-
-class Text(NamedTuple):
-  """The parts of a loss of text, for objectives that add to it.
-
-  Attributes:
-    loss: parameters, states, batch and whether it evaluates to the loss,
-      without what routers cost.
-    chosen: of states and batch, those of the tokens that the loss may count,
-      [B, P, D].
-    counted: of a batch, the weights of these tokens, float32 [B, P].
-    real: of a batch, 1 where a token is no padding; float32 [B, L].
-  """
-
-  loss: Callable[[Params, jax.Array, Batch, bool], Loss]
-  chosen: Callable[[jax.Array, Batch], jax.Array]
-  counted: Callable[[Batch], jax.Array]
-  real: Callable[[Batch], jax.Array]
-
-
-class Objective(NamedTuple):
-  """Pure functions.
-
-  Attributes:
-    make_batch: rows and what their random choices follow from, to the arrays
-      of a batch; NumPy, on the host. None: batches like `example` come from
-      elsewhere.
-    init: a random key to parameters with logical axes (boxed).
-    loss: parameters, batch and a random key to a `Loss`. Without a key it
-      evaluates: no dropout, no penalty.
-    every_token: whether the loss is that of each token of a text, as the bits
-      per byte and the perplexity of a text take it.
-    kinds: of tokens that are predicted each in another way: of `NAME_loss` in
-      the metrics each has a perplexity, and there is none of all.
-    balance: on the device, in training: the whole batch before it is taken in
-      parts; gives weights that depend on all of it. None: nothing to do.
-    example: a batch of one row, where there is no `make_batch`.
-    outputs: parameters and batch to what a task is measured by, [B, K].
-    text: see `Text`, of those that others add to.
-    frozen: names of the parts that are not trained: `loss` has no gradient in
-      `params['parts'][NAME]`.
-    start: parameters, with those of the frozen parts in their places, to those
-      that training starts from. None: as they are.
-    stages: see `Stages`; None: all parts are trained at once.
-    tasks: of several tasks with one model, by name, the objective of a batch of
-      each, whose `frozen` are the heads of the others. Empty: there is one.
-    progress: on the device, in training: the batch and the share of the run
-      that is done, to the batch that `loss` takes with a key. None: nothing.
-  """
-
-  make_batch: Callable[[Rows, Keys], dict[str, np.ndarray]] | None
-  init: Callable[[jax.Array], Params]
-  loss: Callable[[Params, Batch, jax.Array | None], Loss]
-  every_token: bool = False
-  kinds: tuple[str, ...] = ()
-  balance: Callable[[Batch], Batch] | None = None
-  example: dict[str, np.ndarray] | None = None
-  outputs: Callable[[Params, Batch], jax.Array] | None = None
-  text: Text | None = None
-  frozen: tuple[str, ...] = ()
-  start: Callable[[Params], Params] | None = None
-  progress: Callable[[Batch, jax.Array], Batch] | None = None
-  stages: Stages | None = None
-  tasks: "tuple[tuple[str, 'Objective'], ...]" = ()
-
-  def of(self, task: str) -> 'Objective':
-    """The objective of a batch of one of the tasks; '': as it is."""
-    return dict(self.tasks)[task] if task else self
 
 
 class Scored(NamedTuple):
@@ -284,27 +175,154 @@ class Needs(NamedTuple):
     return trees
 
 
-class Declared(NamedTuple):
-  """An objective that no model was given to yet.
+class Objective(abc.ABC):
+  """What a run minimises.
+
+  Each paper's is a frozen dataclass whose fields are the arguments of its call
+  in `objective.name`. From these alone follow `needs`; `bind` gives the models,
+  which everything else reads.
 
   Attributes:
-    build: what a call does, with the model, the tokenizer and, by name, the
-      parts.
+    model: the run's.
+    tokenizer: of the text; None: batches are made for their shapes alone.
+    parts: the models of `Needs.parts`, by name.
+    every_token: whether the loss is that of each token of a text, as bits per
+      byte and the perplexity of a text take it.
+    kinds: groups of predicted tokens that have a perplexity each, from
+      `NAME_loss` of the metrics; then there is none of all tokens.
   """
 
-  needs: Needs
-  build: Callable[..., Objective]
+  model: Transformer
+  tokenizer: Tokenizer | None
+  parts: Mapping[str, Transformer]
+  every_token: ClassVar[bool] = False
+  kinds: ClassVar[tuple[str, ...]] = ()
 
-  def __call__(
+  @property
+  @abc.abstractmethod
+  def needs(self) -> Needs:
+    """What it needs of models, rows and tokenizer."""
+
+  def bind(
     self,
     model: Transformer,
     tokenizer: Tokenizer | None = None,
     **parts: Transformer,
-  ) -> Objective:
-    """The objective of a model.
+  ) -> Self:
+    """The objective of given models, which are checked.
 
     Args:
       tokenizer: of the text; some make no batch of text without it.
       **parts: the models of `Needs.parts`.
     """
-    return self.build(model, tokenizer, **parts)
+    bound = self.replaced(model=model, tokenizer=tokenizer, parts=parts)
+    bound.check()
+    return bound
+
+  def replaced(self, **attributes: Any) -> Self:
+    """A copy in which functions stand in the places of methods."""
+    new = copy.copy(self)
+    vars(new).update(attributes)
+    return new
+
+  def check(self) -> None:  # noqa: B027 (most train any model)
+    """Refuses models that the objective cannot train."""
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """The arrays of a batch; NumPy, on the host.
+
+    Args:
+      keys: what the rows' random choices follow from.
+    """
+    raise NotImplementedError(f'{type(self).__name__} has an example instead')
+
+  @property
+  def example(self) -> dict[str, np.ndarray] | None:
+    """A batch of one row, where batches are not made of rows."""
+    return None
+
+  def init(self, key: jax.Array) -> Params:
+    """Random parameters with logical axes (boxed)."""
+    return forward.init(self.model, key)
+
+  def start(self, params: Params) -> Params:
+    """The parameters that training starts from.
+
+    Args:
+      params: with those of the frozen parts in their places.
+    """
+    return params
+
+  @abc.abstractmethod
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss of a batch; without a key no dropout and no penalty."""
+
+  def balance(self, batch: Batch) -> Batch:
+    """Adds weights that depend on the whole batch; on the device, in training.
+
+    Before the batch is taken in parts.
+    """
+    return batch
+
+  def progress(self, batch: Batch, done: jax.Array) -> Batch:
+    """Adds the share of the run that is done, where `Needs.progress` asks."""
+    raise NotImplementedError(f'{type(self).__name__} needs no progress')
+
+  def outputs(self, params: Params, batch: Batch) -> jax.Array:
+    """What a task is measured by, [B, K]."""
+    raise NotImplementedError(f'{type(self).__name__} is no task')
+
+  @property
+  def stages(self) -> Stages | None:
+    """Where one part is trained after another; None: all are at once."""
+    return None
+
+  @property
+  def frozen(self) -> tuple[str, ...]:
+    """Parts that are not trained: no gradient in `params['parts'][NAME]`."""
+    return self.needs.frozen
+
+  @property
+  def tasks(self) -> 'Mapping[str, Objective]':
+    """Of several tasks with one model, the objective of a batch of each."""
+    return {}
+
+  def of(self, task: str) -> 'Objective':
+    """The objective of a batch of one of the tasks; '': as it is."""
+    return self.tasks[task] if task else self
+
+
+class TextObjective(Objective):
+  """A loss of the last states of a text, which others may add to."""
+
+  @abc.abstractmethod
+  def loss_of_states(
+    self,
+    params: Params,
+    hidden_BLD: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
+  ) -> Loss:
+    """The loss of the last states, without what routers cost."""
+
+  def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+    """The states of the tokens that the loss may count, [B, P, D]."""
+    del batch
+    return hidden_BLD
+
+  def counted(self, batch: Batch) -> jax.Array:
+    """The weights of these tokens, float32 [B, P]."""
+    return batch['weights']
+
+  def real(self, batch: Batch) -> jax.Array:
+    """1 where a token is no padding, float32 [B, L]."""
+    return batch['weights']
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss of a batch; see `Objective`."""
+    hidden_BLD, stats = forward.states(self.model, params, batch, key)
+    found = self.loss_of_states(
+      params, hidden_BLD, batch, evaluating=key is None
+    )
+    return forward.add_routers(found, stats, training=key is not None)

@@ -8,56 +8,56 @@ from types import MappingProxyType
 from gpt_jax import spec
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import t5
-from gpt_jax.objectives.auxiliary import auxiliary
-from gpt_jax.objectives.base import Declared, Needs, Objective
-from gpt_jax.objectives.causal import causal
-from gpt_jax.objectives.denoise import denoise, mass
-from gpt_jax.objectives.distilled import distilled
-from gpt_jax.objectives.electra import electra
-from gpt_jax.objectives.masked import masked
-from gpt_jax.objectives.permuted import permuted
-from gpt_jax.objectives.prefix import prefix, target
-from gpt_jax.objectives.seq2seq import seq2seq
+from gpt_jax.objectives.auxiliary import Auxiliary
+from gpt_jax.objectives.base import Needs, Objective
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.denoise import Denoise, Mass
+from gpt_jax.objectives.distilled import Distilled
+from gpt_jax.objectives.electra import Electra
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.permuted import Permuted
+from gpt_jax.objectives.prefix import Prefix, Target
+from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.objectives.task import (
-  choice,
-  classification,
-  regression,
-  spans,
-  tags,
-  tasks,
+  Choice,
+  Classification,
+  Regression,
+  Spans,
+  Tags,
+  Tasks,
 )
-from gpt_jax.objectives.unified import unified, unified_target
+from gpt_jax.objectives.unified import Unified, UnifiedTarget
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Those from `choice` on follow from the task, or the tasks, of `finetune`.
 OBJECTIVES = {
-  'causal': causal,
-  'auxiliary': auxiliary,
-  'masked': masked,
-  'electra': electra,
-  'distilled': distilled,
-  'prefix': prefix,
-  'unified': unified,
-  'unified_target': unified_target,
-  'permuted': permuted,
-  'seq2seq': seq2seq,
-  'mass': mass,
-  'denoise': denoise,
+  'causal': Causal,
+  'auxiliary': Auxiliary,
+  'masked': Masked,
+  'electra': Electra,
+  'distilled': Distilled,
+  'prefix': Prefix,
+  'unified': Unified,
+  'unified_target': UnifiedTarget,
+  'permuted': Permuted,
+  'seq2seq': Seq2Seq,
+  'mass': Mass,
+  'denoise': Denoise,
   **t5.OBJECTIVES,
-  'choice': choice,
-  'classification': classification,
-  'regression': regression,
-  'spans': spans,
-  'tags': tags,
-  'target': target,
-  'tasks': tasks,
+  'choice': Choice,
+  'classification': Classification,
+  'regression': Regression,
+  'spans': Spans,
+  'tags': Tags,
+  'target': Target,
+  'tasks': Tasks,
 }
 
 
 def needs(name: str) -> Needs:
   """What the objective that `objective.name` calls needs."""
-  return _declared(name).needs
+  return _unbound(name).needs
 
 
 def build(
@@ -66,11 +66,11 @@ def build(
   tokenizer: Tokenizer | None = None,
   parts: Mapping[str, Transformer] = MappingProxyType({}),
 ) -> Objective:
-  """The objective of `objective.name`; see `Declared` for the arguments."""
-  declared = _declared(name)
+  """The objective of `objective.name`; see `Objective.bind`."""
+  objective = _unbound(name)
   check_parts(name, parts)
   special = tokenizer.special if tokenizer else None
-  for token in declared.needs.tokens:
+  for token in objective.needs.tokens:
     if special and getattr(special, f'{token}_id') is None:
       raise UsageError(
         f'objective.name={name!r}: needs a [{token.upper()}], which the '
@@ -78,9 +78,9 @@ def build(
         'tokenizer.name, such as wordpiece or byte_bpe'
       )
   if special:
-    needed = declared.needs.sentinels(model.context_length)
+    needed = objective.needs.sentinels(model.context_length)
     t5.check(special.names, needed, name)
-  return declared(model, tokenizer, **parts)
+  return objective.bind(model, tokenizer, **parts)
 
 
 def check_parts(name: str, parts: Collection[str]) -> None:
@@ -103,5 +103,5 @@ def check_parts(name: str, parts: Collection[str]) -> None:
     )
 
 
-def _declared(name: str) -> Declared:
+def _unbound(name: str) -> Objective:
   return spec.build('objective.name', name, OBJECTIVES)

@@ -12,15 +12,15 @@ one by one, and the special tokens between them stay.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from gpt_jax import ranges, spec
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import seq2seq
-from gpt_jax.objectives.base import Declared, Needs, Objective
-from gpt_jax.objectives.masked import Masking
+from gpt_jax.objectives.base import Needs
+from gpt_jax.objectives.masked import Masking, check_shares
+from gpt_jax.objectives.seq2seq import EncoderDecoder
 from gpt_jax.ranges import Fraction, Probability
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import MASKING, Keys, Rows
@@ -47,44 +47,43 @@ FRONT, END = 0.2, 0.2
 LEAST = 5
 
 
-def mass(
-  rate: Probability = 0.5,
-  mask: Probability = 0.8,
-  random: Probability = 0.1,
-  start: sides.Start = 'eos',
-) -> Declared:
+@dataclass(frozen=True)
+class Mass(EncoderDecoder):
   """MASS's pre-training.
 
-  Args:
+  Attributes:
     rate: of a row's n tokens, [CLS] and [SEP] counted, round(rate n) are
       hidden: at least 1, at most all but [CLS].
     mask: of the hidden tokens that the encoder reads as [MASK].
     random: of the hidden tokens that it reads as a random one. The rest stays.
+    start: see `EncoderDecoder`.
   """
-  unknown = Masking.of(rate, mask, random)
 
-  def num_hidden(length: int) -> int:
-    return int(_num_hidden(np.array(length), rate))
+  rate: Probability = 0.5
+  mask: Probability = 0.8
+  random: Probability = 0.1
+  start: sides.Start = 'eos'
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    # Without a tokenizer batches are made for their shapes alone.
-    masking = unknown.known_to(tokenizer)
-    first_id = sides.start_id(start, tokenizer.special) if tokenizer else 0
+  def __post_init__(self):
+    """Checks what becomes of the hidden tokens."""
+    check_shares(self.mask, self.random)
 
-    def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-      return mass_batch(rows, keys, masking, first_id)
+  @property
+  def needs(self) -> Needs:
+    """An encoder-decoder, a [MASK] and sentences."""
+    return Needs(
+      encoder=True,
+      starts=self.start,
+      target_length=lambda n: int(_num_hidden(np.array(n), self.rate)),
+      rows=('full_sentences', 'doc_sentences'),
+      tokens=('mask',),
+    )
 
-    return seq2seq.objective(model, make_batch)
-
-  needs = Needs(
-    attention='causal',
-    encoder=True,
-    starts=start,
-    target_length=num_hidden,
-    rows=('full_sentences', 'doc_sentences'),
-    tokens=('mask',),
-  )
-  return Declared(needs, build)
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """See `mass_batch`."""
+    masking = Masking(self.rate, self.mask, self.random)
+    masking = masking.known_to(self.tokenizer)
+    return mass_batch(rows, keys, masking, self.first_id)
 
 
 def _num_hidden(lengths: np.ndarray, rate: float) -> np.ndarray:
@@ -375,47 +374,66 @@ NOISES = {
 }
 
 
-_START = 'eos'
+_FIELD = 'objective.name: noise'
 
 
-def denoise(noise: str = 'permute, infill') -> Declared:
+@dataclass(frozen=True)
+class Denoise(EncoderDecoder):
   """Restoring of texts.
 
-  Args:
+  Attributes:
     noise: a comma list of `NOISES`, done in this order: mask(rate),
       delete(rate), infill(rate=0.3, mean=3.0, random=0.0), permute, rotate.
       The default is the paper's, whose permutation comes first in its code.
   """
-  field = 'objective.name: noise'
-  steps = spec.build_all(field, noise, NOISES)
-  by_sentence = 'permute' in [call.name for call in spec.parse(field, noise)]
-  needs = Needs(
-    attention='causal',
-    encoder=True,
-    starts=_START,
-    rows=('stream', 'full_sentences', 'doc_sentences'),
-    tokens=('mask',),
-  )
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    vocabulary = vocabulary_of(tokenizer) if tokenizer else None
-    if vocabulary and by_sentence and vocabulary.stop_id is None:
+  noise: str = 'permute, infill'
+  start = 'eos'
+
+  def __post_init__(self):
+    """Checks the corruptions."""
+    spec.build_all(_FIELD, self.noise, NOISES)
+
+  @property
+  def needs(self) -> Needs:
+    """An encoder-decoder and a [MASK]."""
+    return Needs(
+      encoder=True,
+      starts=self.start,
+      rows=('stream', 'full_sentences', 'doc_sentences'),
+      tokens=('mask',),
+    )
+
+  def check(self) -> None:
+    """Refuses to permute sentences that a tokenizer does not tell apart."""
+    super().check()
+    names = [call.name for call in spec.parse(_FIELD, self.noise)]
+    if self.tokenizer is None or 'permute' not in names:
+      return
+    if vocabulary_of(self.tokenizer).stop_id is None:
       raise UsageError(
-        f'{field}={noise!r}: permute takes sentences apart at full stops, of '
-        'which the tokenizer has no token; leave it out, or prepare the text '
-        'with another tokenizer.name'
+        f'{_FIELD}={self.noise!r}: permute takes sentences apart at full '
+        'stops, of which the tokenizer has no token; leave it out, or prepare '
+        'the text with another tokenizer.name'
       )
 
-    def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-      if tokenizer is None or vocabulary is None:
-        # Batches are made for their shapes alone.
-        assert not rows.real.any(), 'rows of text need their tokenizer'
-        return _batch(rows, rows.tokens, rows.real, 0)
-      return denoising_batch(rows, keys, steps, tokenizer, vocabulary)
-
-    return seq2seq.objective(model, make_batch)
-
-  return Declared(needs, build)
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Corrupted sources, as long as the rows, which are the targets."""
+    tokenizer = self.tokenizer
+    sources_BM, mask_BM = rows.tokens, rows.real
+    if tokenizer is None:
+      # Batches are made for their shapes alone.
+      assert not rows.real.any(), 'rows of text need their tokenizer'
+    else:
+      steps = spec.build_all(_FIELD, self.noise, NOISES)
+      sources_BM, mask_BM = _corrupted_rows(rows, keys, steps, tokenizer)
+    return {
+      'sources': sources_BM,
+      'source_mask': mask_BM,
+      'inputs': sides.decoder_inputs(rows.tokens, self.first_id),
+      'targets': rows.tokens,
+      'weights': rows.real.astype(np.float32),
+    }
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
@@ -428,20 +446,11 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
   return Vocabulary(tokenizer.vocab_size, mask_id, stop_id)
 
 
-def denoising_batch(
-  rows: Rows,
-  keys: Keys,
-  steps: Sequence[Step],
-  tokenizer: Tokenizer,
-  vocabulary: Vocabulary,
-) -> dict[str, np.ndarray]:
-  """A batch whose sources are corrupted rows: see `seq2seq`.
-
-  Args:
-    rows: B rows of L tokens; the sources are as long.
-    steps: corruptions, one after another.
-  """
-  special = tokenizer.special
+def _corrupted_rows(
+  rows: Rows, keys: Keys, steps: Sequence[Step], tokenizer: Tokenizer
+) -> tuple[np.ndarray, np.ndarray]:
+  """Corrupted rows [B, L], and where they are no padding."""
+  special, vocabulary = tokenizer.special, vocabulary_of(tokenizer)
   open_BL = rows.real & (rows.tokens != special.eos_id)
   if rows.special is not None:
     open_BL &= ~rows.special
@@ -458,20 +467,7 @@ def denoising_batch(
     )
     sources_BM[i, : len(source)] = source
     mask_BM[i, : len(source)] = True
-  first_id = sides.start_id(_START, special)
-  return _batch(rows, sources_BM, mask_BM, first_id)
-
-
-def _batch(
-  rows: Rows, sources_BM: np.ndarray, mask_BM: np.ndarray, first_id: int
-) -> dict[str, np.ndarray]:
-  return {
-    'sources': sources_BM,
-    'source_mask': mask_BM,
-    'inputs': sides.decoder_inputs(rows.tokens, first_id),
-    'targets': rows.tokens,
-    'weights': rows.real.astype(np.float32),
-  }
+  return sources_BM, mask_BM
 
 
 def corrupted(

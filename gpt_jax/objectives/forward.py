@@ -6,7 +6,6 @@
 `scores` what scores the vocabulary, and `add_routers` completes the loss.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from gpt_jax import spec
 from gpt_jax.nn import layers, moe
 from gpt_jax.nn.heads import OUTPUTS
 from gpt_jax.nn.transformer import Output, Transformer
-from gpt_jax.objectives.base import Batch, Loss, Mean, Params
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import UsageError
 
 # Arrays of a batch, and which argument of `Transformer` each one is.
@@ -129,20 +128,6 @@ def scores(model: Transformer, params: Params, hidden_BLD: jax.Array) -> Scores:
   table_VD: Any = model.apply(variables, method='output_table')
   hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
   return Scores(hidden, table_VD, model.output_softcap)
-
-
-def loss_of(
-  model: Transformer,
-  of_states: Callable[[Params, jax.Array, Batch, bool], Loss],
-) -> Callable[[Params, Batch, jax.Array | None], Loss]:
-  """The loss of an objective that is one of the last states alone."""
-
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, stats = states(model, params, batch, key)
-    found = of_states(params, hidden_BLD, batch, key is None)
-    return add_routers(found, stats, training=key is not None)
-
-  return loss
 
 
 def add_routers(

@@ -29,7 +29,7 @@ class Frozen:
       params = params_lib.combine(self.masks(params), stopped, params)
       return objective.loss(params, batch, key)
 
-    return objective._replace(loss=loss)
+    return objective.replaced(loss=loss)
 
   def optimizer(
     self, optimizer: optax.GradientTransformation

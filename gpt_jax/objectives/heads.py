@@ -23,7 +23,7 @@ from gpt_jax.nn.heads import Classifier, EachToken, FirstToken, SpanEnds
 from gpt_jax.nn.layers import Initializer
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.base import Batch, Params
+from gpt_jax.objectives.loss import Batch, Params
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 

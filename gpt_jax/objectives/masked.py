@@ -13,6 +13,7 @@ the other 85% cost none.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,24 +23,15 @@ import numpy as np
 from gpt_jax import spec
 from gpt_jax.nn.heads import PairHead, Pooler
 from gpt_jax.nn.layers import INITS
-from gpt_jax.nn.transformer import DTYPES, Transformer
+from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Mean,
-  Needs,
-  Objective,
-  Params,
-  Scored,
-  Text,
-)
+from gpt_jax.objectives.base import Needs, Scored, TextObjective
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
 )
 from gpt_jax.objectives.forward import Scores
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.ranges import Count, Probability, Whole
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
@@ -76,18 +68,6 @@ class Masking(NamedTuple):
   vocab_size: int = 0
   mask_id: int = 0
   most: Callable[[int], int] | None = None
-
-  @classmethod
-  def of(
-    cls, rate: float, mask: float, random: float, *rest: Any, **fields: Any
-  ) -> 'Masking':
-    """The masking of an objective's arguments."""
-    if mask + random > 1:
-      raise UsageError(
-        f'objective.name: mask={mask} and random={random} are parts of the '
-        'chosen tokens; their sum must be at most 1'
-      )
-    return cls(rate, mask, random, *rest, **fields)
 
   def known_to(self, tokenizer: Tokenizer | None) -> 'Masking':
     """With the vocabulary and the [MASK] of a tokenizer, if there is one."""
@@ -255,19 +235,20 @@ def _units(open_L: np.ndarray, starts_L: np.ndarray) -> np.ndarray:
   return np.stack([np.flatnonzero(begins), np.flatnonzero(ends) + 1], axis=1)
 
 
-def masked(
-  rate: Probability = 0.15,
-  mask: Probability = 0.8,
-  random: Probability = 0.1,
-  unit: Literal['token', 'word'] = 'token',
-  ngram: Count = 1,
-  pair: Literal['none', 'next', 'order'] = 'none',
-  static: Whole = 0,
-  pooler: bool = False,
-) -> Declared:
+def check_shares(mask: float, random: float) -> None:
+  """Refuses more than all of the chosen tokens."""
+  if mask + random > 1:
+    raise UsageError(
+      f'objective.name: mask={mask} and random={random} are parts of the '
+      'chosen tokens; their sum must be at most 1'
+    )
+
+
+@dataclass(frozen=True)
+class Masked(TextObjective):
   """Prediction of tokens that the model does not see.
 
-  Args:
+  Attributes:
     rate: of a row's tokens that are chosen (BERT: 0.15), rounded up or down at
       random so that the mean is right.
     mask: of the chosen tokens that become [MASK].
@@ -282,89 +263,139 @@ def masked(
     pooler: keep that of an import, which no task here trains; with pairs there
       is one anyway.
   """
-  masking = Masking.of(rate, mask, random, unit == 'word', ngrams(ngram))
-  return of_masking(masking, pair=pair, static=static, pooler=pooler)
 
+  rate: Probability = 0.15
+  mask: Probability = 0.8
+  random: Probability = 0.1
+  unit: Literal['token', 'word'] = 'token'
+  ngram: Count = 1
+  pair: Literal['none', 'next', 'order'] = 'none'
+  static: Whole = 0
+  pooler: bool = False
 
-def of_masking(
-  masking: Masking, *, pair: str, static: int = 0, pooler: bool = False
-) -> Declared:
-  """See `masked`.
+  def __post_init__(self):
+    """Checks what becomes of the chosen tokens."""
+    check_shares(self.mask, self.random)
 
-  Args:
-    masking: without what is the tokenizer's.
-  """
-  pairs = pair != 'none'
-  heads = ('pooler', 'pair') if pairs else ('pooler',) * pooler
-  needs = Needs(
-    attention='bidirectional',
-    rows=('pairs',)
-    if pairs
-    else ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
-    pair=pair if pairs else '',
-    tokens=('mask',),
-    scored=Scored(masking.places, lambda length: 1),
-  )
+  @property
+  def runs(self) -> tuple[float, ...]:
+    """See `Masking`."""
+    return ngrams(self.ngram)
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    return _objective(
-      model, masking.known_to(tokenizer), tokenizer, heads, static
+  @property
+  def masking(self) -> Masking:
+    """How tokens are chosen and replaced, without what is the tokenizer's."""
+    words = self.unit == 'word'
+    return Masking(self.rate, self.mask, self.random, words, self.runs)
+
+  @property
+  def needs(self) -> Needs:
+    """An encoder and a [MASK]; for a task of two texts their pairs."""
+    rows = ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs')
+    pairs = self.pair != 'none'
+    return Needs(
+      attention='bidirectional',
+      rows=('pairs',) if pairs else rows,
+      pair=self.pair if pairs else '',
+      tokens=('mask',),
+      scored=Scored(self.masking.places, lambda length: 1),
     )
 
-  return Declared(needs, build)
+  def check(self) -> None:
+    """Refuses an adaptive softmax."""
+    forward.check_scores(self.model, 'masked')
 
-
-def _objective(
-  model: Transformer,
-  masking: Masking,
-  tokenizer: Tokenizer | None,
-  names: tuple[str, ...],
-  static: int,
-) -> Objective:
-  """See `masked`; without a tokenizer it makes empty batches only."""
-  forward.check_scores(model, 'masked')
-  heads, pairs = _Heads(model), 'pair' in names
-
-  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    if static:
-      keys = keys.recurring(static)
-    starts = None
-    if masking.words and tokenizer is not None:
-      starts = tokenizer.word_starts(rows.tokens)
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Rows of which some tokens are hidden, and maybe what the pairs are."""
+    if self.static:
+      keys = keys.recurring(self.static)
+    masking, starts = self.masking.known_to(self.tokenizer), None
+    if masking.words and self.tokenizer is not None:
+      starts = self.tokenizer.word_starts(rows.tokens)
     batch = masked_batch(rows, keys, masking, starts)
-    if pairs:
+    if self.pair != 'none':
       assert rows.pair is not None
       batch['pair_labels'] = rows.pair
       # Rows that only fill up a batch count for nothing.
       batch['pair_weights'] = np.any(rows.real, axis=1).astype(np.float32)
     return batch
 
-  def init(key: jax.Array) -> Params:
-    params = forward.init(model, key)
-    if names:
-      made = heads.init(jax.random.fold_in(key, 1))
-      params = {**params, 'heads': {name: made[name] for name in names}}
-    return params
+  def init(self, key: jax.Array) -> Params:
+    """The model's parameters, and the heads' as Hugging Face keeps them."""
+    params, heads = super().init(key), {}
+    pooler, pair = self._heads()
+    keys = jax.random.split(jax.random.fold_in(key, 1))
+    hidden_BD = jnp.zeros((1, self.model.d_model))
+    if self.pooler or self.pair != 'none':
+      heads['pooler'] = pooler.init(keys[0], hidden_BD)['params']
+    if self.pair != 'none':
+      heads['pair'] = pair.init(keys[1], hidden_BD)['params']
+    return {**params, 'heads': heads} if heads else params
 
-  def of_states(
-    params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
+  def _heads(self) -> tuple[Pooler, PairHead]:
+    """The pooled vector of a row, and what it says of its two texts."""
+    model = self.model
+    inits = spec.build('model.init_weights', model.init_weights, INITS)
+    kernel = inits(model.num_layers).kernel
+    return Pooler(kernel, DTYPES[model.dtype]), PairHead(kernel)
+
+  def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+    """Those of the chosen tokens."""
+    return forward.at_chosen(hidden_BLD, batch)
+
+  def counted(self, batch: Batch) -> jax.Array:
+    """Their weights."""
+    return batch['masked_weights']
+
+  def real(self, batch: Batch) -> jax.Array:
+    """All tokens that are no padding."""
+    return batch['mask'].astype(jnp.float32)
+
+  def loss_of_states(
+    self,
+    params: Params,
+    hidden_BLD: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
   ) -> Loss:
-    states_BPD = forward.at_chosen(hidden_BLD, batch)
-    chosen = forward.scores(model, params, states_BPD)
-    found = masked_loss(chosen, batch, evaluating=evaluating)
-    if not pairs:
+    """The loss of the chosen tokens, and of the pairs where there are any."""
+    states_BPD = self.chosen(hidden_BLD, batch)
+    scores = forward.scores(self.model, params, states_BPD)
+    found = masked_loss(scores, batch, evaluating=evaluating)
+    if self.pair == 'none':
       return found
-    return heads.add(found, params, hidden_BLD, batch, evaluating=evaluating)
+    pooler, pair = self._heads()
+    heads = params['heads']
+    pooled: Any = pooler.apply({'params': heads['pooler']}, hidden_BLD[:, 0])
+    logits: Any = pair.apply({'params': heads['pair']}, pooled)
+    log_probs_B2 = jax.nn.log_softmax(logits, axis=-1)
+    labels_B, weights_B = batch['pair_labels'], batch['pair_weights']
+    nll_B = -jnp.take_along_axis(log_probs_B2, labels_B[:, None], axis=1)[:, 0]
+    right_B = jnp.argmax(logits, axis=-1) == labels_B
+    count = jnp.sum(weights_B)
+    of_pairs = Mean(jnp.sum(nll_B * weights_B), count)
+    metrics = {
+      **(found.metrics or {}),
+      'objective/pair_loss': of_pairs,
+      'objective/pair_accuracy': Mean(jnp.sum(right_B * weights_B), count),
+    }
+    if evaluating:
+      return found._replace(metrics=metrics, added=(of_pairs,))
+    total = found.sum + jnp.sum(nll_B * batch['pair_factor'])
+    return found._replace(sum=total, metrics=metrics)
 
-  text = Text(
-    of_states,
-    chosen=forward.at_chosen,
-    counted=lambda batch: batch['masked_weights'],
-    real=lambda batch: batch['mask'].astype(jnp.float32),
-  )
-  balance = _balanced if pairs else None
-  loss = forward.loss_of(model, of_states)
-  return Objective(make_batch, init, loss, balance=balance, text=text)
+  def balance(self, batch: Batch) -> Batch:
+    """Weighs the pairs so that both losses are means of the whole batch.
+
+    Sums of parts are divided by the number of chosen tokens alone, so that a
+    row's pair counts for its share of them.
+    """
+    if self.pair == 'none':
+      return batch
+    rows = jnp.maximum(jnp.sum(batch['pair_weights']), 1)
+    share = jnp.sum(batch['masked_weights']) / rows
+    return {**batch, 'pair_factor': batch['pair_weights'] * share}
 
 
 def masked_loss(chosen: Scores, batch: Batch, *, evaluating: bool) -> Loss:
@@ -378,66 +409,3 @@ def masked_loss(chosen: Scores, batch: Batch, *, evaluating: bool) -> Loss:
     right = num_right(*scored)
     metrics['objective/masked_accuracy'] = Mean(right, weight)
   return Loss(sums.total, weight, metrics=metrics)
-
-
-def _balanced(batch: Batch) -> Batch:
-  """Weighs the rows so that both losses are means of the whole batch.
-
-  Sums of parts are divided by the number of chosen tokens alone, so that a
-  row's pair counts for its share of them.
-  """
-  rows = jnp.maximum(jnp.sum(batch['pair_weights']), 1)
-  share = jnp.sum(batch['masked_weights']) / rows
-  return {**batch, 'pair_factor': batch['pair_weights'] * share}
-
-
-class _Heads:
-  """The pooled vector of a row, and what it says of its two texts."""
-
-  def __init__(self, model: Transformer):
-    """Heads as wide as the model."""
-    inits = spec.build('model.init_weights', model.init_weights, INITS)
-    kernel = inits(model.num_layers).kernel
-    self._pooler = Pooler(kernel, DTYPES[model.dtype])
-    self._pair = PairHead(kernel)
-    self._size = model.d_model
-
-  def init(self, key: jax.Array) -> Params:
-    """As Hugging Face's pre-training heads are kept, see `hf.heads`."""
-    keys = jax.random.split(key)
-    hidden_BD = jnp.zeros((1, self._size))
-    return {
-      'pooler': self._pooler.init(keys[0], hidden_BD)['params'],
-      'pair': self._pair.init(keys[1], hidden_BD)['params'],
-    }
-
-  def add(
-    self,
-    loss: Loss,
-    params: Params,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    *,
-    evaluating: bool,
-  ) -> Loss:
-    """The loss with that of the pairs."""
-    heads = params['heads']
-    pooled: Any = self._pooler.apply(
-      {'params': heads['pooler']}, hidden_BLD[:, 0]
-    )
-    logits: Any = self._pair.apply({'params': heads['pair']}, pooled)
-    log_probs_B2 = jax.nn.log_softmax(logits, axis=-1)
-    labels_B, weights_B = batch['pair_labels'], batch['pair_weights']
-    nll_B = -jnp.take_along_axis(log_probs_B2, labels_B[:, None], axis=1)[:, 0]
-    right_B = jnp.argmax(logits, axis=-1) == labels_B
-    count = jnp.sum(weights_B)
-    of_pairs = Mean(jnp.sum(nll_B * weights_B), count)
-    metrics = {
-      **(loss.metrics or {}),
-      'objective/pair_loss': of_pairs,
-      'objective/pair_accuracy': Mean(jnp.sum(right_B * weights_B), count),
-    }
-    if evaluating:
-      return loss._replace(metrics=metrics, added=(of_pairs,))
-    total = loss.sum + jnp.sum(nll_B * batch['pair_factor'])
-    return loss._replace(sum=total, metrics=metrics)

@@ -11,7 +11,7 @@ their positions stay as they are. Of a row of several segments each later one
 has the first ones' content stream in its memory (section 2.4).
 """
 
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -25,20 +25,12 @@ from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Needs,
-  Objective,
-  Params,
-  Scored,
-)
+from gpt_jax.objectives.base import Needs, Objective, Scored
+from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.objectives.masked import masked_loss, ngrams
 from gpt_jax.ranges import Count
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Orders in which the tokens of a row are predicted (XLNet, Yang et al. 2019).
 #
@@ -68,11 +60,6 @@ class Permutation(NamedTuple):
   context: int
   runs: tuple[float, ...]
   block: int
-
-  @classmethod
-  def of(cls, context: int, longest: int, block: int) -> 'Permutation':
-    """With runs of up to `longest` words."""
-    return cls(context, ngrams(longest), block)
 
   def places(self, length: int) -> int:
     """How many tokens of a row are predicted: 85 of 512 with K = 6."""
@@ -199,15 +186,11 @@ def _gathered(
   }
 
 
-def permuted(
-  context: Count = 6,
-  longest: Count = 5,
-  block: Count = 256,
-  segments: Count = 1,
-) -> Declared:
+@dataclass(frozen=True)
+class Permuted(Objective):
   """XLNet's pre-training.
 
-  Args:
+  Attributes:
     context: K: one token of so many is predicted (the paper's base: 6 or 7).
     longest: choose up to so many words in a row, n with probability
       proportional to 1 / n (section 2.5: 5).
@@ -215,77 +198,77 @@ def permuted(
     segments: a row is read in so many parts of the same length, each with the
       memory of those before, which `model.position` has to have.
   """
-  permutation = Permutation.of(context, longest, block)
 
-  def places(length: int) -> int:
-    return segments * permutation.places(length // segments)
+  context: Count = 6
+  longest: Count = 5
+  block: Count = 256
+  segments: Count = 1
 
-  needs = Needs(
-    attention='bidirectional',
-    rows=('stream', 'halves') if segments == 1 else ('stream',),
-    scored=Scored(places, lambda length: 0),
-    asked=places,
-  )
+  @property
+  def permutation(self) -> Permutation:
+    """How tokens are chosen and ranked."""
+    return Permutation(self.context, ngrams(self.longest), self.block)
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    _check(model, segments)
-    return _objective(model, tokenizer, permutation, segments)
+  @property
+  def needs(self) -> Needs:
+    """An encoder with a second stream, which alone is scored."""
 
-  return Declared(needs, build)
+    def places(length: int) -> int:
+      of_segment = self.permutation.places(length // self.segments)
+      return self.segments * of_segment
 
-
-def _check(model: Transformer, segments: int) -> None:
-  """Refuses a model without what is trained."""
-  name = 'objective.name=permuted'
-  if not spec.build('model.input', model.input, INPUTS).queries:
-    raise UsageError(
-      f'model.input={model.input!r}: {name} predicts by a second stream; set '
-      "model.input='tokens(queries=True)'"
-    )
-  position = spec.build('model.position', model.position, POSITIONS)
-  if not position.segments:
-    raise UsageError(
-      f'model.position={model.position!r}: {name} knows places by distances '
-      "alone; set model.position='xlnet'"
-    )
-  if segments > 1 and not position.memory:
-    raise UsageError(
-      f'model.position={model.position!r}: {name} with segments={segments} '
-      "keeps a memory; set model.position='xlnet(memory=384)'"
+    return Needs(
+      attention='bidirectional',
+      rows=('stream', 'halves') if self.segments == 1 else ('stream',),
+      scored=Scored(places, lambda length: 0),
+      asked=places,
     )
 
-
-def _objective(
-  model: Transformer,
-  tokenizer: Tokenizer | None,
-  permutation: Permutation,
-  segments: int,
-) -> Objective:
-  """See `permuted`; without a tokenizer it makes empty batches only."""
-
-  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    L = rows.tokens.shape[1]
-    if L % segments:
+  def check(self) -> None:
+    """Refuses a model without what is trained."""
+    model, name = self.model, 'objective.name=permuted'
+    if not spec.build('model.input', model.input, INPUTS).queries:
       raise UsageError(
-        f'objective.name: segments={segments} do not divide a row of {L} '
+        f'model.input={model.input!r}: {name} predicts by a second stream; set '
+        "model.input='tokens(queries=True)'"
+      )
+    position = spec.build('model.position', model.position, POSITIONS)
+    if not position.segments:
+      raise UsageError(
+        f'model.position={model.position!r}: {name} knows places by distances '
+        "alone; set model.position='xlnet'"
+      )
+    if self.segments > 1 and not position.memory:
+      raise UsageError(
+        f'model.position={model.position!r}: {name} with segments='
+        f"{self.segments} keeps a memory; set model.position='xlnet("
+        "memory=384)'"
+      )
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Rows as they are, and the order in which they are predicted."""
+    L = rows.tokens.shape[1]
+    if L % self.segments:
+      raise UsageError(
+        f'objective.name: segments={self.segments} do not divide a row of {L} '
         'tokens; change model.context_length or batch.length'
       )
     starts = np.ones(rows.tokens.shape, bool)
-    if tokenizer is not None:
-      starts = tokenizer.word_starts(rows.tokens)
-    found = permutation(rows, keys, starts, segments)
-    batch = {'inputs': rows.tokens, 'mask': rows.real, **found}
+    if self.tokenizer is not None:
+      starts = self.tokenizer.word_starts(rows.tokens)
+    chosen = self.permutation(rows, keys, starts, self.segments)
+    batch = {'inputs': rows.tokens, 'mask': rows.real, **chosen}
     if rows.token_types is not None:
       batch['token_types'] = rows.token_types
     return batch
 
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    states_BPD, sown = predictions(model, params, batch, key, segments)
-    chosen = forward.scores(model, params, states_BPD)
-    found = masked_loss(chosen, batch, evaluating=key is None)
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss at the top of this file."""
+    model = self.model
+    states_BPD, sown = predictions(model, params, batch, key, self.segments)
+    scores = forward.scores(model, params, states_BPD)
+    found = masked_loss(scores, batch, evaluating=key is None)
     return forward.add_routers(found, sown, training=key is not None)
-
-  return Objective(make_batch, partial(forward.init, model), loss)
 
 
 def visible(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> jax.Array:
@@ -311,7 +294,7 @@ def predictions(
   Args:
     model: with a second stream.
     key: of dropout; None: there is none.
-    segments: see `permuted`; the places of a batch are in their order.
+    segments: see `Permuted`; the places of a batch are in their order.
   """
   B, L = batch['inputs'].shape
   caches = init_memories(model, B) if segments > 1 else None

@@ -12,7 +12,8 @@ inviting`. Of a text with two sides, which else an encoder-decoder would learn
 from, it is the source: a row is the source and then what the decoder reads.
 """
 
-from collections.abc import Callable
+import functools
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -22,59 +23,105 @@ import numpy as np
 from gpt_jax import spec
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, t5
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Needs,
-  Objective,
-  Params,
-  Scored,
-)
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.base import Needs, Objective, Scored, TextObjective
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS
-from gpt_jax.objectives.seq2seq import seq2seq
+from gpt_jax.objectives.loss import Batch, Loss, Params
+from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.ranges import Weight
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Whose batches have two sides that stand in one order.
 TEXTS = {
-  'seq2seq': seq2seq,
+  'seq2seq': Seq2Seq,
   **t5.OBJECTIVES,
 }
 
 
-def prefix(
-  text: str = '', sees: Literal['both', 'left'] = 'both', z_loss: Weight = 0.0
-) -> Declared:
+@dataclass(frozen=True)
+class Prefix(Objective):
   """Next-token prediction after a prefix.
 
-  Args:
+  Attributes:
     text: an objective of encoder-decoders, with its arguments: its sources are
       the prefixes; '': the first part of each row.
     sees: 'both' sides of each of its tokens, or the 'left' alone (the language
       model of T5's table 2).
-    z_loss: see `causal`; of a stream.
+    z_loss: see `Causal`; of a stream.
   """
-  if text and z_loss:
-    raise UsageError(
-      f'objective.name: z_loss={z_loss}: the loss is that of text={text!r}; '
-      'leave one of them out'
+
+  text: str = ''
+  sees: Literal['both', 'left'] = 'both'
+  z_loss: Weight = 0.0
+
+  def __post_init__(self):
+    """Checks the text's objective."""
+    if self.text and self.z_loss:
+      raise UsageError(
+        f'objective.name: z_loss={self.z_loss}: the loss is that of text='
+        f'{self.text!r}; leave one of them out'
+      )
+    self._unbound()
+
+  def _unbound(self) -> TextObjective:
+    if not self.text:
+      return Causal(self.z_loss)
+    return spec.build('objective.name: text', self.text, TEXTS)
+
+  @functools.cached_property
+  def plain(self) -> TextObjective:
+    """Has the loss, and the batches of a stream or of two sides."""
+    return self._unbound().bind(self.model, self.tokenizer)
+
+  @property
+  def needs(self) -> Needs:
+    """A decoder, and a stream or what the text's objective needs."""
+    if not self.text:
+      return Needs(rows=('stream',))
+    in_row = 'prefix' if self.sees == 'both' else 'left'
+    return needs_of_sides(self._unbound().needs)._replace(in_row=in_row)
+
+  def check(self) -> None:
+    """Refuses what the text's objective does."""
+    self.plain.check()
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """A row's prefix and what follows, or a source and its target.
+
+    Returns:
+      `prefix` int32 [B] says how many inputs see each other. The last of them
+      predicts the first token that counts.
+    """
+    batch = self.plain.make_batch(rows, keys)
+    if self.text:
+      batch = joined(batch)
+    else:
+      draw_B = np.array([g.random() for g in keys.generators(MASKING)])
+      # Of n tokens 1 to n are after the prefix: the one before the row is its
+      # first, at least.
+      prefix_B = 1 + (draw_B * rows.real.sum(axis=1)).astype(np.int32)
+      places_L = np.arange(rows.tokens.shape[1])
+      counts_BL = places_L[None] >= prefix_B[:, None] - 1
+      weights_BL = batch['weights'] * counts_BL
+      batch = {**batch, 'weights': weights_BL, 'prefix': prefix_B}
+    check_fits(self.model, batch)
+    if self.sees == 'left':
+      del batch['prefix']
+    return batch
+
+  def init(self, key: jax.Array) -> Params:
+    """The model's."""
+    return self.plain.init(key)
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss of what follows."""
+    hidden_BLD, routers = forward.states(self.model, params, batch, key)
+    hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
+    found = self.plain.loss_of_states(
+      params, hidden_BLD, batch, evaluating=key is None
     )
-  declared = causal(z_loss)
-  needs, make = Needs(rows=('stream',)), _of_stream
-  if text:
-    declared = spec.build('objective.name: text', text, TEXTS)
-    needs, make = needs_of_sides(declared.needs), _of_sides
-    needs = needs._replace(in_row='prefix' if sees == 'both' else 'left')
-
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    plain = declared(model, tokenizer)
-    return _objective(model, plain, make, both=sees == 'both')
-
-  return Declared(needs, build)
+    return forward.add_routers(found, routers, training=key is not None)
 
 
 def needs_of_sides(of_sides: Needs) -> Needs:
@@ -106,33 +153,6 @@ def needs_of_sides(of_sides: Needs) -> Needs:
   )
 
 
-def _objective(
-  model: Transformer,
-  plain: Objective,
-  make: Callable[[Objective, Rows, Keys], dict[str, np.ndarray]],
-  *,
-  both: bool,
-) -> Objective:
-  """See `prefix`; `plain` has the loss, and the batches of two sides."""
-  text = plain.text
-  assert text is not None
-
-  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    batch = make(plain, rows, keys)
-    check_fits(model, batch)
-    if not both:
-      del batch['prefix']
-    return batch
-
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    hidden_BLD, routers = forward.states(model, params, batch, key)
-    hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
-    found = text.loss(params, hidden_BLD, batch, key is None)
-    return forward.add_routers(found, routers, training=key is not None)
-
-  return Objective(make_batch, plain.init, loss)
-
-
 def check_fits(model: Transformer, batch: dict[str, np.ndarray]) -> None:
   """Checks that a model has room for the rows of a batch."""
   if batch['inputs'].shape[1] > model.context_length:
@@ -140,31 +160,6 @@ def check_fits(model: Transformer, batch: dict[str, np.ndarray]) -> None:
       f'model.context_length={model.context_length}: source and target are '
       f'{batch["inputs"].shape[1]} tokens in one row; raise it'
     )
-
-
-def _of_stream(
-  plain: Objective, rows: Rows, keys: Keys
-) -> dict[str, np.ndarray]:
-  """As `causal.make_batch`, with `prefix` int32 [B]: how many inputs it has.
-
-  The last of these predicts the first token that counts.
-  """
-  assert plain.make_batch is not None
-  batch = plain.make_batch(rows, keys)
-  draw_B = np.array([g.random() for g in keys.generators(MASKING)])
-  # Of n tokens 1 to n are after the prefix: the one before the row is its
-  # first, at least.
-  prefix_B = 1 + (draw_B * rows.real.sum(axis=1)).astype(np.int32)
-  counts_BL = np.arange(rows.tokens.shape[1])[None] >= prefix_B[:, None] - 1
-  return {**batch, 'weights': batch['weights'] * counts_BL, 'prefix': prefix_B}
-
-
-def _of_sides(
-  plain: Objective, rows: Rows, keys: Keys
-) -> dict[str, np.ndarray]:
-  """See `joined`."""
-  assert plain.make_batch is not None
-  return joined(plain.make_batch(rows, keys))
 
 
 def joined(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -201,47 +196,60 @@ def joined(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 # Next-token prediction of a part of each row: fine-tuning on pairs.
 
 
-def target(length: int, z_loss: Weight = 0.0) -> Declared:
+@dataclass(frozen=True)
+class Target(Objective):
   """Next-token prediction where the weights of a batch say so.
 
-  Args:
+  Attributes:
     length: targets of a row.
-    z_loss: as of `causal`.
+    z_loss: as of `Causal`.
   """
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    whole = causal(z_loss)(model, tokenizer)
+  length: int
+  z_loss: Weight = 0.0
+  every_token = True
 
-    def outputs(params: Params, batch: Batch) -> jax.Array:
-      variables = {'params': params}
-      out: Any = model.apply(variables, batch['inputs'])
+  @property
+  def needs(self) -> Needs:
+    """A decoder; batches are the task's."""
+    return Needs(rows=())
 
-      def at(place):
-        hidden_BD, targets_B = place
-        logits: Any = model.apply(variables, hidden_BD, method='logits')
-        right_B = jnp.argmax(logits, axis=-1) == targets_B
-        return _nll(logits, targets_B), right_B
+  @functools.cached_property
+  def _plain(self) -> Causal:
+    return Causal(self.z_loss).bind(self.model, self.tokenizer)
 
-      # A few positions at a time: the logits of all would not fit.
-      places = jnp.swapaxes(out.hidden_BLD, 0, 1), batch['targets'].T
-      chunk = CHUNK_LOGITS // (len(batch['targets']) * model.vocab_size)
-      nll, right = jax.lax.map(at, places, batch_size=max(chunk, 1))
-      counts = batch['weights'].T > 0
-      nll_B = jnp.sum(jnp.where(counts, nll, 0), axis=0)
-      columns = nll_B, jnp.sum(counts, axis=0), jnp.all(right | ~counts, axis=0)
-      return jnp.stack([x.astype(jnp.float32) for x in columns], axis=1)
+  def check(self) -> None:
+    """Refuses what `Causal` does."""
+    self._plain.check()
 
-    zeros = np.zeros((1, length), np.int32)
-    example = {
-      'inputs': zeros,
-      'targets': zeros,
-      'weights': zeros.astype(np.float32),
-    }
-    return whole._replace(make_batch=None, example=example, outputs=outputs)
+  @property
+  def example(self) -> dict[str, np.ndarray]:
+    """A batch of one row."""
+    zeros = np.zeros((1, self.length), np.int32)
+    weights = zeros.astype(np.float32)
+    return {'inputs': zeros, 'targets': zeros, 'weights': weights}
 
-  return Declared(Needs(rows=()), build)
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """As of `Causal`."""
+    return self._plain.loss(params, batch, key)
 
+  def outputs(self, params: Params, batch: Batch) -> jax.Array:
+    """Each target's -log P, its tokens, and whether all are the likeliest."""
+    model, variables = self.model, {'params': params}
+    out: Any = model.apply(variables, batch['inputs'])
 
-def _nll(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  log_probs = jax.nn.log_softmax(logits, axis=-1)
-  return -jnp.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0]
+    def at(place):
+      hidden_BD, targets_B = place
+      logits: Any = model.apply(variables, hidden_BD, method='logits')
+      log_probs = jax.nn.log_softmax(logits, axis=-1)
+      nll = -jnp.take_along_axis(log_probs, targets_B[:, None], axis=-1)[:, 0]
+      return nll, jnp.argmax(logits, axis=-1) == targets_B
+
+    # A few positions at a time: the logits of all would not fit.
+    places = jnp.swapaxes(out.hidden_BLD, 0, 1), batch['targets'].T
+    chunk = CHUNK_LOGITS // (len(batch['targets']) * model.vocab_size)
+    nll, right = jax.lax.map(at, places, batch_size=max(chunk, 1))
+    counts = batch['weights'].T > 0
+    nll_B = jnp.sum(jnp.where(counts, nll, 0), axis=0)
+    columns = nll_B, jnp.sum(counts, axis=0), jnp.all(right | ~counts, axis=0)
+    return jnp.stack([x.astype(jnp.float32) for x in columns], axis=1)

@@ -5,34 +5,23 @@
 objective.name = 'seq2seq(label_smoothing=0.1)'
 """
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Mean,
-  Needs,
-  Objective,
-  Params,
-  Text,
-)
+from gpt_jax.objectives.base import Needs, TextObjective
 from gpt_jax.objectives.cross_entropy import (
   num_right,
   penalised_cross_entropy,
 )
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.ranges import Fraction
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # The loss of what a decoder writes after an encoder has read its source.
 #
@@ -43,41 +32,42 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 # M], `segments`, `positions` [B, L]: see `rows.sides`.
 
 
-def objective(
-  model: Transformer,
-  make_batch: Callable[[Rows, Keys], dict[str, np.ndarray]],
-  *,
-  label_smoothing: float = 0.0,
-) -> Objective:
-  """The objective of an encoder-decoder whose batches `make_batch` makes.
+class EncoderDecoder(TextObjective):
+  """Prediction of what a decoder writes after an encoder has read its source.
 
-  Args:
-    model: with an encoder.
-    label_smoothing: see `cross_entropy.penalised_cross_entropy`; in training
+  Attributes:
+    start: the token that the decoder starts with, 'pad' (T5, Marian) or 'eos'
+      (BART).
+    label_smoothing: share of each label that all tokens have alike; in training
       alone, and neither reported nor evaluated.
   """
-  forward.check_scores(model, 'seq2seq')
 
-  def of_states(
-    params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
+  start: sides.Start
+  label_smoothing: Fraction = 0.0
+
+  def check(self) -> None:
+    """Refuses an adaptive softmax."""
+    forward.check_scores(self.model, 'seq2seq')
+
+  @property
+  def first_id(self) -> int:
+    """What the decoder reads first; 0 in batches made for their shapes."""
+    tokenizer = self.tokenizer
+    return sides.start_id(self.start, tokenizer.special) if tokenizer else 0
+
+  def loss_of_states(
+    self,
+    params: Params,
+    hidden_BLD: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
   ) -> Loss:
-    chosen = forward.scores(model, params, hidden_BLD)
+    """Cross-entropy with the target text."""
+    scores = forward.scores(self.model, params, hidden_BLD)
     targets = batch['targets'], batch['weights']
-    smoothing = 0.0 if evaluating else label_smoothing
-    return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
-
-  text = Text(
-    of_states,
-    chosen=lambda hidden_BLD, batch: hidden_BLD,
-    counted=lambda batch: batch['weights'],
-    real=lambda batch: batch['weights'],
-  )
-  return Objective(
-    make_batch,
-    partial(forward.init, model),
-    forward.loss_of(model, of_states),
-    text=text,
-  )
+    smoothing = 0.0 if evaluating else self.label_smoothing
+    return written_loss(scores, *targets, smoothing, evaluating=evaluating)
 
 
 def written_loss(
@@ -99,32 +89,27 @@ def written_loss(
   return Loss(sums.total, weight, sums.penalty, metrics)
 
 
-def seq2seq(
-  label_smoothing: Fraction = 0.0, start: sides.Start = 'eos'
-) -> Declared:
+@dataclass(frozen=True)
+class Seq2Seq(EncoderDecoder):
   """Prediction of the target texts of `data.rows='parallel'`.
 
-  Args:
-    label_smoothing: share of each label that all tokens have alike (section
-      5.4: 0.1).
-    start: the token that the decoder starts with, 'pad' (T5, Marian) or 'eos'
-      (BART).
+  Attributes:
+    label_smoothing: section 5.4: 0.1.
+    start: see `EncoderDecoder`.
   """
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    # Without a tokenizer batches are made for their shapes alone.
-    first_id = sides.start_id(start, tokenizer.special) if tokenizer else 0
+  label_smoothing: Fraction = 0.0
+  start: sides.Start = 'eos'
 
-    def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-      del keys
-      return parallel_batch(rows, first_id)
+  @property
+  def needs(self) -> Needs:
+    """An encoder-decoder, and pairs of texts."""
+    return Needs(encoder=True, starts=self.start, rows=('parallel',))
 
-    return objective(model, make_batch, label_smoothing=label_smoothing)
-
-  needs = Needs(
-    attention='causal', encoder=True, starts=start, rows=('parallel',)
-  )
-  return Declared(needs, build)
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Both sides of the rows; nothing is random."""
+    del keys
+    return parallel_batch(rows, self.first_id)
 
 
 def parallel_batch(rows: Rows, first_id: int) -> dict[str, np.ndarray]:

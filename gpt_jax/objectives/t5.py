@@ -14,21 +14,20 @@ Rows are cut out of a stream, so long that the encoder gets as many tokens as
 its context, sentinels and end included: 568 of text are 512 and 114.
 """
 
+import abc
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import seq2seq
-from gpt_jax.objectives.base import Declared, Needs, Objective
+from gpt_jax.objectives.base import Needs
+from gpt_jax.objectives.seq2seq import EncoderDecoder
 from gpt_jax.ranges import Inside, Probability, number
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.special import Special
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokenizers.training import sentinel
 
 # Which tokens T5 corrupts, and what it makes of them (Raffel et al., 2019).
@@ -268,243 +267,281 @@ class Text(NamedTuple):
       with_sentinels(tokens, self.real & ~noise, *others),
     )
 
+  def chosen(self, rate: float) -> np.ndarray:
+    """Tokens that are chosen one by one; bool [B, L]."""
+    return independent(self.real, self.draws[0], rate=rate)
+
   @property
   def whole(self) -> Side:
     """All of it."""
     return Side(self.tokens, self.real)
 
 
-class Noise(NamedTuple):
-  """An objective of T5's.
+class T5(EncoderDecoder):
+  """What becomes of a text, for an encoder-decoder that restores it."""
 
-  Attributes:
-    corrupt: of a text the source and the target, without their ends.
-    sizes: of tokens of text, those of source and target at most, ends included;
-      neither ever falls.
-    sentinels: of tokens of text, how many at most.
-  """
+  @property
+  def even(self) -> bool:
+    """Whether a text has a token less where its target would be too long.
 
-  corrupt: Callable[[Text], tuple[Side, Side]]
-  sizes: Callable[[int], tuple[int, int]]
-  sentinels: Callable[[int], int]
+    As in the released code.
+    """
+    return False
+
+  @abc.abstractmethod
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """Source and target of a text, without their ends."""
+
+  @abc.abstractmethod
+  def sizes(self, length: int) -> tuple[int, int]:
+    """Tokens of source and target at most, with their ends; never fall.
+
+    Args:
+      length: tokens of text.
+    """
+
+  def num_sentinels(self, length: int) -> int:
+    """Sentinels that a text of `length` tokens needs at most."""
+    del length
+    return 0
+
+  @property
+  def needs(self) -> Needs:
+    """An encoder-decoder, and as much text as fills the encoder's context."""
+    return Needs(
+      encoder=True,
+      starts=self.start,
+      rows=('stream',),
+      text_length=self.text_length,
+      target_length=lambda n: self.sizes(self.text_length(n))[1],
+      sentinels=lambda n: self.num_sentinels(self.text_length(n)),
+    )
+
+  def text_length(self, context: int) -> int:
+    """The most tokens of text whose source fits a context; 2 at least."""
+    low, high = 2, 4
+    while self.sizes(high)[0] <= context:
+      low, high = high, 2 * high
+    while high - low > 1:
+      middle = (low + high) // 2
+      fits = self.sizes(middle)[0] <= context
+      low, high = (middle, high) if fits else (low, middle)
+    return low - 1 if self.even and self.sizes(low)[1] > context else low
+
+  def check(self) -> None:
+    """Refuses a context that no text fits."""
+    context = self.model.context_length
+    if self.sizes(self.text_length(context))[0] > context:
+      raise UsageError(
+        f'model.context_length={context}: too short for a text, what stands '
+        'for its noise and its end; give 3 or more'
+      )
+    super().check()
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Sources and targets; without a tokenizer of empty rows alone."""
+    L, tokenizer = rows.tokens.shape[1], self.tokenizer
+    if tokenizer is None:
+      assert not rows.real.any(), 'rows of text need their tokenizer'
+      ends, ids, vocab_size = {'eos_id': 0, 'pad_id': 0}, [0], 1
+    else:
+      special = tokenizer.special
+      ends = {'eos_id': special.eos_id, 'pad_id': special.pad_id}
+      ids, vocab_size = sentinel_ids(special.names), tokenizer.vocab_size
+    draws = [g.random((2, L)) for g in keys.generators(MASKING)]
+    text = Text(
+      *(rows.tokens, rows.real, np.stack(draws, axis=1)),
+      *(np.array(ids, np.int32), vocab_size),
+    )
+    both = zip(self.corrupt(text), self.sizes(L), strict=True)
+    (sources, source_mask), (targets, real) = (
+      side.ended(width, **ends) for side, width in both
+    )
+    return {
+      'sources': sources,
+      'source_mask': source_mask,
+      'inputs': sides.decoder_inputs(targets, self.first_id),
+      'targets': targets,
+      'weights': real.astype(np.float32),
+    }
 
 
-def span(
-  rate: Inside = 0.15, length: Mean = 3.0, start: sides.Start = 'pad'
-) -> Declared:
+@dataclass(frozen=True)
+class Span(T5):
   """Random spans become sentinels, and the target has what they stand for.
 
-  Args:
+  Attributes:
     rate: of the tokens that are noise.
     length: of a span, on average.
-    start: see `seq2seq.seq2seq`.
+    start: see `EncoderDecoder`.
   """
 
-  def corrupt(text: Text) -> tuple[Side, Side]:
-    noise = random_spans(text.real, text.draws[0], rate=rate, mean=length)
-    return text.replaced(noise)
+  rate: Inside = 0.15
+  length: Mean = 3.0
+  start: sides.Start = 'pad'
 
-  def spans(n: int) -> int:
-    return int(span_counts(n, rate, length)[1])
+  @property
+  def even(self) -> bool:
+    """Whether as many tokens are noise as are kept."""
+    return self.rate == 0.5
 
-  def sizes(n: int) -> tuple[int, int]:
-    noise, number = map(int, span_counts(n, rate, length))
-    return max(n, 2) - noise + number + 1, noise + number + 1
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """Spans are replaced by sentinels."""
+    draws = text.draws[0]
+    return text.replaced(
+      random_spans(text.real, draws, rate=self.rate, mean=self.length)
+    )
 
-  return _declared(Noise(corrupt, sizes, spans), start, even=rate == 0.5)
+  def sizes(self, length: int) -> tuple[int, int]:
+    """A sentinel for each span, on either side."""
+    noise, spans = map(int, span_counts(length, self.rate, self.length))
+    return max(length, 2) - noise + spans + 1, noise + spans + 1
+
+  def num_sentinels(self, length: int) -> int:
+    """One for each span."""
+    return int(span_counts(length, self.rate, self.length)[1])
 
 
-def replace_spans(rate: Inside = 0.15, start: sides.Start = 'pad') -> Declared:
-  """As `span`, of tokens that are chosen one by one."""
+@dataclass(frozen=True)
+class ReplaceSpans(T5):
+  """As `Span`, of tokens that are chosen one by one."""
 
-  def corrupt(text: Text) -> tuple[Side, Side]:
-    return text.replaced(_independent(text, rate))
+  rate: Inside = 0.15
+  start: sides.Start = 'pad'
 
-  def spans(n: int) -> tuple[int, int]:
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """Runs of chosen tokens are replaced by sentinels."""
+    return text.replaced(text.chosen(self.rate))
+
+  def _spans(self, length: int) -> tuple[int, int]:
+    """Runs of noise and of what is kept, at most."""
     # Either may stand at both ends, where there is enough of it.
-    noise, kept = _count(n, rate), n - _count(n, rate)
+    noise = _count(length, self.rate)
+    kept = length - noise
     return min(noise, kept + 1), min(noise + 1, kept)
 
-  def sizes(n: int) -> tuple[int, int]:
-    noise, (of_noise, of_kept) = _count(n, rate), spans(n)
-    return n - noise + of_noise + 1, noise + of_kept + 1
+  def sizes(self, length: int) -> tuple[int, int]:
+    """A sentinel for each run, on either side."""
+    noise, (of_noise, of_kept) = _count(length, self.rate), self._spans(length)
+    return length - noise + of_noise + 1, noise + of_kept + 1
 
-  return _declared(Noise(corrupt, sizes, lambda n: max(spans(n))), start)
+  def num_sentinels(self, length: int) -> int:
+    """Those of the side that has more."""
+    return max(self._spans(length))
 
 
-def drop_tokens(rate: Inside = 0.15, start: sides.Start = 'pad') -> Declared:
+@dataclass(frozen=True)
+class DropTokens(T5):
   """Tokens are left out, one by one, and the target is these."""
 
-  def corrupt(text: Text) -> tuple[Side, Side]:
-    noise = _independent(text, rate)
+  rate: Inside = 0.15
+  start: sides.Start = 'pad'
+
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """What is kept, and what is left out."""
+    noise = text.chosen(self.rate)
     return (
       Side(text.tokens, text.real & ~noise),
       Side(text.tokens, text.real & noise),
     )
 
-  def sizes(n: int) -> tuple[int, int]:
-    noise = _count(n, rate)
-    return n - noise + 1, noise + 1
+  def sizes(self, length: int) -> tuple[int, int]:
+    """The two add up to the text."""
+    noise = _count(length, self.rate)
+    return length - noise + 1, noise + 1
 
-  return _declared(Noise(corrupt, sizes, lambda n: 0), start)
 
-
-def bert_style(
-  rate: Inside = 0.15, random: Probability = 0.1, start: sides.Start = 'pad'
-) -> Declared:
+class _MaskedTokens(T5):
   """Tokens become the first sentinel, or random ones; all is the target.
 
-  Args:
+  Attributes:
     rate: of the tokens that are noise.
     random: of these, that become a token drawn from the vocabulary.
-    start: see `seq2seq.seq2seq`.
   """
 
-  def corrupt(text: Text) -> tuple[Side, Side]:
-    noise, fate = _independent(text, rate), text.draws[1]
+  rate: Inside
+  random: Probability
+
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """Masks the source; the target is the text."""
+    noise, fate = text.chosen(self.rate), text.draws[1]
     source = masked(text.tokens, noise, text.real, text.sentinels[0])
-    chosen = noise & (fate < random)
+    chosen = noise & (fate < self.random)
     # What is below a bound is uniform up to it.
-    drawn = np.floor(fate[chosen] / random * text.vocab_size)
+    drawn = np.floor(fate[chosen] / self.random * text.vocab_size)
     source.tokens[chosen] = drawn.astype(np.int32)
     return source, text.whole
 
-  return _declared(Noise(corrupt, _as_long, lambda n: 1), start)
+  def sizes(self, length: int) -> tuple[int, int]:
+    """Both sides are as long as the text."""
+    return length + 1, length + 1
+
+  def num_sentinels(self, length: int) -> int:
+    """The first, which stands for [MASK]."""
+    del length
+    return 1
 
 
-def mass_style(rate: Inside = 0.15, start: sides.Start = 'pad') -> Declared:
-  """As `bert_style`, of which none becomes a random token (3.3.2)."""
-  return bert_style(rate, 0.0, start)
+@dataclass(frozen=True)
+class BertStyle(_MaskedTokens):
+  """Masked tokens, of which some become random ones."""
+
+  rate: Inside = 0.15
+  random: Probability = 0.1
+  start: sides.Start = 'pad'
 
 
-def deshuffle(start: sides.Start = 'pad') -> Declared:
+@dataclass(frozen=True)
+class MassStyle(_MaskedTokens):
+  """As `BertStyle`, of which none becomes a random token (3.3.2)."""
+
+  rate: Inside = 0.15
+  start: sides.Start = 'pad'
+  random = 0.0
+
+
+@dataclass(frozen=True)
+class Deshuffle(T5):
   """The tokens of a text in a random order; the target is the text."""
 
-  def corrupt(text: Text) -> tuple[Side, Side]:
-    source = shuffled(text.tokens, text.real, text.draws[0])
-    return source, text.whole
+  start: sides.Start = 'pad'
 
-  return _declared(Noise(corrupt, _as_long, lambda n: 0), start)
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """Shuffles the source."""
+    return shuffled(text.tokens, text.real, text.draws[0]), text.whole
+
+  def sizes(self, length: int) -> tuple[int, int]:
+    """Both sides are as long as the text."""
+    return length + 1, length + 1
 
 
-def continuation(start: sides.Start = 'pad') -> Declared:
+@dataclass(frozen=True)
+class Continuation(T5):
   """A text is parted anywhere; the target is what follows (prefix LM)."""
 
-  def corrupt(text: Text) -> tuple[Side, Side]:
+  start: sides.Start = 'pad'
+
+  def corrupt(self, text: Text) -> tuple[Side, Side]:
+    """The first part, and the rest."""
     first = prefix(text.real, text.draws[0, :, 0])
     return Side(text.tokens, first), Side(text.tokens, text.real & ~first)
 
-  # The longest source leaves a token, and the longest target too.
-  return _declared(Noise(corrupt, lambda n: (n, n), lambda n: 0), start)
+  def sizes(self, length: int) -> tuple[int, int]:
+    """The longest source leaves a token, and the longest target too."""
+    return length, length
 
 
-def _independent(text: Text, rate: float) -> np.ndarray:
-  return independent(text.real, text.draws[0], rate=rate)
-
-
-def _count(n: int, rate: float) -> int:
-  """See `t5_noise.independent`."""
-  return max(int(np.round(rate * n)), 1)
-
-
-def _as_long(n: int) -> tuple[int, int]:
-  return n + 1, n + 1
-
-
-def _declared(noise: Noise, start: str, *, even: bool = False) -> Declared:
-  """The objective; `even`: see `_longest`."""
-
-  def text_length(context: int) -> int:
-    return _longest(noise.sizes, context, even)
-
-  def target_length(context: int) -> int:
-    return noise.sizes(text_length(context))[1]
-
-  def sentinels(context: int) -> int:
-    return noise.sentinels(text_length(context))
-
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    context = model.context_length
-    if noise.sizes(text_length(context))[0] > context:
-      raise UsageError(
-        f'model.context_length={context}: too short for a text, what stands '
-        'for its noise and its end; give 3 or more'
-      )
-
-    def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-      return _batch(noise, rows, keys, tokenizer, start)
-
-    return seq2seq.objective(model, make_batch)
-
-  needs = Needs(
-    attention='causal',
-    encoder=True,
-    starts=start,
-    rows=('stream',),
-    text_length=text_length,
-    target_length=target_length,
-    sentinels=sentinels,
-  )
-  return Declared(needs, build)
-
-
-def _longest(
-  sizes: Callable[[int], tuple[int, int]], context: int, even: bool
-) -> int:
-  """The most tokens of text whose source fits a context; 2 at least.
-
-  With `even`, as in the released code, one less where the target would be
-  longer than the source.
-  """
-  low, high = 2, 4
-  while sizes(high)[0] <= context:
-    low, high = high, 2 * high
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (middle, high) if sizes(middle)[0] <= context else (low, middle)
-  return low - 1 if even and sizes(low)[1] > context else low
-
-
-def _batch(
-  noise: Noise,
-  rows: Rows,
-  keys: Keys,
-  tokenizer: Tokenizer | None,
-  start: str,
-) -> dict[str, np.ndarray]:
-  """See `Objective.make_batch`; without a tokenizer of empty rows alone."""
-  L = rows.tokens.shape[1]
-  if tokenizer is None:
-    assert not rows.real.any(), 'rows of text need their tokenizer'
-    ends, first, ids, vocab_size = {'eos_id': 0, 'pad_id': 0}, 0, [0], 1
-  else:
-    special: Special = tokenizer.special
-    ends = {'eos_id': special.eos_id, 'pad_id': special.pad_id}
-    first, vocab_size = sides.start_id(start, special), tokenizer.vocab_size
-    ids = sentinel_ids(special.names)
-  draws = np.stack([g.random((2, L)) for g in keys.generators(MASKING)], axis=1)
-  text = Text(
-    *(rows.tokens, rows.real, draws, np.array(ids, np.int32), vocab_size)
-  )
-  both = zip(noise.corrupt(text), noise.sizes(L), strict=True)
-  (sources, source_mask), (targets, real) = (
-    side.ended(width, **ends) for side, width in both
-  )
-  return {
-    'sources': sources,
-    'source_mask': source_mask,
-    'inputs': sides.decoder_inputs(targets, first),
-    'targets': targets,
-    'weights': real.astype(np.float32),
-  }
+def _count(length: int, rate: float) -> int:
+  """Tokens that `independent` chooses of so many."""
+  return max(int(np.round(rate * length)), 1)
 
 
 OBJECTIVES = {
-  'span': span,
-  'replace_spans': replace_spans,
-  'drop_tokens': drop_tokens,
-  'bert_style': bert_style,
-  'mass_style': mass_style,
-  'deshuffle': deshuffle,
-  'continuation': continuation,
+  'span': Span,
+  'replace_spans': ReplaceSpans,
+  'drop_tokens': DropTokens,
+  'bert_style': BertStyle,
+  'mass_style': MassStyle,
+  'deshuffle': Deshuffle,
+  'continuation': Continuation,
 }

@@ -14,9 +14,11 @@ over the examples, L1 over the tokens of a sequence and then over sequences.
 Summed over tokens, L1 would outweigh L2 a hundred times.
 """
 
+import abc
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,28 +29,12 @@ from gpt_jax.nn.build import POSITIONS, is_causal
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.heads import OUTPUTS, POOLERS, WeightedSum
 from gpt_jax.nn.layers import INITS
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, heads
-from gpt_jax.objectives import heads as features_lib
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Mean,
-  Needs,
-  Objective,
-  Params,
-)
+from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
 from gpt_jax.objectives.heads import FEATURES, Features, Head
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import Pair, UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-
-# A model and the head that reads it, for the objectives of `task`.
-
-
-# From the outputs [B, K] and the labels [B] to the loss of each example.
-Score = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Scores(NamedTuple):
@@ -64,33 +50,128 @@ class Scores(NamedTuple):
   sown: Any
 
 
-class TaskModel(NamedTuple):
-  """A model and a head.
+class TaskObjective(Objective):
+  """A model and the head that reads it.
 
   Attributes:
-    model: gives the hidden states.
-    head: reads them.
-    features: which of them; None: the last, and the model learns.
-    auxiliary: lambda.
-    score: the loss of each example.
-    each_token: whether that is a sum over those of its tokens whose label is
-      not negative.
+    length: tokens of a sequence.
+    auxiliary: lambda, the weight of the language model's loss.
+    read: the head, see `heads`: 'extract', of decoders, 'first', of encoders,
+      XLNet's 'last', 'spans' or 'tokens'.
+    features: a call of `FEATURES`: the model is frozen; '': it is not.
+    pooler: of encoders, 'tanh', 'gelu' or 'relu'.
+    num_outputs: of the head, or 0: a score for each sequence.
+    num_sequences: of an example.
+    label_type: of the labels in a batch.
+    each_token: whether a loss is a sum over the tokens whose label is not
+      negative.
   """
 
-  model: Transformer
-  head: Head
-  features: Features | None
-  auxiliary: float
-  score: Score
-  each_token: bool = False
+  length: int
+  auxiliary: float = 0.0
+  dropout: float = 0.0
+  read: str
+  features: str
+  pooler: str = 'tanh'
+  label_type: ClassVar[Any] = np.int32
+  each_token: ClassVar[bool] = False
+
+  @property
+  @abc.abstractmethod
+  def num_outputs(self) -> int: ...
+
+  @property
+  def num_sequences(self) -> int:
+    return 1
+
+  @property
+  def label_shape(self) -> tuple[int, ...]:
+    """Of an example's labels."""
+    return ()
+
+  def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
+    """The loss of each example; here the cross-entropy of labels [B]."""
+    return _cross_entropy(outputs_BK, labels)
+
+  def __post_init__(self):
+    """Checks the ranges of what `finetune` says."""
+    if self.auxiliary < 0 or not 0 <= self.dropout < 1:
+      raise UsageError(
+        f'finetune: auxiliary={self.auxiliary} must not be negative, and '
+        f'dropout={self.dropout} must be in [0, 1)'
+      )
+    if self.pooler not in POOLERS or self.pooler == 'none':
+      raise UsageError(
+        f'finetune.pooler={self.pooler!r}: unknown; one of tanh, gelu, relu'
+      )
+    if self.features:
+      spec.build('finetune.features', self.features, FEATURES)
+
+  @property
+  def needs(self) -> Needs:
+    """A model that sees what the head reads; batches are the task's."""
+    attention = {
+      'extract': 'causal',
+      'first': 'bidirectional',
+      'last': 'bidirectional',
+    }.get(self.read, 'any')
+    return Needs(attention=attention, rows=())
+
+  def check(self) -> None:
+    """Refuses the auxiliary loss of an adaptive softmax."""
+    output = self.model.output
+    if self.auxiliary and spec.build('model.output', output, OUTPUTS).own:
+      raise UsageError(
+        f'finetune.auxiliary={self.auxiliary}: model.output={output!r} is an '
+        'adaptive softmax, which has no auxiliary loss; give 0'
+      )
+
+  @property
+  def example(self) -> dict[str, np.ndarray]:
+    """A batch of one row."""
+    C = self.num_sequences
+    batch = {
+      'inputs': np.zeros((1, C, self.length), np.int32),
+      'lengths': np.ones((1, C), np.int32),
+      'labels': np.zeros((1, *self.label_shape), self.label_type),
+      'weights': np.ones(1, np.float32),
+    }
+    if not is_causal(self.model.attention, self.model.ffn):
+      batch['second'] = np.ones((1, C), np.int32)
+    return batch
+
+  @property
+  def _features(self) -> Features | None:
+    """Which layers a head reads; None: the last, and the model learns."""
+    if not self.features:
+      return None
+    return spec.build('finetune.features', self.features, FEATURES)
+
+  @property
+  def _head(self) -> Head:
+    model, count = self.model, self.num_outputs or 1
+    kernel = spec.build('model.init_weights', model.init_weights, INITS)(
+      model.num_layers
+    ).kernel
+    if self.read == 'extract':
+      added = self.num_outputs > 0
+      return heads.extract(count, kernel, self.dropout, added=added)
+    if self.read in ('first', 'last'):
+      # The pooler is of the last layer.
+      pooler = 'none' if self.features else self.pooler
+      of = heads.first if self.read == 'first' else heads.last
+      return of(count, kernel, self.dropout, pooler=pooler)
+    if self.read == 'tokens':
+      return heads.tokens(count, kernel, self.dropout)
+    return heads.spans(kernel)
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model, and the head's."""
-    params = forward.init(self.model, key)
-    width = features_lib.width(self.features, self.model)
-    of_heads = self.head.init(jax.random.fold_in(key, 1), width)
-    if self.features is not None and self.features.weighted:
-      count = len(self.features.layers(self.model.num_layers))
+    params, features = super().init(key), self._features
+    width = heads.width(features, self.model)
+    of_heads = self._head.init(jax.random.fold_in(key, 1), width)
+    if features is not None and features.weighted:
+      count = len(features.layers(self.model.num_layers))
       of_sum: Any = WeightedSum().init(key, [jnp.zeros((1, 1, 1))] * count)
       of_heads = {**of_heads, 'layers': of_sum['params']}
     # As Hugging Face's classification heads are kept, see `hf.heads`.
@@ -102,13 +183,18 @@ class TaskModel(NamedTuple):
     """What both losses are computed from."""
     hidden_SLD, sown = self._hidden(params, batch, key)
     states_SLD, of_heads = hidden_SLD, params['heads']
-    if self.features is not None:
-      found = features_lib.hidden_states(sown, hidden_SLD)
-      picked = [found[i] for i in self.features.layers(self.model.num_layers)]
-      states_SLD = self._joined(of_heads, jax.lax.stop_gradient(picked))
+    if self._features is not None:
+      layers = heads.hidden_states(sown, hidden_SLD)
+      picked = [layers[i] for i in self._features.layers(self.model.num_layers)]
+      picked = jax.lax.stop_gradient(picked)
+      if 'layers' in of_heads:
+        variables: Any = {'params': of_heads['layers']}
+        states_SLD: Any = WeightedSum().apply(variables, picked)
+      else:
+        states_SLD = jnp.concatenate(picked, axis=-1)
       of_heads = {n: x for n, x in of_heads.items() if n != 'layers'}
     of_head = None if key is None else jax.random.fold_in(key, 1)
-    outputs = self.head.outputs(of_heads, states_SLD, batch, of_head)
+    outputs = self._head.outputs(of_heads, states_SLD, batch, of_head)
     return Scores(outputs, hidden_SLD, sown)
 
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
@@ -120,20 +206,22 @@ class TaskModel(NamedTuple):
   ) -> tuple[jax.Array, Any]:
     """The last states [S, L, D] of all sequences, and what was sown."""
     B, C, L = batch['inputs'].shape
-    around: dict[str, Any] = {}
+    model, around = self.model, {}
     if 'second' in batch:
       places = jnp.arange(L)[None]
       real = places < batch['lengths'].reshape(B * C, 1)
       around['mask_BL'] = real
       second = real & (places >= batch['second'].reshape(B * C, 1))
-      if self._has_segments:  # 0, 1, and [CLS] at the end 2
+      position = spec.build('model.position', model.position, POSITIONS)
+      embedded = spec.build('model.input', model.input, INPUTS)
+      if position.segments:  # XLNet: 0, 1, and [CLS] at the end 2
         last = places == batch['lengths'].reshape(B * C, 1) - 1
         around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
-      elif self._has_types:  # 0 for padding, too
+      elif embedded.num_token_types > 1:  # 0 for padding, too
         around['token_types_BL'] = second.astype(jnp.int32)
-    frozen = self.features is not None  # and its features are always the same
+    frozen = bool(self.features)  # and its features are always the same
     out, sown = forward.apply(
-      self.model,
+      model,
       params,
       batch['inputs'].reshape(B * C, L),
       None if frozen else key,
@@ -142,30 +230,10 @@ class TaskModel(NamedTuple):
     )
     return out.hidden_BLD, sown
 
-  def _joined(self, of_heads: Params, states: list[jax.Array]) -> jax.Array:
-    """The features of each token."""
-    if 'layers' not in of_heads:
-      return jnp.concatenate(states, axis=-1)
-    variables: Any = {'params': of_heads['layers']}
-    found: Any = WeightedSum().apply(variables, states)
-    return found
-
-  @property
-  def _has_segments(self) -> bool:
-    """Whether the layers tell the tokens of two texts apart (XLNet)."""
-    position = spec.build('model.position', self.model.position, POSITIONS)
-    return position.segments
-
-  @property
-  def _has_types(self) -> bool:
-    """Whether the model is told which text a token is of."""
-    found = spec.build('model.input', self.model.input, INPUTS)
-    return found.num_token_types > 1
-
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """L2 and, in training, lambda L1."""
     scores, weights_B = self.scores(params, batch, key), batch['weights']
-    losses_B = self.score(scores.outputs_BK, batch['labels'])
+    losses_B = self.losses(scores.outputs_BK, batch['labels'])
     weight = jnp.sum(weights_B)
     if self.each_token:
       asked_B = jnp.sum(batch['labels'] >= 0, axis=1)
@@ -204,169 +272,131 @@ class TaskModel(NamedTuple):
     return sums.total
 
 
-def classification(
-  num_labels: int,
-  length: int,
-  sequences: int = 1,
-  auxiliary: float = 0.5,
-  dropout: float = 0.1,
-  read: str = 'extract',
-  features: str = '',
-  pooler: str = 'tanh',
-) -> Declared:
+@dataclass(frozen=True)
+class Classification(TaskObjective):
   """A class for each example.
 
-  Args:
+  Attributes:
     num_labels: classes.
     length: tokens of a sequence.
     sequences: of an example; their activations are added before W_y.
-    auxiliary: lambda, the weight of the language model's loss.
-    read: `extract`, of decoders, or `first`, of encoders, or XLNet's `last`;
-      see `heads`.
-    features: a call of `features`: the model is frozen; '': it is not.
-    pooler: of encoders, 'tanh', 'gelu' or 'relu'.
+    auxiliary: see `TaskObjective`, as of the others.
   """
-  task = _Options(num_labels, length, sequences, auxiliary, dropout)
-  return _task(task, read, features, _cross_entropy, pooler)
-
-
-def regression(
-  length: int,
-  sequences: int = 1,
-  auxiliary: float = 0.5,
-  dropout: float = 0.1,
-  read: str = 'extract',
-  features: str = '',
-  pooler: str = 'tanh',
-) -> Declared:
-  """A score for each example: L2 is the squared error; see above."""
-  task = _Options(1, length, sequences, auxiliary, dropout)
-  return _task(task, read, features, _squared_error, pooler)
-
-
-def choice(
-  answers: int,
-  length: int,
-  auxiliary: float = 0.5,
-  dropout: float = 0.1,
-  read: str = 'extract',
-  features: str = '',
-  pooler: str = 'tanh',
-) -> Declared:
-  """One of several sequences: a softmax over their scores h W_y."""
-  task = _Options(0, length, answers, auxiliary, dropout)
-  return _task(task, read, features, _cross_entropy, pooler)
-
-
-def spans(length: int, features: str = '') -> Declared:
-  """The first and the last token of an answer: the mean of both losses."""
-  task = _Options(2, length, 1, 0.0, 0.0)
-  return _task(task, 'spans', features, _ends)
-
-
-def tags(
-  num_labels: int, length: int, dropout: float = 0.1, features: str = ''
-) -> Declared:
-  """A class for each token whose label is not negative."""
-  task = _Options(num_labels, length, 1, 0.0, dropout)
-  return _task(task, 'tokens', features, _of_tokens)
-
-
-class _Options(NamedTuple):
-  """Of a task; `num_labels` 0: a score for each sequence."""
 
   num_labels: int
   length: int
-  sequences: int
-  auxiliary: float
-  dropout: float
+  sequences: int = 1
+  auxiliary: float = 0.5
+  dropout: float = 0.1
+  read: str = 'extract'
+  features: str = ''
+  pooler: str = 'tanh'
+
+  @property
+  def num_outputs(self) -> int:
+    return self.num_labels
+
+  @property
+  def num_sequences(self) -> int:
+    return self.sequences
 
 
-def _task(
-  task: _Options, read: str, features: str, score: Score, pooler: str = 'tanh'
-) -> Declared:
-  if task.auxiliary < 0 or not 0 <= task.dropout < 1:
-    raise UsageError(
-      f'finetune: auxiliary={task.auxiliary} must not be negative, and dropout='
-      f'{task.dropout} must be in [0, 1)'
-    )
-  if pooler not in POOLERS or pooler == 'none':
-    raise UsageError(
-      f'finetune.pooler={pooler!r}: unknown; one of tanh, gelu, relu'
-    )
-  mixed = None
-  if features:
-    mixed = spec.build('finetune.features', features, FEATURES)
+@dataclass(frozen=True)
+class Regression(TaskObjective):
+  """A score for each example: L2 is the squared error; see above."""
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    del tokenizer
-    if task.auxiliary and spec.build('model.output', model.output, OUTPUTS).own:
-      raise UsageError(
-        f'finetune.auxiliary={task.auxiliary}: model.output={model.output!r} '
-        'is an adaptive softmax, which has no auxiliary loss; give 0'
-      )
-    head = _head(model, task, read, mixed, pooler)
-    found = TaskModel(
-      model, head, mixed, task.auxiliary, score, score is _of_tokens
-    )
-    return Objective(
-      make_batch=None,
-      init=found.init,
-      loss=found.loss,
-      example=_example(model, task, score),
-      outputs=found.outputs,
-    )
+  length: int
+  sequences: int = 1
+  auxiliary: float = 0.5
+  dropout: float = 0.1
+  read: str = 'extract'
+  features: str = ''
+  pooler: str = 'tanh'
+  label_type = np.float32
 
-  attention = {
-    'extract': 'causal',
-    'first': 'bidirectional',
-    'last': 'bidirectional',
-  }.get(read, 'any')
-  return Declared(Needs(attention=attention, rows=()), build)
+  @property
+  def num_outputs(self) -> int:
+    return 1
+
+  @property
+  def num_sequences(self) -> int:
+    return self.sequences
+
+  def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
+    """The squared error."""
+    return jnp.square(outputs_BK[:, 0] - labels)
 
 
-def _head(
-  model: Transformer,
-  task: _Options,
-  read: str,
-  mixed: Features | None,
-  pooler: str,
-) -> Head:
-  """What `read` names, one of `heads`."""
-  kernel = spec.build('model.init_weights', model.init_weights, INITS)(
-    model.num_layers
-  ).kernel
-  count = task.num_labels or 1
-  if read == 'extract':
-    added = task.num_labels > 0
-    return heads.extract(count, kernel, task.dropout, added=added)
-  if read in ('first', 'last'):
-    # The pooler is of the last layer.
-    pooler = 'none' if mixed else pooler
-    of = heads.first if read == 'first' else heads.last
-    return of(count, kernel, task.dropout, pooler=pooler)
-  if read == 'tokens':
-    return heads.tokens(count, kernel, task.dropout)
-  return heads.spans(kernel)
+@dataclass(frozen=True)
+class Choice(TaskObjective):
+  """One of several sequences: a softmax over their scores h W_y."""
+
+  answers: int
+  length: int
+  auxiliary: float = 0.5
+  dropout: float = 0.1
+  read: str = 'extract'
+  features: str = ''
+  pooler: str = 'tanh'
+
+  @property
+  def num_outputs(self) -> int:
+    return 0
+
+  @property
+  def num_sequences(self) -> int:
+    return self.answers
 
 
-def _example(
-  model: Transformer, task: _Options, score: Score
-) -> dict[str, np.ndarray]:
-  """A batch of one row."""
-  shape = (1,)
-  if score in (_ends, _of_tokens):
-    shape = (1, 2 if score is _ends else task.length)
-  kind = np.float32 if score is _squared_error else np.int32
-  batch = {
-    'inputs': np.zeros((1, task.sequences, task.length), np.int32),
-    'lengths': np.ones((1, task.sequences), np.int32),
-    'labels': np.zeros(shape, kind),
-    'weights': np.ones(1, np.float32),
-  }
-  if not is_causal(model.attention, model.ffn):
-    batch['second'] = np.ones((1, task.sequences), np.int32)
-  return batch
+@dataclass(frozen=True)
+class Spans(TaskObjective):
+  """The first and the last token of an answer: the mean of both losses."""
+
+  length: int
+  features: str = ''
+  read = 'spans'
+
+  @property
+  def num_outputs(self) -> int:
+    return 2
+
+  @property
+  def label_shape(self) -> tuple[int, ...]:
+    return (2,)
+
+  def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
+    """Of outputs [B, 2 L] and the first and last tokens [B, 2]."""
+    first, last = jnp.split(outputs_BK, 2, axis=1)
+    begin = _cross_entropy(first, labels[:, 0])
+    end = _cross_entropy(last, labels[:, 1])
+    return (begin + end) / 2
+
+
+@dataclass(frozen=True)
+class Tags(TaskObjective):
+  """A class for each token whose label is not negative."""
+
+  num_labels: int
+  length: int
+  dropout: float = 0.1
+  features: str = ''
+  read = 'tokens'
+  each_token = True
+
+  @property
+  def num_outputs(self) -> int:
+    return self.num_labels
+
+  @property
+  def label_shape(self) -> tuple[int, ...]:
+    return (self.length,)
+
+  def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
+    """The sum over a row's tokens, of outputs [B, L K] and labels [B, L]."""
+    flat = outputs_BK.reshape(labels.size, -1)
+    losses = _cross_entropy(flat, jnp.maximum(labels, 0).reshape(-1))
+    losses = losses.reshape(labels.shape)
+    return jnp.sum(jnp.where(labels >= 0, losses, 0), axis=1)
 
 
 def _cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
@@ -374,31 +404,12 @@ def _cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
   return -jnp.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0]
 
 
-def _squared_error(outputs: jax.Array, labels: jax.Array) -> jax.Array:
-  return jnp.square(outputs[:, 0] - labels)
-
-
-def _ends(outputs: jax.Array, labels: jax.Array) -> jax.Array:
-  """Of spans: [B, 2 L] and the first and last tokens [B, 2]."""
-  first, last = jnp.split(outputs, 2, axis=1)
-  both = _cross_entropy(first, labels[:, 0]), _cross_entropy(last, labels[:, 1])
-  return (both[0] + both[1]) / 2
-
-
-def _of_tokens(outputs: jax.Array, labels: jax.Array) -> jax.Array:
-  """The sum over a row's tokens: [B, L K] and labels [B, L]."""
-  flat = outputs.reshape(labels.size, -1)
-  losses = _cross_entropy(flat, jnp.maximum(labels, 0).reshape(-1))
-  losses = losses.reshape(labels.shape)
-  return jnp.sum(jnp.where(labels >= 0, losses, 0), axis=1)
-
-
 # Several tasks with one model: MT-DNN (Liu et al., 2019), section 3.
 #
 # Embeddings, layers and the pooler are shared; what is above them each task has
 # for itself, in `params['parts'][TASK]`. A batch is of one task, and its loss
 # is that of the task alone (algorithm 1): equation 6 for classes, 7 for scores,
-# and 8 for ranking, which is `choice` with gamma = 1 (gamma would only scale
+# and 8 for ranking, which is `Choice` with gamma = 1 (gamma would only scale
 # the learned scores). Section 3.1 has a stochastic answer network above pairs
 # of texts; here their head is linear, as of a single text.
 
@@ -406,61 +417,102 @@ def _of_tokens(outputs: jax.Array, labels: jax.Array) -> jax.Array:
 # Of a head's layers those that all tasks share.
 _SHARED = ('pooler',)
 OF_TASKS = {
-  'choice': choice,
-  'classification': classification,
-  'regression': regression,
+  'choice': Choice,
+  'classification': Classification,
+  'regression': Regression,
 }
 
 
-def tasks(*each: Pair) -> Declared:
-  """A model and a head for each task.
+class Tasks(Objective):
+  """A model and a head for each task."""
 
-  Args:
-    *each: by the name of a task, the call of its objective, one of `OF_TASKS`.
-  """
-  declared: dict[str, Declared] = {
-    pair.key: spec.build(
-      f'objective.name: tasks: {pair.key}', pair.value, OF_TASKS
-    )
-    for pair in each
-  }
-  if not each or len(declared) < len(each):
-    raise UsageError(
-      'objective.name: tasks: give each task once, by its name, as in '
-      'tasks(rte:"classification(num_labels=2, length=96)")'
-    )
-
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    del tokenizer
-    alone = {name: one(model) for name, one in declared.items()}
-
-    def init(key: jax.Array) -> Params:
-      return _init(alone, key)
-
-    def of(name: str) -> Objective:
-      return Objective(
-        make_batch=None,
-        init=init,
-        loss=functools.partial(_loss, alone[name], name),
-        example=alone[name].example,
-        outputs=functools.partial(_outputs, alone[name], name),
-        frozen=tuple(other for other in alone if other != name),
+  def __init__(self, *each: Pair):
+    """Reads the call of each task's objective, one of `OF_TASKS`."""
+    self._each: dict[str, TaskObjective] = {
+      pair.key: spec.build(
+        f'objective.name: tasks: {pair.key}', pair.value, OF_TASKS
+      )
+      for pair in each
+    }
+    if not each or len(self._each) < len(each):
+      raise UsageError(
+        'objective.name: tasks: give each task once, by its name, as in '
+        'tasks(rte:"classification(num_labels=2, length=96)")'
+      )
+    if len({one.needs.attention for one in self._each.values()}) > 1:
+      raise UsageError(
+        'objective.name: tasks: some read the first token and some the last, '
+        "which no model does; give all the same read='...'"
       )
 
-    return Objective(
-      make_batch=None,
-      init=init,
-      loss=_no_loss,
-      tasks=tuple((name, of(name)) for name in alone),
-    )
+  @property
+  def needs(self) -> Needs:
+    """Of all tasks the same."""
+    return next(iter(self._each.values())).needs
 
-  (needs, *others) = (one.needs for one in declared.values())
-  if any(other.attention != needs.attention for other in others):
-    raise UsageError(
-      'objective.name: tasks: some read the first token and some the last, '
-      "which no model does; give all the same read='...'"
-    )
-  return Declared(needs, build)
+  def check(self) -> None:
+    """Refuses what one of the tasks does."""
+    for one in self._each.values():
+      one.bind(self.model)
+
+  @functools.cached_property
+  def alone(self) -> dict[str, TaskObjective]:
+    """The objective of each task by itself."""
+    return {name: one.bind(self.model) for name, one in self._each.items()}
+
+  @property
+  def tasks(self) -> Mapping[str, Objective]:
+    """See `Objective.tasks`."""
+    return {name: _OneOfTasks(self, name) for name in self._each}
+
+  def init(self, key: jax.Array) -> Params:
+    """The first task's parameters, as of it alone, and the others' heads."""
+    params: Params = {}
+    parts = {}
+    for i, (name, objective) in enumerate(self.alone.items()):
+      # No two heads of one shape start the same. What is not used of the others
+      # is not computed.
+      own = objective.init(jax.random.fold_in(key, i) if i else key)
+      shared = {n: x for n, x in own['heads'].items() if n in _SHARED}
+      parts[name] = {n: x for n, x in own['heads'].items() if n not in shared}
+      if not i:
+        params = {n: x for n, x in own.items() if n != 'heads'}
+        params |= {'heads': shared} if shared else {}
+    return {**params, 'parts': parts}
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """There is none of all tasks."""
+    raise AssertionError('a batch is of one task: ask for `Objective.of(task)`')
+
+
+class _OneOfTasks(Objective):
+  """The objective of a batch of one of several tasks."""
+
+  def __init__(self, several: Tasks, name: str):
+    self._several, self._name = several, name
+    self._alone = several.alone[name]
+
+  @property
+  def needs(self) -> Needs:
+    return self._several.needs
+
+  @property
+  def frozen(self) -> tuple[str, ...]:
+    """The heads of the other tasks."""
+    return tuple(x for x in self._several.alone if x != self._name)
+
+  @property
+  def example(self) -> dict[str, np.ndarray]:
+    return self._alone.example
+
+  def init(self, key: jax.Array) -> Params:
+    return self._several.init(key)
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    return self._alone.loss(of_task(params, self._name), batch, key)
+
+  def outputs(self, params: Params, batch: Batch) -> jax.Array:
+    return self._alone.outputs(of_task(params, self._name), batch)
 
 
 def of_task(params: Params, name: str) -> Params:
@@ -468,45 +520,3 @@ def of_task(params: Params, name: str) -> Params:
   own = {n: x for n, x in params.items() if n != 'parts'}
   heads = {**params.get('heads', {}), **params['parts'][name]}
   return {**own, 'heads': heads}
-
-
-def own_head(heads: Any) -> Any:
-  """Of the head of a task alone, what is not shared."""
-  return {name: x for name, x in heads.items() if name not in _SHARED}
-
-
-def _init(alone: dict[str, Objective], key: jax.Array) -> Params:
-  """The first task's parameters, as if it were alone, and the others' heads."""
-  params: Params = {}
-  parts = {}
-  for i, (name, objective) in enumerate(alone.items()):
-    # No two heads of one shape start the same. What is not used of the others
-    # is not computed.
-    found = objective.init(jax.random.fold_in(key, i) if i else key)
-    parts[name] = own_head(found['heads'])
-    if not i:
-      shared = {n: x for n, x in found['heads'].items() if n in _SHARED}
-      params = {n: x for n, x in found.items() if n != 'heads'}
-      params |= {'heads': shared} if shared else {}
-  return {**params, 'parts': parts}
-
-
-def _loss(
-  task: Objective,
-  name: str,
-  params: Params,
-  batch: Batch,
-  key: jax.Array | None,
-) -> Loss:
-  return task.loss(of_task(params, name), batch, key)
-
-
-def _outputs(
-  task: Objective, name: str, params: Params, batch: Batch
-) -> jax.Array:
-  assert task.outputs is not None
-  return task.outputs(of_task(params, name), batch)
-
-
-def _no_loss(params: Params, batch: Batch, key: jax.Array | None) -> NoReturn:
-  raise AssertionError('a batch is of one task: ask for `Objective.of(task)`')

@@ -14,7 +14,8 @@ their places, and
 A token sees itself: of the 10% that stay as they are it may copy, by design.
 """
 
-from functools import partial
+import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -25,15 +26,7 @@ from gpt_jax import spec
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, prefix
-from gpt_jax.objectives.base import (
-  Batch,
-  Declared,
-  Loss,
-  Mean,
-  Objective,
-  Params,
-  Scored,
-)
+from gpt_jax.objectives.base import Needs, Objective, Scored
 from gpt_jax.objectives.cross_entropy import (
   chunk_logits,
   chunked,
@@ -41,18 +34,19 @@ from gpt_jax.objectives.cross_entropy import (
   whole_table,
 )
 from gpt_jax.objectives.forward import Scores
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.objectives.masked import (
+  Masked,
   Masking,
+  check_shares,
   masked_batch,
-  of_masking,
 )
-from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq, written_loss
+from gpt_jax.objectives.seq2seq import Seq2Seq, parallel_batch, written_loss
 from gpt_jax.ranges import Fraction, Probability
 from gpt_jax.rows import unified_order
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.unified_order import NAMES, SEQ2SEQ
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # What each token's scores say of it, to be reported: no gradient.
 
@@ -97,26 +91,111 @@ RUNS = (0.8, 0.1, 0.1)
 TYPES = np.array([[0, 1], [2, 2], [3, 3], [4, 5]], np.int32)
 
 
-def unified(
-  rate: Probability = 0.15,
-  mask: Probability = 0.8,
-  random: Probability = 0.1,
-) -> Declared:
+@dataclass(frozen=True)
+class _MaskedPairs(Masked):
+  """Masked tokens and next sentences, of UniLM's runs of tokens."""
+
+  @property
+  def runs(self) -> tuple[float, ...]:
+    return RUNS
+
+
+@dataclass(frozen=True)
+class Unified(Objective):
   """UniLM's pre-training.
 
-  Args:
+  Attributes:
     rate: of a row's tokens that are chosen; of the target of sequence to
       sequence rows its [EOS] may be, too.
     mask: of the chosen tokens that become [MASK].
     random: of the chosen tokens that become a random one. The rest stays.
   """
-  masking = Masking.of(rate, mask, random, runs=RUNS)
-  plain = of_masking(masking, pair='next')
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    return _unified_objective(model, plain(model, tokenizer), _num_types(model))
+  rate: Probability = 0.15
+  mask: Probability = 0.8
+  random: Probability = 0.1
+  kinds = NAMES
 
-  return Declared(plain.needs._replace(pair='unified'), build)
+  def __post_init__(self):
+    """Checks what becomes of the chosen tokens."""
+    check_shares(self.mask, self.random)
+
+  def _unbound(self) -> _MaskedPairs:
+    return _MaskedPairs(self.rate, self.mask, self.random, pair='next')
+
+  @functools.cached_property
+  def plain(self) -> Masked:
+    """That of masked tokens and next sentences."""
+    return self._unbound().bind(self.model, self.tokenizer)
+
+  @property
+  def needs(self) -> Needs:
+    """What masked tokens need, and rows of one of four masks each."""
+    return self._unbound().needs._replace(pair='unified')
+
+  def check(self) -> None:
+    """Refuses a model that does not tell the two texts apart."""
+    self.plain.check()
+    _num_types(self.model)
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Masked rows, the mask of each, and the tokens of its second text."""
+    assert rows.token_types is not None and rows.special is not None
+    masks_B = unified_order.masks(keys.run)
+    second_BL = rows.token_types == 1
+    last_B = np.maximum(rows.real.sum(axis=1) - 1, 0)
+    special_BL = rows.special.copy()
+    special_BL[np.arange(len(last_B)), last_B] &= masks_B != SEQ2SEQ
+    types_BL = np.take_along_axis(TYPES[masks_B], rows.token_types, axis=1)
+    types_BL %= _num_types(self.model)
+    rows = rows._replace(special=special_BL, token_types=types_BL)
+    batch = self.plain.make_batch(rows, keys)
+    of_pairs_B = masks_B == unified_order.BIDIRECTIONAL
+    return {
+      **batch,
+      'pair_weights': batch['pair_weights'] * of_pairs_B,
+      'masks': masks_B,
+      'second': second_BL,
+    }
+
+  def init(self, key: jax.Array) -> Params:
+    """The model's parameters, and the heads'."""
+    return self.plain.init(key)
+
+  def balance(self, batch: Batch) -> Batch:
+    """As of `Masked`."""
+    return self.plain.balance(batch)
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The loss at the top of this file."""
+    model, plain = self.model, self.plain
+    seen = visible(batch['masks'], batch['second'])
+    batch = {**batch, 'visible': seen}
+    hidden_BLD, routers = forward.states(model, params, batch, key)
+    found = plain.loss_of_states(
+      params, hidden_BLD, batch, evaluating=key is None
+    )
+    states_BPD = plain.chosen(hidden_BLD, batch)
+    each = per_token(
+      forward.scores(model, params, states_BPD), batch['masked_targets']
+    )
+    metrics = {
+      # One figure of four kinds of models says nothing.
+      name: mean
+      for name, mean in (found.metrics or {}).items()
+      if not name.startswith('objective/masked_')
+    }
+    for number, name in enumerate(NAMES):
+      of_mask_B1 = (batch['masks'] == number)[:, None]
+      weights_BP = batch['masked_weights'] * of_mask_B1
+      weight = jnp.sum(weights_BP)
+      nll = jnp.sum(each.nll_BL * weights_BP)
+      metrics[f'objective/{name}_loss'] = Mean(nll, weight)
+      if key is None:
+        right = jnp.sum(each.right_BL * weights_BP)
+        metrics[f'objective/{name}_accuracy'] = Mean(right, weight)
+    found = found._replace(metrics=metrics)
+    return forward.add_routers(found, routers, training=key is not None)
 
 
 def visible(masks_B: jax.Array, second_BL: jax.Array) -> jax.Array:
@@ -152,63 +231,6 @@ def _num_types(model: Transformer) -> int:
   return found
 
 
-def _unified_objective(
-  model: Transformer, plain: Objective, num_types: int
-) -> Objective:
-  """See `unified`; `plain` is that of masked tokens and next sentences."""
-  text, make_plain = plain.text, plain.make_batch
-  assert text is not None and make_plain is not None
-
-  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    assert rows.token_types is not None and rows.special is not None
-    masks_B = unified_order.masks(keys.run)
-    second_BL = rows.token_types == 1
-    last_B = np.maximum(rows.real.sum(axis=1) - 1, 0)
-    special_BL = rows.special.copy()
-    special_BL[np.arange(len(last_B)), last_B] &= masks_B != SEQ2SEQ
-    types_BL = np.take_along_axis(TYPES[masks_B], rows.token_types, axis=1)
-    rows = rows._replace(special=special_BL, token_types=types_BL % num_types)
-    batch = make_plain(rows, keys)
-    of_pairs_B = masks_B == unified_order.BIDIRECTIONAL
-    return {
-      **batch,
-      'pair_weights': batch['pair_weights'] * of_pairs_B,
-      'masks': masks_B,
-      'second': second_BL,
-    }
-
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    seen = visible(batch['masks'], batch['second'])
-    batch = {**batch, 'visible': seen}
-    hidden_BLD, routers = forward.states(model, params, batch, key)
-    found = text.loss(params, hidden_BLD, batch, key is None)
-    states_BPD = text.chosen(hidden_BLD, batch)
-    each = per_token(
-      forward.scores(model, params, states_BPD), batch['masked_targets']
-    )
-    metrics = {
-      # One figure of four kinds of models says nothing.
-      name: mean
-      for name, mean in (found.metrics or {}).items()
-      if not name.startswith('objective/masked_')
-    }
-    for number, name in enumerate(NAMES):
-      of_mask_B1 = (batch['masks'] == number)[:, None]
-      weights_BP = batch['masked_weights'] * of_mask_B1
-      weight = jnp.sum(weights_BP)
-      nll = jnp.sum(each.nll_BL * weights_BP)
-      metrics[f'objective/{name}_loss'] = Mean(nll, weight)
-      if key is None:
-        right = jnp.sum(each.right_BL * weights_BP)
-        metrics[f'objective/{name}_accuracy'] = Mean(right, weight)
-    found = found._replace(metrics=metrics)
-    return forward.add_routers(found, routers, training=key is not None)
-
-  return Objective(
-    make_batch, plain.init, loss, balance=plain.balance, kinds=NAMES
-  )
-
-
 # A target text from a source text, by an encoder (UniLM, section 2.4).
 #
 # Source and target are one row, [CLS] S1 [SEP] S2 [SEP], under the mask of
@@ -222,61 +244,61 @@ def _unified_objective(
 # rows are not those of the pre-training. How it writes: `decoding.in_row`.
 
 
-def unified_target(
-  rate: Probability = 0.7,
-  mask: Probability = 0.8,
-  random: Probability = 0.1,
-  label_smoothing: Fraction = 0.0,
-) -> Declared:
+@dataclass(frozen=True)
+class UnifiedTarget(Objective):
   """UniLM's fine-tuning for generation, of the pairs of `data.rows='parallel'`.
 
-  Args:
+  Attributes:
     rate: of the tokens of a row's targets that are chosen (released code: 0.7).
     mask: of the chosen tokens that become [MASK].
     random: of the chosen tokens that become a random one. The rest stays.
-    label_smoothing: see `seq2seq` (released code: 0.1).
+    label_smoothing: see `EncoderDecoder` (released code: 0.1).
   """
-  masking = Masking.of(rate, mask, random)
-  of_pairs = prefix.needs_of_sides(seq2seq().needs)
-  of_target = of_pairs.scored
-  assert of_target is not None
 
-  def build(model: Transformer, tokenizer: Tokenizer | None) -> Objective:
-    return _target_objective(
-      model, masking.known_to(tokenizer), label_smoothing
-    )
+  rate: Probability = 0.7
+  mask: Probability = 0.8
+  random: Probability = 0.1
+  label_smoothing: Fraction = 0.0
 
-  return Declared(
-    of_pairs._replace(
+  def __post_init__(self):
+    """Checks what becomes of the chosen tokens."""
+    check_shares(self.mask, self.random)
+
+  @property
+  def masking(self) -> Masking:
+    """How tokens are chosen and replaced, without what is the tokenizer's."""
+    return Masking(self.rate, self.mask, self.random)
+
+  @property
+  def needs(self) -> Needs:
+    """An encoder that has room for both sides of a pair."""
+    of_pairs = prefix.needs_of_sides(Seq2Seq().needs)
+    assert of_pairs.scored is not None
+    of_target, masking = of_pairs.scored.output, self.masking
+    return of_pairs._replace(
       attention='bidirectional',
       starts='',
       tokens=('mask', 'cls'),
       scored=Scored(
-        lambda length: masking.places(of_target.output(length)),
-        lambda length: 1,
+        lambda length: masking.places(of_target(length)), lambda length: 1
       ),
       in_row='mask',
-    ),
-    build,
-  )
+    )
 
+  def check(self) -> None:
+    """Refuses an adaptive softmax, and a model that knows no two texts."""
+    forward.check_scores(self.model, 'unified_target')
+    _num_types(self.model)
 
-def _target_objective(
-  model: Transformer,
-  masking: Masking,
-  label_smoothing: float,
-) -> Objective:
-  """See `unified_target`; without a tokenizer it makes empty batches only."""
-  forward.check_scores(model, 'unified_target')
-  types = types_of(model, SEQ2SEQ)
-
-  def make_batch(rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """Rows of a source and a target with hidden tokens."""
     both = prefix.joined(parallel_batch(rows, 0))
-    prefix.check_fits(model, both)
-    target = masked_batch(rows, keys, masking)
+    prefix.check_fits(self.model, both)
+    target = masked_batch(rows, keys, self.masking.known_to(self.tokenizer))
     M = both['inputs'].shape[1] - target['inputs'].shape[1]
     second_L = np.arange(both['inputs'].shape[1]) >= M
     second_BL = np.broadcast_to(second_L, both['inputs'].shape)
+    types = types_of(self.model, SEQ2SEQ)
     return {
       'inputs': np.concatenate(
         [both['inputs'][:, :M], target['inputs']], axis=1
@@ -291,20 +313,18 @@ def _target_objective(
       'masked_weights': target['masked_weights'],
     }
 
-  def of_states(
-    params: Params, hidden_BLD: jax.Array, batch: Batch, evaluating: bool
-  ) -> Loss:
-    chosen = forward.scores(model, params, forward.at_chosen(hidden_BLD, batch))
-    targets = batch['masked_targets'], batch['masked_weights']
-    smoothing = 0.0 if evaluating else label_smoothing
-    return written_loss(chosen, *targets, smoothing, evaluating=evaluating)
-
-  of_batch = forward.loss_of(model, of_states)
-
-  def loss(params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    return of_batch(params, with_mask(batch), key)
-
-  return Objective(make_batch, partial(forward.init, model), loss)
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """Cross-entropy with the chosen tokens of the target."""
+    model, evaluating = self.model, key is None
+    hidden_BLD, stats = forward.states(model, params, with_mask(batch), key)
+    states_BPD = forward.at_chosen(hidden_BLD, batch)
+    found = written_loss(
+      forward.scores(model, params, states_BPD),
+      *(batch['masked_targets'], batch['masked_weights']),
+      0.0 if evaluating else self.label_smoothing,
+      evaluating=evaluating,
+    )
+    return forward.add_routers(found, stats, training=not evaluating)
 
 
 def with_mask(batch: Batch) -> Batch:

@@ -103,7 +103,6 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
     task: of several; '': there is one.
   """
   outputs = parts.objective.of(task).outputs
-  assert outputs is not None
   whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(outputs, out_shardings=whole)
   batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest, task)
@@ -131,12 +130,10 @@ def abstract_batch(
 ) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of rows of `length` tokens."""
   objective, config = parts.objective.of(task), parts.config
-  if objective.make_batch:
+  batch = objective.example
+  if batch is None:
     row = blank(config.data.rows, length)
     batch = objective.make_batch(row, Keys.held_out(np.zeros(1, np.int64)))
-  else:
-    assert objective.example
-    batch = objective.example
   if training and (stored := objectives.needs(config.objective.name).stored):
     positions = stored.positions(length)
     batch = {**batch, **teacher_outputs.blank(positions, stored.top_k)}

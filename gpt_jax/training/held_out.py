@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
-from gpt_jax.objectives.base import Mean
+from gpt_jax.objectives.loss import Mean
 from gpt_jax.rows import pipeline
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import compiled as compiled_lib
@@ -52,7 +52,6 @@ class HeldOut:
   ) -> dict[str, float] | None:
     config, rows = self._parts.config, self._parts.eval_rows
     objective = self._parts.objective
-    assert objective.make_batch is not None
     # As many rows whatever the devices make of `eval.rows`.
     most = config.eval.num_batches
     batches = pipeline.evaluation_batches(

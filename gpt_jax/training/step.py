@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec
 from gpt_jax import sharding
 from gpt_jax.nn import layers, layout
 from gpt_jax.nn.layers import Rows
-from gpt_jax.objectives.base import Batch, Mean, Means, Objective
+from gpt_jax.objectives.base import Objective
+from gpt_jax.objectives.loss import Batch, Mean, Means
 from gpt_jax.optim import rounding, train_state, wrappers
 from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.optim.rounding import Average
@@ -148,8 +149,8 @@ def train_step(
   two = objective.stages
   if two:
     state = train_state.entered(state, two, optimizer)
-    objective = objective._replace(loss=train_state.loss(two, state.step))
-  if objective.progress:
+    objective = objective.replaced(loss=train_state.loss(two, state.step))
+  if objective.needs.progress:
     assert num_steps is not None
     batch = objective.progress(batch, state.step / num_steps)
   loss, metrics, grads = mean_gradients(
@@ -223,8 +224,7 @@ def mean_gradients(
 
   trained = train_state.trained(params, objective.frozen)
   gradient = jax.grad(total, has_aux=True)
-  if objective.balance:
-    batch = objective.balance(batch)
+  batch = objective.balance(batch)
   grads, (loss, weight, metrics) = summed(
     lambda part: gradient(trained, part, key),
     batch,

@@ -53,7 +53,6 @@ class StoreData:
   ) -> Generator[pipeline.Batch]:
     """See `run.Data`."""
     of_rows, more = parts.objective.make_batch, self._more
-    assert of_rows is not None
 
     def make_batch(rows: Rows, keys: Keys) -> pipeline.Batch:
       return {**of_rows(rows, keys), **(more(keys) if more else {})}

@@ -4,7 +4,7 @@
 
 So that a teacher that is larger than its students has no place in their
 memory, and its forward pass is paid for once. See `data.teacher_outputs` for
-the folder, and `objectives.taught` for the loss.
+the folder, and `objectives.distilled` for the loss.
 """
 
 import hashlib
@@ -156,12 +156,10 @@ class _Step:
     self._rules = sharding.parse_rules(config.mesh.rules)
     stored = objectives.needs(config.objective.name).stored
     assert stored is not None
-    declared = spec.build('objective.name', stored.text, distilled.TEXTS)
-    objective = declared(model, tokenizer)
-    text, make_batch = objective.text, objective.make_batch
-    assert text is not None and make_batch is not None, 'see TEXTS'
-    self._make_batch = make_batch
-    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    text = spec.build('objective.name', stored.text, distilled.TEXTS)
+    text = text.bind(model, tokenizer)
+    self._make_batch = text.make_batch
+    boxed = jax.eval_shape(text.init, jax.random.key(0))
     params = {name: x for name, x in params.items() if name in boxed}
     boxed = {name: boxed[name] for name in params}
     sharding.check_divisible(boxed, self._mesh, self._rules)

@@ -13,14 +13,14 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.finetuning import fields, transfer
 from gpt_jax.nn import params as params_lib
-from gpt_jax.objectives.task import classification
+from gpt_jax.objectives.task import Classification
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 
 def built(**fields):
-  return classification(2, 7)(tiny.model(**fields))
+  return Classification(2, 7).bind(tiny.model(**fields))
 
 
 @functools.cache

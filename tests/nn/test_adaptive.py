@@ -8,7 +8,7 @@ import pytest
 
 from gpt_jax.nn.embed import adaptive_log_probs
 from gpt_jax.objectives import cross_entropy
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 
@@ -142,7 +142,7 @@ def test_causal_objective(monkeypatch):
   monkeypatch.setattr(cross_entropy, 'CHUNK_LOGITS', 4 * B * V)
   model = make(2, E, (0,), position='none')
   params, batch = tiny.params(model), tiny.batch(B, L, V)
-  objective = causal()(model)
+  objective = Causal().bind(model)
 
   def total(params):
     loss = objective.loss(params, batch, None)
@@ -164,7 +164,7 @@ def test_causal_objective(monkeypatch):
     if 'key' not in jax.tree_util.keystr(path):
       assert np.any(g), jax.tree_util.keystr(path)
   with pytest.raises(UsageError, match='several normalisers'):
-    causal(z_loss=1e-4)(model)
+    Causal(z_loss=1e-4).bind(model)
 
 
 @pytest.mark.parametrize(

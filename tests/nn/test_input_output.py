@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
@@ -75,7 +75,7 @@ def test_output(text, head, scale):
   """Logits, the loss, and its gradient by the bias."""
   model = tiny.model(output=text, num_layers=1)
   params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
-  objective = causal()(model)
+  objective = Causal().bind(model)
 
   @jax.jit
   def run(params):
@@ -141,7 +141,7 @@ def test_output_beside_embeddings_of_another_width(text, d_embed):
   params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
   assert params['embed']['embedding'].shape == (tiny.V, d_embed)
   assert params['embed_projection']['kernel'].shape == (d_embed, D)
-  objective = causal()(model)
+  objective = Causal().bind(model)
 
   @jax.jit
   def run(params):
@@ -183,7 +183,7 @@ def test_bounded_logits(text):
   expected = 0.3 * np.tanh(expected / 0.3)
   found = jax.jit(functools.partial(logits, model))(params)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-  loss = jax.jit(causal()(model).loss)(params, batch, None).sum
+  loss = jax.jit(Causal().bind(model).loss)(params, batch, None).sum
   ones = np.eye(tiny.V)
   wanted = reference.cross_entropy(
     expected, ones, batch['targets'], batch['weights']

@@ -15,7 +15,7 @@ from gpt_jax.costs import totals
 from gpt_jax.decoding.programs import for_decoding
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -57,7 +57,7 @@ def apart(params, share):
 def run_of(**fields):
   """Loss and gradient, compiled, of a model with or without sharing."""
   model = tiny.model(num_layers=LAYERS, **fields)
-  objective = causal()(model)
+  objective = Causal().bind(model)
   batch = tiny.batch(B, L, tiny.V)
 
   def loss(params):
@@ -104,7 +104,7 @@ def test_a_shared_gradient_is_the_slope_of_the_loss():
   """By central differences, for two layers that share a kernel."""
   model = tiny.model(num_layers=2, share='all')
   params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
-  objective = causal()(model)
+  objective = Causal().bind(model)
   kernel = params['decoder']['periods']['block_0']['ffn']['out']['kernel']
   direction = np.random.default_rng(5).normal(size=kernel.shape)
 

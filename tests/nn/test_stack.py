@@ -14,7 +14,7 @@ from flax import linen as nn
 from gpt_jax.nn.attend import Context
 from gpt_jax.nn.stack import REMATS, SHARES, SharedStack, Stack, layer_outputs
 from gpt_jax.nn.transformer import parameter_shapes
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 
@@ -27,7 +27,7 @@ RATES = 'rates(residual=0.2, attention=0.3)'
 def loss_and_gradient(**changes):
   """Of one model with dropout, whatever the way it is computed."""
   model = tiny.model(num_layers=2, dropout=RATES, **changes)
-  objective = causal()(model)
+  objective = Causal().bind(model)
   gradient = jax.value_and_grad(lambda p, b, k: objective.loss(p, b, k).sum)
   return jax.device_get(
     jax.jit(gradient)(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.causal import Causal
 from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
@@ -47,7 +47,7 @@ def test_loss_and_gradient_are_those_of_the_papers(kind, output):
   params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
   assert 0 < batch['weights'].mean() < 1
   head = 'embed' if output == 'tied' else 'head'
-  objective = causal()(model)
+  objective = Causal().bind(model)
 
   @jax.jit
   def value_and_gradient(params):
@@ -169,7 +169,7 @@ def test_a_new_model_predicts_every_token_alike():
   params = tiny.params(model)
   small = jax.tree.map(lambda p: 0.02 * p, params)
   batch = tiny.batch(B, L, tiny.V)
-  loss = jax.jit(causal()(model).loss)(small, batch, None)
+  loss = jax.jit(Causal().bind(model).loss)(small, batch, None)
   np.testing.assert_allclose(
     loss.sum / loss.weight, math.log(tiny.V), rtol=1e-2
   )

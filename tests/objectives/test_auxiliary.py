@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.nn.stack import layer_outputs
-from gpt_jax.objectives.auxiliary import auxiliary, is_active
-from gpt_jax.objectives.causal import causal
+from gpt_jax.objectives.auxiliary import Auxiliary, is_active
+from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import init_params
 from tests.support import reference, tiny
@@ -41,7 +41,7 @@ def nll(states, table, targets):
 
 @pytest.fixture(scope='module')
 def parts():
-  objective = auxiliary(targets=2, weight=0.25)(MODEL)
+  objective = Auxiliary(targets=2, weight=0.25).bind(MODEL)
   params = jax.eval_shape(
     lambda k: init_params(objective, k), jax.random.key(0)
   )
@@ -70,7 +70,8 @@ def test_losses_of_layers_and_of_the_token_after_the_next(parts):
       {'params': params}, batch['inputs'], mutable=['intermediates']
     )
     found = objective.loss(params, batch, None)
-    return out, sown, found.sum, causal()(MODEL).loss(params, batch, None).sum
+    plain = Causal().bind(MODEL).loss(params, batch, None)
+    return out, sown, found.sum, plain.sum
 
   out, sown, evaluated, plain = evaluate(params)
   states = np.float64(np.stack(layer_outputs(sown['intermediates'])))
@@ -114,7 +115,7 @@ def test_losses_of_layers_and_of_the_token_after_the_next(parts):
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_last_position_alone():
-  objective = auxiliary(positions='last', layers='last', targets=1)(MODEL)
+  objective = Auxiliary(positions='last', layers='last', targets=1).bind(MODEL)
   params = init_params(objective, jax.random.key(1))
   assert 'heads' not in params
   batch = tiny.batch(B, L, V)
@@ -122,14 +123,14 @@ def test_the_last_position_alone():
   found = objective.loss(params, given, jax.random.key(0))
   last = np.zeros((B, L), np.float32)
   last[:, -1] = batch['weights'][:, -1]
-  expected = causal()(MODEL).loss(params, {**batch, 'weights': last}, None)
+  expected = Causal().bind(MODEL).loss(params, {**batch, 'weights': last}, None)
   np.testing.assert_allclose(found.sum, expected.sum, rtol=1e-5)
   assert found.weight == last.sum() and found.penalty == 0
 
 
 def test_refusals():
   with pytest.raises(UsageError, match='set targets=1'):
-    auxiliary(positions='last')
+    Auxiliary(positions='last')
   model = MODEL.clone(output='adaptive', input='adaptive((5,), 17)')
   with pytest.raises(UsageError, match='take tied or untied'):
-    auxiliary()(model)
+    Auxiliary().bind(model)

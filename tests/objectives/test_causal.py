@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.objectives.causal import causal, make_batch
+from gpt_jax.objectives.causal import Causal, make_batch
 from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
@@ -27,7 +27,7 @@ def test_each_token_predicts_the_next():
 
 def test_loss_needs_no_key_and_drops_with_one():
   model = tiny.model(num_layers=1, dropout='rates(residual=0.5)')
-  objective = causal()(model)
+  objective = Causal().bind(model)
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
   loss = jax.jit(objective.loss)
   plain = loss(params, batch, None)
@@ -42,7 +42,7 @@ def test_loss_needs_no_key_and_drops_with_one():
 
 def test_losses_of_parts_add_up():
   model = tiny.model(num_layers=1)
-  objective = causal()(model)
+  objective = Causal().bind(model)
   params, batch = tiny.params(model), tiny.batch(5, tiny.L, tiny.V)
   loss = jax.jit(objective.loss)
   whole = loss(params, batch, None)
@@ -62,7 +62,7 @@ def test_z_loss_trains_but_is_not_reported(num_micro):
   model = tiny.model(num_layers=1)
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
   key = jax.random.key(0)
-  plain, penalised = causal()(model), causal(z_loss=0.1)(model)
+  plain, penalised = Causal().bind(model), Causal(z_loss=0.1).bind(model)
 
   def mean(objective):
     run = functools.partial(
@@ -97,4 +97,4 @@ def test_z_loss_trains_but_is_not_reported(num_micro):
 
 def test_z_loss_must_not_be_negative():
   with pytest.raises(UsageError, match=r'z_loss=-1\.0 must be at least 0'):
-    spec.build('objective.name', 'causal(z_loss=-1.0)', {'causal': causal})
+    spec.build('objective.name', 'causal(z_loss=-1.0)', {'causal': Causal})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.objectives import choices
-from gpt_jax.objectives.denoise import denoise, vocabulary_of
+from gpt_jax.objectives.denoise import Denoise, vocabulary_of
 from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
@@ -50,8 +50,7 @@ def keys(count=3, seed=5):
 
 def batch_of(noise, given=None, **changes):
   model = tiny.model(num_encoder_layers=1, num_layers=1, vocab_size=265)
-  made = denoise(noise)(model, tokenizer())
-  assert made.make_batch is not None
+  made = Denoise(noise).bind(model, tokenizer())
   return made.make_batch(given or rows(), keys(**changes))
 
 
@@ -116,7 +115,7 @@ def test_choices_follow_from_the_key_alone():
   assert np.any(other != one['sources'])
   last = Rows(*(None if x is None else x[2:] for x in rows()))
   numbers = np.arange(2, 3)
-  made = denoise('infill')(tiny.model(num_encoder_layers=1), tokenizer())
+  made = Denoise('infill').bind(tiny.model(num_encoder_layers=1), tokenizer())
   alone = made.make_batch(last, Keys(5, numbers, numbers, numbers * 0))
   np.testing.assert_array_equal(alone['sources'][0], one['sources'][2])
 
@@ -126,7 +125,7 @@ def test_the_loss_of_a_batch_and_of_rows_without_text():
     **{'num_encoder_layers': 1, 'num_layers': 1, 'vocab_size': 265},
     **{'context_length': L, 'block': 'post', 'input': 'tokens(norm=True)'},
   )
-  objective = denoise()(model, tokenizer())
+  objective = Denoise().bind(model, tokenizer())
   batch = objective.make_batch(rows(), keys())
   params = tiny.params(model)
   loss = jax.jit(lambda p, b: objective.loss(p, b, None))
@@ -138,7 +137,7 @@ def test_the_loss_of_a_batch_and_of_rows_without_text():
   assert not made['source_mask'].any()
   padded = {n: np.repeat(x, 3, axis=0) for n, x in made.items()}
   assert float(loss(params, padded).sum) == 0
-  without = denoise()(model).make_batch(empty, keys(1))
+  without = Denoise().bind(model).make_batch(empty, keys(1))
   assert {n: x.shape for n, x in without.items()} == {
     n: x.shape for n, x in made.items()
   }

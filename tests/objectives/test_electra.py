@@ -13,8 +13,8 @@ from flax import linen as nn
 from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices
-from gpt_jax.objectives.base import Batch
-from gpt_jax.objectives.electra import SHARED, TABLES, TARGETS, electra
+from gpt_jax.objectives.electra import SHARED, TABLES, TARGETS, Electra
+from gpt_jax.objectives.loss import Batch
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -110,7 +110,7 @@ def test_the_step_of_both_models_is_hugging_faces():
     )
   own = {n: x for n, x in of_generator.items() if n not in (*SHARED, 'heads')}
   both = {**params, 'parts': {'generator': own}}
-  objective = electra(temperature=0.0)(model, generator=generator)
+  objective = Electra(temperature=0.0).bind(model, generator=generator)
   loss = evaluated(objective)(both, batch)
   found, expected = means(loss), golden.outputs
   wanted = {
@@ -128,9 +128,9 @@ def test_the_step_of_both_models_is_hugging_faces():
 def of(targets):
   output = SCORES if TARGETS[targets][1] else 'tied'
   model, generator = models(output=output)
-  made = electra(0.3, 7.0, targets)
+  made = Electra(0.3, 7.0, targets)
   tokenizer: Any = Words()
-  return made(model, tokenizer, generator=generator), model
+  return made.bind(model, tokenizer, generator=generator), model
 
 
 def always(params, token):
@@ -232,11 +232,11 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
   model, generator = models()
   tokenizer: Any = Words()
   made = {
-    sharing: electra(0.3, 7.0, sharing=sharing)
+    sharing: Electra(0.3, 7.0, sharing=sharing)
     for sharing in ('es', 'nes', 'gdes')
   }
   objectives = {
-    sharing: one(model, tokenizer, generator=generator)
+    sharing: one.bind(model, tokenizer, generator=generator)
     for sharing, one in made.items()
   }
   objective = objectives['gdes']
@@ -332,7 +332,7 @@ def test_what_is_drawn_follows_from_the_key():
 def test_no_more_are_chosen_than_in_the_released_code(rate, length, most):
   model, generator = models()
   tokenizer: Any = Words()
-  objective = electra(rate)(model, tokenizer, generator=generator)
+  objective = Electra(rate).bind(model, tokenizer, generator=generator)
   tokens = np.full((8, length), 7, np.int32)
   made = objective.make_batch(Rows(tokens, np.ones(tokens.shape, bool)), KEYS)
   assert made['masked_positions'].shape == (8, most)
@@ -362,7 +362,7 @@ def test_no_more_are_chosen_than_in_the_released_code(rate, length, most):
 def test_models_that_do_not_go_together(targets, changes, message):
   model, generator = models(**changes)
   with pytest.raises(UsageError, match=message):
-    electra(targets=targets)(model, generator=generator)
+    Electra(targets=targets).bind(model, generator=generator)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from configs import base
 from gpt_jax import sharding
 from gpt_jax.objectives import choices, forward
-from gpt_jax.objectives.seq2seq import parallel_batch, seq2seq
+from gpt_jax.objectives.seq2seq import Seq2Seq, parallel_batch
 from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Rows
@@ -137,8 +137,8 @@ def test_the_reported_loss_is_without_smoothing_and_penalties():
   """And sums of parts of a batch are those of the whole."""
   model = tiny.model(num_layers=1, num_encoder_layers=1, ffn=EXPERTS)
   params, batch = tiny.params(model), batch_of()
-  plain = seq2seq()(model)
-  smooth = seq2seq(label_smoothing=0.1)(model)
+  plain = Seq2Seq().bind(model)
+  smooth = Seq2Seq(label_smoothing=0.1).bind(model)
   key = jax.random.key(0)
   logits = np.float64(logits_of(model, params, batch))
   log_probs = np.asarray(jax.nn.log_softmax(logits))
@@ -179,7 +179,7 @@ def test_micro_batches_and_meshes_change_nothing():
   params = tiny.params(model)
   batch = {k: np.concatenate([x, x[::-1]]) for k, x in batch_of().items()}
   batch['weights'][2:] *= np.float32([[0.5], [2.0]])
-  smooth = seq2seq(label_smoothing=0.1)(model)
+  smooth = Seq2Seq(label_smoothing=0.1).bind(model)
   rules = sharding.parse_rules(base.get_config().mesh.rules)
 
   def gradients(*parts):
@@ -202,7 +202,7 @@ def test_micro_batches_and_meshes_change_nothing():
 
 def test_what_is_refused():
   with pytest.raises(UsageError, match='take tied or untied'):
-    seq2seq()(tiny.model(**SIZES, output='adaptive'))
+    Seq2Seq().bind(tiny.model(**SIZES, output='adaptive'))
   with pytest.raises(
     UsageError, match="start='bos' is unknown; one of pad, eos"
   ):

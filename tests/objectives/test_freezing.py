@@ -10,8 +10,8 @@ import numpy as np
 
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives import freezing
-from gpt_jax.objectives.base import Loss, Objective
-from gpt_jax.objectives.task import classification
+from gpt_jax.objectives.loss import Loss
+from gpt_jax.objectives.task import Classification
 from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
@@ -19,7 +19,7 @@ from tests.support import tiny
 def test_no_gradient_reaches_what_is_frozen():
   model = tiny.model(num_layers=3)
   frozen = freezing.lowest(model, num_layers=2, num_rows=tiny.V - 3)
-  objective = frozen.objective(classification(2, 7, auxiliary=0.5)(model))
+  objective = frozen.objective(Classification(2, 7, auxiliary=0.5).bind(model))
   shapes = jax.eval_shape(
     functools.partial(state_lib.init_params, objective), jax.random.key(0)
   )
@@ -57,7 +57,7 @@ def test_only_what_is_named_has_a_gradient():
     return Loss(jnp.sum(jnp.stack(sums)), jnp.ones(()))
 
   frozen = freezing.all_but('encoder/periods/1/*, table')
-  objective = frozen.objective(Objective(None, lambda key: {}, squares))
+  objective = frozen.objective(tiny.LossOnly(squares))
   kernel = np.full((3, 5), 2.0, np.float32)
   params = {
     'encoder': {'periods': {'kernel': kernel}},

@@ -28,7 +28,7 @@ LABELS = {
 
 def built(call, model):
   make = spec.build('objective.name', call, OBJECTIVES)
-  return make(model.clone(dropout='none'))
+  return make.bind(model.clone(dropout='none'))
 
 
 def batch_of(call, given):

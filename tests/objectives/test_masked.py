@@ -14,7 +14,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import train
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.objectives import choices
-from gpt_jax.objectives.masked import masked
+from gpt_jax.objectives.masked import Masked
 from gpt_jax.rows import pipeline, taken
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
@@ -63,7 +63,7 @@ KEYS = Keys(3, np.arange(N), np.arange(N), np.zeros(N, int))
 
 @functools.cache
 def of(pair):
-  objective = masked(rate=0.3, pair=pair)(tiny.model(**FIELDS), Words())
+  objective = Masked(rate=0.3, pair=pair).bind(tiny.model(**FIELDS), Words())
   shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(1)))
   # Biases and norms that say something.
   return objective, tiny.random_like(shapes, seed=2)
@@ -204,7 +204,7 @@ def test_tokens_that_are_not_chosen_have_no_loss():
 
 def test_bad_arguments():
   with pytest.raises(UsageError, match='their sum must be at most 1'):
-    masked(mask=0.8, random=0.3)
+    Masked(mask=0.8, random=0.3)
 
 
 def test_a_tokenizer_without_the_token_is_refused():

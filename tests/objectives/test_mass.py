@@ -10,7 +10,7 @@ from configs import mass as config_file
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.denoise import mass
+from gpt_jax.objectives.denoise import Mass
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
@@ -53,7 +53,7 @@ def keys(count, first=0):
 
 def batch_of(text, *, first=0, vocab_size=V, **arguments):
   model = tiny.model(**FIELDS, vocab_size=vocab_size)
-  objective = mass(**arguments)(model, words(vocab_size))
+  objective = Mass(**arguments).bind(model, words(vocab_size))
   return objective.make_batch(text, keys(len(text.tokens), first))
 
 
@@ -194,7 +194,7 @@ def test_logits_are_those_of_hugging_face(name):
     # Past the end a place does not matter.
     'positions': positions,
   }
-  objective = mass()(model)
+  objective = Mass().bind(model)
   found = jax.jit(lambda p, b: objective.loss(p, b, None))(params, batch)
   np.testing.assert_allclose(
     found.sum / found.weight, golden.outputs['loss'], rtol=1e-5
@@ -203,7 +203,7 @@ def test_logits_are_those_of_hugging_face(name):
 
 def test_what_does_not_go_together_is_refused():
   with pytest.raises(UsageError, match='their sum must be at most 1'):
-    mass(mask=0.8, random=0.3)
+    Mass(mask=0.8, random=0.3)
   config = config_file.get_config('cpu').unlock()
   config_lib.resolve(config)
   config.model.num_encoder_layers = 0

@@ -5,6 +5,7 @@
 import numpy as np
 import pytest
 
+from gpt_jax.objectives.masked import ngrams
 from gpt_jax.objectives.permuted import Permutation, ranks, visible
 from gpt_jax.rows.rows import Keys, Rows
 from tests.support.golden_io import ROOT, case, cases
@@ -53,7 +54,7 @@ def test_blocks_have_one_order():
       assert size == len(in_block)
       return in_block
 
-  permutation = Permutation.of(6, 5, golden.static['perm_size'])
+  permutation = Permutation(6, ngrams(5), golden.static['perm_size'])
   np.testing.assert_array_equal(
     permutation.order(12, Given()), golden.inputs['order_index']
   )
@@ -80,7 +81,7 @@ def rows(count, length, *, halves=False, seed=0):
 
 def test_exactly_so_many_are_predicted():
   """85 of 512, in whole words but for the last few of a half."""
-  permutation = Permutation.of(6, 5, 256)
+  permutation = Permutation(6, ngrams(5), 256)
   given = rows(7, 512, halves=True)
   starts = np.random.default_rng(1).random(given.tokens.shape) < 0.7
   found = permutation(given, keys(7), starts)
@@ -113,7 +114,7 @@ def test_exactly_so_many_are_predicted():
 def test_the_first_half_sees_nothing_of_the_second():
   given = rows(3, 40, halves=True)
   starts = np.ones(given.tokens.shape, bool)
-  found = Permutation.of(3, 5, 8)(given, keys(3), starts)
+  found = Permutation(3, ngrams(5), 8)(given, keys(3), starts)
   for row, at in zip(found['ranks'], found['masked_positions'], strict=True):
     mask = seen(row, at)
     first = np.concatenate([np.arange(40), at]) < 20
@@ -122,7 +123,7 @@ def test_the_first_half_sees_nothing_of_the_second():
 
 
 def test_rows_depend_on_their_own_keys_only():
-  permutation = Permutation.of(3, 5, 8)
+  permutation = Permutation(3, ngrams(5), 8)
   given = rows(5, 23)
   starts = np.ones(given.tokens.shape, bool)
   found = permutation(given, keys(5), starts)
@@ -139,7 +140,7 @@ def test_rows_depend_on_their_own_keys_only():
 
 
 def test_segments_have_their_own_orders():
-  permutation, given = Permutation.of(3, 5, 8), rows(2, 22)
+  permutation, given = Permutation(3, ngrams(5), 8), rows(2, 22)
   starts = np.ones(given.tokens.shape, bool)
   found = permutation(given, keys(2), starts, segments=2)
   assert found['masked_positions'].shape == (2, 6)
@@ -151,7 +152,7 @@ def test_segments_have_their_own_orders():
 
 def test_runs_are_of_few_words():
   """p(n) ~ 1 / n of 1 to 5 words: 2.19 on average."""
-  permutation = Permutation.of(6, 5, 256)
+  permutation = Permutation(6, ngrams(5), 256)
   assert np.dot(permutation.runs, np.arange(1, 6)) == pytest.approx(2.190, 1e-3)
   given = rows(30, 512)
   given.real[:] = True

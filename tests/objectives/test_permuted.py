@@ -12,8 +12,8 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import hf
-from gpt_jax.objectives.masked import masked
-from gpt_jax.objectives.permuted import permuted
+from gpt_jax.objectives.masked import Masked
+from gpt_jax.objectives.permuted import Permuted
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -49,7 +49,7 @@ def test_loss_is_that_of_hugging_face(segments):
   model, params = hf.load(str(ROOT / 'xlnet_lm'))
   B, L = 3, 14 * segments
   tokens = tiny.tokens(B, L, vocab_size=model.vocab_size)
-  objective = permuted(context=3, segments=segments)(model, Words())
+  objective = Permuted(context=3, segments=segments).bind(model, Words())
   batch = objective.make_batch(Rows(tokens, np.ones((B, L), bool)), keys(B))
   found = jax.jit(lambda p, b: objective.loss(p, b, None))(params, batch)
   mems = np.zeros((2, 8, B, 32), np.float32) if segments > 1 else None
@@ -90,10 +90,10 @@ def test_refusals():
     ({'position': 'xlnet'}, 'keeps a memory'),
   ):
     with pytest.raises(UsageError, match=message):
-      permuted(segments=2)(model.clone(**changes))
+      Permuted(segments=2).bind(model.clone(**changes))
   rows = Rows(tiny.tokens(2, 13), np.ones((2, 13), bool))
   with pytest.raises(UsageError, match='segments=2 do not divide a row of 13'):
-    permuted(segments=2)(model, Words()).make_batch(rows, keys(2))
+    Permuted(segments=2).bind(model, Words()).make_batch(rows, keys(2))
 
 
 @functools.cache
@@ -104,10 +104,10 @@ def learner(kind):
   )
   if kind == 'permuted':
     model = tiny.model(**fields)
-    return model, permuted()(model)
+    return model, Permuted().bind(model)
   fields['input'] = 'tokens'
   model = tiny.model(**fields)
-  return model, masked()(model)
+  return model, Masked().bind(model)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

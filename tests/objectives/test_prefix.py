@@ -12,8 +12,8 @@ from configs import gpt1
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import train
 from gpt_jax.costs import flops, totals
-from gpt_jax.objectives.prefix import prefix
-from gpt_jax.objectives.t5 import span
+from gpt_jax.objectives.prefix import Prefix
+from gpt_jax.objectives.t5 import Span
 from gpt_jax.rows.rows import Keys, Rows, cut
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
@@ -29,7 +29,7 @@ def keys(count, first=0):
 
 def make_batch(rows, of):
   model = tiny.model(context_length=rows.tokens.shape[1])
-  return prefix()(model).make_batch(rows, of)
+  return Prefix().bind(model).make_batch(rows, of)
 
 
 def batch_of(count, length=L):
@@ -39,7 +39,7 @@ def batch_of(count, length=L):
 def test_the_loss_is_that_of_the_second_part():
   """Against the logits under a mask that is written out."""
   model = tiny.model(num_layers=2)
-  objective, params = prefix()(model), tiny.params(model)
+  objective, params = Prefix().bind(model), tiny.params(model)
   batch = batch_of(N)
   sizes = batch['prefix']
   assert len({*sizes.tolist()}) > 2
@@ -69,7 +69,7 @@ def test_a_target_sees_nothing_after_it_and_a_prefix_all_of_itself():
   """By the loss of each token, and the vectors of the inputs."""
   model = tiny.model(num_layers=2, output='untied')
   params = tiny.params(model)
-  objective = prefix()(model)
+  objective = Prefix().bind(model)
   rng = np.random.default_rng(3)
   # No token twice in a row: the vector of one is that of its place.
   inputs = np.argsort(rng.random((N, tiny.V)))[:, :L].astype(np.int32)
@@ -143,14 +143,14 @@ def test_what_does_not_go_together_is_refused():
     ({'text': 'seq2seq', 'z_loss': 1e-4}, 'leave one of them out'),
   ):
     with pytest.raises(UsageError, match=message):
-      prefix(**arguments)
+      Prefix(**arguments)
   config.objective.name = "prefix('deshuffle')"
   with pytest.raises(UsageError, match='gpt-jax train'):
     train.measure(config_lib.resolve(config), 1)
   config.objective.name = 'prefix'
   long = tiny.model(context_length=13)
   with pytest.raises(UsageError, match='are 14 tokens in one row; raise it'):
-    objective = prefix('seq2seq')(long, Words())
+    objective = Prefix('seq2seq').bind(long, Words())
     objective.make_batch(pairs([[(3, 2)]]), keys(1))
   config.model.attention = 'bidirectional'
   with pytest.raises(UsageError, match='take causal patterns'):
@@ -193,7 +193,7 @@ def test_the_source_of_a_pair_is_the_prefix(sees):
   sizes = [[(3, 2), (2, 4)], [(5, 7)], [(1, 1), (2, 2), (3, 1)]]
   rows, M = pairs(sizes), 7
   model = tiny.model(num_layers=2, context_length=2 * M)
-  objective = prefix('seq2seq(label_smoothing=0.1)', sees)(model, Words())
+  objective = Prefix('seq2seq(label_smoothing=0.1)', sees).bind(model, Words())
   batch = objective.make_batch(rows, keys(3))
   inputs, places = np.zeros((3, 2 * M), np.int32), np.zeros((3, 2 * M), int)
   seen = np.zeros((3, 2 * M, 2 * M), bool)
@@ -239,9 +239,9 @@ def test_spans_of_a_text_are_written_after_the_rest():
   sizes = {'vocab_size': 132}
   alone = tiny.model(context_length=512, num_encoder_layers=1, **sizes)
   decoder = tiny.model(context_length=626, **sizes)
-  two = span()(alone, words).make_batch(rows, keys(2))
-  declared = prefix('span')
-  one = declared(decoder, words).make_batch(rows, keys(2))
+  two = Span().bind(alone, words).make_batch(rows, keys(2))
+  unbound = Prefix('span')
+  one = unbound.bind(decoder, words).make_batch(rows, keys(2))
   joined = np.concatenate([two['sources'], two['inputs']], axis=1)
   np.testing.assert_array_equal(one['inputs'], joined)
   assert one['inputs'].shape == (2, 626) and one['mask'].all()
@@ -249,9 +249,9 @@ def test_spans_of_a_text_are_written_after_the_rest():
   np.testing.assert_array_equal(one['weights'], two['weights'])
   assert one['positions'].tolist() == [[*range(626)]] * 2
   assert one['prefix'].tolist() == [512] * 2
-  needs = declared.needs
+  needs = unbound.needs
   assert needs.text_length(626) == 568 and needs.sides(568)[1] == 626
-  assert needs.sentinels(626) == span().needs.sentinels(512) == 28
+  assert needs.sentinels(626) == Span().needs.sentinels(512) == 28
 
 
 def test_a_row_of_two_sides_fits_into_the_context_and_is_counted():

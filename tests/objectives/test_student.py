@@ -30,7 +30,7 @@ def test_layers_and_all_outside_are_the_teachers(period, of_teacher):
   model = tiny.model(num_layers=4, ffn=ffns[period], input='tokens(norm=True)')
   layers = (0, 3, 4, 5)
   theirs = random(teacher)
-  distilled.check(model, teacher, layers)
+  distilled.check_layers(model, teacher, layers)
   own = {**random(model, seed=5), 'heads': {'a': np.ones(2)}}
   found = distilled.copied(own, theirs, model, teacher, layers)
   assert found.pop('heads') is own['heads']
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_one_line(layers, changes, message):
   teacher = tiny.model(num_layers=6)
   model = tiny.model(num_layers=2, **changes)
   with pytest.raises(UsageError, match=message):
-    distilled.check(model, teacher, layers)
+    distilled.check_layers(model, teacher, layers)
 
 
 def test_a_run_starts_with_them():

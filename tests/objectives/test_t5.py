@@ -88,7 +88,7 @@ def test_lengths():
     *(given.outputs['tokens_length'], given.outputs['targets_length']),
     strict=True,
   ):
-    needs = t5.span(float(rate), float(mean)).needs
+    needs = t5.Span(float(rate), float(mean)).needs
     assert needs.text_length(int(context)) == tokens
     assert needs.target_length(int(context)) == targets
 

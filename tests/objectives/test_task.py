@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.objectives.prefix import target
-from gpt_jax.objectives.task import choice, classification, regression
+from gpt_jax.objectives.prefix import Target
+from gpt_jax.objectives.task import Choice, Classification, Regression
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import init_params
 from tests.support import tiny
@@ -25,14 +25,14 @@ LENGTHS = np.array([[11, 11], [7, 7], [4, 4], [9, 9], [5, 5]], np.int32)
 
 def jitted(objective):
   """The same, of which each function is compiled as a whole."""
-  return objective._replace(
+  return objective.replaced(
     loss=jax.jit(objective.loss), outputs=jax.jit(objective.outputs)
   )
 
 
 def of(build, **fields):
   """Objective and random parameters."""
-  objective = jitted(build(tiny.model(**PLAIN, **fields)))
+  objective = jitted(build.bind(tiny.model(**PLAIN, **fields)))
   init = functools.partial(init_params, objective)
   shapes = jax.eval_shape(init, jax.random.key(0))
   return objective, tiny.random_like(shapes, seed=3)
@@ -87,13 +87,13 @@ SCORES = np.array([0.5, -1.25, 0.0, 2.0, 1.0], np.float32)
 def test_the_loss_is_the_papers(kind):
   auxiliary = 0.7
   if kind == 'classification':
-    objective, params = of(classification(3, L, C, auxiliary, 0.0))
+    objective, params = of(Classification(3, L, C, auxiliary, 0.0))
     batch = rows(LABELS)
   elif kind == 'regression':
-    objective, params = of(regression(L, C, auxiliary, 0.0))
+    objective, params = of(Regression(L, C, auxiliary, 0.0))
     batch = rows(SCORES)
   else:
-    objective, params = of(choice(C, L, auxiliary, 0.0))
+    objective, params = of(Choice(C, L, auxiliary, 0.0))
     batch = rows(np.minimum(LABELS, 1))
   hidden, logits = states({}, params, batch)
   at = np.take_along_axis(
@@ -123,14 +123,13 @@ def test_the_loss_is_the_papers(kind):
   # In evaluation the task's alone.
   found = objective.loss(params, batch, None)
   np.testing.assert_allclose(found.sum, np.sum(weights * l2), rtol=1e-5)
-  assert objective.outputs is not None
   np.testing.assert_allclose(
     objective.outputs(params, batch), outputs, rtol=1e-4, atol=1e-4
   )
 
 
 def test_the_order_of_the_sequences_does_not_matter():
-  objective, params = of(classification(3, L, C, 0.5, 0.0))
+  objective, params = of(Classification(3, L, C, 0.5, 0.0))
   batch = rows(LABELS)
   other = {**batch, 'inputs': batch['inputs'][:, ::-1]}
   first, second = (objective.outputs(params, b) for b in (batch, other))
@@ -141,7 +140,7 @@ def test_the_order_of_the_sequences_does_not_matter():
 
 
 def test_what_fills_up_a_row_does_not_count():
-  objective, params = of(classification(3, L, C, 0.5, 0.0))
+  objective, params = of(Classification(3, L, C, 0.5, 0.0))
   batch = rows(LABELS)
   inside = np.arange(L)[None, None] < LENGTHS[..., None]
   other = {**batch, 'inputs': np.where(inside, batch['inputs'], 1)}
@@ -150,7 +149,7 @@ def test_what_fills_up_a_row_does_not_count():
 
 
 def test_dropout_acts_on_the_classifier_in_training_alone():
-  objective, params = of(classification(3, L, C, 0.0, 0.5))
+  objective, params = of(Classification(3, L, C, 0.0, 0.5))
   batch = rows(LABELS)
   losses = [
     float(objective.loss(params, batch, key).sum)
@@ -158,15 +157,15 @@ def test_dropout_acts_on_the_classifier_in_training_alone():
   ]
   assert losses[0] == losses[1]
   assert len({*losses}) == 3
-  without, _ = of(classification(3, L, C, 0.0, 0.0))
+  without, _ = of(Classification(3, L, C, 0.0, 0.0))
   assert float(without.loss(params, batch, KEY).sum) == losses[3]
 
 
 def test_classification_as_recorded():
   model, params = hf.load(str(ROOT / 'gpt2_cls'))
   golden = case(ROOT / 'gpt2_cls', 'main')
-  build = classification(3, 16, dropout=0.0)
-  objective = jitted(build(model.clone(dropout='none')))
+  build = Classification(3, 16, dropout=0.0)
+  objective = jitted(build.bind(model.clone(dropout='none')))
   batch = {
     'inputs': golden.inputs['input_ids'][:, None].astype(np.int32),
     'lengths': golden.inputs['attention_mask'].sum(1)[:, None].astype(np.int32),
@@ -185,8 +184,8 @@ def test_choice_with_the_auxiliary_loss_as_recorded():
   lengths = golden.inputs['mc_token_ids'].astype(np.int32) + 1
   head = params['heads']['choice']
   params = {**params, 'heads': {'score': {'kernel': head['kernel']}}}
-  build = choice(3, ids.shape[-1], auxiliary=0.5, dropout=0.0)
-  objective = jitted(build(model.clone(dropout='none')))
+  build = Choice(3, ids.shape[-1], auxiliary=0.5, dropout=0.0)
+  objective = jitted(build.bind(model.clone(dropout='none')))
   batch = {
     'inputs': ids,
     'lengths': lengths,
@@ -209,7 +208,7 @@ def test_choice_with_the_auxiliary_loss_as_recorded():
 
 
 def test_the_loss_on_a_target_leaves_the_prompt_out():
-  objective, params = of(target(L))
+  objective, params = of(Target(L))
   batch = tiny.batch(3, L, tiny.V)
   _, logits = states({}, params, {'inputs': batch['inputs'][:, None]})
   log_probs = np.log(softmax(logits[:, 0]))
@@ -231,4 +230,4 @@ def test_the_loss_on_a_target_leaves_the_prompt_out():
 
 def test_what_makes_no_sense_is_refused():
   with pytest.raises(UsageError, match='must not be negative'):
-    classification(2, 7, auxiliary=-0.5)
+    Classification(2, 7, auxiliary=-0.5)

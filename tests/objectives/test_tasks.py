@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.objectives import task as tasks_lib
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.task import of_task
 from gpt_jax.spec import UsageError
@@ -22,7 +21,7 @@ CALLS = {
 
 
 def build(name):
-  return spec.build('objective.name', name, OBJECTIVES)(MODEL)
+  return spec.build('objective.name', name, OBJECTIVES).bind(MODEL)
 
 
 @pytest.fixture(scope='module')
@@ -90,9 +89,10 @@ def test_heads_of_one_shape_start_apart():
     drawn = jax.random.normal(key, (2,))
     return {'embed': drawn, 'heads': {'pooler': drawn, 'classifier': drawn}}
 
-  of_each = build(f'tasks(a:{CALLS["stsb"]!r})').of('a')._replace(init=init)
+  of_each = build(CALLS['stsb']).replaced(init=init)
   key = jax.random.key(0)
-  found = tasks_lib._init({'a': of_each, 'b': of_each}, key)
+  both = build(f'tasks(a:{CALLS["stsb"]!r})')
+  found = both.replaced(alone={'a': of_each, 'b': of_each}).init(key)
   a, b = (found['parts'][name]['classifier'] for name in 'ab')
   np.testing.assert_array_equal(a, init(key)['embed'])
   np.testing.assert_array_equal(found['heads']['pooler'], found['embed'])

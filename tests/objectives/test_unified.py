@@ -14,7 +14,7 @@ from configs import bert
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.unified import unified, visible
+from gpt_jax.objectives.unified import Unified, visible
 from gpt_jax.rows import unified_order
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.unified_order import NAMES
@@ -73,7 +73,7 @@ def keys(count, first=0, seed=3):
 @functools.cache
 def of(token_types=6):
   fields = FIELDS | {'input': f'tokens(token_types={token_types})'}
-  objective = unified(rate=0.3)(tiny.model(**fields), Words())
+  objective = Unified(rate=0.3).bind(tiny.model(**fields), Words())
   shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(1)))
   return objective, tiny.random_like(shapes, seed=2)
 
@@ -127,7 +127,7 @@ def test_masks_and_losses_are_those_of_hugging_face():
     'masks': np.repeat(np.arange(4), 2),
     'second': types == 1,
   }
-  objective = unified()(model)
+  objective = Unified().bind(model)
   shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
   params = {**params, 'heads': tiny.random_like(shapes['heads'], seed=0)}
 
@@ -188,7 +188,7 @@ def test_a_million_tokens():
   text = rows(count, length, size)
   words = type('Tokens', (), {'special': Special, 'vocab_size': size})
   model = tiny.model(**FIELDS, context_length=length, vocab_size=size)
-  batch = unified()(model, words).make_batch(text, keys(count))
+  batch = Unified().bind(model, words).make_batch(text, keys(count))
   assert text.real.sum() > 1e6
   chosen = np.zeros(text.real.shape, bool)
   index, nth = np.nonzero(batch['masked_weights'])
@@ -213,7 +213,8 @@ def test_runs_are_of_one_token_four_times_of_five():
   words = type('Tokens', (), {'special': Special, 'vocab_size': size})
   model = tiny.model(**FIELDS, context_length=length, vocab_size=size)
   # Three of about 118 tokens: two runs seldom touch.
-  made = unified(rate=3.4 / 118)(model, words).make_batch(text, keys(count))
+  objective = Unified(rate=3.4 / 118).bind(model, words)
+  made = objective.make_batch(text, keys(count))
   places, weights = made['masked_positions'], made['masked_weights']
   full = weights.sum(axis=1) == 3
   assert full.mean() > 0.2
@@ -302,10 +303,10 @@ def test_parts_add_up_and_pairs_count_where_both_sides_are_seen():
 
 def test_bad_use_is_one_line():
   with pytest.raises(UsageError, match='their sum must be at most 1'):
-    unified(mask=0.8, random=0.3)
+    Unified(mask=0.8, random=0.3)
   for input in ('tokens', 'tokens(token_types=3)'):
     with pytest.raises(UsageError, match='give one of these'):
-      unified()(tiny.model(**{**FIELDS, 'input': input}), Words())
+      Unified().bind(tiny.model(**{**FIELDS, 'input': input}), Words())
   config = bert.get_config('cpu').unlock()
   config.objective.name = 'unified'
   with pytest.raises(UsageError, match=r'set data\.rows="pairs\(.unified'):

@@ -11,7 +11,7 @@ import pytest
 from configs import unilm
 from gpt_jax import config as config_lib
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.unified import unified_target, with_mask
+from gpt_jax.objectives.unified import UnifiedTarget, with_mask
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -69,7 +69,7 @@ def test_tokens_of_targets_are_hidden_and_no_others():
   text = rows(count, [(20, 17), (29, 23)], size, vocab)
   words = types.SimpleNamespace(special=WORDS.special, vocab_size=vocab)
   model = tiny.model(**FIELDS | {'context_length': 2 * size})
-  batch = unified_target()(model, words).make_batch(text, keys(count))
+  batch = UnifiedTarget().bind(model, words).make_batch(text, keys(count))
   np.testing.assert_array_equal(batch['inputs'][:, :size], text.source.tokens)
   chosen = np.zeros((count, 2 * size), bool)
   index, nth = np.nonzero(batch['masked_weights'])
@@ -89,8 +89,10 @@ def test_tokens_of_targets_are_hidden_and_no_others():
 
 def test_a_row_is_read_as_its_pairs():
   """Positions go on from source to target; types are those of two sides."""
-  batch = unified_target()(tiny.model(**FIELDS), WORDS).make_batch(
-    rows(1), keys(1)
+  batch = (
+    UnifiedTarget()
+    .bind(tiny.model(**FIELDS), WORDS)
+    .make_batch(rows(1), keys(1))
   )
   real = batch['mask'][0]
   assert real.astype(int).tolist() == [*[1] * 6, 0, *[1] * 6, 0]
@@ -98,7 +100,7 @@ def test_a_row_is_read_as_its_pairs():
   assert places == [*(0, 1, 2, 3, 0, 1), *(4, 5, 2, 3, 4, 5)]
   assert batch['token_types'].tolist() == [[4] * SIDE + [5] * SIDE]
   two = tiny.model(**FIELDS | {'input': 'tokens(token_types=2)'})
-  batch = unified_target()(two, WORDS).make_batch(rows(1), keys(1))
+  batch = UnifiedTarget().bind(two, WORDS).make_batch(rows(1), keys(1))
   assert batch['token_types'].tolist() == [[0] * SIDE + [1] * SIDE]
 
 
@@ -106,7 +108,7 @@ def test_nothing_leaks():
   """The loss of a target token depends on its source and what is before."""
   model = tiny.model(**FIELDS, num_layers=2, output='untied')
   # All are chosen, and stay what they are.
-  objective = unified_target(rate=1.0, mask=0.0, random=0.0)(model, WORDS)
+  objective = UnifiedTarget(rate=1.0, mask=0.0, random=0.0).bind(model, WORDS)
   batch = objective.make_batch(rows(1), keys(1))
   # The vector of a token is that of its place.
   places = np.random.default_rng(1).permutation(tiny.V)[: 2 * SIDE]
@@ -139,7 +141,7 @@ def test_the_loss_is_the_mean_of_what_is_chosen():
   model = tiny.model(**FIELDS)
   params = tiny.params(model)
   plain, smooth = (
-    unified_target(label_smoothing=e)(model, WORDS) for e in (0.0, 0.1)
+    UnifiedTarget(label_smoothing=e).bind(model, WORDS) for e in (0.0, 0.1)
   )
   batch = plain.make_batch(rows(2), keys(2))
 
@@ -174,7 +176,7 @@ def test_the_loss_is_the_mean_of_what_is_chosen():
 
 def test_bad_use_is_one_line():
   with pytest.raises(UsageError, match='their sum must be at most 1'):
-    unified_target(mask=0.8, random=0.3)
+    UnifiedTarget(mask=0.8, random=0.3)
   config = unilm.get_config('cpu').unlock()
   config.objective.name = 'unified_target'
   with pytest.raises(UsageError, match='is made from parallel'):

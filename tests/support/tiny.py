@@ -3,6 +3,8 @@
 """Models and configs small enough for tests, with sizes that all differ."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,6 +17,8 @@ from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.base import Needs, Objective
+from gpt_jax.objectives.loss import Loss
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import parts as state_lib
 from gpt_jax.training.parts import Parts
@@ -176,3 +180,17 @@ def build(
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )
+
+
+@dataclass(frozen=True)
+class LossOnly(Objective):
+  """An objective of a loss alone, whose parameters and batches are given."""
+
+  function: Callable[..., Loss]
+
+  @property
+  def needs(self) -> Needs:
+    return Needs()
+
+  def loss(self, params, batch, key) -> Loss:
+    return self.function(params, batch, key)

@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax import sharding
 from gpt_jax.nn import layers
-from gpt_jax.objectives.base import Loss, Mean, Objective
+from gpt_jax.objectives.loss import Loss, Mean
 from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
@@ -94,7 +94,7 @@ def compute(rows, sizes, micro_rows, num_replicas):
   theta = np.float32(np.random.default_rng(1).normal(size=D))
 
   def function(params, batch, key):
-    objective = Objective(make_batch=None, init=None, loss=loss)
+    objective = tiny.LossOnly(loss)
     return mean_gradients(
       params, batch, key, objective=objective, **parts._asdict()
     )

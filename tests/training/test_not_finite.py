@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.commands import plot, train
-from gpt_jax.objectives.base import Loss
+from gpt_jax.objectives.loss import Loss
 from gpt_jax.rows import pipeline
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import held_out, metrics, run

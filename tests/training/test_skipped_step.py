@@ -11,12 +11,13 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from gpt_jax import spec
-from gpt_jax.objectives.base import Loss, Objective
+from gpt_jax.objectives.loss import Loss
 from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.schedules import SCHEDULES
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training.step import train_step
+from tests.support import tiny
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 STEPS = 7
@@ -61,7 +62,7 @@ def trained(name, lag=0):
     return train_step(
       state,
       batch,
-      objective=Objective(make_batch=None, init=None, loss=linear),
+      objective=tiny.LossOnly(linear),
       optimizer=transformation,
       seed=0,
       clip_norm=0.0,

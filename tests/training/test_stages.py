@@ -13,7 +13,7 @@ import pytest
 from configs import electra as electra_config
 from gpt_jax import config as config_lib
 from gpt_jax.nn.transformer import parameter_shapes
-from gpt_jax.objectives.electra import electra
+from gpt_jax.objectives.electra import Electra
 from gpt_jax.optim.rounding import ema
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
@@ -52,8 +52,8 @@ def test_the_stages_train_one_model_each():
   model = tiny.model(**ENCODER)
   generator = tiny.model(**ENCODER, output=SCORES)
   tokenizer: Any = Words()
-  declared = electra(0.3, 7.0, generator_steps=N)
-  objective = declared(model, tokenizer, generator=generator)
+  unbound = Electra(0.3, 7.0, generator_steps=N)
+  objective = unbound.bind(model, tokenizer, generator=generator)
   optimizer = optax.adamw(1e-2, weight_decay=0.5)
   init = make_init(objective, optimizer, average=ema(0.9))
   rng = np.random.default_rng(0)
@@ -132,4 +132,4 @@ def test_another_size_is_one_line():
   with pytest.raises(
     UsageError, match=r'generator: its decoder.*31.*give both the'
   ):
-    electra(generator_steps=3)(tiny.model(**ENCODER), generator=small)
+    Electra(generator_steps=3).bind(tiny.model(**ENCODER), generator=small)

@@ -28,7 +28,7 @@ def model(ffn=f'gelu, {SWITCH}', **changes):
 
 
 def objective(of):
-  return spec.build('objective.name', 'causal', OBJECTIVES)(of)
+  return spec.build('objective.name', 'causal', OBJECTIVES).bind(of)
 
 
 def params_of(of):

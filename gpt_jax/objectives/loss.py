@@ -1,0 +1,53 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A loss and its metrics as sums, so that parts of a batch add up exactly."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+Params = Any
+Batch = dict[str, jax.Array]
+
+
+class Mean(NamedTuple):
+  """A mean as its two sums, so that parts of a batch add up exactly."""
+
+  sum: jax.Array
+  weight: jax.Array
+
+  def times(self, factor: float) -> 'Mean':
+    """The mean times a factor."""
+    return self._replace(sum=factor * self.sum)
+
+
+Means = tuple[Mean, ...]  # their sum, of means over different things
+
+
+class Loss(NamedTuple):
+  """Sums, so that micro-batches and evaluation batches add up exactly."""
+
+  sum: jax.Array  # of the loss over the tokens that count: what is minimised
+  weight: jax.Array  # how many tokens count, or the sum of their weights
+  # The part of `sum` that is no measure of the model, such as z-loss: reports
+  # subtract it. Not differentiated by itself.
+  penalty: jax.Array | float = 0.0
+  metrics: Mapping[str, Mean | Means] | None = None  # None: none
+  # In evaluation, further means that are added to `sum` / `weight`: each has
+  # its own weight, so that a held-out loss does not depend on how the rows are
+  # cut into batches. In training `sum` has them, weighed by `balance`.
+  added: Means = ()
+
+  @property
+  def means(self) -> Means:
+    """The reported loss."""
+    return (Mean(self.sum - self.penalty, self.weight), *self.added)
+
+  def times(self, factor: float) -> 'Loss':
+    """The loss times a factor, its metrics as they are."""
+    return self._replace(
+      sum=factor * self.sum,
+      penalty=factor * self.penalty,
+      added=tuple(mean.times(factor) for mean in self.added),
+    )
