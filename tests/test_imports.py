@@ -116,6 +116,7 @@ def test_step_knows_the_objective_and_not_the_model():
   }
   assert {i.rpartition('.')[0] for i in found} <= {
     'gpt_jax.objectives.base',
+    'gpt_jax.objectives.loss',
     'gpt_jax.optim',  # rounding, average: how parameters take an update
     'gpt_jax.optim.rounding',
     'gpt_jax.optim.micro_batches',
