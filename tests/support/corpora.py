@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small corpora and configs for the tests of the data modules."""
 
+import json
 import pathlib
+import random
 
 import pytest
 import tensorstore as ts
@@ -23,6 +25,48 @@ SHARED = next(
 )
 
 WORDS = ('alpha', 'beta', 'Gamma', 'δέλτα', '\t42', '\n\n  return', 'x=1;')
+
+
+# An evaluation set, of which `web_pages` have some.
+TEST = 'one two three four five six'
+
+
+def page(rng, length=47):
+  words = [f'w{rng.randrange(997)}' for _ in range(length)]
+  return ' '.join(w + '.' * (i % 7 == 6) for i, w in enumerate(words)) + ' End.'
+
+
+def web_pages(changes):
+  """Pages; some nearly the same, some with parts of others or of `TEST`.
+
+  A near-duplicate differs in up to `changes` of its words.
+  """
+  rng = random.Random(2)
+  pages = [page(rng) for _ in range(79)]
+  for i in range(7):
+    words = pages[i].split(' ')
+    for first in (3, 8, 12, 5, 10)[: 1 + i % changes]:
+      for at in range(first, 47, 14):  # in every other sentence
+        words[at] = f'other{first}'
+    pages.append(' '.join(words))
+    part = ' '.join(pages[20 + i].split(' ')[:28])
+    pages.append(f'{page(rng)} {part}')  # four sentences of another page
+    around = [' '.join(page(rng) for _ in range(3)) for _ in range(2)]
+    pages.append(f'{around[0]} {TEST}. {around[1]}')
+  pages.append('a page { of code.')
+  rng.shuffle(pages)
+  return pages
+
+
+def write_lines(path, texts):
+  """Writes JSON lines."""
+  path.write_text(''.join(json.dumps({'text': t}) + '\n' for t in texts))
+
+
+def contents(folder):
+  """The files below a folder by name, as bytes."""
+  folder = str(folder)
+  return {name: files.read(folder, name) for name in files.names(folder)}
 
 
 @pytest.fixture(scope='session')

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer
 
 FILES = {
@@ -81,29 +80,3 @@ def test_a_saved_encoding_needs_no_other_file(build, kind, tmp_path):
   assert loaded.fingerprint == made.fingerprint
   text = 'some words 123'
   np.testing.assert_array_equal(loaded.encode(text), made.encode(text))
-
-
-def test_bad_vocabulary_files_are_named(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-
-  def build():
-    return tokenizer.build("gpt2_bpe('encoder.json', 'vocab.bpe')", [])
-
-  def write(encoder, merges):
-    (tmp_path / 'encoder.json').write_text(encoder)
-    (tmp_path / 'vocab.bpe').write_text(merges)
-
-  with pytest.raises(UsageError, match=r"tokenizer.name: .*'encoder.json'"):
-    build()
-  write('{', '')
-  with pytest.raises(UsageError, match='do not fit gpt2_bpe'):
-    build()
-  write('{"a": 0, "<|endoftext|>": 1}', '#version\na b\n')
-  with pytest.raises(UsageError, match='out of vocabulary'):
-    build()
-  write('{"a": 0, "<|endoftext|>": 1}', '#version\na\n')
-  with pytest.raises(UsageError, match='line 2 of the merges'):
-    build()
-  write('{"a": 0}', '#version\n')
-  with pytest.raises(UsageError, match=r"no '<\|endoftext\|>'"):
-    build()

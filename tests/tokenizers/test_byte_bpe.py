@@ -8,12 +8,10 @@ import pathlib
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_jax.files.document import Document
-from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special, tokenizer
 from tests.tokenizers.test_wordpiece import check_case
 
@@ -116,20 +114,3 @@ def test_a_mask_takes_the_space_before_it():
   found = special.with_masks(made, 'the <mask> again</s>')
   ends = made.encode('the').tolist(), made.encode(' again</s>').tolist()
   assert found.tolist() == [*ends[0], 4, *ends[1]]
-
-
-def test_what_cannot_be_used_is_named(tmp_path):
-  with pytest.raises(UsageError, match=r"cannot read '.*vocab\.json'"):
-    from_files(tmp_path)
-  (tmp_path / 'merges.txt').write_text('#version\n')
-  for content, why in (
-    ('{', 'do not fit'),
-    ('{"a": 0}', r'has no <s>, <pad>, </s>, <unk>, <mask>; .*gpt2_bpe'),
-  ):
-    (tmp_path / 'vocab.json').write_text(content)
-    with pytest.raises(UsageError, match=why):
-      from_files(tmp_path)
-  with pytest.raises(UsageError, match='there are 261 pieces'):
-    tokenizer.build('byte_bpe(260)', [])
-  with pytest.raises(UsageError, match=r'at most 2.. pieces; .* add text'):
-    tokenizer.build('byte_bpe(999)', [Document('a', 'ab ab')])

@@ -66,14 +66,8 @@ def test_ids_are_those_of_the_library(tmp_path, options, arguments, eos_id):
 def test_what_cannot_be_read_is_named(tmp_path):
   path = tmp_path / 'x.model'
   call = f'sentencepiece_file({str(path)!r})'
-  for data in (b'', b'junk'):
-    path.write_bytes(data)
-    with pytest.raises(UsageError, match=r'x.model. is not a SentencePiece'):
-      tokenizer.build(call, [])
   write(path, NO_EOS)
   with pytest.raises(UsageError, match=r"end of a document .*eos='<unk>'"):
     tokenizer.build(call, [])
   with pytest.raises(UsageError, match="has no piece '<eot>'"):
     tokenizer.build(f"{call[:-1]}, eos='<eot>')", [])
-  with pytest.raises(UsageError, match='cannot read'):
-    tokenizer.build("sentencepiece_file('gone.model')", [])

@@ -105,18 +105,6 @@ def test_a_model_has_a_table_for_sources_and_writes_from_them(store):
   assert request.source == [*own.encode('ein hund'), own.eos_id]
 
 
-@pytest.mark.parametrize(
-  'name, message',
-  [
-    ("sides('characters', source='characters')", 'learns both, and reads'),
-    ("sides('bytes', source=\"sides('bytes', 'bytes')\")", 'is a pair itself'),
-  ],
-)
-def test_what_cannot_be_made(name, message):
-  with pytest.raises(UsageError, match=message):
-    tokenizer.build(name, [])
-
-
 def test_what_does_not_go_together(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('a.txt').write_text('a')

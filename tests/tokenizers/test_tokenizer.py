@@ -66,8 +66,6 @@ def test_words_go_by_their_frequency():
   assert made.vocab_size == 5
   assert build('words(vocab_size=4)', text).vocab_size == 4
   assert made.offsets(' ab\nc').tolist() == [[1, 3], [3, 4], [4, 5]]
-  with pytest.raises(UsageError, match='keeps none of the 5 words'):
-    build('words(count=9)', text)
 
 
 def test_rare_bytes_are_one_symbol():
@@ -78,8 +76,6 @@ def test_rare_bytes_are_one_symbol():
   assert made.offsets('éx').tolist() == build('bytes').offsets('éx').tolist()
   # All that the corpus has, and the two that are no byte.
   assert build('frequent_bytes(vocab_size=204)', 'éaaé').vocab_size == 5
-  with pytest.raises(UsageError, match='keeps none of the 1 byte values'):
-    build('frequent_bytes(vocab_size=2)', 'aa')
 
 
 def test_another_run_has_the_same_tokenizer(tmp_path):
@@ -88,8 +84,6 @@ def test_another_run_has_the_same_tokenizer(tmp_path):
   for folder in ('w', 'w/tokenizer'):
     again = build(f'saved({str(tmp_path / folder)!r})', 'other text, not read')
     assert again.fingerprint == made.fingerprint
-  with pytest.raises(UsageError, match=r'saved\(.*there is no such folder'):
-    build(f'saved({str(tmp_path / "x")!r})')
 
 
 def test_a_damaged_folder_is_named(tmp_path):
@@ -107,8 +101,3 @@ def test_a_damaged_folder_is_named(tmp_path):
   (tmp_path / 'saved' / 'tokenizer.json').write_text('{')
   with pytest.raises(UsageError, match=r'tokenizer.json: is damaged'):
     tokenizer.load(folder)
-
-
-def test_an_unknown_tokenizer_lists_the_choices():
-  with pytest.raises(UsageError, match=r'tokenizer.name=.*gpt1_bpe, gpt2_bpe'):
-    build('letters')

@@ -138,35 +138,6 @@ def test_words_begin_where_no_piece_goes_on():
   assert starts[0].tolist()[2] is False
 
 
-@pytest.mark.parametrize(
-  ('content', 'why'),
-  [
-    (b'', 'is empty'),
-    (b'\n\n', 'is empty'),
-    (b'[PAD]\n[UNK]\n[SEP]\n[MASK]\na\n', r'has no \[CLS\]'),
-    ('\n'.join([*SPECIAL, 'a', 'b', 'a']).encode(), "'a' on lines 6 and 8"),
-    (b'\xff', 'not UTF-8'),
-  ],
-)
-def test_a_bad_vocabulary_is_named(tmp_path, content, why):
-  path = tmp_path / 'vocab.txt'
-  path.write_bytes(content)
-  with pytest.raises(UsageError, match=why) as e:
-    tokenizer.build(f'wordpiece_file({str(path)!r})', [])
-  assert str(path) in str(e.value) and '\n' not in str(e.value)
-
-
-def test_bad_arguments_are_named(tmp_path):
-  with pytest.raises(UsageError, match=r"cannot read 'no.txt'"):
-    tokenizer.build("wordpiece_file('no.txt')", [])
-  with pytest.raises(UsageError, match=r'at most .* pieces; .* add text'):
-    tokenizer.build('wordpiece(5000)', CORPUS)
-  with pytest.raises(UsageError, match='or raise sample_bytes above'):
-    tokenizer.build('wordpiece(5000, sample_bytes=10)', CORPUS)
-  with pytest.raises(UsageError, match=r'needs at least .* alphabet=1000'):
-    tokenizer.build('wordpiece(17)', CORPUS)
-
-
 def test_a_windows_file_is_read(tmp_path):
   path = tmp_path / 'vocab.txt'
   path.write_bytes('\r\n'.join([*SPECIAL, 'cat', '##s', '']).encode())

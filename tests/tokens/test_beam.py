@@ -4,7 +4,6 @@
 
 import importlib.util
 import json
-import random
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import encode, manifest, prepare, store
 from gpt_jax.tokens.store import TokenStore
+from tests.support.corpora import TEST, contents, web_pages
 
 HAS_BEAM = importlib.util.find_spec('apache_beam') is not None
 needs_beam = pytest.mark.skipif(
@@ -26,10 +26,6 @@ needs_beam = pytest.mark.skipif(
 pytestmark = pytest.mark.filterwarnings('default')
 
 TRAINED = 'sentencepiece(vocab_size=291)'
-
-
-def contents(folder):
-  return {name: files.read(folder, name) for name in files.names(folder)}
 
 
 @pytest.fixture
@@ -98,33 +94,11 @@ def test_the_same_bytes_of_a_mixture_of_many_kinds(corpus, make_config, small):
   assert [*parts] == ['docs', 'web'] and 0 < parts['docs'] < parts['web']
 
 
-TEST = 'one two three four five six'
-
-
-def page(rng, length=47):
-  words = [f'w{rng.randrange(997)}' for _ in range(length)]
-  return ' '.join(w + '.' * (i % 7 == 6) for i, w in enumerate(words)) + ' End.'
-
-
 @pytest.fixture
 def web(tmp_path, small, monkeypatch):
-  """121 pages in two sources, four files, many shards and ranges of keys."""
-  rng = random.Random(2)
-  pages = [page(rng) for _ in range(79)]
-  for i in range(7):
-    words = pages[i].split(' ')
-    for first in (3, 8, 12, 5, 10)[
-      : 1 + i % 5
-    ]:  # near-duplicates, of one another
-      for at in range(first, 47, 14):
-        words[at] = f'other{first}'
-      pages.append(' '.join(words))
-    part = ' '.join(pages[20 + i].split(' ')[:28])
-    pages.append(f'{page(rng)} {part}')  # spans of another page
-    around = [' '.join(page(rng) for _ in range(3)) for _ in range(2)]
-    pages.append(f'{around[0]} {TEST}. {around[1]}')
-  pages += ['a page { of code.', *pages[:6]]  # copies
-  rng.shuffle(pages)
+  """107 pages in two sources, four files, many shards and ranges of keys."""
+  pages = web_pages(5)
+  pages += pages[:6]  # copies
   lines = [json.dumps({'text': text}) + '\n' for text in pages]
   for i, name in enumerate(('web0', 'web1', 'books0', 'books1')):
     bad = '{broken\n{"text": ""}\n' * (1 + i % 2)

@@ -20,6 +20,7 @@ from gpt_jax.text import sources
 from gpt_jax.tokens import encode, manifest, prepare
 from gpt_jax.tokens import store as array_writer
 from gpt_jax.tokens.store import ArrayWriter, TokenStore
+from tests.support.corpora import contents
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = 'sentencepiece(vocab_size=295)'
@@ -45,11 +46,6 @@ def report(stage, done, total):
 prepare.prepare(config, 'D', report)
 print('done', flush=True)
 """
-
-
-def contents(folder):
-  """All files of a store, but those that TensorStore locks while writing."""
-  return {name: files.read(str(folder), name) for name in files.names(folder)}
 
 
 def texts(store, tokenizer):

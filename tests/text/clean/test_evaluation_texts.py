@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.spec import UsageError
-from gpt_jax.text.clean import choices, decontaminate, report
+from gpt_jax.text.clean import decontaminate, report
 from gpt_jax.tokens import prepare
 
 COLUMNS = ('id', 'one', 'two', 'three', 'ending')
@@ -109,24 +109,3 @@ def test_nested_texts_of_a_record_are_read(tmp_path):
   assert [*decontaminate.read([str(path)], '', 13)] == [
     ('a.jsonl:1', 'why b c')
   ]
-
-
-@pytest.mark.parametrize(
-  ('name', 'data', 'words'),
-  [
-    ('a.parquet', b'PAR1\0\0\0', 'a.parquet:1: is not text: .*give CSV'),
-    ('a.pdf', b'%PDF-1.7\n\xe2\xe3', 'a.pdf:2: is not UTF-8: .*give CSV'),
-    ('a.csv', b'a,b\n1,2,3\n', 'a.csv:2: has 3 columns, not 2'),
-    ('a.csv', b'a,b\n"x,2\n', 'a.csv.*is not CSV'),
-    ('a.csv', b'a;b\nx;y\n', "'a;b' is one column"),
-    ('a.jsonl', b'{"a": 1}\n{"a": \n', 'a.jsonl:2: is not JSON'),
-    ('a.json', b'{"a": \n 1\n', 'a.json: is not JSON'),
-  ],
-)
-def test_what_is_no_such_file_is_refused(tmp_path, name, data, words):
-  (tmp_path / name).write_bytes(data)
-  steps = choices.load(f'decontaminate({str(tmp_path / name)!r})')
-  with pytest.raises(UsageError, match=words) as e:
-    for step in steps:
-      step.check()
-  assert '\n' not in str(e.value)

@@ -144,33 +144,6 @@ def test_a_threshold_for_the_classifier(texts):
 
 
 @pytest.mark.parametrize(
-  ('call', 'words'),
-  [
-    ("language('xx')", "'xx'.* is unknown; one of "),
-    ("language('en', probability=2)", 'probability=2 must be at most 1'),
-    ('quality', 'two sources of text'),
-    ("quality(function='scores:absent')", "no attribute 'absent'"),
-    ("quality(function='json')", 'can be imported'),
-    (QUALITY[:-1] + ', alpha=0)', r'alpha=0\) must be a number above 0'),
-    (QUALITY[:-1] + ', alpha=1e999)', 'alpha=inf must be a finite number'),
-    (
-      QUALITY[:-1] + ', alpha=9, threshold=0.5)',
-      'alpha .* or threshold .*both',
-    ),
-    (QUALITY[:-1] + ', threshold=True)', 'threshold=True is not float'),
-    (QUALITY[:-1] + ", threshold='a')", "threshold='a' is not float"),
-    ("decontaminate('good/1.txt', rule='lines')", 'documents, pieces'),
-    ('decontaminate()', 'name the evaluation files'),
-    ("decontaminate('good/1.txt', n=32)", 'no text of 32 words'),
-  ],
-)
-def test_arguments_are_checked(texts, call, words):
-  with pytest.raises(UsageError, match=words):
-    for step in choices.load(call):
-      step.check()
-
-
-@pytest.mark.parametrize(
   ('call', 'package'),
   [
     ("language('en')", 'py3langid'),
@@ -268,9 +241,3 @@ def test_a_document_of_many_pieces_goes(evaluation):
   assert len(pieces(step, text)[0]) == 10
   found, (removal,) = pieces(step, text + numbered(0, 13) + filler)
   assert found == [] and 'in more than 10 places' in removal.rule
-
-
-def test_two_steps_that_cut_are_refused(evaluation):
-  call = evaluation + ", rule='pieces')"
-  with pytest.raises(UsageError, match='cut into pieces twice'):
-    choices.load(f'{call}, minhash, {call}')

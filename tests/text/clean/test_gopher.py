@@ -11,7 +11,6 @@ import string
 import numpy as np
 import pytest
 
-from gpt_jax.spec import UsageError
 from gpt_jax.text.clean import choices, gopher, report
 from gpt_jax.text.clean.steps import Document
 
@@ -263,21 +262,3 @@ def test_the_report_names_the_rules():
   }
   why = [example['why'] for example in rules['too few words']['examples']]
   assert [text[:13] for text in why] == ['31: that have', '37: that have']
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'words'),
-  [
-    ('min_words=-1', 'min_words=-1 must be at least 0'),
-    ('max_word_length=1e999', 'max_word_length=inf must be a finite'),
-    ('bullets=1.5', 'bullets=1.5 must be at most 1'),
-    ('alphabetic=-0.5', 'alphabetic=-0.5 must be at least 0'),
-    ('top_ngrams=(0.2, 0.1)', 'takes 3 fractions between 0 and 1'),
-    ('top_ngrams=0.2', 'top_ngrams=0.2 is not tuple'),
-    ("duplicate_ngrams=(1, 1, 1, 1, 1, 'a')", 'takes 6 fractions'),
-    ('words=3', 'gopher takes'),
-  ],
-)
-def test_arguments_are_checked(arguments, words):
-  with pytest.raises(UsageError, match=words):
-    broken('text', f'gopher({arguments})')

@@ -7,45 +7,22 @@ import random
 
 import pytest
 
-from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.text.clean import report, run, stages
 from gpt_jax.tokens import manifest, prepare
 from gpt_jax.tokens.store import TokenStore
+from tests.support.corpora import TEST, contents, page, web_pages, write_lines
 
 CLEAN = (
   'c4(words=1, sentences=1), minhash(threshold=0.5, rows=2, ngram=2), '
   "decontaminate('test.txt', n=5, rule='pieces')"
 )
-TEST = 'one two three four five six'
-
-
-def page(rng, length=47):
-  words = [f'w{rng.randrange(997)}' for _ in range(length)]
-  return ' '.join(w + '.' * (i % 7 == 6) for i, w in enumerate(words)) + ' End.'
-
-
-def write(path, texts):
-  path.write_text(''.join(json.dumps({'text': t}) + '\n' for t in texts))
 
 
 @pytest.fixture
 def web(tmp_path, monkeypatch):
   """101 pages; some nearly the same, some with parts of others or of a test."""
-  rng = random.Random(2)
-  pages = [page(rng) for _ in range(79)]
-  for i in range(7):
-    words = pages[i].split(' ')
-    for at in range(3, 47, 14):  # in every other sentence
-      words[at] = 'other'
-    pages.append(' '.join(words))
-    part = ' '.join(pages[20 + i].split(' ')[:28])
-    pages.append(f'{page(rng)} {part}')  # four sentences of another page
-    around = [' '.join(page(rng) for _ in range(3)) for _ in range(2)]
-    pages.append(f'{around[0]} {TEST}. {around[1]}')
-  pages.append('a page { of code.')
-  rng.shuffle(pages)
-  write(tmp_path / 'web.jsonl', pages)
+  write_lines(tmp_path / 'web.jsonl', web_pages(1))
   (tmp_path / 'test.txt').write_text(TEST)
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(stages, '_SHARD', 1500)
@@ -55,10 +32,6 @@ def web(tmp_path, monkeypatch):
 @pytest.fixture
 def config(make_config):
   return make_config("jsonl('web.jsonl')", clean=CLEAN)
-
-
-def contents(folder):
-  return {name: files.read(str(folder), name) for name in files.names(folder)}
 
 
 def texts(folder):
@@ -199,7 +172,7 @@ def test_sources_of_a_mixture_are_told_apart(web, make_config):
   own = [page(rng) for _ in range(23)]
   lines = (web / 'web.jsonl').read_text().splitlines(keepends=True)
   shared = [json.loads(line)['text'] for line in lines if '{ of' not in line]
-  write(web / 'own.jsonl', [*own, *own[:3], *shared[:11], ''])
+  write_lines(web / 'own.jsonl', [*own, *own[:3], *shared[:11], ''])
   made = prepare.prepare(
     make_config(
       'mixture(web:0.5, books:0.5)',
