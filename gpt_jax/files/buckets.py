@@ -237,7 +237,13 @@ def copied(url: str) -> Iterator[str]:
     finally:
       stopped.set()
       thread.join()
-      _finish(copy)
+      try:
+        copy.upload()
+      except Exception as e:
+        raise RuntimeError(
+          f'{copy.url}: the last files of the run were not uploaded ({e}); '
+          f'they are in {copy.folder}'
+        ) from e
       copy.remove()
   finally:
     log.removeFilter(in_log)
@@ -323,21 +329,6 @@ class _Shown(logging.Filter):
 def _warn(copy: _Copy, error: Exception) -> None:
   why = str(error).partition('\n')[0].partition(' [')[0]
   log.warning('%s: not uploaded yet, and tried again: %s', copy.url, why)
-
-
-def _finish(copy: _Copy) -> None:
-  """Uploads the last changes.
-
-  Raises:
-    RuntimeError: they could not be.
-  """
-  try:
-    copy.upload()
-  except Exception as e:
-    raise RuntimeError(
-      f'{copy.url}: the last files of the run were not uploaded ({e}); they '
-      f'are in {copy.folder}'
-    ) from e
 
 
 def _mark(path: str) -> tuple[int, int]:

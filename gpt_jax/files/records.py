@@ -14,7 +14,6 @@ after it, and a blank line between sentences (Tjong Kim Sang and De Meulder,
 """
 
 import csv
-import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -28,15 +27,32 @@ from gpt_jax.spec import NoFileError, UsageError
 _DOCUMENT = '-DOCSTART-'
 
 
-def squad(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The questions: 'file:id', and its fields with those of `context`."""
+class Record(NamedTuple):
+  """One row: its columns by name, and where it is, as 'file:line'."""
+
+  where: str
+  fields: dict[str, Any]
+
+  def __getitem__(self, column: str) -> Any:
+    """The value of a column."""
+    if column not in self.fields:
+      held = ', '.join(map(repr, self.fields))
+      raise UsageError(
+        f'{self.where}: has no column {column!r}, it holds {held}; name one '
+        'of these in the call, or rename it'
+      )
+    return self.fields[column]
+
+
+def _squad(path: str) -> Iterator[Record]:
+  """The questions, at 'file:id', with `context` among their fields."""
   found = lines.record(path, lines.contents(path))
   try:
     for article in found['data']:
       for paragraph in article['paragraphs']:
         for question in paragraph['qas']:
           fields = {'context': paragraph['context'], **question}
-          yield f'{path}:{question["id"]}', fields
+          yield Record(f'{path}:{question["id"]}', fields)
   except (KeyError, TypeError) as e:
     why = f'{e} is missing' if isinstance(e, KeyError) else e
     raise UsageError(
@@ -45,8 +61,8 @@ def squad(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     ) from e
 
 
-def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The sentences: 'file:line' of the first word, `words` and `tags`.
+def _conll(path: str) -> Iterator[Record]:
+  """The sentences, at 'file:line' of the first word, as `words` and `tags`.
 
   `tags` are those of the last column; columns '1', '2', ... are those after the
   words.
@@ -54,14 +70,18 @@ def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
   rows: list[list[str]] = []
   first = last = 0
 
-  def sentence() -> tuple[str, dict[str, Any]]:
+  def sentence() -> Record:
     words, *columns = map(list, zip(*rows, strict=True))
     fields = {'words': words, 'tags': columns[-1]}
     fields |= {str(i): column for i, column in enumerate(columns, start=1)}
-    return f'{path}:{first}', fields
+    return Record(f'{path}:{first}', fields)
 
   for number, line in lines.numbered(path, lines.fail):
-    cells = _cells(path, number, line)
+    cells = lines.text(f'{path}:{number}', line).split()
+    if len(cells) < 2:
+      raise UsageError(
+        f'{path}:{number}: has a word and no tag; mend or remove the line'
+      )
     # Blank lines are not numbered here: they part sentences.
     if rows and (number > last + 1 or cells[0] == _DOCUMENT):
       yield sentence()
@@ -81,33 +101,7 @@ def conll(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield sentence()
 
 
-def _cells(path: str, number: int, line: bytes) -> list[str]:
-  cells = lines.text(f'{path}:{number}', line).split()
-  if len(cells) < 2:
-    raise UsageError(
-      f'{path}:{number}: has a word and no tag; mend or remove the line'
-    )
-  return cells
-
-
 _TFDS = re.compile(r'tfds:(.+?(?::\d+\.\d+\.\d+)?):([^:]+(?:\[.*\])?)')
-
-
-class Record(NamedTuple):
-  """One row: its columns by name, and where it is, as 'file:line'."""
-
-  where: str
-  fields: dict[str, Any]
-
-  def __getitem__(self, column: str) -> Any:
-    """The value of a column."""
-    if column not in self.fields:
-      held = ', '.join(map(repr, self.fields))
-      raise UsageError(
-        f'{self.where}: has no column {column!r}, it holds {held}; name one '
-        'of these in the call, or rename it'
-      )
-    return self.fields[column]
 
 
 def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
@@ -129,7 +123,10 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
     raise UsageError(f'{path}: is none of ' + ', '.join(READERS))
   if not os.path.isfile(path):
     raise NoFileError(f'{path}: no such file')
-  yield from READERS[kind](path, columns)
+  if kind in _ROWS:
+    yield from _table(_ROWS[kind](path), columns)
+  else:
+    yield from _RECORDS[kind](path)
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
@@ -178,14 +175,6 @@ def ragged(where: str, row: Sequence[str], names: Sequence[str]) -> UsageError:
   )
 
 
-def _tsv(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  yield from _table(tsv_rows(path), columns)
-
-
-def _csv(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  yield from _table(csv_rows(path), columns)
-
-
 def _table(
   rows: Iterator[tuple[str, list[str]]], columns: Sequence[str]
 ) -> Iterator[Record]:
@@ -199,8 +188,7 @@ def _table(
     yield Record(where, dict(zip(names, row, strict=True)))
 
 
-def _jsonl(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  del columns
+def _jsonl(path: str) -> Iterator[Record]:
   for number, line in lines.numbered(path, lines.fail):
     where = f'{path}:{number}'
     fields = lines.record(where, line)
@@ -218,22 +206,11 @@ def _text(where: str, value: Any) -> Any:
   return lines.decoded(where, value) if isinstance(value, bytes) else value
 
 
-def _squad(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  del columns
-  yield from itertools.starmap(Record, squad(path))
-
-
-def _conll(path: str, columns: Sequence[str]) -> Iterator[Record]:
-  del columns
-  yield from itertools.starmap(Record, conll(path))
-
-
-READERS = {
-  '.tsv': _tsv,
-  '.txt': _tsv,
-  '.csv': _csv,
+# Readers by the ending of a file: of the rows of a table, or of whole records.
+_ROWS = {'.tsv': tsv_rows, '.txt': tsv_rows, '.csv': csv_rows}
+_RECORDS = {
   '.jsonl': _jsonl,
   '.json': _squad,
-  '.conll': _conll,
-  **dict.fromkeys(('.train', '.testa', '.testb'), _conll),
+  **dict.fromkeys(('.conll', '.train', '.testa', '.testb'), _conll),
 }
+READERS = (*_ROWS, *_RECORDS)

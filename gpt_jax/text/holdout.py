@@ -84,9 +84,7 @@ def split(
         f'{source!r} {kinds[pairs]}; name a source of the same kind'
       )
     other = sources.load(field, holdout)
-    return _other(found, other)._replace(
-      skipped=lambda: found.skipped() | _renamed(other), pairs=pairs
-    )
+    return _beside(found, other)._replace(pairs=pairs)
   choices = HOLDOUTS | sources.SOURCES  # so that an error lists them all
   build: Build = spec.build(field, holdout, choices)
   made = build(Corpus(found, parent, pairs))
@@ -106,13 +104,7 @@ def documents(fraction: Inside = 0.02) -> Build:
       digest = hashlib.sha256(corpus.parent(document.name).encode()).digest()
       return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
 
-    return Split(
-      functools.partial(_sided, held_out, corpus.source.documents),
-      corpus.source.num_bytes,
-      True,
-      corpus.source.files,
-      _units(held_out, corpus.source),
-    )
+    return _sided(held_out, corpus.source)
 
   return build
 
@@ -153,61 +145,51 @@ def none() -> Build:
   """Nothing is held out."""
 
   def build(corpus: Corpus) -> Split:
-    source = corpus.source
-    return Split(
-      functools.partial(_sided, False, source.documents),
-      source.num_bytes,
-      False,
-      source.files,
-      _units(False, source),
-    )
+    split = _sided(lambda document: False, corpus.source)
+    return split._replace(holds_out=False)
 
   return build
 
 
-def _other(corpus: Source, other: Source) -> Split:
+def _sided(held_out: Callable[[Document], bool], source: Source) -> Split:
+  """Splits a source by its documents, each by itself."""
+
+  def parts(part: Source) -> Iterator[Part]:
+    return (Part(d, held_out(d)) for d in part.documents())
+
+  return Split(
+    functools.partial(parts, source),
+    *(source.num_bytes, True, source.files),
+    units=[Unit(functools.partial(parts, u), u.skipped) for u in source.units],
+    skipped=source.skipped,
+  )
+
+
+def _beside(corpus: Source, other: Source) -> Split:
+  """A corpus that trains, and another source that is held out."""
+
+  def skipped(part: Source) -> dict[str, int]:
+    return {f'holdout: {kind}': n for kind, n in part.skipped().items()}
+
   def parts() -> Iterator[Part]:
-    yield from _sided(False, corpus.documents)
-    yield from _sided(True, other.documents)
+    yield from train.parts()
+    yield from held.parts()
 
+  renamed = [
+    part._replace(skipped=functools.partial(skipped, part))
+    for part in (other, *other.units)
+  ]
+  train = _sided(lambda document: False, corpus)
+  held = _sided(lambda document: True, renamed[0]._replace(units=renamed[1:]))
+  assert train.units is not None and held.units is not None
+  sizes = corpus.num_bytes, other.num_bytes
   named = {f'holdout: {name}': path for name, path in other.files.items()}
-  num_bytes = _sum(corpus.num_bytes, other.num_bytes)
-  units = _units(False, corpus) + [
-    Unit(
-      functools.partial(_sided, True, unit.documents),
-      functools.partial(_renamed, unit),
-    )
-    for unit in other.units
-  ]
-  return Split(parts, num_bytes, True, corpus.files | named, units)
-
-
-# Whether a document is held out; or whether all are.
-_HeldOut = Callable[[Document], bool] | bool
-
-
-def _units(held_out: _HeldOut, corpus: Source) -> list[Unit]:
-  return [
-    Unit(functools.partial(_sided, held_out, unit.documents), unit.skipped)
-    for unit in corpus.units
-  ]
-
-
-def _renamed(other: Source) -> dict[str, int]:
-  """What was left out of a source that is held out."""
-  return {f'holdout: {kind}': n for kind, n in other.skipped().items()}
-
-
-def _sided(
-  held_out: _HeldOut, documents: Callable[[], Iterator[Document]]
-) -> Iterator[Part]:
-  for document in documents():
-    side = held_out if isinstance(held_out, bool) else held_out(document)
-    yield Part(document, side)
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-  return None if a is None or b is None else a + b
+  return Split(
+    *(parts, None if None in sizes else sum(filter(None, sizes)), True),
+    corpus.files | named,
+    [*train.units, *held.units],
+    skipped=lambda: train.skipped() | held.skipped(),
+  )
 
 
 HOLDOUTS = {'documents': documents, 'tail': tail, 'none': none}

@@ -213,14 +213,6 @@ def _texts(tokenizer: Tokenizer) -> Iterator[str]:
     yield tokenizer.decode(ids.tolist())
 
 
-def _bytes(tokenizer: Bytes) -> tokenizers.Tokenizer:
-  return _byte_level([*range(tokenizer.eos_id), _EOS])
-
-
-def _frequent_bytes(tokenizer: FrequentBytes) -> tokenizers.Tokenizer:
-  return _byte_level([_EOS, _RARE, *tokenizer.values])
-
-
 def _byte_level(symbols: Sequence[int | str]) -> tokenizers.Tokenizer:
   """A symbol for each byte, or for each frequent one and the rare ones."""
   vocabulary = {
@@ -272,10 +264,6 @@ def _words(tokenizer: WordList) -> tokenizers.Tokenizer:
     ]
   )
   return library
-
-
-def _of_bpe(tokenizer: Bpe) -> tokenizers.Tokenizer:
-  return tokenizers.Tokenizer.from_str(tokenizer.library.to_str())
 
 
 def _of_hf(tokenizer: hf.HfTokenizer) -> tokenizers.Tokenizer:
@@ -405,11 +393,11 @@ def _bpe(
 
 
 _LIBRARIES: dict[type, Any] = {
-  Bytes: _bytes,
-  FrequentBytes: _frequent_bytes,
+  Bytes: lambda made: _byte_level([*range(made.eos_id), _EOS]),
+  FrequentBytes: lambda made: _byte_level([_EOS, _RARE, *made.values]),
   Characters: _characters,
   WordList: _words,
-  Bpe: _of_bpe,
+  Bpe: lambda made: tokenizers.Tokenizer.from_str(made.library.to_str()),
   hf.HfTokenizer: _of_hf,
   SentencePiece: _sentencepiece,
 }

@@ -31,7 +31,21 @@ class Saved:
     return self._words.starts(ids)
 
   def save(self, folder: str) -> None:
-    write(folder, self.kind, self.contents)
+    """Writes the tokenizer's files, the index last."""
+    contents = self.contents
+    for name, data in contents.items():
+      files.write(folder, name, data)
+    index = {
+      'kind': self.kind,
+      'files': sorted(_defining(contents)),
+      'fingerprint': self.fingerprint,
+    }
+    beside = {
+      name: hashlib.sha256(contents[name]).hexdigest()
+      for name in sorted(contents.keys() - _defining(contents).keys())
+    }
+    index |= {'beside': beside} if beside else {}
+    files.write(folder, _INDEX, json.dumps(index, indent=2).encode() + b'\n')
 
 
 class Vocabulary(Saved):
@@ -109,23 +123,6 @@ def fingerprint(kind: str, contents: Mapping[str, bytes]) -> str:
   for name, data in sorted(_defining(contents).items()):
     total.update(name.encode() + hashlib.sha256(data).digest())
   return total.hexdigest()
-
-
-def write(folder: str, kind: str, contents: Mapping[str, bytes]):
-  """Writes a tokenizer's files, the index last."""
-  for name, data in contents.items():
-    files.write(folder, name, data)
-  index = {
-    'kind': kind,
-    'files': sorted(_defining(contents)),
-    'fingerprint': fingerprint(kind, contents),
-  }
-  beside = {
-    name: hashlib.sha256(contents[name]).hexdigest()
-    for name in sorted(contents.keys() - _defining(contents).keys())
-  }
-  index |= {'beside': beside} if beside else {}
-  files.write(folder, _INDEX, json.dumps(index, indent=2).encode() + b'\n')
 
 
 def read(folder: str) -> tuple[str, dict[str, bytes]]:

@@ -5,12 +5,9 @@
 import functools
 
 import numpy as np
-import pytest
 
 from gpt_jax.rows import row_makers
-from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Keys
-from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 from tests.support.sentence_store import CLS, SEP, corpus, store_of
 
@@ -84,20 +81,3 @@ def test_choices_are_a_function_of_the_row():
   np.testing.assert_array_equal(some.tokens, rows.tokens[[7, 4]])
   _, later = read(range(20), epoch=1)
   assert np.any(later.tokens != rows.tokens)
-
-
-def test_held_out_rows_end_with_padding():
-  maker, _ = read([0])
-  count = maker.num_held_out
-  found = maker.read_held_out(Keys.held_out(np.array([count - 1, count])))
-  assert found.real[0].all() and not found.real[1].any()
-  assert {*blank('halves', L)._asdict()} == {*found._asdict()}
-  for name, x in blank('halves', L)._asdict().items():
-    assert (x is None) == (getattr(found, name) is None), name
-
-
-def test_refusals():
-  with pytest.raises(UsageError, match='give 10 or more'):
-    row_makers.load(store(), 9)
-  with pytest.raises(UsageError, match='are made of sentences'):
-    row_makers.check('halves', 'none')

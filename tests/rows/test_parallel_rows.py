@@ -418,8 +418,6 @@ def test_sets_and_stores_are_of_the_same_kind(config):
   assert manifest.read('D/eval/more').pairs
   with pytest.raises(UsageError, match=r"data.rows='stream': would join"):
     row_makers.load(store.ordered(CALL, 'stream'), LENGTH)
-  with pytest.raises(UsageError, match=r'model.context_length=1: .* 2 or more'):
-    row_makers.load(store.ordered(CALL, 'parallel'), 1)
 
 
 def test_inspect_prints_both_sides(config, capsys):

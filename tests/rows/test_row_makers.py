@@ -237,3 +237,47 @@ def test_a_store_that_is_too_short_is_refused(rows):
     assert name_of(rows) in ('stream', 'pairs', 'halves')
   else:
     assert 1 <= num_rows <= 2  # one for each document
+
+
+@pytest.mark.parametrize('rows', CHOICES)
+def test_rows_of_sentences_need_sentences_and_the_tokens_around_them(rows):
+  row_makers.check(rows, 'terminal')
+  if not row_makers.of_sentences(rows):
+    row_makers.check(rows, 'none')
+    return
+  with pytest.raises(UsageError, match=r"set data.sentences='terminal'"):
+    row_makers.check(rows, 'none')
+  made = store_of(corpus(13), rows)
+  made.special = made.special._replace(sep_id=None)
+  with pytest.raises(UsageError, match=r'has no \[SEP\], which data.rows='):
+    row_makers.load(made, LENGTH)
+
+
+@pytest.mark.parametrize(
+  ('rows', 'length', 'words'),
+  [
+    ('pairs', 4, 'context_length=4: .* give 5 or more'),
+    ('halves', 9, 'context_length=9: .* give 10 or more'),
+    ('full_sentences', 2, 'context_length=2: .* give 3 or more'),
+    ('parallel', 1, 'context_length=1: .* give 2 or more'),
+    ("pairs('nsp')", 11, "pair='nsp' is unknown; one of next, order"),
+    ('pairs(short=1.5)', 11, 'data.rows'),
+    ('sentences', 11, 'data.rows.*full_sentences'),
+  ],
+)
+def test_what_cannot_be_made_is_refused(rows, length, words):
+  documents = pairs_of(corpus(13)) if rows == 'parallel' else corpus(13)
+  with pytest.raises(UsageError, match=words):
+    row_makers.load(store_of(documents, rows, pairs=rows == 'parallel'), length)
+
+
+@pytest.mark.parametrize(
+  ('rows', 'documents', 'words'),
+  [
+    ('pairs', [[[9, 8], [7]], []], 'text in one document only.*full_sent'),
+    ('full_sentences', [[], []], 'no document has a token'),
+  ],
+)
+def test_documents_without_rows_are_refused(rows, documents, words):
+  with pytest.raises(UsageError, match=words):
+    row_makers.load(store_of(documents, rows), 11)

@@ -12,7 +12,6 @@ from gpt_jax.rows.rows import MAKING_ROWS, Keys
 from gpt_jax.rows.sentence_rows import Sentences
 from gpt_jax.rows.taken import Taken
 from gpt_jax.rows.unified_order import BIDIRECTIONAL, masks
-from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 from tests.support.sentence_store import CLS, PAD, SEP, corpus, store_of
 
@@ -340,47 +339,3 @@ def test_sources_of_a_mixture_do_not_meet(rows):
       [(begins[name] + r.start, begins[name] + r.stop) for r in texts.ranges]
       for texts in own
     ]
-
-
-@pytest.mark.parametrize('rows', ['full_sentences', 'doc_sentences', 'pairs'])
-def test_held_out_rows_end_in_padding(rows):
-  store = store_of(corpus(13), rows)
-  maker = row_makers.load(store, 17)
-  keys = Keys.held_out(np.arange(maker.num_held_out + 3))
-  made, again = maker.read_held_out(keys), maker.read_held_out(keys)
-  np.testing.assert_array_equal(made.tokens, again.tokens)
-  full = made.real.any(axis=1)
-  assert full.tolist() == [True] * maker.num_held_out + [False] * 3
-  # What is told of pairs is an expectation.
-  assert maker.tokens is not None
-  told = sum(maker.tokens.values())
-  tolerance = 0.1 if rows == 'pairs' else 0
-  assert made.real.sum() == pytest.approx(told, rel=tolerance, abs=0)
-
-
-def test_what_cannot_be_made_is_refused():
-  documents = corpus(13)
-  with pytest.raises(UsageError, match=r"set data.sentences='terminal'"):
-    row_makers.check("pairs('next')", 'none')
-  row_makers.check('documents', 'none')
-  row_makers.check('pairs', 'terminal')
-  store = store_of([[[9, 8], [7]], []], 'pairs')
-  with pytest.raises(UsageError, match=r'text in one document only.*full_sent'):
-    row_makers.load(store, 11)
-  store = store_of(documents, 'doc_sentences')
-  store.special = store.special._replace(sep_id=None)
-  with pytest.raises(UsageError, match=r'has no \[SEP\], which data.rows='):
-    row_makers.load(store, 11)
-  for rows, length in (('pairs', 4), ('full_sentences', 2)):
-    with pytest.raises(UsageError, match=f'context_length={length}: .* give'):
-      row_makers.load(store_of(documents, rows), length)
-  for rows, why in (
-    ("pairs('nsp')", "pair='nsp' is unknown; one of next, order"),
-    ('pairs(short=1.5)', 'data.rows'),
-    ('sentences', 'data.rows.*full_sentences'),
-  ):
-    with pytest.raises(UsageError, match=why):
-      row_makers.load(store_of(documents, rows), 11)
-  empty = store_of([[], []], 'full_sentences')
-  with pytest.raises(UsageError, match='no document has a token'):
-    row_makers.load(empty, 11)

@@ -90,7 +90,8 @@ class Pages(steps.Local):
     removals = [Removal(rule, *what) for rule, what in removed.items()]
     cleaned = document._replace(text='\n'.join(kept))
     if not kept or num_sentences < self.sentences:
-      gone = steps.remove(cleaned, *_few(cleaned, document))
+      rule, example = 'page of too few sentences', cleaned.text or text
+      gone = steps.remove(cleaned, rule, example)
       return Outcome([], removals + gone.removals)
     return Outcome([cleaned], removals)
 
@@ -137,10 +138,6 @@ def _lines(text: str):
     stop = len(text) if stop < 0 else stop
     yield text[start:stop].strip()
     start = stop + 1
-
-
-def _few(cleaned: Document, whole: Document) -> tuple[str, str]:
-  return 'page of too few sentences', cleaned.text or whole.text
 
 
 LENGTH = 3

@@ -61,7 +61,8 @@ class Counts:
       rule['bytes'] += removal.num_bytes
       if len(rule['examples']) < EXAMPLES:
         example: dict[str, Any] = {'document': document.name}
-        example['why'] = _short(removal.example)
+        why = removal.example
+        example['why'] = why[:_EXAMPLE] + '...' * (len(why) > _EXAMPLE)
         if removal.like is not None:
           example['like'] = removal.like
         rule['examples'].append(example)
@@ -134,19 +135,13 @@ def table(entries: list[dict]) -> list[str]:
       + [cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True)]
     ).rstrip()
     for row in rows
-  ] + [_unseen(e['step'], e['notes']) for e in entries if 'notes' in e]
-
-
-def _unseen(step: str, notes: dict[str, int]) -> str:
-  return (
-    f'{step}: {notes["too_short"]:,} of {notes["evaluation_texts"]:,} '
-    f'evaluation texts have fewer than {notes["words"]} words and were not '
-    'looked for'
-  )
-
-
-def _short(text: str) -> str:
-  return text if len(text) <= _EXAMPLE else text[:_EXAMPLE] + '...'
+  ] + [
+    f'{entry["step"]}: {notes["too_short"]:,} of '
+    f'{notes["evaluation_texts"]:,} evaluation texts have fewer than '
+    f'{notes["words"]} words and were not looked for'
+    for entry in entries
+    if (notes := entry.get('notes'))
+  ]
 
 
 # Counts of shards that can be added in any order: each source, rule and example
