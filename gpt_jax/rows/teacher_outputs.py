@@ -28,12 +28,7 @@ from gpt_jax.files import files
 from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import store
-from gpt_jax.tokens.store import (
-  ArrayWriter,
-  Waiting,
-  as_bytes,
-  token_dtype,
-)
+from gpt_jax.tokens.store import ArrayWriter, as_bytes, token_dtype
 
 NAME = 'manifest.json'
 IDS, LOG_PROBS = 'ids', 'log_probs'
@@ -95,26 +90,20 @@ class Writer:
       IDS: token_dtype(vocab_size),
       LOG_PROBS: 'float16',
     }
-    self.done, self._kept, self._places = 0, 0.0, 0.0
-    waiting: dict[str, Waiting | None] = dict.fromkeys(self._dtypes)
     try:
       state = store.read_state(folder, wanted)
       counts = json.loads(bytes(state['counts']))
-      self._kept, self._places = counts['kept'], counts['places']
-      self.done = counts['done']
-      for name in self._dtypes:
-        length, crc32 = counts[name]
-        waiting[name] = Waiting(length, crc32, state[name])
-      self._arrays = self._open(waiting)
-    except (store.StartOver, ValueError):
+      self.done, self._kept, self._places = counts
+      self._arrays = self._open(state)
+    except (store.StartOver, ValueError, KeyError):
       for name in (*self._dtypes, store.STATE):
         files.delete(folder, name)
       self.done, self._kept, self._places = 0, 0.0, 0.0
-      self._arrays = self._open(dict.fromkeys(self._dtypes))
+      self._arrays = self._open(None)
 
-  def _open(self, waiting: dict[str, Waiting | None]):
+  def _open(self, state: dict[str, np.ndarray] | None):
     return {
-      name: ArrayWriter(self._folder, name, dtype, waiting[name])
+      name: ArrayWriter(self._folder, name, dtype, state=state, key=name)
       for name, dtype in self._dtypes.items()
     }
 
@@ -137,16 +126,10 @@ class Writer:
 
   def note(self) -> None:
     """Writes the state from which a later process can resume."""
-    counts: dict[str, Any] = {
-      'done': self.done,
-      'kept': self._kept,
-      'places': self._places,
-    }
-    state = {'json': as_bytes(self._wanted)}
+    counts = [self.done, self._kept, self._places]
+    state = {'json': as_bytes(self._wanted), 'counts': as_bytes(counts)}
     for name, array in self._arrays.items():
-      length, crc32, state[name] = array.waiting()
-      counts[name] = [length, crc32]
-    state['counts'] = as_bytes(counts)
+      state |= array.state(name)
     store.write_state(self._folder, state)
 
   def finish(self, rows: Rows, **about: Any) -> Contents:

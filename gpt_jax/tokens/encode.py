@@ -32,7 +32,7 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens import duplicates, store
 from gpt_jax.tokens.duplicates import Duplicates
 from gpt_jax.tokens.manifest import Manifest
-from gpt_jax.tokens.store import ArrayWriter, Waiting, Written
+from gpt_jax.tokens.store import ArrayWriter, Written
 
 # Characters that are encoded together: few, so that at the end no single worker
 # is busy for long.
@@ -352,7 +352,7 @@ class StoreWriter:
     in_mixture: bool,
     state: dict[str, np.ndarray] | None = None,
   ):
-    """Begins, or goes on from `state` (`ValueError`: its arrays are gone).
+    """Begins, or goes on from `state` (`ValueError`, `KeyError`: it cannot).
 
     Args:
       folder: of the store, a path or a URL.
@@ -376,13 +376,11 @@ class StoreWriter:
       )
       self._arrays[held_out] = {}
       for name in self._splits[held_out].lengths:
-        waiting = None
-        if state is not None and counts is not None:
-          length, crc32 = counts['written'][name]
-          waiting = Waiting(length, crc32, state[f'{held_out}/{name}'])
         dtype = store.array_dtype(name, dtype_of(made))
         self._arrays[held_out][name] = ArrayWriter(
-          path, name, dtype, waiting, settings.compression
+          *(path, name, dtype, settings.compression),
+          state=state,
+          key=f'{held_out}/{name}',
         )
 
   def skip(self, num_documents: int) -> Iterator[Part]:
@@ -426,12 +424,10 @@ class StoreWriter:
     """What `__init__` goes on from; only `at_end` of a document."""
     entries = {}
     for held_out, arrays in self._arrays.items():
-      written = {}
-      for name, array in arrays.items():
-        length, crc32, entries[f'{held_out}/{name}'] = array.waiting()
-        written[name] = [length, crc32]
-      counts = self._splits[held_out].counts | {'written': written}
+      counts = self._splits[held_out].counts
       entries[f'{held_out}'] = store.as_bytes(counts)
+      for name, array in arrays.items():
+        entries |= array.state(f'{held_out}/{name}')
     return entries
 
   def close(self) -> dict[bool, SplitContents]:

@@ -372,7 +372,7 @@ class _Pool:
       writer = StoreWriter(
         *(settings, split, folder, made), in_mixture=in_mixture, state=state
       )
-    except (UsageError, ValueError) as e:
+    except (UsageError, ValueError, KeyError) as e:
       raise StartOver(str(e).partition('\n')[0]) from e
     for part in writer.skip(entries['num_documents']):
       if split.holds_out:

@@ -20,7 +20,7 @@ import functools
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -76,14 +76,6 @@ class Written(NamedTuple):
   crc32: list[int]
 
 
-class Waiting(NamedTuple):
-  """The state from which an `ArrayWriter` resumes."""
-
-  length: int  # on disk
-  crc32: list[int]  # of what is on disk
-  values: np.ndarray  # not written yet
-
-
 class ArrayWriter:
   """Writes a flat array as a stream; holds at most a shard and one addition."""
 
@@ -92,10 +84,17 @@ class ArrayWriter:
     folder: str,
     name: str,
     dtype: str,
-    resumed: Waiting | None = None,
     compression: str = 'none',
+    *,
+    state: Mapping[str, np.ndarray] | None = None,
+    key: str = '',
   ):
-    """Creates the array, or goes on (`ValueError`: there is none)."""
+    """Creates the array, or goes on from `state`.
+
+    Args:
+      state: with entries of `ArrayWriter.state(key)`; None: begins. Raises
+        `ValueError` if the array is gone, or `KeyError`.
+    """
     self._dtype = np.dtype(dtype)
     self._shard = shard_size(dtype)
     # So that the checksums of the shards are those of the whole.
@@ -105,7 +104,7 @@ class ArrayWriter:
     self._length = 0
     self._crc32: list[int] = []
     path = files.join(folder, name)
-    if resumed is None:
+    if state is None:
       self._array = files.open_array(
         path,
         metadata=_metadata(dtype, self._shard, compression),
@@ -114,20 +113,21 @@ class ArrayWriter:
         create=True,
       )
       return
-    self._length, self._crc32 = resumed.length, list(resumed.crc32)
-    self._waiting, self._num_waiting = [resumed.values], len(resumed.values)
+    self._length, self._crc32 = json.loads(bytes(state[f'{key}/written']))
+    self._waiting, self._num_waiting = [state[key]], len(state[key])
     array = files.open_array(
       path, store_data_equal_to_fill_value=True, keep=False, open=True
     )
-    if array.shape[0] < resumed.length:
+    if array.shape[0] < self._length:
       raise ValueError(f'{path} is too short')
     # Later values are written again.
-    self._array = array.resize(exclusive_max=[resumed.length]).result()
+    self._array = array.resize(exclusive_max=[self._length]).result()
 
-  def waiting(self) -> Waiting:
-    """The state from which a later process can resume."""
+  def state(self, key: str) -> dict[str, np.ndarray]:
+    """The values that are not written yet, and what is on disk."""
     values = np.concatenate([np.empty(0, self._dtype), *self._waiting])
-    return Waiting(self._length, list(self._crc32), values)
+    written = as_bytes([self._length, self._crc32])
+    return {key: values, f'{key}/written': written}
 
   @property
   def length(self) -> int:

@@ -1,73 +1,283 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A token store on gs://, by a stand-in for Cloud Storage that goes wrong."""
+"""The copy of a run's small files, and the lease of a run."""
 
-import json
+import logging
+import os
+import pathlib
+import tempfile
 
-import numpy as np
 import pytest
 
-from gpt_jax.files import files
+from gpt_jax.files import buckets, files
+from gpt_jax.runtime import phases, preemption
 from gpt_jax.spec import UsageError
 
-KINDS = ('busy', 'slow', 'partly')
+URL = 'gs://bucket/runs/first'
+FAULTS = ('busy', 'slow', 'partly')
 
 
-def test_what_is_written_is_read_through_faults(make_bucket):
-  """Two of three requests go wrong, each kind in turn."""
-  bucket = make_bucket(lambda i: KINDS[i // 3 % 3] if i % 3 else '')
-  folder = 'gs://bucket/a/store'
-  data = np.arange(977, dtype=np.uint16)
-  array = files.open_array(
-    files.join(folder, 'tokens'),
-    create=True,
-    open=True,
-    dtype='uint16',
-    metadata={
-      'shape': [977],
-      'chunk_grid': {
-        'name': 'regular',
-        'configuration': {'chunk_shape': [401]},
-      },
-    },
-  )
-  array.write(data).result()
-  with files.exclusive(folder, 'unfinished'):
-    files.write(folder, 'manifest.json', b'{"format": 1}')
-    assert 'unfinished' in files.names(folder)
-  names = ['manifest.json', *(f'tokens/c/{i}' for i in range(3))]
-  names += ['tokens/zarr.json']
-  assert files.names(folder) == names
-  assert sorted(bucket.objects) == [f'a/store/{name}' for name in names]
-  assert json.loads(files.read(folder, 'manifest.json') or b'') == {'format': 1}
-  assert files.read(folder, 'missing') is None
-  again = files.open_array(files.join(folder, 'tokens'), keep=False, open=True)
-  np.testing.assert_array_equal(again[390:820].read().result(), data[390:820])
-  assert bucket.faults > 20
-  files.delete(folder, 'tokens')
-  assert [*bucket.objects] == ['a/store/manifest.json']
+@pytest.fixture(autouse=True)
+def copies(tmp_path, monkeypatch):
+  """Where copies are made: one that was not uploaded stays."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
 
 
-def test_a_bucket_that_does_not_answer_is_named(
+def put(bucket, **contents):
+  for name, data in contents.items():
+    bucket.objects[f'runs/first/{name}'] = (1000 + len(bucket.objects), data)
+
+
+def held(bucket):
+  """What the bucket has of the run."""
+  return {
+    name.removeprefix('runs/first/'): data
+    for name, (_, data) in bucket.objects.items()
+    if name.startswith('runs/first/')
+  }
+
+
+def write(folder, name, data):
+  path = pathlib.Path(folder, name)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_bytes(data)
+  return str(path)
+
+
+def test_small_files_come_and_go_through_faults(make_bucket):
+  """Two of three requests go wrong; folders that stay are not copied."""
+  bucket = make_bucket(lambda i: FAULTS[i // 3 % 3] if i % 3 else '')
+  there = {
+    'config.json': b'{}',
+    'tokenizer/pieces': b'a b',
+    'checkpoints/7/state/x': b'large',
+    'checkpoints_damaged/3/x': b'large',
+    'data/tokens/c/0': b'large',
+    'tensorboard/events': b'old',
+  }
+  put(bucket, **there)
+  with buckets.copied(f'{URL}/') as folder:
+    found = sorted(
+      str(path.relative_to(folder))
+      for path in pathlib.Path(folder).rglob('*')
+      if path.is_file()
+    )
+    assert found == ['config.json', 'tokenizer/pieces']
+    assert os.path.basename(folder) == 'first'
+    assert buckets.home(folder) == URL
+    write(folder, 'metrics.jsonl', b'1\n2\n')
+    write(folder, 'plots/loss.png', b'png')
+    write(folder, 'half.tmp', b'x')
+    write(folder, '.lock', b'')
+    os.unlink(os.path.join(folder, 'tokenizer/pieces'))
+  assert bucket.faults > 9
+  expected = {**there, 'metrics.jsonl': b'1\n2\n', 'plots/loss.png': b'png'}
+  del expected['tokenizer/pieces']
+  assert held(bucket) == expected
+  assert not os.path.exists(folder)
+  assert buckets.home(folder) == folder
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('../x', '../../x', 'a/../../../x', '..', '/x', './x', 'a//x', '..\\x'),
+    *('tokenizer/../../../x', '\0'),
+  ],
+)
+def test_no_object_is_written_outside_the_copy(
+  make_bucket, monkeypatch, tmp_path, name
+):
+  """Nor is what the object's name reaches by the way deleted."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'tmp'))
+  (tmp_path / 'tmp').mkdir()
+  (tmp_path / 'x').write_text('mine')
+  bucket = make_bucket()
+  put(bucket, **{'config.json': b'{}', name: b'theirs'})
+  with (
+    pytest.raises(UsageError, match=f'^{URL}: names the file '),
+    buckets.copied(URL),
+  ):
+    raise AssertionError
+  found = [path for path in tmp_path.rglob('*') if path.is_file()]
+  assert found == [tmp_path / 'x']
+  assert (tmp_path / 'x').read_text() == 'mine'
+  assert not [*(tmp_path / 'tmp').iterdir()]
+
+
+@pytest.mark.parametrize(
+  'url', ['gs://bucket/..', 'gs://bucket/a/../b', 'gs://bucket//a', 'gs://..']
+)
+def test_no_url_leads_out_of_the_temporary_folder(
+  make_bucket, monkeypatch, tmp_path, url
+):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  (tmp_path / 'x').write_text('mine')
+  make_bucket()
+  with pytest.raises(UsageError, match='names the file'), buckets.copied(url):
+    raise AssertionError
+  assert [*tmp_path.iterdir()] == [tmp_path / 'x']
+
+
+def test_folders_that_tools_make_are_no_files(make_bucket):
+  bucket = make_bucket()
+  there = {'': b'', 'tokenizer/': b'', 'tokenizer/pieces': b'a b'}
+  put(bucket, **there)
+  with buckets.copied(URL) as folder:
+    (found,) = (p for p in pathlib.Path(folder).rglob('*') if p.is_file())
+    assert found.read_bytes() == b'a b'
+    assert pathlib.Path(folder).parent.stat().st_mode & 0o777 == 0o700
+  assert held(bucket) == there
+
+
+@pytest.mark.parametrize('names', [('a', 'a/b'), ('a/b/c', 'a/b')])
+def test_a_file_and_a_folder_of_one_name_are_refused(make_bucket, names):
+  put(make_bucket(), **dict.fromkeys(names, b'x'))
+  with (
+    pytest.raises(UsageError, match='a file and a folder of one name'),
+    buckets.copied(URL),
+  ):
+    raise AssertionError
+
+
+def test_what_is_uploaded_is_there_when_that_returns(make_bucket):
+  bucket = make_bucket()
+  with buckets.copied(URL) as folder:
+    one = write(folder, 'skips.json', b'[]')
+    write(folder, 'metrics.jsonl', b'1\n')
+    buckets.uploaded(one)
+    assert held(bucket) == {'skips.json': b'[]'}
+    buckets.uploaded(folder)
+    assert held(bucket) == {'skips.json': b'[]', 'metrics.jsonl': b'1\n'}
+    before = dict(bucket.objects)
+    buckets.uploaded(folder)  # nothing changed
+    assert bucket.objects == before
+    write(folder, 'metrics.jsonl', b'1\n2\n')
+    buckets.uploaded(folder)
+    assert held(bucket)['metrics.jsonl'] == b'1\n2\n'
+
+
+def test_a_bucket_that_fails_is_told_of_and_tried_again(
   make_bucket, monkeypatch, caplog
 ):
-  make_bucket(lambda i: 'silent')
-  monkeypatch.setattr(files, '_REPORTED', 0.1)
-  monkeypatch.setattr(files, '_GIVEN_UP', 0.3)
-  with pytest.raises(UsageError, match=r'^gs://bucket/store: no answer with'):
-    files.read('gs://bucket/store', 'manifest.json')
-  assert 'gs://bucket: no answer for 0.1 s' in caplog.text
+  faults = ['']
+  bucket = make_bucket(lambda number: faults[0])
+  monkeypatch.setattr(logging.getLogger('gpt_jax'), 'propagate', True)
+  with (
+    pytest.raises(RuntimeError, match='not uploaded') as failed,
+    buckets.copied(URL) as folder,
+  ):
+    write(folder, 'metrics.jsonl', b'1\n')
+    faults[0] = 'busy'
+    buckets.uploaded(folder)
+    assert f'{URL}: not uploaded yet, and tried again' in caplog.text
+    assert not held(bucket)
+  left = str(failed.value).rpartition(' ')[2]
+  assert pathlib.Path(left, 'metrics.jsonl').read_bytes() == b'1\n'
 
 
-def test_one_that_did_answer_is_waited_for(make_bucket, monkeypatch):
-  make_bucket(lambda i: 'busy' if 0 < i < 20 else '')
-  assert files.read('gs://bucket/store', 'manifest.json') is None
-  monkeypatch.setattr(files, '_REPORTED', 0.01)
-  monkeypatch.setattr(files, '_GIVEN_UP', 0.02)
-  files.write('gs://bucket/store', 'x', b'1')
-  assert files.read('gs://bucket/store', 'x') == b'1'
+def test_the_log_and_errors_name_the_bucket(make_bucket, monkeypatch, caplog):
+  make_bucket()
+  monkeypatch.setattr(logging.getLogger('gpt_jax'), 'propagate', True)
+  with (
+    pytest.raises(UsageError, match=f'^{URL}/config.json: is damaged$'),
+    buckets.copied(URL) as folder,
+  ):
+    logging.getLogger('gpt_jax').warning('drew %s/loss.png', folder)
+    assert buckets.shown(f'{folder}/loss.png') == f'{URL}/loss.png'
+    raise UsageError(f'{folder}/config.json: is damaged')
+  assert caplog.messages == [f'drew {URL}/loss.png']
+  assert not pathlib.Path(folder).parent.exists()
 
 
-def test_a_name_that_no_bucket_has_is_refused():
-  with pytest.raises(UsageError, match='Invalid GCS bucket name'):
-    files.read('gs://b/store', 'manifest.json')
+def test_one_process_at_a_time(make_bucket, monkeypatch):
+  """A second waits for a sign of the first, and takes over from a dead one."""
+  bucket = make_bucket()
+  monkeypatch.setattr(buckets, 'LOOK', 0.02)
+  monkeypatch.setattr(buckets, 'DEAD', 0.3)
+  look = files.read_versioned
+  with buckets.copied(URL) as first, buckets.copied(URL) as second:
+    with buckets.leased(first):
+      assert buckets.LEASE in held(bucket)
+
+      def looked(folder, name):
+        buckets._copies[first].renew()
+        return look(folder, name)
+
+      monkeypatch.setattr(files, 'read_versioned', looked)
+      with (
+        pytest.raises(UsageError, match=r'^--workdir=gs:.*another process, on'),
+        buckets.leased(second),
+      ):
+        pass
+    assert buckets.LEASE not in held(bucket)
+    monkeypatch.setattr(files, 'read_versioned', look)
+    buckets._copies[first].take()  # and it gives no sign any more
+    with buckets.leased(second):
+      write(first, 'config.json', b'late')
+      with pytest.raises(RuntimeError, match='another process took the run'):
+        buckets.uploaded(first)
+      assert 'config.json' not in held(bucket)
+    buckets._copies[first]._lease = None
+    os.unlink(os.path.join(first, 'config.json'))
+  assert not held(bucket)
+
+
+def test_a_lease_whose_answer_is_lost_is_kept(make_bucket):
+  """The request that is made again finds what the first one wrote."""
+  faults = []
+  bucket = make_bucket(lambda number: faults.pop() if faults else '')
+  with buckets.copied(URL) as folder:
+    faults[:] = ['lost', '']  # after the look at it
+    with buckets.leased(folder):
+      before = bucket.objects[f'runs/first/{buckets.LEASE}']
+      faults[:] = ['lost']
+      write(folder, 'config.json', b'{}')
+      buckets.uploaded(folder)
+      after = bucket.objects[f'runs/first/{buckets.LEASE}']
+      assert bucket.faults == 2 and after[1] == before[1] and after != before
+      assert held(bucket)['config.json'] == b'{}'
+  assert [*held(bucket)] == ['config.json']
+
+
+def test_a_process_that_ends_at_once_leaves_nothing_behind(
+  make_bucket, monkeypatch
+):
+  bucket = make_bucket()
+  ended = []
+  monkeypatch.setattr(preemption, '_end', lambda *args: ended.append(args))
+  monkeypatch.setattr(phases, 'now', lambda: phases.Phase('prepare', 0.0))
+  with (
+    preemption.leaving(buckets.leave),
+    buckets.copied(URL) as folder,
+    buckets.leased(folder),
+  ):
+    write(folder, 'config.json', b'{}')
+    preemption.ask()
+    assert held(bucket) == {'config.json': b'{}'}
+    assert not pathlib.Path(folder).parent.exists()
+  assert ended
+
+
+def test_a_bucket_that_refuses_leaves_no_copy(make_bucket, monkeypatch):
+  make_bucket()
+  made = []
+
+  def fetch(copy):
+    made.append(pathlib.Path(copy.folder).parent)
+    assert made[0].exists()
+    raise UsageError(f'{copy.url}: forbidden')
+
+  monkeypatch.setattr(buckets._Copy, 'fetch', fetch)
+  with pytest.raises(UsageError, match='forbidden'), buckets.copied(URL):
+    pass
+  assert not made[0].exists()
+
+
+def test_it_says_what_to_install(monkeypatch):
+  monkeypatch.setattr(buckets.importlib.util, 'find_spec', lambda name: None)
+  with (
+    pytest.raises(UsageError, match=r'pip install .*\[gcs\]'),
+    buckets.copied(URL),
+  ):
+    pass
