@@ -50,7 +50,7 @@ class Bad(UsageError):
   """A file, or a part of one, that cannot be read."""
 
   def __init__(self, where: str, kind: str, detail: str = ''):
-    """`kind` says what is wrong, in the words by which bad ones are counted."""
+    """`kind` says what is wrong; bad documents are counted by it."""
     super().__init__(f'{where}: {kind}{detail}')
     self.kind = kind
 

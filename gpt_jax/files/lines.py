@@ -44,7 +44,7 @@ TOO_LONG = f'has more than {LONGEST >> 20} MiB in one line'
 _BLOCK = 1 << 10
 _PASSED_OVER = 1 << 20  # bytes of a longer line that are read at once
 _LARGEST_WINDOW = 1 << 31  # what `zstd --long=31` writes
-# Errors of reading a file, those of broken compression included.
+# Errors of reading a file, also of broken compression.
 _ERRORS = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 
 

@@ -158,7 +158,7 @@ def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _with_blank(path: str) -> Iterator[str]:
-  """The lines, of which those of white space alone are empty."""
+  """The lines, with empty ones where there is only white space."""
   last = 0
   for number, line in _lines(path):
     yield from ['\n'] * (number - last - 1)

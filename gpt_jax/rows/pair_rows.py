@@ -398,7 +398,7 @@ class HalfRows(RowMaker):
     room, reused = self._room, self._reused
     begin = start + row * reused
     which, other, where = generator.random(3)
-    # A and what is next to it, in the order of the text.
+    # A and its neighbour, in the order of the text.
     text = begin if back else begin + reused
     ends = self._sentence_ends
     inside = ends[slice(*np.searchsorted(ends, [text + 1, text + room]))]

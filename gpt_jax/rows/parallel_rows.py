@@ -157,7 +157,7 @@ class ParallelRows(RowMaker):
 
 
 def started(special: Special, start: str) -> Special:
-  """The special tokens, with what stands before a source in these rows."""
+  """The special tokens, with the start of sources in these rows."""
   if start == 'text':
     return special
   if special.cls_id is None:

@@ -26,7 +26,7 @@ from gpt_jax.text.sentences import splitter
 from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokens import mixture
 from gpt_jax.tokens import store as token_store
-from gpt_jax.tokens.mixture import Held
+from gpt_jax.tokens.mixture import SourceSizes
 from gpt_jax.tokens.store import TokenStore
 
 log = logging.getLogger('gpt_jax')
@@ -163,11 +163,11 @@ def _report(
     '%s: %d rows (data.rows=%r), of which %.1f%% is padding',
     *(store.folder, rows, store.rows, 100 * (1 - counted / (rows * length))),
   )
-  held = Held(found.sizes, tokens, store.num_examples())
+  sizes = SourceSizes(found.sizes, tokens, store.num_examples())
   for phase in store.mixture:
     # A source without rows is refused in `Order`.
     if all(found.sizes.get(name) for name in phase.weights):
-      log.info('%s: %s', store.folder, mixture.described(phase, held))
+      log.info('%s: %s', store.folder, mixture.described(phase, sizes))
 
 
 ROWS = {

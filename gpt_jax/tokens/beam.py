@@ -8,7 +8,7 @@ process. A stage that is run twice, as runners may, writes the same bytes twice.
 Cleaning (`text.clean.stages`):
 
   number of a unit   -> its documents, in shards: Read
-  shard, findings    -> what the steps leave of it, in a file; its rows: Clean
+  shard, findings    -> the cleaned shard, in a file; its rows: Clean
   rows of some keys  -> findings, by shard: Judge
 
 Clean and Judge take turns, once for each step that compares documents. Texts go
@@ -240,7 +240,7 @@ _Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class CleanWork(NamedTuple):
-  """What every worker that cleans knows."""
+  """Settings of all workers that clean."""
 
   settings: Settings  # say what the documents are
   files: str  # a hash of their names, so that all workers see the same ones
@@ -267,7 +267,7 @@ class Clean(beam.DoFn):
   def setup(self):
     """Reads the steps, once in a worker."""
     self._phases = _phases(self._work)
-    # Of what is missing here, the step that needs it says so.
+    # A library that is missing here is reported by the step that needs it.
     ours, theirs = choices.versions(), self._work.versions
     if other := {k: v for k, v in ours.items() if v != theirs.get(k)}:
       raise UsageError(
@@ -399,7 +399,7 @@ def write_result(
   skipped: Sequence[tuple[str, int]],
   *totals: report.Sums,
 ):
-  """Writes what the process that waits needs."""
+  """Writes the result for the process that waits."""
   entries = []
   for phase, total in enumerate(totals):
     of_phase = report.entries(names[phase], total)
@@ -413,7 +413,7 @@ def write_result(
 
 
 def _read_result(folder: str, wanted: str | None = None) -> Result | None:
-  """Reads the result; None if there is none, or not that of `wanted`."""
+  """Reads the result; None if there is none, or not for `wanted`."""
   data = files.read(files.join(folder, FOLDER), _RESULT)
   if data is None:
     return None
@@ -494,7 +494,7 @@ def _findings(work: CleanWork, number: int, rows: Any, step: Any) -> Any:
 # Which file of which array of which split: a key that Beam can group by.
 File = tuple[str, bool, int]
 
-# What is counted of each unit, in the columns of `Places.starts`.
+# The counts of each unit, by columns of `Places.starts`.
 _COLUMNS = [
   (array, held_out)
   for array in (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS)
@@ -503,7 +503,7 @@ _COLUMNS = [
 
 
 class EncodeWork(NamedTuple):
-  """What every worker that encodes knows."""
+  """Settings of all workers that encode."""
 
   settings: Settings  # say what the documents are
   files: str  # a hash of their names, so that all workers see the same ones
@@ -698,7 +698,7 @@ def write_contents(
   checksums: Sequence[tuple],
   hexdigests: Sequence[str],
 ):
-  """Writes what the process that waits needs for the manifests."""
+  """Writes the contents of the manifests for the process that waits."""
   arrays = {
     f'{array}/{side}': (places.start(array, side, -1), [])
     for array, side in _COLUMNS

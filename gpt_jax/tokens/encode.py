@@ -69,7 +69,7 @@ class Encoded(NamedTuple):
 
 
 class Text(NamedTuple):
-  """What a worker is sent of a piece."""
+  """The part of a piece that is sent to a worker."""
 
   text: str
   last: bool
@@ -230,7 +230,7 @@ class SplitArrays:
     in_mixture: bool,
     counts: dict[str, Any] | None = None,
   ):
-    """Begins, or goes on from `counts`.
+    """Begins, or resumes from `counts`.
 
     Args:
       sentences: `data.sentences`.
@@ -249,7 +249,7 @@ class SplitArrays:
 
   @property
   def counts(self) -> dict[str, Any]:
-    """What `__init__` goes on from, as JSON."""
+    """The counts from which `__init__` resumes, as JSON."""
     names = ('lengths', 'num_bytes', 'parts')
     return {name: getattr(self, name) for name in names}
 
@@ -284,7 +284,7 @@ class SplitArrays:
 
 
 class SplitContents(NamedTuple):
-  """What was written of a split."""
+  """The contents of a split, for its manifest."""
 
   arrays: Mapping[str, Written]
   num_bytes: int
@@ -292,7 +292,7 @@ class SplitContents(NamedTuple):
 
 
 class StoreContents(NamedTuple):
-  """What was written of a store, for its manifests."""
+  """The contents of a store, for its manifests."""
 
   tokenizer: Tokenizer
   splits: dict[bool, SplitContents]  # by whether it is held out
@@ -306,7 +306,7 @@ class StoreContents(NamedTuple):
 def start(
   settings: Settings, split: Split, folder: str, report: progress.Report
 ) -> Tokenizer:
-  """Removes what an unfinished preparation left, and makes the tokenizer."""
+  """Removes an unfinished preparation, and makes the tokenizer."""
   for name in (*store.PARTS, store.STATE):
     files.delete(folder, name)
 
@@ -352,7 +352,7 @@ class StoreWriter:
     in_mixture: bool,
     state: dict[str, np.ndarray] | None = None,
   ):
-    """Begins, or goes on from `state` (`ValueError`, `KeyError`: it cannot).
+    """Begins, or resumes from `state` (`ValueError`, `KeyError`: it cannot).
 
     Args:
       folder: of the store, a path or a URL.
@@ -390,7 +390,7 @@ class StoreWriter:
       yield part
 
   def write(self, num_workers: int) -> Iterator[list[Part]]:
-    """Encodes and writes the documents, and yields those that are done."""
+    """Encodes and writes the documents; yields them, a batch at a time."""
     for batch, tokens in encoded(
       batches(self._documents, self._made),
       *(self._made, num_workers, self._sentences),
@@ -421,7 +421,7 @@ class StoreWriter:
     return [arrays[store.TOKENS].length for arrays in self._arrays.values()]
 
   def state(self) -> dict[str, np.ndarray]:
-    """What `__init__` goes on from; only `at_end` of a document."""
+    """The state from which `__init__` resumes; valid only where `at_end`."""
     entries = {}
     for held_out, arrays in self._arrays.items():
       counts = self._splits[held_out].counts
@@ -431,7 +431,7 @@ class StoreWriter:
     return entries
 
   def close(self) -> dict[bool, SplitContents]:
-    """Writes what is left."""
+    """Writes the rest."""
     return {
       held_out: SplitContents(
         {name: array.close() for name, array in self._arrays[held_out].items()},

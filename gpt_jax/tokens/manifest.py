@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of a token store: what is in it, and checksums to prove it."""
+"""The manifest of a token store: its contents, with checksums."""
 
 import dataclasses
 import hashlib
@@ -51,13 +51,12 @@ class Manifest:
   num_lines: int = 0  # of an evaluation set: ends of lines
   clean: str = 'none'
   compression: str = 'none'
-  # What it took, as `clean.report.summary` says; of both splits.
+  # The summary of `clean.report`, of both splits.
   cleaning: dict[str, Any] = dataclasses.field(default_factory=dict)
-  # What of the sources could not be read, or held no text: kind -> count; of
-  # both splits.
+  # What could not be read, or held no text: kind -> count; of both splits.
   skipped: dict[str, int] = dataclasses.field(default_factory=dict)
   sentences: str = 'none'
-  num_sentences: int = 0  # in this split, where `sentences` asks for them
+  num_sentences: int = 0  # in this split; 0 without `sentences`
   # Of each `BLOCK` of sentence ends, little-endian.
   sentence_ends_crc32: list[int] = dataclasses.field(default_factory=list)
   pairs: bool = False  # whether each two documents are a source and its target
@@ -75,9 +74,9 @@ class Manifest:
     read: dict[str, Any] = {name: getattr(self, name) for name in names}
     if self.sentence_ends_crc32:
       read['sentence_ends_crc32'] = self.sentence_ends_crc32
-    if self.pairs:  # stores without keep the hashes that they had before
+    if self.pairs:  # the hashes of other stores stay as in older versions
       read['pairs'] = True
-    # In order: a part begins where the one before ends.
+    # As a list, in order: each part begins where the one before ends.
     return _digest(read | {'parts': list(self.parts.items())})
 
 

@@ -176,7 +176,7 @@ class Place(NamedTuple):
   row: int  # of the source
 
 
-class Held(NamedTuple):
+class SourceSizes(NamedTuple):
   """The sizes of each source of a store."""
 
   rows: Mapping[str, int]
@@ -184,13 +184,19 @@ class Held(NamedTuple):
   examples: Mapping[str, int]  # documents, or pairs of texts
 
 
-def row_shares(phase: Phase, held: Held) -> dict[str, float]:
+def row_shares(phase: Phase, sizes: SourceSizes) -> dict[str, float]:
   """The share of the rows that each source of a phase has."""
   if phase.shares == 'rows':
     return phase.weights
-  rows = {
-    name: _wanted(phase, name, held) * held.rows[name] for name in phase.weights
-  }
+  rows = {}
+  for name, weight in phase.weights.items():
+    # How often the source as a whole is drawn, relative to other sources.
+    if phase.shares == 'tokens':
+      times = weight / sizes.tokens[name]
+    else:
+      count = sizes.examples[name]
+      times = weight * min(count, phase.limit or count) / count
+    rows[name] = times * sizes.rows[name]
   total = sum(rows.values())
   for name in rows:
     rows[name] /= total
@@ -203,19 +209,10 @@ def row_shares(phase: Phase, held: Held) -> dict[str, float]:
   return rows
 
 
-def _wanted(phase: Phase, name: str, held: Held) -> float:
-  """How often a source as a whole is drawn, relative to the other sources."""
-  weight = phase.weights[name]
-  if phase.shares == 'tokens':
-    return weight / held.tokens[name]
-  count = held.examples[name]
-  return weight * min(count, phase.limit or count) / count
-
-
-def described(phase: Phase, held: Held) -> str:
+def described(phase: Phase, sizes: SourceSizes) -> str:
   """Says what the weights of a phase are shares of, for the log."""
-  rows = row_shares(phase, held)
-  means = {n: rows[n] * held.tokens[n] / held.rows[n] for n in rows}
+  rows = row_shares(phase, sizes)
+  means = {n: rows[n] * sizes.tokens[n] / sizes.rows[n] for n in rows}
   total = sum(means.values())
   return f'from token {phase.from_token:,} weights are shares of ' + (
     f'{phase.shares}: '
@@ -259,8 +256,11 @@ class Order:
     self._names = sorted(sizes)
     self._first = [-(-phase.from_token // length) for phase in phases]
     tokens = tokens or {name: size * length for name, size in sizes.items()}
-    held = Held(sizes, tokens, {} if examples is None else examples)
-    self._counts = [_counts(row_shares(p, held), self._names) for p in phases]
+    of_sources = SourceSizes(
+      sizes, tokens, {} if examples is None else examples
+    )
+    shares = [row_shares(phase, of_sources) for phase in phases]
+    self._counts = [_counts(share, self._names) for share in shares]
     self._pattern = functools.lru_cache(maxsize=8)(self._make_pattern)
     self._orders = {
       name: Shuffle(size, f'{seed}/{name}')

@@ -80,7 +80,7 @@ def prepare(
   settings = _settings(config)
   beam = _beam() if runner else None
   _refuse_foreign(folder)
-  if not manifest.exists(folder):  # what is refused here leaves no folder
+  if not manifest.exists(folder):  # errors here leave no folder behind
     for step in choices.load(settings.clean):
       step.check()
     spec.build('tokenizer.name', settings.tokenizer, tokenizer.TOKENIZERS)
@@ -245,10 +245,10 @@ def _split_again(
   left: Source,
   entries: list[dict[str, Any]],
 ) -> tuple[Split, dict[str, Any]]:
-  """Splits what is left; the held-out documents of a source of its own stay.
+  """Splits the cleaned corpus; a separate held-out source stays as it is.
 
   Args:
-    left: of the corpus.
+    left: the cleaned corpus.
     entries: of each step, for the report.
 
   Returns:
@@ -308,7 +308,7 @@ class _Pool:
   def clean(
     self, settings: Settings, split: Split, folder: str
   ) -> tuple[Source, list[dict[str, Any]]]:
-    """Cleans the corpus, or goes on where a process died."""
+    """Cleans the corpus, or resumes where a process died."""
     corpus = sources.load('data.source', settings.source)
     below = _cleaning_folder(folder)
     result = clean_run.clean(
@@ -323,7 +323,7 @@ class _Pool:
   def write(
     self, settings: Settings, split: Split, folder: str, looked_at: Any
   ) -> StoreContents:
-    """Writes the arrays of the store, or goes on where a process died."""
+    """Writes the arrays of the store, or resumes where a process died."""
     wanted = {'settings': [*settings], 'inputs': looked_at}
     same = Duplicates(pairs=split.pairs)
     try:
@@ -363,7 +363,7 @@ class _Pool:
     wanted: dict[str, Any],
     same: Duplicates,
   ) -> tuple[Tokenizer, StoreWriter]:
-    """Goes on where a process died (`StartOver`: something has changed)."""
+    """Resumes where a process died (`StartOver`: something has changed)."""
     state = token_store.read_state(folder, wanted)
     entries = json.loads(bytes(state['json']))
     try:
@@ -387,7 +387,7 @@ class _Pool:
 def _save(
   folder: str, wanted: dict[str, Any], writer: StoreWriter
 ) -> list[int]:
-  """Writes all that going on from here needs; returns what is on the disk."""
+  """Writes the state from which to resume; returns `StoreWriter.on_disk`."""
   state = {
     'num_documents': writer.num_documents,
     'sha256': writer.digest.hexdigest(),
@@ -411,7 +411,7 @@ def _write_manifests(
   contents: StoreContents,
   cleaning: dict[str, Any],
 ) -> Manifest:
-  """Writes the manifests, that of the train split last, and logs the counts."""
+  """Writes the manifests, the train split's last, and logs counts."""
   done: dict[bool, Manifest] = {}
   for held_out, part in contents.splits.items():
     if not part.num_bytes:

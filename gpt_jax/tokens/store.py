@@ -89,7 +89,7 @@ class ArrayWriter:
     state: Mapping[str, np.ndarray] | None = None,
     key: str = '',
   ):
-    """Creates the array, or goes on from `state`.
+    """Creates the array, or resumes from `state`.
 
     Args:
       state: with entries of `ArrayWriter.state(key)`; None: begins. Raises
@@ -124,7 +124,7 @@ class ArrayWriter:
     self._array = array.resize(exclusive_max=[self._length]).result()
 
   def state(self, key: str) -> dict[str, np.ndarray]:
-    """The values that are not written yet, and what is on disk."""
+    """The state to resume from: values to write, and what is on disk."""
     values = np.concatenate([np.empty(0, self._dtype), *self._waiting])
     written = as_bytes([self._length, self._crc32])
     return {key: values, f'{key}/written': written}
@@ -142,7 +142,7 @@ class ArrayWriter:
       self._flush(self._num_waiting // self._shard * self._shard)
 
   def close(self) -> Written:
-    """Writes what is left."""
+    """Writes the rest."""
     self._flush(self._num_waiting)
     return Written(self._length, self._crc32)
 

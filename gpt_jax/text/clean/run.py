@@ -11,8 +11,8 @@ with the corpus only where a step says so. Beside each shard's documents lie
   PHASE/SHARD.json          written last: the shard is done
   PHASE/findings-RANGE.npy  uint64 [2, num_findings]: place, value; sorted
 
-A process that was killed leaves its shards. The next reads the documents again,
-compares them with those shards, and cleans what is missing.
+A process that is killed leaves its shards. The next one reads the documents
+again, compares them with these shards, and cleans the missing ones.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ class _Task(NamedTuple):
 
   phase: int
   shard: int
-  key: str  # hash of what goes in
-  documents: list[Document] | None  # None: those that the phase before left
+  key: str  # hash of the input
+  documents: list[Document] | None  # None: the phase before left them on disk
   num_bytes: int
 
 
@@ -166,13 +166,13 @@ def clean(
   num_workers: int,
   show: progress.Report,
 ) -> Result:
-  """Cleans a corpus, or goes on where an earlier process was.
+  """Cleans a corpus, or resumes where an earlier process died.
 
   Args:
-    text: the steps, as `data.clean` has them.
+    text: the steps, as in `data.clean`.
     folder: a local path, for nothing else.
-    wanted: all else that the result depends on, as JSON: what an earlier
-      process left is used if it is the same.
+    wanted: all else that the result depends on, as JSON: the shards of an
+      earlier process are used if it is the same.
     in_mixture: whether names begin with a source.
   """
   run = _Run(corpus, text, folder, wanted, num_workers, show)
@@ -209,7 +209,7 @@ class _Run:
       'skipped': {},
       'entries': [],
     }
-    # What waits here is believed when a process goes on with it.
+    # A process that resumes trusts what it finds here.
     files.make_own_folder(folder)
     try:
       state = json.loads(files.read(folder, _STATE) or b'null')
@@ -228,7 +228,7 @@ class _Run:
     if self.state['phase'] == len(self._phases):
       return
     self._phases = stages.phases(choices.ready(self._steps))
-    _start(self._phases, self._folder)  # for what is done in this process
+    _start(self._phases, self._folder)  # for shards cleaned in this process
     with contextlib.ExitStack() as stack:
       for number in range(self.state['phase'], len(self._phases)):
         os.makedirs(os.path.join(self._folder, f'{number}'), exist_ok=True)
@@ -295,7 +295,7 @@ class _Run:
       yield task
 
   def _noted(self, task: _Task) -> dict[str, Any] | None:
-    """What was noted of a shard that is done; None if it is not."""
+    """The JSON file of a shard that is done; None if it is not."""
     data = files.read(self._folder, f'{task.phase}/{task.shard:011x}.json')
     return None if data is None else json.loads(data)
 

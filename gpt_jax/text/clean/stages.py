@@ -3,7 +3,7 @@
 """The stages of cleaning: pure functions, run by a pool (`run`) or by Beam.
 
   documents           -> shards: `batches`
-  shard, findings     -> what the steps leave of it, and its rows: `clean_shard`
+  shard, findings     -> the cleaned shard, and its rows: `clean_shard`
   rows of some keys   -> findings: `judge`
   all findings        -> the decision of a step that `concludes`: `conclude`
 
@@ -13,9 +13,9 @@ pass over the shards that the phase before left:
   FOLDER/PHASE/SHARD.txt.zst    documents: a line [place, source, name, bytes]
                                 and the text of each
 
-A place is made of the number of the shard and that of the document in it. Where
-each unit of a source is read by itself, the number of the shard begins with the
-unit's, so that no machine needs to know how many documents came before.
+A document's place consists of the number of its shard and its number in there.
+If each unit of a source is read by itself, a shard's number begins with that of
+the unit, so that no machine needs to know how many documents came before.
 """
 
 import functools
@@ -60,9 +60,9 @@ _LEVEL = 3  # of compression
 class Phase(NamedTuple):
   """Steps between two comparisons of all documents."""
 
-  first: Global | None  # whose findings are known; None in the first phase
+  first: Global | None  # the step whose findings are known, if any
   local: tuple[Local, ...]  # the steps after it
-  last: Global | None  # which compares next; None in the last phase
+  last: Global | None  # the step that compares documents next, if any
 
   @property
   def names(self) -> list[str]:
@@ -121,9 +121,9 @@ def shards_of(places: np.ndarray) -> np.ndarray:
 
 
 class ShardResult(NamedTuple):
-  """What a phase makes of a shard."""
+  """A shard after a phase."""
 
-  documents: bytes  # what is left of them, as in the shard's file
+  documents: bytes  # as in the shard's file
   num_bytes: int  # of their texts
   counts: list[dict[str, Any]]  # `report.Counts.entries`
   rows: np.ndarray  # keys, places and values; sorted; uint64 [3, num_rows]
@@ -267,10 +267,10 @@ def read(folder: str, phase: int, shard: int) -> Iterator[Document]:
 
 
 def name_likes(folder: str, phase: int, entries: list[dict[str, Any]]):
-  """Puts names for places into the examples of what a phase took.
+  """Replaces places by names in the examples of a phase's report.
 
   Args:
-    phase: whose input the places are of; the phase before left it in `folder`.
+    folder: has the documents that the phase before left.
   """
   examples = [e for e in report.examples(entries) if 'like' in e]
   wanted = {e['like'] for e in examples}
@@ -286,16 +286,16 @@ def name_likes(folder: str, phase: int, entries: list[dict[str, Any]]):
 
 
 class Result(NamedTuple):
-  """What cleaning leaves besides documents."""
+  """The result of cleaning, besides documents."""
 
-  phase: int  # whose shards hold what is left
+  phase: int  # the last one, which left the documents
   shards: list[int]  # their numbers, in order
   skipped: dict[str, int]  # what could not be read: kind -> count
   entries: list[dict[str, Any]]  # of each step: the report
 
 
 def cleaned(corpus: Source, folder: str, result: Result) -> Source:
-  """What is left of a source, in as many units as it has itself."""
+  """A source after cleaning, in as many units as before."""
 
   def documents(shards: Sequence[int]) -> Iterator[Raw]:
     for shard in shards:
