@@ -219,7 +219,7 @@ class SplitArrays:
   """Joins the tokens of documents to the arrays of one split.
 
   Attributes:
-    lengths: elements of each array so far.
+    lengths: elements of each array that were taken.
     num_bytes: of the documents, in UTF-8.
     parts: source within a mixture -> after its last token.
   """
@@ -245,7 +245,10 @@ class SplitArrays:
     if counts is not None:
       self.lengths, self.num_bytes = counts['lengths'], counts['num_bytes']
       self.parts = counts['parts']
-    self._waiting: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    self._num_tokens = self.lengths[store.TOKENS]  # with those not taken yet
+    self._ids: list[np.ndarray] = []
+    self._ends: list[int] = []
+    self._sentence_ends: list[np.ndarray] = []
 
   @property
   def counts(self) -> dict[str, Any]:
@@ -255,31 +258,31 @@ class SplitArrays:
 
   def add(self, piece: Piece, tokens: Encoded):
     """Appends a piece of a document, and eos after the last one."""
-    start = self.lengths[store.TOKENS]
-    self._append(store.TOKENS, tokens.ids)
-    self._append(store.SENTENCE_ENDS, start + tokens.sentence_ends)
+    self._ids.append(tokens.ids)
+    if len(tokens.sentence_ends):
+      self._sentence_ends.append(self._num_tokens + tokens.sentence_ends)
+    self._num_tokens += len(tokens.ids) + piece.last
     if piece.last:
-      self._append(store.TOKENS, np.array([tokens.eos_id], np.int32))
-      end = np.array([self.lengths[store.TOKENS]], np.int64)
-      self._append(store.DOCUMENT_ENDS, end)
-      self._append(store.SENTENCE_ENDS, end)
+      self._ids.append(np.array([tokens.eos_id], np.int32))
+      self._ends.append(self._num_tokens)
+      if store.SENTENCE_ENDS in self.lengths:
+        self._sentence_ends.append(np.array(self._ends[-1:]))
       if self._in_mixture:
         source = piece.part.document.name.partition('/')[0]
-        self.parts[source] = self.lengths[store.TOKENS]
-
-  def _append(self, name: str, values: np.ndarray):
-    if name in self._waiting:
-      self._waiting[name].append(values)
-      self.lengths[name] += len(values)
+        self.parts[source] = self._num_tokens
 
   def take(self) -> dict[str, np.ndarray]:
     """The values added since the last call, of arrays that have any."""
-    taken = {
-      name: np.concatenate(values)
-      for name, values in self._waiting.items()
-      if values
-    }
-    self._waiting = {name: [] for name in self._waiting}
+    taken = {}
+    if self._ids:
+      taken[store.TOKENS] = np.concatenate(self._ids)
+    if self._ends:
+      taken[store.DOCUMENT_ENDS] = np.array(self._ends, np.int64)
+    if self._sentence_ends:
+      taken[store.SENTENCE_ENDS] = np.concatenate(self._sentence_ends)
+    for name, values in taken.items():
+      self.lengths[name] += len(values)
+    self._ids, self._ends, self._sentence_ends = [], [], []
     return taken
 
 
