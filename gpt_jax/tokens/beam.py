@@ -152,7 +152,7 @@ class Beam:
     """
     versions = choices.versions()
     all_of_it = [
-      *(settings.source, settings.clean),
+      *(settings.source, settings.clean, stages.FORMAT),
       *(inputs.look(split.files), versions),
     ]
     # A hash, so that what workers are sent does not grow with the files.
@@ -408,7 +408,7 @@ def write_result(
   result = Result(
     len(names) - 1, sorted(shards), dict(sorted(skipped)), entries
   )
-  data = json.dumps([work.wanted, result]).encode()
+  data = json.dumps({'wanted': work.wanted, 'result': result}).encode()
   files.write(work.cleaning, _RESULT, data)
 
 
@@ -417,8 +417,10 @@ def _read_result(folder: str, wanted: str | None = None) -> Result | None:
   data = files.read(files.join(folder, FOLDER), _RESULT)
   if data is None:
     return None
-  found, result = json.loads(data)
-  return Result(*result) if wanted in (None, found) else None
+  entries = json.loads(data)
+  if wanted not in (None, entries['wanted']):
+    return None
+  return Result(*entries['result'])
 
 
 def _lay_out_cleaning(

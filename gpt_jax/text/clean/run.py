@@ -201,7 +201,8 @@ class _Run:
     self._num_workers, self._show = num_workers, show
     self._pool: ProcessPoolExecutor | None = None
     self._steps = choices.load(text)
-    wanted = json.loads(json.dumps([text, wanted, choices.versions()]))
+    wanted = [text, wanted, choices.versions(), stages.FORMAT]
+    wanted = json.loads(json.dumps(wanted))
     self.state = {
       'wanted': wanted,
       'phase': 0,  # the first that is not done

@@ -47,6 +47,9 @@ from gpt_jax.text.clean.steps import (
 # In the folder of the token store, while it is being prepared.
 FOLDER = 'cleaning'
 
+# Of these files: an unfinished cleaning with another format starts again.
+FORMAT = 2
+
 # Characters, and documents, of a shard.
 _SHARD, _DOCUMENTS = 1 << 22, 1 << 14
 
