@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.nn.layers import Dropout
-from gpt_jax.nn.masks import Pattern, Tokens, seen
+from gpt_jax.nn.masks import Pattern, Tokens, visible
 from gpt_jax.ranges import NotNegative
 
 
@@ -533,7 +533,7 @@ def attend_within(request: Request) -> jax.Array:
     if visible_BLM is not None:
       visible_BLM = visible_BLM[:, query, key]
     of_query, of_key = tokens.at(query), tokens.at(key)
-    mask = seen(pattern, of_query, of_key, visibility.prefix_B, visible_BLM)
+    mask = visible(pattern, of_query, of_key, visibility.prefix_B, visible_BLM)
     out.append(
       attend(
         request.q_BLHK[:, query],

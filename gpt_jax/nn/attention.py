@@ -22,7 +22,7 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.layers import Dense, Dropout, Initializers, Projections
-from gpt_jax.nn.masks import Pattern
+from gpt_jax.nn.masks import Pattern, Tokens, visible
 from gpt_jax.nn.positions import Asked, Position
 from gpt_jax.nn.recurrent import joined, reaches, several, split
 from gpt_jax.spec import UsageError
@@ -129,7 +129,15 @@ class Attention(nn.Module):
     B = len(cache.value_BGMK)
     q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
     L = q_BLHK.shape[1]
-    mask_BLM = _memory_mask(context, (B, L, cache.num_slots))
+    keys = Tokens(
+      jnp.arange(cache.num_slots)[None],
+      segments=context.memory_segments_BM,
+      real=context.memory_mask_BM,
+    )
+    queries = Tokens(
+      jnp.arange(L)[None], segments=context.visibility.segments_BL
+    )
+    mask_BLM = visible(None, queries, keys)
     scale, softcap = self.scale(K, layer), self.scale.softcap
     if keys_and_values is None:
       k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
@@ -243,34 +251,39 @@ def _attend_apart(
       'model.attention=bigbird: its blocks are those of whole rows, without '
       'memories, caches and second streams; take bidirectional'
     )
-  num_keys, before = request.k_BLGK.shape[1], 0
+  seen, num_keys, before = request.visibility, request.k_BLGK.shape[1], 0
+  real_BM, given_BLM = seen.key_mask_BM, seen.visible_BLM
+  assert seen.segments_BL is None
   if isinstance(cache, KVCache):
     num_keys = cache.num_slots
-  elif cache is not None:
+    if position.segment_length:
+      keys = jnp.arange(num_keys)[None, None]
+      reached = reaches(position, positions_BL[:, :, None], keys)
+      given_BLM = reached if given_BLM is None else given_BLM & reached
+  else:
+    assert seen.prefix_B is None
+  if isinstance(cache, SegmentMemory):
     before = cache.hidden_BMD.shape[1]
-    positions_BL += before
+    if real_BM is not None or cache.real_BM is not None:
+      if real_BM is None:
+        real_BM = jnp.ones((1, num_keys - before), bool)
+      B = len(cache.hidden_BMD)
+      real_BM = jnp.broadcast_to(real_BM, (B, num_keys - before))
+      real_BM = jnp.concatenate([cache.real(), real_BM], axis=1)
+    if given_BLM is not None:
+      given_BLM = jnp.pad(
+        given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True
+      )
   # Slots past the newest token hold padding or zeros: they are later than
   # every query, so that the causal mask hides them.
-  keys = jnp.arange(num_keys)[None, None]
-  mask = request.pattern.visible(positions_BL[:, :, None], keys)
-  prefix_B = request.visibility.prefix_B
-  assert prefix_B is None or isinstance(cache, KVCache)
-  if prefix_B is not None:
-    both_ways = request.pattern._replace(causal=False)
-    inside = keys < prefix_B[:, None, None]
-    mask |= inside & both_ways.visible(positions_BL[:, :, None], keys)
-  if isinstance(cache, KVCache):
-    mask &= reaches(position, positions_BL[:, :, None], keys)
-  elif cache is not None and cache.real_BM is not None:
-    after = ((0, 0), (0, 0), (0, num_keys - before))
-    mask &= jnp.pad(cache.real_BM[:, None], after, constant_values=True)
-  seen, padded = request.visibility, ((0, 0), (0, 0), (before, 0))
-  assert seen.segments_BL is None
-  if seen.key_mask_BM is not None:
-    key_mask = seen.key_mask_BM[:, None]
-    mask &= jnp.pad(key_mask, padded, constant_values=True)
-  if seen.visible_BLM is not None:
-    mask &= jnp.pad(seen.visible_BLM, padded, constant_values=True)
+  places_1M, places_BL = jnp.arange(num_keys)[None], positions_BL + before
+  mask = visible(
+    request.pattern,
+    Tokens(places_BL, places_BL),
+    Tokens(places_1M, places_1M, real=real_BM),
+    seen.prefix_B,
+    given_BLM,
+  )
   how = {
     'mask': mask,
     'scale': request.scale,
@@ -286,15 +299,3 @@ def _attend_apart(
     return y_BLHK
   # What is predicted first may see nothing: not all, as of a hidden row.
   return jnp.where(jnp.any(mask, axis=2)[..., None, None], y_BLHK, 0)
-
-
-def _memory_mask(context: Context, shape: tuple[int, int, int]) -> jax.Array:
-  """Which tokens of the encoder's output each token sees, [B, L, M]."""
-  mask_BLM = jnp.ones(shape, bool)
-  if context.memory_mask_BM is not None:
-    mask_BLM &= context.memory_mask_BM[:, None]
-  if context.memory_segments_BM is not None:
-    segments_BL = context.visibility.segments_BL
-    assert segments_BL is not None, 'both sides are packed, or none is'
-    mask_BLM &= segments_BL[:, :, None] == context.memory_segments_BM[:, None]
-  return mask_BLM

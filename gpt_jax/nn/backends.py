@@ -28,18 +28,107 @@ from gpt_jax.spec import UsageError
 log = logging.getLogger('gpt_jax')
 
 
+# What a request may need of a backend: `needs` says of which requests.
+ALL = frozenset(
+  (
+    *('split', 'unordered', 'bias', 'dropout', 'rule', 'blocks', 'no_blocks'),
+    *('uneven', 'two_sizes', 'softcap', 'masked'),
+  )
+)
+
+
 class Backend(NamedTuple):
   """One way to compute attention within rows.
 
   Attributes:
     name: as in the config.
-    obstacle: why it cannot serve a request, or None where it can.
     run: serves a request: [B, L, H, K].
+    can: of `ALL`, what it serves.
+    sizes: why it takes no such rows, heads or dtype, or None where it does.
+    platform: that it needs; None: any.
   """
 
   name: str
-  obstacle: Callable[[Request], str | None]
   run: Callable[[Request], jax.Array]
+  can: frozenset[str] = ALL
+  sizes: Callable[[Request], str | None] = lambda request: None
+  platform: str | None = None
+
+
+def needs(request: Request) -> dict[str, str]:
+  """What of `ALL` a request needs, each with why, in the words of a config."""
+  pattern, seen = request.pattern, request.visibility
+  keys, values = request.k_BLGK.shape[-1], request.v_BLGK.shape[-1]
+  found = (
+    (
+      'split',
+      layout.num_parts('length') > 1,
+      'mesh.rules.length splits rows, which all_gather, ring and ulysses serve',
+    ),
+    (
+      'unordered',
+      seen.places_1L is not None,
+      'tokens are not in the order of their rows',
+    ),
+    (
+      'no_blocks',
+      pattern.blocks is None,
+      'model.attention holds other patterns than bigbird',
+    ),
+    (
+      'bias',
+      request.bias is not None,
+      'model.position adds a bias to the scores',
+    ),
+    (
+      'dropout',
+      request.dropout is not None,
+      'model.dropout drops attention probabilities',
+    ),
+    (
+      'rule',
+      pattern.rule is not None,
+      'model.attention holds strided or fixed, which only the reference has',
+    ),
+    (
+      'blocks',
+      pattern.blocks is not None,
+      'model.attention holds bigbird, which blocks and the reference have',
+    ),
+    ('uneven', seen.uneven, 'rows have a prefix or a mask of their own'),
+    (
+      'two_sizes',
+      keys != values,
+      f'model.value_size={values} is not model.head_size={keys}',
+    ),
+    ('softcap', request.softcap > 0, 'model.attention_scale has a softcap'),
+    (
+      'masked',
+      any(x is not None for x in seen[:2]),
+      'rows have padding or packed documents',
+    ),
+  )
+  return {name: why for name, needed, why in found if needed}
+
+
+def refusal(backend: Backend, request: Request) -> str | None:
+  """Why the backend cannot serve a request, or None where it can.
+
+  Of the devices in use. A request may be abstract, of a config before its run.
+  """
+  here = layout.platform()
+  if backend.platform not in (None, here):
+    return f'it needs a {backend.platform.upper()}, and the devices are {here}'
+  return _lacks(backend.can, request) or backend.sizes(request)
+
+
+def _lacks(can: frozenset[str], request: Request) -> str | None:
+  missing = (why for name, why in needs(request).items() if name not in can)
+  return next(missing, None)
+
+
+# What JAX's kernel for TPU computes of a row that one device has.
+OF_SPLASH = frozenset({'no_blocks', 'softcap', 'masked'})
 
 
 @functools.cache
@@ -52,38 +141,6 @@ def odd_sizes(request: Request, block: int) -> str | None:
   """Rows and heads that splash does not take."""
   length, _, head_size = request.q_BLHK.shape[1:]
   return kernels.splash_obstacle(length, head_size, block)
-
-
-def not_plain(request: Request) -> str | None:
-  """What no kernel for rows in order computes."""
-  if request.visibility.places_1L is not None:
-    return 'tokens are not in the order of their rows'
-  return beyond_kernels(request)
-
-
-def beyond_kernels(request: Request) -> str | None:
-  """What no kernel computes, whatever the order of the tokens."""
-  if request.bias is not None:
-    return 'model.position adds a bias to the scores'
-  if request.dropout is not None:
-    return 'model.dropout drops attention probabilities'
-  if request.pattern.rule is not None:
-    return (
-      'model.attention holds strided or fixed, which only the reference has'
-    )
-  if request.pattern.blocks is not None:
-    return 'model.attention holds bigbird, which blocks and the reference have'
-  if request.visibility.uneven:
-    return 'rows have a prefix or a mask of their own'
-  return of_two_sizes(request)
-
-
-def of_two_sizes(request: Request) -> str | None:
-  """Values that are wider or narrower than queries and keys."""
-  keys, values = request.k_BLGK.shape[-1], request.v_BLGK.shape[-1]
-  if keys != values:
-    return f'model.value_size={values} is not model.head_size={keys}'
-  return None
 
 
 def not_split(request: Request) -> str | None:
@@ -99,16 +156,6 @@ def not_split(request: Request) -> str | None:
         f'mesh.rules.{logical}'
       )
   return None
-
-
-# What computes attention among the tokens of each row.
-#
-# `reference` is plain XLA and serves every call; `splash` (TPU) and `cudnn`
-# (GPU) never hold the scores, and serve most; `blocks` (any device) multiplies
-# only the blocks of a block-sparse pattern; `all_gather`, `ring` and `ulysses`
-# serve rows that are split over devices. `auto` takes the one that is made for
-# the devices, or the pattern, or the reference where that one cannot serve the
-# call.
 
 
 def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
@@ -129,11 +176,11 @@ def check(backend: Backend, request: Request) -> None:
       'model.attention=bigbird: its blocks are those of a row, which cannot '
       'hold packed documents; take another data.rows'
     )
-  obstacle = backend.obstacle(request)
-  if obstacle:
+  why = refusal(backend, request)
+  if why:
     raise UsageError(
-      f'model.attention_backend={backend.name}: {obstacle}; change that, or '
-      'take auto or reference'
+      f'model.attention_backend={backend.name}: {why}; change that, or take '
+      'auto or reference'
     )
 
 
@@ -145,22 +192,13 @@ def reference() -> Backend:
       return dense(request)
     return attend_within(request)
 
-  return Backend('reference', lambda request: None, run)
+  return Backend('reference', run)
 
 
 def blocks() -> Backend:
   """Plain XLA, on any device, for `bigbird`: nothing else is multiplied."""
-
-  def obstacle(request: Request) -> str | None:
-    if request.pattern.blocks is None:
-      return 'model.attention holds other patterns than bigbird'
-    if request.bias is not None:
-      return 'model.position adds a bias to the scores'
-    if request.visibility.uneven:
-      return 'rows have a prefix or a mask of their own'
-    return of_two_sizes(request)
-
-  return Backend('blocks', obstacle, gathered)
+  lacking = {'no_blocks', 'bias', 'uneven', 'two_sizes'}
+  return Backend('blocks', gathered, ALL - lacking)
 
 
 def splash(
@@ -186,15 +224,18 @@ def splash(
   run = functools.partial(
     kernels.splash, block=block, fused_until=fused_until, interpret=interpret
   )
+
+  def sizes(request: Request) -> str | None:
+    return odd_sizes(request, block) or not_split(request)
+
   platform = None if interpret else 'tpu'
-  obstacle = functools.partial(odd_sizes, block=block)
-  return _kernel('splash', platform, obstacle, run)
+  return Backend('splash', run, OF_SPLASH, sizes, platform)
 
 
 def cudnn() -> Backend:
   """NVIDIA's kernels for GPU."""
 
-  def obstacle(request: Request) -> str | None:
+  def sizes(request: Request) -> str | None:
     dtype = request.q_BLHK.dtype
     if dtype not in (jnp.bfloat16, jnp.float16):
       return f'model.dtype={dtype} is neither bfloat16 nor float16'
@@ -207,13 +248,10 @@ def cudnn() -> Backend:
       return (
         f'model.head_size={head_size} is above {largest} or no multiple of 8'
       )
-    if request.softcap:
-      return 'model.attention_scale has a softcap'
-    if any(x is not None for x in request.visibility[:2]):
-      return 'rows have padding or packed documents'
-    return None
+    return not_split(request)
 
-  return _kernel('cudnn', 'gpu', obstacle, kernels.cudnn)
+  can = frozenset({'no_blocks'})
+  return Backend('cudnn', kernels.cudnn, can, sizes, 'gpu')
 
 
 def _capability() -> float:
@@ -223,28 +261,6 @@ def _capability() -> float:
     return float(text)
   except ValueError:  # AMD: 'gfx90a'
     return 0.0
-
-
-def _kernel(
-  name: str,
-  platform: str | None,
-  obstacle: Callable[[Request], str | None],
-  run: Callable[[Request], jax.Array],
-) -> Backend:
-  """A backend for one platform (None: any), with what all kernels refuse."""
-
-  def first(request: Request) -> str | None:
-    here = layout.platform()
-    if platform not in (None, here):
-      return f'it needs a {platform.upper()}, and the devices are {here}'
-    if layout.num_parts('length') > 1:
-      return (
-        'mesh.rules.length splits rows, which all_gather, ring and ulysses '
-        'serve'
-      )
-    return obstacle(request) or not_plain(request) or not_split(request)
-
-  return Backend(name, first, run)
 
 
 def all_gather(block: Count = 1024) -> Backend:
@@ -266,7 +282,7 @@ def ring(block: Count = 1024, interpret: bool = False) -> Backend:
 
   def run(request: Request, block: int) -> jax.Array:
     kernel = None
-    if _takes_splash('ring', _ring_obstacle(request), interpret):
+    if _takes_splash('ring', _ring_refusal(request), interpret):
       kernel = ring_kernel.make(request, **SPLASH, interpret=interpret)
     return split_rows.around(request, block=block, kernel=kernel)
 
@@ -278,18 +294,17 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
 
   def run(request: Request, block: int) -> jax.Array:
     kernel = None
-    why_not = odd_sizes(request, SPLASH['block']) or not_plain(request)
+    why_not = odd_sizes(request, SPLASH['block'])
+    why_not = why_not or _lacks(OF_SPLASH | {'split'}, request)
     if _takes_splash('ulysses', why_not, interpret):
       kernel = kernels.splash_in_rows(request, **SPLASH, interpret=interpret)
     return split_rows.ulysses(request, block=block, kernel=kernel)
 
-  backend = _over_context('ulysses', run, block)
-
-  def obstacle(request: Request) -> str | None:
+  def sizes(request: Request) -> str | None:
     num_heads = request.q_BLHK.shape[2]
-    return backend.obstacle(request) or split_rows.too_few_heads(num_heads)
+    return not_split(request) or split_rows.too_few_heads(num_heads)
 
-  return backend._replace(obstacle=obstacle)
+  return _over_context('ulysses', run, block)._replace(sizes=sizes)
 
 
 def _takes_splash(name: str, why_not: str | None, interpret: bool) -> bool:
@@ -303,18 +318,18 @@ def _takes_splash(name: str, why_not: str | None, interpret: bool) -> bool:
   return not why_not
 
 
-def _ring_obstacle(request: Request) -> str | None:
+def _ring_refusal(request: Request) -> str | None:
   """Why `ring` cannot attend by splash, or None."""
-  return beyond_kernels(request) or ring_kernel.obstacle(
-    request, SPLASH['block']
-  )
+  can = OF_SPLASH | {'split', 'unordered'}
+  return _lacks(can, request) or ring_kernel.obstacle(request, SPLASH['block'])
 
 
 def pick_split(request: Request) -> Backend:
   """The one that `auto` takes: on a TPU by splash, if any can."""
-  if kept_in_order(*request.q_BLHK.shape[1:]) and not not_plain(request):
+  in_order = kept_in_order(*request.q_BLHK.shape[1:])
+  if in_order and not _lacks(OF_SPLASH | {'split'}, request):
     return ulysses()
-  if layout.platform() == 'tpu' and not _ring_obstacle(request):
+  if layout.platform() == 'tpu' and not _ring_refusal(request):
     return ring()
   return all_gather()
 
@@ -335,15 +350,8 @@ def _over_context(
   name: str, run: Callable[..., jax.Array], block: int
 ) -> Backend:
   """A backend for rows that are split over devices, or are not."""
-
-  def obstacle(request: Request) -> str | None:
-    return (
-      split_rows.obstacle(request)
-      or of_two_sizes(request)
-      or not_split(request)
-    )
-
-  return Backend(name, obstacle, functools.partial(run, block=block))
+  can = ALL - {'blocks', 'dropout', 'two_sizes'}
+  return Backend(name, functools.partial(run, block=block), can, not_split)
 
 
 def auto() -> Backend:
@@ -351,9 +359,7 @@ def auto() -> Backend:
 
   Of split rows ulysses or ring with splash, or all_gather.
   """
-  return Backend(
-    'auto', lambda request: None, lambda request: pick(request).run(request)
-  )
+  return Backend('auto', lambda request: pick(request).run(request))
 
 
 def pick(request: Request) -> Backend:
@@ -368,9 +374,9 @@ def pick(request: Request) -> Backend:
   else:
     log_once(f'attention: reference, on {platform}')
     return reference()
-  obstacle = backend.obstacle(request)
-  if obstacle:
-    log_once(f'attention: reference, not {backend.name}: {obstacle}')
+  why = refusal(backend, request)
+  if why:
+    log_once(f'attention: reference, not {backend.name}: {why}')
     return reference()
   log_once(f'attention: {backend.name}')
   return backend

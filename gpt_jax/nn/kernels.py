@@ -78,18 +78,28 @@ def _per_device(
   segments_BL: jax.Array | None,
 ) -> jax.Array:
   """`local(q, k, v, segments)` for each device, the queries scaled before."""
-  q_BLHK, k_BLGK, v_BLGK = request.q_BLHK, request.k_BLGK, request.v_BLGK
-  q_BLHK = (q_BLHK * request.scale).astype(q_BLHK.dtype)
-  # Each device needs the key/value heads of its query heads. With fewer of
-  # them than devices they are repeated, as often as it takes.
-  num_kv_heads = k_BLGK.shape[2]
-  copies = math.lcm(num_kv_heads, layout.num_parts('heads')) // num_kv_heads
-  if copies > 1:
-    k_BLGK, v_BLGK = (jnp.repeat(x, copies, 2) for x in (k_BLGK, v_BLGK))
+  qkv = for_devices(request, layout.num_parts('heads'))
   heads = ('batch', None, 'heads', None)
   axes = (heads, heads, heads, ('batch', None))
   run = layout.per_device(local, axes, heads)
-  return run(q_BLHK, k_BLGK, v_BLGK, segments_BL)
+  return run(*qkv, segments_BL)
+
+
+def for_devices(
+  request: Request, parts: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Queries, already scaled, keys and values, whose heads divide by `parts`.
+
+  Each device needs the key/value heads of its query heads. With fewer of them
+  than devices they are repeated, as often as it takes.
+  """
+  q_BLHK, k_BLGK, v_BLGK = request.q_BLHK, request.k_BLGK, request.v_BLGK
+  q_BLHK = (q_BLHK * request.scale).astype(q_BLHK.dtype)
+  num_kv_heads = k_BLGK.shape[2]
+  copies = math.lcm(num_kv_heads, parts) // num_kv_heads
+  if copies > 1:
+    k_BLGK, v_BLGK = (jnp.repeat(x, copies, 2) for x in (k_BLGK, v_BLGK))
+  return q_BLHK, k_BLGK, v_BLGK
 
 
 def documents(

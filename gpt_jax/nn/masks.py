@@ -289,25 +289,41 @@ class Tokens(NamedTuple):
     return jax.tree.map(lambda x: x[:, part], self)
 
 
-def seen(
-  pattern: Pattern,
+def visible(
+  pattern: Pattern | None,
   query: Tokens,
   key: Tokens,
   prefix_B: jax.Array | None = None,
-  visible_BLM: jax.Array | None = None,
+  given_BLM: jax.Array | None = None,
 ) -> jax.Array:
-  """Bool [B or 1, L, M]; see `attend.Visibility` for the last two."""
+  """Which keys each query sees, bool [B or 1, L, M].
+
+  Of a row, of what a device has of it, of a cache, a memory or an encoder's
+  output.
+
+  Args:
+    pattern: of the layer; None: of another text, all of which is seen.
+    query: the tokens that ask.
+    key: those that they may see.
+    prefix_B: see `attend.Visibility`.
+    given_BLM: what is seen of what the rest shows; None: all of it.
+  """
 
   def pairs(of_query: jax.Array, of_key: jax.Array):
     return of_query[:, :, None], of_key[:, None]
 
-  mask = pattern.within_bounds(*pairs(query.places, key.places))
-  if prefix_B is not None:
+  places = query.places, key.places
+  if pattern is None:
+    shape = jnp.broadcast_shapes(*(x.shape for x in pairs(*places)))
+    mask = jnp.ones(shape, bool)
+  else:
+    mask = pattern.within_bounds(*pairs(*places))
+  if pattern is not None and prefix_B is not None:
     both_ways = pattern._replace(causal=False)
-    within = both_ways.within_bounds(*pairs(query.places, key.places))
+    within = both_ways.within_bounds(*pairs(*places))
     inside_BM = key.places < prefix_B[:, None]
     mask |= within & inside_BM[:, None]
-  if pattern.rule is not None:
+  if pattern is not None and pattern.rule is not None:
     assert query.positions is not None and key.positions is not None
     # Each packed document has blocks of its own.
     mask &= pattern.rule(*pairs(query.positions, key.positions))
@@ -316,8 +332,8 @@ def seen(
   if key.segments is not None:
     assert query.segments is not None
     mask &= query.segments[:, :, None] == key.segments[:, None]
-  if visible_BLM is not None:
-    mask &= visible_BLM
+  if given_BLM is not None:
+    mask &= given_BLM
   return mask
 
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.nn.attend import HIDDEN
-from gpt_jax.nn.masks import Pattern, Tokens, may_see, seen
+from gpt_jax.nn.masks import Pattern, Tokens, may_see, visible
 
 
 class How(NamedTuple):
@@ -198,7 +198,7 @@ def _scores(
     scores_BGRLM += pair.bias.reshape(shape).astype(jnp.float32)
   if how.softcap:
     scores_BGRLM = how.softcap * jnp.tanh(scores_BGRLM / how.softcap)
-  mask_BLM = seen(
+  mask_BLM = visible(
     how.pattern, query.tokens, key.tokens, query.prefix_B, pair.visible
   )
   return scores_BGRLM, mask_BLM[:, None, None]

@@ -120,8 +120,8 @@ def moved_left(x_BHLN: jax.Array) -> jax.Array:
   """Row i moved left by L - 1 - i: from distances to keys.
 
   Of N = M distances M - 1, ..., 1, 0 column j becomes that of key j from query
-  M - L + i; what wraps around is later, and hidden. Of N = 2 L - 1 distances
-  L - 1, ..., 1 - L column j < L becomes that of key j from query i.
+  M - L + i; what wraps around is later, and hidden. Of N = M + L - 1 distances
+  M - 1, ..., 1 - L column j < M does, and nothing that is read wraps around.
   """
   B, H, L, N = x_BHLN.shape
   x = jnp.pad(x_BHLN, ((0, 0), (0, 0), (0, 0), (1, 0)))
@@ -181,7 +181,7 @@ class SegmentTerms(nn.Module):
     L = num_keys - M
     r_RHK = self._distances(num_keys, L, asked.d_model)
     bias: Any = float32_einsum('BLHK,RHK->BHLR', q_position, r_RHK)
-    parts = [_shifted(bias[:, :, :L], num_keys)]
+    parts = [moved_left(bias[:, :, :L])[..., :num_keys]]
     if context.asked_BP is not None:
       parts.append(_at(bias[:, :, L:], context.asked_BP, num_keys, L))
     bias = jnp.concatenate(parts, axis=2)
@@ -202,18 +202,6 @@ class SegmentTerms(nn.Module):
     waves_RD = sinusoids(distances, d_model, layout='halves')
     waves_1RD = waves_RD.astype(self.projections.dtype)[None]
     return self.projections.heads(self.relative(waves_1RD))[0]
-
-
-def _shifted(bias_BHLR: jax.Array, num_keys: int) -> jax.Array:
-  """From distances to keys, for queries that stand where the last keys do.
-
-  Row i is moved left by L - 1 - i: of M - 1, ..., 1 - L it begins with
-  M - L + i, the distance from the first key.
-  """
-  B, H, L, R = bias_BHLR.shape
-  bias = jnp.pad(bias_BHLR, ((0, 0), (0, 0), (0, 0), (1, 0)))
-  bias = bias.reshape(B, H, R + 1, L)[:, :, 1:].reshape(B, H, L, R)
-  return bias[..., :num_keys]
 
 
 def _at(
@@ -335,9 +323,7 @@ def joined(y_NLHK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   return y_NLHK.reshape(B, -1, *shape[2:])[:, :L]
 
 
-def reaches(
-  position: Position, query: jax.Array, key: jax.Array
-) -> jax.Array | bool:
+def reaches(position: Position, query: jax.Array, key: jax.Array) -> jax.Array:
   """Whether a key is of the query's segment, or of the memory of that.
 
   With this mask a row that is read at once, or token by token, is one that is
@@ -349,8 +335,6 @@ def reaches(
     key: see above.
   """
   size = position.segment_length
-  if not size:
-    return True
   return key >= query // size * size - position.memory
 
 

@@ -9,7 +9,6 @@ device it is `online` attention.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -312,15 +311,6 @@ def ulysses(
   return _per_device(local, request, layout.num_parts('length'))
 
 
-def obstacle(request: Request) -> str | None:
-  """Why none of them can serve a request, or None."""
-  if request.pattern.blocks is not None:
-    return 'model.attention holds bigbird, which blocks and the reference have'
-  if request.dropout is not None:
-    return 'model.dropout drops attention probabilities'
-  return None
-
-
 def too_few_heads(number: int) -> str | None:
   """Why `ulysses` cannot split them, or None."""
   parts = layout.num_parts('heads') * layout.num_parts('length')
@@ -366,14 +356,8 @@ def _per_device(
     request: what is asked.
     parts_of_heads: how many times key/value heads are split further.
   """
-  q_BLHK, k_BLGK, v_BLGK = request.q_BLHK, request.k_BLGK, request.v_BLGK
-  q_BLHK = (q_BLHK * request.scale).astype(q_BLHK.dtype)
-  # Each device needs the key/value heads of its query heads. With fewer of
-  # them than devices they are repeated, as often as it takes.
-  G, parts = k_BLGK.shape[2], layout.num_parts('heads') * parts_of_heads
-  copies = math.lcm(G, parts) // G
-  if copies > 1:
-    k_BLGK, v_BLGK = (jnp.repeat(x, copies, 2) for x in (k_BLGK, v_BLGK))
+  parts = layout.num_parts('heads') * parts_of_heads
+  q_BLHK, k_BLGK, v_BLGK = kernels.for_devices(request, parts)
   tokens, visibility = tokens_of(request), request.visibility
   rest = Rest(tokens, tokens, visibility.prefix_B, visibility.visible_BLM)
   bias = request.bias

@@ -141,9 +141,9 @@ def test_cudnn_refuses(changes, reason, on):
 def test_cudnn_by_the_gpu(on):
   asked = request(head_size=256, dtype='bfloat16')
   on('gpu', 9.0)
-  assert backends.cudnn().obstacle(asked) is None
+  assert backends.refusal(backends.cudnn(), asked) is None
   on('gpu', 7.5)
-  assert '7.5 is below 8.0' in str(backends.cudnn().obstacle(asked))
+  assert '7.5 is below 8.0' in str(backends.refusal(backends.cudnn(), asked))
 
 
 @pytest.mark.parametrize(
