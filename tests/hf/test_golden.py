@@ -32,7 +32,8 @@ SPELLINGS = {
 MASK_DECODER = 'deberta.embeddings.position_embeddings.weight'
 # And they never say that an output table of its own is tied.
 REWRITTEN = {'t5_v11_hf5config': {'tie_word_embeddings': False}}
-# Our own models have no other heads; tests/hf/test_own_models.py has BERT without.
+# Our own models have no other heads; tests/hf/test_own_models.py has BERT
+# without them.
 LANGUAGE_MODELS = [
   f
   for f in FOLDERS
