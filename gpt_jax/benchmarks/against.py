@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training and decoding against Hugging Face transformers on torch.
 
-Both sides load the same random weights, each in a process of its own with all
-cores, and take turns of a few steps or tokens.
+Both sides load the same random weights, each in its own process with all cores,
+and take turns of a few steps or tokens.
 """
 
 import itertools
@@ -29,18 +29,18 @@ from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.parts import init_params
 
-# Steps or tokens before it is the other side's turn.
+# Steps or tokens in a turn.
 TURN = 4
 
-# Training: both sides take the same steps, with the same random tokens,
-# cross-entropy of all of them, AdamW without decay, gradients clipped, float32,
-# no dropout. So their losses are the same, which the result shows.
+# Training: both sides take the same steps: the same random tokens, cross
+# entropy of all of them, AdamW without decay, clipped gradients, float32, no
+# dropout. So their losses must agree, which the result shows.
 
-# Steps before the clock counts.
+# Steps that are not timed.
 WARM_UP = 3
-# Batches, which are taken in turn.
+# Batches, used in rotation.
 BATCHES = 8
-# What both sides read of a batch.
+# The arrays of a batch that both sides read.
 _READ = {'inputs', 'targets', 'weights', 'sources', 'source_mask'}
 
 
@@ -117,7 +117,7 @@ def _comparable(config: Config, steps: int) -> Config:
 
 
 def _random(shapes: dict[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
-  """Batches [BATCHES, B, ...]: random ids, of which all count."""
+  """Batches [BATCHES, B, ...] of random ids, all with weight 1."""
   rng = np.random.default_rng(0)
   out = {}
   for name, like in shapes.items():
@@ -132,7 +132,7 @@ def _random(shapes: dict[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
 def _train_turns(
   both: dict[str, Side], steps: int
 ) -> dict[str, dict[str, Any]]:
-  """The answers of each side, put together."""
+  """The combined answers of each side."""
   out: dict[str, dict[str, Any]] = {
     name: {'seconds': [], 'cpu_seconds': [], 'losses': []} for name in both
   }
@@ -195,13 +195,12 @@ def report_train(result: dict) -> str:
   )
 
 
-# Decoding: the same random prompts, greedily with a cache, ours with `Engine`,
-# theirs with `generate` under `torch.inference_mode` and its defaults. Or by
+# Decoding the same random prompts greedily with a cache: ours with `Engine`,
+# torch's with `generate` under `torch.inference_mode` and its defaults. Or by
 # beam search, ours with `Search`: an encoder-decoder reads the prompts as
-# sources, and a token of a text counts once, however many hypotheses it has.
+# sources, and a token of a text counts once, whatever the number of hypotheses.
 
-# Cases of at most so many prompt tokens are repeated, for the first token's
-# sake.
+# Cases of at most SMALL prompt tokens are repeated, to time the first token.
 SMALL, REPEATS = 2048, 3
 # Hypotheses of a beam search.
 BEAMS = 4
@@ -216,11 +215,8 @@ def decode(
 ) -> dict:
   """Decodes `steps` tokens after the first, at each batch and prompt length.
 
-  Args:
-    steps: tokens.
-    batches: sizes.
-    prompts: lengths; of an encoder-decoder those of sources.
-    beams: hypotheses of a beam search; 0: greedily.
+  With an encoder-decoder, `prompts` are lengths of sources. `beams` is the
+  number of hypotheses of a beam search; 0: greedy.
   """
   encoder = bool(config.model.num_encoder_layers)
   if encoder and not beams:
@@ -231,7 +227,7 @@ def decode(
   harness.check_installed('torch', 'transformers')
   longest, context = max(prompts) + 1 + steps, config.model.context_length
   if encoder:
-    # The decoder has its start before them.
+    # The decoder's start token comes first.
     longest = max(max(prompts), 2 + steps)
   if longest > context:
     raise UsageError(
@@ -270,7 +266,7 @@ def _case(
   vocab_size: int,
   beams: int,
 ) -> dict:
-  """Both sides in turns, after two tokens that compile and warm up."""
+  """Both sides in turns, after a round of two tokens to compile and warm up."""
   case = {'batch': batch, 'prompt': prompt, 'vocab_size': vocab_size}
   case['beams'] = beams
   _round(both, {**case, 'tokens': 2})
@@ -293,7 +289,7 @@ def _case(
 
 
 def _round(both: dict[str, Side], case: dict) -> dict[str, dict]:
-  """One case of both sides: its times, and the results of the last answer."""
+  """One case on both sides: times, and the results in the last answer."""
   out: dict[str, dict] = {
     name: {'seconds': [], 'cpu_seconds': []} for name in both
   }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times attention patterns in isolation, forward and backward.
 
-Each as `model.attention_backend=auto` computes it on these devices.
+Each uses the backend that `model.attention_backend=auto` picks here.
 """
 
 import statistics

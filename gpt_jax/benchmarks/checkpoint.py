@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of fault tolerance: saving, checksums, metrics and checks.
 
-Saves the real state of a config during training, and compares the time that the
-training thread waits with the time of a step, and the checksums with the whole
-save. Then compares `loop.fit` with the bare training step, in alternation.
+Saves the real state of a config during training. Compares the time that the
+training thread is blocked with the time of a step, and the checksums with the
+whole save. Then compares `loop.fit` with the bare training step, alternating.
 """
 
 import functools
@@ -83,7 +83,7 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
     while checkpointer.saving():
       time.sleep(0.01)
       checkpointer.retry_due()
-    # A concurrent step would make the save wait for the processor.
+    # Without a concurrent step, which would take processors from the save.
     if not i % 2:
       whole.append(time.perf_counter() - start)
   checkpointer.close()

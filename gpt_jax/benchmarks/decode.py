@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoding speed: multi-head against multi-query attention, and its limit.
 
-A decoded token is multiplied with every kernel of the decoder, but for those
-that make keys and values of an encoder's output. `products` times these
-products without anything between them, with kernels as decoding on one CPU has
-them (see `nn.dense`): what decoding can reach at most. Each is read from
-memory, which is what takes the time for few rows.
+A decoded token is multiplied with every kernel of the decoder, except those for
+keys and values of an encoder's output. `products` times these products alone,
+with kernels laid out as in decoding on one CPU (see `nn.layers`): an upper
+bound of decoding's speed. With few rows, reading the kernels from memory
+dominates.
 """
 
 import collections
@@ -40,8 +40,8 @@ from gpt_jax.training.parts import init_params
 
 # Tokens decoded before the clock starts, to compile and warm up.
 WARM_UP = 3
-# Kernels of one shape that are multiplied in turn: more than a core's cache
-# holds, and no more than compile in seconds.
+# Kernels of one shape that are multiplied in turn: more than fit in a core's
+# cache, but few enough to compile in seconds.
 _LEAST_BYTES, _MOST = 1 << 29, 128
 
 Shape = tuple[int, int]  # [F, D] of a kernel
@@ -81,7 +81,7 @@ def measure(config: Config, steps: int) -> dict:
 
 
 def _engine(config: Config, num_kv_heads: int) -> Engine:
-  """Random weights; its prompts, half of the context, were read."""
+  """An engine with random weights that has read prompts of half the context."""
   model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
   decoder = Transformer(**model)
   key = jax.random.key(config.seed)
@@ -130,7 +130,7 @@ def products(config: Config, steps: int, batches: Sequence[int]) -> dict:
 
 
 def kernels(config: Config) -> dict[Shape, int]:
-  """The kernels that each token is multiplied with: how many of each shape."""
+  """Kernels that each token is multiplied with: the number of each shape."""
   model = Transformer(**config.model)
   objective = objectives.build(config.objective.name, model)
   params = jax.eval_shape(
@@ -159,7 +159,7 @@ def kernels(config: Config) -> dict[Shape, int]:
 def _batch(
   shapes: dict[Shape, int], rows: int, dtype: Any, steps: int
 ) -> dict[str, Any]:
-  """What the products of so many rows take: all, and each of its kind."""
+  """Seconds of the products with `rows` rows: of all, and of each shape."""
   every = [shape for shape, count in shapes.items() for _ in range(count)]
   found = []
   for (F, D), count in shapes.items():
@@ -191,7 +191,7 @@ def _seconds(
 
   @jax.jit
   def run(kernels: list[jax.Array], inputs: dict[int, jax.Array]) -> Any:
-    # Each waits for the one before, as the layers of a model do.
+    # Each product depends on the one before, as in the layers of a model.
     last_N1: Any = 0
     for kernel_FD in kernels:
       x_ND = inputs[kernel_FD.shape[1]] + last_N1

@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: turns, the processes of a comparison, tables.
+"""Shared by the benchmarks: turns, the processes of a comparison, tables.
 
-What is compared takes turns, so that a busy machine slows all sides down. A
-comparison with torch runs each side in a process of its own, which is asked and
-answers in lines of JSON, and waits between them, so that the others have all
-cores.
+All sides of a comparison take turns, so that a busy machine slows all of them
+down. A comparison with torch runs each side in its own process, which reads and
+writes lines of JSON and waits while it is another side's turn, so that each
+side has all cores.
 """
 
 import contextlib
@@ -26,26 +26,23 @@ MIB = 2**20
 
 
 class Times(NamedTuple):
-  """Seconds of each call: of the clock, and of all cores."""
+  """Seconds of each call: wall time, and CPU time of all cores."""
 
   wall: list[float]
   cpu: list[float]
 
   @property
   def median(self) -> float:
-    """Of the clock."""
+    """Median of the wall time."""
     return statistics.median(self.wall)
 
 
 def in_turns(
   calls: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1
 ) -> dict[str, Times]:
-  """Times each call `rounds` times, one after the other in each round.
+  """Times each call `rounds` times, after `warm_up` rounds that do not count.
 
-  Args:
-    calls: return when they are done.
-    rounds: that count.
-    warm_up: rounds before those.
+  In each round all calls run, one after the other.
   """
   out = {name: Times([], []) for name in calls}
   for i in range(warm_up + rounds):
@@ -59,7 +56,7 @@ def in_turns(
 
 
 def table(header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-  """A table of Markdown."""
+  """A Markdown table."""
   lines = ['| ' + ' | '.join(map(str, row)) + ' |' for row in (header, *rows)]
   return '\n'.join([lines[0], '|' + '---|' * len(header), *lines[1:]])
 
@@ -77,9 +74,9 @@ class Side:
   """A process that runs `worker`."""
 
   def __init__(self, process: subprocess.Popen):
-    """Waits until it has loaded its model; `last` is its newest answer."""
+    """Waits until the process has loaded its model."""
     self._process = process
-    self.last: dict[str, Any] = {}
+    self.last: dict[str, Any] = {}  # the newest answer
     self.answer()
 
   def tell(self, line: Any) -> None:
@@ -120,7 +117,7 @@ def side(what: str, *args: Any) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def both(what: str, folder: str) -> Iterator[dict[str, Side]]:
-  """Ours and torch's, when each has loaded what is in `folder`."""
+  """Our side and torch's, once each has loaded the checkpoint in `folder`."""
   with contextlib.ExitStack() as stack:
     yield {
       name: stack.enter_context(side(what, folder, name))
@@ -129,7 +126,7 @@ def both(what: str, folder: str) -> Iterator[dict[str, Side]]:
 
 
 def answers() -> Callable[[dict], None]:
-  """What a worker answers with; all else that it prints goes to stderr."""
+  """How a worker answers; all else that it prints goes to stderr."""
   file = os.fdopen(os.dup(1), 'w', encoding='utf-8')
   os.dup2(2, 1)
 
@@ -141,20 +138,20 @@ def answers() -> Callable[[dict], None]:
 
 
 def reset_peak() -> None:
-  """Lets the peak of the resident memory start anew; Linux only."""
+  """Resets the peak of the resident memory; Linux only."""
   with open('/proc/self/clear_refs', 'w', encoding='utf-8') as file:
     file.write('5')
 
 
 def peak_bytes() -> int:
-  """Most bytes of resident memory since then."""
+  """Peak bytes of resident memory since `reset_peak`."""
   with open('/proc/self/status', encoding='utf-8') as file:
     lines = dict(line.split(':', 1) for line in file)
   return int(lines['VmHWM'].split()[0]) * 1024
 
 
 class Clock:
-  """Seconds of this process, wall and CPU, while it is its turn."""
+  """Wall and CPU seconds of this process during its turns."""
 
   def __init__(self):
     """Starts a turn."""
@@ -167,7 +164,7 @@ class Clock:
     self._before = self.seconds
 
   def take(self) -> float:
-    """Counts what has passed; returns the seconds of this turn."""
+    """Adds the time since the last call; returns the seconds of this turn."""
     wall, cpu = time.perf_counter(), time.process_time()
     self.seconds += wall - self._wall
     self.cpu_seconds += cpu - self._cpu

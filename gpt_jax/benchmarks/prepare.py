@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From text to rows: the cost of `prepare`, of its encoding, and of reading.
+"""From text to rows: the cost of `prepare`, of encoding, and of reading rows.
 
-`prepare` runs as a user would run it: in separate processes, whose memory is
-watched from outside (Linux only).
+`prepare` runs in separate processes, as for a user; their memory is watched
+from outside (Linux only).
 """
 
 import hashlib
@@ -58,11 +58,9 @@ if __name__ == '__main__':
 
 
 def measure(config: Config, text: str) -> dict:
-  """Prepares once, and measures it.
+  """Measures preparing `text`, a call-string of `TEXTS`, once.
 
-  Args:
-    config: gives the tokenizer, the workers and, for 'corpus', the source.
-    text: a call-string of `TEXTS`.
+  The config has the tokenizer, the workers and, for 'corpus', the source.
   """
   with tempfile.TemporaryDirectory(dir=os.environ.get('TMPDIR')) as folder:
     path = os.path.join(folder, 'text.jsonl')
@@ -177,7 +175,7 @@ def report(result: dict) -> str:
 
 
 def corpus() -> None:
-  """Takes the corpus of the config."""
+  """Uses the corpus of the config."""
 
 
 def documents(count: float = 1e6, words: int = 50) -> Iterator[str]:
@@ -207,7 +205,7 @@ def _draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
   return (_WORDS ** rng.random(shape)).astype(np.int64) - 1
 
 
-# Each generates documents; None stands for those of the config.
+# Each generates documents; None stands for the config's corpus.
 TEXTS = {'corpus': corpus, 'documents': documents, 'one': one}
 
 
@@ -219,12 +217,12 @@ TEXTS = {'corpus': corpus, 'documents': documents, 'one': one}
 # `encode(documents, num_threads=N)`, to lists (the default) and to arrays. All
 # encode the same documents in memory, in turns.
 
-# Bytes of text: enough for several seconds, and held in memory.
+# Bytes of text, in memory: enough for several seconds.
 _MOST_BYTES = 256_000_000
 
 
 def encode(config: Config, steps: int) -> dict:
-  """Makes the config's tokenizer; encodes its corpus `steps` times each way."""
+  """Encodes the config's corpus `steps` times each way."""
   split = holdout.split(config.data.source, config.data.holdout)
   with progress.bar() as report:
     documents, size = [], 0
@@ -333,10 +331,10 @@ def report_encode(result: dict) -> str:
 
 # Random rows from a token store larger than the cache.
 #
-# Through the training pipeline, with and without compression, and one by one;
-# and how long steps would wait for a store with high latency.
+# Read through the training pipeline, with and without compression, and one by
+# one; and how long steps would wait for a store with high latency.
 
-# Four times the cache of decoded chunks.
+# Four times the size of the cache of decoded chunks.
 NUM_TOKENS = 1 << 29
 VOCAB_SIZE = 32_000
 ROWS = 256  # in a batch

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of evaluation, by itself or against lm-eval with transformers.
 
-Both sides score the same passages, of lengths as LAMBADA's, with the same
-random weights. lm-eval runs in a process of its own, once for each batch size.
-The sides take turns of a few seconds, so that a busy machine slows all down;
-the clock stands still while it is another side's turn. Compiling counts.
+All sides score the same passages, as long as LAMBADA's, with the same random
+weights. lm-eval runs in its own process, once for each batch size. The sides
+take turns of a few seconds, so that a busy machine slows all of them down; a
+side's clock stops while it is another's turn. Compilation counts.
 """
 
 import contextlib
@@ -47,12 +47,7 @@ def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:
 
 
 def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
-  """Scores `steps` passages; with `batches`, lm-eval does, too.
-
-  Args:
-    steps: number of passages.
-    batches: sizes of lm-eval's batches; none: it is left out.
-  """
+  """Scores `steps` passages; lm-eval does too, in batches of these sizes."""
   if batches:
     harness.check_installed(*_LIBRARIES, extras=('eval', 'hf'))
   parts = parts_lib.build(config)
@@ -100,7 +95,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
 def _compared(
   scores: Sequence[Score], seconds: float, found: dict[int, dict]
 ) -> dict[str, Any]:
-  """What lm-eval came to, and the speed relative to its fastest."""
+  """lm-eval's results, and our speed relative to its fastest."""
   if not found:
     return {}
   ours = np.array([score.log_prob for score in scores])
@@ -142,7 +137,7 @@ def report(result: dict) -> str:
 
 
 def _catch_up(sides: list[Side], seconds: float) -> None:
-  """Gives turns to sides that have worked less, or until they are done."""
+  """Gives turns to sides until each has worked as long, or is done."""
   while waiting := [
     side
     for side in sides

@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One side of a comparison with torch: a process that works when it is told to.
+"""One side of a comparison with torch: a process that works in turns.
 
   python -m gpt_jax.benchmarks.worker train|decode FOLDER ours|torch
   python -m gpt_jax.benchmarks.worker score FOLDER BATCH_SIZE
 
-It loads the Hugging Face checkpoint in FOLDER, and says so by a line of JSON.
-Each line of standard input begins a turn, which it answers with the times and
-the results. Libraries are imported where they are used: neither side pays for
-the other's.
+It loads the Hugging Face checkpoint in FOLDER, then writes a line of JSON. Each
+line of standard input begins a turn, which it answers with times and results.
+Libraries are imported where they are used, so that neither side pays for the
+other's.
 """
 
 import importlib
@@ -44,13 +44,13 @@ def load_torch(folder: str) -> tuple[Any, bool]:
   return kind.from_pretrained(folder), encoder
 
 
-# Training: each line is a number of steps.
+# Training: each line of input is a number of steps.
 
 CONFIG, BATCHES = 'gpt_jax.json', 'batches.npz'
-# Of AdamW, without decay, and the bound of the gradient's norm.
+# AdamW without decay, and the bound of the gradient's norm.
 RATE, BETAS, EPSILON, CLIP = 1e-3, (0.9, 0.95), 1e-8, 1.0
 
-# Takes a batch, trains a step on it, and gives the loss.
+# Trains a step on a batch and returns the loss.
 Step = Callable[[dict[str, np.ndarray]], float]
 
 
@@ -150,12 +150,12 @@ def train(folder: str, side: str) -> None:
     done += num
 
 
-# Decoding: a line is a case, and then how many tokens to go on for, until the
-# case is done.
+# Decoding: a line of input is a case; the lines after it are numbers of tokens
+# to generate, until the case is done.
 
-# Takes prompts [B, L], or sources, the number of new tokens, how many beams are
-# followed (0: greedily), and what is called after each token; gives the new ids
-# [B, N] and the bytes of the caches.
+# From prompts or sources [B, L], the number of new tokens, the number of beams
+# (0: greedy) and a callback for each token to the new ids [B, N] and the bytes
+# of the caches.
 Decode = Callable[[np.ndarray, int, int, Callable[[], None]], tuple[list, int]]
 
 
@@ -163,7 +163,7 @@ class Turns:
   """Times tokens, and stops the clock while it is the other side's turn."""
 
   def __init__(self, lines: IO[str], say: Say):
-    """`lines` bring the turns, `say` answers them."""
+    """Reads the turns from `lines` and answers them with `say`."""
     self._lines, self._say = lines, say
     self._left, self._total = 0, 0
 
@@ -186,12 +186,12 @@ class Turns:
     )
 
   def token(self) -> None:
-    """Takes the time of a token; hands over where the turn is over."""
+    """Records the time of a token; at the end of a turn, waits for the next."""
     self._found['seconds'].append(time.perf_counter() - self._wall)
     self._found['cpu_seconds'].append(time.process_time() - self._cpu)
     self._left -= 1
     self._total -= 1
-    # The last token's answer comes with the results.
+    # The last token's times are in the answer with the results.
     if not self._left and self._total:
       self._say(self._found)
       self._wait()
@@ -225,10 +225,10 @@ def _decodes(folder: str) -> Decode:
   def search(prompts, num, beams, token):
     rows = []
     for i, ids in enumerate(prompts.tolist()):
-      asked = Request(ids, num)
+      request = Request(ids, num)
       if decoder.model.num_encoder_layers:
-        asked = Request([0], num, source=ids)
-      rows.append(Slot(i, asked, list(asked.ids)))
+        request = Request([0], num, source=ids)
+      rows.append(Slot(i, request, list(request.ids)))
     running, size = Search(decoder, rows, Beam(beams), slots=len(rows)), 0
     out = {}
     for _ in range(num):
@@ -260,7 +260,7 @@ def _decodes_torch(folder: str) -> Decode:
 
   model, encoder = load_torch(folder)
   model.eval()
-  # No token ends a row.
+  # Do not stop at any token.
   model.generation_config.eos_token_id = None
 
   def decode(prompts, num, beams, token):
@@ -269,7 +269,7 @@ def _decodes_torch(folder: str) -> Decode:
       return scores
 
     ids = torch.from_numpy(prompts.astype(np.int64))
-    # Beam search streams nothing, but asks what its scores are to become.
+    # Beam search has no streamer, but calls its logits processors.
     seen: dict[str, Any] = (
       {'num_beams': beams, 'logits_processor': [each]}
       if beams
@@ -298,20 +298,20 @@ def _decodes_torch(folder: str) -> Decode:
 
 
 class _Streamer:
-  """Is given the prompt by transformers, then each token."""
+  """Receives the prompt from transformers, then each token."""
 
   def __init__(self, token: Callable[[], None]):
-    """`token` is called after each."""
+    """Calls `token` after each new token."""
     self._token, self._began = token, False
 
   def put(self, ids: Any) -> None:
-    """Takes ids."""
+    """Receives ids; the first are those of the prompt."""
     if self._began:
       self._token()
     self._began = True
 
   def end(self) -> None:
-    """All was given."""
+    """Called after the last token."""
 
 
 def decode(folder: str, side: str) -> None:
@@ -323,7 +323,7 @@ def decode(folder: str, side: str) -> None:
     Turns(sys.stdin, say).run(call, json.loads(line))
 
 
-# Scoring by lm-eval: a line begins a turn of some seconds.
+# Scoring by lm-eval: a line of input begins a turn of some seconds.
 
 TURN_SECONDS = 5.0
 ROWS = 'rows.npz'
@@ -343,7 +343,7 @@ def score(folder: str, size: str) -> None:
   with np.load(os.path.join(folder, ROWS)) as data:
     scored = data['scored'].tolist()
     ids = [data[f'arr_{i}'].tolist() for i in range(len(scored))]
-  # Of the passages only ids are known; the class asks for a tokenizer.
+  # Passages are given as ids, but the class requires a tokenizer.
   words = tokenizers.models.WordLevel({'<end>': 0}, unk_token='<end>')
   tokenizer = transformers.PreTrainedTokenizerFast(
     tokenizer_object=tokenizers.Tokenizer(words), eos_token='<end>'

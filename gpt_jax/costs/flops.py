@@ -22,7 +22,7 @@ from gpt_jax.nn.recurrent import num_visible
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 
-# How MFU is counted, by its names in metrics.jsonl.
+# How each MFU in metrics.jsonl is counted.
 FORMULA = (
   'mfu: tokens/s * (6 * matmul parameters + 12 * layers * heads * head size '
   '* span) / peak; head size: the mean of a key and a value; span: the context '
@@ -39,14 +39,14 @@ FORMULA_COMPILER = (
   'mfu_compiler: steps/s * FLOPs of all matrix products handed to the '
   'compiler / peak; loops times their trips, recomputation included'
 )
-# Experts share one array, with their number as an axis: a path only identifies
-# the layer.
+# Experts share one array with an axis of experts: a path identifies the layer
+# only.
 _EXPERT = re.compile(r'^(\w+)/periods/block_(\d+)/ffn/(?:in|gate|out)/')
-# The stacks that read the source.
+# Stacks that read the source.
 _ON_SOURCE = ('encoder/', 'source/')
-# What the tokens of a second stream are not multiplied by.
+# Kernels that the tokens of a second stream skip.
 _OF_KEYS = re.compile(r'/attention/(?:key|value)/')
-# What a decoder multiplies its encoder's output by.
+# Kernels that a decoder applies to the encoder's output.
 _OF_SOURCE = re.compile(r'/cross/(?:key|value)/')
 
 
@@ -59,10 +59,10 @@ def parameter_table(params: Any) -> dict[str, tuple[int, ...]]:
 
 
 def active_parameters(config: Config, params: Any) -> dict[str, int]:
-  """Active parameters of each array: those that one token uses.
+  """Parameters of each array that one token uses.
 
-  All of them, except that experts count top_k / num_experts, whether or not a
-  full expert drops the token.
+  All, except that experts count top_k / num_experts, whether or not a full
+  expert drops the token.
   """
   model = config.model
   stacks = {
@@ -79,36 +79,28 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
 
 
 class _Model(NamedTuple):
-  """One of the models that a config trains.
+  """One of the models that a config trains."""
 
-  Attributes:
-    config: with its section as `model`.
-    params: all of its parameters, shared ones included.
-    scored: see `objectives.base.Scored`.
-    frozen: see `objectives.base.Part`.
-    asked: see `objectives.base.Needs`.
-  """
-
-  config: Config
-  params: Any
-  scored: Scored | None
-  frozen: bool
-  asked: Callable[[int], int]
+  config: Config  # with the model's section as `model`
+  params: Any  # all of its parameters, including shared ones
+  scored: Scored | None  # see `objectives.base.Scored`
+  frozen: bool  # see `objectives.base.Part`
+  asked: Callable[[int], int]  # see `objectives.base.Needs`
 
   @property
   def passes(self) -> int:
-    """Forward, and backward to the inputs and to the parameters."""
+    """Forward, and backward for the inputs and for the parameters."""
     return 1 if self.frozen else 3
 
   def scores(self, length: int) -> bool:
-    """Whether any token of a row of `length` meets the output."""
+    """Whether any token of a row of `length` is scored by the output."""
     return self.scored is None or self.scored.output(length) > 0
 
 
 def _models(config: Config, params: Any) -> list[_Model]:
-  """The run's model, and those beside it."""
+  """The run's model, and the others that its objective trains."""
   needs = objectives.needs(config.objective.name)
-  # A model may be counted alone, whatever its objective.
+  # Without sections for other models, only the run's model is counted.
   known = needs.parts if config.models else {}
   trees = needs._replace(parts=known).trees(params)
   scored = {'': needs.scored, **{n: p.scored for n, p in known.items()}}
@@ -125,12 +117,12 @@ def _models(config: Config, params: Any) -> list[_Model]:
 
 
 def matmul_parameters(config: Config, params: Any) -> int:
-  """Active parameters in matrix products, as often as a token meets them.
+  """Active parameters in matrix products, as often as a token uses them.
 
-  What layers, or models, share counts in each of them. Kernels, including
-  routers', and the output embedding where anything is scored by it; of experts
-  only those that a token uses. Embedding lookups, positions, biases and norm
-  scales are no matrix products, and the relative-position kernels of
+  Parameters that layers or models share count in each of them. Included are
+  kernels (also routers') and the output embedding if it scores anything; of
+  experts only those that a token uses. Embedding lookups, positions, biases and
+  norm scales are no matrix products, and the relative-position kernels of
   Transformer-XL and DeBERTa multiply distances, once for all rows.
   """
   models = _models(config, params)
@@ -138,17 +130,17 @@ def matmul_parameters(config: Config, params: Any) -> int:
 
 
 def met_parameters(config: Config, params: Any) -> float:
-  """Of `matmul_parameters` those that the mean token of a row of text meets.
+  """`matmul_parameters` that the mean token of a row of text uses.
 
-  Fewer where an objective scores some places of a row only, and in an
-  encoder-decoder, where each side meets its own.
+  Fewer if an objective scores only some positions of a row, and in an
+  encoder-decoder, where each side's tokens use its own parameters.
   """
   length = config_lib.row_tokens(config)
   return sum(_met(model, length) for model in _models(config, params))
 
 
 def _products(model: _Model) -> dict[str, int]:
-  """Of `matmul_parameters` those of each array."""
+  """`matmul_parameters` of each array."""
   config, params = model.config, model.params
   output = spec.build('model.output', config.model.output, OUTPUTS)
   head = 'embed' if output.tied else 'head'
@@ -167,23 +159,23 @@ def _products(model: _Model) -> dict[str, int]:
 
 
 def _met(model: _Model, length: int) -> float:
-  """The parameters in matrix products that the mean token of a row meets.
+  """Parameters in matrix products that the mean token of a row uses.
 
-  All of them, but where an objective scores only some places of a row: the
-  rest never meets the output, and maybe not the heads of pre-training. Of an
-  encoder-decoder see `_met_by_sides`.
+  All, unless the objective scores only some positions: the others skip the
+  output, and possibly the heads of pre-training. For an encoder-decoder see
+  `_met_by_sides`.
   """
   if model.config.model.num_encoder_layers:
     return _met_by_sides(model, length)
   scored = model.scored
-  # Of two texts in one row it reads more tokens than either has.
+  # With two texts in one row, it reads more tokens than either text has.
   read = config_lib.sides(model.config, length)[1]
   read += extra_tokens(model.config.model.attention)
   products = _products(model)
   met = sum(products.values())
   if read != length:
     met *= read / length
-  # A second stream meets all layers, and is nobody's keys and values.
+  # A second stream passes all layers, but provides no keys and values.
   met += sum(
     count * model.asked(length) / length
     for name, count in products.items()
@@ -208,10 +200,10 @@ def _met(model: _Model, length: int) -> float:
 
 
 def _met_by_sides(model: _Model, length: int) -> float:
-  """See `_met`: the products of a whole row, by its tokens of text.
+  """`_met` of an encoder-decoder: products of a row per token of its text.
 
-  The encoder, and the keys and values that the decoder makes of its output,
-  are met by the tokens of the source; all else by those that are written.
+  Source tokens use the encoder and the cross-attention's keys and values;
+  target tokens use the rest.
   """
   of_source, of_target = config_lib.sides(model.config, length)
   total = 0
@@ -227,7 +219,7 @@ def _met_by_sides(model: _Model, length: int) -> float:
 
 
 def _uses(model: _Model) -> dict[str, int]:
-  """How often a token meets each entry of a parameter."""
+  """How often a token uses each entry of a parameter."""
   config = model.config
   stacks, uses = _stacks(config), {}
   output = spec.build('model.output', config.model.output, OUTPUTS)
@@ -236,7 +228,7 @@ def _uses(model: _Model) -> dict[str, int]:
     stack, *inside = name.split('/')
     uses[name] = 1
     if name == 'embed_projection/kernel':
-      # Back to the embeddings, too, to score the vocabulary.
+      # Used again to project back to the embeddings, to score the vocabulary.
       uses[name] += int(scores and output.tied and not output.transform)
     elif name.startswith(('embed/', 'head/')):
       uses[name] = int(scores)
@@ -250,13 +242,13 @@ def _uses(model: _Model) -> dict[str, int]:
 
 
 def _of_both(config: Config, name: str) -> bool:
-  """Whether both stacks of an encoder-decoder have a parameter."""
+  """Whether both stacks of an encoder-decoder share a parameter."""
   shared = sharing(config.model.share).stacks
   return shared and name.startswith('decoder/') and '/cross' not in name
 
 
 def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
-  """Of each stack the number of layers, their attention and their ffn."""
+  """For each stack its number of layers, attention and ffn."""
   m = config.model
   encoder = m.num_encoder_layers, 'bidirectional', m.encoder_ffn or m.ffn
   return {'decoder': (m.num_layers, m.attention, m.ffn), 'encoder': encoder}
@@ -265,23 +257,23 @@ def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
 def per_token(config: Config, params: Any, length: int | None = None) -> int:
   """Training FLOPs per token, forward and backward: see `FORMULA`.
 
-  Attention is counted as PaLM counts it: each token as if it saw as much as the
-  token of its row that sees most. With full attention that is the row, `length`
-  tokens (empty: the context), with local(window=w) the w tokens of the window,
-  with strided and fixed the most that the pattern shows, with Transformer-XL's
-  segments a segment and its memory (whose keys and values count once, though
-  each segment projects them again). With bigbird it is the mean, since few
-  tokens see all. A row is taken for one document: where rows
-  are packed and masked by document, tokens see less.
+  Attention is counted as PaLM counts it: each token as if it saw as many keys
+  as the token of its row that sees most. With full attention those are all
+  `length` tokens of the row (default: the context), with local(window=w) the w
+  tokens of the window, with strided and fixed the most that the pattern shows,
+  with Transformer-XL's segments a segment and its memory (whose keys and values
+  count once, though each segment projects them again). With bigbird it is the
+  mean, since few tokens see all. A row counts as one document: if rows are
+  packed and masked by document, tokens see less.
 
-  In an encoder-decoder it is a row's FLOPs by its tokens of text, `length` of
-  them, of which the objective says how many the encoder reads and the decoder
-  writes (see `Needs.sides`); of pairs of texts it is a token of the source
-  together with one of the target. Each of the decoder's layers attends twice,
-  to its own tokens and to the encoder's.
+  For an encoder-decoder these are a row's FLOPs divided by its `length` tokens
+  of text; the objective says how many the encoder reads and the decoder writes
+  (see `Needs.sides`). For pairs of texts, a token of the source and one of the
+  target count together. Each decoder layer attends twice, to its own tokens
+  and to the encoder's.
 
-  Of an objective with several models it is the sum over them; one that is
-  frozen has the forward pass alone, a third.
+  Several models of an objective are added up; a frozen one has only the forward
+  pass, a third.
   """
   return _per_token(config, params, lambda seen: int(seen.max()), length)
 
@@ -289,10 +281,10 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
 def per_token_causal(
   config: Config, params: Any, length: int | None = None
 ) -> int:
-  """With what the mask shows the mean token of a row: see `FORMULA_CAUSAL`.
+  """`per_token` with the mean number of visible keys: see `FORMULA_CAUSAL`.
 
-  An encoder's layers, and the decoder's attention to the encoder, show all:
-  they count as in `per_token`.
+  In an encoder's layers and in cross-attention all keys are visible: they count
+  as in `per_token`.
   """
   return _per_token(config, params, lambda seen: float(seen.mean()), length)
 
@@ -320,10 +312,8 @@ def _attended(
 
   With `span` the context it is LHQT of PaLM's appendix B.
 
-  Args:
-    counted: the model.
-    span: from how many keys each query of a row sees to the number that counts.
-    length: of a row of text.
+  `span` maps the number of keys that each query of a row sees to the number
+  that counts; `length` is of a row of text.
   """
   config, model = counted.config, counted.config.model
   of_source, of_target = config_lib.sides(config, length)
@@ -353,7 +343,7 @@ def _span(
   span: Callable[[np.ndarray], float],
   length: int,
 ) -> float:
-  """`span` of a pattern; of one with blocks the mean, as few see all."""
+  """`span` of a pattern; for block patterns the mean, since few see all."""
   seen = num_visible(position, pattern, length)
   return float(seen.mean()) if pattern.blocks else span(seen)
 

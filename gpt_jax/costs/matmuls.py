@@ -3,9 +3,9 @@
 """FLOPs of the matrix products in a traced program, with loop trip counts.
 
 The compiler's own `cost_analysis()` counts the body of a loop once, however
-often it runs. This counts the program handed to the compiler: recomputation
-(rematerialisation) counts again, masked attention counts in full, element-wise
-work does not count.
+often it runs. This counts the program that is passed to the compiler:
+recomputation (rematerialisation) counts again, masked attention counts in full,
+element-wise operations do not count.
 """
 
 import math
@@ -20,7 +20,8 @@ def flops(jaxpr: Any) -> int:
 
   Over all devices, since traced programs work on global arrays. Loops and
   kernel grid dimensions with data-dependent trip counts count once (so dropless
-  experts count less than they compute); branches count their costliest side.
+  experts count less than they compute); conditionals count their most expensive
+  branch.
   """
   jaxpr = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
   return sum(map(_of_equation, jaxpr.eqns))
@@ -30,24 +31,18 @@ def _of_equation(equation: Any) -> int:
   name, params = equation.primitive.name, equation.params
   if name in MATMULS:
     return MATMULS[name](equation)
-  inner = [flops(jaxpr) for jaxpr in _inner(params.values())]
+  inner, trips = [flops(jaxpr) for jaxpr in _inner(params.values())], 1
   if name == 'cond':
     return max(inner)
-  return _trips(name, params) * sum(inner)
-
-
-def _trips(name: str, params: dict[str, Any]) -> int:
-  """How often an equation runs its inner programs."""
   if name == 'scan':
-    return params['length']
-  if name == 'shard_map':  # its inner program sees one device's arrays
-    return params['mesh'].size
-  if name == 'pallas_call':
+    trips = params['length']
+  elif name == 'shard_map':  # its inner program sees one device's arrays
+    trips = params['mesh'].size
+  elif name == 'pallas_call':
     # One dimension of megablox's grid is only known at run time.
-    return math.prod(
-      n for n in params['grid_mapping'].grid if isinstance(n, int)
-    )
-  return 1
+    grid = params['grid_mapping'].grid
+    trips = math.prod(n for n in grid if isinstance(n, int))
+  return trips * sum(inner)
 
 
 def _inner(values: Any) -> Iterator[Any]:

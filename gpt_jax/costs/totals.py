@@ -68,7 +68,7 @@ def short(count: float, digits: int = 1) -> str:
   return f'{count:.{digits}f}'
 
 
-# The table of all papers: their configs, differences and parameters.
+# The table of all papers: configs, differences and parameters.
 
 
 _TABLE_HEAD = (
@@ -80,7 +80,7 @@ _TABLE_HEAD = (
 def table() -> str:
   """One Markdown row for each paper and size of our configs.
 
-  A config of a paper says in `DIFFERS` what it adds to its ancestor; its
+  A paper's config says in `DIFFERS` what it adds to its ancestor, and its
   docstring begins with the paper's name, authors and year.
   """
   rows = []
@@ -99,24 +99,24 @@ def table() -> str:
       test = f'test_decoder_row[{stem}-{size}]'
       row = f'| {paper} | `{name}` | {differs} | {count} | `{test}` |'
       rows.append((year, row))
-      # Said once, for all sizes.
+      # Only in the row of the first size.
       paper = differs = ''
-  # Oldest first; within a year and a paper as they come.
+  # Oldest first; the sort is stable within a year.
   rows.sort(key=lambda year_row: year_row[0])
   return '\n'.join([*_TABLE_HEAD, *(row for _, row in rows)])
 
 
-# What a run's batches and learning rates are, stage by stage.
+# The batches and learning rates of a run, by stage.
 
 
 class ScheduleRow(NamedTuple):
-  """A stage of the batch, where it begins."""
+  """A stage of the batch, at its beginning."""
 
-  step: int  # its first, as in metrics.jsonl: from 1 on
+  step: int  # the first, numbered from 1 as in metrics.jsonl
   rows: int
   row_tokens: int
   tokens_per_step: int
-  tokens: int  # consumed before
+  tokens: int  # consumed before it
   learning_rate: float
 
 

@@ -1,7 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
 """`benchmark --against torch`: turns and their times; and, where torch is
-installed (`make torch`), the whole: both sides draw the same tokens.
+installed (`make torch`), the whole: both sides have the same losses and tokens.
 """
 
 import importlib.util
@@ -13,25 +13,34 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.benchmarks import against
+from gpt_jax.benchmarks import against, worker
 from gpt_jax.benchmarks.worker import Turns
 
 ROOT = pathlib.Path(__file__).parents[2]
 INSTALLED = all(map(importlib.util.find_spec, ('torch', 'transformers')))
 CONFIG = f'--config={ROOT}/configs/benchmark.py'
-FLAGS = [
+SIZES = [
   '--config.model.num_layers=2',
   '--config.model.d_model=24',
   '--config.model.num_heads=6',
   '--config.model.head_size=4',
   '--config.model.d_ff=40',
   '--config.model.vocab_size=97',
+  '--against=torch',
+]
+DECODE = [
+  *SIZES,
   '--config.model.context_length=64',
   '--what=decode',
-  '--against=torch',
   '--batches=1,3',
   '--prompts=7,17',
   '--steps=5',
+]
+TRAIN = [
+  *SIZES,
+  '--config.model.context_length=13',
+  '--config.batch.size=5',
+  '--steps=6',
 ]
 
 
@@ -88,14 +97,14 @@ def test_results_are_medians_over_rounds():
 )
 def test_bad_usage_is_one_line(flags, message, capsys, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
-  assert main(['benchmark', f'{CONFIG}:gpt2', *FLAGS, *flags]) == 2
+  assert main(['benchmark', f'{CONFIG}:gpt2', *DECODE, *flags]) == 2
   said = capsys.readouterr().err
   assert message in said
   assert said.count('\n') == 1
 
 
 def test_beam_search_is_measured_beside_theirs_alone(capsys):
-  flags = [flag for flag in FLAGS if flag != '--against=torch']
+  flags = [flag for flag in DECODE if flag != '--against=torch']
   argv = ['benchmark', f'{CONFIG}:gpt2', *flags, '--what=beam']
   assert main(argv) == 2
   assert 'give --against torch' in capsys.readouterr().err
@@ -103,7 +112,7 @@ def test_beam_search_is_measured_beside_theirs_alone(capsys):
 
 def test_what_is_not_installed_is_named(capsys, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  assert main(['benchmark', f'{CONFIG}:gpt2', *FLAGS]) == 2
+  assert main(['benchmark', f'{CONFIG}:gpt2', *DECODE]) == 2
   said = capsys.readouterr().err
   assert 'torch is not installed; run pip install -c constraints.txt' in said
 
@@ -112,7 +121,7 @@ def test_what_is_not_installed_is_named(capsys, monkeypatch):
 @pytest.mark.parametrize('name, kv_heads', [('smollm2-135m', 2), ('gpt2', 6)])
 def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
   """In every case; the caches have the sizes of what they hold."""
-  flags = [f'{CONFIG}:{name}', *FLAGS, '--json']
+  flags = [f'{CONFIG}:{name}', *DECODE, '--json']
   flags.append(f'--config.model.num_kv_heads={kv_heads}')
   assert main(['benchmark', *flags]) == 0
   cases = json.loads(capsys.readouterr().out)['cases']
@@ -137,7 +146,7 @@ def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
 )
 def test_both_sides_find_the_same_tokens(name, layers, capsys):
   """By beam search; sources of 59 tokens leave the decoder its context."""
-  flags = [f'--config={ROOT}/configs/{name}', *FLAGS, '--json', '--what=beam']
+  flags = [f'--config={ROOT}/configs/{name}', *DECODE, '--json', '--what=beam']
   flags.append('--config.model.dtype=float32')
   flags.append(f'--config.model.num_encoder_layers={layers}')
   flags.append('--config.model.num_kv_heads=6')
@@ -147,3 +156,79 @@ def test_both_sides_find_the_same_tokens(name, layers, capsys):
   found = json.loads(capsys.readouterr().out)
   assert found['beams'] == 4 and len(found['cases']) == 4
   assert [case['same_ids'] for case in found['cases']] == [1] * 4
+
+
+class Recorded:
+  """A side whose step number n takes 2^n seconds, and half of that in CPU."""
+
+  def __init__(self):
+    self.turns, self._steps = [], 0
+
+  def tell(self, steps):
+    self.turns.append(steps)
+
+  def answer(self):
+    numbers = range(self._steps, self._steps + self.turns[-1])
+    self._steps += self.turns[-1]
+    return {
+      'seconds': [2**n for n in numbers],
+      'cpu_seconds': [2**n / 2 for n in numbers],
+      'losses': [10 - n for n in numbers],
+      'peak_bytes': 7 * self._steps,
+    }
+
+
+def test_turns_are_put_together_without_those_of_warming_up():
+  both = {'ours': Recorded(), 'torch': Recorded()}
+  rounds = against._train_turns(both, steps=10)
+  assert [side.turns for side in both.values()] == [[4, 4, 2]] * 2
+  found = against._train_result(rounds['torch'], 640, 3e3, 1e9)
+  # Of 8, 16, ..., 512 s.
+  assert found['step_seconds'] == 64
+  assert found['cpu_seconds_a_step'] == 32
+  assert found['tokens_per_second'] == 10
+  assert found['mfu'] == pytest.approx(10 * 3e3 / 1e9)
+  assert found['peak_bytes'] == 70
+  assert found['losses'] == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_a_worker_goes_on_with_the_next_batch():
+  batches = [{'inputs': i} for i in range(3)]
+  seen = []
+
+  def step(batch):
+    seen.append(batch['inputs'])
+    return 0.5
+
+  first = worker.steps(step, batches, 0, 2)
+  second = worker.steps(step, batches, 2, 3)
+  assert seen == [0, 1, 2, 0, 1]
+  assert first['losses'] == [0.5, 0.5]
+  assert len(second['seconds']) == len(second['cpu_seconds']) == 3
+  assert second['peak_bytes'] > 0
+
+
+def test_other_batches_are_refused(capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+  config = f'--config={ROOT}/configs/benchmark.py:char'
+  flags = [*TRAIN, '--config.data.rows=documents']
+  assert main(['benchmark', config, *flags]) == 2
+  said = capsys.readouterr().err
+  assert 'with positions, segments, which --against=torch' in said
+  assert said.count('\n') == 1
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+@pytest.mark.parametrize(
+  'name, layers', [('benchmark.py:char', 0), ('t5.py:cpu', 2)]
+)
+def test_both_sides_have_the_same_losses(name, layers, capsys):
+  flags = [f'--config={ROOT}/configs/{name}', *TRAIN, '--json']
+  flags.append(f'--config.model.num_encoder_layers={layers}')
+  assert main(['benchmark', *flags]) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['rows'] == 5
+  assert found['loss_difference'] < 1e-4
+  one, two = found['ours'], found['torch']
+  ratio = one['tokens_per_second'] / two['tokens_per_second']
+  assert found['speedup'] == pytest.approx(ratio)
