@@ -544,7 +544,7 @@ FINETUNE = dict(
   # "Adding language modeling as an auxiliary objective [...] We set lambda
   # to 0.5." Empty: that for decoders, 0 for encoders, which have none.
   auxiliary=Field(None, Weight),
-  # "We add dropout to the classifier with a rate of 0.1.".
+  # "We add dropout to the classifier with a rate of 0.1."
   dropout=Field(0.1, Fraction),
   task_dropout=dict(),  # overrides for some tasks, by name
   # Tokens per sequence; empty: the task's longest, at most the model's
@@ -559,7 +559,7 @@ FINETUNE = dict(
   # 1 (standard).
   scores=Field('standard', Literal['standard', 'raw']),
   examples=Field(None, Count),  # use N of the train split; empty: all
-  # "3 epochs of training was sufficient".
+  # "3 epochs of training was sufficient."
   epochs=Field(3.0, Annotated[float, ranges.number(0, 10**6, above=True)]),
   # "a linear learning rate decay schedule with warmup over 0.2% of training"
   peak=Field(6.25e-5, Rate),

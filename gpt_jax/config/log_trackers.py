@@ -5,7 +5,7 @@
   log.trackers = "tensorboard, wandb(project='gpt', mode='offline')"
 
 `metrics.jsonl` is always written, and is what everything here reads; trackers
-get a copy of its numbers. `training.trackers` opens them.
+get a copy of its numbers. `training.report` opens them.
 """
 
 from typing import Literal, NamedTuple

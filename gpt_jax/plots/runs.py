@@ -14,7 +14,7 @@ from gpt_jax.config import Config
 from gpt_jax.files import files
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import goodput, metrics
+from gpt_jax.training import goodput, metrics, report
 
 
 def load_pyplot():
@@ -183,12 +183,12 @@ def router_curves(workdir: str) -> str | None:
   the fraction dropped, and the entropy of the router's probabilities. Dashed
   lines are even loads and uniform probabilities.
   """
-  lines = [m for m in metrics.read(workdir) if any(map(metrics.is_load, m))]
+  lines = [m for m in metrics.read(workdir) if any(map(report.is_load, m))]
   if not lines:
     return None
   pyplot = load_pyplot()
   steps = [m['step'] for m in lines]
-  places = [n.removesuffix('/load') for n in lines[-1] if metrics.is_load(n)]
+  places = [n.removesuffix('/load') for n in lines[-1] if report.is_load(n)]
   columns = min(3, len(places))
   rows = math.ceil(len(places) / columns)
   figure = pyplot.figure(

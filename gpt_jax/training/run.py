@@ -30,6 +30,7 @@ from gpt_jax.training import (
   importing,
   metrics,
   models,
+  report,
   store_data,
   teaching,
 )
@@ -191,7 +192,9 @@ class Run(NamedTuple):
     """Opens the metrics at step `done`; `start` goes into their event."""
     config = self.parts.config
     length = config_lib.row_tokens(config)
-    opened = metrics.open_all(config, self.workdir, done) if self.active else ()
+    opened = ()
+    if self.active:
+      opened = report.open_trackers(config, self.workdir, done)
     return metrics.Metrics(
       self.workdir,
       step=done,
@@ -321,7 +324,7 @@ class Run(NamedTuple):
 def check_before(config: Config) -> None:
   """Checks the devices and the trackers, before anything is made."""
   device_check.check_devices(config)
-  metrics.check(config)
+  report.check_trackers(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
 

@@ -12,7 +12,8 @@ import pytest
 
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.training import metrics
-from gpt_jax.training.metrics import Metrics, TensorBoard
+from gpt_jax.training.metrics import Metrics
+from gpt_jax.training.report import TensorBoard
 
 
 def write(workdir, step, *lines):

@@ -12,8 +12,8 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.spec import UsageError
-from gpt_jax.training.metrics import check
 from gpt_jax.training.past import History
+from gpt_jax.training.report import check_trackers
 from gpt_jax.training.run import Run
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -156,9 +156,9 @@ def test_a_tracker_that_dies_is_left_behind(tmp_path, runs, caplog):
 def test_only_process_0_opens_trackers(tmp_path, runs, monkeypatch):
   online = training(tmp_path, "tensorboard, wandb(project='p')")
   with pytest.raises(UsageError, match='no API key; run wandb login'):
-    check(online.parts.config)
+    check_trackers(online.parts.config)
   monkeypatch.setattr(jax, 'process_index', lambda: 1)
-  check(online.parts.config)
+  check_trackers(online.parts.config)
   metrics = online.open_metrics(0)
   metrics.write(1, loss=2.5)
   metrics.close()

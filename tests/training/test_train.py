@@ -1,19 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is refused for before it starts, and its meter."""
-
-import types
+"""What a run is refused for before it starts."""
 
 import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.optim.schedules import Shape
 from gpt_jax.spec import UsageError
-from gpt_jax.training import loop as meter_lib
 from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.compiled import Compiled
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 
 def saved(workdir, **changes):
@@ -154,116 +149,3 @@ def test_the_prompt_is_checked_before_training(prompt, num_tokens, why):
     with pytest.raises(UsageError, match=why) as error:
       workdir_lib.check_prompt(config, Letters())
     assert str(error.value).startswith(f'log.sample_prompt={prompt!r}: ')
-
-
-@pytest.fixture
-def meter(monkeypatch):
-  """A meter of a run of 16 rows of 7 tokens on eight devices."""
-  whole_runs.known_peak(monkeypatch)
-  config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
-  run = tiny.build(tiny.config(**config), (2, 2, 2))
-  return made_meter(run, {Shape(16, 7): 3e6})
-
-
-def made_meter(run, flops):
-  """One that finds so many FLOPs a token in compiled steps."""
-  steps = {s: Compiled(None, 0.0, int(n * s.tokens)) for s, n in flops.items()}
-  return meter_lib.Meter(run, tiny.params(run.model), steps)
-
-
-def test_the_meter_says_one_line(monkeypatch, caplog):
-  """What the FLOPs of a token are; the definitions are in `inspect --mfu`."""
-  whole_runs.known_peak(monkeypatch)
-  run = tiny.build(tiny.config(**tiny.MESHABLE), (2, 2, 2))
-  matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
-  per_token = 6 * matmul + 12 * 3 * 8 * 2 * 7
-  with caplog.at_level('INFO', 'gpt_jax'):
-    made_meter(run, {Shape(16, 7): 3e6})
-  assert [record.getMessage() for record in caplog.records] == [
-    f'MFU = tokens/s * {per_token:.4g} FLOPs a token / 8e+12 FLOP/s (a '
-    'figure); gpt-jax inspect --mfu says how they are counted'
-  ]
-
-
-def test_meter(meter, monkeypatch):
-  now = [100.0]
-  clock = types.SimpleNamespace(perf_counter=lambda: now[0])
-  monkeypatch.setattr(meter_lib, 'time', clock)
-  meter.restart()
-  for step in range(1, 5):
-    meter.add({'loss': np.float32(step), 'grad_norm': np.float32(10 * step)})
-    now[0] += 0.5
-  assert [output['loss'] for output in meter.fetch()] == [1, 2, 3, 4]
-  values = meter.read(8)
-  assert values['tokens'] == 8 * 16 * 7
-  assert (values['loss'], values['grad_norm']) == (4, 40)
-  # Of the eighth step, which the schedule calls 7: 3 of 16 after the warm-up.
-  assert values['learning_rate'] == pytest.approx(0.5 * (1 - 3 / 16))
-  assert values['tokens_per_second'] == pytest.approx(4 * 16 * 7 / 2)
-  assert values['step_seconds'] == pytest.approx(0.5)
-  model = tiny.MESHABLE
-  matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
-  attention = model['model.num_layers'] * 8 * 2 * 7
-  per_token = 6 * matmul + 12 * attention
-  assert values['mfu'] == pytest.approx(56 * 4 * per_token / 8e12)
-  # The 7 tokens of a row see 1 to 7: 4 in the mean.
-  causal = 6 * matmul + 12 * attention * 4 / 7
-  assert values['mfu_causal'] == pytest.approx(56 * 4 * causal / 8e12)
-  assert values['mfu_compiler'] == pytest.approx(56 * 4 * 3e6 / 8e12)
-  # The next line counts from here.
-  meter.add({'loss': np.float32(5), 'grad_norm': np.float32(50)})
-  now[0] += 0.25
-  meter.fetch()
-  assert meter.read(9)['step_seconds'] == pytest.approx(0.25)
-
-
-def test_meter_across_stages(monkeypatch):
-  whole_runs.known_peak(monkeypatch)
-  now = [100.0]
-  clock = types.SimpleNamespace(perf_counter=lambda: now[0])
-  monkeypatch.setattr(meter_lib, 'time', clock)
-  changes = {
-    **tiny.MESHABLE,
-    'batch.size': 'ramp(0:16, 3_steps:32)',
-    'batch.length': 'stages(3, 20%:7)',  # of 20 steps
-  }
-  run = tiny.build(tiny.config(**changes), (2, 2, 2))
-  short, wide, large = Shape(16, 3), Shape(32, 3), Shape(32, 7)
-  meter = made_meter(run, {short: 3e6, wide: 5e6, large: 7e6})
-  for step in range(1, 6):
-    if step == 2:
-      meter.restart()  # after an evaluation, say
-    meter.add({'loss': np.float32(step), 'grad_norm': np.float32(1)})
-    now[0] += 0.5
-  meter.fetch()
-  values = meter.read(5)
-  assert values['tokens'] == (3 * 16 + 32) * 3 + 32 * 7
-  assert (values['batch_rows'], values['row_tokens']) == (32, 7)
-  assert values['rows'] == 3 * 16 + 2 * 32
-  # Steps 2 to 5 took 16, 16, 32 and 32 rows, the last of 7 tokens.
-  assert values['tokens_per_second'] == pytest.approx((64 * 3 + 32 * 7) / 2)
-  spent = 2 * 16 * 3 * 3e6 + 32 * 3 * 5e6 + 32 * 7 * 7e6
-  assert values['mfu_compiler'] == pytest.approx(spent / 2 / 8e12)
-  matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
-  # 3 layers of 8 heads of size 2; each token sees the others of its row.
-  seen = 64 * 3 * 3 + 32 * 7 * 7
-  spent = (64 * 3 + 32 * 7) * 6 * matmul + 12 * 3 * 8 * 2 * seen
-  assert values['mfu'] == pytest.approx(spent / 2 / 8e12)
-
-
-def test_meter_counts_the_wait_for_data(meter, monkeypatch):
-  now = [100.0]
-  clock = types.SimpleNamespace(perf_counter=lambda: now[0])
-  monkeypatch.setattr(meter_lib, 'time', clock)
-
-  def slow():
-    for i in range(3):
-      now[0] += 0.25
-      yield i
-
-  meter.restart()
-  for _ in meter.waiting(slow()):
-    now[0] += 1
-    meter.add({'loss': np.float32(1), 'grad_norm': np.float32(1)})
-  meter.fetch()
-  assert meter.read(3)['data_wait_seconds'] == pytest.approx(0.25)
