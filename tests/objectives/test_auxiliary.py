@@ -10,7 +10,6 @@ import pytest
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives.auxiliary import Auxiliary, is_active
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import init_params
 from tests.support import reference, tiny
 
@@ -126,11 +125,3 @@ def test_the_last_position_alone():
   expected = Causal().bind(MODEL).loss(params, {**batch, 'weights': last}, None)
   np.testing.assert_allclose(found.sum, expected.sum, rtol=1e-5)
   assert found.weight == last.sum() and found.penalty == 0
-
-
-def test_refusals():
-  with pytest.raises(UsageError, match='set targets=1'):
-    Auxiliary(positions='last')
-  model = MODEL.clone(output='adaptive', input='adaptive((5,), 17)')
-  with pytest.raises(UsageError, match='take tied or untied'):
-    Auxiliary().bind(model)

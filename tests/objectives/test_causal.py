@@ -8,10 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import spec
 from gpt_jax.objectives.causal import Causal, make_batch
 from gpt_jax.rows.rows import cut
-from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
@@ -93,8 +91,3 @@ def test_z_loss_trains_but_is_not_reported(num_micro):
   np.testing.assert_allclose(found, penalty, rtol=1e-5)
   assert evaluated.sum == unpenalised
   assert evaluated.penalty == 0
-
-
-def test_z_loss_must_not_be_negative():
-  with pytest.raises(UsageError, match=r'z_loss=-1\.0 must be at least 0'):
-    spec.build('objective.name', 'causal(z_loss=-1.0)', {'causal': Causal})

@@ -6,16 +6,12 @@ import functools
 
 import jax
 import numpy as np
-import pytest
 
-from gpt_jax.objectives import choices
 from gpt_jax.objectives.denoise import Denoise, vocabulary_of
 from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.spec import UsageError
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.simple import Bytes
 from tests.support import tiny
 
 TEXT = 'One two three four. Five six seven! Eight nine ten. Eleven'
@@ -108,18 +104,6 @@ def test_rows_of_a_stream_have_the_ends_of_documents():
   np.testing.assert_array_equal(sources[at], given.tokens[at])
 
 
-def test_choices_follow_from_the_key_alone():
-  one, two = batch_of('infill'), batch_of('infill')
-  np.testing.assert_array_equal(one['sources'], two['sources'])
-  other = batch_of('infill', seed=6)['sources']
-  assert np.any(other != one['sources'])
-  last = Rows(*(None if x is None else x[2:] for x in rows()))
-  numbers = np.arange(2, 3)
-  made = Denoise('infill').bind(tiny.model(num_encoder_layers=1), tokenizer())
-  alone = made.make_batch(last, Keys(5, numbers, numbers, numbers * 0))
-  np.testing.assert_array_equal(alone['sources'][0], one['sources'][2])
-
-
 def test_the_loss_of_a_batch_and_of_rows_without_text():
   model = tiny.model(
     **{'num_encoder_layers': 1, 'num_layers': 1, 'vocab_size': 265},
@@ -137,34 +121,9 @@ def test_the_loss_of_a_batch_and_of_rows_without_text():
   assert not made['source_mask'].any()
   padded = {n: np.repeat(x, 3, axis=0) for n, x in made.items()}
   assert float(loss(params, padded).sum) == 0
-  without = Denoise().bind(model).make_batch(empty, keys(1))
-  assert {n: x.shape for n, x in without.items()} == {
-    n: x.shape for n, x in made.items()
-  }
 
 
 def test_the_full_stop():
   found = vocabulary_of(tokenizer())
   assert found.stop_id is not None
   assert tokenizer().decode([found.stop_id]) == '.'
-
-
-@pytest.mark.parametrize(
-  'name, message',
-  [
-    ("denoise('shuffle')", r"noise='shuffle': unknown 'shuffle'; one of"),
-    ("denoise('mask')", r'mask takes \(rate'),
-    ("denoise('infill(1.0)')", 'rate=1.0 must be below 1'),
-    ("denoise('infill(0.3, 0)')", 'mean=0 must be at least 0.1'),
-    ("denoise('')", 'is empty'),
-  ],
-)
-def test_bad_arguments(name, message):
-  with pytest.raises(UsageError, match=message):
-    choices.needs(name)
-
-
-def test_a_tokenizer_without_a_mask_is_refused():
-  model = tiny.model(num_encoder_layers=1)
-  with pytest.raises(UsageError, match=r'needs a \[MASK\]'):
-    choices.build('denoise()', model, Bytes())

@@ -13,7 +13,6 @@ from flax import linen as nn
 
 from gpt_jax.objectives import choices
 from gpt_jax.optim.rounding import ema
-from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import make_init
 from gpt_jax.training.step import mean_gradients, train_step
 from tests.support import tiny
@@ -193,36 +192,3 @@ def test_dropout_is_the_students_alone():
   loss = jax.jit(objective.loss)
   sums = {float(loss(params, batch, jax.random.key(i)).sum) for i in (0, 1)}
   assert len(sums) == 1
-
-
-@pytest.mark.parametrize(
-  ('call', 'message'),
-  [
-    (
-      "text='electra'",
-      "text='electra': unknown 'electra'; one of causal, masked",
-    ),
-    ("places='all'", "places='all' is unknown; one of real, chosen"),
-    ('soft=0.0, cosine=0.0', 'soft=0 and cosine=0 take nothing from the'),
-    ('layers=(0.5,)', r'layers=\(0\.5,\): must be whole numbers'),
-    ('temperature=0.0', 'temperature=0.0 must be above 0'),
-  ],
-)
-def test_bad_arguments(call, message):
-  with pytest.raises(UsageError, match=message):
-    choices.needs(f'distilled({call})')
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'vocab_size': 29}, r'model\.vocab_size=29: the teacher scores 23 tokens'),
-    ({'context_length': 17}, r'context_length=17: the teacher reads 13 tokens'),
-    ({'d_model': 19}, r'model\.d_model=19: the teacher is 17 wide, and cosine'),
-    ({'output': 'adaptive'}, r"model\.output='adaptive': objective\.name=dis"),
-  ],
-)
-def test_models_that_do_not_go_together(changes, message):
-  teacher, model = tiny.model(), tiny.model(**changes)
-  with pytest.raises(UsageError, match=message):
-    choices.build("distilled(text='causal')", model, None, {'teacher': teacher})

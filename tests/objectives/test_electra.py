@@ -12,7 +12,6 @@ from flax import linen as nn
 
 from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices
 from gpt_jax.objectives.electra import SHARED, TABLES, TARGETS, Electra
 from gpt_jax.objectives.loss import Batch
 from gpt_jax.rows.rows import Keys, Rows
@@ -363,15 +362,3 @@ def test_models_that_do_not_go_together(targets, changes, message):
   model, generator = models(**changes)
   with pytest.raises(UsageError, match=message):
     Electra(targets=targets).bind(model, generator=generator)
-
-
-@pytest.mark.parametrize(
-  'call, message',
-  [
-    ("targets='all'", r'one of electra, electra_15, replace'),
-    ("generator_steps=5, sharing='gdes'", r'leave one of the two out'),
-  ],
-)
-def test_bad_calls(call, message):
-  with pytest.raises(UsageError, match=message):
-    choices.needs(f'electra({call})')

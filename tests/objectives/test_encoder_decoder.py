@@ -11,12 +11,10 @@ import pytest
 
 from configs import base
 from gpt_jax import sharding
-from gpt_jax.objectives import choices, forward
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.seq2seq import Seq2Seq, parallel_batch
 from gpt_jax.optim.micro_batches import MicroBatches
-from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Rows
-from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
@@ -198,21 +196,3 @@ def test_micro_batches_and_meshes_change_nothing():
       lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
       *(grads, whole),
     )
-
-
-def test_what_is_refused():
-  with pytest.raises(UsageError, match='take tied or untied'):
-    Seq2Seq().bind(tiny.model(**SIZES, output='adaptive'))
-  with pytest.raises(
-    UsageError, match="start='bos' is unknown; one of pad, eos"
-  ):
-    choices.needs("seq2seq(start='bos')")
-
-
-def test_a_row_of_padding_has_the_arrays_of_rows():
-  found = parallel_batch(blank('parallel', 5), 0)
-  given = batch_of()
-  assert {k: x.dtype for k, x in found.items()} == {
-    k: x.dtype for k, x in given.items()
-  }
-  assert not found['weights'].any() and not found['source_mask'].any()

@@ -13,12 +13,10 @@ from configs import bert
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import train
 from gpt_jax.benchmarks.train import random_store
-from gpt_jax.objectives import choices
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.rows import pipeline, taken
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.simple import Bytes
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 
@@ -200,17 +198,6 @@ def test_tokens_that_are_not_chosen_have_no_loss():
   other = np.where(batch['masked_weights'] > 0, batch['masked_targets'], 1)
   same = loss_of('none')(params, {**batch, 'masked_targets': other}).sum
   assert same == loss_of('none')(params, batch).sum
-
-
-def test_bad_arguments():
-  with pytest.raises(UsageError, match='their sum must be at most 1'):
-    Masked(mask=0.8, random=0.3)
-
-
-def test_a_tokenizer_without_the_token_is_refused():
-  """Also where a store was prepared before."""
-  with pytest.raises(UsageError, match=r"name='masked\(\)': needs a \[MASK\]"):
-    choices.build('masked()', tiny.model(**FIELDS), Bytes())
 
 
 def test_random_tokens_are_no_text():

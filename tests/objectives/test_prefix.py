@@ -111,15 +111,6 @@ def test_every_split_is_as_likely():
   np.testing.assert_array_equal(batch['weights'].sum(axis=1), after)
 
 
-def test_a_row_does_not_depend_on_its_company_and_another_epoch_differs():
-  rows = cut(tiny.tokens(8, L + 1))
-  whole = make_batch(rows, keys(8))
-  part = make_batch(cut(tiny.tokens(8, L + 1)[3:5]), keys(2, first=3))
-  for name, value in part.items():
-    np.testing.assert_array_equal(value, whole[name][3:5])
-  assert (make_batch(rows, keys(8, first=8))['prefix'] != whole['prefix']).any()
-
-
 def test_padding_is_neither_a_prefix_nor_predicted():
   real = np.arange(L)[None] < np.array([1, 4, 0])[:, None]
   rows = cut(tiny.tokens(3, L + 1), real)
@@ -138,12 +129,6 @@ def test_what_does_not_go_together_is_refused():
   with pytest.raises(UsageError, match=r"rows='documents'.*made from stream"):
     config_lib.resolve(config)
   config.data.rows = 'stream'
-  for arguments, message in (
-    ({'text': 'masked'}, "text='masked': unknown 'masked'; one of bert_style"),
-    ({'text': 'seq2seq', 'z_loss': 1e-4}, 'leave one of them out'),
-  ):
-    with pytest.raises(UsageError, match=message):
-      Prefix(**arguments)
   config.objective.name = "prefix('deshuffle')"
   with pytest.raises(UsageError, match='gpt-jax train'):
     train.measure(config_lib.resolve(config), 1)

@@ -10,9 +10,7 @@ import pytest
 
 from gpt_jax.objectives import choices, t5
 from gpt_jax.objectives.t5 import Side
-from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Keys, cut
-from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
 from tests.support import golden_io, tiny
 
@@ -220,20 +218,6 @@ def test_rows_that_are_padded_in_part(call):
     assert (found[used.any(axis=1)] == EOS).all()
 
 
-@pytest.mark.parametrize('call', ALL)
-def test_rows_differ_and_depend_on_nothing_else(call):
-  length = choices.needs(call).text_length(64)
-  rows = text(6, length)
-  whole = make(call, 64, rows)
-  part = make(
-    call, 64, rows._replace(tokens=rows.tokens[4:], real=rows.real[4:]), first=4
-  )
-  for name, x in part.items():
-    np.testing.assert_array_equal(x, whole[name][4:])
-  same = rows._replace(tokens=np.repeat(rows.tokens[:1], 6, axis=0))
-  assert len(np.unique(make(call, 64, same)['sources'], axis=0)) > 1
-
-
 def test_what_the_others_make():
   """Of 512 tokens: how much is noise, and that it is where it is said."""
   rows = text(40, 511)
@@ -269,29 +253,10 @@ def test_what_the_others_make():
 
 
 @pytest.mark.parametrize('call', ALL)
-def test_a_blank_row_has_the_shapes_of_a_text(call):
+def test_a_text_fills_the_context(call):
   needs = choices.needs(call)
   length = needs.text_length(64)
-  model = tiny.model(num_encoder_layers=1, context_length=64)
-  empty = choices.build(call, model).make_batch(
-    blank('stream', length), keys_of(1)
-  )
   batch = make(call, 64, text(1, length))
-  assert {k: (x.shape, x.dtype) for k, x in empty.items()} == {
-    k: (x.shape, x.dtype) for k, x in batch.items()
-  }
   found = batch['sources'].shape[1], batch['targets'].shape[1]
   assert found == needs.sides(length)
   assert found[0] == 64
-
-
-def test_what_is_refused():
-  model = tiny.model(num_encoder_layers=1, context_length=512)
-  few = tokenizer()
-  few.special = special.of({}, EOS, {f'<extra_id_{i}>': i for i in range(27)})
-  with pytest.raises(UsageError, match=r'no <extra_id_27>.* needs 28 such'):
-    choices.build('span', model, few)
-  with pytest.raises(UsageError, match='context_length=2: too short'):
-    choices.build('span', tiny.model(num_encoder_layers=1, context_length=2))
-  with pytest.raises(UsageError, match='one of pad, eos'):
-    choices.needs("span(start='bos')")

@@ -11,7 +11,6 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.objectives.prefix import Target
 from gpt_jax.objectives.task import Choice, Classification, Regression
-from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import init_params
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
@@ -226,8 +225,3 @@ def test_the_loss_on_a_target_leaves_the_prompt_out():
   # With the most likely targets all are right.
   sure = objective.outputs(params, {**batch, 'targets': best.astype(np.int32)})
   np.testing.assert_array_equal(sure[:, 2], np.ones(3))
-
-
-def test_what_makes_no_sense_is_refused():
-  with pytest.raises(UsageError, match='must not be negative'):
-    Classification(2, 7, auxiliary=-0.5)

@@ -9,7 +9,6 @@ import pytest
 from gpt_jax import spec
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.task import of_task
-from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
@@ -97,19 +96,3 @@ def test_heads_of_one_shape_start_apart():
   np.testing.assert_array_equal(a, init(key)['embed'])
   np.testing.assert_array_equal(found['heads']['pooler'], found['embed'])
   assert not np.any(a == b)
-
-
-@pytest.mark.parametrize(
-  'call, why',
-  [
-    ('tasks()', 'give each task once'),
-    ("tasks(a:'tags(num_labels=3, length=5)')", "tasks: a='tags.*unknown"),
-    (
-      f"tasks(a:'regression(length=5)', b:{CALLS['stsb']!r})",
-      'some read the first token and some the last',
-    ),
-  ],
-)
-def test_bad_input(call, why):
-  with pytest.raises(UsageError, match=why):
-    build(call)

@@ -10,7 +10,6 @@ from flax import linen as nn
 
 from gpt_jax.objectives import choices, soft_targets
 from gpt_jax.objectives.forward import Scores
-from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 B, L, V, D, T = 2, 7, 23, 5, 3.0
@@ -142,16 +141,3 @@ def test_all_tokens_are_the_teacher_at_hand(places):
   (hard,) = held.metrics['objective/hard_loss']
   np.testing.assert_allclose(held.sum, 2.0 * hard.sum, rtol=1e-6)
   assert 'objective/soft_loss' not in held.metrics
-
-
-@pytest.mark.parametrize(
-  ('call', 'message'),
-  [
-    ("text='causal', top_k=3", "top_k=3: reads the teacher's outputs from"),
-    ("text='causal', top_k=3, cosine=0.0, layers=(0,)", 'leave layers out'),
-    ('top_k=3, cosine=0.0', "text='masked' masks other tokens each time"),
-  ],
-)
-def test_what_is_not_on_disk_is_one_line(call, message):
-  with pytest.raises(UsageError, match=message):
-    choices.needs(f'distilled({call})')

@@ -159,19 +159,12 @@ def test_a_batch_of_330_has_110_110_55_and_55(first):
     assert np.all(np.abs(found - count * np.array([2, 1, 1, 2]) / 6) < 1)
 
 
-def test_a_batch_is_the_parts_of_several_hosts():
-  """And has the masks, types and labels that its rows' numbers say."""
+def test_masks_types_and_labels_follow_from_the_numbers_of_rows():
   objective, _ = of()
   text, first = rows(12), 7
   whole = objective.make_batch(text, keys(12, first))
   turns = [BOTH, SEQ2SEQ, LEFT, BOTH, SEQ2SEQ, RIGHT]
   assert whole['masks'].tolist() == [turns[n % 6] for n in range(7, 19)]
-  for host in range(3):
-    part = slice(4 * host, 4 * host + 4)
-    own = Rows(*(None if x is None else x[part] for x in text))
-    batch = objective.make_batch(own, keys(4, first + 4 * host))
-    for name, value in batch.items():
-      np.testing.assert_array_equal(value, whole[name][part], name)
   types = np.array([[0, 1], [2, 2], [3, 3], [4, 5]])
   second = text.token_types
   expected = types[whole['masks'][:, None], second]
@@ -302,11 +295,6 @@ def test_parts_add_up_and_pairs_count_where_both_sides_are_seen():
 
 
 def test_bad_use_is_one_line():
-  with pytest.raises(UsageError, match='their sum must be at most 1'):
-    Unified(mask=0.8, random=0.3)
-  for input in ('tokens', 'tokens(token_types=3)'):
-    with pytest.raises(UsageError, match='give one of these'):
-      Unified().bind(tiny.model(**{**FIELDS, 'input': input}), Words())
   config = bert.get_config('cpu').unlock()
   config.objective.name = 'unified'
   with pytest.raises(UsageError, match=r'set data\.rows="pairs\(.unified'):
