@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What an entry of the table of optimisers gives."""
+"""The optimisers by name, as optax transformations after clipping."""
 
 import math
 from collections.abc import Callable
@@ -103,6 +103,13 @@ def per_layer(
   return optax.GradientTransformation(init, update)
 
 
+def of_rate(
+  make: Callable[..., optax.GradientTransformation], **settings: Any
+) -> Build:
+  """One of optax's own, which treats each number by itself."""
+  return lambda schedule, axes: make(schedule, **settings)
+
+
 # Adam and what came of it: Adamax, AdamW, LAMB.
 
 
@@ -122,17 +129,12 @@ def adam(
       the (clipped) gradient of each weight, not of biases and norm scales.
       GPT-1's is decoupled, hence `adamw`.
   """
-
-  def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    del axes
-    plain = optax.adam(schedule, b1=b1, b2=b2, eps=eps)
-    if not l2:
-      return plain
-    return optax.chain(optax.add_decayed_weights(l2, decay_mask), plain)
-
-  return build
+  plain = of_rate(optax.adam, b1=b1, b2=b2, eps=eps)
+  if not l2:
+    return plain
+  return lambda schedule, axes: optax.chain(
+    optax.add_decayed_weights(l2, decay_mask), plain(schedule, axes)
+  )
 
 
 def adamax(
@@ -143,14 +145,7 @@ def adamax(
   u <- max(b2 u, |g| + eps), without decay of weights. The paper has no eps, and
   divides by 0 where no gradient was yet; it stands where PyTorch has it.
   """
-
-  def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    del axes
-    return optax.adamax(schedule, b1=b1, b2=b2, eps=eps)
-
-  return build
+  return of_rate(optax.adamax, b1=b1, b2=b2, eps=eps)
 
 
 def adamw(
@@ -164,21 +159,8 @@ def adamw(
   Also GPT-1's Adam: its "modified version of L2 regularization" (section 4.1)
   cites the same paper.
   """
-
-  def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    del axes
-    return optax.adamw(
-      schedule,
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      mask=decay_mask,
-    )
-
-  return build
+  decay = {'weight_decay': weight_decay, 'mask': decay_mask}
+  return of_rate(optax.adamw, b1=b1, b2=b2, eps=eps, **decay)
 
 
 def lamb(
@@ -192,18 +174,12 @@ def lamb(
   AdamW's update of each tensor is scaled to the tensor's norm; to 1 where one
   of the two norms is 0.
   """
-
-  def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    return optax.chain(
-      optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
-      optax.add_decayed_weights(weight_decay, decay_mask),
-      per_layer(optax.scale_by_trust_ratio(), axes),
-      optax.scale_by_learning_rate(schedule),
-    )
-
-  return build
+  return lambda schedule, axes: optax.chain(
+    optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+    optax.add_decayed_weights(weight_decay, decay_mask),
+    per_layer(optax.scale_by_trust_ratio(), axes),
+    optax.scale_by_learning_rate(schedule),
+  )
 
 
 # Adafactor (Shazeer and Stern 2018), and PaLM's form of it.
@@ -327,14 +303,7 @@ def muon(
       optax.add_decayed_weights(weight_decay),
       optax.scale_by_learning_rate(schedule),
     )
-    rest = optax.adamw(
-      schedule,
-      b1=b1,
-      b2=b2,
-      eps=eps,
-      weight_decay=weight_decay,
-      mask=decay_mask,
-    )
+    rest = adamw(b1, b2, eps, weight_decay)(schedule, axes)
     return optax.partition({'muon': kernels, 'adamw': rest}, labels)
 
   def scale(update: jax.Array) -> jax.Array:
@@ -351,23 +320,12 @@ def _last_two(updates: Any) -> Any:
   return jax.tree.map(lambda _: MuonDimensionNumbers(-2, -1), updates)
 
 
-# Optimisers: optax transformations by name, after clipping.
-
-
 def lion(
   b1: Fraction = 0.9, b2: Fraction = 0.99, weight_decay: Weight = 0.1
 ) -> Build:
   """Lion (Chen et al. 2023, algorithm 2): the sign of a momentum."""
-
-  def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    del axes
-    return optax.lion(
-      schedule, b1=b1, b2=b2, weight_decay=weight_decay, mask=decay_mask
-    )
-
-  return build
+  decay = {'weight_decay': weight_decay, 'mask': decay_mask}
+  return of_rate(optax.lion, b1=b1, b2=b2, **decay)
 
 
 def sgd(momentum: Fraction = 0.0, nesterov: bool = False) -> Build:
@@ -378,14 +336,7 @@ def sgd(momentum: Fraction = 0.0, nesterov: bool = False) -> Build:
   """
   if nesterov and not momentum:
     raise UsageError('optim.name: sgd(nesterov=True) needs a momentum')
-
-  def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    del axes
-    return optax.sgd(schedule, momentum=momentum or None, nesterov=nesterov)
-
-  return build
+  return of_rate(optax.sgd, momentum=momentum or None, nesterov=nesterov)
 
 
 def none() -> Build:
