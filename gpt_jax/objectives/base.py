@@ -245,7 +245,7 @@ class Objective(abc.ABC):
     """Random parameters with logical axes (boxed)."""
     return forward.init(self.model, key)
 
-  def start(self, params: Params) -> Params:
+  def first_params(self, params: Params) -> Params:
     """The parameters that training starts from.
 
     Args:

@@ -177,7 +177,7 @@ class Distilled(Objective):
     own = forward.init(self.teacher, jax.random.fold_in(key, 2))
     return {**params, 'parts': {'teacher': own}}
 
-  def start(self, params: Params) -> Params:
+  def first_params(self, params: Params) -> Params:
     """The student as its teacher's layers, if it starts as some."""
     if not self.layers:
       return params

@@ -281,7 +281,7 @@ def make_init(
 
     params = init_params(objective, key)
     params = jax.tree_util.tree_map_with_path(place, params)
-    params = objective.start(params)
+    params = objective.first_params(params)
     opt_state = optimizer.init(train_state.trained(params, objective.frozen))
     if precision:
       params = precision(params)
