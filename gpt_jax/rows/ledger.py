@@ -114,8 +114,6 @@ def spans(ends: np.ndarray, start: int, stop: int) -> list[Span]:
 
   Args:
     ends: the exclusive end of each document, int64 [N].
-    start: first token.
-    stop: after the last.
   """
   first = int(np.searchsorted(ends, start, side='right'))
   found = []

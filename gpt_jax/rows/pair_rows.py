@@ -76,14 +76,7 @@ class PairRows(RowMaker):
   def __init__(
     self, store: TokenStore, length: int, *, pair: str, short: float
   ):
-    """Finds where the rows begin.
-
-    Args:
-      store: with sentences.
-      length: of a row.
-      pair: 'next', 'order' or 'unified'.
-      short: share of rows that aim at fewer tokens than fit.
-    """
+    """Finds where the rows begin; arguments as of `row_makers.pairs`."""
     check_special(store)
     if length < _LEAST:
       raise UsageError(

@@ -134,8 +134,6 @@ def batches(
 
   Args:
     store: the train split.
-    start: the first step.
-    stop: after the last step.
     rows: step -> the rows of the run that make its batch.
     make_batch: rows and their keys -> the arrays of a batch.
     host_rows: count -> the slice of them that this host reads.
@@ -192,9 +190,6 @@ def prefetch(
   """Yields `batch(step)` for the steps, made by Grain's threads.
 
   Args:
-    batch: step -> batch.
-    start: the first step.
-    stop: after the last step.
     ahead: use more threads and read further ahead, as reads are slow.
   """
   steps = grain.MapDataset.range(start, stop).map(batch)

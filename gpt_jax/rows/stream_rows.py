@@ -13,7 +13,7 @@ a document, or of a piece of one, is predicted from the token before it alone.
 That is the end of the document before, as if the document stood alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,8 +29,8 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
   Args:
     ends: the exclusive end of each document, int64 [N].
     length: targets in a row.
-    start: where a document begins.
-    stop: where one ends.
+    start: of a document.
+    stop: of one.
 
   Returns:
     int64 [R + 1]: row r has the targets [begins[r], begins[r + 1]).
@@ -53,19 +53,6 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
     np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
   )
   return np.append(rows, stop)
-
-
-def counts(
-  found: Mapping[str, np.ndarray],
-) -> tuple[dict[str, int], dict[str, int]]:
-  """Rows of each source, and their tokens without padding.
-
-  Args:
-    found: of each source, what `begins` returned.
-  """
-  rows = {name: len(begins) - 1 for name, begins in found.items()}
-  tokens = {name: int(x[-1] - x[0]) for name, x in found.items()}
-  return rows, tokens
 
 
 def segments_of(
@@ -152,7 +139,8 @@ class Documents(RowMaker):
       name: begins(ends, length, start, stop)
       for name, (start, stop) in store.parts().items()
     }
-    self.sizes, self.tokens = counts(self._begins)
+    self.sizes = {name: len(x) - 1 for name, x in self._begins.items()}
+    self.tokens = {n: int(x[-1] - x[0]) for n, x in self._begins.items()}
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The targets of rows."""
