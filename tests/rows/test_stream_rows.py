@@ -131,7 +131,9 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
   }
   model = tiny.model(num_layers=1, num_kv_heads=2, attention_backend='auto')
   params = tiny.params(model)
-  loss = jax.jit(lambda batch: causal.causal()(model).loss(params, batch, None))
+  loss = jax.jit(
+    lambda batch: causal.Causal().bind(model).loss(params, batch, None)
+  )
   found, expected = loss(packed), loss(alone)
   assert float(found.weight) == float(expected.weight) == sum(SIZES)
   np.testing.assert_allclose(found.sum, expected.sum, rtol=1e-5)
