@@ -44,17 +44,17 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 
-# Which checkpoints stay: preservation policies of Orbax.
+# Orbax's preservation policies: which checkpoints are kept.
 
 
 class Best(NamedTuple):
-  """The `n` with the least loss stay."""
+  """Keeps the `n` checkpoints with the lowest loss."""
 
   n: int
   losses: dict[int, float]  # by step; one without is none of the best
 
   def should_preserve(self, checkpoints, *, context) -> list[bool]:
-    """True for those that stay; of equal ones the older."""
+    """True for those that are kept; on a tie, the older."""
     del context
     found = [c.step for c in checkpoints if c.step in self.losses]
     steps = [step for step in found if math.isfinite(self.losses[step])]
@@ -74,7 +74,7 @@ class Regular(NamedTuple):
   policy: Any  # says which of them stay
 
   def should_preserve(self, checkpoints, *, context) -> list[bool]:
-    """True for those that stay."""
+    """True for those that are kept."""
     regular = [c for c in checkpoints if c.step % self.every == 0]
     preserved = self.policy.should_preserve(regular, context=context)
     stay = {c.step for c, keep in zip(regular, preserved, strict=True) if keep}
@@ -132,11 +132,11 @@ def rewind_target(
   return max(old) if old else min(regular, default=0)
 
 
-# Folders of saves that did not come to their end.
+# Folders of unfinished saves.
 
 
 def find(folder: epath.Path) -> list[epath.Path]:
-  """Those among the checkpoints in `folder`, which may be missing."""
+  """The unfinished saves in `folder`, which may be missing."""
   if not folder.exists():
     return []
   in_place = str(folder).startswith('gs://')
@@ -149,11 +149,11 @@ def find(folder: epath.Path) -> list[epath.Path]:
 
 
 def remove(folder: epath.Path) -> None:
-  """Makes room; to be called when nothing is being saved."""
+  """Deletes unfinished saves; call it while nothing is being saved."""
   if jax.process_index() == 0:
     for path in find(folder):
-      # Other writes of a save that failed may still be under way; what they
-      # leave goes after the next save.
+      # Other writes of a failed save may still be running; what they leave
+      # is deleted after the next save.
       with contextlib.suppress(OSError):
         path.rmtree(missing_ok=True)
 
@@ -164,7 +164,7 @@ FINAL_WAITS = (1.0, 5.0, 15.0, 60.0)
 
 
 class DamageError(RuntimeError):
-  """There are checkpoints, and none is sound."""
+  """There are checkpoints, but none is sound."""
 
 
 class Checkpointer:
@@ -230,7 +230,7 @@ class Checkpointer:
   # Saving ------------------------------------------------------------------
 
   def evaluated(self, step: int, loss: float) -> None:
-    """The held-out loss of a step: `keep_best` goes by it."""
+    """Records the held-out loss of a step, by which `keep_best` decides."""
     self._losses[step] = loss
 
   def save(self, state: TrainState) -> None:
@@ -258,19 +258,19 @@ class Checkpointer:
         ),
       )
     except Exception as e:
-      # Here alone, maybe: all processes see to it together, in `_collect`.
+      # This host may be the only one that failed; `_collect` makes all agree.
       self._raised = e
 
   def saving(self) -> bool:
-    """Whether a save is still going on in the background."""
+    """Whether a save is still running in the background."""
     return self._pending is not None and self._manager.is_saving_in_progress()
 
   def wait(self) -> None:
-    """Waits for the save under way, if any."""
+    """Waits for the running save, if any."""
     self._collect()
 
   def forget_after(self, step: int) -> None:
-    """Deletes the checkpoints of later steps: that history was given up."""
+    """Deletes the checkpoints of later steps, after a rewind."""
     self._collect()
     for later in self.steps():
       if later > step:
@@ -316,12 +316,12 @@ class Checkpointer:
     )
 
   def close(self) -> None:
-    """Waits for the save under way, if any, and closes."""
+    """Waits for the running save, if any, and closes."""
     self._collect()
     self._manager.close()
 
   def _collect(self) -> None:
-    """Waits for the save under way, and sees to how it ended."""
+    """Waits for the running save, and handles its failure."""
     if self._pending is None:
       return
     error, self._raised = self._raised, None
@@ -347,10 +347,11 @@ class Checkpointer:
       self._error,
     )
     self._pending = None
-    # It was said above; closing may say it again.
+    # Already reported above; closing may raise it again.
     with contextlib.suppress(Exception):
       self._manager.close()
-    # Anew: the old one has crossed off what a newer one was to replace.
+    # Reopen: the old manager already dropped what the failed save would
+    # have replaced.
     self._open()
     remove(self._folder)
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint says of its arrays: names, shapes, dtypes, fingerprints."""
+"""Reads checkpoints, and verifies names, shapes, dtypes and fingerprints."""
 
 import contextlib
 import dataclasses
@@ -65,7 +65,7 @@ class Running:
   `sums[index][...] = part`, where `index` is of leading axes.
   """
 
-  # Elements at a time: their indices take as much memory as they do.
+  # Elements at a time: their indices take as much memory as the elements.
   _STEP = 1 << 20
 
   def __init__(self, shape: tuple[int, ...]):
@@ -75,11 +75,11 @@ class Running:
 
   @property
   def total(self) -> int:
-    """The fingerprint, once all parts have come."""
+    """The fingerprint, once all parts were added."""
     return sum(self._parts.values()) % 2**32
 
   def __getitem__(self, index: tuple[int, ...]) -> '_Place':
-    """Where a part goes."""
+    """The place of a part."""
     return _Place(self, index)
 
   def __setitem__(self, index: Any, part: np.ndarray) -> None:
@@ -101,7 +101,7 @@ class Running:
 
 
 class _Place(NamedTuple):
-  """A part of `Running`, which is written as a view of an array is."""
+  """A part of `Running`, written like a view of an array."""
 
   sums: Running
   index: tuple[int, ...]
@@ -112,7 +112,7 @@ class _Place(NamedTuple):
 
 
 class Array(NamedTuple):
-  """What a checkpoint says of one array."""
+  """Shape, dtype and fingerprint of one array."""
 
   shape: list[int]
   dtype: str
@@ -136,7 +136,7 @@ def arrays(state: Any, prints: Iterable[int] | None = None) -> dict[str, Array]:
 
 
 class Contents(NamedTuple):
-  """What a checkpoint says of itself."""
+  """The arrays of a checkpoint, and the record of its run."""
 
   arrays: dict[str, Array]
   record: Any = None  # of the run's past, plain JSON; None: it has none
@@ -172,7 +172,7 @@ def _digest(rows: dict[str, list], record: Any) -> str:
 
 
 def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:
-  """What differs, by name; '' where nothing does."""
+  """The differences, by name; '' if there are none."""
   parts = {
     'lacks': [n for n in wanted if n not in saved],
     'has besides': [n for n in saved if n not in wanted],
@@ -204,21 +204,21 @@ _PROCESS = 'ocdbt.process_'
 
 
 class _Literal(gpath.PosixGPath):
-  """See `literal`."""
+  """A folder whose own path holds no pattern; see `literal`."""
 
   def glob(self, pattern: str) -> Iterator[Any]:
-    """Yields the files in it that match."""
+    """Yields the matching files in the folder."""
     for name in glob.glob(pattern, root_dir=os.fspath(self)):
       yield self / name
 
 
 @dataclasses.dataclass(frozen=True)
 class _Step(ocp.path.step.Metadata):
-  """A checkpoint, whose time Orbax need not read from a file: any will do."""
+  """A checkpoint with a constant time, so that Orbax reads none from a file."""
 
   @property
   def commit_timestamp(self) -> datetime.datetime:
-    """The same for all."""
+    """A constant."""
     return datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -238,20 +238,20 @@ class Names(ocp.path.step.NameFormat[ocp.path.step.Metadata]):
   def find_all(
     self, base_path: epath.PathLike
   ) -> Iterator[ocp.path.step.Metadata]:
-    """Those that came to their end."""
+    """The finished checkpoints."""
     for found in self._named.find_all(base_path):
       yield _Step(found.step, found.path)
 
   def find_step(
     self, base_path: epath.PathLike, step: int
   ) -> ocp.path.step.Metadata:
-    """That of a step; raises ValueError where there is none."""
+    """The checkpoint of a step; raises ValueError if there is none."""
     found = self._named.find_step(base_path, step)
     return _Step(found.step, found.path)
 
 
 class Handler(ocp.PyTreeCheckpointHandler):
-  """Of trees of arrays; looks at what it merged before the save counts."""
+  """Handles trees of arrays; checks the merged database of a save."""
 
   def finalize(self, directory: epath.Path) -> None:
     """Merges, and checks that all arrays are found.
@@ -302,11 +302,11 @@ def _keys(folder: epath.Path) -> set[bytes]:
   return set(ts.KvStore.open(database(folder)).result().list().result())
 
 
-# Reads a checkpoint, and believes nothing of it that it does not prove.
+# Reading: nothing in a checkpoint is trusted that its checksums do not prove.
 
 
 class Restored(NamedTuple):
-  """Which checkpoint was read, and what was recorded with it."""
+  """The step that was restored, and the record saved with it."""
 
   step: int
   record: Any  # of the run's past, plain JSON; None: it has none
@@ -321,14 +321,14 @@ class Found(NamedTuple):
 
 
 def folder_of(workdir: str) -> epath.Path:
-  """The checkpoints of a run: on a disk, or in the bucket that it is in."""
+  """The folder of a run's checkpoints, on a disk or in its bucket."""
   home = buckets.home(workdir)
   files.check_path(home)
   return epath.Path(home) / 'checkpoints'
 
 
 def absolute(path: epath.Path) -> epath.Path:
-  """As Orbax wants a path; a URL is one, which etils does not know."""
+  """A path for Orbax, to which etils would not convert a URL."""
   return path if is_url(path) else path.absolute()
 
 
@@ -413,7 +413,7 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
 
 
 def committed(folder: epath.Path) -> bool:
-  """Whether the save of `folder` came to its end."""
+  """Whether the save into `folder` was finished."""
   return (folder / 'commit_success.txt').exists()
 
 

@@ -46,7 +46,7 @@ Told = Callable[[int], None]
 
 
 class _Promised:
-  """An array of which Orbax needs shape and dtype, until it is filled."""
+  """A placeholder with shape and dtype for Orbax, until it is filled."""
 
   def __init__(self, name: str, shape: tuple[int, ...], dtype: Any):
     """`name` is the one that `Fill` uses."""
@@ -56,7 +56,7 @@ class _Promised:
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):
-  """Creates the arrays as Orbax does, and has them filled together."""
+  """Creates the arrays as Orbax does, and fills them together."""
 
   def __init__(self, count: int, fill: Fill):
     """`count` is the number of the promised arrays."""
@@ -178,14 +178,14 @@ def opened(
 def _verified(
   folder: epath.Path, abstract: TrainState, told: Told
 ) -> dict[str, ts.TensorStore]:
-  """The arrays, each of which has its fingerprint."""
+  """The arrays, each with its fingerprint."""
   saved = contents(folder).arrays
   if differs := difference(saved, arrays(abstract)):
     raise UsageError(
       f'{folder}: holds another state than the config describes: it '
       f'{differs}; give the config of that run, or another --workdir'
     )
-  # Of what is not trained there is no average.
+  # Frozen parameters have no average.
   names = {
     average if (average := f'ema/{name}') in saved else f'params/{name}': name
     for name in (

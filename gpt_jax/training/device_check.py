@@ -88,6 +88,12 @@ def check_attention(
 Devices = Sequence[Any] | None
 
 
+def mesh_of(config: Config, devices: Devices = None) -> Mesh:
+  """The mesh of a resolved config; `devices` as of `check_devices`."""
+  width = config_lib.width(config)
+  return sharding.make_mesh(config.mesh, devices, width=width)
+
+
 def check_devices(config: Config, devices: Devices = None) -> None:
   """Checks that the config fits the devices; quick, and before any work.
 
@@ -97,9 +103,7 @@ def check_devices(config: Config, devices: Devices = None) -> None:
     config: resolved.
     devices: all of the run's; None: those of this process's backend.
   """
-  mesh = sharding.make_mesh(
-    config.mesh, devices, width=config_lib.width(config)
-  )
+  mesh = mesh_of(config, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   of_length = {
     stage.length: _micro_rows(config, mesh, dict(rules), stage.rows)

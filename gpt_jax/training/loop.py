@@ -23,20 +23,20 @@ from gpt_jax.training.past import Guard, Spike, check_state
 from gpt_jax.training.report import Meter, Progress, dead_experts, summary
 from gpt_jax.training.run import Past, Run, gave_up
 
-# After which steps the training loop logs, saves, evaluates and stops.
+# Cadence: after which steps the loop logs, saves, evaluates and stops.
 
 
 class Due(NamedTuple):
-  """What is to be done after a step."""
+  """The duties that are due after a step."""
 
   log: bool
   save: bool
   evaluate: bool
-  stop: bool  # the process was told to
+  stop: bool  # SIGTERM was received
 
 
 class Cadence(NamedTuple):
-  """How often, in steps; 0: after the last step alone."""
+  """Intervals in steps; 0: after the last step only."""
 
   last: int
   log_every: int
@@ -106,7 +106,7 @@ class Saver:
     return self._checkpointer.retry_due()
 
   def poll(self) -> None:
-    """Looks whether the save is done; to be called at each step."""
+    """Checks whether the save is done; call it after each step."""
     if self._started is not None and not self._checkpointer.saving():
       seconds = time.monotonic() - self._started
       self._started = None
@@ -135,7 +135,7 @@ class Saver:
       return time.monotonic() - started
 
 
-# What the training loop does besides training: log, evaluate, save, stop.
+# Duties of the training loop: log, evaluate, save, stop.
 
 
 class Duties:
@@ -178,7 +178,7 @@ class Duties:
         metrics.write(**event, rows_skipped=skip.rows)
 
   def catch_up(self, done: int, state: TrainState) -> None:
-    """Evaluates where an interruption left it undone.
+    """Runs the evaluation that an interruption left undone.
 
     Raises:
       Preempted: it was told to stop meanwhile.
@@ -189,7 +189,7 @@ class Duties:
       raise Preempted('preempted while evaluating; start again to continue')
 
   def note(self, step: int, out: dict[str, Any]) -> Due:
-    """Keeps the outputs of a step; says what is due after it."""
+    """Keeps the outputs of a step; returns the duties after it."""
     self.meter.add(out)
     if self.meter.taken == 1:
       jax.block_until_ready(out)
@@ -202,7 +202,7 @@ class Duties:
     return due._replace(save=due.save or self._saver.retry_due())
 
   def check(self, step: int) -> None:
-    """Looks at the outputs of all steps since it last did.
+    """Checks the outputs of all steps since the last call.
 
     Raises:
       Spike: the run cannot go on as it is.
@@ -213,7 +213,7 @@ class Duties:
       self._metrics.write(skipped, event='skipped', spike=file)
 
   def log(self, step: int, progress: Progress) -> None:
-    """Writes and shows the figures of the steps since it last did."""
+    """Writes and shows the figures of the steps since the last call."""
     values = self.meter.read(step)
     epochs = self._training.data.epochs(self._training.unskipped_rows(step))
     self._metrics.write(step, **values, **epochs)
@@ -223,7 +223,7 @@ class Duties:
       log.warning('step %d: %s', step, dead)
 
   def evaluate(self, step: int, state: TrainState) -> bool:
-    """Measures the state; False if it was told to stop meanwhile."""
+    """Evaluates the state; False if SIGTERM came meanwhile."""
     if not self._evaluation:
       return True
     started = time.perf_counter()

@@ -147,9 +147,7 @@ def build(
       be devices to compile for only.
     tokenizer: of the text that is trained on, where there is text.
   """
-  mesh = sharding.make_mesh(
-    config.mesh, devices, width=config_lib.width(config)
-  )
+  mesh = device_check.mesh_of(config, devices)
   rules = sharding.parse_rules(config.mesh.rules)
   model = config_lib.transformer(config)
   objective = config_lib.objective(config, tokenizer)

@@ -32,7 +32,7 @@ class Meter:
   """Turns the outputs of steps into the metrics of a log line."""
 
   def __init__(self, parts: Parts, params: Any, train_steps: Stages):
-    """Measures the peak where it is not known.
+    """Measures the peak of a device whose peak is not known.
 
     Args:
       parts: gives the schedule and the sizes.
@@ -77,7 +77,7 @@ class Meter:
     return found if any(found) else []
 
   def restart(self) -> None:
-    """Starts the clock again: what was done meanwhile is not training."""
+    """Restarts the clock, to leave out what was not training."""
     self._start, self._wait, self._steps = time.perf_counter(), 0.0, 0
 
   def waiting(self, batches: Iterable) -> Iterator:
@@ -92,7 +92,7 @@ class Meter:
       yield batch
 
   def add(self, output: dict[str, Any]) -> None:
-    """Keeps the outputs of one step; does not wait for them."""
+    """Adds the outputs of one step; does not wait for them."""
     self._outputs.append(output)
     self._steps += 1
     self.taken += 1
@@ -152,7 +152,7 @@ class Meter:
     return found
 
   def _rows(self, step: int) -> dict[str, int]:
-    """Length and number of the rows so far, where their length changes."""
+    """Length and number of the rows so far, if their length varies."""
     ramp = self._parts.ramp
     if len(self._flops) == 1:
       return {}
@@ -162,7 +162,7 @@ class Meter:
     }
 
   def _task(self, step: int) -> dict[str, str]:
-    """Whose loss it is, where there are several tasks."""
+    """The task of the loss, if there are several."""
     task = self._parts.ramp.shape(step - 1).task
     return {'task': task} if task else {}
 

@@ -79,7 +79,7 @@ class Evaluation(Protocol):
   def __call__(
     self, params: Any, stop: Callable[[], bool] = ...
   ) -> dict[str, Any] | None:
-    """The measures, `eval/...`; None if `stop`, asked now and then, said so."""
+    """Returns `eval/...`, or None if `stop()` became true."""
     ...
 
   def summary(self, values: dict[str, Any]) -> str:

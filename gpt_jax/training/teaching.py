@@ -152,7 +152,7 @@ class _Step:
   ):
     """Puts the parameters in their places, and traces nothing yet."""
     self._config = config
-    self._mesh = sharding.make_mesh(config.mesh, width=config_lib.width(config))
+    self._mesh = device_check.mesh_of(config)
     self._rules = sharding.parse_rules(config.mesh.rules)
     stored = objectives.needs(config.objective.name).stored
     assert stored is not None
