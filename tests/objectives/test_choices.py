@@ -3,6 +3,7 @@
 """What holds for every objective, and what is refused of all of them."""
 
 import functools
+import inspect
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax.objectives import choices
+from gpt_jax.objectives.base import Objective
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.simple import Bytes
@@ -212,6 +214,15 @@ def test_shapes_are_known_without_text(case):
 def params_of(objective):
   boxed = jax.eval_shape(objective.init, jax.random.key(0))
   return tiny.random_like(nn.meta.unbox(boxed), seed=1)
+
+
+@each(argvalues=CASES)
+def test_no_argument_hides_a_method(case):
+  """An argument `start`, as a field, would hide a method of that name."""
+  objective = bound(case)
+  for name, value in vars(Objective).items():
+    if inspect.isfunction(value):
+      assert callable(getattr(objective, name)), name
 
 
 @each(argvalues=OF_ROWS)
