@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""State in the host's memory, against the same optimizer on the device."""
+"""An optimizer for each part, and its state on the host."""
 
 import functools
 
@@ -14,6 +14,66 @@ from gpt_jax import spec
 from gpt_jax.optim import wrappers
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.wrappers import each_part
+
+# Which parts steps are of.
+TURNS = 'abbaab'
+
+
+def tree(seed, parts='ab'):
+  rng = np.random.default_rng(seed)
+  shapes = {'kernel': (2, 3), 'bias': (3,)}
+  made = {
+    name: {n: np.float32(rng.normal(size=s)) for n, s in shapes.items()}
+    for name in ('embed', 'a', 'b')
+  }
+  return {'embed': made['embed'], 'parts': {name: made[name] for name in parts}}
+
+
+@pytest.mark.parametrize('name', ['adamw(weight_decay=0.3)', 'adamax', 'lamb'])
+def test_a_part_steps_as_if_the_others_were_not_there(name):
+  build = spec.build('optim.name', name, OPTIMIZERS)
+  params = tree(0)
+  axes = jax.tree.map(lambda x: PartitionSpec(*[None] * x.ndim), params)
+  schedule = optax.constant_schedule(0.1)
+
+  def steps(optimizer, params, gradients):
+    state = optimizer.init(params)
+    for gradient in gradients:
+      of_step = {n: x for n, x in params.items() if n != 'parts'}
+      if 'parts' in gradient:
+        kept = {n: params['parts'][n] for n in gradient['parts']}
+        of_step['parts'] = kept
+      before = state
+      updates, state = optimizer.update(gradient, state, of_step)
+      moved = jax.tree.map(np.add, of_step, updates)
+      idle = {*params.get('parts', {})} - {*gradient.get('parts', {})}
+      for part in idle:  # parameters, moments and counts
+        assert state.parts[part] is before.parts[part]
+      if 'parts' in gradient:
+        moved['parts'] = {**params['parts'], **moved['parts']}
+      params = moved
+    return params
+
+  gradients = [tree(1 + i, part) for i, part in enumerate(TURNS)]
+  found = steps(
+    each_part(lambda a: build(schedule, a), axes), params, gradients
+  )
+  alone = {
+    'embed': [g['embed'] for g in gradients],
+    'a': [g['parts']['a'] for g in gradients if 'a' in g['parts']],
+    'b': [g['parts']['b'] for g in gradients if 'b' in g['parts']],
+  }
+  for part, own in alone.items():
+    start = params.get(part) or params['parts'][part]
+    one = build(schedule, {'x': axes['embed']})
+    expected = steps(one, {'x': start}, [{'x': g} for g in own])['x']
+    after = found.get(part) or found['parts'][part]
+    for leaf in expected:
+      np.testing.assert_array_equal(after[leaf], expected[leaf])
+
+
+# State in the host's memory, against the same optimizer on the device.
+
 
 # Stacks of two lengths, experts within one, and what is not stacked.
 AXES = {
@@ -43,7 +103,7 @@ HOST = SingleDeviceSharding(ONE, memory_kind='pinned_host')
 UNSOUND = 1
 
 
-def tree(seed, shapes=SHAPES):
+def tree_of(seed, shapes=SHAPES):
   rng = np.random.default_rng(seed)
   return jax.tree.map(
     lambda shape: rng.normal(size=shape).astype(np.float32),
@@ -101,7 +161,7 @@ def place(state):
 )
 def test_updates_and_state_are_those_of_the_device(name):
   build = spec.build('optim.name', name, OPTIMIZERS)
-  params, gradients = tree(0), [tree(1 + i) for i in range(4)]
+  params, gradients = tree_of(0), [tree_of(1 + i) for i in range(4)]
   gradients[UNSOUND]['bias'][3] = np.nan
   far = wrappers.by_layer(build)(SCHEDULE, AXES)
   found = list(by_host(far, params, gradients, place))
@@ -121,7 +181,7 @@ def test_a_part_that_does_not_step_keeps_its_state():
     'parts': {n: SHAPES['decoder'] for n in 'ab'},
   }
   optimizer = each_part(functools.partial(build, SCHEDULE), axes)
-  params = tree(0, shapes)
+  params = tree_of(0, shapes)
   state = place(optimizer.init(params))
 
   @jax.jit
@@ -129,7 +189,7 @@ def test_a_part_that_does_not_step_keeps_its_state():
     here = {'bias': params['bias'], 'parts': {'b': params['parts']['b']}}
     return optimizer.update(gradient, state, here, sound=True)
 
-  gradient = tree(1, {**shapes, 'parts': {'b': shapes['parts']['b']}})
+  gradient = tree_of(1, {**shapes, 'parts': {'b': shapes['parts']['b']}})
   updates, new = update(gradient, state)
   assert [*updates['parts']] == ['b']
   jax.tree.map(np.testing.assert_array_equal, new.parts['a'], state.parts['a'])
