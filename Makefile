@@ -93,7 +93,7 @@ tpu: .venv/libtpu
 	@touch $@
 
 beam: .venv-beam/ready
-	.venv-beam/bin/python -m pytest -n 0 tests/tokens/test_beam.py
+	.venv-beam/bin/python -m pytest -n 0 tests/tokens/test_prepare_on_beam.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call environment,.venv,constraints.txt,'.[test]')

@@ -16,7 +16,7 @@ from gpt_jax.evaluation import suite
 from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.flags import Flags
-from gpt_jax.tasks import known
+from gpt_jax.tasks import registry
 from gpt_jax.tasks import task as tuning
 from tests.support.tasks import measure
 from tests.test_docs import ROOT, fenced
@@ -79,7 +79,7 @@ def test_every_form_of_evaluate_has_an_example(tmp_path, evaluated):
 
 
 def test_every_form_of_finetuning_has_an_example():
-  assert TUNED.keys() == known.FORMS.keys()
+  assert TUNED.keys() == registry.FORMS.keys()
 
 
 EXPECTED = {
@@ -138,7 +138,7 @@ def test_the_examples_of_finetuning_are_read(tmp_path, monkeypatch, form):
   monkeypatch.chdir(tmp_path)
   field, _, text = argv[-1].partition('=')
   assert field == '--config.finetune.task'
-  task = spec.build('finetune.task', text, known.TASKS)
+  task = spec.build('finetune.task', text, registry.TASKS)
   task = tuning.with_labels(task)
   for split in ('train', 'dev'):
     found = [(*e.texts, e.label) for e in tuning.read(task, split)]

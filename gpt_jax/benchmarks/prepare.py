@@ -29,7 +29,7 @@ from gpt_jax.files import files, progress
 from gpt_jax.files import workers as processes
 from gpt_jax.files.document import Document, Source
 from gpt_jax.objectives import causal
-from gpt_jax.rows import pipeline, taken
+from gpt_jax.rows import batch_rows, row_order
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout
 from gpt_jax.tokenizers import tokenizer
@@ -397,12 +397,12 @@ def _write(folder: str, compression: str) -> tuple[tuple, int]:
 
 
 def _batches(store: TokenStore, length: int, steps: int):
-  return pipeline.batches(
+  return row_order.batches(
     store,
     seed=0,
     start=0,
     stop=steps + 1,
-    rows=taken.even(ROWS, length),
+    rows=batch_rows.even(ROWS, length),
     make_batch=causal.make_batch,
   )
 

@@ -15,7 +15,7 @@ import numpy as np
 from gpt_jax.config import Config
 from gpt_jax.costs import chips, flops
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.rows import pipeline, taken
+from gpt_jax.rows import batch_rows, row_order
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
@@ -46,14 +46,14 @@ def measure(config: Config, steps: int) -> dict:
   shape = parts.ramp.stages[-1].shape
   rows = shape.rows
   make_batch = parts.objective.make_batch
-  batches = pipeline.batches(
+  batches = row_order.batches(
     random_store(
       num_tokens=64 * shape.tokens, vocab_size=config.model.vocab_size
     ),
     seed=config.seed,
     start=0,
     stop=WARM_UP + steps,
-    rows=taken.even(shape.rows, shape.length),
+    rows=batch_rows.even(shape.rows, shape.length),
     host_rows=parts.host_rows,
     make_batch=make_batch,
   )

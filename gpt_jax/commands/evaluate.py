@@ -54,7 +54,7 @@ import os
 
 from gpt_jax import cli, ranges
 from gpt_jax import flags as flags_lib
-from gpt_jax.evaluation import memory as memory_lib
+from gpt_jax.evaluation import carried_memory as memory_lib
 from gpt_jax.evaluation import (
   overlap,
   score,

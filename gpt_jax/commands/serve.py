@@ -124,7 +124,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
   try:
-    from gpt_jax.serving import access, app, server, worker
+    from gpt_jax.serving import access, endpoints, server, worker
     from gpt_jax.serving.requests import Served
     from gpt_jax.serving.server import Limits, reserve_files
   except ModuleNotFoundError as e:
@@ -169,7 +169,7 @@ def main(args: cli.Args) -> None:
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,
     )
-    application = app.build(
+    application = endpoints.build(
       served,
       working,
       access=allowed,

@@ -28,7 +28,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.plots import runs
-from gpt_jax.runtime import hosts, phases, preemption
+from gpt_jax.runtime import hosts, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.training import models
@@ -58,18 +58,18 @@ def main(args: cli.Args) -> None:
 
 def train(config: Config, workdir: str) -> None:
   """Trains to the last step of the schedule; `config` need not be resolved."""
-  phases.enter('start')
+  watchdog.enter('start')
   config = config_lib.resolve(config)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with (
     workdir_lib.locked(workdir),
-    phases.watching(phases.deadlines(config), stacks),
+    watchdog.watching(watchdog.deadlines(config), stacks),
   ):
     training, state = Run.open(
       config, workdir, in_loop.evaluation(config, workdir)
     )
     state = fit(training, state)
-    phases.enter('end')
+    watchdog.enter('end')
     preemption.check()
     if jax.process_index() == 0:
       if path := runs.loss_curves([workdir]):

@@ -9,7 +9,7 @@ from gpt_jax.config.fields import Config
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim import batch_ramp, schedules
 from gpt_jax.optim.schedules import LAST_STEP, SCHEDULES, Ramp, Schedule, Stage
-from gpt_jax.rows.taken import Taken, TakenAt
+from gpt_jax.rows.batch_rows import Taken, TakenAt
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 

@@ -18,7 +18,7 @@ from gpt_jax.nn.build import POSITIONS, extra_tokens, period, sharing
 from gpt_jax.nn.heads import OUTPUTS
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position
-from gpt_jax.nn.recurrent import num_visible
+from gpt_jax.nn.transformer_xl import num_visible
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Scored
 

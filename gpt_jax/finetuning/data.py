@@ -19,8 +19,8 @@ from gpt_jax.finetuning.rows import (
   tag_names,
 )
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows import pipeline
-from gpt_jax.rows.taken import Taken, TakenAt
+from gpt_jax.rows import row_order
+from gpt_jax.rows.batch_rows import Taken, TakenAt
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -76,7 +76,7 @@ class Split(NamedTuple):
     """How many examples; of spans one may be several rows."""
     return len(self.examples) or len(self.rows)
 
-  def batch(self, numbers: np.ndarray) -> pipeline.Batch:
+  def batch(self, numbers: np.ndarray) -> row_order.Batch:
     """The arrays of some examples."""
     rows = self.rows
     if self.task.kind == 'target':
@@ -99,7 +99,7 @@ class Split(NamedTuple):
     return batch
 
 
-def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> pipeline.Batch:
+def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> row_order.Batch:
   """Each token predicts the next; those from `bounds` on count."""
   places = np.arange(1, tokens.shape[1])[None]
   counts = (bounds[:, :1] <= places) & (places < bounds[:, 1:])
@@ -129,16 +129,16 @@ class TaskData:
 
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
-  ) -> Generator[pipeline.Batch]:
+  ) -> Generator[row_order.Batch]:
     """See `run.Data`."""
 
-    def batch(step: int) -> pipeline.Batch:
+    def batch(step: int) -> row_order.Batch:
       taken = rows(step)
       numbers = self.row_numbers(taken)[parts.host_rows(taken.count)]
       return self._split.batch(np.array(numbers))
 
     stop = parts.config.schedule.num_steps
-    return pipeline.prefetch(batch, start, stop)
+    return row_order.prefetch(batch, start, stop)
 
 
 class TasksData:
@@ -167,7 +167,7 @@ class TasksData:
     """Passes before some rows of the run, over all tasks and over each."""
     return self._order.epochs(self._number(taken))
 
-  def batch(self, number: int) -> pipeline.Batch:
+  def batch(self, number: int) -> row_order.Batch:
     """All rows of a step, from 0; those that fill it up have weight 0."""
     step = self._order.step(number)
     found = self._order.examples(step)
@@ -180,17 +180,17 @@ class TasksData:
 
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
-  ) -> Generator[pipeline.Batch]:
+  ) -> Generator[row_order.Batch]:
     """See `run.Data`."""
 
-    def batch(step: int) -> pipeline.Batch:
+    def batch(step: int) -> row_order.Batch:
       taken = rows(step)
       own = parts.host_rows(taken.count)
       whole = self.batch(self._number(taken))
       return {name: x[own] for name, x in whole.items()}
 
     stop = parts.config.schedule.num_steps
-    return pipeline.prefetch(batch, start, stop)
+    return row_order.prefetch(batch, start, stop)
 
   def _number(self, taken: Taken) -> int:
     """Of the step; all have as many rows."""

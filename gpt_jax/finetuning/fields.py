@@ -20,7 +20,7 @@ from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks import task as tasks
-from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.models import Pretrained

@@ -45,7 +45,7 @@ from gpt_jax.finetuning.rows import (
 )
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.runtime import hosts, phases, preemption
+from gpt_jax.runtime import hosts, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
@@ -115,7 +115,7 @@ def finetune(
   Returns:
     What result.json holds.
   """
-  phases.enter('start')
+  watchdog.enter('start')
   config = one_as_task(config)
   if predict and config.get('finetune') and config.finetune.get('tasks'):
     raise UsageError(
@@ -127,11 +127,11 @@ def finetune(
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with (
     workdir_lib.locked(workdir),
-    phases.watching(phases.deadlines(plan.config), stacks),
+    watchdog.watching(watchdog.deadlines(plan.config), stacks),
   ):
     training, state = start(plan, source, workdir)
     state = loop.fit(training, state)
-    phases.enter('end')
+    watchdog.enter('end')
     preemption.check()
     state = selected(training, state)
     assert training.evaluation is not None

@@ -17,7 +17,7 @@ from gpt_jax import spec
 from gpt_jax.nn import params as params_lib
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.known import FORMS
+from gpt_jax.tasks.registry import FORMS
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts

@@ -15,8 +15,8 @@ from gpt_jax.hf.llama import (
   OLMO2,
   QWEN3,
 )
-from gpt_jax.hf.recurrent import TRANSFO_XL, XLNET
 from gpt_jax.hf.seq2seq import BART, MARIAN, MBART, SWITCH_TRANSFORMERS, T5
+from gpt_jax.hf.transformer_xl import TRANSFO_XL, XLNET
 
 # A model of our own is exported as the first family that can express it.
 FAMILIES: dict[str, Family] = {

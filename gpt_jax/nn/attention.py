@@ -24,7 +24,7 @@ from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.layers import Dense, Dropout, Initializers, Projections
 from gpt_jax.nn.masks import Pattern, Tokens, visible
 from gpt_jax.nn.positions import Asked, Position
-from gpt_jax.nn.recurrent import joined, reaches, several, split
+from gpt_jax.nn.transformer_xl import joined, reaches, several, split
 from gpt_jax.spec import UsageError
 
 # The attention layer: self-attention, with a cache, and cross-attention.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import kernels, layout, ring_kernel, split_rows
+from gpt_jax.nn import context_parallel, kernels, layout, ring_kernel
 from gpt_jax.nn.attend import Request, attend_within
 from gpt_jax.nn.bigbird import dense, gathered
 from gpt_jax.nn.kernels import SPLASH
@@ -264,12 +264,12 @@ def _capability() -> float:
 
 
 def all_gather(block: Count = 1024) -> Backend:
-  """Keys and values of the whole row on each device: see `split_rows`.
+  """Keys and values of the whole row on each device: see `context_parallel`.
 
   Args:
     block: of queries and of keys, at most; what divides the length is taken.
   """
-  return _over_context('all_gather', split_rows.all_gather, block)
+  return _over_context('all_gather', context_parallel.all_gather, block)
 
 
 def ring(block: Count = 1024, interpret: bool = False) -> Backend:
@@ -284,7 +284,7 @@ def ring(block: Count = 1024, interpret: bool = False) -> Backend:
     kernel = None
     if _takes_splash('ring', _ring_refusal(request), interpret):
       kernel = ring_kernel.make(request, **SPLASH, interpret=interpret)
-    return split_rows.around(request, block=block, kernel=kernel)
+    return context_parallel.around(request, block=block, kernel=kernel)
 
   return _over_context('ring', run, block)
 
@@ -298,11 +298,11 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
     why_not = why_not or _lacks(OF_SPLASH | {'split'}, request)
     if _takes_splash('ulysses', why_not, interpret):
       kernel = kernels.splash_in_rows(request, **SPLASH, interpret=interpret)
-    return split_rows.ulysses(request, block=block, kernel=kernel)
+    return context_parallel.ulysses(request, block=block, kernel=kernel)
 
   def sizes(request: Request) -> str | None:
     num_heads = request.q_BLHK.shape[2]
-    return not_split(request) or split_rows.too_few_heads(num_heads)
+    return not_split(request) or context_parallel.too_few_heads(num_heads)
 
   return _over_context('ulysses', run, block)._replace(sizes=sizes)
 
@@ -342,7 +342,7 @@ def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
   return (
     layout.platform() == 'tpu'
     and not kernels.splash_obstacle(length, head_size, SPLASH['block'])
-    and not split_rows.too_few_heads(num_heads)
+    and not context_parallel.too_few_heads(num_heads)
   )
 
 

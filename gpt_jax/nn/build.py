@@ -31,8 +31,8 @@ from gpt_jax.nn.positions import (
   sinusoidal,
   t5_bias,
 )
-from gpt_jax.nn.recurrent import transformer_xl, xlnet
 from gpt_jax.nn.stack import SHARES, MirroredStack, SharedStack, Sharing, Stack
+from gpt_jax.nn.transformer_xl import transformer_xl, xlnet
 from gpt_jax.spec import UsageError
 
 POSITIONS = {

@@ -31,7 +31,7 @@ from gpt_jax.nn.positions import (
   Model,
   Position,
 )
-from gpt_jax.nn.recurrent import moved_left
+from gpt_jax.nn.transformer_xl import moved_left
 from gpt_jax.ranges import Count, OneOf, Whole
 from gpt_jax.spec import UsageError
 

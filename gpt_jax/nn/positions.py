@@ -5,7 +5,7 @@
 A choice says which hooks it uses: vectors added to the embeddings, a rotation
 of queries and keys, a bias on the scores that all layers share, or terms of
 each layer's scores that are made from its queries and keys. Those of
-Transformer-XL and XLNet are in `recurrent`, DeBERTa's in `deberta`.
+Transformer-XL and XLNet are in `transformer_xl`, DeBERTa's in `deberta`.
 """
 
 import functools
@@ -77,7 +77,8 @@ class Position(NamedTuple):
     block: from what makes a block, and `Model`, to what makes one that does
       more, with the block's parameters.
     memory: how many states of earlier segments each layer is to keep.
-    segment_length: tokens of a segment; 0: a row is one. See `recurrent.split`.
+    segment_length: tokens of a segment; 0: a row is one. See
+      `transformer_xl.split`.
     segments: whether the layers ask for the types of tokens, instead of the
       input.
     last_layer_runs: how often a decoder's last layer is applied (DeBERTa).

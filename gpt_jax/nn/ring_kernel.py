@@ -20,7 +20,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from gpt_jax.nn import kernels, layout
 from gpt_jax.nn.attend import Request
 from gpt_jax.nn.masks import Pattern, bidirectional, may_see
-from gpt_jax.nn.online import Gradients, Keys, Queries
+from gpt_jax.nn.online_softmax import Gradients, Keys, Queries
 
 
 class Kernel(NamedTuple):
@@ -138,7 +138,7 @@ def add(
 def gradients(
   kernel: Kernel, queries: Queries, keys: Keys, given: Given, *, own: bool
 ) -> Gradients:
-  """`online.gradients`; `own`: the keys are of this device."""
+  """`online_softmax.gradients`; `own`: the keys are of this device."""
   if own:
     return _differentiate(kernel, queries, keys, given, own=True)
   of = queries.q_BLGRK, keys.k_BMGK, keys.v_BMGK

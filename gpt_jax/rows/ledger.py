@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.rows import pipeline, row_makers
-from gpt_jax.rows.taken import TakenAt
+from gpt_jax.rows import row_makers, row_order
+from gpt_jax.rows.batch_rows import TakenAt
 from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.store import TokenStore
 
@@ -64,9 +64,9 @@ def steps(
 ) -> Iterator[Step]:
   """Yields what steps [start, stop), counted from 0, consume over all hosts.
 
-  The arguments are those of `pipeline.batches`.
+  The arguments are those of `row_order.batches`.
   """
-  sources = pipeline.sources(store, seed=seed)
+  sources = row_order.sources(store, seed=seed)
   ends = store.document_ends
   sentence_ends, of_pairs = None, token_store.of_pairs(store.rows)
   if row_makers.of_sentences(store.rows):

@@ -17,7 +17,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from gpt_jax.runtime import phases
+from gpt_jax.runtime import watchdog
 from gpt_jax.runtime.log import program, say
 
 EXIT_CODE = 75
@@ -88,7 +88,7 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
   Called from a separate thread.
   """
   _State.asked = True
-  phase = phases.now().name
+  phase = watchdog.now().name
   if phase in AT_ONCE:
     for function in (*_leaving, before_exit):
       function()

@@ -125,7 +125,7 @@ def _beam() -> Any:
       '--runner: needs Apache Beam; in an environment of its own run pip '
       "install -c constraints-beam.txt -e '.[beam,clean]'"
     ) from e
-  return importlib.import_module('gpt_jax.tokens.beam')
+  return importlib.import_module('gpt_jax.tokens.prepare_on_beam')
 
 
 def ensure(config: Any, folder: str) -> TokenStore:

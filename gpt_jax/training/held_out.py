@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from gpt_jax.objectives.loss import Mean
-from gpt_jax.rows import pipeline
+from gpt_jax.rows import row_order
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.parts import Parts
@@ -54,7 +54,7 @@ class HeldOut:
     objective = self._parts.objective
     # As many rows whatever the devices make of `eval.rows`.
     most = config.eval.num_batches
-    batches = pipeline.evaluation_batches(
+    batches = row_order.evaluation_batches(
       held_out.store,
       length=self._parts.ramp.longest,
       rows=rows,

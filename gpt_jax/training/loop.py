@@ -13,7 +13,7 @@ import jax
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.runtime import phases, preemption
+from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.runtime.log import log, seconds_since_start
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import metrics as metrics_lib
@@ -96,7 +96,7 @@ class Saver:
     Returns:
       The seconds that this took.
     """
-    with phases.during('save'):
+    with watchdog.during('save'):
       self._started = time.monotonic()
       self._checkpointer.save(state)
       return time.monotonic() - self._started
@@ -126,7 +126,7 @@ class Saver:
     Raises:
       RuntimeError: it cannot be saved.
     """
-    with phases.during('save'):
+    with watchdog.during('save'):
       started = time.monotonic()
       # Half of it for the waits: the tries take time too.
       within = self._grace / 2 if preempted else math.inf
@@ -196,7 +196,7 @@ class Duties:
       seconds = seconds_since_start()
       log.info('first step done %.1f s after the start', seconds)
       self._metrics.write(step, event='first_step', seconds=seconds)
-    phases.enter('step')
+    watchdog.enter('step')
     self._saver.poll()
     due = self._cadence.due(step, stop=preemption.reached())
     return due._replace(save=due.save or self._saver.retry_due())
@@ -227,7 +227,7 @@ class Duties:
     if not self._evaluation:
       return True
     started = time.perf_counter()
-    with phases.during('evaluation'):
+    with watchdog.during('evaluation'):
       values = self._evaluation(state.eval_params, stop=preemption.reached)
     if values is None:
       return False
@@ -308,7 +308,7 @@ def fit(training: Run, state: TrainState) -> TrainState:
     training.checkpointer.evaluated(step, loss)
   metrics = training.open_metrics(done)
   train_steps: Stages = {}
-  with phases.during('compile'):
+  with watchdog.during('compile'):
     compile_stages(training.parts, done, train_steps, metrics)
     duties = Duties(training, state, train_steps)
   while True:
@@ -324,7 +324,7 @@ def fit(training: Run, state: TrainState) -> TrainState:
     past = training.past(int(state.step))
     seconds = time.perf_counter() - started
     metrics = training.open_metrics(int(state.step), rewound=1, seconds=seconds)
-    with phases.during('compile'):
+    with watchdog.during('compile'):
       compile_stages(training.parts, int(state.step), train_steps, metrics)
 
 
@@ -338,7 +338,7 @@ def loop(
   parts, done = training.parts, int(state.step)
   last = parts.config.schedule.num_steps
   # The first step may still compile, and there is nothing new to save.
-  phases.enter('compile')
+  watchdog.enter('compile')
   with (
     contextlib.closing(
       training.data.batches(parts, done, training.rows())

@@ -27,7 +27,7 @@ from gpt_jax.checkpoints.restore import Restored
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.optim.spikes import WINDOW, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows.taken import Skip, Skips
+from gpt_jax.rows.batch_rows import Skip, Skips
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError

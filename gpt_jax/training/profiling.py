@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
 
-from gpt_jax.runtime import hosts, phases
+from gpt_jax.runtime import hosts, watchdog
 from gpt_jax.spec import UsageError
 from gpt_jax.training import (
   models,
@@ -217,14 +217,14 @@ def profile(workdir: str, steps: str) -> Profile:
   run, state = Run.open(config, workdir, read_only=True)
   parts = run.parts
   shapes = {parts.ramp.shape(i) for i in range(first - 1, stop - 1)}
-  with phases.during('compile'):
+  with watchdog.during('compile'):
     compiled: Stages = {s: compile_train_step(parts, s) for s in shapes}
 
   def taken(state, batch, step: int):
     shape = parts.ramp.shape(step - 1)
     return compiled[shape].call(state, parts.put(batch, shape.rows))
 
-  phases.enter('step')
+  watchdog.enter('step')
   with contextlib.closing(
     run.data.batches(parts, first - 1, run.rows())
   ) as batches:

@@ -16,9 +16,9 @@ from gpt_jax.config import Config
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows import pipeline, row_makers
-from gpt_jax.rows.taken import Skips, Taken, TakenAt
-from gpt_jax.runtime import hosts, phases
+from gpt_jax.rows import row_makers, row_order
+from gpt_jax.rows.batch_rows import Skips, Taken, TakenAt
+from gpt_jax.runtime import hosts, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
@@ -54,7 +54,7 @@ class Data(Protocol):
 
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
-  ) -> Generator[pipeline.Batch]:
+  ) -> Generator[row_order.Batch]:
     """Gives this host's share of the batches of steps from `start`, from 0.
 
     Args:
@@ -165,7 +165,7 @@ class Run(NamedTuple):
     if not manifest.exists(folder):
       workdir_lib.check_tokenizer(config)
     with workdir_lib.untouched_if_refused(workdir, folder):
-      with phases.during('prepare'):
+      with watchdog.during('prepare'):
         store = hosts.first_process_first(
           lambda: prepare.ensure(config, folder), 'prepare'
         )

@@ -10,9 +10,9 @@ from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
-from gpt_jax.rows import ledger, pipeline
+from gpt_jax.rows import ledger, row_order
+from gpt_jax.rows.batch_rows import Taken, TakenAt
 from gpt_jax.rows.rows import Keys, Rows
-from gpt_jax.rows.taken import Taken, TakenAt
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.tokenizers.tokenizer import of_sources
@@ -33,7 +33,7 @@ class StoreData:
     *,
     lengths: Sequence[int],
     seed: int,
-    more: Callable[[Keys], pipeline.Batch] | None = None,
+    more: Callable[[Keys], row_order.Batch] | None = None,
   ):
     """Rows of some lengths, the first row's first, in orders given by `seed`.
 
@@ -44,20 +44,20 @@ class StoreData:
       more: arrays of a batch beside those that its rows make; None: none.
     """
     self._store, self._seed, self._more = store, seed, more
-    self._sources = pipeline.sources(store, seed=seed)
+    self._sources = row_order.sources(store, seed=seed)
     counts = [self._sources(length).rows_per_epoch for length in lengths]
     self.rows_per_epoch = counts[0]
 
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
-  ) -> Generator[pipeline.Batch]:
+  ) -> Generator[row_order.Batch]:
     """See `run.Data`."""
     of_rows, more = parts.objective.make_batch, self._more
 
-    def make_batch(rows: Rows, keys: Keys) -> pipeline.Batch:
+    def make_batch(rows: Rows, keys: Keys) -> row_order.Batch:
       return {**of_rows(rows, keys), **(more(keys) if more else {})}
 
-    return pipeline.batches(
+    return row_order.batches(
       self._store,
       seed=self._seed,
       start=start,
@@ -173,7 +173,7 @@ def spike(file: str) -> dict[str, Any]:
   store = _trained_on(config, workdir)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   taken = Taken(*(found[name] for name in _ROWS))
-  source = pipeline.RowSource(store, length=taken.length, seed=config.seed)
+  source = row_order.RowSource(store, length=taken.length, seed=config.seed)
   rows, _ = source.read(taken)
   sides = [rows] if rows.source is None else [rows.source, rows]
   tokenizers = [of_sources(tokenizer), tokenizer]

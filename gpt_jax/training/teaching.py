@@ -23,7 +23,7 @@ from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import distilled, forward, soft_targets
-from gpt_jax.rows import pipeline, row_makers, teacher_outputs
+from gpt_jax.rows import row_makers, row_order, teacher_outputs
 from gpt_jax.rows.rows import Keys
 from gpt_jax.rows.teacher_outputs import Contents, TeacherOutputs, Writer
 from gpt_jax.runtime.log import log
@@ -197,7 +197,7 @@ class _Step:
     split = sharding.batch_sharding(self._mesh, self._rules)
     count = -(-(total - start) // size)
     with sharding.use(self._mesh, self._rules):
-      for i, made in enumerate(pipeline.prefetch(batch, 0, count)):
+      for i, made in enumerate(row_order.prefetch(batch, 0, count)):
         put = sharding.put_batch(made, split, size)
         found = jax.device_get(self._step(self._params, put))
         left = total - start - i * size

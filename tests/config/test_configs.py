@@ -18,7 +18,7 @@ from gpt_jax import sharding, spec
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops, totals
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.tokens import mixture
 from gpt_jax.training import device_check

@@ -10,7 +10,7 @@ import tempfile
 import pytest
 
 from gpt_jax.files import buckets, files
-from gpt_jax.runtime import phases, preemption
+from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.spec import UsageError
 
 URL = 'gs://bucket/runs/first'
@@ -246,7 +246,7 @@ def test_a_process_that_ends_at_once_leaves_nothing_behind(
   bucket = make_bucket()
   ended = []
   monkeypatch.setattr(preemption, '_end', lambda *args: ended.append(args))
-  monkeypatch.setattr(phases, 'now', lambda: phases.Phase('prepare', 0.0))
+  monkeypatch.setattr(watchdog, 'now', lambda: watchdog.Phase('prepare', 0.0))
   with (
     preemption.leaving(buckets.leave),
     buckets.copied(URL) as folder,

@@ -13,7 +13,7 @@ from gpt_jax import spec
 from gpt_jax.files import records, tfds
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import task as tasks
-from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.text import sources
 
 pytest.importorskip('tensorflow_datasets', reason='needs the extra tfds')

@@ -12,7 +12,7 @@ from gpt_jax.finetuning.rows import Frame, found_spans, span_rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import reading
 from gpt_jax.tasks import task as tasks
-from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 CONTEXT = 'Bob saw Eve; Eve ran off.'

@@ -14,8 +14,8 @@ from gpt_jax.finetuning import fields as task_examples
 from gpt_jax.finetuning import rows
 from gpt_jax.finetuning.rows import Frame
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.known import TASKS
 from gpt_jax.tasks.metrics import METRICS, entities
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.tasks.task import read
 from gpt_jax.tokenizers.tokenizer import Bytes
 

@@ -17,7 +17,7 @@ from gpt_jax.finetuning.data import (
   write_predictions,
 )
 from gpt_jax.finetuning.rows import Rows
-from gpt_jax.rows.taken import Taken, even
+from gpt_jax.rows.batch_rows import Taken, even
 from gpt_jax.tasks.task import Task
 
 

@@ -49,8 +49,9 @@ def name(value):
 
 def of_kind(call):
   # ELECTRA's `pair` is of two models: see tests/objectives/test_electra.py.
-  # XLNet sees both sides, and writes no text: see tests/hf/test_recurrent.py;
-  # random blocks are drawn in training: see tests/hf/test_bert.py.
+  # XLNet sees both sides, and writes no text: see
+  # tests/hf/test_transformer_xl.py. Random blocks are drawn in training: see
+  # tests/hf/test_bert.py.
   return [
     (folder, c)
     for folder in FOLDERS

@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax.nn.build import build, period
 from gpt_jax.nn.caches import init_caches, init_memories
-from gpt_jax.nn.recurrent import num_visible
+from gpt_jax.nn.transformer_xl import num_visible
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

@@ -14,7 +14,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import train
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.objectives.masked import Masked
-from gpt_jax.rows import pipeline, taken
+from gpt_jax.rows import batch_rows, row_order
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
@@ -157,12 +157,12 @@ def test_batches_are_the_same_on_any_number_of_hosts_and_after_a_resume():
 
   def batches(start, host=0, hosts=1, seed=3):
     return [
-      *pipeline.batches(
+      *row_order.batches(
         store,
         seed=seed,
         start=start,
         stop=6,
-        rows=taken.even(8, L),
+        rows=batch_rows.even(8, L),
         make_batch=objective.make_batch,
         host_rows=lambda n: slice(host * n // hosts, (host + 1) * n // hosts),
       )
@@ -179,7 +179,7 @@ def test_batches_are_the_same_on_any_number_of_hosts_and_after_a_resume():
     for name, value in batch.items():
       np.testing.assert_array_equal(again[name], value)
   # Epochs of 19 rows: six batches have 48.
-  source = pipeline.RowSource(store, length=L, seed=3)
+  source = row_order.RowSource(store, length=L, seed=3)
   order = source.row_numbers(range(48))
   rows_of = np.concatenate([batch['inputs'] for batch in whole])
   twice = [np.flatnonzero(order == row) for row in range(19)]

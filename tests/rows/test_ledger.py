@@ -8,8 +8,8 @@ import pytest
 from gpt_jax.config import order
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
-from gpt_jax.rows import ledger, pipeline, row_makers
-from gpt_jax.rows.taken import even
+from gpt_jax.rows import ledger, row_makers, row_order
+from gpt_jax.rows.batch_rows import even
 from gpt_jax.tokens import prepare
 
 LENGTH = 13
@@ -37,7 +37,7 @@ def test_the_documents_named_are_those_in_the_batches(store):
   arguments = dict(seed=SEED, start=2, stop=8, rows=order(ramp))
   found = list(ledger.steps(store, **arguments))
   batches = list(
-    pipeline.batches(store, **arguments, make_batch=causal.make_batch)
+    row_order.batches(store, **arguments, make_batch=causal.make_batch)
   )
   assert [s.step for s in found] == [*range(2, 8)]
   assert {row.epoch for row in found[-1].rows} == {1, 2}

@@ -16,7 +16,13 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.files import files
 from gpt_jax.objectives import seq2seq
-from gpt_jax.rows import ledger, parallel_rows, pipeline, row_makers, taken
+from gpt_jax.rows import (
+  batch_rows,
+  ledger,
+  parallel_rows,
+  row_makers,
+  row_order,
+)
 from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout
@@ -172,7 +178,7 @@ def test_rows_written_out(pairs, config, caplog):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')
   with caplog.at_level(logging.INFO):
-    source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+    source = row_order.RowSource(store, length=LENGTH, seed=SEED)
   assert (
     f'2 of 211 pairs have a side of more than model.context_length={LENGTH}'
     in caplog.text
@@ -180,15 +186,15 @@ def test_rows_written_out(pairs, config, caplog):
   eos, count = store.manifest.eos_id, source.rows_per_epoch
   found = []
   for epoch in range(2):
-    rows, _ = source.read(taken.even(count, LENGTH)(epoch))
+    rows, _ = source.read(batch_rows.even(count, LENGTH)(epoch))
     found.append(of_rows(rows, eos))
   cut = [[[*text.encode(), eos][:LENGTH] for text in both] for both in pairs]
   # Each pair once in an epoch; rows are the same, in another order.
   for rows in found:
     assert sorted(both for row in rows for both in row) == sorted(cut)
   assert found[0] != found[1] and sorted(found[0]) == sorted(found[1])
-  other = pipeline.RowSource(store, length=LENGTH, seed=SEED + 1)
-  rows, _ = other.read(taken.even(count, LENGTH)(0))
+  other = row_order.RowSource(store, length=LENGTH, seed=SEED + 1)
+  rows, _ = other.read(batch_rows.even(count, LENGTH)(0))
   assert found[0] != of_rows(rows, eos)
   assert sorted(found[0]) == sorted(of_rows(rows, eos))
 
@@ -219,8 +225,8 @@ def test_a_start_stands_before_each_source(config):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')
   store.source_special = store.special._replace(prompt_start=(3,))
-  rows, _ = pipeline.RowSource(store, length=LENGTH, seed=SEED).read(
-    taken.even(5, LENGTH)(0)
+  rows, _ = row_order.RowSource(store, length=LENGTH, seed=SEED).read(
+    batch_rows.even(5, LENGTH)(0)
   )
   for row in of_rows(rows, store.manifest.eos_id):
     for source, target in row:
@@ -240,8 +246,8 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(config):
   objective = seq2seq.objective(model, seq2seq.parallel_batch)
   params = objective.init(jax.random.key(0))
   loss = jax.jit(lambda batch: objective.loss(params, batch, None)[:2])
-  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
-  rows, _ = source.read(taken.even(2, LENGTH)(0))
+  source = row_order.RowSource(store, length=LENGTH, seed=SEED)
+  rows, _ = source.read(batch_rows.even(2, LENGTH)(0))
   packed = loss(seq2seq.parallel_batch(rows, eos))
   pairs = [both for row in of_rows(rows, eos) for both in row]
   assert len(pairs) > 4
@@ -259,7 +265,7 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(config):
 
 def test_hosts_and_restarts_read_the_same(config):
   store = prepare.ensure(config, 'D')
-  rows_in_all = pipeline.RowSource(
+  rows_in_all = row_order.RowSource(
     store, length=LENGTH, seed=SEED
   ).rows_per_epoch
 
@@ -274,9 +280,9 @@ def test_hosts_and_restarts_read_the_same(config):
     def host_rows(size):
       return slice(host * size // count, (host + 1) * size // count)
 
-    return pipeline.batches(
+    return row_order.batches(
       store,
-      **dict(seed=SEED, start=start, stop=9, rows=taken.even(8, LENGTH)),
+      **dict(seed=SEED, start=start, stop=9, rows=batch_rows.even(8, LENGTH)),
       make_batch=make_batch,
       host_rows=host_rows,
     )
@@ -296,9 +302,9 @@ def test_hosts_and_restarts_read_the_same(config):
     )
   # A store that is not in memory has the same rows.
   there = TokenStore.open('D', in_memory_bytes=0).ordered(CALL, 'parallel')
-  (first,) = pipeline.batches(
+  (first,) = row_order.batches(
     there,
-    **dict(seed=SEED, start=0, stop=1, rows=taken.even(8, LENGTH)),
+    **dict(seed=SEED, start=0, stop=1, rows=batch_rows.even(8, LENGTH)),
     make_batch=make_batch,
   )
   np.testing.assert_array_equal(first['tokens'], alone[0]['tokens'])
@@ -308,7 +314,7 @@ def test_evaluation_has_each_pair_once(pairs, config):
   store = prepare.ensure(config, 'D')
   validation = store.validation()
   assert validation is not None
-  batches = pipeline.evaluation_batches(
+  batches = row_order.evaluation_batches(
     validation, length=LENGTH, rows=3, make_batch=lambda rows, keys: {'x': rows}
   )
   eos, found = store.manifest.eos_id, []
@@ -336,8 +342,10 @@ FIELDS = ('tokens', 'real', 'segments', 'positions')
 def test_the_ledger_shows_both_sides(pairs, config):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')
-  arguments: Any = dict(seed=SEED, start=1, stop=4, rows=taken.even(5, LENGTH))
-  batches = pipeline.batches(
+  arguments: Any = dict(
+    seed=SEED, start=1, stop=4, rows=batch_rows.even(5, LENGTH)
+  )
+  batches = row_order.batches(
     store, **arguments, make_batch=lambda rows, keys: {'x': rows}
   )
   eos = store.manifest.eos_id
@@ -368,8 +376,8 @@ def test_a_mixture_packs_each_source_by_itself(pairs, config):
     lines = ''.join(f'{i} {language}\n' for i in range(307))
     pathlib.Path(f'v.{language}').write_text(lines)
   store = prepare.ensure(config, 'D')
-  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
-  rows, _ = source.read(taken.Taken(0, 400, LENGTH, 0))
+  source = row_order.RowSource(store, length=LENGTH, seed=SEED)
+  rows, _ = source.read(batch_rows.Taken(0, 400, LENGTH, 0))
   kinds, eos = [], store.manifest.eos_id
   texts = {'en': 'b', 'de': 'b'}
   for row in of_rows(rows, eos):
@@ -434,7 +442,7 @@ def test_inspect_prints_both_sides(config, capsys):
   lines = iter(capsys.readouterr().out.splitlines())
   (step,) = ledger.steps(
     *(store,),
-    **dict(seed=0, start=3, stop=4, rows=taken.even(3, LENGTH)),
+    **dict(seed=0, start=3, stop=4, rows=batch_rows.even(3, LENGTH)),
   )
   for row in step.rows:
     head = next(lines)

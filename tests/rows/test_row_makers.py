@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.rows import pipeline, row_makers
+from gpt_jax.rows import row_makers, row_order
+from gpt_jax.rows.batch_rows import Taken
 from gpt_jax.rows.rows import Keys
-from gpt_jax.rows.taken import Taken
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 from tests.support.sentence_store import corpus, store_of
@@ -167,7 +167,7 @@ def test_a_row_does_not_depend_on_those_beside_it(rows):
 def test_rows_hold_together_under_the_order_of_a_mixture(rows):
   made = store(rows, 'sources')
   maker = row_makers.load(made, LENGTH)
-  source = pipeline.RowSource(made, length=LENGTH, seed=7)
+  source = row_order.RowSource(made, length=LENGTH, seed=7)
   count = 2 * maker.num_rows
   taken = Taken(0, count, LENGTH, 0)
   places, _ = source.places(taken)
@@ -198,7 +198,7 @@ def test_shares_of_tokens_are_those_of_real_tokens(rows):
     parts = ['a'] * len(long) + ['b'] * len(short)
   made = store_of([*long, *short], rows, parts, pairs=rows in PARALLEL)
   made.ordered("mixture(a:0.5, b:0.5, shares='tokens')", rows)
-  source = pipeline.RowSource(made, length=LENGTH, seed=1)
+  source = row_order.RowSource(made, length=LENGTH, seed=1)
   taken = Taken(0, 500, LENGTH, 0)
   places, _ = source.places(taken)
   counts = source.read(taken)[0].real.sum(axis=1)
@@ -231,7 +231,7 @@ def test_held_out_rows_are_the_same_and_end_in_padding(rows):
 def test_a_store_that_is_too_short_is_refused(rows):
   made = store_of([[[10, 11]], [[12]]], rows, pairs=rows in PARALLEL)
   try:
-    num_rows = pipeline.RowSource(made, length=501, seed=0).rows_per_epoch
+    num_rows = row_order.RowSource(made, length=501, seed=0).rows_per_epoch
   except UsageError as e:
     assert 'memory: has 5 tokens' in str(e) or 'one document only' in str(e)
     assert name_of(rows) in ('stream', 'pairs', 'halves')

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from gpt_jax.rows import pair_rows, pipeline, row_makers
+from gpt_jax.rows import pair_rows, row_makers, row_order
+from gpt_jax.rows.batch_rows import Taken
 from gpt_jax.rows.rows import MAKING_ROWS, Keys
 from gpt_jax.rows.sentence_rows import Sentences
-from gpt_jax.rows.taken import Taken
 from gpt_jax.rows.unified_order import BIDIRECTIONAL, masks
 from gpt_jax.tokens.mixture import Place
 from tests.support.sentence_store import CLS, PAD, SEP, corpus, store_of
@@ -199,7 +199,7 @@ def test_half_of_the_pairs_are_of_each_kind(pair):
 def labels_of(rows, seed, epochs, length=61):
   """Labels float [epochs, rows], NaN of rows whose label is not drawn."""
   store = store_of(corpus(401), rows)
-  source = pipeline.RowSource(store, length=length, seed=seed)
+  source = row_order.RowSource(store, length=length, seed=seed)
   count = source.rows_per_epoch
   read, keys = source.read(Taken(0, epochs * count, length, 0))
   assert read.pair is not None
@@ -247,10 +247,10 @@ def test_a_text_does_not_tell_its_label_in_later_epochs(rows):
 
 def test_rows_of_a_later_epoch_need_none_before_them():
   store = store_of(corpus(401), "pairs('next')")
-  whole = pipeline.RowSource(store, length=61, seed=3)
+  whole = row_order.RowSource(store, length=61, seed=3)
   count = whole.rows_per_epoch
   expected, _ = whole.read(Taken(0, 3 * count, 61, 0))
-  again = pipeline.RowSource(store, length=61, seed=3)
+  again = row_order.RowSource(store, length=61, seed=3)
   first = 2 * count + 7
   found, _ = again.read(Taken(first, 11, 61, first))
   for name in ('tokens', 'pair', 'token_types'):

@@ -10,7 +10,7 @@ import pytest
 from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.rows import ledger, pipeline, taken
+from gpt_jax.rows import batch_rows, ledger, row_order
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import prepare
 from gpt_jax.training import workdir
@@ -31,12 +31,12 @@ def test_hosts_read_the_rows_of_one(rows, hosts):
     def host_rows(size):
       return slice(host * size // count, (host + 1) * size // count)
 
-    return pipeline.batches(
+    return row_order.batches(
       store,
       seed=5,
       start=start,
       stop=9,
-      rows=taken.even(8, 19),
+      rows=batch_rows.even(8, 19),
       make_batch=make_batch,
       host_rows=host_rows,
     )
@@ -56,8 +56,8 @@ def test_hosts_read_the_rows_of_one(rows, hosts):
 def test_the_ledger_names_documents_and_sentences(rows):
   documents = random_corpus(31)
   store = store_of(documents, rows)
-  arguments: Any = dict(seed=5, start=0, stop=7, rows=taken.even(5, 19))
-  batches = pipeline.batches(
+  arguments: Any = dict(seed=5, start=0, stop=7, rows=batch_rows.even(5, 19))
+  batches = row_order.batches(
     store, **arguments, make_batch=lambda rows, keys: rows._asdict()
   )
   flat = [[t for s in d for t in s] + [EOS] for d in documents]
@@ -120,7 +120,7 @@ def test_inspect_names_both_texts_of_a_row(corpus, capsys):
   lines = capsys.readouterr().out.splitlines()
   size = config.batch.size
   (step,) = ledger.steps(
-    store, seed=config.seed, start=3, stop=4, rows=taken.even(size, 31)
+    store, seed=config.seed, start=3, stop=4, rows=batch_rows.even(size, 31)
   )
   made = store.tokenizer()
   for i, row in enumerate(step.rows):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_jax.objectives import causal
-from gpt_jax.rows import ledger, pipeline, row_makers, stream_rows, taken
+from gpt_jax.rows import batch_rows, ledger, row_makers, row_order, stream_rows
 from gpt_jax.rows.rows import Keys
 from gpt_jax.tokens import prepare
 from gpt_jax.tokens.manifest import Manifest
@@ -112,7 +112,7 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
       pieces.append(document[i : i + length])
       # What it is predicted from: of a long document, the token before.
       before.append(document[i - 1] if i else EOS)
-  (packed,) = pipeline.evaluation_batches(
+  (packed,) = row_order.evaluation_batches(
     store, length=length, rows=len(pieces), make_batch=causal.make_batch
   )
   assert len(rows_of(SIZES, length)) < len(pieces)
@@ -146,15 +146,17 @@ def test_every_host_and_epoch_has_its_rows():
   length = 7
   store = make_store([*SIZES, *SIZES[::-1]])
   count = row_makers.load(store, length).num_rows
-  source = pipeline.RowSource(store, length=length, seed=3)
+  source = row_order.RowSource(store, length=length, seed=3)
   for epoch in range(2):
-    rows = source.batch(taken.even(count, length)(epoch), causal.make_batch)
+    rows = source.batch(
+      batch_rows.even(count, length)(epoch), causal.make_batch
+    )
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
     np.testing.assert_array_equal(np.sort(found), np.sort(everything))
   (step,) = ledger.steps(
     *(store,),
-    **dict(seed=3, start=0, stop=1, rows=taken.even(count, length)),
+    **dict(seed=3, start=0, stop=1, rows=batch_rows.even(count, length)),
   )
   seen = sorted(
     (s.document, s.start, s.stop) for r in step.rows for s in r.spans
@@ -169,7 +171,7 @@ def test_a_mixture_packs_each_source_by_itself():
   sizes = {'a': SIZES[:5], 'b': SIZES[5:]}
   store = make_store(SIZES, {'a': sum(sizes['a']), 'b': sum(SIZES)})
   store.mixture = phases('mixture(a:0.5, b:0.5)')
-  source = pipeline.RowSource(store, length=length, seed=3)
+  source = row_order.RowSource(store, length=length, seed=3)
   maker = row_makers.load(store, length)
   found = {(p.source, p.row) for p in map(source.place, range(200))}
   assert found == {
@@ -192,7 +194,7 @@ def test_the_config_chooses_them(corpus, make_config):
   config.data.rows = 'documents'
   store = prepare.ensure(config, 'D')
   batch = next(
-    pipeline.evaluation_batches(
+    row_order.evaluation_batches(
       store.validation(), length=101, rows=3, make_batch=causal.make_batch
     )
   )
@@ -203,7 +205,7 @@ def shares_of_tokens(source, phase, first, stop):
   """The share of the targets that each source has in rows of the run."""
   sizes = dict.fromkeys(phase, 0)
   for i in range(first, stop):
-    places, keys = source.places(taken.Taken(i, 1, 0, i))
+    places, keys = source.places(batch_rows.Taken(i, 1, 0, i))
     ((tokens,), _) = source.texts(places, keys)[0]
     sizes[places[0].source] += len(tokens)
   return {n: size / sum(sizes.values()) for n, size in sizes.items()}
@@ -232,7 +234,7 @@ def test_weights_are_shares_of_tokens_where_it_says_so(caplog):
   )
   store = make_store(sizes, parts)
   with caplog.at_level(logging.INFO):
-    source = pipeline.RowSource(
+    source = row_order.RowSource(
       store.ordered(text, 'documents'), length=length, seed=5
     )
   assert 'from token 0 weights are shares of tokens: long 0.397' in caplog.text
@@ -241,13 +243,13 @@ def test_weights_are_shares_of_tokens_where_it_says_so(caplog):
     for name, weight in phase.items():
       assert abs(found[name] - weight) < 0.003, (name, found)
   # Any row alone is what it is among all: a run may be resumed.
-  again = pipeline.RowSource(store, length=length, seed=5)
+  again = row_order.RowSource(store, length=length, seed=5)
   assert again.place(12_345) == source.place(12_345)
   # Shares of rows are the default, and their tokens are other shares.
   rows = make_store(sizes, parts).ordered(
     text.replace("shares='tokens'", "shares='rows'"), 'documents'
   )
-  source = pipeline.RowSource(rows, length=length, seed=5)
+  source = row_order.RowSource(rows, length=length, seed=5)
   found = shares_of_tokens(source, first, 0, 7919)
   assert found['pairs'] < 0.25 and found['long'] > 0.55
   plain = phases(text.replace(", shares='tokens'", ''))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpt_jax.rows import pipeline
+from gpt_jax.rows import row_order
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import metrics
 from tests.support import quick
@@ -67,7 +67,7 @@ def write_text(folder: pathlib.Path) -> list[str]:
     def once(self, name, make):
       return make()
 
-  source = pipeline.RowSource(Store(), length=LENGTH, seed=0)
+  source = row_order.RowSource(Store(), length=LENGTH, seed=0)
   bad = int(source.row_numbers([(SPIKE - 1) * ROWS + 5])[0])
   text = list(('ab' * LENGTH * rows)[: rows * LENGTH])
   noise = np.random.default_rng(0).integers(ord('A'), ord('Z'), LENGTH - 1)
@@ -146,7 +146,7 @@ def losses(workdir: pathlib.Path) -> dict[int, float]:
   }
 
 
-@pytest.mark.slow  # eight processes; tests/rows/test_pipeline.py has shares
+@pytest.mark.slow  # eight processes; tests/rows/test_row_order.py has shares
 def test_processes_equal_one(tmp_path):
   text = write_text(tmp_path / 'text')
   one, many = tmp_path / 'one', tmp_path / 'many'

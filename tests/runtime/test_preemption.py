@@ -99,9 +99,9 @@ def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
 
 SIGNALLED = """
 import os, signal, sys, threading, time
-from gpt_jax.runtime import log, phases, preemption
+from gpt_jax.runtime import log, preemption, watchdog
 log.started_as('ablation')
-phases.enter(sys.argv[1])
+watchdog.enter(sys.argv[1])
 with preemption.listening():
   os.kill(os.getpid(), signal.SIGINT)
   time.sleep(0.3)

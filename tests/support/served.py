@@ -13,7 +13,7 @@ import openai
 
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
-from gpt_jax.serving import app as app_lib
+from gpt_jax.serving import endpoints as app_lib
 from gpt_jax.serving import server
 from gpt_jax.serving.access import Access
 from gpt_jax.serving.requests import Served

@@ -6,7 +6,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.tasks.task import read
 
 # Of q1 two right and three wrong, of q2 one and one; q3 has no right one, q4

@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.known import TASKS
+from gpt_jax.tasks.registry import TASKS
 from gpt_jax.tasks.task import read, with_labels
 from tests.support.tables import put
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.files import files
 from gpt_jax.objectives import causal
-from gpt_jax.rows import ledger, pipeline, taken
+from gpt_jax.rows import batch_rows, ledger, row_order
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import encode, manifest, mixture, prepare, store
 from gpt_jax.tokens.mixture import Order
@@ -123,9 +123,11 @@ def test_the_ledger_names_the_documents_in_the_batches(config):
   ends = made.manifest.parts
   assert list(ends) == ['high', 'low'] and ends['low'] == len(made)
   tokens = np.split(made.tokens(0, len(made)), made.document_ends[:-1])
-  arguments = dict(seed=5, start=1, stop=40, rows=taken.even(7, LENGTH))
+  arguments = dict(seed=5, start=1, stop=40, rows=batch_rows.even(7, LENGTH))
   found = [*ledger.steps(made, **arguments)]
-  batches = [*pipeline.batches(made, **arguments, make_batch=causal.make_batch)]
+  batches = [
+    *row_order.batches(made, **arguments, make_batch=causal.make_batch)
+  ]
   for step, batch in zip(found, batches, strict=True):
     for b, row in enumerate(step.rows):
       claimed = np.concatenate([tokens[d][i:j] for d, i, j in row.spans])
@@ -137,7 +139,7 @@ def test_the_ledger_names_the_documents_in_the_batches(config):
       assert low or row.begin + LENGTH + 1 <= ends['high']
   names = [row.source for step in found for row in step.rows]
   assert abs(names.count('low') - len(names) / 4) <= 3
-  epochs = pipeline.RowSource(made, length=LENGTH, seed=5).epochs(280)
+  epochs = row_order.RowSource(made, length=LENGTH, seed=5).epochs(280)
   assert set(epochs) == {'epochs', 'epochs/high', 'epochs/low'}
   # Its documents are short: it is drawn more often than its size has it.
   assert epochs['epochs/low'] > epochs['epochs'] > epochs['epochs/high'] > 0
@@ -279,7 +281,7 @@ def test_a_store_counts_the_examples_of_its_sources(config):
   }
   assert made.ordered('mixture(high:1.0)').num_examples() == {}
   source = made.ordered(config.data.source)
-  shares = pipeline.RowSource(source, length=LENGTH, seed=5)
+  shares = row_order.RowSource(source, length=LENGTH, seed=5)
   rows = shares._maker.sizes
   drawn = collections.Counter(shares.place(i).source for i in range(10_000))
   wanted = {n: min(9, counts[n]) * rows[n] / counts[n] for n in counts}

@@ -14,7 +14,7 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.commands import train
 from gpt_jax.optim import spikes as policies
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows import taken
+from gpt_jax.rows import batch_rows
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import prepare
@@ -23,8 +23,8 @@ from gpt_jax.training import past as past_lib
 from gpt_jax.training.past import History
 from tests.support import tiny, whole_runs
 
-SKIP = taken.Skip(5, 7, 11)
-LATER = taken.Skip(13, 3, 17)
+SKIP = batch_rows.Skip(5, 7, 11)
+LATER = batch_rows.Skip(13, 3, 17)
 
 
 def at(step):
@@ -149,7 +149,7 @@ def test_only_the_losses_that_count_are_kept():
 @pytest.fixture
 def skipped(tmp_path):
   """A workdir whose checkpoint of step 13 was trained without some rows."""
-  past_lib.write_skips(str(tmp_path), taken.Skips((SKIP,)))
+  past_lib.write_skips(str(tmp_path), batch_rows.Skips((SKIP,)))
   save(tmp_path, History(str(tmp_path)), 13)
   return tmp_path
 
@@ -162,7 +162,7 @@ def test_missing_rows_left_out_are_those_of_the_checkpoint(skipped):
 
 
 def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
-  past_lib.write_skips(str(skipped), taken.Skips((SKIP, LATER)))
+  past_lib.write_skips(str(skipped), batch_rows.Skips((SKIP, LATER)))
   assert restored(skipped).skips.skips == (SKIP, LATER)
 
 
@@ -170,7 +170,7 @@ def test_a_rewind_since_the_checkpoint_is_in_the_file(skipped):
   'other', [(), (SKIP._replace(rows=8),), (LATER,), (SKIP._replace(step=4),)]
 )
 def test_other_rows_left_out_are_refused(skipped, other):
-  past_lib.write_skips(str(skipped), taken.Skips(other))
+  past_lib.write_skips(str(skipped), batch_rows.Skips(other))
   for check in (restored, lambda w: past_lib.known_skips(str(w))):
     with pytest.raises(UsageError, match='the checkpoint of step 13') as e:
       check(skipped)

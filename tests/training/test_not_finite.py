@@ -12,7 +12,7 @@ import pytest
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.commands import plot, train
 from gpt_jax.objectives.loss import Loss
-from gpt_jax.rows import pipeline
+from gpt_jax.rows import row_order
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import held_out, metrics, run
 from tests.support import tiny, whole_runs
@@ -77,14 +77,14 @@ def test_a_run_of_which_every_step_was_skipped_ends(
   tmp_path, monkeypatch, capsys
 ):
   """And says so, in JSON; started again it has nothing left to do."""
-  batches = pipeline.batches
+  batches = row_order.batches
 
   def poisoned(store, **kwargs):
     for batch in batches(store, **kwargs):
       batch['weights'] = batch['weights'] * np.float32(np.nan)
       yield batch
 
-  monkeypatch.setattr(pipeline, 'batches', poisoned)
+  monkeypatch.setattr(row_order, 'batches', poisoned)
   whole_runs.known_peak(monkeypatch)
   every_token_costs(monkeypatch, 800.0)
   changes = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.evaluation import memory as memory_lib
+from gpt_jax.evaluation import carried_memory as memory_lib
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import models as trained_lib
 from tests.support import whole_runs

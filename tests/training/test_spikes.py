@@ -20,8 +20,8 @@ from gpt_jax.objectives.loss import Loss
 from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows import pipeline
-from gpt_jax.rows.taken import Skip, Skips, Taken
+from gpt_jax.rows import row_order
+from gpt_jax.rows.batch_rows import Skip, Skips, Taken
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, loop, metrics, past
@@ -269,7 +269,7 @@ def bad_row(monkeypatch):
   Rows are told by their number in the run, wherever a step finds them.
   """
   row = (BAD - 1) * 16 + 5
-  batches = pipeline.batches
+  batches = row_order.batches
 
   def poisoned(store, *, make_batch, **kwargs):
     def make_batch_marked(rows, keys):
@@ -280,7 +280,7 @@ def bad_row(monkeypatch):
 
     return batches(store, make_batch=make_batch_marked, **kwargs)
 
-  monkeypatch.setattr(pipeline, 'batches', poisoned)
+  monkeypatch.setattr(row_order, 'batches', poisoned)
   return row
 
 
@@ -321,8 +321,8 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   assert found['step'] == BAD and found['loss'] == 'nan'
   assert found['first_row'] <= bad_row < found['first_row'] + 16
   run = trained_lib.load(str(workdir))
-  source = pipeline.RowSource(
-    pipeline.TokenStore.open(str(data)), length=7, seed=0
+  source = row_order.RowSource(
+    row_order.TokenStore.open(str(data)), length=7, seed=0
   )
   assert found['texts'][5] == run.tokenizer.decode(
     source.read(Taken(bad_row, 1, 7, bad_row))[0].tokens[0]

@@ -25,8 +25,8 @@ A document is addressed by its place in the input (`Document.place`). Up to
 Only the order of places matters, not their values. In a mixture the source is
 the first part of a document's name.
 
-In Beam (`tokens.beam`) a global step is: rows | GroupByKey(range of keys) |
-judge | conclude (only where `concludes`: it takes all findings in one place) |
-GroupByKey(shard), joined with the documents | clean. `report.Counts` counts the
-outcomes of a shard, and `report.merge` adds shards up.
+In Beam (`tokens.prepare_on_beam`) a global step is: rows | GroupByKey(range of
+keys) | judge | conclude (only where `concludes`: it takes all findings in one
+place) | GroupByKey(shard), joined with the documents | clean. `report.Counts`
+counts the outcomes of a shard, and `report.merge` adds shards up.
 """

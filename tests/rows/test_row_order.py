@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gpt_jax import config as config_lib
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
-from gpt_jax.rows import pipeline
-from gpt_jax.rows.taken import Taken, even
+from gpt_jax.rows import row_order
+from gpt_jax.rows.batch_rows import Taken, even
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import prepare
 from gpt_jax.tokens.store import TokenStore
@@ -66,7 +66,7 @@ def share(host, num_hosts):
 
 def run(store, start, stop, rows=five, **kwargs):
   return list(
-    pipeline.batches(
+    row_order.batches(
       store,
       **(dict(seed=SEED, start=start, stop=stop, rows=rows)),
       **(dict(make_batch=causal.make_batch) | kwargs),
@@ -83,14 +83,14 @@ def assert_same(batches, others):
 
 
 def test_each_row_comes_once_an_epoch(store):
-  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  source = row_order.RowSource(store, length=LENGTH, seed=SEED)
   n = source.rows_per_epoch
   assert n == (len(store) - 1) // LENGTH > 100
   orders = [source.row_numbers(range(e * n, e * n + n)) for e in range(3)]
   for order in orders:
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
   assert np.any(orders[0] != orders[1]) and np.any(orders[1] != orders[2])
-  other = pipeline.RowSource(store, length=LENGTH, seed=SEED + 1)
+  other = row_order.RowSource(store, length=LENGTH, seed=SEED + 1)
   # Seeds that are neighbours share no epoch.
   next_epoch = orders[1]
   assert np.any(other.row_numbers(range(n)) != next_epoch)
@@ -124,7 +124,7 @@ class Rows:
 )
 def test_each_row_comes_once_an_epoch_of_any_size(n, seed, hosts, small, large):
   """Read by any number of hosts, in batches that grow in the second epoch."""
-  source = pipeline.RowSource(Rows(n), length=LENGTH, seed=seed)
+  source = row_order.RowSource(Rows(n), length=LENGTH, seed=seed)
   found, row = [], 0
   while row < 2 * n:
     count = min(small if row < n // 2 else large, 2 * n - row)
@@ -166,7 +166,7 @@ def evidence(order):
 
 def test_the_order_is_well_mixed():
   n = 1 << 16
-  source = pipeline.RowSource(Rows(n), length=LENGTH, seed=SEED)
+  source = row_order.RowSource(Rows(n), length=LENGTH, seed=SEED)
   order = source.row_numbers(range(2 * n)).reshape(2, n)
   # The chance that a random permutation goes over this is below 1e-3.
   assert np.max(evidence(order)) < 4, evidence(order)
@@ -198,7 +198,7 @@ def test_a_bad_shuffle_would_be_seen(broken):
 
 def test_the_order_of_earlier_versions(store):
   # A run is resumed in the order it began with: never change these numbers.
-  source = pipeline.RowSource(Rows(17), length=LENGTH, seed=SEED)
+  source = row_order.RowSource(Rows(17), length=LENGTH, seed=SEED)
   assert source.row_numbers(range(20)).tolist() == ORDER
 
 
@@ -207,7 +207,7 @@ ORDER = [4, 16, 7, 6, 15, 13, 3, 2, 8, 14, 11, 1, 0, 10, 9, 5, 12, 10, 5, 1]
 
 def test_a_row_is_inputs_and_what_follows(either_store):
   tokens = either_store.tokens(0, len(either_store))
-  source = pipeline.RowSource(either_store, length=LENGTH, seed=SEED)
+  source = row_order.RowSource(either_store, length=LENGTH, seed=SEED)
   (batch,) = run(either_store, 3, 4)
   for b, r in enumerate(source.row_numbers(range(15, 20))):
     begin = r * LENGTH
@@ -231,7 +231,7 @@ def test_a_batch_does_not_depend_on_where_the_run_began(store, rows):
 
 
 def test_a_ramp_repeats_and_skips_no_row(store):
-  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  source = row_order.RowSource(store, length=LENGTH, seed=SEED)
   numbers = range(12 + 7 * 5)
   seen = np.concatenate([b['inputs'] for b in run(store, 0, 9, ramp)])
   np.testing.assert_array_equal(seen, windows(source, numbers)[:, :-1])
@@ -276,7 +276,7 @@ def test_no_row_is_skipped_or_repeated(
     for i, size in enumerate(sizes)
   )
   ramp = batch_ramp.build(f'ramp({text})', row_tokens=LENGTH)
-  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  source = row_order.RowSource(store, length=LENGTH, seed=SEED)
   ends = [0, *sorted(stops), 20]
   for part, (start, stop) in enumerate(itertools.pairwise(ends)):
     count = num_hosts + part
@@ -300,7 +300,7 @@ def test_an_objective_makes_the_arrays(store):
   assert made[0].keys() == {'inputs', 'run', 'row'}
   np.testing.assert_array_equal(made[0]['inputs'], plain['targets'][:, ::2])
   # Step 2 of the ramp's first batches of a size.
-  source = pipeline.RowSource(store, length=LENGTH, seed=SEED)
+  source = row_order.RowSource(store, length=LENGTH, seed=SEED)
   np.testing.assert_array_equal(
     made[0]['row'], source.row_numbers(made[0]['run'])
   )
@@ -308,7 +308,7 @@ def test_an_objective_makes_the_arrays(store):
 
 def evaluate(store, length, rows, **kwargs):
   return list(
-    pipeline.evaluation_batches(
+    row_order.evaluation_batches(
       store,
       **(dict(length=length, rows=rows, make_batch=causal.make_batch) | kwargs),
     )
@@ -366,13 +366,13 @@ def test_evaluation_keeps_weights_of_the_objective(store):
 
 def test_a_corpus_shorter_than_a_row_is_refused(store):
   n = len(store)
-  source = pipeline.RowSource(store, length=n - 1, seed=0)
+  source = row_order.RowSource(store, length=n - 1, seed=0)
   assert source.rows_per_epoch == 1
   np.testing.assert_array_equal(
     windows(source, range(2))[1], store.tokens(0, n)
   )
   with pytest.raises(UsageError) as e:
-    pipeline.batches(
+    row_order.batches(
       store,
       **dict(seed=0, start=0, stop=1, rows=even(5, n)),
       make_batch=causal.make_batch,
@@ -396,7 +396,7 @@ def wait_until_none_prefetches():
 
 def test_threads_end_with_the_iterator(store):
   wait_until_none_prefetches()
-  stream = pipeline.batches(
+  stream = row_order.batches(
     store,
     **dict(seed=SEED, start=0, stop=10**9, rows=five),
     make_batch=causal.make_batch,
@@ -425,7 +425,7 @@ def test_slow_reads_run_while_a_step_does(store, monkeypatch):
 
   monkeypatch.setattr(TokenStore, 'read_many', slow)
   made = []
-  stream = pipeline.batches(
+  stream = row_order.batches(
     on_disk,
     **dict(seed=SEED, start=0, stop=11, rows=five),
     make_batch=causal.make_batch,
@@ -446,7 +446,7 @@ def test_an_error_comes_at_its_step(store):
       raise RuntimeError('no rows')
     return five(step)
 
-  stream = pipeline.batches(
+  stream = row_order.batches(
     store,
     **dict(seed=SEED, start=5, stop=10, rows=rows),
     make_batch=causal.make_batch,
@@ -460,7 +460,7 @@ def test_an_error_comes_at_its_step(store):
 
 def test_damage_found_while_prefetching_is_told_to_the_user(store, corpus):
   on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
-  stream = pipeline.batches(
+  stream = row_order.batches(
     on_disk,
     **dict(seed=SEED, start=0, stop=9, rows=five),
     make_batch=causal.make_batch,

@@ -5,7 +5,7 @@
 Each device has some of the tokens of each row. It adds up attention to its own
 keys, then to those that its neighbour sends, while it sends on what it has. In
 the backward pass the gradients of keys and values travel with them. With one
-device it is `online` attention.
+device it is attention by `online_softmax`.
 """
 
 import functools
@@ -17,23 +17,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import ring_order
-from gpt_jax.nn import kernels, layout, online, ring_kernel
+from gpt_jax.nn import kernels, layout, online_softmax, ring_kernel
 from gpt_jax.nn.attend import Request, tokens_of
 from gpt_jax.nn.masks import Tokens
-from gpt_jax.nn.online import How, Keys, Pairs, Queries
+from gpt_jax.nn.online_softmax import How, Keys, Pairs, Queries
 
 
 class Ring(NamedTuple):
   """The devices, inside a `shard_map`.
 
   Attributes:
-    how: see `online.How`.
+    how: see `online_softmax.How`.
     axes: of the mesh, in whose order the devices stand; (): there is one.
     hops: how far keys travel; all the way round they go one less than there
       are devices.
     order: of the devices, if not that of the axes: see `ring_order`.
-    kernel: computes attention to a device's keys in place of `online`, without
-      biases and the like; None: there is none.
+    kernel: computes attention to a device's keys in place of `online_softmax`,
+      without biases and the like; None: there is none.
   """
 
   how: How
@@ -86,12 +86,12 @@ def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest):
     if ring.kernel:
       return ring_kernel.add(ring.kernel, queries, keys, sums), None
     if sums is None:
-      sums = online.nothing(queries.q_BLGRK)
+      sums = online_softmax.nothing(queries.q_BLGRK)
     here = _of_keys(pairs, ring, hop, k_BMGK.shape[1])
-    return online.add(ring.how, queries, keys, here, sums), None
+    return online_softmax.add(ring.how, queries, keys, here, sums), None
 
   sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, rest.key), visit)
-  y_BGRLK, log_BGRL = sums if ring.kernel else online.finished(sums)
+  y_BGRLK, log_BGRL = sums if ring.kernel else online_softmax.finished(sums)
   y_BLGRK = jnp.einsum('BGRLK->BLGRK', y_BGRLK)
   y_BLHK = y_BLGRK.reshape(q_BLHK.shape).astype(q_BLHK.dtype)
   return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, rest, y_BLHK, log_BGRL)
@@ -108,7 +108,7 @@ def _backward(ring, saved, dy_BLHK):
 
   dy_BGRLK = heads_first(dy_BLHK)
   dot_BGRL = jnp.sum(dy_BGRLK * heads_first(y_BLHK), axis=-1)
-  given = online.Given(dy_BGRLK, dot_BGRL, log_BGRL)
+  given = online_softmax.Given(dy_BGRLK, dot_BGRL, log_BGRL)
 
   def visit(before, keys, hop):
     if ring.kernel:
@@ -118,7 +118,7 @@ def _backward(ring, saved, dy_BLHK):
       )
     else:
       here = _of_keys(pairs, ring, hop, M)
-      by = online.gradients(ring.how, queries, keys, here, given)
+      by = online_softmax.gradients(ring.how, queries, keys, here, given)
     if before is None:
       return by[:3], by.dbias
     dq, dk, dv = before
@@ -231,10 +231,9 @@ def _in_order(ring: Ring, dbiases: jax.Array) -> jax.Array:
 # Attention among the tokens of rows that are split over devices.
 #
 # Each device has a part of each row (mesh axis `context`): its queries need
-# keys that other devices have. Three ways to bring them together, with the
-# blocks of `online` or, within whole rows, with a kernel. What decides which
-# keys are seen is known by data that go along with the tokens, so that rows
-# need not be in order.
+# keys that other devices have. Three ways bring them together, with the blocks
+# of `online_softmax` or, within whole rows, with a kernel. The data that decide
+# which keys a query sees travel with the tokens, so rows need not be in order.
 
 
 # q, k, v, bias and the rest, as `ring.attend` takes them, to [B, L, H, K].
@@ -283,7 +282,7 @@ def ulysses(
   Args:
     request: what is asked.
     block: of queries and of keys, at most.
-    kernel: computes it there in place of `online`; None: there is none.
+    kernel: computes it there in place of `online_softmax`; None: there is none.
   """
   axes, how = layout.mesh_axes('length'), _how(request, block)
 

@@ -37,7 +37,7 @@ def small(monkeypatch):
   monkeypatch.setattr(manifest, 'BLOCK', 64)
   monkeypatch.setattr('gpt_jax.text.sources._UNIT', 5 << 16)
   if HAS_BEAM:
-    monkeypatch.setattr('gpt_jax.tokens.beam._CHUNK', 320)
+    monkeypatch.setattr('gpt_jax.tokens.prepare_on_beam._CHUNK', 320)
 
 
 def both(config):
@@ -52,7 +52,7 @@ def both(config):
 
 def test_the_module_that_preparing_imports_is_there():
   # Also where Beam is not: a module that moved would be missed nowhere else.
-  assert importlib.util.find_spec('gpt_jax.tokens.beam')
+  assert importlib.util.find_spec('gpt_jax.tokens.prepare_on_beam')
 
 
 @needs_beam
@@ -108,7 +108,7 @@ def web(tmp_path, small, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr('gpt_jax.text.clean.stages._SHARD', 1500)
   if HAS_BEAM:
-    monkeypatch.setattr('gpt_jax.tokens.beam._RANGE', 5000)
+    monkeypatch.setattr('gpt_jax.tokens.prepare_on_beam._RANGE', 5000)
   return tmp_path
 
 
@@ -226,7 +226,9 @@ def test_finished_cleaning_is_not_repeated(
     lines = (web / 'web0.jsonl').read_text().splitlines(keepends=True)
     (web / 'web0.jsonl').write_text(''.join(lines[1:]))
   else:
-    monkeypatch.setattr('gpt_jax.tokens.beam._lay_out_cleaning', None)
+    monkeypatch.setattr(
+      'gpt_jax.tokens.prepare_on_beam._lay_out_cleaning', None
+    )
   both(config)
 
 

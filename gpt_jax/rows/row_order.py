@@ -18,8 +18,8 @@ import grain
 import numpy as np
 
 from gpt_jax.rows import row_makers
+from gpt_jax.rows.batch_rows import Taken, TakenAt
 from gpt_jax.rows.rows import Keys, Rows, Texts
-from gpt_jax.rows.taken import Taken, TakenAt
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Order, Place, Shuffle
 from gpt_jax.tokens.store import TokenStore

@@ -9,22 +9,22 @@ import sys
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.runtime import phases
+from gpt_jax.runtime import watchdog
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 # The main thread sits in C, as it would in a compilation or a collective.
 HUNG = """
 import sys, threading
-from gpt_jax.runtime import log, phases
+from gpt_jax.runtime import log, watchdog
 log.started_as('finetune')
-with phases.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
-  phases.enter('compile')
+with watchdog.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
+  watchdog.enter('compile')
   threading.Event().wait(0.5)
-  phases.enter('step')
+  watchdog.enter('step')
   for _ in range(20):
     threading.Event().wait(0.05)
-    phases.enter('step')
+    watchdog.enter('step')
   def stuck_in_a_collective():
     threading.Lock().acquire() and threading.Event().wait()
   stuck_in_a_collective()
@@ -53,20 +53,20 @@ def test_a_hung_step_ends_with_its_stacks(tmp_path):
 def test_every_deadline_of_the_config_is_that_of_a_phase():
   from configs import base
 
-  found = phases.deadlines(config_lib.resolve(base.get_config()))
+  found = watchdog.deadlines(config_lib.resolve(base.get_config()))
   assert {*found} == {'start', 'compile', 'step', 'evaluation', 'save'}
   assert all(seconds > 0 for seconds in found.values())
 
 
 def test_a_phase_within_a_phase():
-  before = phases.now().name
-  with pytest.raises(ValueError), phases.during('save'):
-    assert phases.now().name == 'save'
+  before = watchdog.now().name
+  with pytest.raises(ValueError), watchdog.during('save'):
+    assert watchdog.now().name == 'save'
     raise ValueError
-  assert phases.now().name == before
+  assert watchdog.now().name == before
 
 
 def test_without_deadlines_nothing_is_watched(tmp_path):
-  with phases.watching({'step': 0.0}, str(tmp_path / 'x')):
+  with watchdog.watching({'step': 0.0}, str(tmp_path / 'x')):
     pass
   assert [*tmp_path.iterdir()] == []
