@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Trains several configs, each in a process of its own."""
+"""Trains several configs, each in its own process, and compares them."""
 
 import math
 import os
@@ -48,11 +48,11 @@ def parse(text: str, more: str) -> Variant:
 
 
 def train(variant: Variant, seed: int, workdir: str, root: str) -> None:
-  """Trains one, in a process of its own, or what is left of it.
+  """Trains or resumes one variant in its own process.
 
   Raises:
-    ToldError: the config is refused, by one line on stderr.
-    Preempted: it was told to stop, and has saved.
+    ToldError: the config is refused; stderr has one line that says why.
+    Preempted: SIGTERM came; the run is saved.
     RuntimeError: the run failed.
   """
   log.info('%s, seed %s: %s', variant.name, seed, workdir)
@@ -75,10 +75,10 @@ def train(variant: Variant, seed: int, workdir: str, root: str) -> None:
 
 
 def wait_for(command: list[str]) -> int:
-  """Runs a process to its end; gives its exit code.
+  """Runs a process to its end; returns its exit code.
 
-  SIGTERM is passed on, so that it saves and nothing is left running. Ctrl-C it
-  gets from the terminal itself.
+  SIGTERM is passed on, so that the process saves and ends. The terminal sends
+  it Ctrl-C directly.
   """
   process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
   old = {
@@ -94,19 +94,19 @@ def wait_for(command: list[str]) -> int:
       signal.signal(number, handler)
 
 
-# Where the runs of several configs and seeds ended: one table.
+# The results of several configs and seeds, as one table.
 
 
 SPEED = 'tokens_per_second'
-# Of one layer with experts.
+# A metric of each layer with experts.
 DROPPED = re.compile(r'router/.*/dropped')
 
 
 def summary(workdir: str) -> dict[str, float]:
-  """Where a run ended, how fast it was, and what its experts dropped.
+  """A run's last losses, its speed, and the fraction its experts dropped.
 
   Raises:
-    RuntimeError: it has no such metrics.
+    RuntimeError: these metrics are missing.
   """
   length = config_lib.row_tokens(trained_lib.read_config(workdir))
   lines = metrics.read(workdir)
@@ -119,14 +119,14 @@ def summary(workdir: str) -> dict[str, float]:
     )
   found = {
     'validation_loss': losses[-1],
-    # Rows a second; the first line has the warm-up.
+    # Rows per second; the first line includes the warm-up.
     'examples_per_second': statistics.median(rates[1:] or rates),
   }
   dropped = [x for m in lines for name, x in m.items() if DROPPED.match(name)]
   # NaN where the update was skipped.
   dropped = [x for x in dropped if math.isfinite(x)]
   if dropped:
-    # Over all layers with experts and the whole run.
+    # The mean over all layers with experts and the whole run.
     found['dropped_fraction'] = statistics.mean(dropped)
   return found
 

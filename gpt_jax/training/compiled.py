@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of a run, compiled for its mesh."""
+"""Ahead-of-time compilation of a run's functions for its mesh."""
 
 import functools
 import time
@@ -39,10 +39,10 @@ def compile_train_step(
   shape: Shape | None = None,
   options: dict[str, str] | None = None,
 ) -> Compiled:
-  """Compiles `step.train_step`; the state's memory is given to the result.
+  """Compiles `step.train_step`, which donates the state.
 
   Args:
-    shape: of a batch; empty: that of the last stage.
+    shape: of a batch; None: that of the last stage.
     options: of the compiler.
   """
   shape = shape or parts.ramp.stages[-1].shape
@@ -67,14 +67,14 @@ def compile_train_step(
 def compile_stages(
   parts: Parts, done: int, compiled: Stages, metrics: Metrics
 ) -> None:
-  """Compiles the training step for each shape of batch that is to come.
+  """Compiles the training step for each batch shape still to come.
 
-  All of them before the first step: a stage that does not fit, or a compiler
-  that fails, shows now and not after days. `gpt-jax plan` compiles the same.
+  All before the first step: a stage that does not fit, or a compiler that
+  fails, shows now and not after days. `gpt-jax plan` compiles the same.
 
   Args:
-    compiled: by shape; what it lacks is added.
-    metrics: to write it down.
+    compiled: by shape; missing shapes are added.
+    metrics: gets an event for each compilation.
   """
   for shape in parts.shapes(done):
     if shape in compiled:
@@ -97,10 +97,10 @@ def compile_eval_step(parts: Parts) -> Compiled:
 
 
 def compile_outputs(parts: Parts, task: str = '') -> Compiled:
-  """Compiles what a task is measured by: parameters and batch to [B, K].
+  """Compiles a task's outputs: parameters and batch to [B, K].
 
   Args:
-    task: of several; '': there is one.
+    task: its name among several; '': the only one.
   """
   outputs = parts.objective.of(task).outputs
   whole = sharding.replicated(parts.mesh)

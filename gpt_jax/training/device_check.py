@@ -29,9 +29,9 @@ from gpt_jax.optim.micro_batches import divided
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
 
-# Whether the attention backend can serve a config, before anything is built.
+# Attention: whether the backend can serve a config.
 #
-# Tracing the model would say the same, but only once its data are prepared.
+# Tracing the model would tell, but only once its data are prepared.
 
 
 def check_attention(
@@ -43,18 +43,18 @@ def check_attention(
   packed: bool = False,
   padded: bool = False,
 ) -> None:
-  """Checks what each pattern of a stack will ask of the backend.
+  """Checks that the backend supports each attention pattern of a stack.
 
-  The mesh in context counts, as it does for the backends. A backend may still
-  refuse what only the batches show, such as padding.
+  The current mesh counts, as it does for the backends. A backend may still
+  refuse what only batches show, such as padding.
 
   Args:
     model: `config.model`.
     sizes: of the stack's layers.
     attention: `model.attention`, or that of the encoder of an encoder-decoder.
-    shape_BL: rows of a batch as the model is given it, and their length.
+    shape_BL: rows of a batch as the model receives it, and their length.
     packed: whether rows hold documents that do not see each other.
-    padded: whether they may have padding that is not to be seen.
+    padded: whether rows may have padding that must be masked.
   """
   backend = spec.build(
     'model.attention_backend', model.attention_backend, BACKENDS
@@ -95,9 +95,9 @@ def mesh_of(config: Config, devices: Devices = None) -> Mesh:
 
 
 def check_devices(config: Config, devices: Devices = None) -> None:
-  """Checks that the config fits the devices; quick, and before any work.
+  """Checks mesh, batch and attention backend of a config against the devices.
 
-  That is its mesh, its batch and its attention backend.
+  It is quick, and runs before any work is done.
 
   Args:
     config: resolved.
@@ -135,7 +135,7 @@ def check_devices(config: Config, devices: Devices = None) -> None:
 def check_context(
   config: Config, sizes: Mapping[str, int], rules: dict
 ) -> None:
-  """Checks that rows can be split over devices as the mesh has it.
+  """Checks that rows can be split over the mesh as its rules say.
 
   Args:
     config: resolved.
@@ -149,7 +149,7 @@ def check_context(
   said = ', '.join(f'mesh.{axis}={sizes[axis]}' for axis in axes)
   for stage in config_lib.ramp(config).stages:
     for length in config_lib.sides(config, stage.length):
-      # Two chunks for each device, see `nn.zigzag`.
+      # Two chunks for each device, see `nn.build.zigzag`.
       if length % (2 * parts):
         raise UsageError(
           f'{said}: rows of {length} tokens do not divide by {2 * parts}, two '
@@ -174,7 +174,7 @@ def check_context(
 
 
 def groups_fit(config: Config, rows: int, length: int) -> bool:
-  """Whether `rows` rows of `length` tokens are whole groups of all routers."""
+  """Whether rows of `length` tokens divide into whole groups of all routers."""
   return not any(
     router.group_size and rows * tokens % router.group_size
     for tokens, router in _routers(config, length)
@@ -182,7 +182,7 @@ def groups_fit(config: Config, rows: int, length: int) -> bool:
 
 
 def _routers(config: Config, length: int) -> Iterator[tuple[int, Router]]:
-  """The routers of all layers, each with the tokens of a row that it sees."""
+  """The routers of all layers, each with the tokens that it sees of a row."""
   model = config.model
   of_encoder, of_decoder = config_lib.sides(config, length)
   stacks = [(of_decoder, period(model.attention, model.ffn))]
@@ -225,6 +225,6 @@ def _micro_rows(config: Config, mesh: Mesh, rules: dict, num_rows: int) -> int:
 
 
 def eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:
-  """`eval.rows`, raised to a multiple of the parts of a batch."""
+  """`eval.rows`, raised to a multiple of the shards of a batch."""
   parts = math.prod(mesh.shape[a] for a in rules['batch'])
   return -(-config.eval.rows // parts) * parts

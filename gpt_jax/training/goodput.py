@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the wall time of a run went, from the lines of metrics.jsonl alone.
 
-Each line says when it was written. Each start of the process, and each rewind
-after a spike, writes an event `start`: how long it took, and what of the run
-before it was lost.
+Each line has the time when it was written. Each start of the process, and each
+rewind after a spike, writes an event `start` with the time it took and the
+time spent on steps that it discards.
 """
 
 from typing import Any, NamedTuple
 
-# In the order in which they are shown.
+# In display order.
 KINDS = {
   'step': 'training steps that count',
   'data_wait': 'waiting for data',
@@ -25,7 +25,7 @@ _EVENTS = {'compiled': 'compile', 'saved': 'save'}
 
 
 class Account(NamedTuple):
-  """Seconds by kind, which add up to the whole; and what they bought."""
+  """Seconds by kind, which add up to the total; steps, tokens and rows."""
 
   seconds: dict[str, float]
   starts: int
@@ -42,7 +42,7 @@ class Account(NamedTuple):
 
   @property
   def goodput(self) -> float:
-    """The part of the wall time that was training steps that count."""
+    """The fraction of wall time spent on training steps that were kept."""
     return self.seconds['step'] / self.total if self.total else 0.0
 
 
@@ -68,12 +68,12 @@ def account(lines: list[dict[str, Any]]) -> Account:
         began = line['time'] - line['seconds']
         seconds['downtime'] += max(0.0, began - line['previous_time'])
     else:
-      # What a line does not say to be something else was training.
+      # Time not attributed to anything else was training.
       parts = {}
       if line.get('event') in _EVENTS:
         parts[_EVENTS[line['event']]] = line['seconds']
       if line.get('event') == 'first_step':
-        # Compiling the evaluation, measuring the peak, and that step.
+        # Compiling the evaluation, measuring the peak, and the first step.
         parts['compile'] = line['time'] - end
       if 'eval_seconds' in line:
         parts['evaluation'] = line['eval_seconds']
@@ -87,7 +87,7 @@ def account(lines: list[dict[str, Any]]) -> Account:
       seconds['step'] += line['time'] - end - sum(parts.values())
     end = line['time']
   first, tokens = lines[0], last['tokens']
-  # Runs with rows of several lengths say how many they were.
+  # Runs with rows of several lengths log the number of rows.
   rows = last.get('rows', tokens / first['context_length'])
   return Account(
     *(seconds, starts, steps, lost_steps, tokens, rows),
@@ -96,7 +96,7 @@ def account(lines: list[dict[str, Any]]) -> Account:
 
 
 def lost(kept: list[dict], dropped: list[dict], step: int) -> dict[str, float]:
-  """What a start says of the lines before it, of which it drops some.
+  """The fields of an event `start` about the lines that it drops.
 
   All time after the last line that is kept is lost, whatever it was spent on.
   `step` steps are done.

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The loss on held-out sets, each of whose tokens is read exactly once."""
+"""The loss on held-out sets; each of their tokens is scored exactly once."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ from gpt_jax.training.parts import Parts
 
 
 class HeldOut:
-  """The held-out sets, evaluated whenever it is called."""
+  """The evaluation on held-out sets; implements `run.Evaluation`."""
 
   def __init__(self, parts: Parts, sets: Mapping[str, EvalSet]):
     """Takes the sets by name, and compiles the evaluation step."""
@@ -29,15 +29,15 @@ class HeldOut:
   ) -> dict[str, float] | None:
     """Loss, perplexity and bits per byte under keys `eval/NAME/...`.
 
-    The bits per byte are the bits per token, times the set's tokens per byte;
-    the perplexity per original word is exp of the nats per token, times its
-    tokens per word. The end-of-document tokens are predicted and counted too.
+    Bits per byte are bits per token times the set's tokens per byte; the
+    perplexity per original word is exp(nats per token * tokens per word).
+    End-of-document tokens are predicted and counted too.
 
     Args:
-      stop: asked after each batch, at the same one on every host.
+      stop: called after each batch, the same one on every host.
 
     Returns:
-      The measures; None if it was stopped.
+      The metrics; None if it was stopped.
     """
     found = {}
     for name, held_out in self._sets.items():
@@ -52,7 +52,7 @@ class HeldOut:
   ) -> dict[str, float] | None:
     config, rows = self._parts.config, self._parts.eval_rows
     objective = self._parts.objective
-    # As many rows whatever the devices make of `eval.rows`.
+    # The same number of rows, to whatever the devices round `eval.rows` up.
     most = config.eval.num_batches
     batches = row_order.evaluation_batches(
       held_out.store,
@@ -73,7 +73,7 @@ class HeldOut:
       sums.append({'loss': loss.means, **means})
       if stop():
         return None
-    # In float64: the order and the number of the batches do not matter.
+    # In float64, so that order and number of the batches do not matter.
     found = jax.tree.map(
       lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums)
     )
@@ -101,7 +101,7 @@ class HeldOut:
 
 
 def of_text(loss: float, held_out: EvalSet) -> dict[str, float]:
-  """What the loss of each of its tokens says of a text."""
+  """Metrics of a text from its mean loss per token, in nats."""
   manifest = held_out.store.manifest
   total = loss * manifest.num_tokens
   values = {
@@ -114,7 +114,7 @@ def of_text(loss: float, held_out: EvalSet) -> dict[str, float]:
 
 
 def exponential(name: str, nats: float) -> dict[str, float]:
-  """Exp of a loss under `name`; nothing where no float holds it."""
+  """Exp of a loss under the key `name`; empty if it overflows."""
   if nats < math.log(sys.float_info.max):
     return {name: math.exp(nats)}
   return {}
@@ -136,7 +136,7 @@ def _summary(name: str, values: dict[str, float]) -> str:
   return f'{name} {", ".join(shown)}, over {values[f"{key}/tokens"]:,} tokens'
 
 
-# Measure, what people read, and with how many digits.
+# Metric, its label in the summary, and its decimals.
 _SHOWN = (
   ('loss', 'loss', 4),
   ('perplexity', 'perplexity', 2),

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a workdir of a checkpoint of Hugging Face, a tensor at a time."""
+"""Imports a Hugging Face checkpoint into a workdir, one tensor at a time."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from gpt_jax.tokenizers import constraints, special
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.parts import Parts
 
-# What an import from Hugging Face leaves in its workdir for an export.
+# Imported workdirs: what an export needs to know of their origin.
 
 
 ORIGIN = 'hf.json'
@@ -51,14 +51,14 @@ def model_of(parts: Parts, workdir: str) -> Transformer:
   return hf.Imported(**parts.config.model, origin=hf.Origin(**known))
 
 
-# Of `hf.heads`, with which a workdir can go on.
+# The kinds of `hf.heads` that a workdir can hold.
 _PRETRAINED = ('lm', 'pooled_lm', 'pretraining')
 
-# In a workdir while it is being made.
+# Marks a workdir whose import is not complete.
 UNFINISHED = 'unfinished_import'
 
-# What an import's config has for a run that does not train; the rest is the
-# default.
+# Fields of an import's config that differ from the defaults, since it is not
+# trained.
 _UNTRAINED = {
   'optim.name': 'none',
   'optim.clip_norm': 0.0,
@@ -81,7 +81,7 @@ _UNTRAINED = {
 
 
 def from_hf(folder: str, workdir: str) -> None:
-  """Makes a workdir of a checkpoint, a tensor at a time."""
+  """Imports a Hugging Face folder into a workdir, one tensor at a time."""
   _check_empty(workdir)
   source = hf.Source(folder)
   model = source.model
@@ -105,7 +105,7 @@ def from_hf(folder: str, workdir: str) -> None:
     _save_state(config, source, workdir)
     origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
     files.write(workdir, ORIGIN, origin.encode())
-    # Without it a folder holds no run.
+    # Written last: without config.json a folder holds no run.
     files.write(workdir, 'config.json', config_lib.to_json(config).encode())
   log.info('%s: imported, tokenizer %s', workdir, name)
   if drawing := constraints.recommended(generation):
@@ -139,7 +139,7 @@ def _check_empty(workdir: str) -> None:
 def _config(
   model: hf.Imported, tokenizer: str, generation: dict[str, Any], file: str
 ) -> config_lib.Config:
-  """The default tree with an imported model, for a run that does not train."""
+  """The default config with the imported model, for a run without training."""
   config: Any = defaults.get_config().unlock()
   config.update_from_flattened_dict(_UNTRAINED)
   for field in hf.transformer_fields():
@@ -155,12 +155,11 @@ def _config(
 def _seq2seq(
   model: hf.Imported, generation: dict[str, Any], file: str
 ) -> dict[str, str]:
-  """How an encoder-decoder goes on: its decoder starts as it used to.
+  """The objective of an encoder-decoder: keeps its decoder's start token.
 
   Args:
-    model: the import.
     generation: of `special.generation`.
-    file: which says so.
+    file: that holds it, for errors.
   """
   options, name = model.options, 'decoder_start_token_id'
   start = options.get(name, generation.get(name))
@@ -170,7 +169,7 @@ def _seq2seq(
       f'{file} says {generation[name]}; a decoder starts with one token: make '
       'both the same',
     )
-  # mBART's starts with what its text ends with: the language, or the end.
+  # mBART's decoder starts with the last token of its text.
   found = 'eos' if model.family.rolled else ''
   for role in ('pad', 'eos'):
     if not found and start == options.get(f'{role}_token_id', -1):
@@ -187,14 +186,14 @@ def _seq2seq(
 
 
 def _encoder(model: hf.Imported) -> dict[str, str]:
-  """How an encoder was trained, as far as its heads tell."""
+  """The objective of an encoder, inferred from its heads."""
   if choice(model, 'input').kwargs.get('queries'):
     return {'objective.name': 'permuted()', 'data.rows': 'stream'}
   kind, label = model.origin.kind, model.family.pair[0]
   pair = 'order' if label == 'sentence_order_label' else 'next'
   objective, rows = {
     'lm': ('masked()', 'full_sentences'),
-    # A pooler may be there that no task of its training reads.
+    # A pooler that no pre-training task reads.
     'pooled_lm': ('masked(pooler=True)', 'full_sentences'),
     'pretraining': (f'masked(pair={pair!r})', f'pairs({pair!r})'),
   }[kind]
@@ -211,7 +210,7 @@ def _save_state(
   """Writes the checkpoint of step 0."""
   state = parts_lib.abstract_state(parts_lib.build(config))
   assert not jax.tree.leaves(state.opt_state), config.optim.name
-  # The fingerprints come first, and are part of the checkpoint.
+  # The first pass computes the fingerprints, which the checkpoint holds.
   stages = iter(('checked', 'written'))
   with progress.bar() as report:
 

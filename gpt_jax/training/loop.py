@@ -23,7 +23,7 @@ from gpt_jax.training.past import Guard, Spike, check_state
 from gpt_jax.training.report import Meter, Progress, dead_experts, summary
 from gpt_jax.training.run import Past, Run, gave_up
 
-# Cadence: after which steps the loop logs, saves, evaluates and stops.
+# Cadence: the steps after which the loop logs, saves, evaluates and stops.
 
 
 class Due(NamedTuple):
@@ -42,15 +42,15 @@ class Cadence(NamedTuple):
   log_every: int
   save_every: int
   eval_every: int
-  # An evaluation may be the last, and the last step is logged.
+  # For runs that any evaluation may end: their last step is logged.
   log_evaluations: bool = False
 
   def due(self, step: int, *, stop: bool = False) -> Due:
-    """What is due after `step`, counted from 1.
+    """The duties after `step`, counted from 1.
 
     Args:
-      stop: whether the process was told to stop. That changes nothing else:
-        whatever is due is done or, of the evaluation, left for the next start.
+      stop: whether SIGTERM was received. The other duties stay due; only an
+        evaluation may be left for the next start.
     """
     evaluate = should(step, self.eval_every, self.last)
     log = should(step, self.log_every, self.last)
@@ -78,14 +78,14 @@ def should(step: int, every: int, last: int) -> bool:
   return step == last or (every > 0 and step % every == 0)
 
 
-# Saves checkpoints from the training loop, and times them.
+# Saving from the loop.
 
 
 class Saver:
-  """Saves in the background, and warns of saves too slow for a preemption."""
+  """Saves in the background; warns of saves too slow for a preemption."""
 
   def __init__(self, checkpointer: Checkpointer, *, grace_seconds: float):
-    """Saves to `checkpointer`; `grace_seconds` is what SIGTERM leaves."""
+    """`grace_seconds` is the time between SIGTERM and SIGKILL."""
     self._checkpointer = checkpointer
     self._grace = grace_seconds
     self._started = None
@@ -94,7 +94,7 @@ class Saver:
     """Starts to save; waits only until the previous save is done.
 
     Returns:
-      The seconds that this took.
+      The seconds for which it blocked.
     """
     with watchdog.during('save'):
       self._started = time.monotonic()
@@ -102,7 +102,7 @@ class Saver:
       return time.monotonic() - self._started
 
   def retry_due(self) -> bool:
-    """Whether a save failed, and it is time to try again."""
+    """Whether a save failed and a retry is due."""
     return self._checkpointer.retry_due()
 
   def poll(self) -> None:
@@ -121,14 +121,15 @@ class Saver:
     """Waits until `state` is saved, and closes; returns the seconds it took.
 
     Args:
-      preempted: gives up within the grace, to end with the reason said.
+      preempted: gives up within the grace period, so that the reason of a
+        failure is still logged.
 
     Raises:
-      RuntimeError: it cannot be saved.
+      RuntimeError: the state cannot be saved.
     """
     with watchdog.during('save'):
       started = time.monotonic()
-      # Half of it for the waits: the tries take time too.
+      # Half of the grace period for waiting: the attempts take time too.
       within = self._grace / 2 if preempted else math.inf
       self._checkpointer.finish(state, within=within)
       self.poll()
@@ -139,18 +140,17 @@ class Saver:
 
 
 class Duties:
-  """Made once, before the first step; `begin` starts them, and after a rewind.
+  """The duties of a run; `Cadence` says when each is due.
 
-  When each is due, `cadence` says; the loop calls them in their order.
+  Built once, before the first step; `begin` is called then and after a rewind.
   """
 
   def __init__(self, training: Run, state: TrainState, train_steps: Stages):
-    """Compiles the evaluation, and measures the device where it must.
+    """Compiles the evaluation; measures the device's peak if unknown.
 
     Args:
-      training: what is trained, and from which data.
-      state: the loop starts from.
-      train_steps: compiled, by the shape of the batch.
+      state: from which the loop starts.
+      train_steps: compiled, by batch shape.
     """
     parts, config = training.parts, training.parts.config
     self._training = training
@@ -164,7 +164,7 @@ class Duties:
     )
 
   def begin(self, metrics: Metrics, past: Past, done: int) -> None:
-    """Goes on from the past at step `done`, and writes to `metrics`."""
+    """Continues from the past at step `done`, and writes to `metrics`."""
     self._metrics, self._past = metrics, past
     self.meter.resume(past.unlogged)
     policy = self._training.parts.spike_policy
@@ -181,7 +181,7 @@ class Duties:
     """Runs the evaluation that an interruption left undone.
 
     Raises:
-      Preempted: it was told to stop meanwhile.
+      Preempted: SIGTERM came meanwhile.
     """
     owed = done and not self._past.evaluated(done)
     owed = owed and self._cadence.due(done).evaluate
@@ -189,7 +189,7 @@ class Duties:
       raise Preempted('preempted while evaluating; start again to continue')
 
   def note(self, step: int, out: dict[str, Any]) -> Due:
-    """Keeps the outputs of a step; returns the duties after it."""
+    """Records the outputs of a step; returns the duties after it."""
     self.meter.add(out)
     if self.meter.taken == 1:
       jax.block_until_ready(out)
@@ -205,7 +205,7 @@ class Duties:
     """Checks the outputs of all steps since the last call.
 
     Raises:
-      Spike: the run cannot go on as it is.
+      Spike: by the policy, the run may not simply continue.
     """
     for skipped, out in self._guard.check(step, self.meter.fetch()):
       file = self._training.write_spike(skipped, out)
@@ -213,7 +213,7 @@ class Duties:
       self._metrics.write(skipped, event='skipped', spike=file)
 
   def log(self, step: int, progress: Progress) -> None:
-    """Writes and shows the figures of the steps since the last call."""
+    """Writes and shows the metrics of the steps since the last call."""
     values = self.meter.read(step)
     epochs = self._training.data.epochs(self._training.unskipped_rows(step))
     self._metrics.write(step, **values, **epochs)
@@ -247,10 +247,10 @@ class Duties:
     return gave_up(self._held_out, self._training.patience)
 
   def save(self, step: int, state: TrainState, out: dict[str, Any]) -> None:
-    """Starts to save a state whose last step gave `out`.
+    """Starts to save a state; `out` is the output of its last step.
 
     Raises:
-      Spike: it is not finite.
+      Spike: the state is not finite.
     """
     check_state(step, state, out)
     if unlogged := self.meter.unlogged():
@@ -289,8 +289,8 @@ def fit(training: Run, state: TrainState) -> TrainState:
   """Takes the run from `state` to its end, and saves.
 
   Raises:
-    Preempted: it was told to stop, and has saved.
-    Spike: the run met one, and `optim.on_spike` is to stop there.
+    Preempted: SIGTERM came; the state is saved.
+    Spike: a spike at which `optim.on_spike` stops the run.
   """
   config, done = training.parts.config, int(state.step)
   past = training.past(done)
@@ -337,7 +337,7 @@ def loop(
   """The training loop, from the state's step to the last."""
   parts, done = training.parts, int(state.step)
   last = parts.config.schedule.num_steps
-  # The first step may still compile, and there is nothing new to save.
+  # The first step may still compile; until it ends nothing new can be saved.
   watchdog.enter('compile')
   with (
     contextlib.closing(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: JSON lines are the truth, trackers and the progress bar views."""
+"""A run's metrics: JSON lines, which trackers and the progress bar mirror."""
 
 import contextlib
 import json
@@ -29,8 +29,8 @@ def read(workdir: str) -> list[dict[str, Any]]:
       lines = f.read().split(b'\n')
   except FileNotFoundError:
     return []
-  # What follows the last newline was cut off by a crash. Zeros were not: a
-  # file system that lost data leaves them.
+  # A crash may truncate the last line. One with zero bytes is kept, to be
+  # reported: file systems leave those where they lost data.
   whole = lines if b'\0' in lines[-1] else lines[:-1]
   return [_parsed(path, i, line) for i, line in enumerate(whole, start=1)]
 
@@ -49,29 +49,29 @@ def _parsed(path: str, number: int, text: bytes) -> dict[str, Any]:
 
 
 def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
-  """The losses of the held-out sets by name, that of the split first."""
+  """The losses of the held-out sets by name, `validation` first."""
   found = {
     m[1]: x for name, x in values.items() if (m := _LOSS.fullmatch(name))
   }
   return dict(sorted(found.items(), key=lambda item: item[0] != 'validation'))
 
 
-# JSON has no number for these: they are written as texts.
+# JSON has no number for these: they are written as strings.
 _NOT_FINITE = ('nan', 'inf', '-inf')
 
 
 def to_json(values: Any, **options: Any) -> str:
-  """JSON as the standard has it: NaN and infinite numbers become texts.
+  """Standard JSON: NaN and infinite numbers become strings.
 
   Args:
-    values: dictionaries, lists, texts and numbers.
+    values: dictionaries, lists, strings and numbers.
     **options: of `json.dumps`.
   """
   return json.dumps(as_texts(values), allow_nan=False, **options)
 
 
 def from_json(text: str) -> Any:
-  """Reads what `to_json` wrote: those texts are numbers again."""
+  """Parses the output of `to_json`, NaN and infinities included."""
   values = json.loads(text)
   if any(f'"{word}"' in text for word in _NOT_FINITE):
     return as_numbers(values)
@@ -79,7 +79,7 @@ def from_json(text: str) -> Any:
 
 
 def as_texts(values: Any) -> Any:
-  """The values, with texts for numbers that JSON does not have."""
+  """The values, with NaN and infinities as strings."""
   if isinstance(values, dict):
     return {name: as_texts(x) for name, x in values.items()}
   if isinstance(values, list | tuple):
@@ -90,7 +90,7 @@ def as_texts(values: Any) -> Any:
 
 
 def as_numbers(values: Any) -> Any:
-  """The values, with numbers for what `as_texts` wrote."""
+  """The inverse of `as_texts`."""
   if isinstance(values, dict):
     return {name: as_numbers(x) for name, x in values.items()}
   if isinstance(values, list):
@@ -104,7 +104,7 @@ def _now() -> float:
 
 
 class Tracker(Protocol):
-  """What shows the metrics of a run; see `trackers`."""
+  """A copy of the metrics elsewhere, such as TensorBoard: see `report`."""
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Adds the numbers of a step."""
@@ -119,7 +119,7 @@ class Metrics:
   """Writes `WORKDIR/metrics.jsonl`, and passes numbers on to trackers.
 
   Opened at a step, it drops the lines after it: a resumed run logs those
-  steps again. What their time was is kept in the event `start`. Only the first
+  steps again. The event `start` keeps the time that they took. Only the first
   process of a run writes.
   """
 
@@ -139,7 +139,7 @@ class Metrics:
       active: whether this process writes.
       keep: called with each new line, on every process.
       trackers: get the numbers too; closed with the file.
-      **start: goes into the event.
+      **start: further fields of the event `start`.
     """
     self._active, self._keep, self._trackers = active, keep, trackers
     self._workdir = workdir
@@ -166,7 +166,7 @@ class Metrics:
   def write(self, step: int, **values: Any) -> None:
     """Appends one line, with its time.
 
-    Trackers get the numbers too, as far as they are finite.
+    Trackers get the finite numbers too.
     """
     line = {'step': step, 'time': _now(), **values}
     if self._keep:
@@ -178,7 +178,7 @@ class Metrics:
       self._flush()
       self._full = False
     except OSError as e:
-      # A full disk: the lines wait in memory for room.
+      # On a full disk the lines wait in memory for room.
       if not self._full:
         log.warning('metrics.jsonl cannot be written (%s); lines wait', e)
       self._full = True
@@ -191,10 +191,10 @@ class Metrics:
       tracker.write(step, numbers)
 
   def sync(self) -> None:
-    """Waits until the lines are on the disk, as far as it has room.
+    """Flushes the lines to the disk, as far as it has room.
 
-    To be called before a checkpoint of their steps is saved, which is on the
-    disk when it counts: a power cut leaves no steps without their lines.
+    Call it before saving a checkpoint of their steps: then a power cut never
+    leaves a checkpoint without the lines of its steps.
     """
     if self._active:
       with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The model in a folder, and where a new run starts.
+"""Opens trained models, and sets where a new run starts.
 
-`open_model` opens a run's workdir or a folder of Hugging Face and checks that
-its model can be used as is wanted; `load` puts a run's onto the devices.
-Below: the mean of the last checkpoints, the teacher of a run
-(`objective.teacher`) and what it starts from (`optim.start`).
+`open_model` opens a workdir or a Hugging Face folder and checks that its model
+suits the intended use; `load` puts a run's model onto the devices. Below: the
+mean of the last checkpoints, a run's teacher (`objective.teacher`) and its
+initial parameters (`optim.start`).
 """
 
 import hashlib
@@ -49,32 +49,32 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.parts import Parts
 
-# What to do about a damaged file of a run.
+# The remedy for a damaged file of a run, in errors.
 RESTORE = 'restore it from a copy, or start again with another --workdir'
-# What a model is opened for. Of a run's workdir, 'run' takes any model,
-# 'continue' a decoder, 'write' also one that answers sources, 'fill' one that
-# knows a [MASK]. Of a workdir or a folder of Hugging Face, 'tune' and 'teach'
+# What a model is opened for. From a workdir, 'run' takes any model, 'continue'
+# a decoder, 'write' also a model that answers sources, 'fill' one trained to
+# predict [MASK]. From a workdir or a Hugging Face folder, 'tune' and 'teach'
 # take decoders and encoders, 'start' any model.
 Use = Literal['run', 'continue', 'write', 'fill', 'tune', 'teach', 'start']
-_BODY = ('tune', 'teach')  # what an earlier task has learned is left behind
+_BODY = ('tune', 'teach')  # drop the heads of an earlier task
 
 
 class Pretrained(NamedTuple):
-  """A model in a folder: a run's workdir, or one of Hugging Face.
+  """A model in a folder: a run's workdir or a Hugging Face folder.
 
   Attributes:
-    name: how config.json calls it.
+    name: its name in config.json.
     model: fields of `Transformer`; None: those of the config.
     tokenizer_name: for config.json; '': that of the config.
-    tokenizer: None: the config's, made of the task's texts where it is trained.
-    params: reads the parameters; None: there are none. Of a model to fine-tune
-      or to learn from without what an earlier task has learned.
-    pooler: what its pooled first token goes through: 'tanh' (BERT), 'gelu'
+    tokenizer: None: the config's, trained on the task's texts if need be.
+    params: reads the parameters; None: there are none. For fine-tuning and for
+      teachers they lack the heads of an earlier task.
+    pooler: activation of the pooled first token: 'tanh' (BERT), 'gelu'
       (ELECTRA), 'relu' (DistilBERT).
     scores: whether it was trained to score the vocabulary.
-    tasks: of several that it was fine-tuned on, by name, what config.json says
-      of each: see `config.tasks`; and `scores`, how scores were learned. Their
-      heads are `parts` of the parameters.
+    tasks: if it was fine-tuned on several, the entry of each in config.json, by
+      name (see `config.tasks`), with `scores`, how scores were learned. Their
+      heads are in `parts` of the parameters.
   """
 
   name: str
@@ -91,8 +91,8 @@ class Trained(NamedTuple):
   """A run read back from its workdir, on the devices.
 
   Attributes:
-    state: its newest.
-    averaged: the steps whose mean the parameters are; (): of the newest alone.
+    state: the newest.
+    averaged: the steps whose mean the parameters are; (): the newest only.
   """
 
   parts: Parts
@@ -101,16 +101,16 @@ class Trained(NamedTuple):
   averaged: tuple[int, ...] = ()
 
   def decoder(self, weights: str = 'float') -> Decoder:
-    """The model, to decode with; `weights`: see `for_decoding`."""
+    """The decoder of the model; `weights`: see `for_decoding`."""
     needs = objectives.needs(self.parts.config.objective.name)
-    # Whatever else was trained beside it, or taught it, is not decoded with.
+    # Without auxiliary models trained beside it, and without its teacher.
     own = needs.trees(self.state.eval_params)['']
     model, params = for_decoding(self.parts.model, own, weights)
     in_row_ = in_row(self.parts, self.tokenizer)
     return Decoder.of(model, params, self.tokenizer, in_row_)
 
   def in_int8(self) -> 'Trained':
-    """The run with a model that computes in int8, to score texts with."""
+    """The run with a model that computes in int8, for scoring texts."""
     decoder = self.decoder('int8')
     return self._replace(
       parts=self.parts._replace(model=decoder.model),
@@ -121,12 +121,13 @@ class Trained(NamedTuple):
 def open_model(
   folder: str, use: Use = 'run', field: str = '--workdir'
 ) -> Pretrained:
-  """Opens a model; reads none of our parameters yet.
+  """Opens a model; does not read a run's parameters yet.
 
   Args:
-    folder: a workdir, or one of Hugging Face; 'none' to fine-tune none.
-    use: refuses a model of another kind.
-    field: what names the folder, for errors.
+    folder: a workdir or a Hugging Face folder; 'none' to fine-tune from
+      scratch.
+    use: a model that does not suit it is refused.
+    field: the flag or field that names the folder, for errors.
   """
   model_type = None
   if use in ('tune', 'teach', 'start'):
@@ -171,7 +172,7 @@ def load(
     use: as in `open_model`.
     average: take the mean of this many checkpoints: see `average_last`; 0:
       none.
-    field: what names the workdir, for errors.
+    field: the flag or field that names the workdir, for errors.
   """
   tokenizer = open_model(workdir, use, field).tokenizer
   assert tokenizer is not None, 'of a workdir'
@@ -209,7 +210,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
     _, state = load_state(workdir)
     params = needs.merged(state.eval_params)
     params = _without_task(params, tasks) if use in _BODY else params
-    # The mesh of the run may have the devices in another order.
+    # The run's mesh may order the devices differently.
     return params if jax.process_count() > 1 else jax.device_get(params)
 
   if needs.scored is not None:
@@ -230,7 +231,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
 
 
 def _check_use(config: Config, use: Use, what: str) -> None:
-  """Refuses a run whose model cannot do what it is opened for."""
+  """Refuses a run whose model does not suit the use."""
   model, name = config.model, config.objective.name
   needs = objectives.needs(name)
   causal = is_causal(model.attention, model.ffn)
@@ -297,9 +298,9 @@ def _from_hf(folder: str, model_type: str, field: str, use: Use) -> Pretrained:
 
 
 def _without_task(params: Any, tasks: Collection[str] = ()) -> Any:
-  """The run's model and a pooler: what a task has learned stays behind.
+  """The parameters of the run's model and a pooler, without a task's head.
 
-  The heads of several `tasks` do not: one of them may be gone on with.
+  The heads of several `tasks` stay: fine-tuning may continue with one.
   """
   left = ('heads',) if tasks else ('heads', 'parts')
   kept = {name: part for name, part in params.items() if name not in left}
@@ -310,10 +311,10 @@ def _without_task(params: Any, tasks: Collection[str] = ()) -> Any:
 
 
 def check_reads(what: str, config: Config) -> None:
-  """Checks that a decoder reads a text as what is to be continued.
+  """Checks that a decoder reads a text as a beginning to continue.
 
   Args:
-    what: how the message begins.
+    what: the start of the message.
   """
   name = config.objective.name
   if objectives.needs(name).starts and not config.model.num_encoder_layers:
@@ -325,13 +326,13 @@ def check_reads(what: str, config: Config) -> None:
 
 
 def answers_sources(config: Config) -> bool:
-  """Whether a run's model writes texts from others, which it is given."""
+  """Whether a run's model answers sources (sequence to sequence)."""
   needs = objectives.needs(config.objective.name)
   return bool(config.model.num_encoder_layers or needs.in_row)
 
 
 def in_row(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> InRow | None:
-  """How a run's model writes after a source; None: it has not learned to."""
+  """How a decoder answers a source in its own row; None: not trained to."""
   how = objectives.needs(parts.config.objective.name).in_row
   if parts.config.model.num_encoder_layers or not how:
     return None
@@ -388,14 +389,14 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
     config = ConfigDict(found).lock()
     config_lib.check_resolved(config)
   except (ValueError, TypeError, LookupError, AttributeError) as e:
-    # Of `finetune.each`, whose fields have names of the user's own.
+    # From `finetune.each`, whose fields have names chosen by the user.
     raise UsageError(f'{path}: is damaged: {e}; {RESTORE}') from e
   return config
 
 
 def built(workdir: str) -> Parts:
-  """The parts of a workdir's run, on the devices that are here."""
-  # The devices here need not be those it was trained on.
+  """The parts of a workdir's run, on the present devices."""
+  # They need not be the devices that it was trained on.
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, context=1, tensor=1)
   for model in (config.model, *config.models.values()):
@@ -422,17 +423,18 @@ def load_state(workdir: str) -> tuple[Parts, TrainState]:
 
 # The mean of the last checkpoints (Vaswani et al., 2017, section 6.1).
 #
-# It is made of what a run has kept, afterwards; `optim.ema` is another average,
-# of all steps, which the run itself keeps. That is not what is averaged here.
+# It is taken after training, over the checkpoints that a run has kept.
+# `optim.ema` is another average, over all steps, which the run itself keeps; it
+# is ignored here.
 
 
 def average_last(
   workdir: str, number: int, abstract: TrainState
 ) -> tuple[TrainState, tuple[int, ...]]:
-  """A state to evaluate, never to train on from, and the steps of its mean.
+  """A state to evaluate, not to train from, and the steps it averages.
 
-  It is the newest, but for the parameters, which are the mean, summed in
-  float32, of `number` checkpoints, and without `ema`.
+  It is the newest state, without `ema`, with the mean of the parameters of
+  `number` checkpoints, summed in float32.
   """
   checkpointer = Checkpointer(workdir, read_only=True)
   kept = checkpointer.steps()
@@ -445,7 +447,7 @@ def average_last(
     )
   steps, total, state = tuple(kept[-number:]), None, None
   for step in steps:
-    state = None  # its memory
+    state = None  # frees its memory
     folder = restore.absolute(restore.folder_of(workdir)) / str(step)
     found = restore.read(folder, abstract)
     if found.state is None:
@@ -471,32 +473,32 @@ def _sum(total, params):
 
 @jax.jit
 def _mean(total, params, number):
-  """In the dtype that parameters are stored in."""
+  """The mean, in the dtype that parameters are stored in."""
   return jax.tree.map(lambda x, y: (x / number).astype(y.dtype), total, params)
 
 
-# The model that a run learns from: `objective.teacher`.
+# The teacher of a run: `objective.teacher`.
 #
-# Its folder is read when a run starts, once. From then on its section is in the
-# run's config.json and its parameters are in the run's checkpoints, so that a
-# resume needs the folder no more. Of a teacher whose outputs are on disk, see
-# `teaching`.
+# Its folder is read once, when a run starts. From then on its section is in the
+# run's config.json and its parameters are in the run's checkpoints, so a resume
+# does not need the folder. For a teacher whose outputs are on disk, see
+# `training.teaching`.
 
 
 _PART = 'teacher'
-# How a model is computed: the run's choice, whatever its teacher was.
+# How a model is computed is the run's choice, for its teacher too.
 _COMPUTED = ('dtype', 'attention_backend', 'loop', 'remat', 'dropout')
 
 
 def described(config: Config, workdir: str) -> Config:
-  """The config with the section of its teacher as the folder has it.
+  """The config with its teacher's section filled in from the folder.
 
-  A config that says something else of it (for `inspect` and `plan`) was made
-  for another teacher; what differs is logged.
+  If the config describes another teacher (for `inspect` and `plan`), the
+  differences are logged.
 
   Args:
     config: as given, not resolved.
-    workdir: of the run, whose config.json comes first where it has one.
+    workdir: of the run; if it has a config.json, that takes precedence.
   """
   folder = config.get('objective', {}).get(_PART)
   if not folder:
@@ -535,7 +537,7 @@ def described(config: Config, workdir: str) -> Config:
 
 
 def check_teacher(config: Config) -> None:
-  """Checks that a run with a teacher says where it is."""
+  """Checks that a run with a teacher names the teacher's folder."""
   name = config.objective.name
   needs = objectives.needs(name)
   if (needs.frozen or needs.stored) and not config.objective.teacher:
@@ -551,7 +553,7 @@ def check_teacher(config: Config) -> None:
 
 
 def parameters(source: Pretrained, model: Transformer) -> Any:
-  """What the model scores the vocabulary by; None: others are there."""
+  """The parameters of the language model; None: the tree does not match."""
   assert source.params is not None, 'of a folder'
   wanted = jax.tree.map(lambda x: x.shape, parameter_shapes(model))
   params = {name: x for name, x in source.params().items() if name in wanted}
@@ -577,15 +579,15 @@ def check_tokenizer(
 
 
 def computed(section: dict[str, Any], config: Config) -> dict[str, Any]:
-  """A teacher's section, computed as the run computes its own model."""
+  """A teacher's section, with the run's own choices of computation."""
   return section | {field: config.model[field] for field in _COMPUTED}
 
 
-# Where a new run starts: at random, or from another's parameters.
+# Where a new run starts: at random, or from another model's parameters.
 #
-# `optim.start` names a workdir or a folder of Hugging Face. What is not taken
-# from there is drawn, and only what `optim.drawn` names is. A run that goes on
-# reads its own checkpoints, and needs the folder no more.
+# `optim.start` names a workdir or a Hugging Face folder. All parameters come
+# from there but those that `optim.drawn` names. A resumed run reads its own
+# checkpoints and does not need the folder.
 
 
 # The tables of the vocabulary: rows are tokens.
@@ -593,11 +595,11 @@ _TABLES = ('embed', 'head')
 
 
 def check_start(config: Config, workdir: str) -> None:
-  """Checks, before text is prepared, that there is what a run starts from.
+  """Checks, before text is prepared, that the start of a run exists.
 
   Args:
     config: resolved.
-    workdir: of the run; one that holds a run needs nothing.
+    workdir: of the run; nothing is checked if it holds a run already.
   """
   optim = config.optim
   if optim.drawn and not optim.start:
@@ -623,7 +625,7 @@ def check_start(config: Config, workdir: str) -> None:
 
 
 def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
-  """The first state of a run: drawn, or of what the config starts from."""
+  """The first state of a run: drawn, or taken from `optim.start`."""
   if parts.config.optim.start:
     return _from_start(parts, tokenizer)
   if not parts.objective.frozen:
@@ -665,7 +667,7 @@ def _by_name(tree: Any) -> dict[str, Any]:
 def _check_tokenizer(
   parts: Parts, source: Pretrained, tokenizer: Tokenizer, drawn: Any
 ) -> None:
-  """Refuses tables whose rows are other tokens than the run's."""
+  """Refuses token tables whose rows are not the run's tokens."""
   assert source.tokenizer is not None, 'of a folder'
   if _same_ids(source.tokenizer, tokenizer, drawn):
     return
@@ -681,10 +683,10 @@ def _check_tokenizer(
 
 
 def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
-  """Whether what is not drawn reads the same tokens."""
+  """Whether the parameters that are not drawn read the same tokens."""
   if theirs.fingerprint == ours.fingerprint:
     return True
-  # An encoder of sources that is drawn as a whole may read any.
+  # An encoder of sources that is drawn as a whole may read any tokens.
   new = 'source' in drawn and all(
     m.all() for m in jax.tree.leaves(drawn['source'])
   )
@@ -695,7 +697,7 @@ def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
 def _taken(
   start: str, source: Pretrained, shapes: Any, drawn: Any
 ) -> dict[str, Any]:
-  """What is taken from there, by name."""
+  """The parameters that are taken from the start, by name."""
   assert source.params is not None, 'of a folder'
   found, masks = _by_name(source.params()), _by_name(drawn)
   taken, problems = {}, []
@@ -726,7 +728,7 @@ def _taken(
 
 
 def _tell(parts: Parts, source: Pretrained, drawn: Any) -> None:
-  """Says what the run starts from, and how the models differ."""
+  """Logs what the run starts from, and how the models differ."""
   config = parts.config
   masks = jax.tree.leaves(drawn)
   log.info(

@@ -1,9 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a resolved config to the parts of a run, and to its first state.
+"""Builds the parts of a run from a resolved config, and its first state.
 
-The state is what a step changes: the step count, parameters and optimizer
-state.
+The state is what a step changes: step count, parameters, optimizer state.
 """
 
 import functools
@@ -65,12 +64,12 @@ class Parts(NamedTuple):
 
   @property
   def num_shards(self) -> int:
-    """How many parts a batch is split into."""
+    """How many shards a batch is split into over the mesh."""
     axes = dict(self.rules)['batch']
     return math.prod(self.mesh.shape[a] for a in axes)
 
   def micro_batches(self, shape: Shape) -> MicroBatches:
-    """The parts in which a batch is taken."""
+    """How a batch is divided into micro-batches."""
     parts = divided(
       shape.rows,
       num_shards=self.num_shards,
@@ -79,10 +78,10 @@ class Parts(NamedTuple):
     return parts._replace(num_replicas=self._num_replicas(parts, shape))
 
   def _num_replicas(self, parts: MicroBatches, shape: Shape) -> int:
-    """The size of the axis, or 1 where nothing is to be gained by parts of it.
+    """The size of the replica axis, or 1 where separate sums save nothing.
 
-    That is with one micro-batch, or where the devices along the axis hold
-    different parts of the model.
+    They save nothing with one micro-batch, or where the devices along the axis
+    hold different parts of the model.
     """
     name = sharding.REPLICAS
     size = self.mesh.shape[name]
@@ -96,18 +95,18 @@ class Parts(NamedTuple):
     return size
 
   def shapes(self, done: int = 0) -> list[Shape]:
-    """Of the batches that come after `done` steps, those of most tokens last.
+    """The batch shapes after `done` steps, the one with most tokens last.
 
-    Each is a program of its own.
+    Each is compiled to its own program.
     """
     last = self.config.schedule.num_steps
-    # A run of which only the evaluation is owed still knows its last stage.
+    # With all steps done, an evaluation may still be due: keep the last stage.
     stages = self.ramp.between(min(done, last - 1), last)
     return sorted({s.shape for s in stages}, key=lambda s: (s.tokens, s))
 
   @property
   def spike_policy(self) -> Policy:
-    """What to do about spikes."""
+    """The policy for loss spikes."""
     return spec.build('optim.on_spike', self.config.optim.on_spike, SPIKES)
 
   @property
@@ -116,9 +115,9 @@ class Parts(NamedTuple):
     return eval_rows(self.config, self.mesh, dict(self.rules))
 
   def rows_sharding(self, num_rows: int) -> NamedSharding:
-    """How so many rows come to the devices.
+    """The sharding of a batch of `num_rows` rows.
 
-    Those that do not divide come to all of them; the step fills them up.
+    Rows that do not divide over the shards are replicated; the step pads them.
     """
     if num_rows % self.num_shards:
       return sharding.replicated(self.mesh)
@@ -144,8 +143,8 @@ def build(
   Args:
     config: resolved.
     devices: all of the run's; None: those of this process's backend. They may
-      be devices to compile for only.
-    tokenizer: of the text that is trained on, where there is text.
+      be compile-only devices.
+    tokenizer: of the training text, if there is text.
   """
   mesh = device_check.mesh_of(config, devices)
   rules = sharding.parse_rules(config.mesh.rules)
@@ -218,10 +217,10 @@ def initial_state(
   """The first state: drawn from the seed, the same on any mesh.
 
   Args:
-    given: parameters that are not drawn, by path; a token table may have fewer
-      rows than the model's, which are its first.
+    given: parameters that are not drawn, by path; a token table with fewer rows
+      than the model's fills the first ones.
     masks: by path, which entries of a given parameter are taken, if not all;
-      they broadcast with it.
+      they broadcast against it.
   """
   init = make_init(
     *(parts.objective, parts.optimizer, parts.precision, parts.average, masks)
@@ -233,7 +232,7 @@ def initial_state(
 
 
 def abstract_state(parts: Parts) -> TrainState:
-  """Shapes, dtypes and shardings of the state; no memory."""
+  """Shapes, dtypes and shardings of the state; allocates nothing."""
   init = make_init(
     parts.objective, parts.optimizer, parts.precision, parts.average
   )
@@ -250,7 +249,7 @@ def init_params(objective: Objective, key: jax.Array) -> Any:
 
 
 def logical_axes(objective: Objective) -> Any:
-  """For each trained parameter the names of its axes: a `PartitionSpec`."""
+  """The logical axes of each trained parameter, as a `PartitionSpec`."""
   boxed = jax.eval_shape(objective.init, jax.random.key(0))
   return nn.get_partition_spec(train_state.trained(boxed, objective.frozen))
 
@@ -264,8 +263,9 @@ def make_init(
 ):
   """Returns the pure function from a random key to the first state.
 
-  The optimizer sees parameters in float32, so that its moments are too. Of
-  `masks` see `initial_state`, whose `given` is the function's second argument.
+  The optimizer sees float32 parameters, so its moments are float32 too. The
+  function's second argument is `given` of `initial_state`, which also
+  describes `masks`.
   """
 
   def init(
@@ -292,7 +292,7 @@ def make_init(
 
 
 def _placed(drawn: jax.Array, given: Any, mask: Any) -> jax.Array:
-  """The given entries where the mask is true, in the first rows of `drawn`."""
+  """`drawn`, with the given entries in its first rows where mask is true."""
   num_rows = len(given) if drawn.ndim else 0
   grown = len(drawn) - num_rows if drawn.ndim else 0
   if not grown:
@@ -334,12 +334,12 @@ def state_shardings(
   }
 
   def of_moment(path, leaf):
-    # The names on the way to a moment end with those of its parameter.
+    # The path of a moment ends with the path of its parameter.
     names = _names(path)
     for start in range(len(names)):
       shape, sharding = split.get(names[start:], (None, None))
       if shape is not None and leaf.shape == shape:
-        # Small arrays are not worth a copy.
+        # Small arrays are not worth a transfer.
         far = on_host and is_matrix(_keys(path))
         return sharding.with_memory_kind('pinned_host') if far else sharding
     return whole
@@ -355,7 +355,7 @@ def state_shardings(
 
 
 def _names(path: Any) -> tuple[str, ...]:
-  """The names in a path through a tree, without its fields and indices."""
+  """The dict keys of a tree path, without fields and indices."""
   return tuple(key.key for key in _keys(path))
 
 

@@ -1,16 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The past of a run: what of it decides how the run goes on.
+"""The history that decides how a run continues, and its loss spikes.
 
-That is the token store, the rows left out after spikes, the logged losses that
-a spike is measured from, the updates skipped and the evaluations. A checkpoint
-holds them, under the same checksum as the list of its arrays, and a resumed run
-takes them from there: metrics.jsonl is a view for people and tools, and
-skips.json, the note of a rewind made since, has to agree.
+The history is the token store, the rows left out after spikes, the logged
+losses that a spike is measured against, the skipped updates and the
+evaluations. A checkpoint holds it, under the same checksum as the list of its
+arrays, and a resumed run reads it from there: metrics.jsonl is only a view for
+people and tools, and skips.json, which records a later rewind, has to agree.
 
-The device leaves out an update that is not finite by itself, see `step.py`. The
-host looks at all steps since the last log line before it logs or saves, and
-acts by the policy `optim.on_spike`, see `optim.spikes`.
+The device itself skips an update that is not finite, see `training.step`.
+Before it logs or saves, the host checks all steps since the last log line, and
+follows the policy `optim.on_spike`, see `optim.spikes`.
 """
 
 import hashlib
@@ -33,25 +33,25 @@ from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 
-# The rows that a run leaves out: see `read_skips`.
+# Holds the rows that a run leaves out: see `read_skips`.
 SKIPS = 'skips.json'
-# What the file of a spike holds of its step's metrics.
+# The metrics of a spike's step that its file holds.
 FIGURES = ('loss', 'grad_norm', 'grad_norms')
 # The steps over which skipped updates are counted.
 _SPAN = 1000
-# Of the lines of metrics.jsonl: a logged loss, an evaluation, and these events.
+# Kept from metrics.jsonl beside logged losses and evaluations.
 _EVENTS = ('skipped', 'unlogged')
 
 
 class History:
-  """The past of a run, in the memory of each of its processes."""
+  """The history of a run, in the memory of each process."""
 
   def __init__(self, workdir: str, *, store: str = '', teacher: str = ''):
-    """Reads skips.json; `restart` follows once a checkpoint is restored.
+    """Reads skips.json; call `restart` once a checkpoint is restored.
 
     Args:
       store: fingerprint of the token store; empty: the run has none.
-      teacher: that of a teacher's outputs; empty: it reads none.
+      teacher: fingerprint of the teacher's outputs; empty: it reads none.
     """
     self._workdir, self._store, self._teacher = workdir, store, teacher
     self._lines: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ class History:
     self.skips = _of_plain(found)
 
   def restart(self, restored: Restored | None) -> None:
-    """Takes over the past of a restored checkpoint; None: there is none."""
+    """Adopts the history of a restored checkpoint; None: starts empty."""
     self._lines = []
     if restored is None:
       return
@@ -82,7 +82,7 @@ class History:
     self._add_evaluation(restored.step)
 
   def add(self, line: dict[str, Any]) -> None:
-    """Takes note of a line of metrics.jsonl, as far as it decides anything."""
+    """Adds a line of metrics.jsonl, if how the run continues depends on it."""
     event = line.get('event')
     if event is not None and event not in _EVENTS:
       return
@@ -100,7 +100,7 @@ class History:
     return [line for line in self._lines if line['step'] <= done]
 
   def record(self, step: int) -> dict[str, Any]:
-    """What the checkpoint of `step` is to hold: plain JSON."""
+    """The history to save with the checkpoint of `step`, as plain JSON."""
     lines = [line for line in self._lines if line['step'] <= step]
     losses = [i for i, line in enumerate(lines) if 'loss' in line]
     old = losses[-WINDOW] if len(losses) > WINDOW else 0
@@ -120,10 +120,9 @@ class History:
     }
 
   def _add_evaluation(self, step: int) -> None:
-    """Adds an evaluation that was made up for after the checkpoint's save.
+    """Adds an evaluation that was caught up on after the checkpoint's save.
 
-    It is a function of the checkpoint: where metrics.jsonl is lost it is made
-    again.
+    If metrics.jsonl is lost, it is repeated: it depends on the checkpoint only.
     """
     known = any(m['step'] == step and _is_evaluation(m) for m in self._lines)
     for line in metrics.read(self._workdir):
@@ -131,7 +130,7 @@ class History:
         self.add(line)
 
   def _check_log(self, step: int) -> None:
-    """Warns where metrics.jsonl lacks what was logged up to a checkpoint."""
+    """Warns if metrics.jsonl lacks lines logged up to a checkpoint."""
     if jax.process_index() != 0:
       return
     lines = metrics.read(self._workdir)
@@ -151,14 +150,15 @@ class History:
       )
 
 
-# skips.json: the rows that a run leaves out after spikes, written before
-# anything is given up. Killed at any moment, a run finishes the rewind when it
-# starts again. Copied into another workdir before its run starts, the file
-# makes that run take the same batches.
+# skips.json: the rows that a run leaves out after spikes.
+#
+# It is written before a rewind deletes anything: a run killed at any moment
+# finishes the rewind when it starts again. Copied into another workdir before
+# its run starts, the file gives that run the same batches.
 
 
 def read_skips(workdir: str) -> Skips:
-  """Reads the list of a workdir; an empty one where there is none."""
+  """Reads WORKDIR/skips.json; empty if there is none."""
   path = os.path.join(workdir, SKIPS)
   try:
     with open(path, encoding='utf-8') as f:
@@ -184,9 +184,9 @@ def write_skips(workdir: str, skips: Skips) -> None:
 
 
 def known_skips(workdir: str) -> Skips:
-  """The rows that a run has left out, as its newest checkpoint confirms."""
+  """The rows that a run leaves out, checked against its newest checkpoint."""
   found, newest = read_skips(workdir), restore.newest(workdir)
-  # A pending rewind gives up the newest checkpoint.
+  # A pending rewind will delete the newest checkpoint.
   if newest is None or newest.record is None or found.pending:
     return found
   saved = _of_entries(newest.record['skips'])
@@ -194,7 +194,7 @@ def known_skips(workdir: str) -> Skips:
 
 
 def check_store(workdir: str, restored: Restored | None, store: str) -> None:
-  """Refuses another token store than the checkpoint was trained on."""
+  """Refuses a token store other than the one the checkpoint was trained on."""
   if restored is None:
     return
   its = f'--workdir={workdir}: its checkpoint of step {restored.step}'
@@ -212,11 +212,11 @@ def check_store(workdir: str, restored: Restored | None, store: str) -> None:
 
 
 def _agreed(workdir: str, step: int, found: Skips, saved: Skips) -> Skips:
-  """The rows left out, by skips.json and by the checkpoint of `step`.
+  """The rows left out, from skips.json and the checkpoint of `step`.
 
-  A rewind after the save adds an entry at that step or later; what is before
-  it has to be the same. A file that is missing is made again: rewinds since
-  the save follow from the data, and will be repeated.
+  A rewind after the save adds an entry at that step or later; earlier entries
+  must be equal. A missing file is written again: rewinds since the save follow
+  from the data, and will repeat.
   """
   path = os.path.join(workdir, SKIPS)
   if not os.path.exists(path):
@@ -262,28 +262,28 @@ def _is_evaluation(line: dict[str, Any]) -> bool:
   return any(name.startswith('eval/') for name in line)
 
 
-# Spikes: found, and written down.
+# Spikes: detection.
 
 
 class Spike(RuntimeError):
   """A step after which the run cannot go on as it is."""
 
   def __init__(self, why: str, *, step: int, output: dict[str, Any]):
-    """`output` is what the step gave; `why` a line for people."""
+    """`output` is the step's metrics; `why` a line for people."""
     super().__init__(why)
     self.step, self.output = step, output
 
 
 class Guard:
-  """Looks at the outputs of each step once."""
+  """Checks the outputs of each step for spikes, once."""
 
   def __init__(self, policy: Policy, losses: list[float], skipped: list[int]):
-    """Continues from the logged losses and skipped steps of the past."""
+    """Continues from the logged losses and the skipped steps so far."""
     self._policy = policy
     self._losses, self._skipped = [*losses], [*skipped]
 
   def logged(self, loss: float) -> None:
-    """A loss was logged: later jumps are measured from it too."""
+    """Adds a logged loss, against which later losses are measured too."""
     if math.isfinite(loss):
       self._losses.append(loss)
 
@@ -293,10 +293,10 @@ class Guard:
     """Looks for spikes in the outputs of the steps up to `last`.
 
     Returns:
-      Number and output of each step that was skipped.
+      Number and output of each skipped step.
 
     Raises:
-      Spike: at the first that the policy does not skip.
+      Spike: at the first spike that the policy does not skip.
     """
     skipped = []
     for step, output in enumerate(outputs, start=last - len(outputs) + 1):
@@ -319,7 +319,7 @@ def check_state(step: int, state: TrainState, output: dict[str, Any]) -> None:
   """Checks a state before it is saved.
 
   Raises:
-    Spike: a finite gradient made a number infinite or NaN.
+    Spike: some number became infinite or NaN though the gradient was finite.
   """
   if not _all_finite(state):
     raise Spike(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Takes some steps of a run under JAX's profiler, and changes nothing of it."""
+"""Profiles steps of a run with JAX's profiler; leaves the run unchanged."""
 
 import collections
 import contextlib
@@ -26,24 +26,24 @@ from gpt_jax.training import (
 from gpt_jax.training.compiled import Stages, compile_train_step
 from gpt_jax.training.run import Run
 
-# Reads what a profiler's trace says of a program's operations.
+# Reading a trace: the time of each operation.
 #
 # JAX writes an XSpace: planes of lines of events. On TPUs the line `XLA Ops` of
 # each chip's plane has the operations; on GPUs and CPUs they are the events
-# that name an `hlo_op`, on the lines of streams and of threads.
+# with an `hlo_op`, on the lines of streams and of threads.
 
 
-# Words in the names of HLO instructions that talk to other devices.
+# Words in the names of HLO instructions that communicate between devices.
 _COLLECTIVES = (
   *('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all'),
   *('collective-permute', 'collective-broadcast', 'send', 'recv'),
 )
-# A device stands at these until something asynchronous has ended.
+# A device blocks in these until an asynchronous operation ends.
 _WAIT = re.compile(r'(-done|-wait)(\.|$)|^(infeed|outfeed)')
-# Their time is that of what they run, which has events of its own.
+# Their time is that of their bodies, which have events of their own.
 _CONTROL = re.compile(r'(while|conditional|call)(\.|$)')
 _TPU_LINE = 'XLA Ops'
-# libtpu adds a CUSTOM one of its own, without devices, too.
+# libtpu also adds a CUSTOM plane, which is no device.
 _DEVICE = re.compile('/device:(?!CUSTOM:)')
 
 
@@ -64,7 +64,7 @@ class Op(NamedTuple):
     name: of the HLO instruction.
     kind: 'compute', 'collective' or 'wait'.
     calls: over all devices.
-    seconds: in all, without those of operations inside of it.
+    seconds: total, without nested operations.
   """
 
   name: str
@@ -77,10 +77,10 @@ class Trace(NamedTuple):
   """What one host's devices did.
 
   Attributes:
-    ops: the dearest first.
-    devices: how many are seen.
-    idle: seconds in which no operation ran, between the first and the last of
-      a device; summed over devices.
+    ops: the slowest first.
+    devices: number of devices in the trace.
+    idle: seconds without any operation, between a device's first and its last;
+      summed over devices.
   """
 
   ops: list[Op]
@@ -114,13 +114,13 @@ def kind(name: str) -> str:
 
 
 def trace_sources(program: str) -> dict[str, str]:
-  """Where the instructions of a compiled program come from.
+  """Maps the instructions of a compiled program to their source.
 
   Args:
     program: its HLO text.
 
   Returns:
-    By name of instruction: the functions and modules that made it, such as
+    By instruction name, the functions and modules that it comes from, such as
     'jit(train_step)/transpose(jvp(Transformer))/ffn/dot_general'.
   """
   found = re.findall(
@@ -140,7 +140,7 @@ def _spans(data: Any) -> Iterator[Span]:
         stats = {} if is_tpu else {k: v for k, v in event.stats if k}
         if not is_tpu and 'hlo_op' not in stats:
           continue
-        # Devices of a CPU share the plane; TPUs give the whole instruction.
+        # CPU devices share a plane; TPUs name events by the whole instruction.
         device = f'{plane.name} {stats.get("device_ordinal", "")}'
         name = event.name.removeprefix('%').partition(' ')[0]
         yield Span(device, line.name, name, event.start_ns, event.end_ns)
@@ -154,7 +154,7 @@ def _grouped(spans: Iterable[Span], key) -> list[list[Span]]:
 
 
 def _own(line: list[Span]) -> Iterator[tuple[str, float]]:
-  """Name and time of each span of a line, without the spans inside of it."""
+  """Name and time of each span of a line, without nested spans."""
   inside = [0.0] * len(line)
   line, open_ = sorted(line, key=lambda s: (s.start, -s.end)), []
   for i, span in enumerate(line):
@@ -168,7 +168,7 @@ def _own(line: list[Span]) -> Iterator[tuple[str, float]]:
 
 
 def _idle(spans: list[Span]) -> float:
-  """Nanoseconds between the first start and the last end, in no span."""
+  """Nanoseconds outside all spans, between the first start and last end."""
   spans = sorted(spans, key=lambda s: s.start)
   idle, until = 0.0, spans[0].start
   for span in spans:
@@ -178,12 +178,12 @@ def _idle(spans: list[Span]) -> float:
 
 
 class Profile(NamedTuple):
-  """What some steps took.
+  """The profile of some steps.
 
   Attributes:
-    steps: how many.
-    seconds: of all of them, on the clock of the wall.
-    data_seconds: of those, waiting for batches.
+    steps: number of steps.
+    seconds: wall time of all steps.
+    data_seconds: the part of it spent waiting for batches.
     trace: the operations of this host's devices.
     sources: by operation, where in the model it comes from.
     file: of the trace, for xprof or TensorBoard.
@@ -198,14 +198,14 @@ class Profile(NamedTuple):
 
 
 def profile(workdir: str, steps: str) -> Profile:
-  """Traces steps of a run, from its newest weights, into WORKDIR/profile.
+  """Traces steps of a run, with its newest weights, into WORKDIR/profile.
 
-  The batches are those of these steps, whatever step the weights are of; of a
-  run without a checkpoint they are the first. The first of the batches is
-  taken twice before, so that nothing is done for the first time.
+  The batches are those of `steps`, whatever step the weights are from; without
+  a checkpoint the weights are the initial ones. Two untraced steps on the first
+  batch come first, as warm-up.
 
   Args:
-    steps: '10:13' for 10 to 12, from 1 on.
+    steps: '10:13' for 10 to 12, counted from 1.
   """
   config = models.read_config(workdir)
   first, stop = store_data.step_range(steps, config.schedule.num_steps)
@@ -237,7 +237,7 @@ def profile(workdir: str, steps: str) -> Profile:
     )
     data_seconds = 0.0
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # our Python is no part of a step's cost
+    options.python_tracer_level = 0  # Python is not part of a step's cost
     with tempfile.TemporaryDirectory() as own:
       with jax.profiler.trace(own, profiler_options=options):
         started = time.perf_counter()
@@ -261,8 +261,8 @@ def profile(workdir: str, steps: str) -> Profile:
 def _keep(own: str, into: str) -> str:
   """Moves this process's trace to the others'; returns the file's new path.
 
-  Profilers name the folder after the second and the file after the host, so
-  the processes of one host would overwrite each other's, or make two folders.
+  Profilers name the folder after the second and the file after the host: the
+  processes of one host would overwrite each other's, or write two folders.
   """
   (found,) = glob.glob(os.path.join(own, 'plugins/profile/*/*.xplane.pb'))
   folder, name = os.path.split(found)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of training: a log line's figures, the progress bar, trackers."""
+"""Training reports: the figures of a log line, the progress bar, trackers."""
 
 import datetime
 import importlib
@@ -32,17 +32,16 @@ class Meter:
   """Turns the outputs of steps into the metrics of a log line."""
 
   def __init__(self, parts: Parts, params: Any, train_steps: Stages):
-    """Measures the peak of a device whose peak is not known.
+    """Measures the device's peak FLOP/s if no table lists it.
 
     Args:
-      parts: gives the schedule and the sizes.
       params: real or abstract.
       train_steps: compiled; a rewind may add to them.
     """
     self._parts, self._train_steps = parts, train_steps
     # A fine-tuned example is counted as if it filled the context.
     tuned = parts.config.get('finetune')
-    # Of one token, by the length of its row.
+    # FLOPs of one token, by the length of its row.
     self._flops = {
       length: tuple(
         count(parts.config, params, None if tuned else length)
@@ -63,25 +62,25 @@ class Meter:
     self.resume([])
 
   def resume(self, unlogged: list[dict[str, Any]]) -> None:
-    """Drops the steps not read yet, and takes up what `unlogged` gave."""
+    """Drops steps not read yet, and restores the output of `unlogged`."""
     self._outputs, self._fetched = [], [*unlogged]
     self.restart()
 
   def unlogged(self) -> list[dict[str, Any]]:
-    """What routers did in each step fetched since the last log line, as JSON.
+    """Router metrics of each step fetched since the last log line, as JSON.
 
-    Kept with a checkpoint, so that the next line has the same means after a
-    resume. Empty without experts.
+    Saved with a checkpoint, so that after a resume the next line has the same
+    means. Empty without experts.
     """
     found = [plain(output) for output in self._fetched]
     return found if any(found) else []
 
   def restart(self) -> None:
-    """Restarts the clock, to leave out what was not training."""
+    """Restarts the clock, to leave out time not spent training."""
     self._start, self._wait, self._steps = time.perf_counter(), 0.0, 0
 
   def waiting(self, batches: Iterable) -> Iterator:
-    """Passes batches on, and counts the time spent waiting for them."""
+    """Yields the batches, and measures the time spent waiting for them."""
     batches = iter(batches)
     while True:
       start = time.perf_counter()
@@ -92,7 +91,7 @@ class Meter:
       yield batch
 
   def add(self, output: dict[str, Any]) -> None:
-    """Adds the outputs of one step; does not wait for them."""
+    """Adds the outputs of one step without waiting for them."""
     self._outputs.append(output)
     self._steps += 1
     self.taken += 1
@@ -104,9 +103,9 @@ class Meter:
     return outputs
 
   def read(self, step: int) -> dict[str, Any]:
-    """The metrics of step `step`, fetched last, and speeds since `restart`.
+    """The metrics of the last fetched step, and speeds since `restart`.
 
-    Those of routers are means over all steps since the last call.
+    Router metrics are means over all steps since the last call.
     """
     outputs, self._fetched = self._fetched, []
     ramp = self._parts.ramp
@@ -135,7 +134,7 @@ class Meter:
     return values
 
   def _per_token(self, shape: Shape) -> dict[str, float]:
-    """FLOPs of a token in a batch of some shape, in three ways of counting."""
+    """FLOPs per token in a batch of this shape, counted in three ways."""
     model, causal = self._flops[shape.length]
     compiler = self._train_steps[shape].flops / shape.tokens
     return {'mfu': model, 'mfu_causal': causal, 'mfu_compiler': compiler}
@@ -143,7 +142,7 @@ class Meter:
   def _utilisation(
     self, by_shape: dict[Shape, int], seconds: float
   ) -> dict[str, float]:
-    """Three kinds of MFU, of tokens by the shape of their batch."""
+    """Three kinds of MFU, from the number of tokens by batch shape."""
     found: dict[str, float] = {}
     for shape, tokens in by_shape.items():
       for name, per_token in self._per_token(shape).items():
@@ -152,7 +151,7 @@ class Meter:
     return found
 
   def _rows(self, step: int) -> dict[str, int]:
-    """Length and number of the rows so far, if their length varies."""
+    """Row length and number of rows so far, if the length varies."""
     ramp = self._parts.ramp
     if len(self._flops) == 1:
       return {}
@@ -162,7 +161,7 @@ class Meter:
     }
 
   def _task(self, step: int) -> dict[str, str]:
-    """The task of the loss, if there are several."""
+    """The task whose loss this is, if there are several."""
     task = self._parts.ramp.shape(step - 1).task
     return {'task': task} if task else {}
 
@@ -221,14 +220,14 @@ class Progress:
       log.info('step %d/%d %s | %s left', step, self._total, text, left)
 
 
-# Metrics of each layer with experts.
+# Router metrics, for each layer with experts.
 #
-# The names are `router/STACK/layer_N/NAME`; N counts all layers of the stack
-# from 0. NAME is one of `nn.moe.Stats`, with `load_E` as the list `load`, or
-# `dead`: how many experts got no token.
+# Their names are `router/STACK/layer_N/NAME`; N counts all layers of the stack
+# from 0. NAME is a field of `nn.moe.Stats` (`load_E` as the list `load`) or
+# `dead`, the number of experts that got no token.
 
 
-# Of the experts that a warning names; it counts the others.
+# How many dead experts a warning names; the others are counted.
 NAMED = 8
 
 
@@ -250,11 +249,11 @@ def layers(config: Config, stack: str) -> list[int]:
 def of_routers(
   config: Config, outputs: Sequence[dict[str, Any]]
 ) -> dict[str, float | list[float]]:
-  """Metrics of the routers: means over some steps; none without experts.
+  """Router metrics: means over some steps; empty without experts.
 
   Args:
     config: resolved.
-    outputs: of `step.train_step`, one for each step since the last log line.
+    outputs: of `step.train_step`, for each step since the last log line.
       Arrays `router/STACK/NAME` have a leading axis of layers with experts.
   """
   found = {}
@@ -262,7 +261,7 @@ def of_routers(
     if not name.startswith('router/'):
       continue
     _, stack, statistic = name.split('/')
-    # In float64, so that the smallest load of one step is not lost.
+    # float64 keeps the smallest load of a single step.
     steps = np.array([out[name] for out in outputs], np.float64)
     pooled = np.asarray(np.mean(steps, axis=0))
     for layer, value in zip(layers(config, stack), pooled, strict=True):
@@ -276,7 +275,7 @@ def of_routers(
 
 
 def plain(output: dict[str, Any]) -> dict[str, Any]:
-  """The router metrics of one step, as JSON: `of_routers` takes it as well."""
+  """The router metrics of one step as JSON, which `of_routers` accepts."""
   return {
     name: np.asarray(value, np.float64).tolist()
     for name, value in output.items()
@@ -288,7 +287,7 @@ def dead_experts(values: dict[str, Any]) -> str:
   """A warning that names the experts without a token; '' if there are none.
 
   Args:
-    values: of one log line, with those of `of_routers`.
+    values: one log line, including the output of `of_routers`.
   """
   dead = [
     (*name.split('/')[1:3], expert)
@@ -316,18 +315,18 @@ def is_load(name: str) -> bool:
 
 
 def _short(load: float) -> float:
-  """Four digits: there may be thousands of them in a line."""
+  """Rounds to four digits: a line may hold thousands of loads."""
   return float(f'{load:.4g}')
 
 
-# Trackers: TensorBoard and Weights & Biases get a copy of a run's metrics.
+# Trackers: copies of a run's metrics for TensorBoard and Weights & Biases.
 #
-# Only process 0 opens them. The run needs none: a tracker that fails once
-# training has begun is dropped with a warning.
+# Only process 0 opens them. They are optional: a tracker that fails during
+# training is dropped with a warning.
 
 
 def check_trackers(config: Config) -> None:
-  """Checks that the trackers can be opened; quick, and opens none."""
+  """Checks that the trackers can be opened, without opening any."""
   if jax.process_index() != 0:
     return
   for tracker in log_trackers.load(config.log.trackers):
@@ -347,7 +346,7 @@ def open_trackers(config: Config, workdir: str, step: int) -> list[Tracker]:
 
 
 class TensorBoard:
-  """Writes event files; those of later steps are hidden on opening."""
+  """Writes event files; opening one hides the events of later steps."""
 
   def __init__(self, workdir: str, step: int):
     """Opens a file; `step` steps are done."""
@@ -367,7 +366,7 @@ class TensorBoard:
       self._board.close()
 
   def _works(self) -> bool:
-    """False once its thread died of a full disk: its queue would block."""
+    """False once its thread died, as on a full disk: its queue would block."""
     if self._board is None:
       return False
     if not self._board.file_writer.event_writer._worker.is_alive():
@@ -380,13 +379,13 @@ class TensorBoard:
 class WandB:
   """Logs to one run of Weights & Biases, whose id is kept in the workdir.
 
-  wandb's own step only grows, and it drops what comes with a smaller one. A
-  resumed or rewound run goes back, so our step is a metric, on whose axis the
-  others are drawn.
+  wandb's own step must grow: values with a smaller one are dropped. A resumed
+  or rewound run goes back, so we log our step as a metric and plot the others
+  against it.
   """
 
   def __init__(self, tracker: log_trackers.WandB, config: Config, workdir: str):
-    """Starts the run, or goes on with it."""
+    """Starts the run, or resumes it."""
     wandb = importlib.import_module('wandb')
     self._run: Any = None
     try:
@@ -400,7 +399,7 @@ class WandB:
         dir=workdir,
         config=config_lib.unlocked(config).to_dict(),
         allow_val_change=True,
-        # The log of the run stays ours, and the code where it is.
+        # Upload neither the console output nor the code.
         settings=wandb.Settings(console='off', silent=True, save_code=False),
       )
       self._run.define_metric('step')
@@ -415,7 +414,7 @@ class WandB:
     if self._run and values:
       try:
         self._run.log({'step': step, **values})
-      # Its service may die in ways that it does not declare.
+      # The wandb service may fail with undocumented exceptions.
       except Exception as e:
         self._fail(e)
 
@@ -449,7 +448,7 @@ def _check_wandb(tracker: log_trackers.WandB):
 
 
 def _run_id(workdir: str) -> str:
-  """The id of the workdir's run, made once."""
+  """The id of the workdir's run, created on first use."""
   path = os.path.join(workdir, 'wandb', 'run_id')
   try:
     with open(path, encoding='utf-8') as f:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run: what is trained, from which data, in which folder; opened, rewound."""
+"""A training run: its parts, data and workdir; opening and rewinding it."""
 
 import functools
 import math
@@ -45,36 +45,36 @@ from gpt_jax.training.store_data import StoreData
 
 
 class Data(Protocol):
-  """What a run consumes: rows in an order that the seed and the step give."""
+  """A run's training data: rows in an order given by the seed and the step."""
 
   @property
   def rows_per_epoch(self) -> int:
-    """Rows in one epoch, of the length of the first."""
+    """Rows in one epoch, counted in rows of the first length."""
     ...
 
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[row_order.Batch]:
-    """Gives this host's share of the batches of steps from `start`, from 0.
+    """Yields this host's share of each batch, from step `start` on.
 
     Args:
-      parts: gives the last step, and the share.
-      start: the first step.
-      rows: step -> the rows of the run that make its batch.
+      parts: has the last step and the sharding.
+      start: the first step, counted from 0.
+      rows: step -> the rows of its batch.
     """
     ...
 
   def epochs(self, taken: Taken) -> dict[str, float]:
-    """Passes over the data before some rows of the run: `epochs`, ..."""
+    """Passes over the data before these rows of the run: `epochs`, ..."""
     ...
 
   def row_numbers(self, taken: Taken) -> list[int]:
-    """Which rows of the data are these rows of the run."""
+    """The numbers, in the data, of rows of the run."""
     ...
 
 
 class Evaluation(Protocol):
-  """What a run is measured by, compiled once."""
+  """A run's evaluation, compiled once."""
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = ...
@@ -88,12 +88,12 @@ class Evaluation(Protocol):
 
 
 class Past(NamedTuple):
-  """What the loop must know of the steps done."""
+  """What the loop needs from the steps already done."""
 
-  losses: list[float]  # logged last, oldest first
-  skipped: list[int]  # steps whose update was left out
-  held_out: list[tuple[int, float]]  # steps, and the criterion
-  # What routers did in each step since the last log line: see `Meter`.
+  losses: list[float]  # the last that were logged, oldest first
+  skipped: list[int]  # steps whose update was skipped
+  held_out: list[tuple[int, float]]  # step and criterion
+  # Router metrics of each step since the last log line: see `Meter`.
   unlogged: list[dict[str, Any]]
 
   def evaluated(self, step: int) -> bool:
@@ -102,7 +102,7 @@ class Past(NamedTuple):
 
 
 def gave_up(held_out: list[tuple[int, float]], patience: int) -> bool:
-  """Whether the last `patience` evaluations were none the best; 0: never."""
+  """Whether none of the last `patience` evaluations is a new best; 0: never."""
   if not patience or len(held_out) <= patience:
     return False
   values = [value for _, value in held_out]
@@ -113,16 +113,13 @@ class Run(NamedTuple):
   """A run, its folder and its data.
 
   Attributes:
-    workdir: its folder.
-    data: what it consumes.
-    checkpointer: what it saves by.
-    history: what of its past decides how it goes on.
-    first: makes the state that it starts from.
-    evaluation: makes what measures it; None: nothing does.
-    criterion: the measure by which one state is better than another, the less
-      the better; with a leading '-' the more the better.
-    patience: evaluations without a better one after which the run ends early;
-      0: never.
+    history: the part of its past that decides how it continues.
+    first: makes the initial state.
+    evaluation: makes the evaluation; None: there is none.
+    criterion: the metric by which states are compared: lower is better, or
+      higher with a leading '-'.
+    patience: the run ends early after this many evaluations without a new
+      best; 0: never.
   """
 
   parts: Parts
@@ -144,12 +141,12 @@ class Run(NamedTuple):
     *,
     read_only: bool = False,
   ) -> tuple['Run', TrainState]:
-    """Opens a run of pre-training; gives its newest state, or the first.
+    """Opens a pre-training run; returns its newest state, or the initial one.
 
     Args:
       config: resolved.
-      evaluation: makes what measures the run from (parts, sets=, tokenizer=);
-        None: the loss on the held-out sets alone.
+      evaluation: makes the evaluation from (parts, sets=, tokenizer=); None:
+        only the loss on the held-out sets.
       read_only: writes nothing, and does not evaluate.
     """
     folder = store_data.data_folder(config, workdir)
@@ -172,9 +169,9 @@ class Run(NamedTuple):
       return _opened(config, workdir, store, evaluation, read_only=False)
 
   def judged(self, values: dict[str, Any]) -> float | None:
-    """The criterion among some measures, the less the better; None: absent.
+    """The criterion from metrics, negated if higher is better; None: absent.
 
-    What is not finite is worse than any other.
+    A value that is not finite counts as the worst.
     """
     value = values.get(self.criterion.lstrip('-'))
     if value is None:
@@ -185,11 +182,11 @@ class Run(NamedTuple):
 
   @property
   def active(self) -> bool:
-    """Whether this process is the one that logs and writes."""
+    """Whether this process logs and writes files."""
     return jax.process_index() == 0
 
   def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
-    """Opens the metrics at step `done`; `start` goes into their event."""
+    """Opens the metrics at step `done`; `start` goes into the start event."""
     config = self.parts.config
     length = config_lib.row_tokens(config)
     opened = ()
@@ -207,11 +204,11 @@ class Run(NamedTuple):
     )
 
   def unskipped_rows(self, step: int) -> Taken:
-    """The rows of a step, from 0, if none are left out."""
+    """The rows of a step, counted from 0, if no rows were left out."""
     return config_lib.order(self.parts.ramp)(step)
 
   def past(self, done: int) -> Past:
-    """The past at step `done`; every process is to ask at the same time."""
+    """The past at step `done`; a collective: every process must call it."""
     lines = self.history.lines(done)
     logged = [m['loss'] for m in lines if 'loss' in m]
     unlogged = [
@@ -232,21 +229,21 @@ class Run(NamedTuple):
     return Past(**hosts.broadcast_from_host0(past))
 
   def rows(self) -> TakenAt:
-    """The rows of each step, from 0; those left out are passed over."""
+    """Step, counted from 0 -> its rows, without those left out."""
     return self.history.skips.shifted(self.unskipped_rows)
 
   def rewind(self, spike: Spike) -> TrainState:
-    """Goes back before a spike, where the policy says so: PaLM's cure.
+    """Rewinds to before a spike if the policy says so, as PaLM did.
 
-    What is left out is written down before anything is given up: killed at any
-    moment, a run finishes the rewind when it starts again. Every process calls
-    it after the same step.
+    The rows to leave out are saved before any checkpoint is deleted: a run
+    killed at any moment finishes the rewind when it starts again. Every process
+    calls it after the same step.
 
     Returns:
-      The state to go on from; the data order is another one from there.
+      The state to continue from; the data order differs from there on.
 
     Raises:
-      Spike: the policy is to stop, or it has rewound often enough.
+      Spike: the policy is to stop, or its limit of rewinds is reached.
     """
     policy, known = self.parts.spike_policy, self.history.skips
     file = self.write_spike(spike.step, spike.output)
@@ -283,7 +280,7 @@ class Run(NamedTuple):
     return self.first() if state is None else state
 
   def finish_rewind(self) -> None:
-    """Gives up the states after the last rewind's step, if they are there."""
+    """Deletes checkpoints after the last rewind's step, if it is pending."""
     known = self.history.skips
     if known.pending:
       self.checkpointer.forget_after(known.skips[-1].step)
@@ -298,8 +295,8 @@ class Run(NamedTuple):
   def write_spike(self, step: int, output: dict[str, Any]) -> str:
     """Writes WORKDIR/spikes/STEP.json on the first process; returns its path.
 
-    It holds the step (counted from 1), loss and gradient norms, and its rows:
-    which of the run's order, and which of the data.
+    It holds the step (counted from 1), loss and gradient norms, and the step's
+    rows: their numbers in the run's order and in the data.
     """
     path = os.path.join(self.workdir, 'spikes', f'{step}.json')
     rows = self.rows()(step - 1)
@@ -322,7 +319,7 @@ class Run(NamedTuple):
 
 
 def check_before(config: Config) -> None:
-  """Checks the devices and the trackers, before anything is made."""
+  """Checks the devices and the trackers before anything is written."""
   device_check.check_devices(config)
   report.check_trackers(config)
   if note := config_lib.warm_up_note(config):
@@ -341,16 +338,15 @@ def resume_or_start(
   teacher: str = '',
   **measured: Any,
 ) -> tuple[Run, TrainState]:
-  """Opens the checkpoints and the workdir; gives the newest state.
+  """Opens the checkpoints and the workdir; returns the newest state.
 
   Args:
-    data: what it consumes.
-    tokenizer: kept in the workdir.
-    first: makes the state that a new run starts from.
+    tokenizer: copied into the workdir.
+    first: makes the initial state of a new run.
     about: a line for people on what is trained.
     store: fingerprint of the token store; empty: the run has none.
-    teacher: that of a teacher's outputs; empty: it reads none.
-    **measured: by what, and for how long: see `Run`.
+    teacher: fingerprint of the teacher's outputs; empty: it reads none.
+    **measured: `evaluation`, `criterion` and `patience` of `Run`.
   """
   config = parts.config
   history = History(workdir, store=store, teacher=teacher)
@@ -380,7 +376,7 @@ def resume_or_start(
 
 
 def _prepared(config: Config, workdir: str, folder: str) -> TokenStore:
-  """The token store of a run, which is there."""
+  """Opens the token store of a run; refuses a run without one."""
   if not manifest.exists(folder) and not importing.is_import(workdir):
     raise UsageError(
       f'--workdir={workdir}: its token store {folder} is not here; make it '
@@ -398,7 +394,7 @@ def _opened(
   *,
   read_only: bool,
 ) -> tuple[Run, TrainState]:
-  """See `Run.open`."""
+  """Opens a run whose token store is open: see `Run.open`."""
   tokenizer, fingerprint = store.tokenizer(), store.manifest.fingerprint
   config = config_lib.set_vocab_size(
     config,
@@ -440,7 +436,7 @@ def _opened(
       made = functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
     measured = {
       'evaluation': made,
-      # The split of the corpus comes first, where there is one.
+      # The corpus's own held-out split comes first, if there is one.
       'criterion': f'eval/{next(iter(sets))}/loss',
     }
   return resume_or_start(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The training step: gradients of one batch, clipped, into the optimizer."""
+"""The training step: clipped gradients of one batch, and their update."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,15 +20,15 @@ from gpt_jax.optim.micro_batches import MicroBatches
 from gpt_jax.optim.rounding import Average
 from gpt_jax.optim.train_state import TrainState
 
-# A batch is taken in parts, whose losses and gradients add up.
+# Micro-batches: gradient accumulation within one step.
 
 
 def summed(
   function: Callable[[Any], Any], batch: Any, parts: MicroBatches
 ) -> Any:
-  """The sum of what a function makes of each part; of several in float32.
+  """The sum of a function over micro-batches; of several, in float32.
 
-  Nothing but rounding depends on the parts.
+  The division affects only rounding.
   """
   num_rows = len(jax.tree.leaves(batch)[0])
   filled = parts.filled(num_rows)
@@ -48,8 +48,8 @@ def summed(
   given = batch, jnp.arange(filled)
   if parts.num_micro == 1:
     return of(given)
-  # Part i is every n-th row from row i on, so that each device finds its share
-  # of every part among the rows that it already holds.
+  # Micro-batch i is every n-th row from row i on, so each device already holds
+  # its share of every micro-batch.
   each = jax.tree.map(
     lambda x: x.reshape(-1, parts.num_micro, *x.shape[1:]).swapaxes(0, 1), given
   )
@@ -73,10 +73,10 @@ def _over_devices(x: jax.Array) -> jax.Array:
 def _by_replica(
   function: Callable[[Any], Any], replicas: int
 ) -> Callable[[Any], Any]:
-  """The function of the rows of each replica: all results [replicas, ...].
+  """Maps the function over each replica's rows: results [replicas, ...].
 
-  Left to itself the compiler adds up the gradients of all devices for each
-  micro-batch, since what a loop carries on is then the same everywhere.
+  Otherwise the compiler sums the gradients over all devices after every
+  micro-batch, to keep the loop's carry replicated.
   """
   mapped = jax.vmap(
     function,
@@ -93,7 +93,7 @@ def _by_replica(
 
 
 def _apart(tree: Any) -> Any:
-  """Arrays [replicas, ...]: each replica's on its own devices."""
+  """Places arrays [replicas, ...] on the devices of their replicas."""
 
   def split(x):
     rest = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 1)
@@ -104,7 +104,7 @@ def _apart(tree: Any) -> Any:
 
 
 Metrics = dict[str, Any]  # arrays, and arrays by name
-# Which random numbers of a step round the parameters.
+# Folded into a step's key for the stochastic rounding of parameters.
 ROUNDING = 2**32 - 1
 
 
@@ -127,23 +127,21 @@ def train_step(
   Args:
     state: donated by the caller.
     batch: arrays [rows, ...].
-    objective: gives the loss.
-    optimizer: any optax transformation.
     seed: of the run; the step's randomness is a function of (seed, step).
     clip_norm: bound of the gradient's global norm; 0 means none.
-    num_micro: the rows are taken in this many parts, one after the other, to
-      save memory. The result is the mean over all tokens.
+    num_micro: number of micro-batches, computed one after the other to save
+      memory. The result is the mean over all tokens.
     num_shards: see `MicroBatches`.
     num_replicas: see `MicroBatches`.
-    average: of the parameters, if one is kept.
+    average: the moving average of the parameters, if one is kept.
     num_steps: of the run, for objectives with `progress`.
 
   Returns:
-    The next state, and of this step `loss` (without penalties), `grad_norm`
-    and `grad_norms`, that of each part of the model and of each model beside
-    it (before clipping), and the metrics of the objective. Where loss or
-    gradient is not finite the next state is the old one, one step on; the
-    learning rate of the steps after it is that of their number all the same.
+    The next state, and the step's metrics: `loss` (without penalties), before
+    clipping `grad_norm` and `grad_norms` (for each part of the model and each
+    auxiliary model), and the metrics of the objective. If loss or gradient is
+    not finite, only the step count of the state changes; the learning rate
+    still follows the step count.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   two = objective.stages
@@ -173,7 +171,7 @@ def train_step(
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
   old_params = train_state.trained(state.params, objective.frozen)
-  # Decided on the device: the host learns of it when it logs, steps later.
+  # Decided on the device: the host only learns of it when it logs.
   sound = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   updates, opt_state = optax.with_extra_args_support(optimizer).update(
     grads,
@@ -211,10 +209,10 @@ def mean_gradients(
 ) -> tuple[jax.Array, Metrics, Any]:
   """Loss, metrics and gradients: means over the tokens of the whole batch.
 
-  Sums over the micro-batches are divided once, by the weight of all: a part
-  with fewer tokens counts for less. The gradients are those of the loss with
-  its penalties, the loss is given without. All are summed in float32. What is
-  frozen has none.
+  Sums over the micro-batches are divided once, by the total weight, so a
+  micro-batch with fewer tokens counts for less. The gradients include the
+  penalties, the returned loss does not. All are summed in float32. Frozen
+  parameters have no gradients.
   """
 
   def total(trained, part, key):
@@ -230,7 +228,8 @@ def mean_gradients(
     batch,
     MicroBatches(num_micro, num_shards, num_replicas),
   )
-  # Class weights may add up to less than 1; of nothing the sums are 0.
+  # Class weights may add up to less than 1, so no max(weight, 1). Without any
+  # weight the sums are 0.
   weight = jnp.where(weight > 0, weight, 1)
   loss, grads = jax.tree.map(
     lambda x: x.astype(jnp.float32) / weight, (loss, grads)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A token store as what a run consumes; see `run.Data`."""
+"""A token store as the data of a run: implements `run.Data`."""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -35,13 +35,12 @@ class StoreData:
     seed: int,
     more: Callable[[Keys], row_order.Batch] | None = None,
   ):
-    """Rows of some lengths, the first row's first, in orders given by `seed`.
+    """Rows in the order that the seed gives.
 
     Args:
-      store: open.
-      lengths: see above.
-      seed: see above.
-      more: arrays of a batch beside those that its rows make; None: none.
+      lengths: of rows, the length of the first batch first.
+      seed: of the run; the order of each length follows from it.
+      more: adds arrays to a batch, given the keys of its rows.
     """
     self._store, self._seed, self._more = store, seed, more
     self._sources = row_order.sources(store, seed=seed)
@@ -68,11 +67,11 @@ class StoreData:
     )
 
   def epochs(self, taken: Taken) -> dict[str, float]:
-    """Passes before some rows: `epochs`, of a mixture `epochs/SOURCE`."""
+    """Epochs before these rows: `epochs`, and `epochs/SOURCE` of a mixture."""
     return self._sources(taken.length).epochs(taken.index)
 
   def row_numbers(self, taken: Taken) -> list[int]:
-    """Which rows of the store, of their length, are some rows of the run."""
+    """The numbers, in the store, of rows of the run."""
     return self._sources(taken.length).row_numbers(taken.indices).tolist()
 
 
@@ -93,9 +92,9 @@ def open_store(config: Config, workdir: str) -> TokenStore:
   return TokenStore.open(folder)
 
 
-# Which documents the steps of a run consumed.
+# Which rows and documents the steps of a run consumed.
 
-# The rows of a spike's step: see `Run.write_spike`, and `Taken`.
+# Fields of a spike's file that make a `Taken`: see `Run.write_spike`.
 _ROWS = ('first_row', 'num_rows', 'row_tokens', 'first_index')
 
 
@@ -106,7 +105,7 @@ def rows(
 
   Args:
     steps: '100', or '100:110' for 100 to 109.
-    text: also what the rows say.
+    text: whether to decode the rows too.
   """
   config = models.read_config(workdir)
   start, stop = step_range(steps, config.schedule.num_steps)
@@ -149,7 +148,7 @@ def rows(
 
 
 def _trained_on(config: Config, workdir: str) -> TokenStore:
-  """The store of a run, in its order; refuses another."""
+  """The run's store, in the run's order; checks the fingerprint."""
   store = open_store(config, workdir)
   check_store(workdir, restore.newest(workdir), store.manifest.fingerprint)
   return store.ordered(config.data.source, config.data.rows)

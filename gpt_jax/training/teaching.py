@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A teacher runs once over a token store, and its outputs are kept on disk.
+"""Runs a teacher once over a token store and keeps its outputs on disk.
 
-So that a teacher that is larger than its students has no place in their
-memory, and its forward pass is paid for once. See `data.teacher_outputs` for
-the folder, and `objectives.distilled` for the loss.
+A large teacher then takes no memory from its students, and its forward pass is
+paid for once. The folder's format is in `rows.teacher_outputs`, the loss in
+`objectives.distilled`.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import device_check
 from gpt_jax.training import models as teacher_lib
 
-# How often it is noted down where the writer is.
+# Seconds between notes of the writer's progress.
 _NOTE_SECONDS = 30.0
 
 
 def opened(config: Config, store: TokenStore) -> TeacherOutputs | None:
-  """The outputs that a run reads; None: it reads none."""
+  """The teacher outputs that a run reads; None: it reads none."""
   if objectives.needs(config.objective.name).stored is None:
     return None
   outputs = TeacherOutputs(config.objective.teacher, rows_of(config, store))
@@ -53,7 +53,7 @@ def opened(config: Config, store: TokenStore) -> TeacherOutputs | None:
 
 
 def rows_of(config: Config, store: TokenStore) -> teacher_outputs.Rows:
-  """Which rows a teacher reads for a run.
+  """The rows that a teacher reads for a run.
 
   Args:
     config: resolved.
@@ -99,12 +99,12 @@ def rows_of(config: Config, store: TokenStore) -> teacher_outputs.Rows:
 def write(
   config: Config, store: TokenStore, teacher: str, folder: str
 ) -> Contents:
-  """Writes what a teacher says of a store, or goes on where one died.
+  """Writes a teacher's outputs for a store; resumes an interrupted write.
 
   Args:
     config: resolved, of the student.
     store: the training split.
-    teacher: a workdir, or a folder of Hugging Face.
+    teacher: a workdir, or a Hugging Face folder.
     folder: of the outputs.
   """
   rows = rows_of(config, store)
@@ -150,7 +150,7 @@ class _Step:
   def __init__(
     self, config: Config, model: Transformer, tokenizer: Tokenizer, params: Any
   ):
-    """Puts the parameters in their places, and traces nothing yet."""
+    """Shards the parameters; traces nothing yet."""
     self._config = config
     self._mesh = device_check.mesh_of(config)
     self._rules = sharding.parse_rules(config.mesh.rules)
@@ -181,13 +181,13 @@ class _Step:
     self._step = jax.jit(step, out_shardings=sharding.replicated(self._mesh))
 
   def batches(self, store: TokenStore, rows: teacher_outputs.Rows, start: int):
-    """Yields what `Writer.add` takes, from number `start` on."""
+    """Yields arguments of `Writer.add`, from row number `start` on."""
     maker = row_makers.load(store, rows.length)
     size = device_check.eval_rows(self._config, self._mesh, dict(self._rules))
     total = rows.num_rows * rows.times
 
     def batch(i: int) -> dict[str, np.ndarray]:
-      # What fills the last batch up is cut off below.
+      # The padding of the last batch is cut off below.
       numbers = np.minimum(start + i * size + np.arange(size), total - 1)
       row, epoch = np.divmod(numbers, rows.times)
       places = [Place('', e, r) for e, r in zip(epoch, row, strict=True)]
@@ -205,7 +205,7 @@ class _Step:
 
 
 def _check(model: Transformer, rows: teacher_outputs.Rows, folder: str) -> None:
-  """Checks that a teacher reads such rows."""
+  """Checks that a teacher can read the rows."""
   (text,) = spec.parse('objective.name: text', rows.text)
   causal = is_causal(model.attention, model.ffn)
   if causal != (text.name == 'causal'):
@@ -228,7 +228,7 @@ def _check(model: Transformer, rows: teacher_outputs.Rows, folder: str) -> None:
 
 
 def _sha256(params: Any) -> str:
-  """Of the names, shapes and values of parameters."""
+  """The sha256 of the names, shapes and values of parameters."""
   digest = hashlib.sha256()
   for path, x in jax.tree_util.tree_leaves_with_path(params):
     value = np.asarray(x)

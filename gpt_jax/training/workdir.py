@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder: refused before anything is written, or started."""
+"""A run's folder: its lock, the checks before a start, its first files."""
 
 import contextlib
 import os
@@ -32,17 +32,17 @@ from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.past import known_skips
 
-# In the folder of a run; it stays when the run has ended.
+# A file in the folder of a run; it stays when the run has ended.
 LOCK = '.lock'
 
 
 @contextlib.contextmanager
 def locked(workdir: str):
-  """Makes a workdir, and keeps other processes from training in it meanwhile.
+  """Creates a workdir, and locks it against other training processes.
 
-  The system frees the lock when the process dies, whatever it dies of. Of
-  several hosts the first has it. If the body refuses its input, what was made
-  here goes.
+  The system frees the lock when the process dies, however it dies. Of several
+  hosts the first holds it. If the body refuses its input, the folders created
+  here are removed.
   """
   if buckets.home(workdir) != workdir:
     with contextlib.ExitStack() as stack:
@@ -85,10 +85,10 @@ def locked(workdir: str):
 
 @contextlib.contextmanager
 def untouched_if_refused(*folders: str):
-  """Removes what was made in folders if the input turns out to be bad.
+  """Removes new files from folders if the body refuses its input.
 
-  A finished token store stays: making it may have taken days, and it is as
-  good for the command that is put right.
+  A finished token store stays: it may have taken days, and it serves the
+  corrected command as well.
   """
   before = {
     folder: set(os.listdir(folder)) if os.path.isdir(folder) else None
@@ -103,7 +103,7 @@ def untouched_if_refused(*folders: str):
 
 
 def _discard_new(folder: str, before: set[str] | None) -> None:
-  """Removes what a folder did not hold before; None: it was not there."""
+  """Removes files that were not there before; None: nor was the folder."""
   if not os.path.isdir(folder) or manifest.exists(folder):
     return
   for name in set(os.listdir(folder)) - (before or set()):
@@ -131,7 +131,7 @@ def check_same_run(config: Config, workdir: str) -> None:
   new = config_lib.unlocked(config)
   if new.model.vocab_size is None:
     new.model.vocab_size = old.model.vocab_size
-  # Weights may change from a token on that was not reached.
+  # The weights of a mixture may change at a token not reached yet.
   logged = max((line['step'] for line in metrics.read(workdir)), default=0)
   done = max(logged, newest.step if newest else 0)
   order = config_lib.order(config_lib.ramp(old))
@@ -156,13 +156,11 @@ def check_same_run(config: Config, workdir: str) -> None:
 
 
 def _other_past(old: Config, new: Config, done: int) -> str:
-  """Why the steps done would be others in a run of another number of steps.
-
-  '' where they would be the same.
+  """Why the steps done would differ under a new number of steps; '': equal.
 
   Args:
-    new: the same with another `schedule.num_steps`.
-    done: steps that were taken.
+    new: the old config but for `schedule.num_steps`.
+    done: number of steps done.
   """
   if old.get('finetune') is not None:
     return 'a fine-tuning has the steps that it began with'
@@ -187,7 +185,7 @@ def _other_past(old: Config, new: Config, done: int) -> str:
 
 
 def _start_from(workdir: str, old: Config, changed: list[str]) -> str:
-  """How a new run starts from a run's weights, if that suits the changes."""
+  """Advice on starting a new run from the weights, if the changes allow it."""
   fields = ('schedule.', 'optim.', 'batch.', 'data.', 'seed')
   needs = objectives.needs(old.objective.name)
   tuned = old.get('finetune') is not None
@@ -221,8 +219,8 @@ def check_store_folder(config: Config) -> None:
 
 
 def check_tokenizer(config: Config) -> None:
-  """Checks what is known of a tokenizer before the data are prepared."""
-  # What sources have of their own is known once there is a store.
+  """Checks a tokenizer, as far as possible before the data are prepared."""
+  # Tokens that sources have of their own are known once there is a store.
   name, *more = tokenizer_lib.single(config.tokenizer.name)
   own = None if more else 0
   (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
@@ -263,13 +261,12 @@ def check_tokenizer(config: Config) -> None:
 
 
 def warn_of_spare_rows(config: Config, tokenizer: Tokenizer) -> None:
-  """Warns of tables that are much larger than their tokenizer.
+  """Warns of token tables that are much larger than their tokenizer.
 
-  A table rounded up to a multiple of 128, or by up to a tenth, is nobody's
-  mistake.
+  Rounding up to a multiple of 128, or by up to a tenth, is deliberate.
 
   Args:
-    config: with its vocabulary.
+    config: with the vocabulary size set.
   """
   own = tokenizer_lib.own_of_sources(tokenizer) or tokenizer.vocab_size
   sections = {f'models.{name}': part for name, part in config.models.items()}
@@ -291,7 +288,7 @@ def warn_of_spare_rows(config: Config, tokenizer: Tokenizer) -> None:
 
 
 def draws_sample(config: Config) -> bool:
-  """Whether the run ends with a sample: of decoders that continue a text."""
+  """Whether the run ends with a sample: if its decoder continues texts."""
   log, model = config.log, config.model
   reads_sources = objectives.needs(config.objective.name).starts
   return bool(
