@@ -4,11 +4,11 @@
 
   L = sum over layers l of [ L_1(h_l) + weight sum_(k > 1) L_k(h_l) ]
 
-L_k is the cross-entropy of the token k places on. All positions of a row are
-predicted, not its last alone; layer l of n counts until l / (2n) of the run is
-done, the last one always. Each layer has a classifier for each k, of which the
-last layer's first is the model's output. What is reported and evaluated is that
-one's loss.
+L_k is the cross-entropy of the token k positions ahead. All positions of a row
+are predicted, not only the last; layer l of n counts until l / (2n) of the run
+is done, the last layer always. Each layer has one classifier per k; the last
+layer's first classifier is the model's output, and only its loss is reported
+and evaluated.
 """
 
 import functools
@@ -37,14 +37,15 @@ from gpt_jax.spec import UsageError
 
 @dataclass(frozen=True)
 class Auxiliary(Objective):
-  """Next-token prediction, with what helps a deep model of characters.
+  """Next-token prediction with the auxiliary losses of a deep character model.
 
   Attributes:
-    positions: of a row that are predicted in training: 'all', or the 'last'.
-    layers: whose states predict in training: 'all' by the schedule, or the
+    positions: positions of a row that predict in training: 'all', or only the
       'last'.
-    targets: how many of the following tokens each position predicts.
-    weight: of those after the next.
+    layers: layers that predict in training: 'all' by the schedule, or only the
+      'last'.
+    targets: number of following tokens that each position predicts.
+    weight: weight of the tokens after the next one.
   """
 
   positions: Literal['all', 'last'] = 'all'
@@ -54,7 +55,7 @@ class Auxiliary(Objective):
   every_token = True
 
   def __post_init__(self):
-    """Refuses targets past the end of a row."""
+    """Checks that auxiliary targets go with positions='all'."""
     if self.positions == 'last' and self.targets > 1:
       raise UsageError(
         f"objective.name: positions='last' with targets={self.targets}: what "
@@ -64,11 +65,11 @@ class Auxiliary(Objective):
 
   @property
   def needs(self) -> Needs:
-    """A stream, and the share of the run that is done."""
+    """A stream, and the fraction of the run that is done."""
     return Needs(rows=('stream',), progress=True)
 
   def check(self) -> None:
-    """Refuses an adaptive softmax."""
+    """Rejects an adaptive softmax."""
     forward.check_scores(self.model, 'auxiliary')
 
   @functools.cached_property
@@ -77,17 +78,17 @@ class Auxiliary(Objective):
 
   @property
   def _num_classifiers(self) -> list[int]:
-    """Classifiers of each target; the last layer's first is the output."""
+    """Number of classifiers per target; the output serves as one."""
     depth = self.model.num_layers
     numbers = [depth if self.layers == 'all' else 1] * self.targets
     return [numbers[0] - 1, *numbers[1:]]
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """As `Causal`."""
+    """Batches of `Causal`."""
     return self._plain.make_batch(rows, keys)
 
   def init(self, key: jax.Array) -> Params:
-    """The model's parameters, and the classifiers'."""
+    """Parameters of the model and of the classifiers."""
     model, heads = self.model, {}
     inits = spec.build('model.init_weights', model.init_weights, INITS)(
       model.num_layers
@@ -101,12 +102,12 @@ class Auxiliary(Objective):
     return {**super().init(key), **({'heads': heads} if heads else {})}
 
   def progress(self, batch: Batch, done: jax.Array) -> Batch:
-    """The batch with the share of the run that is done, in each row."""
+    """Adds the fraction of the run that is done to each row."""
     rows = jnp.ones(len(batch['inputs']), jnp.float32)
     return {**batch, 'done': rows * done}
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss at the top of this file; in evaluation that of the output."""
+    """The loss at the top of this file; in evaluation the output's alone."""
     plain, depth = self._plain, self.model.num_layers
     if key is None:
       return plain.loss(params, batch, None)
@@ -136,7 +137,10 @@ class Auxiliary(Objective):
 def states(
   model: Transformer, params: Params, batch: Batch, key: jax.Array
 ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-  """The states of each layer [N, B, L, D], the last after the last norm."""
+  """Each layer's states [N, B, L, D], and router statistics.
+
+  The last layer's states are taken after the final norm.
+  """
   out, sown = forward.apply(
     model, params, batch['inputs'], key, sow=('intermediates',)
   )
@@ -148,8 +152,8 @@ def is_active(done: jax.Array, num_layers: int) -> jax.Array:
   """Which layers still count, float32 [num_layers], 1 or 0.
 
   Args:
-    done: share of the run that is done.
-    num_layers: n; layer l, from 1 on, counts before l / (2n), the last always.
+    done: fraction of the run that is done.
+    num_layers: n; layer l >= 1 counts until l / (2n), the last always.
   """
   until_N = jnp.arange(1, num_layers + 1) / (2 * num_layers)
   until_N = until_N.at[-1].set(jnp.inf)
@@ -163,17 +167,17 @@ def further(
   batch: Batch,
   k: int,
 ) -> tuple[jax.Array, jax.Array]:
-  """Sums of the cross-entropy of layers, each with its classifier.
+  """Sums of each layer's cross-entropy with its own classifier.
 
   Args:
-    table_NVD: of their classifiers.
-    active_N: 0 where a layer counts for nothing.
+    table_NVD: the classifiers.
+    active_N: 0 for layers that do not count.
     batch: `targets` and `weights` [B, L].
-    k: the targets are those so many places further on; what lies past the end
-      of a row is left out.
+    k: targets are shifted by k more positions; those past the end of a row are
+      left out.
 
   Returns:
-    [N], and the sum of the weights.
+    The sums [N], and the sum of the weights.
   """
   L = batch['targets'].shape[1]
   moved = {
@@ -181,7 +185,7 @@ def further(
     for name in ('targets', 'weights')
   }
   weights_BL = moved['weights']
-  if k:  # the position itself counts, too
+  if k:  # only positions that count themselves predict
     weights_BL *= batch['weights'] > 0
 
   def of_layer(_, layer):

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An objective: batches of rows, and the loss of a model on them."""
+"""The interface of objectives: batches made of rows, and a model's loss."""
 
 import abc
 import copy
@@ -24,8 +24,8 @@ class Scored(NamedTuple):
   """How many positions of a row of a given length are scored.
 
   Attributes:
-    output: by the vocabulary.
-    heads: by the heads of pre-training.
+    output: positions scored over the vocabulary.
+    heads: positions scored by the pre-training heads.
   """
 
   output: Callable[[int], int]
@@ -33,14 +33,14 @@ class Scored(NamedTuple):
 
 
 class Part(NamedTuple):
-  """A model that an objective has beside the run's own.
+  """An additional model of an objective, beside the run's own.
 
   Attributes:
-    shared: names of the parameters that it takes from the run's model.
-    added: names of the parameters of the run's model that are kept as what is
-      added to this model's.
+    shared: names of the parameters that it shares with the run's model.
     scored: see `Scored`; None: all tokens.
-    frozen: it is not trained: its parameters are those of `objective.teacher`.
+    frozen: it is not trained; its parameters come from `objective.teacher`.
+    added: names of the parameters that the run's model stores as differences
+      from this part's.
   """
 
   shared: tuple[str, ...] = ()
@@ -50,15 +50,15 @@ class Part(NamedTuple):
 
 
 class Stored(NamedTuple):
-  """Outputs of a teacher that are read from disk: see `rows.teacher_outputs`.
+  """Teacher outputs that are read from disk: see `rows.teacher_outputs`.
 
   Attributes:
     text: the call-string of the loss whose rows the teacher read.
-    places: the tokens that have outputs: see `distilled`.
-    temperature: of its probabilities.
-    top_k: tokens of the vocabulary, the most probable, that each output has.
-    times: different rows that one row of the store becomes.
-    positions: the length of a row to how many of its tokens have outputs.
+    places: which tokens have outputs: see `distilled`.
+    temperature: of the stored probabilities.
+    top_k: number of most probable tokens stored per output.
+    times: different (masked) versions of each row of the store.
+    positions: number of tokens with outputs in a row of a given length.
   """
 
   text: str
@@ -74,36 +74,36 @@ def _same(length: int) -> int:
 
 
 class Needs(NamedTuple):
-  """What an objective needs of models, rows and tokenizer.
+  """What an objective requires of models, rows and tokenizer.
 
   Attributes:
-    attention: of all layers: 'causal', 'bidirectional' or 'any'.
+    attention: required in all layers: 'causal', 'bidirectional' or 'any'.
     encoder: whether the model is an encoder-decoder.
-    starts: of rows with two sides, the token that the decoder starts with:
+    starts: for rows with two sides, the token that the decoder starts with:
       see `rows.sides.start_id`.
-    text_length: context to the tokens of text that a row of the store has, so
-      that the encoder reads as many as the context; never falls.
-    target_length: context to the tokens that the decoder reads, at most.
-    sentinels: context to how many tokens that stand for spans it needs: see
+    text_length: context length to the tokens of text in a row of the store that
+      fill the encoder's context; non-decreasing.
+    target_length: context length to the most tokens that the decoder reads.
+    sentinels: context length to the number of sentinel tokens needed: see
       `t5.check`.
-    rows: which `data.rows` it takes, by name; (): its batches come from
-      elsewhere.
-    pair: how texts A and B of a row are made: 'next' (another document's text
-      as B in half of the rows), 'order' (swapped in half of them), 'unified'
-      (see `rows.pair_rows`); '': there are none.
+    rows: names of the `data.rows` that it accepts; (): its batches are not made
+      of rows.
+    pair: how texts A and B of a row are made: 'next' (B from another document
+      in half of the rows), 'order' (swapped in half of them), 'unified' (see
+      `rows.pair_rows`); '': rows have no pairs.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
-    asked: the length of a row to how many tokens a second stream predicts.
-    pooler: what a task that reads the first token puts it through, see
+    asked: row length to the number of tokens that a second stream predicts.
+    pooler: default activation of the pooler in fine-tuning, see
       `finetune.pooler`.
-    in_row: how a model learns to write after a source in one row: by 'mask', or
-      after a 'prefix' that sees 'left' alone or itself; '': it does not. See
-      `decoding.in_row`.
-    parts: the models beside the run's own, by the names that `config.models`
-      has them by. Their parameters are `params['parts'][NAME]`.
-    stored: what a batch of training has of a teacher on disk; None: nothing.
-    progress: whether training reads the share of the run that is done, so that
-      each step depends on the number of steps: see `Objective`.
+    in_row: how a model learns to generate after a source in the same row: by
+      'mask', or after a 'prefix' whose attention is bidirectional, or 'left' to
+      right; '': it does not. See `decoding.in_row`.
+    parts: the additional models, by their names in `config.models`. Their
+      parameters are `params['parts'][NAME]`.
+    stored: teacher outputs that a training batch contains; None: no outputs.
+    progress: whether training reads the fraction of the run that is done, so
+      that each step depends on the number of steps: see `Objective`.
   """
 
   attention: str = 'causal'
@@ -124,9 +124,9 @@ class Needs(NamedTuple):
   progress: bool = False
 
   def sides(self, length: int) -> tuple[int, int]:
-    """Tokens of the encoder and of the decoder of a row of `length` of text.
+    """Encoder and decoder tokens of a row of `length` tokens of text.
 
-    Of a model without an encoder both are that of the row.
+    Without an encoder both equal the row's length.
     """
     # The longest context that needs no more text.
     low, high = 1, 2
@@ -146,16 +146,16 @@ class Needs(NamedTuple):
 
   @property
   def adds(self) -> bool:
-    """Whether parameters of the run's model are kept as differences."""
+    """Whether the run's model stores parameters as differences from a part."""
     return any(part.added for part in self.parts.values())
 
   def merged(
     self, params: Params, add: Callable[[Any, Any], Any] = operator.add
   ) -> Params:
-    """The parameters of all, the run's model's as it computes with them.
+    """All parameters, with stored differences summed to full parameters.
 
     Args:
-      add: two arrays to their sum.
+      add: adds two arrays.
     """
     sums = {
       name: jax.tree.map(add, params['parts'][of][name], params[name])
@@ -166,7 +166,7 @@ class Needs(NamedTuple):
     return {**params, **sums}
 
   def trees(self, params: Params) -> dict[str, Params]:
-    """The parameters of each model, '' being the run's, of those of all."""
+    """Splits all parameters by model; '' is the run's own."""
     own = {name: x for name, x in params.items() if name != 'parts'}
     trees = {'': own}
     for name, part in self.parts.items():
@@ -178,18 +178,18 @@ class Needs(NamedTuple):
 class Objective(abc.ABC):
   """What a run minimises.
 
-  Each paper's is a frozen dataclass whose fields are the arguments of its call
-  in `objective.name`. From these alone follow `needs`; `bind` gives the models,
-  which everything else reads.
+  An objective is a frozen dataclass whose fields are the arguments of its call
+  in `objective.name`. `needs` depends on these alone; everything else also
+  reads the models that `bind` sets.
 
   Attributes:
-    model: the run's.
-    tokenizer: of the text; None: batches are made for their shapes alone.
+    model: the run's model.
+    tokenizer: None if batches are made for their shapes only.
     parts: the models of `Needs.parts`, by name.
-    every_token: whether the loss is that of each token of a text, as bits per
-      byte and the perplexity of a text take it.
-    kinds: groups of predicted tokens that have a perplexity each, from
-      `NAME_loss` of the metrics; then there is none of all tokens.
+    every_token: whether the loss covers every token of a text, as bits per
+      byte and the perplexity of a text require.
+    kinds: groups of predicted tokens whose perplexities are reported
+      separately, each from the metric `NAME_loss`, and no overall one.
   """
 
   model: Transformer
@@ -201,7 +201,7 @@ class Objective(abc.ABC):
   @property
   @abc.abstractmethod
   def needs(self) -> Needs:
-    """What it needs of models, rows and tokenizer."""
+    """What the objective requires of models, rows and tokenizer."""
 
   def bind(
     self,
@@ -209,10 +209,10 @@ class Objective(abc.ABC):
     tokenizer: Tokenizer | None = None,
     **parts: Transformer,
   ) -> Self:
-    """The objective of given models, which are checked.
+    """A copy bound to the given models, which are checked.
 
     Args:
-      tokenizer: of the text; some make no batch of text without it.
+      tokenizer: some objectives need it to make batches of text.
       **parts: the models of `Needs.parts`.
     """
     bound = self.replaced(model=model, tokenizer=tokenizer, parts=parts)
@@ -220,80 +220,80 @@ class Objective(abc.ABC):
     return bound
 
   def replaced(self, **attributes: Any) -> Self:
-    """A copy in which functions stand in the places of methods."""
+    """A copy with other attributes; functions may replace methods."""
     new = copy.copy(self)
     vars(new).update(attributes)
     return new
 
   def check(self) -> None:  # noqa: B027 (most train any model)
-    """Refuses models that the objective cannot train."""
+    """Rejects models that the objective cannot train."""
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     """The arrays of a batch; NumPy, on the host.
 
     Args:
-      keys: what the rows' random choices follow from.
+      keys: determine the rows' random choices.
     """
     raise NotImplementedError(f'{type(self).__name__} has an example instead')
 
   @property
   def example(self) -> dict[str, np.ndarray] | None:
-    """A batch of one row, where batches are not made of rows."""
+    """A batch of one example, if batches are not made of rows; else None."""
     return None
 
   def init(self, key: jax.Array) -> Params:
-    """Random parameters with logical axes (boxed)."""
+    """Random parameters, boxed with their logical axes."""
     return forward.init(self.model, key)
 
   def first_params(self, params: Params) -> Params:
     """The parameters that training starts from.
 
     Args:
-      params: with those of the frozen parts in their places.
+      params: random parameters, but those of frozen parts already loaded.
     """
     return params
 
   @abc.abstractmethod
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of a batch; without a key no dropout and no penalty."""
+    """The loss of a batch; without a key there is no dropout or penalty."""
 
   def balance(self, batch: Batch) -> Batch:
     """Adds weights that depend on the whole batch; on the device, in training.
 
-    Before the batch is taken in parts.
+    Called before the batch is split into micro-batches.
     """
     return batch
 
   def progress(self, batch: Batch, done: jax.Array) -> Batch:
-    """Adds the share of the run that is done, where `Needs.progress` asks."""
+    """Adds the fraction of the run that is done, if `Needs.progress`."""
     raise NotImplementedError(f'{type(self).__name__} needs no progress')
 
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
-    """What a task is measured by, [B, K]."""
+    """The outputs that a task's metrics are computed from, [B, K]."""
     raise NotImplementedError(f'{type(self).__name__} is no task')
 
   @property
   def stages(self) -> Stages | None:
-    """Where one part is trained after another; None: all are at once."""
+    """The stages, if models are trained one after another; else None."""
     return None
 
   @property
   def frozen(self) -> tuple[str, ...]:
-    """Parts that are not trained: no gradient in `params['parts'][NAME]`."""
+    """Untrained parts: `params['parts'][NAME]` gets no gradient."""
     return self.needs.frozen
 
   @property
   def tasks(self) -> 'Mapping[str, Objective]':
-    """Of several tasks with one model, the objective of a batch of each."""
+    """The objective of each task's batches, if one model learns several."""
     return {}
 
   def of(self, task: str) -> 'Objective':
-    """The objective of a batch of one of the tasks; '': as it is."""
+    """The objective of a batch of `task`; '' means this objective."""
     return self.tasks[task] if task else self
 
 
 class TextObjective(Objective):
-  """A loss of the last states of a text, which others may add to."""
+  """A loss of a text's last states, which other objectives can extend."""
 
   @abc.abstractmethod
   def loss_of_states(
@@ -304,23 +304,23 @@ class TextObjective(Objective):
     *,
     evaluating: bool,
   ) -> Loss:
-    """The loss of the last states, without what routers cost."""
+    """The loss of the last states, without the routers' penalty."""
 
   def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-    """The states of the tokens that the loss may count, [B, P, D]."""
+    """The states of the tokens that the loss can count, [B, P, D]."""
     del batch
     return hidden_BLD
 
   def counted(self, batch: Batch) -> jax.Array:
-    """The weights of these tokens, float32 [B, P]."""
+    """The weights of the tokens in `chosen`, float32 [B, P]."""
     return batch['weights']
 
   def real(self, batch: Batch) -> jax.Array:
-    """1 where a token is no padding, float32 [B, L]."""
+    """1 for tokens, 0 for padding; float32 [B, L]."""
     return batch['weights']
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of a batch; see `Objective`."""
+    """The loss of a batch, routers included."""
     hidden_BLD, stats = forward.states(self.model, params, batch, key)
     found = self.loss_of_states(
       params, hidden_BLD, batch, evaluating=key is None

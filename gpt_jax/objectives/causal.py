@@ -27,7 +27,7 @@ from gpt_jax.spec import UsageError
 
 
 def make_batch(rows: Rows, keys: Keys | None = None) -> dict[str, np.ndarray]:
-  """Each token predicts the next; nothing is random."""
+  """Inputs, targets and weights of next-token prediction; nothing is random."""
   del keys
   assert rows.before is not None, 'see Needs.rows'
   batch = {
@@ -42,11 +42,11 @@ def make_batch(rows: Rows, keys: Keys | None = None) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Causal(TextObjective):
-  """Next-token prediction with the mean taken over all tokens that count.
+  """Next-token prediction, averaged over all tokens that count.
 
   Attributes:
     z_loss: factor of log(Z)^2, which is added in training (PaLM, section 5:
-      1e-4). Neither the reported nor the evaluated loss has it.
+      1e-4), but neither reported nor evaluated.
   """
 
   z_loss: Weight = 0.0
@@ -63,7 +63,7 @@ class Causal(TextObjective):
     return spec.build('model.output', output, OUTPUTS).own is not None
 
   def check(self) -> None:
-    """Refuses the z-loss of several normalisers."""
+    """Rejects z-loss with an adaptive softmax, which has several Z."""
     if self._adaptive and self.z_loss:
       raise UsageError(
         f'objective.name: z_loss={self.z_loss}: an adaptive softmax has '
@@ -71,14 +71,14 @@ class Causal(TextObjective):
       )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Each token predicts the next; nothing is random."""
+    """Inputs, targets and weights of next-token prediction."""
     del keys
     return make_batch(rows)
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of a batch, its tokens in the order that devices have them in.
+    """The loss of a batch whose tokens are in the order of the device ring.
 
-    Inputs and targets alike, so that the loss is the same sum.
+    Inputs and targets are permuted alike, so the loss is the same sum.
     """
     places = zigzag_places(self.model, batch['inputs'].shape[1])
     if places is not None:
@@ -109,10 +109,10 @@ class Causal(TextObjective):
 def _adaptive_cross_entropy(
   model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
 ) -> jax.Array:
-  """The cross-entropy of an adaptive softmax, which has no one table.
+  """The summed cross-entropy of an adaptive softmax, which has several tables.
 
-  A chunk of positions at a time, as `penalised_cross_entropy`; here the
-  backward pass computes a chunk's scores once more.
+  Computed a chunk of positions at a time, as in `penalised_cross_entropy`, but
+  the backward pass recomputes each chunk's scores.
   """
 
   @jax.checkpoint

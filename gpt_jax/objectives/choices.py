@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What `objective.name` may be."""
+"""The objectives that `objective.name` can call."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from gpt_jax.objectives.unified import Unified, UnifiedTarget
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# Those from `choice` on follow from the task, or the tasks, of `finetune`.
+# From `choice` on: set by `finetune` according to its tasks.
 OBJECTIVES = {
   'causal': Causal,
   'auxiliary': Auxiliary,
@@ -56,7 +56,7 @@ OBJECTIVES = {
 
 
 def needs(name: str) -> Needs:
-  """What the objective that `objective.name` calls needs."""
+  """What the objective named by `objective.name` requires."""
   return _unbound(name).needs
 
 
@@ -66,7 +66,7 @@ def build(
   tokenizer: Tokenizer | None = None,
   parts: Mapping[str, Transformer] = MappingProxyType({}),
 ) -> Objective:
-  """The objective of `objective.name`; see `Objective.bind`."""
+  """The objective named by `objective.name`, bound to its models."""
   objective = _unbound(name)
   check_parts(name, parts)
   special = tokenizer.special if tokenizer else None
@@ -84,7 +84,7 @@ def build(
 
 
 def check_parts(name: str, parts: Collection[str]) -> None:
-  """Checks that the models beside the run's own are those it trains.
+  """Checks that `config.models` has the parts that an objective needs.
 
   Args:
     name: `objective.name`.

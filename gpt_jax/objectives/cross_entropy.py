@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax cross-entropy whose logits are never held as a whole.
+"""Softmax cross-entropy that never holds all logits at once.
 
-With 50,257 tokens of vocabulary the logits of one batch outweigh the model.
-They are computed a chunk of positions at a time, and the forward pass already
-turns each chunk into its part of the gradients, so that the backward pass has
-only to scale them: no logits are kept, none are computed twice.
+With a vocabulary of 50,257 tokens the logits of one batch outweigh the model.
+They are computed a chunk of positions at a time, and the forward pass turns
+each chunk into its part of the gradients at once, so that the backward pass
+only scales them: no logits are stored or computed twice.
 """
 
 import functools
@@ -18,20 +18,20 @@ from gpt_jax.nn import layout
 
 # Logits of one chunk on one device, in elements: 128 MiB of float32.
 CHUNK_LOGITS = 1 << 25
-# A logit whose softmax is zero. (An infinite one times zero is not a number.)
+# A logit whose softmax is zero. (-inf times zero would be NaN.)
 NEVER = -1e30
 AXES = ('vocab', 'embed')  # of the table
-# Of the P parts of a batch that devices have: some rows, and a part of each.
+# A batch is split over P devices by rows and by length.
 PARTS = ('batch', 'length')
 
 
 class Sums(NamedTuple):
-  """Float32 sums over the positions, each times its weight.
+  """Float32 weighted sums over the positions.
 
   Attributes:
-    total: of the cross-entropy and the penalty; this is what has a gradient.
-    penalty: of z_loss * log(Z)^2 and what smoothing adds, so that reports can
-      leave them out. Not differentiated.
+    total: cross-entropy plus penalty; this is differentiated.
+    penalty: z_loss * log(Z)^2 and the smoothing term, so that reports can
+      subtract them. Not differentiated.
   """
 
   total: jax.Array
@@ -51,18 +51,18 @@ def penalised_cross_entropy(
   """Cross-entropy plus z_loss * log(Z)^2, Z = sum exp(logits).
 
   Z is the softmax's normaliser, which the penalty pulls towards 1 (PaLM,
-  section 5). Of smoothed labels (Szegedy et al., 2016, section 7)
+  section 5). With smoothed labels (Szegedy et al., 2016, section 7)
     (1 - e) nll + e mean_v(-log p_v) = nll + e (logit_target - mean_v logit_v)
-  the second term is a penalty too.
+  the second term counts as a penalty too.
 
   Args:
     hidden_BLD: last hidden states.
-    table_VD: scores the vocabulary: logits = hidden table^T, in float32.
-    targets_BL: ids.
+    table_VD: output table: logits = hidden table^T, in float32.
+    targets_BL: token ids.
     weights_BL: float32; 0 leaves a position out. Not differentiated.
-    z_loss: factor of the penalty; at 0 nothing is computed for it.
-    softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
-    smoothing: e, the share of the labels that all V tokens have alike.
+    z_loss: factor of the penalty; at 0 it is not computed.
+    softcap: logits x become softcap * tanh(x / softcap); 0: no cap.
+    smoothing: e, the label mass spread evenly over all V tokens.
   """
   V = len(table_VD)
   table_VD = whole_table(table_VD)
@@ -84,9 +84,9 @@ def num_right(
   targets_BL: jax.Array,
   weights_BL: jax.Array,
 ) -> jax.Array:
-  """How many targets have the largest logit, each times its weight.
+  """The weighted number of targets that have the largest logit.
 
-  The arguments are those of `penalised_cross_entropy`; it has no gradient.
+  The arguments are those of `penalised_cross_entropy`; there is no gradient.
   """
   V = len(table_VD)
   table_VD = whole_table(table_VD)
@@ -108,15 +108,15 @@ def sampled(
   temperature: float,
   softcap: float = 0.0,
 ) -> jax.Array:
-  """Draws a token for each position by softmax(logits / temperature).
+  """Samples a token for each position from softmax(logits / temperature).
 
-  As the largest of logits / temperature + Gumbel noise. Each position has a
-  key of its own, so that neither the chunks nor a row's place in the batch
-  matter. Nothing has a gradient.
+  Takes the argmax of logits / temperature + Gumbel noise. Each position has
+  its own key, so that neither chunking nor a row's place in the batch matters.
+  There is no gradient.
 
   Args:
-    hidden_BLD: as in `penalised_cross_entropy`, as are `table_VD`, `softcap`.
-    keys_B: of each row's draws.
+    hidden_BLD: as in `penalised_cross_entropy`, like `table_VD`, `softcap`.
+    keys_B: one key per row.
     temperature: 0 takes the largest logit.
 
   Returns:
@@ -147,7 +147,7 @@ def sampled(
 def _forward(
   hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoothing
 ):
-  """The sums, and the gradients of their total as residuals."""
+  """The sums, with the gradients of their total as residuals."""
   V, D = table_VD.shape
   dtype = table_VD.dtype
   table_VD = whole_table(table_VD)
@@ -161,8 +161,8 @@ def _forward(
   chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
   P = chunks[0].shape[1]
   zeros = Sums(jnp.float32(0), jnp.float32(0))
-  # Each device sums its own rows over the chunks: the sum over devices is
-  # taken once, not for each chunk.
+  # Each device sums its own rows over the chunks, so that the sum over devices
+  # is taken once, not once per chunk.
   start_PVD = jnp.zeros((P, len(table_VD), D), jnp.float32)
   start_PVD = layout.constrain_tokens(start_PVD, (PARTS, 'vocab', None))
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
@@ -172,10 +172,10 @@ def _forward(
 
 
 def joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
-  """[chunks, P, N, ...] to [B, L, ...]: the way back from `chunked`."""
+  """[chunks, P, N, ...] to [B, L, ...]: the inverse of `chunked`."""
   (number, _, _, *rest), (P, C) = chunks.shape, _parts(B, L)
   x = chunks.reshape(number, P, C, B // P, -1, *rest)
-  # From chunk, part of rows, part of length, row, token of the chunk.
+  # From [chunk, part of rows, part of length, row, token of the chunk].
   x = jnp.moveaxis(x, (1, 3, 2, 0), (0, 1, 2, 3))
   x = x.reshape(B, C, -1, *rest)[:, :, : L // C].reshape(B, L, *rest)
   if C == 1:
@@ -184,7 +184,7 @@ def joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
 
 
 def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
-  """Adds a chunk to the sums and the table's gradient; its hidden states'."""
+  """Adds a chunk to the carry; returns its gradient of the hidden states."""
   sums, grad_PVD = carry
   hidden_PND, targets_PN, weights_PN = chunk
   logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
@@ -207,7 +207,7 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
     even_V = jnp.where(ids_V < V, smoothing / V, 0)
     delta_PNV -= even_V[None, None] * weights_PN[..., None]
   if softcap:
-    # d tanh(x) / d x = 1 - tanh(x)^2; NEVER is no tanh, and its square inf.
+    # d tanh(x) / d x = 1 - tanh(x)^2; NEVER is not capped: clip its square.
     tanh_PNV = jnp.maximum(logits_PNV / softcap, -1)
     delta_PNV *= 1 - jnp.square(tanh_PNV)
   delta_PNV = delta_PNV.astype(hidden_PND.dtype)
@@ -240,7 +240,7 @@ def _terms(
   z_loss: float,
   smoothing: float,
 ) -> tuple[jax.Array, jax.Array | None]:
-  """The cross-entropy of each position, and its penalty; None: none."""
+  """Cross-entropy and penalty (None if there is none) of each position."""
   at_PN = _at(logits_PNV, targets_PN)
   nll_PN = log_z_PN - at_PN
   if not (z_loss or smoothing):
@@ -259,7 +259,7 @@ def _add(
   penalty_PN: jax.Array | None,
   weights_PN: jax.Array,
 ) -> Sums:
-  """The sums with one more chunk."""
+  """Adds a chunk to the sums."""
   total = sums.total + jnp.sum(nll_PN * weights_PN)
   if penalty_PN is None:
     return Sums(total, sums.penalty)
@@ -268,7 +268,7 @@ def _add(
 
 
 def whole_table(table_VD: jax.Array) -> jax.Array:
-  """Rows split over the vocabulary's devices, none of them cut."""
+  """The table, split by rows over the vocabulary axis, columns whole."""
   table_VD = layout.pad_rows(table_VD, AXES[0])
   return layout.weight(table_VD, AXES, table_VD.dtype)
 
@@ -276,7 +276,7 @@ def whole_table(table_VD: jax.Array) -> jax.Array:
 def chunk_logits(
   hidden_PND: jax.Array, table_VD: jax.Array, vocab_size: int, softcap: float
 ) -> jax.Array:
-  """Scores; those of the rows that were added can be no token's."""
+  """Logits of a chunk; the table's padding rows score `NEVER`."""
   logits_PNV = jnp.einsum(
     'PND,VD->PNV', hidden_PND, table_VD, preferred_element_type=jnp.float32
   )
@@ -296,10 +296,10 @@ def _at(logits_PNV: jax.Array, targets_PN: jax.Array) -> jax.Array:
 
 
 def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-  """[B, L, ...] to chunks [number, P, N, ...] of few enough logits.
+  """[B, L, ...] to chunks [number, P, N, ...] of `CHUNK_LOGITS` at most.
 
-  Along the length of what a device has, so that batches stay split over their
-  P devices. The last chunk is filled up with zeros, whose weight is zero too.
+  Splits each device's part along the length, so that batches stay split over
+  their P devices. The last chunk is padded with zeros, weights included.
   """
   B, L = arrays[0].shape[:2]
   P, C = _parts(B, L)
@@ -322,6 +322,6 @@ def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _parts(B: int, L: int) -> tuple[int, int]:
-  """Over how many devices the rows are split, and the length of each."""
+  """Number of parts that rows, and their length, are split into."""
   P, C = (layout.num_parts(name) for name in PARTS)
   return 1 if B % P else P, 1 if L % C else C

@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A text is restored from what corruptions have left of it (BART, section 2).
+"""Restoring corrupted texts: BART (section 2), and MASS's hidden spans.
 
   L = -sum_t log P(x_t | x_<t, noise(x))
 
   objective.name = "denoise('permute, infill(0.3, 3)')"
 
-The encoder reads the corrupted row; the decoder writes all of the row as it
-was, <s> and </s> too, and starts with </s>. Documents of a row are corrupted
-one by one, and the special tokens between them stay.
+The encoder reads the corrupted row; the decoder writes the whole original row,
+<s> and </s> included, and starts with </s>. Each document of a row is corrupted
+separately, and the special tokens between them stay.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,23 +27,23 @@ from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# A hidden part of a text is written from the rest (MASS, Song et al., 2019).
+# MASS (Song et al., 2019): the decoder writes a hidden span of the text.
 #
 # L = -sum_{t=u}^{v} log P(x_t | x_{u..t-1}, x without x_{u..v})   (equation 1)
 #
-# The encoder reads the text with k tokens in a row hidden; the decoder reads
-# the token before each of these, at the place where it stands, and predicts
-# them. With k = 1 it is a masked language model of one token, and with k all
-# tokens but the first a causal one whose source says nothing.
+# The encoder reads the text with k consecutive tokens hidden; the decoder
+# predicts them, reading the token before each one at its position in the text.
+# k = 1 is a masked language model of one token; with all tokens but the first
+# hidden it is a causal one with an uninformative source.
 #
-# Where the part begins is the released code's: at the front of the text, at its
-# end or anywhere. The first token, [CLS], is never hidden; in its place the
-# decoder reads the token that it starts with.
+# As in the released code, the span is at the front of the text, at its end or
+# anywhere. The first token, [CLS], is never hidden; instead of it the decoder
+# reads its start token.
 
 
-# Shares of rows whose hidden part is at the front, and at the end.
+# Fractions of rows whose span is at the front, and at the end.
 FRONT, END = 0.2, 0.2
-# A row of fewer tokens has no loss (the released code leaves such texts out).
+# Shorter rows have no loss (the released code leaves such texts out).
 LEAST = 5
 
 
@@ -52,10 +52,10 @@ class Mass(EncoderDecoder):
   """MASS's pre-training.
 
   Attributes:
-    rate: of a row's n tokens, [CLS] and [SEP] counted, round(rate n) are
+    rate: round(rate n) of a row's n tokens, including [CLS] and [SEP], are
       hidden: at least 1, at most all but [CLS].
-    mask: of the hidden tokens that the encoder reads as [MASK].
-    random: of the hidden tokens that it reads as a random one. The rest stays.
+    mask: fraction of the hidden tokens that the encoder reads as [MASK].
+    random: fraction that it reads as a random token. The rest is unchanged.
     start: see `EncoderDecoder`.
   """
 
@@ -65,7 +65,7 @@ class Mass(EncoderDecoder):
   start: sides.Start = 'eos'
 
   def __post_init__(self):
-    """Checks what becomes of the hidden tokens."""
+    """Checks that `mask` and `random` are at most 1 in sum."""
     check_shares(self.mask, self.random)
 
   @property
@@ -80,14 +80,14 @@ class Mass(EncoderDecoder):
     )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """See `mass_batch`."""
+    """Rows with a hidden span, see `mass_batch`."""
     masking = Masking(self.rate, self.mask, self.random)
     masking = masking.known_to(self.tokenizer)
     return mass_batch(rows, keys, masking, self.first_id)
 
 
 def _num_hidden(lengths: np.ndarray, rate: float) -> np.ndarray:
-  """How many tokens are hidden of rows of so many."""
+  """Number of hidden tokens in rows of these lengths."""
   wanted = np.round(rate * lengths).astype(np.int64)
   return np.minimum(np.maximum(wanted, 1), np.maximum(lengths - 1, 1))
 
@@ -95,16 +95,16 @@ def _num_hidden(lengths: np.ndarray, rate: float) -> np.ndarray:
 def mass_batch(
   rows: Rows, keys: Keys, masking: Masking, first_id: int
 ) -> dict[str, np.ndarray]:
-  """A batch of an encoder-decoder: see `seq2seq`.
+  """Hides a span of each row, for an encoder-decoder: see `seq2seq`.
 
   Args:
     rows: B rows of L tokens, of which the first is never hidden.
-    masking: its rate, and what becomes of hidden tokens.
-    first_id: what the decoder reads in the place of a row's first token.
+    masking: gives the rate, and replaces hidden tokens.
+    first_id: replaces a row's first token in the decoder's input.
 
   Returns:
-    Beside the usual, `positions` int32 [B, P]: where in the row each input of
-    the decoder stands.
+    A batch as in `seq2seq`, plus `positions` int32 [B, P]: each decoder
+    input's position in the row.
   """
   L = rows.tokens.shape[1]
   P = int(_num_hidden(np.array(L), masking.rate))
@@ -114,12 +114,12 @@ def mass_batch(
   length_B = rows.real.sum(axis=1)
   count_B = _num_hidden(length_B, masking.rate)
   count_B = np.where(length_B < LEAST, 0, count_B)
-  # The last place where the hidden part may begin.
+  # The last position where the span can begin.
   last_B = np.maximum(length_B - count_B, 1)
   begin_B = 1 + (where_B * last_B).astype(np.int64)
   begin_B = np.where(which_B < FRONT + END, last_B, begin_B)
   begin_B = np.where(which_B < FRONT, 1, begin_B)
-  # What is past the end only fills up: its place does not matter.
+  # Targets past the span are padding: their positions do not matter.
   at_BP = np.minimum(begin_B[:, None] + np.arange(P), L - 1)
   hidden_BP = np.arange(P) < count_B[:, None]
   targets_BP = np.take_along_axis(rows.tokens, at_BP, axis=1)
@@ -138,20 +138,20 @@ def mass_batch(
   }
 
 
-# What becomes of a text that BART is to restore (Lewis et al., 2019, 2.2).
+# BART's corruptions (Lewis et al., 2019, section 2.2).
 #
-# Each corruption is a pair: a function of choices that were made, which gives
-# the numbers of the tokens that stay, in their new order, with `MASK` where a
-# [MASK] stands; and a step that draws the choices. Steps may follow one another
-# in any order. NumPy, on the host.
+# Each corruption is a pair: a deterministic function, which returns the indices
+# of the remaining tokens in their new order, with `MASK` for each [MASK]; and a
+# step, which draws that function's arguments. Steps can be combined in any
+# order. NumPy, on the host.
 
 
-# In place of a token's number.
+# Instead of a token's index.
 MASK = -1
 
 
 class Piece(NamedTuple):
-  """A text, or what has become of it.
+  """A text, possibly corrupted.
 
   Attributes:
     ids: int32 [N].
@@ -163,11 +163,10 @@ class Piece(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-  """What steps know of the tokenizer.
+  """The parts of the tokenizer that steps use.
 
   Attributes:
-    mask_id: of [MASK].
-    stop_id: of the full stop, which ends a sentence; None: it has none.
+    stop_id: the full stop, which ends a sentence; None if there is none.
   """
 
   size: int
@@ -179,14 +178,14 @@ Step = Callable[[Piece, np.random.Generator, Vocabulary], Piece]
 
 
 def masked(count: int, positions: np.ndarray) -> np.ndarray:
-  """Token masking: each of some tokens becomes a [MASK]."""
+  """Token masking: the tokens at `positions` become [MASK]."""
   index = np.arange(count)
   index[positions] = MASK
   return index
 
 
 def deleted(count: int, positions: np.ndarray) -> np.ndarray:
-  """Token deletion: nothing tells where they were."""
+  """Token deletion: the tokens at `positions` leave no trace."""
   return np.delete(np.arange(count), positions)
 
 
@@ -194,16 +193,16 @@ def infilled(count: int, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
   """Text infilling: each span becomes one [MASK], whatever its length.
 
   Args:
-    count: of the tokens.
-    starts: int [S], of spans that do not overlap.
-    lengths: int [S]; 0 puts a [MASK] before the token at its start.
+    count: number of tokens.
+    starts: int [S], starts of spans that do not overlap.
+    lengths: int [S]; 0 inserts a [MASK] before the token at the start.
   """
   change = np.zeros(count + 1, np.int64)
   np.add.at(change, starts, 1)
   np.add.at(change, starts + lengths, -1)
   kept = np.flatnonzero(np.cumsum(change[:-1]) == 0)
   index = np.concatenate([np.full(len(starts), MASK), kept])
-  # Of those at one place a [MASK] comes first.
+  # A [MASK] precedes the token at the same place.
   places = np.concatenate([2 * starts, 2 * kept + 1])
   return index[np.argsort(places, kind='stable')]
 
@@ -212,7 +211,7 @@ def permuted(ends: np.ndarray, order: np.ndarray) -> np.ndarray:
   """Sentence permutation.
 
   Args:
-    ends: int [S], after the last token of each sentence; the text's come last.
+    ends: int [S], exclusive end of each sentence; the last is the text's.
     order: int [S], which sentence comes first, second, ...
   """
   sentences = np.split(np.arange(int(ends[-1])), ends[:-1])
@@ -228,7 +227,7 @@ def span_lengths(draws: np.ndarray, budget: int) -> np.ndarray:
   """Takes draws in turn until they cover the budget; the last one is cut.
 
   Raises:
-    ValueError: there are too few.
+    ValueError: if all draws do not cover the budget.
   """
   covered = np.cumsum(draws)
   last = int(np.searchsorted(covered, budget))
@@ -240,7 +239,7 @@ def span_lengths(draws: np.ndarray, budget: int) -> np.ndarray:
 
 
 def sentence_ends(ids: np.ndarray, stop_id: int) -> np.ndarray:
-  """Where sentences end: after a full stop that follows no other one.
+  """Sentence ends: after a full stop that does not follow another one.
 
   As in the released code; the last sentence ends with the text.
   """
@@ -259,7 +258,7 @@ def _changed(piece: Piece, index: np.ndarray, mask_id: int) -> Piece:
 
 
 def mask(rate: Fraction) -> Step:
-  """Token masking: this part of the tokens, rounded at random."""
+  """Token masking of this fraction of tokens, rounded at random."""
 
   def step(piece, generator, vocabulary):
     count = len(piece.ids)
@@ -270,7 +269,7 @@ def mask(rate: Fraction) -> Step:
 
 
 def delete(rate: Fraction) -> Step:
-  """Token deletion: this part of the tokens, rounded at random."""
+  """Token deletion of this fraction of tokens, rounded at random."""
 
   def step(piece, generator, vocabulary):
     count = len(piece.ids)
@@ -287,14 +286,14 @@ def infill(
 ) -> Step:
   """Text infilling: spans of whole words.
 
-  The released code draws the starts without regard to the lengths, so that
-  spans run into one another and fewer words are hidden than `rate` says. Here
-  all ways to lay the spans side by side are equally likely.
+  The released code draws the starts independently of the lengths, so that
+  spans overlap and fewer words than `rate` are hidden. Here all arrangements of
+  spans without overlap are equally likely.
 
   Args:
-    rate: of the words, rounded up, that are in spans.
-    mean: of the lengths, in words, which are from a Poisson distribution.
-    random: of the [MASK]s that become a random token (released code: 0.1).
+    rate: fraction of words in spans; their number is rounded up.
+    mean: mean length in words, of a Poisson distribution.
+    random: fraction of [MASK]s that become a random token (released code: 0.1).
   """
 
   def step(piece, generator, vocabulary):
@@ -312,7 +311,7 @@ def infill(
 
 
 def permute() -> Step:
-  """Sentence permutation: all of them, by full stops."""
+  """Sentence permutation: sentences end at full stops."""
 
   def step(piece, generator, vocabulary):
     ends = sentence_ends(piece.ids, vocabulary.stop_id)
@@ -323,7 +322,7 @@ def permute() -> Step:
 
 
 def rotate() -> Step:
-  """Document rotation: each token may come first, with the same chance."""
+  """Document rotation: each token is equally likely to come first."""
 
   def step(piece, generator, vocabulary):
     count = len(piece.ids)
@@ -336,7 +335,7 @@ def rotate() -> Step:
 def _some(
   rate: float, count: int, generator: np.random.Generator
 ) -> np.ndarray:
-  """Positions of a part of the tokens, right on average."""
+  """Draws positions; their number is `rate * count` on average."""
   chosen = int(rate * count - 1e-9 + generator.random())
   return generator.choice(count, size=min(chosen, count), replace=False)
 
@@ -345,7 +344,7 @@ def _spans(
   count: int, rate: float, mean: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draws begins and lengths, int [S], of spans of `count` words."""
-  # 0.3 x 10 is 3, not what floats make of it.
+  # Without the epsilon, rounding errors would make 0.3 x 10 more than 3.
   budget = int(np.ceil(rate * count - 1e-9))
   if not budget:
     return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -354,11 +353,11 @@ def _spans(
     more = generator.poisson(mean, size=8 + int(budget / mean))
     draws = np.concatenate([draws, more])
   lengths = span_lengths(draws, budget)
-  # No text grows: of empty spans there are no more than the others save.
+  # A text never grows: empty spans insert at most what the others remove.
   empty = lengths == 0
   room = budget - np.count_nonzero(lengths)
   lengths = generator.permutation(lengths[~empty | (np.cumsum(empty) <= room)])
-  # A place for each word that stays, and one for each span.
+  # One place for each remaining word, and one for each span.
   places = count - budget + len(lengths)
   places = np.sort(generator.choice(places, size=len(lengths), replace=False))
   before = np.cumsum(lengths) - lengths
@@ -379,12 +378,12 @@ _FIELD = 'objective.name: noise'
 
 @dataclass(frozen=True)
 class Denoise(EncoderDecoder):
-  """Restoring of texts.
+  """BART's pre-training: restoring corrupted texts.
 
   Attributes:
-    noise: a comma list of `NOISES`, done in this order: mask(rate),
+    noise: a comma list of `NOISES`, applied in this order: mask(rate),
       delete(rate), infill(rate=0.3, mean=3.0, random=0.0), permute, rotate.
-      The default is the paper's, whose permutation comes first in its code.
+      The default is the paper's, in the order of the released code.
   """
 
   noise: str = 'permute, infill'
@@ -405,7 +404,7 @@ class Denoise(EncoderDecoder):
     )
 
   def check(self) -> None:
-    """Refuses to permute sentences that a tokenizer does not tell apart."""
+    """Rejects sentence permutation if the tokenizer has no full stop."""
     super().check()
     names = [call.name for call in spec.parse(_FIELD, self.noise)]
     if self.tokenizer is None or 'permute' not in names:
@@ -418,11 +417,11 @@ class Denoise(EncoderDecoder):
       )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Corrupted sources, as long as the rows, which are the targets."""
+    """Corrupted sources of the rows' length; the rows are the targets."""
     tokenizer = self.tokenizer
     sources_BM, mask_BM = rows.tokens, rows.real
     if tokenizer is None:
-      # Batches are made for their shapes alone.
+      # Such batches are made for their shapes only.
       assert not rows.real.any(), 'rows of text need their tokenizer'
     else:
       steps = spec.build_all(_FIELD, self.noise, NOISES)
@@ -437,10 +436,10 @@ class Denoise(EncoderDecoder):
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-  """What corruptions know of a tokenizer with a [MASK]."""
+  """The vocabulary of a tokenizer that has a [MASK]."""
   mask_id = tokenizer.special.mask_id
   assert mask_id is not None, 'see choices.build'
-  # As it stands at the end of a word.
+  # The full stop as it is encoded at the end of a word.
   last = int(tokenizer.encode('a.')[-1])
   stop_id = last if tokenizer.decode([last]).strip() == '.' else None
   return Vocabulary(tokenizer.vocab_size, mask_id, stop_id)
@@ -449,7 +448,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
 def _corrupted_rows(
   rows: Rows, keys: Keys, steps: Sequence[Step], tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Corrupted rows [B, L], and where they are no padding."""
+  """Corrupted rows [B, L], and bool [B, L], False for padding."""
   special, vocabulary = tokenizer.special, vocabulary_of(tokenizer)
   open_BL = rows.real & (rows.tokens != special.eos_id)
   if rows.special is not None:
@@ -478,14 +477,12 @@ def corrupted(
   generator: np.random.Generator,
   vocabulary: Vocabulary,
 ) -> np.ndarray:
-  """Corrupts each text of a row by itself; int32 [M], M at most L.
+  """Corrupts each text of a row separately; int32 [M], M <= L.
 
   Args:
     tokens: int32 [L], without padding.
     starts: bool [L], which tokens begin a word.
-    is_open: bool [L], tokens of texts; the others stay in their places.
-    steps: one after another.
-    generator: of all choices.
+    is_open: bool [L], tokens of texts; the others stay.
   """
   cuts = np.flatnonzero(is_open[1:] != is_open[:-1]) + 1
   parts = [np.split(x, cuts) for x in (tokens, starts, is_open)]
@@ -493,7 +490,7 @@ def corrupted(
   for ids, first, inside in zip(*parts, strict=True):
     piece = Piece(ids, first)
     for step in steps if inside.any() else ():
-      # Whatever was before it, the first token begins a word.
+      # The first token always begins a word.
       piece.starts[:1] = True
       piece = step(piece, generator, vocabulary)
     out.append(piece.ids)

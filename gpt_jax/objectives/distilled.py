@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A student learns what its teacher says (DistilBERT, Sanh et al., 2019).
+"""Distillation of a teacher into a student (DistilBERT, Sanh et al., 2019).
 
   L = soft * mean of T^2 KL(softmax(z_t / T) || softmax(z_s / T))
     + hard * the loss of the text itself
     + cosine * mean of 1 - cos(h_s, h_t)                (the released code)
 
-z are the logits and h the last states of the student s, which is `model`, and
-of the teacher t, `models.teacher`, which stays as it is and has no dropout.
-The paper's L_ce = -sum t log s differs from the KL by a constant and T^2.
+z are the logits and h the last states of the student s, `model`, and of the
+teacher t, `models.teacher`, which is frozen and has no dropout. The paper's
+L_ce = -sum t log s differs from the KL by a constant and T^2.
 """
 
 import functools
@@ -39,33 +39,33 @@ from gpt_jax.ranges import Positive, Weight, Whole
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 
-# Losses of text that there can be a teacher for.
+# Losses of text that can be distilled.
 TEXTS = {'causal': Causal, 'masked': Masked}
 
 
 @dataclass(frozen=True)
 class Distilled(Objective):
-  """A teacher's soft targets, beside the text itself.
+  """A teacher's soft targets, besides the loss of the text.
 
-  With `top_k` the teacher is not there: its outputs come with the batch, the KL
-  is `soft_targets.top_divergence`, and held-out text, which has no outputs, has
-  `hard` times the loss of the text alone.
+  With `top_k` the teacher is not loaded: its outputs come with the batch, and
+  the KL is `soft_targets.top_divergence`. Held-out text has no such outputs:
+  its loss is `hard` times the loss of the text.
 
   Attributes:
     temperature: T.
-    soft: weight of the KL; 0 leaves it out, as it does the next two.
-    hard: of the loss of the text.
-    cosine: of the last states' cosine distance, over all real tokens.
-    text: the loss: 'masked' or 'causal', with arguments of its own.
-    places: the tokens of the soft targets: 'real', all that are no padding
-      (the released default), or 'chosen', those of the text's loss.
-    layers: which of the teacher's layers the student's start as, with all
-      that is outside the layers (released: 0, 2, 4, 7, 9, 11); (): the student
-      starts at random.
-    top_k: read from disk what the teacher said, its most probable tokens and
-      what all others have together: see `soft_targets.top_divergence`. Needs
-      cosine=0.0 and no layers, and a text with the same rows in each epoch.
-      0: the teacher is at hand.
+    soft: weight of the KL; this and the next two may be 0.
+    hard: weight of the text's loss.
+    cosine: weight of the last states' cosine distance, over all real tokens.
+    text: the text's loss: 'masked' or 'causal', with its own arguments.
+    places: the tokens with soft targets: 'real', all but padding (the released
+      default), or 'chosen', those in the text's loss.
+    layers: the teacher's layers that initialise the student's, along with all
+      parameters outside the layers (released: 0, 2, 4, 7, 9, 11); (): the
+      student starts at random.
+    top_k: read the teacher's outputs from disk: the probabilities of its k most
+      probable tokens and of the rest together, see
+      `soft_targets.top_divergence`. Needs cosine=0.0, no layers, and a text
+      with the same rows in each epoch. 0: the teacher is loaded.
   """
 
   temperature: Positive = 2.0
@@ -78,7 +78,7 @@ class Distilled(Objective):
   top_k: Whole = 0
 
   def __post_init__(self):
-    """Checks that something is learned from what the teacher gives."""
+    """Checks that the arguments fit together, and use the teacher."""
     spec.build('objective.name: text', self.text, TEXTS)
     if not self.soft and not self.cosine:
       raise UsageError(
@@ -107,7 +107,7 @@ class Distilled(Objective):
 
   @property
   def _stored(self) -> Stored:
-    """What a batch has of a teacher on disk."""
+    """The teacher outputs in a batch."""
     field = 'objective.name: text'
     scored = spec.build(field, self.text, TEXTS).needs.scored
     (call,) = spec.bind_all(field, self.text, TEXTS)
@@ -123,10 +123,10 @@ class Distilled(Objective):
 
   @property
   def needs(self) -> Needs:
-    """What the text's loss needs, and the teacher or its outputs."""
+    """Needs of the text's loss, and the teacher or its outputs."""
     needs = spec.build('objective.name: text', self.text, TEXTS).needs
     needs = needs._replace(pooler='relu')  # the released code
-    # Of a row, where the student and its teacher meet the vocabulary.
+    # Positions that the student and the teacher score.
     own, real = needs.scored, self.places == 'real'
     if self.top_k:
       scored = Scored(_whole, _none) if real else own
@@ -142,7 +142,7 @@ class Distilled(Objective):
 
   @functools.cached_property
   def plain(self) -> TextObjective:
-    """The student's loss on the text alone."""
+    """The loss of the text, bound to the student."""
     text = spec.build('objective.name: text', self.text, TEXTS)
     return text.bind(self.model, self.tokenizer)
 
@@ -152,7 +152,7 @@ class Distilled(Objective):
     return self.parts['teacher']
 
   def check(self) -> None:
-    """Checks that the two go together."""
+    """Checks that student and teacher are compatible."""
     model = self.model
     if not self.top_k:
       _check(model, self.teacher, self.cosine)
@@ -166,11 +166,11 @@ class Distilled(Objective):
     self.plain.check()
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """As the text's own."""
+    """The batch of the text's loss."""
     return self.plain.make_batch(rows, keys)
 
   def init(self, key: jax.Array) -> Params:
-    """Parameters of the student and, at hand, its teacher."""
+    """Parameters of the student, and of the teacher unless it is on disk."""
     params = self.plain.init(key)
     if self.top_k:
       return params
@@ -178,7 +178,7 @@ class Distilled(Objective):
     return {**params, 'parts': {'teacher': own}}
 
   def first_params(self, params: Params) -> Params:
-    """The student as its teacher's layers, if it starts as some."""
+    """The student, initialised with the teacher's `layers` if any."""
     if not self.layers:
       return params
     of_teacher = params['parts']['teacher']
@@ -190,7 +190,7 @@ class Distilled(Objective):
     ours, evaluating = trees[''], key is None
     seen = _read_by(self.model, batch)
     hidden, routers = forward.states(self.model, ours, seen, key)
-    guide = None  # the teacher's states, of a teacher at hand
+    guide = None  # the teacher's states, if it is loaded
     if not self.top_k:
       read = _read_by(self.teacher, batch)
       guide, _ = forward.states(self.teacher, trees['teacher'], read, None)
@@ -199,7 +199,7 @@ class Distilled(Objective):
       **(found.metrics or {}),
       'objective/hard_loss': found.means,
     }
-    # Beside the text's own, each with its weight and its factor of the batch.
+    # The other losses, each with its weight and the name of its factor.
     others: list[tuple[float, Mean, str]] = []
     if self.soft and not (self.top_k and evaluating):
       at = plain.chosen if self.places == 'chosen' else _as_they_are
@@ -231,16 +231,16 @@ class Distilled(Objective):
       if evaluating:
         found = found._replace(added=(*found.added, mean.times(weight)))
       else:
-        # Equal in all rows; see `balance`.
+        # The factor is equal in all rows; see `balance`.
         total = found.sum + weight * jnp.max(batch[factor]) * mean.sum
         found = found._replace(sum=total)
     return forward.add_routers(found, routers, training=not evaluating)
 
   def balance(self, batch: Batch) -> Batch:
-    """Makes each loss a mean of the whole batch.
+    """Adds factors that make each loss a mean over the whole batch.
 
-    Sums of parts are divided by the number of tokens that the text's loss
-    counts alone, so that each token of the others counts for its share.
+    The step divides the micro-batches' sum by the text loss's number of tokens;
+    the factors correct for each other loss's own number.
     """
     plain = self.plain
     batch = plain.balance(batch)
@@ -266,7 +266,7 @@ def _as_they_are(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
 
 
 def _read_by(model: Transformer, batch: Batch) -> Batch:
-  """The batch, without token types for a model that has none."""
+  """The batch, without token types if the model has none."""
   if build(model, 'input').num_token_types:
     return batch
   return {name: x for name, x in batch.items() if name != 'token_types'}
@@ -282,7 +282,7 @@ def _none(length: int) -> int:
 
 
 def _check(model: Transformer, teacher: Transformer, cosine: float) -> None:
-  """Checks that the two go together."""
+  """Checks that vocabularies and sizes of the two match."""
   for field, of in (('models.teacher', teacher), ('model', model)):
     if build(of, 'output').own is not None:
       raise UsageError(
@@ -307,7 +307,7 @@ def _check(model: Transformer, teacher: Transformer, cosine: float) -> None:
     )
 
 
-# A student that starts as some layers of its teacher.
+# Initialising a student with layers of its teacher.
 
 
 def copied(
@@ -317,23 +317,23 @@ def copied(
   teacher: Transformer,
   layers: Sequence[int],
 ) -> Params:
-  """A model's parameters with those of a teacher in their places.
+  """The student's parameters, initialised with the teacher's.
 
-  All that stands outside the layers (embeddings, norms, the output) is the
-  teacher's, and layer i is the teacher's layer layers[i]. What only the
-  teacher has (token types) is left out.
+  Layer i becomes the teacher's layer layers[i]; everything outside the layers
+  (embeddings, norms, the output) is the teacher's. Parameters that only the
+  teacher has (token types) are left out.
 
   Args:
-    params: of the model, maybe with heads and parts, which stay.
+    params: the student's parameters; its heads and parts are kept.
     model: the student.
-    layers: one for each of the model's.
+    layers: a layer of the teacher for each of the student's.
   """
   size, of_teacher = _period(model), _period(teacher)
   blocks = teacher_params['decoder']['periods']
   periods = {}
   for place in range(size):
     taken = [
-      # Bound now: the layer of one turn of the loop.
+      # `n=n` binds this iteration's layer.
       jax.tree.map(lambda x, n=n: x[n // of_teacher], block)
       for n in layers[place::size]
       for block in (blocks[f'block_{n % of_teacher}'],)
@@ -347,7 +347,7 @@ def copied(
 def check_layers(
   model: Transformer, teacher: Transformer, layers: Sequence[int]
 ) -> None:
-  """Checks that a student can start as layers of its teacher."""
+  """Checks that `layers` of the teacher can initialise the student."""
   given = f'objective.name: layers={tuple(layers)}'
   wrong = [n for n in layers if not 0 <= n < teacher.num_layers]
   if wrong:
@@ -386,7 +386,7 @@ def check_layers(
 
 
 def _difference(ours: Params, found: Params) -> str:
-  """The first parameter that is another one than the model's."""
+  """Describes the first parameter whose shape differs; '' if none does."""
   shapes = [
     {
       jax.tree_util.keystr(path, simple=True, separator='/'): x.shape

@@ -1,22 +1,22 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens did a generator replace? (ELECTRA, Clark et al., 2020.)
+"""Detecting tokens that a generator replaced (ELECTRA, Clark et al., 2020).
 
   x^masked  = the row with the chosen tokens as [MASK]
-  x^        ~ p_G(. | x^masked) in the chosen places, x^corrupt the row with it
+  x^corrupt = the row with the chosen tokens drawn from p_G(. | x^masked)
   L = mean over the chosen tokens of -log p_G(x_t | x^masked)
     + lambda * mean over all tokens of
         -1(x^corrupt_t = x_t) log D(x^corrupt, t)
         -1(x^corrupt_t != x_t) log(1 - D(x^corrupt, t))     (section 2)
 
-In two stages (section 3.3) the generator is trained alone by the first mean;
-then the model starts as the generator, and is trained by the second mean while
-the generator stays. They share nothing.
+In two stages (section 3.3) the generator is first trained alone on the first
+mean; then the model is initialised with the generator's parameters and trained
+on the second mean, with the generator fixed. They share no parameters.
 
-Nothing has a gradient through the draw. D here is the probability of the
-original; the head's logit is that of a replaced token, as in the released
-models. `model` is the discriminator, `models.generator` the generator. What of
-their embeddings is one says `SHARINGS`.
+There is no gradient through the sampling. D here is the probability that a
+token is original; the head's logit is that of a replaced token, as in the
+released models. `model` is the discriminator, `models.generator` the generator;
+`SHARINGS` lists how they share embeddings.
 """
 
 from dataclasses import dataclass
@@ -49,25 +49,24 @@ from gpt_jax.ranges import NotNegative, OneOf, Probability, Weight, Whole
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 
-# How the two models of ELECTRA share their embeddings.
+# How the two models share their embeddings.
 #
-# es    both have one table: it follows both losses (ELECTRA, section 3.2)
-# nes   each has its own
-# gdes  E_D = sg(E_G) + E_Delta: the model reads the generator's table, which
-#       follows the generator's loss alone, with a difference of its own, which
-#       follows the other ("gradient-disentangled", He et al., 2021: DeBERTaV3,
-#       section 3.2 and equation 3; E_Delta is 0 at first)
+# es    one table, trained by both losses (ELECTRA, section 3.2)
+# nes   separate tables
+# gdes  E_D = sg(E_G) + E_Delta: the generator's table is trained by its own
+#       loss, and the model adds a difference trained by the other loss
+#       ("gradient-disentangled", He et al., 2021: DeBERTaV3, section 3.2 and
+#       equation 3; E_Delta is initialised to 0)
 #
-# With es the generator takes token, position and type vectors and their norm
-# from the model, as in ELECTRA's released code; its section 3.2 shares the
-# first two. With gdes the model keeps the differences, and each has its own
-# norm.
+# With es the generator uses the model's token, position and type vectors and
+# their norm, as in ELECTRA's released code; its section 3.2 shares the first
+# two. With gdes the model stores the differences, and each has its own norm.
 
 
 TABLES = ('embed', 'positions', 'segments')
 SHARED = (*TABLES, 'embed_norm')
-# -> what the generator takes from the model, and what the model adds to the
-# generator's.
+# -> parameters that the generator takes from the model, and parameters that the
+# model stores as differences from the generator's.
 SHARINGS = {
   'es': (SHARED, ()),
   'nes': ((), ()),
@@ -75,8 +74,8 @@ SHARINGS = {
 }
 
 
-# What the model learns -> whether of the chosen tokens alone, and whether it
-# scores the vocabulary (section 3.4).
+# -> whether only the chosen tokens are scored, and whether over the vocabulary
+# (section 3.4).
 TARGETS = {
   'electra': (False, False),
   'electra_15': (True, False),
@@ -87,20 +86,20 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Electra(Objective):
-  """Replaced tokens, or one of the paper's comparisons (section 3.4).
+  """Replaced token detection, or a variant that the paper compares (3.4).
 
   Attributes:
-    rate: of a row's tokens that are chosen, at most int((rate + 0.005) n) of n
-      (the released code), all of which become [MASK].
-    weight: lambda, of the model's loss beside the generator's.
-    targets: 'electra': for all tokens, whether they are replaced;
-      'electra_15': for the chosen ones only; 'replace_mlm': what the chosen
-      ones were; 'all_tokens_mlm': what all were, without the paper's copying
+    rate: fraction of a row's tokens that are chosen, at most
+      int((rate + 0.005) n) of n (the released code); all become [MASK].
+    weight: lambda, the weight of the model's loss.
+    targets: 'electra': whether each token was replaced; 'electra_15': the same
+      for the chosen tokens only; 'replace_mlm': the originals of the chosen
+      tokens; 'all_tokens_mlm': those of all tokens, without the paper's copy
       mechanism. The last two score the vocabulary, so that `model.output` is
       that of a masked model; give them weight=1.0.
-    temperature: of the draw; 0: always the most probable token.
-    generator_steps: of the first of two stages; the models must be of the same
-      size, and share nothing. 0: both are trained at once.
+    temperature: of sampling; 0: always the most probable token.
+    generator_steps: steps of the first of two stages; the models must have the
+      same size, and share nothing. 0: both are trained jointly.
     sharing: of the embeddings: 'es', 'nes' or 'gdes', see `SHARINGS`.
   """
 
@@ -112,7 +111,7 @@ class Electra(Objective):
   sharing: Annotated[str, OneOf((*SHARINGS,))] = 'es'
 
   def __post_init__(self):
-    """Refuses a shared table of models that are trained one after the other."""
+    """Rejects shared tables with two-stage training."""
     if self.generator_steps and self.sharing == 'gdes':
       raise UsageError(
         f'objective.name: sharing={self.sharing!r}: with generator_steps the '
@@ -159,11 +158,11 @@ class Electra(Objective):
 
   @property
   def generator(self) -> Transformer:
-    """Draws what stands in the places of chosen tokens."""
+    """Samples replacements for the chosen tokens."""
     return self.parts['generator']
 
   def check(self) -> None:
-    """Checks that the two models go together."""
+    """Checks that model and generator are compatible."""
     model, generator = self.model, self.generator
     forward.check_scores(generator, 'electra', field='models.generator')
     forward.check_scores(model, 'electra')
@@ -186,13 +185,13 @@ class Electra(Objective):
       _check_same_size(model, generator)
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Masked rows, and the numbers that the generator's draws follow from."""
+    """Masked rows, and the row numbers that seed the generator's sampling."""
     masking = self.masking.known_to(self.tokenizer)
     batch = masked_batch(rows, keys, masking)
     return {**batch, 'numbers': keys.run.astype(np.uint32)}
 
   def init(self, key: jax.Array) -> Params:
-    """Parameters of both, shared ones once."""
+    """Parameters of both models; shared ones are stored once."""
     of_head, of_generator = jax.random.split(jax.random.fold_in(key, 1))
     params = super().init(key)
     own = forward.init(self.generator, of_generator)
@@ -202,7 +201,7 @@ class Electra(Objective):
     zeros = {n: params[n] for n in part.added if n in params}
     params = {**params, **jax.tree.map(jnp.zeros_like, zeros)}
     if not self._scores_vocabulary:
-      # As Hugging Face's pre-training head is kept, see `hf.heads`.
+      # Stored like Hugging Face's pre-training head, see `hf.heads`.
       hidden_BLD = jnp.zeros((1, 1, self.model.d_model))
       head: Any = self._head.init(of_head, hidden_BLD)
       params['heads'] = head['params']
@@ -210,11 +209,11 @@ class Electra(Objective):
 
   @property
   def _head(self) -> ReplacedHead:
-    """Says which tokens are replaced."""
+    """The head that detects replaced tokens."""
     model = self.model
     inits = spec.build('model.init_weights', model.init_weights, INITS)
-    # The discriminator's head has the activation of its layers in the released
-    # code; those of gated layers, and of experts, are none of its kind.
+    # In the released code the head has the activation of the layers; gated
+    # layers and experts have none that fits, so they get GELU.
     name = spec.parse('model.ffn', model.ffn)[0].name
     activation = ACTIVATIONS.get(name, gelu_exact)
     kernel = inits(model.num_layers).kernel
@@ -222,7 +221,7 @@ class Electra(Objective):
 
   @property
   def stages(self) -> Stages | None:
-    """The generator first, where it has steps of its own."""
+    """The generator's stage first, if `generator_steps` is set."""
     if not self.generator_steps:
       return None
     return Stages(
@@ -230,10 +229,10 @@ class Electra(Objective):
     )
 
   def enter(self, params: Params) -> Params:
-    """The model as the generator, with the head that it has."""
+    """Initialises the model with the generator's parameters; heads stay."""
     of_generator = params['parts']['generator']
     own = {name: of_generator[name] for name in parameter_shapes(self.model)}
-    # Each its own buffers: the step gives both away.
+    # Separate buffers, since the step donates both.
     return {**params, **jax.tree.map(jnp.copy, own)}
 
   def loss_of_stage(
@@ -243,7 +242,7 @@ class Electra(Objective):
     key: jax.Array | None,
     second: jax.Array,
   ) -> Loss:
-    """The first or the second mean alone."""
+    """The first mean only, or the second."""
     return self._weighed(params, batch, key, (~second, second))
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
@@ -255,7 +254,7 @@ class Electra(Objective):
   ) -> Loss:
     """Both means, each times a factor."""
     evaluating = key is None
-    # Held-out rows are replaced alike each time.
+    # Held-out rows get the same replacements in each evaluation.
     keys = jax.random.split(jax.random.key(0) if key is None else key, 3)
     dropout = (None, None) if evaluating else (keys[1], keys[2])
     generator = self.generator
@@ -291,7 +290,7 @@ class Electra(Objective):
       counted = jnp.sum(self._weights(batch))
       found = found._replace(added=(Mean(self.weight * total, counted),))
     else:
-      # Equal in all rows; see `balance`.
+      # The factor is equal in all rows; see `balance`.
       factor = self.weight * jnp.max(batch['second_factor'])
       found = found._replace(
         sum=factors[0] * found.sum + factors[1] * factor * total
@@ -305,7 +304,7 @@ class Electra(Objective):
     replaced_BL: jax.Array,
     batch: Batch,
   ) -> tuple[jax.Array, dict[str, Mean]]:
-    """Whether each token is replaced (section 2): the sum, and metrics."""
+    """Loss of detecting replaced tokens (section 2): the sum, and metrics."""
     logits_BL: Any = self._head.apply({'params': heads}, hidden_BLD)
     weights_BL, label_BL = self._weights(batch), replaced_BL
     # -log sigmoid(z) = softplus(-z), -log(1 - sigmoid(z)) = softplus(z).
@@ -333,7 +332,7 @@ class Electra(Objective):
     *,
     evaluating: bool,
   ) -> tuple[jax.Array, dict[str, Mean]]:
-    """What each token was (section 3.4): the sum, and metrics."""
+    """Loss of predicting originals (section 3.4): the sum, and metrics."""
     weights_BL = self._weights(batch)
     targets = original_BL, weights_BL
     if self._chosen_only:
@@ -363,10 +362,10 @@ class Electra(Objective):
     )
 
   def balance(self, batch: Batch) -> Batch:
-    """Makes both losses means of the whole batch.
+    """Adds a factor that makes both losses means over the whole batch.
 
-    Sums of parts are divided by the number of chosen tokens alone, so that
-    each token of the second loss counts for its share of them.
+    The step divides the micro-batches' sum by the number of chosen tokens; the
+    factor corrects for the second loss's own number of tokens.
     """
     chosen = jnp.sum(batch['masked_weights'])
     counted = jnp.maximum(jnp.sum(self._weights(batch)), 1)
@@ -375,7 +374,7 @@ class Electra(Objective):
 
 
 def _placed(batch: Batch, ids_BP: jax.Array) -> jax.Array:
-  """The row with ids in the places of the chosen tokens."""
+  """The rows with `ids_BP` in place of the chosen tokens."""
   inputs_BL = jnp.asarray(batch['inputs'])
   at_BP = batch['masked_positions']
   old_BP = jnp.take_along_axis(inputs_BL, at_BP, axis=1)
@@ -387,7 +386,7 @@ def _placed(batch: Batch, ids_BP: jax.Array) -> jax.Array:
 def _check_shared(
   model: Transformer, generator: Transformer, part: Part
 ) -> None:
-  """Checks that what they share has one shape."""
+  """Checks that shared parameters have the same shape in both models."""
   ours, theirs = parameter_shapes(model), parameter_shapes(generator)
   for name in (*part.shared, *part.added):
     shapes = [
@@ -404,7 +403,7 @@ def _check_shared(
 
 
 def _check_same_size(model: Transformer, generator: Transformer) -> None:
-  """Checks that the model can start as the generator."""
+  """Checks that the generator can initialise the model."""
   ours, theirs = (
     {
       jax.tree_util.keystr(path, simple=True, separator='/'): x.shape

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass of a batch: what every objective does with its model.
 
-`init` gives first parameters, `states` the last hidden states of a batch,
-`scores` what scores the vocabulary, and `add_routers` completes the loss.
+`init` makes random parameters, `states` runs the model up to its last hidden
+states, `scores` gives the inputs of the logits, and `add_routers` completes the
+loss.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from gpt_jax.nn.transformer import Output, Transformer
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import UsageError
 
-# Arrays of a batch, and which argument of `Transformer` each one is.
+# Arrays of a batch -> arguments of `Transformer`.
 _READ = {
   'positions': 'positions_BL',
   'mask': 'mask_BL',
@@ -35,10 +36,10 @@ _READ = {
 
 
 class Scores(NamedTuple):
-  """Their product are the logits: too many to hold at once.
+  """Hidden states and output table; their product, the logits, is too large.
 
   Attributes:
-    hidden_BLD: the last states, as the output layer takes them.
+    hidden_BLD: the last states, transformed for the output table.
     softcap: see `model.output`.
   """
 
@@ -48,7 +49,10 @@ class Scores(NamedTuple):
 
 
 def init(model: Transformer, key: jax.Array) -> Params:
-  """Random parameters with logical axes; no shape depends on the row."""
+  """Random parameters with logical axes.
+
+  Initialised on one token: no shape depends on the row's length.
+  """
   params: Any = model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
   return params
 
@@ -62,13 +66,13 @@ def apply(
   sow: tuple[str, ...] = (),
   **arrays: Any,
 ) -> tuple[Output, dict[str, Any]]:
-  """What the model returns, and what it sows: 'router' and the rest of `sow`.
+  """Runs the model; returns its output and the collections that it sows.
 
   Args:
-    params: its parameters, maybe among others.
-    tokens_BL: what it reads.
-    key: of dropout; None: there is none.
-    sow: further collections.
+    params: may contain other models' parameters.
+    tokens_BL: token ids.
+    key: for dropout; None: no dropout.
+    sow: collections besides 'router'.
     **arrays: arguments of `Transformer`.
   """
   result: Any = model.apply(
@@ -84,13 +88,13 @@ def apply(
 def states(
   model: Transformer, params: Params, batch: Batch, key: jax.Array | None
 ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-  """The last states [B, L, D] of a batch, and what routers say.
+  """The last states [B, L, D] of a batch, and router statistics by stack.
 
   Args:
     model: a decoder, an encoder or an encoder-decoder.
-    params: its parameters, maybe among others.
-    batch: `inputs` int32 [B, L], and of `_READ` what it has.
-    key: of dropout; None: there is none.
+    params: may contain other models' parameters.
+    batch: `inputs` int32 [B, L], and optionally the arrays in `_READ`.
+    key: for dropout; None: no dropout.
   """
   arrays: dict[str, Any] = {
     _READ[name]: x for name, x in batch.items() if name in _READ
@@ -100,7 +104,7 @@ def states(
 
 
 def routers(sown: dict[str, Any]) -> dict[str, moe.Stats]:
-  """What the routers of each stack say."""
+  """The router statistics of each stack."""
   return moe.layer_stats(sown.get('router', {}))
 
 
@@ -113,7 +117,7 @@ def at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
 def check_scores(
   model: Transformer, objective: str, *, field: str = 'model'
 ) -> None:
-  """Refuses an adaptive softmax, which has no one table of scores."""
+  """Rejects an adaptive softmax, which has no single output table."""
   output = f'{field}.output'
   if spec.build(output, model.output, OUTPUTS).own is not None:
     raise UsageError(
@@ -123,7 +127,7 @@ def check_scores(
 
 
 def scores(model: Transformer, params: Params, hidden_BLD: jax.Array) -> Scores:
-  """What scores the vocabulary, of a model's last states [B, L, D]."""
+  """The inputs of the logits, from a model's last states [B, L, D]."""
   variables = {'params': params}
   table_VD: Any = model.apply(variables, method='output_table')
   hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
@@ -133,15 +137,15 @@ def scores(model: Transformer, params: Params, hidden_BLD: jax.Array) -> Scores:
 def add_routers(
   loss: Loss, routers: dict[str, moe.Stats], *, training: bool
 ) -> Loss:
-  """The loss with what the routers of experts say, and in training cost."""
+  """Adds the routers' metrics and, in training, their penalty to the loss."""
   total, weight, penalty, metrics, added = loss
-  # Replicas have as many rows each, but not as many tokens that count: what
-  # was a mean over all of their rows has the mean weight in each.
+  # Replicas have equally many rows, but not equally many tokens that count. A
+  # mean over all their rows gets the mean weight in each replica.
   weight = layers.over_replicas(weight)
   if training:
     for stats in routers.values():
-      # Routers see tokens that do not count in the loss, too. By the weight
-      # the micro-batches' means add up as their losses do.
+      # Routers also see tokens that do not count in the loss. The factor
+      # `weight` makes the micro-batches' penalties add up like their losses.
       cost = weight * jnp.sum(stats.penalty)
       total, penalty = total + cost, penalty + cost
   more = {

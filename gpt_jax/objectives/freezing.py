@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Training of some parameters, with the others left as they are."""
+"""Training some parameters with the others frozen."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,14 @@ from gpt_jax.objectives.base import Objective
 
 
 class Frozen:
-  """Which parameters stay."""
+  """The set of frozen parameters."""
 
   def __init__(self, masks: Callable[[Any], Any]):
-    """`masks` of parameters is true where they stay: see `params.matching`."""
+    """`masks(params)` is true where frozen: see `params.matching`."""
     self.masks = masks
 
   def objective(self, objective: Objective) -> Objective:
-    """The objective, whose gradient is 0 in what stays."""
+    """The objective, with zero gradients for frozen parameters."""
 
     def loss(params, batch, key):
       stopped = jax.lax.stop_gradient(params)
@@ -34,7 +34,7 @@ class Frozen:
   def optimizer(
     self, optimizer: optax.GradientTransformation
   ) -> optax.GradientTransformation:
-    """The optimizer, whose weight decay leaves alone what stays."""
+    """The optimizer, with zero updates (weight decay) for frozen ones."""
 
     def keep(updates, params):
       zeros = jax.tree.map(jnp.zeros_like, updates)
@@ -44,15 +44,14 @@ class Frozen:
 
 
 def lowest(model: Any, num_layers: int, num_rows: int) -> Frozen:
-  """The lowest layers, and the first rows of the token table.
+  """Freezes the lowest layers, and the embeddings below them.
 
-  With layers stay the embeddings of tokens and positions, but those of the new
-  tokens, which no text has taught yet.
+  The embeddings of new tokens, which are untrained, are not frozen.
 
   Args:
     model: the decoder or encoder.
-    num_layers: from the lowest on.
-    num_rows: of the table, that stay.
+    num_layers: number of frozen layers, from the lowest on.
+    num_rows: number of frozen rows of the token table.
   """
 
   def masks(params: Any) -> Any:
@@ -63,7 +62,7 @@ def lowest(model: Any, num_layers: int, num_rows: int) -> Frozen:
 
 
 def body() -> Frozen:
-  """All but the heads."""
+  """Freezes all but the heads."""
   return Frozen(
     lambda params: jax.tree_util.tree_map_with_path(
       lambda path, x: np.full((1,) * x.ndim, path[0].key != 'heads'), params
@@ -72,7 +71,7 @@ def body() -> Frozen:
 
 
 def all_but(patterns: str) -> Frozen:
-  """All that the patterns do not name: see `params.matching`."""
+  """Freezes all that the patterns do not match: see `params.matching`."""
   return Frozen(
     lambda params: jax.tree.map(
       np.logical_not, params_lib.matching(params, patterns)

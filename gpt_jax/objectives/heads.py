@@ -1,15 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What reads a model's states for a task, by name.
+"""Heads that read a model's states for a task, by name.
 
   extract  the last token of each sequence, W_y without a bias (GPT-1, eq. 3)
   first    the first token: a pooler, tanh(W h + b), then a dense layer (BERT);
-           ELECTRA has GELU for tanh
-  last     the same of the last token of each sequence (XLNet)
+           ELECTRA has GELU instead of tanh
+  last     as `first`, with the last token of each sequence (XLNet)
   tokens   each token: a dense layer
-  spans    each token: how likely it begins, and ends, what is looked for
+  spans    each token: scores of being the first, and the last, of the answer
 
-The first four drop out what they read. Their parameters are those of
+The first four apply dropout to their input. Their parameters are those of
 Hugging Face's classes, see `hf.heads`.
 """
 
@@ -32,9 +32,9 @@ class Head(NamedTuple):
   """A head.
 
   Attributes:
-    init: a key and the width of the states to `params['heads']`, boxed.
-    outputs: these parameters, states [S, L, D] of S = B C sequences, the batch
-      and a key, None in evaluation, to float32 [B, K].
+    init: (key, width of the states) -> `params['heads']`, boxed.
+    outputs: (these parameters, states [S, L, D] of S = B C sequences, batch,
+      key or None in evaluation) -> float32 [B, K].
   """
 
   init: Callable[[jax.Array, int], Params]
@@ -44,12 +44,12 @@ class Head(NamedTuple):
 def extract(
   num_outputs: int, initializer: Initializer, dropout: float, *, added: bool
 ) -> Head:
-  """GPT-1's.
+  """GPT-1's head.
 
   Args:
     num_outputs: columns of W_y.
     initializer: of W_y.
-    added: whether the states of an example's sequences are added first, for
+    added: whether the states of an example's sequences are summed first, for
       one output; else each sequence has its own.
   """
   classifier = Classifier(num_outputs, initializer, dropout)
@@ -60,7 +60,7 @@ def extract(
 
   def outputs(params, states_SLD, batch, key):
     B, C = batch['lengths'].shape
-    # Whatever fills up a row stands after the token that is read here.
+    # Padding comes after the token that is read here.
     last = batch['lengths'].reshape(B * C, 1, 1) - 1
     at = jnp.take_along_axis(states_SLD, last, axis=1).reshape(B, C, -1)
     states = jnp.sum(at, axis=1) if added else at.reshape(B * C, -1)
@@ -74,12 +74,12 @@ def extract(
 def first(
   num_outputs: int, initializer: Initializer, dropout: float, *, pooler: str
 ) -> Head:
-  """BERT's. Each sequence has its own outputs.
+  """BERT's head. Each sequence has its own outputs.
 
   Args:
-    num_outputs: of a sequence.
-    dropout: of what the last layer reads.
-    pooler: of `heads.POOLERS`.
+    num_outputs: per sequence.
+    dropout: rate at the input of the last dense layer.
+    pooler: a key of `nn.heads.POOLERS`.
   """
   return _of(FirstToken(num_outputs, initializer, dropout, pooler))
 
@@ -87,11 +87,11 @@ def first(
 def last(
   num_outputs: int, initializer: Initializer, dropout: float, *, pooler: str
 ) -> Head:
-  """As `first`, of each sequence's last token."""
+  """As `first`, for each sequence's last token."""
   head = first(num_outputs, initializer, dropout, pooler=pooler)
 
   def outputs(params, states_SLD, batch, key):
-    # Whatever fills up a row stands after the token that is read here.
+    # Padding comes after the token that is read here.
     at = batch['lengths'].reshape(-1, 1, 1) - 1
     states_S1D = jnp.take_along_axis(states_SLD, at, axis=1)
     return head.outputs(params, states_S1D, batch, key)
@@ -100,12 +100,12 @@ def last(
 
 
 def tokens(num_outputs: int, initializer: Initializer, dropout: float) -> Head:
-  """The outputs of each token, one after the other."""
+  """The outputs of each token, concatenated."""
   return _of(EachToken(num_outputs, initializer, dropout))
 
 
 def spans(initializer: Initializer) -> Head:
-  """How much each token is the first; then how much each is the last."""
+  """Each token's score as the first of the answer, then as the last."""
   return _of(SpanEnds(initializer))
 
 
@@ -128,24 +128,23 @@ def _rngs(key: jax.Array | None) -> dict[str, jax.Array]:
   return {} if key is None else {'dropout': key}
 
 
-# Features: what a frozen model says of each token, for a head to read.
+# Features: states of a frozen model that a head reads.
 #
 # BERT's section 5.3 compares, for named entities: the embeddings, the second to
 # last layer, the last, the weighted sum of the last four, their concatenation,
-# and the weighted sum of all layers. A weighted sum is ELMo's (Peters et al.,
+# and the weighted sum of all layers. The weighted sum is ELMo's (Peters et al.,
 # 2018, equation 1): gamma sum_j softmax(w)_j h_j.
 
 
 class Features(NamedTuple):
-  """Which states are read.
+  """The states that a head reads.
 
   Attributes:
-    text: of the call, for messages.
-    first: of the embeddings, which are 0, and the layers; from the end if it
-      is negative.
-    count: how many from there on; 0: all.
-    weighted: whether they are added up, with weights that are learned; else
-      they stand side by side.
+    text: the call, for error messages.
+    first: first layer that is read, 0 being the embeddings; negative numbers
+      count from the end.
+    count: number of layers from `first` on; 0: all.
+    weighted: whether they are summed with learned weights; else concatenated.
   """
 
   text: str
@@ -154,7 +153,7 @@ class Features(NamedTuple):
   weighted: bool
 
   def layers(self, num_layers: int) -> range:
-    """Those of a model of `num_layers` layers."""
+    """The layers that are read in a model of `num_layers` layers."""
     first = self.first + (num_layers + 1 if self.first < 0 else 0)
     found = range(first, first + (self.count or num_layers))
     if not 0 <= found.start < found.stop <= num_layers + 1:
@@ -165,33 +164,33 @@ class Features(NamedTuple):
 
 
 def layer(number: int = -1) -> Features:
-  """One layer by its number, from 1; 0: the embeddings; -1: the last."""
+  """One layer, counted from 1; 0: the embeddings; -1: the last layer."""
   return Features(f'layer({number})', number, 1, False)
 
 
 def concat(count: Count = 4) -> Features:
-  """The last `count` layers side by side."""
+  """The concatenation of the last `count` layers."""
   return Features(f'concat({count})', -count, count, False)
 
 
 def weighted_sum(count: Whole = 0) -> Features:
-  """The last `count` layers added up; 0: all, without the embeddings."""
+  """The weighted sum of the last `count` layers; 0: all, no embeddings."""
   return Features(f'weighted_sum({count})', -count or 1, count, True)
 
 
 def hidden_states(sown: Any, last_BLD: jax.Array) -> list[jax.Array]:
-  """The embeddings, and the output of each layer; after the last its norm.
+  """The embeddings, and each layer's output; the last one is normalised.
 
   Args:
     sown: from `apply(..., mutable=['intermediates'])`.
-    last_BLD: what the model gave.
+    last_BLD: the model's output.
   """
   found = sown['intermediates']
   return [found['embedded'][0], *layer_outputs(found)[:-1], last_BLD]
 
 
 def width(features: Features | None, model: Transformer) -> int:
-  """Of what a head reads of each token."""
+  """Width of a token's features."""
   if features is None or features.weighted:
     return model.d_model
   return len(features.layers(model.num_layers)) * model.d_model

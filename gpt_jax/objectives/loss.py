@@ -22,21 +22,21 @@ class Mean(NamedTuple):
     return self._replace(sum=factor * self.sum)
 
 
-Means = tuple[Mean, ...]  # their sum, of means over different things
+Means = tuple[Mean, ...]  # a sum of means over different sets of tokens
 
 
 class Loss(NamedTuple):
   """Sums, so that micro-batches and evaluation batches add up exactly."""
 
-  sum: jax.Array  # of the loss over the tokens that count: what is minimised
-  weight: jax.Array  # how many tokens count, or the sum of their weights
-  # The part of `sum` that is no measure of the model, such as z-loss: reports
-  # subtract it. Not differentiated by itself.
+  sum: jax.Array  # of the loss over the tokens that count; minimised
+  weight: jax.Array  # number of tokens that count, or the sum of their weights
+  # The part of `sum` that does not measure the model, such as z-loss: reports
+  # subtract it. Not differentiated separately.
   penalty: jax.Array | float = 0.0
   metrics: Mapping[str, Mean | Means] | None = None  # None: none
   # In evaluation, further means that are added to `sum` / `weight`: each has
-  # its own weight, so that a held-out loss does not depend on how the rows are
-  # cut into batches. In training `sum` has them, weighed by `balance`.
+  # its own weight, so that a held-out loss does not depend on how rows are
+  # divided into batches. In training `sum` includes them, weighed by `balance`.
   added: Means = ()
 
   @property
@@ -45,7 +45,7 @@ class Loss(NamedTuple):
     return (Mean(self.sum - self.penalty, self.weight), *self.added)
 
   def times(self, factor: float) -> 'Loss':
-    """The loss times a factor, its metrics as they are."""
+    """The loss times a factor; metrics are not scaled."""
     return self._replace(
       sum=factor * self.sum,
       penalty=factor * self.penalty,

@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Masked language modelling, alone or with a task of two texts.
+"""Masked language modelling, alone or with a task on pairs of texts.
 
   L = mean over the chosen tokens of -log P(x_t | masked row)
     + mean over the rows of -log P(label | C)       (BERT, section 3.1; ALBERT,
                                                      section 3.1)
 
 The chosen tokens are predicted independently of each other. Their states are
-gathered before the product with the vocabulary, a fixed number a row, so that
-the other 85% cost none.
+gathered before the product with the vocabulary, a fixed number per row, so that
+the other 85% of the tokens skip it.
 """
 
 import math
@@ -37,27 +37,27 @@ from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# Which tokens of a row are masked, and what stands in their places.
+# Masking: choosing and replacing tokens; NumPy, on the host.
 #
-# NumPy, on the host. All random choices of a row come from its own generator,
-# so that they are the same whatever rows stand beside it.
+# All random choices of a row come from its own generator, so that they do not
+# depend on the other rows of the batch.
 
 
 class Masking(NamedTuple):
-  """How tokens are chosen, and what becomes of them.
+  """How tokens are chosen and replaced.
 
   Attributes:
-    rate: of a row's tokens, [CLS] and [SEP] counted, that are chosen.
-    mask: of the chosen ones that become [MASK].
-    random: of the chosen ones that become a token drawn from the vocabulary,
-      which may be the token itself. The rest stays.
+    rate: fraction of a row's tokens, [CLS] and [SEP] included, that are chosen.
+    mask: fraction of the chosen tokens that become [MASK].
+    random: fraction of the chosen tokens that become a token drawn from the
+      vocabulary, possibly the original. The rest is unchanged.
     words: whether whole words are chosen; else single tokens.
-    runs: the probabilities that 1, 2, ... words, or tokens, in a row are chosen
-      together: see `ngrams`.
+    runs: the probabilities that 1, 2, ... consecutive words, or tokens, are
+      chosen together: see `ngrams`.
     vocab_size: of the tokenizer; 0: not known yet, and nothing is replaced.
-    mask_id: of [MASK].
-    most: of a row of so many tokens the most that are chosen; None: `rate` of
-      them, rounded up.
+    mask_id: id of [MASK].
+    most: row length to the most tokens that are chosen; None: `rate` of them,
+      rounded up.
   """
 
   rate: float
@@ -70,7 +70,7 @@ class Masking(NamedTuple):
   most: Callable[[int], int] | None = None
 
   def known_to(self, tokenizer: Tokenizer | None) -> 'Masking':
-    """With the vocabulary and the [MASK] of a tokenizer, if there is one."""
+    """A copy with the vocabulary and the [MASK] of a tokenizer, if any."""
     if tokenizer is None:
       return self
     mask_id = tokenizer.special.mask_id
@@ -78,19 +78,19 @@ class Masking(NamedTuple):
     return self._replace(vocab_size=tokenizer.vocab_size, mask_id=mask_id)
 
   def places(self, length: int) -> int:
-    """The most tokens that are chosen in a row of `length`."""
+    """The most tokens that are chosen in a row of `length` tokens."""
     if self.most is not None:
       return max(self.most(length), 1)
-    # 0.15 x 20 is 3, not what floats make of it.
+    # Without the epsilon, rounding errors would make 0.15 x 20 more than 3.
     return max(math.ceil(self.rate * length - 1e-9), 1)
 
   def __call__(
     self, rows: Rows, keys: Keys, starts: np.ndarray | None
   ) -> dict[str, np.ndarray]:
-    """Chooses and replaces.
+    """Chooses and replaces tokens.
 
     Args:
-      starts: bool [B, L], which tokens begin a word, where words are chosen.
+      starts: bool [B, L], which tokens begin a word; None unless needed.
 
     Returns:
       `inputs` int32 [B, L], and with P = `places(L)`: `masked_positions` and
@@ -99,8 +99,8 @@ class Masking(NamedTuple):
     """
     L = rows.tokens.shape[1]
     P = self.places(L)
-    # Of each row: what rounds the number, an order of its tokens, and two for
-    # what becomes of the chosen ones.
+    # Each row's draws: one rounds the number of chosen tokens, L order the
+    # tokens, and 2 P decide how the chosen ones are replaced.
     generators = keys.generators(MASKING)
     draws = np.stack([g.random(1 + L + 2 * P) for g in generators])
     order_BL = draws[:, 1 : 1 + L]
@@ -115,7 +115,7 @@ class Masking(NamedTuple):
     else:
       rank_BL = np.argsort(np.argsort(np.where(open_BL, order_BL, 2.0)))
       chosen_BL = rank_BL < count_B[:, None]
-    # The chosen positions in ascending order, then whatever else there is.
+    # The chosen positions in ascending order, then others as padding.
     positions_BP = np.argsort(~chosen_BL, axis=1, kind='stable')[:, :P]
     weights_BP = np.take_along_axis(chosen_BL, positions_BP, axis=1)
     targets_BP = np.take_along_axis(rows.tokens, positions_BP, axis=1)
@@ -133,21 +133,21 @@ class Masking(NamedTuple):
   def replaced(
     self, ids: np.ndarray, fate: np.ndarray, token: np.ndarray
   ) -> np.ndarray:
-    """What stands in the places of chosen tokens, by two draws below 1.
+    """Replacements of chosen tokens, by two uniform draws below 1 for each.
 
     Args:
-      ids: int32, the tokens.
-      fate: of each: [MASK], a random token or itself.
-      token: of each: which random one.
+      ids: int32, the chosen tokens.
+      fate: decides between [MASK], a random token and the original.
+      token: decides which random token.
     """
     drawn = (token * self.vocab_size).astype(np.int32)
     new = np.where(fate < self.mask + self.random, drawn, ids)
     return np.where(fate < self.mask, np.int32(self.mask_id), new)
 
   def _count(self, real_BL: np.ndarray, draw_B: np.ndarray) -> np.ndarray:
-    """How many tokens of each row to choose: `rate` of them on average."""
+    """Number of tokens to choose in each row: `rate` of them on average."""
     wanted_B = self.rate * real_BL.sum(axis=1)
-    # Rounded up as often as makes the mean right; 3.0000000000000004 is 3.
+    # Randomly rounded, so that the mean is right; 3.0000000000000004 is 3.
     count_B = np.floor(wanted_B - 1e-9 + draw_B).astype(np.int64)
     return np.maximum(count_B, real_BL.any(axis=1))
 
@@ -160,9 +160,9 @@ class Masking(NamedTuple):
   ) -> np.ndarray:
     """Chooses whole words, or runs of tokens or words; bool [L].
 
-    In a random order of their first words; a run that would be too much is
-    shortened, and a word that would be is left out (as in the released code of
-    BERT and ALBERT), so that rarely fewer than `count` are chosen.
+    Visits first words in random order. A run that would exceed `count` is
+    shortened, and a word that would is skipped (as in the released code of BERT
+    and ALBERT), so that rarely fewer than `count` tokens are chosen.
     """
     bounds = _units(open_L, starts_L)
     chosen_L = np.zeros(len(open_L), bool)
@@ -174,7 +174,7 @@ class Masking(NamedTuple):
         break
       for n in range(int(lengths[first]), 0, -1):
         run = bounds[first : first + n]
-        # Words of a run stand side by side: none is special or padding.
+        # The words of a run are adjacent: no special token or padding between.
         if len(run) < n or np.any(run[1:, 0] != run[:-1, 1]):
           continue
         begin, end = run[0, 0], run[-1, 1]
@@ -197,14 +197,14 @@ def masked_batch(
   masking: Masking,
   starts: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-  """A batch of rows of which a model does not see some tokens.
+  """A batch of rows with masked tokens.
 
   Args:
-    masking: chooses; without a vocabulary, of rows without text, nothing.
+    masking: without a vocabulary, rows must be blank, and are not masked.
 
   Returns:
-    What `Masking` gives, `mask` bool [B, L], False for padding, and of
-    `token_types`, `segments` and `positions` those that the rows have.
+    The arrays of `Masking`, `mask` bool [B, L], False for padding, and the
+    `token_types`, `segments` and `positions` of the rows, where they have any.
   """
   batch: dict[str, np.ndarray] = {'mask': rows.real}
   if not masking.vocab_size:
@@ -227,16 +227,16 @@ def masked_batch(
 
 
 def _units(open_L: np.ndarray, starts_L: np.ndarray) -> np.ndarray:
-  """Begin and end of each unit that may be chosen; int [N, 2]."""
+  """Begin and end of each unit that can be chosen; int [N, 2]."""
   begins = open_L.copy()
-  # What goes on with a word from before the row, or a special token, is one.
+  # The rest of a word after the row's start or a special token is a unit too.
   begins[1:] &= starts_L[1:] | ~open_L[:-1]
   ends = open_L & np.append(begins[1:] | ~open_L[1:], True)
   return np.stack([np.flatnonzero(begins), np.flatnonzero(ends) + 1], axis=1)
 
 
 def check_shares(mask: float, random: float) -> None:
-  """Refuses more than all of the chosen tokens."""
+  """Checks that the fractions of [MASK] and random tokens sum to at most 1."""
   if mask + random > 1:
     raise UsageError(
       f'objective.name: mask={mask} and random={random} are parts of the '
@@ -246,22 +246,22 @@ def check_shares(mask: float, random: float) -> None:
 
 @dataclass(frozen=True)
 class Masked(TextObjective):
-  """Prediction of tokens that the model does not see.
+  """Prediction of masked tokens.
 
   Attributes:
-    rate: of a row's tokens that are chosen (BERT: 0.15), rounded up or down at
-      random so that the mean is right.
-    mask: of the chosen tokens that become [MASK].
-    random: of the chosen tokens that become a random one. The rest stays.
+    rate: fraction of a row's tokens that are chosen (BERT: 0.15); their number
+      is randomly rounded so that the mean is right.
+    mask: fraction of the chosen tokens that become [MASK].
+    random: fraction of them that become a random token. The rest is unchanged.
     unit: 'token', or 'word' for whole words.
-    ngram: choose up to so many units in a row, n with probability proportional
-      to 1 / n (ALBERT: 3, with unit='word').
-    pair: 'none' (RoBERTa), 'next' (BERT: does B follow A, or is it another
-      document's?) or 'order' (ALBERT: do A and B stand in their order?).
-    static: a row has so many different masks, which come again in turn
-      (RoBERTa's comparison: 1, or 10); 0: another one each time.
-    pooler: keep that of an import, which no task here trains; with pairs there
-      is one anyway.
+    ngram: choose up to this many consecutive units, n with probability
+      proportional to 1 / n (ALBERT: 3, with unit='word').
+    pair: 'none' (RoBERTa), 'next' (BERT: does B follow A, or is it from another
+      document?) or 'order' (ALBERT: are A and B in their original order?).
+    static: number of different masks of a row, which are used in turn
+      (RoBERTa's comparison: 1, or 10); 0: a new mask each time.
+    pooler: keep the pooler of an imported model, which is not trained here;
+      with pairs there is always a pooler.
   """
 
   rate: Probability = 0.15
@@ -274,23 +274,23 @@ class Masked(TextObjective):
   pooler: bool = False
 
   def __post_init__(self):
-    """Checks what becomes of the chosen tokens."""
+    """Checks that `mask` and `random` are at most 1 in sum."""
     check_shares(self.mask, self.random)
 
   @property
   def runs(self) -> tuple[float, ...]:
-    """See `Masking`."""
+    """The probabilities of run lengths, see `Masking`."""
     return ngrams(self.ngram)
 
   @property
   def masking(self) -> Masking:
-    """How tokens are chosen and replaced, without what is the tokenizer's."""
+    """How tokens are chosen and replaced, before the tokenizer is known."""
     words = self.unit == 'word'
     return Masking(self.rate, self.mask, self.random, words, self.runs)
 
   @property
   def needs(self) -> Needs:
-    """An encoder and a [MASK]; for a task of two texts their pairs."""
+    """An encoder and a [MASK]; with `pair`, rows of two texts."""
     rows = ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs')
     pairs = self.pair != 'none'
     return Needs(
@@ -302,11 +302,11 @@ class Masked(TextObjective):
     )
 
   def check(self) -> None:
-    """Refuses an adaptive softmax."""
+    """Rejects an adaptive softmax."""
     forward.check_scores(self.model, 'masked')
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Rows of which some tokens are hidden, and maybe what the pairs are."""
+    """Rows with masked tokens, and the labels of pairs if there are any."""
     if self.static:
       keys = keys.recurring(self.static)
     masking, starts = self.masking.known_to(self.tokenizer), None
@@ -316,12 +316,12 @@ class Masked(TextObjective):
     if self.pair != 'none':
       assert rows.pair is not None
       batch['pair_labels'] = rows.pair
-      # Rows that only fill up a batch count for nothing.
+      # Rows that only pad a batch do not count.
       batch['pair_weights'] = np.any(rows.real, axis=1).astype(np.float32)
     return batch
 
   def init(self, key: jax.Array) -> Params:
-    """The model's parameters, and the heads' as Hugging Face keeps them."""
+    """Parameters of the model, and of the heads in Hugging Face's layout."""
     params, heads = super().init(key), {}
     pooler, pair = self._heads()
     keys = jax.random.split(jax.random.fold_in(key, 1))
@@ -333,22 +333,22 @@ class Masked(TextObjective):
     return {**params, 'heads': heads} if heads else params
 
   def _heads(self) -> tuple[Pooler, PairHead]:
-    """The pooled vector of a row, and what it says of its two texts."""
+    """The pooler of a row's [CLS], and the classifier of its two texts."""
     model = self.model
     inits = spec.build('model.init_weights', model.init_weights, INITS)
     kernel = inits(model.num_layers).kernel
     return Pooler(kernel, DTYPES[model.dtype]), PairHead(kernel)
 
   def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-    """Those of the chosen tokens."""
+    """The states of the chosen tokens, [B, P, D]."""
     return forward.at_chosen(hidden_BLD, batch)
 
   def counted(self, batch: Batch) -> jax.Array:
-    """Their weights."""
+    """The weights of the chosen tokens, float32 [B, P]."""
     return batch['masked_weights']
 
   def real(self, batch: Batch) -> jax.Array:
-    """All tokens that are no padding."""
+    """1 for tokens, 0 for padding; float32 [B, L]."""
     return batch['mask'].astype(jnp.float32)
 
   def loss_of_states(
@@ -359,7 +359,7 @@ class Masked(TextObjective):
     *,
     evaluating: bool,
   ) -> Loss:
-    """The loss of the chosen tokens, and of the pairs where there are any."""
+    """The loss of the chosen tokens, and of the pairs if there are any."""
     states_BPD = self.chosen(hidden_BLD, batch)
     scores = forward.scores(self.model, params, states_BPD)
     found = masked_loss(scores, batch, evaluating=evaluating)
@@ -386,10 +386,10 @@ class Masked(TextObjective):
     return found._replace(sum=total, metrics=metrics)
 
   def balance(self, batch: Batch) -> Batch:
-    """Weighs the pairs so that both losses are means of the whole batch.
+    """Weights the pairs so that both losses are means over the whole batch.
 
-    Sums of parts are divided by the number of chosen tokens alone, so that a
-    row's pair counts for its share of them.
+    The step divides the micro-batches' sum by the number of chosen tokens; the
+    weights correct for the number of pairs.
     """
     if self.pair == 'none':
       return batch
@@ -399,7 +399,7 @@ class Masked(TextObjective):
 
 
 def masked_loss(chosen: Scores, batch: Batch, *, evaluating: bool) -> Loss:
-  """The loss of the chosen tokens; in evaluation, how many are right."""
+  """The loss of the chosen tokens; in evaluation, their accuracy too."""
   hidden, table_VD, softcap = chosen
   scored = (hidden, table_VD, batch['masked_targets'], batch['masked_weights'])
   sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)

@@ -5,10 +5,10 @@
   L = mean over the chosen tokens z_t, t > c, of -log p(x_{z_t} | x_{z_<t})
     p = softmax(e(x)^T g_theta(x_{z_<t}, z_t))            (equations 3, 4 and 5)
 
-Only the last tokens of an order z are predicted (section 2.3), a fixed number a
-row, and the second stream g has these alone. The order is a mask: tokens and
-their positions stay as they are. Of a row of several segments each later one
-has the first ones' content stream in its memory (section 2.4).
+Only the last tokens of an order z are predicted (section 2.3), a fixed number
+per row, and the second stream g has only these. The order is a mask: tokens and
+their positions are unchanged. If a row has several segments, each has the
+content stream of the earlier ones in its memory (section 2.4).
 """
 
 from dataclasses import dataclass
@@ -32,29 +32,30 @@ from gpt_jax.ranges import Count
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
 
-# Orders in which the tokens of a row are predicted (XLNet, Yang et al. 2019).
+# Orders in which the tokens of a row are predicted; NumPy, on the host.
 #
-# NumPy, on the host. A row's order is one number for each token, its rank. The
-# content stream of a token sees all tokens of at most its own rank, the query
-# stream that predicts it those of lower ranks (equation 4). Tokens that are not
-# predicted (section 2.3, partial prediction) share the lowest rank: they are
-# seen by all, and see no prediction. Of a row of two halves those of the second
-# are ranked after the whole first half, which they see.
+# A row's order is given by one rank per token. A token's content stream sees
+# all tokens of at most its own rank; the query stream that predicts it sees
+# those of lower rank (equation 4). Tokens that are not predicted (section 2.3,
+# partial prediction) share the lowest rank: all tokens see them, and they see
+# no predicted token. In a row of two halves, the second half is ranked after
+# the whole first half, and sees it.
 #
-# As the released code makes them (zihangdai/xlnet, data_utils.py): chosen are
-# runs of 1 to 5 words, p(n) ~ 1/n, each within a context of K n tokens more,
-# and then single tokens, until there are exactly so many; <sep> and <cls> are
-# never chosen, and are ranked with what is.
+# Tokens are chosen as in the released code (zihangdai/xlnet, data_utils.py):
+# runs of 1 to 5 words, p(n) ~ 1/n, each amid K n other tokens, then
+# single tokens until the exact number is reached; <sep> and <cls> are never
+# chosen, but ranked like chosen tokens.
 
 
 class Permutation(NamedTuple):
   """How tokens are chosen and ranked.
 
   Attributes:
-    context: K: one token of so many is predicted.
-    runs: the probabilities that 1, 2, ... words in a row are chosen together.
-    block: tokens that are ranked together; blocks have the same order, one
-      after the other.
+    context: K: one of K tokens is predicted.
+    runs: the probabilities that 1, 2, ... consecutive words are chosen
+      together.
+    block: number of tokens that are permuted together; all blocks have the same
+      permutation, and follow each other.
   """
 
   context: int
@@ -62,17 +63,17 @@ class Permutation(NamedTuple):
   block: int
 
   def places(self, length: int) -> int:
-    """How many tokens of a row are predicted: 85 of 512 with K = 6."""
+    """Number of predicted tokens in a row: 85 of 512 with K = 6."""
     return max(length // self.context, 1)
 
   def __call__(
     self, rows: Rows, keys: Keys, starts: np.ndarray, segments: int = 1
   ) -> dict[str, np.ndarray]:
-    """Chooses and ranks.
+    """Chooses and ranks tokens.
 
     Args:
       starts: bool [B, L], which tokens begin a word.
-      segments: parts of the same length, of which each has its own order.
+      segments: number of parts of equal length, each with its own order.
 
     Returns:
       `ranks` int32 [B, L], and with P = `places(L / segments)` of each segment:
@@ -89,7 +90,7 @@ class Permutation(NamedTuple):
       open_L = rows.real[row] & ~special_BL[row]
       for begin in range(0, segments * length, length):
         segment = slice(begin, begin + length)
-        # Of a row with padding fewer, as it has fewer tokens.
+        # A row with padding has fewer tokens to choose.
         goal = min(
           P, max(int(rows.real[row, segment].sum()) // self.context, 1)
         )
@@ -107,7 +108,7 @@ class Permutation(NamedTuple):
     }
 
   def order(self, length: int, generator: np.random.Generator) -> np.ndarray:
-    """When each of so many tokens would be predicted, int64 [length]."""
+    """Each token's place in the order of prediction, int64 [length]."""
     in_block = generator.permutation(self.block)
     place = np.arange(length)
     found = in_block[place % self.block] + place // self.block * self.block
@@ -120,11 +121,11 @@ class Permutation(NamedTuple):
     goal: int,
     generator: np.random.Generator,
   ) -> np.ndarray:
-    """Chooses `goal` tokens, or all that are open; bool [L]."""
+    """Chooses `goal` of the open tokens, or all of them; bool [L]."""
     chosen_L = np.zeros(len(open_L), bool)
     left = min(goal, int(open_L.sum()))
     begins = np.flatnonzero(open_L & starts_L)
-    # A word ends where another or a token that is not open begins.
+    # A word ends where another word or a token that is not open begins.
     ends = np.flatnonzero(np.append(starts_L | ~open_L, True))
     at = 0
     while left:
@@ -153,16 +154,16 @@ def ranks(
   """The ranks of a row's tokens.
 
   Args:
-    order_L: when each of its part would be predicted.
-    late_L: bool, those that are predicted, and <sep> and <cls>.
-    reused_L: bool, those of the half that the others see, if there is one.
+    order_L: each token's place in the order of its part.
+    late_L: bool, predicted tokens, <sep> and <cls>.
+    reused_L: bool, tokens of the first half; all False if there is none.
   """
   ranks_L = np.where(late_L, order_L + 1, 0)
   return np.where(reused_L, 0, reused_L.any() * len(order_L)) + ranks_L
 
 
 def _parts(reused_L: np.ndarray, goal: int) -> list[tuple[np.ndarray, int]]:
-  """The places of each part of a row, and how many of them to choose."""
+  """The positions of each part of a row, and how many of them to choose."""
   if not reused_L.any():
     return [(np.arange(len(reused_L)), goal)]
   halves = np.flatnonzero(reused_L), np.flatnonzero(~reused_L)
@@ -172,9 +173,9 @@ def _parts(reused_L: np.ndarray, goal: int) -> list[tuple[np.ndarray, int]]:
 def _gathered(
   tokens_BL: np.ndarray, chosen_BL: np.ndarray, segments: int, num_places: int
 ) -> dict[str, np.ndarray]:
-  """What is chosen; so many places of each segment, in their order."""
+  """Positions, targets and weights: `num_places` for each segment in turn."""
   B, L = tokens_BL.shape
-  # The chosen positions in ascending order, then whatever else there is.
+  # The chosen positions in ascending order, then others as padding.
   order = np.argsort(~chosen_BL.reshape(B, segments, -1), axis=2, kind='stable')
   order = order[:, :, :num_places] + np.arange(0, L, L // segments)[:, None]
   positions_BP = order.reshape(B, -1)
@@ -191,12 +192,13 @@ class Permuted(Objective):
   """XLNet's pre-training.
 
   Attributes:
-    context: K: one token of so many is predicted (the paper's base: 6 or 7).
-    longest: choose up to so many words in a row, n with probability
+    context: K: one of K tokens is predicted (the paper's base: 6 or 7).
+    longest: choose up to this many consecutive words, n with probability
       proportional to 1 / n (section 2.5: 5).
-    block: so many tokens are ordered together, and blocks one after the other.
-    segments: a row is read in so many parts of the same length, each with the
-      memory of those before, which `model.position` has to have.
+    block: number of tokens that are permuted together; blocks follow each
+      other.
+    segments: number of equal parts in which a row is read, each with the
+      earlier ones in its memory, which `model.position` must support.
   """
 
   context: Count = 6
@@ -211,7 +213,7 @@ class Permuted(Objective):
 
   @property
   def needs(self) -> Needs:
-    """An encoder with a second stream, which alone is scored."""
+    """An encoder with a second stream; only the latter is scored."""
 
     def places(length: int) -> int:
       of_segment = self.permutation.places(length // self.segments)
@@ -225,7 +227,7 @@ class Permuted(Objective):
     )
 
   def check(self) -> None:
-    """Refuses a model without what is trained."""
+    """Rejects a model without second stream, XLNet positions or memory."""
     model, name = self.model, 'objective.name=permuted'
     if not spec.build('model.input', model.input, INPUTS).queries:
       raise UsageError(
@@ -246,7 +248,7 @@ class Permuted(Objective):
       )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Rows as they are, and the order in which they are predicted."""
+    """Unchanged rows, and the order in which their tokens are predicted."""
     L = rows.tokens.shape[1]
     if L % self.segments:
       raise UsageError(
@@ -275,7 +277,7 @@ def visible(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> jax.Array:
   """Which tokens each token, then each prediction, sees: [B, L + P, L].
 
   Args:
-    of_targets_BP: those of the predicted tokens.
+    of_targets_BP: ranks of the predicted tokens.
   """
   content_BLM = ranks_BL[:, None] <= ranks_BL[..., None]
   query_BPM = ranks_BL[:, None] < of_targets_BP[..., None]
@@ -289,12 +291,12 @@ def predictions(
   key: jax.Array | None,
   segments: int = 1,
 ) -> tuple[jax.Array, dict[str, moe.Stats]]:
-  """The last states of the second stream [B, P, D], and what routers say.
+  """The last states of the second stream [B, P, D], and router statistics.
 
   Args:
     model: with a second stream.
-    key: of dropout; None: there is none.
-    segments: see `Permuted`; the places of a batch are in their order.
+    key: for dropout; None: no dropout.
+    segments: see `Permuted`; the batch's predictions are in their order.
   """
   B, L = batch['inputs'].shape
   caches = init_memories(model, B) if segments > 1 else None

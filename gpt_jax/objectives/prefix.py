@@ -1,15 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder whose first tokens see each other (prefix LM, T5: section 3.2).
+"""Prefix LM: a decoder with bidirectional attention in a prefix (T5, 3.2).
 
   L = mean over the tokens after a prefix x_<=p of log P(x_t | x_<t)
 
-Each token of the prefix sees all others of it; after it a token sees what came
-before, and nothing within it is predicted. Of a stream the prefix is the first
-part of a row, which ends where a draw says, each place as likely as another: of
-table 3's sentence, `me to your party last week .` after `Thank you for
-inviting`. Of a text with two sides, which else an encoder-decoder would learn
-from, it is the source: a row is the source and then what the decoder reads.
+Tokens of the prefix see the whole prefix, and are not predicted; later tokens
+see all tokens before them. In a row of a stream the prefix ends at a uniformly
+drawn position: in table 3's sentence, `me to your party last week .` follows
+`Thank you for inviting`. With the batches of an encoder-decoder the prefix is
+the source, and the decoder's input follows it in the same row.
 """
 
 import functools
@@ -32,7 +31,7 @@ from gpt_jax.ranges import Weight
 from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
 
-# Whose batches have two sides that stand in one order.
+# Objectives whose source and target can be joined to one row.
 TEXTS = {
   'seq2seq': Seq2Seq,
   **t5.OBJECTIVES,
@@ -44,11 +43,11 @@ class Prefix(Objective):
   """Next-token prediction after a prefix.
 
   Attributes:
-    text: an objective of encoder-decoders, with its arguments: its sources are
-      the prefixes; '': the first part of each row.
-    sees: 'both' sides of each of its tokens, or the 'left' alone (the language
-      model of T5's table 2).
-    z_loss: see `Causal`; of a stream.
+    text: an encoder-decoder objective, with its arguments, whose sources are
+      the prefixes; '': the prefix is the first part of each row.
+    sees: whether attention in the prefix is to 'both' sides, or only to the
+      'left' (the language model of T5's table 2).
+    z_loss: see `Causal`; for streams only.
   """
 
   text: str = ''
@@ -56,7 +55,7 @@ class Prefix(Objective):
   z_loss: Weight = 0.0
 
   def __post_init__(self):
-    """Checks the text's objective."""
+    """Checks the objective in `text`."""
     if self.text and self.z_loss:
       raise UsageError(
         f'objective.name: z_loss={self.z_loss}: the loss is that of text='
@@ -71,35 +70,35 @@ class Prefix(Objective):
 
   @functools.cached_property
   def plain(self) -> TextObjective:
-    """Has the loss, and the batches of a stream or of two sides."""
+    """The objective that makes batches and computes the loss."""
     return self._unbound().bind(self.model, self.tokenizer)
 
   @property
   def needs(self) -> Needs:
-    """A decoder, and a stream or what the text's objective needs."""
+    """A decoder, and a stream or the rows of the objective in `text`."""
     if not self.text:
       return Needs(rows=('stream',))
     in_row = 'prefix' if self.sees == 'both' else 'left'
     return needs_of_sides(self._unbound().needs)._replace(in_row=in_row)
 
   def check(self) -> None:
-    """Refuses what the text's objective does."""
+    """Rejects what the underlying objective rejects."""
     self.plain.check()
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """A row's prefix and what follows, or a source and its target.
+    """Rows divided at a drawn position, or sources joined to their targets.
 
     Returns:
-      `prefix` int32 [B] says how many inputs see each other. The last of them
-      predicts the first token that counts.
+      A batch with `prefix` int32 [B], the number of inputs in the prefix. The
+      last of them predicts the first token that counts.
     """
     batch = self.plain.make_batch(rows, keys)
     if self.text:
       batch = joined(batch)
     else:
       draw_B = np.array([g.random() for g in keys.generators(MASKING)])
-      # Of n tokens 1 to n are after the prefix: the one before the row is its
-      # first, at least.
+      # 1 to n of the row's n targets follow the prefix, which always contains
+      # the first input: the token before the row.
       prefix_B = 1 + (draw_B * rows.real.sum(axis=1)).astype(np.int32)
       places_L = np.arange(rows.tokens.shape[1])
       counts_BL = places_L[None] >= prefix_B[:, None] - 1
@@ -111,11 +110,11 @@ class Prefix(Objective):
     return batch
 
   def init(self, key: jax.Array) -> Params:
-    """The model's."""
+    """Random parameters of the model."""
     return self.plain.init(key)
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of what follows."""
+    """The loss of the tokens after the prefix."""
     hidden_BLD, routers = forward.states(self.model, params, batch, key)
     hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
     found = self.plain.loss_of_states(
@@ -125,10 +124,14 @@ class Prefix(Objective):
 
 
 def needs_of_sides(of_sides: Needs) -> Needs:
-  """What a model needs of rows whose two sides are one row of its own."""
+  """Needs of a model that reads both sides in one row.
+
+  Args:
+    of_sides: needs of the encoder-decoder objective.
+  """
 
   def source(context: int) -> int:
-    """The longest source with whose target a row fits."""
+    """The longest source that fits in a context with its target."""
     low, high = 1, context + 1
     while high - low > 1:
       middle = (low + high) // 2
@@ -163,9 +166,9 @@ def check_fits(model: Transformer, batch: dict[str, np.ndarray]) -> None:
 
 
 def joined(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The two sides one after the other, with positions that go on.
+  """Joins source and target to one row, with continuing positions.
 
-  `targets` and `weights` are of the second side alone.
+  `targets` and `weights` cover the second side only.
 
   Args:
     batch: of an encoder-decoder.
@@ -193,16 +196,16 @@ def joined(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   return {**out, 'positions': places.astype(np.int32)}
 
 
-# Next-token prediction of a part of each row: fine-tuning on pairs.
+# Fine-tuning on pairs: next-token prediction of a part of each row.
 
 
 @dataclass(frozen=True)
 class Target(Objective):
-  """Next-token prediction where the weights of a batch say so.
+  """Next-token prediction of the targets whose weight is not 0.
 
   Attributes:
-    length: targets of a row.
-    z_loss: as of `Causal`.
+    length: targets in a row.
+    z_loss: see `Causal`.
   """
 
   length: int
@@ -211,7 +214,7 @@ class Target(Objective):
 
   @property
   def needs(self) -> Needs:
-    """A decoder; batches are the task's."""
+    """A decoder; batches come from the task."""
     return Needs(rows=())
 
   @functools.cached_property
@@ -219,7 +222,7 @@ class Target(Objective):
     return Causal(self.z_loss).bind(self.model, self.tokenizer)
 
   def check(self) -> None:
-    """Refuses what `Causal` does."""
+    """Rejects what `Causal` rejects."""
     self._plain.check()
 
   @property
@@ -230,11 +233,11 @@ class Target(Objective):
     return {'inputs': zeros, 'targets': zeros, 'weights': weights}
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """As of `Causal`."""
+    """The loss of `Causal`."""
     return self._plain.loss(params, batch, key)
 
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
-    """Each target's -log P, its tokens, and whether all are the likeliest."""
+    """[B, 3]: -log P, number of tokens, and whether all are most likely."""
     model, variables = self.model, {'params': params}
     out: Any = model.apply(variables, batch['inputs'])
 
@@ -245,7 +248,7 @@ class Target(Objective):
       nll = -jnp.take_along_axis(log_probs, targets_B[:, None], axis=-1)[:, 0]
       return nll, jnp.argmax(logits, axis=-1) == targets_B
 
-    # A few positions at a time: the logits of all would not fit.
+    # A few positions at a time: all logits would not fit in memory.
     places = jnp.swapaxes(out.hidden_BLD, 0, 1), batch['targets'].T
     chunk = CHUNK_LOGITS // (len(batch['targets']) * model.vocab_size)
     nll, right = jax.lax.map(at, places, batch_size=max(chunk, 1))

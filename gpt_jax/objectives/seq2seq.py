@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A target text from a source text (the Transformer, 2017, section 5).
+"""Predicting a target from a source text (the Transformer, 2017, section 5).
 
 objective.name = 'seq2seq(label_smoothing=0.1)'
 """
@@ -23,35 +23,35 @@ from gpt_jax.ranges import Fraction
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
 
-# The loss of what a decoder writes after an encoder has read its source.
+# The loss of encoder-decoders:
 #
 #   L = -sum_t log P(y_t | y_<t, x)        (Sutskever et al., 2014, equation 1)
 #
 # A batch has `sources`, `source_mask` [B, M], `inputs`, `targets`, `weights`
-# [B, L], and where rows are packed `source_segments`, `source_positions` [B,
-# M], `segments`, `positions` [B, L]: see `rows.sides`.
+# [B, L], and if rows are packed `source_segments`, `source_positions` [B, M],
+# `segments`, `positions` [B, L]: see `rows.sides`.
 
 
 class EncoderDecoder(TextObjective):
-  """Prediction of what a decoder writes after an encoder has read its source.
+  """Base of objectives that predict a decoder's targets from a source.
 
   Attributes:
     start: the token that the decoder starts with, 'pad' (T5, Marian) or 'eos'
       (BART).
-    label_smoothing: share of each label that all tokens have alike; in training
-      alone, and neither reported nor evaluated.
+    label_smoothing: label mass spread evenly over the vocabulary; only in
+      training, neither reported nor evaluated.
   """
 
   start: sides.Start
   label_smoothing: Fraction = 0.0
 
   def check(self) -> None:
-    """Refuses an adaptive softmax."""
+    """Rejects an adaptive softmax."""
     forward.check_scores(self.model, 'seq2seq')
 
   @property
   def first_id(self) -> int:
-    """What the decoder reads first; 0 in batches made for their shapes."""
+    """The decoder's start token; 0 in batches made for their shapes only."""
     tokenizer = self.tokenizer
     return sides.start_id(self.start, tokenizer.special) if tokenizer else 0
 
@@ -78,7 +78,7 @@ def written_loss(
   *,
   evaluating: bool,
 ) -> Loss:
-  """The loss of what is to be written; in evaluation, how much is right."""
+  """The loss of the targets; in evaluation, their token accuracy too."""
   hidden, table_VD, softcap = chosen
   scored = hidden, table_VD, targets, weights
   sums: Any = penalised_cross_entropy(*scored, 0.0, softcap, label_smoothing)
@@ -94,7 +94,7 @@ class Seq2Seq(EncoderDecoder):
   """Prediction of the target texts of `data.rows='parallel'`.
 
   Attributes:
-    label_smoothing: section 5.4: 0.1.
+    label_smoothing: 0.1 in section 5.4.
     start: see `EncoderDecoder`.
   """
 
@@ -113,11 +113,11 @@ class Seq2Seq(EncoderDecoder):
 
 
 def parallel_batch(rows: Rows, first_id: int) -> dict[str, np.ndarray]:
-  """The batch of rows that have both sides.
+  """The batch of rows of pairs.
 
   Args:
-    rows: with a source.
-    first_id: what the decoder reads before the first token of a text.
+    rows: with sources.
+    first_id: the decoder's input before the first token of a text.
   """
   source = rows.source
   assert source is not None, 'see Needs.rows'

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a teacher says of a text, as targets (Hinton et al., 2015, section 2).
+"""A teacher's outputs as soft targets (Hinton et al., 2015, section 2).
 
 All sums are float32; weights have no gradient.
 """
@@ -17,7 +17,7 @@ from gpt_jax.objectives.cross_entropy import (
 )
 from gpt_jax.objectives.forward import Scores
 
-# So that the norm of an all-zero state can be differentiated.
+# Makes the norm of an all-zero state differentiable.
 _TINY = 1e-12
 
 
@@ -29,11 +29,10 @@ def divergence(
 ) -> jax.Array:
   """The weighted sum of KL(softmax(z_t / T) || softmax(z_s / T)).
 
-  z are the logits, of which only those of a chunk of positions are held, and
-  computed again for the backward pass. Without the factor T^2.
+  The logits z are computed a chunk of positions at a time, and recomputed in
+  the backward pass. The factor T^2 is not included.
 
   Args:
-    student: of V tokens.
     weights_BL: float32; 0 leaves a position out.
     temperature: T.
   """
@@ -58,16 +57,15 @@ def divergence(
 def most_probable(
   teacher: Scores, top_k: int, temperature: float
 ) -> tuple[jax.Array, jax.Array]:
-  """The tokens that a teacher finds most probable, and how probable.
+  """A teacher's most probable tokens, and their log-probabilities.
 
   Args:
-    teacher: of V tokens.
-    top_k: k of them, at most V.
+    top_k: k, at most the vocabulary size V.
     temperature: T of softmax(z / T).
 
   Returns:
-    Ids, int32 [B, L, k], and float32 [B, L, k + 1]: the logarithms of their
-    probabilities, and of that of all other tokens, -inf where k = V.
+    Ids, int32 [B, L, k], and float32 [B, L, k + 1]: their log-probabilities,
+    then that of all other tokens together, -inf if k = V.
   """
   V, (B, L) = len(teacher.table_VD), teacher.hidden_BLD.shape[:2]
   table = whole_table(teacher.table_VD)
@@ -93,20 +91,19 @@ def top_divergence(
   weights_BL: jax.Array,
   temperature: float,
 ) -> jax.Array:
-  """The weighted sum of the KL of what `most_probable` gave.
+  """The weighted sum of the KL from the outputs of `most_probable`.
 
-  The rest of the vocabulary is one more token: with S the k tokens, p the
+  The rest of the vocabulary R counts as one token: with S the k tokens, p the
   teacher and q the student at temperature T
 
     sum_{v in S} p_v log(p_v / q_v) + p_R log(p_R / q_R),  p_R = 1 - sum_S p
 
-  so that the student learns how much is not in S, but not how it is divided.
-  It is at most the KL of the whole vocabulary, and that where k = V. The p are
-  divided by their sum, which rounding leaves near 1.
+  so that the student learns the total probability outside S, but not how it is
+  distributed. It is at most the KL of the whole vocabulary, and equal to it if
+  k = V. The p are divided by their sum, which rounding leaves near 1.
 
   Args:
-    student: of V tokens.
-    log_probs_BLk: [B, L, k + 1], the last that of all others.
+    log_probs_BLk: [B, L, k + 1], the last for all other tokens.
     weights_BL: float32; 0 leaves a position out.
     temperature: T.
   """
@@ -123,7 +120,7 @@ def top_divergence(
       log_s_PNk = jnp.append(log_s_PNk, rest_PN1, axis=-1)
     log_t_PNk = stored_PNk[..., : k + (k < V)].astype(jnp.float32)
     log_t_PNk = jax.nn.log_softmax(log_t_PNk)
-    # What the teacher rules out adds nothing, where 0 * inf is no number.
+    # Tokens with teacher probability 0 add nothing; 0 * inf would be NaN.
     ruled_out = jnp.isneginf(log_t_PNk)
     difference = jnp.where(ruled_out, 0, log_t_PNk - log_s_PNk)
     kl_PN = jnp.sum(jnp.exp(log_t_PNk) * difference, axis=-1)
@@ -134,7 +131,7 @@ def top_divergence(
 
 
 def _of_others(log_probs_PNV: jax.Array, ids_PNk: jax.Array) -> jax.Array:
-  """The logarithm of the probability of all tokens but some."""
+  """The log-probability of all tokens but the given ones."""
   others = jnp.put_along_axis(
     log_probs_PNV, ids_PNk, NEVER, axis=-1, inplace=False
   )

@@ -1,17 +1,17 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""T5's objectives without labels (Raffel et al., 2019, tables 3, 5 and 7).
+"""T5's unsupervised objectives (Raffel et al., 2019, tables 3, 5 and 7).
 
-  span            random spans, of which each becomes a sentinel (3.3.4)
-  replace_spans   the same of tokens chosen one by one
-  drop_tokens     these are left out instead
-  bert_style      they are masked, and all of the text is written
-  mass_style      the same, with no random tokens
-  deshuffle       the text out of order
-  continuation    the first part of a text; the rest is written (prefix LM)
+  span            random spans, each replaced by a sentinel (3.3.4)
+  replace_spans   as span, but tokens are chosen independently
+  drop_tokens     such tokens are dropped; they are the target
+  bert_style      such tokens are masked; the whole text is the target
+  mass_style      as bert_style, without random tokens
+  deshuffle       the text in random order
+  continuation    the first part of a text; the rest is the target (prefix LM)
 
-Rows are cut out of a stream, so long that the encoder gets as many tokens as
-its context, sentinels and end included: 568 of text are 512 and 114.
+Rows are cut out of a stream, long enough to fill the encoder's context,
+sentinels and eos included: 568 tokens of text become 512 and 114.
 """
 
 import abc
@@ -30,15 +30,15 @@ from gpt_jax.rows.rows import MASKING, Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.training import sentinel
 
-# Which tokens T5 corrupts, and what it makes of them (Raffel et al., 2019).
+# Choosing and replacing noise; NumPy, on the host, all rows at once.
 #
-# NumPy, on the host, all rows at once. Tokens are [B, L]; `real` says which are
-# no padding, which stands at the end. What is chosen is a bool array `noise`;
-# the functions of `released code` are those of its t5/data/preprocessors.py.
+# Tokens are [B, L]; `real` is False for padding, which comes last; `noise` is
+# True for chosen tokens. Functions in parentheses are those of the released
+# code, in its t5/data/preprocessors.py.
 
 
 class Side(NamedTuple):
-  """Tokens of one side, and which of them are kept.
+  """The tokens of one side, and which of them are kept.
 
   Attributes:
     tokens: int32 [B, L].
@@ -51,9 +51,9 @@ class Side(NamedTuple):
   def ended(
     self, width: int, *, eos_id: int, pad_id: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The kept tokens side by side, then eos, then padding.
+    """The kept tokens without gaps, then eos, then padding.
 
-    A row without any has no eos either.
+    A row without kept tokens has no eos either.
 
     Returns:
       Ids int32 [B, width], and bool [B, width], False for padding.
@@ -70,9 +70,9 @@ class Side(NamedTuple):
 
 
 def span_counts(length: Any, rate: float, mean: float) -> tuple[Any, Any]:
-  """Tokens that are noise, and spans of them, in `length` tokens.
+  """Numbers of noise tokens and of noise spans in `length` tokens.
 
-  As `random_spans_noise_mask`; of an int or an array of ints.
+  As in `random_spans_noise_mask`; for an int or an array of ints.
   """
   length = np.maximum(length, 2)
   noise = np.clip(np.round(length * rate), 1, length - 1)
@@ -83,23 +83,23 @@ def span_counts(length: Any, rate: float, mean: float) -> tuple[Any, Any]:
 def random_spans(
   real: np.ndarray, draws: np.ndarray, *, rate: float, mean: float
 ) -> np.ndarray:
-  """Spans of random lengths; bool [B, L].
+  """Noise in spans of random lengths; bool [B, L].
 
-  The noise is a random partition into as many parts as there are spans, and so
-  are the kept tokens; the parts alternate, the first is kept, the last is noise
+  Noise tokens and kept tokens are each divided at random into as many parts as
+  there are spans; the parts alternate, from a kept one to a noise span
   (`random_spans_noise_mask`).
 
   Args:
     real: bool [B, L].
     draws: uniform numbers below 1, [B, L].
-    rate: of the tokens that are noise.
-    mean: of the lengths of spans.
+    rate: fraction of the tokens that are noise.
+    mean: mean span length.
   """
   num_real = real.sum(axis=1)
   noise, spans = span_counts(num_real, rate, mean)
-  # Of a row of one token the second, which is noise, is cut off below.
+  # A row of one token counts as two; `& real` removes the second, its noise.
   kept = np.maximum(num_real, 2) - noise
-  # Of a whole row, so that a row's draws do not depend on the others.
+  # Computed for a full row, so that a row's draws do not depend on others.
   most = int(span_counts(real.shape[1], rate, mean)[0])
   kept_breaks = _breaks(draws[:, most:], kept, spans)
   noise_breaks = _breaks(draws[:, :most], noise, spans)
@@ -109,7 +109,7 @@ def random_spans(
 def _breaks(
   draws: np.ndarray, count: np.ndarray, parts: np.ndarray
 ) -> np.ndarray:
-  """After which of `count` items a new one of `parts` begins; bool [B, W]."""
+  """After which of `count` items a new part begins; bool [B, W]."""
   gaps = np.arange(draws.shape[1])[None] < count[:, None] - 1
   rank = np.argsort(np.argsort(np.where(gaps, draws, 2.0)))
   return gaps & (rank < parts[:, None] - 1)
@@ -121,13 +121,13 @@ def alternating(
   num_kept: np.ndarray,
   num_noise: np.ndarray,
 ) -> np.ndarray:
-  """The noise of two partitions whose parts alternate; bool [B, L].
+  """Noise made of two partitions whose parts alternate; bool [B, L].
 
   Args:
     kept_breaks: bool [B, K], after which kept tokens a span ends.
-    noise_breaks: bool [B, N], the same of noise.
-    num_kept: int [B], of the K those that count.
-    num_noise: int [B], of the N.
+    noise_breaks: bool [B, N], after which noise tokens a span ends.
+    num_kept: int [B], number of kept tokens, at most K.
+    num_noise: int [B], number of noise tokens, at most N.
   """
   never = 2 * (kept_breaks.shape[1] + noise_breaks.shape[1])
   orders = []
@@ -145,10 +145,10 @@ def alternating(
 def independent(
   real: np.ndarray, draws: np.ndarray, *, rate: float
 ) -> np.ndarray:
-  """`rate` of the tokens of each row, rounded, wherever they are; bool [B, L].
+  """Chooses `rate` of each row's tokens, at any positions; bool [B, L].
 
-  The released code draws each token by itself, so that rows have more and less
-  of them; here rows are of one length, and all have as many.
+  The released code draws each token independently, so that the number varies;
+  here it is the rounded mean, so that rows of one length have equally many.
   """
   num_real = real.sum(axis=1)
   count = np.where(num_real, np.maximum(np.round(rate * num_real), 1), 0)
@@ -159,7 +159,7 @@ def independent(
 def prefix(real: np.ndarray, draw: np.ndarray) -> np.ndarray:
   """The first tokens of each row, from 1 to all but the last; bool [B, L].
 
-  Uniform (`random_prefix_noise_mask`); of a row of one token that.
+  Their number is uniform (`random_prefix_noise_mask`), and 1 in a row of one.
 
   Args:
     real: bool [B, L].
@@ -176,9 +176,9 @@ def with_sentinels(
   real: np.ndarray,
   sentinels: np.ndarray,
 ) -> Side:
-  """Each span of noise becomes one sentinel, the next one each time.
+  """Replaces the spans of noise by sentinels 0, 1, 2, ...
 
-  `noise_span_to_unique_sentinel`; of `real & ~noise` it is
+  As `noise_span_to_unique_sentinel`; with `real & ~noise` as noise, as
   `nonnoise_span_to_unique_sentinel`.
 
   Args:
@@ -199,36 +199,36 @@ def with_sentinels(
 def masked(
   tokens: np.ndarray, noise: np.ndarray, real: np.ndarray, mask_id: int
 ) -> Side:
-  """Each token of noise becomes the same one (`noise_token_to_sentinel`)."""
+  """Replaces each noise token by `mask_id` (`noise_token_to_sentinel`)."""
   return Side(np.where(noise, np.int32(mask_id), tokens), real)
 
 
 def shuffled(tokens: np.ndarray, real: np.ndarray, draws: np.ndarray) -> Side:
-  """The tokens of each row in the order of some draws, [B, L]."""
+  """Sorts the tokens of each row by their draws, [B, L]."""
   order = np.argsort(np.where(real, draws, 2.0), axis=1, kind='stable')
   return Side(np.take_along_axis(tokens, order, axis=1), real)
 
 
-# The tokens that stand for spans: T5's <extra_id_0>, <extra_id_1>, ...
-#
-# In T5's vocabulary the first has the highest id.
+# Sentinels, the tokens that replace spans: T5's <extra_id_0>, <extra_id_1>, ...
+# In T5's vocabulary the first one has the highest id.
 
 
 def sentinel_ids(names: Mapping[str, int]) -> list[int]:
-  """Those of a tokenizer's special tokens, in their order."""
+  """The ids of the sentinels among a tokenizer's special tokens, in order."""
   return [names[sentinel(i)] for i in range(count(names))]
 
 
 def count(names: Collection[str]) -> int:
-  """How many there are, up to the first that is missing."""
+  """Number of consecutive sentinels, from 0 on."""
   return next(i for i in itertools.count() if sentinel(i) not in names)
 
 
 def check(names: Collection[str], needed: int, objective: str) -> None:
-  """Checks that special tokens have as many sentinels as an objective needs.
+  """Checks that special tokens include the sentinels that an objective needs.
 
   Args:
-    needed: sentinels.
+    names: of the special tokens.
+    needed: number of sentinels.
     objective: `objective.name`.
   """
   if (found := count(names)) < needed:
@@ -243,7 +243,7 @@ Mean = Annotated[float, number(1)]
 
 
 class Text(NamedTuple):
-  """Rows, and what is drawn for them.
+  """Rows of text, and the random draws for them.
 
   Attributes:
     tokens: int32 [B, L].
@@ -259,7 +259,7 @@ class Text(NamedTuple):
   vocab_size: int
 
   def replaced(self, noise: np.ndarray) -> tuple[Side, Side]:
-    """Sentinels for the noise, and for what is kept in the other side."""
+    """Source with sentinels for noise, target with sentinels for the rest."""
     rest = self.tokens, self.real, self.sentinels
     tokens, *others = rest
     return (
@@ -268,21 +268,21 @@ class Text(NamedTuple):
     )
 
   def chosen(self, rate: float) -> np.ndarray:
-    """Tokens that are chosen one by one; bool [B, L]."""
+    """Tokens chosen independently of each other; bool [B, L]."""
     return independent(self.real, self.draws[0], rate=rate)
 
   @property
   def whole(self) -> Side:
-    """All of it."""
+    """The whole text."""
     return Side(self.tokens, self.real)
 
 
 class T5(EncoderDecoder):
-  """What becomes of a text, for an encoder-decoder that restores it."""
+  """Corrupts texts for an encoder-decoder that restores them."""
 
   @property
   def even(self) -> bool:
-    """Whether a text has a token less where its target would be too long.
+    """Whether to drop a token of text if its target would be too long.
 
     As in the released code.
     """
@@ -290,24 +290,24 @@ class T5(EncoderDecoder):
 
   @abc.abstractmethod
   def corrupt(self, text: Text) -> tuple[Side, Side]:
-    """Source and target of a text, without their ends."""
+    """Source and target of a text, without eos."""
 
   @abc.abstractmethod
   def sizes(self, length: int) -> tuple[int, int]:
-    """Tokens of source and target at most, with their ends; never fall.
+    """Most tokens of source and target, eos included; non-decreasing.
 
     Args:
       length: tokens of text.
     """
 
   def num_sentinels(self, length: int) -> int:
-    """Sentinels that a text of `length` tokens needs at most."""
+    """The most sentinels that a text of `length` tokens needs."""
     del length
     return 0
 
   @property
   def needs(self) -> Needs:
-    """An encoder-decoder, and as much text as fills the encoder's context."""
+    """An encoder-decoder, and enough text to fill the encoder's context."""
     return Needs(
       encoder=True,
       starts=self.start,
@@ -318,7 +318,7 @@ class T5(EncoderDecoder):
     )
 
   def text_length(self, context: int) -> int:
-    """The most tokens of text whose source fits a context; 2 at least."""
+    """The most tokens of text whose source fits the context; at least 2."""
     low, high = 2, 4
     while self.sizes(high)[0] <= context:
       low, high = high, 2 * high
@@ -329,7 +329,7 @@ class T5(EncoderDecoder):
     return low - 1 if self.even and self.sizes(low)[1] > context else low
 
   def check(self) -> None:
-    """Refuses a context that no text fits."""
+    """Rejects a context that is too short for any text."""
     context = self.model.context_length
     if self.sizes(self.text_length(context))[0] > context:
       raise UsageError(
@@ -339,7 +339,7 @@ class T5(EncoderDecoder):
     super().check()
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Sources and targets; without a tokenizer of empty rows alone."""
+    """Sources and targets; without a tokenizer, rows must be blank."""
     L, tokenizer = rows.tokens.shape[1], self.tokenizer
     if tokenizer is None:
       assert not rows.real.any(), 'rows of text need their tokenizer'
@@ -368,11 +368,11 @@ class T5(EncoderDecoder):
 
 @dataclass(frozen=True)
 class Span(T5):
-  """Random spans become sentinels, and the target has what they stand for.
+  """Sentinels replace random spans; the target lists what they replaced.
 
   Attributes:
-    rate: of the tokens that are noise.
-    length: of a span, on average.
+    rate: fraction of the tokens that are noise.
+    length: mean span length.
     start: see `EncoderDecoder`.
   """
 
@@ -382,18 +382,18 @@ class Span(T5):
 
   @property
   def even(self) -> bool:
-    """Whether as many tokens are noise as are kept."""
+    """Whether half of the tokens are noise."""
     return self.rate == 0.5
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
-    """Spans are replaced by sentinels."""
+    """Replaces random spans by sentinels."""
     draws = text.draws[0]
     return text.replaced(
       random_spans(text.real, draws, rate=self.rate, mean=self.length)
     )
 
   def sizes(self, length: int) -> tuple[int, int]:
-    """A sentinel for each span, on either side."""
+    """Either side has a sentinel for each span."""
     noise, spans = map(int, span_counts(length, self.rate, self.length))
     return max(length, 2) - noise + spans + 1, noise + spans + 1
 
@@ -404,41 +404,41 @@ class Span(T5):
 
 @dataclass(frozen=True)
 class ReplaceSpans(T5):
-  """As `Span`, of tokens that are chosen one by one."""
+  """As `Span`, with tokens chosen independently of each other."""
 
   rate: Inside = 0.15
   start: sides.Start = 'pad'
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
-    """Runs of chosen tokens are replaced by sentinels."""
+    """Replaces runs of chosen tokens by sentinels."""
     return text.replaced(text.chosen(self.rate))
 
   def _spans(self, length: int) -> tuple[int, int]:
-    """Runs of noise and of what is kept, at most."""
-    # Either may stand at both ends, where there is enough of it.
+    """The most runs of noise, and of kept tokens."""
+    # Runs of either kind can be at both ends, if there are enough tokens.
     noise = _count(length, self.rate)
     kept = length - noise
     return min(noise, kept + 1), min(noise + 1, kept)
 
   def sizes(self, length: int) -> tuple[int, int]:
-    """A sentinel for each run, on either side."""
+    """Either side has a sentinel for each run."""
     noise, (of_noise, of_kept) = _count(length, self.rate), self._spans(length)
     return length - noise + of_noise + 1, noise + of_kept + 1
 
   def num_sentinels(self, length: int) -> int:
-    """Those of the side that has more."""
+    """The sentinels of the side that has more."""
     return max(self._spans(length))
 
 
 @dataclass(frozen=True)
 class DropTokens(T5):
-  """Tokens are left out, one by one, and the target is these."""
+  """Tokens chosen independently are dropped, and are the target."""
 
   rate: Inside = 0.15
   start: sides.Start = 'pad'
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
-    """What is kept, and what is left out."""
+    """Kept tokens, and dropped tokens."""
     noise = text.chosen(self.rate)
     return (
       Side(text.tokens, text.real & ~noise),
@@ -446,17 +446,17 @@ class DropTokens(T5):
     )
 
   def sizes(self, length: int) -> tuple[int, int]:
-    """The two add up to the text."""
+    """Source and target add up to the text."""
     noise = _count(length, self.rate)
     return length - noise + 1, noise + 1
 
 
 class _MaskedTokens(T5):
-  """Tokens become the first sentinel, or random ones; all is the target.
+  """The first sentinel or random tokens replace noise; the text is the target.
 
   Attributes:
-    rate: of the tokens that are noise.
-    random: of these, that become a token drawn from the vocabulary.
+    rate: fraction of the tokens that are noise.
+    random: fraction of the noise that becomes a token of the vocabulary.
   """
 
   rate: Inside
@@ -467,7 +467,7 @@ class _MaskedTokens(T5):
     noise, fate = text.chosen(self.rate), text.draws[1]
     source = masked(text.tokens, noise, text.real, text.sentinels[0])
     chosen = noise & (fate < self.random)
-    # What is below a bound is uniform up to it.
+    # A uniform draw that is below a bound is uniform up to the bound.
     drawn = np.floor(fate[chosen] / self.random * text.vocab_size)
     source.tokens[chosen] = drawn.astype(np.int32)
     return source, text.whole
@@ -477,14 +477,14 @@ class _MaskedTokens(T5):
     return length + 1, length + 1
 
   def num_sentinels(self, length: int) -> int:
-    """The first, which stands for [MASK]."""
+    """One: the first sentinel serves as [MASK]."""
     del length
     return 1
 
 
 @dataclass(frozen=True)
 class BertStyle(_MaskedTokens):
-  """Masked tokens, of which some become random ones."""
+  """Masked tokens, some replaced by random ones."""
 
   rate: Inside = 0.15
   random: Probability = 0.1
@@ -493,7 +493,7 @@ class BertStyle(_MaskedTokens):
 
 @dataclass(frozen=True)
 class MassStyle(_MaskedTokens):
-  """As `BertStyle`, of which none becomes a random token (3.3.2)."""
+  """As `BertStyle`, without random tokens (3.3.2)."""
 
   rate: Inside = 0.15
   start: sides.Start = 'pad'
@@ -517,22 +517,22 @@ class Deshuffle(T5):
 
 @dataclass(frozen=True)
 class Continuation(T5):
-  """A text is parted anywhere; the target is what follows (prefix LM)."""
+  """The text is divided at a random position; the rest is the target."""
 
   start: sides.Start = 'pad'
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
-    """The first part, and the rest."""
+    """The first part of the text, and the rest."""
     first = prefix(text.real, text.draws[0, :, 0])
     return Side(text.tokens, first), Side(text.tokens, text.real & ~first)
 
   def sizes(self, length: int) -> tuple[int, int]:
-    """The longest source leaves a token, and the longest target too."""
+    """Source and target can each be the text but one token."""
     return length, length
 
 
 def _count(length: int, rate: float) -> int:
-  """Tokens that `independent` chooses of so many."""
+  """Number of tokens that `independent` chooses of `length`."""
   return max(int(np.round(rate * length)), 1)
 
 

@@ -1,17 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning: L3(C) = L2(C) + auxiliary * L1(C) (GPT-1, equations 3 to 5), and
-the heads of BERT (section 4), whose loss is L2(C) of theirs.
+"""Fine-tuning on labels, by GPT-1's loss or with BERT's heads (section 4).
 
   P(y | x_1 ... x_m) = softmax(h_m W_y)         (3)
   L2(C) = sum over (x, y) of log P(y | x)       (4)
   L3(C) = L2(C) + lambda * L1(C)                (5)
 
-h_m is the last layer's state at the extract token, or what another head reads:
-see `heads`. What is minimised are
-means, as in the paper's released code, whose lambda of 0.5 goes with them: L2
-over the examples, L1 over the tokens of a sequence and then over sequences.
-Summed over tokens, L1 would outweigh L2 a hundred times.
+(GPT-1.) h_m is the last layer's state at the extract token, or the input of
+another head: see `heads`. As in the paper's released code, for which lambda is
+0.5, means are minimised: L2 over the examples, L1 over the tokens of a sequence
+and then over sequences. Summed over tokens, L1 would outweigh L2 a hundred
+times.
 """
 
 import abc
@@ -38,11 +37,11 @@ from gpt_jax.spec import Pair, UsageError
 
 
 class Scores(NamedTuple):
-  """Of B examples of C sequences each.
+  """Outputs for B examples of C sequences each.
 
   Attributes:
     hidden_SLD: the last hidden states of all S = B C sequences.
-    sown: by the routers of experts.
+    sown: collections that the model sowed, such as the routers'.
   """
 
   outputs_BK: jax.Array
@@ -51,20 +50,21 @@ class Scores(NamedTuple):
 
 
 class TaskObjective(Objective):
-  """A model and the head that reads it.
+  """A model with a head for a task.
 
   Attributes:
     length: tokens of a sequence.
-    auxiliary: lambda, the weight of the language model's loss.
-    read: the head, see `heads`: 'extract', of decoders, 'first', of encoders,
+    auxiliary: lambda, the weight of the language modelling loss.
+    read: the head, see `heads`: 'extract' for decoders, 'first' for encoders,
       XLNet's 'last', 'spans' or 'tokens'.
-    features: a call of `FEATURES`: the model is frozen; '': it is not.
-    pooler: of encoders, 'tanh', 'gelu' or 'relu'.
-    num_outputs: of the head, or 0: a score for each sequence.
-    num_sequences: of an example.
-    label_type: of the labels in a batch.
-    each_token: whether a loss is a sum over the tokens whose label is not
-      negative.
+    features: a call of `FEATURES`, which also freezes the model; '': the head
+      reads the last states, and the model is trained.
+    pooler: activation of encoders' pooler: 'tanh', 'gelu' or 'relu'.
+    num_outputs: number of outputs of the head; 0: a score for each sequence.
+    num_sequences: sequences per example.
+    label_type: dtype of the labels in a batch.
+    each_token: whether an example's loss is a sum over the tokens whose label
+      is not negative.
   """
 
   length: int
@@ -86,15 +86,15 @@ class TaskObjective(Objective):
 
   @property
   def label_shape(self) -> tuple[int, ...]:
-    """Of an example's labels."""
+    """Shape of an example's labels."""
     return ()
 
   def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
-    """The loss of each example; here the cross-entropy of labels [B]."""
+    """The loss of each example; by default the cross-entropy of labels [B]."""
     return _cross_entropy(outputs_BK, labels)
 
   def __post_init__(self):
-    """Checks the ranges of what `finetune` says."""
+    """Checks the ranges of the arguments, which come from `finetune`."""
     if self.auxiliary < 0 or not 0 <= self.dropout < 1:
       raise UsageError(
         f'finetune: auxiliary={self.auxiliary} must not be negative, and '
@@ -109,7 +109,7 @@ class TaskObjective(Objective):
 
   @property
   def needs(self) -> Needs:
-    """A model that sees what the head reads; batches are the task's."""
+    """A model whose attention fits the head; batches come from the task."""
     attention = {
       'extract': 'causal',
       'first': 'bidirectional',
@@ -118,7 +118,7 @@ class TaskObjective(Objective):
     return Needs(attention=attention, rows=())
 
   def check(self) -> None:
-    """Refuses the auxiliary loss of an adaptive softmax."""
+    """Rejects the auxiliary loss with an adaptive softmax."""
     output = self.model.output
     if self.auxiliary and spec.build('model.output', output, OUTPUTS).own:
       raise UsageError(
@@ -142,7 +142,7 @@ class TaskObjective(Objective):
 
   @property
   def _features(self) -> Features | None:
-    """Which layers a head reads; None: the last, and the model learns."""
+    """The layers that the head reads; None: the last, of a trained model."""
     if not self.features:
       return None
     return spec.build('finetune.features', self.features, FEATURES)
@@ -157,7 +157,7 @@ class TaskObjective(Objective):
       added = self.num_outputs > 0
       return heads.extract(count, kernel, self.dropout, added=added)
     if self.read in ('first', 'last'):
-      # The pooler is of the last layer.
+      # The pooler was trained on the last layer only.
       pooler = 'none' if self.features else self.pooler
       of = heads.first if self.read == 'first' else heads.last
       return of(count, kernel, self.dropout, pooler=pooler)
@@ -166,7 +166,7 @@ class TaskObjective(Objective):
     return heads.spans(kernel)
 
   def init(self, key: jax.Array) -> Params:
-    """Parameters of the model, and the head's."""
+    """Parameters of the model and of the head."""
     params, features = super().init(key), self._features
     width = heads.width(features, self.model)
     of_heads = self._head.init(jax.random.fold_in(key, 1), width)
@@ -174,13 +174,13 @@ class TaskObjective(Objective):
       count = len(features.layers(self.model.num_layers))
       of_sum: Any = WeightedSum().init(key, [jnp.zeros((1, 1, 1))] * count)
       of_heads = {**of_heads, 'layers': of_sum['params']}
-    # As Hugging Face's classification heads are kept, see `hf.heads`.
+    # Stored like Hugging Face's classification heads, see `hf.heads`.
     return {**params, 'heads': of_heads}
 
   def scores(
     self, params: Params, batch: Batch, key: jax.Array | None
   ) -> Scores:
-    """What both losses are computed from."""
+    """The outputs and states that both losses are computed from."""
     hidden_SLD, sown = self._hidden(params, batch, key)
     states_SLD, of_heads = hidden_SLD, params['heads']
     if self._features is not None:
@@ -198,13 +198,13 @@ class TaskObjective(Objective):
     return Scores(outputs, hidden_SLD, sown)
 
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
-    """What the task is measured by, [B, K]."""
+    """The head's outputs, from which the task's metrics follow; [B, K]."""
     return self.scores(params, batch, None).outputs_BK
 
   def _hidden(
     self, params: Params, batch: Batch, key: jax.Array | None
   ) -> tuple[jax.Array, Any]:
-    """The last states [S, L, D] of all sequences, and what was sown."""
+    """The last states [S, L, D] of all sequences, and sown collections."""
     B, C, L = batch['inputs'].shape
     model, around = self.model, {}
     if 'second' in batch:
@@ -219,7 +219,7 @@ class TaskObjective(Objective):
         around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
       elif embedded.num_token_types > 1:  # 0 for padding, too
         around['token_types_BL'] = second.astype(jnp.int32)
-    frozen = bool(self.features)  # and its features are always the same
+    frozen = bool(self.features)  # without dropout: features are constant
     out, sown = forward.apply(
       model,
       params,
@@ -244,7 +244,7 @@ class TaskObjective(Objective):
       lm = self._language_model(params, batch, scores.hidden_SLD)
       penalty = self.auxiliary * lm
       metrics = {'objective/lm_loss': Mean(lm, weight)}
-    # Reports leave the auxiliary loss out: their loss is that of the task.
+    # Reports leave the auxiliary loss out: they show the task's loss.
     return forward.add_routers(
       Loss(total + penalty, weight, penalty, metrics),
       forward.routers(scores.sown),
@@ -254,14 +254,14 @@ class TaskObjective(Objective):
   def _language_model(
     self, params: Params, batch: Batch, hidden_SLD: jax.Array
   ) -> jax.Array:
-    """L1 of each example, times its weight, added up."""
+    """The weighted sum of the examples' L1."""
     tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
     B, C, L = tokens_BCL.shape
     hidden, table_VD, softcap = forward.scores(
       self.model, params, hidden_SLD[:, :-1]
     )
     targets_SL = tokens_BCL.reshape(B * C, L)[:, 1:]
-    # All tokens after the start, the extract token too.
+    # All tokens after the start, including the extract token.
     count_BC = jnp.maximum(lengths_BC - 1, 1)
     each_S = (batch['weights'][:, None] / (C * count_BC)).reshape(B * C, 1)
     inside_SL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
@@ -277,10 +277,8 @@ class Classification(TaskObjective):
   """A class for each example.
 
   Attributes:
-    num_labels: classes.
-    length: tokens of a sequence.
-    sequences: of an example; their activations are added before W_y.
-    auxiliary: see `TaskObjective`, as of the others.
+    num_labels: number of classes.
+    sequences: sequences per example; their activations are added before W_y.
   """
 
   num_labels: int
@@ -303,7 +301,7 @@ class Classification(TaskObjective):
 
 @dataclass(frozen=True)
 class Regression(TaskObjective):
-  """A score for each example: L2 is the squared error; see above."""
+  """A score for each example: L2 is the squared error."""
 
   length: int
   sequences: int = 1
@@ -365,7 +363,7 @@ class Spans(TaskObjective):
     return (2,)
 
   def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
-    """Of outputs [B, 2 L] and the first and last tokens [B, 2]."""
+    """The loss of outputs [B, 2 L] and first and last tokens [B, 2]."""
     first, last = jnp.split(outputs_BK, 2, axis=1)
     begin = _cross_entropy(first, labels[:, 0])
     end = _cross_entropy(last, labels[:, 1])
@@ -392,7 +390,7 @@ class Tags(TaskObjective):
     return (self.length,)
 
   def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
-    """The sum over a row's tokens, of outputs [B, L K] and labels [B, L]."""
+    """Sums over a row's tokens; outputs are [B, L K], labels [B, L]."""
     flat = outputs_BK.reshape(labels.size, -1)
     losses = _cross_entropy(flat, jnp.maximum(labels, 0).reshape(-1))
     losses = losses.reshape(labels.shape)
@@ -406,15 +404,15 @@ def _cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
 
 # Several tasks with one model: MT-DNN (Liu et al., 2019), section 3.
 #
-# Embeddings, layers and the pooler are shared; what is above them each task has
-# for itself, in `params['parts'][TASK]`. A batch is of one task, and its loss
-# is that of the task alone (algorithm 1): equation 6 for classes, 7 for scores,
-# and 8 for ranking, which is `Choice` with gamma = 1 (gamma would only scale
-# the learned scores). Section 3.1 has a stochastic answer network above pairs
-# of texts; here their head is linear, as of a single text.
+# Embeddings, layers and the pooler are shared; the output layers are separate,
+# in `params['parts'][TASK]`. Each batch belongs to one task and has that task's
+# loss (algorithm 1): equation 6 for classes, 7 for scores, and 8 for ranking,
+# which is `Choice` with gamma = 1 (gamma would only scale the learned scores).
+# Section 3.1 has a stochastic answer network for pairs of texts; here their
+# head is linear, as for single texts.
 
 
-# Of a head's layers those that all tasks share.
+# The layers of heads that all tasks share.
 _SHARED = ('pooler',)
 OF_TASKS = {
   'choice': Choice,
@@ -427,7 +425,7 @@ class Tasks(Objective):
   """A model and a head for each task."""
 
   def __init__(self, *each: Pair):
-    """Reads the call of each task's objective, one of `OF_TASKS`."""
+    """Parses the call of each task's objective, one of `OF_TASKS`."""
     self._each: dict[str, TaskObjective] = {
       pair.key: spec.build(
         f'objective.name: tasks: {pair.key}', pair.value, OF_TASKS
@@ -447,31 +445,31 @@ class Tasks(Objective):
 
   @property
   def needs(self) -> Needs:
-    """Of all tasks the same."""
+    """The needs of each task; they must be equal."""
     return next(iter(self._each.values())).needs
 
   def check(self) -> None:
-    """Refuses what one of the tasks does."""
+    """Rejects what the objective of any task rejects."""
     for one in self._each.values():
       one.bind(self.model)
 
   @functools.cached_property
   def alone(self) -> dict[str, TaskObjective]:
-    """The objective of each task by itself."""
+    """Each task's objective with its own parameters only."""
     return {name: one.bind(self.model) for name, one in self._each.items()}
 
   @property
   def tasks(self) -> Mapping[str, Objective]:
-    """See `Objective.tasks`."""
+    """Each task's objective with the parameters of all tasks."""
     return {name: _OneOfTasks(self, name) for name in self._each}
 
   def init(self, key: jax.Array) -> Params:
-    """The first task's parameters, as of it alone, and the others' heads."""
+    """The parameters of the first task alone, and the other tasks' heads."""
     params: Params = {}
     parts = {}
     for i, (name, objective) in enumerate(self.alone.items()):
-      # No two heads of one shape start the same. What is not used of the others
-      # is not computed.
+      # Different keys, so that heads of equal shape differ. The unused
+      # parameters of the other tasks are not computed.
       own = objective.init(jax.random.fold_in(key, i) if i else key)
       shared = {n: x for n, x in own['heads'].items() if n in _SHARED}
       parts[name] = {n: x for n, x in own['heads'].items() if n not in shared}
@@ -481,12 +479,12 @@ class Tasks(Objective):
     return {**params, 'parts': parts}
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """There is none of all tasks."""
+    """Not defined: a batch belongs to one task."""
     raise AssertionError('a batch is of one task: ask for `Objective.of(task)`')
 
 
 class _OneOfTasks(Objective):
-  """The objective of a batch of one of several tasks."""
+  """The objective of one task's batches, with the parameters of all tasks."""
 
   def __init__(self, several: Tasks, name: str):
     self._several, self._name = several, name
@@ -498,7 +496,7 @@ class _OneOfTasks(Objective):
 
   @property
   def frozen(self) -> tuple[str, ...]:
-    """The heads of the other tasks."""
+    """The other tasks' heads."""
     return tuple(x for x in self._several.alone if x != self._name)
 
   @property
@@ -516,7 +514,7 @@ class _OneOfTasks(Objective):
 
 
 def of_task(params: Params, name: str) -> Params:
-  """The parameters that a task alone would have."""
+  """The parameters of one task alone, out of all tasks'."""
   own = {n: x for n, x in params.items() if n != 'parts'}
   heads = {**params.get('heads', {}), **params['parts'][name]}
   return {**own, 'heads': heads}

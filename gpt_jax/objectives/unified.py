@@ -1,17 +1,17 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Masked tokens under four masks of attention (UniLM, Dong et al., 2019).
+"""Masked tokens under four attention masks (UniLM, Dong et al., 2019).
 
-One encoder; what its tokens see makes it a bidirectional model, one that reads
-from left to right, one from right to left, or one that reads a source and then
-writes a target (sections 2.2 and 2.3). A row [SOS] S1 [EOS] S2 [EOS] has one of
-these masks, see `rows.unified_order`. In each the chosen tokens are [MASK]s in
-their places, and
+The mask makes one encoder a bidirectional, left-to-right, right-to-left or
+sequence-to-sequence model (sections 2.2 and 2.3). A row [SOS] S1 [EOS] S2 [EOS]
+has one of these masks, see `rows.unified_order`. In each of them the chosen
+tokens become [MASK], and
 
   L = mean over the chosen tokens of all rows of -log P(x_t | what t sees)
     + mean over the bidirectional rows of -log P(label | C)
 
-A token sees itself: of the 10% that stay as they are it may copy, by design.
+A token sees itself, so the 10% that are left unchanged can be copied, by
+design.
 """
 
 import functools
@@ -48,14 +48,14 @@ from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.unified_order import NAMES, SEQ2SEQ
 from gpt_jax.spec import UsageError
 
-# What each token's scores say of it, to be reported: no gradient.
+# Per-token measures for reports, without gradient.
 
 
 class PerToken(NamedTuple):
-  """Of each position.
+  """Measures of each position.
 
   Attributes:
-    nll_BL: its cross-entropy, float32.
+    nll_BL: cross-entropy, float32.
     right_BL: whether the target has the largest logit; bool.
   """
 
@@ -64,7 +64,7 @@ class PerToken(NamedTuple):
 
 
 def per_token(scores: Scores, targets_BL: jax.Array) -> PerToken:
-  """Scores of the vocabulary against targets, a chunk of logits at a time."""
+  """Measures of the scores against targets, a chunk of logits at a time."""
   hidden_BLD, table_VD = jax.lax.stop_gradient(scores[:2])
   V, (B, L) = len(table_VD), targets_BL.shape
   table_VD = whole_table(table_VD)
@@ -84,16 +84,16 @@ def per_token(scores: Scores, targets_BL: jax.Array) -> PerToken:
 
 # Section 2.3: 80% of the time one token, else a bigram or a trigram.
 RUNS = (0.8, 0.1, 0.1)
-# Types of the tokens of S1 and S2 under each mask: section 2.1, "different
-# segment embeddings for different LM objectives", numbered as in the released
-# code. A model of fewer types takes what is left of a number by division: with
-# two, a row that is read in one direction has the same one throughout.
+# Token types of S1 and S2 under each mask: section 2.1, "different segment
+# embeddings for different LM objectives", numbered as in the released code. A
+# model with fewer types takes the number modulo theirs: with two types, a
+# left-to-right or right-to-left row has the same type throughout.
 TYPES = np.array([[0, 1], [2, 2], [3, 3], [4, 5]], np.int32)
 
 
 @dataclass(frozen=True)
 class _MaskedPairs(Masked):
-  """Masked tokens and next sentences, of UniLM's runs of tokens."""
+  """Masked tokens and next sentences, with UniLM's runs of tokens."""
 
   @property
   def runs(self) -> tuple[float, ...]:
@@ -105,10 +105,10 @@ class Unified(Objective):
   """UniLM's pre-training.
 
   Attributes:
-    rate: of a row's tokens that are chosen; of the target of sequence to
-      sequence rows its [EOS] may be, too.
-    mask: of the chosen tokens that become [MASK].
-    random: of the chosen tokens that become a random one. The rest stays.
+    rate: fraction of a row's tokens that are chosen; in sequence-to-sequence
+      rows the target's [EOS] can be chosen too.
+    mask: fraction of the chosen tokens that become [MASK].
+    random: fraction of them that become a random token. The rest is unchanged.
   """
 
   rate: Probability = 0.15
@@ -117,7 +117,7 @@ class Unified(Objective):
   kinds = NAMES
 
   def __post_init__(self):
-    """Checks what becomes of the chosen tokens."""
+    """Checks that `mask` and `random` are at most 1 in sum."""
     check_shares(self.mask, self.random)
 
   def _unbound(self) -> _MaskedPairs:
@@ -125,16 +125,16 @@ class Unified(Objective):
 
   @functools.cached_property
   def plain(self) -> Masked:
-    """That of masked tokens and next sentences."""
+    """The objective of masked tokens and next sentences."""
     return self._unbound().bind(self.model, self.tokenizer)
 
   @property
   def needs(self) -> Needs:
-    """What masked tokens need, and rows of one of four masks each."""
+    """The needs of masked tokens, with rows for the four masks."""
     return self._unbound().needs._replace(pair='unified')
 
   def check(self) -> None:
-    """Refuses a model that does not tell the two texts apart."""
+    """Rejects a model that does not tell the two texts apart."""
     self.plain.check()
     _num_types(self.model)
 
@@ -159,11 +159,11 @@ class Unified(Objective):
     }
 
   def init(self, key: jax.Array) -> Params:
-    """The model's parameters, and the heads'."""
+    """Parameters of the model and of the heads."""
     return self.plain.init(key)
 
   def balance(self, batch: Batch) -> Batch:
-    """As of `Masked`."""
+    """The weights of `Masked`."""
     return self.plain.balance(batch)
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
@@ -180,7 +180,7 @@ class Unified(Objective):
       forward.scores(model, params, states_BPD), batch['masked_targets']
     )
     metrics = {
-      # One figure of four kinds of models says nothing.
+      # A mean over four kinds of models would be meaningless.
       name: mean
       for name, mean in (found.metrics or {}).items()
       if not name.startswith('objective/masked_')
@@ -202,12 +202,12 @@ def visible(masks_B: jax.Array, second_BL: jax.Array) -> jax.Array:
   """Which tokens of its row each token sees, bool [B, L, M].
 
   Args:
-    masks_B: of `unified_order`.
-    second_BL: bool, the tokens of S2.
+    masks_B: numbers of `unified_order`.
+    second_BL: bool, True for tokens of S2.
   """
   place_L = jnp.arange(second_BL.shape[1])
   before_LM = place_L[None] <= place_L[:, None]
-  # The source sees itself both ways, the target that and what is before.
+  # The source sees all of itself; the target sees the source and its own past.
   seq2seq_BLM = ~second_BL[:, None] | (second_BL[..., None] & before_LM[None])
   both_BLM = jnp.ones_like(seq2seq_BLM)
   of_masks = [both_BLM, before_LM[None], before_LM.T[None], seq2seq_BLM]
@@ -215,12 +215,12 @@ def visible(masks_B: jax.Array, second_BL: jax.Array) -> jax.Array:
 
 
 def types_of(model: Transformer, mask: int) -> np.ndarray:
-  """The types of tokens of S1 and S2, int32 [2], of one of the four masks."""
+  """The token types of S1 and S2 under one of the four masks, int32 [2]."""
   return TYPES[mask] % _num_types(model)
 
 
 def _num_types(model: Transformer) -> int:
-  """How many types of tokens the model tells apart."""
+  """Number of the model's token types, which must be 2 or 6."""
   found = spec.build('model.input', model.input, INPUTS).num_token_types
   if found not in (2, TYPES.max() + 1):
     raise UsageError(
@@ -231,27 +231,28 @@ def _num_types(model: Transformer) -> int:
   return found
 
 
-# A target text from a source text, by an encoder (UniLM, section 2.4).
+# Fine-tuning an encoder for generation (UniLM, section 2.4).
 #
-# Source and target are one row, [CLS] S1 [SEP] S2 [SEP], under the mask of
-# sequence to sequence: the source sees itself, a token of the target the source
-# and what is before. Of the target, its [SEP] counted, some tokens are [MASK]s
-# in their places, and
+# Source and target are one row, [CLS] S1 [SEP] S2 [SEP], under the
+# sequence-to-sequence mask: the source sees itself; a target token sees the
+# source and the target up to itself. Some tokens of the target, possibly its
+# [SEP], become [MASK], and
 #
-#   L = mean over the chosen tokens of -log P(y_t | S1, what stands at y_<=t)
+#   L = mean over the chosen tokens of -log P(y_t | S1, masked y_<=t)
 #
-# The source's [CLS] is that of `data.rows="parallel(start='cls')"`; without it
-# rows are not those of the pre-training. How it writes: `decoding.in_row`.
+# The source's [CLS] comes from `data.rows="parallel(start='cls')"`; without it
+# rows differ from pre-training. `decoding.in_row` generates.
 
 
 @dataclass(frozen=True)
 class UnifiedTarget(Objective):
-  """UniLM's fine-tuning for generation, of the pairs of `data.rows='parallel'`.
+  """UniLM's fine-tuning for generation, on pairs of `data.rows='parallel'`.
 
   Attributes:
-    rate: of the tokens of a row's targets that are chosen (released code: 0.7).
-    mask: of the chosen tokens that become [MASK].
-    random: of the chosen tokens that become a random one. The rest stays.
+    rate: fraction of a row's target tokens that are chosen (released code:
+      0.7).
+    mask: fraction of the chosen tokens that become [MASK].
+    random: fraction of them that become a random token. The rest is unchanged.
     label_smoothing: see `EncoderDecoder` (released code: 0.1).
   """
 
@@ -261,17 +262,17 @@ class UnifiedTarget(Objective):
   label_smoothing: Fraction = 0.0
 
   def __post_init__(self):
-    """Checks what becomes of the chosen tokens."""
+    """Checks that `mask` and `random` are at most 1 in sum."""
     check_shares(self.mask, self.random)
 
   @property
   def masking(self) -> Masking:
-    """How tokens are chosen and replaced, without what is the tokenizer's."""
+    """How tokens are chosen and replaced, before the tokenizer is known."""
     return Masking(self.rate, self.mask, self.random)
 
   @property
   def needs(self) -> Needs:
-    """An encoder that has room for both sides of a pair."""
+    """An encoder with room for both sides of a pair."""
     of_pairs = prefix.needs_of_sides(Seq2Seq().needs)
     assert of_pairs.scored is not None
     of_target, masking = of_pairs.scored.output, self.masking
@@ -286,12 +287,12 @@ class UnifiedTarget(Objective):
     )
 
   def check(self) -> None:
-    """Refuses an adaptive softmax, and a model that knows no two texts."""
+    """Rejects an adaptive softmax, and a model without token types."""
     forward.check_scores(self.model, 'unified_target')
     _num_types(self.model)
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Rows of a source and a target with hidden tokens."""
+    """Rows of a source and a target with masked tokens."""
     both = prefix.joined(parallel_batch(rows, 0))
     prefix.check_fits(self.model, both)
     target = masked_batch(rows, keys, self.masking.known_to(self.tokenizer))
@@ -314,7 +315,7 @@ class UnifiedTarget(Objective):
     }
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """Cross-entropy with the chosen tokens of the target."""
+    """Cross-entropy of the target's chosen tokens."""
     model, evaluating = self.model, key is None
     hidden_BLD, stats = forward.states(model, params, with_mask(batch), key)
     states_BPD = forward.at_chosen(hidden_BLD, batch)
@@ -328,6 +329,6 @@ class UnifiedTarget(Objective):
 
 
 def with_mask(batch: Batch) -> Batch:
-  """The batch with the mask of sequence to sequence."""
+  """Adds the sequence-to-sequence mask to a batch."""
   masks_B = jnp.full(len(batch['inputs']), SEQ2SEQ)
   return {**batch, 'visible': visible(masks_B, batch['second'])}
