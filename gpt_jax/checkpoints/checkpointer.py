@@ -6,15 +6,16 @@ Each `WORKDIR/checkpoints/STEP` holds
 
 - `state/`: the arrays, in TensorStore, each file synced to disk;
 - `checksums/`: name, shape, dtype and fingerprint of every array, computed on
-  the devices at that step, and what is recorded of the run's past (see
-  `training.past`), under a checksum of their own;
+  the devices at that step, and the run's history (see `training.past`), with a
+  checksum over both;
 - `commit_success.txt`, written last: the commit marker. On a local disk Orbax
   writes all into `STEP.orbax-checkpoint-tmp` and then renames that folder; on
   gs://, which cannot rename, a folder without the marker does not count.
 
-What a checkpoint says of its arrays is compared with the config's state first:
-a difference is the user's (`UsageError`). After that whatever cannot be read,
-or gives another fingerprint, is damage; the next older checkpoint is used.
+First, a checkpoint's list of arrays is compared with the config's state: a
+difference is the user's error (`UsageError`). After that, an array that cannot
+be read or has another fingerprint is damage, and the next older checkpoint is
+used.
 """
 
 import contextlib
@@ -44,17 +45,17 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 
-# Orbax's preservation policies: which checkpoints are kept.
+# Retention: which checkpoints are kept, as preservation policies of Orbax.
 
 
 class Best(NamedTuple):
   """Keeps the `n` checkpoints with the lowest loss."""
 
   n: int
-  losses: dict[int, float]  # by step; one without is none of the best
+  losses: dict[int, float]  # by step; a checkpoint without one is not kept
 
   def should_preserve(self, checkpoints, *, context) -> list[bool]:
-    """True for those that are kept; on a tie, the older."""
+    """True for each checkpoint to keep; on a tie, the older."""
     del context
     found = [c.step for c in checkpoints if c.step in self.losses]
     steps = [step for step in found if math.isfinite(self.losses[step])]
@@ -63,18 +64,17 @@ class Best(NamedTuple):
 
 
 class Regular(NamedTuple):
-  """Checkpoints made in between stay only while they are the newest.
+  """Keeps an irregular checkpoint only while it is the newest.
 
-  A preemption makes one, and so does the retry of a save that failed. The
-  others are those of a run that was left alone, so that what a rewind finds to
-  go back to is the same too.
+  A preemption saves one, and so does the retry of a failed save. The others are
+  the same as in an undisturbed run, so a rewind goes back to the same one too.
   """
 
-  every: int  # the steps of the others are its multiples
-  policy: Any  # says which of them stay
+  every: int  # regular checkpoints are at its multiples
+  policy: Any  # decides which regular ones stay
 
   def should_preserve(self, checkpoints, *, context) -> list[bool]:
-    """True for those that are kept."""
+    """True for each checkpoint to keep."""
     regular = [c for c in checkpoints if c.step % self.every == 0]
     preserved = self.policy.should_preserve(regular, context=context)
     stay = {c.step for c, keep in zip(regular, preserved, strict=True) if keep}
@@ -94,10 +94,10 @@ def retention_policy(
 
   Args:
     losses: held-out, by step; may grow.
-    keep: how many of the newest stay.
+    keep: number of newest checkpoints to keep.
     every_steps: steps between saves.
-    keep_every_steps: those of its multiples stay for good; 0: none.
-    keep_best: how many of the least loss stay.
+    keep_every_steps: checkpoints at its multiples stay for good; 0: none.
+    keep_best: number of checkpoints with the lowest loss to keep.
   """
   policies: list[Any] = [checkpoint_managers.LatestN(keep)]
   if keep_every_steps:
@@ -114,20 +114,20 @@ def rewind_target(
 ) -> int:
   """The checkpoint to go back to; 0 is the start of the run.
 
-  The newest at least `before` steps before the spike; where retention left
-  none so old, the oldest before the spike. Of the regular ones, so that it does
-  not depend on preemptions.
+  The newest at least `before` steps before the spike; if retention left none
+  that old, the oldest before the spike. Only regular ones count, so that the
+  result does not depend on preemptions.
 
   Args:
     steps: of the checkpoints.
     spike: its step, counted from 1.
     before: steps to go back, at least.
-    every: the regular ones are its multiples.
+    every: regular checkpoints are at its multiples.
   """
   sound = [step for step in steps if step < spike]
   regular = [step for step in sound if step % every == 0]
   if not regular and spike > every:
-    regular = sound  # every_steps was another number before
+    regular = sound  # the run was saved with another every_steps
   old = [step for step in regular if step <= spike - before]
   return max(old) if old else min(regular, default=0)
 
@@ -158,7 +158,7 @@ def remove(folder: epath.Path) -> None:
         path.rmtree(missing_ok=True)
 
 
-# Waits before a failed save is tried again: during the run, and at its end.
+# Waits before a failed save is retried: during the run, and at its end.
 RETRY_SECONDS = 60.0
 FINAL_WAITS = (1.0, 5.0, 15.0, 60.0)
 
@@ -184,19 +184,18 @@ class Checkpointer:
     """Opens the folder; creates it unless `read_only`.
 
     Args:
-      keep: how many of the newest stay.
-      every_steps: steps between saves; see `retention`.
-      keep_every_steps: those of its multiples stay for good; 0: none.
-      keep_best: how many of the least loss stay; see `evaluated`.
-      record: gives what the checkpoint of a step holds besides its arrays,
-        plain JSON.
+      keep: number of newest checkpoints to keep.
+      every_steps: steps between saves; see `retention_policy`.
+      keep_every_steps: checkpoints at its multiples stay for good; 0: none.
+      keep_best: number with the lowest loss to keep; see `evaluated`.
+      record: from a step to the JSON that its checkpoint holds besides arrays.
       read_only: nothing is written, moved or deleted.
     """
     self._folder = restore.folder_of(workdir)
     self._losses: dict[int, float] = {}
     self._read_only = read_only
     self._record = record
-    self.restored: Restored | None = None  # by `restore`, last
+    self.restored: Restored | None = None  # by the last `restore`
     policy = retention_policy(
       self._losses,
       keep=keep,
@@ -211,7 +210,7 @@ class Checkpointer:
       step_name_format=Names(),
     )
     self._pending: int | None = None  # the step that is being saved
-    self._raised: Exception | None = None  # when its save was started
+    self._raised: Exception | None = None  # at the start of its save
     self._error = ''  # why the last save failed
     self._retry_at = 0.0
     self._open()
@@ -230,17 +229,17 @@ class Checkpointer:
   # Saving ------------------------------------------------------------------
 
   def evaluated(self, step: int, loss: float) -> None:
-    """Records the held-out loss of a step, by which `keep_best` decides."""
+    """Records the held-out loss of a step, which `keep_best` compares."""
     self._losses[step] = loss
 
   def save(self, state: TrainState) -> None:
     """Starts to save; waits only until the previous save is done.
 
-    A save that fails (a full disk) is said, and the run goes on: see
+    A failed save, as on a full disk, is logged, and the run continues: see
     `retry_due`.
 
     Args:
-      state: copied before this returns, so that a step may take its memory.
+      state: copied before this returns, so that a step may donate it.
     """
     self._collect()
     step = int(state.step)
@@ -278,9 +277,9 @@ class Checkpointer:
         self._losses.pop(later, None)
 
   def retry_due(self) -> bool:
-    """True if a save failed and it is time to try again; does not wait.
+    """True if a save failed and a retry is due; does not wait.
 
-    On several hosts, whose clocks differ, the next save is the retry.
+    On several hosts, whose clocks differ, the next regular save is the retry.
     """
     if jax.process_count() > 1:
       return False
@@ -289,14 +288,14 @@ class Checkpointer:
     return bool(self._error) and time.monotonic() >= self._retry_at
 
   def finish(self, state: TrainState, *, within: float = math.inf) -> None:
-    """Waits until `state` is saved, and closes; tries again where it fails.
+    """Waits until `state` is saved, and closes; retries failed saves.
 
     Args:
-      within: seconds of which the waits between the tries leave some over; a
-        number of tries, not a clock, so that all hosts make the same.
+      within: seconds that bound the waits between attempts. They set the number
+        of attempts, without a clock, so that all hosts make as many.
 
     Raises:
-      RuntimeError: it could not be saved.
+      RuntimeError: the state could not be saved.
     """
     sums = zip(FINAL_WAITS, itertools.accumulate(FINAL_WAITS), strict=True)
     for wait in (*(wait for wait, sum in sums if sum < within), None):
@@ -350,8 +349,8 @@ class Checkpointer:
     # Already reported above; closing may raise it again.
     with contextlib.suppress(Exception):
       self._manager.close()
-    # Reopen: the old manager already dropped what the failed save would
-    # have replaced.
+    # Reopen: the old manager has already forgotten the checkpoints that the
+    # failed save would have replaced.
     self._open()
     remove(self._folder)
 
@@ -362,17 +361,17 @@ class Checkpointer:
   ) -> TrainState | None:
     """Restores the newest sound checkpoint onto the shardings of `abstract`.
 
-    Damaged ones that are newer are moved to `WORKDIR/checkpoints_damaged`.
+    Newer, damaged ones are moved to `WORKDIR/checkpoints_damaged`.
 
     Args:
       abstract: `jax.ShapeDtypeStruct`s with shardings.
-      at_most: the last step that will do.
+      at_most: the last acceptable step; None: any.
 
     Returns:
-      The state, or None where there is no checkpoint yet.
+      The state, or None if there is no checkpoint yet.
 
     Raises:
-      UsageError: a checkpoint holds other arrays than the config's state.
+      UsageError: the arrays of a checkpoint differ from the config's state.
       DamageError: there are checkpoints, and every one is damaged. Nothing
         was moved or deleted.
     """
@@ -406,7 +405,7 @@ class Checkpointer:
     return None
 
   def _set_aside(self, steps: list[int]) -> None:
-    """Moves damaged checkpoints away, so that their steps can be saved."""
+    """Moves damaged checkpoints away, which frees their steps for new saves."""
     if self._read_only:
       return
     aside = self._folder.parent / 'checkpoints_damaged'

@@ -28,7 +28,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 
-# Names in an error message, of each kind of difference.
+# The most names in an error message, for each kind of difference.
 SHOWN = 20
 
 
@@ -38,9 +38,9 @@ def fingerprint(tree: Any) -> np.ndarray:
   The sum of integers does not depend on its order, hence not on the number of
   devices. A change of any one element always shows, since 2 i + 1 is odd.
   """
-  # A function of one array is compiled once for each shape; one program for
-  # all would take seconds, in the first save. One after the other: on virtual
-  # CPU devices the sums of several at a time wait for each other.
+  # A function of one array compiles once per shape; one program for all arrays
+  # would add seconds to the first save. They run one after the other: on
+  # virtual CPU devices concurrent sums wait for each other.
   prints = [np.asarray(_fingerprint(x)) for x in jax.tree.leaves(tree)]
   return np.array(prints, np.uint32)
 
@@ -60,22 +60,22 @@ def _fingerprint(x: jax.Array) -> jax.Array:
 
 
 class Running:
-  """The fingerprint of an array that comes in parts, in any order.
+  """The fingerprint of an array that arrives in parts, in any order.
 
-  `sums[index][...] = part`, where `index` is of leading axes.
+  Usage: `sums[index][...] = part`, where `index` is of leading axes.
   """
 
-  # Elements at a time: their indices take as much memory as the elements.
+  # Elements per pass: their indices take as much memory as the elements.
   _STEP = 1 << 20
 
   def __init__(self, shape: tuple[int, ...]):
-    """`shape` is that of the whole array."""
+    """`shape` is the shape of the whole array."""
     self._shape = shape
     self._parts: dict[tuple[int, ...], int] = {}
 
   @property
   def total(self) -> int:
-    """The fingerprint, once all parts were added."""
+    """The fingerprint, after all parts were added."""
     return sum(self._parts.values()) % 2**32
 
   def __getitem__(self, index: tuple[int, ...]) -> '_Place':
@@ -139,11 +139,11 @@ class Contents(NamedTuple):
   """The arrays of a checkpoint, and the record of its run."""
 
   arrays: dict[str, Array]
-  record: Any = None  # of the run's past, plain JSON; None: it has none
+  record: Any = None  # the run's history, plain JSON; None: it has none
 
 
 def signed(contents: Contents) -> dict[str, Any]:
-  """As JSON, with the checksum of that JSON."""
+  """The contents as JSON, with the checksum of that JSON."""
   rows = {name: list(array) for name, array in contents.arrays.items()}
   return {
     'arrays': rows,
@@ -153,10 +153,10 @@ def signed(contents: Contents) -> dict[str, Any]:
 
 
 def verified(text: str) -> Contents:
-  """Reads the JSON text of `signed`, now or before there was a record.
+  """Parses the JSON text of `signed`, with or without a record.
 
   Raises:
-    ValueError: it was changed.
+    ValueError: the checksum is wrong.
   """
   content = json.loads(text)
   rows, record = content['arrays'], content.get('record')
@@ -166,7 +166,7 @@ def verified(text: str) -> Contents:
 
 
 def _digest(rows: dict[str, list], record: Any) -> str:
-  # Without a record it is as it was when there were none.
+  # Older checkpoints have no record, and their checksum covers the rows only.
   signed = rows if record is None else [rows, record]
   return hashlib.sha256(json.dumps(signed).encode()).hexdigest()
 
@@ -190,21 +190,21 @@ def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:
   )
 
 
-# How Orbax lists and writes checkpoints, damaged ones among them.
+# Orbax: how it names, lists and merges checkpoints, even if some are damaged.
 #
-# Each process writes its arrays into a database of its own; at the end of the
-# save Orbax merges these into one, which readers open. It finds the databases
-# by a glob of their whole path, so that in a folder called `[a]` it found none,
-# and took the save for done. Nothing is deleted before a save is done: where
+# Each process writes its arrays into its own database; at the end of a save
+# Orbax merges these into one, which readers open. It looks for the databases
+# with a glob of their whole path: in a folder called `[a]` none would match,
+# and the save would count as done. Nothing is deleted before a save is done: if
 # the merge fails, the older checkpoints stay.
 
 
-# How Orbax names the databases of the processes.
+# Orbax's prefix of the processes' databases.
 _PROCESS = 'ocdbt.process_'
 
 
 class _Literal(gpath.PosixGPath):
-  """A folder whose own path holds no pattern; see `literal`."""
+  """A folder whose own path is not a glob pattern; see `literal`."""
 
   def glob(self, pattern: str) -> Iterator[Any]:
     """Yields the matching files in the folder."""
@@ -214,7 +214,7 @@ class _Literal(gpath.PosixGPath):
 
 @dataclasses.dataclass(frozen=True)
 class _Step(ocp.path.step.Metadata):
-  """A checkpoint with a constant time, so that Orbax reads none from a file."""
+  """A checkpoint with a constant time, so that Orbax does not read its file."""
 
   @property
   def commit_timestamp(self) -> datetime.datetime:
@@ -225,8 +225,8 @@ class _Step(ocp.path.step.Metadata):
 class Names(ocp.path.step.NameFormat[ocp.path.step.Metadata]):
   """Checkpoints are named by their steps.
 
-  Orbax's own reads a file of each checkpoint when it lists them, so that one
-  damaged file would hide them all.
+  Orbax's own class reads a file of each checkpoint to list them: one damaged
+  file would hide them all.
   """
 
   _named = ocp.path.step.standard_name_format()
@@ -254,13 +254,13 @@ class Handler(ocp.PyTreeCheckpointHandler):
   """Handles trees of arrays; checks the merged database of a save."""
 
   def finalize(self, directory: epath.Path) -> None:
-    """Merges, and checks that all arrays are found.
+    """Merges the databases, and checks that the result has all arrays.
 
     Args:
       directory: of the arrays, not yet under its final name.
 
     Raises:
-      OSError: the merged database lacks what a process wrote.
+      OSError: the merged database lacks arrays that a process wrote.
     """
     super().finalize(literal(directory))
     merged = _keys(directory)
@@ -271,7 +271,7 @@ class Handler(ocp.PyTreeCheckpointHandler):
 
 
 def registry(handler: Handler) -> Any:
-  """Which handlers save a checkpoint's `state` and `checksums`."""
+  """The handlers of a checkpoint's `state` and `checksums`."""
   made = ocp.handlers.DefaultCheckpointHandlerRegistry()
   made.add('state', ocp.args.PyTreeSave, handler)
   made.add('checksums', ocp.args.JsonSave, ocp.JsonCheckpointHandler())
@@ -279,19 +279,19 @@ def registry(handler: Handler) -> Any:
 
 
 def literal(folder: epath.Path) -> epath.Path:
-  """The folder, in whose own path no character is a pattern."""
+  """The folder, with a path that is never read as a glob pattern."""
   return folder if is_url(folder) else _Literal(folder)
 
 
 def is_url(path: epath.PathLike) -> bool:
-  """Tells a URL from a path of this machine."""
+  """Whether a path is a URL rather than a local path."""
   return '://' in os.fspath(path)
 
 
 def database(folder: epath.PathLike) -> dict[str, Any]:
   """TensorStore's spec of the database in a folder.
 
-  A path stands in a spec as it is; in a URL, % and # would mean something.
+  The spec has the plain path: in a URL, % and # have a meaning.
   """
   path = f'{os.fspath(folder)}/'
   base = path if is_url(path) else {'driver': 'file', 'path': path}
@@ -302,18 +302,18 @@ def _keys(folder: epath.Path) -> set[bytes]:
   return set(ts.KvStore.open(database(folder)).result().list().result())
 
 
-# Reading: nothing in a checkpoint is trusted that its checksums do not prove.
+# Reading: only content that matches its checksums is trusted.
 
 
 class Restored(NamedTuple):
   """The step that was restored, and the record saved with it."""
 
   step: int
-  record: Any  # of the run's past, plain JSON; None: it has none
+  record: Any  # the run's history, plain JSON; None: it has none
 
 
 class Found(NamedTuple):
-  """What `read` found."""
+  """The result of `read`: a state, or the reason why there is none."""
 
   state: TrainState | None = None
   reason: str = ''  # what is wrong, where there is no state
@@ -328,7 +328,7 @@ def folder_of(workdir: str) -> epath.Path:
 
 
 def absolute(path: epath.Path) -> epath.Path:
-  """A path for Orbax, to which etils would not convert a URL."""
+  """An absolute path for Orbax; leaves URLs alone."""
   return path if is_url(path) else path.absolute()
 
 
@@ -345,16 +345,16 @@ def newest(workdir: str) -> Restored | None:
   """The newest checkpoint whose record is sound; reads no arrays."""
   folder = folder_of(workdir)
   for step in steps(folder):
-    with contextlib.suppress(Exception):  # damaged: `read` will say so
+    with contextlib.suppress(Exception):  # damaged: `read` will report it
       return Restored(step, contents(folder / str(step)).record)
   return None
 
 
 def contents(folder: epath.Path) -> Contents:
-  """What the checkpoint in `folder` says of itself.
+  """The list of arrays and the record of the checkpoint in `folder`.
 
   Raises:
-    Exception: it is half-written or damaged; whatever reading the file raises.
+    Exception: whatever reading a half-written or damaged file raises.
   """
   if not committed(folder):
     raise ValueError('half-written: it has no commit_success.txt')
@@ -362,14 +362,11 @@ def contents(folder: epath.Path) -> Contents:
 
 
 def read(folder: epath.Path, abstract: TrainState) -> Found:
-  """Reads the checkpoint in `folder`; all processes do it together.
+  """Reads the checkpoint in `folder`; a collective of all processes.
 
   Args:
     folder: its name is the step.
     abstract: `jax.ShapeDtypeStruct`s with shardings.
-
-  Returns:
-    The state; or what is wrong with the checkpoint.
   """
   saved, record, state, reason = {}, None, None, ''
   try:
@@ -384,7 +381,7 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
       f'{differs}; give the config of that run, or another --workdir'
     )
   try:
-    # The handler alone: the manager would wait for hosts that failed.
+    # Use the handler directly: the manager would wait for hosts that failed.
     state = TrainState(
       *ocp.StandardCheckpointHandler().restore(
         literal(folder / 'state'),
@@ -392,8 +389,8 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
       )
     )
   except Exception as e:
-    # Whatever a damaged file makes the readers raise; it is reported, and
-    # nothing is ever used that does not match its fingerprint.
+    # A damaged file may make the readers raise anything. It is reported, and
+    # no array is used that does not match its fingerprint.
     reason = reason_of(e)
   if not hosts.all_agree(state is not None):
     return Found(reason=reason or 'another host cannot read it')
@@ -413,14 +410,14 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
 
 
 def committed(folder: epath.Path) -> bool:
-  """Whether the save into `folder` was finished."""
+  """Whether the save into `folder` is complete."""
   return (folder / 'commit_success.txt').exists()
 
 
 def reason_of(error: Exception) -> str:
   """One line of at most 200 characters."""
-  # TensorStore says what the system said last, after long paths and before
-  # figures of its own in brackets, of which the system's may come later.
+  # TensorStore's message has the system's error after long paths and before
+  # key='value' pairs of its own in brackets.
   system = re.search(r": ([^:\[]+) \[\w+='", str(error))
   if system and '[os_error_code=' in str(error):
     return system[1]

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints larger than memory: a part of an array at a time.
+"""Checkpoints larger than memory, written and read in parts of arrays.
 
-`write` leaves what `Checkpointer` would of the same arrays; `opened` reads any
-of its checkpoints. Arrays are TensorStore's, which take and give parts as
-NumPy's do: `array[index][...] = part`, `np.asarray(array[index])`.
+`write` produces the same files as `Checkpointer`; `opened` reads any of its
+checkpoints. Arrays are TensorStore's, whose parts are read and written as
+NumPy's: `array[index][...] = part`, `np.asarray(array[index])`.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 
-# Puts all parts of the parameters in their places: `to[name][index][...] =
-# part`, with indices of leading axes.
+# Writes all parts of the parameters: `to[name][index][...] = part`, with
+# indices of leading axes.
 Fill = Callable[[Mapping[str, Any]], None]
-# Is told how many bytes more were read.
+# Reports progress: called with the number of further bytes read.
 Told = Callable[[int], None]
 
 
@@ -56,10 +56,10 @@ class _Promised:
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):
-  """Creates the arrays as Orbax does, and fills them together."""
+  """Creates the arrays as Orbax does, and fills all of them at once."""
 
   def __init__(self, count: int, fill: Fill):
-    """`count` is the number of the promised arrays."""
+    """`count` is the number of promised arrays."""
     super().__init__(deepcopy_host_arrays=False)
     self._count, self._fill = count, fill
     self._created: dict[str, ts.TensorStore] = {}
@@ -80,13 +80,13 @@ def write(
   Args:
     workdir: without a checkpoint of that step.
     state: its `params` are `jax.ShapeDtypeStruct`s.
-    axes: by name ('embed/embedding'), how many leading axes of a parameter
-      the indices of its parts have.
-    fill: is called twice: what it refuses, it does before anything is written.
+    axes: by name ('embed/embedding'), the number of leading axes of a parameter
+      that the indices of its parts have.
+    fill: called twice; the first call, before anything is written, may refuse.
 
   Raises:
-    UsageError: of `fill`.
-    RuntimeError: it could not be saved.
+    UsageError: from `fill`.
+    RuntimeError: the checkpoint could not be saved.
   """
   folder = absolute(folder_of(workdir))
   shapes = arrays(state.params)
@@ -143,16 +143,16 @@ def opened(
   """Opens the arrays of the newest sound checkpoint; reads each once.
 
   Args:
-    abstract: what it holds, as `jax.ShapeDtypeStruct`s; nothing is read but
-      its `eval_params`.
-    at_most: the last step that will do; None: any.
-    told: of what was verified.
+    abstract: the state as `jax.ShapeDtypeStruct`s; only its `eval_params` are
+      read.
+    at_most: the last acceptable step; None: any.
+    told: reports verified bytes.
 
   Returns:
-    The step, and by name the parameters that evaluate.
+    The step, and the parameters for evaluation by name.
 
   Raises:
-    UsageError: there is none, or it holds other arrays.
+    UsageError: there is no checkpoint, or its arrays differ from `abstract`.
     DamageError: there are checkpoints, and every one is damaged.
   """
   folder = absolute(folder_of(workdir))
@@ -164,7 +164,7 @@ def opened(
       return step, _verified(folder / str(step), abstract, told)
     except UsageError:
       raise
-    except Exception as e:  # whatever a damaged file makes the readers raise
+    except Exception as e:  # a damaged file may make readers raise anything
       reason = reason_of(e)
       log.warning('checkpoint %s is damaged (%s)', folder / str(step), reason)
   if reason:
@@ -178,7 +178,7 @@ def opened(
 def _verified(
   folder: epath.Path, abstract: TrainState, told: Told
 ) -> dict[str, ts.TensorStore]:
-  """The arrays, each with its fingerprint."""
+  """The arrays, after comparing their fingerprints."""
   saved = contents(folder).arrays
   if differs := difference(saved, arrays(abstract)):
     raise UsageError(
@@ -210,8 +210,8 @@ def _open(folder: str, names: list[str]) -> dict[str, ts.TensorStore]:
     return {name: _array(folder, name, context) for name in names}
 
   found = arrays(0)
-  # Of older checkpoints a chunk has all layers: it is kept until all are read,
-  # as are those of queries, keys and values, which may be one tensor.
+  # In older checkpoints a chunk has all layers: it stays cached until all are
+  # read, as do those of queries, keys and values, which may be one tensor.
   whole = [
     math.prod(_chunk(array)) * array.dtype.numpy_dtype.itemsize
     for name, array in found.items()
@@ -233,7 +233,7 @@ def _chunk(array: ts.TensorStore) -> tuple[int, ...]:
 
 
 def _fingerprint(array: ts.TensorStore, told: Told) -> int:
-  """That of the whole array, read chunk by chunk of the leading axes."""
+  """The fingerprint of an array, read chunk by chunk of the leading axes."""
   sums = Running(array.shape)
   single = itertools.takewhile(lambda size: size == 1, _chunk(array))
   for index in np.ndindex(array.shape[: len([*single])]):

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The config as a flat list of fields, as JSON, and compared with another."""
+"""The fields of a config: flat list, JSON, comparison, unknown names."""
 
 import difflib
 import json
@@ -13,10 +13,10 @@ from ml_collections.config_flags import config_path
 from gpt_jax.config import defaults
 from gpt_jax.spec import UsageError, shown
 
-# A ConfigDict: no type checker knows its fields.
+# A ConfigDict, whose fields are unknown to type checkers.
 Config = Any
 
-# Of a field of a part, what stands for `model.` before it.
+# The prefix of a part's field, in place of `model.`.
 _PART = re.compile(r'models\.[^.]+\.')
 
 
@@ -32,7 +32,7 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def unlocked(config: Config) -> Config:
-  """A copy that can be changed."""
+  """A mutable copy."""
   return config.copy_and_resolve_references().unlock()
 
 
@@ -42,7 +42,7 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-  """Reads what `to_json` wrote; `check_known` refuses other fields."""
+  """Parses the output of `to_json`; `check_known` refuses unknown fields."""
   return ConfigDict(json.loads(text)).lock()
 
 
@@ -57,11 +57,11 @@ def differences(old: Config, new: Config) -> list[str]:
   ]
 
 
-# Which fields there are, and which one is meant by a name that is none.
+# Known fields, and suggestions for unknown names.
 
 
-# Sections whose fields have names of the user's own. `models` has sections with
-# the fields of `model`.
+# Sections whose field names the user chooses. The sections of `models` have the
+# fields of `model`.
 OPEN = (
   *('data.sources', 'eval.sets', 'eval.words'),
   *('finetune.task_dropout', 'finetune.each'),
@@ -69,7 +69,7 @@ OPEN = (
 # Sections that only some configs have, with their defaults.
 OPTIONAL = {'finetune': defaults.finetune, 'sweep': defaults.sweep}
 
-# What other frameworks call a field, and a field's argument.
+# Other frameworks' names of fields and of their arguments -> ours.
 _RATE = "schedule.name='cosine(peak=3e-4, warmup=2000)'"
 _ADAM = "optim.name='adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'"
 _DROPOUT = "model.dropout='rates(embedding=0.1, residual=0.1, attention=0.1)'"
@@ -122,7 +122,7 @@ _WORDS = {
 _MEANT = {
   word: field for field, words in _WORDS.items() for word in words.split()
 }
-# The same, of a config that fine-tunes.
+# The fields that replace them in a config for fine-tuning.
 _TUNED = {
   _RATE: 'finetune.peak and finetune.warmup',
   _DROPOUT: 'finetune.dropout',
@@ -131,7 +131,7 @@ _TUNED = {
 
 
 def tree(*optional: str) -> Config:
-  """The tree of defaults, with some of the sections of `OPTIONAL`."""
+  """The default config, with some of the sections of `OPTIONAL`."""
   found: Any = defaults.get_config().unlock()
   for name in optional:
     found[name] = OPTIONAL[name]()
@@ -139,9 +139,9 @@ def tree(*optional: str) -> Config:
 
 
 def check_known(config: Config) -> None:
-  """Checks that a config has the fields that there are, all and no others.
+  """Checks that a config has all known fields and no others.
 
-  The values may be of any type; the sections of `OPEN` have any fields.
+  Values may be of any type; the sections of `OPEN` may have any fields.
   """
   known = tree(*(name for name in OPTIONAL if name in config))
   _check_section(config, known, '', known)
@@ -157,9 +157,9 @@ def check_known(config: Config) -> None:
 
 
 def check_override(config: Config, field: str) -> None:
-  """Checks that `--config.FIELD` overrides a field that there is.
+  """Checks that `--config.FIELD` overrides a known field.
 
-  A part in `config.models` gets the field that it does not state.
+  A part in `config.models` gets the field if it lacks it.
   """
   known = tree(*(name for name in OPTIONAL if name in config))
   try:
@@ -187,11 +187,11 @@ def check_override(config: Config, field: str) -> None:
 
 
 def meant(field: str, known: Config | None = None) -> str:
-  """The field that a name may have meant: 'batch.size'; '' if none is likely.
+  """A known field similar to a name: 'batch.size'; '' if none is likely.
 
   Args:
-    field: with its section or without.
-    known: the tree in which it is; None: that of a run.
+    field: with or without its section.
+    known: the config with the known fields; None: that of a run.
   """
   whole: Any = tree() if known is None else known
   path, _, name = field.replace('-', '_').rpartition('.')
@@ -214,7 +214,7 @@ def meant(field: str, known: Config | None = None) -> str:
 
 
 def _check_section(config: Any, section: Any, prefix: str, known: Any) -> None:
-  """Checks a section; `known` is the whole tree, for what was meant."""
+  """Checks a section; `known` is the whole config, for suggestions."""
   for name, value in config.items():
     field = prefix + name
     if name not in section:
@@ -234,7 +234,7 @@ def _check_section(config: Any, section: Any, prefix: str, known: Any) -> None:
 
 
 def _unknown(field: str, value: Any, known: Config) -> UsageError:
-  """Of a field that there is not."""
+  """The error about an unknown field."""
   plain = value is None or isinstance(value, ConfigDict)
   given = '' if plain else f'={shown(value)}'
   # A part has the fields of `model`.

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of a run takes: rows, their length, its learning rate."""
+"""The rows of each step of a run, their length, and its learning rate."""
 
 import functools
 
@@ -13,21 +13,20 @@ from gpt_jax.rows.batch_rows import Taken, TakenAt
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 
-# The steps of a run on several tasks: `finetune.tasks`.
+# Runs on several tasks: `finetune.tasks`.
 #
-# Each has rows of its own length. `finetune.each` has a section for each task:
-# how many `examples` it has, and the `tokens` of one, all its sequences
-# together.
+# Each task has its own row length. `finetune.each` has a section for each task:
+# the number of `examples`, and the `tokens` of one, summed over its sequences.
 
 
 def several(config: Config) -> bool:
-  """Whether a resolved config, or one being resolved, is of several tasks."""
+  """Whether a config, resolved or being resolved, is of several tasks."""
   tuned = config.get('finetune')
   return bool(tuned and tuned.get('each'))
 
 
 def order_of_tasks(config: Config) -> TaskOrder:
-  """Which examples of which task each step takes."""
+  """The task of each step, and its examples."""
   if type(config.batch.size) is not int:
     raise UsageError(
       f'batch.size={config.batch.size!r}: with several tasks all batches have '
@@ -51,7 +50,7 @@ def ramp_of_tasks(config: Config) -> Ramp:
       'length; give a number of steps, or leave it empty for finetune.epochs'
     )
   tuned = config.finetune
-  order_of_tasks(config)  # what is amiss is told before anything is cached
+  order_of_tasks(config)  # raises on errors before anything is cached
   sizes = tuple((n, s.examples, s.tokens) for n, s in tuned.each.items())
   return _ramp(sizes, config.batch.size, config.seed, tuned.mixing, num_steps)
 
@@ -64,7 +63,7 @@ def _ramp(
   mixing: str,
   num_steps: int,
 ) -> Ramp:
-  """Of tasks by name, examples and tokens: a stage for each run of steps."""
+  """The ramp of tasks (name, examples, tokens): a stage per run of steps."""
   found = TaskOrder(
     {name: examples for name, examples, _ in sizes},
     batch_size=batch_size,
@@ -86,7 +85,7 @@ def _ramp(
 
 
 def num_steps(config: Config) -> int:
-  """The steps of the run: the last one begins before its tokens are reached."""
+  """Number of steps; the last one begins before all tokens are consumed."""
   given = config.schedule.num_steps
   if type(given) is int:
     return given
@@ -119,12 +118,12 @@ def ramp(config: Config) -> Ramp:
 
 
 def order(ramp: Ramp) -> TakenAt:
-  """The rows of the run that each step takes, if none are left out."""
+  """Step -> its rows in the run, if none are left out."""
   return lambda step: Taken(*ramp.batch(step))
 
 
 def row_tokens(config: Config) -> int:
-  """Tokens of text that one row of a batch has, at most."""
+  """The most tokens of text in one row of a batch."""
   needs = objectives.needs(config.objective.name)
   return needs.text_length(_longest(config))
 
@@ -135,7 +134,7 @@ def sides(config: Config, length: int) -> tuple[int, int]:
 
 
 def _longest(config: Config) -> int:
-  """Tokens that one row of a batch brings to the model, or to its encoder."""
+  """The most tokens of one row that the model, or its encoder, reads."""
   # A fine-tuned example may be several sequences, shorter than the context.
   tuned = config.get('finetune')
   if tuned and tuned.length:
@@ -150,7 +149,7 @@ def schedule(config: Config) -> Schedule:
 
 
 def warm_up_note(config: Config) -> str:
-  """One line on a run that ends within its warm-up; '' if it does not."""
+  """A warning about a run that ends within its warm-up; '' if it does not."""
   text, steps = config.schedule.name, config.schedule.num_steps
   (call,) = spec.bind_all('schedule.name', text, SCHEDULES)
   warmup = call.kwargs['warmup']
@@ -166,6 +165,6 @@ def warm_up_note(config: Config) -> str:
 
 
 def in_percent(config: Config) -> bool:
-  """Whether the stages begin at parts of `schedule.num_steps`."""
+  """Whether stages begin at percentages of `schedule.num_steps`."""
   texts = (config.batch.size, config.batch.get('length'))
   return any('%' in text for text in texts if isinstance(text, str))

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a config file with overrides, as the command line gives them."""
+"""Loads a config file with the overrides of the command line."""
 
 import contextlib
 import difflib
@@ -27,22 +27,22 @@ from gpt_jax.config.fields import (
 )
 from gpt_jax.spec import UsageError, shown
 
-# The configs that come with gpt_jax: `configs/` of a clone, or of a wheel.
+# The configs shipped with gpt_jax: `configs/` of a clone or of a wheel.
 #
-# A config of the user's own starts from one of them with `from configs import
-# smoke`, wherever it lies, and imports what lies beside it. It shadows nothing:
-# ours, and whatever is installed, come first.
+# A user's config, in any folder, can build on one with `from configs import
+# smoke`, and can import modules beside itself. These shadow nothing: our
+# configs and installed packages come first.
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NAME = 'configs'
-# Its folders.
+# The packages of configs.
 _PACKAGES = (_NAME, f'{_NAME}.finetune')
 
 
 def root() -> str:
-  """The folder in which `configs/` lies, '' if it was not installed."""
-  # In a wheel inside of the package, in a clone beside it.
+  """The parent folder of `configs/`; '' if it was not installed."""
+  # In a wheel it is inside the package, in a clone beside it.
   for folder in (os.path.join(_ROOT, 'shipped'), os.path.dirname(_ROOT)):
     if os.path.isfile(os.path.join(folder, _NAME, 'base.py')):
       return folder
@@ -50,7 +50,7 @@ def root() -> str:
 
 
 def find(path: str) -> str:
-  """The path of 'configs/gpt2.py' among ours, '' if there is none."""
+  """The path of a shipped config such as 'configs/gpt2.py'; '' if unknown."""
   if os.path.isabs(path) or not path.startswith(f'{_NAME}/'):
     return ''
   found = os.path.join(root(), path)
@@ -58,7 +58,7 @@ def find(path: str) -> str:
 
 
 def papers() -> dict[str, ModuleType]:
-  """Our configs that say what a paper `DIFFERS` in, by file name, sorted."""
+  """Our configs with a `DIFFERS` (deviations from a paper), by file name."""
   found = {}
   with importable():
     for file in sorted(glob.glob(os.path.join(root(), _NAME, '*.py'))):
@@ -71,15 +71,14 @@ def papers() -> dict[str, ModuleType]:
 
 @contextlib.contextmanager
 def importable(file: str = '') -> Iterator[None]:
-  """Lets what is run inside import our configs, and what lies beside a config.
+  """Lets code inside import our configs, and modules beside a config.
 
-  Beside a config in a folder `configs`, or in a folder of it, lie the modules
-  of that folder: `from configs import x` finds them after ours. What was
-  imported is forgotten at the end, since the helpers of the next config may
-  have the same names.
+  If the config is in a folder `configs`, or below one, `from configs import x`
+  finds that folder's modules too, after ours. The imported modules are unloaded
+  at the end, since helpers of the next config may have the same names.
 
   Args:
-    file: the config file of the user; '': there is none.
+    file: the user's config file; '': there is none.
   """
   folder = os.path.dirname(os.path.abspath(file)) if file else ''
   ours = os.path.join(root(), _NAME) if root() else ''
@@ -112,7 +111,7 @@ def importable(file: str = '') -> Iterator[None]:
 
 
 def _own_configs(folder: str, ours: str) -> str:
-  """The user's folder `configs` that a config file lies in, or ''."""
+  """The user's folder `configs` that contains a config file, or ''."""
   for part in (folder, os.path.dirname(folder)):
     if os.path.basename(part) == _NAME:
       return '' if os.path.realpath(part) == os.path.realpath(ours) else part
@@ -120,19 +119,19 @@ def _own_configs(folder: str, ours: str) -> str:
 
 
 def _package(name: str, folders: list[str]) -> ModuleType:
-  """A package of the modules in some folders; no `__init__.py` is run."""
+  """A package of the modules in some folders; runs no `__init__.py`."""
   spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
   spec.submodule_search_locations = folders
   return importlib.util.module_from_spec(spec)
 
 
 def _imported() -> list[str]:
-  """The names of `configs` and of what was imported of it."""
+  """The names of `configs` and of its imported modules."""
   return [name for name in sys.modules if name.partition('.')[0] == _NAME]
 
 
 def _lies_in(name: str, folder: str) -> bool:
-  """Whether a module or package was found in a folder."""
+  """Whether a module or package is from a folder."""
   spec = getattr(sys.modules.get(name), '__spec__', None)
   if spec is None or not folder:
     return False
@@ -142,7 +141,7 @@ def _lies_in(name: str, folder: str) -> bool:
 
 
 def _check_names(file: str, ours: str, own: str) -> None:
-  """Refuses another file of the name of a config of ours that was imported."""
+  """Refuses a file with the name of an imported config of ours."""
   for name in _imported() if own else []:
     if name in _PACKAGES:
       continue
@@ -150,7 +149,7 @@ def _check_names(file: str, ours: str, own: str) -> None:
     mine, other = os.path.join(ours, path), os.path.join(own, path)
     if not os.path.isfile(mine) or not os.path.isfile(other):
       continue
-    # A config may start from ours of its own name.
+    # A config may build on our config of the same name.
     if os.path.samefile(other, file) or filecmp.cmp(mine, other, shallow=False):
       continue
     raise UsageError(
@@ -159,7 +158,7 @@ def _check_names(file: str, ours: str, own: str) -> None:
     )
 
 
-# Characters of a message: one that repeats a value may be of any length.
+# The most characters of a message, which may repeat a value of any length.
 _LONGEST = 1200
 _HELP = (
   'Config file, with a size where it has several: configs/gpt2.py:medium. '
@@ -169,7 +168,7 @@ _HELP = (
 
 
 class _File(flags.ArgumentParser):
-  """Of the flag `--config` until `parse` has read the file."""
+  """The parser of the flag `--config` until `parse` has read the file."""
 
 
 def define(values: flags.FlagValues) -> None:
@@ -197,7 +196,7 @@ def parse(values: flags.FlagValues, argv: list[str]) -> None:
   except flags.UnrecognizedFlagError as e:
     raise UsageError(_unknown(e.flagname, values)) from e
   except Exception as e:
-    # A value that a flag or a field does not take.
+    # An invalid value of a flag or a field.
     raise UsageError(one_line(e)) from e
   if len(rest) > 1:
     raise UsageError(f'unexpected argument {rest[1]!r}; see --help')
@@ -225,9 +224,9 @@ def _read_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
 
 
 def read(text: str) -> Config:
-  """The config that FILE[:SIZE] gives, without overrides.
+  """The config of FILE[:SIZE], without overrides.
 
-  What the file prints goes to stderr, where logs are.
+  Output that the file prints goes to stderr, with the logs.
   """
   file, size = _existing(text)
   try:
@@ -236,7 +235,7 @@ def read(text: str) -> Config:
   except UsageError:
     raise
   except (Exception, SystemExit) as e:
-    # A config file is code: whatever it raises is the user's to mend.
+    # A config file is code: the user has to fix whatever it raises.
     raise UsageError(_cause(e, file)) from e
   if not isinstance(config, ConfigDict):
     raise UsageError(
@@ -248,12 +247,12 @@ def read(text: str) -> Config:
 
 
 def _run(file: str) -> Any:
-  """Runs a config file as a module, which is not imported by its name."""
+  """Runs a config file as a module, without importing it by name."""
   name = 'gpt_jax_config_file'
   spec = importlib.util.spec_from_file_location(name, file)
   assert spec and spec.loader, file
   module = importlib.util.module_from_spec(spec)
-  sys.modules[name] = module  # dataclasses look for theirs there
+  sys.modules[name] = module  # dataclasses look up their module there
   spec.loader.exec_module(module)
   if not hasattr(module, 'get_config'):
     raise UsageError(
@@ -264,7 +263,7 @@ def _run(file: str) -> Any:
 
 
 def _without_file(argv: list[str]) -> tuple[str | None, list[str]]:
-  """What `--config` says, None if it is not given, and the other arguments."""
+  """The value of `--config` (None if not given), and the other arguments."""
   text, rest, i = None, argv[:1], 1
   while i < len(argv) and argv[i] != '--':
     flag, equals, value = argv[i].partition('=')
@@ -278,9 +277,9 @@ def _without_file(argv: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _existing(text: str) -> tuple[str, list[str]]:
-  """FILE[:SIZE] as the file, here or shipped, and the size if there is one."""
+  """Splits FILE[:SIZE] into a file, local or shipped, and its size if any."""
   parts = [] if '\0' in text else text.split(':')
-  # A path may have colons: the longest that is a file is meant.
+  # A path may have colons: take the longest prefix that is a file.
   for i in range(len(parts), 0, -1):
     file, size = ':'.join(parts[:i]), parts[i:]
     if not file.endswith('.py'):
@@ -295,7 +294,7 @@ def _existing(text: str) -> tuple[str, list[str]]:
 
 
 def _cause(error: BaseException, file: str) -> str:
-  """One line on what a config file raised, and where."""
+  """One line on the error that a config file raised, and where."""
   folder = os.path.dirname(os.path.abspath(file))
   where = [
     (frame.filename, frame.lineno)
@@ -313,7 +312,7 @@ def _cause(error: BaseException, file: str) -> str:
 
 
 def _unknown(name: str, values: flags.FlagValues) -> str:
-  """One line on a flag that a command does not have."""
+  """One line on a flag unknown to the command."""
   if name.startswith('config.'):
     return (
       f'--{name}: overrides a field of --config FILE, which is missing; see '
@@ -328,7 +327,7 @@ def _unknown(name: str, values: flags.FlagValues) -> str:
 
 
 def one_line(error: BaseException) -> str:
-  """What an error says, in one line; the middle of a very long one left out."""
+  """An error's message in one line, with the middle cut out if very long."""
   # str() of a KeyError would quote its text.
   quoted = isinstance(error, KeyError) and error.args
   text = ' '.join(str(error.args[0] if quoted else error).split())

@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The trackers that `log.trackers` may name: what shows a run's metrics.
+"""The trackers that `log.trackers` may name, which display a run's metrics.
 
   log.trackers = "tensorboard, wandb(project='gpt', mode='offline')"
 
-`metrics.jsonl` is always written, and is what everything here reads; trackers
-get a copy of its numbers. `training.report` opens them.
+`metrics.jsonl` is always written, and all our own tools read it; trackers get a
+copy of its numbers. `training.report` opens them.
 """
 
 from typing import Literal, NamedTuple
@@ -21,14 +21,14 @@ class TensorBoard(NamedTuple):
 
 
 class WandB(NamedTuple):
-  """A run of Weights & Biases; files of its own in WORKDIR/wandb.
+  """A run of Weights & Biases, with its files in WORKDIR/wandb.
 
   Attributes:
     project: the run's project.
     entity: user or team; '': the account's default.
     name: of the run; '': the name of the workdir.
     mode: 'online', or 'offline' for files that `wandb sync` uploads later; '':
-      what the environment variable WANDB_MODE says, else online.
+      the environment variable WANDB_MODE, else online.
   """
 
   project: str

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fills in what follows from other fields, and validates the whole."""
+"""Resolves a config: fills fields that follow from others, and validates."""
 
 import contextlib
 import math
@@ -23,17 +23,18 @@ from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# The models of a config: the run's own, and the named parts beside it.
+# The models of a config: the run's own, and named parts beside it.
 #
 # `config.model` is the model that a run is for. `config.models` has a section
-# for each other that its objective trains with it (ELECTRA's generator). Such a
-# section states what differs from `config.model`; resolved, it has all fields.
+# for each other model of its objective (such as ELECTRA's generator). Such a
+# section states only differences from `config.model`; resolved, it has all
+# fields.
 
 
 def complete(config: Config) -> None:
-  """Gives each part the fields of `config.model` that it does not state.
+  """Gives each part the fields of `config.model` that it lacks.
 
-  A teacher whose outputs are on disk is no model of the run.
+  A teacher whose outputs are on disk is not a model of the run.
   """
   if 'teacher' in config.models and _stored(config):
     del config.models.teacher
@@ -42,12 +43,12 @@ def complete(config: Config) -> None:
 
 
 def _stored(config: Config) -> bool:
-  """Whether the objective reads a teacher's outputs."""
+  """Whether the objective reads a teacher's outputs from disk."""
   return objectives.needs(config.objective.name).stored is not None
 
 
 def of_part(config: Config, name: str) -> Config:
-  """The config with the section of a part as its `model`; '': as it is."""
+  """The config with a part's section as its `model`; '': unchanged."""
   if not name:
     return config
   changed = unlocked(config)
@@ -57,9 +58,9 @@ def of_part(config: Config, name: str) -> Config:
 
 
 def width(config: Config) -> int:
-  """The most devices of `fsdp` that what all models split over `embed` has.
+  """The largest `fsdp` axis that divides the `embed` dimension of all models.
 
-  Other axes that split it have their share.
+  Other mesh axes that split it are accounted for.
   """
   widths = []
   for model in (config.model, *config.models.values()):
@@ -78,7 +79,7 @@ def width(config: Config) -> int:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-  """Errors about `model.x` inside are about the part's `models.NAME.x`."""
+  """Renames `model.x` in errors to the part's field `models.NAME.x`."""
   try:
     yield
   except UsageError as e:
@@ -98,7 +99,7 @@ def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
   """The objective of a resolved config, with all its models.
 
   Args:
-    config: resolved, with its vocabulary.
+    config: resolved, with the vocabulary size set.
     tokenizer: see `objectives.base.Objective.bind`.
   """
   return objectives.build(
@@ -109,7 +110,7 @@ def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
   )
 
 
-# Whether the objective can train the models of a config.
+# Compatibility of the objective and the models.
 
 
 def check_objective(config: Config) -> None:
@@ -168,7 +169,7 @@ def _check_model(config: Config) -> None:
 
 
 def resolve(config: Config) -> Config:
-  """Fills the empty fields that follow from others, and validates the whole.
+  """Fills empty fields that follow from others, and validates the config.
 
   `model.vocab_size` may stay empty: `set_vocab_size` fills it once the
   tokenizer is known.
@@ -182,7 +183,7 @@ def resolve(config: Config) -> Config:
 
 
 def resolve_model(config: Config) -> Config:
-  """Like `resolve`, for a model to look at: no matter what could train it."""
+  """Like `resolve`, but without checking that the objective can train it."""
   config = unlocked(config)
   check_known(config)
   tuned = config.get('finetune')
@@ -200,7 +201,7 @@ def resolve_model(config: Config) -> Config:
   for name in names:
     with named(name):
       _fill_model(config.models[name] if name else config.model)
-  # The field may hold a text such as '300B_tokens' until here.
+  # The field may hold a string such as '300B_tokens' until here.
   with config.schedule.ignore_type():
     config.schedule.num_steps = num_steps(config)
   check_resolved(config)
@@ -208,7 +209,7 @@ def resolve_model(config: Config) -> Config:
 
 
 def check_resolved(config: Config) -> None:
-  """Checks a config that `resolve` has made, or that a run has saved."""
+  """Checks a config that `resolve` returned, or that a run has saved."""
   check_known(config)
   steps = config.schedule.num_steps
   if type(steps) is not int:
@@ -224,7 +225,7 @@ def check_resolved(config: Config) -> None:
 
 
 def _fill_model(model: Config) -> None:
-  """Gives the empty fields of a section what they follow from others."""
+  """Fills the empty fields of a section that follow from others."""
   if model.num_kv_heads is None:
     model.num_kv_heads = model.num_heads
   if model.head_size is None:
@@ -246,13 +247,13 @@ def _fill_model(model: Config) -> None:
 def set_vocab_size(
   config: Config, vocab_size: int, tokenizer: str, of_sources: int | None = 0
 ) -> Config:
-  """Gives the models the tokenizer's vocabulary, or checks that it fits.
+  """Sets the vocabulary sizes from the tokenizer, or checks that it fits.
 
   Args:
     config: resolved.
     tokenizer: `tokenizer.name`.
-    of_sources: that of sources, where they have a tokenizer of their own; None:
-      it is not known yet.
+    of_sources: the vocabulary size of sources with their own tokenizer; None:
+      not known yet.
   """
   config = unlocked(config)
   model = config.model

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What each field of a config takes, and which go together."""
+"""Validates the fields of a config, one by one and against each other."""
 
 import functools
 import operator
@@ -15,11 +15,11 @@ from gpt_jax.nn.build import encoder_sizes, period, sharing
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
 
-# The layers of a stack are whole periods, and whole groups that share.
+# Depths: a stack has whole periods of layers, and whole groups that share.
 
 
 def check_depths(config: Config) -> None:
-  """Checks that both stacks divide as their fields ask."""
+  """Checks that both stacks divide into their periods and groups."""
   model = config.model
   layers = period(model.attention, model.ffn)
   if model.num_layers % len(layers):
@@ -44,7 +44,7 @@ def check_depths(config: Config) -> None:
 
 
 def _check_encoder(config: Config) -> None:
-  """Checks that there is an encoder for what is its own."""
+  """Checks that encoder fields are only set if there is an encoder."""
   model = config.model
   for field in ('encoder_num_heads', 'encoder_d_ff'):
     if model[field] and not model.num_encoder_layers:
@@ -56,7 +56,7 @@ def _check_encoder(config: Config) -> None:
 
 
 def _check_source(config: Config, ffn: str) -> None:
-  """Checks that another encoder can stand before the encoder."""
+  """Checks that an encoder of sources can precede the encoder."""
   model = config.model
   if not model.num_source_layers:
     if model.source_vocab_size:
@@ -86,7 +86,7 @@ def _check_source(config: Config, ffn: str) -> None:
 
 
 def _check_stacks(config: Config, ffn: str) -> None:
-  """Checks that encoder and decoder are alike where they share."""
+  """Checks that encoder and decoder are equal where they share parameters."""
   model = config.model
   if not sharing(model.share).stacks:
     return
@@ -114,7 +114,7 @@ def _check_stacks(config: Config, ffn: str) -> None:
 
 
 def _check_groups(config: Config, field: str, attention: str, ffn: str) -> None:
-  """Checks that a stack divides into groups that share."""
+  """Checks that a stack divides into groups that share parameters."""
   model = config.model
   shared = sharing(model.share)
   inner = len(period(attention, ffn, model.share))
@@ -126,17 +126,17 @@ def _check_groups(config: Config, field: str, attention: str, ffn: str) -> None:
     )
 
 
-# No array of a model may have more bytes than the compiler can count.
+# Sizes: no array may have more bytes than the compiler can count.
 #
-# It does not say so: the process aborts.
+# The compiler would abort the process without a message.
 
 
-# Elements: of 4 bytes each, and 4 times as many where several are joined.
+# In elements: of 4 bytes each, and up to 4 such arrays are joined.
 LARGEST_ARRAY = 2**59
 
 
 def check_sizes(config: Config) -> None:
-  """Checks that no array has more elements than can be counted."""
+  """Checks that no array has more than `LARGEST_ARRAY` elements."""
   m = config.model
   heads = m.num_heads * max(m.head_size, m.value_size)
   vocab = max(m.vocab_size or 1, m.source_vocab_size)
@@ -182,12 +182,12 @@ _KINDS = {
 
 
 def check_fields(config: Config) -> None:
-  """Checks that each field is of its type, and within its range.
+  """Checks the type and the range of each field.
 
   A field whose default is empty may be empty.
 
   Args:
-    config: whose fields are those that `check_known` allows.
+    config: has passed `check_known`.
   """
   flat = flatten(config)
   tree: Any = fields.tree(*(name for name in fields.OPTIONAL if name in config))
@@ -211,7 +211,7 @@ def check_fields(config: Config) -> None:
 
 
 def check_ranges(config: Config) -> None:
-  """Checks that the fields that are given are within their ranges."""
+  """Checks that the fields that are set are within their ranges."""
   flat = flatten(config)
   for name, field in FIELDS.items():
     value = flat.get(name)
@@ -247,8 +247,8 @@ def validate(config: Config) -> None:
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all the same'
     )
-  # Of a batch; those of its micro-batches depend on the devices, and
-  # `training.device_check` knows them.
+  # Whole batches; their micro-batches depend on the devices, and
+  # `training.device_check` checks them.
   shapes = [(True, s.rows, s.length) for s in run.stages]
   shapes.append((False, config.eval.rows, run.longest))
   for side, stack in enumerate((encoder, layers)):

@@ -1,13 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of `batch.size` and `batch.length`: a number, or stages.
+"""Parses `batch.size` and `batch.length`: a number, or stages.
 
 `'ramp(0:512, 50k_steps:1024, 115k_steps:2048)'` is PaLM's (section 5): 512 rows
 from step 0 on, 1024 from step 50,000 on, and so forth. `'stages(128, 90%:512)'`
 is BERT's (appendix A.2): rows of 128 tokens, and of 512 in the last tenth of
-the steps. A boundary may also be a number of tokens; the stage then begins at
-the first step that finds so many, or more, consumed. `consumption` has what
-follows from the stages.
+the steps. A boundary may also be a number of tokens: the stage then begins at
+the first step before which at least that many were consumed. The resulting
+`Ramp` is in `optim.schedules`.
 """
 
 import fractions
@@ -27,13 +27,13 @@ _PERCENT = re.compile(r'(\d{1,2}(?:\.\d{1,30})?)%')
 
 
 class Plateau(NamedTuple):
-  """A value, and where it begins."""
+  """A value, and the amount of training at which it begins."""
 
   begin: Amount
   value: int
 
 
-# From `schedule.num_steps`, of which a boundary may be a part.
+# From `schedule.num_steps`, of which a boundary may be a percentage.
 Plan = Callable[[Any], list[Plateau]]
 
 
@@ -45,15 +45,15 @@ def build(
   num_steps: Any = None,
   text_length: Callable[[int], int] = lambda length: length,
 ) -> Ramp:
-  """Makes the ramp that `batch.size` and `batch.length` describe.
+  """Builds the ramp that `batch.size` and `batch.length` describe.
 
   Args:
     rows: a number, or a call-string of `RAMPS`.
     lengths: a call-string of `LENGTHS`; empty: all rows have `row_tokens`.
-    row_tokens: that the model, or its encoder, reads of a row, at most.
-    num_steps: of the run, as the config has it.
-    text_length: of such a length, the tokens of text in a row, which are those
-      of the ramp.
+    row_tokens: the most tokens of a row that the model, or its encoder, reads.
+    num_steps: of the run, as in the config.
+    text_length: from such a length to the tokens of text in a row, which the
+      ramp counts.
   """
   if type(rows) is int:
     if problem := ranges.declared(Count).problem(rows):
@@ -85,28 +85,28 @@ def constant(rows: int, *, row_tokens: int) -> Ramp:
 
 
 def ramp(*stages: Pair | int) -> Plan:
-  """Rows by where they begin: `0:256, 390B_tokens:512`."""
+  """Rows per batch, by their start: `0:256, 390B_tokens:512`."""
   return _plan('batch.size', stages, 'ramp(0:512, 50k_steps:1024)')
 
 
 def stages(*stages: Pair | int) -> Plan:
-  """Targets in a row by where they begin: `128, 90%:512`."""
+  """Targets per row, by their start: `128, 90%:512`."""
   return _plan('batch.length', stages, 'stages(128, 90%:512)')
 
 
 def linear_ramp(start: Count, stop: Count, over: str, stages: Count) -> Plan:
-  """Grows on a straight line over tokens or steps, in stages.
+  """Grows linearly over tokens or steps, in stages.
 
-  The stages grow by about the same factor, since equally long ones would spend
-  most of the steps of GPT-3's ramp on its first rows. Each begins where the
-  line reaches its rows.
+  Successive stages grow by about the same factor: equally long ones would spend
+  most steps of GPT-3's ramp on its first rows. Each begins where the line
+  reaches its number of rows.
 
   Args:
     start: rows at first.
     stop: rows from the end of `over` on.
     over: how long the growth lasts, such as '4B_tokens' (GPT-3, section 2.3).
-    stages: how many, the first and the last included; all but the last have
-      a multiple of `start`.
+    stages: number of stages, including the first and the last; all but the
+      last have a multiple of `start` rows.
   """
   if start >= stop or not 1 < stages <= 1 + (stop - start) // start:
     raise UsageError(
@@ -130,7 +130,7 @@ def linear_ramp(start: Count, stop: Count, over: str, stages: Count) -> Plan:
 
 
 def _plan(field: str, given: tuple[Pair | int, ...], example: str) -> Plan:
-  """Checks the values of some stages; the first may be without its 0."""
+  """Checks the values of stages; the first may omit its 0."""
   pairs: list[Pair] = []
   for stage in given:
     if not isinstance(stage, Pair):

@@ -1,21 +1,20 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How many micro-batches a batch is taken in, and of how many rows."""
+"""The division of a batch into micro-batches."""
 
 from typing import NamedTuple
 
 
 class MicroBatches(NamedTuple):
-  """The parts that the rows of a batch are taken in.
+  """How the rows of a batch are divided.
 
   Attributes:
     num_micro: number of micro-batches, one after the other.
-    num_shards: devices that share the rows of a micro-batch, equally many
-      each. Where rows do not divide, others of zeros, whose weight is 0, fill
-      the batch up.
-    num_replicas: parts that the mesh axis `data` splits each of several
-      micro-batches into, whose gradients are added up once, after the last
-      micro-batch. 1: within each micro-batch, as the compiler has it.
+    num_shards: shards of a micro-batch over the devices, all of equal size. A
+      batch that does not divide is padded with rows of zeros and weight 0.
+    num_replicas: parts along the mesh axis `data` whose gradients are summed
+      once, after the last micro-batch. 1: they are summed in each micro-batch,
+      as the compiler chooses by itself.
   """
 
   num_micro: int
@@ -23,7 +22,7 @@ class MicroBatches(NamedTuple):
   num_replicas: int = 1
 
   def filled(self, num_rows: int) -> int:
-    """Rows of a batch with those that fill it up."""
+    """Rows of a batch, including padding."""
     equal = self.num_micro * self.num_shards
     return -(-num_rows // equal) * equal
 
@@ -35,7 +34,7 @@ class MicroBatches(NamedTuple):
 def divided(
   num_rows: int, *, num_shards: int, micro_rows: int | None
 ) -> MicroBatches:
-  """As few micro-batches as have at most `micro_rows` rows on a device.
+  """The fewest micro-batches with at most `micro_rows` rows on a device.
 
   Args:
     num_rows: of the batch.

@@ -22,13 +22,13 @@ from gpt_jax.ranges import (
 )
 from gpt_jax.spec import UsageError
 
-# A tree like the parameters: of each its logical axes, a `PartitionSpec`.
+# A tree like the parameters, with the logical axes of each, a `PartitionSpec`.
 Axes = Any
 # From the learning rate and the parameters' axes to the optimizer.
 Build = Callable[[optax.Schedule, Axes], optax.GradientTransformation]
 
 
-# Which parameters weight decay acts on.
+# The parameters that weight decay acts on.
 
 
 # Weights decay; biases and norm scales do not (GPT-1, section 4.1).
@@ -47,19 +47,20 @@ def decay_mask(params: Any) -> Any:
   )
 
 
-# Operations on whole tensors, done for each layer's tensor by itself.
+# Stacked tensors: operations on whole tensors, applied to each layer's slice.
 #
 # Scanned layers keep their parameters in one array with a leading axis
-# `layers`, experts in one more with `expert`. The norm of such an array is no
-# layer's norm: what the papers say of a tensor is applied here to each slice.
+# `layers`; experts add an axis `expert`. The norm of the whole array is no
+# layer's norm, so operations that papers define on a tensor apply to each
+# slice.
 
 
-# Leading logical axes along which an array holds tensors of their own.
+# Leading logical axes along which an array stacks separate tensors.
 STACKED = ('layers', 'expert')
 
 
 def num_stacked(names: PartitionSpec) -> int:
-  """How many leading axes of a parameter stack tensors, by their names."""
+  """The number of leading axes of a parameter that stack tensors."""
   count = 0
   while count < len(names) and names[count] in STACKED:
     count += 1
@@ -72,8 +73,8 @@ def per_layer(
   """Applies `inner` to each layer's and each expert's tensor alone.
 
   Args:
-    inner: treats each leaf without regard to the others.
-    axes: for each parameter its logical axes, a `PartitionSpec`.
+    inner: treats each leaf independently of the others.
+    axes: the logical axes of each parameter, a `PartitionSpec`.
 
   Returns:
     A transformation whose state is a tree like the parameters, with a state of
@@ -106,11 +107,11 @@ def per_layer(
 def of_rate(
   make: Callable[..., optax.GradientTransformation], **settings: Any
 ) -> Build:
-  """One of optax's own, which treats each number by itself."""
+  """An elementwise optimizer of optax, as a `Build`."""
   return lambda schedule, axes: make(schedule, **settings)
 
 
-# Adam and what came of it: Adamax, AdamW, LAMB.
+# Adam and its descendants: Adamax, AdamW, LAMB.
 
 
 def adam(
@@ -122,8 +123,8 @@ def adam(
   """Adam (Kingma and Ba, algorithm 1).
 
   Args:
-    b1: of the mean of the gradients.
-    b2: of the mean of their squares.
+    b1: decay of the mean of the gradients.
+    b2: decay of the mean of their squares.
     eps: added to the denominator.
     l2: L2 regularisation, l2 / 2 |theta|^2 in the loss: l2 * theta is added to
       the (clipped) gradient of each weight, not of biases and norm scales.
@@ -140,10 +141,10 @@ def adam(
 def adamax(
   b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8
 ) -> Build:
-  """Adamax (Kingma and Ba, algorithm 2), of the infinity norm.
+  """Adamax (Kingma and Ba, algorithm 2): Adam with the infinity norm.
 
-  u <- max(b2 u, |g| + eps), without decay of weights. The paper has no eps, and
-  divides by 0 where no gradient was yet; it stands where PyTorch has it.
+  u <- max(b2 u, |g| + eps), without weight decay. The paper has no eps, and
+  divides by 0 before the first gradient; ours is placed as in PyTorch.
   """
   return of_rate(optax.adamax, b1=b1, b2=b2, eps=eps)
 
@@ -171,8 +172,8 @@ def lamb(
 ) -> Build:
   """LAMB (You et al. 2020, algorithm 2), phi(z) = z.
 
-  AdamW's update of each tensor is scaled to the tensor's norm; to 1 where one
-  of the two norms is 0.
+  AdamW's update of each tensor is scaled to the norm of the tensor. If either
+  norm is 0, it is not scaled.
   """
   return lambda schedule, axes: optax.chain(
     optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
@@ -185,8 +186,8 @@ def lamb(
 # Adafactor (Shazeer and Stern 2018), and PaLM's form of it.
 
 
-# Epsilon 2 of the paper: a parameter of zeros moves as if its root mean square
-# were this.
+# Epsilon 2 of the paper: the least root mean square by which a parameter's
+# update is scaled, so that one of zeros moves.
 MIN_SCALE = 1e-3
 
 
@@ -202,21 +203,21 @@ def adafactor(
 ) -> Build:
   """Adafactor (Shazeer and Stern, algorithms 4 and 5).
 
-  With the defaults it is theirs; PaLM's (section 5) is `adafactor(b1=0.9,
+  The defaults are the paper's; PaLM's (section 5) is `adafactor(b1=0.9,
   factored=False, clip=0.0, weight_decay=1.0, weight_decay_power=2)`.
 
   Args:
-    b1: of the mean of the updates, after all scaling; 0 keeps none.
+    b1: decay of the mean of the updates, after all scaling; 0 keeps none.
     decay: beta2 of step k is 1 - k^-decay.
-    factored: keep of each matrix's second moment only the means of its rows
-      and columns.
-    min_size: both sides of a matrix that is factored have this size at least.
+    factored: store only the row and column means of each matrix's second
+      moment.
+    min_size: a matrix is factored if both sides have at least this size.
     clip: d, the bound of the root mean square of a tensor's update before the
       rate; 0: none.
     parameter_scale: multiply the rate by max(1e-3, root mean square of the
       parameter).
-    weight_decay: a step takes weight_decay * rate^weight_decay_power of each
-      weight. PaLM does not say that norm scales are spared, as they are here.
+    weight_decay: a step subtracts weight_decay * rate^weight_decay_power of
+      each weight. Unlike here, PaLM does not say that norm scales are exempt.
     weight_decay_power: see `weight_decay`.
   """
 
@@ -250,7 +251,7 @@ def adafactor(
   return build
 
 
-# Muon: momentum, orthogonalised, for the matrices between the layers.
+# Muon: orthogonalised momentum for the hidden layers' matrices.
 
 
 def muon(
@@ -265,16 +266,17 @@ def muon(
 ) -> Build:
   """Muon (Jordan et al. 2024; Liu et al. 2025, algorithm 1) beside AdamW.
 
-  Kernels go through Newton-Schulz, each layer's and each expert's by itself;
-  tables, biases and norm scales through AdamW, at the same rate.
+  Newton-Schulz orthogonalises the update of each kernel, separately for each
+  layer and each expert. Tables, biases and norm scales use AdamW, at the same
+  rate.
 
   Args:
     momentum: of the gradients of kernels.
     nesterov: look one step ahead. optax corrects the bias of both terms, as
       Nadam does, which differs from Jordan's code in the first steps.
     num_steps: iterations of Newton-Schulz, with Jordan's coefficients.
-    rms: an update is scaled by rms * sqrt(max(rows, columns)), to the root
-      mean square of AdamW's (Liu et al., section 2.2: 0.2); 0: by
+    rms: an update is scaled by rms * sqrt(max(rows, columns)), to match the
+      root mean square of AdamW's (Liu et al., section 2.2: 0.2); 0: by
       sqrt(max(1, columns / rows)), kernels being [in, out] (Jordan).
     weight_decay: of kernels and tables, times the rate.
     b1: of AdamW.
@@ -316,7 +318,7 @@ def muon(
 
 
 def _last_two(updates: Any) -> Any:
-  """Every kernel is a matrix in its last two axes; those before are stacked."""
+  """Takes the last two axes of a kernel as its matrix; the others stack."""
   return jax.tree.map(lambda _: MuonDimensionNumbers(-2, -1), updates)
 
 
@@ -329,7 +331,7 @@ def lion(
 
 
 def sgd(momentum: Fraction = 0.0, nesterov: bool = False) -> Build:
-  """Gradient descent (Sutskever et al. 2013: momentum and Nesterov's).
+  """Gradient descent, with momentum or Nesterov's (Sutskever et al. 2013).
 
   v <- momentum * v + g; the step is along v, or along g + momentum * v with
   `nesterov`.
@@ -340,7 +342,7 @@ def sgd(momentum: Fraction = 0.0, nesterov: bool = False) -> Build:
 
 
 def none() -> Build:
-  """Changes nothing and keeps nothing: for models that are not trained."""
+  """No updates and no state: for models that are not trained."""
   return lambda schedule, axes: optax.set_to_zero()
 
 

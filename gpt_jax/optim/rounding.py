@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The number format of the parameters, and how they take an update in it."""
+"""Number formats of the parameters, stochastic rounding, moving average."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +12,17 @@ import optax
 from gpt_jax.optim.optimizer import Axes, Build, is_matrix
 from gpt_jax.ranges import Fraction
 
-# Gives parameters, in float32, the formats that they are kept in.
+# Casts float32 parameters to the formats that they are stored in.
 Precision = Callable[[Any], Any]
 
 
 def to_float32(tree: Any) -> Any:
-  """The same numbers in float32."""
+  """Casts all arrays to float32."""
   return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
 
 def in_float32(build: Build) -> Build:
-  """An optimizer that sees the parameters in float32."""
+  """Wraps an optimizer so that it sees the parameters in float32."""
 
   def built(schedule: optax.Schedule, axes: Axes):
     inner = build(schedule, axes)
@@ -36,7 +36,7 @@ def in_float32(build: Build) -> Build:
 
 
 def add(params: Any, updates: Any, key: jax.Array) -> Any:
-  """Params + updates, summed in float32; bfloat16 is rounded stochastically.
+  """Params + updates in float32; bfloat16 is then rounded stochastically.
 
   Args:
     params: float32 or bfloat16.
@@ -57,12 +57,11 @@ def add(params: Any, updates: Any, key: jax.Array) -> Any:
 
 
 def stochastic_round(x: jax.Array, key: jax.Array) -> jax.Array:
-  """Float32 to one of its two neighbours in bfloat16, right on average.
+  """Rounds float32 to one of its two bfloat16 neighbours, without bias.
 
-  The nearer one is the more probable: x = a + p (b - a) becomes b with
-  probability p. bfloat16 is float32 without its last 16 bits, so a uniform
-  number of 16 bits is added, whose carry rounds up, before they are cut off.
-  What is not finite stays as it is.
+  x = a + p (b - a) becomes b with probability p. bfloat16 is float32 without
+  its last 16 bits: a uniform 16-bit number is added, whose carry rounds up,
+  before they are cut off. Infinities and NaN are unchanged.
   """
   bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
   noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
@@ -79,11 +78,11 @@ def float32() -> Precision:
 def bfloat16() -> Precision:
   """Kernels and tables in bfloat16, biases and norm scales in float32.
 
-  Gopher's largest keep their parameters in bfloat16 with stochastic rounding
-  (section 3.2), which says nothing of scales and biases: near 1 the step of
-  bfloat16 is 1/128, more than such a scale moves in a long time, and they are
-  a thousandth of the memory.
-  Initial weights are rounded to the nearest.
+  The largest Gopher models keep their parameters in bfloat16 with stochastic
+  rounding (section 3.2). The paper does not mention scales and biases: near 1
+  the step of bfloat16 is 1/128, more than such a scale moves in a long time,
+  and they are a thousandth of the memory. Initial weights are rounded to the
+  nearest.
   """
   return lambda params: jax.tree_util.tree_map_with_path(
     lambda path, x: x.astype(jnp.bfloat16) if is_matrix(path) else x, params
@@ -93,7 +92,7 @@ def bfloat16() -> Precision:
 PRECISIONS = {'bfloat16': bfloat16, 'float32': float32}
 
 
-# A moving average of the weights, to evaluate (Polyak and Juditsky 1992).
+# A moving average of the weights, for evaluation (Polyak and Juditsky 1992).
 
 
 # From the average so far and the new parameters to the new average.

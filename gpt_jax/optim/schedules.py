@@ -1,8 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of training, in steps or in tokens: 2000, '50k_steps', '1.5T_tokens'.
+"""Amounts of training, ramps of the batch, and learning-rate schedules.
 
-All are whole numbers, of at most 64 bits.
+An amount is a number of steps or tokens: 2000, '50k_steps', '1.5T_tokens'. All
+are integers of at most 64 bits.
 """
 
 import bisect
@@ -39,11 +40,11 @@ class Amount(NamedTuple):
 
 
 def parse(field: str, value: Any) -> Amount:
-  """Reads a number of steps, or a text that says its unit.
+  """Parses a number of steps, or a string with a unit.
 
   Args:
-    field: where the value stands, for the error message.
-    value: an int (steps), or a text such as '50k_steps' or '4.5B_tokens' with
+    field: that holds the value, for errors.
+    value: an int (steps), or a string such as '50k_steps' or '4.5B_tokens' with
       one of the suffixes k, M, G or B, T (powers of 1000) or none.
   """
   if type(value) is int and 0 <= value <= ranges.INT64:
@@ -60,26 +61,26 @@ def parse(field: str, value: Any) -> Amount:
   )
 
 
-# What each step consumes: closed forms of the step, in whole numbers.
+# Consumption: the rows and tokens of each step, in closed form, in integers.
 
 
 class Shape(NamedTuple):
-  """Of a batch: all of one shape are taken by the same program."""
+  """The shape of a batch; each shape has its own compiled program."""
 
   rows: int
   length: int
-  task: str = ''  # of several, whose examples it has; '': there is one
+  task: str = ''  # whose examples it has, of several; '': the only task
 
   @property
   def tokens(self) -> int:
-    """In a batch."""
+    """Tokens in a batch."""
     return self.rows * self.length
 
 
 class Stage(NamedTuple):
-  """Steps that take equally many rows of equal length."""
+  """Steps whose batches have the same shape."""
 
-  start: int  # the first of them
+  start: int  # first step
   rows: int  # in a batch
   length: int  # targets in a row
   offset: int  # rows consumed before, of whatever length
@@ -88,15 +89,15 @@ class Stage(NamedTuple):
 
   @property
   def shape(self) -> Shape:
-    """Of its batches."""
+    """The shape of its batches."""
     return Shape(self.rows, self.length, self.task)
 
   @property
   def index(self) -> int:
-    """Its first row's place in the order of all rows of its length.
+    """The position of its first row in the order of all rows of its length.
 
-    As many tokens come before it there as were consumed, so that what is
-    counted in tokens or in epochs goes on where the stage before ended.
+    As many tokens precede it in that order as were consumed, so that counts of
+    tokens and epochs continue from the previous stage.
     """
     return -(-self.tokens // self.length)
 
@@ -156,7 +157,7 @@ class Ramp:
     return found
 
   def step_at_tokens(self, tokens: int) -> int:
-    """The first step before which `tokens`, or more, were consumed."""
+    """The first step before which at least `tokens` were consumed."""
     before = bisect.bisect_left(self.stages, tokens, key=lambda s: s.tokens)
     stage = self.stages[max(before - 1, 0)]
     return stage.start - (stage.tokens - tokens) // (stage.rows * stage.length)
@@ -182,21 +183,21 @@ class Ramp:
     return max(stage.length for stage in self.stages)
 
 
-# How far a run is, in steps or in tokens, as a fraction that rounds once.
+# Progress: the fraction of a run that is done, in steps or in tokens.
 #
 # Tokens reach 1.4e12: too many for int32, and float32 would lose the last
-# 40,000. So that the traced step is all that a compiled schedule needs, the
-# count is written stage by stage as
+# 40,000. A compiled schedule gets only the traced step, so the count is written
+# stage by stage as
 #
 #   base + |step - anchor| * slope
 #
-# with base and slope worked out in whole numbers and divided before they are
-# rounded. The anchors are chosen such that no term is negative: nothing
-# cancels, and the fraction is right to a few units in the last place of
-# float32, near the end as at the start.
+# with base and slope computed in integers and divided before they are rounded.
+# The anchors are chosen such that no term is negative: nothing cancels, and the
+# fraction is exact to a few units in the last place of float32, near the end as
+# at the start.
 
 
-# Steps are int32. What lies beyond is never reached.
+# Steps are int32; later ones are never reached.
 LAST_STEP = 2**31 - 2
 
 # From a step, traced or not, to a float32.
@@ -229,7 +230,7 @@ class Clock(NamedTuple):
     return self.ramp.step_at(when)
 
   def since_start(self, span: int) -> Fraction:
-    """The count, in parts of `span`."""
+    """The count, as a fraction of `span`."""
     return _piecewise(
       [
         _Piece(start, start, self.count(start) / span, slope / span)
@@ -238,8 +239,8 @@ class Clock(NamedTuple):
     )
 
   def until(self, end: int, span: int) -> Fraction:
-    """What is left of the count to `end`, in parts of `span`; then 0."""
-    # The last step that does not go beyond.
+    """The count left until `end`, as a fraction of `span`; 0 afterwards."""
+    # The last step whose count does not exceed `end`.
     last = self.ramp.step_at(Amount(end, self.unit))
     last = min(last - (self.count(last) > end), LAST_STEP)
     pieces, stop = [], last
@@ -253,7 +254,7 @@ class Clock(NamedTuple):
     return lambda step: jnp.where(jnp.asarray(step) > last, 0.0, left(step))
 
   def _slopes(self) -> list[tuple[int, int]]:
-    """Where each stage starts, and what one of its steps counts."""
+    """The start of each stage, and the count of each of its steps."""
     if self.unit == 'steps':
       return [(0, 1)]
     return [
@@ -272,7 +273,7 @@ def _piecewise(pieces: list[_Piece]) -> Fraction:
 
   def fraction(step: jax.typing.ArrayLike) -> jax.Array:
     step = jnp.asarray(step, jnp.int32)
-    # Comparing with all is no loop on the device, and the stages are few.
+    # compare_all needs no loop on the device, and the stages are few.
     i = jnp.searchsorted(starts, step, side='right', method='compare_all') - 1
     distance = jnp.abs(step - jnp.asarray(anchors)[i]).astype(jnp.float32)
     return jnp.asarray(bases)[i] + distance * jnp.asarray(slopes)[i]
@@ -280,12 +281,12 @@ def _piecewise(pieces: list[_Piece]) -> Fraction:
   return fraction
 
 
-# The learning rate as a closed-form function of the step.
+# Learning-rate schedules, as closed-form functions of the step.
 #
-# Lengths are steps (2000, '2k_steps') or tokens ('375M_tokens'); what is given
-# in tokens follows the tokens that were consumed, through any batch ramp. An
-# entry, called with its arguments, gives a function from the run's ramp and its
-# number of steps to the schedule.
+# Lengths are steps (2000, '2k_steps') or tokens ('375M_tokens'); lengths in
+# tokens follow the tokens consumed, through any batch ramp. An entry, called
+# with its arguments, returns a function from the run's ramp and its number of
+# steps to the schedule.
 #
 # Every schedule can warm up linearly: step s of the first `warmup` steps (from
 # 0) runs at peak * (s + 1) / warmup, so that no step is wasted at rate zero.
@@ -298,7 +299,7 @@ Build = Callable[[Ramp, int], Schedule]
 
 
 def constant(peak: Rate, warmup: int | str = 0) -> Build:
-  """The peak, to the end."""
+  """The peak rate until the end."""
   warm = _length('warmup', warmup)
   return lambda ramp, num_steps: _warm_up(
     peak, warm, ramp, lambda step: jnp.full_like(step, peak, jnp.float32)
@@ -322,7 +323,7 @@ def cosine(
   """
 
   def half_cosine(left: jax.Array) -> jax.Array:
-    # (1 + cos(pi x)) / 2 of x = 1 - left, without a difference near its end.
+    # (1 + cos(pi x)) / 2 at x = 1 - left, without cancellation near the end.
     return jnp.square(jnp.sin(np.float32(np.pi / 2) * left))
 
   return _decay(half_cosine, peak, warmup, final, decay)
@@ -342,7 +343,7 @@ def rsqrt(peak: Rate, hold: int | str = 10_000, warmup: int | str = 0) -> Build:
   """Gives peak * sqrt(hold / max(n, hold)), n the steps or tokens before.
 
   T5, section 3.1.2, and PaLM, section 5: 1e-2 for 10,000 steps, then
-  1 / sqrt(n). A warm-up, which they do without, is a part of `hold`.
+  1 / sqrt(n). A warm-up, which neither uses, is part of `hold`.
   """
   warm, held = _length('warmup', warmup), _length('hold', hold)
 
@@ -426,7 +427,7 @@ def wsd(
 
 _SHAPES = {
   'linear': lambda left: left,
-  # 1 - sqrt(1 - left), without a difference near its end.
+  # 1 - sqrt(1 - left), without cancellation near the end.
   'sqrt': lambda left: left / (1 + jnp.sqrt(1 - left)),
 }
 
@@ -440,7 +441,7 @@ def _decay(
 ) -> Build:
   """From the peak after the warm-up to `final` * peak at `decay`.
 
-  `shape` maps the part that is left, 1 to 0, to the height, 1 to 0.
+  `shape` maps the fraction left, 1 to 0, to the relative height, 1 to 0.
   """
   warm = _length('warmup', warmup)
   stop = None if decay == '' else _length('decay', decay)
@@ -448,7 +449,7 @@ def _decay(
   def build(ramp: Ramp, num_steps: int) -> Schedule:
     end = stop or Amount(num_steps, 'steps')
     clock = Clock(ramp, end.unit)
-    # A run that ends within its warm-up never comes to decay.
+    # A run that ends within its warm-up never decays.
     span = clock.at(end) - clock.at(warm)
     if stop and span < 1:
       raise UsageError(

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about a spike: a loss or gradient that is not finite, or a jump.
+"""Policies for spikes: a loss or gradient that is not finite, or a loss jump.
 
-An update whose loss or gradient norm is not finite never happens, whatever the
-policy: `step.train_step` keeps the old state. The policy decides how the run
-goes on from there.
+An update whose loss or gradient norm is not finite is never applied, whatever
+the policy: `training.step.train_step` keeps the old state. The policy decides
+how the run continues.
 """
 
 import math
@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from gpt_jax.ranges import Count, NotNegative, Whole
 
-# Logged losses of which the median is what a jump is measured from.
+# A jump is measured from the median of this many logged losses.
 WINDOW = 100
 
 
 class Policy(NamedTuple):
-  """How a run goes on after a spike."""
+  """How a run continues after a spike."""
 
   action: str  # stop, skip, rewind
   threshold: float  # nats above the median that make a spike; 0: never
-  at_most: int  # so often; then the run stops. 0: any number of times
+  at_most: int  # the run stops after this many times; 0: no limit
   before: int = 0  # steps to go back, at least
   batches: int = 0  # to leave out from there, at least
 
@@ -33,9 +33,9 @@ def stop(threshold: NotNegative = 0.0) -> Policy:
 
 
 def skip(at_most: Whole = 10) -> Policy:
-  """Leaves out the update of a batch whose loss or gradient is not finite.
+  """Skips the update of a batch whose loss or gradient is not finite.
 
-  Stops after `at_most` of them in 1,000 steps.
+  The run stops after `at_most` of them in 1,000 steps.
   """
   return Policy('skip', 0.0, at_most)
 
@@ -46,11 +46,11 @@ def rewind(
   batches: Count = 200,
   at_most: Whole = 10,
 ) -> Policy:
-  """Goes back, and takes other batches (PaLM, section 5.1).
+  """Goes back to a checkpoint, and skips batches (PaLM, section 5.1).
 
   PaLM restarted from a checkpoint about 100 steps before the spike and skipped
-  200 to 500 batches, which cover those seen before and during it. Stops after
-  `at_most` times in the run.
+  200 to 500 batches, which cover those seen before and during it. The run stops
+  after `at_most` rewinds.
   """
   return Policy('rewind', threshold, at_most, before, batches)
 
@@ -58,13 +58,13 @@ def rewind(
 def is_spike(
   policy: Policy, loss: float, grad_norm: float, logged: Sequence[float]
 ) -> bool:
-  """Tells whether a step is a spike.
+  """Whether a step is a spike.
 
   Args:
-    policy: its threshold is used.
+    policy: only its threshold is used.
     loss: of the step.
     grad_norm: of the step.
-    logged: the losses logged before, oldest first. The threshold holds from
+    logged: the losses logged before, oldest first. The threshold applies from
       the tenth on.
   """
   if not (math.isfinite(loss) and math.isfinite(grad_norm)):
@@ -72,7 +72,7 @@ def is_spike(
   last = sorted(logged[-WINDOW:])
   if not policy.threshold or len(last) < 10:
     return False
-  # The lower one of the two in the middle.
+  # The lower median.
   return loss > last[(len(last) - 1) // 2] + policy.threshold
 
 

@@ -1,10 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What stays as it is: a teacher beside its student, and of several tasks the
-heads of those that a batch is not of.
+"""The training state, frozen models, and training in two stages.
 
-Their parameters are in the one tree, `params['parts'][NAME]`, and so in its
-checkpoints. Gradients, optimizer state and averages are trees of the rest.
+Frozen are the teacher of a student and, with several tasks, the heads of the
+tasks that a batch does not belong to. Their parameters are in the one tree,
+`params['parts'][NAME]`, and so in its checkpoints. Gradients, optimizer state
+and averages are trees of the other parameters.
 """
 
 from collections.abc import Callable, Collection
@@ -18,11 +19,11 @@ from gpt_jax.optim import rounding
 
 
 def trained(params: Any, frozen: Collection[str]) -> Any:
-  """What is trained of the parameters, or of any tree like theirs.
+  """The trained part of the parameters, or of a tree of the same form.
 
   Args:
     params: of all models.
-    frozen: names of those that stay; none: the tree comes back as it is.
+    frozen: names of frozen parts; none: returns the tree unchanged.
   """
   if not frozen:
     return params
@@ -32,10 +33,10 @@ def trained(params: Any, frozen: Collection[str]) -> Any:
 
 
 def with_frozen(tree: Any, params: Any, frozen: Collection[str]) -> Any:
-  """What is trained, together with what stays of the parameters.
+  """Merges a tree of trained parameters with the frozen ones of `params`.
 
   Args:
-    tree: such as `trained` gives.
+    tree: in the form that `trained` returns.
     params: of all models.
     frozen: see `trained`.
   """
@@ -45,7 +46,7 @@ def with_frozen(tree: Any, params: Any, frozen: Collection[str]) -> Any:
   return {**tree, 'parts': {**tree.get('parts', {}), **kept}}
 
 
-# What a step changes, and a checkpoint holds.
+# The state that a step changes and a checkpoint holds.
 
 
 class TrainState(NamedTuple):
@@ -54,34 +55,34 @@ class TrainState(NamedTuple):
   step: Any  # int32 scalar: steps done
   params: Any
   opt_state: Any
-  ema: Any = None  # average of what is trained, where one is kept
+  ema: Any = None  # average of the trained parameters, if one is kept
 
   @property
   def eval_params(self) -> Any:
-    """What evaluates and generates: the average where one is kept."""
+    """The parameters for evaluation and decoding: the average if kept."""
     if self.ema is None:
       return self.params
     frozen = {*self.params.get('parts', {})} - {*self.ema.get('parts', {})}
     return with_frozen(self.ema, self.params, frozen)
 
 
-# Runs whose models are trained one after the other, in two stages.
+# Training in two stages: some models first, the others after them.
 #
-# What a step does is a function of its number: the first step of the second
-# stage begins by giving the models their parameters for it, and the optimizer,
-# and averages, anew. So a resume needs no more than the step.
+# The stage is a function of the step: the first step of the second stage begins
+# by setting the models' parameters for it, and resets the optimizer and the
+# averages. So a resume needs only the step.
 
 
 class Stages(NamedTuple):
-  """Of an objective that trains some parts first and the rest after them.
+  """The two stages of an objective that trains some parts before the rest.
 
   Attributes:
-    start: the first step, from 0, of the second stage.
+    start: the first step of the second stage, counted from 0.
     first: names of the parts that the first stage trains. The second trains
       the others and the run's model.
-    enter: parameters to those that the second stage starts from.
-    loss: as `Objective.loss`, of one of the stages: its last argument is bool
-      [], whether it is the second.
+    enter: from parameters to those that the second stage starts from.
+    loss: as `Objective.loss`, with a last argument bool [], whether it is the
+      second stage.
   """
 
   start: int
@@ -93,7 +94,7 @@ class Stages(NamedTuple):
 def entered(
   state: TrainState, stages: Stages, optimizer: optax.GradientTransformation
 ) -> TrainState:
-  """The state as the step takes it; changed in the second stage's first."""
+  """The state for a step; reset at the first step of the second stage."""
 
   def enter(state: TrainState) -> TrainState:
     params = stages.enter(state.params)
@@ -106,15 +107,15 @@ def entered(
 
 
 def loss(stages: Stages, step: jax.Array) -> Callable[..., Any]:
-  """The loss of the stage that a step is in, as an objective has it."""
+  """The loss function of a step's stage, as `Objective.loss`."""
   second = step >= stages.start
   return lambda params, batch, key: stages.loss(params, batch, key, second)
 
 
 def moved(updates: Any, stages: Stages, step: jax.Array) -> Any:
-  """The updates without those of the models that a stage does not train.
+  """Zeroes the updates of models that the stage does not train.
 
-  Their gradients are 0, but weights decay all the same.
+  Their gradients are 0, but weight decay would still change them.
   """
   second = step >= stages.start
 

@@ -1,11 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer of its own for each of the parts, which need not all step.
+"""Wrappers of optimizers: one for each part, state on the host, step counts.
 
-Of several tasks a step is of one; the heads of the others have no gradient. To
-an optimizer a gradient of 0 is one more: moments and weights would decay, and
-the bias correction would count it. Here what is not in the tree of gradients
-is left as it is, moments and counts too.
+With several tasks, each step trains one of them; the heads of the others have
+no gradient. A gradient of 0 would not do: moments and weights would decay, and
+the bias correction would count the step. So `each_part` leaves parts that are
+missing from the gradients unchanged, including their moments and counts.
 """
 
 import functools
@@ -21,7 +21,7 @@ from gpt_jax.optim.optimizer import Axes, Build, is_matrix
 
 
 class State(NamedTuple):
-  """Optimizer states: of all that is no part, and of each part by name."""
+  """Optimizer states: of each part by name, and of all other parameters."""
 
   rest: Any
   parts: Mapping[str, Any]
@@ -30,15 +30,15 @@ class State(NamedTuple):
 def each_part(
   build: Callable[[Any], optax.GradientTransformation], axes: Any
 ) -> optax.GradientTransformation:
-  """Gives the parts and the rest an optimizer each.
+  """Gives each part, and the rest, its own optimizer.
 
   Args:
-    build: the logical axes of some parameters to their optimizer.
+    build: from the logical axes of some parameters to their optimizer.
     axes: of all parameters, with `parts`.
 
   Returns:
-    A transformation. Its updates are a tree without the parts that do not
-    step, which keep their states; so are the parameters that it is given.
+    A transformation of trees that lack the parts without a step: gradients,
+    parameters and updates. Those parts keep their states.
   """
 
   def made(axes: Any) -> optax.GradientTransformationExtraArgs:
@@ -73,16 +73,16 @@ def _rest(tree: Any) -> Any:
 
 
 def _part(tree: Any, name: str) -> Any:
-  """One part, under the names that it has in the whole."""
+  """One part, under its path in the whole tree."""
   return {'parts': {name: tree['parts'][name]}}
 
 
-# Optimizer state in the memory of the hosts, brought one layer at a time.
+# Optimizer state in host memory, transferred one layer at a time.
 #
-# Moments are needed once a step, and Adam's are twice as large as the
-# parameters. Kernels of scanned layers are updated in a loop over the layers: a
-# turn brings the state of one layer to the devices and takes it back. Without
-# the loop the compiler brings all of it before the first update.
+# Moments are needed once per step, and Adam's are twice as large as the
+# parameters. Kernels of scanned layers are updated in a loop over the layers:
+# each iteration moves the state of one layer to the devices and back. Without
+# the loop the compiler would move all of it before the first update.
 
 
 MEMORIES = ('device', 'host')
@@ -91,25 +91,25 @@ Arrays = dict[str, jax.Array]  # leaves of a tree by their paths
 
 
 def is_there(x: jax.Array) -> bool:
-  """True, inside a compiled function, of an array in a host's memory."""
+  """Whether an array is in host memory; inside a compiled function."""
   return jax.typeof(x).memory_space == jax.memory.Space.Host
 
 
 def near(x: jax.Array) -> jax.Array:
-  """The array in the devices' memory; inside a compiled function."""
+  """Moves an array to device memory; inside a compiled function."""
   return jax.device_put(x, jax.memory.Space.Device) if is_there(x) else x
 
 
 def by_layer(build: Build) -> Build:
-  """An optimizer whose state may stand in the memory of the hosts.
+  """An optimizer whose state may be in host memory.
 
-  Its `update` takes one argument more: `sound`, bool []. Where it is false, the
-  state stays as it was. (To choose between two states a caller would have to
-  bring both.)
+  Its `update` takes an extra argument `sound`, bool []; if false, the state is
+  unchanged. (To choose between two states, a caller would have to transfer
+  both.)
 
   Args:
-    build: makes an optimizer that treats each layer's tensor without regard to
-      the others. The state is that of such an optimizer.
+    build: makes an optimizer that treats each layer's tensor independently of
+      the others; its state has the same form.
   """
 
   def built(
@@ -121,7 +121,7 @@ def by_layer(build: Build) -> Build:
       made, kept = _by_path(updates), _by_path(state)
       new: Arrays = {}
       counts: Arrays = {}
-      # What is in no stack comes first: its state has all counts.
+      # Unstacked parameters come first: their state has all counts.
       for length in sorted({0, *jax.tree.leaves(lengths)}):
         of = functools.partial(_only, lengths, length)
         group = _group(build(schedule, of(axes)), of(updates), of(params))
@@ -150,9 +150,8 @@ class _Group(NamedTuple):
   """Parameters that are updated together.
 
   Attributes:
-    optimizer: theirs.
-    tree: of them among the others, which are masked.
-    form: of the optimizer's state.
+    tree: the structure of all parameters, with the others masked.
+    form: the structure of the optimizer's state.
     names: paths of the parameters.
     state_names: paths of the state's arrays.
   """
@@ -166,7 +165,7 @@ class _Group(NamedTuple):
   def update(
     self, grads: Arrays, state: Arrays, params: Any, sound: jax.Array
   ) -> tuple[Arrays, Arrays]:
-    """The updates, and the state where it stood before."""
+    """The updates, and the new state in the memory that it came from."""
     old = {name: near(x) for name, x in state.items()}
     updates, new = self.optimizer.update(
       self.tree.unflatten(grads[name] for name in self.names),
@@ -190,7 +189,7 @@ class _Group(NamedTuple):
     layer: jax.Array,
     arrays: tuple[Arrays, Arrays],
   ) -> tuple[Arrays, Arrays]:
-    """Updates one layer of gradients and state, which have all layers."""
+    """Updates one layer in the arrays of all layers: gradients and state."""
 
     def one(x: jax.Array) -> jax.Array:
       return jax.lax.dynamic_slice_in_dim(x, layer, 1)
@@ -220,13 +219,13 @@ def _group(
 
 
 def _length(path: Any, names: PartitionSpec, x: jax.Array) -> int:
-  """The layers of a stack of kernels; 0: it is none."""
+  """The number of layers of a stack of kernels; 0: not a stack."""
   stacked = is_matrix(path) and names and names[0] == 'layers'
   return len(x) if stacked else 0
 
 
 def _only(lengths: Any, length: int, tree: Any) -> Any:
-  """The tree with a mask in place of what is of another length."""
+  """Masks the leaves of a tree whose stacks have another length."""
   return jax.tree.map(
     lambda n, x: x if n == length else optax.MaskedNode(), lengths, tree
   )
@@ -239,21 +238,20 @@ def _by_path(tree: Any) -> Arrays:
   }
 
 
-# What an optimizer's schedules count: the steps of the run.
+# Schedules inside optimizers count the steps of the run.
 
 
-# Of `optax.scale_by_schedule`, and of `optax.add_decayed_weights` with one; the
-# second is not among optax's public names.
+# The states of `optax.scale_by_schedule`, and of `optax.add_decayed_weights`
+# with a schedule; optax does not export the second.
 _SCHEDULE_STATES = ('ScaleByScheduleState', 'WeightDecaySchedule')
 
 
 def at_step(opt_state: Any, step: jax.Array) -> Any:
-  """Gives every schedule of an optimizer the run's step, from 0.
+  """Sets the count of every schedule of an optimizer to the run's step.
 
-  optax lets each schedule count the updates, which are fewer than the steps
-  once one was skipped. Moments keep their own count: it corrects their start
-  at zero (Adam's bias, Adafactor's 1 - k^-decay), and a skipped gradient did
-  not enter them.
+  optax counts the updates, which are fewer than the steps once one was skipped.
+  Moments keep their own count: it corrects their start at zero (Adam's bias,
+  Adafactor's 1 - k^-decay), and a skipped gradient did not enter them.
   """
 
   def is_schedule(part: Any) -> bool:

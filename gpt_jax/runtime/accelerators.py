@@ -125,7 +125,7 @@ def interconnect() -> str:
   mesh = Mesh(mesh_utils.create_device_mesh((count,)), ('all',))
   spec = PartitionSpec('all')
   cpu = jax.default_backend() == 'cpu'
-  # Of the gathered array, which each device holds, and of a part that is sent.
+  # Elements of the gathered array, which each device holds, and of a sent part.
   whole, part = (1 << 20, 1 << 18) if cpu else (1 << 28, 1 << 26)
   ring = [(i, (i + 1) % count) for i in range(count)]
 
@@ -171,14 +171,14 @@ def _medians(calls: Sequence[Callable[[], object]]) -> list[float]:
   return np.median(times, axis=0).tolist()
 
 
-# What this machine leaves open to its other users, for `gpt-jax doctor`.
+# Security: what this machine leaves open to its other users.
 #
-# docs/security.md says what is trusted: a folder from which code or compiled
-# programs are taken must be its user's alone.
+# See docs/security.md: only its user may write to a folder from which code or
+# compiled programs are loaded.
 
 
 def lacks(*, key: bool) -> list[str]:
-  """One line for each thing that is missing, with its remedy.
+  """One line for each missing protection, with its remedy.
 
   Args:
     key: whether `serve` would find an API key.
@@ -207,9 +207,9 @@ def lacks(*, key: bool) -> list[str]:
 
 
 def open_to_others(folder: str) -> str:
-  """Why a folder is not its user's alone, and the remedy; '' if it is.
+  """Why others may write to a folder, and the remedy; '' if they may not.
 
-  It may also be root's. A folder that is not there is nobody's.
+  Root may own it. A missing folder is no problem.
   """
   try:
     found = os.stat(folder)
@@ -223,7 +223,7 @@ def open_to_others(folder: str) -> str:
 
 
 def _folders() -> list[tuple[str, str]]:
-  """What code or runs are taken from, by name."""
+  """The folders from which code or runs are loaded, with their purposes."""
   cache = jax_config.compilation_cache_dir.value
   found = [('compiled programs', cache or str(programs.cache_folder()))]
   found += [('Python imports from', path or '.') for path in sys.path]
@@ -232,5 +232,5 @@ def _folders() -> list[tuple[str, str]]:
 
 
 def _is_sticky(folder: str) -> bool:
-  """Whether nobody removes or renames what is another's there."""
+  """Whether users cannot remove or rename each other's files in a folder."""
   return bool(os.stat(folder).st_mode & stat.S_ISVTX)

@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts, one process on each: they start, stop and fail together.
+"""Several hosts, one process on each, that start, stop and fail together.
 
-Besides arrays, they communicate through the key-value store of JAX's
+Apart from arrays, they communicate through the key-value store of JAX's
 coordination service, which runs in process 0.
 """
 
@@ -30,21 +30,21 @@ from gpt_jax.runtime import preemption
 from gpt_jax.runtime.log import log, program, say
 from gpt_jax.spec import UsageError
 
-# Checks that all processes of a job have started, before JAX connects them.
+# Roll call: checks that all processes of a job run before JAX connects them.
 #
-# JAX's own timeout ends in an abort that does not say who is missing. So
+# JAX's own timeout ends in an abort that does not say which one is missing. So
 # process 0 first listens on the coordinator's port itself, until all processes
-# have called or the time is up, and tells everyone the result. Then JAX takes
+# have called or the time is up, and sends everyone the result. Then JAX takes
 # over the port.
 
 
-# Begins each line of both sides, so that no other program passes for a process.
+# Starts each line of both sides, to tell our processes from other programs.
 _HELLO = 'gpt_jax roll call'
 _CALL = re.compile(rf'{_HELLO}: (\d{{1,9}}) of (\d{{1,9}}) by ([0-9a-f]{{16}})')
 _GO = 'go'
-# Seconds in which a caller must say who it is; other programs do not.
+# Seconds in which a caller must identify itself; other programs do not.
 _PATIENCE = 5.0
-# The longest line, and how many connections may be open that said nothing yet.
+# The longest line, and the most connections without identification.
 _LONGEST, _MOST_SILENT = 4096, 256
 
 
@@ -72,21 +72,21 @@ def call(address: str, *, count: int, index: int, seconds: float) -> None:
 
 
 class _Silent(NamedTuple):
-  """A connection that has not said yet which process it is."""
+  """A connection that has not identified its process yet."""
 
   until: float
   heard: bytes = b''
 
 
 class _Called(NamedTuple):
-  """That of a process."""
+  """A connection from a known process."""
 
   index: int
   name: str
 
 
 class _Listener:
-  """Process 0's side: all connections at once, so that none holds up others."""
+  """Process 0's side: serves all connections at once, so that none blocks."""
 
   def __init__(self, server: socket.socket, count: int):
     """Listens for `count` processes, this one included."""
@@ -103,10 +103,10 @@ class _Listener:
     return [i for i in range(1, self._count) if i not in here]
 
   def wait(self, seconds: float) -> None:
-    """Takes what comes within so many seconds.
+    """Accepts calls until all processes have called or the time is up.
 
     Raises:
-      RuntimeError: two processes have the same number, or other counts.
+      RuntimeError: processes share an index, or disagree on the count.
     """
     for key, _ in self._selector.select(seconds):
       if key.fileobj is self._server:
@@ -120,7 +120,7 @@ class _Listener:
       self._drop(stranger)
 
   def tell(self, verdict: str) -> None:
-    """Tells all processes that called."""
+    """Sends the verdict to all processes that called."""
     for caller in self._called:
       with contextlib.suppress(OSError):  # it has ended: JAX will notice
         caller.settimeout(_PATIENCE)
@@ -166,7 +166,7 @@ class _Listener:
       return
     index, count, name = int(found[1]), int(found[2]), found[3]
     for old, called in [*self._called.items()]:
-      # A process whose connection broke calls again by the same name.
+      # A process whose connection broke calls again with the same name.
       if called.index == index and called.name == name:
         self._drop(old)
     self._check(index, count)
@@ -223,7 +223,7 @@ def _report(
   name = os.urandom(8).hex()
   while True:
     said = b''
-    # It may not listen yet, or no longer, or be another program.
+    # Process 0 may not listen yet, or no longer, or it is another program.
     with (
       contextlib.suppress(OSError),
       socket.create_connection((host, port), timeout=_PATIENCE) as server,
@@ -262,7 +262,7 @@ _ENDED = 'gpt_jax/ended'
 _GONE = 'gpt_jax/gone'
 # Key under which the service records that a process received SIGTERM.
 _NOTICE = 'RECEIVED_PREEMPTION_NOTICE'
-# How long process 0, and the service with it, waits for the others to leave.
+# Seconds that process 0, which runs the service, waits for others to leave.
 _LINGER = 5.0
 
 
@@ -275,7 +275,7 @@ def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
   Args:
     join_seconds: how long to wait for the last process.
     heartbeat_seconds: a process that is silent for longer counts as dead, and
-      all others end.
+      all others exit.
 
   Raises:
     UsageError: the other hosts are not configured.
@@ -316,8 +316,8 @@ def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
 def together() -> Iterator[None]:
   """If this process fails, ends the others instead of letting them wait.
 
-  They end within seconds, with exit code 1 and this one's reason. JAX makes all
-  processes wait for each other at exit; a failed one skips that.
+  They exit within seconds, with code 1 and this one's reason. JAX makes all
+  processes wait for each other at exit; a failed process skips that.
   """
   try:
     yield
@@ -339,8 +339,8 @@ def together() -> Iterator[None]:
 def first_process_first(function: Callable[[], T], name: str) -> T:
   """Runs `function` on process 0, and then on the others.
 
-  So the others find what process 0 wrote to shared storage. They wait for as
-  long as it takes; `together` handles its failure.
+  The others then see the files that process 0 wrote to shared storage. They
+  wait as long as it takes; `together` handles its failure.
   """
   if jax.process_count() == 1:
     return function()
@@ -401,7 +401,7 @@ def _get(key: str) -> str | None:
 
 
 def _watch() -> None:
-  """Ends this process when another one fails or is told to end."""
+  """Ends this process when another one fails or receives SIGTERM."""
   noticed = False
   while not _leaving.wait(0.5):
     try:
@@ -419,10 +419,10 @@ def _watch() -> None:
 
 
 def _end_together(watch: threading.Thread) -> None:
-  """Returns once every process is at its end; until then one may fail.
+  """Waits until every process is about to exit, still watching for failures.
 
-  JAX's own barrier comes next. There a process that fails would abort the
-  others, whose watch is over, so that no one says why.
+  At JAX's own barrier, which comes next, the watch is over: a process that
+  fails there would abort the others without a reason.
   """
   with contextlib.suppress(RuntimeError):  # the service has ended
     _client().key_value_set(f'{_ENDED}/{index()}', 'yes')

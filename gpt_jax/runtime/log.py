@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Logging to stderr, and which command was started when."""
+"""Logging to stderr, and the name and start time of the command."""
 
 import contextlib
 import logging
@@ -27,18 +27,18 @@ def set_up() -> None:
     handler.setFormatter(logging.Formatter('%(asctime)s %(message)s'))
   log.handlers[:] = [handler]
   log.setLevel(logging.INFO)
-  # What Orbax and others log through absl is for their developers; we report
-  # the errors that they raise.
+  # Orbax and others log through absl for their own developers; we report the
+  # errors that they raise.
   for name in ('absl', 'asyncio'):
     logging.getLogger(name).setLevel(logging.CRITICAL)
   log.propagate = False
 
 
 def say(text: str) -> None:
-  """Writes a line to stderr at once, after the output.
+  """Flushes stdout, then writes a line to stderr at once.
 
-  Nothing may read them any more, as after `| head`: what ends the process then
-  ends it all the same.
+  Either pipe may be closed, as after `| head`. That is ignored, so the caller
+  can go on to end the process.
   """
   with contextlib.suppress(OSError):
     sys.stdout.flush()
@@ -49,18 +49,18 @@ def say(text: str) -> None:
 
 
 class _Started:
-  """What this process was started as."""
+  """The command that this process runs."""
 
   program = 'gpt-jax'
 
 
 def started_as(command: str) -> None:
-  """Tells which command was run, for messages that end the process."""
+  """Sets the command's name, for messages that end the process."""
   _Started.program = f'gpt-jax {command}'
 
 
 def program() -> str:
-  """`gpt-jax COMMAND`: how a message on stderr begins."""
+  """`gpt-jax COMMAND`, the prefix of messages on stderr."""
   return _Started.program
 
 

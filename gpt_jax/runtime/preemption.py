@@ -27,11 +27,11 @@ AT_ONCE = ('start', 'prepare', 'compile', 'end')
 
 
 class Preempted(Exception):
-  """The run was told to stop and has saved; exit code 75."""
+  """The run stops for SIGTERM or SIGINT and has saved; exit code 75."""
 
 
 class _State:
-  """Global to the process, like its signals."""
+  """State global to the process, as signals are."""
 
   asked = False
   reached = False
@@ -83,7 +83,7 @@ def _listen(reader: int) -> None:
 
 
 def ask(before_exit: Callable[[], None] = lambda: None) -> None:
-  """Asks the run to stop; ends the process if there is nothing to save.
+  """Requests a stop; ends the process at once if there is nothing to save.
 
   Called from a separate thread.
   """
@@ -101,7 +101,7 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
 
 @contextlib.contextmanager
 def leaving(function: Callable[[], None]) -> Iterator[None]:
-  """`function` is called where the process ends at once, in this context."""
+  """Calls `function` if the process ends at once within this context."""
   _leaving.append(function)
   try:
     yield
@@ -120,7 +120,7 @@ def use_distributed() -> None:
 
 
 def reached() -> bool:
-  """True from the boundary on at which all processes must stop.
+  """True from the step boundary on at which all processes must stop.
 
   Every process must call it at each boundary between steps or evaluation
   batches, the same number of times. Does not block.
@@ -136,10 +136,6 @@ def reached() -> bool:
 
 
 def check() -> None:
-  """Raises if the run was asked to stop; call it after saving.
-
-  Raises:
-    Preempted: it was.
-  """
+  """Raises `Preempted` if a stop was requested; call it after saving."""
   if _State.asked:
     raise Preempted('preempted; all is saved; start again to continue')

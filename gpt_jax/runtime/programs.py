@@ -1,12 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps compiled programs on the disk, so that a second start loads them.
+"""A persistent cache of compiled programs, so that later starts load them.
 
-JAX looks a program up under a hash of it, of its compiler and of the flags; see
-its page on the persistent compilation cache. Where they are kept is ours: JAX's
-own files are not written as a whole, so that a process killed meanwhile leaves
-one that fails in every later start, and on CPUs the hash does not tell machines
-apart whose instructions differ, as those do that share a home folder.
+JAX looks a program up under a hash of the program, the compiler and the flags;
+see its page on the persistent compilation cache. The storage is ours for two
+reasons. JAX does not write its files atomically: a process killed meanwhile
+leaves one that fails in every later start. And on CPUs the hash does not tell
+apart machines with different instruction sets, which may share a home folder.
 """
 
 import contextlib
@@ -24,18 +24,17 @@ from jax._src.compilation_cache_interface import CacheInterface
 
 from gpt_jax.runtime.log import log
 
-# Above this the files that were not used for longest go.
+# Above this size the least recently used files are deleted.
 MAX_BYTES = 4 << 30
 _SUFFIX = '.program'
 
 
 def keep() -> None:
-  """Keeps programs in the user's cache folder; before the first compilation.
+  """Turns the cache on; call it before the first compilation.
 
-  JAX's own variables have their way: with JAX_COMPILATION_CACHE_DIR it keeps
-  them there, in its own manner, and with JAX_ENABLE_COMPILATION_CACHE=false
-  nowhere. Nor are they kept where that folder cannot be written to, or is not
-  the user's own.
+  JAX's own variables take precedence: with JAX_COMPILATION_CACHE_DIR it uses
+  its own cache there, with JAX_ENABLE_COMPILATION_CACHE=false none. The cache
+  stays off if its folder cannot be written to or is not only the user's.
   """
   if not jax_config.enable_compilation_cache.value:
     return
@@ -56,10 +55,10 @@ def keep() -> None:
 
 
 def _problem(folder: pathlib.Path) -> str:
-  """Makes the cache folder; tells why its programs cannot be trusted, or ''.
+  """Creates the cache folder; returns why it cannot be trusted, or ''.
 
-  Whoever may write there may have us run their code, and whoever may write to
-  a folder around it may put another in its place.
+  Whoever can write there can have us run their code, and whoever can write to
+  a parent folder can replace it.
   """
   own = (folder.parents[1], folder.parents[0], folder)
   root = own[0].parent
@@ -88,31 +87,31 @@ def cache_folder() -> pathlib.Path:
 
 
 class Programs(CacheInterface):
-  """Files of a folder, each with a checksum in front.
+  """A cache in a folder; each file starts with a checksum.
 
-  Several processes may use it at once. None of its methods raises an OSError:
-  what cannot be read or written is compiled again.
+  Several processes may use it at once. No method raises an OSError: a program
+  that cannot be read or written is compiled again.
   """
 
   def __init__(self, folder: str):
-    """Keeps files in `folder`, which exists."""
+    """`folder` must exist."""
     self._path = pathlib.Path(folder)
 
   def get(self, key: str) -> bytes | None:
-    """What is kept under `key`; None: nothing, or it is damaged."""
+    """The value stored under `key`; None if it is missing or damaged."""
     path = self._file(key)
     with contextlib.suppress(OSError):
       found = path.read_bytes()
       size = hashlib.sha256().digest_size
       if hashlib.sha256(found[size:]).digest() == found[:size]:
         with contextlib.suppress(OSError):
-          os.utime(path)  # it was used
+          os.utime(path)  # marks it as used
         return found[size:]
       path.unlink(missing_ok=True)
     return None
 
   def put(self, key: str, value: bytes) -> None:
-    """Keeps `value` under `key`; what is oldest makes room."""
+    """Stores `value` under `key`; deletes the oldest files to make room."""
     with contextlib.suppress(OSError):
       self._make_room(len(value))
       number, name = tempfile.mkstemp(dir=self._path, suffix='.tmp')
@@ -127,7 +126,7 @@ class Programs(CacheInterface):
     return self._path / f'{key}{_SUFFIX}'
 
   def _make_room(self, num_bytes: int) -> None:
-    """Also of what killed processes left behind."""
+    """Deletes the oldest files, including those that killed processes left."""
     found = []
     for path in filter(pathlib.Path.is_file, self._path.iterdir()):
       with contextlib.suppress(FileNotFoundError):  # another process took it
@@ -142,7 +141,7 @@ class Programs(CacheInterface):
 
 
 def _machine() -> str:
-  """A name for machines that take the same instructions."""
+  """A name shared by machines with the same instruction set."""
   text = platform.machine()
   with contextlib.suppress(OSError), open('/proc/cpuinfo') as file:
     wanted = ('model name', 'flags', 'Features')

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """XLA's flags for asynchronous collectives, for each generation of TPUs.
 
-The flags are those that MaxText's public scripts give: gathers and their kin
-are fused with the products beside them, so that sending and computing overlap.
-All of them are options of the compiler of libtpu 0.0.42.1.
+The flags are those of MaxText's public scripts: gathers and other collectives
+are fused with neighbouring matrix products, so that communication and
+computation overlap. The compiler of libtpu 0.0.42.1 knows them all.
 
   python3 gpt_jax/runtime/tpu_flags.py v5e
 
-prints what launch/ gives LIBTPU_INIT_ARGS; it needs nothing but Python, as the
-machine that launches has no more.
+prints the value that launch/ gives LIBTPU_INIT_ARGS. It needs only Python: the
+launching machine may have nothing else.
 """
 
 import sys

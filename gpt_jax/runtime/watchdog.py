@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The current phase of the main thread, for the threads that watch it.
+"""The current phase of the main thread, and a watchdog for hangs.
 
 During compilation the main thread is inside XLA and runs no Python, so it
-cannot react to signals or notice a hang: `preemption` looks here instead, and
-the watchdog below.
+cannot react to signals or notice a hang. `preemption` and the watchdog below
+read its phase from other threads instead.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from gpt_jax.runtime.log import program, say
 
 
 class Phase(NamedTuple):
-  """A phase, and when it began or last made progress."""
+  """A phase, and the time when it began or last made progress."""
 
   name: str  # start, prepare, compile, step, evaluation, save, end
   since: float  # time.monotonic()
@@ -35,7 +35,7 @@ def now() -> Phase:
 
 
 def enter(name: str) -> None:
-  """Begins a phase, or its deadline anew."""
+  """Enters a phase, or restarts its deadline."""
   global _now
   _now = Phase(name, time.monotonic())
 
@@ -51,14 +51,14 @@ def during(name: str) -> Iterator[None]:
     enter(before)
 
 
-# The watchdog ends a process that hangs, and shows where it hung.
+# The watchdog: ends a process that hangs, and shows where.
 #
 # Each phase of a run has its own deadline: one long enough for a compilation
 # would hide a hung step for an hour.
 
 
 def deadlines(config: Any) -> dict[str, float]:
-  """Seconds for each phase, from the section `watchdog` of a config."""
+  """Seconds by phase, from the section `watchdog` of a config."""
   return {
     name.removesuffix('_seconds'): seconds
     for name, seconds in config.watchdog.items()
