@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from configs import bert, gpt1, mass, unilm
+from gpt_jax import config as config_lib
+from gpt_jax.benchmarks import train
 from gpt_jax.objectives import choices
 from gpt_jax.objectives.base import Objective
-from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.simple import Bytes
 from gpt_jax.tokenizers.training import sentinel
 from tests.support import tiny
+from tests.support.objectives import keys
 
 B, L, V = 6, 16, 61
 BOS, EOS, PAD, MASK, CLS = 0, 1, 2, 3, 4
@@ -167,11 +171,6 @@ def rows_of(kind, count=B, length=L):
   return packed(rows)._replace(source=packed(side(length - 3)))
 
 
-def keys_of(first=0, count=B, seed=3):
-  numbers = np.arange(first, first + count)
-  return Keys(seed, numbers, numbers, np.zeros(count, int))
-
-
 def take(rows, part):
   if rows is None:
     return None
@@ -187,14 +186,14 @@ def take(rows, part):
 def test_a_row_follows_from_its_own_key(case):
   """The same again, alone, and on another host; another key, another row."""
   objective, rows = bound(case), rows_of(case.rows)
-  whole = objective.make_batch(rows, keys_of())
-  again = objective.make_batch(rows, keys_of())
-  alone = objective.make_batch(take(rows, slice(2, 4)), keys_of(2, 2))
+  whole = objective.make_batch(rows, keys(B))
+  again = objective.make_batch(rows, keys(B))
+  alone = objective.make_batch(take(rows, slice(2, 4)), keys(2, 2))
   for name, x in whole.items():
     assert len(x) == B, name
     np.testing.assert_array_equal(again[name], x, err_msg=name)
     np.testing.assert_array_equal(alone[name], x[2:4], err_msg=name)
-  other = objective.make_batch(rows, keys_of(12))
+  other = objective.make_batch(rows, keys(B, 12))
   same = [np.array_equal(other[name], x) for name, x in whole.items()]
   assert all(same) != case.random
 
@@ -204,8 +203,8 @@ def test_shapes_are_known_without_text(case):
   """Those of a blank row, for which a program is compiled."""
   rows = rows_of(case.rows)
   blank = jax.tree.map(np.zeros_like, take(rows, slice(0, 1)))
-  of_shapes = bound(case, tokenizer=False).make_batch(blank, keys_of(0, 1))
-  batch = bound(case).make_batch(rows, keys_of())
+  of_shapes = bound(case, tokenizer=False).make_batch(blank, keys(1))
+  batch = bound(case).make_batch(rows, keys(B))
   assert {n: (x.dtype, x.shape[1:]) for n, x in of_shapes.items()} == {
     n: (x.dtype, x.shape[1:]) for n, x in batch.items()
   }
@@ -231,7 +230,7 @@ def test_losses_of_parts_add_up(case):
   objective = bound(case)
   params = params_of(objective)
   loss = jax.jit(lambda params, batch: objective.loss(params, batch, None))
-  batch = objective.make_batch(rows_of(case.rows), keys_of())
+  batch = objective.make_batch(rows_of(case.rows), keys(B))
   halves = [
     loss(params, {name: x[part] for name, x in batch.items()})
     for part in (slice(0, B // 2), slice(B // 2, B))
@@ -352,6 +351,52 @@ XLNET = {**PLAIN, 'input': 'tokens(queries=True)', 'position': 'xlnet'}
 def test_models_that_are_refused(call, model, message):
   with pytest.raises(UsageError, match=message):
     bound(Case(call, model))
+
+
+@pytest.mark.parametrize(
+  ('file', 'changes', 'message'),
+  [
+    (bert, {'objective.name': 'unified'}, r'set data\.rows="pairs\(.unified'),
+    (
+      bert,
+      {
+        **{'objective.name': 'unified', 'data.rows': "pairs('unified')"},
+        'model.attention': 'full',
+      },
+      "take 'bidirectional'",
+    ),
+    (unilm, {'objective.name': 'unified_target'}, 'is made from parallel'),
+    (mass, {'model.num_encoder_layers': 0}, 'trains encoder-decoders; give 1'),
+    (mass, {'data.rows': 'stream'}, 'made from full_sentences or doc_sent'),
+    (
+      gpt1,
+      {'objective.name': 'prefix', 'data.rows': 'documents'},
+      r"rows='documents'.*made from stream",
+    ),
+    (
+      gpt1,
+      {'objective.name': 'prefix', 'model.attention': 'bidirectional'},
+      'take causal patterns',
+    ),
+  ],
+)
+def test_configs_that_are_refused(file, changes, message):
+  config = file.get_config('cpu').unlock()
+  config.update_from_flattened_dict(changes)
+  with pytest.raises(UsageError, match=message):
+    config_lib.resolve(config)
+
+
+@pytest.mark.parametrize(
+  ('file', 'changes'),
+  [(bert, {}), (gpt1, {'objective.name': "prefix('deshuffle')"})],
+)
+def test_random_tokens_are_no_text(file, changes):
+  config = file.get_config('cpu').unlock()
+  config.update_from_flattened_dict(changes)
+  resolved = config_lib.resolve(config)
+  with pytest.raises(UsageError, match='gpt-jax train'):
+    train.measure(resolved, 1)
 
 
 @pytest.mark.parametrize(

@@ -14,28 +14,19 @@ from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.electra import SHARED, TABLES, TARGETS, Electra
 from gpt_jax.objectives.loss import Batch
-from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
+from tests.support.objectives import MASK, Words, keys
 
-L, V, MASK = 13, tiny.V, 2
+L, V = 13, tiny.V
 SCORES = "tied(bias=True, transform='gelu')"
 ENCODER = dict(
   attention='bidirectional',
   input='tokens(token_types=2, norm=True)',
   num_layers=1,
 )
-
-
-class Special:
-  mask_id = MASK
-
-
-class Words:
-  """A tokenizer, as far as the objective asks."""
-
-  special, vocab_size = Special(), V
 
 
 def models(**changes) -> tuple[Transformer, Transformer]:
@@ -62,9 +53,6 @@ def rows(number=8):
   special[:, 0] = True
   types = types * np.ones((number, 1), np.int32)
   return Rows(tokens, real, token_types=types, special=special)
-
-
-KEYS = Keys(3, np.arange(8), np.arange(8), np.zeros(8, int))
 
 
 @functools.cache
@@ -206,7 +194,7 @@ def test_the_generator_learns_nothing_of_the_replaced():
   """But by what it shares."""
   objective, _ = of('electra')
   params = random(objective)
-  batch = objective.balance(objective.make_batch(rows(), KEYS))
+  batch = objective.balance(objective.make_batch(rows(), keys(8)))
 
   def loss(params, name):
     found = objective.loss(params, batch, jax.random.key(4))
@@ -241,7 +229,7 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
   objective = objectives['gdes']
   # What the generator says does not follow from its table.
   params = always(random(objective), 5)
-  batch = objective.balance(objective.make_batch(rows(), KEYS))
+  batch = objective.balance(objective.make_batch(rows(), keys(8)))
 
   @jax.jit
   def gradients(params):
@@ -296,7 +284,7 @@ def test_parts_with_other_numbers_of_tokens_add_up(targets):
   objective, _ = of(targets)
   # What parts draw is not what the whole draws.
   params = always(random(objective), 5)
-  batch = objective.make_batch(rows(), KEYS)
+  batch = objective.make_batch(rows(), keys(8))
   batch['mask'][-1] = batch['masked_weights'][-1] = 0
   batch = objective.balance(batch)
   # As the training step takes micro-batches; there is no dropout.
@@ -315,7 +303,7 @@ def test_parts_with_other_numbers_of_tokens_add_up(targets):
 def test_what_is_drawn_follows_from_the_key():
   objective, _ = of('electra')
   params = random(objective)
-  batch = objective.balance(objective.make_batch(rows(), KEYS))
+  batch = objective.balance(objective.make_batch(rows(), keys(8)))
   loss = jax.jit(objective.loss)
 
   def drawn(seed):
@@ -333,7 +321,9 @@ def test_no_more_are_chosen_than_in_the_released_code(rate, length, most):
   tokenizer: Any = Words()
   objective = Electra(rate).bind(model, tokenizer, generator=generator)
   tokens = np.full((8, length), 7, np.int32)
-  made = objective.make_batch(Rows(tokens, np.ones(tokens.shape, bool)), KEYS)
+  made = objective.make_batch(
+    Rows(tokens, np.ones(tokens.shape, bool)), keys(8)
+  )
   assert made['masked_positions'].shape == (8, most)
   counts = made['masked_weights'].sum(axis=1)
   np.testing.assert_allclose(counts, rate * length, atol=1)

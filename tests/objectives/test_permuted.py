@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens predicted in a random order: the loss, its segments, New York."""
+"""XLNet: orders, who sees whom, the loss, its segments, New York."""
 
 import functools
 
@@ -12,12 +12,13 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import hf
-from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.permuted import Permuted
-from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.objectives.masked import Masked, ngrams
+from gpt_jax.objectives.permuted import Permutation, Permuted, ranks, visible
+from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
-from tests.support.golden_io import ROOT
+from tests.support.golden_io import ROOT, case, cases
+from tests.support.objectives import CLS, SEP, Words, keys
 
 FIELDS = dict(
   attention='bidirectional',
@@ -27,18 +28,6 @@ FIELDS = dict(
   num_layers=1,
   position='xlnet(memory=5)',
 )
-
-
-class Words:
-  vocab_size = tiny.V
-
-  def word_starts(self, ids):
-    return np.ones(ids.shape, bool)
-
-
-def keys(count):
-  numbers = np.arange(count)
-  return Keys(3, numbers, numbers, np.zeros(count, int))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +116,7 @@ def trained(kind, steps, batch):
 
 # "New York is a city" and "Los Angeles is a city".
 CORPUS = np.array([[1, 2, 5, 6, 7], [3, 4, 5, 6, 7]], np.int32)
-MASK = 9
+BLANK = 9
 
 
 @pytest.mark.slow
@@ -148,6 +137,147 @@ def test_new_york_is_a_city():
   found = trained('permuted', 300, {**batch, 'inputs': tokens, 'ranks': ranks})
   assert 2 * found == pytest.approx(np.log(2), abs=0.03)
   hidden = tokens.copy()
-  hidden[:, :2] = MASK
+  hidden[:, :2] = BLANK
   found = trained('masked', 300, {**batch, 'inputs': hidden})
   assert 1.38 <= 2 * found < 1.42
+
+
+FOLDER = ROOT / 'xlnet_perm'
+
+
+def seen(ranks_L, asked):
+  """What each token, then each prediction, sees."""
+  found = visible(np.array([ranks_L]), np.array([ranks_L[asked]]))
+  return np.asarray(found)[0]
+
+
+@pytest.mark.parametrize('name', cases(FOLDER, 'values'))
+def test_masks_are_those_of_the_released_code(name):
+  """Of a given order; the fixtures' 1 is "may not see", ours "sees"."""
+  golden = case(FOLDER, name)
+  given, out = golden.inputs, golden.outputs
+  special = np.isin(given['input_ids'], [SEP, CLS])
+  reused = np.arange(len(special)) < golden.static.get('reuse_len', 0)
+  late = given['is_masked'] | special
+  found = ranks(given['order_index'], late, reused)
+  targets = np.flatnonzero(given['is_masked'] & ~special)
+  np.testing.assert_array_equal(targets, np.flatnonzero(out['target_mask']))
+  may = out['perm_mask'] == 0
+  content = seen(found, targets)
+  np.testing.assert_array_equal(
+    content[: len(may)], may | np.eye(len(may), dtype=bool)
+  )
+  np.testing.assert_array_equal(content[len(may) :], may[targets])
+
+
+def test_blocks_have_one_order():
+  """A token of a later block comes after all of an earlier one."""
+  golden = case(FOLDER, 'perm_size')
+  in_block = golden.inputs['order_in_block']
+
+  class Given:
+    def permutation(self, size):
+      assert size == len(in_block)
+      return in_block
+
+  permutation = Permutation(6, ngrams(5), golden.static['perm_size'])
+  np.testing.assert_array_equal(
+    permutation.order(12, Given()), golden.inputs['order_index']
+  )
+  # A last block that is shorter keeps the order of its tokens.
+  np.testing.assert_array_equal(
+    permutation.order(6, Given()), [0, 3, 1, 2, 4, 5]
+  )
+
+
+def rows(count, length, *, halves=False, seed=0):
+  """With padding in the first row, and ends of texts as rows of halves."""
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(5, 90, (count, length), np.int32)
+  real, special = np.ones((2, *tokens.shape), bool)
+  special[:] = False
+  if not halves:
+    real[0, length // 2 :] = False
+    return Rows(tokens, real)
+  special[:, [length - 9, length - 2, length - 1]] = True
+  reused = np.zeros(tokens.shape, bool)
+  reused[:, : length // 2] = True
+  return Rows(tokens, real, special=special, reused=reused)
+
+
+def test_exactly_so_many_are_predicted():
+  """85 of 512, in whole words but for the last few of a half."""
+  permutation = Permutation(6, ngrams(5), 256)
+  given = rows(7, 512, halves=True)
+  starts = np.random.default_rng(1).random(given.tokens.shape) < 0.7
+  found = permutation(given, keys(7), starts)
+  assert permutation.places(512) == 85
+  assert found['masked_weights'].shape == (7, 85)
+  assert np.all(found['masked_weights'] == 1)
+  at = found['masked_positions']
+  assert np.all(np.diff(at) > 0)
+  assert np.all(np.sum(at < 256, axis=1) == 43)
+  chosen = np.zeros(given.tokens.shape, bool)
+  np.put_along_axis(chosen, at, True, axis=1)
+  assert not np.any(chosen & given.special)
+  np.testing.assert_array_equal(
+    found['masked_targets'], np.take_along_axis(given.tokens, at, axis=1)
+  )
+  # Runs begin and end with words; a goal's rest is single tokens.
+  begins = chosen[:, 1:] & ~chosen[:, :-1]
+  whole = np.mean(starts[:, 1:][begins])
+  assert whole > 0.9
+  # The others are context of their half, or later: SEP and CLS.
+  context = np.where(given.reused, 0, 512)
+  plain = ~chosen & ~given.special
+  np.testing.assert_array_equal(found['ranks'][plain], context[plain])
+  assert np.all(found['ranks'][~plain] > context[~plain])
+  for row in found['ranks']:
+    late = row[(row != 0) & (row != 512)]
+    assert len({*late.tolist()}) == len(late)
+
+
+def test_the_first_half_sees_nothing_of_the_second():
+  given = rows(3, 40, halves=True)
+  starts = np.ones(given.tokens.shape, bool)
+  found = Permutation(3, ngrams(5), 8)(given, keys(3), starts)
+  for row, at in zip(found['ranks'], found['masked_positions'], strict=True):
+    mask = seen(row, at)
+    first = np.concatenate([np.arange(40), at]) < 20
+    assert not np.any(mask[first][:, 20:])
+    assert np.all(mask[~first][:, :20])
+
+
+def test_padding_is_not_predicted():
+  permutation = Permutation(3, ngrams(5), 8)
+  given = rows(5, 23)
+  starts = np.ones(given.tokens.shape, bool)
+  found = permutation(given, keys(5), starts)
+  # Of the first row 11 tokens are real, of which a third.
+  assert found['masked_weights'].sum(axis=1).tolist() == [3, 7, 7, 7, 7]
+  real = np.take_along_axis(given.real, found['masked_positions'], axis=1)
+  assert np.all(real[found['masked_weights'] == 1])
+
+
+def test_segments_have_their_own_orders():
+  permutation, given = Permutation(3, ngrams(5), 8), rows(2, 22)
+  starts = np.ones(given.tokens.shape, bool)
+  found = permutation(given, keys(2), starts, segments=2)
+  assert found['masked_positions'].shape == (2, 6)
+  halves = found['masked_positions'][1].reshape(2, 3) // 11
+  np.testing.assert_array_equal(halves, [[0] * 3, [1] * 3])
+  # A segment of padding alone has nothing to predict.
+  assert found['masked_weights'][0].tolist() == [1, 1, 1, 0, 0, 0]
+
+
+def test_runs_are_of_few_words():
+  """p(n) ~ 1 / n of 1 to 5 words: 2.19 on average."""
+  permutation = Permutation(6, ngrams(5), 256)
+  assert np.dot(permutation.runs, np.arange(1, 6)) == pytest.approx(2.190, 1e-3)
+  given = rows(30, 512)
+  given.real[:] = True
+  found = permutation(given, keys(30), np.ones(given.tokens.shape, bool))
+  chosen = np.zeros((30, 513), bool)
+  np.put_along_axis(chosen, found['masked_positions'], True, axis=1)
+  runs = np.sum(chosen[:, 1:] & ~chosen[:, :-1])
+  assert 1.7 < chosen.sum() / runs < 2.3

@@ -10,21 +10,16 @@ import pytest
 
 from configs import gpt1
 from gpt_jax import config as config_lib
-from gpt_jax.benchmarks import train
 from gpt_jax.costs import flops, totals
 from gpt_jax.objectives.prefix import Prefix
 from gpt_jax.objectives.t5 import Span
-from gpt_jax.rows.rows import Keys, Rows, cut
+from gpt_jax.rows.rows import Rows, cut
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
 from tests.support import tiny
+from tests.support.objectives import EOS, Words, keys
 
 N, L = 5, tiny.L
-
-
-def keys(count, first=0):
-  numbers = np.arange(first, first + count)
-  return Keys(7, numbers, numbers, np.zeros(count, int))
 
 
 def make_batch(rows, of):
@@ -121,33 +116,11 @@ def test_padding_is_neither_a_prefix_nor_predicted():
     assert counted[0] == 1 and 1 <= counted[1] <= 4 and counted[2] == 0
 
 
-def test_what_does_not_go_together_is_refused():
-  config = gpt1.get_config('cpu').unlock()
-  config.objective.name = 'prefix'
-  config_lib.resolve(config)
-  config.data.rows = 'documents'
-  with pytest.raises(UsageError, match=r"rows='documents'.*made from stream"):
-    config_lib.resolve(config)
-  config.data.rows = 'stream'
-  config.objective.name = "prefix('deshuffle')"
-  with pytest.raises(UsageError, match='gpt-jax train'):
-    train.measure(config_lib.resolve(config), 1)
-  config.objective.name = 'prefix'
-  long = tiny.model(context_length=13)
+def test_both_sides_fit_the_model():
+  short = tiny.model(context_length=13)
+  objective = Prefix('seq2seq').bind(short, Words())
   with pytest.raises(UsageError, match='are 14 tokens in one row; raise it'):
-    objective = Prefix('seq2seq').bind(long, Words())
     objective.make_batch(pairs([[(3, 2)]]), keys(1))
-  config.model.attention = 'bidirectional'
-  with pytest.raises(UsageError, match='take causal patterns'):
-    config_lib.resolve(config)
-
-
-class Special:
-  eos_id, pad_id, prompt_start = 1, 0, ()
-
-
-class Words:
-  special, vocab_size = Special(), tiny.V
 
 
 def pairs(sizes, length=7):
@@ -163,7 +136,7 @@ def pairs(sizes, length=7):
       for nth, pair in enumerate(row, 1):
         part = slice(at, at + pair[which])
         tokens[i, part] = rng.integers(2, tiny.V, pair[which])
-        tokens[i, part.stop - 1] = Special.eos_id
+        tokens[i, part.stop - 1] = EOS
         real[i, part], segments[i, part] = True, nth
         positions[i, part] = np.arange(pair[which])
         at = part.stop

@@ -10,9 +10,10 @@ import pytest
 
 from gpt_jax.objectives import choices, t5
 from gpt_jax.objectives.t5 import Side
-from gpt_jax.rows.rows import Keys, cut
+from gpt_jax.rows.rows import cut
 from gpt_jax.tokenizers import special
 from tests.support import golden_io, tiny
+from tests.support.objectives import keys
 
 FOLDER = golden_io.ROOT / 't5_spans'
 EOS, PAD, FIRST, VOCAB = 1, 0, 32_099, 32_100
@@ -36,11 +37,6 @@ def tokenizer():
   )
 
 
-def keys_of(rows, first=0):
-  numbers = np.arange(first, first + rows)
-  return Keys(7, numbers, numbers, np.zeros_like(numbers))
-
-
 def text(rows, length, seed=0):
   """Rows of a stream; no token is special."""
   draw = np.random.default_rng(seed).integers
@@ -51,7 +47,7 @@ def make(call, context, rows, first=0):
   """The batch of some rows, for an encoder that reads `context` tokens."""
   model = tiny.model(num_encoder_layers=1, context_length=context)
   objective = choices.build(call, model, tokenizer())
-  return objective.make_batch(rows, keys_of(len(rows.tokens), first))
+  return objective.make_batch(rows, keys(len(rows.tokens), first))
 
 
 def ended(side):

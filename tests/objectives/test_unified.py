@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""UniLM's four masks, in their shares, and what each predicts."""
+"""UniLM's masks in pretraining and in fine-tuning, and what each predicts."""
 
 import functools
 
@@ -10,21 +10,25 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from configs import bert
-from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.unified import Unified, visible
+from gpt_jax.objectives import forward
+from gpt_jax.objectives.unified import (
+  Unified,
+  UnifiedTarget,
+  visible,
+  with_mask,
+)
 from gpt_jax.rows import unified_order
-from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.rows import Rows
 from gpt_jax.rows.unified_order import NAMES
-from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
+from tests.support.objectives import CLS, MASK, SEP, Words, keys
 
 BOTH, LEFT, RIGHT, SEQ2SEQ = range(4)
-MASK, V, L = 2, tiny.V, 13
+V, L = tiny.V, 13
 FOLDER = ROOT / 'bert_mask3d'
 FIELDS = dict(
   attention='bidirectional',
@@ -32,14 +36,6 @@ FIELDS = dict(
   output="tied(bias=True, transform='gelu')",
   num_layers=1,
 )
-
-
-class Special:
-  mask_id = MASK
-
-
-class Words:
-  special, vocab_size = Special(), V
 
 
 def rows(count, length=L, vocab_size=V, seed=0):
@@ -63,11 +59,6 @@ def rows(count, length=L, vocab_size=V, seed=0):
     special=special,
     pair=rng.integers(0, 2, count, np.int32),
   )
-
-
-def keys(count, first=0, seed=3):
-  numbers = np.arange(first, first + count)
-  return Keys(seed, numbers, numbers, np.zeros(count, int))
 
 
 @functools.cache
@@ -179,9 +170,8 @@ def test_a_million_tokens():
   """15% masked, 80/10/10, in runs of 1.3, the target's [EOS] among them."""
   count, length, size = 3000, 380, 1009
   text = rows(count, length, size)
-  words = type('Tokens', (), {'special': Special, 'vocab_size': size})
   model = tiny.model(**FIELDS, context_length=length, vocab_size=size)
-  batch = Unified().bind(model, words).make_batch(text, keys(count))
+  batch = Unified().bind(model, Words(size)).make_batch(text, keys(count))
   assert text.real.sum() > 1e6
   chosen = np.zeros(text.real.shape, bool)
   index, nth = np.nonzero(batch['masked_weights'])
@@ -203,10 +193,9 @@ def test_a_million_tokens():
 def test_runs_are_of_one_token_four_times_of_five():
   count, length, size = 4000, 120, 1009
   text = rows(count, length, size)
-  words = type('Tokens', (), {'special': Special, 'vocab_size': size})
   model = tiny.model(**FIELDS, context_length=length, vocab_size=size)
   # Three of about 118 tokens: two runs seldom touch.
-  objective = Unified(rate=3.4 / 118).bind(model, words)
+  objective = Unified(rate=3.4 / 118).bind(model, Words(size))
   made = objective.make_batch(text, keys(count))
   places, weights = made['masked_positions'], made['masked_weights']
   full = weights.sum(axis=1) == 3
@@ -294,12 +283,151 @@ def test_parts_add_up_and_pairs_count_where_both_sides_are_seen():
   np.testing.assert_array_equal(of_whole(params, other, key)[0], loss)
 
 
-def test_bad_use_is_one_line():
-  config = bert.get_config('cpu').unlock()
-  config.objective.name = 'unified'
-  with pytest.raises(UsageError, match=r'set data\.rows="pairs\(.unified'):
-    config_lib.resolve(config)
-  config.data.rows = "pairs('unified')"
-  config.model.attention = 'full'
-  with pytest.raises(UsageError, match="take 'bidirectional'"):
-    config_lib.resolve(config)
+# Two pairs in a row of 7 + 7 tokens: lengths of their sources and targets.
+PAIRS, SIDE = [(4, 2), (2, 4)], 7
+TARGET_FIELDS = dict(
+  attention='bidirectional',
+  input='tokens(token_types=6)',
+  context_length=2 * SIDE,
+)
+
+
+def side(lengths, count, size=SIDE, vocab_size=tiny.V):
+  """Texts that end with [SEP], no token twice in a row but these."""
+  rng = np.random.default_rng(sum(lengths))
+  tokens = rng.integers(5, vocab_size, (count, size), np.int32)
+  real = np.arange(size) < sum(lengths)
+  ends = np.cumsum(lengths)
+  segments = np.searchsorted(ends, np.arange(size), side='right')
+  positions = np.arange(size) - np.append(0, ends)[segments]
+  tokens[:, ends - 1] = SEP
+  tokens = np.where(real, tokens, 0).astype(np.int32)
+
+  def each(x):
+    return np.broadcast_to(x, (count, size)).astype(x.dtype)
+
+  return Rows(
+    tokens,
+    each(real),
+    segments=each(segments.astype(np.int32)),
+    positions=each(positions.astype(np.int32)),
+  )
+
+
+def pair_rows(count, pairs=PAIRS, size=SIDE, vocab_size=tiny.V):
+  sources, targets = zip(*pairs, strict=True)
+  source = side(sources, count, size, vocab_size)
+  source.tokens[:, source.positions[0] == 0] = CLS
+  return side(targets, count, size, vocab_size)._replace(source=source)
+
+
+def test_tokens_of_targets_are_hidden_and_no_others():
+  """70% of them, their [SEP] too: 80% [MASK], 10% random, 10% as they are."""
+  count, size, vocab = 4000, 53, 1009
+  text = pair_rows(count, [(20, 17), (29, 23)], size, vocab)
+  model = tiny.model(**TARGET_FIELDS | {'context_length': 2 * size})
+  batch = (
+    UnifiedTarget().bind(model, Words(vocab)).make_batch(text, keys(count))
+  )
+  np.testing.assert_array_equal(batch['inputs'][:, :size], text.source.tokens)
+  chosen = np.zeros((count, 2 * size), bool)
+  index, nth = np.nonzero(batch['masked_weights'])
+  chosen[index, batch['masked_positions'][index, nth]] = True
+  assert not chosen[:, :size].any()
+  chosen = chosen[:, size:]
+  assert not (chosen & ~text.real).any() and chosen.sum() == count * 28
+  assert abs(chosen[:, 16].mean() - 0.7) < 0.03
+  was, now = text.tokens, batch['inputs'][:, size:]
+  np.testing.assert_array_equal(now[~chosen], was[~chosen])
+  assert abs(np.mean(now[chosen] == MASK) - 0.8) < 0.01
+  assert abs(np.mean(now[chosen] == was[chosen]) - 0.1) < 0.01
+  targets = batch['masked_targets'][index, nth]
+  places = batch['masked_positions'][index, nth] - size
+  np.testing.assert_array_equal(targets, was[index, places])
+
+
+def test_a_row_is_read_as_its_pairs():
+  """Positions go on from source to target; types are those of two sides."""
+  batch = (
+    UnifiedTarget()
+    .bind(tiny.model(**TARGET_FIELDS), Words())
+    .make_batch(pair_rows(1), keys(1))
+  )
+  real = batch['mask'][0]
+  assert real.astype(int).tolist() == [*[1] * 6, 0, *[1] * 6, 0]
+  places = batch['positions'][0][real].tolist()
+  assert places == [*(0, 1, 2, 3, 0, 1), *(4, 5, 2, 3, 4, 5)]
+  assert batch['token_types'].tolist() == [[4] * SIDE + [5] * SIDE]
+  two = tiny.model(**TARGET_FIELDS | {'input': 'tokens(token_types=2)'})
+  batch = UnifiedTarget().bind(two, Words()).make_batch(pair_rows(1), keys(1))
+  assert batch['token_types'].tolist() == [[0] * SIDE + [1] * SIDE]
+
+
+def test_nothing_leaks():
+  """The loss of a target token depends on its source and what is before."""
+  model = tiny.model(**TARGET_FIELDS, num_layers=2, output='untied')
+  # All are chosen, and stay what they are.
+  objective = UnifiedTarget(rate=1.0, mask=0.0, random=0.0).bind(model, Words())
+  batch = objective.make_batch(pair_rows(1), keys(1))
+  # The vector of a token is that of its place.
+  places = np.random.default_rng(1).permutation(tiny.V)[: 2 * SIDE]
+  batch['inputs'] = places[None].astype(np.int32)
+  params = tiny.params(model)
+
+  @jax.jit
+  def jacobian(table_VD):
+    def losses(table_VD):
+      given = {**params, 'embed': {'embedding': table_VD}}
+      hidden, _ = forward.states(model, given, with_mask(batch), None)
+      return (forward.at_chosen(hidden, batch)[0] ** 2).sum(-1)
+
+    return jax.jacrev(losses)(table_VD)
+
+  found = np.asarray(jacobian(params['embed']['embedding']))  # [P, V, D]
+  depends = np.any(found[:, places] != 0, axis=-1).astype(int)
+  expected = [
+    *('11110001000000', '11110001100000'),
+    *('00001100010000', '00001100011000'),
+    *('00001100011100', '00001100011110'),
+  ]
+  chosen = batch['masked_weights'][0] > 0
+  found = [''.join(map(str, row)) for row in depends[chosen]]
+  assert found == expected
+
+
+def test_the_loss_is_the_mean_of_what_is_chosen():
+  """Against logits under the mask, in NumPy; smoothed in training alone."""
+  model = tiny.model(**TARGET_FIELDS)
+  params = tiny.params(model)
+  plain, smooth = (
+    UnifiedTarget(label_smoothing=e).bind(model, Words()) for e in (0.0, 0.1)
+  )
+  batch = plain.make_batch(pair_rows(2), keys(2))
+
+  @jax.jit
+  def run(params):
+    hidden, _ = forward.states(model, params, with_mask(batch), None)
+    logits = model.apply(
+      {'params': params}, forward.at_chosen(hidden, batch), method='logits'
+    )
+    return (
+      logits,
+      plain.loss(params, batch, None),
+      smooth.loss(params, batch, None),
+      smooth.loss(params, batch, jax.random.key(0)),
+    )
+
+  logits, found, evaluated, trained = run(params)
+  scores = np.float64(logits)
+  logs = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+  weights = batch['masked_weights']
+  index = batch['masked_targets'][..., None]
+  nll = -np.take_along_axis(logs, index, axis=-1)[..., 0]
+  np.testing.assert_allclose(found.sum, (nll * weights).sum(), rtol=1e-5)
+  assert found.weight == weights.sum() in (8, 9, 10)  # 4.2 of each row's 6
+  np.testing.assert_allclose(evaluated.sum, found.sum, rtol=1e-6)
+  expected = ((0.9 * nll - 0.1 * logs.mean(-1)) * weights).sum()
+  np.testing.assert_allclose(trained.sum, expected, rtol=1e-5)
+  np.testing.assert_allclose(
+    trained.sum - trained.penalty, found.sum, rtol=1e-5
+  )

@@ -15,27 +15,20 @@ from gpt_jax import config as config_lib
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.electra import Electra
 from gpt_jax.optim.rounding import ema
-from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import make_init
 from gpt_jax.training.step import train_step
 from tests.support import tiny
+from tests.support.objectives import Words, keys
 
-V, L, MASK, N = tiny.V, 13, 2, 2
+V, L, N = tiny.V, 13, 2
 ENCODER: dict[str, Any] = dict(
   attention='bidirectional',
   input='tokens(token_types=2, norm=True)',
   num_layers=1,
 )
 SCORES = "tied(bias=True, transform='gelu')"
-
-
-class Special:
-  mask_id = MASK
-
-
-class Words:
-  special, vocab_size = Special(), V
 
 
 def equal(a, b):
@@ -58,10 +51,9 @@ def test_the_stages_train_one_model_each():
   init = make_init(objective, optimizer, average=ema(0.9))
   rng = np.random.default_rng(0)
   tokens = rng.integers(5, V, size=(4, L), dtype=np.int32)
-  keys = Keys(3, np.arange(4), np.arange(4), np.zeros(4, int))
   rows = Rows(tokens, np.ones(tokens.shape, bool))
   assert objective.make_batch is not None
-  batch = objective.make_batch(rows, keys)
+  batch = objective.make_batch(rows, keys(4))
   step = jax.jit(
     functools.partial(
       train_step,
