@@ -2,11 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention kernels against the reference.
 
-Splash runs in interpret mode here. cuDNN needs a GPU: only what is asked of it
-is tested.
+Splash runs in interpret mode here, and compiles for TPUs. cuDNN needs a GPU:
+only what is asked of it is tested.
 """
 
 import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -321,3 +326,30 @@ def test_lowers_for_tpu(fused_until):
     traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*inputs)
     text = traced.lower(lowering_platforms=('tpu',)).as_text()
   assert text.count('@tpu_custom_call') == (2 if fused_until else 3)
+
+
+SCRIPT = pathlib.Path(__file__).parents[1] / 'support/compile_for_tpu.py'
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize('topology', ['v5e:2x4', 'v4:2x2x1'])
+def test_attention_and_the_train_step_compile(topology):
+  # Those of `conftest` are for the CPU's compiler.
+  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
+  done = subprocess.run(
+    [sys.executable, str(SCRIPT), topology],
+    env=env,
+    capture_output=True,
+    text=True,
+  )
+  assert not done.returncode, done.stderr[-3000:]
+  lines = [json.loads(line) for line in done.stdout.splitlines()]
+  assert {line['what']: line['kernels'] for line in lines} == {
+    # Forward, and backward in one kernel or in two.
+    'full, splash': 2,
+    'full, splash(block=128, fused_until=128)': 3,
+    'local(window=96), splash(block=128)': 2,
+    'bidirectional, splash(block=128)': 2,
+    # Two patterns: forward, the same for the backward pass, and backward.
+    'train step': 6,
+  }

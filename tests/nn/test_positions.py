@@ -1,22 +1,24 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors that are added to the embeddings; which hooks a choice uses.
+"""Vectors that are added, rotations, biases on scores; hooks of a choice."""
 
-Rotations are in test_rope.py, biases in test_position_bias.py, and
-Transformer-XL's attention in test_relative.py.
-"""
+import math
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn.build import POSITIONS
-from gpt_jax.nn.masks import full, local
+from gpt_jax.nn.caches import init_caches
+from gpt_jax.nn.masks import PATTERNS, full, local
+from gpt_jax.nn.positions import SCALINGS, Position, alibi_slopes, t5_bucket
+from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
-from tests.support import reference
+from tests.support import reference, tiny
 
 B, L, D, CONTEXT = 3, 5, 17, 13
 EVEN = 22  # pairs of sine and cosine
@@ -53,7 +55,9 @@ def make(text, d_model=D):
   ],
 )
 def test_hooks(text, hooks):
-  used = {name for name, hook in build(text)._asdict().items() if hook}
+  given = build(text)._asdict()
+  defaults = Position._field_defaults
+  used = {name for name, hook in given.items() if hook != defaults[name]}
   assert used == hooks
 
 
@@ -147,8 +151,437 @@ def test_sinusoidal_is_computed_in_float32():
   np.testing.assert_allclose(np.float64(found), expected, rtol=2**-8, atol=1e-4)
 
 
-def test_sinusoidal_mistakes():
-  with pytest.raises(UsageError, match="layout='half' is unknown; one of"):
-    build("sinusoidal(layout='half')")
+def test_pairs_of_sine_and_cosine_need_an_even_width():
   with pytest.raises(UsageError, match='d_model=17: must be even'):
     make('sinusoidal', 17)
+
+
+@pytest.mark.parametrize(
+  ('call', 'message'),
+  [
+    ("sinusoidal(layout='half')", "layout='half' is unknown; one of"),
+    ("rope(layout='quarter')", "layout='quarter'.*half, interleaved"),
+    ('rope(fraction=0.0)', 'fraction=0.0 must be above 0'),
+    ('rope(fraction=1.5)', 'fraction=1.5 must be at most 1'),
+    ('rope(theta=1e999)', 'theta=inf must be a finite number'),
+    (
+      "rope(scaling='dynamic')",
+      "unknown 'dynamic'; one of linear, llama3",
+    ),
+    (
+      "rope(scaling='llama3(8, original_context=64, low_freq_factor=4)')",
+      'high_freq_factor=4.0 must be above low_freq_factor=4',
+    ),
+    ("alibi(scale='sqrt')", "scale='sqrt'.*none, rsqrt"),
+    ("alibi(dtype='float16')", "dtype='float16'.*float32, bfloat16"),
+  ],
+)
+def test_calls_that_are_refused(call, message):
+  with pytest.raises(UsageError, match=message):
+    build(call)
+
+
+H, K = 2, 14
+THETA = 500.0
+AT = np.array([[0, 1, 2, 3, 4], [11, 7, 3, 90, 1], [0, 0, 63, 64, 65]])
+
+
+def heads_of(seed=0):
+  x = np.random.default_rng(seed).normal(size=(B, L, H, K))
+  return x.astype(np.float32)
+
+
+def pairs(layout, size):
+  if layout == 'half':
+    return [(i, i + size // 2) for i in range(size // 2)]
+  return [(2 * i, 2 * i + 1) for i in range(size // 2)]
+
+
+def expected_turn(x, at, *, layout, size, frequencies, scale=1.0):
+  """RoFormer, equation 12: the i-th pair is a complex number that turns."""
+  out = x.astype(np.float64)
+  for b, m, h in np.ndindex(x.shape[:3]):
+    for (i, j), frequency in zip(pairs(layout, size), frequencies, strict=True):
+      turn = scale * np.exp(1j * at[b, m] * frequency)
+      z = complex(x[b, m, h, i], x[b, m, h, j]) * turn
+      out[b, m, h, i], out[b, m, h, j] = z.real, z.imag
+  return out
+
+
+def frequencies_of(size, theta=THETA):
+  return [theta ** (-2 * i / size) for i in range(size // 2)]
+
+
+def llama3(size, theta, *, factor, original, low=1.0, high=4.0):
+  """`apply_scaling` of Meta's LLaMA 3.1, by wavelengths."""
+  out = []
+  for f in frequencies_of(size, theta):
+    wave = 2 * math.pi / f
+    if wave < original / high:
+      out.append(f)
+    elif wave > original / low:
+      out.append(f / factor)
+    else:
+      smooth = (original / wave - low) / (high - low)
+      out.append((1 - smooth) * f / factor + smooth * f)
+  return out
+
+
+def yarn(size, theta, *, factor, original, fast=32.0, slow=1.0, truncate=True):
+  """YaRN, section 3.2, with the bounds of its released code."""
+
+  def dim(turns):
+    return size * math.log(original / (turns * 2 * math.pi)) / (2 * log_theta)
+
+  log_theta = math.log(theta)
+  low, high = dim(fast), dim(slow)
+  if truncate:
+    low, high = math.floor(low), math.ceil(high)
+  low, high = max(low, 0), min(high, size - 1)
+  if low == high:
+    high += 0.001
+  out = []
+  for i, f in enumerate(frequencies_of(size, theta)):
+    ramp = min(max((i - low) / (high - low), 0), 1)
+    out.append(f / factor * ramp + f * (1 - ramp))
+  return out
+
+
+@pytest.mark.parametrize('layout', ['half', 'interleaved'])
+@pytest.mark.parametrize('fraction, size', [(1.0, 14), (3 / 7, 6), (0.45, 6)])
+def test_each_pair_turns(layout, fraction, size):
+  x = heads_of()
+  rope = POSITIONS['rope'](theta=THETA, fraction=fraction, layout=layout)
+  found = jax.jit(rope.rotate)(x, AT)
+  expected = expected_turn(
+    x, AT, layout=layout, size=size, frequencies=frequencies_of(size)
+  )
+  np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+  np.testing.assert_array_equal(found[..., size:], x[..., size:])
+
+
+@pytest.mark.parametrize('layout', ['half', 'interleaved'])
+@pytest.mark.parametrize('fraction', [1.0, 3 / 7])
+@pytest.mark.parametrize(
+  'scaling', ['none', 'linear(factor=3)', 'yarn(factor=3, original_context=64)']
+)
+def test_scores_depend_on_the_distance_alone(layout, fraction, scaling):
+  rope = POSITIONS['rope'](
+    theta=THETA, fraction=fraction, layout=layout, scaling=scaling
+  )
+  q, k = heads_of(1), heads_of(2)
+  rotate = jax.jit(rope.rotate)
+
+  def scores(shift):
+    turned = [np.asarray(rotate(x, AT + shift), np.float64) for x in (q, k)]
+    return np.einsum('blhk,bmhk->bhlm', *turned)
+
+  np.testing.assert_allclose(scores(0), scores(37), rtol=0, atol=2e-4)
+  # Were nothing turned, this would hold trivially.
+  plain_scores = np.einsum('blhk,bmhk->bhlm', q, k)
+  assert np.abs(scores(0) - plain_scores).max() > 0.5
+
+
+def test_position_zero_stays():
+  x = heads_of()
+  rope = POSITIONS['rope']()
+  found = jax.jit(rope.rotate)(x, np.zeros((1, L), np.int32))
+  np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.parametrize(
+  'call, expected',
+  [
+    ('none', lambda size, theta: frequencies_of(size, theta)),
+    (
+      'linear(factor=2.5)',
+      lambda size, theta: [f / 2.5 for f in frequencies_of(size, theta)],
+    ),
+    (
+      'llama3(factor=8, original_context=64)',
+      lambda size, theta: llama3(size, theta, factor=8, original=64),
+    ),
+    (
+      'llama3(factor=4, original_context=100, low_freq_factor=2,'
+      ' high_freq_factor=16)',
+      lambda size, theta: llama3(
+        size, theta, factor=4, original=100, low=2, high=16
+      ),
+    ),
+    (
+      'yarn(factor=4, original_context=512)',
+      lambda size, theta: yarn(size, theta, factor=4, original=512),
+    ),
+    (
+      'yarn(factor=4, original_context=512, beta_fast=10, beta_slow=2,'
+      ' truncate=False)',
+      lambda size, theta: yarn(
+        size, theta, factor=4, original=512, fast=10, slow=2, truncate=False
+      ),
+    ),
+    # Fewer than 2 pi tokens: the bounds cross.
+    (
+      'yarn(factor=4, original_context=3, truncate=False)',
+      lambda size, theta: yarn(
+        size, theta, factor=4, original=3, truncate=False
+      ),
+    ),
+  ],
+)
+@pytest.mark.parametrize('size, theta', [(14, 500.0), (64, 1e4), (10, 5e5)])
+def test_scalings(call, expected, size, theta):
+  x = np.zeros((1, 1, 1, size), np.float32)
+  x[..., : size // 2] = 1
+  rotate = jax.jit(POSITIONS['rope'](theta=theta, scaling=call).rotate)
+  frequencies = expected(size, theta)
+  found = np.asarray(rotate(x, np.array([[1]])))[0, 0, 0]
+  angles = np.arctan2(found[size // 2 :], found[: size // 2])
+  np.testing.assert_allclose(angles, frequencies, rtol=2e-6, atol=1e-7)
+  lengths = np.hypot(found[size // 2 :], found[: size // 2])
+  scale = 0.1 * math.log(4) + 1 if call.startswith('yarn') else 1
+  np.testing.assert_allclose(lengths, scale, rtol=1e-6)
+
+
+def test_llama3_keeps_ramps_and_divides():
+  # Waves of 2 pi 500^(2 i / 14): 6.3, 15, 37, 90, 219, 532, 1293 tokens.
+  found, _ = SCALINGS['llama3'](factor=8.0, original_context=400)(14, THETA)
+  ratio = found / frequencies_of(14)
+  np.testing.assert_allclose(ratio[:4], 1)  # shorter than 400 / 4
+  assert 1 / 8 < ratio[4] < 1
+  np.testing.assert_allclose(ratio[5:], 1 / 8)  # longer than 400
+
+
+@pytest.mark.parametrize(
+  'extra, scale',
+  [
+    ('', 0.1 * math.log(16) + 1),
+    (', attention_factor=1.25', 1.25),
+  ],
+)
+def test_yarn_scales_queries_and_keys(extra, scale):
+  call = f'yarn(factor=16, original_context=64{extra})'
+  rope = POSITIONS['rope'](theta=THETA, scaling=call)
+  x = heads_of()
+  found = jax.jit(rope.rotate)(x, AT)
+  expected = expected_turn(
+    x,
+    AT,
+    layout='half',
+    size=K,
+    frequencies=yarn(K, THETA, factor=16, original=64),
+    scale=scale,
+  )
+  np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize('fraction, size', [(0.5, 7), (0.05, 0)])
+def test_pairs_need_an_even_number(fraction, size):
+  rope = POSITIONS['rope'](fraction=fraction)
+  with pytest.raises(UsageError, match=f'of a head of 14 is {size} features'):
+    rope.rotate(heads_of(), AT)
+
+
+ROWS, HEADS, SIZE = 2, 3, 5
+QUERY = np.array([[4, 5, 6, 7], [0, 1, 2, 3]])
+KEY = np.array([[0, 1, 2, 3, 4, 5, 6], [7, 6, 5, 4, 2, 1, 0]])
+
+
+def bias(name, pattern='full', heads=HEADS, **arguments):
+  return POSITIONS[name](**arguments).bias(
+    num_heads=heads,
+    head_size=SIZE,
+    pattern=PATTERNS[pattern](),
+    initializer=nn.initializers.normal(0.5),
+  )
+
+
+def published_slopes(n):
+  """`get_slopes` of the paper's released code."""
+
+  def power_of_two(n):
+    start = 2 ** (-(2 ** -(math.log2(n) - 3)))
+    return [start * start**i for i in range(n)]
+
+  if math.log2(n).is_integer():
+    return power_of_two(n)
+  closest = 2 ** math.floor(math.log2(n))
+  more = published_slopes(2 * closest)[0::2][: n - closest]
+  return power_of_two(closest) + more
+
+
+def test_alibi_slopes_of_8_heads():
+  # Press et al. (2022), section 3: 1/2, 1/4, ..., 1/256.
+  expected = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+  np.testing.assert_array_equal(alibi_slopes(8), expected)
+
+
+def test_alibi_slopes_of_12_heads():
+  first = [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8]
+  more = [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+  np.testing.assert_allclose(alibi_slopes(12), first + more)
+
+
+@pytest.mark.parametrize('heads', [1, 2, 3, 5, 7, 16, 25, 71])
+def test_alibi_slopes_as_published(heads):
+  np.testing.assert_allclose(alibi_slopes(heads), published_slopes(heads))
+
+
+@pytest.mark.parametrize('scale, factor', [('none', 1), ('rsqrt', SIZE**-0.5)])
+def test_alibi(scale, factor):
+  module = bias('alibi', 'bidirectional', scale=scale)
+  found = jax.jit(module.apply)({}, QUERY, KEY)
+  assert found.shape == (ROWS, HEADS, 4, 7)
+  slopes = published_slopes(HEADS)
+  for b, h, i, j in np.ndindex(found.shape):
+    distance = abs(QUERY[b, i] - KEY[b, j])
+    expected = -slopes[h] * distance * factor
+    np.testing.assert_allclose(found[b, h, i, j], expected, rtol=1e-6)
+
+
+def test_alibi_in_bfloat16_rounds_slopes_positions_and_products():
+  module = bias('alibi', scale='rsqrt', dtype='bfloat16')
+  key = np.array([[0, 1, 3, 100, 255, 257, 1000]])
+  found = jax.jit(module.apply)({}, QUERY[:1], key)
+  assert found.shape == (1, HEADS, 4, 7)
+  slopes = np.array(published_slopes(HEADS)).astype(ml_dtypes.bfloat16)
+  for h, i, j in np.ndindex(found.shape[1:]):
+    product = slopes[h] * key[0, j].astype(ml_dtypes.bfloat16)
+    assert product.dtype == ml_dtypes.bfloat16
+    expected = np.float32(product) * np.float32(SIZE**-0.5)
+    np.testing.assert_allclose(found[0, h, i, j], expected, rtol=2e-7)
+
+
+def test_alibi_in_bfloat16_differs_by_a_constant_for_each_query():
+  # 8 heads, and positions below 256: nothing has to be rounded.
+  exact = bias('alibi', heads=8).apply({}, QUERY, KEY)
+  rounded = bias('alibi', heads=8, dtype='bfloat16').apply({}, QUERY, KEY)
+  seen = QUERY[:, :, None] >= KEY[:, None, :]
+  for b, h, i in np.ndindex(ROWS, 8, 4):
+    difference = (rounded - exact)[b, h, i][seen[b, i]]
+    np.testing.assert_array_equal(difference, difference[0])
+
+
+def published_bucket(distance, *, causal, num_buckets, max_distance):
+  """`_relative_position_bucket` of mesh-tensorflow, for one distance.
+
+  The distance is key position - query position.
+  """
+  out, n = 0, -distance
+  if causal:
+    n = max(n, 0)
+  else:
+    num_buckets //= 2
+    out += num_buckets if n < 0 else 0
+    n = abs(n)
+  max_exact = num_buckets // 2
+  if n < max_exact:
+    return out + n
+  large = max_exact + int(
+    math.log(n / max_exact)
+    / math.log(max_distance / max_exact)
+    * (num_buckets - max_exact)
+  )
+  return out + min(large, num_buckets - 1)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('num_buckets, max_distance', [(32, 128), (20, 53)])
+def test_t5_buckets_as_published(causal, num_buckets, max_distance):
+  distances = np.arange(-300, 301)
+  rule = {
+    'causal': causal,
+    'num_buckets': num_buckets,
+    'max_distance': max_distance,
+  }
+  found = jax.jit(lambda d: t5_bucket(d, **rule))(distances)
+  expected = [published_bucket(int(d), **rule) for d in distances]
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_t5_causal_buckets_written_out():
+  # 8 buckets: 4 of one distance each, then 4 log(n / 4) / log(16 / 4) more.
+  distances = -np.arange(19)
+  found = t5_bucket(distances, causal=True, num_buckets=8, max_distance=16)
+  expected = [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]
+  np.testing.assert_array_equal(found, expected)
+  # Later keys, which are never seen, count as distance 0.
+  later = t5_bucket(
+    np.array([1, 9]), causal=True, num_buckets=8, max_distance=16
+  )
+  np.testing.assert_array_equal(later, [0, 0])
+
+
+def test_t5_bidirectional_buckets_written_out():
+  # 4 buckets a side: distances 0 and 1, then 2 log(n / 2) / log(8 / 2) more.
+  distances = np.arange(-9, 10)
+  found = t5_bucket(distances, causal=False, num_buckets=8, max_distance=8)
+  before = [3, 3, 3, 3, 3, 3, 2, 2, 1]  # -9 to -1
+  after = [5, 6, 6, 7, 7, 7, 7, 7, 7]  # 1 to 9
+  np.testing.assert_array_equal(found, [*before, 0, *after])
+
+
+@pytest.mark.parametrize('pattern', ['full', 'bidirectional'])
+def test_t5_bias_is_the_buckets_scalar(pattern):
+  module = bias('t5_bias', pattern, num_buckets=8, max_distance=16)
+  variables = jax.jit(module.init)(jax.random.key(0), QUERY, KEY)
+  boxed = variables['params']['embedding']
+  assert boxed.names == ('buckets', 'heads')
+  table = np.asarray(boxed.value)
+  assert table.shape == (8, HEADS)
+  found = jax.jit(module.apply)(variables, QUERY, KEY)
+  assert found.shape == (ROWS, HEADS, 4, 7)
+  for b, h, i, j in np.ndindex(found.shape):
+    bucket = published_bucket(
+      int(KEY[b, j] - QUERY[b, i]),
+      causal=pattern == 'full',
+      num_buckets=8,
+      max_distance=16,
+    )
+    assert found[b, h, i, j] == table[bucket, h]
+
+
+@pytest.mark.parametrize('position', ['t5_bias', 'alibi'])
+def test_causal_and_bidirectional_layers_share_no_bias(position):
+  """The buckets and distances of one kind are not those of the other."""
+  mixed = {'attention': 'full, bidirectional', 'num_layers': 2}
+  with pytest.raises(UsageError, match=r'full, bidirectional.*cannot share'):
+    parameter_shapes(tiny.model(position=position, **mixed))
+  parameter_shapes(tiny.model(**mixed))
+  same = {'attention': 'full, local(window=3)', 'num_layers': 2}
+  parameter_shapes(tiny.model(position=position, **same))
+
+
+def test_each_layer_adds_its_own():
+  model = tiny.model(num_layers=2, position='learned_by_layer')
+  plain = tiny.model(num_layers=2, position='learned')
+  params, tokens = tiny.params(model), tiny.tokens(B, L)
+  block = params['decoder']['periods']['block_0']
+  assert 'positions' not in params
+  tables = block['positions']['embedding']
+  assert tables.shape == (2, model.context_length, tiny.D)
+  rest = {name: x for name, x in block.items() if name != 'positions'}
+
+  def with_tables(tables):
+    changed = {**rest, 'positions': {'embedding': tables}}
+    return {**params, 'decoder': {'periods': {'block_0': changed}}}
+
+  without = {
+    **with_tables(tables),
+    'decoder': {'periods': {'block_0': rest}},
+    'positions': {'embedding': tables[0]},
+  }
+
+  @jax.jit
+  def run(tables, without):
+    plain_BLD = plain.apply({'params': without}, tokens).hidden_BLD
+    params = {'params': with_tables(tables)}
+    positions = np.broadcast_to(np.arange(L), (B, L))
+    cached = model.apply(params, tokens, positions, init_caches(model, B, L))
+    return model.apply(params, tokens).hidden_BLD, cached.hidden_BLD, plain_BLD
+
+  both, cached, expected = run(tables, without)
+  np.testing.assert_allclose(both, cached, rtol=1e-4, atol=1e-5)
+  # Where the second layer adds zeros, the first is where models have them.
+  first, _, _ = run(tables * np.float32([1, 0])[:, None, None], without)
+  np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-5)
+  assert np.max(np.abs(both - first)) > 1e-2

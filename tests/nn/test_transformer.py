@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The whole model against GPT-1 and GPT-2 written in NumPy."""
+"""The whole model against GPT-1, GPT-2 and encoder-decoders in NumPy."""
 
 import functools
 import math
@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpt_jax import hf
+from gpt_jax.nn import params as params_lib
+from gpt_jax.nn import stack
+from gpt_jax.nn.caches import init_caches
+from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 
 B, L, D = tiny.B, tiny.L, tiny.D
@@ -301,3 +307,330 @@ def test_embedding_dropout_drops_entries_and_doubles_the_rest():
     expected = reference.layer_norm(np.where(is_dropped, 0, 2 * entries), 1, 0)
     np.testing.assert_allclose(row, expected, rtol=1e-3, atol=1e-4)
   assert 0.42 < num_dropped / x.size < 0.58
+
+
+M = 7
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+SIZES = {'num_layers': 3, 'num_encoder_layers': 2}
+MODELS = {
+  # BART's stacks have norms and positions of their inputs of their own.
+  'post': {'block': 'post', 'num_kv_heads': 6, 'input': 'tokens(norm=True)'},
+  'pre': {'block': 'pre', 'attention': 'local(window=4)'},
+  't5': {
+    'position': 't5_bias',
+    'attention_scale': 'none',
+    'ffn': 'geglu_tanh',
+    'norm': 'rmsnorm',
+    'bias': 'none',
+    'value_size': 5,  # rows B of the Transformer's table 3: d_k is not d_v
+  },
+}
+# The encoder's heads are two of the decoder's each, its layers narrower.
+MODELS['uneven'] = MODELS['t5'] | {'encoder_num_heads': 3, 'encoder_d_ff': 19}
+
+
+def make_both(name, **changes):
+  return tiny.model(**SIZES, **{**MODELS[name], **changes})
+
+
+def inputs():
+  """Ids for both stacks; the encoder's are padded left, right, not at all."""
+  mask = np.ones((B, M), bool)
+  mask[0, :2] = mask[1, 4:] = False
+  return tiny.tokens(B, L), tiny.tokens(B, M, seed=1), mask
+
+
+def t5_bias(table, *, causal):
+  """T5, section 2.1, for distances that have a bucket each.
+
+  Of 32 buckets a decoder gives the first 16 to one distance each; an encoder
+  the first 8 to those of earlier keys, and 8 from 16 on to later ones.
+  """
+
+  def bias(b, h, i, j):
+    assert abs(i - j) < (16 if causal else 8)
+    later = not causal and j > i
+    return table[abs(i - j) + 16 * later, h]
+
+  return bias
+
+
+def by_hand(name, params, tokens, source, mask):
+  """The outputs of all layers of both stacks, and the two last states."""
+  p = reference.to_float64(params)
+  shared = {'heads': tiny.H, 'kv_heads': MODELS[name].get('num_kv_heads', 2)}
+  norm, biases = reference.layer_norm, [{}, {}]
+  if name in ('t5', 'uneven'):
+    norm = reference.rms_norm
+    shared |= {'scale': 1.0, 'norm': norm, 'activation': reference.gelu_tanh}
+    biases = [
+      {'bias': t5_bias(p[f'{stack}_bias']['embedding'], causal=causal)}
+      for stack, causal in (('encoder', False), ('decoder', True))
+    ]
+  shared['kind'] = 'post' if name == 'post' else 'pre'
+
+  def embed(ids, side=''):
+    x = p['embed']['embedding'][ids]
+    if 'positions' in p:
+      x = x + p[f'{side}positions']['embedding'][: ids.shape[1]]
+    if 'embed_norm' in p:
+      x = reference.normalize(p, f'{side}embed_norm', x, norm)
+    return x
+
+  everything = [{'pattern': ('bidirectional',), 'mask': mask, **biases[0]}]
+  own = {'heads': 3, 'kv_heads': 1} if name == 'uneven' else {}
+  encoded = reference.stack(
+    p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared | own
+  )
+  memory = encoded[-1]
+  if 'encoder_norm' in p:
+    memory = reference.normalize(p, 'encoder_norm', memory, norm)
+  causal = [{'window': 4 if name == 'pre' else None, **biases[1]}]
+  decoded = reference.stack(
+    p['decoder'],
+    embed(tokens),
+    3 * causal,
+    memory=memory,
+    memory_mask=mask,
+    **shared,
+  )
+  hidden = decoded[-1]
+  if 'final_norm' in p:
+    hidden = reference.normalize(p, 'final_norm', hidden, norm)
+  return encoded, memory, decoded, hidden
+
+
+@functools.cache
+def run_both(model):
+  def run(params, tokens, **given):
+    out, sown = model.apply(
+      {'params': params}, tokens, **given, mutable='intermediates'
+    )
+    return out, sown['intermediates']
+
+  return jax.jit(run)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_both_stacks(name):
+  model = make_both(name)
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+  assert ('encoder_norm' in params) == (name != 'post')
+  assert 'cross' not in params['encoder']['periods']['block_0']
+  out, sown = run_both(model)(
+    params, tokens, encoder_tokens_BM=source, encoder_mask_BM=mask
+  )
+  encoded, memory, decoded, hidden = by_hand(name, params, tokens, source, mask)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+  # What padding holds is nobody's concern.
+  close(out.memory_BMD[mask], memory[mask])
+  close(out.hidden_BLD, hidden)
+  found = layer_outputs(sown, 'encoder')
+  assert len(found) == 2
+  for one, other in zip(found, encoded, strict=True):
+    close(one[mask], other[mask])
+  for one, other in zip(layer_outputs(sown), decoded, strict=True):
+    close(one, other)
+
+
+def test_memory_may_be_computed_once():
+  model = make_both('pre')
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+  out, _ = run_both(model)(
+    params, tokens, encoder_tokens_BM=source, encoder_mask_BM=mask
+  )
+  encode = functools.partial(model.apply, method='encode')
+  memory = jax.jit(encode)({'params': params}, source, mask)
+  np.testing.assert_allclose(memory, out.memory_BMD, rtol=1e-5, atol=1e-6)
+  again, _ = run_both(model)(
+    params, tokens, memory_BMD=memory, encoder_mask_BM=mask
+  )
+  np.testing.assert_allclose(
+    again.hidden_BLD, out.hidden_BLD, rtol=1e-5, atol=1e-5
+  )
+
+
+def test_who_sees_whom():
+  """All see the whole source but its padding; no target sees a later one."""
+  model = make_both('t5')
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+
+  def hidden(tokens, source):
+    out, _ = run_both(model)(
+      params, tokens, encoder_tokens_BM=source, encoder_mask_BM=mask
+    )
+    return np.asarray(out.hidden_BLD)
+
+  before = hidden(tokens, source)
+  for j in range(M):
+    changed = source.copy()
+    changed[:, j] = (changed[:, j] + 1) % tiny.V
+    differs = hidden(tokens, changed) != before
+    seen = np.broadcast_to(mask[:, j : j + 1], (B, L))
+    np.testing.assert_array_equal(np.any(differs, axis=-1), seen)
+  for t in range(L):
+    changed = tokens.copy()
+    changed[:, t] = (changed[:, t] + 1) % tiny.V
+    after = hidden(changed, source)
+    np.testing.assert_array_equal(after[:, :t], before[:, :t])
+
+
+@pytest.mark.parametrize('name', [slow('post'), 't5'])
+def test_unrolled_layers_equal_scanned_ones(name):
+  tokens, source, mask = inputs()
+  given = {'encoder_tokens_BM': source, 'encoder_mask_BM': mask}
+  params = tiny.params(make_both(name))
+  one, other = (
+    run_both(make_both(name, loop=loop))(params, tokens, **given)[0].hidden_BLD
+    for loop in ('scan', 'unroll')
+  )
+  np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_reaches_every_parameter():
+  model = make_both('t5')
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+
+  @jax.jit
+  @jax.grad
+  def gradient(params):
+    out = model.apply(
+      {'params': params},
+      tokens,
+      encoder_tokens_BM=source,
+      encoder_mask_BM=mask,
+    )
+    return jnp.sum(out.hidden_BLD**3)
+
+  found = jax.device_get(gradient(params))
+  for path, g in jax.tree_util.tree_leaves_with_path(found):
+    assert np.isfinite(g).all()
+    assert np.any(g), jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize('name', [slow('post'), 't5'])
+def test_decoding_with_a_cache_equals_one_pass(name):
+  model = make_both(name)
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+
+  @jax.jit
+  def run(params):
+    def apply(*args):
+      return model.apply(
+        {'params': params}, *args, memory_BMD=memory, encoder_mask_BM=mask
+      )
+
+    memory = model.apply({'params': params}, source, mask, method='encode')
+
+    def step(caches, i):
+      now = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
+      out = apply(now, jnp.full((B, 1), i), caches)
+      return out.caches, out.hidden_BLD[:, 0]
+
+    caches = init_caches(model, B, L + 2)
+    _, states = jax.lax.scan(step, caches, jnp.arange(L))
+    return states, apply(tokens).hidden_BLD
+
+  states, whole = run(params)
+  for i in range(L):
+    np.testing.assert_allclose(states[i], whole[:, i], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize('name', [slow('post'), 't5'])
+def test_caches_with_room_keep_the_memory(name):
+  """The encoder's output is seen with the first token, and never again."""
+  model = make_both(name)
+  params, (tokens, source, mask) = tiny.params(model), inputs()
+
+  @jax.jit
+  def run(params):
+    def apply(*args, **kwargs):
+      return model.apply(
+        {'params': params}, *args, **kwargs, encoder_mask_BM=mask
+      )
+
+    memory = model.apply({'params': params}, source, mask, method='encode')
+    first = np.zeros((B, 1), np.int32)
+    caches = init_caches(model, B, L + 2, M)
+    out = apply(tokens[:, :1], first, caches, memory_BMD=memory)
+
+    def step(caches, i):
+      now = jax.lax.dynamic_slice_in_dim(tokens, i, 1, axis=1)
+      out = apply(now, jnp.full((B, 1), i), caches)
+      return out.caches, out.hidden_BLD[:, 0]
+
+    last, states = jax.lax.scan(step, out.caches, jnp.arange(1, L))
+    whole = apply(tokens, memory_BMD=memory).hidden_BLD
+    return out.hidden_BLD[:, 0], states, last, whole
+
+  first, states, caches, whole = run(params)
+  heads = model.num_kv_heads
+  size = model.value_size or tiny.K
+  assert caches[0].cross.value_BGMK.shape == (3, B, heads, M, size)
+  for i, state in enumerate([first, *states]):
+    np.testing.assert_allclose(state, whole[:, i], rtol=1e-3, atol=1e-4)
+
+
+def test_what_an_encoder_cannot_be():
+  with pytest.raises(UsageError, match='no cross-attention'):
+    tiny.params(tiny.model(**SIZES, block='parallel'))
+  with pytest.raises(UsageError, match='needs causal attention'):
+    tiny.params(tiny.model(**SIZES, position='transformer_xl', d_model=22))
+
+
+FIELDS = dict(num_layers=1, num_encoder_layers=1, block='post')
+
+
+def encode(model, params, ids, mask):
+  def run(params):
+    return model.apply({'params': params}, ids, mask, method='encode')
+
+  return jax.jit(run)(params)
+
+
+def test_its_output_stands_for_the_vectors_of_tokens():
+  """Of an encoder-decoder whose table has a row for each place."""
+  given = {'input': 'tokens(norm=True)', **FIELDS}
+  model = tiny.model(num_source_layers=2, **given)
+  params = tiny.params(model)
+  ids = tiny.tokens(1, M, seed=1)
+  mask = np.arange(M)[None] < 5
+  first = tiny.model(
+    **{'num_layers': 2, 'attention': 'bidirectional'},
+    **{'input': 'tokens(norm=True)', 'block': 'post'},
+  )
+
+  @jax.jit
+  def alone(params):
+    return first.apply({'params': params}, ids, mask_BL=mask).hidden_BLD
+
+  table = np.zeros((tiny.V, tiny.D), np.float32)
+  table[:M] = alone(params['source'])[0]
+  rest = {name: x for name, x in params.items() if name != 'source'}
+  assert not np.array_equal(
+    params['source']['embed']['embedding'], rest['embed']['embedding']
+  )
+  rest['embed'] = {'embedding': jnp.asarray(table)}
+  expected = encode(tiny.model(**given), rest, np.arange(M)[None], mask)
+  found = encode(model, params, ids, mask)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  # As it is decoded with.
+  apart = model.clone(loop=stack.SEPARATE)
+  again = encode(apart, params_lib.separate(params), ids, mask)
+  np.testing.assert_allclose(found, again, rtol=1e-5, atol=1e-6)
+
+
+def test_the_decoder_reads_and_scores_by_the_old_table():
+  model = tiny.model(num_source_layers=1, **FIELDS)
+  shapes = jax.tree.map(jnp.shape, tiny.params(model))
+  assert shapes['source']['embed'] == shapes['embed']
+  assert shapes['source'].keys() == {
+    *('embed', 'positions', 'decoder'),
+  }
+
+
+def test_no_family_of_hugging_face_has_one(tmp_path):
+  fields = {'num_kv_heads': tiny.H, 'input': 'tokens(norm=True)', **FIELDS}
+  model = tiny.model(num_source_layers=1, **fields)
+  with pytest.raises(UsageError, match=r'model.num_source_layers=1'):
+    hf.save(str(tmp_path), model, tiny.params(model))

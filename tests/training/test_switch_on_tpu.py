@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Experts compile for TPU; what their kernels compute: `test_grouped`."""
+"""Experts compile for TPU; what their kernels compute: `test_moe`."""
 
 import json
 import os
