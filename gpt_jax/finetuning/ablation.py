@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuning with and without what GPT-1 adds: a grid of runs, one table."""
+"""GPT-1's ablations of fine-tuning: a grid of runs, and one table."""
 
 import datetime
 import functools
@@ -28,7 +28,7 @@ from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.models import Pretrained
 
-# From the name of a row to its overrides.
+# Name of a row of the table -> config overrides.
 SETTINGS = {
   'full': [],
   'no_auxiliary': ['--config.finetune.auxiliary=0.0'],
@@ -38,26 +38,26 @@ SETTINGS = {
     '--config.finetune.auxiliary=0.0',
   ],
 }
-# Before the number of layers: the name of a row of --layers.
+# Prefix of the rows of --layers, before the number of layers.
 LAYERS = 'layers_'
-# What a run takes from its source or from the fields of `finetune`.
+# Fields that follow from the source or from the fields of `finetune`.
 FOLLOWS = ('model.', 'tokenizer.', 'objective.')
-# What the runs of a workdir share.
+# The file of the arguments that all runs in a workdir share.
 ARGUMENTS = 'arguments.json'
 
 
 class Grid(NamedTuple):
-  """What is run, by the names of the command's flags.
+  """The command's flags.
 
   Attributes:
-    workdir: holds all runs.
-    config: a file whose sizes are the tasks.
+    workdir: contains all runs.
+    config: a config file whose sizes are the tasks.
     glue: GLUE's folder; '': TFDS.
-    flags: more flags for all runs.
+    flags: additional flags of all runs.
     tasks: sizes of the config.
     settings: keys of `SETTINGS`.
-    seeds: of each run.
-    layers: how many of the lowest layers further runs transfer.
+    seeds: every task and setting is run with each of these.
+    layers: numbers of lowest layers to transfer, a setting each.
   """
 
   workdir: str
@@ -71,7 +71,7 @@ class Grid(NamedTuple):
 
 
 class One(NamedTuple):
-  """A run."""
+  """One run of the grid."""
 
   task: str
   setting: str
@@ -80,7 +80,7 @@ class One(NamedTuple):
 
 
 def wanted(grid: Grid) -> list[One]:
-  """All runs, seed by seed."""
+  """All runs of the grid, seed by seed."""
   unknown = [name for name in grid.settings if name not in SETTINGS]
   if unknown:
     raise UsageError(
@@ -110,13 +110,12 @@ def run(
   source: Pretrained,
   finished: Callable[[str], Any],
 ) -> dict[str, Any]:
-  """Fine-tunes what is left to do; gives the scores of all, see `collected`.
+  """Executes the remaining runs; returns the scores of all, see `collected`.
 
   Args:
-    grid: has the workdir.
-    runs: of `wanted`.
-    source: what is fine-tuned.
-    finished: is called with the folder of a run that has ended.
+    runs: from `wanted`.
+    source: the pre-trained model.
+    finished: called with the folder of each finished run.
   """
   check_same(grid, source)
   check_runs(grid, source)
@@ -140,7 +139,7 @@ def run(
 
 
 def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
-  """The config of a run, not resolved."""
+  """The config of a run, not yet resolved."""
   if setting in SETTINGS:
     overrides = SETTINGS[setting]
   else:
@@ -157,7 +156,7 @@ def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
 
 
 def check_same(grid: Grid, source: Pretrained) -> None:
-  """Keeps runs of other arguments apart."""
+  """Rejects a workdir whose runs have other arguments."""
   given = arguments(grid, source)
   path = os.path.join(grid.workdir, ARGUMENTS)
   if os.path.exists(path):
@@ -174,7 +173,7 @@ def check_same(grid: Grid, source: Pretrained) -> None:
 
 
 def note_arguments(grid: Grid, source: Pretrained) -> None:
-  """Writes what the runs of the workdir share, once one of them is done."""
+  """Writes the shared arguments, once the first run is finished."""
   path = os.path.join(grid.workdir, ARGUMENTS)
   if not os.path.exists(path):
     given = arguments(grid, source)
@@ -182,17 +181,17 @@ def note_arguments(grid: Grid, source: Pretrained) -> None:
 
 
 def arguments(grid: Grid, source: Pretrained) -> dict[str, str]:
-  """What the runs of a workdir share."""
+  """The arguments that all runs in a workdir share."""
   given = {name: getattr(grid, name) for name in ('config', 'glue', 'flags')}
   return {**given, 'init': source.name}  # with its step
 
 
 def check_runs(grid: Grid, source: Pretrained) -> None:
-  """Compares all runs that are there with what they would be now.
+  """Checks that existing runs equal those of the present arguments.
 
-  The fields that are given and the task's examples are compared. What follows
-  from them and from the source is not, so that no text is encoded: the model,
-  the tokenizer, and lengths that are left empty.
+  Compares the given fields and the task's examples, but nothing derived from
+  them or from the source (the model, the tokenizer, and lengths that are left
+  empty), so that no text need be encoded.
   """
   known: dict[Any, Config] = {}
   for task, setting, seed in _folders(grid.workdir):
@@ -213,7 +212,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
       for field, value in config_lib.flatten(config).items()
       if value is not None and not field.startswith(FOLLOWS)
     }
-    # A length such as '300_steps' was counted.
+    # A length such as '300_steps' has been converted to a number.
     if not isinstance(config.schedule.num_steps, int):
       given.pop('schedule.num_steps', None)
     changed = config_lib.differences(old, {**old, **given})
@@ -226,7 +225,7 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
 
 
 def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
-  """Task, setting and seed of all runs in a workdir, in order."""
+  """Task, setting and seed of all runs in a workdir, sorted."""
   if not os.path.isdir(workdir):
     return
   for task in sorted(os.listdir(workdir)):
@@ -240,7 +239,7 @@ def _folders(workdir: str) -> Iterator[tuple[str, str, str]]:
 
 
 def collected(workdir: str) -> dict[str, Any]:
-  """What all runs in a workdir gave: task -> setting -> seed -> dev metrics."""
+  """Results in a workdir: task -> setting -> seed -> dev metrics."""
   found: dict[str, Any] = {}
   for task, setting, seed in _folders(workdir):
     path = os.path.join(workdir, task, setting, seed, RESULT)
@@ -273,12 +272,12 @@ def table(scores: dict[str, Any]) -> str:
   head = ['', 'average', *(f'{task} ({metrics[task]})' for task in tasks)]
   lines = [head, ['---'] * len(head)]
   for setting in settings:
-    # A dictionary for each task: seed -> score.
+    # For each task: seed -> score.
     found = [
       {seed: 100 * run['score'] for seed, run in runs.items()}
       for runs in (scores[task].get(setting, {}) for task in tasks)
     ]
-    # Only seeds of all tasks make an average of tasks.
+    # Tasks are averaged over the seeds that all of them have.
     seeds = set.intersection(*({*of_task} for of_task in found))
     averages = [statistics.mean(s[seed] for s in found) for seed in seeds]
     cells = [_cell(averages), *(_cell([*s.values()]) for s in found)]

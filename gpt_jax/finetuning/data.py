@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A task's examples, as a run consumes them and is measured by them."""
+"""A task's examples as training data, evaluation on them, and predictions."""
 
 import math
 import os
@@ -32,14 +32,14 @@ from gpt_jax.training.held_out import exponential
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.run import Run
 
-# How `TaskData` orders the examples, for config.json: see tokens/mixture.py.
+# The order of examples in `TaskData`, for config.json: see `tokens.mixture`.
 ORDER = 'shuffle(rounds=12)'
 
 
 class Scale(NamedTuple):
-  """Scores are learned with mean 0 and deviation 1, those of the train split.
+  """Normalises scores by mean and standard deviation of the train split.
 
-  W_y has no bias: the mean of the scores would have to come out of h.
+  W_y has no bias, so h would otherwise have to produce the scores' mean.
   """
 
   mean: float = 0.0
@@ -47,21 +47,20 @@ class Scale(NamedTuple):
 
   @classmethod
   def of(cls, labels: np.ndarray) -> 'Scale':
-    """That of some scores."""
+    """The scale of these scores."""
     deviation = float(np.std(labels, dtype=np.float64))
     return cls(float(np.mean(labels, dtype=np.float64)), deviation or 1.0)
 
 
 class Split(NamedTuple):
-  """Examples as a model takes them.
+  """The encoded examples of a split.
 
   Attributes:
-    task: what they are of.
-    rows: the examples.
-    known: whether the labels are.
-    scale: of the scores, in a regression.
+    known: whether labels are known.
+    scale: of the scores, in regression.
     class_weights: float32 [num_labels]; None: all 1.
-    examples: of spans and tags, whose rows do not say all.
+    examples: the examples themselves, for spans and tags, whose rows do not
+      contain everything.
   """
 
   task: Task
@@ -73,11 +72,11 @@ class Split(NamedTuple):
 
   @property
   def num_examples(self) -> int:
-    """How many examples; of spans one may be several rows."""
+    """Number of examples; with spans an example can have several rows."""
     return len(self.examples) or len(self.rows)
 
   def batch(self, numbers: np.ndarray) -> row_order.Batch:
-    """The arrays of some examples."""
+    """The arrays of a batch of rows."""
     rows = self.rows
     if self.task.kind == 'target':
       return _target_batch(rows.inputs[numbers, 0], rows.lengths[numbers])
@@ -100,7 +99,7 @@ class Split(NamedTuple):
 
 
 def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> row_order.Batch:
-  """Each token predicts the next; those from `bounds` on count."""
+  """Next-token prediction, with weight 1 for targets within `bounds`."""
   places = np.arange(1, tokens.shape[1])[None]
   counts = (bounds[:, :1] <= places) & (places < bounds[:, 1:])
   return {
@@ -111,26 +110,26 @@ def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> row_order.Batch:
 
 
 class TaskData:
-  """A split in an order that the seed gives, another in each epoch."""
+  """Training data of one task, shuffled anew in each epoch."""
 
   def __init__(self, split: Split, *, seed: int):
-    """`split` is what is trained on."""
+    """The seed determines the order."""
     self._split = split
     self.rows_per_epoch = len(split.rows)
     self._order = Shuffle(self.rows_per_epoch, seed)
 
   def row_numbers(self, taken: Taken) -> list[int]:
-    """Which examples are some rows of the run."""
+    """The examples that make up a batch."""
     return [self._order[i] for i in taken.indices]
 
   def epochs(self, taken: Taken) -> dict[str, float]:
-    """Passes over the examples before some rows of the run."""
+    """Passes over the examples before a batch."""
     return {'epochs': taken.index / self.rows_per_epoch}
 
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[row_order.Batch]:
-    """See `run.Data`."""
+    """See `training.run.Data`."""
 
     def batch(step: int) -> row_order.Batch:
       taken = rows(step)
@@ -142,33 +141,33 @@ class TaskData:
 
 
 class TasksData:
-  """Batches of one task each; `task_order` says of which."""
+  """Training data of several tasks; each batch belongs to one of them."""
 
   def __init__(
     self, splits: Mapping[str, Split], order: TaskOrder, batch_size: int
   ):
-    """Makes the data of a run.
+    """Sets up the data of a run.
 
     Args:
-      splits: of each task, what is trained on.
-      order: of the steps.
-      batch_size: rows of a batch.
+      splits: the train split of each task.
+      order: gives the task and examples of each step.
+      batch_size: rows in a batch.
     """
     self._splits, self._order = splits, order
     self._batch_size = batch_size
-    # The last batch of a task's pass may have rows that do not count.
+    # The last batch of a pass over a task can have rows that do not count.
     self.rows_per_epoch = order.steps_per_epoch * batch_size
 
   def row_numbers(self, taken: Taken) -> list[int]:
-    """Which examples of its task are the rows of a step, those that count."""
+    """The examples of a batch, within its task; rows that count only."""
     return self._order.examples(self._order.step(self._number(taken)))
 
   def epochs(self, taken: Taken) -> dict[str, float]:
-    """Passes before some rows of the run, over all tasks and over each."""
+    """Passes before a batch, over all tasks and over each."""
     return self._order.epochs(self._number(taken))
 
   def batch(self, number: int) -> row_order.Batch:
-    """All rows of a step, from 0; those that fill it up have weight 0."""
+    """The batch of step `number`, from 0; padding rows have weight 0."""
     step = self._order.step(number)
     found = self._order.examples(step)
     missing = self._batch_size - len(found)
@@ -181,7 +180,7 @@ class TasksData:
   def batches(
     self, parts: Parts, start: int, rows: TakenAt
   ) -> Generator[row_order.Batch]:
-    """See `run.Data`."""
+    """See `training.run.Data`."""
 
     def batch(step: int) -> row_order.Batch:
       taken = rows(step)
@@ -193,18 +192,18 @@ class TasksData:
     return row_order.prefetch(batch, start, stop)
 
   def _number(self, taken: Taken) -> int:
-    """Of the step; all have as many rows."""
+    """The step of a batch; all batches have equally many rows."""
     return taken.offset // self._batch_size
 
 
 class Outputs(NamedTuple):
-  """What a model says of a split.
+  """A model's outputs on a split.
 
   Attributes:
-    raw: float32 [N, K]: logits, or a score; of targets the loss, the number of
-      tokens and whether the most likely are all right.
+    raw: float32 [N, K]: logits, or a score; for targets the loss, the number of
+      tokens and whether all of them are the most likely ones.
     predictions: [N], classes or scores.
-    metrics: `loss` and the task's metrics; empty where no label is known.
+    metrics: `loss` and the task's metrics; empty if labels are unknown.
   """
 
   raw: np.ndarray
@@ -212,15 +211,16 @@ class Outputs(NamedTuple):
   metrics: dict[str, float]
 
 
-# What judges a run on several tasks: the mean of each task's first metric.
+# Selects the best step of a run on several tasks: the mean of each task's first
+# metric.
 AVERAGE = 'eval/validation/average'
 
 
 class TaskEvaluation:
-  """The dev split of each task, measured whenever it is called."""
+  """Evaluates a model on the dev split of each task."""
 
   def __init__(self, parts: Parts, splits: Mapping[str, Split]):
-    """Compiles what the outputs need; a task alone has the name ''."""
+    """Compiles the evaluation; a single task has the name ''."""
     self._parts, self._splits = parts, splits
     self._steps = {
       name: compiled_lib.compile_outputs(parts, name).call for name in splits
@@ -229,9 +229,9 @@ class TaskEvaluation:
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
   ) -> dict[str, float] | None:
-    """Measures as `eval/TASK/...`, and `AVERAGE`; see `run.Evaluation`.
+    """Returns `eval/TASK/...` and `AVERAGE`; see `training.run.Evaluation`.
 
-    Of a task alone they are `eval/validation/...`.
+    For a single task the names are `eval/validation/...`.
     """
     values, judged = {}, []
     for name, split in self._splits.items():
@@ -246,7 +246,7 @@ class TaskEvaluation:
     return values
 
   def summary(self, values: dict[str, float]) -> str:
-    """A line for people on each task, of several after one on all."""
+    """A readable line per task; with several tasks, after one for all."""
     lines = []
     if '' not in self._splits:
       count = len(self._splits)
@@ -266,11 +266,11 @@ class TaskEvaluation:
     split: Split,
     stop: Callable[[], bool] = lambda: False,
   ) -> Outputs | None:
-    """What the model says of any split of a task; None: stopped."""
+    """The model's outputs on any split of a task; None if stopped."""
     rows, count = self._parts.eval_rows, len(split.rows)
     found = []
     for start in range(0, count, rows):
-      # The last batch is filled up with its last example.
+      # The last batch is padded with the last example.
       numbers = np.minimum(np.arange(start, start + rows), count - 1)
       batch = split.batch(numbers[self._parts.host_rows(rows)])
       found.append(self._steps[name](params, self._parts.put(batch, rows)))
@@ -299,7 +299,7 @@ def _judged(split: Split, raw: np.ndarray) -> Outputs:
   return Outputs(raw, predictions, metrics)
 
 
-# Labels, predictions, and the loss where they are known.
+# Labels, predictions, and the loss if labels are known.
 _Judgement = tuple[Any, Any, float]
 
 
@@ -313,7 +313,7 @@ def _target(split: Split, raw: np.ndarray) -> _Judgement:
 def _regression(split: Split, raw: np.ndarray) -> _Judgement:
   (mean, deviation), labels = split.scale, split.rows.labels
   predictions = raw[:, 0].astype(np.float64) * deviation + mean
-  # In units of the deviation, as in training.
+  # In units of the standard deviation, as in training.
   errors = (predictions - labels) / deviation
   return labels, predictions, float(np.mean(np.square(errors)))
 
@@ -368,10 +368,10 @@ def probabilities(raw: np.ndarray) -> np.ndarray:
   return np.maximum(found / found.sum(axis=1, keepdims=True), 1e-300)
 
 
-# How much the classes of a task count in the loss.
+# Class weights in the loss.
 
 
-# Labels [N] and the number of classes to float32 weights [num_labels].
+# (labels [N], number of classes) -> float32 weights [num_labels].
 Build = Callable[[np.ndarray, int], np.ndarray]
 
 
@@ -407,10 +407,10 @@ CLASS_WEIGHTS = {
 }
 
 
-# A task's predictions as TSV: a line an example, in the order of the table.
+# Predictions as TSV: one line per example, in the order of the table.
 
 
-# What the metrics of all splits are written to at the end of a run.
+# The file with the metrics of all splits, written at the end of a run.
 RESULT = 'result.json'
 
 
@@ -421,18 +421,18 @@ def measured(
   name: str,
   splits: Mapping[str, Split],
 ) -> dict[str, Any]:
-  """Writes the predictions for the splits of a task; gives what it measured.
+  """Writes the predictions on a task's splits, and returns the metrics.
 
   Args:
-    training: the run, in whose `predictions/NAME` they are written.
-    state: predicts.
+    training: the run; predictions are written to its `predictions/NAME`.
+    state: has the parameters.
     evaluation: of all tasks.
-    name: of the task.
-    splits: by the names of their files, and what was trained on as 'train'.
+    name: the task.
+    splits: by file name; the one that was trained on is 'train'.
 
   Returns:
     The names of the task's `metrics`, and for each split its number of
-    `examples`, how many were `cut`, and what was measured.
+    `examples`, how many were `cut`, and its metrics.
   """
   train = splits['train']
   found: dict[str, Any] = {
@@ -443,7 +443,7 @@ def measured(
     if file == 'train':
       continue
     outputs = evaluation.outputs(state.eval_params, name, split)
-    assert outputs is not None  # nothing stopped it
+    assert outputs is not None  # never stopped
     found[file] = {'examples': split.num_examples, 'cut': split.rows.cut}
     found[file] |= outputs.metrics
     path = os.path.join(training.workdir, 'predictions', name, f'{file}.tsv')
@@ -454,11 +454,11 @@ def measured(
 
 
 def write_predictions(path: str, split: Split, found: Outputs) -> None:
-  """Writes `index`, `prediction`, the label where it is known, and figures.
+  """Writes `index`, `prediction`, the label if it is known, and scores.
 
-  Classes are written by their names, with the probability of each; scores as
-  they are, spans as their text, tags one after the other. Of targets: whether
-  the most likely tokens are all right, and the loss of a token.
+  Classes are written by name, with the probability of each; scores as numbers,
+  spans as text, tags separated by spaces. For targets: whether all their tokens
+  are the most likely ones, and the loss per token.
   """
   task, rows = split.task, split.rows
   columns: dict[str, list] = {'index': [*range(split.num_examples)]}
@@ -486,12 +486,12 @@ def write_predictions(path: str, split: Split, found: Outputs) -> None:
 
 
 def _cell(value: Any) -> str:
-  """White space of a text or a name would part lines or columns."""
+  """Normalises white space, which would break lines or columns."""
   return ' '.join(str(value).split())
 
 
 def _texts(split: Split, predictions: Any) -> dict[str, list]:
-  """Spans, and the first answer accepted; or the tags of all words."""
+  """Columns of spans and first accepted answers; or of all words' tags."""
   if split.task.kind == 'tags':
     said = [' '.join(tags) for tags in predictions]
     known = [e.label for e in split.examples if split.known]

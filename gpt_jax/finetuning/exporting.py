@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A fine-tuned model as a class of transformers: what an export writes.
+"""Exports runs to Hugging Face; fine-tuned ones as classes of transformers.
 
   classification, entailment   ...ForSequenceClassification, which reads each
                                row's last token that is not padding: ours is
-                               the extract token, and any other token pads
+                               the extract token, and another token is padding
   regression                   the same, with one output
   choice                       ...DoubleHeadsModel, with `mc_token_ids` at the
                                extract tokens
@@ -12,13 +12,13 @@
   spans                        ...ForQuestionAnswering
   tags                         ...ForTokenClassification
 
-Of encoders, classification, entailment, similarity and regression are
-...ForSequenceClassification, choice is ...ForMultipleChoice: both read the
-pooled first token, or XLNet's last, of what the tokenizer makes of one or two
-texts.
+For encoders, classification, entailment, similarity and regression become
+...ForSequenceClassification, and choice ...ForMultipleChoice: both read the
+pooled first token, or XLNet's last, of one or two texts as the tokenizer
+encodes them.
 
-The ids of start, delimiter and extract, and the scale of scores, have no field
-of their own in a config.json; they are in its `task_specific_params`.
+config.json has no fields for the ids of start, delimiter and extract, nor for
+the scale of scores; they are in its `task_specific_params`.
 """
 
 import json
@@ -54,12 +54,12 @@ from gpt_jax.training import parts as parts_lib
 
 
 class Exported(NamedTuple):
-  """What `hf.save` is given for a fine-tuned model.
+  """Arguments of `hf.save` for a fine-tuned model.
 
   Attributes:
-    kind: of `hf.heads.KINDS`.
+    kind: a key of `hf.heads.KINDS`.
     options: of config.json.
-    heads: `params['heads']`, of NumPy arrays; None: there are none.
+    heads: `params['heads']` as NumPy arrays; None if there are none.
   """
 
   kind: str
@@ -68,7 +68,7 @@ class Exported(NamedTuple):
 
 
 def best_step(config: Config, workdir: str) -> int | None:
-  """The step that predicted; None: the newest."""
+  """The step that made the predictions; None: the newest."""
   tuned = config.get('finetune')
   if tuned is None or tuned.select == 'last':
     return None
@@ -89,12 +89,12 @@ def exported_head(
   *,
   before: tuple[int, ...] = (),
 ) -> Exported:
-  """What to write of a fine-tuned model, or of any other.
+  """What to export of a model, fine-tuned or not.
 
   Args:
     config: of the run, resolved.
-    heads: `params['heads']`; None: there are none.
-    options: of config.json for any model of ours: `eos_token_id` pads.
+    heads: `params['heads']`; None if there are none.
+    options: of config.json, common to all models: `eos_token_id` pads.
     before: ids that the tokenizer puts before a text.
   """
   call = spec.parse('objective.name', config.objective.name)[0]
@@ -124,7 +124,7 @@ def exported_head(
 def _pooled(
   config: Config, kind: str, options: dict[str, Any], heads: Any
 ) -> Exported:
-  """What reads the pooled first token; its texts are as the tokenizer's own."""
+  """A head on the pooled first token, with texts as the tokenizer has them."""
   pooler = config.finetune.pooler or 'tanh'
   if kind == 'choice' and pooler != 'tanh':
     raise UsageError(
@@ -145,7 +145,7 @@ def _pooled(
 
 
 def _reads(config: Config) -> str:
-  """How the kinds of `hf.heads` call the token that is pooled."""
+  """Which token is pooled, by its name in `hf.heads`."""
   return 'last' if fields.forms(config.model) == 'last' else 'pooled'
 
 
@@ -156,7 +156,7 @@ def _extracting(
   heads: Any,
   before: tuple[int, ...],
 ) -> Exported:
-  """What reads the extract token, whose id and others it tells."""
+  """A head on the extract token; options have its id and the others."""
   tuned = config.finetune
   special = Frame.after(tuned.vocab_size, before)
   told: dict[str, Any] = {
@@ -196,7 +196,7 @@ def _extracting(
 
 
 def sequence(config: Config, tokenizer: Tokenizer, text: str) -> list[int]:
-  """A text as the head reads one, with what stands around it."""
+  """The ids of a text as the head reads it, special tokens included."""
   special = run.special_of(config, tokenizer)
   length = config.finetune.length
   return joined([[tokenizer.encode(text)]], special, length).ids.tolist()
@@ -207,9 +207,9 @@ def _dense(kernel: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _labelled(names: Sequence[str], last: Any) -> dict[str, Any]:
-  """The classes' names, as `finetune.labels` lists them, for config.json.
+  """The class names in `finetune.labels`, for config.json.
 
-  `last` is a parameter of the head with an axis of classes at its end.
+  The last axis of `last`, a parameter of the head, is that of the classes.
   """
   count = np.shape(last)[-1]
   if not len(names) == count == len({*names}):
@@ -224,13 +224,13 @@ def _labelled(names: Sequence[str], last: Any) -> dict[str, Any]:
 
 
 def _scaled(config: Config) -> dict[str, float]:
-  """What turns an output into a score."""
+  """The scale that turns outputs into scores, for config.json."""
   scale = _scale(config)
   return {'score_mean': scale.mean, 'score_deviation': scale.deviation}
 
 
 def _scale(config: Config) -> Scale:
-  """Mean and deviation of the scores that were learned from."""
+  """Mean and standard deviation of the training scores."""
   if config.finetune.scores == 'raw':
     return Scale()
   before = config.finetune.data
@@ -245,10 +245,10 @@ def _scale(config: Config) -> Scale:
   return Scale.of(np.array(labels, np.float32))
 
 
-# Writes a workdir as a checkpoint of Hugging Face, fine-tuned heads too.
+# Exporting a workdir.
 
 
-# What an import's saved tokenizer has, under HF's names.
+# Files of an imported tokenizer -> Hugging Face's names.
 _VOCABULARIES = {
   'vocabulary.json': 'vocab.json',
   'merges.txt': 'merges.txt',
@@ -266,14 +266,13 @@ def to_hf(
   *,
   with_tokenizer: bool = True,
 ) -> None:
-  """Writes the newest checkpoint of a workdir for Hugging Face.
+  """Writes a workdir's checkpoint for Hugging Face, fine-tuned heads included.
 
   Args:
-    workdir: of the run.
-    folder: to write.
+    folder: output.
     shard_bytes: see `hf.save`.
-    part: which of `config.models`; None: the run's own model.
-    with_tokenizer: whether AutoTokenizer is to read what the run's does.
+    part: a name in `config.models`; None: the run's own model.
+    with_tokenizer: whether to write the tokenizer, for AutoTokenizer.
   """
   if os.path.exists(os.path.join(folder, 'config.json')):
     raise UsageError(f'--to_hf={folder}: holds a model; give a new folder')
@@ -332,18 +331,16 @@ def to_hf(
 
 
 def _sum(one: Any, other: Any) -> np.ndarray:
-  """Of two arrays on disk."""
+  """The sum of two arrays on disk."""
   return np.asarray(one) + np.asarray(other)
 
 
 def _generation(
   tokenizer: tokenizer_lib.Tokenizer, options: dict[str, Any]
 ) -> dict[str, bytes]:
-  """generation_config.json where the run's import had rules and no such file.
+  """generation_config.json, if the imported model had rules but no such file.
 
-  Args:
-    tokenizer: of the run.
-    options: of config.json, with the ids of special tokens.
+  `options` are those of config.json, with the ids of special tokens.
   """
   rules = constraints.options(tokenizer.special.constraints)
   if not rules:
@@ -356,9 +353,9 @@ def _generation(
 def _vocabulary(
   config: config_lib.Config, tokenizer: tokenizer_lib.Tokenizer, path: str
 ) -> dict[str, bytes]:
-  """The files of the tokenizer that is saved at `path`."""
+  """The files of the tokenizer saved at `path`."""
   _, contents = saved.read(path)
-  if SPECIAL in contents:  # an import's, given back
+  if SPECIAL in contents:  # imported: exported unchanged
     names = _VOCABULARIES.keys() & contents.keys()
     return {_VOCABULARIES[name]: contents[name] for name in names}
   needs = objectives.needs(config.objective.name)
@@ -398,7 +395,7 @@ def _is_decoder(config: config_lib.Config) -> bool:
 
 
 def _template(config: config_lib.Config, special: Special) -> exported.Template:
-  """What the model reads around a text."""
+  """The special tokens that the model reads around a text."""
   model, tuned = config.model, config.get('finetune')
   before = special.prompt_start
   if model.num_encoder_layers:
@@ -422,11 +419,11 @@ def _template(config: config_lib.Config, special: Special) -> exported.Template:
 def _token_ids(
   config: config_lib.Config, tokenizer: tokenizer_lib.Tokenizer
 ) -> dict[str, int]:
-  """What config.json says of the special tokens; an encoder has a [CLS]."""
+  """The special tokens' ids in config.json; an encoder has a [CLS]."""
   special = tokenizer.special
   first, last, eos_id = special.cls_id, special.sep_id, tokenizer.eos_id
   if starts := objectives.needs(config.objective.name).starts:
-    # BART's text begins with <s>, T5's with nothing.
+    # BART's texts begin with <s>; T5's have no start token.
     ids = {'bos_token_id': eos_id if first is None else first}
     ids |= {'eos_token_id': eos_id, 'pad_token_id': special.pad_id}
     return ids | {'decoder_start_token_id': sides.start_id(starts, special)}

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The task that the section `finetune` of a config names, and its examples."""
+"""The config of fine-tuning: its task and examples, and derived fields."""
 
 import hashlib
 import json
@@ -48,9 +48,9 @@ def task_of(config: Config) -> Task:
 
 
 def read_task(config: Config) -> tuple[Task, dict[str, list[Example]]]:
-  """The task and the examples of each split; `finetune.examples` of the first.
+  """Reads the task and its splits; `finetune.examples` limits the train split.
 
-  Fills in what tells a run's data from others: `finetune.labels` and `.data`.
+  Sets `finetune.labels` and `finetune.data`, which identify the run's data.
   """
   task = task_of(config)
   tuned = config.finetune
@@ -67,7 +67,7 @@ def read_task(config: Config) -> tuple[Task, dict[str, list[Example]]]:
 
 
 def digest(examples: dict[str, list[Example]]) -> str:
-  """The numbers of examples to train on and to judge by, and their hash."""
+  """The numbers of train and dev examples, and their hash."""
   found, sizes = hashlib.sha256(), []
   for split in ('train', 'dev'):
     for example in examples[split]:
@@ -77,10 +77,10 @@ def digest(examples: dict[str, list[Example]]) -> str:
   return f'{", ".join(sizes)}, sha256 {found.hexdigest()[:16]}'
 
 
-# The fields of a config that follow from its section `finetune`.
+# Fields of the config that follow from its section `finetune`.
 
 
-# What reads the model's states, and for which forms of tasks.
+# Heads -> the forms of tasks that they support.
 HEADS = {
   'extract': ('classification', 'entailment', 'similarity'),
   'first': ('classification', 'entailment', 'similarity'),
@@ -92,21 +92,18 @@ HEADS = {
 
 
 def forms(model: Any) -> str:
-  """How texts are put together for a model: a key of `sequences.FORMS`."""
+  """How a model's texts are joined: a key of `finetuning.rows.FORMS`."""
   if is_causal(model['attention'], model['ffn']):
     return 'extract'
-  # XLNet's, which alone knows texts by their segments, have [CLS] at the end.
+  # Only XLNet has relative segments; its [CLS] is at the end.
   position = spec.build('model.position', model['position'], POSITIONS)
   return 'last' if position.segments else 'first'
 
 
 def check_head(config: Config, task: Task, reads: str) -> None:
-  """Checks what reads the states, and sets the weight of the auxiliary loss.
+  """Checks `finetune.head` and features, and sets `finetune.auxiliary`.
 
-  Args:
-    config: changed in place.
-    task: what is learned.
-    reads: of `forms`.
+  `config` is changed in place; `reads` is the result of `forms`.
   """
   tuned = config.finetune
   if task.form == 'target' and reads != 'extract':
@@ -145,7 +142,7 @@ def check_head(config: Config, task: Task, reads: str) -> None:
 
 
 def set_dropout(config: Config) -> None:
-  """Sets the dropout of a task that has one of its own."""
+  """Sets `finetune.dropout` to the task's own, if `task_dropout` has one."""
   tuned = config.finetune
   for name in tuned.task_dropout:
     if name not in TASKS:
@@ -160,7 +157,7 @@ def set_dropout(config: Config) -> None:
 def set_model(
   config: Config, init: Pretrained, tokenizer: Tokenizer, new: int
 ) -> None:
-  """The model's fields, with room for the `new` tokens."""
+  """Sets the model's fields, with room for `new` tokens."""
   tuned = config.finetune
   if init.model is not None:
     config.model = ConfigDict(init.model)
@@ -199,7 +196,7 @@ def set_model(
 def _grow(
   config: Config, init: Pretrained, tokenizer: Tokenizer, new: int
 ) -> None:
-  """Appends `new` rows to the table of a pre-trained model."""
+  """Appends `new` rows to the token table of a pre-trained model."""
   model: Any = config.model
   if tokenizer.vocab_size > model.vocab_size:
     raise UsageError(
@@ -208,12 +205,12 @@ def _grow(
     )
   config.finetune.vocab_size = model.vocab_size
   model.vocab_size += new
-  # The old one was for other lengths, and maybe for other devices.
+  # The old backend suited other lengths, and perhaps other devices.
   model.attention_backend = 'auto'
 
 
 def _make_room(config: Config, tokenizer: Tokenizer, new: int) -> None:
-  """Sizes the table of a model that starts from scratch."""
+  """Sets the table's size for a model that starts from scratch."""
   model: Any = config.model
   config.finetune.vocab_size = tokenizer.vocab_size
   least = tokenizer.vocab_size + new
@@ -228,12 +225,12 @@ def _make_room(config: Config, tokenizer: Tokenizer, new: int) -> None:
 
 
 def set_length(config: Config, task: Task, longest: int) -> None:
-  """The tokens of a row: those of the longest sequence, where it fits."""
+  """Sets the tokens of a row: the longest sequence's, if they fit."""
   tuned, context = config.finetune, config.model.context_length
   whole = min(context, 8 * math.ceil(longest / 8))
   if tuned.length is None:
     tuned.length = whole
-  elif tuned.tasks:  # each of several has its own
+  elif tuned.tasks:  # each task has its own length
     tuned.length = min(tuned.length, whole)
   least = 8 if task.form != 'target' else 2
   if not least <= tuned.length <= context:
@@ -244,7 +241,7 @@ def set_length(config: Config, task: Task, longest: int) -> None:
 
 
 def check_layers(config: Config) -> None:
-  """Checks that what is frozen or transferred is no more than there is."""
+  """Checks that the model has the layers to be frozen or transferred."""
   tuned, num_layers = config.finetune, config.model.num_layers
   amount = spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
   for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
@@ -261,7 +258,7 @@ def check_layers(config: Config) -> None:
 
 
 def set_schedule(config: Config, a_pass: int) -> None:
-  """Steps, warm-up and cadences from passes, of so many steps."""
+  """Converts lengths in passes, of `a_pass` steps each, to steps."""
   tuned = config.finetune
   if config.schedule.num_steps is None:
     with config.schedule.ignore_type():
@@ -286,7 +283,7 @@ def objective(config: Config, task: Task) -> str:
   tuned = config.finetune
   more = f', features={tuned.features!r}' * bool(tuned.features)
   head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
-  # Not told where it is the default, as in runs of before encoders.
+  # Left out if default, so that the text equals that of older runs.
   reads = forms(config.model)
   if reads != 'extract':
     head += f', read={reads!r}'

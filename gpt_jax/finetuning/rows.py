@@ -18,17 +18,16 @@ encoders:
   choice           [CLS] A [SEP] B answer [SEP]  for each answer; with one text
                    before the answers B is the answer
 
-RoBERTa's are <s>, and </s> twice between two texts. XLNet's (section A.3) have
-[CLS] at the end: A [SEP] B [SEP] [CLS]. The released code pads them on the
-left, so that the last place is [CLS]; here, as elsewhere, on the right, and
-[CLS] is found by the length: where tokens know distances alone, that is the
-same.
+RoBERTa has <s> first, and </s> twice between two texts. XLNet (section A.3) has
+[CLS] at the end: A [SEP] B [SEP] [CLS]. The released code pads on the left, so
+that [CLS] is in the last position; here padding is on the right, as elsewhere,
+and [CLS] is found by the length. With relative positions these are equivalent.
 
-What is too long keeps its ends: the tokens around texts are never cut. GPT-1
-does not say how its texts are; its released code gives each of two texts the
-first n/2 - 2 tokens of a row of n. Here each text keeps at least its equal
-share, and of what a shorter one leaves the others take what they need: of two
-texts the longer one is cut, as in BERT's released code.
+In a row that is too long only texts are cut, never the tokens around them.
+GPT-1 does not describe this; its released code gives each of two texts the
+first n/2 - 2 tokens of a row of n. Here each text keeps at least an equal
+share, and what shorter texts leave goes to the others: of two texts the longer
+one is cut, as in BERT's released code.
 """
 
 from collections.abc import Sequence
@@ -44,21 +43,21 @@ from gpt_jax.tokenizers import special as tokenizer_special
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 Tokens = np.ndarray
-# A sequence: groups of texts, with a delimiter between two groups.
+# A sequence: groups of texts, with a delimiter between groups.
 Groups = list[list[Tokens]]
-# GPT-1's new tokens.
+# Number of GPT-1's new tokens.
 NUM_SPECIAL = 3
 
 
 class Frame(NamedTuple):
-  """What stands around texts.
+  """The special tokens around texts.
 
   Attributes:
-    start: before the first.
-    delimiter: between two groups.
-    end: after the last.
-    forms: the sequences of each form of task: a key of `FORMS`.
-    pad: fills up rows.
+    start: ids before the first text.
+    delimiter: ids between two groups.
+    end: ids after the last text.
+    forms: how texts form sequences: a key of `FORMS`.
+    pad: id that pads rows.
   """
 
   start: tuple[int, ...]
@@ -69,9 +68,9 @@ class Frame(NamedTuple):
 
   @classmethod
   def after(cls, vocab_size: int, before: tuple[int, ...] = ()) -> 'Frame':
-    """GPT-1's: rows appended to a table of `vocab_size` tokens.
+    """GPT-1's frame: the rows appended to a table of `vocab_size` tokens.
 
-    `before` them all stands what the model was trained to see first.
+    `before` are ids that precede every text in pre-training.
     """
     start, delimiter, extract = range(vocab_size, vocab_size + NUM_SPECIAL)
     return cls((*before, start), (delimiter,), (extract,))
@@ -80,7 +79,7 @@ class Frame(NamedTuple):
   def of_encoder(
     cls, found: tokenizer_special.Special, forms: str = 'first'
   ) -> 'Frame':
-    """BERT's, of a tokenizer, or RoBERTa's; with `forms='last'` XLNet's."""
+    """The frame of BERT or RoBERTa; with `forms='last'` of XLNet."""
     first, end = found.cls_id, found.sep_id
     if first is None or end is None:
       missing = '[CLS]' if first is None else '[SEP]'
@@ -95,18 +94,19 @@ class Frame(NamedTuple):
     return cls((first,), between, (end,), forms, found.pad_id)
 
   def around(self, groups: int) -> int:
-    """How many tokens stand around so many groups of texts."""
+    """Number of special tokens around this many groups of texts."""
     between = (groups - 1) * len(self.delimiter)
     return len(self.start) + between + len(self.end)
 
 
 class Joined(NamedTuple):
-  """A sequence.
+  """A sequence of texts and special tokens.
 
   Attributes:
-    ids: its tokens.
-    second: where the second group begins; its length if there is none.
-    excess: how many tokens were cut off.
+    ids: all tokens.
+    second: where the second group begins; the sequence's length if there is
+      none.
+    excess: number of tokens that were cut off.
   """
 
   ids: Tokens
@@ -115,15 +115,15 @@ class Joined(NamedTuple):
 
 
 def sequences(task: Task, texts: list[Tokens], special: Frame) -> list[Groups]:
-  """The sequences of an example of these texts."""
+  """The sequences of an example with these texts."""
   return FORMS[special.forms][task.form](texts, len(task.texts))
 
 
 def fit(texts: Sequence[Tokens], room: int) -> list[Tokens]:
-  """The first tokens of each text, `room` in all.
+  """The first tokens of each text, at most `room` in total.
 
-  A text that is no longer than an equal share stays whole; the others share
-  what is left, the first of them the remainder.
+  A text no longer than an equal share is kept whole; the others share the rest
+  equally, and the first of them get the remainder.
   """
   sizes = [len(text) for text in texts]
   order = sorted(range(len(texts)), key=lambda i: sizes[i])
@@ -138,7 +138,7 @@ def fit(texts: Sequence[Tokens], room: int) -> list[Tokens]:
 
 
 def joined(groups: Groups, special: Frame, length: int) -> Joined:
-  """A sequence of at most `length` tokens."""
+  """Joins groups of texts to a sequence of at most `length` tokens."""
   texts = [text for group in groups for text in group]
   room = length - special.around(len(groups))
   excess = max(sum(map(len, texts)) - room, 0)
@@ -159,7 +159,7 @@ def joined(groups: Groups, special: Frame, length: int) -> Joined:
 
 
 def longest(task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
-  """The length of the longest sequence, nothing cut."""
+  """The length of the longest uncut sequence."""
   return max(
     sum(len(text) for group in groups for text in group)
     + special.around(len(groups))
@@ -169,7 +169,7 @@ def longest(task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
 
 
 def num_sequences(task: Task, examples: list[Example], forms: str) -> int:
-  """How many sequences each example is, by a key of `FORMS`."""
+  """Number of sequences per example; `forms` is a key of `FORMS`."""
   if task.form != 'choice':
     return 2 if (task.form, forms) == ('similarity', 'extract') else 1
   counts = [len(example.texts) - len(task.texts) for example in examples]
@@ -192,8 +192,7 @@ _BOTH = {
   'spans': _pair,
   'tags': lambda texts, count: [[texts]],
 }
-# By what reads them, the forms: texts, and how many of them are no answers, to
-# sequences.
+# Form of a task -> (texts, number of texts before the answers) -> sequences.
 _ENCODERS = {
   **_BOTH,
   'similarity': _pair,
@@ -217,21 +216,23 @@ FORMS = {
 }
 
 
-# From examples to the rows of a split: arrays of tokens and labels.
+# Rows of a split: arrays of tokens and labels.
 
 
 class Rows(NamedTuple):
-  """The examples of a split as arrays; N examples of C sequences each.
+  """The examples of a split as arrays: N examples of C sequences each.
 
   Attributes:
-    inputs: int32 [N, C, L], filled up with `Frame.pad`.
-    lengths: int32 [N, C], the tokens of each; the last may be an extract token.
-      With pairs of texts: where the target begins, [N, 2], and ends.
-    labels: float32 or int32 [N]; zeros where they are not known. Of spans
-      [N, 2], the places of their first and last tokens. Of tags [N, L].
-    cut: how many examples were too long.
-    second: int32 [N, C], where the second text begins; None: nobody asks.
-    origins: of each row, what `spans` and `tags` need to know of it.
+    inputs: int32 [N, C, L], padded with `Frame.pad`.
+    lengths: int32 [N, C], tokens of each sequence, a final extract token
+      included. For prompts with targets [N, 2]: begin and end of the target.
+    labels: float32 or int32 [N]; zeros if unknown. For spans [N, 2], positions
+      of first and last token. For tags [N, L].
+    cut: number of examples that were too long.
+    second: int32 [N, C], where the second text begins; None if the head does
+      not use it.
+    origins: for spans and tags, what maps each row's outputs to its text: a
+      `Window`, or the positions of its words.
   """
 
   inputs: np.ndarray
@@ -242,7 +243,7 @@ class Rows(NamedTuple):
   origins: Sequence[Any] = ()
 
   def __len__(self) -> int:
-    """How many examples."""
+    """Number of rows, N."""
     return len(self.inputs)
 
 
@@ -271,15 +272,15 @@ def head_rows(
   length: int,
   too_long: str = 'cut',
 ) -> Rows:
-  """The rows of a split of a task that a head learns.
+  """The rows of a split, for a head.
 
   Args:
-    task: says the form.
-    examples: for their labels, and their places in messages.
+    task: gives the form.
+    examples: for their labels, and their origin in error messages.
     tokens: of their texts, from `encode`.
-    special: ids of the new tokens.
-    length: of a row.
-    too_long: cut, or refuse.
+    special: the tokens around texts.
+    length: tokens of a row.
+    too_long: 'cut' or 'refuse'.
   """
   made, cut = [], 0
   for example, texts in zip(examples, tokens, strict=True):
@@ -304,7 +305,7 @@ def head_rows(
 
 
 def check_cut(example: Example, excess: int, length: int, too_long: str):
-  """Refuses an example that is too long, where `too_long` says so."""
+  """Rejects an example that is too long if `too_long` is 'refuse'."""
   if too_long == 'refuse':
     raise UsageError(
       f'{example.where}: is {excess} tokens longer than finetune.length='
@@ -313,7 +314,7 @@ def check_cut(example: Example, excess: int, length: int, too_long: str):
 
 
 def filled(found: list[Tokens], special: Frame, length: int) -> np.ndarray:
-  """Sequences as rows, int32 [N, length], filled up."""
+  """Sequences as padded rows, int32 [N, length]."""
   rows = np.full((len(found), length), special.pad, np.int32)
   for row, ids in zip(rows, found, strict=True):
     row[: len(ids)] = ids
@@ -330,23 +331,23 @@ def target_rows(
 ) -> Rows:
   """The rows of prompts and targets: prompt, target, end of document.
 
-  A prompt stands after what the model was trained to see first, such as
-  LLaMA's `<s>`. One that is too long loses its first tokens; a target is never
-  cut.
+  A prompt follows the token that begins every text of the model, such as
+  LLaMA's `<s>`. A prompt that is too long loses its first tokens; a target is
+  never cut.
 
   Args:
-    examples: for their places in messages.
+    examples: for their origin in error messages.
     tokens: of prompt and target.
-    tokenizer: whose end of document ends a target.
-    length: targets in a row, which has one token more.
-    too_long: cut, or refuse.
+    tokenizer: its end of document ends a target.
+    length: targets in a row, which has one more token.
+    too_long: 'cut' or 'refuse'.
   """
   eos_id, special = tokenizer.eos_id, tokenizer.special
   made, bounds, cut = [], [], 0
   for example, (prompt, target) in zip(examples, tokens, strict=True):
     if not len(target):
       raise UsageError(f'{example.where}: the target is empty; mend the line')
-    # Of length + 1, one is the end's.
+    # One of the length + 1 tokens is the end of document.
     room = length - len(target) - len(special.prompt_start)
     excess = max(len(prompt) - room, 0)
     if room < 1 or (excess and too_long == 'refuse'):
@@ -368,21 +369,21 @@ def target_rows(
 
 # Answers that are spans of a text: SQuAD as BERT does it (section 4.2).
 #
-# A text longer than a row is read in windows that overlap. Each gives scores of
-# its tokens to be the first and the last of the answer; of a token that several
-# windows have, that with the most context around it counts, as in the released
-# code. The answer is the best span of all windows. Where there may be none, the
-# first token of a row stands for it (section 4.3): it is taken if it scores
-# more than the best span by over `null_threshold`.
+# A text longer than a row is read in overlapping windows. In each window every
+# token gets scores as the first and as the last of the answer; for a token in
+# several windows, the one with the most context around it counts, as in the
+# released code. The answer is the best span of all windows. If questions can
+# have no answer, the first token of a row represents that (section 4.3): it
+# wins if it scores more than the best span by over `null_threshold`.
 
 
 class Window(NamedTuple):
-  """A part of a context, as a row holds it.
+  """A row's window of n tokens of a context.
 
   Attributes:
-    example: its number.
-    place: in the row, of the first of its tokens.
-    bounds: [n, 2], the characters of each.
+    example: number of the example.
+    place: position of the window's first token in the row.
+    bounds: [n, 2], character range of each token.
     most: [n], whether no other window has more context around the token.
   """
 
@@ -401,7 +402,7 @@ def span_rows(
   length: int,
   too_long: str = 'cut',
 ) -> Rows:
-  """The windows of all examples, in order; see `task_rows.rows`."""
+  """The windows of all examples, in order; arguments as of `head_rows`."""
   options: SpanOptions = task.options
   made, labels, origins, cut = [], [], [], 0
   for number, one in enumerate(examples):
@@ -439,7 +440,7 @@ def span_rows(
 
 
 def _windows(count: int, room: int, stride: int) -> list[range]:
-  """Of `count` tokens at most `room` each, `stride` apart."""
+  """Windows of `count` tokens: at most `room` each, `stride` apart."""
   found = [range(min(room, count))]
   while found[-1].stop < count:
     start = found[-1].start + min(room, stride)
@@ -448,10 +449,10 @@ def _windows(count: int, room: int, stride: int) -> list[range]:
 
 
 def _most(windows: list[range], count: int) -> np.ndarray:
-  """Which window has each token's most context, bool [windows, tokens].
+  """In which window each token has most context, bool [windows, tokens].
 
-  That is the smaller of the numbers of tokens before and after it, plus a
-  hundredth of the window's length; the first of several.
+  Context is the smaller of the numbers of tokens before and after it, plus a
+  hundredth of the window's length; ties go to the first window.
   """
   scores = np.full((len(windows), count), -np.inf)
   for score, window in zip(scores, windows, strict=True):
@@ -462,14 +463,14 @@ def _most(windows: list[range], count: int) -> np.ndarray:
 
 
 def _label(one: Example, window: Window) -> tuple[int, int]:
-  """Where in the row the answer begins and ends; 0: it is not there."""
+  """Positions of the answer's first and last token; 0 if it is not there."""
   answer: Any = one.label
   if answer is None or answer.start < 0:
     return 0, 0
   stop = answer.start + len(answer.texts[0])
   starts, stops = window.bounds.T
   found = np.flatnonzero((stops > answer.start) & (starts < stop))
-  # A part of an answer is none.
+  # A window with only a part of the answer counts as having none.
   if not len(found) or starts[found[0]] > answer.start:
     return 0, 0
   if stops[found[-1]] < stop:
@@ -483,13 +484,13 @@ def found_spans(
   windows: Sequence[Window],
   raw: np.ndarray,
 ) -> list[str]:
-  """The answer to each question; '': there is none.
+  """The answer to each question; '' if there is none.
 
   Args:
     options: of the task.
     examples: the questions.
-    windows: in order, all of each example.
-    raw: [windows, 2 L], the scores of each token to be first, and to be last.
+    windows: all windows of all examples, in order.
+    raw: [windows, 2 L], each token's scores as first, then as last token.
   """
   starts, ends = np.split(np.asarray(raw, np.float64), 2, axis=1)
   best = [(-np.inf, '')] * len(examples)
@@ -512,7 +513,7 @@ def found_spans(
 def _best(
   window: Window, start: np.ndarray, end: np.ndarray, most: int
 ) -> tuple[float, int, int]:
-  """The best score of a span of at most `most` tokens, its first and last."""
+  """Best score of a span of up to `most` tokens, and its first and last."""
   count = len(window.bounds)
   if not count:
     return -np.inf, 0, 0
@@ -527,11 +528,12 @@ def _best(
 
 # A tag for each word: CoNLL's named entities as BERT does them (section 5.3).
 #
-# The first token of a word is asked; the others are not scored. Words that were
-# cut off, or that the tokenizer leaves out, have no token: they count as `O`.
+# The first token of each word predicts its tag; the others are not scored.
+# Words that were cut off, or that the tokenizer drops, have no token, and count
+# as `O`.
 
 
-# The label of a token that is not asked.
+# The label of tokens that predict no tag.
 IGNORED = -100
 
 
@@ -544,10 +546,9 @@ def tag_rows(
   length: int,
   too_long: str = 'cut',
 ) -> Rows:
-  """A row for each sentence; see `task_rows.rows`.
+  """A row for each sentence; arguments as of `head_rows`.
 
-  `origins` are int [words], where in the row the token of each word is; -1:
-  nowhere.
+  `origins` are int [words], the position of each word's first token, or -1.
   """
   made, origins, cut = [], [], 0
   labels = np.full((len(examples), length), IGNORED, np.int32)
@@ -571,15 +572,15 @@ def tag_rows(
 
 
 def _first_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:
-  """Which token each word begins with, int [words]; -1: none."""
+  """Each word's first token, int [words]; -1 if it has none."""
   words = text.split(' ')
   stops = np.cumsum([len(word) + 1 for word in words]) - 1
   starts, ends = tokenizer.offsets(text).T
-  # Of a token with the space before a word, the word is where it ends. What
-  # stands for no character is of no word.
+  # A token that begins with a space belongs to the word where it ends. A token
+  # of no characters belongs to no word.
   word = np.searchsorted(stops, np.maximum(ends - 1, 0))
   word = np.where((ends > starts) & (word < len(words)), word, -1)
-  # A space by itself ends where a word begins, and stands before the word.
+  # A token of white space alone precedes a word; it is not part of it.
   alone = [not text[a:b].strip() for a, b in zip(starts, ends, strict=True)]
   word = np.where(alone, -1, word)
   first = np.full(len(words), -1)
@@ -592,11 +593,11 @@ def _first_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:
 def found_tags(
   task: Task, places: Sequence[np.ndarray], raw: np.ndarray
 ) -> list[np.ndarray]:
-  """The tags of all words, by number.
+  """The predicted tags of all words, by number.
 
   Args:
-    task: whose `labels` they are.
-    places: of `rows`, its origins.
+    task: has the `labels`.
+    places: `origins` of the rows.
     raw: [N, L K], the scores of each token for each tag.
   """
   classes = len(task.labels)
@@ -609,5 +610,5 @@ def found_tags(
 
 
 def tag_names(task: Task, numbers: Any) -> list[str]:
-  """The tags of a sentence by their names."""
+  """The names of a sentence's tags."""
   return [task.labels[i] for i in numbers]

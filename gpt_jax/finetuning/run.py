@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fine-tunes a pre-trained model on a task, or on several, and predicts.
 
-`finetune.tasks` is a list (MT-DNN); `finetune.task` is a list of one, whose
-name is ''. Each task is read and encoded as if it were alone. The classes of
-one of several, the hash of its examples and their length stand in a section of
-its own, `finetune.each.NAME`.
+`finetune.tasks` lists several tasks (MT-DNN); `finetune.task` is handled as a
+list of one, with the name ''. Each task is read and encoded as if it were the
+only one. With several tasks, the classes, the hash of the examples and the
+length of each are in a section of its own, `finetune.each.NAME`.
 """
 
 import math
@@ -66,7 +66,7 @@ _FIELD = 'finetune.tasks'
 
 
 class Prepared(NamedTuple):
-  """A task, ready for a model: its config as if it were alone."""
+  """An encoded task, and its config as if it were the only one."""
 
   config: Config
   task: Task
@@ -74,12 +74,11 @@ class Prepared(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """A run, before anything of it is built or written.
+  """A run before anything is built or written.
 
   Attributes:
     config: resolved.
-    tokenizer: of the model.
-    each: the tasks by name; a task alone has the name ''.
+    each: the tasks by name; a single task has the name ''.
   """
 
   config: Config
@@ -88,11 +87,11 @@ class Plan(NamedTuple):
 
   @property
   def alone(self) -> bool:
-    """Whether it is one task."""
+    """Whether there is a single task."""
     return '' in self.each
 
   def data(self) -> Data:
-    """What is trained on."""
+    """The training data."""
     train = {n: one.splits['train'] for n, one in self.each.items()}
     config = self.config
     if self.alone:
@@ -108,12 +107,12 @@ def finetune(
 
   Args:
     config: with a section `finetune`, not resolved.
-    source: what is fine-tuned.
-    workdir: of the run.
-    predict: a further table.
+    source: the pre-trained model.
+    workdir: the run's folder.
+    predict: an additional table to predict.
 
   Returns:
-    What result.json holds.
+    The contents of result.json.
   """
   watchdog.enter('start')
   config = one_as_task(config)
@@ -199,9 +198,9 @@ def of_task(
   """Encodes the examples of a task, and resolves its config.
 
   Args:
-    config: not resolved; is changed.
-    init: what is fine-tuned.
-    task: see `examples.read`, as for the examples.
+    config: not resolved; changed in place.
+    init: the pre-trained model.
+    task: from `fields.read_task`, as are the examples.
     examples: of each split.
     tokenizer: of the model.
   """
@@ -226,7 +225,7 @@ def of_task(
       *(tuned.length, f'{split.rows.cut:,}'),
     )
   splits = _weighted(config, task, splits)
-  # A pass has the rows of the first batch where they grow.
+  # If batches grow, a pass is counted with the rows of the first one.
   rows = config_lib.ramp(config).rows(0)
   fields.set_schedule(config, math.ceil(len(splits['train'].rows) / rows))
   config.objective.name = fields.objective(config, task)
@@ -239,7 +238,7 @@ def of_task(
 def _num_sequences(
   config: Config, task: Task, examples: dict[str, list[Example]], reads: str
 ) -> int:
-  """How many sequences each example of all splits is."""
+  """Number of sequences per example, the same in all splits."""
   name = config.finetune.task
   counts = {num_sequences(task, found, reads) for found in examples.values()}
   if len(counts) > 1:
@@ -257,7 +256,7 @@ def _num_sequences(
 
 
 def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
-  """What stands around texts."""
+  """The special tokens around texts."""
   found = tokenizer.special
   reads = fields.forms(config.model)
   if reads != 'extract':
@@ -271,7 +270,7 @@ def _longest(
   tokens: dict[str, list[list[np.ndarray]]],
   tokenizer: Tokenizer,
 ) -> int:
-  """Tokens of the longest row, nothing cut."""
+  """Tokens of the longest uncut row."""
   if task.form == 'target':
     both = (sum(map(len, t)) for found in tokens.values() for t in found)
     return max(both) + len(tokenizer.special.prompt_start)
@@ -306,7 +305,7 @@ def _split(
 def own_tokenizer(
   config: Config, examples: dict[str, list[Example]], workdir: str
 ) -> Tokenizer:
-  """That of `tokenizer.name`, learned from the train split where it learns."""
+  """The tokenizer of `tokenizer.name`, trained on the train split if needed."""
   saved = os.path.join(workdir, 'tokenizer')
   if os.path.isdir(saved):
     return tokenizer_lib.load(saved)
@@ -328,7 +327,7 @@ def own_tokenizer(
 def _weighted(
   config: Config, task: Task, splits: dict[str, Split]
 ) -> dict[str, Split]:
-  """The splits with what the train split's labels say."""
+  """Adds class weights and the scale of scores, from the train split."""
   labels = splits['train'].rows.labels
   scale, weights = Scale(), None
   if task.kind == 'regression' and config.finetune.scores == 'standard':
@@ -353,7 +352,7 @@ def _weighted(
 def start(
   plan: Plan, source: Pretrained, workdir: str
 ) -> tuple[Run, TrainState]:
-  """Opens the run; gives its newest state, or the first."""
+  """Opens the run; returns its newest state, or the initial one."""
   config, data = plan.config, plan.data()
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
@@ -363,7 +362,7 @@ def start(
     compiled: list[TaskEvaluation] = []
 
     def evaluation(parts: Parts) -> TaskEvaluation:
-      """Compiled once, for the loop and for the predictions at the end."""
+      """Compiled once, for the loop and for the final predictions."""
       if not compiled:
         dev = {n: one.splits['dev'] for n, one in plan.each.items()}
         compiled.append(TaskEvaluation(parts, dev))
@@ -399,7 +398,7 @@ def start(
 
 
 def selected(training: Run, state: TrainState) -> TrainState:
-  """The state that predicts: the last, or the best of those saved."""
+  """The state for the predictions: the last, or the best saved one."""
   if training.parts.config.finetune.select == 'last':
     return state
   done = int(state.step)
@@ -419,7 +418,7 @@ def selected(training: Run, state: TrainState) -> TrainState:
 
 
 def _further(plan: Plan, path: str) -> dict[str, Split]:
-  """Another file of the task's columns, with labels or without, by its name."""
+  """An additional file of examples, by its name; labels are optional."""
   (config, task, splits), tuned = plan.each[''], plan.config.finetune
   name = os.path.basename(path).partition('.')[0]
   if name in (*splits, 'task', 'init', 'step', 'metrics'):
@@ -437,9 +436,9 @@ def _further(plan: Plan, path: str) -> dict[str, Split]:
 
 
 def _heads(each: dict[str, Prepared], init: Pretrained) -> list[str]:
-  """The heads of `init` that a run goes on from.
+  """The heads of `init` that a run continues with.
 
-  Of several tasks those of the same names, alone the one of the same task.
+  With several tasks those of the same names; else the one of the same task.
   """
   found = {
     n: transfer.head_of(one.config.finetune, init) for n, one in each.items()
@@ -448,11 +447,11 @@ def _heads(each: dict[str, Prepared], init: Pretrained) -> list[str]:
 
 
 def in_folder(text: str, glue: str) -> str:
-  """A list of tasks, those of GLUE without arguments from their folders.
+  """A list of tasks in which GLUE's tasks without arguments get folders.
 
   Args:
     text: such as `finetune.tasks`.
-    glue: holds a folder of each task, as GLUE calls them.
+    glue: contains a folder for each task, with GLUE's names.
   """
   found = []
   for call in spec.parse(_FIELD, text):
@@ -463,7 +462,7 @@ def in_folder(text: str, glue: str) -> str:
 
 
 def one_as_task(config: Config) -> Config:
-  """The config, with the only one of the tasks as the task."""
+  """The config, with a list of one task changed to `finetune.task`."""
   tuned = config.get('finetune')
   if not tuned or not tuned.get('tasks'):
     return config
@@ -476,7 +475,7 @@ def one_as_task(config: Config) -> Config:
 
 
 def named(text: str) -> dict[str, str]:
-  """The calls of a list of tasks by their names; a second one is `NAME_2`."""
+  """The calls in a list of tasks by name; a second one gets `NAME_2`."""
   found: dict[str, str] = {}
   for call in spec.parse(_FIELD, text):
     written = spec.written(call)
@@ -489,7 +488,7 @@ def named(text: str) -> dict[str, str]:
 
 
 def _check_several(config: Config) -> None:
-  """Refuses what is not done with several tasks."""
+  """Rejects options that are not supported with several tasks."""
   tuned = config.finetune
   for field in ('freeze', 'features', 'head'):
     if tuned[field]:
@@ -512,7 +511,7 @@ def _check_several(config: Config) -> None:
 def _whole(
   config: Config, init: Pretrained, each: dict[str, Prepared]
 ) -> Config:
-  """The run's config, resolved."""
+  """The resolved config of the whole run."""
   tuned, first = config.finetune, next(iter(each.values())).config
   config.model, config.tokenizer = first.model, first.tokenizer
   for field in ('pooler', 'vocab_size', 'auxiliary'):

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The first state of fine-tuning, from pre-trained parameters.
+"""The initial state of fine-tuning, from pre-trained parameters.
 
-New rows of the token table, and whatever is not transferred, start as the
-model's parameters do in training.
+New rows of the token table, and parameters that are not transferred, are
+initialised at random as in pre-training.
 """
 
 import functools
@@ -22,40 +22,40 @@ from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.models import Pretrained
 from gpt_jax.training.parts import Parts
 
-# How many of the lowest layers, with the embeddings; None: all there is; -1:
+# Number of lowest layers to transfer with the embeddings; None: everything; -1:
 # nothing.
 Amount = int | None
 
 
 def everything() -> Amount:
-  """All parameters."""
+  """Transfers all parameters."""
   return None
 
 
 def nothing() -> Amount:
-  """None: the same model and tokenizer, from scratch."""
+  """Transfers no parameters: the same model and tokenizer, from scratch."""
   return -1
 
 
 def embeddings() -> Amount:
-  """Those of tokens and positions."""
+  """Transfers the embeddings of tokens and positions."""
   return 0
 
 
 def lowest(count: int) -> Amount:
-  """Embeddings and the lowest `count` layers (GPT-1, figure 2)."""
+  """Transfers embeddings and the lowest `count` layers (GPT-1, figure 2)."""
   if count < 0:
     raise UsageError(f'finetune.transfer: layers({count}): must be at least 0')
   return count
 
 
 def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
-  """The first state, split over the devices.
+  """The initial state, sharded over the devices.
 
   Args:
-    parts: what is trained.
-    params: pre-trained; None: there are none.
-    amount: of TRANSFERS.
+    parts: of the run.
+    params: pre-trained parameters, or None.
+    amount: result of a call of `TRANSFERS`.
   """
   if params is None or amount == -1:
     return parts_lib.initial_state(parts)
@@ -69,12 +69,12 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
 
 
 def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
-  """Pre-trained parameters with the heads of these tasks, of several, alone.
+  """Pre-trained parameters with only the heads of the given tasks.
 
   Args:
-    params: pre-trained, maybe with `parts`: see `objectives.tasks`.
-    tasks: which heads are gone on with.
-    alone: whether it is one, and no other task is trained with it.
+    params: pre-trained, possibly with `parts`: see `objectives.task`.
+    tasks: tasks whose heads are kept.
+    alone: whether a single task is trained.
   """
   kept = {name: part for name, part in params.items() if name != 'parts'}
   heads = {name: params['parts'][name] for name in tasks}
@@ -87,7 +87,7 @@ def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
 
 
 def masks_of(model: Any, fresh: Any, amount: int) -> dict[str, np.ndarray]:
-  """By path, which entries of a parameter are transferred."""
+  """Parameter paths -> masks of the entries that are transferred."""
   return dict(_leaves(params_lib.lowest(fresh, amount, model)))
 
 
@@ -109,7 +109,7 @@ def check(fresh: Any, params: Any) -> None:
 
 
 def _fits(new: tuple[int, ...], old: tuple[int, ...]) -> bool:
-  """Whether a table of tokens has grown, or nothing has changed."""
+  """Whether shapes are equal, or differ by new rows of a token table."""
   return new[1:] == old[1:] and new[:1] >= old[:1]
 
 
@@ -128,18 +128,18 @@ TRANSFERS: dict[str, Callable[..., Amount]] = {
 }
 
 
-# Which head of a model of several tasks a task goes on from.
+# Choosing the head that a task continues with, from a model of several tasks.
 
 
 def head_of(tuned: Any, init: Pretrained) -> str:
-  """Of the tasks of `init` the one whose head a task goes on from; '': none.
+  """The task of `init` whose head this task continues with; '' if none.
 
-  That is a published task of the same name, or the same call of one's own
+  It is the published task of the same name, or the same call on the user's
   tables, with the same classes or scores.
 
   Args:
-    tuned: `finetune`, of one task, resolved.
-    init: what is fine-tuned.
+    tuned: the section `finetune` of one task, resolved.
+    init: the pre-trained model.
   """
   name = spec.parse('finetune.task', tuned.task)[0].name
   for other, known in init.tasks.items():
@@ -154,6 +154,6 @@ def head_of(tuned: Any, init: Pretrained) -> str:
 
 
 def init_name(tuned: Any, init: Pretrained) -> str:
-  """What `finetune.init` is, of one task; see `head_of`."""
+  """The value of `finetune.init` for one task; see `head_of`."""
   head = head_of(tuned, init)
   return init.name + f', head of {head}' * bool(head)
