@@ -51,6 +51,7 @@ have a file of their own, step-N-average-5.json.
 """
 
 import os
+from typing import Any
 
 from gpt_jax import cli, ranges
 from gpt_jax import flags as flags_lib
@@ -192,7 +193,8 @@ def main(args: cli.Args) -> None:
   )
   held_out = len(tasks) < len(calls)
   # Check the flags first: loading takes minutes.
-  config = trained_lib.read_config(workdir)
+  text = held_out or args.pairs or memories or args.overlap
+  config: Any = trained_lib.read_config(workdir) if text else None
   for kind in args.pairs:
     if kind not in validation.PAIRS:
       known = ', '.join(validation.PAIRS)
@@ -202,7 +204,7 @@ def main(args: cli.Args) -> None:
     memory_lib.with_memory(config, memory, reading)
   sets = config.eval.sets if held_out else ()
   suite.check('--tasks', tasks, shots=shots, sets=sets)
-  if held_out or args.pairs or memories or args.overlap:
+  if text:
     store_data.open_store(config, workdir)
   if (held_out or memories) and args.weights != 'float':
     raise UsageError(

@@ -74,7 +74,7 @@ def count(name, traced):
   }
 
   def gradients(params, batch, key):
-    if objective.progress:
+    if objective.needs.progress:
       batch = objective.progress(batch, 0.0)
     return step.mean_gradients(
       params, batch, key, objective=objective, num_micro=1

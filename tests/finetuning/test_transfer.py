@@ -51,7 +51,7 @@ def test_what_is_transferred(amount):
   }
   masks = {} if amount is None else transfer.masks_of(model, fresh, amount)
   init = state_lib.make_init(
-    built(**fields)._replace(init=lambda _: fresh), optax.sgd(1.0), masks=masks
+    built(**fields).replaced(init=lambda _: fresh), optax.sgd(1.0), masks=masks
   )
   found = jax.jit(init)(jax.random.key(0), given).params
   table = found['embed']['embedding']

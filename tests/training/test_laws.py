@@ -82,7 +82,7 @@ def gradients(run, mesh, micro_rows, remat):
   shape = parts.ramp.shape(0)
   micro = parts.micro_batches(shape)
   batch = next(opened.data.batches(parts, 0, opened.rows()))
-  if parts.objective.progress:
+  if parts.objective.needs.progress:
     batch = parts.objective.progress(batch, 0.0)
   args = state.params, parts.put(batch, shape.rows), jax.random.key(3)
   function = functools.partial(
