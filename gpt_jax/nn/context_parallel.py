@@ -1,11 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ring attention (Liu et al., 2023): keys and values go round the devices.
+"""Context parallelism: ring attention, all-gather and Ulysses.
 
-Each device has some of the tokens of each row. It adds up attention to its own
-keys, then to those that its neighbour sends, while it sends on what it has. In
-the backward pass the gradients of keys and values travel with them. With one
-device it is attention by `online_softmax`.
+In ring attention (Liu et al., 2023) keys and values go round the devices. Each
+device has some of the tokens of each row. It accumulates attention to its own
+keys, then to those that its neighbour sends, while it passes its own on. In the
+backward pass the gradients of keys and values travel with them. With one device
+it is attention by `online_softmax`.
 """
 
 import functools
@@ -28,11 +29,10 @@ class Ring(NamedTuple):
 
   Attributes:
     how: see `online_softmax.How`.
-    axes: of the mesh, in whose order the devices stand; (): there is one.
-    hops: how far keys travel; all the way round they go one less than there
-      are devices.
+    axes: of the mesh, which order the devices; (): there is one device.
+    hops: how far keys travel; at most the number of devices - 1.
     order: of the devices, if not that of the axes: see `ring_order`.
-    kernel: computes attention to a device's keys in place of `online_softmax`,
+    kernel: computes attention to one device's keys instead of `online_softmax`,
       without biases and the like; None: there is none.
   """
 
@@ -44,7 +44,7 @@ class Ring(NamedTuple):
 
 
 class Rest(NamedTuple):
-  """What has no gradient; see `Queries`, `Keys` and `Pairs`."""
+  """The inputs without a gradient; see `Queries`, `Keys` and `Pairs`."""
 
   query: Tokens
   key: Tokens
@@ -61,7 +61,7 @@ def attend(
   bias: jax.Array | None,
   rest: Rest,
 ) -> jax.Array:
-  """softmax(q k^T + bias) v, [B, L, H, K], of the queries that are here.
+  """softmax(q k^T + bias) v, [B, L, H, K], of this device's queries.
 
   Args:
     ring: the devices.
@@ -70,14 +70,14 @@ def attend(
     v_BMGK: of this device.
     bias: of this device's queries and the keys of all devices in their order,
       [B or 1, H, L, all M]; None: there is none.
-    rest: tokens of this device, `visible_BLM` as `bias` is.
+    rest: of this device's tokens; `visible_BLM` has all keys, as `bias`.
   """
   return _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest)[0]
 
 
 def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest):
-  # What follows from places alone is the same in each layer. JAX would take it
-  # out of the loop over layers, and so keep masks as large as all scores.
+  # Masks that follow from places alone are the same in each layer. JAX would
+  # hoist them out of the loop over layers, and store all of them.
   q_BLHK, rest = jax.lax.optimization_barrier((q_BLHK, rest))
   queries = _queries(q_BLHK, k_BMGK, rest)
   pairs = Pairs(bias, rest.visible_BLM)
@@ -148,16 +148,16 @@ def _round(
 ) -> tuple[Any, Any]:
   """Visits the keys of one device after the other, its own first.
 
-  The next keys are on their way while these are visited.
+  The next keys are in transit during each visit.
 
   Args:
     ring: the devices.
     keys: of this device.
-    visit: of what it returned before (None: nothing), keys, and how many hops
-      they have come, to what it is given next, and a result.
+    visit: from a carry (None at first), keys and the number of hops they have
+      travelled, to the next carry and a result.
 
   Returns:
-    What `visit` returned last, and the results, [hops + 1, ...].
+    The last carry, and the results, [hops + 1, ...].
   """
 
   def hop(carry, number):
@@ -188,7 +188,7 @@ def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, rest: Rest) -> Queries:
 
 
 def _sent(tree: Any, ring: Ring, hops: int) -> Any:
-  """What the device `hops` before this one has."""
+  """Receives the tree of the device `hops` before this one."""
   order = _order(ring)
   route = [*zip(order, np.roll(order, -hops).tolist(), strict=True)]
   return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axes, route), tree)
@@ -199,7 +199,7 @@ def _order(ring: Ring) -> list[int]:
 
 
 def _owner(ring: Ring, hop: jax.Array | int) -> jax.Array:
-  """Whose keys are here after so many hops."""
+  """The device whose keys are here after `hop` hops."""
   order = _order(ring)
   here = jnp.asarray(np.argsort(order))[jax.lax.axis_index(ring.axes)]
   return jnp.asarray(order)[(here - hop) % len(order)]
@@ -208,7 +208,7 @@ def _owner(ring: Ring, hop: jax.Array | int) -> jax.Array:
 def _of_keys(
   pairs: Pairs, ring: Ring, hop: jax.Array | int, length: int
 ) -> Pairs:
-  """The columns of the keys that are here."""
+  """The columns of the keys that are here after `hop` hops."""
   if not ring.axes:
     return pairs
 
@@ -220,7 +220,7 @@ def _of_keys(
 
 
 def _in_order(ring: Ring, dbiases: jax.Array) -> jax.Array:
-  """Columns by hop, [hops + 1, B or 1, H, L, M], as those of all devices."""
+  """Orders columns by hop, [hops + 1, B or 1, H, L, M], by device."""
   number = jax.lax.axis_size(ring.axes)
   zeros = jnp.zeros((number, *dbiases.shape[1:]), dbiases.dtype)
   x = zeros.at[_owner(ring, jnp.arange(ring.hops + 1))].set(dbiases)
@@ -228,22 +228,22 @@ def _in_order(ring: Ring, dbiases: jax.Array) -> jax.Array:
   return x.reshape(*x.shape[:-2], -1)
 
 
-# Attention among the tokens of rows that are split over devices.
+# Three ways to attend within rows that are split over devices.
 #
-# Each device has a part of each row (mesh axis `context`): its queries need
-# keys that other devices have. Three ways bring them together, with the blocks
-# of `online_softmax` or, within whole rows, with a kernel. The data that decide
-# which keys a query sees travel with the tokens, so rows need not be in order.
+# Each device has a part of each row (mesh axis `context`), and its queries need
+# keys of other devices. Attention is computed in blocks by `online_softmax` or,
+# within whole rows, by a kernel. The data that decide which keys a query sees
+# travel with the tokens, so rows need not be in order.
 
 
-# q, k, v, bias and the rest, as `ring.attend` takes them, to [B, L, H, K].
+# q, k, v, bias and the rest, as in `attend`, to [B, L, H, K].
 Local = Callable[..., Any]
 
 
 def all_gather(request: Request, *, block: int) -> jax.Array:
-  """Keys and values of the whole row come to each device.
+  """Gathers keys and values of the whole row on each device.
 
-  Their gradients go back as a reduce-scatter.
+  Their gradients are reduce-scattered.
   """
   axes, how = layout.mesh_axes('length'), _how(request, block)
 
@@ -258,9 +258,9 @@ def all_gather(request: Request, *, block: int) -> jax.Array:
 def around(
   request: Request, *, block: int, kernel: ring_kernel.Kernel | None
 ) -> jax.Array:
-  """Keys and values go round the devices: see `ring`."""
+  """Ring attention: see `Ring`."""
   axes, hops = layout.mesh_axes('length'), _hops(request)
-  # What goes not all the way round comes from devices before in the row.
+  # Keys that do not go all the way round come from earlier parts of the row.
   all_round = hops == layout.num_parts('length') - 1
   order = ring_order.order(axes) if all_round else None
   of_all = Ring(_how(request, block), axes, hops, order, kernel)
@@ -274,15 +274,14 @@ def around(
 def ulysses(
   request: Request, *, block: int, kernel: kernels.Local | None
 ) -> jax.Array:
-  """Parts of the rows become parts of the heads, and back.
+  """DeepSpeed-Ulysses: splits heads instead of rows during attention.
 
-  DeepSpeed-Ulysses (Jacobs et al., 2023, section 3): an all-to-all each way, so
-  that each device attends within whole rows, with some of the heads.
+  An all-to-all each way lets each device attend within whole rows, with some of
+  the heads (Jacobs et al., 2023, section 3).
 
   Args:
-    request: what is asked.
-    block: of queries and of keys, at most.
-    kernel: computes it there in place of `online_softmax`; None: there is none.
+    block: size of blocks of queries and of keys, at most.
+    kernel: computes attention instead of `online_softmax`; None: there is none.
   """
   axes, how = layout.mesh_axes('length'), _how(request, block)
 
@@ -311,7 +310,7 @@ def ulysses(
 
 
 def too_few_heads(number: int) -> str | None:
-  """Why `ulysses` cannot split them, or None."""
+  """Why `ulysses` cannot split this number of heads, or None."""
   parts = layout.num_parts('heads') * layout.num_parts('length')
   if number % parts:
     return (
@@ -326,7 +325,7 @@ def _how(request: Request, block: int) -> How:
 
 
 def _hops(request: Request) -> int:
-  """How far keys travel: of a window in ordered rows, as far as it reaches."""
+  """How far keys travel: with a window and ordered rows, only its reach."""
   number = layout.num_parts('length')
   pattern, visibility = request.pattern, request.visibility
   ordered = visibility.places_1L is None and visibility.prefix_B is None
@@ -337,7 +336,7 @@ def _hops(request: Request) -> int:
 
 
 def _gathered(tree: Any, axes: tuple[str, ...]) -> Any:
-  """Of all devices that have a row, along its length."""
+  """Gathers the parts of each row along its length."""
   if not axes:
     return tree
   return jax.tree.map(
@@ -348,12 +347,9 @@ def _gathered(tree: Any, axes: tuple[str, ...]) -> Any:
 def _per_device(
   local: Local, request: Request, parts_of_heads: int = 1
 ) -> jax.Array:
-  """`local` on what each device has, the queries scaled before.
+  """Runs `local` on each device, with scaled queries.
 
-  Args:
-    local: see `Local`.
-    request: what is asked.
-    parts_of_heads: how many times key/value heads are split further.
+  `parts_of_heads`: parts of a device's heads that `local` splits them into.
   """
   parts = layout.num_parts('heads') * parts_of_heads
   q_BLHK, k_BLGK, v_BLGK = kernels.for_devices(request, parts)

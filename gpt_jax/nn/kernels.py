@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the attention kernels for TPU and GPU, on each device's rows and heads.
+"""Attention kernels for TPU and GPU, called on each device's rows and heads.
 
-Both compute `attend.attend_within` without ever holding the scores.
+Both compute `attend.attend_within` without storing the scores.
 """
 
 import functools
@@ -23,20 +23,20 @@ from gpt_jax.nn import layout
 from gpt_jax.nn.attend import Request
 from gpt_jax.nn.masks import Pattern
 
-# Lanes of a TPU's vector unit: blocks are a multiple.
+# Lanes of a TPU's vector unit; block sizes are multiples of it.
 LANES = 128
-# Of a row. What splash knows of each pair of them is in a TPU's scalar memory,
-# three bytes each of 1 MiB.
+# Blocks of a row. Splash stores three bytes for each pair of blocks in a TPU's
+# scalar memory of 1 MiB.
 MOST_BLOCKS = 512
-# Of longer rows blocks are larger, up to this size: the scores of two of them
-# have to fit in the vector memory.
+# Longer rows have larger blocks, up to this size: the scores of a pair of
+# blocks must fit in the vector memory.
 LARGEST_BLOCK = 1024
-# What `backends.splash` starts from; in split rows it has these.
+# Defaults of `backends.splash`, and its values in split rows.
 SPLASH = {'block': 512, 'fused_until': 4096}
-# Of masks that show all: there is nothing to hold in the scalar memory.
+# The info of masks that show everything: the scalar memory holds nothing.
 EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
 
-# Splash on some rows and heads: q, k, v, segments to [B, L, H, K].
+# Attention on one device's rows and heads: q, k, v, segments to [B, L, H, K].
 Local = Callable[..., jax.Array]
 
 
@@ -55,7 +55,7 @@ def splash(
 def splash_in_rows(
   request: Request, *, block: int, fused_until: int, interpret: bool
 ) -> Local:
-  """Splash as a request needs it, for rows and heads that one device has."""
+  """Splash for a request, on the rows and heads of one device."""
   length = request.q_BLHK.shape[1]
   return functools.partial(
     _splash,
@@ -77,7 +77,7 @@ def _per_device(
   request: Request,
   segments_BL: jax.Array | None,
 ) -> jax.Array:
-  """`local(q, k, v, segments)` for each device, the queries scaled before."""
+  """Runs `local(q, k, v, segments)` on each device, with scaled queries."""
   qkv = for_devices(request, layout.num_parts('heads'))
   heads = ('batch', None, 'heads', None)
   axes = (heads, heads, heads, ('batch', None))
@@ -88,10 +88,10 @@ def _per_device(
 def for_devices(
   request: Request, parts: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Queries, already scaled, keys and values, whose heads divide by `parts`.
+  """Scaled queries, keys and values, whose heads divide by `parts`.
 
-  Each device needs the key/value heads of its query heads. With fewer of them
-  than devices they are repeated, as often as it takes.
+  Each device needs the key/value heads of its query heads. If there are fewer
+  than devices, they are repeated as often as necessary.
   """
   q_BLHK, k_BLGK, v_BLGK = request.q_BLHK, request.k_BLGK, request.v_BLGK
   q_BLHK = (q_BLHK * request.scale).astype(q_BLHK.dtype)
@@ -105,7 +105,7 @@ def for_devices(
 def documents(
   mask_BL: jax.Array | None, segments_BL: jax.Array | None
 ) -> jax.Array | None:
-  """Documents and padding as one: tokens see those of their own number."""
+  """Combines documents and padding: tokens see those of equal number."""
   if mask_BL is None:
     return segments_BL
   padding_BL = 1 - mask_BL.astype(jnp.int32)
@@ -113,7 +113,7 @@ def documents(
 
 
 def splash_obstacle(length: int, head_size: int, block: int) -> str | None:
-  """Why splash does not take such rows and heads, or None."""
+  """Why splash cannot serve such rows and heads, or None."""
   if length % LANES:
     return f'the length {length} is not a multiple of {LANES}'
   if block_size(length, block) is None:
@@ -121,17 +121,17 @@ def splash_obstacle(length: int, head_size: int, block: int) -> str | None:
       f'the length {length} does not divide into {MOST_BLOCKS} blocks or '
       f'fewer, of multiples of {LANES} up to {LARGEST_BLOCK}'
     )
-  # 64, 96 and 128 have been compiled; smaller ones would fill few lanes.
+  # 64, 96 and 128 were compiled; smaller ones would leave lanes empty.
   if head_size < 64 or head_size % 32:
     return f'model.head_size={head_size} is below 64 or no multiple of 32'
   return None
 
 
 def block_size(length: int, block: int) -> int | None:
-  """Of splash: the largest up to `block` that divides the length.
+  """Splash's block size: the largest up to `block` that divides the length.
 
-  If rows would have more than MOST_BLOCKS of them, up to LARGEST_BLOCK; None:
-  that is not enough.
+  If rows would have more than MOST_BLOCKS, up to LARGEST_BLOCK; None if that is
+  not enough.
   """
   for most in (block, LARGEST_BLOCK):
     sizes = (s for s in range(LANES, most + 1, LANES) if length % s == 0)
@@ -144,16 +144,16 @@ def block_size(length: int, block: int) -> int | None:
 def blocks(
   length: int, block: int, *, fused: bool
 ) -> splash_attention.BlockSizes:
-  """Of rows of this length, which divides into them.
+  """Splash's block sizes for rows of this length.
 
   Args:
-    length: of queries, and of keys.
+    length: of queries, and of keys; `block_size` divides it.
     block: see `block_size`.
     fused: whether the backward pass is one kernel.
   """
   size = block_size(length, block)
   assert size is not None, length
-  # Scores of larger blocks are computed in parts.
+  # Larger blocks compute their scores in parts.
   at_once = size if size <= block else math.gcd(size, block)
   return splash_attention.BlockSizes(
     block_q=size,
@@ -179,7 +179,7 @@ def _splash(
   softcap: float | None,
   interpret: bool,
 ) -> jax.Array:
-  """The kernel takes one row, heads first, and queries already scaled."""
+  """Maps splash over rows: it takes one, heads first, with scaled queries."""
   L, H = q_BLHK.shape[1:3]
   kernel = made(
     pattern, L, H, blocks=blocks, softcap=softcap, interpret=interpret
@@ -204,7 +204,7 @@ def made(
 ) -> splash_attention_kernel.SplashAttentionKernel:
   """Splash for one row; with `save_residuals` also log(sum exp(scores)).
 
-  Where the pattern is not causal, for any number of queries and keys.
+  If the pattern is not causal, it takes any number of queries and keys.
   """
   if not pattern.causal:
     return splash_attention_kernel.SplashAttentionKernel(
@@ -230,20 +230,21 @@ def made(
 
 
 def _causal(pattern: Pattern, length: int) -> splash_attention.Mask:
-  """What splash calls the pattern, which is causal."""
+  """The splash mask of a causal pattern."""
   back = None if pattern.window is None else pattern.window - 1
   return _Causal((length, length), (back, 0), offset=0)
 
 
 class _Causal(splash_attention.LocalMask):
-  """Of tokens that see earlier ones; quick to look at.
+  """A causal mask that splash can inspect quickly.
 
-  Splash asks for each block of a mask, which takes minutes for rows of 131,072
-  tokens, and only whether all of it is seen, or none: one element says that.
+  Splash reads every block of a mask, which takes minutes for rows of 131,072
+  tokens, only to learn whether all or none of it is seen. For such blocks one
+  element suffices.
   """
 
   def __getitem__(self, idx: tuple[slice, slice]) -> np.ndarray:
-    """Bool [L, M] of a block, or [1, 1] where all is the same."""
+    """Bool [L, M] of a block, or [1, 1] if all its entries are equal."""
     query, key = idx
     back, _ = self.window_size
     first, last = query.start, query.stop - 1

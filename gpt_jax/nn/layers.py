@@ -1,8 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the model's modules are made of: initialisers, dense layers, dropout,
-norms, and the functions between them.
-"""
+"""Basic layers: initialisers, activations, dense layers, dropout, norms."""
 
 import contextlib
 import contextvars
@@ -22,15 +20,15 @@ Initializer = jax.nn.initializers.Initializer
 
 
 class Initializers(NamedTuple):
-  """What the parameters of each role start from."""
+  """The initialisers of parameters, by their role."""
 
   embedding: Initializer
   position: Initializer
   kernel: Initializer
-  # The projections that add to the residual stream: attention's and the
-  # feed-forward layer's last.
+  # The last projections of attention and of the feed-forward layer, whose
+  # outputs are added to the residual stream.
   residual: Initializer
-  # Those of queries, and a table of its own for the output; None: as `kernel`
+  # The projection to queries, and an untied output table; None: as `kernel`
   # and as `embedding`.
   query: Initializer | None = None
   output: Initializer | None = None
@@ -48,9 +46,9 @@ def normal(stddev: Weight = 0.02):
 
 
 def truncated_normal(stddev: Weight = 0.02):
-  """N(0, stddev) for every weight, drawn anew beyond 2 stddev (BERT's code).
+  """N(0, stddev) for every weight, redrawn beyond 2 stddev (BERT's code).
 
-  What is left has 0.88 times that deviation.
+  The resulting standard deviation is 0.88 stddev.
   """
 
   def build(num_layers: int) -> Initializers:
@@ -64,7 +62,7 @@ def truncated_normal(stddev: Weight = 0.02):
 def gpt2(stddev: Weight = 0.02):
   """GPT-2, section 2.3: residual weights are scaled by 1/sqrt(N).
 
-  N counts the residual layers, two a block: stddev / sqrt(2 * num_layers).
+  N counts the residual layers, two per block: stddev / sqrt(2 * num_layers).
   """
 
   def build(num_layers: int) -> Initializers:
@@ -78,8 +76,8 @@ def gpt2(stddev: Weight = 0.02):
 def palm():
   """PaLM, section 5: kernels N(0, 1/n_in), embeddings N(0, 1).
 
-  The table that also scores the vocabulary needs `output="tied(scale='rsqrt')"`
-  with it. PaLM has no tables of positions; here they start as embeddings do.
+  A tied output needs `output="tied(scale='rsqrt')"` with it. PaLM has no tables
+  of positions; here they are initialised as embeddings.
   """
 
   def build(num_layers: int) -> Initializers:
@@ -94,8 +92,8 @@ def palm():
 def t5(head_size: Count = 64):
   """T5's released code: kernels N(0, 1/n_in), embeddings N(0, 1).
 
-  Queries start sqrt(head_size) smaller, since T5 does not scale their products
-  with keys. A tied output needs `tied(scale='rsqrt')`.
+  The kernels of queries are sqrt(head_size) times smaller, since T5 does not
+  scale the scores. A tied output needs `tied(scale='rsqrt')`.
 
   Args:
     head_size: `model.head_size`.
@@ -108,7 +106,7 @@ def t5(head_size: Count = 64):
       nn.initializers.variance_scaling(scale, 'fan_in', 'normal')
       for scale in (1.0, 1 / head_size)
     )
-    # The bias of a bucket and a head.
+    # The table of biases by bucket and head.
     position = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
     output = nn.initializers.variance_scaling(
       1.0, 'fan_in', 'normal', in_axis=-1, out_axis=-2
@@ -141,13 +139,13 @@ def switch(scale: Positive = 0.1, embedding: Positive = 0.02):
 def transformer():
   """The Transformer's released code: tables N(0, 1/d_model), kernels uniform.
 
-  These have the variance 2 / (n_in + n_out) (Glorot and Bengio, 2010, equation
-  16); tables that also score go with `input="tokens(scale='sqrt')"`.
+  Kernels have the variance 2 / (n_in + n_out) (Glorot and Bengio, 2010,
+  equation 16); a tied output goes with `input="tokens(scale='sqrt')"`.
   """
 
   def build(num_layers: int) -> Initializers:
     del num_layers
-    # Of a table [V, D] what goes out is d_model.
+    # The fan-out of a table [V, D] is d_model.
     table = nn.initializers.variance_scaling(1.0, 'fan_out', 'normal')
     kernel = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
     return Initializers(table, table, kernel, kernel)
@@ -170,12 +168,12 @@ Activation = Callable[[jax.Array], jax.Array]
 
 
 def gelu_exact(x: jax.Array) -> jax.Array:
-  """X Phi(x), by the error function."""
+  """The exact GELU, x Phi(x), with the error function."""
   return jax.nn.gelu(x, approximate=False)
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:
-  """The tanh form of GELU, which GPT-1, GPT-2 and T5 v1.1 compute."""
+  """The tanh approximation of GELU (GPT-1, GPT-2, T5 v1.1)."""
   return jax.nn.gelu(x, approximate=True)
 
 
@@ -189,13 +187,13 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 class Form(NamedTuple):
-  """How a layer widens: act(x W_in), or, gated, act(x W_gate) * x W_in."""
+  """The hidden layer: act(x W_in), or, gated, act(x W_gate) * x W_in."""
 
   activation: Activation
   gated: bool
 
 
-# The gated ones are those of Shazeer (2020), GLU Variants Improve Transformer.
+# Gated forms are from Shazeer (2020), GLU Variants Improve Transformer.
 FORMS: dict[str, Form] = {
   **{name: Form(activation, False) for name, activation in ACTIVATIONS.items()},
   'glu': Form(jax.nn.sigmoid, True),
@@ -208,8 +206,8 @@ FORMS: dict[str, Form] = {
 
 
 def dot(x_ND: jax.Array, kernel_FD: jax.Array) -> jax.Array:
-  """Multiplies x and the kernel: [N, F]."""
-  # Without the barriers XLA would exchange the sides again.
+  """Multiplies x and a transposed kernel: [N, F]."""
+  # Without the barriers XLA would swap the operands back.
   x_DN = jax.lax.optimization_barrier(x_ND.T)
   y_FN = jax.lax.optimization_barrier(kernel_FD @ x_DN)
   return y_FN.T
@@ -217,19 +215,19 @@ def dot(x_ND: jax.Array, kernel_FD: jax.Array) -> jax.Array:
 
 # Matrix products in int8, for decoding: 8-bit weights, 8-bit activations.
 #
-# Both are symmetric, x = scale * round(x / scale), |round(x / scale)| <= 127: a
-# scale for each column of a kernel, made once, and one for each token, made
-# when it is multiplied (as W8A8 with dynamic quantization is). The sums are
+# Both are symmetric, x = scale * round(x / scale), |round(x / scale)| <= 127,
+# with a scale for each column of a kernel, computed once, and one for each
+# token, computed at each product (W8A8 with dynamic quantization). The sums are
 # exact, so that a token's result depends on no other token. On CPUs with 8-bit
-# dot products this is faster than float32; weights alone in 8 bits are not, as
-# they would be widened first.
+# dot products this is faster than float32; 8-bit weights alone are not, as they
+# would be widened first.
 
 
 MOST = 127
 
 
 def _rounded(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-  """int8 numbers and what they are multiples of, float32."""
+  """Quantizes to int8 numbers and their float32 scales."""
   x = x.astype(jnp.float32)
   largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
   scale = jnp.where(largest > 0, largest, 1) / MOST
@@ -242,7 +240,7 @@ def int8_dot(
   """Multiplies x and the kernel: float32 [N, F]."""
   N = len(x_ND)
   if N == 1:
-    # XLA on CPU has no fast product of 8-bit numbers for a single row.
+    # XLA on CPU has no fast 8-bit product for a single row.
     x_ND = jnp.concatenate([x_ND, x_ND])
   rounded_ND, scale_N1 = _rounded(x_ND, axis=1)
   y_NF = jnp.dot(rounded_ND, kernel_DF, preferred_element_type=jnp.int32)
@@ -261,10 +259,10 @@ def parameter(
 ) -> jax.Array:
   """A parameter of `module` whose dimensions are named by `axes`.
 
-  It starts in float32; `optim.precision` says in what it is kept.
+  It is created in float32; `optim.precision` sets its stored format.
   """
   if module.has_variable('params', name):
-    # Flax traces the initializer again, only to compare the shape.
+    # Flax would trace the initializer again, only to compare the shape.
     init = nn.initializers.zeros
   boxed: Any = nn.with_logical_partitioning(init, axes)
   return module.param(name, boxed, shape, jnp.float32)
@@ -275,7 +273,7 @@ class Dense(nn.Module):
 
   The kernel is stored as a matrix even where its columns are heads times head
   size: XLA forms the gradient reduce-scatter for two-dimensional weights only.
-  In decoding it may be one of `params.quantize` or `params.transpose`.
+  In decoding it may come from `params.quantize` or `params.transpose`.
   """
 
   features: int
@@ -288,8 +286,8 @@ class Dense(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., in] -> [..., features]."""
     # As one matrix: XLA on CPU would transpose a [B, L, D] input to contract
-    # two axes at once for the kernel's gradient. But of parts of rows no matrix
-    # can be made without the other parts.
+    # two axes at once for the kernel's gradient. But rows that are split over
+    # devices cannot be flattened without communication.
     rows = x
     if layout.num_parts('length') == 1:
       rows = x.reshape(-1, x.shape[-1])
@@ -320,8 +318,8 @@ class Projections(nn.Module):
   K of the values may be another than that of queries and keys (Vaswani et al.,
   2017, section 3.2.2: d_v and d_k).
 
-  A module of `Position.terms` has these, too: for what it takes the same ways,
-  and for the sizes of its own.
+  A module of `Position.terms` has these too, to project its own vectors in the
+  same way and to read their sizes.
   """
 
   num_heads: int
@@ -332,11 +330,11 @@ class Projections(nn.Module):
   key_bias: bool
   inits: Initializers
   dtype: Any
-  norm: Callable[..., nn.Module] | None  # that of queries and keys
+  norm: Callable[..., nn.Module] | None  # of queries and keys
   qk_norm: str  # of `block.QkNorm`
 
   def setup(self):
-    """Creates the dense layers, and the norms that there are."""
+    """Creates the dense layers, and the norms if there are any."""
     self.query = dense(self, self.num_heads, 'heads', kernel=self.inits.query)
     self.key = dense(self, self.num_kv_heads, 'kv_heads', bias=self.key_bias)
     self.value = dense(
@@ -364,7 +362,7 @@ class Projections(nn.Module):
     return x.reshape(*x.shape[:2], -1, self.head_size)
 
   def _normalize(self, name: str, x_BLHK: jax.Array) -> jax.Array:
-    """Each head by itself or all of a token together."""
+    """Normalises each head separately, or all heads of a token together."""
     if self.qk_norm == 'none':
       return x_BLHK
     x = x_BLHK
@@ -382,9 +380,9 @@ def dense(
   bias: bool | None = None,
   kernel: Initializer | None = None,
 ) -> Dense:
-  """To so many heads, whose logical axis has that name; a part of its caller.
+  """A dense layer to heads with the logical axis `axis`, owned by the caller.
 
-  What is not given is that of the projections `like`.
+  Arguments that are None are those of the projections `like`.
   """
   return Dense(
     num_heads * (size or like.head_size),
@@ -395,17 +393,17 @@ def dense(
   )
 
 
-# The axis that `jax.vmap` maps: over the replicas of a micro-batch.
+# The name of the axis of `jax.vmap` over the replicas of a micro-batch.
 REPLICAS = 'replicas'
 
 
 class Rows(NamedTuple):
-  """The rows at hand.
+  """The rows of a micro-batch.
 
   Attributes:
-    numbers_B: of each in the batch.
-    count: how many rows the batch has.
-    filled: whether there are rows beyond them.
+    numbers_B: the number of each row in the batch.
+    count: number of rows in the batch.
+    filled: whether padding rows follow them.
   """
 
   numbers_B: jax.Array
@@ -420,7 +418,7 @@ _HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def use_rows(rows: Rows):
-  """Says which rows a model is given meanwhile."""
+  """Sets the rows of the model's input within this context."""
   token = _HERE.set(rows)
   try:
     yield
@@ -433,12 +431,12 @@ def draw_by_row(
   key: jax.Array,
   shape: tuple[int, ...],
 ) -> jax.Array:
-  """Random numbers of which each row has its own, whatever part it is in.
+  """Draws random numbers for each row, independently of its micro-batch.
 
   Args:
-    function: a key and a shape to numbers of that shape, or with more
-      dimensions after it.
-    key: the same for all parts.
+    function: from a key and a shape to numbers of that shape, possibly with
+      further dimensions.
+    key: the same for all micro-batches.
     shape: its first dimension is that of the rows, or of equally many groups
       in each, or of groups of equally many rows.
   """
@@ -457,7 +455,7 @@ def draw_by_row(
 def mean_over_rows(x_U: jax.Array) -> jax.Array:
   """The mean over rows, or over groups of tokens: [U, ...] to [...].
 
-  Of a replica's part, so that `over_replicas` has the mean of all.
+  Of one replica; `over_replicas` gives the mean of all.
   """
   rows = _HERE.get()
   if rows is None or not rows.filled:
@@ -477,11 +475,11 @@ def over_replicas(x: jax.Array) -> jax.Array:
     return x
 
 
-# Dropout: where it acts, at which rates, and how.
+# Dropout: its places and rates, and its module.
 
 
 class Rates(NamedTuple):
-  """Fractions that are dropped in training; evaluation drops nothing."""
+  """Dropout rates in training; evaluation drops nothing."""
 
   embedding: float
   residual: float
@@ -498,11 +496,11 @@ def rates(
 
 
 class Dropout(nn.Module):
-  """As Flax's, but each row draws by itself: see `draw_by_row`.
+  """As Flax's, but each row draws its own mask: see `draw_by_row`.
 
   Attributes:
     rate: the fraction that is dropped.
-    deterministic: nothing is.
+    deterministic: turns dropout off.
   """
 
   rate: float
@@ -512,7 +510,7 @@ class Dropout(nn.Module):
   def __call__(
     self, x: jax.Array, deterministic: bool | None = None
   ) -> jax.Array:
-    """Zeros, and what stays divided by its share: [rows, ...]."""
+    """Zeroes values, and divides the kept ones by `keep`: [rows, ...]."""
     if self.rate == 0.0 or nn.merge_param(
       'deterministic', self.deterministic, deterministic
     ):
@@ -522,11 +520,11 @@ class Dropout(nn.Module):
 
   @property
   def keep(self) -> float:
-    """The fraction that stays."""
+    """The fraction that is kept."""
     return 1.0 - self.rate
 
   def kept(self, shape: tuple[int, ...]) -> jax.Array:
-    """Draws what stays: bool of the shape [rows, ...]."""
+    """Draws the mask of kept values: bool [rows, ...]."""
     return draw_by_row(
       lambda key, shape: jax.random.bernoulli(key, self.keep, shape),
       self.make_rng('dropout'),
@@ -559,8 +557,8 @@ def standardize(x: jax.Array, epsilon: float) -> jax.Array:
   """(x - mean) / sqrt(variance + epsilon) over the last axis.
 
   The variance is that of the centred values: E[x^2] - E[x]^2 would cancel.
-  The gradient is written out, since it needs the result alone: small models
-  train 4% faster on a CPU than with the one found automatically.
+  The gradient is written by hand, since it needs only the result: small models
+  train 4% faster on a CPU than with automatic differentiation.
   """
   return _standardize(x, epsilon)[0]
 
@@ -603,7 +601,7 @@ class LayerNorm(nn.Module):
 
 
 def rms_norm(x: jax.Array, scale_D: jax.Array, *, epsilon: float) -> jax.Array:
-  """X / sqrt(mean(x^2) + epsilon) * scale (Zhang and Sennrich 2019)."""
+  """RMSNorm, x / sqrt(mean(x^2) + epsilon) * scale (Zhang & Sennrich 2019)."""
   x_f32 = x.astype(jnp.float32)
   mean = jnp.mean(jnp.square(x_f32), axis=-1, keepdims=True)
   y = x_f32 * jax.lax.rsqrt(mean + epsilon)
@@ -611,7 +609,7 @@ def rms_norm(x: jax.Array, scale_D: jax.Array, *, epsilon: float) -> jax.Array:
 
 
 class RMSNorm(nn.Module):
-  """Owns the scale of `rms_norm`, or what it differs from one by."""
+  """Owns the scale of `rms_norm`, or its difference from one."""
 
   epsilon: float
   plus_one: bool
@@ -655,7 +653,7 @@ NORMS = {'layernorm': layernorm, 'rmsnorm': rmsnorm}
 
 
 class Biases(NamedTuple):
-  """One answer for each place.
+  """Which dense layers have biases.
 
   Attributes:
     qkv: the projections to queries, keys and values.
@@ -673,7 +671,7 @@ class Biases(NamedTuple):
 def where(
   qkv: bool = False, out: bool = False, ffn: bool = False, key: bool = True
 ) -> Biases:
-  """In the places named only (GPT-Neo: out, ffn; GPT-J: ffn).
+  """Biases in the named places only (GPT-Neo: out, ffn; GPT-J: ffn).
 
   key=False leaves keys out of qkv (DeBERTa).
   """

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which keys a query may see: the attention patterns."""
+"""Attention patterns, and the masks of keys that each query sees."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -12,28 +12,28 @@ import numpy as np
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
-# Which blocks of a row a token sees (Zaheer et al., 2020: Big Bird:
-# Transformers for Longer Sequences, section 2).
+# BigBird's blocks (Zaheer et al., 2020: Big Bird: Transformers for Longer
+# Sequences, section 2).
 #
-# Tokens in between see the global ones, the blocks around their own, and a few
-# random blocks; global tokens see all. `bigbird.py` computes it.
+# Global tokens see all. The tokens between them see the global ones, the blocks
+# around their own, and a few random blocks. `nn.bigbird` computes it.
 
 
-# Of MurmurHash3's last step (Appleby, 2011), which changes each bit of its
-# result with each bit of its input.
+# Constants of MurmurHash3's last step (Appleby, 2011), in which each bit of the
+# input affects each bit of the result.
 _FIRST, _SECOND = 0x85EBCA6B, 0xC2B2AE35
 
 
 class Blocks(NamedTuple):
-  """What `masks.bigbird` says; see there.
+  """The blocks of the pattern `bigbird`.
 
   Attributes:
     size: tokens of a block.
     window: blocks of the window, an odd number.
     random: random blocks for each head and block of queries.
     extra: global tokens before the row; 0: its first and last block are global.
-    first: whether the first block stands for each of the random ones, counted
-      once more each time.
+    first: whether the first block replaces each random one, and is counted once
+      more each time.
     seed: of the random blocks.
   """
 
@@ -45,10 +45,10 @@ class Blocks(NamedTuple):
   seed: int
 
   def between(self, length: int) -> tuple[int, int] | None:
-    """Where the tokens that are not global begin and end.
+    """Start and end of the tokens that are not global.
 
-    Of rows of a few blocks, which random ones would nearly fill, all tokens
-    see all, as in transformers: None.
+    None for rows of a few blocks, which random ones would nearly fill: as in
+    transformers, all their tokens see all.
 
     Args:
       length: of a row, with its extra tokens.
@@ -62,9 +62,9 @@ class Blocks(NamedTuple):
     return self.size, (number - 1) * self.size
 
   def count(self, length: int) -> np.ndarray:
-    """How many keys each query of a row sees, int64 [length].
+    """The number of keys that each query of a row sees, int64 [length].
 
-    A random block that is the row's last, and not full, counts as a whole.
+    A random block counts in full, even if it is the row's last and shorter.
     """
     seen = np.full(length, length, np.int64)
     ends = self.between(length)
@@ -85,10 +85,10 @@ def random_blocks(
 ) -> jax.Array:
   """The random blocks of each head and block of queries, int32 [H, N, random].
 
-  Each is drawn from the `number` blocks between the global ones that the
-  window does not show, without repeating. They follow from seed, layer, head
-  and block by arithmetic in 32 bits: they are the same on every host, device
-  and mesh, in each step and after a resume.
+  They are drawn without replacement from the `number` blocks between the global
+  ones, outside the window. They follow from seed, layer, head and block by
+  arithmetic in 32 bits: they are the same on every host, device and mesh, in
+  each step and after a resume.
   """
   key = jnp.asarray(layer).astype(jnp.uint32)
   key = _mixed(key ^ _mixed(jnp.uint32(blocks.seed)))
@@ -103,7 +103,7 @@ def random_blocks(
 
 
 def _mixed(x: jax.Array) -> jax.Array:
-  """Another number for each number; a constant first, since 0 stays 0."""
+  """A bijective hash; adds a constant first, since 0 would stay 0."""
   x += np.uint32(0x9E3779B9)
   x = (x ^ (x >> 16)) * np.uint32(_FIRST)
   x = (x ^ (x >> 13)) * np.uint32(_SECOND)
@@ -118,10 +118,10 @@ class Pattern(NamedTuple):
       their document; None sees all.
     causal: no query sees a later key.
     window: a query sees no key further back than `window` - 1; None: no bound.
-    count: how many keys the rule shows a query, from the queries' positions;
-      where there is a rule, or are blocks.
-    blocks: what is seen in blocks, which differ between layers and heads and
-      are no rule on positions; None: the above is all.
+    count: from the queries' positions to the number of keys that the rule shows
+      each; needed with a rule or blocks.
+    blocks: the blocks that are seen, which differ between layers and heads, so
+      that no rule on positions covers them; None: there are none.
   """
 
   rule: Callable[[jax.Array, jax.Array], jax.Array] | None = None
@@ -131,7 +131,7 @@ class Pattern(NamedTuple):
   blocks: Blocks | None = None
 
   def visible(self, query: jax.Array, key: jax.Array) -> jax.Array:
-    """True where the key at one position is seen from the query at another.
+    """True if a query at one position sees a key at another.
 
     The arguments are integer positions that broadcast against each other.
     """
@@ -139,7 +139,7 @@ class Pattern(NamedTuple):
     return seen if self.rule is None else seen & self.rule(query, key)
 
   def within_bounds(self, query: jax.Array, key: jax.Array) -> jax.Array:
-    """What `causal` and `window` allow: it depends on distances alone."""
+    """Whether `causal` and `window` allow it, by the distance alone."""
     assert self.blocks is None, 'what is seen depends on layer and head'
     seen = key <= query if self.causal else (key <= query) | (key > query)
     if self.window is not None:
@@ -147,9 +147,9 @@ class Pattern(NamedTuple):
     return seen
 
   def num_visible(self, length: int) -> np.ndarray:
-    """How many keys each query of a row sees, int64 [length].
+    """The number of keys that each query of a row sees, int64 [length].
 
-    Equal to the row sums of `visible`, without the square of the length.
+    Equal to the row sums of `visible`, without its quadratic cost.
     """
     query = np.arange(length, dtype=np.int64)
     if self.count is not None:
@@ -219,20 +219,20 @@ def bigbird(
   draw: Literal['uniform', 'first'] = 'uniform',
   seed: Whole = 0,
 ) -> Pattern:
-  """Global tokens, the blocks around, and random blocks (Zaheer et al., 2020).
+  """Global tokens, a window of blocks, random blocks (Zaheer et al., 2020).
 
   Global tokens see all and are seen by all. With `extra=0` they are those of
   the first and the last block (section 2: the internal construction, ITC);
-  otherwise so many learned ones before each row (extended, ETC). Rows of up to
-  window + 2 * random blocks, and the two global ones, are seen as a whole.
+  otherwise `extra` learned ones before each row (extended, ETC). In rows of up
+  to window + 2 * random blocks beside the two global ones, all see all.
 
   Args:
     block: tokens of a block.
-    window: blocks that a block sees around itself, with itself.
-    random: further blocks, others for each layer, head and block.
+    window: blocks of the window around a block, including itself.
+    random: random blocks, drawn for each layer, head and block.
     extra: global tokens beside those of the row.
-    draw: 'uniform', or 'first': the first block stands for each random one,
-      which is what transformers evaluates.
+    draw: 'uniform', or 'first': the first block replaces each random one, as
+      transformers does in evaluation.
     seed: of the random blocks.
   """
   if window % 2 == 0:
@@ -263,14 +263,14 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
 }
 
 
-# Which of some keys each of some queries sees, by what is known of both.
+# Masks: which keys each query sees.
 #
-# Everything follows from data that go along with the tokens, so that neither
-# needs to be a whole row, or in order.
+# They follow from data that travel with the tokens, so that neither queries nor
+# keys need to be a whole row, or in order.
 
 
 class Tokens(NamedTuple):
-  """Where tokens stand; each [B or 1, N], or None where nothing asks for it.
+  """The data of tokens that decide visibility: [B or 1, N], or None if unused.
 
   Attributes:
     places: int, in their rows.
@@ -285,7 +285,7 @@ class Tokens(NamedTuple):
   real: jax.Array | None = None
 
   def at(self, part: slice) -> 'Tokens':
-    """Some of them."""
+    """The data of some of the tokens."""
     return jax.tree.map(lambda x: x[:, part], self)
 
 
@@ -296,17 +296,17 @@ def visible(
   prefix_B: jax.Array | None = None,
   given_BLM: jax.Array | None = None,
 ) -> jax.Array:
-  """Which keys each query sees, bool [B or 1, L, M].
+  """The mask of keys that each query sees, bool [B or 1, L, M].
 
-  Of a row, of what a device has of it, of a cache, a memory or an encoder's
-  output.
+  Keys may be those of a row, a device's part of it, a cache, a memory or an
+  encoder's output.
 
   Args:
-    pattern: of the layer; None: of another text, all of which is seen.
-    query: the tokens that ask.
-    key: those that they may see.
+    pattern: of the layer; None: for keys of another text, all visible.
+    query: tokens of the queries.
+    key: tokens of the keys.
     prefix_B: see `attend.Visibility`.
-    given_BLM: what is seen of what the rest shows; None: all of it.
+    given_BLM: a further mask, which only hides keys; None: there is none.
   """
 
   def pairs(of_query: jax.Array, of_key: jax.Array):
@@ -325,7 +325,7 @@ def visible(
     mask |= within & inside_BM[:, None]
   if pattern is not None and pattern.rule is not None:
     assert query.positions is not None and key.positions is not None
-    # Each packed document has blocks of its own.
+    # Rules count positions from the start of each packed document.
     mask &= pattern.rule(*pairs(query.positions, key.positions))
   if key.real is not None:
     mask &= key.real[:, None]
@@ -343,10 +343,10 @@ def may_see(
   key: Tokens,
   prefix_B: jax.Array | None = None,
 ) -> jax.Array | None:
-  """Whether any query may see any key: False is certain; None: as good as all.
+  """Whether any query may see any key; None: the pattern bounds nothing.
 
-  From the ends of their places and documents, so that blocks of queries and
-  keys with nothing to see cost nothing.
+  It compares the ranges of places and documents, so only False is certain:
+  such blocks of queries and keys can be skipped.
   """
   rules = []
   if pattern.causal:

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of a model's parameters: by name, by layer, and as decoding has it.
+"""The tree of a model's parameters: names, layers, and forms for decoding.
 
-A path is what `gpt-jax inspect` shows. In a stack the parameters of all layers
-of one place are in one array; entry i of it is also called by i, which stands
-after `periods`: 'encoder/periods/0/block_0/attention/*' is the first layer's.
+Paths are those that `gpt-jax inspect` shows. In a stack, the parameters of all
+layers at one place of the period are in one array; i after `periods` names its
+entry i: 'encoder/periods/0/block_0/attention/*' is the first layer's.
 """
 
 import fnmatch
@@ -22,17 +22,16 @@ from gpt_jax.spec import UsageError
 
 
 def name_of(path: Any) -> str:
-  """A path through a tree of parameters as `inspect` shows it."""
+  """The name of a path in a tree of parameters, as `inspect` shows it."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def matching(params: Any, patterns: str) -> Any:
-  """For each parameter where one of the patterns names it.
+  """Masks of the entries that any of the patterns names.
 
   Args:
     params: real or abstract.
-    patterns: with commas between them; * stands for any text, as in a shell,
-      and for / too.
+    patterns: separated by commas; * matches any text, including /.
 
   Returns:
     A tree of bool arrays that broadcast with the parameters.
@@ -52,8 +51,8 @@ def check(params: Any, patterns: str, field: str) -> None:
 
   Args:
     params: as in `matching`.
-    patterns: as there.
-    field: that has them.
+    patterns: as in `matching`.
+    field: that holds them, for errors.
   """
   wanted = _split(patterns)
   named = {
@@ -75,7 +74,7 @@ def _split(patterns: str) -> list[str]:
 
 
 def _names(path: Any, leaf: Any) -> list[tuple[str, ...]]:
-  """What the entries along the first axis are called; one for all of them."""
+  """The names of the entries along the first axis; one if all share it."""
   name = name_of(path)
   before, periods, after = name.partition('/periods/')
   if not periods:
@@ -88,13 +87,13 @@ def _named(names: tuple[str, ...], wanted: list[str]) -> list[str]:
   return [p for p in wanted if any(fnmatch.fnmatchcase(n, p) for n in names)]
 
 
-# Which entries of the parameters belong to the lowest layers of a decoder.
+# The parameters of a decoder's lowest layers, for freezing.
 #
-# Layers are scanned: those of one place in the period are in one array, with an
-# axis of periods in front, or of the sets that layers share.
+# Layers are scanned: those at one place of the period are in one array, with a
+# leading axis of periods, or of the sets that layers share.
 
 
-# What stands below the first layer.
+# The modules below the first layer.
 _BELOW = (
   *('embed', 'segments', 'embed_norm', 'embed_projection', 'positions'),
   *('decoder_bias', 'distances', 'convolution', 'relative_biases'),
@@ -102,7 +101,7 @@ _BELOW = (
 
 
 def divides(model: Any, num_layers: int) -> bool:
-  """Whether no layer above the lowest shares parameters with one of them."""
+  """Whether the lowest layers share no parameters with layers above them."""
   shared = sharing(model.share)
   if not shared.parts:
     return True
@@ -112,11 +111,11 @@ def divides(model: Any, num_layers: int) -> bool:
 
 
 def lowest(params: Any, num_layers: int, model: Any) -> Any:
-  """For each parameter where it belongs to the embeddings or lowest layers.
+  """Masks of the entries of the embeddings and the lowest layers.
 
   Args:
     params: real or abstract, of a decoder.
-    num_layers: layers from the lowest on, which it `divides`; 0: the
+    num_layers: number of lowest layers, for which `divides` holds; 0: the
       embeddings alone.
     model: the decoder.
 
@@ -139,7 +138,7 @@ def lowest(params: Any, num_layers: int, model: Any) -> Any:
 
 
 def rows_before(params: Any, masks: Any, num_rows: int) -> Any:
-  """The masks without the rows of token tables from `num_rows` on."""
+  """The masks, false for the rows of token tables from `num_rows` on."""
 
   def mask(path: Any, leaf: Any, inside: np.ndarray) -> np.ndarray:
     if path[0].key != 'embed' or leaf.ndim != 2:
@@ -150,10 +149,10 @@ def rows_before(params: Any, masks: Any, num_rows: int) -> Any:
 
 
 def combine(masks: Any, inside: Any, outside: Any) -> Any:
-  """Entries of one tree where the masks are true, of another elsewhere."""
+  """Entries of `inside` where the masks are true, of `outside` elsewhere."""
 
   def pick(mask: np.ndarray, a: Any, b: Any) -> Any:
-    # Whole arrays as they are: the compiler then leaves out what made others.
+    # Whole arrays need no select: the compiler then drops the unused one.
     if mask.all() or not mask.any():
       return a if mask.all() else b
     return jnp.where(jnp.broadcast_to(mask, jnp.shape(b)), a, b)
@@ -164,10 +163,10 @@ def combine(masks: Any, inside: Any, outside: Any) -> Any:
 def separate(
   params: Any, part: Callable[[Any, int], Any] = operator.getitem
 ) -> Any:
-  """Parameters of a model with a stack, for the same with `loop=SEPARATE`.
+  """Converts parameters of a stacked model for one with `loop=SEPARATE`.
 
-  `part` is what becomes of a stacked leaf in each of its periods. What layers
-  share is in the first periods only, one set in each.
+  `part` gives the leaf of each period from a stacked one. Parameters that
+  layers share are in the first periods only, one set in each.
   """
   out = dict(params)
   for name in ('decoder', 'encoder'):
@@ -183,7 +182,7 @@ def separate(
 
 
 def _with_entry(tree: Any, i: int, part: Callable[[Any, int], Any]) -> Any:
-  """`part` of the arrays that have an entry i; the others are left out."""
+  """`part` of the arrays that have an entry i, without the others."""
   out = {}
   for name, value in tree.items():
     if isinstance(value, dict):
@@ -199,7 +198,7 @@ Layer = dict[str, Any]
 
 
 def transpose(params: Any) -> Any:
-  """Has each dense layer's `kernel`, [D, F], as `transposed`, [F, D]."""
+  """Replaces each dense layer's `kernel`, [D, F], by `transposed`, [F, D]."""
 
   def change(layer: Layer) -> Layer:
     out = {**layer, 'transposed': layer['kernel'].T}
@@ -212,12 +211,12 @@ def transpose(params: Any) -> Any:
 def change_dense(params: Any, change: Callable[[Layer], Layer]) -> Any:
   """Changes the parameters of each dense layer.
 
-  Those of routers stay as they are, and those of experts, which are no
-  matrices; so do embeddings and the output.
+  Routers, experts (whose kernels are stacked), embeddings and the output are
+  unchanged.
 
   Args:
     params: of a model whose layers are separate.
-    change: from a layer's `kernel`, and what else it has, to what it gets.
+    change: from the parameters of a layer, `kernel` among them, to new ones.
   """
   out = dict(params)
   for name in ('decoder', 'encoder', 'source'):
@@ -239,7 +238,7 @@ def _changed(tree: Any, change: Callable[[Layer], Layer]) -> Any:
 
 
 def quantize(params: Any) -> Any:
-  """Replaces the kernels of dense layers; they get a `scale` each.
+  """Quantizes the kernels of dense layers to int8, each with a `scale`.
 
   Args:
     params: of a model whose layers are separate.
