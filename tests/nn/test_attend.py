@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Attention within rows, in blocks of queries, against loops; its softmax."""
+"""Scores, their softmax, and blocks of queries within rows, against loops."""
 
 import functools
 
@@ -19,10 +19,12 @@ from gpt_jax.nn.attend import (
   plus_shared,
   weighted,
 )
+from gpt_jax.nn.layers import Dropout
 from gpt_jax.nn.masks import PATTERNS
 from tests.support import reference
 
 B, L, K, H, G = 3, 29, 7, 6, 2
+Q, M = 5, 11  # queries and keys that are given as arrays
 EVERYTHING = Visibility()
 # The call-string, and the reference's name.
 KINDS = {
@@ -244,9 +246,6 @@ def test_documents_have_no_gradient_to_each_other(text):
     assert np.any(gradient[second])
 
 
-Q, M = 5, 11
-
-
 def given(seed: int):
   """Scores, values, and a gradient of the output."""
   rng = np.random.default_rng(seed)
@@ -348,3 +347,99 @@ def test_sum_over_rows_of_a_shared_bias():
   )
   np.testing.assert_array_equal(of_x, weights)
   np.testing.assert_allclose(of_bias, weights.sum(0), rtol=1e-5, atol=1e-6)
+
+
+scaled = functools.partial(attend_lib.attend, scale=K**-0.5)
+
+
+def across(heads, kv_heads):
+  rng = np.random.default_rng(0)
+  q = rng.normal(size=(B, Q, heads, K))
+  k, v = rng.normal(size=(2, B, M, kv_heads, K))
+  return np.float32(q), np.float32(k), np.float32(v)
+
+
+def random_mask(*shape):
+  mask = np.random.default_rng(1).random(shape) < 0.4
+  mask[..., 0] |= ~mask.any(-1)  # each query sees something
+  return mask
+
+
+@pytest.mark.parametrize('heads, kv_heads', [(5, 5), (6, 2), (6, 3), (5, 1)])
+def test_attend(heads, kv_heads):
+  q, k, v = across(heads, kv_heads)
+  mask = random_mask(Q, M)
+  expected = reference.attend(q, k, v, lambda b, i, j: mask[i, j])
+  found = jax.jit(scaled)(q, k, v, mask=mask)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_attend_with_a_mask_for_each_row():
+  q, k, v = across(6, 2)
+  mask = random_mask(B, Q, M)
+  assert not np.array_equal(mask[0], mask[1])
+  expected = reference.attend(q, k, v, lambda b, i, j: mask[b, i, j])
+  found = jax.jit(scaled)(q, k, v, mask=mask)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_scores_are_bounded_with_their_bias():
+  q, k, v = across(6, 2)
+  bias = np.float32(np.random.default_rng(4).normal(size=(1, 6, Q, M)))
+  bounded = functools.partial(scaled, mask=np.ones((Q, M), bool), bias=bias)
+  expected = reference.attend(
+    *(q, k, v, lambda b, i, j: True),
+    bias=lambda b, h, i, j: bias[0, h, i, j],
+    softcap=0.7,
+  )
+  found = jax.jit(functools.partial(bounded, softcap=0.7))(q, k, v)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  assert not np.allclose(found, jax.jit(bounded)(q, k, v), atol=1e-2)
+
+
+def test_what_is_masked_has_no_gradient():
+  q, k, v = across(2, 2)
+  mask = random_mask(Q, M)
+  unseen = np.flatnonzero(~mask.any(0))
+  mask[:, 7], mask[:, 3] = False, True
+
+  @jax.jit
+  def gradients(k, v):
+    square = lambda k, v: jnp.sum(scaled(q, k, v, mask=mask) ** 2)  # noqa: E731
+    return jax.grad(square, (0, 1))(k, v)
+
+  d_k, d_v = jax.device_get(gradients(k, v))
+  for j in {7, *unseen.tolist()}:
+    assert not np.any(d_k[:, j]) and not np.any(d_v[:, j])
+  assert np.all(np.any(d_v[:, 3], axis=(1, 2)))
+
+
+def test_large_scores_do_not_overflow():
+  q, k, v = across(2, 2)
+  found = jax.jit(scaled)(1e4 * q, 1e4 * k, v, mask=np.ones((Q, M), bool))
+  # So large, the softmax is a maximum.
+  best = np.argmax(np.einsum('BLHK,BMHK->BLHM', q, k), axis=-1)
+  for b, i, h in np.ndindex(B, Q, 2):
+    np.testing.assert_allclose(found[b, i, h], v[b, best[b, i, h], h])
+
+
+def test_dropout_acts_on_probabilities():
+  """With one visible key its probability, 1, is dropped or doubled."""
+  heads = 101
+  q, k, v = across(heads, heads)
+  mask = np.zeros((Q, M), bool)
+  mask[:, 3] = True
+  dropout = Dropout(0.5)
+  out = jax.jit(
+    lambda key: dropout.apply(
+      {},
+      rngs={'dropout': key},
+      method=lambda drop: scaled(q, k, v, mask=mask, dropout=drop),
+    )
+  )(jax.random.key(0))
+  scale = out / np.broadcast_to(v[:, 3][:, None], out.shape)
+  dropped = np.isclose(scale, 0)
+  assert np.all(dropped | np.isclose(scale, 2))
+  # A head is dropped as a whole, at half of the 3 * 5 * 101 places.
+  assert np.all(dropped.all(-1) == dropped.any(-1))
+  assert 0.45 < np.mean(dropped) < 0.55

@@ -11,112 +11,17 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn import attend as attend_lib
 from gpt_jax.nn.attend import SCALES, Context, Visibility, cache_of
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.build import POSITIONS
-from gpt_jax.nn.layers import INITS, Dropout
+from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.masks import full, local
 from tests.support import reference, tiny
 
 B, L, M, K, D = 3, 5, 11, 7, 17
 HERE = Context()
 FIRST = np.int32(0)
-attend = functools.partial(attend_lib.attend, scale=K**-0.5)
-
-
-def qkv(heads, kv_heads):
-  rng = np.random.default_rng(0)
-  q = rng.normal(size=(B, L, heads, K))
-  k, v = rng.normal(size=(2, B, M, kv_heads, K))
-  return np.float32(q), np.float32(k), np.float32(v)
-
-
-def random_mask(*shape):
-  mask = np.random.default_rng(1).random(shape) < 0.4
-  mask[..., 0] |= ~mask.any(-1)  # each query sees something
-  return mask
-
-
-@pytest.mark.parametrize('heads, kv_heads', [(5, 5), (6, 2), (6, 3), (5, 1)])
-def test_attend(heads, kv_heads):
-  q, k, v = qkv(heads, kv_heads)
-  mask = random_mask(L, M)
-  expected = reference.attend(q, k, v, lambda b, i, j: mask[i, j])
-  found = jax.jit(attend)(q, k, v, mask=mask)
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_attend_with_a_mask_for_each_row():
-  q, k, v = qkv(6, 2)
-  mask = random_mask(B, L, M)
-  assert not np.array_equal(mask[0], mask[1])
-  expected = reference.attend(q, k, v, lambda b, i, j: mask[b, i, j])
-  found = jax.jit(attend)(q, k, v, mask=mask)
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_scores_are_bounded_with_their_bias():
-  q, k, v = qkv(6, 2)
-  bias = np.float32(np.random.default_rng(4).normal(size=(1, 6, L, M)))
-  bounded = functools.partial(attend, mask=np.ones((L, M), bool), bias=bias)
-  expected = reference.attend(
-    *(q, k, v, lambda b, i, j: True),
-    bias=lambda b, h, i, j: bias[0, h, i, j],
-    softcap=0.7,
-  )
-  found = jax.jit(functools.partial(bounded, softcap=0.7))(q, k, v)
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-  assert not np.allclose(found, jax.jit(bounded)(q, k, v), atol=1e-2)
-
-
-def test_what_is_masked_has_no_gradient():
-  q, k, v = qkv(2, 2)
-  mask = random_mask(L, M)
-  unseen = np.flatnonzero(~mask.any(0))
-  mask[:, 7], mask[:, 3] = False, True
-
-  @jax.jit
-  def gradients(k, v):
-    square = lambda k, v: jnp.sum(attend(q, k, v, mask=mask) ** 2)  # noqa: E731
-    return jax.grad(square, (0, 1))(k, v)
-
-  d_k, d_v = jax.device_get(gradients(k, v))
-  for j in {7, *unseen.tolist()}:
-    assert not np.any(d_k[:, j]) and not np.any(d_v[:, j])
-  assert np.all(np.any(d_v[:, 3], axis=(1, 2)))
-
-
-def test_large_scores_do_not_overflow():
-  q, k, v = qkv(2, 2)
-  found = jax.jit(attend)(1e4 * q, 1e4 * k, v, mask=np.ones((L, M), bool))
-  # So large, the softmax is a maximum.
-  best = np.argmax(np.einsum('BLHK,BMHK->BLHM', q, k), axis=-1)
-  for b, i, h in np.ndindex(B, L, 2):
-    np.testing.assert_allclose(found[b, i, h], v[b, best[b, i, h], h])
-
-
-def test_dropout_acts_on_probabilities():
-  """With one visible key its probability, 1, is dropped or doubled."""
-  heads = 101
-  q, k, v = qkv(heads, heads)
-  mask = np.zeros((L, M), bool)
-  mask[:, 3] = True
-  dropout = Dropout(0.5)
-  out = jax.jit(
-    lambda key: dropout.apply(
-      {},
-      rngs={'dropout': key},
-      method=lambda drop: attend(q, k, v, mask=mask, dropout=drop),
-    )
-  )(jax.random.key(0))
-  scale = out / np.broadcast_to(v[:, 3][:, None], out.shape)
-  dropped = np.isclose(scale, 0)
-  assert np.all(dropped | np.isclose(scale, 2))
-  # A head is dropped as a whole, at half of the 3 * 5 * 101 places.
-  assert np.all(dropped.all(-1) == dropped.any(-1))
-  assert 0.45 < np.mean(dropped) < 0.55
 
 
 def module(
