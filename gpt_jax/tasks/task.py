@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a task is, and how its examples are read. `known` lists all tasks.
+"""What a task is, and how its examples are read. `registry` lists all tasks.
 
 A text is the name of a column, or a template of several: 'question', or
 '{question} {sentence}'.
@@ -55,10 +55,10 @@ class TextPair(NamedTuple):
 
 
 class Task(NamedTuple):
-  """A task; `known.FORMS` says what each form is.
+  """A task; `registry.FORMS` says what each form is.
 
   Attributes:
-    form: a key of `known.FORMS`.
+    form: a key of `registry.FORMS`.
     paths: of 'train', 'dev', and others that get predictions, for `records`.
     texts: columns or templates.
     label: the column of the label, '' if there is none.

@@ -62,8 +62,8 @@ def of_kind(call):
   ]
 
 
-# Heads that have the same paths through the code in BERT. Of DeBERTa
-# `deberta_v2_mlm` and the mask decoder of tests/nn/test_late.py have them all.
+# Heads that have the same paths through the code in BERT. For DeBERTa
+# `deberta_v2_mlm` and the mask decoder of tests/nn/test_deberta.py cover them.
 HEADS = (
   *('albert_cls', 'roberta_qa', 'roberta_tok'),
   *('electra_qa', 'electra_tok', 'big_bird_full'),
