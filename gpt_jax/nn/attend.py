@@ -1,9 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled dot-product attention, and what it is computed from.
+"""Scaled dot-product attention, its masks and context, caches and memories.
 
-The reference that every backend must equal, with its gradient; what reaches all
-layers beside their input; caches and memories.
+This is the reference that every backend must equal, with its gradient.
 """
 
 import functools
@@ -20,19 +19,19 @@ from gpt_jax.ranges import NotNegative
 
 
 class Visibility(NamedTuple):
-  """What decides, row by row, which keys are seen; None: nothing does.
+  """Row-dependent visibility of keys; None where unused.
 
-  All but the prefix hide keys that the pattern shows.
+  All fields but the prefix hide keys that the pattern shows.
 
   Attributes:
     key_mask_BM: bool, False for padding.
     segments_BL: int, the document of each token of a packed row; documents do
       not see each other.
-    prefix_B: int, how many tokens at the start of a row see each other both
-      ways, whatever the pattern says of later ones (a prefix LM).
+    prefix_B: int, number of tokens at the start of a row that see each other
+      both ways, even if the pattern is causal (a prefix LM).
     visible_BLM: bool, whether a token sees a key.
-    places_1L: int, where each token stands in its row, [1, L]; None: they are
-      in order. The others are in the tokens' order, too.
+    places_1L: int, the place of each token in its row, [1, L]; None: they are
+      in order. The other fields follow the tokens' order.
   """
 
   key_mask_BM: jax.Array | None = None
@@ -43,16 +42,17 @@ class Visibility(NamedTuple):
 
   @property
   def uneven(self) -> bool:
-    """Whether rows have more than padding and packed documents."""
+    """Whether a prefix or a mask `visible_BLM` is given."""
     return self.prefix_B is not None or self.visible_BLM is not None
 
 
 class KVCache(NamedTuple):
   """Keys and values of the positions seen so far; M is the longest length.
 
-  Only the G key/value heads are kept: with multi-query attention one. `cross`
-  is for those of the encoder's output. As `attend_to_cache` multiplies them:
-  transposed keys, and the heads outside; a step would copy them otherwise.
+  Only the G key/value heads are kept: one with multi-query attention. `cross`
+  is for those of the encoder's output. The layout is that of the products in
+  `attend_to_cache`, with transposed keys and heads before slots: otherwise each
+  step would copy them.
   """
 
   key_BGKM: jax.Array
@@ -67,10 +67,10 @@ class KVCache(NamedTuple):
   def written(
     self, positions_BL: jax.Array, key_BLGK: jax.Array, value_BLGK: jax.Array
   ) -> 'KVCache':
-    """With keys and values in the slots of their positions."""
+    """The cache with keys and values in the slots of their positions."""
     B, _, G, _ = key_BLGK.shape
-    # Heads are named, too: the update of a single row would be no scatter, and
-    # XLA on CPU copies the cache for what it makes of it.
+    # Heads are indexed too: otherwise the update of a single row would not be
+    # a scatter, and XLA on CPU would copy the cache.
     rows, heads = jnp.arange(B)[:, None, None], jnp.arange(G)[None, :, None]
     at_BGL = positions_BL[:, None]
     key_BGLK, value_BGLK = key_BLGK.swapaxes(1, 2), value_BLGK.swapaxes(1, 2)
@@ -81,25 +81,25 @@ class KVCache(NamedTuple):
 
 
 def cache_of(key_BMGK: jax.Array, value_BMGK: jax.Array) -> KVCache:
-  """A cache that these keys and values fill."""
+  """A cache filled with these keys and values."""
   return KVCache(
     jnp.einsum('BMGK->BGKM', key_BMGK), jnp.einsum('BMGK->BGMK', value_BMGK)
   )
 
 
 class SegmentMemory(NamedTuple):
-  """What a layer was given in earlier segments, newest last (Dai et al. 2019).
+  """Inputs of a layer in earlier segments, newest last (Dai et al. 2019).
 
-  Its keys and values stand before those of the segment: section 3.2,
-  h~ = [SG(m) . h]; no gradient goes back into it.
-  `real_BM` says which of them there were; None: all.
+  Its keys and values precede those of the segment: section 3.2,
+  h~ = [SG(m) . h]; no gradient flows into it. `real_BM` is the mask of real
+  entries; None: all are.
   """
 
   hidden_BMD: jax.Array
   real_BM: jax.Array | None = None
 
   def real(self) -> jax.Array:
-    """Which are seen, [B, M]."""
+    """The mask of real entries, [B, M]."""
     if self.real_BM is not None:
       return self.real_BM
     return jnp.ones(self.hidden_BMD.shape[:2], bool)
@@ -119,22 +119,22 @@ Cache = KVCache | SegmentMemory
 
 
 class Context(NamedTuple):
-  """What all layers of a stack share; None where there is no such thing.
+  """Inputs shared by all layers of a stack; None where unused.
 
   Attributes:
-    positions_BL: where each token stands; None means 0, 1, 2, ...
+    positions_BL: position of each token; None means 0, 1, 2, ...
     visibility: padding, packed documents, prefixes, whole masks.
     bias: on the scores of self-attention, [B or 1, H, L, M].
-    source_BLD: what self-attention makes keys and values from, for queries
-      from a second stream; None: from its input.
-    shared: what `Position.shared` gives all layers.
+    source_BLD: input of self-attention's keys and values, if queries are from a
+      second stream; None: the layer's input.
+    shared: the output of `Position.shared`.
     memory_BMD: the encoder's output, for cross-attention.
     memory_mask_BM: bool, False for padding of `memory_BMD`.
     memory_segments_BM: int, the text of each of its tokens where rows are
       packed: a token sees those of its own segment only.
-    token_types_BL: of the tokens, where a layer asks for them (XLNet).
-    asked_BP: int, where the last P tokens of each row stand among the others,
-      which alone are keys: these ask only (XLNet's query stream).
+    token_types_BL: of the tokens, if layers need them (XLNet).
+    asked_BP: int, places of the last P tokens of each row among the others;
+      they are queries only, never keys (XLNet's query stream).
   """
 
   positions_BL: jax.Array | None = None
@@ -159,19 +159,18 @@ class Context(NamedTuple):
     return jnp.concatenate([read_BL, self.asked_BP], axis=1)
 
   def keys(self, x_BLD: jax.Array) -> jax.Array:
-    """The tokens of a row that are keys."""
+    """The part of a row that gives keys, without a query stream."""
     asked = 0 if self.asked_BP is None else self.asked_BP.shape[1]
     return x_BLD[:, : x_BLD.shape[1] - asked]
 
 
 class Scale(NamedTuple):
-  """What becomes of the products of queries and keys.
+  """How scores follow from the products of queries and keys.
 
   Attributes:
-    factor: (head size, index of the layer from 0) -> what they are multiplied
-      by.
+    factor: (head size, index of the layer from 0) -> factor of the products.
     softcap: scores s become softcap * tanh(s / softcap), within +- softcap;
-      0: as they are.
+      0: unchanged.
   """
 
   factor: Callable[[int, jax.Array], float | jax.Array]
@@ -219,8 +218,8 @@ def float32_einsum(
 ) -> jax.Array:
   """`jnp.einsum` whose result is not rounded to the dtype of its inputs.
 
-  Its gradient is rounded to it before it is multiplied on: products of float32
-  and bfloat16 would leave the matrix units.
+  The incoming gradient is rounded to that dtype before the products: those of
+  float32 and bfloat16 would not use the matrix units.
   """
   return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
 
@@ -246,7 +245,7 @@ float32_einsum.defvjp(_float32_einsum, _float32_einsum_gradient)
 
 # The second half of attention, softmax(scores) v, with its gradient.
 #
-# Written out, since what differentiation makes of a softmax keeps three arrays
+# The gradient is written by hand: automatic differentiation stores three arrays
 # of the scores' size, where one is enough, and takes about twice the time on a
 # CPU.
 
@@ -256,7 +255,7 @@ float32_einsum.defvjp(_float32_einsum, _float32_einsum_gradient)
 HIDDEN = float(jnp.finfo(jnp.float32).min)
 
 
-# The name of what the gradient reads of the forward pass, for `jax.checkpoint`.
+# The name of the residuals of the forward pass, for `jax.checkpoint`.
 KEPT = 'softmax'
 
 
@@ -275,8 +274,8 @@ def weighted(
     v_BGMK: values.
     mask: bool, of a shape that broadcasts to the scores': True where a key is
       seen. A query that sees none gets the mean of the values.
-    kept_BGQM: bool, which probabilities dropout leaves; None: all.
-    keep: the share that it leaves, by which they are divided.
+    kept_BGQM: bool, the probabilities that dropout keeps; None: all.
+    keep: the fraction that it keeps, by which they are divided.
 
   Returns:
     [B, G, Q, K], of the values' dtype.
@@ -290,7 +289,7 @@ def _forward(scores_BGQM, v_BGMK, mask, kept_BGQM, keep):
   exp_BGQM = jnp.exp(scores_BGQM - top_BGQ1)
   share_BGQ1 = 1 / jnp.sum(exp_BGQM, axis=-1, keepdims=True)
   probs_BGQM = _dropped(exp_BGQM, kept_BGQM, keep).astype(v_BGMK.dtype)
-  # Divided by the sum last, as there are fewer values than scores.
+  # Divide by the sum last: there are fewer outputs than scores.
   sums_BGQK: Any = float32_einsum('BGQM,BGMK->BGQK', probs_BGQM, v_BGMK)
   out_BGQK = (share_BGQ1 * sums_BGQK).astype(v_BGMK.dtype)
   # The scores of a query that sees nothing have no gradient.
@@ -306,7 +305,7 @@ def _backward(keep, residuals, grad_BGQK):
   """FlashAttention (Dao et al., 2022, appendix B.2).
 
   sum_m p_m dp_m, which a softmax's gradient needs, is the product of the
-  output and its gradient: dropout changes nothing of that.
+  output and its gradient, with dropout too.
   """
   exp_BGQM, shares, v_BGMK, kept_BGQM, out_BGQK = residuals
   share_BGQ1, of_scores_BGQ1 = shares
@@ -337,8 +336,8 @@ def _dropped(
 def plus_shared(x_BGQM: jax.Array, shared_GQM: jax.Array) -> jax.Array:
   """The sum; `shared_GQM`, float32, is the same for all rows.
 
-  Its gradient is a sum over rows, which is taken as a product with ones: on a
-  CPU ten times faster than XLA's own.
+  Its gradient is a sum over rows, computed as a product with ones: on a CPU ten
+  times faster than XLA's own sum.
   """
   return x_BGQM + shared_GQM[None]
 
@@ -361,24 +360,21 @@ plus_shared.defvjp(_plus_shared, _of_shared)
 # Scaled dot-product attention: the reference that every backend must equal.
 
 
-# Queries are taken in blocks, each with just the keys it may see: in smaller
-# ones the matrix products would be too small to be fast.
+# Queries are processed in blocks, each with just the keys it may see. Smaller
+# blocks would make the matrix products too small to be fast.
 QUERY_BLOCK = 128
 
 
 class Request(NamedTuple):
-  """What is asked of a backend: attention among the tokens of each row.
+  """A request to a backend: attention among the tokens of each row.
 
   Attributes:
-    q_BLHK: queries.
-    k_BLGK: keys.
-    v_BLGK: values.
     pattern: which keys are seen, by their distance or position.
-    visibility: what differs between rows.
+    visibility: masks that differ between rows.
     scale: of the scores.
     bias: added to the scores, [B or 1, H, L, L].
     dropout: applied to the probabilities.
-    positions_BL: where each token stands in its document, [B or 1, L]; None:
+    positions_BL: position of each token in its document, [B or 1, L]; None:
       counted from the start of the row, or of the packed document.
     softcap: bound of the scores: see `Scale`.
     layer: its index, on which random blocks depend.
@@ -424,9 +420,9 @@ def attend(
     softcap: bound of the scores with their bias: see `Scale`.
 
   Returns:
-    [B, L, H, K], K being that of the values, which may be another.
+    [B, L, H, K], with the K of the values, which may differ.
   """
-  # Transposed once: the products and their gradients read them so.
+  # Transposed once, for the products and their gradients.
   k_BGMK, v_BGMK = (x.transpose(0, 2, 1, 3) for x in (k_BMGK, v_BMGK))
   q_BGQK = grouped(q_BLHK, k_BGMK.shape[1])
   products = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
@@ -452,8 +448,8 @@ def attend_to_cache(
   bias: jax.Array | None = None,
   softcap: float = 0.0,
 ) -> jax.Array:
-  """`attend` with keys and values as `KVCache` has them."""
-  # The queries are transposed, which are few, rather than scores or a cache.
+  """`attend` with keys and values in the layout of `KVCache`."""
+  # Transpose the few queries rather than scores or a cache.
   q_BGQK = grouped(q_BLHK, v_BGMK.shape[1])
   products = float32_einsum('BGQK,BGKM->BGQM', q_BGQK, k_BGKM)
   scores_BGQM = scores(products, scale, bias, softcap)
@@ -465,7 +461,7 @@ def attend_to_cache(
 def grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
   """[B, G, Q, K]: the queries of the H / G heads that share keys together.
 
-  XLA on CPU would copy the scores if their head was a dimension of its own.
+  XLA on CPU would copy the scores if heads were a separate dimension.
   """
   B, L, H, K = q_BLHK.shape
   q_BHLK = q_BLHK.transpose(0, 2, 1, 3)
@@ -473,13 +469,13 @@ def grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
 
 
 def ungrouped(out_BGQK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """Back to [B, L, H, K], of which `shape` has all but K."""
+  """The inverse of `grouped`: [B, L, H, K]; `shape` has all but K."""
   B, L, H, _ = shape
   return out_BGQK.reshape(B, H, L, -1).transpose(0, 2, 1, 3)
 
 
 def for_groups(mask: jax.Array, scores_BGQM: Any) -> jax.Array:
-  """[B or 1, 1, Q, M] of [L, M] or [B, L, M]."""
+  """Expands a mask [L, M] or [B, L, M] to [B or 1, 1, Q, M]."""
   L, M = mask.shape[-2:]
   times = scores_BGQM.shape[2] // L
   return jnp.tile(mask.reshape(-1, 1, L, M), (1, 1, times, 1))
@@ -491,7 +487,7 @@ def scores(
   bias: jax.Array | None,
   softcap: float,
 ) -> jax.Array:
-  """Scale * products + bias, with its bound, float32."""
+  """The scores scale * products + bias, softcapped, float32."""
   scores_BGQM = scale * products_BGQM
   if bias is not None:
     bias = bias.astype(jnp.float32).reshape(-1, *scores_BGQM.shape[1:])
@@ -507,8 +503,8 @@ def scores(
 def attend_within(request: Request) -> jax.Array:
   """`attend` among the tokens of each row, [B, L, H, K].
 
-  The queries are taken in blocks, and keys that no query of a block may see
-  are left out: nearly half of the work for a causal pattern, nearly all of it
+  Queries are processed in blocks, without keys that no query of the block may
+  see: that saves nearly half of the work for a causal pattern, nearly all of it
   for a `local` window in a long row.
   """
   pattern, L = request.pattern, request.q_BLHK.shape[1]
@@ -516,8 +512,8 @@ def attend_within(request: Request) -> jax.Array:
   ordered = visibility.places_1L is None
   size = max(QUERY_BLOCK, -(-L // 8)) if pattern.causal else L
   if pattern.window is not None:
-    # Of a window's size, so that the cost grows linearly with the length;
-    # not smaller, or short windows would make very many blocks.
+    # At most the window's size, so that the cost is linear in the length; but
+    # not below QUERY_BLOCK, or short windows would give too many blocks.
     size = min(size, max(pattern.window, QUERY_BLOCK))
   if not ordered:
     size = L  # no block of the others is known to be hidden
@@ -550,7 +546,7 @@ def attend_within(request: Request) -> jax.Array:
 
 
 def tokens_of(request: Request) -> Tokens:
-  """What is known of the tokens of each row."""
+  """The tokens of each row: see `masks.Tokens`."""
   visibility, L = request.visibility, request.q_BLHK.shape[1]
   places_1L = visibility.places_1L
   if places_1L is None:

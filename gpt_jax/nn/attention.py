@@ -27,8 +27,6 @@ from gpt_jax.nn.positions import Asked, Position
 from gpt_jax.nn.transformer_xl import joined, reaches, several, split
 from gpt_jax.spec import UsageError
 
-# The attention layer: self-attention, with a cache, and cross-attention.
-
 
 class Attention(nn.Module):
   """Projects to queries, keys and values, attends, projects back."""
@@ -45,13 +43,13 @@ class Attention(nn.Module):
   dropout: float
   inits: Initializers
   dtype: Any
-  norm: Callable[..., nn.Module] | None = None  # that of queries and keys
+  norm: Callable[..., nn.Module] | None = None  # of queries and keys
   qk_norm: str = 'none'  # of `block.QkNorm`
   bias_key: bool | None = None  # None: `bias_in`
   value_size: int = 0  # of values of a head; 0: `head_size`
 
   def setup(self):
-    """Creates the projections, and the terms that the position has."""
+    """Creates the projections, and the position's terms if it has any."""
     key_bias = self.bias_in if self.bias_key is None else self.bias_key
     self.projections = Projections(
       *(self.num_heads, self.num_kv_heads),
@@ -59,7 +57,7 @@ class Attention(nn.Module):
       *(self.bias_in, key_bias),
       *(self.inits, self.dtype, self.norm, self.qk_norm),
     )
-    # Their parameters stand beside each other.
+    # Their parameters are direct children of this module.
     nn.share_scope(self, self.projections)
     if self.position.terms:
       self.terms = self.position.terms(self.projections)
@@ -80,14 +78,14 @@ class Attention(nn.Module):
     Args:
       x_BLD: the sublayer's input.
       context: see `Context`.
-      cache: written at the positions, then read as a whole; or a memory, read
-        as tokens that stand before `x_BLD`; with `cross`, read instead of the
-        encoder's output where that is None.
+      cache: written at the positions, then read as a whole; or a memory, whose
+        tokens precede `x_BLD`; with `cross`, read instead of the encoder's
+        output if that is None.
       layer: index of the layer, from 0.
       cross: queries from `x_BLD`, keys and values from the encoder's output.
 
     Returns:
-      [B, L, D] and the cache with the new keys and values; a memory as it is.
+      [B, L, D] and the cache with the new keys and values; a memory unchanged.
     """
     q_BLHK = self.projections.queries(x_BLD)
     if cross:
@@ -125,7 +123,7 @@ class Attention(nn.Module):
       keys_and_values = self._keys_and_values(context.memory_BMD)
       cache = cache_of(*keys_and_values)
     assert isinstance(cache, KVCache)
-    # Beams, which have a row of these together, are as further queries.
+    # Beams share a row of keys and values: they count as further queries.
     B = len(cache.value_BGMK)
     q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
     L = q_BLHK.shape[1]
@@ -198,13 +196,13 @@ class Attention(nn.Module):
     if cache is not None or context.asked_BP is not None:
       apart = _attend_apart(request, self.position, positions_BL, cache)
       return apart, cache
-    # Parameters are made with rows of one token, which few backends serve.
+    # Initialisation uses rows of one token, which few backends serve.
     initial = self.is_initializing()
     backend = reference() if initial else self.backend
     return attend_rows(request, backend=backend), cache
 
   def _dropout(self) -> Dropout | None:
-    """Of the probabilities, in training."""
+    """The dropout of the probabilities, in training."""
     if not self.dropout or not self.has_rng('dropout'):
       return None
     return Dropout(self.dropout, deterministic=False)
@@ -212,21 +210,21 @@ class Attention(nn.Module):
   def _keys_and_values(
     self, source_BMD: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """[B, M, G, K] each, K of values maybe another."""
+    """[B, M, G, K] each; K of values may differ."""
     to = self.projections
     return to.keys(source_BMD), to.values(source_BMD)
 
 
 def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
-  """Refuses what cannot be attended to piece by piece."""
+  """Refuses patterns and inputs that cannot be computed with a cache."""
   if isinstance(cache, SegmentMemory):
-    # What is real of a memory is seen.
+    # All real tokens of a memory are visible.
     assert context.positions_BL is None
     return
-  # What is said of the new tokens says nothing about those in the cache.
+  # Padding and documents describe the new tokens only, not those in the cache.
   seen = context.visibility
   assert seen.key_mask_BM is None and seen.segments_BL is None
-  # Whoever says what of a cache is seen knows what that has seen.
+  # A caller that passes its own mask over the cache vouches for it.
   if not pattern.causal and seen.visible_BLM is None:
     raise UsageError(
       'model.attention=bidirectional: cannot decode with a cache, since '
@@ -241,10 +239,10 @@ def _attend_apart(
   positions_BL: jax.Array,
   cache: Cache | None,
 ) -> jax.Array:
-  """[B, L, H, K], to keys that are not those of the queries' own tokens.
+  """Attends to a cache, to a memory, or from a second stream: [B, L, H, K].
 
-  To all slots of a cache up to each position, or those of its segment and the
-  memory of that; to what is real of a memory, and to the row.
+  Queries see the slots of a cache up to their positions (with segments, those
+  of their segment and its memory), or the real tokens of a memory and the row.
   """
   if request.pattern.blocks is not None:
     raise UsageError(
@@ -274,8 +272,8 @@ def _attend_apart(
       given_BLM = jnp.pad(
         given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True
       )
-  # Slots past the newest token hold padding or zeros: they are later than
-  # every query, so that the causal mask hides them.
+  # Slots past the newest token hold padding or zeros. They are later than every
+  # query, so the causal mask hides them.
   places_1M, places_BL = jnp.arange(num_keys)[None], positions_BL + before
   mask = visible(
     request.pattern,
@@ -297,5 +295,6 @@ def _attend_apart(
   y_BLHK = attend(*request[:3], dropout=request.dropout, **how)
   if seen.visible_BLM is None:
     return y_BLHK
-  # What is predicted first may see nothing: not all, as of a hidden row.
+  # The first prediction may see no key: its output is 0, not the mean of all
+  # values.
   return jnp.where(jnp.any(mask, axis=2)[..., None, None], y_BLHK, 0)

@@ -1,13 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What computes attention among the tokens of each row.
+"""Attention backends: `model.attention_backend`.
 
 `reference` is plain XLA and serves every call; `splash` (TPU) and `cudnn`
-(GPU) never hold the scores, and serve most; `blocks` (any device) multiplies
-only the blocks of a block-sparse pattern; `all_gather`, `ring` and `ulysses`
-serve rows that are split over devices. `auto` takes the one that is made for
-the devices, or the pattern, or the reference where that one cannot serve the
-call.
+(GPU) never store the scores, and serve most calls; `blocks` (any device)
+computes only the blocks of a block-sparse pattern; `all_gather`, `ring` and
+`ulysses` serve rows that are split over devices. `auto` takes the one for the
+devices or the pattern, or the reference if that one cannot serve the call.
 """
 
 import functools
@@ -28,7 +27,7 @@ from gpt_jax.spec import UsageError
 log = logging.getLogger('gpt_jax')
 
 
-# What a request may need of a backend: `needs` says of which requests.
+# The features that a request may need from a backend: see `needs`.
 ALL = frozenset(
   (
     *('split', 'unordered', 'bias', 'dropout', 'rule', 'blocks', 'no_blocks'),
@@ -42,9 +41,9 @@ class Backend(NamedTuple):
 
   Attributes:
     name: as in the config.
-    run: serves a request: [B, L, H, K].
-    can: of `ALL`, what it serves.
-    sizes: why it takes no such rows, heads or dtype, or None where it does.
+    run: computes a request: [B, L, H, K].
+    can: the features of `ALL` that it supports.
+    sizes: why it cannot serve a request's rows, heads or dtype, or None.
     platform: that it needs; None: any.
   """
 
@@ -56,7 +55,7 @@ class Backend(NamedTuple):
 
 
 def needs(request: Request) -> dict[str, str]:
-  """What of `ALL` a request needs, each with why, in the words of a config."""
+  """The features of `ALL` that a request needs, each with its config field."""
   pattern, seen = request.pattern, request.visibility
   keys, values = request.k_BLGK.shape[-1], request.v_BLGK.shape[-1]
   found = (
@@ -112,9 +111,9 @@ def needs(request: Request) -> dict[str, str]:
 
 
 def refusal(backend: Backend, request: Request) -> str | None:
-  """Why the backend cannot serve a request, or None where it can.
+  """Why the backend cannot serve a request on the current devices, or None.
 
-  Of the devices in use. A request may be abstract, of a config before its run.
+  The request may be abstract, from a config before its run.
   """
   here = layout.platform()
   if backend.platform not in (None, here):
@@ -127,24 +126,24 @@ def _lacks(can: frozenset[str], request: Request) -> str | None:
   return next(missing, None)
 
 
-# What JAX's kernel for TPU computes of a row that one device has.
+# The features of splash within a row that one device has.
 OF_SPLASH = frozenset({'no_blocks', 'softcap', 'masked'})
 
 
 @functools.cache
 def log_once(message: str) -> None:
-  """Logs it, but not for every layer."""
+  """Logs a message once, not for every layer."""
   log.info(message)
 
 
 def odd_sizes(request: Request, block: int) -> str | None:
-  """Rows and heads that splash does not take."""
+  """Why splash cannot serve the rows and heads, or None."""
   length, _, head_size = request.q_BLHK.shape[1:]
   return kernels.splash_obstacle(length, head_size, block)
 
 
 def not_split(request: Request) -> str | None:
-  """Rows, their tokens or heads that do not divide over their mesh axes."""
+  """Why rows, tokens or heads do not divide over their mesh axes, or None."""
   sizes = dict(
     zip(('batch', 'length', 'heads'), request.q_BLHK.shape, strict=False)
   )
@@ -161,8 +160,8 @@ def not_split(request: Request) -> str | None:
 def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
   """`attend.attend_within`, computed by `backend`.
 
-  What a query that is itself padding gets differs between backends; nobody
-  reads it.
+  The output of queries that are padding differs between backends, and is
+  unused.
   """
   check(backend, request)
   return backend.run(request)
@@ -196,7 +195,7 @@ def reference() -> Backend:
 
 
 def blocks() -> Backend:
-  """Plain XLA, on any device, for `bigbird`: nothing else is multiplied."""
+  """Plain XLA, on any device, for `bigbird`: computes only its blocks."""
   lacking = {'no_blocks', 'bias', 'uneven', 'two_sizes'}
   return Backend('blocks', gathered, ALL - lacking)
 
@@ -206,10 +205,11 @@ def splash(
   fused_until: Whole = SPLASH['fused_until'],
   interpret: bool = False,
 ) -> Backend:
-  """JAX's Pallas kernel for TPU, which skips blocks that are hidden.
+  """JAX's Pallas kernel for TPU, which skips hidden blocks.
 
   Args:
-    block: of queries and of keys, at most; what divides the length is taken.
+    block: the largest block of queries and of keys; the size taken divides the
+      length.
     fused_until: rows up to this length have one backward kernel. It is faster
       than two, but keeps a partial gradient of the queries for each block of
       keys: memory grows as length^2 / block.
@@ -255,7 +255,7 @@ def cudnn() -> Backend:
 
 
 def _capability() -> float:
-  """CUDA's compute capability of the GPUs here, 0 where they have none."""
+  """CUDA's compute capability of the local GPUs; 0 if they have none."""
   text = jax.local_devices(backend='gpu')[0].compute_capability
   try:
     return float(text)
@@ -267,17 +267,18 @@ def all_gather(block: Count = 1024) -> Backend:
   """Keys and values of the whole row on each device: see `context_parallel`.
 
   Args:
-    block: of queries and of keys, at most; what divides the length is taken.
+    block: the largest block of queries and of keys; the size taken divides the
+      length.
   """
   return _over_context('all_gather', context_parallel.all_gather, block)
 
 
 def ring(block: Count = 1024, interpret: bool = False) -> Backend:
-  """Keys and values go round the devices; on a TPU by splash where it can.
+  """Ring attention; on a TPU with splash if it can serve the request.
 
   Args:
-    block: as in `all_gather`, where splash cannot.
-    interpret: by splash on any device, slowly: for tests.
+    block: as in `all_gather`, if splash cannot.
+    interpret: uses splash on any device, slowly: for tests.
   """
 
   def run(request: Request, block: int) -> jax.Array:
@@ -290,7 +291,7 @@ def ring(block: Count = 1024, interpret: bool = False) -> Backend:
 
 
 def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
-  """Whole rows of some of the heads; arguments as of `ring`."""
+  """Attention in whole rows, with heads split; arguments as in `ring`."""
 
   def run(request: Request, block: int) -> jax.Array:
     kernel = None
@@ -308,7 +309,7 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
 
 
 def _takes_splash(name: str, why_not: str | None, interpret: bool) -> bool:
-  """Whether split rows are attended to by splash, which the log says."""
+  """Whether split rows use splash; logs the decision."""
   if not interpret and layout.platform() != 'tpu':
     return False
   if why_not:
@@ -319,13 +320,13 @@ def _takes_splash(name: str, why_not: str | None, interpret: bool) -> bool:
 
 
 def _ring_refusal(request: Request) -> str | None:
-  """Why `ring` cannot attend by splash, or None."""
+  """Why `ring` cannot use splash, or None."""
   can = OF_SPLASH | {'split', 'unordered'}
   return _lacks(can, request) or ring_kernel.obstacle(request, SPLASH['block'])
 
 
 def pick_split(request: Request) -> Backend:
-  """The one that `auto` takes: on a TPU by splash, if any can."""
+  """What `auto` picks for split rows: on a TPU, with splash if possible."""
   in_order = kept_in_order(*request.q_BLHK.shape[1:])
   if in_order and not _lacks(OF_SPLASH | {'split'}, request):
     return ulysses()
@@ -335,9 +336,9 @@ def pick_split(request: Request) -> Backend:
 
 
 def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
-  """Whether `auto` wants split rows in order, for `ulysses` with splash.
+  """Whether `auto` keeps split rows in order, for `ulysses` with splash.
 
-  It sends the least, and its kernel has whole rows.
+  `ulysses` sends the least, and its kernel has whole rows.
   """
   return (
     layout.platform() == 'tpu'
@@ -349,21 +350,21 @@ def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
 def _over_context(
   name: str, run: Callable[..., jax.Array], block: int
 ) -> Backend:
-  """A backend for rows that are split over devices, or are not."""
+  """A backend for rows that may be split over devices."""
   can = ALL - {'blocks', 'dropout', 'two_sizes'}
   return Backend(name, functools.partial(run, block=block), can, not_split)
 
 
 def auto() -> Backend:
-  """By the devices and the pattern: see above. The log says which.
+  """Picks by the devices and the pattern (see the module), and logs it.
 
-  Of split rows ulysses or ring with splash, or all_gather.
+  For split rows it picks ulysses or ring with splash, or all_gather.
   """
   return Backend('auto', lambda request: pick(request).run(request))
 
 
 def pick(request: Request) -> Backend:
-  """The backend that `auto` takes for a request, which it logs once."""
+  """The backend that `auto` picks for a request; logged once."""
   platform = layout.platform()
   if request.pattern.blocks is not None:
     backend = blocks()

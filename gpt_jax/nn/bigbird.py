@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention to the blocks that `masks.Blocks` names (BigBird).
 
-`gathered` multiplies only these: keys and values of the window and of random
+`gathered` computes only these: keys and values of the window and of random
 blocks are gathered for each block of queries, so that time and memory grow
-with the length of a row instead of its square. `dense` is what it must equal:
-all scores, each counted as often as its key is listed. Suffixes beside those
-of `nn/`: N blocks, L queries and M keys of a block; X lists of keys for each
-block, and the Q queries of a block that read one list.
+linearly with the length of a row. `dense` is its reference: it computes all
+scores, and counts each as often as its key is listed. Further suffixes: N
+blocks, L queries and M keys of a block; X lists of keys for each block, and the
+Q queries of a block that read one list.
 """
 
 from typing import Any, NamedTuple
@@ -33,12 +33,12 @@ from gpt_jax.nn.layers import Initializer, parameter
 from gpt_jax.nn.masks import Blocks, bidirectional, random_blocks
 from gpt_jax.spec import UsageError
 
-# Queries whose lists of keys are held at a time.
+# Queries whose lists of keys are gathered at a time.
 CHUNK = 512
 
 
 def dense(request: Request) -> jax.Array:
-  """The scores of all tokens, each as often as the blocks list its key.
+  """Attention with all scores, each counted as often as its key is listed.
 
   softmax over a list with repeats: exp(s) * count / sum(exp(s) * count).
   """
@@ -67,7 +67,7 @@ def listed(
 ) -> jax.Array:
   """How often each query's list holds each key, int32 [H, L, L].
 
-  Of a row whose tokens do not all see all.
+  For rows long enough that not all tokens see all.
   """
   ends = blocks.between(length)
   assert ends is not None
@@ -90,7 +90,7 @@ def listed(
 
 
 def gathered(request: Request) -> jax.Array:
-  """The blocks of keys that each block of queries sees, and no others."""
+  """Attention of each block of queries to the blocks of keys that it sees."""
   blocks, L = _blocks(request), request.q_BLHK.shape[1]
   ends = blocks.between(L)
   if ends is None:
@@ -116,10 +116,10 @@ def gathered(request: Request) -> jax.Array:
 def _between(
   request: Request, mask_BM: jax.Array, start: int, stop: int
 ) -> jax.Array:
-  """What the tokens from `start` to `stop` get, [B, stop - start, H, K]."""
+  """The output of the tokens [start, stop), [B, stop - start, H, K]."""
   blocks, (G, H) = _blocks(request), _heads(request)
-  # How often a list has a key: what is added to fill blocks, or stands beside
-  # the row's ends, is zero.
+  # How often a list has a key: zero for padding within blocks and beyond the
+  # row's ends.
   times_BM = mask_BM.astype(jnp.int32)
   if blocks.first:
     times_BM = times_BM.at[:, :start].multiply(1 + blocks.random)
@@ -129,7 +129,7 @@ def _between(
   if blocks.random and not blocks.first:
     assert request.layer is not None
     index_HNJ = random_blocks(blocks, request.layer, H, N)
-  # Heads that draw blocks by themselves share no list of keys.
+  # With random blocks, each head has its own list of keys.
   X = G if index_HNJ is None else H
 
   def cut(x_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -141,7 +141,7 @@ def _between(
   kinds = [cut(x) for x in (request.k_BLGK, request.v_BLGK, times_BLGK)]
 
   def some(chunk: _Chunk) -> jax.Array:
-    """What some of the blocks get, [B, X, N, Q, K]."""
+    """The output of some of the blocks, [B, X, N, Q, K]."""
     q_BXNQK, kept_BXNQM = chunk.q_BXNQK, chunk.kept_BXNQM
     k, v, times = (
       _merged(_lists(*kind, near, blocks.window, chunk.index_XNJ))
@@ -167,8 +167,8 @@ def _between(
     None if index_HNJ is None else _split(index_HNJ, 1, size),
     None if kept_BXNQM is None else _split(kept_BXNQM, 2, size),
   )
-  # The lists are made again for their gradients: those of all blocks would hold
-  # each key many times.
+  # Lists are gathered again in the backward pass: those of all blocks would
+  # store each key many times.
   some = jax.checkpoint(
     some, policy=jax.checkpoint_policies.save_only_these_names(KEPT)
   )
@@ -184,10 +184,10 @@ class _Chunk(NamedTuple):
 
   Attributes:
     q_BXNQK: their queries.
-    near: keys, values and how often each counts, [B, X, N + window - 1, M, K]:
-      of these blocks, and of those before and after that they see.
+    near: keys, values and how often each counts, [B, X, N + window - 1, M, K],
+      of these blocks and of neighbours within the window.
     index_XNJ: their random blocks; None: they have none.
-    kept_BXNQM: what dropout leaves; None: all.
+    kept_BXNQM: mask of values that dropout keeps; None: all.
   """
 
   q_BXNQK: jax.Array
@@ -197,9 +197,9 @@ class _Chunk(NamedTuple):
 
 
 def _split(x: jax.Array, axis: int, size: int, around: int = 0) -> jax.Array:
-  """Chunks of `size` blocks each, with those around them: [C, ...].
+  """Chunks of `size` blocks with `around` blocks about them, [C, ...].
 
-  Where there are no more blocks there are zeros.
+  Missing blocks are zeros.
   """
   number = -(-x.shape[axis] // size)
   widths = [(0, 0)] * x.ndim
@@ -219,10 +219,10 @@ def _lists(
   window: int,
   index_XNJ: jax.Array | None,
 ) -> jax.Array:
-  """What the blocks of a chunk see, [B, X, N, M, K].
+  """The lists of the blocks of a chunk, [B, X, N, M, K].
 
-  The global tokens, those around each block, and the random blocks. Where the
-  row has no block there are zeros, which a mask shows as hidden.
+  They have the global tokens, the window of each block, and the random blocks.
+  Missing blocks are zeros, which the counts hide.
   """
   B, X, N, _, K = near_BXNMK.shape
   N -= window - 1
@@ -237,7 +237,7 @@ def _lists(
 
 
 def _merged(x_BXNMK: jax.Array) -> jax.Array:
-  """[B, X N, M, K]."""
+  """Merges lists and blocks: [B, X N, M, K]."""
   B, X, N, M, K = x_BXNMK.shape
   return x_BXNMK.reshape(B, X * N, M, K)
 
@@ -248,7 +248,7 @@ def _outside(x: jax.Array, start: int, stop: int) -> jax.Array:
 
 
 def _cut(x_BLHK: jax.Array, start: int, stop: int, size: int) -> jax.Array:
-  """The others in blocks, the last one filled: [B, H, N, M, K]."""
+  """The tokens [start, stop) in blocks, padded: [B, H, N, M, K]."""
   more = -(stop - start) % size
   x_BLHK = jnp.pad(x_BLHK[:, start:stop], ((0, 0), (0, more), (0, 0), (0, 0)))
   B, _, H, K = x_BLHK.shape
@@ -262,9 +262,9 @@ def _weighted(
   counts: jax.Array,
   kept_BGQM: jax.Array | None,
 ) -> jax.Array:
-  """The values by a softmax of the scores, each as often as it counts.
+  """Softmax of the scores, weighted by counts, times the values.
 
-  As `attend.attend`: [B, G, Q, K], after dropout.
+  [B, G, Q, K] after dropout, as in `attend.attend`.
   """
   how = request.scale, request.bias, request.softcap
   scores_BGQM = scores(products_BGQM, *how)
@@ -275,7 +275,7 @@ def _weighted(
 
 
 def _real(request: Request, out_BLHK: jax.Array) -> jax.Array:
-  """Without what padding sees: zeros there, as in transformers."""
+  """Zeroes the output of padding, as transformers does."""
   mask_BM = request.visibility.key_mask_BM
   if mask_BM is None:
     return out_BLHK
@@ -283,7 +283,7 @@ def _real(request: Request, out_BLHK: jax.Array) -> jax.Array:
 
 
 def _whole(request: Request) -> jax.Array:
-  """A row of a few blocks, in which all tokens see all."""
+  """Attention in a row of a few blocks, in which all tokens see all."""
   return attend_within(request._replace(pattern=bidirectional()))
 
 
@@ -324,7 +324,7 @@ class ExtraTokens(nn.Module):
     return jnp.concatenate([front, x_BLD], axis=1), self._before(context)
 
   def _before(self, context: Context) -> Context:
-    """All see these tokens; the row's own stand so much further back."""
+    """All see these tokens; the row's own are moved back by their number."""
     E, seen = self.number, context.visibility
     mask_BM, visible_BLM = seen.key_mask_BM, seen.visible_BLM
     if mask_BM is not None:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The residual block: which sublayers there are, and where norms go."""
+"""The residual block: its sublayers and norms, and feed-forward layers."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from gpt_jax.ranges import (
 )
 from gpt_jax.spec import UsageError
 
-# The residual block: which sublayers there are, and where norms go.
+# The residual block.
 
 
 Factory = Callable[..., nn.Module]
@@ -113,7 +113,7 @@ class Block(nn.Module):
   def _add(
     self, sublayer: str, x_BLD: jax.Array, y_BLD: jax.Array, drop: Dropout
   ) -> jax.Array:
-    """The stream with a sublayer's output."""
+    """Adds a sublayer's output to the residual stream."""
     if self.places.after:
       norm = self.norm(name=f'{sublayer}_output_norm')
       y_BLD = norm(layout.stream(y_BLD))
@@ -130,7 +130,7 @@ def _across(
   cache: Cache | None,
   layer: jax.Array,
 ) -> Result:
-  """Attention to the encoder's output, kept in the cache where it has room."""
+  """Cross-attention; caches its keys and values if the cache has room."""
   seen = cache.cross if isinstance(cache, KVCache) else None
   y_BLD, seen = attention(h_BLD, context, seen, layer=layer, cross=True)
   if isinstance(cache, KVCache) and cache.cross is not None:
@@ -146,8 +146,8 @@ QkNorm = Literal['none', 'per_head', 'all_heads']
 class BlockChoice(NamedTuple):
   """Makes a block from the rest of its fields.
 
-  Where the blocks do not normalise the stream itself, one more norm follows the
-  last one.
+  If the blocks do not normalise the residual stream itself, another norm
+  follows the last block.
   """
 
   places: Places
@@ -241,7 +241,7 @@ class FeedForward(nn.Module):
 
 
 class FfnChoice(NamedTuple):
-  """A layer, and how it routes where it has experts."""
+  """A feed-forward layer, and its router if it has experts."""
 
   make: Callable[..., nn.Module]
   router: Router | None = None
@@ -266,17 +266,17 @@ def switch(
   renormalize: bool | None = None,
   router_bias: bool = False,
 ) -> FfnChoice:
-  """A mixture of experts in the place of a feed-forward layer.
+  """A mixture of experts in place of a feed-forward layer.
 
   Args:
     num_experts: each has its own matrices, of width d_ff.
-    expert: what each of them is: a name of a feed-forward layer.
+    expert: the form of each: the name of a feed-forward layer.
     top_k: experts of each token: 1 is Switch, 2 GShard and Mixtral.
     capacity_factor: in training an expert takes at most
       tokens of a group / num_experts * capacity_factor of them, in token
       order; the others skip the layer. 'none': it takes all.
     eval_capacity_factor: the same for evaluation. Generation drops nothing.
-    capacity: the tokens that an expert takes, instead of both factors.
+    capacity: the most tokens that an expert takes, instead of both factors.
     group_size: tokens of a group; 0: a row.
     jitter: in training the router's input is multiplied by random numbers
       from 1 - jitter to 1 + jitter.
@@ -284,7 +284,7 @@ def switch(
     z_loss: factor of the router's z-loss (Zoph et al., 2022: ST-MoE, eq. 5).
     renormalize: the gates of a token sum to one, instead of being
       probabilities; None: if there are several.
-    router_bias: the router has one.
+    router_bias: whether the router has a bias.
   """
   if top_k > num_experts:
     most = f'must be from 1 to num_experts={num_experts}'

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From the fields of `config.model` to choices, layers and stacks."""
+"""Builds choices, layers and stacks from the fields of `config.model`."""
 
 import functools
 import math
@@ -68,12 +68,12 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
 
 
 def build(model: Any, field: str) -> Any:
-  """What the call-string of a field of a `Transformer` names."""
+  """Builds the choice that a call-string field of a `Transformer` names."""
   return spec.build(f'model.{field}', getattr(model, field), CHOICES[field])
 
 
 class Layer(NamedTuple):
-  """The two choices of one layer."""
+  """The attention pattern and the feed-forward layer of one layer."""
 
   attention: Pattern
   ffn: FfnChoice
@@ -82,9 +82,9 @@ class Layer(NamedTuple):
 def period(attention: str, ffn: str, share: str = 'none') -> list[Layer]:
   """The shortest sequence of layers that repeats over the depth.
 
-  Each of the two comma lists repeats by itself: with 'full, local(window=5)'
-  and 'gelu, gelu, switch(num_experts=8)' it is six layers; and so do the inner
-  layers of a group that `share` names.
+  The two comma lists repeat independently: 'full, local(window=5)' and 'gelu,
+  gelu, switch(num_experts=8)' give six layers. So do the inner layers of a
+  group in `share`.
   """
   patterns = spec.build_all('model.attention', attention, PATTERNS)
   ffns = spec.build_all('model.ffn', ffn, FFNS)
@@ -96,7 +96,7 @@ def period(attention: str, ffn: str, share: str = 'none') -> list[Layer]:
 
 
 def sharing(share: str) -> Sharing:
-  """What `model.share` names."""
+  """The sharing that `model.share` names."""
   return spec.build('model.share', share, SHARES)
 
 
@@ -106,7 +106,7 @@ def is_causal(attention: str, ffn: str) -> bool:
 
 
 def extra_tokens(attention: str) -> int:
-  """How many tokens stand before a row that are none of its own."""
+  """The number of extra global tokens before each row."""
   patterns = spec.build_all('model.attention', attention, PATTERNS)
   numbers = {p.blocks.extra if p.blocks else 0 for p in patterns}
   if len(numbers) > 1:
@@ -118,7 +118,7 @@ def extra_tokens(attention: str) -> int:
 
 
 class LayerSizes(NamedTuple):
-  """Of one stack, in the words of `config.model`."""
+  """The sizes of one stack, named as in `config.model`."""
 
   num_heads: int
   num_kv_heads: int
@@ -128,12 +128,12 @@ class LayerSizes(NamedTuple):
 
 
 def decoder_sizes(model: Any) -> LayerSizes:
-  """Those of `model`, a `Transformer` or `config.model`."""
+  """The decoder's sizes in `model`, a `Transformer` or `config.model`."""
   return LayerSizes(*(getattr(model, n) for n in LayerSizes._fields))
 
 
 def encoder_sizes(model: Any) -> LayerSizes:
-  """As of the decoder, but for what the fields `encoder_...` say."""
+  """The encoder's sizes: the decoder's unless `encoder_...` fields differ."""
   sizes = decoder_sizes(model)._replace(d_ff=model.encoder_d_ff or model.d_ff)
   number = model.encoder_num_heads
   if not number:
@@ -166,7 +166,7 @@ def without_mask_decoder(position: str) -> str:
   return spec.written(found._replace(args=(), kwargs=rest))
 
 
-# Makes the stacks of a model from its fields.
+# Stacks of a model.
 
 
 def make_stack(
@@ -179,7 +179,7 @@ def make_stack(
   *,
   cross: bool,
 ) -> nn.Module:
-  """A stack whose layers follow both lists and the fields of a Transformer."""
+  """A stack with layers from both comma lists and a Transformer's fields."""
   biases, rates = build(model, 'bias'), build(model, 'dropout')
   position = build(model, 'position')
   block, norm = build(model, 'block'), build(model, 'norm')
@@ -233,7 +233,7 @@ def make_stack(
 
 
 def source_fields(fields: dict[str, Any], sizes: LayerSizes) -> dict[str, Any]:
-  """Fields of the encoder before the encoder, of those of the whole model.
+  """The fields of the source encoder, from those of the whole model.
 
   Its layers have the `sizes` of the encoder's.
   """
@@ -269,18 +269,17 @@ def make_bias(model: Any, attention: str, sizes: LayerSizes) -> nn.Module:
   )
 
 
-# Of `model.attention_backend`: what leaves out blocks of keys that no query
-# sees, and where each device has all heads of its tokens.
+# Values of `model.attention_backend` that skip blocks of keys that no query
+# sees, and give each device all heads of its tokens: their load is uneven.
 UNEVEN = ('all_gather', 'auto', 'ring')
 
 
 def zigzag_places(model: Any, length: int) -> np.ndarray | None:
-  """Of each token its place in the row, int32 [length]; None: rows in order.
+  """The place of each token in the row, int32 [length]; None: in order.
 
-  Rows stay in order where all devices have the same to do (without layers that
-  see all earlier tokens), and where something depends on the order: dropout
-  and experts, whose random numbers and whose capacity would come to depend on
-  the mesh.
+  Rows stay in order if the load is even anyway (no layer sees all earlier
+  tokens), or if results depend on the order: the random numbers of dropout and
+  the capacity of experts would depend on the mesh.
 
   Args:
     model: a `Transformer`; the mesh is the one in context.
@@ -310,7 +309,7 @@ def zigzag_places(model: Any, length: int) -> np.ndarray | None:
 
 
 def zigzag(length: int, parts: int) -> np.ndarray:
-  """The places that the parts have, one part after the other, int32."""
+  """The places of the parts' tokens, one part after the other, int32."""
   chunks = np.arange(length, dtype=np.int32).reshape(2 * parts, -1)
   pairs = np.stack([chunks[:parts], chunks[: parts - 1 : -1]], axis=1)
   return pairs.reshape(-1)

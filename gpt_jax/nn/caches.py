@@ -25,8 +25,8 @@ def init_caches(
 
   With a `memory_length` they also keep the keys and values of `memory_BMD`.
   """
-  # One for each entry of the layer pattern, stacked over the depth; or one for
-  # each layer.
+  # One cache for each entry of the layer pattern, stacked over the depth; or
+  # one for each layer.
   entries, depth = _period(model), ()
   if model.loop == SEPARATE:
     entries = model.num_layers
@@ -49,7 +49,7 @@ def init_caches(
 
 
 def constrain(caches: Caches) -> Caches:
-  """Splits them as `mesh.rules` say: by rows, and by key/value heads."""
+  """Splits caches by `mesh.rules`: over rows and key/value heads."""
   return jax.tree.map(_constrain, caches)
 
 
@@ -61,17 +61,17 @@ def take_rows(
   *,
   index_of_memory: np.ndarray | None = None,
 ) -> Caches:
-  """Some rows of the caches of a separate model, with other numbers of slots.
+  """Takes rows of the caches of a separate model, and resizes their slots.
 
-  What stood in slots that are no more is lost; new slots hold zeros.
+  Removed slots are lost; new slots hold zeros.
 
   Args:
     caches: of a separate model.
     index_B: the rows.
     length: slots of self-attention.
     memory_length: slots of the encoder's output.
-    index_of_memory: the rows of that, where they are others: one for several
-      beams.
+    index_of_memory: the rows of the encoder's output, if they differ: several
+      beams share one.
   """
   if index_of_memory is None:
     index_of_memory = index_B
@@ -94,7 +94,7 @@ def take_rows(
 
 
 def reorder(caches: Caches, index_B: jax.Array) -> Caches:
-  """Other rows of self-attention; those of the encoder's output stay."""
+  """Reorders rows of self-attention, but not of the encoder's output."""
 
   def take(cache: Any) -> KVCache:
     keys, values = cache.key_BGKM, cache.value_BGMK
@@ -110,15 +110,15 @@ def put_rows(
 
   Args:
     caches: of a separate model.
-    rows_B: which rows are replaced; numbers past the last mean none.
-    new: has what they are replaced by, in no more slots.
+    rows_B: the rows to replace; numbers past the last mean none.
+    new: caches with the new rows, with no more slots.
     index_B: the row of `new` for each.
   """
   return jax.tree.map(lambda x, y: _put(x, rows_B, y, index_B), caches, new)
 
 
 def first_slots(caches: Caches, num_slots: int) -> Caches:
-  """What stands in the first slots."""
+  """The caches cut to their first slots."""
 
   def first(cache: Any) -> KVCache:
     return KVCache(
@@ -133,9 +133,9 @@ def first_slots(caches: Caches, num_slots: int) -> Caches:
 def put_slots(
   caches: Caches, new: Caches, start: jax.Array, length: int
 ) -> Caches:
-  """With what stands in some slots of `new`, which may have fewer.
+  """Copies some slots of `new`, which may have fewer, into the caches.
 
-  And with its keys and values of the encoder's output.
+  Its keys and values of the encoder's output are copied too.
   """
 
   def put(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
@@ -154,7 +154,7 @@ def put_slots(
   return tuple(map(merge, caches, new))
 
 
-# One array at a time: most have the same shape, so that little is compiled.
+# One array at a time: most have the same shape, so few programs are compiled.
 @functools.partial(jax.jit, static_argnames=('length', 'axis'))
 def _take(x, index_B, *, length, axis):
   """Rows of an array of a cache, whose slots are on `axis`."""
@@ -179,7 +179,7 @@ def init_memories(
 ) -> Caches:
   """The memories before the first segment: zeros, which count as tokens.
 
-  Not `real` they do not: nothing stands before the first segment.
+  If not `real`, they are masked: nothing precedes the first segment.
 
   Each call of the model returns those for the next segment as `caches`. A
   call without caches sees no memory, and returns none.
@@ -199,5 +199,5 @@ def init_memories(
 
 
 def _period(model: Transformer) -> int:
-  """One cache for each entry of the layer pattern, stacked over the depth."""
+  """The length of the model's layer pattern."""
   return len(period(model.attention, model.ffn, model.share))

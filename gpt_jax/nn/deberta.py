@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""DeBERTa: attention by content and by distance, apart from each other.
+"""DeBERTa: disentangled attention, by content and by distance.
 
 He et al. 2020, section 3.1, equations 2 to 4; with buckets and shared
 projections as released as version 2, its convolution beside the first layer,
@@ -58,17 +58,17 @@ class DistanceTable(nn.Module):
 class Disentangled(nn.Module):
   """Content to content, content to position, position to content.
 
-  score_ij = (Qc_i Kc_j + Qc_i Kr_d(i, j) + Kc_j Qr_d(i, j)) / sqrt(K n), where
-  n of the terms are on, Kr = P W_kr and Qr = P W_qr. The paper's third term
-  has d(j, i) for a product that belongs to key j and query i; released code
-  takes the row of P that is here. A module of `Position.terms`.
+  score_ij = (Qc_i Kc_j + Qc_i Kr_d(i, j) + Kc_j Qr_d(i, j)) / sqrt(K n), with n
+  the number of enabled terms, Kr = P W_kr and Qr = P W_qr. The paper's third
+  term has d(j, i); d(i, j) is that of the released code. A module of
+  `Position.terms`.
 
   Attributes:
-    max_distance: k; longer distances count as the longest.
+    max_distance: k; longer distances are clipped to it.
     buckets: see `row_of`.
-    c2c: whether the first term is on; the others likewise.
-    c2p: see above.
-    p2c: see above.
+    c2c: enables the first term.
+    c2p: enables the second term.
+    p2c: enables the third term.
     shared: whether W_kr and W_qr are the layer's projections of content.
     projections: the layer's.
   """
@@ -82,7 +82,7 @@ class Disentangled(nn.Module):
   projections: Projections
 
   def setup(self):
-    """Creates W_kr and W_qr where they are not shared."""
+    """Creates W_kr and W_qr if they are not shared."""
     to = self.projections
     if self.c2p and not self.shared:
       self.relative_key = dense(to, to.num_heads, 'heads', bias=to.key_bias)
@@ -109,7 +109,7 @@ class Disentangled(nn.Module):
       bias = moved_left(c2p_BHLN)[..., :L]
     if self.p2c:
       r_NHK = self._queries(rows_1ND)[0] * terms**-0.5
-      # Of a key, the distances from queries count the other way.
+      # From a key's side, distances have the opposite sign.
       k_BLHK = self._all_heads(asked.k_BMGK)
       p2c_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', k_BLHK, r_NHK[::-1])
       p2c = jnp.swapaxes(moved_left(p2c_BHLN)[..., :L], -1, -2)
@@ -137,7 +137,7 @@ class Disentangled(nn.Module):
 
 
 def num_rows(max_distance: int, buckets: int) -> int:
-  """Of P."""
+  """The number of rows of P."""
   return 2 * (buckets or max_distance)
 
 
@@ -145,8 +145,8 @@ def row_of(distance: np.ndarray, max_distance: int, buckets: int) -> np.ndarray:
   """The row of P for distances i - j from query i to key j.
 
   0 for i - j <= -k, 2 k - 1 for i - j >= k, else i - j + k (equation 3), where
-  k is `max_distance`. With buckets above 0 there are so many on each side: half
-  of them hold one distance each, the others grow logarithmically up to
+  k is `max_distance`. If `buckets` is not 0, it is their number on each side:
+  half of them hold one distance each, the others grow logarithmically up to
   `max_distance` (released as version 2).
   """
   span = buckets or max_distance
@@ -158,8 +158,8 @@ def row_of(distance: np.ndarray, max_distance: int, buckets: int) -> np.ndarray:
 def _bucketed(
   distance: np.ndarray, max_distance: int, middle: int
 ) -> np.ndarray:
-  """Distances above `middle`, as they are counted."""
-  # In float32, as what was trained with them.
+  """The buckets of distances above `middle`."""
+  # In float32, as in the released models' code.
   far = np.float32(np.maximum(np.abs(distance), middle)) / np.float32(middle)
   longest = np.float32(math.log((max_distance - 1) / middle))
   far = np.ceil(np.log(far) / longest * (middle - 1)) + middle
@@ -168,7 +168,7 @@ def _bucketed(
 
 
 class Convolved(NamedTuple):
-  """What the first layer adds, and the parameters of the norm after it."""
+  """The term added in the first layer, and the parameters of its norm."""
 
   x_BLD: jax.Array
   norm: Any
@@ -249,8 +249,8 @@ class LateBlock(nn.Module):
   """A block that is applied `times` in the last of `num_layers` layers.
 
   z_0 = H + P; z_t = block(queries and residual z_(t - 1), keys and values H).
-  In the backward pass each layer has room for what the repetitions store; with
-  `remat='full'` that is their input alone. Parameters are those of the block.
+  In the backward pass every layer reserves memory for the repetitions' stored
+  values; with `remat='full'` only their inputs. Parameters are the block's.
   """
 
   block: Factory
@@ -287,7 +287,7 @@ class LateBlock(nn.Module):
 
 
 class Shared(NamedTuple):
-  """What all layers find in their context; None: there is none."""
+  """Values shared by all layers through their context; None: unused."""
 
   table_ND: jax.Array
   convolved: Convolved | None = None
@@ -295,12 +295,12 @@ class Shared(NamedTuple):
 
 
 class BesidesLayers(nn.Module):
-  """The distances' vectors, and what the first and the last layer add.
+  """Computes `Shared`: distance vectors, convolution, late positions.
 
   Attributes:
     make_table: makes a `DistanceTable`.
     make_convolution: makes a `Convolution`; None: there is none.
-    make_positions: makes those that the last layer adds, or None.
+    make_positions: makes the positions that the last layer adds, or None.
   """
 
   make_table: Factory
@@ -308,7 +308,7 @@ class BesidesLayers(nn.Module):
   make_positions: Factory | None
 
   def setup(self):
-    """Creates the parts that there are."""
+    """Creates the parts that are used."""
     self.distances = self.make_table()
     if self.make_convolution:
       self.convolution = self.make_convolution()
@@ -342,21 +342,21 @@ def deberta(
   """DeBERTa's disentangled attention (He et al. 2020, section 3).
 
   Args:
-    max_distance: k; longer distances count as the longest.
-    buckets: on each side, of distances that grow logarithmically; 0: each
-      distance by itself (version 2: 256).
-    c2c: whether content attends to content; the others likewise, c content
-      and p position. Scores are divided by sqrt(head_size * how many are on).
-    c2p: see above.
-    p2c: see above.
-    shared: distances are projected as content is (version 2: share_att_key).
-    norm: of the distances' vectors (version 2: norm_rel_ebd).
+    max_distance: k; longer distances are clipped to it.
+    buckets: number of buckets on each side, which grow logarithmically; 0: each
+      distance has its own (version 2: 256).
+    c2c: enables content-to-content terms. Scores are divided by
+      sqrt(head_size * number of enabled terms).
+    c2p: enables content-to-position terms.
+    p2c: enables position-to-content terms.
+    shared: distances use the projections of content (version 2: share_att_key).
+    norm: normalise the distances' vectors (version 2: norm_rel_ebd).
     absolute: learned absolute positions at the input as well.
-    mask_decoder: the last layer is applied so often to queries that know
-      absolute positions (section 3.2); 0: it is as the others.
-    convolution: the odd number of tokens that one beside the first layer reads
-      (version 2: 3); 0: there is none.
-    activation: what the convolution's sums go through, of `ACTIVATIONS`.
+    mask_decoder: number of times that the last layer is applied, to queries
+      with absolute positions (section 3.2); 0: it is as the others.
+    convolution: width, an odd number of tokens, of the convolution beside the
+      first layer (version 2: 3); 0: there is none.
+    activation: of the convolution, from `ACTIVATIONS`.
   """
   if not (c2c or c2p or p2c):
     raise UsageError(

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The input: from tokens, their types and positions to the first vectors.
+"""Embeddings: the input vectors of tokens, and adaptive softmax.
 
 Adaptive embeddings and the adaptive softmax are for large vocabularies. The
 vocabulary, sorted by frequency, is cut into clusters, and rare clusters
@@ -10,7 +10,7 @@ both shared this is what Transformer-XL has (Dai et al. 2019, section 4).
 
 P(w) = P(w | first cluster and one entry for each other cluster) in the first
 cluster, elsewhere P(cluster) P(w | cluster). Here every cluster is computed
-for every token, since shapes are static: what is saved is width.
+for every token, since shapes are static: only the width is saved.
 """
 
 import functools
@@ -40,7 +40,8 @@ class Clusters(NamedTuple):
   Attributes:
     cutoffs: the first token of each cluster but the first.
     d_embed: width of the first cluster's vectors.
-    div_val: by what each cluster's vectors are narrower than the last's.
+    div_val: factor by which each cluster's vectors are narrower than those of
+      the cluster before.
   """
 
   cutoffs: tuple[int, ...]
@@ -53,17 +54,17 @@ class Clusters(NamedTuple):
     return list(zip((0, *self.cutoffs), ends, strict=True))
 
   def width(self, cluster: int) -> int:
-    """Of the vectors of a cluster."""
+    """The width of a cluster's vectors."""
     return self.d_embed // self.div_val**cluster
 
   def num_projections(self, d_model: int) -> int:
-    """Widths need one each; a single one needs none where it is the model's."""
+    """One for each width; none if the only width is the model's."""
     if self.div_val > 1:
       return len(self.cutoffs) + 1
     return int(self.d_embed != d_model)
 
   def check(self, vocab_size: int) -> None:
-    """Raises UsageError if the vocabulary cannot be cut so."""
+    """Raises UsageError if the cutoffs do not suit the vocabulary."""
     numbers = (*self.cutoffs, self.d_embed, self.div_val)
     if any(not isinstance(n, int) or isinstance(n, bool) for n in numbers):
       raise UsageError('model.input: adaptive(...) takes whole numbers')
@@ -156,7 +157,7 @@ class AdaptiveSoftmax(nn.Module):
   """Scores of the vocabulary, with the tables of an `AdaptiveEmbedding`.
 
   Owns the biases, the entries of the clusters, and the projections of the
-  clusters `own`; the others use the embedding's, backwards.
+  clusters `own`; the others use the embedding's, transposed.
   """
 
   clusters: Clusters
@@ -223,7 +224,7 @@ class AdaptiveSoftmax(nn.Module):
     tables: Sequence[jax.Array],
     kernels: Sequence[jax.Array | None],
   ) -> jax.Array:
-    """-log P of targets [...], float32; the other arguments as of a call."""
+    """-log P of targets [...], float32; other arguments as in `__call__`."""
     scores = self._scores(hidden, tables, kernels)
     return adaptive_nll(scores, targets, self.clusters.bounds(self.vocab_size))
 
@@ -277,9 +278,9 @@ def adaptive_nll(
   targets: jax.Array,
   bounds: Sequence[tuple[int, int]],
 ) -> jax.Array:
-  """What `adaptive_log_probs` says of targets [...], negated.
+  """-log P of targets [...], as from `adaptive_log_probs`.
 
-  Nothing of the size of the vocabulary is made of the scores.
+  It builds no further array of the vocabulary's size.
 
   Args:
     logits: see `adaptive_log_probs`.
@@ -302,7 +303,7 @@ def _nll(logits: jax.Array, at: jax.Array) -> jax.Array:
   return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
-# Token embeddings, and the output that scores the vocabulary.
+# Token embeddings.
 
 
 AXES = ('vocab', 'embed')
@@ -334,7 +335,7 @@ class Embedding(nn.Module):
 class Projection(nn.Module):
   """From embeddings of their own width to the model's: x W + b.
 
-  Without its bias W has the way back, too, for scores by the embeddings.
+  W^T, without the bias, leads back for a tied output.
   """
 
   d_embed: int
@@ -366,12 +367,12 @@ class Projection(nn.Module):
 def look_up(stored_VD: jax.Array, tokens_BL: jax.Array, dtype: Any):
   """Rows of a table in the compute dtype: [B, L] -> [B, L, D].
 
-  The table is sent in that dtype too, but its gradient is summed in float32,
-  or those of a frequent token would be rounded each time.
+  The table is sent in that dtype too, but its gradient is summed in float32:
+  else the sum for a frequent token would be rounded each time.
   """
-  # Whole rows: the compiler for TPU fails on a gather from a table that is
-  # split over both axes. Of the vocabulary's mesh axis each device then looks
-  # its own rows up, so that their number has to divide.
+  # Whole rows: the TPU compiler fails on a gather from a table that is split
+  # over both axes. Each device along the vocabulary's mesh axis then looks up
+  # its own rows, so their number has to divide.
   table_VD = layout.pad_rows(stored_VD.astype(dtype), AXES[0])
   return jnp.take(layout.weight(table_VD, AXES, dtype), tokens_BL, axis=0)
 
@@ -403,9 +404,9 @@ class Input(NamedTuple):
       none.
     norm: whether `model.norm` follows (BERT).
     clusters: of an adaptive embedding; None: one table.
-    d_embed: width of all that is added up, before a projection to the model's;
-      0: the model's, without a projection.
-    queries: whether tokens may be asked for instead of read.
+    d_embed: width of all vectors that are summed, before a projection to the
+      model's; 0: the model's, without a projection.
+    queries: whether a second stream predicts tokens (XLNet).
   """
 
   scale: Callable[[int], float]
@@ -440,11 +441,11 @@ def tokens(
 
   Args:
     scale: none; sqrt: times sqrt(d_model) (Vaswani et al., section 3.4).
-    token_types: how many, with a vector of their own each (BERT: 2).
+    token_types: number of types, each with its own vector (BERT: 2).
     norm: normalise the sum of token, type and position vectors (BERT).
-    d_embed: width of all these vectors, for which d_model counts above; a
-      dense layer with a bias then leads to d_model, even from the same width
-      (ALBERT, section 3.1). 0: they are d_model wide, without such a layer.
+    d_embed: width of all these vectors, instead of d_model; a dense layer with
+      a bias then leads to d_model, even from the same width (ALBERT, section
+      3.1). 0: they are d_model wide, without such a layer.
     queries: a trained vector stands for each token that is predicted by a
       second stream (XLNet, section 2.3).
   """
@@ -460,7 +461,7 @@ def adaptive(
   Args:
     cutoffs: the first token of each cluster but the first.
     d_embed: width of the first cluster's vectors.
-    div_val: by what each cluster's are narrower than the last's.
+    div_val: factor by which each cluster's are narrower than the one before.
     scale: none; sqrt: times sqrt(d_model).
   """
   clusters = Clusters(tuple(cutoffs), d_embed, div_val)
@@ -471,11 +472,11 @@ INPUTS = {'adaptive': adaptive, 'tokens': tokens}
 
 
 class Inputs(nn.Module):
-  """What `model.input` and `model.position` name, with its dropout.
+  """The input layer: `model.input` and `model.position`, with dropout.
 
-  The tokens' vectors `embed` are read by a tied output, too. Both sides of an
-  encoder-decoder have them in common; positions and the norm are each side's
-  own (BART), the encoder's below names that begin with `encoder_`.
+  A tied output reads the token vectors `embed` too. Both sides of an
+  encoder-decoder share them; each has its own positions and norm (BART), the
+  encoder's under names that begin with `encoder_`.
   """
 
   choice: Input
@@ -490,7 +491,7 @@ class Inputs(nn.Module):
   encoder: bool = False
 
   def setup(self):
-    """Creates the parts that the choices have."""
+    """Creates the parts that the choices need."""
     choice, inits = self.choice, self.inits
     self._width = choice.d_embed or self.d_model
     if choice.clusters is None:
@@ -500,7 +501,7 @@ class Inputs(nn.Module):
         choice.clusters, self.vocab_size, self.d_model, inits, self.dtype
       )
     if choice.num_token_types:
-      # The name in checkpoints since before token types were called so.
+      # The name in checkpoints, from before the term token types was used.
       self.token_types = self._table(choice.num_token_types, name='segments')
     if choice.norm:
       self.embed_norm = self.norm()
@@ -535,7 +536,7 @@ class Inputs(nn.Module):
   ) -> jax.Array:
     """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments.
 
-    `side='encoder_'` takes what is the encoder's own in an encoder-decoder.
+    `side='encoder_'` uses the encoder's own parts in an encoder-decoder.
     """
     x_BLD = self.embed(tokens_BL)
     x_BLD *= jnp.asarray(self.choice.scale(self._width), x_BLD.dtype)
@@ -551,7 +552,7 @@ class Inputs(nn.Module):
   def placed(
     self, x_BLD: jax.Array, positions_BL: jax.Array | None, *, side: str = ''
   ) -> jax.Array:
-    """Vectors with their positions, normalised, with dropout: [B, L, D]."""
+    """Adds positions, normalises, applies dropout: [B, L, D]."""
     if self.position.embed:
       x_BLD = getattr(self, f'{side}positions')(x_BLD, positions_BL)
     if self.choice.norm:
@@ -559,7 +560,7 @@ class Inputs(nn.Module):
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
 
   def queries(self, asked_BP: jax.Array) -> jax.Array:
-    """The first vectors of tokens that are asked for: [B, P] -> [B, P, D]."""
+    """The input vectors of a second stream's queries: [B, P] -> [B, P, D]."""
     if not self.choice.queries:
       raise UsageError(
         'asked_BP: the model has no second stream; set '

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From hidden states to scores: of the vocabulary, of classes, of spans."""
+"""Output heads: scores of the vocabulary, of classes, of spans."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,14 +38,14 @@ class OutputHead(NamedTuple):
   """How hidden states score the vocabulary.
 
   Attributes:
-    tied: by the token embeddings, rather than by a table of their own.
+    tied: with the token embeddings instead of a separate table.
     bias: whether each token has a bias.
     scale: of the hidden states, by the width.
-    transform: hidden states go through a dense layer, this activation and
-      `model.norm` first; None: they do not.
-    own: of an adaptive softmax, the clusters with projections of their own;
-      None: a plain softmax.
-    softcap: logits x become softcap * tanh(x / softcap); 0: as they are.
+    transform: activation of a dense layer, followed by `model.norm`, that
+      hidden states go through first; None: there is none.
+    own: clusters of an adaptive softmax with their own projections; None: a
+      plain softmax.
+    softcap: logits x become softcap * tanh(x / softcap); 0: unchanged.
   """
 
   tied: bool
@@ -62,15 +62,15 @@ def tied(
   transform: Transform = 'none',
   softcap: NotNegative = 0.0,
 ) -> OutputHead:
-  """By the token embeddings.
+  """Scores by the token embeddings.
 
   Args:
     bias: of each token.
     scale: none; rsqrt: hidden states / sqrt(d_model) (T5, PaLM).
-    transform: none, or the activation of a dense layer, with a norm after it,
-      that the hidden states go through first (BERT's masked language model).
+    transform: none, or the activation of a dense layer, followed by a norm,
+      that hidden states go through first (BERT's masked language model).
     softcap: logits x become softcap * tanh(x / softcap), within +- softcap
-      (Gemma 2: 30); 0: as they are.
+      (Gemma 2: 30); 0: unchanged.
   """
   return _output(True, bias, scale, transform, softcap)
 
@@ -81,7 +81,7 @@ def untied(
   transform: Transform = 'none',
   softcap: NotNegative = 0.0,
 ) -> OutputHead:
-  """By a table of its own; the rest as in `tied`."""
+  """Scores by a separate table; arguments as in `tied`."""
   return _output(False, bias, scale, transform, softcap)
 
 
@@ -94,10 +94,10 @@ def _output(
 
 
 def adaptive_softmax(own: tuple = ()) -> OutputHead:
-  """By the tables of `input='adaptive(...)'` (Grave et al. 2017).
+  """Scores by the tables of `input='adaptive(...)'` (Grave et al. 2017).
 
   Args:
-    own: clusters with a projection of their own, rather than the input's.
+    own: clusters with their own projection instead of the input's.
   """
   scale = SCALES['none']
   return OutputHead(True, False, scale, None, tuple(own))
@@ -106,13 +106,13 @@ def adaptive_softmax(own: tuple = ()) -> OutputHead:
 OUTPUTS = {'adaptive': adaptive_softmax, 'tied': tied, 'untied': untied}
 
 
-# The output: from the last hidden states to scores for the vocabulary.
+# Scores of the vocabulary.
 
 
 class Head(nn.Module):
-  """What `model.output` names; owns what the token embeddings do not have.
+  """The output head of `model.output`; owns all but the token embeddings.
 
-  The methods take the input, whose token embeddings a tied output reads.
+  Its methods take the input layer, whose embeddings a tied output reads.
   """
 
   output: str
@@ -124,10 +124,10 @@ class Head(nn.Module):
   dtype: Any
 
   def setup(self):
-    """Creates the parts that the choice has."""
+    """Creates the parts that the choice needs."""
     choice = spec.build('model.output', self.output, OUTPUTS)
     self._choice, inits = choice, self.inits
-    # That of the table.
+    # The width of the table.
     self._width = (choice.tied and self.input.d_embed) or self.d_model
     if choice.own is not None:
       if self.input.clusters is None:
@@ -204,14 +204,14 @@ class Head(nn.Module):
     return self.softmax.nll(hidden, targets, *self._adaptive(inputs))
 
   def _adaptive(self, inputs: Inputs) -> tuple[list[jax.Array], list[Any]]:
-    """What an adaptive softmax has in common with the input."""
+    """The tables and projections that an adaptive softmax shares."""
     embed = inputs.embed
     assert isinstance(embed, AdaptiveEmbedding)
     return embed.tables(), embed.kernels()
 
 
 class Pooler(nn.Module):
-  """act(W h + b) of the first token's state; with tanh it is BERT's C."""
+  """act(W h + b) of the first token's state; with tanh, BERT's C."""
 
   initializer: Initializer
   dtype: Any
@@ -272,7 +272,7 @@ class Classifier(nn.Module):
     return drop(hidden_BD.astype(jnp.float32)) @ kernel.astype(jnp.float32)
 
 
-# What a pooled state goes through, by name; none: there is no pooler.
+# Activations of the pooler, by name; none: there is no pooler.
 POOLERS: dict[str, Activation | None] = {
   'tanh': jnp.tanh,  # BERT
   'gelu': gelu_exact,  # ELECTRA
@@ -282,12 +282,12 @@ POOLERS: dict[str, Activation | None] = {
 
 
 class FirstToken(nn.Module):
-  """The first token of each row, maybe pooled, act(W h + b), and classified.
+  """Classifies rows by their first token, with an optional pooler.
 
   Attributes:
     num_outputs: of a row.
     initializer: of the kernels.
-    dropout: of what the last layer reads.
+    dropout: of the last layer's input.
     pooler: of `POOLERS`.
   """
 
@@ -308,7 +308,7 @@ class FirstToken(nn.Module):
 
 
 class EachToken(nn.Module):
-  """Each token classified; attributes as above."""
+  """Classifies each token; attributes as in `FirstToken`."""
 
   num_outputs: int
   initializer: Initializer
@@ -322,7 +322,7 @@ class EachToken(nn.Module):
 
 
 class SpanEnds(nn.Module):
-  """How much each token is the first of a span, and how much the last."""
+  """Scores of each token as the first and as the last of a span."""
 
   initializer: Initializer
 
@@ -347,7 +347,7 @@ class WeightedSum(nn.Module):
 
 
 def _dense(name: str, features: int, initializer: Initializer) -> Dense:
-  """So few outputs cost nothing in float32."""
+  """A dense layer in float32: with so few outputs it costs nothing."""
   axes = ('embed', 'head')
   return Dense(features, axes, initializer, True, jnp.float32, name=name)
 
@@ -357,14 +357,14 @@ def _dropped(module: nn.Module, rate: float, x: jax.Array) -> jax.Array:
   return Dropout(rate, deterministic=deterministic)(x)
 
 
-# Which tokens of a row are not the original ones (ELECTRA, section 2).
+# Replaced-token detection (ELECTRA, section 2).
 
 
 class ReplacedHead(nn.Module):
   """w act(W h + b) + c of each token's state.
 
-  The paper has sigmoid(w h); the released code, and so the released models,
-  have the dense layer before it.
+  The paper has sigmoid(w h); the released code and models have another dense
+  layer before it.
 
   Attributes:
     initializer: of the kernels.
@@ -393,7 +393,7 @@ class ReplacedHead(nn.Module):
     return last(x_BLD.astype(jnp.float32))[..., 0]
 
 
-# A classifier of the vocabulary for each layer (Al-Rfou et al. 2018).
+# Auxiliary classifiers: one of the vocabulary per layer (Al-Rfou et al. 2018).
 
 
 class LayerClassifiers(nn.Module):

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The devices in use, for what the compiler cannot split over them by itself.
+"""The current mesh by logical axes, and constraints on where arrays lie.
 
-The mesh and the rules are those in context, which the caller sets; here they
-are known by logical axes only.
+The caller sets the mesh and the rules in context. This is for computations that
+the compiler does not split well, or at all, by itself.
 """
 
 import math
@@ -19,13 +19,13 @@ LogicalAxes = tuple[str | None, ...]
 
 
 def platform() -> str:
-  """`tpu`, `gpu` or `cpu`: of the mesh in use, else of the process."""
+  """`tpu`, `gpu` or `cpu`: of the current mesh, else of the process."""
   device = jax.sharding.get_abstract_mesh().abstract_device
   return jax.default_backend() if device is None else device.platform
 
 
 def mesh_axes(logical: str) -> tuple[str, ...]:
-  """The axes of the mesh in use that a logical axis is split over."""
+  """The axes of the current mesh that a logical axis is split over."""
   if jax.sharding.get_abstract_mesh().empty:
     return ()
   spec: Any = nn.logical_to_mesh_axes((logical,))
@@ -36,7 +36,7 @@ def mesh_axes(logical: str) -> tuple[str, ...]:
 
 
 def num_parts(logical: str) -> int:
-  """How many parts the mesh in use splits a logical axis into; 1 without."""
+  """Number of shards of a logical axis on the current mesh; 1 without one."""
   mesh = jax.sharding.get_abstract_mesh()
   return math.prod(mesh.shape[axis] for axis in mesh_axes(logical))
 
@@ -46,11 +46,11 @@ def per_device(
   in_axes: Any,
   out_axes: LogicalAxes,
 ) -> Callable[..., jax.Array]:
-  """`function` on what each device of the mesh in use holds of its arguments.
+  """Runs `function` on each device's shards of its arguments.
 
-  For Pallas kernels and the like, which no compiler can split by itself.
-  Axes named None are whole on each device. `in_axes` is a tree like the
-  arguments, with logical axes for leaves.
+  For Pallas kernels and the like, which the compiler cannot split. Axes named
+  None are whole on each device. `in_axes` is a tree like the arguments, with
+  logical axes as leaves.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return function
@@ -58,7 +58,7 @@ def per_device(
     function,
     in_specs=jax.tree.map(_spec, in_axes, is_leaf=_is_names),
     out_specs=_spec(out_axes),
-    check_vma=False,  # Pallas kernels do not say how their results vary
+    check_vma=False,  # Pallas kernels do not declare how results vary
   )
 
 
@@ -74,17 +74,17 @@ def _spec(axes: LogicalAxes) -> PartitionSpec:
   return spec
 
 
-# Where arrays lie on the mesh while a step is computed.
+# Sharding constraints on intermediate arrays.
 #
-# What the compiler does not choose well by itself, each found in programs that
-# were compiled for TPU slices (`tests/training/test_layout.py`). On one device,
-# and without a mesh, nothing of it has an effect.
+# Each mends a bad choice of the compiler in programs compiled for TPU slices
+# (`tests/training/test_layout.py`). On one device, and without a mesh, they
+# have no effect.
 
 
 def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
   """Splits each dimension over the mesh axes of its logical axis.
 
-  One that does not divide over them stays whole, as do those named None.
+  Dimensions that do not divide over them stay whole, as do those named None.
   """
   names = tuple(
     None if name is None or size % num_parts(name) else name
@@ -96,10 +96,9 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
 def constrain_tokens(
   x: jax.Array, axes: tuple[str | tuple[str, ...] | None, ...]
 ) -> jax.Array:
-  """`constrain`, where a dimension may be split over several logical axes.
+  """`constrain`, with dimensions that may be split over several logical axes.
 
-  Such as that of the parts of a batch that devices have, which are of its
-  rows and of their length.
+  One is the devices' parts of a batch, split by rows and by their length.
   """
   if jax.sharding.get_abstract_mesh().empty:
     return x
@@ -113,19 +112,19 @@ def constrain_tokens(
 
 
 def stream(x_BLD: jax.Array) -> jax.Array:
-  """Splits what goes from layer to layer over its features, too.
+  """Splits the residual stream over its features too.
 
-  Rematerialisation keeps one such array for each layer: whole ones would take
+  Rematerialisation stores one such array per layer: whole ones would take
   `tensor` times the memory.
   """
   return constrain(x_BLD, ('batch', 'length', 'stream'))
 
 
 def gather(x_BLD: jax.Array) -> jax.Array:
-  """From the split stream to what a sublayer multiplies, which is whole.
+  """Gathers the features of the split stream for a sublayer's products.
 
-  Of a norm's output in the compute dtype: without the first constraint its
-  float32 intermediate would be sent, twice as large.
+  It gathers a norm's output in the compute dtype: without the first constraint
+  its float32 intermediate would be sent, twice as large.
   """
   return constrain(stream(x_BLD), ('batch', 'length', None))
 
@@ -133,19 +132,18 @@ def gather(x_BLD: jax.Array) -> jax.Array:
 def weight(kernel: jax.Array, axes: tuple[str | None, ...], dtype: Any):
   """A stored kernel or table as it is multiplied: cast, then gathered.
 
-  The features that it is stored in parts of (`embed`) become whole, once for
-  all that use it. Left to itself the compiler may send float32, or several
-  times; and of the gradient it sums whole matrices instead of each device's
-  part (a reduce-scatter, half of the traffic).
+  Its split dimension (`embed`) is gathered once for all uses. By itself the
+  compiler may send float32, or gather several times; and for the gradient it
+  all-reduces whole matrices instead of a reduce-scatter, with half the traffic.
   """
   kernel = constrain(kernel.astype(dtype), axes)
   return constrain(kernel, tuple(None if a == 'embed' else a for a in axes))
 
 
 def pad_rows(table: jax.Array, axis: str) -> jax.Array:
-  """Rows of zeros, so that the first dimension divides over a logical axis.
+  """Pads with rows of zeros until the rows divide over a logical axis.
 
-  A vocabulary need not: 256,000 tokens over 12 devices are computed as 256,008.
+  E.g. a vocabulary of 256,000 tokens over 12 devices is computed as 256,008.
   """
   more = -len(table) % num_parts(axis)
   return jnp.pad(table, ((0, more), (0, 0))) if more else table

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Switch: a feed-forward layer of experts, of which each token takes one.
+"""Mixture of experts: a feed-forward layer in which tokens choose experts.
 
 y = p_i(x) E_i(x), p = softmax(x W_r), i = argmax p (Fedus et al., 2021: Switch
 Transformers, equations 1 and 2). Suffixes: U groups of T tokens, E experts, C
@@ -30,7 +30,7 @@ from gpt_jax.nn.layout import platform
 from gpt_jax.nn.stack import len_then_name
 from gpt_jax.spec import UsageError
 
-# Which expert takes which token: pure functions, all shapes static.
+# Routing: the experts of each token, as pure functions with static shapes.
 #
 # More suffixes: N tokens, T tokens of a group, J choices of a token, A = T J
 # assignments (choice j of token t is assignment t J + j), E experts, S slots
@@ -57,7 +57,7 @@ def choose(logits_NE: jax.Array, top_k: int, renormalize: bool) -> Choices:
   """
   probs_NE = jax.nn.softmax(logits_NE, axis=-1)
   if top_k == 1:
-    # As top_k has it, but faster.
+    # Equal to top_k, but faster.
     experts_NJ = jnp.argmax(probs_NE, axis=-1, keepdims=True)
     gates_NJ = jnp.max(probs_NE, axis=-1, keepdims=True)
   else:
@@ -85,7 +85,7 @@ class Ranking(NamedTuple):
 
   order_A: jax.Array
   counts_E: jax.Array
-  starts_E: jax.Array  # of the experts in `order_A`
+  starts_E: jax.Array  # start of each expert in `order_A`
   ranks_A: jax.Array  # of each assignment among those of its expert
 
 
@@ -100,7 +100,7 @@ def rank(experts_A: jax.Array, num_experts: int) -> Ranking:
       f'model.ffn: {A} assignments to {num_experts} experts are too many to '
       'sort at once; give fewer rows at a time'
     )
-  # One number each, since XLA sorts pairs much slower.
+  # As single numbers, since XLA sorts pairs much more slowly.
   index_A = jnp.arange(A, dtype=jnp.int32)
   keys_A = jnp.sort(jnp.minimum(experts_A, num_experts) * A + index_A)
   order_A, sorted_A = keys_A % A, keys_A // A
@@ -115,7 +115,7 @@ def rank(experts_A: jax.Array, num_experts: int) -> Ranking:
 
 
 class Slots(NamedTuple):
-  """A place for each assignment that is kept, and back."""
+  """The slot of each kept assignment, and the inverse."""
 
   slots_A: jax.Array  # S: dropped
   sources_S: jax.Array  # the assignment in a slot; A: empty
@@ -128,14 +128,14 @@ def place(
   bases_E: jax.Array,
   size: int | None = None,
 ) -> Slots:
-  """Gives the first assignments of each expert the slots from its base on.
+  """Places each expert's first assignments in the slots from its base on.
 
   Args:
     ranking: of `experts_A`.
     experts_A: E and above have no slots.
     owners_S: the expert of each slot.
     bases_E: the first slot of each expert.
-    size: how many slots an expert has; None: enough.
+    size: number of slots of an expert; None: enough for all.
   """
   A, E, S = len(experts_A), len(bases_E), len(owners_S)
   within_S = jnp.arange(S, dtype=jnp.int32) - bases_E[owners_S]
@@ -157,8 +157,8 @@ def move(x_ND: jax.Array, from_Q: jax.Array, to_NJ: jax.Array) -> jax.Array:
   Args:
     x_ND: rows.
     from_Q: the row for each of Q results.
-    to_NJ: the inverse: up to J results that each row is moved to; Q: none.
-      With it the gradient gathers too; TPUs scatter slowly.
+    to_NJ: the inverse: up to J results that each row goes to; Q: none. It lets
+      the gradient gather too, as TPUs scatter slowly.
   """
   del to_NJ
   return x_ND.at[from_Q].get(mode='fill', fill_value=0)
@@ -191,16 +191,16 @@ def combine_slots(
   return jnp.sum(gates_NJ[..., None] * picked_NJD, axis=-2)
 
 
-# Matrix products of rows that are grouped by expert, none of them dropped.
+# Grouped matrix products: rows sorted by expert, none of them dropped.
 #
-# How many rows an expert gets is known only when the program runs, its shapes
-# are fixed before. So the rows of each expert fill whole blocks of Y rows: at
-# most A / Y + E blocks for A rows, whatever the loads. (`jax.lax.ragged_dot`
-# needs no blocks, but computes every row with every expert on a CPU, and in the
+# Shapes are static, but the number of rows of an expert is known only at run
+# time. So the rows of each expert fill whole blocks of Y rows: at most
+# A / Y + E blocks for A rows, whatever the loads. (`jax.lax.ragged_dot` needs
+# no blocks, but computes every row with every expert on a CPU, and in the
 # gradient of the weights everywhere.)
 
 
-# Rows of a block at most. It is also what the TPU's matrix unit takes at once.
+# The most rows of a block; also the size of the TPU's matrix unit.
 BLOCK = 128
 
 
@@ -210,8 +210,8 @@ class Blocks(NamedTuple):
   Attributes:
     slots: the place of each assignment among the X Y rows.
     owners_X: the expert of each block.
-    count: how many blocks are in use, from the first on; at most X.
-    sizes_Z: the rows of all blocks of each expert; then those not in use.
+    count: number of blocks in use, from the first on; at most X.
+    sizes_Z: number of rows in the blocks of each expert, then of unused rows.
   """
 
   slots: Slots
@@ -221,7 +221,7 @@ class Blocks(NamedTuple):
 
 
 def block_size(rows: int, num_experts: int) -> int:
-  """Rows of a block: `BLOCK`, or fewer where an expert gets fewer."""
+  """Rows of a block: `BLOCK`, or fewer if experts have fewer on average."""
   if platform() == 'tpu':
     return BLOCK
   size = BLOCK
@@ -263,13 +263,13 @@ def matmul(x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks) -> jax.Array:
 def by_kernel(
   x_SD: jax.Array, w_EDF: jax.Array, blocks: Blocks, interpret: bool = False
 ) -> jax.Array:
-  """By the kernels of megablox, which leave out the rows not in use: zero."""
-  group_sizes = blocks.sizes_Z  # more than matrices: the rest is zero
+  """`matmul` by the kernels of megablox, with zeros in unused rows."""
+  group_sizes = blocks.sizes_Z  # groups beyond the last matrix give zero
   return gmm(x_SD, w_EDF, group_sizes, x_SD.dtype, _tiling, interpret=interpret)
 
 
 def _tiling(rows: int, inner: int, outer: int) -> tuple[int, int, int]:
-  """What a step of the kernel takes of each dimension."""
+  """The tile sizes of the kernel in each dimension."""
   del rows
   return BLOCK, min(inner, 512), min(outer, 512)
 
@@ -280,7 +280,7 @@ def by_block(
 ) -> jax.Array:
   """Block x times w[owners[x]], for the first `count` blocks; zero after.
 
-  Its gradient is written out, since that of a loop would add a whole array of
+  Its gradient is written by hand: that of a loop would add a whole array of
   weights for each block.
   """
 
@@ -335,7 +335,7 @@ class Expert(nn.Module):
     def each(key, shape, dtype=jnp.float32, out_sharding=None):
       del out_sharding
       keys = jax.random.split(key, shape[0])
-      # One by one: initialisers take the first axis for the input's.
+      # Per expert: initialisers would take the expert axis for an input axis.
       return jax.vmap(lambda k: self.initializer(k, shape[1:], dtype))(keys)
 
     kernel = parameter(self, 'kernel', each, self.shape, self.axes)
@@ -366,8 +366,8 @@ def _feed_forward(
   widen: Callable[[jax.Array, Weight], jax.Array],
   narrow: Callable[[jax.Array, Weight], jax.Array],
 ) -> jax.Array:
-  """`block.FeedForward` of every expert, by what multiplies them."""
-  # The parameters' names, by which `plan` tells their gradients apart.
+  """`block.FeedForward` of every expert, with the given products."""
+  # Scopes named as the parameters, by which `plan` identifies gradients.
   with jax.named_scope('in'):
     h = widen(x, weights.widen)
   if weights.gate is not None:
@@ -389,11 +389,11 @@ def with_capacity(
 ) -> tuple[jax.Array, jax.Array]:
   """Each expert takes its first `capacity` assignments of each group.
 
-  First by token, then by choice, so that a token's place depends on earlier
-  tokens only. (GShard gives all first choices a place before any second: no
-  causal model can.)
+  They are ordered by token, then by choice, so that a token's slot depends on
+  earlier tokens only. (GShard places all first choices before any second one,
+  which a causal model cannot do.)
 
-  The experts' inputs go from the devices that hold their groups to those that
+  The experts' inputs move from the devices that hold their groups to those that
   hold the experts, and back: an all-to-all each way.
   """
   U, T, D = x_UTD.shape
@@ -408,7 +408,7 @@ def with_capacity(
 
   slots = jax.vmap(slots_of)(choices.experts_NJ.reshape(U, T * J))
   here = (None, _over('batch', U), None, None)
-  # Devices that have parts of the same rows share each expert's tokens.
+  # Devices with parts of the same rows split each expert's slots.
   there = ('expert', _over('group', U), _over('length', capacity), None)
   constrain = nn.with_logical_constraint
 
@@ -435,7 +435,7 @@ def with_capacity(
 
 
 def _over(logical: str, size: int) -> str | None:
-  """The axis, where it splits evenly: groups of several rows may be too few."""
+  """The axis if it divides the size: there may be too few groups; or None."""
   return None if size % layout.num_parts(logical) else logical
 
 
@@ -444,8 +444,8 @@ def dropless(
 ) -> jax.Array:
   """Each expert takes all of its tokens.
 
-  Over several devices, each has the tokens of all that share the experts with
-  it, and computes its own experts' part.
+  Each device gathers the tokens of all devices that split the experts with it,
+  and computes its own experts' part.
   """
   tokens = ('batch', _over('length', x_UTD.shape[1]), None)
   wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
@@ -456,7 +456,7 @@ def dropless(
   )
   axes = tokens, tokens, tokens, Weights(wide, gate, narrow)
   run = layout.per_device(local, axes, tokens)
-  # Rows of zeros, where there are too few to split, as in generation.
+  # Pad with rows of zeros if there are too few to split, as in decoding.
   U = len(x_UTD)
   more = -U % layout.num_parts('batch')
   x_UTD, experts_UTJ, gates_UTJ = (
@@ -475,7 +475,7 @@ def _dropless_on_device(
   form: Form,
   num_experts: int,
 ) -> jax.Array:
-  """What the experts that this device holds make of all tokens."""
+  """The outputs of this device's experts for all tokens."""
   over_experts = layout.mesh_axes('expert')
   x_ND, experts_NJ, gates_NJ = (
     jax.lax.all_gather(y.reshape(-1, y.shape[-1]), over_experts, tiled=True)
@@ -487,14 +487,14 @@ def _dropless_on_device(
   experts_A = experts_NJ.reshape(-1)
   if over_experts:
     experts_A -= jax.lax.axis_index(over_experts) * held
-    # Those of other devices come last, and have no slots.
+    # Assignments to other devices' experts come last, and have no slots.
     experts_A = jnp.where(experts_A < 0, held, jnp.minimum(experts_A, held))
   size = block_size(len(experts_A), num_experts)
   blocks = grouped_layout(rank(experts_A, held), experts_A, size)
   x_SD = gather_slots(x_ND, blocks.slots, experts_NJ.shape[-1])
   y_SD = _multiply_blocks(x_SD, weights, form, blocks, size)
   y_ND = combine_slots(y_SD, blocks.slots, gates_NJ).astype(x_ND.dtype)
-  # Tokens are fewer than slots.
+  # Summed by token, not by slot: there are fewer tokens.
   y_ND = jax.lax.psum(y_ND, layout.mesh_axes('mlp'))
   if over_experts:
     y_ND = jax.lax.psum_scatter(y_ND, over_experts, tiled=True)
@@ -508,7 +508,7 @@ def _multiply_blocks(
   blocks: Blocks,
   size: int,
 ) -> jax.Array:
-  """Each slot through its expert, [S, D]; a part of it where F is split."""
+  """Each slot through its expert, [S, D]; a partial sum if F is split."""
   over_width = layout.mesh_axes('mlp')
 
   def multiply(x_SD, weight):
@@ -521,7 +521,7 @@ def _multiply_blocks(
   def narrow(x_SF, weight):
     kernel, bias = weight
     if bias is not None and over_width:
-      # Each device has a part of the sum; one of them adds the bias to it.
+      # Each device has a partial sum; only one of them adds the bias.
       first = jax.lax.axis_index(over_width) == 0
       bias = jnp.where(first, bias, 0)
     return multiply(x_SF, (kernel, bias))
@@ -530,7 +530,7 @@ def _multiply_blocks(
 
 
 class Router(NamedTuple):
-  """The arguments of `switch`, which explains them."""
+  """The arguments of `block.switch`, which explains them."""
 
   num_experts: int
   top_k: int
@@ -549,13 +549,13 @@ class Router(NamedTuple):
     return bool(self.capacity) or self._factor(training) is not None
 
   def capacity_of(self, tokens: int, training: bool) -> int:
-    """Slots of an expert for a group of `tokens`, where they are limited."""
+    """Slots of an expert for a group of `tokens`, if they are limited."""
     if self.capacity:
       # No expert gets a token twice, so more slots would stay empty.
       return min(self.capacity, tokens)
     factor = self._factor(training)
     assert factor is not None
-    # 1e-9: 0.7 * 30 / 3 is a little less than 7 in floating point.
+    # 1e-9: in floating point 0.7 * 30 / 3 is slightly less than 7.
     size = math.floor(tokens * factor / self.num_experts + 1e-9)
     if size < 1:
       name = 'capacity_factor' if training else 'eval_capacity_factor'
@@ -583,7 +583,7 @@ class Router(NamedTuple):
 
 
 class Stats(NamedTuple):
-  """What the router of one layer did: means over its tokens.
+  """Statistics of the router of one layer: means over its tokens.
 
   Attributes:
     load_E: the fraction of the assignments that chose each expert, before any
@@ -592,7 +592,7 @@ class Stats(NamedTuple):
     entropy: of the probabilities, in nats; log(E) when they are uniform.
     balance: the load-balancing loss without its factor; 1 when balanced.
     z_loss: the mean of log(Z)^2 of the router's softmax, without its factor.
-    penalty: what the layer adds to the loss: both, times their factors.
+    penalty: added to the loss: both losses, times their factors.
   """
 
   load_E: jax.Array
@@ -617,14 +617,14 @@ class Switch(nn.Module):
   def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
     """[B, L, D] -> [B, L, D].
 
-    Decoding drops nothing: where a text was cut into calls must not matter.
+    Decoding drops nothing: the division of a text into calls must not matter.
     Sows `router_logits` [B, L, E] and `router_kept` [B, L, J] into
     `intermediates`.
     """
     router, training = self.router, self.has_rng('dropout')
     B, L, D = x_BLD.shape
     T, capacity = L, None
-    # A model is initialised by a token or two, which fill no group.
+    # Initialisation uses a token or two, which do not fill a group.
     whole = decoding or self.is_initializing()
     if router.limited(training) and not whole:
       T = router.group_of(B, L)
@@ -640,7 +640,7 @@ class Switch(nn.Module):
       y_UTD, kept_UTJ = with_capacity(
         x_UTD, choices, weights, self.form, capacity
       )
-    if not self.is_initializing():  # or it would stand beside the parameters
+    if not self.is_initializing():  # `init` would return the sown values too
       stats = _stats(router, logits_UTE, choices, kept_UTJ)
       self.sow('router', 'stats', stats)
     for name, value in (('logits', logits_UTE), ('kept', kept_UTJ)):
@@ -648,7 +648,7 @@ class Switch(nn.Module):
     return y_UTD.reshape(B, L, D)
 
   def _logits(self, x_UTD: jax.Array, training: bool) -> jax.Array:
-    """Float32 throughout, whatever else is computed in (section 2.4)."""
+    """The logits, in float32 whatever the compute dtype (section 2.4)."""
     D, E = x_UTD.shape[-1], self.router.num_experts
     scale = nn.initializers.variance_scaling(0.1, 'fan_in', 'truncated_normal')
     kernel, bias = _Router(scale, (D, E), self.router.bias, name='router')()
@@ -704,7 +704,7 @@ def _stats(
   choices: Choices,
   kept_UTJ: jax.Array,
 ) -> Stats:
-  """Over groups: the mean of each group's own."""
+  """The statistics of each group, averaged over groups."""
   probs_UTE, E = choices.probs_NE, router.num_experts
   chosen_UTJE = jax.nn.one_hot(choices.experts_NJ, E, dtype=bool)
   load_UE = jnp.mean(chosen_UTJE, axis=(1, 2), dtype=jnp.float32)
@@ -733,7 +733,7 @@ def layer_stats(sown: Any) -> dict[str, Stats]:
     sown: the collection `router`, from `apply(..., mutable=['router'])`.
 
   Returns:
-    For each stack its layers' in order, as arrays with a leading axis.
+    For each stack, the statistics of its layers, stacked along a leading axis.
   """
   stats = {}
   for stack, blocks in sown.items():

@@ -1,13 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Attention to some keys at a time, in blocks, without holding the scores.
+"""Attention in blocks with an online softmax, without storing the scores.
 
-The softmax is online (Milakov & Gimelshein, 2018): of the keys so far each
-query has the largest score m, the sum l = sum exp(s - m), and sum exp(s - m) v.
-The backward pass computes the probabilities again from m + log(l)
-(FlashAttention, Dao et al. 2022, section 3.1 and appendix B). All of it is
-float32 but the inputs of the products. Blocks of queries and keys that see
-nothing of each other are left out.
+For the keys so far, each query has the largest score m, the sum
+l = sum exp(s - m), and sum exp(s - m) v (Milakov & Gimelshein, 2018). The
+backward pass recomputes the probabilities from m + log(l) (FlashAttention, Dao
+et al. 2022, section 3.1 and appendix B). All is float32 but the inputs of the
+products. Blocks of queries and keys that see nothing of each other are skipped.
 
 More suffixes: R heads for each key/value head, X blocks of queries, Y blocks
 of keys.
@@ -24,12 +23,12 @@ from gpt_jax.nn.masks import Pattern, Tokens, may_see, visible
 
 
 class How(NamedTuple):
-  """What does not depend on the tokens.
+  """The static settings.
 
   Attributes:
     pattern: which keys are seen.
     softcap: bound of the scores.
-    block: queries, and keys, of a block at most.
+    block: the most queries, and keys, of a block.
   """
 
   pattern: Pattern
@@ -38,11 +37,11 @@ class How(NamedTuple):
 
 
 class Queries(NamedTuple):
-  """Queries, already scaled, and what is known of each and all of some keys.
+  """Scaled queries, with the data that decide which keys they see.
 
   Attributes:
-    q_BLGRK: the heads of each key/value head together.
-    tokens: where they stand.
+    q_BLGRK: query heads grouped by their key/value head.
+    tokens: see `masks.Tokens`.
     prefix_B: see `attend.Visibility`.
   """
 
@@ -52,7 +51,7 @@ class Queries(NamedTuple):
 
 
 class Keys(NamedTuple):
-  """Keys, values, and where they stand: what goes from device to device."""
+  """Keys, values and their tokens: these travel from device to device."""
 
   k_BMGK: jax.Array
   v_BMGK: jax.Array
@@ -60,14 +59,14 @@ class Keys(NamedTuple):
 
 
 class Pairs(NamedTuple):
-  """What is given for each query and key, [B or 1, H, L, M] and [B, L, M]."""
+  """Bias [B or 1, H, L, M] and mask [B, L, M] of each query and key."""
 
   bias: jax.Array | None
   visible: jax.Array | None
 
 
 class Sums(NamedTuple):
-  """Of the keys so far; `out` is the sum of exp(s - top) v. All float32."""
+  """Sums over the keys so far, float32; `out` is that of exp(s - top) v."""
 
   out_BGRLK: jax.Array
   total_BGRL: jax.Array
@@ -115,7 +114,7 @@ def add(
 def finished(sums: Sums) -> tuple[jax.Array, jax.Array]:
   """The output [B, G, R, L, K], and log(sum exp(s)) [B, G, R, L].
 
-  Of queries that saw nothing the output is 0.
+  The output of queries that saw no key is 0.
   """
   total_BGRL = jnp.where(sums.total_BGRL > 0, sums.total_BGRL, 1)
   out_BGRLK = sums.out_BGRLK / total_BGRL[..., None]
@@ -123,7 +122,7 @@ def finished(sums: Sums) -> tuple[jax.Array, jax.Array]:
 
 
 class Given(NamedTuple):
-  """What the backward pass knows of the queries, as float32.
+  """Inputs of the backward pass for the queries, float32.
 
   Attributes:
     dy_BGRLK: gradient of the output.
@@ -137,7 +136,7 @@ class Given(NamedTuple):
 
 
 class Gradients(NamedTuple):
-  """Float32, of what has this name without the d."""
+  """Float32 gradients of the values named without the d."""
 
   dq_BLGRK: jax.Array
   dk_BMGK: jax.Array
@@ -148,7 +147,7 @@ class Gradients(NamedTuple):
 def gradients(
   how: How, queries: Queries, keys: Keys, pairs: Pairs, given: Given
 ) -> Gradients:
-  """Of attention to these keys, which may be some of all that are seen."""
+  """The gradients through these keys, which may be a part of all keys."""
   queries_X = _query_blocks(how, queries)
   keys_Y = _key_blocks(how, keys)
   given_X = jax.tree.map(lambda x: _blocks(how, x, 3), given)
@@ -186,7 +185,7 @@ def gradients(
 def _scores(
   how: How, query: Queries, key: Keys, pair: Pairs
 ) -> tuple[jax.Array, jax.Array]:
-  """Float32 [B, G, R, L, M], and which of them are seen."""
+  """The scores, float32 [B, G, R, L, M], and their mask."""
   scores_BGRLM = jnp.einsum(
     'BLGRK,BMGK->BGRLM',
     query.q_BLGRK,
@@ -211,7 +210,7 @@ def _add_block(
   scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
   top_BGRL = jnp.maximum(sums.top_BGRL, jnp.max(scores_BGRLM, axis=-1))
   exp_BGRLM = jnp.exp(scores_BGRLM - top_BGRL[..., None])
-  # Of a query that saw nothing yet all are exp(0).
+  # For a query that has seen no key yet, all are exp(0).
   exp_BGRLM = jnp.where(mask, exp_BGRLM, 0)
   less_BGRL = jnp.exp(sums.top_BGRL - top_BGRL)
   more_BGRLK = jnp.einsum(
@@ -230,7 +229,7 @@ def _add_block(
 def _gradient_block(
   how: How, query: Queries, key: Keys, pair: Pairs, given: Given
 ) -> Gradients:
-  """With probabilities p and scores s: ds = p (dy v - dy y)."""
+  """The gradients of one block: ds = p (dy v - dy y)."""
   dtype = query.q_BLGRK.dtype
   scores_BGRLM, mask = _scores(how, query, key, pair)
   probs_BGRLM = jnp.exp(scores_BGRLM - given.log_BGRL[..., None])
@@ -280,7 +279,7 @@ def _key_blocks(how: How, keys: Keys) -> Keys:
 
 
 def _pair_blocks(how: How, pairs: Pairs) -> Pairs:
-  """[X, Y, ...] of each."""
+  """Cuts bias and mask into blocks [X, Y, ...]."""
 
   def blocks(x: jax.Array) -> jax.Array:
     x_X = _blocks(how, x, x.ndim - 2)
@@ -290,10 +289,9 @@ def _pair_blocks(how: How, pairs: Pairs) -> Pairs:
 
 
 def _blocks(how: How, x: jax.Array, dim: int) -> jax.Array:
-  """Blocks of a dimension in front.
+  """Cuts a dimension into blocks, along a new first axis.
 
-  None of them has both ends of what a device has of a zigzag, see
-  `build.zigzag`.
+  No block spans both chunks of a device in a zigzag: see `build.zigzag`.
   """
   length = x.shape[dim]
   half = length // 2 if length % 2 == 0 else length
@@ -303,6 +301,6 @@ def _blocks(how: How, x: jax.Array, dim: int) -> jax.Array:
 
 
 def _joined(blocks: jax.Array, dim: int) -> jax.Array:
-  """The way back from `_blocks`."""
+  """The inverse of `_blocks`."""
   x = jnp.moveaxis(blocks, 0, dim)
   return x.reshape(*x.shape[:dim], -1, *x.shape[dim + 2 :])

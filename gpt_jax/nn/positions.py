@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a token knows where it stands.
+"""Position encodings: absolute, rotary, and relative biases.
 
-A choice says which hooks it uses: vectors added to the embeddings, a rotation
-of queries and keys, a bias on the scores that all layers share, or terms of
-each layer's scores that are made from its queries and keys. Those of
+A choice implements some of four hooks: vectors added to the embeddings, a
+rotation of queries and keys, a bias on the scores that all layers share, or
+terms of each layer's scores, computed from its queries and keys. Those of
 Transformer-XL and XLNet are in `transformer_xl`, DeBERTa's in `deberta`.
 """
 
@@ -30,11 +30,7 @@ from gpt_jax.nn.masks import Pattern
 from gpt_jax.ranges import Count, NotNegative, OneOf, Positive, Share, Whole
 from gpt_jax.spec import UsageError
 
-# How a token knows where it stands.
-#
-# A choice says which of four hooks it uses: vectors added to the embeddings, a
-# rotation of queries and keys, a bias on the scores that all layers share, or
-# terms of each layer's scores that are made from its queries and keys.
+# The hooks of a position encoding.
 
 
 Rotate = Callable[[jax.Array, jax.Array], jax.Array]
@@ -42,7 +38,7 @@ Factory = Callable[..., nn.Module]
 
 
 class Model(NamedTuple):
-  """What a position may know of the model, or of the stack, that it is in.
+  """The properties of a model or stack that a position encoding can use.
 
   Attributes:
     fields: the `Transformer`, whose fields are those of `config.model`.
@@ -65,22 +61,20 @@ class Position(NamedTuple):
   """The hooks; None where a choice does not use one.
 
   Attributes:
-    embed: makes a module that is called as `LearnedPositions` is.
+    embed: makes a module with the call of `LearnedPositions`.
     rotate: queries or keys [B, L, H, K] and positions [B or 1, L] to the same.
-    rotate_local: instead of `rotate` in layers with a window, where these turn
-      otherwise.
-    bias: makes a module that is called as `T5Bias` is.
-    terms: makes a module for each layer, called as `Asked` says.
+    rotate_local: replaces `rotate` in layers with a window; None: as `rotate`.
+    bias: makes a module with the call of `T5Bias`.
+    terms: makes a module for each layer, called as `Asked` describes.
     shared: from `Model` makes a module for a decoder, called with the
-      embeddings [B, L, D] and their context; what it returns all layers find
-      as `Context.shared`. Its parameters stand beside the embeddings.
-    block: from what makes a block, and `Model`, to what makes one that does
-      more, with the block's parameters.
-    memory: how many states of earlier segments each layer is to keep.
+      embeddings [B, L, D] and their context; all layers get its result as
+      `Context.shared`. Its parameters are beside the embeddings.
+    block: from a factory of blocks and `Model` to a factory of extended ones,
+      with the block's parameters.
+    memory: number of states of earlier segments that each layer keeps.
     segment_length: tokens of a segment; 0: a row is one. See
       `transformer_xl.split`.
-    segments: whether the layers ask for the types of tokens, instead of the
-      input.
+    segments: whether the layers, instead of the input, use token types.
     last_layer_runs: how often a decoder's last layer is applied (DeBERTa).
   """
 
@@ -97,14 +91,14 @@ class Position(NamedTuple):
   last_layer_runs: int = 1
 
   def rotation(self, pattern: Pattern) -> Rotate | None:
-    """What turns the queries and keys of a layer."""
+    """The rotation of a layer's queries and keys, if any."""
     if pattern.window is not None and self.rotate_local is not None:
       return self.rotate_local
     return self.rotate
 
 
 class Asked(NamedTuple):
-  """Queries [B, L, H, K] and keys [B, M, G, K], and where they stand.
+  """Queries [B, L, H, K] and keys [B, M, G, K], with their positions.
 
   A module of `Position.terms` is called with an `Asked` alone and returns the
   queries, changed or not, and a bias on the scores [B or 1, H, L, M] or None:
@@ -112,9 +106,9 @@ class Asked(NamedTuple):
 
   Attributes:
     q_BLHK: queries.
-    k_BMGK: keys, those of a memory first; of the new tokens alone where the
+    k_BMGK: keys, those of a memory first; only those of the new tokens if the
       others are in a `KVCache`.
-    context: positions, visibility, whatever else the layers share.
+    context: positions, visibility, and the layers' other shared inputs.
     cache: a `KVCache`'s slots, M of them, are the positions 0, 1, 2, ...;
       otherwise the queries stand where the last L keys do.
     pattern: which keys are seen.
@@ -210,7 +204,7 @@ def learned(offset: Whole = 0) -> Position:
 class WithPositions(nn.Module):
   """block(x + the layer's own vectors of the positions).
 
-  The paper's depth is why: the order would be lost on the way through 64
+  The paper does so for depth: the order would be lost on the way through 64
   layers. The block's parameters keep their names.
   """
 
@@ -235,8 +229,8 @@ class WithPositions(nn.Module):
     return self.inner(x_BLD, context, cache, layer)
 
 
-# (head features that turn, theta) -> (radians a position [K / 2], scale of
-# cosine and sine).
+# (number of rotated features, theta) -> (radians per position [K / 2], scale
+# of cosine and sine).
 Frequencies = Callable[[int, float], tuple[np.ndarray, float]]
 
 
@@ -328,11 +322,11 @@ Layout = Literal['half', 'interleaved']
 def make_rotate(
   theta: float, fraction: float, layout: str, scaling: str
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-  """Returns the function that turns [B, L, H, K] by positions [B or 1, L].
+  """Returns the function that rotates [B, L, H, K] by positions [B or 1, L].
 
   Args:
     theta: base of the angles.
-    fraction: of each head's features that turn; the rest stay.
+    fraction: of each head's features that are rotated.
     layout: pairs are (i, i + K / 2) for `half` (LLaMA in HF, GPT-NeoX) and
       (2 i, 2 i + 1) for `interleaved` (RoFormer, GPT-J, PaLM).
     scaling: a call of `SCALINGS`.
@@ -372,9 +366,9 @@ def _frequencies(size: int, theta: float) -> np.ndarray:
   return theta ** (-np.arange(0, size, 2) / size)
 
 
-# What distances add to the scores of attention: T5's buckets, ALiBi's slopes.
+# Relative biases on the scores: T5's buckets, ALiBi's slopes.
 #
-# One array for all layers.
+# All layers share one array.
 
 
 ALIBI_SCALES: dict[str, Callable[[int], float]] = {
@@ -452,8 +446,8 @@ class AlibiBias(nn.Module):
     if not self.rounded:
       distance = jnp.abs(query[:, None, :, None] - key[:, None, None, :])
       return -slopes * distance.astype(jnp.float32) * scale
-    # The same but for a constant in each row of scores, which the softmax
-    # does not see, and for the rounding, which depends on the position.
+    # Equal up to a constant in each row of scores, to which softmax is
+    # invariant, and up to rounding, which depends on the position.
     at = to_bfloat16(key[:, None, None, :].astype(jnp.float32))
     bias = to_bfloat16(to_bfloat16(slopes) * at) * scale
     B, M = key.shape
@@ -461,7 +455,7 @@ class AlibiBias(nn.Module):
 
 
 def to_bfloat16(x: jax.Array) -> jax.Array:
-  """Rounds float32 to what bfloat16 holds; XLA may leave out plain casts."""
+  """Rounds float32 to bfloat16 precision; XLA may remove a pair of casts."""
   return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
 
 
@@ -504,8 +498,8 @@ def rope(
 ) -> Position:
   """Rotary positions: see `make_rotate`.
 
-  Layers with a window turn by `local_theta`, without the scaling (Gemma 3); 0:
-  as the others.
+  Layers with a window use `local_theta`, without the scaling (Gemma 3); 0: as
+  the others.
   """
   rotate_local = None
   if local_theta:
@@ -538,5 +532,5 @@ def alibi(
 
 
 def none() -> Position:
-  """No positions: order is known from the causal mask alone."""
+  """No positions: only the causal mask gives the order."""
   return Position()

@@ -1,10 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""JAX's Pallas kernel for TPU on what one device of a ring has of each row.
+"""Splash, JAX's Pallas kernel for TPU, within ring attention.
 
-Of causal rows it needs no more masks than two. A device's own keys are seen as
-in a whole row. Of another device's keys a chunk of queries sees all, if it
-stands behind them, or none.
+Causal rows need only two masks. A device's queries see its own keys as in a
+whole row. A chunk of queries sees all of another device's keys if it comes
+after them, else none.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from gpt_jax.nn.online_softmax import Gradients, Keys, Queries
 
 
 class Kernel(NamedTuple):
-  """How it is called.
+  """The static settings of the kernel.
 
   Attributes:
     pattern: which keys are seen; without a window.
-    zigzag: whether a device has an early and a late chunk (see
-      `build.zigzag`), or rows are in order.
+    zigzag: whether each device has an early and a late chunk (see
+      `build.zigzag`) instead of rows in order.
     blocks: of queries and keys.
     softcap: bound of the scores; None: there is none.
     interpret: runs on any device, slowly: for tests.
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 
 class Given(NamedTuple):
-  """What the backward pass knows of the queries.
+  """Inputs of the backward pass for the queries.
 
   Attributes:
     y_BLHK: the output.
@@ -71,7 +71,7 @@ class Given(NamedTuple):
 def make(
   request: Request, *, block: int, fused_until: int, interpret: bool
 ) -> Kernel:
-  """Of a request without `obstacle`; arguments as of `backends.splash`."""
+  """The kernel of a request without `obstacle`; see `backends.splash`."""
   here, chunk = _lengths(request)
   return Kernel(
     request.pattern,
@@ -83,7 +83,7 @@ def make(
 
 
 def obstacle(request: Request, block: int) -> str | None:
-  """Why splash does not take the pattern, the rows or the heads, or None."""
+  """Why splash cannot serve the pattern, the rows or the heads, or None."""
   if request.pattern.window is not None:
     return 'model.attention holds a window'
   here, chunk = _lengths(request)
@@ -100,7 +100,7 @@ def obstacle(request: Request, block: int) -> str | None:
 
 
 def _lengths(request: Request) -> tuple[int, int]:
-  """Tokens of a row on each device, and of a chunk."""
+  """The number of tokens of a row on each device, and in a chunk."""
   here = request.q_BLHK.shape[1] // layout.num_parts('length')
   zigzag = request.visibility.places_1L is not None
   return here, here // 2 if zigzag else here
@@ -112,10 +112,10 @@ def add(
   """Attention to more keys.
 
   Args:
-    kernel: see above.
+    kernel: its settings.
     queries: of this device.
     keys: of one device.
-    before: of others; None: there are none yet, and these are its own.
+    before: result for the keys so far; None: these are the device's own, first.
   """
   if before is None:
     return _attend(kernel, queries, keys, own=True)
@@ -126,7 +126,7 @@ def add(
     log_BGRL = jnp.logaddexp(old.log_BGRL, new.log_BGRL)
 
     def part(x: Found) -> jax.Array:
-      # 0 of what a query does not see: the keys are of other documents.
+      # 0 for keys of other documents, which a query does not see.
       return x.y_BGRLK * jnp.exp(x.log_BGRL - log_BGRL)[..., None]
 
     both = Found(part(old) + part(new), log_BGRL)
@@ -167,9 +167,10 @@ def _seen(
   visit: Callable[[Any, slice, slice], Any],
   before: Any,
 ) -> Any:
-  """Visits the queries and the keys of another device of which all see all.
+  """Visits pairs of queries and another device's keys that see each other.
 
-  Of packed rows chunk by chunk, without those that have no document in common.
+  Packed rows are visited by chunks; those without a common document are
+  skipped.
   """
   everything, half = slice(None), keys.k_BMGK.shape[1] // 2
   early, late = slice(half), slice(half, None)
@@ -192,16 +193,16 @@ def _seen(
 
   if not kernel.pattern.causal:
     return all_of((everything, everything))
-  # Of a zigzag all queries stand behind the early chunk of a device before this
-  # one, and the late chunk behind all keys of a device after it.
+  # In a zigzag, all queries come after the early chunk of an earlier device,
+  # and the late chunk of queries comes after all keys of a later device.
   before_this, after_this = [(everything, everything)], []
   if kernel.zigzag and packed:
     before_this = [(early, early), (late, early)]
     after_this = [(late, early), (late, late)]
   elif kernel.zigzag:
     before_this, after_this = [(everything, early)], [(late, everything)]
-  # By data, not by the devices' numbers: JAX would take what follows from
-  # those alone out of the loop over layers, and Shardy refuse it.
+  # By data, not by device numbers: JAX would hoist values that follow from
+  # those out of the loop over layers, which Shardy refuses.
   return jax.lax.cond(
     keys.tokens.places[0, 0] < queries.tokens.places[0, 0],
     lambda: all_of(*before_this),
@@ -210,7 +211,7 @@ def _seen(
 
 
 def _some(x: Any, part: slice) -> Any:
-  """Queries or keys of a part of the tokens."""
+  """The queries or keys of a part of the tokens."""
   return jax.tree.map(lambda x: x[:, part], x)
 
 
@@ -240,8 +241,8 @@ def _differentiate(
 
   def of_row(q_HLK, k_GMK, v_GMK, ids, y_HLK, log_HL, dy_HLK):
     saved = (q_HLK, k_GMK, v_GMK, ids, None, y_HLK, log_HL, *masks)
-    # With the output and the sums over all keys, which the kernel's own
-    # derivative would take from these keys alone.
+    # With output and sums over all keys; the kernel's own derivative would use
+    # those over these keys only.
     by = splash_attention_kernel._splash_attention_bwd(
       **made.kwargs, res=saved, do=dy_HLK
     )

@@ -1,15 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The layers, scanned over one period of the layer pattern.
+"""The stack of layers, scanned over one period of the layer pattern.
 
 A pattern such as `attention='full, local(window=256)'` repeats over the depth.
 One period of it is compiled once and scanned, so that compile time does not
 grow with the number of layers; its parameters carry a leading axis `layers`.
 
 Layers may share parameters (ALBERT, Lan et al. 2019): that axis then has an
-entry for each set, as many as runs of the period where nothing is shared, else
-one for each group. Run i of N takes set i * sets // N, so that what is shared
-follows from the shapes.
+entry for each set, one for each run of the period if nothing is shared, else
+one for each group. Run i of N takes set i * sets // N, so sharing follows from
+the shapes.
 """
 
 import functools
@@ -30,11 +30,11 @@ class Sharing(NamedTuple):
   """What is shared, over which layers.
 
   Attributes:
-    parts: how the names of a block's shared parts begin; (): nothing is.
-    groups: neighbouring layers that share are so many groups.
-    inner: layers with parameters of their own, which a group repeats.
+    parts: prefixes of the names of a block's shared parts; (): none.
+    groups: number of groups of neighbouring layers that share.
+    inner: number of distinct layers in a group, which repeats them.
     stacks: whether layer i of an encoder and of its decoder have the same
-      parameters, but for attention between the two.
+      parameters, except for cross-attention.
   """
 
   parts: tuple[str, ...] = ()
@@ -47,16 +47,16 @@ class Sharing(NamedTuple):
     return part.startswith(self.parts)
 
   def num_sets(self, part: str, num_runs: int) -> int:
-    """How many sets of it there are."""
+    """The number of parameter sets of a part."""
     return self.groups if self.shares(part) else num_runs
 
   def set_of(self, run: int, part: str, num_runs: int) -> int:
-    """Which of them a run of the period takes."""
+    """The parameter set that a run of the period takes."""
     return run * self.num_sets(part, num_runs) // num_runs
 
 
 def none() -> Sharing:
-  """Each layer has its own."""
+  """Each layer has its own parameters."""
   return Sharing()
 
 
@@ -65,25 +65,25 @@ def everything(groups: Count = 1, inner: Count = 1) -> Sharing:
 
   Args:
     groups: of neighbouring layers; layer i of n is in group i * groups // n.
-    inner: each group has so many layers of its own, which it repeats in order.
+    inner: number of distinct layers in a group, which repeats them in order.
   """
   return Sharing(('',), groups, inner)
 
 
 def attention(groups: Count = 1, inner: Count = 1) -> Sharing:
-  """Those of attention, with its norms (ALBERT, section 4.5)."""
+  """Parameters of attention and its norms (ALBERT, section 4.5)."""
   return Sharing(('attention', 'cross'), groups, inner)
 
 
 def ffn(groups: Count = 1, inner: Count = 1) -> Sharing:
-  """Those of the feed-forward layers, with their norms."""
+  """Parameters of the feed-forward layers and their norms."""
   return Sharing(('ffn',), groups, inner)
 
 
 def stacks() -> Sharing:
-  """Those of attention and ffn, with their norms, by encoder and decoder.
+  """Attention, ffn and their norms, shared by encoder and decoder.
 
-  Layer i of one has those of layer i of the other (T5, section 3.2.2).
+  Layer i of one has the parameters of layer i of the other (T5, section 3.2.2).
   """
   return Sharing(stacks=True)
 
@@ -97,8 +97,8 @@ SHARES = {
 }
 
 
-# What the backward pass may keep, in the host's memory where it is offloaded;
-# everything else is computed again.
+# What the forward pass stores for the backward pass, in host memory if
+# offloaded; everything else is recomputed.
 REMATS: dict[str, Callable | None] = {
   'none': None,
   'full': jax.checkpoint_policies.nothing_saveable,
@@ -112,12 +112,12 @@ REMATS: dict[str, Callable | None] = {
 LOOPS = ('scan', 'unroll')
 
 
-# Besides those, for decoding: each period has parameters and caches of its own,
-# which a step reads and writes in place instead of slices of a stack.
+# A further loop, for decoding: each period has its own parameters and caches,
+# which a step reads and writes in place, instead of slices of a stack.
 SEPARATE = 'separate'
 
 
-# The collections in which blocks leave something, one for each layer.
+# The collections into which blocks sow values, one for each layer.
 SOWN = ('intermediates', 'router')
 
 
@@ -177,7 +177,7 @@ class Stack(nn.Module):
     period = Period
     policy = REMATS[self.remat]
     if policy is not None:
-      # A loop's body is never merged with its recomputation, so only
+      # CSE never merges a loop's body with its recomputation, so only
       # unrolled layers need the barrier that prevents it.
       unrolled = self.loop == 'unroll'
       period = nn.remat(Period, policy=policy, prevent_cse=unrolled)
@@ -215,7 +215,7 @@ class Stack(nn.Module):
 
 
 def num_periods(stack: Any) -> int:
-  """How often a stack runs its blocks."""
+  """The number of times that a stack runs its period."""
   number, rest = divmod(stack.num_layers, len(stack.blocks))
   if rest or not number:
     raise UsageError(
@@ -244,7 +244,7 @@ def layer_outputs(
 def layer_routers(
   intermediates: Any, stack: str = 'decoder'
 ) -> dict[str, jax.Array]:
-  """What the routers of a stack gave; nothing where no layer has experts.
+  """Outputs of the routers of a stack; empty if no layer has experts.
 
   Args:
     intermediates: from `apply(..., mutable=['intermediates'])`.
@@ -252,7 +252,7 @@ def layer_routers(
 
   Returns:
     `logits` [layers, B, L, E] of its layers with experts, and `kept`
-    [layers, B, L, J], whether each choice found room.
+    [layers, B, L, J], whether each choice got a slot.
   """
   period = intermediates[stack]['periods']
   names = [name for name in period if name.startswith('block_')]
@@ -269,15 +269,15 @@ def layer_routers(
 
 
 def len_then_name(name: str) -> tuple[int, str]:
-  """Sorts `hidden_2` before `hidden_10`."""
+  """A sort key that puts `hidden_2` before `hidden_10`."""
   return len(name), name
 
 
-# The layers, where some of them share parameters.
+# Stacks whose layers share parameters.
 #
-# `nn.scan` would want an array of parameters for each layer. Here the loop is
-# JAX's own: what is shared stays outside the loop over the layers of its group,
-# once, and its gradient is summed in place there.
+# `nn.scan` would need parameters for each layer. Here the loop is JAX's own:
+# shared parameters stay outside the loop over the layers of their group, once,
+# and their gradient is summed in place there.
 
 
 # Block, part of the block -> its parameters.
@@ -285,7 +285,7 @@ Params = dict[str, dict[str, Any]]
 
 
 class SharedStack(nn.Module):
-  """A `Stack` with fewer parameters: `periods` has what `sharing` says."""
+  """A `Stack` with fewer parameters: `periods` has the sets of `sharing`."""
 
   blocks: tuple[Callable[..., nn.Module], ...]
   num_layers: int
@@ -297,7 +297,7 @@ class SharedStack(nn.Module):
   def __call__(
     self, x_BLD: jax.Array, context: Context, caches: Caches | None
   ) -> tuple[jax.Array, Caches]:
-    """As `Stack`'s; raises what it does."""
+    """As `Stack.__call__`."""
     no_caches = (None,) * len(self.blocks)
     if self.is_initializing():
       self.param('periods', self._init, x_BLD, context)
@@ -320,11 +320,11 @@ class SharedStack(nn.Module):
     return num_periods(self)
 
   def _period(self) -> Period:
-    """A module by itself, whose name is that in the paths of parameters."""
+    """An unattached module, named as in the paths of parameters."""
     return Period(self.blocks, parent=None, name='periods')
 
   def _init(self, key: jax.Array, x_BLD: jax.Array, context: Context) -> Params:
-    """The first parameters: each set is drawn by itself."""
+    """The initial parameters: each set is drawn separately."""
     period, number = self._period(), self._num_runs
     caches, start = (None,) * len(self.blocks), jnp.int32(0)
 
@@ -404,7 +404,7 @@ class SharedStack(nn.Module):
     return run
 
   def _parted(self, params: Params) -> tuple[Params, Params]:
-    """What is shared, and what each run has of its own."""
+    """Splits parameters into shared ones and those of each run."""
     parted: tuple[Params, Params] = ({}, {})
     for block, parts in params.items():
       for i, found in enumerate(parted):
@@ -418,7 +418,7 @@ class SharedStack(nn.Module):
   def _separate(
     self, x_BLD: jax.Array, context: Context, caches: Caches | None
   ) -> tuple[jax.Array, Caches]:
-    """As `Stack`'s: a set that is shared is with the period of its number."""
+    """As `Stack` with separate periods; set i is in period i."""
     size, number, out = len(self.blocks), self._num_runs, []
     given = caches or (None,) * self.num_layers
     sets = [self.get_variable('params', f'period_{i}') for i in range(number)]
@@ -438,17 +438,17 @@ class SharedStack(nn.Module):
 
 
 def _both(one: Params, other: Params) -> Params:
-  """The parts of each block of two trees."""
+  """Merges the parts of each block of two trees."""
   return {block: {**one[block], **other[block]} for block in one}
 
 
-# An encoder whose layers have the parameters of the decoder's (T5, 3.2).
+# An encoder with the parameters of the decoder's layers (T5, section 3.2).
 
 
 class MirroredStack(nn.Module):
-  """A `Stack` without parameters: layer i has those of the decoder's layer i.
+  """A `Stack` without parameters: layer i uses those of the decoder's layer i.
 
-  But for attention between the two, which the decoder has by itself.
+  Cross-attention is the decoder's alone.
   """
 
   blocks: tuple[Callable[..., nn.Module], ...]
@@ -459,14 +459,14 @@ class MirroredStack(nn.Module):
   def __call__(
     self, x_BLD: jax.Array, context: Context, params: Any
   ) -> tuple[jax.Array, Caches]:
-    """As `Stack`'s without caches, by the decoder's `params`."""
+    """As `Stack.__call__` without caches, with the decoder's `params`."""
     if self.is_initializing():  # the decoder has none yet
       return x_BLD, ()
     rngs = {}
     if self.has_rng('dropout'):
       rngs = {'dropout': self.make_rng('dropout')}
     fields = self.blocks, self.num_layers, self.remat, self.loop
-    # By itself, with the name that it has in messages.
+    # Unattached, with the name that it has in messages.
     stack: Any = Stack(*fields, parent=None, name='encoder')
     (x_BLD, caches), sown = stack.apply(
       {'params': _without_cross(nn.meta.unbox(params))},
@@ -483,7 +483,7 @@ class MirroredStack(nn.Module):
 
 
 def _without_cross(params: Any) -> Any:
-  """The parts of all blocks but those of attention to the encoder."""
+  """The parts of all blocks without cross-attention."""
   return {
     period: {
       block: {n: x for n, x in parts.items() if not n.startswith('cross')}

@@ -40,11 +40,11 @@ DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 
 
 class Output(NamedTuple):
-  """What a forward pass gives.
+  """The result of a forward pass.
 
   Attributes:
     hidden_BLD: the last hidden states, after the last norm.
-    caches: updated, where caches were given.
+    caches: the updated caches, if any were given.
     memory_BMD: the encoder's last hidden states, in an encoder-decoder.
   """
 
@@ -54,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Transformer(nn.Module):
-  """`gpt_jax/config/defaults.py` says what each field means."""
+  """The model; `gpt_jax/config/defaults.py` documents its fields."""
 
   vocab_size: int
   context_length: int
@@ -126,7 +126,7 @@ class Transformer(nn.Module):
       self._inits,
       self._dtype,
     )
-    # Their parameters stand beside the others.
+    # The parameters of the input are direct children of this module.
     nn.share_scope(self, self._inputs)
     nn.share_scope(self, self._head)
 
@@ -198,10 +198,10 @@ class Transformer(nn.Module):
 
     Args:
       tokens_BL: int32 ids; the decoder's, in an encoder-decoder.
-      positions_BL: int32, where each token stands; None means 0, 1, 2, ...
-      caches: of `caches.init_caches`, when decoding; needs `positions_BL`.
-        After a call with `memory_BMD` those with room for it do without. Or
-        of `caches.init_memories`, or the segment before; takes no positions
+      positions_BL: int32, position of each token; None means 0, 1, 2, ...
+      caches: from `caches.init_caches`, when decoding; needs `positions_BL`.
+        If they have room for `memory_BMD`, only the first call needs it. Or
+        from `caches.init_memories` or the segment before; not with positions
         or packed rows.
       mask_BL: bool, False for padding.
       segments_BL: the document of each token of a packed row.
@@ -211,21 +211,22 @@ class Transformer(nn.Module):
       encoder_tokens_BM: ids for the encoder.
       encoder_mask_BM: bool, False for padding.
       encoder_segments_BM: of packed rows, with `segments_BL`: each token sees
-        what the encoder read of its own segment. Not with caches.
+        the encoder's output for its own segment. Not with caches.
       encoder_positions_BM: int32, as `positions_BL`.
       memory_BMD: from `encode`, instead of `encoder_tokens_BM`.
-      prefix_B: int, how many tokens at the start of each row see each other
-        both ways; with caches of `init_caches` a prefix is read as a whole.
-      visible_BLM: bool, which tokens of its row each token sees, where
-        `attention` shows them; with caches of `init_caches` which of their
-        slots. All of a memory that is real is seen.
+      prefix_B: int, number of tokens at the start of each row that see each
+        other both ways; with caches of `init_caches`, one call must read the
+        whole prefix.
+      visible_BLM: bool, a mask on top of `attention`: which tokens of its row,
+        or slots of the caches of `init_caches`, each token sees. All real
+        tokens of a memory are visible.
       asked_BP: int32, the places of tokens that a second stream predicts
         (XLNet), which no token sees. Their states follow those of the row:
         `hidden_BLD` has L + P tokens, and so have the queries of
         `visible_BLM`, [B, L + P, L].
-      places_1L: int32 [1, L], where each token stands in its row, where they
-        are in another order: see `build.zigzag`. All that is given of the
-        tokens, and the hidden states, are in that order.
+      places_1L: int32 [1, L], the place of each token in its row, if they are
+        not in order: see `build.zigzag`. All token arguments, and the hidden
+        states, are in that order.
     """
     if positions_BL is None:
       positions_BL = places_1L
@@ -240,7 +241,7 @@ class Transformer(nn.Module):
       memory_BMD = self.encode(tokens_BL)
     types_BL = token_types_BL
     if self._position.segments:
-      token_types_BL = None  # known by the layers instead
+      token_types_BL = None  # the layers use them instead
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
     if asked_BP is not None:
       if not self._position.segments:
@@ -288,10 +289,10 @@ class Transformer(nn.Module):
   ) -> jax.Array:
     """Runs the encoder of an encoder-decoder: ids to [B, M, D].
 
-    With `num_source_layers` it reads, instead of the tokens' vectors, what an
-    encoder before it makes of them (BART, section 3.4).
+    With `num_source_layers` its input is the output of a source encoder instead
+    of the tokens' vectors (BART, section 3.4).
 
-    The arguments are those of a call that begin with `encoder_`.
+    The arguments are the `encoder_...` ones of `__call__`.
     """
     if self.num_source_layers:
       given = self.source(
@@ -314,16 +315,16 @@ class Transformer(nn.Module):
 
   @property
   def output_softcap(self) -> float:
-    """What bounds the logits: see `embed.OutputHead`."""
+    """The bound of the logits: see `heads.OutputHead`."""
     return build(self, 'output').softcap
 
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
 
-    With a bias it is [V, D + 1], for hidden states followed by a one; one that
-    is tied is as wide as the embeddings: see `output_hidden`. The products are
-    bounded by `output_softcap` then. An adaptive softmax is no such product:
-    see `logits`.
+    With a bias it is [V, D + 1], for hidden states followed by a one; a tied
+    one is as wide as the embeddings: see `output_hidden`. `output_softcap` then
+    bounds the products. An adaptive softmax is not such a product: see
+    `logits`.
     """
     return self._head.table(self._inputs)
 
@@ -336,7 +337,7 @@ class Transformer(nn.Module):
     return self._head.logits(hidden, self._inputs)
 
   def nll(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
-    """Of an adaptive softmax: [..., D] and ids [...] to -log P, [...]."""
+    """-log P of an adaptive softmax: [..., D] and ids [...] to [...]."""
     return self._head.nll(hidden, targets, self._inputs)
 
   def _bias_of(
@@ -370,9 +371,9 @@ class Transformer(nn.Module):
 
 
 def parameter_shapes(model: Transformer) -> Any:
-  """Shapes and dtypes of the parameters, as a plain tree; no memory.
+  """Shapes and dtypes of the parameters, as a plain tree; allocates nothing.
 
-  Traced once for each model; the tree is shared, and not to be changed.
+  Traced once for each model; the tree is shared, so do not modify it.
   """
   # Flax modules are hashable, which their type does not say.
   known: Any = model

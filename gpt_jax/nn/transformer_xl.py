@@ -29,7 +29,7 @@ from gpt_jax.nn.positions import Asked, Model, Position, sinusoids
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
 
-# Transformer-XL's attention by distance (Dai et al. 2019, section 3.3).
+# Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
 
 
 class RelativeBiases(nn.Module):
@@ -66,11 +66,11 @@ class SharedBiases(nn.Module):
 
 
 class TransformerXL(nn.Module):
-  """Its terms (b), (c), (d): a module of `Position.terms`.
+  """The paper's terms (b), (c), (d): a module of `Position.terms`.
 
-  score = (q + u) k + (q + v) W_kR R_(i - j): u goes to the queries, and the
-  second product is a bias on the scores. Distances above `clamp`, where that
-  is not 0, count as that one. With `shared` u and v are those of the context.
+  score = (q + u) k + (q + v) W_kR R_(i - j): u is added to the queries, and the
+  second product is a bias on the scores. Distances are clipped to `clamp` if it
+  is not 0. With `shared`, u and v are those of the context.
   """
 
   clamp: int
@@ -117,7 +117,7 @@ class TransformerXL(nn.Module):
 
 
 def moved_left(x_BHLN: jax.Array) -> jax.Array:
-  """Row i moved left by L - 1 - i: from distances to keys.
+  """Shifts row i left by L - 1 - i: from distances to keys.
 
   Of N = M distances M - 1, ..., 1, 0 column j becomes that of key j from query
   M - L + i; what wraps around is later, and hidden. Of N = M + L - 1 distances
@@ -136,16 +136,16 @@ def _at_positions(bias_BHLM: jax.Array, positions_BL: jax.Array) -> jax.Array:
   return jnp.take_along_axis(bias_BHLM, index_BLM[:, None], axis=-1)
 
 
-# XLNet's attention by distance and segment (Yang et al. 2019, 2.4 and 2.5).
+# XLNet's attention by distance and token type (Yang et al. 2019, 2.4 and 2.5).
 
 
 class SegmentTerms(nn.Module):
-  """Its terms: a module of `Position.terms`.
+  """XLNet's terms: a module of `Position.terms`.
 
   score = (q + u) k + (q + v) W_kR R_(i - j) + (q + w) s, where s is one vector
-  where both tokens are of the same type, and another where they are not. As
-  Transformer-XL, but to both sides; tokens of a memory are of type 0. Distances
-  above `clamp`, where that is not 0, count as that one.
+  if both tokens are of the same type, and another if not. As Transformer-XL,
+  but to both sides; tokens of a memory are of type 0. Distances are clipped to
+  `clamp` if it is not 0.
   """
 
   clamp: int
@@ -222,11 +222,11 @@ def transformer_xl(
   """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
 
   Args:
-    memory: how many states of earlier segments each layer keeps as keys and
-      values of later ones: see `caches.init_memories`.
-    clamp: longer distances count as this one; 0: as they are.
-    segment: rows are cut into segments of so many tokens, each with its memory;
-      0: a row is one segment.
+    memory: number of states of earlier segments that each layer keeps as keys
+      and values for later ones: see `caches.init_memories`.
+    clamp: the longest distance, to which longer ones are clipped; 0: no limit.
+    segment: tokens of a segment; rows are cut into segments, each with its
+      memory. 0: a row is one segment.
     biases: whether u and v of the scores are each layer's own, or shared by all
       layers (the paper's).
   """
@@ -278,15 +278,15 @@ def split(
   context: Context,
   memory: SegmentMemory | None,
 ) -> Parts:
-  """Queries and inputs of a layer, cut; the last segment is filled with zeros.
+  """Cuts queries and inputs of a layer; pads the last segment with zeros.
 
   Args:
-    position: has the length of a segment, and how many of the layer's inputs
-      before each it sees, `memory`.
+    position: has the segment length, and `memory`, the number of the layer's
+      inputs before a segment that it sees.
     q_BLHK: of whole rows.
-    x_BLD: see above.
-    context: has neither positions nor masks.
-    memory: of what stands before the rows; None: nothing does.
+    x_BLD: of whole rows.
+    context: without positions and masks.
+    memory: of the text before the rows; None: there is none.
   """
   if context.positions_BL is not None or any(
     x is not None for x in context.visibility
@@ -318,16 +318,16 @@ def split(
 
 
 def joined(y_NLHK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """The way back from `split`, to [B, L, H, K]."""
+  """The inverse of `split`: joins segments to [B, L, H, K]."""
   B, L = shape[:2]
   return y_NLHK.reshape(B, -1, *shape[2:])[:, :L]
 
 
 def reaches(position: Position, query: jax.Array, key: jax.Array) -> jax.Array:
-  """Whether a key is of the query's segment, or of the memory of that.
+  """Whether a key is in the query's segment or in that segment's memory.
 
-  With this mask a row that is read at once, or token by token, is one that is
-  read by segments: only gradients differ.
+  With this mask, reading a row at once or token by token equals reading it by
+  segments: only gradients differ.
 
   Args:
     position: see `split`.
@@ -341,11 +341,11 @@ def reaches(position: Position, query: jax.Array, key: jax.Array) -> jax.Array:
 def num_visible(
   position: Position, pattern: Pattern, length: int
 ) -> np.ndarray:
-  """How many keys each token of a row sees, int64 [length].
+  """The number of keys that each token of a row sees, int64 [length].
 
   Args:
     position: see `split`.
-    pattern: of the layer; where it has a rule, no fewer than these.
+    pattern: of the layer; if it has a rule, the result is an upper bound.
     length: of the row.
   """
   seen = pattern.num_visible(length)
@@ -359,6 +359,6 @@ def num_visible(
 
 
 def _filled(x: jax.Array, length: int) -> jax.Array:
-  """With zeros after [B, L, ...]."""
+  """Pads [B, L, ...] with zeros to `length`."""
   more = length - x.shape[1]
   return jnp.pad(x, [(0, 0), (0, more), *[(0, 0)] * (x.ndim - 2)])
