@@ -316,7 +316,7 @@ class Found(NamedTuple):
   """The result of `read`: a state, or the reason why there is none."""
 
   state: TrainState | None = None
-  reason: str = ''  # what is wrong, where there is no state
+  reason: str = ''  # what is wrong, if there is no state
   record: Any = None
 
 

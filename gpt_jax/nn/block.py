@@ -37,11 +37,11 @@ class Places(NamedTuple):
   """Where a block has norms, and whether its sublayers follow each other.
 
   Attributes:
-    before: of each sublayer's input.
-    after: of its output, before it is added.
-    stream: of the sum.
+    before: norm of each sublayer's input.
+    after: norm of its output, before it is added.
+    stream: norm of the sum.
     parallel: attention and the feed-forward layer read the block's input.
-    shared: through one norm.
+    shared: they do so through one norm.
   """
 
   before: bool = False
@@ -83,7 +83,7 @@ class Block(nn.Module):
     h_BLD = layout.gather(norm(x_BLD))
     memory = cache
     if isinstance(memory, SegmentMemory):
-      # It holds inputs of blocks.
+      # The memory holds inputs of blocks, before the norm.
       memory = memory._replace(hidden_BMD=norm(memory.hidden_BMD))
     y_BLD, cache = self.attention(name='attention')(
       h_BLD, context, memory, layer=layer
@@ -248,7 +248,7 @@ class FfnChoice(NamedTuple):
 
 
 def dense(form: Form):
-  """A choice without arguments."""
+  """A call-string without arguments for a dense layer."""
   return lambda: FfnChoice(functools.partial(FeedForward, form))
 
 

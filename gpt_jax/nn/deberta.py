@@ -189,7 +189,7 @@ class Convolution(nn.Module):
 
   @nn.compact
   def __call__(self, x_BLD: jax.Array, visibility: Visibility) -> Convolved:
-    """Of the embeddings [B, L, D]."""
+    """Convolves the embeddings [B, L, D]."""
     D, (mask_BL, segments_BL) = x_BLD.shape[-1], visibility[:2]
     shape, axes = (self.width, D, D), ('buckets', 'embed', 'mlp')
     kernel = parameter(self, 'kernel', self.initializer, shape, axes)
@@ -316,7 +316,7 @@ class BesidesLayers(nn.Module):
       self.late_positions = self.make_positions()
 
   def __call__(self, x_BLD: jax.Array, context: Context) -> Shared:
-    """Of the embeddings [B, L, D]."""
+    """Computes them from the embeddings [B, L, D]."""
     convolved = late_BLD = None
     if self.make_convolution:
       convolved = self.convolution(x_BLD, context.visibility)

@@ -43,7 +43,7 @@ class Kernel(NamedTuple):
 
 
 class Found(NamedTuple):
-  """Attention to some keys, float32.
+  """The result of attention to some of the keys, float32.
 
   Attributes:
     y_BGRLK: the output.

@@ -27,7 +27,7 @@ from gpt_jax.spec import UsageError
 
 
 class Sharing(NamedTuple):
-  """What is shared, over which layers.
+  """Which parameters are shared, and over which layers.
 
   Attributes:
     parts: prefixes of the names of a block's shared parts; (): none.

@@ -40,7 +40,7 @@ class RelativeBiases(nn.Module):
 
   @nn.compact
   def __call__(self) -> tuple[jax.Array, jax.Array]:
-    """Both."""
+    """Returns u and v."""
     zeros, axes = nn.initializers.zeros, ('heads', 'head')
     shape = self.num_heads, self.head_size
     return (
@@ -56,11 +56,11 @@ class SharedBiases(nn.Module):
   head_size: int
 
   def setup(self):
-    """Creates both."""
+    """Creates u and v."""
     self.relative_biases = RelativeBiases(self.num_heads, self.head_size)
 
   def __call__(self, x_BLD: jax.Array, context: Context) -> Any:
-    """Both."""
+    """Returns u and v."""
     del x_BLD, context
     return self.relative_biases()
 
@@ -129,7 +129,7 @@ def moved_left(x_BHLN: jax.Array) -> jax.Array:
 
 
 def _at_positions(bias_BHLM: jax.Array, positions_BL: jax.Array) -> jax.Array:
-  """From distances M - 1, ..., 0 to keys, for queries at some positions."""
+  """Gathers biases from distances M - 1, ..., 0 to keys, by query position."""
   M = bias_BHLM.shape[-1]
   distance_BLM = positions_BL[:, :, None] - jnp.arange(M)[None, None]
   index_BLM = jnp.clip(M - 1 - distance_BLM, 0, M - 1)
@@ -207,7 +207,7 @@ class SegmentTerms(nn.Module):
 def _at(
   bias_BHPR: jax.Array, asked_BP: jax.Array, num_keys: int, length: int
 ) -> jax.Array:
-  """From distances to keys, for queries at places of the last `length` keys."""
+  """Gathers biases by key for queries at places among the last keys."""
   first_BP = length - 1 - asked_BP
   index_BPM = first_BP[..., None] + jnp.arange(num_keys)[None, None]
   return jnp.take_along_axis(bias_BHPR, index_BPM[:, None], axis=-1)

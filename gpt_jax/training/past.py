@@ -266,7 +266,7 @@ def _is_evaluation(line: dict[str, Any]) -> bool:
 
 
 class Spike(RuntimeError):
-  """A step after which the run cannot go on as it is."""
+  """A step after which the run may not simply continue."""
 
   def __init__(self, why: str, *, step: int, output: dict[str, Any]):
     """`output` is the step's metrics; `why` a line for people."""

@@ -232,7 +232,7 @@ NAMED = 8
 
 
 def layers(config: Config, stack: str) -> list[int]:
-  """Which layers of `decoder` or `encoder` have experts."""
+  """The layers of `decoder` or `encoder` with experts."""
   model = config.model
   if stack == 'decoder':
     pattern, count = period(model.attention, model.ffn), model.num_layers

@@ -289,7 +289,7 @@ class Run(NamedTuple):
   def _write_skips(self, skips: Skips) -> None:
     if self.active:
       past_lib.write_skips(self.workdir, skips)
-    hosts.broadcast_from_host0(None)  # no process goes on before it is written
+    hosts.broadcast_from_host0(None)  # all processes wait until it is written
     self.history.skips = skips
 
   def write_spike(self, step: int, output: dict[str, Any]) -> str:
@@ -413,7 +413,7 @@ def _opened(
     more=outputs.batch if outputs else None,
   )
   sets = {} if read_only else eval_sets.held_out(config, store)
-  for held_out in sets.values():  # what has no such rows is refused now
+  for held_out in sets.values():  # refuses sets without such rows now
     row_makers.load(held_out.store, config.model.context_length)
   parts = parts_lib.build(config, tokenizer=tokenizer)
 
