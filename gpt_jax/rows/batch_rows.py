@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the run that a batch takes."""
+"""The rows of a run in each batch, and rows that are skipped after spikes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from typing import NamedTuple
 class Taken(NamedTuple):
   """The rows of a batch.
 
-  No two rows of a run have the same number, whatever their lengths. Rows of
-  each length have an order of their own, in which they have an index.
+  Rows of a run have unique numbers, whatever their lengths. Rows of each length
+  have their own order, which the index refers to.
   """
 
   offset: int  # number of the first row
   count: int
-  length: int  # targets of each
+  length: int  # targets in each row
   index: int  # of the first row
 
   def share(self, host_rows: Callable[[int], slice]) -> 'Taken':
@@ -41,36 +41,36 @@ TakenAt = Callable[[int], Taken]
 
 
 def even(count: int, length: int) -> TakenAt:
-  """Batches of `count` rows of one length, from the run's first on."""
+  """Batches of `count` rows of one length."""
   return lambda step: Taken(step * count, count, length, step * count)
 
 
-# Rows of the global order that a run leaves out after a spike.
+# Rows of the global order that a run skips after a spike.
 #
-# A run that goes back to step r and leaves out n rows consumes, from step r on,
-# the rows n places later, in the order of each length of rows. With the list of
-# all (r, n) the data order stays a closed form of the step. `training.past` has
-# the file of that list.
+# A run that rewinds to step r and skips n rows consumes, from step r on, the
+# rows n places later, in the order of each row length. Given the list of all
+# (r, n), the data order is still a closed form of the step. `training.past`
+# reads and writes that list.
 
 
 class Skip(NamedTuple):
-  """Rows left out once."""
+  """One skip."""
 
-  step: int  # steps done in the restored state: the first step that changes
-  rows: int  # how many places later its rows are
+  step: int  # steps done in the restored state: the first step affected
+  rows: int  # number of rows skipped
   spike: int  # the step of the spike, counted from 1
 
 
 class Skips(NamedTuple):
-  """All rows left out by a run, by step."""
+  """All skips of a run, by step."""
 
   skips: tuple[Skip, ...] = ()
-  # The rewind of the last entry may not be done yet: checkpoints after its step
-  # may hold states that were given up.
+  # The last entry's rewind may be unfinished: checkpoints after its step may
+  # have abandoned states.
   pending: bool = False
 
   def shifted(self, rows: TakenAt) -> TakenAt:
-    """The data order with the rows left out."""
+    """The data order without the skipped rows."""
 
     def shifted_rows(step: int) -> Taken:
       taken = rows(step)
@@ -84,13 +84,13 @@ class Skips(NamedTuple):
   def add(
     self, rows: TakenAt, *, step: int, spike: int, batches: int
   ) -> 'Skips':
-    """Adds a skip, at least of all rows that were consumed until the spike.
+    """Adds a skip that covers at least all rows consumed up to the spike.
 
     Args:
       rows: the data order without any skip.
       step: steps done in the restored state.
-      spike: the step of the spike, counted from 1: steps done after it.
-      batches: the fewest to leave out, from `step` on.
+      spike: the step of the spike, counted from 1.
+      batches: minimum number of batches to skip, from `step` on.
     """
     kept = tuple(s for s in self.skips if s.step <= step)
     consumed = self.shifted(rows)

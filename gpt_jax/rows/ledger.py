@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The token ledger: the documents that a step consumed, computed, not stored.
 
-Batch s is some rows of the run, a row of the run is a row of the store, a row
-of the store is one or two ranges of tokens, and the ends of documents and
-sentences say which these are: see `pipeline`.
+A batch consists of rows of the run, each of which is a row of the store, which
+consists of ranges of tokens; the ends of documents and sentences map these to
+texts: see `row_order`.
 """
 
 from collections.abc import Iterator
@@ -32,18 +32,18 @@ class Row(NamedTuple):
   row: int  # its number in the run, which no other row has
   source: str  # of a mixture; else ''
   epoch: int  # of the source, from 0
-  position: int  # which row of the source
+  position: int  # the row's number in the source
   begin: int  # its first token in the store
-  # The first text: of a stream, length + 1 tokens, the first an input only; of
-  # whole documents, the targets; of pairs of texts, all sources.
+  # The first text: in a stream, length + 1 tokens, the first an input only; in
+  # rows of documents, the targets; in parallel rows, all sources.
   spans: list[Span]
-  # The second text, where there are two; of pairs of texts, all targets.
+  # The second text, if there are two; in parallel rows, all targets.
   second: list[Span]
   pair: int  # 1 where the second text does not follow the first, else 0
-  # In rows of sentences: the sentences of the store in each text, also those
-  # that are cut: the first, and the one after the last.
+  # In rows of sentences: the range [first, stop) of the store's sentences in
+  # each text, truncated ones included.
   sentences: list[tuple[int, int]]
-  # The texts, as tokens of the store; of pairs, source and target by turns.
+  # The texts, as tokens of the store; in parallel rows source, target, ...
   texts: list[range]
 
 
@@ -122,7 +122,7 @@ def spans(ends: np.ndarray, start: int, stop: int) -> list[Span]:
     if begin >= stop:
       break
     end = min(int(ends[document]), stop)
-    # A document may hold no token at all.
+    # Documents can be empty.
     if max(begin, start) < end:
       found.append(Span(document, max(begin, start) - begin, end - begin))
   return found

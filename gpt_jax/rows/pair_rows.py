@@ -5,36 +5,36 @@
   data.rows = "pairs('next', short=0.1)"
 
 A row takes consecutive sentences of a document up to its target length: the
-tokens that fit, but in `short` of the rows a smaller number, uniform from 2 on.
-The next row begins after them. A is the first of these sentences, a random
-number of them; B is the rest (pair 0).
+number of tokens that fit or, in a fraction `short` of the rows, a smaller one,
+uniform from 2 on. The next row begins after them. A is a random number of these
+sentences, from the first on; B is the rest (pair 0).
 
 'next' (BERT): in half of the rows B is another text (pair 1), which begins at a
-sentence of another document, and the rest is left out in this epoch. In a row
-of one sentence there is no rest, so B is always another text, and a little more
-than half of all rows have pair 1.
+sentence of another document; the sentences after A are left out in this epoch.
+In a row of one sentence B is always another text, so a little more than half of
+all rows have pair 1.
 
 'order' (Lan et al., 2019, ALBERT): in half of the rows A and B are swapped
 (pair 1). A row of one sentence has its B from another document here too, with
 pair 1.
 
-'unified' (Dong et al., 2019, UniLM): like 'next' in the rows that see both
-sides, which alone learn from the label; in the others (see `unified_order`) B
+'unified' (Dong et al., 2019, UniLM): like 'next' in bidirectional rows, the
+only ones whose label is trained on; in the others (see `unified_order`) B
 follows A, except in a row of one sentence.
 
-If both texts are too long together, the longer one loses tokens, each at its
+If both texts together are too long, the longer one loses tokens, each at its
 front or its back at random.
 
-The target length decides where the next row begins, so it is drawn once for
-each sentence, whatever the seed. All else (where A ends, whether B is another
-text and which, the swap, and which tokens are cut off) is drawn each time that
-a row is read, from its number in the run: if labels repeated, a model would
-know them from A alone from the second epoch on.
+The target length determines where the next row begins, so it is drawn once for
+each sentence, whatever the seed. Everything else (where A ends, whether B is
+another text and which, the swap, and which tokens are cut off) is drawn each
+time that a row is read, from its number in the run: if labels repeated, a model
+could memorise them from A alone from the second epoch on.
 
-Where the released code (google-research, create_pretraining_data.py) differs:
-it writes ten copies of the corpus to files, each with its own draws, and reads
-them in turn; where B is another text, the next row begins with what followed A,
-so that a copy has each sentence once; it draws the target length once for a
+The released code (google-research, create_pretraining_data.py) differs: it
+writes ten copies of the corpus to files, each with its own draws, and reads
+them in turn; if B is another text, the next row begins with what followed A, so
+that a copy has each sentence once; it draws the target length once for a
 document, and takes B from the row's own document if ten draws gave no other.
 """
 
@@ -57,13 +57,12 @@ from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
 
 _AROUND = 3  # [CLS] and two [SEP]
-_LEAST = _AROUND + 2  # a token in each text
+_LEAST = _AROUND + 2  # one token in each text
 
-# Draws for each sentence, in case a row begins with it.
+# Draws for each sentence, used if a row begins there.
 _DRAWS = 2
-_SEED = 0x9A125  # of these draws, in all runs
-# Rows that are drawn to estimate the tokens of a source: the error is below
-# 0.3%.
+_SEED = 0x9A125  # of these draws, the same in all runs
+# Rows sampled to estimate the tokens of a source: the error is below 0.3%.
 _SAMPLES = 1 << 17
 
 
@@ -76,7 +75,7 @@ class PairRows(RowMaker):
   def __init__(
     self, store: TokenStore, length: int, *, pair: str, short: float
   ):
-    """Finds where the rows begin; arguments as of `row_makers.pairs`."""
+    """Finds where rows begin; arguments as of `row_makers.pairs`."""
     check_special(store)
     if length < _LEAST:
       raise UsageError(
@@ -139,7 +138,7 @@ class Chunks(NamedTuple):
   tokens: np.ndarray  # int64 [S + 1], the tokens before each sentence
   documents: np.ndarray  # int64 [D + 1], the first sentence of each document
   first: np.ndarray  # int64 [R], the first sentence of each row
-  stop: np.ndarray  # int64 [R], after its last sentence
+  stop: np.ndarray  # int64 [R], the exclusive last sentence
   aim: np.ndarray  # int64 [R], its target length in tokens
 
 
@@ -147,13 +146,13 @@ def chunks(found: Sentences, capacity: int, *, short: float) -> Chunks:
   """Finds the rows.
 
   Args:
-    capacity: the most tokens of A and B.
-    short: share of rows with a smaller target length.
+    capacity: the most tokens of A and B together.
+    short: fraction of rows with a smaller target length.
   """
   count = len(found.starts)
   tokens = np.append(0, np.cumsum(found.stops - found.starts))
   ends = np.searchsorted(found.documents, found.documents, side='right')
-  # Raw bits, whose values NumPy does not change.
+  # Raw bits, which do not change between NumPy versions.
   bits = np.random.Philox(key=_SEED).random_raw((count, _DRAWS))
   draws = (bits >> 11) * 2.0**-53
   fewer = 2 + (draws[:, 1] * (capacity - 1)).astype(np.int64)
@@ -175,16 +174,14 @@ def chunks(found: Sentences, capacity: int, *, short: float) -> Chunks:
 def _middle(
   first: np.ndarray, stop: np.ndarray, draw: np.ndarray
 ) -> np.ndarray:
-  """After the last sentence of A, which has at least one."""
+  """Exclusive last sentence of A, which has at least one."""
   return first + 1 + (draw * (stop - first - 1)).astype(np.int64)
 
 
 def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
-  """Expected tokens of an epoch's rows; texts are drawn in each epoch.
+  """Expected tokens of an epoch's rows, as texts are drawn in each epoch.
 
-  Args:
-    capacity: the most tokens of A and B.
-    pair: 'next', 'order' or 'unified'.
+  `pair` is 'next', 'order' or 'unified'.
   """
   before, count = found.tokens, len(found.first)
   following = before[found.stop] - before[found.first]
@@ -216,8 +213,8 @@ def texts(
 
   Args:
     found: the rows of its source.
-    capacity: the most tokens of A and B.
-    pair: 'next' or 'order'; or 'following': B follows A wherever it can.
+    capacity: the most tokens of A and B together.
+    pair: 'next' or 'order'; or 'following': B follows A if possible.
   """
   first, stop = found.first[row], found.stop[row]
   half, coin, which, where = generator.random(4)
@@ -244,15 +241,15 @@ def _another(
   which: np.ndarray,
   where: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Sentences of another document: of `aim` tokens, or up to its end.
+  """Sentences of another document: `aim` tokens, or up to its end.
 
-  Each argument but the first is [N], or a scalar of NumPy.
+  All arguments but the first are [N], or NumPy scalars.
 
   Args:
-    sentence: of the document that must not be taken.
-    aim: tokens; at least one sentence is taken.
-    which: draws the document, below 1.
-    where: draws its first sentence, below 1.
+    sentence: a sentence of the excluded document.
+    aim: target number of tokens; at least one sentence is taken.
+    which: uniform draw below 1 of the document.
+    where: uniform draw below 1 of its first sentence.
   """
   own = np.searchsorted(found.documents, sentence, side='right') - 1
   document = (which * (len(found.documents) - 2)).astype(np.int64)
@@ -269,12 +266,12 @@ def cut(
 ) -> list[range]:
   """Two texts of at most `capacity` tokens together.
 
-  As often as needed the longer text, or the second of equal ones, loses its
-  first or its last token.
+  As often as necessary, the longer text (the second if equal) loses its first
+  or its last token.
   """
   a, b = map(len, ranges)
   over = max(a + b - capacity, 0)
-  first = min(over, abs(a - b))  # until both are of one length
+  first = min(over, abs(a - b))  # until both are equally long
   rest = over - first
   lost = [rest // 2, rest - rest // 2]
   lost[int(a <= b)] += first
@@ -288,20 +285,19 @@ def cut(
 # Rows of two halves, [reused, A, SEP, B, SEP, CLS] (XLNet, Yang et al. 2019).
 #
 # As in the released code (zihangdai/xlnet, data_utils.py). The first half of a
-# row, `length // 2` tokens, is text that the rest sees, and that sees nothing
+# row, `length // 2` tokens, is text that the rest sees, but that sees nothing
 # of the rest. A continues that text, up to the end of a sentence; in half of
 # the rows B follows A, in the others it is text from elsewhere. No row has
 # padding; the next row begins with A's first token. Token types are 0 in the
 # first half and in A, 1 in B, each with its [SEP], and 2 for [CLS].
 #
 # Every other row of the run is read from right to left: [CLS, SEP, B, SEP, A,
-# reused], where B stands before A in the text. The released code reverses the
-# tokens of such a row and negates its distances: attention that knows distances
-# alone cannot tell the two apart. The end of a document is a token of its own,
-# <eod>.
+# reused], with B before A in the text. The released code reverses the tokens of
+# such a row and negates its distances, which is equivalent for attention with
+# relative positions only. The end of a document is a separate token, <eod>.
 #
-# Where the released code differs: text from elsewhere is never cut on its left,
-# and if no sentence ends within A, A is half of what fits.
+# The released code differs: text from elsewhere is never cut on its left, and
+# if no sentence ends within A, A is half of what fits.
 
 
 _HALF_AROUND = 3  # two [SEP] and [CLS]
@@ -335,7 +331,7 @@ class HalfRows(RowMaker):
     self.tokens = {name: n * length for name, n in self.sizes.items()}
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The tokens of the store that rows have: the first half, A and B."""
+    """The tokens of the store in each row: the first half, A and B."""
     found = []
     generators = keys.generators(MAKING_ROWS)
     backwards = keys.run % 2 == 1
@@ -386,7 +382,7 @@ class HalfRows(RowMaker):
   def _texts(
     self, source: str, row: int, generator: np.random.Generator, back: bool
   ) -> Texts:
-    """The first half, A and B of a row; pair is 1 where B is from elsewhere."""
+    """The first half, A and B of a row; pair is 1 if B is from elsewhere."""
     start, stop = self._parts[source]
     room, reused = self._room, self._reused
     begin = start + row * reused
@@ -402,7 +398,7 @@ class HalfRows(RowMaker):
     b, a = sides if back else sides[::-1]
     pair = int(other < 0.5)
     if pair:
-      # At a sentence that has enough text after it.
+      # At a sentence with enough text after it.
       last = int(np.searchsorted(ends, stop - len(b), side='right'))
       first = int(np.searchsorted(ends, start))
       elsewhere = start

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the rows of a run are made from a token store: the choice `data.rows`.
 
-A row maker knows the rows of a store for one length: how many there are, and
-which tokens of the store each one has. Rows depend on the run only where
-something is drawn for them, by their `Keys`.
+A row maker knows the rows of a store for one length: their number, and the
+tokens of the store in each. Rows depend on the run only through random draws,
+by their `Keys`.
 """
 
 import logging
@@ -33,14 +33,14 @@ log = logging.getLogger('gpt_jax')
 
 
 def kind(rows: str) -> partial[RowMaker]:
-  """The row maker, as `func`, of which store and length are still to come."""
+  """The row maker class, as `func`, with all arguments but store and length."""
   return spec.build('data.rows', rows, ROWS)
 
 
 def load(store: TokenStore, length: int) -> RowMaker:
-  """The rows of a store, made by its `rows` (see `TokenStore.ordered`).
+  """The row maker of a store, by its `rows` (see `TokenStore.ordered`).
 
-  They are found at the first call for a length, which logs their number.
+  It is made, and the number of rows logged, at the first call for a length.
   """
   token_store.check_pairs(store.rows, store.manifest.pairs, store.folder)
   make = kind(store.rows)
@@ -55,7 +55,7 @@ def load(store: TokenStore, length: int) -> RowMaker:
 
 
 def blank(rows: str, length: int) -> Rows:
-  """A row of nothing but padding, with the arrays of `data.rows`."""
+  """A row of padding only, with the arrays of `data.rows`."""
   zeros, no = np.zeros((1, length), np.int32), np.zeros((1, length), bool)
   shapes = {
     'before': zeros[:, 0],
@@ -73,7 +73,7 @@ def blank(rows: str, length: int) -> Rows:
 
 
 def is_packed(rows: str) -> bool:
-  """Whether a row may have several texts, which do not see each other."""
+  """Whether a row can have several texts, which do not see each other."""
   return 'segments' in kind(rows).func.arrays
 
 
@@ -92,13 +92,13 @@ def check(rows: str, sentences: str):
 
 
 def as_read(rows: str, special: Special) -> Special:
-  """The special tokens of texts that are read like the rows of a run."""
+  """The special tokens around single texts, as in the rows of a run."""
   before = kind(rows).keywords.get('before', 'text')
   return parallel_rows.started(special, before)
 
 
 def pair_of(rows: str) -> str:
-  """The argument `pair` of `pairs`; '' where `data.rows` is another choice."""
+  """The argument `pair` of `pairs`; '' if `data.rows` is another choice."""
   return kind(rows).keywords.get('pair', '')
 
 
@@ -129,7 +129,7 @@ def pairs(
 
   Args:
     pair: 'next' (BERT), 'order' (ALBERT) or 'unified' (UniLM).
-    short: share of rows that aim at fewer tokens than fit.
+    short: fraction of rows that aim at fewer tokens than fit.
   """
   return partial(PairRows, pair=pair, short=short)
 
@@ -143,8 +143,8 @@ def parallel(start: Literal['text', 'cls'] = 'text') -> partial[RowMaker]:
   """Pairs of a source and a target text: see `parallel_rows`.
 
   Args:
-    start: of a source: 'text', what its tokenizer puts before texts, or 'cls',
-      its [CLS] (UniLM).
+    start: start of a source: 'text', the tokens that the tokenizer puts before
+      texts, or 'cls', its [CLS] (UniLM).
   """
   return partial(ParallelRows, before=start)
 
@@ -152,7 +152,7 @@ def parallel(start: Literal['text', 'cls'] = 'text') -> partial[RowMaker]:
 def _report(
   found: RowMaker, tokens: dict[str, int], store: TokenStore, length: int
 ) -> None:
-  """Logs how many rows there are, and how much of them is padding."""
+  """Logs the number of rows, and their fraction of padding."""
   counted, rows = sum(tokens.values()), found.num_rows
   if not rows:
     raise UsageError(
@@ -165,7 +165,7 @@ def _report(
   )
   sizes = SourceSizes(found.sizes, tokens, store.num_examples())
   for phase in store.mixture:
-    # A source without rows is refused in `Order`.
+    # `Order` rejects sources without rows.
     if all(found.sizes.get(name) for name in phase.weights):
       log.info('%s: %s', store.folder, mixture.described(phase, sizes))
 

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The global order: batch s of a run is a closed-form function of (seed, s).
 
-A row maker (`row_makers`) knows the rows of a token store, by number, and the
-tokens of each. Row i of the run is the row at place i of a permutation of all
-rows, a new one in each epoch. Batch s has the rows of the run from `offset(s)`
-on, so nothing needs to be iterated, and nothing depends on the number of hosts.
-If a run has rows of several lengths, each length has rows and an order of its
-own. For the order of a mixture, see `mixture`.
+A row maker (`row_makers`) knows the rows of a token store by number, and the
+tokens of each. Row i of the run is entry i of a permutation of all rows, a new
+one in each epoch. Batch s has the rows of the run from `offset(s)` on, so
+nothing is iterated, and nothing depends on the number of hosts. If a run has
+rows of several lengths, each length has its own rows and order. For the order
+of a mixture, see `tokens.mixture`.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from gpt_jax.tokens.store import TokenStore
 
 Batch = dict[str, np.ndarray]
 
-# Rows and the keys of their random choices, to the arrays of a batch.
+# (rows, keys of their random choices) -> arrays of a batch.
 MakeBatch = Callable[[Rows, Keys], Batch]
 
-# For a store in memory: two threads, four batches ready. A step on a CPU loses
-# next to nothing to them.
+# For a store in memory: two threads, four batches ready, which hardly slow down
+# a step on a CPU.
 _READ = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
-# For other stores, which may be remote: with eight batches under way, reads
-# that take up to eight steps are hidden.
+# For other stores, which may be remote: eight batches are read concurrently,
+# which hides reads of up to eight steps.
 _READ_AHEAD = grain.ReadOptions(num_threads=8, prefetch_buffer_size=16)
 
 
@@ -63,13 +63,13 @@ class RowSource:
       )
 
   def place(self, index: int) -> Place:
-    """Returns where row `index` of the run is found; its source may be ''."""
+    """Returns the place of row `index` of the run; its source may be ''."""
     if self._mixture:
       return self._mixture.place(index)
     return Place('', index // self.rows_per_epoch, self._order[index])
 
   def places(self, taken: Taken) -> tuple[list[Place], Keys]:
-    """Where rows of the run are, and the keys of their random choices."""
+    """The places of rows of the run, and the keys of their random choices."""
     places = [self.place(index) for index in taken.indices]
     numbers = np.array(taken.numbers, np.int64)
     rows = np.array([place.row for place in places], np.int64)
@@ -77,14 +77,14 @@ class RowSource:
     return places, Keys(self._seed, numbers, rows, epochs)
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """Returns the tokens of the store that rows have; see `places`.
+    """Returns the tokens of the store in each row; see `places`.
 
-    In rows that are cut from a stream the first is an input only.
+    In rows cut from a stream the first token is an input only.
     """
     return self._maker.texts(places, keys)
 
   def row_numbers(self, indices: Iterable[int]) -> np.ndarray:
-    """Returns which row of its source is row i of the run, for each i."""
+    """Returns the numbers of rows of the run within their sources."""
     return np.array([self.place(int(i)).row for i in indices], np.int64)
 
   def epochs(self, index: int) -> dict[str, float]:
@@ -160,9 +160,8 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
   """Yields batches with each token of the store as a target once, in order.
 
-  The token before the first is the end of a document. Padding of the last row
-  and the last batch has weight 0. The number of batches is the same on every
-  host.
+  The first token follows the end of a document. Padding of the last row and the
+  last batch has weight 0. The number of batches is the same on every host.
 
   Args:
     store: the split held out.
@@ -173,7 +172,7 @@ def evaluation_batches(
     most: read only this many rows of the store, from the first; None: all.
   """
   maker = row_makers.load(store, length)
-  filling = maker.num_held_out  # the number of a row past the last
+  filling = maker.num_held_out  # past the last row: reads as padding
   stop = filling if most is None else min(filling, most)
 
   def batch(step: int) -> Batch:
@@ -190,7 +189,7 @@ def prefetch(
   """Yields `batch(step)` for the steps, made by Grain's threads.
 
   Args:
-    ahead: use more threads and read further ahead, as reads are slow.
+    ahead: use more threads and read further ahead, for slow reads.
   """
   steps = grain.MapDataset.range(start, stop).map(batch)
   options = _READ_AHEAD if ahead else _READ

@@ -1,14 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of tokens, what makes them, and what their random choices depend on.
+"""Rows of tokens, row makers, and the keys of rows' random choices.
 
-A row's tokens say what it is; its keys say which of an objective's random
-choices (which tokens are masked, which of two texts comes first) it gets. Both
-follow from the row's number in the run, so that neither hosts nor micro-batches
-nor a resume change them.
+A row's keys determine an objective's random choices (which tokens are masked,
+which of two texts comes first). Tokens and keys both follow from the row's
+number in the run, so that they do not depend on hosts, micro-batches or a
+resume.
 
 A `RowMaker` knows which tokens of a store each row has, its `Texts`, and reads
-them; `row_makers` has the choice of one.
+them; `row_makers` lists them.
 """
 
 import abc
@@ -19,8 +19,8 @@ import numpy as np
 
 from gpt_jax.tokens.mixture import Place
 
-# The seed of held-out rows: their choices are the same in each evaluation and
-# in each run.
+# The seed of held-out rows: their random choices are the same in each
+# evaluation and in each run.
 HELD_OUT = 2**64 - 1
 
 
@@ -35,12 +35,12 @@ class Rows(NamedTuple):
     positions: int32 [B, L], the position of each token; None: 0, 1, 2, ...
     token_types: int32 [B, L], 0 in text A, 1 in text B; in rows of two halves
       2 for [CLS].
-    special: bool [B, L], tokens that are not of a text, such as [CLS].
-    pair: int32 [B], 0 where B follows A in the text, 1 where it does not.
+    special: bool [B, L], tokens that are not part of a text, such as [CLS].
+    pair: int32 [B], 0 if B follows A in the text, else 1.
     reused: bool [B, L], the half that sees nothing of the other one.
-    source: in rows with two sides, what an encoder reads; the other fields are
-      then what a decoder writes. In packed rows a target's source has its
-      segment.
+    source: in rows with two sides, the encoder's input; the other fields are
+      then the decoder's targets. In packed rows a target and its source have
+      the same segment.
   """
 
   tokens: np.ndarray
@@ -61,7 +61,7 @@ class Keys(NamedTuple):
   seed: int  # of the run; `HELD_OUT` for held-out rows
   run: np.ndarray  # int64 [B], number in the run, which no other row has
   row: np.ndarray  # int64 [B], number in the store, the same in each epoch
-  epoch: np.ndarray  # int64 [B], how often the row was taken before
+  epoch: np.ndarray  # int64 [B], number of earlier uses of the row
 
   @classmethod
   def held_out(cls, rows: np.ndarray) -> 'Keys':
@@ -74,7 +74,7 @@ class Keys(NamedTuple):
 
   def generators(self, purpose: int) -> list[np.random.Generator]:
     """A generator for each row and `purpose`, which is at least 1."""
-    # As an array: a list with 2**64 - 1 would become floats. The counter of
+    # An array, since a list with 2**64 - 1 would become floats. The counter of
     # one purpose never reaches that of the next.
     keys = np.stack(
       [
@@ -89,16 +89,16 @@ class Keys(NamedTuple):
     ]
 
 
-# What `Keys.generators` are for.
+# Purposes of `Keys.generators`.
 MAKING_ROWS, MASKING = 1, 2
 
 
 def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
-  """Rows that are cut from a stream, with the token before each.
+  """Rows cut from a stream, with the token before each.
 
   Args:
     windows: int32 [B, L + 1].
-    real: bool [B, L], False for padding; None: there is none.
+    real: bool [B, L], False for padding; None: no padding.
   """
   tokens = windows[:, 1:]
   if real is None:
@@ -109,43 +109,43 @@ def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
 class Texts(NamedTuple):
   """The texts of a row."""
 
-  # The tokens of the store that each has; no text in a row that only fills up a
+  # The tokens of the store in each text; no text in a row that only pads a
   # batch.
   ranges: list[range]
-  pair: int  # 1 where the second does not follow the first, else 0
+  pair: int  # 1 if the second text does not follow the first, else 0
 
 
 class RowMaker(abc.ABC):
   """The rows of a store for one length."""
 
-  # What the store has to have.
+  # What the store must contain.
   made_of: ClassVar[Literal['tokens', 'sentences', 'pairs']] = 'tokens'
-  # The fields of `Rows` that its rows have, beside `tokens` and `real`.
+  # The fields of `Rows` that its rows have, besides `tokens` and `real`.
   arrays: ClassVar[tuple[str, ...]] = ()
-  # Rows of each source of a mixture; of a store without one, of ''.
+  # Number of rows of each source of a mixture; without a mixture, of ''.
   sizes: dict[str, int]
-  # Tokens of these rows without padding, special ones included; an expected
-  # value where texts are drawn each time that a row is read. None: no padding.
+  # Tokens of these rows without padding, special tokens included; an expected
+  # value if texts are drawn each time that a row is read. None: no padding.
   tokens: dict[str, int] | None = None
 
   @property
   def num_rows(self) -> int:
-    """In an epoch."""
+    """Number of rows in an epoch."""
     return sum(self.sizes.values())
 
   @property
   def num_held_out(self) -> int:
-    """Rows that have each token of a held-out set."""
+    """Number of rows that cover a held-out set."""
     return self.num_rows
 
   @abc.abstractmethod
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The tokens of the store that the rows at some places have."""
+    """The tokens of the store in the rows at these places."""
 
   @abc.abstractmethod
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places, with the keys that they have in the run."""
+    """The rows at these places, given their keys in the run."""
 
   def read_held_out(self, keys: Keys) -> Rows:
-    """Rows of a held-out set; padding where a number is past its last."""
+    """Rows of a held-out set; numbers past its last row give padding."""
     return self.read([Place('', 0, row) for row in keys.row.tolist()], keys)

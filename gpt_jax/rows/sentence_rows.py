@@ -7,14 +7,14 @@
 
 A row has as many consecutive sentences as fit. FULL-SENTENCES rows continue
 across the ends of documents, with a [SEP] there; DOC-SENTENCES rows end with
-their document, so that more of them is padding (the paper has more rows in a
-batch instead). A sentence that is longer than a row is cut into rows, the last
-of which continues with the next sentence. Each sentence is in one row of an
-epoch. The rows are the same in each epoch; the seed decides on their order.
+their document, and so have more padding (the paper has more rows in a batch
+instead). A sentence that is longer than a row is cut into rows, the last of
+which continues with the next sentence. Each sentence is in one row of an epoch.
+The rows are the same in each epoch; the seed determines their order.
 
-`assemble` makes all rows of sentences, also those of two texts (`pair_rows`).
-The token that ends a document in the store is [SEP] in a row that continues
-after it.
+`assemble` makes all rows of sentences, including those of two texts
+(`pair_rows`). The token that ends a document in the store becomes [SEP] in a
+row that continues after it.
 """
 
 from collections.abc import Sequence
@@ -79,11 +79,11 @@ def _sentences(store: TokenStore, start: int, stop: int) -> Sentences:
 
 
 def walk(following: np.ndarray) -> np.ndarray:
-  """Where rows begin: at 0, and where the row before ends.
+  """Where rows begin: at 0, and at each row's end.
 
   Args:
-    following: int64 [N], where a row that begins here ends; more than here, at
-      most N.
+    following: int64 [N], following[i] is the end of a row that begins at i;
+      greater than i, at most N.
   """
   steps, heads, head = following.tolist(), [], 0
   while head < len(steps):
@@ -95,12 +95,12 @@ def walk(following: np.ndarray) -> np.ndarray:
 def assemble(
   store: TokenStore, found: Sequence[Texts], length: int, *, types: bool
 ) -> Rows:
-  """Rows from their texts.
+  """Assembles rows from their texts.
 
   Args:
     store: has the tokens.
     found: the texts of each row, which fit into `length` with special tokens.
-    types: whether tokens have types, and rows a label: see `Rows`.
+    types: whether to add token types and the label `pair`: see `Rows`.
   """
   special = store.special
   assert special.cls_id is not None and special.sep_id is not None
@@ -146,7 +146,7 @@ class SentenceRows(RowMaker):
   arrays = ('special',)
 
   def __init__(self, store: TokenStore, length: int, *, crossing: bool):
-    """Finds the rows; those that are `crossing` continue across documents."""
+    """Finds the rows; if `crossing`, they continue across documents."""
     check_special(store)
     if length <= _AROUND:
       raise UsageError(
@@ -163,7 +163,7 @@ class SentenceRows(RowMaker):
     self.sizes = {name: len(found) for name, found in self._bounds.items()}
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The tokens of the store that rows have; nothing is drawn."""
+    """The tokens of the store in each row; nothing is random."""
     del keys
     found = []
     for source, _, row in places:
@@ -184,13 +184,13 @@ def bounds(
   """Where rows begin and end.
 
   Args:
-    capacity: the most tokens of a row, with each [SEP] between documents.
+    capacity: the most tokens of a row, including [SEP] between documents.
     crossing: whether rows continue across the ends of documents.
 
   Returns:
-    The tokens of the store of each row, int64 [R, 2], with the ends of
-    documents that have no sentence; and the number of tokens of its sentences
-    and of each [SEP] between documents, int64 [R].
+    Each row's range of tokens of the store, int64 [R, 2], including the ends of
+    documents that have no sentence; and its number of tokens, those of its
+    sentences and each [SEP] between documents, int64 [R].
   """
   starts, stops, documents = _cut(found, capacity)
   begins = np.diff(documents, prepend=documents[:1]) > 0

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ids of the two sides of a pair of texts, for an encoder-decoder.
 
-  source   [start] text eos     what the encoder reads
-  target   text eos             what the decoder is to write
-  inputs   first text           what it reads: the targets, one token later
+  source   [start] text eos     the encoder's input
+  target   text eos             the decoder's targets
+  inputs   first text           the decoder's input: targets, shifted by one
 
 `start` is what the tokenizer puts before a text: <s> for BART, nothing for T5
 and for the tokenizers that we train. `first` is set by the model's objective:
@@ -21,7 +21,7 @@ Start = Literal['pad', 'eos']
 
 
 def source_ids(ids: Any, special: Special) -> np.ndarray:
-  """What the encoder reads, int32 [M].
+  """The encoder's input, int32 [M].
 
   Args:
     ids: of the text, with its eos as in a token store, or without.
@@ -30,7 +30,7 @@ def source_ids(ids: Any, special: Special) -> np.ndarray:
 
 
 def target_ids(ids: Any, special: Special) -> np.ndarray:
-  """What the decoder is to write, int32 [L]; `ids` as for `source_ids`."""
+  """The decoder's targets, int32 [L]; `ids` as for `source_ids`."""
   ids = np.asarray(ids, np.int32)
   if len(ids) and ids[-1] == special.eos_id:
     return ids
@@ -38,12 +38,12 @@ def target_ids(ids: Any, special: Special) -> np.ndarray:
 
 
 def source_start(special: Special) -> np.ndarray:
-  """The ids before the text of each source, int32; often none."""
+  """The ids before each source's text, int32; often none."""
   return np.array(special.prompt_start, np.int32)
 
 
 def start_ids(start: str, special: Special) -> list[int]:
-  """The result of `start_id` as a list; [] where `start` is ''."""
+  """The result of `start_id` as a list; [] if `start` is ''."""
   return [start_id(start, special)] if start else []
 
 
@@ -51,7 +51,7 @@ def start_id(start: str, special: Special) -> int:
   """The token that a decoder starts with.
 
   Args:
-    start: 'pad' (T5, Marian) or 'eos' (BART). Without a token for padding both
+    start: 'pad' (T5, Marian) or 'eos' (BART). If there is no padding token both
       are the end of a document.
   """
   return special.pad_id if start == 'pad' else special.eos_id

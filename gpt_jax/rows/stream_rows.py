@@ -1,16 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are cut from all documents joined end to end, or hold whole ones.
+"""Rows cut from all documents joined end to end, or rows of whole documents.
 
 Row r of `stream` has `length` targets, tokens r * length + 1 to
 (r + 1) * length of a source, and one more token before them.
 
 Row r of `documents` has as many whole documents as fit into `length` targets,
 in the order of the store; they do not see each other. A longer document begins
-a row, is cut into pieces of `length`, and shares its last row with those that
-follow. The rest of a row is padding. Each token is a target once; the first of
-a document, or of a piece of one, is predicted from the token before it alone.
-That is the end of the document before, as if the document stood alone.
+a row, is cut into pieces of `length`, and shares its last row with the
+documents that follow. The rest of a row is padding. Each token is a target
+once; the first token of a document, or of a piece of one, is predicted only
+from the token before it. At a document that is the previous document's end.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
   Args:
     ends: the exclusive end of each document, int64 [N].
     length: targets in a row.
-    start: of a document.
-    stop: of one.
+    start: the start of a document.
+    stop: the exclusive end of a document.
 
   Returns:
     int64 [R + 1]: row r has the targets [begins[r], begins[r + 1]).
@@ -58,7 +58,7 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
 def segments_of(
   targets: np.ndarray, eos_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The document of each target in its row, and its position in that.
+  """Each target's document within its row, and its position in the document.
 
   Args:
     targets: int32 [B, L]; each document ends with `eos_id`.
@@ -90,16 +90,16 @@ class Stream(RowMaker):
 
   @property
   def num_rows(self) -> int:
-    """In an epoch of the whole store."""
+    """Number of rows in an epoch of the whole store."""
     return (len(self._store) - 1) // self._length
 
   @property
   def num_held_out(self) -> int:
-    """Each token is a target, the first one too."""
+    """Number of rows in which each token is a target, also the first."""
     return -(-len(self._store) // self._length)
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The tokens of rows; the first is an input only."""
+    """The tokens of each row; the first is an input only."""
     del keys
     return [
       Texts([range(start, start + self._length + 1)], 0)
@@ -132,7 +132,7 @@ class Documents(RowMaker):
   arrays = ('before', 'segments', 'positions')
 
   def __init__(self, store: TokenStore, length: int):
-    """Finds where the rows begin."""
+    """Finds where rows begin."""
     self._store, self._length = store, length
     ends = store.document_ends
     self._begins = {
@@ -143,7 +143,7 @@ class Documents(RowMaker):
     self.tokens = {n: int(x[-1] - x[0]) for n, x in self._begins.items()}
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The targets of rows."""
+    """The targets of each row."""
     del keys
     found = []
     for place in places:
@@ -167,7 +167,7 @@ class Documents(RowMaker):
 
 
 def _window(store: TokenStore, starts: np.ndarray, length: int) -> np.ndarray:
-  """Rows int32 [B, L + 1] from `starts` on; eos outside of the store."""
+  """Rows, int32 [B, L + 1], from `starts` on; eos outside the store."""
   eos_id = store.manifest.eos_id
   tokens = np.full((len(starts), length + 1), eos_id, np.int32)
   whole = (starts >= 0) & (starts + length + 1 <= len(store))

@@ -1,13 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The task and the examples of a step of several tasks, in closed form.
+"""The order of several tasks: each step's task and examples, in closed form.
 
 MT-DNN (Liu et al., 2019), algorithm 1: each task's examples are packed into
 batches; an epoch merges the batches of all tasks, shuffles them, and takes one
-step on each. Here a shuffle gives the task of each step of an epoch, and a
-task's batches come in the order of its examples (see `mixture.Shuffle`), which
-is the one they have without other tasks, new in each pass. The last batch of a
-pass has the rest: no batch has examples of two passes.
+step on each. Here a shuffle gives the task of each step of an epoch. A task's
+examples have the same order as without other tasks (see `mixture.Shuffle`), a
+new one in each pass. The last batch of a pass is smaller: no batch has examples
+of two passes.
 """
 
 import functools
@@ -22,13 +22,13 @@ from gpt_jax.tokens.mixture import Shuffle
 
 
 class Step(NamedTuple):
-  """What a step takes."""
+  """The batch of a step."""
 
   task: str  # its name
   batch: int  # its number among all batches of the task, over all epochs
 
 
-# Maps the number of a task's examples to how many of them an epoch has.
+# Number of a task's examples -> number of them in an epoch.
 Mixing = Callable[[int], int]
 
 
@@ -40,13 +40,13 @@ def proportional() -> Mixing:
 def capped(examples: Count) -> Mixing:
   """Each epoch has the batches of at most `examples` of each task.
 
-  The next epoch goes on where it stopped, so that all examples have their turn.
+  The next epoch continues where it stopped, so that all examples are used.
   """
   return lambda count: min(count, examples)
 
 
 class TaskOrder:
-  """What each step takes: a function of the sizes, the seed and the step."""
+  """Each step's batch, as a function of the sizes, the seed and the step."""
 
   def __init__(
     self,
@@ -74,7 +74,7 @@ class TaskOrder:
     self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
 
   def step(self, number: int) -> Step:
-    """What step `number` takes, from 0."""
+    """The batch of step `number`, from 0."""
     epoch, place = divmod(number, self.steps_per_epoch)
     tasks, ranks = self._epoch(epoch)
     task = int(tasks[place])
@@ -82,7 +82,7 @@ class TaskOrder:
     return Step(self._names[task], batch)
 
   def examples(self, step: Step) -> list[int]:
-    """The numbers of the examples that a step takes: a batch, or fewer."""
+    """The numbers of a step's examples: a batch, or fewer."""
     size = self._sizes[step.task]
     done, place = divmod(step.batch, -(-size // self._batch_size))
     first = place * self._batch_size

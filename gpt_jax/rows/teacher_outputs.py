@@ -3,17 +3,17 @@
 """A teacher's outputs for the rows of a token store, on disk.
 
   D/manifest.json   which rows and which teacher; written last, so that a folder
-                    is complete or no outputs at all
+                    without it is incomplete
   D/ids             zarr3, uint16 or uint32 [rows * positions * k]
   D/log_probs       zarr3, float16 [rows * positions * (k + 1)]
 
-A position has the k tokens that the teacher finds most probable, and the
-natural logarithms of their probabilities at the manifest's temperature; the
-last of k + 1 is that of all other tokens together, or -inf. Float16 rounds a
-logarithm by at most one part in 2,048: a probability of 0.9 by 0.005%, one of
-1e-4 by 0.45%. As in the token store, each chunk has a checksum that is read
-with it. Outputs are found by the row's number in the store, so that neither the
-order of a run nor a resume changes them.
+A position has the teacher's k most probable tokens, and the natural logarithms
+of their probabilities at the manifest's temperature; the last of k + 1 is that
+of all other tokens together, or -inf. Float16 rounds a logarithm by at most one
+part in 2,048: a probability of 0.9 by 0.005%, one of 1e-4 by 0.45%. As in the
+token store, each chunk has a checksum that is read with it. Outputs are indexed
+by the row's number in the store, so that they depend neither on the order of a
+run nor on a resume.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from gpt_jax.tokens.store import ArrayWriter, as_bytes, token_dtype
 NAME = 'manifest.json'
 IDS, LOG_PROBS = 'ids', 'log_probs'
 FORMAT_VERSION = 1
-# Tells this manifest from that of a token store.
+# Distinguishes this manifest from a token store's.
 _KIND = 'teacher_outputs'
 _AGAIN = 'write it again by gpt-jax teach'
 
@@ -51,9 +51,9 @@ class Rows:
   temperature: float
   top_k: int
   times: int
-  positions: int  # of a row, that have outputs
+  positions: int  # number of positions of a row that have outputs
   num_rows: int
-  seed: int  # of the run that draws the rows' masks; 0: nothing is drawn
+  seed: int  # of the run that draws the rows' masks; 0: nothing is random
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,10 @@ class Contents:
   """The manifest."""
 
   rows: Rows
-  teacher: str  # what it was, for people
+  teacher: str  # description, for people
   teacher_sha256: str  # of its parameters
-  vocab_size: int  # that it scores
-  kept: float  # the mean share of its probability that the k tokens have
+  vocab_size: int  # of the teacher
+  kept: float  # mean total probability of the k tokens
   crc32: dict[str, list[int]]  # of the blocks of each array
 
   @property
@@ -76,14 +76,15 @@ class Contents:
 
 
 class Writer:
-  """Writes outputs in the order of the rows; resumes if a process died."""
+  """Writes outputs in the order of the rows; can resume."""
 
   def __init__(self, folder: str, wanted: dict[str, Any], vocab_size: int):
-    """Begins, or goes on with outputs that were written for the same `wanted`.
+    """Begins, or resumes outputs that were begun for the same `wanted`.
 
     Args:
       folder: a path or a URL.
-      wanted: JSON values that tell these outputs from all others.
+      wanted: JSON values that identify these outputs.
+      vocab_size: of the teacher.
     """
     self._folder, self._wanted = folder, wanted
     self._dtypes = {
@@ -113,9 +114,9 @@ class Writer:
     """Appends the outputs of the next rows.
 
     Args:
-      ids_RPk: of R rows, P positions and k tokens.
-      log_probs_RPk: of k + 1 tokens.
-      weights_RP: 0 where a position is padding.
+      ids_RPk: for R rows, P positions and k tokens.
+      log_probs_RPk: [R, P, k + 1].
+      weights_RP: 0 for padding.
     """
     self._arrays[IDS].add(ids_RPk.reshape(-1))
     self._arrays[LOG_PROBS].add(log_probs_RPk.astype(np.float16).reshape(-1))
@@ -125,7 +126,7 @@ class Writer:
     self.done += len(ids_RPk)
 
   def note(self) -> None:
-    """Writes the state from which a later process can resume."""
+    """Saves the state from which a later process can resume."""
     counts = [self.done, self._kept, self._places]
     state = {'json': as_bytes(self._wanted), 'counts': as_bytes(counts)}
     for name, array in self._arrays.items():
@@ -150,7 +151,7 @@ class Writer:
 
 
 def read(folder: str) -> Contents | None:
-  """The manifest; None where the folder holds no finished outputs."""
+  """The manifest; None if the folder has no complete outputs."""
   data = files.read(folder, NAME)
   if data is None:
     return None
@@ -173,7 +174,7 @@ class TeacherOutputs:
   """Outputs, open for reading."""
 
   def __init__(self, folder: str, wanted: Rows):
-    """Opens them."""
+    """Opens outputs, which must be for the `wanted` rows."""
     found = read(folder)
     if found is None:
       raise UsageError(
@@ -224,7 +225,7 @@ class TeacherOutputs:
 
 
 def blank(positions: int, top_k: int) -> dict[str, np.ndarray]:
-  """The arrays of `TeacherOutputs.batch` for one row, with zeros."""
+  """The arrays of `TeacherOutputs.batch` for one row, as zeros."""
   return {
     'teacher_ids': np.zeros((1, positions, top_k), np.int32),
     'teacher_log_probs': np.zeros((1, positions, top_k + 1), np.float16),

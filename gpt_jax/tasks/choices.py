@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks that choose one of several continuations, with GPT-3's prompts.
 
-A function of `PROMPTED` gives the prompts of appendix G of GPT-3, of which a
-model's likelihood is measured: see `evaluation.likelihood`. RACE and the Story
-Cloze Test are fine-tuned on too; `race_rows` and `story_cloze_rows` read the
-same records for that.
+The functions in `PROMPTED` make the prompts of GPT-3's appendix G, whose
+likelihood `evaluation.likelihood` measures. `race_rows` and `story_cloze_rows`
+are RACE and the Story Cloze Test for fine-tuning, made of the same records.
 """
 
 import functools
@@ -34,15 +33,15 @@ class Prompt(NamedTuple):
     where: 'file:line'.
     context: text before the continuation.
     choices: the continuations, including leading white space.
-    label: index of the right one.
-    group: of examples whose mean counts as one, such as a BLiMP paradigm.
+    label: index of the right choice.
+    group: examples of a group, such as a BLiMP paradigm, are averaged first.
     general: a context without the question, such as 'Answer:'; None if the
       task has none.
-    lead: text before the examples shown, such as the article that they are
+    lead: text before the few-shot examples, such as the article that they are
       about too.
-    about: which text it is about; '' if the task has none.
-    plain: the text that training must not contain; '' if it is the lead, the
-      context and the right choice.
+    about: identifies the text that the question is about; '' if there is none.
+    plain: the text that training data must not contain; '' if it is lead,
+      context and right choice.
   """
 
   where: str
@@ -56,7 +55,7 @@ class Prompt(NamedTuple):
   plain: str = ''
 
 
-# From the folder of all tasks to a stream of examples.
+# Folder of all tasks -> stream of examples.
 Examples = Callable[[str], Iterator[Prompt]]
 
 
@@ -64,11 +63,11 @@ class Prompted(NamedTuple):
   """A task of examples with choices.
 
   Attributes:
-    examples: those to measure.
-    shown: the pool of few-shot examples; None: there is none.
-    measure: accuracies by each rule of scoring, accuracies of BLiMP's
-      paradigms, or how often the last words are what greedy decoding writes.
-    same_text: whether only those about the same text are shown.
+    examples: the examples to measure.
+    shown: the pool of few-shot examples; None if there is none.
+    measure: accuracies by each scoring rule, accuracies of BLiMP's paradigms,
+      or how often greedy decoding yields the last words.
+    same_text: whether few-shot examples must be about the same text.
   """
 
   examples: Examples
@@ -90,9 +89,9 @@ def of_records(
 
   Args:
     files: of the task; their folder is replaced.
-    path: of the examples that are measured: a file or a split; see `Files`.
-    shown: of those shown before them: another, 'rest' for the others of
-      `path`, or '' for none. An example equal to the measured one is never
+    path: the examples to measure: a file or a split; see `Files`.
+    shown: the few-shot examples: another file or split, 'rest' for the others
+      of `path`, or '' for none. An example equal to the measured one is never
       shown.
     read: makes examples of a record.
     measure: see `Prompted`.
@@ -119,8 +118,8 @@ def lambada(
 ) -> Prompted:
   """LAMBADA (Paperno et al., 2016): the last word of a passage.
 
-  JSON lines with `text`: the version that GPT-2 and GPT-3 report on; or the
-  authors' own, a passage a line.
+  JSON lines with `text`, the version that GPT-2 and GPT-3 report on; or the
+  authors' own files, one passage per line.
 
   Args:
     path: test, dev, or a file.
@@ -290,8 +289,8 @@ def hellaswag(path: str = 'val', shown: str = 'train') -> Prompted:
 def boolq(path: str = 'dev', shown: str = 'train') -> Prompted:
   """BoolQ (Clark et al., 2019): yes or no, by a passage.
 
-  JSON lines with `question`, `passage` and `answer`, or `label` as SuperGLUE
-  has it; its passages begin with the title, and so do they here.
+  JSON lines with `question`, `passage` and `answer`, or `label` as in
+  SuperGLUE. Passages begin with the title, as SuperGLUE's do.
   """
   files = Files(
     folder='',
@@ -322,18 +321,18 @@ def boolq(path: str = 'dev', shown: str = 'train') -> Prompted:
   return of_records(files, path, shown, read)
 
 
-# The Story Cloze Test (Mostafazadeh et al., 2016): the right end of a story.
+# The Story Cloze Test (Mostafazadeh et al., 2016): the right ending of a story.
 
 _SEASONS = {'2016': 'spring2016', '2018': 'winter2018'}
 
 
 def _cloze_file(split: str, year: str) -> str:
-  """A pattern of the csv file's name, as it comes or as TFDS wants it."""
+  """A pattern of the csv file's name, as published or as TFDS expects it."""
   return f'cloze_test_{split}__{_SEASONS[year]}*.csv'
 
 
 def _story(record: Record) -> Iterator[Record]:
-  """A record as TFDS has it: context, two endings, and label 1 or 2."""
+  """Converts a record to TFDS's columns: context, two endings, label 1 or 2."""
   if 'context' in record.fields:
     yield record
     return
@@ -347,10 +346,10 @@ def _story(record: Record) -> Iterator[Record]:
 def story_cloze_rows(
   folder: str = '', year: Literal['2016', '2018'] = '2016'
 ) -> Task:
-  """The Story Cloze Test to fine-tune on: accuracy.
+  """The Story Cloze Test for fine-tuning; accuracy.
 
-  It trains on the published validation set of that year, 2016 or 2018, and is
-  judged on the test set, as the paper's systems are.
+  Trains on the published validation set of the year, and evaluates on the test
+  set, like the paper's systems.
   """
   name, page = f'story_cloze/{year}', 'https://cs.rochester.edu/nlp/rocstories'
   return Task(
@@ -373,9 +372,9 @@ def story_cloze(
   """The Story Cloze Test.
 
   Args:
-    path: test, val, or a file; of 2018 only val has labels.
+    path: test, val, or a file; only val has labels for 2018.
     shown: see `of_records`; GPT-3 shows examples of the validation set.
-    year: 2016 or 2018.
+    year: edition of the data.
   """
   files = Files(
     folder='',
@@ -411,7 +410,7 @@ def story_cloze(
 
 
 def _questions(record: Record) -> Iterator[Record]:
-  """A record for each question of an article; answers are A, B, ..."""
+  """One record per question of an article; answers are A, B, ..."""
   columns = 'questions', 'options', 'answers'
   for column in columns:
     if not isinstance(record[column], list) or not record[column]:
@@ -433,16 +432,16 @@ def _questions(record: Record) -> Iterator[Record]:
 def race_rows(
   folder: str = '', level: Literal['middle', 'high'] = 'middle'
 ) -> Task:
-  """RACE to fine-tune on: accuracy.
+  """RACE for fine-tuning; accuracy.
 
   Args:
-    folder: with train_LEVEL.jsonl, dev_LEVEL.jsonl: a line a passage, with
-      `article`, and lists `questions`, `options`, `answers`.
-    level: middle or high.
+    folder: contains train_LEVEL.jsonl and dev_LEVEL.jsonl, with one passage per
+      line: `article`, and lists `questions`, `options`, `answers`.
+    level: school level.
   """
   paths = task_lib.splits(folder, f'{{}}_{level}.jsonl', f'race/{level}')
   if not folder:
-    paths['dev'] = f'tfds:race/{level}:dev'  # not `validation`, as of others
+    paths['dev'] = f'tfds:race/{level}:dev'  # elsewhere called `validation`
   page = 'https://www.cs.cmu.edu/~glai1/data/race'
   return Task(
     'choice',
@@ -463,15 +462,15 @@ def race(
 ) -> Prompted:
   """RACE.
 
-  Its folders, a file an article with `article`, `questions`, `options` and
-  `answers` (A to D); or the same as JSON lines.
+  Reads its folders, which have a file per article with `article`, `questions`,
+  `options` and `answers` (A to D); or the same as JSON lines.
 
   Args:
     path: test, dev, train, or a file.
     shown: see `of_records`; 'article' shows the other questions of the same
       article before each one, after the article, as GPT-3 does (figures G.1
       and G.3).
-    level: middle or high.
+    level: school level.
   """
   files = Files(
     folder='',
@@ -519,7 +518,7 @@ def _article(path: str) -> Iterator[Record]:
 
 
 def multiple_choice(path: str, shown: str = '') -> Prompted:
-  """Custom task: JSON lines with `context`, `choices` (texts) and `label`.
+  """A user's task: JSON lines with `context`, `choices` (texts) and `label`.
 
   A space separates context and choice.
   """

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The files of tasks, which users fetch themselves, and their sets in TFDS."""
+"""The files of tasks, which users download, or the tasks' sets in TFDS."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from gpt_jax.files import lines, records
 from gpt_jax.files.records import Record
 from gpt_jax.spec import NotPreparedError, UsageError
 
-# `--tasks_dir` of the sets that TensorFlow Datasets has prepared, and the
-# beginning of a path that names one of them: 'tfds:piqa:validation'.
+# `--tasks_dir` for sets prepared by TensorFlow Datasets, and the prefix of a
+# path that names such a set: 'tfds:piqa:validation'.
 TFDS = 'tfds:'
 
 
@@ -19,8 +19,8 @@ class Split(NamedTuple):
   """A split of a published task.
 
   Attributes:
-    paths: its file, or a pattern of its files, by each name that it goes by.
-    tfds: set and split of TFDS, as in 'piqa:validation'; '': it has none.
+    paths: its file, or a pattern of its files, under each name in use.
+    tfds: set and split in TFDS, such as 'piqa:validation'; '' if it has none.
   """
 
   paths: tuple[str, ...]
@@ -28,13 +28,14 @@ class Split(NamedTuple):
 
 
 class Files(NamedTuple):
-  """The files of a task. A path may be the name of one of its splits.
+  """The files of a task. A path can be the name of one of its splits.
 
   Attributes:
     folder: base of relative paths, `--tasks_dir`; or `TFDS`.
-    home: tells the user how to get the files.
+    home: tells the user where to get the files.
     splits: as published, by name.
-    readers: of files that are no tables, by ending; see `files.records`.
+    readers: by file extension, for files that are not tables; see
+      `files.records`.
   """
 
   folder: str
@@ -43,7 +44,7 @@ class Files(NamedTuple):
   readers: Mapping[str, Callable[[str], Iterator[Record]]] = {}
 
   def tfds(self, path: str) -> str:
-    """The path of a set of TFDS, if this is one; else ''."""
+    """The path of a set in TFDS, if this is one; else ''."""
     if path.startswith(TFDS):
       return path
     if self.folder != TFDS or path not in self.splits:
@@ -109,12 +110,12 @@ def _ending(path: str) -> str:
 
 # Typed access to the fields of task records.
 #
-# Values of the wrong type are refused: a string in place of a list would become
+# Values of the wrong type are rejected: a string instead of a list would become
 # one choice per letter, and null the text 'None'.
 
 
 def text(record: Record, *columns: str) -> str:
-  """Returns the text in a column: in the first of these that there is."""
+  """Returns the text in the first of these columns that exists."""
   there = [name for name in columns if name in record.fields]
   column = (*there, columns[0])[0]
   value = record[column]
@@ -131,7 +132,7 @@ def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
   Args:
     where: 'file:line', for errors.
     column: of the value, for errors.
-    value: of the column, or part of it.
+    value: the column's value, or a part of it.
   """
   if (
     not isinstance(value, list)
@@ -150,7 +151,7 @@ def label(where: str, value: Any, names: Sequence[object]) -> int:
 
   Args:
     where: 'file:line', for errors.
-    value: one of the names, or its text.
+    value: one of the names, or the name as a string.
     names: of the choices, in order: numbers or letters.
   """
   known = [str(name) for name in names]

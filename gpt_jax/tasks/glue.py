@@ -1,15 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE: a row of `GLUE` is a task whole, for fine-tuning and as T5 writes it.
+"""GLUE: each row of `GLUE` defines a task, for fine-tuning and as T5's text.
 
 A task is read from the folder of its files, `sst2('data/SST-2')`, or without a
-folder from the set of TensorFlow Datasets, `sst2()`.
+folder from TensorFlow Datasets, `sst2()`.
 
-T5 (Raffel et al., 2019, section 2.4 and appendix D) writes a task as text: its
-name, and each text after its column's name; the answer in words. A class is
-named by the released code's word, a similarity is the nearest of 0.0, 0.2, ...,
-5.0. For MNLI, section 2.4 prints the premise first; appendix D and the code
-that trained the released models put the hypothesis first, and so do we.
+T5 (Raffel et al., 2019, section 2.4 and appendix D) casts tasks as text: the
+source is the task's name, then each text after its column's name; the target is
+the answer in words. Classes have the released code's names; a similarity is
+rounded to one of 0.0, 0.2, ..., 5.0. For MNLI, section 2.4 prints the premise
+first; appendix D and the code that trained the released models put the
+hypothesis first, as we do.
 """
 
 import functools
@@ -32,10 +33,10 @@ from gpt_jax.tasks.task import (
 )
 
 _PAGE = 'https://gluebenchmark.com/tasks'
-# The label of an answer that says nothing, as in T5's released code: among
-# classes it is one of its own.
+# The label of an answer that names no class. It counts as a class of its own,
+# as in T5's released code.
 NOTHING = -1
-_STEPS = 5  # of a similarity, in 1
+_STEPS = 5  # steps of a similarity per 1.0
 _SCORES = (0.0, 5.0)
 
 
@@ -43,13 +44,13 @@ class Row(NamedTuple):
   """A task of GLUE.
 
   Attributes:
-    folder: its name in GLUE.
-    task: as in GLUE's files; its paths follow from the folder.
+    folder: its folder in GLUE.
+    task: for GLUE's files; paths are set according to the folder.
     source: T5's names of its columns.
     targets: T5's word for each class; (): the label is a similarity.
-    order: of the columns in T5's source; (): as they are.
-    tfds: fields of `task` that differ in the set of TFDS.
-    adapt: mends what is special in its folder, '' for TFDS.
+    order: of the columns in T5's source; (): unchanged.
+    tfds: fields of `task` that differ in TFDS.
+    adapt: adapts the task to peculiarities of its folder, '' for TFDS.
   """
 
   folder: str
@@ -62,16 +63,16 @@ class Row(NamedTuple):
 
 
 def _cola(task: Task, folder: str) -> Task:
-  # test.tsv, unlike the others, names its columns, and holds no labels.
+  # test.tsv, unlike the others, has a header, and no labels.
   task.paths.pop('test' if folder else '', None)
   return task
 
 
 def _mrpc(task: Task, folder: str) -> Task:
-  """Reads also the files that Microsoft published.
+  """Also supports the files that Microsoft published.
 
-  GLUE's train split are the lines of msr_paraphrase_train.txt that dev_ids.tsv
-  does not name.
+  GLUE's train split consists of the lines of msr_paraphrase_train.txt that are
+  not listed in dev_ids.tsv.
   """
   ids = os.path.join(folder, 'dev_ids.tsv')
   if not folder or not os.path.isfile(ids):
@@ -94,7 +95,7 @@ def _mrpc(task: Task, folder: str) -> Task:
 
 
 def _mnli(task: Task, folder: str) -> Task:
-  """`dev` is matched, `dev_mismatched` of other genres."""
+  """`dev` is the matched set; `dev_mismatched` has other genres."""
   paths = {'train': table(folder, 'train.tsv', 'glue/mnli:train')}
   for split, name in ('dev', 'matched'), ('dev_mismatched', 'mismatched'):
     tfds = f'glue/mnli:validation_{name}'
@@ -106,7 +107,7 @@ _TWO = ('sentence1', 'sentence2')
 _NLI = ('entailment', 'not_entailment')
 _NLI3 = ('entailment', 'neutral', 'contradiction')
 
-# The forms are GPT-1's (table 1).
+# Tasks have GPT-1's forms (table 1).
 GLUE = {
   'sst2': Row(
     'SST-2',
@@ -210,7 +211,7 @@ GLUE = {
 
 
 def load(name: str, folder: str = '') -> Task:
-  """A task of `GLUE`, of the files in its folder; '': of the set of TFDS."""
+  """A task of `GLUE`, from the files in its folder; '': from TFDS."""
   row, tfds = GLUE[name], f'glue/{name}'
   task = row.task._replace(
     paths=splits(folder, '{}.tsv', tfds),
@@ -223,7 +224,7 @@ TASKS = {name: functools.partial(load, name) for name in GLUE}
 
 
 def source_text(name: str, texts: Sequence[str]) -> str:
-  """What T5 reads: 'rte sentence1: ... sentence2: ...'."""
+  """T5's source: 'rte sentence1: ... sentence2: ...'."""
   row = GLUE[name]
   order = row.order or range(len(row.source))
   parts = [f'{row.source[i]}: {texts[i].strip()}' for i in order]
@@ -231,15 +232,15 @@ def source_text(name: str, texts: Sequence[str]) -> str:
 
 
 def target_text(name: str, label: int | float) -> str:
-  """What T5 is to write: a word for a class, '3.2' for 3.25."""
+  """T5's target: the word for a class, '3.2' for 3.25."""
   if targets := GLUE[name].targets:
     return targets[int(label)]
-  # Python rounds a half to even, as TensorFlow does.
+  # Python rounds half to even, as TensorFlow does.
   return f'{round(_STEPS * label) / _STEPS:.1f}'
 
 
 def label_of(name: str, text: str) -> int | float | None:
-  """The label that an answer says: a class, or any number of 0 to 5."""
+  """The label that an answer denotes: a class, or any number from 0 to 5."""
   text = text.strip()
   if targets := GLUE[name].targets:
     return targets.index(text) if text in targets else None
@@ -252,9 +253,9 @@ def label_of(name: str, text: str) -> int | float | None:
 
 
 def pairs(name: str, task: Task, split: str) -> Iterator[TextPair]:
-  """The examples of a split as T5 reads and writes them.
+  """The examples of a split as T5's sources and targets.
 
-  `split` is 'train' or 'dev'; others need not have labels.
+  `split` is 'train' or 'dev'; other splits may lack labels.
   """
   splits = [s for s in task.paths if s.startswith(('train', 'dev'))]
   if split not in splits:
@@ -280,7 +281,7 @@ def text_to_text(task: str, folder: str = '', split: str = 'train') -> Reader:
 
   Args:
     task: of `GLUE`.
-    folder: of its files as published; '': the set of TensorFlow Datasets.
+    folder: of its files as published; '': TensorFlow Datasets.
     split: 'train' or 'dev'.
   """
   if task not in GLUE:
@@ -290,7 +291,7 @@ def text_to_text(task: str, folder: str = '', split: str = 'train') -> Reader:
   tables = load(task, folder)
 
   def unit(skip: Skip) -> Iterator[Document]:
-    del skip  # a line that is bad is always an error
+    del skip  # invalid lines are always errors
     for number, pair in enumerate(pairs(task, tables, split)):
       yield Document(f'{split}:{number}#source', pair.source)
       yield Document(f'{split}:{number}#target', pair.target)

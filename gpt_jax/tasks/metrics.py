@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How well a task is done: `METRICS` by the kind of task; more is better."""
+"""Metrics of tasks: `METRICS`, by the kind of task; higher is better."""
 
 import collections
 import functools
@@ -27,42 +27,42 @@ sk: Any = sklearn.metrics
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """The share of predictions that are right."""
+  """The fraction of correct predictions."""
   return float(sk.accuracy_score(labels, predictions))
 
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Of class 1."""
+  """F1 of class 1."""
   return float(sk.f1_score(labels, predictions, pos_label=1, zero_division=0))
 
 
 def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """The mean over classes of their F1."""
+  """The mean of the classes' F1."""
   found = sk.f1_score(labels, predictions, average='macro', zero_division=0)
   return float(found)
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """Matthews' correlation of classes."""
+  """Matthews' correlation coefficient of classes."""
   return float(sk.matthews_corrcoef(labels, predictions))
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """The correlation; 0 with a constant."""
+  """Pearson's correlation; 0 with a constant."""
   if _constant(labels, predictions):
     return 0.0
   return float(stats.pearsonr(labels, predictions)[0])
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-  """The correlation of ranks; 0 with a constant."""
+  """Spearman's rank correlation; 0 with a constant."""
   if _constant(labels, predictions):
     return 0.0
   return float(stats.spearmanr(labels, predictions)[0])
 
 
 def _constant(labels: np.ndarray, predictions: np.ndarray) -> bool:
-  """The correlation with a constant is undefined: it explains nothing."""
+  """Whether either is constant, so that the correlation is undefined."""
   return any(np.ptp(x) == 0 for x in (labels, predictions))
 
 
@@ -73,20 +73,20 @@ _PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 
 def normal(text: str) -> str:
-  """The text without case, punctuation, articles and more than one space."""
+  """Normalises case and spaces, and removes punctuation and articles."""
   text = text.lower().translate(_PUNCTUATION)
   return ' '.join(_ARTICLES.sub(' ', text).split())
 
 
 def exact_match(answer: str, answers: Sequence[str]) -> bool:
-  """Whether an answer is one of those accepted, both normalised."""
+  """Whether an answer equals an accepted one, both normalised."""
   return normal(answer) in {normal(x) for x in answers}
 
 
 def words_f1(answer: str, answers: Sequence[str]) -> float:
-  """The best F1 of the words of an answer and of one accepted.
+  """The best F1 between an answer's words and those of an accepted answer.
 
-  Two empty answers agree, as in SQuAD 2.0; one alone has no word in common.
+  Two empty answers agree, as in SQuAD 2.0; an empty and another one do not.
   """
   return max(_f1(normal(answer).split(), normal(x).split()) for x in answers)
 
@@ -100,7 +100,7 @@ def _f1(said: list[str], right: list[str]) -> float:
 
 
 def _over_questions(one: Callable[[str, Sequence[str]], float]) -> Any:
-  """The mean over questions, of their accepted answers and the texts said."""
+  """Averages a metric of one answer over all questions."""
 
   def mean(labels: Any, predictions: Any) -> float:
     pairs = zip(predictions, labels, strict=True)
@@ -111,14 +111,14 @@ def _over_questions(one: Callable[[str, Sequence[str]], float]) -> Any:
 
 # Tags, by their names in each sentence.
 
-OUTSIDE = 'O'  # the tag of what is no entity
+OUTSIDE = 'O'  # the tag of words outside entities
 _ENTITY = re.compile('O$|[BI]-')
 
 
 def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-  """The entities of a sentence: type, first word, one after the last.
+  """The entities of a sentence: type, first word, exclusive last word.
 
-  As CoNLL's evaluation reads tags: one begins with B-, and with I- after
+  As in CoNLL's evaluation, an entity begins at a B-, or at an I- that follows
   another type or none.
   """
   kind, start = '', 0
@@ -134,7 +134,7 @@ def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 def entities_f1(
   labels: Sequence[list[str]], predictions: Sequence[list[str]]
 ) -> float:
-  """Of entities: those whose type and words are all right."""
+  """F1 of entities; one is correct if its type and words are."""
   right = said = there = 0
   for known, found in zip(labels, predictions, strict=True):
     a, b = {*entities(known)}, {*entities(found)}
@@ -147,19 +147,19 @@ def _of_words(labels: Any, predictions: Any) -> float:
   return accuracy(*flat)
 
 
-# Written texts, each against one reference. A metric gives a number of the
-# corpus, or one of each text.
+# Generated texts, each against one reference. A metric gives one number for the
+# corpus, or one for each text.
 #
 # BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) are sacreBLEU's (Post,
-# 2018), of the whole corpus, 0 to 100: BLEU cased with the tokenizer 13a, as
-# WMT reports it, and its signature says so. ROUGE (Lin, 2004) is F of Google's
-# rouge-score, without stemming; rougeL is of whole texts.
+# 2018), over the whole corpus, 0 to 100: BLEU is cased with the tokenizer 13a,
+# as WMT reports it and its signature states. ROUGE (Lin, 2004) is the F1 of
+# Google's rouge-score, without stemming; rougeL is over whole texts.
 
 _CORPUS: dict[str, Callable[[], BLEU | CHRF]] = {'bleu': BLEU, 'chrf': CHRF}
 
 
 def signatures(names: Sequence[str]) -> dict[str, str]:
-  """SacreBLEU's signatures: what must agree for two scores to compare."""
+  """SacreBLEU's signatures: scores are comparable only if these agree."""
   out = {}
   for name in names:
     if name in _CORPUS:
@@ -226,7 +226,7 @@ METRICS: Mapping[str, dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def check(task: Task, call: str) -> None:
-  """Checks that a task, whose classes are named, has metrics of its kind."""
+  """Checks that the metrics of a task, with named classes, fit its kind."""
   classes = len(task.labels)
   if again := {n for n in task.labels if task.labels.count(n) > 1}:
     raise UsageError(

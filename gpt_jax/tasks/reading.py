@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spans of a text that answer a question, and tags of words: SQuAD, CoNLL.
 
-`spans` and `tags` are the forms of a user's own tables; `squad` and
-`conll2003` are the published sets.
+`spans` and `tags` are forms for a user's own tables; `squad` and `conll2003`
+are published sets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,14 +27,14 @@ from gpt_jax.tasks.task import (
 
 
 class SpanOptions(NamedTuple):
-  """How spans are looked for.
+  """Options of span prediction.
 
   Attributes:
-    stride: tokens from the beginning of a window to that of the next.
-    question: the most tokens of a question.
-    answer: the most tokens of an answer.
-    empty: whether there may be no answer.
-    null_threshold: how much more than the best span no answer must score.
+    stride: tokens between the beginnings of consecutive windows.
+    question: maximum tokens of a question.
+    answer: maximum tokens of an answer.
+    empty: whether questions can have no answer.
+    null_threshold: margin by which no answer must outscore the best span.
   """
 
   stride: int
@@ -45,11 +45,11 @@ class SpanOptions(NamedTuple):
 
 
 class Answer(NamedTuple):
-  """Where the answer is, and what else is accepted.
+  """The position of an answer, and all accepted texts.
 
   Attributes:
-    start: its first character in the context; -1: there is none.
-    texts: all that are accepted, the first at `start`; ('',): none is there.
+    start: first character in the context; -1 if there is no answer.
+    texts: accepted answers, the first being at `start`; ('',) if there is none.
   """
 
   start: int
@@ -71,24 +71,24 @@ def spans(
   metrics: str = 'f1, exact_match',
   columns: str = '',
 ) -> Task:
-  """An answer that is a part of a text.
+  """A question whose answer is a part of a text.
 
   Args:
-    train: a table, or SQuAD's JSON; dev and test too.
-    dev: judges.
-    test: gets predictions.
+    train: a table, or SQuAD's JSON, like dev and test.
+    dev: for evaluation.
+    test: for predictions.
     question: a column or a template.
     context: a column or a template of the text.
-    answers: a column with a list of objects with `text` and `answer_start`,
-      the character where it begins; the first is learned, each is accepted.
-    empty: whether there may be no answer, as in SQuAD 2.0: an empty list.
-    stride: tokens from the beginning of a window to the next, where a text is
-      longer than a row.
-    max_question: tokens of a question, which is cut there.
-    max_answer: tokens of an answer.
-    null_threshold: how much more than the best span no answer must score.
-    metrics: comma list; the first judges.
-    columns: comma list of the columns, of a table that does not name them.
+    answers: a column with a list of objects with `text` and `answer_start`, its
+      first character; the first answer is trained on, all are accepted.
+    empty: whether questions can have no answer, as in SQuAD 2.0: an empty list.
+    stride: tokens between the beginnings of windows, for texts longer than a
+      row.
+    max_question: tokens to which questions are truncated.
+    max_answer: maximum tokens of an answer.
+    null_threshold: margin by which no answer must outscore the best span.
+    metrics: comma list; the first selects the best step.
+    columns: comma list of the column names, for a table without a header.
   """
   return Task(
     form='spans',
@@ -107,8 +107,8 @@ def spans(
 def _asked(task: Task, record: Record, needed: bool) -> Example:
   """Reads a question.
 
-  Its answers are a list, as SQuAD's, of objects with `text` and `answer_start`;
-  or, as TFDS has them, such lists by these names.
+  Its answers are a list of objects with `text` and `answer_start`, as in SQuAD;
+  or an object of two lists by these names, as in TFDS.
   """
   question, context = (filled(record, text) for text in task.texts)
   texts = question, context
@@ -167,12 +167,12 @@ def squad(
   """Questions whose answer is a span of an article: F1 and exact match.
 
   Args:
-    folder: with train-v1.1.json and dev-v1.1.json, or those of v2.0.
-    version: 1.1 or 2.0, where questions may have no answer.
-    stride: see `spans`, also for the others.
-    max_question: in tokens.
-    max_answer: in tokens.
-    null_threshold: for 2.0.
+    folder: contains train-v1.1.json and dev-v1.1.json, or those of v2.0.
+    version: 1.1, or 2.0, in which questions can have no answer.
+    stride: see `spans`.
+    max_question: see `spans`.
+    max_answer: see `spans`.
+    null_threshold: see `spans`; for 2.0.
   """
   name = f'squad/v{version}'
   task = spans(
@@ -200,14 +200,15 @@ def tags(
   """A tag for each word.
 
   Args:
-    train: a .jsonl, or a .conll with a word a line, its tag in the last column
-      and blank lines between sentences; dev and test too.
-    dev: judges.
-    test: gets predictions.
-    words: a column with a list.
-    tags: another; of a .conll also '1', '2', ...: the columns after the words.
-    labels: comma list of the tags; '': those of the train split.
-    metrics: comma list; f1 is that of entities, of tags B-... and I-....
+    train: a .jsonl, or a .conll with one word per line, its tag in the last
+      column and blank lines between sentences, like dev and test.
+    dev: for evaluation.
+    test: for predictions.
+    words: a column with a list of words.
+    tags: a column with a list of tags; in a .conll also '1', '2', ...: the
+      columns after the word.
+    labels: comma list of the tags; '': those in the train split.
+    metrics: comma list; f1 is that of entities, given by tags B-... and I-....
   """
   return Task(
     form='tags',
@@ -221,7 +222,7 @@ def tags(
 
 
 def _tagged(task: Task, record: Record, needed: bool) -> Example:
-  """Reads a sentence: a list of words, and one of as many tags."""
+  """Reads a sentence: a list of words, and an equally long one of tags."""
   words = _words(record, task.texts[0])
   texts = (' '.join(words),)
   if not needed and is_missing(record, record.fields.get(task.label)):
@@ -261,7 +262,10 @@ def _words(record: Record, column: str) -> list[str]:
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-  """Tags of CoNLL 2003's files, where B- parts entities, with B- at each."""
+  """Converts IOB1 tags of CoNLL 2003's files, so that all entities begin B-.
+
+  In the files, B- only separates adjacent entities of a type.
+  """
   out = [*tags]
   for _, start, _ in metrics_lib.entities(tags):
     out[start] = 'B-' + out[start].partition('-')[2]
@@ -272,14 +276,14 @@ def conll2003(folder: str = '') -> Task:
   """Named entities of English news: F1 of entities.
 
   Args:
-    folder: with eng.train, eng.testa (dev) and eng.testb (test) as published,
-      whose tags are read with B- at the beginning of each entity.
+    folder: contains eng.train, eng.testa (dev) and eng.testb (test) as
+      published; their tags are converted by `iob2`.
   """
   files = {'train': 'train', 'testa': 'dev', 'testb': 'test'}
   tags = [f'{x}-{kind}' for kind in ('PER', 'ORG', 'LOC', 'MISC') for x in 'BI']
 
   def expand(record: Record) -> Iterable[Record]:
-    if 'tags' not in record.fields:  # TFDS has B- at each
+    if 'tags' not in record.fields:  # TFDS is in IOB2 already
       return [record]
     fields = {**record.fields, 'tags': iob2(record['tags'])}
     return [Record(record.where, fields)]

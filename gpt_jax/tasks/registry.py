@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks that fine-tuning knows, by name: `TASKS`.
 
-`FORMS` are those of a user's own tables: GPT-1's four (figure 1), spans and
-tags (BERT, figure 4), ranking (MT-DNN), and prompts with their targets. The
-others are published; each takes the folder of its files as published, or
-without one is the set of TensorFlow Datasets.
+`FORMS` are for a user's own tables: GPT-1's four (figure 1), spans and tags
+(BERT, figure 4), ranking (MT-DNN), and prompts with targets. The others are
+published tasks; each takes the folder of its published files, or without one
+reads TensorFlow Datasets.
 """
 
 import functools
@@ -43,15 +43,15 @@ def classification(
   """One text: start, text, extract.
 
   Args:
-    train: a table; see `records`.
-    dev: another, which judges.
-    test: another, which gets predictions; '': none.
+    train: a table; see `files.records`.
+    dev: a table for evaluation.
+    test: a table for predictions; '': none.
     text: a column or a template.
     label: a column.
-    labels: comma list of the classes; '': those of the train split.
-    regression: the label is a score.
-    metrics: comma list; '': accuracy, or pearson and spearman of scores.
-    columns: comma list of the columns, of a table that does not name them.
+    labels: comma list of the classes; '': those in the train split.
+    regression: whether the label is a score.
+    metrics: comma list; '': accuracy, or pearson and spearman for scores.
+    columns: comma list of the column names, for a table without a header.
   """
   paths, named = tables(train, dev, test), (labels, metrics, columns)
   return _form('classification', paths, (text,), label, *named, regression)
@@ -87,7 +87,7 @@ def similarity(
   metrics: str = '',
   columns: str = '',
 ) -> Task:
-  """Two texts without an order: both orders, their activations added."""
+  """Two unordered texts: both orders are read, and their activations added."""
   paths, named = tables(train, dev, test), (labels, metrics, columns)
   texts = first, second
   return _form('similarity', paths, texts, label, *named, regression)
@@ -107,21 +107,21 @@ def choice(
   """One of several answers: start, context, delimiter, answer, extract each.
 
   Args:
-    train: a table; dev and test too.
-    dev: judges.
-    test: gets predictions.
-    context: a template, or a comma list of columns that follow each other;
-      where it is too long each is cut by itself.
+    train: a table, like dev and test.
+    dev: for evaluation.
+    test: for predictions.
+    context: a template, or a comma list of consecutive columns, each of which
+      is truncated separately.
     answers: a column with a list, or a comma list of columns or of templates
       without commas.
-    label: a column; which answer is right: 0 is the first, unless `labels` says
-      otherwise.
-    labels: comma list of what the column calls the answers: 'A, B, C, D'.
+    label: a column with the right answer: 0 is the first, unless `labels` is
+      given.
+    labels: comma list of the answers' names in that column: 'A, B, C, D'.
     metrics: comma list.
-    columns: as of `classification`.
+    columns: see `classification`.
   """
   paths, named = tables(train, dev, test), (labels, metrics, columns)
-  # A template may hold commas.
+  # A template can contain commas.
   texts = (context,) if '{' in context else names(context)
   task = _form('choice', paths, texts, label, *named)
   return task._replace(answers=names(answers))
@@ -136,17 +136,17 @@ def target(
   metrics: str = 'exact_match',
   columns: str = '',
 ) -> Task:
-  """Prompt and target, with the loss on the target alone.
+  """Prompt and target, with the loss on the target only.
 
   Args:
-    train: a table; dev and test too.
-    dev: judges.
-    test: gets predictions.
+    train: a table, like dev and test.
+    dev: for evaluation.
+    test: for predictions.
     prompt: a template: '{en} =' (GPT-2, section 3.7); '{context} RESPONSE', or
       '{context} RESPONSE {response} {attribute}' (LaMDA, section 6).
-    target: a template, with the space before it: ' {de}'.
+    target: a template, with its leading space: ' {de}'.
     metrics: comma list.
-    columns: as of `classification`.
+    columns: see `classification`.
   """
   paths, named = tables(train, dev, test), ('', metrics, columns)
   return _form('target', paths, (prompt, target), '', *named)
@@ -184,21 +184,22 @@ def ranking(
   relevant: str = '1',
   candidates: Count = 2,
 ) -> Task:
-  """The right one of several candidates: a score for each, as of `choice`.
+  """The right one of several candidates, by a score for each, as in `choice`.
 
-  MT-DNN (Liu et al., 2019), equation 8: the loss of a question is that of its
-  right answer among all its candidates, a softmax over their scores.
+  MT-DNN (Liu et al., 2019), equation 8: a softmax over the scores of a
+  question's candidates, with the loss of the right one.
 
   Args:
-    train: a table with a line for each candidate, in any order; dev too.
-    dev: judges, by how often the right candidate has the highest score.
+    train: a table with a line for each candidate, in any order, like dev.
+    dev: for evaluation: how often the right candidate has the highest score.
     question: a column or a template, the same for all candidates of a question.
-    candidate: another.
+    candidate: a column or a template.
     label: a column.
     relevant: the label of right candidates; all others are wrong.
-    candidates: of a group: a right one and as many wrong ones as are left. A
-      question has a group for each right candidate and each further lot of
-      wrong ones; those that make up no group are left out, and counted.
+    candidates: size of a group: one right candidate and candidates - 1 wrong
+      ones. The wrong candidates of a question are divided into lots, and each
+      right one forms a group with each lot; wrong ones that do not fill a lot
+      are left out, and counted.
   """
   if candidates < 2:
     raise UsageError(
@@ -230,7 +231,7 @@ def _groups(
   relevant: str,
   count: int,
 ) -> Iterator[Record]:
-  # Of each question its candidates: whether they are right, and their texts.
+  # Question -> its candidates: whether each is right, and its text.
   found: dict[str, list[tuple[bool, str]]] = {}
   where: dict[str, str] = {}
   for record in records:
@@ -249,7 +250,7 @@ def _groups(
     for one in right:
       for lot in range(lots):
         others = wrong[lot * (count - 1) : (lot + 1) * (count - 1)]
-        # In the table's order: no place among them gives the right one away.
+        # In the table's order, so that the right one's place is no clue.
         group = sorted([one, *others])
         fields = {
           'question': asked,
@@ -277,7 +278,7 @@ FORMS = {
 
 
 def snli(folder: str = '') -> Task:
-  """Stanford inference: accuracy; those without a gold label are left out."""
+  """Stanford inference; accuracy; examples without gold label are left out."""
   texts = ('sentence1', 'sentence2') if folder else ('premise', 'hypothesis')
   page = 'https://nlp.stanford.edu/projects/snli'
   return Task(
@@ -292,7 +293,7 @@ def snli(folder: str = '') -> Task:
 
 
 def scitail(folder: str = '') -> Task:
-  """Science questions: accuracy; the files of its folder tsv_format."""
+  """Science questions; accuracy; reads the files of its folder tsv_format."""
   page = 'https://allenai.org/data/scitail'
   return Task(
     'entailment',
@@ -305,14 +306,14 @@ def scitail(folder: str = '') -> Task:
 
 
 def qnli_ranking(folder: str = '', candidates: Count = 2) -> Task:
-  """QNLI as MT-DNN has it: does the sentence that answers score highest?
+  """QNLI as ranking (MT-DNN): the answering sentence must score highest.
 
-  The paper used QNLI's first edition. In today's few questions have both a
-  sentence that answers and one that does not; the log counts those left out.
+  The paper used QNLI's first edition. In the present one few questions have
+  both an answering sentence and another; the log counts those left out.
 
   Args:
-    folder: as of `qnli`.
-    candidates: of a group; see `ranking`.
+    folder: of QNLI's files.
+    candidates: size of a group; see `ranking`.
   """
   plain = glue.load('qnli', folder)
   task = ranking(

@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a task is, and how its examples are read. `registry` lists all tasks.
+"""Tasks, and how their examples are read. `registry` lists all tasks.
 
-A text is the name of a column, or a template of several: 'question', or
-'{question} {sentence}'.
+A text is given by the name of a column, 'question', or by a template of
+columns, '{question} {sentence}'.
 """
 
 import glob
@@ -18,18 +18,18 @@ from gpt_jax.files import lines, records
 from gpt_jax.files.records import Record
 from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
 
-# From a record to the records that it stands for, such as one a question.
+# Record -> the records that it contains, such as one per question.
 Expand = Callable[[Record], Iterable[Record]]
 
 
 class Example(NamedTuple):
-  """What a model is to learn from, or to be asked.
+  """An example of a task.
 
   Attributes:
-    where: its place, as 'file:line'.
-    texts: for each of the task's texts; with `choice` the answers follow.
-    label: a number of a class, a score, a `reading.Answer`, the tags of all
-      words by number, or None where it is not known.
+    where: 'file:line'.
+    texts: the task's texts; in the form `choice` the answers follow.
+    label: the number of a class, a score, a `reading.Answer`, the numbers of
+      all words' tags, or None if it is unknown.
   """
 
   where: str
@@ -38,13 +38,11 @@ class Example(NamedTuple):
 
 
 class TextPair(NamedTuple):
-  """What a model reads, and what it is to write.
+  """A text-to-text example: source and target.
 
   Attributes:
     where: 'file:line'.
-    source: read.
-    target: to write.
-    label: what the target says, where it is a label: a class, or a similarity
+    label: the label that the target denotes, if any: a class, or a similarity
       before rounding.
   """
 
@@ -55,27 +53,27 @@ class TextPair(NamedTuple):
 
 
 class Task(NamedTuple):
-  """A task; `registry.FORMS` says what each form is.
+  """A task; `registry.FORMS` describes the forms.
 
   Attributes:
     form: a key of `registry.FORMS`.
-    paths: of 'train', 'dev', and others that get predictions, for `records`.
+    paths: of 'train', 'dev', and further splits for predictions; see
+      `files.records`.
     texts: columns or templates.
     label: the column of the label, '' if there is none.
-    labels: the names of the classes, in order; (): as the train split has them.
+    labels: the names of the classes, in order; (): those in the train split.
     regression: whether the label is a score.
-    answers: with `choice`: columns or templates, one for each answer, or a
-      single column that holds a list.
-    metrics: names of `metrics.METRICS[kind]`; the first judges.
-    columns: of files without a line that names them, by split, or all.
+    answers: in the form `choice`: columns or templates, one for each answer, or
+      a single column with a list.
+    metrics: names in `metrics.METRICS[kind]`; the first selects the best step.
+    columns: column names of files without a header.
     drop: labels whose examples are left out.
     expand: see `Expand`.
-    gather: from all records of a table, expanded, to those that stand for some
-      of them together.
-    how: how to get the data: by hand, and by TFDS.
-    example: reads a record, of which a label may be needed, where it is not
-      read as texts, answers and a label.
-    options: of the form, `reading.SpanOptions`.
+    gather: combines the expanded records of a table to others.
+    how: how to get the data: manually, and from TFDS.
+    example: (task, record, whether a label is needed) -> example; None: made of
+      texts, answers and label.
+    options: of the form: `reading.SpanOptions`.
   """
 
   form: str
@@ -96,7 +94,7 @@ class Task(NamedTuple):
 
   @property
   def kind(self) -> str:
-    """What is learned: classification, regression, or what the form says."""
+    """The kind of labels: classification, regression, or the form's own."""
     if self.form in ('choice', 'target', 'spans', 'tags'):
       return self.form
     return 'regression' if self.regression else 'classification'
@@ -132,7 +130,7 @@ def with_labels(task: Task) -> Task:
   """The task with the names of its classes, read from the train split."""
   if task.kind not in ('classification', 'tags') or task.labels:
     return task
-  first: dict[str, str] = {}  # where each name is seen first
+  first: dict[str, str] = {}  # where each name occurs first
   for record in _records(task, task.paths['train']):
     value = record[task.label]
     several = task.kind == 'tags' and isinstance(value, list)
@@ -151,7 +149,7 @@ def with_labels(task: Task) -> Task:
       f'{task.paths["train"]}: column {task.label!r} holds '
       f'{len(names)} labels; two are needed'
     )
-  # '10' follows '9'.
+  # Numbers are sorted by value: '10' follows '9'.
   ordered = sorted(names, key=lambda n: (not n.isdecimal(), len(n), n))
   if not all(n.isdecimal() for n in names):
     ordered = sorted(names)
@@ -192,7 +190,7 @@ def _example(task: Task, record: Record, needs_label: bool) -> Example:
 
 
 def is_missing(record: Record, value: Any) -> bool:
-  """Whether a label is none: empty, null, no number, or -1 in a set of TFDS."""
+  """Whether a label is missing: empty, null, NaN, or -1 in TFDS."""
   if isinstance(value, float) and math.isnan(value):
     return True
   if isinstance(value, str):
@@ -203,7 +201,7 @@ def is_missing(record: Record, value: Any) -> bool:
 
 
 def check_label(record: Record, column: str, value: Any):
-  """Refuses an example without a label, which is needed."""
+  """Rejects an example whose label is missing."""
   if is_missing(record, value):
     raise UsageError(
       f'{record.where}: column {column!r} holds {value!r}, which is no label; '
@@ -212,7 +210,7 @@ def check_label(record: Record, column: str, value: Any):
 
 
 def filled(record: Record, text: str) -> str:
-  """The column's text, or the template with its columns filled in."""
+  """The text of a column, or of a template with its columns filled in."""
   if '{' not in text:
     return _as_text(record, text)
   filled = ''
@@ -222,14 +220,14 @@ def filled(record: Record, text: str) -> str:
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-  """Its literals, each with the column that follows, None after the last."""
+  """A template's literals, each with the next column, or None at the end."""
   try:
     found = string.Formatter().parse(template)
     parts = [(literal, column) for literal, column, *_ in found]
     why = 'has more in its braces than the name of a column'
   except ValueError as e:
     parts, why = [], str(e)
-  # What is lost here, as ':' and what follows it, would be lost in the texts.
+  # Rejects what parsing drops, such as format specifications after ':'.
   again = ''
   for literal, column in parts:
     again += literal.replace('{', '{{').replace('}', '}}')
@@ -264,7 +262,7 @@ def _label(
     return None
   value = record[task.label]
   if not needed and is_missing(record, value):
-    return None  # it is kept back
+    return None  # withheld by the publisher
   if task.regression:
     return _score(task, record, value)
   check_label(record, task.label, value)
@@ -303,16 +301,16 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def tables(train: str, dev: str, test: str) -> dict[str, str]:
-  """The paths of a user's tables by split, of those that there are."""
+  """The paths of a user's tables by split, without empty ones."""
   paths = {'train': train, 'dev': dev, 'test': test}
   return {split: path for split, path in paths.items() if path}
 
 
-# Where the tables of a published task are: in its folder, or in TFDS.
+# Locating the tables of a published task: in its folder, or in TFDS.
 
 
 def splits(folder: str, file: str, tfds: str) -> dict[str, str]:
-  """The paths of train, dev and, where the folder has it, test."""
+  """The paths of train, dev and, if the folder has it, test."""
   names = {'train': 'train', 'dev': 'validation', 'test': 'test'}
   paths = {
     split: table(folder, file.format(split), f'{tfds}:{name}')
@@ -324,9 +322,9 @@ def splits(folder: str, file: str, tfds: str) -> dict[str, str]:
 
 
 def table(folder: str, name: str, tfds: str) -> str:
-  """A file of the folder, maybe compressed; or the split of TFDS.
+  """A file of the folder, possibly compressed; or the split in TFDS.
 
-  A name may be a pattern, of which the first file is taken.
+  If the name is a pattern, the first matching file is taken.
   """
   if not folder:
     return f'tfds:{tfds}'
@@ -337,7 +335,7 @@ def table(folder: str, name: str, tfds: str) -> str:
 
 
 def instructions(page: str, name: str, tfds: str) -> tuple[str, str]:
-  """How to get the data: by hand, and by TFDS."""
+  """How to get the data: manually, and from TFDS."""
   return (
     f'unpack {name} from {page} and name its folder in the task',
     f'leave the folder out and prepare the set of TFDS: tfds build {tfds} '
