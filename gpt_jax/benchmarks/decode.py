@@ -40,8 +40,8 @@ from gpt_jax.training.parts import init_params
 
 # Tokens decoded before the clock starts, to compile and warm up.
 WARM_UP = 3
-# Kernels of one shape that are multiplied in turn: more than fit in a core's
-# cache, but few enough to compile in seconds.
+# Bounds on the kernels of one shape that are multiplied in turn: more than fit
+# in a core's cache, but few enough to compile in seconds.
 _LEAST_BYTES, _MOST = 1 << 29, 128
 
 Shape = tuple[int, int]  # [F, D] of a kernel
@@ -130,7 +130,7 @@ def products(config: Config, steps: int, batches: Sequence[int]) -> dict:
 
 
 def kernels(config: Config) -> dict[Shape, int]:
-  """Kernels that each token is multiplied with: the number of each shape."""
+  """Number of kernels of each shape that a token is multiplied with."""
   model = Transformer(**config.model)
   objective = objectives.build(config.objective.name, model)
   params = jax.eval_shape(
@@ -159,7 +159,7 @@ def kernels(config: Config) -> dict[Shape, int]:
 def _batch(
   shapes: dict[Shape, int], rows: int, dtype: Any, steps: int
 ) -> dict[str, Any]:
-  """Seconds of the products with `rows` rows: of all, and of each shape."""
+  """Seconds of the products with `rows` rows, in total and for each shape."""
   every = [shape for shape, count in shapes.items() for _ in range(count)]
   found = []
   for (F, D), count in shapes.items():

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the benchmarks: turns, the processes of a comparison, tables.
+"""Turns, processes and tables of the benchmarks.
 
 All sides of a comparison take turns, so that a busy machine slows all of them
 down. A comparison with torch runs each side in its own process, which reads and
@@ -126,7 +126,7 @@ def both(what: str, folder: str) -> Iterator[dict[str, Side]]:
 
 
 def answers() -> Callable[[dict], None]:
-  """How a worker answers; all else that it prints goes to stderr."""
+  """Returns a worker's answer function; its other output goes to stderr."""
   file = os.fdopen(os.dup(1), 'w', encoding='utf-8')
   os.dup2(2, 1)
 

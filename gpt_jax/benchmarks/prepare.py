@@ -209,13 +209,13 @@ def _draw(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 TEXTS = {'corpus': corpus, 'documents': documents, 'one': one}
 
 
-# Encoding against SentencePiece's own threads.
+# Encoding compared with SentencePiece's own threads.
 #
-# Ours includes the holdout split, batching, cutting long documents, conversion
-# to the dtype of the store, document ends and the digest of the text: all that
-# `prepare` does except reading and writing files. SentencePiece's is one call,
-# `encode(documents, num_threads=N)`, to lists (the default) and to arrays. All
-# encode the same documents in memory, in turns.
+# Ours includes the holdout split, batching, splitting long documents,
+# conversion to the store's dtype, document ends and the digest of the text: all
+# that `prepare` does except reading and writing files. SentencePiece's is one
+# call, `encode(documents, num_threads=N)`, to lists (the default) or to arrays.
+# All encode the same documents in memory, in turns.
 
 # Bytes of text, in memory: enough for several seconds.
 _MOST_BYTES = 256_000_000
@@ -296,7 +296,7 @@ def _as_prepare_does(
 
 
 def _ratio(one: harness.Times, two: harness.Times) -> float:
-  """The median over rounds of one by the other."""
+  """The median over rounds of the ratio of wall times."""
   return statistics.median(
     x / y for x, y in zip(one.wall, two.wall, strict=True)
   )
@@ -329,10 +329,10 @@ def report_encode(result: dict) -> str:
   return '\n'.join(lines)
 
 
-# Random rows from a token store larger than the cache.
+# Reading random rows from a token store larger than the cache.
 #
-# Read through the training pipeline, with and without compression, and one by
-# one; and how long steps would wait for a store with high latency.
+# Rows are read through the training pipeline, with and without compression, and
+# one by one. Also measures how long steps wait for a store with high latency.
 
 # Four times the size of the cache of decoded chunks.
 NUM_TOKENS = 1 << 29

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of evaluation, by itself or against lm-eval with transformers.
+"""Speed of evaluation, also compared with lm-eval and transformers.
 
 All sides score the same passages, as long as LAMBADA's, with the same random
 weights. lm-eval runs in its own process, once for each batch size. The sides
@@ -34,7 +34,7 @@ _LIBRARIES = ('torch', 'transformers', 'accelerate', 'lm_eval')
 def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:
   """Random ids; lengths as in LAMBADA, where 75 tokens are the mean.
 
-  The last word is 1 to 4 tokens; it alone is scored.
+  Only the last word is scored, 1 to 4 tokens.
   """
   rng = np.random.default_rng(0)
   out = []
@@ -137,7 +137,7 @@ def report(result: dict) -> str:
 
 
 def _catch_up(sides: list[Side], seconds: float) -> None:
-  """Gives turns to sides until each has worked as long, or is done."""
+  """Gives turns to sides until each has worked `seconds`, or is done."""
   while waiting := [
     side
     for side in sides

@@ -47,7 +47,7 @@ def load_torch(folder: str) -> tuple[Any, bool]:
 # Training: each line of input is a number of steps.
 
 CONFIG, BATCHES = 'gpt_jax.json', 'batches.npz'
-# AdamW without decay, and the bound of the gradient's norm.
+# AdamW without weight decay, and the gradient's maximum norm.
 RATE, BETAS, EPSILON, CLIP = 1e-3, (0.9, 0.95), 1e-8, 1.0
 
 # Trains a step on a batch and returns the loss.
@@ -153,9 +153,8 @@ def train(folder: str, side: str) -> None:
 # Decoding: a line of input is a case; the lines after it are numbers of tokens
 # to generate, until the case is done.
 
-# From prompts or sources [B, L], the number of new tokens, the number of beams
-# (0: greedy) and a callback for each token to the new ids [B, N] and the bytes
-# of the caches.
+# (prompts or sources [B, L], number of new tokens, number of beams (0: greedy),
+# callback for each token) -> new ids [B, N] and bytes of the caches.
 Decode = Callable[[np.ndarray, int, int, Callable[[], None]], tuple[list, int]]
 
 

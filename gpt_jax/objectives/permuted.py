@@ -42,9 +42,9 @@ from gpt_jax.spec import UsageError
 # the whole first half, and sees it.
 #
 # Tokens are chosen as in the released code (zihangdai/xlnet, data_utils.py):
-# runs of 1 to 5 words, p(n) ~ 1/n, each amid K n other tokens, then
-# single tokens until the exact number is reached; <sep> and <cls> are never
-# chosen, but ranked like chosen tokens.
+# runs of 1 to 5 words, p(n) ~ 1/n, each amid K n other tokens, then single
+# tokens until the exact number is reached; <sep> and <cls> are never chosen,
+# but ranked like chosen tokens.
 
 
 class Permutation(NamedTuple):

@@ -217,7 +217,7 @@ class TaskObjective(Objective):
       if position.segments:  # XLNet: 0, 1, and [CLS] at the end 2
         last = places == batch['lengths'].reshape(B * C, 1) - 1
         around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
-      elif embedded.num_token_types > 1:  # 0 for padding, too
+      elif embedded.num_token_types > 1:  # padding has type 0
         around['token_types_BL'] = second.astype(jnp.int32)
     frozen = bool(self.features)  # without dropout: features are constant
     out, sown = forward.apply(

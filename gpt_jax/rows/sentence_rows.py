@@ -194,7 +194,7 @@ def bounds(
   """
   starts, stops, documents = _cut(found, capacity)
   begins = np.diff(documents, prepend=documents[:1]) > 0
-  # The tokens that a sentence adds to a row: its own, and a [SEP] before them.
+  # Tokens that a sentence adds to a row: its own, and [SEP] before a document.
   added = np.cumsum(stops - starts + begins)
   before = np.append(0, added)
   # As the first of a row it needs no [SEP] before it.
