@@ -243,7 +243,7 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(config):
     **dict(num_layers=1, num_encoder_layers=1, vocab_size=vocab_size),
     **dict(context_length=LENGTH, position='sinusoidal', d_model=16),
   )
-  objective = seq2seq.objective(model, seq2seq.parallel_batch)
+  objective = seq2seq.Seq2Seq().bind(model)
   params = objective.init(jax.random.key(0))
   loss = jax.jit(lambda batch: objective.loss(params, batch, None)[:2])
   source = row_order.RowSource(store, length=LENGTH, seed=SEED)
