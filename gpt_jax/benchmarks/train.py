@@ -32,7 +32,7 @@ def measure(config: Config, steps: int) -> dict:
   device_check.check_devices(config)
   name = config.objective.name
   needs = objectives.needs(name)
-  if needs.tokens or needs.starts:
+  if needs.tokens or needs.decoder_start:
     what = f'a [{needs.tokens[0].upper()}]' if needs.tokens else 'a tokenizer'
     raise UsageError(
       f'objective.name={name!r}: needs {what}, which random tokens have not; '

@@ -9,7 +9,7 @@ from gpt_jax.config.fields import Config
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim import batch_ramp, schedules
 from gpt_jax.optim.schedules import LAST_STEP, SCHEDULES, Ramp, Schedule, Stage
-from gpt_jax.rows.batch_rows import Taken, TakenAt
+from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.spec import UsageError
 
@@ -117,9 +117,9 @@ def ramp(config: Config) -> Ramp:
   )
 
 
-def order(ramp: Ramp) -> TakenAt:
+def order(ramp: Ramp) -> RowsOfStep:
   """Step -> its rows in the run, if none are left out."""
-  return lambda step: Taken(*ramp.batch(step))
+  return lambda step: BatchRows(*ramp.batch(step))
 
 
 def row_tokens(config: Config) -> int:

@@ -85,7 +85,7 @@ class _Model(NamedTuple):
   params: Any  # all of its parameters, including shared ones
   scored: Scored | None  # see `objectives.base.Scored`
   frozen: bool  # see `objectives.base.Part`
-  asked: Callable[[int], int]  # see `objectives.base.Needs`
+  num_predicted: Callable[[int], int]  # see `objectives.base.Needs`
 
   @property
   def passes(self) -> int:
@@ -110,7 +110,7 @@ def _models(config: Config, params: Any) -> list[_Model]:
       tree,
       scored[name],
       frozen=name in needs.frozen,
-      asked=needs.asked if not name else lambda length: 0,
+      num_predicted=needs.num_predicted if not name else lambda length: 0,
     )
     for name, tree in trees.items()
   ]
@@ -177,7 +177,7 @@ def _met(model: _Model, length: int) -> float:
     met *= read / length
   # A second stream passes all layers, but provides no keys and values.
   met += sum(
-    count * model.asked(length) / length
+    count * model.num_predicted(length) / length
     for name, count in products.items()
     if name.startswith('decoder/') and not _OF_KEYS.search(name)
   )
@@ -330,8 +330,8 @@ def _attended(
     total += before * of_source**2 / length
   elif of_target != length:  # see `_met`
     total *= of_target / length
-  if asked := counted.asked(length):
-    total += total * asked / length
+  if predicted := counted.num_predicted(length):
+    total += total * predicted / length
   # The mean of the products with keys and with values.
   each = model.head_size + (model.value_size or model.head_size)
   return model.num_heads * each / 2 * total

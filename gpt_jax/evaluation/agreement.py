@@ -247,7 +247,7 @@ def _written(
   parts: Parts, tokenizer: tokenizer_lib.Tokenizer, source: list[int]
 ) -> list[int]:
   """Ids for the decoder: its start token, then the source."""
-  starts = objectives.needs(parts.config.objective.name).starts
+  starts = objectives.needs(parts.config.objective.name).decoder_start
   first_id = sides.start_id(starts, tokenizer.special)
   return sides.decoder_inputs(np.array([source]), first_id)[0].tolist()
 

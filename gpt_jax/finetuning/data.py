@@ -20,7 +20,7 @@ from gpt_jax.finetuning.rows import (
 )
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_order
-from gpt_jax.rows.batch_rows import Taken, TakenAt
+from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -118,16 +118,16 @@ class TaskData:
     self.rows_per_epoch = len(split.rows)
     self._order = Shuffle(self.rows_per_epoch, seed)
 
-  def row_numbers(self, taken: Taken) -> list[int]:
+  def row_numbers(self, taken: BatchRows) -> list[int]:
     """The examples that make up a batch."""
     return [self._order[i] for i in taken.indices]
 
-  def epochs(self, taken: Taken) -> dict[str, float]:
+  def epochs(self, taken: BatchRows) -> dict[str, float]:
     """Passes over the examples before a batch."""
     return {'epochs': taken.index / self.rows_per_epoch}
 
   def batches(
-    self, parts: Parts, start: int, rows: TakenAt
+    self, parts: Parts, start: int, rows: RowsOfStep
   ) -> Generator[row_order.Batch]:
     """See `training.run.Data`."""
 
@@ -158,11 +158,11 @@ class TasksData:
     # The last batch of a pass over a task can have rows that do not count.
     self.rows_per_epoch = order.steps_per_epoch * batch_size
 
-  def row_numbers(self, taken: Taken) -> list[int]:
+  def row_numbers(self, taken: BatchRows) -> list[int]:
     """The examples of a batch, within its task; rows that count only."""
     return self._order.examples(self._order.step(self._number(taken)))
 
-  def epochs(self, taken: Taken) -> dict[str, float]:
+  def epochs(self, taken: BatchRows) -> dict[str, float]:
     """Passes before a batch, over all tasks and over each."""
     return self._order.epochs(self._number(taken))
 
@@ -178,7 +178,7 @@ class TasksData:
     return {**batch, 'weights': np.where(counts, batch['weights'], 0)}
 
   def batches(
-    self, parts: Parts, start: int, rows: TakenAt
+    self, parts: Parts, start: int, rows: RowsOfStep
   ) -> Generator[row_order.Batch]:
     """See `training.run.Data`."""
 
@@ -191,7 +191,7 @@ class TasksData:
     stop = parts.config.schedule.num_steps
     return row_order.prefetch(batch, start, stop)
 
-  def _number(self, taken: Taken) -> int:
+  def _number(self, taken: BatchRows) -> int:
     """The step of a batch; all batches have equally many rows."""
     return taken.offset // self._batch_size
 

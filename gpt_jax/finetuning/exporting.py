@@ -422,7 +422,7 @@ def _token_ids(
   """The special tokens' ids in config.json; an encoder has a [CLS]."""
   special = tokenizer.special
   first, last, eos_id = special.cls_id, special.sep_id, tokenizer.eos_id
-  if starts := objectives.needs(config.objective.name).starts:
+  if starts := objectives.needs(config.objective.name).decoder_start:
     # BART's texts begin with <s>; T5's have no start token.
     ids = {'bos_token_id': eos_id if first is None else first}
     ids |= {'eos_token_id': eos_id, 'pad_token_id': special.pad_id}

@@ -79,8 +79,8 @@ class Needs(NamedTuple):
   Attributes:
     attention: required in all layers: 'causal', 'bidirectional' or 'any'.
     encoder: whether the model is an encoder-decoder.
-    starts: for rows with two sides, the token that the decoder starts with:
-      see `rows.sides.start_id`.
+    decoder_start: for rows with two sides, the token that the decoder starts
+      with: see `rows.sides.start_id`.
     text_length: context length to the tokens of text in a row of the store that
       fill the encoder's context; non-decreasing.
     target_length: context length to the most tokens that the decoder reads.
@@ -93,7 +93,8 @@ class Needs(NamedTuple):
       `rows.pair_rows`); '': rows have no pairs.
     tokens: names of special tokens that the tokenizer must have.
     scored: see `Scored`; None: all tokens.
-    asked: row length to the number of tokens that a second stream predicts.
+    num_predicted: row length to the number of tokens that a second stream
+      predicts.
     pooler: default activation of the pooler in fine-tuning, see
       `finetune.pooler`.
     in_row: how a model learns to generate after a source in the same row: by
@@ -108,7 +109,7 @@ class Needs(NamedTuple):
 
   attention: str = 'causal'
   encoder: bool = False
-  starts: str = ''
+  decoder_start: str = ''
   text_length: Callable[[int], int] = _same
   target_length: Callable[[int], int] = _same
   sentinels: Callable[[int], int] = lambda context: 0
@@ -116,7 +117,7 @@ class Needs(NamedTuple):
   pair: str = ''
   tokens: tuple[str, ...] = ()
   scored: Scored | None = None
-  asked: Callable[[int], int] = lambda length: 0
+  num_predicted: Callable[[int], int] = lambda length: 0
   pooler: str = 'tanh'
   in_row: str = ''
   parts: Mapping[str, Part] = MappingProxyType({})

@@ -73,7 +73,7 @@ class Mass(EncoderDecoder):
     """An encoder-decoder, a [MASK] and sentences."""
     return Needs(
       encoder=True,
-      starts=self.start,
+      decoder_start=self.start,
       target_length=lambda n: int(_num_hidden(np.array(n), self.rate)),
       rows=('full_sentences', 'doc_sentences'),
       tokens=('mask',),
@@ -398,7 +398,7 @@ class Denoise(EncoderDecoder):
     """An encoder-decoder and a [MASK]."""
     return Needs(
       encoder=True,
-      starts=self.start,
+      decoder_start=self.start,
       rows=('stream', 'full_sentences', 'doc_sentences'),
       tokens=('mask',),
     )

@@ -223,7 +223,7 @@ class Permuted(Objective):
       attention='bidirectional',
       rows=('stream', 'halves') if self.segments == 1 else ('stream',),
       scored=Scored(places, lambda length: 0),
-      asked=places,
+      num_predicted=places,
     )
 
   def check(self) -> None:

@@ -104,7 +104,7 @@ class Seq2Seq(EncoderDecoder):
   @property
   def needs(self) -> Needs:
     """An encoder-decoder, and pairs of texts."""
-    return Needs(encoder=True, starts=self.start, rows=('parallel',))
+    return Needs(encoder=True, decoder_start=self.start, rows=('parallel',))
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     """Both sides of the rows; nothing is random."""

@@ -310,7 +310,7 @@ class T5(EncoderDecoder):
     """An encoder-decoder, and enough text to fill the encoder's context."""
     return Needs(
       encoder=True,
-      starts=self.start,
+      decoder_start=self.start,
       rows=('stream',),
       text_length=self.text_length,
       target_length=lambda n: self.sizes(self.text_length(n))[1],

@@ -278,7 +278,7 @@ class UnifiedTarget(Objective):
     of_target, masking = of_pairs.scored.output, self.masking
     return of_pairs._replace(
       attention='bidirectional',
-      starts='',
+      decoder_start='',
       tokens=('mask', 'cls'),
       scored=Scored(
         lambda length: masking.places(of_target(length)), lambda length: 1

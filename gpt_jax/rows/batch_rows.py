@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Taken(NamedTuple):
+class BatchRows(NamedTuple):
   """The rows of a batch.
 
   Rows of a run have unique numbers, whatever their lengths. Rows of each length
@@ -18,7 +18,7 @@ class Taken(NamedTuple):
   length: int  # targets in each row
   index: int  # of the first row
 
-  def share(self, host_rows: Callable[[int], slice]) -> 'Taken':
+  def share(self, host_rows: Callable[[int], slice]) -> 'BatchRows':
     """The rows of one host: `host_rows` maps a count to the host's slice."""
     start, stop, _ = host_rows(self.count).indices(self.count)
     return self._replace(
@@ -37,12 +37,12 @@ class Taken(NamedTuple):
 
 
 # Maps a step, counted from 0, to the rows of its batch.
-TakenAt = Callable[[int], Taken]
+RowsOfStep = Callable[[int], BatchRows]
 
 
-def even(count: int, length: int) -> TakenAt:
+def even(count: int, length: int) -> RowsOfStep:
   """Batches of `count` rows of one length."""
-  return lambda step: Taken(step * count, count, length, step * count)
+  return lambda step: BatchRows(step * count, count, length, step * count)
 
 
 # Rows of the global order that a run skips after a spike.
@@ -69,10 +69,10 @@ class Skips(NamedTuple):
   # have abandoned states.
   pending: bool = False
 
-  def shifted(self, rows: TakenAt) -> TakenAt:
+  def shifted(self, rows: RowsOfStep) -> RowsOfStep:
     """The data order without the skipped rows."""
 
-    def shifted_rows(step: int) -> Taken:
+    def shifted_rows(step: int) -> BatchRows:
       taken = rows(step)
       skipped = sum(s.rows for s in self.skips if s.step <= step)
       return taken._replace(
@@ -82,7 +82,7 @@ class Skips(NamedTuple):
     return shifted_rows
 
   def add(
-    self, rows: TakenAt, *, step: int, spike: int, batches: int
+    self, rows: RowsOfStep, *, step: int, spike: int, batches: int
   ) -> 'Skips':
     """Adds a skip that covers at least all rows consumed up to the spike.
 

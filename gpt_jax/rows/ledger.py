@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.rows import row_makers, row_order
-from gpt_jax.rows.batch_rows import TakenAt
+from gpt_jax.rows.batch_rows import RowsOfStep
 from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.store import TokenStore
 
@@ -60,7 +60,7 @@ def steps(
   seed: int,
   start: int,
   stop: int,
-  rows: TakenAt,
+  rows: RowsOfStep,
 ) -> Iterator[Step]:
   """Yields what steps [start, stop), counted from 0, consume over all hosts.
 

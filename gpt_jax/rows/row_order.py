@@ -18,7 +18,7 @@ import grain
 import numpy as np
 
 from gpt_jax.rows import row_makers
-from gpt_jax.rows.batch_rows import Taken, TakenAt
+from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.rows import Keys, Rows, Texts
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Order, Place, Shuffle
@@ -68,7 +68,7 @@ class RowSource:
       return self._mixture.place(index)
     return Place('', index // self.rows_per_epoch, self._order[index])
 
-  def places(self, taken: Taken) -> tuple[list[Place], Keys]:
+  def places(self, taken: BatchRows) -> tuple[list[Place], Keys]:
     """The places of rows of the run, and the keys of their random choices."""
     places = [self.place(index) for index in taken.indices]
     numbers = np.array(taken.numbers, np.int64)
@@ -95,12 +95,12 @@ class RowSource:
       **{f'epochs/{name}': value for name, value in parts.items()},
     }
 
-  def read(self, taken: Taken) -> tuple[Rows, Keys]:
+  def read(self, taken: BatchRows) -> tuple[Rows, Keys]:
     """Returns rows of the run, and the keys of their random choices."""
     places, keys = self.places(taken)
     return self._maker.read(places, keys), keys
 
-  def batch(self, taken: Taken, make_batch: MakeBatch) -> Batch:
+  def batch(self, taken: BatchRows, make_batch: MakeBatch) -> Batch:
     """Returns rows of the run as the arrays of a batch."""
     return make_batch(*self.read(taken))
 
@@ -123,7 +123,7 @@ def batches(
   seed: int,
   start: int,
   stop: int,
-  rows: TakenAt,
+  rows: RowsOfStep,
   make_batch: MakeBatch,
   host_rows: Callable[[int], slice] = all_rows,
 ) -> Generator[Batch]:

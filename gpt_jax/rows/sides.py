@@ -8,7 +8,7 @@
 
 `start` is what the tokenizer puts before a text: <s> for BART, nothing for T5
 and for the tokenizers that we train. `first` is set by the model's objective:
-see `objectives.base.Needs.starts`.
+see `objectives.base.Needs.decoder_start`.
 """
 
 from typing import Any, Literal

@@ -262,7 +262,7 @@ def _check_use(config: Config, use: Use, what: str) -> None:
       f'{what}: was fine-tuned on {config.finetune.task}, so what it knew of a '
       '[MASK] is gone; give what it was fine-tuned from'
     )
-  if needs.asked(model.context_length):
+  if needs.num_predicted(model.context_length):
     raise UsageError(
       f'{what}: the model of objective.name={name!r} knows no [MASK]: it '
       'predicts tokens by a second stream; give a model of masked tokens'
@@ -317,7 +317,9 @@ def check_reads(what: str, config: Config) -> None:
     what: the start of the message.
   """
   name = config.objective.name
-  if objectives.needs(name).starts and not config.model.num_encoder_layers:
+  if (
+    objectives.needs(name).decoder_start and not config.model.num_encoder_layers
+  ):
     raise UsageError(
       f'{what}: objective.name={name!r} trains a decoder to read a source, '
       'its target after it, and no text that is continued or scored; give '
@@ -347,7 +349,7 @@ def source_format(parts: Parts, tokenizer: Tokenizer) -> SourceFormat:
   """How a run's model reads a source and starts its answer."""
   config = parts.config
   reads = tokenizer_lib.of_sources(tokenizer)
-  start: str = objectives.needs(config.objective.name).starts
+  start: str = objectives.needs(config.objective.name).decoder_start
   return SourceFormat(
     reads,
     row_makers.as_read(config.data.rows, reads.special),

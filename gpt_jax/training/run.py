@@ -17,7 +17,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_makers, row_order
-from gpt_jax.rows.batch_rows import Skips, Taken, TakenAt
+from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep, Skips
 from gpt_jax.runtime import hosts, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -53,7 +53,7 @@ class Data(Protocol):
     ...
 
   def batches(
-    self, parts: Parts, start: int, rows: TakenAt
+    self, parts: Parts, start: int, rows: RowsOfStep
   ) -> Generator[row_order.Batch]:
     """Yields this host's share of each batch, from step `start` on.
 
@@ -64,11 +64,11 @@ class Data(Protocol):
     """
     ...
 
-  def epochs(self, taken: Taken) -> dict[str, float]:
+  def epochs(self, taken: BatchRows) -> dict[str, float]:
     """Passes over the data before these rows of the run: `epochs`, ..."""
     ...
 
-  def row_numbers(self, taken: Taken) -> list[int]:
+  def row_numbers(self, taken: BatchRows) -> list[int]:
     """The numbers, in the data, of rows of the run."""
     ...
 
@@ -203,7 +203,7 @@ class Run(NamedTuple):
       **start,
     )
 
-  def unskipped_rows(self, step: int) -> Taken:
+  def unskipped_rows(self, step: int) -> BatchRows:
     """The rows of a step, counted from 0, if no rows were left out."""
     return config_lib.order(self.parts.ramp)(step)
 
@@ -228,7 +228,7 @@ class Run(NamedTuple):
     )
     return Past(**hosts.broadcast_from_host0(past))
 
-  def rows(self) -> TakenAt:
+  def rows(self) -> RowsOfStep:
     """Step, counted from 0 -> its rows, without those left out."""
     return self.history.skips.shifted(self.unskipped_rows)
 

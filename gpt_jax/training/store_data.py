@@ -11,7 +11,7 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
 from gpt_jax.rows import ledger, row_order
-from gpt_jax.rows.batch_rows import Taken, TakenAt
+from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
@@ -48,7 +48,7 @@ class StoreData:
     self.rows_per_epoch = counts[0]
 
   def batches(
-    self, parts: Parts, start: int, rows: TakenAt
+    self, parts: Parts, start: int, rows: RowsOfStep
   ) -> Generator[row_order.Batch]:
     """See `run.Data`."""
     of_rows, more = parts.objective.make_batch, self._more
@@ -66,11 +66,11 @@ class StoreData:
       make_batch=make_batch,
     )
 
-  def epochs(self, taken: Taken) -> dict[str, float]:
+  def epochs(self, taken: BatchRows) -> dict[str, float]:
     """Epochs before these rows: `epochs`, and `epochs/SOURCE` of a mixture."""
     return self._sources(taken.length).epochs(taken.index)
 
-  def row_numbers(self, taken: Taken) -> list[int]:
+  def row_numbers(self, taken: BatchRows) -> list[int]:
     """The numbers, in the store, of rows of the run."""
     return self._sources(taken.length).row_numbers(taken.indices).tolist()
 
@@ -94,7 +94,7 @@ def open_store(config: Config, workdir: str) -> TokenStore:
 
 # Which rows and documents the steps of a run consumed.
 
-# Fields of a spike's file that make a `Taken`: see `Run.write_spike`.
+# Fields of a spike's file that make a `BatchRows`: see `Run.write_spike`.
 _ROWS = ('first_row', 'num_rows', 'row_tokens', 'first_index')
 
 
@@ -171,7 +171,7 @@ def spike(file: str) -> dict[str, Any]:
   config = models.read_config(workdir)
   store = _trained_on(config, workdir)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
-  taken = Taken(*(found[name] for name in _ROWS))
+  taken = BatchRows(*(found[name] for name in _ROWS))
   source = row_order.RowSource(store, length=taken.length, seed=config.seed)
   rows, _ = source.read(taken)
   sides = [rows] if rows.source is None else [rows.source, rows]

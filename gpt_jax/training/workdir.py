@@ -290,7 +290,7 @@ def warn_of_spare_rows(config: Config, tokenizer: Tokenizer) -> None:
 def draws_sample(config: Config) -> bool:
   """Whether the run ends with a sample: if its decoder continues texts."""
   log, model = config.log, config.model
-  reads_sources = objectives.needs(config.objective.name).starts
+  reads_sources = objectives.needs(config.objective.name).decoder_start
   return bool(
     log.sample_prompt
     and log.sample_tokens

@@ -17,7 +17,7 @@ from gpt_jax.finetuning.data import (
   write_predictions,
 )
 from gpt_jax.finetuning.rows import Rows
-from gpt_jax.rows.batch_rows import Taken, even
+from gpt_jax.rows.batch_rows import BatchRows, even
 from gpt_jax.tasks.task import Task
 
 
@@ -77,7 +77,7 @@ def test_the_order_is_a_function_of_the_seed():
   epochs = [order[i : i + 7] for i in (0, 7, 14)]
   assert all(sorted(epoch) == [*range(7)] for epoch in epochs)
   assert len({*map(tuple, epochs)}) == 3
-  assert data.row_numbers(Taken(5, 4, 5, 5)) == order[5:9]
+  assert data.row_numbers(BatchRows(5, 4, 5, 5)) == order[5:9]
   assert other.row_numbers(even(21, 5)(0)) != order
   assert data.epochs(even(21, 5)(1)) == {'epochs': 3.0}
 

@@ -377,7 +377,7 @@ def test_a_mixture_packs_each_source_by_itself(pairs, config):
     pathlib.Path(f'v.{language}').write_text(lines)
   store = prepare.ensure(config, 'D')
   source = row_order.RowSource(store, length=LENGTH, seed=SEED)
-  rows, _ = source.read(batch_rows.Taken(0, 400, LENGTH, 0))
+  rows, _ = source.read(batch_rows.BatchRows(0, 400, LENGTH, 0))
   kinds, eos = [], store.manifest.eos_id
   texts = {'en': 'b', 'de': 'b'}
   for row in of_rows(rows, eos):

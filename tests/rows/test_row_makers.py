@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.rows import row_makers, row_order
-from gpt_jax.rows.batch_rows import Taken
+from gpt_jax.rows.batch_rows import BatchRows
 from gpt_jax.rows.rows import Keys
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
@@ -169,7 +169,7 @@ def test_rows_hold_together_under_the_order_of_a_mixture(rows):
   maker = row_makers.load(made, LENGTH)
   source = row_order.RowSource(made, length=LENGTH, seed=7)
   count = 2 * maker.num_rows
-  taken = Taken(0, count, LENGTH, 0)
+  taken = BatchRows(0, count, LENGTH, 0)
   places, _ = source.places(taken)
   read, _ = source.read(taken)
   bounds = {}
@@ -199,7 +199,7 @@ def test_shares_of_tokens_are_those_of_real_tokens(rows):
   made = store_of([*long, *short], rows, parts, pairs=rows in PARALLEL)
   made.ordered("mixture(a:0.5, b:0.5, shares='tokens')", rows)
   source = row_order.RowSource(made, length=LENGTH, seed=1)
-  taken = Taken(0, 500, LENGTH, 0)
+  taken = BatchRows(0, 500, LENGTH, 0)
   places, _ = source.places(taken)
   counts = source.read(taken)[0].real.sum(axis=1)
   of_a = np.array([place.source == 'a' for place in places])

@@ -17,7 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.objectives import causal
 from gpt_jax.optim import batch_ramp
 from gpt_jax.rows import row_order
-from gpt_jax.rows.batch_rows import Taken, even
+from gpt_jax.rows.batch_rows import BatchRows, even
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import prepare
 from gpt_jax.tokens.store import TokenStore
@@ -41,7 +41,7 @@ def either_store(request, store):
 def windows(source, numbers):
   """Rows of the run with the token before each."""
   rows, _ = source.read(
-    Taken(numbers.start, len(numbers), LENGTH, numbers.start)
+    BatchRows(numbers.start, len(numbers), LENGTH, numbers.start)
   )
   return np.column_stack([rows.before, rows.tokens])
 
@@ -52,7 +52,7 @@ five = even(5, LENGTH)
 def ramp(step):
   """Three rows at steps 0..3, seven from then on."""
   first = 3 * step if step < 4 else 12 + 7 * (step - 4)
-  return Taken(first, 3 if step < 4 else 7, LENGTH, first)
+  return BatchRows(first, 3 if step < 4 else 7, LENGTH, first)
 
 
 def share(host, num_hosts):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.rows import pair_rows, row_makers, row_order
-from gpt_jax.rows.batch_rows import Taken
+from gpt_jax.rows.batch_rows import BatchRows
 from gpt_jax.rows.rows import MAKING_ROWS, Keys
 from gpt_jax.rows.sentence_rows import Sentences
 from gpt_jax.rows.unified_order import BIDIRECTIONAL, masks
@@ -201,7 +201,7 @@ def labels_of(rows, seed, epochs, length=61):
   store = store_of(corpus(401), rows)
   source = row_order.RowSource(store, length=length, seed=seed)
   count = source.rows_per_epoch
-  read, keys = source.read(Taken(0, epochs * count, length, 0))
+  read, keys = source.read(BatchRows(0, epochs * count, length, 0))
   assert read.pair is not None
   labels = np.full((epochs, count), np.nan)
   labels[keys.epoch, keys.row] = read.pair
@@ -249,10 +249,10 @@ def test_rows_of_a_later_epoch_need_none_before_them():
   store = store_of(corpus(401), "pairs('next')")
   whole = row_order.RowSource(store, length=61, seed=3)
   count = whole.rows_per_epoch
-  expected, _ = whole.read(Taken(0, 3 * count, 61, 0))
+  expected, _ = whole.read(BatchRows(0, 3 * count, 61, 0))
   again = row_order.RowSource(store, length=61, seed=3)
   first = 2 * count + 7
-  found, _ = again.read(Taken(first, 11, 61, first))
+  found, _ = again.read(BatchRows(first, 11, 61, first))
   for name in ('tokens', 'pair', 'token_types'):
     np.testing.assert_array_equal(
       getattr(found, name), getattr(expected, name)[first : first + 11], name

@@ -205,7 +205,7 @@ def shares_of_tokens(source, phase, first, stop):
   """The share of the targets that each source has in rows of the run."""
   sizes = dict.fromkeys(phase, 0)
   for i in range(first, stop):
-    places, keys = source.places(batch_rows.Taken(i, 1, 0, i))
+    places, keys = source.places(batch_rows.BatchRows(i, 1, 0, i))
     ((tokens,), _) = source.texts(places, keys)[0]
     sizes[places[0].source] += len(tokens)
   return {n: size / sum(sizes.values()) for n, size in sizes.items()}

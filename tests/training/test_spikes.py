@@ -21,7 +21,7 @@ from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.spikes import SPIKES, Policy, is_spike
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_order
-from gpt_jax.rows.batch_rows import Skip, Skips, Taken
+from gpt_jax.rows.batch_rows import BatchRows, Skip, Skips
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, loop, metrics, past
@@ -163,7 +163,7 @@ def test_rewind_target_does_not_depend_on_preemptions():
 def ramp(step):
   """Batches of 3 rows, from step 4 on of 5."""
   first = 3 * step if step < 4 else 12 + 5 * (step - 4)
-  return Taken(first, 3 if step < 4 else 5, 13, first)
+  return BatchRows(first, 3 if step < 4 else 5, 13, first)
 
 
 def consumed(order, steps):
@@ -325,7 +325,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
     row_order.TokenStore.open(str(data)), length=7, seed=0
   )
   assert found['texts'][5] == run.tokenizer.decode(
-    source.read(Taken(bad_row, 1, 7, bad_row))[0].tokens[0]
+    source.read(BatchRows(bad_row, 1, 7, bad_row))[0].tokens[0]
   )
   inspect.main(types.SimpleNamespace(spike=str(file), json=False))
   assert 'gradient norm nan' in capsys.readouterr().out
