@@ -133,7 +133,8 @@ def _find(library: Any, name: str, folder: str) -> Any:
 def _prepare(builder: Any, name: str, folder: str):
   """Prepares a set from downloads that the user provided; fetches nothing."""
   downloads = os.path.join(folder, 'downloads')
-  wanted = {info.filename for info in builder.url_infos.values()} - {None}
+  infos = builder.url_infos or {}  # None: TFDS has no checksums of this set
+  wanted = {info.filename for info in infos.values()} - {None}
   manual = [
     place
     for place in (os.path.join(downloads, 'manual'), downloads)
