@@ -138,7 +138,7 @@ def test_the_examples_of_finetuning_are_read(tmp_path, monkeypatch, form):
   monkeypatch.chdir(tmp_path)
   field, _, text = argv[-1].partition('=')
   assert field == '--config.finetune.task'
-  task = spec.build('finetune.task', text, registry.TASKS)
+  task = spec.build('finetune.task', text, registry.TUNED)
   task = tuning.with_labels(task)
   for split in ('train', 'dev'):
     found = [(*e.texts, e.label) for e in tuning.read(task, split)]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks scored by likelihood: choices of continuations, and whole texts.
 
-The choices of `tasks.choices` are scored after their context. The answer is the
+The choices of `tasks.prompts` are scored after their context. The answer is the
 one with the highest log-probability: in total, per token or per byte (GPT-3,
 section 2.4: "the per-token likelihood for each example (to normalize for
 length)"), or relative to a general context, P(completion | context) /
@@ -28,8 +28,8 @@ from gpt_jax.evaluation.score import Journal, Row, Score, Scorer, ScoreRequest
 from gpt_jax.files.progress import Report
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.choices import Prompt, Prompted
 from gpt_jax.tasks.files import OWN, Files, Split
+from gpt_jax.tasks.prompts import Prompt, Prompted
 from gpt_jax.tokenizers import report as tokenizer_report
 
 log = logging.getLogger('gpt_jax')
@@ -356,7 +356,7 @@ _MEASURES: dict[str, Measure] = {
 
 
 def of(prompted: Callable[..., Prompted]) -> Callable[..., Make]:
-  """Makes likelihood tasks from a function of `tasks.choices.PROMPTED`."""
+  """Makes likelihood tasks from a function of `tasks.registry.PROMPTED`."""
 
   @functools.wraps(prompted)
   def make(*args, **kwargs) -> Make:

@@ -17,7 +17,7 @@ from gpt_jax.evaluation.results import NamedCall, owner
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import progress
 from gpt_jax.spec import Call, UsageError
-from gpt_jax.tasks.choices import PROMPTED
+from gpt_jax.tasks.registry import PROMPTED
 
 log = logging.getLogger('gpt_jax')
 

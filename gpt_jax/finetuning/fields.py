@@ -20,7 +20,7 @@ from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks import task as tasks
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.models import Pretrained
@@ -34,7 +34,7 @@ def task_of(config: Config) -> Task:
       '--config: has no section finetune; start it from '
       'configs/finetune/base.py, as configs/finetune/sst2.py does'
     )
-  task = spec.build('finetune.task', tuned.task, TASKS)
+  task = spec.build('finetune.task', tuned.task, TUNED)
   spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
   spec.build('finetune.class_weights', tuned.class_weights, CLASS_WEIGHTS)
   if not task.paths.get('train') or not task.paths.get('dev'):
@@ -145,10 +145,10 @@ def set_dropout(config: Config) -> None:
   """Sets `finetune.dropout` to the task's own, if `task_dropout` has one."""
   tuned = config.finetune
   for name in tuned.task_dropout:
-    if name not in TASKS:
+    if name not in TUNED:
       raise UsageError(
         f'finetune.task_dropout.{name}: there is no such task; one of '
-        + ', '.join(TASKS)
+        + ', '.join(TUNED)
       )
   name = spec.parse('finetune.task', tuned.task)[0].name
   tuned.dropout = tuned.task_dropout.get(name, tuned.dropout)

@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks that choose one of several continuations, with GPT-3's prompts.
 
-The functions in `PROMPTED` make the prompts of GPT-3's appendix G, whose
-likelihood `evaluation.likelihood` measures. `race_rows` and `story_cloze_rows`
-are RACE and the Story Cloze Test for fine-tuning, made of the same records.
+The functions that return `Prompted` make the prompts of GPT-3's appendix G.
+`race_rows` and `story_cloze_rows` are RACE and the Story Cloze Test for
+fine-tuning, made of the same records.
 """
 
 import functools
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal
 
 from gpt_jax.files import lines
 from gpt_jax.files.files import read_json
@@ -19,96 +19,12 @@ from gpt_jax.files.records import Record
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import task as task_lib
 from gpt_jax.tasks.files import OWN, Files, Split, label, text, texts
+from gpt_jax.tasks.prompts import Prompt, Prompted, of_records
 from gpt_jax.tasks.task import Task, instructions, table
 
 _LAST_WORD = re.compile(r'(.*\S)(\s+\S+)\s*', re.DOTALL)
 _BRACKETS = re.compile(r'\[.*?\]')
 _LABELS_OF = re.compile(r'\.jsonl(\.\w+)?$')
-
-
-class Prompt(NamedTuple):
-  """One question with its choices.
-
-  Attributes:
-    where: 'file:line'.
-    context: text before the continuation.
-    choices: the continuations, including leading white space.
-    label: index of the right choice.
-    group: examples of a group, such as a BLiMP paradigm, are averaged first.
-    general: a context without the question, such as 'Answer:'; None if the
-      task has none.
-    lead: text before the few-shot examples, such as the article that they are
-      about too.
-    about: identifies the text that the question is about; '' if there is none.
-    plain: the text that training data must not contain; '' if it is lead,
-      context and right choice.
-  """
-
-  where: str
-  context: str
-  choices: tuple[str, ...]
-  label: int
-  group: str = ''
-  general: str | None = None
-  lead: str = ''
-  about: str = ''
-  plain: str = ''
-
-
-# Folder of all tasks -> stream of examples.
-Examples = Callable[[str], Iterator[Prompt]]
-
-
-class Prompted(NamedTuple):
-  """A task of examples with choices.
-
-  Attributes:
-    examples: the examples to measure.
-    shown: the pool of few-shot examples; None if there is none.
-    measure: accuracies by each scoring rule, accuracies of BLiMP's paradigms,
-      or how often greedy decoding yields the last words.
-    same_text: whether few-shot examples must be about the same text.
-  """
-
-  examples: Examples
-  shown: Examples | None
-  measure: Literal['accuracies', 'paradigms', 'last_words'] = 'accuracies'
-  same_text: bool = False
-
-
-def of_records(
-  files: Files,
-  path: str,
-  shown: str,
-  read: Callable[[Record], Iterable[Prompt]],
-  measure: Literal['accuracies', 'paradigms', 'last_words'] = 'accuracies',
-  *,
-  same_text: bool = False,
-) -> Prompted:
-  """A task whose records are read one by one.
-
-  Args:
-    files: of the task; their folder is replaced.
-    path: the examples to measure: a file or a split; see `Files`.
-    shown: the few-shot examples: another file or split, 'rest' for the others
-      of `path`, or '' for none. An example equal to the measured one is never
-      shown.
-    read: makes examples of a record.
-    measure: see `Prompted`.
-    same_text: see `Prompted`.
-  """
-
-  def examples(folder: str, path: str) -> Iterator[Prompt]:
-    for record in files._replace(folder=folder).records(path):
-      yield from read(record)
-
-  shown = path if shown == 'rest' else shown
-  return Prompted(
-    functools.partial(examples, path=path),
-    functools.partial(examples, path=shown) if shown else None,
-    measure,
-    same_text,
-  )
 
 
 def lambada(
@@ -123,7 +39,7 @@ def lambada(
 
   Args:
     path: test, dev, or a file.
-    shown: see `of_records`.
+    shown: see `prompts.of_records`.
     form: last_word; or blank, GPT-3's form with shots (section 3.1.2 and
       figure G.21): 'Alice went to visit her friend ____. -> Bob'.
   """
@@ -373,7 +289,7 @@ def story_cloze(
 
   Args:
     path: test, val, or a file; only val has labels for 2018.
-    shown: see `of_records`; GPT-3 shows examples of the validation set.
+    shown: see `prompts.of_records`; GPT-3 shows examples of the validation set.
     year: edition of the data.
   """
   files = Files(
@@ -467,9 +383,9 @@ def race(
 
   Args:
     path: test, dev, train, or a file.
-    shown: see `of_records`; 'article' shows the other questions of the same
-      article before each one, after the article, as GPT-3 does (figures G.1
-      and G.3).
+    shown: see `prompts.of_records`; 'article' shows the other questions of the
+      same article before each one, after the article, as GPT-3 does (figures
+      G.1 and G.3).
     level: school level.
   """
   files = Files(
@@ -534,15 +450,3 @@ def multiple_choice(path: str, shown: str = '') -> Prompted:
     )
 
   return of_records(OWN, path, shown, read)
-
-
-PROMPTED = {
-  'lambada': lambada,
-  'blimp': blimp,
-  'piqa': piqa,
-  'hellaswag': hellaswag,
-  'story_cloze': story_cloze,
-  'race': race,
-  'boolq': boolq,
-  'multiple_choice': multiple_choice,
-}

@@ -13,7 +13,6 @@ first; appendix D and the code that trained the released models put the
 hypothesis first, as we do.
 """
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -218,9 +217,6 @@ def load(name: str, folder: str = '') -> Task:
     how=instructions(_PAGE, row.folder, tfds),
   )
   return row.adapt(task if folder else task._replace(**row.tfds), folder)
-
-
-TASKS = {name: functools.partial(load, name) for name in GLUE}
 
 
 def source_text(name: str, texts: Sequence[str]) -> str:

@@ -1,21 +1,23 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks that fine-tuning knows, by name: `TASKS`.
+"""All tasks by name, and what each is for: `TASKS`.
 
-`FORMS` are for a user's own tables: GPT-1's four (figure 1), spans and tags
-(BERT, figure 4), ranking (MT-DNN), and prompts with targets. The others are
-published tasks; each takes the folder of its published files, or without one
-reads TensorFlow Datasets.
+`FORMS` are for fine-tuning on a user's own tables: GPT-1's four (figure 1),
+spans and tags (BERT, figure 4), ranking (MT-DNN), and prompts with targets. The
+others are published tasks; for fine-tuning each takes the folder of its
+published files, or without one reads TensorFlow Datasets.
 """
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from gpt_jax.files.records import Record
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import choices, glue, reading
+from gpt_jax.tasks.prompts import Prompted
 from gpt_jax.tasks.task import (
   Task,
   check_label,
@@ -325,14 +327,36 @@ def qnli_ranking(folder: str = '', candidates: Count = 2) -> Task:
   return task._replace(how=plain.how)
 
 
+class Uses(NamedTuple):
+  """What a task is for; None: it is not for that.
+
+  Attributes:
+    tuned: describes the task for fine-tuning, by its arguments in the config.
+    prompted: makes its prompts, whose likelihood is evaluated.
+  """
+
+  tuned: Callable[..., Task] | None = None
+  prompted: Callable[..., Prompted] | None = None
+
+
+# The tasks by name. GLUE's are also measured by generated texts, as T5 does
+# (`evaluation.text_tasks`).
 TASKS = {
-  **FORMS,
-  **glue.TASKS,
-  'qnli_ranking': qnli_ranking,
-  'snli': snli,
-  'scitail': scitail,
-  'race': choices.race_rows,
-  'story_cloze': choices.story_cloze_rows,
-  'squad': reading.squad,
-  'conll2003': reading.conll2003,
+  **{name: Uses(form) for name, form in FORMS.items()},
+  **{name: Uses(functools.partial(glue.load, name)) for name in glue.GLUE},
+  'qnli_ranking': Uses(qnli_ranking),
+  'snli': Uses(snli),
+  'scitail': Uses(scitail),
+  'squad': Uses(reading.squad),
+  'conll2003': Uses(reading.conll2003),
+  'race': Uses(choices.race_rows, choices.race),
+  'story_cloze': Uses(choices.story_cloze_rows, choices.story_cloze),
+  'lambada': Uses(prompted=choices.lambada),
+  'blimp': Uses(prompted=choices.blimp),
+  'piqa': Uses(prompted=choices.piqa),
+  'hellaswag': Uses(prompted=choices.hellaswag),
+  'boolq': Uses(prompted=choices.boolq),
+  'multiple_choice': Uses(prompted=choices.multiple_choice),
 }
+TUNED = {name: of.tuned for name, of in TASKS.items() if of.tuned}
+PROMPTED = {name: of.prompted for name, of in TASKS.items() if of.prompted}

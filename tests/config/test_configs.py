@@ -18,7 +18,7 @@ from gpt_jax import sharding, spec
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops, totals
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tokenizers.tokenizer import TOKENIZERS
 from gpt_jax.tokens import mixture
 from gpt_jax.training import device_check
@@ -191,7 +191,7 @@ def test_fine_tuning_changes_no_fields_of_the_tree(name):
   for size in getattr(tuned, 'SIZES', ['']):
     config = tuned.get_config(size)
     assert config.is_locked
-    spec.build('finetune.task', config.finetune.task, TASKS)
+    spec.build('finetune.task', config.finetune.task, TUNED)
     fields = {*config_lib.flatten(config)}
     tree = {*config_lib.flatten(module('base').get_config())}
     assert tree == {f for f in fields if not f.startswith('finetune.')}

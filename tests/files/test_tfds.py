@@ -13,7 +13,7 @@ from gpt_jax import spec
 from gpt_jax.files import records, tfds
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import task as tasks
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.text import sources
 
 pytest.importorskip('tensorflow_datasets', reason='needs the extra tfds')
@@ -98,7 +98,7 @@ def test_the_numbers_of_classes_are_understood(monkeypatch):
   }
   builder = types.SimpleNamespace(as_data_source=splits.get)
   monkeypatch.setattr(tfds, 'by_name', lambda name, folder: builder)
-  task = spec.build('finetune.task', 'sst2()', TASKS)
+  task = spec.build('finetune.task', 'sst2()', TUNED)
   found = tasks.read(task, 'train')
   assert [(*e.texts, e.label) for e in found] == [
     ('ein Satz', 1),

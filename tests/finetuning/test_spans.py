@@ -12,7 +12,7 @@ from gpt_jax.finetuning.rows import Frame, found_spans, span_rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import reading
 from gpt_jax.tasks import task as tasks
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tokenizers.tokenizer import Bytes
 
 CONTEXT = 'Bob saw Eve; Eve ran off.'
@@ -37,7 +37,7 @@ def read(folder, *questions, version='2.0', **options):
   (folder / f'dev-v{version}.json').write_text(json.dumps(tree(*questions)))
   more = ''.join(f', {n}={v}' for n, v in options.items())
   call = f"squad('{folder}', version='{version}'{more})"
-  task = spec.build('finetune.task', call, TASKS)
+  task = spec.build('finetune.task', call, TUNED)
   return task, tasks.read(task, 'train')
 
 

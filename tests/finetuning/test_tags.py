@@ -15,7 +15,7 @@ from gpt_jax.finetuning import rows
 from gpt_jax.finetuning.rows import Frame
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.metrics import METRICS, entities
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read
 from gpt_jax.tokenizers.tokenizer import Bytes
 
@@ -39,7 +39,7 @@ Oslo NNP B-NP B-LOC
 def conll(folder):
   for name in ('eng.train', 'eng.testa', 'eng.testb'):
     (folder / name).write_text(CONLL)
-  task = spec.build('finetune.task', f"conll2003('{folder}')", TASKS)
+  task = spec.build('finetune.task', f"conll2003('{folder}')", TUNED)
   return task, read(task, 'train')
 
 

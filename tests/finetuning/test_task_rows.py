@@ -9,7 +9,7 @@ from gpt_jax import spec
 from gpt_jax.finetuning import rows as task_rows
 from gpt_jax.finetuning.rows import Frame, fit, joined, num_sequences
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokenizers.tokenizer import Bytes
 
@@ -18,7 +18,7 @@ GPT1 = Frame.after(257)
 
 
 def task(text):
-  return spec.build('finetune.task', text, TASKS)
+  return spec.build('finetune.task', text, TUNED)
 
 
 def rows(form, texts, length=16, **more):

@@ -6,7 +6,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read
 
 # Of q1 two right and three wrong, of q2 one and one; q3 has no right one, q4
@@ -27,7 +27,7 @@ q1\ti\tnot_entailment
 def groups(folder, call):
   for split in ('train', 'dev', 'test'):
     (folder / f'{split}.tsv').write_text(TABLE)
-  task = spec.build('finetune.task', call, TASKS)
+  task = spec.build('finetune.task', call, TUNED)
   assert [*task.paths] == ['train', 'dev']  # a group is made by its labels
   return [(e.texts, e.label) for e in read(task, 'dev')]
 

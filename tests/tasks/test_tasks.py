@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.registry import TASKS
+from gpt_jax.tasks.registry import FORMS, PROMPTED, TASKS, TUNED
 from gpt_jax.tasks.task import read, with_labels
 from tests.support.tables import put
 
@@ -17,7 +17,7 @@ SHARED = pathlib.Path(__file__).parents[3] / 'shared/data'
 
 
 def task(text):
-  return spec.build('finetune.task', text, TASKS)
+  return spec.build('finetune.task', text, TUNED)
 
 
 def test_a_users_own_table_is_one_line(tmp_path):
@@ -122,16 +122,51 @@ def test_a_test_split_needs_no_labels(tmp_path):
     read(found, 'dev')
 
 
-def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch):
-  with pytest.raises(
-    UsageError, match=r'no such file.*gluebenchmark.*tfds build'
-  ):
-    read(task(f"sst2('{tmp_path}')"), 'train')
+@pytest.mark.parametrize('name', [n for n in TUNED if n not in FORMS])
+def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch, name):
+  for split in ('train', 'dev'):
+    with pytest.raises(
+      UsageError, match=r'no such file.*To get it: .*https.*tfds build'
+    ):
+      read(task(f"{name}('{tmp_path}')"), split)
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
-  with pytest.raises(
-    UsageError, match=r'tfds build glue/sst2.*Or unpack SST-2'
-  ):
-    read(task('sst2()'), 'train')
+  with pytest.raises(UsageError, match=r'tfds build.*Or .*https'):
+    read(task(f'{name}()'), 'train')
+
+
+@pytest.mark.parametrize('name', [n for n in PROMPTED if 'multi' not in n])
+def test_absent_prompts_say_how_to_get_them(tmp_path, name):
+  with pytest.raises(UsageError, match=r'no such file; .*https?://'):
+    next(PROMPTED[name]().examples(str(tmp_path)))
+
+
+def test_a_task_for_both_reads_the_same_answers(tmp_path):
+  """RACE and the Story Cloze Test, tuned and prompted."""
+  article = {
+    'article': 'A B.',
+    'questions': ['q1 _', 'q2'],
+    'options': [['a', 'b', 'c', 'd'], ['e', 'f', 'g', 'h']],
+    'answers': ['C', 'A'],
+  }
+  names = [f'InputSentence{i}' for i in range(1, 5)]
+  names += ['RandomFifthSentenceQuiz1', 'RandomFifthSentenceQuiz2']
+  story = ','.join([*names, 'AnswerRightEnding']) + '\nA.,B.,C.,D.,e,f,2\n'
+  (tmp_path / 'race').mkdir()
+  (tmp_path / 'story_cloze').mkdir()
+  for split in ('train', 'dev'):
+    text = json.dumps(article) + '\n'
+    put(tmp_path / 'race', f'{split}_middle.jsonl', text)
+  put(tmp_path / 'story_cloze', 'cloze_test_test__spring2016.csv', story)
+  both = [n for n, of in TASKS.items() if of.tuned and of.prompted]
+  for name in both:
+    tuned = read(task(f"{name}('{tmp_path / name}')"), 'dev')
+    splits = {'race': 'dev', 'story_cloze': 'test'}
+    prompted = [*PROMPTED[name](splits[name]).examples(str(tmp_path))]
+    assert [e.label for e in tuned] == [p.label for p in prompted]
+    for example, prompt in zip(tuned, prompted, strict=True):
+      answers = example.texts[-len(prompt.choices) :]
+      assert [x.strip() for x in prompt.choices] == [*answers]
+  assert {*both} == {'race', 'story_cloze'}
 
 
 def test_glue_as_microsoft_published_mrpc(tmp_path):
