@@ -2,111 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's examples as training data, evaluation on them, and predictions."""
 
-import math
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.finetuning.rows import (
-  IGNORED,
-  Rows,
-  found_spans,
-  found_tags,
-  tag_names,
-)
+from gpt_jax.finetuning.kinds import Outputs, Split, judged
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_order
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import metrics as metrics_lib
-from gpt_jax.tasks.task import Example, Task
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training.held_out import exponential
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.run import Run
 
 # The order of examples in `TaskData`, for config.json: see `tokens.mixture`.
 ORDER = 'shuffle(rounds=12)'
-
-
-class Scale(NamedTuple):
-  """Normalises scores by mean and standard deviation of the train split.
-
-  W_y has no bias, so h would otherwise have to produce the scores' mean.
-  """
-
-  mean: float = 0.0
-  deviation: float = 1.0
-
-  @classmethod
-  def of(cls, labels: np.ndarray) -> 'Scale':
-    """The scale of these scores."""
-    deviation = float(np.std(labels, dtype=np.float64))
-    return cls(float(np.mean(labels, dtype=np.float64)), deviation or 1.0)
-
-
-class Split(NamedTuple):
-  """The encoded examples of a split.
-
-  Attributes:
-    known: whether labels are known.
-    scale: of the scores, in regression.
-    class_weights: float32 [num_labels]; None: all 1.
-    examples: the examples themselves, for spans and tags, whose rows do not
-      contain everything.
-  """
-
-  task: Task
-  rows: Rows
-  known: bool = True
-  scale: Scale = Scale()
-  class_weights: np.ndarray | None = None
-  examples: Sequence[Example] = ()
-
-  @property
-  def num_examples(self) -> int:
-    """Number of examples; with spans an example can have several rows."""
-    return len(self.examples) or len(self.rows)
-
-  def batch(self, numbers: np.ndarray) -> row_order.Batch:
-    """The arrays of a batch of rows."""
-    rows = self.rows
-    if self.task.kind == 'target':
-      return _target_batch(rows.inputs[numbers, 0], rows.lengths[numbers])
-    labels = rows.labels[numbers]
-    weights = np.ones(len(numbers), np.float32)
-    if self.class_weights is not None:
-      weights = self.class_weights[labels]
-    if self.task.kind == 'regression':
-      mean, deviation = self.scale
-      labels = ((labels - mean) / deviation).astype(np.float32)
-    batch = {
-      'inputs': rows.inputs[numbers],
-      'lengths': rows.lengths[numbers],
-      'labels': labels,
-      'weights': weights,
-    }
-    if rows.second is not None:
-      batch['second'] = rows.second[numbers]
-    return batch
-
-
-def _target_batch(tokens: np.ndarray, bounds: np.ndarray) -> row_order.Batch:
-  """Next-token prediction, with weight 1 for targets within `bounds`."""
-  places = np.arange(1, tokens.shape[1])[None]
-  counts = (bounds[:, :1] <= places) & (places < bounds[:, 1:])
-  return {
-    'inputs': np.ascontiguousarray(tokens[:, :-1]),
-    'targets': np.ascontiguousarray(tokens[:, 1:]),
-    'weights': counts.astype(np.float32),
-  }
 
 
 class TaskData:
@@ -196,21 +113,6 @@ class TasksData:
     return taken.offset // self._batch_size
 
 
-class Outputs(NamedTuple):
-  """A model's outputs on a split.
-
-  Attributes:
-    raw: float32 [N, K]: logits, or a score; for targets the loss, the number of
-      tokens and whether all of them are the most likely ones.
-    predictions: [N], classes or scores.
-    metrics: `loss` and the task's metrics; empty if labels are unknown.
-  """
-
-  raw: np.ndarray
-  predictions: np.ndarray
-  metrics: dict[str, float]
-
-
 # Selects the best step of a run on several tasks: the mean of each task's first
 # metric.
 AVERAGE = 'eval/validation/average'
@@ -276,7 +178,7 @@ class TaskEvaluation:
       found.append(self._steps[name](params, self._parts.put(batch, rows)))
       if stop():
         return None
-    return _judged(split, np.concatenate(jax.device_get(found))[:count])
+    return judged(split, np.concatenate(jax.device_get(found))[:count])
 
 
 _ALWAYS = ('loss', 'examples')
@@ -284,88 +186,6 @@ _ALWAYS = ('loss', 'examples')
 
 def _prefix(task: str) -> str:
   return f'eval/{task or "validation"}'
-
-
-def _judged(split: Split, raw: np.ndarray) -> Outputs:
-  task = split.task
-  labels, predictions, loss = _JUDGES[task.kind](split, raw)
-  if not split.known and task.kind != 'target':
-    return Outputs(raw, predictions, {})
-  metrics = {'loss': loss}
-  if task.kind == 'target':
-    metrics |= exponential('perplexity', loss)
-  of_kind = metrics_lib.METRICS[task.kind]
-  metrics |= {name: of_kind[name](labels, predictions) for name in task.metrics}
-  return Outputs(raw, predictions, metrics)
-
-
-# Labels, predictions, and the loss if labels are known.
-_Judgement = tuple[Any, Any, float]
-
-
-def _target(split: Split, raw: np.ndarray) -> _Judgement:
-  del split
-  nll, tokens, right = np.asarray(raw, np.float64).T
-  loss = float(nll.sum() / tokens.sum())
-  return np.ones(len(raw), int), right.astype(int), loss
-
-
-def _regression(split: Split, raw: np.ndarray) -> _Judgement:
-  (mean, deviation), labels = split.scale, split.rows.labels
-  predictions = raw[:, 0].astype(np.float64) * deviation + mean
-  # In units of the standard deviation, as in training.
-  errors = (predictions - labels) / deviation
-  return labels, predictions, float(np.mean(np.square(errors)))
-
-
-def _classes(split: Split, raw: np.ndarray) -> _Judgement:
-  labels = split.rows.labels
-  return labels, np.argmax(raw, axis=1), _nll(raw, labels)
-
-
-def _spans(split: Split, raw: np.ndarray) -> _Judgement:
-  rows, options = split.rows, split.task.options
-  predictions = found_spans(options, split.examples, rows.origins, raw)
-  labels = [e.label.texts for e in split.examples] if split.known else []
-  both = zip(np.split(raw, 2, axis=1), rows.labels.T, strict=True)
-  return labels, predictions, float(np.mean([_nll(*x) for x in both]))
-
-
-def _tags(split: Split, raw: np.ndarray) -> _Judgement:
-  task, rows = split.task, split.rows
-  found = found_tags(task, rows.origins, raw)
-  predictions = [tag_names(task, numbers) for numbers in found]
-  labels = [tag_names(task, e.label) for e in split.examples if split.known]
-  asked = rows.labels != IGNORED
-  loss = math.nan
-  if asked.any():
-    each = raw.reshape(*rows.labels.shape, -1)
-    loss = _nll(each[asked], rows.labels[asked])
-  return labels, predictions, loss
-
-
-_JUDGES: dict[str, Callable[[Split, np.ndarray], _Judgement]] = {
-  'target': _target,
-  'regression': _regression,
-  'classification': _classes,
-  'choice': _classes,
-  'spans': _spans,
-  'tags': _tags,
-}
-
-
-def _nll(raw: np.ndarray, labels: np.ndarray) -> float:
-  """The mean loss of logits [N, K]."""
-  log_probs = np.log(probabilities(raw))
-  return -float(np.mean(log_probs[np.arange(len(raw)), labels]))
-
-
-def probabilities(raw: np.ndarray) -> np.ndarray:
-  """The softmax of logits [N, K], in float64; none is zero."""
-  shifted = np.asarray(raw, np.float64)
-  shifted = shifted - shifted.max(axis=1, keepdims=True)
-  found = np.exp(shifted)
-  return np.maximum(found / found.sum(axis=1, keepdims=True), 1e-300)
 
 
 # Class weights in the loss.
@@ -454,31 +274,9 @@ def measured(
 
 
 def write_predictions(path: str, split: Split, found: Outputs) -> None:
-  """Writes `index`, `prediction`, the label if it is known, and scores.
-
-  Classes are written by name, with the probability of each; scores as numbers,
-  spans as text, tags separated by spaces. For targets: whether all their tokens
-  are the most likely ones, and the loss per token.
-  """
-  task, rows = split.task, split.rows
+  """Writes `index`, and the columns of `Kind.columns`."""
   columns: dict[str, list] = {'index': [*range(split.num_examples)]}
-  if task.kind == 'target':
-    columns['exact_match'] = found.predictions.tolist()
-    per_token = found.raw[:, 0] / found.raw[:, 1]
-    columns['loss'] = [f'{x:.6g}' for x in per_token]
-  elif task.kind in ('spans', 'tags'):
-    columns |= _texts(split, found.predictions)
-  elif task.kind == 'regression':
-    columns['prediction'] = [f'{x:.6g}' for x in found.predictions]
-    if split.known:
-      columns['label'] = [f'{x:.6g}' for x in rows.labels]
-  else:
-    names = _names(task, found.raw.shape[1])
-    columns['prediction'] = [names[i] for i in found.predictions]
-    if split.known:
-      columns['label'] = [names[i] for i in rows.labels]
-    for name, column in zip(names, probabilities(found.raw).T, strict=True):
-      columns[f'p({name})'] = [f'{x:.6g}' for x in column]
+  columns |= split.kind.columns(split, found)
   lines = [[*columns], *zip(*columns.values(), strict=True)]
   text = ''.join('\t'.join(map(_cell, line)) + '\n' for line in lines)
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -488,19 +286,3 @@ def write_predictions(path: str, split: Split, found: Outputs) -> None:
 def _cell(value: Any) -> str:
   """Normalises white space, which would break lines or columns."""
   return ' '.join(str(value).split())
-
-
-def _texts(split: Split, predictions: Any) -> dict[str, list]:
-  """Columns of spans and first accepted answers; or of all words' tags."""
-  if split.task.kind == 'tags':
-    said = [' '.join(tags) for tags in predictions]
-    known = [e.label for e in split.examples if split.known]
-    labels = [' '.join(tag_names(split.task, numbers)) for numbers in known]
-  else:
-    said = [*predictions]
-    labels = [e.label.texts[0] for e in split.examples if split.known]
-  return {'prediction': said, **({'label': labels} if split.known else {})}
-
-
-def _names(task: Task, count: int) -> list[str]:
-  return [*task.labels] or [str(i) for i in range(count)]

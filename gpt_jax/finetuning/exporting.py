@@ -35,7 +35,8 @@ from gpt_jax.config import Config
 from gpt_jax.files import progress
 from gpt_jax.finetuning import fields, run
 from gpt_jax.finetuning import fields as task_examples
-from gpt_jax.finetuning.data import RESULT, Scale
+from gpt_jax.finetuning.data import RESULT
+from gpt_jax.finetuning.kinds import Scale
 from gpt_jax.finetuning.rows import Frame, joined
 from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import pretrained

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.finetuning.data import CLASS_WEIGHTS
+from gpt_jax.finetuning.kinds import KINDS
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn.build import POSITIONS, is_causal, without_mask_decoder
 from gpt_jax.nn.params import divides
@@ -80,15 +81,8 @@ def digest(examples: dict[str, list[Example]]) -> str:
 # Fields of the config that follow from its section `finetune`.
 
 
-# Heads -> the forms of tasks that they support.
-HEADS = {
-  'extract': ('classification', 'entailment', 'similarity'),
-  'first': ('classification', 'entailment', 'similarity'),
-  'last': ('classification', 'entailment', 'similarity'),
-  'choice': ('choice',),
-  'spans': ('spans',),
-  'tokens': ('tags',),
-}
+# The values of `finetune.head`.
+HEADS = ('extract', 'first', 'last', 'choice', 'spans', 'tokens')
 
 
 def forms(model: Any) -> str:
@@ -105,22 +99,18 @@ def check_head(config: Config, task: Task, reads: str) -> None:
 
   `config` is changed in place; `reads` is the result of `forms`.
   """
-  tuned = config.finetune
-  if task.form == 'target' and reads != 'extract':
+  tuned, kind = config.finetune, KINDS[task.kind]
+  if kind.head is None and reads != 'extract':
     raise UsageError(
       f'finetune.task={tuned.task!r}: predicts the next token, which an '
       'encoder sees; give another task, or a decoder with --init'
     )
-  if task.form == 'target' and tuned.features:
+  if kind.head is None and tuned.features:
     raise UsageError(
       f'finetune.features={tuned.features!r}: target(...) trains a language '
       'model; leave it empty'
     )
-  wanted = [
-    name
-    for name, of in HEADS.items()
-    if task.form in of and name in (reads, 'choice', 'spans', 'tokens')
-  ]
+  wanted = [] if kind.head is None else [kind.head or reads]
   if tuned.head and tuned.head not in wanted:
     known = tuned.head in HEADS
     raise UsageError(
@@ -128,7 +118,7 @@ def check_head(config: Config, task: Task, reads: str) -> None:
       + ('does not do this task with this model' if known else 'unknown')
       + f'; leave it empty, or give {", ".join(wanted) or "another task"}'
     )
-  lm = reads == 'extract' and task.form not in ('spans', 'tags')
+  lm = reads == 'extract' and kind.auxiliary
   if tuned.features:
     spec.build('finetune.features', tuned.features, FEATURES)
     lm = False
@@ -232,7 +222,7 @@ def set_length(config: Config, task: Task, longest: int) -> None:
     tuned.length = whole
   elif tuned.tasks:  # each task has its own length
     tuned.length = min(tuned.length, whole)
-  least = 8 if task.form != 'target' else 2
+  least = KINDS[task.kind].least_length
   if not least <= tuned.length <= context:
     raise UsageError(
       f"finetune.length={tuned.length}: must be from {least} to the model's "
@@ -289,21 +279,4 @@ def objective(config: Config, task: Task) -> str:
     head += f', read={reads!r}'
     head += f', pooler={tuned.pooler!r}' * (tuned.pooler != 'tanh')
   head += more
-  return {
-    'classification': (
-      f'classification(num_labels={len(task.labels)}, length={tuned.length}, '
-      f'sequences={tuned.sequences}, {head})'
-    ),
-    'regression': (
-      f'regression(length={tuned.length}, sequences={tuned.sequences}, {head})'
-    ),
-    'choice': (
-      f'choice(answers={tuned.sequences}, length={tuned.length}, {head})'
-    ),
-    'target': f'target(length={tuned.length})',
-    'spans': f'spans(length={tuned.length}{more})',
-    'tags': (
-      f'tags(num_labels={len(task.labels)}, length={tuned.length}, '
-      f'dropout={tuned.dropout}{more})'
-    ),
-  }[task.kind]
+  return KINDS[task.kind].objective(task, tuned, head, more)

@@ -25,24 +25,13 @@ from gpt_jax.finetuning.data import (
   CLASS_WEIGHTS,
   ORDER,
   RESULT,
-  Scale,
-  Split,
   TaskData,
   TaskEvaluation,
   TasksData,
   measured,
 )
-from gpt_jax.finetuning.rows import (
-  NUM_SPECIAL,
-  Frame,
-  encode,
-  head_rows,
-  longest,
-  num_sequences,
-  span_rows,
-  tag_rows,
-  target_rows,
-)
+from gpt_jax.finetuning.kinds import KINDS, Scale, Split
+from gpt_jax.finetuning.rows import Frame, encode, num_sequences
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, preemption, watchdog
@@ -211,10 +200,11 @@ def of_task(
   reads = fields.forms(init.model or config.model)
   fields.check_head(config, task, reads)
   config.finetune.sequences = _num_sequences(config, task, examples, reads)
-  decoder_head = reads == 'extract' and task.form != 'target'
-  new = NUM_SPECIAL if decoder_head else 0
-  fields.set_model(config, init, tokenizer, new)
-  fields.set_length(config, task, _longest(config, task, tokens, tokenizer))
+  kind = KINDS[task.kind]
+  fields.set_model(config, init, tokenizer, kind.num_new_tokens(reads))
+  special = special_of(config, tokenizer)
+  longest = max(kind.longest(task, x, special) for x in tokens.values())
+  fields.set_length(config, task, longest)
   tuned, splits = config.finetune, {}
   for name, found in examples.items():
     split = _split(config, task, found, tokens[name], tokenizer)
@@ -264,20 +254,6 @@ def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
   return Frame.after(config.finetune.vocab_size, found.prompt_start)
 
 
-def _longest(
-  config: Config,
-  task: Task,
-  tokens: dict[str, list[list[np.ndarray]]],
-  tokenizer: Tokenizer,
-) -> int:
-  """Tokens of the longest uncut row."""
-  if task.form == 'target':
-    both = (sum(map(len, t)) for found in tokens.values() for t in found)
-    return max(both) + len(tokenizer.special.prompt_start)
-  special = special_of(config, tokenizer)
-  return max(longest(task, x, special) for x in tokens.values())
-
-
 def _split(
   config: Config,
   task: Task,
@@ -286,20 +262,15 @@ def _split(
   tokenizer: Tokenizer,
 ) -> Split:
   """The examples as rows of the config's length."""
-  tuned = config.finetune
-  options = {'length': tuned.length, 'too_long': tuned.too_long}
-  if task.form == 'target':
-    rows = target_rows(examples, tokens, tokenizer=tokenizer, **options)
-    return Split(task, rows)
-  options['special'] = special_of(config, tokenizer)
-  known = all(e.label is not None for e in examples)
-  if task.form == 'spans':
-    rows = span_rows(task, examples, tokenizer, **options)
-    return Split(task, rows, known, examples=examples)
-  if task.form == 'tags':
-    rows = tag_rows(examples, tokens, tokenizer, **options)
-    return Split(task, rows, known, examples=examples)
-  return Split(task, head_rows(task, examples, tokens, **options), known)
+  return KINDS[task.kind].split(
+    task,
+    examples,
+    tokens,
+    tokenizer,
+    special=special_of(config, tokenizer),
+    length=config.finetune.length,
+    too_long=config.finetune.too_long,
+  )
 
 
 def own_tokenizer(

@@ -8,14 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from gpt_jax.finetuning.data import (
-  Outputs,
-  Scale,
-  Split,
-  TaskData,
-  _judged,
-  write_predictions,
-)
+from gpt_jax.finetuning.data import TaskData, write_predictions
+from gpt_jax.finetuning.kinds import Outputs, Scale, Split, judged
 from gpt_jax.finetuning.rows import Rows
 from gpt_jax.rows.batch_rows import BatchRows, even
 from gpt_jax.tasks.task import Task
@@ -32,12 +26,12 @@ def test_scores_are_learned_in_units_of_their_deviation():
   learned = split.batch(np.arange(4))['labels']
   np.testing.assert_allclose(learned.mean(), 0, atol=1e-6)
   np.testing.assert_allclose(learned.std(), 1, rtol=1e-6)
-  found = _judged(split, learned[:, None])
+  found = judged(split, learned[:, None])
   np.testing.assert_allclose(found.predictions, labels, rtol=1e-6)
   assert found.metrics['pearson'] == pytest.approx(1)
   assert found.metrics['loss'] == pytest.approx(0, abs=1e-9)
   # A constant explains nothing, and is no error.
-  assert _judged(split, np.zeros((4, 1))).metrics['pearson'] == 0
+  assert judged(split, np.zeros((4, 1))).metrics['pearson'] == 0
 
 
 def test_batches_of_pairs_count_the_target_alone():

@@ -1,0 +1,441 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What follows from the kind of a task's labels: `KINDS`, by `Task.kind`.
+
+A kind says which head reads the model, how examples become rows and batches,
+which objective trains them, and how the model's outputs are judged and written.
+"""
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gpt_jax.finetuning.rows import (
+  IGNORED,
+  NUM_SPECIAL,
+  Frame,
+  Rows,
+  Tokens,
+  found_spans,
+  found_tags,
+  head_rows,
+  longest,
+  span_rows,
+  tag_names,
+  tag_rows,
+  target_rows,
+)
+from gpt_jax.rows.row_order import Batch
+from gpt_jax.tasks import metrics as metrics_lib
+from gpt_jax.tasks.task import Example, Task
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.training.held_out import exponential
+
+
+class Scale(NamedTuple):
+  """Normalises scores by mean and standard deviation of the train split.
+
+  W_y has no bias, so h would otherwise have to produce the scores' mean.
+  """
+
+  mean: float = 0.0
+  deviation: float = 1.0
+
+  @classmethod
+  def of(cls, labels: np.ndarray) -> 'Scale':
+    """The scale of these scores."""
+    deviation = float(np.std(labels, dtype=np.float64))
+    return cls(float(np.mean(labels, dtype=np.float64)), deviation or 1.0)
+
+
+class Split(NamedTuple):
+  """The encoded examples of a split.
+
+  Attributes:
+    known: whether labels are known.
+    scale: of the scores, in regression.
+    class_weights: float32 [num_labels]; None: all 1.
+    examples: the examples themselves, for spans and tags, whose rows do not
+      contain everything.
+  """
+
+  task: Task
+  rows: Rows
+  known: bool = True
+  scale: Scale = Scale()
+  class_weights: np.ndarray | None = None
+  examples: Sequence[Example] = ()
+
+  @property
+  def kind(self) -> 'Kind':
+    """The kind of its labels."""
+    return KINDS[self.task.kind]
+
+  @property
+  def num_examples(self) -> int:
+    """Number of examples; with spans an example can have several rows."""
+    return len(self.examples) or len(self.rows)
+
+  def batch(self, numbers: np.ndarray) -> Batch:
+    """The arrays of a batch of rows."""
+    return self.kind.batch(self, numbers)
+
+
+class Judgement(NamedTuple):
+  """What metrics compare.
+
+  Attributes:
+    labels: of all examples; meaningless if they are unknown, like the losses.
+    predictions: classes, scores, texts or lists of tags.
+    losses: 'loss' and, for targets, 'perplexity'.
+  """
+
+  labels: Any
+  predictions: Any
+  losses: dict[str, float]
+
+
+class Outputs(NamedTuple):
+  """A model's outputs on a split.
+
+  Attributes:
+    raw: float32 [N, K]: logits, or a score; for targets the loss, the number of
+      tokens and whether all of them are the most likely ones.
+    predictions: [N], classes or scores.
+    metrics: `loss` and the task's metrics; empty if labels are unknown.
+  """
+
+  raw: np.ndarray
+  predictions: Any
+  metrics: dict[str, float]
+
+
+class Kind(abc.ABC):
+  """A kind of labels.
+
+  Attributes:
+    head: the only head in `finetune.head`; '': the one that suits the model,
+      see `fields.forms`; None: the model's own next-token prediction.
+    auxiliary: whether decoders can train language modelling beside the labels.
+    least_length: the shortest row in tokens.
+  """
+
+  head: ClassVar[str | None] = ''
+  auxiliary: ClassVar[bool] = True
+  least_length: ClassVar[int] = 8
+
+  def num_new_tokens(self, reads: str) -> int:
+    """Rows that the token table needs; `reads`: see `fields.forms`."""
+    return NUM_SPECIAL if reads == 'extract' else 0
+
+  def longest(
+    self, task: Task, tokens: list[list[Tokens]], special: Frame
+  ) -> int:
+    """Tokens of the longest uncut row."""
+    return longest(task, tokens, special)
+
+  def split(
+    self,
+    task: Task,
+    examples: list[Example],
+    tokens: list[list[Tokens]],
+    tokenizer: Tokenizer,
+    *,
+    special: Frame,
+    length: int,
+    too_long: str,
+  ) -> Split:
+    """The examples as rows; see `rows.head_rows`."""
+    del tokenizer
+    rows = head_rows(
+      task, examples, tokens, special=special, length=length, too_long=too_long
+    )
+    return Split(task, rows, _known(examples))
+
+  def batch(self, split: Split, numbers: np.ndarray) -> Batch:
+    """The arrays of a batch of rows."""
+    rows = split.rows
+    labels = rows.labels[numbers]
+    weights = np.ones(len(numbers), np.float32)
+    if split.class_weights is not None:
+      weights = split.class_weights[labels]
+    batch = {
+      'inputs': rows.inputs[numbers],
+      'lengths': rows.lengths[numbers],
+      'labels': labels,
+      'weights': weights,
+    }
+    if rows.second is not None:
+      batch['second'] = rows.second[numbers]
+    return batch
+
+  @abc.abstractmethod
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    """The call of `objective.name`.
+
+    Args:
+      task: names the classes.
+      tuned: the section `finetune`, with its derived fields.
+      head: arguments of a head on the model's last states, and `features`.
+      features: the argument alone, after a comma; '': none.
+    """
+
+  @abc.abstractmethod
+  def judge(self, split: Split, raw: np.ndarray) -> Judgement:
+    """Reads the model's outputs on a split."""
+
+  @abc.abstractmethod
+  def columns(self, split: Split, found: Outputs) -> dict[str, list]:
+    """The columns of the table of predictions."""
+
+
+class Classification(Kind):
+  """A class for each example."""
+
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    return (
+      f'classification(num_labels={len(task.labels)}, length={tuned.length}, '
+      f'sequences={tuned.sequences}, {head})'
+    )
+
+  def judge(self, split: Split, raw: np.ndarray) -> Judgement:
+    labels = split.rows.labels
+    loss = {'loss': _nll(raw, labels)}
+    return Judgement(labels, np.argmax(raw, axis=1), loss)
+
+  def columns(self, split: Split, found: Outputs) -> dict[str, list]:
+    """Classes by name, with the probability of each."""
+    count = found.raw.shape[1]
+    names = [*split.task.labels] or [str(i) for i in range(count)]
+    columns = {'prediction': [names[i] for i in found.predictions]}
+    if split.known:
+      columns['label'] = [names[i] for i in split.rows.labels]
+    for name, column in zip(names, probabilities(found.raw).T, strict=True):
+      columns[f'p({name})'] = [f'{x:.6g}' for x in column]
+    return columns
+
+
+class Choice(Classification):
+  """The right one of several answers."""
+
+  head = 'choice'
+
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    return f'choice(answers={tuned.sequences}, length={tuned.length}, {head})'
+
+
+class Regression(Kind):
+  """A score for each example, in units of the train split's deviation."""
+
+  def batch(self, split: Split, numbers: np.ndarray) -> Batch:
+    batch, (mean, deviation) = super().batch(split, numbers), split.scale
+    labels = (batch['labels'] - mean) / deviation
+    return {**batch, 'labels': labels.astype(np.float32)}
+
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    return (
+      f'regression(length={tuned.length}, sequences={tuned.sequences}, {head})'
+    )
+
+  def judge(self, split: Split, raw: np.ndarray) -> Judgement:
+    (mean, deviation), labels = split.scale, split.rows.labels
+    predictions = raw[:, 0].astype(np.float64) * deviation + mean
+    # In units of the standard deviation, as in training.
+    errors = (predictions - labels) / deviation
+    loss = {'loss': float(np.mean(np.square(errors)))}
+    return Judgement(labels, predictions, loss)
+
+  def columns(self, split: Split, found: Outputs) -> dict[str, list]:
+    columns = {'prediction': [f'{x:.6g}' for x in found.predictions]}
+    if split.known:
+      columns['label'] = [f'{x:.6g}' for x in split.rows.labels]
+    return columns
+
+
+class Target(Kind):
+  """A text that follows a prompt."""
+
+  head = None
+  least_length = 2
+
+  def num_new_tokens(self, reads: str) -> int:
+    return 0
+
+  def longest(
+    self, task: Task, tokens: list[list[Tokens]], special: Frame
+  ) -> int:
+    # Of GPT-1's frame only the tokens before a text are read.
+    return max(sum(map(len, t)) for t in tokens) + len(special.start) - 1
+
+  def split(
+    self,
+    task: Task,
+    examples: list[Example],
+    tokens: list[list[Tokens]],
+    tokenizer: Tokenizer,
+    *,
+    special: Frame,
+    length: int,
+    too_long: str,
+  ) -> Split:
+    rows = target_rows(
+      examples, tokens, tokenizer=tokenizer, length=length, too_long=too_long
+    )
+    return Split(task, rows)
+
+  def batch(self, split: Split, numbers: np.ndarray) -> Batch:
+    """Next-token prediction, with weight 1 for the tokens of targets."""
+    tokens, bounds = split.rows.inputs[numbers, 0], split.rows.lengths[numbers]
+    places = np.arange(1, tokens.shape[1])[None]
+    counts = (bounds[:, :1] <= places) & (places < bounds[:, 1:])
+    return {
+      'inputs': np.ascontiguousarray(tokens[:, :-1]),
+      'targets': np.ascontiguousarray(tokens[:, 1:]),
+      'weights': counts.astype(np.float32),
+    }
+
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    return f'target(length={tuned.length})'
+
+  def judge(self, split: Split, raw: np.ndarray) -> Judgement:
+    nll, tokens, right = np.asarray(raw, np.float64).T
+    loss = float(nll.sum() / tokens.sum())
+    losses = {'loss': loss, **exponential('perplexity', loss)}
+    return Judgement(np.ones(len(raw), int), right.astype(int), losses)
+
+  def columns(self, split: Split, found: Outputs) -> dict[str, list]:
+    """Whether all tokens are the most likely ones, and the loss per token."""
+    per_token = found.raw[:, 0] / found.raw[:, 1]
+    return {
+      'exact_match': found.predictions.tolist(),
+      'loss': [f'{x:.6g}' for x in per_token],
+    }
+
+
+class Spans(Kind):
+  """The answer to a question: a part of a text."""
+
+  head = 'spans'
+  auxiliary = False
+
+  def split(
+    self,
+    task: Task,
+    examples: list[Example],
+    tokens: list[list[Tokens]],
+    tokenizer: Tokenizer,
+    *,
+    special: Frame,
+    length: int,
+    too_long: str,
+  ) -> Split:
+    of_row: dict[str, Any] = {'length': length, 'too_long': too_long}
+    rows = span_rows(task, examples, tokenizer, special=special, **of_row)
+    return Split(task, rows, _known(examples), examples=examples)
+
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    return f'spans(length={tuned.length}{features})'
+
+  def judge(self, split: Split, raw: np.ndarray) -> Judgement:
+    rows, options = split.rows, split.task.options
+    predictions = found_spans(options, split.examples, rows.origins, raw)
+    labels = [e.label.texts for e in split.examples] if split.known else []
+    both = zip(np.split(raw, 2, axis=1), rows.labels.T, strict=True)
+    loss = float(np.mean([_nll(*x) for x in both]))
+    return Judgement(labels, predictions, {'loss': loss})
+
+  def columns(self, split: Split, found: Outputs) -> dict[str, list]:
+    """Texts, and the first accepted answers."""
+    columns = {'prediction': [*found.predictions]}
+    if split.known:
+      columns['label'] = [e.label.texts[0] for e in split.examples]
+    return columns
+
+
+class Tags(Kind):
+  """A tag for each word."""
+
+  head = 'tokens'
+  auxiliary = False
+
+  def split(
+    self,
+    task: Task,
+    examples: list[Example],
+    tokens: list[list[Tokens]],
+    tokenizer: Tokenizer,
+    *,
+    special: Frame,
+    length: int,
+    too_long: str,
+  ) -> Split:
+    of_row: dict[str, Any] = {'length': length, 'too_long': too_long}
+    rows = tag_rows(examples, tokens, tokenizer, special=special, **of_row)
+    return Split(task, rows, _known(examples), examples=examples)
+
+  def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
+    return (
+      f'tags(num_labels={len(task.labels)}, length={tuned.length}, '
+      f'dropout={tuned.dropout}{features})'
+    )
+
+  def judge(self, split: Split, raw: np.ndarray) -> Judgement:
+    task, rows = split.task, split.rows
+    found = found_tags(task, rows.origins, raw)
+    predictions = [tag_names(task, numbers) for numbers in found]
+    labels = [tag_names(task, e.label) for e in split.examples if split.known]
+    scored, loss = rows.labels != IGNORED, math.nan
+    if scored.any():
+      each = raw.reshape(*rows.labels.shape, -1)
+      loss = _nll(each[scored], rows.labels[scored])
+    return Judgement(labels, predictions, {'loss': loss})
+
+  def columns(self, split: Split, found: Outputs) -> dict[str, list]:
+    """The tags of all words, separated by spaces."""
+    columns = {'prediction': [' '.join(tags) for tags in found.predictions]}
+    if split.known:
+      names = [tag_names(split.task, e.label) for e in split.examples]
+      columns['label'] = [' '.join(tags) for tags in names]
+    return columns
+
+
+KINDS: dict[str, Kind] = {
+  'classification': Classification(),
+  'regression': Regression(),
+  'choice': Choice(),
+  'target': Target(),
+  'spans': Spans(),
+  'tags': Tags(),
+}
+
+
+def judged(split: Split, raw: np.ndarray) -> Outputs:
+  """The predictions and metrics of a model's outputs on a split."""
+  task = split.task
+  labels, predictions, losses = split.kind.judge(split, raw)
+  if not split.known:
+    return Outputs(raw, predictions, {})
+  of_kind = metrics_lib.METRICS[task.kind]
+  found = {name: of_kind[name](labels, predictions) for name in task.metrics}
+  return Outputs(raw, predictions, losses | found)
+
+
+def probabilities(raw: np.ndarray) -> np.ndarray:
+  """The softmax of logits [N, K], in float64; none is zero."""
+  shifted = np.asarray(raw, np.float64)
+  shifted = shifted - shifted.max(axis=1, keepdims=True)
+  found = np.exp(shifted)
+  return np.maximum(found / found.sum(axis=1, keepdims=True), 1e-300)
+
+
+def _nll(raw: np.ndarray, labels: np.ndarray) -> float:
+  """The mean loss of logits [N, K]."""
+  log_probs = np.log(probabilities(raw))
+  return -float(np.mean(log_probs[np.arange(len(raw)), labels]))
+
+
+def _known(examples: list[Example]) -> bool:
+  return all(example.label is not None for example in examples)
