@@ -134,8 +134,8 @@ def test_hf_knows_the_model_and_none_of_its_layers():
       # Its activations alone.
       assert not {i for i in of_nn if i.startswith('gpt_jax.nn.layers.')}
       assert {i.split('.')[2] for i in of_nn} <= {
-        *('attend', 'build', 'caches', 'embed', 'layers', 'positions', 'stack'),
-        'transformer',
+        *('attend', 'build', 'caches', 'embed', 'layers', 'params'),
+        *('positions', 'stack', 'transformer'),
       }
 
 

@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,7 +41,7 @@ from gpt_jax.checkpoints.restore import (
   registry,
   signed,
 )
-from gpt_jax.optim.train_state import TrainState
+from gpt_jax.optim.train_state import TrainState, trained
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 
@@ -180,6 +180,7 @@ class Checkpointer:
     keep_best: int = 0,
     record: Callable[[int], Any] | None = None,
     read_only: bool = False,
+    unsaved: Collection[str] = (),
   ):
     """Opens the folder; creates it unless `read_only`.
 
@@ -190,7 +191,10 @@ class Checkpointer:
       keep_best: number with the lowest loss to keep; see `evaluated`.
       record: from a step to the JSON that its checkpoint holds besides arrays.
       read_only: nothing is written, moved or deleted.
+      unsaved: names in `params['parts']` that the checkpoints leave out; what
+        `restore` returns lacks them.
     """
+    self._unsaved = unsaved
     self._folder = restore.folder_of(workdir)
     self._losses: dict[int, float] = {}
     self._read_only = read_only
@@ -242,6 +246,7 @@ class Checkpointer:
       state: copied before this returns, so that a step may donate it.
     """
     self._collect()
+    state = self._saved(state)
     step = int(state.step)
     if step in self.steps():
       return
@@ -376,6 +381,7 @@ class Checkpointer:
         was moved or deleted.
     """
     self._collect()
+    abstract = self._saved(abstract)
     for path in find(self._folder):
       log.warning('%s is half-written; it is not used', path)
     damaged, self.restored = {}, None
@@ -403,6 +409,10 @@ class Checkpointer:
         'copy, or start again with another --workdir'
       )
     return None
+
+  def _saved(self, state: TrainState) -> TrainState:
+    """The part of a state that checkpoints hold."""
+    return state._replace(params=trained(state.params, self._unsaved))
 
   def _set_aside(self, steps: list[int]) -> None:
     """Moves damaged checkpoints away, which frees their steps for new saves."""

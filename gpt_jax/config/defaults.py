@@ -21,6 +21,7 @@ from gpt_jax.nn.build import CHOICES as MODEL
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives.lora import LORAS
 from gpt_jax.optim import wrappers
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
@@ -530,6 +531,10 @@ FINETUNE = dict(
   transfer='all',
   # Freeze the embeddings and the first N layers; 0 freezes nothing.
   freeze=Field(0, Whole),
+  # lora(rank=8, alpha=16.0, on='query, value', rslora=False): trains low-rank
+  # adapters of these kernels instead of the model: modules by name ('query',
+  # 'attention', 'ffn', ...), patterns as in optim.trained, or 'all'. none.
+  lora=Field('none', LORAS),
   # The task head: extract (GPT-1's last token), first (BERT's pooled first
   # token), choice (either, with one score per answer), spans, tokens. Empty:
   # determined by the model and the task.

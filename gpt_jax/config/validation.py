@@ -225,7 +225,8 @@ def validate(config: Config) -> None:
   """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
   for field, choices in CALL_STRINGS.items():
-    spec.build(field, flat[field], choices)
+    if field in flat:  # some sections are optional
+      spec.build(field, flat[field], choices)
   log_trackers.load(flat[log_trackers.FIELD])
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)

@@ -26,6 +26,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
@@ -40,6 +41,7 @@ from gpt_jax.finetuning.kinds import Scale
 from gpt_jax.finetuning.rows import Frame, joined
 from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import pretrained
+from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.build import is_causal
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import sides
@@ -49,7 +51,7 @@ from gpt_jax.tokenizers import constraints, exported, saved
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.special import BESIDE, SPECIAL, Special
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import importing
+from gpt_jax.training import adapters, importing
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
 
@@ -291,13 +293,20 @@ def to_hf(
     if with_tokenizer:
       vocabulary = _vocabulary(parts.config, tokenizer, path)
   needs = objectives.needs(parts.config.objective.name)
+  best = best_step(parts.config, workdir)
+  adapted = adapters.of(trained_lib.read_config(workdir)) is not None
   with progress.bar() as report:
-    step, arrays = streaming.opened(
-      workdir,
-      parts_lib.abstract_state(parts),
-      at_most=best_step(parts.config, workdir),
-      told=progress.counted(report, 'checked', None),
-    )
+    if adapted:  # merged in memory
+      state = trained_lib.load_state(workdir, at_most=best)[1]
+      step, params = int(state.step), jax.device_get(state.eval_params)
+      arrays = params_lib.flatten(params)
+    else:
+      step, arrays = streaming.opened(
+        workdir,
+        parts_lib.abstract_state(parts),
+        at_most=best,
+        told=progress.counted(report, 'checked', None),
+      )
     params = needs.merged(hf.nest(arrays), _sum)
     params = needs.trees(params)[part or '']
     model, options = importing.model_of(parts, workdir), {}

@@ -359,6 +359,7 @@ def start(
       data,
       tokenizer=plan.tokenizer,
       first=first,
+      base=source.folder,
       about=f'{config.objective.name} of {tuned.init}: '
       f'{examples:,} examples, {epochs:.2f} epochs, {last} steps; '
       f'transfer {tuned.transfer}, {tuned.freeze} layers frozen',
@@ -374,13 +375,13 @@ def selected(training: Run, state: TrainState) -> TrainState:
     return state
   done = int(state.step)
   judged = dict(training.past(done).held_out)
-  checkpointer = Checkpointer(training.workdir, read_only=True)
+  unsaved = training.parts.objective.unsaved
+  checkpointer = Checkpointer(training.workdir, read_only=True, unsaved=unsaved)
   steps = [step for step in checkpointer.steps() if step in judged]
   best = min(steps, key=lambda step: (judged[step], step))
   if best != done:
-    found = checkpointer.restore(
-      parts_lib.abstract_state(training.parts), at_most=best
-    )
+    reader = training._replace(checkpointer=checkpointer)
+    found = reader.restored(at_most=best, start=state)
     if found is not None and int(found.step) == best:
       log.info('predicting with step %d, the best', best)
       state = found

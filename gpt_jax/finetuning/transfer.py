@@ -6,7 +6,6 @@ New rows of the token table, and parameters that are not transferred, are
 initialised at random as in pre-training.
 """
 
-import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -59,8 +58,9 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
   """
   if params is None or amount == -1:
     return parts_lib.initial_state(parts)
+  objective = parts.objective
   fresh = jax.eval_shape(
-    functools.partial(parts_lib.init_params, parts.objective),
+    lambda key: objective.full(parts_lib.init_params(objective, key)),
     jax.random.key(0),
   )
   check(fresh, params)

@@ -11,7 +11,8 @@
 
 from gpt_jax.hf.checkpoint import SHARD_BYTES, Source, load, num_bytes, save
 from gpt_jax.hf.forward import forward
-from gpt_jax.hf.layout import Imported, Origin, nest, transformer_fields
+from gpt_jax.hf.layout import Imported, Origin, transformer_fields
+from gpt_jax.nn.params import nest
 
 __all__ = [
   'SHARD_BYTES',

@@ -41,9 +41,7 @@ from gpt_jax.hf.layout import (
   family_of,
   fields_of,
   file_name,
-  flatten,
   joined_shape,
-  nest,
   part,
   places,
   shapes,
@@ -51,6 +49,7 @@ from gpt_jax.hf.layout import (
   transformer_fields,
 )
 from gpt_jax.nn.build import CHOICES
+from gpt_jax.nn.params import flatten, nest
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
 

@@ -23,6 +23,7 @@ from gpt_jax.hf.base import (
 )
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.nn.build import period, sharing
+from gpt_jax.nn.params import flatten
 from gpt_jax.nn.stack import Sharing
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError
@@ -267,26 +268,3 @@ def transformer_fields() -> list[str]:
   """Names of the fields of `Transformer`: the keys of `config.model`."""
   flax = ('parent', 'name')
   return [n for n in Transformer.__dataclass_fields__ if n not in flax]
-
-
-def flatten(tree: Any, prefix: str = '') -> Flat:
-  """`{'embed/embedding': ...}`."""
-  flat = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f'{prefix}{name}/')
-    else:
-      flat[prefix + name] = value
-  return flat
-
-
-def nest(flat: Flat) -> Any:
-  """The inverse of `flatten`."""
-  tree = {}
-  for path, value in flat.items():
-    *folders, name = path.split('/')
-    node = tree
-    for folder in folders:
-      node = node.setdefault(folder, {})
-    node[name] = value
-  return tree

@@ -26,6 +26,29 @@ def name_of(path: Any) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
+def flatten(tree: Any, prefix: str = '') -> dict[str, Any]:
+  """The leaves by name: `{'embed/embedding': ...}`."""
+  flat = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      flat |= flatten(value, f'{prefix}{name}/')
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def nest(flat: dict[str, Any]) -> Any:
+  """The inverse of `flatten`."""
+  tree = {}
+  for path, value in flat.items():
+    *folders, name = path.split('/')
+    node = tree
+    for folder in folders:
+      node = node.setdefault(folder, {})
+    node[name] = value
+  return tree
+
+
 def matching(params: Any, patterns: str) -> Any:
   """Masks of the entries that any of the patterns names.
 

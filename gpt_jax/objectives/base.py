@@ -191,6 +191,8 @@ class Objective(abc.ABC):
       byte and the perplexity of a text require.
     kinds: groups of predicted tokens whose perplexities are reported
       separately, each from the metric `NAME_loss`, and no overall one.
+    unsaved: frozen parts that are not in checkpoints: the base of adapters,
+      which is read from its own folder (`objectives.lora`).
   """
 
   model: Transformer
@@ -198,6 +200,7 @@ class Objective(abc.ABC):
   parts: Mapping[str, Transformer]
   every_token: ClassVar[bool] = False
   kinds: ClassVar[tuple[str, ...]] = ()
+  unsaved: ClassVar[tuple[str, ...]] = ()
 
   @property
   @abc.abstractmethod
@@ -254,6 +257,10 @@ class Objective(abc.ABC):
     """
     return params
 
+  def full(self, params: Params) -> Params:
+    """The parameters of the models themselves, adapters merged into them."""
+    return params
+
   @abc.abstractmethod
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss of a batch; without a key there is no dropout or penalty."""
@@ -281,7 +288,7 @@ class Objective(abc.ABC):
   @property
   def frozen(self) -> tuple[str, ...]:
     """Untrained parts: `params['parts'][NAME]` gets no gradient."""
-    return self.needs.frozen
+    return (*self.needs.frozen, *self.unsaved)
 
   @property
   def tasks(self) -> 'Mapping[str, Objective]':

@@ -8,6 +8,7 @@ mean of the last checkpoints, a run's teacher (`objective.teacher`) and its
 initial parameters (`optim.start`).
 """
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +21,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
-from gpt_jax import hf, spec
+from gpt_jax import hf, sharding, spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
@@ -39,6 +40,7 @@ from gpt_jax.nn.build import is_causal
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import unified
+from gpt_jax.optim import train_state
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_makers, sides, teacher_outputs
 from gpt_jax.rows.unified_order import SEQ2SEQ
@@ -46,6 +48,7 @@ from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.training import adapters
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.parts import Parts
 
@@ -72,6 +75,7 @@ class Pretrained(NamedTuple):
     pooler: activation of the pooled first token: 'tanh' (BERT), 'gelu'
       (ELECTRA), 'relu' (DistilBERT).
     scores: whether it was trained to score the vocabulary.
+    folder: where it was opened; '': nowhere.
     tasks: if it was fine-tuned on several, the entry of each in config.json, by
       name (see `config.tasks`), with `scores`, how scores were learned. Their
       heads are in `parts` of the parameters.
@@ -85,6 +89,7 @@ class Pretrained(NamedTuple):
   pooler: str = 'tanh'
   scores: bool = True
   tasks: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+  folder: str = ''
 
 
 class Trained(NamedTuple):
@@ -151,6 +156,7 @@ def open_model(
     source = _from_workdir(folder, field, use)
   else:
     source = _from_hf(folder, model_type, field, use)
+  source = source._replace(folder=folder)
   if use == 'teach' and not source.scores:
     raise UsageError(
       f'{field}={folder}: was not trained to score the vocabulary; give a '
@@ -178,8 +184,7 @@ def load(
   assert tokenizer is not None, 'of a workdir'
   if average:
     parts = built(workdir)
-    abstract = parts_lib.abstract_state(parts)
-    state, steps = average_last(workdir, average, abstract)
+    state, steps = average_last(workdir, average, stored(workdir, parts))
     return Trained(parts, state, tokenizer, steps)
   return Trained(*load_state(workdir), tokenizer)
 
@@ -397,21 +402,87 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
 
 
 def built(workdir: str) -> Parts:
-  """The parts of a workdir's run, on the present devices."""
-  # They need not be the devices that it was trained on.
+  """The parts of a workdir's run, on the present devices, without adapters."""
+  return parts_lib.build(_on_these_devices(workdir, lora='none'))
+
+
+def _on_these_devices(workdir: str, lora: str | None = None) -> Config:
+  """The config of a run, for devices that need not be those it trained on.
+
+  `lora` replaces `finetune.lora`, if there is such a section.
+  """
   config = config_lib.unlocked(read_config(workdir))
   config.mesh.update(data=1, fsdp=-1, expert=1, context=1, tensor=1)
   for model in (config.model, *config.models.values()):
     model.attention_backend = 'auto'
-  return parts_lib.build(config.lock())
+  if lora and config.get('finetune'):
+    config.finetune.lora = lora
+  return config.lock()
 
 
-def load_state(workdir: str) -> tuple[Parts, TrainState]:
-  """Loads the newest sound checkpoint of a workdir, split over all devices."""
+class Stored(NamedTuple):
+  """What a run's checkpoints hold, and how to come from that to its model.
+
+  Attributes:
+    abstract: the state in the checkpoints, as `jax.ShapeDtypeStruct`s.
+    full: from such a state to one of `built`: adapters are merged into the
+      model that they are of, and have no optimizer state.
+  """
+
+  abstract: TrainState
+  full: Callable[[TrainState], TrainState] = lambda state: state
+
+
+def stored(workdir: str, parts: Parts) -> Stored:
+  """What the checkpoints of the run in a workdir hold.
+
+  Args:
+    parts: from `built`.
+  """
+  config = _on_these_devices(workdir)
+  if adapters.of(config) is None:
+    return Stored(parts_lib.abstract_state(parts))
+  adapting = parts_lib.build(config)
+  objective = adapting.objective
+  abstract = parts_lib.abstract_state(adapting)
+  saved = train_state.trained(abstract.params, objective.unsaved)
+
+  @functools.cache
+  def base() -> Any:
+    known = adapters.read(workdir)
+    what = f'{os.path.join(workdir, "base.json")}: folder={known.folder}'
+    source = open_model(known.folder, 'tune', f'{what}: the base')
+    assert source.params is not None, 'of a folder'
+    given = params_lib.flatten(source.params())
+    adapters.check_names(abstract.params, given, what)
+    params = parts_lib.initial_state(adapting, given).params
+    adapters.check(adapters.fingerprint(params), known, what)
+    return params
+
+  def merged(params: Any) -> Any:
+    whole = train_state.with_frozen(params, base(), objective.unsaved)
+    with sharding.use(parts.mesh, parts.rules):
+      shardings = parts.shardings.params
+      return jax.jit(objective.full, out_shardings=shardings)(whole)
+
+  def full(state: TrainState) -> TrainState:
+    ema = None if state.ema is None else merged(state.ema)
+    return TrainState(state.step, merged(state.params), (), ema)
+
+  return Stored(abstract._replace(params=saved), full)
+
+
+def load_state(
+  workdir: str, at_most: int | None = None
+) -> tuple[Parts, TrainState]:
+  """Loads the newest sound checkpoint of a workdir, split over all devices.
+
+  `at_most` is the last acceptable step; None: any.
+  """
   parts = built(workdir)
-  config = parts.config
+  config, reads = parts.config, stored(workdir, parts)
   checkpointer = Checkpointer(workdir, read_only=True)
-  state = checkpointer.restore(parts_lib.abstract_state(parts))
+  state = checkpointer.restore(reads.abstract, at_most=at_most)
   checkpointer.close()
   if state is None:
     raise UsageError(
@@ -420,7 +491,7 @@ def load_state(workdir: str) -> tuple[Parts, TrainState]:
     )
   if state.ema is not None:
     log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
-  return parts, state
+  return parts, reads.full(state)
 
 
 # The mean of the last checkpoints (Vaswani et al., 2017, section 6.1).
@@ -431,7 +502,7 @@ def load_state(workdir: str) -> tuple[Parts, TrainState]:
 
 
 def average_last(
-  workdir: str, number: int, abstract: TrainState
+  workdir: str, number: int, reads: Stored
 ) -> tuple[TrainState, tuple[int, ...]]:
   """A state to evaluate, not to train from, and the steps it averages.
 
@@ -451,13 +522,13 @@ def average_last(
   for step in steps:
     state = None  # frees its memory
     folder = restore.absolute(restore.folder_of(workdir)) / str(step)
-    found = restore.read(folder, abstract)
+    found = restore.read(folder, reads.abstract)
     if found.state is None:
       raise UsageError(
         f'--average={number}: {folder} is damaged ({found.reason}); restore '
         'it from a copy, or average fewer'
       )
-    state = found.state
+    state = reads.full(found.state)
     total = _sum(total, state.params)
   assert state is not None
   log.info(

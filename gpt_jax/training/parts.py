@@ -42,7 +42,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.optim.wrappers import each_part
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import device_check
+from gpt_jax.training import adapters, device_check
 from gpt_jax.training.device_check import Devices, eval_rows
 
 
@@ -157,6 +157,7 @@ def build(
   if on_host:
     _check_on_host(objective, rules)
     build_optimizer = wrappers.by_layer(build_optimizer)
+  objective = adapters.adapted(config, objective)
   axes = logical_axes(objective)
   if objective.tasks:
     optimizer = each_part(functools.partial(build_optimizer, schedule), axes)
@@ -217,8 +218,9 @@ def initial_state(
   """The first state: drawn from the seed, the same on any mesh.
 
   Args:
-    given: parameters that are not drawn, by path; a token table with fewer rows
-      than the model's fills the first ones.
+    given: parameters that are not drawn, by path in the model's own tree, with
+      or without adapters; a token table with fewer rows than the model's fills
+      the first ones.
     masks: by path, which entries of a given parameter are taken, if not all;
       they broadcast against it.
   """
@@ -227,7 +229,8 @@ def initial_state(
   )
   with sharding.use(parts.mesh, parts.rules):
     return jax.jit(init, out_shardings=parts.shardings)(
-      jax.random.key(parts.config.seed), dict(given)
+      jax.random.key(parts.config.seed),
+      dict(adapters.given(parts.config, given)),
     )
 
 

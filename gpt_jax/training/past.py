@@ -46,14 +46,18 @@ _EVENTS = ('skipped', 'unlogged')
 class History:
   """The history of a run, in the memory of each process."""
 
-  def __init__(self, workdir: str, *, store: str = '', teacher: str = ''):
+  def __init__(
+    self, workdir: str, *, store: str = '', teacher: str = '', base: str = ''
+  ):
     """Reads skips.json; call `restart` once a checkpoint is restored.
 
     Args:
       store: fingerprint of the token store; empty: the run has none.
       teacher: fingerprint of the teacher's outputs; empty: it reads none.
+      base: fingerprint of the model that is adapted; empty: none is.
     """
     self._workdir, self._store, self._teacher = workdir, store, teacher
+    self._base = base
     self._lines: list[dict[str, Any]] = []
     found = hosts.broadcast_from_host0(_plain(read_skips(workdir)))
     self.skips = _of_plain(found)
@@ -71,6 +75,13 @@ class History:
         f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
         f"was taught by the outputs {taught[:12]}, and objective.teacher's are "
         f'{self._teacher[:12]}; give the former, or another --workdir'
+      )
+    adapted = record.get('base', '')
+    if adapted != self._base:
+      raise UsageError(
+        f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
+        f'has adapters of the model with fingerprint {adapted}, and that of '
+        f'--init is {self._base}; give the former, or another --workdir'
       )
     saved = _of_entries(record['skips'])
     self.skips = _agreed(self._workdir, restored.step, self.skips, saved)
@@ -117,6 +128,7 @@ class History:
       'skips': _entries(self.skips),
       'lines': kept,
       **({'teacher': self._teacher} if self._teacher else {}),
+      **({'base': self._base} if self._base else {}),
     }
 
   def _add_evaluation(self, step: int) -> None:

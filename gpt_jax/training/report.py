@@ -41,6 +41,7 @@ class Meter:
     self._parts, self._train_steps = parts, train_steps
     # A fine-tuned example is counted as if it filled the context.
     tuned = parts.config.get('finetune')
+    params = jax.eval_shape(parts.objective.full, params)
     # FLOPs of one token, by the length of its row.
     self._flops = {
       length: tuple(

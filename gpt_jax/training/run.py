@@ -15,7 +15,7 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer, rewind_target
 from gpt_jax.config import Config
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.optim.spikes import WINDOW
-from gpt_jax.optim.train_state import TrainState
+from gpt_jax.optim.train_state import TrainState, with_frozen
 from gpt_jax.rows import row_makers, row_order
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep, Skips
 from gpt_jax.runtime import hosts, watchdog
@@ -26,6 +26,7 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens import eval_sets, manifest, prepare
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import (
+  adapters,
   device_check,
   importing,
   metrics,
@@ -273,11 +274,27 @@ class Run(NamedTuple):
     )
     self._write_skips(new)
     self.finish_rewind()
-    state = self.checkpointer.restore(
-      parts_lib.abstract_state(self.parts), at_most=step
-    )
+    state = self.restored(at_most=step)
     self.history.restart(self.checkpointer.restored)
     return self.first() if state is None else state
+
+  def restored(
+    self, *, at_most: int | None = None, start: TrainState | None = None
+  ) -> TrainState | None:
+    """The newest sound checkpoint; None: there is none.
+
+    Args:
+      at_most: the last acceptable step; None: any.
+      start: the initial state if it was made already. What checkpoints leave
+        out is taken from it.
+    """
+    abstract = parts_lib.abstract_state(self.parts)
+    state = self.checkpointer.restore(abstract, at_most=at_most)
+    unsaved = self.parts.objective.unsaved
+    if state is None or not unsaved:
+      return state
+    whole = (start or self.first()).params
+    return state._replace(params=with_frozen(state.params, whole, unsaved))
 
   def finish_rewind(self) -> None:
     """Deletes checkpoints after the last rewind's step, if it is pending."""
@@ -336,6 +353,7 @@ def resume_or_start(
   about: str,
   store: str = '',
   teacher: str = '',
+  base: str = '',
   **measured: Any,
 ) -> tuple[Run, TrainState]:
   """Opens the checkpoints and the workdir; returns the newest state.
@@ -346,10 +364,15 @@ def resume_or_start(
     about: a line for people on what is trained.
     store: fingerprint of the token store; empty: the run has none.
     teacher: fingerprint of the teacher's outputs; empty: it reads none.
+    base: folder of the model that the run started from, for `finetune.lora`.
     **measured: `evaluation`, `criterion` and `patience` of `Run`.
   """
   config = parts.config
-  history = History(workdir, store=store, teacher=teacher)
+  unsaved, start, adapted = parts.objective.unsaved, None, ''
+  if unsaved:
+    start = first()
+    adapted = adapters.fingerprint(start.params)
+  history = History(workdir, store=store, teacher=teacher, base=adapted)
   checkpointer = Checkpointer(
     workdir,
     keep=config.checkpoint.keep,
@@ -357,15 +380,24 @@ def resume_or_start(
     keep_every_steps=config.checkpoint.keep_every_steps,
     keep_best=config.checkpoint.keep_best,
     record=history.record,
+    unsaved=unsaved,
   )
   run = Run(parts, workdir, data, checkpointer, history, first, **measured)
   run.finish_rewind()
-  found = checkpointer.restore(parts_lib.abstract_state(parts))
+  found = run.restored(start=start)
   history.restart(checkpointer.restored)
-  state = first() if found is None else found
+  state = (start or first()) if found is None else found
   log.info('%s', about)
   if run.active:
     workdir_lib.start(config, workdir, tokenizer)
+  if start is not None:
+    assert base, 'the folder of --init'
+    if run.active:
+      adapters.write(workdir, adapters.Base(base, adapted))
+    log.info(
+      '%s: %d of %d parameters are trained, beside the model %s',
+      *(config.finetune.lora, *adapters.count(start.params, unsaved), adapted),
+    )
   if found is None:
     return run, state
   if int(state.step) < config.schedule.num_steps:

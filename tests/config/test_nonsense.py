@@ -25,14 +25,14 @@ from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 SMOKE = f'--config={pathlib.Path(__file__).parents[2]}/configs/smoke.py'
+FIELDS = [*config_lib.flatten(base.get_config())]
 CHOICES = {
-  **config_lib.CALL_STRINGS,
+  **{f: x for f, x in config_lib.CALL_STRINGS.items() if f in FIELDS},
   'model.attention': PATTERNS,
   'model.ffn': FFNS,
   'batch.size': RAMPS,
   'batch.length': LENGTHS,
 }
-FIELDS = [*config_lib.flatten(base.get_config())]
 
 # As they are written in a call-string. Sizes of some thousands are left out:
 # they make sense, and models of them take long to look at.

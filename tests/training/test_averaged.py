@@ -34,14 +34,14 @@ def run(tmp_path_factory):
     )
     saver.save(jax.device_put(state, built.shardings))
   saver.close()
-  return str(folder), abstract, saved
+  return str(folder), models.Stored(abstract), saved
 
 
 @pytest.mark.parametrize('number', [1, 3])
 def test_the_mean_of_the_last(run, number):
   """Of parameters, never of `ema`; the step is the newest."""
-  folder, abstract, saved = run
-  state, steps = models.average_last(folder, number, abstract)
+  folder, reads, saved = run
+  state, steps = models.average_last(folder, number, reads)
   assert steps == STEPS[-number:]
   assert state.ema is None and int(state.step) == 11
   for found, *trees in zip(
@@ -54,14 +54,14 @@ def test_the_mean_of_the_last(run, number):
 
 
 def test_too_few_and_damaged_ones_are_refused(run):
-  folder, abstract, _ = run
+  folder, reads, _ = run
   with pytest.raises(UsageError) as e:
-    models.average_last(folder, 5, abstract)
+    models.average_last(folder, 5, reads)
   message = str(e.value)
   assert 'keeps 4 checkpoints, of steps 3, 5, 7, 11;' in message
   assert 'checkpoint.keep=5' in message and '--average=5' in message
   with open(f'{folder}/checkpoints/5/checksums/metadata', 'w') as file:
     file.write('{}')
   with pytest.raises(UsageError, match='checkpoints/5 is damaged'):
-    models.average_last(folder, 3, abstract)
-  assert models.average_last(folder, 2, abstract)[1] == (7, 11)
+    models.average_last(folder, 3, reads)
+  assert models.average_last(folder, 2, reads)[1] == (7, 11)
