@@ -31,7 +31,7 @@ from gpt_jax.nn.positions import (
   sinusoidal,
   t5_bias,
 )
-from gpt_jax.nn.stack import SHARES, MirroredStack, SharedStack, Sharing, Stack
+from gpt_jax.nn.stack import SHARES, Sharing, Stack
 from gpt_jax.nn.transformer_xl import transformer_xl, xlnet
 from gpt_jax.spec import UsageError
 
@@ -178,7 +178,7 @@ def make_stack(
   sizes: LayerSizes,
   *,
   cross: bool,
-) -> nn.Module:
+) -> Stack:
   """A stack with layers from both comma lists and a Transformer's fields."""
   biases, rates = build(model, 'bias'), build(model, 'dropout')
   position = build(model, 'position')
@@ -225,11 +225,14 @@ def make_stack(
     )
     blocks = tuple(position.block(make, known) for make in blocks)
   shared = sharing(model.share)
-  if shared.stacks and not cross:
-    return MirroredStack(blocks, num_layers, model.remat, model.loop)
-  if shared.parts:
-    return SharedStack(blocks, num_layers, model.remat, model.loop, shared)
-  return Stack(blocks, num_layers, model.remat, model.loop)
+  return Stack(
+    blocks,
+    num_layers,
+    model.remat,
+    model.loop,
+    shared,
+    mirrored=shared.stacks and not cross,
+  )
 
 
 def source_fields(fields: dict[str, Any], sizes: LayerSizes) -> dict[str, Any]:

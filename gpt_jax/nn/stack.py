@@ -152,39 +152,62 @@ class Period(nn.Module):
     return x_BLD, tuple(out)
 
 
+# Block, part of the block -> its parameters.
+Params = dict[str, dict[str, Any]]
+
+
 class Stack(nn.Module):
-  """`num_layers` blocks: the period repeated.
+  """`num_layers` blocks: the period repeated; parameters are in `periods`.
 
   `loop='unroll'` gives the compiler the layers one by one instead of a loop;
   parameters and results are the same.
+
+  Attributes:
+    blocks: factories of the period's blocks.
+    num_layers: a multiple of their number.
+    remat: a name in `REMATS`.
+    loop: one of `LOOPS`, or `SEPARATE`.
+    sharing: which layers share parameters.
+    mirrored: has no parameters, but is called with another stack's: layer i of
+      an encoder uses those of the decoder's layer i (T5, section 3.2).
   """
 
   blocks: tuple[Callable[..., nn.Module], ...]
   num_layers: int
   remat: str
   loop: str
+  sharing: Sharing = Sharing()
+  mirrored: bool = False
 
   @nn.compact
   def __call__(
-    self, x_BLD: jax.Array, context: Context, caches: Caches | None
+    self,
+    x_BLD: jax.Array,
+    context: Context,
+    caches: Caches | None,
+    params: Any = None,
   ) -> tuple[jax.Array, Caches]:
-    """[B, L, D] -> [B, L, D]; the caches have a leading axis of periods."""
+    """[B, L, D] -> [B, L, D] and the caches.
+
+    Args:
+      x_BLD: the input.
+      context: of all layers.
+      caches: one for each block of the period, with a leading axis of periods;
+        if layers are separate, one for each layer.
+      params: the decoder's, for a mirrored stack.
+    """
     number = num_periods(self)
+    if self.mirrored:
+      return self._mirror(x_BLD, context, params)
     if self.loop == SEPARATE:
       return self._separate(number, x_BLD, context, caches)
-    if caches is None:
-      caches = (None,) * len(self.blocks)
-    period = Period
-    policy = REMATS[self.remat]
-    if policy is not None:
-      # CSE never merges a loop's body with its recomputation, so only
-      # unrolled layers need the barrier that prevents it.
-      unrolled = self.loop == 'unroll'
-      period = nn.remat(Period, policy=policy, prevent_cse=unrolled)
+    caches = caches or (None,) * len(self.blocks)
+    if self.sharing.parts:
+      return self._scan_shared(number, x_BLD, context, caches)
     axes: Any = dict.fromkeys(('params', *SOWN), 0)
     over_layers: Any = (nn.broadcast, 0, 0)
     scanned = nn.scan(
-      period,
+      self._remat(nn.remat, Period),
       length=number,
       variable_axes=axes,
       split_rngs={'params': True, 'dropout': True},
@@ -197,21 +220,164 @@ class Stack(nn.Module):
       x_BLD, context, caches, jnp.arange(number)
     )
 
+  def _remat(self, remat: Callable[..., Any], run: Any) -> Any:
+    """`run`, one period, with the stack's policy."""
+    policy = REMATS[self.remat]
+    if policy is None:
+      return run
+    # CSE never merges a loop's body with its recomputation, so only unrolled
+    # layers need the barrier that prevents it.
+    return remat(run, policy=policy, prevent_cse=self.loop == 'unroll')
+
+  def _mirror(
+    self, x_BLD: jax.Array, context: Context, params: Any
+  ) -> tuple[jax.Array, Caches]:
+    """Runs with the decoder's `params`, without its cross-attention."""
+    if self.is_initializing():  # the decoder has none yet
+      return x_BLD, ()
+    rngs = {}
+    if self.has_rng('dropout'):
+      rngs = {'dropout': self.make_rng('dropout')}
+    # Unattached, with the name that it has in messages.
+    stack = self.clone(mirrored=False, parent=None, name='encoder')
+    (x_BLD, caches), sown = stack.apply(
+      {'params': _without_cross(nn.meta.unbox(params))},
+      *(x_BLD, context, None),
+      rngs=rngs,
+      mutable=self._sown(),
+    )
+    for collection, values in sown.items():
+      for name, value in values.items():
+        self.put_variable(collection, name, value)
+    return x_BLD, caches
+
+  def _sown(self) -> list[str]:
+    return [name for name in SOWN if self.is_mutable_collection(name)]
+
+  # Shared parameters. `nn.scan` would need some for each layer. Here the loop
+  # is JAX's own: they stay outside the loop over the layers of their group,
+  # once, and their gradient is summed in place there.
+
+  def _period(self) -> Period:
+    """Unattached, but named so that the program's paths match parameters'."""
+    return Period(self.blocks, parent=None, name='periods')
+
+  def _init(self, key: jax.Array, x_BLD: jax.Array, context: Context) -> Params:
+    """The initial parameters: each set is drawn separately."""
+    period, number = self._period(), num_periods(self)
+    caches, start = (None,) * len(self.blocks), jnp.int32(0)
+
+    @functools.cache
+    def sets(count: int) -> Params:
+      def draw(key):
+        return period.init(key, x_BLD, context, caches, start)['params']
+
+      drawn = jax.vmap(draw)(jax.random.split(key, count))
+      return nn.meta.add_axis(drawn, 0, {nn.PARTITION_NAME: 'layers'})
+
+    def drawn(block: str, part: str) -> Any:
+      return sets(self.sharing.num_sets(part, number))[block][part]
+
+    return {
+      block: {part: drawn(block, part) for part in parts}
+      for block, parts in sets(number).items()
+    }
+
+  def _run(self, context: Context) -> Callable[..., Any]:
+    """One run of the period, as a function of its parameters."""
+    period, mutable = self._period(), self._sown()
+
+    def run(x_BLD, params, given):
+      caches, index, rngs = given
+      (x_BLD, caches), sown = period.apply(
+        {'params': params},
+        *(x_BLD, context, caches, index),
+        rngs=rngs,
+        mutable=mutable,
+      )
+      return x_BLD, (caches, sown)
+
+    return run
+
+  def _scan_shared(
+    self, number: int, x_BLD: jax.Array, context: Context, caches: Caches
+  ) -> tuple[jax.Array, Caches]:
+    """Runs the groups, and within each the periods that share."""
+    if self.is_initializing():
+      self.param('periods', self._init, x_BLD, context)
+      return x_BLD, caches
+    rngs = {}
+    if self.has_rng('dropout'):
+      rngs = {'dropout': jax.random.split(self.make_rng('dropout'), number)}
+    run = self._remat(jax.checkpoint, self._run(context))
+    unroll = number if self.loop == 'unroll' else 1
+    params = nn.meta.unbox(self.get_variable('params', 'periods'))
+
+    def split(shared: bool) -> Params:
+      return {
+        block: {
+          part: tree
+          for part, tree in parts.items()
+          if self.sharing.shares(part) == shared
+        }
+        for block, parts in params.items()
+      }
+
+    def run_group(x_BLD, group):
+      shared, of_runs = group
+
+      def step(x_BLD, of_run):
+        own, given = of_run
+        both = {block: {**shared[block], **own[block]} for block in own}
+        return run(x_BLD, both, given)
+
+      return jax.lax.scan(step, x_BLD, of_runs, unroll=unroll)
+
+    of_runs = jax.tree.map(
+      lambda x: x.reshape(self.sharing.groups, -1, *x.shape[1:]),
+      (split(shared=False), (caches, jnp.arange(number), rngs)),
+    )
+    groups = split(shared=True), of_runs
+    x_BLD, out = jax.lax.scan(run_group, x_BLD, groups, unroll=unroll)
+    caches, sown = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
+    for collection, values in sown.items():
+      self.put_variable(collection, 'periods', values)
+    return x_BLD, caches
+
   def _separate(
     self,
-    num_periods: int,
+    number: int,
     x_BLD: jax.Array,
     context: Context,
     caches: Caches | None,
   ) -> tuple[jax.Array, Caches]:
-    size, out = len(self.blocks), []
+    """Each run in turn; set i of shared parameters is in `period_i`."""
+    size, out, run = len(self.blocks), [], self._run(context)
     given = caches or (None,) * self.num_layers
-    for i in range(num_periods):
-      period = Period(self.blocks, name=f'period_{i}')
-      part = given[i * size : (i + 1) * size]
-      x_BLD, part = period(x_BLD, context, part, jnp.int32(i))
-      out += part
+    sets = [self.get_variable('params', f'period_{i}') for i in range(number)]
+    for i in range(number):
+      params = {
+        block: {
+          part: sets[self.sharing.set_of(i, part, number)][block][part]
+          for part in parts
+        }
+        for block, parts in sets[0].items()
+      }
+      of_run = given[i * size : (i + 1) * size]
+      x_BLD, (of_run, _) = run(x_BLD, params, (of_run, jnp.int32(i), {}))
+      out += of_run
     return x_BLD, tuple(out)
+
+
+def _without_cross(params: Any) -> Any:
+  """The parts of all blocks without cross-attention."""
+  return {
+    period: {
+      block: {n: x for n, x in parts.items() if not n.startswith('cross')}
+      for block, parts in blocks.items()
+    }
+    for period, blocks in params.items()
+  }
 
 
 def num_periods(stack: Any) -> int:
@@ -271,223 +437,3 @@ def layer_routers(
 def len_then_name(name: str) -> tuple[int, str]:
   """A sort key that puts `hidden_2` before `hidden_10`."""
   return len(name), name
-
-
-# Stacks whose layers share parameters.
-#
-# `nn.scan` would need parameters for each layer. Here the loop is JAX's own:
-# shared parameters stay outside the loop over the layers of their group, once,
-# and their gradient is summed in place there.
-
-
-# Block, part of the block -> its parameters.
-Params = dict[str, dict[str, Any]]
-
-
-class SharedStack(nn.Module):
-  """A `Stack` with fewer parameters: `periods` has the sets of `sharing`."""
-
-  blocks: tuple[Callable[..., nn.Module], ...]
-  num_layers: int
-  remat: str
-  loop: str
-  sharing: Sharing
-
-  @nn.compact
-  def __call__(
-    self, x_BLD: jax.Array, context: Context, caches: Caches | None
-  ) -> tuple[jax.Array, Caches]:
-    """As `Stack.__call__`."""
-    no_caches = (None,) * len(self.blocks)
-    if self.is_initializing():
-      self.param('periods', self._init, x_BLD, context)
-      return x_BLD, no_caches
-    if self.loop == SEPARATE:
-      return self._separate(x_BLD, context, caches)
-    caches = caches or no_caches
-    keys = None
-    if self.has_rng('dropout'):
-      keys = jax.random.split(self.make_rng('dropout'), self._num_runs)
-    given = caches, jnp.arange(self._num_runs), keys
-    params = nn.meta.unbox(self.get_variable('params', 'periods'))
-    x_BLD, (out, sown) = self._scan(x_BLD, context, params, given)
-    for collection, values in sown.items():
-      self.put_variable(collection, 'periods', values)
-    return x_BLD, out
-
-  @property
-  def _num_runs(self) -> int:
-    return num_periods(self)
-
-  def _period(self) -> Period:
-    """An unattached module, named as in the paths of parameters."""
-    return Period(self.blocks, parent=None, name='periods')
-
-  def _init(self, key: jax.Array, x_BLD: jax.Array, context: Context) -> Params:
-    """The initial parameters: each set is drawn separately."""
-    period, number = self._period(), self._num_runs
-    caches, start = (None,) * len(self.blocks), jnp.int32(0)
-
-    def sets(count: int) -> Params:
-      def draw(key):
-        return period.init(key, x_BLD, context, caches, start)['params']
-
-      drawn = jax.vmap(draw)(jax.random.split(key, count))
-      return nn.meta.add_axis(drawn, 0, {nn.PARTITION_NAME: 'layers'})
-
-    num_sets = functools.partial(self.sharing.num_sets, num_runs=number)
-    drawn = {count: sets(count) for count in {self.sharing.groups, number}}
-    return {
-      block: {part: drawn[num_sets(part)][block][part] for part in parts}
-      for block, parts in drawn[number].items()
-    }
-
-  def _scan(
-    self, x_BLD: jax.Array, context: Context, params: Params, given: Any
-  ) -> tuple[jax.Array, Any]:
-    """Runs the groups, and within each the periods that share.
-
-    Args:
-      x_BLD: the stack's input.
-      context: of all runs.
-      params: of `periods`.
-      given: caches, number and key of each run, with an axis of them in front.
-
-    Returns:
-      [B, L, D]; caches and what was sown, like `given`.
-    """
-    run, groups, unroll = self._run(context), self.sharing.groups, 1
-    if self.loop == 'unroll':
-      unroll = self._num_runs
-    policy = REMATS[self.remat]
-    if policy is not None:
-      # See `Stack`.
-      run = jax.checkpoint(run, policy=policy, prevent_cse=unroll > 1)
-
-    def run_group(x_BLD, group):
-      shared, of_runs = group
-
-      def step(x_BLD, of_run):
-        own, given = of_run
-        return run(x_BLD, _both(shared, own), given)
-
-      return jax.lax.scan(step, x_BLD, of_runs, unroll=unroll)
-
-    shared, own = self._parted(params)
-    of_runs = jax.tree.map(
-      lambda x: x.reshape(groups, -1, *x.shape[1:]), (own, given)
-    )
-    x_BLD, out = jax.lax.scan(
-      run_group, x_BLD, (shared, of_runs), unroll=unroll
-    )
-    return x_BLD, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out)
-
-  def _run(self, context: Context) -> Callable[..., Any]:
-    """One run of the period, as a function of its parameters."""
-    period = self._period()
-    mutable = [name for name in SOWN if self.is_mutable_collection(name)]
-
-    def run(x_BLD, params, given):
-      caches, index, key = given
-      rngs = {} if key is None else {'dropout': key}
-      (x_BLD, caches), sown = period.apply(
-        {'params': params},
-        x_BLD,
-        context,
-        caches,
-        index,
-        rngs=rngs,
-        mutable=mutable,
-      )
-      return x_BLD, (caches, sown)
-
-    return run
-
-  def _parted(self, params: Params) -> tuple[Params, Params]:
-    """Splits parameters into shared ones and those of each run."""
-    parted: tuple[Params, Params] = ({}, {})
-    for block, parts in params.items():
-      for i, found in enumerate(parted):
-        found[block] = {
-          part: tree
-          for part, tree in parts.items()
-          if self.sharing.shares(part) == (i == 0)
-        }
-    return parted
-
-  def _separate(
-    self, x_BLD: jax.Array, context: Context, caches: Caches | None
-  ) -> tuple[jax.Array, Caches]:
-    """As `Stack` with separate periods; set i is in period i."""
-    size, number, out = len(self.blocks), self._num_runs, []
-    given = caches or (None,) * self.num_layers
-    sets = [self.get_variable('params', f'period_{i}') for i in range(number)]
-    run = self._run(context)
-    for i in range(number):
-      params = {
-        block: {
-          part: sets[self.sharing.set_of(i, part, number)][block][part]
-          for part in parts
-        }
-        for block, parts in sets[0].items()
-      }
-      part = given[i * size : (i + 1) * size]
-      x_BLD, (part, _) = run(x_BLD, params, (part, jnp.int32(i), None))
-      out += part
-    return x_BLD, tuple(out)
-
-
-def _both(one: Params, other: Params) -> Params:
-  """Merges the parts of each block of two trees."""
-  return {block: {**one[block], **other[block]} for block in one}
-
-
-# An encoder with the parameters of the decoder's layers (T5, section 3.2).
-
-
-class MirroredStack(nn.Module):
-  """A `Stack` without parameters: layer i uses those of the decoder's layer i.
-
-  Cross-attention is the decoder's alone.
-  """
-
-  blocks: tuple[Callable[..., nn.Module], ...]
-  num_layers: int
-  remat: str
-  loop: str
-
-  def __call__(
-    self, x_BLD: jax.Array, context: Context, params: Any
-  ) -> tuple[jax.Array, Caches]:
-    """As `Stack.__call__` without caches, with the decoder's `params`."""
-    if self.is_initializing():  # the decoder has none yet
-      return x_BLD, ()
-    rngs = {}
-    if self.has_rng('dropout'):
-      rngs = {'dropout': self.make_rng('dropout')}
-    fields = self.blocks, self.num_layers, self.remat, self.loop
-    # Unattached, with the name that it has in messages.
-    stack: Any = Stack(*fields, parent=None, name='encoder')
-    (x_BLD, caches), sown = stack.apply(
-      {'params': _without_cross(nn.meta.unbox(params))},
-      x_BLD,
-      context,
-      None,
-      rngs=rngs,
-      mutable=[name for name in SOWN if self.is_mutable_collection(name)],
-    )
-    for collection, values in sown.items():
-      for name, value in values.items():
-        self.put_variable(collection, name, value)
-    return x_BLD, caches
-
-
-def _without_cross(params: Any) -> Any:
-  """The parts of all blocks without cross-attention."""
-  return {
-    period: {
-      block: {n: x for n, x in parts.items() if not n.startswith('cross')}
-      for block, parts in blocks.items()
-    }
-    for period, blocks in params.items()
-  }

@@ -33,7 +33,7 @@ from gpt_jax.nn.build import (
 from gpt_jax.nn.embed import Inputs
 from gpt_jax.nn.heads import Head
 from gpt_jax.nn.positions import Model
-from gpt_jax.nn.stack import Caches, MirroredStack
+from gpt_jax.nn.stack import Caches
 from gpt_jax.spec import UsageError
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -306,9 +306,10 @@ class Transformer(nn.Module):
       x_BMD = self._embed('encoder_embedded', tokens_BM, positions_BM, None)
     bias = self._bias_of('encoder_bias', tokens_BM, positions_BM, None)
     context = Context(positions_BM, Visibility(mask_BM, segments_BM), bias)
-    mirrored = isinstance(self.encoder, MirroredStack)
-    params = self.decoder.variables.get('params') if mirrored else None
-    x_BMD, _ = self.encoder(x_BMD, context, params)
+    params = None
+    if self.encoder.mirrored:
+      params = self.decoder.variables.get('params')
+    x_BMD, _ = self.encoder(x_BMD, context, None, params)
     if self._block.final_norm:
       x_BMD = self.encoder_norm(x_BMD)
     return layout.gather(x_BMD)

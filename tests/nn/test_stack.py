@@ -18,7 +18,7 @@ from gpt_jax.decoding.programs import for_decoding
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.attend import Context
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.stack import REMATS, SHARES, SharedStack, Stack, layer_outputs
+from gpt_jax.nn.stack import REMATS, SHARES, Stack, layer_outputs
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
@@ -149,7 +149,7 @@ def test_each_layer_draws_its_own_dropout(loop):
   blocks, variables = (AddDropped, AddDropped), {}
   stack = Stack(blocks, num_layers=6, remat='none', loop=loop)
   if loop == 'shared':
-    stack = SharedStack(blocks, 6, 'none', 'scan', SHARES['all'](groups=3))
+    stack = Stack(blocks, 6, 'none', 'scan', SHARES['all'](groups=3))
     variables = {'params': {'periods': {'block_0': {}, 'block_1': {}}}}
   x = np.zeros((11, 13, 17), np.float32)
   run = jax.jit(
