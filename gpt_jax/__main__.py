@@ -12,6 +12,7 @@ from gpt_jax.runtime import log, malloc, preemption
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
   'finetune': 'fine-tune a pre-trained model on a task',
+  'sft': 'fine-tune on dialogues or instructions',
   'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
   'fill': 'fill the [MASK] of a text',
@@ -35,7 +36,7 @@ COMMANDS = {
 # They say how long compiling takes.
 MEASURES_COMPILING = ('plan', 'benchmark')
 # Told to stop, they save and end with exit code 75.
-STOPPABLE = ('train', 'finetune', 'ablation')
+STOPPABLE = ('train', 'finetune', 'sft', 'ablation')
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -29,6 +29,7 @@ Args = Any
 # Flags of all commands that name a file or a folder.
 PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
+  *('train', 'dev'),
   *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
   *('sources', 'draft', 'api_key_file'),
 )

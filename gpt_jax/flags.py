@@ -122,6 +122,18 @@ class Flags(flags.FlagValues):
       'JAX_PROCESS_ID.',
     )
 
+  def post_training(self) -> None:
+    """What all methods of post-training take."""
+    self.config()
+    self.workdir('Folder of the run; made when missing.')
+    self.text(
+      'init',
+      None,
+      'What to start from: a workdir, a folder of Hugging Face, or none.',
+    )
+    self.distributed()
+    self.json()
+
   def drawing(self) -> None:
     """How the next token is drawn."""
     self.number(

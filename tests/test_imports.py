@@ -28,6 +28,7 @@ FLOORS = (
   ('checkpoints',),
   ('training',),
   ('finetuning', 'evaluation', 'planning', 'serving'),
+  ('posttraining',),
   ('plots', 'benchmarks'),
   ('flags',),
   ('cli',),

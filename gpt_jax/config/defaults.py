@@ -518,7 +518,10 @@ FINETUNE = dict(
   # 'dev.tsv', text='review', label='stars'), entailment(...),
   # similarity(...), choice(...), ranking(...), target('train.jsonl',
   # 'dev.jsonl', prompt='{en} =', target=' {de}'), spans('train.jsonl',
-  # 'dev.jsonl'), tags('train.conll', 'dev.conll').
+  # 'dev.jsonl'), tags('train.conll', 'dev.conll'). Or a method of
+  # post-training, for the command of its name: sft('train.jsonl',
+  # 'dev.jsonl', packing=True, loss_on='assistant', template=''); see
+  # gpt_jax/posttraining/methods.py.
   task='sst2()',
   # Several tasks at once instead of `task`, each with its own head: a list
   # such as 'rte(), mrpc()'; see configs/finetune/mt_dnn.py. Empty: one.
@@ -555,8 +558,9 @@ FINETUNE = dict(
   # Tokens per sequence; empty: the task's longest, at most the model's
   # context. For several tasks this is the maximum; each has its own length.
   length=Field(None, Count),
-  # Texts that do not fit: cut (truncate and count), refuse.
-  too_long=Field('cut', Literal['cut', 'refuse']),
+  # Texts that do not fit: cut (truncate and count), refuse; in post-training
+  # also drop (leave out and count).
+  too_long=Field('cut', Literal['cut', 'drop', 'refuse']),
   # For classification: none, balanced (inverse class frequency), or
   # weights(1.0, 3.5), one per class.
   class_weights='none',

@@ -190,7 +190,7 @@ def resolve_model(config: Config) -> Config:
   if tuned and tuned.sequences is None:
     raise UsageError(
       '--config: has a section finetune, whose task says what the rest is; '
-      'give it to gpt-jax finetune'
+      'give it to gpt-jax finetune, or to the command that its task names'
     )
   check_fields(config)
   complete(config)

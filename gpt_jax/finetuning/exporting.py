@@ -47,7 +47,7 @@ from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import sides
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import constraints, exported, saved
+from gpt_jax.tokenizers import chat, constraints, exported, saved
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.special import BESIDE, SPECIAL, Special
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -382,12 +382,15 @@ def _vocabulary(
     more = (*more, ('mask', special.mask_id))
     roles |= {f'{role}_token': i for role, i in more if i is not None}
   roles.setdefault('pad_token', special.pad_id)
+  template = {name: x for name, x in contents.items() if name == chat.FILE}
+  # A chat template writes special tokens by name.
+  names = 'mask' in needs.tokens or bool(sentinels or template)
   try:
     files = exported.files(
       tokenizer,
       _template(config, special),
       roles,
-      names='mask' in needs.tokens or bool(sentinels),
+      names=names,
     )
   except UsageError as e:
     raise UsageError(
@@ -396,7 +399,7 @@ def _vocabulary(
     ) from e
   if texts := exported.approximate(tokenizer):
     log.warning('AutoTokenizer gives other ids than this run to %s', texts)
-  return files
+  return files | template
 
 
 def _is_decoder(config: config_lib.Config) -> bool:

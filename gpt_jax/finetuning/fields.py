@@ -38,6 +38,11 @@ def task_of(config: Config) -> Task:
   task = spec.build('finetune.task', tuned.task, TUNED)
   spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
   spec.build('finetune.class_weights', tuned.class_weights, CLASS_WEIGHTS)
+  if tuned.too_long == 'drop':
+    raise UsageError(
+      "finetune.too_long='drop': a task predicts all of its examples; give cut "
+      'or refuse'
+    )
   if not task.paths.get('train') or not task.paths.get('dev'):
     raise UsageError(
       f'finetune.task={tuned.task!r}: needs a table to train on and one that '

@@ -12,6 +12,7 @@ from gpt_jax.objectives.auxiliary import Auxiliary
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.denoise import Denoise, Mass
+from gpt_jax.objectives.dialogue import Dialogue
 from gpt_jax.objectives.distilled import Distilled
 from gpt_jax.objectives.electra import Electra
 from gpt_jax.objectives.masked import Masked
@@ -30,7 +31,8 @@ from gpt_jax.objectives.unified import Unified, UnifiedTarget
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# From `choice` on: set by `finetune` according to its tasks.
+# From `choice` on: set by `finetune` according to its tasks, and by the methods
+# of post-training.
 OBJECTIVES = {
   'causal': Causal,
   'auxiliary': Auxiliary,
@@ -51,6 +53,7 @@ OBJECTIVES = {
   'spans': Spans,
   'tags': Tags,
   'target': Target,
+  'dialogue': Dialogue,
   'tasks': Tasks,
 }
 

@@ -101,6 +101,40 @@ def num_right(
   return jax.lax.scan(add, jnp.float32(0), chunks)[0]
 
 
+def right_and_entropy(
+  hidden_BLD: jax.Array,
+  table_VD: jax.Array,
+  targets_BL: jax.Array,
+  weights_BL: jax.Array,
+  softcap: float = 0.0,
+) -> tuple[jax.Array, jax.Array]:
+  """Two weighted sums over the positions, without gradients.
+
+  The number of targets that have the largest logit, and the entropy of the
+  predictions in nats: H = log Z - sum_v p_v logit_v. The arguments are those of
+  `penalised_cross_entropy`.
+  """
+  hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
+  V = len(table_VD)
+  table_VD = whole_table(table_VD)
+
+  def add(sums, chunk):
+    hidden_PND, targets_PN, weights_PN = chunk
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
+    right_PN = jnp.argmax(logits_PNV, axis=-1) == targets_PN
+    log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
+    probs_PNV = jnp.exp(logits_PNV - log_z_PN[..., None])
+    entropy_PN = log_z_PN - jnp.sum(probs_PNV * logits_PNV, axis=-1)
+    right, entropy = sums
+    return (
+      right + jnp.sum(right_PN * weights_PN),
+      entropy + jnp.sum(entropy_PN * weights_PN),
+    ), None
+
+  chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
+  return jax.lax.scan(add, (jnp.float32(0), jnp.float32(0)), chunks)[0]
+
+
 def sampled(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,

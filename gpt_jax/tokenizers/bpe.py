@@ -26,7 +26,7 @@ from tokenizers import (
 from gpt_jax.files.document import Document
 from gpt_jax.ranges import Bytes, Count, Seed
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import hf, saved, training, words
+from gpt_jax.tokenizers import hf, saved, special, training, words
 
 _VOCABULARY, _MERGES = 'vocabulary.json', 'merges.txt'
 
@@ -72,6 +72,13 @@ class Bpe(hf.Library):
       ) from e
     except Exception as e:  # `tokenizers` raises plain `Exception`
       raise UsageError(f'the vocabulary files do not fit {kind}: {e}') from e
+
+  @property
+  def special_names(self) -> dict[str, int]:
+    # GPT-1 has no name for its own: see `_END_OF_DOCUMENT`.
+    return (
+      {} if self.kind == 'gpt1_bpe' else {special.END_OF_DOCUMENT: self.eos_id}
+    )
 
   def _parts(self, text: str) -> list[str]:
     parts, start = [], 0

@@ -7,12 +7,18 @@ conventions (https://huggingface.co/docs/transformers/chat_templating). It runs
 in Jinja's sandbox. The names of special tokens that it writes become those
 tokens; in a message they stay text, so that no message can end itself or pose
 as another.
+
+For fine-tuning, `ChatTemplate.rendered` says which characters are the
+assistant's: what the template marks by `{% generation %}`, or else what each
+message of the assistant adds to the messages before it.
 """
 
+import copy
 import datetime
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -28,14 +34,31 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 # A message: 'role', 'content', and any other entries that the template reads.
 Message = Mapping[str, Any]
 
-_FILE = 'chat_template.jinja'
+FILE = 'chat_template.jinja'
 _REMEDY = 'copy the tokenizer folder again'
+# Around the body of a block `generation`; Unicode reserves these code points
+# for such uses: no text has them.
+_BEGIN, _END = '\ufdd1', '\ufdd2'
+_MARKS = re.compile(f'[{_BEGIN}{_END}]')
+
+
+class Rendered(NamedTuple):
+  """The text of a chat.
+
+  Attributes:
+    text: with the messages' names of special tokens split by `special.BREAK`.
+    spans: start and stop, in characters, of what the assistant says.
+  """
+
+  text: str
+  spans: list[tuple[int, int]]
 
 
 class ChatTemplate:
   """The chat template of a model."""
 
   def __init__(self, source: str, variables: Mapping[str, str]):
+    self.source = source
     try:
       self._template = _environment().from_string(source)
     except jinja2.TemplateError as e:
@@ -59,18 +82,13 @@ class ChatTemplate:
     path = files.join(folder, special.MAP)
     others = files.parse(data or b'{}', path, remedy=_REMEDY)
     source = config.get('chat_template')
-    if (alone := files.read(folder, _FILE)) is not None:
+    if (alone := files.read(folder, FILE)) is not None:
       source = alone.decode('utf-8', errors='replace')
     if isinstance(source, list):
       source = _default(source, folder)
     if not source:
       return None
-    variables = {}
-    for name, token in (others | config).items():
-      content = special.content(token) if name.endswith('_token') else None
-      if content is not None:
-        variables[name] = content
-    return cls(str(source), variables)
+    return cls(str(source), _tokens(others | config))
 
   def render(
     self, messages: Sequence[Message], add_generation_prompt: bool = True
@@ -80,6 +98,11 @@ class ChatTemplate:
     Args:
       add_generation_prompt: ends it with the text that starts an answer.
     """
+    return _MARKS.sub('', self._marked(messages, add_generation_prompt))
+
+  def _marked(
+    self, messages: Sequence[Message], add_generation_prompt: bool
+  ) -> str:
     try:
       return self._template.render(
         messages=messages,
@@ -111,17 +134,88 @@ class ChatTemplate:
       raise UsageError('the chat template makes nothing of the messages')
     return ids
 
+  def rendered(
+    self,
+    names: Mapping[str, int],
+    messages: Sequence[Message],
+    num_prompt: int = 0,
+  ) -> Rendered:
+    """A chat to learn from, and what the assistant says in it.
+
+    Without `{% generation %}` the assistant says what its message adds to the
+    text before, up to the special token that ends its turn: white space after
+    that token does not count.
+
+    Args:
+      names: `Special.names` of the tokenizer.
+      num_prompt: what the assistant says in this many first messages is left
+        out.
+    """
+    messages = _guarded(messages, names)
+    marked = self._marked(messages, False)
+    if _BEGIN in marked:
+      text, spans = _unmarked(marked)
+      prompt = self.render(messages[:num_prompt]) if num_prompt else ''
+      return Rendered(text, [s for s in spans if s[1] > len(prompt)])
+    text, spans = _MARKS.sub('', marked), []
+    for i, message in enumerate(messages):
+      if i < num_prompt or message.get('role') != 'assistant':
+        continue
+      before = self.render(messages[:i])
+      after = self.render(messages[: i + 1], False)
+      if not (text.startswith(after) and after.startswith(before)):
+        raise UsageError(
+          'the chat template changes earlier messages when others follow, so '
+          'what the assistant says is not known; mark it in the template by '
+          '{% generation %} and {% endgeneration %}'
+        )
+      spans.append(
+        (len(before), len(before) + _turn(after[len(before) :], names))
+      )
+    return Rendered(text, spans)
+
+
+def _unmarked(marked: str) -> Rendered:
+  """Drops the marks, and returns the spans between them."""
+  text, bounds = '', []
+  for part in re.split(f'([{_BEGIN}{_END}])', marked):
+    if _MARKS.fullmatch(part):
+      bounds.append(len(text))
+    else:
+      text += part
+  return Rendered(text, [*zip(bounds[::2], bounds[1::2], strict=True)])
+
+
+def _turn(text: str, names: Mapping[str, int]) -> int:
+  """The length of a turn without white space after its last special token."""
+  turn = text.rstrip()
+  return len(turn) if turn.endswith(tuple(names)) else len(text)
+
 
 class _Generation(jinja2.ext.Extension):
-  """The block `generation`, which marks answers to train on; keeps its body."""
+  """The block `generation`, which marks answers to train on."""
 
   tags = {'generation'}  # noqa: RUF012
 
   def parse(self, parser: Any) -> Any:
-    """Replaces the block by its body."""
+    """Replaces the block by its body, between `_BEGIN` and `_END`."""
     line = next(parser.stream).lineno
     body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
-    return jinja2.nodes.Scope(body, lineno=line)
+    begin, end = (
+      jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)], lineno=line)
+      for mark in (_BEGIN, _END)
+    )
+    return [begin, jinja2.nodes.Scope(body, lineno=line), end]
+
+
+def _tokens(entries: Mapping[str, Any]) -> dict[str, str]:
+  """The names of special tokens in a tokenizer_config.json, by role."""
+  found = {
+    role: special.content(token)
+    for role, token in entries.items()
+    if role.endswith('_token')
+  }
+  return {role: name for role, name in found.items() if name is not None}
 
 
 def _environment() -> jinja2.Environment:
@@ -177,7 +271,7 @@ def _default(templates: list[Any], folder: str) -> str:
   if 'default' not in named:
     raise UsageError(
       f'{path}: none of the chat templates {", ".join(map(repr, named))} is '
-      f'named default; put the one to use into {_FILE}'
+      f'named default; put the one to use into {FILE}'
     )
   return named['default']
 
@@ -185,9 +279,156 @@ def _default(templates: list[Any], folder: str) -> str:
 def _guarded(value: Any, names: Mapping[str, int]) -> Any:
   """The same data, without the name of a special token in any text."""
   if isinstance(value, str):
-    return special.guarded(value, names)
+    return special.guarded(_MARKS.sub('', value), names)
   if isinstance(value, Mapping):
     return {key: _guarded(item, names) for key, item in value.items()}
   if isinstance(value, list | tuple):
     return [_guarded(item, names) for item in value]
   return value
+
+
+# Templates for models that were not trained to chat.
+
+
+def choose(text: str, tokenizer: Tokenizer, folder: str) -> ChatTemplate:
+  """The template to fine-tune with.
+
+  Args:
+    text: a name in `TEMPLATES`, or a file; '': the model's own.
+    tokenizer: of the model.
+    folder: of the tokenizer's files.
+  """
+  where = f'template={text!r}'
+  if not text:
+    own = ChatTemplate.load(folder)
+    if own is None:
+      raise UsageError(
+        f'{where}: the model has no chat template; name one of '
+        f'{", ".join(TEMPLATES)}, or a file'
+      )
+    return own
+  tokens = _own_tokens(tokenizer)
+  if text in TEMPLATES:
+    source = TEMPLATES[text]
+    written = {n for n in ('<|im_start|>', '<|im_end|>') if n in source}
+    lacking = [*sorted(written - {*tokenizer.special.names})]
+    if 'eos_token' in source and not tokens['eos_token']:
+      lacking.append('name for the end of a document')
+    if lacking:
+      others = [name for name in TEMPLATES if name != text]
+      raise UsageError(
+        f'{where}: the tokenizer has no {lacking[0]}, which it writes; take '
+        f'one of {", ".join(others)}, or a file'
+      )
+    return ChatTemplate(source, tokens)
+  try:
+    with open(text, encoding='utf-8') as file:
+      return ChatTemplate(file.read(), tokens)
+  except (OSError, UnicodeDecodeError) as e:
+    why = 'is not UTF-8'
+    if isinstance(e, OSError):
+      why = f'is none of {", ".join(TEMPLATES)}, and no file to read'
+    raise UsageError(f'{where}: {why}; name one of these, or a file') from e
+
+
+def with_template(tokenizer: Any, template: ChatTemplate) -> Any:
+  """A copy of a tokenizer that is saved with a chat template."""
+  made, contents = copy.copy(tokenizer), dict(tokenizer.contents)
+  contents[FILE] = template.source.encode()
+  if not {special.CONFIG, special.MAP} & contents.keys():
+    roles = json.dumps(_own_tokens(tokenizer), indent=2)
+    contents[special.CONFIG] = roles.encode() + b'\n'
+  made.contents = contents
+  return made
+
+
+def _own_tokens(tokenizer: Any) -> dict[str, str]:
+  """What a template may write as `bos_token`, `eos_token` and others."""
+  contents: Mapping[str, bytes] = tokenizer.contents
+  entries = {}
+  for name in (special.MAP, special.CONFIG):
+    entries |= json.loads(contents.get(name, b'{}'))
+  names = {i: name for name, i in tokenizer.special.names.items()}
+  start = tokenizer.special.prompt_start
+  first = names.get(start[0], '') if start else ''
+  if entries:
+    return {'bos_token': '', 'eos_token': ''} | _tokens(entries)
+  return {'bos_token': first, 'eos_token': names.get(tokenizer.eos_id, '')}
+
+
+_CHATML = r"""
+{%- for message in messages %}
+  {{- '<|im_start|>' + message['role'] + '\n' }}
+  {%- if message['role'] == 'assistant' %}
+    {%- generation %}
+      {{- message['content'] + '<|im_end|>' }}
+    {%- endgeneration %}
+  {%- else %}
+    {{- message['content'] + '<|im_end|>' }}
+  {%- endif %}
+  {{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+  {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+
+_ZEPHYR = r"""
+{%- for message in messages %}
+  {{- '<|' + message['role'] + '|>\n' }}
+  {%- if message['role'] == 'assistant' %}
+    {%- generation %}
+      {{- message['content'] + eos_token }}
+    {%- endgeneration %}
+  {%- else %}
+    {{- message['content'] + eos_token }}
+  {%- endif %}
+  {{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+  {{- '<|assistant|>\n' }}
+{%- endif %}
+"""
+
+_VICUNA = r"""
+{%- for message in messages %}
+  {%- if message['role'] == 'system' %}
+    {{- message['content'] + ' ' }}
+  {%- elif message['role'] == 'user' %}
+    {{- 'USER: ' + message['content'] + ' ' }}
+  {%- else %}
+    {{- 'ASSISTANT:' }}
+    {%- generation %}
+      {{- ' ' + message['content'] + eos_token }}
+    {%- endgeneration %}
+  {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+  {{- 'ASSISTANT:' }}
+{%- endif %}
+"""
+
+_LLAMA2 = r"""
+{%- for message in messages %}
+  {%- if message['role'] == 'user' %}
+    {{- bos_token + '[INST] ' }}
+    {%- if loop.index0 == 1 and messages[0]['role'] == 'system' %}
+      {{- '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' }}
+    {%- endif %}
+    {{- message['content'] + ' [/INST]' }}
+  {%- elif message['role'] == 'assistant' %}
+    {%- generation %}
+      {{- ' ' + message['content'] + ' ' + eos_token }}
+    {%- endgeneration %}
+  {%- endif %}
+{%- endfor %}
+"""
+
+# By name: for ChatML the tokenizer needs <|im_start|> and <|im_end|>; the
+# others end an answer with the end of a document.
+TEMPLATES = {
+  'chatml': _CHATML,
+  'zephyr': _ZEPHYR,
+  'vicuna': _VICUNA,
+  'llama2': _LLAMA2,
+}

@@ -30,6 +30,7 @@ from gpt_jax.tokenizers import hf, special, words
 from gpt_jax.tokenizers.bpe import Bpe
 from gpt_jax.tokenizers.sentencepiece import SentencePiece, message
 from gpt_jax.tokenizers.simple import (
+  END_OF_WORDS,
   UNKNOWN,
   Bytes,
   Characters,
@@ -39,9 +40,7 @@ from gpt_jax.tokenizers.simple import (
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokenizers.words import SPACE_MARK
 
-_EOS = '<|endoftext|>'
-# A word list may have the above; no word has a space.
-_EOS_OF_WORDS = '<end of document>'
+_EOS = special.END_OF_DOCUMENT
 _RARE = '\ufffd'  # rare bytes are decoded to it
 
 _HARD = (
@@ -241,7 +240,7 @@ def _characters(tokenizer: Characters) -> tokenizers.Tokenizer:
 
 
 def _words(tokenizer: WordList) -> tokenizers.Tokenizer:
-  listed = [_EOS_OF_WORDS, UNKNOWN, *tokenizer.words]
+  listed = [END_OF_WORDS, UNKNOWN, *tokenizer.words]
   vocabulary = {word: i for i, word in enumerate(listed)}
   library = tokenizers.Tokenizer(
     models.WordLevel(vocabulary, unk_token=UNKNOWN)
@@ -258,7 +257,7 @@ def _words(tokenizer: WordList) -> tokenizers.Tokenizer:
   library.decoder = decoders.Sequence(
     [
       # Puts a space before each word, as none has this prefix.
-      decoders.WordPiece(prefix=_EOS_OF_WORDS, cleanup=False),
+      decoders.WordPiece(prefix=END_OF_WORDS, cleanup=False),
       decoders.Fuse(),
       decoders.Replace(Regex(' ?\\n ?'), '\n'),
     ]

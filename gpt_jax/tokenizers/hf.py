@@ -142,6 +142,14 @@ class HfTokenizer(Library):
     self._check_rows([found])
     return found
 
+  def offsets_special(self, text: str) -> np.ndarray:
+    named, parting = self._naming
+    found = named.encode(text, **_PLAIN)
+    kept = [
+      o for i, o in zip(found.ids, found.offsets, strict=True) if i != parting
+    ]
+    return np.array(kept, np.int32).reshape(-1, 2)
+
   @property
   def text_start(self) -> tuple[int, ...]:
     plain = self.library.encode('x', **_PLAIN).ids
@@ -176,6 +184,8 @@ class HfTokenizer(Library):
     """The library with special tokens read by name, and the id of `BREAK`."""
     named = tokenizers.Tokenizer.from_str(self.library.to_str())
     named.encode_special_tokens = False
+    # Adds nothing here, and may leave spaces out of a token's offsets.
+    named.post_processor = None  # type: ignore
     missing = self.special.names.keys() - self.special_names.keys()
     named.add_special_tokens([*sorted(missing), special.BREAK])
     parting = named.token_to_id(special.BREAK)

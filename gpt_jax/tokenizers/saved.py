@@ -88,6 +88,12 @@ class Vocabulary(Saved):
     self._check_rows([ids])
     return ids
 
+  def offsets(self, text: str) -> np.ndarray:
+    raise NotImplementedError
+
+  def offsets_special(self, text: str) -> np.ndarray:
+    return special.offsets(text, self.special.names, self.offsets)
+
   def _check_rows(self, found: Sequence[np.ndarray]) -> None:
     """Refuses ids for which the model has no embedding."""
     if self.vocab_size == self._size:

@@ -16,12 +16,15 @@ from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special, words
 from gpt_jax.tokenizers.saved import Saved
+from gpt_jax.tokenizers.special import END_OF_DOCUMENT
 
 # A word of WikiText: text between white space, or a line end.
 _WORD = re.compile(r'\n|[^\s]+')
 # WikiText is published with it, so it is this word in a text, too.
 UNKNOWN = '<unk>'
 _UNKNOWN_ID = 1
+# Its end of document: a word list may have the usual name, and no word a space.
+END_OF_WORDS = '<end of document>'
 _EDGES = re.compile(r' ?\n ?')
 
 _RARE_ID = 1
@@ -44,8 +47,14 @@ class Simple(Saved, abc.ABC):
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     return [self.encode(text) for text in texts]
 
+  @abc.abstractmethod
+  def offsets(self, text: str) -> np.ndarray: ...
+
   def encode_special(self, text: str) -> np.ndarray:
-    return self.encode(text)
+    return special.encode(text, self.special.names, self.encode)
+
+  def offsets_special(self, text: str) -> np.ndarray:
+    return special.offsets(text, self.special.names, self.offsets)
 
 
 class Bytes(Simple):
@@ -58,7 +67,7 @@ class Bytes(Simple):
   contents: ClassVar = {}
   vocab_size = 257
   eos_id = 256
-  special = special.of({}, eos_id, {})
+  special = special.of({}, eos_id, {END_OF_DOCUMENT: eos_id})
   _words = words.of_text([*(bytes([i]) for i in range(eos_id)), None])
 
   def encode(self, text: str) -> np.ndarray:
@@ -85,7 +94,7 @@ class FrequentBytes(Simple):
 
   kind = 'frequent_bytes'
   eos_id = 0
-  special = special.of({}, eos_id, {})
+  special = special.of({}, eos_id, {END_OF_DOCUMENT: eos_id})
 
   def __init__(self, values: Sequence[int]):
     """`values` get the ids from 2 on."""
@@ -123,7 +132,7 @@ class Characters(Simple):
     self.contents = {'characters.json': json.dumps(alphabet).encode()}
     self._sorted = _code_points(alphabet)
     self.eos_id = len(alphabet)
-    self.special = special.of({}, self.eos_id, {})
+    self.special = special.of({}, self.eos_id, {END_OF_DOCUMENT: self.eos_id})
     self.vocab_size = len(alphabet) + 1
     self._words = words.of_text([*(c.encode() for c in alphabet), None])
 
@@ -158,7 +167,7 @@ class WordList(Simple):
 
   kind = 'words'
   eos_id = 0
-  special = special.of({}, eos_id, {})
+  special = special.of({}, eos_id, {END_OF_WORDS: eos_id})
   in_threads = False
   parts_at_spaces = True
 

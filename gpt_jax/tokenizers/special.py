@@ -12,7 +12,7 @@ and [MASK] are known by their roles.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
@@ -25,6 +25,9 @@ from gpt_jax.tokenizers.constraints import ANY, Constraints
 # Splits the name of a special token in a user's text, so that it stays text.
 # Unicode reserves this code point for such uses: no text has it.
 BREAK = '\ufdd0'
+
+# The end of a document in tokenizers whose files do not name it.
+END_OF_DOCUMENT = '<|endoftext|>'
 
 # What an import knows about special tokens.
 SPECIAL = 'special.json'
@@ -251,15 +254,52 @@ def encode(
   Args:
     text: a name that is split by `BREAK` stays text.
   """
+  ids = [np.empty(0, np.int32)]
+  for start, stop, token in _parts(text, names):
+    if token is None:
+      ids.append(plain(text[start:stop].replace(BREAK, '')))
+    else:
+      ids.append(np.array([token], np.int32))
+  return np.concatenate(ids)
+
+
+def offsets(
+  text: str, names: Mapping[str, int], plain: Callable[[str], np.ndarray]
+) -> np.ndarray:
+  """Where the tokens of `encode` come from: int32 [num_tokens, 2].
+
+  Args:
+    text: may contain `BREAK`, which no token covers alone.
+    plain: `Tokenizer.offsets`.
+  """
+  found = [np.empty((0, 2), np.int32)]
+  for start, stop, token in _parts(text, names):
+    if token is not None:
+      found.append(np.array([[start, stop]], np.int32))
+      continue
+    kept = [i for i in range(start, stop) if text[i] != BREAK]
+    of_part = plain(''.join(text[i] for i in kept))
+    first = np.array([*kept, stop], np.int32)
+    after = np.array([start, *(i + 1 for i in kept)], np.int32)
+    starts, stops = first[of_part[:, 0]], after[of_part[:, 1]]
+    # Some of the tokens that make one character have an empty range.
+    stops = np.where(of_part[:, 0] == of_part[:, 1], starts, stops)
+    found.append(np.stack([starts, stops], axis=1))
+  return np.concatenate(found)
+
+
+def _parts(
+  text: str, names: Mapping[str, int]
+) -> Iterator[tuple[int, int, int | None]]:
+  """Splits a text at names: start, stop, and the token's id, None: plain."""
   longest = sorted(names, key=len, reverse=True)
   pattern = '|'.join(map(re.escape, longest)) or r'(?!)'
-  ids, start = [np.empty(0, np.int32)], 0
+  start = 0
   for match in re.finditer(pattern, text):
-    ids.append(plain(text[start : match.start()].replace(BREAK, '')))
-    ids.append(np.array([names[match[0]]], np.int32))
+    yield start, match.start(), None
+    yield *match.span(), names[match[0]]
     start = match.end()
-  ids.append(plain(text[start:].replace(BREAK, '')))
-  return np.concatenate(ids)
+  yield start, len(text), None
 
 
 def guarded(text: str, names: Mapping[str, int]) -> str:

@@ -116,6 +116,10 @@ class Tokenizer(Protocol):
     """
     ...
 
+  def offsets_special(self, text: str) -> np.ndarray:
+    """Like `offsets`, for the tokens of `encode_special(text)`."""
+    ...
+
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     """Which tokens of rows begin a word: bool [..., L] for ids [..., L].
 
@@ -150,6 +154,7 @@ class Sides(saved.Saved):
     self.encode, self.encode_batch = target.encode, target.encode_batch
     self.encode_special, self.decode = target.encode_special, target.decode
     self.offsets, self.word_starts = target.offsets, target.word_starts
+    self.offsets_special = target.offsets_special
     self.in_threads: bool = target.in_threads and source.in_threads
     self.parts_at_spaces: bool = (
       target.parts_at_spaces and source.parts_at_spaces

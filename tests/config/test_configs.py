@@ -17,6 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops, totals
+from gpt_jax.posttraining.methods import METHODS
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tokenizers.tokenizer import TOKENIZERS
@@ -191,7 +192,7 @@ def test_fine_tuning_changes_no_fields_of_the_tree(name):
   for size in getattr(tuned, 'SIZES', ['']):
     config = tuned.get_config(size)
     assert config.is_locked
-    spec.build('finetune.task', config.finetune.task, TUNED)
+    spec.build('finetune.task', config.finetune.task, TUNED | METHODS)
     fields = {*config_lib.flatten(config)}
     tree = {*config_lib.flatten(module('base').get_config())}
     assert tree == {f for f in fields if not f.startswith('finetune.')}

@@ -200,7 +200,9 @@ def logged(workdir: pathlib.Path) -> list[dict[str, Any]]:
   ]
 
 
-def assert_resumes(first: Trained, workdir: pathlib.Path):
+def assert_resumes(
+  first: Trained, workdir: pathlib.Path, command: str = 'train'
+):
   """A copy without the last checkpoint ends with the same state and log.
 
   Returns:
@@ -209,7 +211,7 @@ def assert_resumes(first: Trained, workdir: pathlib.Path):
   step = models.read_config(str(first.workdir)).schedule.num_steps
   shutil.copytree(first.workdir, workdir)
   shutil.rmtree(workdir / f'checkpoints/{step}')
-  assert main(['train', *first.flags, f'--workdir={workdir}']) == 0
+  assert main([command, *first.flags, f'--workdir={workdir}']) == 0
   assert logged(workdir) == logged(first.workdir)
   return same_state(first.workdir, workdir, step=step)
 

@@ -1,0 +1,59 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Fine-tunes a model on dialogues, instructions or texts (SFT).
+
+  gpt-jax sft --config configs/finetune/sft.py --init W --workdir W2 \
+    --train train.jsonl --dev dev.jsonl
+
+--init is a workdir, a Hugging Face folder, or none (from scratch). The files
+are JSON lines, packed or not: {"messages": [{"role": "user", "content": "..."},
+{"role": "assistant", "content": "..."}]}, {"prompt": ..., "completion": ...} or
+{"text": "..."}. Conversations go through the model's chat template, or through
+the one that finetune.task names: sft('train.jsonl', 'dev.jsonl',
+template='zephyr'). gpt_jax/config/defaults.py explains the section finetune.
+
+The same command resumes. W2 then has the files of `train`, the chat template
+in its tokenizer, for generate and serve, and result.json with the dev split's
+loss and perplexity.
+"""
+
+from gpt_jax import cli
+from gpt_jax.flags import Flags
+from gpt_jax.plots import runs
+from gpt_jax.posttraining.methods import with_files
+from gpt_jax.posttraining.run import post_train
+from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
+from gpt_jax.training.metrics import to_json
+from gpt_jax.training.models import open_model
+
+
+def define(flags: Flags) -> None:
+  """Adds this command's flags."""
+  flags.post_training()
+  flags.text('train', None, 'The examples to learn from; sets finetune.task.')
+  flags.text('dev', None, 'The examples to evaluate on; sets finetune.task.')
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config', 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
+  if args.distributed:
+    hosts.initialize(**args.config.hosts)
+  with hosts.together():
+    source = open_model(args.init, 'tune', '--init')
+    config = with_files(args.config, train=args.train, dev=args.dev)
+    result = post_train(config, 'sft', source, args.init, args.workdir)
+    first = hosts.index() == 0
+    if first and (path := runs.loss_curves([args.workdir])):
+      log.info('drew %s', path)
+  if args.json:
+    print(to_json(result))
+    return
+  dev = result['dev']
+  print(
+    f'step {result["step"]}, dev: loss {dev["loss"]:.4f}, token accuracy '
+    f'{dev["mean_token_accuracy"]:.4f}, over {dev["num_tokens"]:,} tokens of '
+    f'{dev["examples"]:,} examples'
+  )

@@ -1,0 +1,78 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Supervised fine-tuning: next-token prediction of the tokens with a weight.
+
+  L = sum_t w_t (-log P(x_t | x_<t)) / sum_t w_t
+
+with w 1 for what the assistant says (Ouyang et al., 2022, section 3.5, step 1).
+The sums are taken over the whole batch, so that each token counts the same,
+whatever row it is in.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.objectives import forward
+from gpt_jax.objectives.base import Needs
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.cross_entropy import right_and_entropy
+from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
+
+
+@dataclass(frozen=True)
+class Dialogue(Causal):
+  """Next-token prediction on dialogues, from `posttraining.packing`.
+
+  Attributes:
+    length: targets in a row.
+    packed: whether rows hold several dialogues, which do not see each other.
+  """
+
+  length: int = field(kw_only=True)
+  packed: bool = field(default=False, kw_only=True)
+  every_token = False
+
+  @property
+  def needs(self) -> Needs:
+    """A decoder; batches come from the files of dialogues."""
+    return Needs(rows=())
+
+  def check(self) -> None:
+    """Rejects an adaptive softmax."""
+    forward.check_scores(self.model, 'dialogue')
+
+  @property
+  def example(self) -> dict[str, np.ndarray]:
+    """A batch of one row."""
+    zeros = np.zeros((1, self.length), np.int32)
+    weights = zeros.astype(np.float32)
+    batch = {'inputs': zeros, 'targets': zeros, 'weights': weights}
+    if not self.packed:
+      return batch
+    return {**batch, 'segments': zeros, 'positions': zeros}
+
+  def loss_of_states(
+    self,
+    params: Params,
+    hidden_BLD: jax.Array,
+    batch: Batch,
+    *,
+    evaluating: bool,
+  ) -> Loss:
+    """Cross-entropy, and the accuracy and entropy of the predictions."""
+    loss = super().loss_of_states(
+      params, hidden_BLD, batch, evaluating=evaluating
+    )
+    hidden, table_VD, softcap = forward.scores(self.model, params, hidden_BLD)
+    right, entropy = right_and_entropy(
+      *(hidden, table_VD, batch['targets'], batch['weights']), softcap
+    )
+    weight = jnp.sum(batch['weights'])
+    metrics = {
+      'objective/mean_token_accuracy': Mean(right, weight),
+      'objective/entropy': Mean(entropy, weight),
+    }
+    return loss._replace(metrics=metrics)

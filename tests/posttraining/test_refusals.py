@@ -1,0 +1,163 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What post-training refuses: one line, and nothing is written."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from gpt_jax.__main__ import main
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def chat(*roles, said='x'):
+  return {'messages': [{'role': role, 'content': said} for role in roles]}
+
+
+def said(*messages):
+  return {'messages': [{'role': r, 'content': c} for r, c in messages]}
+
+
+GOOD = chat('user', 'assistant')
+VICUNA = "sft('{train}', '{train}', template='vicuna')"
+ALL = "sft('{train}', '{train}', loss_on='all')"
+
+# A second line of the file, the task, further flags; what the line says.
+CASES = [
+  ('{"messages": [', VICUNA, [], r'train.jsonl:2: is not JSON'),
+  ([1], VICUNA, [], r'train.jsonl:2: is no JSON object'),
+  ({'a': 1}, VICUNA, [], r"train.jsonl:2: has neither messages.*but 'a'"),
+  (chat('assistant'), VICUNA, [], r"message 0 is of the role 'assistant', and"),
+  (chat('user', 'user'), VICUNA, [], "message 1 is .*'user', and 'assistant'"),
+  (
+    chat('user', 'system', 'assistant'),
+    VICUNA,
+    [],
+    "message 1 is of the role 'system'.*system comes first",
+  ),
+  (chat('user', 'tool'), VICUNA, [], r"messages\[1\]: role='tool' is unknown"),
+  (chat('user'), VICUNA, [], 'has no message of the assistant'),
+  (
+    said(('user', 'x'), ('assistant', ' ')),
+    VICUNA,
+    [],
+    r'messages\[1\]: the answer is empty',
+  ),
+  ({'messages': [7]}, VICUNA, [], r'messages\[0\]=7 is no message'),
+  ({'messages': []}, VICUNA, [], r'messages=\[\] is neither a text nor'),
+  ({'messages': 'x'}, VICUNA, [], "messages='x' is a text"),
+  (
+    {'messages': [{'role': 'user', 'content': None}]},
+    VICUNA,
+    [],
+    r'messages\[0\]: content=None is no text',
+  ),
+  ({'prompt': 'x'}, VICUNA, [], "has no column 'completion'"),
+  ({'prompt': 'x', 'completion': ''}, VICUNA, [], 'completion is empty'),
+  (
+    {'prompt': 'x', 'completion': chat('assistant')['messages']},
+    VICUNA,
+    [],
+    'one is a text and one a list',
+  ),
+  (
+    {
+      'prompt': chat('user', 'assistant')['messages'],
+      'completion': chat('user', 'assistant')['messages'],
+    },
+    VICUNA,
+    [],
+    "completion begins with the role 'user'",
+  ),
+  ({'text': 'x'}, VICUNA, [], "of a text nothing is an answer.*'all'"),
+  ({'text': ['x']}, ALL, [], r"text=\['x'\]|text\[0\]='x' is no message"),
+  (
+    GOOD,
+    VICUNA.replace("'vicuna'", "'vicuna', loss_on='completion'"),
+    [],
+    'the row has no completion',
+  ),
+  (GOOD, "sft('{train}', '{train}')", [], "template='': the model has no chat"),
+  (
+    GOOD,
+    VICUNA.replace('vicuna', 'chatml'),
+    [],
+    r'no <\|im_end\|>, which it writes; take one of zephyr',
+  ),
+  (GOOD, VICUNA.replace('vicuna', 'none'), [], 'none of chatml.* no file'),
+  (
+    GOOD,
+    VICUNA.replace("'vicuna'", "'vicuna', loss_on='user'"),
+    [],
+    "loss_on='user' is unknown; one of assistant",
+  ),
+  (GOOD, "sst2('{train}')", [], 'give that, or run gpt-jax finetune'),
+  (GOOD, "sft('{train}', 'nothing.jsonl')", [], 'nothing.jsonl: no such file'),
+  (
+    GOOD,
+    VICUNA,
+    ['finetune.length=99'],
+    'length=99: must be from 2 to the mod',
+  ),
+  (
+    GOOD,
+    VICUNA,
+    ['finetune.length=9', 'finetune.too_long=refuse'],
+    r'train.jsonl:1: has \d+ tokens, of which a row holds 10; raise',
+  ),
+  (GOOD, VICUNA, ['finetune.length=5'], 'nothing is left to learn; raise it'),
+  (GOOD, VICUNA, ['finetune.dropout=0.2'], 'sft does not use it; leave it at'),
+  (
+    GOOD,
+    VICUNA,
+    ['finetune.head=spans'],
+    'finetune.head=.*sft does not use it',
+  ),
+  (
+    GOOD,
+    VICUNA,
+    ['model.attention=bidirectional'],
+    'holds an encoder .* give a decoder',
+  ),
+  (
+    GOOD,
+    VICUNA,
+    ['model.output=adaptive', 'model.input=adaptive((5,), 17)'],
+    'take tied or untied',
+  ),
+  (GOOD, VICUNA, ['tokenizer.name=words(9)'], 'is trained on text, and post'),
+]
+
+
+@pytest.mark.parametrize(
+  ('line', 'task', 'fields', 'message'), CASES, ids=[case[3] for case in CASES]
+)
+def test_refusals(line, task, fields, message, tmp_path, capsys):
+  train = tmp_path / 'train.jsonl'
+  second = line if isinstance(line, str) else json.dumps(line)
+  train.write_text(json.dumps(GOOD) + '\n' + second + '\n')
+  workdir = tmp_path / 'w'
+  code = main(
+    [
+      'sft',
+      f'--config={ROOT}/configs/finetune/sft.py',
+      '--init=none',
+      f'--workdir={workdir}',
+      f'--config.finetune.task={task.format(train=train)}',
+      '--config.model.num_layers=1',
+      '--config.model.d_model=32',
+      '--config.model.num_heads=4',
+      '--config.model.context_length=64',
+      '--config.tokenizer.name=bytes',
+      '--config.schedule.num_steps=2',
+      *(f'--config.{field}' for field in fields),
+    ]
+  )
+  error = capsys.readouterr().err.strip().splitlines()[-1]
+  assert code == 2
+  assert error.startswith('gpt-jax sft: ')
+  assert re.search(message, error), error
+  assert not workdir.exists()
