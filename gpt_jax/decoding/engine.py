@@ -10,12 +10,14 @@ read block by block, between the decoding steps of the other rows.
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.decoding import programs, requests, speculative
+from gpt_jax.decoding.logprobs import NUM_TOP, Logprobs
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.reading import PrefixCache, Reading
 from gpt_jax.decoding.requests import Request, Slot, Step, Token
@@ -185,7 +187,9 @@ class Engine:
 
   def add(self, request: Request) -> int:
     """Queues a request and returns its number."""
-    assert request.max_tokens > 0 and len(request.ids) > 0
+    assert request.max_tokens >= 0 and len(request.ids) > 0
+    assert not (request.scores_prompt and self._decoder.in_row)
+    assert (request.num_top or 0) <= NUM_TOP
     length = len(request.ids) + request.max_tokens
     assert length <= self._model.context_length
     assert bool(request.source) == (self._model.num_encoder_layers > 0)
@@ -252,7 +256,7 @@ class Engine:
     """Decodes a token of each row."""
     step, rows = self._batch.drawn(), self._batch.rows
     last = [row.ids if row else [0] for row in rows]
-    drawn_B, caches, seen_BV = programs.decode_step(
+    drawn_B, caches, seen_BV, scores = programs.decode_step(
       self._decoder.params,
       self._batch.caches,
       np.array([ids[-1] for ids in last], np.int32),
@@ -265,10 +269,15 @@ class Engine:
       how=step.how,
       in_row=self._decoder.in_row,
       constraints=self._decoder.constraints,
+      scored=step.scored,
     )
     self._batch.step(caches, seen_BV)
-    pairs = zip(rows, np.asarray(drawn_B).tolist(), strict=True)
-    return [row.append(token) for row, token in pairs if row is not None]
+    drawn, scores = np.asarray(drawn_B).tolist(), jax.device_get(scores)
+    return [
+      row.append(drawn[i], _at(scores, i))
+      for i, row in enumerate(rows)
+      if row is not None
+    ]
 
   def _speculate(self) -> list[Token]:
     """Decodes a round of proposals of each row."""
@@ -284,18 +293,21 @@ class Engine:
       step.seen_BV,
       step.rows,
       how=step.how,
+      scored=step.scored,
     )
     self._batch.step(drawn.caches, drawn.seen_BV)
     out: list[Token] = []
     tokens = np.asarray(drawn.ids_BN).tolist()
     accepted = np.asarray(drawn.accepted_B).tolist()
-    for row, own, count in zip(rows, tokens, accepted, strict=True):
+    scores = jax.device_get(drawn.scores_BN)
+    for i, row in enumerate(rows):
       if row is None:
         continue
+      own, count = tokens[i], accepted[i]
       usable = min(self._draft.num_tokens, row.num_left)
       self.proposals = self.proposals.more(usable, min(count, usable))
-      for token in own[: count + 1]:
-        out.append(row.append(token))
+      for n, token in enumerate(own[: count + 1]):
+        out.append(row.append(token, _at(scores, (i, n))))
         if out[-1].finish:
           break
     return out
@@ -309,8 +321,9 @@ class Engine:
     make = functools.partial(Reading, readers=self._readers, slots=self._slots)
     others: list[Slot] = []
     for _, group in itertools.groupby(rows, lambda row: row.prompt):
-      same = list(group)
-      prefix = self._prefixes.find(same[0].ids)
+      same, prefix = list(group), None
+      if not any(row.request.scores_prompt for row in same):
+        prefix = self._prefixes.find(same[0].ids)
       if prefix is None:
         others += same
       else:
@@ -348,7 +361,7 @@ class Engine:
     index_B[: len(group)] = reading.places()
     rows = [*group, *[None] * (size - len(group))]
     step = requests.step_of(rows, self._model.vocab_size)
-    drawn_B = programs.first_draw(
+    drawn_B, scores = programs.first_draw(
       self._decoder.params,
       reading.last_BD,
       index_B,
@@ -359,15 +372,25 @@ class Engine:
       model=self._model,
       how=step.how,
       constraints=self._decoder.constraints,
+      scored=step.scored,
     )
-    drawn = np.asarray(drawn_B).tolist()[: len(group)]
-    out = [row.append(token) for row, token in zip(group, drawn, strict=True)]
+    drawn, scores = np.asarray(drawn_B).tolist(), jax.device_get(scores)
+    prompts = reading.prompt_logprobs()
+    out = [
+      row.append(drawn[i], _at(scores, i), prompts[i])
+      for i, row in enumerate(group)
+    ]
     going = [
       None if token.finish else row
       for row, token in zip(group, out, strict=True)
     ]
     self._batch.insert(going, reading.caches, index_B)
     return out
+
+
+def _at(scores: Logprobs | None, index: Any) -> Logprobs | None:
+  """The scores of one of the drawn tokens."""
+  return None if scores is None else scores.at(index)
 
 
 def generate(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from gpt_jax.decoding import sampler
+from gpt_jax.decoding import logprobs, sampler
 from gpt_jax.decoding.in_row import InRow
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn import params as params_lib
@@ -94,10 +94,16 @@ class Rows(NamedTuple):
 
 
 class Prefilled(NamedTuple):
-  """The last hidden states and the caches of prompts that are being read."""
+  """The state of prompts that are being read.
+
+  Attributes:
+    last_BD: the last hidden states.
+    hidden_BLD: all hidden states of the newest block; None unless asked for.
+  """
 
   last_BD: jax.Array
   caches: Caches
+  hidden_BLD: jax.Array | None = None
 
 
 def for_decoding(
@@ -201,7 +207,7 @@ def encode(params, tokens_BM, mask_BM, *, model):
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'num_seen', 'in_row'),
+  static_argnames=('model', 'num_seen', 'in_row', 'with_hidden'),
   donate_argnames=('caches', 'last_BD'),
 )
 def read_block(
@@ -217,6 +223,7 @@ def read_block(
   model,
   num_seen,
   in_row,
+  with_hidden=False,
 ):
   """Reads a block of prompts; keeps the last hidden state of rows that end.
 
@@ -231,6 +238,7 @@ def read_block(
     mask_BM: bool, False for padding of `memory_BMD`.
     num_seen: how many of the first slots the tokens attend to.
     in_row: see `Decoder`; its prompts are one block.
+    with_hidden: return the hidden states of the whole block.
   """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
@@ -252,10 +260,13 @@ def read_block(
   found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
   last_BD = jnp.where(inside_B[:, None], found_BD, last_BD)
   caches = caches_lib.put_slots(caches, out.caches, start, L)
-  return Prefilled(last_BD, caches_lib.constrain(caches))
+  hidden_BLD = out.hidden_BLD if with_hidden else None
+  return Prefilled(last_BD, caches_lib.constrain(caches), hidden_BLD)
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'how', 'constraints'))
+@functools.partial(
+  jax.jit, static_argnames=('model', 'how', 'constraints', 'scored')
+)
 def first_draw(
   params,
   last_XD,
@@ -268,20 +279,27 @@ def first_draw(
   model,
   how,
   constraints,
+  scored,
 ):
-  """Draws each row's first token from `last_XD[index_B]`."""
+  """Draws each row's first token from `last_XD[index_B]`.
+
+  Returns:
+    The tokens [B], and their `Logprobs`; None unless `scored`.
+  """
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
   logits_BV = sampler.suppress(logits_XV, never_V)[index_B]
   if seen_BV is not None:
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
   logits_BV = constrained(logits_BV, rows.start_B, ids_BT, rows, constraints)
   first_B = jnp.zeros_like(rows.start_B)
-  return sampler.draw(logits_BV, rows.samplers, first_B, how)
+  drawn_B = sampler.draw(logits_BV, rows.samplers, first_B, how)
+  scores = logprobs.score(logits_XV[index_B], drawn_B) if scored else None
+  return drawn_B, scores
 
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'how', 'in_row', 'constraints'),
+  static_argnames=('model', 'how', 'in_row', 'constraints', 'scored'),
   donate_argnames='caches',
 )
 def decode_step(
@@ -298,6 +316,7 @@ def decode_step(
   how,
   in_row,
   constraints,
+  scored,
 ):
   """Reads one token of each row and draws the next.
 
@@ -310,11 +329,13 @@ def decode_step(
     ids_BT: the tokens of each row, see `sampler.constrain`.
     how: see `sampler.method`.
     in_row: see `Decoder`.
+    scored: whether to return log-probabilities.
 
   Returns:
-    The drawn tokens [B], the caches, and `seen_BV` with `token_B`.
+    The drawn tokens [B], the caches, `seen_BV` with `token_B`, and the tokens'
+    `Logprobs`; None unless `scored`.
   """
-  logits_BV, caches = next_logits(
+  model_BV, caches = next_logits(
     params,
     caches,
     token_B,
@@ -323,14 +344,15 @@ def decode_step(
     model=model,
     in_row=in_row,
   )
-  logits_BV = sampler.suppress(logits_BV, never_V)
+  logits_BV = sampler.suppress(model_BV, never_V)
   if seen_BV is not None:
     seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
   logits_BV = constrained(logits_BV, position_B + 1, ids_BT, rows, constraints)
   index_B = position_B - rows.start_B + 1
   drawn_B = sampler.draw(logits_BV, rows.samplers, index_B, how)
-  return drawn_B, caches, seen_BV
+  scores = logprobs.score(model_BV, drawn_B) if scored else None
+  return drawn_B, caches, seen_BV, scores
 
 
 def constrained(

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.decoding import programs
+from gpt_jax.decoding import logprobs, programs
+from gpt_jax.decoding.logprobs import Logprobs, TokenLogprobs
 from gpt_jax.decoding.programs import Decoder, Prefilled
 from gpt_jax.decoding.requests import Slot
 from gpt_jax.nn import caches as caches_lib
@@ -127,6 +128,9 @@ class Reading:
     self._prefix = prefix
     self._start = len(prefix.ids) if prefix else 0
     self._read: list[Prefilled] = []  # of each reader
+    self._scored = any(row.request.scores_prompt for row in rows)
+    assert not (self._scored and prefix)
+    self._scores: list[Logprobs] = []  # of each block
 
   @property
   def num_blocks(self) -> int:
@@ -157,6 +161,23 @@ class Reading:
     """The index of each row's prompt in `last_BD` and `caches`."""
     return [self._places[row.prompt] for row in self.rows]
 
+  def prompt_logprobs(self) -> list[tuple[TokenLogprobs, ...]]:
+    """Of each row whose request asks for them; else empty."""
+    if not self._scored:
+      return [()] * len(self.rows)
+    blocks = zip(*jax.device_get(self._scores), strict=True)
+    scores = Logprobs(*(np.concatenate(parts, axis=1) for parts in blocks))
+    out = []
+    for row, place in zip(self.rows, self.places(), strict=True):
+      own, num_top = [], row.request.num_top
+      if row.request.scores_prompt and num_top is not None:
+        first, *rest = row.request.ids
+        own = [TokenLogprobs(first, None)]
+        for i, token in enumerate(rest):
+          own.append(scores.at((place, i)).token(token, num_top))
+      out.append(tuple(own))
+    return out
+
   def read(self) -> None:
     """Reads the next block, asynchronously."""
     memory_BMD = mask_BM = None
@@ -186,9 +207,21 @@ class Reading:
         model=reader.model,
         num_seen=programs.seen(stop, programs.bucket(L, self._longest)),
         in_row=reader.in_row,
+        with_hidden=self._scored and reader is self._readers[0],
       )
       for reader, read in zip(self._readers, self._read, strict=True)
     ]
+    if self._scored:
+      decoder, hidden_BLD = self._readers[0], self._read[0].hidden_BLD
+      next_BL = np.pad(self._tokens_BL, ((0, 0), (0, 1)))[
+        :, start + 1 : stop + 1
+      ]
+      self._scores.append(
+        logprobs.score_block(
+          decoder.params, hidden_BLD, next_BL, model=decoder.model
+        )
+      )
+      self._read[0] = self._read[0]._replace(hidden_BLD=None)
     self._start = stop
 
   @property

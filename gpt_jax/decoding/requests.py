@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax.decoding import programs, sampler
+from gpt_jax.decoding.logprobs import Logprobs, TokenLogprobs
 from gpt_jax.decoding.sampler import Sampler
 
 # Caches have room for at most this many further tokens: few requests reach a
@@ -22,12 +23,15 @@ class Request(NamedTuple):
   Attributes:
     ids: the prompt, at least one token; the decoder's start token of an
       encoder-decoder.
-    max_tokens: the most tokens to draw, at least 1.
+    max_tokens: the most tokens to draw; 0 only reads the prompt.
     seed: of the draws, below 2^32.
     stop_ids: tokens, each of which ends the continuation.
     source: ids for the encoder of an encoder-decoder.
     num_source: how many of the first `ids` are a source in the same row, see
       `decoding.in_row`. They are exempt from the repetition penalty.
+    num_top: how many alternatives to return with the log-probability of each
+      drawn token, at most `logprobs.NUM_TOP`; None: no log-probabilities.
+    scores_prompt: whether to return them for the prompt's tokens, too.
   """
 
   ids: Sequence[int]
@@ -37,6 +41,8 @@ class Request(NamedTuple):
   stop_ids: Collection[int] = frozenset()
   source: Sequence[int] | None = None
   num_source: int = 0
+  num_top: int | None = None
+  scores_prompt: bool = False
 
   @property
   def shown(self) -> Sequence[int]:
@@ -64,11 +70,16 @@ class Token(NamedTuple):
     request: the number that `Engine.add` returned.
     id: None for a stop token, which is not returned.
     finish: 'stop', 'length' or `FAILED` if this is the last one, else None.
+    logprobs: None unless the request asks for them.
+    prompt: those of the prompt's tokens, with the first token of a request that
+      asks for them; else empty.
   """
 
   request: int
   id: int | None
   finish: str | None
+  logprobs: TokenLogprobs | None = None
+  prompt: Sequence[TokenLogprobs] = ()
 
 
 @dataclasses.dataclass
@@ -95,15 +106,30 @@ class Slot:
     """How many more tokens may be drawn."""
     return len(self.request.ids) + self.request.max_tokens - len(self.ids)
 
-  def append(self, token: int) -> Token:
-    """Adds a drawn token."""
+  def append(
+    self,
+    token: int,
+    scores: Logprobs | None,
+    prompt: Sequence[TokenLogprobs] = (),
+  ) -> Token:
+    """Adds a drawn token.
+
+    Args:
+      scores: of this token alone.
+      prompt: see `Token`.
+    """
     if token == sampler.NO_TOKEN:
       return Token(self.number, None, FAILED)
+    if not self.num_left:
+      return Token(self.number, None, 'length', None, prompt)
     if token in self.request.stop_ids:
-      return Token(self.number, None, 'stop')
+      return Token(self.number, None, 'stop', None, prompt)
     self.ids.append(token)
     finish = None if self.num_left else 'length'
-    return Token(self.number, token, finish)
+    logprobs, num_top = None, self.request.num_top
+    if scores is not None and num_top is not None:
+      logprobs = scores.token(token, num_top)
+    return Token(self.number, token, finish, logprobs, prompt)
 
 
 class Step(NamedTuple):
@@ -111,11 +137,13 @@ class Step(NamedTuple):
 
   Attributes:
     seen_BV: bool, the tokens in each row; None if no row has a penalty.
+    scored: whether a row asks for log-probabilities.
   """
 
   rows: programs.Rows
   seen_BV: Any
   how: sampler.Method
+  scored: bool
 
 
 def moved(
@@ -142,7 +170,10 @@ def step_of(rows: Sequence[Slot | None], vocab_size: int) -> Step:
       seen_V[row.ids[row.request.num_source :] if row else []] = True
   stacked = sampler.stack(samplers, [request.seed for request in requests])
   return Step(
-    rows_of(rows)._replace(samplers=stacked), seen_BV, sampler.method(samplers)
+    rows_of(rows)._replace(samplers=stacked),
+    seen_BV,
+    sampler.method(samplers),
+    any(request.num_top is not None for request in requests),
   )
 
 

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.decoding import programs, sampler
+from gpt_jax.decoding import logprobs, programs, sampler
+from gpt_jax.decoding.logprobs import Logprobs
 from gpt_jax.decoding.programs import Decoder, Rows
 from gpt_jax.decoding.sampler import Method, Samplers
 from gpt_jax.nn import caches as caches_lib
@@ -137,12 +138,14 @@ class Drawn(NamedTuple):
     accepted_B: how many proposals were accepted, 0 to N.
     caches: the model's, then the draft's.
     seen_BV: with all of these tokens but the last; None if there is no penalty.
+    scores_BN: log-probabilities of `ids_BN`; None unless asked for.
   """
 
   ids_BN: jax.Array
   accepted_B: jax.Array
   caches: Caches
   seen_BV: jax.Array | None
+  scores_BN: Logprobs | None
 
 
 def for_decoding(draft: Draft) -> Draft:
@@ -190,6 +193,7 @@ def draw(
   rows: Rows,
   *,
   how: Method,
+  scored: bool,
 ) -> Drawn:
   """One round: N proposals for each row, judged in one pass of the model.
 
@@ -206,6 +210,7 @@ def draw(
     seen_BV: bool, the tokens before the newest; None if no row has a penalty.
     rows: their samplers and limits.
     how: see `sampler.method`.
+    scored: whether to return log-probabilities.
   """
   size, never_V = decoder.model.num_layers, decoder.never_V
   mine, its = caches[:size], caches[size:]
@@ -228,7 +233,7 @@ def draw(
     token_BL = drawn_B[:, None]
     tokens.append(drawn_B)
     proposals.append(logits_BV)
-  ids_BN, accepted_B, mine, seen_BV = _judge(
+  ids_BN, accepted_B, mine, seen_BV, scores_BN = _judge(
     decoder.params,
     mine,
     tuple(tokens),
@@ -240,8 +245,9 @@ def draw(
     model=decoder.model,
     how=how,
     constraints=decoder.constraints,
+    scored=scored,
   )
-  return Drawn(ids_BN, accepted_B, mine + its, seen_BV)
+  return Drawn(ids_BN, accepted_B, mine + its, seen_BV, scores_BN)
 
 
 @functools.partial(
@@ -293,7 +299,7 @@ def _propose(
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'how', 'constraints'),
+  static_argnames=('model', 'how', 'constraints', 'scored'),
   donate_argnames='caches',
 )
 def _judge(
@@ -309,14 +315,15 @@ def _judge(
   model,
   how,
   constraints,
+  scored,
 ):
   """Reads the newest token and the proposals, and draws: see `Drawn`."""
   tokens_BN = jnp.stack(tokens, axis=1).astype(jnp.int32)
   N = len(proposals)
   positions_BN = _places(position_B, 0, N + 1, model)
   out = model.apply({'params': params}, tokens_BN, positions_BN, caches)
-  logits_BNV = model.apply({'params': params}, out.hidden_BLD, method='logits')
-  logits_BNV = sampler.suppress(logits_BNV, never_V)
+  model_BNV = model.apply({'params': params}, out.hidden_BLD, method='logits')
+  logits_BNV = sampler.suppress(model_BNV, never_V)
   seen_BNV = None
   if seen_BV is not None:
     seen_BNV = _before(seen_BV, tokens_BN)
@@ -354,7 +361,9 @@ def _judge(
   ids_BN = jnp.where(broken_B[:, None], sampler.NO_TOKEN, ids_BN)
   if seen_BNV is not None:
     seen_BV = at(seen_BNV, accepted_B)
-  return ids_BN, accepted_B, caches_lib.constrain(out.caches), seen_BV
+  scores_BN = logprobs.score(model_BNV, ids_BN) if scored else None
+  caches = caches_lib.constrain(out.caches)
+  return ids_BN, accepted_B, caches, seen_BV, scores_BN
 
 
 def _places(

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from gpt_jax.decoding.beam import Beam, Hypothesis, search
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.files import Prompt, Source
+from gpt_jax.decoding.logprobs import TokenLogprobs
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE, Request, Token
 from gpt_jax.decoding.sampler import Sampler, seeds_of
@@ -196,12 +197,15 @@ class Piece(NamedTuple):
     text: may be empty.
     tokens: how many were drawn for it.
     finish: 'stop' or 'length' with the last piece, else None.
+    scores: log-probabilities of the prompt, then of the token, as far as the
+      request asks for them.
   """
 
   row: int
   text: str
   tokens: int
   finish: str | None
+  scores: Sequence[TokenLogprobs] = ()
 
 
 class Speed:

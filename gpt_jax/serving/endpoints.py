@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,9 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt_jax import spec
 from gpt_jax.runtime.log import log
-from gpt_jax.serving import errors, requests
+from gpt_jax.serving import errors, logprobs, requests
 from gpt_jax.serving.access import Access, AccessCheck
 from gpt_jax.serving.errors import ApiError
+from gpt_jax.serving.logprobs import Named, Names
 from gpt_jax.serving.requests import Served
 from gpt_jax.serving.worker import Piece, Ticket, Worker
 
@@ -53,6 +54,19 @@ class Usage(NamedTuple):
     }
 
 
+class Part(NamedTuple):
+  """A choice, or what is new of one in a stream.
+
+  Attributes:
+    finish: None before the end.
+    tokens: with log-probabilities; None unless the request asks for them.
+  """
+
+  text: str = ''
+  finish: str | None = None
+  tokens: Sequence[Named] | None = None
+
+
 class Text:
   """Answers of /v1/completions."""
 
@@ -65,19 +79,27 @@ class Text:
     del num_choices
     return []
 
-  def event(self, piece: Piece) -> dict[str, Any]:
+  def event(self, row: int, part: Part) -> dict[str, Any]:
     """An event of a stream."""
-    choice = _text_choice(piece.row, piece.text, piece.finish)
-    return self._fields | {'choices': [choice]}
+    return self._fields | {'choices': [self._choice(row, part)]}
 
   def usage_event(self, usage: Usage) -> dict[str, Any]:
     """The event after the text."""
     return self._fields | {'choices': [], 'usage': usage.json()}
 
-  def whole(self, ends: list[tuple[str, str]], usage: Usage) -> dict[str, Any]:
-    """An answer that is not streamed, from text and finish of each choice."""
-    choices = [_text_choice(i, *end) for i, end in enumerate(ends)]
+  def whole(self, parts: list[Part], usage: Usage) -> dict[str, Any]:
+    """An answer that is not streamed, from all choices."""
+    choices = [self._choice(i, part) for i, part in enumerate(parts)]
     return self._fields | {'choices': choices, 'usage': usage.json()}
+
+  def _choice(self, index: int, part: Part) -> dict[str, Any]:
+    scores = part.tokens
+    return {
+      'index': index,
+      'text': part.text,
+      'logprobs': None if scores is None else logprobs.of_completion(scores),
+      'finish_reason': part.finish,
+    }
 
 
 class Chat:
@@ -91,33 +113,37 @@ class Chat:
   def opening(self, num_choices: int) -> list[dict[str, Any]]:
     """Events before the text: the role."""
     delta = {'role': 'assistant', 'content': ''}
-    return [self._event(i, delta, None) for i in range(num_choices)]
+    return [self._event(i, delta, Part()) for i in range(num_choices)]
 
-  def event(self, piece: Piece) -> dict[str, Any]:
+  def event(self, row: int, part: Part) -> dict[str, Any]:
     """An event of a stream."""
-    delta = {'content': piece.text} if piece.text else {}
-    return self._event(piece.row, delta, piece.finish)
+    delta = {'content': part.text} if part.text else {}
+    return self._event(row, delta, part)
 
   def usage_event(self, usage: Usage) -> dict[str, Any]:
     """The event after the text."""
     return self._of_stream | {'choices': [], 'usage': usage.json()}
 
-  def whole(self, ends: list[tuple[str, str]], usage: Usage) -> dict[str, Any]:
-    """An answer that is not streamed, from text and finish of each choice."""
+  def whole(self, parts: list[Part], usage: Usage) -> dict[str, Any]:
+    """An answer that is not streamed, from all choices."""
     choices = [
       {
         'index': i,
-        'message': {'role': 'assistant', 'content': text, 'refusal': None},
-        'logprobs': None,
-        'finish_reason': finish,
+        'message': {'role': 'assistant', 'content': part.text, 'refusal': None},
+        'logprobs': self._logprobs(part),
+        'finish_reason': part.finish,
       }
-      for i, (text, finish) in enumerate(ends)
+      for i, part in enumerate(parts)
     ]
     return self._fields | {'choices': choices, 'usage': usage.json()}
 
-  def _event(self, index: int, delta: dict[str, str], finish: str | None):
-    choice = {'index': index, 'delta': delta, 'logprobs': None}
-    return self._of_stream | {'choices': [choice | {'finish_reason': finish}]}
+  def _event(self, index: int, delta: dict[str, str], part: Part):
+    choice = {'index': index, 'delta': delta, 'logprobs': self._logprobs(part)}
+    choice |= {'finish_reason': part.finish}
+    return self._of_stream | {'choices': [choice]}
+
+  def _logprobs(self, part: Part) -> dict[str, Any] | None:
+    return None if part.tokens is None else logprobs.of_chat(part.tokens)
 
 
 def server_sent(event: dict[str, Any]) -> str:
@@ -137,11 +163,6 @@ def _fields(prefix: str, kind: str, model: str) -> dict[str, Any]:
     'created': int(time.time()),
     'model': model,
   }
-
-
-def _text_choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
-  choice = {'index': index, 'text': text, 'logprobs': None}
-  return choice | {'finish_reason': finish}
 
 
 # Failures are answered and logged, but no detail leaks out: a client learns
@@ -339,13 +360,15 @@ class Api:
       lambda: requests.plan(self._served, asked)
     )
     ticket = self._worker.open(rows)
+    parts = _parts(self._served, asked, ticket)
     if asked.stream:
       options = asked.stream_options
       with_usage = options is not None and options.include_usage
-      events = _events(http, ticket, num_read, form, with_usage)
+      events = _events(http, ticket, parts, num_read, form, with_usage)
       return _EventStream(ticket, events)
     try:
-      whole = await _unless_gone(http, _whole(http, ticket, num_read, form))
+      work = _whole(http, ticket, parts, num_read, form)
+      whole = await _unless_gone(http, work)
       return JSONResponse(whole)
     finally:
       ticket.close()
@@ -376,8 +399,34 @@ class _EventStream(StreamingResponse):
       self._ticket.close()
 
 
+async def _parts(
+  served: Served, asked: requests.Completion | requests.Chat, ticket: Ticket
+) -> AsyncIterator[tuple[Piece, Part]]:
+  """The pieces of all rows, with what the request asks for besides new text."""
+  prompts = [row.request.ids for row in ticket.rows]
+  names: dict[int, Names] = {}
+  async for piece in ticket.pieces():
+    own, text, tokens = prompts[piece.row], piece.text, None
+    if asked.echo and piece.row not in names:
+      text = served.tokenizer.decode(own) + text
+    if piece.row not in names:
+      names[piece.row] = Names(served.tokenizer, [] if asked.echo else own)
+    if asked.num_top is not None:
+      take = names[piece.row].take
+      if len(piece.scores) > 1:  # a prompt, which may be long
+        tokens = await asyncio.to_thread(list, map(take, piece.scores))
+      else:
+        tokens = [*map(take, piece.scores)]
+    yield piece, Part(text, piece.finish, tokens)
+
+
 async def _events(
-  http: HttpRequest, ticket: Ticket, num_read: int, form: Form, with_usage: bool
+  http: HttpRequest,
+  ticket: Ticket,
+  parts: AsyncIterator[tuple[Piece, Part]],
+  num_read: int,
+  form: Form,
+  with_usage: bool,
 ) -> AsyncIterator[str]:
   """The events of a stream."""
   # As in OpenAI's API, null until the last event.
@@ -386,10 +435,10 @@ async def _events(
   for event in form.opening(len(ticket.rows)):
     yield server_sent(event | more)
   try:
-    async for piece in ticket.pieces():
+    async for piece, part in parts:
       drawn += piece.tokens
-      if piece.text or piece.finish:
-        yield server_sent(form.event(piece) | more)
+      if part.text or part.finish or part.tokens:
+        yield server_sent(form.event(piece.row, part) | more)
   except ApiError as e:
     yield server_sent(e.body)
     return
@@ -400,18 +449,22 @@ async def _events(
 
 
 async def _whole(
-  http: HttpRequest, ticket: Ticket, num_read: int, form: Form
+  http: HttpRequest,
+  ticket: Ticket,
+  parts: AsyncIterator[tuple[Piece, Part]],
+  num_read: int,
+  form: Form,
 ) -> dict[str, Any]:
   """The complete answer."""
-  texts = [''] * len(ticket.rows)
-  ends = [''] * len(ticket.rows)
+  choices = [Part()] * len(ticket.rows)
   drawn = 0
-  async for piece in ticket.pieces():
-    texts[piece.row] += piece.text
-    ends[piece.row] = piece.finish or ''
+  async for piece, (text, finish, tokens) in parts:
+    before = choices[piece.row]
+    if tokens is not None:
+      tokens = [*(before.tokens or ()), *tokens]
+    choices[piece.row] = Part(before.text + text, finish, tokens)
     drawn += piece.tokens
-  usage = _noted(http, Usage(num_read, drawn))
-  return form.whole([*zip(texts, ends, strict=True)], usage)
+  return form.whole(choices, _noted(http, Usage(num_read, drawn)))
 
 
 async def _unless_gone(

@@ -9,13 +9,14 @@ are accepted with a value that has no effect, which some clients send.
 import functools
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pydantic
 import pydantic_core
 
 from gpt_jax import ranges, spec
+from gpt_jax.decoding.logprobs import NUM_TOP
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.decoding.texts import Stream
@@ -135,6 +136,15 @@ class Completion(Body):
   """The body of a request to /v1/completions."""
 
   prompt: Annotated[list[str | list[int]], pydantic.PlainValidator(_prompts)]
+  max_tokens: Annotated[int, _within(ranges.Whole)] | None = None
+  echo: bool = False
+  logprobs: Annotated[int, pydantic.Field(ge=0, le=NUM_TOP)] | None = None
+
+  @pydantic.model_validator(mode='after')
+  def _some_text(self) -> Self:
+    if self.max_tokens == 0 and not self.echo:
+      raise ValueError("max_tokens must be at least 1 without 'echo': true")
+    return self
 
   @property
   def num_rows(self) -> int:
@@ -144,7 +154,12 @@ class Completion(Body):
   @property
   def limit(self) -> int | None:
     """The most tokens to draw; the default is OpenAI's."""
-    return self.max_tokens or 16
+    return 16 if self.max_tokens is None else self.max_tokens
+
+  @property
+  def num_top(self) -> int | None:
+    """Alternatives of each token; None: no log-probabilities."""
+    return self.logprobs
 
 
 class Message(_Strict):
@@ -162,11 +177,16 @@ class Chat(Body):
     list[Message], pydantic.Field(min_length=1, fail_fast=True)
   ]
   max_completion_tokens: Annotated[int, _within(ranges.Count)] | None = None
+  logprobs: bool = False
+  top_logprobs: Annotated[int, pydantic.Field(ge=0, le=NUM_TOP)] | None = None
+  echo: ClassVar[bool] = False
 
   @pydantic.model_validator(mode='after')
   def _one_limit(self) -> Self:
     if self.max_tokens and self.max_completion_tokens:
       raise ValueError('give max_completion_tokens or max_tokens, not both')
+    if self.top_logprobs is not None and not self.logprobs:
+      raise ValueError("top_logprobs needs 'logprobs': true")
     return self
 
   @property
@@ -178,6 +198,11 @@ class Chat(Body):
   def limit(self) -> int | None:
     """The most tokens to draw; None: as the context has room."""
     return self.max_completion_tokens or self.max_tokens
+
+  @property
+  def num_top(self) -> int | None:
+    """Alternatives of each token; None: no log-probabilities."""
+    return (self.top_logprobs or 0) if self.logprobs else None
 
 
 BodyT = TypeVar('BodyT', bound=Body)
@@ -308,6 +333,8 @@ def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
           sampler=sampler,
           seed=own,
           stop_ids=served.tokenizer.special.stop_ids,
+          num_top=body.num_top,
+          scores_prompt=body.echo and body.num_top is not None,
         )
         rows.append(Stream(served.tokenizer, request, body.stop))
   except UsageError as e:
@@ -383,10 +410,10 @@ def _too_long(
 
 def _room(served: Served, body: Completion | Chat, length: int) -> int:
   """The most tokens to draw after a prompt of a length."""
-  room = served.context_length - length
-  if room < 1:
-    raise _too_long(served, body, f'{length}', f' by {1 - room}')
-  limit = body.limit
+  room, limit = served.context_length - length, body.limit
+  least = 0 if limit == 0 else 1
+  if room < least:
+    raise _too_long(served, body, f'{length}', f' by {least - room}')
   if limit is None:
     return min(room, served.max_tokens)
   if limit > served.max_tokens:

@@ -245,7 +245,9 @@ class Worker:
     if finish:
       self.engine.cancel(token.request)
       del self._running[token.request]
-    return ticket, Piece(row, text, int(token.id is not None), finish)
+    scores = [*token.prompt, *([token.logprobs] if token.logprobs else ())]
+    drawn = int(token.id is not None)
+    return ticket, Piece(row, text, drawn, finish, scores)
 
   def _give_up(self, ticket: Ticket) -> None:
     log.exception('a request failed; it alone is answered with 500')

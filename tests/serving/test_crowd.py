@@ -139,7 +139,7 @@ RUDE = {
   'a long text': refused(of(prompt='x' * (BODY - 100)), 400),
   'ids that are none': refused(of(prompt=[10**9]), 400),
   'much to draw': refused(of(n=128, max_tokens=10**9), 400),
-  'an unknown name': refused(of(logprobs=3), 400),
+  'an unknown name': refused(of(logit_bias=3), 400),
   'another path': refused(b'GET /../secret' + HTTP + b'\r\n', 404),
 }
 

@@ -108,9 +108,6 @@ def test_what_asks_for_nothing_is_taken(name):
 @pytest.mark.parametrize(
   ('name', 'value'),
   [
-    ('logprobs', 0),
-    ('logprobs', True),
-    ('echo', True),
     ('best_of', 2),
     ('frequency_penalty', 0.5),
     ('logit_bias', {'5': 100}),
@@ -135,7 +132,9 @@ def test_what_there_is_not_is_refused(name, value):
     ('min_p', -1, 'must be at least 0'),
     ('top_k', 1.5, 'Input should be a valid integer'),
     ('repetition_penalty', 0, 'must be above 0'),
-    ('max_tokens', 0, 'must be at least 1'),
+    ('max_tokens', -1, 'must be at least 0'),
+    ('logprobs', True, 'Input should be a valid integer'),
+    ('logprobs', 21, 'less than or equal to 20'),
     ('max_tokens', True, 'Input should be a valid integer'),
     ('n', 0, 'greater than or equal to 1'),
     ('n', 10**9, 'less than or equal to 128'),
@@ -177,6 +176,7 @@ def test_a_value_out_of_its_range(name, value, why):
       b'{"prompt": "a", "stream_options": {"include_usage": true}}',
       "stream_options needs 'stream': true",
     ),
+    (b'{"prompt": "a", "max_tokens": 0}', "at least 1 without 'echo': true"),
   ],
 )
 def test_a_body_that_cannot_be_read(body, why):
@@ -197,6 +197,11 @@ def test_a_body_that_cannot_be_read(body, why):
       {'messages': [MESSAGE], 'max_tokens': 3, 'max_completion_tokens': 5},
       'not both',
     ),
+    (
+      {'messages': [MESSAGE], 'top_logprobs': 3},
+      "top_logprobs needs 'logprobs': true",
+    ),
+    ({'messages': [MESSAGE], 'max_tokens': 0}, 'must be at least 1'),
   ],
 )
 def test_a_chat_that_cannot_be_read(fields, why):
