@@ -1,7 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The whole tree with its defaults; each field is explained in
-gpt_jax/config/defaults.py.
+"""The whole tree with its defaults; docs/fields.md explains each field.
 
 A config starts from here or from its ancestor, and sets what differs.
 """

@@ -18,6 +18,8 @@ LARGEST = 3.4028234663852886e38
 SMALLEST = 1.1754943508222875e-38
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
+# What a type holds anyhow, and no text of a range says.
+_ENDS = (LARGEST, INT32, INT64)
 
 
 class Range(NamedTuple):
@@ -34,6 +36,15 @@ class Range(NamedTuple):
   most: float
   above: bool = False
   below: bool = False
+
+  def text(self) -> str:
+    """As documentation says it: 'whole numbers from 1 to 64'."""
+    words = ['whole numbers' if self.kind is int else 'numbers']
+    if abs(self.least) not in _ENDS:
+      words += ['above' if self.above else 'from', f'{self.least:,}']
+    if self.most not in _ENDS:
+      words += ['below' if self.below else 'to', f'{self.most:,}']
+    return ' '.join(words)
 
   def problem(self, value: Any) -> str:
     """Says what a value must be: 'must be at least 1'; '' if it is."""
@@ -56,6 +67,11 @@ class OneOf(NamedTuple):
   """A name of a table; `Literal` declares names that stand in no table."""
 
   names: tuple
+
+  def text(self) -> str:
+    """As documentation says it: 'cut or refuse'."""
+    *first, last = (str(name) or "''" for name in self.names)
+    return f'{", ".join(first)} or {last}' if first else last
 
   def problem(self, value: Any) -> str:
     """Says which names there are; '' if the value is one of them."""

@@ -237,6 +237,7 @@ def test_generated_tables_have_one_place():
   for mark, place in (
     (report.BEGIN, report.PAGE),
     ('<!-- table: gpt-jax inspect --table -->\n', 'docs/configs.md'),
+    ('<!-- page: gpt-jax inspect --fields -->\n', 'docs/fields.md'),
   ):
     found = [page for page in PAGES if mark in text(page)]
     assert found == [ROOT / place]

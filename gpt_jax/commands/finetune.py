@@ -11,7 +11,7 @@ r"""Fine-tunes a pre-trained model on a task, as GPT-1 does, or on several.
 
 --init is a workdir, a Hugging Face folder, or none (from scratch, with the
 sections `model` and `tokenizer` of the config). The section `finetune` has the
-task and the hyperparameters; gpt_jax/config/defaults.py explains its fields.
+task and the hyperparameters; `gpt-jax inspect --field finetune` explains it.
 
 --tasks trains one model on several tasks, as MT-DNN does: each task has its own
 head, each batch has one task. It sets finetune.tasks; --glue is the folder of

@@ -1,9 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a resolved config, the documents of a run's steps, or a loss spike.
+"""Shows a resolved config, what a field means, a run's documents or a spike.
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
+  gpt-jax inspect --field model.position
   gpt-jax inspect --table
   gpt-jax inspect --mfu
   gpt-jax inspect --workdir W --steps 100:110
@@ -14,6 +15,10 @@ For a config: the resolved fields, parameters, FLOPs and the schedule: rows,
 tokens of a row and learning rate at the start of each batch stage. Only shapes
 are computed, so it takes neither memory nor an accelerator, and also works for
 models that the objective cannot train.
+
+For a field: its default, what it takes (a range, or calls with their
+arguments), whether a run may go on with another value, and what it means; for a
+section such as `optim`, all its fields.
 
 For a run: the documents in the rows of each step, by their number in the token
 store, computed from the config and the step. Steps count from 1, as in
@@ -31,12 +36,26 @@ from rich.table import Table
 
 from gpt_jax import cli
 from gpt_jax import config as config_lib
+from gpt_jax.config import explaining
 from gpt_jax.costs import flops, totals
 from gpt_jax.costs.totals import figures_of, short
+from gpt_jax.evaluation import suite
+from gpt_jax.finetuning.data import CLASS_WEIGHTS
+from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.flags import Flags
+from gpt_jax.posttraining.methods import METHODS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.training import store_data
+
+# The calls of fields that rooms above the config read.
+TABLES = {
+  'eval.tasks': suite.TASKS,
+  'finetune.task': {**TUNED, **METHODS},
+  'finetune.transfer': TRANSFERS,
+  'finetune.class_weights': CLASS_WEIGHTS,
+}
 
 
 def define(flags: Flags) -> None:
@@ -51,6 +70,8 @@ def define(flags: Flags) -> None:
   flags.switch('text', 'With --steps: also print the text.')
   flags.json()
   flags.switch('table', 'Print a Markdown table of the papers with a config.')
+  flags.text('field', None, 'A field of the config or a section, to explain.')
+  flags.switch('fields', 'Print docs/fields.md, which explains all fields.')
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
   flags.text(
     'spike',
@@ -67,6 +88,11 @@ def main(args: cli.Args) -> None:
       print(json.dumps(found))
     else:
       _show_spike(found, Console())
+  elif args.field:
+    explained = explaining.explain(args.field, TABLES)
+    print(json.dumps(explained) if args.json else explaining.text(explained))
+  elif args.fields:
+    print(explaining.page(TABLES))
   elif args.table:
     print(totals.table())
   elif args.mfu:

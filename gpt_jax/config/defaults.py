@@ -4,9 +4,10 @@
 
 Every other config starts from this one and sets only what differs. A text such
 as `'cosine(peak=6e-4, warmup=2000)'` is a call-string, a name with arguments;
-an unknown name prints the choices. A `placeholder` may stay empty; its comment
-gives the default. Any field can be overridden on the command line:
-`--config.model.num_layers=4`.
+an unknown name prints the choices. A field of default None may stay empty; its
+`doc` says what that means. Any field can be overridden on the command line:
+`--config.model.num_layers=4`. `gpt-jax inspect --field` prints what stands here
+and the calls of a field; docs/fields.md is written from it.
 """
 
 import pathlib
@@ -17,12 +18,15 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import FieldReference, placeholder
 
 from gpt_jax import ranges
+from gpt_jax.config.log_trackers import TRACKERS
 from gpt_jax.nn.build import CHOICES as MODEL
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.objectives.lora import LORAS
 from gpt_jax.optim import wrappers
+from gpt_jax.optim.batch_ramp import LENGTHS, RAMPS
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
 from gpt_jax.optim.schedules import LAST_STEP, SCHEDULES
@@ -42,8 +46,15 @@ from gpt_jax.ranges import (
   Whole,
 )
 from gpt_jax.rows.row_makers import ROWS
+from gpt_jax.rows.task_order import MIXINGS
 from gpt_jax.spec import UsageError
+from gpt_jax.text.clean.choices import STEPS as CLEANING
+from gpt_jax.text.holdout import HOLDOUTS
 from gpt_jax.text.sentences import SPLITTERS
+from gpt_jax.text.sources import SOURCES
+from gpt_jax.tokenizers.tokenizer import TOKENIZERS
+from gpt_jax.tokens.mixture import mixture
+from gpt_jax.tokens.store import COMPRESSIONS
 
 # Helpers for the files in `configs/`.
 
@@ -97,20 +108,29 @@ def corpora(config: Any, **percent: float) -> None:
 
 
 class Field(NamedTuple):
-  """A field: all that is known of it but what the comment beside it says."""
+  """A field of the config: all that is known of it, in one place."""
 
   default: Any  # None: it may stay empty
   # The range or the names of its values; a table of the calls that it names; or
   # a type.
   takes: Any
+  doc: str  # as `gpt-jax inspect --field` and docs/fields.md print it
   or_text: bool = False  # a number, or a text that `lengths` reads
   # A run may go on with another value, which does not change its result.
   free: bool = False
+  # Calls that its text may hold, several with commas, where the room that reads
+  # the text checks them.
+  calls: Mapping[str, Any] | None = None
 
   @property
   def range(self) -> Range | OneOf | None:
     """Which values it takes; None: any of its type, or calls."""
     return None if isinstance(self.takes, Mapping) else ranges.of(self.takes)
+
+  @property
+  def table(self) -> Mapping[str, Any]:
+    """The calls that it may name."""
+    return self.takes if isinstance(self.takes, Mapping) else self.calls or {}
 
   @property
   def initial(self) -> Any:
@@ -120,8 +140,16 @@ class Field(NamedTuple):
     return number_or_text(self.default) if self.or_text else self.default
 
 
-class Free(dict):
-  """A section whose fields are all `free`, those of the user's own too."""
+class Section(dict[str, Any]):
+  """The fields and sections of a section, by name.
+
+  With `free` all its fields are, those of the user's own names too.
+  """
+
+  def __init__(self, doc: str, /, *, free: bool = False, **entries: Any):
+    """`doc` is the line above its fields in docs/fields.md."""
+    super().__init__(entries)
+    self.doc, self.free = doc, free
 
 
 def names(table: Iterable[str]) -> Any:
@@ -141,475 +169,619 @@ STEPS = Annotated[int, ranges.whole(1, LAST_STEP)]
 DEVICES = Annotated[int, ranges.whole(-1)]
 WAIT = Annotated[int, ranges.whole(1, 10**6)]
 
+FILLED = 'Filled in by finetune:'
+
 TREE: dict[str, Any] = {}
 
-# Initial parameters, data order and dropout are functions of the seed.
-TREE['seed'] = Field(0, Seed)
-
-# The fields of gpt_jax.nn.transformer.Transformer.
-TREE['model'] = dict(
-  vocab_size=Field(None, Count),  # empty: the tokenizer's
-  context_length=Field(1024, WIDTH),  # tokens per row
-  num_layers=Field(12, LAYERS),
-  d_model=Field(768, WIDTH),
-  num_heads=Field(12, WIDTH),
-  num_kv_heads=Field(None, WIDTH),  # empty: num_heads
-  head_size=Field(None, WIDTH),  # empty: d_model / num_heads
-  value_size=Field(0, OWN_WIDTH),  # width of a head's values; 0: head_size
-  # Heads of the encoder, with the same total width; 0: num_heads.
-  encoder_num_heads=Field(0, OWN_WIDTH),
-  d_ff=Field(None, WIDTH),  # empty: 4 * d_model
-  encoder_d_ff=Field(0, OWN_WIDTH),  # of the encoder; 0: d_ff
-  num_encoder_layers=Field(0, DEPTH),  # above 0: an encoder-decoder
-  # Above 0: layers of an additional encoder with its own table and positions,
-  # whose output replaces the encoder's token embeddings (BART, section 3.4).
-  num_source_layers=Field(0, DEPTH),
-  # Of that table; 0: that of the source tokenizer.
-  source_vocab_size=Field(0, Whole),
-  # Which parameters the layers share: none, all(groups=1, inner=1) (ALBERT),
-  # attention(...), ffn(...), each with its norms. Adjacent layers form
-  # `groups`; each group repeats its `inner` layers. stacks: layer i of the
-  # encoder and of the decoder are shared, except for cross-attention.
-  share=Field('none', MODEL['share']),
-  # tokens(scale='none', token_types=0, norm=False, d_embed=0): d_embed above
-  # 0 is the embedding width, followed by a dense layer (ALBERT);
-  # queries=True adds a vector for the tokens that a second stream predicts
-  # (XLNet). adaptive(cutoffs=(20000, ...), d_embed=..., div_val=1,
-  # scale='none').
-  input=Field('tokens', MODEL['input']),
-  # learned, learned_by_layer (added before every layer), sinusoidal,
-  # rope(theta=1e4, fraction=1.0, layout='half', scaling='none',
-  # local_theta=0.0) (local_theta: of layers with a window; 0: theta),
-  # t5_bias, alibi(scale='none', dtype='float32'),
-  # transformer_xl(memory=0, clamp=0, segment=0, biases='own') (a row is read
-  # in segments of `segment` tokens, each with a memory of the states before
-  # it; biases='shared': one u and v for all layers), xlnet(memory=0, clamp=0)
-  # (signed distances, and relative segments), none,
-  # deberta(max_distance=512, buckets=0, c2c=True, c2p=True, p2c=True,
-  # shared=False, norm=False, absolute=False, mask_decoder=0, convolution=0,
-  # activation='gelu') (activation: of the convolution)
-  position=Field('learned', MODEL['position']),
-  # full, local(window=...), strided(stride=...), fixed(stride=...),
-  # bidirectional; bigbird(block=64, window=3, random=3, extra=0,
-  # draw='uniform', seed=0): global, neighboring and random blocks,
-  # bidirectional; extra=N adds global tokens beside the row. A list with
-  # commas repeats over the layers.
-  attention='full',
-  # The factor on the scores: rsqrt(size=0, softcap=0.0) is 1/sqrt(size), with
-  # 0 for the head size; none, by_layer. softcap turns scores s into
-  # softcap * tanh(s / softcap).
-  attention_scale=Field('rsqrt', MODEL['attention_scale']),
-  # The implementation: reference (XLA), splash(block=512, fused_until=4096)
-  # (TPU), cudnn (GPU), blocks (for bigbird). For rows split by mesh.context:
-  # all_gather(block=1024) (keys and values go to all devices), ring (they go
-  # round), ulysses (splits heads instead); on a TPU the last two use splash.
-  # auto selects the backend for the devices or the pattern, or the reference
-  # if that does not support the model, and logs its choice; for split rows
-  # ulysses or ring on a TPU if splash supports the model, else all_gather.
-  attention_backend=Field('auto', MODEL['attention_backend'], free=True),
-  # gelu_tanh, gelu, relu, silu, tanh; gated: glu, bilinear, reglu, geglu,
-  # geglu_tanh, swiglu; a mixture of experts: switch(num_experts=...,
-  # expert='relu', top_k=1, capacity_factor=1.25). A comma-separated list
-  # repeats over the layers.
-  ffn='gelu_tanh',
-  encoder_ffn=None,  # the encoder's ffn; empty: the same as ffn
-  # Or layernorm(bias=False), rmsnorm(epsilon=1e-6, plus_one=False).
-  norm=Field('layernorm(epsilon=1e-5)', MODEL['norm']),
-  # Position of the norms: pre (GPT-2), post (GPT-1), parallel (PaLM),
-  # parallel(num_norms=2) (GPT-NeoX), sandwich (Gemma 2), reordered (OLMo 2).
-  # All take qk_norm, the norm of queries and keys: none, per_head (Qwen3) or
-  # all_heads (OLMo 2).
-  block=Field('pre', MODEL['block']),
-  # Which dense layers have biases: all, none, where(qkv=False, out=False,
-  # ffn=False, key=True); key=False excludes keys from qkv.
-  bias=Field('all', MODEL['bias']),
-  # Whether the output layer reuses the token embeddings:
-  # tied(bias=False, scale='none', transform='none', softcap=0.0) or
-  # untied(...); softcap turns logits x into softcap * tanh(x / softcap).
-  # adaptive(own=()): the adaptive softmax for input=adaptive(...).
-  output=Field('tied', MODEL['output']),
-  # none, or rates(embedding=0.1, residual=0.1, attention=0.1)
-  dropout=Field('none', MODEL['dropout']),
-  # gpt2(stddev=0.02), truncated_normal(stddev=0.02) (BERT), palm,
-  # switch(scale=0.1, embedding=0.02), transformer
-  init_weights=Field('normal(stddev=0.02)', MODEL['init_weights']),
-  # Dtype of activations and matrix products: bfloat16 or float32. Norms,
-  # softmax and loss are always float32; for parameters see optim.precision.
-  dtype=Field('bfloat16', names(DTYPES)),
-  # What the backward pass recomputes: none (stores everything), dots (stores
-  # only matrix products), offload (stores those in host memory), full (stores
-  # only the input of each period of layers).
-  remat=Field('none', names(REMATS)),
-  # scan (compiles fast), unroll (runs faster on CPU)
-  loop=Field('scan', names(LOOPS)),
+TREE['seed'] = Field(
+  0, Seed, 'Initial parameters, data order and dropout are functions of it.'
 )
 
-# Further models of the objective, named by it, each with the differences from
-# `model`: models.generator = dict(d_model=64) (ELECTRA).
-TREE['models'] = dict()
-
-# Explained in docs/training.md.
-# causal(z_loss=0.0): next tokens; adds z_loss * log(Z)^2, which keeps the
-# softmax's normalizer Z near 1. Reported losses do not include it.
-# auxiliary(positions='all', layers='all', targets=2, weight=0.5): the same at
-# each layer for a part of the run, and the token after the next (T64).
-# prefix(text='', sees='both', z_loss=0.0): prefix LM; a random number of
-# tokens at the start of each row attend to each other in both directions, and
-# the others are predicted. text='seq2seq()', text='span()': the prefix is the
-# source of that encoder-decoder objective.
-# masked(rate=0.15, mask=0.8, random=0.1, unit='token', ngram=1, pair='none',
-# static=0): masked tokens (BERT); whole words with unit='word', up to `ngram`
-# consecutive ones; pair='next' or 'order' adds sentence pairs; static=n: n
-# masks per row, used in turn.
-# unified(rate=0.15, mask=0.8, random=0.1): the same under four attention
-# masks: bidirectional, left, right, sequence-to-sequence (UniLM).
-# unified_target(rate=0.7, mask=0.8, random=0.1, label_smoothing=0.0): only
-# the last of these, on pairs of texts: an encoder learns to write targets.
-# permuted(context=6, longest=5, block=256, segments=1): one in `context`
-# tokens, in runs of up to `longest` words, in a random order of `block`
-# tokens (XLNet); several segments in a row use its memory.
-# electra(rate=0.15, weight=50.0, targets='electra', temperature=1.0): which
-# tokens models.generator replaced; or targets='electra_15', 'replace_mlm',
-# 'all_tokens_mlm'; generator_steps=n: the generator alone for n steps, then
-# the model from its weights.
-# distilled(temperature=2.0, soft=5.0, hard=2.0, cosine=1.0, text='masked',
-# places='real', layers=(), top_k=0): imitates a teacher, in addition to the
-# loss of the text, 'masked' or 'causal'; layers=(0, 2, 4, 7, 9, 11):
-# initialized with these of its layers (DistilBERT); top_k=64: reads its
-# outputs from disk.
-# mass(rate=0.5, mask=0.8, random=0.1, start='eos'): an encoder-decoder writes
-# a hidden part of a row from the rest, see data.rows='doc_sentences' (MASS).
-# seq2seq(label_smoothing=0.0, start='eos'): an encoder-decoder writes the
-# target of a pair of texts (the Transformer); start='pad' as in T5.
-# denoise(noise='permute, infill'): an encoder-decoder restores a text after
-# corruptions, applied in order: mask(rate), delete(rate), infill(rate=0.3,
-# mean=3.0, random=0.0), permute (sentences), rotate (BART).
-# span(rate=0.15, length=3.0, start='pad'): spans of a text become sentinels,
-# and the decoder writes them; T5's others: replace_spans, drop_tokens,
-# bert_style, mass_style (rate=0.15), deshuffle, continuation. A row has as
-# much text as fills the encoder's model.context_length.
-TREE['objective'] = dict(
-  name=Field('causal', OBJECTIVES),
-  # The teacher of `distilled`: a workdir or a Hugging Face folder. A new run
-  # fills models.teacher from it; to inspect or plan without a run, give that
-  # section. With top_k: a folder written by gpt-jax teach.
-  teacher='',
-)
-
-TREE['data'] = dict(
-  # stdlib (Python's own source files), text('glob or folder', ...),
-  # jsonl('glob', 'field') (plain, .gz, .zst), parquet('glob', 'column'),
-  # tfds('name', 'split', 'field'), tfds_dir('folder', 'split', 'field').
-  # Pairs of a source and a target: parallel_text('train.en', 'train.de')
-  # (lines side by side), parallel_jsonl('glob', 'en', 'de'),
-  # parallel_tfds('name', 'en', 'de'),
-  # parallel_tfds_dir('folder', 'en', 'de'). All but stdlib take
-  # on_error='skip': count unreadable documents instead of failing.
-  # text_to_text('sst2', 'folder', split='train'): a GLUE task as pairs of
-  # texts, in T5's formats.
-  # passages("text('books/*.txt')", chars=1000) splits another source's
-  # documents at blank lines, so that the model sees enough beginnings and
-  # ends to learn them.
-  source='stdlib',
-  # Named sources, for source='mixture(web:0.6, books:0.4,
-  # draw="without_replacement", shares="rows")'. A comma-separated list of
-  # phases changes the weights during the run, as in
-  # 'mixture(web:1.0), mixture(web:0.2, books:0.8, from_token=100e9)'.
-  # shares='tokens': weights are shares of tokens, if `rows` below are padded.
-  # shares='examples', limit=...: in proportion to the number of documents or
-  # pairs, of which at most `limit` count (T5); weights are factors on it.
-  sources=dict(),
-  # Cleaning steps, applied in the order given, before the held-out split:
-  # c4(words=3, sentences=5, bad_words='', duplicates='spans'),
-  # gopher(min_words=50, max_words=100_000, ...),
-  # language('en', probability=0.99), quality(high='...', low='...'),
-  # minhash(threshold=0.8, hashes=10, rows=5, ngram=5),
-  # decontaminate('glob', ..., n=13, rule='documents'); none
-  clean='none',
-  # Held-out text for evaluation: documents(fraction=...),
-  # tail(fraction=...), none, or the call of another source.
-  holdout='documents(fraction=0.02)',
-  # Folder of the token store; empty: WORKDIR/data.
-  store=Field(None, str, free=True),
-  # stream: documents are concatenated and cut into rows (GPT). documents:
-  # rows hold whole documents that do not attend to each other, padded. Rows
-  # of sentences (see `sentences` below), with [CLS] and [SEP]: full_sentences
-  # (RoBERTa), doc_sentences (one document per row), and two texts,
-  # pairs('next', short=0.1) (BERT), pairs('order') (ALBERT) or
-  # pairs('unified') (UniLM); halves: text, and two texts that follow it
-  # (XLNet). For a source of pairs: parallel(start='text'), as many as fit,
-  # context_length tokens on each side; start='cls': sources begin with [CLS].
-  rows=Field('stream', ROWS),
-  # Compression of the token store: none, zstd(level=3).
-  compression='none',
-  # Whether the store records sentence ends, for the rows that need them.
-  # terminal: after . ! ? and space, and at line ends. lines: one per line.
-  # The tokens do not depend on it.
-  sentences=Field('none', SPLITTERS),
-  # Parallel tokenization workers; the result does not depend on their
-  # number. Empty: one per core.
-  workers=Field(None, WORKERS, free=True),
-)
-
-# sentencepiece(vocab_size=..., model='unigram', normalization='identity',
-# byte_fallback=True, split_digits=True, symbols=[], sample_bytes=0, seed=0,
-# character_coverage=0.9999), trained on the training split, as are
-# wordpiece(vocab_size=..., lowercase=True, alphabet=1000) and
-# byte_bpe(vocab_size=...), for encoders; bytes, characters,
-# words(vocab_size=0, count=1) (the most frequent words between white space;
-# the others are <unk>), frequent_bytes(vocab_size=...) (the others are one
-# symbol). Existing tokenizers: saved('WORKDIR'),
-# sentencepiece_file('tokenizer.model', eos=''),
-# hf_tokenizer('tokenizer.json', eos=''), gpt2_bpe('encoder.json',
-# 'vocab.bpe'), gpt1_bpe('encoder_bpe_40000.json', 'vocab_40000.bpe'),
-# wordpiece_file('vocab.txt', lowercase=True), byte_bpe_file('vocab.json',
-# 'merges.txt'). For pairs of texts sides(target, source='...'): two of these
-# calls, for a model with a separate source vocabulary.
-TREE['tokenizer'] = dict(name="sentencepiece(vocab_size=32000, model='bpe')")
-
-TREE['optim'] = dict(
-  # A new run starts from the parameters of this workdir or Hugging Face
-  # folder; empty: random initialization.
-  start='',
-  # Parameters to initialize at random all the same, necessary for those that
-  # `start` lacks or has in another shape: patterns of the names that inspect
-  # prints: 'encoder/*, embed/*'; layer i of a stack: 'encoder/periods/i/*'.
-  drawn='',
-  # Parameters to train, by such patterns; empty: all.
-  trained='',
-  # adamw, adam(l2=0.0), adamax, adafactor(b1=0.0, factored=True, ...), lamb,
-  # lion, muon, sgd(momentum=0.0, nesterov=False), none
-  name=Field('adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)', OPTIMIZERS),
-  # Maximum global norm of the gradient; 0: no clipping.
-  clip_norm=Field(1.0, NotNegative),
-  # Dtype of the parameters: float32, or bfloat16 (kernels and tables, with
-  # stochastic rounding). Optimizer state and gradient norm stay float32.
-  precision=Field('float32', PRECISIONS),
-  # Where the moments of kernels and tables are stored: device, or host (in
-  # host memory; each step transfers those of one layer at a time).
-  state=Field('device', names(wrappers.MEMORIES), free=True),
-  # ema(decay=0.999): keeps a moving average of the parameters in float32, for
-  # evaluation and generation. none: uses the parameters themselves.
-  ema=Field('none', AVERAGES),
-  # What to do after a non-finite loss or gradient (its update is never
-  # applied), or a loss `threshold` above the median of recent ones: stop,
-  # skip(at_most=10), rewind(threshold=0.0, before=100, batches=200)
-  on_spike=Field('stop', SPIKES, free=True),
-)
-
-TREE['schedule'] = dict(
-  # Length of the run: a number of steps, '50k_steps' or '300B_tokens'.
-  num_steps=Field(100_000, STEPS, or_text=True),
-  # constant, linear, cosine, rsqrt(hold=...), noam(d_model=...),
-  # wsd(cooldown=...). `final` is a fraction of the peak; lengths are steps,
-  # or tokens as in warmup='375M_tokens', decay='260B_tokens'.
-  name=Field('cosine(peak=6e-4, warmup=2000, final=0.1)', SCHEDULES),
-)
-
-TREE['batch'] = dict(
-  # Rows per optimizer step: a number, or a ramp:
-  # ramp(0:512, 50k_steps:1024, 390B_tokens:2048), ramp(256, 50%:512),
-  # linear_ramp(start=16, stop=256, over='4B_tokens', stages=9).
-  size=Field(512, Count, or_text=True),
-  # Tokens per row, in stages like a ramp's: stages(128, 90%:512).
-  length=Field(None, str),  # empty: context_length, which is the maximum
-  # Maximum rows per micro-batch on each device along the axes of
-  # mesh.rules.batch. Gradients accumulate over micro-batches; smaller ones
-  # need less memory. Only rounding depends on it. If a batch does not divide
-  # evenly, rows of weight 0 pad it. Empty or 0: one batch.
-  micro_rows=Field(None, Whole, free=True),
-)
-
-TREE['mesh'] = Free(
-  # Devices along each mesh axis; -1: all remaining ones. fsdp=-1 takes as
-  # many as divide the model's width, and data the rest.
-  data=Field(1, DEVICES),
-  fsdp=Field(-1, DEVICES),
-  expert=Field(1, DEVICES),
-  # Splits each row (sequence parallelism): attention_backend.
-  context=Field(1, DEVICES),
-  tensor=Field(1, DEVICES),
-  # Logical axis of a parameter or activation -> mesh axes ('': not split).
-  rules=dict(
-    batch='data, fsdp, expert',
-    group='data, fsdp',  # token groups of the experts
-    expert='expert',
-    length='context',
-    stream='tensor',  # features of the residual stream between layers
-    embed='fsdp, context',
-    heads='tensor',
-    kv_heads='tensor',
-    head='',
-    buckets='',
-    cluster='',
-    mlp='tensor',
-    vocab='tensor',
-    norm='',
-    position='',
-    router='',
-    layers='',
+TREE['model'] = Section(
+  'The model: the fields of `Transformer` in gpt_jax/nn/transformer.py.',
+  vocab_size=Field(None, Count, "Empty: the tokenizer's."),
+  context_length=Field(1024, WIDTH, 'Tokens per row.'),
+  num_layers=Field(12, LAYERS, 'Layers; of the decoder, if there are two.'),
+  d_model=Field(768, WIDTH, 'Width of the states between layers.'),
+  num_heads=Field(12, WIDTH, 'Attention heads.'),
+  num_kv_heads=Field(
+    None, WIDTH, 'Heads of keys and values; empty: num_heads.'
+  ),
+  head_size=Field(
+    None,
+    WIDTH,
+    "Width of a head's queries and keys; empty: d_model / num_heads.",
+  ),
+  value_size=Field(0, OWN_WIDTH, "Width of a head's values; 0: head_size."),
+  encoder_num_heads=Field(
+    0,
+    OWN_WIDTH,
+    'Heads of the encoder, with the same total width; 0: num_heads.',
+  ),
+  d_ff=Field(
+    None, WIDTH, 'Width of the feed-forward layers; empty: 4 * d_model.'
+  ),
+  encoder_d_ff=Field(0, OWN_WIDTH, 'd_ff of the encoder; 0: d_ff.'),
+  num_encoder_layers=Field(
+    0, DEPTH, 'Above 0: layers of the encoder of an encoder-decoder.'
+  ),
+  num_source_layers=Field(
+    0,
+    DEPTH,
+    'Above 0: layers of an additional encoder with its own table and '
+    "positions, whose output replaces the encoder's token embeddings (BART, "
+    'section 3.4).',
+  ),
+  source_vocab_size=Field(
+    0,
+    Whole,
+    'Vocabulary of that additional encoder; 0: that of the source tokenizer.',
+  ),
+  share=Field(
+    'none',
+    MODEL['share'],
+    'Which parameters the layers share. Adjacent layers form `groups`; each '
+    'group repeats its `inner` layers.',
+  ),
+  input=Field('tokens', MODEL['input'], 'The token embeddings.'),
+  position=Field('learned', MODEL['position'], 'How the model sees positions.'),
+  attention=Field(
+    'full',
+    str,
+    'Which tokens a token attends to. A comma-separated list repeats over the '
+    'layers.',
+    calls=MODEL['attention'],
+  ),
+  attention_scale=Field(
+    'rsqrt',
+    MODEL['attention_scale'],
+    'The factor on the scores of attention.',
+  ),
+  attention_backend=Field(
+    'auto',
+    MODEL['attention_backend'],
+    'The implementation of attention; all_gather, ring and ulysses are for '
+    'rows split by mesh.context. auto selects the backend for the devices or '
+    'the pattern, or the reference if that does not support the model, and '
+    'logs its choice; for split rows ulysses or ring on a TPU if splash '
+    'supports the model, else all_gather.',
+    free=True,
+  ),
+  ffn=Field(
+    'gelu_tanh',
+    str,
+    'The feed-forward layers: an activation, a gated one (from glu to swiglu), '
+    'or a mixture of experts. A comma-separated list repeats over the layers.',
+    calls=MODEL['ffn'],
+  ),
+  encoder_ffn=Field(
+    None,
+    str,
+    "The encoder's ffn; empty: the same as ffn.",
+    calls=MODEL['encoder_ffn'],
+  ),
+  norm=Field(
+    'layernorm(epsilon=1e-5)', MODEL['norm'], 'The kind of all norms.'
+  ),
+  block=Field(
+    'pre',
+    MODEL['block'],
+    'Position of the norms in a layer. qk_norm is the norm of queries and '
+    'keys: none, per_head (Qwen3) or all_heads (OLMo 2).',
+  ),
+  bias=Field('all', MODEL['bias'], 'Which dense layers have biases.'),
+  output=Field(
+    'tied',
+    MODEL['output'],
+    'The output layer: whether it reuses the token embeddings.',
+  ),
+  dropout=Field(
+    'none', MODEL['dropout'], 'Rates of dropout, each 0 where it is left out.'
+  ),
+  init_weights=Field(
+    'normal(stddev=0.02)',
+    MODEL['init_weights'],
+    'Distribution of the initial weights.',
+  ),
+  dtype=Field(
+    'bfloat16',
+    names(DTYPES),
+    'Dtype of activations and matrix products. Norms, softmax and loss are '
+    'always float32; for parameters see optim.precision.',
+  ),
+  remat=Field(
+    'none',
+    names(REMATS),
+    'What the backward pass recomputes: none (stores everything), dots (stores '
+    'only matrix products), offload (stores those in host memory), full '
+    '(stores only the input of each period of layers).',
+  ),
+  loop=Field(
+    'scan',
+    names(LOOPS),
+    'How the layers are run: scan (compiles fast) or unroll (runs faster on a '
+    'CPU).',
   ),
 )
 
-TREE['checkpoint'] = Free(
-  every_steps=Field(1000, Count),  # also after the last step
-  keep=Field(2, Count),  # keep the newest N, and one from a preemption
-  keep_every_steps=Field(0, Whole),  # keep every Nth step forever; 0: none
-  # Keep the N evaluated ones with the lowest held-out loss.
-  keep_best=Field(0, Whole),
-  # From SIGTERM to the kill; warns if a save is slower.
-  grace_seconds=Field(30.0, Seconds),
+TREE['models'] = Section(
+  'Further models of the objective, named by it, each with its differences '
+  'from `model`: models.generator = dict(d_model=64) (ELECTRA).'
 )
 
-TREE['eval'] = Free(
-  every_steps=Field(1000, Whole),  # and after the last step; 0: only then
-  rows=Field(64, Count),  # rows per evaluation batch
-  num_batches=Field(None, Count),  # of `rows`, per held-out set; empty: all
-  # More held-out sets: name -> call of a source, as in data.source. Prepared
-  # with the token store, and reported as eval/NAME/loss, .../bits_per_byte.
-  sets=dict(),
-  # Word counts of these sets, for eval/NAME/word_perplexity: a number,
-  # 'words' (split at white space) or 'words_and_lines' (line ends count as
-  # words, as in WikiText).
-  words=dict(),
-  # Zero-shot tasks to evaluate as well: lambada, blimp, piqa, ...; see
-  # gpt_jax/evaluation/suite.py. Their files are in tasks_dir. For
-  # text-to-text models: seq2seq('val.en', 'val.de', first=200,
-  # metrics='bleu, chrf') and the GLUE tasks, in T5's formats.
-  tasks=Field(None, str),
-  tasks_dir='tasks',
-)
-
-# A phase that takes longer counts as hung: the run ends and dumps all stacks.
-# 0: no limit.
-TREE['watchdog'] = Free(
-  start_seconds=Field(3600.0, Seconds),  # does not include preparing text
-  compile_seconds=Field(7200.0, Seconds),  # compilation, and the first step
-  step_seconds=Field(1800.0, Seconds),
-  evaluation_seconds=Field(7200.0, Seconds),
-  save_seconds=Field(3600.0, Seconds),
-)
-
-# With --distributed.
-TREE['hosts'] = Free(
-  join_seconds=Field(300, WAIT),  # how long to wait for all hosts to start
-  # A host silent for longer is considered dead.
-  heartbeat_seconds=Field(30, WAIT),
-)
-
-TREE['log'] = Free(
-  every_steps=Field(10, Count),
-  # Trackers that also show metrics.jsonl: tensorboard,
-  # wandb(project='...', entity='', name='', mode='offline'), or both; none.
-  trackers='tensorboard',
-  # Prompt for a sample at the end of the run; '': no sample.
-  sample_prompt='The ',
-  sample_tokens=Field(100, Whole),
-)
-
-# The section `finetune`, with the values of GPT-1.
-#
-# Radford et al., 2018, sections 3.2 and 4.1.
-FINETUNE = dict(
-  # A published task, sst2('FOLDER') of its files or sst2() of TensorFlow
-  # Datasets: sst2, cola, mrpc, stsb, qqp, rte, qnli, qnli_ranking, mnli,
-  # wnli, snli, scitail, race, story_cloze, squad, conll2003. Or your own
-  # tables (.tsv, .csv, .jsonl, packed or not): classification('train.tsv',
-  # 'dev.tsv', text='review', label='stars'), entailment(...),
-  # similarity(...), choice(...), ranking(...), target('train.jsonl',
-  # 'dev.jsonl', prompt='{en} =', target=' {de}'), spans('train.jsonl',
-  # 'dev.jsonl'), tags('train.conll', 'dev.conll'). Or a method of
-  # post-training, for the command of its name: sft('train.jsonl',
-  # 'dev.jsonl', packing=True, loss_on='assistant', template=''); see
-  # gpt_jax/posttraining/methods.py.
-  task='sst2()',
-  # Several tasks at once instead of `task`, each with its own head: a list
-  # such as 'rte(), mrpc()'; see configs/finetune/mt_dnn.py. Empty: one.
-  tasks='',
-  # An epoch of several tasks: proportional (each batch of each task once), or
-  # capped(examples=2000), at most that many of a task.
-  mixing='proportional',
-  # Which pre-trained parameters to start from: all, none (from scratch),
-  # embeddings, layers(3): the embeddings and the first three layers.
-  transfer='all',
-  # Freeze the embeddings and the first N layers; 0 freezes nothing.
-  freeze=Field(0, Whole),
-  # lora(rank=8, alpha=16.0, on='query, value', rslora=False): trains low-rank
-  # adapters of these kernels instead of the model: modules by name ('query',
-  # 'attention', 'ffn', ...), patterns as in optim.trained, or 'all'. none.
-  lora=Field('none', LORAS),
-  # The task head: extract (GPT-1's last token), first (BERT's pooled first
-  # token), choice (either, with one score per answer), spans, tokens. Empty:
-  # determined by the model and the task.
-  head=Field(None, str),
-  # The pooler's activation: tanh (BERT), gelu (ELECTRA), relu (DistilBERT).
-  # Empty: that of the pre-trained model.
-  pooler=Field(None, str),
-  # Freeze the model and read these layers: layer(number=-1; 0 are the
-  # embeddings), concat(count=4), weighted_sum(count=0) of the last layers (0:
-  # all). Empty: fine-tune the model and read its last layer.
-  features=Field(None, str),
-  # "Adding language modeling as an auxiliary objective [...] We set lambda
-  # to 0.5." Empty: that for decoders, 0 for encoders, which have none.
-  auxiliary=Field(None, Weight),
-  # "We add dropout to the classifier with a rate of 0.1."
-  dropout=Field(0.1, Fraction),
-  task_dropout=dict(),  # overrides for some tasks, by name
-  # Tokens per sequence; empty: the task's longest, at most the model's
-  # context. For several tasks this is the maximum; each has its own length.
-  length=Field(None, Count),
-  # Texts that do not fit: cut (truncate and count), refuse; in post-training
-  # also drop (leave out and count).
-  too_long=Field('cut', Literal['cut', 'drop', 'refuse']),
-  # For classification: none, balanced (inverse class frequency), or
-  # weights(1.0, 3.5), one per class.
-  class_weights='none',
-  # Scores are learned unscaled (raw), or standardized to mean 0 and deviation
-  # 1 (standard).
-  scores=Field('standard', Literal['standard', 'raw']),
-  examples=Field(None, Count),  # use N of the train split; empty: all
-  # "3 epochs of training was sufficient."
-  epochs=Field(3.0, Annotated[float, ranges.number(0, 10**6, above=True)]),
-  # "a linear learning rate decay schedule with warmup over 0.2% of training"
-  peak=Field(6.25e-5, Rate),
-  warmup=Field(0.002, Probability),
-  # Stop after N evaluations without a better dev score; 0: never.
-  patience=Field(0, Whole),
-  # The state used for predictions: last, or best by the dev score.
-  select=Field('last', Literal['last', 'best']),
-  # Overrides of the pre-trained model's fields; empty: its own (the backend
-  # becomes auto).
-  model=dict(
-    dropout=Field(None, str),
-    dtype=Field(None, str),
-    remat=Field(None, str),
-    loop=Field(None, str),
-    attention_backend=Field(None, str),
+TREE['objective'] = Section(
+  'What the model learns to do; docs/training.md explains the objectives.',
+  name=Field(
+    'causal',
+    OBJECTIVES,
+    'The loss. A row of an encoder-decoder objective of T5 has as much text as '
+    "fills the encoder's model.context_length.",
   ),
-  # Filled in by finetune: the pre-trained model, sequences per example, rows
-  # of the pre-trained embedding table, the classes, the number and a hash of
-  # the training and dev examples, and how they are shuffled. For several
-  # tasks `each` has a section per task with its call, examples, length,
-  # classes and hash.
-  init=Field(None, str),
-  sequences=Field(None, int),
-  vocab_size=Field(None, int),
-  labels=Field(None, list),
-  data=Field(None, str),
-  order=Field(None, str),
-  each=dict(),
+  teacher=Field(
+    '',
+    str,
+    'The teacher of `distilled`: a workdir or a Hugging Face folder. A new run '
+    'fills models.teacher from it; to inspect or plan without a run, give that '
+    'section. With top_k: a folder written by gpt-jax teach.',
+  ),
 )
 
-# The section `sweep`, the grid of `gpt-jax scaling`, which may grow.
-SWEEP = Free(
-  # Training FLOPs, 6ND, of each IsoFLOP curve: '1e12, 3e12'.
-  budgets='',
-  # The models to train: size(num_layers, d_model, num_heads, peak), with the
-  # peak learning rate; peak=0 is the schedule's.
-  sizes='',
-  # A size is left out of a curve if it would see fewer or more tokens.
-  min_tokens_per_parameter=Field(8.0, NotNegative),
-  max_tokens_per_parameter=Field(1000.0, Positive),
+TREE['data'] = Section(
+  'Text, and the rows made from it; see docs/data.md.',
+  source=Field(
+    'stdlib',
+    str,
+    'The text. parallel_... are pairs of a source and a target text. '
+    "mixture(web:0.6, books:0.4, draw='without_replacement', shares='rows') "
+    'draws from data.sources; a comma-separated list of mixtures changes the '
+    "weights during the run, as in 'mixture(web:1.0), mixture(web:0.2, "
+    "books:0.8, from_token=100e9)'. shares='tokens': weights are shares of "
+    "tokens, if data.rows are padded. shares='examples', limit=...: in "
+    'proportion to the number of documents or pairs, of which at most `limit` '
+    'count (T5); weights are factors on it.',
+    calls={**SOURCES, 'mixture': mixture},
+  ),
+  sources=Section('Named sources of a mixture: name -> call of a source.'),
+  clean=Field(
+    'none',
+    str,
+    'Cleaning steps, separated by commas and applied in this order, before the '
+    'held-out split.',
+    calls=CLEANING,
+  ),
+  holdout=Field(
+    'documents(fraction=0.02)',
+    str,
+    'Held-out text for evaluation; or the call of another source.',
+    calls=HOLDOUTS,
+  ),
+  store=Field(
+    None, str, 'Folder of the token store; empty: WORKDIR/data.', free=True
+  ),
+  rows=Field(
+    'stream',
+    ROWS,
+    'How rows are made from documents. Those of whole documents and sentences '
+    'are padded; those of sentences (see data.sentences) have [CLS] and [SEP]. '
+    'parallel is for a source of pairs: as many as fit, context_length tokens '
+    'on each side.',
+  ),
+  compression=Field(
+    'none', str, 'Compression of the token store.', calls=COMPRESSIONS
+  ),
+  sentences=Field(
+    'none',
+    SPLITTERS,
+    'Where the store records sentence ends, for the rows that need them. The '
+    'tokens do not depend on it.',
+  ),
+  workers=Field(
+    None,
+    WORKERS,
+    'Parallel tokenization workers; the result does not depend on their '
+    'number. Empty: one per core.',
+    free=True,
+  ),
+)
+
+TREE['tokenizer'] = Section(
+  'The tokenizer, trained on the training split or an existing one.',
+  name=Field(
+    "sentencepiece(vocab_size=32000, model='bpe')",
+    str,
+    'sides is for pairs of texts and a model with a separate source '
+    'vocabulary; sentencepiece, wordpiece, byte_bpe, words, characters and '
+    'frequent_bytes learn from the text.',
+    calls=TOKENIZERS,
+  ),
+)
+
+TREE['optim'] = Section(
+  'The optimizer, and which parameters it starts from.',
+  start=Field(
+    '',
+    str,
+    'A new run starts from the parameters of this workdir or Hugging Face '
+    'folder; empty: random initialization.',
+  ),
+  drawn=Field(
+    '',
+    str,
+    'Parameters to initialize at random all the same, necessary for those that '
+    '`start` lacks or has in another shape: patterns of the names that inspect '
+    "prints: 'encoder/*, embed/*'; layer i of a stack: 'encoder/periods/i/*'.",
+  ),
+  trained=Field('', str, 'Parameters to train, by such patterns; empty: all.'),
+  name=Field(
+    'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
+    OPTIMIZERS,
+    'The optimizer.',
+  ),
+  clip_norm=Field(
+    1.0, NotNegative, 'Maximum global norm of the gradient; 0: no clipping.'
+  ),
+  precision=Field(
+    'float32',
+    PRECISIONS,
+    'Dtype of the parameters; bfloat16 has stochastic rounding. Optimizer '
+    'state and gradient norm stay float32.',
+  ),
+  state=Field(
+    'device',
+    names(wrappers.MEMORIES),
+    'Where the moments of kernels and tables are stored: device, or host (in '
+    'host memory; each step transfers those of one layer at a time).',
+    free=True,
+  ),
+  ema=Field(
+    'none',
+    AVERAGES,
+    'A moving average of the parameters, for evaluation and generation.',
+  ),
+  on_spike=Field(
+    'stop',
+    SPIKES,
+    'What to do after a non-finite loss or gradient (its update is never '
+    'applied), or a loss `threshold` above the median of recent ones.',
+    free=True,
+  ),
+)
+
+TREE['schedule'] = Section(
+  'The length of the run, and the learning rate of each step.',
+  num_steps=Field(
+    100_000,
+    STEPS,
+    "Length of the run: a number of steps, '50k_steps' or '300B_tokens'.",
+    or_text=True,
+  ),
+  name=Field(
+    'cosine(peak=6e-4, warmup=2000, final=0.1)',
+    SCHEDULES,
+    'The learning rate. `final` is a fraction of the peak; lengths are steps, '
+    "or tokens as in warmup='375M_tokens', decay='260B_tokens'.",
+  ),
+)
+
+TREE['batch'] = Section(
+  'The rows of a step.',
+  size=Field(
+    512,
+    Count,
+    'Rows per optimizer step: a number, or a ramp: ramp(0:512, 50k_steps:1024, '
+    '390B_tokens:2048), ramp(256, 50%:512), linear_ramp(start=16, stop=256, '
+    "over='4B_tokens', stages=9).",
+    or_text=True,
+    calls=RAMPS,
+  ),
+  length=Field(
+    None,
+    str,
+    "Tokens per row, in stages like a ramp's: stages(128, 90%:512); empty: "
+    'model.context_length, which is the maximum.',
+    calls=LENGTHS,
+  ),
+  micro_rows=Field(
+    None,
+    Whole,
+    'Maximum rows per micro-batch on each device along the axes of '
+    'mesh.rules.batch. Gradients accumulate over micro-batches; smaller ones '
+    'need less memory. Only rounding depends on it. If a batch does not divide '
+    'evenly, rows of weight 0 pad it. Empty or 0: one batch.',
+    free=True,
+  ),
+)
+
+TREE['mesh'] = Section(
+  'Devices along each axis of the mesh; -1: all remaining ones.',
+  free=True,
+  data=Field(1, DEVICES, 'Copies of the model, each with rows of its own.'),
+  fsdp=Field(
+    -1,
+    DEVICES,
+    'Splits the parameters, and the rows too. -1 takes as many as divide the '
+    "model's width, and data the rest.",
+  ),
+  expert=Field(1, DEVICES, 'Splits the experts, and the rows too.'),
+  context=Field(
+    1,
+    DEVICES,
+    'Splits each row (sequence parallelism): see model.attention_backend.',
+  ),
+  tensor=Field(1, DEVICES, 'Splits heads, feed-forward layers and vocabulary.'),
+  rules=Section(
+    "Logical axis of a parameter or activation -> mesh axes; '': not split.",
+    batch=Field('data, fsdp, expert', str, 'Rows of a batch.'),
+    group=Field('data, fsdp', str, 'Token groups of the experts.'),
+    expert=Field('expert', str, 'Experts.'),
+    length=Field('context', str, 'Tokens of a row.'),
+    stream=Field(
+      'tensor', str, 'Features of the residual stream between layers.'
+    ),
+    embed=Field('fsdp, context', str, 'Width of the model, in parameters.'),
+    heads=Field('tensor', str, 'Heads of queries.'),
+    kv_heads=Field('tensor', str, 'Heads of keys and values.'),
+    head=Field('', str, 'Width of a head.'),
+    buckets=Field('', str, 'Buckets of relative positions.'),
+    cluster=Field('', str, 'Clusters of an adaptive softmax.'),
+    mlp=Field('tensor', str, 'Width of the feed-forward layers.'),
+    vocab=Field('tensor', str, 'Rows of the tables of tokens.'),
+    norm=Field('', str, 'Scales and biases of norms.'),
+    position=Field('', str, 'Rows of the tables of positions.'),
+    router=Field('', str, 'Outputs of the routers of experts.'),
+    layers=Field('', str, 'Layers of a stack.'),
+  ),
+)
+
+TREE['checkpoint'] = Section(
+  'When a run saves, and what it keeps.',
+  free=True,
+  every_steps=Field(
+    1000, Count, 'Save every so often, and after the last step.'
+  ),
+  keep=Field(2, Count, 'Keep the newest N, and one from a preemption.'),
+  keep_every_steps=Field(0, Whole, 'Keep every Nth step forever; 0: none.'),
+  keep_best=Field(
+    0, Whole, 'Keep the N evaluated ones with the lowest held-out loss.'
+  ),
+  grace_seconds=Field(
+    30.0, Seconds, 'From SIGTERM to the kill; warns if a save is slower.'
+  ),
+)
+
+TREE['eval'] = Section(
+  'Evaluation during the run.',
+  free=True,
+  every_steps=Field(
+    1000,
+    Whole,
+    'Evaluate every so often, and after the last step; 0: only then.',
+  ),
+  rows=Field(64, Count, 'Rows per evaluation batch.'),
+  num_batches=Field(
+    None, Count, 'Batches of each held-out set; empty: all of it.'
+  ),
+  sets=Section(
+    'More held-out sets: name -> call of a source, as in data.source. Prepared '
+    'with the token store, and reported as eval/NAME/loss, .../bits_per_byte.'
+  ),
+  words=Section(
+    'Word counts of these sets, for eval/NAME/word_perplexity: a number, '
+    "'words' (split at white space) or 'words_and_lines' (line ends count as "
+    'words, as in WikiText).'
+  ),
+  tasks=Field(
+    None,
+    str,
+    'Zero-shot tasks to evaluate as well, separated by commas; see '
+    'gpt_jax/evaluation/suite.py. Their files are in tasks_dir. For '
+    "text-to-text models: seq2seq('val.en', 'val.de', first=200, "
+    "metrics='bleu, chrf') and the GLUE tasks, in T5's formats.",
+  ),
+  tasks_dir=Field('tasks', str, 'Folder of the files of `tasks`.'),
+)
+
+TREE['watchdog'] = Section(
+  'A phase that takes longer counts as hung: the run ends and dumps all '
+  'stacks. 0: no limit.',
+  free=True,
+  start_seconds=Field(
+    3600.0, Seconds, 'The start; does not include preparing text.'
+  ),
+  compile_seconds=Field(7200.0, Seconds, 'Compilation, and the first step.'),
+  step_seconds=Field(1800.0, Seconds, 'A step.'),
+  evaluation_seconds=Field(7200.0, Seconds, 'An evaluation.'),
+  save_seconds=Field(3600.0, Seconds, 'A checkpoint.'),
+)
+
+TREE['hosts'] = Section(
+  'Of several hosts, with --distributed.',
+  free=True,
+  join_seconds=Field(300, WAIT, 'How long to wait for all hosts to start.'),
+  heartbeat_seconds=Field(
+    30, WAIT, 'A host silent for longer is considered dead.'
+  ),
+)
+
+TREE['log'] = Section(
+  'What a run reports.',
+  free=True,
+  every_steps=Field(10, Count, 'Steps between two lines of metrics.'),
+  trackers=Field(
+    'tensorboard',
+    str,
+    'Trackers that also show metrics.jsonl, separated by commas.',
+    calls=TRACKERS,
+  ),
+  sample_prompt=Field(
+    'The ',
+    str,
+    "Prompt for a sample at the end of the run; '': no sample.",
+  ),
+  sample_tokens=Field(100, Whole, 'Tokens of the sample.'),
+)
+
+FINETUNE = Section(
+  'Fine-tuning; the values are those of GPT-1 (Radford et al., 2018, sections '
+  '3.2 and 4.1), which the quotations are from.',
+  task=Field(
+    'sst2()',
+    str,
+    "A published task, sst2('FOLDER') of its files or sst2() of TensorFlow "
+    'Datasets; or your own tables (.tsv, .csv, .jsonl, packed or not): '
+    "classification('train.tsv', 'dev.tsv', text='review', label='stars'), "
+    "target('train.jsonl', 'dev.jsonl', prompt='{en} =', target=' {de}'), "
+    "tags('train.conll', 'dev.conll'). Or a method of post-training, for the "
+    "command of its name: sft('train.jsonl', 'dev.jsonl').",
+  ),
+  tasks=Field(
+    '',
+    str,
+    'Several tasks at once instead of `task`, each with its own head: a list '
+    "such as 'rte(), mrpc()'; see configs/finetune/mt_dnn.py. Empty: one.",
+  ),
+  mixing=Field(
+    'proportional', str, 'An epoch of several tasks.', calls=MIXINGS
+  ),
+  transfer=Field(
+    'all',
+    str,
+    'Which pre-trained parameters to start from: all, none (from scratch), '
+    'embeddings, layers(3): the embeddings and the first three layers.',
+  ),
+  freeze=Field(
+    0, Whole, 'Freeze the embeddings and the first N layers; 0 freezes nothing.'
+  ),
+  lora=Field(
+    'none',
+    LORAS,
+    'Trains low-rank adapters of some kernels instead of the model: modules by '
+    "name ('query', 'attention', 'ffn', ...), patterns as in optim.trained, or "
+    "'all'.",
+  ),
+  head=Field(
+    None,
+    str,
+    "The task head: extract (GPT-1's last token), first (BERT's pooled first "
+    'token), choice (either, with one score per answer), spans, tokens. Empty: '
+    'determined by the model and the task.',
+  ),
+  pooler=Field(
+    None,
+    str,
+    "The pooler's activation: tanh (BERT), gelu (ELECTRA), relu (DistilBERT). "
+    'Empty: that of the pre-trained model.',
+  ),
+  features=Field(
+    None,
+    str,
+    'Freeze the model and read these layers. Empty: fine-tune the model and '
+    'read its last layer.',
+    calls=FEATURES,
+  ),
+  auxiliary=Field(
+    None,
+    Weight,
+    '"Adding language modeling as an auxiliary objective [...] We set lambda '
+    'to 0.5." Empty: that for decoders, 0 for encoders, which have none.',
+  ),
+  dropout=Field(
+    0.1, Fraction, '"We add dropout to the classifier with a rate of 0.1."'
+  ),
+  task_dropout=Section('Dropout of some of several tasks, by name.'),
+  length=Field(
+    None,
+    Count,
+    "Tokens per sequence; empty: the task's longest, at most the model's "
+    'context. For several tasks this is the maximum; each has its own length.',
+  ),
+  too_long=Field(
+    'cut',
+    Literal['cut', 'drop', 'refuse'],
+    'Texts that do not fit: cut (truncate and count) or refuse; in '
+    'post-training also drop (leave out and count).',
+  ),
+  class_weights=Field(
+    'none',
+    str,
+    'For classification: none, balanced (inverse class frequency), or '
+    'weights(1.0, 3.5), one per class.',
+  ),
+  scores=Field(
+    'standard',
+    Literal['standard', 'raw'],
+    'Scores are learned unscaled (raw), or standardized to mean 0 and '
+    'deviation 1 (standard).',
+  ),
+  examples=Field(None, Count, 'Use N examples of the train split; empty: all.'),
+  epochs=Field(
+    3.0,
+    Annotated[float, ranges.number(0, 10**6, above=True)],
+    '"3 epochs of training was sufficient."',
+  ),
+  peak=Field(6.25e-5, Rate, 'Peak of the learning rate.'),
+  warmup=Field(
+    0.002,
+    Probability,
+    '"a linear learning rate decay schedule with warmup over 0.2% of '
+    'training": the fraction.',
+  ),
+  patience=Field(
+    0, Whole, 'Stop after N evaluations without a better dev score; 0: never.'
+  ),
+  select=Field(
+    'last',
+    Literal['last', 'best'],
+    'The state used for predictions: last, or best by the dev score.',
+  ),
+  model=Section(
+    "Overrides of the pre-trained model's fields; empty: its own.",
+    dropout=Field(None, str, 'model.dropout.'),
+    dtype=Field(None, str, 'model.dtype.'),
+    remat=Field(None, str, 'model.remat.'),
+    loop=Field(None, str, 'model.loop.'),
+    attention_backend=Field(None, str, 'model.attention_backend; empty: auto.'),
+  ),
+  init=Field(None, str, f'{FILLED} the pre-trained model.'),
+  sequences=Field(None, int, f'{FILLED} sequences per example.'),
+  vocab_size=Field(
+    None, int, f'{FILLED} rows of the pre-trained embedding table.'
+  ),
+  labels=Field(None, list, f'{FILLED} the classes.'),
+  data=Field(
+    None,
+    str,
+    f'{FILLED} the number and a hash of the training and dev examples.',
+  ),
+  order=Field(None, str, f'{FILLED} how the examples are shuffled.'),
+  each=Section(
+    f'{FILLED} for several tasks a section per task with its call, examples, '
+    'length, classes and hash.'
+  ),
+)
+
+SWEEP = Section(
+  'The grid of `gpt-jax scaling`, which may grow.',
+  free=True,
+  budgets=Field(
+    '', str, "Training FLOPs, 6ND, of each IsoFLOP curve: '1e12, 3e12'."
+  ),
+  sizes=Field(
+    '',
+    str,
+    'The models to train: size(num_layers, d_model, num_heads, peak), with the '
+    "peak learning rate; peak=0 is the schedule's.",
+  ),
+  min_tokens_per_parameter=Field(
+    8.0,
+    NotNegative,
+    'A size is left out of a curve if it would see fewer tokens.',
+  ),
+  max_tokens_per_parameter=Field(
+    1000.0,
+    Positive,
+    'A size is left out of a curve if it would see more tokens.',
+  ),
 )
 
 
@@ -632,9 +804,8 @@ def sweep() -> ConfigDict:
 def _built(section: Mapping[str, Any]) -> ConfigDict:
   config = ConfigDict()
   for name, entry in section.items():
-    if isinstance(entry, Mapping):
-      entry = _built(entry)
-    config[name] = entry.initial if isinstance(entry, Field) else entry
+    found = isinstance(entry, Section)
+    config[name] = _built(entry) if found else entry.initial
   return config
 
 
@@ -642,12 +813,13 @@ def _entries(section: Mapping[str, Any], prefix: str = '') -> Iterator[Any]:
   """Name and entry of all sections and fields."""
   for name, entry in section.items():
     yield prefix + name, entry
-    if isinstance(entry, Mapping):
+    if isinstance(entry, Section):
       yield from _entries(entry, f'{prefix}{name}.')
 
 
 _ENTRIES = dict(_entries({**TREE, 'finetune': FINETUNE, 'sweep': SWEEP}))
 FIELDS = {name: x for name, x in _ENTRIES.items() if isinstance(x, Field)}
+SECTIONS = {name: x for name, x in _ENTRIES.items() if isinstance(x, Section)}
 # The fields that name one of several choices, with its arguments.
 CALL_STRINGS: dict[str, Mapping[str, Any]] = {
   name: field.takes
@@ -656,6 +828,10 @@ CALL_STRINGS: dict[str, Mapping[str, Any]] = {
 }
 # What a field begins with that a run may go on with other values of.
 FREE_ON_RESUME = (
-  *(f'{name}.' for name, x in _ENTRIES.items() if isinstance(x, Free)),
+  *(
+    f'{name}.'
+    for name, x in _ENTRIES.items()
+    if isinstance(x, Section) and x.free
+  ),
   *(name for name, field in FIELDS.items() if field.free),
 )

@@ -249,7 +249,7 @@ def _unknown(field: str, value: Any, known: Config) -> UsageError:
   likely = f'did you mean {likely}? ' * bool(likely)
   return UsageError(
     f'{field}{given}: there is no such field; {likely}'
-    'gpt_jax/config/defaults.py explains them all'
+    'gpt-jax inspect --fields explains them all'
   )
 
 

@@ -163,7 +163,7 @@ _LONGEST = 1200
 _HELP = (
   'Config file, with a size where it has several: configs/gpt2.py:medium. '
   'Any field is overridden by --config.section.field=VALUE; '
-  'gpt_jax/config/defaults.py explains them all.'
+  'gpt-jax inspect --fields explains them all.'
 )
 
 

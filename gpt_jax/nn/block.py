@@ -165,7 +165,7 @@ class BlockChoice(NamedTuple):
 
 
 def pre(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """X + sublayer(norm(x)): GPT-2 (2.3), LLaMA, T5.
+  """Norms of the inputs, x + sublayer(norm(x)): GPT-2 (2.3), LLaMA, T5.
 
   With qk_norm='per_head' Qwen3.
   """
@@ -173,29 +173,33 @@ def pre(qk_norm: QkNorm = 'none') -> BlockChoice:
 
 
 def sandwich(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """X + norm(sublayer(norm(x))): Gemma 2; with qk_norm='per_head' Gemma 3."""
+  """Norms of inputs and outputs, x + norm(sublayer(norm(x))): Gemma 2.
+
+  With qk_norm='per_head' Gemma 3.
+  """
   return BlockChoice(Places(before=True, after=True), qk_norm)
 
 
 def reordered(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """X + norm(sublayer(x)).
+  """Norms of the outputs, x + norm(sublayer(x)): OLMo 2.
 
-  With qk_norm='all_heads' OLMo 2 (section 2.2), which calls it reordered.
+  OLMo 2 (section 2.2) calls it reordered, and has qk_norm='all_heads'.
   """
   return BlockChoice(Places(after=True), qk_norm)
 
 
 def post(qk_norm: QkNorm = 'none') -> BlockChoice:
-  """norm(x + sublayer(x)): the Transformer, GPT-1, BERT."""
+  """Norms of the sums, norm(x + sublayer(x)): the Transformer, GPT-1, BERT."""
   return BlockChoice(Places(stream=True), qk_norm)
 
 
 def parallel(
   num_norms: Literal[1, 2] = 1, qk_norm: QkNorm = 'none'
 ) -> BlockChoice:
-  """X + attention(norm(x)) + ffn(norm(x)): PaLM (section 2), GPT-J, Falcon 7B.
+  """Both sublayers at once: x + attention(norm(x)) + ffn(norm(x)).
 
-  With two norms each sublayer has its own: GPT-NeoX, Falcon 40B.
+  PaLM (section 2), GPT-J, Falcon 7B; with two norms each sublayer has its own:
+  GPT-NeoX, Falcon 40B.
   """
   places = Places(before=True, parallel=True, shared=num_norms == 1)
   return BlockChoice(places, qk_norm)

@@ -491,7 +491,7 @@ def rates(
   residual: Fraction = 0.0,
   attention: Fraction = 0.0,
 ) -> Rates:
-  """GPT-1, section 4.1: 0.1 on embeddings, residuals and attention."""
+  """Dropout in these places; GPT-1, section 4.1, has 0.1 in all."""
   return Rates(embedding, residual, attention)
 
 

@@ -324,12 +324,7 @@ def make_rotate(
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
   """Returns the function that rotates [B, L, H, K] by positions [B or 1, L].
 
-  Args:
-    theta: base of the angles.
-    fraction: of each head's features that are rotated.
-    layout: pairs are (i, i + K / 2) for `half` (LLaMA in HF, GPT-NeoX) and
-      (2 i, 2 i + 1) for `interleaved` (RoFormer, GPT-J, PaLM).
-    scaling: a call of `SCALINGS`.
+  See `rope` for the arguments.
   """
   frequencies = spec.build('model.position: scaling', scaling, SCALINGS)
 
@@ -496,10 +491,16 @@ def rope(
   scaling: str = 'none',
   local_theta: NotNegative = 0.0,
 ) -> Position:
-  """Rotary positions: see `make_rotate`.
+  """Rotary positions: queries and keys are rotated by their position.
 
-  Layers with a window use `local_theta`, without the scaling (Gemma 3); 0: as
-  the others.
+  Args:
+    theta: base of the angles.
+    fraction: of each head's features that are rotated.
+    layout: pairs are (i, i + K / 2) for half (LLaMA in HF, GPT-NeoX) and
+      (2 i, 2 i + 1) for interleaved (RoFormer, GPT-J, PaLM).
+    scaling: a call of `SCALINGS`.
+    local_theta: of layers with a window, which have no scaling (Gemma 3); 0: as
+      the others.
   """
   rotate_local = None
   if local_theta:
@@ -517,7 +518,7 @@ def alibi(
   scale: Annotated[str, OneOf((*ALIBI_SCALES,))] = 'none',
   dtype: Literal['float32', 'bfloat16'] = 'float32',
 ) -> Position:
-  """ALiBi.
+  """ALiBi: a penalty on scores that grows with distance (Press et al.).
 
   Args:
     scale: none; rsqrt: divided by the square root of the head size, as the

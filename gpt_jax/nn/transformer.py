@@ -54,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Transformer(nn.Module):
-  """The model; `gpt_jax/config/defaults.py` documents its fields."""
+  """The model; docs/fields.md explains its fields."""
 
   vocab_size: int
   context_length: int

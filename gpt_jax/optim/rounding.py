@@ -100,7 +100,7 @@ Average = Callable[[Any, Any], Any]
 
 
 def ema(decay: Fraction = 0.999) -> Average:
-  """Average <- decay * average + (1 - decay) * parameters, in float32.
+  """Keeps average <- decay * average + (1 - decay) * parameters, in float32.
 
   It starts at the initial parameters; 0.999 averages over about 1000 steps.
   """

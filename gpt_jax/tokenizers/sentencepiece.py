@@ -214,7 +214,7 @@ def message() -> Any:
 def sentencepiece_file(
   path: str, eos: str = ''
 ) -> Callable[[Iterable[Document]], SentencePiece]:
-  """A published model, such as LLaMA's `tokenizer.model`.
+  """A published model, such as LLaMA's tokenizer.model.
 
   Args:
     eos: the piece that ends documents; by default the model's own.

@@ -127,7 +127,7 @@ def mixture(
   shares: Literal['rows', 'tokens', 'examples'] = 'rows',
   limit: Whole = 0,
 ) -> Phase:
-  """One phase.
+  """Draws from `data.sources` by weights, in a phase of the run.
 
   Args:
     *weights: of each source of `data.sources`.

@@ -1,0 +1,89 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Each field of a config is explained, by the command and by a page."""
+
+import pathlib
+
+import pytest
+
+from gpt_jax.commands import inspect
+from gpt_jax.config import explaining
+from gpt_jax.config.defaults import FIELDS, SECTIONS
+from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.spec import UsageError
+
+PAGE = pathlib.Path(__file__).parents[2] / 'docs/fields.md'
+
+
+@pytest.mark.parametrize('name', [*FIELDS, *SECTIONS])
+def test_has_a_line(name):
+  doc = {**FIELDS, **SECTIONS}[name].doc
+  assert doc.endswith('.') or doc.endswith(('."', ': the fraction.')), doc
+  assert '\n' not in doc
+
+
+def test_the_page_is_up_to_date():
+  written = PAGE.read_text(encoding='utf-8')
+  assert written == explaining.page(inspect.TABLES) + '\n', (
+    'gpt-jax inspect --fields > docs/fields.md'
+  )
+
+
+def test_the_page_has_each_field_once():
+  written = PAGE.read_text(encoding='utf-8')
+  for name in FIELDS:
+    assert written.count(f'| `{name}` |') == 1, name
+  for name in OBJECTIVES:
+    assert f'- `{name}' in written
+
+
+def test_a_range():
+  (found,) = explaining.explain('model.num_layers', {})
+  assert found == {
+    'field': 'model.num_layers',
+    'default': 12,
+    'takes': 'whole numbers from 1 to 10,000',
+    'free_on_resume': False,
+    'doc': 'Layers; of the decoder, if there are two.',
+    'calls': {},
+  }
+
+
+def test_calls_with_their_arguments():
+  (found,) = explaining.explain('optim.on_spike', {})
+  assert found['free_on_resume']
+  assert found['takes'] == 'a call'
+  skip = found['calls']['skip(at_most=10)']
+  assert skip['takes'] == {'at_most': 'whole numbers from 0'}
+  assert skip['doc'].startswith('Skips the update of a batch')
+  lines = explaining.text([found]).splitlines()
+  assert lines[:2] == [
+    "optim.on_spike='stop'",
+    '  takes a call; free on resume',
+  ]
+  assert '  skip(at_most=10)' in lines
+
+
+def test_a_section_and_the_users_own_names():
+  found = explaining.explain('eval', {})
+  assert [field['field'] for field in found] == [
+    *(f'eval.{name}' for name in ('every_steps', 'rows', 'num_batches')),
+    *(f'eval.{name}' for name in ('tasks', 'tasks_dir', 'sets', 'words')),
+  ]
+  assert found[-1]['takes'] == 'fields with names of your own'
+  assert all(field['free_on_resume'] for field in found)
+
+
+@pytest.mark.parametrize(
+  ('name', 'likely'),
+  [
+    ('model.layers', 'did you mean model.num_layers?'),
+    ('lr', 'did you mean schedule.name='),
+    ('finetune.lr', 'did you mean finetune.peak and finetune.warmup?'),
+    ('zzz', 'see --fields'),
+  ],
+)
+def test_an_unknown_field(name, likely):
+  with pytest.raises(UsageError, match='there is no such field') as caught:
+    explaining.explain(name, {})
+  assert likely in str(caught.value)
