@@ -15,7 +15,7 @@ Errors name the file and the line.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.files import records
+from gpt_jax.files import lines, records
 from gpt_jax.files.records import Record
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import Message
@@ -43,8 +43,17 @@ class Example(NamedTuple):
 
 def examples(path: str) -> Iterator[Example]:
   """Streams the rows of a file for supervised fine-tuning."""
-  for record in records.read(path):
+  for record in read(path):
     yield example(record)
+
+
+def read(path: str) -> Iterator[Record]:
+  """The objects of a file of JSON lines; or the rows of another table."""
+  if lines.kind(path) == '.json':
+    raise UsageError(
+      f'{path}: by its name one JSON value; for JSON lines rename it to .jsonl'
+    )
+  return records.read(path)
 
 
 def example(record: Record) -> Example:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
+from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import fields, transfer
@@ -135,7 +136,7 @@ def prepare(
 def _own_tokenizer(config: Config) -> Tokenizer:
   """The tokenizer of the config, for --init=none."""
   name = config.tokenizer.name
-  if any(call in name for call in tokenizer_lib.LEARNED):
+  if spec.parse('tokenizer.name', name)[0].name in tokenizer_lib.LEARNED:
     raise UsageError(
       f'tokenizer.name={name!r}: is trained on text, and post-training has '
       'none for that; give --init, or a tokenizer that exists'

@@ -95,6 +95,7 @@ CASES = [
     "loss_on='user' is unknown; one of assistant",
   ),
   (GOOD, "sst2('{train}')", [], 'give that, or run gpt-jax finetune'),
+  (GOOD, "sft('{train}', 'a.json')", [], 'a.json: .* rename it to .jsonl'),
   (GOOD, "sft('{train}', 'nothing.jsonl')", [], 'nothing.jsonl: no such file'),
   (
     GOOD,
