@@ -5,6 +5,7 @@
   gpt-jax convert --from_hf gpt2 --workdir workdirs/gpt2
   gpt-jax convert --to_hf exported --workdir workdirs/mine
   gpt-jax convert --to_hf generator --workdir workdirs/electra --part generator
+  gpt-jax convert --to_hf adapter --workdir workdirs/lora --adapter
   gpt-jax convert --check --to_hf exported --workdir workdirs/mine --text '...'
 
 A checkpoint is a folder with config.json and safetensors files. It becomes a
@@ -16,7 +17,9 @@ WORKDIR/data, which `prepare` makes with the same tokenizer.
 A workdir is exported to the model family that computes the same function, such
 as GPT-2 or LLaMA; of a run with several models, the run's own or that of
 --part. An imported model is exported with the same tensors, bit by bit, and the
-same tokenizer files.
+same tokenizer files. A run with adapters (`finetune.lora`) is exported with
+these merged, or as an adapter of PEFT with --adapter; --from_hf merges such a
+folder into the base that it names.
 """
 
 import re
@@ -25,7 +28,7 @@ from typing import Any
 from gpt_jax import cli, ranges
 from gpt_jax.evaluation import agreement
 from gpt_jax.finetuning import exporting
-from gpt_jax.finetuning.exporting import to_hf
+from gpt_jax.finetuning.exporting import to_hf, to_peft
 from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.training.importing import from_hf
@@ -53,6 +56,10 @@ def define(flags: Flags) -> None:
     'With --to_hf: also write the tokenizer, for AutoTokenizer.',
     default=True,
   )
+  flags.switch(
+    'adapter',
+    "With --to_hf: write the run's adapters alone, in PEFT's format (LoRA).",
+  )
   flags.switch('check', 'Only compare the workdir with the folder, on --text.')
   flags.text('text', None, 'With --check: a text, or a file of it.')
   flags.number(
@@ -75,6 +82,8 @@ def main(args: cli.Args) -> None:
     raise UsageError(f'--part={args.part}: is for --to_hf; leave it out')
   if not args.tokenizer and (args.check or args.from_hf):
     raise UsageError('--tokenizer=false: is for --to_hf; leave it out')
+  if args.adapter and (args.check or args.from_hf or args.part is not None):
+    raise UsageError('--adapter: is for --to_hf alone; leave it out')
   if args.check:
     cli.required(args, 'text')
     folder: Any = args.from_hf or args.to_hf
@@ -89,6 +98,8 @@ def main(args: cli.Args) -> None:
   elif args.from_hf:
     cli.check_out_folder(args, 'workdir')
     from_hf(args.from_hf, args.workdir)
+  elif args.adapter:
+    to_peft(args.workdir, args.to_hf)
   else:
     shard_bytes = _shard_bytes(args.max_shard_size)
     to_hf(

@@ -33,7 +33,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf, spec
 from gpt_jax.checkpoints import streaming
 from gpt_jax.config import Config
-from gpt_jax.files import progress
+from gpt_jax.files import files, progress
 from gpt_jax.finetuning import fields, run
 from gpt_jax.finetuning import fields as task_examples
 from gpt_jax.finetuning.data import RESULT
@@ -338,6 +338,53 @@ def to_hf(
   log.info('%s: exported step %d', folder, step)
   if not vocabulary:
     log.warning('%s: has no tokenizer', folder)
+
+
+def to_peft(workdir: str, folder: str) -> None:
+  """Writes a run's adapters in PEFT's format, without the model.
+
+  Args:
+    folder: output.
+  """
+  lora = adapters.of(trained_lib.read_config(workdir))
+  if lora is None:
+    raise UsageError(
+      f'--adapter: --workdir={workdir} trained no adapters (finetune.lora is '
+      "'none'); leave it out"
+    )
+  if os.path.exists(os.path.join(folder, hf.ADAPTER)):
+    raise UsageError(f'--to_hf={folder}: holds an adapter; give a new folder')
+  parts = trained_lib.built(workdir)
+  step, params = trained_lib.load_adapters(
+    workdir, parts, at_most=best_step(parts.config, workdir)
+  )
+  if 'new_rows' in params:
+    raise UsageError(
+      '--adapter: the run added tokens to the table, which an adapter of PEFT '
+      'does not hold; leave it out, to export the merged model'
+    )
+  tuned = exported_head(parts.config, params.get('heads'), {})
+  base = adapters.read(workdir).folder
+  known = files.read(base, 'config.json') if os.path.isdir(base) else None
+  of_hf = known is not None and 'model_type' in json.loads(known)
+  hf.save_adapter(
+    folder,
+    parts.model,
+    params['adapters'],
+    tuned.heads,
+    kind=tuned.kind,
+    options=tuned.options,
+    alpha=lora.alpha,
+    rslora=lora.rslora,
+    base=base if of_hf else None,
+  )
+  log.info('%s: exported the adapters of step %d', folder, step)
+  if not of_hf:
+    log.warning(
+      '%s: export its base, %s, too, and name that export in '
+      'base_model_name_or_path of %s',
+      *(folder, base, hf.ADAPTER),
+    )
 
 
 def _sum(one: Any, other: Any) -> np.ndarray:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from gpt_jax.files import files
-from gpt_jax.hf import heads, rope, routers
+from gpt_jax.hf import heads, peft, rope, routers
 from gpt_jax.hf.base import (
   FOR_TRAINING,
   Bounds,
@@ -271,6 +271,7 @@ class Source:
   """A checkpoint of which only the headers have been read.
 
   Attributes:
+    folder: of the checkpoint; of an adapter, its base's.
     model: its model, with everything that an export needs to know.
     shapes: its parameters by flat path: zeros that take no memory.
     axes: by path, the number of leading axes that index its parts.
@@ -278,8 +279,14 @@ class Source:
   """
 
   def __init__(self, folder: str):
-    """Opens a folder."""
-    self._folder = folder
+    """Opens a folder: a checkpoint, or an adapter of PEFT.
+
+    An adapter is merged into the model that it names as its base.
+    """
+    self._adapter = peft.read(folder)
+    if self._adapter:
+      folder = self._adapter.base
+    self.folder = folder
     config = read_json(folder, CONFIG)
     try:
       family, kind = family_of(config)
@@ -304,6 +311,14 @@ class Source:
       for path, index in places(self.model, slot)
     }
     self.num_bytes = self._reader.num_bytes
+    if self._adapter:
+      of_one = [s for s in slots(self.model) if len(s.tensor.names) == 1]
+      self._adapter.check(
+        {
+          s.tensor.names[0]: joined_shape(self.model, self.shapes, s)
+          for s in of_one
+        }
+      )
 
   def fill(self, to: Any, progress: Progress = lambda count: None) -> None:
     """Reads all tensors and puts each into its parameters.
@@ -343,6 +358,8 @@ class Source:
             'only'
           )
         )
+    if self._adapter:
+      value = self._adapter.merged(names[0], value)
     for path, piece in zip(tensor.paths, tensor.split(value), strict=True):
       part(model, to, path, slot)[...] = piece
     progress(sum(map(self._reader.size, (first, *others))))
@@ -350,7 +367,7 @@ class Source:
   def _named(self, error: UsageError) -> UsageError:
     text = str(error)
     return (
-      error if self._folder in text else UsageError(f'{self._folder}: {text}')
+      error if self.folder in text else UsageError(f'{self.folder}: {text}')
     )
 
 
@@ -461,6 +478,32 @@ def save(
   shards = [tensors(some) for some in _shards(model, shard_bytes)]
   named = {model.family.files.get(n, n): x for n, x in (besides or {}).items()}
   write(folder, config, shards, named)
+
+
+def save_adapter(
+  folder: str,
+  model: Transformer,
+  adapters: Any,
+  heads: Any,
+  *,
+  kind: str = 'lm',
+  options: dict[str, Any] | None = None,
+  **lora: Any,
+) -> None:
+  """Writes adapters of a model in PEFT's format, without the model.
+
+  Args:
+    folder: output.
+    model: as for `save`, as are `kind` and `options`.
+    adapters: the tree of `kernel_A` and `kernel_B`, see `objectives.lora`.
+    heads: `params['heads']`, trained in full; None: there are none.
+    **lora: `alpha`, `rslora` and `base` of `peft.write`.
+  """
+  if not isinstance(model, Imported) and kind not in SCORING:
+    model = model.clone(output='tied')
+  described, _ = _describe(model, kind, options or {})
+  of_heads = flatten({'heads': heads or {}})
+  peft.write(folder, described, flatten(adapters), of_heads, **lora)
 
 
 def num_bytes(model: Transformer, params: Any) -> int:

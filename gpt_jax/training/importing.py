@@ -81,7 +81,10 @@ _UNTRAINED = {
 
 
 def from_hf(folder: str, workdir: str) -> None:
-  """Imports a Hugging Face folder into a workdir, one tensor at a time."""
+  """Imports a Hugging Face folder into a workdir, one tensor at a time.
+
+  An adapter in PEFT's format is merged into its base.
+  """
   _check_empty(workdir)
   source = hf.Source(folder)
   model = source.model
@@ -93,9 +96,9 @@ def from_hf(folder: str, workdir: str) -> None:
       'and encoders with the heads of their pre-training; a model with another '
       'head can be fine-tuned, with finetune --init'
     )
-  found = vocabulary.read(folder, model.options.get('model_type'))
+  found = vocabulary.read(source.folder, model.options.get('model_type'))
   name, tokenizer = found or ('none', None)
-  generation, file = special.generation(folder)
+  generation, file = special.generation(source.folder)
   config = config_lib.resolve_model(_config(model, name, generation, file))
   if tokenizer is not None:
     config = config_lib.set_vocab_size(config, tokenizer.vocab_size, name)

@@ -129,8 +129,8 @@ def open_model(
   """Opens a model; does not read a run's parameters yet.
 
   Args:
-    folder: a workdir or a Hugging Face folder; 'none' to fine-tune from
-      scratch.
+    folder: a workdir, a Hugging Face folder, or one of PEFT, whose adapter is
+      merged into its base; 'none' to fine-tune from scratch.
     use: a model that does not suit it is refused.
     field: the flag or field that names the folder, for errors.
   """
@@ -143,7 +143,7 @@ def open_model(
         f"{field}='none': holds no model; give a workdir that train left, or a "
         'folder of Hugging Face'
       )
-    path = os.path.join(folder, 'config.json')
+    path = os.path.join(hf.base_of(folder), 'config.json')
     try:
       remedy = f'restore it from a copy, or give another {field}'
       model_type = files.read_json(path, remedy=remedy).get('model_type')
@@ -281,7 +281,7 @@ def _check_use(config: Config, use: Use, what: str) -> None:
 
 
 def _from_hf(folder: str, model_type: str, field: str, use: Use) -> Pretrained:
-  found = vocabulary.read(folder, model_type)
+  found = vocabulary.read(hf.base_of(folder), model_type)
   if found is None:
     raise UsageError(
       f'{field}={folder}: has neither tokenizer.json nor vocab.json and '
@@ -492,6 +492,23 @@ def load_state(
   if state.ema is not None:
     log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
   return parts, reads.full(state)
+
+
+def load_adapters(
+  workdir: str, parts: Parts, at_most: int | None = None
+) -> tuple[int, Any]:
+  """The newest step of a run with adapters, and its trained parameters.
+
+  Args:
+    parts: from `built`.
+    at_most: the last acceptable step; None: any.
+  """
+  checkpointer = Checkpointer(workdir, read_only=True)
+  state = checkpointer.restore(stored(workdir, parts).abstract, at_most=at_most)
+  checkpointer.close()
+  if state is None:
+    raise UsageError(f'--workdir={workdir}: holds no checkpoint yet')
+  return int(state.step), jax.device_get(state.eval_params)
 
 
 # The mean of the last checkpoints (Vaswani et al., 2017, section 6.1).

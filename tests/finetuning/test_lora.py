@@ -168,6 +168,39 @@ def test_predictions_are_those_of_the_merged_export(folders, tmp_path):
     np.testing.assert_allclose(chances, expected, atol=1e-4)
 
 
+def test_an_adapter_goes_to_peft_and_comes_back(folders, tmp_path, capsys):
+  """Of a run without new tokens, in whose base the export is merged again."""
+  out, run = tmp_path / 'out', tmp_path / 'run'
+  to = f'--to_hf={out}'
+  argv = ['convert', f'--workdir={folders}/run', to, '--adapter']
+  assert main(argv) == 2
+  assert 'the run added tokens to the table' in capsys.readouterr().err
+  argv = ['convert', f'--workdir={folders}/base', to, '--adapter']
+  assert main(argv) == 2
+  assert 'trained no adapters' in capsys.readouterr().err
+  task = f"target('{folders}/train.tsv', '{folders}/dev.tsv', "
+  task += "prompt='{text} =', target=' {label}')"
+  more = [f'--config.finetune.task={task}', '--config.schedule.num_steps=2']
+  assert main(flags(folders, run, *more)) == 0
+  argv = ['convert', f'--workdir={folders}/base', f'--to_hf={tmp_path}/base']
+  assert main([*argv, '--tokenizer=false']) == 0
+  assert main(['convert', f'--workdir={run}', to, '--adapter']) == 0
+  assert 'export its base' in capsys.readouterr().err
+  path = out / 'adapter_config.json'
+  config = json.loads(path.read_text())
+  assert config['base_model_name_or_path'] is None
+  config['base_model_name_or_path'] = f'{tmp_path}/base'
+  path.write_text(json.dumps(config))
+  argv = ['convert', f'--from_hf={out}', f'--workdir={tmp_path}/again']
+  assert main(argv) == 0
+  found, expected = params(tmp_path / 'again')[1], params(run)[1]
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+    found.params,
+    expected.eval_params,
+  )
+
+
 def test_a_resume_ends_in_the_same_bits(folders, tmp_path):
   again = tmp_path / 'again'
   shutil.copytree(folders / 'run', again)

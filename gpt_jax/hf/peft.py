@@ -1,0 +1,322 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""LoRA adapters in PEFT's format: read onto their base, and written.
+
+A folder has adapter_config.json and adapter_model.safetensors, with two tensors
+for each adapted module, lora_A [r, inputs] and lora_B [outputs, r]. The
+module's weight becomes W + scale B A, or its transpose for GPT-2's Conv1D,
+whose weight is [inputs, outputs] (PEFT's `fan_in_fan_out`).
+
+PEFT adapts a fused module, such as GPT-2's c_attn, as one matrix; our queries,
+keys and values have adapters of their own. Their A's are stacked and their B's
+form blocks, so that the rank is their sum, unless all A's are equal.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from gpt_jax.files import files
+from gpt_jax.hf.base import Options
+from gpt_jax.hf.layout import Imported, Slot, places, shapes, slots
+from gpt_jax.spec import UsageError
+
+CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
+_PREFIX = 'base_model.model.'
+# Options that are read, and those that do not change what an adapter computes.
+_KNOWN = {
+  *('peft_type', 'base_model_name_or_path', 'r', 'lora_alpha', 'use_rslora'),
+  *('alpha_pattern', 'rank_pattern', 'fan_in_fan_out', 'bias'),
+  *('init_lora_weights', 'auto_mapping', 'revision', 'inference_mode'),
+  *('task_type', 'target_modules', 'exclude_modules', 'layers_to_transform'),
+  *('layers_pattern', 'lora_dropout', 'peft_version', 'megatron_config'),
+  *('megatron_core', 'loftq_config', 'qalora_group_size', 'runtime_config'),
+  'ensure_weight_tying',
+}
+# Ways to draw the first A and B that leave the base as it is.
+_DRAWN = (True, False, 'gaussian', 'orthogonal', 'eva')
+_TASK_TYPES = {
+  'lm': 'CAUSAL_LM',
+  'spans': 'QUESTION_ANS',
+  'tokens': 'TOKEN_CLS',
+  **{f'{x}classification': 'SEQ_CLS' for x in ('', 'pooled_', 'last_')},
+}
+
+
+class Adapter(NamedTuple):
+  """An adapter that was read.
+
+  Attributes:
+    folder: that it is in.
+    base: the folder of the model that it adapts.
+    pairs: lora_A and lora_B by the module's name.
+    scales: of B A, by the module's name.
+    transposed: whether the adapted weights are [inputs, outputs].
+  """
+
+  folder: str
+  base: str
+  pairs: dict[str, tuple[np.ndarray, np.ndarray]]
+  scales: dict[str, float]
+  transposed: bool
+
+  def check(self, weights: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuses an adapter of a model without these weights.
+
+    Args:
+      weights: the shapes of the base's, by name; a tied table is none.
+    """
+    for module, (a, b) in self.pairs.items():
+      shape = weights.get(f'{module}.weight')
+      wanted = (b.shape[0], a.shape[1])
+      wanted = wanted[::-1] if self.transposed else wanted
+      if shape != wanted:
+        has = 'no such weight' if shape is None else f'one of {shape}'
+        raise UsageError(
+          f'{self.folder}: adapts {module}.weight of shape {wanted}, and '
+          f'{self.base} has {has}; give the base that it was trained on'
+        )
+
+  def merged(self, name: str, weight: np.ndarray) -> np.ndarray:
+    """The weight called `name`, with its adapter if it has one."""
+    module = name.removesuffix('.weight')
+    if module == name or module not in self.pairs:
+      return weight
+    a, b = self.pairs[module]
+    product = self.scales[module] * (b @ a)
+    return weight + (product.T if self.transposed else product)
+
+
+def read(folder: str) -> Adapter | None:
+  """Reads a PEFT folder; None: it has no adapter_config.json, or a model."""
+  path = os.path.join(folder, CONFIG)
+  if os.path.exists(os.path.join(folder, 'config.json')):
+    return None  # an adapter beside a model is not applied unasked
+  if not os.path.exists(path):
+    return None
+  values = files.read_json(path, remedy='copy the folder again')
+  options = _Options(values)
+  _check(options, values)
+  base = options.get('base_model_name_or_path', '')
+  if not isinstance(base, str) or not os.path.isdir(base):
+    raise options.fail(
+      'base_model_name_or_path',
+      'is no folder here; set it to the folder of the model that was adapted',
+    )
+  file = os.path.join(folder, WEIGHTS)
+  try:
+    tensors = load_file(file)
+  except (SafetensorError, OSError) as e:
+    raise UsageError(f'{file}: {e}; copy the folder again') from e
+  pairs = {}
+  for name in tensors:
+    found = re.fullmatch(
+      rf'{re.escape(_PREFIX)}(.+)\.lora_([AB])\.weight', name
+    )
+    partner = name.replace('.lora_A.', '.lora_B.')
+    if not found or (found[2] == 'A' and partner not in tensors):
+      raise UsageError(
+        f'{file}: {name} is neither lora_A nor lora_B of a module; merge the '
+        'adapter with PEFT, by merge_and_unload, and give that folder'
+      )
+    if found[2] == 'A':
+      a, b = (tensors[n].astype(np.float32) for n in (name, partner))
+      if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
+        raise UsageError(
+          f'{file}: {name} is {a.shape} and lora_B {b.shape}, no two matrices '
+          'of one rank; copy the folder again'
+        )
+      pairs[found[1]] = a, b
+  scales = {
+    module: _scale(options, module, a) for module, (a, _) in pairs.items()
+  }
+  transposed = options.flag('fan_in_fan_out', False)
+  return Adapter(folder, base, pairs, scales, transposed)
+
+
+def base_of(folder: str) -> str:
+  """The folder of an adapter's base; of a model, the folder itself."""
+  adapter = read(folder)
+  return adapter.base if adapter else folder
+
+
+class _Options(Options):
+  """An adapter_config.json."""
+
+  def fail(self, name: str, why: str) -> UsageError:
+    error = super().fail(name, why)
+    return UsageError(str(error).replace('config.json', CONFIG, 1))
+
+
+def _check(options: _Options, values: dict[str, Any]) -> None:
+  """Refuses what is not plain LoRA."""
+  options.only('peft_type', 'LORA')
+  options.only('bias', 'none')
+  options.only('init_lora_weights', *_DRAWN)
+  for name, value in values.items():
+    if value and name not in _KNOWN:
+      raise options.fail(
+        name,
+        'only plain LoRA is read; merge the adapter with PEFT, by '
+        'merge_and_unload, and give that folder',
+      )
+
+
+def _scale(options: _Options, module: str, a: np.ndarray) -> float:
+  """Alpha / r, or alpha / sqrt(r); a module may have its own alpha."""
+  alpha = options.number('lora_alpha', 8)
+  patterns = options.get('alpha_pattern', {})
+  try:
+    for pattern, value in patterns.items():
+      if re.fullmatch(rf'(.*\.)?({pattern})', module):
+        alpha = float(value)
+        break
+  except (AttributeError, TypeError, ValueError, re.error) as e:
+    raise options.fail('alpha_pattern', f'cannot be read ({e})') from e
+  rank = a.shape[0]
+  return alpha / (
+    math.sqrt(rank) if options.flag('use_rslora', False) else rank
+  )
+
+
+def write(
+  folder: str,
+  model: Imported,
+  adapters: dict[str, np.ndarray],
+  heads: dict[str, np.ndarray],
+  *,
+  alpha: float,
+  rslora: bool,
+  base: str | None,
+) -> None:
+  """Writes an adapter of a model.
+
+  Args:
+    folder: created if need be.
+    model: that is adapted, heads included.
+    adapters: by name, ours: 'decoder/.../query/kernel_A' and 'kernel_B'.
+    heads: by name, 'heads/score/kernel'; they are trained in full.
+    alpha: of all adapters.
+    rslora: see `objectives.lora`.
+    base: for `base_model_name_or_path`; None: it is not known.
+  """
+  pairs = {
+    name.removesuffix('_A'): (x, adapters[f'{name[:-1]}B'])
+    for name, x in adapters.items()
+    if name.endswith('_A')
+  }
+  tensors: dict[str, np.ndarray] = {}
+  ranks: dict[str, int] = {}  # of each adapted module
+  modules, saved, columns, left = [], [], set(), {*pairs}
+  for slot in slots(model):
+    tensor = slot.tensor
+    module, _, leaf = tensor.names[0].rpartition('.')
+    if tensor.paths and tensor.paths[0].startswith('heads/'):
+      value = tensor.join([heads[path] for path in tensor.paths])
+      tensors[f'{_PREFIX}{tensor.names[0]}'] = value
+      saved.append(module)
+      continue
+    if leaf == 'weight':
+      modules.append(module)
+    found = _of_slot(model, slot, pairs)
+    if not any(found) or slot.tensor.experts:
+      continue
+    left -= {name for name, _ in places(model, slot)}
+    a, b, of_columns = _joined(model, slot, found)
+    columns.add(of_columns)
+    tensors[f'{_PREFIX}{module}.lora_A.weight'] = a
+    tensors[f'{_PREFIX}{module}.lora_B.weight'] = b
+    ranks[module] = a.shape[0]
+  if left:
+    raise UsageError(
+      f'{sorted(left)[0]}: PEFT has no adapter of this kernel in '
+      f'{model.family.model_type}; export the merged model'
+    )
+  rank = next(iter(pairs.values()))[0].shape[-1]
+  others = {name: r for name, r in ranks.items() if r != rank}
+
+  def scaled(r: int) -> float:
+    return alpha * (math.sqrt(r / rank) if rslora else r / rank)
+
+  config = {
+    'peft_type': 'LORA',
+    'task_type': _TASK_TYPES.get(model.origin.kind),
+    'base_model_name_or_path': base,
+    'inference_mode': True,
+    'r': rank,
+    'lora_alpha': alpha,
+    'use_rslora': rslora,
+    'rank_pattern': others,
+    'alpha_pattern': {name: scaled(r) for name, r in others.items()},
+    'target_modules': _targets(ranks, modules),
+    'modules_to_save': [*dict.fromkeys(saved)] or None,
+    'fan_in_fan_out': True in columns,
+    'lora_dropout': 0.0,
+    'bias': 'none',
+    'init_lora_weights': True,
+  }
+  os.makedirs(folder, exist_ok=True)
+  tensors = {n: np.ascontiguousarray(x) for n, x in tensors.items()}
+  path = os.path.join(folder, WEIGHTS)
+  save_file(tensors, path, metadata={'format': 'pt'})
+  # Written last: without it a folder holds no adapter.
+  with open(os.path.join(folder, CONFIG), 'w', encoding='utf-8') as f:
+    f.write(json.dumps(config, indent=2) + '\n')
+
+
+# A [inputs, r] and B [r, outputs] of a kernel; None: it has none.
+_Pair = tuple[np.ndarray, np.ndarray] | None
+
+
+def _of_slot(
+  model: Imported, slot: Slot, pairs: Mapping[str, tuple[Any, Any]]
+) -> list[_Pair]:
+  """The adapters of a tensor's kernels, in its layer."""
+  found = []
+  for name, index in places(model, slot):
+    pair = pairs.get(name)
+    if pair is not None and index:
+      pair = pair[0][index], pair[1][index]
+    found.append(pair)
+  return found
+
+
+def _joined(
+  model: Imported, slot: Slot, pairs: Sequence[_Pair]
+) -> tuple[np.ndarray, np.ndarray, bool]:
+  """lora_A and lora_B of a tensor, and whether it is [inputs, outputs]."""
+  known, there = shapes(model), [pair for pair in pairs if pair is not None]
+  sizes = [known[name].shape[-1] for name, _ in places(model, slot)]
+  first, rank = there[0][0], there[0][0].shape[-1]
+  equal = len(there) == len(pairs) and all(
+    np.array_equal(first, a) for a, _ in there
+  )
+  rows, parts = rank if equal else rank * len(there), []
+  start = 0
+  for pair, size in zip(pairs, sizes, strict=True):
+    block = np.zeros((rows, size), np.float32)
+    if pair is not None:
+      block[start : start + rank] = pair[1]
+      start += 0 if equal else rank
+    parts.append(block)
+  # Which axis `join` has the inputs on shows with more than there are outputs.
+  num_in = sum(sizes) + 1
+  probe = [np.broadcast_to(np.float32(0), (num_in, n)) for n in sizes]
+  of_columns = slot.tensor.join(probe).shape[0] == num_in
+  b = slot.tensor.join(parts)
+  a = first if equal else np.concatenate([a for a, _ in there], axis=-1)
+  return a.T, b.T if of_columns else b, of_columns
+
+
+def _targets(adapted: Collection[str], modules: Collection[str]) -> list[str]:
+  """`target_modules`: last names where they mean these modules alone."""
+  last = {name.rpartition('.')[2] for name in adapted}
+  meant = {name for name in modules if name.rpartition('.')[2] in last}
+  return sorted(last if meant == {*adapted} else adapted)

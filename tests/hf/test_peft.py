@@ -1,0 +1,154 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters in PEFT's format: a recorded one, and exports that come back."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpt_jax import hf
+from gpt_jax.nn import params as params_lib
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.lora import Lora
+from gpt_jax.spec import UsageError
+from gpt_jax.training import parts as parts_lib
+from tests.support import checkpoints, golden_io, tiny
+from tests.support.golden_io import ROOT
+
+FOLDER = ROOT / 'gpt2_lora'
+
+
+def adapter(folder, **options):
+  """A copy of the recorded adapter, with other options."""
+  shutil.copytree(FOLDER / 'adapter', folder)
+  path = folder / 'adapter_config.json'
+  config = json.loads(path.read_text())
+  config['base_model_name_or_path'] = str(FOLDER)
+  path.write_text(json.dumps(config | options))
+  return str(folder)
+
+
+def test_a_recorded_adapter_is_merged(tmp_path):
+  case = golden_io.case(FOLDER, 'adapter')
+  model, params = hf.load(adapter(tmp_path / 'a'))
+  given = {n: case.inputs[n] for n in ('input_ids', 'attention_mask')}
+  logits = hf.forward(model, params, **given)['logits']
+  assert case.max_error('merged_logits', logits) < 1e-5
+
+
+def test_a_recorded_adapter_comes_back(tmp_path):
+  """Its A is that of query, key and value, so the rank stays 4."""
+  known = load_file(FOLDER / 'adapter/adapter_model.safetensors')
+  name = 'base_model.model.transformer.h.{}.attn.c_attn.lora_{}.weight'
+  a, b = (
+    np.stack([known[name.format(i, x)].T for i in range(2)]) for x in 'AB'
+  )
+  block = {
+    part: {'kernel_A': a, 'kernel_B': x}
+    for part, x in zip(
+      ('query', 'key', 'value'), np.split(b, 3, axis=-1), strict=True
+    )
+  }
+  tree = {'decoder': {'periods': {'block_0': {'attention': block}}}}
+  model, out = hf.load(str(FOLDER))[0], tmp_path / 'out'
+  more = {'alpha': 8.0, 'rslora': False, 'base': 'b'}
+  hf.save_adapter(str(out), model, tree, None, **more)
+  found = load_file(out / 'adapter_model.safetensors')
+  assert {*found} == {*known}
+  jax.tree.map(np.testing.assert_array_equal, found, known)
+  config = json.loads((out / 'adapter_config.json').read_text())
+  recorded = json.loads((FOLDER / 'adapter/adapter_config.json').read_text())
+  recorded['base_model_name_or_path'] = 'b'
+  assert all(recorded[name] == x for name, x in config.items())
+
+
+@pytest.mark.parametrize(
+  'name, on',
+  [
+    ('gpt2_lm', 'query, value'),
+    ('gpt2_lm', 'all'),
+    ('gpt_neox_lm', 'value, ffn'),
+    ('falcon_gqa', 'query, key, value, out'),
+    ('llama_gqa', 'all'),
+    ('bert_cls', 'all'),
+    ('albert_groups', 'query, ffn'),
+  ],
+)
+@pytest.mark.parametrize('rslora', [False, True])
+def test_an_export_is_the_merged_model(name, on, rslora, tmp_path):
+  model, params = hf.load(str(ROOT / name))
+  lora = Lora(rank=3, alpha=7.0, on=on, rslora=rslora)
+  plain = checkpoints.plain(model)
+  objective = lora.objective(Causal().replaced(model=plain), model.vocab_size)
+  shapes = jax.eval_shape(
+    lambda key: parts_lib.init_params(objective, key), jax.random.key(0)
+  )
+  tree = tiny.random_like(shapes['adapters'], seed=3)
+  heads = params.pop('heads', {})
+  merged = lora.merged({'adapters': tree, 'parts': {'base': params}})
+  out = tmp_path / 'out'
+  hf.save_adapter(
+    *(str(out), model, tree, heads),
+    **{'alpha': 7.0, 'rslora': rslora, 'base': str(ROOT / name)},
+  )
+  if heads:  # PEFT holds these in full, which is not read
+    path = out / 'adapter_model.safetensors'
+    tensors = load_file(path)
+    whole = {n: x for n, x in tensors.items() if 'lora_' not in n}
+    known = golden_io.tensors(ROOT / name)
+    for key, x in whole.items():
+      np.testing.assert_array_equal(
+        x, known[key.removeprefix('base_model.model.')]
+      )
+    save_file({n: tensors[n] for n in {*tensors} - {*whole}}, path)
+    path = out / 'adapter_config.json'
+    config = json.loads(path.read_text())
+    assert config['modules_to_save']
+    assert config['task_type'] == ('SEQ_CLS' if name == 'bert_cls' else None)
+    path.write_text(json.dumps(config | {'modules_to_save': None}))
+  found = params_lib.flatten(hf.load(str(out))[1])
+  for path, x in params_lib.flatten(merged).items():
+    np.testing.assert_allclose(found[path], x, atol=2e-6, err_msg=path)
+
+
+@pytest.mark.parametrize(
+  'options, why',
+  [
+    ({'peft_type': 'IA3'}, "peft_type='IA3': is not supported, only 'LORA'"),
+    ({'bias': 'all'}, "bias='all': is not supported"),
+    ({'use_dora': True}, 'use_dora=True: only plain LoRA is read'),
+    ({'modules_to_save': ['score']}, r"modules_to_save=\['score'\]: only pl"),
+    ({'init_lora_weights': 'pissa'}, "init_lora_weights='pissa': is not sup"),
+    ({'base_model_name_or_path': 'gpt2'}, "'gpt2': is no folder here"),
+    ({'lora_alpha': 'x'}, "lora_alpha='x': must be a number"),
+    ({'alpha_pattern': {'(': 3}}, 'alpha_pattern=.*: cannot be read'),
+    ({'fan_in_fan_out': False}, r'c_attn.weight of shape \(96, 32\), and'),
+    ({'base_model_name_or_path': str(ROOT / 'gpt_neo_lm')}, 'no such weight'),
+  ],
+)
+def test_what_is_refused(options, why, tmp_path):
+  with pytest.raises(UsageError, match=why):
+    hf.load(adapter(tmp_path / 'a', **options))
+
+
+def test_tensors_of_other_kinds_are_refused(tmp_path):
+  folder = adapter(tmp_path / 'a')
+  path = tmp_path / 'a/adapter_model.safetensors'
+  tensors = load_file(path)
+  first = sorted(tensors)[0]
+  for change, why in (
+    ({first: tensors[first][:, 1:]}, 'give the base that it was trained on'),
+    ({first: tensors[first][1:]}, 'no two matrices of one rank'),
+    ({'base_model.model.x.lora_embedding_A': tensors[first]}, 'is neither'),
+  ):
+    changed = {n: np.ascontiguousarray(x) for n, x in change.items()}
+    save_file(tensors | changed, path)
+    with pytest.raises(UsageError, match=why):
+      hf.load(folder)
+  path.unlink()
+  with pytest.raises(UsageError, match='copy the folder again'):
+    hf.load(folder)
