@@ -45,6 +45,9 @@ class Backend(NamedTuple):
     can: the features of `ALL` that it supports.
     sizes: why it cannot serve a request's rows, heads or dtype, or None.
     platform: that it needs; None: any.
+    zigzag: whether rows that are split over devices should be in the order of
+      `build.zigzag`: it skips blocks of keys that no query sees, and gives each
+      device all heads of its tokens, so that in order the load is uneven.
   """
 
   name: str
@@ -52,6 +55,7 @@ class Backend(NamedTuple):
   can: frozenset[str] = ALL
   sizes: Callable[[Request], str | None] = lambda request: None
   platform: str | None = None
+  zigzag: Callable[[Request], bool] = lambda request: False
 
 
 def needs(request: Request) -> dict[str, str]:
@@ -62,7 +66,7 @@ def needs(request: Request) -> dict[str, str]:
     (
       'split',
       layout.num_parts('length') > 1,
-      'mesh.rules.length splits rows, which all_gather, ring and ulysses serve',
+      'mesh.rules.length splits rows over devices',
     ),
     (
       'unordered',
@@ -72,7 +76,7 @@ def needs(request: Request) -> dict[str, str]:
     (
       'no_blocks',
       pattern.blocks is None,
-      'model.attention holds other patterns than bigbird',
+      f'model.attention holds {pattern.name}, which lists no blocks',
     ),
     (
       'bias',
@@ -87,12 +91,12 @@ def needs(request: Request) -> dict[str, str]:
     (
       'rule',
       pattern.rule is not None,
-      'model.attention holds strided or fixed, which only the reference has',
+      f'model.attention holds {pattern.name}, a rule on positions',
     ),
     (
       'blocks',
       pattern.blocks is not None,
-      'model.attention holds bigbird, which blocks and the reference have',
+      f'model.attention holds {pattern.name}, which lists blocks',
     ),
     ('uneven', seen.uneven, 'rows have a prefix or a mask of their own'),
     (
@@ -172,8 +176,8 @@ def check(backend: Backend, request: Request) -> None:
   packed = request.visibility.segments_BL is not None
   if packed and request.pattern.blocks is not None:
     raise UsageError(
-      'model.attention=bigbird: its blocks are those of a row, which cannot '
-      'hold packed documents; take another data.rows'
+      f'model.attention={request.pattern.name}: its blocks are those of a row, '
+      'which cannot hold packed documents; take another data.rows'
     )
   why = refusal(backend, request)
   if why:
@@ -270,7 +274,8 @@ def all_gather(block: Count = 1024) -> Backend:
     block: the largest block of queries and of keys; the size taken divides the
       length.
   """
-  return _over_context('all_gather', context_parallel.all_gather, block)
+  run = context_parallel.all_gather
+  return _over_context('all_gather', run, block)._replace(zigzag=_always)
 
 
 def ring(block: Count = 1024, interpret: bool = False) -> Backend:
@@ -287,7 +292,7 @@ def ring(block: Count = 1024, interpret: bool = False) -> Backend:
       kernel = ring_kernel.make(request, **SPLASH, interpret=interpret)
     return context_parallel.around(request, block=block, kernel=kernel)
 
-  return _over_context('ring', run, block)
+  return _over_context('ring', run, block)._replace(zigzag=_always)
 
 
 def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
@@ -326,25 +331,26 @@ def _ring_refusal(request: Request) -> str | None:
 
 
 def pick_split(request: Request) -> Backend:
-  """What `auto` picks for split rows: on a TPU, with splash if possible."""
-  in_order = kept_in_order(*request.q_BLHK.shape[1:])
-  if in_order and not _lacks(OF_SPLASH | {'split'}, request):
+  """What `auto` picks for split rows: on a TPU, with splash if possible.
+
+  `ulysses` sends the least, and its kernel has whole rows.
+  """
+  length, num_heads, head_size = request.q_BLHK.shape[1:]
+  if (
+    layout.platform() == 'tpu'
+    and not kernels.splash_obstacle(length, head_size, SPLASH['block'])
+    and not context_parallel.too_few_heads(num_heads)
+    and not _lacks(OF_SPLASH | {'split'}, request)
+  ):
     return ulysses()
   if layout.platform() == 'tpu' and not _ring_refusal(request):
     return ring()
   return all_gather()
 
 
-def kept_in_order(length: int, num_heads: int, head_size: int) -> bool:
-  """Whether `auto` keeps split rows in order, for `ulysses` with splash.
-
-  `ulysses` sends the least, and its kernel has whole rows.
-  """
-  return (
-    layout.platform() == 'tpu'
-    and not kernels.splash_obstacle(length, head_size, SPLASH['block'])
-    and not context_parallel.too_few_heads(num_heads)
-  )
+def _always(request: Request) -> bool:
+  del request
+  return True
 
 
 def _over_context(
@@ -360,7 +366,14 @@ def auto() -> Backend:
 
   For split rows it picks ulysses or ring with splash, or all_gather.
   """
-  return Backend('auto', lambda request: pick(request).run(request))
+
+  def zigzag(request: Request) -> bool:
+    return pick_split(request).zigzag(request)
+
+  def run(request: Request) -> jax.Array:
+    return pick(request).run(request)
+
+  return Backend('auto', run, zigzag=zigzag)
 
 
 def pick(request: Request) -> Backend:

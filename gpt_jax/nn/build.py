@@ -7,19 +7,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn import backends, layout
-from gpt_jax.nn.attend import SCALES
+from gpt_jax.nn import layout
+from gpt_jax.nn.attend import SCALES, Request, Visibility
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.block import BLOCKS, FFNS, FfnChoice
 from gpt_jax.nn.deberta import deberta
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.heads import OUTPUTS
-from gpt_jax.nn.layers import BIASES, DROPOUTS, INITS, NORMS
+from gpt_jax.nn.layers import BIASES, DROPOUTS, INITS, NORMS, Dropout
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.nn.positions import (
   Model,
@@ -272,9 +273,67 @@ def make_bias(model: Any, attention: str, sizes: LayerSizes) -> nn.Module:
   )
 
 
-# Values of `model.attention_backend` that skip blocks of keys that no query
-# sees, and give each device all heads of its tokens: their load is uneven.
-UNEVEN = ('all_gather', 'auto', 'ring')
+# Attention as a config asks for it, before anything is traced.
+
+
+def requests(
+  model: Any,
+  sizes: LayerSizes,
+  attention: str,
+  shape_BL: tuple[int, int],
+  *,
+  packed: bool = False,
+  padded: bool = False,
+) -> list[Request]:
+  """The abstract requests of a stack to its backend: one for each pattern.
+
+  Args:
+    model: a `Transformer` or `config.model`.
+    sizes: of the stack's layers.
+    attention: `model.attention`, or that of the encoder of an encoder-decoder.
+    shape_BL: rows of a batch as the model receives it, and their length.
+    packed: whether rows hold documents that do not see each other.
+    padded: whether rows may have padding that must be masked.
+  """
+  position, rate = build(model, 'position'), build(model, 'dropout').attention
+
+  def heads(number: int, size: int = sizes.head_size) -> Any:
+    return jax.ShapeDtypeStruct(
+      (*shape_BL, number, size), np.dtype(model.dtype)
+    )
+
+  segments: Any = jax.ShapeDtypeStruct(shape_BL, np.int32)
+  mask: Any = jax.ShapeDtypeStruct(shape_BL, np.bool_)
+  query, key = heads(sizes.num_heads), heads(sizes.num_kv_heads)
+  value = heads(sizes.num_kv_heads, sizes.value_size or sizes.head_size)
+  biased = position.bias is not None or position.terms is not None
+  return [
+    Request(
+      *(query, key, value, pattern),
+      Visibility(mask if padded else None, segments if packed else None),
+      scale=1.0,
+      bias=query if biased else None,
+      dropout=Dropout(rate) if rate else None,
+      softcap=build(model, 'attention_scale').softcap,
+    )
+    for pattern in spec.build_all('model.attention', attention, PATTERNS)
+  ]
+
+
+def needs_whole_rows(model: Any) -> tuple[str, str] | None:
+  """Why rows cannot be split over devices: a field of `model`, and its reason.
+
+  None if they can.
+  """
+  if build(model, 'position').terms:
+    return 'position', 'scores by distances within whole rows'
+  for pattern in spec.build_all('model.attention', model.attention, PATTERNS):
+    if pattern.blocks:
+      return (
+        'attention',
+        f'the blocks of {pattern.name} are those of whole rows',
+      )
+  return None
 
 
 def zigzag_places(model: Any, length: int) -> np.ndarray | None:
@@ -291,22 +350,18 @@ def zigzag_places(model: Any, length: int) -> np.ndarray | None:
   parts = layout.num_parts('length')
   if parts == 1 or length % (2 * parts) or model.num_encoder_layers:
     return None
-  backend = spec.parse('model.attention_backend', model.attention_backend)[0]
-  position = build(model, 'position')
-  whole = backend.name == 'auto' and backends.kept_in_order(
-    length, model.num_heads, model.head_size
-  )
-  layers = period(model.attention, model.ffn)
-  patterns = [layer.attention for layer in layers]
   if (
-    backend.name not in UNEVEN
-    or (whole and not position.bias)
-    or not any(p.causal and p.window is None for p in patterns)
-    or any(p.blocks for p in patterns)
-    or any(layer.ffn.router for layer in layers)
+    needs_whole_rows(model)
     or any(build(model, 'dropout'))
-    or position.terms
+    or any(layer.ffn.router for layer in period(model.attention, model.ffn))
   ):
+    return None
+  backend = build(model, 'attention_backend')
+  layers = requests(model, decoder_sizes(model), model.attention, (1, length))
+  patterns = [request.pattern for request in layers]
+  if not any(p.causal and p.window is None for p in patterns):
+    return None
+  if not all(backend.zigzag(request) for request in layers):
     return None
   return zigzag(length, parts)
 

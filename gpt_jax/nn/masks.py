@@ -114,6 +114,7 @@ class Pattern(NamedTuple):
   """A pattern is a rule on positions, and the bounds that follow from it.
 
   Attributes:
+    name: as in the config.
     rule: bool function of query and key positions, counted from the start of
       their document; None sees all.
     causal: no query sees a later key.
@@ -124,6 +125,7 @@ class Pattern(NamedTuple):
       that no rule on positions covers them; None: there are none.
   """
 
+  name: str
   rule: Callable[[jax.Array, jax.Array], jax.Array] | None = None
   causal: bool = True
   window: int | None = None
@@ -162,17 +164,17 @@ class Pattern(NamedTuple):
 
 def full() -> Pattern:
   """Every token sees itself and all before it."""
-  return Pattern()
+  return Pattern('full')
 
 
 def bidirectional() -> Pattern:
   """Every token sees every token (encoders)."""
-  return Pattern(causal=False)
+  return Pattern('bidirectional', causal=False)
 
 
 def local(window: Count) -> Pattern:
   """Every token sees itself and the `window` - 1 tokens before it."""
-  return Pattern(window=window)
+  return Pattern('local', window=window)
 
 
 def strided(stride: Count) -> Pattern:
@@ -188,7 +190,7 @@ def strided(stride: Count) -> Pattern:
     # Distances 0 to stride - 1, then stride, 2 * stride, ...
     return np.minimum(query + 1, stride) + query // stride
 
-  return Pattern(rule=rule, count=count)
+  return Pattern('strided', rule=rule, count=count)
 
 
 def fixed(stride: Count, summary: Count = 1) -> Pattern:
@@ -208,7 +210,7 @@ def fixed(stride: Count, summary: Count = 1) -> Pattern:
   def count(query: np.ndarray) -> np.ndarray:
     return query % stride + 1 + query // stride * summary
 
-  return Pattern(rule=rule, count=count)
+  return Pattern('fixed', rule=rule, count=count)
 
 
 def bigbird(
@@ -247,6 +249,7 @@ def bigbird(
     )
   blocks = Blocks(block, window, random, extra, draw == 'first', seed)
   return Pattern(
+    'bigbird',
     causal=False,
     count=lambda query: blocks.count(len(query)),
     blocks=blocks,

@@ -146,8 +146,8 @@ class Transformer(nn.Module):
       if self._position.terms:
         raise UsageError(
           f'model.position={self.position!r}: knows no distance to the tokens '
-          'of model.attention=bigbird(extra=...); take learned, sinusoidal, '
-          'rope or none'
+          f'before each row of model.attention={self.attention!r}; take '
+          'learned, sinusoidal, rope or none'
         )
       initializer = self._inits.embedding
       self.extra_tokens = ExtraTokens(self._extra, initializer, self._dtype)

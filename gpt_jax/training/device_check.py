@@ -6,84 +6,24 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
+from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.nn.attend import Request, Visibility
-from gpt_jax.nn.backends import BACKENDS, check
+from gpt_jax.nn.backends import check
 from gpt_jax.nn.build import (
-  POSITIONS,
-  LayerSizes,
+  build,
   decoder_sizes,
   encoder_sizes,
+  needs_whole_rows,
   period,
+  requests,
 )
-from gpt_jax.nn.layers import DROPOUTS, Dropout
-from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.moe import Router
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
-
-# Attention: whether the backend can serve a config.
-#
-# Tracing the model would tell, but only once its data are prepared.
-
-
-def check_attention(
-  model: Any,
-  sizes: LayerSizes,
-  attention: str,
-  shape_BL: tuple[int, int],
-  *,
-  packed: bool = False,
-  padded: bool = False,
-) -> None:
-  """Checks that the backend supports each attention pattern of a stack.
-
-  The current mesh counts, as it does for the backends. A backend may still
-  refuse what only batches show, such as padding.
-
-  Args:
-    model: `config.model`.
-    sizes: of the stack's layers.
-    attention: `model.attention`, or that of the encoder of an encoder-decoder.
-    shape_BL: rows of a batch as the model receives it, and their length.
-    packed: whether rows hold documents that do not see each other.
-    padded: whether rows may have padding that must be masked.
-  """
-  backend = spec.build(
-    'model.attention_backend', model.attention_backend, BACKENDS
-  )
-  position = spec.build('model.position', model.position, POSITIONS)
-  rates = spec.build('model.dropout', model.dropout, DROPOUTS)
-
-  def heads(number: int, size: int = sizes.head_size) -> Any:
-    shape = (*shape_BL, number, size)
-    return jax.ShapeDtypeStruct(shape, jnp.dtype(model.dtype))
-
-  segments: Any = jax.ShapeDtypeStruct(shape_BL, jnp.int32)
-  mask: Any = jax.ShapeDtypeStruct(shape_BL, jnp.bool_)
-  query, key = heads(sizes.num_heads), heads(sizes.num_kv_heads)
-  value = heads(sizes.num_kv_heads, sizes.value_size or sizes.head_size)
-  biased = position.bias is not None or position.terms is not None
-  for pattern in spec.build_all('model.attention', attention, PATTERNS):
-    request = Request(
-      query,
-      key,
-      value,
-      pattern,
-      Visibility(mask if padded else None, segments if packed else None),
-      scale=1.0,
-      bias=query if biased else None,
-      dropout=Dropout(rates.attention) if rates.attention else None,
-    )
-    check(backend, request)
-
 
 Devices = Sequence[Any] | None
 
@@ -116,19 +56,17 @@ def check_devices(config: Config, devices: Devices = None) -> None:
         for length, rows in of_length.items():
           part = config_lib.of_part(config, name).model
           of_encoder, of_decoder = config_lib.sides(config, length)
-          packed = is_packed(config.data.rows)
-          check_attention(
-            *(part, decoder_sizes(part), part.attention),
-            (rows, of_decoder),
-            packed=packed,
-          )
+          stacks = [(decoder_sizes(part), part.attention, of_decoder)]
           if part.num_encoder_layers:
-            check_attention(
-              *(part, encoder_sizes(part), 'bidirectional'),
-              (rows, of_encoder),
-              packed=packed,
-              padded=True,
-            )
+            sizes = encoder_sizes(part)
+            stacks.append((sizes, 'bidirectional', of_encoder))
+          for i, (sizes, attention, tokens) in enumerate(stacks):
+            for request in requests(
+              *(part, sizes, attention, (rows, tokens)),
+              packed=is_packed(config.data.rows),
+              padded=i > 0,
+            ):
+              check(build(part, 'attention_backend'), request)
   _check_experts(config, mesh, dict(rules))
 
 
@@ -159,17 +97,12 @@ def check_context(
   for name in ('', *config.models):
     with config_lib.named(name):
       model = config_lib.of_part(config, name).model
-      if spec.build('model.position', model.position, POSITIONS).terms:
+      if whole := needs_whole_rows(model):
+        field, reason = whole
         raise UsageError(
-          f'model.position={model.position!r}: scores by distances within '
-          f'whole rows, which {said} splits; take another position, or '
+          f'model.{field}={model[field]!r}: {reason}, which {said} splits; '
+          f'take another {field}, or '
           f'{" and ".join(f"mesh.{axis}=1" for axis in axes)}'
-        )
-      if any(x.attention.blocks for x in period(model.attention, model.ffn)):
-        raise UsageError(
-          f'model.attention={model.attention!r}: the blocks of bigbird are '
-          f'those of whole rows, which {said} splits; take another attention, '
-          f'or {" and ".join(f"mesh.{axis}=1" for axis in axes)}'
         )
 
 

@@ -71,8 +71,8 @@ BIAS = np.zeros((1, 4, L, L), np.float32)
 PLAIN = [
   ({'bias': BIAS}, 'model.position adds a bias'),
   ({'drop': 0.1}, 'model.dropout drops'),
-  ({'attention': 'strided(stride=3)'}, 'model.attention holds strided or'),
-  ({'attention': 'bigbird'}, 'model.attention holds bigbird, which blocks'),
+  ({'attention': 'strided(stride=3)'}, 'model.attention holds strided, a rule'),
+  ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
   ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
   ({'seen': MASKS}, 'rows have a prefix or a mask of their own'),
 ]
@@ -232,7 +232,7 @@ def test_auto_takes_blocks_where_the_pattern_has_them(lines, on, platform):
 @pytest.mark.parametrize(
   'changes, reason',
   [
-    ({'attention': 'full'}, 'model.attention holds other patterns'),
+    ({'attention': 'full'}, 'model.attention holds full, which lists no bl'),
     ({'bias': BIAS}, 'model.position adds a bias'),
     ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
   ],

@@ -245,6 +245,7 @@ def test_rows_of_causal_models():
     ({}, 200, False),
     ({'attention_backend': 'all_gather'}, 256, False),
     ({'num_heads': 3, 'num_kv_heads': 1}, 256, False),
+    ({'attention': 'strided(stride=8)'}, 256, False),
   ],
 )
 def test_rows_that_splash_reads_stay_in_order(

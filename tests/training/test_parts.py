@@ -83,7 +83,10 @@ def test_check_devices():
     ({'position': 'transformer_xl'}, 'model.position adds a bias'),
     ({'dropout': 'rates(attention=0.1)'}, 'model.dropout drops attention'),
     ({'dropout': 'rates(residual=0.1)'}, None),
-    ({'attention': 'full, strided(stride=4)'}, 'strided or fixed'),
+    (
+      {'attention': 'full, strided(stride=4)'},
+      'holds strided, a rule on positions',
+    ),
     ({'num_heads': 3, 'num_kv_heads': 3}, r'3 \(heads\) does not divide'),
     ({'attention_backend': 'splash'}, 'it needs a TPU'),
     ({'attention_backend': 'cudnn'}, 'it needs a GPU'),
