@@ -328,32 +328,40 @@ class Scorer:
     max_tokens: int,
     journal: Journal,
     report: Report,
+    *,
+    stop: str = '\n',
+    sampler: Sampler = GREEDY,
+    seeds: Sequence[int] | None = None,
   ) -> list[str]:
-    """Greedy continuations up to the end of a line, in order.
+    """Continuations up to a text, in order.
 
     Args:
       prompts: of at most `context_length - max_tokens - 1` tokens.
+      stop: ends a continuation, and does not belong to it.
+      seeds: of each continuation; None: 0.
     """
+    seeds = [0] * len(prompts) if seeds is None else seeds
     start = self.tokenizer.special.before(first_scored=True)
     decode, stops = self.tokenizer.decode, self.tokenizer.special.stop_ids
     requests = [
       Request(
         [*start, *self.tokenizer.encode(prompt).tolist()],
-        *(max_tokens, GREEDY, 0, stops),
+        *(max_tokens, sampler, seed, stops),
       )
-      for prompt in prompts
+      for prompt, seed in zip(prompts, seeds, strict=True)
     ]
 
     def answered(missing: list[int]) -> Iterator[dict[int, Any]]:
       for number, text in self.generate(
         [requests[i] for i in missing],
-        stop_when=lambda ids: '\n' in decode(ids).lstrip(),
+        stop_when=lambda ids: stop in decode(ids).lstrip(),
       ):
-        yield {missing[number]: text.partition('\n')[0]}
+        yield {missing[number]: text.partition(stop)[0].rstrip()}
 
-    return journal.complete(
-      _of_requests(requests), len(requests), answered, report, 'answering'
-    )
+    rows = _of_requests(requests)
+    if (stop, sampler) != ('\n', GREEDY):
+      rows += str((stop, sampler, seeds))
+    return journal.complete(rows, len(requests), answered, report, 'answering')
 
   def texts(
     self,

@@ -15,26 +15,23 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from gpt_jax.decoding.beam import PENALTIES, Beam
-from gpt_jax.evaluation import figures
-from gpt_jax.evaluation.figures import Figures, Make, Setting, Task, read_all
-from gpt_jax.evaluation.likelihood import draw
+from gpt_jax.evaluation import figures, questions
+from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import lines
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
-from gpt_jax.files.records import Record
-from gpt_jax.ranges import Count, OneOf, Real, Whole
+from gpt_jax.ranges import OneOf, Real, Whole
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import files as files_lib
 from gpt_jax.tasks import glue
-from gpt_jax.tasks.files import OWN, TFDS
-from gpt_jax.tasks.metrics import METRICS, exact_match, signatures
+from gpt_jax.tasks.files import TFDS
+from gpt_jax.tasks.metrics import METRICS, signatures
 from gpt_jax.tasks.task import Task as Table
 from gpt_jax.tasks.task import TextPair
 
@@ -300,146 +297,9 @@ def _lines(folder: str, path: str) -> list[tuple[str, str]]:
   return [*lines.texts(path)]
 
 
-# Closed-book questions: greedy answers, scored by exact match.
-#
-# GPT-3, section 3.2: the answer is generated from the question alone, after
-# few-shot examples 'Q: ...\nA: ...'. Case, punctuation, articles and white
-# space of an answer are ignored, as for TriviaQA (Joshi et al., 2017).
-
-
-class Question(NamedTuple):
-  """A question with its accepted answers."""
-
-  where: str
-  question: str
-  answers: tuple[str, ...]
-
-
-class ClosedBook(NamedTuple):
-  """A task of questions.
-
-  Attributes:
-    shown: the pool of few-shot questions; None: there is none.
-    max_tokens: the most tokens of an answer.
-  """
-
-  questions: Callable[[], Iterator[Question]]
-  shown: Callable[[], Iterator[Question]] | None
-  max_tokens: int
-  takes_sources = False
-
-  @property
-  def takes_shots(self) -> bool:
-    """Whether there is a pool of few-shot questions."""
-    return self.shown is not None
-
-  def texts(self) -> list[tuple[str, str]]:
-    """The questions, for overlap checks."""
-    return [
-      (q.where, q.question) for q in read_all('questions', self.questions)
-    ]
-
-  def check(self, shots: int) -> None:
-    """See `figures.Task`."""
-    questions = read_all('questions', self.questions)
-    if shots:
-      self._drawn(questions, Setting(shots))
-
-  def measure(
-    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
-  ) -> Figures:
-    """See `figures.Task`."""
-    questions = read_all('questions', self.questions)[: setting.limit]
-    prompts, num_shown = self._prompts(scorer, questions, setting)
-    answers = scorer.answers(prompts, self.max_tokens, journal, report)
-    right = [
-      exact_match(answer, question.answers)
-      for answer, question in zip(answers, questions, strict=True)
-    ]
-
-    def measured(numbers: Sequence[int]) -> Figures:
-      return figures.mean('exact_match', [right[n] for n in numbers])
-
-    everything = range(len(questions))
-    return {
-      **measured(everything),
-      **({'shots_shown': float(np.mean(num_shown))} if setting.shots else {}),
-      'examples': len(questions),
-      **figures.clean(everything, setting.seen, measured),
-    }
-
-  def _drawn(
-    self, questions: Sequence[Question], setting: Setting
-  ) -> list[list[Question]]:
-    """The few-shot questions drawn for each question; see `likelihood.draw`."""
-    assert self.shown is not None
-    solved = read_all('questions', self.shown)
-    drawn = draw(
-      [q.question for q in solved],
-      [(q.where, q.question) for q in questions],
-      setting,
-    )
-    return [[solved[i] for i in indices] for indices in drawn]
-
-  def _prompts(
-    self, scorer: Scorer, questions: Sequence[Question], setting: Setting
-  ) -> tuple[list[str], list[int]]:
-    """The prompts, and the number of shots in each."""
-    drawn: list[list[Question]] = [[] for _ in questions]
-    if setting.shots:
-      drawn = self._drawn(questions, setting)
-    room = scorer.context_length - self.max_tokens - 1
-    prompts, num_shown = [], []
-    for question, others in zip(questions, drawn, strict=True):
-      own = f'Q: {question.question}\nA:'
-      prompt, count = '', 0
-      if len(scorer.tokenizer.encode(own)) > room:
-        raise UsageError(
-          f'{question.where}: the question and {self.max_tokens} tokens of an '
-          f'answer exceed the context of {scorer.context_length}; leave it out'
-        )
-      for other in others:
-        more = f'Q: {other.question}\nA: {other.answers[0]}\n\n' + prompt
-        if len(scorer.tokenizer.encode(more + own)) > room:
-          break
-        prompt, count = more, count + 1
-      prompts.append(prompt + own)
-      num_shown.append(count)
-    return prompts, num_shown
-
-
-def qa(path: str, shown: str = '', max_tokens: Count = 32) -> Make:
-  """Closed-book questions: JSON lines with `question` and `answers`.
-
-  For TriviaQA, Natural Questions and WebQuestions, converted to this form. The
-  few-shot examples are those of the file `shown`; 'rest': the other questions.
-  """
-
-  def question(record: Record) -> Question:
-    answers = record['answers']
-    answers = [answers] if isinstance(answers, str) else answers
-    return Question(
-      record.where,
-      files_lib.text(record, 'question'),
-      files_lib.texts(record.where, 'answers', answers),
-    )
-
-  if shown == 'rest':
-    shown = path
-
-  def make(folder: str) -> Task:
-    files = OWN._replace(folder=folder)
-    return ClosedBook(
-      lambda: map(question, files.records(path)),
-      (lambda: map(question, files.records(shown))) if shown else None,
-      max_tokens,
-    )
-
-  return make
-
-
 TASKS: dict[str, Callable[..., Make]] = {
-  'qa': qa,
+  'qa': questions.qa,
+  'gsm8k': questions.gsm8k,
   'seq2seq': seq2seq,
   **{name: of_glue(name) for name in glue.GLUE},
 }

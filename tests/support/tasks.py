@@ -33,7 +33,7 @@ class Believer:
   def rows(self, rows: list[Row], journal, report):
     return [self._score(r.ids[-r.num_scored :].tolist()) for r in rows]
 
-  def answers(self, prompts, max_tokens, journal, report):
+  def answers(self, prompts, max_tokens, journal, report, **how):
     self.seen += prompts
     return [prompt[-5:-3] for prompt in prompts]
 
