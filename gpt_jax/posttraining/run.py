@@ -136,7 +136,8 @@ def prepare(
 def _own_tokenizer(config: Config) -> Tokenizer:
   """The tokenizer of the config, for --init=none."""
   name = config.tokenizer.name
-  if spec.parse('tokenizer.name', name)[0].name in tokenizer_lib.LEARNED:
+  call = spec.parse('tokenizer.name', name)[0]
+  if tokenizer_lib.CHOICES[call.name].learned:
     raise UsageError(
       f'tokenizer.name={name!r}: is trained on text, and post-training has '
       'none for that; give --init, or a tokenizer that exists'

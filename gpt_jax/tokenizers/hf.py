@@ -72,6 +72,9 @@ class Library(saved.Vocabulary):
   def token(self, i: int) -> str | None:
     return self.library.id_to_token(i)
 
+  def to_library(self) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(self.library.to_str())
+
   def _parts(self, text: str) -> list[str]:
     """The parts of a text that are encoded separately."""
     return [text]
@@ -149,6 +152,13 @@ class HfTokenizer(Library):
       o for i, o in zip(found.ids, found.offsets, strict=True) if i != parting
     ]
     return np.array(kept, np.int32).reshape(-1, 2)
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    """As its file has it, without truncation and padding."""
+    library = tokenizers.Tokenizer.from_str(self.contents[FILE].decode())
+    library.no_truncation()
+    library.no_padding()
+    return library
 
   @property
   def text_start(self) -> tuple[int, ...]:

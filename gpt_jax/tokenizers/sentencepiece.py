@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 import sentencepiece as spm
+import tokenizers
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tokenizers import (
+  AddedToken,
+  Regex,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+)
 
 from gpt_jax.files.document import Document
 from gpt_jax.spec import UsageError
@@ -92,9 +101,9 @@ class SentencePiece(saved.Vocabulary):
     return self._model
 
   @property
-  def keeps_marks(self) -> bool:
-    """Whether a U+2581 of a text is kept, not read as a space."""
-    return len(self._mark) > 0
+  def proto(self) -> Any:
+    """The model as a message of `message`."""
+    return message().FromString(self._model.serialized_model_proto())
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
     if not self._cuts:
@@ -141,6 +150,47 @@ class SentencePiece(saved.Vocabulary):
 
   def token(self, i: int) -> str | None:
     return self._model.id_to_piece(i)
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    """Pieces have spaces where SentencePiece has U+2581.
+
+    So a U+2581 in a text is not a space, and has no piece.
+    """
+    proto = self.proto
+    pieces = [(p.piece.replace(SPACE_MARK, ' '), p) for p in proto.pieces]
+    byte_fallback = proto.trainer_spec.byte_fallback
+    make = {1: _unigram, 2: _bpe}.get(proto.trainer_spec.model_type)
+    if make is None:
+      raise UsageError('the SentencePiece model is neither unigram nor bpe')
+    library = make(pieces, byte_fallback)
+    steps = []
+    settings = proto.normalizer_spec
+    if not len(self._mark):
+      steps.append(normalizers.Replace(SPACE_MARK, ' '))
+    if settings.precompiled_charsmap:
+      # The library maps a grapheme by its beginning, such as a capital without
+      # its accent. So graphemes are normalised before.
+      steps.append(normalizers.NFKC())
+      if settings.name.endswith('_cf'):
+        steps.append(normalizers.Lowercase())
+        # SentencePiece keeps this capital: its small letter is two characters.
+        steps.append(normalizers.Replace('i\u0307', '\u0130'))
+      steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
+    if settings.remove_extra_whitespaces:
+      steps.append(normalizers.Replace(Regex(r'\A +| +\z'), ''))
+      steps.append(normalizers.Replace(Regex(' {2,}'), ' '))
+    if settings.add_dummy_prefix:
+      steps.append(normalizers.Prepend(' '))
+    if steps:
+      library.normalizer = normalizers.Sequence(steps)
+    library.decoder = decoders.Sequence(
+      [
+        *[decoders.ByteFallback()] * byte_fallback,
+        decoders.Fuse(),
+        *[decoders.Strip(' ', 1, 0)] * settings.add_dummy_prefix,
+      ]
+    )
+    return library
 
   @functools.cached_property
   def _words(self) -> words.Words:
@@ -233,3 +283,83 @@ def sentencepiece_file(
       ) from e
 
   return read
+
+
+# Models in the `tokenizers` library, for exports.
+
+
+# Kinds of pieces in a model of SentencePiece.
+_NORMAL, _UNKNOWN, _SYMBOL = 1, 2, 4
+
+
+def _unigram(
+  pieces: Sequence[tuple[str, Any]], byte_fallback: bool
+) -> tokenizers.Tokenizer:
+  """Scores with which no text becomes a special token or its bytes.
+
+  SentencePiece leaves these out of its search, the library does not. A constant
+  added for each character does not change the best segmentation; special tokens
+  get the score of a single character, and so lose to their characters. Those
+  score at least as much as the unknown piece, which has 10 less than the least.
+  """
+  least = min(p.score for _, p in pieces if p.type == _NORMAL)
+  each = 4 * (20 + abs(least))
+
+  def score(text: str, piece: Any) -> float:
+    if piece.type == _NORMAL:
+      return piece.score + each * len(text)
+    if piece.type == _SYMBOL:  # so that it wins
+      return -0.1 + each * len(text)
+    return least + each
+
+  scored = [(text, score(text, p)) for text, p in pieces]
+  (unknown,) = (i for i, (_, p) in enumerate(pieces) if p.type == _UNKNOWN)
+  library = tokenizers.Tokenizer(models.Unigram(scored, unknown, byte_fallback))
+  # Consecutive unknown characters are looked up together, and could be the name
+  # of a special token. So one of them, which is in no piece, is split off.
+  plain = [text for text, p in pieces if p.type in (_NORMAL, _SYMBOL)]
+  names = {text for text, _ in pieces}.difference(plain)
+  characters = {*''.join(plain)}
+  parted = {
+    next((c for c in name if c not in characters), '')
+    for name in names
+    if not {*plain}.intersection(name)
+  }
+  if parted and byte_fallback:
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+      [pre_tokenizers.Split(c, 'isolated') for c in sorted(parted - {''})]
+    )
+  return library
+
+
+def _bpe(
+  pieces: Sequence[tuple[str, Any]], byte_fallback: bool
+) -> tokenizers.Tokenizer:
+  """Merges are all ways to split a piece in two, in the order of its score."""
+  vocabulary = {text: i for i, (text, _) in enumerate(pieces)}
+  apart = {text: p.score for text, p in pieces if p.type == _NORMAL}
+  ordered = sorted(apart, key=lambda text: -apart[text])
+  merges = [
+    (text[:i], text[i:])
+    for text in ordered
+    for i in range(len(text) - 1, 0, -1)
+    if text[:i] in apart and text[i:] in apart
+  ]
+  (unknown,) = (text for text, p in pieces if p.type == _UNKNOWN)
+  library = tokenizers.Tokenizer(
+    models.BPE(
+      vocabulary,
+      merges,
+      unk_token=unknown,
+      fuse_unk=True,
+      byte_fallback=byte_fallback,
+    )
+  )
+  library.add_tokens(
+    [
+      AddedToken(text, normalized=False)
+      for text, p in pieces
+      if p.type == _SYMBOL
+    ]
+  )
+  return library

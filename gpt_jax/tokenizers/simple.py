@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers without a library: bytes, characters, frequent bytes, words."""
+"""Tokenizers in NumPy and Python: bytes, characters, frequent bytes, words."""
 
 import abc
 import collections
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
 
 from gpt_jax.files.document import Document
 from gpt_jax.ranges import Count, Whole
@@ -57,6 +59,26 @@ class Simple(Saved, abc.ABC):
     return special.offsets(text, self.special.names, self.offsets)
 
 
+_RARE = '\ufffd'  # rare bytes are decoded to it
+
+
+def _byte_level(symbols: Sequence[int | str]) -> tokenizers.Tokenizer:
+  """A symbol for each byte, or for each frequent one and the rare ones."""
+  vocabulary = {
+    s if isinstance(s, str) else words.spelled(s): i
+    for i, s in enumerate(symbols)
+  }
+  unknown = _RARE if _RARE in vocabulary else None
+  library = tokenizers.Tokenizer(
+    models.BPE(vocabulary, [], unk_token=unknown, fuse_unk=False)
+  )
+  library.pre_tokenizer = pre_tokenizers.ByteLevel(
+    add_prefix_space=False, use_regex=False
+  )
+  library.decoder = decoders.ByteLevel()
+  return library
+
+
 class Bytes(Simple):
   """The 256 values of a byte of UTF-8, and the end of document.
 
@@ -80,6 +102,9 @@ class Bytes(Simple):
 
   def decode(self, ids: Iterable[int]) -> str:
     return bytes(int(i) for i in ids if i < 256).decode(errors='replace')
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    return _byte_level([*range(self.eos_id), END_OF_DOCUMENT])
 
 
 _BYTES = Bytes()
@@ -116,6 +141,9 @@ class FrequentBytes(Simple):
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     return _BYTES.word_starts(self._bytes[ids])
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    return _byte_level([END_OF_DOCUMENT, _RARE, *self.values])
 
 
 class Characters(Simple):
@@ -155,6 +183,17 @@ class Characters(Simple):
 
   def decode(self, ids: Iterable[int]) -> str:
     return ''.join(self.alphabet[i] for i in ids if i != self.eos_id)
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    """Refuses other characters, since the unknown token does not exist."""
+    vocabulary = {c: i for i, c in enumerate(self.alphabet)}
+    vocabulary[END_OF_DOCUMENT] = self.eos_id
+    library = tokenizers.Tokenizer(
+      models.WordLevel(vocabulary, unk_token='none')
+    )
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated')
+    library.decoder = decoders.Fuse()
+    return library
 
 
 class WordList(Simple):
@@ -196,6 +235,31 @@ class WordList(Simple):
 
   def word_starts(self, ids: np.ndarray) -> np.ndarray:
     return np.ones(np.shape(ids), bool)
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    listed = [END_OF_WORDS, UNKNOWN, *self.words]
+    vocabulary = {word: i for i, word in enumerate(listed)}
+    library = tokenizers.Tokenizer(
+      models.WordLevel(vocabulary, unk_token=UNKNOWN)
+    )
+    # Python's white space, spelled out: the library's differs.
+    points = [c for c in map(chr, range(0x3001)) if c.isspace() and c != '\n']
+    spaces = ''.join(f'\\x{{{ord(c):X}}}' for c in points)
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+      [
+        pre_tokenizers.Split(Regex(f'[{spaces}]+'), 'removed'),
+        pre_tokenizers.Split('\n', 'isolated'),
+      ]
+    )
+    library.decoder = decoders.Sequence(
+      [
+        # Puts a space before each word, as none has this prefix.
+        decoders.WordPiece(prefix=END_OF_WORDS, cleanup=False),
+        decoders.Fuse(),
+        decoders.Replace(Regex(' ?\\n ?'), '\n'),
+      ]
+    )
+    return library
 
 
 def byte_values() -> Callable[[Iterable[Document]], Bytes]:

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to token ids and back: what a tokenizer is, and the choice of one."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import tokenizers
 
 from gpt_jax import spec
 from gpt_jax.files import files
@@ -131,6 +133,10 @@ class Tokenizer(Protocol):
     """Writes a folder that `load` reads; no other file is needed."""
     ...
 
+  def to_library(self) -> tokenizers.Tokenizer:
+    """The same ids by Hugging Face's library, for exports: see `exported`."""
+    ...
+
 
 class Sides(saved.Saved):
   r"""A tokenizer for targets and single texts, another for sources of pairs.
@@ -168,6 +174,9 @@ class Sides(saved.Saved):
     self.target.save(files.join(folder, TARGET))
     self.source.save(files.join(folder, SOURCE))
     super().save(folder)
+
+  def to_library(self) -> tokenizers.Tokenizer:
+    raise UsageError('has a tokenizer of its own for sources')
 
 
 def build(
@@ -213,7 +222,7 @@ def imported(name: str, folder: str) -> Tokenizer:
   made = build(name, [])
   assert isinstance(made, HfTokenizer | Bpe | SentencePiece)
   files = special.from_hf(folder, made)
-  return LOADERS[made.kind]({**made.contents, **files})
+  return _loaded(made.kind, {**made.contents, **files})
 
 
 def load(folder: str) -> Tokenizer:
@@ -228,19 +237,26 @@ def load(folder: str) -> Tokenizer:
         'saved together; copy the folder again, or prepare the data again'
       )
     return made
-  if kind not in LOADERS:
+  known = [name for name, choice in CHOICES.items() if choice.load]
+  if kind not in known:
     raise UsageError(
       f'{folder}: holds a tokenizer of kind {kind!r}, this version knows '
-      + ', '.join(sorted(LOADERS))
+      + ', '.join(sorted(known))
     )
   try:
-    return LOADERS[kind](contents)
+    return _loaded(kind, contents)
   except (UsageError, KeyError) as e:
     why = f'{e} is missing' if isinstance(e, KeyError) else e
     raise UsageError(
       f'{folder}: {why}; copy the tokenizer folder again, or prepare the data '
       'again'
     ) from e
+
+
+def _loaded(kind: str, contents: dict[str, bytes]) -> Tokenizer:
+  make = CHOICES[kind].load
+  assert make is not None, kind
+  return make(contents)
 
 
 def of_folder(folder: str) -> Callable[[Iterable[Document]], Tokenizer]:
@@ -288,7 +304,7 @@ def sides(target: str, source: str) -> _Pair:
       f'tokenizer.name: sides({target!r}, {source!r}): one is a pair itself; '
       'give single ones'
     )
-  if all(name in LEARNED for name in names):
+  if all(CHOICES[name].learned for name in names):
     raise UsageError(
       f'tokenizer.name: sides({target!r}, {source!r}): learns both, and reads '
       "the documents once; prepare one before, and give it as saved('FOLDER')"
@@ -325,31 +341,56 @@ def single(text: str) -> list[str]:
   return [call.kwargs['target'], call.kwargs['source']]
 
 
-# Each returns a function that takes the documents to learn from.
-TOKENIZERS = {
-  'saved': of_folder,
-  'sentencepiece': sentencepiece,
-  'sentencepiece_file': sentencepiece_file,
-  'bytes': byte_values,
-  'frequent_bytes': frequent_bytes,
-  'characters': characters,
-  'words': word_list,
-  'gpt2_bpe': gpt2_bpe,
-  'gpt1_bpe': gpt1_bpe,
-  'hf_tokenizer': hf_tokenizer,
-  'wordpiece': wordpiece,
-  'wordpiece_file': wordpiece_file,
-  'byte_bpe': byte_bpe,
-  'byte_bpe_file': byte_bpe_file,
-  'sides': sides,
-}
+class Choice(NamedTuple):
+  """A choice of `tokenizer.name`.
 
-# Those of them that need documents.
-LEARNED = (
-  *('sentencepiece', 'characters', 'words', 'frequent_bytes'),
-  *('wordpiece', 'byte_bpe'),
-)
+  Attributes:
+    build: takes its arguments, and returns a function that makes the tokenizer
+      of documents.
+    load: makes it of its saved files; None: it is saved as another choice.
+    learned: whether it is made of the documents.
+    marks: the special tokens of `_MARKS` that it always has.
+  """
+
+  build: Callable[..., Any]
+  load: Callable[[dict[str, bytes]], Tokenizer] | None = None
+  learned: bool = False
+  marks: frozenset[str] = frozenset()
+
+
 _MARKS = frozenset(['cls', 'sep', 'mask'])
+CHOICES = {
+  'saved': Choice(of_folder),
+  'sentencepiece': Choice(
+    sentencepiece, functools.partial(SentencePiece, 'sentencepiece'), True
+  ),
+  'sentencepiece_file': Choice(
+    sentencepiece_file, functools.partial(SentencePiece, 'sentencepiece_file')
+  ),
+  'bytes': Choice(byte_values, lambda files: Bytes()),
+  'frequent_bytes': Choice(
+    frequent_bytes,
+    lambda files: FrequentBytes(json.loads(files['bytes.json'])),
+    True,
+  ),
+  'characters': Choice(
+    characters,
+    lambda files: Characters(json.loads(files['characters.json'])),
+    True,
+  ),
+  'words': Choice(
+    word_list, lambda files: WordList(json.loads(files['words.json'])), True
+  ),
+  'gpt2_bpe': Choice(gpt2_bpe, functools.partial(Bpe, 'gpt2_bpe')),
+  'gpt1_bpe': Choice(gpt1_bpe, functools.partial(Bpe, 'gpt1_bpe')),
+  'hf_tokenizer': Choice(hf_tokenizer, HfTokenizer),
+  'wordpiece': Choice(wordpiece, learned=True, marks=_MARKS),
+  'wordpiece_file': Choice(wordpiece_file),
+  'byte_bpe': Choice(byte_bpe, learned=True, marks=_MARKS),
+  'byte_bpe_file': Choice(byte_bpe_file),
+  'sides': Choice(sides),
+}
+TOKENIZERS = {name: choice.build for name, choice in CHOICES.items()}
 
 
 def special_names(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
@@ -367,25 +408,10 @@ def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
     call: of `tokenizer.name`, with all its arguments.
     made: the tokenizer; None: it is not trained yet.
   """
-  if call.name in ('wordpiece', 'byte_bpe'):
-    return _MARKS
   if made is None:
     named = call.kwargs.get('special', ())
-    return frozenset(mark for mark in _MARKS if f'[{mark.upper()}]' in named)
+    found = (mark for mark in _MARKS if f'[{mark.upper()}]' in named)
+    return CHOICES[call.name].marks.union(found)
   return frozenset(
     mark for mark in _MARKS if getattr(made.special, f'{mark}_id') is not None
   )
-
-
-# By the kind of a saved tokenizer; each takes its files.
-LOADERS: dict[str, Callable[[dict[str, bytes]], Tokenizer]] = {
-  'sentencepiece': lambda c: SentencePiece('sentencepiece', c),
-  'sentencepiece_file': lambda c: SentencePiece('sentencepiece_file', c),
-  'bytes': lambda c: Bytes(),
-  'frequent_bytes': lambda c: FrequentBytes(json.loads(c['bytes.json'])),
-  'characters': lambda c: Characters(json.loads(c['characters.json'])),
-  'words': lambda c: WordList(json.loads(c['words.json'])),
-  'gpt2_bpe': lambda c: Bpe('gpt2_bpe', c),
-  'gpt1_bpe': lambda c: Bpe('gpt1_bpe', c),
-  'hf_tokenizer': HfTokenizer,
-}

@@ -26,7 +26,7 @@ from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.tokenizer import LEARNED, TOKENIZERS, Tokenizer
+from gpt_jax.tokenizers.tokenizer import CHOICES, TOKENIZERS, Tokenizer
 from gpt_jax.tokens import manifest, mixture
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
@@ -225,7 +225,7 @@ def check_tokenizer(config: Config) -> None:
   own = None if more else 0
   (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
   made = None
-  if call.name not in LEARNED:
+  if not CHOICES[call.name].learned:
     made = tokenizer_lib.build(name, [])
   objective, rows = config.objective.name, config.data.rows
   wanted = dict.fromkeys(

@@ -32,8 +32,9 @@ def made(request):
 
 
 def test_every_choice_is_here():
-  assert {*CALLS} | OTHERS == {*tokenizer.TOKENIZERS}
-  assert {*CALLS} - {'bytes'} == {*tokenizer.LEARNED}
+  assert {*CALLS} | OTHERS == {*tokenizer.CHOICES}
+  for name, choice in tokenizer.CHOICES.items():
+    assert choice.learned == (name in CALLS and name != 'bytes')
 
 
 def test_ids_of_a_batch_are_those_of_its_texts(made):

@@ -15,6 +15,7 @@ import tokenizers
 from hypothesis import strategies as st
 
 from gpt_jax.files.document import Document
+from gpt_jax.hf.families import FAMILIES
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import exported, tokenizer
 from gpt_jax.tokenizers.exported import Template
@@ -156,7 +157,7 @@ def test_an_import_of_it_gives_our_ids(tmp_path, name):
 @pytest.mark.parametrize('model', ['unigram', 'bpe'])
 def test_any_text_and_long_rows(model):
   made = build(f'sentencepiece(vocab_size=308, model={model!r})')
-  library = exported._sentencepiece(made)
+  library = made.to_library()
 
   @hypothesis.settings(deadline=None)
   @hypothesis.given(st.text(st.characters(exclude_categories=['Cs'])))
@@ -178,7 +179,7 @@ def test_letters_with_accents(normalization, form):
   made = build(
     f'sentencepiece(vocab_size=308, normalization={normalization!r})'
   )
-  library = exported._sentencepiece(made)
+  library = made.to_library()
   letters = [
     c for c in map(chr, range(0xC0, 0x250)) if unicodedata.category(c)[0] == 'L'
   ]
@@ -217,29 +218,19 @@ def test_a_mask_is_a_token_where_names_are(tmp_path):
   assert not config['split_special_tokens']
 
 
-# Types of models that are exported, and how they read texts.
-TYPES = {
-  **dict.fromkeys(
-    (
-      *(
-        'openai-gpt',
-        'gpt2',
-        'gpt_neo',
-        'gptj',
-        'gpt_neox',
-        'llama',
-        'mistral',
-      ),
-      *('mixtral', 'qwen3', 'olmo2', 'gemma2', 'gemma3_text', 'falcon'),
-    ),
-    'decoder',
-  ),
+# How the models of each family read texts; the others as decoders.
+SHAPES = {
   **dict.fromkeys(('bert', 'albert', 'electra', 'big_bird'), 'encoder'),
   **dict.fromkeys(('distilbert', 'deberta', 'deberta-v2'), 'encoder'),
   'roberta': 'twice',
   'xlnet': 'last',
   **dict.fromkeys(('t5', 'switch_transformers', 'bart'), 'source'),
   **dict.fromkeys(('mbart', 'marian'), 'source'),
+}
+TYPES = {
+  name: SHAPES.get(name, 'decoder')
+  for name in FAMILIES
+  if name != 'transfo-xl'  # AutoTokenizer has a class of its own for it
 }
 
 

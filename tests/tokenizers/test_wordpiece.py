@@ -146,6 +146,17 @@ def test_a_windows_file_is_read(tmp_path):
   assert made.encode('Cats').tolist() == [5, 6]
 
 
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+def test_only_newlines_end_a_piece(tmp_path, end):
+  """As in BERT's code, which splits bytes; str.splitlines would split more."""
+  odd = ['\u2028', '\x85', '\x0b', 'a\rb', '\x1c']
+  path = tmp_path / 'vocab.txt'
+  path.write_bytes(end.join([*SPECIAL, *odd, 'cat']).encode())
+  made = tokenizer.build(f'wordpiece_file({str(path)!r})', [])
+  assert vocabulary(made)[len(SPECIAL) :] == [*odd, 'cat']
+  assert made.encode('cat').tolist() == [len(SPECIAL) + len(odd)]
+
+
 def test_a_mask_is_read_where_it_is_asked_for():
   made = from_file('cased')
   plain, named = (
