@@ -13,6 +13,8 @@ COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
   'finetune': 'fine-tune a pre-trained model on a task',
   'sft': 'fine-tune on dialogues or instructions',
+  'reward': 'train a reward model on preferences',
+  'dpo': 'train a model on preferences directly',
   'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
   'fill': 'fill the [MASK] of a text',
@@ -36,7 +38,7 @@ COMMANDS = {
 # They say how long compiling takes.
 MEASURES_COMPILING = ('plan', 'benchmark')
 # Told to stop, they save and end with exit code 75.
-STOPPABLE = ('train', 'finetune', 'sft', 'ablation')
+STOPPABLE = ('train', 'finetune', 'sft', 'reward', 'dpo', 'ablation')
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -632,7 +632,8 @@ FINETUNE = Section(
     "classification('train.tsv', 'dev.tsv', text='review', label='stars'), "
     "target('train.jsonl', 'dev.jsonl', prompt='{en} =', target=' {de}'), "
     "tags('train.conll', 'dev.conll'). Or a method of post-training, for the "
-    "command of its name: sft('train.jsonl', 'dev.jsonl').",
+    "command of its name: sft('train.jsonl', 'dev.jsonl'), "
+    "reward('train.jsonl', 'dev.jsonl'), dpo('train.jsonl', 'dev.jsonl').",
   ),
   tasks=Field(
     '',

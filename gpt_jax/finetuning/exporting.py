@@ -9,6 +9,7 @@
   choice                       ...DoubleHeadsModel, with `mc_token_ids` at the
                                extract tokens
   target                       a language model
+  reward                       ...ForSequenceClassification with one label
   spans                        ...ForQuestionAnswering
   tags                         ...ForTokenClassification
 
@@ -18,7 +19,8 @@ pooled first token, or XLNet's last, of one or two texts as the tokenizer
 encodes them.
 
 config.json has no fields for the ids of start, delimiter and extract, nor for
-the scale of scores; they are in its `task_specific_params`.
+the scale of scores or the mean of rewards; they are in its
+`task_specific_params`.
 """
 
 import json
@@ -91,6 +93,8 @@ def exported_head(
   options: dict[str, Any],
   *,
   before: tuple[int, ...] = (),
+  pad: int | None = None,
+  reward_mean: float = 0.0,
 ) -> Exported:
   """What to export of a model, fine-tuned or not.
 
@@ -99,6 +103,8 @@ def exported_head(
     heads: `params['heads']`; None if there are none.
     options: of config.json, common to all models: `eos_token_id` pads.
     before: ids that the tokenizer puts before a text.
+    pad: the tokenizer's padding.
+    reward_mean: see `reward_mean`.
   """
   call = spec.parse('objective.name', config.objective.name)[0]
   if call.name == 'tasks':
@@ -119,9 +125,38 @@ def exported_head(
   if call.name == 'tags':
     labels = _labelled(config.finetune.labels, heads['classifier']['bias'])
     return Exported('tokens', options | labels, heads)
+  if call.name == 'reward':
+    return _rewarding(options, heads, pad, reward_mean)
   if 'score' not in heads:
     return _pooled(config, call.name, options, heads)
   return _extracting(config, call.name, options, heads, before)
+
+
+def _rewarding(
+  options: dict[str, Any], heads: Any, pad: int | None, mean: float
+) -> Exported:
+  """A reward model, whose score is read at the last token."""
+  options = options | _labelled(['LABEL_0'], heads['score']['kernel'])
+  options['problem_type'] = 'regression'
+  options['task_specific_params'] = {'reward': {'mean_best_reward': mean}}
+  # A text ends with the end of a document: as padding it would not be read.
+  if pad is not None and pad != options['eos_token_id']:
+    options['pad_token_id'] = pad
+  else:
+    log.warning(
+      'the tokenizer has no padding but the end of a document, so transformers '
+      'scores one text at a time: set pad_token_id in config.json'
+    )
+  return Exported('classification', options, heads)
+
+
+def reward_mean(workdir: str) -> float:
+  """The mean reward of the dev split's best completions; 0: not known."""
+  path = os.path.join(workdir, RESULT)
+  if not os.path.exists(path):
+    return 0.0
+  with open(path, encoding='utf-8') as file:
+    return json.load(file).get('dev', {}).get('mean_best_reward', 0.0)
 
 
 def _pooled(
@@ -319,6 +354,8 @@ def to_hf(
       params.get('heads'),
       options,
       before=tokenizer.special.prompt_start if tokenizer else (),
+      pad=tokenizer.special.pad_id if tokenizer else None,
+      reward_mean=reward_mean(workdir),
     )
     if tuned.heads is not None:
       params['heads'] = tuned.heads

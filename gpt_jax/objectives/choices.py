@@ -17,6 +17,7 @@ from gpt_jax.objectives.distilled import Distilled
 from gpt_jax.objectives.electra import Electra
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.permuted import Permuted
+from gpt_jax.objectives.preference import Dpo, RewardModel
 from gpt_jax.objectives.prefix import Prefix, Target
 from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.objectives.task import (
@@ -55,6 +56,8 @@ OBJECTIVES = {
   'target': Target,
   'dialogue': Dialogue,
   'tasks': Tasks,
+  'reward': RewardModel,
+  'dpo': Dpo,
 }
 
 

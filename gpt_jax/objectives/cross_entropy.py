@@ -78,6 +78,36 @@ def penalised_cross_entropy(
   return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
 
 
+def token_log_probs(
+  hidden_BLD: jax.Array,
+  table_VD: jax.Array,
+  targets_BL: jax.Array,
+  softcap: float = 0.0,
+) -> jax.Array:
+  """The log-probability of each target, float32 [B, L], differentiable.
+
+  For losses that are no weighted sum of these. The backward pass computes the
+  logits of each chunk again. The arguments are those of
+  `penalised_cross_entropy`.
+  """
+  V, (B, L) = len(table_VD), targets_BL.shape
+  table_VD = whole_table(table_VD)
+
+  @jax.checkpoint
+  def of_chunk(chunk, table_VD):
+    hidden_PND, targets_PN = chunk
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
+    log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
+    return _at(logits_PNV, targets_PN) - log_z_PN
+
+  def add(_, chunk):
+    return None, of_chunk(chunk, table_VD)
+
+  chunks = chunked(V, hidden_BLD, targets_BL)
+  log_probs = jax.lax.scan(add, None, chunks)[1]
+  return joined(log_probs[..., None], B, L)[..., 0]
+
+
 def num_right(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,

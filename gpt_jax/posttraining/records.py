@@ -4,16 +4,23 @@
 
   language modelling       {"text": ...} or {"messages": [...]}
   prompt and completion    {"prompt": ..., "completion": ...}
+  preference               {"prompt": ..., "chosen": ..., "rejected": ...}
+  ranking                  {"prompt": ..., "completions": [best, ..., worst]}
 
 A prompt or a completion is a text, or a list of messages with `role` and
-`content`; both are of one kind. The roles are system, which only comes first,
-and then user and assistant by turns, the user first.
+`content`; both are of one kind. Without `prompt` the prompt of a preference is
+what `chosen` and `rejected` have in common at their beginning. The roles are
+system, which only comes first, and then user and assistant by turns, the user
+first.
 
 Errors name the file and the line.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpt_jax.files import lines, records
 from gpt_jax.files.records import Record
@@ -82,6 +89,131 @@ def example(record: Record) -> Example:
   prompt, completion = (content(record, n) for n in ('prompt', 'completion'))
   check_pair(where, prompt, completion)
   return Example(where, prompt, completion)
+
+
+class Ranking(NamedTuple):
+  """Completions of a prompt in the order of preference.
+
+  Attributes:
+    where: 'file:line'.
+    completions: at least two, all different, the best one first.
+  """
+
+  where: str
+  prompt: Content
+  completions: list[Content]
+
+  @property
+  def key(self) -> str:
+    """Equal for rankings of the same prompt."""
+    return json.dumps(self.prompt)
+
+  def examples(self) -> list[Example]:
+    """The prompt with each completion."""
+    return [Example(self.where, self.prompt, c) for c in self.completions]
+
+
+def rankings(path: str) -> Iterator[Ranking]:
+  """Streams the preferences and the rankings of a file."""
+  for record in read(path):
+    yield ranking(record)
+
+
+def ranking(record: Record) -> Ranking:
+  """A row with `chosen` and `rejected`, or with `completions`."""
+  where, found = record
+  if 'completions' in found:
+    listed = found['completions']
+    if not isinstance(listed, list) or len(listed) < 2:
+      raise UsageError(
+        f'{where}: completions={listed!r} is no list of two or more, from the '
+        f'best to the worst; {_MEND}'
+      )
+    named = {f'completions[{i}]': x for i, x in enumerate(listed)}
+  elif 'chosen' in found or 'rejected' in found:
+    named = {name: record[name] for name in ('chosen', 'rejected')}
+  else:
+    raise UsageError(
+      f'{where}: has neither chosen and rejected nor completions, but '
+      f'{", ".join(map(repr, found)) or "nothing"}; rename its entries'
+    )
+  each = [content(Record(where, named), name) for name in named]
+  if len({isinstance(x, str) for x in each}) > 1:
+    raise UsageError(
+      f'{where}: some of {", ".join(named)} are texts and some lists of '
+      'messages; give all as texts, or all as messages'
+    )
+  for name, value in named.items():
+    same = next(n for n, x in named.items() if x == value)
+    if same != name:
+      raise UsageError(f'{where}: {same} and {name} are equal; {_MEND}')
+  if 'prompt' in found or 'completions' in found:
+    prompt = content(record, 'prompt')
+  else:
+    prompt, each = _common_prompt(where, *each)
+  for completion in each:
+    if prompt or not isinstance(prompt, str):
+      check_pair(where, prompt, completion)
+  return Ranking(where, prompt, each)
+
+
+def _common_prompt(
+  where: str, chosen: Any, rejected: Any
+) -> tuple[Content, list[Content]]:
+  """The common beginning, and the two rests; a space before them is theirs."""
+  count = 0
+  for one, other in zip(chosen, rejected, strict=False):
+    if one != other:
+      break
+    count += 1
+  if isinstance(chosen, str) and chosen[:count].endswith(' '):
+    count -= 1
+  shared, rests = chosen[:count], [x[count:] for x in (chosen, rejected)]
+  for name, rest in zip(('chosen', 'rejected'), rests, strict=True):
+    if not rest or (isinstance(rest, str) and not rest.strip()):
+      raise UsageError(
+        f'{where}: {name} has nothing after what it has in common with the '
+        f'other; {_MEND}, or give prompt'
+      )
+  return shared, rests
+
+
+def split_by_prompt(
+  found: Sequence[Ranking], share: float, seed: int, path: str
+) -> dict[str, list[Ranking]]:
+  """Splits rankings, all of a prompt to one side.
+
+  Args:
+    share: of the prompts, at least one, for the dev split.
+    seed: draws them.
+    path: of the file.
+  """
+  keys = list(dict.fromkeys(one.key for one in found))
+  if len(keys) < 2:
+    raise UsageError(
+      f'{path}: has {len(keys)} prompts, of which none is left to evaluate on; '
+      'give a file of its own with --dev'
+    )
+  order = np.random.default_rng(seed).permutation(len(keys))
+  held = {keys[i] for i in order[: max(1, round(share * len(keys)))]}
+  if len(held) == len(keys):
+    held.pop()
+  return {
+    'train': [one for one in found if one.key not in held],
+    'dev': [one for one in found if one.key in held],
+  }
+
+
+def check_apart(train: Sequence[Ranking], dev: Sequence[Ranking]) -> None:
+  """Refuses splits that share a prompt: its pairs resemble each other."""
+  known = {one.key: one.where for one in train}
+  for one in dev:
+    if one.key in known:
+      raise UsageError(
+        f'{one.where}: has the prompt of {known[one.key]}, which is trained '
+        'on; remove it from one of the files, or give one file alone, which is '
+        'split by prompt'
+      )
 
 
 def content(record: Record, column: str) -> Content:

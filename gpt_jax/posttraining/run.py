@@ -81,6 +81,9 @@ def post_train(
     assert training.evaluation is not None
     values: Any = training.evaluation(training.parts)(state.eval_params)
     dev = {name.removeprefix(_DEV): x for name, x in values.items()}
+    dev |= plan.method.judged(
+      plan.prepared, training.parts, state.eval_params, workdir
+    )
     figures = plan.prepared.figures
     result = {
       'task': plan.config.finetune.task,
@@ -167,6 +170,7 @@ def start(
       params = source.params() if source.params is not None else None
       return transfer.init_state(parts, params, transfer.everything())
 
+    plan.method.begin(prepared, parts, lambda: first().eval_params, workdir)
     last = config.schedule.num_steps
     epochs = parts.ramp.offset(last) / data.rows_per_epoch
     better = plan.method.criterion
@@ -251,8 +255,9 @@ class Evaluation:
       for name, mean in found.items()
       if isinstance(mean, Mean) and mean.weight and not _of_router(name)
     }
-    values |= exponential('perplexity', values['loss'])
-    values['num_tokens'] = int(found['loss'].weight)
+    if 'perplexity' in self._shown:
+      values |= exponential('perplexity', values['loss'])
+      values['num_tokens'] = int(found['loss'].weight)
     return {f'{_DEV}{name}': value for name, value in values.items()}
 
   def summary(self, values: dict[str, float]) -> str:

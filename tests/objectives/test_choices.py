@@ -123,6 +123,8 @@ CASES = [
   Case('target(length=7)'),
   Case('dialogue(length=7, packed=True)'),
   Case(f'tasks(a:"classification({TASK})", b:"regression(length=7)")'),
+  Case('reward(completions=3, length=7)'),
+  Case("dpo(length=7, loss_type='ipo')"),
 ]
 OF_ROWS = [case for case in CASES if choices.needs(case.call).rows]
 OF_TASKS = [case for case in CASES if not choices.needs(case.call).rows]
@@ -309,6 +311,12 @@ STSB = 'regression(length=5, read="first", auxiliary=0.0)'
     ("span(start='bos')", 'one of pad, eos'),
     ('classification(2, 7, auxiliary=-0.5)', 'must not be negative'),
     ('tasks()', 'give each task once'),
+    ('dpo(length=7, beta=0.0)', 'beta=0.0 must be above 0'),
+    ("dpo(length=7, loss_type='kto')", 'one of sigmoid, ipo, hinge'),
+    (
+      "dpo(length=7, loss_type='ipo', label_smoothing=0.1)",
+      "label_smoothing=0.1: loss_type='ipo' has none",
+    ),
     ("tasks(a:'tags(num_labels=3, length=5)')", "tasks: a='tags.*unknown"),
     (
       f"tasks(a:'regression(length=5)', b:{STSB!r})",

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.posttraining.methods import METHODS
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -24,6 +25,12 @@ def said(*messages):
 GOOD = chat('user', 'assistant')
 VICUNA = "sft('{train}', '{train}', template='vicuna')"
 ALL = "sft('{train}', '{train}', loss_on='all')"
+
+PAIR = {'prompt': 'a', 'chosen': 'b', 'rejected': 'c'}
+REWARD = "reward('{train}')"
+DPO = "dpo('{train}', template='vicuna')"
+USER, SAYS = ({'role': r, 'content': 'x'} for r in ('user', 'assistant'))
+OTHER = {**SAYS, 'content': 'y'}
 
 # A second line of the file, the task, further flags; what the line says.
 CASES = [
@@ -130,6 +137,85 @@ CASES = [
     'take tied or untied',
   ),
   (GOOD, VICUNA, ['tokenizer.name=words(9)'], 'is trained on text, and post'),
+  ({'a': 1}, REWARD, [], "train.jsonl:2: has neither chosen .*but 'a'"),
+  ({'chosen': 'x'}, DPO, [], r"train.jsonl:2: has no column 'rejected'"),
+  (
+    {'chosen': 'x', 'completions': ['x', 'y']},
+    REWARD,
+    [],
+    "train.jsonl:2: has no column 'prompt'",
+  ),
+  ({**PAIR, 'rejected': 'b'}, DPO, [], 'chosen and rejected are equal'),
+  ({**PAIR, 'rejected': ' '}, REWARD, [], 'rejected is empty'),
+  ({'chosen': 'x', 'rejected': 'xy'}, DPO, [], 'chosen has nothing after what'),
+  (
+    {'prompt': 'x', 'completions': ['y']},
+    REWARD,
+    [],
+    r"completions=\['y'\] is no list of two or more",
+  ),
+  (
+    {'prompt': 'x', 'completions': ['a', 'b', 'a']},
+    REWARD,
+    [],
+    r'completions\[0\] and completions\[2\] are equal',
+  ),
+  ({**PAIR, 'chosen': [SAYS]}, DPO, [], 'some of chosen, rejected are texts'),
+  (
+    {'prompt': [USER], 'chosen': [SAYS], 'rejected': [USER]},
+    DPO,
+    [],
+    "message 1 is of the role 'user', and 'assistant' is due",
+  ),
+  (
+    {
+      'prompt': [USER],
+      'chosen': [SAYS],
+      'rejected': [{**SAYS, 'content': 'y'}],
+    },
+    REWARD,
+    [],
+    "template='': the model has no chat",
+  ),
+  (PAIR, REWARD, [], 'has 1 prompts, of which none is left to evaluate on'),
+  (
+    {**PAIR, 'prompt': 'b'},
+    "dpo('{train}', '{train}')",
+    [],
+    'train.jsonl:1: has the prompt of .*train.jsonl:1, which is trained on',
+  ),
+  (
+    {**PAIR, 'prompt': 'b' * 70},
+    REWARD,
+    ['finetune.too_long=refuse'],
+    'train.jsonl:2: has 72 tokens, of which a row holds 64; raise',
+  ),
+  (
+    {**PAIR, 'prompt': 'b' * 70},
+    DPO,
+    [],
+    'length=64 tokens no ranking fits; raise it',
+  ),
+  (
+    {**PAIR, 'prompt': 'b'},
+    "dpo('{train}', loss_type='ipo', label_smoothing=0.1)",
+    [],
+    "label_smoothing=0.1: loss_type='ipo' has none",
+  ),
+  (PAIR, "dpo('{train}', beta=0.0)", [], 'beta=0.0 must be above 0'),
+  (PAIR, "reward('{train}', dev_share=1.0)", [], 'dev_share=1.0 must be below'),
+  (
+    {**PAIR, 'prompt': 'b'},
+    REWARD,
+    ['model.attention=bidirectional'],
+    'holds an encoder .* give a decoder',
+  ),
+  (
+    {**PAIR, 'prompt': 'b'},
+    DPO,
+    ['model.output=adaptive', 'model.input=adaptive((5,), 17)'],
+    'take tied or untied',
+  ),
 ]
 
 
@@ -139,12 +225,15 @@ CASES = [
 def test_refusals(line, task, fields, message, tmp_path, capsys):
   train = tmp_path / 'train.jsonl'
   second = line if isinstance(line, str) else json.dumps(line)
-  train.write_text(json.dumps(GOOD) + '\n' + second + '\n')
+  command = task.partition('(')[0]
+  command = command if command in METHODS else 'sft'
+  good = GOOD if command == 'sft' else PAIR
+  train.write_text(json.dumps(good) + '\n' + second + '\n')
   workdir = tmp_path / 'w'
   code = main(
     [
-      'sft',
-      f'--config={ROOT}/configs/finetune/sft.py',
+      command,
+      f'--config={ROOT}/configs/finetune/{command}.py',
       '--init=none',
       f'--workdir={workdir}',
       f'--config.finetune.task={task.format(train=train)}',
@@ -159,6 +248,6 @@ def test_refusals(line, task, fields, message, tmp_path, capsys):
   )
   error = capsys.readouterr().err.strip().splitlines()[-1]
   assert code == 2
-  assert error.startswith('gpt-jax sft: ')
+  assert error.startswith(f'gpt-jax {command}: ')
   assert re.search(message, error), error
   assert not workdir.exists()

@@ -1,0 +1,58 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Trains a model on preferences directly (DPO, Rafailov et al., 2023).
+
+  gpt-jax dpo --config configs/finetune/dpo.py --init W --workdir W2 \
+    --train train.jsonl --dev dev.jsonl
+
+--init, which is also the reference, is a workdir, a Hugging Face folder, or
+none (from scratch). The files are those of `gpt-jax reward`. beta, loss_type
+(sigmoid, ipo, hinge) and label_smoothing are arguments in finetune.task:
+dpo('train.jsonl', 'dev.jsonl', beta=0.1). gpt_jax/config/defaults.py explains
+the section finetune.
+
+The reference's log-probabilities are computed once, and kept in W2 as
+reference.npz. The same command resumes. W2 then has the files of `train`, and
+result.json with the dev split's loss, rewards, margins and accuracies.
+"""
+
+from gpt_jax import cli
+from gpt_jax.flags import Flags
+from gpt_jax.plots import runs
+from gpt_jax.posttraining.methods import with_files
+from gpt_jax.posttraining.run import post_train
+from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
+from gpt_jax.training.metrics import to_json
+from gpt_jax.training.models import open_model
+
+
+def define(flags: Flags) -> None:
+  """Adds this command's flags."""
+  flags.post_training()
+  flags.text('train', None, 'Preferences to learn; sets finetune.task.')
+  flags.text('dev', None, 'Preferences to evaluate on; sets finetune.task.')
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config', 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
+  if args.distributed:
+    hosts.initialize(**args.config.hosts)
+  with hosts.together():
+    source = open_model(args.init, 'tune', '--init')
+    config = with_files(args.config, train=args.train, dev=args.dev)
+    result = post_train(config, 'dpo', source, args.init, args.workdir)
+    first = hosts.index() == 0
+    if first and (path := runs.loss_curves([args.workdir])):
+      log.info('drew %s', path)
+  if args.json:
+    print(to_json(result))
+    return
+  dev = result['dev']
+  print(
+    f'step {result["step"]}, dev: loss {dev["loss"]:.4f}, rewards: margin '
+    f'{dev["rewards/margins"]:.4f}, accuracy {dev["rewards/accuracies"]:.4f}, '
+    f'over {dev["pairs"]:,} pairs'
+  )

@@ -1,0 +1,62 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Trains a reward model on preferences or rankings (InstructGPT, step 2).
+
+  gpt-jax reward --config configs/finetune/reward.py --init W --workdir W2 \
+    --train train.jsonl --dev dev.jsonl
+
+--init is a workdir, a Hugging Face folder, or none (from scratch). The files
+are JSON lines, packed or not: {"prompt": ..., "chosen": ..., "rejected": ...}
+or {"prompt": ..., "completions": [best, ..., worst]}, each a text or a list of
+messages; without a prompt it is the common beginning of chosen and rejected.
+Without --dev, and with dev='' in finetune.task, a tenth of the prompts is
+evaluated on; no prompt is in both. gpt_jax/config/defaults.py explains the
+section finetune.
+
+The same command resumes. W2 then has the files of `train`, the rewards of the
+dev split in predictions/dev.jsonl, and result.json with accuracy, margin,
+calibration, and the correlation of reward and length.
+"""
+
+from gpt_jax import cli
+from gpt_jax.flags import Flags
+from gpt_jax.plots import runs
+from gpt_jax.posttraining.methods import with_files
+from gpt_jax.posttraining.run import post_train
+from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
+from gpt_jax.training.metrics import to_json
+from gpt_jax.training.models import open_model
+
+
+def define(flags: Flags) -> None:
+  """Adds this command's flags."""
+  flags.post_training()
+  flags.text('train', None, 'Preferences to learn; sets finetune.task.')
+  flags.text('dev', None, 'Preferences to evaluate on; sets finetune.task.')
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config', 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
+  if args.distributed:
+    hosts.initialize(**args.config.hosts)
+  with hosts.together():
+    source = open_model(args.init, 'tune', '--init')
+    config = with_files(args.config, train=args.train, dev=args.dev)
+    result = post_train(config, 'reward', source, args.init, args.workdir)
+    first = hosts.index() == 0
+    if first and (path := runs.loss_curves([args.workdir])):
+      log.info('drew %s', path)
+  if args.json:
+    print(to_json(result))
+    return
+  dev = result['dev']
+  print(
+    f'step {result["step"]}, dev: accuracy {dev["accuracy"]:.4f} (95% interval '
+    f'{dev["accuracy_low"]:.4f} to {dev["accuracy_high"]:.4f}), margin '
+    f'{dev["margin"]:.4f}, calibration error {dev["ece"]:.4f}, correlation '
+    f'with length {dev["length_correlation"]:.4f}, over {dev["pairs"]:,} pairs '
+    f'of {dev["examples"] - dev["left_out"]:,} prompts'
+  )
