@@ -272,10 +272,10 @@ class Handler(ocp.PyTreeCheckpointHandler):
 
 def registry(handler: Handler) -> Any:
   """The handlers of a checkpoint's `state` and `checksums`."""
-  made = ocp.handlers.DefaultCheckpointHandlerRegistry()
-  made.add('state', ocp.args.PyTreeSave, handler)
-  made.add('checksums', ocp.args.JsonSave, ocp.JsonCheckpointHandler())
-  return made
+  handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
+  handlers.add('state', ocp.args.PyTreeSave, handler)
+  handlers.add('checksums', ocp.args.JsonSave, ocp.JsonCheckpointHandler())
+  return handlers
 
 
 def literal(folder: epath.Path) -> epath.Path:

@@ -42,7 +42,7 @@ from gpt_jax.spec import UsageError
 # indices of leading axes.
 Fill = Callable[[Mapping[str, Any]], None]
 # Reports progress: called with the number of further bytes read.
-Told = Callable[[int], None]
+Report = Callable[[int], None]
 
 
 class _Promised:
@@ -138,7 +138,7 @@ def opened(
   abstract: TrainState,
   *,
   at_most: int | None = None,
-  told: Told = lambda count: None,
+  report: Report = lambda count: None,
 ) -> tuple[int, dict[str, ts.TensorStore]]:
   """Opens the arrays of the newest sound checkpoint; reads each once.
 
@@ -146,7 +146,7 @@ def opened(
     abstract: the state as `jax.ShapeDtypeStruct`s; only its `eval_params` are
       read.
     at_most: the last acceptable step; None: any.
-    told: reports verified bytes.
+    report: is called with the number of verified bytes.
 
   Returns:
     The step, and the parameters for evaluation by name.
@@ -161,7 +161,7 @@ def opened(
     if at_most is not None and step > at_most:
       continue
     try:
-      return step, _verified(folder / str(step), abstract, told)
+      return step, _verified(folder / str(step), abstract, report)
     except UsageError:
       raise
     except Exception as e:  # a damaged file may make readers raise anything
@@ -176,7 +176,7 @@ def opened(
 
 
 def _verified(
-  folder: epath.Path, abstract: TrainState, told: Told
+  folder: epath.Path, abstract: TrainState, report: Report
 ) -> dict[str, ts.TensorStore]:
   """The arrays, after comparing their fingerprints."""
   saved = contents(folder).arrays
@@ -195,7 +195,7 @@ def _verified(
   found = _open(str(folder / 'state'), [*names])
   wrong = []
   for name, array in found.items():
-    if _fingerprint(array, told) != saved[name].fingerprint:
+    if _fingerprint(array, report) != saved[name].fingerprint:
       wrong.append(name)
   if wrong:
     raise ValueError(f'fingerprint differs in {", ".join(wrong)}')
@@ -232,12 +232,12 @@ def _chunk(array: ts.TensorStore) -> tuple[int, ...]:
   return shape
 
 
-def _fingerprint(array: ts.TensorStore, told: Told) -> int:
+def _fingerprint(array: ts.TensorStore, report: Report) -> int:
   """The fingerprint of an array, read chunk by chunk of the leading axes."""
   sums = Running(array.shape)
   single = itertools.takewhile(lambda size: size == 1, _chunk(array))
   for index in np.ndindex(array.shape[: len([*single])]):
     part = np.asarray(array[index])
     sums[index][...] = part
-    told(part.nbytes)
+    report(part.nbytes)
   return sums.total

@@ -340,7 +340,7 @@ def to_hf(
         workdir,
         parts_lib.abstract_state(parts),
         at_most=best,
-        told=progress.counted(report, 'checked', None),
+        report=progress.counted(report, 'checked', None),
       )
     params = needs.merged(hf.nest(arrays), _sum)
     params = needs.trees(params)[part or '']

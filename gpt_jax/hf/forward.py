@@ -307,7 +307,7 @@ def _run(model, params, inputs, scored):
   result: dict[str, Any] = {
     'hidden_states': states('embedded', 'decoder', hidden)
   }
-  if inputs.get('asked_BP') is not None:
+  if inputs.get('predicted_BP') is not None:
     # XLNet's second stream follows the first.
     hidden = hidden[:, inputs['tokens_BL'].shape[1] :]
     result['predictions'] = hidden
@@ -365,7 +365,7 @@ def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
     mapping = jnp.asarray(given.target_mapping)
     if jnp.any(jnp.sum(mapping != 0, axis=-1) > 1) or jnp.any(mapping > 1):
       raise UsageError('target_mapping: each row must have a single 1')
-    order['asked_BP'] = jnp.argmax(mapping, axis=-1)
+    order['predicted_BP'] = jnp.argmax(mapping, axis=-1)
   elif given.perm_mask is None and given.attention_mask is None:
     return order
   B, L = tokens_BL.shape
@@ -375,9 +375,9 @@ def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
   if given.attention_mask is not None:
     seen_BLM &= _rows(given.attention_mask).astype(bool)[:, None]
   visible_BLM = seen_BLM | jnp.eye(L, dtype=bool)[None]
-  if 'asked_BP' in order:
-    asked_BP1 = order['asked_BP'][..., None]
-    query_BPM = jnp.take_along_axis(seen_BLM, asked_BP1, axis=1)
+  if 'predicted_BP' in order:
+    predicted_BP1 = order['predicted_BP'][..., None]
+    query_BPM = jnp.take_along_axis(seen_BLM, predicted_BP1, axis=1)
     visible_BLM = jnp.concatenate([visible_BLM, query_BPM], axis=1)
   return order | {'visible_BLM': visible_BLM}
 

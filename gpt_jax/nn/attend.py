@@ -133,7 +133,7 @@ class Context(NamedTuple):
     memory_segments_BM: int, the text of each of its tokens where rows are
       packed: a token sees those of its own segment only.
     token_types_BL: of the tokens, if layers need them (XLNet).
-    asked_BP: int, places of the last P tokens of each row among the others;
+    predicted_BP: int, places of the last P tokens of each row among the others;
       they are queries only, never keys (XLNet's query stream).
   """
 
@@ -146,22 +146,22 @@ class Context(NamedTuple):
   memory_mask_BM: jax.Array | None = None
   memory_segments_BM: jax.Array | None = None
   token_types_BL: jax.Array | None = None
-  asked_BP: jax.Array | None = None
+  predicted_BP: jax.Array | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""
     if self.positions_BL is not None:
       return self.positions_BL
-    if self.asked_BP is None:
+    if self.predicted_BP is None:
       return jnp.arange(length)[None]
-    B, P = self.asked_BP.shape
+    B, P = self.predicted_BP.shape
     read_BL = jnp.broadcast_to(jnp.arange(length - P)[None], (B, length - P))
-    return jnp.concatenate([read_BL, self.asked_BP], axis=1)
+    return jnp.concatenate([read_BL, self.predicted_BP], axis=1)
 
   def keys(self, x_BLD: jax.Array) -> jax.Array:
     """The part of a row that gives keys, without a query stream."""
-    asked = 0 if self.asked_BP is None else self.asked_BP.shape[1]
-    return x_BLD[:, : x_BLD.shape[1] - asked]
+    number = 0 if self.predicted_BP is None else self.predicted_BP.shape[1]
+    return x_BLD[:, : x_BLD.shape[1] - number]
 
 
 class Scale(NamedTuple):

@@ -23,7 +23,7 @@ from gpt_jax.nn.attend import (
 from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.layers import Dense, Dropout, Initializers, Projections
 from gpt_jax.nn.masks import Pattern, Tokens, visible
-from gpt_jax.nn.positions import Asked, Position
+from gpt_jax.nn.positions import Position, ScoreInputs
 from gpt_jax.nn.transformer_xl import joined, reaches, several, split
 from gpt_jax.spec import UsageError
 
@@ -179,11 +179,11 @@ class Attention(nn.Module):
       cache = cache.written(positions_BL, k_BMGK, v_BMGK)
     scale, bias = self.scale(self.head_size, layer), context.bias
     if self.position.terms:
-      asked = Asked(
+      inputs = ScoreInputs(
         *(q_BLHK, k_BMGK, context, cache, self.pattern, layer, scale),
         d_model=x_BLD.shape[-1],
       )
-      q_BLHK, bias = self.terms(asked)
+      q_BLHK, bias = self.terms(inputs)
     request = Request(
       *(q_BLHK, k_BMGK, v_BMGK, self.pattern, context.visibility),
       scale,
@@ -193,7 +193,7 @@ class Attention(nn.Module):
       self.scale.softcap,
       layer,
     )
-    if cache is not None or context.asked_BP is not None:
+    if cache is not None or context.predicted_BP is not None:
       apart = _attend_apart(request, self.position, positions_BL, cache)
       return apart, cache
     # Initialisation uses rows of one token, which few backends serve.

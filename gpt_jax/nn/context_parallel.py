@@ -21,14 +21,14 @@ from gpt_jax import ring_order
 from gpt_jax.nn import kernels, layout, online_softmax, ring_kernel
 from gpt_jax.nn.attend import Request, tokens_of
 from gpt_jax.nn.masks import Tokens
-from gpt_jax.nn.online_softmax import How, Keys, Pairs, Queries
+from gpt_jax.nn.online_softmax import Keys, Pairs, Queries, Settings
 
 
 class Ring(NamedTuple):
   """The devices, inside a `shard_map`.
 
   Attributes:
-    how: see `online_softmax.How`.
+    settings: see `online_softmax.Settings`.
     axes: of the mesh, which order the devices; (): there is one device.
     hops: how far keys travel; at most the number of devices - 1.
     order: of the devices, if not that of the axes: see `ring_order`.
@@ -36,14 +36,14 @@ class Ring(NamedTuple):
       without biases and the like; None: there is none.
   """
 
-  how: How
+  settings: Settings
   axes: tuple[str, ...] = ()
   hops: int = 0
   order: ring_order.Order = None
   kernel: ring_kernel.Kernel | None = None
 
 
-class Rest(NamedTuple):
+class TokenInfo(NamedTuple):
   """The inputs without a gradient; see `Queries`, `Keys` and `Pairs`."""
 
   query: Tokens
@@ -59,7 +59,7 @@ def attend(
   k_BMGK: jax.Array,
   v_BMGK: jax.Array,
   bias: jax.Array | None,
-  rest: Rest,
+  info: TokenInfo,
 ) -> jax.Array:
   """softmax(q k^T + bias) v, [B, L, H, K], of this device's queries.
 
@@ -70,17 +70,17 @@ def attend(
     v_BMGK: of this device.
     bias: of this device's queries and the keys of all devices in their order,
       [B or 1, H, L, all M]; None: there is none.
-    rest: of this device's tokens; `visible_BLM` has all keys, as `bias`.
+    info: of this device's tokens; `visible_BLM` has all keys, as `bias`.
   """
-  return _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest)[0]
+  return _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, info)[0]
 
 
-def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest):
+def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, info):
   # Masks that follow from places alone are the same in each layer. JAX would
   # hoist them out of the loop over layers, and store all of them.
-  q_BLHK, rest = jax.lax.optimization_barrier((q_BLHK, rest))
-  queries = _queries(q_BLHK, k_BMGK, rest)
-  pairs = Pairs(bias, rest.visible_BLM)
+  q_BLHK, info = jax.lax.optimization_barrier((q_BLHK, info))
+  queries = _queries(q_BLHK, k_BMGK, info)
+  pairs = Pairs(bias, info.visible_BLM)
 
   def visit(sums, keys, hop):
     if ring.kernel:
@@ -88,19 +88,19 @@ def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, rest):
     if sums is None:
       sums = online_softmax.nothing(queries.q_BLGRK)
     here = _of_keys(pairs, ring, hop, k_BMGK.shape[1])
-    return online_softmax.add(ring.how, queries, keys, here, sums), None
+    return online_softmax.add(ring.settings, queries, keys, here, sums), None
 
-  sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, rest.key), visit)
+  sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, info.key), visit)
   y_BGRLK, log_BGRL = sums if ring.kernel else online_softmax.finished(sums)
   y_BLGRK = jnp.einsum('BGRLK->BLGRK', y_BGRLK)
   y_BLHK = y_BLGRK.reshape(q_BLHK.shape).astype(q_BLHK.dtype)
-  return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, rest, y_BLHK, log_BGRL)
+  return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, info, y_BLHK, log_BGRL)
 
 
 def _backward(ring, saved, dy_BLHK):
-  q_BLHK, k_BMGK, v_BMGK, bias, rest, y_BLHK, log_BGRL = saved
-  queries = _queries(q_BLHK, k_BMGK, rest)
-  pairs, M = Pairs(bias, rest.visible_BLM), k_BMGK.shape[1]
+  q_BLHK, k_BMGK, v_BMGK, bias, info, y_BLHK, log_BGRL = saved
+  queries = _queries(q_BLHK, k_BMGK, info)
+  pairs, M = Pairs(bias, info.visible_BLM), k_BMGK.shape[1]
   shape = queries.q_BLGRK.shape
 
   def heads_first(x_BLHK):
@@ -108,24 +108,26 @@ def _backward(ring, saved, dy_BLHK):
 
   dy_BGRLK = heads_first(dy_BLHK)
   dot_BGRL = jnp.sum(dy_BGRLK * heads_first(y_BLHK), axis=-1)
-  given = online_softmax.Given(dy_BGRLK, dot_BGRL, log_BGRL)
+  residuals = online_softmax.Residuals(dy_BGRLK, dot_BGRL, log_BGRL)
 
   def visit(before, keys, hop):
     if ring.kernel:
-      given_too = ring_kernel.Given(y_BLHK, dy_BLHK, log_BGRL)
+      of_kernel = ring_kernel.Residuals(y_BLHK, dy_BLHK, log_BGRL)
       by = ring_kernel.gradients(
-        ring.kernel, queries, keys, given_too, own=before is None
+        ring.kernel, queries, keys, of_kernel, own=before is None
       )
     else:
       here = _of_keys(pairs, ring, hop, M)
-      by = online_softmax.gradients(ring.how, queries, keys, here, given)
+      by = online_softmax.gradients(
+        ring.settings, queries, keys, here, residuals
+      )
     if before is None:
       return by[:3], by.dbias
     dq, dk, dv = before
     dk, dv = _sent((dk, dv), ring, 1)
     return (dq + by.dq_BLGRK, dk + by.dk_BMGK, dv + by.dv_BMGK), by.dbias
 
-  keys = Keys(k_BMGK, v_BMGK, rest.key)
+  keys = Keys(k_BMGK, v_BMGK, info.key)
   (dq, dk, dv), dbias = _round(ring, keys, visit)
   if ring.hops:
     dk, dv = _sent((dk, dv), ring, -ring.hops)
@@ -161,30 +163,30 @@ def _round(
   """
 
   def hop(carry, number):
-    keys, found = carry
+    keys, state = carry
     following = _sent(keys, ring, 1)
-    found, result = visit(found, keys, number)
-    return (following, found), result
+    state, result = visit(state, keys, number)
+    return (following, state), result
 
   if not ring.hops:
-    found, result = visit(None, keys, 0)
-    return found, jax.tree.map(lambda x: x[None], result)
+    state, result = visit(None, keys, 0)
+    return state, jax.tree.map(lambda x: x[None], result)
   carry, first = hop((keys, None), 0)
   results = [jax.tree.map(lambda x: x[None], first)]
   if ring.hops > 1:
     carry, more = jax.lax.scan(hop, carry, jnp.arange(1, ring.hops))
     results.append(more)
-  keys, found = carry
-  found, last = visit(found, keys, ring.hops)
+  keys, state = carry
+  state, last = visit(state, keys, ring.hops)
   results.append(jax.tree.map(lambda x: x[None], last))
-  return found, jax.tree.map(lambda *x: jnp.concatenate(x), *results)
+  return state, jax.tree.map(lambda *x: jnp.concatenate(x), *results)
 
 
-def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, rest: Rest) -> Queries:
+def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, info: TokenInfo) -> Queries:
   B, L, H, K = q_BLHK.shape
   G = k_BMGK.shape[2]
   q_BLGRK = q_BLHK.reshape(B, L, G, H // G, K)
-  return Queries(q_BLGRK, rest.query, rest.prefix_B)
+  return Queries(q_BLGRK, info.query, info.prefix_B)
 
 
 def _sent(tree: Any, ring: Ring, hops: int) -> Any:
@@ -236,7 +238,7 @@ def _in_order(ring: Ring, dbiases: jax.Array) -> jax.Array:
 # travel with the tokens, so rows need not be in order.
 
 
-# q, k, v, bias and the rest, as in `attend`, to [B, L, H, K].
+# q, k, v, bias and token info, as in `attend`, to [B, L, H, K].
 Local = Callable[..., Any]
 
 
@@ -245,12 +247,12 @@ def all_gather(request: Request, *, block: int) -> jax.Array:
 
   Their gradients are reduce-scattered.
   """
-  axes, how = layout.mesh_axes('length'), _how(request, block)
+  axes, settings = layout.mesh_axes('length'), _settings(request, block)
 
-  def local(q_BLHK, k_BMGK, v_BMGK, bias, rest: Rest):
-    k_BMGK, v_BMGK, key = _gathered((k_BMGK, v_BMGK, rest.key), axes)
-    rest = rest._replace(key=key)
-    return attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
+  def local(q_BLHK, k_BMGK, v_BMGK, bias, info: TokenInfo):
+    k_BMGK, v_BMGK, key = _gathered((k_BMGK, v_BMGK, info.key), axes)
+    info = info._replace(key=key)
+    return attend(Ring(settings), q_BLHK, k_BMGK, v_BMGK, bias, info)
 
   return _per_device(local, request)
 
@@ -263,7 +265,7 @@ def around(
   # Keys that do not go all the way round come from earlier parts of the row.
   all_round = hops == layout.num_parts('length') - 1
   order = ring_order.order(axes) if all_round else None
-  of_all = Ring(_how(request, block), axes, hops, order, kernel)
+  of_all = Ring(_settings(request, block), axes, hops, order, kernel)
 
   def local(*args):
     return attend(of_all, *args)
@@ -283,27 +285,27 @@ def ulysses(
     block: size of blocks of queries and of keys, at most.
     kernel: computes attention instead of `online_softmax`; None: there is none.
   """
-  axes, how = layout.mesh_axes('length'), _how(request, block)
+  axes, settings = layout.mesh_axes('length'), _settings(request, block)
 
   def swapped(x, split: int, joined: int):
     if not axes:
       return x
     return jax.lax.all_to_all(x, axes, split, joined, tiled=True)
 
-  def local(q_BLHK, k_BMGK, v_BMGK, bias, rest: Rest):
+  def local(q_BLHK, k_BMGK, v_BMGK, bias, info: TokenInfo):
     q_BLHK, k_BMGK, v_BMGK = (
       swapped(x, 2, 1) for x in (q_BLHK, k_BMGK, v_BMGK)
     )
     if bias is not None:
       bias = swapped(bias, 1, 2)
-    prefix_B = rest.prefix_B
-    rest = _gathered(rest._replace(prefix_B=None), axes)
+    prefix_B = info.prefix_B
+    info = _gathered(info._replace(prefix_B=None), axes)
     if kernel:
-      ids_BL = kernels.documents(rest.key.real, rest.key.segments)
+      ids_BL = kernels.documents(info.key.real, info.key.segments)
       y_BLHK = kernel(q_BLHK, k_BMGK, v_BMGK, ids_BL)
     else:
-      rest = rest._replace(prefix_B=prefix_B)
-      y_BLHK = attend(Ring(how), q_BLHK, k_BMGK, v_BMGK, bias, rest)
+      info = info._replace(prefix_B=prefix_B)
+      y_BLHK = attend(Ring(settings), q_BLHK, k_BMGK, v_BMGK, bias, info)
     return swapped(y_BLHK, 1, 2)
 
   return _per_device(local, request, layout.num_parts('length'))
@@ -320,8 +322,8 @@ def too_few_heads(number: int) -> str | None:
   return None
 
 
-def _how(request: Request, block: int) -> How:
-  return How(request.pattern, request.softcap, block)
+def _settings(request: Request, block: int) -> Settings:
+  return Settings(request.pattern, request.softcap, block)
 
 
 def _hops(request: Request) -> int:
@@ -354,7 +356,7 @@ def _per_device(
   parts = layout.num_parts('heads') * parts_of_heads
   q_BLHK, k_BLGK, v_BLGK = kernels.for_devices(request, parts)
   tokens, visibility = tokens_of(request), request.visibility
-  rest = Rest(tokens, tokens, visibility.prefix_B, visibility.visible_BLM)
+  info = TokenInfo(tokens, tokens, visibility.prefix_B, visibility.visible_BLM)
   bias = request.bias
 
   def batch(x: jax.Array) -> str | None:
@@ -362,14 +364,14 @@ def _per_device(
 
   heads = ('batch', 'length', 'heads', None)
   of_tokens = jax.tree.map(lambda x: (batch(x), 'length'), tokens)
-  of_prefix: Any = None if rest.prefix_B is None else ('batch',)
+  of_prefix: Any = None if info.prefix_B is None else ('batch',)
   of_visible: Any = ('batch', 'length', None)
-  if rest.visible_BLM is None:
+  if info.visible_BLM is None:
     of_visible = None
-  of_rest = Rest(of_tokens, of_tokens, of_prefix, of_visible)
+  of_info = TokenInfo(of_tokens, of_tokens, of_prefix, of_visible)
   of_bias = None
   if bias is not None:
     of_bias = (batch(bias), 'heads', 'length', None)
-  axes = (heads, heads, heads, of_bias, of_rest)
+  axes = (heads, heads, heads, of_bias, of_info)
   run = layout.per_device(local, axes, heads)
-  return run(q_BLHK, k_BLGK, v_BLGK, bias, rest)
+  return run(q_BLHK, k_BLGK, v_BLGK, bias, info)

@@ -25,11 +25,11 @@ from gpt_jax.nn.layers import (
   parameter,
 )
 from gpt_jax.nn.positions import (
-  Asked,
   Factory,
   LearnedPositions,
   Model,
   Position,
+  ScoreInputs,
 )
 from gpt_jax.nn.transformer_xl import moved_left
 from gpt_jax.ranges import Count, OneOf, Whole
@@ -89,16 +89,16 @@ class Disentangled(nn.Module):
     if self.p2c and not self.shared:
       self.relative_query = dense(to, to.num_heads, 'heads')
 
-  def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array | None]:
-    """See `Asked`."""
-    shared = asked.context.shared
-    if asked.cache is not None or shared is None:
+  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, jax.Array | None]:
+    """See `ScoreInputs`."""
+    shared = inputs.context.shared
+    if inputs.cache is not None or shared is None:
       raise UsageError(
         'model.position=deberta: knows whole rows only; it has no caches, and '
         'no encoder-decoders: set model.num_encoder_layers=0'
       )
     terms = self.c2c + self.c2p + self.p2c
-    q_BLHK, L = asked.q_BLHK * terms**-0.5, asked.q_BLHK.shape[1]
+    q_BLHK, L = inputs.q_BLHK * terms**-0.5, inputs.q_BLHK.shape[1]
     distances = np.arange(L - 1, -L, -1)
     row = row_of(distances, self.max_distance, self.buckets)
     rows_1ND = jnp.take(shared.table_ND, row, axis=0)[None]
@@ -110,13 +110,13 @@ class Disentangled(nn.Module):
     if self.p2c:
       r_NHK = self._queries(rows_1ND)[0] * terms**-0.5
       # From a key's side, distances have the opposite sign.
-      k_BLHK = self._all_heads(asked.k_BMGK)
+      k_BLHK = self._all_heads(inputs.k_BMGK)
       p2c_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', k_BLHK, r_NHK[::-1])
       p2c = jnp.swapaxes(moved_left(p2c_BHLN)[..., :L], -1, -2)
       bias = p2c if bias is None else bias + p2c
     if not self.c2c:
       q_BLHK = jnp.zeros_like(q_BLHK)
-    return q_BLHK, None if bias is None else bias * asked.scale
+    return q_BLHK, None if bias is None else bias * inputs.scale
 
   def _keys(self, rows_1ND: jax.Array) -> jax.Array:
     """Kr, [1, N, H, K]."""

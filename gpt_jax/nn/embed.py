@@ -559,15 +559,15 @@ class Inputs(nn.Module):
       x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
 
-  def queries(self, asked_BP: jax.Array) -> jax.Array:
+  def queries(self, predicted_BP: jax.Array) -> jax.Array:
     """The input vectors of a second stream's queries: [B, P] -> [B, P, D]."""
     if not self.choice.queries:
       raise UsageError(
-        'asked_BP: the model has no second stream; set '
+        'predicted_BP: the model has no second stream; set '
         "model.input='tokens(queries=True)'"
       )
     x_D = self.query_embedding.astype(self.dtype)
-    x_BPD = jnp.broadcast_to(x_D[None, None], (*asked_BP.shape, len(x_D)))
+    x_BPD = jnp.broadcast_to(x_D[None, None], (*predicted_BP.shape, len(x_D)))
     return self.embed_dropout(x_BPD, deterministic=not self.has_rng('dropout'))
 
   def narrow(self, hidden: jax.Array) -> jax.Array:

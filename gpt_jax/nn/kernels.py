@@ -181,7 +181,7 @@ def _splash(
 ) -> jax.Array:
   """Maps splash over rows: it takes one, heads first, with scaled queries."""
   L, H = q_BLHK.shape[1:3]
-  kernel = made(
+  kernel = make(
     pattern, L, H, blocks=blocks, softcap=softcap, interpret=interpret
   )
   ids = None
@@ -192,7 +192,7 @@ def _splash(
   return out_BHLK.swapaxes(1, 2)
 
 
-def made(
+def make(
   pattern: Pattern,
   length: int,
   num_heads: int,

@@ -22,7 +22,7 @@ from gpt_jax.nn.attend import HIDDEN
 from gpt_jax.nn.masks import Pattern, Tokens, may_see, visible
 
 
-class How(NamedTuple):
+class Settings(NamedTuple):
   """The static settings.
 
   Attributes:
@@ -85,7 +85,7 @@ def nothing(q_BLGRK: jax.Array) -> Sums:
 
 
 def add(
-  how: How, queries: Queries, keys: Keys, pairs: Pairs, sums: Sums
+  settings: Settings, queries: Queries, keys: Keys, pairs: Pairs, sums: Sums
 ) -> Sums:
   """The sums with more keys."""
 
@@ -96,17 +96,19 @@ def add(
       key, pair = x
 
       def more() -> Sums:
-        return _add_block(how, query, key, pair, sums)
+        return _add_block(settings, query, key, pair, sums)
 
-      wanted = may_see(how.pattern, query.tokens, key.tokens, query.prefix_B)
+      wanted = may_see(
+        settings.pattern, query.tokens, key.tokens, query.prefix_B
+      )
       return _where(wanted, more, lambda: sums), None
 
     return None, jax.lax.scan(of_keys, sums, (keys_Y, pairs))[0]
 
-  queries_X = _query_blocks(how, queries)
-  keys_Y = _key_blocks(how, keys)
-  sums_X = jax.tree.map(lambda x: _blocks(how, x, 3), sums)
-  pairs_XY = _pair_blocks(how, pairs)
+  queries_X = _query_blocks(settings, queries)
+  keys_Y = _key_blocks(settings, keys)
+  sums_X = jax.tree.map(lambda x: _blocks(settings, x, 3), sums)
+  pairs_XY = _pair_blocks(settings, pairs)
   out_X = jax.lax.scan(of_queries, None, (queries_X, sums_X, pairs_XY))[1]
   return jax.tree.map(lambda x: _joined(x, 3), out_X)
 
@@ -121,7 +123,7 @@ def finished(sums: Sums) -> tuple[jax.Array, jax.Array]:
   return out_BGRLK, sums.top_BGRL + jnp.log(total_BGRL)
 
 
-class Given(NamedTuple):
+class Residuals(NamedTuple):
   """Inputs of the backward pass for the queries, float32.
 
   Attributes:
@@ -145,27 +147,33 @@ class Gradients(NamedTuple):
 
 
 def gradients(
-  how: How, queries: Queries, keys: Keys, pairs: Pairs, given: Given
+  settings: Settings,
+  queries: Queries,
+  keys: Keys,
+  pairs: Pairs,
+  residuals: Residuals,
 ) -> Gradients:
   """The gradients through these keys, which may be a part of all keys."""
-  queries_X = _query_blocks(how, queries)
-  keys_Y = _key_blocks(how, keys)
-  given_X = jax.tree.map(lambda x: _blocks(how, x, 3), given)
-  pairs_XY = _pair_blocks(how, pairs)
+  queries_X = _query_blocks(settings, queries)
+  keys_Y = _key_blocks(settings, keys)
+  residuals_X = jax.tree.map(lambda x: _blocks(settings, x, 3), residuals)
+  pairs_XY = _pair_blocks(settings, pairs)
 
   def of_queries(dkv_Y, x):
-    query, given, pairs = x
+    query, residuals, pairs = x
 
     def of_keys(dq, x):
       key, pair, dkv = x
       dbias = None if pair.bias is None else jnp.zeros_like(pair.bias)
 
       def more():
-        by = _gradient_block(how, query, key, pair, given)
+        by = _gradient_block(settings, query, key, pair, residuals)
         new = (dkv[0] + by.dk_BMGK, dkv[1] + by.dv_BMGK)
         return dq + by.dq_BLGRK, (new, by.dbias)
 
-      wanted = may_see(how.pattern, query.tokens, key.tokens, query.prefix_B)
+      wanted = may_see(
+        settings.pattern, query.tokens, key.tokens, query.prefix_B
+      )
       return _where(wanted, more, lambda: (dq, (dkv, dbias)))
 
     start = jnp.zeros(query.q_BLGRK.shape, jnp.float32)
@@ -174,7 +182,7 @@ def gradients(
 
   start = tuple(jnp.zeros(x.shape, jnp.float32) for x in keys_Y[:2])
   (dk_Y, dv_Y), (dq_X, dbias_XY) = jax.lax.scan(
-    of_queries, start, (queries_X, given_X, pairs_XY)
+    of_queries, start, (queries_X, residuals_X, pairs_XY)
   )
   dbias = None
   if dbias_XY is not None:
@@ -183,7 +191,7 @@ def gradients(
 
 
 def _scores(
-  how: How, query: Queries, key: Keys, pair: Pairs
+  settings: Settings, query: Queries, key: Keys, pair: Pairs
 ) -> tuple[jax.Array, jax.Array]:
   """The scores, float32 [B, G, R, L, M], and their mask."""
   scores_BGRLM = jnp.einsum(
@@ -195,18 +203,18 @@ def _scores(
   if pair.bias is not None:
     shape = (-1, *scores_BGRLM.shape[1:])
     scores_BGRLM += pair.bias.reshape(shape).astype(jnp.float32)
-  if how.softcap:
-    scores_BGRLM = how.softcap * jnp.tanh(scores_BGRLM / how.softcap)
+  if settings.softcap:
+    scores_BGRLM = settings.softcap * jnp.tanh(scores_BGRLM / settings.softcap)
   mask_BLM = visible(
-    how.pattern, query.tokens, key.tokens, query.prefix_B, pair.visible
+    settings.pattern, query.tokens, key.tokens, query.prefix_B, pair.visible
   )
   return scores_BGRLM, mask_BLM[:, None, None]
 
 
 def _add_block(
-  how: How, query: Queries, key: Keys, pair: Pairs, sums: Sums
+  settings: Settings, query: Queries, key: Keys, pair: Pairs, sums: Sums
 ) -> Sums:
-  scores_BGRLM, mask = _scores(how, query, key, pair)
+  scores_BGRLM, mask = _scores(settings, query, key, pair)
   scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
   top_BGRL = jnp.maximum(sums.top_BGRL, jnp.max(scores_BGRLM, axis=-1))
   exp_BGRLM = jnp.exp(scores_BGRLM - top_BGRL[..., None])
@@ -227,23 +235,27 @@ def _add_block(
 
 
 def _gradient_block(
-  how: How, query: Queries, key: Keys, pair: Pairs, given: Given
+  settings: Settings,
+  query: Queries,
+  key: Keys,
+  pair: Pairs,
+  residuals: Residuals,
 ) -> Gradients:
   """The gradients of one block: ds = p (dy v - dy y)."""
   dtype = query.q_BLGRK.dtype
-  scores_BGRLM, mask = _scores(how, query, key, pair)
-  probs_BGRLM = jnp.exp(scores_BGRLM - given.log_BGRL[..., None])
+  scores_BGRLM, mask = _scores(settings, query, key, pair)
+  probs_BGRLM = jnp.exp(scores_BGRLM - residuals.log_BGRL[..., None])
   probs_BGRLM = jnp.where(mask, probs_BGRLM, 0)
-  dy_BGRLK = given.dy_BGRLK.astype(dtype)
+  dy_BGRLK = residuals.dy_BGRLK.astype(dtype)
 
   def product(subscripts: str, *x: jax.Array) -> Any:
     return jnp.einsum(subscripts, *x, preferred_element_type=jnp.float32)
 
   dv_BMGK = product('BGRLM,BGRLK->BMGK', probs_BGRLM.astype(dtype), dy_BGRLK)
   dp_BGRLM = product('BGRLK,BMGK->BGRLM', dy_BGRLK, key.v_BMGK)
-  ds_BGRLM = probs_BGRLM * (dp_BGRLM - given.dot_BGRL[..., None])
-  if how.softcap:
-    ds_BGRLM *= 1 - jnp.square(scores_BGRLM / how.softcap)
+  ds_BGRLM = probs_BGRLM * (dp_BGRLM - residuals.dot_BGRL[..., None])
+  if settings.softcap:
+    ds_BGRLM *= 1 - jnp.square(scores_BGRLM / settings.softcap)
   dbias = None
   if pair.bias is not None:
     B, G, R, L, M = ds_BGRLM.shape
@@ -264,9 +276,9 @@ def _where(wanted: jax.Array | None, do: Callable, leave: Callable) -> Any:
   return do() if wanted is None else jax.lax.cond(wanted, do, leave)
 
 
-def _query_blocks(how: How, queries: Queries) -> Queries:
+def _query_blocks(settings: Settings, queries: Queries) -> Queries:
   q_X, tokens_X = (
-    jax.tree.map(lambda x: _blocks(how, x, 1), x) for x in queries[:2]
+    jax.tree.map(lambda x: _blocks(settings, x, 1), x) for x in queries[:2]
   )
   prefix_X = queries.prefix_B
   if prefix_X is not None:
@@ -274,28 +286,30 @@ def _query_blocks(how: How, queries: Queries) -> Queries:
   return Queries(q_X, tokens_X, prefix_X)
 
 
-def _key_blocks(how: How, keys: Keys) -> Keys:
-  return jax.tree.map(lambda x: _blocks(how, x, 1), keys)
+def _key_blocks(settings: Settings, keys: Keys) -> Keys:
+  return jax.tree.map(lambda x: _blocks(settings, x, 1), keys)
 
 
-def _pair_blocks(how: How, pairs: Pairs) -> Pairs:
+def _pair_blocks(settings: Settings, pairs: Pairs) -> Pairs:
   """Cuts bias and mask into blocks [X, Y, ...]."""
 
   def blocks(x: jax.Array) -> jax.Array:
-    x_X = _blocks(how, x, x.ndim - 2)
-    return jax.vmap(lambda x: _blocks(how, x, x.ndim - 1))(x_X)
+    x_X = _blocks(settings, x, x.ndim - 2)
+    return jax.vmap(lambda x: _blocks(settings, x, x.ndim - 1))(x_X)
 
   return jax.tree.map(blocks, pairs)
 
 
-def _blocks(how: How, x: jax.Array, dim: int) -> jax.Array:
+def _blocks(settings: Settings, x: jax.Array, dim: int) -> jax.Array:
   """Cuts a dimension into blocks, along a new first axis.
 
   No block spans both chunks of a device in a zigzag: see `build.zigzag`.
   """
   length = x.shape[dim]
   half = length // 2 if length % 2 == 0 else length
-  size = max(s for s in range(1, min(half, how.block) + 1) if half % s == 0)
+  size = max(
+    s for s in range(1, min(half, settings.block) + 1) if half % s == 0
+  )
   shape = (*x.shape[:dim], length // size, size, *x.shape[dim + 1 :])
   return jnp.moveaxis(x.reshape(shape), dim, 0)
 

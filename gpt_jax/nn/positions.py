@@ -65,7 +65,7 @@ class Position(NamedTuple):
     rotate: queries or keys [B, L, H, K] and positions [B or 1, L] to the same.
     rotate_local: replaces `rotate` in layers with a window; None: as `rotate`.
     bias: makes a module with the call of `T5Bias`.
-    terms: makes a module for each layer, called as `Asked` describes.
+    terms: makes a module for each layer, called as `ScoreInputs` describes.
     shared: from `Model` makes a module for a decoder, called with the
       embeddings [B, L, D] and their context; all layers get its result as
       `Context.shared`. Its parameters are beside the embeddings.
@@ -97,10 +97,10 @@ class Position(NamedTuple):
     return self.rotate
 
 
-class Asked(NamedTuple):
+class ScoreInputs(NamedTuple):
   """Queries [B, L, H, K] and keys [B, M, G, K], with their positions.
 
-  A module of `Position.terms` is called with an `Asked` alone and returns the
+  A module of `Position.terms` is called with these alone and returns the
   queries, changed or not, and a bias on the scores [B or 1, H, L, M] or None:
   score = scale * queries' keys + bias, so that the bias is already scaled.
 

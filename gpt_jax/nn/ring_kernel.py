@@ -42,7 +42,7 @@ class Kernel(NamedTuple):
   interpret: bool
 
 
-class Found(NamedTuple):
+class Partial(NamedTuple):
   """The result of attention to some of the keys, float32.
 
   Attributes:
@@ -54,13 +54,13 @@ class Found(NamedTuple):
   log_BGRL: jax.Array
 
 
-class Given(NamedTuple):
+class Residuals(NamedTuple):
   """Inputs of the backward pass for the queries.
 
   Attributes:
     y_BLHK: the output.
     dy_BLHK: its gradient.
-    log_BGRL: as in `Found`, of all keys.
+    log_BGRL: as in `Partial`, of all keys.
   """
 
   y_BLHK: jax.Array
@@ -107,8 +107,8 @@ def _lengths(request: Request) -> tuple[int, int]:
 
 
 def add(
-  kernel: Kernel, queries: Queries, keys: Keys, before: Found | None
-) -> Found:
+  kernel: Kernel, queries: Queries, keys: Keys, before: Partial | None
+) -> Partial:
   """Attention to more keys.
 
   Args:
@@ -120,33 +120,40 @@ def add(
   if before is None:
     return _attend(kernel, queries, keys, own=True)
 
-  def visit(before: Found, query: slice, key: slice) -> Found:
+  def visit(before: Partial, query: slice, key: slice) -> Partial:
     old = jax.tree.map(lambda x: x[:, :, :, query], before)
     new = _attend(kernel, _some(queries, query), _some(keys, key))
     log_BGRL = jnp.logaddexp(old.log_BGRL, new.log_BGRL)
 
-    def part(x: Found) -> jax.Array:
+    def part(x: Partial) -> jax.Array:
       # 0 for keys of other documents, which a query does not see.
       return x.y_BGRLK * jnp.exp(x.log_BGRL - log_BGRL)[..., None]
 
-    both = Found(part(old) + part(new), log_BGRL)
+    both = Partial(part(old) + part(new), log_BGRL)
     return jax.tree.map(lambda x, y: x.at[:, :, :, query].set(y), before, both)
 
   return _seen(kernel, queries, keys, visit, before)
 
 
 def gradients(
-  kernel: Kernel, queries: Queries, keys: Keys, given: Given, *, own: bool
+  kernel: Kernel,
+  queries: Queries,
+  keys: Keys,
+  residuals: Residuals,
+  *,
+  own: bool,
 ) -> Gradients:
   """`online_softmax.gradients`; `own`: the keys are of this device."""
   if own:
-    return _differentiate(kernel, queries, keys, given, own=True)
+    return _differentiate(kernel, queries, keys, residuals, own=True)
   of = queries.q_BLGRK, keys.k_BMGK, keys.v_BMGK
   dq, dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in of)
 
   def visit(before: Gradients, query: slice, key: slice) -> Gradients:
-    y_BLHK, dy_BLHK, log_BGRL = given
-    of_some = Given(y_BLHK[:, query], dy_BLHK[:, query], log_BGRL[..., query])
+    y_BLHK, dy_BLHK, log_BGRL = residuals
+    of_some = Residuals(
+      y_BLHK[:, query], dy_BLHK[:, query], log_BGRL[..., query]
+    )
     by = _differentiate(
       kernel, _some(queries, query), _some(keys, key), of_some
     )
@@ -177,19 +184,19 @@ def _seen(
   packed = keys.tokens.segments is not None
 
   def all_of(*pairs: tuple[slice, slice]) -> Any:
-    found = before
+    result = before
     for query, key in pairs:
 
-      def call(found: Any, query: slice = query, key: slice = key) -> Any:
-        return visit(found, query, key)
+      def call(result: Any, query: slice = query, key: slice = key) -> Any:
+        return visit(result, query, key)
 
       tokens = queries.tokens.at(query), keys.tokens.at(key)
       wanted = may_see(kernel.pattern, *tokens) if packed else None
       if wanted is None:
-        found = call(found)
+        result = call(result)
       else:
-        found = jax.lax.cond(wanted, call, lambda found: found, found)
-    return found
+        result = jax.lax.cond(wanted, call, lambda result: result, result)
+    return result
 
   if not kernel.pattern.causal:
     return all_of((everything, everything))
@@ -217,45 +224,45 @@ def _some(x: Any, part: slice) -> Any:
 
 def _attend(
   kernel: Kernel, queries: Queries, keys: Keys, *, own: bool = False
-) -> Found:
+) -> Partial:
   B, L, G, R, K = queries.q_BLGRK.shape
-  made = _made(kernel, L, G * R, own)
-  y_BHLK, (log_BHL,) = jax.vmap(made)(
+  splash = _splash(kernel, L, G * R, own)
+  y_BHLK, (log_BHL,) = jax.vmap(splash)(
     *_heads_first(queries, keys), _documents(queries, keys)
   )
   y_BGRLK = y_BHLK.astype(jnp.float32).reshape(B, G, R, L, K)
-  return Found(y_BGRLK, log_BHL.reshape(B, G, R, L))
+  return Partial(y_BGRLK, log_BHL.reshape(B, G, R, L))
 
 
 def _differentiate(
   kernel: Kernel,
   queries: Queries,
   keys: Keys,
-  given: Given,
+  residuals: Residuals,
   *,
   own: bool = False,
 ) -> Gradients:
   B, L, G, R, K = queries.q_BLGRK.shape
-  made = _made(kernel, L, G * R, own)
-  masks = made.dq_mask_info, made.dkv_mask_info
+  splash = _splash(kernel, L, G * R, own)
+  masks = splash.dq_mask_info, splash.dkv_mask_info
 
   def of_row(q_HLK, k_GMK, v_GMK, ids, y_HLK, log_HL, dy_HLK):
     saved = (q_HLK, k_GMK, v_GMK, ids, None, y_HLK, log_HL, *masks)
     # With output and sums over all keys; the kernel's own derivative would use
     # those over these keys only.
     by = splash_attention_kernel._splash_attention_bwd(
-      **made.kwargs, res=saved, do=dy_HLK
+      **splash.kwargs, res=saved, do=dy_HLK
     )
     return by[3:6]
 
   y_BHLK, dy_BHLK = (
-    x.swapaxes(1, 2).astype(queries.q_BLGRK.dtype) for x in given[:2]
+    x.swapaxes(1, 2).astype(queries.q_BLGRK.dtype) for x in residuals[:2]
   )
   dq_BHLK, dk_BGMK, dv_BGMK = jax.vmap(of_row)(
     *_heads_first(queries, keys),
     _documents(queries, keys),
     y_BHLK,
-    given.log_BGRL.reshape(B, G * R, L),
+    residuals.log_BGRL.reshape(B, G * R, L),
     dy_BHLK,
   )
   dq, dk, dv = (
@@ -264,10 +271,10 @@ def _differentiate(
   return Gradients(dq.reshape(B, L, G, R, K), dk, dv, None)
 
 
-def _made(
+def _splash(
   kernel: Kernel, length: int, num_heads: int, own: bool
 ) -> splash_attention_kernel.SplashAttentionKernel:
-  return kernels.made(
+  return kernels.make(
     kernel.pattern if own else bidirectional(),
     length,
     num_heads,

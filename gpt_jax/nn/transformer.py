@@ -188,7 +188,7 @@ class Transformer(nn.Module):
     memory_BMD: jax.Array | None = None,
     prefix_B: jax.Array | None = None,
     visible_BLM: jax.Array | None = None,
-    asked_BP: jax.Array | None = None,
+    predicted_BP: jax.Array | None = None,
     places_1L: jax.Array | None = None,
   ) -> Output:
     """Runs the stack, or both stacks.
@@ -220,7 +220,7 @@ class Transformer(nn.Module):
       visible_BLM: bool, a mask on top of `attention`: which tokens of its row,
         or slots of the caches of `init_caches`, each token sees. All real
         tokens of a memory are visible.
-      asked_BP: int32, the places of tokens that a second stream predicts
+      predicted_BP: int32, the places of tokens that a second stream predicts
         (XLNet), which no token sees. Their states follow those of the row:
         `hidden_BLD` has L + P tokens, and so have the queries of
         `visible_BLM`, [B, L + P, L].
@@ -243,16 +243,18 @@ class Transformer(nn.Module):
     if self._position.segments:
       token_types_BL = None  # the layers use them instead
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
-    if asked_BP is not None:
+    if predicted_BP is not None:
       if not self._position.segments:
         raise UsageError(
           f'model.position={self.position!r}: a second stream knows places by '
           "distances alone; set model.position='xlnet'"
         )
-      x_BLD = jnp.concatenate([x_BLD, self._inputs.queries(asked_BP)], axis=1)
+      x_BLD = jnp.concatenate(
+        [x_BLD, self._inputs.queries(predicted_BP)], axis=1
+      )
       if types_BL is not None:
-        of_asked = jnp.take_along_axis(types_BL, asked_BP, axis=1)
-        types_BL = jnp.concatenate([types_BL, of_asked], axis=1)
+        of_predicted = jnp.take_along_axis(types_BL, predicted_BP, axis=1)
+        types_BL = jnp.concatenate([types_BL, of_predicted], axis=1)
     visibility = Visibility(
       mask_BL, segments_BL, prefix_B, visible_BLM, places_1L
     )
@@ -260,7 +262,7 @@ class Transformer(nn.Module):
       positions_BL,
       visibility,
       token_types_BL=types_BL if self._position.segments else None,
-      asked_BP=asked_BP,
+      predicted_BP=predicted_BP,
       bias=self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
       memory_BMD=memory_BMD,
       memory_mask_BM=encoder_mask_BM,

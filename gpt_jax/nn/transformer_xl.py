@@ -25,7 +25,7 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.layers import Projections, dense, parameter
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.positions import Asked, Model, Position, sinusoids
+from gpt_jax.nn.positions import Model, Position, ScoreInputs, sinusoids
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
 
@@ -85,10 +85,10 @@ class TransformerXL(nn.Module):
       nn.share_scope(self, self.biases)
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
-  def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array]:
-    """See `Asked`."""
-    context, q_BLHK = asked.context, asked.q_BLHK
-    if not asked.pattern.causal or context.visibility.prefix_B is not None:
+  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, jax.Array]:
+    """See `ScoreInputs`."""
+    context, q_BLHK = inputs.context, inputs.q_BLHK
+    if not inputs.pattern.causal or context.visibility.prefix_B is not None:
       raise UsageError(
         'model.position=transformer_xl: looks back only, so that it needs '
         'causal attention; take another position for bidirectional layers, '
@@ -98,10 +98,10 @@ class TransformerXL(nn.Module):
     q_content, q_position = (
       q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype) for bias_HK in biases
     )
-    r_MHK = self._distances(asked.num_keys, asked.d_model)
+    r_MHK = self._distances(inputs.num_keys, inputs.d_model)
     bias: jax.Array = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
-    bias *= asked.scale
-    if isinstance(asked.cache, KVCache):
+    bias *= inputs.scale
+    if isinstance(inputs.cache, KVCache):
       positions_BL = context.positions(q_BLHK.shape[1])
       return q_content, _at_positions(bias, positions_BL)
     return q_content, moved_left(bias)
@@ -163,27 +163,27 @@ class SegmentTerms(nn.Module):
     )
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
-  def __call__(self, asked: Asked) -> tuple[jax.Array, jax.Array]:
-    """See `Asked`."""
-    if isinstance(asked.cache, KVCache):
+  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, jax.Array]:
+    """See `ScoreInputs`."""
+    if isinstance(inputs.cache, KVCache):
       raise UsageError(
         'model.position=xlnet: cannot decode with a cache; score texts, or '
         'take transformer_xl'
       )
-    context, q_BLHK = asked.context, asked.q_BLHK
+    context, q_BLHK = inputs.context, inputs.q_BLHK
     q_content, q_position, q_segment = (
       q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype)
       for bias_HK in (self.content_bias, self.position_bias, self.segment_bias)
     )
-    num_keys, M = asked.num_keys, 0
-    if isinstance(asked.cache, SegmentMemory):
-      M = asked.cache.hidden_BMD.shape[1]
+    num_keys, M = inputs.num_keys, 0
+    if isinstance(inputs.cache, SegmentMemory):
+      M = inputs.cache.hidden_BMD.shape[1]
     L = num_keys - M
-    r_RHK = self._distances(num_keys, L, asked.d_model)
+    r_RHK = self._distances(num_keys, L, inputs.d_model)
     bias: Any = float32_einsum('BLHK,RHK->BHLR', q_position, r_RHK)
     parts = [moved_left(bias[:, :, :L])[..., :num_keys]]
-    if context.asked_BP is not None:
-      parts.append(_at(bias[:, :, L:], context.asked_BP, num_keys, L))
+    if context.predicted_BP is not None:
+      parts.append(_at(bias[:, :, L:], context.predicted_BP, num_keys, L))
     bias = jnp.concatenate(parts, axis=2)
     if context.token_types_BL is not None:
       segments = self.segments.astype(q_segment.dtype)
@@ -192,7 +192,7 @@ class SegmentTerms(nn.Module):
       of_keys = jnp.pad(types_BL[:, :L], ((0, 0), (M, 0)))
       other_BLM = types_BL[:, :, None] != of_keys[:, None]
       bias += jnp.where(other_BLM[:, None], either[..., 1:], either[..., :1])
-    return q_content, bias * asked.scale
+    return q_content, bias * inputs.scale
 
   def _distances(self, num_keys: int, length: int, d_model: int) -> jax.Array:
     """W_kR R of the distances M - 1, ..., 0, ..., 1 - L: [M + L - 1, H, K]."""
@@ -205,10 +205,10 @@ class SegmentTerms(nn.Module):
 
 
 def _at(
-  bias_BHPR: jax.Array, asked_BP: jax.Array, num_keys: int, length: int
+  bias_BHPR: jax.Array, predicted_BP: jax.Array, num_keys: int, length: int
 ) -> jax.Array:
   """Gathers biases by key for queries at places among the last keys."""
-  first_BP = length - 1 - asked_BP
+  first_BP = length - 1 - predicted_BP
   index_BPM = first_BP[..., None] + jnp.arange(num_keys)[None, None]
   return jnp.take_along_axis(bias_BHPR, index_BPM[:, None], axis=-1)
 

@@ -304,10 +304,10 @@ def predictions(
   states, stats = [], {}
   for nth in range(segments):
     part = slice(nth * length, (nth + 1) * length)
-    asked_BP = batch['masked_positions'][:, nth * P : (nth + 1) * P]
-    asked_BP = asked_BP - nth * length
+    predicted_BP = batch['masked_positions'][:, nth * P : (nth + 1) * P]
+    predicted_BP = predicted_BP - nth * length
     ranks_BL = batch['ranks'][:, part]
-    of_targets_BP = jnp.take_along_axis(ranks_BL, asked_BP, axis=1)
+    of_targets_BP = jnp.take_along_axis(ranks_BL, predicted_BP, axis=1)
     types_BL = batch.get('token_types')
     of_part = None if key is None else jax.random.fold_in(key, nth)
     out, sown = forward.apply(
@@ -319,7 +319,7 @@ def predictions(
       mask_BL=batch['mask'][:, part],
       token_types_BL=None if types_BL is None else types_BL[:, part],
       visible_BLM=visible(ranks_BL, of_targets_BP),
-      asked_BP=asked_BP,
+      predicted_BP=predicted_BP,
     )
     states.append(out.hidden_BLD[:, length:])
     caches = out.caches if segments > 1 else None

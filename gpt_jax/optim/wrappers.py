@@ -41,11 +41,11 @@ def each_part(
     parameters and updates. Those parts keep their states.
   """
 
-  def made(axes: Any) -> optax.GradientTransformationExtraArgs:
+  def transform(axes: Any) -> optax.GradientTransformationExtraArgs:
     return optax.with_extra_args_support(build(axes))
 
-  rest = made(_rest(axes))
-  parts = {name: made(_part(axes, name)) for name in axes['parts']}
+  rest = transform(_rest(axes))
+  parts = {name: transform(_part(axes, name)) for name in axes['parts']}
 
   def init(params: Any) -> Any:
     return State(
@@ -118,14 +118,14 @@ def by_layer(build: Build) -> Build:
     def update(updates, state, params=None, **extra):
       sound = extra['sound']
       lengths = jax.tree_util.tree_map_with_path(_length, axes, updates)
-      made, kept = _by_path(updates), _by_path(state)
+      leaves, kept = _by_path(updates), _by_path(state)
       new: Arrays = {}
       counts: Arrays = {}
       # Unstacked parameters come first: their state has all counts.
       for length in sorted({0, *jax.tree.leaves(lengths)}):
         of = functools.partial(_only, lengths, length)
         group = _group(build(schedule, of(axes)), of(updates), of(params))
-        grads = {name: made[name] for name in group.names}
+        grads = {name: leaves[name] for name in group.names}
         own = {n: kept[n] for n in group.state_names if n not in counts}
         if length:
           run = functools.partial(group.turn, counts, of(params), sound)
@@ -133,10 +133,10 @@ def by_layer(build: Build) -> Build:
         else:
           counts = own
           grads, own = group.update(grads, own, of(params), sound)
-        made |= grads
+        leaves |= grads
         new |= own
       return (
-        jax.tree.structure(updates).unflatten(made.values()),
+        jax.tree.structure(updates).unflatten(leaves.values()),
         jax.tree.structure(state).unflatten(new[name] for name in kept),
       )
 

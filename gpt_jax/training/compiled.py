@@ -85,8 +85,8 @@ def compile_stages(
       f' of {shape.task}' * bool(shape.task),
       *(shape.rows, shape.length, step.seconds),
     )
-    told = {name: x for name, x in shape._asdict().items() if x != ''}
-    metrics.write(done, event='compiled', **told, seconds=step.seconds)
+    fields = {name: x for name, x in shape._asdict().items() if x != ''}
+    metrics.write(done, event='compiled', **fields, seconds=step.seconds)
 
 
 def compile_eval_step(parts: Parts) -> Compiled:

@@ -27,7 +27,7 @@ from gpt_jax.training.run import Past, Run, gave_up
 
 
 class Due(NamedTuple):
-  """The duties that are due after a step."""
+  """What the loop does after a step."""
 
   log: bool
   save: bool
@@ -46,10 +46,10 @@ class Cadence(NamedTuple):
   log_evaluations: bool = False
 
   def due(self, step: int, *, stop: bool = False) -> Due:
-    """The duties after `step`, counted from 1.
+    """The actions due after `step`, counted from 1.
 
     Args:
-      stop: whether SIGTERM was received. The other duties stay due; only an
+      stop: whether SIGTERM was received. The other actions stay due; only an
         evaluation may be left for the next start.
     """
     evaluate = should(step, self.eval_every, self.last)
@@ -136,11 +136,11 @@ class Saver:
       return time.monotonic() - started
 
 
-# Duties of the training loop: log, evaluate, save, stop.
+# What the training loop does now and then: log, evaluate, save, stop.
 
 
-class Duties:
-  """The duties of a run; `Cadence` says when each is due.
+class Callbacks:
+  """The callbacks of a run; `Cadence` says when each is due.
 
   Built once, before the first step; `begin` is called then and after a rewind.
   """
@@ -189,7 +189,7 @@ class Duties:
       raise Preempted('preempted while evaluating; start again to continue')
 
   def note(self, step: int, out: dict[str, Any]) -> Due:
-    """Records the outputs of a step; returns the duties after it."""
+    """Records the outputs of a step; returns what is due after it."""
     self.meter.add(out)
     if self.meter.taken == 1:
       jax.block_until_ready(out)
@@ -310,12 +310,12 @@ def fit(training: Run, state: TrainState) -> TrainState:
   train_steps: Stages = {}
   with watchdog.during('compile'):
     compile_stages(training.parts, done, train_steps, metrics)
-    duties = Duties(training, state, train_steps)
+    callbacks = Callbacks(training, state, train_steps)
   while True:
     with contextlib.closing(metrics):
       try:
-        duties.begin(metrics, past, int(state.step))
-        return loop(training, train_steps, duties, state)
+        callbacks.begin(metrics, past, int(state.step))
+        return loop(training, train_steps, callbacks, state)
       except Spike as e:
         spike = e
         metrics.write(spike.step, event='spike')
@@ -331,7 +331,7 @@ def fit(training: Run, state: TrainState) -> TrainState:
 def loop(
   training: Run,
   train_steps: Stages,
-  duties: Duties,
+  callbacks: Callbacks,
   state: TrainState,
 ) -> TrainState:
   """The training loop, from the state's step to the last."""
@@ -345,23 +345,25 @@ def loop(
     ) as batches,
     Progress(total=last, done=done, active=training.active) as progress,
   ):
-    duties.catch_up(done, state)
-    for step, batch in enumerate(duties.meter.waiting(batches), start=done + 1):
+    callbacks.catch_up(done, state)
+    for step, batch in enumerate(
+      callbacks.meter.waiting(batches), start=done + 1
+    ):
       shape = parts.ramp.shape(step - 1)
       train_step = train_steps[shape].call
       state, out = train_step(state, parts.put(batch, shape.rows))
-      due = duties.note(step, out)
+      due = callbacks.note(step, out)
       if any(due):
-        duties.check(step)
+        callbacks.check(step)
       if due.log:
-        duties.log(step, progress)
+        callbacks.log(step, progress)
       progress.advance(step)
-      stop = due.stop or (due.evaluate and not duties.evaluate(step, state))
-      if due.save or stop or duties.gave_up:
-        duties.save(step, state, out)
+      stop = due.stop or (due.evaluate and not callbacks.evaluate(step, state))
+      if due.save or stop or callbacks.gave_up:
+        callbacks.save(step, state, out)
       if stop:
-        duties.stop(step, state)
-      if duties.gave_up:
+        callbacks.stop(step, state)
+      if callbacks.gave_up:
         break
-    duties.finish(state)
+    callbacks.finish(state)
   return state

@@ -780,7 +780,7 @@ def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
   new = 'source' in drawn and all(
     m.all() for m in jax.tree.leaves(drawn['source'])
   )
-  one, other = (tokenizer_lib.of_targets(made) for made in (theirs, ours))
+  one, other = (tokenizer_lib.of_targets(x) for x in (theirs, ours))
   return new and one.fingerprint == other.fingerprint
 
 

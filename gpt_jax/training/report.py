@@ -456,6 +456,6 @@ def _run_id(workdir: str) -> str:
       return f.read().strip()
   except FileNotFoundError:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    made = uuid.uuid4().hex[:8]
-    buckets.write_atomically(path, made + '\n')
-    return made
+    run_id = uuid.uuid4().hex[:8]
+    buckets.write_atomically(path, run_id + '\n')
+    return run_id

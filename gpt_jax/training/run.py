@@ -285,7 +285,7 @@ class Run(NamedTuple):
 
     Args:
       at_most: the last acceptable step; None: any.
-      start: the initial state if it was made already. What checkpoints leave
+      start: the initial state if it is known already. What checkpoints leave
         out is taken from it.
     """
     abstract = parts_lib.abstract_state(self.parts)
@@ -463,11 +463,11 @@ def _opened(
     return run, first() if state is None else state
   measured: dict[str, Any] = {}
   if sets:
-    made: Any = functools.partial(HeldOut, sets=sets)
+    evaluate: Any = functools.partial(HeldOut, sets=sets)
     if evaluation:
-      made = functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
+      evaluate = functools.partial(evaluation, sets=sets, tokenizer=tokenizer)
     measured = {
-      'evaluation': made,
+      'evaluation': evaluate,
       # The corpus's own held-out split comes first, if there is one.
       'criterion': f'eval/{next(iter(sets))}/loss',
     }

@@ -178,8 +178,8 @@ def spike(file: str) -> dict[str, Any]:
   tokenizers = [of_sources(tokenizer), tokenizer]
   texts = [
     ' => '.join(
-      made.decode(side.tokens[i][side.real[i]].tolist())
-      for side, made in zip(sides, tokenizers[-len(sides) :], strict=True)
+      tokenizer.decode(side.tokens[i][side.real[i]].tolist())
+      for side, tokenizer in zip(sides, tokenizers[-len(sides) :], strict=True)
     )
     for i in range(len(rows.tokens))
   ]

@@ -197,8 +197,8 @@ class _Step:
     split = sharding.batch_sharding(self._mesh, self._rules)
     count = -(-(total - start) // size)
     with sharding.use(self._mesh, self._rules):
-      for i, made in enumerate(row_order.prefetch(batch, 0, count)):
-        put = sharding.put_batch(made, split, size)
+      for i, arrays in enumerate(row_order.prefetch(batch, 0, count)):
+        put = sharding.put_batch(arrays, split, size)
         found = jax.device_get(self._step(self._params, put))
         left = total - start - i * size
         yield tuple(x[:left] for x in found)

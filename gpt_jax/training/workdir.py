@@ -56,9 +56,9 @@ def locked(workdir: str):
     yield
     return
   files.check_path(workdir)
-  made, path = [], os.path.abspath(workdir)
+  created, path = [], os.path.abspath(workdir)
   while not os.path.lexists(path):
-    made.append(path)
+    created.append(path)
     path = os.path.dirname(path)
   os.makedirs(workdir, exist_ok=True)
   file = os.path.join(workdir, LOCK)
@@ -75,7 +75,7 @@ def locked(workdir: str):
   except UsageError:
     if is_new:
       os.unlink(file)
-    for folder in made:
+    for folder in created:
       with contextlib.suppress(OSError):  # something was left in it
         os.rmdir(folder)
     raise
@@ -224,16 +224,16 @@ def check_tokenizer(config: Config) -> None:
   name, *more = tokenizer_lib.single(config.tokenizer.name)
   own = None if more else 0
   (call,) = spec.bind_all('tokenizer.name', name, TOKENIZERS)[:1]
-  made = None
+  tokenizer = None
   if not CHOICES[call.name].learned:
-    made = tokenizer_lib.build(name, [])
+    tokenizer = tokenizer_lib.build(name, [])
   objective, rows = config.objective.name, config.data.rows
   wanted = dict.fromkeys(
     objectives.needs(objective).tokens, f'objective.name={objective!r}'
   )
   if row_makers.of_sentences(rows):
     wanted |= dict.fromkeys(('cls', 'sep'), f'data.rows={rows!r}')
-  if lacking := sorted(wanted.keys() - tokenizer_lib.marks(call, made)):
+  if lacking := sorted(wanted.keys() - tokenizer_lib.marks(call, tokenizer)):
     token = f'[{lacking[0].upper()}]'
     raise UsageError(
       f'tokenizer.name={name!r}: has no {token}, which {wanted[lacking[0]]} '
@@ -241,14 +241,14 @@ def check_tokenizer(config: Config) -> None:
       f'sentencepiece with {token} among its special tokens'
     )
   t5.check(
-    tokenizer_lib.special_names(call, made),
+    tokenizer_lib.special_names(call, tokenizer),
     objectives.needs(objective).sentinels(config.model.context_length),
     objective,
   )
-  if made:
-    own = tokenizer_lib.own_of_sources(made) or own
-    config_lib.set_vocab_size(config, made.vocab_size, name, own)
-    check_prompt(config, made)
+  if tokenizer:
+    own = tokenizer_lib.own_of_sources(tokenizer) or own
+    config_lib.set_vocab_size(config, tokenizer.vocab_size, name, own)
+    check_prompt(config, tokenizer)
     return
   if num_pieces := call.kwargs.get('vocab_size'):
     config_lib.set_vocab_size(config, num_pieces, name, own)

@@ -482,7 +482,7 @@ def test_content_of_the_identity_order_is_transformer_xl():
   ranks = np.tile(np.arange(N), (B, 1))
   seen = visible(ranks, ranks[:, 2:5])
   asked = np.tile(np.arange(2, 5), (B, 1))
-  more = {'visible_BLM': seen, 'asked_BP': asked}
+  more = {'visible_BLM': seen, 'predicted_BP': asked}
   found, _ = run_xlnet(model, params, tokens, more)
   other = xlnet(attention='full', input='tokens', position='transformer_xl')
   expected, _ = run_xlnet(other, without_segments(params), tokens, {})
@@ -506,7 +506,7 @@ def test_a_memory_is_as_tokens_before():
     'mask_BL': mask,
     'token_types_BL': types[:, M:],
     'visible_BLM': visible(ranks, of_targets),
-    'asked_BP': asked,
+    'predicted_BP': asked,
   }
   zeros = {'token_types_BL': types[:, :M]}
   _, inputs = run_xlnet(model, params, tokens[:, :M], zeros)
@@ -522,7 +522,7 @@ def test_a_memory_is_as_tokens_before():
     'mask_BL': np.pad(mask, ((0, 0), (M, 0)), constant_values=True),
     'token_types_BL': types,
     'visible_BLM': visible(np.append(before, ranks, axis=1), of_targets),
-    'asked_BP': asked + M,
+    'predicted_BP': asked + M,
   }
   expected, _ = run_xlnet(model, params, tokens, whole)
   assert expected.hidden_BLD.shape == (B, M + N + P, D)
@@ -546,7 +546,7 @@ def test_gradients_come_from_what_is_before_in_the_order():
       {'params': {**params, 'embed': {'embedding': table_VD}}},
       tokens,
       visible_BLM=visible(ranks_BL, ranks_BL),
-      asked_BP=jnp.arange(N)[None],
+      predicted_BP=jnp.arange(N)[None],
     )
     return out.hidden_BLD[0] @ probe
 
@@ -583,11 +583,11 @@ ONES = np.ones((B, N), np.int32)
     (lambda: refused(segmented(), segments_BL=ONES), 'set data'),
     (lambda: tiny.params(segmented(biases='both')), 'one of own, shared'),
     (
-      lambda: refused(xlnet(input='tokens'), asked_BP=ONES),
+      lambda: refused(xlnet(input='tokens'), predicted_BP=ONES),
       'has no second stream',
     ),
     (
-      lambda: refused(xlnet(position='learned'), asked_BP=ONES),
+      lambda: refused(xlnet(position='learned'), predicted_BP=ONES),
       'a second stream knows places',
     ),
   ],
