@@ -58,7 +58,8 @@ class Prepared(NamedTuple):
     dev: the rows to evaluate on.
     data: identifies the rows: their numbers and a hash.
     figures: of each split, for result.json.
-    template: the chat template, if the rows are conversations.
+    template: the chat template, if there are conversations.
+    ends: the special tokens that end an answer in these.
   """
 
   objective: str
@@ -67,6 +68,7 @@ class Prepared(NamedTuple):
   data: str
   figures: dict[str, dict[str, Any]]
   template: ChatTemplate | None = None
+  ends: frozenset[int] = frozenset()
 
 
 class Method(abc.ABC):
@@ -196,14 +198,14 @@ class Sft(Method):
         *(tuned.length, f'{rows.figures["learned_tokens"]:,} tokens'),
         *(rows.figures['cut'], rows.figures['left_out']),
       )
-    if encoder.chats:
-      check_ends(encoded['train'], tokenizer)
     return Prepared(
       f'dialogue(length={tuned.length}, packed={self.packing})',
-      **splits,
+      train=splits['train'],
+      dev=splits['dev'],
       data=digest(encoded),
       figures=figures,
       template=encoder.template if encoder.chats else None,
+      ends=ends(encoded['train'], tokenizer) if encoder.chats else frozenset(),
     )
 
 
@@ -292,7 +294,8 @@ class Reward(Method):
     return Prepared(
       f'reward(completions={width}, length={tuned.length}, '
       f'center_rewards_coefficient={center})',
-      **splits,
+      train=splits['train'],
+      dev=splits['dev'],
       data=digest(every),
       figures=figures,
       template=encoder.template if encoder.chats else None,
@@ -361,7 +364,8 @@ class DirectPreference(Method):
     shown = ', '.join(f'{name}={x!r}' for name, x in options.items())
     return Prepared(
       f'dpo({shown})',
-      **splits,
+      train=splits['train'],
+      dev=splits['dev'],
       data=digest(every),
       figures=figures,
       template=encoder.template if encoder.chats else None,
@@ -520,18 +524,10 @@ def fit(
   return Fitted(kept, figures)
 
 
-def check_ends(encoded: list[Encoded], tokenizer: Tokenizer) -> None:
-  """Warns if what ends an answer does not end generation."""
+def ends(encoded: Sequence[Encoded], tokenizer: Tokenizer) -> frozenset[int]:
+  """The special tokens that end what is learned of a conversation."""
   last = {int(one.ids[one.learned][-1]) for one in encoded if one.learned.any()}
-  if not last <= tokenizer.special.stop_ids:
-    names = {i: name for name, i in tokenizer.special.names.items()}
-    shown = ', '.join(repr(names.get(i, i)) for i in sorted(last)[:3])
-    log.warning(
-      'answers of the chat template end with %s, at which generate and serve '
-      'do not stop: name it in eos_token_id of generation_config.json, or take '
-      'another template',
-      shown,
-    )
+  return frozenset(last & {*tokenizer.special.names.values()})
 
 
 def digest(encoded: Mapping[str, Sequence[Encoded]]) -> str:

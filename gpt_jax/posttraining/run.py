@@ -24,6 +24,7 @@ from gpt_jax.posttraining.methods import Method, Prepared, Split
 from gpt_jax.rows import row_order
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.runtime import hosts, preemption, watchdog
+from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import chat
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
@@ -132,7 +133,14 @@ def prepare(
   resolved = config_lib.resolve(config)
   fields.check_layers(resolved)
   if prepared.template is not None:
-    tokenizer = chat.with_template(tokenizer, prepared.template)
+    tokenizer = chat.with_template(tokenizer, prepared.template, prepared.ends)
+    if never := prepared.ends - tokenizer.special.stop_ids:
+      names = [n for n, i in tokenizer.special.names.items() if i in never]
+      log.warning(
+        'answers end with %s, at which generate and serve do not stop; take a '
+        'template that ends them with the end of a document, such as zephyr',
+        ', '.join(names),
+      )
   return Plan(resolved, method, tokenizer, prepared)
 
 

@@ -17,7 +17,7 @@ import copy
 import datetime
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jinja2
@@ -29,7 +29,7 @@ import numpy as np
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import special
-from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokenizers.tokenizer import Tokenizer, of_kind
 
 # A message: 'role', 'content', and any other entries that the template reads.
 Message = Mapping[str, Any]
@@ -331,10 +331,23 @@ def choose(text: str, tokenizer: Tokenizer, folder: str) -> ChatTemplate:
     raise UsageError(f'{where}: {why}; name one of these, or a file') from e
 
 
-def with_template(tokenizer: Any, template: ChatTemplate) -> Any:
-  """A copy of a tokenizer that is saved with a chat template."""
-  made, contents = copy.copy(tokenizer), dict(tokenizer.contents)
+def with_template(
+  tokenizer: Any, template: ChatTemplate, ends: Collection[int] = ()
+) -> Any:
+  """A copy of a tokenizer that is saved with a chat template.
+
+  Args:
+    ends: special tokens that end an answer. Those of an import will end
+      generation, here and in transformers; our own tokenizers have one such
+      token, the end of a document.
+  """
+  made: Any = copy.copy(tokenizer)
+  contents = dict(made.contents)
   contents[FILE] = template.source.encode()
+  if special.SPECIAL in contents and not {*ends} <= made.special.stop_ids:
+    stops = sorted({*made.special.stop_ids, *ends})
+    contents |= special.with_stops(contents, stops)
+    made = of_kind(made.kind, contents)
   if not {special.CONFIG, special.MAP} & contents.keys():
     roles = json.dumps(_own_tokens(tokenizer), indent=2)
     contents[special.CONFIG] = roles.encode() + b'\n'
@@ -415,10 +428,10 @@ _LLAMA2 = r"""
     {%- if loop.index0 == 1 and messages[0]['role'] == 'system' %}
       {{- '<<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' }}
     {%- endif %}
-    {{- message['content'] + ' [/INST]' }}
+    {{- message['content'] | trim + ' [/INST]' }}
   {%- elif message['role'] == 'assistant' %}
     {%- generation %}
-      {{- ' ' + message['content'] + ' ' + eos_token }}
+      {{- ' ' + message['content'] | trim + ' ' + eos_token }}
     {%- endgeneration %}
   {%- endif %}
 {%- endfor %}

@@ -12,7 +12,7 @@ and [MASK] are known by their roles.
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
@@ -219,6 +219,20 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
   }
   kept.pop(_MODEL, None)
   return kept | {SPECIAL: json.dumps(entries, indent=2).encode() + b'\n'}
+
+
+def with_stops(
+  contents: Mapping[str, bytes], stops: Sequence[int]
+) -> dict[str, bytes]:
+  """The files of an import that name its stop tokens, with other ones."""
+  files = {SPECIAL: {'stop': stops}, _GENERATION: {'eos_token_id': stops}}
+  return {
+    name: json.dumps(
+      json.loads(contents.get(name, b'{}')) | new, indent=2
+    ).encode()
+    + b'\n'
+    for name, new in files.items()
+  }
 
 
 def generation(folder: str) -> tuple[dict[str, Any], str]:

@@ -222,7 +222,7 @@ def imported(name: str, folder: str) -> Tokenizer:
   made = build(name, [])
   assert isinstance(made, HfTokenizer | Bpe | SentencePiece)
   files = special.from_hf(folder, made)
-  return _loaded(made.kind, {**made.contents, **files})
+  return of_kind(made.kind, {**made.contents, **files})
 
 
 def load(folder: str) -> Tokenizer:
@@ -244,7 +244,7 @@ def load(folder: str) -> Tokenizer:
       + ', '.join(sorted(known))
     )
   try:
-    return _loaded(kind, contents)
+    return of_kind(kind, contents)
   except (UsageError, KeyError) as e:
     why = f'{e} is missing' if isinstance(e, KeyError) else e
     raise UsageError(
@@ -253,7 +253,8 @@ def load(folder: str) -> Tokenizer:
     ) from e
 
 
-def _loaded(kind: str, contents: dict[str, bytes]) -> Tokenizer:
+def of_kind(kind: str, contents: dict[str, bytes]) -> Tokenizer:
+  """A tokenizer from the files of a saved one."""
   make = CHOICES[kind].load
   assert make is not None, kind
   return make(contents)

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers import chat, tokenizer
 from gpt_jax.tokenizers.chat import ChatTemplate
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
@@ -63,6 +63,43 @@ def test_no_message_ends_itself(name):
     ids = template.ids(made, [{'role': 'user', 'content': attack}])
     text = [i for i in ids if i not in specials]
     assert attack.replace('\ufdd0', '') in made.decode(text)
+
+
+@pytest.mark.parametrize(
+  ('named', 'name'), [('chatml', 'smollm2'), ('llama2', 'llama')]
+)
+def test_templates_by_name_are_the_usual_ones(named, name):
+  """Where there is a system message, for which SmolLM2 has a default."""
+  made = imported(name)
+  template = chat.choose(named, made, '')
+  cases = [
+    case
+    for case in RECORDED[name]['chats']
+    if case['messages'][0]['role'] == 'system'
+  ]
+  assert cases
+  for case in cases:
+    text = template.render(case['messages'], case['more'])
+    assert text == case['text']
+    assert template.ids(made, case['messages'], case['more']) == case['ids']
+
+
+def test_a_template_is_saved_with_what_ends_an_answer(tmp_path):
+  """An import stops there; its ids are the same."""
+  made = imported('llama')
+  path = tmp_path / 'mine.jinja'
+  path.write_text('{{ bos_token }}{{ messages[0].content }}{{ eos_token }}')
+  template = chat.choose(str(path), made, '')
+  new = chat.with_template(made, template, {made.id_of('<s>')})
+  new.save(str(tmp_path / 'new'))
+  again = tokenizer.load(str(tmp_path / 'new'))
+  assert again.fingerprint == made.fingerprint
+  stops = made.special.stop_ids
+  assert again.special.stop_ids == {*stops, made.id_of('<s>')} > stops
+  messages = [{'role': 'user', 'content': 'a'}]
+  assert loaded(tmp_path / 'new').render(messages) == '<s>a</s>'
+  config = json.loads((tmp_path / 'new/generation_config.json').read_text())
+  assert {*config['eos_token_id']} == again.special.stop_ids
 
 
 def test_a_failing_template_is_one_line():
