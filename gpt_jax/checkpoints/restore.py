@@ -153,22 +153,20 @@ def signed(contents: Contents) -> dict[str, Any]:
 
 
 def verified(text: str) -> Contents:
-  """Parses the JSON text of `signed`, with or without a record.
+  """Parses the JSON text of `signed`.
 
   Raises:
     ValueError: the checksum is wrong.
   """
   content = json.loads(text)
-  rows, record = content['arrays'], content.get('record')
+  rows, record = content['arrays'], content['record']
   if content['sha256'] != _digest(rows, record):
     raise ValueError('the list of checksums was changed')
   return Contents({name: Array(*row) for name, row in rows.items()}, record)
 
 
 def _digest(rows: dict[str, list], record: Any) -> str:
-  # Older checkpoints have no record, and their checksum covers the rows only.
-  signed = rows if record is None else [rows, record]
-  return hashlib.sha256(json.dumps(signed).encode()).hexdigest()
+  return hashlib.sha256(json.dumps([rows, record]).encode()).hexdigest()
 
 
 def difference(saved: dict[str, Array], wanted: dict[str, Array]) -> str:
