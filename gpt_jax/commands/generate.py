@@ -27,7 +27,8 @@ FILE.run records the model, prompts and settings of --out.
 
 Encoder-decoders, UniLM and prefix LMs generate an output for each source text:
 --source, or --sources, a file of lines, or a .jsonl of objects with `source`.
-Without --max_tokens an output has at most 50 tokens more than its source.
+Without --max_tokens an output has at most 50 tokens more than its source, and
+in UniLM and prefix LMs at most half of the context.
 
 With --beam N, beam search follows N hypotheses and returns the best
 --num_samples instead of drawing. A score is the sum of the log-probabilities

@@ -347,9 +347,9 @@ def source_request(
   """The request for an answer, and how many tokens of the source were cut.
 
   An encoder-decoder reads the source with its encoder. A model with `in_row`
-  reads it before its answer in the same row, of which the answer has half if
-  it needs as much. Any other decoder reads it as a document, and writes the
-  next one.
+  reads it before its answer in the same row. Any other decoder reads it as a
+  document, and writes the next one. Without `options.max_tokens` the answer
+  gets `MORE_THAN_SOURCE`, but at most half of a row that also has its source.
 
   Args:
     ids: of the source's text.
@@ -358,7 +358,9 @@ def source_request(
   length, most = decoder.model.context_length, options.max_tokens
   if decoder.model.num_encoder_layers:
     source, cut = sources.read(ids, length)
-    prompt, num_source, limit = start, 0, len(source) + MORE_THAN_SOURCE
+    prompt, num_source = start, 0
+    if most is None:
+      most = sources.answer_limit(ids)
   else:
     before = [] if decoder.in_row else list(special.before(first_scored=True))
     if most is None:
@@ -372,10 +374,9 @@ def source_request(
     read, cut = sources.read(ids, room)
     prompt, source = [*before, *read, *start], None
     num_source = len(read) if decoder.in_row else 0
-    limit = len(read) + MORE_THAN_SOURCE
   request = Request(
     ids=prompt,
-    max_tokens=min(options.max_tokens or limit, length - len(prompt)),
+    max_tokens=min(most, length - len(prompt)),
     sampler=options.sampler,
     seed=options.seed,
     stop_ids=decoder.constraints.stop_ids,

@@ -399,17 +399,17 @@ class Scorer:
     """The request for a source, and how many of its last tokens did not fit.
 
     Args:
-      max_tokens: of the text at most, its end included; 0: 50 more than the
-        source has. Never more than the context holds, or half of it where the
-        source is in the same row.
+      max_tokens: of the text at most, its end included, and at most half of
+        the context if the source is in the same row; 0: the default of
+        `decoding.texts.source_request`.
     """
     how = self._source_format
-    ids, most = how.tokenizer.encode(source), self.context_length // 2
-    if self._parts.model.num_encoder_layers:
-      most = self.context_length - len(how.start)
-    most = min(max_tokens or how.answer_limit(ids), most)
-    options = Options(max_tokens=most, sampler=GREEDY)
-    return source_request(ids, self._decoder, how, options)
+    if not self._parts.model.num_encoder_layers:
+      max_tokens = min(max_tokens, self.context_length // 2)
+    options = Options(max_tokens=max_tokens or None, sampler=GREEDY)
+    return source_request(
+      how.tokenizer.encode(source), self._decoder, how, options
+    )
 
   def generate(
     self,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding.beam import Beam
-from gpt_jax.evaluation.score import Journal, Scorer
+from gpt_jax.decoding.texts import Options, source_request
+from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 
@@ -97,6 +98,20 @@ def test_the_decoder_starts_as_the_objective_says():
   request, _ = Scorer(run, None, tokenizer).source_request('b', 0)
   assert (request.ids, request.source) == ([7], [98, EOS])
   assert request.max_tokens == LENGTH - 1  # its start is the first
+
+
+def test_a_text_in_its_sources_row_has_at_most_half_of_it():
+  """By default, both in `evaluate` and in `generate`, which passes Options."""
+  run, params = make(0)
+  scorer = Scorer(run, params, Bytes())
+  for source in ('b', 'c' * (LENGTH // 2), 'd' * LENGTH):
+    request, cut = scorer.source_request(source, 0)
+    assert request.max_tokens == LENGTH // 2
+    ids = Bytes().encode(source)
+    of = scorer._decoder, scorer._source_format
+    generated, also_cut = source_request(ids, *of, Options(sampler=GREEDY))
+    assert (generated.max_tokens, also_cut) == (request.max_tokens, cut)
+    np.testing.assert_array_equal(generated.ids, request.ids)
 
 
 def test_a_stopped_evaluation_goes_on(tmp_path):
