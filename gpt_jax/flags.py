@@ -176,6 +176,17 @@ class Flags(flags.FlagValues):
     )
     self.number('average', 0, use, ranges.Whole)
 
+  def best_of(self) -> None:
+    """`--best_of` and `--reward`."""
+    use = 'With --reward: samples of each prompt, of which the best are kept.'
+    self.number('best_of', 1, use, ranges.Count)
+    use = (
+      'Reward model that scores the samples of --best_of: a workdir of '
+      'gpt-jax reward, or a Hugging Face folder of a decoder that classifies '
+      'with one label.'
+    )
+    self.text('reward', None, use)
+
   def beam(self) -> None:
     """`--beam` and its options; the function `beam` reads them."""
     use = 'Hypotheses of a beam search; 0: no beam search.'

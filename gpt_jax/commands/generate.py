@@ -35,6 +35,9 @@ With --beam N, beam search follows N hypotheses and returns the best
 divided by length^P, where P is --length_penalty; with --penalty gnmt by
 ((5 + length) / 6)^P.
 
+--best_of N --reward FOLDER draws N samples and prints the --num_samples that a
+reward model scores highest; a score is that of the reward model.
+
 --average N decodes with the mean of the parameters of the last N checkpoints.
 
 --draft is the workdir of a smaller model with the same tokenizer. It proposes
@@ -58,9 +61,11 @@ from gpt_jax.decoding import files as files_lib
 from gpt_jax.decoding import session
 from gpt_jax.decoding.files import Prompt, Results, Source
 from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.texts import Options, TextGenerator
+from gpt_jax.decoding.texts import Continuation, Options, TextGenerator
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags, beam, changed
+from gpt_jax.posttraining import best_of
+from gpt_jax.posttraining.rewards import RewardFunction, open_reward
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate
@@ -73,7 +78,10 @@ _SETTINGS = (
   *('repetition_penalty', 'num_samples', 'truncate'),
 )
 # The defaults of flags for drawing.
-_DRAWING = {'seed': 0, 'stop': [], 'draft': None, **Sampler()._asdict()}
+_DRAWING = {
+  **{'seed': 0, 'stop': [], 'draft': None, 'reward': None},
+  **Sampler()._asdict(),
+}
 
 
 def define(flags: Flags) -> None:
@@ -93,6 +101,7 @@ def define(flags: Flags) -> None:
   flags.texts('stop', 'Text before which a sample ends; may be repeated.')
   flags.drawing()
   flags.number('num_samples', 1, 'Samples of each prompt.', ranges.Count)
+  flags.best_of()
   flags.number(
     'rows',
     8,
@@ -130,11 +139,12 @@ def main(args: cli.Args) -> None:
   draft = None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
+  reward = open_reward(args.reward) if args.reward else None
   options = Options(
     max_tokens=args.max_tokens,
     sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
     seed=args.seed,
-    num_samples=args.num_samples,
+    num_samples=args.best_of if args.reward else args.num_samples,
     stop=tuple(args.stop),
     truncate=args.truncate,
   )
@@ -150,9 +160,9 @@ def main(args: cli.Args) -> None:
     if not texts:
       session.run(session.Session(model, _template(args)))
     elif args.out:
-      _write(args, model, texts, _key(args, trained))
+      _write(args, model, texts, _key(args, trained), reward)
     else:
-      _print(args, model, texts)
+      _print(args, model, texts, reward)
   if model.speed.num_tokens:
     log.info('%s', model.speed)
   if args.draft:
@@ -185,6 +195,9 @@ def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
     key['kind of weights'] = args.weights
   if trained.averaged:
     key['average of steps'] = ', '.join(map(str, trained.averaged))
+  if args.reward:
+    named = trained_lib.config_key(args.reward)
+    key['reward model'] = f'{named}, best of {args.best_of}'
   if searched := beam(args):
     key['beam search'] = str(searched)
   return key
@@ -194,13 +207,30 @@ def _template(args: cli.Args) -> ChatTemplate | None:
   return ChatTemplate.load(os.path.join(args.workdir, 'tokenizer'))
 
 
+def _best(
+  args: cli.Args,
+  reward: RewardFunction,
+  text: Prompt | Source,
+  found: list[Continuation],
+) -> list[Continuation]:
+  """The --num_samples samples of a prompt with the highest rewards."""
+  assert isinstance(text, Prompt)
+  prompt = [*text.messages] if text.messages else text.text
+  assert prompt is not None
+  ranked = best_of.rank(reward, prompt, [x.text for x in found])
+  return [found[i]._replace(score=x) for i, x in ranked[: args.num_samples]]
+
+
 def _print(
-  args: cli.Args, model: TextGenerator, texts: Sequence[Prompt | Source]
+  args: cli.Args,
+  model: TextGenerator,
+  texts: Sequence[Prompt | Source],
+  reward: RewardFunction | None,
 ) -> None:
   """Prints the samples, in the order of the texts."""
   requests = model.requests(texts)
   drawn = not (args.json or args.beam)
-  one = drawn and len(texts) == args.num_samples == 1
+  one = drawn and len(texts) == model.options.num_samples == 1
   if one and (sys.stdout.isatty() if args.stream is None else args.stream):
     print(model.tokenizer.decode(requests[0].shown), end='', flush=True)
     for piece in model.stream(requests[0]):
@@ -208,6 +238,8 @@ def _print(
     print()
     return
   found, entries = dict(model.complete(requests)), []
+  if reward:
+    found = {i: _best(args, reward, texts[i], own) for i, own in found.items()}
   for number, (text, request) in enumerate(zip(texts, requests, strict=True)):
     start = model.tokenizer.decode(request.shown)
     samples = [start + sample.text for sample in found[number]]
@@ -231,6 +263,7 @@ def _write(
   model: TextGenerator,
   texts: Sequence[Prompt | Source],
   key: dict[str, str],
+  reward: RewardFunction | None,
 ) -> None:
   """Writes the results that --out does not have yet."""
   template = None
@@ -246,6 +279,7 @@ def _write(
   with contextlib.closing(results), progress.bar(_kind(args)) as report:
     for number, found in model.complete([requests[i] for i in todo]):
       index = todo[number]
+      found = _best(args, reward, texts[index], found) if reward else found
       entries = [continuation.fields for continuation in found]
       fields = {**texts[index].fields, 'continuations': entries}
       results.add(index, fields)
@@ -284,6 +318,12 @@ def _check(args: cli.Args) -> None:
     raise UsageError(
       '--prompt is missing: a session has neither --json nor --num_samples; '
       'give a text to continue'
+    )
+  best_of.check(args.best_of, args.num_samples, args.reward)
+  if args.reward and (not given or args.source or args.sources or args.stream):
+    raise UsageError(
+      f'--reward={args.reward}: chooses from whole continuations; give '
+      '--prompt or --prompts, and no --stream'
     )
   if beam(args):
     _check_beam(args, given)

@@ -35,6 +35,10 @@ a proxy in front of the server on networks that are not yours. Requests for
 other host names and from pages of other sites are refused, so that no page in
 your browser can use a server at 127.0.0.1.
 
+With --best_of N --reward FOLDER the server draws N continuations of each prompt
+and answers with those that the reward model scores highest. A stream then has
+each choice as a whole. Requests may ask for another number with `best_of`.
+
 On SIGTERM or Ctrl-C the server accepts no more requests, finishes open ones
 within --drain_seconds, refuses the rest, and ends with exit code 0.
 Needs the extra `serve`.
@@ -48,6 +52,8 @@ from gpt_jax import cli, ranges, sharding
 from gpt_jax.decoding import speculative
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.flags import Flags
+from gpt_jax.posttraining import best_of
+from gpt_jax.posttraining.rewards import open_reward
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.chat import ChatTemplate
@@ -83,6 +89,7 @@ def define(flags: Flags) -> None:
     'Continuations that may wait; more are refused with status 429.',
     ranges.Whole,
   )
+  flags.best_of()
   flags.number(
     'keep',
     1,
@@ -123,6 +130,7 @@ def define(flags: Flags) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  best_of.check(args.best_of, 1, args.reward)
   try:
     from gpt_jax.serving import access, endpoints, server, worker
     from gpt_jax.serving.requests import Served
@@ -152,12 +160,17 @@ def main(args: cli.Args) -> None:
     if args.draft:
       draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
       draft = speculative.for_decoding(draft)
+    rank = None
+    if args.reward:
+      rank = functools.partial(best_of.rank, open_reward(args.reward))
     served = Served(
       name=args.name or os.path.basename(os.path.abspath(args.workdir)),
       tokenizer=trained.tokenizer,
       template=ChatTemplate.load(os.path.join(args.workdir, 'tokenizer')),
       context_length=decoder.model.context_length,
       max_tokens=args.max_tokens or decoder.model.context_length,
+      best_of=args.best_of,
+      rank=rank,
     )
     # A large request makes many objects, so that Python's garbage collector
     # runs and holds up all threads. It need not look at what stays anyway:

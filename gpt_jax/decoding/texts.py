@@ -442,7 +442,7 @@ class Continuation(NamedTuple):
     text: without the prompt.
     tokens: how many were drawn.
     finish: 'stop' or 'length'.
-    score: of a hypothesis of beam search; None if the text was sampled.
+    score: of beam search, or of a reward model; None if there is neither.
   """
 
   text: str

@@ -30,6 +30,7 @@ from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.logprobs import Named, Names
 from gpt_jax.serving.requests import Served
 from gpt_jax.serving.worker import Piece, Ticket, Worker
+from gpt_jax.spec import UsageError
 
 # The JSON of OpenAI's answers: whole answers, and events of streams.
 
@@ -65,6 +66,13 @@ class Part(NamedTuple):
   text: str = ''
   finish: str | None = None
   tokens: Sequence[Named] | None = None
+
+  def then(self, new: 'Part') -> 'Part':
+    """With what is new."""
+    tokens = new.tokens
+    if tokens is not None:
+      tokens = [*(self.tokens or ()), *tokens]
+    return Part(self.text + new.text, new.finish, tokens)
 
 
 class Text:
@@ -225,6 +233,7 @@ async def _fail(
 _NUM_READERS = 2
 
 Form = Text | Chat
+_Parts = AsyncIterator[tuple[Piece, Part]]
 T = TypeVar('T')
 
 
@@ -355,19 +364,23 @@ class Api:
     asked = await self._read(
       lambda: requests.parse(kind, body, max_prompts=most)
     )
-    self._worker.check_room(asked.num_rows)
+    each = requests.num_candidates(self._served, asked)
+    self._worker.check_room(asked.num_prompts * each)
     rows, num_read = await self._read(
       lambda: requests.plan(self._served, asked)
     )
     ticket = self._worker.open(rows)
     parts = _parts(self._served, asked, ticket)
+    if each > asked.n:
+      parts = _best(self._served, asked, ticket, parts, each)
+    num_choices = asked.num_prompts * asked.n
     if asked.stream:
       options = asked.stream_options
       with_usage = options is not None and options.include_usage
-      events = _events(http, ticket, parts, num_read, form, with_usage)
+      events = _events(http, parts, num_choices, num_read, form, with_usage)
       return _EventStream(ticket, events)
     try:
-      work = _whole(http, ticket, parts, num_read, form)
+      work = _whole(http, parts, num_choices, num_read, form)
       whole = await _unless_gone(http, work)
       return JSONResponse(whole)
     finally:
@@ -401,7 +414,7 @@ class _EventStream(StreamingResponse):
 
 async def _parts(
   served: Served, asked: requests.Completion | requests.Chat, ticket: Ticket
-) -> AsyncIterator[tuple[Piece, Part]]:
+) -> _Parts:
   """The pieces of all rows, with what the request asks for besides new text."""
   prompts = [row.request.ids for row in ticket.rows]
   names: dict[int, Names] = {}
@@ -420,10 +433,43 @@ async def _parts(
     yield piece, Part(text, piece.finish, tokens)
 
 
+async def _best(
+  served: Served,
+  asked: requests.Completion | requests.Chat,
+  ticket: Ticket,
+  parts: _Parts,
+  each: int,
+) -> _Parts:
+  """The best choices of each prompt, each as a whole, with all that was drawn.
+
+  Args:
+    each: continuations of a prompt.
+  """
+  choices = [Part()] * len(ticket.rows)
+  texts, drawn = [''] * len(choices), 0
+  async for piece, part in parts:
+    choices[piece.row] = choices[piece.row].then(part)
+    texts[piece.row] += piece.text
+    drawn += piece.tokens
+  assert served.rank is not None
+  for number, prompt in enumerate(requests.contents(served, asked)):
+    start = number * each
+    own = texts[start : start + each]
+    try:
+      ranked = await asyncio.to_thread(served.rank, prompt, own)
+    except UsageError as e:
+      raise ApiError(400, str(e)) from e
+    for place, (index, _) in enumerate(ranked[: asked.n]):
+      part = choices[start + index]
+      row = number * asked.n + place
+      yield Piece(row, part.text, drawn, part.finish), part
+      drawn = 0
+
+
 async def _events(
   http: HttpRequest,
-  ticket: Ticket,
-  parts: AsyncIterator[tuple[Piece, Part]],
+  parts: _Parts,
+  num_choices: int,
   num_read: int,
   form: Form,
   with_usage: bool,
@@ -432,7 +478,7 @@ async def _events(
   # As in OpenAI's API, null until the last event.
   more = {'usage': None} if with_usage else {}
   drawn = 0
-  for event in form.opening(len(ticket.rows)):
+  for event in form.opening(num_choices):
     yield server_sent(event | more)
   try:
     async for piece, part in parts:
@@ -450,19 +496,16 @@ async def _events(
 
 async def _whole(
   http: HttpRequest,
-  ticket: Ticket,
-  parts: AsyncIterator[tuple[Piece, Part]],
+  parts: _Parts,
+  num_choices: int,
   num_read: int,
   form: Form,
 ) -> dict[str, Any]:
   """The complete answer."""
-  choices = [Part()] * len(ticket.rows)
+  choices = [Part()] * num_choices
   drawn = 0
-  async for piece, (text, finish, tokens) in parts:
-    before = choices[piece.row]
-    if tokens is not None:
-      tokens = [*(before.tokens or ()), *tokens]
-    choices[piece.row] = Part(before.text + text, finish, tokens)
+  async for piece, part in parts:
+    choices[piece.row] = choices[piece.row].then(part)
     drawn += piece.tokens
   return form.whole(choices, _noted(http, Usage(num_read, drawn)))
 

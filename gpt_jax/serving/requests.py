@@ -8,7 +8,7 @@ are accepted with a value that has no effect, which some clients send.
 
 import functools
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -34,7 +34,6 @@ STOP_CHARACTERS = 1000
 _MOST_NAMES = 64
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-  'best_of': (1,),
   'echo': (False,),
   'frequency_penalty': (0, 0.0),
   'logit_bias': ({},),
@@ -111,6 +110,7 @@ class Body(_Strict):
   min_p: Annotated[float, _within(ranges.Probability)] = 0.0
   repetition_penalty: Annotated[float, _within(ranges.Positive)] = 1.0
   n: Annotated[int, pydantic.Field(ge=1, le=CHOICES)] = 1
+  best_of: Annotated[int, pydantic.Field(ge=1, le=CHOICES)] | None = None
   stop: Annotated[
     list[
       Annotated[str, pydantic.Field(min_length=1, max_length=STOP_CHARACTERS)]
@@ -124,6 +124,12 @@ class Body(_Strict):
   # Accepted without effect: nothing is stored here.
   user: str = ''
   metadata: Annotated[dict[str, str], pydantic.Field(max_length=METADATA)] = {}
+
+  @pydantic.model_validator(mode='after')
+  def _of_numbers(self) -> Self:
+    if self.best_of is not None and self.best_of < self.n:
+      raise ValueError(f'best_of must be at least n, which is {self.n}')
+    return self
 
   @pydantic.model_validator(mode='after')
   def _of_streams(self) -> Self:
@@ -147,9 +153,9 @@ class Completion(Body):
     return self
 
   @property
-  def num_rows(self) -> int:
-    """The number of continuations."""
-    return len(self.prompt) * self.n
+  def num_prompts(self) -> int:
+    """The number of prompts."""
+    return len(self.prompt)
 
   @property
   def limit(self) -> int | None:
@@ -190,9 +196,9 @@ class Chat(Body):
     return self
 
   @property
-  def num_rows(self) -> int:
-    """The number of continuations."""
-    return self.n
+  def num_prompts(self) -> int:
+    """The number of prompts."""
+    return 1
 
   @property
   def limit(self) -> int | None:
@@ -291,6 +297,11 @@ class Served(NamedTuple):
     template: turns a chat into a prompt; None: there are no chats.
     context_length: of prompt and continuation together.
     max_tokens: the most tokens that a request may ask for.
+    best_of: continuations of a prompt, of which the best are the choices,
+      unless a request says otherwise.
+    rank: orders texts that continue a prompt, which is a text or the messages
+      of a chat: their numbers and scores, the best first. None: there is no
+      reward model.
   """
 
   name: str
@@ -298,14 +309,37 @@ class Served(NamedTuple):
   template: ChatTemplate | None
   context_length: int
   max_tokens: int
+  best_of: int = 1
+  rank: Callable[[Any, Sequence[str]], list[tuple[int, float]]] | None = None
+
+
+def num_candidates(served: Served, body: Body) -> int:
+  """How many continuations of each prompt are drawn; the best n are kept."""
+  each = max(body.best_of or served.best_of, body.n)
+  if each > body.n and served.rank is None:
+    raise ApiError(
+      400,
+      f'best_of: {each} of n={body.n}: this server has no reward model to '
+      'choose with; leave it out',
+      param='best_of',
+    )
+  return each
+
+
+def contents(served: Served, body: Completion | Chat) -> list[Any]:
+  """The prompts as a reward model reads them: texts, or messages."""
+  if isinstance(body, Chat):
+    return [[m.model_dump(exclude_none=True) for m in body.messages]]
+  decode = served.tokenizer.decode
+  return [x if isinstance(x, str) else decode(x) for x in body.prompt]
 
 
 def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
   """Encodes the prompts of a request.
 
   Returns:
-    Its choices, prompt by prompt; and the number of tokens of all prompts, each
-    counted once.
+    Its continuations, prompt by prompt; and the number of tokens of all
+    prompts, each counted once.
 
   Raises:
     ApiError: a prompt cannot be encoded, or leaves no room for its answer.
@@ -320,7 +354,7 @@ def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
   )
   seed = secrets.randbits(32) if body.seed is None else body.seed
   # Each prompt has the same seeds, whatever other prompts there are.
-  seeds = seeds_of(seed, body.n)
+  seeds = seeds_of(seed, num_candidates(served, body))
   rows, prompt_tokens = [], 0
   try:
     for ids in _ids(served, body):

@@ -12,8 +12,8 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.posttraining import preferences, records, rewards
-from gpt_jax.spec import UsageError
+from gpt_jax.posttraining import best_of, preferences, records, rewards
+from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training import metrics
 from tests import test_docs, test_own_tables
 from tests.support import whole_runs
@@ -302,6 +302,54 @@ def test_a_reward_model_scores_texts_here_and_in_transformers(
   whole = np.concatenate([ids(prompts[0]), ids(texts[0][0]), eos])
   logits = hf.forward(model, params, input_ids=whole[None])['logits']
   np.testing.assert_allclose(logits[0, 0], written[0, 0], atol=1e-4)
+
+
+def test_generate_prints_the_samples_with_the_highest_rewards(runs, capsys):
+  """Of texts and of a file, the best first, with their scores."""
+
+  def generate(*more):
+    argv = ['generate', f'--workdir={runs["dpo"]}', '--max_tokens=9']
+    assert main([*argv, '--seed=3', '--temperature=1.5', *more]) == 0
+    return capsys.readouterr().out
+
+  prompt = 'abc:'
+  given = json.loads(
+    generate(f'--prompt={prompt}', '--num_samples=5', '--json')
+  )
+  texts = [x.removeprefix(prompt) for x in given['prompts'][0]['samples']]
+  scores = rewards.open_reward(str(runs['reward']))([prompt] * 5, texts)
+  order = np.argsort(-scores)[:2]
+  reward = '--best_of=5', f'--reward={runs["reward"]}', '--num_samples=2'
+  (best,) = json.loads(generate(f'--prompt={prompt}', *reward, '--json'))[
+    'prompts'
+  ]
+  assert best['samples'] == [prompt + texts[i] for i in order]
+  np.testing.assert_allclose(best['scores'], scores[order], atol=1e-5)
+  prompts, out = runs['dpo'] / 'in.jsonl', runs['dpo'] / 'out.jsonl'
+  prompts.write_text(json.dumps({'prompt': prompt}) + '\n')
+  generate(f'--prompts={prompts}', f'--out={out}', *reward)
+  line = json.loads(out.read_text())
+  assert [x['text'] for x in line['continuations']] == [texts[i] for i in order]
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['--best_of=3'], '--best_of and --reward go together'),
+    (['--reward=R'], '--best_of and --reward go together'),
+    (['--reward=R', '--best_of=2', '--num_samples=2'], 'give more'),
+    (['--reward=R', '--best_of=2', '--stream'], 'give --prompt or --prompts'),
+  ],
+)
+def test_what_best_of_refuses(flags, message, runs, capsys):
+  argv = ['generate', f'--workdir={runs["dpo"]}', '--prompt=a', *flags]
+  assert main(argv) == 2
+  assert message in capsys.readouterr().err
+
+
+def test_scores_that_are_not_finite():
+  with pytest.raises(FailedError, match="reward model's scores are not finite"):
+    best_of.rank(lambda *_: np.array([0.5, np.nan]), 'a', ['b', 'c'])
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_defaults_are_openais():
 )
 def test_prompts(given, prompts):
   assert completion(prompt=given).prompt == prompts
-  assert completion(prompt=given, n=3).num_rows == 3 * len(prompts)
+  assert completion(prompt=given, n=3).num_prompts == len(prompts)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,6 @@ def test_what_asks_for_nothing_is_taken(name):
 @pytest.mark.parametrize(
   ('name', 'value'),
   [
-    ('best_of', 2),
     ('frequency_penalty', 0.5),
     ('logit_bias', {'5': 100}),
     ('tools', [{'type': 'function'}]),
@@ -135,6 +134,7 @@ def test_what_there_is_not_is_refused(name, value):
     ('max_tokens', -1, 'must be at least 0'),
     ('logprobs', True, 'Input should be a valid integer'),
     ('logprobs', 21, 'less than or equal to 20'),
+    ('best_of', 129, 'less than or equal to 128'),
     ('max_tokens', True, 'Input should be a valid integer'),
     ('n', 0, 'greater than or equal to 1'),
     ('n', 10**9, 'less than or equal to 128'),
@@ -176,6 +176,7 @@ def test_a_value_out_of_its_range(name, value, why):
       b'{"prompt": "a", "stream_options": {"include_usage": true}}',
       "stream_options needs 'stream': true",
     ),
+    (b'{"prompt": "a", "n": 3, "best_of": 2}', 'at least n, which is 3'),
     (b'{"prompt": "a", "max_tokens": 0}', "at least 1 without 'echo': true"),
   ],
 )

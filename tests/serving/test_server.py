@@ -220,6 +220,7 @@ def test_a_model_without_a_template_has_no_chats():
     ({'prompt': [-1]}, 'token id -1 is none'),
     ({'prompt': ['a'] * 2, 'n': 128}, '256 continuations at once'),
     ({'prompt': [''] * 9000}, '9,000 are too many, and this server takes 230'),
+    ({'prompt': 'a', 'best_of': 3}, 'no reward model'),
     ({'prompt': 'a', 'suffix': 'b'}, 'suffix: is not supported'),
   ],
 )

@@ -55,13 +55,15 @@ def make_engine():
 class Running:
   """A server on a thread of its own."""
 
-  def __init__(self, make_engine, *, limits=LIMITS, access=ACCESS, drain=5):
+  def __init__(
+    self, make_engine, *, limits=LIMITS, access=ACCESS, drain=5, served=SERVED
+  ):
     self.bound = server.bind('127.0.0.1', 0)
     self.url = server.url(self.bound)
     self.address = self.bound.getsockname()
     self.worker = Worker(make_engine, max_rows=MOST, log_seconds=0.0)
     made = app_lib.build(
-      SERVED,
+      served,
       self.worker,
       access=access,
       max_body_bytes=BODY,
