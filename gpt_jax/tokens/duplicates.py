@@ -16,6 +16,7 @@ the count becomes an estimate.
 
 import hashlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,13 @@ MOST = 1 << 21
 _BUFFER = 1 << 16
 
 
+class Copies(NamedTuple):
+  """How many held-out documents also train; about as many unless exact."""
+
+  count: int
+  exact: bool
+
+
 class Duplicates:
   """Counts texts that are on both sides of the split."""
 
@@ -91,16 +99,20 @@ class Duplicates:
     if sum(map(len, self._new.values())) >= _BUFFER:
       self._sort_in()
 
-  def count(self) -> int:
-    """Held-out documents that also train; an estimate unless `exact`."""
+  def merge(self, other: 'Duplicates') -> 'Duplicates':
+    """Adds the documents of another part of the corpus."""
+    other._sort_in()
+    self._shift = max(self._shift, other._shift)
+    for side, kept in other._kept.items():
+      self._kept[side] = np.concatenate([self._kept[side], kept])
+    self._sort_in()
+    return self
+
+  def copies(self) -> Copies:
+    """The held-out documents that also train."""
     self._sort_in()
     found = np.isin(self._kept[True], self._kept[False])
-    return int(np.count_nonzero(found)) << self._shift
-
-  @property
-  def exact(self) -> bool:
-    """Whether all documents were compared."""
-    return not self._shift
+    return Copies(int(np.count_nonzero(found)) << self._shift, not self._shift)
 
   def _sort_in(self):
     for side, new in self._new.items():

@@ -30,7 +30,7 @@ from gpt_jax.text.holdout import Part, Split
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens import duplicates, store
-from gpt_jax.tokens.duplicates import Duplicates
+from gpt_jax.tokens.duplicates import Copies
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import ArrayWriter, Written
 
@@ -302,8 +302,7 @@ class StoreContents(NamedTuple):
   sha256: str  # of all documents
   skipped: dict[str, int]  # what could not be read: kind -> count
   seconds: float
-  # Texts that are on both sides, where they were counted.
-  duplicates: Duplicates | None = None
+  copies: Copies  # of train texts in the held-out split
 
 
 def start(

@@ -352,7 +352,7 @@ class _Pool:
     return StoreContents(
       *(made, writer.close(), writer.digest.hexdigest(), split.skipped()),
       seconds=time.monotonic() - started,
-      duplicates=same,
+      copies=same.copies(),
     )
 
   def _resume(
@@ -454,12 +454,12 @@ def _write_manifests(
   num_bytes = sum(written.num_bytes for written in done.values())
   rate = num_bytes / 1e6 / max(contents.seconds, 1e-9)
   log.info('tokenized and written at %.1f MB/s', rate)
-  same = contents.duplicates
-  if same is not None and (count := same.count()):
+  count, exact = contents.copies
+  if count:
     log.warning(
       '%s%d of %d held-out %s are in the training split too, word for word '
       'under other names: remove them%s',
-      '' if same.exact else 'about ',
+      '' if exact else 'about ',
       *(count, done[True].num_documents // number, kind),
       '' if split.pairs else ", for instance by data.clean='minhash'",
     )

@@ -70,6 +70,7 @@ from gpt_jax.text.clean.steps import Document
 from gpt_jax.text.holdout import Split
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokens import duplicates, encode, manifest, mixture, store
+from gpt_jax.tokens.duplicates import Copies, Duplicates
 from gpt_jax.tokens.encode import Settings, SplitContents, StoreContents
 from gpt_jax.tokens.store import (
   DOCUMENT_ENDS,
@@ -80,7 +81,8 @@ from gpt_jax.tokens.store import (
 )
 
 # Outputs of stages besides the main one.
-ROWS, COUNTS, SKIPPED, HASHES = 'rows', 'counts', 'skipped', 'hashes'
+ROWS, COUNTS, SKIPPED = 'rows', 'counts', 'skipped'
+HASHES, SAME = 'hashes', 'same'
 
 _STEPS, _RESULT = 'steps.npz', 'result.json'
 _WRITTEN = 'unfinished.json'  # in the folder until this process has read it
@@ -212,6 +214,7 @@ class Beam:
     return StoreContents(
       *(made, splits, found['sha256'], found['skipped']),
       seconds=time.monotonic() - started,
+      copies=Copies(*found['copies']),
     )
 
 
@@ -517,7 +520,8 @@ class Encode(beam.DoFn):
   """The documents of unit i, to (array, held out, unit, offset, values).
 
   The offset and the ends are counted from the unit's first. Besides come the
-  documents' hashes, `(unit, offset, hashes)`, and the unit's counts.
+  documents' hashes, `(unit, offset, hashes)`, the unit's counts, and its
+  `Duplicates`.
   """
 
   def __init__(self, work: EncodeWork):
@@ -536,7 +540,8 @@ class Encode(beam.DoFn):
     split = holdout.split(settings.source, settings.holdout, corpus)
     _check_files(settings, split.files, self._work.files)
     assert split.units is not None  # else refused before
-    self._units = split.units
+    self._units, self._pairs = split.units, split.pairs
+    self._holds_out = split.holds_out
     self._made = tokenizer.load(files.join(folder, store.TOKENIZER))
 
   def process(self, unit: int) -> Iterator[Any]:
@@ -546,10 +551,13 @@ class Encode(beam.DoFn):
       held_out: encode.SplitArrays(settings.sentences, in_mixture)
       for held_out in (False, True)
     }
+    same = Duplicates(pairs=self._pairs)
     hashes, num_hashed, waiting = [], 0, 0
     for part in self._units[unit].parts():
       digest, size = duplicates.of_part(part)
       hashes.append(digest)
+      if self._holds_out:
+        same.add(part.document.text, part.held_out)
       for piece in encode.pieces(part, self._made):
         text = encode.text_of(piece)
         (found,) = encode.encode_texts(self._made, settings.sentences, [text])
@@ -572,6 +580,7 @@ class Encode(beam.DoFn):
       'skipped': self._units[unit].skipped(),
     }
     yield TaggedOutput(COUNTS, (unit, json.dumps(counts)))
+    yield TaggedOutput(SAME, same)
 
   def _chunks(
     self, unit: int, splits: dict[bool, encode.SplitArrays]
@@ -663,6 +672,22 @@ def add_up(hashes: tuple[int, int, bytes], places: Places) -> str:
   return found.hexdigest()
 
 
+class CompareSplits(beam.CombineFn):
+  """Merges the `Duplicates` of all units, at most 16 MB each, to `Copies`."""
+
+  def create_accumulator(self) -> Duplicates:
+    return Duplicates()
+
+  def add_input(self, total: Duplicates, of_unit: Duplicates) -> Duplicates:
+    return total.merge(of_unit)
+
+  def merge_accumulators(self, totals: Iterable[Duplicates]) -> Duplicates:
+    return functools.reduce(Duplicates.merge, totals, Duplicates())
+
+  def extract_output(self, total: Duplicates) -> Copies:
+    return total.copies()
+
+
 class Write(beam.DoFn):
   """The parts of one file to (array, held out, file, its checksums)."""
 
@@ -697,6 +722,7 @@ def write_contents(
   _: None,
   work: EncodeWork,
   places: Places,
+  copies: Copies,
   checksums: Sequence[tuple],
   hexdigests: Sequence[str],
 ):
@@ -709,6 +735,7 @@ def write_contents(
     arrays[f'{array}/{held_out}'][1].extend(found)
   sha256 = duplicates.total(hexdigests)
   entries = {**places.summary, 'arrays': arrays, 'sha256': sha256}
+  entries['copies'] = [*copies]
   files.write(work.folder, _WRITTEN, json.dumps(entries).encode())
 
 
@@ -716,12 +743,12 @@ def _lay_out_encoding(
   work: EncodeWork, num_units: int, pipeline: beam.Pipeline
 ):
   """Puts the stages together."""
-  chunks, counts, hashes = (
+  beside = COUNTS, HASHES, SAME
+  chunks, counts, hashes, same = (
     pipeline
     | 'units' >> beam.Create(range(num_units))
     | 'spread' >> beam.Reshuffle()
-    | 'encode'
-    >> beam.ParDo(Encode(work)).with_outputs(COUNTS, HASHES, main='chunks')
+    | 'encode' >> beam.ParDo(Encode(work)).with_outputs(*beside, main='chunks')
   )
   gathered = counts | 'gather counts' >> combiners.ToList()
   places = pvalue.AsSingleton(gathered | 'add up counts' >> beam.Map(places_of))
@@ -732,12 +759,13 @@ def _lay_out_encoding(
     | 'write' >> beam.ParDo(Write(work), places)
   )
   hexdigests = hashes | 'add up hashes' >> beam.Map(add_up, places)
+  copies = same | 'compare the splits' >> beam.CombineGlobally(CompareSplits())
   _ = (
     pipeline
     | 'once' >> beam.Create([None])
     | 'write the contents'
     >> beam.Map(
-      *(write_contents, work, places),
+      *(write_contents, work, places, pvalue.AsSingleton(copies)),
       *(pvalue.AsList(checksums), pvalue.AsList(hexdigests)),
     )
   )

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Equal documents on both sides of the split are counted and told."""
 
+import functools
 import hashlib
 import logging
 import shutil
@@ -20,9 +21,9 @@ def test_held_out_copies_are_counted():
   for i in range(97, 107):
     found.add(f'text {i}', True)
   found.add('text 97', True)
-  assert found.count() == 5 and found.exact  # 97 twice, 98, 99, 100
+  assert found.copies() == (5, True)  # 97 twice, 98, 99, 100
   found.add('text 106', False)
-  assert found.count() == 6
+  assert found.copies() == (6, True)
 
 
 def test_memory_is_bounded_and_the_count_an_estimate(monkeypatch):
@@ -33,9 +34,25 @@ def test_memory_is_bounded_and_the_count_an_estimate(monkeypatch):
     found.add(f'{i}', True)
     found.add(f'{i}' if i % 3 == 0 else f'other {i}', False)
     assert sum(map(len, found._kept.values())) <= 2003
-  assert not found.exact
+  copies = found.copies()
+  assert not copies.exact
   # 1 in 16 is compared: of 3,325 copies about 208, with a deviation of 14.
-  assert abs(found.count() - num_held / 3) < 4 * 14 * 16
+  assert abs(copies.count - num_held / 3) < 4 * 14 * 16
+
+
+@pytest.mark.parametrize('most', [1 << 21, 503])
+def test_parts_of_a_corpus_are_merged(monkeypatch, most):
+  """The same number as one after the other, also where it is an estimate."""
+  monkeypatch.setattr(duplicates, 'MOST', most)
+  monkeypatch.setattr(duplicates, '_BUFFER', 97)
+  whole, parts = Duplicates(), [Duplicates() for _ in range(5)]
+  for i in range(2003):
+    for total in (whole, parts[i % 5]):
+      total.add(f'{i}', True)
+      total.add(f'{i * 3 % 2003 + i % 2}', False)
+  merged = functools.reduce(Duplicates.merge, parts, Duplicates())
+  assert merged.copies() == whole.copies()
+  assert whole.copies().exact == (most > 503)
 
 
 def held_out(name):

@@ -78,6 +78,18 @@ def test_the_same_bytes(corpus, make_config, small, holdout, tokenizer):
 
 
 @needs_beam
+def test_copies_of_held_out_documents_are_counted(
+  corpus, make_config, small, caplog
+):
+  for path in sorted((corpus / 'docs').iterdir())[:7]:
+    for copy in range(3):
+      (path.parent / f'{copy}-{path.name}').write_bytes(path.read_bytes())
+  both(make_config())
+  local, on_beam = (m for m in caplog.messages if 'word for word' in m)
+  assert local == on_beam
+
+
+@needs_beam
 def test_the_same_bytes_of_a_mixture_of_many_kinds(corpus, make_config, small):
   lines = [json.dumps({'text': f'{i} δ ' * (i % 13)}) for i in range(211)]
   (corpus / 'a.jsonl').write_text('\n'.join(lines[:97]))
