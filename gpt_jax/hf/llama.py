@@ -86,8 +86,10 @@ def _table(
     default = kv_heads if kv_heads and absent else num_heads
     groups = options.size('num_key_value_heads', default)
     if num_heads % groups:
+      which = f'the default, {groups}, ' * absent
       raise options.fail(
-        'num_key_value_heads', f'must divide num_attention_heads={num_heads}'
+        'num_key_value_heads',
+        f'{which}must divide num_attention_heads={num_heads}',
       )
     return {'num_kv_heads': groups, 'head_size': size, 'block': 'pre'}
 

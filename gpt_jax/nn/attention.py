@@ -246,8 +246,8 @@ def _attend_apart(
   """
   if request.pattern.blocks is not None:
     raise UsageError(
-      f'model.attention={request.pattern.name}: its blocks are those of whole '
-      'rows, without memories, caches and second streams; take bidirectional'
+      f'model.attention={request.pattern.name}: needs whole rows, '
+      'without memories, caches and second streams; take bidirectional'
     )
   seen, num_keys, before = request.visibility, request.k_BLGK.shape[1], 0
   real_BM, given_BLM = seen.key_mask_BM, seen.visible_BLM

@@ -176,7 +176,7 @@ def check(backend: Backend, request: Request) -> None:
   packed = request.visibility.segments_BL is not None
   if packed and request.pattern.blocks is not None:
     raise UsageError(
-      f'model.attention={request.pattern.name}: its blocks are those of a row, '
+      f'model.attention={request.pattern.name}: its blocks span a whole row, '
       'which cannot hold packed documents; take another data.rows'
     )
   why = refusal(backend, request)

@@ -312,9 +312,8 @@ class ExtraTokens(nn.Module):
     """[B, L, D] -> [B, number + L, D], and the context of such rows."""
     if context.bias is not None:
       raise UsageError(
-        'model.position: adds a bias of distances, which the tokens of '
-        'model.attention=bigbird(extra=...) have not; take learned, '
-        'sinusoidal, rope or none'
+        'model.position: adds a bias by distance, and the extra tokens of '
+        'model.attention have no place; take learned, sinusoidal, rope or none'
       )
     shape, axes = (self.number, x_BLD.shape[-1]), ('position', 'embed')
     table_ED = parameter(self, 'embedding', self.initializer, shape, axes)

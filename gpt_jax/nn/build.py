@@ -112,8 +112,8 @@ def extra_tokens(attention: str) -> int:
   numbers = {p.blocks.extra if p.blocks else 0 for p in patterns}
   if len(numbers) > 1:
     raise UsageError(
-      f'model.attention={attention!r}: only some of the layers have tokens '
-      'beside those of the row; give all of them the same extra'
+      f'model.attention={attention!r}: its layers have different numbers of '
+      'extra tokens; give all of them the same extra'
     )
   return numbers.pop()
 
@@ -146,7 +146,7 @@ def encoder_sizes(model: Any) -> LayerSizes:
       raise UsageError(
         f'model.encoder_num_heads={number}: model.{name}='
         f'{getattr(model, name)} * {numerator} does not divide by '
-        f'{denominator}; the heads of both stacks are as wide together'
+        f'{denominator}; the heads of both stacks must be as wide together'
       )
     return size
 

@@ -94,8 +94,8 @@ class Disentangled(nn.Module):
     shared = inputs.context.shared
     if inputs.cache is not None or shared is None:
       raise UsageError(
-        'model.position=deberta: knows whole rows only; it has no caches, and '
-        'no encoder-decoders: set model.num_encoder_layers=0'
+        'model.position=deberta: supports neither caches nor '
+        'encoder-decoders; set model.num_encoder_layers=0'
       )
     terms = self.c2c + self.c2p + self.p2c
     q_BLHK, L = inputs.q_BLHK * terms**-0.5, inputs.q_BLHK.shape[1]
@@ -404,8 +404,8 @@ def deberta(
       )
     if mask_decoder and fields.block != 'post':
       raise UsageError(
-        f'model.block={fields.block!r}: the last layer of model.position='
-        f'{fields.position!r} reads what the one before it gave, as it is; '
+        f'model.block={fields.block!r}: the mask decoder of model.position='
+        f"{fields.position!r} reads the previous layer's output as it is; "
         'take model.block=post, or mask_decoder=0'
       )
     if convolution:

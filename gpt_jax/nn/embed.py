@@ -70,13 +70,13 @@ class Clusters(NamedTuple):
       raise UsageError('model.input: adaptive(...) takes whole numbers')
     if any(start >= stop for start, stop in self.bounds(vocab_size)):
       raise UsageError(
-        f'model.input: cutoffs={self.cutoffs} must grow from 1 to below '
+        f'model.input: cutoffs={self.cutoffs} must increase, from 1 to below '
         f'model.vocab_size={vocab_size}'
       )
     if self.div_val < 1 or self.width(len(self.cutoffs)) < 1:
       raise UsageError(
-        f'model.input: d_embed={self.d_embed} is too narrow to be divided '
-        f'{len(self.cutoffs)} times by div_val={self.div_val}, at least 1'
+        f'model.input: d_embed={self.d_embed} is too narrow to divide '
+        f'{len(self.cutoffs)} times by div_val={self.div_val}; raise d_embed'
       )
 
 

@@ -162,7 +162,7 @@ class Head(nn.Module):
     """See `Transformer.output_table`."""
     if self._choice.own is not None:
       raise UsageError(
-        f'model.output={self.output!r}: is known to the causal '
+        f'model.output={self.output!r}: is supported by the causal '
         'objective only; take tied or untied'
       )
     table = (inputs.embed if self._choice.tied else self.head).table()

@@ -386,8 +386,9 @@ def num_periods(stack: Any) -> int:
   if rest or not number:
     raise UsageError(
       f'{stack.name}: {stack.num_layers} layers do not divide by the '
-      f'{len(stack.blocks)} after which their attention and ffn repeat; give '
-      'shorter lists in model.attention, model.ffn or model.encoder_ffn'
+      f'{len(stack.blocks)} layers after which their attention and ffn '
+      'repeat; give shorter lists in model.attention, model.ffn or '
+      'model.encoder_ffn'
     )
   return number
 

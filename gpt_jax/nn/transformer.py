@@ -145,9 +145,9 @@ class Transformer(nn.Module):
     if self._extra:
       if self._position.terms:
         raise UsageError(
-          f'model.position={self.position!r}: knows no distance to the tokens '
-          f'before each row of model.attention={self.attention!r}; take '
-          'learned, sinusoidal, rope or none'
+          f'model.position={self.position!r}: scores by distance, and the '
+          f'extra tokens of model.attention={self.attention!r} have no place; '
+          'take learned, sinusoidal, rope or none'
         )
       initializer = self._inits.embedding
       self.extra_tokens = ExtraTokens(self._extra, initializer, self._dtype)

@@ -90,9 +90,8 @@ class TransformerXL(nn.Module):
     context, q_BLHK = inputs.context, inputs.q_BLHK
     if not inputs.pattern.causal or context.visibility.prefix_B is not None:
       raise UsageError(
-        'model.position=transformer_xl: looks back only, so that it needs '
-        'causal attention; take another position for bidirectional layers, '
-        'encoders and prefixes'
+        'model.position=transformer_xl: needs causal attention; take another '
+        'position for bidirectional layers, encoders and prefixes'
       )
     biases = context.shared if self.shared else self.biases()
     q_content, q_position = (
@@ -292,8 +291,8 @@ def split(
     x is not None for x in context.visibility
   ):
     raise UsageError(
-      'model.position=transformer_xl(segment=...): cuts rows that are one text '
-      "from end to end; set data.rows='stream', or leave segment out"
+      'model.position=transformer_xl(segment=...): needs rows of one '
+      "continuous text; set data.rows='stream', or leave segment out"
     )
   size, (B, L, D) = position.segment_length, x_BLD.shape
   number = -(-L // size)

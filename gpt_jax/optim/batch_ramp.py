@@ -136,8 +136,8 @@ def _plan(field: str, given: tuple[Pair | int, ...], example: str) -> Plan:
     if not isinstance(stage, Pair):
       if pairs:
         raise UsageError(
-          f'{field}: stages={spec.shown(stage)} is not key:value, which says '
-          f'where it begins, as in {example!r}'
+          f'{field}: stages={spec.shown(stage)} has no start; give '
+          f'START:VALUE, as in {example!r}'
         )
       stage = Pair('0', stage)
     pairs.append(stage)
@@ -154,7 +154,9 @@ def _plan(field: str, given: tuple[Pair | int, ...], example: str) -> Plan:
       for stage in pairs
     ]
     if not found or found[0].begin.count:
-      raise UsageError(f'{field}: the first stage begins at 0: {example!r}')
+      raise UsageError(
+        f'{field}: the first stage must begin at 0, as in {example!r}'
+      )
     return found
 
   return plan
@@ -174,7 +176,7 @@ def _boundary(field: str, text: str, num_steps: Any) -> Amount:
   if whole.unit != 'steps':
     raise UsageError(
       f'{field}={text!r}: is a part of schedule.num_steps={num_steps!r}, which '
-      'are tokens; give the boundary in tokens too, or num_steps in steps'
+      'is in tokens; give the boundary in tokens too, or num_steps in steps'
     )
   part = fractions.Fraction(found[1]) / 100
   return Amount(math.ceil(part * whole.count), 'steps')
@@ -202,7 +204,7 @@ def _joined(sizes: list[Plateau], lengths: list[Plateau]) -> Ramp:
         begin, value = plateaus[0]
         raise UsageError(
           f'{name.format(value)} begins at {begin.count:,} {begin.unit}, which '
-          f'is step {start}; the one before it begins there or later'
+          f'is step {start}; it must begin after the one before it'
         )
     first = min(start for start in starts if start is not None)
     if starts[0] == first:

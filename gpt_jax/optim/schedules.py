@@ -453,8 +453,8 @@ def _decay(
     span = clock.at(end) - clock.at(warm)
     if stop and span < 1:
       raise UsageError(
-        f'schedule.name: decay={decay!r} ends no later than warmup={warmup!r}; '
-        'it is counted from the first step'
+        f'schedule.name: decay={decay!r} must end after warmup={warmup!r}; '
+        'both count from the first step'
       )
     left = clock.until(clock.at(end), max(span, 1))
 

@@ -41,7 +41,7 @@ def parse(text: str, more: str) -> Variant:
   name, config, *overrides = words
   if name == STORE or os.path.basename(name) != name or name.startswith('.'):
     raise UsageError(
-      f'--run={text!r}: {name!r} is to be a folder in the workdir, and not '
+      f'--run={text!r}: {name!r} must name a folder in the workdir other than '
       f'{STORE!r}, the token store; give another name'
     )
   return Variant(name, ['--config', config, *shlex.split(more), *overrides])

@@ -43,7 +43,7 @@ def _parsed(path: str, number: int, text: bytes) -> dict[str, Any]:
   except (ValueError, KeyError, TypeError) as e:
     raise UsageError(
       f'{path}: line {number} is damaged; restore the file from a copy, or '
-      'delete that line: checkpoints hold what training needs of it'
+      'delete that line: checkpoints hold all that a resume needs'
     ) from e
   return line
 

@@ -140,8 +140,8 @@ def open_model(
       if use == 'tune':
         return Pretrained('none')
       raise UsageError(
-        f"{field}='none': holds no model; give a workdir that train left, or a "
-        'folder of Hugging Face'
+        f"{field}='none': is no model; give a workdir of train, or a Hugging "
+        'Face folder'
       )
     path = os.path.join(hf.base_of(folder), 'config.json')
     try:
@@ -149,8 +149,8 @@ def open_model(
       model_type = files.read_json(path, remedy=remedy).get('model_type')
     except OSError as e:
       raise UsageError(
-        f'{field}={folder}: holds no config.json; give a workdir that train '
-        'left, a folder of Hugging Face, or none'
+        f'{field}={folder}: holds no config.json; give a workdir of train, '
+        'a Hugging Face folder, or none'
       ) from e
   if model_type is None:
     source = _from_workdir(folder, field, use)
@@ -246,9 +246,9 @@ def _check_use(config: Config, use: Use, what: str) -> None:
     check_reads(what, config)
     if model.num_encoder_layers or not causal:
       raise UsageError(
-        f'{what}: holds no decoder (model.attention={model.attention!r}, '
-        f'model.num_encoder_layers={model.num_encoder_layers}), which is what '
-        'continues a text; give another'
+        f'{what}: is no decoder (model.attention={model.attention!r}, '
+        f'model.num_encoder_layers={model.num_encoder_layers}), and only '
+        'decoders continue a text; give another'
       )
   if use in _BODY and model.num_encoder_layers:
     raise UsageError(
@@ -259,18 +259,18 @@ def _check_use(config: Config, use: Use, what: str) -> None:
     return
   if model.num_encoder_layers or causal:
     raise UsageError(
-      f'{what}: holds no encoder (model.attention={model.attention!r}), which '
-      'is what fills a [MASK]; give another'
+      f'{what}: is no encoder (model.attention={model.attention!r}), and '
+      'only encoders fill a [MASK]; give another'
     )
   if config.get('finetune') is not None:
     raise UsageError(
-      f'{what}: was fine-tuned on {config.finetune.task}, so what it knew of a '
-      '[MASK] is gone; give what it was fine-tuned from'
+      f'{what}: was fine-tuned on {config.finetune.task} and can no longer '
+      'predict a [MASK]; give the model that it was fine-tuned from'
     )
   if needs.num_predicted(model.context_length):
     raise UsageError(
-      f'{what}: the model of objective.name={name!r} knows no [MASK]: it '
-      'predicts tokens by a second stream; give a model of masked tokens'
+      f'{what}: the model of objective.name={name!r} has no [MASK]: it '
+      'predicts tokens by a second stream; give a masked language model'
     )
   if needs.scored is not None and not needs.scored.output(model.context_length):
     raise UsageError(
@@ -326,8 +326,8 @@ def check_reads(what: str, config: Config) -> None:
     objectives.needs(name).decoder_start and not config.model.num_encoder_layers
   ):
     raise UsageError(
-      f'{what}: objective.name={name!r} trains a decoder to read a source, '
-      'its target after it, and no text that is continued or scored; give '
+      f'{what}: objective.name={name!r} trained it on sources followed by '
+      'their targets, not on text to continue or score; give '
       'sources (--source), or train with a causal objective'
     )
 
@@ -372,7 +372,7 @@ def load_draft(workdir: str, trained: Trained, num_tokens: int) -> Draft:
       f'--draft={workdir}: its tokenizer, '
       f"{other.parts.config.tokenizer.name}, is not the model's, "
       f'{trained.parts.config.tokenizer.name}, of the same vocabulary; give a '
-      'draft that was trained with that'
+      'draft that was trained with the same tokenizer'
     )
   return Draft(other.parts.model, other.state.eval_params, num_tokens)
 
@@ -695,7 +695,7 @@ def check_start(config: Config, workdir: str) -> None:
   if optim.drawn and not optim.start:
     raise UsageError(
       f'optim.drawn={optim.drawn!r}: without optim.start all parameters are '
-      'drawn; say whose are taken, or leave it empty'
+      'drawn at random; set optim.start, or leave optim.drawn empty'
     )
   if not optim.start:
     return
@@ -707,7 +707,7 @@ def check_start(config: Config, workdir: str) -> None:
   if objectives.needs(config.objective.name).adds:
     raise UsageError(
       f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
-      "keeps the model's tables as differences, which no other run has; leave "
+      "stores the model's tables as differences, which no other run has; leave "
       "it empty, or share by 'es' or 'nes'"
     )
   if not os.path.exists(os.path.join(workdir, 'config.json')):
@@ -805,8 +805,8 @@ def _taken(
   if problems:
     more = f' and {len(problems) - 1} others' if problems[1:] else ''
     raise UsageError(
-      f'optim.start={start!r}: {problems[0]}{more}; name in optim.drawn what '
-      'is to be drawn, or give the model of that run'
+      f'optim.start={start!r}: {problems[0]}{more}; name the parameters to '
+      'draw in optim.drawn, or take the model of that run'
     )
   if found:
     left = sorted({name.split('/')[0] for name in found})

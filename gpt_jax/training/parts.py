@@ -200,13 +200,13 @@ def build(
 def _check_on_host(objective: Objective, rules: sharding.Rules) -> None:
   if objective.stages:
     raise UsageError(
-      "optim.state='host': not with an objective of two stages, whose second "
-      "begins with a new state; leave it at 'device'"
+      "optim.state='host': does not work with an objective of two stages, "
+      "whose second begins with a new state; set it to 'device'"
     )
   if split := dict(rules)['layers']:
     raise UsageError(
-      f"optim.state='host': state comes one layer at a time, and mesh.rules."
-      f'layers={", ".join(split)!r} splits the layers; leave one of the two'
+      f"optim.state='host': moves state layer by layer, and mesh.rules."
+      f'layers={", ".join(split)!r} splits the layers; remove one of the two'
     )
 
 

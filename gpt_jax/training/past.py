@@ -184,8 +184,8 @@ def read_skips(workdir: str) -> Skips:
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise UsageError(
       f'{path}: is damaged or was changed ({type(e).__name__}); restore it '
-      'from a copy, or remove it: checkpoints know the rows left out before '
-      'them, and rewinds since the last are made again'
+      'from a copy, or remove it: checkpoints list the rows skipped before '
+      'them, and rewinds after the last one are repeated'
     ) from e
 
 
@@ -239,9 +239,9 @@ def _agreed(workdir: str, step: int, found: Skips, saved: Skips) -> Skips:
 
   if until(found) != until(saved):
     raise UsageError(
-      f'{path}: leaves out other rows than those that the checkpoint of step '
-      f'{step} was trained without; remove the file (the checkpoint knows '
-      'them), or restore it from a copy'
+      f'{path}: its skipped rows are not those of the checkpoint of step '
+      f'{step}; remove the file (the checkpoint has its own list), or '
+      'restore it from a copy'
     )
   return found
 

@@ -211,7 +211,7 @@ def profile(workdir: str, steps: str) -> Profile:
   first, stop = store_data.step_range(steps, config.schedule.num_steps)
   if config.get('finetune') is not None:
     raise UsageError(
-      f'--workdir={workdir}: was fine-tuned, and runs of train are what is '
+      f'--workdir={workdir}: is a fine-tuned run, and only runs of train are '
       'profiled; give one of the same model'
     )
   run, state = Run.open(config, workdir, read_only=True)

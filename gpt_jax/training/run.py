@@ -411,8 +411,8 @@ def _prepared(config: Config, workdir: str, folder: str) -> TokenStore:
   """Opens the token store of a run; refuses a run without one."""
   if not manifest.exists(folder) and not importing.is_import(workdir):
     raise UsageError(
-      f'--workdir={workdir}: its token store {folder} is not here; make it '
-      'again by train'
+      f'--workdir={workdir}: its token store {folder} is missing; run '
+      'train to make it again'
     )
   store = store_data.open_store(config, workdir)
   return store.ordered(config.data.source, config.data.rows)

@@ -213,8 +213,8 @@ def check_store_folder(config: Config) -> None:
     there = os.path.dirname(there)
   if not os.path.isdir(there):
     raise UsageError(
-      f'data.store={path!r}: {there} is no folder; name one, which may be '
-      'missing'
+      f'data.store={path!r}: {there} is not a folder; give a folder, which '
+      'is made if it is missing'
     )
 
 

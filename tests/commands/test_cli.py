@@ -206,8 +206,8 @@ BAD = {
     ['compare', W, '--run=a b.py', '--run=a c.py'],
     'the names a, a must differ',
   ),
-  'run data': (['compare', W, '--run=data b.py'], "'data' is to be a folder"),
-  'run above': (['compare', W, '--run=../a b.py'], "'../a' is to be a folder"),
+  'run data': (['compare', W, '--run=data b.py'], "'data' must name a folder"),
+  'run above': (['compare', W, '--run=../a b.py'], "'../a' must name a folder"),
   'seeds': (
     ['compare', W, '--run=a b.py', '--seeds=0,x'],
     '--seeds=0,x: give whole',

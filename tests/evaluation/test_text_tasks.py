@@ -175,7 +175,7 @@ def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
     ({'model.attention': 'bidirectional'}, 'is that of an encoder'),
     (
       {'objective.name': "prefix(text='seq2seq()')"},
-      'trains a decoder to read a source',
+      'trained it on sources followed by',
     ),
   ],
 )

@@ -160,6 +160,8 @@ def test_mistral_windows():
   absent = fields('mistral', num_attention_heads=16)
   assert absent['attention'] == 'local(window=4096)'
   assert absent['num_kv_heads'] == 8
+  with pytest.raises(UsageError, match='the default, 8, must divide num_att'):
+    fields('mistral')
   agreeing = ['sliding_attention'] * 3
   found = fields('mistral', sliding_window=7, layer_types=agreeing, **kept)
   assert found['attention'] == 'local(window=7)'

@@ -300,13 +300,13 @@ def test_refused():
     apply = functools.partial(model.apply, {'params': params}, **given)
     jax.eval_shape(apply, tiny.tokens(2, 29))
 
-  with pytest.raises(
-    UsageError, match='bigbird: its blocks are those of a row'
-  ):
+  with pytest.raises(UsageError, match='bigbird: its blocks span a whole row'):
     run(model, segments_BL=np.zeros((2, 29), np.int32))
-  with pytest.raises(UsageError, match='position: adds a bias of distances'):
+  with pytest.raises(UsageError, match='position: adds a bias by distance'):
     run(model.clone(position='alibi'))
-  with pytest.raises(UsageError, match=r'attention=.*only some of the layers'):
+  with pytest.raises(
+    UsageError, match=r'attention=.*different numbers of extra'
+  ):
     run(model.clone(attention='bigbird, bigbird(extra=3)'))
 
 

@@ -153,11 +153,13 @@ def test_what_has_no_such_terms():
   attention, params, x, context = make('')
   zeros = jnp.zeros((B, L, G, K))
   causal = attention.clone(pattern=PATTERNS['full']())
-  with pytest.raises(UsageError, match='position=deberta: knows whole rows'):
+  with pytest.raises(
+    UsageError, match='position=deberta: supports neither caches'
+  ):
     causal.apply(
       {'params': params}, x, context, cache_of(zeros, zeros), layer=np.int32(0)
     )
-  with pytest.raises(UsageError, match='no encoder-decoders'):
+  with pytest.raises(UsageError, match='nor encoder-decoders'):
     run(attention, params, x, Context())
   kernel = attention.clone(backend=BACKENDS['splash'](interpret=True))
   with pytest.raises(UsageError, match=r'splash: model\.position adds'):

@@ -421,9 +421,9 @@ def test_causal_objective(monkeypatch):
 @pytest.mark.parametrize(
   'model, message',
   [
-    (adaptive(2, NARROW, cutoffs=(5, 5)), r'cutoffs=\(5, 5\) must grow'),
+    (adaptive(2, NARROW, cutoffs=(5, 5)), r'cutoffs=\(5, 5\) must increase'),
     (adaptive(2, NARROW, cutoffs=(5, 23)), 'to below model.vocab_size=23'),
-    (adaptive(2, NARROW, cutoffs=(0,)), 'must grow from 1'),
+    (adaptive(2, NARROW, cutoffs=(0,)), 'must increase, from 1'),
     (adaptive(2, NARROW, cutoffs=(5.0,)), 'takes whole numbers'),
     (adaptive(4, NARROW), 'd_embed=13 is too narrow'),
     (adaptive(0, NARROW), 'at least 1'),

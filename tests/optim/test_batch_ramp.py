@@ -91,7 +91,7 @@ def test_stages_of_lengths(plan, data, step):
     ramp = build(plan[1], lengths=text)
   except UsageError as e:
     # Two boundaries in different units may fall on one step, or be swapped.
-    assert 'begins there or later' in str(e)
+    assert 'must begin after the one before it' in str(e)
     return
   assert [ramp.shape(s)[:2] for s in range(1000)] == shapes
   tokens = sum(rows * length for rows, length in shapes[:step])
@@ -212,19 +212,19 @@ def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
     (None, 'batch.size=None: give a number of rows, or stages'),
     ('512', "batch.size='512': a name was expected"),
     ('rmap(0:1)', "unknown 'rmap'; one of linear_ramp, ramp"),
-    ('ramp()', 'the first stage begins at 0'),
-    ('ramp(5_steps:1)', 'the first stage begins at 0'),
+    ('ramp()', 'the first stage must begin at 0'),
+    ('ramp(5_steps:1)', 'the first stage must begin at 0'),
     ('ramp(0:0)', '0:0: must be at least 1'),
     ("ramp(0:'x')", "0:'x': must be a whole number"),
     ('ramp(0:3, 50k:4)', "boundary='50k': give a whole number of steps"),
     ('ramp(0:3, 5:4)', "boundary='5': give a whole number of steps"),
-    ('ramp(0:3, 7)', 'stages=7 is not key:value'),
+    ('ramp(0:3, 7)', 'stages=7 has no start'),
     ('ramp(0:3, 0_steps:4)', 'begins at 0 steps, which is step 0'),
     ('ramp(0:3, 9_steps:4, 9_steps:5)', 'begins at 9 steps, which is step 9'),
     ('ramp(3, 90%:4)', 'schedule.num_steps=None: give a whole number'),
     ('ramp(3, 100%:4)', "boundary='100%': give a part of the steps below"),
     # 22 tokens are more than the 21 of the first step: step 2 in both.
-    ('ramp(0:3, 2_steps:4, 22_tokens:5)', 'is step 2; the one before it'),
+    ('ramp(0:3, 2_steps:4, 22_tokens:5)', 'is step 2; it must begin after'),
     ("linear_ramp(4, 4, '9_steps', 2)", 'from start=4 to stop=4'),
     ("linear_ramp(4, 8, '9_steps', 1)", 'in stages=1'),
     ("linear_ramp(4, 8, '9_step', 2)", "over='9_step': give a whole number"),
@@ -242,10 +242,10 @@ def test_bad_ramps(rows, why):
   'lengths, why',
   [
     ('stages(8)', 'rows of 8 tokens do not fit model.context_length=7'),
-    ('stages()', 'the first stage begins at 0'),
-    ('stages(5_steps:3)', 'the first stage begins at 0'),
+    ('stages()', 'the first stage must begin at 0'),
+    ('stages(5_steps:3)', 'the first stage must begin at 0'),
     ('stages(0)', '0:0: must be at least 1'),
-    ('stages(3, 4)', 'stages=4 is not key:value, which says where it begins'),
+    ('stages(3, 4)', 'stages=4 has no start; give START:VALUE'),
     ('stages("3")', "stages='3' is not key:value"),
     ('ramp(3)', "unknown 'ramp'; one of stages"),
     ('stages(3, 50%:4, 5_steps:5)', 'rows of 5 tokens begins at 5 steps'),

@@ -221,7 +221,7 @@ def test_a_warm_up_as_long_as_the_run():
     ('constant(1.0, warmup=-1)', 'warmup=-1: give a whole number'),
     ("linear(1.0, warmup='5')", "warmup='5': give a whole number"),
     ('linear(1.0, decay=2.5)', 'decay=2.5 is not int | str'),
-    ('cosine(1.0, warmup=5, decay=5)', 'decay=5 ends no later than warmup=5'),
+    ('cosine(1.0, warmup=5, decay=5)', 'decay=5 must end after warmup=5'),
     ('rsqrt(1.0, hold=0)', 'hold=0 must be positive, and no shorter'),
     ('rsqrt(1.0, hold=4, warmup=5)', 'no shorter than warmup=5'),
     ('wsd(1.0, cooldown=0)', 'cooldown=0 after warmup=0 does not fit the 10'),

@@ -142,7 +142,10 @@ def test_another_vocabulary_is_refused(folder, capsys):
   ('flags', 'message'),
   [
     ([], 'objective.teacher is empty: objective.name='),
-    (['--config.objective.teacher=none'], "objective.teacher='none': holds no"),
+    (
+      ['--config.objective.teacher=none'],
+      "objective.teacher='none': is no model",
+    ),
     (
       ['--config.objective.teacher=/no/such'],
       'objective.teacher=/no/such: holds no config.json; give a workdir',
