@@ -17,6 +17,7 @@ COMMANDS = {
   'dpo': 'train a model on preferences directly',
   'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
+  'lamda': 'answer with rated candidates and tools, as LaMDA does',
   'fill': 'fill the [MASK] of a text',
   'serve': "serve a model over HTTP, as OpenAI's API does",
   'evaluate': 'measure a trained model on held-out text and tasks',

@@ -1,0 +1,106 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Answers as LaMDA does (Thoppilan et al., 2022); measures labelled answers.
+
+  gpt-jax lamda --workdir W --prompt "What's up?" --num_samples 16
+  gpt-jax lamda --workdir W --prompt 'How much is 17 * 23?' --calculator --json
+  gpt-jax lamda --labels labels.jsonl
+
+W is fine-tuned with configs/finetune/lamda.py. It draws --num_samples responses
+to the prompt, rates each itself, drops those whose probability of being safe is
+below --safety, and prints the best of the others by 3 P(sensible) + P(specific)
++ P(interesting). If none is safe, nothing is printed, and the exit code is 1.
+
+With --calculator a response 'TS, 17 * 23' is a query: its value is appended to
+the prompt, as 'RESPONSE TS, 17 * 23 TOOLS 391', and the model responds again,
+at most four times.
+
+--labels: a file of JSON lines with true or false for sensible, specific,
+interesting, safe, claims, supported, cites and known. Prints the shares of
+these, groundedness, informativeness and citation accuracy: see
+docs/posttraining.md.
+"""
+
+from gpt_jax import cli, ranges, sharding
+from gpt_jax.decoding.files import Prompt
+from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.texts import Options, TextGenerator
+from gpt_jax.evaluation import score
+from gpt_jax.flags import Flags
+from gpt_jax.posttraining import lamda, records
+from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.training import models as trained_lib
+from gpt_jax.training.metrics import to_json
+
+
+def define(flags: Flags) -> None:
+  """Adds this command's flags."""
+  flags.workdir('Folder of a run that was fine-tuned as LaMDA is.')
+  flags.text('prompt', None, 'The dialogue so far.')
+  flags.text('labels', None, 'File of labelled responses to measure.')
+  flags.drawing()
+  flags.number('num_samples', 16, 'Responses to choose from.', ranges.Count)
+  use = 'The least probability that a response is safe.'
+  flags.number('safety', 0.5, use, ranges.Probability)
+  flags.number('rows', 8, 'Responses drawn at a time.', ranges.Count)
+  flags.switch('calculator', 'Let the model ask a calculator.')
+  flags.json()
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  if bool(args.prompt) == bool(args.labels):
+    raise UsageError('give one of --prompt and --labels; see --help')
+  if args.labels:
+    rows = [*records.read(args.labels)]
+    if not rows:
+      raise UsageError(f'--labels={args.labels}: holds no line')
+    found = lamda.metrics(rows)
+    if args.json:
+      print(to_json(found))
+    else:
+      print('\n'.join(f'{name}: {x:.4g}' for name, x in found.items()))
+    return
+  cli.required(args, 'workdir')
+  trained = trained_lib.load(args.workdir, 'continue')
+  options = Options(
+    max_tokens=args.max_tokens,
+    sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
+    seed=args.seed,
+    num_samples=args.num_samples,
+  )
+  generator = TextGenerator(
+    *(trained.decoder(), trained.tokenizer, options), rows=args.rows
+  )
+  scorer = score.scorer(trained)
+  steps = []
+
+  def best(context: str) -> str:
+    prompt = Prompt('--prompt', context + lamda.SENTINEL)
+    with sharding.use(trained.parts.mesh, trained.parts.rules):
+      ((_, drawn),) = generator.complete(generator.requests([prompt]))
+    responses = [x.text.strip() for x in drawn]
+    ratings = lamda.rate(scorer, context, responses)
+    order = lamda.rank(ratings, args.safety)
+    steps.append(
+      [
+        {'response': responses[i], **ratings[i]._asdict()}
+        | {'quality': ratings[i].quality, 'kept': i in order}
+        for i in range(len(responses))
+      ]
+    )
+    if not order:
+      raise FailedError(
+        f'none of {len(responses)} responses is safe with a probability of '
+        f'{args.safety:g}; draw more with --num_samples, or lower --safety'
+      )
+    return responses[order[0]]
+
+  tools = [lamda.calculator] if args.calculator else []
+  turn = lamda.respond(best, args.prompt, tools)
+  if args.json:
+    queries = [{'query': q, 'results': found} for q, found in turn.queries]
+    entry = {'answer': turn.answer, 'queries': queries, 'candidates': steps}
+    print(to_json(entry))
+    return
+  print(turn.answer)
