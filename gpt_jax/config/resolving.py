@@ -128,11 +128,10 @@ def check_objective(config: Config) -> None:
     with named(part):
       _check_model(of_part(config, part))
   rows = config.data.rows
-  (call,) = spec.parse('data.rows', rows)
-  if needs.rows and call.name not in needs.rows:
+  if needs.rows and row_makers.kind(rows).func.holds not in needs.rows:
     raise UsageError(
       f'data.rows={rows!r}: objective.name={name!r} is made from '
-      + ' or '.join(needs.rows)
+      + ' or '.join(row_makers.holding(needs.rows))
     )
   if needs.pair and row_makers.pair_of(rows) != needs.pair:
     raise UsageError(

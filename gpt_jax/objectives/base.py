@@ -16,7 +16,7 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.optim.train_state import Stages
-from gpt_jax.rows.rows import Keys, Rows
+from gpt_jax.rows.rows import Holds, Keys, Rows
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 
@@ -86,8 +86,8 @@ class Needs(NamedTuple):
     target_length: context length to the most tokens that the decoder reads.
     sentinels: context length to the number of sentinel tokens needed: see
       `t5.check`.
-    rows: names of the `data.rows` that it accepts; (): its batches are not made
-      of rows.
+    rows: what the rows that it accepts hold; (): its batches are not made of
+      rows.
     pair: how texts A and B of a row are made: 'next' (B from another document
       in half of the rows), 'order' (swapped in half of them), 'unified' (see
       `rows.pair_rows`); '': rows have no pairs.
@@ -113,7 +113,7 @@ class Needs(NamedTuple):
   text_length: Callable[[int], int] = _same
   target_length: Callable[[int], int] = _same
   sentinels: Callable[[int], int] = lambda context: 0
-  rows: tuple[str, ...] = ('stream', 'documents')
+  rows: tuple[Holds, ...] = ('stream', 'documents')
   pair: str = ''
   tokens: tuple[str, ...] = ()
   scored: Scored | None = None

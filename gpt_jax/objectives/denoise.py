@@ -75,7 +75,7 @@ class Mass(EncoderDecoder):
       encoder=True,
       decoder_start=self.start,
       target_length=lambda n: int(_num_hidden(np.array(n), self.rate)),
-      rows=('full_sentences', 'doc_sentences'),
+      rows=('sentences',),
       tokens=('mask',),
     )
 
@@ -399,7 +399,7 @@ class Denoise(EncoderDecoder):
     return Needs(
       encoder=True,
       decoder_start=self.start,
-      rows=('stream', 'full_sentences', 'doc_sentences'),
+      rows=('stream', 'sentences'),
       tokens=('mask',),
     )
 

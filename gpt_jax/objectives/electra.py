@@ -149,7 +149,7 @@ class Electra(Objective):
     generator = Part(shared, Scored(places, lambda length: 0), added=added)
     return Needs(
       attention='bidirectional',
-      rows=('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs'),
+      rows=('stream', 'documents', 'sentences', 'pairs'),
       tokens=('mask',),
       scored=Scored(output, lambda length: length),
       pooler='gelu',  # the released code

@@ -291,11 +291,12 @@ class Masked(TextObjective):
   @property
   def needs(self) -> Needs:
     """An encoder and a [MASK]; with `pair`, rows of two texts."""
-    rows = ('stream', 'documents', 'full_sentences', 'doc_sentences', 'pairs')
     pairs = self.pair != 'none'
     return Needs(
       attention='bidirectional',
-      rows=('pairs',) if pairs else rows,
+      rows=('pairs',)
+      if pairs
+      else ('stream', 'documents', 'sentences', 'pairs'),
       pair=self.pair if pairs else '',
       tokens=('mask',),
       scored=Scored(self.masking.places, lambda length: 1),

@@ -69,6 +69,7 @@ _SAMPLES = 1 << 17
 class PairRows(RowMaker):
   """Rows of `length` tokens of a store."""
 
+  holds = 'pairs'
   made_of = 'sentences'
   arrays = ('special', 'token_types', 'pair')
 
@@ -307,6 +308,7 @@ _HALF_LEAST = 2 * (_HALF_AROUND + 2)  # two tokens at least for A and B
 class HalfRows(RowMaker):
   """Rows of `length` tokens of a store."""
 
+  holds = 'halves'
   made_of = 'sentences'
   arrays = ('special', 'token_types', 'pair', 'reused')
 

@@ -65,6 +65,7 @@ class Packed(NamedTuple):
 class ParallelRows(RowMaker):
   """Rows of `length` tokens on each side."""
 
+  holds = 'parallel'
   made_of = 'pairs'
   arrays = ('segments', 'positions', 'source')
 

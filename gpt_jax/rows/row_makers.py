@@ -8,6 +8,7 @@ by their `Keys`.
 """
 
 import logging
+from collections.abc import Container
 from functools import partial
 from typing import Literal
 
@@ -18,7 +19,7 @@ from gpt_jax.ranges import Probability
 from gpt_jax.rows import parallel_rows
 from gpt_jax.rows.pair_rows import HalfRows, PairRows
 from gpt_jax.rows.parallel_rows import ParallelRows
-from gpt_jax.rows.rows import RowMaker, Rows
+from gpt_jax.rows.rows import Holds, RowMaker, Rows
 from gpt_jax.rows.sentence_rows import SentenceRows
 from gpt_jax.rows.stream_rows import Documents, Stream
 from gpt_jax.spec import UsageError
@@ -89,6 +90,11 @@ def check(rows: str, sentences: str):
       f'data.rows={rows!r}: are made of sentences, and data.sentences='
       f"{sentences!r} finds none; set data.sentences='terminal'"
     )
+
+
+def holding(holds: Container[Holds]) -> list[str]:
+  """The choices of `data.rows` whose rows hold any of these."""
+  return [name for name, make in ROWS.items() if make().func.holds in holds]
 
 
 def as_read(rows: str, special: Special) -> Special:

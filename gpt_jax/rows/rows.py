@@ -115,9 +115,22 @@ class Texts(NamedTuple):
   pair: int  # 1 if the second text does not follow the first, else 0
 
 
+# What a row holds. An objective accepts some of these (`Needs.rows`): it reads
+# the arrays that they have beside the tokens.
+Holds = Literal[
+  'stream',  # tokens of the joined documents
+  'documents',  # documents that do not see each other
+  'sentences',  # whole sentences
+  'pairs',  # texts A and B
+  'halves',  # text, and texts A and B that see it
+  'parallel',  # sources and targets
+]
+
+
 class RowMaker(abc.ABC):
   """The rows of a store for one length."""
 
+  holds: ClassVar[Holds]
   # What the store must contain.
   made_of: ClassVar[Literal['tokens', 'sentences', 'pairs']] = 'tokens'
   # The fields of `Rows` that its rows have, besides `tokens` and `real`.

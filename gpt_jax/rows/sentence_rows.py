@@ -142,6 +142,7 @@ _AROUND = 2  # [CLS] and [SEP]
 class SentenceRows(RowMaker):
   """Rows of `length` tokens of a store."""
 
+  holds = 'sentences'
   made_of = 'sentences'
   arrays = ('special',)
 

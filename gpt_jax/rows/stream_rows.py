@@ -77,6 +77,7 @@ def segments_of(
 class Stream(RowMaker):
   """Rows of `length` targets of a store."""
 
+  holds = 'stream'
   arrays = ('before',)
 
   def __init__(self, store: TokenStore, length: int):
@@ -129,6 +130,7 @@ class Stream(RowMaker):
 class Documents(RowMaker):
   """Rows of whole documents."""
 
+  holds = 'documents'
   arrays = ('before', 'segments', 'positions')
 
   def __init__(self, store: TokenStore, length: int):
