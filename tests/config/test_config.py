@@ -13,6 +13,7 @@ from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import flatten, validation
+from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.ranges import OneOf, Range
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -77,7 +78,7 @@ REFUSED = [
   (
     {'model.attention': 'full, lokal'},
     "model.attention='full, lokal': unknown 'lokal'; one of "
-    'bidirectional, bigbird, fixed, full, local, strided',
+    + ', '.join(sorted(PATTERNS)),
   ),
   (
     {'model.attention': 'local(window=0)'},

@@ -93,7 +93,7 @@ REFUSED = [
   ("c4(duplicates='lines')", "'lines' is unknown; one of spans, keep"),
   ("c4(bad_words='none.txt')", "bad_words='none.txt' cannot be read"),
   ('none, c4', 'stands alone'),
-  ('c5', 'one of c4, decontaminate'),
+  ('c5', f'one of {", ".join(sorted(choices.STEPS))}'),
   ('c4, minhash, c4', 'names c4 twice with the same arguments'),
   ("language('xx')", "'xx'.* is unknown; one of "),
   ("language('en', probability=2)", 'probability=2 must be at most 1'),
