@@ -140,7 +140,7 @@ class Method(abc.ABC):
 _COMMON = frozenset(
   [
     *('task', 'length', 'too_long', 'examples', 'epochs', 'peak', 'warmup'),
-    *('patience', 'select', 'freeze'),
+    *('patience', 'select', 'freeze', 'lora'),
     *(f'model.{name}' for name in defaults.FINETUNE['model']),
   ]
 )

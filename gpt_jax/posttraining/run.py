@@ -188,6 +188,7 @@ def start(
       data,
       tokenizer=plan.tokenizer,
       first=first,
+      base=source.folder,
       about=f'{tuned.task} of {tuned.init}: {len(prepared.train):,} rows of '
       f'{tuned.length} tokens, {epochs:.2f} epochs, {last} steps',
       evaluation=evaluation,

@@ -7,14 +7,16 @@ import pathlib
 import shlex
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
+from gpt_jax.nn import params as params_lib
 from gpt_jax.posttraining import best_of, preferences, records, rewards
 from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, models
 from tests import test_docs, test_own_tables
 from tests.support import whole_runs
 
@@ -141,6 +143,29 @@ def test_a_resumed_run_has_the_same_bits(command, runs, files, tmp_path):
   whole_runs.assert_resumes(first, tmp_path / 'w', command)
   again = (tmp_path / 'w/result.json').read_text()
   assert again == (runs[command] / 'result.json').read_text()
+
+
+@pytest.mark.parametrize('command', ['reward', 'dpo'])
+def test_adapters_are_trained_beside_the_model(command, runs, files, tmp_path):
+  """Of the merged model the adapted kernels differ, and the new head."""
+  more = [
+    "--config.finetune.lora=lora(rank=3, on='query')",
+    '--config.schedule.num_steps=2',
+  ]
+  base, workdir = runs['dpo'], tmp_path / 'w'
+  assert main(flags(command, files, workdir, *more, init=base)) == 0
+  before, after = (
+    {
+      params_lib.name_of(where): x
+      for where, x in jax.tree_util.tree_leaves_with_path(
+        models.load_state(str(path))[1].eval_params
+      )
+    }
+    for path in (base, workdir)
+  )
+  assert bool(after.keys() - before.keys()) == (command == 'reward')
+  changed = {n for n, x in before.items() if not np.array_equal(x, after[n])}
+  assert changed and all('query/kernel' in n for n in changed)
 
 
 def test_the_reference_is_kept_and_checked(runs, files, tmp_path, capsys):

@@ -7,13 +7,15 @@ import json
 import pathlib
 import shlex
 
+import jax
 import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.nn import params
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.chat import TEMPLATES, ChatTemplate
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, models
 from tests import test_docs, test_own_tables
 from tests.support import whole_runs
 from tests.support.stdin import stdin_of
@@ -147,6 +149,27 @@ def test_the_model_chats_here_and_in_transformers(workdir, files, tmp_path):
   result = json.loads((tmp_path / 'w2/result.json').read_text())
   before = json.loads((workdir / 'result.json').read_text())
   assert result['train'] == before['train']
+
+
+def test_adapters_are_trained_beside_the_model(workdir, files, tmp_path):
+  """Of the merged model the adapted kernels differ, and nothing else."""
+  more = [
+    "--config.finetune.lora=lora(rank=3, on='query')",
+    '--config.schedule.num_steps=2',
+  ]
+  argv = flags(files, tmp_path / 'w', *more, init=str(workdir))
+  assert main(argv) == 0
+  trees = [
+    models.load_state(str(path))[1].eval_params
+    for path in (workdir, tmp_path / 'w')
+  ]
+  same = jax.tree.map(lambda *x: bool(np.all(x[0] == x[1])), *trees)
+  changed = {
+    params.name_of(path)
+    for path, equal in jax.tree_util.tree_leaves_with_path(same)
+    if not equal
+  }
+  assert changed and all('query/kernel' in name for name in changed)
 
 
 def test_the_page_does_what_it_says(workdir, tmp_path, monkeypatch):
