@@ -11,9 +11,11 @@ to the prompt, rates each itself, drops those whose probability of being safe is
 below --safety, and prints the best of the others by 3 P(sensible) + P(specific)
 + P(interesting). If none is safe, nothing is printed, and the exit code is 1.
 
-With --calculator a response 'TS, 17 * 23' is a query: its value is appended to
+With tools a response 'TS, 17 * 23' is a query: what they return is appended to
 the prompt, as 'RESPONSE TS, 17 * 23 TOOLS 391', and the model responds again,
-at most four times.
+at most four times. --calculator returns the value of an expression, --retrieve
+the paragraph of some texts that has the query's words (BM25), and --translator
+the translation of what follows 'translate:'.
 
 --labels: a file of JSON lines with true or false for sensible, specific,
 interesting, safe, claims, supported, cites and known. Prints the shares of
@@ -27,7 +29,7 @@ from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.evaluation import score
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining import lamda, records
+from gpt_jax.posttraining import lamda, records, tools
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import to_json
@@ -44,6 +46,10 @@ def define(flags: Flags) -> None:
   flags.number('safety', 0.5, use, ranges.Probability)
   flags.number('rows', 8, 'Responses drawn at a time.', ranges.Count)
   flags.switch('calculator', 'Let the model ask a calculator.')
+  use = 'Let the model search texts: a folder of .txt files, or a pattern.'
+  flags.text('retrieve', None, use)
+  use = 'Let the model ask a translator: the workdir of an encoder-decoder.'
+  flags.text('translator', None, use)
   flags.json()
 
 
@@ -62,6 +68,13 @@ def main(args: cli.Args) -> None:
       print('\n'.join(f'{name}: {x:.4g}' for name, x in found.items()))
     return
   cli.required(args, 'workdir')
+  asked = []
+  if args.calculator:
+    asked.append(tools.calculator)
+  if args.retrieve:
+    asked.append(tools.Retriever(args.retrieve))
+  if args.translator:
+    asked.append(tools.translator(args.translator))
   trained = trained_lib.load(args.workdir, 'continue')
   options = Options(
     max_tokens=args.max_tokens,
@@ -96,8 +109,7 @@ def main(args: cli.Args) -> None:
       )
     return responses[order[0]]
 
-  tools = [lamda.calculator] if args.calculator else []
-  turn = lamda.respond(best, args.prompt, tools)
+  turn = lamda.respond(best, args.prompt, asked)
   if args.json:
     queries = [{'query': q, 'results': found} for q, found in turn.queries]
     entry = {'answer': turn.answer, 'queries': queries, 'candidates': steps}

@@ -10,11 +10,9 @@ others ranked by quality. Before it answers, the model may ask tools (section
 6.2), by a response 'TS, <query>'.
 """
 
-import ast
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpt_jax.evaluation.score import Journal, Scorer, ScoreRequest
 from gpt_jax.files.records import Record
@@ -121,49 +119,6 @@ def respond(
     results = [result for tool in tools for result in tool(query)]
     queries.append((query, results))
     context += f'{SENTINEL} {response}{TOOLS} {"; ".join(results)}'
-
-
-_OPERATORS: dict[type, Callable[..., Any]] = {
-  ast.Add: operator.add,
-  ast.Sub: operator.sub,
-  ast.Mult: operator.mul,
-  ast.Div: operator.truediv,
-  ast.FloorDiv: operator.floordiv,
-  ast.Mod: operator.mod,
-  ast.USub: operator.neg,
-  ast.UAdd: operator.pos,
-}
-# Of a query: its numbers and depth stay small.
-_MOST_CHARACTERS = 200
-
-
-def calculator(query: str) -> list[str]:
-  """The value of an arithmetic expression; nothing if it is none.
-
-  Numbers, brackets and + - * / // %; commas between thousands are ignored.
-  """
-  if len(query) > _MOST_CHARACTERS:
-    return []
-  plain = query.strip().removesuffix('=').replace(',', '')
-  try:
-    value = _value(ast.parse(plain.strip(), mode='eval').body)
-  except (SyntaxError, ValueError, ArithmeticError):
-    return []
-  if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-    value = int(value)
-  return [str(value)]
-
-
-def _value(node: ast.expr) -> int | float:
-  match node:
-    case ast.Constant(value=int() | float() as value):
-      if not isinstance(value, bool) and math.isfinite(value):
-        return value
-    case ast.UnaryOp(op=op, operand=x) if type(op) in _OPERATORS:
-      return _OPERATORS[type(op)](_value(x))
-    case ast.BinOp(left=x, op=op, right=y) if type(op) in _OPERATORS:
-      return _OPERATORS[type(op)](_value(x), _value(y))
-  raise ValueError(f'{type(node).__name__} is no arithmetic')
 
 
 # Metrics of labelled responses.

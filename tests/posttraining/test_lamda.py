@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""LaMDA's ratings, ranking, metrics and calculator."""
+"""LaMDA's ratings, ranking, metrics, and how it asks tools."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation.score import Scorer
-from gpt_jax.posttraining import lamda
+from gpt_jax.posttraining import lamda, tools
 from gpt_jax.posttraining.lamda import Ratings
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
@@ -128,30 +128,6 @@ def test_metrics_of_labelled_responses(labels, capsys):
   assert 'labels.jsonl:21: sensible=1 is neither' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-  ('query', 'value'),
-  [
-    ('1736271 + 284617183', '286353454'),
-    ('184,624 - 18,371 =', '166253'),
-    ('(2 + 3) * -4 / 2', '-10'),
-    ('7 / 2', '3.5'),
-    ('17 // 5 + 17 % 5', '5'),
-    ('1 / 0', None),
-    ('1e400', None),
-    ('2 ** 9999', None),
-    ('abs(3)', None),
-    ('__import__("os")', None),
-    ('True + 1', None),
-    ('how many?', None),
-    ('', None),
-    ('-' * 199 + '1', '-1'),
-    ('1+' * 100 + '1', None),
-  ],
-)
-def test_the_calculator(query, value):
-  assert lamda.calculator(query) == ([] if value is None else [value])
-
-
 def test_tools_are_asked_until_the_user_is_answered():
   seen = []
 
@@ -162,7 +138,7 @@ def test_tools_are_asked_until_the_user_is_answered():
     return 'TS, 1736271 + 284617183'
 
   question = 'How much is 1736271 + 284617183?'
-  turn = lamda.respond(generate, question, [lamda.calculator])
+  turn = lamda.respond(generate, question, [tools.calculator])
   assert turn.answer == 'It is 286353454.'
   assert turn.queries == [('1736271 + 284617183', ['286353454'])]
   assert seen == [
@@ -170,7 +146,7 @@ def test_tools_are_asked_until_the_user_is_answered():
     f'{question} RESPONSE TS, 1736271 + 284617183 TOOLS 286353454',
   ]
   # Without end, and without tools.
-  turn = lamda.respond(lambda _: 'TS, ?', 'a', [lamda.calculator])
+  turn = lamda.respond(lambda _: 'TS, ?', 'a', [tools.calculator])
   assert turn == ('TS, ?', [('?', [])] * 4)
   assert lamda.respond(lambda _: 'TS, 1', 'a', []) == ('TS, 1', [])
 
