@@ -6,10 +6,10 @@ r"""Fine-tunes a model on dialogues, instructions or texts (SFT).
     --train train.jsonl --dev dev.jsonl
 
 --init is a workdir, a Hugging Face folder, or none (from scratch). The files
-are JSON lines, packed or not: {"messages": [{"role": "user", "content": "..."},
-{"role": "assistant", "content": "..."}]}, {"prompt": ..., "completion": ...} or
-{"text": "..."}. Conversations go through the model's chat template, or through
-the one that finetune.task names: sft('train.jsonl', 'dev.jsonl',
+are JSON lines, compressed or not: {"messages": [{"role": "user", "content":
+"..."}, {"role": "assistant", "content": "..."}]}, {"prompt": ..., "completion":
+...} or {"text": "..."}. Conversations go through the model's chat template, or
+through the one that finetune.task names: sft('train.jsonl', 'dev.jsonl',
 template='zephyr'). gpt_jax/config/defaults.py explains the section finetune.
 
 The same command resumes. W2 then has the files of `train`, the chat template
