@@ -7,11 +7,6 @@ only what is asked of it is tested.
 """
 
 import functools
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +21,7 @@ from gpt_jax.nn import backends, kernels
 from gpt_jax.nn.attend import Request, Visibility, attend_within
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.masks import PATTERNS
-from tests.support import tiny
+from tests.support import tiny, tpu
 
 B, L, K = 4, 256, 64
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -328,23 +323,10 @@ def test_lowers_for_tpu(fused_until):
   assert text.count('@tpu_custom_call') == (2 if fused_until else 3)
 
 
-SCRIPT = pathlib.Path(__file__).parents[1] / 'support/compile_for_tpu.py'
-
-
 @pytest.mark.tpu
 @pytest.mark.parametrize('topology', ['v5e:2x4', 'v4:2x2x1'])
 def test_attention_and_the_train_step_compile(topology):
-  # Those of `conftest` are for the CPU's compiler.
-  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
-  done = subprocess.run(
-    [sys.executable, str(SCRIPT), topology],
-    env=env,
-    capture_output=True,
-    text=True,
-  )
-  assert not done.returncode, done.stderr[-3000:]
-  lines = [json.loads(line) for line in done.stdout.splitlines()]
-  assert {line['what']: line['kernels'] for line in lines} == {
+  assert tpu.compiled('attention', topology) == {
     # Forward, and backward in one kernel or in two.
     'full, splash': 2,
     'full, splash(block=128, fused_until=128)': 3,

@@ -2,29 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands in the host's memory, in programs compiled for TPUs."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-SUPPORT = pathlib.Path(__file__).parents[1] / 'support'
-SCRIPT = SUPPORT / 'compile_offload_for_tpu.py'
+from tests.support import tpu
 
 pytestmark = [pytest.mark.tpu, pytest.mark.long]
 
 
 @pytest.fixture(scope='module')
 def found():
-  # Those of `conftest` are for the CPU's compiler.
-  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
-  done = subprocess.run(
-    [sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True
-  )
-  assert not done.returncode, done.stderr[-3000:]
-  return json.loads(done.stdout)
+  return tpu.compiled('offload')
 
 
 def test_products_go_to_the_hosts_memory(found):

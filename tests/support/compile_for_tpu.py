@@ -1,107 +1,351 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles splash attention for a TPU slice that is not here, with libtpu.
+"""Compiles programs for TPU slices that are not here, with libtpu.
 
-  python tests/support/compile_for_tpu.py v5e:2x4
+  python tests/support/compile_for_tpu.py attention v5e:2x4
 
-Prints a JSON object a line: what, how many Pallas kernels are in the compiled
-program, and seconds. Compile-only devices hold no arrays, so that nothing is
-run. A process of its own, since libtpu reads its settings once.
+Prints one JSON object; the functions of `PROGRAMS` say of what. Compile-only
+devices hold no arrays, so that nothing is run. A process of its own, since
+libtpu reads its settings once: tests call `tpu.compiled`.
 """
 
 import json
+import os
 import pathlib
 import sys
-import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.support import tpu_topology  # noqa: E402, isort: skip  (before jax)
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
-
-from gpt_jax import sharding, spec  # noqa: E402
-from gpt_jax.nn.attend import Request, Visibility  # noqa: E402
-from gpt_jax.nn.backends import BACKENDS, attend_rows  # noqa: E402
-from gpt_jax.nn.masks import PATTERNS  # noqa: E402
-from tests.support import tiny  # noqa: E402
-
-B, L, H, G, K = 16, 256, 8, 2, 64
-CONFIG = {
-  'model.vocab_size': 512,
-  'model.context_length': L,
-  'model.num_layers': 4,
-  'model.d_model': 256,
-  'model.num_heads': H,
-  'model.num_kv_heads': G,
-  'model.head_size': K,
-  'model.d_ff': 512,
-  'model.position': 'rope',
-  'model.attention': 'full, local(window=96)',
-  'model.attention_backend': 'auto',
-  'model.dtype': 'bfloat16',
-  'model.remat': 'full',
-  'batch.size': B,
-  'batch.micro_rows': B // 2,
+os.environ |= {
+  'JAX_PLATFORMS': 'cpu',
+  # Do not look for a TPU, and let several processes compile at once.
+  'TPU_SKIP_MDS_QUERY': '1',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'TPU_ACCELERATOR_TYPE': 'v4-8',
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
-# Of the attention: pattern, and arguments of the backend. Blocks of 128 make
-# several of a row; rows longer than `fused_until` have two backward kernels.
-ATTENTION = [
-  ('full', 'splash'),
-  ('full', 'splash(block=128, fused_until=128)'),
-  ('local(window=96)', 'splash(block=128)'),
-  ('bidirectional', 'splash(block=128)'),
-]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from gpt_jax import config as config_lib
+from gpt_jax import sharding, spec
+from gpt_jax.costs import flops
+from gpt_jax.nn.attend import Request, Visibility
+from gpt_jax.nn.backends import BACKENDS, attend_rows
+from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.transformer import parameter_shapes
+from gpt_jax.objectives import cross_entropy
+from gpt_jax.planning import collectives, hlo, op_costs
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import parts as parts_lib
+from tests.support import tiny
+
+CHIPS = {'v4': 'megacore', 'v5e': 'default', 'v5p': 'megacore'}
 
 
-def report(what, compiled, seconds):
-  kernels = compiled.as_text().count('custom_call_target="tpu_custom_call"')
-  print(json.dumps({'what': what, 'kernels': kernels, 'seconds': seconds}))
+def make_mesh(topology, **sizes):
+  """Of such a slice, e.g. `v5e:2x4`; axes that are not given have size 1.
+
+  One may be -1: the rest.
+  """
+  dims = [int(n) for n in topology.partition(':')[2].split('x')]
+  # Only cubes of four have links around their ends.
+  closed = len(dims) == 3 and all(n % 4 == 0 for n in dims)
+  slice_ = topologies.get_topology_desc(
+    platform='tpu',
+    topology_name=topology,
+    chip_config_name=CHIPS[topology.partition(':')[0]],
+    chips_per_host_bounds=(2, 2, 1),
+    num_slices=1,
+    wrap=(closed, closed, closed),
+  )
+  shape = [sizes.get(axis, 1) for axis in sharding.AXES]
+  return Mesh(np.array(slice_.devices).reshape(shape), sharding.AXES)
 
 
-def compile_attention(mesh, rules, pattern, backend):
-  """Forward and backward, of packed rows."""
-  batch = dict(rules)['batch']
+def compile_step(mesh, fields):
+  """The train step as `gpt-jax train` compiles it, with fields of the model."""
+  fields = {x if '.' in x else f'model.{x}': y for x, y in fields.items()}
+  run = parts_lib.build(config_lib.resolve(tiny.config(**fields)))
+  run = run._replace(
+    mesh=mesh,
+    shardings=parts_lib.state_shardings(
+      run.objective,
+      run.optimizer,
+      mesh,
+      run.rules,
+      on_host=run.config.optim.state == 'host',
+    ),
+    batch_sharding=sharding.batch_sharding(mesh, run.rules),
+  )
+  return compiled_lib.compile_train_step(run).call
+
+
+def num_kernels(text):
+  """The number of Pallas kernels of a compiled program."""
+  return text.count('custom_call_target="tpu_custom_call"')
+
+
+def attention(topology):
+  """Kernels of splash by pattern and backend, and of a train step."""
+  rows, length, heads, head_size = 16, 256, 8, 64
+  # Rows over half of the devices, heads over two.
+  mesh = make_mesh(topology, fsdp=-1, tensor=2)
+  rules = sharding.parse_rules(tiny.config().mesh.rules)
 
   def array(dtype, *shape):
-    axes = (batch, None, 'tensor', None)[: len(shape)]
+    axes = (dict(rules)['batch'], None, 'tensor', None)[: len(shape)]
     placed = NamedSharding(mesh, PartitionSpec(*axes))
     return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
 
-  def total(q, k, v, segments):
-    request = Request(
-      q,
-      k,
-      v,
-      pattern=spec.build('model.attention', pattern, PATTERNS),
-      visibility=Visibility(segments_BL=segments),
-      scale=K**-0.5,
-    )
-    chosen = spec.build('model.attention_backend', backend, BACKENDS)
-    y = attend_rows(request, backend=chosen)
-    return jnp.sum(y.astype(jnp.float32))
+  query = array(jnp.bfloat16, rows, length, heads, head_size)
+  key = array(jnp.bfloat16, rows, length, 2, head_size)
+  args = query, key, key, array(jnp.int32, rows, length)
+  found = {}
+  # Blocks of 128 make several of a row; rows longer than `fused_until` have two
+  # backward kernels.
+  for pattern, backend in (
+    ('full', 'splash'),
+    ('full', 'splash(block=128, fused_until=128)'),
+    ('local(window=96)', 'splash(block=128)'),
+    ('bidirectional', 'splash(block=128)'),
+  ):
 
-  key = array(jnp.bfloat16, B, L, G, K)
-  args = array(jnp.bfloat16, B, L, H, K), key, key, array(jnp.int32, B, L)
-  with sharding.use(mesh, rules):
-    start = time.perf_counter()
-    step = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
-    compiled = step.lower(*args).compile()
-  report(f'{pattern}, {backend}', compiled, time.perf_counter() - start)
+    def total(q, k, v, segments, pattern=pattern, backend=backend):
+      request = Request(
+        *(q, k, v, spec.build('model.attention', pattern, PATTERNS)),
+        Visibility(segments_BL=segments),
+        scale=head_size**-0.5,
+      )
+      chosen = spec.build('model.attention_backend', backend, BACKENDS)
+      return jnp.sum(attend_rows(request, backend=chosen).astype(jnp.float32))
+
+    with sharding.use(mesh, rules):
+      step = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+      text = step.lower(*args).compile().as_text()
+    found[f'{pattern}, {backend}'] = num_kernels(text)
+  fields = {
+    'vocab_size': 512,
+    'context_length': length,
+    'num_layers': 4,
+    'd_model': 256,
+    'num_heads': heads,
+    'num_kv_heads': 2,
+    'head_size': head_size,
+    'd_ff': 512,
+    'position': 'rope',
+    'attention': 'full, local(window=96)',
+    'attention_backend': 'auto',  # it has to find the kernels itself
+    'dtype': 'bfloat16',
+    'remat': 'full',
+    'batch.size': rows,
+    'batch.micro_rows': rows // 2,
+  }
+  step = compile_step(mesh, fields)
+  return {**found, 'train step': num_kernels(step.as_text())}
 
 
-def main(topology):
-  # Rows over half of the devices, heads over two.
-  mesh = tpu_topology.make_mesh(topology, fsdp=-1, tensor=2)
-  rules = sharding.parse_rules(tiny.config().mesh.rules)
-  for pattern, backend in ATTENTION:
-    compile_attention(mesh, rules, pattern, backend)
-  # `auto` has to find the kernels itself.
-  step = tpu_topology.compile_train_step(mesh, **CONFIG)
-  report('train step', step.call, step.seconds)
+def context(topology, backend, chips):
+  """What the step of a small LLaMA sends over `context` in attention, by kind.
+
+  And how many of those transfers are synchronous, and its kernels. `chips`
+  have 512 tokens each of a row.
+  """
+  mesh = make_mesh(topology, data=-1, context=int(chips))
+  fields = {
+    'vocab_size': 512,
+    'context_length': 512 * int(chips),
+    'num_layers': 2,
+    'd_model': 256,
+    'num_heads': 4,
+    'num_kv_heads': 2,
+    'head_size': 128,
+    'd_ff': 512,
+    'position': 'rope',
+    'bias': 'none',
+    'dtype': 'bfloat16',
+    'attention_backend': backend,
+    'batch.size': mesh.shape['data'],
+    'batch.micro_rows': mesh.shape['data'],
+  }
+  text = compile_step(mesh, fields).as_text()
+  found: dict[str, float] = {'kernels': num_kernels(text), 'synchronous': 0}
+  for x in collectives.read(hlo.parse(text), mesh):
+    if x.axes == ('context',) and 'shard_map' in x.path:
+      found['synchronous'] += x.blocking
+      way = 'back' if x.backward else 'forward'
+      name = f'{way} {x.kind} {x.dtype}'
+      found[name] = found.get(name, 0) + x.bytes
+  return found
+
+
+def layout():
+  """What the step of a small PaLM sends on a cube of 64 TPU v4, how often."""
+  layers, rows, length, width = 3, 64, 128, 1024
+  fields = {
+    'vocab_size': 4098,  # does not divide over 4 devices
+    'context_length': length,
+    'num_layers': layers,
+    'd_model': width,
+    'num_heads': 8,
+    'num_kv_heads': 1,
+    'head_size': 128,
+    'd_ff': 4 * width,
+    'ffn': 'swiglu',
+    'block': 'parallel',
+    'position': 'rope',
+    'output': "tied(scale='rsqrt')",
+    'bias': 'none',
+    'norm': 'layernorm(scale=False, bias=False)',
+    'attention_backend': 'reference',
+    'dtype': 'bfloat16',
+    'remat': 'full',
+  }
+  # So small that the logits take more chunks than there are layers.
+  cross_entropy.CHUNK_LOGITS = 1 << 16
+  mesh = make_mesh('v4:4x4x4', fsdp=16, tensor=4)
+  batch = {'batch.size': rows, 'batch.micro_rows': rows}
+  text = compile_step(mesh, fields | batch).as_text()
+  program = hlo.parse(text)
+  sent = collectives.read(program, mesh)
+  counted = op_costs.count(program)
+  names = list(flops.parameter_table(parameter_shapes(tiny.model(**fields))))
+  gathers = {}
+  for x in sent:
+    if x.kind == 'all-gather' and x.axes == ('fsdp',):
+      name = collectives.parameter_of(x.path, names) or x.path
+      gathers[name] = gathers.get(name, 0) + x.trips
+  saved = f'bf16[{layers},{rows // 16},{length},'
+  return {
+    'calls': counted.calls,
+    'unknown': [*counted.unknown],
+    'gradients': {
+      name: x.kind for name, x in collectives.gradients(sent, names)
+    },
+    'gathers': gathers,
+    'float32': [
+      x.path for x in collectives.float32_gathers(sent, least=1 << 20)
+    ],
+    'most_trips': max(x.trips for x in sent if x.axes == ('fsdp',)),
+    # What rematerialisation keeps of the layers: whole, or split.
+    'whole': f'{saved}{width}]' in text,
+    'split': f'{saved}{width // 4}]' in text,
+  }
+
+
+def micro_batches():
+  """Bytes that a device sends over the axis `data` in a step.
+
+  For each mesh, and rows of a micro-batch on a device.
+  """
+  fields = {
+    'vocab_size': 512,
+    'context_length': 128,
+    'num_layers': 2,
+    'd_model': 256,
+    'num_heads': 4,
+    'num_kv_heads': 4,
+    'head_size': 64,
+    'd_ff': 640,
+    'dropout': 'rates(residual=0.1)',
+    'dtype': 'bfloat16',
+    'batch.size': 64,
+  }
+  found = {}
+  for name, sizes in (
+    ('data8', {'data': 8}),
+    ('data2_fsdp4', {'data': 2, 'fsdp': 4}),
+  ):
+    mesh = make_mesh('v5e:2x4', **sizes)
+    for micro_rows in (4, 1):
+      step = compile_step(mesh, {**fields, 'batch.micro_rows': micro_rows})
+      sent = collectives.read(hlo.parse(step.as_text()), mesh)
+      over_data = [x for x in sent if 'data' in x.axes]
+      found[f'{name}/{micro_rows}'] = {
+        'bytes': sum(x.bytes for x in over_data),
+        'most_trips': max(x.trips for x in over_data),
+        'kernels': num_kernels(step.as_text()),
+      }
+  return found
+
+
+def offload():
+  """Bytes in a device's own memory and in the host's, by what is kept where."""
+  # Too much for the memory beside the matrix units, where small arrays stay.
+  fields = {
+    'vocab_size': 512,
+    'context_length': 512,
+    'num_layers': 7,
+    'd_model': 512,
+    'num_heads': 8,
+    'num_kv_heads': 8,
+    'head_size': 64,
+    'd_ff': 2048,
+    'dtype': 'bfloat16',
+    'batch.size': 32,
+    'batch.micro_rows': 0,
+  }
+  found = {}
+  mesh = make_mesh('v5e:2x2', fsdp=4)
+  for name, field in (
+    ('dots', {'remat': 'dots'}),
+    ('offload', {'remat': 'offload'}),
+    ('state', {'remat': 'dots', 'optim.state': 'host'}),
+  ):
+    memory = compile_step(mesh, {**fields, **field}).memory_analysis()
+    found[name] = {
+      'device': memory.temp_size_in_bytes,
+      'host': memory.host_temp_size_in_bytes,
+      'given': memory.argument_size_in_bytes,
+      'given_host': memory.host_argument_size_in_bytes,
+    }
+  return found
+
+
+def switch(topology):
+  """Kernels and all-to-all of a step whose second layer has experts."""
+  fields = {
+    'vocab_size': 512,
+    'context_length': 128,
+    'num_layers': 2,
+    'd_model': 384,
+    'num_heads': 4,
+    'num_kv_heads': 4,
+    'head_size': 64,
+    'd_ff': 640,
+    'attention_backend': 'reference',
+    'dtype': 'bfloat16',
+    'batch.size': 16,
+    'batch.micro_rows': 16,
+  }
+  # Experts over half of the devices, their width over two.
+  mesh = make_mesh(topology, expert=-1, tensor=2)
+  found = {}
+  for name, ffn in (
+    ('capacity', "gelu, switch(num_experts=8, expert='swiglu')"),
+    (
+      'dropless',
+      "gelu, switch(num_experts=8, capacity_factor='none', top_k=2)",
+    ),
+  ):
+    text = compile_step(mesh, {**fields, 'ffn': ffn}).as_text()
+    found[name] = [num_kernels(text), text.count(' all-to-all(')]
+  return found
+
+
+PROGRAMS = {
+  'attention': attention,
+  'context': context,
+  'layout': layout,
+  'micro_batches': micro_batches,
+  'offload': offload,
+  'switch': switch,
+}
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  name, *args = sys.argv[1:]
+  json.dump(PROGRAMS[name](*args), sys.stdout)

@@ -2,12 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs whose rows are split over devices follow those on one."""
 
-import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -20,7 +15,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
-from tests.support import tiny
+from tests.support import tiny, tpu
 
 ROWS, LENGTH, VOCAB = 2, 16, 48
 FIELDS = {
@@ -32,9 +27,6 @@ FIELDS = {
   'batch.micro_rows': ROWS,
   'schedule.name': 'constant(peak=1e-2)',
 }
-SCRIPT = (
-  pathlib.Path(__file__).parents[1] / 'support/compile_context_for_tpu.py'
-)
 
 
 def build(context, **changes):
@@ -180,16 +172,7 @@ RING = {'forward collective-permute bf16': 1, 'synchronous': 0}
 def test_what_a_tpu_program_sends(topology, backend, context, expected):
   """Multiples of what a device sends to all others in one direction."""
   sent = SENT * (context - 1)
-  # Those of `conftest` are for the CPU's compiler.
-  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
-  done = subprocess.run(
-    [sys.executable, str(SCRIPT), topology, backend, str(context)],
-    env=env,
-    capture_output=True,
-    text=True,
-  )
-  assert not done.returncode, done.stderr[-3000:]
-  found = json.loads(done.stdout)
+  found = tpu.compiled('context', topology, backend, str(context))
   for name, number in expected.items():
     size = number if name in ('kernels', 'synchronous') else sent * number
     assert found[name] == pytest.approx(size, rel=0.01), found

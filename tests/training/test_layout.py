@@ -5,15 +5,10 @@
 Each is a lesson of larger models: see `gpt_jax/nn/layout.py`.
 """
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
-SCRIPT = pathlib.Path(__file__).parents[1] / 'support/compile_layout_for_tpu.py'
+from tests.support import tpu
+
 LAYERS = 3
 KERNELS = {
   f'decoder/periods/block_0/{name}/kernel'
@@ -29,15 +24,9 @@ pytestmark = pytest.mark.tpu
 
 
 def test_layout():
-  # Those of `conftest` are for the CPU's compiler.
-  env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
   # It compiles at all: of a vocabulary that does not divide over the devices,
   # looked up in a table whose rows are whole.
-  done = subprocess.run(
-    [sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True
-  )
-  assert not done.returncode, done.stderr[-3000:]
-  found = json.loads(done.stdout)
+  found = tpu.compiled('layout')
   assert found['unknown'] == []
 
   # Each device sums its own part of a kernel's gradient.
