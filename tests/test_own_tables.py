@@ -50,7 +50,11 @@ def put(folder, tables):
 @pytest.fixture
 def evaluated(tmp_path):
   """The flags of the example, with its tables in place."""
-  ((tables, argv),) = examples('evaluation.md')
+  ((tables, argv),) = (
+    found
+    for found in examples('evaluation.md')
+    if 'tasks/sky.jsonl' in found[0]
+  )
   put(tmp_path, tables)
   assert argv[0] == 'evaluate'
   values = Flags()
