@@ -346,7 +346,7 @@ def target_rows(
   made, bounds, cut = [], [], 0
   for example, (prompt, target) in zip(examples, tokens, strict=True):
     if not len(target):
-      raise UsageError(f'{example.where}: the target is empty; mend the line')
+      raise UsageError(f'{example.where}: the target is empty; fix the line')
     # One of the length + 1 tokens is the end of document.
     room = length - len(target) - len(special.prompt_start)
     excess = max(len(prompt) - room, 0)

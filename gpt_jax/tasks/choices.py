@@ -331,8 +331,8 @@ def _questions(record: Record) -> Iterator[Record]:
   for column in columns:
     if not isinstance(record[column], list) or not record[column]:
       raise UsageError(
-        f'{record.where}: {column}={record[column]!r} is no list; mend or '
-        'remove the line'
+        f'{record.where}: {column}={record[column]!r} is not a list; fix '
+        'or remove the line'
       )
   if len({len(record[column]) for column in columns}) > 1:
     counts = ', '.join(f'{len(record[c])} {c}' for c in columns)

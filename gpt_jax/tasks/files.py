@@ -121,7 +121,8 @@ def text(record: Record, *columns: str) -> str:
   value = record[column]
   if not isinstance(value, str):
     raise UsageError(
-      f'{record.where}: {column}={value!r} is no text; mend or remove the line'
+      f'{record.where}: {column}={value!r} is not a text; fix or remove the '
+      'line'
     )
   return value
 
@@ -140,7 +141,7 @@ def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
     or not all(isinstance(x, str) for x in value)
   ):
     raise UsageError(
-      f'{where}: {column}={value!r} is no list of texts; write it as '
+      f'{where}: {column}={value!r} is not a list of texts; write it as '
       '["one", "another"]'
     )
   return tuple(value)
@@ -158,6 +159,6 @@ def label(where: str, value: Any, names: Sequence[object]) -> int:
   if str(value) not in known:
     raise UsageError(
       f'{where}: label {value!r} is none of its {len(known)} choices, which '
-      f'are {", ".join(known)}; mend or remove the line'
+      f'are {", ".join(known)}; fix or remove the line'
     )
   return known.index(str(value))

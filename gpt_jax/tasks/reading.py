@@ -125,7 +125,7 @@ def _asked(task: Task, record: Record, needed: bool) -> Example:
     if context[start : start + len(text)] != text or start < 0:
       raise UsageError(
         f'{record.where}: the answer {text!r:.60} is not at character {start} '
-        'of the text; mend or remove it'
+        'of the text; fix or remove it'
       )
   if not pairs and not task.options.empty:
     if not needed:
@@ -151,8 +151,8 @@ def _answers(record: Record, column: str) -> list[tuple[str, int]]:
     return [(str(x), int(i)) for x, i in zip(*both, strict=True)]
   except (KeyError, TypeError, ValueError) as e:
     raise UsageError(
-      f'{record.where}: column {column!r} is no list of objects with text and '
-      'answer_start'
+      f'{record.where}: column {column!r} is not a list of objects with '
+      'text and answer_start'
     ) from e
 
 
@@ -250,13 +250,13 @@ def _tagged(task: Task, record: Record, needed: bool) -> Example:
 def _words(record: Record, column: str) -> list[str]:
   found = record[column]
   if not isinstance(found, list) or not found:
-    raise UsageError(f'{record.where}: {column!r} is no list of words')
+    raise UsageError(f'{record.where}: {column!r} is not a list of words')
   words = [str(word) for word in found]
   for word in words:
     if len(word.split()) != 1:
       raise UsageError(
         f'{record.where}: the word {word!r:.60} is empty or holds white space; '
-        'mend or remove it'
+        'fix or remove it'
       )
   return words
 

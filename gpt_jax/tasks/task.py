@@ -178,7 +178,7 @@ def _example(task: Task, record: Record, needs_label: bool) -> Example:
     given = record[task.answers[0]]
     if not isinstance(given, list) or len(given) < 2:
       raise UsageError(
-        f'{record.where}: {task.answers[0]!r} is no list of answers'
+        f'{record.where}: {task.answers[0]!r} is not a list of answers'
       )
     texts += [_text(record, task.answers[0], answer) for answer in given]
   else:
@@ -204,8 +204,8 @@ def check_label(record: Record, column: str, value: Any):
   """Rejects an example whose label is missing."""
   if is_missing(record, value):
     raise UsageError(
-      f'{record.where}: column {column!r} holds {value!r}, which is no label; '
-      'mend or remove the line'
+      f'{record.where}: column {column!r} holds {value!r}, which is not a '
+      'label; fix or remove the line'
     )
 
 
@@ -248,7 +248,8 @@ def _text(record: Record, column: str, value: Any) -> str:
   if isinstance(value, str | int | float) and value == value:  # no NaN
     return str(value)
   raise UsageError(
-    f'{record.where}: column {column!r} holds {value!r:.60}, which is no text'
+    f'{record.where}: column {column!r} holds {value!r:.60}, which is not a '
+    'text'
   )
 
 
@@ -289,8 +290,8 @@ def _score(task: Task, record: Record, value: Any) -> float:
     score = math.nan
   if not math.isfinite(score):
     raise UsageError(
-      f'{record.where}: {task.label!r} holds {value!r}, which is no finite '
-      'number; mend or remove the line'
+      f'{record.where}: {task.label!r} holds {value!r}, which is not a finite '
+      'number; fix or remove the line'
     )
   return score
 

@@ -381,10 +381,14 @@ SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
 @pytest.mark.parametrize(
   ('task', 'record', 'error'),
   [
-    ('multiple_choice', {**CHOICES, 'choices': 'yes'}, "choices='yes' is no l"),
-    ('multiple_choice', {**CHOICES, 'choices': 3}, 'choices=3 is no list'),
-    ('multiple_choice', {**CHOICES, 'choices': []}, 'is no list of texts'),
-    ('multiple_choice', {**CHOICES, 'choices': ['b', 3]}, 'is no list of t'),
+    (
+      'multiple_choice',
+      {**CHOICES, 'choices': 'yes'},
+      "choices='yes' is not a l",
+    ),
+    ('multiple_choice', {**CHOICES, 'choices': 3}, 'choices=3 is not a list'),
+    ('multiple_choice', {**CHOICES, 'choices': []}, 'is not a list of texts'),
+    ('multiple_choice', {**CHOICES, 'choices': ['b', 3]}, 'is not a list of t'),
     ('multiple_choice', {**CHOICES, 'label': 0.9}, 'label 0.9 is none of'),
     ('multiple_choice', {**CHOICES, 'label': True}, 'label True is none of'),
     (
@@ -393,16 +397,20 @@ SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
       "label 'A' is none of its 2",
     ),
     ('multiple_choice', {**CHOICES, 'label': -1}, 'label -1 is none of'),
-    ('multiple_choice', {**CHOICES, 'context': None}, 'context=None is no te'),
+    (
+      'multiple_choice',
+      {**CHOICES, 'context': None},
+      'context=None is no',
+    ),
     ('hellaswag', {**SCENE, 'label': ''}, "label '' is none of its 2 choices"),
-    ('hellaswag', {**SCENE, 'endings': 'cd'}, "endings='cd' is no list"),
+    ('hellaswag', {**SCENE, 'endings': 'cd'}, "endings='cd' is not a list"),
     ('race', {**ARTICLE, 'answers': ['D']}, "'D' is none of .* A, B, C;"),
     ('race', {**ARTICLE, 'answers': ['AB']}, "label 'AB' is none of"),
-    ('race', {**ARTICLE, 'options': 'c'}, "options='c' is no list"),
-    ('race', {**ARTICLE, 'options': 3}, 'options=3 is no list'),
-    ('qa', {'question': 'a', 'answers': {'b': 1}}, 'is no list of texts'),
-    ('qa', {'question': 'a', 'answers': []}, 'is no list of texts'),
-    ('qa', {'question': ['a'], 'answers': 'b'}, 'question=.* is no text'),
+    ('race', {**ARTICLE, 'options': 'c'}, "options='c' is not a list"),
+    ('race', {**ARTICLE, 'options': 3}, 'options=3 is not a list'),
+    ('qa', {'question': 'a', 'answers': {'b': 1}}, 'is not a list of texts'),
+    ('qa', {'question': 'a', 'answers': []}, 'is not a list of texts'),
+    ('qa', {'question': ['a'], 'answers': 'b'}, 'question=.* is not a text'),
   ],
 )
 def test_records_are_checked_by_type(tmp_path, task, record, error):

@@ -4,11 +4,8 @@
 
 from typing import Any
 
-import pytest
-
 from configs.finetune import base
 from gpt_jax.finetuning import fields
-from gpt_jax.spec import UsageError
 
 
 def config(folder, more, labels='abc'):
@@ -19,25 +16,6 @@ def config(folder, more, labels='abc'):
   found: Any = base.get_config().unlock()
   found.finetune.task = f"classification('{path}', '{path}', {more})"
   return found
-
-
-@pytest.mark.parametrize(
-  'labels, more, why',
-  [
-    ('abc', "metrics='f1'", "'f1': does not measure 3 classes; one of acc"),
-    ('12', "metrics='pearson'", "'pearson': does not measure classification"),
-    (
-      '12',
-      "regression=True, metrics='pearson, accuracy'",
-      "'accuracy': does not measure regression; one of pearson, spearman$",
-    ),
-    ('12', "labels='2, 1, 2'", "labels names '2' more than once; name each"),
-    ('12', "metrics='bleu'", "metric 'bleu': unknown; one of accuracy"),
-  ],
-)
-def test_a_metric_fits_its_task(tmp_path, labels, more, why):
-  with pytest.raises(UsageError, match=why):
-    fields.read_task(config(tmp_path, more, labels))
 
 
 def test_two_classes_have_an_f1(tmp_path):

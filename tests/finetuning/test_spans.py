@@ -54,18 +54,6 @@ def test_squads_files_are_read(tmp_path):
   assert task.metrics == ('f1', 'exact_match')
 
 
-@pytest.mark.parametrize(
-  'question, version, why',
-  [
-    (('who?', [('Eve', 12)]), '2.0', "q0: the answer 'Eve' is not at char"),
-    (NONE, '1.1', r'q0: has no answer; give empty=True, or squad\(version'),
-  ],
-)
-def test_what_makes_no_sense_is_named(tmp_path, question, version, why):
-  with pytest.raises(UsageError, match=why):
-    read(tmp_path, question, version=version)
-
-
 def rows(task, examples, length, **more):
   return span_rows(task, examples, Bytes(), special=BERT, length=length, **more)
 

@@ -2,18 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tags: CoNLL's files, the first token of each word, and entities."""
 
-import json
-from typing import Any
-
 import numpy as np
 import pytest
 
-from configs.finetune import base
 from gpt_jax import spec
-from gpt_jax.finetuning import fields as task_examples
 from gpt_jax.finetuning import rows
 from gpt_jax.finetuning.rows import Frame
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks.metrics import METRICS, entities
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read
@@ -55,43 +49,6 @@ def test_conlls_files_are_read(tmp_path):
     ['B-LOC', 'I-LOC', 'B-LOC'],
   ]
   assert [e.where.rpartition(':')[2] for e in found] == ['3', '10']
-
-
-@pytest.mark.parametrize(
-  'name, text, why',
-  [
-    ('t.conll', 'a O\nb\n', r't\.conll:2: has a word and no tag'),
-    (
-      't.conll',
-      'a X O\nb O\n',
-      r't\.conll:2: has 2 columns, the line before 3',
-    ),
-    ('t.jsonl', {'words': ['a'], 'tags': []}, 'has 1 words and 0 tags'),
-    (
-      't.jsonl',
-      {'words': ['a b'], 'tags': ['O']},
-      "the word 'a b' is empty or",
-    ),
-    (
-      't.jsonl',
-      {'words': ['a', 'b'], 'tags': ['O', 'NN']},
-      "tags as 'NN', which",
-    ),
-  ],
-)
-def test_what_makes_no_sense_is_named(tmp_path, name, text, why):
-  if not isinstance(text, str):
-    text = (
-      json.dumps({'words': ['c', 'd'], 'tags': ['O', 'B-X']})
-      + '\n'
-      + (json.dumps(text) + '\n')
-    )
-  path = tmp_path / name
-  path.write_text(text)
-  config: Any = base.get_config().unlock()
-  config.finetune.task = f"tags('{path}', '{path}')"
-  with pytest.raises(UsageError, match=why):
-    task_examples.read_task(config)
 
 
 def test_the_first_token_of_a_word_is_asked(tmp_path):

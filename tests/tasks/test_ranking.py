@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Candidates of a question, in groups."""
 
-import pytest
-
 from gpt_jax import spec
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read
 
@@ -48,8 +45,3 @@ def test_each_right_candidate_stands_among_wrong_ones(tmp_path):
     (('q1', 'a', 'b', 'd'), 1),
     (('q1', 'a', 'd', 'f'), 2),
   ]
-
-
-def test_a_group_has_two_or_more(tmp_path):
-  with pytest.raises(UsageError, match='candidates=1: a group needs'):
-    groups(tmp_path, f"qnli_ranking('{tmp_path}', candidates=1)")

@@ -33,15 +33,6 @@ def test_a_users_own_table_is_one_line(tmp_path):
   examples = read(found, 'train')
   assert [e.texts for e in examples] == [('bad',), ('so so',), ('ok',)]
   assert [e.label for e in examples] == [0, 2, 1]
-  put(tmp_path, 'dev.tsv', 'review\tstars\nok\t2\nok\t3\n')
-  with pytest.raises(UsageError, match=r"dev\.tsv:3: the label '3' is none of"):
-    read(found, 'dev')
-  put(tmp_path, 'dev.tsv', 'text\tstars\nok\t2\n')
-  with pytest.raises(UsageError, match=r"dev\.tsv:2: has no column 'review'"):
-    read(found, 'dev')
-  put(tmp_path, 'dev.tsv', 'review\tstars\n')
-  with pytest.raises(UsageError, match=r'dev\.tsv: holds no examples'):
-    read(found, 'dev')
 
 
 def test_scores_and_templates(tmp_path):
@@ -53,11 +44,6 @@ def test_scores_and_templates(tmp_path):
   )
   assert found.metrics == ('pearson', 'spearman')
   assert read(found, 'dev')[0][1:] == (('x has 2', 'y'), 1.5)
-  put(tmp_path, 't.jsonl', '{"a": "x", "b": "y", "n": 2, "label": "much"}\n')
-  for value in ('"much"', '"nan"', 'NaN', '-Infinity', '1e999', 'null'):
-    put(tmp_path, 't.jsonl', f'{{"a": "", "b": "", "n": 2, "label": {value}}}')
-    with pytest.raises(UsageError, match=r"t\.jsonl:1: 'label' holds .*finite"):
-      read(found, 'dev')
 
 
 @pytest.mark.parametrize(
@@ -65,12 +51,6 @@ def test_scores_and_templates(tmp_path):
   [
     ('{a}, then {b}', 'x, then y'),
     ('{{{a}}} {{b}}', '{x} {b}'),
-    ('{a', 'expected .}. before end of string'),
-    ('{a} }', 'Single .}. encountered'),
-    ('{a:RESPONSE} {b}', 'more in its braces'),
-    ('{a:}', 'more in its braces'),
-    ('{a!r}', 'more in its braces'),
-    ('{} {b}', 'more in its braces'),
   ],
 )
 def test_a_template_names_columns_alone(tmp_path, template, expected):
@@ -78,27 +58,13 @@ def test_a_template_names_columns_alone(tmp_path, template, expected):
   found = task(
     f"choice('{path}', '{path}', context='{template}', answers='a, b')"
   )
-  if expected.endswith(('y', '}')):
-    assert read(found, 'dev')[0].texts == (expected, 'x', 'y')
-    return
-  with pytest.raises(UsageError, match=f'the template .*: .*{expected}'):
-    read(found, 'dev')
+  assert read(found, 'dev')[0].texts == (expected, 'x', 'y')
 
 
 def test_a_context_may_be_several_columns(tmp_path):
   path = put(tmp_path, 't.tsv', 'a\tb\tlabel\nx\ty\t1\n')
   found = task(f"choice('{path}', '{path}', context='a, b', answers='b, a')")
   assert read(found, 'dev')[0].texts == ('x', 'y', 'y', 'x')
-
-
-def test_a_label_beyond_the_answers_is_refused(tmp_path):
-  rows = [{'context': '', 'answers': [*'xyz'], 'label': x} for x in 'CD']
-  text = ''.join(json.dumps(row) + '\n' for row in rows)
-  path = put(tmp_path, 't.jsonl', text)
-  found = task(f"choice('{path}', '{path}', labels='A, B, C, D')")
-  why = r"t\.jsonl:2: the label 'D' is none of A, B, C$"
-  with pytest.raises(UsageError, match=why):
-    read(found, 'dev')
 
 
 @pytest.mark.parametrize('value', [-1, -1.0])
@@ -109,17 +75,12 @@ def test_minus_one_is_a_label_in_a_users_table(tmp_path, value):
   assert read(scores, 'test')[0].label == -1
   classes = task(form + f"labels='{value}, 1')")
   assert read(classes, 'test')[0].label == 0
-  why = r't\.jsonl:1: the label -1.* is none of a, b; .* leave it empty'
-  with pytest.raises(UsageError, match=why):
-    read(task(form + "labels='a, b')"), 'test')
 
 
 def test_a_test_split_needs_no_labels(tmp_path):
   path = put(tmp_path, 't.tsv', 'text\nx\n')
   found = task(f"classification('{path}', '{path}', '{path}', labels='a, b')")
   assert read(found, 'test')[0].label is None
-  with pytest.raises(UsageError, match="no column 'label'"):
-    read(found, 'dev')
 
 
 @pytest.mark.parametrize('name', [n for n in TUNED if n not in FORMS])
@@ -332,12 +293,3 @@ def test_minus_one_beside_numbers_of_classes(tmp_path, labels, named, why):
   else:
     assert len(with_labels(found).labels) == 3
     assert [*with_labels(found).labels] == sorted(map(str, labels))
-
-
-def test_an_answer_that_is_no_text_is_refused(tmp_path):
-  rows = [{'context': 'a', 'answers': ['b', None], 'label': 0}]
-  path = put(tmp_path, 't.jsonl', json.dumps(rows[0]))
-  with pytest.raises(
-    UsageError, match=r"t\.jsonl:1: column 'answers' holds None"
-  ):
-    read(task(f"choice('{path}', '{path}')"), 'train')
