@@ -8,12 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny, tpu
 
@@ -111,37 +108,6 @@ def test_experts_drop_the_same_tokens():
     found,
     expected,
   )
-
-
-@pytest.mark.parametrize(
-  'changes, why',
-  [
-    ({'model.context_length': 24}, 'rows of 24 tokens do not divide by 16, tw'),
-    (
-      {'model.position': 'transformer_xl'},
-      "model.position='transformer_xl': scores by distances within whole rows, "
-      'which mesh.context=8 splits',
-    ),
-    (
-      {'model.attention': 'bigbird', 'objective.name': 'masked'},
-      "model.attention='bigbird': the blocks of bigbird are those of whole row",
-    ),
-    (
-      {'model.attention_backend': 'splash'},
-      'model.attention_backend=splash: it needs a TPU',
-    ),
-    (
-      {'model.attention_backend': 'ulysses', 'model.num_heads': 4},
-      'ulysses: model.num_heads=4 does not divide over the 8 devices',
-    ),
-  ],
-)
-def test_refused_before_anything_is_read(changes, why):
-  fields = {**FIELDS, 'mesh.context': 8, 'mesh.fsdp': 1, **changes}
-  config = config_lib.resolve(tiny.config(**fields))
-  with pytest.raises(UsageError) as error:
-    device_check.check_devices(config)
-  assert why in str(error.value)
 
 
 # Bytes that a device sends: 2 layers x keys and values of 1 row, 512 tokens,

@@ -11,10 +11,10 @@ from gpt_jax.objectives import causal
 from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check, store_data
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import parts as state_lib
+from gpt_jax.training import store_data
 from tests.support import tiny
 
 
@@ -55,61 +55,6 @@ def test_micro_batches(rows, changes, expected):
 )
 def test_eval_rows_are_a_multiple_of_the_shards(sizes, rows, expected):
   assert build(sizes, **{'eval.rows': rows}).eval_rows == expected
-
-
-def test_check_devices():
-  # Rows that do not divide over the eight devices.
-  for changes in (
-    {'batch.size': 12},
-    {'batch.size': 'ramp(0:3, 9_steps:12)', 'batch.micro_rows': 1},
-  ):
-    device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
-  # Groups of two rows: of 12 rows and 4 that fill up; not of 3 in all.
-  ffn = 'switch(num_experts=2, group_size=26)'
-  changes = {'model.ffn': ffn, 'batch.size': 12, 'mesh.tensor': 8}
-  device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
-  changes = {**changes, 'batch.micro_rows': 3}
-  with pytest.raises(UsageError, match='group_size=26 does not fit 3 rows'):
-    device_check.check_devices(config_lib.resolve(tiny.config(**changes)))
-
-
-@pytest.mark.parametrize(
-  'changes, why',
-  [
-    ({}, None),
-    ({'context_length': 130}, 'the length 130 is not a multiple of 128'),
-    ({'head_size': 72}, 'model.head_size=72 is below 64 or no multiple of 32'),
-    ({'position': 'alibi'}, 'model.position adds a bias'),
-    ({'position': 'transformer_xl'}, 'model.position adds a bias'),
-    ({'dropout': 'rates(attention=0.1)'}, 'model.dropout drops attention'),
-    ({'dropout': 'rates(residual=0.1)'}, None),
-    (
-      {'attention': 'full, strided(stride=4)'},
-      'holds strided, a rule on positions',
-    ),
-    ({'num_heads': 3, 'num_kv_heads': 3}, r'3 \(heads\) does not divide'),
-    ({'attention_backend': 'splash'}, 'it needs a TPU'),
-    ({'attention_backend': 'cudnn'}, 'it needs a GPU'),
-    # These take the reference instead.
-    ({'attention_backend': 'auto', 'position': 'alibi'}, None),
-  ],
-)
-def test_check_devices_knows_what_the_attention_backend_serves(changes, why):
-  changes = {
-    'attention_backend': 'splash(interpret=True)',
-    'context_length': 128,
-    'head_size': 64,
-    'num_layers': 2,
-    'position': 'rope',
-    **changes,
-  }
-  fields = {f'model.{name}': value for name, value in changes.items()}
-  config = config_lib.resolve(tiny.config(**fields, **{'mesh.tensor': 2}))
-  if why is None:
-    device_check.check_devices(config)
-    return
-  with pytest.raises(UsageError, match=f'model.attention_backend=.*{why}'):
-    device_check.check_devices(config)
 
 
 def test_the_parts_are_those_of_the_config():

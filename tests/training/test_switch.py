@@ -13,7 +13,6 @@ from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
-from gpt_jax.training import device_check
 from gpt_jax.training.step import mean_gradients
 from tests.support import decoding, tiny
 
@@ -218,43 +217,4 @@ def test_generation_is_dropless_and_equals_the_forward_pass():
 def test_resolve_refuses(changes, message):
   with pytest.raises(UsageError) as error:
     config_lib.resolve(tiny.config(**changes))
-  assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    (
-      {'model.ffn': 'switch(num_experts=6)', 'mesh.expert': 4},
-      "model.ffn='switch(num_experts=6)': 6 experts do not divide over the 4 "
-      'devices of mesh axes expert; change num_experts or the mesh',
-    ),
-    (
-      {
-        'model.ffn': 'switch(num_experts=2, group_size=104)',
-        'batch.micro_rows': 4,
-        'mesh.tensor': 8,
-      },
-      'model.ffn: group_size=104 does not fit 4 rows of 13 tokens; it must '
-      'divide a row or be a whole number of rows, and all groups must be full: '
-      'give 0 for one group a row',
-    ),
-    (
-      # Evaluation takes 8 rows, for each device has one.
-      {
-        'model.ffn': 'switch(num_experts=2, eval_capacity_factor=1, '
-        'group_size=39)',
-        'eval.rows': 6,
-        'batch.size': 24,
-      },
-      'model.ffn: group_size=39 does not fit 8 rows of 13 tokens; it must '
-      'divide a row or be a whole number of rows, and all groups must be full: '
-      'give 0 for one group a row',
-    ),
-  ],
-)
-def test_check_devices_refuses(changes, message):
-  config = config_lib.resolve(tiny.config(**changes))
-  with pytest.raises(UsageError) as error:
-    device_check.check_devices(config)
   assert str(error.value) == message
