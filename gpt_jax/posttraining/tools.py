@@ -85,7 +85,10 @@ class Retriever:
     """
     if lines.is_folder(pattern):
       pattern = f'{pattern.rstrip("/")}/*.txt'
-    files = lines.find(pattern)
+    try:
+      files = lines.find(pattern)
+    except lines.NoFile as e:
+      raise UsageError(f'{field}: {e}') from e
     for bad in files.bad:
       raise bad
     whole = [lines.whole(path) for path in files.values()]

@@ -88,7 +88,7 @@ def test_texts_without_words(tmp_path):
   (tmp_path / 'a.txt').write_text('?!\n')
   with pytest.raises(UsageError, match=r'--retrieve=.*: holds no words'):
     tools.Retriever(str(tmp_path))
-  with pytest.raises(UsageError, match='no file matches'):
+  with pytest.raises(UsageError, match=r'^--retrieve: no file matches'):
     tools.Retriever(str(tmp_path / 'none'))
 
 
