@@ -15,6 +15,8 @@ COMMANDS = {
   'sft': 'fine-tune on dialogues or instructions',
   'reward': 'train a reward model on preferences',
   'dpo': 'train a model on preferences directly',
+  'grpo': 'train on rewards of completions, relative to their group',
+  'ppo': 'train on rewards of completions, with a value function',
   'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
   'lamda': 'answer with rated candidates and tools, as LaMDA does',
@@ -39,7 +41,9 @@ COMMANDS = {
 # They say how long compiling takes.
 MEASURES_COMPILING = ('plan', 'benchmark')
 # Told to stop, they save and end with exit code 75.
-STOPPABLE = ('train', 'finetune', 'sft', 'reward', 'dpo', 'ablation')
+STOPPABLE = (
+  *('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo', 'ablation'),
+)
 
 
 def main(argv: list[str] | None = None) -> int:

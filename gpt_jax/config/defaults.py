@@ -633,7 +633,9 @@ FINETUNE = Section(
     "target('train.jsonl', 'dev.jsonl', prompt='{en} =', target=' {de}'), "
     "tags('train.conll', 'dev.conll'). Or a method of post-training, for the "
     "command of its name: sft('train.jsonl', 'dev.jsonl'), "
-    "reward('train.jsonl', 'dev.jsonl'), dpo('train.jsonl', 'dev.jsonl').",
+    "reward('train.jsonl', 'dev.jsonl'), dpo('train.jsonl', 'dev.jsonl'), "
+    "grpo('prompts.jsonl', 'rewards.py:accuracy'), "
+    "ppo('prompts.jsonl', 'rewards.py:accuracy').",
   ),
   tasks=Field(
     '',

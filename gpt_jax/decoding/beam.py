@@ -65,7 +65,7 @@ class Rules(NamedTuple):
   divisor: np.floating
   early_stopping: np.ndarray
   stop_ids: np.ndarray  # [E]
-  never_V: np.ndarray | None  # see `sampler.never_drawn`
+  never_V: np.ndarray | None  # see `tokenizer.never_drawn`
 
   def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
     """Scores of hypotheses with `tokens` new tokens."""

@@ -16,7 +16,7 @@ from gpt_jax.decoding.texts import TextGenerator
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokenizers.tokenizer import Tokenizer, never_drawn
 from gpt_jax.tokenizers.training import sentinel
 
 # The name of a mask in texts, besides the tokenizer's own.
@@ -105,7 +105,7 @@ def fill(
     row[: len(ids)] = ids
   real = np.arange(length)[None] < np.array([[len(ids)] for ids in rows])
   row, place = np.nonzero((tokens == special_of(tokenizer).mask) & real)
-  never_V = sampler.never_drawn(tokenizer, model.vocab_size)
+  never_V = never_drawn(tokenizer, model.vocab_size)
   if never_V is not None:
     top = min(top, int(np.count_nonzero(~never_V)))
   found = _best(

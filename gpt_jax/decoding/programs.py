@@ -24,7 +24,7 @@ from gpt_jax.nn.params import separate
 from gpt_jax.nn.stack import SEPARATE, Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.tokenizers.constraints import ANY, Constraints
-from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.tokenizers.tokenizer import Tokenizer, never_drawn
 
 # Prompts are read in blocks of this many tokens: a longer prompt takes more
 # calls of the same program.
@@ -40,7 +40,7 @@ class Decoder(NamedTuple):
     params: of the model, as trained or from `for_decoding`.
     in_row: how it answers a source in the source's own row, see
       `decoding.in_row`. None: it continues texts, or is an encoder-decoder.
-    never_V: bool, ids that are never generated: see `sampler.never_drawn`.
+    never_V: bool, ids that are never generated: see `tokenizer.never_drawn`.
     constraints: which tokens may come next: see `sampler.constrain`.
   """
 
@@ -65,7 +65,7 @@ class Decoder(NamedTuple):
       model,
       params,
       in_row,
-      sampler.never_drawn(tokenizer, model.vocab_size),
+      never_drawn(tokenizer, model.vocab_size),
       special.constraints._replace(stop_ids=stop_ids),
     )
 
@@ -122,13 +122,18 @@ def for_decoding(
     return model, params
 
   if weights == 'float' and _on_one_cpu(params):
-    split = jax.jit(lambda params: params_lib.transpose(separate(params)))
+    params = _separate_and_transpose(params)
   else:
     split = jax.jit(separate, out_shardings=_separate_shardings(params))
-  params = split(params)
+    params = split(params)
   if weights == 'int8':
     params = jax.jit(params_lib.quantize)(params)
   return model.clone(loop=SEPARATE, remat='none'), params
+
+
+@jax.jit
+def _separate_and_transpose(params: Any) -> Any:
+  return params_lib.transpose(separate(params))
 
 
 def _on_one_cpu(params: Any) -> bool:
@@ -325,7 +330,7 @@ def decode_step(
     token_B: the newest tokens.
     position_B: their positions.
     seen_BV: bool, the tokens before them; None if no row has a penalty.
-    never_V: see `sampler.never_drawn`.
+    never_V: see `tokenizer.never_drawn`.
     ids_BT: the tokens of each row, see `sampler.constrain`.
     how: see `sampler.method`.
     in_row: see `Decoder`.

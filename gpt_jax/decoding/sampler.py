@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.tokenizers.constraints import Constraints
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Drawn if the scores of a row are NaN or infinite.
 NO_TOKEN = -1
@@ -92,24 +91,8 @@ def seeds_of(seed: int, num_rows: int) -> list[int]:
   return [seed, *others.tolist()]
 
 
-def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
-  """The ids that a model never generates, bool [V]; None if there are none.
-
-  The rows of the model's table past the tokenizer's last id, and
-  `Special.never_ids`. Sampling renormalises over the other ids. Scores of beam
-  search, `fill` and `evaluate` are normalised over the whole table, as the
-  training loss is.
-
-  Args:
-    vocab_size: V, of the model.
-  """
-  never_V = np.arange(vocab_size) >= tokenizer.vocab_size
-  never_V[[i for i in tokenizer.special.never_ids if i < vocab_size]] = True
-  return never_V if never_V.any() else None
-
-
 def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
-  """-inf for the ids of `never_drawn`: logits [..., V]."""
+  """-inf for the ids of `tokenizer.never_drawn`: logits [..., V]."""
   return logits if never_V is None else jnp.where(never_V, -jnp.inf, logits)
 
 
@@ -236,7 +219,7 @@ def _bisect(
 
 
 # Constraints on the next token that depend on its position and the tokens
-# before it; ids that never occur are `never_drawn`.
+# before it; ids that never occur are `tokenizer.never_drawn`.
 #
 # The rules and their order are those of Hugging Face transformers 5. R rows of
 # the model, T slots of their ids.

@@ -298,7 +298,7 @@ class Forward:
   """Scores batches of rows on a mesh; programs are compiled on first use."""
 
   def __init__(self, parts: Parts, never_V: np.ndarray | None = None):
-    """`never_V` is from `sampler.never_drawn`."""
+    """`never_V` is from `tokenizer.never_drawn`."""
     self._parts = parts
     jit = functools.partial(
       jax.jit, out_shardings=sharding.replicated(parts.mesh)

@@ -44,9 +44,10 @@ class TaskData:
     return {'epochs': taken.index / self.rows_per_epoch}
 
   def batches(
-    self, parts: Parts, start: int, rows: RowsOfStep
+    self, parts: Parts, start: int, rows: RowsOfStep, state: Any = None
   ) -> Generator[row_order.Batch]:
     """See `training.run.Data`."""
+    del state
 
     def batch(step: int) -> row_order.Batch:
       taken = rows(step)
@@ -95,9 +96,10 @@ class TasksData:
     return {**batch, 'weights': np.where(counts, batch['weights'], 0)}
 
   def batches(
-    self, parts: Parts, start: int, rows: RowsOfStep
+    self, parts: Parts, start: int, rows: RowsOfStep, state: Any = None
   ) -> Generator[row_order.Batch]:
     """See `training.run.Data`."""
+    del state
 
     def batch(step: int) -> row_order.Batch:
       taken = rows(step)

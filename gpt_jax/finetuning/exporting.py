@@ -113,6 +113,8 @@ def exported_head(
       'tasks; fine-tune it on one of them, with finetune --init, and export '
       'that'
     )
+  if call.name == 'ppo':  # the value head served training alone
+    return Exported(pretrained(None), options)
   if heads is None or config.get('finetune') is None:
     return Exported(pretrained(heads), options, heads)
   if config.finetune.get('features'):
@@ -357,6 +359,7 @@ def to_hf(
       pad=tokenizer.special.pad_id if tokenizer else None,
       reward_mean=reward_mean(workdir),
     )
+    params = {name: x for name, x in params.items() if name != 'heads'}
     if tuned.heads is not None:
       params['heads'] = tuned.heads
     beside = vocabulary

@@ -17,6 +17,7 @@ from gpt_jax.objectives.distilled import Distilled
 from gpt_jax.objectives.electra import Electra
 from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.permuted import Permuted
+from gpt_jax.objectives.policy import Grpo, Ppo
 from gpt_jax.objectives.preference import Dpo, RewardModel
 from gpt_jax.objectives.prefix import Prefix, Target
 from gpt_jax.objectives.seq2seq import Seq2Seq
@@ -58,6 +59,8 @@ OBJECTIVES = {
   'tasks': Tasks,
   'reward': RewardModel,
   'dpo': Dpo,
+  'ppo': Ppo,
+  'grpo': Grpo,
 }
 
 

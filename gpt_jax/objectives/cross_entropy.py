@@ -9,7 +9,7 @@ only scales them: no logits are stored or computed twice.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,12 +83,18 @@ def token_log_probs(
   table_VD: jax.Array,
   targets_BL: jax.Array,
   softcap: float = 0.0,
+  temperature: float = 1.0,
+  never_V: Any = None,
 ) -> jax.Array:
   """The log-probability of each target, float32 [B, L], differentiable.
 
   For losses that are no weighted sum of these. The backward pass computes the
   logits of each chunk again. The arguments are those of
-  `penalised_cross_entropy`.
+  `penalised_cross_entropy`, and those of the draws of a decoder.
+
+  Args:
+    temperature: divides the logits.
+    never_V: bool, ids that are left out; None: none.
   """
   V, (B, L) = len(table_VD), targets_BL.shape
   table_VD = whole_table(table_VD)
@@ -96,7 +102,11 @@ def token_log_probs(
   @jax.checkpoint
   def of_chunk(chunk, table_VD):
     hidden_PND, targets_PN = chunk
-    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap) / temperature
+    if never_V is not None:
+      more = len(table_VD) - V
+      never = jnp.pad(jnp.asarray(never_V), (0, more), constant_values=True)
+      logits_PNV = jnp.where(never[None, None], NEVER, logits_PNV)
     log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
     return _at(logits_PNV, targets_PN) - log_z_PN
 

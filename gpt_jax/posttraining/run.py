@@ -19,8 +19,9 @@ from gpt_jax.finetuning.run import selected
 from gpt_jax.nn.build import is_causal
 from gpt_jax.objectives.loss import Mean
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.posttraining import methods
+from gpt_jax.posttraining import methods, rollouts
 from gpt_jax.posttraining.methods import Method, Prepared, Split
+from gpt_jax.posttraining.rollouts import Rollouts, last_means
 from gpt_jax.rows import row_order
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.runtime import hosts, preemption, watchdog
@@ -78,21 +79,22 @@ def post_train(
     state = loop.fit(training, state)
     watchdog.enter('end')
     preemption.check()
-    state = selected(training, state)
-    assert training.evaluation is not None
-    values: Any = training.evaluation(training.parts)(state.eval_params)
-    dev = {name.removeprefix(_DEV): x for name, x in values.items()}
-    dev |= plan.method.judged(
-      plan.prepared, training.parts, state.eval_params, workdir
-    )
-    figures = plan.prepared.figures
+    state, figures = selected(training, state), plan.prepared.figures
     result = {
       'task': plan.config.finetune.task,
       'init': plan.config.finetune.init,
       'step': int(state.step),
       **figures,
-      'dev': {**figures['dev'], **dev},
     }
+    if training.evaluation is not None:
+      values: Any = training.evaluation(training.parts)(state.eval_params)
+      dev = {name.removeprefix(_DEV): x for name, x in values.items()}
+      dev |= plan.method.judged(
+        plan.prepared, training.parts, state.eval_params, workdir
+      )
+      result['dev'] = {**figures['dev'], **dev}
+    else:
+      result['train'] = {**figures['train'], **last_means(workdir)}
     if training.active:
       path = os.path.join(workdir, RESULT)
       write_atomically(path, to_json(result, indent=2) + '\n')
@@ -161,7 +163,7 @@ def start(
 ) -> tuple[Run, TrainState]:
   """Opens the run; returns its newest state, or the initial one."""
   config, prepared = plan.config, plan.prepared
-  tuned, data = config.finetune, ShuffledRows(prepared.train, config.seed)
+  tuned, train, dev = config.finetune, prepared.train, prepared.dev
   workdir_lib.check_same_run(config, workdir)
   run_lib.check_before(config)
   with workdir_lib.untouched_if_refused(workdir):
@@ -170,8 +172,9 @@ def start(
 
     def evaluation(parts: Parts) -> Evaluation:
       """Compiled once, for the loop and for result.json."""
+      assert dev is not None
       if not compiled:
-        compiled.append(Evaluation(parts, prepared.dev, plan.method.shown))
+        compiled.append(Evaluation(parts, dev, plan.method.shown))
       return compiled[0]
 
     def first() -> TrainState:
@@ -179,6 +182,10 @@ def start(
       return transfer.init_state(parts, params, transfer.everything())
 
     plan.method.begin(prepared, parts, lambda: first().eval_params, workdir)
+    if isinstance(train, rollouts.Plan):
+      data = Rollouts(train, parts, plan.tokenizer, first, workdir)
+    else:
+      data = ShuffledRows(train, config.seed)
     last = config.schedule.num_steps
     epochs = parts.ramp.offset(last) / data.rows_per_epoch
     better = plan.method.criterion
@@ -189,9 +196,9 @@ def start(
       tokenizer=plan.tokenizer,
       first=first,
       base=source.folder,
-      about=f'{tuned.task} of {tuned.init}: {len(prepared.train):,} rows of '
+      about=f'{tuned.task} of {tuned.init}: {len(train):,} rows of '
       f'{tuned.length} tokens, {epochs:.2f} epochs, {last} steps',
-      evaluation=evaluation,
+      evaluation=evaluation if dev is not None else None,
       criterion=better[: better.startswith('-')] + _DEV + better.lstrip('-'),
       patience=tuned.patience,
     )
@@ -215,9 +222,10 @@ class ShuffledRows:
     return {'epochs': taken.index / self.rows_per_epoch}
 
   def batches(
-    self, parts: Parts, start: int, rows: RowsOfStep
+    self, parts: Parts, start: int, rows: RowsOfStep, state: Any = None
   ) -> Generator[row_order.Batch]:
     """See `training.run.Data`."""
+    del state
 
     def batch(step: int) -> row_order.Batch:
       taken = rows(step)

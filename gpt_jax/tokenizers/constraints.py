@@ -19,7 +19,7 @@ class Constraints(NamedTuple):
   The last two fields forbid nothing: they are defaults of beam search.
   """
 
-  # Tokens that are never generated: see `sampler.never_drawn`.
+  # Tokens that are never generated: see `tokenizer.never_drawn`.
   never: tuple[int, ...] = ()
   # Tokens that never begin an answer.
   never_first: tuple[int, ...] = ()

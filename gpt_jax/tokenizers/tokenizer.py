@@ -416,3 +416,19 @@ def marks(call: spec.Call, made: Tokenizer | None) -> frozenset[str]:
   return frozenset(
     mark for mark in _MARKS if getattr(made.special, f'{mark}_id') is not None
   )
+
+
+def never_drawn(tokenizer: Tokenizer, vocab_size: int) -> np.ndarray | None:
+  """The ids that a model never generates, bool [V]; None if there are none.
+
+  The rows of the model's table past the tokenizer's last id, and
+  `Special.never_ids`. Sampling renormalises over the other ids. Scores of beam
+  search, `fill` and `evaluate` are normalised over the whole table, as the
+  training loss is.
+
+  Args:
+    vocab_size: V, of the model.
+  """
+  never_V = np.arange(vocab_size) >= tokenizer.vocab_size
+  never_V[[i for i in tokenizer.special.never_ids if i < vocab_size]] = True
+  return never_V if never_V.any() else None

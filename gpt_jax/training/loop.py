@@ -341,11 +341,12 @@ def loop(
   watchdog.enter('compile')
   with (
     contextlib.closing(
-      training.data.batches(parts, done, training.rows())
+      training.data.batches(parts, done, training.rows(), lambda: state)
     ) as batches,
     Progress(total=last, done=done, active=training.active) as progress,
   ):
     callbacks.catch_up(done, state)
+    step, out = done, None
     for step, batch in enumerate(
       callbacks.meter.waiting(batches), start=done + 1
     ):
@@ -365,5 +366,10 @@ def loop(
         callbacks.stop(step, state)
       if callbacks.gave_up:
         break
+    if step < last and not callbacks.gave_up:  # SIGTERM came in a rollout
+      if out is None:
+        raise Preempted('preempted before a step; start again to continue')
+      callbacks.save(step, state, out)
+      callbacks.stop(step, state)
     callbacks.finish(state)
   return state

@@ -222,7 +222,9 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
     scores = needs.scored.output(config.model.context_length) > 0
   else:
     name = spec.parse('objective.name', config.objective.name)[0].name
-    scores = name in ('target', 'dialogue', 'dpo') or tuned is None
+    scores = tuned is None or name in (
+      *('target', 'dialogue', 'dpo', 'ppo', 'grpo'),
+    )
   return Pretrained(
     f'{buckets.shown(workdir)}, step {steps[-1]}',
     config.model.to_dict(),

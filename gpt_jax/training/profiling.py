@@ -226,7 +226,7 @@ def profile(workdir: str, steps: str) -> Profile:
 
   watchdog.enter('step')
   with contextlib.closing(
-    run.data.batches(parts, first - 1, run.rows())
+    run.data.batches(parts, first - 1, run.rows(), lambda: state)
   ) as batches:
     batch = next(batches)
     for _ in range(2):

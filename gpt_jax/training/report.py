@@ -26,6 +26,7 @@ from gpt_jax.spec import UsageError, install
 from gpt_jax.training.compiled import Stages
 from gpt_jax.training.metrics import Tracker
 from gpt_jax.training.parts import Parts
+from gpt_jax.training.past import FIGURES
 
 
 class Meter:
@@ -127,7 +128,7 @@ class Meter:
       **{
         name: float(value)
         for name, value in outputs[-1].items()
-        if name.startswith('objective/')
+        if name not in FIGURES and not name.startswith('router/')
       },
       **of_routers(self._parts.config, outputs),
     }

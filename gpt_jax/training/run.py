@@ -54,19 +54,30 @@ class Data(Protocol):
     ...
 
   def batches(
-    self, parts: Parts, start: int, rows: RowsOfStep
+    self,
+    parts: Parts,
+    start: int,
+    rows: RowsOfStep,
+    state: Callable[[], TrainState],
   ) -> Generator[row_order.Batch]:
     """Yields this host's share of each batch, from step `start` on.
+
+    It ends early if SIGTERM comes while a batch is made.
 
     Args:
       parts: has the last step and the sharding.
       start: the first step, counted from 0.
       rows: step -> the rows of its batch.
+      state: the state before the batch's step, for data that the model
+        generates; valid until the batch is yielded.
     """
     ...
 
   def epochs(self, taken: BatchRows) -> dict[str, float]:
-    """Passes over the data before these rows of the run: `epochs`, ..."""
+    """Passes over the data before these rows of the run: `epochs`, ...
+
+    Data that the model generates adds metrics of it.
+    """
     ...
 
   def row_numbers(self, taken: BatchRows) -> list[int]:

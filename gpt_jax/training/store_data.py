@@ -48,9 +48,10 @@ class StoreData:
     self.rows_per_epoch = counts[0]
 
   def batches(
-    self, parts: Parts, start: int, rows: RowsOfStep
+    self, parts: Parts, start: int, rows: RowsOfStep, state: Any = None
   ) -> Generator[row_order.Batch]:
     """See `run.Data`."""
+    del state
     of_rows, more = parts.objective.make_batch, self._more
 
     def make_batch(rows: Rows, keys: Keys) -> row_order.Batch:

@@ -18,7 +18,6 @@ from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands.fill import shown
 from gpt_jax.config import defaults
 from gpt_jax.decoding import files, fill
-from gpt_jax.decoding.sampler import never_drawn
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts
@@ -186,7 +185,9 @@ def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
       sources=sources,
       max_tokens=18,
       stop_ids=tokenizer.special.stop_ids,
-      never_V=never_drawn(tokenizer, trained.parts.model.vocab_size),
+      never_V=tokenizer_lib.never_drawn(
+        tokenizer, trained.parts.model.vocab_size
+      ),
     )
   for text, source, answer, said in zip(
     texts, sources, answers, found, strict=True

@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.decoding import engine, files, programs, texts
-from gpt_jax.decoding.sampler import Sampler, never_drawn, seeds_of
+from gpt_jax.decoding.sampler import Sampler, seeds_of
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.chat import ChatTemplate
@@ -93,7 +93,9 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
       sampler=Sampler(temperature),
       seed=seed,
       stop_ids=trained.tokenizer.special.stop_ids,
-      never_V=never_drawn(trained.tokenizer, trained.parts.model.vocab_size),
+      never_V=tokenizer_lib.never_drawn(
+        trained.tokenizer, trained.parts.model.vocab_size
+      ),
     )
   return out
 

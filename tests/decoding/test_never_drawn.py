@@ -34,7 +34,7 @@ TOKENIZER.special = TOKENIZER.special._replace(
 )
 ALLOWED = {*range(7)} - {FORBIDDEN}
 PROMPTS = [[1, 5, 0], [6], [3, 4, 4, 1, 0]]
-NEVER = sampler.never_drawn(TOKENIZER, V)
+NEVER = tokenizer_lib.never_drawn(TOKENIZER, V)
 
 
 @functools.cache
@@ -108,7 +108,7 @@ def with_a_gap():
   ],
 )
 def test_what_has_no_token_is_never_drawn(make, vocab_size, expected):
-  found = sampler.never_drawn(make(), vocab_size)
+  found = tokenizer_lib.never_drawn(make(), vocab_size)
   if expected is None:
     assert found is None
   else:

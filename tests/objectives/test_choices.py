@@ -47,6 +47,7 @@ class Words:
     pad_id=PAD,
     mask_id=MASK,
     cls_id=CLS,
+    never_ids=(PAD,),
     names={sentinel(i): 5 + i for i in range(NUM_SPECIAL - 5)},
   )
 
@@ -125,6 +126,8 @@ CASES = [
   Case(f'tasks(a:"classification({TASK})", b:"regression(length=7)")'),
   Case('reward(completions=3, length=7)'),
   Case("dpo(length=7, loss_type='ipo')"),
+  Case('ppo(length=7, ptx=2.0)'),
+  Case('grpo(length=7, max_tokens=3, beta=0.1)'),
 ]
 OF_ROWS = [case for case in CASES if choices.needs(case.call).rows]
 OF_TASKS = [case for case in CASES if not choices.needs(case.call).rows]

@@ -32,8 +32,46 @@ DPO = "dpo('{train}', template='vicuna')"
 USER, SAYS = ({'role': r, 'content': 'x'} for r in ('user', 'assistant'))
 OTHER = {**SAYS, 'content': 'y'}
 
+PROMPT = {'prompt': 'b', 'answer': 1}
+GRPO = "grpo('{train}', '{folder}/r.py:good', max_completion_length=4)"
+PPO = "ppo('{train}', '{folder}/r.py:good', max_completion_length=4)"
+REWARDS = """
+good = lambda prompts, completions: [0.0 for _ in completions]
+answers = lambda prompts, completions, answer: answer
+"""
+
+
+def rewarded(name):
+  return GRPO.replace('good', name)
+
+
 # A second line of the file, the task, further flags; what the line says.
 CASES = [
+  (PROMPT, rewarded('other'), [], 'has no function other; name one of good'),
+  (PROMPT, rewarded('answers'), [], "train.jsonl:1: has no column 'answer'"),
+  (PROMPT, GRPO.replace('r.py', 's.py'), [], 's.py does not load'),
+  (PROMPT, GRPO.replace('.py:good', ''), [], 'names no function and no folder'),
+  ({'prompt': [SAYS]}, GRPO, [], "'assistant', and 'user' is due"),
+  (
+    {'prompt': [USER, SAYS]},
+    GRPO.replace('4)', "4, template='vicuna')"),
+    [],
+    "train.jsonl:2: the prompt ends with the role 'assistant'",
+  ),
+  ({'prompt': ' '}, GRPO, [], 'train.jsonl:2: prompt is empty'),
+  ({'text': 'x'}, PPO, [], "train.jsonl:2: has no column 'prompt'"),
+  (PROMPT, GRPO, ['batch.size=12'], 'num_generations=8: .* = 12 completions'),
+  (PROMPT, GRPO, ['finetune.length=4'], 'max_completion_length=4 of them'),
+  (
+    {'prompt': 'x' * 99},
+    PPO,
+    ['finetune.too_long=refuse'],
+    'train.jsonl:2: has .* tokens, and a completion leaves 60',
+  ),
+  (PROMPT, PPO, ['batch.size=ramp(0:8, 1_steps:16)'], 'grows, and a rollout'),
+  (PROMPT, PPO, ['optim.on_spike=rewind'], 'completions are drawn anew'),
+  (PROMPT, PPO, ['finetune.patience=2'], 'ppo does not use it'),
+  (PROMPT, PPO.replace('4)', '4, ptx=2.0)'), [], 'give both, or neither'),
   ('{"messages": [', VICUNA, [], r'train.jsonl:2: is not JSON'),
   ([1], VICUNA, [], r'train.jsonl:2: is no JSON object'),
   ({'a': 1}, VICUNA, [], r"train.jsonl:2: has neither messages.*but 'a'"),
@@ -228,6 +266,9 @@ def test_refusals(line, task, fields, message, tmp_path, capsys):
   command = task.partition('(')[0]
   command = command if command in METHODS else 'sft'
   good = GOOD if command == 'sft' else PAIR
+  if command in ('grpo', 'ppo'):
+    good = {'prompt': 'a'}
+  (tmp_path / 'r.py').write_text(REWARDS)
   train.write_text(json.dumps(good) + '\n' + second + '\n')
   workdir = tmp_path / 'w'
   code = main(
@@ -236,7 +277,7 @@ def test_refusals(line, task, fields, message, tmp_path, capsys):
       f'--config={ROOT}/configs/finetune/{command}.py',
       '--init=none',
       f'--workdir={workdir}',
-      f'--config.finetune.task={task.format(train=train)}',
+      f'--config.finetune.task={task.format(train=train, folder=tmp_path)}',
       '--config.model.num_layers=1',
       '--config.model.d_model=32',
       '--config.model.num_heads=4',

@@ -1,0 +1,53 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+r"""Trains a model on rewards of its completions within their group (GRPO).
+
+  gpt-jax grpo --config configs/finetune/grpo.py --init W --workdir W2 \
+    --prompts prompts.jsonl --reward rewards.py:accuracy
+
+--init is a workdir, a Hugging Face folder, or none (from scratch). The prompts
+are JSON lines, {"prompt": ...}, a text or a list of messages; their other
+columns go to the function accuracy(prompts, completions, **columns) of
+rewards.py, which returns a number for each completion; --reward may also be a
+folder of gpt-jax reward. Further settings are
+arguments of finetune.task: grpo(..., num_generations=8, beta=0.0).
+gpt_jax/config/defaults.py explains the section finetune.
+
+The same command resumes. W2 then has the files of `train`, and result.json with
+the figures of the last rollouts.
+"""
+
+from gpt_jax import cli
+from gpt_jax.flags import Flags
+from gpt_jax.posttraining.methods import with_files
+from gpt_jax.posttraining.run import post_train
+from gpt_jax.runtime import hosts
+from gpt_jax.training.metrics import to_json
+from gpt_jax.training.models import open_model
+
+
+def define(flags: Flags) -> None:
+  """Adds this command's flags."""
+  flags.post_training()
+  flags.text('prompts', None, 'The prompts to complete; sets finetune.task.')
+  flags.text('reward', None, 'What scores completions; sets finetune.task.')
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'config', 'init', 'workdir')
+  cli.check_out_folder(args, 'workdir')
+  if args.distributed:
+    hosts.initialize(**args.config.hosts)
+  with hosts.together():
+    source = open_model(args.init, 'tune', '--init')
+    config = with_files(args.config, prompts=args.prompts, reward=args.reward)
+    result = post_train(config, 'grpo', source, args.init, args.workdir)
+  if args.json:
+    print(to_json(result))
+    return
+  found = result['train']
+  print(
+    f'step {result["step"]}: reward {found["reward"]:.4f}, completions of '
+    f'{found["completions/mean_length"]:.1f} tokens, in the last rollouts'
+  )

@@ -1,0 +1,477 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rollouts: the policy's completions of prompts, as the data of a run.
+
+A rollout happens at the steps where a window of updates begins, each of which
+takes a minibatch of its completions. In order: the decoder draws completions
+with the parameters of that step, a reward function or model scores them, the
+training program computes their log-probabilities by the policy and by the
+reference, and `estimate` makes advantages of all this.
+
+A rollout follows from the seed, the step and the parameters at that step. A
+run that resumes within a window would have newer parameters, so the rollout is
+kept in WORKDIR/rollouts/STEP.npz as long as a checkpoint may need it.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from gpt_jax import sharding
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.decoding.engine import generate
+from gpt_jax.decoding.programs import Decoder
+from gpt_jax.decoding.requests import Request
+from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.texts import Stream
+from gpt_jax.files import buckets, files, records
+from gpt_jax.objectives.policy import Policy
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.posttraining.dialogues import Encoder
+from gpt_jax.posttraining.records import Content, check_roles, content
+from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
+from gpt_jax.rows.row_order import Batch
+from gpt_jax.runtime import preemption, watchdog
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.constraints import ANY
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.training import metrics
+from gpt_jax.training.parts import Parts
+
+# Prompts.
+
+
+class Prompt(NamedTuple):
+  """A prompt.
+
+  Attributes:
+    where: 'file:line'.
+    content: a text, or messages.
+    ids: as the model reads it.
+    columns: the other entries of the line, for reward functions.
+  """
+
+  where: str
+  content: Content
+  ids: list[int]
+  columns: dict[str, Any]
+
+
+def read_prompts(path: str, encoder: Encoder) -> list[Prompt]:
+  """Reads JSON lines with `prompt`: a text, or messages up to the user's."""
+  prompts = []
+  for record in records.read(path):
+    found = content(record, 'prompt')
+    if not isinstance(found, str):
+      check_roles(record.where, found)
+      if found[-1]['role'] != 'user':
+        raise UsageError(
+          f'{record.where}: the prompt ends with the role '
+          f'{found[-1]["role"]!r}, and the assistant is to answer; end it with '
+          "the user's message"
+        )
+    columns = {n: x for n, x in record.fields.items() if n != 'prompt'}
+    ids = encoder.prompt(found).tolist()
+    prompts.append(Prompt(record.where, found, ids, columns))
+  if not prompts:
+    raise UsageError(f'{path}: has no rows; give another file')
+  return prompts
+
+
+def shuffled(count: int, seed: int) -> Callable[[int], int]:
+  """The item at a place, counted over epochs that are each shuffled."""
+
+  @functools.lru_cache(maxsize=2)
+  def order(epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+  return lambda place: int(order(place // count)[place % count])
+
+
+def digest(prompts: Sequence[Prompt]) -> str:
+  """The number of prompts, and a hash of their tokens and columns."""
+  found = hashlib.sha256()
+  for prompt in prompts:
+    line = json.dumps([prompt.ids, prompt.columns], sort_keys=True)
+    found.update(line.encode() + b'\n')
+  return f'{len(prompts)} prompts, sha256 {found.hexdigest()[:16]}'
+
+
+# Scores.
+
+# (prompts, completions, columns by name) -> float32 [N]; each argument has an
+# entry per completion.
+Reward = Callable[
+  [Sequence[Content], Sequence[Content], Mapping[str, list[Any]]], np.ndarray
+]
+
+
+# Rollouts.
+
+
+class Rollout(NamedTuple):
+  """Completions with what was computed of them; N is their number.
+
+  Attributes:
+    arrays: `inputs`, `targets`, `mask` and `old_log_probs` of a batch, and
+      what else `Policy.outputs` and the reference gave, each [N, L].
+    scores_N: of the reward function or model.
+    ended_N: whether a completion ended by itself.
+  """
+
+  arrays: Batch
+  scores_N: np.ndarray
+  ended_N: np.ndarray
+
+
+class Estimate(Protocol):
+  """From scores to what is learned."""
+
+  def __call__(self, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
+    """Returns a batch's arrays [N, ...], and metrics."""
+    ...
+
+
+@dataclass(frozen=True)
+class Plan:
+  """A method's rollouts, before anything is built.
+
+  Attributes:
+    prompts: to complete.
+    reward: scores completions.
+    estimate: makes advantages of the scores.
+    num_generations: completions of each prompt.
+    minibatches: in a rollout, each for one update.
+    epochs: passes over a rollout.
+    max_tokens: the most tokens of a completion.
+    temperature: of the draws.
+    reference: whether the reference's log-probabilities are needed.
+    decode_rows: completions that are decoded at a time.
+    text: rows of pre-training text for each batch; None: none.
+  """
+
+  prompts: list[Prompt]
+  reward: Reward
+  estimate: Estimate
+  num_generations: int
+  minibatches: int
+  epochs: int
+  max_tokens: int
+  temperature: float
+  reference: bool
+  decode_rows: int
+  text: Any = None
+
+  def __len__(self) -> int:
+    """Rows of a pass over all prompts: each completion, in all epochs."""
+    return len(self.prompts) * self.num_generations * self.epochs
+
+  @property
+  def window(self) -> int:
+    """Number of updates of a rollout."""
+    return self.minibatches * self.epochs
+
+
+class Rollouts:
+  """The completions of a run as its data: see `training.run.Data`."""
+
+  def __init__(
+    self,
+    plan: Plan,
+    parts: Parts,
+    tokenizer: Tokenizer,
+    first: Callable[[], TrainState],
+    workdir: str,
+  ):
+    """Makes the reference's parameters, which are the first ones.
+
+    Args:
+      plan: of the method.
+      parts: of the run.
+      tokenizer: of the model.
+      first: makes the initial state.
+      workdir: the run's folder.
+    """
+    objective = parts.objective
+    self._plan, self._parts, self._tokenizer = plan, parts, tokenizer
+    self._folder = os.path.join(workdir, 'rollouts')
+    self._workdir = workdir
+    self._rows = parts.ramp.rows(0)
+    self._reference = first().params if plan.reference else None
+    whole = sharding.replicated(parts.mesh)
+    jit = functools.partial(jax.jit, out_shardings=whole)
+    self._outputs = jit(objective.outputs)
+    assert isinstance(objective, Policy)
+    self._log_probs, self._length = jit(objective.log_probs), objective.length
+    self._order = shuffled(len(plan.prompts), parts.config.seed)
+    self._text_order = None
+    if plan.text is not None:
+      self._text_order = shuffled(len(plan.text), parts.config.seed + 1)
+    self._figures: list[dict[str, float]] = []
+    self.rows_per_epoch = len(plan)
+
+  # The order: which completions are in a window, and in a batch of it.
+
+  @property
+  def _size(self) -> int:
+    """Completions of a window."""
+    return self._rows * self._plan.minibatches
+
+  def _window_of(self, step: int) -> int:
+    """The step at which the window of a step begins."""
+    return step - step % self._plan.window
+
+  def _prompts(self, window: int) -> list[int]:
+    """The number of each completion's prompt."""
+    each = self._plan.num_generations
+    count = self._size // each
+    start = window // self._plan.window * count
+    return [self._order(start + i // each) for i in range(self._size)]
+
+  def _rows_of(self, step: int) -> np.ndarray:
+    """Which completions of the window are in the batch of a step."""
+    window = self._window_of(step)
+    epoch, batch = divmod(step - window, self._plan.minibatches)
+    key = [self._parts.config.seed, window, epoch]
+    order = np.random.default_rng(key).permutation(self._size)
+    return order[batch * self._rows : (batch + 1) * self._rows]
+
+  def row_numbers(self, taken: BatchRows) -> list[int]:
+    """The numbers of the prompts of a batch."""
+    step = taken.offset // self._rows
+    prompts = self._prompts(self._window_of(step))
+    return [prompts[i] for i in self._rows_of(step)]
+
+  def epochs(self, taken: BatchRows) -> dict[str, float]:
+    """Passes over the prompts, and means over the rollouts since the last."""
+    figures, self._figures = self._figures, []
+    names = dict.fromkeys(name for one in figures for name in one)
+    means = {
+      name: float(np.mean([one[name] for one in figures if name in one]))
+      for name in names
+    }
+    return {'epochs': taken.index / self.rows_per_epoch, **means}
+
+  def batches(
+    self,
+    parts: Parts,
+    start: int,
+    rows: RowsOfStep,
+    state: Callable[[], TrainState],
+  ) -> Generator[Batch]:
+    """See `training.run.Data`."""
+    del rows  # of a store
+    batch: Batch = {}
+    updates, before = 0.0, {}
+    for step in range(start, parts.config.schedule.num_steps):
+      if step == start or step == self._window_of(step):
+        jax.block_until_ready(state().params)
+        if updates:
+          before = {'time/update': time.perf_counter() - updates}
+        found = self._window(self._window_of(step), start, state, before)
+        if found is None:
+          return
+        batch, updates = found, time.perf_counter()
+      chosen = self._rows_of(step)[parts.host_rows(self._rows)]
+      yield {
+        **{name: x[chosen] for name, x in batch.items()},
+        **self._text(step),
+      }
+
+  def _text(self, step: int) -> Batch:
+    if self._text_order is None:
+      return {}
+    places = range(step * self._rows, (step + 1) * self._rows)
+    found = self._plan.text.batch([self._text_order(i) for i in places])
+    names = ('inputs', 'targets', 'weights')
+    return {f'ptx_{name}': found[name] for name in names}
+
+  # A window: read, or made and kept.
+
+  def _window(
+    self,
+    window: int,
+    start: int,
+    state: Callable[[], TrainState],
+    before: dict[str, float],
+  ) -> Batch | None:
+    """The arrays [N, ...] of a window; None if SIGTERM came meanwhile.
+
+    Only a window that began before this process did is read: a later file is
+    of a run that was ahead, and may be of other parameters.
+
+    Args:
+      window: the step at which it begins.
+      start: the first step of this process.
+      state: the present one.
+      before: metrics of the window before.
+    """
+    path = os.path.join(self._folder, f'{window}.npz')
+    if window < start:
+      return self._read(path, window)
+    made = self._make(window, state().params)
+    if made is None:
+      return None
+    batch, figures = made
+    self._figures.append(figures | before)
+    if self._plan.window > 1:
+      self._keep(path, batch)
+    return batch
+
+  def _read(self, path: str, window: int) -> Batch:
+    try:
+      with np.load(path) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError) as e:
+      raise UsageError(
+        f'{path}: is missing or damaged ({e}), and updates of its rollout are '
+        'left; restore it from a copy, or delete the checkpoints after step '
+        f'{window}'
+      ) from e
+
+  def _keep(self, path: str, batch: Batch) -> None:
+    """Writes a window, and deletes those that no checkpoint needs.
+
+    A save in the background is of a later step than the newest checkpoint, so
+    the windows from that one's on are kept.
+    """
+    os.makedirs(self._folder, exist_ok=True)
+    with files.replacing(path) as temporary, open(temporary, 'wb') as file:
+      np.savez(file, allow_pickle=False, **batch)
+    buckets.uploaded(path)
+    steps = Checkpointer(self._workdir, read_only=True).steps()
+    needed = {self._window_of(step) for step in steps}
+    for name in os.listdir(self._folder):
+      window = int(name.removesuffix('.npz'))
+      if window < max(needed, default=0) and window not in needed:
+        os.remove(os.path.join(self._folder, name))
+
+  def _make(
+    self, window: int, params: Any
+  ) -> tuple[Batch, dict[str, float]] | None:
+    """Draws, scores and weighs completions; None if SIGTERM came meanwhile."""
+    plan, times = self._plan, [time.perf_counter()]
+    prompts = [plan.prompts[i] for i in self._prompts(window)]
+    with sharding.use(self._parts.mesh, self._parts.rules):
+      drawn = self._draw(window, prompts, params)
+      if drawn is None:
+        return None
+    times.append(time.perf_counter())
+    scores = self._score(prompts, drawn)  # a reward model has its own mesh
+    times.append(time.perf_counter())
+    with sharding.use(self._parts.mesh, self._parts.rules):
+      arrays = self._arrays(prompts, drawn)
+      arrays |= self._measured(arrays, params)
+    times.append(time.perf_counter())
+    stops = self._tokenizer.special.stop_ids
+    ended = np.array([ids[-1] in stops for ids in drawn])
+    batch, figures = plan.estimate(Rollout(arrays, scores, ended))
+    lengths = np.array([len(ids) for ids in drawn])
+    seconds = np.diff(times)
+    figures |= {
+      'completions/mean_length': float(lengths.mean()),
+      'completions/min_length': int(lengths.min()),
+      'completions/max_length': int(lengths.max()),
+      'completions/clipped_ratio': float(1 - ended.mean()),
+      'time/rollout': seconds[0],
+      'time/scoring': seconds[1],
+      'time/log_probs': seconds[2],
+      'rollout/tokens_per_second': float(lengths.sum() / seconds[0]),
+    }
+    return batch, figures
+
+  def _draw(
+    self, window: int, prompts: list[Prompt], params: Any
+  ) -> list[list[int]] | None:
+    """The ids of completions, with the token that ends each."""
+    stops = self._tokenizer.special.stop_ids
+    own = {n: x for n, x in params.items() if n not in ('heads', 'parts')}
+    decoder = Decoder.of(self._parts.model, own, self._tokenizer)
+    # What the files of an imported model forbid is no part of the policy.
+    decoder = decoder._replace(constraints=ANY)
+    seeds = np.random.SeedSequence([self._parts.config.seed, window])
+    requests = [
+      Request(
+        ids=prompt.ids,
+        max_tokens=self._plan.max_tokens,
+        sampler=Sampler(temperature=self._plan.temperature),
+        seed=int(seed),
+      )
+      for prompt, seed in zip(
+        prompts, seeds.generate_state(len(prompts)), strict=True
+      )
+    ]
+    drawn: list[list[int]] = [[] for _ in prompts]
+    rows = min(self._plan.decode_rows, len(requests))
+    for number, ids in generate(
+      decoder,
+      requests,
+      rows=rows,
+      stop_when=lambda ids: ids[-1] in stops or preemption.reached(),
+    ):
+      drawn[number] = ids
+      watchdog.enter(watchdog.now().name)  # restarts the phase's deadline
+    return None if preemption.reached() else drawn
+
+  def _score(self, prompts: list[Prompt], drawn: list[list[int]]) -> np.ndarray:
+    """The reward of each completion."""
+    stops, completions = self._tokenizer.special.stop_ids, []
+    for prompt, ids in zip(prompts, drawn, strict=True):
+      kept = ids[:-1] if ids[-1] in stops else ids
+      stream = Stream(self._tokenizer, Request(prompt.ids, 1))
+      text = ''.join(map(stream.push, kept)) + stream.finish()
+      message = [{'role': 'assistant', 'content': text}]
+      completions.append(text if isinstance(prompt.content, str) else message)
+    names = prompts[0].columns
+    columns = {n: [prompt.columns.get(n) for prompt in prompts] for n in names}
+    contents = [prompt.content for prompt in prompts]
+    return self._plan.reward(contents, completions, columns)
+
+  def _arrays(
+    self, prompts: list[Prompt], drawn: list[list[int]]
+  ) -> dict[str, np.ndarray]:
+    """The rows: a prompt, its completion, and padding."""
+    shape = len(drawn), self._length + 1
+    ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    for i, (prompt, new) in enumerate(zip(prompts, drawn, strict=True)):
+      start, stop = len(prompt.ids), len(prompt.ids) + len(new)
+      ids[i, :stop] = [*prompt.ids, *new]
+      mask[i, start:stop] = 1
+    return {'inputs': ids[:, :-1], 'targets': ids[:, 1:], 'mask': mask[:, 1:]}
+
+  def _measured(self, arrays: Batch, params: Any) -> Batch:
+    """What policy and reference say of the completions."""
+    found: dict[str, list[np.ndarray]] = {}
+    for start in range(0, self._size, self._rows):
+      part = slice(start, start + self._rows)
+      rows = {n: arrays[n][part] for n in ('inputs', 'targets')}
+      batch = self._parts.put(rows, self._rows)
+      outputs = np.asarray(self._outputs(params, batch))
+      log_probs, values = np.split(outputs, [self._length], axis=1)
+      named = {'old_log_probs': log_probs}
+      if values.size:
+        named['old_values'] = values
+      if self._reference is not None:
+        known = self._log_probs(self._reference, batch)
+        named['ref_log_probs'] = np.asarray(known)
+      for name, x in named.items():
+        found.setdefault(name, []).append(x)
+    mask = arrays['mask']
+    return {n: np.concatenate(x) * mask for n, x in found.items()}
+
+
+def last_means(workdir: str) -> dict[str, float]:
+  """The metrics of the last logged rollouts of a run."""
+  lines = [x for x in metrics.read(workdir) if 'completions/mean_length' in x]
+  if not lines:
+    return {}
+  kept = ('reward', 'completions/', 'objective/', 'frac_reward')
+  return {n: x for n, x in lines[-1].items() if n.startswith(kept)}

@@ -1,0 +1,247 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`gpt-jax grpo` and `gpt-jax ppo`, as a user would run them."""
+
+import json
+import pathlib
+import re
+import shlex
+import shutil
+
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.posttraining import reward_functions, rollouts
+from gpt_jax.runtime import preemption
+from gpt_jax.spec import UsageError
+from gpt_jax.training import metrics
+from tests import test_docs, test_own_tables
+from tests.support import whole_runs
+
+ROOT = pathlib.Path(__file__).parents[2]
+REWARDS = """
+def arms(prompts, completions):
+  return [(1.0 if x == "9" else 0.05 * int(x)) if x in tuple("0123456789")
+          else 0.0 for x in completions]
+
+def letters(prompts, completions, letter, **columns):
+  assert len(letter) == len(prompts) == len(completions)
+  return [sum(c < 'm' for c in x) / 4 for x in completions]
+"""
+
+
+# What a function returns for two completions, and what is said of it.
+BAD = {
+  "[0.5, float('nan')]": 'gives completion 1 of 2 the reward nan',
+  '[1]': 'returns 1 numbers for 2 completions',
+  'None': 'returns NoneType for 2 completions',
+  "['x', 1]": "gives completion 0 of 2 the reward 'x'",
+  '1 / 0': 'raised ZeroDivisionError: division by zero; mend it',
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  whole_runs.known_peak(monkeypatch)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('files')
+  (folder / 'rewards.py').write_text(REWARDS)
+  rows = [
+    {'prompt': 'say ' + x * n, 'letter': x} for n, x in enumerate('abc', 1)
+  ]
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (folder / 'prompts.jsonl').write_text(text)
+  (folder / 'texts.jsonl').write_text('{"text": "a b c"}\n{"text": "say d"}\n')
+  return folder
+
+
+def flags(folder, task, reward, *fields, steps):
+  method, _, arguments = task.partition('(')
+  return [
+    f'--config={ROOT}/configs/finetune/{method}.py',
+    '--init=none',
+    f"--config.finetune.task={method}('', '', {arguments}",
+    f'--prompts={folder}/prompts.jsonl',
+    f'--reward={folder}/rewards.py:{reward}',
+    '--config.model.num_layers=1',
+    '--config.model.d_model=32',
+    '--config.model.num_heads=4',
+    '--config.model.context_length=32',
+    '--config.model.dtype=float32',
+    '--config.tokenizer.name=bytes',
+    '--config.schedule.name=constant(peak=1e-2)',
+    f'--config.schedule.num_steps={steps}',
+    *(f'--config.{field}' for field in fields),
+  ]
+
+
+def trained(folder, workdir, task, reward, *fields, steps):
+  method, _, _ = task.partition('(')
+  argv = flags(folder, task, reward, *fields, steps=steps)
+  assert main([method, *argv, f'--workdir={workdir}']) == 0
+  return whole_runs.Trained(method, workdir, argv)
+
+
+# An update per rollout, and several; 100 of 200 updates are enough.
+BANDITS = {
+  'grpo': 'grpo(max_completion_length=1, num_generations=16)',
+  'ppo': 'ppo(max_completion_length=1, num_ppo_epochs=2, kl_coef=0.0)',
+}
+
+
+@pytest.mark.slow  # a hundred rollouts
+@pytest.mark.parametrize('method', BANDITS)
+def test_a_bandit_is_solved(method, folder, tmp_path):
+  """Of ten arms the best is drawn in 95 of 100 completions of one token."""
+  fields = 'batch.size=64', 'log.every_steps=20'
+  task = BANDITS[method]
+  run = trained(folder, tmp_path / 'w', task, 'arms', *fields, steps=120)
+  result = json.loads((run.workdir / 'result.json').read_text())
+  found = result['train']['reward' if method == 'grpo' else 'objective/scores']
+  # The second best gives 0.4.
+  assert found >= 0.95 + 0.05 * 0.4
+
+
+@pytest.mark.parametrize(
+  ('task', 'key'),
+  [
+    ('grpo(max_completion_length=1, beta=20.0)', 'kl'),
+    (
+      "ppo(max_completion_length=1, kl_coef=20.0, kl_estimator='k3')",
+      'objective/kl',
+    ),
+  ],
+)
+def test_a_large_beta_holds_the_policy(task, key, folder, tmp_path):
+  fields = 'batch.size=32', 'schedule.name=constant(peak=2e-3)'
+  run = trained(folder, tmp_path / 'w', task, 'arms', *fields, steps=16)
+  found = whole_runs.values(run.workdir, key)
+  assert max(found[-3:]) < 0.05
+
+
+# A window has four updates, and checkpoints fall into its middle.
+WINDOWS = {
+  'grpo': 'grpo(max_completion_length=5, num_generations=4, beta=0.1, '
+  'steps_per_generation=2, num_iterations=2)',
+  'ppo': 'ppo(max_completion_length=5, num_mini_batches=2, num_ppo_epochs=2, '
+  "ptx=2.0, ptx_text='{folder}/texts.jsonl', whiten_rewards=True, "
+  'missing_eos_penalty=0.5)',
+}
+EVERY_3 = (
+  *('batch.size=8', 'checkpoint.every_steps=3', 'checkpoint.keep=3'),
+  'log.every_steps=1',
+)
+
+
+@pytest.fixture(scope='module', params=WINDOWS)
+def run(request, folder, tmp_path_factory):
+  """A run of seven updates, with checkpoints after 3, 6 and 7."""
+  workdir = tmp_path_factory.mktemp(request.param) / 'w'
+  task = WINDOWS[request.param].format(folder=folder)
+  with pytest.MonkeyPatch.context() as patch:
+    whole_runs.known_peak(patch)
+    return trained(folder, workdir, task, 'letters', *EVERY_3, steps=7)
+
+
+def test_the_run_is_told(run):
+  lines = metrics.read(str(run.workdir))
+  logged = [line for line in lines if 'completions/mean_length' in line]
+  assert [line['step'] for line in logged] == [1, 5]
+  for name in ('time/rollout', 'time/scoring', 'time/log_probs'):
+    assert all(line[name] > 0 for line in logged)
+  assert logged[1]['time/update'] > 0
+  (first,) = [x for x in lines if x['step'] == 1 and 'loss' in x]
+  # The first update is of the policy that drew the completions.
+  assert first['val/ratio'] == pytest.approx(1, abs=1e-6)
+  result = json.loads((run.workdir / 'result.json').read_text())
+  assert result['train']['prompts'] == 3
+  name = 'reward' if run.name == 'grpo' else 'objective/scores'
+  assert result['train'][name] == logged[1][name]
+
+
+def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
+  """In the last window, and in one whose successor is then drawn again."""
+  assert {x.name for x in (run.workdir / 'rollouts').iterdir()} == {
+    *('0.npz', '4.npz')
+  }
+  whole_runs.assert_resumes(run, tmp_path / 'last', run.name)
+  earlier = tmp_path / 'earlier'
+  shutil.copytree(run.workdir, earlier)
+  shutil.rmtree(earlier / 'checkpoints/6')
+  (earlier / 'rollouts/4.npz').write_bytes(b'of a run that was ahead')
+  whole_runs.assert_resumes(
+    run._replace(workdir=earlier), tmp_path / 'again', run.name
+  )
+  whole_runs.same_state(run.workdir, tmp_path / 'again', step=7)
+
+
+def test_sigterm_in_a_rollout(run, tmp_path, monkeypatch):
+  """The updates before are saved; the same command draws it again."""
+  calls, generate = [], rollouts.generate
+
+  def interrupted(*args, **options):
+    calls.append(1)
+    preemption._State.asked = len(calls) == 2
+    yield from generate(*args, **options)
+
+  workdir = tmp_path / 'w'
+  argv = [run.name, *run.flags, f'--workdir={workdir}']
+  with monkeypatch.context() as patch:
+    patch.setattr(rollouts, 'generate', interrupted)
+    assert main(argv) == preemption.EXIT_CODE
+  assert (workdir / 'checkpoints/4').is_dir()
+  assert not (workdir / 'rollouts/4.npz').exists()
+  assert main(argv) == 0
+  whole_runs.same_state(run.workdir, workdir, step=7)
+
+
+def test_a_lost_rollout_is_refused(run, tmp_path, capsys):
+  workdir = tmp_path / 'w'
+  shutil.copytree(run.workdir, workdir)
+  shutil.rmtree(workdir / 'checkpoints/7')
+  (workdir / 'rollouts/4.npz').unlink()
+  assert main([run.name, *run.flags, f'--workdir={workdir}']) == 2
+  error = capsys.readouterr().err.strip().splitlines()[-1]
+  assert '4.npz: is missing or damaged' in error
+  assert 'delete the checkpoints after step 4' in error
+
+
+@pytest.mark.parametrize('returned', BAD)
+def test_bad_rewards_are_refused(returned, tmp_path):
+  path = tmp_path / 'bad.py'
+  path.write_text(f'def bad(prompts, completions):\n  return {returned}\n')
+  reward = reward_functions.load(f'{path}:bad', [], '')
+  with pytest.raises(UsageError, match=re.escape(BAD[returned])):
+    reward(['a', 'b'], ['c', 'd'], {})
+
+
+def test_the_page_does_what_it_says(run, tmp_path, monkeypatch):
+  """The commands of docs/posttraining.md on rewards, and a reward model."""
+  blocks = test_docs.FENCED.findall((ROOT / 'docs/posttraining.md').read_text())
+  (tmp_path / 'W').symlink_to(run.workdir)
+  monkeypatch.chdir(tmp_path)
+  done = []
+  for block in blocks:
+    if 'gpt-jax reward ' not in block and 'gpt-jax grpo ' not in block:
+      continue
+    for name, text in test_own_tables.HERE_DOCUMENT.findall(block):
+      (tmp_path / name).write_text(text)
+    commands = test_own_tables.HERE_DOCUMENT.sub('', block)
+    for line in commands.replace('\\\n', ' ').splitlines():
+      _, name, *argv = shlex.split(line)
+      argv = [x.replace('configs/', f'{ROOT}/configs/') for x in argv]
+      if name != 'dpo':
+        assert main([name, *argv, '--config.schedule.num_steps=1']) == 0, line
+        done.append(name)
+  assert done == ['reward', 'grpo', 'ppo']
+
+
+def test_the_model_goes_out(run, tmp_path):
+  """Without the value head, which transformers has no class for."""
+  out = tmp_path / 'hf'
+  assert main(['convert', f'--workdir={run.workdir}', f'--to_hf={out}']) == 0
+  config = json.loads((out / 'config.json').read_text())
+  assert config['architectures'][0].endswith('LMHeadModel')
