@@ -37,7 +37,6 @@ from gpt_jax.checkpoints import streaming
 from gpt_jax.config import Config
 from gpt_jax.files import files, progress
 from gpt_jax.finetuning import fields, run
-from gpt_jax.finetuning import fields as task_examples
 from gpt_jax.finetuning.data import RESULT
 from gpt_jax.finetuning.kinds import Scale
 from gpt_jax.finetuning.rows import Frame, joined
@@ -275,7 +274,7 @@ def _scale(config: Config) -> Scale:
     return Scale()
   before = config.finetune.data
   config = config_lib.unlocked(config)
-  _, examples = task_examples.read_task(config)
+  _, examples = fields.read_task(config)
   if config.finetune.data != before:
     raise UsageError(
       f'finetune.task={config.finetune.task!r}: its tables are not those that '
