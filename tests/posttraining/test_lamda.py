@@ -49,16 +49,22 @@ def scorer():
 def test_a_rating_is_a_softmax_over_its_two_tokens():
   judge = scorer()
   found = lamda.rate(judge, "What's up?", ['not much.', 'no'])
-  model = judge._parts.model
+  model, params = judge._parts.model, {'params': judge.params}
+
+  @jax.jit
+  def logits_LV(ids_1L):
+    out = model.apply(params, ids_1L)
+    return model.apply(params, out.hidden_BLD[0], method='logits')
+
   for response, ratings in zip(['not much.', 'no'], found, strict=True):
     for name, rating in ratings._asdict().items():
       text = f"What's up? RESPONSE {response} {name.upper()} "
       ids = np.array([[Bytes().eos_id, *text.encode()]])
-      out = model.apply({'params': judge.params}, ids)
-      logits = model.apply(
-        {'params': judge.params}, out.hidden_BLD[:, -1], method='logits'
+      # What follows a token does not change what it predicts: one program.
+      padded = np.pad(ids, ((0, 0), (0, 61 - ids.shape[1])))
+      pair = jax.nn.softmax(
+        logits_LV(padded)[ids.shape[1] - 1, np.array([*b'01'])]
       )
-      pair = jax.nn.softmax(logits[0, np.array([*b'01'])])
       np.testing.assert_allclose(rating, pair[1], atol=1e-5)
   with pytest.raises(UsageError, match='context of 61 tokens; shorten it'):
     lamda.rate(judge, 'x' * 60, ['a'])
