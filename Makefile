@@ -105,7 +105,7 @@ lm_eval: .venv-lm_eval/ready
 	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
 
 torch: .venv-torch/ready
-	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_against.py tests/tokenizers/test_exported.py
+	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_against.py tests/hf/test_peft.py tests/tokenizers/test_exported.py
 
 .venv-torch/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-torch,constraints.txt,'.[hf]' hypothesis pytest pytest-xdist)

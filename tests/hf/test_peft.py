@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters in PEFT's format: a recorded one, and exports that come back."""
 
+import importlib
+import importlib.util
 import json
 import shutil
 
@@ -20,6 +22,7 @@ from tests.support import checkpoints, golden_io, tiny
 from tests.support.golden_io import ROOT
 
 FOLDER = ROOT / 'gpt2_lora'
+INSTALLED = all(map(importlib.util.find_spec, ('peft', 'torch')))
 
 
 def adapter(folder, **options):
@@ -66,6 +69,52 @@ def test_a_recorded_adapter_comes_back(tmp_path):
   assert all(recorded[name] == x for name, x in config.items())
 
 
+def exported(name, on, rslora, out):
+  """Writes an adapter of random numbers; returns its model, merged."""
+  model, params = hf.load(str(ROOT / name))
+  lora = Lora(rank=3, alpha=7.0, on=on, rslora=rslora)
+  plain = checkpoints.plain(model)
+  objective = lora.objective(Causal().replaced(model=plain), model.vocab_size)
+  shapes = jax.eval_shape(
+    lambda key: parts_lib.init_params(objective, key), jax.random.key(0)
+  )
+  tree = tiny.random_like(shapes['adapters'], seed=3)
+  heads = params.pop('heads', {})
+  merged = lora.merged({'adapters': tree, 'parts': {'base': params}})
+  hf.save_adapter(
+    *(str(out), model, tree, heads),
+    **{'alpha': 7.0, 'rslora': rslora, 'base': str(ROOT / name)},
+  )
+  return model, merged, heads
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+@pytest.mark.filterwarnings('ignore::FutureWarning')  # of transformers
+@pytest.mark.parametrize(
+  'name, on, auto',
+  [
+    ('gpt2_lm', 'query, value, ffn', 'AutoModelForCausalLM'),
+    ('gpt_neox_lm', 'query, out', 'AutoModelForCausalLM'),
+    ('llama_gqa', 'all', 'AutoModelForCausalLM'),
+    ('bert_cls', 'all', 'AutoModelForSequenceClassification'),
+  ],
+)
+def test_peft_computes_the_same(name, on, auto, tmp_path):
+  peft, torch, theirs = map(
+    importlib.import_module, ('peft', 'torch', 'transformers')
+  )
+  model, merged, heads = exported(name, on, False, tmp_path)
+  if heads:
+    merged['heads'] = heads
+  base = getattr(theirs, auto).from_pretrained(str(ROOT / name))
+  loaded = peft.PeftModel.from_pretrained(base, str(tmp_path)).eval()
+  ids = tiny.tokens(3, 11, vocab_size=model.vocab_size)
+  with torch.no_grad():
+    expected = loaded(input_ids=torch.from_numpy(np.int64(ids))).logits
+  ours = hf.forward(model, merged, input_ids=ids)['logits']
+  np.testing.assert_allclose(ours, expected.numpy(), atol=1e-4, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
   'name, on',
   [
@@ -80,21 +129,8 @@ def test_a_recorded_adapter_comes_back(tmp_path):
 )
 @pytest.mark.parametrize('rslora', [False, True])
 def test_an_export_is_the_merged_model(name, on, rslora, tmp_path):
-  model, params = hf.load(str(ROOT / name))
-  lora = Lora(rank=3, alpha=7.0, on=on, rslora=rslora)
-  plain = checkpoints.plain(model)
-  objective = lora.objective(Causal().replaced(model=plain), model.vocab_size)
-  shapes = jax.eval_shape(
-    lambda key: parts_lib.init_params(objective, key), jax.random.key(0)
-  )
-  tree = tiny.random_like(shapes['adapters'], seed=3)
-  heads = params.pop('heads', {})
-  merged = lora.merged({'adapters': tree, 'parts': {'base': params}})
   out = tmp_path / 'out'
-  hf.save_adapter(
-    *(str(out), model, tree, heads),
-    **{'alpha': 7.0, 'rslora': rslora, 'base': str(ROOT / name)},
-  )
+  _, merged, heads = exported(name, on, rslora, out)
   if heads:  # PEFT holds these in full, which is not read
     path = out / 'adapter_model.safetensors'
     tensors = load_file(path)
