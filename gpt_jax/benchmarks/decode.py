@@ -31,7 +31,7 @@ from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.nn import layers
 from gpt_jax.nn import params as params_lib
-from gpt_jax.nn.params import separate
+from gpt_jax.nn.params import unstack
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.causal import Causal
@@ -136,7 +136,7 @@ def kernels(config: Config) -> dict[Shape, int]:
   params = jax.eval_shape(
     functools.partial(init_params, objective), jax.random.key(0)
   )
-  split = jax.eval_shape(lambda p: params_lib.transpose(separate(p)), params)
+  split = jax.eval_shape(lambda p: params_lib.transpose(unstack(p)), params)
   head = model.vocab_size, model.d_model
   shapes, known = collections.Counter({head: 1}), math.prod(head)
   for path, leaf in jax.tree_util.tree_leaves_with_path(split):

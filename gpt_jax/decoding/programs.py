@@ -20,8 +20,8 @@ from gpt_jax.decoding.in_row import InRow
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.attend import KVCache
-from gpt_jax.nn.params import separate
-from gpt_jax.nn.stack import SEPARATE, Caches
+from gpt_jax.nn.params import unstack
+from gpt_jax.nn.stack import UNSTACKED, Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.tokenizers.constraints import ANY, Constraints
 from gpt_jax.tokenizers.tokenizer import Tokenizer, never_drawn
@@ -118,22 +118,22 @@ def for_decoding(
     weights: 'float' keeps the numbers, transposed on a single CPU device;
       'int8' quantizes them (both in `nn.params`).
   """
-  if model.loop == SEPARATE:
+  if model.loop == UNSTACKED:
     return model, params
 
   if weights == 'float' and _on_one_cpu(params):
-    params = _separate_and_transpose(params)
+    params = _unstack_and_transpose(params)
   else:
-    split = jax.jit(separate, out_shardings=_separate_shardings(params))
+    split = jax.jit(unstack, out_shardings=_unstacked_shardings(params))
     params = split(params)
   if weights == 'int8':
     params = jax.jit(params_lib.quantize)(params)
-  return model.clone(loop=SEPARATE, remat='none'), params
+  return model.clone(loop=UNSTACKED, remat='none'), params
 
 
 @jax.jit
-def _separate_and_transpose(params: Any) -> Any:
-  return params_lib.transpose(separate(params))
+def _unstack_and_transpose(params: Any) -> Any:
+  return params_lib.transpose(unstack(params))
 
 
 def _on_one_cpu(params: Any) -> bool:
@@ -144,12 +144,12 @@ def _on_one_cpu(params: Any) -> bool:
   return [device.platform for device in placed] == ['cpu']
 
 
-def _separate_shardings(params: Any) -> Any:
+def _unstacked_shardings(params: Any) -> Any:
   """Each slice of a stack is sharded as the stack is; None without a mesh."""
   placed = [getattr(x, 'sharding', None) for x in jax.tree.leaves(params)]
   if not all(isinstance(x, NamedSharding) for x in placed):
     return None
-  shardings = separate(
+  shardings = unstack(
     params,
     lambda x, i: NamedSharding(
       x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:])

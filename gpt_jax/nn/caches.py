@@ -13,7 +13,7 @@ from gpt_jax import spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import KVCache, SegmentMemory
 from gpt_jax.nn.build import POSITIONS, period
-from gpt_jax.nn.stack import SEPARATE, Caches
+from gpt_jax.nn.stack import UNSTACKED, Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.spec import UsageError
 
@@ -28,7 +28,7 @@ def init_caches(
   # One cache for each entry of the layer pattern, stacked over the depth; or
   # one for each layer.
   entries, depth = _period(model), ()
-  if model.loop == SEPARATE:
+  if model.loop == UNSTACKED:
     entries = model.num_layers
   else:
     depth = (model.num_layers // entries,)
@@ -61,12 +61,12 @@ def take_rows(
   *,
   index_of_memory: np.ndarray | None = None,
 ) -> Caches:
-  """Takes rows of the caches of a separate model, and resizes their slots.
+  """Takes rows of the caches of an unstacked model, and resizes their slots.
 
   Removed slots are lost; new slots hold zeros.
 
   Args:
-    caches: of a separate model.
+    caches: of an unstacked model.
     index_B: the rows.
     length: slots of self-attention.
     memory_length: slots of the encoder's output.
@@ -109,7 +109,7 @@ def put_rows(
   """Replaces some rows, in the memory of `caches`.
 
   Args:
-    caches: of a separate model.
+    caches: of an unstacked model.
     rows_B: the rows to replace; numbers past the last mean none.
     new: caches with the new rows, with no more slots.
     index_B: the row of `new` for each.

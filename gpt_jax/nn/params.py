@@ -183,10 +183,10 @@ def combine(masks: Any, inside: Any, outside: Any) -> Any:
   return jax.tree.map(pick, masks, inside, outside)
 
 
-def separate(
+def unstack(
   params: Any, part: Callable[[Any, int], Any] = operator.getitem
 ) -> Any:
-  """Converts parameters of a stacked model for one with `loop=SEPARATE`.
+  """Converts parameters of a stacked model for one with `loop=UNSTACKED`.
 
   `part` gives the leaf of each period from a stacked one. Parameters that
   layers share are in the first periods only, one set in each.
@@ -200,7 +200,7 @@ def separate(
         f'period_{i}': _with_entry(stacked, i, part) for i in range(most)
       }
   if 'source' in out:
-    out['source'] = separate(out['source'], part)
+    out['source'] = unstack(out['source'], part)
   return out
 
 
@@ -238,7 +238,7 @@ def change_dense(params: Any, change: Callable[[Layer], Layer]) -> Any:
   unchanged.
 
   Args:
-    params: of a model whose layers are separate.
+    params: of a model whose layers are unstacked.
     change: from the parameters of a layer, `kernel` among them, to new ones.
   """
   out = dict(params)
@@ -264,7 +264,7 @@ def quantize(params: Any) -> Any:
   """Quantizes the kernels of dense layers to int8, each with a `scale`.
 
   Args:
-    params: of a model whose layers are separate.
+    params: of a model whose layers are unstacked.
   """
 
   def change(layer: Layer) -> Layer:

@@ -114,7 +114,7 @@ LOOPS = ('scan', 'unroll')
 
 # A further loop, for decoding: each period has its own parameters and caches,
 # which a step reads and writes in place, instead of slices of a stack.
-SEPARATE = 'separate'
+UNSTACKED = 'unstacked'
 
 
 # The collections into which blocks sow values, one for each layer.
@@ -166,7 +166,7 @@ class Stack(nn.Module):
     blocks: factories of the period's blocks.
     num_layers: a multiple of their number.
     remat: a name in `REMATS`.
-    loop: one of `LOOPS`, or `SEPARATE`.
+    loop: one of `LOOPS`, or `UNSTACKED`.
     sharing: which layers share parameters.
     mirrored: has no parameters, but is called with another stack's: layer i of
       an encoder uses those of the decoder's layer i (T5, section 3.2).
@@ -193,14 +193,14 @@ class Stack(nn.Module):
       x_BLD: the input.
       context: of all layers.
       caches: one for each block of the period, with a leading axis of periods;
-        if layers are separate, one for each layer.
+        if layers are unstacked, one for each layer.
       params: the decoder's, for a mirrored stack.
     """
     number = num_periods(self)
     if self.mirrored:
       return self._mirror(x_BLD, context, params)
-    if self.loop == SEPARATE:
-      return self._separate(number, x_BLD, context, caches)
+    if self.loop == UNSTACKED:
+      return self._unstacked(number, x_BLD, context, caches)
     caches = caches or (None,) * len(self.blocks)
     if self.sharing.parts:
       return self._scan_shared(number, x_BLD, context, caches)
@@ -344,7 +344,7 @@ class Stack(nn.Module):
       self.put_variable(collection, 'periods', values)
     return x_BLD, caches
 
-  def _separate(
+  def _unstacked(
     self,
     number: int,
     x_BLD: jax.Array,

@@ -615,8 +615,8 @@ def test_its_output_stands_for_the_vectors_of_tokens():
   found = encode(model, params, ids, mask)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
   # As it is decoded with.
-  apart = model.clone(loop=stack.SEPARATE)
-  again = encode(apart, params_lib.separate(params), ids, mask)
+  apart = model.clone(loop=stack.UNSTACKED)
+  again = encode(apart, params_lib.unstack(params), ids, mask)
   np.testing.assert_allclose(found, again, rtol=1e-5, atol=1e-6)
 
 
