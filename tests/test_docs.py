@@ -15,7 +15,8 @@ import sys
 import pytest
 
 from gpt_jax import __main__
-from gpt_jax.config import loading
+from gpt_jax.commands import inspect
+from gpt_jax.config import explaining, loading
 from gpt_jax.flags import Flags
 from gpt_jax.planning import report
 from tests.test_imports import FLOORS
@@ -241,6 +242,14 @@ def test_generated_tables_have_one_place():
   ):
     found = [page for page in PAGES if mark in text(page)]
     assert found == [ROOT / place]
+
+
+def test_the_fields_are_up_to_date():
+  """With each field, and each call that one may name."""
+  written = explaining.page(inspect.TABLES) + '\n'
+  assert text(ROOT / 'docs/fields.md') == written, (
+    'gpt-jax inspect --fields > docs/fields.md'
+  )
 
 
 def test_the_smoke_run_takes_as_long_everywhere():

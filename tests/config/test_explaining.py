@@ -6,7 +6,6 @@ import pathlib
 
 import pytest
 
-from gpt_jax.commands import inspect
 from gpt_jax.config import explaining
 from gpt_jax.config.defaults import FIELDS, SECTIONS
 from gpt_jax.objectives.choices import OBJECTIVES
@@ -20,13 +19,6 @@ def test_has_a_line(name):
   doc = {**FIELDS, **SECTIONS}[name].doc
   assert doc.endswith('.') or doc.endswith(('."', ': the fraction.')), doc
   assert '\n' not in doc
-
-
-def test_the_page_is_up_to_date():
-  written = PAGE.read_text(encoding='utf-8')
-  assert written == explaining.page(inspect.TABLES) + '\n', (
-    'gpt-jax inspect --fields > docs/fields.md'
-  )
 
 
 def test_the_page_has_each_field_once():
