@@ -37,8 +37,7 @@ ROUNDS = 3
 
 def measure(config: Config, steps: int) -> dict:
   """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop."""
-  device_check.check_devices(config)
-  parts = parts_lib.build(config)
+  parts = parts_lib.build(config, device_check.check_devices(config))
   state = parts_lib.initial_state(parts)
   shape = parts.ramp.stages[-1].shape
   compiled = compiled_lib.compile_train_step(parts, shape)

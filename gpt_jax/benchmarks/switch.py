@@ -89,8 +89,7 @@ def _replaced(
 
 def _compile_parts(config: Config) -> tuple[Callable, Callable, int]:
   """Loss and gradient, the update, and the temporary bytes of the first."""
-  device_check.check_devices(config)
-  parts = parts_lib.build(config)
+  parts = parts_lib.build(config, device_check.check_devices(config))
   state = parts_lib.initial_state(parts)
   model, rows = config.model, parts.ramp.stages[-1].rows
   ids = np.random.default_rng(0).integers(

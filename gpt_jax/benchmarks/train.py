@@ -29,7 +29,7 @@ WARM_UP = 3
 
 def measure(config: Config, steps: int) -> dict:
   """Trains `WARM_UP` + `steps` steps on random tokens and measures the last."""
-  device_check.check_devices(config)
+  mesh = device_check.check_devices(config)
   name = config.objective.name
   needs = objectives.needs(name)
   if needs.tokens or needs.decoder_start:
@@ -38,7 +38,7 @@ def measure(config: Config, steps: int) -> dict:
       f'objective.name={name!r}: needs {what}, which random tokens have not; '
       'see the log lines of gpt-jax train for its speed'
     )
-  parts = parts_lib.build(config)
+  parts = parts_lib.build(config, mesh)
   state = parts_lib.initial_state(parts)
   # The peak is measured before and after, since the load of the machine varies.
   peak, source = chips.peak_of_device(parts.mesh.devices.flat[0])

@@ -23,7 +23,6 @@ from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.files import lines
 from gpt_jax.flags import Flags
-from gpt_jax.objectives import choices as objectives
 from gpt_jax.spec import UsageError
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import to_json
@@ -53,7 +52,7 @@ def main(args: cli.Args) -> None:
     return
   trained = trained_lib.load(args.workdir, 'fill')
   tokenizer, model = trained.tokenizer, trained.parts.model
-  needs = objectives.needs(trained.parts.config.objective.name)
+  needs = trained.parts.objective.needs
   params = needs.merged(trained.state.eval_params)
   rows = [fill.encode(tokenizer, t, model.context_length) for t in texts]
   found = []

@@ -18,7 +18,7 @@ from gpt_jax.nn.build import period
 from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.objectives.base import Objective
+from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -126,7 +126,7 @@ def check_objective(config: Config) -> None:
     )
   for part in ('', *config.models):
     with named(part):
-      _check_model(of_part(config, part))
+      _check_model(of_part(config, part), needs)
   rows = config.data.rows
   if needs.rows and row_makers.kind(rows).func.holds not in needs.rows:
     raise UsageError(
@@ -140,10 +140,9 @@ def check_objective(config: Config) -> None:
     )
 
 
-def _check_model(config: Config) -> None:
+def _check_model(config: Config, needs: Needs) -> None:
   """Checks that the objective can train `config.model`."""
   model, name = config.model, config.objective.name
-  needs = objectives.needs(name)
   causal = [p.attention.causal for p in period(model.attention, model.ffn)]
   if needs.attention == 'causal' and not all(causal):
     raise UsageError(

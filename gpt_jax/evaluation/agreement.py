@@ -20,7 +20,6 @@ from gpt_jax import hf
 from gpt_jax.config import Config
 from gpt_jax.files import files, lines
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import sides
 from gpt_jax.spec import FailedError, UsageError, install
 from gpt_jax.tokenizers import special
@@ -232,7 +231,7 @@ def encoded(
   parts: Parts, tokenizer: tokenizer_lib.Tokenizer, text: str
 ) -> list[int]:
   """The ids of a text as the model reads them."""
-  needs = objectives.needs(parts.config.objective.name)
+  needs = parts.objective.needs
   if needs.encoder:
     ids = sides.source_ids(tokenizer.encode(text), tokenizer.special)
     return ids.tolist()
@@ -247,7 +246,7 @@ def _written(
   parts: Parts, tokenizer: tokenizer_lib.Tokenizer, source: list[int]
 ) -> list[int]:
   """Ids for the decoder: its start token, then the source."""
-  starts = objectives.needs(parts.config.objective.name).decoder_start
+  starts = parts.objective.needs.decoder_start
   first_id = sides.start_id(starts, tokenizer.special)
   return sides.decoder_inputs(np.array([source]), first_id)[0].tolist()
 

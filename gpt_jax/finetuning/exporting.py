@@ -328,7 +328,7 @@ def to_hf(
     tokenizer = tokenizer_lib.load(path)
     if with_tokenizer:
       vocabulary = _vocabulary(parts.config, tokenizer, path)
-  needs = objectives.needs(parts.config.objective.name)
+  needs = parts.objective.needs
   best = best_step(parts.config, workdir)
   adapted = adapters.of(trained_lib.read_config(workdir)) is not None
   with progress.bar() as report:

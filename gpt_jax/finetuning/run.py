@@ -327,9 +327,9 @@ def start(
   config, data = plan.config, plan.data()
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
-  run_lib.check_before(config)
+  mesh = run_lib.check_before(config)
   with workdir_lib.untouched_if_refused(workdir):
-    parts = parts_lib.build(config)
+    parts = parts_lib.build(config, mesh)
     compiled: list[TaskEvaluation] = []
 
     def evaluation(parts: Parts) -> TaskEvaluation:

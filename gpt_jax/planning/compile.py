@@ -101,9 +101,8 @@ def devices(slices: Slices) -> list[Any]:
 
 def build(config: Config, slices: Slices) -> Parts:
   """Builds the run of a resolved config on the devices of the slices."""
-  there = devices(slices)
-  device_check.check_devices(config, there)
-  return parts_lib.build(config, there)
+  mesh = device_check.check_devices(config, devices(slices))
+  return parts_lib.build(config, mesh)
 
 
 def parse_flags(text: str) -> dict[str, str]:

@@ -165,9 +165,9 @@ def start(
   config, prepared = plan.config, plan.prepared
   tuned, train, dev = config.finetune, prepared.train, prepared.dev
   workdir_lib.check_same_run(config, workdir)
-  run_lib.check_before(config)
+  mesh = run_lib.check_before(config)
   with workdir_lib.untouched_if_refused(workdir):
-    parts = parts_lib.build(config, tokenizer=plan.tokenizer)
+    parts = parts_lib.build(config, mesh, tokenizer=plan.tokenizer)
     compiled: list[Evaluation] = []
 
     def evaluation(parts: Parts) -> Evaluation:

@@ -34,14 +34,18 @@ def mesh_of(config: Config, devices: Devices = None) -> Mesh:
   return sharding.make_mesh(config.mesh, devices, width=width)
 
 
-def check_devices(config: Config, devices: Devices = None) -> None:
+def check_devices(config: Config, devices: Devices = None) -> Mesh:
   """Checks mesh, batch and attention backend of a config against the devices.
 
   It is quick, and runs before any work is done.
 
   Args:
     config: resolved.
-    devices: all of the run's; None: those of this process's backend.
+    devices: all of the run's; None: those of this process's backend. They may
+      be compile-only devices.
+
+  Returns:
+    The mesh, for `parts.build`.
   """
   mesh = mesh_of(config, devices)
   rules = sharding.parse_rules(config.mesh.rules)
@@ -68,6 +72,7 @@ def check_devices(config: Config, devices: Devices = None) -> None:
             ):
               check(build(part, 'attention_backend'), request)
   _check_experts(config, mesh, dict(rules))
+  return mesh
 
 
 def check_context(

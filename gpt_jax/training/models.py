@@ -107,7 +107,7 @@ class Trained(NamedTuple):
 
   def decoder(self, weights: str = 'float') -> Decoder:
     """The decoder of the model; `weights`: see `for_decoding`."""
-    needs = objectives.needs(self.parts.config.objective.name)
+    needs = self.parts.objective.needs
     # Without auxiliary models trained beside it, and without its teacher.
     own = needs.trees(self.state.eval_params)['']
     model, params = for_decoding(self.parts.model, own, weights)
@@ -342,7 +342,7 @@ def answers_sources(config: Config) -> bool:
 
 def in_row(parts: Parts, tokenizer: tokenizer_lib.Tokenizer) -> InRow | None:
   """How a decoder answers a source in its own row; None: not trained to."""
-  how = objectives.needs(parts.config.objective.name).in_row
+  how = parts.objective.needs.in_row
   if parts.config.model.num_encoder_layers or not how:
     return None
   if how != 'mask':
@@ -356,7 +356,7 @@ def source_format(parts: Parts, tokenizer: Tokenizer) -> SourceFormat:
   """How a run's model reads a source and starts its answer."""
   config = parts.config
   reads = tokenizer_lib.of_sources(tokenizer)
-  start: str = objectives.needs(config.objective.name).decoder_start
+  start: str = parts.objective.needs.decoder_start
   return SourceFormat(
     reads,
     row_makers.as_read(config.data.rows, reads.special),
@@ -701,12 +701,13 @@ def check_start(config: Config, workdir: str) -> None:
     )
   if not optim.start:
     return
-  if objectives.needs(config.objective.name).frozen:
+  needs = objectives.needs(config.objective.name)
+  if needs.frozen:
     raise UsageError(
       f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
       'starts from its teacher, or at random; leave it empty'
     )
-  if objectives.needs(config.objective.name).adds:
+  if needs.adds:
     raise UsageError(
       f'optim.start={optim.start!r}: objective.name={config.objective.name!r} '
       "stores the model's tables as differences, which no other run has; leave "

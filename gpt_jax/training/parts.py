@@ -43,7 +43,7 @@ from gpt_jax.optim.wrappers import each_part
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import adapters, device_check
-from gpt_jax.training.device_check import Devices, eval_rows
+from gpt_jax.training.device_check import eval_rows
 
 
 class Parts(NamedTuple):
@@ -134,7 +134,7 @@ class Parts(NamedTuple):
 
 def build(
   config: Config,
-  devices: Devices = None,
+  mesh: Mesh | None = None,
   *,
   tokenizer: Tokenizer | None = None,
 ) -> Parts:
@@ -142,11 +142,11 @@ def build(
 
   Args:
     config: resolved.
-    devices: all of the run's; None: those of this process's backend. They may
-      be compile-only devices.
+    mesh: of `device_check.check_devices`; None: made of the devices of this
+      process's backend, unchecked.
     tokenizer: of the training text, if there is text.
   """
-  mesh = device_check.mesh_of(config, devices)
+  mesh = mesh or device_check.mesh_of(config)
   rules = sharding.parse_rules(config.mesh.rules)
   model = config_lib.transformer(config)
   objective = config_lib.objective(config, tokenizer)

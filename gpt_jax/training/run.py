@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
 import jax
+from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer, rewind_target
@@ -163,13 +164,13 @@ class Run(NamedTuple):
     """
     folder = store_data.data_folder(config, workdir)
     if read_only:
-      device_check.check_devices(config)
+      mesh = device_check.check_devices(config)
       store = _prepared(config, workdir, folder)
-      return _opened(config, workdir, store, evaluation, read_only=True)
+      return _opened(config, mesh, workdir, store, evaluation, read_only=True)
     workdir_lib.check_same_run(config, workdir)
     models.check_teacher(config)
     models.check_start(config, workdir)
-    check_before(config)
+    mesh = check_before(config)
     workdir_lib.check_store_folder(config)
     if not manifest.exists(folder):
       workdir_lib.check_tokenizer(config)
@@ -178,7 +179,7 @@ class Run(NamedTuple):
         store = hosts.first_process_first(
           lambda: prepare.ensure(config, folder), 'prepare'
         )
-      return _opened(config, workdir, store, evaluation, read_only=False)
+      return _opened(config, mesh, workdir, store, evaluation, read_only=False)
 
   def judged(self, values: dict[str, Any]) -> float | None:
     """The criterion from metrics, negated if higher is better; None: absent.
@@ -346,12 +347,17 @@ class Run(NamedTuple):
     return path
 
 
-def check_before(config: Config) -> None:
-  """Checks the devices and the trackers before anything is written."""
-  device_check.check_devices(config)
+def check_before(config: Config) -> Mesh:
+  """Checks the devices and the trackers before anything is written.
+
+  Returns:
+    The mesh, for `parts.build`.
+  """
+  mesh = device_check.check_devices(config)
   report.check_trackers(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
+  return mesh
 
 
 def resume_or_start(
@@ -431,6 +437,7 @@ def _prepared(config: Config, workdir: str, folder: str) -> TokenStore:
 
 def _opened(
   config: Config,
+  mesh: Mesh,
   workdir: str,
   store: TokenStore,
   evaluation: Callable[..., Evaluation] | None,
@@ -458,7 +465,7 @@ def _opened(
   sets = {} if read_only else eval_sets.held_out(config, store)
   for held_out in sets.values():  # refuses sets without such rows now
     row_makers.load(held_out.store, config.model.context_length)
-  parts = parts_lib.build(config, tokenizer=tokenizer)
+  parts = parts_lib.build(config, mesh, tokenizer=tokenizer)
 
   def first() -> TrainState:
     return models.first_state(parts, tokenizer)

@@ -22,6 +22,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.device_check import mesh_of
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny, whole_runs
 
@@ -45,7 +46,8 @@ def quick(monkeypatch):
 def save_base(folder, seed):
   """A workdir with a model of random parameters."""
   config = tiny.config(**SIZES, seed=seed, **{'optim.name': 'sgd'})
-  parts = parts_lib.build(config_lib.resolve(config), jax.devices()[:1])
+  config = config_lib.resolve(config)
+  parts = parts_lib.build(config, mesh_of(config, jax.devices()[:1]))
   saver = Checkpointer(str(folder), keep=1)
   saver.save(parts_lib.initial_state(parts))
   saver.close()

@@ -16,6 +16,7 @@ from gpt_jax.nn.params import name_of
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models, step
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.device_check import mesh_of
 from tests.support import tiny
 
 BYTES = tokenizer_lib.build('bytes', [])
@@ -34,7 +35,8 @@ def build(size, **fields):
   fields |= {f'model.{name}': value for name, value in model.items()}
   fields |= {'batch.length': 'stages(13)', 'batch.size': 8}
   config.update_from_flattened_dict(fields)
-  return parts_lib.build(config_lib.resolve(config), jax.devices()[:1])
+  config = config_lib.resolve(config)
+  return parts_lib.build(config, mesh_of(config, jax.devices()[:1]))
 
 
 def flat(params):

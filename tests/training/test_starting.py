@@ -12,6 +12,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import models
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.device_check import mesh_of
 from tests.support import tiny
 
 BYTES = tokenizer_lib.build('bytes', [])
@@ -26,7 +27,8 @@ SIZES = {
 
 def build(**fields):
   config = tiny.config(**SIZES | {'seed': 7} | fields)
-  return parts_lib.build(config_lib.resolve(config), jax.devices()[:1])
+  config = config_lib.resolve(config)
+  return parts_lib.build(config, mesh_of(config, jax.devices()[:1]))
 
 
 @pytest.fixture(scope='module')
