@@ -51,9 +51,9 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT, with one set of parameters for all layers, embeddings of width 128, '
-  'n-grams of whole words masked, the order of sentences predicted, LAMB; '
-  'SentencePiece'
+  'BERT with one set of parameters shared by all layers and embeddings of '
+  'width 128; it predicts masked n-grams of whole words and the order of two '
+  'segments; LAMB; SentencePiece'
 )
 # Table 1: layers, d_model, heads ("H/64", section 3).
 SIZES = {

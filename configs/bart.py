@@ -62,9 +62,9 @@ from ml_collections import ConfigDict
 from configs import base, roberta
 
 DIFFERS = (
-  'RoBERTa with a decoder, the Transformer of 2017 but for learned positions, '
-  'GELU and norms of the inputs, that writes a text whose sentences were '
-  'permuted and whose spans were hidden'
+  'RoBERTa plus a decoder: the Transformer of 2017, except for learned '
+  'positions, GELU and a norm of the embeddings; it restores a text whose '
+  'sentences were shuffled and whose spans were masked'
 )
 # Section 2.1: layers of each stack, and d_model; heads of 64.
 SIZES = {

@@ -45,9 +45,9 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'GPT-1, with attention to both sides, token types, a norm after the '
-  'embeddings and before the output; masked tokens and next sentences are '
-  'predicted; WordPiece'
+  'GPT-1 with bidirectional attention, token types, and a norm after the '
+  'embeddings and before the output; it predicts masked tokens, and whether '
+  'the second sentence follows the first; WordPiece'
 )
 # Section 3: layers, d_model, heads.
 SIZES = {

@@ -42,8 +42,8 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT on rows of 4,096 tokens, of which a token sees 512: global blocks, a '
-  'window and random blocks; tanh GELU; BPE of 50,358 tokens'
+  'BERT on rows of 4,096 tokens; each token attends to 512 of them: global '
+  'blocks, a window and random blocks; tanh GELU; BPE of 50,358 tokens'
 )
 # Section 4: BERT's, with the same names.
 SIZES = bert.SIZES

@@ -35,8 +35,9 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'the decoder of 2017 on characters, with positions added before every layer; '
-  'each layer predicts the next two characters for a part of the run'
+  'the decoder of 2017 on characters, with positions added before every '
+  'layer; each layer predicts the next two characters during a part of the '
+  'run'
 )
 # Layers, d_model, d_ff, context.
 SIZES = {

@@ -17,7 +17,9 @@ from ml_collections import ConfigDict
 
 from configs import base, gopher
 
-DIFFERS = "Gopher's compute in a model of a quarter the size, by AdamW"
+DIFFERS = (
+  "Gopher's compute spent on a model a quarter of the size, trained with AdamW"
+)
 # Layers, heads, head size, d_model, peak rate, rows of 2048 tokens in a batch
 # of 1.5M = 768 * 2048 tokens, then 3M.
 SIZES = {

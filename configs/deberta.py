@@ -42,8 +42,9 @@ from ml_collections import ConfigDict
 from configs import base, roberta
 
 DIFFERS = (
-  'RoBERTa, whose attention reads content and distance by vectors of their '
-  'own; absolute positions come in with the last layer, which is run twice'
+  'RoBERTa whose attention scores use separate vectors for content and '
+  'distance; absolute positions enter only at the last layer, which is run '
+  'twice'
 )
 # Layers, d_model and heads are BERT's: what roberta.py calls them.
 SIZES = {'base': 'base', 'large': 'large', 'v3_base': 'base', 'cpu': 'cpu'}

@@ -35,8 +35,8 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT, with half of its layers and without token types, that learns what '
-  'BERT says of masked tokens, and starts as its layers'
+  'BERT with half of the layers and no token types; it is initialized with '
+  "layers of BERT and learns from BERT's predictions of masked tokens"
 )
 # Layers of the teacher (section 3; the released code).
 SIZES = {

@@ -52,8 +52,8 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT, that says of every token whether a smaller BERT, which shares its '
-  'embeddings, put it there instead of the original'
+  'BERT that predicts for every token whether a smaller BERT, with shared '
+  'embeddings, has replaced the original'
 )
 # Table 6: layers, d_model, heads, embedding width; d_model and heads of the
 # generator; rows, steps, learning rate, masked fraction.

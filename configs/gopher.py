@@ -24,8 +24,8 @@ from ml_collections import ConfigDict
 from configs import base, gpt3
 
 DIFFERS = (
-  'GPT-3, with RMSNorm, Transformer-XL relative positions, full attention in '
-  'all layers, 32,000 SentencePiece tokens'
+  "GPT-3 with RMSNorm, Transformer-XL's relative positions, full attention in "
+  'all layers and a SentencePiece vocabulary of 32,000'
 )
 # Table 1: layers, heads, head size, d_model, peak rate; rows of 2048 tokens in
 # a batch of 0.25M = 128 * 2048, 2M, 3M to 6M tokens; section 3.2: clipping.

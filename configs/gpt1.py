@@ -27,8 +27,8 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'the decoder of the Transformer: norms after each sub-block, learned '
-  'positions, GELU, dropout 0.1'
+  'the decoder of the Transformer, with norms after each sublayer, learned '
+  'positions, GELU and dropout of 0.1'
 )
 
 

@@ -23,8 +23,8 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'GPT-1, with norms before each sub-block and after the last, residual '
-  'weights scaled at the start, byte-level BPE; context 1024'
+  'GPT-1 with norms before each sublayer and after the last, residual weights '
+  'scaled down at initialization, and byte-level BPE; context of 1,024'
 )
 # layers, d_model, heads (table 2; heads of size 64); peak rate (GPT-3,
 # table 2.1: 125M, 350M, 760M, 1.3B).

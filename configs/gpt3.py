@@ -26,8 +26,8 @@ from ml_collections import ConfigDict
 from configs import base, gpt2
 
 DIFFERS = (
-  'GPT-2, with every second layer attending locally; context 2048, Adam with '
-  'beta2 0.95'
+  'GPT-2 with local attention in every second layer; context of 2,048; Adam '
+  'with beta2 of 0.95'
 )
 # Table 2.1: layers, d_model, heads, head size, peak rate; rows of 2048 tokens
 # in a batch: of 0.5M = 256 * 2048, 1M, 2M, and 3.2M = 1568 * 2048 tokens;

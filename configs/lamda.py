@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 from configs import base, gpt3
 
 DIFFERS = (
-  "GPT-3, with T5's relative position buckets, gated GELU and twice as many "
-  'heads as the width has room for; full attention in all layers'
+  "GPT-3 with T5's relative position buckets, gated GELU, heads twice as wide "
+  'in total as the model, and full attention in all layers'
 )
 # Layers, d_model, d_ff, heads, head size.
 SIZES = {'137b': (64, 8192, 65_536, 128, 128)}

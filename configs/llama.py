@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 from configs import base, gpt3
 
 DIFFERS = (
-  'GPT-3, with RMSNorm, SwiGLU, RoPE, no biases, an output table of its own, '
-  '32,000 tokens; full attention in all layers'
+  'GPT-3 with RMSNorm, SwiGLU, RoPE, no biases, an untied output layer, a '
+  'vocabulary of 32,000, and full attention in all layers'
 )
 # Table 2: d_model, heads, layers, peak rate, tokens; d_ff = 2/3 * 4 d_model
 # (section 2.2) rounded up to a multiple of 256, as in the released code.

@@ -26,8 +26,8 @@ from ml_collections import ConfigDict
 from configs import base, llama
 
 DIFFERS = (
-  'LLaMA, with 8 key/value heads, RoPE of base 500,000, rows of 8,192 tokens '
-  'whose documents do not attend to each other; byte-level BPE of 128,256 '
+  'LLaMA with 8 key/value heads, RoPE with base 500,000, rows of 8,192 tokens '
+  'whose documents do not attend to each other, and byte-level BPE of 128,256 '
   'tokens'
 )
 # Table 3: layers, d_model, d_ff, heads, peak rate; tokens.

@@ -36,7 +36,8 @@ from configs import base, bert
 
 DIFFERS = (
   'the Transformer of 2017 with learned positions, GELU and a norm of the '
-  'embeddings; half of a sentence is written from the rest'
+  'embeddings; its decoder writes the half of a sentence that its encoder '
+  'does not see'
 )
 # Section 4.1: layers of each side, d_model, heads.
 SIZES = {

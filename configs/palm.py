@@ -25,9 +25,9 @@ from ml_collections import ConfigDict
 from configs import base, gpt3
 
 DIFFERS = (
-  'GPT-3, with attention and feed-forward layer in parallel, SwiGLU, one '
-  'key/value head, RoPE, no biases, 256,000 tokens, z-loss; full attention in '
-  'all layers'
+  'GPT-3 with attention and feed-forward layer in parallel, SwiGLU, a single '
+  'key/value head, RoPE, no biases, a vocabulary of 256,000, z-loss, and full '
+  'attention in all layers'
 )
 # Table 1: layers, heads, d_model; rows of 2048 tokens in a batch (540b: section
 # 5).

@@ -40,9 +40,9 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT, without next sentences, on full rows of whole sentences from the '
-  'first step, with larger batches and more text; byte-level BPE of 50,265 '
-  'tokens'
+  'BERT without next-sentence prediction, on rows filled with whole sentences '
+  'from the first step, with larger batches and more text; byte-level BPE of '
+  '50,265 tokens'
 )
 # Table 9: peak rate and warmup; sizes are BERT's.
 SIZES = {

@@ -38,8 +38,8 @@ from ml_collections import ConfigDict
 from configs import base, gpt2, t5
 
 DIFFERS = (
-  'GPT-2 or, as in the paper, T5, with experts in the place of every second '
-  'feed-forward layer, of which each token takes one'
+  'GPT-2, or T5 as in the paper, with experts in place of every second '
+  'feed-forward layer; each token is routed to one expert'
 )
 # Table 9: layers of each stack, heads of size 64, d_model, d_ff, activation of
 # dense layers and experts, number of experts, and N: every Nth layer has them.

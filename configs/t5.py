@@ -47,9 +47,9 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'the Transformer, an encoder and a decoder, with a bias of relative positions'
-  " for all layers, norms of the sublayers' inputs and no biases; spans of a "
-  'text are left out, and written'
+  "the Transformer's encoder and decoder, with a relative position bias "
+  'shared by all layers, norms of the inputs of sublayers, and no biases; the '
+  'decoder writes the spans left out of a text'
 )
 # Section 3.1.1 and the released code: layers of each stack, d_model, d_ff,
 # heads, head size.

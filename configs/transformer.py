@@ -40,9 +40,9 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'no recurrence: an encoder and a decoder of self-attention with attention '
-  'between them, sinusoids, one table for both sides and the output, smoothed '
-  'labels'
+  'no recurrence: an encoder and a decoder of self-attention, joined by '
+  'cross-attention; sinusoidal positions, one embedding table for both sides '
+  'and the output, label smoothing'
 )
 # Table 3: d_model, d_ff, heads, dropout, steps.
 SIZES = {

@@ -48,8 +48,8 @@ from ml_collections import ConfigDict
 from configs import base
 
 DIFFERS = (
-  'the decoder of 2017, with a memory of the states before each segment, '
-  'positions as distances in each layer, and an adaptive softmax of words'
+  'the decoder of 2017 with a memory of the states of earlier segments, '
+  'relative positions in each layer, and an adaptive softmax over words'
 )
 # Layers, d_model, heads, head size, d_ff.
 SIZES = {

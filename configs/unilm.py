@@ -46,9 +46,9 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT, whose masks of attention make it four models in turn: of both sides, '
-  'from left to right, from right to left, and sequence to sequence; n-grams '
-  'masked; cased WordPiece'
+  'BERT trained under four attention masks in turn: bidirectional, left to '
+  'right, right to left and sequence to sequence; masked n-grams; cased '
+  'WordPiece'
 )
 # Section 2.4 and the released code: BERT's sizes of the same names.
 SIZES = {'base': 'base', 'large': 'large', 'cpu': 'cpu'}

@@ -37,8 +37,8 @@ from ml_collections import ConfigDict
 from configs import base, bert
 
 DIFFERS = (
-  'BERT, whose tokens are predicted in a random order by a second stream of '
-  'attention; distances and memory of Transformer-XL, relative segments; cased '
+  'BERT that predicts its tokens in a random order, by a second stream of '
+  "attention; Transformer-XL's distances and memory, relative segments; cased "
   'SentencePiece'
 )
 # Section 3.1 and A.4: BERT's sizes. Layers, d_model, heads.
