@@ -17,7 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.__main__ import main
 from gpt_jax.costs import flops, totals
-from gpt_jax.posttraining.methods import METHODS
+from gpt_jax.posttraining import methods
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tokenizers.tokenizer import TOKENIZERS
@@ -25,7 +25,6 @@ from gpt_jax.tokens import mixture
 from gpt_jax.training import device_check
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
-NAMES = sorted(path.stem for path in FOLDER.glob('*.py'))
 
 
 def module(name):
@@ -35,6 +34,15 @@ def module(name):
 def sizes(name):
   return list(getattr(module(name), 'SIZES', ['']))
 
+
+FILES = sorted(
+  '.'.join(path.relative_to(FOLDER).with_suffix('').parts)
+  for path in FOLDER.rglob('*.py')
+)
+# Those with a section `finetune` are for fine-tuning and post-training, the
+# others for `train`.
+TUNINGS = [name for name in FILES if 'finetune' in module(name).get_config()]
+NAMES = [name for name in FILES if name not in TUNINGS]
 
 ALL = [(name, size) for name in NAMES for size in sizes(name)]
 
@@ -184,22 +192,34 @@ def test_parameter_counts_of_the_papers(name, size, parameters):
   assert {x.dtype for x in jax.tree.leaves(tree)} == {np.dtype('float32')}
 
 
-@pytest.mark.parametrize(
-  'name', sorted(path.stem for path in (FOLDER / 'finetune').glob('*.py'))
-)
+@pytest.mark.parametrize('name', TUNINGS)
 def test_fine_tuning_changes_no_fields_of_the_tree(name):
-  tuned = importlib.import_module(f'configs.finetune.{name}')
-  for size in getattr(tuned, 'SIZES', ['']):
-    config = tuned.get_config(size)
+  for size in sizes(name):
+    config = module(name).get_config(size)
     assert config.is_locked
-    spec.build('finetune.task', config.finetune.task, TUNED | METHODS)
+    (call,) = spec.parse('finetune.task', config.finetune.task)
+    if call.name in methods.METHODS:
+      methods.of_config(config, call.name)
+    else:
+      spec.build('finetune.task', config.finetune.task, TUNED)
     fields = {*config_lib.flatten(config)}
     tree = {*config_lib.flatten(module('base').get_config())}
     assert tree == {f for f in fields if not f.startswith('finetune.')}
     with pytest.raises(UsageError, match='give it to gpt-jax finetune'):
       config_lib.resolve(config)
-  with pytest.raises(ValueError, match=r'^configs/finetune/\w+\.py:no '):
-    tuned.get_config('no such')
+  with pytest.raises(ValueError, match=r'^configs/[\w/]+\.py:no such: '):
+    module(name).get_config('no such')
+
+
+def test_ppo_of_instructgpt():
+  """256k episodes, 512 at a time in minibatches of 64, each used once."""
+  config = module('instructgpt').get_config('ppo')
+  method = methods.of_config(config, 'ppo')
+  assert config.schedule.num_steps * config.batch.size == 256_000
+  assert config.batch.size * method.num_mini_batches == 512
+  assert method.num_ppo_epochs == method.gamma == method.temperature == 1
+  # Prompts of over 1k tokens are left out.
+  assert config.finetune.length - method.max_completion_length == 1024
 
 
 def test_parameters_of_the_notes():
