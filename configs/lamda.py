@@ -1,9 +1,10 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""LaMDA (Thoppilan et al., 2022: LaMDA: Language Models for Dialog
-Applications), section 3.
+r"""LaMDA (Thoppilan et al., 2022: LaMDA: Language Models for Dialog
+Applications), sections 3 and 6.
 
   gpt-jax train --config configs/lamda.py --workdir W
+  gpt-jax finetune --config configs/lamda.py:finetune --init W --workdir L
 
 Parameters: 137,715,798,016, of which 137,453,649,920 are not embeddings: the
 paper's "137B non-embedding parameters". Context and optimizer were not
@@ -11,11 +12,22 @@ published: both are GPT-3's, as are norms, biases and the peak rate (of 175B).
 
 The corpora are read from `corpora/`; your own text:
 --config.data.source="text('*.txt')". Not run.
+
+`finetune` is section 6: one model learns to respond and to rate responses, from
+rows of both kinds in `train.jsonl` and `dev.jsonl`, with the loss on the target
+alone:
+
+  {"prompt": "What's up? RESPONSE", "target": " not much."}
+  {"prompt": "What's up? RESPONSE not much. SENSIBLE", "target": " 1"}
+
+The attributes are SENSIBLE, SPECIFIC, INTERESTING and UNSAFE; its 1 is bad. The
+settings of `finetune` are GPT-1's.
 """
 
 from ml_collections import ConfigDict
 
 from configs import base, gpt3
+from configs.finetune import base as tuned
 
 DIFFERS = (
   "GPT-3 with T5's relative position buckets, gated GELU, heads twice as wide "
@@ -26,7 +38,11 @@ SIZES = {'137b': (64, 8192, 65_536, 128, 128)}
 
 
 def get_config(arg: str = '137b') -> ConfigDict:
-  """LaMDA in the size `arg`."""
+  """LaMDA in the size `arg`, or its fine-tuning."""
+  if arg == 'finetune':
+    config = tuned.get_config().unlock()
+    config.finetune.task = "target('train.jsonl', 'dev.jsonl')"
+    return config.lock()
   num_layers, d_model, d_ff, num_heads, head_size = base.size(
     __file__, arg, SIZES
   )

@@ -6,7 +6,7 @@ r"""Answers as LaMDA does (Thoppilan et al., 2022); measures labelled answers.
   gpt-jax lamda --workdir W --prompt 'How much is 17 * 23?' --calculator --json
   gpt-jax lamda --labels labels.jsonl
 
-W is fine-tuned with configs/finetune/lamda.py. It draws --num_samples responses
+W is fine-tuned with configs/lamda.py:finetune. It draws --num_samples responses
 to the prompt, rates each itself, drops those whose probability of being safe is
 below --safety, and prints the best of the others by 3 P(sensible) + P(specific)
 + P(interesting). If none is safe, nothing is printed, and the exit code is 1.
