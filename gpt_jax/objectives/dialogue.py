@@ -62,7 +62,7 @@ class Dialogue(Causal):
     *,
     evaluating: bool,
   ) -> Loss:
-    """Cross-entropy, and the accuracy and entropy of the predictions."""
+    """Cross-entropy, with TRL's metrics of the predictions."""
     loss = super().loss_of_states(
       params, hidden_BLD, batch, evaluating=evaluating
     )
@@ -72,7 +72,7 @@ class Dialogue(Causal):
     )
     weight = jnp.sum(batch['weights'])
     metrics = {
-      'objective/mean_token_accuracy': Mean(right, weight),
-      'objective/entropy': Mean(entropy, weight),
+      'mean_token_accuracy': Mean(right, weight),
+      'entropy': Mean(entropy, weight),
     }
     return loss._replace(metrics=metrics)

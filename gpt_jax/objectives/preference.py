@@ -105,11 +105,7 @@ class RewardModel(TaskObjective):
     )
     weight = jnp.sum(weights_B)
     sums = {name: jnp.sum(weights_B * x) for name, x in terms.items()}
-    metrics = {
-      f'objective/{name}': Mean(x, weight)
-      for name, x in sums.items()
-      if name != 'loss'
-    }
+    metrics = {n: Mean(x, weight) for n, x in sums.items() if n != 'loss'}
     return forward.add_routers(
       Loss(sums['loss'], weight, jnp.zeros(()), metrics),
       forward.routers(scores.sown),
@@ -238,8 +234,7 @@ class Dpo(Objective):
       'logps/rejected': policy_B2[:, 1],
     }
     means = {
-      f'objective/{name}': Mean(jnp.sum(weights_B * x), weight)
-      for name, x in figures.items()
+      name: Mean(jnp.sum(weights_B * x), weight) for name, x in figures.items()
     }
     return forward.add_routers(
       Loss(jnp.sum(weights_B * losses_B), weight, jnp.zeros(()), means),

@@ -268,7 +268,7 @@ class Evaluation:
       lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums)
     )
     values = {
-      name.removeprefix('objective/'): float(mean.sum / mean.weight)
+      name: float(mean.sum / mean.weight)
       for name, mean in found.items()
       if isinstance(mean, Mean) and mean.weight and not _of_router(name)
     }

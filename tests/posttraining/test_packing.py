@@ -92,11 +92,11 @@ def test_accuracy_and_entropy_by_numpy():
   mean = lambda x: (x * weights).sum() / weights.sum()  # noqa: E731
   np.testing.assert_allclose(found.sum / found.weight, mean(nll), rtol=1e-5)
   np.testing.assert_allclose(
-    metrics['objective/entropy'],
+    metrics['entropy'],
     mean(-(np.exp(logs) * logs).sum(-1)),
     rtol=1e-5,
   )
   right = logits.argmax(-1) == targets
   np.testing.assert_allclose(
-    metrics['objective/mean_token_accuracy'], mean(right), rtol=1e-6
+    metrics['mean_token_accuracy'], mean(right), rtol=1e-6
   )

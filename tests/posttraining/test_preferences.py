@@ -122,9 +122,9 @@ def test_a_reward_model_learns_a_rule(runs, files):
 
 def test_dpo_raises_the_margin(runs, files):
   lines = metrics.read(str(runs['dpo']))
-  logged = [m for m in lines if 'objective/rewards/margins' in m]
+  logged = [m for m in lines if 'rewards/margins' in m]
   assert len(logged) == STEPS // 5
-  assert 'objective/logps/chosen' in logged[0]
+  assert 'logps/chosen' in logged[0]
   judged = [m for m in lines if 'eval/validation/rewards/margins' in m]
   assert [m['step'] for m in judged] == [15, STEPS]
   dev = result_of(runs['dpo'])['dev']
@@ -192,9 +192,9 @@ def test_the_first_step_is_at_the_reference(files, tmp_path):
   one = ['--config.schedule.num_steps=1', '--config.log.every_steps=1']
   assert main(flags('dpo', files, tmp_path / 'w', *one)) == 0
   lines = metrics.read(str(tmp_path / 'w'))
-  (first,) = [m for m in lines if 'objective/rewards/margins' in m]
+  (first,) = [m for m in lines if 'rewards/margins' in m]
   np.testing.assert_allclose(first['loss'], np.log(2), rtol=1e-5)
-  margin = first['objective/rewards/margins']
+  margin = first['rewards/margins']
   np.testing.assert_allclose(margin, 0, atol=1e-5)
 
 
