@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of preferences, and what is measured of a reward model or of DPO.
+"""Reward models and DPO: rows of preferences, and what is measured.
 
 All completions of a prompt are one row of a reward model's batch, so that no
 prompt is seen more often than others (Ouyang et al., 2022, section 3.5). DPO
@@ -15,6 +15,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -22,12 +23,25 @@ import numpy as np
 
 from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
+from gpt_jax.objectives.preference import LossType
+from gpt_jax.posttraining import records
+from gpt_jax.posttraining.base import (
+  COMMON,
+  Method,
+  Prepared,
+  digest,
+  limited,
+  set_length,
+)
 from gpt_jax.posttraining.dialogues import Encoded, Encoder, fitted
 from gpt_jax.posttraining.records import Ranking
+from gpt_jax.ranges import Fraction, Inside, Positive, Weight
 from gpt_jax.rows.row_order import Batch
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.chat import ChatTemplate
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.parts import Parts
 
@@ -337,3 +351,181 @@ def write_rewards(path: str, scores_NK: np.ndarray, rows: RankedRows) -> None:
   ]
   os.makedirs(os.path.dirname(path), exist_ok=True)
   buckets.write_atomically(path, ''.join(line + '\n' for line in lines))
+
+
+# The methods.
+
+
+def _ranked(
+  config: Config, train: str, dev: str, dev_share: float, encoder: Encoder
+) -> dict[str, list[Ranked]]:
+  """The encoded rankings of both splits, which share no prompt."""
+  found = {
+    name: [*records.rankings(path)]
+    for name, path in (('train', train), ('dev', dev))
+    if path
+  }
+  if dev:
+    records.check_apart(found['train'], found['dev'])
+  else:
+    found = records.split_by_prompt(
+      found['train'], dev_share, config.seed, train
+    )
+  return {
+    name: encode(limited(config, name, each, train), encoder)
+    for name, each in found.items()
+  }
+
+
+def _fit_ranked(
+  config: Config, ranked: dict[str, list[Ranked]], paths: dict[str, str], most
+) -> tuple[dict[str, list[Ranked]], dict[str, dict[str, Any]]]:
+  """The rankings that fit into `most` tokens, and figures of each split."""
+  kept, figures = {}, {}
+  for name, each in ranked.items():
+    kept[name], figures[name] = fit(config, paths[name], each, most)
+    log.info(
+      '%s: %s of %s prompts with completions, %d cut, %d left out',
+      *(paths[name], name, f'{len(each):,}'),
+      *(figures[name]['cut'], figures[name]['left_out']),
+    )
+  return kept, figures
+
+
+def _every(ranked: dict[str, list[Ranked]]) -> dict[str, list[Encoded]]:
+  return {
+    name: [x for one in each for x in one.completions]
+    for name, each in ranked.items()
+  }
+
+
+@dataclass(frozen=True)
+class Reward(Method):
+  """A reward model of preferences or rankings (Ouyang et al., 2022).
+
+  Attributes:
+    train: a file of preferences or rankings: see `records`.
+    dev: one to evaluate on, with other prompts; '': some of the prompts of
+      `train`.
+    dev_share: which part of the prompts that is.
+    center_rewards_coefficient: see `objectives.preference`.
+    template: a name in `chat.TEMPLATES`, or a file; '': the model's own.
+  """
+
+  train: str
+  dev: str = ''
+  dev_share: Inside = 0.1
+  center_rewards_coefficient: Weight = 0.0
+  template: str = ''
+  reads = COMMON
+  shown = ('loss', 'accuracy', 'margin')
+
+  def prepare(
+    self,
+    config: Config,
+    tokenizer: Tokenizer,
+    template: Callable[[], ChatTemplate],
+  ) -> Prepared:
+    """Encodes all completions; those of a prompt make a row."""
+    tuned, encoder = config.finetune, Encoder(tokenizer, template)
+    ranked = _ranked(config, self.train, self.dev, self.dev_share, encoder)
+    every = _every(ranked)
+    set_length(config, max(len(x.ids) for each in every.values() for x in each))
+    paths = {'train': self.train, 'dev': self.dev or self.train}
+    kept, figures = _fit_ranked(config, ranked, paths, tuned.length)
+    width = max(len(x.completions) for each in kept.values() for x in each)
+    splits = {
+      name: RankedRows(each, width, tuned.length) for name, each in kept.items()
+    }
+    center = self.center_rewards_coefficient
+    return Prepared(
+      f'reward(completions={width}, length={tuned.length}, '
+      f'center_rewards_coefficient={center})',
+      train=splits['train'],
+      dev=splits['dev'],
+      data=digest(every),
+      figures=figures,
+      template=encoder.template if encoder.chats else None,
+    )
+
+  def judged(
+    self, prepared: Prepared, parts: Parts, params: Any, workdir: str
+  ) -> dict[str, Any]:
+    """Calibration, and whether length explains the rewards."""
+    assert isinstance(prepared.dev, RankedRows)
+    (scores,) = outputs(parts, params, prepared.dev)
+    if hosts.index() == 0:
+      path = os.path.join(workdir, 'predictions', 'dev.jsonl')
+      write_rewards(path, scores, prepared.dev)
+    return judged(scores, prepared.dev)
+
+
+@dataclass(frozen=True)
+class DirectPreference(Method):
+  """Direct preference optimisation (Rafailov et al., 2023).
+
+  Attributes:
+    train: see `Reward`; of a ranking all pairs are learned.
+    dev: see `Reward`.
+    dev_share: see `Reward`.
+    beta: see `objectives.preference.Dpo`.
+    loss_type: see `objectives.preference.Dpo`.
+    label_smoothing: see `objectives.preference.Dpo`.
+    template: a name in `chat.TEMPLATES`, or a file; '': the model's own.
+  """
+
+  train: str
+  dev: str = ''
+  dev_share: Inside = 0.1
+  beta: Positive = 0.1
+  loss_type: LossType = 'sigmoid'
+  label_smoothing: Fraction = 0.0
+  template: str = ''
+  reads = COMMON
+  shown = ('loss', 'rewards/accuracies', 'rewards/margins')
+
+  def prepare(
+    self,
+    config: Config,
+    tokenizer: Tokenizer,
+    template: Callable[[], ChatTemplate],
+  ) -> Prepared:
+    """Encodes all completions; each pair makes a row."""
+    tuned, encoder = config.finetune, Encoder(tokenizer, template)
+    ranked = _ranked(config, self.train, self.dev, self.dev_share, encoder)
+    every = _every(ranked)
+    longest = max(len(x.ids) for each in every.values() for x in each)
+    set_length(config, longest - 1)
+    paths = {'train': self.train, 'dev': self.dev or self.train}
+    kept, figures = _fit_ranked(config, ranked, paths, tuned.length + 1)
+    splits = {
+      name: PairRows(pairs(each), tuned.length) for name, each in kept.items()
+    }
+    options = {
+      'length': tuned.length,
+      'beta': self.beta,
+      'loss_type': self.loss_type,
+      'label_smoothing': self.label_smoothing,
+    }
+    shown = ', '.join(f'{name}={x!r}' for name, x in options.items())
+    return Prepared(
+      f'dpo({shown})',
+      train=splits['train'],
+      dev=splits['dev'],
+      data=digest(every),
+      figures=figures,
+      template=encoder.template if encoder.chats else None,
+    )
+
+  def begin(
+    self,
+    prepared: Prepared,
+    parts: Parts,
+    params: Callable[[], Any],
+    workdir: str,
+  ) -> None:
+    """Adds the reference's log-probabilities."""
+    train, dev = prepared.train, prepared.dev
+    assert isinstance(train, PairRows) and isinstance(dev, PairRows)
+    splits = {'train': train, 'dev': dev}
+    add_reference(splits, parts, params, workdir)

@@ -20,7 +20,7 @@ from gpt_jax.nn.build import is_causal
 from gpt_jax.objectives.loss import Mean
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.posttraining import methods, rollouts
-from gpt_jax.posttraining.methods import Method, Prepared, Split
+from gpt_jax.posttraining.base import Method, Prepared, Split
 from gpt_jax.posttraining.rollouts import Rollouts, last_means
 from gpt_jax.rows import row_order
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
