@@ -98,7 +98,7 @@ class Lora:
       return params_lib.nest(tree)
 
     def first_params(params: Params) -> Params:
-      whole = _without_adapters(params)
+      whole = unadapted(params)
       tree = params_lib.flatten({_ADAPTERS: params[_ADAPTERS]})
       rows = params_lib.flatten(params.get(_NEW_ROWS, {}))
       tree |= {f'{_NEW_ROWS}/{name}': x for name, x in rows.items()}
@@ -126,7 +126,7 @@ class Lora:
 
   def merged(self, params: Params) -> Params:
     """The adapted model's own tree; adapted kernels are float32."""
-    flat = params_lib.flatten(_without_adapters(params))
+    flat = params_lib.flatten(unadapted(params))
     pairs = params_lib.flatten(params[_ADAPTERS])
     for name, a in pairs.items():
       module, _, leaf = name.rpartition('/')
@@ -214,8 +214,8 @@ def _grows(name: str, table: Any, vocab_size: int, num_rows: int) -> bool:
   return of_tokens and num_rows < vocab_size
 
 
-def _without_adapters(params: Params) -> Params:
-  """The model's own tree, with the kernels of the base."""
+def unadapted(params: Params) -> Params:
+  """The model's own tree, with the kernels of the base; nothing is copied."""
   tree = dict(params['parts'][BASE])
   if 'heads' in params:
     tree['heads'] = params['heads']

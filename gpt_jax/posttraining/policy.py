@@ -36,9 +36,8 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# What methods use that draw completions: no dev split judges these, and the
-# decoder takes no adapters.
-_ONLINE = COMMON - {'patience', 'select', 'lora'}
+# What methods use that draw completions: no dev split judges these.
+_ONLINE = COMMON - {'patience', 'select'}
 
 
 def _rollouts(

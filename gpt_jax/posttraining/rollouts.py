@@ -33,6 +33,7 @@ from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.texts import Stream
 from gpt_jax.files import buckets, files, records
+from gpt_jax.objectives import lora
 from gpt_jax.objectives.policy import Policy
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.posttraining.dialogues import Encoder
@@ -43,7 +44,7 @@ from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.constraints import ANY
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import metrics
+from gpt_jax.training import adapters, metrics
 from gpt_jax.training.parts import Parts
 
 # Prompts.
@@ -193,6 +194,8 @@ class Rollouts:
   ):
     """Makes the reference's parameters, which are the first ones.
 
+    Adapters start at 0, so their reference is the base, held once.
+
     Args:
       plan: of the method.
       parts: of the run.
@@ -205,7 +208,13 @@ class Rollouts:
     self._folder = os.path.join(workdir, 'rollouts')
     self._workdir = workdir
     self._rows = parts.ramp.rows(0)
-    self._reference = first().params if plan.reference else None
+    # From the present parameters to the reference's, in the model's own tree.
+    self._reference: Callable[[Any], Any] | None = None
+    if plan.reference and adapters.of(parts.config) is not None:
+      self._reference = lora.unadapted
+    elif plan.reference:
+      reference = first().params
+      self._reference = lambda params: reference
     whole = sharding.replicated(parts.mesh)
     jit = functools.partial(jax.jit, out_shardings=whole)
     self._outputs = jit(objective.outputs)
@@ -393,7 +402,8 @@ class Rollouts:
   ) -> list[list[int]] | None:
     """The ids of completions, with the token that ends each."""
     stops = self._tokenizer.special.stop_ids
-    own = {n: x for n, x in params.items() if n not in ('heads', 'parts')}
+    full = self._parts.objective.full(params)
+    own = {n: x for n, x in full.items() if n not in ('heads', 'parts')}
     decoder = Decoder.of(self._parts.model, own, self._tokenizer)
     # What the files of an imported model forbid is no part of the policy.
     decoder = decoder._replace(constraints=ANY)
@@ -460,7 +470,7 @@ class Rollouts:
       if values.size:
         named['old_values'] = values
       if self._reference is not None:
-        known = self._log_probs(self._reference, batch)
+        known = self._log_probs(self._reference(params), batch)
         named['ref_log_probs'] = np.asarray(known)
       for name, x in named.items():
         found.setdefault(name, []).append(x)

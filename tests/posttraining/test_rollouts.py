@@ -8,13 +8,16 @@ import re
 import shlex
 import shutil
 
+import jax
+import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.nn import params as params_lib
 from gpt_jax.posttraining import reward_functions, rollouts
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
+from gpt_jax.training import metrics, models
 from tests import test_docs, test_own_tables
 from tests.support import whole_runs
 
@@ -58,29 +61,32 @@ def folder(tmp_path_factory):
   return folder
 
 
-def flags(folder, task, reward, *fields, steps):
+def flags(folder, task, reward, *fields, steps, init='none'):
   method, _, arguments = task.partition('(')
-  return [
-    f'--config={ROOT}/configs/finetune/{method}.py',
-    '--init=none',
-    f"--config.finetune.task={method}('', '', {arguments}",
-    f'--prompts={folder}/prompts.jsonl',
-    f'--reward={folder}/rewards.py:{reward}',
+  sizes = [
     '--config.model.num_layers=1',
     '--config.model.d_model=32',
     '--config.model.num_heads=4',
     '--config.model.context_length=32',
     '--config.model.dtype=float32',
     '--config.tokenizer.name=bytes',
+  ]
+  return [
+    f'--config={ROOT}/configs/finetune/{method}.py',
+    f'--init={init}',
+    *(sizes if init == 'none' else []),
+    f"--config.finetune.task={method}('', '', {arguments}",
+    f'--prompts={folder}/prompts.jsonl',
+    f'--reward={folder}/rewards.py:{reward}',
     '--config.schedule.name=constant(peak=1e-2)',
     f'--config.schedule.num_steps={steps}',
     *(f'--config.{field}' for field in fields),
   ]
 
 
-def trained(folder, workdir, task, reward, *fields, steps):
+def trained(folder, workdir, task, reward, *fields, **more):
   method, _, _ = task.partition('(')
-  argv = flags(folder, task, reward, *fields, steps=steps)
+  argv = flags(folder, task, reward, *fields, **more)
   assert main([method, *argv, f'--workdir={workdir}']) == 0
   return whole_runs.Trained(method, workdir, argv)
 
@@ -176,6 +182,45 @@ def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
     run._replace(workdir=earlier), tmp_path / 'again', run.name
   )
   whole_runs.same_state(run.workdir, tmp_path / 'again', step=7)
+
+
+def test_adapters(run, folder, tmp_path, monkeypatch):
+  """Completions come from the merged model, and the base is the reference."""
+  drew, generate = [], rollouts.generate
+
+  def seen(decoder, *args, **options):
+    drew.append(params_lib.flatten(jax.device_get(decoder.params)))
+    yield from generate(decoder, *args, **options)
+
+  monkeypatch.setattr(rollouts, 'generate', seen)
+  task = WINDOWS[run.name].format(folder=folder)
+  lora = "finetune.lora=lora(rank=3, on='query')"
+  adapted = trained(
+    *(folder, tmp_path / 'w', task, 'letters', *EVERY_3, lora),
+    'checkpoint.every_steps=4',
+    steps=5,
+    init=run.workdir,
+  )
+  # The windows begin at steps 0 and 4.
+  for step, found in zip((None, 4), drew, strict=True):
+    workdir = adapted.workdir if step else run.workdir
+    _, state = models.load_state(str(workdir), at_most=step)
+    own = {n: x for n, x in state.params.items() if n != 'heads'}
+    expected = params_lib.flatten(jax.device_get(own))
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+      np.testing.assert_allclose(found[name], x, atol=1e-7, err_msg=name)
+  changed = {n for n, x in drew[0].items() if not np.array_equal(x, drew[1][n])}
+  assert changed and all('query/kernel' in n for n in changed)
+  key = 'kl' if run.name == 'grpo' else 'objective/kl'
+  first, *_, last = whole_runs.values(adapted.workdir, key)
+  assert abs(first) < 1e-6 < abs(last)
+  ratios = whole_runs.values(adapted.workdir, 'val/ratio')
+  assert ratios[0] == pytest.approx(1, abs=1e-6)
+  whole_runs.assert_resumes(adapted, tmp_path / 'again', run.name)
+  argv = ['convert', f'--workdir={adapted.workdir}', '--adapter']
+  assert main([*argv, f'--to_hf={tmp_path}/peft']) == 0
+  assert (tmp_path / 'peft/adapter_config.json').is_file()
 
 
 def test_sigterm_in_a_rollout(run, tmp_path, monkeypatch):
