@@ -40,6 +40,8 @@ def shipped():
   names = {}
   for path in sorted(CONFIGS.glob('*.py')):
     module = importlib.import_module(f'configs.{path.stem}')
+    if 'finetune' in module.get_config():  # the model is that of --init
+      continue
     last = ''
     for size in getattr(module, 'SIZES', ['']):
       name = f'{path.name}:{size}' if size else path.name

@@ -11,6 +11,7 @@ import pytest
 from gpt_jax.decoding.beam import Beam
 from gpt_jax.decoding.texts import Options, source_request
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
+from gpt_jax.objectives import choices
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 
@@ -34,7 +35,8 @@ def make(layers, objective='seq2seq'):
     config = run.config.copy_and_resolve_references().unlock()
     config.model.num_encoder_layers = layers
     config.objective.name = objective
-    run = run._replace(model=model, config=config.lock())
+    built = choices.build(objective, model, Bytes())
+    run = run._replace(model=model, objective=built, config=config.lock())
   return run, tiny.params(run.model)
 
 

@@ -145,6 +145,7 @@ def test_a_resumed_run_has_the_same_bits(command, runs, files, tmp_path):
   assert again == (runs[command] / 'result.json').read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('command', ['reward', 'dpo'])
 def test_adapters_are_trained_beside_the_model(command, runs, files, tmp_path):
   """Of the merged model the adapted kernels differ, and the new head."""

@@ -111,6 +111,7 @@ def test_a_bandit_is_solved(method, folder, tmp_path):
   assert found >= 0.95 + 0.05 * 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('task', 'key'),
   [
@@ -184,6 +185,7 @@ def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
   whole_runs.same_state(run.workdir, tmp_path / 'again', step=7)
 
 
+@pytest.mark.slow  # trains twice
 def test_adapters(run, folder, tmp_path, monkeypatch):
   """Completions come from the merged model, and the base is the reference."""
   drew, generate = [], rollouts.generate
