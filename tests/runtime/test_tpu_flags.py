@@ -2,16 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiler for TPUs knows the flags that launch/ gives it."""
 
-import json
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from gpt_jax.runtime import tpu_flags
-
-SUPPORT = pathlib.Path(__file__).parents[1] / 'support'
+from tests.support import tpu
 
 
 def test_the_file_needs_no_package():
@@ -24,10 +21,7 @@ def test_the_file_needs_no_package():
 
 @pytest.mark.tpu
 def test_the_compiler_knows_them():
-  said = subprocess.check_output(
-    [sys.executable, SUPPORT / 'compile_with_flags.py'], text=True
-  )
-  found = json.loads(said.splitlines()[-1])
-  assert found.keys() == tpu_flags.FLAGS.keys() - {'tpu7x'}
-  for refused in found.values():
-    assert refused == ['xla_tpu_enable_what_there_is_not']
+  refused = tpu.compiled('flags')
+  assert refused.keys() == tpu_flags.FLAGS.keys() - {'tpu7x'}
+  for names in refused.values():
+    assert names == ['xla_tpu_enable_what_there_is_not']

@@ -39,6 +39,7 @@ from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives import cross_entropy
 from gpt_jax.planning import collectives, hlo, op_costs
+from gpt_jax.runtime.tpu_flags import FLAGS
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
@@ -336,9 +337,38 @@ def switch(topology):
   return found
 
 
+# A flag that the compiler does not have, to see that it refuses such.
+NO_FLAG = 'xla_tpu_enable_what_there_is_not'
+
+
+def flags():
+  """Of each generation: which of its flags, and `NO_FLAG`, are refused."""
+  refused = {}
+  for chip in ('v4', 'v5e', 'v5p', 'v6e'):
+    topology = f'{chip}:2x2x2' if chip in ('v4', 'v5p') else f'{chip}:2x2'
+    slice_ = topologies.get_topology_desc(
+      platform='tpu', topology_name=topology
+    )
+    mesh = Mesh(np.array(slice_.devices).reshape(-1), ('fsdp',))
+    rows = NamedSharding(mesh, PartitionSpec('fsdp'))
+    # The product gathers a weight.
+    x = jax.ShapeDtypeStruct((8 * mesh.size, 512), jnp.bfloat16, sharding=rows)
+    w = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=rows)
+    lowered = jax.jit(jnp.matmul, out_shardings=rows).lower(x, w)
+    refused[chip] = []
+    for name, value in (FLAGS[chip] | {NO_FLAG: 'true'}).items():
+      try:
+        lowered.compile(compiler_options={name: value})
+      except jax.errors.JaxRuntimeError:
+        refused[chip].append(name)
+    lowered.compile(compiler_options=dict(FLAGS[chip]))
+  return refused
+
+
 PROGRAMS = {
   'attention': attention,
   'context': context,
+  'flags': flags,
   'layout': layout,
   'micro_batches': micro_batches,
   'offload': offload,
