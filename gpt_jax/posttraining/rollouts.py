@@ -32,7 +32,8 @@ from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.texts import Stream
-from gpt_jax.files import buckets, files, records
+from gpt_jax.files import arrays as arrays_lib
+from gpt_jax.files import records
 from gpt_jax.objectives import lora
 from gpt_jax.objectives.policy import Policy
 from gpt_jax.optim.train_state import TrainState
@@ -337,9 +338,8 @@ class Rollouts:
 
   def _read(self, path: str, window: int) -> Batch:
     try:
-      with np.load(path) as arrays:
-        return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError) as e:
+      return arrays_lib.read(path)
+    except (OSError, ValueError) as e:
       raise UsageError(
         f'{path}: is missing or damaged ({e}), and updates of its rollout are '
         'left; restore it from a copy, or delete the checkpoints after step '
@@ -353,9 +353,7 @@ class Rollouts:
     the windows from that one's on are kept.
     """
     os.makedirs(self._folder, exist_ok=True)
-    with files.replacing(path) as temporary, open(temporary, 'wb') as file:
-      np.savez(file, allow_pickle=False, **batch)
-    buckets.uploaded(path)
+    arrays_lib.write(path, batch)
     steps = Checkpointer(self._workdir, read_only=True).steps()
     needed = {self._window_of(step) for step in steps}
     for name in os.listdir(self._folder):

@@ -19,7 +19,6 @@ small enough for memory is checked against the manifest as a whole.
 import functools
 import io
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -27,6 +26,7 @@ import numpy as np
 import tensorstore as ts
 
 from gpt_jax import ranges, spec
+from gpt_jax.files import arrays as arrays_lib
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer
@@ -235,11 +235,9 @@ def read_state(folder: str, wanted: dict[str, Any]) -> dict[str, np.ndarray]:
   if data is None:
     raise StartOver
   try:
-    with np.load(io.BytesIO(data)) as loaded:
-      state = dict(loaded)
+    state = arrays_lib.read(io.BytesIO(data))
     before = json.loads(bytes(state['json']))
-  # All that a damaged file may raise.
-  except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as e:
+  except (ValueError, KeyError, OSError) as e:
     raise StartOver(f'{STATE} is damaged') from e
   for name, value in wanted.items():
     if before[name] != value:

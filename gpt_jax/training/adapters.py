@@ -20,7 +20,7 @@ import jax
 from gpt_jax import spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
-from gpt_jax.files import files
+from gpt_jax.files import buckets, files
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.lora import BASE, FIELD, LORAS, Lora
@@ -102,7 +102,8 @@ def write(workdir: str, base: Base) -> None:
   if files.is_local(base.folder):
     base = base._replace(folder=os.path.abspath(base.folder))
   text = json.dumps(base._asdict(), indent=2) + '\n'
-  files.write(workdir, _FILE, text.encode())
+  # No checkpoint can be read without it, so it is uploaded at once.
+  buckets.write_atomically(os.path.join(workdir, _FILE), text)
 
 
 def read(workdir: str) -> Base:

@@ -16,11 +16,12 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.files import buckets
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.lora import Lora
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.training import models
+from gpt_jax.training import adapters, models
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.device_check import mesh_of
 from gpt_jax.training.step import mean_gradients
@@ -216,6 +217,17 @@ def test_a_resume_ends_in_the_same_bits(folders, tmp_path):
   assert (again / 'result.json').read_text() == (
     folders / 'run/result.json'
   ).read_text()
+
+
+def test_the_base_is_in_the_bucket_before_a_checkpoint_is(
+  tmp_path, monkeypatch
+):
+  sent = []
+  monkeypatch.setattr(buckets, 'uploaded', sent.append)
+  base = adapters.Base(str(tmp_path / 'base'), 'abc')
+  adapters.write(str(tmp_path), base)
+  assert sent == [str(tmp_path / 'base.json')]
+  assert adapters.read(str(tmp_path)) == base
 
 
 def test_another_base_is_refused(folders, tmp_path, capsys):

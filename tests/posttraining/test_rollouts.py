@@ -245,11 +245,18 @@ def test_sigterm_in_a_rollout(run, tmp_path, monkeypatch):
   whole_runs.same_state(run.workdir, workdir, step=7)
 
 
-def test_a_lost_rollout_is_refused(run, tmp_path, capsys):
+@pytest.mark.parametrize('damage', ['lost', 'cut', 'changed'])
+def test_a_lost_rollout_is_refused(run, damage, tmp_path, capsys):
   workdir = tmp_path / 'w'
   shutil.copytree(run.workdir, workdir)
   shutil.rmtree(workdir / 'checkpoints/7')
-  (workdir / 'rollouts/4.npz').unlink()
+  path = workdir / 'rollouts/4.npz'
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  if damage == 'lost':
+    path.unlink()
+  else:
+    path.write_bytes(data if damage == 'changed' else data[: len(data) // 2])
   assert main([run.name, *run.flags, f'--workdir={workdir}']) == 2
   error = capsys.readouterr().err.strip().splitlines()[-1]
   assert '4.npz: is missing or damaged' in error
