@@ -18,13 +18,8 @@ result.json with the dev split's loss, rewards, margins and accuracies.
 
 from gpt_jax import cli
 from gpt_jax.flags import Flags
-from gpt_jax.plots import runs
-from gpt_jax.posttraining.methods import with_files
 from gpt_jax.posttraining.run import post_train
-from gpt_jax.runtime import hosts
-from gpt_jax.runtime.log import log
 from gpt_jax.training.metrics import to_json
-from gpt_jax.training.models import open_model
 
 
 def define(flags: Flags) -> None:
@@ -38,15 +33,12 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  if args.distributed:
-    hosts.initialize(**args.config.hosts)
-  with hosts.together():
-    source = open_model(args.init, 'tune', '--init')
-    config = with_files(args.config, train=args.train, dev=args.dev)
-    result = post_train(config, 'dpo', source, args.init, args.workdir)
-    first = hosts.index() == 0
-    if first and (path := runs.loss_curves([args.workdir])):
-      log.info('drew %s', path)
+  result = post_train(
+    *(args.config, 'dpo', args.init, args.workdir),
+    distributed=args.distributed,
+    train=args.train,
+    dev=args.dev,
+  )
   if args.json:
     print(to_json(result))
     return

@@ -68,13 +68,13 @@ def main(args: cli.Args) -> None:
       print('\n'.join(f'{name}: {x:.4g}' for name, x in found.items()))
     return
   cli.required(args, 'workdir')
-  asked = []
+  used = []
   if args.calculator:
-    asked.append(tools.calculator)
+    used.append(tools.calculator)
   if args.retrieve:
-    asked.append(tools.Retriever(args.retrieve))
+    used.append(tools.Retriever(args.retrieve))
   if args.translator:
-    asked.append(tools.translator(args.translator))
+    used.append(tools.translator(args.translator))
   trained = trained_lib.load(args.workdir, 'continue')
   options = Options(
     max_tokens=args.max_tokens,
@@ -109,7 +109,7 @@ def main(args: cli.Args) -> None:
       )
     return responses[order[0]]
 
-  turn = lamda.respond(best, args.prompt, asked)
+  turn = lamda.respond(best, args.prompt, used)
   if args.json:
     queries = [{'query': q, 'results': found} for q, found in turn.queries]
     entry = {'answer': turn.answer, 'queries': queries, 'candidates': steps}

@@ -19,11 +19,8 @@ the figures of the last rollouts.
 
 from gpt_jax import cli
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining.methods import with_files
 from gpt_jax.posttraining.run import post_train
-from gpt_jax.runtime import hosts
 from gpt_jax.training.metrics import to_json
-from gpt_jax.training.models import open_model
 
 
 def define(flags: Flags) -> None:
@@ -37,12 +34,12 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  if args.distributed:
-    hosts.initialize(**args.config.hosts)
-  with hosts.together():
-    source = open_model(args.init, 'tune', '--init')
-    config = with_files(args.config, prompts=args.prompts, reward=args.reward)
-    result = post_train(config, 'ppo', source, args.init, args.workdir)
+  result = post_train(
+    *(args.config, 'ppo', args.init, args.workdir),
+    distributed=args.distributed,
+    prompts=args.prompts,
+    reward=args.reward,
+  )
   if args.json:
     print(to_json(result))
     return

@@ -38,7 +38,23 @@ class Sums(NamedTuple):
   penalty: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+class Measured(NamedTuple):
+  """As `Sums`, with two sums that are not differentiated.
+
+  Attributes:
+    total: see `Sums`.
+    penalty: see `Sums`.
+    right: number of targets that have the largest logit.
+    entropy: of the predictions, in nats: H = log Z - sum_v p_v logit_v.
+  """
+
+  total: jax.Array
+  penalty: jax.Array
+  right: jax.Array
+  entropy: jax.Array
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def penalised_cross_entropy(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,
@@ -47,7 +63,8 @@ def penalised_cross_entropy(
   z_loss: float,
   softcap: float = 0.0,
   smoothing: float = 0.0,
-) -> Sums:
+  measured: bool = False,
+) -> Sums | Measured:
   """Cross-entropy plus z_loss * log(Z)^2, Z = sum exp(logits).
 
   Z is the softmax's normaliser, which the penalty pulls towards 1 (PaLM,
@@ -63,6 +80,7 @@ def penalised_cross_entropy(
     z_loss: factor of the penalty; at 0 it is not computed.
     softcap: logits x become softcap * tanh(x / softcap); 0: no cap.
     smoothing: e, the label mass spread evenly over all V tokens.
+    measured: whether to return `Measured`.
   """
   V = len(table_VD)
   table_VD = whole_table(table_VD)
@@ -72,10 +90,11 @@ def penalised_cross_entropy(
     logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
     log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
     terms = _terms(logits_PNV, log_z_PN, targets_PN, V, z_loss, smoothing)
-    return _add(sums, *terms, weights_PN), None
+    sums = _add(sums, *terms, weights_PN)
+    return _measured(sums, logits_PNV, log_z_PN, targets_PN, weights_PN), None
 
   chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
-  return jax.lax.scan(add, Sums(jnp.float32(0), jnp.float32(0)), chunks)[0]
+  return jax.lax.scan(add, _zeros(measured), chunks)[0]
 
 
 def token_log_probs(
@@ -141,40 +160,6 @@ def num_right(
   return jax.lax.scan(add, jnp.float32(0), chunks)[0]
 
 
-def right_and_entropy(
-  hidden_BLD: jax.Array,
-  table_VD: jax.Array,
-  targets_BL: jax.Array,
-  weights_BL: jax.Array,
-  softcap: float = 0.0,
-) -> tuple[jax.Array, jax.Array]:
-  """Two weighted sums over the positions, without gradients.
-
-  The number of targets that have the largest logit, and the entropy of the
-  predictions in nats: H = log Z - sum_v p_v logit_v. The arguments are those of
-  `penalised_cross_entropy`.
-  """
-  hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
-  V = len(table_VD)
-  table_VD = whole_table(table_VD)
-
-  def add(sums, chunk):
-    hidden_PND, targets_PN, weights_PN = chunk
-    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
-    right_PN = jnp.argmax(logits_PNV, axis=-1) == targets_PN
-    log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
-    probs_PNV = jnp.exp(logits_PNV - log_z_PN[..., None])
-    entropy_PN = log_z_PN - jnp.sum(probs_PNV * logits_PNV, axis=-1)
-    right, entropy = sums
-    return (
-      right + jnp.sum(right_PN * weights_PN),
-      entropy + jnp.sum(entropy_PN * weights_PN),
-    ), None
-
-  chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
-  return jax.lax.scan(add, (jnp.float32(0), jnp.float32(0)), chunks)[0]
-
-
 def sampled(
   hidden_BLD: jax.Array,
   table_VD: jax.Array,
@@ -219,7 +204,14 @@ def sampled(
 
 
 def _forward(
-  hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoothing
+  hidden_BLD,
+  table_VD,
+  targets_BL,
+  weights_BL,
+  z_loss,
+  softcap,
+  smoothing,
+  measured,
 ):
   """The sums, with the gradients of their total as residuals."""
   V, D = table_VD.shape
@@ -234,7 +226,7 @@ def _forward(
   B, L = hidden_BLD.shape[:2]
   chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
   P = chunks[0].shape[1]
-  zeros = Sums(jnp.float32(0), jnp.float32(0))
+  zeros = _zeros(measured)
   # Each device sums its own rows over the chunks, so that the sum over devices
   # is taken once, not once per chunk.
   start_PVD = jnp.zeros((P, len(table_VD), D), jnp.float32)
@@ -294,11 +286,12 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
   )
   grad_PVD = layout.constrain_tokens(grad_PVD, (PARTS, 'vocab', None))
   sums = _add(sums, *terms, weights_PN)
+  sums = _measured(sums, logits_PNV, log_z_PN, targets_PN, weights_PN)
   return (sums, grad_PVD), grad_PND
 
 
-def _backward(z_loss, softcap, smoothing, gradients, cotangents):
-  del z_loss, softcap, smoothing
+def _backward(z_loss, softcap, smoothing, measured, gradients, cotangents):
+  del z_loss, softcap, smoothing, measured
   grads = [(g * cotangents.total).astype(g.dtype) for g in gradients]
   return (*grads, None, None)
 
@@ -327,18 +320,43 @@ def _terms(
   return nll_PN, penalty_PN
 
 
+def _zeros(measured: bool) -> Sums | Measured:
+  """The sums over no positions."""
+  zero = jnp.float32(0)
+  return Measured(zero, zero, zero, zero) if measured else Sums(zero, zero)
+
+
 def _add(
-  sums: Sums,
+  sums: Sums | Measured,
   nll_PN: jax.Array,
   penalty_PN: jax.Array | None,
   weights_PN: jax.Array,
-) -> Sums:
+) -> Sums | Measured:
   """Adds a chunk to the sums."""
   total = sums.total + jnp.sum(nll_PN * weights_PN)
   if penalty_PN is None:
-    return Sums(total, sums.penalty)
+    return sums._replace(total=total)
   penalty = jnp.sum(penalty_PN * weights_PN)
-  return Sums(total + penalty, sums.penalty + penalty)
+  return sums._replace(total=total + penalty, penalty=sums.penalty + penalty)
+
+
+def _measured(
+  sums: Sums | Measured,
+  logits_PNV: jax.Array,
+  log_z_PN: jax.Array,
+  targets_PN: jax.Array,
+  weights_PN: jax.Array,
+) -> Sums | Measured:
+  """Adds a chunk to `right` and `entropy`, if they are measured."""
+  if not isinstance(sums, Measured):
+    return sums
+  right_PN = jnp.argmax(logits_PNV, axis=-1) == targets_PN
+  probs_PNV = jnp.exp(logits_PNV - log_z_PN[..., None])
+  entropy_PN = log_z_PN - jnp.sum(probs_PNV * logits_PNV, axis=-1)
+  return sums._replace(
+    right=sums.right + jnp.sum(right_PN * weights_PN),
+    entropy=sums.entropy + jnp.sum(entropy_PN * weights_PN),
+  )
 
 
 def whole_table(table_VD: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ import numpy as np
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.cross_entropy import right_and_entropy
+from gpt_jax.objectives.cross_entropy import Measured, penalised_cross_entropy
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 
 
@@ -63,16 +63,16 @@ class Dialogue(Causal):
     evaluating: bool,
   ) -> Loss:
     """Cross-entropy, with TRL's metrics of the predictions."""
-    loss = super().loss_of_states(
-      params, hidden_BLD, batch, evaluating=evaluating
-    )
     hidden, table_VD, softcap = forward.scores(self.model, params, hidden_BLD)
-    right, entropy = right_and_entropy(
-      *(hidden, table_VD, batch['targets'], batch['weights']), softcap
+    sums: Measured = penalised_cross_entropy(
+      *(hidden, table_VD, batch['targets'], batch['weights']),
+      0.0 if evaluating else self.z_loss,
+      softcap,
+      measured=True,
     )
     weight = jnp.sum(batch['weights'])
     metrics = {
-      'mean_token_accuracy': Mean(right, weight),
-      'entropy': Mean(entropy, weight),
+      'mean_token_accuracy': Mean(sums.right, weight),
+      'entropy': Mean(sums.entropy, weight),
     }
-    return loss._replace(metrics=metrics)
+    return Loss(sums.total, weight, sums.penalty, metrics)

@@ -66,8 +66,10 @@ class Method(abc.ABC):
     criterion: the metric of the dev split that selects the best step; lower is
       better, or higher with a leading '-'.
     shown: metrics of the dev split in the log.
+    template: names the chat template: see `chat.choose`.
   """
 
+  template: str
   reads: ClassVar[frozenset[str]]
   criterion: ClassVar[str] = 'loss'
   shown: ClassVar[tuple[str, ...]] = ('loss',)
@@ -116,11 +118,6 @@ class Method(abc.ABC):
     """
     del prepared, parts, params, workdir
     return {}
-
-  @property
-  def template_name(self) -> str:
-    """The argument `template`: see `chat.choose`."""
-    return getattr(self, 'template', '')
 
 
 # The fields of the section `finetune` that all methods use.

@@ -8,27 +8,27 @@ learns from pairs; the log-probabilities of its reference are computed once, and
 kept in the workdir.
 """
 
+import abc
 import hashlib
-import io
 import itertools
 import json
 import os
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from gpt_jax.config import Config
-from gpt_jax.files import buckets, files
+from gpt_jax.files import arrays, buckets
 from gpt_jax.objectives.preference import LossType
 from gpt_jax.posttraining import records
 from gpt_jax.posttraining.base import (
   COMMON,
   Method,
   Prepared,
+  Split,
   digest,
   limited,
   set_length,
@@ -233,29 +233,23 @@ def add_reference(
     )
     if hosts.index() == 0:
       os.makedirs(workdir, exist_ok=True)
-      held = io.BytesIO()
-      arrays: dict[str, Any] = {'run': of_run, 'hash': _hash(found), **found}
-      np.savez(held, **arrays)
-      with files.replacing(path) as temporary, open(temporary, 'wb') as file:
-        file.write(held.getvalue())
-      buckets.uploaded(path)
+      arrays.write(path, {'run': of_run, 'hash': _hash(found), **found})
   for name, rows in splits.items():
     rows.reference = found[name]
 
 
-def _hash(arrays: dict[str, np.ndarray]) -> str:
+def _hash(each: dict[str, np.ndarray]) -> str:
   found = hashlib.sha256()
-  for name in sorted(arrays):
-    found.update(name.encode() + arrays[name].tobytes())
+  for name in sorted(each):
+    found.update(name.encode() + each[name].tobytes())
   return found.hexdigest()
 
 
 def _read_reference(path: str, of_run: str) -> dict[str, np.ndarray]:
   try:
-    with np.load(path) as arrays:
-      found = {name: arrays[name] for name in arrays.files}
+    found = arrays.read(path)
     run, known = (str(found.pop(name)) for name in ('run', 'hash'))
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as e:
+  except (OSError, ValueError, KeyError) as e:
     run = known = ''
     found = {}
     log.info('%s: %s', path, e)
@@ -356,69 +350,30 @@ def write_rewards(path: str, scores_NK: np.ndarray, rows: RankedRows) -> None:
 # The methods.
 
 
-def _ranked(
-  config: Config, train: str, dev: str, dev_share: float, encoder: Encoder
-) -> dict[str, list[Ranked]]:
-  """The encoded rankings of both splits, which share no prompt."""
-  found = {
-    name: [*records.rankings(path)]
-    for name, path in (('train', train), ('dev', dev))
-    if path
-  }
-  if dev:
-    records.check_apart(found['train'], found['dev'])
-  else:
-    found = records.split_by_prompt(
-      found['train'], dev_share, config.seed, train
-    )
-  return {
-    name: encode(limited(config, name, each, train), encoder)
-    for name, each in found.items()
-  }
-
-
-def _fit_ranked(
-  config: Config, ranked: dict[str, list[Ranked]], paths: dict[str, str], most
-) -> tuple[dict[str, list[Ranked]], dict[str, dict[str, Any]]]:
-  """The rankings that fit into `most` tokens, and figures of each split."""
-  kept, figures = {}, {}
-  for name, each in ranked.items():
-    kept[name], figures[name] = fit(config, paths[name], each, most)
-    log.info(
-      '%s: %s of %s prompts with completions, %d cut, %d left out',
-      *(paths[name], name, f'{len(each):,}'),
-      *(figures[name]['cut'], figures[name]['left_out']),
-    )
-  return kept, figures
-
-
-def _every(ranked: dict[str, list[Ranked]]) -> dict[str, list[Encoded]]:
-  return {
-    name: [x for one in each for x in one.completions]
-    for name, each in ranked.items()
-  }
-
-
 @dataclass(frozen=True)
-class Reward(Method):
-  """A reward model of preferences or rankings (Ouyang et al., 2022).
+class Preferences(Method):
+  """A method that learns from preferences or rankings.
 
   Attributes:
     train: a file of preferences or rankings: see `records`.
     dev: one to evaluate on, with other prompts; '': some of the prompts of
       `train`.
     dev_share: which part of the prompts that is.
-    center_rewards_coefficient: see `objectives.preference`.
-    template: a name in `chat.TEMPLATES`, or a file; '': the model's own.
+    num_more: tokens that a completion with its prompt may have beyond the
+      length of a row.
   """
 
   train: str
   dev: str = ''
   dev_share: Inside = 0.1
-  center_rewards_coefficient: Weight = 0.0
-  template: str = ''
   reads = COMMON
-  shown = ('loss', 'accuracy', 'margin')
+  num_more: ClassVar[int]
+
+  @abc.abstractmethod
+  def rows(
+    self, ranked: Mapping[str, list[Ranked]], length: int
+  ) -> tuple[str, Mapping[str, Split]]:
+    """The call of `objective.name`, and the rows of each split."""
 
   def prepare(
     self,
@@ -426,27 +381,69 @@ class Reward(Method):
     tokenizer: Tokenizer,
     template: Callable[[], ChatTemplate],
   ) -> Prepared:
-    """Encodes all completions; those of a prompt make a row."""
+    """Encodes all completions, and makes rows of those that fit."""
     tuned, encoder = config.finetune, Encoder(tokenizer, template)
-    ranked = _ranked(config, self.train, self.dev, self.dev_share, encoder)
-    every = _every(ranked)
-    set_length(config, max(len(x.ids) for each in every.values() for x in each))
     paths = {'train': self.train, 'dev': self.dev or self.train}
-    kept, figures = _fit_ranked(config, ranked, paths, tuned.length)
-    width = max(len(x.completions) for each in kept.values() for x in each)
-    splits = {
-      name: RankedRows(each, width, tuned.length) for name, each in kept.items()
+    if self.dev:
+      found = {name: [*records.rankings(path)] for name, path in paths.items()}
+      records.check_apart(found['train'], found['dev'])
+    else:
+      found = records.split_by_prompt(
+        *([*records.rankings(self.train)], self.dev_share),
+        *(config.seed, self.train),
+      )
+    ranked = {
+      name: encode(limited(config, name, each, paths[name]), encoder)
+      for name, each in found.items()
     }
-    center = self.center_rewards_coefficient
+    every = {
+      name: [x for one in each for x in one.completions]
+      for name, each in ranked.items()
+    }
+    longest = max(len(x.ids) for each in every.values() for x in each)
+    set_length(config, longest - self.num_more)
+    most, kept, figures = tuned.length + self.num_more, {}, {}
+    for name, each in ranked.items():
+      kept[name], figures[name] = fit(config, paths[name], each, most)
+      log.info(
+        '%s: %s of %s prompts with completions, %d cut, %d left out',
+        *(paths[name], name, f'{len(each):,}'),
+        *(figures[name]['cut'], figures[name]['left_out']),
+      )
+    objective, splits = self.rows(kept, tuned.length)
     return Prepared(
-      f'reward(completions={width}, length={tuned.length}, '
-      f'center_rewards_coefficient={center})',
+      objective,
       train=splits['train'],
       dev=splits['dev'],
       data=digest(every),
       figures=figures,
       template=encoder.template if encoder.chats else None,
     )
+
+
+@dataclass(frozen=True)
+class Reward(Preferences):
+  """A reward model of preferences or rankings (Ouyang et al., 2022).
+
+  Attributes:
+    center_rewards_coefficient: see `objectives.preference`.
+    template: a name in `chat.TEMPLATES`, or a file; '': the model's own.
+  """
+
+  center_rewards_coefficient: Weight = 0.0
+  template: str = ''
+  shown = ('loss', 'accuracy', 'margin')
+  num_more = 0
+
+  def rows(
+    self, ranked: Mapping[str, list[Ranked]], length: int
+  ) -> tuple[str, Mapping[str, Split]]:
+    """The completions of a prompt make a row."""
+    width = max(len(x.completions) for each in ranked.values() for x in each)
+    return (
+      f'reward(completions={width}, length={length}, '
+      f'center_rewards_coefficient={self.center_rewards_coefficient})'
+    ), {n: RankedRows(each, width, length) for n, each in ranked.items()}
 
   def judged(
     self, prepared: Prepared, parts: Parts, params: Any, workdir: str
@@ -461,61 +458,31 @@ class Reward(Method):
 
 
 @dataclass(frozen=True)
-class DirectPreference(Method):
+class DirectPreference(Preferences):
   """Direct preference optimisation (Rafailov et al., 2023).
 
   Attributes:
-    train: see `Reward`; of a ranking all pairs are learned.
-    dev: see `Reward`.
-    dev_share: see `Reward`.
     beta: see `objectives.preference.Dpo`.
     loss_type: see `objectives.preference.Dpo`.
     label_smoothing: see `objectives.preference.Dpo`.
     template: a name in `chat.TEMPLATES`, or a file; '': the model's own.
   """
 
-  train: str
-  dev: str = ''
-  dev_share: Inside = 0.1
   beta: Positive = 0.1
   loss_type: LossType = 'sigmoid'
   label_smoothing: Fraction = 0.0
   template: str = ''
-  reads = COMMON
   shown = ('loss', 'rewards/accuracies', 'rewards/margins')
+  num_more = 1  # the first token is no target
 
-  def prepare(
-    self,
-    config: Config,
-    tokenizer: Tokenizer,
-    template: Callable[[], ChatTemplate],
-  ) -> Prepared:
-    """Encodes all completions; each pair makes a row."""
-    tuned, encoder = config.finetune, Encoder(tokenizer, template)
-    ranked = _ranked(config, self.train, self.dev, self.dev_share, encoder)
-    every = _every(ranked)
-    longest = max(len(x.ids) for each in every.values() for x in each)
-    set_length(config, longest - 1)
-    paths = {'train': self.train, 'dev': self.dev or self.train}
-    kept, figures = _fit_ranked(config, ranked, paths, tuned.length + 1)
-    splits = {
-      name: PairRows(pairs(each), tuned.length) for name, each in kept.items()
-    }
-    options = {
-      'length': tuned.length,
-      'beta': self.beta,
-      'loss_type': self.loss_type,
-      'label_smoothing': self.label_smoothing,
-    }
-    shown = ', '.join(f'{name}={x!r}' for name, x in options.items())
-    return Prepared(
-      f'dpo({shown})',
-      train=splits['train'],
-      dev=splits['dev'],
-      data=digest(every),
-      figures=figures,
-      template=encoder.template if encoder.chats else None,
-    )
+  def rows(
+    self, ranked: Mapping[str, list[Ranked]], length: int
+  ) -> tuple[str, Mapping[str, Split]]:
+    """Each pair makes a row; of a ranking all pairs are learned."""
+    return (
+      f'dpo(length={length}, beta={self.beta!r}, loss_type={self.loss_type!r}, '
+      f'label_smoothing={self.label_smoothing!r})'
+    ), {n: PairRows(pairs(each), length) for n, each in ranked.items()}
 
   def begin(
     self,

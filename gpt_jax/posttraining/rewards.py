@@ -176,12 +176,12 @@ def _of_hf(
   params = hf.load(folder)[1]
   if params['heads']['score']['kernel'].shape[1] != 1:
     raise wrong
-  told = (found.get('task_specific_params') or {}).get('reward', {})
+  exported = (found.get('task_specific_params') or {}).get('reward', {})
   return RewardFunction(
     model,
     params,
     _encoder(source, folder, template),
-    told.get('mean_best_reward', 0.0),
+    exported.get('mean_best_reward', 0.0),
   )
 
 

@@ -19,6 +19,7 @@ from gpt_jax.finetuning.run import selected
 from gpt_jax.nn.build import is_causal
 from gpt_jax.objectives.loss import Mean
 from gpt_jax.optim.train_state import TrainState
+from gpt_jax.plots import runs
 from gpt_jax.posttraining import methods, rollouts
 from gpt_jax.posttraining.base import Method, Prepared, Split
 from gpt_jax.posttraining.rollouts import Rollouts, last_means
@@ -38,7 +39,7 @@ from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.held_out import exponential
 from gpt_jax.training.metrics import to_json
-from gpt_jax.training.models import Pretrained
+from gpt_jax.training.models import Pretrained, open_model
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.run import Run
 
@@ -53,23 +54,45 @@ class Plan(NamedTuple):
 
 
 def post_train(
-  config: Config, command: str, source: Pretrained, folder: str, workdir: str
+  config: Config,
+  command: str,
+  init: str,
+  workdir: str,
+  *,
+  distributed: bool,
+  **files: str | None,
 ) -> dict[str, Any]:
-  """Trains to the end, and evaluates.
+  """Trains to the end, evaluates, and draws the loss where one is evaluated.
 
   Args:
     config: with a section `finetune`, not resolved.
     command: the name of the method.
-    source: the model to start from.
-    folder: where it was read, with its chat template: a workdir or a Hugging
-      Face folder.
+    init: what to start from: a workdir, a Hugging Face folder, or none.
     workdir: the run's folder.
+    distributed: whether this is one of several processes.
+    **files: see `methods.with_files`.
 
   Returns:
     The contents of result.json.
   """
+  if distributed:
+    hosts.initialize(**config.hosts)
+  with hosts.together():
+    source = open_model(init, 'tune', '--init')
+    config = methods.with_files(config, **files)
+    result = _trained(config, command, source, workdir)
+    drawn = 'dev' in result and hosts.index() == 0
+    if drawn and (path := runs.loss_curves([workdir])):
+      log.info('drew %s', path)
+  return result
+
+
+def _trained(
+  config: Config, command: str, source: Pretrained, workdir: str
+) -> dict[str, Any]:
+  """Trains to the end, and evaluates; returns the contents of result.json."""
   watchdog.enter('start')
-  plan = prepare(config, command, source, folder)
+  plan = prepare(config, command, source)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with (
     workdir_lib.locked(workdir),
@@ -101,9 +124,7 @@ def post_train(
     return result
 
 
-def prepare(
-  config: Config, command: str, source: Pretrained, folder: str
-) -> Plan:
+def prepare(config: Config, command: str, source: Pretrained) -> Plan:
   """Reads and encodes the files, and resolves the config; writes nothing."""
   config_lib.check_ranges(config)
   method = methods.of_config(config, command)
@@ -118,12 +139,13 @@ def prepare(
       f'{model.attention!r}), and what {command} trains continues a text; give '
       'a decoder'
     )
+  folder = source.folder or source.name
   inside = os.path.join(folder, 'tokenizer')
   inside = inside if os.path.isdir(inside) else folder
 
   def template() -> chat.ChatTemplate:
     try:
-      return chat.choose(method.template_name, tokenizer, inside)
+      return chat.choose(method.template, tokenizer, inside)
     except UsageError as e:
       raise UsageError(f'finetune.task={config.finetune.task!r}: {e}') from e
 
@@ -270,7 +292,10 @@ class Evaluation:
     values = {
       name: float(mean.sum / mean.weight)
       for name, mean in found.items()
-      if isinstance(mean, Mean) and mean.weight and not _of_router(name)
+      # The training loop reports routers.
+      if isinstance(mean, Mean)
+      and mean.weight
+      and not name.startswith('router/')
     }
     if 'perplexity' in self._shown:
       values |= exponential('perplexity', values['loss'])
@@ -285,8 +310,3 @@ class Evaluation:
       if _DEV + name in values
     ]
     return f'dev {", ".join(shown)}'
-
-
-def _of_router(name: str) -> bool:
-  """Whether a metric is of routers, which the training loop reports."""
-  return name.startswith('router/')

@@ -112,8 +112,8 @@ class Retriever:
 
   def __call__(self, query: str) -> list[str]:
     """The best paragraph; none if no word of the query occurs."""
-    asked_W = self._words.transform([query]).toarray()[0]
-    scores_P = self._scores_PW @ asked_W
+    query_W = self._words.transform([query]).toarray()[0]
+    scores_P = self._scores_PW @ query_W
     best = int(np.argmax(scores_P))
     return [self.paragraphs[best]] if scores_P[best] > 0 else []
 

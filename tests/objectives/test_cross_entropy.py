@@ -377,6 +377,41 @@ def golden(case):
 
 
 @pytest.mark.parametrize('chunk', [1 << 25, 11])
+@pytest.mark.parametrize('softcap', [0.0, 0.7])
+@pytest.mark.parametrize('training', [False, True])
+def test_accuracy_and_entropy_of_the_predictions(
+  chunk, softcap, training, monkeypatch
+):
+  """In the pass of the loss, which they do not change."""
+  module = sys.modules[penalised_cross_entropy.__module__]
+  monkeypatch.setattr(module, 'CHUNK_LOGITS', chunk)
+  hidden, table, targets, weights = inputs(3, 12, 5, 7, seed=3)
+  logits = np.float64(hidden) @ np.float64(table).T
+  if softcap:
+    logits = softcap * np.tanh(logits / softcap)
+  probs = special.softmax(logits, axis=-1)
+  right = np.sum(weights * (np.argmax(logits, axis=-1) == targets))
+  entropy = np.sum(weights * special.entr(probs).sum(axis=-1))
+  assert 0 < right < weights.sum()
+
+  def run(hidden, measured):
+    arrays = hidden, table, targets, weights
+    sums = penalised_cross_entropy(*arrays, 0.0, softcap, measured=measured)
+    return sums.total, sums
+
+  if training:
+    gradient = jax.grad(run, has_aux=True)
+    plain, measured = (gradient(hidden, flag) for flag in (False, True))
+    np.testing.assert_allclose(measured[0], plain[0], rtol=1e-6, atol=1e-6)
+    sums, plain = measured[1], plain[1]
+  else:
+    sums, plain = run(hidden, True)[1], run(hidden, False)[1]
+  np.testing.assert_allclose(sums.total, plain.total, rtol=1e-6)
+  np.testing.assert_allclose(sums.right, right, rtol=1e-6)
+  np.testing.assert_allclose(sums.entropy, entropy, rtol=1e-5)
+
+
+@pytest.mark.parametrize('chunk', [1 << 25, 11])
 @pytest.mark.parametrize('case', ['ce', 'ce_smooth', 'ce_smooth_sum'])
 def test_smoothing_is_pytorchs(case, chunk, monkeypatch):
   """Padding is in neither mean; in one chunk of positions, and in many."""
