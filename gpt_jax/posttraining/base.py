@@ -159,12 +159,20 @@ def set_length(config: Config, longest: int) -> None:
     )
 
 
-def digest(encoded: Mapping[str, Sequence[Encoded]]) -> str:
-  """The numbers of train and dev examples, and a hash of their tokens."""
+def digest(
+  encoded: Mapping[str, Sequence[Encoded]], sizes_of_rows: Sequence[int] = ()
+) -> str:
+  """The numbers of train and dev examples, and a hash of their tokens.
+
+  Args:
+    encoded: by split.
+    sizes_of_rows: how many examples each row has, if it may have several.
+  """
   found, sizes = hashlib.sha256(), []
   for split, sequences in encoded.items():
     for one in sequences:
       found.update(np.int64(len(one.ids)).tobytes())
       found.update(one.ids.tobytes() + one.learned.tobytes())
     sizes.append(f'{len(sequences)} {split}')
+  found.update(np.array(sizes_of_rows, np.int64).tobytes())
   return f'{", ".join(sizes)}, sha256 {found.hexdigest()[:16]}'

@@ -17,7 +17,13 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.objectives import policy
 from gpt_jax.posttraining import records, reward_functions, rollouts
-from gpt_jax.posttraining.base import COMMON, Method, Prepared, limited
+from gpt_jax.posttraining.base import (
+  COMMON,
+  Method,
+  Prepared,
+  digest,
+  limited,
+)
 from gpt_jax.posttraining.dialogues import Encoder, fitted
 from gpt_jax.posttraining.packing import TokenRows
 from gpt_jax.posttraining.rollouts import Estimate, Rollout
@@ -278,6 +284,7 @@ class Ppo(Method):
       epochs=self.num_ppo_epochs,
       reference=True,
     )
+    data = rollouts.digest(plan.prompts)
     if self.ptx:
       length, found = config.finetune.length, [*records.examples(self.ptx_text)]
       encoded = [
@@ -287,13 +294,14 @@ class Ppo(Method):
       pad = tokenizer.special.pad_id
       rows = TokenRows(encoded, length, pad, packed=False)
       plan = dataclasses.replace(plan, text=rows)
+      data += f', {digest({"text": encoded})}'
     return Prepared(
       f'ppo(length={config.finetune.length}, temperature={self.temperature}, '
       f'cliprange={self.cliprange}, cliprange_value={self.cliprange_value}, '
       f'vf_coef={self.vf_coef}, ptx={self.ptx})',
       train=plan,
       dev=None,
-      data=rollouts.digest(plan.prompts),
+      data=data,
       figures={'train': figures},
       template=encoder.template if encoder.chats else None,
     )

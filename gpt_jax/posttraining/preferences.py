@@ -410,12 +410,13 @@ class Preferences(Method):
         *(paths[name], name, f'{len(each):,}'),
         *(figures[name]['cut'], figures[name]['left_out']),
       )
+    sizes = [len(x.completions) for each in ranked.values() for x in each]
     objective, splits = self.rows(kept, tuned.length)
     return Prepared(
       objective,
       train=splits['train'],
       dev=splits['dev'],
-      data=digest(every),
+      data=digest(every, sizes),
       figures=figures,
       template=encoder.template if encoder.chats else None,
     )

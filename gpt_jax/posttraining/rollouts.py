@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import sharding
@@ -193,29 +194,22 @@ class Rollouts:
     first: Callable[[], TrainState],
     workdir: str,
   ):
-    """Makes the reference's parameters, which are the first ones.
-
-    Adapters start at 0, so their reference is the base, held once.
+    """Sets up the rollouts; the first one takes the reference's parameters.
 
     Args:
       plan: of the method.
       parts: of the run.
       tokenizer: of the model.
-      first: makes the initial state.
+      first: makes the initial state, for a run that resumes.
       workdir: the run's folder.
     """
     objective = parts.objective
     self._plan, self._parts, self._tokenizer = plan, parts, tokenizer
     self._folder = os.path.join(workdir, 'rollouts')
     self._workdir = workdir
-    self._rows = parts.ramp.rows(0)
+    self._rows, self._first = parts.ramp.rows(0), first
     # From the present parameters to the reference's, in the model's own tree.
     self._reference: Callable[[Any], Any] | None = None
-    if plan.reference and adapters.of(parts.config) is not None:
-      self._reference = lora.unadapted
-    elif plan.reference:
-      reference = first().params
-      self._reference = lambda params: reference
     whole = sharding.replicated(parts.mesh)
     jit = functools.partial(jax.jit, out_shardings=whole)
     self._outputs = jit(objective.outputs)
@@ -281,6 +275,8 @@ class Rollouts:
     del rows  # of a store
     batch: Batch = {}
     updates, before = 0.0, {}
+    if self._plan.reference:
+      self._take_reference(start, state)
     for step in range(start, parts.config.schedule.num_steps):
       if step == start or step == self._window_of(step):
         jax.block_until_ready(state().params)
@@ -295,6 +291,21 @@ class Rollouts:
         **{name: x[chosen] for name, x in batch.items()},
         **self._text(step),
       }
+
+  def _take_reference(
+    self, start: int, state: Callable[[], TrainState]
+  ) -> None:
+    """Keeps the parameters of step 0, which the first update overwrites.
+
+    Adapters start at 0, so their reference is the base, held once.
+    """
+    if adapters.of(self._parts.config) is not None:
+      self._reference = lora.unadapted
+    elif self._reference is None:
+      params = (self._first() if start else state()).params
+      # The update donates the state.
+      reference = params if start else jax.tree.map(jnp.copy, params)
+      self._reference = lambda params: reference
 
   def _text(self, step: int) -> Batch:
     if self._text_order is None:

@@ -11,11 +11,14 @@ import jax
 import numpy as np
 import pytest
 
+from configs.finetune import reward
+from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.nn import params as params_lib
 from gpt_jax.posttraining import best_of, preferences, records, rewards
 from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import metrics, models
 from tests import test_docs, test_own_tables
 from tests.support import whole_runs
@@ -394,3 +397,20 @@ def test_texts_that_are_too_long_to_score(runs):
   score = rewards.open_reward(str(runs['reward']))
   with pytest.raises(UsageError, match=r'has 66 tokens, .* from 1 to 32'):
     score(['a' * 32], ['b' * 33])
+
+
+def test_the_hash_of_rankings_has_their_grouping(files, tmp_path):
+  """Two pairs have the tokens of one ranking of four, and are other data."""
+  found = []
+  for rows in ([['b', 'c'], ['d', 'e']], [['b', 'c', 'd', 'e']]):
+    path = tmp_path / f'{len(rows)}.jsonl'
+    lines = [json.dumps({'prompt': 'a', 'completions': x}) for x in rows]
+    path.write_text('\n'.join(lines))
+    config = config_lib.unlocked(reward.get_config())
+    config.model.context_length = 16
+    method = preferences.Reward(str(path), files[1])
+    tokenizer = tokenizer_lib.build('bytes', [])
+    prepared = method.prepare(config, tokenizer, lambda: pytest.fail('no chat'))
+    found.append(prepared.data)
+  assert [x.partition(',')[0] for x in found] == ['4 train'] * 2
+  assert found[0] != found[1]

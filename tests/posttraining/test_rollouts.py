@@ -225,6 +225,10 @@ def test_adapters(run, folder, tmp_path, monkeypatch):
   assert (tmp_path / 'peft/adapter_config.json').is_file()
 
 
+# What follows is the same for both methods: one of them is enough.
+
+
+@pytest.mark.parametrize('run', ['grpo'], indirect=True)
 def test_sigterm_in_a_rollout(run, tmp_path, monkeypatch):
   """The updates before are saved; the same command draws it again."""
   calls, generate = [], rollouts.generate
@@ -245,6 +249,7 @@ def test_sigterm_in_a_rollout(run, tmp_path, monkeypatch):
   whole_runs.same_state(run.workdir, workdir, step=7)
 
 
+@pytest.mark.parametrize('run', ['grpo'], indirect=True)
 @pytest.mark.parametrize('damage', ['lost', 'cut', 'changed'])
 def test_a_lost_rollout_is_refused(run, damage, tmp_path, capsys):
   workdir = tmp_path / 'w'
@@ -272,6 +277,7 @@ def test_bad_rewards_are_refused(returned, tmp_path):
     reward(['a', 'b'], ['c', 'd'], {})
 
 
+@pytest.mark.parametrize('run', ['grpo'], indirect=True)
 def test_the_page_does_what_it_says(run, tmp_path, monkeypatch):
   """The commands of docs/posttraining.md on rewards, and a reward model."""
   blocks = test_docs.FENCED.findall((ROOT / 'docs/posttraining.md').read_text())
@@ -293,6 +299,7 @@ def test_the_page_does_what_it_says(run, tmp_path, monkeypatch):
   assert done == ['reward', 'grpo', 'ppo']
 
 
+@pytest.mark.parametrize('run', ['ppo'], indirect=True)
 def test_the_model_goes_out(run, tmp_path):
   """Without the value head, which transformers has no class for."""
   out = tmp_path / 'hf'
