@@ -15,6 +15,8 @@ r"""Measures a trained model on held-out text and on tasks.
     --average 5 --beam 4 --penalty gnmt --length_penalty=0.6
   gpt-jax evaluate --workdir W --tasks sst2,rte,stsb --tasks_dir glue
   gpt-jax evaluate --workdir W --average 5
+  gpt-jax evaluate --workdir W --steps all \
+    --tasks cola_zero_shot,sst2_zero_shot,race_zero_shot
 
 validation: predicts every held-out token exactly once, in rows of the training
 context, and reports the loss (nats per token), the perplexity and the bits per
@@ -48,6 +50,12 @@ for text('mine.txt', name='NAME').
 --average 5 measures the mean of the parameters of the last five checkpoints (if
 checkpoint.keep kept them), which is not the average of optim.ema. Its results
 have a file of their own, step-N-average-5.json.
+
+--steps all measures every checkpoint that the run has kept, which
+checkpoint.keep_every_steps decides, prints a table with the main figure of each
+task, and draws WORKDIR/evaluations/steps.png. GPT-1's figure 2 is so drawn:
+cola_zero_shot, sst2_zero_shot and race_zero_shot are its heuristics, which use
+the language model for a task as it is.
 """
 
 import os
@@ -65,14 +73,17 @@ from gpt_jax.evaluation import (
 )
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results, read_calls, written
+from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS, NamedTask
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags
+from gpt_jax.plots.runs import task_curves
+from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, store_data
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training.held_out import summary
-from gpt_jax.training.models import Trained
+from gpt_jax.training.models import Kept, Trained
 
 
 def define(flags: Flags) -> None:
@@ -80,6 +91,13 @@ def define(flags: Flags) -> None:
   flags.workdir('Folder of a trained run.')
   flags.weights()
   flags.average()
+  flags.text(
+    'steps',
+    '',
+    'Measure the checkpoints of these steps one after the other, a comma list, '
+    'or all that are kept. Prints a table, and draws the curves in '
+    'WORKDIR/evaluations/steps.png.',
+  )
   flags.text(
     'tasks',
     None,
@@ -188,6 +206,13 @@ def main(args: cli.Args) -> None:
     raise UsageError(
       '--segment, --clamp, --same_length: say how --memory reads; give it'
     )
+  if args.steps:
+    alone = {'average': 0, 'pairs': [], 'memory': [], 'overlap': False}
+    if name := flags_lib.changed(args, alone):
+      raise UsageError(
+        f'--steps={args.steps}: measures --tasks at each of these steps; leave '
+        f'out --{name}'
+      )
   tasks = suite.build(
     [c for c in calls if c.call.name != 'validation'], args.tasks_dir
   )
@@ -215,12 +240,15 @@ def main(args: cli.Args) -> None:
   if tasks:  # only a decoder gives the likelihood of a text
     writes = all(named.task.takes_sources for named in tasks)
     use = 'write' if writes else 'continue'
+  if args.steps:
+    steps = trained_lib.kept_steps(workdir, args.steps)
+    kept = trained_lib.open_kept(workdir, use)
+    _over_steps(args, kept, steps, tasks, shots, held_out=held_out)
+    return
   trained = trained_lib.load(workdir, use, args.average)
   if args.weights == 'int8':
     trained = trained.in_int8()
-  result: Figures = {'step': int(trained.state.step)}
-  if args.limit is not None:
-    result['limit'] = args.limit
+  result = _start(args, trained)
   lines, others = [], {}
   if held_out:
     result |= validation.measure(trained, workdir)
@@ -235,7 +263,8 @@ def main(args: cli.Args) -> None:
     for key, value in others.items()
   ]
   if tasks:
-    found = _measure(args, tasks, shots, trained, result)
+    scorer = score.scorer(trained, rows=args.rows, tokens=args.batch_tokens)
+    found = _measure(args, tasks, shots, trained, scorer, result)
     result |= found
     lines += suite.lines(found, tasks)
   steps = [*trained.averaged]
@@ -248,11 +277,61 @@ def main(args: cli.Args) -> None:
   print('\n'.join(f'{start}: {line}' for line in lines))
 
 
+def _over_steps(
+  args: cli.Args,
+  kept: Kept,
+  steps: list[int],
+  tasks: list[NamedTask],
+  shots: list[int],
+  *,
+  held_out: bool,
+) -> None:
+  """Measures checkpoints one after the other; prints and draws the curves."""
+  found: dict[int, Figures] = {}
+  scorer = trained = None
+  for step in steps:
+    if scorer is not None:
+      scorer.params = None
+    trained = None  # frees its memory
+    trained = kept.at(step)
+    if args.weights == 'int8':
+      trained = trained.in_int8()
+    result = _start(args, trained)
+    if held_out:
+      result |= validation.measure(trained, args.workdir)
+    if tasks:
+      # Its compiled programs serve all checkpoints.
+      scorer = scorer or score.scorer(
+        trained, rows=args.rows, tokens=args.batch_tokens
+      )
+      scorer.params = trained.state.eval_params
+      result |= _measure(args, tasks, shots, trained, scorer, result)
+    found[step] = result
+    log.info('measured step %d, %d of %d', step, len(found), len(steps))
+  out = os.path.join(args.workdir, 'evaluations', 'steps.png')
+  os.makedirs(os.path.dirname(out), exist_ok=True)
+  curves = suite.curves(found, tasks, relative=True)
+  log.info('drew %s', task_curves(curves, out))
+  if args.json:
+    print(metrics.to_json({str(step): found[step] for step in found}))
+    return
+  print(suite.steps_table(suite.curves(found, tasks)))
+
+
+def _start(args: cli.Args, trained: Trained) -> Figures:
+  """What the results of a model begin with."""
+  out: Figures = {'step': int(trained.state.step)}
+  if args.limit is not None:
+    out['limit'] = args.limit
+  return out
+
+
 def _measure(
   args: cli.Args,
   tasks: list[NamedTask],
   shots: list[int],
   trained: Trained,
+  scorer: Scorer,
   held_out: Figures,
 ) -> Figures:
   """Measures the tasks, and stores their results with those `held_out`."""
@@ -279,12 +358,13 @@ def _measure(
     found, seen = shared.figures, shared.seen
   measured = suite.measure(
     tasks,
-    score.scorer(trained, rows=args.rows, tokens=args.batch_tokens),
+    scorer,
     shots=shots,
     seed=args.seed,
     limit=args.limit,
     seen=seen,
-    folder=folder,
+    # A file of scores is of one model.
+    folder=os.path.join(folder, f'step-{step}') if args.steps else folder,
     model=model,
     outputs=os.path.join(folder, f'step-{step}{part}-'),
     keep=results.add,

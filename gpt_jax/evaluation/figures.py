@@ -110,6 +110,20 @@ def perplexity(name: str, losses: Sequence[float]) -> Figures:
   return exponential(name, found['x'], found['x_stderr'])
 
 
+class Curve(NamedTuple):
+  """A figure of a task over the checkpoints of a run.
+
+  Attributes:
+    task: its name, and the number of shots.
+    figure: its name: the first that the task reports, or `relative`.
+    values: the figure and its standard error by step.
+  """
+
+  task: str
+  figure: str
+  values: dict[int, tuple[float, float]]
+
+
 class Setting(NamedTuple):
   """How a task is measured.
 

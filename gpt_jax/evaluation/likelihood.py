@@ -97,9 +97,10 @@ class Likelihood:
 
     def measured(numbers: Sequence[int]) -> Figures:
       measure = _MEASURES[self._prompted.measure]
-      return measure(
+      found = measure(
         [examples[n] for n in numbers], [scored[n] for n in numbers]
       )
+      return _with_main(found, self._prompted)
 
     shown = [num_shown[n] for n in scored]
     return {
@@ -333,6 +334,96 @@ def last_words(
   }
 
 
+def threshold(examples: Sequence[Prompt], scores: list[list[Score]]) -> Figures:
+  """Two classes of texts, by the mean log-probability of their tokens.
+
+  A text above a threshold is of class 1. The threshold of every other text is
+  fitted to the rest, and vice versa.
+
+  Returns:
+    `matthews`, with the jackknife's error, and `accuracy`; `matthews_fitted`,
+    by the best threshold for these texts; that `threshold`, in nats per token.
+  """
+  values = np.array([s.log_prob / s.num_tokens for (s,) in scores])
+  labels = np.array([e.label for e in examples])
+  said = np.zeros_like(labels)
+  for half in (slice(0, None, 2), slice(1, None, 2)):
+    rest = np.ones(len(labels), bool)
+    rest[half] = False
+    said[half] = values[half] > best_threshold(values[rest], labels[rest])[0]
+  counts = np.zeros((2, 2))  # [label, prediction]
+  np.add.at(counts, (labels, said), 1)
+  fitted, highest = best_threshold(values, labels)
+  return {
+    'matthews': float(_matthews(counts)),
+    'matthews_stderr': _matthews_error(counts),
+    **figures.mean('accuracy', (said == labels).tolist()),
+    'matthews_fitted': highest,
+    # Infinite if all texts are of one class.
+    **({'threshold': fitted} if math.isfinite(fitted) else {}),
+    'chance': 0.0,
+    'majority': float(np.bincount(labels).max() / len(labels)),
+  }
+
+
+def best_threshold(
+  values: np.ndarray, labels: np.ndarray
+) -> tuple[float, float]:
+  """The threshold with the highest Matthews' correlation, and that.
+
+  It lies midway between two values, or is infinite. Of equal thresholds the
+  lowest counts.
+
+  Args:
+    values: [N].
+    labels: 0 or 1, of texts below and above it, [N].
+  """
+  order = np.argsort(values, kind='stable')
+  values, labels = values[order], labels[order]
+  below = np.array([np.cumsum(labels == 0), np.cumsum(labels == 1)])
+  below = np.pad(below, ((0, 0), (1, 0)))  # [label, texts below the threshold]
+  above = below[:, -1:] - below
+  found = _matthews(np.stack([below, above], axis=1))
+  edges = np.array([-np.inf, *values, np.inf])
+  apart = edges[1:] > edges[:-1]
+  best = int(np.argmax(np.where(apart, found, -np.inf)))
+  low, high = edges[best : best + 2].tolist()
+  return (low + high) / 2, float(found[best])
+
+
+def _matthews(counts: np.ndarray) -> np.ndarray:
+  """Matthews' correlation of counts [label, prediction, ...]; 0 if none."""
+  (tn, fp), (fn, tp) = counts.astype(float)
+  scale = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+  return (tp * tn - fp * fn) / np.where(scale > 0, scale, 1)
+
+
+def _matthews_error(counts: np.ndarray) -> float:
+  """The jackknife's error: each example is left out once."""
+  n = counts.sum()
+  without, weights = [], []
+  for cell in zip(*np.nonzero(counts), strict=True):
+    fewer = counts.copy()
+    fewer[cell] -= 1
+    without.append(_matthews(fewer))
+    weights.append(counts[cell])
+  mean = np.average(without, weights=weights)
+  squares = np.average(np.square(without - mean), weights=weights) * n
+  return float(np.sqrt((n - 1) / n * squares))
+
+
+def _with_main(found: Figures, prompted: Prompted) -> Figures:
+  """The figures with the main one first, and `relative` to chance and best."""
+  main = prompted.main or next(iter(found))
+  error = f'{main}_stderr'
+  out: Figures = {main: found[main], error: found[error], **found}
+  if prompted.best is not None:
+    scale = prompted.best - found['chance']
+    out['relative'] = (found[main] - found['chance']) / scale
+    out['relative_stderr'] = found[error] / scale
+  return out
+
+
 def _normalised(scores: Sequence[Score], lengths: list[int]) -> list[float]:
   """Log-probabilities by length."""
   return [s.log_prob / n for s, n in zip(scores, lengths, strict=True)]
@@ -352,6 +443,7 @@ _MEASURES: dict[str, Measure] = {
   'accuracies': accuracies,
   'paradigms': paradigms,
   'last_words': last_words,
+  'threshold': threshold,
 }
 
 

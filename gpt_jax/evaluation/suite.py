@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.checkpoints import restore
 from gpt_jax.evaluation import likelihood, text_tasks
-from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
+from gpt_jax.evaluation.figures import Curve, Figures, Make, Setting, Task
 from gpt_jax.evaluation.results import NamedCall, owner
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import progress
@@ -144,6 +144,12 @@ def measure(
 
 def lines(found: Figures, tasks: Sequence[NamedTask]) -> list[str]:
   """One line for each task and number of shots."""
+  by_line = _by_task(found, tasks)
+  return [f'{name}: {summary(values)}' for name, values in by_line.items()]
+
+
+def _by_task(found: Figures, tasks: Sequence[NamedTask]) -> dict[str, Figures]:
+  """The figures of each task and number of shots, by their own names."""
   known = [named.name for named in tasks]
   by_line: dict[str, Figures] = {}
   for key, value in found.items():
@@ -152,7 +158,56 @@ def lines(found: Figures, tasks: Sequence[NamedTask]) -> list[str]:
     if len(rest) > 1 and rest[0].endswith('_shots'):
       name, rest = f'{name}/{rest[0]}', rest[1:]
     by_line.setdefault(name, {})['/'.join(rest)] = value
-  return [f'{name}: {summary(values)}' for name, values in by_line.items()]
+  return by_line
+
+
+def curves(
+  found: Mapping[int, Figures],
+  tasks: Sequence[NamedTask],
+  *,
+  relative: bool = False,
+) -> list[Curve]:
+  """The main figure of each task over the steps.
+
+  Args:
+    found: results of `measure` by step, and maybe of held-out sets.
+    relative: take `relative` where a task has it.
+  """
+  out: dict[str, Curve] = {}
+  for step, results in found.items():
+    each = {k: v for k, v in results.items() if k.startswith('eval/')}
+    for task, values in _by_task(each, tasks).items():
+      main = next(iter(values))
+      if relative and 'relative' in values:
+        main = 'relative'
+      curve = out.setdefault(task, Curve(task, main, {}))
+      if curve.figure in values:  # a perplexity may be too large for a float
+        error = values.get(f'{curve.figure}_stderr', 0.0)
+        curve.values[step] = values[curve.figure], error
+  return [*out.values()]
+
+
+def steps_table(found: Sequence[Curve]) -> str:
+  """A Markdown table: a row for each step, a column for each task."""
+  steps = sorted({step for curve in found for step in curve.values})
+  head = ['step', *(f'{curve.task} ({curve.figure})' for curve in found)]
+  rows = [head, ['---'] * len(head)]
+  for step in steps:
+    cells = [curve.values.get(step) for curve in found]
+    rows.append(
+      [
+        f'{step:,}',
+        *(
+          '-'
+          if cell is None
+          else f'{cell[0]:.4f} ± {cell[1]:.4f}'
+          if cell[1]
+          else f'{cell[0]:.4f}'
+          for cell in cells
+        ),
+      ]
+    )
+  return '\n'.join(f'| {" | ".join(cells)} |' for cells in rows)
 
 
 def summary(figures: Figures) -> str:

@@ -32,7 +32,6 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tasks import glue
 from gpt_jax.tasks.files import TFDS
 from gpt_jax.tasks.metrics import METRICS, signatures
-from gpt_jax.tasks.task import Task as Table
 from gpt_jax.tasks.task import TextPair
 
 log = logging.getLogger('gpt_jax')
@@ -232,15 +231,8 @@ def of_glue(name: str) -> Callable[..., Make]:
   def task(folder: str = glue.GLUE[name].folder, split: str = 'dev') -> Make:
     # `folder` stands below the folder of all tasks, or below its glue/.
     def make(base: str) -> Task:
-      def table() -> Table:
-        if base == TFDS:
-          return glue.load(name, '')
-        places = [os.path.join(base, x, folder) for x in ('', 'glue')]
-        there = [place for place in places if os.path.isdir(place)]
-        return glue.load(name, (there or places)[0])
-
       def examples() -> list[TextPair]:
-        return [*glue.pairs(name, table(), split)]
+        return [*glue.pairs(name, glue.find(name, base, folder), split)]
 
       if targets := glue.GLUE[name].targets:
         measured = functools.partial(_classes, name)

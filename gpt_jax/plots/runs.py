@@ -11,6 +11,7 @@ import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
+from gpt_jax.evaluation.figures import Curve
 from gpt_jax.files import files
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -38,6 +39,38 @@ def save_figure(figure, out: str) -> str:
     figure.savefig(temporary, format='png')
   load_pyplot().close(figure)
   return out
+
+
+def task_curves(found: Sequence[Curve], out: str) -> str:
+  """Plots tasks over the checkpoints of a run; returns `out`.
+
+  A panel for each figure, with bands of one standard error. `relative` has the
+  axis of GPT-1's figure 2: 0 for chance, 1 for the best result of another
+  system.
+  """
+  panels: dict[str, list[Curve]] = {}
+  for curve in found:
+    panels.setdefault(curve.figure, []).append(curve)
+  figure, grid = load_pyplot().subplots(
+    *(1, len(panels)), squeeze=False, figsize=(6 * len(panels), 4), dpi=120
+  )
+  for axes, (name, curves) in zip(grid[0], panels.items(), strict=True):
+    for i, curve in enumerate(curves):
+      steps, pairs = [*curve.values], np.array([*curve.values.values()])
+      values, errors = pairs.reshape(-1, 2).T
+      axes.plot(steps, values, f'C{i}o-', label=curve.task)
+      axes.fill_between(
+        *(steps, values - errors, values + errors), color=f'C{i}', alpha=0.15
+      )
+    axes.set_xscale('log')
+    axes.set_xlabel('steps')
+    axes.set_ylabel(name)
+    if name == 'relative':
+      axes.set_ylabel('between chance (0) and best (1)')
+      axes.axhline(0, color='black', lw=0.8)
+    axes.grid(alpha=0.3)
+    axes.legend()
+  return save_figure(figure, out)
 
 
 # Markers of the held-out sets, the corpus's own split first.

@@ -325,7 +325,7 @@ def story_cloze(
 # RACE (Lai et al., 2017): questions about an article.
 
 
-def _questions(record: Record) -> Iterator[Record]:
+def questions(record: Record) -> Iterator[Record]:
   """One record per question of an article; answers are A, B, ..."""
   columns = 'questions', 'options', 'answers'
   for column in columns:
@@ -366,7 +366,7 @@ def race_rows(
     label='answer',
     labels=('A', 'B', 'C', 'D'),
     answers=('options',),
-    expand=_questions,
+    expand=questions,
     how=instructions(page, 'RACE', 'race'),
   )
 
@@ -388,7 +388,33 @@ def race(
       G.1 and G.3).
     level: school level.
   """
-  files = Files(
+  alone = shown == 'article'
+
+  def read(record: Record) -> Iterator[Prompt]:
+    where = record.where
+    article = f'Article: {text(record, "article")}\n\n'
+    for question in questions(record):
+      options = texts(where, 'options', question['options'])
+      asked = f'Q: {text(question, "question")}\n\nA:'
+      letters = string.ascii_uppercase[: len(options)]
+      yield Prompt(
+        where,
+        asked if alone else article + asked,
+        tuple(f' {option}' for option in options),
+        label(where, question['answer'], letters),
+        general='A:',
+        lead=article if alone else '',
+        about=where,
+      )
+
+  shown = 'rest' if alone else shown
+  files = race_files(level)
+  return of_records(files, path, shown, read, same_text=alone)
+
+
+def race_files(level: str) -> Files:
+  """The files of RACE's questions at a school level."""
+  return Files(
     folder='',
     home='fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and unpack '
     'it there',
@@ -405,27 +431,6 @@ def race(
     },
     readers={'.txt': _article},
   )
-  alone = shown == 'article'
-
-  def read(record: Record) -> Iterator[Prompt]:
-    where = record.where
-    article = f'Article: {text(record, "article")}\n\n'
-    for question in _questions(record):
-      options = texts(where, 'options', question['options'])
-      asked = f'Q: {text(question, "question")}\n\nA:'
-      letters = string.ascii_uppercase[: len(options)]
-      yield Prompt(
-        where,
-        asked if alone else article + asked,
-        tuple(f' {option}' for option in options),
-        label(where, question['answer'], letters),
-        general='A:',
-        lead=article if alone else '',
-        about=where,
-      )
-
-  shown = 'rest' if alone else shown
-  return of_records(files, path, shown, read, same_text=alone)
 
 
 def _article(path: str) -> Iterator[Record]:

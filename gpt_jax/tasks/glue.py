@@ -22,6 +22,7 @@ from gpt_jax.files import records
 from gpt_jax.files.document import Document, Reader, Skip, Unit
 from gpt_jax.files.records import Record
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.files import TFDS
 from gpt_jax.tasks.task import (
   Task,
   TextPair,
@@ -217,6 +218,20 @@ def load(name: str, folder: str = '') -> Task:
     how=instructions(_PAGE, row.folder, tfds),
   )
   return row.adapt(task if folder else task._replace(**row.tfds), folder)
+
+
+def find(name: str, base: str, folder: str) -> Task:
+  """A task of `GLUE` from its folder below that of all tasks.
+
+  Args:
+    base: the folder of all tasks, maybe with a folder glue; or `TFDS`.
+    folder: of the task, below `base` or its glue.
+  """
+  if base == TFDS:
+    return load(name, '')
+  places = [os.path.join(base, x, folder) for x in ('', 'glue')]
+  there = [place for place in places if os.path.isdir(place)]
+  return load(name, (there or places)[0])
 
 
 def source_text(name: str, texts: Sequence[str]) -> str:

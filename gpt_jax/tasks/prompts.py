@@ -17,7 +17,7 @@ class Prompt(NamedTuple):
     where: 'file:line'.
     context: text before the continuation.
     choices: the continuations, including leading white space.
-    label: index of the right choice.
+    label: index of the right choice; with the measure `threshold` the class.
     group: examples of a group, such as a BLiMP paradigm, are averaged first.
     general: a context without the question, such as 'Answer:'; None if the
       task has none.
@@ -41,6 +41,7 @@ class Prompt(NamedTuple):
 
 # Folder of all tasks -> stream of examples.
 Examples = Callable[[str], Iterator[Prompt]]
+Measure = Literal['accuracies', 'paradigms', 'last_words', 'threshold']
 
 
 class Prompted(NamedTuple):
@@ -49,15 +50,21 @@ class Prompted(NamedTuple):
   Attributes:
     examples: the examples to measure.
     shown: the pool of few-shot examples; None if there is none.
-    measure: accuracies by each scoring rule, accuracies of BLiMP's paradigms,
-      or how often greedy decoding yields the last words.
+    measure: accuracies by each scoring rule; accuracies of BLiMP's paradigms;
+      how often greedy decoding yields the last words; or two classes, told
+      apart by a threshold on the mean log-probability of a text's tokens.
     same_text: whether few-shot examples must be about the same text.
+    main: the figure that is reported first; '': the first of the measure.
+    best: result of the main figure that counts as 1 in `relative`, in which
+      chance counts as 0; None: there is no such figure.
   """
 
   examples: Examples
   shown: Examples | None
-  measure: Literal['accuracies', 'paradigms', 'last_words'] = 'accuracies'
+  measure: Measure = 'accuracies'
   same_text: bool = False
+  main: str = ''
+  best: float | None = None
 
 
 def of_records(
@@ -65,7 +72,7 @@ def of_records(
   path: str,
   shown: str,
   read: Callable[[Record], Iterable[Prompt]],
-  measure: Literal['accuracies', 'paradigms', 'last_words'] = 'accuracies',
+  measure: Measure = 'accuracies',
   *,
   same_text: bool = False,
 ) -> Prompted:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gpt_jax.files.records import Record
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import choices, glue, reading
+from gpt_jax.tasks import choices, glue, reading, zero_shot
 from gpt_jax.tasks.prompts import Prompted
 from gpt_jax.tasks.task import (
   Task,
@@ -356,6 +356,9 @@ TASKS = {
   'piqa': Uses(prompted=choices.piqa),
   'hellaswag': Uses(prompted=choices.hellaswag),
   'boolq': Uses(prompted=choices.boolq),
+  'cola_zero_shot': Uses(prompted=zero_shot.cola_zero_shot),
+  'sst2_zero_shot': Uses(prompted=zero_shot.sst2_zero_shot),
+  'race_zero_shot': Uses(prompted=zero_shot.race_zero_shot),
   'multiple_choice': Uses(prompted=choices.multiple_choice),
 }
 TUNED = {name: of.tuned for name, of in TASKS.items() if of.tuned}

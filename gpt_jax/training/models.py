@@ -513,6 +513,61 @@ def load_adapters(
   return int(state.step), jax.device_get(state.eval_params)
 
 
+# The checkpoints that a run has kept, one after the other.
+
+
+class Kept(NamedTuple):
+  """A run whose kept checkpoints are loaded one after the other."""
+
+  workdir: str
+  parts: Parts
+  tokenizer: Tokenizer
+  reads: Stored
+
+  def at(self, step: int) -> Trained:
+    """The run as it was at a step."""
+    flag = f'--steps={step}'
+    state = _state_of(self.workdir, step, self.reads, flag)
+    return Trained(self.parts, state, self.tokenizer)
+
+
+def kept_steps(workdir: str, asked: str) -> list[int]:
+  """The steps of `--steps`: 'all' that a run has kept, or some of them."""
+  checkpointer = Checkpointer(workdir, read_only=True)
+  kept = checkpointer.steps()
+  checkpointer.close()
+  if asked == 'all' and kept:
+    return kept
+  names = {name.strip() for name in asked.split(',')}
+  if not names <= {*map(str, kept)}:
+    raise UsageError(
+      f'--steps={asked}: --workdir={workdir} keeps the checkpoints of steps '
+      f'{", ".join(map(str, kept)) or "none"}; give all, or a comma list of '
+      'them (train with checkpoint.keep_every_steps to keep more)'
+    )
+  return sorted(map(int, names))
+
+
+def open_kept(workdir: str, use: Use) -> Kept:
+  """Opens the kept checkpoints of a run; `use`: see `open_model`."""
+  tokenizer = open_model(workdir, use).tokenizer
+  assert tokenizer is not None, 'of a workdir'
+  parts = built(workdir)
+  return Kept(workdir, parts, tokenizer, stored(workdir, parts))
+
+
+def _state_of(workdir: str, step: int, reads: Stored, flag: str) -> TrainState:
+  """The state of one checkpoint; `flag` is named where it is damaged."""
+  folder = restore.absolute(restore.folder_of(workdir)) / str(step)
+  found = restore.read(folder, reads.abstract)
+  if found.state is None:
+    raise UsageError(
+      f'{flag}: {folder} is damaged ({found.reason}); restore it from a copy, '
+      'or name fewer checkpoints'
+    )
+  return reads.full(found.state)
+
+
 # The mean of the last checkpoints (Vaswani et al., 2017, section 6.1).
 #
 # It is taken after training, over the checkpoints that a run has kept.
@@ -540,14 +595,7 @@ def average_last(
   steps, total, state = tuple(kept[-number:]), None, None
   for step in steps:
     state = None  # frees its memory
-    folder = restore.absolute(restore.folder_of(workdir)) / str(step)
-    found = restore.read(folder, reads.abstract)
-    if found.state is None:
-      raise UsageError(
-        f'--average={number}: {folder} is damaged ({found.reason}); restore '
-        'it from a copy, or average fewer'
-      )
-    state = reads.full(found.state)
+    state = _state_of(workdir, step, reads, f'--average={number}')
     total = _sum(total, state.params)
   assert state is not None
   log.info(

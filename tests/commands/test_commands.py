@@ -216,6 +216,9 @@ def test_evaluate_averages_checkpoints(workdir, capsys):
   assert two['step'] == 21
   loss = 'eval/validation/loss'
   assert abs(two[loss] - plain[loss]) > 1e-4
+  each = run('--steps=all')
+  assert [*each] == ['11', '21'] and each['21'] == plain
+  assert run('--steps=11') == {'11': each['11']}
   assert main(['evaluate', f'--workdir={workdir}', '--average=3']) == 2
   said = capsys.readouterr().err.strip().splitlines()[-1]
   assert 'keeps 2 checkpoints, of steps 11, 21; train with checkpoint' in said

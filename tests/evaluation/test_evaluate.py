@@ -13,6 +13,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation import in_loop, validation
+from gpt_jax.evaluation.forward import Forward
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import models as trained_lib
@@ -44,6 +45,14 @@ def config(tmp_path):
       'none.jsonl: no such file',
     ),
     (['--tasks=validation,lambada'], '--tasks: lambada is a set of eval.sets'),
+    (
+      ['--tasks=lambada', '--steps=all', '--average=2'],
+      '--steps=all: measures --tasks at each of these steps; leave out --aver',
+    ),
+    (
+      ['--tasks=lambada', '--steps=3,x'],
+      '--steps=3,x: --workdir=W keeps the checkpoints of steps none; give all',
+    ),
     (['--source=a.en'], '--source and --reference go together; give both'),
     (["--tasks=text('a.txt'), text('b/a.txt')"], 'a name of its own by name='),
     (
@@ -56,18 +65,47 @@ def config(tmp_path):
 def test_bad_use_is_told_first(tmp_path, capsys, flags, error):
   folders = [f'--workdir={tmp_path}', f'--tasks_dir={tmp_path}']
   assert main(['evaluate', *folders, *flags]) == 2
-  err = capsys.readouterr().err
+  err = capsys.readouterr().err.replace(str(tmp_path), 'W')
   assert error in err and err.count('\n') == 1
 
 
-def broken(value):
-  """A run whose model gives no scores."""
+@pytest.mark.usefixtures('config')
+def test_checkpoints_are_measured_one_after_the_other(
+  tmp_path, capsys, monkeypatch
+):
+  runs = {2: broken(0.0, 2), 5: broken(0.7, 5)}
+  kept = types.SimpleNamespace(at=lambda step: runs[step])
+  monkeypatch.setattr(trained_lib, 'kept_steps', lambda *_: [2, 5])
+  monkeypatch.setattr(trained_lib, 'open_kept', lambda *_: kept)
+  flags = [f'--workdir={tmp_path}', f'--tasks_dir={tmp_path}', '--steps=all']
+  tasks = "--tasks=lambada(name='mine')"
+  assert main(['evaluate', *flags, tasks, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert [*found] == ['2', '5']
+  folder = tmp_path / 'evaluations'
+  for step, values in found.items():
+    saved = json.loads((folder / f'step-{step}.json').read_text())
+    assert values.items() <= saved.items()
+    assert values['step'] == int(step)
+  name = 'eval/mine/perplexity'
+  assert found['2'][name] != found['5'][name]
+  assert (folder / 'steps.png').read_bytes().startswith(b'\x89PNG')
+  # Both have their scores still: nothing is measured again.
+  monkeypatch.setattr(Forward, 'score', None)
+  assert main(['evaluate', *flags, tasks]) == 0
+  table = capsys.readouterr().out.splitlines()
+  assert table[0] == '| step | mine (accuracy) |'
+  assert [line[:4] for line in table[2:]] == ['| 2 ', '| 5 ']
+
+
+def broken(value, step=3):
+  """A run whose model gives no scores if `value` is not finite."""
   changes = {'model.vocab_size': 257, 'model.context_length': 37}
   run = tiny.build(tiny.config(**{**tiny.MESHABLE, **changes}), (1, 1, 1))
   params = {**tiny.params(run.model)}
   bias = np.full_like(params['final_norm']['bias'], value)
   params['final_norm'] = {**params['final_norm'], 'bias': bias}
-  state = types.SimpleNamespace(step=3, eval_params=params)
+  state = types.SimpleNamespace(step=step, eval_params=params)
   return Trained(run, cast(Any, state), Bytes(), ())
 
 

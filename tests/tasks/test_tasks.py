@@ -97,7 +97,9 @@ def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch, name):
 
 @pytest.mark.parametrize('name', [n for n in PROMPTED if 'multi' not in n])
 def test_absent_prompts_say_how_to_get_them(tmp_path, name):
-  with pytest.raises(UsageError, match=r'no such file; .*https?://'):
+  with pytest.raises(
+    UsageError, match=r'no such file(;|\. To get it:) .*https?://'
+  ):
     next(PROMPTED[name]().examples(str(tmp_path)))
 
 
