@@ -214,8 +214,8 @@ def _given(*weights: float) -> Build:
     del labels
     if len(weights) != count or min(weights) < 0 or not sum(weights):
       raise UsageError(
-        f'finetune.class_weights: weights{weights}: give {count} of them, none '
-        'negative'
+        f'finetune.class_weights=weights{weights}: has {len(weights)} weights '
+        f'for {count} classes; give {count}, none of them negative'
       )
     return np.array(weights, np.float32)
 

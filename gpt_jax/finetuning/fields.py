@@ -178,8 +178,7 @@ def set_model(
     )
   if model.num_encoder_layers:
     raise UsageError(
-      f'--init={init.name}: an encoder-decoder; only decoders and encoders are '
-      'fine-tuned'
+      f'--init={init.name}: is an encoder-decoder; give a decoder or an encoder'
     )
   if init.tokenizer_name:
     config.tokenizer.name = init.tokenizer_name
@@ -196,7 +195,8 @@ def _grow(
   if tokenizer.vocab_size > model.vocab_size:
     raise UsageError(
       f'--init={init.name}: its tokenizer has {tokenizer.vocab_size} tokens, '
-      f'its model {model.vocab_size}'
+      f'its model {model.vocab_size}; give the tokenizer that it was trained '
+      'with'
     )
   config.finetune.vocab_size = model.vocab_size
   model.vocab_size += new
@@ -242,13 +242,14 @@ def check_layers(config: Config) -> None:
   for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
     if count > num_layers:
       raise UsageError(
-        f'finetune.{field}={tuned[field]}: the model has {num_layers} layers'
+        f'finetune.{field}={tuned[field]!r}: the model has {num_layers} '
+        f'layers; give at most {num_layers}'
       )
     if not divides(config.model, count):
       raise UsageError(
-        f'finetune.{field}={tuned[field]}: layers above share parameters with '
-        f'the lowest {count} (model.share={config.model.share!r}); take whole '
-        'groups, all layers or none'
+        f'finetune.{field}={tuned[field]!r}: layers above share parameters '
+        f'with the lowest {count} (model.share={config.model.share!r}); '
+        'take whole groups, all layers or none'
       )
 
 
@@ -262,7 +263,8 @@ def set_schedule(config: Config, a_pass: int) -> None:
     steps = config.schedule.num_steps
     if not isinstance(steps, int):
       raise UsageError(
-        f'schedule.num_steps={steps!r}: give schedule.name with it, or a number'
+        f'schedule.num_steps={steps!r}: is no number of steps, of which '
+        'finetune.warmup is a share; give one, or schedule.name'
       )
     warmup = round(tuned.warmup * steps)
     config.schedule.name = f'linear(peak={tuned.peak}, warmup={warmup})'

@@ -107,8 +107,8 @@ def finetune(
   config = one_as_task(config)
   if predict and config.get('finetune') and config.finetune.get('tasks'):
     raise UsageError(
-      f'--predict={predict}: which of the tasks is it of? Give the table as '
-      "test='FILE' of its task"
+      f"--predict={predict}: give the table as test='FILE' of its task: with "
+      'several tasks it may be of any'
     )
   plan = prepare(config, source, workdir)
   further = _further(plan, predict) if predict else {}
@@ -401,7 +401,10 @@ def _further(plan: Plan, path: str) -> dict[str, Split]:
   found = read(task, '', path)
   reads = fields.forms(config.model)
   if num_sequences(task, found, reads) != tuned.sequences:
-    raise UsageError(f'{path}: has another number of answers than the task')
+    raise UsageError(
+      f'--predict={path}: has another number of answers a question than the '
+      'task; give a table with as many'
+    )
   tokens = encode(found, plan.tokenizer)
   split = _split(config, task, found, tokens, plan.tokenizer)
   return {name: split._replace(scale=splits['train'].scale)}
@@ -470,13 +473,13 @@ def _check_several(config: Config) -> None:
       )
   if config.optim.ema != 'none':
     raise UsageError(
-      f'optim.ema={config.optim.ema!r}: no average of heads is kept that step '
-      "by turns; give 'none'"
+      f'optim.ema={config.optim.ema!r}: the heads of several tasks take turns, '
+      "and no average of them is kept; give 'none'"
     )
   if config.optim.on_spike.startswith('rewind'):
     raise UsageError(
-      f'optim.on_spike={config.optim.on_spike!r}: leaves out batches, and the '
-      "order of tasks is one of steps; give 'skip' or 'stop'"
+      f'optim.on_spike={config.optim.on_spike!r}: leaves batches out, and the '
+      "order of tasks counts steps; give 'skip' or 'stop'"
     )
 
 

@@ -63,7 +63,7 @@ def adapted(config: Config, objective: Objective) -> Objective:
     if value != needed:
       raise UsageError(
         f'{given}: trains adapters beside all that is taken from --init, and '
-        f'{field}={value!r} says otherwise; give {needed!r}'
+        f'{field}={value!r} contradicts it; give {needed!r}'
       )
   if objective.tasks or objective.stages or objective.needs.adds:
     raise UsageError(

@@ -5,7 +5,6 @@
 import csv
 import json
 import pathlib
-import re
 import shutil
 
 import jax
@@ -160,37 +159,3 @@ def test_features_leave_the_model_alone_and_runs_go_on(bert, tmp_path):
   assert (tmp_path / 'w/predictions/dev.tsv').read_text() == first
   _, again = trained_lib.load_state(str(tmp_path / 'w'))
   jax.tree.map(np.testing.assert_array_equal, after, again.params)
-
-
-@pytest.mark.parametrize(
-  'more, why',
-  [
-    ('head=extract', "head='extract': does not do this task .* or give first"),
-    ('head=last', "head='last': does not do this task .* or give first"),
-    ('head=end', "head='end': unknown; leave it empty, or give first"),
-    ('auxiliary=0.5', 'auxiliary=0.5: the loss of a language model is a decod'),
-    (
-      "task=target('{}', '{}')",
-      'predicts the next token, which an encoder sees',
-    ),
-    ('features=concat(9)', r"features='concat\(9\)': the model has 2 layers"),
-    ('features=mean', "finetune.features='mean': unknown"),
-  ],
-)
-def test_bad_input_is_one_line(bert, tmp_path, capsys, more, why):
-  table = tmp_path / 't.jsonl'
-  rows = [
-    {'text': 'ba', 'label': i, 'prompt': 'a', 'target': 'b'} for i in (0, 1)
-  ]
-  table.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  argv = [
-    'finetune',
-    f'--config={CONFIGS}/finetune/base.py',
-    f'--init={bert}',
-    f'--workdir={tmp_path}/w',
-    f"--config.finetune.task=classification('{table}', '{table}')",
-    f'--config.finetune.{more.format(table, table)}',
-  ]
-  assert main(argv) == 2
-  assert re.search(why, capsys.readouterr().err.strip().splitlines()[-1])
-  assert not (tmp_path / 'w').exists()

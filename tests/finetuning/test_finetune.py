@@ -175,18 +175,6 @@ def test_a_run_knows_its_data(workdir, task, tmp_path, capsys):
   assert not (again / 'predictions/new.tsv').exists()
 
 
-def test_answers_have_as_many_names(tmp_path, capsys):
-  row = {'context': 'a', 'answers': ['b', 'c', 'd'], 'label': 'B'}
-  path = tmp_path / 't.jsonl'
-  path.write_text(json.dumps(row) + '\n')
-  task = f"choice('{path}', '{path}', labels='{{}}')"
-  for labels, count in (('A, B', 2), ('A, B, C, D', 4)):
-    assert main(flags(task.format(labels), tmp_path / 'w')) == 2
-    why = f'labels names {count} answers, a question has 3; name as many'
-    assert why in capsys.readouterr().err
-  assert not (tmp_path / 'w').exists()
-
-
 @pytest.mark.slow
 def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
   # Fine-tuned once more, at a rate that ruins it: the best is the first.
@@ -226,36 +214,6 @@ def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
     np.testing.assert_array_equal(leaf[0], other[0])
     if 'key' not in str(path):  # a key's bias changes nothing
       assert np.any(leaf[1] != other[1]), path
-
-
-@pytest.mark.parametrize(
-  'more, why',
-  [
-    (['--config.finetune.length=20'], r"finetune\.length=20: .* context of 16"),
-    (['--config.finetune.length=10', '--config.finetune.too_long=refuse'],
-     r'train\.tsv:\d+: is \d tokens longer than finetune\.length=10'),
-    (['--config.model.vocab_size=259'], 'no room for the 3 new tokens'),
-    (['--config.finetune.task=sst2(7)'], "finetune.task='sst2.7.': folder"),
-    (["--config.finetune.task=rte('nowhere')"], 'To get it: unpack RTE'),
-    (['--config.finetune.class_weights=weights(1, 2, 3)'], 'give 2 of them'),
-    (['--config.finetune.transfer=some'], 'unknown .some.; one of all, emb'),
-    (['--config.finetune.freeze=3'], 'the model has 2 layers'),
-    (['--config.finetune.transfer=layers(3)'], 'the model has 2 layers'),
-    (['--init=/nowhere'], '--init=/nowhere: holds no config.json'),
-    ([f'--config={ROOT}/configs/finetune/rte.py:big'], 'has one size'),
-  ],
-)  # fmt: skip
-def test_bad_input_is_told_before_anything_is_written(
-  task, tmp_path, capsys, more, why
-):
-  argv = [
-    flag
-    for flag in flags(task, tmp_path / 'w')
-    if flag.partition('=')[0] not in {m.partition('=')[0] for m in more}
-  ]
-  assert main([*argv, *more]) == 2
-  assert re.search(why, capsys.readouterr().err)
-  assert not (tmp_path / 'w').exists()
 
 
 def test_a_run_in_a_bucket_is_known_by_its_url(workdir, monkeypatch):

@@ -254,34 +254,6 @@ def test_another_base_is_refused(folders, tmp_path, capsys):
   assert 'has adapters of the model with fingerprint' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-  'more, why',
-  [
-    ('init=none', 'finetune.lora=.*adapts a trained model, and --init=none'),
-    ('finetune.freeze=1', 'finetune.freeze=1 says otherwise; give 0'),
-    ('finetune.transfer=embeddings', "transfer='embeddings' says otherwise"),
-    ('finetune.features=layer(-1)', 'finetune.features=.* says otherwise'),
-    ('optim.trained=heads/*', "optim.trained='heads/.*' says otherwise"),
-    ('finetune.lora=lora(rank=0)', 'rank=0'),
-    ('finetune.lora=lora(rank=17)', 'rank=17: is more than a matrix 16 x 16'),
-    ('finetune.lora=lora(alpha=-1.0)', 'alpha=-1.0'),
-    ('finetune.lora=dora', "lora='dora': unknown .dora.; one of lora, none"),
-    ("finetune.lora=lora(on='keys')", "on='keys': no kernel is called 'keys'"),
-  ],
-)
-def test_what_is_refused_before_anything_is_written(
-  folders, tmp_path, capsys, more, why
-):
-  name, value = more.split('=', 1)
-  flag = f'--{name}' if name == 'init' else f'--config.{name}'
-  more = [f'{flag}={value}']
-  if name == 'init':
-    more += [f'--config.{n}={x}' for n, x in SIZES.items() if 'vocab' not in n]
-  assert main(flags(folders, tmp_path / 'w', *more)) == 2
-  assert re.search(why, capsys.readouterr().err)
-  assert not (tmp_path / 'w').exists()
-
-
 def test_eight_devices_are_one():
   config = tiny.config(**tiny.MESHABLE, **{'optim.name': 'adamw'})
   built = parts_lib.build(config_lib.resolve(config))

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of pre-trained parameters a fine-tuned model starts from."""
 
-import contextlib
 import functools
 
 import jax
@@ -10,8 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from gpt_jax import config as config_lib
-from gpt_jax.finetuning import fields, transfer
+from gpt_jax.finetuning import transfer
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.task import Classification
 from gpt_jax.spec import UsageError
@@ -88,17 +86,3 @@ def test_a_model_that_does_not_fit_is_refused():
   )
   with pytest.raises(UsageError, match=r'is \(2, 17, 29\), not \(4, 17, 31\)'):
     transfer.check(fresh, pretrained())
-
-
-@pytest.mark.parametrize('field', ['freeze', 'transfer'])
-def test_layers_that_share_go_together(field):
-  """Half of a group can neither be frozen nor come from elsewhere."""
-  config = tiny.config(**{'model.num_layers': 6, 'model.share': 'ffn'})
-  config = config_lib.unlocked(config)
-  for count, whole in ((2, False), (6, True)):
-    tuned = {'freeze': 0, 'transfer': 'all'}
-    tuned[field] = count if field == 'freeze' else f'layers({count})'
-    config.finetune = tuned
-    refused = pytest.raises(UsageError, match=f'finetune.{field}=.* share par')
-    with contextlib.nullcontext() if whole else refused:
-      fields.check_layers(config)
