@@ -83,7 +83,7 @@ REFUSED = {
      'no room for the 3 new tokens .*; give at least 260, or leave it empty'),
     ('model.attention=bidirectional',
      r'--init: the tokenizer has no \[CLS\]'),
-    ('finetune.lora=lora()', 'adapts a trained model, and --init=none has none'),
+    ('finetune.lora=lora()', 'trained model, and --init=none has none'),
     ('optim.start=W', 'fine-tuning starts from --init; leave them empty'),
   ],
   # It has other heads, and no next token.
