@@ -23,7 +23,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs import base, gpt2
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.training import models
 
 
@@ -40,7 +40,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.models.teacher = dict(num_layers=model.num_layers)
   layers = halved(model.num_layers)
   model.num_layers = len(layers)
-  text = 'causal' if is_causal(model.attention, model.ffn) else 'masked'
+  text = 'causal' if ModelChoices.of(model).causal else 'masked'
   if text == 'masked':
     config.data.rows = 'full_sentences'
     config.data.sentences = 'terminal'

@@ -17,14 +17,15 @@ from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
 from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import attend_rows, auto
-from gpt_jax.nn.masks import PATTERNS, Pattern
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.masks import Pattern
 from gpt_jax.spec import UsageError
 
 
 def measure(config: Config, steps: int) -> dict:
   """Times the patterns of `model.attention` in turn, relative to the first."""
   model = config.model
-  patterns = spec.build_all('model.attention', model.attention, PATTERNS)
+  patterns = ModelChoices.of(model).attention
   names = [_name(c) for c in spec.parse('model.attention', model.attention)]
   if len(patterns) < 2:
     raise UsageError(

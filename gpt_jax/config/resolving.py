@@ -10,12 +10,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gpt_jax import sharding, spec
+from gpt_jax import sharding
 from gpt_jax.config.fields import Config, check_known, unlocked
 from gpt_jax.config.lengths import num_steps
 from gpt_jax.config.validation import check_fields, validate
-from gpt_jax.nn.build import period
-from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Needs, Objective
@@ -64,7 +63,7 @@ def width(config: Config) -> int:
   """
   widths = []
   for model in (config.model, *config.models.values()):
-    found = spec.build('model.input', model.input, INPUTS)
+    found = ModelChoices.of(model).input
     widths += [model.d_model, found.d_embed]
     if clusters := found.clusters:
       widths += [
@@ -143,7 +142,7 @@ def check_objective(config: Config) -> None:
 def _check_model(config: Config, needs: Needs) -> None:
   """Checks that the objective can train `config.model`."""
   model, name = config.model, config.objective.name
-  causal = [p.attention.causal for p in period(model.attention, model.ffn)]
+  causal = [pattern.causal for pattern in ModelChoices.of(model).attention]
   if needs.attention == 'causal' and not all(causal):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '

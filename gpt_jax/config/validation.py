@@ -3,6 +3,7 @@
 """Validates the fields of a config, one by one and against each other."""
 
 import functools
+import math
 import operator
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpt_jax.config import fields, log_trackers
 from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
-from gpt_jax.nn.build import encoder_sizes, period, sharing
+from gpt_jax.nn.build import ModelChoices, encoder_sizes
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
 
@@ -20,27 +21,25 @@ from gpt_jax.spec import UsageError, shown
 
 def check_depths(config: Config) -> None:
   """Checks that both stacks divide into their periods and groups."""
-  model = config.model
-  layers = period(model.attention, model.ffn)
-  if model.num_layers % len(layers):
+  model, choices = config.model, ModelChoices.of(config.model)
+  layers = math.lcm(len(choices.attention), len(choices.ffn))
+  if model.num_layers % layers:
     raise UsageError(
       f'model.num_layers={model.num_layers}: does not divide by the '
-      f'{len(layers)} layers after which model.attention={model.attention!r} '
+      f'{layers} layers after which model.attention={model.attention!r} '
       f'and model.ffn={model.ffn!r} repeat'
     )
-  ffn = model.encoder_ffn or model.ffn
-  encoder = period('bidirectional', ffn)
-  if model.num_encoder_layers % len(encoder):
+  if model.num_encoder_layers % len(choices.encoder_ffn):
     raise UsageError(
       f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {len(encoder)} layers after which {ffn!r} repeats; set '
-      'model.encoder_ffn'
+      f'by the {len(choices.encoder_ffn)} layers after which '
+      f'{model.encoder_ffn or model.ffn!r} repeats; set model.encoder_ffn'
     )
   _check_encoder(config)
-  _check_source(config, ffn)
-  _check_stacks(config, ffn)
-  _check_groups(config, 'num_layers', model.attention, model.ffn)
-  _check_groups(config, 'num_encoder_layers', 'bidirectional', ffn)
+  _check_source(config, choices)
+  _check_stacks(config, choices)
+  _check_groups(config, 'num_layers', len(choices.decoder))
+  _check_groups(config, 'num_encoder_layers', len(choices.encoder))
 
 
 def _check_encoder(config: Config) -> None:
@@ -55,7 +54,7 @@ def _check_encoder(config: Config) -> None:
   encoder_sizes(model)
 
 
-def _check_source(config: Config, ffn: str) -> None:
+def _check_source(config: Config, choices: ModelChoices) -> None:
   """Checks that an encoder of sources can precede the encoder."""
   model = config.model
   if not model.num_source_layers:
@@ -70,14 +69,15 @@ def _check_source(config: Config, ffn: str) -> None:
     raise UsageError(
       f'{given}: stand before an encoder; set model.num_encoder_layers, or 0'
     )
-  layers = period('bidirectional', ffn)
-  if len(layers) > 1 or layers[0].ffn.router:
+  ffns = choices.encoder_ffn
+  if len(ffns) > 1 or any(ffn.router for ffn in ffns):
     raise UsageError(
-      f'{given}: with layers that are not alike, or experts, in {ffn!r}; give '
-      'one dense layer in model.encoder_ffn'
+      f'{given}: with layers that are not alike, or experts, in '
+      f'{model.encoder_ffn or model.ffn!r}; give one dense layer in '
+      'model.encoder_ffn'
     )
-  call = spec.parse('model.input', model.input)[0]
-  if model.share != 'none' or call.name != 'tokens' or 'd_embed' in call.kwargs:
+  narrow = choices.input.clusters or choices.input.d_embed
+  if choices.share.parts or choices.share.stacks or narrow:
     raise UsageError(
       f'{given}: with model.share={model.share!r} and model.input='
       f'{model.input!r}; layers that share and narrow or adaptive tables have '
@@ -85,10 +85,10 @@ def _check_source(config: Config, ffn: str) -> None:
     )
 
 
-def _check_stacks(config: Config, ffn: str) -> None:
+def _check_stacks(config: Config, choices: ModelChoices) -> None:
   """Checks that encoder and decoder are equal where they share parameters."""
   model = config.model
-  if not sharing(model.share).stacks:
+  if not choices.share.stacks:
     return
   given = f'model.share={model.share!r}'
   if model.num_encoder_layers != model.num_layers:
@@ -103,9 +103,9 @@ def _check_stacks(config: Config, ffn: str) -> None:
         f'{given}: the layers of both stacks are not alike, by model.{field}='
         f'{model[field]}; set it to 0'
       )
-  sizes = {len(period(x, ffn)) for x in ('bidirectional', model.attention)}
-  calls = [spec.parse('model.ffn', text) for text in (ffn, model.ffn)]
-  if len(sizes) > 1 or calls[0] != calls[1]:
+  texts = (model.encoder_ffn or model.ffn, model.ffn)
+  encoder, decoder = (spec.parse('model.ffn', text) for text in texts)
+  if len(choices.encoder) != len(choices.decoder) or encoder != decoder:
     raise UsageError(
       f'{given}: the layers of both stacks are not alike, by model.attention='
       f'{model.attention!r}, model.ffn={model.ffn!r} and model.encoder_ffn='
@@ -113,11 +113,9 @@ def _check_stacks(config: Config, ffn: str) -> None:
     )
 
 
-def _check_groups(config: Config, field: str, attention: str, ffn: str) -> None:
+def _check_groups(config: Config, field: str, inner: int) -> None:
   """Checks that a stack divides into groups that share parameters."""
-  model = config.model
-  shared = sharing(model.share)
-  inner = len(period(attention, ffn, model.share))
+  model, shared = config.model, ModelChoices.of(config.model).share
   if shared.parts and model[field] % (shared.groups * inner):
     raise UsageError(
       f'model.{field}={model[field]}: does not divide by {shared.groups} '
@@ -141,7 +139,7 @@ def check_sizes(config: Config) -> None:
   heads = m.num_heads * max(m.head_size, m.value_size)
   vocab = max(m.vocab_size or 1, m.source_vocab_size)
   rows = max(config.eval.rows, *(stage.rows for stage in ramp(config).stages))
-  routers = (layer.ffn.router for layer in period(m.attention, m.ffn))
+  routers = (ffn.router for ffn in ModelChoices.of(m).ffn)
   experts = max(router.num_experts if router else 1 for router in routers)
   layers, tokens = (
     max(m.num_layers, m.num_encoder_layers, m.num_source_layers),
@@ -224,9 +222,10 @@ def check_ranges(config: Config) -> None:
 def validate(config: Config) -> None:
   """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
-  for field, choices in CALL_STRINGS.items():
-    if field in flat:  # some sections are optional
-      spec.build(field, flat[field], choices)
+  choices = ModelChoices.of(config.model)
+  for field, table in CALL_STRINGS.items():
+    if field in flat and not field.startswith('model.'):
+      spec.build(field, flat[field], table)
   log_trackers.load(flat[log_trackers.FIELD])
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
@@ -240,9 +239,8 @@ def validate(config: Config) -> None:
       f'model.num_kv_heads={model.num_kv_heads}'
     )
   check_depths(config)
-  layers = period(model.attention, model.ffn)
-  encoder = period('bidirectional', model.encoder_ffn or model.ffn)
-  routers = [layer.ffn.router for layer in layers + encoder if layer.ffn.router]
+  stacks = (choices.encoder_ffn, choices.ffn)
+  routers = [ffn.router for ffns in stacks for ffn in ffns if ffn.router]
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
@@ -252,10 +250,10 @@ def validate(config: Config) -> None:
   # `training.device_check` checks them.
   shapes = [(True, s.rows, s.length) for s in run.stages]
   shapes.append((False, config.eval.rows, run.longest))
-  for side, stack in enumerate((encoder, layers)):
-    if stack is encoder and not model.num_encoder_layers:
+  for side, ffns in enumerate(stacks):
+    if side == 0 and not model.num_encoder_layers:
       continue
-    for router in {layer.ffn.router for layer in stack if layer.ffn.router}:
+    for router in {ffn.router for ffn in ffns if ffn.router}:
       for training, rows, length in shapes:
         if router.limited(training):
           group = router.group_of(rows, sides(config, length)[side])

@@ -12,10 +12,8 @@ import numpy as np
 from flax import linen as nn
 
 from gpt_jax import config as config_lib
-from gpt_jax import spec
 from gpt_jax.config import Config
-from gpt_jax.nn.build import POSITIONS, extra_tokens, period, sharing
-from gpt_jax.nn.heads import OUTPUTS
+from gpt_jax.nn.build import Layer, ModelChoices
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position
 from gpt_jax.nn.transformer_xl import num_visible
@@ -64,16 +62,11 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
   All, except that experts count top_k / num_experts, whether or not a full
   expert drops the token.
   """
-  model = config.model
-  stacks = {
-    name: period(attention, ffn, model.share)
-    for name, (_, attention, ffn) in _stacks(config).items()
-  }
-  counts = {}
+  stacks, counts = _stacks(config), {}
   for name, shape in parameter_table(params).items():
     counts[name] = math.prod(shape)
     found = _EXPERT.search(name)
-    if found and (router := stacks[found[1]][int(found[2])].ffn.router):
+    if found and (router := stacks[found[1]][1][int(found[2])].ffn.router):
       counts[name] = counts[name] // router.num_experts * router.top_k
   return counts
 
@@ -142,12 +135,11 @@ def met_parameters(config: Config, params: Any) -> float:
 def _products(model: _Model) -> dict[str, int]:
   """`matmul_parameters` of each array."""
   config, params = model.config, model.params
-  output = spec.build('model.output', config.model.output, OUTPUTS)
-  head = 'embed' if output.tied else 'head'
+  choices = ModelChoices.of(config.model)
+  head = 'embed' if choices.output.tied else 'head'
   active, uses = active_parameters(config, params), _uses(model)
   # DeBERTa's last layer may be run more than once.
-  position = spec.build('model.position', config.model.position, POSITIONS)
-  again = {'decoder': position.last_layer_runs - 1}
+  again = {'decoder': choices.position.last_layer_runs - 1}
   return {
     name: count * uses[name]
     + count * again.get(name.split('/')[0], 0) // config.model.num_layers
@@ -170,7 +162,8 @@ def _met(model: _Model, length: int) -> float:
   scored = model.scored
   # With two texts in one row, it reads more tokens than either text has.
   read = config_lib.sides(model.config, length)[1]
-  read += extra_tokens(model.config.model.attention)
+  choices = ModelChoices.of(model.config.model)
+  read += choices.num_extra
   products = _products(model)
   met = sum(products.values())
   if read != length:
@@ -183,8 +176,7 @@ def _met(model: _Model, length: int) -> float:
   )
   if scored is None:
     return met
-  output = spec.build('model.output', model.config.model.output, OUTPUTS)
-  head = 'embed/embedding' if output.tied else 'head/embedding'
+  head = 'embed/embedding' if choices.output.tied else 'head/embedding'
   uses = _uses(model)
   for name, shape in parameter_table(model.params).items():
     if name in (head, 'output_dense/kernel'):
@@ -222,7 +214,7 @@ def _uses(model: _Model) -> dict[str, int]:
   """How often a token uses each entry of a parameter."""
   config = model.config
   stacks, uses = _stacks(config), {}
-  output = spec.build('model.output', config.model.output, OUTPUTS)
+  output = ModelChoices.of(config.model).output
   scores = model.scores(config.model.context_length)
   for name, shape in parameter_table(model.params).items():
     stack, *inside = name.split('/')
@@ -233,9 +225,8 @@ def _uses(model: _Model) -> dict[str, int]:
     elif name.startswith(('embed/', 'head/')):
       uses[name] = int(scores)
     if stack in stacks and inside[0] == 'periods':
-      number, attention, ffn = stacks[stack]
-      size = len(period(attention, ffn, config.model.share))
-      uses[name] = number // size // shape[0]
+      number, layers = stacks[stack]
+      uses[name] = number // len(layers) // shape[0]
     if _of_both(config, name):
       uses[name] *= 2
   return uses
@@ -243,15 +234,17 @@ def _uses(model: _Model) -> dict[str, int]:
 
 def _of_both(config: Config, name: str) -> bool:
   """Whether both stacks of an encoder-decoder share a parameter."""
-  shared = sharing(config.model.share).stacks
+  shared = ModelChoices.of(config.model).share.stacks
   return shared and name.startswith('decoder/') and '/cross' not in name
 
 
-def _stacks(config: Config) -> dict[str, tuple[int, str, str]]:
-  """For each stack its number of layers, attention and ffn."""
-  m = config.model
-  encoder = m.num_encoder_layers, 'bidirectional', m.encoder_ffn or m.ffn
-  return {'decoder': (m.num_layers, m.attention, m.ffn), 'encoder': encoder}
+def _stacks(config: Config) -> dict[str, tuple[int, tuple[Layer, ...]]]:
+  """For each stack its number of layers, and those that it repeats."""
+  model, choices = config.model, ModelChoices.of(config.model)
+  return {
+    'decoder': (model.num_layers, choices.decoder),
+    'encoder': (model.num_encoder_layers, choices.encoder),
+  }
 
 
 def per_token(config: Config, params: Any, length: int | None = None) -> int:
@@ -317,11 +310,11 @@ def _attended(
   """
   config, model = counted.config, counted.config.model
   of_source, of_target = config_lib.sides(config, length)
-  of_target += extra_tokens(model.attention)
-  layers = period(model.attention, model.ffn)
-  position = spec.build('model.position', model.position, POSITIONS)
+  choices = ModelChoices.of(model)
+  of_target += choices.num_extra
   spans = [
-    _span(position, layer.attention, span, of_target) for layer in layers
+    _span(choices.position, pattern, span, of_target)
+    for pattern in choices.attention
   ]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if model.num_encoder_layers:

@@ -20,7 +20,7 @@ from gpt_jax.decoding.logprobs import Logprobs
 from gpt_jax.decoding.programs import Decoder, Rows
 from gpt_jax.decoding.sampler import Method, Samplers
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -159,7 +159,7 @@ def check(
 ) -> None:
   """Checks that a draft can propose to a model."""
   for one in (model, draft):
-    causal = is_causal(one.attention, one.ffn)
+    causal = ModelChoices.of(one).causal
     if one.num_encoder_layers or not causal:
       raise UsageError(
         f'--draft: an {"encoder-decoder" if causal else "encoder"} neither '

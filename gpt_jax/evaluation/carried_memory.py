@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.evaluation import figures, validation
-from gpt_jax.nn.build import POSITIONS
+from gpt_jax.nn.build import POSITIONS, ModelChoices
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.stack import Caches
 from gpt_jax.objectives.base import TextObjective
@@ -117,7 +117,7 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
   """Reads a set from its first token to its last, or `eval.num_batches`."""
   config, streams = parts.config, parts.num_shards
   num_heads = parts.model.num_heads
-  position = spec.build('model.position', parts.model.position, POSITIONS)
+  position = ModelChoices.of(parts.model).position
   length = chunk_length(num_heads, position.segment_length, position.memory)
   num_tokens = len(held_out.store)
   if (most := config.eval.num_batches) is not None:

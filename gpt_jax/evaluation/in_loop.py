@@ -14,7 +14,7 @@ from gpt_jax.config import Config
 from gpt_jax.evaluation import results, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens.eval_sets import EvalSet
@@ -45,7 +45,7 @@ def _check_model(config: Config, found: Sequence[suite.NamedTask]) -> None:
   model = config.model
   check_reads(f'eval.tasks={config.eval.tasks!r}', config)
   answers = answers_sources(config)
-  if not (answers or is_causal(model.attention, model.ffn)):
+  if not (answers or ModelChoices.of(model).causal):
     raise UsageError(
       f'eval.tasks={config.eval.tasks!r}: measures what decoders write, and '
       f'model.attention={model.attention!r} is that of an encoder; leave it '

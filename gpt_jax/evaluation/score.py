@@ -27,7 +27,7 @@ from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.texts import Options, source_request, warn_of_cuts
 from gpt_jax.evaluation.forward import Forward, Limits, Row, plan
 from gpt_jax.files.progress import Report
-from gpt_jax.nn.build import period
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ def batch_limits(
 
 def _limited(model: Transformer) -> bool:
   """Whether experts drop tokens, which depends on the whole batch."""
-  routers = [layer.ffn.router for layer in period(model.attention, model.ffn)]
+  routers = [ffn.router for ffn in ModelChoices.of(model).ffn]
   return any(r is not None and r.limited(training=False) for r in routers)
 
 

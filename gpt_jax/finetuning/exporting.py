@@ -43,7 +43,7 @@ from gpt_jax.finetuning.rows import Frame, joined
 from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import pretrained
 from gpt_jax.nn import params as params_lib
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import sides
 from gpt_jax.runtime.log import log
@@ -490,7 +490,7 @@ def _vocabulary(
 
 def _is_decoder(config: config_lib.Config) -> bool:
   model = config.model
-  return not model.num_encoder_layers and is_causal(model.attention, model.ffn)
+  return not model.num_encoder_layers and ModelChoices.of(model).causal
 
 
 def _template(config: config_lib.Config, special: Special) -> exported.Template:

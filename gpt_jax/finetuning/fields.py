@@ -15,7 +15,7 @@ from gpt_jax.config import Config
 from gpt_jax.finetuning.data import CLASS_WEIGHTS
 from gpt_jax.finetuning.kinds import KINDS
 from gpt_jax.finetuning.transfer import TRANSFERS
-from gpt_jax.nn.build import POSITIONS, is_causal, without_mask_decoder
+from gpt_jax.nn.build import ModelChoices, without_mask_decoder
 from gpt_jax.nn.params import divides
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.spec import UsageError
@@ -92,11 +92,11 @@ HEADS = ('extract', 'first', 'last', 'choice', 'spans', 'tokens')
 
 def forms(model: Any) -> str:
   """How a model's texts are joined: a key of `finetuning.rows.FORMS`."""
-  if is_causal(model['attention'], model['ffn']):
+  choices = ModelChoices.of(model)
+  if choices.causal:
     return 'extract'
   # Only XLNet has relative segments; its [CLS] is at the end.
-  position = spec.build('model.position', model['position'], POSITIONS)
-  return 'last' if position.segments else 'first'
+  return 'last' if choices.position.segments else 'first'
 
 
 def check_head(config: Config, task: Task, reads: str) -> None:
@@ -161,7 +161,7 @@ def set_model(
     _grow(config, init, tokenizer, new)
   else:
     _make_room(config, tokenizer, new)
-  if new and spec.parse('model.input', model.input)[0].name == 'adaptive':
+  if new and ModelChoices.of(model).input.clusters:
     raise UsageError(
       f'model.input={model.input!r}: no room for the {new} new tokens: '
       "an adaptive table does not grow; fine-tune a model with input='tokens'"

@@ -13,6 +13,7 @@ import os
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
@@ -197,7 +198,8 @@ def of_task(
     split: encode(found, tokenizer) for split, found in examples.items()
   }
   fields.set_dropout(config)
-  reads = fields.forms(init.model or config.model)
+  model = ConfigDict(init.model) if init.model else config.model
+  reads = fields.forms(model)
   fields.check_head(config, task, reads)
   config.finetune.sequences = _num_sequences(config, task, examples, reads)
   kind = KINDS[task.kind]

@@ -29,7 +29,7 @@ from gpt_jax.hf.base import (
   sizes,
   writes,
 )
-from gpt_jax.nn.build import build
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 
 _TYPES = (
@@ -488,7 +488,7 @@ def _read_bias(options: Options) -> dict[str, Any]:
 def _write_bias(model: Transformer) -> dict[str, Any]:
   scale = choice(model, 'input').kwargs.get('scale')
   return {
-    'use_bias': build(model, 'bias').qkv,
+    'use_bias': ModelChoices.of(model).bias.qkv,
     'rescale_embeddings': scale == 'sqrt',
   }
 
@@ -541,7 +541,9 @@ BIG_BIRD = Family(
     context_length=4096,
     activation='gelu_new',
   ),
-  tensors=lambda model: _bert_tensors(model, biased=build(model, 'bias').qkv),
+  tensors=lambda model: _bert_tensors(
+    model, biased=ModelChoices.of(model).bias.qkv
+  ),
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
   heads={

@@ -13,7 +13,7 @@ from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported
 from gpt_jax.nn.attend import SegmentMemory
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.stack import layer_outputs, layer_routers
 from gpt_jax.nn.transformer import Transformer
@@ -128,7 +128,7 @@ def _check(model: Transformer, given: Inputs) -> str:
   types = given.token_type_ids is not None
   if types and isinstance(model, Imported) and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
-  both_ways = not is_causal(model.attention, model.ffn)
+  both_ways = not ModelChoices.of(model).causal
   if types and both_ways and not choice(model, 'input').kwargs['token_types']:
     # They would be looked up as words, as in GPT.
     raise UsageError('token_type_ids: this model has no types')
@@ -272,7 +272,7 @@ def _language_model(
   out = {'prediction_logits' if pretraining else 'logits': logits}
   if labels is not None:
     labels = jnp.asarray(labels)
-    causal = is_causal(model.attention, model.ffn)
+    causal = ModelChoices.of(model).causal
     if causal and not model.num_encoder_layers and not _recurrent(model):
       # The labels are the inputs: each is predicted one token earlier.
       logits, labels = logits[..., :-1, :], labels[..., 1:]

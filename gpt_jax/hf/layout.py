@@ -5,7 +5,6 @@
 Parameters are addressed by flat paths such as `embed/embedding`.
 """
 
-import functools
 import json
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from gpt_jax.hf.base import (
   same,
 )
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.build import period, sharing
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.params import flatten
 from gpt_jax.nn.stack import Sharing
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
@@ -235,22 +234,14 @@ class _Layers(NamedTuple):
 
 def _stack(model: Imported, path: str) -> _Layers | None:
   """The stack whose block a path is in, if any."""
+  choices = ModelChoices.of(model)
   if path.startswith('layer/'):
-    period = _period(model.attention, model.ffn, model.share)
-    count, shared = model.num_layers, sharing(model.share)
-    return _Layers('layer/', 'decoder', count, period, shared)
+    count, period = model.num_layers, len(choices.decoder)
+    return _Layers('layer/', 'decoder', count, period, choices.share)
   if path.startswith('encoder_layer/'):
-    ffn = model.encoder_ffn or model.ffn
-    period = _period('bidirectional', ffn, model.share)
-    count, shared = model.num_encoder_layers, sharing(model.share)
-    return _Layers('encoder_layer/', 'encoder', count, period, shared)
+    count, period = model.num_encoder_layers, len(choices.encoder)
+    return _Layers('encoder_layer/', 'encoder', count, period, choices.share)
   return None
-
-
-@functools.cache
-def _period(attention: str, ffn: str, share: str) -> int:
-  """Layers in one period of a stack."""
-  return len(period(attention, ffn, share))
 
 
 def joined_shape(model: Imported, flat: Flat, slot: Slot) -> tuple[int, ...]:

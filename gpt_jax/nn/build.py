@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds choices, layers and stacks from the fields of `config.model`."""
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,17 +14,27 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import SCALES, Request, Visibility
+from gpt_jax.nn.attend import SCALES, Request, Scale, Visibility
 from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.block import BLOCKS, FFNS, FfnChoice
+from gpt_jax.nn.backends import BACKENDS, Backend
+from gpt_jax.nn.block import BLOCKS, FFNS, BlockChoice, FfnChoice
 from gpt_jax.nn.deberta import deberta
-from gpt_jax.nn.embed import INPUTS
-from gpt_jax.nn.heads import OUTPUTS
-from gpt_jax.nn.layers import BIASES, DROPOUTS, INITS, NORMS, Dropout
+from gpt_jax.nn.embed import INPUTS, Input
+from gpt_jax.nn.heads import OUTPUTS, OutputHead
+from gpt_jax.nn.layers import (
+  BIASES,
+  DROPOUTS,
+  INITS,
+  NORMS,
+  Biases,
+  Dropout,
+  Initializers,
+  Rates,
+)
 from gpt_jax.nn.masks import PATTERNS, Pattern
 from gpt_jax.nn.positions import (
   Model,
+  Position,
   alibi,
   learned,
   learned_by_layer,
@@ -68,11 +79,6 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
 }
 
 
-def build(model: Any, field: str) -> Any:
-  """Builds the choice that a call-string field of a `Transformer` names."""
-  return spec.build(f'model.{field}', getattr(model, field), CHOICES[field])
-
-
 class Layer(NamedTuple):
   """The attention pattern and the feed-forward layer of one layer."""
 
@@ -80,42 +86,90 @@ class Layer(NamedTuple):
   ffn: FfnChoice
 
 
-def period(attention: str, ffn: str, share: str = 'none') -> list[Layer]:
-  """The shortest sequence of layers that repeats over the depth.
+@dataclasses.dataclass(frozen=True)
+class ModelChoices:
+  """What the call-strings of a model name, each built once.
 
-  The two comma lists repeat independently: 'full, local(window=5)' and 'gelu,
-  gelu, switch(num_experts=8)' give six layers. So do the inner layers of a
-  group in `share`.
+  Attributes:
+    attention: the patterns of the comma list.
+    ffn: the feed-forward layers of the comma list.
+    encoder_ffn: those of an encoder, `ffn` if the field is empty.
+    decoder: the shortest sequence of layers that repeats over the depth. The
+      two comma lists repeat independently: 'full, local(window=5)' and 'gelu,
+      gelu, switch(num_experts=8)' give six layers. So do the inner layers of a
+      group in `share`.
+    encoder: that of the encoder of an encoder-decoder.
   """
-  patterns = spec.build_all('model.attention', attention, PATTERNS)
-  ffns = spec.build_all('model.ffn', ffn, FFNS)
-  length = math.lcm(len(patterns), len(ffns), sharing(share).inner)
-  return [
-    Layer(patterns[i % len(patterns)], ffns[i % len(ffns)])
-    for i in range(length)
-  ]
+
+  input: Input
+  position: Position
+  attention: tuple[Pattern, ...]
+  attention_scale: Scale
+  attention_backend: Backend
+  ffn: tuple[FfnChoice, ...]
+  encoder_ffn: tuple[FfnChoice, ...]
+  norm: Callable[..., nn.Module]
+  block: BlockChoice
+  bias: Biases
+  output: OutputHead
+  dropout: Rates
+  init_weights: Initializers
+  share: Sharing
+  decoder: tuple[Layer, ...]
+  encoder: tuple[Layer, ...]
+
+  @classmethod
+  def of(cls, model: Any) -> 'ModelChoices':
+    """The choices of a `Transformer`, or of a resolved `config.model`."""
+    texts = (getattr(model, field) for field in CHOICES)
+    return _choices(model.num_layers, *texts)
+
+  @property
+  def causal(self) -> bool:
+    """Whether no token sees a later one in any layer of the decoder."""
+    return all(pattern.causal for pattern in self.attention)
+
+  @property
+  def num_extra(self) -> int:
+    """The number of extra global tokens before each row."""
+    blocks = self.attention[0].blocks
+    return blocks.extra if blocks else 0
 
 
-def sharing(share: str) -> Sharing:
-  """The sharing that `model.share` names."""
-  return spec.build('model.share', share, SHARES)
-
-
-def is_causal(attention: str, ffn: str) -> bool:
-  """Whether no token sees a later one in any layer."""
-  return all(layer.attention.causal for layer in period(attention, ffn))
-
-
-def extra_tokens(attention: str) -> int:
-  """The number of extra global tokens before each row."""
-  patterns = spec.build_all('model.attention', attention, PATTERNS)
-  numbers = {p.blocks.extra if p.blocks else 0 for p in patterns}
-  if len(numbers) > 1:
+# The same models are asked about again and again.
+@functools.lru_cache(256)
+def _choices(num_layers: int, *texts: str | None) -> ModelChoices:
+  """The choices that the texts of the fields of `CHOICES` name, in order."""
+  given: dict[str, Any] = dict(zip(CHOICES, texts, strict=True))
+  given['encoder_ffn'] = given['encoder_ffn'] or given['ffn']
+  built: dict[str, Any] = {}
+  for field, text in given.items():
+    several = field in ('attention', 'ffn', 'encoder_ffn')
+    build = spec.build_all if several else spec.build
+    found = build(f'model.{field}', text, CHOICES[field])
+    built[field] = tuple(found) if several else found
+  built['init_weights'] = built['init_weights'](num_layers)
+  patterns, inner = built['attention'], built['share'].inner
+  if len({p.blocks.extra if p.blocks else 0 for p in patterns}) > 1:
     raise UsageError(
-      f'model.attention={attention!r}: its layers have different numbers of '
-      'extra tokens; give all of them the same extra'
+      f'model.attention={given["attention"]!r}: its layers have different '
+      'numbers of extra tokens; give all of them the same extra'
     )
-  return numbers.pop()
+  both_ways = (PATTERNS['bidirectional'](),)
+  return ModelChoices(
+    **built,
+    decoder=_period(patterns, built['ffn'], inner),
+    encoder=_period(both_ways, built['encoder_ffn'], inner),
+  )
+
+
+def _period(
+  patterns: Sequence[Pattern], ffns: Sequence[FfnChoice], inner: int
+) -> tuple[Layer, ...]:
+  return tuple(
+    Layer(patterns[i % len(patterns)], ffns[i % len(ffns)])
+    for i in range(math.lcm(len(patterns), len(ffns), inner))
+  )
 
 
 class LayerSizes(NamedTuple):
@@ -173,18 +227,17 @@ def without_mask_decoder(position: str) -> str:
 def make_stack(
   model: Any,
   dtype: Any,
-  attention: str,
-  ffn: str,
+  layers: Sequence[Layer],
   num_layers: int,
   sizes: LayerSizes,
   *,
   cross: bool,
 ) -> Stack:
-  """A stack with layers from both comma lists and a Transformer's fields."""
-  biases, rates = build(model, 'bias'), build(model, 'dropout')
-  position = build(model, 'position')
-  block, norm = build(model, 'block'), build(model, 'norm')
-  inits = build(model, 'init_weights')(model.num_layers)
+  """A stack that repeats `layers`, with a Transformer's fields."""
+  choices = ModelChoices.of(model)
+  biases, rates, norm = choices.bias, choices.dropout, choices.norm
+  position, block = choices.position, choices.block
+  inits, shared = choices.init_weights, choices.share
   of_ffn = {
     'd_ff': sizes.d_ff,
     'bias': biases.ffn,
@@ -198,8 +251,8 @@ def make_stack(
     num_kv_heads=sizes.num_kv_heads,
     head_size=sizes.head_size,
     value_size=sizes.value_size,
-    scale=build(model, 'attention_scale'),
-    backend=build(model, 'attention_backend'),
+    scale=choices.attention_scale,
+    backend=choices.attention_backend,
     bias_in=biases.qkv,
     bias_key=biases.key,
     bias_out=biases.out,
@@ -218,14 +271,12 @@ def make_stack(
       dropout=rates.residual,
       cross=cross,
     )
-    for layer in period(attention, ffn, model.share)
+    for layer in layers
   )
   if position.block:
-    known = Model(
-      model, norm, inits, dtype, num_layers, is_causal(attention, ffn)
-    )
+    causal = all(layer.attention.causal for layer in layers)
+    known = Model(model, norm, inits, dtype, num_layers, causal)
     blocks = tuple(position.block(make, known) for make in blocks)
-  shared = sharing(model.share)
   return Stack(
     blocks,
     num_layers,
@@ -256,20 +307,25 @@ def source_fields(fields: dict[str, Any], sizes: LayerSizes) -> dict[str, Any]:
   }
 
 
-def make_bias(model: Any, attention: str, sizes: LayerSizes) -> nn.Module:
+def make_bias(
+  model: Any, layers: Sequence[Layer], sizes: LayerSizes
+) -> nn.Module:
   """The module that gives all layers of a stack their bias on the scores."""
-  patterns = [layer.attention for layer in period(attention, model.ffn)]
-  if any(p.causal != patterns[0].causal for p in patterns):
+  pattern = layers[0].attention
+  if any(layer.attention.causal != pattern.causal for layer in layers):
     raise UsageError(
-      f'model.attention={attention!r}: mixes causal and bidirectional layers,'
-      f' which cannot share the bias of model.position={model.position!r}; '
-      'take one kind, or another position'
+      f'model.attention={model.attention!r}: causal and bidirectional layers '
+      f'cannot share the bias of model.position={model.position!r}; take one '
+      'kind of layer, or another position'
     )
-  return build(model, 'position').bias(
+  choices = ModelChoices.of(model)
+  make = choices.position.bias
+  assert make, model.position
+  return make(
     num_heads=sizes.num_heads,
     head_size=sizes.head_size,
-    pattern=patterns[0],
-    initializer=build(model, 'init_weights')(model.num_layers).position,
+    pattern=pattern,
+    initializer=choices.init_weights.position,
   )
 
 
@@ -279,7 +335,7 @@ def make_bias(model: Any, attention: str, sizes: LayerSizes) -> nn.Module:
 def requests(
   model: Any,
   sizes: LayerSizes,
-  attention: str,
+  patterns: Sequence[Pattern],
   shape_BL: tuple[int, int],
   *,
   packed: bool = False,
@@ -290,12 +346,13 @@ def requests(
   Args:
     model: a `Transformer` or `config.model`.
     sizes: of the stack's layers.
-    attention: `model.attention`, or that of the encoder of an encoder-decoder.
+    patterns: of the stack's layers, each once.
     shape_BL: rows of a batch as the model receives it, and their length.
     packed: whether rows hold documents that do not see each other.
     padded: whether rows may have padding that must be masked.
   """
-  position, rate = build(model, 'position'), build(model, 'dropout').attention
+  choices = ModelChoices.of(model)
+  position, rate = choices.position, choices.dropout.attention
 
   def heads(number: int, size: int = sizes.head_size) -> Any:
     return jax.ShapeDtypeStruct(
@@ -314,9 +371,9 @@ def requests(
       scale=1.0,
       bias=query if biased else None,
       dropout=Dropout(rate) if rate else None,
-      softcap=build(model, 'attention_scale').softcap,
+      softcap=choices.attention_scale.softcap,
     )
-    for pattern in spec.build_all('model.attention', attention, PATTERNS)
+    for pattern in patterns
   ]
 
 
@@ -325,9 +382,10 @@ def needs_whole_rows(model: Any) -> tuple[str, str] | None:
 
   None if they can.
   """
-  if build(model, 'position').terms:
+  choices = ModelChoices.of(model)
+  if choices.position.terms:
     return 'position', 'scores by distances within whole rows'
-  for pattern in spec.build_all('model.attention', model.attention, PATTERNS):
+  for pattern in choices.attention:
     if pattern.blocks:
       return (
         'attention',
@@ -350,18 +408,18 @@ def zigzag_places(model: Any, length: int) -> np.ndarray | None:
   parts = layout.num_parts('length')
   if parts == 1 or length % (2 * parts) or model.num_encoder_layers:
     return None
+  choices = ModelChoices.of(model)
   if (
     needs_whole_rows(model)
-    or any(build(model, 'dropout'))
-    or any(layer.ffn.router for layer in period(model.attention, model.ffn))
+    or any(choices.dropout)
+    or any(ffn.router for ffn in choices.ffn)
   ):
     return None
-  backend = build(model, 'attention_backend')
-  layers = requests(model, decoder_sizes(model), model.attention, (1, length))
-  patterns = [request.pattern for request in layers]
+  patterns = choices.attention
   if not any(p.causal and p.window is None for p in patterns):
     return None
-  if not all(backend.zigzag(request) for request in layers):
+  layers = requests(model, decoder_sizes(model), patterns, (1, length))
+  if not all(choices.attention_backend.zigzag(request) for request in layers):
     return None
   return zigzag(length, parts)
 

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import KVCache, SegmentMemory
-from gpt_jax.nn.build import POSITIONS, period
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.stack import UNSTACKED, Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.spec import UsageError
@@ -27,7 +26,7 @@ def init_caches(
   """
   # One cache for each entry of the layer pattern, stacked over the depth; or
   # one for each layer.
-  entries, depth = _period(model), ()
+  entries, depth = len(ModelChoices.of(model).decoder), ()
   if model.loop == UNSTACKED:
     entries = model.num_layers
   else:
@@ -184,20 +183,16 @@ def init_memories(
   Each call of the model returns those for the next segment as `caches`. A
   call without caches sees no memory, and returns none.
   """
-  position = spec.build('model.position', model.position, POSITIONS)
+  choices = ModelChoices.of(model)
+  position = choices.position
   if not position.memory:
     raise UsageError(
       f'model.position={model.position!r}: keeps no memory; take '
       'transformer_xl(memory=...)'
     )
-  entries = _period(model)
+  entries = len(choices.decoder)
   shape = (model.num_layers // entries, batch_size)
   shape += (position.memory, model.d_model)
   zeros = jnp.zeros(shape, DTYPES[model.dtype])
   seen = None if real else jnp.zeros(shape[:-1], bool)
   return (SegmentMemory(zeros, seen),) * entries
-
-
-def _period(model: Transformer) -> int:
-  """The length of the model's layer pattern."""
-  return len(period(model.attention, model.ffn, model.share))

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax import spec
 from gpt_jax.nn.embed import (
   SCALES,
   AdaptiveEmbedding,
@@ -115,7 +114,7 @@ class Head(nn.Module):
   Its methods take the input layer, whose embeddings a tied output reads.
   """
 
-  output: str
+  choice: OutputHead
   input: Input
   vocab_size: int
   d_model: int
@@ -125,14 +124,14 @@ class Head(nn.Module):
 
   def setup(self):
     """Creates the parts that the choice needs."""
-    choice = spec.build('model.output', self.output, OUTPUTS)
-    self._choice, inits = choice, self.inits
+    choice, inits = self.choice, self.inits
     # The width of the table.
     self._width = (choice.tied and self.input.d_embed) or self.d_model
     if choice.own is not None:
       if self.input.clusters is None:
         raise UsageError(
-          f'model.output={self.output!r}: needs model.input=adaptive(...)'
+          'model.output: an adaptive softmax needs adaptive embeddings; set '
+          "model.input='adaptive(...)', or take tied or untied"
         )
       self.softmax = AdaptiveSoftmax(
         self.input.clusters,
@@ -160,33 +159,33 @@ class Head(nn.Module):
 
   def table(self, inputs: Inputs) -> jax.Array:
     """See `Transformer.output_table`."""
-    if self._choice.own is not None:
+    if self.choice.own is not None:
       raise UsageError(
-        f'model.output={self.output!r}: is supported by the causal '
-        'objective only; take tied or untied'
+        'model.output: an adaptive softmax works with the causal objective '
+        'only; take tied or untied'
       )
-    table = (inputs.embed if self._choice.tied else self.head).table()
-    if self._choice.bias:
+    table = (inputs.embed if self.choice.tied else self.head).table()
+    if self.choice.bias:
       bias = self.head_bias.astype(self.dtype)[:, None]
       table = jnp.concatenate([table, bias], axis=1)
     return table
 
   def hidden(self, hidden: jax.Array, inputs: Inputs) -> jax.Array:
     """See `Transformer.output_hidden`."""
-    if self._choice.transform:
-      hidden = self._choice.transform(self.output_dense(hidden))
+    if self.choice.transform:
+      hidden = self.choice.transform(self.output_dense(hidden))
       hidden = self.output_norm(hidden)
-    elif self._choice.tied:
+    elif self.choice.tied:
       hidden = inputs.narrow(hidden)
-    hidden = hidden * jnp.asarray(self._choice.scale(self._width), hidden.dtype)
-    if self._choice.bias:
+    hidden = hidden * jnp.asarray(self.choice.scale(self._width), hidden.dtype)
+    if self.choice.bias:
       ones = jnp.ones((*hidden.shape[:-1], 1), hidden.dtype)
       hidden = jnp.concatenate([hidden, ones], axis=-1)
     return hidden
 
   def logits(self, hidden: jax.Array, inputs: Inputs) -> jax.Array:
     """See `Transformer.logits`."""
-    if self._choice.own is not None:
+    if self.choice.own is not None:
       return self.softmax(hidden, *self._adaptive(inputs))
     logits = jnp.einsum(
       '...D,VD->...V',
@@ -194,7 +193,7 @@ class Head(nn.Module):
       self.table(inputs),
       preferred_element_type=jnp.float32,
     )
-    softcap = self._choice.softcap
+    softcap = self.choice.softcap
     return softcap * jnp.tanh(logits / softcap) if softcap else logits
 
   def nll(

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.nn.build import period, sharing
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.layers import _rounded
 from gpt_jax.spec import UsageError
 
@@ -125,11 +125,11 @@ _BELOW = (
 
 def divides(model: Any, num_layers: int) -> bool:
   """Whether the lowest layers share no parameters with layers above them."""
-  shared = sharing(model.share)
-  if not shared.parts:
+  choices = ModelChoices.of(model)
+  if not choices.share.parts:
     return True
-  of_group = model.num_layers // shared.groups
-  one_run = of_group == len(period(model.attention, model.ffn, model.share))
+  of_group = model.num_layers // choices.share.groups
+  one_run = of_group == len(choices.decoder)
   return one_run or num_layers % of_group == 0
 
 
@@ -145,7 +145,7 @@ def lowest(params: Any, num_layers: int, model: Any) -> Any:
   Returns:
     A tree of bool arrays that broadcast with the parameters.
   """
-  size = len(period(model.attention, model.ffn, model.share))
+  size = len(ModelChoices.of(model).decoder)
 
   def mask(path: Any, leaf: Any) -> np.ndarray:
     names = [key.key for key in path]

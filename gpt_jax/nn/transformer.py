@@ -21,11 +21,9 @@ from gpt_jax.nn import layout
 from gpt_jax.nn.attend import Context, KVCache, Visibility
 from gpt_jax.nn.bigbird import ExtraTokens
 from gpt_jax.nn.build import (
-  build,
+  ModelChoices,
   decoder_sizes,
   encoder_sizes,
-  extra_tokens,
-  is_causal,
   make_bias,
   make_stack,
   source_fields,
@@ -91,39 +89,34 @@ class Transformer(nn.Module):
   def setup(self):
     """Resolves the call-strings and creates the parts."""
     self._dtype = DTYPES[self.dtype]
-    self._inits = build(self, 'init_weights')(self.num_layers)
-    self._rates = build(self, 'dropout')
-    self._block = build(self, 'block')
-    self._norm = build(self, 'norm')
-    self._position = build(self, 'position')
+    choices = self._choices = ModelChoices.of(self)
+    norm, inits = choices.norm, choices.init_weights
     self._inputs = Inputs(
-      build(self, 'input'),
-      self._position,
+      choices.input,
+      choices.position,
       self.vocab_size,
       self.context_length,
       self.d_model,
-      self._norm,
-      self._rates.embedding,
-      self._inits,
+      norm,
+      choices.dropout.embedding,
+      inits,
       self._dtype,
       encoder=self.num_encoder_layers > 0,
     )
-    if self._position.shared:
-      self._shared = self._position.shared(
-        Model(
-          *(self, self._norm, self._inits, self._dtype, self.num_layers),
-          is_causal(self.attention, self.ffn),
-        )
+    if choices.position.shared:
+      sizes = self._dtype, self.num_layers
+      self._shared = choices.position.shared(
+        Model(self, norm, inits, *sizes, choices.causal)
       )
       nn.share_scope(self, self._shared)
     self._setup_stacks()
     self._head = Head(
-      self.output,
-      self._inputs.choice,
+      choices.output,
+      choices.input,
       self.vocab_size,
       self.d_model,
-      self._norm,
-      self._inits,
+      norm,
+      inits,
       self._dtype,
     )
     # The parameters of the input are direct children of this module.
@@ -133,41 +126,40 @@ class Transformer(nn.Module):
   def _setup_stacks(self):
     """Creates the decoder and, in an encoder-decoder, the encoder."""
     make = functools.partial(make_stack, self, self._dtype)
-    sizes = decoder_sizes(self)
+    choices, sizes = self._choices, decoder_sizes(self)
+    position = choices.position
     self.decoder = make(
-      self.attention,
-      self.ffn,
+      choices.decoder,
       self.num_layers,
       sizes,
       cross=self.num_encoder_layers > 0,
     )
-    self._extra = extra_tokens(self.attention)
-    if self._extra:
-      if self._position.terms:
+    if choices.num_extra:
+      if position.terms:
         raise UsageError(
           f'model.position={self.position!r}: scores by distance, and the '
           f'extra tokens of model.attention={self.attention!r} have no place; '
           'take learned, sinusoidal, rope or none'
         )
-      initializer = self._inits.embedding
-      self.extra_tokens = ExtraTokens(self._extra, initializer, self._dtype)
-    if self._position.bias:
-      self.decoder_bias = make_bias(self, self.attention, sizes)
-    if self._block.final_norm:
-      self.final_norm = self._norm()
+      self.extra_tokens = ExtraTokens(
+        choices.num_extra, choices.init_weights.embedding, self._dtype
+      )
+    if position.bias:
+      self.decoder_bias = make_bias(self, choices.decoder, sizes)
+    if choices.block.final_norm:
+      self.final_norm = choices.norm()
     if self.num_encoder_layers:
       sizes = encoder_sizes(self)
       self.encoder = make(
-        'bidirectional',
-        self.encoder_ffn or self.ffn,
+        choices.encoder,
         self.num_encoder_layers,
         sizes,
         cross=False,
       )
-      if self._position.bias:
-        self.encoder_bias = make_bias(self, 'bidirectional', sizes)
-      if self._block.final_norm:
-        self.encoder_norm = self._norm()
+      if position.bias:
+        self.encoder_bias = make_bias(self, choices.encoder, sizes)
+      if choices.block.final_norm:
+        self.encoder_norm = choices.norm()
     if self.num_source_layers:
       fields = {n: getattr(self, n) for n in Transformer.__annotations__}
       self.source = Transformer(**source_fields(fields, sizes))
@@ -240,11 +232,11 @@ class Transformer(nn.Module):
     if self.is_initializing() and self.num_encoder_layers:
       memory_BMD = self.encode(tokens_BL)
     types_BL = token_types_BL
-    if self._position.segments:
+    if self._choices.position.segments:
       token_types_BL = None  # the layers use them instead
     x_BLD = self._embed('embedded', tokens_BL, positions_BL, token_types_BL)
     if predicted_BP is not None:
-      if not self._position.segments:
+      if not self._choices.position.segments:
         raise UsageError(
           f'model.position={self.position!r}: a second stream knows places by '
           "distances alone; set model.position='xlnet'"
@@ -261,20 +253,20 @@ class Transformer(nn.Module):
     context = Context(
       positions_BL,
       visibility,
-      token_types_BL=types_BL if self._position.segments else None,
+      token_types_BL=types_BL if self._choices.position.segments else None,
       predicted_BP=predicted_BP,
       bias=self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
       memory_BMD=memory_BMD,
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,
     )
-    if self._position.shared:
+    if self._choices.position.shared:
       context = context._replace(shared=self._shared(x_BLD, context))
-    if self._extra:
+    if self._choices.num_extra:
       x_BLD, context = self.extra_tokens(x_BLD, context)
     x_BLD, new_caches = self.decoder(x_BLD, context, caches)
-    x_BLD = x_BLD[:, self._extra :]
-    if self._block.final_norm:
+    x_BLD = x_BLD[:, self._choices.num_extra :]
+    if self._choices.block.final_norm:
       x_BLD = self.final_norm(x_BLD)
     x_BLD = layout.gather(x_BLD)
     if self.is_initializing():
@@ -312,14 +304,14 @@ class Transformer(nn.Module):
     if self.encoder.mirrored:
       params = self.decoder.variables.get('params')
     x_BMD, _ = self.encoder(x_BMD, context, None, params)
-    if self._block.final_norm:
+    if self._choices.block.final_norm:
       x_BMD = self.encoder_norm(x_BMD)
     return layout.gather(x_BMD)
 
   @property
   def output_softcap(self) -> float:
     """The bound of the logits: see `heads.OutputHead`."""
-    return build(self, 'output').softcap
+    return ModelChoices.of(self).output.softcap
 
   def output_table(self) -> jax.Array:
     """The matrix [V, D] that scores the vocabulary: logits = x table^T.
@@ -350,7 +342,7 @@ class Transformer(nn.Module):
     positions_BL: jax.Array | None,
     caches: Caches | None,
   ) -> jax.Array | None:
-    if not self._position.bias:
+    if not self._choices.position.bias:
       return None
     query = jnp.arange(tokens_BL.shape[1])[None]
     if positions_BL is not None:

@@ -19,10 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
 from gpt_jax.nn import moe
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.heads import LayerClassifiers
-from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import forward
@@ -90,9 +89,7 @@ class Auxiliary(Objective):
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model and of the classifiers."""
     model, heads = self.model, {}
-    inits = spec.build('model.init_weights', model.init_weights, INITS)(
-      model.num_layers
-    )
+    inits = ModelChoices.of(model).init_weights
     for k, number in enumerate(self._num_classifiers):
       if number:
         sizes = number, model.vocab_size, model.d_model

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
-from gpt_jax.nn.build import zigzag_places
-from gpt_jax.nn.heads import OUTPUTS
+from gpt_jax.nn.build import ModelChoices, zigzag_places
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, TextObjective
@@ -59,8 +57,7 @@ class Causal(TextObjective):
 
   @property
   def _adaptive(self) -> bool:
-    output = self.model.output
-    return spec.build('model.output', output, OUTPUTS).own is not None
+    return ModelChoices.of(self.model).output.own is not None
 
   def check(self) -> None:
     """Rejects z-loss with an adaptive softmax, which has several Z."""

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.build import build, period
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import forward, soft_targets
 from gpt_jax.objectives.base import (
@@ -267,7 +267,7 @@ def _as_they_are(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
 
 def _read_by(model: Transformer, batch: Batch) -> Batch:
   """The batch, without token types if the model has none."""
-  if build(model, 'input').num_token_types:
+  if ModelChoices.of(model).input.num_token_types:
     return batch
   return {name: x for name, x in batch.items() if name != 'token_types'}
 
@@ -284,7 +284,7 @@ def _none(length: int) -> int:
 def _check(model: Transformer, teacher: Transformer, cosine: float) -> None:
   """Checks that vocabularies and sizes of the two match."""
   for field, of in (('models.teacher', teacher), ('model', model)):
-    if build(of, 'output').own is not None:
+    if ModelChoices.of(of).output.own is not None:
       raise UsageError(
         f'{field}.output={of.output!r}: objective.name=distilled compares '
         'scores of the whole vocabulary; take tied or untied'
@@ -402,4 +402,4 @@ def _difference(ours: Params, found: Params) -> str:
 
 
 def _period(model: Transformer) -> int:
-  return len(period(model.attention, model.ffn, model.share))
+  return len(ModelChoices.of(model).decoder)

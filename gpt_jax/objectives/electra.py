@@ -27,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.build import period
-from gpt_jax.nn.heads import OUTPUTS, ReplacedHead
-from gpt_jax.nn.layers import ACTIVATIONS, INITS, gelu_exact
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.heads import ReplacedHead
+from gpt_jax.nn.layers import ACTIVATIONS, gelu_exact
 from gpt_jax.nn.transformer import DTYPES, Transformer, parameter_shapes
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective, Part, Scored
@@ -166,7 +166,7 @@ class Electra(Objective):
     model, generator = self.model, self.generator
     forward.check_scores(generator, 'electra', field='models.generator')
     forward.check_scores(model, 'electra')
-    head = spec.build('model.output', model.output, OUTPUTS)
+    head = ModelChoices.of(model).output
     plain = head.tied and not head.bias and not head.transform
     if not self._scores_vocabulary and not plain:
       raise UsageError(
@@ -174,8 +174,7 @@ class Electra(Objective):
         'model scores no vocabulary, and nothing would train its output; give '
         "'tied'"
       )
-    layers = period(generator.attention, generator.ffn)
-    if any(layer.ffn.router for layer in layers):
+    if any(ffn.router for ffn in ModelChoices.of(generator).ffn):
       raise UsageError(
         f'models.generator.ffn={generator.ffn!r}: only the model has experts; '
         'give the generator another'
@@ -211,12 +210,11 @@ class Electra(Objective):
   def _head(self) -> ReplacedHead:
     """The head that detects replaced tokens."""
     model = self.model
-    inits = spec.build('model.init_weights', model.init_weights, INITS)
     # In the released code the head has the activation of the layers; gated
     # layers and experts have none that fits, so they get GELU.
     name = spec.parse('model.ffn', model.ffn)[0].name
     activation = ACTIVATIONS.get(name, gelu_exact)
-    kernel = inits(model.num_layers).kernel
+    kernel = ModelChoices.of(model).init_weights.kernel
     return ReplacedHead(kernel, activation, DTYPES[model.dtype])
 
   @property

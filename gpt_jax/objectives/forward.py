@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax import spec
 from gpt_jax.nn import layers, moe
-from gpt_jax.nn.heads import OUTPUTS
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Output, Transformer
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import UsageError
@@ -118,11 +117,10 @@ def check_scores(
   model: Transformer, objective: str, *, field: str = 'model'
 ) -> None:
   """Rejects an adaptive softmax, which has no single output table."""
-  output = f'{field}.output'
-  if spec.build(output, model.output, OUTPUTS).own is not None:
+  if ModelChoices.of(model).output.own is not None:
     raise UsageError(
-      f'{output}={model.output!r}: objective.name={objective} scores the whole '
-      'vocabulary; take tied or untied'
+      f'{field}.output={model.output!r}: objective.name={objective} scores '
+      'the whole vocabulary; take tied or untied'
     )
 
 

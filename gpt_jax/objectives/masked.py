@@ -20,9 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.heads import PairHead, Pooler
-from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Scored, TextObjective
@@ -336,8 +335,7 @@ class Masked(TextObjective):
   def _heads(self) -> tuple[Pooler, PairHead]:
     """The pooler of a row's [CLS], and the classifier of its two texts."""
     model = self.model
-    inits = spec.build('model.init_weights', model.init_weights, INITS)
-    kernel = inits(model.num_layers).kernel
+    kernel = ModelChoices.of(model).init_weights.kernel
     return Pooler(kernel, DTYPES[model.dtype]), PairHead(kernel)
 
   def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:

@@ -18,11 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
 from gpt_jax.nn import moe
-from gpt_jax.nn.build import POSITIONS
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.embed import INPUTS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective, Scored
@@ -229,18 +227,18 @@ class Permuted(Objective):
   def check(self) -> None:
     """Rejects a model without second stream, XLNet positions or memory."""
     model, name = self.model, 'objective.name=permuted'
-    if not spec.build('model.input', model.input, INPUTS).queries:
+    choices = ModelChoices.of(model)
+    if not choices.input.queries:
       raise UsageError(
         f'model.input={model.input!r}: {name} predicts by a second stream; set '
         "model.input='tokens(queries=True)'"
       )
-    position = spec.build('model.position', model.position, POSITIONS)
-    if not position.segments:
+    if not choices.position.segments:
       raise UsageError(
         f'model.position={model.position!r}: {name} knows places by distances '
         "alone; set model.position='xlnet'"
       )
-    if self.segments > 1 and not position.memory:
+    if self.segments > 1 and not choices.position.memory:
       raise UsageError(
         f'model.position={model.position!r}: {name} with segments='
         f"{self.segments} keeps a memory; set model.position='xlnet("

@@ -26,9 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.heads import EachToken
-from gpt_jax.nn.layers import INITS
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.cross_entropy import token_log_probs
@@ -368,9 +367,8 @@ class Ppo(Policy):
 
   @property
   def _head(self) -> EachToken:
-    model = self.model
-    init = spec.build('model.init_weights', model.init_weights, INITS)
-    return EachToken(1, init(model.num_layers).kernel, dropout=0.0)
+    kernel = ModelChoices.of(self.model).init_weights.kernel
+    return EachToken(1, kernel, dropout=0.0)
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model and of the value head."""

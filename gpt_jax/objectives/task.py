@@ -24,10 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.build import POSITIONS, is_causal
-from gpt_jax.nn.embed import INPUTS
-from gpt_jax.nn.heads import OUTPUTS, POOLERS, WeightedSum
-from gpt_jax.nn.layers import INITS
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.heads import POOLERS, WeightedSum
 from gpt_jax.objectives import forward, heads
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
@@ -119,11 +117,11 @@ class TaskObjective(Objective):
 
   def check(self) -> None:
     """Rejects the auxiliary loss with an adaptive softmax."""
-    output = self.model.output
-    if self.auxiliary and spec.build('model.output', output, OUTPUTS).own:
+    if self.auxiliary and ModelChoices.of(self.model).output.own:
       raise UsageError(
-        f'finetune.auxiliary={self.auxiliary}: model.output={output!r} is an '
-        'adaptive softmax, which has no auxiliary loss; give 0'
+        f'finetune.auxiliary={self.auxiliary}: model.output='
+        f'{self.model.output!r} is an adaptive softmax, which has no auxiliary '
+        'loss; give 0'
       )
 
   @property
@@ -136,7 +134,7 @@ class TaskObjective(Objective):
       'labels': np.zeros((1, *self.label_shape), self.label_type),
       'weights': np.ones(1, np.float32),
     }
-    if not is_causal(self.model.attention, self.model.ffn):
+    if not ModelChoices.of(self.model).causal:
       batch['second'] = np.ones((1, C), np.int32)
     return batch
 
@@ -150,9 +148,7 @@ class TaskObjective(Objective):
   @property
   def _head(self) -> Head:
     model, count = self.model, self.num_outputs or 1
-    kernel = spec.build('model.init_weights', model.init_weights, INITS)(
-      model.num_layers
-    ).kernel
+    kernel = ModelChoices.of(model).init_weights.kernel
     if self.read == 'extract':
       added = self.num_outputs > 0
       return heads.extract(count, kernel, self.dropout, added=added)
@@ -212,12 +208,11 @@ class TaskObjective(Objective):
       real = places < batch['lengths'].reshape(B * C, 1)
       around['mask_BL'] = real
       second = real & (places >= batch['second'].reshape(B * C, 1))
-      position = spec.build('model.position', model.position, POSITIONS)
-      embedded = spec.build('model.input', model.input, INPUTS)
-      if position.segments:  # XLNet: 0, 1, and [CLS] at the end 2
+      choices = ModelChoices.of(model)
+      if choices.position.segments:  # XLNet: 0, 1, and [CLS] at the end 2
         last = places == batch['lengths'].reshape(B * C, 1) - 1
         around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
-      elif embedded.num_token_types > 1:  # padding has type 0
+      elif choices.input.num_token_types > 1:  # padding has type 0
         around['token_types_BL'] = second.astype(jnp.int32)
     frozen = bool(self.features)  # without dropout: features are constant
     out, sown = forward.apply(

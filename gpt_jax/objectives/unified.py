@@ -22,8 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import spec
-from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, prefix
 from gpt_jax.objectives.base import Needs, Objective, Scored
@@ -221,7 +220,7 @@ def types_of(model: Transformer, mask: int) -> np.ndarray:
 
 def _num_types(model: Transformer) -> int:
   """Number of the model's token types, which must be 2 or 6."""
-  found = spec.build('model.input', model.input, INPUTS).num_token_types
+  found = ModelChoices.of(model).input.num_token_types
   if found not in (2, TYPES.max() + 1):
     raise UsageError(
       f'model.input={model.input!r}: objective.name=unified tells S1 from S2 '

@@ -18,7 +18,7 @@ from jax.experimental import topologies as jax_topologies
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs.chips import GIB
-from gpt_jax.nn.build import is_causal, period, sharing
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning.schedule import Rates
@@ -264,7 +264,7 @@ def measure(program: Program, slices: Slices) -> Stage:
   # A parameter may be reduced in parts: count it by the costliest, all-reduce.
   reduced = {name for name, x in found if x.kind == 'all-reduce'}
   scattered = {name for name, _ in found} - reduced
-  causal = is_causal(config.model.attention, config.model.ffn)
+  causal = ModelChoices.of(config.model).causal
   events = schedule.read(text, sent, mesh, slices, causal=causal)
   time = schedule.step_time(events, rates(slices))
   per_token = flops.per_token(config, state.params, shape.length)
@@ -365,9 +365,9 @@ def _activations(
   """
   parts = program.parts
   model = parts.config.model
-  layers = period(model.attention, model.ffn, model.share)
-  number = model.num_layers // len(layers)
-  groups = sharing(model.share).groups
+  choices = ModelChoices.of(model)
+  number = model.num_layers // len(choices.decoder)
+  groups = choices.share.groups
   leads = ((number,), (groups, number // groups))
   if model.loop != 'scan' or number < 2:
     return None

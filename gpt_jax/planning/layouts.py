@@ -16,7 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.nn.build import period
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.optim.optimizer import OPTIMIZERS
@@ -189,7 +189,7 @@ class Facts(NamedTuple):
 def facts_of(config: Config) -> Facts:
   """Extracts them from a resolved config."""
   model, ramp = config.model, config_lib.ramp(config)
-  layers = period(model.attention, model.ffn, model.share)
+  layers = ModelChoices.of(model).decoder
   of_encoder, of_decoder = config_lib.sides(config, ramp.longest)
   tokens = model.num_layers * of_decoder
   if model.num_encoder_layers:

@@ -16,7 +16,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import fields, transfer
 from gpt_jax.finetuning.data import ORDER, RESULT
 from gpt_jax.finetuning.run import selected
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.objectives.loss import Mean
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.plots import runs
@@ -133,7 +133,7 @@ def prepare(config: Config, command: str, source: Pretrained) -> Plan:
   tokenizer = source.tokenizer or _own_tokenizer(config)
   fields.set_model(config, source, tokenizer, new=0)
   model = config.model
-  if not is_causal(model.attention, model.ffn):
+  if not ModelChoices.of(model).causal:
     raise UsageError(
       f'--init={source.name}: holds an encoder (model.attention='
       f'{model.attention!r}), and what {command} trains continues a text; give '

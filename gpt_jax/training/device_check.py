@@ -13,11 +13,10 @@ from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn.backends import check
 from gpt_jax.nn.build import (
-  build,
+  ModelChoices,
   decoder_sizes,
   encoder_sizes,
   needs_whole_rows,
-  period,
   requests,
 )
 from gpt_jax.nn.moe import Router
@@ -59,18 +58,19 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
       with config_lib.named(name):
         for length, rows in of_length.items():
           part = config_lib.of_part(config, name).model
+          choices = ModelChoices.of(part)
           of_encoder, of_decoder = config_lib.sides(config, length)
-          stacks = [(decoder_sizes(part), part.attention, of_decoder)]
+          stacks = [(decoder_sizes(part), choices.attention, of_decoder)]
           if part.num_encoder_layers:
-            sizes = encoder_sizes(part)
-            stacks.append((sizes, 'bidirectional', of_encoder))
-          for i, (sizes, attention, tokens) in enumerate(stacks):
+            both_ways = (choices.encoder[0].attention,)
+            stacks.append((encoder_sizes(part), both_ways, of_encoder))
+          for i, (sizes, patterns, tokens) in enumerate(stacks):
             for request in requests(
-              *(part, sizes, attention, (rows, tokens)),
+              *(part, sizes, patterns, (rows, tokens)),
               packed=is_packed(config.data.rows),
               padded=i > 0,
             ):
-              check(build(part, 'attention_backend'), request)
+              check(choices.attention_backend, request)
   _check_experts(config, mesh, dict(rules))
   return mesh
 
@@ -121,16 +121,15 @@ def groups_fit(config: Config, rows: int, length: int) -> bool:
 
 def _routers(config: Config, length: int) -> Iterator[tuple[int, Router]]:
   """The routers of all layers, each with the tokens that it sees of a row."""
-  model = config.model
+  choices = ModelChoices.of(config.model)
   of_encoder, of_decoder = config_lib.sides(config, length)
-  stacks = [(of_decoder, period(model.attention, model.ffn))]
-  if model.num_encoder_layers:
-    ffn = model.encoder_ffn or model.ffn
-    stacks.append((of_encoder, period('bidirectional', ffn)))
-  for tokens, layers in stacks:
-    for layer in layers:
-      if layer.ffn.router:
-        yield tokens, layer.ffn.router
+  stacks = [(of_decoder, choices.ffn)]
+  if config.model.num_encoder_layers:
+    stacks.append((of_encoder, choices.encoder_ffn))
+  for tokens, ffns in stacks:
+    for ffn in ffns:
+      if ffn.router:
+        yield tokens, ffn.router
 
 
 def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:

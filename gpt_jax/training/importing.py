@@ -17,7 +17,7 @@ from gpt_jax.config import defaults
 from gpt_jax.files import files, progress
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import choice
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -150,7 +150,7 @@ def _config(
   config.tokenizer.name = tokenizer
   if model.num_encoder_layers:
     config.update_from_flattened_dict(_seq2seq(model, generation, file))
-  elif not is_causal(model.attention, model.ffn):
+  elif not ModelChoices.of(model).causal:
     config.update_from_flattened_dict(_encoder(model))
   return config.lock()
 

@@ -36,7 +36,7 @@ from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import FOR_TRAINING
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.nn import params as params_lib
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import unified
@@ -241,7 +241,7 @@ def _check_use(config: Config, use: Use, what: str) -> None:
   """Refuses a run whose model does not suit the use."""
   model, name = config.model, config.objective.name
   needs = objectives.needs(name)
-  causal = is_causal(model.attention, model.ffn)
+  causal = ModelChoices.of(model).causal
   if use == 'write' and answers_sources(config):
     return
   if use in ('continue', 'write'):

@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config, log_trackers
 from gpt_jax.costs import chips, flops
 from gpt_jax.files import buckets
-from gpt_jax.nn.build import period
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.runtime.log import console, log
 from gpt_jax.spec import UsageError, install
@@ -235,17 +235,11 @@ NAMED = 8
 
 def layers(config: Config, stack: str) -> list[int]:
   """The layers of `decoder` or `encoder` with experts."""
-  model = config.model
-  if stack == 'decoder':
-    pattern, count = period(model.attention, model.ffn), model.num_layers
-  else:
-    pattern = period('bidirectional', model.encoder_ffn or model.ffn)
-    count = model.num_encoder_layers
-  return [
-    layer
-    for layer in range(count)
-    if pattern[layer % len(pattern)].ffn.router is not None
-  ]
+  model, choices = config.model, ModelChoices.of(config.model)
+  ffns, count = choices.ffn, model.num_layers
+  if stack == 'encoder':
+    ffns, count = choices.encoder_ffn, model.num_encoder_layers
+  return [i for i in range(count) if ffns[i % len(ffns)].router is not None]
 
 
 def of_routers(

@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.files import files, progress
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import distilled, forward, soft_targets
@@ -207,7 +207,7 @@ class _Step:
 def _check(model: Transformer, rows: teacher_outputs.Rows, folder: str) -> None:
   """Checks that a teacher can read the rows."""
   (text,) = spec.parse('objective.name: text', rows.text)
-  causal = is_causal(model.attention, model.ffn)
+  causal = ModelChoices.of(model).causal
   if causal != (text.name == 'causal'):
     kind = 'decoder' if causal else 'encoder'
     raise UsageError(

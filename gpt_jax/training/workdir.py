@@ -18,7 +18,7 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import t5
 from gpt_jax.rows import row_makers
@@ -296,7 +296,7 @@ def draws_sample(config: Config) -> bool:
     and log.sample_tokens
     and not reads_sources
     and not model.num_encoder_layers
-    and is_causal(model.attention, model.ffn)
+    and ModelChoices.of(model).causal
   )
 
 

@@ -429,7 +429,7 @@ def test_causal_objective(monkeypatch):
     (adaptive(0, NARROW), 'at least 1'),
     (adaptive(2, NARROW, (3,)), r'own=\(3,\) must be numbers of clusters'),
     (adaptive(1, D, (0,)), 'there must be projections'),
-    (adaptive(2, NARROW, input='tokens'), r'needs model\.input=adaptive'),
+    (adaptive(2, NARROW, input='tokens'), 'needs adaptive embeddings'),
   ],
 )
 def test_refusals(model, message):

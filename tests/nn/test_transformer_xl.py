@@ -25,7 +25,7 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.build import POSITIONS, build, period
+from gpt_jax.nn.build import POSITIONS, ModelChoices
 from gpt_jax.nn.caches import init_caches, init_memories
 from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.masks import PATTERNS
@@ -418,11 +418,11 @@ def test_gradients_are_those_of_carried_memory():
 def test_how_many_keys_each_token_sees(memory, window):
   attention = f'local(window={window})'
   model = segmented(memory=memory, attention=attention)
-  (layer,) = period(model.attention, model.ffn)
+  choices = ModelChoices.of(model)
   distance = np.arange(ROW)[:, None] - np.arange(ROW)
   seen = mask(memory) & (distance < window)
   np.testing.assert_array_equal(
-    num_visible(build(model, 'position'), layer.attention, ROW),
+    num_visible(choices.position, choices.attention[0], ROW),
     seen.sum(axis=1),
   )
 

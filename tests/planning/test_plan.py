@@ -21,7 +21,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import plan as plan_command
 from gpt_jax.config import loading
 from gpt_jax.costs.chips import GIB
-from gpt_jax.nn.build import is_causal
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts, report, search, topologies
@@ -275,7 +275,7 @@ def papers():
   for stem, module in loading.papers().items():
     for size in getattr(module, 'SIZES', ['']):
       model = module.get_config(size).model
-      causal = is_causal(model.attention, model.ffn)
+      causal = ModelChoices.of(model).causal
       if causal and not model.num_encoder_layers:
         yield f'configs/{stem}.py' + (f':{size}' if size else '')
 
