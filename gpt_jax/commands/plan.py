@@ -232,11 +232,14 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
   }
   config = config_lib.resolve(args.config)
   totals.check_vocabulary(config)
-  chosen = any(f'mesh.{axis}' in given for axis in layouts.UNSET)
+  open_mesh = all(
+    config.mesh[axis] == n and f'mesh.{axis}' not in given
+    for axis, n in layouts.UNSET.items()
+  )
   return Request(
     config,
     slices,
-    mesh=layouts.is_unset(config) and not chosen,
+    mesh=open_mesh,
     micro='batch.micro_rows' not in given,
     remat='model.remat' not in given,
     flags=None if args.flags is None else compile_lib.parse_flags(args.flags),

@@ -13,32 +13,18 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
+from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
-from gpt_jax.optim.optimizer import OPTIMIZERS
-from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
-from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
-from gpt_jax.training import parts as state_lib
+from gpt_jax.training import parts as parts_lib
 
-
-class State(NamedTuple):
-  """Bytes per device."""
-
-  parameters: float
-  optimizer: float
-  average: float
-
-  @property
-  def total(self) -> float:
-    """Sum of the parts."""
-    return self.parameters + self.optimizer + self.average
+Mesh = dict[str, int]  # the size of each axis, in the order of `sharding.AXES`
 
 
 class Leaf(NamedTuple):
@@ -48,7 +34,7 @@ class Leaf(NamedTuple):
   itemsize: int
   axes: tuple[tuple[str, ...], ...]
 
-  def size(self, mesh: dict[str, int]) -> float:
+  def size(self, mesh: Mesh) -> float:
     """Elements per device; dimensions that do not divide stay whole."""
     size = 1.0
     for n, axes in zip(self.shape, self.axes, strict=True):
@@ -57,96 +43,64 @@ class Leaf(NamedTuple):
     return size
 
 
-class Split(NamedTuple):
-  """The state of a config under its rules, for any mesh sizes."""
+class State(NamedTuple):
+  """The training state of a config under its rules, for any mesh sizes."""
 
   abstract: Any  # parameters with their logical axes
-  params: list[Leaf]
-  trained: list[Leaf]  # of these, what has gradients
-  opt_state: list[Leaf]
-  ema: list[Leaf]
+  trained: list[Leaf]  # parameters with gradients
+  leaves: list[Leaf]  # parameters, optimizer state and average
   parameters: int  # their number
   matmul: float  # parameters in matrix products, per token
 
-  def state(self, mesh: dict[str, int]) -> State:
+  def bytes(self, mesh: Mesh) -> float:
     """Bytes per device on a mesh."""
-    return State(
-      *(
-        sum(leaf.itemsize * leaf.size(mesh) for leaf in part)
-        for part in (self.params, self.opt_state, self.ema)
-      )
-    )
+    return sum(leaf.itemsize * leaf.size(mesh) for leaf in self.leaves)
 
-  def gradients(self, mesh: dict[str, int]) -> float:
+  def gradients(self, mesh: Mesh) -> float:
     """Bytes per device of the gradients, in float32."""
     return sum(4 * leaf.size(mesh) for leaf in self.trained)
 
 
-class Sizes:
-  """Caches a `Split` for each model, optimizer and set of rules."""
-
-  def __init__(self):
-    """Starts empty."""
-    self._known: dict[Any, Split] = {}
-
-  def split(self, config: Config, rules: sharding.Rules) -> Split:
-    """Returns the split of a resolved config."""
-    # Leave out fields of the model that its parameters do not depend on.
-    model = {**config.model, 'remat': '', 'attention_backend': ''}
-    parts = config.models.to_json()
-    key = (str(model), parts, config.optim.to_json(), rules)
-    if key not in self._known:
-      self._known[key] = _split(config, rules)
-    return self._known[key]
+_STATES: dict[str, State] = {}
+# Fields that change neither the state nor its rules.
+_ASIDE = {
+  *('model.remat', 'model.attention_backend', 'batch.micro_rows'),
+  *(f'mesh.{axis}' for axis in sharding.AXES),
+}
 
 
-def _split(config: Config, rules: sharding.Rules) -> Split:
-  one = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
-  objective = config_lib.objective(config)
-  optimizer = spec.build('optim.name', config.optim.name, OPTIMIZERS)(
-    config_lib.schedule(config), state_lib.logical_axes(objective)
-  )
-  average = spec.build('optim.ema', config.optim.ema, AVERAGES)
-  precision = spec.build('optim.precision', config.optim.precision, PRECISIONS)
-  init = state_lib.make_init(objective, optimizer, precision, average)
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  placed: Any = state_lib.state_shardings(
-    objective,
-    optimizer,
-    one,
-    rules,
-    average,
-    on_host=config.optim.state == 'host',
-  )
-
-  abstract = jax.eval_shape(objective.init, jax.random.key(0))
-  return Split(
-    abstract,
-    _leaves(shapes.params, placed.params),
-    _leaves(
-      train_state.trained(shapes.params, objective.frozen),
-      train_state.trained(placed.params, objective.frozen),
-    ),
-    _leaves(shapes.opt_state, placed.opt_state),
-    _leaves(shapes.ema, placed.ema),
-    sum(x.size for x in jax.tree.leaves(shapes.params)),
-    flops.met_parameters(config, abstract),
-  )
+def state_of(config: Config) -> State:
+  """The state of a resolved config; cached, since its layouts share it."""
+  fields = config_lib.flatten(config)
+  key = str({name: x for name, x in fields.items() if name not in _ASIDE})
+  if key not in _STATES:
+    one: Any = jax.sharding.AbstractMesh(
+      (1,) * len(sharding.AXES), sharding.AXES
+    )
+    parts = parts_lib.build(config, one)
+    state = parts_lib.abstract_state(parts)
+    trained = train_state.trained(state.params, parts.objective.frozen)
+    abstract = jax.eval_shape(parts.objective.init, jax.random.key(0))
+    _STATES[key] = State(
+      abstract,
+      _leaves(trained),
+      _leaves((state.params, state.opt_state, state.ema)),
+      sum(x.size for x in jax.tree.leaves(state.params)),
+      flops.met_parameters(config, abstract),
+    )
+  return _STATES[key]
 
 
-def _leaves(shapes: Any, placed: Any) -> list[Leaf]:
-  pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(placed), strict=True)
-  return [
-    Leaf(x.shape, x.dtype.itemsize, _axes(s.spec, len(x.shape)))
-    for x, s in pairs
-    if s.memory_kind != 'pinned_host'
-  ]
-
-
-def _axes(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
-  """The mesh axes that split each dimension."""
-  parts = [(part,) if isinstance(part, str) else part or () for part in spec]
-  return (*map(tuple, parts), *(((),) * (ndim - len(parts))))
+def _leaves(tree: Any) -> list[Leaf]:
+  """The arrays of an abstract tree that are in the devices' memory."""
+  found = []
+  for x in jax.tree.leaves(tree):
+    if x.sharding.memory_kind == 'pinned_host':
+      continue
+    axes = [(a,) if isinstance(a, str) else a or () for a in x.sharding.spec]
+    axes += [()] * (x.ndim - len(axes))
+    found.append(Leaf(x.shape, x.dtype.itemsize, tuple(axes)))
+  return found
 
 
 # Cost model: memory and time of a step, estimated before it is compiled.
@@ -159,6 +113,7 @@ def _axes(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
 EFFICIENCY = 0.73
 # Fraction of the overlappable communication that is not overlapped: a guess.
 EXPOSED = 0.3
+FREE = 0.9  # share of HBM that an estimate may fill
 
 
 class Links(NamedTuple):
@@ -168,119 +123,180 @@ class Links(NamedTuple):
   whole: bool
 
 
-class Facts(NamedTuple):
-  """What the estimates need of a config, whatever its mesh."""
+class Layout(NamedTuple):
+  """A mesh, and the other changes to the config that it needs."""
 
-  config: Config
-  shapes: tuple[Shape, ...]  # of the batches of each stage
-  rules: sharding.Rules
-  period: int  # layers in one repeat of the pattern
-  # Layers that a token of text passes through. In an encoder-decoder, the mean
-  # over its sides, weighted by how many tokens each side has per token of text.
-  layers: float
-  experts: tuple[int, ...]  # per layer with experts, over one period
-
-  @property
-  def last(self) -> Shape:
-    """Shape of the last stage's batch."""
-    return self.shapes[-1]
+  sizes: Mesh
+  changes: dict[str, Any]  # config fields, including the mesh
+  seconds: float  # per step, by the cost model: for ranking only
+  state: float  # bytes on one device
+  bytes: float  # estimated, with gradients and activations
+  fits: bool  # by that estimate
 
 
-def facts_of(config: Config) -> Facts:
-  """Extracts them from a resolved config."""
-  model, ramp = config.model, config_lib.ramp(config)
-  layers = ModelChoices.of(model).decoder
-  of_encoder, of_decoder = config_lib.sides(config, ramp.longest)
-  tokens = model.num_layers * of_decoder
-  if model.num_encoder_layers:
-    tokens += of_encoder * (model.num_encoder_layers + model.num_source_layers)
-  return Facts(
-    config,
-    tuple(stage.shape for stage in ramp.stages),
-    sharding.parse_rules(config.mesh.rules),
-    len(layers),
-    tokens / ramp.longest,
-    tuple(x.ffn.router.num_experts for x in layers if x.ffn.router),
-  )
+class CostModel:
+  """Estimates for a resolved config on slices, with any mesh.
 
+  Its own mesh is ignored. `micro_rows` is as `batch.micro_rows`.
+  """
 
-def activation_bytes(
-  facts: Facts, mesh: dict[str, int], micro_rows: int | None
-) -> float:
-  """Estimates the bytes per device that the forward pass keeps."""
-  model = facts.config.model
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  largest = max(
-    divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
-    * s.length
-    for s in facts.shapes
-  )
-  tokens = largest / split / mesh['context']
-  gated = 'glu' in model.ffn
-  d_ff = max(model.d_ff, model.encoder_d_ff)
-  values = model.num_kv_heads * (model.value_size or model.head_size)
-  heads = (model.num_heads + model.num_kv_heads) * model.head_size + values
-  wide = (heads + (2 if gated else 1) * d_ff) / mesh['tensor']
-  # The residual stream is split over tensor too.
-  stream = model.d_model / mesh['tensor']
-  one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
-  kept = {
-    'full': 2 * tokens * stream * facts.layers / facts.period,
-    'dots': 2 * tokens * (2 * stream + wide) * facts.layers,
-    # What `full` keeps stays on the device.
-    'offload': 2 * tokens * stream * facts.layers / facts.period,
-    # Three times the outputs of the matrix products: float32 copies inside
-    # norms and the like. Fitted to compiled programs.
-    'none': 3 * one * facts.layers,
-  }[model.remat]
-  return kept + one * facts.period
+  def __init__(self, config: Config, slices: Slices):
+    """Reads the facts that all meshes share."""
+    model, ramp = config.model, config_lib.ramp(config)
+    self.config, self.slices = config, slices
+    self.rules = sharding.parse_rules(config.mesh.rules)
+    self.shapes = [stage.shape for stage in ramp.stages]  # of the batches
+    self.last = self.shapes[-1]
+    layers = ModelChoices.of(model).decoder
+    self.period = len(layers)
+    # Per layer with experts, over one period.
+    self.experts = [x.ffn.router.num_experts for x in layers if x.ffn.router]
+    # Layers that a token of text passes through. In an encoder-decoder, the
+    # mean over its sides, weighted by how many tokens each side has per token
+    # of text.
+    of_encoder, of_decoder = config_lib.sides(config, ramp.longest)
+    tokens = model.num_layers * of_decoder
+    if model.num_encoder_layers:
+      before = model.num_encoder_layers + model.num_source_layers
+      tokens += of_encoder * before
+    self.layers = tokens / ramp.longest
 
+  def num_shards(self, mesh: Mesh) -> int:
+    """Into how many parts a batch is split."""
+    return math.prod(mesh[axis] for axis in dict(self.rules)['batch'])
 
-def step_seconds(
-  facts: Facts,
-  slices: Slices,
-  sizes: Split,
-  mesh: dict[str, int],
-  links: dict[str, Links],
-  micro_rows: int | None,
-) -> float:
-  """Estimates the time of one step of the last stage."""
-  model, rows = facts.config.model, facts.last.rows
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  parts = divided(rows, num_shards=split, micro_rows=micro_rows)
-  micro = parts.num_micro
-  # Including rows that only pad the batch to fill all devices.
-  tokens = parts.filled(rows) * facts.last.length
-  again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}[model.remat]
-  work = 6 * sizes.matmul * tokens * again
-  compute = work / (slices.devices * slices.peak * EFFICIENCY)
+  def micro_choices(self, mesh: Mesh) -> list[int]:
+    """Values of `batch.micro_rows`, largest first.
 
-  def over(axis: str, sent: float) -> float:
-    if mesh[axis] == 1:
-      return 0.0
-    rate = max(links[axis].count, 1) * slices.chip.link
-    return sent * (mesh[axis] - 1) / mesh[axis] / rate
+    0 is the whole batch; the others take the last stage in equal parts.
+    """
+    here = -(-self.last.rows // self.num_shards(mesh))
+    return [0, *(n for n in range(here - 1, 0, -1) if here % n == 0)]
 
-  weights = 2 * sizes.parameters / mesh['tensor'] / mesh['expert']
-  # A reduce-scatter; or, where fsdp spans the whole slice or shares a
-  # dimension, an all-reduce, which sends twice the bytes.
-  alone = mesh['fsdp'] == slices.devices // slices.number
-  scatter = 1 if links['fsdp'].whole and not alone else 2
-  fsdp = over('fsdp', micro * (2 + scatter) * weights)
-  here = 2 * tokens / split / mesh['context'] * model.d_model
-  meets = 2 if model.block.startswith('parallel') else 4
-  tensor = over('tensor', 3 * meets * here * facts.layers)
-  expert = over('expert', 6 * here * facts.layers / mesh['expert'])
-  # Keys and values of the other parts of a row: forward, again, and back.
-  kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']
-  context = over('context', 3 * 2 * tokens / split * kv * facts.layers)
-  gradient = weights / mesh['fsdp']
-  inside = mesh['data'] // slices.number
-  data = over('data', 2 * gradient) if inside > 1 else 0.0
-  if slices.number > 1:
-    data += 2 * gradient / (slices.chip.dcn / slices.chip.devices)
-  exposed = EXPOSED * (min(compute, fsdp) + tensor + context)
-  return max(compute, fsdp) + exposed + expert + data
+  def fewer_rows(self, mesh: Mesh) -> list[int]:
+    """The choices that are less than the config's, largest first."""
+    given = self.config.batch.micro_rows
+    choices = self.micro_choices(mesh)
+    return [n for n in choices if n and (not given or n < given)]
+
+  def activations(self, mesh: Mesh, micro_rows: int | None) -> float:
+    """Bytes per device that the forward pass keeps."""
+    model = self.config.model
+    split = self.num_shards(mesh)
+    largest = max(
+      divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
+      * s.length
+      for s in self.shapes
+    )
+    tokens = largest / split / mesh['context']
+    gated = 'glu' in model.ffn
+    d_ff = max(model.d_ff, model.encoder_d_ff)
+    values = model.num_kv_heads * (model.value_size or model.head_size)
+    heads = (model.num_heads + model.num_kv_heads) * model.head_size + values
+    wide = (heads + (2 if gated else 1) * d_ff) / mesh['tensor']
+    # The residual stream is split over tensor too.
+    stream = model.d_model / mesh['tensor']
+    one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
+    kept = {
+      'full': 2 * tokens * stream * self.layers / self.period,
+      'dots': 2 * tokens * (2 * stream + wide) * self.layers,
+      # What `full` keeps stays on the device.
+      'offload': 2 * tokens * stream * self.layers / self.period,
+      # Three times the outputs of the matrix products: float32 copies inside
+      # norms and the like. Fitted to compiled programs.
+      'none': 3 * one * self.layers,
+    }[model.remat]
+    return kept + one * self.period
+
+  def may_fit(self, mesh: Mesh) -> bool:
+    """Whether the config may fit: the activations may be half the estimate."""
+    activations = self.activations(mesh, self.config.batch.micro_rows)
+    state = state_of(self.config).bytes(mesh)
+    return state + activations / 2 <= self.slices.hbm
+
+  def seconds(
+    self, mesh: Mesh, links: dict[str, Links], micro_rows: int | None
+  ) -> float:
+    """The time of one step of the last stage."""
+    slices, model, rows = self.slices, self.config.model, self.last.rows
+    state, split = state_of(self.config), self.num_shards(mesh)
+    parts = divided(rows, num_shards=split, micro_rows=micro_rows)
+    # Including rows that only pad the batch to fill all devices.
+    tokens = parts.filled(rows) * self.last.length
+    again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}
+    work = 6 * state.matmul * tokens * again[model.remat]
+    compute = work / (slices.devices * slices.peak * EFFICIENCY)
+
+    def over(axis: str, sent: float) -> float:
+      if mesh[axis] == 1:
+        return 0.0
+      rate = max(links[axis].count, 1) * slices.chip.link
+      return sent * (mesh[axis] - 1) / mesh[axis] / rate
+
+    weights = 2 * state.parameters / mesh['tensor'] / mesh['expert']
+    # A reduce-scatter; or, where fsdp spans the whole slice or shares a
+    # dimension, an all-reduce, which sends twice the bytes.
+    alone = mesh['fsdp'] == slices.devices // slices.number
+    scatter = 1 if links['fsdp'].whole and not alone else 2
+    fsdp = over('fsdp', parts.num_micro * (2 + scatter) * weights)
+    here = 2 * tokens / split / mesh['context'] * model.d_model
+    meets = 2 if model.block.startswith('parallel') else 4
+    tensor = over('tensor', 3 * meets * here * self.layers)
+    expert = over('expert', 6 * here * self.layers / mesh['expert'])
+    # Keys and values of the other parts of a row: forward, again, and back.
+    kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']
+    context = over('context', 3 * 2 * tokens / split * kv * self.layers)
+    gradient = weights / mesh['fsdp']
+    inside = mesh['data'] // slices.number
+    data = over('data', 2 * gradient) if inside > 1 else 0.0
+    if slices.number > 1:
+      data += 2 * gradient / (slices.chip.dcn / slices.chip.devices)
+    exposed = EXPOSED * (min(compute, fsdp) + tensor + context)
+    return max(compute, fsdp) + exposed + expert + data
+
+  def check(self, mesh: Mesh) -> None:
+    """Refuses a mesh that does not divide the model or its rows."""
+    model = self.config.model
+    if mesh['expert'] > 1 and not self.experts:
+      raise UsageError('mesh.expert: the model has no experts')
+    for count in self.experts:
+      if count % mesh['expert']:
+        raise UsageError(
+          f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
+        )
+    # Sizes that tensor splits but that are no parameter's dimension.
+    for name in ('num_heads', 'encoder_num_heads', 'd_model'):
+      if model[name] % mesh['tensor']:
+        raise UsageError(
+          f'model.{name}={model[name]} does not divide over '
+          f'mesh.tensor={mesh["tensor"]}'
+        )
+    device_check.check_context(self.config, mesh, dict(self.rules))
+    sharding.check_divisible(
+      state_of(self.config).abstract,
+      jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES),
+      self.rules,
+    )
+
+  def layout(
+    self, mesh: Mesh, links: dict[str, Links], *, micro: bool
+  ) -> Layout:
+    """The layout of a mesh; with `micro` it chooses `batch.micro_rows` too."""
+    self.check(mesh)
+    state = state_of(self.config).bytes(mesh)
+    need = state + state_of(self.config).gradients(mesh)
+    changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
+    choices = [self.config.batch.micro_rows]
+    # The largest micro-batch that fits, since each one gathers all parameters
+    # again.
+    for micro_rows in self.micro_choices(mesh) if micro else choices:
+      size = need + self.activations(mesh, micro_rows)
+      if fits := size <= FREE * self.slices.hbm:
+        break
+    if micro:
+      changes['batch.micro_rows'] = micro_rows
+    seconds = self.seconds(mesh, links, micro_rows)
+    return Layout(mesh, changes, seconds, state, size, fits)
 
 
 # Candidate meshes for a config on TPU slices, most promising first.
@@ -288,7 +304,7 @@ def step_seconds(
 # An axis that covers whole dimensions of the slice keeps their rings, and with
 # them the reduce-scatter of gradients; an axis that shares a dimension does
 # not. So each dimension is assigned to one axis, and only tensor may take part
-# of one. `cost_model` ranks the candidates; what is reported comes from the
+# of one. `CostModel` ranks the candidates; what is reported comes from the
 # compiled program.
 
 
@@ -298,28 +314,6 @@ UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
 WHOLE_ROWS = ('data', 'fsdp', 'expert', 'tensor')
 # Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
-FREE = 0.9  # share of HBM that an estimate may fill
-
-
-class Layout(NamedTuple):
-  """A mesh, and the other changes to the config that it needs."""
-
-  sizes: dict[str, int]  # of all mesh axes
-  changes: dict[str, Any]  # config fields, including the mesh
-  seconds: float  # per step, by the cost model: for ranking only
-  state: float  # bytes on one device
-  bytes: float  # estimated, with gradients and activations
-  fits: bool  # by that estimate
-
-  @property
-  def text(self) -> str:
-    """Formats the mesh, as in `data=2 fsdp=256 tensor=12`."""
-    return ' '.join(f'{a}={n}' for a, n in self.sizes.items() if n > 1) or '1'
-
-
-def is_unset(config: Config) -> bool:
-  """Whether the config leaves its mesh open."""
-  return all(config.mesh[axis] == n for axis, n in UNSET.items())
 
 
 def apply(config: Config, changes: dict[str, Any]) -> Config:
@@ -340,48 +334,48 @@ def apply(config: Config, changes: dict[str, Any]) -> Config:
   return config_lib.resolve(changed)
 
 
-def candidates(
-  config: Config, slices: Slices, sizes: Sizes, *, micro: bool
-) -> list[Layout]:
-  """All meshes that a config can use: those that fit first, then by time.
+def candidates(config: Config, slices: Slices, *, micro: bool) -> list[Layout]:
+  """All meshes that a resolved config can use: those that fit first, by time.
 
-  Args:
-    config: resolved, with its vocabulary; its own mesh is ignored.
-    slices: to lay the mesh out on.
-    sizes: cache.
-    micro: whether `batch.micro_rows` may change too. The largest micro-batch
-      that fits is taken, since each one gathers all parameters again.
+  `micro`: whether `batch.micro_rows` may change too.
   """
-  facts = facts_of(config)
-  found, refused = {}, {}
-  for key, links in _meshes(slices, _searched(facts, slices)).items():
+  costs = CostModel(config, slices)
+  # Rows are split where there are fewer than devices, or where one alone is
+  # estimated to fill a device.
+  mesh = {axis: 1 for axis in sharding.AXES} | {'fsdp': slices.devices}
+  few = costs.last.rows < slices.devices
+  split = few or costs.activations(mesh, 1) > FREE * slices.hbm
+  axes = sharding.AXES if split else WHOLE_ROWS
+  found, refused = [], {}
+  for key, links in _meshes(slices, axes).items():
     mesh = dict(zip(sharding.AXES, key, strict=True))
     try:
-      found[key] = _layout(facts, slices, sizes, mesh, links, micro)
+      found.append(costs.layout(mesh, links, micro=micro))
     except UsageError as e:
       refused[key] = e
   if not found:
     # Report the one with the most devices in fsdp, which people try first.
     _, reason = max(refused.items(), key=lambda item: item[0][1])
     raise UsageError(f'no mesh of {slices} serves this config: {reason}')
-
-  return sorted(
-    found.values(),
-    key=lambda x: (0, x.seconds) if x.fits else (1, x.bytes),
-  )
+  return sorted(found, key=rank)
 
 
-def given(config: Config, slices: Slices, sizes: Sizes) -> Layout:
+def rank(layout: Layout) -> tuple[bool, float]:
+  """Orders layouts: by time if they fit, then by the memory that they need."""
+  return not layout.fits, layout.seconds if layout.fits else layout.bytes
+
+
+def given(config: Config, slices: Slices) -> Layout:
   """The layout of the config's own mesh."""
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
   axes = sharding.AXES if mesh['context'] > 1 else WHOLE_ROWS
   links = _meshes(slices, axes).get(tuple(mesh.values()), broken)
-  layout = _layout(facts_of(config), slices, sizes, mesh, links, micro=False)
+  layout = CostModel(config, slices).layout(mesh, links, micro=False)
   return layout._replace(changes={})
 
 
-def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
+def mesh_of(config: Config, slices: Slices) -> Mesh:
   """Axis sizes of a config's mesh, with -1 filled in."""
   sizes = sharding.fill_sizes(
     [config.mesh[axis] for axis in sharding.AXES],
@@ -389,34 +383,6 @@ def mesh_of(config: Config, slices: Slices) -> dict[str, int]:
     config_lib.width(config),
   )
   return dict(zip(sharding.AXES, sizes, strict=True))
-
-
-def micro_choices(config: Config, mesh: dict[str, int]) -> list[int]:
-  """Values of `batch.micro_rows`, largest first.
-
-  0 is the whole batch; the others take the last stage in equal parts.
-  """
-  facts = facts_of(config)
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  return _micro_choices(facts.last.rows, split)
-
-
-def activations(config: Config, mesh: dict[str, int]) -> float:
-  """Estimates the bytes per device that the forward pass keeps."""
-  return activation_bytes(facts_of(config), mesh, config.batch.micro_rows)
-
-
-def _searched(facts: Facts, slices: Slices) -> tuple[str, ...]:
-  """Axes of the meshes to try.
-
-  Rows are split where there are fewer than devices, or where one alone is
-  estimated to fill a device.
-  """
-  mesh = {axis: 1 for axis in sharding.AXES} | {'fsdp': slices.devices}
-  alone = activation_bytes(facts, mesh, 1)
-  if facts.last.rows >= slices.devices and alone <= FREE * slices.hbm:
-    return WHOLE_ROWS
-  return sharding.AXES
 
 
 def _meshes(
@@ -449,50 +415,3 @@ def _meshes(
         cut = (data, fsdp // part, expert, context, part)
         found.setdefault(cut, links | broken)
   return found
-
-
-def _layout(
-  facts: Facts,
-  slices: Slices,
-  sizes: Sizes,
-  mesh: dict[str, int],
-  links: dict[str, Links],
-  micro: bool,
-) -> Layout:
-  """One mesh with the changes to the config that it needs."""
-  split = math.prod(mesh[axis] for axis in dict(facts.rules)['batch'])
-  if mesh['expert'] > 1 and not facts.experts:
-    raise UsageError('mesh.expert: the model has no experts')
-  for count in facts.experts:
-    if count % mesh['expert']:
-      raise UsageError(
-        f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
-      )
-  changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
-  # Sizes that tensor splits but that are no parameter's dimension.
-  for name in ('num_heads', 'encoder_num_heads', 'd_model'):
-    if facts.config.model[name] % mesh['tensor']:
-      raise UsageError(
-        f'model.{name}={facts.config.model[name]} does not divide over '
-        f'mesh.tensor={mesh["tensor"]}'
-      )
-  device_check.check_context(facts.config, mesh, dict(facts.rules))
-  of_mesh = sizes.split(facts.config, facts.rules)
-  abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES)
-  sharding.check_divisible(of_mesh.abstract, abstract, facts.rules)
-  state = of_mesh.state(mesh).total
-  need = state + of_mesh.gradients(mesh)
-  choices = [facts.config.batch.micro_rows]
-  for at_once in _micro_choices(facts.last.rows, split) if micro else choices:
-    size = need + activation_bytes(facts, mesh, at_once)
-    if fits := size <= FREE * slices.hbm:
-      break
-  if micro:
-    changes['batch.micro_rows'] = at_once
-  seconds = step_seconds(facts, slices, of_mesh, mesh, links, at_once)
-  return Layout(mesh, changes, seconds, state, size, fits)
-
-
-def _micro_choices(rows: int, split: int) -> list[int]:
-  here = -(-rows // split)
-  return [0, *(n for n in range(here - 1, 0, -1) if here % n == 0)]

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import layouts, topologies
 from gpt_jax.planning.compile import Stage, TooLarge, Whole
-from gpt_jax.planning.layouts import Layout, Sizes
+from gpt_jax.planning.layouts import CostModel, Layout
 from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
@@ -33,6 +32,15 @@ class Request(NamedTuple):
   micro: bool = False  # whether `batch.micro_rows` may be chosen
   remat: bool = True  # whether `model.remat` may change if nothing fits
   flags: dict[str, str] | None = None  # of libtpu, see `compile.compile_stage`
+
+  def changed(self, changes: dict[str, Any]) -> Config:
+    """The config with some fields changed."""
+    return layouts.apply(self.config, changes)
+
+  def candidates(self, remat: str) -> list[Layout]:
+    """Layouts with this rematerialisation, the best one first."""
+    config = self.changed({'model.remat': remat})
+    return layouts.candidates(config, self.slices, micro=self.micro)
 
 
 class Plan(NamedTuple):
@@ -67,14 +75,12 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
   return compile_plan(request, changes, note, last_only=last_only)
 
 
-def open_changes(request: Request, sizes: Sizes | None = None) -> dict:
+def open_changes(request: Request) -> dict[str, Any]:
   """Values for the open fields, by the cost model."""
   if not request.mesh:
     return {}
-  found = layouts.candidates(
-    request.config, request.slices, sizes or Sizes(), micro=request.micro
-  )
-  return shown(request.config, found[0].changes)
+  best = request.candidates(request.config.model.remat)[0]
+  return shown(request.config, best.changes)
 
 
 def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def compile_plan(
 ) -> Plan:
   """Compiles and measures a config with these changes; see `make`."""
   slices = request.slices
-  config = layouts.apply(request.config, changes)
+  config = request.changed(changes)
   parts = compile_lib.build(config, slices)
   shapes = parts.shapes()
   state = compile_lib.on_device(parts_lib.abstract_state(parts))
@@ -178,7 +184,7 @@ def smallest_change(
     'model.remat': request.remat,
   }
   return Misfit(
-    layouts.apply(request.config, taken),
+    request.changed(taken),
     slices,
     taken,
     *(error.shape.rows, error.shape.length),
@@ -191,6 +197,38 @@ def smallest_change(
   )
 
 
+def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
+  """Changes of a config, smaller ones first, that are estimated to fit."""
+  config, slices = request.changed(taken), request.slices
+  mesh = layouts.mesh_of(config, slices)
+
+  def may_fit(changes: dict[str, Any]) -> bool:
+    return CostModel(layouts.apply(config, changes), slices).may_fit(mesh)
+
+  remats = [config.model.remat]
+  if request.remat and config.model.remat in REMATS:
+    remats += REMATS[REMATS.index(config.model.remat) + 1 :]
+  last = {'model.remat': remats[-1]}
+  rows = CostModel(config, slices).fewer_rows(mesh) if request.micro else []
+  changes = [{'model.remat': remat} for remat in remats[1:]]
+  changes += [{**last, 'batch.micro_rows': number} for number in rows]
+  yield from (shown(config, x) for x in changes if may_fit(x))
+  if request.mesh:
+    for layout in request.candidates(remats[-1])[:3]:
+      if layout.sizes != mesh and layout.bytes <= slices.hbm:
+        yield shown(config, {**layout.changes, **last})
+  # Last, since the speed of transfers to and from the host is unknown.
+  if config.optim.state == 'device':
+    fewest = rows[-1] if rows else config.batch.micro_rows or 0
+    least = {**last, 'batch.micro_rows': fewest, 'optim.state': 'host'}
+    try:
+      fits = may_fit(least)
+    except UsageError:  # not every objective can keep its state there
+      return
+    if fits:
+      yield shown(config, least)
+
+
 def faster(request: Request, found: Plan | Misfit) -> str | None:
   """Says what a search may gain, by the cost model; None if little.
 
@@ -201,9 +239,8 @@ def faster(request: Request, found: Plan | Misfit) -> str | None:
   plan = found if isinstance(found, Plan) else found.suggestion
   if plan is None or not request.remat or not request.mesh:
     return None
-  sizes = Sizes()
-  taken = layouts.given(plan.config, request.slices, sizes)
-  remat, best = _best_remat(request, sizes)
+  taken = layouts.given(plan.config, request.slices)
+  remat, best = _best_remat(request)
   gain = taken.seconds / best.seconds - 1
   if not best.fits or gain < LEAST_GAIN:
     return None
@@ -214,26 +251,13 @@ def faster(request: Request, found: Plan | Misfit) -> str | None:
   )
 
 
-def _best_remat(request: Request, sizes: Sizes) -> tuple[str, Layout]:
+def _best_remat(request: Request) -> tuple[str, Layout]:
   """The rematerialisation with the fastest layout that is estimated to fit.
 
   If none fits, the one that needs the least memory.
   """
-  best = [
-    (
-      remat,
-      layouts.candidates(
-        layouts.apply(request.config, {'model.remat': remat}),
-        *(request.slices, sizes),
-        micro=request.micro,
-      )[0],
-    )
-    for remat in REMATS
-  ]
-  return min(
-    best,
-    key=lambda x: (0, x[1].seconds) if x[1].fits else (1, x[1].bytes),
-  )
+  best = [(remat, request.candidates(remat)[0]) for remat in REMATS]
+  return min(best, key=lambda found: layouts.rank(found[1]))
 
 
 def first_plan(
@@ -252,8 +276,7 @@ def first_plan(
     remat='model.remat' not in given,
   )
   if request.remat:
-    remat, _ = _best_remat(request, Sizes())
-    config = layouts.apply(config, {'model.remat': remat})
+    config = request.changed({'model.remat': _best_remat(request)[0]})
     request = request._replace(config=config)
   try:
     plan = make(request, note, last_only=True)
@@ -269,65 +292,22 @@ def first_plan(
 
 def larger(request: Request) -> str | None:
   """The smallest larger slice whose best layout is estimated to fit, if any."""
-  chip, sizes = request.slices.chip, Sizes()
   here = math.prod(request.slices.shape)
   remat = REMATS[-1] if request.remat else request.config.model.remat
-  config = layouts.apply(request.config, {'model.remat': remat})
   known = {here}
-  for shape in topologies.sold(chip):
+  for shape in topologies.sold(request.slices.chip):
     chips = math.prod(shape)
     if chips < here or chips in known:
       continue
     known.add(chips)
     slices = request.slices._replace(shape=shape)
     try:
-      best = layouts.candidates(config, slices, sizes, micro=request.micro)[0]
+      best = request._replace(slices=slices).candidates(remat)[0]
     except UsageError:  # its sizes do not divide over this many chips
       continue
     if best.fits:
       return slices.name
   return None
-
-
-def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
-  """Changes of a config, smaller ones first, that are estimated to fit."""
-  config = layouts.apply(request.config, taken)
-  mesh = layouts.mesh_of(config, request.slices)
-  remats = [config.model.remat]
-  if request.remat and config.model.remat in REMATS:
-    remats += REMATS[REMATS.index(config.model.remat) + 1 :]
-  given = config.batch.micro_rows or 0
-  rows = [given]
-  if request.micro:
-    choices = layouts.micro_choices(config, mesh)
-    rows += [n for n in choices if n and (not given or n < given)]
-  limit = request.slices.hbm
-  state = Sizes().split(config, sharding.parse_rules(config.mesh.rules))
-  fixed = state.state(mesh).total
-  for changes in [{'model.remat': remat} for remat in remats[1:]] + [
-    {'model.remat': remats[-1], 'batch.micro_rows': number}
-    for number in rows[1:]
-  ]:
-    changed = layouts.apply(config, changes)
-    # The estimate may be twice too high.
-    if fixed + layouts.activations(changed, mesh) / 2 <= limit:
-      yield shown(config, changes)
-  if request.mesh:
-    changed = layouts.apply(request.config, {'model.remat': remats[-1]})
-    for layout in layouts.candidates(
-      changed, request.slices, Sizes(), micro=request.micro
-    )[:3]:
-      if layout.sizes != mesh and layout.bytes <= limit:
-        yield shown(config, {**layout.changes, 'model.remat': remats[-1]})
-  # Last, since the speed of transfers to and from the host is unknown.
-  if config.optim.state == 'device':
-    least = {'model.remat': remats[-1], 'batch.micro_rows': rows[-1]}
-    least['optim.state'] = 'host'
-    changed = layouts.apply(config, least)
-    state = Sizes().split(changed, sharding.parse_rules(config.mesh.rules))
-    fixed = state.state(mesh).total
-    if fixed + layouts.activations(changed, mesh) / 2 <= limit:
-      yield shown(config, least)
 
 
 # Searches meshes, rematerialisation and micro-batches; ranks what fits.
@@ -375,17 +355,14 @@ def search(
 
 def _variants(request: Request) -> list[dict[str, Any]]:
   """Variants to try: of those that may fit, the fastest first."""
-  sizes, limit = Sizes(), request.slices.hbm
+  slices, limit = request.slices, request.slices.hbm
   found = []
   remats = REMATS if request.remat else (request.config.model.remat,)
   for remat in remats:
-    config = layouts.apply(request.config, {'model.remat': remat})
     if request.mesh:
-      options = layouts.candidates(
-        config, request.slices, sizes, micro=request.micro
-      )
+      options = request.candidates(remat)
     else:
-      options = [layouts.given(config, request.slices, sizes)]
+      options = [layouts.given(request.changed({'model.remat': remat}), slices)]
     for option in options:
       # The estimate of activations may be twice too high.
       if option.bytes > 2 * limit or option.state > limit:
@@ -393,13 +370,10 @@ def _variants(request: Request) -> list[dict[str, Any]]:
       changes = {**option.changes, 'model.remat': remat}
       found.append((option.bytes > limit, option.seconds, changes))
       if request.micro and remat == remats[-1]:
-        changed = layouts.apply(config, option.changes)
-        rows = changed.batch.micro_rows or 0
-        choices = layouts.micro_choices(changed, option.sizes)
-        below = [n for n in choices if n and (not rows or n < rows)]
-        for n in below[:1]:
+        costs = CostModel(request.changed(changes), slices)
+        for number in costs.fewer_rows(option.sizes)[:1]:
           # Slightly slower: parameters are gathered more often.
-          fewer = {**changes, 'batch.micro_rows': n}
+          fewer = {**changes, 'batch.micro_rows': number}
           found.append((False, option.seconds * 1.02, fewer))
   if not found:
     enough = larger(request)

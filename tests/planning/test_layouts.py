@@ -11,11 +11,10 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.costs import flops, totals
 from gpt_jax.planning import layouts, topologies
-from gpt_jax.planning.layouts import Sizes
+from gpt_jax.planning.layouts import CostModel
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import parts as state_lib
 from tests.support import tiny
 
 
@@ -24,7 +23,7 @@ def test_palm_gets_the_mesh_of_its_paper():
   config = config_lib.resolve(palm.get_config('540b'))
   config = layouts.apply(config, {'model.remat': 'full'})
   slices = topologies.parse('v4:12x16x16', 2)
-  best = layouts.candidates(config, slices, Sizes(), micro=True)[0]
+  best = layouts.candidates(config, slices, micro=True)[0]
   assert best.sizes == {
     'data': 2,
     'fsdp': 256,
@@ -52,7 +51,7 @@ def test_rows_are_split_where_they_are_few():
   def tried(length, rows):
     fields = {'model.context_length': length, 'batch.size': rows}
     long = layouts.apply(config, fields)
-    return layouts.candidates(long, slices, Sizes(), micro=True)
+    return layouts.candidates(long, slices, micro=True)
 
   assert {x.sizes['context'] for x in tried(2048, 1024)} == {1}
   best = tried(131_072, 16)[0]
@@ -72,7 +71,7 @@ def test_rows_stay_whole_where_they_must(config):
   fields = {'batch.size': 8, 'model.vocab_size': 32_128}
   config = layouts.apply(config_lib.resolve(config), fields)
   slices = topologies.parse('v5e:4x4')
-  found = layouts.candidates(config, slices, Sizes(), micro=True)
+  found = layouts.candidates(config, slices, micro=True)
   assert {x.sizes['context'] for x in found} == {1}
 
 
@@ -82,7 +81,7 @@ def test_plan_splits_the_rows_that_train_splits():
   config = config_lib.resolve(transformer.get_config('base'))
   config = layouts.apply(config, fields)
   slices = topologies.parse('v5e:4x4')
-  found = layouts.candidates(config, slices, Sizes(), micro=True)
+  found = layouts.candidates(config, slices, micro=True)
   assert {x.sizes['context'] for x in found} > {1}
   for context in (2, 4):
     split = {'mesh.context': context, 'mesh.fsdp': 8 // context}
@@ -90,7 +89,7 @@ def test_plan_splits_the_rows_that_train_splits():
   config = layouts.apply(config, {'model.context_length': 34})
   split = layouts.apply(config, {'mesh.context': 4, 'mesh.fsdp': 2})
   for check in (
-    lambda: layouts.given(split, topologies.parse('v5e:2x4'), Sizes()),
+    lambda: layouts.given(split, topologies.parse('v5e:2x4')),
     lambda: device_check.check_devices(split),
   ):
     with pytest.raises(UsageError, match=r'context=4: rows of \d+ tokens do'):
@@ -102,7 +101,7 @@ def test_why_no_mesh_serves():
   config = config_lib.resolve(tiny.config(**fields, **{'model.num_heads': 2}))
   slices = topologies.parse('v5e:2x4')
   with pytest.raises(UsageError, match=r'17 of parameter .* does not divide'):
-    layouts.candidates(config, slices, Sizes(), micro=True)
+    layouts.candidates(config, slices, micro=True)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
   run = parts_lib.build(config)
   mesh = {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 4}
   abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
-  shardings = state_lib.state_shardings(
+  shardings = parts_lib.state_shardings(
     run.objective, run.optimizer, abstract, run.rules, run.average
   )
 
@@ -131,10 +130,8 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
       for x, s in zip(shapes, placed, strict=True)
     )
 
-  found = Sizes().split(config, run.rules).state(mesh)
-  assert found.parameters == size('params')
-  assert found.optimizer == size('opt_state')
-  assert found.average == size('ema')
+  found = layouts.state_of(config).bytes(mesh)
+  assert found == sum(map(size, ('params', 'opt_state', 'ema')))
 
 
 def test_micro_rows_divide_the_last_stage():
@@ -144,7 +141,8 @@ def test_micro_rows_divide_the_last_stage():
   )
   mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2}
   # Of each of four devices' 12; 0 is all at once.
-  assert layouts.micro_choices(config, mesh) == [0, 6, 4, 3, 2, 1]
+  costs = CostModel(config, topologies.parse('v5e:2x4'))
+  assert costs.micro_choices(mesh) == [0, 6, 4, 3, 2, 1]
 
 
 def test_a_part_that_has_what_the_model_has_changes_with_it():
@@ -159,7 +157,7 @@ def test_a_part_that_has_what_the_model_has_changes_with_it():
 def test_an_encoder_decoder_counts_each_side():
   """Of 568 tokens of text its layers meet 512 and 114."""
   config = config_lib.resolve(t5.get_config('base'))
-  found = layouts.facts_of(config)
+  found = CostModel(config, topologies.parse('v5e:2x4'))
   assert found.last.length == 568
   assert found.layers == pytest.approx(12 * (512 + 114) / 568)
   params, _ = totals.figures_of(config)

@@ -148,7 +148,7 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
   slices = topologies.parse('v5e:2x4')
   request = Request(config, slices, mesh=True, micro=True)
   taken = {'mesh.data': 8, 'mesh.fsdp': 1}
-  found = layouts.candidates(config, slices, search.Sizes(), micro=True)
+  found = layouts.candidates(config, slices, micro=True)
   fsdp = [layout for layout in found if layout.sizes['data'] == 1]
   monkeypatch.setattr(layouts, 'candidates', lambda *args, **given: fsdp)
   meshes = set()
