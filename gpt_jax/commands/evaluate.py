@@ -38,14 +38,14 @@ that is none of the choices is wrong. Only these tasks and validation measure
 encoder-decoders.
 
 Other tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
-hellaswag, story_cloze, race, boolq, wikitext2, and your own as
-multiple_choice('file.jsonl'), qa('file.jsonl'), text('file.txt'). Download
-their files as published: if they are missing, the error says where to get them.
---tasks_dir=tfds reads them from TensorFlow Datasets. Results have standard
-errors. Scores are saved in WORKDIR/evaluations as they are computed, so that
-the same command resumes. After each task its results are added to step-N.json
-there: eval/lambada/..., eval/text/mine/... for text('mine.txt'), eval/NAME/...
-for text('mine.txt', name='NAME').
+hellaswag, story_cloze, race, boolq, cbt, wikitext2, wikitext103, ptb, enwik8,
+text8, and your own as multiple_choice('file.jsonl'), qa('file.jsonl'),
+text('file.txt'). Download their files as published: if they are missing, the
+error says where to get them. --tasks_dir=tfds reads them from TensorFlow
+Datasets. Results have standard errors. Scores are saved in WORKDIR/evaluations
+as they are computed, so that the same command resumes. After each task its
+results are added to step-N.json there: eval/lambada/..., eval/text/mine/... for
+text('mine.txt'), eval/NAME/... for text('mine.txt', name='NAME').
 
 --average 5 measures the mean of the parameters of the last five checkpoints (if
 checkpoint.keep kept them), which is not the average of optim.ema. Its results

@@ -18,7 +18,7 @@ import io
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from gpt_jax.evaluation.score import Journal, Row, Score, Scorer, ScoreRequest
 from gpt_jax.files.progress import Report
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks.files import OWN, Files, Split
+from gpt_jax.tasks import detokenize, texts
+from gpt_jax.tasks.files import OWN, Files
 from gpt_jax.tasks.prompts import Prompt, Prompted
 from gpt_jax.tokenizers import report as tokenizer_report
 
@@ -473,11 +474,16 @@ class Text(NamedTuple):
     files: to find it in.
     path: of the text.
     stride: tokens scored per window; 0: half of the model's context.
+    style: of the artefacts of tokenization to remove, see `tasks.detokenize`;
+      None: the text is read as it is.
+    last_bytes: of the file; 0: all of it.
   """
 
   files: Files
   path: str
   stride: int = 0
+  style: detokenize.Style | None = None
+  last_bytes: int = 0
   takes_shots = False
   takes_sources = False
 
@@ -499,7 +505,9 @@ class Text(NamedTuple):
     """Loss in nats per token, and perplexities.
 
     Words are separated by white space, and each line end counts as a word, as
-    papers count WikiText (245,569 words in WikiText-2's test split).
+    papers count WikiText (245,569 words in WikiText-2's test split). Words,
+    bytes and characters are those of the file: without its artefacts the text
+    has fewer tokens, and the same probability (GPT-2, section 3.1).
 
     Standard errors are those of the loss, a ratio over windows, which count as
     independent; tokens per byte and per word count as fixed.
@@ -513,8 +521,11 @@ class Text(NamedTuple):
       )
     # `limit` counts lines, as other tasks' examples.
     text = ''.join(io.StringIO(self._read(), '\n').readlines()[: setting.limit])
-    ids = scorer.tokenizer.encode(text)
-    if change := tokenizer_report.change(scorer.tokenizer, text):
+    shown, kept = text, None
+    if self.style is not None:
+      shown, kept = detokenize.detokenize(self.style, text)
+    ids = scorer.tokenizer.encode(shown)
+    if change := tokenizer_report.change(scorer.tokenizer, shown):
       log.warning('%s: the tokenizer %s', self.path, change)
     before = scorer.tokenizer.special.before(first_scored=True)
     rows = [
@@ -549,10 +560,15 @@ class Text(NamedTuple):
       'bytes': num_bytes,
       'words': num_words,
       'stride': stride,
+      'context': scorer.context_length,
+      **({} if kept is None else {'kept_words': len(kept)}),
     }
 
   def _read(self) -> str:
     text = self.files.text(self.path)
+    if self.last_bytes:
+      # Without the rest of a character that is cut.
+      text = text.encode()[-self.last_bytes :].decode(errors='ignore')
     if not text.strip():
       raise UsageError(f'{self.path}: holds no text')
     return text
@@ -567,20 +583,40 @@ def windows(ids: np.ndarray, context_length: int, stride: int) -> Iterator[Row]:
     yield Row(ids[stop - context_length : stop + 1], stop - before)
 
 
-def wikitext2(path: str = 'test', stride: Whole = 0) -> Make:
-  """WikiText-2's test split as raw, untokenized text.
+def published(name: str) -> Callable[..., Make]:
+  """A text of `tasks.texts.PUBLISHED`."""
+  row = texts.PUBLISHED[name]
 
-  Its numbers of words and line ends are those of the word-level file.
+  def read(path: str, stride: int, *, style: detokenize.Style | None) -> Make:
+    last_bytes = row.last_bytes if path in row.splits else 0
+    return lambda folder: Text(
+      row.files._replace(folder=folder), path, stride, style, last_bytes
+    )
+
+  def plain(path: str = 'test', stride: Whole = 0) -> Make:
+    return read(path, stride, style=None)
+
+  def tokenized(
+    path: str = 'test', stride: Whole = 0, detokenize: bool = False
+  ) -> Make:
+    return read(path, stride, style=row.style if detokenize else None)
+
+  make = tokenized if row.style else plain
+  make.__doc__ = row.about
+  return make
+
+
+def text(
+  path: str,
+  stride: Whole = 0,
+  detokenizer: Literal['none', 'wikitext', 'ptb'] = 'none',
+) -> Make:
+  """A custom text file, as one stream.
+
+  Args:
+    path: of the file.
+    stride: tokens scored per window; 0: half of the model's context.
+    detokenizer: see `tasks.detokenize`.
   """
-  names = 'wikitext2/test.raw.txt', 'wikitext-2-raw/wiki.test.raw'
-  files = Files(
-    folder='',
-    home='fetch WikiText-2 raw (wikitext-2-raw-v1) and unpack it there',
-    splits={'test': Split(names)},
-  )
-  return lambda folder: Text(files._replace(folder=folder), path, stride)
-
-
-def text(path: str, stride: Whole = 0) -> Make:
-  """A custom text file, as one stream."""
-  return lambda folder: Text(OWN._replace(folder=folder), path, stride)
+  style = None if detokenizer == 'none' else detokenizer
+  return lambda folder: Text(OWN._replace(folder=folder), path, stride, style)

@@ -18,6 +18,7 @@ from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import progress
 from gpt_jax.spec import Call, UsageError
 from gpt_jax.tasks.registry import PROMPTED
+from gpt_jax.tasks.texts import PUBLISHED
 
 log = logging.getLogger('gpt_jax')
 
@@ -25,7 +26,7 @@ log = logging.getLogger('gpt_jax')
 # With GPT-3's prompts (appendix G) unless noted; GLUE is text to text.
 TASKS: dict[str, Callable[..., Make]] = {
   **{name: likelihood.of(make) for name, make in PROMPTED.items()},
-  'wikitext2': likelihood.wikitext2,
+  **{name: likelihood.published(name) for name in PUBLISHED},
   'text': likelihood.text,
   **text_tasks.TASKS,
 }

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gpt_jax.files.records import Record
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
-from gpt_jax.tasks import choices, glue, reading, zero_shot
+from gpt_jax.tasks import cbt, choices, glue, reading, zero_shot
 from gpt_jax.tasks.prompts import Prompted
 from gpt_jax.tasks.task import (
   Task,
@@ -340,7 +340,7 @@ class Uses(NamedTuple):
 
 
 # The tasks by name. GLUE's are also measured by generated texts, as T5 does
-# (`evaluation.text_tasks`).
+# (`evaluation.text_tasks`). Texts are in `tasks.texts`.
 TASKS = {
   **{name: Uses(form) for name, form in FORMS.items()},
   **{name: Uses(functools.partial(glue.load, name)) for name in glue.GLUE},
@@ -356,6 +356,7 @@ TASKS = {
   'piqa': Uses(prompted=choices.piqa),
   'hellaswag': Uses(prompted=choices.hellaswag),
   'boolq': Uses(prompted=choices.boolq),
+  'cbt': Uses(prompted=cbt.cbt),
   'cola_zero_shot': Uses(prompted=zero_shot.cola_zero_shot),
   'sst2_zero_shot': Uses(prompted=zero_shot.sst2_zero_shot),
   'race_zero_shot': Uses(prompted=zero_shot.race_zero_shot),

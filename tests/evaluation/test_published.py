@@ -3,10 +3,13 @@
 """Files as their authors publish them, and the prompts of GPT-3."""
 
 import json
+import math
 
 import pytest
 
+from gpt_jax.evaluation import likelihood
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.texts import PUBLISHED
 from tests.support.tasks import Believer, build, measure, write
 
 
@@ -274,6 +277,48 @@ def test_piqa_as_its_leaderboard_has_it(tmp_path):
 def test_wikitext_as_it_is_unpacked(tmp_path):
   put(tmp_path / 'wikitext-2-raw' / 'wiki.test.raw', ' = A = \n b\n')
   assert measure(tmp_path, 'wikitext2')['eval/wikitext2/words'] == 6
+
+
+def test_perplexity_is_of_the_words_before_detokenizing(tmp_path):
+  text = " it was n't <unk> 's \n it was $ N \n"
+  put(tmp_path / 'simple-examples' / 'data' / 'ptb.test.txt', text)
+  put(tmp_path / 'mine.txt', text)
+  shown = "it wasn't <unk>'s\nit was $N\n"
+  calls = "ptb(detokenize=True, name='a'), text('mine.txt', detokenizer='ptb')"
+  found = measure(tmp_path, calls)
+  for name in ('a', 'text/mine-detokenizer_ptb'):
+    values = {
+      key.removeprefix(f'eval/{name}/'): value for key, value in found.items()
+    }
+    total = sum(shown.encode()) / 1000
+    assert values['words'] == 5 + 4 + 2
+    assert values['bytes'] == len(text) and values['tokens'] == len(shown)
+    assert values['word_perplexity'] == pytest.approx(math.exp(total / 11))
+    bits = total / len(text) / math.log(2)
+    assert values['bits_per_character'] == pytest.approx(bits)
+    assert values['kept_words'] == 0
+    assert values['context'] == 1000
+  plain = measure(tmp_path, 'ptb')
+  assert plain['eval/ptb/tokens'] == len(text)
+  assert 'eval/ptb/kept_words' not in plain
+
+
+def test_bits_of_uniform_bytes(tmp_path, monkeypatch):
+  class Uniform(Believer):
+    def _score(self, ids):
+      return super()._score(ids)._replace(log_prob=-len(ids) * math.log(256))
+
+  text = 'a\nbé€ and more'
+  put(tmp_path / 'enwik8', text)
+  found = measure(tmp_path, 'enwik8', scorer=Uniform())
+  assert found['eval/enwik8/bits_per_byte'] == pytest.approx(8)
+  bits = 8 * len(text.encode()) / len(text)
+  assert found['eval/enwik8/bits_per_character'] == pytest.approx(bits)
+  # The last bytes cut the sign of the euro, whose rest is left out.
+  row = PUBLISHED['enwik8']._replace(last_bytes=11)
+  monkeypatch.setitem(PUBLISHED, 'enwik8', row)
+  ((_, line),) = likelihood.published('enwik8')()(str(tmp_path)).texts()
+  assert line == ' and more'
 
 
 @pytest.mark.parametrize(
