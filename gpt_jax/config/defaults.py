@@ -436,7 +436,8 @@ TREE['optim'] = Section(
   ema=Field(
     'none',
     AVERAGES,
-    'A moving average of the parameters, for evaluation and generation.',
+    'An average of the parameters, for evaluation and generation: a moving '
+    'one, or the mean since a step.',
   ),
   on_spike=Field(
     'stop',

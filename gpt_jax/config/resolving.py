@@ -63,8 +63,10 @@ def width(config: Config) -> int:
   """
   widths = []
   for model in (config.model, *config.models.values()):
-    found = ModelChoices.of(model).input
+    choices = ModelChoices.of(model)
+    found = choices.input
     widths += [model.d_model, found.d_embed]
+    widths += [layer.width for layer in choices.recurrent]
     if clusters := found.clusters:
       widths += [
         clusters.d_embed // clusters.div_val**i

@@ -124,6 +124,43 @@ def _check_groups(config: Config, field: str, inner: int) -> None:
     )
 
 
+# Recurrent layers: a stack has none, or no others.
+
+
+def check_recurrent(model: Config) -> None:
+  """Checks that nothing is asked of recurrent layers that they do not have."""
+  choices = ModelChoices.of(model)
+  layers, plain = choices.recurrent, choices.block.places is None
+  given = f'model.attention={model.attention!r}'
+  if not layers and not plain:
+    return
+  if len(layers) < len(choices.attention) or not plain:
+    raise UsageError(
+      f'{given}: with model.block={model.block!r}; lstm and '
+      "model.block='plain' go together, in all layers"
+    )
+  for field, value in (
+    ('position', 'none'),
+    ('share', 'none'),
+    ('num_encoder_layers', 0),
+  ):
+    if model[field] != value:
+      raise UsageError(
+        f'model.{field}={model[field]!r}: the recurrent layers of {given} take '
+        f'none; set it to {value!r}'
+      )
+  if len(choices.decoder) > len(layers):
+    raise UsageError(
+      f'model.ffn={model.ffn!r}: the recurrent layers of {given} have no '
+      'feed-forward layers; leave the default'
+    )
+  if layers[-1].width != model.d_model:
+    raise UsageError(
+      f'{given}: its last layer is {layers[-1].width} wide; the output needs '
+      f'model.d_model={model.d_model}'
+    )
+
+
 # Sizes: no array may have more bytes than the compiler can count.
 #
 # The compiler would abort the process without a message.
@@ -239,6 +276,7 @@ def validate(config: Config) -> None:
       f'model.num_kv_heads={model.num_kv_heads}'
     )
   check_depths(config)
+  check_recurrent(model)
   stacks = (choices.encoder_ffn, choices.ffn)
   routers = [ffn.router for ffns in stacks for ffn in ffns if ffn.router]
   if len({router.num_experts for router in routers}) > 1:

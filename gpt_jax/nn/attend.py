@@ -115,7 +115,14 @@ class SegmentMemory(NamedTuple):
     return SegmentMemory(hidden_BMD, real[:, L:])
 
 
-Cache = KVCache | SegmentMemory
+class LstmState(NamedTuple):
+  """What an LSTM carries from token to token."""
+
+  hidden_BP: jax.Array
+  cell_BS: jax.Array  # float32
+
+
+Cache = KVCache | SegmentMemory | LstmState
 
 
 class Context(NamedTuple):
@@ -135,6 +142,8 @@ class Context(NamedTuple):
     token_types_BL: of the tokens, if layers need them (XLNet).
     predicted_BP: int, places of the last P tokens of each row among the others;
       they are queries only, never keys (XLNet's query stream).
+    cuts_BL: bool, no gradient passes from a token to the recurrent state before
+      it.
   """
 
   positions_BL: jax.Array | None = None
@@ -147,6 +156,7 @@ class Context(NamedTuple):
   memory_segments_BM: jax.Array | None = None
   token_types_BL: jax.Array | None = None
   predicted_BP: jax.Array | None = None
+  cuts_BL: jax.Array | None = None
 
   def positions(self, length: int) -> jax.Array:
     """Positions of a row's tokens, [B or 1, L]."""

@@ -91,7 +91,7 @@ class Attention(nn.Module):
     if cross:
       y_BLHK, cache = self._across(q_BLHK, context, cache, layer)
     elif several(self.position, x_BLD.shape[1], cache):
-      assert not isinstance(cache, KVCache)
+      assert cache is None or isinstance(cache, SegmentMemory)
       parts = split(self.position, q_BLHK, x_BLD, context, cache)
       y_NLHK, _ = self._within(
         parts.q_NLHK, parts.x_NLD, context, parts.memory, layer

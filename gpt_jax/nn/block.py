@@ -147,21 +147,22 @@ class BlockChoice(NamedTuple):
   """Makes a block from the rest of its fields.
 
   If the blocks do not normalise the residual stream itself, another norm
-  follows the last block.
+  follows the last block. Without `places` the layers are blocks themselves.
   """
 
-  places: Places
+  places: Places | None
   qk_norm: QkNorm
 
   @property
   def make(self) -> Factory:
     """A `Block`, given the rest of its fields."""
+    assert self.places is not None
     return functools.partial(Block, self.places)
 
   @property
   def final_norm(self) -> bool:
     """Whether a norm follows the last block."""
-    return not self.places.stream
+    return self.places is not None and not self.places.stream
 
 
 def pre(qk_norm: QkNorm = 'none') -> BlockChoice:
@@ -205,8 +206,14 @@ def parallel(
   return BlockChoice(places, qk_norm)
 
 
+def plain() -> BlockChoice:
+  """Recurrent layers alone, y = lstm(x): no norms, residuals or ffn."""
+  return BlockChoice(None, 'none')
+
+
 BLOCKS = {
   'parallel': parallel,
+  'plain': plain,
   'post': post,
   'pre': pre,
   'reordered': reordered,

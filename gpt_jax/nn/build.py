@@ -31,7 +31,9 @@ from gpt_jax.nn.layers import (
   Initializers,
   Rates,
 )
-from gpt_jax.nn.masks import PATTERNS, Pattern
+from gpt_jax.nn.lstm import lstm
+from gpt_jax.nn.masks import PATTERNS as ATTENTION
+from gpt_jax.nn.masks import Pattern, Recurrent
 from gpt_jax.nn.positions import (
   Model,
   Position,
@@ -59,6 +61,9 @@ POSITIONS = {
   'transformer_xl': transformer_xl,
   'xlnet': xlnet,
 }
+
+
+PATTERNS = {**ATTENTION, 'lstm': lstm}
 
 
 CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
@@ -128,6 +133,12 @@ class ModelChoices:
   def causal(self) -> bool:
     """Whether no token sees a later one in any layer of the decoder."""
     return all(pattern.causal for pattern in self.attention)
+
+  @property
+  def recurrent(self) -> tuple[Recurrent, ...]:
+    """The layers over which a stack of recurrent ones repeats; else none."""
+    layers = (pattern.recurrent for pattern in self.attention)
+    return tuple(layer for layer in layers if layer)
 
   @property
   def num_extra(self) -> int:
@@ -238,6 +249,12 @@ def make_stack(
   biases, rates, norm = choices.bias, choices.dropout, choices.norm
   position, block = choices.position, choices.block
   inits, shared = choices.init_weights, choices.share
+  if choices.recurrent:
+    blocks = (
+      functools.partial(x.make, inits=inits, dtype=dtype)
+      for x in choices.recurrent
+    )
+    return Stack(tuple(blocks), num_layers, model.remat, model.loop)
   of_ffn = {
     'd_ff': sizes.d_ff,
     'bias': biases.ffn,
@@ -374,6 +391,7 @@ def requests(
       softcap=choices.attention_scale.softcap,
     )
     for pattern in patterns
+    if not pattern.recurrent
   ]
 
 
@@ -391,6 +409,8 @@ def needs_whole_rows(model: Any) -> tuple[str, str] | None:
         'attention',
         f'the blocks of {pattern.name} are those of whole rows',
       )
+    if pattern.recurrent:
+      return 'attention', 'reads the tokens of a row one after the other'
   return None
 
 

@@ -26,7 +26,13 @@ def init_caches(
   """
   # One cache for each entry of the layer pattern, stacked over the depth; or
   # one for each layer.
-  entries, depth = len(ModelChoices.of(model).decoder), ()
+  choices = ModelChoices.of(model)
+  if choices.recurrent:
+    raise UsageError(
+      f'model.attention={model.attention!r}: texts are not continued by '
+      'recurrent layers yet; take a Transformer'
+    )
+  entries, depth = len(choices.decoder), ()
   if model.loop == UNSTACKED:
     entries = model.num_layers
   else:

@@ -27,6 +27,7 @@ from gpt_jax.nn.layers import (
   Dropout,
   Initializer,
   Initializers,
+  Rates,
   parameter,
 )
 from gpt_jax.nn.positions import Position
@@ -485,7 +486,7 @@ class Inputs(nn.Module):
   context_length: int
   d_model: int
   norm: Callable[..., nn.Module]
-  dropout: float
+  rates: Rates
   inits: Initializers
   dtype: Any
   encoder: bool = False
@@ -524,7 +525,7 @@ class Inputs(nn.Module):
       self.query_embedding = parameter(
         self, 'query_embedding', inits.embedding, (self.d_model,), ('embed',)
       )
-    self.embed_dropout = Dropout(self.dropout)
+    self.embed_dropout = Dropout(self.rates.embedding)
 
   def __call__(
     self,
@@ -538,7 +539,7 @@ class Inputs(nn.Module):
 
     `side='encoder_'` uses the encoder's own parts in an encoder-decoder.
     """
-    x_BLD = self.embed(tokens_BL)
+    x_BLD = self._without_words(self.embed(tokens_BL), tokens_BL)
     x_BLD *= jnp.asarray(self.choice.scale(self._width), x_BLD.dtype)
     if self.choice.num_token_types:
       if token_types_BL is None:
@@ -558,6 +559,16 @@ class Inputs(nn.Module):
     if self.choice.norm:
       x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
+
+  def _without_words(self, x_BLD: jax.Array, tokens_BL: jax.Array) -> jax.Array:
+    """Drops the same words in all rows, in training."""
+    if not self.rates.words or not self.has_rng('dropout'):
+      return x_BLD
+    keep = 1 - self.rates.words
+    key = self.make_rng('dropout')
+    kept_V = jax.random.bernoulli(key, keep, (self.vocab_size,))
+    kept_BL1 = kept_V[tokens_BL][..., None]
+    return jnp.where(kept_BL1, x_BLD / keep, jnp.zeros_like(x_BLD))
 
   def queries(self, predicted_BP: jax.Array) -> jax.Array:
     """The input vectors of a second stream's queries: [B, P] -> [B, P, D]."""

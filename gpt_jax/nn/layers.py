@@ -153,6 +153,30 @@ def transformer():
   return build
 
 
+def uniform(embedding: Weight = 0.1):
+  """Tables U(-embedding, embedding); kernels of LSTMs as in torch.
+
+  Those are U(-1/sqrt(S), 1/sqrt(S)) of S cells, with 4 S columns, whatever the
+  size of their inputs. The biases start at 0.
+  """
+
+  def build(num_layers: int) -> Initializers:
+    del num_layers
+
+    def within(bound_of: Callable[[Any], float]) -> Any:
+      def draw(key, shape, dtype=jnp.float32):
+        bound = bound_of(shape)
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+      return draw
+
+    table = within(lambda shape: embedding)
+    kernel = within(lambda shape: (shape[-1] / 4) ** -0.5)
+    return Initializers(table, table, kernel, kernel)
+
+  return build
+
+
 INITS = {
   'gpt2': gpt2,
   'normal': normal,
@@ -161,6 +185,7 @@ INITS = {
   't5': t5,
   'transformer': transformer,
   'truncated_normal': truncated_normal,
+  'uniform': uniform,
 }
 
 
@@ -484,15 +509,25 @@ class Rates(NamedTuple):
   embedding: float
   residual: float
   attention: float
+  words: float = 0.0
 
 
 def rates(
   embedding: Fraction = 0.0,
   residual: Fraction = 0.0,
   attention: Fraction = 0.0,
+  words: Fraction = 0.0,
 ) -> Rates:
-  """Dropout in these places; GPT-1, section 4.1, has 0.1 in all."""
-  return Rates(embedding, residual, attention)
+  """Dropout in these places; GPT-1, section 4.1, has 0.1 in the first three.
+
+  Args:
+    embedding: of the input vectors.
+    residual: of what layers add.
+    attention: of the weights of attention.
+    words: of whole tokens of the vocabulary in the input, the same ones in all
+      rows of a step (Merity et al. 2017, section 4.3).
+  """
+  return Rates(embedding, residual, attention, words)
 
 
 class Dropout(nn.Module):

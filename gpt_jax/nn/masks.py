@@ -3,7 +3,7 @@
 """Attention patterns, and the masks of keys that each query sees."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +110,18 @@ def _mixed(x: jax.Array) -> jax.Array:
   return x ^ (x >> 16)
 
 
+class Recurrent(NamedTuple):
+  """A layer that reads its tokens in order, in place of a block of attention.
+
+  Attributes:
+    make: the factory of the layer, which is called as a `block.Block`.
+    width: of its output.
+  """
+
+  make: Callable[..., Any]
+  width: int
+
+
 class Pattern(NamedTuple):
   """A pattern is a rule on positions, and the bounds that follow from it.
 
@@ -123,6 +135,7 @@ class Pattern(NamedTuple):
       each; needed with a rule or blocks.
     blocks: the blocks that are seen, which differ between layers and heads, so
       that no rule on positions covers them; None: there are none.
+    recurrent: the layer in place of attention; None: the layer attends.
   """
 
   name: str
@@ -131,6 +144,7 @@ class Pattern(NamedTuple):
   window: int | None = None
   count: Callable[[np.ndarray], np.ndarray] | None = None
   blocks: Blocks | None = None
+  recurrent: Recurrent | None = None
 
   def visible(self, query: jax.Array, key: jax.Array) -> jax.Array:
     """True if a query at one position sees a key at another.

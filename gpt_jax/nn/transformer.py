@@ -98,7 +98,7 @@ class Transformer(nn.Module):
       self.context_length,
       self.d_model,
       norm,
-      choices.dropout.embedding,
+      choices.dropout,
       inits,
       self._dtype,
       encoder=self.num_encoder_layers > 0,
@@ -182,6 +182,7 @@ class Transformer(nn.Module):
     visible_BLM: jax.Array | None = None,
     predicted_BP: jax.Array | None = None,
     places_1L: jax.Array | None = None,
+    cuts_BL: jax.Array | None = None,
   ) -> Output:
     """Runs the stack, or both stacks.
 
@@ -219,6 +220,8 @@ class Transformer(nn.Module):
       places_1L: int32 [1, L], the place of each token in its row, if they are
         not in order: see `build.zigzag`. All token arguments, and the hidden
         states, are in that order.
+      cuts_BL: bool, tokens from which no gradient passes to the state before
+        them, in recurrent layers: truncated back-propagation through time.
     """
     if positions_BL is None:
       positions_BL = places_1L
@@ -259,6 +262,7 @@ class Transformer(nn.Module):
       memory_BMD=memory_BMD,
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,
+      cuts_BL=cuts_BL,
     )
     if self._choices.position.shared:
       context = context._replace(shared=self._shared(x_BLD, context))

@@ -20,6 +20,7 @@ from gpt_jax.objectives.permuted import Permuted
 from gpt_jax.objectives.policy import Grpo, Ppo
 from gpt_jax.objectives.preference import Dpo, RewardModel
 from gpt_jax.objectives.prefix import Prefix, Target
+from gpt_jax.objectives.recurrent import Recurrent
 from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.objectives.task import (
   Choice,
@@ -37,6 +38,7 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 # of post-training.
 OBJECTIVES = {
   'causal': Causal,
+  'recurrent': Recurrent,
   'auxiliary': Auxiliary,
   'masked': Masked,
   'electra': Electra,

@@ -27,6 +27,7 @@ _READ = {
   'visible': 'visible_BLM',
   'prefix': 'prefix_B',
   'places': 'places_1L',
+  'cuts': 'cuts_BL',
   'sources': 'encoder_tokens_BM',
   'source_mask': 'encoder_mask_BM',
   'source_segments': 'encoder_segments_BM',
@@ -95,11 +96,14 @@ def states(
     batch: `inputs` int32 [B, L], and optionally the arrays in `_READ`.
     key: for dropout; None: no dropout.
   """
-  arrays: dict[str, Any] = {
-    _READ[name]: x for name, x in batch.items() if name in _READ
-  }
-  out, sown = apply(model, params, batch['inputs'], key, **arrays)
+  given = arguments(batch)
+  out, sown = apply(model, params, batch['inputs'], key, **given)
   return out.hidden_BLD, routers(sown)
+
+
+def arguments(batch: Batch) -> dict[str, Any]:
+  """The arrays of a batch that `Transformer` reads, beside the tokens."""
+  return {_READ[name]: x for name, x in batch.items() if name in _READ}
 
 
 def routers(sown: dict[str, Any]) -> dict[str, moe.Stats]:

@@ -130,11 +130,15 @@ def adam(
       the (clipped) gradient of each weight, not of biases and norm scales.
       GPT-1's is decoupled, hence `adamw`.
   """
-  plain = of_rate(optax.adam, b1=b1, b2=b2, eps=eps)
+  return _with_l2(l2, of_rate(optax.adam, b1=b1, b2=b2, eps=eps))
+
+
+def _with_l2(l2: float, build: Build) -> Build:
+  """Adds l2 * theta to the gradient of each weight."""
   if not l2:
-    return plain
+    return build
   return lambda schedule, axes: optax.chain(
-    optax.add_decayed_weights(l2, decay_mask), plain(schedule, axes)
+    optax.add_decayed_weights(l2, decay_mask), build(schedule, axes)
   )
 
 
@@ -330,15 +334,23 @@ def lion(
   return of_rate(optax.lion, b1=b1, b2=b2, **decay)
 
 
-def sgd(momentum: Fraction = 0.0, nesterov: bool = False) -> Build:
+def sgd(
+  momentum: Fraction = 0.0, nesterov: bool = False, l2: Weight = 0.0
+) -> Build:
   """Gradient descent, with momentum or Nesterov's (Sutskever et al. 2013).
 
   v <- momentum * v + g; the step is along v, or along g + momentum * v with
   `nesterov`.
+
+  Args:
+    momentum: see above.
+    nesterov: see above.
+    l2: L2 regularisation, as in `adam`.
   """
   if nesterov and not momentum:
     raise UsageError('optim.name: sgd(nesterov=True) needs a momentum')
-  return of_rate(optax.sgd, momentum=momentum or None, nesterov=nesterov)
+  plain = of_rate(optax.sgd, momentum=momentum or None, nesterov=nesterov)
+  return _with_l2(l2, plain)
 
 
 def none() -> Build:

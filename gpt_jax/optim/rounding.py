@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from gpt_jax.optim.optimizer import Axes, Build, is_matrix
-from gpt_jax.ranges import Fraction
+from gpt_jax.ranges import Fraction, Whole
 
 # Casts float32 parameters to the formats that they are stored in.
 Precision = Callable[[Any], Any]
@@ -92,11 +92,12 @@ def bfloat16() -> Precision:
 PRECISIONS = {'bfloat16': bfloat16, 'float32': float32}
 
 
-# A moving average of the weights, for evaluation (Polyak and Juditsky 1992).
+# An average of the weights, for evaluation.
 
 
-# From the average so far and the new parameters to the new average.
-Average = Callable[[Any, Any], Any]
+# From the average so far, the new parameters and the number of steps that made
+# them to the new average.
+Average = Callable[[Any, Any, jax.Array], Any]
 
 
 def ema(decay: Fraction = 0.999) -> Average:
@@ -105,9 +106,28 @@ def ema(decay: Fraction = 0.999) -> Average:
   It starts at the initial parameters; 0.999 averages over about 1000 steps.
   """
 
-  def update(average: Any, params: Any) -> Any:
+  def update(average: Any, params: Any, step: jax.Array) -> Any:
+    del step
     return jax.tree.map(
       lambda a, p: a + (1 - decay) * (p - a), average, to_float32(params)
+    )
+
+  return update
+
+
+def mean(start: Whole) -> Average:
+  """The mean of the parameters after step `start` and those that follow.
+
+  Averaged SGD (Polyak and Juditsky 1992), as AWD-LSTM is evaluated (Merity et
+  al. 2017, algorithm 1: T = start). Until then it is the parameters themselves.
+  """
+
+  def update(average: Any, params: Any, step: jax.Array) -> Any:
+    number = (step - start + 1).astype(jnp.float32)
+    return jax.tree.map(
+      lambda a, p: jnp.where(step > start, a + (p - a) / number, p),
+      average,
+      to_float32(params),
     )
 
   return update
@@ -118,4 +138,4 @@ def none() -> None:
   return
 
 
-AVERAGES = {'ema': ema, 'none': none}
+AVERAGES = {'ema': ema, 'mean': mean, 'none': none}

@@ -90,7 +90,7 @@ class Keys(NamedTuple):
 
 
 # Purposes of `Keys.generators`.
-MAKING_ROWS, MASKING = 1, 2
+MAKING_ROWS, MASKING, CUTTING = 1, 2, 3
 
 
 def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:

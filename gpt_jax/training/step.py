@@ -133,7 +133,7 @@ def train_step(
       memory. The result is the mean over all tokens.
     num_shards: see `MicroBatches`.
     num_replicas: see `MicroBatches`.
-    average: the moving average of the parameters, if one is kept.
+    average: the average of the parameters, if one is kept.
     num_steps: of the run, for objectives with `progress`.
 
   Returns:
@@ -184,7 +184,7 @@ def train_step(
   new_params = rounding.add(
     old_params, updates, jax.random.fold_in(key, ROUNDING)
   )
-  ema = average(state.ema, new_params) if average else None
+  ema = average(state.ema, new_params, state.step + 1) if average else None
   params = train_state.with_frozen(new_params, state.params, objective.frozen)
   new = TrainState(state.step + 1, params, opt_state, ema)
   old = state._replace(step=new.step)

@@ -13,7 +13,7 @@ from configs.finetune import base as tuning
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import flatten, validation
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.build import PATTERNS
 from gpt_jax.ranges import OneOf, Range
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -48,6 +48,13 @@ RANGES = {f: kind for f, kind in TAKES.items() if isinstance(kind, Range)}
 NAMES = {f: kind for f, kind in TAKES.items() if isinstance(kind, OneOf)}
 
 
+LSTM = {
+  'model.attention': 'lstm(17)',
+  'model.block': 'plain',
+  'model.position': 'none',
+}
+
+
 # What `resolve` refuses of the tiny config with some fields changed.
 REFUSED = [
   (
@@ -79,6 +86,34 @@ REFUSED = [
     {'model.attention': 'full, lokal'},
     "model.attention='full, lokal': unknown 'lokal'; one of "
     + ', '.join(sorted(PATTERNS)),
+  ),
+  (
+    {'model.attention': 'lstm(17)'},
+    "model.attention='lstm(17)': with model.block='pre'; lstm and "
+    "model.block='plain' go together, in all layers",
+  ),
+  (
+    {'model.block': 'plain'},
+    "model.attention='full': with model.block='plain'; lstm and",
+  ),
+  (
+    {'model.attention': 'lstm(17)', 'model.block': 'plain'},
+    "model.position='learned': the recurrent layers of "
+    "model.attention='lstm(17)' take none; set it to 'none'",
+  ),
+  (
+    {**LSTM, 'model.attention': 'lstm(11)'},
+    "model.attention='lstm(11)': its last layer is 11 wide; the output needs "
+    'model.d_model=17',
+  ),
+  (
+    {**LSTM, 'model.ffn': 'relu, gelu, silu, relu, relu'},
+    "model.ffn='relu, gelu, silu, relu, relu': the recurrent layers of "
+    "model.attention='lstm(17)' have no feed-forward layers",
+  ),
+  (
+    {**LSTM, 'model.attention': 'lstm(17, projection_clip=3.0)'},
+    'model.attention: lstm(projection_clip=3.0): nothing is projected',
   ),
   (
     {'model.attention': 'local(window=0)'},

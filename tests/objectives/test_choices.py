@@ -75,6 +75,15 @@ TASK = 'num_labels=3, length=7'
 CASES = [
   Case('causal', random=False),
   Case('causal(z_loss=0.1)', random=False),
+  Case(
+    'recurrent(segment=5)',
+    {
+      **DECODER,
+      'attention': f'lstm(7), lstm({tiny.D})',
+      'block': 'plain',
+      'position': 'none',
+    },
+  ),
   Case('auxiliary(targets=3)', random=False),
   Case('masked', PLAIN),
   Case("masked(unit='word', ngram=3)", PLAIN),

@@ -127,6 +127,7 @@ CASES = {
   'lamb': ('lamb', {**ADAM, 'weight_decay': 0.3}),
   'lion': ('lion', {'b1': 0.9, 'b2': 0.99, 'weight_decay': 0.3}),
   'sgd': ('sgd', {}),
+  'sgd-l2': ('sgd', {'momentum': 0.9, 'l2': 0.3}),
   'sgd-momentum': ('sgd', {'momentum': 0.9}),
   'sgd-nesterov': ('sgd', {'momentum': 0.9, 'nesterov': True}),
   'adafactor': ('adafactor', {'min_size': 3}),

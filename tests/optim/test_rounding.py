@@ -157,13 +157,27 @@ def test_the_average_is_the_weighted_sum(dtype):
   history = rng.normal(size=(steps + 1, 3, 5)).astype(dtype)
   update = jax.jit(spec.build('optim.ema', f'ema(decay={decay})', AVERAGES))
   average = {'kernel': history[0].astype(np.float32)}
-  for params in history[1:]:
-    average = update(average, {'kernel': params})
+  for i, params in enumerate(history[1:]):
+    average = update(average, {'kernel': params}, i + 1)
   weights = (1 - decay) * decay ** np.arange(steps, -1, -1.0)
   weights[0] = decay**steps
   expected = np.tensordot(weights, history.astype(np.float64), 1)
   assert average['kernel'].dtype == jnp.float32
   np.testing.assert_allclose(average['kernel'], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mean_is_of_all_steps_from_its_start():
+  rng = np.random.default_rng(0)
+  history = rng.normal(size=(8, 3, 5)).astype(np.float32)
+  update = jax.jit(spec.build('optim.ema', 'mean(start=4)', AVERAGES))
+  average = {'kernel': history[0]}
+  for step, params in enumerate(history[1:], start=1):
+    average = update(average, {'kernel': params}, step)
+    expected = history[min(step, 4) : step + 1].mean(axis=0)
+    if step <= 4:
+      np.testing.assert_array_equal(average['kernel'], params)
+    else:
+      np.testing.assert_allclose(average['kernel'], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,13 @@ def lion(theta, gradients, rate, decays, *, b1, b2, weight_decay):
   return theta
 
 
-def sgd(theta, gradients, rate, decays, *, momentum=0.0, nesterov=False):
+def sgd(
+  theta, gradients, rate, decays, *, momentum=0.0, nesterov=False, l2=0.0
+):
   """Momentum, and Nesterov's in the form that starts from the point reached."""
   v = np.zeros_like(theta)
   for t, g in enumerate(gradients):
+    g = g + l2 * decays * theta
     v = momentum * v + g
     theta = theta - rate(t) * (g + momentum * v if nesterov else v)
   return theta

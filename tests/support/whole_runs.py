@@ -118,6 +118,23 @@ RUNS = {
       'eval.num_batches': 2,
     },
   ),
+  # Rows of about three segments; averaged from the fourth step on.
+  'ulmfit': Tiny(
+    'ulmfit.py:wt2',
+    {
+      'tokenizer.name': 'words(vocab_size=48)',
+      'model.vocab_size': 48,
+      'model.num_layers': 2,
+      'model.num_heads': 1,
+      'model.attention': 'lstm(24, input_dropout=0.2, dropout=0.3, '
+      'weight_drop=0.5), lstm(32, dropout=0.4, weight_drop=0.5)',
+      'model.dropout': 'rates(words=0.1, embedding=0.1)',
+      'objective.name': 'recurrent(segment=8)',
+      'optim.name': 'sgd(l2=1.2e-6)',
+      'optim.ema': 'mean(start=4)',
+      'schedule.name': 'constant(peak=3.0)',
+    },
+  ),
   # Of two layers the first is trained in the first quarter of the run.
   'char': Tiny(
     'char.py:cpu',

@@ -37,6 +37,7 @@ LOGGED = {
   'deberta': ({'perplexity', 'masked_accuracy'}, {'token_accuracy'}),
   'mass': ({'perplexity', 'token_accuracy'}, {'masked_accuracy'}),
   'prefix': ({'perplexity'}, {'token_accuracy', 'masked_accuracy'}),
+  'ulmfit': ({'perplexity', 'bits_per_byte'}, {'token_accuracy'}),
   'switch': ({'token_accuracy'}, set()),
 }
 

@@ -1,0 +1,112 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Language modelling with LSTMs: segments, and penalties of activations.
+
+Back-propagation through time is truncated: a row is cut into segments of drawn
+lengths, and no gradient passes from one to the state at the end of the one
+before, which is carried on. A row begins with a state of 0, so a step depends
+on its rows and the seed alone.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.stack import len_then_name
+from gpt_jax.objectives import forward
+from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.loss import Batch, Loss, Params
+from gpt_jax.ranges import Count, Probability, Weight
+from gpt_jax.rows.rows import CUTTING, Keys, Rows
+from gpt_jax.spec import UsageError
+
+# Merity et al. (2017), section 5: the standard deviation of a segment's length;
+# the shortest is from their released code.
+DEVIATION, SHORTEST = 5, 5
+
+
+@dataclass(frozen=True)
+class Recurrent(Causal):
+  """Next-token prediction in segments (Merity et al. 2017: AWD-LSTM).
+
+  The loss is the mean over all tokens, so that a segment weighs as much as it
+  is long; the paper scales the learning rate to the same effect (section 4.1).
+
+  Attributes:
+    segment: tokens of a segment; each length is drawn from N(segment, 5), at
+      least 5 (section 4.1).
+    full_share: fraction of the segments that are so long; the others are half
+      as long.
+    alpha: factor of the mean square of the last layer's outputs after dropout
+      (section 4.7, AR); in training, not reported.
+    beta: factor of the mean square of the difference between its outputs before
+      dropout at neighbouring tokens of a segment (TAR), likewise.
+  """
+
+  segment: Count = 70
+  full_share: Probability = 0.95
+  alpha: Weight = 2.0
+  beta: Weight = 1.0
+
+  def check(self) -> None:
+    """Rejects models without recurrent layers."""
+    super().check()
+    if not ModelChoices.of(self.model).recurrent:
+      raise UsageError(
+        f'model.attention={self.model.attention!r}: objective.name=recurrent '
+        "trains LSTMs; take 'lstm(...)' with model.block='plain'"
+      )
+
+  def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
+    """The batch of `causal`, and `cuts`: the first tokens of segments."""
+    batch = super().make_batch(rows, keys)
+    cuts = np.zeros(rows.tokens.shape, bool)
+    for cuts_L, generator in zip(cuts, keys.generators(CUTTING), strict=True):
+      place = 0
+      while place < len(cuts_L):
+        whole = generator.random() < self.full_share
+        mean = self.segment if whole else self.segment / 2
+        place += max(SHORTEST, int(generator.normal(mean, DEVIATION)))
+        cuts_L[place : place + 1] = True
+    return {**batch, 'cuts': cuts}
+
+  def balance(self, batch: Batch) -> Batch:
+    """Adds the weights of pairs of neighbours, as many as there are tokens."""
+    real_BL = batch['weights'] > 0
+    pairs_BL = real_BL[:, 1:] & real_BL[:, :-1] & ~batch['cuts'][:, 1:]
+    pairs_BL = pairs_BL.astype(jnp.float32)
+    number = jnp.maximum(jnp.sum(pairs_BL), 1)
+    return {**batch, 'pairs': pairs_BL * (jnp.sum(batch['weights']) / number)}
+
+  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
+    """The cross-entropy; in training with both penalties."""
+    if key is None:
+      return super().loss(params, batch, None)
+    out, sown = forward.apply(
+      self.model,
+      params,
+      batch['inputs'],
+      key,
+      sow=('intermediates',),
+      **forward.arguments(batch),
+    )
+    found = self.loss_of_states(params, out.hidden_BLD, batch, evaluating=False)
+    raw_BLD = last_raw(sown['intermediates']).astype(jnp.float32)
+    squares_BL = jnp.mean(jnp.square(out.hidden_BLD.astype(jnp.float32)), -1)
+    steps_BL = jnp.mean(jnp.square(raw_BLD[:, 1:] - raw_BLD[:, :-1]), -1)
+    penalty = self.alpha * jnp.sum(squares_BL * batch['weights'])
+    penalty += self.beta * jnp.sum(steps_BL * batch['pairs'])
+    return found._replace(
+      sum=found.sum + penalty, penalty=found.penalty + penalty
+    )
+
+
+def last_raw(intermediates: Any) -> jax.Array:
+  """The output of the last recurrent layer before dropout, [B, L, D]."""
+  blocks = intermediates['decoder']['periods']
+  names = [name for name in blocks if name.startswith('block_')]
+  return blocks[max(names, key=len_then_name)]['raw'][0][-1]
