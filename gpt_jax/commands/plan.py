@@ -27,7 +27,7 @@ launch/ sets, or those of --flags. Needs the extra `plan`.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
-papers' configs.
+papers' decoders.
 """
 
 import contextlib
@@ -189,24 +189,14 @@ def _plan_config(args: cli.Args) -> None:
       found = search.make(request, note, last_only=args.last_stage)
     except TooLarge as e:
       found = search.smallest_change(request, e, note)
-  _show(name, found, args.json)
+  if args.json:
+    print(json.dumps(report.to_json(name, found)))
+  else:
+    report.show(name, found, Console())
   if faster := search.faster(request, found):
     log.info('%s', faster)
   if isinstance(found, Misfit):
     sys.exit(1)
-
-
-def _show(name: str, found: search.Plan | Misfit, as_json: bool) -> None:
-  """Prints a plan, or what to change if nothing fits."""
-  if isinstance(found, search.Plan):
-    if as_json:
-      print(json.dumps(report.to_json(name, found)))
-    else:
-      report.show(name, found, Console())
-  elif as_json:
-    print(json.dumps(report.misfit_to_json(name, found)))
-  else:
-    report.show_misfit(name, found, Console())
 
 
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:

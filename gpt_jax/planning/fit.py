@@ -4,7 +4,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +45,11 @@ class PowerLaw(NamedTuple):
     return self.coefficient * x**self.exponent
 
 
-# From training FLOPs to the optimal parameters and tokens.
-Frontier = tuple[PowerLaw, PowerLaw]
+class Frontier(NamedTuple):
+  """From training FLOPs to the optimal parameters and tokens."""
+
+  parameters: PowerLaw
+  tokens: PowerLaw
 
 
 def power_law(xs, ys) -> PowerLaw:
@@ -130,7 +133,7 @@ def envelope_frontier(found: Envelope) -> Frontier:
   """
   if len(set(found.parameters)) < 2:
     raise ValueError('approach 1 needs two sizes on the envelope')
-  return (
+  return Frontier(
     power_law(found.flops, found.parameters),
     power_law(found.flops, found.tokens),
   )
@@ -210,7 +213,7 @@ def isoflop_frontier(found: Sequence[Profile]) -> Frontier:
     raise ValueError('approach 2 needs minima at two budgets')
   # Runs consist of whole steps: use the FLOPs spent, not the budget.
   spent = [float(np.mean([p.flops for p in f.points])) for f in found]
-  return (
+  return Frontier(
     power_law(spent, [f.parameters for f in found]),
     power_law(spent, [f.tokens for f in found]),
   )
@@ -409,62 +412,36 @@ def _to_fit(theta: np.ndarray) -> Fit:
 
 # A value with its interval, if known.
 Value = tuple[float, tuple[float, float] | None]
-
-
-class Approach(NamedTuple):
-  """Two power laws and their bootstrap samples."""
-
-  frontier: Frontier
-  samples: list[Frontier]
-
-  def values(self) -> dict[str, Value]:
-    """Exponents `a` (parameters) and `b` (tokens), with intervals."""
-    return {
-      name: (
-        self.frontier[i].exponent,
-        interval([law[i].exponent for law in self.samples]),
-      )
-      for i, name in enumerate('ab')
-    }
-
-
-class Parametric(NamedTuple):
-  """The parametric loss and its bootstrap samples."""
-
-  fit: Fit
-  samples: list[Fit]
-
-  def values(self) -> dict[str, Value]:
-    """The five parameters and the two exponents, with intervals."""
-    return {
-      name: (
-        getattr(self.fit, name),
-        interval([getattr(fit, name) for fit in self.samples]),
-      )
-      for name in (*Fit._fields, 'a', 'b')
-    }
+# Table 2 of the paper: a, b by approach.
+PUBLISHED = {1: '0.50, 0.50', 2: '0.49, 0.51', 3: '0.46, 0.54'}
 
 
 class Fits(NamedTuple):
-  """The fits; None for those that failed, with the reason in `warnings`."""
+  """What could be fitted; the reasons for what could not are in `warnings`."""
 
   envelope: Envelope
   profiles: list[Profile]
-  approach_1: Approach | None
-  approach_2: Approach | None
-  approach_3: Parametric | None
+  frontiers: dict[int, Frontier]  # of approaches 1 and 2
+  fit: Fit | None  # of approach 3
+  # By approach: the exponents `a` (parameters) and `b` (tokens); of approach 3
+  # also the five parameters.
+  values: dict[int, dict[str, Value]]
   warnings: list[str]
 
   def to_json(self) -> dict[str, Any]:
     """As plain values, for scaling.json."""
     out: dict[str, Any] = {'interval': '90%, bootstrap'}
-    for name in ('approach_1', 'approach_2'):
-      approach = getattr(self, name)
-      out[name] = approach and {
-        **_plain(approach.values()),
-        'parameters': approach.frontier[0]._asdict(),
-        'tokens': approach.frontier[1]._asdict(),
-      }
+    for number in PUBLISHED:
+      out[f'approach_{number}'] = None
+      if values := self.values.get(number):
+        out[f'approach_{number}'] = {
+          name: {'value': value, 'interval': bounds and list(bounds)}
+          for name, (value, bounds) in values.items()
+        }
+    for number, (parameters, tokens) in self.frontiers.items():
+      found = out[f'approach_{number}']
+      found['parameters'] = parameters._asdict()
+      found['tokens'] = tokens._asdict()
     if out['approach_2']:
       out['approach_2']['minima'] = [
         {
@@ -473,31 +450,33 @@ class Fits(NamedTuple):
         }
         for profile in self.profiles
       ]
-    out['approach_3'] = self.approach_3 and _plain(self.approach_3.values())
     return {**out, 'warnings': self.warnings}
 
   def table(self) -> str:
     """Two Markdown tables: exponents next to the paper's, and the loss fit."""
+
+    def cells(number: int, names: Iterable[str]) -> str:
+      values = self.values.get(number)
+      return ' | '.join(_cell(*values[x]) if values else '-' for x in names)
+
     lines = [
       '| approach | a (N ~ C^a) | b (D ~ C^b) | Chinchilla a, b |',
       '| --- | --- | --- | --- |',
+      *(f'| {n} | {cells(n, "ab")} | {x} |' for n, x in PUBLISHED.items()),
     ]
-    for number, published in PUBLISHED.items():
-      found = getattr(self, f'approach_{number}')
-      cells = ['-', '-']
-      if found:
-        values = found.values()
-        cells = [_cell(*values[name]) for name in 'ab']
-      lines.append(f'| {number} | {" | ".join(cells)} | {published} |')
-    if self.approach_3:
-      values = self.approach_3.values()
+    if self.fit:
       lines += [
         '',
         '| E | A | B | alpha | beta |',
         '| --- | --- | --- | --- | --- |',
-        '| ' + ' | '.join(_cell(*values[f]) for f in Fit._fields) + ' |',
+        f'| {cells(3, Fit._fields)} |',
       ]
     return '\n'.join(lines)
+
+
+def _cell(value: float, bounds: tuple[float, float] | None) -> str:
+  shown = f'{value:.3g}'
+  return f'{shown} ({bounds[0]:.3g} to {bounds[1]:.3g})' if bounds else shown
 
 
 def fit_all(
@@ -512,53 +491,48 @@ def fit_all(
   least = min(p.flops for p in points)
   most = max(p.flops for p in points)
   outline = envelope(curves, least, most)
-
-  def first() -> Approach:
-    drawn = envelope_bootstrap(curves, least, most, samples, seed)
-    return Approach(envelope_frontier(outline), drawn)
-
-  def second() -> Approach:
-    law = isoflop_frontier(profiles)
-    drawn = isoflop_bootstrap(profiles, samples, seed)
-    if not drawn:
+  drawn = samples, seed
+  approaches: dict[int, tuple[Callable, Callable]] = {
+    1: (
+      lambda: envelope_frontier(outline),
+      lambda law: envelope_bootstrap(curves, least, most, *drawn),
+    ),
+    2: (
+      lambda: isoflop_frontier(profiles),
+      lambda law: isoflop_bootstrap(profiles, *drawn),
+    ),
+    3: (
+      lambda: fit_parametric(points),
+      lambda fit: parametric_bootstrap(points, fit, *drawn),
+    ),
+  }
+  laws: dict[int, Any] = {}
+  values = {}
+  for number, (fit, bootstrap) in approaches.items():
+    try:
+      law = fit()
+      again = [_numbers(x) for x in bootstrap(law)]
+    except ValueError as e:
+      warnings.append(str(e))
+      continue
+    if number == 2 and not again:
       warnings.append(
         'approach 2: no interval: parabolas through three sizes leave no '
         'residuals; add sizes to sweep.sizes'
       )
-    return Approach(law, drawn)
-
-  def third() -> Parametric:
-    found = fit_parametric(points)
-    drawn = parametric_bootstrap(points, found, samples, seed)
-    return Parametric(found, drawn)
-
-  def tried(fit: Callable) -> Any:
-    try:
-      return fit()
-    except ValueError as e:
-      warnings.append(str(e))
-      return None
-
-  found = [tried(fit) for fit in (first, second, third)]
-  if not any(found):
+    laws[number] = law
+    values[number] = {
+      name: (value, interval([x[name] for x in again]))
+      for name, value in _numbers(law).items()
+    }
+  if not laws:
     raise RuntimeError('nothing could be fitted: ' + '; '.join(warnings))
-  one, two, three = found
-  return Fits(outline, profiles, one, two, three, warnings)
+  fitted = laws.pop(3, None)
+  return Fits(outline, profiles, laws, fitted, values, warnings)
 
 
-def _plain(
-  values: dict[str, Value],
-) -> dict[str, Any]:
-  return {
-    name: {'value': value, 'interval': bounds and list(bounds)}
-    for name, (value, bounds) in values.items()
-  }
-
-
-def _cell(value: float, bounds: tuple[float, float] | None) -> str:
-  shown = f'{value:.3g}'
-  return f'{shown} ({bounds[0]:.3g} to {bounds[1]:.3g})' if bounds else shown
-
-
-# Table 2.
-PUBLISHED = {1: '0.50, 0.50', 2: '0.49, 0.51', 3: '0.46, 0.54'}
+def _numbers(law: Frontier | Fit) -> dict[str, float]:
+  """The numbers of a law that get intervals."""
+  if isinstance(law, Fit):
+    return {**law._asdict(), 'a': law.a, 'b': law.b}
+  return {'a': law.parameters.exponent, 'b': law.tokens.exponent}

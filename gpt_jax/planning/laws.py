@@ -12,19 +12,20 @@ rows. Approach 3 was published as a table and as a parametric loss, `Fit`.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from scipy.optimize import minimize_scalar
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.costs import totals
 from gpt_jax.costs.chips import CLOUD_NAMES
 from gpt_jax.costs.totals import short
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.spec import UsageError
 
 
@@ -82,13 +83,31 @@ class Fit(NamedTuple):
     return (self.B / left) ** (1 / self.beta)
 
 
-def tabulated(rows: tuple[tuple[float, float, float], ...]) -> Law:
-  """Interpolates rows of parameters, FLOPs and tokens.
+# Tables 3 and A3: parameters, and for approaches 1, 2 and 3 FLOPs and tokens.
+# Two rows do not keep to C = 6 N D. Table 3 has 67B with 5.76e23 FLOPs, which
+# is Gopher's budget; 6 N D with 1.4T tokens. Table A3 prints 175B of approach 3
+# with 1.26e24 FLOPs, a slip: 6 * 175e9 * 12.0e12 is 1.26e25.
+_Row = tuple[float, float]  # FLOPs and tokens
+TABLES: tuple[tuple[float, _Row, _Row, _Row], ...] = (
+  (400e6, (1.92e19, 8.0e9), (1.84e19, 7.7e9), (2.21e19, 9.2e9)),
+  (1e9, (1.21e20, 20.2e9), (1.20e20, 20.0e9), (1.62e20, 27.1e9)),
+  (10e9, (1.23e22, 205.1e9), (1.32e22, 219.5e9), (2.46e22, 410.1e9)),
+  (67e9, (5.76e23, 1.5e12), (6.88e23, 1.7e12), (1.71e24, 4.1e12)),
+  (175e9, (3.85e24, 3.7e12), (4.54e24, 4.3e12), (1.26e25, 12.0e12)),
+  (280e9, (9.90e24, 5.9e12), (1.18e25, 7.1e12), (3.52e25, 20.1e12)),
+  (520e9, (3.43e25, 11.0e12), (4.19e25, 13.4e12), (1.36e26, 43.5e12)),
+  (1e12, (1.27e26, 21.2e12), (1.59e26, 26.5e12), (5.65e26, 94.1e12)),
+  (10e12, (1.30e28, 216.2e12), (1.75e28, 292.0e12), (8.55e28, 1425.5e12)),
+)
+
+
+def tabulated(approach: int) -> Law:
+  """Interpolates the rows of an approach.
 
   Linear in logarithms between rows; beyond them with the slope from the first
   row to the last.
   """
-  logs = np.log(np.array(rows))
+  logs = np.log([(n, *rows[approach - 1]) for n, *rows in TABLES])
   xs = logs[:, 1]
 
   def law(flops: float) -> Optimum:
@@ -115,48 +134,8 @@ def kaplan(flops: float) -> Optimum:
   return Optimum(parameters, flops / (6 * parameters))
 
 
-# Parameters, FLOPs, tokens. Table 3. In the row of 67B the paper does not keep
-# to C = 6 N D, which would be 1.4T tokens: it is Gopher's budget.
-TABLE_3 = (
-  (400e6, 1.92e19, 8.0e9),
-  (1e9, 1.21e20, 20.2e9),
-  (10e9, 1.23e22, 205.1e9),
-  (67e9, 5.76e23, 1.5e12),
-  (175e9, 3.85e24, 3.7e12),
-  (280e9, 9.90e24, 5.9e12),
-  (520e9, 3.43e25, 11.0e12),
-  (1e12, 1.27e26, 21.2e12),
-  (10e12, 1.30e28, 216.2e12),
-)
-# Table A3, approach 2, and 3; there 175B are printed with 1.26e24 FLOPs, which
-# is a slip: 6 * 175e9 * 12.0e12 is 1.26e25.
-TABLE_A3_2 = (
-  (400e6, 1.84e19, 7.7e9),
-  (1e9, 1.20e20, 20.0e9),
-  (10e9, 1.32e22, 219.5e9),
-  (67e9, 6.88e23, 1.7e12),
-  (175e9, 4.54e24, 4.3e12),
-  (280e9, 1.18e25, 7.1e12),
-  (520e9, 4.19e25, 13.4e12),
-  (1e12, 1.59e26, 26.5e12),
-  (10e12, 1.75e28, 292.0e12),
-)
-TABLE_A3_3 = (
-  (400e6, 2.21e19, 9.2e9),
-  (1e9, 1.62e20, 27.1e9),
-  (10e9, 2.46e22, 410.1e9),
-  (67e9, 1.71e24, 4.1e12),
-  (175e9, 1.26e25, 12.0e12),
-  (280e9, 3.52e25, 20.1e12),
-  (520e9, 1.36e26, 43.5e12),
-  (1e12, 5.65e26, 94.1e12),
-  (10e12, 8.55e28, 1425.5e12),
-)
-
 LAWS: dict[str, Law] = {
-  'Chinchilla, approach 1': tabulated(TABLE_3),
-  'Chinchilla, approach 2': tabulated(TABLE_A3_2),
-  'Chinchilla, approach 3': tabulated(TABLE_A3_3),
+  **{f'Chinchilla, approach {i}': tabulated(i) for i in (1, 2, 3)},
   'Kaplan': kaplan,
 }
 FITS = {
@@ -241,10 +220,8 @@ def training_flops(
 ) -> tuple[float, dict[str, Any]]:
   """Training FLOPs, and what they were computed from.
 
-  Args:
-    chips: a cloud name such as v4-512: 512 cores, which are 256 chips.
-    days: of training.
-    mfu: the assumed share of the chips' bf16 peak.
+  `chips` is a cloud name such as v4-512 (512 cores, which are 256 chips), `mfu`
+  the assumed share of their bf16 peak.
   """
   found = re.fullmatch(r'([a-z0-9]+)-(\d+)', chips)
   if not found or found[1] not in CLOUD_NAMES:
@@ -277,8 +254,7 @@ def plan(
   """The optimum for a budget under each law, and the nearest shipped config.
 
   Args:
-    flops: of training.
-    assumed: how the FLOPs were computed (chips, MFU, days), for the report.
+    assumed: how `flops` were computed, by `training_flops`.
     inference_tokens: tokens served after training, if any.
     fit_path: scaling.json of a sweep, whose fit is added.
   """
@@ -291,46 +267,44 @@ def plan(
   fits = dict(FITS)
   if fit_path:
     fits[fit_path] = read_fit(fit_path)
-  optima = [{'law': name, **law(flops)._asdict()} for name, law in LAWS.items()]
+  ours = decoders()
+  optima = [(name, law(flops), {}) for name, law in LAWS.items()]
   for name, fit in fits.items():
     found = fit.optimum(flops)
-    optima.append(
+    loss = {'predicted_loss': fit.loss(*found)}
+    optima.append((f'L(N, D), {name}', found, loss))
+  out: dict[str, Any] = {
+    'budget_flops': flops,
+    'assumed': assumed,
+    'optima': [
       {
-        'law': f'L(N, D), {name}',
+        'law': name,
         **found._asdict(),
-        'predicted_loss': fit.loss(*found),
+        **loss,
+        'tokens_per_parameter': found.tokens / found.parameters,
+        **_nearest(ours, found.parameters),
       }
-    )
-  ours = decoders()
-  for row in optima:
-    row['tokens_per_parameter'] = row['tokens'] / row['parameters']
-    row.update(_nearest(ours, row['parameters']))
-  served = []
+      for name, found, loss in optima
+    ],
+  }
   if inference_tokens is not None:
-    for name, fit in fits.items():
+    out['inference_tokens'] = inference_tokens
+    out['served'] = [
+      {
+        'law': name,
+        'model': kind,
+        **model._asdict(),
+        'total_flops': model.total_flops,
+        **_nearest(ours, model.parameters),
+      }
+      for name, fit in fits.items()
       for kind, model in zip(
         ('compute-optimal', 'least in all'),
         serve(fit, flops, inference_tokens),
         strict=True,
-      ):
-        served.append(
-          {
-            'law': name,
-            'model': kind,
-            **model._asdict(),
-            'total_flops': model.total_flops,
-            **_nearest(ours, model.parameters),
-          }
-        )
-  return {
-    'budget_flops': flops,
-    'assumed': assumed,
-    'optima': optima,
-    **(
-      {'inference_tokens': inference_tokens, 'served': served} if served else {}
-    ),
-    'notes': NOTES,
-  }
+      )
+    ]
+  return {**out, 'notes': NOTES}
 
 
 def read_fit(path: str) -> Fit:
@@ -359,65 +333,16 @@ def decoders() -> dict[str, int]:
   for stem, module in loading.papers().items():
     for size in getattr(module, 'SIZES', ['']):
       config = module.get_config(size)
-      if config.model.num_encoder_layers or 'switch' in config.model.ffn:
+      model = config.model
+      if model.num_encoder_layers or 'switch' in model.ffn:
         continue
-      figures = totals.figures_of(config_lib.resolve_model(config))[1]
+      if not ModelChoices.of(model).causal:
+        continue
+      objective = config_lib.objective(config_lib.resolve_model(config))
+      params = jax.eval_shape(objective.init, jax.random.key(0))
       name = f'configs/{stem}.py' + (f':{size}' if size else '')
-      found[name] = figures['parameters']
+      found[name] = sum(x.size for x in jax.tree.leaves(params))
   return found
-
-
-def show(found: dict[str, Any], console: Console) -> None:
-  """Prints the tables."""
-  assumed = found['assumed']
-  how = ''
-  if assumed:
-    how = (
-      f': {assumed["chips"]:,} chips x '
-      f'{assumed["peak_flops_per_second_and_chip"] / 1e12:g} TFLOP/s x '
-      f'{assumed["mfu"]:.0%} MFU x {assumed["days"]:g} days'
-    )
-  console.print(f'{found["budget_flops"]:.4g} training FLOPs{how}')
-  table = Table(title='The model to train')
-  table.add_column('law')
-  for column in ('parameters', 'tokens', 'tokens/parameter', 'loss'):
-    table.add_column(column, justify='right')
-  table.add_column('nearest config')
-  for row in found['optima']:
-    loss = row.get('predicted_loss')
-    table.add_row(
-      row['law'],
-      short(row['parameters']),
-      short(row['tokens']),
-      f'{row["tokens_per_parameter"]:.3g}',
-      f'{loss:.3f}' if loss else '',
-      _config(row),
-    )
-  console.print(table)
-  if 'served' in found:
-    title = f'With {short(found["inference_tokens"])} tokens of inference'
-    table = Table(title=title)
-    table.add_column('L(N, D) of')
-    table.add_column('model')
-    for column in ('parameters', 'tokens', 'training', 'inference', 'total'):
-      table.add_column(column, justify='right')
-    table.add_column('nearest config')
-    for row in found['served']:
-      spent = [
-        f'{row[f"{name}_flops"]:.3g}'
-        for name in ('training', 'inference', 'total')
-      ]
-      table.add_row(
-        row['law'],
-        row['model'],
-        short(row['parameters']),
-        short(row['tokens']),
-        *spent,
-        _config(row),
-      )
-    console.print(table)
-  for note in found['notes']:
-    console.print(f'- {note}')
 
 
 def _nearest(ours: dict[str, int], parameters: float) -> dict[str, Any]:
@@ -428,10 +353,55 @@ def _nearest(ours: dict[str, int], parameters: float) -> dict[str, Any]:
   return {'config': found, 'config_parameters': ours[found]}
 
 
-def _config(row: dict[str, Any]) -> str:
-  if 'config' not in row:
-    return ''
-  return f'{row["config"]} ({short(row["config_parameters"])})'
+def show(found: dict[str, Any], console: Console) -> None:
+  """Prints the tables."""
+  how = ''
+  if assumed := found['assumed']:
+    how = (
+      f': {assumed["chips"]:,} chips x '
+      f'{assumed["peak_flops_per_second_and_chip"] / 1e12:g} TFLOP/s x '
+      f'{assumed["mfu"]:.0%} MFU x {assumed["days"]:g} days'
+    )
+  console.print(f'{found["budget_flops"]:.4g} training FLOPs{how}')
+  columns = 'parameters', 'tokens', 'tokens/parameter', 'loss'
+  table = _table('The model to train', ('law',), columns)
+  for row in found['optima']:
+    loss = row.get('predicted_loss')
+    figures = (
+      f'{row["tokens_per_parameter"]:.3g}',
+      f'{loss:.3f}' if loss else '',
+    )
+    _add(table, row, (row['law'],), figures)
+  console.print(table)
+  if 'served' in found:
+    table = _table(
+      f'With {short(found["inference_tokens"])} tokens of inference',
+      ('L(N, D) of', 'model'),
+      ('parameters', 'tokens', 'training', 'inference', 'total'),
+    )
+    for row in found['served']:
+      spent = (row[f'{x}_flops'] for x in ('training', 'inference', 'total'))
+      figures = [f'{flops:.3g}' for flops in spent]
+      _add(table, row, (row['law'], row['model']), figures)
+    console.print(table)
+  for note in found['notes']:
+    console.print(f'- {note}')
+
+
+def _table(title: str, names: Iterable[str], figures: Iterable[str]) -> Table:
+  right = (Column(name, justify='right') for name in figures)
+  return Table(*names, *right, 'nearest config', title=title)
+
+
+def _add(
+  table: Table, row: dict[str, Any], names: Iterable[str], rest: Iterable[str]
+) -> None:
+  """Adds a row: names, parameters, tokens, the rest, the nearest config."""
+  config = ''
+  if 'config' in row:
+    config = f'{row["config"]} ({short(row["config_parameters"])})'
+  counts = short(row['parameters']), short(row['tokens'])
+  table.add_row(*names, *counts, *rest, config)
 
 
 NOTES = [

@@ -4,6 +4,7 @@
 
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,40 +24,13 @@ from gpt_jax.spec import UsageError
 PERCENT = f'±{schedule.ERROR:.0%}'
 
 
-def to_json(name: str, plan: Plan) -> dict[str, Any]:
-  """All figures: bytes per chip, FLOPs over all chips, seconds."""
-  return {
-    **_head(name, plan.slices, plan.config),
-    'fits': True,
-    'overrides': plan.changes,
-    'stages': [_stage(stage) for stage in plan.stages],
-    'run': plan.whole._asdict(),
-    'estimate_error': schedule.ERROR,
-    'assumptions': schedule.assumptions(),
-  }
+def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
+  """All figures: bytes per chip, FLOPs over all chips, seconds.
 
-
-def misfit_to_json(name: str, misfit: Misfit) -> dict[str, Any]:
-  """What it needs, and the suggested plan."""
-  suggestion = misfit.suggestion
-  return {
-    **_head(name, misfit.slices, misfit.config),
-    'fits': False,
-    'overrides': misfit.changes,
-    'rows': misfit.rows,
-    'row_tokens': misfit.row_tokens,
-    'needed': misfit.needed,
-    'limit': misfit.limit,
-    'tried': misfit.tried,
-    'kept': list(misfit.kept),
-    'larger': misfit.larger,
-    # The key predates the name `suggestion`.
-    'remedy': to_json(name, suggestion) if suggestion else None,
-  }
-
-
-def _head(name: str, slices: Slices, config: Any) -> dict[str, Any]:
-  return {
+  If it does not fit: what it needs, and the suggested plan.
+  """
+  slices, config = found.slices, found.config
+  head = {
     'config': name,
     'topology': slices.name,
     'slices': slices.number,
@@ -65,94 +39,136 @@ def _head(name: str, slices: Slices, config: Any) -> dict[str, Any]:
     'mesh': {axis: config.mesh[axis] for axis in AXES},
     'remat': config.model.remat,
     'micro_rows': config.batch.micro_rows or 0,
+    'fits': isinstance(found, Plan),
+    'overrides': found.changes,
+  }
+  if isinstance(found, Misfit):
+    suggestion = found.suggestion
+    return {
+      **head,
+      'rows': found.rows,
+      'row_tokens': found.row_tokens,
+      'needed': found.needed,
+      'limit': found.limit,
+      'tried': found.tried,
+      'kept': list(found.kept),
+      'larger': found.larger,
+      # The key predates the name `suggestion`.
+      'remedy': to_json(name, suggestion) if suggestion else None,
+    }
+  return {
+    **head,
+    'stages': [
+      {
+        **stage._asdict(),
+        'hbm': stage.hbm._asdict(),
+        'flops': {**stage.flops._asdict(), 'ratio': stage.flops.ratio},
+        # Traffic on a mesh of one device has no axes.
+        'traffic': {axes or '-': x for axes, x in stage.traffic.items()},
+        'tokens_per_second': stage.tokens_per_second,
+      }
+      for stage in found.stages
+    ],
+    'run': found.whole._asdict(),
+    'estimate_error': schedule.ERROR,
+    'assumptions': schedule.assumptions(),
   }
 
 
-def _stage(stage: Stage) -> dict[str, Any]:
-  found = {
-    **stage._asdict(),
-    'hbm': stage.hbm._asdict(),
-    'flops': {**stage.flops._asdict(), 'ratio': stage.flops.ratio},
-    'tokens_per_second': stage.tokens_per_second,
-  }
-  # Traffic on a mesh of one device has no axes.
-  found['traffic'] = {k or '-': v for k, v in found['traffic'].items()}
-  return found
+# The rows of the tables of a plan, each with its text for a stage.
+_MEMORY = {
+  'peak': lambda s: _gib(s.hbm.peak),
+  'allowed': lambda s: _gib(s.hbm.limit),
+  'parameters': lambda s: _gib(s.hbm.parameters),
+  'optimizer': lambda s: _gib(s.hbm.optimizer),
+  'activations kept for all layers': lambda s: _gib(s.hbm.activations),
+  'temporaries, gradients': lambda s: _gib(s.hbm.temporaries),
+  "in the host's memory": lambda s: _gib(s.hbm.host),
+}
+_WORK = {
+  'micro-batches': lambda s: f'{s.micro_batches}',
+  'model FLOPs': lambda s: f'{s.flops.model:.4g}',
+  'compiled FLOPs': lambda s: f'{s.flops.compiled:.4g}',
+  'compiled / model': lambda s: f'{s.flops.ratio:.3f}',
+  'of them in kernels': lambda s: f'{sum(s.flops.kernels.values()):.3g}',
+  'not counted': lambda s: ', '.join(s.flops.not_counted) or 'nothing',
+  'gradients reduce-scattered': lambda s: _names(s.scattered),
+  'gradients all-reduced': lambda s: _names(s.reduced),
+  'float32 gathered, GiB': lambda s: _gib(s.wide_gathers),
+}
+_TIME = {
+  'seconds': lambda s: f'{s.time:.3g}',
+  'of them: matrix units': lambda s: f'{s.spent["products"]:.3g}',
+  'vector units': lambda s: f'{s.spent["vector"]:.3g}',
+  'HBM': lambda s: f'{s.spent["memory"]:.3g}',
+  'waiting for chips of a slice': lambda s: f'{s.spent["ici"]:.3g}',
+  'waiting for other slices': lambda s: f'{s.spent["dcn"]:.3g}',
+  # Everything kept there is sent and fetched once; the estimate assumes that
+  # this overlaps with the rest.
+  "GiB/s to and from the host's memory": lambda s: (
+    f'{2 * s.hbm.host / s.time / GIB:.3g}'
+  ),
+  'MFU': lambda s: f'{s.mfu:.1%}',
+  'tokens/s': lambda s: f'{s.tokens_per_second:,.0f}',
+}
 
 
-def show(name: str, plan: Plan, console: Console) -> None:
-  """Prints a plan."""
-  slices, stages = plan.slices, plan.stages
+def show(name: str, found: Plan | Misfit, console: Console) -> None:
+  """Prints a plan; or what does not fit, and the smallest change that helps."""
+  if isinstance(found, Misfit):
+    _show_misfit(name, found, console)
+    if found.suggestion is None:
+      return
+    found = found.suggestion
+  slices, stages, run = found.slices, found.stages, found.whole
   console.print(
     f'{name} on {slices}: {slices.chips:,} chips, {slices.hosts:,} hosts, '
-    f'mesh {_mesh(plan)}, remat {plan.config.model.remat}'
+    f'mesh {_mesh(found)}, remat {found.config.model.remat}'
   )
-  if plan.changes:
+  if found.changes:
     console.print('taken besides the config, to give to train too:')
     # On one line, to paste: rich would wrap it.
-    console.print(f'  {overrides(plan.changes)}', soft_wrap=True)
-  columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in stages]
-  memory = Table('HBM of a chip, GiB', *columns, title='Fits')
-  for label, of in (
-    ('peak', lambda s: s.hbm.peak),
-    ('allowed', lambda s: s.hbm.limit),
-    ('parameters', lambda s: s.hbm.parameters),
-    ('optimizer', lambda s: s.hbm.optimizer),
-    ('activations kept for all layers', lambda s: s.hbm.activations),
-    ('temporaries, gradients', lambda s: s.hbm.temporaries),
-    ("in the host's memory", lambda s: s.hbm.host),
-  ):
-    memory.add_row(label, *(_gib(of(stage)) for stage in stages))
-  console.print(memory)
-  work = Table('a step', *columns, title='Compiled')
-  for label, of in (
-    ('micro-batches', lambda s: f'{s.micro_batches}'),
-    ('model FLOPs', lambda s: f'{s.flops.model:.4g}'),
-    ('compiled FLOPs', lambda s: f'{s.flops.compiled:.4g}'),
-    ('compiled / model', lambda s: f'{s.flops.ratio:.3f}'),
-    ('of them in kernels', _in_kernels),
-    ('not counted', lambda s: ', '.join(s.flops.not_counted) or 'nothing'),
-    ('gradients reduce-scattered', lambda s: _names(s.scattered)),
-    ('gradients all-reduced', lambda s: _names(s.reduced)),
-    ('float32 gathered, GiB', lambda s: _gib(s.wide_gathers)),
-  ):
-    work.add_row(label, *(of(stage) for stage in stages))
-  console.print(work)
-  console.print(_traffic(stages[-1]))
-  times = Table('a step', *columns, title=f'Estimated, {PERCENT}')
-  for label, of in (
-    ('seconds', lambda s: f'{s.time:.3g}'),
-    ('of them: matrix units', lambda s: f'{s.spent["products"]:.3g}'),
-    ('vector units', lambda s: f'{s.spent["vector"]:.3g}'),
-    ('HBM', lambda s: f'{s.spent["memory"]:.3g}'),
-    ('waiting for chips of a slice', lambda s: f'{s.spent["ici"]:.3g}'),
-    ('waiting for other slices', lambda s: f'{s.spent["dcn"]:.3g}'),
-    # Everything kept there is sent and fetched once; the estimate assumes that
-    # this overlaps with the rest.
-    ("GiB/s to and from the host's memory", _to_host),
-    ('MFU', lambda s: f'{s.mfu:.1%}'),
-    ('tokens/s', lambda s: f'{s.tokens_per_second:,.0f}'),
-  ):
-    times.add_row(label, *(of(stage) for stage in stages))
-  console.print(times)
-  console.print(_whole(plan))
+    console.print(f'  {overrides(found.changes)}', soft_wrap=True)
+
+  def table(corner: str, title: str, rows: dict[str, Callable]) -> None:
+    columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in stages]
+    out = Table(corner, *columns, title=title)
+    for label, text in rows.items():
+      out.add_row(label, *map(text, stages))
+    console.print(out)
+
+  table('HBM of a chip, GiB', 'Fits', _MEMORY)
+  table('a step', 'Compiled', _WORK)
+  console.print(_traffic(found.last))
+  table('a step', f'Estimated, {PERCENT}', _TIME)
+  console.print(
+    f'All {run.steps:,} steps, {run.tokens:,} tokens: {run.days:.3g} days, '
+    f'{run.chip_hours:,.0f} chip-hours, MFU {run.mfu:.1%} (estimated, '
+    f'{PERCENT})'
+  )
   console.print('Assumed:')
   for line in schedule.assumptions():
     console.print(f'  {line}')
 
 
-def _to_host(stage: Stage) -> str:
-  return f'{2 * stage.hbm.host / stage.time / GIB:.3g}'
-
-
-def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
-  """Prints what does not fit, and the smallest change that helps."""
+def _show_misfit(name: str, misfit: Misfit, console: Console) -> None:
   text = (
     f'{name} on {misfit.slices}: does not fit: the step of {misfit.rows} rows '
     f'of {misfit.row_tokens} tokens needs {misfit.needed / GIB:.1f} GiB '
     f'of {misfit.limit / GIB:.2f}; '
   )
-  if misfit.suggestion is None:
+  if suggestion := misfit.suggestion:
+    before = misfit.changes
+    changed = {
+      field: value
+      for field, value in suggestion.changes.items()
+      if before.get(field) != value
+    }
+    text += (
+      f'smallest change that fits: {overrides(changed)} '
+      f'({suggestion.peak / GIB:.1f} GiB)'
+    )
+  else:
     if misfit.tried:
       text += f'none of {misfit.tried} changes helps here; '
     if misfit.kept:
@@ -161,16 +177,8 @@ def show_misfit(name: str, misfit: Misfit, console: Console) -> None:
         'or '
       )
     larger = f'{misfit.larger} (estimated)' if misfit.larger else 'more chips'
-    console.print(f'{text}take {larger}', soft_wrap=True)
-    return
-  suggestion = misfit.suggestion
-  changed = {k: v for k, v in suggestion.changes.items() if _new(misfit, k, v)}
-  console.print(
-    text + f'smallest change that fits: {overrides(changed)} '
-    f'({suggestion.peak / GIB:.1f} GiB)',
-    soft_wrap=True,
-  )
-  show(name, suggestion, console)
+    text += f'take {larger}'
+  console.print(text, soft_wrap=True)
 
 
 def show_search(
@@ -206,10 +214,6 @@ def show_search(
   console.print(f'  {overrides(plans[0].changes)}', soft_wrap=True)
 
 
-def _new(misfit: Misfit, field: str, value: Any) -> bool:
-  return misfit.changes.get(field) != value
-
-
 def _mesh(plan: Plan) -> str:
   sizes = plan.config.mesh
   found = [f'{axis}={sizes[axis]}' for axis in AXES if sizes[axis] != 1]
@@ -218,10 +222,6 @@ def _mesh(plan: Plan) -> str:
 
 def _gib(size: float | None) -> str:
   return '-' if size is None else f'{size / GIB:.2f}'
-
-
-def _in_kernels(stage: Stage) -> str:
-  return f'{sum(stage.flops.kernels.values()):.3g}'
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -242,15 +242,6 @@ def _traffic(stage: Stage) -> Table:
       'over ' + (axes or 'nothing'), *(_gib(found.get(k)) for k in kinds)
     )
   return table
-
-
-def _whole(plan: Plan) -> str:
-  run = plan.whole
-  return (
-    f'All {run.steps:,} steps, {run.tokens:,} tokens: {run.days:.3g} days, '
-    f'{run.chip_hours:,.0f} chip-hours, MFU {run.mfu:.1%} (estimated, '
-    f'{PERCENT})'
-  )
 
 
 # The plans of the shipped configs: docs/plans.json, and the table of them.

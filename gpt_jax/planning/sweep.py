@@ -12,6 +12,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpt_jax import config as config_lib
@@ -33,16 +34,6 @@ class Size(NamedTuple):
   d_model: int
   num_heads: int
   peak: float = 0.0  # 0: the config's own
-
-
-class Model(NamedTuple):
-  """A size of the grid, before a budget is chosen."""
-
-  name: str
-  parameters: int
-  cost: int  # FLOPs per token, 6N
-  config: Config  # resolved, with an arbitrary length
-  changes: dict[str, object]  # against the sweep's config
 
 
 class Cell(NamedTuple):
@@ -73,18 +64,13 @@ def grid(config: Config) -> list[Cell]:
   sweep = config.sweep
   budgets = _budgets(sweep.budgets)
   sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': Size})
-  models = [_model(config, size) for size in sizes]
   if config.data.holdout == 'none':
     raise UsageError(
       'data.holdout=none: the laws are fitted to held-out losses; give '
       'documents(fraction=0.02)'
     )
-  cells = [
-    cell
-    for budget in budgets
-    for model in models
-    if (cell := _cell(config, budget, model))
-  ]
+  cells = [cell for size in sizes for cell in _cells(config, size, budgets)]
+  cells.sort(key=lambda cell: cell.budget)
   names = [cell.name for cell in cells]
   if len(set(names)) < len(names):
     raise UsageError(f'sweep.sizes={sweep.sizes!r}: two of them are alike')
@@ -113,8 +99,8 @@ def _budgets(text: str) -> list[float]:
   return budgets
 
 
-def _model(config: Config, size: Size) -> Model:
-  """Counts the parameters of a size, and its FLOPs per token."""
+def _cells(config: Config, size: Size, budgets: list[float]) -> Iterator[Cell]:
+  """The runs of a size whose tokens per parameter are in the sweep's range."""
   changes: dict[str, object] = {
     'model.num_layers': size.num_layers,
     'model.d_model': size.d_model,
@@ -122,32 +108,29 @@ def _model(config: Config, size: Size) -> Model:
   }
   if size.peak:
     changes['schedule.name'] = _with_peak(config.schedule.name, size.peak)
-  model = config_lib.unlocked(config)
-  model.update_from_flattened_dict(changes)
+
+  def changed(num_steps: int) -> Config:
+    run = config_lib.unlocked(config)
+    run.update_from_flattened_dict(changes)
+    run.schedule.num_steps = num_steps
+    return config_lib.resolve(run)
+
   # Counting does not depend on the number of steps.
-  model.schedule.num_steps = 10**6
-  model = config_lib.resolve(model)
-  parameters = totals.figures_of(model)[1]['parameters']
-  name = f'{size.num_layers}x{size.d_model}'
-  return Model(name, parameters, 6 * parameters, model, changes)
-
-
-def _cell(config: Config, budget: float, model: Model) -> Cell | None:
-  """A run; None if it has too few or too many tokens per parameter."""
-  ramp, sweep = config_lib.ramp(model.config), config.sweep
-  steps = ramp.step_at_tokens(math.ceil(budget / model.cost))
-  tokens = ramp.tokens(steps)
+  whole = changed(10**6)
+  parameters = totals.figures_of(whole)[1]['parameters']
+  ramp, sweep, cost = config_lib.ramp(whole), config.sweep, 6 * parameters
   least, most = sweep.min_tokens_per_parameter, sweep.max_tokens_per_parameter
-  if not least <= tokens / model.parameters <= most:
-    return None
-  changes = {**model.changes, 'schedule.num_steps': steps}
-  run = config_lib.unlocked(config)
-  run.update_from_flattened_dict(changes)
-  run = config_lib.resolve(run)
-  name = f'{budget:.4g}-{model.name}'.replace('e+', 'e')
-  return Cell(
-    name, budget, model.parameters, tokens, model.cost * tokens, run, changes
-  )
+  for budget in budgets:
+    steps = ramp.step_at_tokens(math.ceil(budget / cost))
+    tokens = ramp.tokens(steps)
+    if least <= tokens / parameters <= most:
+      name = f'{budget:.4g}-{size.num_layers}x{size.d_model}'
+      yield Cell(
+        name.replace('e+', 'e'),
+        *(budget, parameters, tokens, cost * tokens),
+        changed(steps),
+        {**changes, 'schedule.num_steps': steps},
+      )
 
 
 def _with_peak(text: str, peak: float) -> str:
@@ -179,7 +162,13 @@ def train(
   """
   folders = [folder(root, cell) for cell in cells]
   results = list(map(result, cells, folders))
-  progress = _Progress(cells, results)
+  total = sum(cell.flops for cell in cells)
+  missing = sum(
+    cell.flops
+    for cell, found in zip(cells, results, strict=True)
+    if found is None
+  )
+  started, done, trained = time.monotonic(), 0.0, 0.0
   out = []
   for i, (cell, workdir, found) in enumerate(
     zip(cells, folders, results, strict=True), start=1
@@ -190,49 +179,27 @@ def train(
       found = result(cell, workdir)
       if found is None:
         raise RuntimeError(f'{workdir}: has no {HELD_OUT} of its last step')
-      progress.trained += cell.flops
+      trained += cell.flops
     out.append(found)
-    progress.done += cell.flops
-    seen = epochs(workdir)
-    if seen > 1:
+    done += cell.flops
+    epochs = [m['epochs'] for m in metrics.read(workdir) if 'epochs' in m]
+    if max(epochs, default=0.0) > 1:
       log.warning(
         '%s: saw its text %.1f times, but the laws assume text seen once; '
         'give more text, or smaller budgets',
-        *(cell.name, seen),
+        *(cell.name, max(epochs)),
       )
+    seconds = time.monotonic() - started
+    left = ''
+    if trained and missing > trained:
+      rest = round(seconds / trained * (missing - trained))
+      left = f', about {datetime.timedelta(seconds=rest)} left'
     log.info(
-      'run %d/%d, %s: held-out loss %.4f | %s',
-      *(i, len(cells), cell.name, found[0].loss, progress),
+      'run %d/%d, %s: held-out loss %.4f | %.0f%% of the FLOPs | %s%s',
+      *(i, len(cells), cell.name, found[0].loss, 100 * done / total),
+      *(datetime.timedelta(seconds=round(seconds)), left),
     )
   return out
-
-
-class _Progress:
-  """How far a sweep is, in FLOPs, and how long the rest will take."""
-
-  def __init__(
-    self, cells: list[Cell], results: list[tuple[Point, Curve] | None]
-  ):
-    self._started = time.monotonic()
-    self._total = sum(cell.flops for cell in cells)
-    self._to_train = sum(
-      cell.flops
-      for cell, found in zip(cells, results, strict=True)
-      if found is None
-    )
-    self.done = self.trained = 0.0
-
-  def __str__(self) -> str:
-    seconds = time.monotonic() - self._started
-    text = (
-      f'{100 * self.done / self._total:.0f}% of the FLOPs | '
-      f'{datetime.timedelta(seconds=round(seconds))}'
-    )
-    rest = self._to_train - self.trained
-    if not self.trained or rest <= 0:
-      return text
-    left = datetime.timedelta(seconds=round(seconds / self.trained * rest))
-    return f'{text}, about {left} left'
 
 
 def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
@@ -252,12 +219,6 @@ def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
     [m['tokens'] for m in logged],
     [m['loss'] for m in logged],
   )
-
-
-def epochs(workdir: str) -> float:
-  """Epochs of training text that the run saw."""
-  seen = [m['epochs'] for m in metrics.read(workdir) if 'epochs' in m]
-  return max(seen, default=0.0)
 
 
 def folder(root: str, cell: Cell) -> str:

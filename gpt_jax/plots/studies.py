@@ -158,16 +158,12 @@ def _draw_profiles(axes: Any, points: Sequence[Point], fits: Fits) -> None:
 def _draw_laws(axes: Any, points: Sequence[Point], fits: Fits) -> None:
   most = max(p.flops for p in points)
   flops = np.geomspace(min(p.flops for p in points) / 2, most * 10, 50)
-  frontiers = [
-    ('1', fits.approach_1 and fits.approach_1.frontier, ':'),
-    ('2', fits.approach_2 and fits.approach_2.frontier, '-'),
-  ]
-  for number, laws, style in frontiers:
-    for law, name, color in zip(laws or (), 'ND', ('C0', 'C1'), strict=False):
+  for number, laws in fits.frontiers.items():
+    style = {1: ':', 2: '-'}[number]
+    for law, name, color in zip(laws, 'ND', ('C0', 'C1'), strict=True):
       label = f'{name}, approach {number}: C^{law.exponent:.2f}'
       axes.plot(flops, law(flops), color + style, label=label)
-  if fits.approach_3:
-    fit = fits.approach_3.fit
+  if fit := fits.fit:
     parameters, tokens = zip(*map(fit.optimum, flops.tolist()), strict=True)
     axes.plot(flops, parameters, 'C0--', label=f'N, approach 3: C^{fit.a:.2f}')
     axes.plot(flops, tokens, 'C1--', label=f'D, approach 3: C^{fit.b:.2f}')
