@@ -83,7 +83,6 @@ class Auxiliary(Objective):
     return [numbers[0] - 1, *numbers[1:]]
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Batches of `Causal`."""
     return self._plain.make_batch(rows, keys)
 
   def init(self, key: jax.Array) -> Params:

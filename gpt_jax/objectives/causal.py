@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal language modelling: L1(U) = sum_i log P(u_i | u_<i) (GPT-1, eq. 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -10,14 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.nn.build import ModelChoices, zigzag_places
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, TextObjective
-from gpt_jax.objectives.cross_entropy import (
-  Sums,
-  chunked,
-  penalised_cross_entropy,
-)
+from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS, chunked, token_loss
 from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.ranges import Weight
 from gpt_jax.rows.rows import Keys, Rows
@@ -68,7 +63,6 @@ class Causal(TextObjective):
       )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """Inputs, targets and weights of next-token prediction."""
     del keys
     return make_batch(rows)
 
@@ -92,37 +86,66 @@ class Causal(TextObjective):
     evaluating: bool,
   ) -> Loss:
     """Cross-entropy with each token's target."""
-    weight = jnp.sum(batch['weights'])
-    if self._adaptive:
-      total = _adaptive_cross_entropy(self.model, params, hidden_BLD, batch)
-      return Loss(total, weight, jnp.zeros(()))
-    hidden, table_VD, softcap = forward.scores(self.model, params, hidden_BLD)
-    scored = hidden, table_VD, batch['targets'], batch['weights']
-    factor = 0.0 if evaluating else self.z_loss
-    sums: Sums = penalised_cross_entropy(*scored, factor, softcap)
-    return Loss(sums.total, weight, sums.penalty)
+    targets = batch['targets'], batch['weights']
+    if not self._adaptive:
+      scores = forward.scores(self.model, params, hidden_BLD)
+      return token_loss(
+        scores, *targets, z_loss=0.0 if evaluating else self.z_loss
+      )
+
+    # An adaptive softmax has several tables. As `map_logits`, a chunk of
+    # positions at a time.
+    @jax.checkpoint
+    def add(total, chunk):
+      hidden_PND, targets_PN, weights_PN = chunk
+      nll_PN: Any = self.model.apply(
+        {'params': params}, hidden_PND, targets_PN, method='nll'
+      )
+      return total + jnp.sum(nll_PN * weights_PN), None
+
+    chunks = chunked(self.model.vocab_size, hidden_BLD, *targets)
+    total = jax.lax.scan(add, jnp.float32(0), chunks)[0]
+    return Loss(total, jnp.sum(batch['weights']), jnp.zeros(()))
 
 
-def _adaptive_cross_entropy(
-  model: Transformer, params: Params, hidden_BLD: jax.Array, batch: Batch
-) -> jax.Array:
-  """The summed cross-entropy of an adaptive softmax, which has several tables.
+@dataclass(frozen=True)
+class Target(Causal):
+  """Next-token prediction of the targets whose weight is not 0.
 
-  Computed a chunk of positions at a time, as in `penalised_cross_entropy`, but
-  the backward pass recomputes each chunk's scores.
+  Attributes:
+    length: targets in a row.
   """
 
-  @jax.checkpoint
-  def of_chunk(params, chunk):
-    hidden_PND, targets_PN, weights_PN = chunk
-    nll_PN: Any = model.apply(
-      {'params': params}, hidden_PND, targets_PN, method='nll'
-    )
-    return jnp.sum(nll_PN * weights_PN)
+  length: int = field(kw_only=True)
 
-  def add(total, chunk):
-    return total + of_chunk(params, chunk), None
+  @property
+  def needs(self) -> Needs:
+    """A decoder; batches come from the task."""
+    return Needs(rows=())
 
-  arrays = hidden_BLD, batch['targets'], batch['weights']
-  chunks = chunked(model.vocab_size, *arrays)
-  return jax.lax.scan(add, jnp.float32(0), chunks)[0]
+  @property
+  def example(self) -> dict[str, np.ndarray]:
+    zeros = np.zeros((1, self.length), np.int32)
+    weights = zeros.astype(np.float32)
+    return {'inputs': zeros, 'targets': zeros, 'weights': weights}
+
+  def outputs(self, params: Params, batch: Batch) -> jax.Array:
+    """[B, 3]: -log P, number of tokens, and whether all are most likely."""
+    model, variables = self.model, {'params': params}
+    out: Any = model.apply(variables, batch['inputs'])
+
+    def at(place):
+      hidden_BD, targets_B = place
+      logits: Any = model.apply(variables, hidden_BD, method='logits')
+      log_probs = jax.nn.log_softmax(logits, axis=-1)
+      nll = -jnp.take_along_axis(log_probs, targets_B[:, None], axis=-1)[:, 0]
+      return nll, jnp.argmax(logits, axis=-1) == targets_B
+
+    # A few positions at a time: all logits would not fit in memory.
+    places = jnp.swapaxes(out.hidden_BLD, 0, 1), batch['targets'].T
+    chunk = CHUNK_LOGITS // (len(batch['targets']) * model.vocab_size)
+    nll, right = jax.lax.map(at, places, batch_size=max(chunk, 1))
+    counts = batch['weights'].T > 0
+    nll_B = jnp.sum(jnp.where(counts, nll, 0), axis=0)
+    columns = nll_B, jnp.sum(counts, axis=0), jnp.all(right | ~counts, axis=0)
+    return jnp.stack([x.astype(jnp.float32) for x in columns], axis=1)

@@ -10,7 +10,7 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import t5
 from gpt_jax.objectives.auxiliary import Auxiliary
 from gpt_jax.objectives.base import Needs, Objective
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import Causal, Target
 from gpt_jax.objectives.denoise import Denoise, Mass
 from gpt_jax.objectives.dialogue import Dialogue
 from gpt_jax.objectives.distilled import Distilled
@@ -19,7 +19,7 @@ from gpt_jax.objectives.masked import Masked
 from gpt_jax.objectives.permuted import Permuted
 from gpt_jax.objectives.policy import Grpo, Ppo
 from gpt_jax.objectives.preference import Dpo, RewardModel
-from gpt_jax.objectives.prefix import Prefix, Target
+from gpt_jax.objectives.prefix import Prefix
 from gpt_jax.objectives.recurrent import Recurrent
 from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.objectives.task import (

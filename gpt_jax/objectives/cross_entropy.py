@@ -9,12 +9,14 @@ only scales them: no logits are stored or computed twice.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from gpt_jax.nn import layout
+from gpt_jax.objectives.loss import Loss, Mean
 
 # Logits of one chunk on one device, in elements: 128 MiB of float32.
 CHUNK_LOGITS = 1 << 25
@@ -23,6 +25,19 @@ NEVER = -1e30
 AXES = ('vocab', 'embed')  # of the table
 # A batch is split over P devices by rows and by length.
 PARTS = ('batch', 'length')
+
+
+class Scores(NamedTuple):
+  """Hidden states and output table; their product, the logits, is too large.
+
+  Attributes:
+    hidden_BLD: the last states, transformed for the output table.
+    softcap: see `model.output`.
+  """
+
+  hidden_BLD: jax.Array
+  table_VD: jax.Array
+  softcap: float = 0.0
 
 
 class Sums(NamedTuple):
@@ -97,76 +112,94 @@ def penalised_cross_entropy(
   return jax.lax.scan(add, _zeros(measured), chunks)[0]
 
 
-def token_log_probs(
-  hidden_BLD: jax.Array,
-  table_VD: jax.Array,
+def token_loss(
+  scores: Scores,
   targets_BL: jax.Array,
-  softcap: float = 0.0,
+  weights_BL: jax.Array,
+  *,
+  z_loss: float = 0.0,
+  smoothing: float = 0.0,
+) -> Loss:
+  """The loss of targets by `penalised_cross_entropy`, without metrics."""
+  hidden_BLD, table_VD, softcap = scores
+  sums: Sums = penalised_cross_entropy(
+    *(hidden_BLD, table_VD, targets_BL, weights_BL),
+    *(z_loss, softcap, smoothing),
+  )
+  return Loss(sums.total, jnp.sum(weights_BL), sums.penalty)
+
+
+def map_logits(
+  of_logits: Callable[..., Any], scores: Scores, *arrays: jax.Array
+) -> Any:
+  """Computes something of each position's logits, a chunk at a time.
+
+  The backward pass computes the logits of each chunk again.
+
+  Args:
+    of_logits: from logits [P, N, V'] and chunks [P, N, ...] of the arrays to
+      arrays [P, N, ...]; ids past the vocabulary score `NEVER`.
+    *arrays: [B, L, ...].
+
+  Returns:
+    The results of `of_logits` as [B, L, ...].
+  """
+  V, (B, L) = len(scores.table_VD), scores.hidden_BLD.shape[:2]
+  table_VD = whole_table(scores.table_VD)
+
+  @jax.checkpoint
+  def step(_, chunk):
+    hidden_PND, *rest = chunk
+    logits_PNV = chunk_logits(hidden_PND, table_VD, V, scores.softcap)
+    return None, of_logits(logits_PNV, *rest)
+
+  chunks = chunked(V, scores.hidden_BLD, *arrays)
+  found = jax.lax.scan(step, None, chunks)[1]
+  return jax.tree.map(lambda x: joined(x, B, L), found)
+
+
+def token_log_probs(
+  scores: Scores,
+  targets_BL: jax.Array,
   temperature: float = 1.0,
   never_V: Any = None,
 ) -> jax.Array:
   """The log-probability of each target, float32 [B, L], differentiable.
 
-  For losses that are no weighted sum of these. The backward pass computes the
-  logits of each chunk again. The arguments are those of
-  `penalised_cross_entropy`, and those of the draws of a decoder.
-
   Args:
-    temperature: divides the logits.
+    temperature: divides the logits, as in a decoder's draws.
     never_V: bool, ids that are left out; None: none.
   """
-  V, (B, L) = len(table_VD), targets_BL.shape
-  table_VD = whole_table(table_VD)
 
-  @jax.checkpoint
-  def of_chunk(chunk, table_VD):
-    hidden_PND, targets_PN = chunk
-    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap) / temperature
+  def log_probs(logits_PNV, targets_PN):
+    logits_PNV = logits_PNV / temperature
     if never_V is not None:
-      more = len(table_VD) - V
+      more = logits_PNV.shape[-1] - len(never_V)
       never = jnp.pad(jnp.asarray(never_V), (0, more), constant_values=True)
       logits_PNV = jnp.where(never[None, None], NEVER, logits_PNV)
     log_z_PN = jax.nn.logsumexp(logits_PNV, axis=-1)
     return _at(logits_PNV, targets_PN) - log_z_PN
 
-  def add(_, chunk):
-    return None, of_chunk(chunk, table_VD)
-
-  chunks = chunked(V, hidden_BLD, targets_BL)
-  log_probs = jax.lax.scan(add, None, chunks)[1]
-  return joined(log_probs[..., None], B, L)[..., 0]
+  return map_logits(log_probs, scores, targets_BL)
 
 
-def num_right(
-  hidden_BLD: jax.Array,
-  table_VD: jax.Array,
-  targets_BL: jax.Array,
-  weights_BL: jax.Array,
-) -> jax.Array:
-  """The weighted number of targets that have the largest logit.
-
-  The arguments are those of `penalised_cross_entropy`; there is no gradient.
-  """
-  V = len(table_VD)
-  table_VD = whole_table(table_VD)
-
-  def add(count, chunk):
-    hidden_PND, targets_PN, weights_PN = chunk
-    logits_PNV = chunk_logits(hidden_PND, table_VD, V, 0.0)
-    right_PN = jnp.argmax(logits_PNV, axis=-1) == targets_PN
-    return count + jnp.sum(right_PN * weights_PN), None
-
-  chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
-  return jax.lax.scan(add, jnp.float32(0), chunks)[0]
+def right(scores: Scores, targets_BL: jax.Array) -> jax.Array:
+  """Whether each target has the largest logit, bool [B, L]; no gradient."""
+  return map_logits(
+    lambda logits_PNV, targets_PN: jnp.argmax(logits_PNV, -1) == targets_PN,
+    Scores(*jax.lax.stop_gradient(scores[:2]), scores.softcap),
+    targets_BL,
+  )
 
 
-def sampled(
-  hidden_BLD: jax.Array,
-  table_VD: jax.Array,
-  keys_B: jax.Array,
-  temperature: float,
-  softcap: float = 0.0,
-) -> jax.Array:
+def accuracy(
+  scores: Scores, targets_BL: jax.Array, weights_BL: jax.Array
+) -> Mean:
+  """The weighted share of the targets that have the largest logit."""
+  return Mean.of(right(scores, targets_BL), weights_BL)
+
+
+def sampled(scores: Scores, keys_B: jax.Array, temperature: float) -> jax.Array:
   """Samples a token for each position from softmax(logits / temperature).
 
   Takes the argmax of logits / temperature + Gumbel noise. Each position has
@@ -174,33 +207,30 @@ def sampled(
   There is no gradient.
 
   Args:
-    hidden_BLD: as in `penalised_cross_entropy`, like `table_VD`, `softcap`.
     keys_B: one key per row.
     temperature: 0 takes the largest logit.
 
   Returns:
     Ids, int32 [B, L].
   """
-  hidden_BLD, table_VD = jax.lax.stop_gradient((hidden_BLD, table_VD))
-  V, (B, L) = len(table_VD), hidden_BLD.shape[:2]
-  table_VD = whole_table(table_VD)
+  V, L = len(scores.table_VD), scores.hidden_BLD.shape[1]
   keys_BL = jax.vmap(lambda key: jax.random.split(key, L))(keys_B)
-  keys_BL2 = jax.random.key_data(keys_BL)
 
   def noise(key_2):
-    drawn_V = jax.random.gumbel(jax.random.wrap_key_data(key_2), (V,))
-    return jnp.pad(drawn_V, (0, len(table_VD) - V))
+    return jax.random.gumbel(jax.random.wrap_key_data(key_2), (V,))
 
-  def draw(_, chunk):
-    hidden_PND, keys_PN2 = chunk
-    logits_PNV = chunk_logits(hidden_PND, table_VD, V, softcap)
+  def draw(logits_PNV, keys_PN2):
     if temperature:
-      noise_PNV = jax.vmap(jax.vmap(noise))(keys_PN2)
+      more = ((0, 0), (0, 0), (0, logits_PNV.shape[-1] - V))
+      noise_PNV = jnp.pad(jax.vmap(jax.vmap(noise))(keys_PN2), more)
       logits_PNV = logits_PNV / temperature + noise_PNV
-    return None, jnp.argmax(logits_PNV, axis=-1).astype(jnp.int32)
+    return jnp.argmax(logits_PNV, axis=-1).astype(jnp.int32)
 
-  ids = jax.lax.scan(draw, None, chunked(V, hidden_BLD, keys_BL2))[1]
-  return joined(ids[..., None], B, L)[..., 0]
+  return map_logits(
+    draw,
+    Scores(*jax.lax.stop_gradient(scores[:2]), scores.softcap),
+    jax.random.key_data(keys_BL),
+  )
 
 
 def _forward(

@@ -16,29 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.objectives import forward
-from gpt_jax.objectives.base import Needs
-from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.causal import Target
 from gpt_jax.objectives.cross_entropy import Measured, penalised_cross_entropy
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 
 
 @dataclass(frozen=True)
-class Dialogue(Causal):
+class Dialogue(Target):
   """Next-token prediction on dialogues, from `posttraining.packing`.
 
   Attributes:
-    length: targets in a row.
     packed: whether rows hold several dialogues, which do not see each other.
   """
 
-  length: int = field(kw_only=True)
   packed: bool = field(default=False, kw_only=True)
   every_token = False
-
-  @property
-  def needs(self) -> Needs:
-    """A decoder; batches come from the files of dialogues."""
-    return Needs(rows=())
 
   def check(self) -> None:
     """Rejects an adaptive softmax."""
@@ -46,13 +38,10 @@ class Dialogue(Causal):
 
   @property
   def example(self) -> dict[str, np.ndarray]:
-    """A batch of one row."""
-    zeros = np.zeros((1, self.length), np.int32)
-    weights = zeros.astype(np.float32)
-    batch = {'inputs': zeros, 'targets': zeros, 'weights': weights}
+    batch = super().example
     if not self.packed:
       return batch
-    return {**batch, 'segments': zeros, 'positions': zeros}
+    return {**batch, 'segments': batch['inputs'], 'positions': batch['inputs']}
 
   def loss_of_states(
     self,

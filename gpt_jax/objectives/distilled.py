@@ -22,6 +22,7 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.params import flatten
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import forward, soft_targets
 from gpt_jax.objectives.base import (
@@ -79,7 +80,7 @@ class Distilled(Objective):
 
   def __post_init__(self):
     """Checks that the arguments fit together, and use the teacher."""
-    spec.build('objective.name: text', self.text, TEXTS)
+    _ = self._text
     if not self.soft and not self.cosine:
       raise UsageError(
         'objective.name: soft=0 and cosine=0 take nothing from the teacher; '
@@ -106,16 +107,18 @@ class Distilled(Objective):
       )
 
   @property
+  def _text(self) -> TextObjective:
+    return spec.build('objective.name: text', self.text, TEXTS)
+
+  @property
   def _stored(self) -> Stored:
     """The teacher outputs in a batch."""
-    field = 'objective.name: text'
-    scored = spec.build(field, self.text, TEXTS).needs.scored
-    (call,) = spec.bind_all(field, self.text, TEXTS)
+    scored = self._text.needs.scored
     positions = _whole
     if scored and self.places == 'chosen':
       positions = scored.output
     # Causal rows are the same in each epoch.
-    times = call.kwargs.get('static', 1)
+    times = getattr(self._text, 'static', 1)
     return Stored(
       *(self.text, self.places, self.temperature, self.top_k),
       *(times, positions),
@@ -124,8 +127,7 @@ class Distilled(Objective):
   @property
   def needs(self) -> Needs:
     """Needs of the text's loss, and the teacher or its outputs."""
-    needs = spec.build('objective.name: text', self.text, TEXTS).needs
-    needs = needs._replace(pooler='relu')  # the released code
+    needs = self._text.needs._replace(pooler='relu')  # the released code
     # Positions that the student and the teacher score.
     own, real = needs.scored, self.places == 'real'
     if self.top_k:
@@ -143,8 +145,7 @@ class Distilled(Objective):
   @functools.cached_property
   def plain(self) -> TextObjective:
     """The loss of the text, bound to the student."""
-    text = spec.build('objective.name: text', self.text, TEXTS)
-    return text.bind(self.model, self.tokenizer)
+    return self._text.bind(self.model, self.tokenizer)
 
   @property
   def teacher(self) -> Transformer:
@@ -166,7 +167,6 @@ class Distilled(Objective):
     self.plain.check()
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
-    """The batch of the text's loss."""
     return self.plain.make_batch(rows, keys)
 
   def init(self, key: jax.Array) -> Params:
@@ -188,6 +188,7 @@ class Distilled(Objective):
     """The loss at the top of this file."""
     trees, plain = self.needs.trees(params), self.plain
     ours, evaluating = trees[''], key is None
+    chosen = self.places == 'chosen'
     seen = _read_by(self.model, batch)
     hidden, routers = forward.states(self.model, ours, seen, key)
     guide = None  # the teacher's states, if it is loaded
@@ -202,8 +203,11 @@ class Distilled(Objective):
     # The other losses, each with its weight and the name of its factor.
     others: list[tuple[float, Mean, str]] = []
     if self.soft and not (self.top_k and evaluating):
-      at = plain.chosen if self.places == 'chosen' else _as_they_are
-      student = forward.scores(self.model, ours, at(hidden, batch))
+
+      def at(states: jax.Array) -> jax.Array:
+        return plain.chosen(states, batch) if chosen else states
+
+      student = forward.scores(self.model, ours, at(hidden))
       weights = self._soft_weights(batch)
       if guide is None:
         divergence = soft_targets.top_divergence(
@@ -214,7 +218,7 @@ class Distilled(Objective):
       else:
         divergence = soft_targets.divergence(
           student,
-          forward.scores(self.teacher, trees['teacher'], at(guide, batch)),
+          forward.scores(self.teacher, trees['teacher'], at(guide)),
           *(weights, self.temperature),
         )
       mean = Mean(self.temperature**2 * divergence, jnp.sum(weights))
@@ -260,11 +264,6 @@ class Distilled(Objective):
     return (plain.counted if self.places == 'chosen' else plain.real)(batch)
 
 
-def _as_they_are(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-  del batch
-  return hidden_BLD
-
-
 def _read_by(model: Transformer, batch: Batch) -> Batch:
   """The batch, without token types if the model has none."""
   if ModelChoices.of(model).input.num_token_types:
@@ -284,11 +283,7 @@ def _none(length: int) -> int:
 def _check(model: Transformer, teacher: Transformer, cosine: float) -> None:
   """Checks that vocabularies and sizes of the two match."""
   for field, of in (('models.teacher', teacher), ('model', model)):
-    if ModelChoices.of(of).output.own is not None:
-      raise UsageError(
-        f'{field}.output={of.output!r}: objective.name=distilled compares '
-        'scores of the whole vocabulary; take tied or untied'
-      )
+    forward.check_scores(of, 'distilled', field=field)
   if model.vocab_size != teacher.vocab_size:
     raise UsageError(
       f'model.vocab_size={model.vocab_size}: the teacher scores '
@@ -378,27 +373,14 @@ def check_layers(
   found: Any = jax.eval_shape(
     lambda a, b: copied(a, b, model, teacher, layers), ours, theirs
   )
-  if differs := _difference(ours, found):
-    raise UsageError(
-      f'{given}: {differs} in the teacher; make model as wide as '
-      'models.teacher, or leave layers out'
-    )
-
-
-def _difference(ours: Params, found: Params) -> str:
-  """Describes the first parameter whose shape differs; '' if none does."""
-  shapes = [
-    {
-      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
-      for path, x in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    for tree in (ours, found)
-  ]
-  for name in sorted({*shapes[0], *shapes[1]}):
-    a, b = (s.get(name, 'missing') for s in shapes)
-    if a != b:
-      return f'{name} is {a} in the model and {b}'
-  return ''
+  theirs = flatten(found)
+  for name, x in sorted(flatten(ours).items()):
+    if x.shape != theirs[name].shape:
+      raise UsageError(
+        f'{given}: {name} is {x.shape} in the model and {theirs[name].shape} '
+        'in the teacher; make model as wide as models.teacher, or leave '
+        'layers out'
+      )
 
 
 def _period(model: Transformer) -> int:

@@ -30,20 +30,13 @@ from gpt_jax import spec
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.heads import ReplacedHead
 from gpt_jax.nn.layers import ACTIVATIONS, gelu_exact
+from gpt_jax.nn.params import flatten
 from gpt_jax.nn.transformer import DTYPES, Transformer, parameter_shapes
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective, Part, Scored
-from gpt_jax.objectives.cross_entropy import (
-  num_right,
-  penalised_cross_entropy,
-  sampled,
-)
+from gpt_jax.objectives.cross_entropy import accuracy, sampled, token_loss
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
-from gpt_jax.objectives.masked import (
-  Masking,
-  masked_batch,
-  masked_loss,
-)
+from gpt_jax.objectives.masked import Masking, masked_batch, masked_loss
 from gpt_jax.optim.train_state import Stages
 from gpt_jax.ranges import NotNegative, OneOf, Probability, Weight, Whole
 from gpt_jax.rows.rows import Keys, Rows
@@ -265,10 +258,7 @@ class Electra(Objective):
     found = masked_loss(chosen, batch, evaluating=evaluating)
     of_rows = jax.vmap(jax.random.fold_in, (None, 0))
     keys_B = of_rows(keys[0], batch['numbers'])
-    ids_BP = sampled(
-      *(chosen.hidden_BLD, chosen.table_VD, keys_B, self.temperature),
-      chosen.softcap,
-    )
+    ids_BP = sampled(chosen, keys_B, self.temperature)
     original_BL = _placed(batch, batch['masked_targets'])
     corrupt_BL = _placed(batch, ids_BP)
     corrupt = {**batch, 'inputs': corrupt_BL}
@@ -308,16 +298,12 @@ class Electra(Objective):
     # -log sigmoid(z) = softplus(-z), -log(1 - sigmoid(z)) = softplus(z).
     loss_BL = jax.nn.softplus(jnp.where(label_BL, -logits_BL, logits_BL))
     said_BL = logits_BL > 0
-    total, count = jnp.sum(loss_BL * weights_BL), jnp.sum(weights_BL)
-
-    def share(of_BL: jax.Array, among_BL: jax.Array) -> Mean:
-      return Mean(jnp.sum(of_BL * among_BL), jnp.sum(among_BL))
-
-    return total, {
-      'objective/replaced_loss': Mean(total, count),
-      'objective/replaced_accuracy': share(said_BL == label_BL, weights_BL),
-      'objective/replaced_recall': share(said_BL, weights_BL * label_BL),
-      'objective/replaced_share': share(label_BL, weights_BL),
+    mean = Mean.of(loss_BL, weights_BL)
+    return mean.sum, {
+      'objective/replaced_loss': mean,
+      'objective/replaced_accuracy': Mean.of(said_BL == label_BL, weights_BL),
+      'objective/replaced_recall': Mean.of(said_BL, weights_BL * label_BL),
+      'objective/replaced_share': Mean.of(label_BL, weights_BL),
     }
 
   def _vocabulary_loss(
@@ -336,18 +322,15 @@ class Electra(Objective):
     if self._chosen_only:
       hidden_BLD = forward.at_chosen(hidden_BLD, batch)
       targets = batch['masked_targets'], batch['masked_weights']
-    hidden, table_VD, softcap = forward.scores(self.model, params, hidden_BLD)
-    scored = (hidden, table_VD, *targets)
-    sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)
-    count = jnp.sum(weights_BL)
-    share = jnp.sum(replaced_BL * weights_BL)
+    scores = forward.scores(self.model, params, hidden_BLD)
+    total = token_loss(scores, *targets).sum
     metrics = {
-      'objective/token_loss': Mean(sums.total, count),
-      'objective/replaced_share': Mean(share, count),
+      'objective/token_loss': Mean(total, jnp.sum(weights_BL)),
+      'objective/replaced_share': Mean.of(replaced_BL, weights_BL),
     }
     if evaluating:
-      metrics['objective/token_accuracy'] = Mean(num_right(*scored), count)
-    return sums.total, metrics
+      metrics['objective/token_accuracy'] = accuracy(scores, *targets)
+    return total, metrics
 
   def _weights(self, batch: Batch) -> jax.Array:
     """Float32 [B, L], 1 for the tokens whose loss counts."""
@@ -403,10 +386,7 @@ def _check_shared(
 def _check_same_size(model: Transformer, generator: Transformer) -> None:
   """Checks that the generator can initialise the model."""
   ours, theirs = (
-    {
-      jax.tree_util.keystr(path, simple=True, separator='/'): x.shape
-      for path, x in jax.tree_util.tree_leaves_with_path(parameter_shapes(of))
-    }
+    {name: x.shape for name, x in flatten(parameter_shapes(of)).items()}
     for of in (model, generator)
   )
   for name, shape in ours.items():

@@ -7,7 +7,7 @@ states, `scores` gives the inputs of the logits, and `add_routers` completes the
 loss.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from gpt_jax.nn import layers, moe
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Output, Transformer
+from gpt_jax.objectives.cross_entropy import Scores
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import UsageError
 
@@ -33,19 +34,6 @@ _READ = {
   'source_segments': 'encoder_segments_BM',
   'source_positions': 'encoder_positions_BM',
 }
-
-
-class Scores(NamedTuple):
-  """Hidden states and output table; their product, the logits, is too large.
-
-  Attributes:
-    hidden_BLD: the last states, transformed for the output table.
-    softcap: see `model.output`.
-  """
-
-  hidden_BLD: jax.Array
-  table_VD: jax.Array
-  softcap: float
 
 
 def init(model: Transformer, key: jax.Array) -> Params:

@@ -13,115 +13,86 @@ The first four apply dropout to their input. Their parameters are those of
 Hugging Face's classes, see `hf.heads`.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from gpt_jax.nn.heads import Classifier, EachToken, FirstToken, SpanEnds
-from gpt_jax.nn.layers import Initializer
-from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.loss import Batch, Params
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
 
-class Head(NamedTuple):
-  """A head.
-
-  Attributes:
-    init: (key, width of the states) -> `params['heads']`, boxed.
-    outputs: (these parameters, states [S, L, D] of S = B C sequences, batch,
-      key or None in evaluation) -> float32 [B, K].
-  """
-
-  init: Callable[[jax.Array, int], Params]
-  outputs: Callable[[Params, jax.Array, Batch, jax.Array | None], jax.Array]
-
-
-def extract(
-  num_outputs: int, initializer: Initializer, dropout: float, *, added: bool
-) -> Head:
+class Extract(NamedTuple):
   """GPT-1's head.
 
-  Args:
-    num_outputs: columns of W_y.
-    initializer: of W_y.
+  Attributes:
     added: whether the states of an example's sequences are summed first, for
       one output; else each sequence has its own.
   """
-  classifier = Classifier(num_outputs, initializer, dropout)
 
-  def init(key: jax.Array, width: int) -> Params:
-    found = classifier.init(key, jnp.zeros((1, width)))
+  classifier: Classifier
+  added: bool
+
+  def init(self, key: jax.Array, width: int) -> Params:
+    """`params['heads']`, boxed, for states of a width."""
+    found = self.classifier.init(key, jnp.zeros((1, width)))
     return {'score': found['params']}
 
-  def outputs(params, states_SLD, batch, key):
-    B, C = batch['lengths'].shape
-    # Padding comes after the token that is read here.
-    last = batch['lengths'].reshape(B * C, 1, 1) - 1
-    at = jnp.take_along_axis(states_SLD, last, axis=1).reshape(B, C, -1)
-    states = jnp.sum(at, axis=1) if added else at.reshape(B * C, -1)
+  def outputs(
+    self,
+    params: Params,
+    states_SLD: jax.Array,
+    batch: Batch,
+    key: jax.Array | None,
+  ) -> jax.Array:
+    """The outputs of B examples of C sequences, S = B C; float32 [B, K].
+
+    Args:
+      key: for dropout; None: no dropout.
+    """
+    (B, C), at = batch['lengths'].shape, _last(states_SLD, batch)
+    at = at.reshape(B, C, -1)
+    states = jnp.sum(at, axis=1) if self.added else at.reshape(B * C, -1)
     variables: Any = {'params': params['score']}
-    found: Any = classifier.apply(variables, states, rngs=_rngs(key))
+    found: Any = self.classifier.apply(variables, states, rngs=_rngs(key))
     return found.reshape(B, -1)
 
-  return Head(init, outputs)
 
+class Read(NamedTuple):
+  """The other heads; `params['heads']` are the module's parameters.
 
-def first(
-  num_outputs: int, initializer: Initializer, dropout: float, *, pooler: str
-) -> Head:
-  """BERT's head. Each sequence has its own outputs.
-
-  Args:
-    num_outputs: per sequence.
-    dropout: rate at the input of the last dense layer.
-    pooler: a key of `nn.heads.POOLERS`.
+  Attributes:
+    last: whether the module reads each sequence's last token; else all tokens.
   """
-  return _of(FirstToken(num_outputs, initializer, dropout, pooler))
 
+  module: FirstToken | EachToken | SpanEnds
+  last: bool = False
 
-def last(
-  num_outputs: int, initializer: Initializer, dropout: float, *, pooler: str
-) -> Head:
-  """As `first`, for each sequence's last token."""
-  head = first(num_outputs, initializer, dropout, pooler=pooler)
-
-  def outputs(params, states_SLD, batch, key):
-    # Padding comes after the token that is read here.
-    at = batch['lengths'].reshape(-1, 1, 1) - 1
-    states_S1D = jnp.take_along_axis(states_SLD, at, axis=1)
-    return head.outputs(params, states_S1D, batch, key)
-
-  return Head(head.init, outputs)
-
-
-def tokens(num_outputs: int, initializer: Initializer, dropout: float) -> Head:
-  """The outputs of each token, concatenated."""
-  return _of(EachToken(num_outputs, initializer, dropout))
-
-
-def spans(initializer: Initializer) -> Head:
-  """Each token's score as the first of the answer, then as the last."""
-  return _of(SpanEnds(initializer))
-
-
-def _of(module: FirstToken | EachToken | SpanEnds) -> Head:
-  """A module whose parameters are `params['heads']`."""
-
-  def init(key: jax.Array, width: int) -> Params:
-    found: Any = module.init(key, jnp.zeros((1, 1, width)))
+  def init(self, key: jax.Array, width: int) -> Params:
+    """See `Extract`."""
+    found: Any = self.module.init(key, jnp.zeros((1, 1, width)))
     return found['params']
 
-  def outputs(params, states_SLD, batch, key):
-    variables: Any = {'params': params}
-    found: Any = module.apply(variables, states_SLD, rngs=_rngs(key))
+  def outputs(
+    self,
+    params: Params,
+    states_SLD: jax.Array,
+    batch: Batch,
+    key: jax.Array | None,
+  ) -> jax.Array:
+    """See `Extract`."""
+    states = _last(states_SLD, batch) if self.last else states_SLD
+    found: Any = self.module.apply({'params': params}, states, rngs=_rngs(key))
     return found.reshape(len(batch['lengths']), -1)
 
-  return Head(init, outputs)
+
+def _last(states_SLD: jax.Array, batch: Batch) -> jax.Array:
+  """Each sequence's state before its padding, [S, 1, D]."""
+  at = batch['lengths'].reshape(-1, 1, 1) - 1
+  return jnp.take_along_axis(states_SLD, at, axis=1)
 
 
 def _rngs(key: jax.Array | None) -> dict[str, jax.Array]:
@@ -176,17 +147,6 @@ def concat(count: Count = 4) -> Features:
 def weighted_sum(count: Whole = 0) -> Features:
   """The weighted sum of the last `count` layers; 0: all, no embeddings."""
   return Features(f'weighted_sum({count})', -count or 1, count, True)
-
-
-def hidden_states(sown: Any, last_BLD: jax.Array) -> list[jax.Array]:
-  """The embeddings, and each layer's output; the last one is normalised.
-
-  Args:
-    sown: from `apply(..., mutable=['intermediates'])`.
-    last_BLD: the model's output.
-  """
-  found = sown['intermediates']
-  return [found['embedded'][0], *layer_outputs(found)[:-1], last_BLD]
 
 
 def width(features: Features | None, model: Transformer) -> int:

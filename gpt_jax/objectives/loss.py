@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 Params = Any
 Batch = dict[str, jax.Array]
@@ -16,6 +17,11 @@ class Mean(NamedTuple):
 
   sum: jax.Array
   weight: jax.Array
+
+  @classmethod
+  def of(cls, values: jax.Array, weights: jax.Array) -> 'Mean':
+    """The weighted mean of values."""
+    return cls(jnp.sum(values * weights), jnp.sum(weights))
 
   def times(self, factor: float) -> 'Mean':
     """The mean times a factor."""

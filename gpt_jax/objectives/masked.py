@@ -25,11 +25,7 @@ from gpt_jax.nn.heads import PairHead, Pooler
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Scored, TextObjective
-from gpt_jax.objectives.cross_entropy import (
-  num_right,
-  penalised_cross_entropy,
-)
-from gpt_jax.objectives.forward import Scores
+from gpt_jax.objectives.cross_entropy import Scores, accuracy, token_loss
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.ranges import Count, Probability, Whole
 from gpt_jax.rows.rows import MASKING, Keys, Rows
@@ -372,12 +368,11 @@ class Masked(TextObjective):
     labels_B, weights_B = batch['pair_labels'], batch['pair_weights']
     nll_B = -jnp.take_along_axis(log_probs_B2, labels_B[:, None], axis=1)[:, 0]
     right_B = jnp.argmax(logits, axis=-1) == labels_B
-    count = jnp.sum(weights_B)
-    of_pairs = Mean(jnp.sum(nll_B * weights_B), count)
+    of_pairs = Mean.of(nll_B, weights_B)
     metrics = {
       **(found.metrics or {}),
       'objective/pair_loss': of_pairs,
-      'objective/pair_accuracy': Mean(jnp.sum(right_B * weights_B), count),
+      'objective/pair_accuracy': Mean.of(right_B, weights_B),
     }
     if evaluating:
       return found._replace(metrics=metrics, added=(of_pairs,))
@@ -397,14 +392,11 @@ class Masked(TextObjective):
     return {**batch, 'pair_factor': batch['pair_weights'] * share}
 
 
-def masked_loss(chosen: Scores, batch: Batch, *, evaluating: bool) -> Loss:
+def masked_loss(scores: Scores, batch: Batch, *, evaluating: bool) -> Loss:
   """The loss of the chosen tokens; in evaluation, their accuracy too."""
-  hidden, table_VD, softcap = chosen
-  scored = (hidden, table_VD, batch['masked_targets'], batch['masked_weights'])
-  sums: Any = penalised_cross_entropy(*scored, 0.0, softcap)
-  weight = jnp.sum(batch['masked_weights'])
-  metrics = {'objective/masked_loss': Mean(sums.total, weight)}
+  targets = batch['masked_targets'], batch['masked_weights']
+  found = token_loss(scores, *targets)
+  metrics = {'objective/masked_loss': Mean(found.sum, found.weight)}
   if evaluating:
-    right = num_right(*scored)
-    metrics['objective/masked_accuracy'] = Mean(right, weight)
-  return Loss(sums.total, weight, metrics=metrics)
+    metrics['objective/masked_accuracy'] = accuracy(scores, *targets)
+  return found._replace(metrics=metrics)

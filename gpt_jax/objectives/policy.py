@@ -32,13 +32,7 @@ from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.cross_entropy import token_log_probs
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
-from gpt_jax.ranges import (
-  Count,
-  NotNegative,
-  Positive,
-  Share,
-  Weight,
-)
+from gpt_jax.ranges import Count, NotNegative, Positive, Share, Weight
 from gpt_jax.tokenizers.tokenizer import never_drawn
 
 # From scores to advantages.
@@ -214,7 +208,6 @@ class Policy(Objective):
 
   @property
   def example(self) -> dict[str, np.ndarray]:
-    """A batch of one completion."""
     ids = np.zeros((1, self.length), np.int32)
     ones = np.ones((1, self.length), np.float32)
     names = ('mask', 'old_log_probs', 'advantages', *self.extra)
@@ -229,9 +222,8 @@ class Policy(Objective):
     """The log-probability of each target, float32 [B, L]."""
     return self._log_probs(params, batch, self._states(params, batch)[0])
 
-  def outputs(self, params: Params, batch: Batch) -> jax.Array:
-    """What a rollout keeps of the policy that drew it: `log_probs`."""
-    return self.log_probs(params, batch)
+  # What a rollout keeps of the policy that drew it.
+  outputs = log_probs
 
   def _states(self, params: Params, batch: Batch) -> tuple[jax.Array, Any]:
     """The last states [B, L, D], and router statistics."""
@@ -244,19 +236,7 @@ class Policy(Objective):
     never_V = None
     if self.tokenizer is not None:
       never_V = never_drawn(self.tokenizer, self.model.vocab_size)
-    return token_log_probs(
-      scores.hidden_BLD,
-      scores.table_VD,
-      batch['targets'],
-      scores.softcap,
-      self.temperature,
-      never_V,
-    )
-
-
-def _means(mask_BL: jax.Array, **values: jax.Array) -> dict[str, Mean]:
-  weight = jnp.sum(mask_BL)
-  return {n: Mean(jnp.sum(mask_BL * x), weight) for n, x in values.items()}
+    return token_log_probs(scores, batch['targets'], self.temperature, never_V)
 
 
 @dataclass(frozen=True)
@@ -318,8 +298,9 @@ class Grpo(Policy):
       total, weight = jnp.sum(weights_B * each_B), jnp.sum(weights_B)
     elif self.loss_type == 'dr_grpo':
       weight = jnp.sum(weights_B) * self.max_tokens
+    metrics = {name: Mean.of(x, mask_BL) for name, x in values.items()}
     return forward.add_routers(
-      Loss(total, weight, jnp.zeros(()), _means(mask_BL, **values)),
+      Loss(total, weight, jnp.zeros(()), metrics),
       stats,
       training=key is not None,
     )
@@ -410,33 +391,24 @@ class Ppo(Policy):
       *(values_BL, batch['old_values'], batch['returns']),
       self.cliprange_value,
     )
-    means = _means(
-      mask_BL,
-      **{
-        'loss/policy_avg': policy_BL,
-        'loss/value_avg': value_BL,
-        'policy/approxkl_avg': kl_estimate(old_BL, log_probs_BL, 'k2'),
-        'policy/clipfrac_avg': binds_BL,
-        'val/clipfrac_avg': value_binds_BL,
-        'val/ratio': ratio_BL,
-      },
-    )
+    values = {
+      'loss/policy_avg': policy_BL,
+      'loss/value_avg': value_BL,
+      'policy/approxkl_avg': kl_estimate(old_BL, log_probs_BL, 'k2'),
+      'policy/clipfrac_avg': binds_BL,
+      'val/clipfrac_avg': value_binds_BL,
+      'val/ratio': ratio_BL,
+    }
+    means = {name: Mean.of(x, mask_BL) for name, x in values.items()}
     total = jnp.sum(mask_BL * (policy_BL + self.vf_coef * value_BL))
     if self.ptx:
       rows = {n: batch[f'ptx_{n}'] for n in ('inputs', 'targets', 'weights')}
       states, more = self._states(params, rows)
       scores = forward.scores(self.model, params, states)
-      nll_BL = -token_log_probs(
-        *(scores.hidden_BLD, scores.table_VD, rows['targets'], scores.softcap)
-      )
-      summed = jnp.sum(rows['weights'] * nll_BL)
-      total += summed
-      weight = jnp.sum(rows['weights'])
-      means['loss/ptx_avg'] = Mean(summed, weight)
-      stats = {
-        **stats,
-        **{f'ptx_{name}': found for name, found in more.items()},
-      }
+      nll_BL = -token_log_probs(scores, rows['targets'])
+      means['loss/ptx_avg'] = Mean.of(nll_BL, rows['weights'])
+      total += means['loss/ptx_avg'].sum
+      stats = stats | {f'ptx_{name}': found for name, found in more.items()}
     return forward.add_routers(
       Loss(total, jnp.sum(mask_BL), jnp.zeros(()), means),
       stats,

@@ -103,11 +103,10 @@ class RewardModel(TaskObjective):
     terms = ranking_terms(
       scores.outputs_BK, batch['labels'], self.center_rewards_coefficient
     )
-    weight = jnp.sum(weights_B)
-    sums = {name: jnp.sum(weights_B * x) for name, x in terms.items()}
-    metrics = {n: Mean(x, weight) for n, x in sums.items() if n != 'loss'}
+    metrics = {name: Mean.of(x, weights_B) for name, x in terms.items()}
+    loss = metrics.pop('loss')
     return forward.add_routers(
-      Loss(sums['loss'], weight, jnp.zeros(()), metrics),
+      Loss(*loss, jnp.zeros(()), metrics),
       forward.routers(scores.sown),
       training=key is not None,
     )
@@ -201,12 +200,7 @@ class Dpo(Objective):
     rows = {'inputs': batch['inputs'].reshape(2 * B, L)}
     hidden_BLD, stats = forward.states(self.model, params, rows, key)
     scores = forward.scores(self.model, params, hidden_BLD)
-    log_probs_BL = token_log_probs(
-      scores.hidden_BLD,
-      scores.table_VD,
-      batch['targets'].reshape(2 * B, L),
-      scores.softcap,
-    )
+    log_probs_BL = token_log_probs(scores, batch['targets'].reshape(2 * B, L))
     summed = jnp.sum(log_probs_BL.reshape(B, 2, L) * batch['counts'], axis=2)
     return summed, stats
 
@@ -224,7 +218,6 @@ class Dpo(Objective):
     rewards_B2 = self.beta * jax.lax.stop_gradient(ratio_B2)
     chosen_B, rejected_B = rewards_B2.T
     weights_B = batch['weights']
-    weight = jnp.sum(weights_B)
     figures = {
       'rewards/chosen': chosen_B,
       'rewards/rejected': rejected_B,
@@ -233,11 +226,9 @@ class Dpo(Objective):
       'logps/chosen': policy_B2[:, 0],
       'logps/rejected': policy_B2[:, 1],
     }
-    means = {
-      name: Mean(jnp.sum(weights_B * x), weight) for name, x in figures.items()
-    }
+    means = {name: Mean.of(x, weights_B) for name, x in figures.items()}
     return forward.add_routers(
-      Loss(jnp.sum(weights_B * losses_B), weight, jnp.zeros(()), means),
+      Loss(*Mean.of(losses_B, weights_B), jnp.zeros(()), means),
       stats,
       training=key is not None,
     )

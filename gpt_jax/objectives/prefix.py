@@ -13,10 +13,9 @@ the source, and the decoder's input follows it in the same row.
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
@@ -24,7 +23,6 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, t5
 from gpt_jax.objectives.base import Needs, Objective, Scored, TextObjective
 from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS
 from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.ranges import Weight
@@ -109,10 +107,6 @@ class Prefix(Objective):
       del batch['prefix']
     return batch
 
-  def init(self, key: jax.Array) -> Params:
-    """Random parameters of the model."""
-    return self.plain.init(key)
-
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss of the tokens after the prefix."""
     hidden_BLD, routers = forward.states(self.model, params, batch, key)
@@ -194,65 +188,3 @@ def joined(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     after = real_BM.sum(axis=1)[:, None] + np.arange(P)
   places = np.concatenate([places, after], axis=1)
   return {**out, 'positions': places.astype(np.int32)}
-
-
-# Fine-tuning on pairs: next-token prediction of a part of each row.
-
-
-@dataclass(frozen=True)
-class Target(Objective):
-  """Next-token prediction of the targets whose weight is not 0.
-
-  Attributes:
-    length: targets in a row.
-    z_loss: see `Causal`.
-  """
-
-  length: int
-  z_loss: Weight = 0.0
-  every_token = True
-
-  @property
-  def needs(self) -> Needs:
-    """A decoder; batches come from the task."""
-    return Needs(rows=())
-
-  @functools.cached_property
-  def _plain(self) -> Causal:
-    return Causal(self.z_loss).bind(self.model, self.tokenizer)
-
-  def check(self) -> None:
-    """Rejects what `Causal` rejects."""
-    self._plain.check()
-
-  @property
-  def example(self) -> dict[str, np.ndarray]:
-    """A batch of one row."""
-    zeros = np.zeros((1, self.length), np.int32)
-    weights = zeros.astype(np.float32)
-    return {'inputs': zeros, 'targets': zeros, 'weights': weights}
-
-  def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of `Causal`."""
-    return self._plain.loss(params, batch, key)
-
-  def outputs(self, params: Params, batch: Batch) -> jax.Array:
-    """[B, 3]: -log P, number of tokens, and whether all are most likely."""
-    model, variables = self.model, {'params': params}
-    out: Any = model.apply(variables, batch['inputs'])
-
-    def at(place):
-      hidden_BD, targets_B = place
-      logits: Any = model.apply(variables, hidden_BD, method='logits')
-      log_probs = jax.nn.log_softmax(logits, axis=-1)
-      nll = -jnp.take_along_axis(log_probs, targets_B[:, None], axis=-1)[:, 0]
-      return nll, jnp.argmax(logits, axis=-1) == targets_B
-
-    # A few positions at a time: all logits would not fit in memory.
-    places = jnp.swapaxes(out.hidden_BLD, 0, 1), batch['targets'].T
-    chunk = CHUNK_LOGITS // (len(batch['targets']) * model.vocab_size)
-    nll, right = jax.lax.map(at, places, batch_size=max(chunk, 1))
-    counts = batch['weights'].T > 0
-    nll_B = jnp.sum(jnp.where(counts, nll, 0), axis=0)
-    columns = nll_B, jnp.sum(counts, axis=0), jnp.all(right | ~counts, axis=0)
-    return jnp.stack([x.astype(jnp.float32) for x in columns], axis=1)

@@ -6,19 +6,14 @@ objective.name = 'seq2seq(label_smoothing=0.1)'
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, TextObjective
-from gpt_jax.objectives.cross_entropy import (
-  num_right,
-  penalised_cross_entropy,
-)
-from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
+from gpt_jax.objectives.cross_entropy import Scores, accuracy, token_loss
+from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.ranges import Fraction
 from gpt_jax.rows import sides
 from gpt_jax.rows.rows import Keys, Rows
@@ -71,7 +66,7 @@ class EncoderDecoder(TextObjective):
 
 
 def written_loss(
-  chosen: forward.Scores,
+  scores: Scores,
   targets: jax.Array,
   weights: jax.Array,
   label_smoothing: float,
@@ -79,14 +74,11 @@ def written_loss(
   evaluating: bool,
 ) -> Loss:
   """The loss of the targets; in evaluation, their token accuracy too."""
-  hidden, table_VD, softcap = chosen
-  scored = hidden, table_VD, targets, weights
-  sums: Any = penalised_cross_entropy(*scored, 0.0, softcap, label_smoothing)
-  weight, metrics = jnp.sum(weights), None
-  if evaluating:
-    accuracy = Mean(num_right(*scored), weight)
-    metrics = {'objective/token_accuracy': accuracy}
-  return Loss(sums.total, weight, sums.penalty, metrics)
+  found = token_loss(scores, targets, weights, smoothing=label_smoothing)
+  if not evaluating:
+    return found
+  share = accuracy(scores, targets, weights)
+  return found._replace(metrics={'objective/token_accuracy': share})
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from gpt_jax.objectives.cross_entropy import (
   NEVER,
+  Scores,
   chunk_logits,
   chunked,
-  joined,
+  map_logits,
   whole_table,
 )
-from gpt_jax.objectives.forward import Scores
 
 # Makes the norm of an all-zero state differentiable.
 _TINY = 1e-12
@@ -67,21 +67,16 @@ def most_probable(
     Ids, int32 [B, L, k], and float32 [B, L, k + 1]: their log-probabilities,
     then that of all other tokens together, -inf if k = V.
   """
-  V, (B, L) = len(teacher.table_VD), teacher.hidden_BLD.shape[:2]
-  table = whole_table(teacher.table_VD)
 
-  def take(_, chunk):
-    logits = chunk_logits(chunk[0], table, V, teacher.softcap) / temperature
-    log_probs_PNV = jax.nn.log_softmax(logits)
+  def take(logits_PNV):
+    log_probs_PNV = jax.nn.log_softmax(logits_PNV / temperature)
     top_PNk, ids_PNk = jax.lax.top_k(log_probs_PNV, top_k)
     rest_PN = jnp.full(top_PNk.shape[:2], -jnp.inf)
-    if top_k < V:
+    if top_k < len(teacher.table_VD):
       rest_PN = _of_others(log_probs_PNV, ids_PNk)
-    return None, (ids_PNk, jnp.append(top_PNk, rest_PN[..., None], axis=-1))
+    return ids_PNk, jnp.append(top_PNk, rest_PN[..., None], axis=-1)
 
-  chunks = chunked(V, teacher.hidden_BLD)
-  ids, log_probs = jax.lax.scan(take, None, chunks)[1]
-  return joined(ids, B, L), joined(log_probs, B, L)
+  return map_logits(take, teacher)
 
 
 def top_divergence(

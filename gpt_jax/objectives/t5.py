@@ -17,7 +17,7 @@ sentinels and eos included: 568 tokens of text become 512 and 114.
 import abc
 import itertools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -260,12 +260,11 @@ class Text(NamedTuple):
 
   def replaced(self, noise: np.ndarray) -> tuple[Side, Side]:
     """Source with sentinels for noise, target with sentinels for the rest."""
-    rest = self.tokens, self.real, self.sentinels
-    tokens, *others = rest
-    return (
-      with_sentinels(tokens, noise, *others),
-      with_sentinels(tokens, self.real & ~noise, *others),
-    )
+
+    def without(noise: np.ndarray) -> Side:
+      return with_sentinels(self.tokens, noise, self.real, self.sentinels)
+
+    return without(noise), without(self.real & ~noise)
 
   def chosen(self, rate: float) -> np.ndarray:
     """Tokens chosen independently of each other; bool [B, L]."""
@@ -292,13 +291,15 @@ class T5(EncoderDecoder):
   def corrupt(self, text: Text) -> tuple[Side, Side]:
     """Source and target of a text, without eos."""
 
-  @abc.abstractmethod
   def sizes(self, length: int) -> tuple[int, int]:
     """Most tokens of source and target, eos included; non-decreasing.
+
+    By default both are as long as the text.
 
     Args:
       length: tokens of text.
     """
+    return length + 1, length + 1
 
   def num_sentinels(self, length: int) -> int:
     """The most sentinels that a text of `length` tokens needs."""
@@ -387,10 +388,10 @@ class Span(T5):
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
     """Replaces random spans by sentinels."""
-    draws = text.draws[0]
-    return text.replaced(
-      random_spans(text.real, draws, rate=self.rate, mean=self.length)
+    noise = random_spans(
+      text.real, text.draws[0], rate=self.rate, mean=self.length
     )
+    return text.replaced(noise)
 
   def sizes(self, length: int) -> tuple[int, int]:
     """Either side has a sentinel for each span."""
@@ -451,7 +452,8 @@ class DropTokens(T5):
     return length - noise + 1, noise + 1
 
 
-class _MaskedTokens(T5):
+@dataclass(frozen=True)
+class BertStyle(T5):
   """The first sentinel or random tokens replace noise; the text is the target.
 
   Attributes:
@@ -459,8 +461,9 @@ class _MaskedTokens(T5):
     random: fraction of the noise that becomes a token of the vocabulary.
   """
 
-  rate: Inside
-  random: Probability
+  rate: Inside = 0.15
+  random: Probability = 0.1
+  start: sides.Start = 'pad'
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
     """Masks the source; the target is the text."""
@@ -472,10 +475,6 @@ class _MaskedTokens(T5):
     source.tokens[chosen] = drawn.astype(np.int32)
     return source, text.whole
 
-  def sizes(self, length: int) -> tuple[int, int]:
-    """Both sides are as long as the text."""
-    return length + 1, length + 1
-
   def num_sentinels(self, length: int) -> int:
     """One: the first sentinel serves as [MASK]."""
     del length
@@ -483,21 +482,10 @@ class _MaskedTokens(T5):
 
 
 @dataclass(frozen=True)
-class BertStyle(_MaskedTokens):
-  """Masked tokens, some replaced by random ones."""
-
-  rate: Inside = 0.15
-  random: Probability = 0.1
-  start: sides.Start = 'pad'
-
-
-@dataclass(frozen=True)
-class MassStyle(_MaskedTokens):
+class MassStyle(BertStyle):
   """As `BertStyle`, without random tokens (3.3.2)."""
 
-  rate: Inside = 0.15
-  start: sides.Start = 'pad'
-  random = 0.0
+  random: Probability = field(default=0.0, init=False)
 
 
 @dataclass(frozen=True)
@@ -509,10 +497,6 @@ class Deshuffle(T5):
   def corrupt(self, text: Text) -> tuple[Side, Side]:
     """Shuffles the source."""
     return shuffled(text.tokens, text.real, text.draws[0]), text.whole
-
-  def sizes(self, length: int) -> tuple[int, int]:
-    """Both sides are as long as the text."""
-    return length + 1, length + 1
 
 
 @dataclass(frozen=True)

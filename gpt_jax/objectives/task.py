@@ -25,11 +25,19 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.heads import POOLERS, WeightedSum
+from gpt_jax.nn.heads import (
+  POOLERS,
+  Classifier,
+  EachToken,
+  FirstToken,
+  SpanEnds,
+  WeightedSum,
+)
+from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives import forward, heads
 from gpt_jax.objectives.base import Needs, Objective
-from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
-from gpt_jax.objectives.heads import FEATURES, Features, Head
+from gpt_jax.objectives.cross_entropy import token_loss
+from gpt_jax.objectives.heads import FEATURES, Features
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import Pair, UsageError
 
@@ -126,7 +134,6 @@ class TaskObjective(Objective):
 
   @property
   def example(self) -> dict[str, np.ndarray]:
-    """A batch of one row."""
     C = self.num_sequences
     batch = {
       'inputs': np.zeros((1, C, self.length), np.int32),
@@ -146,20 +153,20 @@ class TaskObjective(Objective):
     return spec.build('finetune.features', self.features, FEATURES)
 
   @property
-  def _head(self) -> Head:
+  def _head(self) -> heads.Extract | heads.Read:
     model, count = self.model, self.num_outputs or 1
     kernel = ModelChoices.of(model).init_weights.kernel
     if self.read == 'extract':
-      added = self.num_outputs > 0
-      return heads.extract(count, kernel, self.dropout, added=added)
-    if self.read in ('first', 'last'):
-      # The pooler was trained on the last layer only.
-      pooler = 'none' if self.features else self.pooler
-      of = heads.first if self.read == 'first' else heads.last
-      return of(count, kernel, self.dropout, pooler=pooler)
+      classifier = Classifier(count, kernel, self.dropout)
+      return heads.Extract(classifier, added=self.num_outputs > 0)
     if self.read == 'tokens':
-      return heads.tokens(count, kernel, self.dropout)
-    return heads.spans(kernel)
+      return heads.Read(EachToken(count, kernel, self.dropout))
+    if self.read == 'spans':
+      return heads.Read(SpanEnds(kernel))
+    # The pooler was trained on the last layer only.
+    pooler = 'none' if self.features else self.pooler
+    module = FirstToken(count, kernel, self.dropout, pooler)
+    return heads.Read(module, last=self.read == 'last')
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model and of the head."""
@@ -180,7 +187,10 @@ class TaskObjective(Objective):
     hidden_SLD, sown = self._hidden(params, batch, key)
     states_SLD, of_heads = hidden_SLD, params['heads']
     if self._features is not None:
-      layers = heads.hidden_states(sown, hidden_SLD)
+      found = sown['intermediates']
+      # The embeddings and each layer's output; the last one is normalised.
+      below = found['embedded'][0], *layer_outputs(found)[:-1]
+      layers = [*below, hidden_SLD]
       picked = [layers[i] for i in self._features.layers(self.model.num_layers)]
       picked = jax.lax.stop_gradient(picked)
       if 'layers' in of_heads:
@@ -252,19 +262,14 @@ class TaskObjective(Objective):
     """The weighted sum of the examples' L1."""
     tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
     B, C, L = tokens_BCL.shape
-    hidden, table_VD, softcap = forward.scores(
-      self.model, params, hidden_SLD[:, :-1]
-    )
+    scores = forward.scores(self.model, params, hidden_SLD[:, :-1])
     targets_SL = tokens_BCL.reshape(B * C, L)[:, 1:]
     # All tokens after the start, including the extract token.
     count_BC = jnp.maximum(lengths_BC - 1, 1)
     each_S = (batch['weights'][:, None] / (C * count_BC)).reshape(B * C, 1)
     inside_SL = jnp.arange(L - 1)[None] < (lengths_BC - 1).reshape(B * C, 1)
     weights_SL = jnp.where(inside_SL, each_S, 0.0)
-    sums: Any = penalised_cross_entropy(
-      hidden, table_VD, targets_SL, weights_SL, 0.0, softcap
-    )
-    return sums.total
+    return token_loss(scores, targets_SL, weights_SL).sum
 
 
 @dataclass(frozen=True)
@@ -359,10 +364,10 @@ class Spans(TaskObjective):
 
   def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
     """The loss of outputs [B, 2 L] and first and last tokens [B, 2]."""
-    first, last = jnp.split(outputs_BK, 2, axis=1)
-    begin = _cross_entropy(first, labels[:, 0])
-    end = _cross_entropy(last, labels[:, 1])
-    return (begin + end) / 2
+    first_BL, last_BL = jnp.split(outputs_BK, 2, axis=1)
+    begin_B = _cross_entropy(first_BL, labels[:, 0])
+    end_B = _cross_entropy(last_BL, labels[:, 1])
+    return (begin_B + end_B) / 2
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ design.
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +25,7 @@ from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, prefix
 from gpt_jax.objectives.base import Needs, Objective, Scored
-from gpt_jax.objectives.cross_entropy import (
-  chunk_logits,
-  chunked,
-  joined,
-  whole_table,
-)
-from gpt_jax.objectives.forward import Scores
+from gpt_jax.objectives.cross_entropy import right, token_log_probs
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.objectives.masked import (
   Masked,
@@ -46,40 +39,6 @@ from gpt_jax.rows import unified_order
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.rows.unified_order import NAMES, SEQ2SEQ
 from gpt_jax.spec import UsageError
-
-# Per-token measures for reports, without gradient.
-
-
-class PerToken(NamedTuple):
-  """Measures of each position.
-
-  Attributes:
-    nll_BL: cross-entropy, float32.
-    right_BL: whether the target has the largest logit; bool.
-  """
-
-  nll_BL: jax.Array
-  right_BL: jax.Array
-
-
-def per_token(scores: Scores, targets_BL: jax.Array) -> PerToken:
-  """Measures of the scores against targets, a chunk of logits at a time."""
-  hidden_BLD, table_VD = jax.lax.stop_gradient(scores[:2])
-  V, (B, L) = len(table_VD), targets_BL.shape
-  table_VD = whole_table(table_VD)
-
-  def measure(_, chunk):
-    hidden_PND, targets_PN = chunk
-    logits_PNV = chunk_logits(hidden_PND, table_VD, V, scores.softcap)
-    at_PN = jnp.take_along_axis(logits_PNV, targets_PN[..., None], axis=-1)
-    nll_PN = jax.nn.logsumexp(logits_PNV, axis=-1) - at_PN[..., 0]
-    return None, PerToken(nll_PN, jnp.argmax(logits_PNV, -1) == targets_PN)
-
-  chunks = chunked(V, hidden_BLD, targets_BL)
-  found = jax.lax.scan(measure, None, chunks)[1]
-
-  return PerToken(*(joined(x, B, L) for x in found))
-
 
 # Section 2.3: 80% of the time one token, else a bigram or a trigram.
 RUNS = (0.8, 0.1, 0.1)
@@ -158,11 +117,9 @@ class Unified(Objective):
     }
 
   def init(self, key: jax.Array) -> Params:
-    """Parameters of the model and of the heads."""
     return self.plain.init(key)
 
   def balance(self, batch: Batch) -> Batch:
-    """The weights of `Masked`."""
     return self.plain.balance(batch)
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
@@ -175,9 +132,10 @@ class Unified(Objective):
       params, hidden_BLD, batch, evaluating=key is None
     )
     states_BPD = plain.chosen(hidden_BLD, batch)
-    each = per_token(
-      forward.scores(model, params, states_BPD), batch['masked_targets']
-    )
+    targets_BP = batch['masked_targets']
+    scores = forward.scores(model, params, states_BPD)
+    log_probs_BP = jax.lax.stop_gradient(token_log_probs(scores, targets_BP))
+    right_BP = right(scores, targets_BP)
     metrics = {
       # A mean over four kinds of models would be meaningless.
       name: mean
@@ -187,12 +145,9 @@ class Unified(Objective):
     for number, name in enumerate(NAMES):
       of_mask_B1 = (batch['masks'] == number)[:, None]
       weights_BP = batch['masked_weights'] * of_mask_B1
-      weight = jnp.sum(weights_BP)
-      nll = jnp.sum(each.nll_BL * weights_BP)
-      metrics[f'objective/{name}_loss'] = Mean(nll, weight)
+      metrics[f'objective/{name}_loss'] = Mean.of(-log_probs_BP, weights_BP)
       if key is None:
-        right = jnp.sum(each.right_BL * weights_BP)
-        metrics[f'objective/{name}_accuracy'] = Mean(right, weight)
+        metrics[f'objective/{name}_accuracy'] = Mean.of(right_BP, weights_BP)
     found = found._replace(metrics=metrics)
     return forward.add_routers(found, routers, training=key is not None)
 

@@ -14,6 +14,7 @@ from scipy import special
 from configs import base
 from gpt_jax import sharding
 from gpt_jax.objectives.cross_entropy import (
+  Scores,
   penalised_cross_entropy,
   sampled,
 )
@@ -333,7 +334,7 @@ def test_z_loss_in_chunks(monkeypatch):
 @functools.partial(jax.jit, static_argnames='temperature')
 def draw(hidden, table, key, temperature):
   keys = jax.random.split(key, len(hidden))
-  return sampled(hidden, table, keys, temperature)
+  return sampled(Scores(hidden, table), keys, temperature)
 
 
 @pytest.mark.parametrize('temperature', [1.0, 0.7])
@@ -356,7 +357,7 @@ def test_what_is_drawn_does_not_depend_on_chunks(monkeypatch):
   found = []
   for limit in (1 << 25, 3 * 5 * 101):
     monkeypatch.setattr(module, 'CHUNK_LOGITS', limit)
-    traced = jax.jit(functools.partial(sampled, temperature=1.0))
+    traced = jax.jit(lambda h, t, keys: sampled(Scores(h, t), keys, 1.0))
     keys = jax.random.split(jax.random.key(0), len(hidden))
     found.append(traced(hidden, table, keys))
   np.testing.assert_array_equal(*found)

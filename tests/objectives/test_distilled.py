@@ -14,7 +14,7 @@ from flax import linen as nn
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives import choices, distilled, soft_targets
 from gpt_jax.objectives.choices import build
-from gpt_jax.objectives.forward import Scores
+from gpt_jax.objectives.cross_entropy import Scores
 from gpt_jax.optim.rounding import ema
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import make_init

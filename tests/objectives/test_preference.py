@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.objectives.cross_entropy import token_log_probs
+from gpt_jax.objectives.cross_entropy import Scores, token_log_probs
 from gpt_jax.objectives.preference import (
   Dpo,
   RewardModel,
@@ -164,8 +164,8 @@ def test_dpo_of_logits_as_recorded(chunk, monkeypatch):
 
   def summed(logits):
     found = token_log_probs(
-      jnp.asarray(logits[:, :, :-1]).reshape(2 * N, T - 1, V),
-      *(jnp.eye(V), np.maximum(labels, 0).reshape(2 * N, T - 1)),
+      Scores(logits[:, :, :-1].reshape(2 * N, T - 1, V), jnp.eye(V)),
+      np.maximum(labels, 0).reshape(2 * N, T - 1),
     )
     return jnp.sum(found.reshape(N, 2, T - 1) * counts, axis=2)
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.objectives import soft_targets
-from gpt_jax.objectives.cross_entropy import penalised_cross_entropy
-from gpt_jax.objectives.forward import Scores
+from gpt_jax.objectives.cross_entropy import Scores, penalised_cross_entropy
 from tests.support.golden_io import ROOT
 
 CLOSE = dict(rtol=1e-5, atol=1e-5)

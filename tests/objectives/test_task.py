@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf, spec
+from gpt_jax.objectives.causal import Target
 from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.objectives.prefix import Target
 from gpt_jax.objectives.task import Choice, Classification, Regression, of_task
 from gpt_jax.training import parts as state_lib
 from gpt_jax.training.parts import init_params
@@ -209,7 +209,7 @@ def test_choice_with_the_auxiliary_loss_as_recorded():
 
 
 def test_the_loss_on_a_target_leaves_the_prompt_out():
-  objective, params = of(Target(L))
+  objective, params = of(Target(length=L))
   batch = tiny.batch(3, L, tiny.V)
   _, logits = states({}, params, {'inputs': batch['inputs'][:, None]})
   log_probs = np.log(softmax(logits[:, 0]))
