@@ -113,42 +113,161 @@ def exported_head(
       'that'
     )
   if call.name == 'ppo':  # the value head served training alone
-    return Exported(pretrained(None), options)
-  if heads is None or config.get('finetune') is None:
+    heads = None
+  export = _HEADS.get(call.name)
+  if heads is None or export is None or config.get('finetune') is None:
     return Exported(pretrained(heads), options, heads)
   if config.finetune.get('features'):
     raise UsageError(
       f'finetune.features={config.finetune.features!r}: its head reads layers '
       'as no class of transformers does; predict here, with finetune --predict'
     )
-  if call.name == 'spans':
-    return Exported('spans', options, heads)
-  if call.name == 'tags':
-    labels = _labelled(config.finetune.labels, heads['classifier']['bias'])
-    return Exported('tokens', options | labels, heads)
-  if call.name == 'reward':
-    return _rewarding(options, heads, pad, reward_mean)
-  if 'score' not in heads:
-    return _pooled(config, call.name, options, heads)
-  return _extracting(config, call.name, options, heads, before)
+  return export(
+    _Tuned(call.name, config, heads, options, before, pad, reward_mean)
+  )
 
 
-def _rewarding(
-  options: dict[str, Any], heads: Any, pad: int | None, mean: float
-) -> Exported:
+class _Tuned(NamedTuple):
+  """A fine-tuned model: its objective, and the arguments of `exported_head`."""
+
+  kind: str
+  config: Config
+  heads: Any
+  options: dict[str, Any]
+  before: tuple[int, ...]
+  pad: int | None
+  reward_mean: float
+
+  @property
+  def extracts(self) -> bool:
+    """Whether the head reads the extract token; else a pooled one."""
+    return 'score' in self.heads
+
+  @property
+  def reads(self) -> str:
+    """Which token is pooled, by its name in `hf.heads`."""
+    forms = fields.forms(self.config.model)
+    return 'last' if forms == 'last' else 'pooled'
+
+  @property
+  def ids(self) -> dict[str, Any]:
+    """The ids around texts whose extract token is read."""
+    special = Frame.after(self.config.finetune.vocab_size, self.before)
+    return {
+      'before_token_ids': [*self.before],
+      'start_token_id': special.start[-1],
+      'delimiter_token_id': special.delimiter[0],
+      'extract_token_id': special.end[0],
+    }
+
+  def labelled(self, names: Sequence[str], last: Any) -> dict[str, Any]:
+    """The options, with the names of classes as in `finetune.labels`.
+
+    The last axis of `last`, a parameter of the head, is that of the classes.
+    """
+    count = np.shape(last)[-1]
+    if not len(names) == count == len({*names}):
+      raise UsageError(
+        f'finetune.labels={names!r}: the model has {count} classes; name each '
+        'once in the config.json of the workdir, in the order of the classes'
+      )
+    return {
+      **self.options,
+      'id2label': {str(i): name for i, name in enumerate(names)},
+      'label2id': {name: i for i, name in enumerate(names)},
+    }
+
+
+def _sequence(tuned: _Tuned) -> Exported:
+  """A class or a score, read at the extract token or at a pooled one."""
+  section, heads, kind = tuned.config.finetune, tuned.heads, tuned.kind
+  names, problem = section.labels, 'single_label_classification'
+  beside: dict[str, Any] = {}
+  if kind == 'regression':
+    names, problem, scale = ['LABEL_0'], kind, _scale(tuned.config)
+    beside = {'score_mean': scale.mean, 'score_deviation': scale.deviation}
+  if tuned.extracts:
+    if section.sequences > 1:
+      raise UsageError(
+        f'finetune.task={section.task!r}: adds the states of both orders of '
+        'two texts, which no class of transformers does; fine-tune it as an '
+        'entailment(...), or predict here, with finetune --predict'
+      )
+    kernel, beside = np.asarray(heads['score']['kernel']), tuned.ids | beside
+    options = tuned.labelled(names, kernel)
+    options['pad_token_id'] = options['eos_token_id']
+    heads, read = {'score': {'kernel': kernel}}, ''
+  else:
+    options = tuned.labelled(names, heads['classifier']['bias'])
+    pooler = section.pooler or 'tanh'
+    read = f'{tuned.reads if pooler == "tanh" else pooler}_'
+  options['problem_type'] = problem
+  if beside:
+    options['task_specific_params'] = {kind: beside}
+  return Exported(f'{read}classification', options, heads)
+
+
+def _choice(tuned: _Tuned) -> Exported:
+  """A score for each answer, read at the extract token or at a pooled one."""
+  section = tuned.config.finetune
+  if not tuned.extracts:
+    if section.pooler not in (None, '', 'tanh'):
+      raise UsageError(
+        f'finetune.pooler={section.pooler!r}: no ...ForMultipleChoice with it '
+        'is written; predict here, with finetune --predict'
+      )
+    return Exported(f'{tuned.reads}_choice', tuned.options, tuned.heads)
+  options = tuned.options | {
+    'summary_type': 'cls_index',
+    'summary_use_proj': True,
+    'summary_activation': None,
+    'summary_proj_to_labels': True,
+    'summary_first_dropout': section.dropout,
+    'task_specific_params': {'choice': tuned.ids},
+  }
+  kernel = np.asarray(tuned.heads['score']['kernel'])
+  bias = np.zeros(1, np.float32)  # W_y has none
+  heads = {'choice': {'kernel': kernel, 'bias': bias}}
+  return Exported('double', options, heads)
+
+
+def _spans(tuned: _Tuned) -> Exported:
+  return Exported('spans', tuned.options, tuned.heads)
+
+
+def _tags(tuned: _Tuned) -> Exported:
+  labels = tuned.config.finetune.labels
+  options = tuned.labelled(labels, tuned.heads['classifier']['bias'])
+  return Exported('tokens', options, tuned.heads)
+
+
+def _reward(tuned: _Tuned) -> Exported:
   """A reward model, whose score is read at the last token."""
-  options = options | _labelled(['LABEL_0'], heads['score']['kernel'])
+  options = tuned.labelled(['LABEL_0'], tuned.heads['score']['kernel'])
   options['problem_type'] = 'regression'
-  options['task_specific_params'] = {'reward': {'mean_best_reward': mean}}
+  options['task_specific_params'] = {
+    'reward': {'mean_best_reward': tuned.reward_mean}
+  }
   # A text ends with the end of a document: as padding it would not be read.
-  if pad is not None and pad != options['eos_token_id']:
-    options['pad_token_id'] = pad
+  if tuned.pad is not None and tuned.pad != options['eos_token_id']:
+    options['pad_token_id'] = tuned.pad
   else:
     log.warning(
       'the tokenizer has no padding but the end of a document, so transformers '
       'scores one text at a time: set pad_token_id in config.json'
     )
-  return Exported('classification', options, heads)
+  return Exported('classification', options, tuned.heads)
+
+
+# By the name of the objective; a model of another one is a language model.
+_HEADS = {
+  'classification': _sequence,
+  'regression': _sequence,
+  'choice': _choice,
+  'spans': _spans,
+  'tags': _tags,
+  'reward': _reward,
+}
 
 
 def reward_mean(workdir: str) -> float:
@@ -160,112 +279,11 @@ def reward_mean(workdir: str) -> float:
     return json.load(file).get('dev', {}).get('mean_best_reward', 0.0)
 
 
-def _pooled(
-  config: Config, kind: str, options: dict[str, Any], heads: Any
-) -> Exported:
-  """A head on the pooled first token, with texts as the tokenizer has them."""
-  pooler = config.finetune.pooler or 'tanh'
-  if kind == 'choice' and pooler != 'tanh':
-    raise UsageError(
-      f'finetune.pooler={pooler!r}: no ...ForMultipleChoice with it is '
-      'written; predict here, with finetune --predict'
-    )
-  if kind == 'choice':
-    return Exported(f'{_reads(config)}_choice', options, heads)
-  names = ['LABEL_0'] if kind == 'regression' else config.finetune.labels
-  options = options | _labelled(names, heads['classifier']['bias'])
-  if kind == 'regression':
-    options['task_specific_params'] = {kind: _scaled(config)}
-  else:
-    kind = 'single_label_classification'
-  options['problem_type'] = kind
-  read = _reads(config) if pooler == 'tanh' else pooler
-  return Exported(f'{read}_classification', options, heads)
-
-
-def _reads(config: Config) -> str:
-  """Which token is pooled, by its name in `hf.heads`."""
-  return 'last' if fields.forms(config.model) == 'last' else 'pooled'
-
-
-def _extracting(
-  config: Config,
-  kind: str,
-  options: dict[str, Any],
-  heads: Any,
-  before: tuple[int, ...],
-) -> Exported:
-  """A head on the extract token; options have its id and the others."""
-  tuned = config.finetune
-  special = Frame.after(tuned.vocab_size, before)
-  told: dict[str, Any] = {
-    'before_token_ids': [*before],
-    'start_token_id': special.start[-1],
-    'delimiter_token_id': special.delimiter[0],
-    'extract_token_id': special.end[0],
-  }
-  kernel = np.asarray(heads['score']['kernel'])
-  if kind == 'choice':
-    bias = np.zeros(1, np.float32)  # W_y has none
-    options = options | {
-      'summary_type': 'cls_index',
-      'summary_use_proj': True,
-      'summary_activation': None,
-      'summary_proj_to_labels': True,
-      'summary_first_dropout': tuned.dropout,
-      'task_specific_params': {kind: told},
-    }
-    return Exported('double', options, {'choice': _dense(kernel, bias)})
-  if tuned.sequences > 1:
-    raise UsageError(
-      f'finetune.task={tuned.task!r}: adds the states of both orders of two '
-      'texts, which no class of transformers does; fine-tune it as an '
-      'entailment(...), or predict here, with finetune --predict'
-    )
-  options = options | {'pad_token_id': options['eos_token_id']}
-  if kind == 'regression':
-    told |= _scaled(config)
-    options['problem_type'] = kind
-    options |= _labelled(['LABEL_0'], kernel)
-  else:
-    options['problem_type'] = 'single_label_classification'
-    options |= _labelled(tuned.labels, kernel)
-  options['task_specific_params'] = {kind: told}
-  return Exported('classification', options, {'score': {'kernel': kernel}})
-
-
 def sequence(config: Config, tokenizer: Tokenizer, text: str) -> list[int]:
   """The ids of a text as the head reads it, special tokens included."""
   special = run.special_of(config, tokenizer)
   length = config.finetune.length
   return joined([[tokenizer.encode(text)]], special, length).ids.tolist()
-
-
-def _dense(kernel: np.ndarray, bias: np.ndarray) -> dict[str, np.ndarray]:
-  return {'kernel': kernel, 'bias': bias}
-
-
-def _labelled(names: Sequence[str], last: Any) -> dict[str, Any]:
-  """The class names in `finetune.labels`, for config.json.
-
-  The last axis of `last`, a parameter of the head, is that of the classes.
-  """
-  count = np.shape(last)[-1]
-  if not len(names) == count == len({*names}):
-    raise UsageError(
-      f'finetune.labels={names!r}: the model has {count} classes; name each '
-      'once in the config.json of the workdir, in the order of the classes'
-    )
-  return {
-    'id2label': {str(i): name for i, name in enumerate(names)},
-    'label2id': {name: i for i, name in enumerate(names)},
-  }
-
-
-def _scaled(config: Config) -> dict[str, float]:
-  """The scale that turns outputs into scores, for config.json."""
-  scale = _scale(config)
-  return {'score_mean': scale.mean, 'score_deviation': scale.deviation}
 
 
 def _scale(config: Config) -> Scale:
@@ -343,7 +361,9 @@ def to_hf(
         at_most=best,
         report=progress.counted(report, 'checked', None),
       )
-    params = needs.merged(hf.nest(arrays), _sum)
+    params = needs.merged(
+      hf.nest(arrays), lambda x, y: np.asarray(x) + np.asarray(y)
+    )
     params = needs.trees(params)[part or '']
     model, options = importing.model_of(parts, workdir), {}
     if part is not None:
@@ -424,11 +444,6 @@ def to_peft(workdir: str, folder: str) -> None:
       'base_model_name_or_path of %s',
       *(folder, base, hf.ADAPTER),
     )
-
-
-def _sum(one: Any, other: Any) -> np.ndarray:
-  """The sum of two arrays on disk."""
-  return np.asarray(one) + np.asarray(other)
 
 
 def _generation(

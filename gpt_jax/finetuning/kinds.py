@@ -16,6 +16,7 @@ import numpy as np
 from gpt_jax.finetuning.rows import (
   IGNORED,
   NUM_SPECIAL,
+  Encoded,
   Frame,
   Rows,
   Tokens,
@@ -31,7 +32,6 @@ from gpt_jax.finetuning.rows import (
 from gpt_jax.rows.row_order import Batch
 from gpt_jax.tasks import metrics as metrics_lib
 from gpt_jax.tasks.task import Example, Task
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.held_out import exponential
 
 
@@ -68,6 +68,18 @@ class Split(NamedTuple):
   scale: Scale = Scale()
   class_weights: np.ndarray | None = None
   examples: Sequence[Example] = ()
+
+  @classmethod
+  def of(cls, encoded: Encoded) -> 'Split':
+    """The examples as rows; without class weights and scale."""
+    task, kind, examples = encoded.task, KINDS[encoded.task.kind], ()
+    # The target of a prompt is a text of its own.
+    known = kind.head is None or all(
+      example.label is not None for example in encoded.examples
+    )
+    if kind.keeps_examples:
+      examples = encoded.examples
+    return cls(task, kind.rows(encoded), known, examples=examples)
 
   @property
   def kind(self) -> 'Kind':
@@ -121,11 +133,13 @@ class Kind(abc.ABC):
       see `fields.forms`; None: the model's own next-token prediction.
     auxiliary: whether decoders can train language modelling beside the labels.
     least_length: the shortest row in tokens.
+    keeps_examples: see `Split.examples`.
   """
 
   head: ClassVar[str | None] = ''
   auxiliary: ClassVar[bool] = True
   least_length: ClassVar[int] = 8
+  keeps_examples: ClassVar[bool] = False
 
   def num_new_tokens(self, reads: str) -> int:
     """Rows that the token table needs; `reads`: see `fields.forms`."""
@@ -137,23 +151,9 @@ class Kind(abc.ABC):
     """Tokens of the longest uncut row."""
     return longest(task, tokens, special)
 
-  def split(
-    self,
-    task: Task,
-    examples: list[Example],
-    tokens: list[list[Tokens]],
-    tokenizer: Tokenizer,
-    *,
-    special: Frame,
-    length: int,
-    too_long: str,
-  ) -> Split:
-    """The examples as rows; see `rows.head_rows`."""
-    del tokenizer
-    rows = head_rows(
-      task, examples, tokens, special=special, length=length, too_long=too_long
-    )
-    return Split(task, rows, _known(examples))
+  def rows(self, encoded: Encoded) -> Rows:
+    """The rows of a split."""
+    return head_rows(encoded)
 
   def batch(self, split: Split, numbers: np.ndarray) -> Batch:
     """The arrays of a batch of rows."""
@@ -270,21 +270,8 @@ class Target(Kind):
     # Of GPT-1's frame only the tokens before a text are read.
     return max(sum(map(len, t)) for t in tokens) + len(special.start) - 1
 
-  def split(
-    self,
-    task: Task,
-    examples: list[Example],
-    tokens: list[list[Tokens]],
-    tokenizer: Tokenizer,
-    *,
-    special: Frame,
-    length: int,
-    too_long: str,
-  ) -> Split:
-    rows = target_rows(
-      examples, tokens, tokenizer=tokenizer, length=length, too_long=too_long
-    )
-    return Split(task, rows)
+  def rows(self, encoded: Encoded) -> Rows:
+    return target_rows(encoded)
 
   def batch(self, split: Split, numbers: np.ndarray) -> Batch:
     """Next-token prediction, with weight 1 for the tokens of targets."""
@@ -320,21 +307,10 @@ class Spans(Kind):
 
   head = 'spans'
   auxiliary = False
+  keeps_examples = True
 
-  def split(
-    self,
-    task: Task,
-    examples: list[Example],
-    tokens: list[list[Tokens]],
-    tokenizer: Tokenizer,
-    *,
-    special: Frame,
-    length: int,
-    too_long: str,
-  ) -> Split:
-    of_row: dict[str, Any] = {'length': length, 'too_long': too_long}
-    rows = span_rows(task, examples, tokenizer, special=special, **of_row)
-    return Split(task, rows, _known(examples), examples=examples)
+  def rows(self, encoded: Encoded) -> Rows:
+    return span_rows(encoded)
 
   def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
     return f'spans(length={tuned.length}{features})'
@@ -360,21 +336,10 @@ class Tags(Kind):
 
   head = 'tokens'
   auxiliary = False
+  keeps_examples = True
 
-  def split(
-    self,
-    task: Task,
-    examples: list[Example],
-    tokens: list[list[Tokens]],
-    tokenizer: Tokenizer,
-    *,
-    special: Frame,
-    length: int,
-    too_long: str,
-  ) -> Split:
-    of_row: dict[str, Any] = {'length': length, 'too_long': too_long}
-    rows = tag_rows(examples, tokens, tokenizer, special=special, **of_row)
-    return Split(task, rows, _known(examples), examples=examples)
+  def rows(self, encoded: Encoded) -> Rows:
+    return tag_rows(encoded)
 
   def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
     return (
@@ -435,7 +400,3 @@ def _nll(raw: np.ndarray, labels: np.ndarray) -> float:
   """The mean loss of logits [N, K]."""
   log_probs = np.log(probabilities(raw))
   return -float(np.mean(log_probs[np.arange(len(raw)), labels]))
-
-
-def _known(examples: list[Example]) -> bool:
-  return all(example.label is not None for example in examples)

@@ -263,94 +263,85 @@ def encode(examples: list[Example], tokenizer: Tokenizer) -> list[list[Tokens]]:
   return [[next(found) for _ in example.texts] for example in examples]
 
 
-def head_rows(
-  task: Task,
-  examples: list[Example],
-  tokens: list[list[Tokens]],
-  *,
-  special: Frame,
-  length: int,
-  too_long: str = 'cut',
-) -> Rows:
-  """The rows of a split, for a head.
+class Encoded(NamedTuple):
+  """The examples of a split as tokens, and how they become rows.
 
-  Args:
-    task: gives the form.
+  Attributes:
     examples: for their labels, and their origin in error messages.
     tokens: of their texts, from `encode`.
+    tokenizer: made the tokens.
     special: the tokens around texts.
     length: tokens of a row.
     too_long: 'cut' or 'refuse'.
   """
+
+  task: Task
+  examples: list[Example]
+  tokens: list[list[Tokens]]
+  tokenizer: Tokenizer
+  special: Frame
+  length: int
+  too_long: str = 'cut'
+
+  def joined(self, groups: Groups) -> Joined:
+    """Groups of texts as a sequence that fits a row."""
+    return joined(groups, self.special, self.length)
+
+  def is_cut(self, example: Example, excess: int) -> bool:
+    """Whether an example has too many tokens; refused if `too_long` says so."""
+    if excess and self.too_long == 'refuse':
+      raise UsageError(
+        f'{example.where}: is {excess} tokens longer than finetune.length='
+        f'{self.length}; raise it, shorten the text, or give '
+        "finetune.too_long='cut'"
+      )
+    return excess > 0
+
+  def filled(self, found: list[Tokens]) -> np.ndarray:
+    """Sequences as padded rows, int32 [N, 1, length]."""
+    rows = np.full((len(found), 1, self.length), self.special.pad, np.int32)
+    for row, ids in zip(rows, found, strict=True):
+      row[0, : len(ids)] = ids
+    return rows
+
+
+def head_rows(split: Encoded) -> Rows:
+  """The rows of a split, for a head."""
   made, cut = [], 0
-  for example, texts in zip(examples, tokens, strict=True):
-    parts = [
-      joined(groups, special, length)
-      for groups in sequences(task, texts, special)
-    ]
-    excess = max(part.excess for part in parts)
-    if excess:
-      check_cut(example, excess, length, too_long)
-    cut += excess > 0
+  for example, texts in zip(split.examples, split.tokens, strict=True):
+    groups = sequences(split.task, texts, split.special)
+    parts = [split.joined(group) for group in groups]
+    cut += split.is_cut(example, max(part.excess for part in parts))
     made.append(parts)
-  inputs = filled([p.ids for parts in made for p in parts], special, length)
+  inputs = split.filled([p.ids for parts in made for p in parts])
   shape = (len(made), len(made[0]))
   lengths = np.array([[len(p.ids) for p in parts] for parts in made], np.int32)
   second = None
-  if special.forms != 'extract':
+  if split.special.forms != 'extract':
     second = np.array([[p.second for p in parts] for parts in made], np.int32)
-  dtype = np.float32 if task.regression else np.int32
-  labels = np.array([example.label or 0 for example in examples], dtype)
+  dtype = np.float32 if split.task.regression else np.int32
+  labels = np.array([example.label or 0 for example in split.examples], dtype)
   return Rows(inputs.reshape(*shape, -1), lengths, labels, cut, second)
 
 
-def check_cut(example: Example, excess: int, length: int, too_long: str):
-  """Rejects an example that is too long if `too_long` is 'refuse'."""
-  if too_long == 'refuse':
-    raise UsageError(
-      f'{example.where}: is {excess} tokens longer than finetune.length='
-      f"{length}; raise it, shorten the text, or give finetune.too_long='cut'"
-    )
-
-
-def filled(found: list[Tokens], special: Frame, length: int) -> np.ndarray:
-  """Sequences as padded rows, int32 [N, length]."""
-  rows = np.full((len(found), length), special.pad, np.int32)
-  for row, ids in zip(rows, found, strict=True):
-    row[: len(ids)] = ids
-  return rows
-
-
-def target_rows(
-  examples: list[Example],
-  tokens: list[list[Tokens]],
-  *,
-  tokenizer: Tokenizer,
-  length: int,
-  too_long: str = 'cut',
-) -> Rows:
+def target_rows(split: Encoded) -> Rows:
   """The rows of prompts and targets: prompt, target, end of document.
 
   A prompt follows the token that begins every text of the model, such as
   LLaMA's `<s>`. A prompt that is too long loses its first tokens; a target is
-  never cut.
-
-  Args:
-    examples: for their origin in error messages.
-    tokens: of prompt and target.
-    tokenizer: its end of document ends a target.
-    length: targets in a row, which has one more token.
-    too_long: 'cut' or 'refuse'.
+  never cut. A row has `length` targets, and one token more.
   """
+  length, tokenizer = split.length, split.tokenizer
   eos_id, special = tokenizer.eos_id, tokenizer.special
   made, bounds, cut = [], [], 0
-  for example, (prompt, target) in zip(examples, tokens, strict=True):
+  each = zip(split.examples, split.tokens, strict=True)
+  for example, (prompt, target) in each:
     if not len(target):
       raise UsageError(f'{example.where}: the target is empty; fix the line')
     # One of the length + 1 tokens is the end of document.
     room = length - len(target) - len(special.prompt_start)
     excess = max(len(prompt) - room, 0)
-    if room < 1 or (excess and too_long == 'refuse'):
+    if room < 1 or (excess and split.too_long == 'refuse'):
       raise UsageError(
         f'{example.where}: prompt and target are {len(prompt)} and '
         f'{len(target)} tokens, which do not fit finetune.length={length}; '
@@ -393,27 +384,17 @@ class Window(NamedTuple):
   most: np.ndarray
 
 
-def span_rows(
-  task: Task,
-  examples: list[Example],
-  tokenizer: Tokenizer,
-  *,
-  special: Frame,
-  length: int,
-  too_long: str = 'cut',
-) -> Rows:
-  """The windows of all examples, in order; arguments as of `head_rows`."""
-  options: SpanOptions = task.options
+def span_rows(split: Encoded) -> Rows:
+  """The windows of all examples, in order."""
+  options: SpanOptions = split.task.options
+  length, tokenizer = split.length, split.tokenizer
   made, labels, origins, cut = [], [], [], 0
-  for number, one in enumerate(examples):
+  for number, one in enumerate(split.examples):
     question, context = (tokenizer.encode(text) for text in one.texts)
     bounds = tokenizer.offsets(one.texts[1])
-    excess = max(len(question) - options.question, 0)
-    if excess:
-      check_cut(one, excess, length, too_long)
-    cut += excess > 0
+    cut += split.is_cut(one, max(len(question) - options.question, 0))
     question = question[: options.question]
-    room = length - special.around(2) - len(question)
+    room = length - split.special.around(2) - len(question)
     if room < 1:
       raise UsageError(
         f'{one.where}: a question of {len(question)} tokens leaves no room for '
@@ -422,7 +403,7 @@ def span_rows(
     windows = _windows(len(context), room, options.stride)
     for window, most in zip(windows, _most(windows, len(context)), strict=True):
       part = context[window.start : window.stop]
-      row = joined([[question], [part]], special, length)
+      row = split.joined([[question], [part]])
       made.append(row)
       inside = slice(window.start, window.stop)
       origin = Window(number, row.second, bounds[inside], most[inside])
@@ -430,11 +411,11 @@ def span_rows(
       origins.append(origin)
   second = np.array([[row.second] for row in made], np.int32)
   return Rows(
-    filled([row.ids for row in made], special, length)[:, None],
+    split.filled([row.ids for row in made]),
     np.array([[len(row.ids)] for row in made], np.int32),
     np.array(labels, np.int32),
     cut,
-    second if special.forms != 'extract' else None,
+    second if split.special.forms != 'extract' else None,
     origins,
   )
 
@@ -537,38 +518,29 @@ def _best(
 IGNORED = -100
 
 
-def tag_rows(
-  examples: list[Example],
-  tokens: list[list[Tokens]],
-  tokenizer: Tokenizer,
-  *,
-  special: Frame,
-  length: int,
-  too_long: str = 'cut',
-) -> Rows:
-  """A row for each sentence; arguments as of `head_rows`.
+def tag_rows(split: Encoded) -> Rows:
+  """A row for each sentence.
 
   `origins` are int [words], the position of each word's first token, or -1.
   """
   made, origins, cut = [], [], 0
-  labels = np.full((len(examples), length), IGNORED, np.int32)
-  for row, one, (ids,) in zip(labels, examples, tokens, strict=True):
-    found = joined([[ids]], special, length)
-    if found.excess:
-      check_cut(one, found.excess, length, too_long)
-    cut += found.excess > 0
+  special, size = split.special, (len(split.examples), split.length)
+  labels = np.full(size, IGNORED, np.int32)
+  each = zip(labels, split.examples, split.tokens, strict=True)
+  for row, one, (ids,) in each:
+    found = split.joined([[ids]])
+    cut += split.is_cut(one, found.excess)
     made.append(found.ids)
-    first = _first_tokens(one.texts[0], tokenizer)
+    first = _first_tokens(one.texts[0], split.tokenizer)
     places = np.where(first < len(ids) - found.excess, first, -1)
     places = np.where(places >= 0, places + len(special.start), -1)
     origins.append(places)
     if one.label is not None:
       known = np.array(one.label, np.int32)
       row[places[places >= 0]] = known[places >= 0]
-  inputs = filled(made, special, length)[:, None]
   lengths = np.array([[len(ids)] for ids in made], np.int32)
   second = lengths if special.forms != 'extract' else None
-  return Rows(inputs, lengths, labels, cut, second, origins)
+  return Rows(split.filled(made), lengths, labels, cut, second, origins)
 
 
 def _first_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:

@@ -32,7 +32,7 @@ from gpt_jax.finetuning.data import (
   measured,
 )
 from gpt_jax.finetuning.kinds import KINDS, Scale, Split
-from gpt_jax.finetuning.rows import Frame, encode, num_sequences
+from gpt_jax.finetuning.rows import Encoded, Frame, encode, num_sequences
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, preemption, watchdog
@@ -264,15 +264,11 @@ def _split(
   tokenizer: Tokenizer,
 ) -> Split:
   """The examples as rows of the config's length."""
-  return KINDS[task.kind].split(
-    task,
-    examples,
-    tokens,
-    tokenizer,
-    special=special_of(config, tokenizer),
-    length=config.finetune.length,
-    too_long=config.finetune.too_long,
+  special, tuned = special_of(config, tokenizer), config.finetune
+  encoded = Encoded(
+    *(task, examples, tokens, tokenizer, special, tuned.length, tuned.too_long)
   )
+  return Split.of(encoded)
 
 
 def own_tokenizer(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
-import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn import params as params_lib
@@ -64,8 +63,11 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
     jax.random.key(0),
   )
   check(fresh, params)
-  masks = {} if amount is None else masks_of(parts.model, fresh, amount)
-  return parts_lib.initial_state(parts, dict(_leaves(params)), masks)
+  masks = {}
+  if amount is not None:
+    moved = params_lib.lowest(fresh, amount, parts.model)
+    masks = params_lib.flatten(moved)
+  return parts_lib.initial_state(parts, params_lib.flatten(params), masks)
 
 
 def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
@@ -86,14 +88,9 @@ def with_heads(params: Any, tasks: Collection[str], alone: bool) -> Any:
   return {**kept, 'heads': {**kept.get('heads', {}), **own}}
 
 
-def masks_of(model: Any, fresh: Any, amount: int) -> dict[str, np.ndarray]:
-  """Parameter paths -> masks of the entries that are transferred."""
-  return dict(_leaves(params_lib.lowest(fresh, amount, model)))
-
-
 def check(fresh: Any, params: Any) -> None:
   """Checks that pre-trained parameters fit the model."""
-  new, old = dict(_leaves(fresh)), dict(_leaves(params))
+  new, old = params_lib.flatten(fresh), params_lib.flatten(params)
   wrong = [
     f'{name} is {old[name].shape}, not {leaf.shape}'
     for name, leaf in new.items()
@@ -111,13 +108,6 @@ def check(fresh: Any, params: Any) -> None:
 def _fits(new: tuple[int, ...], old: tuple[int, ...]) -> bool:
   """Whether shapes are equal, or differ by new rows of a token table."""
   return new[1:] == old[1:] and new[:1] >= old[:1]
-
-
-def _leaves(tree: Any) -> list[tuple[str, Any]]:
-  return [
-    (params_lib.name_of(path), leaf)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-  ]
 
 
 TRANSFERS: dict[str, Callable[..., Amount]] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.finetuning.rows import Frame, found_spans, span_rows
+from gpt_jax.finetuning.rows import Encoded, Frame, found_spans, span_rows
 from gpt_jax.tasks import reading
 from gpt_jax.tasks import task as tasks
 from gpt_jax.tasks.registry import TUNED
@@ -54,7 +54,7 @@ def test_squads_files_are_read(tmp_path):
 
 
 def rows(task, examples, length, **more):
-  return span_rows(task, examples, Bytes(), special=BERT, length=length, **more)
+  return span_rows(Encoded(task, examples, [], Bytes(), BERT, length, **more))
 
 
 def test_a_long_text_is_read_in_windows(tmp_path):

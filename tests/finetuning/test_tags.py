@@ -7,7 +7,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.finetuning import rows
-from gpt_jax.finetuning.rows import Frame
+from gpt_jax.finetuning.rows import Encoded, Frame
 from gpt_jax.tasks.metrics import METRICS, entities
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read
@@ -54,7 +54,7 @@ def test_conlls_files_are_read(tmp_path):
 def test_the_first_token_of_a_word_is_asked(tmp_path):
   task, examples = conll(tmp_path)
   tokens = rows.encode(examples, Bytes())
-  made = rows.tag_rows(examples, tokens, Bytes(), special=BERT, length=19)
+  made = rows.tag_rows(Encoded(task, examples, tokens, Bytes(), BERT, 19))
   # 'U.N. official Rolf Ek' is 21 bytes, of which 17 have room: 'Ek' is cut off.
   assert made.inputs[0, 0].tolist() == [CLS, *b'U.N. official Rol', SEP]
   assert made.cut == 1

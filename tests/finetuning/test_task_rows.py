@@ -7,7 +7,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.finetuning import rows as task_rows
-from gpt_jax.finetuning.rows import Frame, fit, joined
+from gpt_jax.finetuning.rows import Encoded, Frame, fit, joined
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import Example, Task
@@ -15,6 +15,7 @@ from gpt_jax.tokenizers.tokenizer import Bytes
 
 GPT1 = Frame.after(257)
 (S,), (D,), (E,), *_ = GPT1
+TARGET = Task('target', {}, ('', ''))
 
 
 def task(text):
@@ -26,7 +27,7 @@ def rows(form, texts, length=16, **more):
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
   return task_rows.head_rows(
-    of, examples, tokens, special=GPT1, length=length, **more
+    Encoded(of, examples, tokens, Bytes(), GPT1, length, **more)
   )
 
 
@@ -79,7 +80,7 @@ def target_rows(prompt, target, length, **more):
   examples = [Example('t:1', (prompt, target), None)]
   tokens = task_rows.encode(examples, Bytes())
   return task_rows.target_rows(
-    examples, tokens, tokenizer=Bytes(), length=length, **more
+    Encoded(TARGET, examples, tokens, Bytes(), GPT1, length, **more)
   )
 
 
@@ -107,7 +108,7 @@ def test_rows_begin_as_the_model_was_trained():
 
   def found(length):
     rows = task_rows.target_rows(
-      examples, tokens, tokenizer=Started(), length=length
+      Encoded(TARGET, examples, tokens, Started(), GPT1, length)
     )
     return rows.inputs[0, 0].tolist(), rows.lengths[0].tolist()
 
@@ -149,7 +150,9 @@ def test_an_encoder_reads_both_texts_once(kind, form, texts, expected):
   )
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  made = task_rows.head_rows(of, examples, tokens, special=special, length=13)
+  made = task_rows.head_rows(
+    Encoded(of, examples, tokens, Bytes(), special, 13)
+  )
   names = {301: '<', 302: '>', 303: '.'}
   found = [
     ''.join(names.get(t) or chr(t) for t in row) for row in made.inputs[0]

@@ -47,7 +47,9 @@ def test_what_is_transferred(amount):
     params_lib.name_of(path): x
     for path, x in jax.tree_util.tree_leaves_with_path(pretrained())
   }
-  masks = {} if amount is None else transfer.masks_of(model, fresh, amount)
+  masks = {}
+  if amount is not None:
+    masks = params_lib.flatten(params_lib.lowest(fresh, amount, model))
   init = state_lib.make_init(
     built(**fields).replaced(init=lambda _: fresh), optax.sgd(1.0), masks=masks
   )
