@@ -122,18 +122,16 @@ def exponential(name: str, nats: float) -> dict[str, float]:
 
 def summary(values: dict[str, float]) -> str:
   """A line for people."""
-  names = [key.split('/')[1] for key in values if key.endswith('/loss')]
-  return '; '.join(_summary(name, values) for name in names)
-
-
-def _summary(name: str, values: dict[str, float]) -> str:
-  key = f'eval/{name}'
-  shown = [
-    f'{label} {values[f"{key}/{measure}"]:.{digits}f}'
-    for measure, label, digits in _SHOWN
-    if f'{key}/{measure}' in values
-  ]
-  return f'{name} {", ".join(shown)}, over {values[f"{key}/tokens"]:,} tokens'
+  lines = []
+  for name in (key.split('/')[1] for key in values if key.endswith('/loss')):
+    shown = [
+      f'{label} {values[f"eval/{name}/{measure}"]:.{digits}f}'
+      for measure, label, digits in _SHOWN
+      if f'eval/{name}/{measure}' in values
+    ]
+    tokens = values[f'eval/{name}/tokens']
+    lines.append(f'{name} {", ".join(shown)}, over {tokens:,} tokens')
+  return '; '.join(lines)
 
 
 # Metric, its label in the summary, and its decimals.

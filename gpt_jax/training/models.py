@@ -197,10 +197,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
     fill.special_of(tokenizer_lib.load(folder))
   steps = Checkpointer(workdir, read_only=True).steps()
   if not steps:
-    raise UsageError(
-      f'{field}={workdir}: holds no checkpoint yet; it is written after '
-      f'{config.checkpoint.every_steps} steps'
-    )
+    raise _no_checkpoint(f'{field}={workdir}', config)
   tokenizer = tokenizer_lib.load(folder)
   tuned = config.get('finetune')
   tasks = {}
@@ -482,18 +479,31 @@ def load_state(
   `at_most` is the last acceptable step; None: any.
   """
   parts = built(workdir)
-  config, reads = parts.config, stored(workdir, parts)
+  reads = stored(workdir, parts)
+  state = _newest(workdir, parts.config, reads, at_most)
+  if state.ema is not None:
+    ema = parts.config.optim.ema
+    log.info('using the average of the weights, optim.ema=%s', ema)
+  return parts, reads.full(state)
+
+
+def _newest(
+  workdir: str, config: Config, reads: Stored, at_most: int | None
+) -> TrainState:
+  """The newest sound checkpoint, as it is stored."""
   checkpointer = Checkpointer(workdir, read_only=True)
   state = checkpointer.restore(reads.abstract, at_most=at_most)
   checkpointer.close()
   if state is None:
-    raise UsageError(
-      f'--workdir={workdir}: holds no checkpoint yet; it is written after '
-      f'{config.checkpoint.every_steps} steps'
-    )
-  if state.ema is not None:
-    log.info('using the average of the weights, optim.ema=%s', config.optim.ema)
-  return parts, reads.full(state)
+    raise _no_checkpoint(f'--workdir={workdir}', config)
+  return state
+
+
+def _no_checkpoint(what: str, config: Config) -> UsageError:
+  return UsageError(
+    f'{what}: holds no checkpoint yet; it is written after '
+    f'{config.checkpoint.every_steps} steps'
+  )
 
 
 def load_adapters(
@@ -505,11 +515,7 @@ def load_adapters(
     parts: from `built`.
     at_most: the last acceptable step; None: any.
   """
-  checkpointer = Checkpointer(workdir, read_only=True)
-  state = checkpointer.restore(stored(workdir, parts).abstract, at_most=at_most)
-  checkpointer.close()
-  if state is None:
-    raise UsageError(f'--workdir={workdir}: holds no checkpoint yet')
+  state = _newest(workdir, parts.config, stored(workdir, parts), at_most)
   return int(state.step), jax.device_get(state.eval_params)
 
 
@@ -781,7 +787,7 @@ def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
       'describes; start again with another --workdir'
     )
   log.info('the teacher is %s', source.name)
-  given = _by_name({'parts': {_PART: params}})
+  given = params_lib.flatten({'parts': {_PART: params}})
   return parts_lib.initial_state(parts, given)
 
 
@@ -794,26 +800,31 @@ def _from_start(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   _check_tokenizer(parts, source, tokenizer, drawn)
   given = _taken(optim.start, source, shapes, drawn)
   _tell(parts, source, drawn)
-  taken = {name: ~mask for name, mask in _by_name(drawn).items()}
+  taken = {name: ~mask for name, mask in params_lib.flatten(drawn).items()}
   return parts_lib.initial_state(parts, given, taken)
-
-
-def _by_name(tree: Any) -> dict[str, Any]:
-  return {
-    params_lib.name_of(path): x
-    for path, x in jax.tree_util.tree_leaves_with_path(tree)
-  }
 
 
 def _check_tokenizer(
   parts: Parts, source: Pretrained, tokenizer: Tokenizer, drawn: Any
 ) -> None:
   """Refuses token tables whose rows are not the run's tokens."""
-  assert source.tokenizer is not None, 'of a folder'
-  if _same_ids(source.tokenizer, tokenizer, drawn):
+
+  def are_drawn(name: str) -> bool:
+    return all(mask.all() for mask in jax.tree.leaves(drawn.get(name, {})))
+
+  theirs = source.tokenizer
+  assert theirs is not None, 'of a folder'
+  if theirs.fingerprint == tokenizer.fingerprint or all(
+    map(are_drawn, _TABLES)
+  ):
     return
-  tables = [x for n in _TABLES for x in jax.tree.leaves(drawn.get(n, {}))]
-  if all(mask.all() for mask in tables):
+  # An encoder of sources that is drawn as a whole may read any tokens.
+  one, other = (tokenizer_lib.of_targets(x) for x in (theirs, tokenizer))
+  if (
+    'source' in drawn
+    and are_drawn('source')
+    and one.fingerprint == other.fingerprint
+  ):
     return
   raise UsageError(
     f'optim.start={parts.config.optim.start!r}: its tokenizer, '
@@ -823,26 +834,14 @@ def _check_tokenizer(
   )
 
 
-def _same_ids(theirs: Tokenizer, ours: Tokenizer, drawn: Any) -> bool:
-  """Whether the parameters that are not drawn read the same tokens."""
-  if theirs.fingerprint == ours.fingerprint:
-    return True
-  # An encoder of sources that is drawn as a whole may read any tokens.
-  new = 'source' in drawn and all(
-    m.all() for m in jax.tree.leaves(drawn['source'])
-  )
-  one, other = (tokenizer_lib.of_targets(x) for x in (theirs, ours))
-  return new and one.fingerprint == other.fingerprint
-
-
 def _taken(
   start: str, source: Pretrained, shapes: Any, drawn: Any
 ) -> dict[str, Any]:
   """The parameters that are taken from the start, by name."""
   assert source.params is not None, 'of a folder'
-  found, masks = _by_name(source.params()), _by_name(drawn)
-  taken, problems = {}, []
-  for name, leaf in _by_name(shapes).items():
+  found = params_lib.flatten(source.params())
+  masks, taken, problems = params_lib.flatten(drawn), {}, []
+  for name, leaf in sorted(params_lib.flatten(shapes).items()):
     mask = masks[name]
     if mask.all():
       found.pop(name, None)

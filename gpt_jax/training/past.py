@@ -56,8 +56,9 @@ class History:
       teacher: fingerprint of the teacher's outputs; empty: it reads none.
       base: fingerprint of the model that is adapted; empty: none is.
     """
-    self._workdir, self._store, self._teacher = workdir, store, teacher
-    self._base = base
+    self._workdir, self._store = workdir, store
+    # A checkpoint has those that are not empty.
+    self._read = {'teacher': teacher, 'base': base}
     self._lines: list[dict[str, Any]] = []
     found = hosts.broadcast_from_host0(_plain(read_skips(workdir)))
     self.skips = _of_plain(found)
@@ -69,20 +70,17 @@ class History:
       return
     check_store(self._workdir, restored, self._store)
     record = restored.record
-    taught = record.get('teacher', '')
-    if taught != self._teacher:
-      raise UsageError(
-        f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
-        f"was taught by the outputs {taught[:12]}, and objective.teacher's are "
-        f'{self._teacher[:12]}; give the former, or another --workdir'
-      )
-    adapted = record.get('base', '')
-    if adapted != self._base:
-      raise UsageError(
-        f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
-        f'has adapters of the model with fingerprint {adapted}, and that of '
-        f'--init is {self._base}; give the former, or another --workdir'
-      )
+    for name, why in (
+      ('teacher', "was taught by the outputs {}, and objective.teacher's are"),
+      ('base', 'has adapters of the model with fingerprint {}, and --init has'),
+    ):
+      known, given = record.get(name, ''), self._read[name]
+      if known != given:
+        raise UsageError(
+          f'--workdir={self._workdir}: its checkpoint of step {restored.step} '
+          f'{why.format(known[:16])} {given[:16]}; give the former, or another '
+          '--workdir'
+        )
     saved = _of_entries(record['skips'])
     self.skips = _agreed(self._workdir, restored.step, self.skips, saved)
     if jax.process_index() == 0 and self.skips != read_skips(self._workdir):
@@ -127,8 +125,7 @@ class History:
       'store': self._store,
       'skips': _entries(self.skips),
       'lines': kept,
-      **({'teacher': self._teacher} if self._teacher else {}),
-      **({'base': self._base} if self._base else {}),
+      **{name: given for name, given in self._read.items() if given},
     }
 
   def _add_evaluation(self, step: int) -> None:
@@ -147,7 +144,11 @@ class History:
       return
     lines = metrics.read(self._workdir)
     have = {(line['step'], name) for line in lines for name in line}
-    lost = [m['step'] for m in self._lines if not _pairs(m) <= have]
+    lost = [
+      line['step']
+      for line in self._lines
+      if not {(line['step'], name) for name in line} <= have
+    ]
     problem = ''
     if not lines and step > 0:
       problem = 'is missing or empty'
@@ -264,10 +265,6 @@ def _of_plain(found: dict[str, Any]) -> Skips:
 
 def _digest(skips: Skips) -> str:
   return hashlib.sha256(json.dumps(_plain(skips)).encode()).hexdigest()
-
-
-def _pairs(line: dict[str, Any]) -> set[tuple[int, str]]:
-  return {(line['step'], name) for name in line}
 
 
 def _is_evaluation(line: dict[str, Any]) -> bool:

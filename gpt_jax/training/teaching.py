@@ -19,6 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.files import files, progress
+from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
@@ -232,7 +233,7 @@ def _sha256(params: Any) -> str:
   digest = hashlib.sha256()
   for path, x in jax.tree_util.tree_leaves_with_path(params):
     value = np.asarray(x)
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    name = params_lib.name_of(path)
     digest.update(f'{name} {value.dtype} {value.shape} '.encode())
     digest.update(value.tobytes())
   return digest.hexdigest()
