@@ -44,7 +44,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.rows import unified_order
-from gpt_jax.rows.rows import MAKING_ROWS, Keys, RowMaker, Rows, Texts
+from gpt_jax.rows.rows import (
+  MAKING_ROWS,
+  Keys,
+  RowMaker,
+  Rows,
+  Texts,
+  check_length,
+)
 from gpt_jax.rows.sentence_rows import (
   Sentences,
   assemble,
@@ -78,11 +85,7 @@ class PairRows(RowMaker):
   ):
     """Finds where rows begin; arguments as of `row_makers.pairs`."""
     check_special(store)
-    if length < _LEAST:
-      raise UsageError(
-        f'model.context_length={length}: a row of data.rows={store.rows!r} '
-        f'has [CLS], two [SEP] and two texts; give {_LEAST} or more'
-      )
+    check_length(store.rows, length, _LEAST, '[CLS], two [SEP] and two texts')
     self._store, self._length, self._pair = store, length, pair
     self._capacity = length - _AROUND
     self._chunks = {
@@ -104,7 +107,6 @@ class PairRows(RowMaker):
     }
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The tokens of the store that rows have."""
     found = []
     generators = keys.generators(MAKING_ROWS)
     pairs = self._pairs(keys)
@@ -126,7 +128,6 @@ class PairRows(RowMaker):
     return np.where(both, 'next', 'following').tolist()
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places."""
     return assemble(
       self._store, self.texts(places, keys), self._length, types=True
     )
@@ -315,12 +316,8 @@ class HalfRows(RowMaker):
   def __init__(self, store: TokenStore, length: int):
     """Counts the rows."""
     check_special(store)
-    if length < _HALF_LEAST:
-      raise UsageError(
-        f'model.context_length={length}: a row of data.rows={store.rows!r} '
-        f'has two halves, one of them with three more tokens and two texts; '
-        f'give {_HALF_LEAST} or more'
-      )
+    has = 'two halves, one of them with three more tokens and two texts'
+    check_length(store.rows, length, _HALF_LEAST, has)
     self._store, self._length = store, length
     self._reused = length // 2
     self._room = length - self._reused - _HALF_AROUND
@@ -347,7 +344,6 @@ class HalfRows(RowMaker):
     return found
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places."""
     found = self.texts(places, keys)
     special, L = self._store.special, self._length
     assert special.cls_id is not None and special.sep_id is not None

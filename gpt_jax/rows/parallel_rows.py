@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.rows import sides
-from gpt_jax.rows.rows import Keys, RowMaker, Rows, Texts
+from gpt_jax.rows.rows import Keys, RowMaker, Rows, Texts, check_length
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokens.mixture import Place
@@ -73,11 +73,8 @@ class ParallelRows(RowMaker):
     """Puts pairs into rows; `before` is the argument `start` of `parallel`."""
     self._store, self._length = store, length
     self._start = sides.source_start(started(store.source_special, before))
-    if length < len(self._start) + 2:
-      raise UsageError(
-        f'model.context_length={length}: a row of data.rows={store.rows!r} '
-        f'has a text and its end; give {len(self._start) + 2} or more'
-      )
+    least = len(self._start) + 2
+    check_length(store.rows, length, least, 'a text and its end')
     self._ends = store.document_ends
     # Tokens of each pair, on both sides.
     counts = np.diff(self._ends, prepend=0).reshape(-1, 2)
@@ -109,7 +106,6 @@ class ParallelRows(RowMaker):
     return found
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places."""
     texts = self.texts(places, keys)
     ranges = [part for row in texts for part in row.ranges]
     ids = iter(self._store.read_ranges(ranges))

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 
 # The seed of held-out rows: their random choices are the same in each
@@ -104,6 +105,15 @@ def cut(windows: np.ndarray, real: np.ndarray | None = None) -> Rows:
   if real is None:
     real = np.ones(tokens.shape, bool)
   return Rows(tokens, real, before=windows[:, 0])
+
+
+def check_length(rows: str, length: int, least: int, has: str) -> None:
+  """Checks that a row of `data.rows` has room for what every row has."""
+  if length < least:
+    raise UsageError(
+      f'model.context_length={length}: a row of data.rows={rows!r} has {has}; '
+      f'give {least} or more'
+    )
 
 
 class Texts(NamedTuple):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.rows.rows import Keys, RowMaker, Rows, Texts
+from gpt_jax.rows.rows import Keys, RowMaker, Rows, Texts, check_length
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.mixture import Place
 from gpt_jax.tokens.store import TokenStore
@@ -54,28 +54,22 @@ def check_special(store: TokenStore):
 
 def sentences(store: TokenStore) -> dict[str, Sentences]:
   """The sentences of each source of a mixture; without one, those of ''."""
-  found = {}
+  found, ends, document_ends = {}, store.sentence_ends, store.document_ends
   for name, (start, stop) in store.parts().items():
-    found[name] = _sentences(store, start, stop)
-    if not len(found[name].starts):
+    first, last = np.searchsorted(ends, [start, stop], side='right')
+    stops = ends[first:last]
+    starts = np.append(start, stops[:-1])
+    documents = np.searchsorted(document_ends, starts, side='right')
+    stops = stops - (stops == document_ends[documents])
+    kept = stops > starts
+    if not kept.any():
       where = f' of the source {name}' if name else ''
       raise UsageError(
         f'{store.folder}: data.rows={store.rows!r}: no document{where} has a '
         'token; add text'
       )
+    found[name] = Sentences(starts[kept], stops[kept], documents[kept])
   return found
-
-
-def _sentences(store: TokenStore, start: int, stop: int) -> Sentences:
-  ends = store.sentence_ends
-  first, last = np.searchsorted(ends, [start, stop], side='right')
-  stops = ends[first:last]
-  starts = np.append(start, stops[:-1])
-  document_ends = store.document_ends
-  documents = np.searchsorted(document_ends, starts, side='right')
-  stops = stops - (stops == document_ends[documents])
-  kept = stops > starts
-  return Sentences(starts[kept], stops[kept], documents[kept])
 
 
 def walk(following: np.ndarray) -> np.ndarray:
@@ -112,8 +106,11 @@ def assemble(
   for i, texts in enumerate(found):
     at = 0
     for nth in range(len(texts.ranges)):
-      ids = _without_empty(next(read).astype(np.int32), store.manifest.eos_id)
+      ids = next(read).astype(np.int32)
       parted = ids == store.manifest.eos_id
+      # Without the ends of documents that have no other token.
+      kept = np.append(True, ~(parted[1:] & parted[:-1]))
+      ids, parted = ids[kept], parted[kept]
       head = np.full(int(nth == 0), special.cls_id, np.int32)
       both = np.where(parted, np.int32(special.sep_id), ids)
       both = np.concatenate([head, both, [np.int32(special.sep_id)]])
@@ -130,12 +127,6 @@ def assemble(
   return rows
 
 
-def _without_empty(ids: np.ndarray, eos_id: int) -> np.ndarray:
-  """A text without the ends of documents that have no other token."""
-  ended = ids == eos_id
-  return ids[np.append(True, ~(ended[1:] & ended[:-1]))]
-
-
 _AROUND = 2  # [CLS] and [SEP]
 
 
@@ -149,11 +140,7 @@ class SentenceRows(RowMaker):
   def __init__(self, store: TokenStore, length: int, *, crossing: bool):
     """Finds the rows; if `crossing`, they continue across documents."""
     check_special(store)
-    if length <= _AROUND:
-      raise UsageError(
-        f'model.context_length={length}: a row of data.rows={store.rows!r} '
-        f'has [CLS], [SEP] and a text; give {_AROUND + 1} or more'
-      )
+    check_length(store.rows, length, _AROUND + 1, '[CLS], [SEP] and a text')
     self._store, self._length = store, length
     self._bounds, self.tokens = {}, {}
     for name, found in sentences(store).items():
@@ -164,7 +151,6 @@ class SentenceRows(RowMaker):
     self.sizes = {name: len(found) for name, found in self._bounds.items()}
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
-    """The tokens of the store in each row; nothing is random."""
     del keys
     found = []
     for source, _, row in places:
@@ -173,7 +159,6 @@ class SentenceRows(RowMaker):
     return found
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places."""
     return assemble(
       self._store, self.texts(places, keys), self._length, types=False
     )

@@ -108,7 +108,6 @@ class Stream(RowMaker):
     ]
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places."""
     del keys
     windows = self._store.read_many(self._starts(places), self._length + 1)
     return rows_lib.cut(windows.astype(np.int32))
@@ -155,7 +154,6 @@ class Documents(RowMaker):
     return found
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    """The rows at some places."""
     eos_id, length = self._store.manifest.eos_id, self._length
     spans = [texts.ranges[0] for texts in self.texts(places, keys)]
     starts = np.array([span.start for span in spans], np.int64)
