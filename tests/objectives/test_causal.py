@@ -38,21 +38,6 @@ def test_loss_needs_no_key_and_drops_with_one():
   assert one.weight == plain.weight == batch['weights'].sum()
 
 
-def test_losses_of_parts_add_up():
-  model = tiny.model(num_layers=1)
-  objective = Causal().bind(model)
-  params, batch = tiny.params(model), tiny.batch(5, tiny.L, tiny.V)
-  loss = jax.jit(objective.loss)
-  whole = loss(params, batch, None)
-  parts = [
-    loss(params, {k: v[rows] for k, v in batch.items()}, None)
-    for rows in (slice(0, 2), slice(2, 5))
-  ]
-  assert parts[0].weight != parts[1].weight
-  np.testing.assert_allclose(whole.sum, sum(p.sum for p in parts), rtol=1e-6)
-  np.testing.assert_allclose(whole.weight, sum(p.weight for p in parts))
-
-
 @pytest.mark.parametrize(
   'num_micro', [pytest.param(1, marks=pytest.mark.slow), 3]
 )

@@ -166,12 +166,6 @@ def test_gradients_scale_with_what_follows():
     np.testing.assert_allclose(three, -3 * one, rtol=1e-5, atol=1e-6)
 
 
-def test_value_alone_is_the_value_with_gradients():
-  arrays = inputs(3, 11, 13, 101)
-  value, _ = value_and_gradients(*arrays)
-  np.testing.assert_allclose(jax.jit(cross_entropy)(*arrays), value, rtol=1e-6)
-
-
 def test_gradient_of_a_table_that_also_embeds():
   """Tied: the hidden states are rows of the table."""
   _, table, targets, weights = inputs(2, 3, 5, 7)
@@ -305,14 +299,6 @@ def test_bounded_logits(z_loss, sizes):
   np.testing.assert_allclose(found[1], wanted, rtol=1e-5)
   for ours, theirs in zip(found[2], wanted_gradients, strict=True):
     assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-
-
-def test_without_z_loss_nothing_changes():
-  arrays = inputs(3, 11, 13, 101)
-  value, gradients = value_and_gradients(*arrays)
-  (total, penalty), same = penalised_gradients(*arrays, z_loss=0.0)
-  assert penalty == 0 and total == value
-  jax.tree.map(np.testing.assert_array_equal, same, gradients)
 
 
 def test_z_loss_in_chunks(monkeypatch):

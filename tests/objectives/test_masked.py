@@ -315,19 +315,6 @@ def test_static_masks_come_again():
   assert len({x.tobytes() for x in different}) == 3
 
 
-def test_a_row_does_not_depend_on_its_company():
-  batch = text_rows(30)
-  made = masking(words=True, runs=ngrams(3))(batch, keys(30), STARTS[:30])
-  for part in (slice(0, 10), slice(10, 30), slice(29, 30)):
-    of = Keys(3, *(x[part] for x in keys(30)[1:]))
-    few = Rows(
-      batch.tokens[part], batch.real[part], special=batch.special[part]
-    )
-    alone = masking(words=True, runs=ngrams(3))(few, of, STARTS[:30][part])
-    for name, value in alone.items():
-      np.testing.assert_array_equal(value, made[name][part])
-
-
 def test_seeds_and_held_out_rows_have_masks_of_their_own():
   batch = text_rows(20)
   first = np.arange(20)
