@@ -240,8 +240,10 @@ def _message(where: str, column: str, i: int, value: Any) -> Message:
     )
   role, said = value.get('role'), value.get('content')
   if role not in _ROLES:
+    tools = role == 'tool'
     raise UsageError(
       f'{where}: {name}: role={role!r} is unknown; one of {", ".join(_ROLES)}'
+      + tools * ', in whose texts calls of tools and their results can stand'
     )
   if not isinstance(said, str):
     raise UsageError(f'{where}: {name}: content={said!r} is no text; {_MEND}')

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -16,6 +17,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.runtime.log import log, seconds_since_start
 from gpt_jax.runtime.preemption import Preempted
+from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics as metrics_lib
 from gpt_jax.training.compiled import Stages, compile_stages
 from gpt_jax.training.metrics import Metrics
@@ -328,6 +330,21 @@ def fit(training: Run, state: TrainState) -> TrainState:
       compile_stages(training.parts, int(state.step), train_steps, metrics)
 
 
+def _until_refused(
+  batches: Iterator[Any], refused: list[UsageError]
+) -> Iterator[Any]:
+  """Yields batches until the user has to mend their source, as a reward.
+
+  Several processes cannot save when one of them fails.
+  """
+  try:
+    yield from batches
+  except UsageError as e:
+    if jax.process_count() > 1:
+      raise
+    refused.append(e)
+
+
 def loop(
   training: Run,
   train_steps: Stages,
@@ -347,9 +364,9 @@ def loop(
   ):
     callbacks.catch_up(done, state)
     step, out = done, None
-    for step, batch in enumerate(
-      callbacks.meter.waiting(batches), start=done + 1
-    ):
+    refused: list[UsageError] = []
+    given = callbacks.meter.waiting(_until_refused(batches, refused))
+    for step, batch in enumerate(given, start=done + 1):
       shape = parts.ramp.shape(step - 1)
       train_step = train_steps[shape].call
       state, out = train_step(state, parts.put(batch, shape.rows))
@@ -366,6 +383,12 @@ def loop(
         callbacks.stop(step, state)
       if callbacks.gave_up:
         break
+    if refused:
+      if out is not None:
+        callbacks.save(step, state, out)
+        callbacks.finish(state)
+        log.info('saved step %d of %d', step, last)
+      raise refused[0]
     if step < last and not callbacks.gave_up:  # SIGTERM came in a rollout
       if out is None:
         raise Preempted('preempted before a step; start again to continue')

@@ -27,6 +27,13 @@ def arms(prompts, completions):
   return [(1.0 if x == "9" else 0.05 * int(x)) if x in tuple("0123456789")
           else 0.0 for x in completions]
 
+calls = []
+
+def fails_once(prompts, completions):
+  calls.append(1)
+  return [float('nan') if len(calls) == 3 else 0.5 * (x < 'm')
+          for x in completions]
+
 def letters(prompts, completions, letter, **columns):
   assert len(letter) == len(prompts) == len(completions)
   return [sum(c < 'm' for c in x) / 4 for x in completions]
@@ -160,11 +167,16 @@ def test_the_run_is_told(run):
   for name in ('time/rollout', 'time/scoring', 'time/log_probs'):
     assert all(line[name] > 0 for line in logged)
   assert logged[1]['time/update'] > 0
+  memory = {n: x for n, x in logged[1].items() if n.startswith('memory/')}
+  parts = 'rollout', 'scoring', 'log_probs', 'update'
+  assert memory.keys() == {f'memory/{part}' for part in parts}
+  assert min(memory.values()) > 0
   (first,) = [x for x in lines if x['step'] == 1 and 'loss' in x]
   # The first update is of the policy that drew the completions.
   assert first['val/ratio'] == pytest.approx(1, abs=1e-6)
   result = json.loads((run.workdir / 'result.json').read_text())
   assert result['train']['prompts'] == 3
+  assert memory.items() <= result['train'].items()
   name = 'reward' if run.name == 'grpo' else 'objective/scores'
   assert result['train'][name] == logged[1][name]
 
@@ -266,6 +278,22 @@ def test_a_lost_rollout_is_refused(run, damage, tmp_path, capsys):
   error = capsys.readouterr().err.strip().splitlines()[-1]
   assert '4.npz: is missing or damaged' in error
   assert 'delete the checkpoints after step 4' in error
+
+
+def test_a_bad_reward_loses_no_update(folder, tmp_path, capsys):
+  """The updates before it are saved, and the same command goes on."""
+  task = 'grpo(max_completion_length=2, num_generations=4)'
+  fields = 'batch.size=8', 'log.every_steps=1'
+  argv = flags(folder, task, 'fails_once', *fields, steps=5)
+  argv = ['grpo', *argv, f'--workdir={tmp_path}/w']
+  assert main(argv) == 2
+  error = capsys.readouterr().err.strip().splitlines()[-1]
+  assert 'gives completion 0 of 8 the reward nan' in error
+  assert [x.name for x in (tmp_path / 'w/checkpoints').iterdir()] == ['2']
+  # It fails in its third call of a process: now before the last step.
+  assert main(argv) == 2
+  assert main(argv) == 0
+  assert len(whole_runs.values(tmp_path / 'w', 'reward')) == 5
 
 
 @pytest.mark.parametrize('returned', BAD)
