@@ -18,6 +18,8 @@ SIZES = {
   '100m': (12, 768, 12, 128, 8, 50_304),
   # Decoding: half of the context is the prompt.
   'decode': (8, 1024, 16, 2048, 16, 256),
+  # Rollouts: half of the context is the prompt.
+  'rollouts': (4, 256, 4, 256, 32, 4096),
   # The shapes of GPT-2 and SmolLM2-135M (Allal et al., 2025), with room for
   # new tokens after a prompt of 1,024.
   'gpt2': (12, 768, 12, 2048, 16, 50_257),

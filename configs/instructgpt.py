@@ -21,7 +21,10 @@ What differs from the paper:
 - It picks the SFT model by the reward model's score; here it is the last one.
 - It does not say whether rows of SFT were packed: they are.
 - Its value function is a model of 6B of its own, which starts from the reward
-  model; here it is a head of the policy.
+  model; here it is a head of the policy, whose states the reward model's head
+  does not know: it starts at random.
+- It does not say whether the losses that gamma weighs are sums or means over
+  tokens: here they are means.
 - It reads eight pre-training texts for each completion; here it is one.
 - The peak rate of `ppo` is the reward model's.
 """

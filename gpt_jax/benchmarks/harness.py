@@ -137,19 +137,6 @@ def answers() -> Callable[[dict], None]:
   return say
 
 
-def reset_peak() -> None:
-  """Resets the peak of the resident memory; Linux only."""
-  with open('/proc/self/clear_refs', 'w', encoding='utf-8') as file:
-    file.write('5')
-
-
-def peak_bytes() -> int:
-  """Peak bytes of resident memory since `reset_peak`."""
-  with open('/proc/self/status', encoding='utf-8') as file:
-    lines = dict(line.split(':', 1) for line in file)
-  return int(lines['VmHWM'].split()[0]) * 1024
-
-
 class Clock:
   """Wall and CPU seconds of this process during its turns."""
 

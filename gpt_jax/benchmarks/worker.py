@@ -23,6 +23,7 @@ import numpy as np
 
 from gpt_jax.benchmarks import harness
 from gpt_jax.benchmarks.harness import OURS, TORCH, Clock
+from gpt_jax.runtime import malloc
 
 Say = Callable[[dict], None]
 
@@ -129,7 +130,7 @@ def steps(step: Step, batches: list[dict], start: int, num: int) -> dict:
     'seconds': found.wall,
     'cpu_seconds': found.cpu,
     'losses': losses,
-    'peak_bytes': harness.peak_bytes(),
+    'peak_bytes': malloc.peak_bytes(),
   }
 
 
@@ -172,7 +173,7 @@ class Turns:
       case['vocab_size'], size=(case['batch'], case['prompt']), dtype=np.int32
     )
     self._total = case['tokens']
-    harness.reset_peak()
+    malloc.reset_peak()
     self._wait()
     ids, cache_bytes = decode(prompts, self._total, case['beams'], self.token)
     self._say(
@@ -180,7 +181,7 @@ class Turns:
         **self._found,
         'ids': ids,
         'cache_bytes': cache_bytes,
-        'peak_bytes': harness.peak_bytes(),
+        'peak_bytes': malloc.peak_bytes(),
       }
     )
 

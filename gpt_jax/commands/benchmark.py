@@ -11,6 +11,7 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/t5.py:small --what beam --against torch \
     --config.model.dtype=float32 --batches 1,8 --prompts 32
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what products
+  gpt-jax benchmark --config configs/benchmark.py:rollouts --what rollouts
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
@@ -33,6 +34,9 @@ and memory (--batches, --prompts). beam: beam search with four hypotheses by a
 decoder or an encoder-decoder, which reads the prompts as sources, against
 torch. products: only the matrix products of a decoded token, the upper bound of
 decoding on a CPU (--batches).
+
+rollouts: tokens/s of the rollouts of grpo and ppo against generate's, with the
+same model, prompts and rows; seconds and peak memory of each part of a step.
 
 attention: time and memory of each pattern of model.attention, forward and
 backward. switch: a config with experts, with more experts, and dense.
@@ -61,6 +65,7 @@ from gpt_jax.benchmarks import (
   checkpoint,
   decode,
   prepare,
+  rollouts,
   score,
   switch,
   train,
@@ -98,6 +103,7 @@ WHAT = {
     lambda config, args: decode.products(config, args.steps, args.batches),
     decode.report_products,
   ),
+  'rollouts': Benchmark(_by_steps(rollouts.measure), rollouts.report),
   'attention': Benchmark(_by_steps(attention.measure), attention.report),
   'switch': Benchmark(_by_steps(switch.measure), switch.report),
   'prepare': Benchmark(

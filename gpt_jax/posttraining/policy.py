@@ -171,7 +171,7 @@ class Grpo(Method):
         'change one of the three'
       )
     plan, figures = _rollouts(
-      *(self, config, encoder, self._estimate),
+      *(self, config, encoder, self.estimate),
       num_generations=self.num_generations,
       minibatches=self.steps_per_generation,
       epochs=self.num_iterations,
@@ -190,7 +190,7 @@ class Grpo(Method):
       template=encoder.template if encoder.chats else None,
     )
 
-  def _estimate(self, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
+  def estimate(self, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
     """Advantages within groups."""
     arrays, scores_N, ended_N = rollout
     mask = arrays['mask']
@@ -278,7 +278,7 @@ class Ppo(Method):
       )
     encoder = Encoder(tokenizer, template)
     plan, figures = _rollouts(
-      *(self, config, encoder, self._estimate),
+      *(self, config, encoder, self.estimate),
       num_generations=1,
       minibatches=self.num_mini_batches,
       epochs=self.num_ppo_epochs,
@@ -306,7 +306,7 @@ class Ppo(Method):
       template=encoder.template if encoder.chats else None,
     )
 
-  def _estimate(self, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
+  def estimate(self, rollout: Rollout) -> tuple[Batch, dict[str, float]]:
     """Advantages by GAE, of rewards with the KL divergence."""
     arrays, scores_N, ended_N = rollout
     mask, log_probs = arrays['mask'], arrays['old_log_probs']

@@ -42,7 +42,7 @@ from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, check_roles, content
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.row_order import Batch
-from gpt_jax.runtime import preemption, watchdog
+from gpt_jax.runtime import malloc, preemption, watchdog
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.constraints import ANY
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -82,7 +82,10 @@ def read_prompts(path: str, encoder: Encoder) -> list[Prompt]:
           "the user's message"
         )
     columns = {n: x for n, x in record.fields.items() if n != 'prompt'}
-    ids = encoder.prompt(found).tolist()
+    try:
+      ids = encoder.prompt(found).tolist()
+    except UsageError as e:
+      raise UsageError(f'{record.where}: {e}') from e
     prompts.append(Prompt(record.where, found, ids, columns))
   if not prompts:
     raise UsageError(f'{path}: has no rows; give another file')
@@ -183,6 +186,48 @@ class Plan:
     return self.minibatches * self.epochs
 
 
+class Costs:
+  """What the parts of a window take: seconds, and once the peak of memory.
+
+  On Linux CPUs the peak of the process's resident memory is measured from the
+  updates of this process's first window to the rollout of its second, when all
+  programs have been compiled. Freed memory is given back before each part, or
+  it would have the peak of those before.
+  """
+
+  def __init__(self):
+    """No window was made yet."""
+    self._figures: dict[str, float] = {}
+    self._windows, self._since = 0, 0.0
+    resets = os.access('/proc/self/clear_refs', os.W_OK)
+    self._can = resets and jax.default_backend() == 'cpu'
+
+  def begin(self) -> None:
+    """Begins a part."""
+    if self._measures:
+      malloc.give_back()
+      malloc.reset_peak()
+    self._since = time.perf_counter()
+
+  def end(self, name: str) -> float:
+    """Ends it; returns its seconds."""
+    seconds = time.perf_counter() - self._since
+    self._figures[f'time/{name}'] = seconds
+    if self._measures:
+      self._figures[f'memory/{name}'] = malloc.peak_bytes()
+    return seconds
+
+  def of_window(self) -> dict[str, float]:
+    """The figures since the last window was made."""
+    self._windows += 1
+    found, self._figures = self._figures, {}
+    return found
+
+  @property
+  def _measures(self) -> bool:
+    return self._can and self._windows == 1
+
+
 class Rollouts:
   """The completions of a run as its data: see `training.run.Data`."""
 
@@ -219,6 +264,7 @@ class Rollouts:
     self._text_order = None
     if plan.text is not None:
       self._text_order = shuffled(len(plan.text), parts.config.seed + 1)
+    self._costs = Costs()
     self._figures: list[dict[str, float]] = []
     self.rows_per_epoch = len(plan)
 
@@ -274,18 +320,18 @@ class Rollouts:
     """See `training.run.Data`."""
     del rows  # of a store
     batch: Batch = {}
-    updates, before = 0.0, {}
     if self._plan.reference:
       self._take_reference(start, state)
     for step in range(start, parts.config.schedule.num_steps):
       if step == start or step == self._window_of(step):
         jax.block_until_ready(state().params)
-        if updates:
-          before = {'time/update': time.perf_counter() - updates}
-        found = self._window(self._window_of(step), start, state, before)
+        if batch:
+          self._costs.end('update')
+        found = self._window(self._window_of(step), start, state)
         if found is None:
           return
-        batch, updates = found, time.perf_counter()
+        batch = found
+        self._costs.begin()
       chosen = self._rows_of(step)[parts.host_rows(self._rows)]
       yield {
         **{name: x[chosen] for name, x in batch.items()},
@@ -322,7 +368,6 @@ class Rollouts:
     window: int,
     start: int,
     state: Callable[[], TrainState],
-    before: dict[str, float],
   ) -> Batch | None:
     """The arrays [N, ...] of a window; None if SIGTERM came meanwhile.
 
@@ -333,7 +378,6 @@ class Rollouts:
       window: the step at which it begins.
       start: the first step of this process.
       state: the present one.
-      before: metrics of the window before.
     """
     path = os.path.join(self._folder, f'{window}.npz')
     if window < start:
@@ -342,7 +386,7 @@ class Rollouts:
     if made is None:
       return None
     batch, figures = made
-    self._figures.append(figures | before)
+    self._figures.append(figures | self._costs.of_window())
     if self._plan.window > 1:
       self._keep(path, batch)
     return batch
@@ -376,33 +420,32 @@ class Rollouts:
     self, window: int, params: Any
   ) -> tuple[Batch, dict[str, float]] | None:
     """Draws, scores and weighs completions; None if SIGTERM came meanwhile."""
-    plan, times = self._plan, [time.perf_counter()]
+    plan, costs = self._plan, self._costs
     prompts = [plan.prompts[i] for i in self._prompts(window)]
+    costs.begin()
     with sharding.use(self._parts.mesh, self._parts.rules):
       drawn = self._draw(window, prompts, params)
       if drawn is None:
         return None
-    times.append(time.perf_counter())
+    seconds = costs.end('rollout')
+    costs.begin()
     scores = self._score(prompts, drawn)  # a reward model has its own mesh
-    times.append(time.perf_counter())
+    costs.end('scoring')
+    costs.begin()
     with sharding.use(self._parts.mesh, self._parts.rules):
       arrays = self._arrays(prompts, drawn)
       arrays |= self._measured(arrays, params)
-    times.append(time.perf_counter())
+    costs.end('log_probs')
     stops = self._tokenizer.special.stop_ids
     ended = np.array([ids[-1] in stops for ids in drawn])
     batch, figures = plan.estimate(Rollout(arrays, scores, ended))
     lengths = np.array([len(ids) for ids in drawn])
-    seconds = np.diff(times)
     figures |= {
       'completions/mean_length': float(lengths.mean()),
       'completions/min_length': int(lengths.min()),
       'completions/max_length': int(lengths.max()),
       'completions/clipped_ratio': float(1 - ended.mean()),
-      'time/rollout': seconds[0],
-      'time/scoring': seconds[1],
-      'time/log_probs': seconds[2],
-      'rollout/tokens_per_second': float(lengths.sum() / seconds[0]),
+      'rollout/tokens_per_second': float(lengths.sum() / seconds),
     }
     return batch, figures
 
@@ -493,4 +536,9 @@ def last_means(workdir: str) -> dict[str, float]:
   if not lines:
     return {}
   kept = ('reward', 'completions/', 'objective/', 'frac_reward')
-  return {n: x for n, x in lines[-1].items() if n.startswith(kept)}
+  found = {n: x for n, x in lines[-1].items() if n.startswith(kept)}
+  measured = [line for line in lines if 'memory/rollout' in line][-1:]
+  memory = {
+    n: x for x in measured for n, x in x.items() if n.startswith('memory/')
+  }
+  return found | memory

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps memory allocated between the steps of a CPU run.
+"""Keeps memory allocated between the steps of a CPU run; measures its peak.
 
 XLA on CPU allocates its temporary buffers with malloc at every execution. glibc
 maps such large blocks anew each time, and the kernel zeroes them page by page:
@@ -50,11 +50,37 @@ def _use_huge_pages(libc: ctypes.CDLL, num_bytes: int) -> None:
   start = libc.sbrk(0)
   block = libc.malloc(num_bytes)
   stop = libc.sbrk(0)
+  libc.free(block)
   if block is None or stop <= start:
     return
-  libc.free(block)
   start = -(-start // _HUGE_PAGE) * _HUGE_PAGE
   libc.madvise(start, stop - start, _MADV_HUGEPAGE)
+
+
+def give_back() -> None:
+  """Returns freed memory to the kernel, in a process that keeps it.
+
+  The next step pays for that: see above.
+  """
+  if sys.platform != 'linux' or _has_accelerator():
+    return
+  libc = ctypes.CDLL(None)
+  if hasattr(libc, 'malloc_trim'):
+    libc.malloc_trim(0)
+    _use_huge_pages(libc, _memory() // 4)
+
+
+def reset_peak() -> None:
+  """Resets the peak of the resident memory; Linux only."""
+  with open('/proc/self/clear_refs', 'w', encoding='utf-8') as file:
+    file.write('5')
+
+
+def peak_bytes() -> int:
+  """Peak bytes of resident memory since `reset_peak`; Linux only."""
+  with open('/proc/self/status', encoding='utf-8') as file:
+    lines = dict(line.split(':', 1) for line in file)
+  return int(lines['VmHWM'].split()[0]) * 1024
 
 
 def _memory() -> int:

@@ -19,8 +19,8 @@ from gpt_jax.costs import chips
 from gpt_jax.training import metrics, models
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
-# A figure in whose name one of these stands is the clock's.
-_CLOCKS = ('seconds', 'per_second', 'mfu', 'time')
+# A figure in whose name one of these stands is the machine's.
+_CLOCKS = ('seconds', 'per_second', 'mfu', 'time', 'memory/')
 _TEXT = 'The cat sat on the mat. A dog ran to the old red house.\n\n'
 _FIELDS = {
   'data.holdout': 'tail(fraction=0.1)',
