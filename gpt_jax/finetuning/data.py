@@ -279,12 +279,9 @@ def write_predictions(path: str, split: Split, found: Outputs) -> None:
   """Writes `index`, and the columns of `Kind.columns`."""
   columns: dict[str, list] = {'index': [*range(split.num_examples)]}
   columns |= split.kind.columns(split, found)
-  lines = [[*columns], *zip(*columns.values(), strict=True)]
-  text = ''.join('\t'.join(map(_cell, line)) + '\n' for line in lines)
+  text = ''
+  for line in ([*columns], *zip(*columns.values(), strict=True)):
+    # White space within a cell would break lines or columns.
+    text += '\t'.join(' '.join(str(cell).split()) for cell in line) + '\n'
   os.makedirs(os.path.dirname(path), exist_ok=True)
   write_atomically(path, text)
-
-
-def _cell(value: Any) -> str:
-  """Normalises white space, which would break lines or columns."""
-  return ' '.join(str(value).split())

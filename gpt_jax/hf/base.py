@@ -362,10 +362,10 @@ def linear(path: str, name: str, bias: bool = True) -> list[Tensor]:
   return [weight] + [same(f'{path}/bias', f'{name}.bias')] * bias
 
 
-def conv1d(path: str, name: str, bias: bool = True) -> list[Tensor]:
+def conv1d(path: str, name: str) -> list[Tensor]:
   """HF's `Conv1D`: its weight is [in, out]."""
-  weight = same(f'{path}/kernel', f'{name}.weight')
-  return [weight] + [same(f'{path}/bias', f'{name}.bias')] * bias
+  kernel, bias = f'{path}/kernel', f'{path}/bias'
+  return [same(kernel, f'{name}.weight'), same(bias, f'{name}.bias')]
 
 
 def norm(path: str, name: str, bias: bool = True) -> list[Tensor]:

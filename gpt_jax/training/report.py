@@ -263,7 +263,8 @@ def of_routers(
     for layer, value in zip(layers(config, stack), pooled, strict=True):
       place = f'router/{stack}/layer_{layer}'
       if statistic == 'load_E':
-        found[f'{place}/load'] = [_short(load) for load in value]
+        # Rounded to four digits: a line may hold thousands of loads.
+        found[f'{place}/load'] = [float(f'{load:.4g}') for load in value]
         found[f'{place}/dead'] = int(np.sum(value == 0))
       else:
         found[f'{place}/{statistic}'] = float(value)
@@ -310,11 +311,6 @@ def is_load(name: str) -> bool:
   return name.startswith('router/') and name.endswith('/load')
 
 
-def _short(load: float) -> float:
-  """Rounds to four digits: a line may hold thousands of loads."""
-  return float(f'{load:.4g}')
-
-
 # Trackers: copies of a run's metrics for TensorBoard and Weights & Biases.
 #
 # Only process 0 opens them. They are optional: a tracker that fails during
@@ -326,8 +322,21 @@ def check_trackers(config: Config) -> None:
   if jax.process_index() != 0:
     return
   for tracker in log_trackers.load(config.log.trackers):
-    if isinstance(tracker, log_trackers.WandB):
-      _check_wandb(tracker)
+    if not isinstance(tracker, log_trackers.WandB):
+      continue
+    try:
+      wandb = importlib.import_module('wandb')
+    except ImportError as e:
+      raise UsageError(
+        f'{log_trackers.FIELD}: wandb(...) needs the package wandb; run '
+        + install('wandb')
+      ) from e
+    mode = tracker.mode or os.environ.get('WANDB_MODE') or 'online'
+    if mode == 'online' and not wandb.login(prompt=False):
+      raise UsageError(
+        f'{log_trackers.FIELD}: wandb(...) has no API key; run wandb login, '
+        "set WANDB_API_KEY, or give mode='offline'"
+      )
 
 
 def open_trackers(config: Config, workdir: str, step: int) -> list[Tracker]:
@@ -425,22 +434,6 @@ class WandB:
   def _fail(self, error: Exception):
     log.warning('wandb cannot be written (%s); metrics.jsonl has all', error)
     self._run = None
-
-
-def _check_wandb(tracker: log_trackers.WandB):
-  try:
-    wandb = importlib.import_module('wandb')
-  except ImportError as e:
-    raise UsageError(
-      f'{log_trackers.FIELD}: wandb(...) needs the package wandb; run '
-      + install('wandb')
-    ) from e
-  mode = tracker.mode or os.environ.get('WANDB_MODE') or 'online'
-  if mode == 'online' and not wandb.login(prompt=False):
-    raise UsageError(
-      f'{log_trackers.FIELD}: wandb(...) has no API key; run wandb login, set '
-      "WANDB_API_KEY, or give mode='offline'"
-    )
 
 
 def _run_id(workdir: str) -> str:

@@ -165,7 +165,13 @@ class Run(NamedTuple):
     folder = store_data.data_folder(config, workdir)
     if read_only:
       mesh = device_check.check_devices(config)
-      store = _prepared(config, workdir, folder)
+      if not manifest.exists(folder) and not importing.is_import(workdir):
+        raise UsageError(
+          f'--workdir={workdir}: its token store {folder} is missing; run '
+          'train to make it again'
+        )
+      store = store_data.open_store(config, workdir)
+      store = store.ordered(config.data.source, config.data.rows)
       return _opened(config, mesh, workdir, store, evaluation, read_only=True)
     workdir_lib.check_same_run(config, workdir)
     models.check_teacher(config)
@@ -422,17 +428,6 @@ def resume_or_start(
   else:
     log.info('this run is complete: %d steps are done', int(state.step))
   return run, state
-
-
-def _prepared(config: Config, workdir: str, folder: str) -> TokenStore:
-  """Opens the token store of a run; refuses a run without one."""
-  if not manifest.exists(folder) and not importing.is_import(workdir):
-    raise UsageError(
-      f'--workdir={workdir}: its token store {folder} is missing; run '
-      'train to make it again'
-    )
-  store = store_data.open_store(config, workdir)
-  return store.ordered(config.data.source, config.data.rows)
 
 
 def _opened(
