@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from gpt_jax.benchmarks.train import random_store
 from gpt_jax.objectives.masked import Masked, Masking, ngrams
-from gpt_jax.rows import batch_rows, row_order
 from gpt_jax.rows.rows import HELD_OUT, Keys, Rows
 from gpt_jax.training.step import mean_gradients
 from tests.support import tiny
@@ -128,45 +126,6 @@ def test_parts_with_other_numbers_of_tokens_and_rows_add_up():
     parts,
     whole,
   )
-
-
-def test_batches_are_the_same_on_any_number_of_hosts_and_after_a_resume():
-  """And other tokens of a row are masked in the next epoch."""
-  store = random_store(num_tokens=19 * L + 1, vocab_size=V)
-  objective, _ = of('none')
-
-  def batches(start, host=0, hosts=1, seed=3):
-    return [
-      *row_order.batches(
-        store,
-        seed=seed,
-        start=start,
-        stop=6,
-        rows=batch_rows.even(8, L),
-        make_batch=objective.make_batch,
-        host_rows=lambda n: slice(host * n // hosts, (host + 1) * n // hosts),
-      )
-    ]
-
-  whole = batches(0)
-  for hosts in (2, 4):
-    shares = [batches(0, host, hosts) for host in range(hosts)]
-    for step, batch in enumerate(whole):
-      for name, value in batch.items():
-        joined = np.concatenate([share[step][name] for share in shares])
-        np.testing.assert_array_equal(joined, value)
-  for batch, again in zip(whole[4:], batches(4), strict=True):
-    for name, value in batch.items():
-      np.testing.assert_array_equal(again[name], value)
-  # Epochs of 19 rows: six batches have 48.
-  source = row_order.RowSource(store, length=L, seed=3)
-  order = source.row_numbers(range(48))
-  rows_of = np.concatenate([batch['inputs'] for batch in whole])
-  twice = [np.flatnonzero(order == row) for row in range(19)]
-  pairs = [rows_of[found[:2]] for found in twice]
-  assert any((first != second).any() for first, second in pairs)
-  others = batches(0, seed=4)
-  assert (others[0]['inputs'] != whole[0]['inputs']).any()
 
 
 def test_tokens_that_are_not_chosen_have_no_loss():

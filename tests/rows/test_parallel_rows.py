@@ -263,51 +263,17 @@ def test_the_loss_of_packed_pairs_is_that_of_each_alone(config):
   assert packed[1] == each[1] == lengths[1].sum()
 
 
-def test_hosts_and_restarts_read_the_same(config):
-  store = prepare.ensure(config, 'D')
-  rows_in_all = row_order.RowSource(
-    store, length=LENGTH, seed=SEED
-  ).rows_per_epoch
-
-  def make_batch(rows, keys):
-    assert rows.source is not None
-    side = {f'source_{k}': v for k, v in rows.source._asdict().items()}
-    own = {k: v for k, v in rows._asdict().items() if k != 'source'}
-    found = {k: v for k, v in (side | own).items() if v is not None}
-    return found | {'run': keys.run}
-
-  def batches(start, host, count):
-    def host_rows(size):
-      return slice(host * size // count, (host + 1) * size // count)
-
-    return row_order.batches(
-      store,
-      **dict(seed=SEED, start=start, stop=9, rows=batch_rows.even(8, LENGTH)),
-      make_batch=make_batch,
-      host_rows=host_rows,
-    )
-
-  assert rows_in_all < 8 * 6  # into the second epoch
-  alone = [*batches(0, 0, 1)]
-  for hosts in (2, 4):
-    each = [[*batches(0, host, hosts)] for host in range(hosts)]
-    for step, expected in enumerate(alone):
-      for name, value in expected.items():
-        joined = np.concatenate([batch[step][name] for batch in each])
-        np.testing.assert_array_equal(joined, value)
-  for found, expected in zip(batches(6, 0, 1), alone[6:], strict=True):
-    np.testing.assert_array_equal(found['tokens'], expected['tokens'])
-    np.testing.assert_array_equal(
-      found['source_tokens'], expected['source_tokens']
-    )
-  # A store that is not in memory has the same rows.
+def test_a_store_on_disk_has_the_same_rows(config):
+  here = prepare.ensure(config, 'D')
   there = TokenStore.open('D', in_memory_bytes=0).ordered(CALL, 'parallel')
-  (first,) = row_order.batches(
-    there,
-    **dict(seed=SEED, start=0, stop=1, rows=batch_rows.even(8, LENGTH)),
-    make_batch=make_batch,
+  taken = batch_rows.BatchRows(0, 8, LENGTH, 0)
+  (one, _), (other, _) = (
+    row_order.RowSource(store, length=LENGTH, seed=SEED).read(taken)
+    for store in (here, there)
   )
-  np.testing.assert_array_equal(first['tokens'], alone[0]['tokens'])
+  assert one.source is not None and other.source is not None
+  np.testing.assert_array_equal(one.tokens, other.tokens)
+  np.testing.assert_array_equal(one.source.tokens, other.source.tokens)
 
 
 def test_evaluation_has_each_pair_once(pairs, config):

@@ -4,7 +4,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from configs import base
@@ -16,40 +15,6 @@ from gpt_jax.tokens import prepare
 from gpt_jax.training import workdir
 from tests.support.sentence_store import EOS, store_of
 from tests.support.sentence_store import corpus as random_corpus
-
-
-@pytest.mark.parametrize('rows', ['full_sentences', "pairs('order')"])
-@pytest.mark.parametrize('hosts', [2, 4])
-def test_hosts_read_the_rows_of_one(rows, hosts):
-  store = store_of(random_corpus(31), rows)
-
-  def make_batch(rows, keys):
-    found = {k: v for k, v in rows._asdict().items() if v is not None}
-    return found | {'run': keys.run}
-
-  def batches(start, host, count):
-    def host_rows(size):
-      return slice(host * size // count, (host + 1) * size // count)
-
-    return row_order.batches(
-      store,
-      seed=5,
-      start=start,
-      stop=9,
-      rows=batch_rows.even(8, 19),
-      make_batch=make_batch,
-      host_rows=host_rows,
-    )
-
-  alone = [*batches(0, 0, 1)]
-  each = [[*batches(0, host, hosts)] for host in range(hosts)]
-  for step, expected in enumerate(alone):
-    for name, value in expected.items():
-      joined = np.concatenate([batch[step][name] for batch in each])
-      np.testing.assert_array_equal(joined, value)
-  # A run that goes on from step 6 reads what it would have read.
-  for found, expected in zip(batches(6, 0, 1), alone[6:], strict=True):
-    np.testing.assert_array_equal(found['tokens'], expected['tokens'])
 
 
 @pytest.mark.parametrize('rows', ['doc_sentences', 'full_sentences', 'pairs'])
