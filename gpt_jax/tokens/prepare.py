@@ -143,6 +143,9 @@ def ensure(config: Any, folder: str) -> TokenStore:
         *(folder, changed),
       )
   else:
+    # A set that is missing is refused before the hours that encoding may take.
+    for name, call in config.eval.sets.items():
+      holdout.split(call, 'none', field=f'eval.sets.{name}')
     prepare(config, folder)
   data = config.data
   store = TokenStore.open(folder).ordered(data.source, data.rows)

@@ -3,6 +3,7 @@
 """Models and configs small enough for tests, with sizes that all differ."""
 
 import functools
+import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,13 @@ from ml_collections import ConfigDict
 from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
+from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.loss import Loss
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import parts as state_lib
+from gpt_jax.training.device_check import mesh_of
 from gpt_jax.training.parts import Parts
 
 B, L, V, D, F, K = 3, 11, 23, 17, 29, 7
@@ -170,7 +173,7 @@ def build(
   mesh = make_mesh(*sizes, expert=expert, context=context)
   return run._replace(
     mesh=mesh,
-    shardings=state_lib.state_shardings(
+    shardings=parts_lib.state_shardings(
       run.objective,
       run.optimizer,
       mesh,
@@ -180,6 +183,17 @@ def build(
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )
+
+
+def save(folder: pathlib.Path, tokenizer: Tokenizer, **fields: Any) -> None:
+  """A workdir of a model of random parameters; `fields` are as in `config`."""
+  fields = {'model.vocab_size': tokenizer.vocab_size, **fields}
+  fields |= {'tokenizer.name': 'bytes', 'optim.name': 'sgd'}
+  resolved = config_lib.resolve(config(**fields))
+  parts = parts_lib.build(resolved, mesh_of(resolved, jax.devices()[:1]))
+  Checkpointer(str(folder)).finish(parts_lib.initial_state(parts))
+  (folder / 'config.json').write_text(config_lib.to_json(parts.config))
+  tokenizer.save(str(folder / 'tokenizer'))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@
 import pytest
 
 from gpt_jax.files.document import Document, Source
-from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout
 
 SOURCE = "text('docs/*.txt')"
@@ -102,20 +101,3 @@ def test_pieces_that_cleaning_cut_stay_with_their_document(corpus):
   parts = [*holdout.split(PASSAGES, 'documents(0.3)', left).parts()]
   of = {(p.document.name.partition('#')[0], p.held_out) for p in parts}
   assert len(of) == 41 and {held for _, held in of} == {True, False}
-
-
-@pytest.mark.parametrize(
-  ('text', 'words'),
-  [
-    ('tail(fraction=1.0)', ['data.holdout', 'fraction=1.0 must be below 1']),
-    ('documents(fraction=-1)', ['data.holdout', 'fraction=-1 must be above 0']),
-    ('last', ['data.holdout', 'last', 'documents, jsonl, mixture, none']),
-    ("text('gone')", ['data.holdout', 'gone', 'no file']),
-    ('none, none', ['data.holdout', 'give one']),
-  ],
-)
-def test_what_is_wrong_is_named(corpus, text, words):
-  with pytest.raises(UsageError) as e:
-    holdout.split(SOURCE, text)
-  for word in words:
-    assert word in str(e.value)

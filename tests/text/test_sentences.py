@@ -126,12 +126,6 @@ def test_a_store_of_before_has_none_and_says_so(corpus, make_config):
     prepare.ensure(make_config(sentences='lines'), 'D')
 
 
-def test_no_splitter_of_that_name(corpus, make_config):
-  with pytest.raises(UsageError, match=r"data.sentences='nltk'.* terminal"):
-    prepare.prepare(make_config(sentences='nltk'), 'D')
-  assert not (corpus / 'D').exists()
-
-
 def test_the_splitters():
   for name, wanted in (
     ('terminal', ['A.  ', 'B? ', 'c\n\n', 'd']),

@@ -8,7 +8,6 @@ import json
 import pytest
 import zstandard
 
-from gpt_jax.spec import UsageError
 from gpt_jax.text import sources
 
 FIELD = 'data.source'
@@ -60,55 +59,6 @@ def test_jsonl_is_one_document_a_line(corpus, ending):
     (f'part.{ending}:2', 'text 1'),
     (f'part.{ending}:4', 'text 2'),
   ]
-
-
-@pytest.mark.parametrize(
-  ('name', 'data', 'call', 'words'),
-  [
-    (
-      'a',
-      b'',
-      "text('no/*.txt')",
-      ['data.source="text(\'no/*.txt\')"', 'no f'],
-    ),
-    ('a.md', b'', "text('a.md')", ['data.source', 'no text']),
-    ('a.md', b'ab\xff', "text('a.md')", ['a.md: is not UTF-8: byte 2']),
-    ('a.jl', b'{"text": "a"}\n{', "jsonl('a.jl')", ['a.jl:2', 'JSON']),
-    ('a.jl', b'{"body": "a"}', "jsonl('a.jl')", ['a.jl:1', "'text'", 'body']),
-    ('a.jl', b'{"text": 3}', "jsonl('a.jl')", ['a.jl:1', "'text'"]),
-    ('a.jl', b'[1]', "jsonl('a.jl')", ['a.jl:1', 'list']),
-    ('a.jl', b'"\xff"', "jsonl('a.jl')", ['a.jl:1', 'byte 1']),
-    ('a.jl', b'{"text": "\\ud800"}', "jsonl('a.jl')", ['a.jl:1', 'surrogate']),
-    ('a.gz', b'not gzip', "jsonl('a.gz')", ['a.gz', 'cannot be read']),
-    (
-      'a.gz',
-      gzip.compress(b'x' * 999, mtime=0)[:-9],
-      "jsonl('a.gz')",
-      ['a.gz'],
-    ),
-    (
-      'a.zst',
-      two_frames(b'{"text": "abc"}')[:-3],
-      "jsonl('a.zst')",
-      ['a.zst', 'ended before', 'fetch the file again'],
-    ),
-    ('a.zst', b'not zstd', "jsonl('a.zst')", ['a.zst: cannot be read']),
-    ('a', b'x', "text('a', on_error='no')", ['data.source', "'no'", 'skip']),
-    (
-      'a',
-      b'',
-      'texts',
-      ['data.source', 'texts', 'jsonl, mixture, parallel_jsonl, parallel_text'],
-    ),
-  ],
-)
-def test_what_is_wrong_is_named(corpus, name, data, call, words):
-  (corpus / name).write_bytes(data)
-  with pytest.raises(UsageError) as e:
-    read(call)
-  for word in words:
-    assert word in str(e.value), str(e.value)
-  assert '\n' not in str(e.value)
 
 
 BAD = b"""{"text": "one"}
@@ -166,13 +116,6 @@ def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
   texts = [d.text.replace('\r', '') for d in found]
   assert texts == 2 * want
   assert not any(d.text.endswith(('\r', '\n')) for d in found)
-
-
-def test_passages_need_a_length_and_a_source():
-  with pytest.raises(UsageError, match='chars=0 must be at least 1'):
-    read("passages('stdlib', chars=0)")
-  with pytest.raises(UsageError, match='unknown'):
-    read("passages('books')")
 
 
 def test_a_byte_order_mark_is_no_text(corpus):

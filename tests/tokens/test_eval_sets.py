@@ -71,24 +71,6 @@ def test_a_set_that_broke_off_is_written_again(config, monkeypatch):
   assert len(found['wiki'].store) == 30
 
 
-@pytest.mark.parametrize(
-  ('sets', 'words', 'message'),
-  [
-    ({'a/b': 'stdlib'}, {}, r'eval.sets.a/b: is no name'),
-    ({'validation': 'stdlib'}, {}, r'eval.sets.validation: is no name'),
-    ({'a': 'text('}, {}, r"eval.sets.a='text\('"),
-    ({'a': "text('none*')"}, {}, r"eval.sets.a=.*no file matches 'none\*'"),
-    ({}, {'b': 3}, r'eval.words.b: eval.sets has no b'),
-    ({'a': 'stdlib'}, {'a': 0}, r'eval.words.a=0: give the number'),
-    ({'a': 'stdlib'}, {'a': 'many'}, r"eval.words.a='many'"),
-  ],
-)
-def test_what_is_wrong_is_named(config, sets, words, message):
-  config.eval.sets, config.eval.words = sets, words
-  with pytest.raises(UsageError, match=message):
-    prepare.ensure(config, 'D')
-
-
 def test_another_call_or_tokenizer_is_refused(config):
   prepare.ensure(config, 'D')
   config.eval.sets.wiki = "text('two.txt')"

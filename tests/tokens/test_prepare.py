@@ -143,20 +143,6 @@ def test_foreign_files_are_left_alone(corpus, make_config):
   assert files.names('mine') == ['tokens/secret']
 
 
-@pytest.mark.parametrize(
-  ('holdout', 'side'),
-  [('documents(fraction=1e-9)', 'evaluation'), ('documents(0.999)', 'train')],
-)
-def test_a_split_without_documents_is_refused(
-  corpus, make_config, holdout, side
-):
-  config = make_config("text('docs/00.txt')", holdout)
-  with pytest.raises(UsageError) as e:
-    prepare.ensure(config, 'D')
-  assert side in str(e.value) and 'tail(fraction=0.1)' in str(e.value)
-  assert not (corpus / 'D' / 'manifest.json').exists()
-
-
 def test_progress_reports_bytes(corpus, make_config):
   seen = []
   config = make_config(tokenizer='characters')
@@ -372,18 +358,3 @@ def test_too_few_ends_of_documents_are_told(
   # 21 bytes and an end each.
   told = 'a document has 22 tokens on average' in caplog.text
   assert told == bool(caplog.text) == (longest == 21), caplog.text
-
-
-@pytest.mark.parametrize(
-  'wrong',
-  [
-    *({'source': "text('gone')"}, {'source': "jsonl('docs')"}),
-    *({'holdout': 'documents(2)'}, {'holdout': "text('gone')"}),
-    *({'tokenizer': 'byts'}, {'tokenizer': 'bytes(3)'}),
-    {'clean': "decontaminate('gone')"},
-  ],
-)
-def test_what_is_refused_leaves_nothing(corpus, make_config, wrong):
-  with pytest.raises(UsageError):
-    prepare.prepare(make_config(**wrong), 'D')
-  assert not (corpus / 'D').exists()

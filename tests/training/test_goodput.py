@@ -6,7 +6,6 @@ import pytest
 
 from gpt_jax.commands import plot
 from gpt_jax.plots import runs
-from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics
 from gpt_jax.training.metrics import Metrics
 
@@ -105,8 +104,3 @@ def test_the_table_and_the_picture(run):
   assert rows['step'] == ('30.0', f'{30 / account.total:.1%}')
   assert rows['total'] == (f'{account.total:,.1f}', '100%')
   assert rows['epochs'] == ('3.00', '')
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-  with pytest.raises(UsageError, match='does not begin with a start'):
-    runs.wall_time(str(tmp_path))

@@ -1,17 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From a config to the parts of a run: arithmetic and refusals."""
+"""From a config to the parts of a run: its arithmetic."""
 
 import jax
 import numpy as np
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax.objectives import causal
 from gpt_jax.rows.rows import cut
-from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import parts as state_lib
 from gpt_jax.training import store_data
@@ -112,16 +109,3 @@ def test_data_folder():
   assert store_data.data_folder(config, 'w') == 'w/data'
   config = tiny.config(**{'data.store': 'elsewhere'})
   assert store_data.data_folder(config, 'w') == 'elsewhere'
-
-
-def test_load_needs_a_run(tmp_path):
-  with pytest.raises(UsageError, match=f'--workdir={tmp_path}: holds no run'):
-    trained_lib.load(str(tmp_path))
-  assert list(tmp_path.iterdir()) == []
-
-
-def test_load_needs_a_checkpoint(tmp_path):
-  config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
-  (tmp_path / 'config.json').write_text(config_lib.to_json(config))
-  with pytest.raises(UsageError, match='holds no checkpoint yet'):
-    trained_lib.load(str(tmp_path))

@@ -13,7 +13,6 @@ import optax
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import rewind_target
 from gpt_jax.commands import inspect, train
 from gpt_jax.objectives.loss import Loss
@@ -23,7 +22,6 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_order
 from gpt_jax.rows.batch_rows import BatchRows, Skip, Skips
 from gpt_jax.runtime import preemption
-from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, loop, metrics, past
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import store_data as consumed_lib
@@ -100,11 +98,6 @@ def test_too_few_losses_have_no_median():
   policy = SPIKES['rewind'](threshold=1.0)
   assert not is_spike(policy, 100.0, 1.0, [1.0] * 9)
   assert is_spike(policy, 100.0, 1.0, [1.0] * 10)
-
-
-def test_a_negative_argument_is_refused():
-  with pytest.raises(UsageError, match='before=-1 must be at least 0'):
-    spec.build('optim.on_spike', 'rewind(before=-1)', SPIKES)
 
 
 def outputs(*losses):

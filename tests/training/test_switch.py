@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Models with experts: causality, auxiliary losses, generation, refusals."""
+"""Models with experts: causality, auxiliary losses and generation."""
 
 import functools
 
@@ -9,10 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.spec import UsageError
 from gpt_jax.training.step import mean_gradients
 from tests.support import decoding, tiny
 
@@ -181,40 +179,3 @@ def test_generation_is_dropless_and_equals_the_forward_pass():
     ids[0, : len(prompt) + 4] = prompt + new
     expected = next_tokens(ids)[0, len(prompt) - 1 : len(prompt) + 3]
     assert new == expected.tolist()
-
-
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    (
-      {'model.ffn': 'switch(num_experts=16, capacity_factor=1.0)'},
-      'model.ffn: capacity_factor=1.0 gives each of 16 experts 0.812 of the 13 '
-      'tokens of a group, which rounds to zero; raise it, give a larger '
-      'group_size, or take fewer experts',
-    ),
-    (
-      {'model.ffn': 'switch(num_experts=2, group_size=5)'},
-      'model.ffn: group_size=5 does not fit 16 rows of 13 tokens; it must '
-      'divide a row or be a whole number of rows, and all groups must be full: '
-      'give 0 for one group a row',
-    ),
-    (
-      {
-        'model.ffn': 'switch(num_experts=2, eval_capacity_factor=1, '
-        'group_size=52)',
-        'eval.rows': 7,
-      },
-      'model.ffn: group_size=52 does not fit 7 rows of 13 tokens; it must '
-      'divide a row or be a whole number of rows, and all groups must be full: '
-      'give 0 for one group a row',
-    ),
-    (
-      {'model.ffn': 'switch(num_experts=2, top_k=3)'},
-      'model.ffn: switch(top_k=3): must be from 1 to num_experts=2',
-    ),
-  ],
-)
-def test_resolve_refuses(changes, message):
-  with pytest.raises(UsageError) as error:
-    config_lib.resolve(tiny.config(**changes))
-  assert str(error.value) == message

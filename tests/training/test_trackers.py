@@ -9,7 +9,6 @@ from types import ModuleType, SimpleNamespace
 import jax
 import pytest
 
-from gpt_jax.__main__ import main
 from gpt_jax.config import defaults, log_trackers
 from gpt_jax.spec import UsageError
 from gpt_jax.training.past import History
@@ -27,53 +26,6 @@ def test_the_default_is_tensorboard():
   both = log_trackers.load("tensorboard, wandb('p', entity='e', name='n')")
   wanted = log_trackers.WandB(project='p', entity='e', name='n', mode='')
   assert both == [log_trackers.TensorBoard(), wanted]
-
-
-@pytest.mark.parametrize(
-  ('text', 'words'),
-  [
-    ('mlflow', "unknown 'mlflow'; one of none, tensorboard, wandb"),
-    ('wandb', 'project'),
-    ("wandb(project='')", 'names no project'),
-    ("wandb(project='p', mode='of')", 'online, offline'),
-    ('tensorboard(3)', 'too many positional arguments'),
-    ('tensorboard, tensorboard', 'twice'),
-    ('tensorboard, none', "'none' stands alone"),
-    ('', 'is empty'),
-  ],
-)
-def test_what_makes_no_sense_is_refused(text, words):
-  with pytest.raises(UsageError, match=words):
-    log_trackers.load(text)
-
-
-@pytest.mark.parametrize(
-  ('text', 'words'),
-  [
-    ('mlflow', "log.trackers='mlflow': unknown 'mlflow'"),
-    (
-      WANDB,
-      "needs the package wandb; run pip install -c constraints.txt -e '.",
-    ),
-  ],
-)
-def test_it_is_refused_before_anything_is_prepared(
-  tmp_path, monkeypatch, capfd, text, words
-):
-  monkeypatch.setitem(sys.modules, 'wandb', None)
-  code = main(
-    [
-      'train',
-      f'--config={ROOT}/configs/smoke.py',
-      "--config.data.source=text('nowhere/*.txt')",
-      f'--config.log.trackers={text}',
-      f'--workdir={tmp_path / "w"}',
-    ]
-  )
-  assert code == 2
-  error = capfd.readouterr().err.splitlines()
-  assert words in error[-1] and not any('Traceback' in e for e in error)
-  assert not (tmp_path / 'w').exists()
 
 
 class FakeRun:

@@ -1,0 +1,97 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What preparing refuses: the config, the error; no store is written."""
+
+import pytest
+
+from gpt_jax.spec import UsageError
+from gpt_jax.tokens import mixture, prepare
+from gpt_jax.tokens.mixture import Order
+
+SOURCES = {
+  **{'low': "text('docs/0*.txt')", 'high': "text('docs/[123]*.txt')"},
+  'unused': "text('gone')",
+}
+REFUSED = [
+  *(('data.source', value, message) for value, message in (
+    ("text('gone')", 'no file'),
+    ("jsonl('docs')", 'data.source'),
+    ('mixture(low:0.5, high:0.4)', 'data.source.*sum to 0.9'),
+    ('mixture(low:1.5, high:-0.5)', 'positive'),
+    ('mixture(low:0.5, low:0.5)', 'one weight'),
+    ('mixture', 'one weight'),
+    ("mixture(low:'x')", 'one weight'),
+    ('mixture(low:True)', 'one weight'),
+    ('mixture(low:1e999)', 'one weight'),
+    ('mixture(low:0.99999, high:0.00001)', 'below 5e-05'),
+    ('mixture(low:0.5, wide:0.5)',
+     "has no 'wide', it has .*low.*; set data.sources.wide to"),
+    ("mixture(low:1.0, draw='x')", "'x'.*with_replacement"),
+    ("mixture(low:1.0, shares='x')", "'x'.*rows, tokens"),
+    ('mixture(low:1.0, from_token=5)', r'begin at tokens \[5\].*first'),
+    ('mixture(low:1.0), stdlib', 'unknown.*stdlib|stdlib.*unknown'),
+    ('mixture(low:0.5, unused:0.5)', 'data.sources.unused.*no file'),
+    ('mixture(low:0.6, high:0.4, limit=7)', 'limit=7: limits the examples'),
+    ("mixture(low:1, high:0, shares='examples')", 'give positive ones$'),
+    ("mixture(low:1, shares='examples', limit=-1)", 'limit=-1'),
+  )),
+  *(('data.holdout', value, message) for value, message in (
+    ('documents(2)', 'data.holdout'),
+    ("text('gone')", 'data.holdout.*no file'),
+    ('documents(fraction=1e-9)', r'evaluation.*tail\(fraction=0.1\)'),
+    ('documents(0.9999)', r'train.*tail\(fraction=0.1\)'),
+  )),
+  ('tokenizer.name', 'byts', 'tokenizer.name'),
+  ('tokenizer.name', 'bytes(3)', 'tokenizer.name'),
+  ('data.clean', "decontaminate('gone')", 'no file'),
+  ('data.sentences', 'nltk', "data.sentences='nltk'.* terminal"),
+  ('data.compression', 'zstd(level=99)', 'level=99 must be at most 19'),
+  # Named held-out sets, and their words.
+  *(('eval.sets', {name: value}, message) for name, value, message in (
+    ('a/b', 'stdlib', 'eval.sets.a/b: is no name'),
+    ('validation', 'stdlib', 'eval.sets.validation: is no name'),
+    ('a', 'text(', r"eval.sets.a='text\('"),
+    ('a', "text('none*')", r"eval.sets.a=.*no file matches 'none\*'"),
+  )),
+  ('eval.words', {'b': 3}, 'eval.words.b: eval.sets has no b'),
+  ('eval.words', {'a': 0}, 'eval.words.a=0: give the number'),
+  ('eval.words', {'a': 'many'}, "eval.words.a='many'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('field', 'value', 'message'), REFUSED)
+def test_configs(corpus, make_config, field, value, message):
+  config = make_config(sources=SOURCES).unlock()
+  if value not in ({'b': 3},) and field == 'eval.words':
+    config.eval.sets = {'a': "text('docs/03.txt')"}
+  section, name = field.split('.')
+  config[section][name] = value
+  with pytest.raises(UsageError, match=message) as error:
+    prepare.ensure(config, 'D')
+  assert '\n' not in str(error.value)
+  assert not (corpus / 'D/manifest.json').exists()
+
+
+def test_the_tail_of_a_mixture(make_config, corpus):
+  config = make_config(
+    'mixture(low:0.5, high:0.5)', 'tail(fraction=0.1)', sources=SOURCES
+  )
+  with pytest.raises(UsageError, match='last source of a mixture'):
+    prepare.ensure(config, 'D')
+
+
+@pytest.mark.parametrize(
+  ('call', 'rows', 'message'),
+  [
+    ('mixture(none:1.0)', {}, r'data.sources.none: .*one row of 14'),
+    (
+      "mixture(web:0.999, books:0.001, shares='tokens')",
+      {'web': 997, 'books': 31},
+      r'0\.001 of books is that of',
+    ),
+  ],
+)
+def test_orders(call, rows, message):
+  tokens = {'web': 997, 'books': 31 * 13 * 10}
+  with pytest.raises(UsageError, match=message):
+    Order(mixture.phases(call), rows, length=13, seed=0, tokens=tokens)
