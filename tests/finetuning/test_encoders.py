@@ -68,7 +68,7 @@ def example(form, rng):
 
 
 def finetuned(bert, folder, form, *more, steps=60):
-  """The result of a run; and its workdir."""
+  """The result of a run in folder/w."""
   paths = []
   for name, count, seed in (('train', 512, 1), ('dev', 41, 2)):
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def finetuned(bert, folder, form, *more, steps=60):
     *more,
   ]
   assert main(argv) == 0
-  return json.loads((folder / 'w/result.json').read_text()), argv
+  return json.loads((folder / 'w/result.json').read_text())
 
 
 def predictions(folder):
@@ -117,7 +117,7 @@ def inputs_of(text, pair=None, length=40):
 @pytest.mark.parametrize('form', ['choice', 'spans'])
 def test_a_task_is_learned_and_exported(bert, tmp_path, form):
   more = ['--config.finetune.length=12'] if form == 'spans' else []
-  result, _ = finetuned(bert, tmp_path, form, *more)
+  result = finetuned(bert, tmp_path, form, *more)
   metric = result['metrics'][0]
   assert result['dev']['examples'] == 41
   assert result['dev'][metric] > 0.8
@@ -144,18 +144,10 @@ def test_a_task_is_learned_and_exported(bert, tmp_path, form):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_features_leave_the_model_alone_and_runs_go_on(bert, tmp_path):
-  more = ['--config.finetune.features=concat(2)', '--config.checkpoint.keep=9']
-  _, argv = finetuned(bert, tmp_path, 'tags', *more)
+def test_features_leave_the_model_alone(bert, tmp_path):
+  finetuned(bert, tmp_path, 'tags', '--config.finetune.features=concat(2)')
   _, state = trained_lib.load_state(str(tmp_path / 'w'))
   _, before = hf.load(str(bert))
   after = jax.device_get(state.params)
   for name in before.keys() - {'heads'}:
     jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
-  first = (tmp_path / 'w/predictions/dev.tsv').read_text()
-  shutil.rmtree(tmp_path / 'w/checkpoints/60')
-  (tmp_path / 'w/result.json').unlink()
-  assert main(argv) == 0
-  assert (tmp_path / 'w/predictions/dev.tsv').read_text() == first
-  _, again = trained_lib.load_state(str(tmp_path / 'w'))
-  jax.tree.map(np.testing.assert_array_equal, after, again.params)

@@ -123,25 +123,16 @@ def test_the_task_is_learned_and_told(workdir):
 
 
 @pytest.mark.slow
-def test_resuming_equals_a_run_left_alone(workdir, task, tmp_path, capsys):
+def test_another_table_is_predicted(workdir, task, tmp_path, capsys):
   again = tmp_path / 'again'
   shutil.copytree(workdir, again)
-  for step in (20, 30):
-    shutil.rmtree(again / f'checkpoints/{step}')
-  (again / 'result.json').unlink()
   new = table(tmp_path / 'new.tsv', [('abx', ''), ('abc', '')])
   assert main(flags(task, again, f'--predict={new}', '--json')) == 0
-  first, second = params(workdir), params(again)
-  assert int(second.step) == STEPS
-  jax.tree.map(np.testing.assert_array_equal, first, second)
-  for name in ('result.json', 'predictions/dev.tsv'):
-    before, after = ((w / name).read_text() for w in (workdir, again))
-    if name == 'result.json':
-      before, after = (json.loads(text)['dev'] for text in (before, after))
-    assert before == after
-  said = json.loads(capsys.readouterr().out)
-  assert said['new'] == {'examples': 2, 'cut': 0}
+  result = json.loads(capsys.readouterr().out)
+  assert result['new'] == {'examples': 2, 'cut': 0}
   assert 'label' not in (again / 'predictions/new.tsv').read_text()
+  before = json.loads((workdir / 'result.json').read_text())
+  assert result['dev'] == before['dev']
 
 
 def test_a_run_knows_its_data(workdir, task, tmp_path, capsys):

@@ -51,10 +51,20 @@ _EXPERTS = "switch(num_experts=4, expert='geglu', capacity_factor=1.25)"
 
 
 class Tiny(NamedTuple):
-  """A run: a config of ours, and the fields that make it tiny."""
+  """A run: a config of ours, and what makes it tiny.
+
+  Attributes:
+    file: the config, below configs/.
+    fields: of the config; names without a dot are other flags. '{}' is the
+      folder of the run.
+    command: trains it.
+    before: a run whose workdir, {}/before, it starts or learns from.
+  """
 
   file: str
   fields: dict[str, Any]
+  command: str = 'train'
+  before: 'Tiny | None' = None
 
 
 RUNS = {
@@ -162,6 +172,47 @@ RUNS = {
       'optim.ema': 'ema(decay=0.9)',
     },
   ),
+  # Layers 0 and 3 of the teacher's.
+  'distilbert': Tiny(
+    'distilbert.py:cpu',
+    {
+      **_PIECES,
+      'model.num_layers': 2,
+      'data.store': '{}/store',
+      'objective.teacher': '{}/before',
+      'optim.ema': 'ema(decay=0.9)',
+    },
+    before=Tiny(
+      'bert.py:cpu',
+      {
+        **_PIECES,
+        'model.num_layers': 4,
+        'schedule.num_steps': 1,
+        'data.store': '{}/store',
+      },
+    ),
+  ),
+  'adapters': Tiny(
+    'finetune/sst2.py',
+    {
+      'init': '{}/before',
+      'finetune.task': "classification('{}/train.tsv', '{}/dev.tsv')",
+      'finetune.lora': "lora(rank=3, on='query, ffn')",
+      'optim.ema': 'ema(decay=0.9)',
+    },
+    'finetune',
+    before=Tiny(
+      'gpt1.py:cpu',
+      {
+        'tokenizer.name': 'bytes',
+        'model.vocab_size': 264,
+        'model.d_ff': 128,
+        'schedule.num_steps': 1,
+        'data.rows': 'stream',
+        'log.sample_prompt': '',
+      },
+    ),
+  ),
 }
 
 
@@ -170,7 +221,7 @@ class Trained(NamedTuple):
 
   name: str
   workdir: pathlib.Path
-  flags: list[str]  # of `train`, without the workdir
+  flags: list[str]  # of its command, without the workdir
 
 
 def trained(name: str, folder: pathlib.Path, **changes: Any) -> Trained:
@@ -184,15 +235,30 @@ def trained(name: str, folder: pathlib.Path, **changes: Any) -> Trained:
   folder.mkdir(exist_ok=True)
   for i in range(20):
     (folder / f'{i}.txt').write_text(_TEXT * 9 + f'Number {i}. And so on.\n')
+  for split, count in (('train', 61), ('dev', 17)):
+    rows = [f'{n} cats\t{"odd" if n % 2 else "even"}\n' for n in range(count)]
+    (folder / f'{split}.tsv').write_text(''.join(['text\tlabel\n', *rows]))
   run = RUNS[name]
-  fields = {**_FIELDS, **run.fields, 'data.source': f"text('{folder}/*.txt')"}
-  fields |= {field.replace('__', '.'): x for field, x in changes.items()}
+  changes = {field.replace('__', '.'): x for field, x in changes.items()}
+  if run.before:
+    _train(run.before, folder, folder / 'before', {})
+  flags = _train(run, folder, folder / 'w', changes)
+  return Trained(name, folder / 'w', flags)
+
+
+def _train(
+  run: Tiny, folder: pathlib.Path, workdir: pathlib.Path, changes: dict
+) -> list[str]:
+  """Trains a run; returns its flags without the workdir."""
+  fields = {**_FIELDS, 'data.source': "text('{}/*.txt')", **run.fields}
   flags = [f'--config={CONFIGS}/{run.file}']
-  flags += [f'--config.{field}={value}' for field, value in fields.items()]
+  for name, value in (fields | changes).items():
+    flag = f'--config.{name}={value}' if '.' in name else f'--{name}={value}'
+    flags.append(flag.replace('{}', str(folder)))
   with pytest.MonkeyPatch.context() as patch:
     known_peak(patch)
-    assert main(['train', *flags, f'--workdir={folder}/w']) == 0
-  return Trained(name, folder / 'w', flags)
+    assert main([run.command, *flags, f'--workdir={workdir}']) == 0
+  return flags
 
 
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import sharding
-from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import parts as parts_lib
 from tests.support import tiny, tpu
 
 ROWS, LENGTH, VOCAB = 2, 16, 48
@@ -31,18 +29,6 @@ def build(context, **changes):
   return tiny.build(config, (1, 1, 1), context=context)
 
 
-def batch():
-  """Rows of several documents."""
-  found = tiny.batch(ROWS, LENGTH, VOCAB)
-  places = np.arange(LENGTH, dtype=np.int32)
-  segments = np.stack([places // 7, places // 11])
-  return {
-    **found,
-    'segments': segments,
-    'positions': np.stack([places % 7, places % 11]),
-  }
-
-
 def test_kernels_gradients_need_no_tokens_of_others():
   """Each device multiplies its tokens of several rows; sums are sent."""
   run = build(4, **{'model.attention_backend': 'ring'})
@@ -51,40 +37,6 @@ def test_kernels_gradients_need_no_tokens_of_others():
   shapes = {tuple(map(int, shape.split(','))) for shape in gathered}
   assert (24, 40) in shapes  # a kernel
   assert not [x for x in shapes if len(x) == 3 or ROWS * LENGTH in x]
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_another_context(tmp_path):
-  """Two steps each: the same losses and state as of four on one device."""
-
-  def steps(run, state, number):
-    step = compiled_lib.compile_train_step(run)
-    history = []
-    for _ in range(number):
-      state, metrics = step.call(state, run.put(batch(), ROWS))
-      history.append([float(metrics[n]) for n in ('loss', 'grad_norm')])
-    return state, history
-
-  changes = {'data.rows': 'documents'}
-  one = build(1, **changes)
-  split = build(4, **changes, **{'model.attention_backend': 'ring'})
-  state, first = steps(split, parts_lib.initial_state(split), 2)
-  table = state.params['embed']['embedding']
-  assert table.sharding.shard_shape(table.shape) == (VOCAB, 24 // 4)
-  checkpointer = Checkpointer(str(tmp_path))
-  checkpointer.save(state)
-  checkpointer.wait()
-  state = checkpointer.restore(parts_lib.abstract_state(one))
-  checkpointer.close()
-  expected, alone = steps(one, parts_lib.initial_state(one), 4)
-  # The first step's program, again, for the last two.
-  found, last = steps(one, state, 2)
-  np.testing.assert_allclose(first + last, alone, rtol=1e-5)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6),
-    jax.device_get(found.params),
-    jax.device_get(expected.params),
-  )
 
 
 @pytest.mark.slow
