@@ -8,19 +8,14 @@ import re
 import shutil
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 from configs.finetune import base as finetune_base
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.finetuning import exporting
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.device_check import mesh_of
 from tests.support import tiny, whole_runs
 from tests.support.golden_io import ROOT
 
@@ -159,20 +154,10 @@ def folder(tmp_path_factory):
   words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdx']
   words += [f'w{i}' for i in range(size)]
   (folder / 'bert/vocab.txt').write_text('\n'.join(words[:size]) + '\n')
-  save_decoder(folder / 'decoder')
-  return folder
-
-
-def save_decoder(folder):
-  """A workdir with a model of random parameters."""
-  letters = tokenizer_lib.build('bytes', [])
-  sizes = {'head_size': 8, 'num_kv_heads': 2, 'd_ff': 64, 'vocab_size': 257}
+  sizes = {'head_size': 8, 'num_kv_heads': 2, 'd_ff': 64}
   fields = SIZES | {f'model.{name}': x for name, x in sizes.items()}
-  config = config_lib.resolve(tiny.config(**fields, **{'optim.name': 'sgd'}))
-  parts = parts_lib.build(config, mesh_of(config, jax.devices()[:1]))
-  Checkpointer(str(folder)).finish(parts_lib.initial_state(parts))
-  (folder / 'config.json').write_text(config_lib.to_json(parts.config))
-  letters.save(str(folder / 'tokenizer'))
+  tiny.save(folder / 'decoder', tokenizer_lib.build('bytes', []), **fields)
+  return folder
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 
 import json
 import pathlib
-import shlex
 import shutil
 
 import jax
@@ -20,7 +19,6 @@ from gpt_jax.posttraining import best_of, preferences, records, rewards
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import metrics, models
-from tests import test_docs, test_own_tables
 from tests.support import whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -273,26 +271,6 @@ def test_length_is_told_apart_from_preference():
   longer = (1 + np.sign(sizes[:, 0] - sizes[:, 1])) / 2
   np.testing.assert_allclose(found['longer_accuracy'], longer.mean())
   np.testing.assert_allclose(found['mean_best_reward'], 2 * sizes[:, 0].mean())
-
-
-def test_the_page_does_what_it_says(runs, tmp_path, monkeypatch):
-  """The commands of docs/posttraining.md on preferences."""
-  blocks = test_docs.FENCED.findall((ROOT / 'docs/posttraining.md').read_text())
-  (block,) = [x for x in blocks if 'gpt-jax reward' in x]
-  for name, text in test_own_tables.HERE_DOCUMENT.findall(block):
-    (tmp_path / name).write_text(text)
-  (tmp_path / 'W').symlink_to(runs['dpo'])
-  monkeypatch.chdir(tmp_path)
-  commands = test_own_tables.HERE_DOCUMENT.sub('', block)
-  done = []
-  for line in commands.replace('\\\n', ' ').splitlines():
-    _, name, *argv = shlex.split(line)
-    argv = [x.replace('configs/', f'{ROOT}/configs/') for x in argv]
-    assert main([name, *argv]) == 0, line
-    done.append(name)
-  assert done == ['reward', 'dpo']
-  assert result_of(tmp_path / 'R')['train']['pairs'] == 4
-  assert (tmp_path / 'P/reference.npz').exists()
 
 
 def test_a_reward_model_scores_texts_here_and_in_transformers(

@@ -5,7 +5,6 @@
 import json
 import pathlib
 import re
-import shlex
 import shutil
 
 import jax
@@ -18,7 +17,6 @@ from gpt_jax.posttraining import reward_functions, rollouts
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, models
-from tests import test_docs, test_own_tables
 from tests.support import whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -182,11 +180,9 @@ def test_the_run_is_told(run):
 
 
 def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
-  """In the last window, and in one whose successor is then drawn again."""
-  assert {x.name for x in (run.workdir / 'rollouts').iterdir()} == {
-    *('0.npz', '4.npz')
-  }
-  whole_runs.assert_resumes(run, tmp_path / 'last', run.name)
+  """Goes on in the first of two windows, and draws the second again."""
+  rollouts = {x.name for x in (run.workdir / 'rollouts').iterdir()}
+  assert rollouts == {'0.npz', '4.npz'}
   earlier = tmp_path / 'earlier'
   shutil.copytree(run.workdir, earlier)
   shutil.rmtree(earlier / 'checkpoints/6')
@@ -303,28 +299,6 @@ def test_bad_rewards_are_refused(returned, tmp_path):
   reward = reward_functions.load(f'{path}:bad', [], '')
   with pytest.raises(UsageError, match=re.escape(BAD[returned])):
     reward(['a', 'b'], ['c', 'd'], {})
-
-
-@pytest.mark.parametrize('run', ['grpo'], indirect=True)
-def test_the_page_does_what_it_says(run, tmp_path, monkeypatch):
-  """The commands of docs/posttraining.md on rewards, and a reward model."""
-  blocks = test_docs.FENCED.findall((ROOT / 'docs/posttraining.md').read_text())
-  (tmp_path / 'W').symlink_to(run.workdir)
-  monkeypatch.chdir(tmp_path)
-  done = []
-  for block in blocks:
-    if 'gpt-jax reward ' not in block and 'gpt-jax grpo ' not in block:
-      continue
-    for name, text in test_own_tables.HERE_DOCUMENT.findall(block):
-      (tmp_path / name).write_text(text)
-    commands = test_own_tables.HERE_DOCUMENT.sub('', block)
-    for line in commands.replace('\\\n', ' ').splitlines():
-      _, name, *argv = shlex.split(line)
-      argv = [x.replace('configs/', f'{ROOT}/configs/') for x in argv]
-      if name != 'dpo':
-        assert main([name, *argv, '--config.schedule.num_steps=1']) == 0, line
-        done.append(name)
-  assert done == ['reward', 'grpo', 'ppo']
 
 
 @pytest.mark.parametrize('run', ['ppo'], indirect=True)

@@ -5,7 +5,6 @@
 import gzip
 import json
 import pathlib
-import shlex
 
 import jax
 import numpy as np
@@ -14,11 +13,9 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.nn import params
 from gpt_jax.tokenizers import tokenizer
-from gpt_jax.tokenizers.chat import TEMPLATES, ChatTemplate
+from gpt_jax.tokenizers.chat import ChatTemplate
 from gpt_jax.training import metrics, models
-from tests import test_docs, test_own_tables
 from tests.support import whole_runs
-from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12
@@ -170,25 +167,3 @@ def test_adapters_are_trained_beside_the_model(workdir, files, tmp_path):
     if not equal
   }
   assert changed and all('query/kernel' in name for name in changed)
-
-
-def test_the_page_does_what_it_says(workdir, tmp_path, monkeypatch):
-  """The commands of docs/posttraining.md, on files that it writes."""
-  page = (ROOT / 'docs/posttraining.md').read_text()
-  block = test_docs.FENCED.findall(page)[0]
-  for name, text in test_own_tables.HERE_DOCUMENT.findall(block):
-    (tmp_path / name).write_text(text)
-  (tmp_path / 'W').symlink_to(workdir)
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr('sys.stdin', stdin_of('Name a colour.\n'))
-  small = ['--config.schedule.num_steps=1']
-  commands = test_own_tables.HERE_DOCUMENT.sub('', block)
-  done = []
-  for line in commands.replace('\\\n', ' ').splitlines():
-    _, name, *argv = shlex.split(line)
-    argv = [x.replace('configs/', f'{ROOT}/configs/') for x in argv]
-    assert main([name, *argv, *(small if name == 'sft' else [])]) == 0, line
-    done.append(name)
-  assert done == ['sft', 'generate', 'convert']
-  exported = (tmp_path / 'HF_FOLDER/chat_template.jinja').read_text()
-  assert exported == TEMPLATES['zephyr']

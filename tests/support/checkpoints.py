@@ -16,62 +16,33 @@ from gpt_jax.hf.families import FAMILIES
 from gpt_jax.nn.transformer import Transformer
 from tests.support.golden_io import ROOT, config, tensors
 
-# The options that a family requires, by model_type.
-_LLAMA = {
-  'vocab_size': 23,
-  'hidden_size': 34,
-  'num_attention_heads': 6,
-  'head_dim': 4,
-  'intermediate_size': 29,
-  'num_hidden_layers': 3,
-  'max_position_embeddings': 128,
-}
-_GEMMA = {
-  'vocab_size': 23,
-  'hidden_size': 18,
-  'num_attention_heads': 6,
-  'num_key_value_heads': 2,
-  'head_dim': 8,
-  'intermediate_size': 29,
-  'num_hidden_layers': 7,
-  'sliding_window': 5,
-}
+
+def _sizes(width: int, layers: int, **more: int) -> dict[str, int]:
+  return {
+    **{'vocab_size': 23, 'num_attention_heads': 6, 'hidden_size': width},
+    **{'num_hidden_layers': layers, **more},
+  }
+
+
+# The options that a family requires, by model_type: sizes that differ.
+_FFN = {'intermediate_size': 29}
+_LLAMA = _sizes(34, 3, head_dim=4, max_position_embeddings=128, **_FFN)
+_GROUPS = {'num_key_value_heads': 2, 'head_dim': 8, **_FFN}
+_GEMMA = _sizes(18, 7, sliding_window=5, **_GROUPS)
 _T5 = {'vocab_size': 23, 'd_model': 17, 'num_heads': 5, 'd_kv': 7, 'd_ff': 29}
 REQUIRED: dict[str, dict[str, Any]] = {
   'llama': _LLAMA,
   'mistral': _LLAMA,
-  'qwen3': {
-    'vocab_size': 23,
-    'hidden_size': 17,
-    'num_attention_heads': 6,
-    'num_key_value_heads': 2,
-    'head_dim': 8,
-    'intermediate_size': 29,
-    'num_hidden_layers': 5,
-  },
-  'olmo2': {
-    'vocab_size': 23,
-    'hidden_size': 48,
-    'num_attention_heads': 6,
-    'intermediate_size': 29,
-    'num_hidden_layers': 5,
-  },
+  'qwen3': _sizes(17, 5, **_GROUPS),
+  'olmo2': _sizes(48, 5, **_FFN),
   'gemma2': _GEMMA,
   'gemma3_text': _GEMMA,
-  'falcon': {
-    'vocab_size': 23,
-    'hidden_size': 24,
-    'num_attention_heads': 6,
-    'num_hidden_layers': 3,
-  },
+  'falcon': _sizes(24, 3),
   't5': {**_T5, 'num_layers': 3},
   'switch_transformers': _T5,
   'big_bird': {
-    'vocab_size': 50_358,
-    'hidden_size': 768,
-    'num_hidden_layers': 12,
-    'num_attention_heads': 12,
-    'intermediate_size': 3072,
+    **{'vocab_size': 50_358, 'hidden_size': 768, 'num_hidden_layers': 12},
+    **{'num_attention_heads': 12, 'intermediate_size': 3072},
   },
 }
 

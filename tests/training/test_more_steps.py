@@ -63,7 +63,9 @@ def end(workdir: pathlib.Path):
   ('schedule', 'first', 'stopped'),
   [
     # Complete after 5 steps; stopped after 5 of 8, whose decay has 3.
-    ('constant(peak=1e-3, warmup=2)', 5, None),
+    pytest.param(
+      *('constant(peak=1e-3, warmup=2)', 5, None), marks=pytest.mark.slow
+    ),
     ("wsd(peak=1e-3, cooldown=3, warmup=2, shape='sqrt')", 8, 5),
   ],
 )
