@@ -181,9 +181,9 @@ class Flags(flags.FlagValues):
     use = 'With --reward: samples of each prompt, of which the best are kept.'
     self.number('best_of', 1, use, ranges.Count)
     use = (
-      'Reward model that scores the samples of --best_of: a workdir of '
-      'gpt-jax reward, or a Hugging Face folder of a decoder that classifies '
-      'with one label.'
+      'Model that scores the samples of --best_of: a workdir of gpt-jax '
+      'reward, a Hugging Face folder of a decoder that classifies with one '
+      'label, or a workdir of finetune on a task such as sst2.'
     )
     self.text('reward', None, use)
 

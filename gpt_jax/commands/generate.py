@@ -65,7 +65,7 @@ from gpt_jax.decoding.texts import Continuation, Options, TextGenerator
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags, beam, changed
 from gpt_jax.posttraining import best_of
-from gpt_jax.posttraining.rewards import RewardFunction, open_reward
+from gpt_jax.posttraining.rewards import Scorer, open_reward
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate
@@ -209,7 +209,7 @@ def _template(args: cli.Args) -> ChatTemplate | None:
 
 def _best(
   args: cli.Args,
-  reward: RewardFunction,
+  reward: Scorer,
   text: Prompt | Source,
   found: list[Continuation],
 ) -> list[Continuation]:
@@ -225,7 +225,7 @@ def _print(
   args: cli.Args,
   model: TextGenerator,
   texts: Sequence[Prompt | Source],
-  reward: RewardFunction | None,
+  reward: Scorer | None,
 ) -> None:
   """Prints the samples, in the order of the texts."""
   requests = model.requests(texts)
@@ -263,7 +263,7 @@ def _write(
   model: TextGenerator,
   texts: Sequence[Prompt | Source],
   key: dict[str, str],
-  reward: RewardFunction | None,
+  reward: Scorer | None,
 ) -> None:
   """Writes the results that --out does not have yet."""
   template = None

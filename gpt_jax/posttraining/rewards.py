@@ -1,6 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A trained reward model as a function of prompts and completions."""
+"""Trained models as functions of prompts and completions.
+
+A reward model gives its score, a classifier the probability of a class.
+"""
 
 import contextlib
 import os
@@ -13,23 +16,39 @@ import numpy as np
 
 from gpt_jax import hf, sharding, spec
 from gpt_jax.files import files
+from gpt_jax.finetuning import rows as rows_lib
 from gpt_jax.finetuning.exporting import best_step, reward_mean
+from gpt_jax.finetuning.kinds import Split, probabilities
+from gpt_jax.finetuning.run import special_of
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.preference import RewardModel
 from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, Example
 from gpt_jax.rows.row_order import Batch
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks import task as tasks
+from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tokenizers import chat
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import models
+from gpt_jax.training.parts import Parts
 
 # Lengths are rounded up to this times a power of 2: few programs are compiled.
 _LEAST_LENGTH = 32
 # Rows of a batch of a model in a Hugging Face folder.
 _ROWS = 16
 
+_WHERE = 'a text to score'
+
 # A text, the messages of a conversation, or token ids.
 Text = Content | np.ndarray
+
+
+def _too_long(count: int, model: str, most: int) -> str:
+  return (
+    f'{_WHERE} has {count} tokens, of which {model} reads from 1 to {most}; '
+    'shorten the completion, or take a model that reads longer texts'
+  )
 
 
 class RewardFunction:
@@ -108,25 +127,72 @@ class RewardFunction:
     else:
       assert not isinstance(prompt, np.ndarray), 'both are ids, or none is'
       assert not isinstance(completion, np.ndarray), 'both are ids, or none is'
-      example = Example('a text to score', prompt, completion)
+      example = Example(_WHERE, prompt, completion)
       ids = self._encoder.encode(example, 'completion').ids
     if not 0 < len(ids) <= self._context:
-      raise UsageError(
-        f'a text to score has {len(ids)} tokens, of which the reward model '
-        f'reads from 1 to {self._context}; shorten the completion, or take a '
-        'reward model with a longer context'
-      )
+      raise UsageError(_too_long(len(ids), 'the reward model', self._context))
     return ids
+
+
+class ClassProbability:
+  """Scores completions by a fine-tuned classifier of texts with two classes.
+
+  The score is the probability of the second class, such as SST-2's positive, of
+  prompt and completion as one text.
+  """
+
+  def __init__(self, parts: Parts, params: Any, tokenizer: Tokenizer):
+    """Sets up the function of a run of `gpt-jax finetune`."""
+    self._parts, self._params, self._tokenizer = parts, params, tokenizer
+    self._special = special_of(parts.config, tokenizer)
+    self._step = jax.jit(parts.objective.outputs)
+
+  def __call__(
+    self, prompts: Sequence[Content], completions: Sequence[Content]
+  ) -> np.ndarray:
+    """The scores of completions of prompts, which are texts; float32 [N]."""
+    examples = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+      if not isinstance(prompt, str) or not isinstance(completion, str):
+        raise UsageError(
+          'the reward is a classifier, which reads texts, and the prompts are '
+          'messages; give texts, or a reward model of gpt-jax reward'
+        )
+      examples.append(tasks.Example(_WHERE, (prompt + completion,), None))
+    tokens = rows_lib.encode(examples, self._tokenizer)
+    length, special = self._parts.config.finetune.length, self._special
+    longest = rows_lib.longest(_ONE_TEXT, tokens, special)
+    if longest > length:
+      raise UsageError(_too_long(longest, 'the classifier', length))
+    encoded = rows_lib.Encoded(
+      *(_ONE_TEXT, examples, tokens, self._tokenizer, special, length)
+    )
+    split, rows, outputs = Split.of(encoded), self._parts.eval_rows, []
+    for start in range(0, len(examples), rows):
+      # The last batch is padded with the last example.
+      numbers = np.arange(start, start + rows).clip(max=len(examples) - 1)
+      batch = self._parts.put(split.batch(numbers), rows)
+      with sharding.use(self._parts.mesh, self._parts.rules):
+        outputs.append(self._step(self._params, batch))
+    raw = np.concatenate(jax.device_get(outputs))[: len(examples)]
+    return probabilities(raw)[:, 1].astype(np.float32)
+
+
+_ONE_TEXT = tasks.Task('classification', {}, ('text',))
+
+# What `open_reward` opens.
+Scorer = RewardFunction | ClassProbability
 
 
 def open_reward(
   folder: str, field: str = '--reward', template: str = ''
-) -> RewardFunction:
-  """Opens the reward model in a folder.
+) -> Scorer:
+  """Opens the model in a folder that scores completions.
 
   Args:
-    folder: a workdir of `gpt-jax reward`, or a Hugging Face folder of a
-      decoder that classifies with one label.
+    folder: a workdir of `gpt-jax reward`, a Hugging Face folder of a decoder
+      that classifies with one label, or a workdir of `gpt-jax finetune` on a
+      task that puts one text into one of two classes.
     field: the flag or field that names the folder, for errors.
     template: the chat template for messages: see `chat.choose`.
   """
@@ -140,17 +206,26 @@ def open_reward(
     ) from e
   wrong = UsageError(
     f'{field}={folder}: holds no reward model; give a workdir of gpt-jax '
-    'reward, or a Hugging Face folder of a decoder that classifies '
-    '(...ForSequenceClassification) with one label'
+    'reward, a Hugging Face folder of a decoder that classifies '
+    '(...ForSequenceClassification) with one label, or a workdir of gpt-jax '
+    'finetune on a task with one text and two classes, such as sst2'
   )
   if 'model_type' in found:
     return _of_hf(folder, field, template, found, wrong)
   config = models.read_config(folder, field)
   name = spec.parse('objective.name', config.objective.name)[0].name
-  if name != 'reward':
+  tuned = config.get('finetune')
+  if name == 'classification':
+    task = spec.build('finetune.task', tuned.task, TUNED)
+    if task.form != name or len(task.texts) != 1 or len(tuned.labels) != 2:
+      raise wrong
+  elif name != 'reward':
     raise wrong
   source = models.open_model(folder, 'run', field)
   parts, state = models.load_state(folder, best_step(config, folder))
+  if name == 'classification':
+    assert source.tokenizer is not None, 'of a folder'
+    return ClassProbability(parts, state.eval_params, source.tokenizer)
   return RewardFunction(
     parts.model,
     state.eval_params,

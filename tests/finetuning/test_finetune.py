@@ -16,6 +16,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.files import buckets
+from gpt_jax.posttraining import rewards
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import metrics
@@ -99,6 +100,26 @@ def workdir(tmp_path_factory, task):
 def params(workdir):
   _, state = trained_lib.load_state(str(workdir))
   return jax.device_get(state)
+
+
+def test_the_classifier_rewards_completions(workdir, task):
+  """By the probabilities of its second class that finetune predicted."""
+  with open(workdir / 'predictions/dev.tsv', encoding='utf-8') as f:
+    predicted = [
+      float(row['p(yes)']) for row in csv.DictReader(f, delimiter='\t')
+    ]
+  texts = [text for text, _ in sentences(101, 2)]
+  score = rewards.open_reward(str(workdir))
+  found = score([x[:3] for x in texts], [x[3:] for x in texts])
+  np.testing.assert_allclose(found, predicted, rtol=1e-4)
+  with pytest.raises(
+    UsageError, match='has 30 tokens, of which the classifier'
+  ):
+    score(['a' * 13], ['b' * 15])
+  with pytest.raises(
+    UsageError, match='reads texts, and the prompts are messages'
+  ):
+    score([[{'role': 'user', 'content': 'a'}]], ['b'])
 
 
 def test_the_task_is_learned_and_told(workdir):
