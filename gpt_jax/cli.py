@@ -142,16 +142,18 @@ def check_out_file(args: Args, name: str, kinds: tuple[str, ...] = ()) -> None:
   with contextlib.suppress(FileNotFoundError, NotADirectoryError):
     os.lstat(path)  # says so where the name is too long
   if os.path.lexists(path) and not os.path.isfile(path):
-    raise UsageError(f'--{name}={path}: is no file; name one to write')
+    raise UsageError(
+      f'--{name}={path}: is not a regular file; give the path of one'
+    )
   if not os.path.isdir(folder):
-    raise UsageError(f'--{name}={path}: {folder} is no folder; make it first')
+    raise UsageError(f'--{name}={path}: {folder} is not a folder; create it')
   if not os.access(folder, os.W_OK | os.X_OK):
     raise UsageError(
-      f'--{name}={path}: {folder} may not be written to; name another place'
+      f'--{name}={path}: {folder} is not writable; give another path'
     )
   if kinds and not path.lower().endswith(kinds):
     raise UsageError(
-      f'--{name}={path}: writes {" or ".join(kinds)}; end the name so'
+      f'--{name}={path}: must end in {" or ".join(kinds)}; rename it'
     )
 
 
@@ -171,8 +173,8 @@ def check_in_workdir(
   for file in files:
     if os.path.lexists(file) and not os.path.isfile(file):
       raise UsageError(
-        f'--workdir={args.workdir}: {file} is no file, and one is to be '
-        'written there; move it, or give another --workdir'
+        f'--workdir={args.workdir}: {file} is not a regular file and cannot '
+        'be replaced; move it, or give another --workdir'
       )
 
 
@@ -185,12 +187,10 @@ def _check_folder(flag: str, path: str) -> None:
     there = os.path.dirname(there)
   if not os.path.isdir(there):
     raise UsageError(
-      f'{flag}: {there} is no folder; name one, which may be missing'
+      f'{flag}: {there} is not a folder; give one, which need not exist yet'
     )
   if not os.access(there, os.W_OK | os.X_OK):
-    raise UsageError(
-      f'{flag}: {there} may not be written to; name another place'
-    )
+    raise UsageError(f'{flag}: {there} is not writable; give another path')
 
 
 def _here(stack: contextlib.ExitStack, flag: str, value: Any) -> Any:
@@ -218,9 +218,8 @@ def _check_urls(command: str, given: dict[str, Any]) -> None:
       continue
     if (command, flag) != ('prepare', 'out'):
       raise UsageError(
-        f'--{flag}={value}: is a URL, and works with folders of a file system '
-        'only; give a path, which may be a mount of the bucket (gcsfuse), or '
-        'copy from and to the bucket (gcloud storage rsync)'
+        f'--{flag}={value}: must be a path, not a URL; mount the bucket '
+        '(gcsfuse), or copy from and to it (gcloud storage rsync)'
       )
 
 

@@ -51,7 +51,7 @@ class _Numbers(flags.ArgumentParser):
     found = {int(text) for text in texts if text.isdecimal()}
     short = len(found) < max(len(texts), self._some)
     if short or min(found, default=self._least) < self._least:
-      raise ValueError(f'give whole numbers from {self._least} that differ')
+      raise ValueError(f'give distinct whole numbers from {self._least}')
     return [*map(int, texts)]
 
 
@@ -228,8 +228,8 @@ def beam(args: Any) -> Beam | None:
     return Beam(args.beam, **{name: getattr(args, name) for name in _SEARCHING})
   if name := changed(args, _SEARCHING):
     raise UsageError(
-      f'--{name}: says how beam search searches; give --beam=4 too, or leave '
-      'it out'
+      f'--{name}: is an option of beam search; give --beam=4 too, or leave it '
+      'out'
     )
   return None
 

@@ -59,7 +59,7 @@ class Range(NamedTuple):
       most = 'the largest float32' if self.most == LARGEST else f'{self.most:,}'
       return f'must be {"below" if self.below else "at most"} {most}'
     if self.kind is float and 0 < abs(value) < SMALLEST:
-      return f'must be 0 or at least {SMALLEST:.2g} in size, as float32 is'
+      return f'must be 0, or at least {SMALLEST:.2g} in absolute value'
     return ''
 
 

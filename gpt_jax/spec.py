@@ -106,14 +106,13 @@ def written(call: Call) -> str:
 def check_text(field: str, text: str) -> None:
   """Checks that a text can be written to a file, or name one."""
   if '\0' in text:
-    raise UsageError(
-      f'{field}={shown(text)}: has a NUL character; leave it out'
-    )
+    raise UsageError(f'{field}={shown(text)}: has a NUL character; remove it')
   try:
     text.encode()
   except UnicodeEncodeError as e:
     raise UsageError(
-      f'{field}={shown(text)}: is not UTF-8 at character {e.start}; mend it'
+      f'{field}={shown(text)}: is not valid UTF-8 at character {e.start}; '
+      'remove it'
     ) from e
 
 
@@ -126,7 +125,7 @@ def parse(field: str, text: str) -> list[Call]:
   """
   try:
     if not isinstance(text, str):
-      raise _UnreadableError(f'is a {type(text).__name__}, not a text')
+      raise _UnreadableError('is not a text')
     if len(text) > _LONGEST:
       raise _UnreadableError(f'has more than {_LONGEST:,} characters')
     check_text(field, text)
@@ -157,7 +156,7 @@ def _parsed(text: str) -> tuple[Call, ...]:
   except SyntaxError as e:
     raise _UnreadableError('cannot be read') from e
   except (RecursionError, MemoryError) as e:
-    raise _UnreadableError('is nested too deep') from e
+    raise _UnreadableError('is nested too deeply') from e
   except (ValueError, TypeError) as e:
     why = 'an argument is not a plain value (quote texts)'
     raise _UnreadableError(why) from e
@@ -171,7 +170,7 @@ def _read(node: ast.expr) -> Call:
     for keyword in node.keywords:
       name = keyword.arg
       if name is None:
-        raise _UnreadableError('** is not understood')
+        raise _UnreadableError('** is not supported')
       if name in kwargs:
         raise _UnreadableError(f'{name} is given twice')
       kwargs[name] = ast.literal_eval(keyword.value)
@@ -190,7 +189,7 @@ def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
   calls = parse(field, text)
   if len(calls) > 1:
     raise UsageError(
-      f'{field}={shown(text)}: holds {len(calls)} choices, give one'
+      f'{field}={shown(text)}: names {len(calls)} choices; give one'
     )
   return _call(field, text, calls[0], choices)
 
@@ -292,12 +291,26 @@ def _problem(value: Any, expected: Any) -> str:
   """Says why a literal is not what an entry declares; '' if it is."""
   declared, kind = ranges.of(expected), ranges.plain(expected)
   if not _fits(value, kind):
-    if Pair in (kind, *typing.get_args(kind)):
-      return 'is not key:value'
-    return f'is not {getattr(kind, "__name__", kind)}'
+    kinds = typing.get_args(kind) or (kind,)
+    if Pair in kinds:
+      return 'must be written key:value'
+    return f'must be {" or ".join(KINDS[x] for x in kinds)}'
   if declared is None or value is None:
     return ''
   return declared.problem(value)
+
+
+# What errors and docs call the values of a type.
+KINDS = {
+  int: 'a whole number',
+  float: 'a number',
+  str: 'a text',
+  bool: 'True or False',
+  list: 'a list of texts',
+  tuple: 'a tuple',
+  dict: 'a dict',
+  types.NoneType: 'None',
+}
 
 
 def _fits(value: Any, expected: Any) -> bool:
@@ -309,6 +322,4 @@ def _fits(value: Any, expected: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
   if expected is int:
     return isinstance(value, int) and not isinstance(value, bool)
-  if expected in (str, bool, list, tuple, dict, types.NoneType):
-    return isinstance(value, expected)
-  return True
+  return expected not in KINDS or isinstance(value, expected)

@@ -163,18 +163,18 @@ def main(args: cli.Args) -> None:
     totals.check_vocabulary(config)
   if objectives.needs(config.objective.name).stored and args.what == 'train':
     raise UsageError(
-      f'objective.name={config.objective.name!r}: reads a teacher from disk, '
-      'which is not measured here; leave top_k out'
+      f'objective.name={config.objective.name!r}: benchmark cannot read a '
+      'teacher from disk; leave top_k out'
     )
   found = (AGAINST if args.against else WHAT).get(args.what)
   if found is None and args.against:
     raise UsageError(
-      f'--against={args.against}: compares training, decoding and scoring; '
-      'give --what train, decode, beam or score'
+      f'--against={args.against}: does not work with --what={args.what}; give '
+      '--what train, decode, beam or score'
     )
   if found is None:
     raise UsageError(
-      '--what=beam: is measured beside transformers; give --against torch'
+      '--what=beam: only compares with transformers; give --against torch'
     )
   result = found.measure(config, args)
   print(json.dumps(result) if args.json else found.report(result))

@@ -42,11 +42,15 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   cli.check_out_folder(args, 'workdir')
   if not args.run:
-    raise UsageError("--run: is needed: 'NAME FILE[:SIZE]', once for each")
+    raise UsageError(
+      "--run is missing; give 'NAME FILE[:SIZE]' for each config"
+    )
   wanted = [comparison.parse(text, args.flags) for text in args.run]
   names = [variant.name for variant in wanted]
   if len(set(names)) < len(names):
-    raise UsageError(f'--run: the names {", ".join(names)} must differ')
+    raise UsageError(
+      f'--run: the names {", ".join(names)} must differ; rename one'
+    )
   folders = {
     variant.name: [
       os.path.join(args.workdir, variant.name, str(seed)) for seed in args.seeds

@@ -77,13 +77,19 @@ def main(args: cli.Args) -> None:
   if bool(args.from_hf) == bool(args.to_hf):
     raise UsageError('give one of --from_hf and --to_hf; see --help')
   if args.text is not None and not args.check:
-    raise UsageError(f'--text={args.text}: is for --check, which is not given')
+    raise UsageError(
+      f'--text={args.text}: needs --check; give it, or leave --text out'
+    )
   if args.part is not None and (args.check or args.from_hf):
-    raise UsageError(f'--part={args.part}: is for --to_hf; leave it out')
+    raise UsageError(
+      f'--part={args.part}: works with --to_hf only; leave it out'
+    )
   if not args.tokenizer and (args.check or args.from_hf):
-    raise UsageError('--tokenizer=false: is for --to_hf; leave it out')
+    raise UsageError('--tokenizer=false: works with --to_hf only; leave it out')
   if args.adapter and (args.check or args.from_hf or args.part is not None):
-    raise UsageError('--adapter: is for --to_hf alone; leave it out')
+    raise UsageError(
+      '--adapter: works with --to_hf only, and without --part; leave it out'
+    )
   if args.check:
     cli.required(args, 'text')
     folder: Any = args.from_hf or args.to_hf

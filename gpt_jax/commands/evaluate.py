@@ -194,8 +194,8 @@ def main(args: cli.Args) -> None:
   beam = flags_lib.beam(args)
   if beam and not args.source:
     raise UsageError(
-      f'--beam={args.beam}: searches for the texts of --source; give it, or '
-      'write it into the task: --tasks "seq2seq(..., beam=4)"'
+      f'--beam={args.beam}: needs --source; give it, or set the beam in the '
+      'task: --tasks "seq2seq(..., beam=4)"'
     )
   files = args.source, args.reference
   asked = text_tasks.with_files(args.tasks, *files, beam)
@@ -204,7 +204,8 @@ def main(args: cli.Args) -> None:
   reading = memory_lib.Reading(args.segment, args.clamp, args.same_length)
   if reading != memory_lib.Reading() and not memories:
     raise UsageError(
-      '--segment, --clamp, --same_length: say how --memory reads; give it'
+      '--segment, --clamp, --same_length: need --memory; give it, or leave '
+      'them out'
     )
   if args.steps:
     alone = {'average': 0, 'pairs': [], 'memory': [], 'overlap': False}
@@ -233,8 +234,8 @@ def main(args: cli.Args) -> None:
     store_data.open_store(config, workdir)
   if (held_out or memories) and args.weights != 'float':
     raise UsageError(
-      f'--weights={args.weights}: scores tasks and no held-out text; give '
-      '--tasks without validation, and no --memory'
+      f'--weights={args.weights}: works with tasks only, not with held-out '
+      'text; give --tasks without validation, and no --memory'
     )
   use = 'run'
   if tasks:  # only a decoder gives the likelihood of a text

@@ -46,7 +46,7 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   texts = [line for text in args.text for line in _lines(text)]
   if not texts:
-    raise UsageError("--text is missing: give a text with [MASK], or '-'")
+    raise UsageError("--text is missing; give a text with [MASK], or '-'")
   if trained_lib.read_config(args.workdir).model.num_encoder_layers:
     _fill_sources(args, texts)
     return

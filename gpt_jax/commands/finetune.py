@@ -95,14 +95,14 @@ def with_tasks(args: cli.Args) -> Config:
   if args.tasks is None:
     if args.glue:
       raise UsageError(
-        f'--glue={args.glue}: is the folder of --tasks; give these too, or '
-        'name the folder in finetune.task'
+        f'--glue={args.glue}: needs --tasks; give it too, or name the folder '
+        'in finetune.task'
       )
     return args.config
   if args.config.get('finetune') is None:
     raise UsageError(
-      f'--tasks={args.tasks}: --config has no section finetune; give '
-      'configs/finetune/mt_dnn.py, or one like it'
+      f'--tasks={args.tasks}: needs a config with a section finetune; give '
+      '--config=configs/finetune/mt_dnn.py, or one like it'
     )
   config = config_lib.unlocked(args.config)
   config.finetune.tasks = args.tasks

@@ -298,7 +298,7 @@ def _check(args: cli.Args) -> None:
   files = bool(args.prompts) + bool(args.sources)
   if files != bool(args.out):
     raise UsageError(
-      '--prompts and --out go together, and --sources and --out; give both'
+      '--out: needs --prompts or --sources, and these need --out; give both'
     )
   kinds = ('prompt', 'prompts', 'source', 'sources')
   given = [f'--{kind}' for kind in kinds if getattr(args, kind)]
@@ -306,23 +306,27 @@ def _check(args: cli.Args) -> None:
     raise UsageError(f'give one of {" and ".join(given)}; see --help')
   if args.truncate != 'none' and (args.source or args.sources):
     raise UsageError(
-      f'--truncate={args.truncate}: is for prompts; a source that is too long '
-      'loses its last tokens; leave it out'
+      f'--truncate={args.truncate}: works with prompts only, since a long '
+      'source always loses its last tokens; leave it out'
     )
   if args.out and (args.json or args.stream):
-    raise UsageError(f'--out={args.out}: give neither --json nor --stream')
+    raise UsageError(
+      f'--out={args.out}: works without --json and --stream; leave them out'
+    )
   texts = len(args.prompt) + len(args.source)
   if args.stream and (texts > 1 or args.num_samples > 1 or args.json):
-    raise UsageError('--stream shows one sample; leave it out, or ask for one')
+    raise UsageError(
+      '--stream: shows one sample without --json; leave it out, or ask for one'
+    )
   if not given and (args.json or args.num_samples > 1):
     raise UsageError(
-      '--prompt is missing: a session has neither --json nor --num_samples; '
-      'give a text to continue'
+      '--prompt is missing; give it, or leave out --json and --num_samples for '
+      'a session'
     )
   best_of.check(args.best_of, args.num_samples, args.reward)
   if args.reward and (not given or args.source or args.sources or args.stream):
     raise UsageError(
-      f'--reward={args.reward}: chooses from whole continuations; give '
+      f'--reward={args.reward}: needs whole continuations of prompts; give '
       '--prompt or --prompts, and no --stream'
     )
   if beam(args):
@@ -334,34 +338,34 @@ def _check_model(args: cli.Args, *, answers: bool) -> None:
   sources = bool(args.source or args.sources)
   if answers and not sources:
     raise UsageError(
-      f'--workdir={args.workdir}: holds a model that answers a source; give '
+      f'--workdir={args.workdir}: holds a model that reads a source; give '
       '--source or --sources'
     )
   if sources and not answers:
     raise UsageError(
-      f'--workdir={args.workdir}: holds no encoder-decoder, or UniLM that '
-      'learned to write, which are what answers a source; give --prompt or '
-      '--prompts'
+      f'--workdir={args.workdir}: holds neither an encoder-decoder nor a UniLM '
+      'trained to write, so it reads no source; give --prompt or --prompts'
     )
 
 
 def _check_beam(args: cli.Args, given: list[str]) -> None:
   if not given:
     raise UsageError(
-      f'--beam={args.beam}: searches for an answer to a text; give --prompt '
-      'or --source'
+      f'--beam={args.beam}: does not work in a session; give --prompt or '
+      '--source'
     )
   if drawing := changed(args, _DRAWING):
     raise UsageError(
-      f'--beam={args.beam}: draws nothing, and knows no --{drawing}; leave '
-      'one of them out'
+      f'--beam={args.beam}: does not sample, so --{drawing} has no effect; '
+      'leave one of them out'
     )
   if args.stream:
     raise UsageError(
-      f'--beam={args.beam}: an answer is known at its end; leave --stream out'
+      f'--beam={args.beam}: beam search cannot stream, since its answer is '
+      'known only at the end; leave --stream out'
     )
   if args.num_samples > args.beam:
     raise UsageError(
-      f'--num_samples={args.num_samples}: more than --beam={args.beam} '
-      'hypotheses are not followed; give a larger --beam'
+      f'--num_samples={args.num_samples}: must be at most --beam={args.beam}; '
+      'give a larger --beam'
     )

@@ -60,7 +60,9 @@ def main(args: cli.Args) -> None:
   if args.labels:
     rows = [*records.read(args.labels)]
     if not rows:
-      raise UsageError(f'--labels={args.labels}: holds no line')
+      raise UsageError(
+        f'--labels={args.labels}: is empty; give a file with ratings'
+      )
     found = lamda.metrics(rows)
     if args.json:
       print(to_json(found))

@@ -207,7 +207,9 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
     )
   if args.budget is not None:
     if args.days is not None:
-      raise UsageError('--days: belongs to --chips; leave it out, or --budget')
+      raise UsageError(
+        '--days: works with --chips only; leave it or --budget out'
+      )
     return args.budget, {}
   cli.required(args, 'days')
   return laws.training_flops(args.chips, args.days, args.mfu)

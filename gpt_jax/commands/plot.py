@@ -44,7 +44,9 @@ def main(args: cli.Args) -> None:
   cli.check_out_file(args, 'out', ('.png',))
   if args.config is not None:
     if args.workdir:
-      raise UsageError('--config draws a schedule, --workdir losses; give one')
+      raise UsageError(
+        '--config: draws a schedule, and --workdir draws losses; give only one'
+      )
     config = config_lib.resolve(args.config)
     print(schedule_curves(config, args.out or 'schedule.png'))
     return
@@ -57,7 +59,10 @@ def main(args: cli.Args) -> None:
   workdirs = args.workdir.split(',')
   for workdir in workdirs:
     if not metrics.read(workdir):
-      raise UsageError(f'--workdir={workdir}: has no metrics.jsonl with losses')
+      raise UsageError(
+        f'--workdir={workdir}: has no losses in metrics.jsonl; name a run that '
+        'has logged some'
+      )
   if path := loss_curves(workdirs, out=args.out):
     print(buckets.shown(path))
   if args.out is None:

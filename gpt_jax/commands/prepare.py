@@ -53,7 +53,7 @@ def main(args: cli.Args) -> None:
   config = config_lib.resolve(args.config)
   if args.beam_options and not args.runner:
     raise UsageError(
-      f'--beam_options={args.beam_options}: needs --runner as well'
+      f'--beam_options={args.beam_options}: needs --runner; give it too'
     )
   eval_sets.check(config)
   workdir.check_tokenizer(config)

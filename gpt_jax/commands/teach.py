@@ -40,8 +40,8 @@ def main(args: cli.Args) -> None:
   folder = config.data.store
   if not folder or not manifest.exists(folder):
     raise UsageError(
-      f'data.store={folder}: holds no token store yet, whose rows the teacher '
-      'reads; make one by gpt-jax prepare, or give that of a run'
+      f'data.store={folder}: holds no token store for the teacher to read; '
+      'make one with gpt-jax prepare, or give that of a run'
     )
   store = prepare.ensure(config, folder)
   found = teaching.write(config, store, args.teacher, args.out)

@@ -85,8 +85,8 @@ def read(data: Any, given: str | None, report: progress.Report) -> Text:
     assert data is not None and training is not None
     if not training.holds_out:
       raise UsageError(
-        f'data.holdout={data.holdout!r}: there is no text to '
-        'measure on; give --text, or hold something out'
+        f'data.holdout={data.holdout!r}: leaves no text to measure on; give '
+        '--text, or hold some text out'
       )
     stream = (part.document for part in training.parts() if part.held_out)
     name = data.holdout
@@ -102,7 +102,7 @@ def read(data: Any, given: str | None, report: progress.Report) -> Text:
       log.warning('the text is cut after %.0f MB', size / 1e6)
       break
   if not documents:
-    raise UsageError(f'{name}: there is no text to measure on; give --text')
+    raise UsageError(f'{name}: has no text to measure on; give --text')
   return Text(name, documents, training)
 
 
@@ -117,7 +117,9 @@ def make(
   ):
     return tokenizer.load(call)
   if os.sep in call and '(' not in call:
-    raise UsageError(f'--tokenizer: {call}: there is no saved tokenizer')
+    raise UsageError(
+      f'--tokenizer: {call}: holds no saved tokenizer; give its folder'
+    )
   known = {_digest(document) for document in text.documents}
   seen = 0
 
@@ -125,8 +127,8 @@ def make(
     nonlocal seen
     if text.training is None:
       raise UsageError(
-        f'--tokenizer: {call}: is trained, and there is nothing to train on; '
-        'give --config, whose training split it then learns from'
+        f'--tokenizer: {call}: needs text to learn from; give --config, whose '
+        'training split it learns from'
       )
     size = 0
     for part in text.training.parts():
@@ -176,8 +178,8 @@ def main(args: cli.Args) -> None:
   names = [name for name, _ in wanted]
   if len(set(names)) < len(names) or not names:
     raise UsageError(
-      f'--tokenizer: the names ({", ".join(names)}) must differ, and there '
-      "must be one; give --tokenizer 'NAME CALL'"
+      f'--tokenizer: is missing or repeats a name ({", ".join(names)}); give '
+      "--tokenizer 'NAME CALL' with different names"
     )
   # One core each, for comparable rates.
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'

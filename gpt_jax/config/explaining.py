@@ -21,7 +21,7 @@ from gpt_jax.config.defaults import (
   Field,
   Section,
 )
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import KINDS, UsageError
 
 # Tables of calls by the name of their field.
 Tables = Mapping[str, Mapping[str, Any]]
@@ -31,7 +31,6 @@ _ENTRIES: dict[str, Any] = {
   **FIELDS,
   **{name: section for name, section in SECTIONS.items() if not section},
 }
-_KINDS = {str: 'a text', list: 'a list of texts'}
 # The width of the text for a terminal.
 _WIDTH = 80
 _PAGE = """\
@@ -148,7 +147,7 @@ def _table(name: str, tables: Tables) -> Mapping[str, Any]:
 def _takes(field: Field) -> str:
   if isinstance(field.takes, Mapping):
     return 'a call'
-  said = field.range.text() if field.range else _KINDS[field.takes]
+  said = field.range.text() if field.range else KINDS[field.takes]
   said += ', or a text' if field.or_text else ''
   return f'{said} of calls' if field.calls else said
 

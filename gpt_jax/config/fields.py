@@ -148,8 +148,8 @@ def check_known(config: Config) -> None:
   for name, part in config.models.items():
     if not isinstance(part, ConfigDict):
       raise UsageError(
-        f'models.{name}={shown(part)}: must be a section of what differs from '
-        'model, such as dict(d_model=64)'
+        f'models.{name}={shown(part)}: must be a section with the fields that '
+        'differ from model, such as dict(d_model=64)'
       )
     for field in part:
       if field not in known.model:
@@ -166,8 +166,8 @@ def check_override(config: Config, field: str) -> None:
     names = config_path.split(field)
   except (ValueError, SyntaxError, TypeError) as e:
     raise UsageError(
-      f'--config.{field}: is no name of a field; write --config.section.field='
-      'VALUE'
+      f'--config.{field}: is not the name of a field; write '
+      '--config.section.field=VALUE'
     ) from e
   section: Any = config
   for i, name in enumerate(names):
@@ -181,7 +181,7 @@ def check_override(config: Config, field: str) -> None:
       raise _unknown('.'.join(map(str, names)), None, known)
     elif section.get_type(name) is list:
       raise UsageError(
-        f'--config.{field}: a run fills this in; leave the flag out'
+        f'--config.{field}: is filled in by the run; leave the flag out'
       )
     section = section[name]
 
@@ -228,8 +228,8 @@ def _check_section(config: Any, section: Any, prefix: str, known: Any) -> None:
   for name in section:
     if name not in config:
       raise UsageError(
-        f'the config lacks {prefix}{name}: start it from configs/base.py, '
-        'which has the whole tree, with model, data, ...'
+        f'{prefix}{name} is missing from the config; build the config on one '
+        'of configs/, which have all fields'
       )
 
 
@@ -249,7 +249,7 @@ def _unknown(field: str, value: Any, known: Config) -> UsageError:
   likely = f'did you mean {likely}? ' * bool(likely)
   return UsageError(
     f'{field}{given}: there is no such field; {likely}'
-    'gpt-jax inspect --fields explains them all'
+    'gpt-jax inspect --fields lists all fields'
   )
 
 

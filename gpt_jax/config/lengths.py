@@ -29,8 +29,8 @@ def order_of_tasks(config: Config) -> TaskOrder:
   """The task of each step, and its examples."""
   if type(config.batch.size) is not int:
     raise UsageError(
-      f'batch.size={config.batch.size!r}: with several tasks all batches have '
-      'the same number of examples; give one'
+      f'batch.size={config.batch.size!r}: must be one number for a run on '
+      'several tasks, without a ramp; give the examples per batch'
     )
   tuned = config.finetune
   return TaskOrder(
@@ -46,8 +46,9 @@ def ramp_of_tasks(config: Config) -> Ramp:
   num_steps = config.schedule.num_steps
   if type(num_steps) is not int:
     raise UsageError(
-      f'schedule.num_steps={num_steps!r}: the rows of several tasks differ in '
-      'length; give a number of steps, or leave it empty for finetune.epochs'
+      f'schedule.num_steps={num_steps!r}: must be a number of steps for a run '
+      'on several tasks, whose rows differ in length; give one, or leave it '
+      'empty to follow finetune.epochs'
     )
   tuned = config.finetune
   order_of_tasks(config)  # raises on errors before anything is cached
@@ -92,8 +93,8 @@ def num_steps(config: Config) -> int:
   found = ramp(config).step_at(schedules.parse('schedule.num_steps', given))
   if found > LAST_STEP:
     raise UsageError(
-      f'schedule.num_steps={given!r}: are {found:,} steps, more than can be '
-      'counted; give fewer'
+      f'schedule.num_steps={given!r}: gives {found:,} steps, more than the '
+      f'maximum of {LAST_STEP:,}; give fewer'
     )
   return found
 
@@ -103,8 +104,8 @@ def ramp(config: Config) -> Ramp:
   lengths = config.batch.get('length') or None  # older configs have none
   if lengths and config.get('finetune'):
     raise UsageError(
-      f'batch.length={lengths!r}: fine-tuning has rows of finetune.length; '
-      'leave it empty'
+      f'batch.length={lengths!r}: fine-tuning takes its length from '
+      'finetune.length; leave it empty'
     )
   if several(config):
     return ramp_of_tasks(config)

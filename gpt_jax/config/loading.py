@@ -153,8 +153,8 @@ def _check_names(file: str, ours: str, own: str) -> None:
     if os.path.samefile(other, file) or filecmp.cmp(mine, other, shallow=False):
       continue
     raise UsageError(
-      f'--config={file}: imports {name}, which is {mine}, and beside it lies '
-      f'another, {other}; give that another name'
+      f'--config={file}: imports {name}, which is {mine} and not {other}; '
+      'rename the latter'
     )
 
 
@@ -256,8 +256,8 @@ def _run(file: str) -> Any:
   spec.loader.exec_module(module)
   if not hasattr(module, 'get_config'):
     raise UsageError(
-      f"{file}: has no get_config(arg=''), which gives the config; see "
-      'configs/smoke.py'
+      f"{file}: defines no get_config(arg=''); add one that returns the "
+      'config, as in configs/smoke.py'
     )
   return module
 
@@ -307,7 +307,7 @@ def _cause(error: BaseException, file: str) -> str:
   path, line = where[-1] if where else (file, None)
   at = f'{path}, line {line}' if line else path
   if isinstance(error, SystemExit):
-    return f'{at}: ends the process (SystemExit); let it raise a ValueError'
+    return f'{at}: exits the process (SystemExit); raise a ValueError instead'
   return f'{at}: {type(error).__name__}: {one_line(error)}'
 
 
@@ -315,8 +315,8 @@ def _unknown(name: str, values: flags.FlagValues) -> str:
   """One line on a flag unknown to the command."""
   if name.startswith('config.'):
     return (
-      f'--{name}: overrides a field of --config FILE, which is missing; see '
-      '--help'
+      f'--{name}: overrides a field of a config, but --config is missing; '
+      'give --config FILE too'
     )
   found = difflib.get_close_matches(name.replace('-', '_'), [*values], 1)
   likely = f'--{found[0]}' if found else ''

@@ -45,9 +45,11 @@ def load(text: str) -> list[Tracker]:
   names = [call.name for call in spec.parse(FIELD, text)]
   found = spec.build_all(FIELD, text, TRACKERS)
   if len(names) > 1 and 'none' in names:
-    raise UsageError(f"{FIELD}={text!r}: 'none' stands alone")
+    raise UsageError(
+      f"{FIELD}={text!r}: 'none' excludes other trackers; leave one out"
+    )
   if len({*names}) < len(names):
-    raise UsageError(f'{FIELD}={text!r}: names a tracker twice; once is enough')
+    raise UsageError(f'{FIELD}={text!r}: lists a tracker twice; list it once')
   return [tracker for tracker in found if tracker is not None]
 
 
@@ -68,7 +70,9 @@ def wandb(
 ) -> WandB:
   """A run of Weights & Biases; see `WandB`."""
   if not project:
-    raise UsageError(f'{FIELD}: wandb(project={project!r}) names no project')
+    raise UsageError(
+      f'{FIELD}: project={project!r} is empty; name a project of W&B'
+    )
   return WandB(project, entity, name, mode)
 
 

@@ -131,13 +131,13 @@ def check_objective(config: Config) -> None:
   rows = config.data.rows
   if needs.rows and row_makers.kind(rows).func.holds not in needs.rows:
     raise UsageError(
-      f'data.rows={rows!r}: objective.name={name!r} is made from '
-      + ' or '.join(row_makers.holding(needs.rows))
+      f'data.rows={rows!r}: objective.name={name!r} needs other rows; set '
+      f'data.rows to {" or ".join(row_makers.holding(needs.rows))}'
     )
   if needs.pair and row_makers.pair_of(rows) != needs.pair:
     raise UsageError(
-      f'data.rows={rows!r}: makes other pairs than objective.name={name!r} '
-      f'is trained on; set data.rows="pairs({needs.pair!r})"'
+      f'data.rows={rows!r}: objective.name={name!r} needs other pairs; set '
+      f'data.rows="pairs({needs.pair!r})"'
     )
 
 
@@ -148,7 +148,7 @@ def _check_model(config: Config, needs: Needs) -> None:
   if needs.attention == 'causal' and not all(causal):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
-      f'objective.name={name!r}; take causal patterns'
+      f'objective.name={name!r}; use causal patterns'
     )
   if needs.attention == 'bidirectional' and any(causal):
     raise UsageError(
@@ -188,8 +188,8 @@ def resolve_model(config: Config) -> Config:
   tuned = config.get('finetune')
   if tuned and tuned.sequences is None:
     raise UsageError(
-      '--config: has a section finetune, whose task says what the rest is; '
-      'give it to gpt-jax finetune, or to the command that its task names'
+      '--config: is for fine-tuning, since it has a section finetune; give it '
+      'to gpt-jax finetune, or to the command that finetune.task names'
     )
   check_fields(config)
   complete(config)
@@ -230,8 +230,8 @@ def _fill_model(model: Config) -> None:
   if model.head_size is None:
     if model.d_model % model.num_heads:
       raise UsageError(
-        f'model.d_model={model.d_model}: does not divide by model.num_heads='
-        f'{model.num_heads}; change one of them or set model.head_size'
+        f'model.d_model={model.d_model}: is not divisible by model.num_heads='
+        f'{model.num_heads}; change one of them, or set model.head_size'
       )
     model.head_size = model.d_model // model.num_heads
   if model.value_size == model.head_size:
@@ -258,17 +258,17 @@ def set_vocab_size(
   model = config.model
   if of_sources and not model.num_source_layers:
     raise UsageError(
-      f'tokenizer.name={tokenizer!r}: sources with tokens of their own are '
-      'read by an encoder of their own; set model.num_source_layers'
+      f'tokenizer.name={tokenizer!r}: sources have a separate tokenizer, which '
+      'needs a source encoder; set model.num_source_layers'
     )
   if of_sources and not model.source_vocab_size:
     model.source_vocab_size = of_sources
   needed = 0 if of_sources is None else of_sources or vocab_size
   if 0 < model.source_vocab_size < needed:
     raise UsageError(
-      f'model.source_vocab_size={model.source_vocab_size}: smaller than the '
-      f'{needed} tokens of sources by tokenizer.name='
-      f'{tokenizer!r}; raise it, or set it to 0 to take that'
+      f'model.source_vocab_size={model.source_vocab_size}: is smaller than the '
+      f'{needed} source tokens of tokenizer.name={tokenizer!r}; raise it, or '
+      "set it to 0 to take the tokenizer's size"
     )
   sections = {f'models.{name}': part for name, part in config.models.items()}
   for field, model in {'model': config.model, **sections}.items():
@@ -276,8 +276,8 @@ def set_vocab_size(
       model.vocab_size = vocab_size
     elif model.vocab_size < vocab_size:
       raise UsageError(
-        f'{field}.vocab_size={model.vocab_size}: smaller than the '
+        f'{field}.vocab_size={model.vocab_size}: is smaller than the '
         f'{vocab_size} tokens of tokenizer.name={tokenizer!r}; raise it, or '
-        "leave it empty to take the tokenizer's"
+        "leave it empty to take the tokenizer's size"
       )
   return config.lock()

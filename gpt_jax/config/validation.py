@@ -14,7 +14,7 @@ from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.nn.build import ModelChoices, encoder_sizes
 from gpt_jax.rows import row_makers
-from gpt_jax.spec import UsageError, shown
+from gpt_jax.spec import KINDS, UsageError, shown
 
 # Depths: a stack has whole periods of layers, and whole groups that share.
 
@@ -25,14 +25,14 @@ def check_depths(config: Config) -> None:
   layers = math.lcm(len(choices.attention), len(choices.ffn))
   if model.num_layers % layers:
     raise UsageError(
-      f'model.num_layers={model.num_layers}: does not divide by the '
+      f'model.num_layers={model.num_layers}: is not divisible by the '
       f'{layers} layers after which model.attention={model.attention!r} '
-      f'and model.ffn={model.ffn!r} repeat'
+      f'and model.ffn={model.ffn!r} repeat; change one of them'
     )
   if model.num_encoder_layers % len(choices.encoder_ffn):
     raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: does not divide '
-      f'by the {len(choices.encoder_ffn)} layers after which '
+      f'model.num_encoder_layers={model.num_encoder_layers}: is not '
+      f'divisible by the {len(choices.encoder_ffn)} layers after which '
       f'{model.encoder_ffn or model.ffn!r} repeats; set model.encoder_ffn'
     )
   _check_encoder(config)
@@ -48,8 +48,8 @@ def _check_encoder(config: Config) -> None:
   for field in ('encoder_num_heads', 'encoder_d_ff'):
     if model[field] and not model.num_encoder_layers:
       raise UsageError(
-        f'model.{field}={model[field]}: is of an encoder; set '
-        'model.num_encoder_layers, or 0'
+        f'model.{field}={model[field]}: needs an encoder; set '
+        f'model.num_encoder_layers, or model.{field}=0'
       )
   encoder_sizes(model)
 
@@ -60,28 +60,29 @@ def _check_source(config: Config, choices: ModelChoices) -> None:
   if not model.num_source_layers:
     if model.source_vocab_size:
       raise UsageError(
-        f'model.source_vocab_size={model.source_vocab_size}: is of an encoder '
-        'before the encoder; set model.num_source_layers, or 0'
+        f'model.source_vocab_size={model.source_vocab_size}: needs a source '
+        'encoder; set model.num_source_layers, or model.source_vocab_size=0'
       )
     return
   given = f'model.num_source_layers={model.num_source_layers}'
   if not model.num_encoder_layers:
     raise UsageError(
-      f'{given}: stand before an encoder; set model.num_encoder_layers, or 0'
+      f'{given}: needs an encoder; set model.num_encoder_layers, or '
+      'model.num_source_layers=0'
     )
   ffns = choices.encoder_ffn
   if len(ffns) > 1 or any(ffn.router for ffn in ffns):
     raise UsageError(
-      f'{given}: with layers that are not alike, or experts, in '
+      f'{given}: needs layers that are dense and all alike, not '
       f'{model.encoder_ffn or model.ffn!r}; give one dense layer in '
       'model.encoder_ffn'
     )
   narrow = choices.input.clusters or choices.input.d_embed
   if choices.share.parts or choices.share.stacks or narrow:
     raise UsageError(
-      f'{given}: with model.share={model.share!r} and model.input='
-      f'{model.input!r}; layers that share and narrow or adaptive tables have '
-      "no encoder before them: take 'none' and 'tokens'"
+      f'{given}: does not work with model.share={model.share!r} and '
+      f'model.input={model.input!r}, that is with layers that share parameters '
+      "or with narrow or adaptive embeddings; take 'none' and 'tokens'"
     )
 
 
@@ -93,23 +94,23 @@ def _check_stacks(config: Config, choices: ModelChoices) -> None:
   given = f'model.share={model.share!r}'
   if model.num_encoder_layers != model.num_layers:
     raise UsageError(
-      f'{given}: layer i of both stacks is one, and model.num_encoder_layers='
-      f'{model.num_encoder_layers} is not model.num_layers={model.num_layers}; '
-      'give as many, or another choice'
+      f'{given}: needs as many layers in both stacks; set '
+      f'model.num_encoder_layers={model.num_encoder_layers} and '
+      f'model.num_layers={model.num_layers} to the same number'
     )
   for field in ('encoder_num_heads', 'encoder_d_ff'):
     if model[field]:
       raise UsageError(
-        f'{given}: the layers of both stacks are not alike, by model.{field}='
-        f'{model[field]}; set it to 0'
+        f'{given}: needs equal layers in both stacks; set '
+        f'model.{field}={model[field]} to 0'
       )
   texts = (model.encoder_ffn or model.ffn, model.ffn)
   encoder, decoder = (spec.parse('model.ffn', text) for text in texts)
   if len(choices.encoder) != len(choices.decoder) or encoder != decoder:
     raise UsageError(
-      f'{given}: the layers of both stacks are not alike, by model.attention='
-      f'{model.attention!r}, model.ffn={model.ffn!r} and model.encoder_ffn='
-      f'{model.encoder_ffn!r}; give one kind of attention, and one ffn'
+      f'{given}: needs equal layers in both stacks; give one kind of layer in '
+      f'model.attention={model.attention!r}, and the same one in model.ffn='
+      f'{model.ffn!r} and model.encoder_ffn={model.encoder_ffn!r}'
     )
 
 
@@ -118,9 +119,10 @@ def _check_groups(config: Config, field: str, inner: int) -> None:
   model, shared = config.model, ModelChoices.of(config.model).share
   if shared.parts and model[field] % (shared.groups * inner):
     raise UsageError(
-      f'model.{field}={model[field]}: does not divide by {shared.groups} '
-      f'groups of model.share={model.share!r} times the {inner} layers that '
-      'each repeats; change one of them'
+      f'model.{field}={model[field]}: is not divisible by '
+      f'{shared.groups * inner}, the {shared.groups} groups of model.share='
+      f'{model.share!r} times the {inner} layers that each repeats; change one '
+      'of them'
     )
 
 
@@ -202,18 +204,9 @@ def check_sizes(config: Config) -> None:
     if size > LARGEST_ARRAY:
       fields = ', '.join(f'model.{name}={m[name]}' for name in names)
       raise UsageError(
-        f'{fields}: make an array of {size:.2g} numbers, and one has at most '
+        f'{fields}: need an array of {size:.2g} numbers, above the maximum of '
         f'{LARGEST_ARRAY:.2g}; give smaller sizes'
       )
-
-
-_KINDS = {
-  int: 'a whole number',
-  float: 'a number',
-  str: 'a text',
-  bool: 'a bool',
-  list: 'a list of texts',
-}
 
 
 def check_fields(config: Config) -> None:
@@ -236,11 +229,12 @@ def check_fields(config: Config) -> None:
       spec.check_text(field, value)
     elif field.startswith(('data.sources.', 'eval.sets.')):
       raise UsageError(
-        f'{field}={shown(value)}: give the call of a source, "text(\'...\')"'
+        f'{field}={shown(value)}: must be a text that calls a source, such as '
+        '"text(\'a.txt\')"'
       )
     elif isinstance(value, list):
       if not all(isinstance(text, str) for text in value):
-        raise UsageError(f'{field}={shown(value)}: must be {_KINDS[list]}')
+        raise UsageError(f'{field}={shown(value)}: must be {KINDS[list]}')
       for text in value:
         spec.check_text(field, text)
 
@@ -272,8 +266,8 @@ def validate(config: Config) -> None:
   check_sizes(config)
   if model.num_heads % model.num_kv_heads:
     raise UsageError(
-      f'model.num_heads={model.num_heads}: does not divide by '
-      f'model.num_kv_heads={model.num_kv_heads}'
+      f'model.num_heads={model.num_heads}: is not divisible by '
+      f'model.num_kv_heads={model.num_kv_heads}; change one of them'
     )
   check_depths(config)
   check_recurrent(model)
@@ -282,7 +276,7 @@ def validate(config: Config) -> None:
   if len({router.num_experts for router in routers}) > 1:
     raise UsageError(
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
-      'reported together; give all the same'
+      'reported together; give all layers the same num_experts'
     )
   # Whole batches; their micro-batches depend on the devices, and
   # `training.device_check` checks them.
@@ -301,11 +295,13 @@ def validate(config: Config) -> None:
 def _check_type(field: str, value: Any, default: Any, kind: type) -> None:
   if value is None:
     if default is not None:
-      raise UsageError(f'{field} is empty; its default is {shown(default)}')
+      raise UsageError(
+        f'{field}: must not be empty; its default is {shown(default)}'
+      )
     return
-  if kind in _KINDS and (
+  if kind in KINDS and (
     not isinstance(value, kind) or (isinstance(value, bool) != (kind is bool))
   ):
     if kind is float and type(value) is int:
       return
-    raise UsageError(f'{field}={shown(value)}: must be {_KINDS[kind]}')
+    raise UsageError(f'{field}={shown(value)}: must be {KINDS[kind]}')

@@ -210,8 +210,8 @@ def encoder_sizes(model: Any) -> LayerSizes:
     if rest:
       raise UsageError(
         f'model.encoder_num_heads={number}: model.{name}='
-        f'{getattr(model, name)} * {numerator} does not divide by '
-        f'{denominator}; the heads of both stacks must be as wide together'
+        f'{getattr(model, name)} * {numerator} is not divisible by '
+        f'{denominator}; give both stacks heads of the same total width'
       )
     return size
 

@@ -88,8 +88,8 @@ def test_results_are_medians_over_rounds():
 @pytest.mark.parametrize(
   'flags, message',
   [
-    (['--what=rows'], '--against=torch: compares training, decoding a'),
-    (['--batches=1,0'], '--batches=1,0: give whole numbers from 1'),
+    (['--what=rows'], '--against=torch: does not work with --what=rows'),
+    (['--batches=1,0'], '--batches=1,0: give distinct whole numbers from 1'),
     (['--what=beam', '--prompts=59'], '--prompts: 59 and 6 new tokens exce'),
     (['--config.model.num_encoder_layers=1'], 'objective.name='),
     (['--prompts=59'], '--prompts: 59 and 6 new tokens exceed model.context'),

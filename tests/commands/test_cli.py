@@ -102,7 +102,7 @@ BAD = {
   ),
   'heads': (
     ['train', SMOKE, W, '--config.model.num_heads=3'],
-    'model.d_model=256: does not divide by model.num_heads=3',
+    'model.d_model=256: is not divisible by model.num_heads=3',
   ),
   'mesh': (
     ['train', SMOKE, W, '--config.mesh.data=3'],
@@ -185,7 +185,7 @@ BAD = {
   ),
   'figure': (
     ['plot', SMOKE, '--out=x.nope'],
-    '--out=x.nope: writes .png; end the name so',
+    '--out=x.nope: must end in .png; rename it',
   ),
   'budget': (
     ['plan', '--budget=1e-5'],
@@ -199,7 +199,7 @@ BAD = {
     ['ablation', '--init=none', W, '--tasks=rte,rte', '--settings=scratch'],
     '--tasks=rte,rte: names one twice; once is enough',
   ),
-  'no run': (['compare', W], "--run: is needed: 'NAME FILE[:SIZE]'"),
+  'no run': (['compare', W], "--run is missing; give 'NAME FILE[:SIZE]'"),
   'run': (['compare', W, '--run=a'], "--run='a': give 'NAME"),
   'run of two': (['compare', W, '--run=a b.py c.py'], "c.py': give 'NAME"),
   'run twice': (
@@ -210,7 +210,7 @@ BAD = {
   'run above': (['compare', W, '--run=../a b.py'], "'../a' must name a folder"),
   'seeds': (
     ['compare', W, '--run=a b.py', '--seeds=0,x'],
-    '--seeds=0,x: give whole',
+    '--seeds=0,x: give distinct whole',
   ),
   'no experts': (
     ['benchmark', f'--config={ROOT}/configs/switch.py:tiny-dense']
@@ -232,7 +232,7 @@ BAD = {
   'no text': (['tokenizers'], 'give --config or --text'),
   'no tokenizer': (
     ['tokenizers', '--text=other.txt'],
-    "there must be one; give --tokenizer 'NAME CALL'",
+    "give --tokenizer 'NAME CALL' with different names",
   ),
   'no name': (
     ['tokenizers', '--text=other.txt', '--tokenizer=bytes'],
@@ -244,7 +244,7 @@ BAD = {
   ),
   'tokenizer twice': (
     ['tokenizers', '--text=x', '--tokenizer=a bytes', '--tokenizer=a words'],
-    '(a, a) must differ',
+    'repeats a name (a, a)',
   ),
   'port': (['serve', W, '--port=65536'], 'must be at most 65,535'),
   'connections': (['serve', W, '--max_connections=0'], 'must be at least 1'),
@@ -260,7 +260,7 @@ BAD = {
   ),
   'seeds twice': (
     ['ablation', '--init=none', W, '--tasks=rte', '--seeds=0,00'],
-    '--seeds=0,00: give whole numbers from 0 that differ',
+    '--seeds=0,00: give distinct whole numbers from 0',
   ),
 }
 

@@ -226,7 +226,7 @@ def test_a_decoder_is_searched_too(run, tmp_path, searches):
   assert entry['scores'] == [found[0][0].score]
   code, stdout, stderr = run('--source=x', folder=folder)
   assert (code, stdout, stderr.count('\n')) == (2, '', 1)
-  assert 'holds no encoder-decoder' in stderr
+  assert 'holds neither an encoder-decoder' in stderr
 
 
 def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
@@ -271,8 +271,8 @@ def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
 @pytest.mark.parametrize(
   'flags, message',
   [
-    (['--prompt=x'], 'holds a model that answers a source; give'),
-    ([], 'holds a model that answers a source; give --source'),
+    (['--prompt=x'], 'holds a model that reads a source; give'),
+    ([], 'holds a model that reads a source; give --source'),
     (['--source=x', '--prompt=x'], 'give one of --prompt and --source'),
     (['--source='], '--source is empty'),
     (['--sources=x.de'], '--sources and --out; give both'),
@@ -281,7 +281,7 @@ def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
     (['--source=x', '--beam=2', '--stream'], 'leave --stream out'),
     (['--source=x', '--beam=2', '--num_samples=3'], 'than --beam=2 hypoth'),
     (['--source=x', '--min_tokens=3'], '--min_tokens: says how beam search'),
-    (['--beam=2'], '--beam=2: searches for an answer to a text; give'),
+    (['--beam=2'], '--beam=2: does not work in a session; give'),
     (['--source=x', '--average=3'], 'keeps 2 checkpoints, of steps 0, 1;'),
     (['--source=x', '--max_tokens=99'], 'what the decoder starts with has 1'),
   ],

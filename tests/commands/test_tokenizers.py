@@ -80,7 +80,7 @@ def test_a_saved_tokenizer_is_one_of_them(texts, capsys):
     ),
     (
       ['--text=other.txt', '--tokenizer=a sentencepiece(300)'],
-      'is trained, and there is nothing to train on; give --config',
+      'needs text to learn from; give --config',
     ),
     ([*CONFIG[1:], '--config.data.holdout=none'], 'give --text, or hold'),
   ],

@@ -9,7 +9,6 @@ import pytest
 from gpt_jax.config import explaining
 from gpt_jax.config.defaults import FIELDS, SECTIONS
 from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.spec import UsageError
 
 PAGE = pathlib.Path(__file__).parents[2] / 'docs/fields.md'
 
@@ -64,18 +63,3 @@ def test_a_section_and_the_users_own_names():
   ]
   assert found[-1]['takes'] == 'fields with names of your own'
   assert all(field['free_on_resume'] for field in found)
-
-
-@pytest.mark.parametrize(
-  ('name', 'likely'),
-  [
-    ('model.layers', 'did you mean model.num_layers?'),
-    ('lr', 'did you mean schedule.name='),
-    ('finetune.lr', 'did you mean finetune.peak and finetune.warmup?'),
-    ('zzz', 'see --fields'),
-  ],
-)
-def test_an_unknown_field(name, likely):
-  with pytest.raises(UsageError, match='there is no such field') as caught:
-    explaining.explain(name, {})
-  assert likely in str(caught.value)

@@ -1,10 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Config files: old names of fields, the user's own, those of a wheel."""
+"""Config files: the shipped ones, the user's own, those of a wheel."""
 
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -48,9 +47,6 @@ def test_a_config_that_is_not_here_is_the_shipped_one(elsewhere):
   assert sizes.model.d_model == 1024
   deeper = loading.load_config('configs/finetune/rte.py', [])
   assert 'rte' in deeper.finetune.task
-  for name in ('configs/nope.py', 'smoke.py', './configs/../configs/x.py'):
-    with pytest.raises(UsageError, match='no such file'):
-      loading.load_config(name, [])
 
 
 OURS = """
@@ -119,36 +115,8 @@ def test_two_configs_of_one_name(elsewhere, package):
   # It may start from ours of its own name.
   other.write_text(MINE.format(name='size'))
   assert loading.load_config('configs/smoke.py', []).model.num_layers == 3
-  with pytest.raises(UsageError, match='beside it lies another'):
+  with pytest.raises(UsageError, match='rename the latter'):
     loading.load_config('configs/mine.py', [])
-
-
-BROKEN = {
-  'nothing': ('def get_config(arg=""):\n  pass', r'returns None, not a Conf'),
-  'dict': ('def get_config(arg=""):\n  return {}', r'returns \{\}, not a Conf'),
-  'exit': ('import sys\nsys.exit(3)', r'line 2: ends the process'),
-  'quit': ('def get_config(arg=""):\n  exit()', r'line 2: ends the process'),
-  'name': ('\nx = y', r"line 2: NameError: name 'y' is not defined"),
-  'syntax': ('x = (', r'line 1: SyntaxError: '),
-  'helper': ('import helper', r'helper\.py, line 1: ZeroDivisionError'),
-  'none': ('x = 3', r"has no get_config\(arg=''\)"),
-  'value': (
-    'def get_config(arg=""):\n  raise ValueError("no such corpus")',
-    r'line 2: ValueError: no such corpus$',
-  ),
-  'size': ('def get_config():\n  pass', r'TypeError: get_config\(\) takes 0'),
-}
-
-
-@pytest.mark.parametrize('name', BROKEN)
-def test_a_config_that_fails(elsewhere, name):
-  text, message = BROKEN[name]
-  write(elsewhere / 'helper.py', '1 / 0')
-  write(elsewhere / 'mine.py', text)
-  with pytest.raises(UsageError, match=r'mine\.py|helper\.py') as error:
-    loading.load_config('mine.py:big' if name == 'size' else 'mine.py', [])
-  line = loading.one_line(error.value)
-  assert re.search(message, line) and 'Traceback' not in line
 
 
 def test_what_a_config_prints_is_no_result(elsewhere, capsys):

@@ -185,7 +185,7 @@ def test_what_is_missing_is_told(folders, monkeypatch, capsys):
   assert __main__.main(['convert', '--check', *given]) == 2
   assert '--text is missing' in capsys.readouterr().err
   assert __main__.main(['convert', *given, '--text=a']) == 2
-  assert 'is for --check' in capsys.readouterr().err
+  assert 'needs --check' in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ REFUSED = {
   'ablation': [
     ('settings=most', '--settings=most: unknown; one of full'),
     ('settings=full,full', '--settings=full,full: names one twice'),
-    ('seeds=0,0', '--seeds=0,0: give whole numbers from 0 that differ'),
+    ('seeds=0,0', '--seeds=0,0: give distinct whole numbers from 0'),
     ('layers=-1', '--layers=-1: give whole numbers'),
     ('tasks=race', '--tasks=race: none of GLUE'),
     ('tasks=qnli', 'ablation.py:qnli: unknown size; one of sst2'),

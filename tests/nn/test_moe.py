@@ -360,7 +360,7 @@ def test_memory_is_linear_in_the_tokens(factor):
     ('num_experts=2, top_k=3', 'switch(top_k=3): must be from 1 to num_exp'),
     ('num_experts=2, top_k=0', 'top_k=0 must be at least 1'),
     ('num_experts=2, capacity_factor=1e999', "must be a positive number or 'n"),
-    ('num_experts=2, renormalize=1', 'renormalize=1 is not bool | None'),
+    ('num_experts=2, renormalize=1', 'renormalize=1 must be True or'),
     (
       'num_experts=2, capacity_factor=0',
       "switch(capacity_factor=0): must be a positive number or 'none'",

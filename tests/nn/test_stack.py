@@ -485,26 +485,6 @@ def test_flops_are_those_of_all_layers():
   assert none['parameters'] - partly['parameters'] == 2 * attention
 
 
-@pytest.mark.parametrize(
-  'fields, message',
-  [
-    (
-      {'num_layers': 6, 'share': 'all(groups=2, inner=2)'},
-      'model.num_layers=6: does not divide by 2 groups of '
-      "model.share='all(groups=2, inner=2)' times the 2 layers that each "
-      'repeats; change one of them',
-    ),
-    ({'share': 'heads'}, "model.share='heads': unknown 'heads'; one of all"),
-    ({'share': 'all(groups=0)'}, 'groups=0'),
-  ],
-)
-def test_groups_that_do_not_divide_are_refused(fields, message):
-  fields = {f'model.{name}': value for name, value in fields.items()}
-  with pytest.raises(UsageError) as error:
-    config_lib.resolve(tiny.config(**fields))
-  assert message in str(error.value)
-
-
 def test_no_family_without_sharing_takes_them(tmp_path):
   model = tiny.model(share='all', d_model=18, num_kv_heads=6, head_size=3)
   with pytest.raises(UsageError, match=r"model.share='all' \(only 'none'\)"):
@@ -592,24 +572,6 @@ def test_flops_of_stacks_that_share_are_those_of_two():
   attention = 2 * D * (H + G) * K + (H + 2 * G) * K + D + 2 * D
   ffn = 2 * D * F + F + D + 2 * D
   assert none['parameters'] - shared['parameters'] == 2 * (attention + ffn)
-
-
-@pytest.mark.parametrize(
-  'fields, message',
-  [
-    ({'num_encoder_layers': 3}, 'is not model.num_layers=2'),
-    ({'encoder_ffn': 'relu'}, 'are not alike'),
-    ({'encoder_num_heads': 3}, 'not alike, by model.encoder_num_heads=3'),
-    ({'encoder_d_ff': 19}, 'not alike, by model.encoder_d_ff=19'),
-    ({'attention': 'full, local(window=3)'}, 'are not alike'),
-  ],
-)
-def test_stacks_that_differ_do_not_share(fields, message):
-  fields = {**STACKS, 'share': 'stacks', **fields}
-  fields = {f'model.{name}': value for name, value in fields.items()}
-  with pytest.raises(UsageError) as error:
-    config_lib.resolve(tiny.config(**fields, **{'objective.name': 'span'}))
-  assert message in str(error.value)
 
 
 def test_no_family_has_one_set_of_layers_for_both(tmp_path):

@@ -388,13 +388,13 @@ def test_models_that_are_refused(call, model, message):
       },
       "take 'bidirectional'",
     ),
-    (unilm, {'objective.name': 'unified_target'}, 'is made from parallel'),
+    (unilm, {'objective.name': 'unified_target'}, 'set data.rows to parallel'),
     (mass, {'model.num_encoder_layers': 0}, 'trains encoder-decoders; give 1'),
-    (mass, {'data.rows': 'stream'}, 'made from full_sentences or doc_sent'),
+    (mass, {'data.rows': 'stream'}, 'rows to full_sentences or doc_sent'),
     (
       gpt1,
       {'objective.name': 'prefix', 'data.rows': 'documents'},
-      r"rows='documents'.*made from stream",
+      r"rows='documents'.*data.rows to stream",
     ),
     (
       gpt1,

@@ -246,7 +246,7 @@ def test_bad_ramps(rows, why):
     ('stages(5_steps:3)', 'the first stage must begin at 0'),
     ('stages(0)', '0:0: must be at least 1'),
     ('stages(3, 4)', 'stages=4 has no start; give START:VALUE'),
-    ('stages("3")', "stages='3' is not key:value"),
+    ('stages("3")', "stages='3' must be written key:value"),
     ('ramp(3)', "unknown 'ramp'; one of stages"),
     ('stages(3, 50%:4, 5_steps:5)', 'rows of 5 tokens begins at 5 steps'),
     (7, 'is a int, not a text'),

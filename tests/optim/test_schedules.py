@@ -220,7 +220,7 @@ def test_a_warm_up_as_long_as_the_run():
     ('wsd(-1.0, 5)', 'peak=-1.0 must be above 0'),
     ('constant(1.0, warmup=-1)', 'warmup=-1: give a whole number'),
     ("linear(1.0, warmup='5')", "warmup='5': give a whole number"),
-    ('linear(1.0, decay=2.5)', 'decay=2.5 is not int | str'),
+    ('linear(1.0, decay=2.5)', 'decay=2.5 must be a whole number or a text'),
     ('cosine(1.0, warmup=5, decay=5)', 'decay=5 must end after warmup=5'),
     ('rsqrt(1.0, hold=0)', 'hold=0 must be positive, and no shorter'),
     ('rsqrt(1.0, hold=4, warmup=5)', 'no shorter than warmup=5'),

@@ -231,7 +231,7 @@ def test_configs_are_found(monkeypatch, tmp_path):
     (['--budget=-1'], 'budget=-1'),
     (['--budget=nan'], 'budget=nan'),
     (['--budget=many'], 'budget'),
-    (['--budget=1e20', '--days=3'], '--days: belongs to --chips'),
+    (['--budget=1e20', '--days=3'], '--days: works with --chips only'),
     (['--budget=1e20', '--inference_tokens=0'], 'inference_tokens=0'),
     (['--chips=v4-8'], '--days is missing'),
     (['--chips=v4-8', '--days=0'], 'days=0'),

@@ -126,7 +126,7 @@ def test_what_there_is_not_is_refused(name, value):
   [
     ('temperature', -0.1, 'must be at least 0'),
     ('temperature', '1', 'Input should be a valid number'),
-    ('temperature', 1e-300, 'must be 0 or at least 1.2e-38'),
+    ('temperature', 1e-300, 'must be 0, or at least 1.2e-38'),
     ('top_p', 1.01, 'must be at most 1'),
     ('min_p', -1, 'must be at least 0'),
     ('top_k', 1.5, 'Input should be a valid integer'),

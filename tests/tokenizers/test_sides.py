@@ -117,10 +117,10 @@ def test_what_does_not_go_together(tmp_path, monkeypatch):
   with pytest.raises(UsageError, match=r'set model\.num_source_layers'):
     config_lib.set_vocab_size(resolved, 257, NAME, 12)
   resolved.model.source_vocab_size = 12
-  with pytest.raises(UsageError, match='is of an encoder before the encoder'):
+  with pytest.raises(UsageError, match='needs a source encoder'):
     config_lib.resolve(resolved)
   resolved.model.num_source_layers = 1
-  with pytest.raises(UsageError, match='smaller than the 13 tokens of sources'):
+  with pytest.raises(UsageError, match='smaller than the 13 source tokens'):
     config_lib.set_vocab_size(resolved, 257, NAME, 13)
 
 

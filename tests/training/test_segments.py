@@ -55,7 +55,7 @@ def test_text_is_read_with_memory(name, tmp_path, capsys, monkeypatch):
   assert main([*command, '--memory=7']) == 0
   found = json.loads(capsys.readouterr().out)
   assert main(command) == 2
-  assert 'say how --memory reads' in capsys.readouterr().err
+  assert 'need --memory' in capsys.readouterr().err
   trained = trained_lib.load(str(workdir))
   loss, tokens = by_hand(trained, workdir, 7)
   assert found['eval/validation/memory_7_tokens'] == tokens

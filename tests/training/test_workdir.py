@@ -117,11 +117,11 @@ def test_a_refused_input_leaves_no_lock(tmp_path):
   [
     (
       {'tokenizer.name': 'bytes'},
-      'size=17: smaller than the 257',
+      'size=17: is smaller than the 257',
     ),
     (
       {'tokenizer.name': 'sentencepiece(vocab_size=263)'},
-      'size=17: smaller than the 263',
+      'size=17: is smaller than the 263',
     ),
     (
       {
