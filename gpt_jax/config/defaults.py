@@ -22,7 +22,7 @@ from gpt_jax.config.log_trackers import TRACKERS
 from gpt_jax.nn.build import CHOICES as MODEL
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives.choices import OBJECTIVES
+from gpt_jax.objectives.choices import OBJECTIVES, PRETRAINING
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.objectives.lora import LORAS
 from gpt_jax.optim import wrappers
@@ -119,7 +119,7 @@ class Field(NamedTuple):
   # A run may go on with another value, which does not change its result.
   free: bool = False
   # Calls that its text may hold, several with commas, where the room that reads
-  # the text checks them.
+  # the text checks them; or, of the calls that it may name, those to document.
   calls: Mapping[str, Any] | None = None
 
   @property
@@ -129,8 +129,8 @@ class Field(NamedTuple):
 
   @property
   def table(self) -> Mapping[str, Any]:
-    """The calls that it may name."""
-    return self.takes if isinstance(self.takes, Mapping) else self.calls or {}
+    """The calls to document."""
+    return self.calls or (self.takes if isinstance(self.takes, Mapping) else {})
 
   @property
   def initial(self) -> Any:
@@ -314,8 +314,10 @@ TREE['objective'] = Section(
   name=Field(
     'causal',
     OBJECTIVES,
-    'The loss. A row of an encoder-decoder objective of T5 has as much text as '
-    "fills the encoder's model.context_length.",
+    'The loss; finetune and the commands of post-training fill in their own. A '
+    'row of an encoder-decoder objective of T5 has as much text as fills the '
+    "encoder's model.context_length.",
+    calls=PRETRAINING,
   ),
   teacher=Field(
     '',

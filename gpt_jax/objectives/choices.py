@@ -34,9 +34,8 @@ from gpt_jax.objectives.unified import Unified, UnifiedTarget
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
-# From `choice` on: set by `finetune` according to its tasks, and by the methods
-# of post-training.
-OBJECTIVES = {
+# Those of pre-training, which a config names.
+PRETRAINING = {
   'causal': Causal,
   'recurrent': Recurrent,
   'auxiliary': Auxiliary,
@@ -51,6 +50,10 @@ OBJECTIVES = {
   'mass': Mass,
   'denoise': Denoise,
   **t5.OBJECTIVES,
+}
+# And those that fine-tuning and post-training set according to their task.
+OBJECTIVES = {
+  **PRETRAINING,
   'choice': Choice,
   'classification': Classification,
   'regression': Regression,
