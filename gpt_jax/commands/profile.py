@@ -81,7 +81,8 @@ def _rows(found: Profile, kind: str) -> list[tuple[float, str, str, str]]:
       op.seconds / each,
       f'{op.calls / each:g}',
       op.name,
-      _short(found.sources.get(op.name, '')),
+      # Without the step's own name; at most the last five parts.
+      '/'.join(found.sources.get(op.name, '').split('/')[1:][-5:]),
     )
     for op in found.trace.ops
     if op.kind == kind
@@ -92,8 +93,3 @@ def _rows(found: Profile, kind: str) -> list[tuple[float, str, str, str]]:
       (found.trace.idle / each, '', 'nothing runs', ''),
     ]
   return rows
-
-
-def _short(source: str) -> str:
-  """A source without the step's own name; at most its last five parts."""
-  return '/'.join(source.split('/')[1:][-5:])

@@ -810,8 +810,8 @@ def sweep() -> ConfigDict:
 def _built(section: Mapping[str, Any]) -> ConfigDict:
   config = ConfigDict()
   for name, entry in section.items():
-    found = isinstance(entry, Section)
-    config[name] = _built(entry) if found else entry.initial
+    is_section = isinstance(entry, Section)
+    config[name] = _built(entry) if is_section else entry.initial
   return config
 
 

@@ -132,10 +132,10 @@ _TUNED = {
 
 def tree(*optional: str) -> Config:
   """The default config, with some of the sections of `OPTIONAL`."""
-  found: Any = defaults.get_config().unlock()
+  config: Any = defaults.get_config().unlock()
   for name in optional:
-    found[name] = OPTIONAL[name]()
-  return found
+    config[name] = OPTIONAL[name]()
+  return config
 
 
 def check_known(config: Config) -> None:

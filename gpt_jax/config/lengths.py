@@ -65,7 +65,7 @@ def _ramp(
   num_steps: int,
 ) -> Ramp:
   """The ramp of tasks (name, examples, tokens): a stage per run of steps."""
-  found = TaskOrder(
+  order = TaskOrder(
     {name: examples for name, examples, _ in sizes},
     batch_size=batch_size,
     seed=seed,
@@ -75,7 +75,7 @@ def _ramp(
   stages: list[Stage] = []
   consumed = 0
   for step in range(num_steps):
-    task = found.step(step).task
+    task = order.step(step).task
     if not stages or stages[-1].task != task:
       rows = step * batch_size
       stages.append(
@@ -90,13 +90,13 @@ def num_steps(config: Config) -> int:
   given = config.schedule.num_steps
   if type(given) is int:
     return given
-  found = ramp(config).step_at(schedules.parse('schedule.num_steps', given))
-  if found > LAST_STEP:
+  steps = ramp(config).step_at(schedules.parse('schedule.num_steps', given))
+  if steps > LAST_STEP:
     raise UsageError(
-      f'schedule.num_steps={given!r}: gives {found:,} steps, more than the '
+      f'schedule.num_steps={given!r}: gives {steps:,} steps, more than the '
       f'maximum of {LAST_STEP:,}; give fewer'
     )
-  return found
+  return steps
 
 
 def ramp(config: Config) -> Ramp:

@@ -35,15 +35,11 @@ def complete(config: Config) -> None:
 
   A teacher whose outputs are on disk is not a model of the run.
   """
-  if 'teacher' in config.models and _stored(config):
+  name = config.objective.name
+  if 'teacher' in config.models and objectives.needs(name).stored is not None:
     del config.models.teacher
   for name, part in config.models.items():
     config.models[name] = ConfigDict({**config.model, **part})
-
-
-def _stored(config: Config) -> bool:
-  """Whether the objective reads a teacher's outputs from disk."""
-  return objectives.needs(config.objective.name).stored is not None
 
 
 def of_part(config: Config, name: str) -> Config:
@@ -64,10 +60,9 @@ def width(config: Config) -> int:
   widths = []
   for model in (config.model, *config.models.values()):
     choices = ModelChoices.of(model)
-    found = choices.input
-    widths += [model.d_model, found.d_embed]
+    widths += [model.d_model, choices.input.d_embed]
     widths += [layer.width for layer in choices.recurrent]
-    if clusters := found.clusters:
+    if clusters := choices.input.clusters:
       widths += [
         clusters.d_embed // clusters.div_val**i
         for i in range(len(clusters.cutoffs) + 1)
