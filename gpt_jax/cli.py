@@ -39,8 +39,8 @@ RUNS = ('workdir', 'init', 'draft')
 # Commands whose workdir is a folder of several runs.
 MAKE_RUNS = ('ablation', 'compare', 'scaling')
 
-# What the system says of a path that cannot be used. A full disk is none of
-# them: with room the same command goes on.
+# Errors of paths that cannot be used; not a full disk, since the same command
+# goes on once there is room.
 _OF_PATHS = {
   *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
   *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENXIO),

@@ -18,7 +18,7 @@ LARGEST = 3.4028234663852886e38
 SMALLEST = 1.1754943508222875e-38
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
-# What a type holds anyhow, and no text of a range says.
+# The limits of the types themselves, which `Range.text` leaves out.
 _ENDS = (LARGEST, INT32, INT64)
 
 
@@ -109,14 +109,15 @@ Positive = Annotated[float, number(above=True)]
 NotNegative = Annotated[float, number()]
 # A learning rate. Adam's updates are of size 1: at 100 none can train.
 Rate = Annotated[float, number(0, 100, above=True)]
-# A factor on a loss or a penalty; beyond it float32 forgets the others' digits.
+# A factor on a loss or a penalty; with a larger one the other terms would be
+# lost to rounding in float32.
 Weight = Annotated[float, number(0, 10**6)]
-# What keeps a division from 0: at 1 it is no small number.
+# Added to a denominator; 1 would not be small.
 Epsilon = Annotated[float, number(0, 1, above=True)]
 # A decay rate, or a part that is dropped: 1 would keep nothing.
 Fraction = Annotated[float, number(0, 1, below=True)]
 Share = Annotated[float, number(0, 1, above=True)]
-# A part that leaves something on both sides.
+# A fraction strictly between 0 and 1.
 Inside = Annotated[float, number(0, 1, above=True, below=True)]
 Probability = Annotated[float, number(0, 1)]
 # A longer wait overflows the system's clocks; this is 31 years.

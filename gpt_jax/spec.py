@@ -30,7 +30,7 @@ _PART = re.compile(
   re.DOTALL,
 )
 _COLON = re.compile(r'\s*:')
-# Of a value that an error repeats, and of a text that is read at all.
+# The most characters of a value that an error repeats, and of a text to parse.
 _SHOWN = 300
 _LONGEST = 100_000
 
@@ -43,19 +43,19 @@ class UsageError(ValueError):
 
 
 class NoFileError(UsageError):
-  """A file of data is not there."""
+  """A data file does not exist."""
 
 
 class NotPreparedError(UsageError):
-  """A set of TensorFlow Datasets is not there; says how to get it."""
+  """A data set of TensorFlow Datasets is missing; says how to prepare it."""
 
 
 class ToldError(UsageError):
-  """One that a process started for the user has printed already."""
+  """An error that a child process has printed already."""
 
 
 def install(*extras: str) -> str:
-  """The command that installs extras, in whose names an error ends."""
+  """The command that installs some extras, for the end of an error."""
   chosen = f"'.[{','.join(extras)}]'" if extras else '.'
   return f'pip install -c constraints.txt -e {chosen} in the clone of gpt_jax'
 

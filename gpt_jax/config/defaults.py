@@ -116,7 +116,7 @@ class Field(NamedTuple):
   takes: Any
   doc: str  # as `gpt-jax inspect --field` and docs/fields.md print it
   or_text: bool = False  # a number, or a text that `lengths` reads
-  # A run may go on with another value, which does not change its result.
+  # May change when a run resumes, since the result does not depend on it.
   free: bool = False
   # Calls that its text may hold, several with commas, where the room that reads
   # the text checks them; or, of the calls that it may name, those to document.
@@ -143,7 +143,7 @@ class Field(NamedTuple):
 class Section(dict[str, Any]):
   """The fields and sections of a section, by name.
 
-  With `free` all its fields are, those of the user's own names too.
+  With `free` all its fields may change on resume, also those that users name.
   """
 
   def __init__(self, doc: str, /, *, free: bool = False, **entries: Any):
@@ -157,15 +157,15 @@ def names(table: Iterable[str]) -> Any:
   return Annotated[str, OneOf((*table,))]
 
 
-# Wider than any model by far, and an array of two widths can be counted: see
-# config/validation.py for those of more.
+# Wider than any model, with arrays of two widths that the compiler can count;
+# config/validation.py checks larger arrays.
 LAYERS = Annotated[int, ranges.whole(1, 10_000)]
 DEPTH = Annotated[int, ranges.whole(0, 10_000)]
 WIDTH = Annotated[int, ranges.whole(1, 2**24)]
 OWN_WIDTH = Annotated[int, ranges.whole(0, 2**24)]
 WORKERS = Annotated[int, ranges.whole(1, 10_000)]
 STEPS = Annotated[int, ranges.whole(1, LAST_STEP)]
-# Of a mesh axis: -1 is the rest.
+# The size of a mesh axis; -1: all remaining devices.
 DEVICES = Annotated[int, ranges.whole(-1)]
 WAIT = Annotated[int, ranges.whole(1, 10**6)]
 
@@ -832,7 +832,7 @@ CALL_STRINGS: dict[str, Mapping[str, Any]] = {
   for name, field in FIELDS.items()
   if isinstance(field.takes, Mapping)
 }
-# What a field begins with that a run may go on with other values of.
+# The beginnings of the names of fields that may change when a run resumes.
 FREE_ON_RESUME = (
   *(
     f'{name}.'
