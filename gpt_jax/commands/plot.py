@@ -45,7 +45,7 @@ def main(args: cli.Args) -> None:
   if args.config is not None:
     if args.workdir:
       raise UsageError(
-        '--config: draws a schedule, and --workdir draws losses; give only one'
+        '--config: draws a schedule, and --workdir draws losses; give one'
       )
     config = config_lib.resolve(args.config)
     print(schedule_curves(config, args.out or 'schedule.png'))

@@ -137,11 +137,11 @@ BAD = {
   'evaluate': (['evaluate', W], '--workdir=w: holds no run'),
   'generate': (['generate', W, '--prompt=x'], '--workdir=w: holds no run'),
   'prompt': (['generate', W, '--prompt='], '--prompt is empty'),
-  'plot': (['plot', W], '--workdir=w: has no metrics.jsonl'),
+  'plot': (['plot', W], '--workdir=w: has no losses in metrics.jsonl'),
   'out': (['prepare', SMOKE], '--out is missing'),
   'other config': (
     ['train', '--config.seed=3', W],
-    '--config.seed: overrides a field of --config FILE, which is missing',
+    '--config.seed: overrides a field of a config, but --config is missing',
   ),
   'rewind to the same': (
     ['train', SMOKE, W, '--config.optim.on_spike=rewind(batches=0)'],

@@ -417,7 +417,7 @@ def test_a_bad_file_is_one_line(run, tmp_path, monkeypatch, case):
     (['--num_samples=2'], 'a', '--prompt is missing; give it, or'),
     (['--prompt=-', '--prompt=-'], 'a', 'standard input is read once'),
     (['--prompt=-'], '', '--prompt is empty'),
-    (['--prompt=a', '--num_samples=2', '--stream'], '', '--stream shows one'),
+    (['--prompt=a', '--num_samples=2', '--stream'], '', '--stream: shows one'),
     (['--prompts=nope.txt', '--out=o'], '', 'nope.txt: no such file'),
     (['--prompt=a\udcff'], '', '--prompt: the text is no UTF-8'),
     ([], 'a\udcff', 'standard input:1: is not UTF-8: byte 1'),

@@ -123,7 +123,7 @@ REFUSED = {
     ('settings=most', '--settings=most: unknown; one of full'),
     ('settings=full,full', '--settings=full,full: names one twice'),
     ('seeds=0,0', '--seeds=0,0: give distinct whole numbers from 0'),
-    ('layers=-1', '--layers=-1: give whole numbers'),
+    ('layers=-1', '--layers=-1: give distinct whole numbers'),
     ('tasks=race', '--tasks=race: none of GLUE'),
     ('tasks=qnli', 'ablation.py:qnli: unknown size; one of sst2'),
   ],

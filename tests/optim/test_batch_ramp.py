@@ -249,7 +249,7 @@ def test_bad_ramps(rows, why):
     ('stages("3")', "stages='3' must be written key:value"),
     ('ramp(3)', "unknown 'ramp'; one of stages"),
     ('stages(3, 50%:4, 5_steps:5)', 'rows of 5 tokens begins at 5 steps'),
-    (7, 'is a int, not a text'),
+    (7, 'is not a text'),
   ],
 )
 def test_bad_stages_of_lengths(lengths, why):
