@@ -130,7 +130,7 @@ def _check_groups(config: Config, field: str, inner: int) -> None:
 
 
 def check_recurrent(model: Config) -> None:
-  """Checks that nothing is asked of recurrent layers that they do not have."""
+  """Checks the fields that recurrent layers do not support."""
   choices = ModelChoices.of(model)
   layers, plain = choices.recurrent, choices.block.places is None
   given = f'model.attention={model.attention!r}'
@@ -138,8 +138,8 @@ def check_recurrent(model: Config) -> None:
     return
   if len(layers) < len(choices.attention) or not plain:
     raise UsageError(
-      f'{given}: with model.block={model.block!r}; lstm and '
-      "model.block='plain' go together, in all layers"
+      f'{given} and model.block={model.block!r}: lstm in all layers and '
+      "model.block='plain' need each other; change one of them"
     )
   for field, value in (
     ('position', 'none'),
@@ -148,17 +148,17 @@ def check_recurrent(model: Config) -> None:
   ):
     if model[field] != value:
       raise UsageError(
-        f'model.{field}={model[field]!r}: the recurrent layers of {given} take '
-        f'none; set it to {value!r}'
+        f'model.{field}={model[field]!r}: does not work with the recurrent '
+        f'layers of {given}; set it to {value!r}'
       )
   if len(choices.decoder) > len(layers):
     raise UsageError(
-      f'model.ffn={model.ffn!r}: the recurrent layers of {given} have no '
-      'feed-forward layers; leave the default'
+      f'model.ffn={model.ffn!r}: has no effect on the recurrent layers of '
+      f'{given}; leave the default'
     )
   if layers[-1].width != model.d_model:
     raise UsageError(
-      f'{given}: its last layer is {layers[-1].width} wide; the output needs '
+      f'{given}: its last layer is {layers[-1].width} wide; make it as wide as '
       f'model.d_model={model.d_model}'
     )
 

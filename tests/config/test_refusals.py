@@ -20,14 +20,14 @@ from gpt_jax.config import (
   log_trackers,
   validation,
 )
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.build import PATTERNS
 from gpt_jax.ranges import OneOf, Range
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 
-# What is done with the first column of the table.
+# What the rows of the table do with what is given.
 
 
 def resolve(changes):
@@ -49,6 +49,12 @@ def stacks(fields):
 def source(fields):
   """An encoder-decoder with an additional encoder for its sources."""
   model({'num_source_layers': 1, 'num_encoder_layers': 5, **fields})
+
+
+def lstm(fields):
+  """A model of LSTMs."""
+  plain = {'attention': 'lstm(17)', 'block': 'plain', 'position': 'none'}
+  model({**plain, **fields})
 
 
 def source_tokens(number):
@@ -335,6 +341,41 @@ REFUSED = [
     {'objective.teacher': 'W'},
     "objective.teacher='W': objective.name='causal' has no teacher; leave it "
     'empty',
+  ),
+  # Recurrent layers.
+  (
+    lstm,
+    {'block': 'pre'},
+    "model.attention='lstm(17)' and model.block='pre': lstm in all layers and "
+    "model.block='plain' need each other; change one of them",
+  ),
+  (
+    model,
+    {'block': 'plain'},
+    "model.attention='full' and model.block='plain': lstm in all",
+  ),
+  (
+    lstm,
+    {'position': 'learned'},
+    "model.position='learned': does not work with the recurrent layers of "
+    "model.attention='lstm(17)'; set it to 'none'",
+  ),
+  (
+    lstm,
+    {'attention': 'lstm(11)'},
+    "model.attention='lstm(11)': its last layer is 11 wide; make it as wide as "
+    'model.d_model=17',
+  ),
+  (
+    lstm,
+    {'ffn': 'relu, gelu, silu, relu, relu'},
+    "model.ffn='relu, gelu, silu, relu, relu': has no effect on the recurrent "
+    "layers of model.attention='lstm(17)'; leave the default",
+  ),
+  (
+    lstm,
+    {'attention': 'lstm(17, projection_clip=3.0)'},
+    'model.attention: lstm(projection_clip=3.0): nothing is projected',
   ),
   # Encoders.
   (
