@@ -399,7 +399,7 @@ def test_models_that_are_refused(call, model, message):
     (
       gpt1,
       {'objective.name': 'prefix', 'model.attention': 'bidirectional'},
-      'take causal patterns',
+      'use causal patterns',
     ),
   ],
 )
