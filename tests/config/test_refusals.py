@@ -17,7 +17,6 @@ from gpt_jax.config import (
   explaining,
   flatten,
   loading,
-  log_trackers,
   validation,
 )
 from gpt_jax.nn.build import PATTERNS
@@ -474,15 +473,6 @@ REFUSED = [
     "'bytes'; raise it, or leave it empty",
   ),
   (tokenizer, 'generator', 'models.generator.vocab_size=97: is smaller than'),
-  # Trackers.
-  (log_trackers.load, 'mlflow', "unknown 'mlflow'; one of none, tensorboard, "),
-  (log_trackers.load, 'wandb', "missing a required argument: 'project'"),
-  (log_trackers.load, "wandb(project='')", "log.trackers: project='' is empty"),
-  (log_trackers.load, "wandb('p', mode='of')", 'online, offline'),
-  (log_trackers.load, 'tensorboard(3)', 'too many positional arguments'),
-  (log_trackers.load, 'tensorboard, tensorboard', 'lists a tracker twice'),
-  (log_trackers.load, 'tensorboard, none', "'none' excludes other trackers"),
-  (log_trackers.load, '', "log.trackers='': is empty"),
   # Files.
   (no_file, 'configs/nope.py', '--config=configs/nope.py: no such file'),
   (no_file, 'smoke.py', 'no such file'),

@@ -103,11 +103,11 @@ CONFIGS_REFUSED = [
     for value, why in (
       ('mlflow', "unknown 'mlflow'; one of none, tensorboard, wandb"),
       ('wandb', 'project'),
-      ("wandb(project='')", 'names no project'),
+      ("wandb(project='')", "project='' is empty"),
       ("wandb(project='p', mode='of')", 'online, offline'),
       ('tensorboard(3)', 'too many positional arguments'),
       ('tensorboard, tensorboard', 'twice'),
-      ('tensorboard, none', "'none' stands alone"),
+      ('tensorboard, none', "'none' excludes other trackers"),
       ('', 'is empty'),
       ("wandb(project='p', mode='offline')",
        r'needs the package wandb; run pip install -c constraints.txt -e '),
