@@ -104,4 +104,5 @@ def get_config(arg: str = 'wt2') -> ConfigDict:
     config.checkpoint.every_steps = 500
     config.eval.every_steps = 500
     config.eval.num_batches = 25
+    config.log.sample_prompt = 'ROMEO:'
   return config.lock()

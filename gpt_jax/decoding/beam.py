@@ -496,8 +496,9 @@ class Search:
       length: slots.
     """
     size, cache = self._beam.size, caches[0]
-    assert isinstance(cache, KVCache)
-    memory = 0 if cache.cross is None else cache.cross.num_slots
+    memory = 0
+    if isinstance(cache, KVCache) and cache.cross is not None:
+      memory = cache.cross.num_slots
     index_BN = index_B[:, None] * each + np.arange(size)[None] % each
     return caches_lib.take_rows(
       caches, index_BN.reshape(-1), length, memory, index_of_memory=index_B

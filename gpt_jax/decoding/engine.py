@@ -23,6 +23,7 @@ from gpt_jax.decoding.reading import PrefixCache, Reading
 from gpt_jax.decoding.requests import Request, Slot, Step, Token
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import caches as caches_lib
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError
@@ -145,7 +146,8 @@ class Engine:
       slots: the most requests at a time.
       draft: proposes tokens; not for models that answer in the source's row.
       keep: how many ended rows keep their caches: a prompt that begins like
-        one of them is read from there on. 0 for encoder-decoders.
+        one of them is read from there on. None do so of encoder-decoders and
+        of recurrent models.
     """
     assert slots > 0
     self._decoder = decoder = decoder.ready()
@@ -162,7 +164,11 @@ class Engine:
     ahead = 1 + (draft.num_tokens if draft else 0)
     ahead += decoder.in_row.ahead if decoder.in_row else 0
     self._batch = Batch(self._model, slots=slots, ahead=ahead)
-    self._prefixes = PrefixCache(0 if self._model.num_encoder_layers else keep)
+    # The state of a recurrent layer is that of a whole row, not of its start.
+    recurrent = ModelChoices.of(self._model).recurrent
+    if self._model.num_encoder_layers or recurrent:
+      keep = 0
+    self._prefixes = PrefixCache(keep)
     self._readings: list[Reading] = []  # the first is read first
     self._readers = [self._decoder]
     if self._draft is not None:

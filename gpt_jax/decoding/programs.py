@@ -20,6 +20,7 @@ from gpt_jax.decoding.in_row import InRow
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.attend import KVCache
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.params import unstack
 from gpt_jax.nn.stack import UNSTACKED, Caches
 from gpt_jax.nn.transformer import Transformer
@@ -248,6 +249,9 @@ def read_block(
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
   seen = {}
+  if ModelChoices.of(model).recurrent:
+    # Caches hide padding by its place; a state has to be kept from it.
+    seen = {'mask_BL': positions_BL < lengths_B[:, None]}
   if in_row is not None:
     seen = in_row.seen_of_prompts(positions_BL, lengths_B, num_seen)
   out = model.apply(
@@ -399,12 +403,12 @@ def next_logits(
       share one.
   """
   mask_BM, cache = None, caches[0]
-  assert isinstance(cache, KVCache)
-  if cache.cross is not None:
+  if isinstance(cache, KVCache) and cache.cross is not None:
     slots_M = jnp.arange(cache.cross.num_slots)
     mask_BM = slots_M[None] < num_memory_B[:, None]
   tokens_RL, positions_RL, seen = token_R[:, None], position_R[:, None], {}
   if in_row is not None:
+    assert isinstance(cache, KVCache)
     tokens_RL, positions_RL, seen = in_row.step(
       token_R, position_R, cache.num_slots
     )

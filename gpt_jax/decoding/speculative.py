@@ -165,6 +165,11 @@ def check(
         f'--draft: an {"encoder-decoder" if causal else "encoder"} neither '
         'proposes tokens nor takes them; leave --draft out, or give decoders'
       )
+    if ModelChoices.of(one).recurrent:
+      raise UsageError(
+        f'--draft: the layers of model.attention={one.attention!r} cannot go '
+        'back to before a rejected token; leave --draft out'
+      )
   if constraints.of_text:
     raise UsageError(
       '--draft: the model has rules for runs of tokens (bad_words_ids or '

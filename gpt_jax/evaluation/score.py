@@ -67,13 +67,15 @@ def batch_limits(
   on_cpu = parts.mesh.devices.flat[0].platform == 'cpu'
   flops = _PROGRAM_FLOPS if on_cpu else _PROGRAM_FLOPS_ACCELERATOR
   of_token = 2 * sum(x.size for x in jax.tree.leaves(params))
+  # Nor has a state slots for what several rows begin with.
+  alone = _limited(model) or ModelChoices.of(model).recurrent
   padded = _powers
   if not _limited(model):
     padded = functools.partial(_multiples, multiple=8 if on_cpu else 128)
   return Limits(
     tokens=tokens or min(default, _MOST_TOKENS * shards),
     rows=rows or _MOST_ROWS * shards,
-    cached=0 if _limited(model) else _CACHE_BYTES * shards // held,
+    cached=0 if alone else _CACHE_BYTES * shards // held,
     shards=shards,
     program=_PROGRAM_TOKENS + int(flops / of_token),
     padded=lambda n: min(padded(n), model.context_length),

@@ -1,6 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Empty caches and memories of a model, for `Transformer.__call__`."""
+"""Empty caches and memories of a model, for `Transformer.__call__`.
+
+A cache has a slot for each token; the state of a recurrent layer has none.
+"""
 
 import functools
 from typing import Any
@@ -10,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import KVCache, SegmentMemory
+from gpt_jax.nn.attend import Cache, KVCache, LstmState, SegmentMemory
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.stack import UNSTACKED, Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
@@ -27,20 +30,22 @@ def init_caches(
   # One cache for each entry of the layer pattern, stacked over the depth; or
   # one for each layer.
   choices = ModelChoices.of(model)
-  if choices.recurrent:
-    raise UsageError(
-      f'model.attention={model.attention!r}: texts are not continued by '
-      'recurrent layers yet; take a Transformer'
-    )
   entries, depth = len(choices.decoder), ()
   if model.loop == UNSTACKED:
     entries = model.num_layers
   else:
     depth = (model.num_layers // entries,)
 
+  zeros = functools.partial(jnp.zeros, dtype=DTYPES[model.dtype])
+  if recurrent := choices.recurrent:
+    shape = *depth, batch_size
+    return tuple(
+      LstmState(zeros((*shape, layer.width)), jnp.zeros((*shape, layer.cells)))
+      for layer in (recurrent * entries)[:entries]
+    )
+
   def cache(length: int, cross: KVCache | None) -> KVCache:
     outer = *depth, batch_size, model.num_kv_heads
-    zeros = functools.partial(jnp.zeros, dtype=DTYPES[model.dtype])
     key_BGKM, value_BGMK = (
       zeros((*outer, model.head_size, length)),
       zeros((*outer, length, model.value_size or model.head_size)),
@@ -82,14 +87,17 @@ def take_rows(
     index_of_memory = index_B
 
   def take(
-    cache: Any, index_B: np.ndarray, length: int, cross: KVCache | None
+    cache: KVCache, index_B: np.ndarray, length: int, cross: KVCache | None
   ) -> KVCache:
     key_BGKM = _take(cache.key_BGKM, index_B, length=length, axis=3)
     value_BGMK = _take(cache.value_BGMK, index_B, length=length, axis=2)
     return KVCache(key_BGKM, value_BGMK, cross)
 
-  out = []
+  out: list[Cache] = []
   for cache in caches:
+    if isinstance(cache, LstmState):
+      out.append(LstmState(*(_rows(x, index_B) for x in cache)))
+      continue
     assert isinstance(cache, KVCache)
     cross = None
     if cache.cross is not None:
@@ -101,7 +109,9 @@ def take_rows(
 def reorder(caches: Caches, index_B: jax.Array) -> Caches:
   """Reorders rows of self-attention, but not of the encoder's output."""
 
-  def take(cache: Any) -> KVCache:
+  def take(cache: Any) -> Cache:
+    if isinstance(cache, LstmState):
+      return LstmState(*(x[index_B] for x in cache))
     keys, values = cache.key_BGKM, cache.value_BGMK
     return KVCache(keys[index_B], values[index_B], cache.cross)
 
@@ -125,7 +135,9 @@ def put_rows(
 def first_slots(caches: Caches, num_slots: int) -> Caches:
   """The caches cut to their first slots."""
 
-  def first(cache: Any) -> KVCache:
+  def first(cache: Any) -> Cache:
+    if isinstance(cache, LstmState):
+      return cache
     return KVCache(
       cache.key_BGKM[..., :num_slots],
       cache.value_BGMK[..., :num_slots, :],
@@ -149,7 +161,9 @@ def put_slots(
     y = jax.lax.dynamic_slice_in_dim(y, start, length, axis)
     return jax.lax.dynamic_update_slice_in_dim(x, y, start, axis)
 
-  def merge(cache: Any, other: Any) -> KVCache:
+  def merge(cache: Any, other: Any) -> Cache:
+    if isinstance(other, LstmState):
+      return other
     return KVCache(
       put(cache.key_BGKM, other.key_BGKM, -1),
       put(cache.value_BGMK, other.value_BGMK, -2),
@@ -169,6 +183,11 @@ def _take(x, index_B, *, length, axis):
   return _constrain(jnp.pad(taken, more))
 
 
+@jax.jit
+def _rows(x, index_B):
+  return _constrain(x[index_B])
+
+
 @functools.partial(jax.jit, donate_argnums=0)
 def _put(x, rows_B, new, index_B):
   inside = tuple(slice(size) for size in new.shape[1:])
@@ -176,7 +195,8 @@ def _put(x, rows_B, new, index_B):
 
 
 def _constrain(x: jax.Array) -> jax.Array:
-  return layout.constrain(x, ('batch', 'kv_heads', None, None))
+  axes = ('batch', 'kv_heads', None, None)
+  return layout.constrain(x, axes if x.ndim == 4 else ('batch', None))
 
 
 def init_memories(

@@ -380,5 +380,5 @@ def lstm(
     'lstm',
     causal=not both,
     count=np.zeros_like,  # no keys, hence no scores
-    recurrent=Recurrent(make, settings.width * (1 + both)),
+    recurrent=Recurrent(make, settings.width * (1 + both), size),
   )

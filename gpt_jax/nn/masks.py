@@ -116,10 +116,12 @@ class Recurrent(NamedTuple):
   Attributes:
     make: the factory of the layer, which is called as a `block.Block`.
     width: of its output.
+    cells: number of cells, for each direction.
   """
 
   make: Callable[..., Any]
   width: int
+  cells: int
 
 
 class Pattern(NamedTuple):

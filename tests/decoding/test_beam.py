@@ -169,6 +169,49 @@ def test_a_decoders_texts_are_those_of_the_rules(beam):
   compare(GPT2, beam, 13)
 
 
+def test_an_lstm_searches_by_the_rules():
+  """Each hypothesis carries its own state; prompts of unequal lengths."""
+  model = tiny.model(
+    num_layers=2,
+    attention=f'lstm(7, projection=5), lstm({tiny.D})',
+    block='plain',
+    position='none',
+    context_length=CONTEXT,
+  )
+  params = tiny.random_like(tiny.params(model), seed=1)
+
+  @jax.jit
+  def logits_at(ids_1L, at):
+    out = model.apply({'params': params}, ids_1L)
+    return model.apply(
+      {'params': params}, out.hidden_BLD[0, at], method='logits'
+    )
+
+  def logits_of(ids):
+    ids_1L = np.zeros((1, CONTEXT), int)
+    ids_1L[0, : len(ids)] = ids
+    return logits_at(ids_1L, len(ids) - 1)
+
+  beam, stop = Beam(3, length_penalty=0.7), {1, 5}
+  asked = [
+    Request(tiny.tokens(n, seed=n).tolist(), 9, stop_ids=stop) for n in (5, 19)
+  ]
+  for request, hypotheses in zip(
+    asked, found(model, params, asked, beam), strict=True
+  ):
+    expected = beam_reference.search(
+      logits_of,
+      list(request.ids),
+      max_tokens=9,
+      stop_ids=stop,
+      **{k: v for k, v in beam._asdict().items() if v is not None},
+    )
+    assert len(hypotheses) == len(expected) > 0
+    for hypothesis, (ids, score) in zip(hypotheses, expected, strict=True):
+      assert hypothesis.ids == ids[: len(ids) - (ids[-1] in stop)]
+      assert abs(hypothesis.score - score) < 1e-4
+
+
 @pytest.mark.slow
 def test_ids_and_caches_grow_with_the_texts():
   """Past the first bucket; none ends before the limit."""

@@ -54,6 +54,29 @@ def alone(request):
   return ids_of(list(one.run()), number)
 
 
+def test_a_recurrent_state_is_kept_from_padding():
+  """Prompts of unequal lengths, one of several blocks, in two slots."""
+  lstm = tiny.model(
+    num_layers=2,
+    attention=f'lstm(7, projection=5), lstm({tiny.D})',
+    block='plain',
+    position='none',
+    context_length=CONTEXT,
+  )
+  params = tiny.random_like(tiny.params(lstm), seed=1)
+  batch = Engine(Decoder(lstm, params), slots=2, keep=1)
+  given = [prompt(5, 1), prompt(19, 2), prompt(270, 3), prompt(19, 2)]
+  numbers = [batch.add(Request(ids, 11, GREEDY)) for ids in given]
+  tokens = list(batch.run())
+  for number, ids in zip(numbers, given, strict=True):
+    found = ids_of(tokens, number)
+    row = np.array([ids + found])
+    hidden = lstm.apply({'params': params}, row).hidden_BLD
+    logits = lstm.apply({'params': params}, hidden, method='logits')
+    best = np.argmax(logits[0, len(ids) - 1 : -1], axis=-1)
+    np.testing.assert_array_equal(found, best)
+
+
 REQUESTS = [
   Request(prompt(5, 1), 11, GREEDY),
   Request(prompt(7, 2), 5, WARM, 3),

@@ -296,6 +296,7 @@ def test_proposals_are_accepted_as_often_as_the_distributions_overlap():
       "has a context of 47 tokens and the model's is 53",
     ),
     ({'num_encoder_layers': 1}, 'an encoder-decoder neither proposes'),
+    ({'attention': 'lstm(17)', 'block': 'plain'}, 'cannot go back to before'),
   ],
 )
 def test_a_draft_that_does_not_suit_is_refused(changes, why):
