@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model families that are read and written, by `model_type`."""
 
+from gpt_jax.hf.awd_lstm import AWD_LSTM
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import ALBERT, BERT, BIG_BIRD, DISTILBERT, ELECTRA, ROBERTA
 from gpt_jax.hf.deberta import DEBERTA, DEBERTA_V2
@@ -50,5 +51,6 @@ FAMILIES: dict[str, Family] = {
     MARIAN,
     TRANSFO_XL,
     XLNET,
+    AWD_LSTM,
   )
 }

@@ -159,6 +159,7 @@ EXPORTS = {
   'unilm': {'': 'BertForPreTraining'},
   'xlnet': {'': 'XLNetLMHeadModel'},
   'prefix': {'': 'OpenAIGPTLMHeadModel'},
+  'ulmfit': {'': 'AwdLstm'},
   'distilbert': {'': 'DistilBertForMaskedLM', 'teacher': 'BertForMaskedLM'},
 }
 
