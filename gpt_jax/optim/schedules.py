@@ -11,7 +11,7 @@ import dataclasses
 import fractions
 import re
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -386,6 +386,38 @@ def noam(d_model: Count, warmup: Count = 4000, factor: Rate = 1.0) -> Build:
   return build
 
 
+def slanted(
+  peak: Rate,
+  cut: Annotated[float, ranges.number(0, 1, above=True, below=True)] = 0.1,
+  ratio: Annotated[float, ranges.number(1)] = 32.0,
+) -> Build:
+  """Up in a short part of the run, then down in the rest of it, both linear.
+
+  ULMFiT's slanted triangular rates (Howard and Ruder 2018, equation 3):
+  peak * (1 + p (ratio - 1)) / ratio; p rises from 0 to 1 in the first floor(cut
+  * num_steps) steps t, and falls as 1 - (t - those) / (those * (1 / cut - 1)).
+
+  Args:
+    peak: the largest rate.
+    cut: the fraction of the steps in which it rises.
+    ratio: of the largest rate to the smallest.
+  """
+
+  def build(ramp: Ramp, num_steps: int) -> Schedule:
+    del ramp
+    rise = max(int(cut * num_steps), 1)
+    fall = rise * (1 / cut - 1)
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+      t = jnp.asarray(step, jnp.float32)
+      p = jnp.where(t < rise, t / rise, 1 - (t - rise) / fall)
+      return peak * (1 + jnp.clip(p, 0.0, 1.0) * (ratio - 1)) / ratio
+
+    return schedule
+
+  return build
+
+
 def wsd(
   peak: Rate,
   cooldown: int | str,
@@ -495,5 +527,6 @@ SCHEDULES = {
   'linear': linear,
   'noam': noam,
   'rsqrt': rsqrt,
+  'slanted': slanted,
   'wsd': wsd,
 }

@@ -167,6 +167,20 @@ def test_noam(d_model, warmup):
   np.testing.assert_allclose(twice(n - 1), 2 * expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize('steps, cut, ratio', [(101, 0.1, 32), (37, 0.25, 5)])
+def test_slanted(steps, cut, ratio):
+  """ULMFiT, equation 3."""
+  rise, t = int(cut * steps), np.arange(steps)
+  p = np.where(t < rise, t / rise, 1 - (t - rise) / (rise * (1 / cut - 1)))
+  rate = build(f'slanted(peak=0.01, cut={cut}, ratio={ratio})', steps)
+  found = jax.jit(rate)(t)
+  expected = 0.01 * (1 + np.maximum(p, 0) * (ratio - 1)) / ratio
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert found[0] == pytest.approx(0.01 / ratio)
+  assert np.argmax(found) == rise
+  assert found[rise] == pytest.approx(0.01)
+
+
 def test_palm():
   """Section 5: 1e-2 for the first 10,000 steps, then 1 / sqrt(k)."""
   rate = build('rsqrt(peak=1e-2)', 255_000)
@@ -221,6 +235,7 @@ def test_a_warm_up_as_long_as_the_run():
     ('constant(1.0, warmup=-1)', 'warmup=-1: give a whole number'),
     ("linear(1.0, warmup='5')", "warmup='5': give a whole number"),
     ('linear(1.0, decay=2.5)', 'decay=2.5 must be a whole number or a text'),
+    ('slanted(1.0, cut=0.0)', 'cut=0.0 must be above 0'),
     ('cosine(1.0, warmup=5, decay=5)', 'decay=5 must end after warmup=5'),
     ('rsqrt(1.0, hold=0)', 'hold=0 must be positive, and no shorter'),
     ('rsqrt(1.0, hold=4, warmup=5)', 'no shorter than warmup=5'),
