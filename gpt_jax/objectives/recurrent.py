@@ -78,6 +78,8 @@ class Recurrent(Causal):
     """Adds the weights of pairs of neighbours, as many as there are tokens."""
     real_BL = batch['weights'] > 0
     pairs_BL = real_BL[:, 1:] & real_BL[:, :-1] & ~batch['cuts'][:, 1:]
+    if 'segments' in batch:  # of documents, each of which starts anew
+      pairs_BL &= batch['segments'][:, 1:] == batch['segments'][:, :-1]
     pairs_BL = pairs_BL.astype(jnp.float32)
     number = jnp.maximum(jnp.sum(pairs_BL), 1)
     return {**batch, 'pairs': pairs_BL * (jnp.sum(batch['weights']) / number)}
