@@ -309,7 +309,7 @@ def _over_steps(
       result |= _measure(args, tasks, shots, trained, scorer, result)
     found[step] = result
     log.info('measured step %d, %d of %d', step, len(found), len(steps))
-  out = os.path.join(args.workdir, 'evaluations', 'steps.png')
+  out = os.path.join(args.workdir, 'evaluations', f'steps{_part(args)}.png')
   os.makedirs(os.path.dirname(out), exist_ok=True)
   curves = suite.curves(found, tasks, relative=True)
   log.info('drew %s', task_curves(curves, out))
@@ -317,6 +317,13 @@ def _over_steps(
     print(metrics.to_json({str(step): found[step] for step in found}))
     return
   print(suite.steps_table(suite.curves(found, tasks)))
+
+
+def _part(args: cli.Args) -> str:
+  """What tells results apart from those of the whole, as they are saved."""
+  part = '' if args.limit is None else f'-limit-{args.limit}'
+  part += '' if args.weights == 'float' else f'-{args.weights}'
+  return part + (f'-average-{args.average}' if args.average else '')
 
 
 def _start(args: cli.Args, trained: Trained) -> Figures:
@@ -338,9 +345,7 @@ def _measure(
   """Measures the tasks, and stores their results with those `held_out`."""
   folder = os.path.join(args.workdir, 'evaluations')
   step, model = held_out['step'], suite.fingerprint(trained.state.eval_params)
-  part = '' if args.limit is None else f'-limit-{args.limit}'
-  part += '' if args.weights == 'float' else f'-{args.weights}'
-  part += f'-average-{args.average}' if args.average else ''
+  part = _part(args)
   results = Results(
     os.path.join(folder, f'step-{step}{part}.json'),
     step=int(step),

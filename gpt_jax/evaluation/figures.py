@@ -166,7 +166,7 @@ class Task(Protocol):
     journal: Journal,
     report: Report,
   ) -> Figures:
-    """Measures a model.
+    """Measures a model; the main figure is first.
 
     With shots, `shots_shown` is the mean number that fitted into the context.
     If `setting.seen` is known, results of the unseen examples are added: see
