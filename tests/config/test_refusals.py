@@ -515,61 +515,30 @@ REFUSED = [
   (flag, 'x', "unexpected argument 'x'; see --help"),
   # Names that there are not, and what is likely meant: of a file,
   *(
-    (action, text, f'{given}{NO_FIELD}{meant and "did you mean "}{meant}')
-    for action, text, given, meant in (
-      (
-        line,
-        'config.optim.clipnorm = 1',
-        'optim.clipnorm=1',
-        'optim.clip_norm',
-      ),
-      (line, 'config.batch.sise = 8', 'batch.sise=8', 'batch.size?'),
-      (line, 'config.sed = 1', 'sed=1', 'seed?'),
-      (line, 'config.num_layers = 1', 'num_layers=1', 'model.num_layers?'),
-      (line, 'config.optimm = dict(clip_norm=1.0)', 'optimm', 'optim?'),
-      (line, 'config.model.depth = 1', 'model.depth=1', 'model.num_layers?'),
-      (
-        line,
-        'config.mesh.rules.mpl = 1',
-        'mesh.rules.mpl=1',
-        'mesh.rules.mlp?',
-      ),
-      (line, 'config.eval.stes = dict()', 'eval.stes', 'eval.sets?'),
-      (
-        line,
-        'config.data.every_steps = 1',
-        'data.every_steps=1',
-        'checkpoint.',
-      ),
-      (line, 'config.trainer = dict()', 'trainer', ''),
-      (line, 'config.optim.drop_steps = 1', 'optim.drop_steps=1', ''),
-      (
-        of_electra,
-        'config.models.generator.d_f = 8',
-        'd_f=8',
-        'models.generat',
-      ),
-      (
-        of_rte,
-        'config.finetune.epoch = 1',
-        'finetune.epoch=1',
-        'finetune.epochs',
-      ),
-      (
-        of_rte,
-        'config.finetune.model.dtyp = 1',
-        'model.dtyp=1',
-        'finetune.model.',
-      ),
-      (of_rte, 'config.optim.lr = 0.1', 'optim.lr=0.1', 'finetune.peak and'),
-      (
-        of_scaling,
-        'config.sweep.budget = 1',
-        'sweep.budget=1',
-        'sweep.budgets?',
-      ),
+    (
+      action,
+      f'config.{name} = 1',
+      f'{name}=1{NO_FIELD}{meant and "did you mean "}{meant}',
+    )
+    for action, name, meant in (
+      (line, 'optim.clipnorm', 'optim.clip_norm?'),
+      (line, 'batch.sise', 'batch.size?'),
+      (line, 'sed', 'seed?'),
+      (line, 'num_layers', 'model.num_layers?'),
+      (line, 'model.depth', 'model.num_layers?'),
+      (line, 'mesh.rules.mpl', 'mesh.rules.mlp?'),
+      (line, 'data.every_steps', 'checkpoint.every_steps'),
+      (line, 'optim.drop_steps', ''),
+      (of_electra, 'models.generator.d_f', 'models.generator.d_ff?'),
+      (of_rte, 'finetune.epoch', 'finetune.epochs?'),
+      (of_rte, 'finetune.model.dtyp', 'finetune.model.dtype?'),
+      (of_rte, 'optim.lr', 'finetune.peak and finetune.warmup?'),
+      (of_scaling, 'sweep.budget', 'sweep.budgets?'),
     )
   ),
+  (line, 'config.optimm = dict()', f'optimm{NO_FIELD}did you mean optim?'),
+  (line, 'config.eval.stes = dict()', f'{NO_FIELD}did you mean eval.sets?'),
+  (line, 'config.trainer = dict()', f'trainer{NO_FIELD}gpt-jax inspect'),
   # as a flag of a field, and of none, in the words of other frameworks,
   *(
     (
