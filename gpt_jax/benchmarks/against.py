@@ -19,6 +19,7 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.benchmarks import harness, worker
+from gpt_jax.benchmarks.decode import random_params
 from gpt_jax.benchmarks.harness import MIB, OURS, TORCH, Side
 from gpt_jax.config import Config
 from gpt_jax.costs import chips, flops
@@ -27,7 +28,6 @@ from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.parts import init_params
 
 # Steps or tokens in a turn.
 TURN = 4
@@ -235,18 +235,16 @@ def decode(
       f'model.context_length={context}; give --config.model.context_length='
       f'{longest}, shorter prompts or fewer --steps'
     )
-  fields: Any = config.model
-  model = Transformer(**fields)
-  key = jax.random.key(config.seed)
-  objective = Causal().bind(model)
-  params = jax.jit(lambda key: init_params(objective, key))(key)
+  model = Transformer(**config.model)
+  params = random_params(Causal().bind(model), config.seed)
   with tempfile.TemporaryDirectory() as folder:
     hf.save(folder, model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
     del params
     with harness.both('decode', folder) as both:
+      fixed = {'vocab_size': config.model.vocab_size, 'beams': beams}
       cases = [
-        _case(both, batch, prompt, steps, config.model.vocab_size, beams)
+        _case(both, steps, {'batch': batch, 'prompt': prompt, **fixed})
         for prompt, batch in itertools.product(prompts, batches)
       ]
   return {
@@ -258,17 +256,9 @@ def decode(
   }
 
 
-def _case(
-  both: dict[str, Side],
-  batch: int,
-  prompt: int,
-  steps: int,
-  vocab_size: int,
-  beams: int,
-) -> dict:
+def _case(both: dict[str, Side], steps: int, case: dict[str, int]) -> dict:
   """Both sides in turns, after a round of two tokens to compile and warm up."""
-  case = {'batch': batch, 'prompt': prompt, 'vocab_size': vocab_size}
-  case['beams'] = beams
+  batch, prompt = case['batch'], case['prompt']
   _round(both, {**case, 'tokens': 2})
   repeats = REPEATS if batch * prompt <= SMALL else 1
   rounds = [_round(both, {**case, 'tokens': 1 + steps}) for _ in range(repeats)]

@@ -34,6 +34,7 @@ from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.params import unstack
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
 from gpt_jax.training.parts import init_params
@@ -80,15 +81,18 @@ def measure(config: Config, steps: int) -> dict:
   }
 
 
+def random_params(objective: Objective, seed: int) -> Any:
+  """The parameters that a run of this seed begins with."""
+  draw = jax.jit(functools.partial(init_params, objective))
+  return draw(jax.random.key(seed))
+
+
 def _engine(config: Config, num_kv_heads: int) -> Engine:
   """An engine with random weights that has read prompts of half the context."""
-  model: Any = {**config.model, 'num_kv_heads': num_kv_heads}
-  decoder = Transformer(**model)
-  key = jax.random.key(config.seed)
-  objective = Causal().bind(decoder)
-  params = jax.jit(lambda key: init_params(objective, key))(key)
+  model = Transformer(**{**config.model, 'num_kv_heads': num_kv_heads})
   rows = config_lib.ramp(config).stages[-1].rows
-  engine = Engine(Decoder(decoder, params), slots=rows)
+  params = random_params(Causal().bind(model), config.seed)
+  engine = Engine(Decoder(model, params), slots=rows)
   length = config.model.context_length // 2
   prompts = np.random.default_rng(0).integers(
     config.model.vocab_size, size=(rows, length)

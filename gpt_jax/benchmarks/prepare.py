@@ -255,6 +255,12 @@ def encode(config: Config, steps: int) -> dict:
     *(steps, 0),
   )
   ids, theirs = made.encode_batch(texts), arrays()
+
+  def ratio(name: str) -> float:
+    # Within a round: the load of the machine may change between rounds.
+    pairs = zip(times[name].wall, times['ours'].wall, strict=True)
+    return statistics.median(x / y for x, y in pairs)
+
   return {
     'tokenizer': config.tokenizer.name,
     'workers': workers,
@@ -266,9 +272,8 @@ def encode(config: Config, steps: int) -> dict:
     'bytes_per_second': size / times['ours'].median,
     'sentencepiece_bytes_per_second': size / times['lists'].median,
     'sentencepiece_arrays_bytes_per_second': size / times['arrays'].median,
-    # Ratios within a round: the load of the machine may change between rounds.
-    'ratio': _ratio(times['lists'], times['ours']),
-    'ratio_to_arrays': _ratio(times['arrays'], times['ours']),
+    'ratio': ratio('lists'),
+    'ratio_to_arrays': ratio('arrays'),
   }
 
 
@@ -293,13 +298,6 @@ def _as_prepare_does(
         digest.update(text)
     num_tokens += len(np.concatenate(flat).astype(dtype))
   return num_tokens
-
-
-def _ratio(one: harness.Times, two: harness.Times) -> float:
-  """The median over rounds of the ratio of wall times."""
-  return statistics.median(
-    x / y for x, y in zip(one.wall, two.wall, strict=True)
-  )
 
 
 def report_encode(result: dict) -> str:

@@ -20,13 +20,13 @@ import numpy as np
 
 from gpt_jax import hf
 from gpt_jax.benchmarks import harness, worker
+from gpt_jax.benchmarks.decode import random_params
 from gpt_jax.benchmarks.harness import Side
 from gpt_jax.config import Config
 from gpt_jax.evaluation.forward import Row
-from gpt_jax.evaluation.score import Journal, Score, Scorer
+from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.parts import init_params
 
 _LIBRARIES = ('torch', 'transformers', 'accelerate', 'lm_eval')
 
@@ -51,8 +51,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
   if batches:
     harness.check_installed(*_LIBRARIES, extras=('eval', 'hf'))
   parts = parts_lib.build(config)
-  init = jax.jit(lambda key: init_params(parts.objective, key))
-  params = init(jax.random.key(config.seed))
+  params = random_params(parts.objective, config.seed)
   rows = passages(steps, config.model.vocab_size, config.model.context_length)
   with contextlib.ExitStack() as stack:
     others: dict[int, Side] = {}
@@ -79,6 +78,21 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
     clock.take()
     _catch_up([*others.values()], math.inf)
     found = {size: side.last for size, side in others.items()}
+  compared: dict[str, Any] = {}
+  if found:
+    ours = np.array([score.log_prob for score in scores])
+    fastest = min(x['seconds'] for x in found.values())
+    compared = {
+      'lm_eval': {
+        str(size): {
+          **{k: v for k, v in x.items() if k != 'log_probs'},
+          'passages_per_second': len(scores) / x['seconds'],
+          'difference': float(np.abs(ours - x['log_probs']).max()),
+        }
+        for size, x in found.items()
+      },
+      'speedup': fastest / clock.seconds,
+    }
   return {
     'parameters': sum(x.size for x in jax.tree.leaves(params)),
     'dtype': config.model.dtype,
@@ -88,27 +102,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
       **clock.result(),
       'passages_per_second': len(rows) / clock.seconds,
     },
-    **_compared(scores, clock.seconds, found),
-  }
-
-
-def _compared(
-  scores: Sequence[Score], seconds: float, found: dict[int, dict]
-) -> dict[str, Any]:
-  """lm-eval's results, and our speed relative to its fastest."""
-  if not found:
-    return {}
-  ours = np.array([score.log_prob for score in scores])
-  return {
-    'lm_eval': {
-      str(size): {
-        **{k: v for k, v in x.items() if k != 'log_probs'},
-        'passages_per_second': len(scores) / x['seconds'],
-        'difference': float(np.abs(ours - x['log_probs']).max()),
-      }
-      for size, x in found.items()
-    },
-    'speedup': min(x['seconds'] for x in found.values()) / seconds,
+    **compared,
   }
 
 

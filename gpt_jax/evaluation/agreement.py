@@ -40,18 +40,12 @@ PAIRS = ('seq_relationship_logits', 'sop_logits')
 
 
 class Reference(NamedTuple):
-  """The results of transformers for a text.
+  """The results of transformers for a text."""
 
-  Attributes:
-    logits: float32 [L, V], or [1, K] of a fine-tuned head.
-    ids: of the text; None if there is no tokenizer.
-    why: the reason then.
-    pair: float32 [2], logits of a head for two texts; None: there is none.
-  """
-
-  logits: np.ndarray
-  ids: list[int] | None
-  why: str = ''
+  logits: np.ndarray  # float32 [L, V], or [1, K] of a fine-tuned head
+  ids: list[int] | None  # of the text; None if there is no tokenizer
+  why: str = ''  # the reason then
+  # float32 [2], logits of a head for two texts; None: there is none.
   pair: np.ndarray | None = None
 
 
@@ -120,17 +114,11 @@ Sequence = Callable[[Config, tokenizer_lib.Tokenizer, str], list[int]]
 
 
 class Agreement(NamedTuple):
-  """How far two sets of logits differ.
+  """How far two sets of logits differ."""
 
-  Attributes:
-    differences: float32 [L], the largest at each position.
-    ours: int [L], our most probable next tokens, or the class.
-    theirs: the same of transformers.
-  """
-
-  differences: np.ndarray
-  ours: np.ndarray
-  theirs: np.ndarray
+  differences: np.ndarray  # float32 [L], the largest at each position
+  ours: np.ndarray  # int [L], our most probable next tokens, or the class
+  theirs: np.ndarray  # the same of transformers
 
 
 def check(

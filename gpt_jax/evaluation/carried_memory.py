@@ -38,17 +38,12 @@ _CHUNK_SCORES = 1 << 25
 
 
 class Reading(NamedTuple):
-  """How the text is read.
+  """How the text is read."""
 
-  Attributes:
-    segment: tokens of a segment; None: as in training.
-    clamp: of `transformer_xl`; None: as in training.
-    same_length: whether each token sees as many keys as the memory has;
-      otherwise it sees the whole memory and its segment.
-  """
-
-  segment: int | None = None
-  clamp: int | None = None
+  segment: int | None = None  # tokens of a segment; None: as in training
+  clamp: int | None = None  # of `transformer_xl`; None: as in training
+  # Whether each token sees as many keys as the memory has; otherwise it sees
+  # the whole memory and its segment.
   same_length: bool = False
 
 

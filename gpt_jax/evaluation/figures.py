@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks of `evaluate`, and results with standard errors."""
 
+import json
 import math
+import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from gpt_jax.decoding import requests
 from gpt_jax.evaluation.score import Journal, Scorer
+from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.spec import FailedError, UsageError
 
@@ -111,36 +114,25 @@ def perplexity(name: str, losses: Sequence[float]) -> Figures:
 
 
 class Curve(NamedTuple):
-  """A figure of a task over the checkpoints of a run.
+  """A figure of a task over the checkpoints of a run."""
 
-  Attributes:
-    task: its name, and the number of shots.
-    figure: its name: the first that the task reports, or `relative`.
-    values: the figure and its standard error by step.
-  """
-
-  task: str
-  figure: str
+  task: str  # its name, and the number of shots
+  figure: str  # its name: the first that the task reports, or `relative`
+  # The figure and its standard error by step.
   values: dict[int, tuple[float, float]]
 
 
 class Setting(NamedTuple):
-  """How a task is measured.
+  """How a task is measured."""
 
-  Attributes:
-    shots: number of solved examples before each one.
-    seed: for drawing them.
-    limit: the first examples of each group to measure; None: all.
-    seen: positions of the `Task.texts` that training has seen; None if that is
-      not known.
-    outputs: file for the generated texts; '': they are not kept.
-  """
-
-  shots: int = 0
-  seed: int = 0
+  shots: int = 0  # number of solved examples before each one
+  seed: int = 0  # for drawing them
+  # The first examples of each group to measure; None: all.
   limit: int | None = None
+  # Positions of the `Task.texts` that training has seen; None if that is not
+  # known.
   seen: frozenset[int] | None = None
-  outputs: str = ''
+  outputs: str = ''  # file for the generated texts; '': they are not kept
 
 
 class Task(Protocol):
@@ -193,3 +185,10 @@ def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:
   if not out:
     raise UsageError(f'the task has no {kind}: its files are empty')
   return out
+
+
+def write_outputs(path: str, rows: Iterable[dict[str, Any]]) -> None:
+  """Writes generated texts, a JSON object for each example."""
+  lines = [json.dumps(row, ensure_ascii=False) + '\n' for row in rows]
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  write_atomically(path, ''.join(lines))

@@ -53,24 +53,15 @@ class Row(NamedTuple):
 
 
 class Limits(NamedTuple):
-  """What a batch may hold.
+  """What a batch may hold."""
 
-  Attributes:
-    tokens: the most tokens of a batch, including padding.
-    rows: the most rows of a batch.
-    cached: the most tokens whose keys and values are held; 0: nothing is
-      shared.
-    shards: parts that a batch is split into.
-    program: tokens that cost as much as compiling one more length.
-    padded: rounds a length up.
-  """
-
-  tokens: int
-  rows: int
+  tokens: int  # the most tokens of a batch, including padding
+  rows: int  # the most rows of a batch
+  # The most tokens whose keys and values are held; 0: nothing is shared.
   cached: int
-  shards: int
-  program: int
-  padded: Callable[[int], int]
+  shards: int  # parts that a batch is split into
+  program: int  # tokens that cost as much as compiling one more length
+  padded: Callable[[int], int]  # rounds a length up
 
 
 class Group(NamedTuple):
@@ -81,20 +72,13 @@ class Group(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """Groups scored together.
-
-  Attributes:
-    prefix_length: padded length of the shared ids; 0: there are none.
-    length: padded length of the rest of each row.
-    num_groups: padded number of groups.
-    num_rows: padded number of rows.
-  """
+  """Groups scored together."""
 
   groups: list[Group]
-  prefix_length: int
-  length: int
-  num_groups: int
-  num_rows: int
+  prefix_length: int  # padded length of the shared ids; 0: there are none
+  length: int  # padded length of the rest of each row
+  num_groups: int  # padded number of groups
+  num_rows: int  # padded number of rows
 
   @property
   def rows(self) -> list[int]:

@@ -324,14 +324,11 @@ def last_words(
   `majority` is the accuracy of always guessing the most common last word.
   """
   found = [score for (score,) in scores]
-  words, counts = np.unique(
-    [e.choices[e.label].strip() for e in examples], return_counts=True
-  )
-  del words
+  words = collections.Counter(e.choices[e.label].strip() for e in examples)
   return {
     **figures.mean('accuracy', [bool(s.greedy) for s in found]),
     **figures.perplexity('perplexity', [-s.log_prob for s in found]),
-    'majority': float(counts.max() / len(examples)),
+    'majority': max(words.values()) / len(examples),
   }
 
 
@@ -468,22 +465,15 @@ def of(prompted: Callable[..., Prompted]) -> Callable[..., Make]:
 
 
 class Text(NamedTuple):
-  """A text in which every token is scored once.
+  """A text in which every token is scored once."""
 
-  Attributes:
-    files: to find it in.
-    path: of the text.
-    stride: tokens scored per window; 0: half of the model's context.
-    style: of the artefacts of tokenization to remove, see `tasks.detokenize`;
-      None: the text is read as it is.
-    last_bytes: of the file; 0: all of it.
-  """
-
-  files: Files
-  path: str
-  stride: int = 0
+  files: Files  # to find it in
+  path: str  # of the text
+  stride: int = 0  # tokens scored per window; 0: half of the model's context
+  # Of the artefacts of tokenization to remove, see `tasks.detokenize`; None:
+  # the text is read as it is.
   style: detokenize.Style | None = None
-  last_bytes: int = 0
+  last_bytes: int = 0  # of the file; 0: all of it
   takes_shots = False
   takes_sources = False
 

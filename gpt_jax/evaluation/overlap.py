@@ -32,18 +32,14 @@ _SHARED = 1 << 10
 
 
 class Overlaps(NamedTuple):
-  """The texts of tasks that share words with a training store.
+  """The texts of tasks that share words with a training store."""
 
-  Attributes:
-    figures: for each task `eval/TASK/overlap`, the fraction of its texts that
-      share an n-gram with the store, and `eval/TASK/overlap_checked`, the
-      number of texts of at least 13 words.
-    seen: for each task the positions of these texts.
-    words: for each task where these texts are, and the shared words.
-  """
-
+  # For each task `eval/TASK/overlap`, the fraction of its texts that share an
+  # n-gram with the store, and `eval/TASK/overlap_checked`, the number of texts
+  # of at least 13 words.
   figures: Figures
-  seen: dict[str, frozenset[int]]
+  seen: dict[str, frozenset[int]]  # for each task the positions of these texts
+  # For each task where these texts are, and the shared words.
   words: dict[str, list[dict[str, str]]]
 
 

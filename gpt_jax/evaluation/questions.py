@@ -6,8 +6,6 @@
 by step (Wei et al., 2022: Chain-of-Thought Prompting Elicits Reasoning).
 """
 
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +16,6 @@ from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures, Make, Setting, Task, read_all
 from gpt_jax.evaluation.likelihood import draw
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
-from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.files.records import Record
 from gpt_jax.ranges import Count, Positive, Whole
@@ -30,42 +27,27 @@ from gpt_jax.tasks.metrics import exact_match
 
 
 class Question(NamedTuple):
-  """A question.
+  """A question."""
 
-  Attributes:
-    where: 'file:line'.
-    answers: the accepted answers.
-    shown: what stands after 'A: ' in a few-shot example.
-  """
-
-  where: str
+  where: str  # 'file:line'
   question: str
-  answers: tuple[str, ...]
-  shown: str
+  answers: tuple[str, ...]  # the accepted answers
+  shown: str  # what stands after 'A: ' in a few-shot example
 
 
 class Questions(NamedTuple):
-  """A task of questions, each answered once or several times.
+  """A task of questions, each answered once or several times."""
 
-  Attributes:
-    questions: reads them.
-    pool: reads the questions that may be few-shot examples; None: none may.
-    max_tokens: the most tokens of an answer.
-    judge: figures of a question from its answers; their means are reported.
-    separator: stands between two examples.
-    stop: the text that ends an answer.
-    sampler: how answers are drawn.
-    num_samples: answers to each question.
-  """
-
-  questions: Callable[[], Iterator[Question]]
+  questions: Callable[[], Iterator[Question]]  # reads them
+  # Reads the questions that may be few-shot examples; None: none may.
   pool: Callable[[], Iterator[Question]] | None
-  max_tokens: int
+  max_tokens: int  # the most tokens of an answer
+  # Figures of a question from its answers; their means are reported.
   judge: Callable[[Question, Sequence[str]], Mapping[str, float]]
-  separator: str = '\n\n'
-  stop: str = '\n'
-  sampler: Sampler = GREEDY
-  num_samples: int = 1
+  separator: str = '\n\n'  # stands between two examples
+  stop: str = '\n'  # the text that ends an answer
+  sampler: Sampler = GREEDY  # how answers are drawn
+  num_samples: int = 1  # answers to each question
   takes_sources = False
 
   @property
@@ -101,7 +83,13 @@ class Questions(NamedTuple):
     )
     answers = [texts[i : i + each] for i in range(0, len(texts), each)]
     if setting.outputs:
-      _write(setting.outputs, questions, answers)
+      figures.write_outputs(
+        setting.outputs,
+        (
+          {'where': q.where, 'texts': own, 'answers': q.answers}
+          for q, own in zip(questions, answers, strict=True)
+        ),
+      )
     judged = [
       self.judge(question, own)
       for question, own in zip(questions, answers, strict=True)
@@ -159,21 +147,6 @@ class Questions(NamedTuple):
       prompts.append(prompt + own)
       num_shown.append(count)
     return prompts, num_shown
-
-
-def _write(
-  path: str, questions: Sequence[Question], answers: Sequence[Sequence[str]]
-) -> None:
-  """A JSON line for each question, with all its answers."""
-  lines = [
-    json.dumps(
-      {'where': q.where, 'texts': own, 'answers': q.answers},
-      ensure_ascii=False,
-    )
-    for q, own in zip(questions, answers, strict=True)
-  ]
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  write_atomically(path, '\n'.join(lines) + '\n')
 
 
 def qa(path: str, shown: str = '', max_tokens: Count = 32) -> Make:

@@ -99,31 +99,22 @@ def _multiples(length: int, *, multiple: int) -> int:
 
 
 class ScoreRequest(NamedTuple):
-  """A text to score after a context, which may be empty.
-
-  Attributes:
-    where: 'file:line', for errors.
-  """
+  """A text to score after a context, which may be empty."""
 
   context: str
   continuation: str
-  where: str
+  where: str  # 'file:line', for errors
 
 
 class Score(NamedTuple):
-  """The score of a continuation.
+  """The score of a continuation."""
 
-  Attributes:
-    log_prob: of all its tokens, in nats.
-    greedy: 1 if each token is the most probable one, among those that may be
-      generated, else 0.
-    cut: number of leading context tokens that did not fit.
-  """
-
-  log_prob: float
+  log_prob: float  # of all its tokens, in nats
   num_tokens: int
+  # 1 if each token is the most probable one, among those that may be generated,
+  # else 0.
   greedy: int
-  cut: int
+  cut: int  # number of leading context tokens that did not fit
 
 
 def row(
@@ -229,17 +220,11 @@ class Journal:
 
 
 class GeneratedTexts(NamedTuple):
-  """Texts that a model generated for sources.
+  """Texts that a model generated for sources."""
 
-  Attributes:
-    texts: in the order of the sources.
-    cut: sources that lost their last tokens.
-    new: texts that the journal did not have.
-  """
-
-  texts: list[str]
-  cut: int
-  new: int
+  texts: list[str]  # in the order of the sources
+  cut: int  # sources that lost their last tokens
+  new: int  # texts that the journal did not have
 
 
 class Scorer:

@@ -10,7 +10,6 @@ own; for F1, as the other one of two classes; for STS-B, if it is no number from
 
 import functools
 import itertools
-import json
 import logging
 import os
 import time
@@ -25,7 +24,6 @@ from gpt_jax.evaluation import figures, questions
 from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files import lines
-from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.ranges import OneOf, Real, Whole
 from gpt_jax.spec import UsageError
@@ -41,23 +39,18 @@ _SHOWN = 3
 
 
 class Generated(NamedTuple):
-  """A task of source texts, for each of which a model generates a text.
+  """A task of source texts, for each of which a model generates a text."""
 
-  Attributes:
-    examples: reads the examples, at least one.
-    figures: computes results from examples and generated texts.
-    targets: all answers that may be right, which limit the length; (): any
-      text may be right.
-    max_tokens: the most tokens of a text if there are no `targets`; 0: see
-      `Scorer.source_request`.
-    beam: how to search for a text; None: greedy.
-  """
-
-  examples: Callable[[], Sequence[TextPair]]
+  examples: Callable[[], Sequence[TextPair]]  # reads the examples, at least one
+  # Computes results from examples and generated texts.
   figures: Callable[[Sequence[TextPair], Sequence[str]], Figures]
+  # All answers that may be right, which limit the length; (): any text may be
+  # right.
   targets: tuple[str, ...] = ()
+  # The most tokens of a text if there are no `targets`; 0: see
+  # `Scorer.source_request`.
   max_tokens: int = 0
-  beam: Beam | None = None
+  beam: Beam | None = None  # how to search for a text; None: greedy
   takes_shots = False
   takes_sources = True
 
@@ -96,7 +89,19 @@ class Generated(NamedTuple):
         *(example.where, example.source, text, example.target),
       )
     if setting.outputs:
-      _write(setting.outputs, examples, texts)
+      figures.write_outputs(
+        setting.outputs,
+        (
+          {
+            'where': example.where,
+            'source': example.source,
+            'text': text,
+            'reference': example.target,
+          }
+          for example, text in zip(examples, texts, strict=True)
+        ),
+      )
+      log.info('wrote %s', setting.outputs)
 
     def measured(numbers: Sequence[int]) -> Figures:
       return self.figures(
@@ -110,25 +115,6 @@ class Generated(NamedTuple):
       'cut': cut,
       **figures.clean(everything, setting.seen, measured),
     }
-
-
-def _write(path: str, examples: Sequence[TextPair], texts: Sequence[str]):
-  """A JSON line for each example."""
-  lines = [
-    json.dumps(
-      {
-        'where': example.where,
-        'source': example.source,
-        'text': text,
-        'reference': example.target,
-      },
-      ensure_ascii=False,
-    )
-    for example, text in zip(examples, texts, strict=True)
-  ]
-  os.makedirs(os.path.dirname(path), exist_ok=True)
-  write_atomically(path, '\n'.join(lines) + '\n')
-  log.info('wrote %s', path)
 
 
 def seq2seq(

@@ -22,15 +22,16 @@ from gpt_jax.training.models import Trained
 PAIRS = ('next', 'order')
 
 
-def measure(trained: Trained, workdir: str) -> dict[str, float]:
-  """Losses of the held-out split and of the sets of `eval.sets`."""
-  return _measure(trained, workdir, trained.parts.config)
-
-
-def _measure(
-  trained: Trained, workdir: str, config: Config
+def measure(
+  trained: Trained, workdir: str, config: Config | None = None
 ) -> dict[str, float]:
-  """The held-out sets by a config with maybe another objective and rows."""
+  """Losses of the held-out split of a run and of the sets of `eval.sets`.
+
+  `config` may have another objective and other rows than the run's.
+  """
+  if config is None:
+    config = trained.parts.config
+  assert config is not None
   sets = held_out_sets(config, workdir)
   config_lib.check_objective(config)
   # Some objectives need the tokenizer to make batches.
@@ -70,7 +71,7 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
     `eval/NAME/pairs_KIND_accuracy` and `..._loss` of each held-out set.
   """
   config = with_pairs(trained.parts.config, kind)
-  values = _measure(trained, workdir, config)
+  values = measure(trained, workdir, config)
   return {
     key.replace('/pair_', f'/pairs_{kind}_'): value
     for key, value in values.items()

@@ -126,28 +126,34 @@ def read(program: Program, mesh: Mesh) -> list[Collective]:
     program: see `hlo.parse`.
     mesh: that the program was compiled for.
   """
-  return list(_read(program, mesh))
-
-
-def _read(program: Program, mesh: Mesh) -> Iterator[Collective]:
-  scattered, callers = _scattered(program), _callers(program)
-  seen = set()
+  # Fusions by the name of the computation that they call.
+  fusions = {
+    x.called('calls'): Step(x, computation, 1)
+    for computation in program.computations.values()
+    for x in computation.instructions.values()
+    if x.opcode == 'fusion'
+  }
+  out, seen = [], set()
   for step in program.steps:
-    x = step.instruction
+    x, fusion = step.instruction, fusions.get(step.computation.name)
     kind = x.opcode.removesuffix('-start')
     if kind == 'send' and 'megascale' in x.attributes:
-      yield _dcn(step, mesh)
+      out.append(_dcn(step, mesh))
     elif kind in KINDS:
-      link = chain(x)
-      if link:
-        whole = (callers.get(step.computation.name), link)
+      if link := chain(x):
+        whole = (fusion and fusion.computation.name, link)
         if whole in seen:
           continue
         seen.add(whole)
-      fusion = scattered.get(step.computation.name)
-      if kind == 'all-reduce' and fusion is not None:
+      # libtpu writes a reduce-scatter as a fusion that all-reduces, and keeps
+      # only this device's shard.
+      attributes = fusion.instruction.attributes if fusion else ''
+      if 'AllReduceScatterFusion' not in attributes:
+        fusion = None
+      elif kind == 'all-reduce':
         kind = 'reduce-scatter'
-      yield from _collective(step, kind, mesh, fusion)
+      out += _collective(step, kind, mesh, fusion)
+  return out
 
 
 def chain(x: Instruction) -> tuple[int, str] | None:
@@ -159,16 +165,6 @@ def chain(x: Instruction) -> tuple[int, str] | None:
   """
   found = re.search(r'\bchain_id="(\w+)"', x.attributes)
   return (x.number('channel_id'), found[1]) if found else None
-
-
-def _callers(program: Program) -> dict[str, str]:
-  """For each computation of a fusion, the computation that calls it."""
-  return {
-    x.called('calls'): computation.name
-    for computation in program.computations.values()
-    for x in computation.instructions.values()
-    if x.opcode == 'fusion'
-  }
 
 
 def _collective(
@@ -248,20 +244,6 @@ def _dcn(step: Step, mesh: Mesh) -> Collective:
     (),
     (step.computation.name, x.name),
   )
-
-
-def _scattered(program: Program) -> dict[str, Step]:
-  """Fusions that all-reduce and keep only this device's shard.
-
-  This is how libtpu writes a reduce-scatter. Keyed by the name of the
-  computation that the fusion calls.
-  """
-  found = {}
-  for computation in program.computations.values():
-    for x in computation.instructions.values():
-      if x.opcode == 'fusion' and 'AllReduceScatterFusion' in x.attributes:
-        found[x.called('calls')] = Step(x, computation, 1)
-  return found
 
 
 def _path(x: Instruction, computation: Computation, depth: int = 8) -> str:

@@ -39,7 +39,6 @@ _SETTINGS = {
   # Appears in the log only.
   'TPU_ACCELERATOR_TYPE': 'v4-8',
 }
-_INSTALL = install('plan')
 
 
 class Program(NamedTuple):
@@ -76,15 +75,15 @@ def use_cpu() -> None:
   if importlib.util.find_spec('libtpu') is None:
     raise UsageError(
       'planning needs libtpu, the compiler for TPU, which runs on a CPU too: '
-      + _INSTALL
+      + install('plan')
     )
   # libtpu reads these once, when it is loaded.
   os.environ.update(_SETTINGS)
   jax.config.update('jax_platforms', 'cpu')
 
 
-def devices(slices: Slices) -> list[Any]:
-  """JAX devices of the slices, to compile for."""
+def build(config: Config, slices: Slices) -> Parts:
+  """Builds the run of a resolved config on the devices of the slices."""
   use_cpu()
   topology = jax_topologies.get_topology_desc(
     platform='tpu',
@@ -96,12 +95,7 @@ def devices(slices: Slices) -> list[Any]:
     wrap=slices.wrap,
   )
   assert len(topology.devices) == slices.devices, slices
-  return list(topology.devices)
-
-
-def build(config: Config, slices: Slices) -> Parts:
-  """Builds the run of a resolved config on the devices of the slices."""
-  mesh = device_check.check_devices(config, devices(slices))
+  mesh = device_check.check_devices(config, topology.devices)
   return parts_lib.build(config, mesh)
 
 

@@ -251,9 +251,12 @@ class _Clock:
     default_factory=dict
   )
 
-  def ask(self, resource: str, seconds: float) -> float:
-    """Queues work of a resource; returns when it ends."""
-    end = max(self.now, self.free.get(resource, 0.0)) + seconds
+  def ask(
+    self, resource: str, seconds: float, start: float | None = None
+  ) -> float:
+    """Queues work of a resource from `start` (or now) on; returns its end."""
+    start = self.now if start is None else start
+    end = max(start, self.free.get(resource, 0.0)) + seconds
     self.free[resource] = end
     self.worked[resource] = self.worked.get(resource, 0.0) + seconds
     return end
@@ -285,20 +288,18 @@ def _replay(events: Iterable[Event], rates: Rates) -> _Clock:
 
 
 def _work(clock: _Clock, x: Work, rates: Rates) -> None:
-  products = x.products / (BUSY * rates.peak)
-  vector = x.vector / rates.vector
   start = clock.now
-  if x.serial:
-    clock.until(clock.now + products, 'products')
-    clock.until(clock.now + vector, 'vector')
-  elif products >= vector:
-    clock.until(clock.now + products, 'products')
-  else:
-    clock.until(clock.now + vector, 'vector')
+  units = {
+    'products': x.products / (BUSY * rates.peak),
+    'vector': x.vector / rates.vector,
+  }
+  if not x.serial:  # the slower one hides the other
+    slower = max(units, key=lambda unit: units[unit])
+    units = {slower: units[slower]}
+  for unit, seconds in units.items():
+    clock.until(clock.now + seconds, unit)
   if x.bytes:
-    done, clock.now = clock.now, start
-    end = clock.ask('memory', x.bytes / rates.memory)
-    clock.now = done
+    end = clock.ask('memory', x.bytes / rates.memory, start)
     clock.until(end, 'memory')
 
 

@@ -85,38 +85,6 @@ def test_results_are_medians_over_rounds():
   }
 
 
-@pytest.mark.parametrize(
-  'flags, message',
-  [
-    (['--what=rows'], '--against=torch: does not work with --what=rows'),
-    (['--batches=1,0'], '--batches=1,0: give distinct whole numbers from 1'),
-    (['--what=beam', '--prompts=59'], '--prompts: 59 and 6 new tokens exce'),
-    (['--config.model.num_encoder_layers=1'], 'objective.name='),
-    (['--prompts=59'], '--prompts: 59 and 6 new tokens exceed model.context'),
-  ],
-)
-def test_bad_usage_is_one_line(flags, message, capsys, monkeypatch):
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
-  assert main(['benchmark', f'{CONFIG}:gpt2', *DECODE, *flags]) == 2
-  said = capsys.readouterr().err
-  assert message in said
-  assert said.count('\n') == 1
-
-
-def test_beam_search_is_measured_beside_theirs_alone(capsys):
-  flags = [flag for flag in DECODE if flag != '--against=torch']
-  argv = ['benchmark', f'{CONFIG}:gpt2', *flags, '--what=beam']
-  assert main(argv) == 2
-  assert 'give --against torch' in capsys.readouterr().err
-
-
-def test_what_is_not_installed_is_named(capsys, monkeypatch):
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  assert main(['benchmark', f'{CONFIG}:gpt2', *DECODE]) == 2
-  said = capsys.readouterr().err
-  assert 'torch is not installed; run pip install -c constraints.txt' in said
-
-
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
 @pytest.mark.parametrize('name, kv_heads', [('smollm2-135m', 2), ('gpt2', 6)])
 def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
@@ -206,16 +174,6 @@ def test_a_worker_goes_on_with_the_next_batch():
   assert first['losses'] == [0.5, 0.5]
   assert len(second['seconds']) == len(second['cpu_seconds']) == 3
   assert second['peak_bytes'] > 0
-
-
-def test_other_batches_are_refused(capsys, monkeypatch):
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
-  config = f'--config={ROOT}/configs/benchmark.py:char'
-  flags = [*TRAIN, '--config.data.rows=documents']
-  assert main(['benchmark', config, *flags]) == 2
-  said = capsys.readouterr().err
-  assert 'with positions, segments, which --against=torch' in said
-  assert said.count('\n') == 1
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")

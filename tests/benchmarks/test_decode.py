@@ -69,25 +69,3 @@ def test_rates(capsys):
       assert x['bytes_per_second'] * x['seconds'] == pytest.approx(size)
       ratio = x['flops_per_second'] / x['bytes_per_second']
       assert ratio == pytest.approx(batch['rows'] / 2)
-
-
-@pytest.mark.parametrize(
-  'config',
-  [
-    'switch.py:tiny',  # experts
-    'albert.py:cpu',  # layers that are shared
-    'gopher.py:44m',  # kernels of distances
-    'bert.py:cpu',  # a head that is more than the table
-  ],
-)
-def test_other_models_are_refused(config, capsys):
-  flags = ['--what=products', '--config.model.vocab_size=97']
-  assert main(['benchmark', f'--config={CONFIGS}/{config}', *flags]) == 2
-  assert 'has no such count of this model' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize('value', ['0', '1,0', '', 'x'])
-def test_batches_that_are_none(value, capsys):
-  flags = ['--what=products', f'--batches={value}']
-  assert main(['benchmark', f'--config={CONFIGS}/char.py', *flags]) == 2
-  assert f'--batches={value}: give whole' in capsys.readouterr().err

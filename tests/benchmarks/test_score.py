@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of evaluation: what it scores, and whose turn it is."""
 
-import importlib.util
-
 import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import score
-from gpt_jax.spec import UsageError
 from tests.support import tiny
 
 CONTEXT = 83
@@ -62,9 +59,3 @@ def test_sides_take_turns_until_they_have_worked_as_long():
   assert ''.join(turns) == 'abab'
   score._catch_up(sides, float('inf'))
   assert ''.join(turns) == 'ababbb'
-
-
-def test_what_is_missing_is_told():
-  if importlib.util.find_spec('lm_eval') is None:
-    with pytest.raises(UsageError, match='is not installed; run pip install'):
-      score.measure(config(), 3, [1])

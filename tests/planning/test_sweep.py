@@ -162,33 +162,3 @@ def test_the_shipped_grid_is_listed(at_root, capsys):
   assert main(['scaling', *flags]) == 0
   lines = capsys.readouterr().out.splitlines()
   assert len(lines) == 2 + 15
-
-
-@pytest.mark.parametrize(
-  'flags, message',
-  [
-    (['--config=configs/smoke.py'], 'has no section sweep'),
-    ([FLAGS[0], '--config.sweep.budgets=1e9'], 'give two or more numbers'),
-    ([FLAGS[0], '--config.sweep.budgets=1e9, x'], 'give two or more numbers'),
-    ([*FLAGS, '--config.sweep.budgets=1e20, 2e20'], 'have 0 sizes'),
-    ([FLAGS[0], '--config.sweep.sizes=size(2)'], 'sweep.sizes'),
-    ([FLAGS[0], '--config.sweep.sizes=sized(2, 8, 1)'], "unknown 'sized'"),
-    ([FLAGS[0], '--config.sweep.sizes=size(2, 9, 2)'], 'model.d_model=9'),
-    (
-      [FLAGS[0], '--config.sweep.sizes=size(2, 24, 1), size(2, 24, 2)'],
-      'two of them are alike',
-    ),
-    (
-      [FLAGS[0], '--config.schedule.name=noam(d_model=8)'],
-      'has no peak for sweep.sizes',
-    ),
-    ([FLAGS[0], '--config.data.holdout=none'], 'fitted to held-out losses'),
-    ([], '--config is missing'),
-  ],
-)
-def test_bad_usage(at_root, tmp_path, capsys, flags, message):
-  workdir = tmp_path / 'w'
-  assert main(['scaling', *flags, f'--workdir={workdir}']) == 2
-  error = capsys.readouterr().err
-  assert message in error.splitlines()[-1]
-  assert not workdir.exists()

@@ -1,0 +1,89 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What `benchmark` refuses, in one line."""
+
+import importlib.util
+import pathlib
+
+import pytest
+
+from gpt_jax.__main__ import main
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+SIZES = [
+  '--config.model.num_layers=2',
+  '--config.model.d_model=24',
+  '--config.model.num_heads=6',
+  '--config.model.head_size=4',
+  '--config.model.d_ff=40',
+  '--config.model.vocab_size=97',
+  '--config.model.context_length=64',
+]
+TORCH = [*SIZES, '--against=torch', '--steps=5']
+DECODE = [*TORCH, '--what=decode', '--batches=1,3', '--prompts=7,17']
+PRODUCTS = ['--what=products', '--config.model.vocab_size=97']
+NO_COUNT = 'has no such count of this model'
+
+
+@pytest.mark.parametrize(
+  'config, flags, message',
+  [
+    (
+      'benchmark.py:gpt2',
+      [*DECODE, '--what=rows'],
+      '--against=torch: does not work with --what=rows',
+    ),
+    (
+      'benchmark.py:gpt2',
+      [*DECODE, '--batches=1,0'],
+      '--batches=1,0: give distinct whole numbers from 1',
+    ),
+    (
+      'benchmark.py:gpt2',
+      [*DECODE, '--what=beam', '--prompts=59'],
+      '--prompts: 59 and 6 new tokens exceed model.context_length=64',
+    ),
+    (
+      'benchmark.py:gpt2',
+      [*DECODE, '--prompts=59'],
+      '--prompts: 59 and 6 new tokens exceed model.context_length=64',
+    ),
+    (
+      'benchmark.py:gpt2',
+      [*DECODE, '--config.model.num_encoder_layers=1'],
+      'objective.name=',
+    ),
+    ('benchmark.py:gpt2', [*SIZES, '--what=beam'], 'give --against torch'),
+    (
+      'benchmark.py:char',
+      [*TORCH, '--config.data.rows=documents'],
+      'with positions, segments, which --against=torch',
+    ),
+    ('benchmark.py:gpt2', [*SIZES, '--what=attention'], 'give two patterns'),
+    ('benchmark.py:gpt2', [*SIZES, '--what=switch'], 'has no experts'),
+    ('switch.py:tiny', PRODUCTS, NO_COUNT),  # experts
+    ('albert.py:cpu', PRODUCTS, NO_COUNT),  # layers that are shared
+    ('gopher.py:44m', PRODUCTS, NO_COUNT),  # kernels of distances
+    ('bert.py:cpu', PRODUCTS, NO_COUNT),  # a head that is more than the table
+    *(
+      ('char.py', ['--what=products', f'--batches={x}'], f'--batches={x}: give')
+      for x in ('0', '1,0', '', 'x')
+    ),
+  ],
+)
+def test_refusals(config, flags, message, capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+  assert main(['benchmark', f'--config={ROOT}/configs/{config}', *flags]) == 2
+  error = capsys.readouterr().err
+  assert message in error
+  assert error.count('\n') == 1
+
+
+@pytest.mark.parametrize('what, library', [('decode', 'torch'), ('score', '')])
+def test_what_is_not_installed_is_named(what, library, capsys, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  config = f'--config={ROOT}/configs/benchmark.py:gpt2'
+  assert main(['benchmark', config, *DECODE, f'--what={what}']) == 2
+  error = capsys.readouterr().err
+  assert f'{library} is not installed; run pip install -c constraints' in error

@@ -1,0 +1,134 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What `plan` and `scaling` refuse: one line, and nothing is written."""
+
+import importlib.util
+import json
+import pathlib
+
+import pytest
+
+from gpt_jax.__main__ import main
+from gpt_jax.planning import compile as compile_lib
+from gpt_jax.planning import laws
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+BUDGET = '--budget=1e20'
+GPT2 = '--config=configs/gpt2.py:small'
+SWEEP = '--config=configs/scaling.py'
+SIZES = (
+  '--config.sweep.sizes=size(1, 6, 1), size(1, 10, 1), size(1, 14, 1), '
+  'size(1, 22, 1)'
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """A folder for what the commands may write; no configs are counted."""
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(laws, 'decoders', dict)
+  monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
+  return tmp_path
+
+
+def refused(capsys, argv: list[str]) -> str:
+  assert main(argv) == 2
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1
+  return error
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    # A budget.
+    ([], '--config is missing'),
+    ([BUDGET, '--chips=v4-8'], 'give --budget FLOPs, or --chips'),
+    (['--budget=-1'], 'budget=-1'),
+    (['--budget=nan'], 'budget=nan'),
+    (['--budget=many'], 'budget'),
+    (['--budget=1e8'], '--budget=1e+08: 1e+08 training FLOPs train no model'),
+    ([BUDGET, '--days=3'], '--days: works with --chips only'),
+    ([BUDGET, '--inference_tokens=0'], 'inference_tokens=0'),
+    (['--chips=v4-8'], '--days is missing'),
+    (['--chips=v4-8', '--days=0'], 'days=0'),
+    (['--chips=v4-8', '--days=1', '--mfu=40'], 'mfu=40'),
+    (['--chips=v4-7', '--days=1'], 'counted in cores, 2 to a chip'),
+    (['--chips=v9-8', '--days=1'], 'give KIND-NUMBER as in v4-512'),
+    (['--chips=v4', '--days=1'], 'give KIND-NUMBER as in v4-512'),
+    ([BUDGET, '--fit=none.json'], '--fit=none.json: holds no fit'),
+    # A slice.
+    (['--topology=v4-8'], '--config is missing'),
+    ([GPT2], '--topology is missing'),
+    ([GPT2, '--topology=v4-8', '--slices=0'], 'slices=0'),
+    ([GPT2, '--topology=v5e:16x32'], 'v5e:16x16 (256 chips)'),
+    (
+      [GPT2, '--topology=v4:4x4x5'],
+      'v4:4x4x4 (64 chips), v4:4x4x8 (128 chips)',
+    ),
+    ([GPT2, '--topology=v4:16x16x12'], 'v4:12x16x16 (3072 chips)'),
+    (
+      [GPT2, '--topology=v4-100'],
+      'v4:2x4x4 (32 chips), v4:4x4x4 (64 chips)',
+    ),
+    ([GPT2, '--topology=v4:16x16x20'], 'v4:16x16x16 (4096 chips)'),
+    ([GPT2, '--topology=v4:4x4'], 'has 3 dimensions, as in v4:2x4x4'),
+    ([GPT2, '--topology=v9:2x2'], 'unknown generation'),
+    ([GPT2, '--topology=a100'], 'no slice is named so'),
+    # Flags of libtpu.
+    (
+      [GPT2, '--topology=v4-8', '--flags=--xla_a'],
+      '--flags: --xla_a: give --NAME=VALUE',
+    ),
+  ],
+)
+def test_plan(folder, capsys, flags, message):
+  assert message in refused(capsys, ['plan', *flags])
+
+
+@pytest.mark.parametrize('value', [-0.1, 0, float('nan'), 'many'])
+def test_a_fit_that_is_no_law(folder, capsys, value):
+  numbers = {key: {'value': 2.0} for key in ('E', 'A', 'B', 'alpha', 'beta')}
+  path = folder / 'scaling.json'
+  path.write_text(
+    json.dumps({'approach_3': {**numbers, 'alpha': {'value': value}}})
+  )
+  error = refused(capsys, ['plan', BUDGET, f'--fit={path}'])
+  assert f'--fit={path}: ' in error
+
+
+def test_without_the_compiler(monkeypatch, capsys):
+  monkeypatch.chdir(ROOT)
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  error = refused(capsys, ['plan', GPT2, '--topology=v4-8'])
+  assert "pip install -c constraints.txt -e '.[plan]'" in error
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    ([], '--config is missing'),
+    (['--config=configs/smoke.py'], 'has no section sweep'),
+    ([SWEEP, '--config.sweep.budgets=1e9'], 'give two or more numbers'),
+    ([SWEEP, '--config.sweep.budgets=1e9, x'], 'give two or more numbers'),
+    ([SWEEP, SIZES, '--config.sweep.budgets=1e20, 2e20'], 'have 0 sizes'),
+    ([SWEEP, '--config.sweep.sizes=size(2)'], 'sweep.sizes'),
+    ([SWEEP, '--config.sweep.sizes=sized(2, 8, 1)'], "unknown 'sized'"),
+    ([SWEEP, '--config.sweep.sizes=size(2, 9, 2)'], 'model.d_model=9'),
+    (
+      [SWEEP, '--config.sweep.sizes=size(2, 24, 1), size(2, 24, 2)'],
+      'two of them are alike',
+    ),
+    (
+      [SWEEP, '--config.schedule.name=noam(d_model=8)'],
+      'has no peak for sweep.sizes',
+    ),
+    ([SWEEP, '--config.data.holdout=none'], 'fitted to held-out losses'),
+  ],
+)
+def test_scaling(folder, capsys, flags, message):
+  workdir = folder / 'w'
+  argv = ['scaling', *flags, f'--workdir={workdir}']
+  assert message in refused(capsys, argv)
+  assert not workdir.exists()
