@@ -4,16 +4,17 @@ r"""Kills a training run at random moments, and checks that nobody can tell.
 
   python -m tests.support.crash --kills 100
   python -m tests.support.crash --kills 10 --seed 3 --config.batch.size=12
+  python -m tests.support.crash --kills 8 --kinds ppo
 
 The same command is started again after each kill until its run is complete, and
 then another run, until there were as many kills as asked for: a decoder, an
-encoder on masked pairs of texts, and so on in turn. Each is compared with one
-of its kind that was left alone: parameters, optimizer state, average of the
-weights, every logged loss and evaluation, bit for bit. The batch grows on the
-way, the encoder's rows too; masks, dropout and rounding are random. The eight
-kills of a run hit every phase; fewer than sixteen are shared by one run of each
-kind. Ends with exit code 1 on any difference, and where a SIGTERM does not end
-in exit code 75.
+encoder on masked pairs of texts, and PPO in turn. Each is compared with one of
+its kind that was left alone: parameters, optimizer state, average of the
+weights, every logged loss and evaluation, bit for bit. Batches of pre-training
+grow on the way, the encoder's rows too; masks, dropout and rounding are random.
+The eight kills of a run hit every phase; fewer than eight for each kind are
+shared by one run of each. Ends with exit code 1 on any difference, and where a
+SIGTERM does not end in exit code 75.
 """
 
 import argparse
@@ -35,13 +36,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 100
 EVAL_EVERY = 20
 FLAGS = [
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=tail(fraction=0.1)',
   '--config.model.num_layers=1',
   '--config.model.d_model=32',
   '--config.model.context_length=31',
   '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
-  f'--config.batch.size=ramp(0:3, {STEPS // 2}_steps:6)',
   '--config.batch.micro_rows=3',
   '--config.optim.precision=bfloat16',
   '--config.optim.ema=ema(decay=0.9)',
@@ -52,9 +50,16 @@ FLAGS = [
   '--config.log.every_steps=1',
   '--config.log.sample_tokens=5',
 ]
+GROWING = f'--config.batch.size=ramp(0:3, {STEPS // 2}_steps:6)'
+PRE_TRAINING = [
+  *('train', GROWING, "--config.data.source=text('configs/*.py')"),
+  '--config.data.holdout=tail(fraction=0.1)',
+]
+# A command and its flags, in which {folder} has the files below.
 KINDS = {
-  'decoder': ['--config.tokenizer.name=bytes'],
+  'decoder': [*PRE_TRAINING, '--config.tokenizer.name=bytes'],
   'encoder': [
+    *PRE_TRAINING,
     '--config.tokenizer.name=wordpiece(vocab_size=300)',
     "--config.objective.name=masked(unit='word', ngram=3, pair='order')",
     "--config.data.rows=pairs('order')",
@@ -65,11 +70,33 @@ KINDS = {
     f'--config.batch.length=stages(17, {STEPS // 3}_steps:31)',
   ],
 }
-# What the clock decides.
-CLOCKS = (
-  *('tokens_per_second', 'data_wait_seconds', 'step_seconds', 'eval_seconds'),
-  *('mfu', 'mfu_causal', 'mfu_compiler', 'time'),
-)
+# Windows of four updates, and checkpoints within them.
+KINDS['ppo'] = [
+  *('ppo', '--config=configs/finetune/ppo.py', '--init=none'),
+  *('--config.tokenizer.name=bytes', '--config.model.num_heads=4'),
+  '--config.finetune.peak=1e-3',
+  *('--prompts={folder}/prompts.jsonl', '--reward={folder}/rewards.py:share'),
+  "--config.finetune.task=ppo('', '', max_completion_length=5, "
+  'num_mini_batches=2, num_ppo_epochs=2, ptx=2.0, '
+  "ptx_text='{folder}/prompts.jsonl')",
+  '--config.batch.size=6',
+]
+
+
+def write_files(folder: pathlib.Path) -> None:
+  """Writes what PPO reads."""
+  words = ['red', 'green', 'blue', 'grey', 'white', 'black', 'brown']
+  prompts = [{'prompt': f'say {word}', 'text': f'{word}.'} for word in words]
+  lines = [json.dumps(row) + '\n' for row in prompts]
+  (folder / 'prompts.jsonl').write_text(''.join(lines))
+  (folder / 'rewards.py').write_text(
+    'def share(prompts, completions, **columns):\n'
+    "  return [sum(c < 'm' for c in x) / 5 for x in completions]\n"
+  )
+
+
+# Parts of the names of figures that the clock or the machine decides.
+CLOCKS = ('per_second', 'seconds', 'mfu', 'time', 'memory/')
 PHASES = ('prepare', 'start', 'compile', 'step', 'save', 'evaluation', 'end')
 
 
@@ -82,9 +109,15 @@ class Run:
     """Starts nothing yet."""
     self.workdir = workdir
     self._said = workdir.with_suffix('.stderr')
+    command, *own = (
+      flag.replace('{folder}', str(workdir.parent)) for flag in KINDS[kind]
+    )
+    self._prepares = command == 'train'
+    if self._prepares:
+      own = [f'--config={config}', *own]
     self._command = [
-      *(sys.executable, '-m', 'gpt_jax', 'train', f'--config={config}'),
-      *(*FLAGS, *KINDS[kind], *flags, f'--workdir={workdir}'),
+      *(sys.executable, '-m', 'gpt_jax', command, *own, *FLAGS, *flags),
+      f'--workdir={workdir}',
     ]
 
   def start(self) -> None:
@@ -112,7 +145,16 @@ class Run:
     if 'run is complete' in self.said():
       return 'the end'
     # What is said before the checkpoint is looked for does not tell.
-    return 'the start' if 'epochs of' in self.said() else '(killed before)'
+    return 'the start' if self.told() else '(killed before)'
+
+  def told(self) -> bool:
+    """Whether the process has said what it trains on."""
+    return ' epochs' in self.said()
+
+  def began(self) -> bool:
+    """Whether it prepares its data, or began a run that needs none."""
+    where = 'data/*' if self._prepares else 'config.json'
+    return any(self.workdir.glob(where))
 
   def lines(self) -> list[dict]:
     """The whole lines of metrics.jsonl."""
@@ -136,7 +178,7 @@ class Run:
   def results(self) -> list[dict]:
     """All that was logged, less what the clock decides."""
     return [
-      {k: v for k, v in line.items() if k not in CLOCKS}
+      {k: v for k, v in line.items() if not any(c in k for c in CLOCKS)}
       for line in self.lines()
       if 'event' not in line
     ]
@@ -196,11 +238,12 @@ def moment(run: Run, phase: str, rng: random.Random) -> Callable[[], bool]:
 
   target = run.last_step() + rng.randint(1, STEPS // 3)
   return {
-    'prepare': after(rng.uniform(0, 0.2), exists('data/*')),
+    'prepare': after(rng.uniform(0, 0.2), run.began),
     'start': after(rng.uniform(0.3, 4)),
-    'compile': after(rng.uniform(0, 2), lambda: 'epochs of' in run.said()),
+    'compile': after(rng.uniform(0, 2), run.told),
     'step': lambda: run.last_step() >= target,
     'save': after(rng.uniform(0, 0.03), exists('checkpoints/*tmp*')),
+    # Or in a rollout, where nothing is evaluated.
     'evaluation': after(rng.uniform(0, 0.02), run.evaluating),
     'end': after(rng.uniform(0, 1), lambda: run.last_step() >= STEPS),
   }[phase]
@@ -245,7 +288,10 @@ def main() -> int:
   )
   parser.add_argument('--kills', type=int, default=100)
   parser.add_argument('--seed', type=int, default=0, help='of the moments')
-  parser.add_argument('--config', default='configs/smoke.py')
+  parser.add_argument(
+    '--config', default='configs/smoke.py', help='of pre-training'
+  )
+  parser.add_argument('--kinds', default=','.join(KINDS), help='of runs')
   args, flags = parser.parse_known_args()
   rng, console = random.Random(args.seed), Console()
   folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_crash_'))
@@ -260,8 +306,9 @@ def main() -> int:
     console.print(run.said()[-2000:], markup=False, soft_wrap=True)
     return 1
 
-  wholes = {}
-  for kind in KINDS:
+  write_files(folder)
+  wholes, kinds = {}, args.kinds.split(',')
+  for kind in kinds:
     whole = wholes[kind] = Run(folder / kind, kind, args.config, flags)
     whole.start()
     if whole.process.wait() != 0:
@@ -270,11 +317,11 @@ def main() -> int:
   for planned in rounds(rng):
     if kills >= args.kills:
       break
-    kind = [*KINDS][complete % len(KINDS)]
+    kind = kinds[complete % len(kinds)]
     run = Run(folder / f'killed{complete}', kind, args.config, flags)
-    if args.kills < len(KINDS) * len(planned):
+    if args.kills < len(kinds) * len(planned):
       # Too few for all: some of each kind's, other than the first.
-      planned = planned[1 : 1 - (-args.kills // len(KINDS))]
+      planned = planned[1 : 1 - (-args.kills // len(kinds))]
     left, row = planned[: args.kills - kills], None
     while True:
       run.start()
