@@ -25,7 +25,7 @@ from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, prefix
 from gpt_jax.objectives.base import Needs, Objective, Scored
-from gpt_jax.objectives.cross_entropy import right, token_log_probs
+from gpt_jax.objectives.cross_entropy import Scores, right, token_log_probs
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.objectives.masked import (
   Masked,
@@ -134,8 +134,9 @@ class Unified(Objective):
     states_BPD = plain.chosen(hidden_BLD, batch)
     targets_BP = batch['masked_targets']
     scores = forward.scores(model, params, states_BPD)
-    log_probs_BP = jax.lax.stop_gradient(token_log_probs(scores, targets_BP))
-    right_BP = right(scores, targets_BP)
+    constant = Scores(*jax.lax.stop_gradient(scores[:2]), scores.softcap)
+    log_probs_BP = token_log_probs(constant, targets_BP)
+    right_BP = None if key is not None else right(scores, targets_BP)
     metrics = {
       # A mean over four kinds of models would be meaningless.
       name: mean
@@ -146,7 +147,7 @@ class Unified(Objective):
       of_mask_B1 = (batch['masks'] == number)[:, None]
       weights_BP = batch['masked_weights'] * of_mask_B1
       metrics[f'objective/{name}_loss'] = Mean.of(-log_probs_BP, weights_BP)
-      if key is None:
+      if right_BP is not None:
         metrics[f'objective/{name}_accuracy'] = Mean.of(right_BP, weights_BP)
     found = found._replace(metrics=metrics)
     return forward.add_routers(found, routers, training=key is not None)
