@@ -18,6 +18,7 @@ import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
+from gpt_jax.benchmarks.decode import random_params
 from gpt_jax.benchmarks.harness import MIB
 from gpt_jax.config import Config
 from gpt_jax.decoding.programs import Decoder
@@ -163,10 +164,7 @@ def _reward_model(parts: Parts, tokenizer: Characters) -> RewardFunction:
   # A text to score ends with the end of a document, as in training.
   model = parts.model.clone(context_length=parts.model.context_length + 1)
   objective = RewardModel(1, model.context_length).bind(model)
-  params = jax.jit(lambda key: parts_lib.init_params(objective, key))(
-    jax.random.key(1)
-  )
-  encoder = Encoder(tokenizer, _no_chat)
+  params, encoder = random_params(objective, 1), Encoder(tokenizer, _no_chat)
   return RewardFunction(model, params, encoder, rows=parts.eval_rows)
 
 

@@ -57,7 +57,7 @@ def lstm(fields):
 
 
 def source_tokens(number):
-  """A tokenizer with so many tokens of sources, of which the model has 12."""
+  """A tokenizer with `number` source tokens; the model has 12."""
   fields = {'num_encoder_layers': 5, 'source_vocab_size': 12}
   fields['num_source_layers'] = 1
   if number == 12:  # without an encoder for them

@@ -37,7 +37,7 @@ def test_a_checkpoint_computes_what_torch_did_and_comes_back(names, tmp_path):
   model, params = hf.load(folder)
   golden = case(FOLDER, 'eval')
   given = golden.inputs
-  # Of [1, batch, width]; ours has an axis of periods, of which there is one.
+  # Theirs is [1, batch, width]; our first axis is that of the single period.
   states = tuple(LstmState(given[f'h{i}'], given[f'c{i}']) for i in range(3))
   out = model.apply({'params': params}, given['input_ids'], caches=states)
   logits = model.apply({'params': params}, out.hidden_BLD, method='logits')

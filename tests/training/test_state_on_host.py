@@ -31,7 +31,7 @@ def build(memory, sizes=HERE, **fields):
 
 
 def compiled(run):
-  """Takes so many steps from a state: the state after them, the last loss."""
+  """A function that trains for some steps; it returns state and last loss."""
   step = compiled_lib.compile_train_step(run).call
 
   def steps(state, number):
