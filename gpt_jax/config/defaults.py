@@ -413,6 +413,14 @@ TREE['optim'] = Section(
     '`start` lacks or has in another shape: patterns of the names that inspect '
     "prints: 'encoder/*, embed/*'; layer i of a stack: 'encoder/periods/i/*'.",
   ),
+  vectors=Field(
+    '',
+    str,
+    'A file of word vectors in the text format of GloVe: a new run starts with '
+    'these rows in its table of tokens (that of sources, if they have their '
+    "own), whose tokenizer is 'words' or 'words_file'. Other rows are drawn. "
+    'See trained for a table that stays as it is.',
+  ),
   trained=Field('', str, 'Parameters to train, by such patterns; empty: all.'),
   name=Field(
     'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',

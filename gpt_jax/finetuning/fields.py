@@ -170,12 +170,12 @@ def set_model(
   for field, value in tuned.model.items():
     if value is not None:
       model[field] = value
-  if config.optim.start or config.optim.drawn:
-    raise UsageError(
-      f'optim.start={config.optim.start!r}, optim.drawn='
-      f'{config.optim.drawn!r}: fine-tuning starts from --init; leave them '
-      'empty'
-    )
+  for field in ('start', 'drawn', 'vectors'):
+    if config.optim[field]:
+      raise UsageError(
+        f'optim.{field}={config.optim[field]!r}: fine-tuning starts from '
+        '--init; leave it empty'
+      )
   if model.num_encoder_layers:
     raise UsageError(
       f'--init={init.name}: is an encoder-decoder; give a decoder or an encoder'

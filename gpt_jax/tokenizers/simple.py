@@ -4,6 +4,7 @@
 
 import abc
 import collections
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 
+from gpt_jax.files import vectors
 from gpt_jax.files.document import Document
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
@@ -217,6 +219,11 @@ class WordList(Simple):
     self._ids = {word: i for i, word in enumerate(words, start=2)}
     self.vocab_size = len(self.words) + 2
 
+  @property
+  def listed(self) -> list[str]:
+    """The words of all ids, in order."""
+    return [END_OF_WORDS, UNKNOWN, *self.words]
+
   def encode(self, text: str) -> np.ndarray:
     found = [self._ids.get(w, _UNKNOWN_ID) for w in _WORD.findall(text)]
     return np.array(found, np.int32)
@@ -237,8 +244,7 @@ class WordList(Simple):
     return np.ones(np.shape(ids), bool)
 
   def to_library(self) -> tokenizers.Tokenizer:
-    listed = [END_OF_WORDS, UNKNOWN, *self.words]
-    vocabulary = {word: i for i, word in enumerate(listed)}
+    vocabulary = {word: i for i, word in enumerate(self.listed)}
     library = tokenizers.Tokenizer(
       models.WordLevel(vocabulary, unk_token=UNKNOWN)
     )
@@ -332,6 +338,33 @@ def word_list(
         f'none of the {len(counts)} words of this corpus; raise vocab_size '
         'above 2, lower count, or add text'
       )
+    return WordList(kept)
+
+  return read
+
+
+def word_list_file(
+  path: str, size: Count, vocab_size: Whole = 0
+) -> Callable[[Iterable[Document]], WordList]:
+  """The words of a file of word vectors (GloVe), in its order.
+
+  A text is split at white space, so words that hold any are left out.
+
+  Args:
+    path: in the text format; see optim.vectors.
+    size: numbers of a vector.
+    vocab_size: the first words of the file, with `<unk>` and the end of
+      document; 0: all.
+  """
+
+  def read(documents: Iterable[Document]) -> WordList:
+    del documents
+    found = (
+      word
+      for word in vectors.words(path, size)
+      if word != UNKNOWN and _WORD.fullmatch(word)
+    )
+    kept = [*itertools.islice(found, max(vocab_size - 2, 0) or None)]
     return WordList(kept)
 
   return read

@@ -36,6 +36,7 @@ from gpt_jax.tokenizers.simple import (
   characters_of,
   frequent_bytes,
   word_list,
+  word_list_file,
 )
 from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokenizers.training import sentencepiece, sentinel
@@ -382,6 +383,7 @@ CHOICES = {
   'words': Choice(
     word_list, lambda files: WordList(json.loads(files['words.json'])), True
   ),
+  'words_file': Choice(word_list_file),
   'gpt2_bpe': Choice(gpt2_bpe, functools.partial(Bpe, 'gpt2_bpe')),
   'gpt1_bpe': Choice(gpt1_bpe, functools.partial(Bpe, 'gpt1_bpe')),
   'hf_tokenizer': Choice(hf_tokenizer, HfTokenizer),

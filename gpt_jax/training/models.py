@@ -31,7 +31,7 @@ from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
 from gpt_jax.decoding.programs import Decoder, for_decoding
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.decoding.texts import SourceFormat
-from gpt_jax.files import buckets, files
+from gpt_jax.files import buckets, files, vectors
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf.base import FOR_TRAINING
 from gpt_jax.hf.heads import SCORING
@@ -47,6 +47,7 @@ from gpt_jax.rows.unified_order import SEQ2SEQ
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.simple import WordList
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import adapters
 from gpt_jax.training import parts as parts_lib
@@ -729,11 +730,12 @@ def computed(section: dict[str, Any], config: Config) -> dict[str, Any]:
   return section | {field: config.model[field] for field in _COMPUTED}
 
 
-# Where a new run starts: at random, or from another model's parameters.
+# Where a new run starts: at random, or from parameters of others.
 #
 # `optim.start` names a workdir or a Hugging Face folder. All parameters come
-# from there but those that `optim.drawn` names. A resumed run reads its own
-# checkpoints and does not need the folder.
+# from there but those that `optim.drawn` names. `optim.vectors` names a file of
+# word vectors, for the table of tokens. A resumed run reads its own checkpoints
+# and needs neither.
 
 
 # The tables of the vocabulary: rows are tokens.
@@ -753,6 +755,14 @@ def check_start(config: Config, workdir: str) -> None:
       f'optim.drawn={optim.drawn!r}: without optim.start all parameters are '
       'drawn at random; set optim.start, or leave optim.drawn empty'
     )
+  new = not os.path.exists(os.path.join(workdir, 'config.json'))
+  if optim.vectors:
+    _check_vectors(config)
+    if new and not os.path.isfile(optim.vectors):
+      raise UsageError(
+        f'optim.vectors={optim.vectors!r}: no such file; name a file of word '
+        'vectors'
+      )
   if not optim.start:
     return
   needs = objectives.needs(config.objective.name)
@@ -767,14 +777,16 @@ def check_start(config: Config, workdir: str) -> None:
       "stores the model's tables as differences, which no other run has; leave "
       "it empty, or share by 'es' or 'nes'"
     )
-  if not os.path.exists(os.path.join(workdir, 'config.json')):
+  if new:
     open_model(optim.start, 'start', 'optim.start')
 
 
 def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
-  """The first state of a run: drawn, or taken from `optim.start`."""
+  """The first state of a run: drawn, or taken from what `optim` names."""
   if parts.config.optim.start:
     return _from_start(parts, tokenizer)
+  if parts.config.optim.vectors:
+    return _from_vectors(parts, tokenizer)
   if not parts.objective.frozen:
     return parts_lib.initial_state(parts)
   folder = parts.config.objective.teacher
@@ -789,6 +801,62 @@ def first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   log.info('the teacher is %s', source.name)
   given = params_lib.flatten({'parts': {_PART: params}})
   return parts_lib.initial_state(parts, given)
+
+
+def _check_vectors(config: Config) -> None:
+  """Checks the fields that word vectors do not work with."""
+  optim, given = config.optim, f'optim.vectors={config.optim.vectors!r}'
+  if optim.start:
+    raise UsageError(
+      f'{given}: optim.start={optim.start!r} gives the table of tokens too; '
+      'leave one of them empty'
+    )
+  if objectives.needs(config.objective.name).frozen:
+    raise UsageError(
+      f'{given}: objective.name={config.objective.name!r} starts from its '
+      'teacher, or at random; leave it empty'
+    )
+  if ModelChoices.of(config.model).input.clusters:
+    raise UsageError(
+      f'{given}: model.input={config.model.input!r} has several tables; take '
+      "'tokens'"
+    )
+  call = tokenizer_lib.single(config.tokenizer.name)[-1]
+  name = spec.parse('tokenizer.name', call)[0].name
+  if name not in ('words', 'words_file', 'saved'):
+    raise UsageError(
+      f'{given}: the tokens of tokenizer.name={call!r} are no words; take '
+      "'words' or 'words_file'"
+    )
+
+
+def _from_vectors(parts: Parts, tokenizer: Tokenizer) -> TrainState:
+  """The drawn state, with the vectors of words in the table that reads them."""
+  path, sources = (
+    parts.config.optim.vectors,
+    tokenizer_lib.of_sources(tokenizer),
+  )
+  if not isinstance(sources, WordList):
+    raise UsageError(
+      f'optim.vectors={path!r}: the tokens of tokenizer.name='
+      f"{parts.config.tokenizer.name!r} are no words; take 'words' or "
+      "'words_file'"
+    )
+  own = 'source/' if tokenizer_lib.own_of_sources(tokenizer) else ''
+  name = f'{own}embed/embedding'
+  table = params_lib.flatten(parts_lib.abstract_state(parts).params)[name]
+  found = vectors.read(path, sources.listed, table.shape[1])
+  log.info(
+    'optim.vectors=%s: has the vectors of %d of %d tokens; the others are '
+    'drawn',
+    *(path, found.found_V.sum(), len(found.found_V)),
+  )
+  more = (0, table.shape[0] - len(found.found_V))
+  return parts_lib.initial_state(
+    parts,
+    {name: np.pad(found.values_VD, (more, (0, 0)))},
+    {name: np.pad(found.found_V, more)[:, None]},
+  )
 
 
 def _from_start(parts: Parts, tokenizer: Tokenizer) -> TrainState:

@@ -79,7 +79,7 @@ REFUSED = {
     ('model.attention=bidirectional',
      r'--init: the tokenizer has no \[CLS\]'),
     ('finetune.lora=lora()', 'trained model, and --init=none has none'),
-    ('optim.start=W', 'fine-tuning starts from --init; leave them empty'),
+    ('optim.start=W', 'fine-tuning starts from --init; leave it empty'),
   ],
   # It has other heads, and no next token.
   'encoder': [

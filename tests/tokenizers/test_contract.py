@@ -23,6 +23,7 @@ CALLS = {
 OTHERS = {
   *('saved', 'sides', 'gpt1_bpe', 'gpt2_bpe', 'hf_tokenizer'),
   *('sentencepiece_file', 'wordpiece_file', 'byte_bpe_file'),
+  'words_file',
 }
 
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that starts from another's parameters, and one that trains a part."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from gpt_jax.training import models
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.device_check import mesh_of
 from tests.support import tiny
+from tests.support.golden_io import ROOT, case
 
+GLOVE = ROOT / 'glove'
 BYTES = tokenizer_lib.build('bytes', [])
 CHARACTERS = tokenizer_lib.build('characters', [])
 SIZES = {
@@ -121,3 +125,43 @@ def test_no_update_reaches_what_is_not_named():
       assert not update.any(), name
   with pytest.raises(UsageError, match='final_norm/bais'):
     build(**{'optim.trained': 'final_norm/bais'})
+
+
+def test_a_table_starts_with_the_vectors_of_its_words():
+  file, size = str(GLOVE / 'glove.txt'), 5
+  made = tokenizer_lib.build(f'words_file({file!r}, {size}, vocab_size=11)', [])
+  fields = {'optim.vectors': file, 'tokenizer.name': 'words'}
+  # Rows past the last word are drawn, as is the end of document.
+  fields |= {'model.d_model': size, 'model.num_heads': 1}
+  fields |= {'model.num_kv_heads': 1, 'model.vocab_size': 13}
+  parts = build(**fields)
+  found = flat(models.first_state(parts, made).params)
+  drawn = flat(parts_lib.initial_state(parts).params)
+  name = "['embed']['embedding']"
+  golden = case(GLOVE, 'main').outputs['vectors']
+  words = json.loads((GLOVE / 'words.json').read_text())
+  for i, row in enumerate(found.pop(name)):
+    known = made.listed[i] in words if i < 11 else False
+    assert known == (1 <= i < 11)
+    given = golden[words.index(made.listed[i])] if known else drawn[name][i]
+    np.testing.assert_array_equal(row, given)
+  for name, x in found.items():
+    np.testing.assert_array_equal(x, drawn[name])
+  with pytest.raises(UsageError, match=r'of tokenizer.name=.* are no words'):
+    models.first_state(build(**fields | {'model.vocab_size': 257}), BYTES)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'why'),
+  [
+    ({'optim.start': 'W'}, "optim.start='W' gives the table"),
+    ({'tokenizer.name': 'bytes'}, "tokenizer.name='bytes' are no words"),
+    ({'model.input': 'adaptive(cutoffs=(9,), d_embed=3)'}, 'several tables'),
+    ({'optim.vectors': 'none.txt'}, "optim.vectors='none.txt': no such file"),
+  ],
+)
+def test_vectors_that_have_no_place_are_refused(tmp_path, fields, why):
+  given = {'optim.vectors': 'glove.txt', 'tokenizer.name': 'words', **fields}
+  config = config_lib.resolve(tiny.config(**SIZES | given))
+  with pytest.raises(UsageError, match=why):
+    models.check_start(config, str(tmp_path))
