@@ -61,7 +61,11 @@ def width(config: Config) -> int:
   for model in (config.model, *config.models.values()):
     choices = ModelChoices.of(model)
     widths += [model.d_model, choices.input.d_embed]
-    widths += [layer.width for layer in choices.recurrent]
+    widths += [layer.state_width for layer in choices.recurrent]
+    if choices.separate:
+      widths.append(model.d_model // 2)
+    if choices.input.characters:
+      widths.append(choices.input.characters.num_filters)
     if clusters := choices.input.clusters:
       widths += [
         clusters.d_embed // clusters.div_val**i

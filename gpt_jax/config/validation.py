@@ -161,6 +161,37 @@ def check_recurrent(model: Config) -> None:
       f'{given}: its last layer is {layers[-1].width} wide; make it as wide as '
       f'model.d_model={model.d_model}'
     )
+  if 'separate' in {layer.directions for layer in layers} and not (
+    choices.separate
+  ):
+    raise UsageError(
+      f"{given}: lstm(directions='separate') works in all layers or in none; "
+      'change the others'
+    )
+  below = [model.d_model, *(layer.width for layer in layers)]
+  for width, layer in zip(below, layers, strict=False):
+    if layer.residual and layer.width != width:
+      raise UsageError(
+        f'{given}: lstm(residual=True): a layer of width {layer.width} cannot '
+        f'add its input of width {width}; leave it out, or change a width'
+      )
+
+
+def check_characters(model: Config) -> None:
+  """Checks the fields that words without a table do not support."""
+  choices = ModelChoices.of(model)
+  if not choices.input.characters:
+    return
+  for field, wrong, remedy in (
+    ('output', choices.output.tied, "'untied(bias=True)'"),
+    ('dropout', choices.dropout.words > 0, 'rates without words'),
+    ('num_encoder_layers', model.num_encoder_layers > 0, '0'),
+  ):
+    if wrong:
+      raise UsageError(
+        f'model.{field}={model[field]!r}: needs a table of words, which '
+        f"model.input='characters(...)' has none of; give {remedy}"
+      )
 
 
 # Sizes: no array may have more bytes than the compiler can count.
@@ -271,6 +302,7 @@ def validate(config: Config) -> None:
     )
   check_depths(config)
   check_recurrent(model)
+  check_characters(model)
   stacks = (choices.encoder_ffn, choices.ffn)
   routers = [ffn.router for ffns in stacks for ffn in ffns if ffn.router]
   if len({router.num_experts for router in routers}) > 1:

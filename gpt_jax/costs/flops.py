@@ -214,7 +214,8 @@ def _uses(model: _Model) -> dict[str, int]:
   """How often a token uses each entry of a parameter."""
   config = model.config
   stacks, uses = _stacks(config), {}
-  output = ModelChoices.of(config.model).output
+  choices = ModelChoices.of(config.model)
+  output, characters = choices.output, choices.input.characters
   scores = model.scores(config.model.context_length)
   for name, shape in parameter_table(model.params).items():
     stack, *inside = name.split('/')
@@ -222,6 +223,8 @@ def _uses(model: _Model) -> dict[str, int]:
     if name == 'embed_projection/kernel':
       # Used again to project back to the embeddings, to score the vocabulary.
       uses[name] += int(scores and output.tied and not output.transform)
+    elif characters and name.startswith('embed/'):
+      uses[name] = characters.uses(shape)
     elif name.startswith(('embed/', 'head/')):
       uses[name] = int(scores)
     if stack in stacks and inside[0] == 'periods':

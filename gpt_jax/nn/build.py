@@ -141,6 +141,12 @@ class ModelChoices:
     return tuple(layer for layer in layers if layer)
 
   @property
+  def separate(self) -> bool:
+    """Whether all layers are two LSTMs that never read each other."""
+    found = [layer.directions == 'separate' for layer in self.recurrent]
+    return bool(found) and all(found)
+
+  @property
   def num_extra(self) -> int:
     """The number of extra global tokens before each row."""
     blocks = self.attention[0].blocks

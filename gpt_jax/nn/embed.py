@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout
+from gpt_jax.nn.characters import CharacterCnn, Characters
 from gpt_jax.nn.layers import (
   ACTIVATIONS,
   Dropout,
@@ -408,6 +409,8 @@ class Input(NamedTuple):
     d_embed: width of all vectors that are summed, before a projection to the
       model's; 0: the model's, without a projection.
     queries: whether a second stream predicts tokens (XLNet).
+    characters: of a network that reads the characters of words; None: the
+      vectors are rows of a table.
   """
 
   scale: Callable[[int], float]
@@ -416,6 +419,7 @@ class Input(NamedTuple):
   clusters: Clusters | None = None
   d_embed: int = 0
   queries: bool = False
+  characters: Characters | None = None
 
 
 Scale = Literal['none', 'rsqrt', 'sqrt']
@@ -469,7 +473,53 @@ def adaptive(
   return Input(SCALES[scale], 0, False, clusters)
 
 
-INPUTS = {'adaptive': adaptive, 'tokens': tokens}
+# ELMo's convolutions: width, number of filters.
+_FILTERS = (
+  *((1, 32), (2, 32), (3, 64), (4, 128)),
+  *((5, 256), (6, 512), (7, 1024)),
+)
+
+
+def characters(
+  filters: tuple = _FILTERS,
+  d_embed: Count = 16,
+  num_highways: Whole = 2,
+  num_characters: Count = 262,
+  length: Count = 50,
+) -> Input:
+  """Convolutions over the characters of each word (ELMo).
+
+  The sizes are those of ELMo's released code. Words are those of
+  tokenizer.name='words(...)', characters the bytes of UTF-8.
+
+  Args:
+    filters: the width of each convolution, and its number of filters:
+      ((1, 32), (2, 64)).
+    d_embed: width of a character's vector.
+    num_highways: highway layers after the convolutions, before a projection to
+      the model's width.
+    num_characters: rows of the table of characters; 262 has all of them.
+    length: characters of a word, with its begin and end; longer words are cut.
+  """
+  pairs = [x for x in filters if isinstance(x, tuple) and len(x) == 2]
+  numbers = [n for pair in pairs for n in pair]
+  if (
+    not filters
+    or len(pairs) < len(filters)
+    or any(type(n) is not int or n < 1 for n in numbers)
+    or max(width for width, _ in pairs) > length
+  ):
+    raise UsageError(
+      f'model.input: characters(filters={filters!r}): must be pairs of a '
+      f'width, at most length={length}, and a number of filters, such as '
+      '((1, 32), (2, 64))'
+    )
+  sizes = (d_embed, num_highways, num_characters, length)
+  found = Characters(tuple(filters), *sizes)
+  return Input(SCALES['none'], 0, False, characters=found)
+
+
+INPUTS = {'adaptive': adaptive, 'characters': characters, 'tokens': tokens}
 
 
 class Inputs(nn.Module):
@@ -495,7 +545,11 @@ class Inputs(nn.Module):
     """Creates the parts that the choices need."""
     choice, inits = self.choice, self.inits
     self._width = choice.d_embed or self.d_model
-    if choice.clusters is None:
+    if choice.characters is not None:
+      self.embed = CharacterCnn(
+        choice.characters, self.d_model, inits, self.dtype
+      )
+    elif choice.clusters is None:
       self.embed = self._table(self.vocab_size)
     else:
       self.embed = AdaptiveEmbedding(
@@ -536,6 +590,8 @@ class Inputs(nn.Module):
     side: str = '',
   ) -> jax.Array:
     """[B, L] -> [B, L, D]; see `Transformer.__call__` for the arguments.
+
+    Tokens are [B, L, C] if their characters are read.
 
     `side='encoder_'` uses the encoder's own parts in an encoder-decoder.
     """

@@ -182,6 +182,9 @@ def _columns(tokens: Tokens) -> Tokens:
 # The layer.
 
 
+Directions = Literal['forward', 'both', 'separate']
+
+
 class Recurrence(NamedTuple):
   """The settings of a layer: see `lstm`."""
 
@@ -277,7 +280,9 @@ def _tokens(
     sides = [(0, 0), (0, 1) if reverse else (1, 0)]
     starts = jnp.pad(changes, sides).T
   if context.cuts_BL is not None:
-    cuts = context.cuts_BL.T
+    # From right to left a segment is entered at its last token.
+    cuts_BL = context.cuts_BL
+    cuts = (jnp.pad(cuts_BL[:, 1:], [(0, 0), (0, 1)]) if reverse else cuts_BL).T
   tokens = Tokens(real, starts, cuts)
   return jax.tree.map(lambda x: x[::-1], tokens) if reverse else tokens
 
@@ -287,14 +292,16 @@ class Lstm(nn.Module):
 
   Attributes:
     settings: of each direction.
-    both: whether a second LSTM reads rows from right to left.
+    directions: see `lstm`.
+    residual: whether the input, after its dropout, is added to the output.
     dropout: of the outputs, one draw for all tokens of a row (Gal and
       Ghahramani, 2016).
     input_dropout: likewise of the inputs.
   """
 
   settings: Recurrence
-  both: bool
+  directions: Directions
+  residual: bool
   dropout: float
   input_dropout: float
   inits: Initializers
@@ -319,10 +326,17 @@ class Lstm(nn.Module):
     make = functools.partial(
       Direction, self.settings, inits=self.inits, dtype=self.dtype
     )
-    y_BLP, state = make(reverse=False, name='forward')(x_BLD, context, cache)
-    if self.both:
-      z_BLP, _ = make(reverse=True, name='backward')(x_BLD, context, None)
+    forward_BLD = backward_BLD = x_BLD
+    if self.directions == 'separate':
+      forward_BLD, backward_BLD = jnp.split(x_BLD, 2, axis=-1)
+    run = make(reverse=False, name='forward')
+    y_BLP, state = run(forward_BLD, context, cache)
+    if self.directions != 'forward':
+      run = make(reverse=True, name='backward')
+      z_BLP, _ = run(backward_BLD, context, None)
       y_BLP = jnp.concatenate([y_BLP, z_BLP], axis=-1)
+    if self.residual:
+      y_BLP += x_BLD
     self.sow('intermediates', 'raw', y_BLP)
     y_BLP = self._locked(self.dropout, y_BLP)
     return y_BLP, None if cache is None else state
@@ -339,7 +353,8 @@ class Lstm(nn.Module):
 def lstm(
   size: Count,
   projection: Whole = 0,
-  directions: Literal['forward', 'both'] = 'forward',
+  directions: Directions = 'forward',
+  residual: bool = False,
   biases: Literal[0, 1, 2] = 2,
   cell_clip: NotNegative = 0.0,
   projection_clip: NotNegative = 0.0,
@@ -356,7 +371,9 @@ def lstm(
     projection: width that the hidden state is projected to (ELMo: 512); 0:
       none.
     directions: forward, for decoders; both, for encoders: their outputs are
-      joined.
+      joined; separate: each reads its own outputs of the layer below, so that
+      they are two language models, of half of d_model each (ELMo).
+    residual: the input is added to the output.
     biases: of the gates; torch has two, which are added.
     cell_clip: bound of the cells (ELMo: 3); 0: none.
     projection_clip: bound of the projected hidden state (ELMo: 3); 0: none.
@@ -372,13 +389,17 @@ def lstm(
       'projected; give a projection, or leave it out'
     )
   settings = Recurrence(size, projection, biases, clips, weight_drop)
-  both = directions == 'both'
   make = functools.partial(
-    Lstm, settings, both, dropout=dropout, input_dropout=input_dropout
+    Lstm,
+    *(settings, directions, residual),
+    dropout=dropout,
+    input_dropout=input_dropout,
   )
+  both = directions != 'forward'
+  width = settings.width * (1 + both)
   return Pattern(
     'lstm',
     causal=not both,
     count=np.zeros_like,  # no keys, hence no scores
-    recurrent=Recurrent(make, settings.width * (1 + both), size),
+    recurrent=Recurrent(make, width, size, directions, residual),
   )

@@ -117,11 +117,20 @@ class Recurrent(NamedTuple):
     make: the factory of the layer, which is called as a `block.Block`.
     width: of its output.
     cells: number of cells, for each direction.
+    directions: see `lstm`.
+    residual: whether its input, which is as wide, is added to its output.
   """
 
   make: Callable[..., Any]
   width: int
   cells: int
+  directions: str = 'forward'
+  residual: bool = False
+
+  @property
+  def state_width(self) -> int:
+    """The width of each direction's output."""
+    return self.width if self.directions == 'forward' else self.width // 2
 
 
 class Pattern(NamedTuple):

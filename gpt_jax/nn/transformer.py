@@ -41,7 +41,8 @@ class Output(NamedTuple):
   """The result of a forward pass.
 
   Attributes:
-    hidden_BLD: the last hidden states, after the last norm.
+    hidden_BLD: the last hidden states, after the last norm; with LSTMs of
+      `directions='separate'` the forward states, then the backward ones.
     caches: the updated caches, if any were given.
     memory_BMD: the encoder's last hidden states, in an encoder-decoder.
   """
@@ -91,12 +92,14 @@ class Transformer(nn.Module):
     self._dtype = DTYPES[self.dtype]
     choices = self._choices = ModelChoices.of(self)
     norm, inits = choices.norm, choices.init_weights
+    # Of two language models in one, which share the tables.
+    self._width = self.d_model // (2 if choices.separate else 1)
     self._inputs = Inputs(
       choices.input,
       choices.position,
       self.vocab_size,
       self.context_length,
-      self.d_model,
+      self._width,
       norm,
       choices.dropout,
       inits,
@@ -114,7 +117,7 @@ class Transformer(nn.Module):
       choices.output,
       choices.input,
       self.vocab_size,
-      self.d_model,
+      self._width,
       norm,
       inits,
       self._dtype,
@@ -190,7 +193,8 @@ class Transformer(nn.Module):
     collection `intermediates`: see `layer_outputs`.
 
     Args:
-      tokens_BL: int32 ids; the decoder's, in an encoder-decoder.
+      tokens_BL: int32 ids; the decoder's, in an encoder-decoder. With
+        `input='characters(...)'` those of each word's characters, [B, L, C].
       positions_BL: int32, position of each token; None means 0, 1, 2, ...
       caches: from `caches.init_caches`, when decoding; needs `positions_BL`.
         If they have room for `memory_BMD`, only the first call needs it. Or
@@ -274,7 +278,7 @@ class Transformer(nn.Module):
       x_BLD = self.final_norm(x_BLD)
     x_BLD = layout.gather(x_BLD)
     if self.is_initializing():
-      self.logits(x_BLD)
+      self.logits(x_BLD[..., : self._width])
     return Output(x_BLD, new_caches, memory_BMD)
 
   def encode(
@@ -365,6 +369,8 @@ class Transformer(nn.Module):
   ) -> jax.Array:
     side = name.removesuffix('embedded')
     x_BLD = self._inputs(tokens_BL, positions_BL, token_types_BL, side=side)
+    if self._choices.separate:
+      x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
     self.sow('intermediates', name, x_BLD)
     return x_BLD
 

@@ -376,6 +376,36 @@ REFUSED = [
     {'attention': 'lstm(17, projection_clip=3.0)'},
     'model.attention: lstm(projection_clip=3.0): nothing is projected',
   ),
+  (
+    lstm,
+    {
+      **{'d_model': 34, 'num_layers': 2},
+      'attention': "lstm(17, directions='separate'), "
+      "lstm(17, directions='both')",
+    },
+    "lstm(directions='separate') works in all layers or in none; change the",
+  ),
+  (
+    lstm,
+    {'attention': 'lstm(13), lstm(17, residual=True)', 'num_layers': 2},
+    'lstm(residual=True): a layer of width 17 cannot add its input of width '
+    '13; leave it out, or change a width',
+  ),
+  # Words without a table.
+  (
+    model,
+    {'input': 'characters()'},
+    "model.output='tied': needs a table of words, which model.input="
+    "'characters(...)' has none of; give 'untied(bias=True)'",
+  ),
+  (
+    model,
+    {
+      **{'input': 'characters()', 'output': 'untied'},
+      'dropout': 'rates(words=0.1)',
+    },
+    "model.dropout='rates(words=0.1)': needs a table of words, which",
+  ),
   # Encoders.
   (
     model,

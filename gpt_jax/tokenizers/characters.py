@@ -1,0 +1,65 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Ids of the characters of words, as ELMo's released code has them.
+
+A character is a byte of UTF-8, so that every word has characters. A word of
+the bytes b has the ids BEGIN, b + 1, END, and PADDING up to `length`; of a
+longer one the first `length` - 2 bytes are read. Id 0 is that of no word.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.simple import END_OF_WORDS, WordList
+from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+NUM_IDS = 262
+_BEGIN_TEXT, _END_TEXT, BEGIN, END, PADDING = range(257, NUM_IDS)
+# The ends of a text are words of one character each.
+_MARKS = {'<S>': _BEGIN_TEXT, '</S>': _END_TEXT, END_OF_WORDS: _END_TEXT}
+
+
+def of_words(words: Sequence[str], length: int = 50) -> np.ndarray:
+  """The ids of the characters of words, int16 [N, length].
+
+  Args:
+    length: at least 3: a byte, and the begin and the end of the word.
+  """
+  assert length >= 3, length
+  ids = np.full((len(words), length), PADDING, np.int16)
+  ids[:, 0] = BEGIN
+  for row, word in zip(ids, words, strict=True):
+    if word in _MARKS:
+      found = np.array([_MARKS[word]], np.int16)
+    else:
+      found = np.frombuffer(word.encode()[: length - 2], np.uint8)
+      found = found.astype(np.int16) + 1
+    row[1 : len(found) + 1] = found
+    row[len(found) + 1] = END
+  return ids
+
+
+def table(
+  tokenizer: Tokenizer, num_characters: int = NUM_IDS, length: int = 50
+) -> np.ndarray:
+  """The characters of each token of a tokenizer of words, int16 [V, length].
+
+  Args:
+    num_characters: rows of the model's table of characters.
+    length: of each token.
+  """
+  given = f'characters(num_characters={num_characters}, length={length})'
+  if num_characters < NUM_IDS or length < 3:
+    raise UsageError(
+      f'model.input: {given}: the characters of words are the bytes of UTF-8 '
+      f'and a few marks; give num_characters={NUM_IDS}, and a length of 3 or '
+      'more'
+    )
+  if not isinstance(tokenizer, WordList):
+    raise UsageError(
+      'model.input: characters(...): reads words, and the tokens of this '
+      "tokenizer are none; set tokenizer.name='words(...)'"
+    )
+  return of_words(tokenizer.listed, length)
