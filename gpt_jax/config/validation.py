@@ -177,11 +177,21 @@ def check_recurrent(model: Config) -> None:
       )
 
 
-def check_characters(model: Config) -> None:
+# Tokenizers whose tokens are words, or may be: that is seen once it is read.
+_OF_WORDS = ('words', 'words_file', 'saved', 'hf_tokenizer', 'none')
+
+
+def check_characters(config: Config) -> None:
   """Checks the fields that words without a table do not support."""
+  model, tokenizer = config.model, config.tokenizer.name
   choices = ModelChoices.of(model)
   if not choices.input.characters:
     return
+  if spec.parse('tokenizer.name', tokenizer)[0].name not in _OF_WORDS:
+    raise UsageError(
+      f"tokenizer.name={tokenizer!r}: model.input='characters(...)' reads "
+      "words, and its tokens are none; take 'words(...)'"
+    )
   for field, wrong, remedy in (
     ('output', choices.output.tied, "'untied(bias=True)'"),
     ('dropout', choices.dropout.words > 0, 'rates without words'),
@@ -302,7 +312,7 @@ def validate(config: Config) -> None:
     )
   check_depths(config)
   check_recurrent(model)
-  check_characters(model)
+  check_characters(config)
   stacks = (choices.encoder_ffn, choices.ffn)
   routers = [ffn.router for ffns in stacks for ffn in ffns if ffn.router]
   if len({router.num_experts for router in routers}) > 1:

@@ -60,10 +60,13 @@ def active_parameters(config: Config, params: Any) -> dict[str, int]:
   """Parameters of each array that one token uses.
 
   All, except that experts count top_k / num_experts, whether or not a full
-  expert drops the token.
+  expert drops the token, and of a sampled softmax the words of the sample.
   """
   stacks, counts = _stacks(config), {}
+  candidates = objectives.needs(config.objective.name).candidates
   for name, shape in parameter_table(params).items():
+    if candidates and name == 'head/embedding':
+      shape = min(shape[0], candidates), *shape[1:]
     counts[name] = math.prod(shape)
     found = _EXPERT.search(name)
     if found and (router := stacks[found[1]][1][int(found[2])].ffn.router):
@@ -226,7 +229,8 @@ def _uses(model: _Model) -> dict[str, int]:
     elif characters and name.startswith('embed/'):
       uses[name] = characters.uses(shape)
     elif name.startswith(('embed/', 'head/')):
-      uses[name] = int(scores)
+      # Each of two directions scores the vocabulary.
+      uses[name] = int(scores) * (1 + choices.separate)
     if stack in stacks and inside[0] == 'periods':
       number, layers = stacks[stack]
       uses[name] = number // len(layers) // shape[0]

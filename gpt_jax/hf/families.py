@@ -6,6 +6,7 @@ from gpt_jax.hf.awd_lstm import AWD_LSTM
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import ALBERT, BERT, BIG_BIRD, DISTILBERT, ELECTRA, ROBERTA
 from gpt_jax.hf.deberta import DEBERTA, DEBERTA_V2
+from gpt_jax.hf.elmo import ELMO
 from gpt_jax.hf.gpt import FALCON, GPT2, GPT_NEO, GPT_NEOX, GPTJ, OPENAI_GPT
 from gpt_jax.hf.llama import (
   GEMMA2,
@@ -52,5 +53,6 @@ FAMILIES: dict[str, Family] = {
     TRANSFO_XL,
     XLNET,
     AWD_LSTM,
+    ELMO,
   )
 }

@@ -103,6 +103,8 @@ class Needs(NamedTuple):
     parts: the additional models, by their names in `config.models`. Their
       parameters are `params['parts'][NAME]`.
     stored: teacher outputs that a training batch contains; None: no outputs.
+    candidates: words that training scores instead of the vocabulary (a sampled
+      softmax); 0: all.
     progress: whether training reads the fraction of the run that is done, so
       that each step depends on the number of steps: see `Objective`.
   """
@@ -122,6 +124,7 @@ class Needs(NamedTuple):
   in_row: str = ''
   parts: Mapping[str, Part] = MappingProxyType({})
   stored: Stored | None = None
+  candidates: int = 0
   progress: bool = False
 
   def sides(self, length: int) -> tuple[int, int]:

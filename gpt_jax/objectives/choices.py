@@ -10,6 +10,7 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import t5
 from gpt_jax.objectives.auxiliary import Auxiliary
 from gpt_jax.objectives.base import Needs, Objective
+from gpt_jax.objectives.bilm import BiLm
 from gpt_jax.objectives.causal import Causal, Target
 from gpt_jax.objectives.denoise import Denoise, Mass
 from gpt_jax.objectives.dialogue import Dialogue
@@ -38,6 +39,7 @@ from gpt_jax.tokenizers.tokenizer import Tokenizer
 PRETRAINING = {
   'causal': Causal,
   'recurrent': Recurrent,
+  'bilm': BiLm,
   'auxiliary': Auxiliary,
   'masked': Masked,
   'electra': Electra,

@@ -142,6 +142,18 @@ def _with_l2(l2: float, build: Build) -> Build:
   )
 
 
+def adagrad(initial: Weight = 0.1, eps: Epsilon = 1e-7) -> Build:
+  """Adagrad (Duchi et al., 2011): rates fall with the sum of squares.
+
+  s <- s + g^2; the step is along g / sqrt(s + eps).
+
+  Args:
+    initial: s at the start (TensorFlow's; ELMo: 1).
+    eps: see above.
+  """
+  return of_rate(optax.adagrad, initial_accumulator_value=initial, eps=eps)
+
+
 def adamax(
   b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8
 ) -> Build:
@@ -360,6 +372,7 @@ def none() -> Build:
 
 OPTIMIZERS = {
   'adafactor': adafactor,
+  'adagrad': adagrad,
   'adam': adam,
   'adamax': adamax,
   'adamw': adamw,

@@ -7,11 +7,14 @@ the bytes b has the ids BEGIN, b + 1, END, and PADDING up to `length`; of a
 longer one the first `length` - 2 bytes are read. Id 0 is that of no word.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
+from tokenizers import models
 
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers.hf import HfTokenizer
 from gpt_jax.tokenizers.simple import END_OF_WORDS, WordList
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 
@@ -41,6 +44,21 @@ def of_words(words: Sequence[str], length: int = 50) -> np.ndarray:
   return ids
 
 
+def words_of(tokenizer: Tokenizer) -> list[str]:
+  """The word of each id, of a tokenizer of words."""
+  if isinstance(tokenizer, WordList):
+    return tokenizer.listed
+  if isinstance(tokenizer, HfTokenizer) and isinstance(
+    tokenizer.library.model, models.WordLevel
+  ):
+    return [tokenizer.token(i) or '' for i in range(tokenizer.vocab_size)]
+  raise UsageError(
+    'model.input: characters(...): reads words, and the tokens of this '
+    "tokenizer are none; set tokenizer.name='words(...)'"
+  )
+
+
+@functools.lru_cache(2)  # it is large, and asked for with each batch
 def table(
   tokenizer: Tokenizer, num_characters: int = NUM_IDS, length: int = 50
 ) -> np.ndarray:
@@ -57,9 +75,4 @@ def table(
       f'and a few marks; give num_characters={NUM_IDS}, and a length of 3 or '
       'more'
     )
-  if not isinstance(tokenizer, WordList):
-    raise UsageError(
-      'model.input: characters(...): reads words, and the tokens of this '
-      "tokenizer are none; set tokenizer.name='words(...)'"
-    )
-  return of_words(tokenizer.listed, length)
+  return of_words(words_of(tokenizer), length)

@@ -192,6 +192,8 @@ def _encoder(model: hf.Imported) -> dict[str, str]:
   """The objective of an encoder, inferred from its heads."""
   if choice(model, 'input').kwargs.get('queries'):
     return {'objective.name': 'permuted()', 'data.rows': 'stream'}
+  if ModelChoices.of(model).separate:
+    return {'objective.name': 'bilm(negatives=0)', 'data.rows': 'stream'}
   kind, label = model.origin.kind, model.family.pair[0]
   pair = 'order' if label == 'sentence_order_label' else 'next'
   objective, rows = {

@@ -40,6 +40,13 @@ def model(fields):
   config_lib.resolve_model(tiny.holding(**changes))
 
 
+def words(fields):
+  """The same with a tokenizer of words."""
+  changes = {f'model.{name}': value for name, value in fields.items()}
+  changes['tokenizer.name'] = 'words'
+  config_lib.resolve_model(tiny.holding(**changes))
+
+
 def stacks(fields):
   """An encoder-decoder whose stacks share their parameters."""
   model({'num_encoder_layers': 5, 'share': 'stacks', **fields})
@@ -393,13 +400,19 @@ REFUSED = [
   ),
   # Words without a table.
   (
-    model,
+    resolve,
+    {'model.input': 'characters()', 'tokenizer.name': 'bytes'},
+    "tokenizer.name='bytes': model.input='characters(...)' reads words, and "
+    "its tokens are none; take 'words(...)'",
+  ),
+  (
+    words,
     {'input': 'characters()'},
     "model.output='tied': needs a table of words, which model.input="
     "'characters(...)' has none of; give 'untied(bias=True)'",
   ),
   (
-    model,
+    words,
     {
       **{'input': 'characters()', 'output': 'untied'},
       'dropout': 'rates(words=0.1)',

@@ -32,9 +32,9 @@ CNN = CharacterCnn(
 )
 
 
-def recorded():
-  """The parameters of the recorded network."""
-  found = tensors(FOLDER)
+def recorded(found=None):
+  """The parameters of the recorded network, or their gradients."""
+  found = found or tensors(FOLDER)
   params = {'embedding': found['char_embedding.weight']}
   for i in range(len(SIZES['filters'])):
     params[f'kernel_{i}'] = found[f'conv.{i}.weight'].transpose(2, 1, 0)

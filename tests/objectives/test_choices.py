@@ -84,6 +84,17 @@ CASES = [
       'position': 'none',
     },
   ),
+  Case(
+    'bilm(segment=5, negatives=7)',
+    {
+      **DECODER,
+      'd_model': 10,
+      'attention': "lstm(7, projection=5, directions='separate')",
+      'block': 'plain',
+      'position': 'none',
+    },
+    random=False,
+  ),
   Case('auxiliary(targets=3)', random=False),
   Case('masked', PLAIN),
   Case("masked(unit='word', ngram=3)", PLAIN),

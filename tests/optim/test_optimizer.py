@@ -121,6 +121,7 @@ PALM = {
 CASES = {
   'adam': ('adam', ADAM),
   'adam-l2': ('adam', {**ADAM, 'l2': 0.3}),
+  'adagrad': ('adagrad', {'initial': 0.3, 'eps': 0.1}),
   # An eps that tells where it is added.
   'adamax': ('adamax', {**ADAM, 'eps': 0.1}),
   'adamw': ('adamw', {**ADAM, 'weight_decay': 0.3}),

@@ -150,6 +150,7 @@ def place(state):
   [
     'adamw(weight_decay=0.3)',
     'adam(l2=0.1)',
+    'adagrad',
     'adamax',
     'adafactor(min_size=4)',
     'adafactor(b1=0.9, factored=False, clip=0.0, weight_decay=1.0)',

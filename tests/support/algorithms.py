@@ -21,6 +21,15 @@ def adam(theta, gradients, rate, decays, *, b1, b2, eps, l2=0.0):
   return theta
 
 
+def adagrad(theta, gradients, rate, decays, *, initial, eps):
+  """Duchi et al., figure 1, with the sum's start of TensorFlow."""
+  s = np.full_like(theta, initial)
+  for t, g in enumerate(gradients, start=1):
+    s = s + g**2
+    theta = theta - rate(t - 1) * g / np.sqrt(s + eps)
+  return theta
+
+
 def adamax(theta, gradients, rate, decays, *, b1, b2, eps):
   """Kingma and Ba, algorithm 2, with PyTorch's eps."""
   m, u = np.zeros_like(theta), np.zeros_like(theta)

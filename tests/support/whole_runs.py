@@ -47,6 +47,10 @@ _PIECES = {
   'batch.length': 'stages(24)',
 }
 _BPE = {'tokenizer.name': 'byte_bpe(vocab_size=270)', 'model.vocab_size': 270}
+_TWO_WAYS = (
+  "lstm(24, projection=16, directions='separate', biases=1, cell_clip=3.0, "
+  'projection_clip=3.0'
+)
 _EXPERTS = "switch(num_experts=4, expert='geglu', capacity_factor=1.25)"
 
 
@@ -143,6 +147,21 @@ RUNS = {
       'optim.name': 'sgd(l2=1.2e-6)',
       'optim.ema': 'mean(start=4)',
       'schedule.name': 'constant(peak=3.0)',
+    },
+  ),
+  'elmo': Tiny(
+    'elmo.py:base',
+    {
+      'tokenizer.name': 'words(vocab_size=24)',
+      'model.vocab_size': 24,
+      'model.num_layers': 2,
+      'model.num_heads': 1,
+      'model.input': 'characters(((1, 8), (3, 16)), length=9)',
+      'model.attention': f'{_TWO_WAYS}, input_dropout=0.1), {_TWO_WAYS}, '
+      'dropout=0.1, residual=True)',
+      'objective.name': 'bilm(segment=5, negatives=7)',
+      'optim.name': 'adagrad(initial=0.1)',
+      'schedule.name': 'constant(peak=0.1)',
     },
   ),
   # Of two layers the first is trained in the first quarter of the run.

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The characters of words are those of ELMo's released code."""
 
+import json
+
 import numpy as np
 import pytest
 
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import characters
-from gpt_jax.tokenizers.simple import Bytes, WordList
+from gpt_jax.tokenizers.hf import FILE, HfTokenizer
+from gpt_jax.tokenizers.simple import END_OF_WORDS, Bytes, WordList
 
 
 def test_words_and_ends_of_texts():
@@ -26,6 +29,14 @@ def test_words_and_ends_of_texts():
       [259, 98, 99, 100, 101, 102, 260],  # cut
     ],
   )
+
+
+def test_words_of_an_import_are_read():
+  words = WordList(['cat', 'dog'])
+  library = words.to_library().to_str().encode()
+  files = {FILE: library, 'eos.json': json.dumps(END_OF_WORDS).encode()}
+  found = characters.table(HfTokenizer(files))
+  np.testing.assert_array_equal(found, characters.table(words))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ LOGGED = {
   'mass': ({'perplexity', 'token_accuracy'}, {'masked_accuracy'}),
   'prefix': ({'perplexity'}, {'token_accuracy', 'masked_accuracy'}),
   'ulmfit': ({'perplexity', 'bits_per_byte'}, {'token_accuracy'}),
+  'elmo': (
+    {'forward_loss', 'forward_perplexity', 'backward_perplexity'},
+    {'perplexity', 'forward_sampled_loss'},
+  ),
   'switch': ({'token_accuracy'}, set()),
 }
 
@@ -160,6 +164,7 @@ EXPORTS = {
   'xlnet': {'': 'XLNetLMHeadModel'},
   'prefix': {'': 'OpenAIGPTLMHeadModel'},
   'ulmfit': {'': 'AwdLstm'},
+  'elmo': {'': 'Elmo'},
   'distilbert': {'': 'DistilBertForMaskedLM', 'teacher': 'BertForMaskedLM'},
 }
 
