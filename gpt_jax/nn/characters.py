@@ -23,6 +23,8 @@ from gpt_jax.spec import UsageError
 
 # Bias of a new highway's gate: at first most of x passes (the released code).
 _CARRY = 2.0
+# Axes of parameters that are too small to be split over devices.
+_SMALL = ('position', 'head', 'cluster')
 
 
 class Characters(NamedTuple):
@@ -70,7 +72,7 @@ class CharacterCnn(nn.Module):
   @nn.compact
   def __call__(self, characters_BLC: jax.Array) -> jax.Array:
     """[B, L, C] -> [B, L, features]; ids as of `tokenizers.characters`."""
-    own, inits, small = self.sizes, self.inits, 'cluster'
+    own, inits = self.sizes, self.inits
     if characters_BLC.ndim == 2:
       if not self.is_initializing():
         raise UsageError(
@@ -83,18 +85,18 @@ class CharacterCnn(nn.Module):
       )
     B, L, C = characters_BLC.shape
     shape = own.num_characters, own.d_embed
-    table = parameter(self, 'embedding', inits.embedding, shape, (small, small))
+    table = parameter(self, 'embedding', inits.embedding, shape, _SMALL[:2])
     ids_NC = characters_BLC.reshape(B * L, C)
     x_NCE = jnp.take(table.astype(self.dtype), ids_NC, axis=0)
     zeros, found = nn.initializers.zeros, []
     for i, (width, count) in enumerate(own.filters):
       shape = width, own.d_embed, count
-      kernel = parameter(self, f'kernel_{i}', inits.kernel, shape, (small,) * 3)
+      kernel = parameter(self, f'kernel_{i}', inits.kernel, shape, _SMALL)
       y_NCF = jax.lax.conv_general_dilated(
         *(x_NCE, kernel.astype(self.dtype), (1,), 'VALID'),
         dimension_numbers=('NWC', 'WIO', 'NWC'),
       )
-      bias_F = parameter(self, f'bias_{i}', zeros, (count,), (small,))
+      bias_F = parameter(self, f'bias_{i}', zeros, (count,), _SMALL[2:])
       y_NF = jnp.max(y_NCF, axis=1) + bias_F.astype(self.dtype)[None]
       found.append(jax.nn.relu(y_NF))
     x_NF = jnp.concatenate(found, axis=-1)

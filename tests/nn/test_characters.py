@@ -65,6 +65,8 @@ def test_a_new_highway_passes_its_input():
   """The gate's bias is 2, as in the released code; other biases are 0."""
   params = CNN.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))['params']
   shapes = jax.tree.map(np.shape, recorded())
+  for x in jax.tree.leaves(params, is_leaf=_boxed):
+    assert len({*x.names}) == x.value.ndim, 'a mesh takes each name once'
   params = jax.tree.map(lambda x: np.asarray(x.value), params, is_leaf=_boxed)
   assert jax.tree.map(np.shape, params) == shapes
   first, second = np.split(params['highway_0']['bias'], 2)
