@@ -10,7 +10,8 @@ r"""Fine-tunes with and without GPT-1's additions: its table 5 and figure 2.
 Each task is fine-tuned from W with the auxiliary objective (full) and without
 it (no_auxiliary), and from scratch with and without it (scratch,
 scratch_no_auxiliary), in A/TASK/SETTING/SEED. --layers adds runs that transfer
-only the embeddings and the given number of lowest layers. Prints a Markdown
+only the embeddings and the given number of lowest layers. --lstm adds a row of
+runs as `full` from an LSTM that was pre-trained in its place. Prints a Markdown
 table of dev scores, times 100, as means and standard deviations over the seeds;
 writes A/ablation.json, A/ablation.png and A/layers.png. The same command
 resumes. More tasks, settings, seeds or layers add runs to A, as long as W's
@@ -47,6 +48,11 @@ def define(flags: Flags) -> None:
   flags.numbers('seeds', '0', 'Comma list of seeds.')
   use = 'Comma list of how many layers to transfer, for A/layers.png.'
   flags.numbers('layers', '', use, some=False)
+  flags.text(
+    'lstm',
+    '',
+    'A pre-trained LSTM in place of --init, for one more row of the table.',
+  )
   flags.text('flags', '', 'More flags of `finetune` for all runs.')
   flags.json()
 
@@ -68,9 +74,13 @@ def main(args: cli.Args) -> None:
     [f'{path}.json', f'{path}.png', figure],
   )
   source = models.open_model(args.init, 'tune', '--init')
+  lstm = None
+  if grid.lstm:
+    lstm = models.open_model(grid.lstm, 'tune', '--lstm')
   scores = ablation.run(
     *(grid, runs, source),
     finished=lambda folder: loss_curves([folder], unit='of the task'),
+    lstm=lstm,
   )
   write_atomically(f'{path}.json', to_json(scores, indent=2) + '\n')
   log.info('drew %s', figures.ablation_bars(scores, f'{path}.png'))

@@ -42,6 +42,7 @@ from gpt_jax.ranges import (
   Rate,
   Seconds,
   Seed,
+  Share,
   Weight,
   Whole,
 )
@@ -666,6 +667,20 @@ FINETUNE = Section(
   freeze=Field(
     0, Whole, 'Freeze the embeddings and the first N layers; 0 freezes nothing.'
   ),
+  unfreeze=Field(
+    0,
+    Whole,
+    'Gradual unfreezing (ULMFiT): the head is trained alone, after N steps the '
+    'last layer too, after 2 N the layer below it, ..., at last the '
+    "embeddings; each time the optimizer's state starts anew. 0: all are "
+    'trained from the start; empty: N is an epoch.',
+  ),
+  layer_decay=Field(
+    1.0,
+    Share,
+    'The learning rate of a layer, as a fraction of that of the layer above '
+    "it; the head has the schedule's. ULMFiT: 1 / 2.6.",
+  ),
   lora=Field(
     'none',
     LORAS,
@@ -678,7 +693,8 @@ FINETUNE = Section(
     str,
     "The task head: extract (GPT-1's last token), first (BERT's pooled first "
     'token), choice (either, with one score per answer), spans, tokens. Empty: '
-    'determined by the model and the task.',
+    'determined by the model and the task. Decoders can also take concat '
+    "(ULMFiT's last state, maximum and mean).",
   ),
   pooler=Field(
     None,
@@ -698,6 +714,12 @@ FINETUNE = Section(
     Weight,
     '"Adding language modeling as an auxiliary objective [...] We set lambda '
     'to 0.5." Empty: that for decoders, 0 for encoders, which have none.',
+  ),
+  segment=Field(
+    0,
+    Whole,
+    'Of LSTMs: no gradient passes to the state before every Nth token; 0: it '
+    'passes through the whole row.',
   ),
   dropout=Field(
     0.1, Fraction, '"We add dropout to the classifier with a rate of 0.1."'
@@ -754,6 +776,9 @@ FINETUNE = Section(
     dtype=Field(None, str, 'model.dtype.'),
     remat=Field(None, str, 'model.remat.'),
     loop=Field(None, str, 'model.loop.'),
+    attention=Field(
+      None, str, "model.attention, for another dropout of 'lstm(...)'."
+    ),
     attention_backend=Field(None, str, 'model.attention_backend; empty: auto.'),
   ),
   init=Field(None, str, f'{FILLED} the pre-trained model.'),

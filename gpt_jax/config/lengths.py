@@ -153,7 +153,7 @@ def warm_up_note(config: Config) -> str:
   """A warning about a run that ends within its warm-up; '' if it does not."""
   text, steps = config.schedule.name, config.schedule.num_steps
   (call,) = spec.bind_all('schedule.name', text, SCHEDULES)
-  warmup = call.kwargs['warmup']
+  warmup = call.kwargs.get('warmup', 0)
   length, run = schedules.parse('warmup', warmup), ramp(config)
   done = run.tokens(steps) if length.unit == 'tokens' else steps
   if length.count <= done:

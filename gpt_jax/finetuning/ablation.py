@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
@@ -21,6 +22,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import fields, transfer
 from gpt_jax.finetuning.data import RESULT
 from gpt_jax.finetuning.run import finetune
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
@@ -40,6 +42,8 @@ SETTINGS = {
 }
 # Prefix of the rows of --layers, before the number of layers.
 LAYERS = 'layers_'
+# The row of --lstm: `full`, from another model.
+LSTM = 'lstm'
 # Fields that follow from the source or from the fields of `finetune`.
 FOLLOWS = ('model.', 'tokenizer.', 'objective.')
 # The file of the arguments that all runs in a workdir share.
@@ -58,6 +62,7 @@ class Grid(NamedTuple):
     settings: keys of `SETTINGS`.
     seeds: every task and setting is run with each of these.
     layers: numbers of lowest layers to transfer, a setting each.
+    lstm: a pre-trained LSTM, for one more setting; '': none.
   """
 
   workdir: str
@@ -68,6 +73,7 @@ class Grid(NamedTuple):
   settings: list[str]
   seeds: list[str]
   layers: list[str]
+  lstm: str
 
 
 class One(NamedTuple):
@@ -93,6 +99,7 @@ def wanted(grid: Grid) -> list[One]:
         f'--{flag}={",".join(given)}: names one twice; once is enough'
       )
   settings = [*grid.settings, *(f'{LAYERS}{count}' for count in grid.layers)]
+  settings += [LSTM] * bool(grid.lstm)
   runs = [
     One(task, setting, seed, config_of(grid, task, setting, seed))
     for seed in grid.seeds
@@ -109,6 +116,7 @@ def run(
   runs: list[One],
   source: Pretrained,
   finished: Callable[[str], Any],
+  lstm: Pretrained | None = None,
 ) -> dict[str, Any]:
   """Executes the remaining runs; returns the scores of all, see `collected`.
 
@@ -116,18 +124,21 @@ def run(
     runs: from `wanted`.
     source: the pre-trained model.
     finished: called with the folder of each finished run.
+    lstm: the model of `Grid.lstm`.
   """
+  if lstm is not None:
+    check_kinds(grid, source, lstm)
   check_same(grid, source)
-  check_runs(grid, source)
-  if source.params is not None:
-    source = source._replace(params=functools.cache(source.params))
+  check_runs(grid, source, lstm)
+  source, lstm = _read_once(source), lstm and _read_once(lstm)
   started, done = time.monotonic(), 0
   for i, one in enumerate(runs):
     folder = os.path.join(grid.workdir, one.task, one.setting, one.seed)
     if os.path.exists(os.path.join(folder, RESULT)):
       continue
     log.info('run %d of %d: %s', i + 1, len(runs), folder)
-    finetune(one.config, source, folder)
+    start = lstm if lstm and one.setting == LSTM else source
+    finetune(one.config, start, folder)
     note_arguments(grid, source)
     finished(folder)
     jax.clear_caches()
@@ -140,7 +151,9 @@ def run(
 
 def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
   """The config of a run, not yet resolved."""
-  if setting in SETTINGS:
+  if setting == LSTM:
+    overrides = []
+  elif setting in SETTINGS:
     overrides = SETTINGS[setting]
   else:
     count = setting.removeprefix(LAYERS)
@@ -153,6 +166,25 @@ def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
     more.append(f'--config.finetune.task={task}({folder!r})')
   more += shlex.split(grid.flags)
   return loading.load_config(f'{grid.config}:{task}', more)
+
+
+def _read_once(source: Pretrained) -> Pretrained:
+  if source.params is None:
+    return source
+  return source._replace(params=functools.cache(source.params))
+
+
+def check_kinds(grid: Grid, source: Pretrained, lstm: Pretrained) -> None:
+  """Rejects an LSTM in place of the Transformer, and the reverse."""
+  for flag, model, recurrent in (('init', source, False), ('lstm', lstm, True)):
+    fields = model.model and ConfigDict(model.model)
+    found = bool(fields) and ModelChoices.of(fields).recurrent
+    if found != recurrent:
+      raise UsageError(
+        f'--{flag}={model.name}: is {"an" if found else "no"} LSTM; give the '
+        'Transformer with --init, and with --lstm the model that stands in its '
+        'place'
+      )
 
 
 def check_same(grid: Grid, source: Pretrained) -> None:
@@ -186,7 +218,9 @@ def arguments(grid: Grid, source: Pretrained) -> dict[str, str]:
   return {**given, 'init': source.name}  # with its step
 
 
-def check_runs(grid: Grid, source: Pretrained) -> None:
+def check_runs(
+  grid: Grid, source: Pretrained, lstm: Pretrained | None = None
+) -> None:
   """Checks that existing runs equal those of the present arguments.
 
   Compares the given fields and the task's examples, but nothing derived from
@@ -206,7 +240,9 @@ def check_runs(grid: Grid, source: Pretrained) -> None:
       fields.read_task(config)
       known[key] = tuned
     tuned.labels, tuned.data = known[key].labels, known[key].data
-    tuned.init = transfer.init_name(tuned, source)
+    # Without --lstm nothing is known of the model of its runs.
+    start = lstm if setting == LSTM else source
+    tuned.init = start and transfer.init_name(tuned, start)
     given = {
       field: value
       for field, value in config_lib.flatten(config).items()

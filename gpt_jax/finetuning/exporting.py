@@ -122,6 +122,11 @@ def exported_head(
       f'finetune.features={config.finetune.features!r}: its head reads layers '
       'as no class of transformers does; predict here, with finetune --predict'
     )
+  if config.finetune.head == 'concat':
+    raise UsageError(
+      "finetune.head='concat': no class of transformers has it; predict here, "
+      'with finetune --predict'
+    )
   return export(
     _Tuned(call.name, config, heads, options, before, pad, reward_mean)
   )

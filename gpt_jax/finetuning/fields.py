@@ -87,7 +87,7 @@ def digest(examples: dict[str, list[Example]]) -> str:
 
 
 # The values of `finetune.head`.
-HEADS = ('extract', 'first', 'last', 'choice', 'spans', 'tokens')
+HEADS = ('extract', 'concat', 'first', 'last', 'choice', 'spans', 'tokens')
 
 
 def forms(model: Any) -> str:
@@ -116,6 +116,8 @@ def check_head(config: Config, task: Task, reads: str) -> None:
       'model; leave it empty'
     )
   wanted = [] if kind.head is None else [kind.head or reads]
+  if wanted == ['extract']:
+    wanted.append('concat')
   if tuned.head and tuned.head not in wanted:
     known = tuned.head in HEADS
     raise UsageError(
@@ -236,7 +238,7 @@ def set_length(config: Config, task: Task, longest: int) -> None:
 
 
 def check_layers(config: Config) -> None:
-  """Checks that the model has the layers to be frozen or transferred."""
+  """Checks that the model has the layers to be treated separately."""
   tuned, num_layers = config.finetune, config.model.num_layers
   amount = spec.build('finetune.transfer', tuned.transfer, TRANSFERS)
   for field, count in (('freeze', tuned.freeze), ('transfer', amount or 0)):
@@ -251,6 +253,21 @@ def check_layers(config: Config) -> None:
         f'with the lowest {count} (model.share={config.model.share!r}); '
         'take whole groups, all layers or none'
       )
+  alone = all(divides(config.model, count) for count in range(num_layers))
+  for field, default in (('layer_decay', 1.0), ('unfreeze', 0)):
+    if tuned[field] != default and not alone:
+      raise UsageError(
+        f'finetune.{field}={tuned[field]!r}: layers share parameters '
+        f'(model.share={config.model.share!r}), so none is treated alone; give '
+        f'{default}'
+      )
+  last, steps = tuned.unfreeze * (num_layers + 1), config.schedule.num_steps
+  if last >= steps:
+    raise UsageError(
+      f'finetune.unfreeze={tuned.unfreeze}: the embeddings would be trained '
+      f'after {last} steps, and schedule.num_steps={steps}; give at most '
+      f'{(steps - 1) // (num_layers + 1)}, or more steps'
+    )
 
 
 def set_schedule(config: Config, a_pass: int) -> None:
@@ -268,6 +285,8 @@ def set_schedule(config: Config, a_pass: int) -> None:
       )
     warmup = round(tuned.warmup * steps)
     config.schedule.name = f'linear(peak={tuned.peak}, warmup={warmup})'
+  if tuned.unfreeze is None:
+    tuned.unfreeze = a_pass
   for section in (config.eval, config.checkpoint):
     if section.every_steps is None:
       section.every_steps = a_pass
@@ -285,5 +304,8 @@ def objective(config: Config, task: Task) -> str:
   if reads != 'extract':
     head += f', read={reads!r}'
     head += f', pooler={tuned.pooler!r}' * (tuned.pooler != 'tanh')
+  elif tuned.head == 'concat':
+    head += ", read='concat'"
+  head += f', segment={tuned.segment}' * (tuned.segment > 0)
   head += more
   return KINDS[task.kind].objective(task, tuned, head, more)

@@ -360,7 +360,9 @@ def start(
       base=source.folder,
       about=f'{config.objective.name} of {tuned.init}: '
       f'{examples:,} examples, {epochs:.2f} epochs, {last} steps; '
-      f'transfer {tuned.transfer}, {tuned.freeze} layers frozen',
+      f'transfer {tuned.transfer}, {tuned.freeze} layers frozen'
+      + f', one more trained after every {tuned.unfreeze} steps'
+      * bool(tuned.unfreeze),
       evaluation=evaluation,
       criterion=f'-{judge if plan.alone else AVERAGE}',
       patience=tuned.patience,
@@ -463,11 +465,15 @@ def named(text: str) -> dict[str, str]:
 def _check_several(config: Config) -> None:
   """Rejects options that are not supported with several tasks."""
   tuned = config.finetune
-  for field in ('freeze', 'features', 'head'):
-    if tuned[field]:
+  kept = {
+    **{'freeze': 0, 'unfreeze': 0, 'layer_decay': 1.0, 'segment': 0},
+    **{'features': None, 'head': None},
+  }
+  for field, default in kept.items():
+    if tuned[field] not in (default, ''):
       raise UsageError(
         f'finetune.{field}={tuned[field]!r}: is not done with several tasks; '
-        f'leave it {"at 0" if field == "freeze" else "empty"}'
+        f'leave it {"empty" if default is None else f"at {default}"}'
       )
   if config.optim.ema != 'none':
     raise UsageError(

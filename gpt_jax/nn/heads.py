@@ -320,6 +320,35 @@ class EachToken(nn.Module):
     return _dense('classifier', self.num_outputs, self.initializer)(x_SLD)
 
 
+# Width of the layer between; from ULMFiT's released code.
+_BETWEEN = 50
+
+
+class TwoLayers(nn.Module):
+  """ULMFiT's classifier: a dense layer of 50 units, ReLU, another one.
+
+  Both have dropout of their input. The paper also has batch normalisation,
+  whose statistics would make a row's output depend on other rows.
+
+  Attributes:
+    num_outputs: of the second.
+    initializer: of the kernels.
+    dropout: of both.
+  """
+
+  num_outputs: int
+  initializer: Initializer
+  dropout: float
+
+  @nn.compact
+  def __call__(self, pooled_BD: jax.Array) -> jax.Array:
+    """[B, D] to float32 [B, K]."""
+    x_BD = _dropped(self, self.dropout, pooled_BD.astype(jnp.float32))
+    x_BF = jax.nn.relu(_dense('between', _BETWEEN, self.initializer)(x_BD))
+    x_BF = _dropped(self, self.dropout, x_BF)
+    return _dense('classifier', self.num_outputs, self.initializer)(x_BF)
+
+
 class SpanEnds(nn.Module):
   """Scores of each token as the first and as the last of a span."""
 

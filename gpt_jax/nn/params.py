@@ -171,6 +171,27 @@ def rows_before(params: Any, masks: Any, num_rows: int) -> Any:
   return jax.tree_util.tree_map_with_path(mask, params, masks)
 
 
+def levels(params: Any, model: Any, num_rows: int) -> Any:
+  """The level of each entry: of the layer it belongs to, from the lowest on.
+
+  Args:
+    params: real or abstract, of a decoder or an encoder whose layers share no
+      parameters.
+    model: the decoder or encoder, of N layers.
+    num_rows: rows of the token table that are not new.
+
+  Returns:
+    A tree of int arrays that broadcast with the parameters: 0 for the
+    embeddings, 1 to N for the layers, N + 1 for the rest: heads, the norm after
+    the last layer, new rows of the token table.
+  """
+  below = [
+    rows_before(params, lowest(params, count, model), num_rows)
+    for count in range(model.num_layers + 1)
+  ]
+  return jax.tree.map(lambda *masks: np.sum(~np.array(masks), axis=0), *below)
+
+
 def combine(masks: Any, inside: Any, outside: Any) -> Any:
   """Entries of `inside` where the masks are true, of `outside` elsewhere."""
 

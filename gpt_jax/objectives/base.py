@@ -283,9 +283,8 @@ class Objective(abc.ABC):
     """The outputs that a task's metrics are computed from, [B, K]."""
     raise NotImplementedError(f'{type(self).__name__} is no task')
 
-  @property
   def stages(self) -> Stages | None:
-    """The stages, if models are trained one after another; else None."""
+    """The stages, if not all parameters are trained all along; else None."""
     return None
 
   @property

@@ -210,14 +210,19 @@ class Electra(Objective):
     kernel = ModelChoices.of(model).init_weights.kernel
     return ReplacedHead(kernel, activation, DTYPES[model.dtype])
 
-  @property
   def stages(self) -> Stages | None:
     """The generator's stage first, if `generator_steps` is set."""
     if not self.generator_steps:
       return None
     return Stages(
-      *(self.generator_steps, ('generator',), self.enter, self.loss_of_stage)
+      (self.generator_steps,), self.trains, self.loss_of_stage, self.enter
     )
+
+  def trains(self, tree: Params, stage: jax.Array) -> Params:
+    """The generator in stage 0, all others in stage 1."""
+    of_model = jax.tree.map(lambda _: stage == 1, tree)
+    parts = jax.tree.map(lambda _: stage == 0, tree['parts'])
+    return {**of_model, 'parts': parts}
 
   def enter(self, params: Params) -> Params:
     """Initialises the model with the generator's parameters; heads stay."""
@@ -231,10 +236,10 @@ class Electra(Objective):
     params: Params,
     batch: Batch,
     key: jax.Array | None,
-    second: jax.Array,
+    stage: jax.Array,
   ) -> Loss:
     """The first mean only, or the second."""
-    return self._weighed(params, batch, key, (~second, second))
+    return self._weighed(params, batch, key, (stage == 0, stage == 1))
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file."""

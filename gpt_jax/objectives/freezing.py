@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Training some parameters with the others frozen."""
+"""Training some parameters with the others frozen, or more slowly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,8 @@ import optax
 
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.base import Objective
+from gpt_jax.objectives.loss import Batch, Loss, Params
+from gpt_jax.optim.train_state import Stages
 
 
 class Frozen:
@@ -77,3 +79,60 @@ def all_but(patterns: str) -> Frozen:
       np.logical_not, params_lib.matching(params, patterns)
     )
   )
+
+
+# Fine-tuning layer by layer (Howard and Ruder, 2018: ULMFiT, sections 3.2 and
+# 3.3), by the levels of `params.levels`: embeddings, layers, and the head.
+
+
+def by_level(
+  optimizer: optax.GradientTransformation,
+  model: Any,
+  num_rows: int,
+  decay: float,
+) -> optax.GradientTransformation:
+  """Discriminative fine-tuning: each level has `decay` times the rate above.
+
+  The head has the schedule's. ULMFiT: eta^{l-1} = eta^l / 2.6.
+  """
+
+  def scale(updates: Any, params: Any) -> Any:
+    del params
+    return jax.tree.map(
+      lambda x, level: x * np.float32(decay ** (model.num_layers + 1 - level)),
+      updates,
+      params_lib.levels(updates, model, num_rows),
+    )
+
+  return optax.chain(optimizer, optax.stateless(scale))
+
+
+def gradual(
+  objective: Objective, model: Any, num_rows: int, every: int
+) -> Objective:
+  """Gradual unfreezing: the head is trained alone, then one more level, ...
+
+  Args:
+    objective: trains all levels.
+    model: the decoder or encoder.
+    num_rows: rows of the token table that are not new.
+    every: steps after which the next lower level is trained too.
+  """
+  top = model.num_layers + 1
+
+  def trains(tree: Any, stage: jax.Array) -> Any:
+    levels = params_lib.levels(tree, model, num_rows)
+    return jax.tree.map(lambda level: level >= top - stage, levels)
+
+  def loss(
+    params: Params, batch: Batch, key: jax.Array | None, stage: jax.Array
+  ) -> Loss:
+    params = jax.tree.map(
+      lambda trained, x: jnp.where(trained, x, jax.lax.stop_gradient(x)),
+      trains(params, stage),
+      params,
+    )
+    return objective.loss(params, batch, key)
+
+  starts = tuple(every * n for n in range(1, top + 1))
+  return objective.replaced(stages=lambda: Stages(starts, trains, loss))

@@ -8,9 +8,11 @@
   last     as `first`, with the last token of each sequence (XLNet)
   tokens   each token: a dense layer
   spans    each token: scores of being the first, and the last, of the answer
+  concat   all tokens: the last state, the maximum and the mean of all states,
+           joined; two dense layers (ULMFiT, section 3.3: concat pooling)
 
-The first four apply dropout to their input. Their parameters are those of
-Hugging Face's classes, see `hf.heads`.
+All but `spans` apply dropout to their input. The parameters of all but `concat`
+are those of Hugging Face's classes, see `hf.heads`.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +20,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn.heads import Classifier, EachToken, FirstToken, SpanEnds
+from gpt_jax.nn.heads import (
+  Classifier,
+  EachToken,
+  FirstToken,
+  SpanEnds,
+  TwoLayers,
+)
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.loss import Batch, Params
 from gpt_jax.ranges import Count, Whole
@@ -87,6 +95,43 @@ class Read(NamedTuple):
     states = _last(states_SLD, batch) if self.last else states_SLD
     found: Any = self.module.apply({'params': params}, states, rngs=_rngs(key))
     return found.reshape(len(batch['lengths']), -1)
+
+
+class Concat(NamedTuple):
+  """ULMFiT's head: [h_T, maxpool(H), meanpool(H)] of the real tokens' states.
+
+  Those of an example's sequences are added.
+  """
+
+  module: TwoLayers
+
+  def init(self, key: jax.Array, width: int) -> Params:
+    """See `Extract`."""
+    found: Any = self.module.init(key, jnp.zeros((1, 3 * width)))
+    return found['params']
+
+  def outputs(
+    self,
+    params: Params,
+    states_SLD: jax.Array,
+    batch: Batch,
+    key: jax.Array | None,
+  ) -> jax.Array:
+    """See `Extract`."""
+    (B, C), (_, L, D) = batch['lengths'].shape, states_SLD.shape
+    states_SLD = states_SLD.astype(jnp.float32)
+    lengths_S11 = batch['lengths'].reshape(-1, 1, 1)
+    real_SL1 = jnp.arange(L)[:, None] < lengths_S11
+    pooled_SD3 = (
+      _last(states_SLD, batch)[:, 0],
+      jnp.max(jnp.where(real_SL1, states_SLD, -jnp.inf), axis=1),
+      jnp.sum(jnp.where(real_SL1, states_SLD, 0), axis=1) / lengths_S11[:, 0],
+    )
+    pooled_BCD = jnp.concatenate(pooled_SD3, axis=-1).reshape(B, C, 3 * D)
+    variables: Any = {'params': params}
+    pooled_BD = jnp.sum(pooled_BCD, axis=1)
+    found: Any = self.module.apply(variables, pooled_BD, rngs=_rngs(key))
+    return found
 
 
 def _last(states_SLD: jax.Array, batch: Batch) -> jax.Array:

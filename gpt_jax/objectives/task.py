@@ -31,6 +31,7 @@ from gpt_jax.nn.heads import (
   EachToken,
   FirstToken,
   SpanEnds,
+  TwoLayers,
   WeightedSum,
 )
 from gpt_jax.nn.stack import layer_outputs
@@ -61,11 +62,13 @@ class TaskObjective(Objective):
   Attributes:
     length: tokens of a sequence.
     auxiliary: lambda, the weight of the language modelling loss.
-    read: the head, see `heads`: 'extract' for decoders, 'first' for encoders,
-      XLNet's 'last', 'spans' or 'tokens'.
+    read: the head, see `heads`: 'extract' or 'concat' for decoders, 'first' for
+      encoders, XLNet's 'last', 'spans' or 'tokens'.
     features: a call of `FEATURES`, which also freezes the model; '': the head
       reads the last states, and the model is trained.
     pooler: activation of encoders' pooler: 'tanh', 'gelu' or 'relu'.
+    segment: of LSTMs, the tokens after which no gradient passes to the state
+      before them; 0: it passes through the whole row.
     num_outputs: number of outputs of the head; 0: a score for each sequence.
     num_sequences: sequences per example.
     label_type: dtype of the labels in a batch.
@@ -79,6 +82,7 @@ class TaskObjective(Objective):
   read: str
   features: str
   pooler: str = 'tanh'
+  segment: int = 0
   label_type: ClassVar[Any] = np.int32
   each_token: ClassVar[bool] = False
 
@@ -118,14 +122,22 @@ class TaskObjective(Objective):
     """A model whose attention fits the head; batches come from the task."""
     attention = {
       'extract': 'causal',
+      'concat': 'causal',
       'first': 'bidirectional',
       'last': 'bidirectional',
     }.get(self.read, 'any')
     return Needs(attention=attention, rows=())
 
   def check(self) -> None:
-    """Rejects the auxiliary loss with an adaptive softmax."""
-    if self.auxiliary and ModelChoices.of(self.model).output.own:
+    """Rejects the auxiliary loss of an adaptive softmax, segments of others."""
+    choices = ModelChoices.of(self.model)
+    if self.segment and not choices.recurrent:
+      raise UsageError(
+        f'finetune.segment={self.segment}: cuts the gradient of an LSTM, and '
+        f'model.attention={self.model.attention!r} has none; give 0, or an '
+        'LSTM with --init'
+      )
+    if self.auxiliary and choices.output.own:
       raise UsageError(
         f'finetune.auxiliary={self.auxiliary}: model.output='
         f'{self.model.output!r} is an adaptive softmax, which has no auxiliary '
@@ -153,12 +165,14 @@ class TaskObjective(Objective):
     return spec.build('finetune.features', self.features, FEATURES)
 
   @property
-  def _head(self) -> heads.Extract | heads.Read:
+  def _head(self) -> heads.Extract | heads.Read | heads.Concat:
     model, count = self.model, self.num_outputs or 1
     kernel = ModelChoices.of(model).init_weights.kernel
     if self.read == 'extract':
       classifier = Classifier(count, kernel, self.dropout)
       return heads.Extract(classifier, added=self.num_outputs > 0)
+    if self.read == 'concat':
+      return heads.Concat(TwoLayers(count, kernel, self.dropout))
     if self.read == 'tokens':
       return heads.Read(EachToken(count, kernel, self.dropout))
     if self.read == 'spans':
@@ -224,6 +238,9 @@ class TaskObjective(Objective):
         around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
       elif choices.input.num_token_types > 1:  # padding has type 0
         around['token_types_BL'] = second.astype(jnp.int32)
+    if self.segment and key is not None:
+      cuts_L = jnp.arange(L) % self.segment == 0
+      around['cuts_BL'] = jnp.broadcast_to(cuts_L, (B * C, L))
     frozen = bool(self.features)  # without dropout: features are constant
     out, sown = forward.apply(
       model,
@@ -289,6 +306,7 @@ class Classification(TaskObjective):
   read: str = 'extract'
   features: str = ''
   pooler: str = 'tanh'
+  segment: int = 0
 
   @property
   def num_outputs(self) -> int:
@@ -310,6 +328,7 @@ class Regression(TaskObjective):
   read: str = 'extract'
   features: str = ''
   pooler: str = 'tanh'
+  segment: int = 0
   label_type = np.float32
 
   @property
@@ -336,6 +355,7 @@ class Choice(TaskObjective):
   read: str = 'extract'
   features: str = ''
   pooler: str = 'tanh'
+  segment: int = 0
 
   @property
   def num_outputs(self) -> int:

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The training state, frozen models, and training in two stages.
+"""The training state, frozen models, and training in stages.
 
 Frozen are the teacher of a student and, with several tasks, the heads of the
 tasks that a batch does not belong to. Their parameters are in the one tree,
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gpt_jax.optim import rounding
@@ -66,65 +67,67 @@ class TrainState(NamedTuple):
     return with_frozen(self.ema, self.params, frozen)
 
 
-# Training in two stages: some models first, the others after them.
+# Training in stages: each trains other parameters than the one before.
 #
-# The stage is a function of the step: the first step of the second stage begins
-# by setting the models' parameters for it, and resets the optimizer and the
-# averages. So a resume needs only the step.
+# The stage is a function of the step, so a resume needs only the step. The
+# first step of a stage begins with a new state of the optimizer: the moments
+# of parameters that were not trained before, and those of all others, are 0,
+# and so are the counts that correct them.
 
 
 class Stages(NamedTuple):
-  """The two stages of an objective that trains some parts before the rest.
+  """The stages of an objective that does not train all parameters all along.
 
   Attributes:
-    start: the first step of the second stage, counted from 0.
-    first: names of the parts that the first stage trains. The second trains
-      the others and the run's model.
-    enter: from parameters to those that the second stage starts from.
-    loss: as `Objective.loss`, with a last argument bool [], whether it is the
-      second stage.
+    starts: the first step of each stage but stage 0, counted from 0, ascending.
+    trains: from a tree like the parameters, and the stage, int32 [], to which
+      entries the stage trains: bool arrays that broadcast against the leaves.
+    loss: as `Objective.loss`, with a last argument, the stage. It has no
+      gradient of what the stage does not train.
+    enter: from parameters to those that a stage starts from; None: the same.
+      If it changes them, averages start anew.
   """
 
-  start: int
-  first: tuple[str, ...]
-  enter: Callable[[Any], Any]
+  starts: tuple[int, ...]
+  trains: Callable[[Any, jax.Array], Any]
   loss: Callable[..., Any]
+  enter: Callable[[Any], Any] | None = None
+
+  def at(self, step: jax.Array) -> jax.Array:
+    """The stage of a step."""
+    return jnp.sum(step >= np.array(self.starts))
 
 
 def entered(
   state: TrainState, stages: Stages, optimizer: optax.GradientTransformation
 ) -> TrainState:
-  """The state for a step; reset at the first step of the second stage."""
+  """The state for a step; reset at the first step of a stage."""
 
   def enter(state: TrainState) -> TrainState:
-    params = stages.enter(state.params)
-    kept = rounding.to_float32(params)
-    ema = None if state.ema is None else kept
-    return TrainState(state.step, params, optimizer.init(kept), ema)
+    params, ema = state.params, state.ema
+    if stages.enter:
+      params = stages.enter(params)
+      ema = None if ema is None else rounding.to_float32(params)
+    opt_state = optimizer.init(rounding.to_float32(params))
+    return TrainState(state.step, params, opt_state, ema)
 
-  first = state.step == stages.start
+  first = jnp.any(state.step == np.array(stages.starts))
   return jax.lax.cond(first, enter, lambda state: state, state)
 
 
 def loss(stages: Stages, step: jax.Array) -> Callable[..., Any]:
   """The loss function of a step's stage, as `Objective.loss`."""
-  second = step >= stages.start
-  return lambda params, batch, key: stages.loss(params, batch, key, second)
+  stage = stages.at(step)
+  return lambda params, batch, key: stages.loss(params, batch, key, stage)
 
 
 def moved(updates: Any, stages: Stages, step: jax.Array) -> Any:
-  """Zeroes the updates of models that the stage does not train.
+  """Zeroes the updates of what the stage does not train.
 
-  Their gradients are 0, but weight decay would still change them.
+  Its gradients are 0, but weight decay would still change it.
   """
-  second = step >= stages.start
-
-  def kept(tree: Any, when: jax.Array) -> Any:
-    return jax.tree.map(lambda x: jnp.where(when, x, 0), tree)
-
-  own = {name: x for name, x in updates.items() if name != 'parts'}
-  parts = {
-    name: kept(x, ~second if name in stages.first else second)
-    for name, x in updates['parts'].items()
-  }
-  return {**kept(own, second), 'parts': parts}
+  return jax.tree.map(
+    lambda trained, x: jnp.where(trained, x, 0),
+    stages.trains(updates, stages.at(step)),
+    updates,
+  )

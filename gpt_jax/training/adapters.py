@@ -56,6 +56,8 @@ def adapted(config: Config, objective: Objective) -> Objective:
   fields = {
     'finetune.transfer': (tuned.transfer, 'all'),
     'finetune.freeze': (tuned.freeze, 0),
+    'finetune.unfreeze': (tuned.unfreeze, 0),
+    'finetune.layer_decay': (tuned.layer_decay, 1.0),
     'finetune.features': (tuned.features or '', ''),
     'optim.trained': (config.optim.trained, ''),
   }
@@ -65,7 +67,7 @@ def adapted(config: Config, objective: Objective) -> Objective:
         f'{given}: trains adapters beside all that is taken from --init, and '
         f'{field}={value!r} contradicts it; give {needed!r}'
       )
-  if objective.tasks or objective.stages or objective.needs.adds:
+  if objective.tasks or objective.stages() or objective.needs.adds:
     raise UsageError(
       f'{given}: objective.name={config.objective.name!r} trains several '
       "models or tasks, which have no adapters; give 'none'"

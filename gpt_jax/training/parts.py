@@ -155,7 +155,6 @@ def build(
   build_optimizer = in_float32(spec.build('optim.name', optim.name, OPTIMIZERS))
   on_host = optim.state == 'host'
   if on_host:
-    _check_on_host(objective, rules)
     build_optimizer = wrappers.by_layer(build_optimizer)
   objective = adapters.adapted(config, objective)
   axes = logical_axes(objective)
@@ -170,6 +169,14 @@ def build(
       frozen = freezing.lowest(model, tuned.freeze, tuned.vocab_size)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
+  if tuned and tuned.layer_decay != 1:
+    optimizer = freezing.by_level(
+      optimizer, model, tuned.vocab_size, tuned.layer_decay
+    )
+  if tuned and tuned.unfreeze:
+    objective = freezing.gradual(
+      objective, model, tuned.vocab_size, tuned.unfreeze
+    )
   if optim.trained:
     shapes = jax.eval_shape(
       functools.partial(init_params, objective), jax.random.key(0)
@@ -178,6 +185,8 @@ def build(
     frozen = freezing.all_but(optim.trained)
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
+  if on_host:
+    _check_on_host(objective, rules)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
   return Parts(
     config,
@@ -198,10 +207,10 @@ def build(
 
 
 def _check_on_host(objective: Objective, rules: sharding.Rules) -> None:
-  if objective.stages:
+  if objective.stages():
     raise UsageError(
-      "optim.state='host': does not work with an objective of two stages, "
-      "whose second begins with a new state; set it to 'device'"
+      "optim.state='host': does not work with training in stages, each of "
+      "which begins with a new state; set it to 'device'"
     )
   if split := dict(rules)['layers']:
     raise UsageError(

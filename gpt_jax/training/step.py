@@ -144,10 +144,10 @@ def train_step(
     still follows the step count.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
-  two = objective.stages
-  if two:
-    state = train_state.entered(state, two, optimizer)
-    objective = objective.replaced(loss=train_state.loss(two, state.step))
+  stages = objective.stages()
+  if stages:
+    state = train_state.entered(state, stages, optimizer)
+    objective = objective.replaced(loss=train_state.loss(stages, state.step))
   if objective.needs.progress:
     assert num_steps is not None
     batch = objective.progress(batch, state.step / num_steps)
@@ -179,8 +179,8 @@ def train_step(
     old_params,
     sound=sound,
   )
-  if two:
-    updates = train_state.moved(updates, two, state.step)
+  if stages:
+    updates = train_state.moved(updates, stages, state.step)
   new_params = rounding.add(
     old_params, updates, jax.random.fold_in(key, ROUNDING)
   )

@@ -60,6 +60,7 @@ def test_every_number_of_the_base_has_a_range():
     ("constant(peak=0.5, warmup='4400_tokens')", 20, True),
     ('noam(d_model=4, warmup=7, factor=0.5)', 5, True),
     ('rsqrt(peak=0.5, hold=30, warmup=23)', 11, True),
+    ('slanted(peak=0.5)', 20, False),
   ],
 )
 def test_a_run_within_its_warm_up(name, steps, longer):

@@ -23,6 +23,7 @@ from gpt_jax.training.models import Pretrained
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORES = {'full': 0.75, 'scratch': 0.5, 'layers_2': 0.7, 'layers_10': 0.72}
+SCORES['lstm'] = 0.7
 
 
 @pytest.fixture
@@ -42,8 +43,17 @@ def runs(monkeypatch):
 
   monkeypatch.setattr(ablation, 'finetune', run)
   monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
-  monkeypatch.setattr(models, 'open_model', lambda init, *_: Pretrained(init))
+  monkeypatch.setattr(models, 'open_model', opened)
   return found
+
+
+def opened(init, *_):
+  """A model that is an LSTM if its name says so."""
+  tree: Any = base.get_config()
+  model = tree.model.to_dict()
+  if 'LSTM' in init:
+    model |= {'attention': 'lstm(7)', 'd_model': 7, 'block': 'plain'}
+  return Pretrained(init, model)
 
 
 def argv(workdir, *more):
@@ -93,6 +103,29 @@ def test_all_runs_make_a_table(tmp_path, runs, capsys):
   # Other flags are other runs.
   assert main(argv(tmp_path, *flags)) == 2
   assert "holds runs with --flags='--config.batch" in capsys.readouterr().err
+
+
+def test_an_lstm_is_one_more_row(tmp_path, runs, capsys):
+  flags = ['--tasks=sst2', '--settings=full', '--seeds=0,2']
+  assert main(argv(tmp_path / 'a', *flags, '--lstm=LSTM')) == 0
+  names = [(source.name, pathlib.Path(f).parent.name) for _, source, f in runs]
+  assert names == [('W', 'full'), ('LSTM', 'lstm')] * 2
+  full, lstm = (config.finetune for config, *_ in runs[:2])
+  assert full == lstm and lstm.transfer == 'all'
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[2:] == [
+    '| full | 85.0 ± 14.1 | 85.0 ± 14.1 |',
+    '| lstm | 80.0 ± 14.1 | 80.0 ± 14.1 |',
+  ]
+  # Without the flag its runs stay in the table.
+  runs.clear()
+  assert main(argv(tmp_path / 'a', *flags)) == 0
+  assert not runs and '| lstm |' in capsys.readouterr().out
+  for more in (['--lstm=V'], ['--lstm=LSTM', '--init=LSTM2']):
+    assert main(argv(tmp_path / 'b', *flags, *more)) == 2
+    wrong = '--lstm=V: is no LSTM' if len(more) == 1 else '--init=LSTM2: is an'
+    assert wrong in capsys.readouterr().err
+  assert not (tmp_path / 'b').exists()
 
 
 def test_runs_of_other_weights_configs_or_data_are_kept_apart(

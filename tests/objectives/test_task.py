@@ -129,6 +129,51 @@ def test_the_loss_is_the_papers(kind):
   )
 
 
+def test_concat_pools_the_real_tokens():
+  """ULMFiT: the last state, maximum and mean; two layers, of 50 units."""
+  objective, params = of(Classification(3, L, C, 0.0, 0.0, read='concat'))
+  batch = rows(LABELS)
+  hidden, _ = states({}, params, batch)
+  pooled = []
+  for example, lengths in zip(hidden, batch['lengths'], strict=True):
+    real = [x[:n] for x, n in zip(example, lengths, strict=True)]
+    pooled.append(
+      sum(np.concatenate([x[-1], x.max(0), x.mean(0)]) for x in real)
+    )
+  between, last = (params['heads'][n] for n in ('between', 'classifier'))
+  x = np.float64(pooled) @ between['kernel'] + between['bias']
+  assert x.shape == (N, 50) and np.any(x < 0)
+  expected = np.maximum(x, 0) @ last['kernel'] + last['bias']
+  found = objective.outputs(params, batch)
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('segment', [0, 3, 20])
+def test_a_segment_stops_the_gradient_of_the_state(segment):
+  """With the last state alone, only its own segment's tokens have one."""
+  fields = {
+    'attention': f'lstm(13), lstm({tiny.D})',
+    **{'block': 'plain', 'position': 'none'},
+  }
+  build = Classification(*(3, L, 1, 0.0, 0.0), read='concat', segment=segment)
+  objective, params = of(build, **fields)
+  kernel = np.array(params['heads']['between']['kernel'])
+  kernel[tiny.D :] = 0
+  params['heads']['between']['kernel'] = kernel
+  # Tokens that occur once; the table's gradient is theirs.
+  batch = {
+    'inputs': np.arange(L, dtype=np.int32)[None, None],
+    'lengths': np.array([[L - 1]]),
+    'labels': np.array([1]),
+    'weights': np.ones(1, np.float32),
+  }
+  gradient = jax.grad(lambda p: objective.loss(p, batch, KEY).sum)(params)
+  found = np.any(gradient['embed']['embedding'][:L] != 0, axis=1)
+  first = (L - 2) // segment * segment if segment else 0
+  expected = (first <= np.arange(L)) & (np.arange(L) < L - 1)
+  np.testing.assert_array_equal(found, expected)
+
+
 def test_the_order_of_the_sequences_does_not_matter():
   objective, params = of(Classification(3, L, C, 0.5, 0.0))
   batch = rows(LABELS)

@@ -232,6 +232,33 @@ RUNS = {
       },
     ),
   ),
+  # The head alone, then one more layer in each step but the last two.
+  'classifier': Tiny(
+    'finetune/ulmfit.py',
+    {
+      'init': '{}/before',
+      'finetune.task': "classification('{}/train.tsv', '{}/dev.tsv')",
+      'finetune.unfreeze': 1,
+      'finetune.segment': 2,
+      'optim.name': 'adam(b1=0.7, b2=0.99)',
+      'schedule.name': 'slanted(peak=1e-2)',
+    },
+    'finetune',
+    before=Tiny(
+      'ulmfit.py:wt2',
+      {
+        'tokenizer.name': 'words(vocab_size=48)',
+        'model.vocab_size': 48,
+        'model.num_layers': 2,
+        'model.num_heads': 1,
+        'model.attention': 'lstm(24, input_dropout=0.2, dropout=0.3, '
+        'weight_drop=0.5), lstm(32, dropout=0.4, weight_drop=0.5)',
+        'model.dropout': 'rates(words=0.1, embedding=0.1)',
+        'objective.name': 'recurrent(segment=8)',
+        'schedule.num_steps': 1,
+      },
+    ),
+  ),
 }
 
 

@@ -149,7 +149,7 @@ def test_configs_that_are_served(common, changes):
   ('changes', 'message'),
   [
     ({'mesh.rules.layers': 'data'}, r'mesh\.rules\.layers'),
-    ({'objective.name': 'electra(generator_steps=5)'}, 'two stages'),
+    ({'objective.name': 'electra(generator_steps=5)'}, 'in stages'),
   ],
 )
 def test_moments_in_the_hosts_memory(changes, message):
