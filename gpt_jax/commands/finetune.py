@@ -21,7 +21,9 @@ task's head.
 The same command resumes. W2 then holds the files of `train`, result.json with
 the metrics of the dev split, and predictions/SPLIT.tsv (of several tasks
 predictions/TASK/SPLIT.tsv). With --predict FILE the finished run predicts
-another table with the same columns.
+another table with the same columns. With --average W_OTHER,... the predictions
+of the run and of other finished runs on the same task are averaged, into
+predictions/average/SPLIT.tsv and result.json.
 """
 
 from typing import Any
@@ -29,6 +31,7 @@ from typing import Any
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
+from gpt_jax.finetuning import ensemble
 from gpt_jax.finetuning.run import finetune, in_folder
 from gpt_jax.flags import Flags
 from gpt_jax.plots import runs
@@ -67,6 +70,12 @@ def define(flags: Flags) -> None:
     'A table with the same columns to predict, into '
     'WORKDIR/predictions/NAME.tsv.',
   )
+  flags.words(
+    'average',
+    '',
+    'Comma list of finished runs on the same task, whose predicted '
+    "probabilities are averaged with this run's.",
+  )
   flags.distributed()
   flags.json()
 
@@ -80,7 +89,7 @@ def main(args: cli.Args) -> None:
   with hosts.together():
     source = open_model(args.init, 'tune', '--init')
     config = with_tasks(args)
-    result = finetune(config, source, args.workdir, args.predict)
+    result = finetune(config, source, args.workdir, args.predict, args.average)
     first = hosts.index() == 0
     if first and (path := runs.loss_curves([args.workdir], unit=UNIT)):
       log.info('drew %s', path)
@@ -127,6 +136,14 @@ def _lines(start: str, result: dict[str, Any]) -> list[str]:
   lines = []
   for name, found in result.items():
     if not isinstance(found, dict) or name == 'train':
+      continue
+    if name == ensemble.NAME:
+      lines += [
+        f'{start}{split}, the mean of {len(found["of"])} runs: '
+        + ', '.join(f'{m} {x[m]:.4f}' for m in result['metrics'] if m in x)
+        for split, x in found.items()
+        if split != 'of'
+      ]
       continue
     shown = [f'{m} {found[m]:.4f}' for m in result['metrics'] if m in found]
     text = ', '.join(shown) or 'labels are not known'

@@ -782,6 +782,12 @@ FINETUNE = Section(
     attention_backend=Field(None, str, 'model.attention_backend; empty: auto.'),
   ),
   init=Field(None, str, f'{FILLED} the pre-trained model.'),
+  backward=Field(
+    None,
+    bool,
+    f'{FILLED} whether texts are read from right to left, as by the '
+    'pre-trained model.',
+  ),
   sequences=Field(None, int, f'{FILLED} sequences per example.'),
   vocab_size=Field(
     None, int, f'{FILLED} rows of the pre-trained embedding table.'

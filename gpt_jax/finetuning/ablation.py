@@ -178,7 +178,7 @@ def check_kinds(grid: Grid, source: Pretrained, lstm: Pretrained) -> None:
   """Rejects an LSTM in place of the Transformer, and the reverse."""
   for flag, model, recurrent in (('init', source, False), ('lstm', lstm, True)):
     fields = model.model and ConfigDict(model.model)
-    found = bool(fields) and ModelChoices.of(fields).recurrent
+    found = bool(fields and ModelChoices.of(fields).recurrent)
     if found != recurrent:
       raise UsageError(
         f'--{flag}={model.name}: is {"an" if found else "no"} LSTM; give the '

@@ -242,7 +242,7 @@ def measured(
   evaluation: TaskEvaluation,
   name: str,
   splits: Mapping[str, Split],
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Outputs]]:
   """Writes the predictions on a task's splits, and returns the metrics.
 
   Args:
@@ -254,8 +254,9 @@ def measured(
 
   Returns:
     The names of the task's `metrics`, and for each split its number of
-    `examples`, how many were `cut`, and its metrics.
+    `examples`, how many were `cut`, and its metrics; and the outputs by split.
   """
+  each: dict[str, Outputs] = {}
   train = splits['train']
   found: dict[str, Any] = {
     'train': {'examples': train.num_examples, 'cut': train.rows.cut},
@@ -266,13 +267,14 @@ def measured(
       continue
     outputs = evaluation.outputs(state.eval_params, name, split)
     assert outputs is not None  # never stopped
+    each[file] = outputs
     found[file] = {'examples': split.num_examples, 'cut': split.rows.cut}
     found[file] |= outputs.metrics
     path = os.path.join(training.workdir, 'predictions', name, f'{file}.tsv')
     if training.active:
       write_predictions(path, split, outputs)
       log.info('wrote %s', path)
-  return found
+  return found, each
 
 
 def write_predictions(path: str, split: Split, found: Outputs) -> None:

@@ -18,6 +18,7 @@ from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn.build import ModelChoices, without_mask_decoder
 from gpt_jax.nn.params import divides
 from gpt_jax.objectives.heads import FEATURES
+from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks import task as tasks
@@ -149,6 +150,19 @@ def set_dropout(config: Config) -> None:
       )
   name = spec.parse('finetune.task', tuned.task)[0].name
   tuned.dropout = tuned.task_dropout.get(name, tuned.dropout)
+
+
+def set_direction(config: Config, task: Task, init: Pretrained) -> None:
+  """Sets `finetune.backward`."""
+  tuned = config.finetune
+  if tuned.backward is None:
+    tuned.backward = init.backward
+  if tuned.backward and task.kind not in OF_TASKS:
+    raise UsageError(
+      f'finetune.task={tuned.task!r}: {init.name} reads texts from right to '
+      'left; give a task with a class or score for each example, or a forward '
+      'model'
+    )
 
 
 def set_model(

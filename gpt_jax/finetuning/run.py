@@ -10,6 +10,7 @@ length of each are in a section of its own, `finetune.each.NAME`.
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from gpt_jax import spec
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config, lengths
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.finetuning import fields, transfer
+from gpt_jax.finetuning import ensemble, fields, transfer
 from gpt_jax.finetuning.data import (
   AVERAGE,
   CLASS_WEIGHTS,
@@ -91,7 +92,11 @@ class Plan(NamedTuple):
 
 
 def finetune(
-  config: Config, source: Pretrained, workdir: str, predict: str | None = None
+  config: Config,
+  source: Pretrained,
+  workdir: str,
+  predict: str | None = None,
+  average: Sequence[str] = (),
 ) -> dict[str, Any]:
   """Fine-tunes to the end, and predicts.
 
@@ -100,6 +105,8 @@ def finetune(
     source: the pre-trained model.
     workdir: the run's folder.
     predict: an additional table to predict.
+    average: workdirs of finished runs, whose predictions are averaged with this
+      one's.
 
   Returns:
     The contents of result.json.
@@ -113,6 +120,13 @@ def finetune(
     )
   plan = prepare(config, source, workdir)
   further = _further(plan, predict) if predict else {}
+  if average and not plan.alone:
+    raise UsageError(
+      f'--average={",".join(average)}: averages runs on a single task; give '
+      'one with --config.finetune.task'
+    )
+  if average:
+    ensemble.check(average, {**plan.each[''].splits, **further})
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
   with (
     workdir_lib.locked(workdir),
@@ -125,16 +139,20 @@ def finetune(
     state = selected(training, state)
     assert training.evaluation is not None
     evaluation: Any = training.evaluation(training.parts)
-    found = {
-      name: measured(
-        *(training, state, evaluation, name), {**one.splits, **further}
-      )
-      for name, one in plan.each.items()
-    }
+    found, outputs = {}, {}
+    for name, one in plan.each.items():
+      splits = {**one.splits, **further}
+      args = training, state, evaluation, name, splits
+      found[name], outputs[name] = measured(*args)
     tuned = plan.config.finetune
     result = {'init': tuned.init, 'step': int(state.step)}
     if plan.alone:
       result = {'task': tuned.task, **result, **found['']}
+      if average:
+        splits = {**plan.each[''].splits, **further}
+        result[ensemble.NAME] = ensemble.average(
+          *(workdir, average, splits, outputs['']), active=training.active
+        )
     else:
       judged = [x['dev'][x['metrics'][0]] for x in found.values()]
       result |= {'average': sum(judged) / len(judged), 'tasks': found}
@@ -194,8 +212,10 @@ def of_task(
     examples: of each split.
     tokenizer: of the model.
   """
+  fields.set_direction(config, task, init)
   tokens = {
-    split: encode(found, tokenizer) for split, found in examples.items()
+    split: tokens_of(config, found, tokenizer)
+    for split, found in examples.items()
   }
   fields.set_dropout(config)
   model = ConfigDict(init.model) if init.model else config.model
@@ -245,6 +265,16 @@ def _num_sequences(
       f'question has {count}; name as many'
     )
   return count
+
+
+def tokens_of(
+  config: Config, examples: list[Example], tokenizer: Tokenizer
+) -> list[list[np.ndarray]]:
+  """The tokens of each text of each example, in the order of reading."""
+  found = encode(examples, tokenizer)
+  if config.finetune.backward:
+    found = [[text[::-1] for text in texts] for texts in found]
+  return found
 
 
 def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
@@ -393,7 +423,7 @@ def _further(plan: Plan, path: str) -> dict[str, Split]:
   """An additional file of examples, by its name; labels are optional."""
   (config, task, splits), tuned = plan.each[''], plan.config.finetune
   name = os.path.basename(path).partition('.')[0]
-  if name in (*splits, 'task', 'init', 'step', 'metrics'):
+  if name in (*splits, 'task', 'init', 'step', 'metrics', ensemble.NAME):
     raise UsageError(
       f'--predict={path}: {name} is the name of something else in '
       f'{RESULT}; rename the file'
@@ -405,7 +435,7 @@ def _further(plan: Plan, path: str) -> dict[str, Split]:
       f'--predict={path}: has another number of answers a question than the '
       'task; give a table with as many'
     )
-  tokens = encode(found, plan.tokenizer)
+  tokens = tokens_of(config, found, plan.tokenizer)
   split = _split(config, task, found, tokens, plan.tokenizer)
   return {name: split._replace(scale=splits['train'].scale)}
 

@@ -346,7 +346,9 @@ class TwoLayers(nn.Module):
     x_BD = _dropped(self, self.dropout, pooled_BD.astype(jnp.float32))
     x_BF = jax.nn.relu(_dense('between', _BETWEEN, self.initializer)(x_BD))
     x_BF = _dropped(self, self.dropout, x_BF)
-    return _dense('classifier', self.num_outputs, self.initializer)(x_BF)
+    # So narrow a kernel is not split.
+    axes, count = (None, 'head'), self.num_outputs
+    return _dense('classifier', count, self.initializer, axes)(x_BF)
 
 
 class SpanEnds(nn.Module):
@@ -374,9 +376,13 @@ class WeightedSum(nn.Module):
     return jnp.einsum('n,nBLD->BLD', shares, jnp.stack(states))
 
 
-def _dense(name: str, features: int, initializer: Initializer) -> Dense:
+def _dense(
+  name: str,
+  features: int,
+  initializer: Initializer,
+  axes: tuple[str | None, str] = ('embed', 'head'),
+) -> Dense:
   """A dense layer in float32: with so few outputs it costs nothing."""
-  axes = ('embed', 'head')
   return Dense(features, axes, initializer, True, jnp.float32, name=name)
 
 

@@ -280,7 +280,7 @@ def parameter(
   name: str,
   init: Initializer,
   shape: tuple[int, ...],
-  axes: tuple[str, ...],
+  axes: tuple[str | None, ...],
 ) -> jax.Array:
   """A parameter of `module` whose dimensions are named by `axes`.
 
@@ -302,7 +302,7 @@ class Dense(nn.Module):
   """
 
   features: int
-  axes: tuple[str, str]
+  axes: tuple[str | None, str]
   initializer: Initializer
   bias: bool
   dtype: Any

@@ -105,6 +105,7 @@ class Needs(NamedTuple):
     stored: teacher outputs that a training batch contains; None: no outputs.
     candidates: words that training scores instead of the vocabulary (a sampled
       softmax); 0: all.
+    backward: whether the model reads texts from right to left.
     progress: whether training reads the fraction of the run that is done, so
       that each step depends on the number of steps: see `Objective`.
   """
@@ -125,6 +126,7 @@ class Needs(NamedTuple):
   parts: Mapping[str, Part] = MappingProxyType({})
   stored: Stored | None = None
   candidates: int = 0
+  backward: bool = False
   progress: bool = False
 
   def sides(self, length: int) -> tuple[int, int]:

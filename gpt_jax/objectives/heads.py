@@ -121,7 +121,7 @@ class Concat(NamedTuple):
     (B, C), (_, L, D) = batch['lengths'].shape, states_SLD.shape
     states_SLD = states_SLD.astype(jnp.float32)
     lengths_S11 = batch['lengths'].reshape(-1, 1, 1)
-    real_SL1 = jnp.arange(L)[:, None] < lengths_S11
+    real_SL1 = jnp.arange(L)[None, :, None] < lengths_S11
     pooled_SD3 = (
       _last(states_SLD, batch)[:, 0],
       jnp.max(jnp.where(real_SL1, states_SLD, -jnp.inf), axis=1),

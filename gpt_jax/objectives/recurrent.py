@@ -9,7 +9,7 @@ on its rows and the seed alone.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.stack import len_then_name
 from gpt_jax.objectives import forward
+from gpt_jax.objectives.base import Needs
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.loss import Batch, Loss, Params
 from gpt_jax.ranges import Count, Probability, Weight
@@ -45,25 +46,46 @@ class Recurrent(Causal):
       (section 4.7, AR); in training, not reported.
     beta: factor of the mean square of the difference between its outputs before
       dropout at neighbouring tokens of a segment (TAR), likewise.
+    direction: backward: rows are read from right to left, and each token is
+      predicted from those after it (Howard and Ruder 2018, section 3.3).
   """
 
   segment: Count = 70
   full_share: Probability = 0.95
   alpha: Weight = 2.0
   beta: Weight = 1.0
+  direction: Literal['forward', 'backward'] = 'forward'
+
+  @property
+  def needs(self) -> Needs:
+    """A decoder; read backward, rows of a stream, which have no documents."""
+    if self.direction == 'forward':
+      return super().needs
+    return Needs(rows=('stream',), backward=True)
 
   def check(self) -> None:
-    """Rejects models without recurrent layers."""
+    """Rejects models without recurrent layers, and segments beyond a row."""
     super().check()
     if not ModelChoices.of(self.model).recurrent:
       raise UsageError(
         f'model.attention={self.model.attention!r}: objective.name=recurrent '
         "trains LSTMs; take 'lstm(...)' with model.block='plain'"
       )
+    if self.segment > self.model.context_length:
+      raise UsageError(
+        f'objective.name: recurrent(segment={self.segment}): a row, '
+        f'model.context_length={self.model.context_length}, is shorter than a '
+        'segment; give a shorter one, or longer rows'
+      )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     """The batch of `causal`, and `cuts`: the first tokens of segments."""
     batch = super().make_batch(rows, keys)
+    if self.direction == 'backward':
+      batch |= {
+        'inputs': _reversed(batch['targets'], rows),
+        'targets': _reversed(batch['inputs'], rows),
+      }
     cuts = np.zeros(rows.tokens.shape, bool)
     for cuts_L, generator in zip(cuts, keys.generators(CUTTING), strict=True):
       place = 0
@@ -105,6 +127,14 @@ class Recurrent(Causal):
     return found._replace(
       sum=found.sum + penalty, penalty=found.penalty + penalty
     )
+
+
+def _reversed(tokens_BL: np.ndarray, rows: Rows) -> np.ndarray:
+  """Each row from right to left; padding stays at its end."""
+  places_BL = np.arange(tokens_BL.shape[1])[None]
+  last_B1 = rows.real.sum(axis=1, keepdims=True) - 1
+  order_BL = np.where(places_BL <= last_B1, last_B1 - places_BL, places_BL)
+  return np.take_along_axis(tokens_BL, order_BL, axis=1)
 
 
 def last_raw(intermediates: Any) -> jax.Array:

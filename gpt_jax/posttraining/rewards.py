@@ -19,7 +19,7 @@ from gpt_jax.files import files
 from gpt_jax.finetuning import rows as rows_lib
 from gpt_jax.finetuning.exporting import best_step, reward_mean
 from gpt_jax.finetuning.kinds import Split, probabilities
-from gpt_jax.finetuning.run import special_of
+from gpt_jax.finetuning.run import special_of, tokens_of
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.preference import RewardModel
 from gpt_jax.posttraining.dialogues import Encoder
@@ -159,8 +159,9 @@ class ClassProbability:
           'messages; give texts, or a reward model of gpt-jax reward'
         )
       examples.append(tasks.Example(_WHERE, (prompt + completion,), None))
-    tokens = rows_lib.encode(examples, self._tokenizer)
-    length, special = self._parts.config.finetune.length, self._special
+    config = self._parts.config
+    tokens = tokens_of(config, examples, self._tokenizer)
+    length, special = config.finetune.length, self._special
     longest = rows_lib.longest(_ONE_TEXT, tokens, special)
     if longest > length:
       raise UsageError(_too_long(longest, 'the classifier', length))

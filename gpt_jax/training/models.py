@@ -77,6 +77,7 @@ class Pretrained(NamedTuple):
       (ELECTRA), 'relu' (DistilBERT).
     scores: whether it was trained to score the vocabulary.
     folder: where it was opened; '': nowhere.
+    backward: whether it reads texts from right to left.
     tasks: if it was fine-tuned on several, the entry of each in config.json, by
       name (see `config.tasks`), with `scores`, how scores were learned. Their
       heads are in `parts` of the parameters.
@@ -91,6 +92,7 @@ class Pretrained(NamedTuple):
   scores: bool = True
   tasks: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
   folder: str = ''
+  backward: bool = False
 
 
 class Trained(NamedTuple):
@@ -232,6 +234,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
     needs.pooler if tuned is None else tuned.pooler or 'tanh',
     scores,
     tasks,
+    backward=bool(tuned.backward) if tuned else needs.backward,
   )
 
 
@@ -322,6 +325,11 @@ def check_reads(what: str, config: Config) -> None:
     what: the start of the message.
   """
   name = config.objective.name
+  if objectives.needs(name).backward:
+    raise UsageError(
+      f'{what}: objective.name={name!r} reads texts from right to left, and so '
+      'continues or scores none; fine-tune it, or give a forward model'
+    )
   if (
     objectives.needs(name).decoder_start and not config.model.num_encoder_layers
   ):

@@ -290,11 +290,11 @@ def warn_of_spare_rows(config: Config, tokenizer: Tokenizer) -> None:
 def draws_sample(config: Config) -> bool:
   """Whether the run ends with a sample: if its decoder continues texts."""
   log, model = config.log, config.model
-  reads_sources = objectives.needs(config.objective.name).decoder_start
+  needs = objectives.needs(config.objective.name)
   return bool(
     log.sample_prompt
     and log.sample_tokens
-    and not reads_sources
+    and not (needs.decoder_start or needs.backward)
     and not model.num_encoder_layers
     and ModelChoices.of(model).causal
   )

@@ -52,7 +52,8 @@ def opened(init, *_):
   tree: Any = base.get_config()
   model = tree.model.to_dict()
   if 'LSTM' in init:
-    model |= {'attention': 'lstm(7)', 'd_model': 7, 'block': 'plain'}
+    model |= {'attention': 'lstm(7)', 'd_model': 7, 'num_heads': 1}
+    model |= {'block': 'plain', 'position': 'none'}
   return Pretrained(init, model)
 
 

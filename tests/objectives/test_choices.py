@@ -34,6 +34,12 @@ ENCODER = {
   'input': 'tokens(token_types=2)',
 }
 PLAIN = {**ENCODER, 'input': 'tokens'}
+LSTM = {
+  **DECODER,
+  'attention': f'lstm(7), lstm({tiny.D})',
+  'block': 'plain',
+  'position': 'none',
+}
 BOTH = {**DECODER, 'num_encoder_layers': 1}
 
 
@@ -75,15 +81,8 @@ TASK = 'num_labels=3, length=7'
 CASES = [
   Case('causal', random=False),
   Case('causal(z_loss=0.1)', random=False),
-  Case(
-    'recurrent(segment=5)',
-    {
-      **DECODER,
-      'attention': f'lstm(7), lstm({tiny.D})',
-      'block': 'plain',
-      'position': 'none',
-    },
-  ),
+  Case('recurrent(segment=5)', LSTM),
+  Case("recurrent(direction='backward', segment=5)", LSTM),
   Case(
     'bilm(segment=5, negatives=7)',
     {
@@ -359,6 +358,8 @@ XLNET = {**PLAIN, 'input': 'tokens(queries=True)', 'position': 'xlnet'}
 @pytest.mark.parametrize(
   ('call', 'model', 'message'),
   [
+    ('recurrent', DECODER, "trains LSTMs; take 'lstm"),
+    ('recurrent(segment=33)', LSTM, 'length=32, is shorter than a segment'),
     ('auxiliary', DECODER | ADAPTIVE, 'take tied or untied'),
     ('seq2seq', BOTH | ADAPTIVE, 'take tied or untied'),
     ('unified', PLAIN, 'give one of these'),

@@ -29,6 +29,7 @@ ATTENTION = (
 MODEL = tiny.model(
   vocab_size=SIZES['vocab_size'],
   num_layers=3,
+  context_length=71,
   d_model=WIDTH,
   attention=ATTENTION,
   block='plain',
@@ -167,6 +168,21 @@ def test_segments_follow_from_seed_and_row():
   assert abs(halves.mean() - 0.3) < 0.1
   assert abs(lengths[halves].mean() - 20) < 2
   assert abs(lengths[~halves].mean() - 41) < 2
+
+
+def test_backward_rows_are_read_from_right_to_left():
+  """Each token is predicted from the one after it; padding stays at the end."""
+  text = np.arange(3 * 7 + 1, dtype=np.int32)
+  real = np.arange(7) < [[7], [5], [7]]
+  rows = cut(np.stack([text[7 * i : 7 * i + 8] for i in range(3)]), real)
+  numbers = np.arange(3, dtype=np.int64)
+  objective = Recurrent(segment=3, direction='backward').bind(MODEL)
+  batch = objective.make_batch(rows, Keys(0, numbers, numbers, numbers))
+  for i, length in enumerate((7, 5, 7)):
+    ids = text[7 * i : 7 * i + length + 1][::-1]
+    np.testing.assert_array_equal(batch['inputs'][i, :length], ids[:-1])
+    np.testing.assert_array_equal(batch['targets'][i, :length], ids[1:])
+  np.testing.assert_array_equal(batch['weights'], real)
 
 
 def test_a_cut_stops_the_gradient_and_the_pair_across_it():

@@ -232,7 +232,8 @@ RUNS = {
       },
     ),
   ),
-  # The head alone, then one more layer in each step but the last two.
+  # The head alone, then one more layer in each step but the last two; texts
+  # are read from right to left.
   'classifier': Tiny(
     'finetune/ulmfit.py',
     {
@@ -254,7 +255,7 @@ RUNS = {
         'model.attention': 'lstm(24, input_dropout=0.2, dropout=0.3, '
         'weight_drop=0.5), lstm(32, dropout=0.4, weight_drop=0.5)',
         'model.dropout': 'rates(words=0.1, embedding=0.1)',
-        'objective.name': 'recurrent(segment=8)',
+        'objective.name': "recurrent(segment=8, direction='backward')",
         'schedule.num_steps': 1,
       },
     ),

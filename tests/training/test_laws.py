@@ -12,6 +12,7 @@ import pytest
 from gpt_jax import config as config_lib
 from gpt_jax import hf, sharding
 from gpt_jax.__main__ import main
+from gpt_jax.spec import UsageError
 from gpt_jax.training import models
 from gpt_jax.training.run import Run
 from gpt_jax.training.step import mean_gradients
@@ -73,6 +74,10 @@ def test_a_resume_ends_in_the_same_bits(run, tmp_path, monkeypatch):
     for file in ('result.json', 'predictions/dev.tsv'):
       found, expected = (w / file for w in (tmp_path / 'w', run.workdir))
       assert found.read_text() == expected.read_text()
+  if run.name == 'classifier':
+    assert models.read_config(str(run.workdir)).finetune.backward
+    with pytest.raises(UsageError, match='reads texts from right to left'):
+      models.open_model(str(before), 'continue')
   losses = whole_runs.values(run.workdir, 'loss')
   assert len(losses) == int(state.step) and np.isfinite(losses).all()
   if run.name == 'electra':  # averages and moments of the generator, too
