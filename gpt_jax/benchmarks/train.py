@@ -62,7 +62,7 @@ def measure(config: Config, steps: int) -> dict:
   start = time.perf_counter()
   for _ in range(WARM_UP + steps):
     # As in training, the next batch is fetched while the step runs.
-    state, out = compiled.call(state, batch)
+    state, out = compiled.call(state, batch, *parts.average_start())
     fetch = time.perf_counter()
     following = next(batches, None)
     waits.append(time.perf_counter() - fetch)

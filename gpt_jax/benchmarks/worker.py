@@ -75,7 +75,8 @@ def _trains(folder: str) -> Step:
   def step(batch: dict[str, np.ndarray]) -> float:
     nonlocal state
     rows = len(batch['inputs'])
-    state, out = compiled.call(state, parts.put(batch, rows))
+    arrays = parts.put(batch, rows)
+    state, out = compiled.call(state, arrays, *parts.average_start())
     jax.block_until_ready(state)
     return float(out['loss'])
 

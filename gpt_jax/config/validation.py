@@ -13,6 +13,7 @@ from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.nn.build import ModelChoices, encoder_sizes
+from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import KINDS, UsageError, shown
 
@@ -291,6 +292,22 @@ def check_ranges(config: Config) -> None:
       raise UsageError(f'{name}={shown(value)}: {problem}')
 
 
+def _check_average(config: Config) -> None:
+  """Rejects an average that evaluations start, in a run without any."""
+  average = spec.build('optim.ema', config.optim.ema, AVERAGES)
+  if average is None or not average.patience:
+    return
+  judged = config.get('finetune') or config.eval.sets
+  judged = judged or config.data.holdout != 'none'
+  if not judged or not config.eval.every_steps:
+    raise UsageError(
+      f'optim.ema={config.optim.ema!r}: starts when evaluations get worse, and '
+      f'with data.holdout={config.data.holdout!r} and eval.every_steps='
+      f'{config.eval.every_steps} the run has none; set both, or give '
+      'mean(start=...)'
+    )
+
+
 def validate(config: Config) -> None:
   """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
@@ -298,6 +315,7 @@ def validate(config: Config) -> None:
   for field, table in CALL_STRINGS.items():
     if field in flat and not field.startswith('model.'):
       spec.build(field, flat[field], table)
+  _check_average(config)
   log_trackers.load(flat[log_trackers.FIELD])
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)

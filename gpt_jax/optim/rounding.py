@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Number formats of the parameters, stochastic rounding, moving average."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import optax
 
 from gpt_jax.optim.optimizer import Axes, Build, is_matrix
 from gpt_jax.ranges import Fraction, Whole
+from gpt_jax.spec import UsageError
 
 # Casts float32 parameters to the formats that they are stored in.
 Precision = Callable[[Any], Any]
@@ -95,9 +96,39 @@ PRECISIONS = {'bfloat16': bfloat16, 'float32': float32}
 # An average of the weights, for evaluation.
 
 
-# From the average so far, the new parameters and the number of steps that made
-# them to the new average.
-Average = Callable[[Any, Any, jax.Array], Any]
+class Average(NamedTuple):
+  """An average of the parameters.
+
+  Attributes:
+    update: from the average so far, the new parameters, the number of steps
+      that made them, and `start`, to the new average.
+    patience: if not 0, evaluations decide `start`, the number of steps after
+      which parameters are averaged: see `start_of`.
+  """
+
+  update: Callable[[Any, Any, jax.Array, jax.Array | None], Any]
+  patience: int = 0
+
+  def start_of(self, held_out: Sequence[tuple[int, float]]) -> int:
+    """The step at which averaging starts; `NEVER` if it has not yet.
+
+    It is the first evaluation worse than the best of those more than `patience`
+    evaluations before it: NT-ASGD (Merity et al. 2017, algorithm 1).
+
+    Args:
+      held_out: step and loss of each evaluation so far.
+    """
+    if not self.patience:
+      return NEVER
+    for i, (step, loss) in enumerate(held_out):
+      earlier = [value for _, value in held_out[: max(i - self.patience, 0)]]
+      if earlier and loss > min(earlier):
+        return step
+    return NEVER
+
+
+# A step that no run reaches.
+NEVER = 2**31 - 1
 
 
 def ema(decay: Fraction = 0.999) -> Average:
@@ -106,31 +137,42 @@ def ema(decay: Fraction = 0.999) -> Average:
   It starts at the initial parameters; 0.999 averages over about 1000 steps.
   """
 
-  def update(average: Any, params: Any, step: jax.Array) -> Any:
-    del step
+  def update(average: Any, params: Any, step: jax.Array, start: Any) -> Any:
+    del step, start
     return jax.tree.map(
       lambda a, p: a + (1 - decay) * (p - a), average, to_float32(params)
     )
 
-  return update
+  return Average(update)
 
 
-def mean(start: Whole) -> Average:
+def mean(start: Whole = 0, patience: Whole = 0) -> Average:
   """The mean of the parameters after step `start` and those that follow.
 
   Averaged SGD (Polyak and Juditsky 1992), as AWD-LSTM is evaluated (Merity et
   al. 2017, algorithm 1: T = start). Until then it is the parameters themselves.
-  """
 
-  def update(average: Any, params: Any, step: jax.Array) -> Any:
-    number = (step - start + 1).astype(jnp.float32)
+  Args:
+    start: number of steps.
+    patience: start instead at the first evaluation that is worse than the best
+      of those more than so many evaluations before it (NT-ASGD, n = 5).
+  """
+  if start and patience:
+    raise UsageError(
+      f'optim.ema: mean(start={start}, patience={patience}): each says when to '
+      'start; give one of them'
+    )
+
+  def update(average: Any, params: Any, step: jax.Array, decided: Any) -> Any:
+    first = start if decided is None else decided
+    number = (step - first + 1).astype(jnp.float32)
     return jax.tree.map(
-      lambda a, p: jnp.where(step > start, a + (p - a) / number, p),
+      lambda a, p: jnp.where(step > first, a + (p - a) / number, p),
       average,
       to_float32(params),
     )
 
-  return update
+  return Average(update, patience)
 
 
 def none() -> None:

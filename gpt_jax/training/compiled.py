@@ -61,7 +61,10 @@ def compile_train_step(
     step, donate_argnums=0, out_shardings=(parts.shardings, whole)
   )
   batch = abstract_batch(parts, *shape, training=True)
-  return _compile(parts, jitted, abstract_state(parts), batch, options=options)
+  args = [abstract_state(parts), batch]
+  if parts.average and parts.average.patience:
+    args.append(jax.ShapeDtypeStruct((), np.int32, sharding=whole))
+  return _compile(parts, jitted, *args, options=options)
 
 
 def compile_stages(

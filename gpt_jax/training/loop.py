@@ -13,6 +13,7 @@ import jax
 
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
+from gpt_jax.optim.rounding import NEVER
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.runtime.log import log, seconds_since_start
@@ -172,6 +173,7 @@ class Callbacks:
     policy = self._training.parts.spike_policy
     self._guard = Guard(policy, past.losses, past.skipped)
     self._held_out = [*past.held_out]
+    self._set_average_start()
     lines = metrics_lib.read(self._training.workdir)
     for skip in self._training.history.skips.skips:
       event = {'step': skip.step, 'event': 'rewind', 'spike_step': skip.spike}
@@ -238,10 +240,20 @@ class Callbacks:
     judged = self._training.judged(values)
     assert judged is not None
     self._held_out.append((step, judged))
+    if self._set_average_start() == step:
+      log.info('step %d: averaging the weights from here on', step)
     self._training.checkpointer.evaluated(step, judged)
     log.info('step %d: %s', step, self._evaluation.summary(values))
     self.meter.restart()
     return True
+
+  def _set_average_start(self) -> int:
+    """Sets `average_start`, which follows from the evaluations so far."""
+    parts, start = self._training.parts, NEVER
+    if parts.average:
+      start = parts.average.start_of(self._held_out)
+    self.average_start = parts.average_start(start)
+    return start
 
   @property
   def gave_up(self) -> bool:
@@ -369,7 +381,8 @@ def loop(
     for step, batch in enumerate(given, start=done + 1):
       shape = parts.ramp.shape(step - 1)
       train_step = train_steps[shape].call
-      state, out = train_step(state, parts.put(batch, shape.rows))
+      arrays = parts.put(batch, shape.rows)
+      state, out = train_step(state, arrays, *callbacks.average_start)
       due = callbacks.note(step, out)
       if any(due):
         callbacks.check(step)

@@ -30,6 +30,7 @@ from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.optim.optimizer import OPTIMIZERS, is_matrix
 from gpt_jax.optim.rounding import (
   AVERAGES,
+  NEVER,
   PRECISIONS,
   Average,
   Precision,
@@ -126,6 +127,13 @@ class Parts(NamedTuple):
   def host_rows(self, num_rows: int) -> slice:
     """The rows of a global batch that this process feeds."""
     return sharding.host_rows(self.rows_sharding(num_rows), num_rows)
+
+  def average_start(self, start: int = NEVER) -> tuple[jax.Array, ...]:
+    """The argument of a training step of that name, if it has one."""
+    if not self.average or not self.average.patience:
+      return ()
+    whole = sharding.replicated(self.mesh)
+    return (jax.device_put(np.int32(start), whole),)
 
   def put(self, batch: dict, num_rows: int) -> dict[str, jax.Array]:
     """Turns the rows of this process into global arrays on the mesh."""

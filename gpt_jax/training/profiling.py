@@ -222,7 +222,8 @@ def profile(workdir: str, steps: str) -> Profile:
 
   def taken(state, batch, step: int):
     shape = parts.ramp.shape(step - 1)
-    return compiled[shape].call(state, parts.put(batch, shape.rows))
+    arrays = parts.put(batch, shape.rows)
+    return compiled[shape].call(state, arrays, *parts.average_start())
 
   watchdog.enter('step')
   with contextlib.closing(

@@ -111,6 +111,7 @@ ROUNDING = 2**32 - 1
 def train_step(
   state: TrainState,
   batch: Batch,
+  average_start: jax.Array | None = None,
   *,
   objective: Objective,
   optimizer: optax.GradientTransformation,
@@ -127,6 +128,8 @@ def train_step(
   Args:
     state: donated by the caller.
     batch: arrays [rows, ...].
+    average_start: int32 [], see `Average.start_of`; None: evaluations do not
+      decide it.
     seed: of the run; the step's randomness is a function of (seed, step).
     clip_norm: bound of the gradient's global norm; 0 means none.
     num_micro: number of micro-batches, computed one after the other to save
@@ -184,7 +187,9 @@ def train_step(
   new_params = rounding.add(
     old_params, updates, jax.random.fold_in(key, ROUNDING)
   )
-  ema = average(state.ema, new_params, state.step + 1) if average else None
+  ema = None
+  if average:
+    ema = average.update(state.ema, new_params, state.step + 1, average_start)
   params = train_state.with_frozen(new_params, state.params, objective.frozen)
   new = TrainState(state.step + 1, params, opt_state, ema)
   old = state._replace(step=new.step)

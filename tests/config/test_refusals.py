@@ -302,6 +302,12 @@ REFUSED = [
   (resolve, {'schedule.num_steps': 2.5}, '=2.5: give a whole number of'),
   (
     resolve,
+    {'optim.ema': 'mean(patience=5)', 'eval.every_steps': 0},
+    "optim.ema='mean(patience=5)': starts when evaluations get worse, and with "
+    "data.holdout='documents(fraction=0.02)' and eval.every_steps=0 the run",
+  ),
+  (
+    resolve,
     {'schedule.num_steps': '9T_tokens'},
     "schedule.num_steps='9T_tokens': gives 43,269,230,770 steps, more than the "
     'maximum of ',

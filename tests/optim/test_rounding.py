@@ -13,7 +13,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax import spec
 from gpt_jax.optim import rounding
-from gpt_jax.optim.rounding import AVERAGES, PRECISIONS, stochastic_round
+from gpt_jax.optim.rounding import (
+  AVERAGES,
+  NEVER,
+  PRECISIONS,
+  stochastic_round,
+)
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -155,10 +160,11 @@ def test_the_average_is_the_weighted_sum(dtype):
   rng = np.random.default_rng(0)
   steps, decay = 20, 0.8
   history = rng.normal(size=(steps + 1, 3, 5)).astype(dtype)
-  update = jax.jit(spec.build('optim.ema', f'ema(decay={decay})', AVERAGES))
+  made = spec.build('optim.ema', f'ema(decay={decay})', AVERAGES)
+  update = jax.jit(made.update)
   average = {'kernel': history[0].astype(np.float32)}
   for i, params in enumerate(history[1:]):
-    average = update(average, {'kernel': params}, i + 1)
+    average = update(average, {'kernel': params}, i + 1, None)
   weights = (1 - decay) * decay ** np.arange(steps, -1, -1.0)
   weights[0] = decay**steps
   expected = np.tensordot(weights, history.astype(np.float64), 1)
@@ -166,18 +172,41 @@ def test_the_average_is_the_weighted_sum(dtype):
   np.testing.assert_allclose(average['kernel'], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_mean_is_of_all_steps_from_its_start():
+@pytest.mark.parametrize('call', ['mean(start=4)', 'mean(patience=2)'])
+def test_the_mean_is_of_all_steps_from_its_start(call):
   rng = np.random.default_rng(0)
   history = rng.normal(size=(8, 3, 5)).astype(np.float32)
-  update = jax.jit(spec.build('optim.ema', 'mean(start=4)', AVERAGES))
+  made = spec.build('optim.ema', call, AVERAGES)
+  update, start = jax.jit(made.update), NEVER if made.patience else None
   average = {'kernel': history[0]}
   for step, params in enumerate(history[1:], start=1):
-    average = update(average, {'kernel': params}, step)
+    average = update(average, {'kernel': params}, step, start)
+    if step == 4 and made.patience:
+      start = np.int32(4)
     expected = history[min(step, 4) : step + 1].mean(axis=0)
     if step <= 4:
       np.testing.assert_array_equal(average['kernel'], params)
     else:
       np.testing.assert_allclose(average['kernel'], expected, rtol=1e-5)
+
+
+def test_evaluations_decide_the_start():
+  """As in the released code of AWD-LSTM, evaluation by evaluation."""
+  losses = [5.0, 4.0, 4.5, 3.9, 3.95, 4.2, 3.0, 3.8, 4.1]
+  for patience in (1, 2, 5):
+    made = spec.build('optim.ema', f'mean(patience={patience})', AVERAGES)
+    best, expected = [], NEVER
+    for i, loss in enumerate(losses):
+      if len(best) > patience and loss > min(best[:-patience]):
+        expected = min(expected, 10 * i)
+      best.append(loss)
+      held_out = [(10 * n, x) for n, x in enumerate(losses[: i + 1])]
+      assert made.start_of(held_out) == expected
+    assert expected < NEVER
+  with pytest.raises(
+    UsageError, match=r'start=3, patience=2.*give one of them'
+  ):
+    spec.build('optim.ema', 'mean(start=3, patience=2)', AVERAGES)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.spec import UsageError
 from gpt_jax.training import models, parts
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 STEPS = (3, 5, 7, 11)
 
@@ -65,3 +65,27 @@ def test_too_few_and_damaged_ones_are_refused(run):
   with pytest.raises(UsageError, match='checkpoints/5 is damaged'):
     models.average_last(folder, 3, reads)
   assert models.average_last(folder, 2, reads)[1] == (7, 11)
+
+
+@pytest.mark.slow
+def test_evaluations_start_the_mean_as_a_given_step_does(tmp_path, monkeypatch):
+  """To the last bit, and resumed, when only the evaluations are known."""
+  whole_runs.known_peak(monkeypatch)
+  changes = {
+    'schedule__num_steps': 12,
+    'schedule__name': 'constant(peak=80.0)',
+    'eval__every_steps': 1,
+  }
+  run = whole_runs.trained(
+    'ulmfit', tmp_path / 'a', **changes, optim__ema='mean(patience=1)'
+  )
+  losses = whole_runs.values(run.workdir, 'eval/validation/loss')
+  start = next(i + 1 for i in range(2, 12) if losses[i] > min(losses[: i - 1]))
+  assert start < 9
+  state = whole_runs.assert_resumes(run, tmp_path / 'resumed')
+  means, weights = map(jax.tree.leaves, (state.ema, state.params))
+  assert any(np.any(a != b) for a, b in zip(means, weights, strict=True))
+  fixed = whole_runs.trained(
+    'ulmfit', tmp_path / 'b', **changes, optim__ema=f'mean(start={start})'
+  )
+  whole_runs.same_state(run.workdir, fixed.workdir)
