@@ -3,8 +3,9 @@
 """ELMo's bidirectional language model, by the names of AllenNLP's modules.
 
 It is no model of transformers: the tensors are in safetensors, and config.json
-has `model_type`, the sizes and both clips. The parameters of a task's scalar
-mix are not those of the language model.
+has `model_type`, the sizes, both clips and, if it is to be trained further, the
+dropout of the layers' inputs and of the last output. The parameters of a task's
+scalar mix are not those of the language model.
 """
 
 from typing import Any
@@ -52,10 +53,14 @@ def _read_sizes(options: Options) -> dict[str, Any]:
     'biases': 1,
     'cell_clip': options.number('cell_clip', 0.0),
     'projection_clip': options.number('proj_clip', 0.0),
+    'input_dropout': options.number('dropout', 0.0),
   }
-  above = call_text('lstm', **layer, residual=True)
-  layers = [call_text('lstm', **layer)]
-  layers += [above] * (options.size('num_layers') - 1)
+  last = options.size('num_layers') - 1
+  rates = [0.0] * last + [options.number('output_dropout', 0.0)]
+  layers = [
+    call_text('lstm', **layer, dropout=rate, residual=i > 0)
+    for i, rate in enumerate(rates)
+  ]
   filters = tuple(tuple(pair) for pair in pairs)
   return {
     'input': call_text('characters', filters=filters, **of_input),
@@ -66,7 +71,8 @@ def _read_sizes(options: Options) -> dict[str, Any]:
 
 
 def _write_sizes(model: Transformer) -> dict[str, Any]:
-  given, layer = choice(model, 'input').kwargs, choices(model, 'attention')[0]
+  given, layers = choice(model, 'input').kwargs, choices(model, 'attention')
+  layer = layers[0]
   found = {name: given.get(x) for x, name in _CHARACTERS.items()}
   return {
     **found,
@@ -75,6 +81,8 @@ def _write_sizes(model: Transformer) -> dict[str, Any]:
     'cell_size': layer.kwargs.get('size'),
     'cell_clip': layer.kwargs.get('cell_clip'),
     'proj_clip': layer.kwargs.get('projection_clip'),
+    'dropout': layer.kwargs.get('input_dropout'),
+    'output_dropout': layers[-1].kwargs.get('dropout'),
   }
 
 

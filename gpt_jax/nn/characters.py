@@ -92,10 +92,11 @@ class CharacterCnn(nn.Module):
     for i, (width, count) in enumerate(own.filters):
       shape = width, own.d_embed, count
       kernel = parameter(self, f'kernel_{i}', inits.kernel, shape, _SMALL)
-      y_NCF = jax.lax.conv_general_dilated(
-        *(x_NCE, kernel.astype(self.dtype), (1,), 'VALID'),
-        dimension_numbers=('NWC', 'WIO', 'NWC'),
-      )
+      # As a matrix product: on a mesh of several axes, in micro-batches, XLA's
+      # gradient of the convolution's kernel was wrong on CPUs.
+      windows = [x_NCE[:, k : k + C - width + 1] for k in range(width)]
+      kernel = kernel.reshape(-1, count).astype(self.dtype)
+      y_NCF = jnp.concatenate(windows, axis=-1) @ kernel
       bias_F = parameter(self, f'bias_{i}', zeros, (count,), _SMALL[2:])
       y_NF = jnp.max(y_NCF, axis=1) + bias_F.astype(self.dtype)[None]
       found.append(jax.nn.relu(y_NF))

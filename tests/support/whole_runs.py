@@ -49,7 +49,7 @@ _PIECES = {
 _BPE = {'tokenizer.name': 'byte_bpe(vocab_size=270)', 'model.vocab_size': 270}
 _TWO_WAYS = (
   "lstm(24, projection=16, directions='separate', biases=1, cell_clip=3.0, "
-  'projection_clip=3.0'
+  'projection_clip=3.0, input_dropout=0.1'
 )
 _EXPERTS = "switch(num_experts=4, expert='geglu', capacity_factor=1.25)"
 
@@ -157,7 +157,7 @@ RUNS = {
       'model.num_layers': 2,
       'model.num_heads': 1,
       'model.input': 'characters(((1, 8), (3, 16)), length=9)',
-      'model.attention': f'{_TWO_WAYS}, input_dropout=0.1), {_TWO_WAYS}, '
+      'model.attention': f'{_TWO_WAYS}), {_TWO_WAYS}, '
       'dropout=0.1, residual=True)',
       'objective.name': 'bilm(segment=5, negatives=7)',
       'optim.name': 'adagrad(initial=0.1)',
