@@ -173,6 +173,40 @@ def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
+def copy_per_process(
+  params: Any, abstract: Any, rules: Rules, width: int
+) -> tuple[Mesh, Any]:
+  """Copies parameters to the devices of each process, for work of its own.
+
+  A copy is split over the devices of its process by `fsdp`, as far as they
+  divide the width. All processes must call this together.
+
+  Args:
+    params: on a mesh over the devices of all processes.
+    abstract: the same tree, with logical axes.
+    rules: of the mesh.
+    width: of the model.
+
+  Returns:
+    The mesh of this process's devices, and its copy.
+  """
+  devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+  count = jax.process_count()
+  automatic = [-1 if axis == 'fsdp' else 1 for axis in AXES]
+  sizes = fill_sizes(automatic, len(devices) // count, width)
+  grid = np.reshape(np.array(devices), (count, *sizes))
+  copies = Mesh(grid.reshape(count * sizes[0], *sizes[1:]), AXES)
+  here = Mesh(grid[jax.process_index()], AXES)
+
+  def own(x: jax.Array, wanted: NamedSharding) -> jax.Array:
+    shards = [shard.data for shard in x.addressable_shards]
+    split = NamedSharding(here, wanted.spec)
+    return jax.make_array_from_single_device_arrays(x.shape, split, shards)
+
+  shardings = param_shardings(abstract, copies, rules)
+  return here, jax.tree.map(own, jax.device_put(params, shardings), shardings)
+
+
 @contextlib.contextmanager
 def use(mesh: Mesh, rules: Rules):
   """Makes logical constraints inside `nn/` act on this mesh."""

@@ -165,7 +165,7 @@ def _reward_model(parts: Parts, tokenizer: Characters) -> RewardFunction:
   model = parts.model.clone(context_length=parts.model.context_length + 1)
   objective = RewardModel(1, model.context_length).bind(model)
   params, encoder = random_params(objective, 1), Encoder(tokenizer, _no_chat)
-  return RewardFunction(model, params, encoder, rows=parts.eval_rows)
+  return RewardFunction(model, params, encoder, parts=parts)
 
 
 def report(result: dict) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
@@ -88,11 +87,6 @@ def _rollouts(
     *(path, f'{len(kept):,}', min(longest, most), figures['cut']),
     figures['left_out'],
   )
-  if jax.process_count() > 1:
-    raise UsageError(
-      f'{jax.process_count()} processes: completions are drawn by one; start '
-      'one, which may have several devices'
-    )
   if config_lib.ramp(config).stages[1:]:
     raise UsageError(
       f'batch.size={config.batch.size!r}: grows, and a rollout is for updates '

@@ -18,7 +18,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from gpt_jax.posttraining.records import Content
 from gpt_jax.posttraining.rewards import open_reward
@@ -84,13 +86,17 @@ def load(name: str, prompts: Sequence[Prompt], template: str) -> Reward:
     columns: Mapping[str, list[Any]],
   ) -> np.ndarray:
     given = {n: x for n, x in columns.items() if everything or n in takes}
+    if jax.process_index() > 0:  # a function may be random, or cost money
+      scores = np.zeros(len(completions), np.float32)
+      return multihost_utils.broadcast_one_to_all(scores)
     try:
       scores = found(prompts=contents, completions=completions, **given)
     except Exception as e:
       raise UsageError(
         f'{where}: raised {type(e).__name__}: {e}; mend it, and start again'
       ) from e
-    return checked(where, scores, len(completions))
+    scores = checked(where, scores, len(completions))
+    return multihost_utils.broadcast_one_to_all(scores)
 
   return reward
 

@@ -5,10 +5,9 @@
 A reward model gives its score, a classifier the probability of a class.
 """
 
-import contextlib
+import functools
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from gpt_jax.finetuning.exporting import best_step, reward_mean
 from gpt_jax.finetuning.kinds import Split, probabilities
 from gpt_jax.finetuning.run import special_of, tokens_of
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.preference import RewardModel
 from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, Example
@@ -68,9 +68,7 @@ class RewardFunction:
     encoder: Encoder,
     mean: float = 0.0,
     *,
-    rows: int = _ROWS,
-    put: Callable[[Batch, int], Any] = lambda batch, rows: batch,
-    around: Callable[[], AbstractContextManager] = contextlib.nullcontext,
+    parts: Parts | None = None,
   ):
     """Sets up the function; programs are compiled when they are needed.
 
@@ -79,16 +77,18 @@ class RewardFunction:
       params: with `heads/score`.
       encoder: by the model's tokenizer and chat template.
       mean: see the class.
-      rows: of a batch.
-      put: puts the arrays of a batch and their number of rows on the devices.
-      around: what the model runs within.
+      parts: of a run, whose mesh parameters and batches are on; None: they
+        are on one device of each process.
     """
     self.tokenizer, self.mean = encoder.tokenizer, mean
     self._encoder, self._context = encoder, model.context_length
-    self._params, self._rows, self._put = params, rows, put
-    self._around = around
     objective = RewardModel(1, model.context_length).bind(model)
-    self._step = jax.jit(objective.outputs)
+    if parts is None:
+      step = jax.jit(objective.outputs)
+      self._rows, self._outputs = _ROWS, functools.partial(step, params)
+    else:
+      self._rows = parts.eval_rows
+      self._outputs = _on_mesh(parts, objective, params)
 
   def __call__(
     self, prompts: Sequence[Text], completions: Sequence[Text]
@@ -116,9 +116,8 @@ class RewardFunction:
       for row, number in enumerate(numbers):
         batch['inputs'][row, 0, : len(each[number])] = each[number]
         batch['lengths'][row] = len(each[number])
-      with self._around():
-        scores = self._step(self._params, self._put(batch, self._rows))
-      found[numbers] = np.asarray(scores)[: len(numbers), 0] - self.mean
+      scores = np.asarray(self._outputs(batch))
+      found[numbers] = scores[: len(numbers), 0] - self.mean
     return found
 
   def _ids(self, prompt: Text, completion: Text) -> np.ndarray:
@@ -143,9 +142,9 @@ class ClassProbability:
 
   def __init__(self, parts: Parts, params: Any, tokenizer: Tokenizer):
     """Sets up the function of a run of `gpt-jax finetune`."""
-    self._parts, self._params, self._tokenizer = parts, params, tokenizer
+    self._parts, self._tokenizer = parts, tokenizer
     self._special = special_of(parts.config, tokenizer)
-    self._step = jax.jit(parts.objective.outputs)
+    self._outputs = _on_mesh(parts, parts.objective, params)
 
   def __call__(
     self, prompts: Sequence[Content], completions: Sequence[Content]
@@ -172,11 +171,23 @@ class ClassProbability:
     for start in range(0, len(examples), rows):
       # The last batch is padded with the last example.
       numbers = np.arange(start, start + rows).clip(max=len(examples) - 1)
-      batch = self._parts.put(split.batch(numbers), rows)
-      with sharding.use(self._parts.mesh, self._parts.rules):
-        outputs.append(self._step(self._params, batch))
+      outputs.append(self._outputs(split.batch(numbers)))
     raw = np.concatenate(jax.device_get(outputs))[: len(examples)]
     return probabilities(raw)[:, 1].astype(np.float32)
+
+
+def _on_mesh(
+  parts: Parts, objective: Objective, params: Any
+) -> Callable[[Batch], jax.Array]:
+  """From a batch of `eval_rows` rows to the outputs, whole on every device."""
+  whole = sharding.replicated(parts.mesh)
+  step = jax.jit(objective.outputs, out_shardings=whole)
+
+  def outputs(batch: Batch) -> jax.Array:
+    with sharding.use(parts.mesh, parts.rules):
+      return step(params, parts.put_whole(batch, parts.eval_rows))
+
+  return outputs
 
 
 _ONE_TEXT = tasks.Task('classification', {}, ('text',))
@@ -232,9 +243,7 @@ def open_reward(
     state.eval_params,
     _encoder(source, os.path.join(folder, 'tokenizer'), template),
     reward_mean(folder),
-    rows=parts.eval_rows,
-    put=parts.put,
-    around=lambda: sharding.use(parts.mesh, parts.rules),
+    parts=parts,
   )
 
 

@@ -11,6 +11,9 @@ reference, and `estimate` makes advantages of all this.
 A rollout follows from the seed, the step and the parameters at that step. A
 run that resumes within a window would have newer parameters, so the rollout is
 kept in WORKDIR/rollouts/STEP.npz as long as a checkpoint may need it.
+
+Of several processes each draws a share of the completions with a copy of the
+model on its own devices; all the rest they do together.
 """
 
 import functools
@@ -25,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from gpt_jax import sharding
 from gpt_jax.checkpoints.checkpointer import Checkpointer
@@ -35,14 +39,14 @@ from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.texts import Stream
 from gpt_jax.files import arrays as arrays_lib
 from gpt_jax.files import records
-from gpt_jax.objectives import lora
+from gpt_jax.objectives import forward, lora
 from gpt_jax.objectives.policy import Policy
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, check_roles, content
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.row_order import Batch
-from gpt_jax.runtime import malloc, preemption, watchdog
+from gpt_jax.runtime import hosts, malloc, preemption, watchdog
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.constraints import ANY
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -357,6 +361,7 @@ class Rollouts:
     if self._text_order is None:
       return {}
     places = range(step * self._rows, (step + 1) * self._rows)
+    places = places[self._parts.host_rows(self._rows)]
     found = self._plan.text.batch([self._text_order(i) for i in places])
     names = ('inputs', 'targets', 'weights')
     return {f'ptx_{name}': found[name] for name in names}
@@ -407,9 +412,12 @@ class Rollouts:
     A save in the background is of a later step than the newest checkpoint, so
     the windows from that one's on are kept.
     """
+    # All processes open the checkpoints, which they do together.
+    steps = Checkpointer(self._workdir, read_only=True).steps()
+    if jax.process_index() > 0:
+      return
     os.makedirs(self._folder, exist_ok=True)
     arrays_lib.write(path, batch)
-    steps = Checkpointer(self._workdir, read_only=True).steps()
     needed = {self._window_of(step) for step in steps}
     for name in os.listdir(self._folder):
       window = int(name.removesuffix('.npz'))
@@ -423,10 +431,9 @@ class Rollouts:
     plan, costs = self._plan, self._costs
     prompts = [plan.prompts[i] for i in self._prompts(window)]
     costs.begin()
-    with sharding.use(self._parts.mesh, self._parts.rules):
-      drawn = self._draw(window, prompts, params)
-      if drawn is None:
-        return None
+    drawn = self._draw(window, prompts, params)
+    if drawn is None:
+      return None
     seconds = costs.end('rollout')
     costs.begin()
     scores = self._score(prompts, drawn)  # a reward model has its own mesh
@@ -454,8 +461,16 @@ class Rollouts:
   ) -> list[list[int]] | None:
     """The ids of completions, with the token that ends each."""
     stops = self._tokenizer.special.stop_ids
-    full = self._parts.objective.full(params)
+    parts, count = self._parts, jax.process_count()
+    mesh, full = parts.mesh, parts.objective.full(params)
     own = {n: x for n, x in full.items() if n not in ('heads', 'parts')}
+    if count > 1:
+      boxed = jax.eval_shape(
+        functools.partial(forward.init, parts.model), jax.random.key(0)
+      )
+      mesh, own = sharding.copy_per_process(
+        own, {n: boxed[n] for n in own}, parts.rules, parts.model.d_model
+      )
     decoder = Decoder.of(self._parts.model, own, self._tokenizer)
     # What the files of an imported model forbid is no part of the policy.
     decoder = decoder._replace(constraints=ANY)
@@ -470,18 +485,24 @@ class Rollouts:
       for prompt, seed in zip(
         prompts, seeds.generate_state(len(prompts)), strict=True
       )
-    ]
-    drawn: list[list[int]] = [[] for _ in prompts]
-    rows = min(self._plan.decode_rows, len(requests))
-    for number, ids in generate(
-      decoder,
-      requests,
-      rows=rows,
-      stop_when=lambda ids: ids[-1] in stops or preemption.reached(),
-    ):
-      drawn[number] = ids
-      watchdog.enter(watchdog.now().name)  # restarts the phase's deadline
-    return None if preemption.reached() else drawn
+    ][jax.process_index() :: count]
+    share = -(-len(prompts) // count), self._plan.max_tokens
+    ids_NL = np.full(share, -1, np.int32)
+    with sharding.use(mesh, parts.rules):
+      for number, ids in generate(
+        decoder,
+        requests,
+        rows=min(self._plan.decode_rows, len(requests)),
+        stop_when=lambda ids: ids[-1] in stops or preemption.reached(),
+      ):
+        ids_NL[number, : len(ids)] = ids
+        watchdog.enter(watchdog.now().name)  # restarts the phase's deadline
+    if not hosts.all_agree(not preemption.reached()):
+      return None
+    # The shares of the processes, [process, place, token].
+    shares = np.reshape(multihost_utils.process_allgather(ids_NL), (-1, *share))
+    drawn = shares.swapaxes(0, 1).reshape(-1, self._plan.max_tokens)
+    return [ids[ids >= 0].tolist() for ids in drawn[: len(prompts)]]
 
   def _score(self, prompts: list[Prompt], drawn: list[list[int]]) -> np.ndarray:
     """The reward of each completion."""
@@ -515,7 +536,7 @@ class Rollouts:
     for start in range(0, self._size, self._rows):
       part = slice(start, start + self._rows)
       rows = {n: arrays[n][part] for n in ('inputs', 'targets')}
-      batch = self._parts.put(rows, self._rows)
+      batch = self._parts.put_whole(rows, self._rows)
       outputs = np.asarray(self._outputs(params, batch))
       log_probs, values = np.split(outputs, [self._length], axis=1)
       named = {'old_log_probs': log_probs}

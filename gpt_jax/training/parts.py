@@ -139,6 +139,11 @@ class Parts(NamedTuple):
     """Turns the rows of this process into global arrays on the mesh."""
     return sharding.put_batch(batch, self.rows_sharding(num_rows), num_rows)
 
+  def put_whole(self, batch: dict, num_rows: int) -> dict[str, jax.Array]:
+    """The same from all rows, which every process has."""
+    rows = self.host_rows(num_rows)
+    return self.put({name: x[rows] for name, x in batch.items()}, num_rows)
+
 
 def build(
   config: Config,
