@@ -505,11 +505,6 @@ def _check_several(config: Config) -> None:
         f'finetune.{field}={tuned[field]!r}: is not done with several tasks; '
         f'leave it {"empty" if default is None else f"at {default}"}'
       )
-  if config.optim.ema != 'none':
-    raise UsageError(
-      f'optim.ema={config.optim.ema!r}: the heads of several tasks take turns, '
-      "and no average of them is kept; give 'none'"
-    )
   if config.optim.on_spike.startswith('rewind'):
     raise UsageError(
       f'optim.on_spike={config.optim.on_spike!r}: leaves batches out, and the '

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import ranges
-from gpt_jax.ranges import Count, Probability, Rate
+from gpt_jax.ranges import Count, NotNegative, Probability, Rate
 from gpt_jax.spec import UsageError, shown
 
 _PATTERN = re.compile(r'(\d[\d_]{,30}(?:\.\d{1,30})?)([kMGBT]?)_(steps|tokens)')
@@ -418,6 +418,35 @@ def slanted(
   return build
 
 
+def sqrt_decay(
+  peak: Rate, decay: NotNegative = 0.005, warmup: int | str = 0
+) -> Build:
+  """Gives peak * min((n + 1) / warmup, 1) / (1 + decay * sqrt(n)).
+
+  n is the number of steps before. CVT's released code (Clark et al., 2018): 0.5
+  with 0.005 and 5,000 steps.
+
+  Args:
+    peak: the rate without warm-up and decay.
+    decay: see above.
+    warmup: length of the warm-up.
+  """
+  warm = _length('warmup', warmup)
+
+  def build(ramp: Ramp, num_steps: int) -> Schedule:
+    del num_steps
+    part = Clock(ramp, warm.unit).since_start(max(warm.count, 1))
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+      step = jnp.asarray(step, jnp.int32)
+      lower = 1 + decay * jnp.sqrt(step.astype(jnp.float32))
+      return peak * jnp.minimum(part(step + 1), 1.0) / lower
+
+    return schedule
+
+  return build
+
+
 def wsd(
   peak: Rate,
   cooldown: int | str,
@@ -528,5 +557,6 @@ SCHEDULES = {
   'noam': noam,
   'rsqrt': rsqrt,
   'slanted': slanted,
+  'sqrt_decay': sqrt_decay,
   'wsd': wsd,
 }

@@ -63,8 +63,12 @@ class TrainState(NamedTuple):
     """The parameters for evaluation and decoding: the average if kept."""
     if self.ema is None:
       return self.params
-    frozen = {*self.params.get('parts', {})} - {*self.ema.get('parts', {})}
-    return with_frozen(self.ema, self.params, frozen)
+    return with_frozen(self.ema, self.params, self.never_trained)
+
+  @property
+  def never_trained(self) -> set[str]:
+    """Names of the parts that have no average, if one is kept."""
+    return {*self.params.get('parts', {})} - {*self.ema.get('parts', {})}
 
 
 # Training in stages: each trains other parameters than the one before.

@@ -8,6 +8,9 @@ step on each. Here a shuffle gives the task of each step of an epoch. A task's
 examples have the same order as without other tasks (see `mixture.Shuffle`), a
 new one in each pass. The last batch of a pass is smaller: no batch has examples
 of two passes.
+
+With `mixing='alternating'` the tasks take turns instead, as the labelled and
+the unlabelled batches of cross-view training (Clark et al., 2018, section 2).
 """
 
 import functools
@@ -28,13 +31,23 @@ class Step(NamedTuple):
   batch: int  # its number among all batches of the task, over all epochs
 
 
-# Number of a task's examples -> number of them in an epoch.
-Mixing = Callable[[int], int]
+class Mixing(NamedTuple):
+  """What an epoch holds.
+
+  Attributes:
+    counts: from the number of batches of each task in a pass over its examples,
+      and the examples in a batch, to the number of its batches in an epoch.
+    shuffled: whether an epoch's batches are shuffled; else the tasks, of which
+      each has the same number of batches, take turns.
+  """
+
+  counts: Callable[[list[int], int], list[int]]
+  shuffled: bool = True
 
 
 def proportional() -> Mixing:
   """Each epoch has each batch of each task once (algorithm 1)."""
-  return lambda examples: examples
+  return Mixing(lambda batches, size: batches)
 
 
 def capped(examples: Count) -> Mixing:
@@ -42,7 +55,16 @@ def capped(examples: Count) -> Mixing:
 
   The next epoch continues where it stopped, so that all examples are used.
   """
-  return lambda count: min(count, examples)
+  return Mixing(
+    lambda batches, size: [min(n, -(-examples // size)) for n in batches]
+  )
+
+
+def alternating() -> Mixing:
+  """The tasks take turns; an epoch is a pass over the first one's examples."""
+  return Mixing(
+    lambda batches, size: [batches[0]] * len(batches), shuffled=False
+  )
 
 
 class TaskOrder:
@@ -63,13 +85,16 @@ class TaskOrder:
       batch_size: examples in a batch.
       mixing: a call of `MIXINGS`.
     """
-    count = spec.build('finetune.mixing', mixing, MIXINGS)
+    made: Mixing = spec.build('finetune.mixing', mixing, MIXINGS)
     self._names, self._sizes = [*sizes], dict(sizes)
     self._batch_size = batch_size
     # Batches of each task in an epoch.
-    self._counts = [-(-count(size) // batch_size) for size in sizes.values()]
+    passes = [-(-size // batch_size) for size in sizes.values()]
+    self._counts = made.counts(passes, batch_size)
     self.steps_per_epoch = sum(self._counts)
-    self._shuffle = Shuffle(self.steps_per_epoch, f'{seed}/tasks')
+    self._shuffle = None
+    if made.shuffled:
+      self._shuffle = Shuffle(self.steps_per_epoch, f'{seed}/tasks')
     self._orders = {name: Shuffle(size, seed) for name, size in sizes.items()}
     self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
 
@@ -105,6 +130,9 @@ class TaskOrder:
   def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
     """The task of each step of an epoch, and its rank among that task's."""
     count = self.steps_per_epoch
+    if self._shuffle is None:
+      ranks, tasks = np.divmod(np.arange(count), len(self._counts))
+      return tasks, ranks
     places = np.array([self._shuffle[epoch * count + i] for i in range(count)])
     tasks = np.searchsorted(np.cumsum(self._counts), places, side='right')
     ranks = np.zeros(count, np.int64)
@@ -113,4 +141,8 @@ class TaskOrder:
     return tasks, ranks
 
 
-MIXINGS = {'proportional': proportional, 'capped': capped}
+MIXINGS = {
+  'alternating': alternating,
+  'capped': capped,
+  'proportional': proportional,
+}

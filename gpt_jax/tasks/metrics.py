@@ -112,23 +112,25 @@ def _over_questions(one: Callable[[str, Sequence[str]], float]) -> Any:
 # Tags, by their names in each sentence.
 
 OUTSIDE = 'O'  # the tag of words outside entities
-_ENTITY = re.compile('O$|[BI]-')
+_ENTITY = re.compile('O$|[BIES]-')
 
 
 def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
   """The entities of a sentence: type, first word, exclusive last word.
 
-  As in CoNLL's evaluation, an entity begins at a B-, or at an I- that follows
-  another type or none.
+  Tags are IOB or BIOES, where E- ends an entity and S- is one of a single word.
+  As in CoNLL's evaluation, any tag but O begins an entity, except an I- or E-
+  that follows a B- or I- of its type.
   """
-  kind, start = '', 0
+  kind, start, last = '', 0, OUTSIDE
   for i, tag in enumerate([*tags, OUTSIDE]):
     prefix, _, name = tag.partition('-')
-    ends = prefix != 'I' or name != kind
-    if kind and ends:
+    inside = prefix in ('I', 'E') and last in ('B', 'I') and name == kind
+    if kind and not inside:
       yield kind, start, i
-    if ends:
+    if not inside:
       kind, start = name, i
+    last = prefix
 
 
 def entities_f1(
@@ -241,7 +243,7 @@ def check(task: Task, call: str) -> None:
     odd := [t for t in task.labels if not _ENTITY.match(t)]
   ):
     fit.remove('f1')
-    what = f'tags as {odd[0]!r}, which are not O, B-... or I-...'
+    what = f'tags as {odd[0]!r}, which are not O, B-..., I-..., E-... or S-...'
   of_tasks = (of for kind, of in METRICS.items() if kind != 'texts')
   known = dict.fromkeys(itertools.chain(*of_tasks))
   for name in task.metrics:

@@ -187,10 +187,12 @@ def train_step(
   new_params = rounding.add(
     old_params, updates, jax.random.fold_in(key, ROUNDING)
   )
+  params = train_state.with_frozen(new_params, state.params, objective.frozen)
   ema = None
   if average:
-    ema = average.update(state.ema, new_params, state.step + 1, average_start)
-  params = train_state.with_frozen(new_params, state.params, objective.frozen)
+    # Of several tasks, the heads without a step count too.
+    kept = train_state.trained(params, state.never_trained)
+    ema = average.update(state.ema, kept, state.step + 1, average_start)
   new = TrainState(state.step + 1, params, opt_state, ema)
   old = state._replace(step=new.step)
   state = jax.tree.map(

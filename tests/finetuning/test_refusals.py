@@ -128,7 +128,6 @@ REFUSED = {
     ('finetune.head=concat', "head='concat': is not done .* leave it empty"),
     ('finetune.mixing=even', r"mixing='even': unknown"),
     ('finetune.task_dropout={"rot": 0.3}', 'rot: there is no such'),
-    ('optim.ema=ema()', 'the heads of several tasks take turns'),
     ('optim.on_spike=rewind', "order of tasks counts steps; give 'skip'"),
     ('batch.size=ramp(0:8, 50k_steps:16)', 'must be one number'),
     ('schedule.num_steps=5k_tokens', 'is no number of steps'),

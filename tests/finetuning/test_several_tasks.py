@@ -3,6 +3,7 @@
 """Several tasks with one model, as a user would train on them."""
 
 import csv
+import itertools
 import json
 import pathlib
 import shutil
@@ -104,6 +105,7 @@ def flags(tasks, workdir, *more, init='none'):
     '--config.model.input=tokens(token_types=2, norm=True)',
     '--config.tokenizer.name=wordpiece(vocab_size=60)',
     '--config.optim.name=adamw(weight_decay=0.1)',
+    '--config.optim.ema=ema(decay=0.9)',
     '--config.finetune.peak=1e-2',
     '--config.batch.size=8',
     f'--config.finetune.epochs={EPOCHS}.0',
@@ -196,6 +198,20 @@ def test_the_head_of_the_other_task_does_not_move(states):
     assert moments(states[-1], name).count == steps.count(name) > 1
 
 
+@pytest.mark.slow
+def test_the_average_is_over_all_steps(states):
+  """Also over those of the other task, in which a head is as it was."""
+  for before, after in itertools.pairwise(states):
+    jax.tree.map(
+      lambda a, p, new: np.testing.assert_allclose(
+        new, 0.9 * a + 0.1 * p, rtol=1e-5, atol=1e-7
+      ),
+      before.ema,
+      after.params,
+      after.ema,
+    )
+
+
 def moments(state, name):
   """Of Adam: its moments, and how many gradients they have seen."""
   return state.opt_state.parts[name][0]
@@ -222,13 +238,13 @@ def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
   source = pretrained_lib.open_model(str(workdir), 'tune', '--init')
   config = trained_lib.read_config(str(workdir)).finetune
   assert source.params is not None
-  params, state = source.params(), states[-1]
+  params, averages = source.params(), states[-1].ema
   found = transfer.with_heads(params, ['classification'], alone=True)
-  expected = state.params['parts']['classification']['classifier']
+  expected = averages['parts']['classification']['classifier']
   jax.tree.map(
     np.testing.assert_array_equal, found['heads']['classifier'], expected
   )
-  pooler = state.params['heads']['pooler']
+  pooler = averages['heads']['pooler']
   jax.tree.map(np.testing.assert_array_equal, found['heads']['pooler'], pooler)
   both = transfer.with_heads(params, [*SIZES], alone=False)
   assert {*both['parts']} == {*SIZES}

@@ -76,6 +76,17 @@ def test_the_first_token_of_a_word_is_asked(tmp_path):
   ]
 
 
+def test_entities_of_bioes():
+  text = 'S-A B-A E-A B-B I-B E-B O E-C S-C I-C B-A E-B I-A O'
+  assert [*entities(text.split())] == [
+    ('A', 0, 1), ('A', 1, 3), ('B', 3, 6), ('C', 7, 8), ('C', 8, 9),
+    ('C', 9, 10), ('A', 10, 11), ('B', 11, 12), ('A', 12, 13),
+  ]  # fmt: skip
+  # As IOB the same entities, in other words.
+  iob = 'B-A B-A I-A B-B I-B I-B'
+  assert [*entities(iob.split())] == [*entities(text.split()[:6])]
+
+
 def test_entities_as_conlls_evaluation_has_them():
   text = 'I-A I-A B-A I-A I-B O I-B B-C'
   assert [*entities(text.split())] == [

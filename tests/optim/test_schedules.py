@@ -181,6 +181,14 @@ def test_slanted(steps, cut, ratio):
   assert found[rise] == pytest.approx(0.01)
 
 
+def test_sqrt_decay():
+  """CVT's released code, whose rate is 0 at its first step, n = 0."""
+  n = np.array([0, 1, 4_998, 4_999, 5_000, 90_000])
+  warm, lower = np.minimum((n + 1) / 5000, 1), 1 + 0.005 * np.sqrt(n)
+  rate = build('sqrt_decay(peak=0.5, decay=0.005, warmup=5000)', 100_000)
+  np.testing.assert_allclose(jax.jit(rate)(n), 0.5 * warm / lower, rtol=1e-6)
+
+
 def test_palm():
   """Section 5: 1e-2 for the first 10,000 steps, then 1 / sqrt(k)."""
   rate = build('rsqrt(peak=1e-2)', 255_000)

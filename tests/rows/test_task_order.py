@@ -75,6 +75,19 @@ def test_a_cap_spreads_a_large_task_over_epochs():
     TaskOrder(SIZES, batch_size=5, seed=3, mixing='even')
 
 
+def test_tasks_take_turns():
+  order = TaskOrder(SIZES, batch_size=5, seed=3, mixing='alternating')
+  assert order.steps_per_epoch == 3 + 3  # a pass over rte
+  steps = [order.step(i) for i in range(20)]
+  assert [step.task for step in steps] == ['rte', 'mrpc'] * 10
+  # Each in passes of its own.
+  for task, size, batches in (('rte', 13, 3), ('mrpc', 22, 5)):
+    found = [order.examples(step) for step in steps if step.task == task]
+    for done in range(10 // batches):
+      taken = chain(*found[done * batches : (done + 1) * batches])
+      assert sorted(taken) == [*range(size)]
+
+
 def test_large_and_small_tasks_are_mixed():
   """Of 4,000 steps the places of the smaller task's are as chance has them."""
   order = TaskOrder({'a': 3600, 'b': 400}, batch_size=1, seed=0)
