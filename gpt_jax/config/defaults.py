@@ -23,6 +23,7 @@ from gpt_jax.nn.build import CHOICES as MODEL
 from gpt_jax.nn.stack import LOOPS, REMATS
 from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.choices import OBJECTIVES, PRETRAINING
+from gpt_jax.objectives.cross_view import SETTINGS as VIEWS
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.objectives.lora import LORAS
 from gpt_jax.optim import wrappers
@@ -725,6 +726,13 @@ FINETUNE = Section(
     0.1, Fraction, '"We add dropout to the classifier with a rate of 0.1."'
   ),
   task_dropout=Section('Dropout of some of several tasks, by name.'),
+  views=Field(
+    'none',
+    str,
+    'How taggers learn: from their last states, or by cross-view training, '
+    'which reads unlabelled text too; see configs/cvt.py.',
+    calls=VIEWS,
+  ),
   length=Field(
     None,
     Count,

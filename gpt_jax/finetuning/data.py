@@ -17,6 +17,7 @@ from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.task_order import TaskOrder
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.task import UNLABELLED
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training.parts import Parts
@@ -250,7 +251,8 @@ def measured(
     state: has the parameters.
     evaluation: of all tasks.
     name: the task.
-    splits: by file name; the one that was trained on is 'train'.
+    splits: by file name; those that were trained on are 'train' and
+      `UNLABELLED`.
 
   Returns:
     The names of the task's `metrics`, and for each split its number of
@@ -263,7 +265,7 @@ def measured(
     'metrics': [*train.task.metrics],
   }
   for file, split in splits.items():
-    if file == 'train':
+    if file in ('train', UNLABELLED):
       continue
     outputs = evaluation.outputs(state.eval_params, name, split)
     assert outputs is not None  # never stopped

@@ -17,13 +17,15 @@ from gpt_jax.finetuning.kinds import KINDS
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn.build import ModelChoices, without_mask_decoder
 from gpt_jax.nn.params import divides
+from gpt_jax.objectives.cross_view import SETTINGS
 from gpt_jax.objectives.heads import FEATURES
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks import task as tasks
+from gpt_jax.tasks.reading import sentences
 from gpt_jax.tasks.registry import TUNED
-from gpt_jax.tasks.task import Example, Task
+from gpt_jax.tasks.task import UNLABELLED, Example, Task
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training.models import Pretrained
 
@@ -61,7 +63,10 @@ def read_task(config: Config) -> tuple[Task, dict[str, list[Example]]]:
   """
   task = task_of(config)
   tuned = config.finetune
-  examples = {split: tasks.read(task, split) for split in task.paths}
+  examples = {
+    split: sentences(path) if split == UNLABELLED else tasks.read(task, split)
+    for split, path in task.paths.items()
+  }
   if tuned.examples and tuned.examples < len(examples['train']):
     order = np.random.default_rng(config.seed).permutation(
       len(examples['train'])
@@ -74,9 +79,11 @@ def read_task(config: Config) -> tuple[Task, dict[str, list[Example]]]:
 
 
 def digest(examples: dict[str, list[Example]]) -> str:
-  """The numbers of train and dev examples, and their hash."""
+  """The numbers of train, dev and unlabelled examples, and their hash."""
   found, sizes = hashlib.sha256(), []
-  for split in ('train', 'dev'):
+  for split in ('train', 'dev', UNLABELLED):
+    if split not in examples:
+      continue
     for example in examples[split]:
       line = json.dumps([split, example.texts, example.label])
       found.update(line.encode())
@@ -106,6 +113,7 @@ def check_head(config: Config, task: Task, reads: str) -> None:
   `config` is changed in place; `reads` is the result of `forms`.
   """
   tuned, kind = config.finetune, KINDS[task.kind]
+  _check_views(tuned, task)
   if kind.head is None and reads != 'extract':
     raise UsageError(
       f'finetune.task={tuned.task!r}: predicts the next token, which an '
@@ -137,6 +145,29 @@ def check_head(config: Config, task: Task, reads: str) -> None:
       f'finetune.auxiliary={tuned.auxiliary}: the loss of a language model is '
       "a decoder's, for tasks that its extract token reads; give 0"
     )
+
+
+def _check_views(tuned: Any, task: Task) -> None:
+  """Checks that cross-view training has tags, and unlabelled text has it."""
+  views = spec.build('finetune.views', tuned.views, SETTINGS)
+  if not views:
+    if UNLABELLED in task.paths:
+      raise UsageError(
+        f'finetune.task={tuned.task!r}: unlabelled text is for cross-view '
+        "training alone; give finetune.views='cross_view', as configs/cvt.py "
+        'does, or leave it out'
+      )
+    return
+  for field, wrong in (
+    ('task', task.kind != 'tags'),
+    ('features', tuned.features),
+  ):
+    if wrong:
+      raise UsageError(
+        f'finetune.views={tuned.views!r}: trains taggers whole, and '
+        f'finetune.{field}={tuned[field]!r} is something else; give '
+        "finetune.views='none'"
+      )
 
 
 def set_dropout(config: Config) -> None:
@@ -187,7 +218,9 @@ def set_model(
     if value is not None:
       model[field] = value
   for field in ('start', 'drawn', 'vectors'):
-    if config.optim[field]:
+    # A model from scratch can start from word vectors.
+    scratch = init.model is None and field == 'vectors'
+    if config.optim[field] and not scratch:
       raise UsageError(
         f'optim.{field}={config.optim[field]!r}: fine-tuning starts from '
         '--init; leave it empty'

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gpt_jax import spec
 from gpt_jax.finetuning.rows import (
   IGNORED,
   NUM_SPECIAL,
@@ -29,9 +30,10 @@ from gpt_jax.finetuning.rows import (
   tag_rows,
   target_rows,
 )
+from gpt_jax.objectives.cross_view import SETTINGS
 from gpt_jax.rows.row_order import Batch
 from gpt_jax.tasks import metrics as metrics_lib
-from gpt_jax.tasks.task import Example, Task
+from gpt_jax.tasks.task import UNLABELLED, Example, Task
 from gpt_jax.training.held_out import exponential
 
 
@@ -342,10 +344,13 @@ class Tags(Kind):
     return tag_rows(encoded)
 
   def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
-    return (
-      f'tags(num_labels={len(task.labels)}, length={tuned.length}, '
-      f'dropout={tuned.dropout}{features})'
-    )
+    rows = f'num_labels={len(task.labels)}, length={tuned.length}'
+    if views := spec.build('finetune.views', tuned.views, SETTINGS):
+      return (
+        f'cross_view({rows}, smoothing={views.smoothing}, dropout='
+        f'{views.dropout}, unlabelled={UNLABELLED in task.paths})'
+      )
+    return f'tags({rows}, dropout={tuned.dropout}{features})'
 
   def judge(self, split: Split, raw: np.ndarray) -> Judgement:
     task, rows = split.task, split.rows

@@ -77,11 +77,20 @@ class Frame(NamedTuple):
 
   @classmethod
   def of_encoder(
-    cls, found: tokenizer_special.Special, forms: str = 'first'
+    cls,
+    found: tokenizer_special.Special,
+    forms: str = 'first',
+    *,
+    optional: bool = False,
   ) -> 'Frame':
-    """The frame of BERT or RoBERTa; with `forms='last'` of XLNet."""
+    """The frame of BERT or RoBERTa; with `forms='last'` of XLNet.
+
+    With `optional` there are no tokens around a text if the tokenizer has none.
+    """
     first, end = found.cls_id, found.sep_id
     if first is None or end is None:
+      if optional:
+        return cls((), (), (), forms, found.pad_id)
       missing = '[CLS]' if first is None else '[SEP]'
       raise UsageError(
         f'--init: the tokenizer has no {missing}, which an encoder reads texts '

@@ -34,17 +34,18 @@ from gpt_jax.finetuning.data import (
 )
 from gpt_jax.finetuning.kinds import KINDS, Scale, Split
 from gpt_jax.finetuning.rows import Encoded, Frame, encode, num_sequences
+from gpt_jax.objectives.cross_view import LABELLED
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.runtime import hosts, preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
-from gpt_jax.tasks.task import Example, Task, read
+from gpt_jax.tasks.task import UNLABELLED, Example, Task, read
 from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import loop
+from gpt_jax.training import loop, models
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
@@ -86,9 +87,17 @@ class Plan(NamedTuple):
     train = {n: one.splits['train'] for n, one in self.each.items()}
     config = self.config
     if self.alone:
-      return TaskData(train[''], seed=config.seed)
+      train = turns(self.each[''].splits)
+      if len(train) == 1:
+        return TaskData(train[LABELLED], seed=config.seed)
     order = lengths.order_of_tasks(config)
     return TasksData(train, order, config.batch.size)
+
+
+def turns(splits: dict[str, Split]) -> dict[str, Split]:
+  """What the batches of a task are of: labelled and unlabelled text."""
+  of = {LABELLED: 'train', UNLABELLED: UNLABELLED}
+  return {turn: splits[name] for turn, name in of.items() if name in splits}
 
 
 def finetune(
@@ -170,7 +179,7 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Plan:
   tuned = config.get('finetune')
   calls = named(tuned.tasks) if tuned and tuned.get('tasks') else {}
   if calls:
-    _check_several(config)
+    _check_turns(config, 'several tasks')
   configs, found = {}, {}
   for name, call in calls.items() or [('', '')]:
     configs[name] = config_lib.unlocked(config)
@@ -237,9 +246,18 @@ def of_task(
       *(tuned.length, f'{split.rows.cut:,}'),
     )
   splits = _weighted(config, task, splits)
-  # If batches grow, a pass is counted with the rows of the first one.
-  rows = config_lib.ramp(config).rows(0)
-  fields.set_schedule(config, math.ceil(len(splits['train'].rows) / rows))
+  by_turn = turns(splits)
+  if len(by_turn) > 1:
+    _check_turns(config, 'unlabelled text')
+    for turn, split in by_turn.items():
+      tuned.each[turn] = {'examples': len(split.rows), 'tokens': tuned.length}
+    a_pass = lengths.order_of_tasks(config).steps_per_epoch
+  else:
+    # If batches grow, a pass is counted with the rows of the first one.
+    a_pass = math.ceil(
+      len(splits['train'].rows) / config_lib.ramp(config).rows(0)
+    )
+  fields.set_schedule(config, a_pass)
   config.objective.name = fields.objective(config, task)
   config.finetune.init = transfer.init_name(config.finetune, init)
   resolved = config_lib.resolve(config)
@@ -282,7 +300,8 @@ def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
   found = tokenizer.special
   reads = fields.forms(config.model)
   if reads != 'extract':
-    return Frame.of_encoder(found, reads)
+    alone = config.finetune.get('views', 'none') != 'none'
+    return Frame.of_encoder(found, reads, optional=alone)
   return Frame.after(config.finetune.vocab_size, found.prompt_start)
 
 
@@ -304,7 +323,10 @@ def _split(
 def own_tokenizer(
   config: Config, examples: dict[str, list[Example]], workdir: str
 ) -> Tokenizer:
-  """The tokenizer of `tokenizer.name`, trained on the train split if needed."""
+  """The tokenizer of `tokenizer.name`, trained if needed.
+
+  It learns from the texts of the train split, and from unlabelled ones.
+  """
   saved = os.path.join(workdir, 'tokenizer')
   if os.path.isdir(saved):
     return tokenizer_lib.load(saved)
@@ -313,13 +335,16 @@ def own_tokenizer(
     return [
       Document(f'{split}:{i}:{j}', text)
       for split in splits
+      if split in examples
       for i, example in enumerate(examples[split])
       for j, text in enumerate(example.texts)
       if text
     ]
 
   return tokenizer_lib.build(
-    config.tokenizer.name, documents(['train']), documents([*examples])
+    config.tokenizer.name,
+    documents(['train', UNLABELLED]),
+    documents([*examples]),
   )
 
 
@@ -355,6 +380,7 @@ def start(
   config, data = plan.config, plan.data()
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
+  models.check_start(config, workdir)
   mesh = run_lib.check_before(config)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config, mesh)
@@ -368,10 +394,10 @@ def start(
       return compiled[0]
 
     def first() -> TrainState:
-      params = None
-      if source.params is not None:
-        heads = _heads(plan.each, source)
-        params = transfer.with_heads(source.params(), heads, alone=plan.alone)
+      if source.params is None:
+        return models.first_state(parts, plan.tokenizer)
+      heads = _heads(plan.each, source)
+      params = transfer.with_heads(source.params(), heads, alone=plan.alone)
       amount = spec.build(
         'finetune.transfer', tuned.transfer, transfer.TRANSFERS
       )
@@ -492,8 +518,11 @@ def named(text: str) -> dict[str, str]:
   return found
 
 
-def _check_several(config: Config) -> None:
-  """Rejects options that are not supported with several tasks."""
+def _check_turns(config: Config, what: str) -> None:
+  """Rejects options that are not supported where batches have several tasks.
+
+  `what` names these.
+  """
   tuned = config.finetune
   kept = {
     **{'freeze': 0, 'unfreeze': 0, 'layer_decay': 1.0, 'segment': 0},
@@ -502,7 +531,7 @@ def _check_several(config: Config) -> None:
   for field, default in kept.items():
     if tuned[field] not in (default, ''):
       raise UsageError(
-        f'finetune.{field}={tuned[field]!r}: is not done with several tasks; '
+        f'finetune.{field}={tuned[field]!r}: is not done with {what}; '
         f'leave it {"empty" if default is None else f"at {default}"}'
       )
   if config.optim.on_spike.startswith('rewind'):

@@ -351,6 +351,30 @@ class TwoLayers(nn.Module):
     return _dense('classifier', count, self.initializer, axes)(x_BF)
 
 
+class View(nn.Module):
+  """Classifies each token by U relu(W x + b) + c.
+
+  Attributes:
+    num_outputs: of a token.
+    width: of the hidden layer.
+    initializer: of the kernels.
+  """
+
+  num_outputs: int
+  width: int
+  initializer: Initializer
+
+  @nn.compact
+  def __call__(self, states_SLD: jax.Array) -> jax.Array:
+    """[S, L, D] to [S, L, K]."""
+    hidden = Dense(
+      *(self.width, ('embed', 'mlp'), self.initializer, True, jnp.float32),
+      name='hidden',
+    )
+    x_SLF = jax.nn.relu(hidden(states_SLD.astype(jnp.float32)))
+    return _dense('classifier', self.num_outputs, self.initializer)(x_SLF)
+
+
 class SpanEnds(nn.Module):
   """Scores of each token as the first and as the last of a span."""
 

@@ -12,6 +12,7 @@ from gpt_jax.objectives.auxiliary import Auxiliary
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.bilm import BiLm
 from gpt_jax.objectives.causal import Causal, Target
+from gpt_jax.objectives.cross_view import CrossView
 from gpt_jax.objectives.denoise import Denoise, Mass
 from gpt_jax.objectives.dialogue import Dialogue
 from gpt_jax.objectives.distilled import Distilled
@@ -61,6 +62,7 @@ OBJECTIVES = {
   'regression': Regression,
   'spans': Spans,
   'tags': Tags,
+  'cross_view': CrossView,
   'target': Target,
   'dialogue': Dialogue,
   'tasks': Tasks,

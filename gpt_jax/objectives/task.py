@@ -226,13 +226,27 @@ class TaskObjective(Objective):
   ) -> tuple[jax.Array, Any]:
     """The last states [S, L, D] of all sequences, and sown collections."""
     B, C, L = batch['inputs'].shape
-    model, around = self.model, {}
+    frozen = bool(self.features)  # without dropout: features are constant
+    out, sown = forward.apply(
+      self.model,
+      params,
+      batch['inputs'].reshape(B * C, L),
+      None if frozen else key,
+      sow=('intermediates',) * frozen,
+      **self.around(batch, key),
+    )
+    return out.hidden_BLD, sown
+
+  def around(self, batch: Batch, key: jax.Array | None) -> dict[str, jax.Array]:
+    """The model's arguments beside the tokens: padding, types, segments."""
+    B, C, L = batch['inputs'].shape
+    around: dict[str, jax.Array] = {}
     if 'second' in batch:
       places = jnp.arange(L)[None]
       real = places < batch['lengths'].reshape(B * C, 1)
       around['mask_BL'] = real
       second = real & (places >= batch['second'].reshape(B * C, 1))
-      choices = ModelChoices.of(model)
+      choices = ModelChoices.of(self.model)
       if choices.position.segments:  # XLNet: 0, 1, and [CLS] at the end 2
         last = places == batch['lengths'].reshape(B * C, 1) - 1
         around['token_types_BL'] = jnp.where(last, 2, second.astype(jnp.int32))
@@ -241,16 +255,7 @@ class TaskObjective(Objective):
     if self.segment and key is not None:
       cuts_L = jnp.arange(L) % self.segment == 0
       around['cuts_BL'] = jnp.broadcast_to(cuts_L, (B * C, L))
-    frozen = bool(self.features)  # without dropout: features are constant
-    out, sown = forward.apply(
-      model,
-      params,
-      batch['inputs'].reshape(B * C, L),
-      None if frozen else key,
-      sow=('intermediates',) * frozen,
-      **around,
-    )
-    return out.hidden_BLD, sown
+    return around
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """L2 and, in training, lambda L1."""

@@ -9,11 +9,13 @@ are published sets.
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from gpt_jax.files import lines
 from gpt_jax.files.records import Record
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics as metrics_lib
 from gpt_jax.tasks.task import (
+  UNLABELLED,
   Example,
   Task,
   check_label,
@@ -196,6 +198,7 @@ def tags(
   tags: str = 'tags',
   labels: str = '',
   metrics: str = 'f1, accuracy',
+  unlabelled: str = '',
 ) -> Task:
   """A tag for each word.
 
@@ -208,17 +211,35 @@ def tags(
     tags: a column with a list of tags; in a .conll also '1', '2', ...: the
       columns after the word.
     labels: comma list of the tags; '': those in the train split.
-    metrics: comma list; f1 is that of entities, given by tags B-... and I-....
+    metrics: comma list; f1 is that of entities, given by tags B-... and I-...,
+      of BIOES also E-... and S-....
+    unlabelled: a text with a sentence a line, its words separated by spaces, to
+      learn from by cross-view training: `finetune.views`.
   """
   return Task(
     form='tags',
-    paths=tables(train, dev, test),
+    paths=tables(train, dev, test) | _unlabelled(unlabelled),
     texts=(words,),
     label=tags,
     labels=names(labels),
     metrics=names(metrics),
     example=_tagged,
   )
+
+
+def _unlabelled(path: str) -> dict[str, str]:
+  return {UNLABELLED: path} if path else {}
+
+
+def sentences(path: str) -> list[Example]:
+  """The sentences of a text, one a line; the label of each word is 0."""
+  found = []
+  for where, line in lines.texts(path):
+    if words := line.split():
+      found.append(Example(where, (' '.join(words),), (0,) * len(words)))
+  if not found:
+    raise UsageError(f'{path}: holds no sentences; give a text with one a line')
+  return found
 
 
 def _tagged(task: Task, record: Record, needed: bool) -> Example:
@@ -272,12 +293,13 @@ def iob2(tags: Sequence[str]) -> list[str]:
   return out
 
 
-def conll2003(folder: str = '') -> Task:
+def conll2003(folder: str = '', unlabelled: str = '') -> Task:
   """Named entities of English news: F1 of entities.
 
   Args:
     folder: contains eng.train, eng.testa (dev) and eng.testb (test) as
       published; their tags are converted by `iob2`.
+    unlabelled: see `tags`.
   """
   files = {'train': 'train', 'testa': 'dev', 'testb': 'test'}
   tags = [f'{x}-{kind}' for kind in ('PER', 'ORG', 'LOC', 'MISC') for x in 'BI']
@@ -294,7 +316,8 @@ def conll2003(folder: str = '') -> Task:
     paths={
       split: table(folder, f'eng.{name}', f'conll2003:{split}')
       for name, split in files.items()
-    },
+    }
+    | _unlabelled(unlabelled),
     texts=('words' if folder else 'tokens',),
     label='tags' if folder else 'ner',
     labels=('O', *tags),

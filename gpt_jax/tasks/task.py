@@ -20,6 +20,8 @@ from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
 
 # Record -> the records that it contains, such as one per question.
 Expand = Callable[[Record], Iterable[Record]]
+# The split of a tagger's sentences without tags.
+UNLABELLED = 'unlabelled'
 
 
 class Example(NamedTuple):
@@ -58,7 +60,7 @@ class Task(NamedTuple):
   Attributes:
     form: a key of `registry.FORMS`.
     paths: of 'train', 'dev', and further splits for predictions; see
-      `files.records`.
+      `files.records`. Also of `UNLABELLED` text, see `reading.sentences`.
     texts: columns or templates.
     label: the column of the label, '' if there is none.
     labels: the names of the classes, in order; (): those in the train split.

@@ -25,7 +25,6 @@ from gpt_jax import hf, sharding, spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
-from gpt_jax.config.lengths import several
 from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
 from gpt_jax.decoding.programs import Decoder, for_decoding
@@ -204,7 +203,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
   tokenizer = tokenizer_lib.load(folder)
   tuned = config.get('finetune')
   tasks = {}
-  if several(config):
+  if tuned and tuned.get('tasks'):
     tasks = {
       name: {**section, 'scores': tuned.scores}
       for name, section in tuned.each.items()

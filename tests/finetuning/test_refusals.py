@@ -24,6 +24,7 @@ CLASSES = "classification('{}/t.tsv', '{}/t.tsv')"
 ANSWERS = "choice('{}/t.jsonl', '{}/t.jsonl'"
 TARGET = "target('{}/t.jsonl', '{}/t.jsonl')"
 SPANS = "spans('{}/spans.jsonl', '{}/spans.jsonl'"
+TAGS = "tags('{}/tags.conll', '{}/tags.conll'"
 SIZES = {
   **{'model.num_layers': 2, 'model.d_model': 16, 'model.num_heads': 2},
   **{'model.context_length': 16, 'tokenizer.name': 'bytes'},
@@ -42,6 +43,11 @@ RUNS = {
     'model.input': 'tokens(token_types=2, norm=True)',
     'tokenizer.name': 'wordpiece(vocab_size=21)',
     'tasks': f"{CLASSES}, {CLASSES[:-1]}, text='text')",
+  },
+  'views': {
+    **{'config': '../cvt.py:cpu', 'init': 'none'},
+    'tokenizer.name': 'words()',
+    'finetune.task': f"{TAGS}, unlabelled='{{}}/sentences.txt')",
   },
   'ablation': {'config': 'ablation.py', 'init': '{}/decoder', 'glue': 'glue'},
 }
@@ -132,6 +138,24 @@ REFUSED = {
     ('batch.size=ramp(0:8, 50k_steps:16)', 'must be one number'),
     ('schedule.num_steps=5k_tokens', 'is no number of steps'),
   ],
+  'views': [
+    ('finetune.views=none', "alone; give finetune.views='cross_view', as"),
+    ('finetune.views=cross_view(dropout=1.0)', 'dropout=1.0 must be below 1'),
+    (f'finetune.task={CLASSES}', 'something else; give finetune.views=.none.'),
+    ('finetune.features=layer(0)', r"features='layer\(0\)' is something else"),
+    (f"finetune.task={TAGS}, unlabelled='{{}}/blank.txt')",
+     r'blank\.txt: holds no sentences; give a text with one a line'),
+    (f"finetune.task={TAGS}, unlabelled='{{}}/no.txt')", r'no\.txt: no such'),
+    (f"finetune.task={TAGS}, labels='O, B-A')",
+     r"tags\.conll:4: the tag 'S-A' is none of O, B-A"),
+    ("finetune.task=tags('{}/half.conll', '{}/tags.conll')",
+     r'half\.conll:2: has a word and no tag; mend or remove the line'),
+    ('finetune.freeze=1', 'freeze=1: is not done with unlabelled text'),
+    ('optim.vectors=no.txt', "optim.vectors='no.txt': no such file"),
+    ('model.num_layers=4', r"take two 'lstm\(.*num_layers=2"),
+    ('optim.on_spike=rewind', "order of tasks counts steps; give 'skip'"),
+    ('batch.size=ramp(0:8, 50k_steps:16)', 'must be one number'),
+  ],
   'ablation': [
     ('settings=most', '--settings=most: unknown; one of full'),
     ('settings=full,full', '--settings=full,full: names one twice'),
@@ -153,6 +177,10 @@ def folder(tmp_path_factory):
   """The tables, a decoder's workdir, and an encoder of transformers."""
   folder = tmp_path_factory.mktemp('models')
   (folder / 't.tsv').write_text('text\tlabel\nabcdefg\ta\nx\tb\n')
+  (folder / 'tags.conll').write_text('a B-A\nb O\n\nc S-A\n')
+  (folder / 'half.conll').write_text('a O\nb\n')
+  (folder / 'sentences.txt').write_text('a b\n\nc\n')
+  (folder / 'blank.txt').write_text('\n \n')
   answer = {'text': 'b', 'answer_start': 2}
   span = {'context': 'a b', 'answers': [answer]}
   for name, *rows in (

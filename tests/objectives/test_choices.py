@@ -140,6 +140,16 @@ CASES = [
   Case('choice(answers=2, length=7)'),
   Case('spans(length=7)', ENCODER),
   Case('tags(num_labels=3, length=7)', ENCODER),
+  Case(
+    'cross_view(num_labels=3, length=7)',
+    {
+      **ENCODER,
+      'd_model': 14,
+      'attention': "lstm(5, directions='both'), lstm(7, directions='both')",
+      'block': 'plain',
+      'position': 'none',
+    },
+  ),
   Case('target(length=7)'),
   Case('dialogue(length=7, packed=True)'),
   Case(f'tasks(a:"classification({TASK})", b:"regression(length=7)")'),

@@ -211,6 +211,25 @@ RUNS = {
       },
     ),
   ),
+  # Three batches of labelled sentences a pass, one of unlabelled ones.
+  'cvt': Tiny(
+    'cvt.py:cpu',
+    {
+      'init': 'none',
+      'model.num_layers': 2,
+      'model.num_heads': 1,
+      'model.input': 'tokens(d_embed=24)',
+      'model.attention': "lstm(24, 16, 'both', dropout=0.5), "
+      "lstm(16, directions='both', dropout=0.5)",
+      'tokenizer.name': 'words()',
+      'finetune.task': "tags('{}/train.conll', '{}/dev.conll', "
+      "unlabelled='{}/0.txt')",
+      'optim.name': 'sgd(momentum=0.9)',
+      'optim.ema': 'ema(decay=0.9)',
+      'batch.size': 23,
+    },
+    'finetune',
+  ),
   'adapters': Tiny(
     'finetune/sst2.py',
     {
@@ -285,6 +304,9 @@ def trained(name: str, folder: pathlib.Path, **changes: Any) -> Trained:
   for split, count in (('train', 61), ('dev', 17)):
     rows = [f'{n} cats\t{"odd" if n % 2 else "even"}\n' for n in range(count)]
     (folder / f'{split}.tsv').write_text(''.join(['text\tlabel\n', *rows]))
+    tags = ('I-ODD', 'O')
+    rows = [f'The O\n{n % 7} B-ODD\ncats {tags[n % 2]}\n' for n in range(count)]
+    (folder / f'{split}.conll').write_text('\n'.join(rows))
   run = RUNS[name]
   changes = {field.replace('__', '.'): x for field, x in changes.items()}
   if run.before:
