@@ -32,6 +32,8 @@ class Initializers(NamedTuple):
   # and as `embedding`.
   query: Initializer | None = None
   output: Initializer | None = None
+  # The kernels of a task's head; None: as `kernel`.
+  head: Initializer | None = None
 
 
 def normal(stddev: Weight = 0.02):
@@ -154,10 +156,11 @@ def transformer():
 
 
 def uniform(embedding: Weight = 0.1):
-  """Tables U(-embedding, embedding); kernels of LSTMs as in torch.
+  """Tables U(-embedding, embedding); kernels of LSTMs and heads as in torch.
 
-  Those are U(-1/sqrt(S), 1/sqrt(S)) of S cells, with 4 S columns, whatever the
-  size of their inputs. The biases start at 0.
+  Those of LSTMs are U(-1/sqrt(S), 1/sqrt(S)) of S cells, with 4 S columns,
+  whatever the size of their inputs; those of heads have the number of inputs
+  for S. The biases start at 0.
   """
 
   def build(num_layers: int) -> Initializers:
@@ -172,7 +175,8 @@ def uniform(embedding: Weight = 0.1):
 
     table = within(lambda shape: embedding)
     kernel = within(lambda shape: (shape[-1] / 4) ** -0.5)
-    return Initializers(table, table, kernel, kernel)
+    head = within(lambda shape: shape[0] ** -0.5)
+    return Initializers(table, table, kernel, kernel, head=head)
 
   return build
 

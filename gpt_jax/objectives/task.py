@@ -167,7 +167,8 @@ class TaskObjective(Objective):
   @property
   def _head(self) -> heads.Extract | heads.Read | heads.Concat:
     model, count = self.model, self.num_outputs or 1
-    kernel = ModelChoices.of(model).init_weights.kernel
+    inits = ModelChoices.of(model).init_weights
+    kernel = inits.head or inits.kernel
     if self.read == 'extract':
       classifier = Classifier(count, kernel, self.dropout)
       return heads.Extract(classifier, added=self.num_outputs > 0)

@@ -129,6 +129,21 @@ def test_the_loss_is_the_papers(kind):
   )
 
 
+@pytest.mark.parametrize(
+  'read, name, inputs', [('extract', 'score', 1), ('concat', 'between', 3)]
+)
+def test_the_head_of_an_lstm_starts_as_torchs(read, name, inputs):
+  """Within 1 / sqrt(inputs), whatever the number of its outputs."""
+  fields = {'attention': f'lstm({tiny.D})', 'block': 'plain'}
+  fields |= {'position': 'none', 'init_weights': 'uniform'}
+  build = Classification(2, L, 1, 0.0, 0.0, read=read)
+  objective = build.bind(tiny.model(**PLAIN | fields))
+  params = init_params(objective, jax.random.key(3))
+  kernel = np.abs(params['heads'][name]['kernel'])
+  bound = (inputs * tiny.D) ** -0.5
+  assert 0.8 * bound < kernel.max() < bound
+
+
 def test_concat_pools_the_real_tokens():
   """ULMFiT: the last state, maximum and mean; two layers, of 50 units."""
   objective, params = of(Classification(3, L, C, 0.0, 0.0, read='concat'))
