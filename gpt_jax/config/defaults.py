@@ -217,7 +217,9 @@ TREE['model'] = Section(
   source_vocab_size=Field(
     0,
     Whole,
-    'Vocabulary of that additional encoder; 0: that of the source tokenizer.',
+    'Rows of the table of that additional encoder, or, without one, of a '
+    "table of the encoder's own; 0: as many as a separate tokenizer of sources "
+    'has, else both sides share a table.',
   ),
   share=Field(
     'none',
@@ -233,6 +235,13 @@ TREE['model'] = Section(
     'Which tokens a token attends to. A comma-separated list repeats over the '
     'layers.',
     calls=MODEL['attention'],
+  ),
+  encoder_attention=Field(
+    None,
+    str,
+    "The encoder's attention: bidirectional, or recurrent layers; empty: "
+    'bidirectional.',
+    calls=MODEL['encoder_attention'],
   ),
   attention_scale=Field(
     'rsqrt',

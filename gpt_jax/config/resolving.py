@@ -14,7 +14,7 @@ from gpt_jax import sharding
 from gpt_jax.config.fields import Config, check_known, unlocked
 from gpt_jax.config.lengths import num_steps
 from gpt_jax.config.validation import check_fields, validate
-from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.build import ModelChoices, recurrent
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Needs, Objective
@@ -61,7 +61,8 @@ def width(config: Config) -> int:
   for model in (config.model, *config.models.values()):
     choices = ModelChoices.of(model)
     widths += [model.d_model, choices.input.d_embed]
-    widths += [layer.state_width for layer in choices.recurrent]
+    patterns = (*choices.attention, *choices.encoder_attention)
+    widths += [layer.state_width for layer in recurrent(patterns)]
     if choices.separate:
       widths.append(model.d_model // 2)
     if choices.input.characters:
@@ -255,10 +256,10 @@ def set_vocab_size(
   """
   config = unlocked(config)
   model = config.model
-  if of_sources and not model.num_source_layers:
+  if of_sources and not model.num_encoder_layers:
     raise UsageError(
       f'tokenizer.name={tokenizer!r}: sources have a separate tokenizer, which '
-      'needs a source encoder; set model.num_source_layers'
+      'needs an encoder; set model.num_encoder_layers'
     )
   if of_sources and not model.source_vocab_size:
     model.source_vocab_size = of_sources

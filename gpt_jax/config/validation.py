@@ -12,7 +12,7 @@ from gpt_jax.config import fields, log_trackers
 from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
-from gpt_jax.nn.build import ModelChoices, encoder_sizes
+from gpt_jax.nn.build import ModelChoices, encoder_sizes, recurrent
 from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import KINDS, UsageError, shown
@@ -30,12 +30,17 @@ def check_depths(config: Config) -> None:
       f'{layers} layers after which model.attention={model.attention!r} '
       f'and model.ffn={model.ffn!r} repeat; change one of them'
     )
-  if model.num_encoder_layers % len(choices.encoder_ffn):
-    raise UsageError(
-      f'model.num_encoder_layers={model.num_encoder_layers}: is not '
-      f'divisible by the {len(choices.encoder_ffn)} layers after which '
-      f'{model.encoder_ffn or model.ffn!r} repeats; set model.encoder_ffn'
-    )
+  for field, number in (
+    ('ffn', len(choices.encoder_ffn)),
+    ('attention', len(choices.encoder_attention)),
+  ):
+    if model.num_encoder_layers % number:
+      given = model[f'encoder_{field}'] or model[field]
+      raise UsageError(
+        f'model.num_encoder_layers={model.num_encoder_layers}: is not '
+        f'divisible by the {number} layers after which {given!r} repeats; set '
+        f'model.encoder_{field}'
+      )
   _check_encoder(config)
   _check_source(config, choices)
   _check_stacks(config, choices)
@@ -46,11 +51,15 @@ def check_depths(config: Config) -> None:
 def _check_encoder(config: Config) -> None:
   """Checks that encoder fields are only set if there is an encoder."""
   model = config.model
-  for field in ('encoder_num_heads', 'encoder_d_ff'):
+  for field, none in (
+    ('encoder_num_heads', 0),
+    ('encoder_d_ff', 0),
+    ('encoder_attention', None),
+  ):
     if model[field] and not model.num_encoder_layers:
       raise UsageError(
-        f'model.{field}={model[field]}: needs an encoder; set '
-        f'model.num_encoder_layers, or model.{field}=0'
+        f'model.{field}={model[field]!r}: needs an encoder; set '
+        f'model.num_encoder_layers, or model.{field}={none or ""}'
       )
   encoder_sizes(model)
 
@@ -58,12 +67,21 @@ def _check_encoder(config: Config) -> None:
 def _check_source(config: Config, choices: ModelChoices) -> None:
   """Checks that an encoder of sources can precede the encoder."""
   model = config.model
+  narrow = choices.input.clusters or choices.input.d_embed
+  narrow = narrow or choices.input.characters
   if not model.num_source_layers:
     if model.source_vocab_size:
-      raise UsageError(
-        f'model.source_vocab_size={model.source_vocab_size}: needs a source '
-        'encoder; set model.num_source_layers, or model.source_vocab_size=0'
-      )
+      given = f'model.source_vocab_size={model.source_vocab_size}'
+      if not model.num_encoder_layers:
+        raise UsageError(
+          f'{given}: needs an encoder; set model.num_encoder_layers, or '
+          'model.source_vocab_size=0'
+        )
+      if narrow:
+        raise UsageError(
+          f"{given}: the encoder's own table does not work with model.input="
+          f"{model.input!r}, narrow or adaptive embeddings; take 'tokens'"
+        )
     return
   given = f'model.num_source_layers={model.num_source_layers}'
   if not model.num_encoder_layers:
@@ -78,7 +96,6 @@ def _check_source(config: Config, choices: ModelChoices) -> None:
       f'{model.encoder_ffn or model.ffn!r}; give one dense layer in '
       'model.encoder_ffn'
     )
-  narrow = choices.input.clusters or choices.input.d_embed
   if choices.share.parts or choices.share.stacks or narrow:
     raise UsageError(
       f'{given}: does not work with model.share={model.share!r} and '
@@ -133,25 +150,57 @@ def _check_groups(config: Config, field: str, inner: int) -> None:
 def check_recurrent(model: Config) -> None:
   """Checks the fields that recurrent layers do not support."""
   choices = ModelChoices.of(model)
-  layers, plain = choices.recurrent, choices.block.places is None
+  plain = choices.block.places is None
   given = f'model.attention={model.attention!r}'
-  if not layers and not plain:
+  stacks = {'attention': choices.attention}
+  if model.num_encoder_layers:
+    stacks['encoder_attention'] = choices.encoder_attention
+  for field, patterns in stacks.items():
+    found = recurrent(patterns)
+    if (found or plain) and (len(found) < len(patterns) or not plain):
+      raise UsageError(
+        f'model.{field}={model[field]!r} and model.block={model.block!r}: '
+        "lstm in all layers and model.block='plain' need each other; change "
+        'one of them'
+      )
+    if field == 'encoder_attention' and (
+      any(pattern.name not in ('bidirectional', 'lstm') for pattern in patterns)
+      or any(
+        layer.attends or layer.residual or layer.directions == 'separate'
+        for layer in found
+      )
+    ):
+      raise UsageError(
+        f"model.encoder_attention={model.encoder_attention!r}: an encoder's "
+        'layers are bidirectional, or lstm without attends, residual and '
+        'separate directions; take these'
+      )
+  if not plain:
     return
-  if len(layers) < len(choices.attention) or not plain:
-    raise UsageError(
-      f'{given} and model.block={model.block!r}: lstm in all layers and '
-      "model.block='plain' need each other; change one of them"
-    )
-  for field, value in (
-    ('position', 'none'),
-    ('share', 'none'),
-    ('num_encoder_layers', 0),
-  ):
+  layers = choices.recurrent
+  for field in ('position', 'share', 'num_source_layers'):
+    value = 0 if field == 'num_source_layers' else 'none'
     if model[field] != value:
       raise UsageError(
         f'model.{field}={model[field]!r}: does not work with the recurrent '
         f'layers of {given}; set it to {value!r}'
       )
+  attend = any(layer.attends for layer in layers)
+  if attend != bool(model.num_encoder_layers):
+    raise UsageError(
+      f'{given} and model.num_encoder_layers={model.num_encoder_layers}: an '
+      'encoder and a layer lstm(attends=True), which reads its output, need '
+      'each other; change one of them'
+    )
+  if choices.memory_width not in (None, model.d_model) and (
+    model.num_encoder_layers > len(choices.encoder)
+  ):
+    raise UsageError(
+      f'model.encoder_attention={model.encoder_attention!r}: its last layer is '
+      f'{choices.memory_width} wide, so that it cannot repeat from d_model='
+      f'{model.d_model} on; list model.num_encoder_layers='
+      f'{model.num_encoder_layers} layers'
+    )
   if len(choices.decoder) > len(layers):
     raise UsageError(
       f'model.ffn={model.ffn!r}: has no effect on the recurrent layers of '

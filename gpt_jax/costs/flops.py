@@ -324,6 +324,12 @@ def _attended(
     for pattern in choices.attention
   ]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
+  if choices.recurrent:
+    attending = sum(layer.attends for layer in choices.recurrent)
+    attending *= model.num_layers // len(choices.recurrent)
+    return (
+      attending * (choices.memory_width or 0) * of_source * of_target / length
+    )
   if model.num_encoder_layers:
     total = (total + model.num_layers * of_source) * of_target / length
     before = model.num_encoder_layers + model.num_source_layers

@@ -20,7 +20,6 @@ from gpt_jax.decoding.programs import Decoder, Rows
 from gpt_jax.decoding.reading import Reading
 from gpt_jax.decoding.requests import Request, Slot
 from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.attend import KVCache
 from gpt_jax.nn.stack import Caches
 from gpt_jax.spec import FailedError
 from gpt_jax.tokenizers.constraints import Constraints
@@ -495,10 +494,7 @@ class Search:
       caches: with `each` rows for a text: 1, or the size of the beam.
       length: slots.
     """
-    size, cache = self._beam.size, caches[0]
-    memory = 0
-    if isinstance(cache, KVCache) and cache.cross is not None:
-      memory = cache.cross.num_slots
+    size, memory = self._beam.size, caches_lib.num_memory(caches)
     index_BN = index_B[:, None] * each + np.arange(size)[None] % each
     return caches_lib.take_rows(
       caches, index_BN.reshape(-1), length, memory, index_of_memory=index_B

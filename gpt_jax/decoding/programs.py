@@ -403,9 +403,8 @@ def next_logits(
       share one.
   """
   mask_BM, cache = None, caches[0]
-  if isinstance(cache, KVCache) and cache.cross is not None:
-    slots_M = jnp.arange(cache.cross.num_slots)
-    mask_BM = slots_M[None] < num_memory_B[:, None]
+  if num_slots := caches_lib.num_memory(caches):
+    mask_BM = jnp.arange(num_slots)[None] < num_memory_B[:, None]
   tokens_RL, positions_RL, seen = token_R[:, None], position_R[:, None], {}
   if in_row is not None:
     assert isinstance(cache, KVCache)

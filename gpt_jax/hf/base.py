@@ -138,7 +138,7 @@ DEFAULTS: dict[str, Any] = {
   for name in (
     *('num_encoder_layers', 'num_source_layers', 'encoder_ffn', 'input'),
     *('value_size', 'encoder_num_heads', 'encoder_d_ff'),
-    *('source_vocab_size', 'attention'),
+    *('source_vocab_size', 'attention', 'encoder_attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
     *('init_weights', 'remat', 'loop', 'share'),
   )

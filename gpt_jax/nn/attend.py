@@ -116,10 +116,14 @@ class SegmentMemory(NamedTuple):
 
 
 class LstmState(NamedTuple):
-  """What an LSTM carries from token to token."""
+  """What an LSTM carries from token to token.
+
+  `cross` is for the encoder's output, in a layer that attends to it: one head.
+  """
 
   hidden_BP: jax.Array
   cell_BS: jax.Array  # float32
+  cross: KVCache | None = None
 
 
 Cache = KVCache | SegmentMemory | LstmState
@@ -578,3 +582,50 @@ def _positions(request: Request, places_1L: jax.Array) -> jax.Array:
   assert request.visibility.places_1L is None, 'see `build.zigzag`'
   starts_BL = jnp.diff(segments_BL, axis=1, prepend=segments_BL[:, :1]) != 0
   return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)
+
+
+def across(
+  q_BLHK: jax.Array,
+  keys_and_values: tuple[jax.Array, jax.Array] | None,
+  context: Context,
+  cache: Cache | None,
+  *,
+  scale: float | jax.Array = 1.0,
+  softcap: float = 0.0,
+  dropout: Dropout | None = None,
+) -> tuple[jax.Array, KVCache]:
+  """Attends to the encoder's output: [B, L, H, K], and its cache.
+
+  Args:
+    q_BLHK: queries; several rows may share a row of the cache.
+    keys_and_values: of the encoder's output, [B, M, G, K] each; None: `cache`
+      has them.
+    context: says which of its tokens are seen.
+    cache: ignored with `keys_and_values`.
+    scale: of the scores.
+    softcap: of the scores.
+    dropout: of the probabilities.
+  """
+  shape = q_BLHK.shape
+  if keys_and_values is not None:
+    cache = cache_of(*keys_and_values)
+  assert isinstance(cache, KVCache)
+  # Beams share a row of keys and values: they count as further queries.
+  B = len(cache.value_BGMK)
+  q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
+  L = q_BLHK.shape[1]
+  keys = Tokens(
+    jnp.arange(cache.num_slots)[None],
+    segments=context.memory_segments_BM,
+    real=context.memory_mask_BM,
+  )
+  queries = Tokens(jnp.arange(L)[None], segments=context.visibility.segments_BL)
+  how = {'mask': visible(None, queries, keys), 'scale': scale}
+  if keys_and_values is None:
+    k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
+    y_BLHK = attend_to_cache(q_BLHK, k_BGKM, v_BGMK, softcap=softcap, **how)
+  else:
+    y_BLHK = attend(
+      q_BLHK, *keys_and_values, dropout=dropout, softcap=softcap, **how
+    )
+  return y_BLHK.reshape(*shape[:3], -1), cache

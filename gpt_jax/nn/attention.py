@@ -16,9 +16,9 @@ from gpt_jax.nn.attend import (
   Request,
   Scale,
   SegmentMemory,
+  across,
   attend,
   attend_to_cache,
-  cache_of,
 )
 from gpt_jax.nn.backends import Backend, attend_rows, reference
 from gpt_jax.nn.layers import Dense, Dropout, Initializers, Projections
@@ -117,41 +117,15 @@ class Attention(nn.Module):
     layer: jax.Array,
   ) -> tuple[jax.Array, KVCache]:
     """Attends to the encoder's output, or to its keys and values in `cache`."""
-    shape, K = q_BLHK.shape, q_BLHK.shape[-1]
     keys_and_values = None
     if context.memory_BMD is not None:
       keys_and_values = self._keys_and_values(context.memory_BMD)
-      cache = cache_of(*keys_and_values)
-    assert isinstance(cache, KVCache)
-    # Beams share a row of keys and values: they count as further queries.
-    B = len(cache.value_BGMK)
-    q_BLHK = q_BLHK.reshape(B, -1, *shape[2:])
-    L = q_BLHK.shape[1]
-    keys = Tokens(
-      jnp.arange(cache.num_slots)[None],
-      segments=context.memory_segments_BM,
-      real=context.memory_mask_BM,
+    return across(
+      *(q_BLHK, keys_and_values, context, cache),
+      scale=self.scale(q_BLHK.shape[-1], layer),
+      softcap=self.scale.softcap,
+      dropout=self._dropout(),
     )
-    queries = Tokens(
-      jnp.arange(L)[None], segments=context.visibility.segments_BL
-    )
-    mask_BLM = visible(None, queries, keys)
-    scale, softcap = self.scale(K, layer), self.scale.softcap
-    if keys_and_values is None:
-      k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
-      y_BLHK = attend_to_cache(
-        q_BLHK, k_BGKM, v_BGMK, mask=mask_BLM, scale=scale, softcap=softcap
-      )
-    else:
-      y_BLHK = attend(
-        q_BLHK,
-        *keys_and_values,
-        mask=mask_BLM,
-        scale=scale,
-        dropout=self._dropout(),
-        softcap=softcap,
-      )
-    return y_BLHK.reshape(*shape[:3], -1), cache
 
   def _within(
     self,

@@ -70,6 +70,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
   'input': INPUTS,
   'position': POSITIONS,
   'attention': PATTERNS,
+  'encoder_attention': PATTERNS,
   'attention_scale': SCALES,
   'attention_backend': BACKENDS,
   'ffn': FFNS,
@@ -97,6 +98,7 @@ class ModelChoices:
 
   Attributes:
     attention: the patterns of the comma list.
+    encoder_attention: those of an encoder; bidirectional if the field is empty.
     ffn: the feed-forward layers of the comma list.
     encoder_ffn: those of an encoder, `ffn` if the field is empty.
     decoder: the shortest sequence of layers that repeats over the depth. The
@@ -109,6 +111,7 @@ class ModelChoices:
   input: Input
   position: Position
   attention: tuple[Pattern, ...]
+  encoder_attention: tuple[Pattern, ...]
   attention_scale: Scale
   attention_backend: Backend
   ffn: tuple[FfnChoice, ...]
@@ -136,9 +139,14 @@ class ModelChoices:
 
   @property
   def recurrent(self) -> tuple[Recurrent, ...]:
-    """The layers over which a stack of recurrent ones repeats; else none."""
-    layers = (pattern.recurrent for pattern in self.attention)
-    return tuple(layer for layer in layers if layer)
+    """The layers over which a decoder of recurrent ones repeats; else none."""
+    return recurrent(self.attention)
+
+  @property
+  def memory_width(self) -> int | None:
+    """The width of a recurrent encoder's output; else None."""
+    found = recurrent(self.encoder_attention)
+    return found[-1].width if found else None
 
   @property
   def separate(self) -> bool:
@@ -153,15 +161,21 @@ class ModelChoices:
     return blocks.extra if blocks else 0
 
 
+def recurrent(patterns: Sequence[Pattern]) -> tuple[Recurrent, ...]:
+  """The recurrent layers among those of a stack."""
+  return tuple(p.recurrent for p in patterns if p.recurrent)
+
+
 # The same models are asked about again and again.
 @functools.lru_cache(256)
 def _choices(num_layers: int, *texts: str | None) -> ModelChoices:
   """The choices that the texts of the fields of `CHOICES` name, in order."""
   given: dict[str, Any] = dict(zip(CHOICES, texts, strict=True))
   given['encoder_ffn'] = given['encoder_ffn'] or given['ffn']
+  given['encoder_attention'] = given['encoder_attention'] or 'bidirectional'
   built: dict[str, Any] = {}
   for field, text in given.items():
-    several = field in ('attention', 'ffn', 'encoder_ffn')
+    several = field.removeprefix('encoder_') in ('attention', 'ffn')
     build = spec.build_all if several else spec.build
     found = build(f'model.{field}', text, CHOICES[field])
     built[field] = tuple(found) if several else found
@@ -172,11 +186,10 @@ def _choices(num_layers: int, *texts: str | None) -> ModelChoices:
       f'model.attention={given["attention"]!r}: its layers have different '
       'numbers of extra tokens; give all of them the same extra'
     )
-  both_ways = (PATTERNS['bidirectional'](),)
   return ModelChoices(
     **built,
     decoder=_period(patterns, built['ffn'], inner),
-    encoder=_period(both_ways, built['encoder_ffn'], inner),
+    encoder=_period(built['encoder_attention'], built['encoder_ffn'], inner),
   )
 
 
@@ -255,12 +268,15 @@ def make_stack(
   biases, rates, norm = choices.bias, choices.dropout, choices.norm
   position, block = choices.position, choices.block
   inits, shared = choices.init_weights, choices.share
-  if choices.recurrent:
+  if layers_recurrent := recurrent([layer.attention for layer in layers]):
     blocks = (
       functools.partial(x.make, inits=inits, dtype=dtype)
-      for x in choices.recurrent
+      for x in layers_recurrent
     )
-    return Stack(tuple(blocks), num_layers, model.remat, model.loop)
+    widens = layers_recurrent[-1].width != model.d_model
+    return Stack(
+      *(tuple(blocks), num_layers, model.remat, model.loop), widens=widens
+    )
   of_ffn = {
     'd_ff': sizes.d_ff,
     'bias': biases.ffn,
@@ -325,6 +341,7 @@ def source_fields(fields: dict[str, Any], sizes: LayerSizes) -> dict[str, Any]:
     'num_source_layers': 0,
     'source_vocab_size': 0,
     'attention': 'bidirectional',
+    'encoder_attention': None,
     'ffn': fields['encoder_ffn'] or fields['ffn'],
     'output': 'tied',
   }
@@ -409,7 +426,7 @@ def needs_whole_rows(model: Any) -> tuple[str, str] | None:
   choices = ModelChoices.of(model)
   if choices.position.terms:
     return 'position', 'scores by distances within whole rows'
-  for pattern in choices.attention:
+  for pattern in (*choices.attention, *choices.encoder_attention):
     if pattern.blocks:
       return (
         'attention',

@@ -15,6 +15,7 @@ import numpy as np
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import Cache, KVCache, LstmState, SegmentMemory
 from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.masks import Recurrent
 from gpt_jax.nn.stack import UNSTACKED, Caches
 from gpt_jax.nn.transformer import DTYPES, Transformer
 from gpt_jax.spec import UsageError
@@ -39,10 +40,19 @@ def init_caches(
   zeros = functools.partial(jnp.zeros, dtype=DTYPES[model.dtype])
   if recurrent := choices.recurrent:
     shape = *depth, batch_size
-    return tuple(
-      LstmState(zeros((*shape, layer.width)), jnp.zeros((*shape, layer.cells)))
-      for layer in (recurrent * entries)[:entries]
-    )
+
+    def state(layer: Recurrent) -> LstmState:
+      cross = None
+      if memory_length and layer.attends:
+        width = choices.memory_width
+        cross = KVCache(
+          zeros((*shape, 1, width, memory_length)),
+          zeros((*shape, 1, memory_length, width)),
+        )
+      hidden, cells = zeros((*shape, layer.width)), (*shape, layer.cells)
+      return LstmState(hidden, jnp.zeros(cells), cross)
+
+    return tuple(map(state, (recurrent * entries)[:entries]))
 
   def cache(length: int, cross: KVCache | None) -> KVCache:
     outer = *depth, batch_size, model.num_kv_heads
@@ -56,6 +66,12 @@ def init_caches(
     cache(length, cache(memory_length, None) if memory_length else None)
     for _ in range(entries)
   )
+
+
+def num_memory(caches: Caches) -> int:
+  """The slots for the encoder's output; 0: there are none."""
+  crosses = (getattr(cache, 'cross', None) for cache in caches)
+  return max((cross.num_slots for cross in crosses if cross), default=0)
 
 
 def constrain(caches: Caches) -> Caches:
@@ -95,13 +111,14 @@ def take_rows(
 
   out: list[Cache] = []
   for cache in caches:
-    if isinstance(cache, LstmState):
-      out.append(LstmState(*(_rows(x, index_B) for x in cache)))
-      continue
-    assert isinstance(cache, KVCache)
+    assert isinstance(cache, KVCache | LstmState)
     cross = None
     if cache.cross is not None:
       cross = take(cache.cross, index_of_memory, memory_length, None)
+    if isinstance(cache, LstmState):
+      hidden_BP, cell_BS = (_rows(x, index_B) for x in cache[:2])
+      out.append(LstmState(hidden_BP, cell_BS, cross))
+      continue
     out.append(take(cache, index_B, length, cross))
   return tuple(out)
 
@@ -111,7 +128,8 @@ def reorder(caches: Caches, index_B: jax.Array) -> Caches:
 
   def take(cache: Any) -> Cache:
     if isinstance(cache, LstmState):
-      return LstmState(*(x[index_B] for x in cache))
+      hidden_BP, cell_BS = (x[index_B] for x in cache[:2])
+      return LstmState(hidden_BP, cell_BS, cache.cross)
     keys, values = cache.key_BGKM, cache.value_BGMK
     return KVCache(keys[index_B], values[index_B], cache.cross)
 

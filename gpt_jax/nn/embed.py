@@ -526,8 +526,9 @@ class Inputs(nn.Module):
   """The input layer: `model.input` and `model.position`, with dropout.
 
   A tied output reads the token vectors `embed` too. Both sides of an
-  encoder-decoder share them; each has its own positions and norm (BART), the
-  encoder's under names that begin with `encoder_`.
+  encoder-decoder share them, unless `encoder_vocab_size` gives the encoder a
+  table of its own; each has its own positions and norm (BART), the encoder's
+  under names that begin with `encoder_`.
   """
 
   choice: Input
@@ -540,6 +541,7 @@ class Inputs(nn.Module):
   inits: Initializers
   dtype: Any
   encoder: bool = False
+  encoder_vocab_size: int = 0
 
   def setup(self):
     """Creates the parts that the choices need."""
@@ -555,6 +557,8 @@ class Inputs(nn.Module):
       self.embed = AdaptiveEmbedding(
         choice.clusters, self.vocab_size, self.d_model, inits, self.dtype
       )
+    if self.encoder_vocab_size:
+      self.encoder_embed = self._table(self.encoder_vocab_size)
     if choice.num_token_types:
       # The name in checkpoints, from before the term token types was used.
       self.token_types = self._table(choice.num_token_types, name='segments')
@@ -595,7 +599,11 @@ class Inputs(nn.Module):
 
     `side='encoder_'` uses the encoder's own parts in an encoder-decoder.
     """
-    x_BLD = self._without_words(self.embed(tokens_BL), tokens_BL)
+    own = side and self.encoder_vocab_size
+    embed, vocab_size = self.embed, self.vocab_size
+    if own:
+      embed, vocab_size = self.encoder_embed, self.encoder_vocab_size
+    x_BLD = self._without_words(embed(tokens_BL), tokens_BL, vocab_size)
     x_BLD *= jnp.asarray(self.choice.scale(self._width), x_BLD.dtype)
     if self.choice.num_token_types:
       if token_types_BL is None:
@@ -616,13 +624,15 @@ class Inputs(nn.Module):
       x_BLD = getattr(self, f'{side}embed_norm')(x_BLD)
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
 
-  def _without_words(self, x_BLD: jax.Array, tokens_BL: jax.Array) -> jax.Array:
+  def _without_words(
+    self, x_BLD: jax.Array, tokens_BL: jax.Array, vocab_size: int
+  ) -> jax.Array:
     """Drops the same words in all rows, in training."""
     if not self.rates.words or not self.has_rng('dropout'):
       return x_BLD
     keep = 1 - self.rates.words
     key = self.make_rng('dropout')
-    kept_V = jax.random.bernoulli(key, keep, (self.vocab_size,))
+    kept_V = jax.random.bernoulli(key, keep, (vocab_size,))
     kept_BL1 = kept_V[tokens_BL][..., None]
     return jnp.where(kept_BL1, x_BLD / keep, jnp.zeros_like(x_BLD))
 

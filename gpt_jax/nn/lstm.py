@@ -23,7 +23,7 @@ import numpy as np
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import Context, LstmState
+from gpt_jax.nn.attend import Context, KVCache, LstmState, across
 from gpt_jax.nn.layers import Dense, Dropout, Initializers, parameter
 from gpt_jax.nn.masks import Pattern, Recurrent
 from gpt_jax.ranges import Count, Fraction, NotNegative, Whole
@@ -287,6 +287,38 @@ def _tokens(
   return jax.tree.map(lambda x: x[::-1], tokens) if reverse else tokens
 
 
+class GlobalAttention(nn.Module):
+  """h~ = tanh(W_2 [sum_m a_m z_m; h] + b_2), a = softmax(z (W_1 h + b_1)).
+
+  z is the encoder's output: McCann et al. 2017, section 3, without input
+  feeding; the scores are `general` of Luong et al. 2015, equation 8.
+  """
+
+  inits: Initializers
+  dtype: Any
+
+  @nn.compact
+  def __call__(
+    self, h_BLP: jax.Array, context: Context, cache: KVCache | None
+  ) -> tuple[jax.Array, KVCache]:
+    """[B, L, P] -> [B, L, P] and the encoder's output as a cache."""
+    memory_BMD, values = context.memory_BMD, None
+    if memory_BMD is not None:
+      width = memory_BMD.shape[-1]
+      values = memory_BMD[:, :, None], memory_BMD[:, :, None]
+    else:
+      assert cache is not None
+      width = cache.value_BGMK.shape[-1]
+    dense = functools.partial(
+      Dense, initializer=self.inits.kernel, bias=True, dtype=self.dtype
+    )
+    q_BLK = dense(width, ('embed', 'heads'), name='query')(h_BLP)
+    seen, cache = across(q_BLK[:, :, None], values, context, cache)
+    both = jnp.concatenate([seen[:, :, 0], h_BLP], axis=-1)
+    out = dense(h_BLP.shape[-1], ('heads', 'embed'), name='out')
+    return jnp.tanh(out(both)), cache
+
+
 class Lstm(nn.Module):
   """A layer of one direction or both; sows its output before dropout as `raw`.
 
@@ -297,11 +329,13 @@ class Lstm(nn.Module):
     dropout: of the outputs, one draw for all tokens of a row (Gal and
       Ghahramani, 2016).
     input_dropout: likewise of the inputs.
+    attends: whether `GlobalAttention` follows, before dropout.
   """
 
   settings: Recurrence
   directions: Directions
   residual: bool
+  attends: bool
   dropout: float
   input_dropout: float
   inits: Initializers
@@ -330,13 +364,19 @@ class Lstm(nn.Module):
     if self.directions == 'separate':
       forward_BLD, backward_BLD = jnp.split(x_BLD, 2, axis=-1)
     run = make(reverse=False, name='forward')
-    y_BLP, state = run(forward_BLD, context, cache)
+    state = None if cache is None else cache._replace(cross=None)
+    y_BLP, state = run(forward_BLD, context, state)
     if self.directions != 'forward':
       run = make(reverse=True, name='backward')
       z_BLP, _ = run(backward_BLD, context, None)
       y_BLP = jnp.concatenate([y_BLP, z_BLP], axis=-1)
     if self.residual:
       y_BLP += x_BLD
+    if self.attends:
+      attention = GlobalAttention(self.inits, self.dtype, name='attention')
+      y_BLP, seen = attention(y_BLP, context, cache and cache.cross)
+      if cache is not None and cache.cross is not None:
+        state = state._replace(cross=seen)
     self.sow('intermediates', 'raw', y_BLP)
     y_BLP = self._locked(self.dropout, y_BLP)
     return y_BLP, None if cache is None else state
@@ -361,10 +401,11 @@ def lstm(
   dropout: Fraction = 0.0,
   input_dropout: Fraction = 0.0,
   weight_drop: Fraction = 0.0,
+  attends: bool = False,
 ) -> Pattern:
   """An LSTM in place of attention; needs model.block='plain'.
 
-  Its layers need not be equally wide; the last is d_model wide.
+  Its layers need not be equally wide; the decoder's last is d_model wide.
 
   Args:
     size: number of cells, in each direction.
@@ -381,6 +422,8 @@ def lstm(
     input_dropout: of the inputs, likewise.
     weight_drop: fraction of the recurrent kernel that is dropped, one draw for
       all rows and tokens of a step (Merity et al. 2017, section 2).
+    attends: attention to the output of an encoder follows (McCann et al. 2017,
+      section 3).
   """
   clips = Clips(cell_clip, projection_clip)
   if projection_clip and not projection:
@@ -391,7 +434,7 @@ def lstm(
   settings = Recurrence(size, projection, biases, clips, weight_drop)
   make = functools.partial(
     Lstm,
-    *(settings, directions, residual),
+    *(settings, directions, residual, attends),
     dropout=dropout,
     input_dropout=input_dropout,
   )
@@ -401,5 +444,5 @@ def lstm(
     'lstm',
     causal=not both,
     count=np.zeros_like,  # no keys, hence no scores
-    recurrent=Recurrent(make, width, size, directions, residual),
+    recurrent=Recurrent(make, width, size, directions, residual, attends),
   )

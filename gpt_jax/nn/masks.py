@@ -119,6 +119,7 @@ class Recurrent(NamedTuple):
     cells: number of cells, for each direction.
     directions: see `lstm`.
     residual: whether its input, which is as wide, is added to its output.
+    attends: whether it attends to the encoder's output.
   """
 
   make: Callable[..., Any]
@@ -126,6 +127,7 @@ class Recurrent(NamedTuple):
   cells: int
   directions: str = 'forward'
   residual: bool = False
+  attends: bool = False
 
   @property
   def state_width(self) -> int:

@@ -152,6 +152,21 @@ class Period(nn.Module):
     return x_BLD, tuple(out)
 
 
+class WideningPeriod(Period):
+  """A period whose output is not as wide as its input: no carry of a loop."""
+
+  def __call__(
+    self,
+    carry: tuple[()],
+    x_BLD: jax.Array,
+    context: Context,
+    caches: Caches,
+    index: jax.Array,
+  ) -> tuple[tuple[()], tuple[jax.Array, Caches]]:
+    """As `Period`, after the empty carry."""
+    return carry, super().__call__(x_BLD, context, caches, index)
+
+
 # Block, part of the block -> its parameters.
 Params = dict[str, dict[str, Any]]
 
@@ -170,6 +185,7 @@ class Stack(nn.Module):
     sharing: which layers share parameters.
     mirrored: has no parameters, but is called with another stack's: layer i of
       an encoder uses those of the decoder's layer i (T5, section 3.2).
+    widens: whether the output is not as wide as the input; with one period.
   """
 
   blocks: tuple[Callable[..., nn.Module], ...]
@@ -178,6 +194,7 @@ class Stack(nn.Module):
   loop: str
   sharing: Sharing = Sharing()
   mirrored: bool = False
+  widens: bool = False
 
   @nn.compact
   def __call__(
@@ -205,9 +222,9 @@ class Stack(nn.Module):
     if self.sharing.parts:
       return self._scan_shared(number, x_BLD, context, caches)
     axes: Any = dict.fromkeys(('params', *SOWN), 0)
-    over_layers: Any = (nn.broadcast, 0, 0)
+    over_layers: Any = (*((0,) * self.widens), nn.broadcast, 0, 0)
     scanned = nn.scan(
-      self._remat(nn.remat, Period),
+      self._remat(nn.remat, WideningPeriod if self.widens else Period),
       length=number,
       variable_axes=axes,
       split_rngs={'params': True, 'dropout': True},
@@ -216,9 +233,13 @@ class Stack(nn.Module):
       unroll=number if self.loop == 'unroll' else 1,
       metadata_params={nn.PARTITION_NAME: 'layers'},
     )
-    return scanned(self.blocks, name='periods')(
-      x_BLD, context, caches, jnp.arange(number)
-    )
+    run: Any = scanned(self.blocks, name='periods')
+    if not self.widens:
+      return run(x_BLD, context, caches, jnp.arange(number))
+    assert number == 1
+    args = x_BLD[None], context, caches, jnp.arange(number)
+    _, (x_1BLD, out) = run((), *args)
+    return x_1BLD[0], out
 
   def _remat(self, remat: Callable[..., Any], run: Any) -> Any:
     """`run`, one period, with the stack's policy."""

@@ -72,6 +72,7 @@ class Transformer(nn.Module):
   input: str
   position: str
   attention: str
+  encoder_attention: str | None
   attention_scale: str
   attention_backend: str
   ffn: str
@@ -105,6 +106,9 @@ class Transformer(nn.Module):
       inits,
       self._dtype,
       encoder=self.num_encoder_layers > 0,
+      encoder_vocab_size=0
+      if self.num_source_layers
+      else self.source_vocab_size,
     )
     if choices.position.shared:
       sizes = self._dtype, self.num_layers

@@ -62,8 +62,8 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
           of_encoder, of_decoder = config_lib.sides(config, length)
           stacks = [(decoder_sizes(part), choices.attention, of_decoder)]
           if part.num_encoder_layers:
-            both_ways = (choices.encoder[0].attention,)
-            stacks.append((encoder_sizes(part), both_ways, of_encoder))
+            patterns = choices.encoder_attention
+            stacks.append((encoder_sizes(part), patterns, of_encoder))
           for i, (sizes, patterns, tokens) in enumerate(stacks):
             for request in requests(
               *(part, sizes, patterns, (rows, tokens)),

@@ -849,9 +849,10 @@ def _from_vectors(parts: Parts, tokenizer: Tokenizer) -> TrainState:
       f"{parts.config.tokenizer.name!r} are no words; take 'words' or "
       "'words_file'"
     )
-  own = 'source/' if tokenizer_lib.own_of_sources(tokenizer) else ''
-  name = f'{own}embed/embedding'
-  table = params_lib.flatten(parts_lib.abstract_state(parts).params)[name]
+  tables = params_lib.flatten(parts_lib.abstract_state(parts).params)
+  names = 'source/embed', 'encoder_embed', 'embed'
+  name = next(n for n in (f'{name}/embedding' for name in names) if n in tables)
+  table = tables[name]
   found = vectors.read(path, sources.listed, table.shape[1])
   log.info(
     'optim.vectors=%s: has the vectors of %d of %d tokens; the others are '

@@ -66,6 +66,8 @@ def test_config_resolves(name, size):
     'eval.tasks',
     *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
     *('models.generator.encoder_ffn', 'models.teacher.encoder_ffn'),
+    *('model.encoder_attention', 'models.generator.encoder_attention'),
+    'models.teacher.encoder_attention',
   }
   assert config_lib.resolve(config) == resolved
   # A config may change fields, not invent them.
@@ -361,6 +363,8 @@ ROWS = {
   'transformer-base': (6, 512, 8, 64, 8, 2048, *JOINT, 63_082_496, '65M'),
   'transformer-big': (6, 1024, 16, 64, 16, 4096, *JOINT, 214_245_376, '213M'),
   'transformer-cpu': (3, 192, 4, 48, 4, 448, 8000, 128, 3_911_808, '3.9M'),
+  'cove-base': (*(2, 300, 1, 300, 1, 1200, 50_000, 128, 155_505_300, '156M'),),
+  'cove-cpu': (2, 100, 1, 100, 1, 400, 12_000, 128, 3_015_100, '3.0M'),
   'bert-base': (12, 768, 12, 64, 12, 3072, *WORDS, 110_106_428, '110M'),
   'bert-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 336_226_108, '340M'),
   'bert-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),

@@ -356,6 +356,50 @@ REFUSED = [
   ),
   # Recurrent layers.
   (
+    model,
+    {'encoder_attention': 'bidirectional'},
+    "model.encoder_attention='bidirectional': needs an encoder; set "
+    'model.num_encoder_layers, or model.encoder_attention=',
+  ),
+  (
+    model,
+    {'encoder_attention': 'full', 'num_encoder_layers': 5},
+    "model.encoder_attention='full': an encoder's layers are bidirectional, or "
+    'lstm without attends',
+  ),
+  (
+    lstm,
+    {'num_encoder_layers': 1},
+    'model.encoder_attention=None and model.block=',
+  ),
+  (
+    lstm,
+    {'num_encoder_layers': 1, 'encoder_attention': 'lstm(3)'},
+    "model.attention='lstm(17)' and model.num_encoder_layers=1: an encoder and "
+    'a layer lstm(attends=True), which reads its output, need each other',
+  ),
+  (
+    lstm,
+    {'attention': 'lstm(17, attends=True)'},
+    "model.attention='lstm(17, attends=True)' and model.num_encoder_layers=0",
+  ),
+  (
+    lstm,
+    {
+      'attention': 'lstm(17, attends=True)',
+      'num_encoder_layers': 2,
+      'encoder_attention': 'lstm(3)',
+    },
+    "model.encoder_attention='lstm(3)': its last layer is 3 wide, so that it "
+    'cannot repeat from d_model=17 on; list model.num_encoder_layers=2 layers',
+  ),
+  (
+    lstm,
+    {'num_encoder_layers': 5, 'encoder_attention': 'lstm(3), lstm(17)'},
+    'model.num_encoder_layers=5: is not divisible by the 2 layers after which '
+    "'lstm(3), lstm(17)' repeats; set model.encoder_attention",
+  ),
+  (
     lstm,
     {'block': 'pre'},
     "model.attention='lstm(17)' and model.block='pre': lstm in all layers and "
@@ -471,8 +515,8 @@ REFUSED = [
   (
     model,
     {'source_vocab_size': 12},
-    'model.source_vocab_size=12: needs a source encoder; set '
-    'model.num_source_layers',
+    'model.source_vocab_size=12: needs an encoder; set '
+    'model.num_encoder_layers',
   ),
   (
     source,
@@ -487,7 +531,7 @@ REFUSED = [
   ),
   (source, {'share': 'all'}, "does not work with model.share='all'"),
   (source, {'input': 'tokens(d_embed=3)'}, "model.input='tokens(d_embed=3)'"),
-  (source_tokens, 12, 'set model.num_source_layers'),
+  (source_tokens, 12, 'set model.num_encoder_layers'),
   (
     source_tokens,
     13,

@@ -47,6 +47,7 @@ MODEL = {
   'input': 'tokens',
   'position': 'learned',
   'attention': 'full',
+  'encoder_attention': None,
   'attention_scale': 'rsqrt',
   'attention_backend': 'auto',
   'ffn': 'gelu_tanh',

@@ -164,6 +164,24 @@ RUNS = {
       'schedule.name': 'constant(peak=0.1)',
     },
   ),
+  # The encoder's own table is not trained.
+  'cove': Tiny(
+    'cove.py:cpu',
+    {
+      'data.source': "parallel_text('{}/?.txt', '{}/?.txt')",
+      'data.holdout': "parallel_text('{}/11.txt', '{}/11.txt')",
+      'tokenizer.name': 'words',
+      'model.vocab_size': 48,
+      'model.source_vocab_size': 56,
+      'model.num_layers': 2,
+      'model.num_heads': 1,
+      'model.encoder_attention': "lstm(12, directions='both', dropout=0.3), "
+      "lstm(8, directions='both')",
+      'model.attention': 'lstm(24), lstm(32, attends=True, dropout=0.2)',
+      'model.dropout': 'rates(words=0.1)',
+      'optim.trained': 'encoder/*, decoder/*, embed/*, head/*',
+    },
+  ),
   # Of two layers the first is trained in the first quarter of the run.
   'char': Tiny(
     'char.py:cpu',

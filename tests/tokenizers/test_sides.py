@@ -113,13 +113,14 @@ def test_what_does_not_go_together(tmp_path, monkeypatch):
   with pytest.raises(UsageError, match='is for pairs of texts'):
     prepare.prepare(single, 'D')
   resolved = config_lib.unlocked(config())
-  resolved.model.num_source_layers = 0
-  with pytest.raises(UsageError, match=r'set model\.num_source_layers'):
+  layers = resolved.model.num_encoder_layers
+  resolved.model.num_source_layers = resolved.model.num_encoder_layers = 0
+  with pytest.raises(UsageError, match=r'set model\.num_encoder_layers'):
     config_lib.set_vocab_size(resolved, 257, NAME, 12)
   resolved.model.source_vocab_size = 12
-  with pytest.raises(UsageError, match='needs a source encoder'):
+  with pytest.raises(UsageError, match='needs an encoder'):
     config_lib.resolve(resolved)
-  resolved.model.num_source_layers = 1
+  resolved.model.num_encoder_layers = layers
   with pytest.raises(UsageError, match='smaller than the 13 source tokens'):
     config_lib.set_vocab_size(resolved, 257, NAME, 13)
 

@@ -45,6 +45,7 @@ LOGGED = {
     {'perplexity', 'forward_sampled_loss'},
   ),
   'switch': ({'token_accuracy'}, set()),
+  'cove': ({'token_accuracy', 'perplexity'}, set()),
 }
 
 
