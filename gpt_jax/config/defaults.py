@@ -716,7 +716,7 @@ FINETUNE = Section(
     None,
     str,
     'Freeze the model and read these layers. Empty: fine-tune the model and '
-    'read its last layer.',
+    "read its last layer; of ELMo's all layers are read, unless it is ''.",
     calls=FEATURES,
   ),
   auxiliary=Field(

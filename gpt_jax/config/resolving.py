@@ -155,6 +155,12 @@ def _check_model(config: Config, needs: Needs) -> None:
       f'model.attention={model.attention!r}: objective.name={name!r} trains '
       "models that see both sides of a token; take 'bidirectional'"
     )
+  if needs.attention == 'bidirectional' and ModelChoices.of(model).separate:
+    raise UsageError(
+      f'model.attention={model.attention!r}: objective.name={name!r} trains '
+      'models that see both sides of a token, and each of its LSTMs sees one; '
+      "take directions='both', or objective.name=bilm"
+    )
   if needs.encoder != bool(model.num_encoder_layers):
     trained, give = (
       ('encoder-decoders', '1 or more')

@@ -16,6 +16,7 @@ from gpt_jax.nn.build import ModelChoices, encoder_sizes, recurrent
 from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import KINDS, UsageError, shown
+from gpt_jax.tokenizers import characters
 
 # Depths: a stack has whole periods of layers, and whole groups that share.
 
@@ -235,9 +236,13 @@ def check_characters(config: Config) -> None:
   """Checks the fields that words without a table do not support."""
   model, tokenizer = config.model, config.tokenizer.name
   choices = ModelChoices.of(model)
-  if not choices.input.characters:
+  own = choices.input.characters
+  if not own:
     return
-  if spec.parse('tokenizer.name', tokenizer)[0].name not in _OF_WORDS:
+  name = spec.parse('tokenizer.name', tokenizer)[0].name
+  if name != 'none':  # an import without a vocabulary
+    characters.check(own.num_characters, own.length)
+  if name not in _OF_WORDS:
     raise UsageError(
       f"tokenizer.name={tokenizer!r}: model.input='characters(...)' reads "
       "words, and its tokens are none; take 'words(...)'"

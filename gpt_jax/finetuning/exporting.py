@@ -122,7 +122,7 @@ def exported_head(
       f'finetune.features={config.finetune.features!r}: its head reads layers '
       'as no class of transformers does; predict here, with finetune --predict'
     )
-  if config.finetune.head == 'concat':
+  if 'concat' in (config.finetune.head, fields.forms(config.model)):
     raise UsageError(
       "finetune.head='concat': no class of transformers has it; predict here, "
       'with finetune --predict'

@@ -103,6 +103,8 @@ def forms(model: Any) -> str:
   choices = ModelChoices.of(model)
   if choices.causal:
     return 'extract'
+  if choices.separate:
+    return 'concat'
   # Only XLNet has relative segments; its [CLS] is at the end.
   return 'last' if choices.position.segments else 'first'
 
@@ -123,6 +125,12 @@ def check_head(config: Config, task: Task, reads: str) -> None:
     raise UsageError(
       f'finetune.features={tuned.features!r}: target(...) trains a language '
       'model; leave it empty'
+    )
+  if reads == 'concat' and kind.head == 'choice':
+    raise UsageError(
+      f'finetune.task={tuned.task!r}: scores each answer alone, and the head '
+      'of LSTMs of two separate directions reads an example as a whole; give '
+      'another task, or another model with --init'
     )
   wanted = [] if kind.head is None else [kind.head or reads]
   if wanted == ['extract']:
@@ -241,7 +249,8 @@ def _grow(
 ) -> None:
   """Appends `new` rows to the token table of a pre-trained model."""
   model: Any = config.model
-  if tokenizer.vocab_size > model.vocab_size:
+  reads_words = ModelChoices.of(model).input.characters is not None
+  if tokenizer.vocab_size > model.vocab_size and not reads_words:
     raise UsageError(
       f'--init={init.name}: its tokenizer has {tokenizer.vocab_size} tokens, '
       f'its model {model.vocab_size}; give the tokenizer that it was trained '

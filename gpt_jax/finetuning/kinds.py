@@ -62,6 +62,7 @@ class Split(NamedTuple):
     class_weights: float32 [num_labels]; None: all 1.
     examples: the examples themselves, for spans and tags, whose rows do not
       contain everything.
+    characters: int16 [V, C], those of each id, if the model reads them.
   """
 
   task: Task
@@ -70,6 +71,7 @@ class Split(NamedTuple):
   scale: Scale = Scale()
   class_weights: np.ndarray | None = None
   examples: Sequence[Example] = ()
+  characters: np.ndarray | None = None
 
   @classmethod
   def of(cls, encoded: Encoded) -> 'Split':
@@ -92,6 +94,11 @@ class Split(NamedTuple):
   def num_examples(self) -> int:
     """Number of examples; with spans an example can have several rows."""
     return len(self.examples) or len(self.rows)
+
+  def inputs(self, numbers: np.ndarray) -> np.ndarray:
+    """What the model reads of some rows."""
+    ids = self.rows.inputs[numbers]
+    return ids if self.characters is None else self.characters[ids]
 
   def batch(self, numbers: np.ndarray) -> Batch:
     """The arrays of a batch of rows."""
@@ -165,7 +172,7 @@ class Kind(abc.ABC):
     if split.class_weights is not None:
       weights = split.class_weights[labels]
     batch = {
-      'inputs': rows.inputs[numbers],
+      'inputs': split.inputs(numbers),
       'lengths': rows.lengths[numbers],
       'labels': labels,
       'weights': weights,

@@ -18,6 +18,7 @@ encoders:
   choice           [CLS] A [SEP] B answer [SEP]  for each answer; with one text
                    before the answers B is the answer
 
+ELMo has </s> in place of [CLS] and [SEP], since its texts all ended so.
 RoBERTa has <s> first, and </s> twice between two texts. XLNet (section A.3) has
 [CLS] at the end: A [SEP] B [SEP] [CLS]. The released code pads on the left, so
 that [CLS] is in the last position; here padding is on the right, as elsewhere,
@@ -101,6 +102,12 @@ class Frame(NamedTuple):
     twice = found.names.get('<s>') == first
     between = (end,) * (2 if twice else 1)
     return cls((first,), between, (end,), forms, found.pad_id)
+
+  @classmethod
+  def of_words(cls, found: tokenizer_special.Special) -> 'Frame':
+    """The frame of ELMo: the end of a text before and after each."""
+    end = (found.eos_id,)
+    return cls(end, end, end, 'concat', found.pad_id)
 
   def around(self, groups: int) -> int:
     """Number of special tokens around this many groups of texts."""
@@ -220,6 +227,7 @@ FORMS = {
       [texts[:count], [answer]] for answer in texts[count:]
     ],
   },
+  'concat': _ENCODERS,
   'first': _ENCODERS,
   'last': _ENCODERS,
 }

@@ -10,7 +10,7 @@ length of each are in a section of its own, `finetune.each.NAME`.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,8 @@ from gpt_jax.finetuning.data import (
 )
 from gpt_jax.finetuning.kinds import KINDS, Scale, Split
 from gpt_jax.finetuning.rows import Encoded, Frame, encode, num_sequences
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.characters import Characters
 from gpt_jax.objectives.cross_view import LABELLED
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.optim.train_state import TrainState
@@ -43,6 +45,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
 from gpt_jax.tasks.task import UNLABELLED, Example, Task, read
 from gpt_jax.text.sources import Document
+from gpt_jax.tokenizers import characters
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import loop, models
@@ -197,6 +200,10 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> Plan:
     for split, of_split in examples.items():
       texts.setdefault(split, []).extend(of_split)
   tokenizer = init.tokenizer or own_tokenizer(config, texts, workdir)
+  model: Any = ConfigDict(init.model) if init.model else config.model
+  if _characters(model):
+    examples = (example for found in texts.values() for example in found)
+    tokenizer = opened(tokenizer, examples)
   each = {
     name: of_task(configs[name], init, task, examples, tokenizer)
     for name, (task, examples) in found.items()
@@ -227,8 +234,12 @@ def of_task(
     for split, found in examples.items()
   }
   fields.set_dropout(config)
-  model = ConfigDict(init.model) if init.model else config.model
+  model: Any = ConfigDict(init.model) if init.model else config.model
   reads = fields.forms(model)
+  alone = not config.finetune.get('tasks')
+  if alone and reads == 'concat' and config.finetune.features is None:
+    # ELMo: a mix of the layers of a frozen model (equation 1).
+    config.finetune.features = f'weighted_sum({model.num_layers + 1})'
   fields.check_head(config, task, reads)
   config.finetune.sequences = _num_sequences(config, task, examples, reads)
   kind = KINDS[task.kind]
@@ -299,6 +310,8 @@ def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
   """The special tokens around texts."""
   found = tokenizer.special
   reads = fields.forms(config.model)
+  if reads == 'concat':
+    return Frame.of_words(found)
   if reads != 'extract':
     alone = config.finetune.get('views', 'none') != 'none'
     return Frame.of_encoder(found, reads, optional=alone)
@@ -317,7 +330,21 @@ def _split(
   encoded = Encoded(
     *(task, examples, tokens, tokenizer, special, tuned.length, tuned.too_long)
   )
-  return Split.of(encoded)
+  split = Split.of(encoded)
+  if own := _characters(config.model):
+    table = characters.table(tokenizer, own.num_characters, own.length)
+    split = split._replace(characters=table)
+  return split
+
+
+def _characters(model: Any) -> Characters | None:
+  return ModelChoices.of(model).input.characters
+
+
+def opened(tokenizer: Tokenizer, examples: Iterable[Example]) -> Tokenizer:
+  """A tokenizer that knows all words of some examples, for their characters."""
+  texts = (text for example in examples for text in example.texts)
+  return characters.opened(tokenizer, texts)
 
 
 def own_tokenizer(
@@ -461,8 +488,11 @@ def _further(plan: Plan, path: str) -> dict[str, Split]:
       f'--predict={path}: has another number of answers a question than the '
       'task; give a table with as many'
     )
-  tokens = tokens_of(config, found, plan.tokenizer)
-  split = _split(config, task, found, tokens, plan.tokenizer)
+  tokenizer = plan.tokenizer
+  if _characters(config.model):
+    tokenizer = opened(tokenizer, found)
+  tokens = tokens_of(config, found, tokenizer)
+  split = _split(config, task, found, tokens, tokenizer)
   return {name: split._replace(scale=splits['train'].scale)}
 
 

@@ -77,7 +77,8 @@ class Needs(NamedTuple):
   """What an objective requires of models, rows and tokenizer.
 
   Attributes:
-    attention: required in all layers: 'causal', 'bidirectional' or 'any'.
+    attention: required in all layers: 'causal', 'bidirectional', 'separate'
+      (LSTMs of two directions) or 'any'.
     encoder: whether the model is an encoder-decoder.
     decoder_start: for rows with two sides, the token that the decoder starts
       with: see `rows.sides.start_id`.

@@ -32,7 +32,6 @@ from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import characters
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class BiLm(Objective):
   def needs(self) -> Needs:
     """A model of two directions."""
     return Needs(
-      attention='bidirectional', rows=('stream',), candidates=self.negatives
+      attention='separate', rows=('stream',), candidates=self.negatives
     )
 
   def check(self) -> None:
@@ -73,7 +72,7 @@ class BiLm(Objective):
         f'model.vocab_size={model.vocab_size}; give 0 for the whole vocabulary'
       )
     if choices.input.characters and self.tokenizer is not None:
-      read(self.model, self.tokenizer, np.zeros((1, 1), np.int32))
+      forward.read(self.model, self.tokenizer, np.zeros((1, 1), np.int32))
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:
     """Each row with the token before it; nothing is random.
@@ -87,7 +86,7 @@ class BiLm(Objective):
     place_L = np.arange(tokens_BL.shape[1])
     cuts_BL = np.broadcast_to(place_L % self.segment == 0, tokens_BL.shape)
     return {
-      'inputs': read(self.model, self.tokenizer, tokens_BL),
+      'inputs': forward.read(self.model, self.tokenizer, tokens_BL),
       'tokens': tokens_BL,
       'mask': np.column_stack([rows.real[:, :1], rows.real]),
       'cuts': np.ascontiguousarray(cuts_BL),
@@ -121,21 +120,6 @@ class BiLm(Objective):
       mean = Mean(total, jnp.sum(weights_BL))
       means[f'objective/{name}_{measure}'] = mean
     return Loss((sums[0] + sums[1]) / 2, jnp.sum(weights_BL), metrics=means)
-
-
-def read(model, tokenizer, tokens: np.ndarray) -> np.ndarray:
-  """What a model reads of tokens [...]: their ids, or characters [..., C].
-
-  Args:
-    model: a `Transformer`.
-    tokenizer: None: for the shapes only.
-  """
-  own = ModelChoices.of(model).input.characters
-  if own is None:
-    return tokens
-  if tokenizer is None:
-    return np.zeros((*tokens.shape, own.length), np.int16)
-  return characters.table(tokenizer, own.num_characters, own.length)[tokens]
 
 
 # Sampled softmax.

@@ -138,11 +138,11 @@ class CrossView(TaskObjective):
     self, model: Transformer, params: Params, batch: Batch, key: Any
   ) -> tuple[jax.Array, Any]:
     """[h1, h2] of all tokens, and what the model sows."""
-    B, _, L = batch['inputs'].shape
+    inputs = batch['inputs']
     _, sown = forward.apply(
       model,
       params,
-      batch['inputs'].reshape(B, L),
+      inputs.reshape(-1, *inputs.shape[2:]),
       key,
       sow=('intermediates',),
       **self.around(batch, key),

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass of a batch: what every objective does with its model.
 
-`init` makes random parameters, `states` runs the model up to its last hidden
-states, `scores` gives the inputs of the logits, and `add_routers` completes the
-loss.
+`read` makes the input of tokens, `init` random parameters, `states` runs the
+model up to its last hidden states, `scores` gives the inputs of the logits, and
+`add_routers` completes the loss.
 """
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpt_jax.nn import layers, moe
 from gpt_jax.nn.build import ModelChoices
@@ -18,6 +19,8 @@ from gpt_jax.nn.transformer import Output, Transformer
 from gpt_jax.objectives.cross_entropy import Scores
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import UsageError
+from gpt_jax.tokenizers import characters
+from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # Arrays of a batch -> arguments of `Transformer`.
 _READ = {
@@ -34,6 +37,21 @@ _READ = {
   'source_segments': 'encoder_segments_BM',
   'source_positions': 'encoder_positions_BM',
 }
+
+
+def read(
+  model: Transformer, tokenizer: Tokenizer | None, tokens: np.ndarray
+) -> np.ndarray:
+  """What a model reads of tokens [...]: ids, or characters [..., C].
+
+  On the host. Without a tokenizer characters have their shape only.
+  """
+  own = ModelChoices.of(model).input.characters
+  if own is None:
+    return tokens
+  if tokenizer is None:
+    return np.zeros((*tokens.shape, own.length), np.int16)
+  return characters.table(tokenizer, own.num_characters, own.length)[tokens]
 
 
 def init(model: Transformer, key: jax.Array) -> Params:

@@ -62,8 +62,9 @@ class TaskObjective(Objective):
   Attributes:
     length: tokens of a sequence.
     auxiliary: lambda, the weight of the language modelling loss.
-    read: the head, see `heads`: 'extract' or 'concat' for decoders, 'first' for
-      encoders, XLNet's 'last', 'spans' or 'tokens'.
+    read: the head, see `heads`: 'extract' or 'concat' for decoders, 'concat'
+      for LSTMs of two separate directions, 'first' for other encoders, XLNet's
+      'last', 'spans' or 'tokens'.
     features: a call of `FEATURES`, which also freezes the model; '': the head
       reads the last states, and the model is trained.
     pooler: activation of encoders' pooler: 'tanh', 'gelu' or 'relu'.
@@ -122,7 +123,6 @@ class TaskObjective(Objective):
     """A model whose attention fits the head; batches come from the task."""
     attention = {
       'extract': 'causal',
-      'concat': 'causal',
       'first': 'bidirectional',
       'last': 'bidirectional',
     }.get(self.read, 'any')
@@ -148,7 +148,9 @@ class TaskObjective(Objective):
   def example(self) -> dict[str, np.ndarray]:
     C = self.num_sequences
     batch = {
-      'inputs': np.zeros((1, C, self.length), np.int32),
+      'inputs': forward.read(
+        self.model, None, np.zeros((1, C, self.length), np.int32)
+      ),
       'lengths': np.ones((1, C), np.int32),
       'labels': np.zeros((1, *self.label_shape), self.label_type),
       'weights': np.ones(1, np.float32),
@@ -226,12 +228,12 @@ class TaskObjective(Objective):
     self, params: Params, batch: Batch, key: jax.Array | None
   ) -> tuple[jax.Array, Any]:
     """The last states [S, L, D] of all sequences, and sown collections."""
-    B, C, L = batch['inputs'].shape
+    inputs = batch['inputs']
     frozen = bool(self.features)  # without dropout: features are constant
     out, sown = forward.apply(
       self.model,
       params,
-      batch['inputs'].reshape(B * C, L),
+      inputs.reshape(-1, *inputs.shape[2:]),
       None if frozen else key,
       sow=('intermediates',) * frozen,
       **self.around(batch, key),
@@ -240,7 +242,7 @@ class TaskObjective(Objective):
 
   def around(self, batch: Batch, key: jax.Array | None) -> dict[str, jax.Array]:
     """The model's arguments beside the tokens: padding, types, segments."""
-    B, C, L = batch['inputs'].shape
+    B, C, L = batch['inputs'].shape[:3]
     around: dict[str, jax.Array] = {}
     if 'second' in batch:
       places = jnp.arange(L)[None]

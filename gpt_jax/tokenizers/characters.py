@@ -8,7 +8,7 @@ longer one the first `length` - 2 bytes are read. Id 0 is that of no word.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from tokenizers import models
@@ -58,6 +58,32 @@ def words_of(tokenizer: Tokenizer) -> list[str]:
   )
 
 
+def check(num_characters: int, length: int) -> None:
+  """Checks that a model has room for the characters of any word."""
+  if num_characters < NUM_IDS or length < 3:
+    raise UsageError(
+      f'model.input: characters(num_characters={num_characters}, length='
+      f'{length}): the characters of words are the bytes of UTF-8 and a few '
+      f'marks; give num_characters={NUM_IDS}, and a length of 3 or more'
+    )
+
+
+def opened(tokenizer: Tokenizer, texts: Iterable[str]) -> WordList:
+  """A tokenizer that knows the words of `texts`, too.
+
+  Their ids follow those that it has. A model that reads characters needs no
+  rows for them; its softmax has none.
+  """
+  words, first = words_of(tokenizer), WordList([]).listed
+  if words[: len(first)] != first:
+    raise UsageError(
+      f'model.input: characters(...): the words of the tokenizer begin with '
+      f'{words[: len(first)]}, not with {first}; give a model whose '
+      "tokenizer.name is 'words(...)', or an export of one"
+    )
+  return WordList(words[len(first) :]).with_words(texts)
+
+
 @functools.lru_cache(2)  # it is large, and asked for with each batch
 def table(
   tokenizer: Tokenizer, num_characters: int = NUM_IDS, length: int = 50
@@ -68,11 +94,5 @@ def table(
     num_characters: rows of the model's table of characters.
     length: of each token.
   """
-  given = f'characters(num_characters={num_characters}, length={length})'
-  if num_characters < NUM_IDS or length < 3:
-    raise UsageError(
-      f'model.input: {given}: the characters of words are the bytes of UTF-8 '
-      f'and a few marks; give num_characters={NUM_IDS}, and a length of 3 or '
-      'more'
-    )
+  check(num_characters, length)
   return of_words(words_of(tokenizer), length)

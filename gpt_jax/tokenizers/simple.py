@@ -224,6 +224,12 @@ class WordList(Simple):
     """The words of all ids, in order."""
     return [END_OF_WORDS, UNKNOWN, *self.words]
 
+  def with_words(self, texts: Iterable[str]) -> 'WordList':
+    """A list with the words of `texts` too, after those that it has."""
+    found = dict.fromkeys(w for text in texts for w in _WORD.findall(text))
+    known = {*self.listed}
+    return WordList([*self.words, *(w for w in found if w not in known)])
+
   def encode(self, text: str) -> np.ndarray:
     found = [self._ids.get(w, _UNKNOWN_ID) for w in _WORD.findall(text)]
     return np.array(found, np.int32)

@@ -448,12 +448,28 @@ REFUSED = [
     'lstm(residual=True): a layer of width 17 cannot add its input of width '
     '13; leave it out, or change a width',
   ),
+  (
+    resolve,
+    {
+      **{'model.d_model': 34, 'model.block': 'plain'},
+      **{'model.position': 'none', 'objective.name': 'masked'},
+      'model.attention': "lstm(17, directions='separate')",
+    },
+    "objective.name='masked' trains models that see both sides of a token, and "
+    "each of its LSTMs sees one; take directions='both', or objective.name=",
+  ),
   # Words without a table.
   (
     resolve,
     {'model.input': 'characters()', 'tokenizer.name': 'bytes'},
     "tokenizer.name='bytes': model.input='characters(...)' reads words, and "
     "its tokens are none; take 'words(...)'",
+  ),
+  (
+    words,
+    {'input': 'characters(num_characters=200)'},
+    'model.input: characters(num_characters=200, length=50): the characters of '
+    'words are the bytes of UTF-8 and a few marks; give num_characters=262',
   ),
   (
     words,

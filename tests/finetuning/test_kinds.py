@@ -45,6 +45,7 @@ def test_the_objective_takes_the_batches(name):
   kind, task, rows = KINDS[name], task_of(name), 5
   assert task.kind == name
   tuned = ConfigDict({'length': LENGTH, 'sequences': 2, 'dropout': 0.0})
+  tuned.views = 'none'
   call = kind.objective(task, tuned, 'auxiliary=0.0, dropout=0.0', '')
   model = tiny.model(context_length=LENGTH)
   example = choices.build(call, model, None, {}).example

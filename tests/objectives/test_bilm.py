@@ -114,8 +114,8 @@ def test_equals_the_recorded_values():
   wanted = {n.removeprefix('grad_'): x for n, x in expected.items()}
 
   def compare(x, y):
-    # In both the largest numbers of an array are summed in float32.
-    np.testing.assert_allclose(x, y, atol=1e-5 * max(1, np.abs(y).max()))
+    # Both are float32, and summed in another order.
+    np.testing.assert_allclose(x, y, atol=3e-5 * max(1, np.abs(y).max()))
 
   jax.tree.map(
     compare,

@@ -71,6 +71,21 @@ class Tiny(NamedTuple):
   before: 'Tiny | None' = None
 
 
+_ELMO = Tiny(
+  'elmo.py:base',
+  {
+    'tokenizer.name': 'words(vocab_size=24)',
+    'model.vocab_size': 24,
+    'model.num_layers': 2,
+    'model.num_heads': 1,
+    'model.input': 'characters(((1, 8), (3, 16)), length=9)',
+    'model.attention': f'{_TWO_WAYS}), {_TWO_WAYS}, '
+    'dropout=0.1, residual=True)',
+    'objective.name': 'bilm(segment=5, negatives=7)',
+    'optim.name': 'adagrad(initial=0.1)',
+    'schedule.name': 'constant(peak=0.1)',
+  },
+)
 RUNS = {
   'unilm': Tiny('unilm.py:cpu', _PIECES),
   'xlnet': Tiny('xlnet.py:cpu', _PIECES),
@@ -149,20 +164,16 @@ RUNS = {
       'schedule.name': 'constant(peak=3.0)',
     },
   ),
-  'elmo': Tiny(
-    'elmo.py:base',
+  'elmo': _ELMO,
+  # The numbers of its texts are no words of the model's list.
+  'elmo_features': Tiny(
+    'finetune/sst2.py',
     {
-      'tokenizer.name': 'words(vocab_size=24)',
-      'model.vocab_size': 24,
-      'model.num_layers': 2,
-      'model.num_heads': 1,
-      'model.input': 'characters(((1, 8), (3, 16)), length=9)',
-      'model.attention': f'{_TWO_WAYS}), {_TWO_WAYS}, '
-      'dropout=0.1, residual=True)',
-      'objective.name': 'bilm(segment=5, negatives=7)',
-      'optim.name': 'adagrad(initial=0.1)',
-      'schedule.name': 'constant(peak=0.1)',
+      'init': '{}/before',
+      'finetune.task': "classification('{}/train.tsv', '{}/dev.tsv')",
     },
+    'finetune',
+    before=_ELMO._replace(fields={**_ELMO.fields, 'schedule.num_steps': 1}),
   ),
   # The encoder's own table is not trained.
   'cove': Tiny(
