@@ -11,6 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
@@ -189,6 +190,8 @@ class CostModel:
       for s in self.shapes
     )
     tokens = largest / split / mesh['context']
+    if ModelChoices.of(model).recurrent:
+      return tokens * self._of_recurrent_layers()
     gated = 'glu' in model.ffn
     d_ff = max(model.d_ff, model.encoder_d_ff)
     values = model.num_kv_heads * (model.value_size or model.head_size)
@@ -207,6 +210,26 @@ class CostModel:
       'none': 3 * one * self.layers,
     }[model.remat]
     return kept + one * self.period
+
+  def _of_recurrent_layers(self) -> float:
+    """`activations` of a token in LSTMs, which `tensor` does not split."""
+    model = self.config.model
+    itemsize = np.dtype(model.dtype).itemsize
+    period, largest, width = 0, 0, model.d_model
+    for pattern in ModelChoices.of(model).attention:
+      layer = pattern.recurrent
+      assert layer is not None
+      cells = layer.cells * (1 if pattern.causal else 2)
+      # In float32 the gates before their activations, and the cells; the inputs
+      # and, thrice, the hidden state: as read, as written, after dropout.
+      period += 4 * (4 + 1) * cells + itemsize * (width + 3 * layer.width)
+      # The gates without the state or, backwards, their gradient.
+      largest, width = max(largest, 4 * 4 * cells), layer.width
+    periods = model.num_layers / self.period
+    if model.remat in ('full', 'offload'):
+      return itemsize * model.d_model * periods + period + largest
+    # The products that `dots` keeps are as large as the gates.
+    return period * periods + largest
 
   def may_fit(self, mesh: Mesh) -> bool:
     """Whether the config may fit: the activations may be half the estimate."""

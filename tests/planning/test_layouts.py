@@ -2,20 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimated meshes: what they hold, and in which order they are tried."""
 
+import json
+import pathlib
+
 import jax
 import pytest
 from jax.sharding import AbstractMesh
 
-from configs import deberta, electra, llama, palm, t5, transformer
+from configs import deberta, electra, llama, palm, t5, transformer, ulmfit
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.costs import flops, totals
+from gpt_jax.costs.chips import GIB
 from gpt_jax.planning import layouts, topologies
 from gpt_jax.planning.layouts import CostModel
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_palm_gets_the_mesh_of_its_paper():
@@ -132,6 +138,18 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
 
   found = layouts.state_of(config).bytes(mesh)
   assert found == sum(map(size, ('params', 'opt_state', 'ema')))
+
+
+@pytest.mark.parametrize('size', ['wt2', 'ptb'])
+def test_memory_of_lstms_is_that_of_the_compiled_program(size):
+  """With a small vocabulary, whose logits the estimate leaves out."""
+  name = f'configs/ulmfit.py:{size}'
+  plans = json.loads((ROOT / 'docs/plans.json').read_text(encoding='utf-8'))
+  plan = next(x for x in plans if x['config'] == name)
+  config = config_lib.resolve(ulmfit.get_config(size))
+  config = layouts.apply(config, plan['overrides'])
+  found = layouts.given(config, topologies.parse(plan['topology']))
+  assert found.bytes == pytest.approx(plan['found']['peak_gib'] * GIB, rel=0.1)
 
 
 def test_micro_rows_divide_the_last_stage():
