@@ -24,9 +24,18 @@ SIZES = {
   # new tokens after a prompt of 1,024.
   'gpt2': (12, 768, 12, 2048, 16, 50_257),
   'smollm2-135m': (30, 576, 9, 8192, 16, 49_152),
+  # The LSTMs of AWD-LSTM and of ELMo (without its clips), which are compared
+  # without the tables of tokens.
+  'awd-lstm': (3, 400, 1, 70, 80, 65),
+  'elmo': (1, 512, 1, 70, 80, 65),
   # Comparisons of attention patterns.
   'blocks': (2, 256, 4, 4096, 1, 65),
   'long': (2, 256, 4, 8192, 1, 65),
+}
+
+_LSTMS = {
+  'awd-lstm': 'lstm(1150), lstm(1150), lstm(400)',
+  'elmo': 'lstm(4096, projection=512)',
 }
 
 
@@ -54,6 +63,12 @@ def get_config(arg: str = 'char') -> ConfigDict:
     config.model.ffn = 'swiglu'
     config.model.norm = 'rmsnorm(epsilon=1e-5)'
     config.model.bias = 'none'
+  if arg in _LSTMS:
+    config.model.attention = _LSTMS[arg]
+    config.model.block = 'plain'
+    config.model.position = 'none'
+    config.model.init_weights = 'uniform'
+    config.objective.name = 'recurrent'
   if arg == 'long':
     config.model.attention = 'full, local(window=256)'
   if arg == 'blocks':

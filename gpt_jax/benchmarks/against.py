@@ -1,11 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Training and decoding against Hugging Face transformers on torch.
+"""Training and decoding against transformers on torch, LSTMs against torch's.
 
 Both sides load the same random weights, each in its own process with all cores,
 and take turns of a few steps or tokens.
 """
 
+import functools
 import itertools
 import os
 import statistics
@@ -14,15 +15,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import config as config_lib
-from gpt_jax import hf
+from gpt_jax import hf, spec
 from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.decode import random_params
-from gpt_jax.benchmarks.harness import MIB, OURS, TORCH, Side
+from gpt_jax.benchmarks.harness import MIB, OURS, PRODUCTS, TORCH, Side
 from gpt_jax.config import Config
 from gpt_jax.costs import chips, flops
+from gpt_jax.nn.attend import Context
+from gpt_jax.nn.build import PATTERNS, ModelChoices
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
@@ -67,15 +71,8 @@ def train(config: Config, steps: int) -> dict:
     hf.save(folder, parts.model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
     del params
-    path = os.path.join(folder, worker.CONFIG)
-    with open(path, 'w', encoding='utf-8') as file:
-      file.write(config_lib.to_json(config))
-    np.savez(
-      os.path.join(folder, worker.BATCHES),
-      allow_pickle=False,
-      **_random(shapes, config.model.vocab_size),
-    )
-    with harness.both('train', folder) as both:
+    _write(folder, config, _random(shapes, config.model.vocab_size))
+    with harness.sides('train', folder) as both:
       rounds = _train_turns(both, WARM_UP + steps)
   peaks.append(chips.peak_of_device(device))
   found = {
@@ -129,17 +126,26 @@ def _random(shapes: dict[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
   return out
 
 
+def _write(folder: str, config: Config, batches: dict[str, np.ndarray]) -> None:
+  """Writes what the sides read beside the parameters."""
+  path = os.path.join(folder, worker.CONFIG)
+  with open(path, 'w', encoding='utf-8') as file:
+    file.write(config_lib.to_json(config))
+  path = os.path.join(folder, worker.BATCHES)
+  np.savez(path, allow_pickle=False, **batches)
+
+
 def _train_turns(
-  both: dict[str, Side], steps: int
+  sides: dict[str, Side], steps: int
 ) -> dict[str, dict[str, Any]]:
   """The combined answers of each side."""
   out: dict[str, dict[str, Any]] = {
-    name: {'seconds': [], 'cpu_seconds': [], 'losses': []} for name in both
+    name: {'seconds': [], 'cpu_seconds': [], 'losses': []} for name in sides
   }
   done = 0
   while done < steps:
     turn = min(TURN, steps - done)
-    for name, side in both.items():
+    for name, side in sides.items():
       side.tell(turn)
       answer = side.answer()
       for field in out[name]:
@@ -153,12 +159,19 @@ def _train_turns(
 def _train_result(
   answers: dict[str, Any], tokens: int, per_token: float, peak: float
 ) -> dict:
+  found = _medians(answers, tokens)
+  return {
+    **found,
+    'mfu': flops.mfu(found['tokens_per_second'], per_token, peak),
+  }
+
+
+def _medians(answers: dict[str, Any], tokens: int) -> dict:
   seconds = statistics.median(answers['seconds'][WARM_UP:])
   return {
     'step_seconds': seconds,
     'cpu_seconds_a_step': statistics.median(answers['cpu_seconds'][WARM_UP:]),
     'tokens_per_second': tokens / seconds,
-    'mfu': flops.mfu(tokens / seconds, per_token, peak),
     'peak_bytes': answers['peak_bytes'],
     'losses': answers['losses'],
   }
@@ -166,11 +179,7 @@ def _train_result(
 
 def report_train(result: dict) -> str:
   """Formats the result as a table."""
-  one, two = result[OURS], result[TORCH]
-
-  def row(name, field, form, scale=1.0):
-    return name, *(f'{side[field] * scale:{form}}' for side in (one, two))
-
+  row = functools.partial(_row, [result[OURS], result[TORCH]])
   return '\n'.join(
     [
       f'{result["parameters"]:,} parameters, {result["rows"]} rows of '
@@ -191,6 +200,114 @@ def report_train(result: dict) -> str:
       f'last step; they differ by {result["loss_difference"]:.1e} at most',
       f'MFU     of {result["peak_flops"]:.3g} FLOP/s ({result["peak_source"]})',
       f'        {result["formula"]}',
+    ]
+  )
+
+
+def _row(
+  sides: Sequence[dict], name: str, field: str, form: str, scale: float = 1.0
+) -> tuple[str, ...]:
+  return name, *(f'{side[field] * scale:{form}}' for side in sides)
+
+
+# LSTM layers alone, ours and `torch.nn.LSTM`: the same parameters, inputs, loss
+# and updates (see `worker.lstm`), float32, no dropout. A third side runs only
+# the matrix products of our step.
+
+
+def lstm(config: Config, steps: int) -> dict:
+  """Trains `WARM_UP` + `steps` steps of a config's layers on each side."""
+  text = config.model.attention
+  calls = spec.bind_all('model.attention', text, PATTERNS)
+  torchs = {
+    'directions': 'forward',
+    'residual': False,
+    'biases': 2,
+    'cell_clip': 0.0,
+    'projection_clip': 0.0,
+  }
+  if any(torchs.items() - call.kwargs.items() for call in calls):
+    raise UsageError(
+      f'model.attention={text!r}: torch has no such LSTMs; give layers of '
+      'lstm(size, projection) with two biases, one direction, no clips and no '
+      'residual, as in configs/benchmark.py:awd-lstm'
+    )
+  harness.check_installed('torch')
+  config = _comparable(config, WARM_UP + steps)
+  choices = ModelChoices.of(config.model)
+  shape = config_lib.ramp(config).stages[-1].shape
+  rng, sizes = np.random.default_rng(0), [config.model.d_model]
+  arrays = {}
+  for i, layer in enumerate(choices.recurrent):
+    made = layer.make(inits=choices.init_weights, dtype=jnp.float32)
+    token = jnp.zeros((1, 1, sizes[-1]))
+    params = made.init(jax.random.key(i), token, Context(), None, 0)['params']
+    # The last key of a path is that of the box around an array.
+    for (*_, name, _), x in jax.tree_util.tree_leaves_with_path(params):
+      arrays[f'{i}/{name.key}'] = x
+    sizes.append(layer.width)
+  with tempfile.TemporaryDirectory() as folder:
+    np.savez(os.path.join(folder, worker.LAYERS), allow_pickle=False, **arrays)
+    ends = {'inputs': sizes[0], 'probe': sizes[-1]}
+    _write(
+      folder,
+      config,
+      {
+        name: rng.normal(size=(BATCHES, shape.rows, shape.length, size)).astype(
+          np.float32
+        )
+        for name, size in ends.items()
+      },
+    )
+    with harness.sides('lstm', folder, (OURS, TORCH, PRODUCTS)) as sides:
+      rounds = _train_turns(sides, WARM_UP + steps)
+  found = {
+    name: _medians(answers, shape.tokens) for name, answers in rounds.items()
+  }
+  losses = np.array([found[name].pop('losses') for name in (OURS, TORCH)])
+  seconds = {name: side['step_seconds'] for name, side in found.items()}
+  cpu = {name: side['cpu_seconds_a_step'] for name, side in found.items()}
+  return {
+    'sizes': sizes,
+    'parameters': sum(x.size for x in arrays.values()),
+    'rows': shape.rows,
+    'length': shape.length,
+    'steps': steps,
+    'threads': len(os.sched_getaffinity(0)),
+    **found,
+    'speedup': seconds[TORCH] / seconds[OURS],
+    'cpu_speedup': cpu[TORCH] / cpu[OURS],
+    'most': seconds[TORCH] / seconds[PRODUCTS],
+    'cpu_most': cpu[TORCH] / cpu[PRODUCTS],
+    'loss': losses[:, -1].tolist(),
+    'loss_difference': float(np.abs(losses[0] - losses[1]).max()),
+  }
+
+
+def report_lstm(result: dict) -> str:
+  """Formats the result as a table."""
+  names = OURS, TORCH, PRODUCTS
+  row = functools.partial(_row, [result[name] for name in names])
+  return '\n'.join(
+    [
+      f'LSTM layers {"-".join(map(str, result["sizes"]))}, '
+      f'{result["parameters"]:,} parameters, {result["rows"]} rows of '
+      f'{result["length"]} tokens, float32, {result["threads"]} threads; '
+      f'median of {result["steps"]} steps',
+      harness.table(
+        ('', OURS, TORCH, 'our matrix products alone'),
+        [
+          row('tokens/s', 'tokens_per_second', ',.0f'),
+          row('step, ms', 'step_seconds', ',.1f', 1e3),
+          row('CPU ms a step', 'cpu_seconds_a_step', ',.1f', 1e3),
+          row('peak memory, MiB', 'peak_bytes', ',.0f', 1 / MIB),
+        ],
+      ),
+      f'speedup {result["speedup"]:.2f}, with the products alone '
+      f'{result["most"]:.2f}; by CPU time {result["cpu_speedup"]:.2f}, '
+      f'{result["cpu_most"]:.2f}',
+      f'loss    {result["loss"][0]:.5f} / {result["loss"][1]:.5f} after the '
+      f'last step; they differ by {result["loss_difference"]:.1e} at most',
     ]
   )
 
@@ -241,7 +358,7 @@ def decode(
     hf.save(folder, model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
     del params
-    with harness.both('decode', folder) as both:
+    with harness.sides('decode', folder) as both:
       fixed = {'vocab_size': config.model.vocab_size, 'beams': beams}
       cases = [
         _case(both, steps, {'batch': batch, 'prompt': prompt, **fixed})

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.spec import UsageError, install
 
-OURS, TORCH = 'ours', 'torch'
+OURS, TORCH, PRODUCTS = 'ours', 'torch', 'products'
 MIB = 2**20
 
 
@@ -116,12 +116,13 @@ def side(what: str, *args: Any) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def both(what: str, folder: str) -> Iterator[dict[str, Side]]:
-  """Our side and torch's, once each has loaded the checkpoint in `folder`."""
+def sides(
+  what: str, folder: str, names: Sequence[str] = (OURS, TORCH)
+) -> Iterator[dict[str, Side]]:
+  """The sides of a comparison, once each has loaded what is in `folder`."""
   with contextlib.ExitStack() as stack:
     yield {
-      name: stack.enter_context(side(what, folder, name))
-      for name in (OURS, TORCH)
+      name: stack.enter_context(side(what, folder, name)) for name in names
     }
 
 

@@ -3,14 +3,16 @@
 """One side of a comparison with torch: a process that works in turns.
 
   python -m gpt_jax.benchmarks.worker train|decode FOLDER ours|torch
+  python -m gpt_jax.benchmarks.worker lstm FOLDER ours|torch|products
   python -m gpt_jax.benchmarks.worker score FOLDER BATCH_SIZE
 
-It loads the Hugging Face checkpoint in FOLDER, then writes a line of JSON. Each
+It loads the checkpoint in FOLDER, then writes a line of JSON. Each
 line of standard input begins a turn, which it answers with times and results.
 Libraries are imported where they are used, so that neither side pays for the
 other's.
 """
 
+import functools
 import importlib
 import json
 import os
@@ -22,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 
 from gpt_jax.benchmarks import harness
-from gpt_jax.benchmarks.harness import OURS, TORCH, Clock
+from gpt_jax.benchmarks.harness import OURS, PRODUCTS, TORCH, Clock
 from gpt_jax.runtime import malloc
 
 Say = Callable[[dict], None]
@@ -56,10 +58,7 @@ Step = Callable[[dict[str, np.ndarray]], float]
 
 
 def _trains(folder: str) -> Step:
-  from gpt_jax.runtime import malloc
-
-  # As the commands do, before jax is imported.
-  malloc.keep_memory()
+  malloc.keep_memory()  # before jax is imported
   import jax
 
   from gpt_jax import config as config_lib
@@ -136,20 +135,200 @@ def steps(step: Step, batches: list[dict], start: int, num: int) -> dict:
 
 
 def train(folder: str, side: str) -> None:
-  """Trains in turns."""
+  """Trains a model in turns."""
+  _train({OURS: _trains, TORCH: _trains_torch}[side], folder)
+
+
+def _train(make: Callable[[str], Step], folder: str) -> None:
   say = harness.answers()
   with np.load(os.path.join(folder, BATCHES)) as arrays:
     held = {name: arrays[name] for name in arrays.files}
   batches = [
     {name: x[i] for name, x in held.items()} for i in range(len(held['inputs']))
   ]
-  step = {OURS: _trains, TORCH: _trains_torch}[side](folder)
+  step = make(folder)
   say({})
   done = 0
   while line := sys.stdin.readline():
     num = json.loads(line)
     say(steps(step, batches, done, num))
     done += num
+
+
+# LSTM layers, trained by SGD. The loss is the sum of products of their outputs
+# with random numbers, per token, so that only the layers are measured. The
+# gradient of their inputs is computed too, as for a table of tokens below them.
+
+LAYERS, SGD_RATE = 'layers.npz', 0.1
+
+
+def lstm(folder: str, side: str) -> None:
+  """Trains LSTM layers in turns, or runs the products of such steps."""
+  makers = {OURS: _lstm, TORCH: _lstm_torch, PRODUCTS: _lstm_products}
+  _train(makers[side], folder)
+
+
+def _layers(folder: str) -> list[dict[str, np.ndarray]]:
+  """The parameters of each layer."""
+  with np.load(os.path.join(folder, LAYERS)) as arrays:
+    found = [{} for _ in {name.split('/')[0] for name in arrays.files}]
+    for name in arrays.files:
+      number, of_layer = name.split('/')
+      found[int(number)][of_layer] = arrays[name]
+  return found
+
+
+def _lstm(folder: str) -> Step:
+  malloc.keep_memory()  # before jax is imported
+  import jax
+  import jax.numpy as jnp
+
+  from gpt_jax import config as config_lib
+  from gpt_jax.nn.attend import Context
+  from gpt_jax.nn.build import ModelChoices
+
+  with open(os.path.join(folder, CONFIG), encoding='utf-8') as file:
+    choices = ModelChoices.of(config_lib.from_json(file.read()).model)
+  layers = [
+    layer.make(inits=choices.init_weights, dtype=jnp.float32)
+    for layer in choices.recurrent
+  ]
+  params: Any = [
+    {
+      'input': {'kernel': one.pop('kernel'), 'bias': one.pop('bias')},
+      **one,
+    }
+    for one in _layers(folder)
+  ]
+
+  def loss(params: Any, x_BLD: Any, probe_BLP: Any, cuts_BL: Any) -> Any:
+    for layer, own in zip(layers, params, strict=True):
+      variables = {'params': {'forward': own}}
+      x_BLD, _ = layer.apply(
+        variables, x_BLD, Context(cuts_BL=cuts_BL), None, 0
+      )
+    return jnp.sum(x_BLD * probe_BLP) / cuts_BL.size
+
+  @functools.partial(jax.jit, donate_argnums=0)
+  def update(params: Any, *batch: Any) -> Any:
+    value, (grads, dx_BLD) = jax.value_and_grad(loss, (0, 1))(params, *batch)
+    params = jax.tree.map(lambda x, dx: x - SGD_RATE * dx, params, grads)
+    return params, value, dx_BLD
+
+  params = jax.tree.map(jnp.asarray, params)
+
+  def step(batch: dict[str, np.ndarray]) -> float:
+    nonlocal params
+    inputs, probe = batch['inputs'], batch['probe']
+    cuts_BL = np.zeros(inputs.shape[:2], bool)
+    params, *out = jax.block_until_ready(update(params, inputs, probe, cuts_BL))
+    return float(out[0])
+
+  return step
+
+
+def _lstm_torch(folder: str) -> Step:
+  import torch  # pyright: ignore[reportMissingImports]
+
+  torch.set_num_threads(len(os.sched_getaffinity(0)))
+  layers = torch.nn.ModuleList()
+  for own in _layers(folder):
+    D, Z = own['kernel'].shape
+    projection = own.get('kernel_projection', np.zeros((0, 0))).shape[1]
+    layer = torch.nn.LSTM(D, Z // 4, proj_size=projection, batch_first=True)
+    names = {
+      'weight_ih_l0': 'kernel',
+      'bias_ih_l0': 'bias',
+      'weight_hh_l0': 'kernel_hidden',
+      'bias_hh_l0': 'bias_hidden',
+      'weight_hr_l0': 'kernel_projection',
+    }
+    with torch.no_grad():
+      for name, parameter in layer.named_parameters():
+        parameter.copy_(torch.from_numpy(own[names[name]].T))
+    layers.append(layer)
+  optimizer = torch.optim.SGD(layers.parameters(), SGD_RATE, fused=True)
+
+  def step(batch: dict[str, np.ndarray]) -> float:
+    x_BLD = torch.from_numpy(batch['inputs']).requires_grad_()
+    optimizer.zero_grad()
+    out = x_BLD
+    for layer in layers:
+      out = layer(out)[0]
+    loss = (out * torch.from_numpy(batch['probe'])).sum()
+    loss = loss / (out.shape[0] * out.shape[1])
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+  return step
+
+
+def _lstm_products(folder: str) -> Step:
+  """Only the matrix products of a step, with the same dependencies."""
+  malloc.keep_memory()  # before jax is imported
+  import jax
+  import jax.numpy as jnp
+
+  from gpt_jax.nn import lstm
+
+  layers = [
+    [own.get(f'kernel{name}') for name in ('', '_hidden', '_projection')]
+    for own in _layers(folder)
+  ]
+
+  def forward(x_LBD: Any, kernel: Any, hidden: Any, projection: Any) -> Any:
+    def token(h_BP: Any, gates_BZ: Any) -> Any:
+      # One sum, so that each product depends on the one before.
+      h_BS = (gates_BZ + h_BP @ hidden)[:, : hidden.shape[1] // 4]
+      y_BP = h_BS if projection is None else h_BS @ projection
+      return y_BP, (y_BP, h_BS)
+
+    L, B, D = x_LBD.shape
+    gates_LBZ = (x_LBD.reshape(L * B, D) @ kernel).reshape(L, B, -1)
+    zero = jnp.zeros((B, hidden.shape[0]))
+    return jax.lax.scan(token, zero, gates_LBZ)[1]
+
+  def backward(dy_LBP, x_LBD, kernel, hidden, projection, y_LBP, h_LBS) -> Any:
+    def token(dh_BP: Any, dy_BP: Any) -> Any:
+      dy_BP += dh_BP
+      dh_BS = dy_BP if projection is None else lstm.back(dy_BP, projection)
+      dgates_BZ = jnp.concatenate([dh_BS] * 4, axis=1)
+      return lstm.back(dgates_BZ, hidden), (dgates_BZ, dy_BP)
+
+    dgates_LBZ, dy_LBP = jax.lax.scan(
+      token, jnp.zeros_like(dy_LBP[0]), dy_LBP, reverse=True
+    )[1]
+    dkernels = lstm.summed(x_LBD, dgates_LBZ), lstm.summed(y_LBP, dgates_LBZ)
+    if projection is not None:
+      dkernels += (lstm.summed(h_LBS, dy_LBP),)
+    L, B, Z = dgates_LBZ.shape
+    dx_LBD = dgates_LBZ.reshape(L * B, Z) @ kernel.T
+    return dx_LBD.reshape(L, B, -1), dkernels
+
+  @jax.jit
+  def run(layers: Any, x_LBD: Any, dy_LBP: Any) -> Any:
+    saved, out = [], []
+    for kernels in layers:
+      y_LBP, h_LBS = forward(x_LBD, *kernels)
+      saved.append((x_LBD, *kernels, y_LBP, h_LBS))
+      x_LBD = y_LBP
+    for one in reversed(saved):
+      dy_LBP, dkernels = backward(dy_LBP, *one)
+      out.append(dkernels)
+    return dy_LBP, out
+
+  layers = jax.tree.map(jnp.asarray, layers)
+
+  def step(batch: dict[str, np.ndarray]) -> float:
+    # Reshaped, not transposed: what is in these arrays has no effect.
+    x_LBD, dy_LBP = (
+      x.reshape(*x.shape[1::-1], -1) for x in (batch['inputs'], batch['probe'])
+    )
+    jax.block_until_ready(run(layers, x_LBD, dy_LBP))
+    return 0.0
+
+  return step
 
 
 # Decoding: a line of input is a case; the lines after it are numbers of tokens
@@ -209,10 +388,7 @@ class Turns:
 
 
 def _decodes(folder: str) -> Decode:
-  from gpt_jax.runtime import malloc
-
-  # As the commands do, before jax is imported.
-  malloc.keep_memory()
+  malloc.keep_memory()  # before jax is imported
   from gpt_jax import hf
   from gpt_jax.decoding.beam import Beam, Search
   from gpt_jax.decoding.engine import Engine
@@ -379,4 +555,5 @@ def score(folder: str, size: str) -> None:
 
 if __name__ == '__main__':
   what, *rest = sys.argv[1:]
-  {'train': train, 'decode': decode, 'score': score}[what](*rest)
+  commands = {'train': train, 'lstm': lstm, 'decode': decode, 'score': score}
+  commands[what](*rest)

@@ -5,6 +5,8 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.size=8 --json
   gpt-jax benchmark --config configs/benchmark.py:char --against torch
+  gpt-jax benchmark --config configs/benchmark.py:awd-lstm --what lstm \
+    --against torch
   gpt-jax benchmark --config configs/benchmark.py:decode --what decode
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what decode \
     --against torch
@@ -28,6 +30,9 @@ and without dropout on both sides. checkpoint: the time that saving takes from
 the training thread, the share of checksums in it, and the training loop against
 the bare step.
 
+lstm: the LSTM layers of model.attention alone, forward, backward and update,
+against torch.nn.LSTM, beside the matrix products of our step.
+
 decode: tokens/s and cache bytes with as many key/value heads as heads, and with
 one; against torch: transformers' generate on the same weights, also first token
 and memory (--batches, --prompts). beam: beam search with four hypotheses by a
@@ -50,7 +55,8 @@ for a slow one.
 score: passages like LAMBADA's per second, as `evaluate` scores them; against
 torch: by lm-eval on transformers, with each of --batches.
 
---against torch needs the extra `hf`, score also `eval`.
+--against torch compares with transformers, and needs the extra `hf`, score
+also `eval`.
 """
 
 import json
@@ -115,6 +121,7 @@ WHAT = {
 }
 AGAINST = {
   'train': Benchmark(_by_steps(against.train), against.report_train),
+  'lstm': Benchmark(_by_steps(against.lstm), against.report_lstm),
   'decode': Benchmark(_decode_against(0), against.report_decode),
   'beam': Benchmark(_decode_against(against.BEAMS), against.report_decode),
   'score': Benchmark(
@@ -122,6 +129,7 @@ AGAINST = {
     score.report,
   ),
 }
+_COMPARED = f'{", ".join([*AGAINST][:-1])} or {[*AGAINST][-1]}'
 # These build no model, or have the tokenizer.
 _WITHOUT_MODEL = ('encode', 'prepare', 'rows')
 
@@ -129,7 +137,8 @@ _WITHOUT_MODEL = ('encode', 'prepare', 'rows')
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.choice('what', 'train', [*WHAT, 'beam'], 'What to measure.')
+  every = list(dict.fromkeys([*WHAT, *AGAINST]))
+  flags.choice('what', 'train', every, 'What to measure.')
   flags.number(
     'steps',
     20,
@@ -146,7 +155,7 @@ def define(flags: Flags) -> None:
     'against',
     None,
     ['torch'],
-    'Compare --what train, decode, beam or score with transformers on torch.',
+    f'Compare --what {_COMPARED} with torch.',
   )
   use = 'With --against or --what products: numbers of rows.'
   flags.numbers('batches', '1,8,32', use, least=1)
@@ -170,11 +179,11 @@ def main(args: cli.Args) -> None:
   if found is None and args.against:
     raise UsageError(
       f'--against={args.against}: does not work with --what={args.what}; give '
-      '--what train, decode, beam or score'
+      f'--what {_COMPARED}'
     )
   if found is None:
     raise UsageError(
-      '--what=beam: only compares with transformers; give --against torch'
+      f'--what={args.what}: only compares with torch; give --against torch'
     )
   result = found.measure(config, args)
   print(json.dumps(result) if args.json else found.report(result))

@@ -116,11 +116,11 @@ def _backward(clips, saved, grads):
       if clips.projection:
         dhidden = jnp.where(jnp.abs(y_BP) < clips.projection, dhidden, 0)
       dprojected_BP = dhidden.astype(y_BP.dtype)
-      dhidden = _dot(dprojected_BP, weights.projection_SP.T)
+      dhidden = back(dprojected_BP, weights.projection_SP)
       projected = hidden_BS.astype(y_BP.dtype), dprojected_BP
     dgates_BZ, dcell_BS = pull((dnew.cell_BS, dhidden))
     dold = LstmState(
-      _dot(dgates_BZ.astype(y_BP.dtype), weights.hidden_PZ.T), dcell_BS
+      back(dgates_BZ.astype(y_BP.dtype), weights.hidden_PZ), dcell_BS
     )
     passes = ~(at.starts | at.cuts)
     dold = jax.tree.map(
@@ -137,8 +137,8 @@ def _backward(clips, saved, grads):
     reverse=True,
   )
   dtype = y_LBP.dtype
-  dhidden_PZ = _summed(before.hidden_BP, dgates_LBZ.astype(dtype))
-  dweights = Weights(dhidden_PZ, projected and _summed(*projected))
+  dhidden_PZ = summed(before.hidden_BP, dgates_LBZ.astype(dtype))
+  dweights = Weights(dhidden_PZ, projected and summed(*projected))
   dweights = jax.tree.map(lambda d, w: d.astype(w.dtype), dweights, weights)
   dstate = dstate._replace(hidden_BP=dstate.hidden_BP.astype(dtype))
   return dgates_LBZ, dweights, dstate, None
@@ -165,7 +165,17 @@ def _dot(x: jax.Array, kernel: jax.Array) -> jax.Array:
   return jnp.dot(x, kernel, preferred_element_type=jnp.float32)
 
 
-def _summed(x_LBM: jax.Array, y_LBN: jax.Array) -> jax.Array:
+def back(dy_BN: jax.Array, kernel_MN: jax.Array) -> jax.Array:
+  """The gradient of the left side of a product, [B, M]."""
+  if layout.platform() != 'cpu':
+    return _dot(dy_BN, kernel_MN.T)
+  # XLA on CPU rearranges the right side of each product: here the few rows, not
+  # the kernel. Without the barriers it would swap the operands back.
+  dy_NB = jax.lax.optimization_barrier(dy_BN.T)
+  return jax.lax.optimization_barrier(_dot(kernel_MN, dy_NB)).T
+
+
+def summed(x_LBM: jax.Array, y_LBN: jax.Array) -> jax.Array:
   """The sum of the outer products of all tokens, [M, N]."""
   if layout.num_parts('batch') > 1:  # such rows cannot be flattened
     return jnp.einsum(

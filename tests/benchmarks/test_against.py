@@ -177,6 +177,29 @@ def test_a_worker_goes_on_with_the_next_batch():
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+def test_both_sides_train_the_same_lstms(capsys):
+  """A projected layer below a plain one; the loss falls as they are trained."""
+  flags = [
+    f'{CONFIG}:awd-lstm',
+    '--config.model.attention=lstm(11, projection=5), lstm(7)',
+    '--config.model.num_layers=2',
+    '--config.model.d_model=7',
+    '--config.model.context_length=13',
+    '--config.batch.size=3',
+    *('--what=lstm', '--against=torch', '--steps=6'),
+  ]
+  assert main(['benchmark', *flags, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['sizes'] == [7, 5, 7]
+  gates = 4 * 11 * (7 + 5 + 2) + 11 * 5 + 4 * 7 * (5 + 7 + 2)
+  assert found['parameters'] == gates
+  assert found['loss_difference'] < 1e-5
+  seconds = {x: found[x]['step_seconds'] for x in ('ours', 'torch', 'products')}
+  assert found['speedup'] == pytest.approx(seconds['torch'] / seconds['ours'])
+  assert found['most'] == pytest.approx(seconds['torch'] / seconds['products'])
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
 @pytest.mark.parametrize(
   'name, layers', [('benchmark.py:char', 0), ('t5.py:cpu', 2)]
 )

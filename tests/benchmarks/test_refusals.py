@@ -60,6 +60,16 @@ NO_COUNT = 'has no such count of this model'
       [*TORCH, '--config.data.rows=documents'],
       'with positions, segments, which --against=torch',
     ),
+    ('benchmark.py:awd-lstm', ['--what=lstm'], 'give --against torch'),
+    *(
+      (
+        'benchmark.py:awd-lstm',
+        [*TORCH, '--what=lstm', f'--config.model.attention={text}'],
+        'torch has no such LSTMs',
+      )
+      for text in ('lstm(24, cell_clip=3)', 'lstm(24, biases=1)')
+    ),
+    ('benchmark.py:gpt2', [*TORCH, '--what=lstm'], 'torch has no such LSTMs'),
     ('benchmark.py:gpt2', [*SIZES, '--what=attention'], 'give two patterns'),
     ('benchmark.py:gpt2', [*SIZES, '--what=switch'], 'has no experts'),
     ('switch.py:tiny', PRODUCTS, NO_COUNT),  # experts
