@@ -109,7 +109,7 @@ def fields_of(
   if 'head_size' not in fields:
     if d_model % num_heads:
       raise UsageError(
-        f'config.json: width {d_model} does not divide by {num_heads} heads'
+        f'config.json: width {d_model} is not divisible by {num_heads} heads'
       )
     fields['head_size'] = d_model // num_heads
   fields.setdefault('num_kv_heads', num_heads)

@@ -406,8 +406,8 @@ def num_periods(stack: Any) -> int:
   number, rest = divmod(stack.num_layers, len(stack.blocks))
   if rest or not number:
     raise UsageError(
-      f'{stack.name}: {stack.num_layers} layers do not divide by the '
-      f'{len(stack.blocks)} layers after which their attention and ffn '
+      f'{stack.name}: {stack.num_layers} layers are not divisible by '
+      f'the {len(stack.blocks)} layers after which their attention and ffn '
       'repeat; give shorter lists in model.attention, model.ffn or '
       'model.encoder_ffn'
     )

@@ -95,9 +95,9 @@ def check_context(
       # Two chunks for each device, see `nn.build.zigzag`.
       if length % (2 * parts):
         raise UsageError(
-          f'{said}: rows of {length} tokens do not divide by {2 * parts}, two '
-          'chunks for each device; change the mesh, model.context_length or '
-          'batch.length'
+          f'{said}: rows of {length} tokens are not divisible by {2 * parts}, '
+          'two chunks for each device; change the mesh, model.context_length '
+          'or batch.length'
         )
   for name in ('', *config.models):
     with config_lib.named(name):

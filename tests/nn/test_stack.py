@@ -235,7 +235,7 @@ def test_a_period_of_two_patterns_is_its_layers_in_turn():
 def test_layers_that_fill_no_whole_period_are_refused(changes, stack):
   """Models that no config has checked, such as an import's, are built too."""
   model = tiny.model(**changes)
-  with pytest.raises(UsageError, match=f'{stack}: . layers do not divide by'):
+  with pytest.raises(UsageError, match=f'{stack}: . layers are not divisible'):
     parameter_shapes(model)
 
 

@@ -39,7 +39,7 @@ def test_palm_gets_the_mesh_of_its_paper():
   }
   assert best.changes['batch.micro_rows'] == 0
   # The parameters and their two moments have 4 bytes each. The vocabulary and
-  # the one key/value head do not divide by 12, and are whole over tensor.
+  # the one key/value head are not divisible by 12, and are whole over tensor.
   whole = 256_000 * 18_432 + 118 * 2 * 18_432 * 256
   split = 540_354_281_472 - whole
   assert best.state == pytest.approx(
@@ -66,7 +66,7 @@ def test_rows_are_split_where_they_are_few():
   assert best.bytes <= layouts.FREE * slices.hbm
   # As many rows as devices, but none fits into one.
   assert {x.sizes['context'] for x in tried(131_072, 256)} > {1}
-  # 2,050 tokens do not divide by twice 16, nor 256.
+  # 2,050 tokens are not divisible by twice 16, nor by 256.
   assert {x.sizes['context'] for x in tried(2050, 16)} == {1}
 
 
@@ -98,7 +98,7 @@ def test_plan_splits_the_rows_that_train_splits():
     lambda: layouts.given(split, topologies.parse('v5e:2x4')),
     lambda: device_check.check_devices(split),
   ):
-    with pytest.raises(UsageError, match=r'context=4: rows of \d+ tokens do'):
+    with pytest.raises(UsageError, match=r'context=4: rows of \d+ tokens are'):
       check()
 
 

@@ -60,7 +60,7 @@ CONFIGS_REFUSED = [
    r'3 \(heads\) does not divide'),
   # Rows over devices.
   ('split', {'model.context_length': 24},
-   'rows of 24 tokens do not divide by 16, tw'),
+   'rows of 24 tokens are not divisible by 16, tw'),
   ('split', {'model.position': 'transformer_xl'},
    'scores by distances within whole rows, which mesh.context=8 splits'),
   ('split', {'model.attention': 'bigbird', 'objective.name': 'masked'},
