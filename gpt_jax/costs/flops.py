@@ -12,12 +12,14 @@ import numpy as np
 from flax import linen as nn
 
 from gpt_jax import config as config_lib
+from gpt_jax import spec
 from gpt_jax.config import Config
 from gpt_jax.nn.build import Layer, ModelChoices
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.nn.positions import Position
 from gpt_jax.nn.transformer_xl import num_visible
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives import lora
 from gpt_jax.objectives.base import Scored
 
 # How each MFU in metrics.jsonl is counted.
@@ -27,7 +29,8 @@ FORMULA = (
   '(PaLM, appendix B: attention counted whole), or the most keys a token sees '
   'where its layer has a window or a sparse pattern (bigbird: the mean); of '
   'experts only those that a token takes, and of the output only what the '
-  'objective scores; of a frozen teacher a third'
+  'objective scores; of a frozen teacher a third, '
+  'and of a model with adapters two thirds, without the adapters'
 )
 FORMULA_CAUSAL = (
   'mfu_causal: the same with the mean number of keys that the tokens of a row '
@@ -80,13 +83,9 @@ class _Model(NamedTuple):
   config: Config  # with the model's section as `model`
   params: Any  # all of its parameters, including shared ones
   scored: Scored | None  # see `objectives.base.Scored`
-  frozen: bool  # see `objectives.base.Part`
+  # Forward, and backward for the inputs and for the parameters.
+  passes: int
   num_predicted: Callable[[int], int]  # see `objectives.base.Needs`
-
-  @property
-  def passes(self) -> int:
-    """Forward, and backward for the inputs and for the parameters."""
-    return 1 if self.frozen else 3
 
   def scores(self, length: int) -> bool:
     """Whether any token of a row of `length` is scored by the output."""
@@ -100,12 +99,15 @@ def _models(config: Config, params: Any) -> list[_Model]:
   known = needs.parts if config.models else {}
   trees = needs._replace(parts=known).trees(params)
   scored = {'': needs.scored, **{n: p.scored for n, p in known.items()}}
+  tuned, trained = config.get('finetune'), 3
+  if tuned and spec.build(lora.FIELD, tuned.lora, lora.LORAS):
+    trained = 2  # the adapters themselves are left out
   return [
     _Model(
       config_lib.of_part(config, name),
       tree,
       scored[name],
-      frozen=name in needs.frozen,
+      passes=1 if name in needs.frozen else trained,
       num_predicted=needs.num_predicted if not name else lambda length: 0,
     )
     for name, tree in trees.items()
@@ -273,7 +275,7 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   and to the encoder's.
 
   Several models of an objective are added up; a frozen one has only the forward
-  pass, a third.
+  pass, a third, and one with adapters no gradient of its kernels.
   """
   return _per_token(config, params, lambda seen: int(seen.max()), length)
 

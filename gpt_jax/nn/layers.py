@@ -285,16 +285,37 @@ def parameter(
   init: Initializer,
   shape: tuple[int, ...],
   axes: tuple[str | None, ...],
+  *,
+  adapted: bool = True,
 ) -> jax.Array:
   """A parameter of `module` whose dimensions are named by `axes`.
 
   It is created in float32; `optim.precision` sets its stored format.
+
+  Args:
+    adapted: add the product of `low_rank`, if there is one.
   """
   if module.has_variable('params', name):
     # Flax would trace the initializer again, only to compare the shape.
     init = nn.initializers.zeros
   boxed: Any = nn.with_logical_partitioning(init, axes)
-  return module.param(name, boxed, shape, jnp.float32)
+  value = module.param(name, boxed, shape, jnp.float32)
+  if adapted and (pair := low_rank(module, name)):
+    value = value.astype(jnp.float32) + jnp.matmul(*pair, precision='highest')
+  return value
+
+
+def low_rank(
+  module: nn.Module, name: str
+) -> tuple[jax.Array, jax.Array] | None:
+  """The matrices A and B beside a kernel, to which A B is to be added.
+
+  A model creates none: see `objectives.lora`.
+  """
+  if not module.has_variable('params', f'{name}_A'):
+    return None
+  a, b = (module.get_variable('params', f'{name}_{x}') for x in 'AB')
+  return a, b
 
 
 class Dense(nn.Module):
@@ -325,12 +346,18 @@ class Dense(nn.Module):
       y = dot(rows, kernel_FD.astype(self.dtype))
     else:
       shape = (x.shape[-1], self.features)
-      kernel = parameter(self, 'kernel', self.initializer, shape, self.axes)
+      kernel = parameter(
+        *(self, 'kernel', self.initializer, shape, self.axes), adapted=False
+      )
       if kernel.dtype == jnp.int8:
         scale = self.get_variable('params', 'scale')
         y = int8_dot(rows, kernel, scale).astype(self.dtype)
       else:
         y = jnp.dot(rows, layout.weight(kernel, self.axes, self.dtype))
+      if pair := low_rank(self, 'kernel'):  # no gradient as large as the kernel
+        a_DR = layout.weight(pair[0], (self.axes[0], None), self.dtype)
+        b_RF = layout.weight(pair[1], (None, self.axes[1]), self.dtype)
+        y += jnp.dot(jnp.dot(rows, a_DR), b_RF)
     if self.bias:
       zeros, shape = nn.initializers.zeros, (self.features,)
       bias = parameter(self, 'bias', zeros, shape, self.axes[1:])

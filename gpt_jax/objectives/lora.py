@@ -17,13 +17,11 @@ is PEFT's Kaiming initialization with a = sqrt(5). Parameters are
 
 The base has no gradient and no optimizer state, and checkpoints leave it out.
 
-The loss computes W + (alpha / r) B A, in float32, and runs the model with it.
-So any dense kernel can be adapted, on any mesh, and the model needs no code for
-it. The price: a step holds the adapted kernels a second time, and their
-gradient once, before that is projected on A and B; the time is that of full
-fine-tuning less the optimizer's. The memory saved is the optimizer's state and
-the checkpoints. Dropout on the adapters' input, PEFT's `lora_dropout`, does not
-exist in this form.
+The loss runs the model with A and B beside the kernels (`nn.layers.low_rank`):
+a dense layer adds (alpha / r) B A x to its output, so that no gradient is as
+large as a kernel; experts, routers and the like add the matrix to the kernel,
+one layer at a time. `Lora.merged` adds it to all of them, for decoding and
+exports. Dropout on the adapters' input, PEFT's `lora_dropout`, does not exist.
 """
 
 import math
@@ -110,10 +108,10 @@ class Lora:
       return params_lib.nest(tree)
 
     def loss(params: Params, batch: Any, key: jax.Array | None) -> Any:
-      return objective.loss(self.merged(params), batch, key)
+      return objective.loss(self.beside(params), batch, key)
 
     def outputs(params: Params, batch: Any) -> jax.Array:
-      return objective.outputs(self.merged(params), batch)
+      return objective.outputs(self.beside(params), batch)
 
     return objective.replaced(
       init=init,
@@ -123,6 +121,13 @@ class Lora:
       full=self.merged,
       unsaved=(BASE,),
     )
+
+  def beside(self, params: Params) -> Params:
+    """The model's own tree, with A and (alpha / r) B beside each kernel."""
+    flat = params_lib.flatten(unadapted(params))
+    for name, x in params_lib.flatten(params[_ADAPTERS]).items():
+      flat[name] = self.scale * x if name.endswith('_B') else x
+    return params_lib.nest(flat)
 
   def merged(self, params: Params) -> Params:
     """The adapted model's own tree; adapted kernels are float32."""

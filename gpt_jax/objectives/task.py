@@ -36,7 +36,7 @@ from gpt_jax.nn.heads import (
 )
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives import forward, heads
-from gpt_jax.objectives.base import Needs, Objective
+from gpt_jax.objectives.base import Needs, Objective, Scored
 from gpt_jax.objectives.cross_entropy import token_loss
 from gpt_jax.objectives.heads import FEATURES, Features
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
@@ -126,7 +126,13 @@ class TaskObjective(Objective):
       'first': 'bidirectional',
       'last': 'bidirectional',
     }.get(self.read, 'any')
-    return Needs(attention=attention, rows=())
+    scored = None
+    if not self.auxiliary:
+      heads = self.num_sequences
+      scored = Scored(
+        lambda length: 0, lambda length: length if self.each_token else heads
+      )
+    return Needs(attention=attention, rows=(), scored=scored)
 
   def check(self) -> None:
     """Rejects the auxiliary loss of an adaptive softmax, segments of others."""

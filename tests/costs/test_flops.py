@@ -40,6 +40,16 @@ def test_matmul_parameters(output):
   assert causal == 6 * expected + 12 * 5 * H * K * 7
 
 
+def test_adapters_spare_the_gradient_of_kernels():
+  config, params = tiny.config(), tiny.params(tiny.model())
+  whole = flops.per_token(config, params)
+  with config.unlocked():
+    config.finetune = {'lora': 'none()'}
+  assert flops.per_token(config, params) == whole
+  config.finetune.lora = 'lora(rank=2)'
+  assert flops.per_token(config, params) * 3 == whole * 2
+
+
 def test_norms_are_no_products():
   """More of them are more parameters, and the same FLOPs."""
   block = "sandwich(qk_norm='per_head')"

@@ -11,11 +11,13 @@ from jax.sharding import PartitionSpec as P
 from safetensors.numpy import load_file
 
 from gpt_jax import hf
+from gpt_jax.costs import matmuls
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.lora import Lora
 from gpt_jax.objectives.task import Classification
+from gpt_jax.optim import train_state
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
 from tests.support import golden_io, tiny
@@ -151,6 +153,64 @@ def test_the_product_is_added_in_each_layer():
         base['in']['kernel'][layer] + scale * product,
         atol=1e-5,
       )
+
+
+EXPERTS = (
+  "switch(num_experts=3, expert='relu', capacity_factor=3.0, jitter=0.0)"
+)
+
+
+@pytest.mark.parametrize(
+  'on, fields',
+  [
+    ('all', {'num_layers': 2, 'remat': 'full'}),
+    ('all, decoder/*/router/kernel', {'num_layers': 2, 'ffn': EXPERTS}),
+    ('all', {'num_layers': 4, 'share': 'all'}),
+    ('all', {'num_layers': 2, 'attention': 'lstm(17)', 'block': 'plain'}),
+  ],
+)
+def test_matrices_beside_kernels_are_matrices_added_to_them(on, fields):
+  lora = Lora(rank=2, alpha=3.0, on=on)
+  inner = Causal().bind(tiny.model(**fields))
+  found = lora.objective(inner, tiny.V)
+  params = with_random_b(drawn(lora, **fields))
+  batch = tiny.batch(3, 7, tiny.V)
+
+  def mean(loss):
+    return loss.sum / loss.weight
+
+  beside = jax.value_and_grad(lambda p: mean(found.loss(p, batch, None)))
+  added = jax.value_and_grad(
+    lambda p: mean(inner.loss(lora.merged(p), batch, None))
+  )
+  (a, of_a), (b, of_b) = jax.jit(beside)(params), jax.jit(added)(params)
+  np.testing.assert_allclose(a, b, rtol=1e-5)
+  for name, x in params_lib.flatten(of_b['adapters']).items():
+    y = params_lib.flatten(of_a['adapters'])[name]
+    assert np.abs(x).max() > 0, name
+    np.testing.assert_allclose(y, x, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_a_step_has_two_thirds_of_the_products():
+  sizes = {'d_model': 61, 'd_ff': 127, 'num_layers': 2}
+  inner = Causal().bind(tiny.model(**sizes))
+  found = Lora(rank=1, on='all').objective(inner, tiny.V)
+  batch = tiny.batch(3, 7, tiny.V)
+
+  def products(objective):
+    params = jax.eval_shape(
+      functools.partial(parts_lib.init_params, objective), jax.random.key(0)
+    )
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
+    trained = train_state.trained(params, objective.unsaved)
+
+    def loss(trained):
+      whole = train_state.with_frozen(trained, params, objective.unsaved)
+      return objective.loss(whole, batch, None).sum
+
+    return matmuls.flops(jax.make_jaxpr(jax.grad(loss))(trained))
+
+  assert 0.66 < products(found) / products(inner) < 0.72
 
 
 def test_only_adapters_heads_and_new_rows_are_trained():
