@@ -95,12 +95,17 @@ def digest(examples: dict[str, list[Example]]) -> str:
 
 
 # The values of `finetune.head`.
-HEADS = ('extract', 'concat', 'first', 'last', 'choice', 'spans', 'tokens')
+HEADS = (
+  *('extract', 'concat', 'first', 'last', 'choice', 'spans', 'tokens'),
+  'biattentive',
+)
 
 
 def forms(model: Any) -> str:
   """How a model's texts are joined: a key of `finetuning.rows.FORMS`."""
   choices = ModelChoices.of(model)
+  if model.num_encoder_layers:
+    return 'apart'
   if choices.causal:
     return 'extract'
   if choices.separate:
@@ -132,6 +137,14 @@ def check_head(config: Config, task: Task, reads: str) -> None:
       'of LSTMs of two separate directions reads an example as a whole; give '
       'another task, or another model with --init'
     )
+  if reads == 'apart':
+    _check_apart(tuned, task)
+  elif tuned.features and spec.parse('', tuned.features)[0].name == 'ends':
+    raise UsageError(
+      f'finetune.features={tuned.features!r}: is for the encoder of an '
+      'encoder-decoder; give layer, concat or weighted_sum'
+    )
+  reads = 'biattentive' if reads == 'apart' else reads
   wanted = [] if kind.head is None else [kind.head or reads]
   if wanted == ['extract']:
     wanted.append('concat')
@@ -175,6 +188,27 @@ def _check_views(tuned: Any, task: Task) -> None:
         f'finetune.views={tuned.views!r}: trains taggers whole, and '
         f'finetune.{field}={tuned[field]!r} is something else; give '
         "finetune.views='none'"
+      )
+
+
+def _check_apart(tuned: Any, task: Task) -> None:
+  """Checks that an encoder-decoder's encoder is read as features."""
+  if tuned.features not in ('ends', 'ends()'):
+    raise UsageError(
+      f'finetune.features={tuned.features!r}: --init is an encoder-decoder, '
+      "whose encoder is frozen and read as vectors of words; give 'ends', or a "
+      'decoder or an encoder with --init'
+    )
+  if task.kind not in ('classification', 'regression'):
+    raise UsageError(
+      f'finetune.task={tuned.task!r}: the encoder of an encoder-decoder is '
+      'read for a class or a score of one text or two; give such a task'
+    )
+  for field, default in (('tasks', ''), ('freeze', 0), ('lora', 'none')):
+    if tuned[field] != default:
+      raise UsageError(
+        f'finetune.{field}={tuned[field]!r}: does not work with the frozen '
+        f'encoder of an encoder-decoder; set it to {default!r}'
       )
 
 
@@ -233,10 +267,6 @@ def set_model(
         f'optim.{field}={config.optim[field]!r}: fine-tuning starts from '
         '--init; leave it empty'
       )
-  if model.num_encoder_layers:
-    raise UsageError(
-      f'--init={init.name}: is an encoder-decoder; give a decoder or an encoder'
-    )
   if init.tokenizer_name:
     config.tokenizer.name = init.tokenizer_name
   tuned.init = init.name
@@ -357,7 +387,9 @@ def objective(config: Config, task: Task) -> str:
   head = f'auxiliary={tuned.auxiliary}, dropout={tuned.dropout}'
   # Left out if default, so that the text equals that of older runs.
   reads = forms(config.model)
-  if reads != 'extract':
+  if reads == 'apart':
+    head += ", read='biattentive'"
+  elif reads != 'extract':
     head += f', read={reads!r}'
     head += f', pooler={tuned.pooler!r}' * (tuned.pooler != 'tanh')
   elif tuned.head == 'concat':

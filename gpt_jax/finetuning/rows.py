@@ -19,6 +19,10 @@ encoders:
                    before the answers B is the answer
 
 ELMo has </s> in place of [CLS] and [SEP], since its texts all ended so.
+
+The encoder of an encoder-decoder reads one text or two, each by itself and with
+the end of document after it, as it reads sources (CoVe).
+
 RoBERTa has <s> first, and </s> twice between two texts. XLNet (section A.3) has
 [CLS] at the end: A [SEP] B [SEP] [CLS]. The released code pads on the left, so
 that [CLS] is in the last position; here padding is on the right, as elsewhere,
@@ -187,6 +191,8 @@ def longest(task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
 def num_sequences(task: Task, examples: list[Example], forms: str) -> int:
   """Number of sequences per example; `forms` is a key of `FORMS`."""
   if task.form != 'choice':
+    if forms == 'apart':
+      return len(task.texts)
     return 2 if (task.form, forms) == ('similarity', 'extract') else 1
   counts = [len(example.texts) - len(task.texts) for example in examples]
   for example, count in zip(examples, counts, strict=True):
@@ -228,6 +234,10 @@ FORMS = {
     ],
   },
   'concat': _ENCODERS,
+  'apart': dict.fromkeys(
+    ('classification', 'entailment', 'similarity'),
+    lambda texts, count: [[[text]] for text in texts],
+  ),
   'first': _ENCODERS,
   'last': _ENCODERS,
 }
@@ -334,7 +344,7 @@ def head_rows(split: Encoded) -> Rows:
   shape = (len(made), len(made[0]))
   lengths = np.array([[len(p.ids) for p in parts] for parts in made], np.int32)
   second = None
-  if split.special.forms != 'extract':
+  if split.special.forms not in ('extract', 'apart'):
     second = np.array([[p.second for p in parts] for parts in made], np.int32)
   dtype = np.float32 if split.task.regression else np.int32
   labels = np.array([example.label or 0 for example in split.examples], dtype)

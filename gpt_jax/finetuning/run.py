@@ -300,7 +300,7 @@ def tokens_of(
   config: Config, examples: list[Example], tokenizer: Tokenizer
 ) -> list[list[np.ndarray]]:
   """The tokens of each text of each example, in the order of reading."""
-  found = encode(examples, tokenizer)
+  found = encode(examples, tokenizer_lib.of_sources(tokenizer))
   if config.finetune.backward:
     found = [[text[::-1] for text in texts] for texts in found]
   return found
@@ -312,6 +312,9 @@ def special_of(config: Config, tokenizer: Tokenizer) -> Frame:
   reads = fields.forms(config.model)
   if reads == 'concat':
     return Frame.of_words(found)
+  if reads == 'apart':
+    sources = tokenizer_lib.of_sources(tokenizer)
+    return Frame((), (), (sources.eos_id,), reads, sources.special.pad_id)
   if reads != 'extract':
     alone = config.finetune.get('views', 'none') != 'none'
     return Frame.of_encoder(found, reads, optional=alone)

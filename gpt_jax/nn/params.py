@@ -118,7 +118,14 @@ def _named(names: tuple[str, ...], wanted: list[str]) -> list[str]:
 
 # The modules below the first layer.
 _BELOW = (
-  *('embed', 'segments', 'embed_norm', 'embed_projection', 'positions'),
+  *(
+    'embed',
+    'encoder_embed',
+    'segments',
+    'embed_norm',
+    'embed_projection',
+    'positions',
+  ),
   *('decoder_bias', 'distances', 'convolution', 'relative_biases'),
 )
 

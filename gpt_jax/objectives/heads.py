@@ -10,16 +10,21 @@
   spans    each token: scores of being the first, and the last, of the answer
   concat   all tokens: the last state, the maximum and the mean of all states,
            joined; two dense layers (ULMFiT, section 3.3: concat pooling)
+  biattentive  all tokens of one text or two, which the frozen encoder of an
+           encoder-decoder reads apart (CoVe): see `nn.biattentive`
 
 All but `spans` apply dropout to their input. The parameters of all but `concat`
-are those of Hugging Face's classes, see `hf.heads`.
+and `biattentive` are those of Hugging Face's classes, see `hf.heads`.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.nn.biattentive import Biattentive
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.heads import (
   Classifier,
   EachToken,
@@ -134,6 +139,39 @@ class Concat(NamedTuple):
     return found
 
 
+class Attentive(NamedTuple):
+  """CoVe's head, on the first and the last of an example's sequences."""
+
+  module: Biattentive
+
+  def init(self, key: jax.Array, width: int) -> Params:
+    """See `Extract`."""
+    states, real = jnp.zeros((1, 1, width)), jnp.ones((1, 1), bool)
+    found: Any = self.module.init(key, states, states, real, real)
+    return found['params']
+
+  def outputs(
+    self,
+    params: Params,
+    states_SLD: jax.Array,
+    batch: Batch,
+    key: jax.Array | None,
+  ) -> jax.Array:
+    """See `Extract`."""
+    lengths_BC, (_, L, D) = batch['lengths'], states_SLD.shape
+    states_BCLD = states_SLD.astype(jnp.float32).reshape(
+      *lengths_BC.shape, L, D
+    )
+    real_BCL = jnp.arange(L)[None, None] < lengths_BC[..., None]
+    found: Any = self.module.apply(
+      {'params': params},
+      *(states_BCLD[:, 0], states_BCLD[:, -1]),
+      *(real_BCL[:, 0], real_BCL[:, -1]),
+      rngs=_rngs(key),
+    )
+    return found
+
+
 def _last(states_SLD: jax.Array, batch: Batch) -> jax.Array:
   """Each sequence's state before its padding, [S, 1, D]."""
   at = batch['lengths'].reshape(-1, 1, 1) - 1
@@ -161,14 +199,16 @@ class Features(NamedTuple):
       count from the end.
     count: number of layers from `first` on; 0: all.
     weighted: whether they are summed with learned weights; else concatenated.
+    ends: whether the embeddings are read too, before them.
   """
 
   text: str
   first: int
   count: int
   weighted: bool
+  ends: bool = False
 
-  def layers(self, num_layers: int) -> range:
+  def layers(self, num_layers: int) -> Sequence[int]:
     """The layers that are read in a model of `num_layers` layers."""
     first = self.first + (num_layers + 1 if self.first < 0 else 0)
     found = range(first, first + (self.count or num_layers))
@@ -176,7 +216,12 @@ class Features(NamedTuple):
       raise UsageError(
         f'finetune.features={self.text!r}: the model has {num_layers} layers'
       )
-    return found
+    return (0, *found) if self.ends else found
+
+
+def ends() -> Features:
+  """The embeddings and the last layer, joined (CoVe, section 5)."""
+  return Features('ends()', -1, 1, False, ends=True)
 
 
 def layer(number: int = -1) -> Features:
@@ -196,9 +241,18 @@ def weighted_sum(count: Whole = 0) -> Features:
 
 def width(features: Features | None, model: Transformer) -> int:
   """Width of a token's features."""
+  if model.num_encoder_layers:  # the embeddings, and the encoder's output
+    return model.d_model + (
+      ModelChoices.of(model).memory_width or model.d_model
+    )
   if features is None or features.weighted:
     return model.d_model
   return len(features.layers(model.num_layers)) * model.d_model
 
 
-FEATURES = {'layer': layer, 'concat': concat, 'weighted_sum': weighted_sum}
+FEATURES = {
+  'concat': concat,
+  'ends': ends,
+  'layer': layer,
+  'weighted_sum': weighted_sum,
+}

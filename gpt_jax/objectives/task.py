@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
+from gpt_jax.nn.biattentive import Biattentive
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.heads import (
   POOLERS,
@@ -132,7 +133,8 @@ class TaskObjective(Objective):
       scored = Scored(
         lambda length: 0, lambda length: length if self.each_token else heads
       )
-    return Needs(attention=attention, rows=(), scored=scored)
+    encoder = self.read == 'biattentive'
+    return Needs(attention, encoder=encoder, rows=(), scored=scored)
 
   def check(self) -> None:
     """Rejects the auxiliary loss of an adaptive softmax, segments of others."""
@@ -161,7 +163,8 @@ class TaskObjective(Objective):
       'labels': np.zeros((1, *self.label_shape), self.label_type),
       'weights': np.ones(1, np.float32),
     }
-    if not ModelChoices.of(self.model).causal:
+    alone = self.read == 'biattentive'  # no sequence has two texts
+    if not ModelChoices.of(self.model).causal and not alone:
       batch['second'] = np.ones((1, C), np.int32)
     return batch
 
@@ -173,10 +176,14 @@ class TaskObjective(Objective):
     return spec.build('finetune.features', self.features, FEATURES)
 
   @property
-  def _head(self) -> heads.Extract | heads.Read | heads.Concat:
+  def _head(
+    self,
+  ) -> heads.Extract | heads.Read | heads.Concat | heads.Attentive:
     model, count = self.model, self.num_outputs or 1
     inits = ModelChoices.of(model).init_weights
     kernel = inits.head or inits.kernel
+    if self.read == 'biattentive':
+      return heads.Attentive(Biattentive(count, inits, self.dropout))
     if self.read == 'extract':
       classifier = Classifier(count, kernel, self.dropout)
       return heads.Extract(classifier, added=self.num_outputs > 0)
@@ -207,6 +214,12 @@ class TaskObjective(Objective):
     self, params: Params, batch: Batch, key: jax.Array | None
   ) -> Scores:
     """The outputs and states that both losses are computed from."""
+    if self.read == 'biattentive':
+      states_SLD = self._encoded(params, batch)
+      of_head = None if key is None else jax.random.fold_in(key, 1)
+      head = self._head
+      outputs = head.outputs(params['heads'], states_SLD, batch, of_head)
+      return Scores(outputs, states_SLD, {})
     hidden_SLD, sown = self._hidden(params, batch, key)
     states_SLD, of_heads = hidden_SLD, params['heads']
     if self._features is not None:
@@ -229,6 +242,21 @@ class TaskObjective(Objective):
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
     """The head's outputs, from which the task's metrics follow; [B, K]."""
     return self.scores(params, batch, None).outputs_BK
+
+  def _encoded(self, params: Params, batch: Batch) -> jax.Array:
+    """Embeddings and output of the encoder, joined: [S, L, E + D]."""
+    B, C, L = batch['inputs'].shape
+    real_SL = jnp.arange(L)[None] < batch['lengths'].reshape(B * C, 1)
+    found: Any = self.model.apply(
+      {'params': params},
+      *(batch['inputs'].reshape(B * C, L), real_SL),
+      method='encode',
+      mutable=['intermediates'],
+    )
+    memory_SLD, sown = found
+    (below_SLD,) = sown['intermediates']['encoder_embedded']
+    states_SLD = jnp.concatenate([below_SLD, memory_SLD], axis=-1)
+    return jax.lax.stop_gradient(states_SLD)
 
   def _hidden(
     self, params: Params, batch: Batch, key: jax.Array | None

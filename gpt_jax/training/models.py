@@ -252,10 +252,9 @@ def _check_use(config: Config, use: Use, what: str) -> None:
         f'model.num_encoder_layers={model.num_encoder_layers}), and only '
         'decoders continue a text; give another'
       )
-  if use in _BODY and model.num_encoder_layers:
+  if use == 'teach' and model.num_encoder_layers:
     raise UsageError(
-      f'{what}: an encoder-decoder; only decoders and encoders are fine-tuned '
-      'or learned from'
+      f'{what}: an encoder-decoder; only decoders and encoders are learned from'
     )
   if use != 'fill':
     return

@@ -53,6 +53,21 @@ _TWO_WAYS = (
 )
 _EXPERTS = "switch(num_experts=4, expert='geglu', capacity_factor=1.25)"
 
+_COVE = {
+  'data.source': "parallel_text('{}/?.txt', '{}/?.txt')",
+  'data.holdout': "parallel_text('{}/11.txt', '{}/11.txt')",
+  'tokenizer.name': 'words',
+  'model.vocab_size': 48,
+  'model.source_vocab_size': 56,
+  'model.num_layers': 2,
+  'model.num_heads': 1,
+  'model.encoder_attention': "lstm(12, directions='both', dropout=0.3), "
+  "lstm(8, directions='both')",
+  'model.attention': 'lstm(24), lstm(32, attends=True, dropout=0.2)',
+  'model.dropout': 'rates(words=0.1)',
+  'optim.trained': 'encoder/*, decoder/*, embed/*, head/*',
+}
+
 
 class Tiny(NamedTuple):
   """A run: a config of ours, and what makes it tiny.
@@ -176,22 +191,17 @@ RUNS = {
     before=_ELMO._replace(fields={**_ELMO.fields, 'schedule.num_steps': 1}),
   ),
   # The encoder's own table is not trained.
-  'cove': Tiny(
-    'cove.py:cpu',
+  'cove': Tiny('cove.py:cpu', _COVE),
+  # Two texts, of which the second is the label, by a frozen encoder.
+  'biattentive': Tiny(
+    'finetune/cove.py',
     {
-      'data.source': "parallel_text('{}/?.txt', '{}/?.txt')",
-      'data.holdout': "parallel_text('{}/11.txt', '{}/11.txt')",
-      'tokenizer.name': 'words',
-      'model.vocab_size': 48,
-      'model.source_vocab_size': 56,
-      'model.num_layers': 2,
-      'model.num_heads': 1,
-      'model.encoder_attention': "lstm(12, directions='both', dropout=0.3), "
-      "lstm(8, directions='both')",
-      'model.attention': 'lstm(24), lstm(32, attends=True, dropout=0.2)',
-      'model.dropout': 'rates(words=0.1)',
-      'optim.trained': 'encoder/*, decoder/*, embed/*, head/*',
+      'init': '{}/before',
+      'finetune.task': "entailment('{}/train.tsv', '{}/dev.tsv', "
+      "premise='text', hypothesis='label')",
     },
+    'finetune',
+    before=Tiny('cove.py:cpu', {**_COVE, 'schedule.num_steps': 1}),
   ),
   # Of two layers the first is trained in the first quarter of the run.
   'char': Tiny(
