@@ -32,7 +32,7 @@ import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
-from gpt_jax import hf, spec
+from gpt_jax import hf
 from gpt_jax.checkpoints import streaming
 from gpt_jax.config import Config
 from gpt_jax.files import files, progress
@@ -45,6 +45,17 @@ from gpt_jax.hf.heads import pretrained
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives.base import Objective
+from gpt_jax.objectives.policy import Ppo
+from gpt_jax.objectives.preference import RewardModel
+from gpt_jax.objectives.task import (
+  Choice,
+  Classification,
+  Regression,
+  Spans,
+  Tags,
+  Tasks,
+)
 from gpt_jax.rows import sides
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
@@ -105,16 +116,16 @@ def exported_head(
     pad: the tokenizer's padding.
     reward_mean: see `reward_mean`.
   """
-  call = spec.parse('objective.name', config.objective.name)[0]
-  if call.name == 'tasks':
+  objective = objectives.unbound(config.objective.name)
+  if isinstance(objective, Tasks):
     raise UsageError(
       'finetune.tasks: no class of transformers has the heads of several '
       'tasks; fine-tune it on one of them, with finetune --init, and export '
       'that'
     )
-  if call.name == 'ppo':  # the value head served training alone
+  if isinstance(objective, Ppo):  # the value head served training alone
     heads = None
-  export = _HEADS.get(call.name)
+  export = _HEADS.get(type(objective))
   if heads is None or export is None or config.get('finetune') is None:
     return Exported(pretrained(heads), options, heads)
   if config.finetune.get('features'):
@@ -128,14 +139,14 @@ def exported_head(
       'with finetune --predict'
     )
   return export(
-    _Tuned(call.name, config, heads, options, before, pad, reward_mean)
+    _Tuned(objective, config, heads, options, before, pad, reward_mean)
   )
 
 
 class _Tuned(NamedTuple):
   """A fine-tuned model: its objective, and the arguments of `exported_head`."""
 
-  kind: str
+  objective: Objective
   config: Config
   heads: Any
   options: dict[str, Any]
@@ -185,11 +196,12 @@ class _Tuned(NamedTuple):
 
 def _sequence(tuned: _Tuned) -> Exported:
   """A class or a score, read at the extract token or at a pooled one."""
-  section, heads, kind = tuned.config.finetune, tuned.heads, tuned.kind
+  section, heads, kind = tuned.config.finetune, tuned.heads, 'classification'
   names, problem = section.labels, 'single_label_classification'
   beside: dict[str, Any] = {}
-  if kind == 'regression':
-    names, problem, scale = ['LABEL_0'], kind, _scale(tuned.config)
+  if isinstance(tuned.objective, Regression):
+    kind, scale = 'regression', _scale(tuned.config)
+    names, problem = ['LABEL_0'], kind
     beside = {'score_mean': scale.mean, 'score_deviation': scale.deviation}
   if tuned.extracts:
     if section.sequences > 1:
@@ -264,14 +276,14 @@ def _reward(tuned: _Tuned) -> Exported:
   return Exported('classification', options, tuned.heads)
 
 
-# By the name of the objective; a model of another one is a language model.
+# A model of another objective is a language model.
 _HEADS = {
-  'classification': _sequence,
-  'regression': _sequence,
-  'choice': _choice,
-  'spans': _spans,
-  'tags': _tags,
-  'reward': _reward,
+  Classification: _sequence,
+  Regression: _sequence,
+  Choice: _choice,
+  Spans: _spans,
+  Tags: _tags,
+  RewardModel: _reward,
 }
 
 

@@ -75,7 +75,7 @@ OBJECTIVES = {
 
 def needs(name: str) -> Needs:
   """What the objective named by `objective.name` requires."""
-  return _unbound(name).needs
+  return unbound(name).needs
 
 
 def build(
@@ -85,7 +85,7 @@ def build(
   parts: Mapping[str, Transformer] = MappingProxyType({}),
 ) -> Objective:
   """The objective named by `objective.name`, bound to its models."""
-  objective = _unbound(name)
+  objective = unbound(name)
   check_parts(name, parts)
   special = tokenizer.special if tokenizer else None
   for token in objective.needs.tokens:
@@ -121,5 +121,6 @@ def check_parts(name: str, parts: Collection[str]) -> None:
     )
 
 
-def _unbound(name: str) -> Objective:
+def unbound(name: str) -> Objective:
+  """The objective named by `objective.name`, without its models."""
   return spec.build('objective.name', name, OBJECTIVES)

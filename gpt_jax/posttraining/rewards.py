@@ -20,8 +20,10 @@ from gpt_jax.finetuning.exporting import best_step, reward_mean
 from gpt_jax.finetuning.kinds import Split, probabilities
 from gpt_jax.finetuning.run import special_of, tokens_of
 from gpt_jax.nn.transformer import Transformer
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives.base import Objective
 from gpt_jax.objectives.preference import RewardModel
+from gpt_jax.objectives.task import Classification
 from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, Example
 from gpt_jax.rows.row_order import Batch
@@ -225,17 +227,18 @@ def open_reward(
   if 'model_type' in found:
     return _of_hf(folder, field, template, found, wrong)
   config = models.read_config(folder, field)
-  name = spec.parse('objective.name', config.objective.name)[0].name
-  tuned = config.get('finetune')
-  if name == 'classification':
-    task = spec.build('finetune.task', tuned.task, TUNED)
-    if task.form != name or len(task.texts) != 1 or len(tuned.labels) != 2:
+  objective = objectives.unbound(config.objective.name)
+  classifies = isinstance(objective, Classification)
+  if classifies:
+    task = spec.build('finetune.task', config.finetune.task, TUNED)
+    two = len(config.finetune.labels) == 2
+    if task.form != 'classification' or len(task.texts) != 1 or not two:
       raise wrong
-  elif name != 'reward':
+  elif not isinstance(objective, RewardModel):
     raise wrong
   source = models.open_model(folder, 'run', field)
   parts, state = models.load_state(folder, best_step(config, folder))
-  if name == 'classification':
+  if classifies:
     assert source.tokenizer is not None, 'of a folder'
     return ClassProbability(parts, state.eval_params, source.tokenizer)
   return RewardFunction(

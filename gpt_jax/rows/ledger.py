@@ -14,7 +14,6 @@ import numpy as np
 
 from gpt_jax.rows import row_makers, row_order
 from gpt_jax.rows.batch_rows import RowsOfStep
-from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.store import TokenStore
 
 
@@ -68,7 +67,7 @@ def steps(
   """
   sources = row_order.sources(store, seed=seed)
   ends = store.document_ends
-  sentence_ends, of_pairs = None, token_store.of_pairs(store.rows)
+  sentence_ends, of_pairs = None, store.manifest.pairs
   if row_makers.of_sentences(store.rows):
     sentence_ends = store.sentence_ends
   for step in range(start, stop):

@@ -352,7 +352,7 @@ class TokenStore:
     """
     if not any(phase.shares == 'examples' for phase in self.mixture):
       return {}
-    size = 2 if of_pairs(self.rows) else 1
+    size = 2 if self.manifest.pairs else 1
     out = {}
     for name, part in self.parts().items():
       first, last = np.searchsorted(self.document_ends, part, 'right')
@@ -519,20 +519,16 @@ def _damaged(folder: str, name: str, what: str) -> UsageError:
   )
 
 
-def of_pairs(rows: str) -> bool:
-  """Whether `data.rows` need pairs of a source and a target text."""
-  return spec.parse('data.rows', rows)[0].name == 'parallel'
-
-
 def check_pairs(rows: str, pairs: bool, where: str):
   """Refuses `data.rows` of pairs without pairs of texts, and the reverse."""
-  if of_pairs(rows) and not pairs:
+  needed = spec.parse('data.rows', rows)[0].name == 'parallel'
+  if needed and not pairs:
     raise UsageError(
       f'data.rows={rows!r}: are made of pairs of texts, and {where} holds '
       "none; take data.source=\"parallel_text('train.en', 'train.de')\", "
       'parallel_jsonl or parallel_tfds'
     )
-  if pairs and not of_pairs(rows):
+  if pairs and not needed:
     raise UsageError(
       f'data.rows={rows!r}: would join the sides of pairs of texts, which '
       f"{where} holds; set data.rows='parallel'"

@@ -39,6 +39,7 @@ from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import unified
+from gpt_jax.objectives.task import TaskObjective, Tasks
 from gpt_jax.optim import train_state
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_makers, sides, teacher_outputs
@@ -220,10 +221,8 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
   if needs.scored is not None:
     scores = needs.scored.output(config.model.context_length) > 0
   else:
-    name = spec.parse('objective.name', config.objective.name)[0].name
-    scores = tuned is None or name in (
-      *('target', 'dialogue', 'dpo', 'ppo', 'grpo'),
-    )
+    of_task = objectives.unbound(config.objective.name)
+    scores = not isinstance(of_task, TaskObjective | Tasks)
   return Pretrained(
     f'{buckets.shown(workdir)}, step {steps[-1]}',
     config.model.to_dict(),

@@ -17,7 +17,6 @@ from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.tokenizers.tokenizer import of_sources
 from gpt_jax.tokens import manifest
-from gpt_jax.tokens import store as token_store
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import importing, models
 from gpt_jax.training.parts import Parts
@@ -126,7 +125,7 @@ def rows(
     for step in found:
       for row in step.rows:
         line = {'step': step.step + 1, **row._asdict()}
-        texts, pairs = line.pop('texts'), token_store.of_pairs(store.rows)
+        texts, pairs = line.pop('texts'), store.manifest.pairs
         for name in ('spans', 'second'):
           line[name] = [span._asdict() for span in line[name]]
         if len(texts) < 2:

@@ -73,8 +73,8 @@ def rows_of(config: Config, store: TokenStore) -> teacher_outputs.Rows:
       f'batch.length={config.batch.length!r}: {given} reads outputs of rows '
       'of one length; give stages(N) with one N'
     )
-  (call,) = spec.parse('data.rows', config.data.rows)
-  if call.name == 'pairs' or store.mixture:
+  drawn = row_makers.kind(config.data.rows).func.holds == 'pairs'
+  if drawn or store.mixture:
     field = 'data.source' if store.mixture else 'data.rows'
     raise UsageError(
       f'{field}: {given} needs rows that are the same in each epoch and of '
