@@ -240,7 +240,8 @@ PAIR = "similarity('a.tsv', 'b.tsv')"
     (TAGS, {'features': 'concat(4)'}, r"features='concat\(4\)': its head"),
     (TAGS, {'labels': ['a', 'b']}, 'has 3 classes; name each once'),
     (TAGS, {'labels': ['a', 'b', 'b']}, 'has 3 classes; name each once'),
-    ('tasks({})', {'tasks': 'rte, cola'}, 'fine-tune it on one of them'),
+    ("tasks(cola:'classification(num_labels=2, length=8)')",
+     {'tasks': 'cola'}, 'fine-tune it on one of them'),
   ],
 )  # fmt: skip
 def test_heads_that_no_class_of_transformers_has(objective, fields, message):
