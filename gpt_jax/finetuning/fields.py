@@ -396,4 +396,10 @@ def objective(config: Config, task: Task) -> str:
     head += ", read='concat'"
   head += f', segment={tuned.segment}' * (tuned.segment > 0)
   head += more
-  return KINDS[task.kind].objective(task, tuned, head, more)
+  call = KINDS[task.kind].objective(task, tuned, head, more)
+  if tuned.segment and 'segment=' not in call:
+    raise UsageError(
+      f'finetune.segment={tuned.segment}: cuts texts that get a class or a '
+      f'score, and finetune.task={tuned.task!r} has another head; give 0'
+    )
+  return call

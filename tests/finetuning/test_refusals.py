@@ -81,6 +81,8 @@ REFUSED = {
     ('average={}/w', 'average=.*/w: has no predictions/dev.tsv; finish that'),
     (f'average=w; finetune.task={TARGET}', 'classes, and target predicts none'),
     ('finetune.segment=70', 'an LSTM, and .*full.* has none; give 0'),
+    (f'finetune.segment=7; finetune.task={TARGET}',
+     'segment=7: cuts texts that get a class or a score, and .* give 0'),
     ('finetune.layer_decay=0', 'layer_decay=0.0: must be above 0'),
     ('finetune.layer_decay=0.5; model.share=ffn',
      'layer_decay=0.5: layers share parameters .*; give 1.0'),
