@@ -112,8 +112,9 @@ class Average(NamedTuple):
   def start_of(self, held_out: Sequence[tuple[int, float]]) -> int:
     """The step at which averaging starts; `NEVER` if it has not yet.
 
-    It is the first evaluation worse than the best of those more than `patience`
-    evaluations before it: NT-ASGD (Merity et al. 2017, algorithm 1).
+    It is the first evaluation whose loss is above the lowest loss of all but
+    the `patience` evaluations before it: NT-ASGD (Merity et al. 2017,
+    algorithm 1).
 
     Args:
       held_out: step and loss of each evaluation so far.
@@ -154,8 +155,9 @@ def mean(start: Whole = 0, patience: Whole = 0) -> Average:
 
   Args:
     start: number of steps.
-    patience: start instead at the first evaluation that is worse than the best
-      of those more than so many evaluations before it (NT-ASGD, n = 5).
+    patience: n of NT-ASGD, which the paper sets to 5: averaging starts instead
+      at the first evaluation whose loss is above the lowest loss of all but the
+      n evaluations before it.
   """
   if start and patience:
     raise UsageError(

@@ -492,7 +492,8 @@ class Rollouts:
       for number, ids in generate(
         decoder,
         requests,
-        rows=min(self._plan.decode_rows, len(requests)),
+        # A process may have no share, of few completions.
+        rows=max(min(self._plan.decode_rows, len(requests)), 1),
         stop_when=lambda ids: ids[-1] in stops or preemption.reached(),
       ):
         ids_NL[number, : len(ids)] = ids

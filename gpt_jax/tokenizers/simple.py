@@ -370,7 +370,8 @@ def word_list_file(
       for word in vectors.words(path, size)
       if word != UNKNOWN and _WORD.fullmatch(word)
     )
-    kept = [*itertools.islice(found, max(vocab_size - 2, 0) or None)]
+    most = max(vocab_size - 2, 0) if vocab_size else None
+    kept = [*itertools.islice(found, most)]
     return WordList(kept)
 
   return read
