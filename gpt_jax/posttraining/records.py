@@ -11,7 +11,9 @@ A prompt or a completion is a text, or a list of messages with `role` and
 `content`; both are of one kind. Without `prompt` the prompt of a preference is
 what `chosen` and `rejected` have in common at their beginning. The roles are
 system, which only comes first, and then user and assistant by turns, the user
-first.
+first. After the assistant one or several messages of the role tool may come,
+with what tools returned; the assistant answers them. A message of the assistant
+may have `tool_calls`, and then needs no `content`.
 
 Errors name the file and the line.
 """
@@ -30,7 +32,15 @@ from gpt_jax.tokenizers.chat import Message
 # A text, or the messages of a conversation.
 Content = str | list[Message]
 
-_ROLES = ('system', 'user', 'assistant')
+# The roles that may come after each; '': at the beginning.
+_AFTER = {
+  '': ('system', 'user'),
+  'system': ('user',),
+  'user': ('assistant',),
+  'assistant': ('user', 'tool'),
+  'tool': ('assistant', 'tool'),
+}
+_ROLES = tuple(role for role in _AFTER if role)
 _MEND = 'mend or remove the line'
 
 
@@ -240,14 +250,22 @@ def _message(where: str, column: str, i: int, value: Any) -> Message:
     )
   role, said = value.get('role'), value.get('content')
   if role not in _ROLES:
-    tools = role == 'tool'
     raise UsageError(
       f'{where}: {name}: role={role!r} is unknown; one of {", ".join(_ROLES)}'
-      + tools * ', in whose texts calls of tools and their results can stand'
     )
+  if value.get('tool_calls'):
+    if role != 'assistant':
+      raise UsageError(
+        f'{where}: {name}: has tool_calls and the role {role!r}, and the '
+        f'assistant alone calls tools; {_MEND}'
+      )
+    # A template may write it beside the calls.
+    said = '' if said is None else said
+    value = {**value, 'content': said}
   if not isinstance(said, str):
     raise UsageError(f'{where}: {name}: content={said!r} is no text; {_MEND}')
-  if not said.strip() and role == 'assistant':
+  empty = not said.strip() and not value.get('tool_calls')
+  if empty and role == 'assistant':
     raise UsageError(f'{where}: {name}: the answer is empty; {_MEND}')
   return value
 
@@ -271,18 +289,17 @@ def check_pair(where: str, prompt: Content, completion: Content) -> None:
 
 def check_roles(where: str, messages: Sequence[Message]) -> None:
   """Checks the order of the roles."""
-  turns = [message['role'] for message in messages]
-  for i, role in enumerate(turns):
-    first = i - (turns[0] == 'system')
-    if i == 0 and role == 'system':
-      continue
-    expected = ('user', 'assistant')[first % 2]
-    if role != expected:
+  before = ''
+  for i, message in enumerate(messages):
+    role, expected = message['role'], _AFTER[before]
+    if role not in expected:
+      due = ' or '.join(repr(x) for x in expected if x != 'system')
       raise UsageError(
-        f'{where}: message {i} is of the role {role!r}, and {expected!r} is '
-        'due: system comes first or not at all, then user and assistant by '
-        f'turns; {_MEND}'
+        f'{where}: message {i} is of the role {role!r}, and {due} is due: '
+        'system comes first or not at all, then user and assistant by turns, '
+        f'and what tools return after the assistant; {_MEND}'
       )
+    before = role
 
 
 def _after_last_answer(where: str, messages: Sequence[Message]) -> int:

@@ -73,17 +73,17 @@ class Prompt(NamedTuple):
 
 
 def read_prompts(path: str, encoder: Encoder) -> list[Prompt]:
-  """Reads JSON lines with `prompt`: a text, or messages up to the user's."""
+  """Reads JSON lines with `prompt`: a text, or messages to be answered."""
   prompts = []
   for record in records.read(path):
     found = content(record, 'prompt')
     if not isinstance(found, str):
       check_roles(record.where, found)
-      if found[-1]['role'] != 'user':
+      if found[-1]['role'] not in ('user', 'tool'):
         raise UsageError(
           f'{record.where}: the prompt ends with the role '
           f'{found[-1]["role"]!r}, and the assistant is to answer; end it with '
-          "the user's message"
+          'the message of a user or of a tool'
         )
     columns = {n: x for n, x in record.fields.items() if n != 'prompt'}
     try:

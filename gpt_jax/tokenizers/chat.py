@@ -57,8 +57,20 @@ class Rendered(NamedTuple):
 class ChatTemplate:
   """The chat template of a model."""
 
-  def __init__(self, source: str, variables: Mapping[str, str]):
-    self.source = source
+  def __init__(
+    self,
+    source: str,
+    variables: Mapping[str, str],
+    name: str = 'the chat template',
+  ):
+    """Parses the template.
+
+    Args:
+      source: in Jinja.
+      variables: what it can write by name, such as `eos_token`.
+      name: what errors call it.
+    """
+    self.source, self._name = source, name
     try:
       self._template = _environment().from_string(source)
     except jinja2.TemplateError as e:
@@ -100,6 +112,38 @@ class ChatTemplate:
     """
     return _MARKS.sub('', self._marked(messages, add_generation_prompt))
 
+  def _check_tools(self, messages: Sequence[Message]) -> None:
+    """Checks that the template writes what tools are asked and what they say.
+
+    A word that comes nowhere else stands in place of the names of functions and
+    of what tools say. The text must have it, and the latter outside what is
+    marked as the assistant's.
+    """
+    probed, results, calls = [*messages], [], []
+    for i, message in enumerate(messages):
+      if message.get('role') == 'tool':
+        results.append((i, f'xresult{i}x'))
+        probed[i] = {**message, 'content': results[-1][1]}
+      elif message.get('tool_calls'):
+        calls.append((i, f'xcall{i}x'))
+        probed[i] = _renamed(i, message, calls[-1][1])
+    if not results and not calls:
+      return
+    text = self._marked(probed, False)
+    others = re.sub(f'{_BEGIN}.*?{_END}', '', text, flags=re.DOTALL)
+    for i, word in results:
+      if word not in others:
+        raise UsageError(
+          f"{self._name} does not know the role 'tool' of message {i}; take "
+          "another template, or put what tools return into the user's messages"
+        )
+    for i, word in calls:
+      if word not in text:
+        raise UsageError(
+          f'{self._name} does not write the tool_calls of message {i}; take '
+          'another template, or put the calls into the content'
+        )
+
   def _marked(
     self, messages: Sequence[Message], add_generation_prompt: bool
   ) -> str:
@@ -112,7 +156,7 @@ class ChatTemplate:
         **self._variables,
       )
     except Exception as e:  # a program of others: it may raise anything
-      raise UsageError(f'the chat template fails: {_message(e)}') from e
+      raise UsageError(f'{self._name} fails: {_message(e)}') from e
 
   def ids(
     self,
@@ -127,6 +171,7 @@ class ChatTemplate:
     Args:
       encode: instead of `tokenizer.encode_special`, to refuse long texts.
     """
+    self._check_tools(messages)
     guarded = _guarded(messages, tokenizer.special.names)
     text = self.render(guarded, add_generation_prompt)
     ids = [int(i) for i in (encode or tokenizer.encode_special)(text)]
@@ -151,6 +196,7 @@ class ChatTemplate:
       num_prompt: what the assistant says in this many first messages is left
         out.
     """
+    self._check_tools(messages)
     messages = _guarded(messages, names)
     marked = self._marked(messages, False)
     if _BEGIN in marked:
@@ -173,6 +219,24 @@ class ChatTemplate:
         (len(before), len(before) + _turn(after[len(before) :], names))
       )
     return Rendered(text, spans)
+
+
+def _renamed(number: int, message: Message, name: str) -> Message:
+  """The message with that name for each function that it calls."""
+
+  def renamed(call: Message) -> Message:
+    if 'function' in call:
+      return {**call, 'function': renamed(call['function'])}
+    return {**call, 'name': name} if call['name'] else call
+
+  calls = message['tool_calls']
+  try:
+    return {**message, 'tool_calls': [renamed(call) for call in calls]}
+  except (TypeError, KeyError) as e:
+    raise UsageError(
+      f'message {number}: tool_calls={calls!r} is no list of {{"function": '
+      '{"name": ..., "arguments": {...}}}; mend it'
+    ) from e
 
 
 def _unmarked(marked: str) -> Rendered:
@@ -320,10 +384,10 @@ def choose(text: str, tokenizer: Tokenizer, folder: str) -> ChatTemplate:
         f'{where}: the tokenizer has no {lacking[0]}, which it writes; take '
         f'one of {", ".join(others)}, or a file'
       )
-    return ChatTemplate(source, tokens)
+    return ChatTemplate(source, tokens, where)
   try:
     with open(text, encoding='utf-8') as file:
-      return ChatTemplate(file.read(), tokens)
+      return ChatTemplate(file.read(), tokens, where)
   except (OSError, UnicodeDecodeError) as e:
     why = 'is not UTF-8'
     if isinstance(e, OSError):

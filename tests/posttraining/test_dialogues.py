@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.files.document import Document
+from gpt_jax.files.records import Record
+from gpt_jax.posttraining import records
 from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Example
 from gpt_jax.spec import UsageError
@@ -110,6 +112,79 @@ def test_marks_give_the_spans_of_prefixes(name, says):
   again = Encoder(made, lambda: template).encode(example, 'assistant')
   np.testing.assert_array_equal(again.ids, found.ids)
   np.testing.assert_array_equal(again.learned, found.learned)
+
+
+# As in models that call tools: calls are in JSON, and results that follow each
+# other make one turn of the user.
+TOOLS = r"""
+{%- for m in messages %}
+  {%- if m.role == 'tool' %}
+    {%- if loop.previtem.role != 'tool' %}{{- '<user>' }}{% endif %}
+    {{- '<result>' + m.content }}
+    {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '</s>' }}{% endif %}
+  {%- else %}
+    {{- '<' + m.role + '>' + m.content }}
+    {%- for call in m.tool_calls or [] %}
+      {{- '<call>' + call.function | tojson }}
+    {%- endfor %}
+    {{- '</s>' }}
+  {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<assistant>' }}{% endif %}
+"""
+ASKED = {'role': 'user', 'content': 'Hot?'}
+CALLING = {
+  'role': 'assistant',
+  'content': None,
+  'tool_calls': [
+    {'type': 'function', 'function': {'name': n, 'arguments': {'city': 'Ulm'}}}
+    for n in ('heat', 'wind')
+  ],
+}
+RESULTS = [{'role': 'tool', 'content': x} for x in ('"31"', 'low </s>')]
+ANSWER = {'role': 'assistant', 'content': 'Yes.'}
+
+
+def test_what_tools_return_is_read_and_not_learned():
+  made = trained('byte_bpe(290)')
+  encoder = Encoder(made, lambda: ChatTemplate(TOOLS, {}))
+  messages = [ASKED, CALLING, *RESULTS, ANSWER]
+  example = records.example(Record('a:1', {'messages': messages}))
+  found = encoder.encode(example, 'assistant')
+  # As text: without the four tokens that end a turn.
+  pieces = [
+    ('<user>Hot?<assistant>', False),
+    ('<call>{"name": "heat", "arguments": {"city": "Ulm"}}', True),
+    ('<call>{"name": "wind", "arguments": {"city": "Ulm"}}', True),
+    ('<user><result>"31"<result>low </s><assistant>', False),
+    ('Yes.', True),
+  ]
+  for learned in (True, False):
+    ids = found.ids[found.learned == learned]
+    text = ''.join(text for text, x in pieces if x == learned)
+    assert made.decode(ids) == text
+    assert np.count_nonzero(ids == made.special.names['</s>']) == 2
+  prompt = encoder.prompt(example.completion[:-1])
+  np.testing.assert_array_equal(found.ids[: len(prompt)], prompt)
+  assert made.decode(found.ids[len(prompt) :]) == 'Yes.'
+
+
+def test_templates_by_name_write_what_tools_return(kind):
+  """Where a template writes any role; each result is a turn of its own."""
+  made, end = kind
+  calling = {'role': 'assistant', 'content': 'heat(Ulm)'}
+  messages = [ASKED, calling, *RESULTS, ANSWER]
+  found = encoder_of(made, 'zephyr').encode(
+    Example('a:1', None, messages), 'assistant'
+  )
+  runs = np.flatnonzero(np.diff([False, *found.learned, False])).reshape(-1, 2)
+  said = [made.decode(found.ids[slice(*run)]) for run in runs]
+  assert len(said) == 2
+  for text, message in zip(said, (calling, ANSWER), strict=True):
+    assert message['content'] in text
+  others = made.decode(found.ids[~found.learned])
+  assert all(x['content'] in others for x in RESULTS)
+  assert np.count_nonzero(found.ids == made.special.names[end]) == 5
 
 
 def test_no_token_stands_twice_before_a_conversation():

@@ -31,6 +31,10 @@ REWARD = "reward('{train}')"
 DPO = "dpo('{train}', template='vicuna')"
 USER, SAYS = ({'role': r, 'content': 'x'} for r in ('user', 'assistant'))
 OTHER = {**SAYS, 'content': 'y'}
+CALLS = {
+  'role': 'assistant',
+  'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}],
+}
 
 PROMPT = {'prompt': 'b', 'answer': 1}
 GRPO = "grpo('{train}', '{folder}/r.py:good', max_completion_length=4)"
@@ -89,11 +93,49 @@ CASES = [
     [],
     "message 1 is of the role 'system'.*system comes first",
   ),
+  (chat('user', 'function'), VICUNA, [], r"\[1\]: role='function' is unknown"),
+  (chat('user', 'tool'), VICUNA, [], "'tool', and 'assistant' is due"),
   (
-    chat('user', 'tool'),
+    chat('user', 'assistant', 'system'),
     VICUNA,
     [],
-    r"messages\[1\]: role='tool' is .*, in whose texts calls of tools",
+    "message 2 is of the role 'system', and 'user' or 'tool' is due",
+  ),
+  (
+    chat('user', 'assistant', 'tool', 'tool', 'user'),
+    VICUNA,
+    [],
+    "message 4 is of the role 'user', and 'assistant' or 'tool' is due",
+  ),
+  (
+    chat('user', 'assistant', 'tool', 'assistant'),
+    VICUNA,
+    [],
+    r"train.jsonl:2: template='vicuna' does not know the role 'tool' of m.* 2;",
+  ),
+  (
+    chat('user', 'assistant', 'tool', 'assistant'),
+    VICUNA.replace('vicuna', 'llama2'),
+    [],
+    "template='llama2' does not know the role 'tool'",
+  ),
+  (
+    {'messages': [USER, CALLS]},
+    VICUNA.replace('vicuna', 'zephyr'),
+    [],
+    "template='zephyr' does not write the tool_calls of message 1;",
+  ),
+  (
+    {'messages': [USER, {**CALLS, 'tool_calls': [{'function': 'f'}]}]},
+    VICUNA,
+    [],
+    r"train.jsonl:2: message 1: tool_calls=\[{'function': 'f'}\] is no list",
+  ),
+  (
+    {'messages': [{**CALLS, 'role': 'user'}, SAYS]},
+    VICUNA,
+    [],
+    r"messages\[0\]: has tool_calls and the role 'user'",
   ),
   (chat('user'), VICUNA, [], 'has no message of the assistant'),
   (
