@@ -29,7 +29,7 @@ FORMULA = (
   '(PaLM, appendix B: attention counted whole), or the most keys a token sees '
   'where its layer has a window or a sparse pattern (bigbird: the mean); of '
   'experts only those that a token takes, and of the output only what the '
-  'objective scores; of a frozen teacher a third, '
+  'objective scores; of a frozen model a third, '
   'and of a model with adapters two thirds, without the adapters'
 )
 FORMULA_CAUSAL = (
@@ -85,6 +85,7 @@ class _Model(NamedTuple):
   scored: Scored | None  # see `objectives.base.Scored`
   # Forward, and backward for the inputs and for the parameters.
   passes: int
+  head_passes: int
   num_predicted: Callable[[int], int]  # see `objectives.base.Needs`
 
   def scores(self, length: int) -> bool:
@@ -100,7 +101,9 @@ def _models(config: Config, params: Any) -> list[_Model]:
   trees = needs._replace(parts=known).trees(params)
   scored = {'': needs.scored, **{n: p.scored for n, p in known.items()}}
   tuned, trained = config.get('finetune'), 3
-  if tuned and spec.build(lora.FIELD, tuned.lora, lora.LORAS):
+  if tuned and tuned.features:
+    trained = 1
+  elif tuned and spec.build(lora.FIELD, tuned.lora, lora.LORAS):
     trained = 2  # the adapters themselves are left out
   return [
     _Model(
@@ -108,6 +111,7 @@ def _models(config: Config, params: Any) -> list[_Model]:
       tree,
       scored[name],
       passes=1 if name in needs.frozen else trained,
+      head_passes=1 if name in needs.frozen else 3,
       num_predicted=needs.num_predicted if not name else lambda length: 0,
     )
     for name, tree in trees.items()
@@ -134,7 +138,10 @@ def met_parameters(config: Config, params: Any) -> float:
   encoder-decoder, where each side's tokens use its own parameters.
   """
   length = config_lib.row_tokens(config)
-  return sum(_met(model, length) for model in _models(config, params))
+  return sum(
+    _met(model, length) + _of_heads(model, length)
+    for model in _models(config, params)
+  )
 
 
 def _products(model: _Model) -> dict[str, int]:
@@ -159,7 +166,7 @@ def _met(model: _Model, length: int) -> float:
   """Parameters in matrix products that the mean token of a row uses.
 
   All, unless the objective scores only some positions: the others skip the
-  output, and possibly the heads of pre-training. For an encoder-decoder see
+  output; the heads are in `_of_heads`. For an encoder-decoder see
   `_met_by_sides`.
   """
   if model.config.model.num_encoder_layers:
@@ -189,11 +196,25 @@ def _met(model: _Model, length: int) -> float:
     elif name == 'embed_projection/kernel':
       left = (uses[name] - 1) * (read - scored.output(length)) / length
     elif name.startswith('heads/') and name.endswith('/kernel'):
-      left = (read - scored.heads(length)) / length
+      left = read / length  # see `_of_heads`
     else:
       left = 0
     met -= left * math.prod(shape)
   return met
+
+
+def _of_heads(model: _Model, length: int) -> float:
+  """Parameters of heads that score some positions, for the mean token."""
+  if model.scored is None:
+    return 0
+  total = 0
+  for name, shape in parameter_table(model.params).items():
+    stack, *inside = name.split('/')
+    if stack == 'heads' and inside[-1] == 'kernel':
+      once = inside[0] in model.scored.once
+      times = 1 if once else model.scored.heads(length)
+      total += times / length * math.prod(shape)
+  return total
 
 
 def _met_by_sides(model: _Model, length: int) -> float:
@@ -205,6 +226,8 @@ def _met_by_sides(model: _Model, length: int) -> float:
   of_source, of_target = config_lib.sides(model.config, length)
   total = 0
   for name, count in _products(model).items():
+    if name.startswith('heads/'):
+      continue
     on_source = name.startswith(_ON_SOURCE) or _OF_SOURCE.search(name)
     if _of_both(model.config, name):
       total += count / 2 * (of_source + of_target)
@@ -302,6 +325,7 @@ def _per_token(
     length = needs.text_length(config.model.context_length)
   return sum(
     round(2 * model.passes * _met(model, length))
+    + round(2 * model.head_passes * _of_heads(model, length))
     + round(4 * model.passes * _attended(model, span, length))
     for model in _models(config, params)
   )

@@ -25,11 +25,13 @@ class Scored(NamedTuple):
 
   Attributes:
     output: positions scored over the vocabulary.
-    heads: positions scored by the pre-training heads.
+    heads: positions scored by the heads of pre-training, or of a task.
+    once: modules of the heads that a row uses once.
   """
 
   output: Callable[[int], int]
   heads: Callable[[int], int]
+  once: tuple[str, ...] = ()
 
 
 class Part(NamedTuple):

@@ -127,14 +127,22 @@ class TaskObjective(Objective):
       'first': 'bidirectional',
       'last': 'bidirectional',
     }.get(self.read, 'any')
+    if self.read == 'biattentive':
+      once = 'maxout', 'classifier'
+      return Needs(
+        'any',
+        encoder=True,
+        target_length=lambda context: 0,  # the decoder is not run
+        rows=(),
+        scored=Scored(lambda length: 0, lambda length: length, once),
+      )
     scored = None
     if not self.auxiliary:
       heads = self.num_sequences
       scored = Scored(
         lambda length: 0, lambda length: length if self.each_token else heads
       )
-    encoder = self.read == 'biattentive'
-    return Needs(attention, encoder=encoder, rows=(), scored=scored)
+    return Needs(attention, rows=(), scored=scored)
 
   def check(self) -> None:
     """Rejects the auxiliary loss of an adaptive softmax, segments of others."""

@@ -44,10 +44,26 @@ def test_adapters_spare_the_gradient_of_kernels():
   config, params = tiny.config(), tiny.params(tiny.model())
   whole = flops.per_token(config, params)
   with config.unlocked():
-    config.finetune = {'lora': 'none()'}
+    config.finetune = {'lora': 'none()', 'features': ''}
   assert flops.per_token(config, params) == whole
   config.finetune.lora = 'lora(rank=2)'
   assert flops.per_token(config, params) * 3 == whole * 2
+
+
+def test_frozen_features_have_no_gradient():
+  """A third of the model's FLOPs, and three passes of the head of one token."""
+  model = tiny.model()
+  config, params = tiny.config(), tiny.params(model)
+  scored = {'heads': {'score': {'kernel': np.zeros((tiny.D, 3))}}}
+  kind = 'classification(num_labels=3, length=13, auxiliary=0.0, read="first")'
+  config = tiny.config(**{'objective.name': kind})
+  with config.unlocked():
+    config.finetune = {'features': '', 'lora': 'none()', 'length': 13}
+  whole = flops.per_token(config, {**params, **scored})
+  config.finetune.features = 'layer(0)'
+  frozen = flops.per_token(config, {**params, **scored})
+  head = 6 * tiny.D * 3 / 13
+  assert (whole - head) / (frozen - head) == pytest.approx(3, rel=1e-4)
 
 
 def test_norms_are_no_products():
