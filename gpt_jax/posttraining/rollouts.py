@@ -46,7 +46,7 @@ from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, check_roles, content
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.row_order import Batch
-from gpt_jax.runtime import hosts, malloc, preemption, watchdog
+from gpt_jax.runtime import malloc, preemption, watchdog
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.constraints import ANY
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -488,17 +488,18 @@ class Rollouts:
     ][jax.process_index() :: count]
     share = -(-len(prompts) // count), self._plan.max_tokens
     ids_NL = np.full(share, -1, np.int32)
+    polls = preemption.Polls(ids_NL.size)
     with sharding.use(mesh, parts.rules):
       for number, ids in generate(
         decoder,
         requests,
         # A process may have no share, of few completions.
         rows=max(min(self._plan.decode_rows, len(requests)), 1),
-        stop_when=lambda ids: ids[-1] in stops or preemption.reached(),
+        stop_when=lambda ids: polls() or ids[-1] in stops,
       ):
         ids_NL[number, : len(ids)] = ids
         watchdog.enter(watchdog.now().name)  # restarts the phase's deadline
-    if not hosts.all_agree(not preemption.reached()):
+    if polls.finish():
       return None
     # The shares of the processes, [process, place, token].
     shares = np.reshape(multihost_utils.process_allgather(ids_NL), (-1, *share))

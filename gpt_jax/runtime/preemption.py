@@ -21,6 +21,8 @@ from gpt_jax.runtime import watchdog
 from gpt_jax.runtime.log import program, say
 
 EXIT_CODE = 75
+# Calls take microseconds, and a rollout may draw millions of tokens.
+_MOST_POLLS = 1000
 
 # Phases in which everything is already on disk.
 AT_ONCE = ('start', 'prepare', 'compile', 'end')
@@ -133,6 +135,38 @@ def reached() -> bool:
   if multihost_utils.reached_preemption_sync_point(_State.boundaries):
     _State.reached = True
   return _State.reached
+
+
+class Polls:
+  """Calls `reached` in work that has other moments in each process.
+
+  Processes call it the same number of times all the same: at most
+  `_MOST_POLLS`, evenly over the most moments that there may be; `finish` makes
+  the calls that are left.
+  """
+
+  def __init__(self, most: int):
+    """`most`, at least 1, is the same in all processes."""
+    self._every = -(-most // _MOST_POLLS)
+    self._moments, self._left = 0, most // self._every
+    self._reached = False
+
+  def __call__(self) -> bool:
+    """Whether to end the work, at one of its moments."""
+    self._moments += 1
+    if self._moments % self._every == 0:
+      self._poll()
+    return self._reached
+
+  def finish(self) -> bool:
+    """Whether all processes must stop, after the work."""
+    while self._left:
+      self._poll()
+    return self._reached
+
+  def _poll(self) -> None:
+    self._left -= 1
+    self._reached = reached()
 
 
 def check() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
-from tests.runtime.test_hosts import ends, start_command
+from tests.runtime.test_hosts import ends, start_command, start_python
+from tests.support import whole_runs
 
 SIZES = [
   '--init=none',
@@ -74,6 +75,68 @@ def run(folder, method, num_processes):
   assert codes == [0] * num_processes, said
   result = json.loads((workdir / 'result.json').read_text())
   return metrics.read(str(workdir)), result
+
+
+# Sends SIGTERM to one process at the second reward, or in the second rollout of
+# its start, and waits until JAX has noticed; the processes then have drawn
+# different numbers of tokens.
+PREEMPTED = """
+import os, signal, sys, time
+from gpt_jax.__main__ import main
+from gpt_jax.posttraining import rollouts
+
+moment, process = sys.argv[1], int(os.environ['JAX_PROCESS_ID'])
+generate, score = rollouts.generate, rollouts.Rollouts._score
+calls = {'draw': 0, 'score': 0}
+
+def pause(name, sender):
+  calls[name] += 1
+  if name == moment and calls[name] == 2:
+    if process == sender:
+      os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(4)
+
+def generated(*args, **options):
+  for i, one in enumerate(generate(*args, **options)):
+    if i == 1:
+      pause('draw', sender=1)
+    yield one
+
+def scored(*args):
+  pause('score', sender=0)
+  return score(*args)
+
+rollouts.generate, rollouts.Rollouts._score = generated, scored
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow  # eight processes
+def test_processes_stop_together_in_a_rollout(folder):
+  """And while one of them scores; the run ends in the same bits."""
+  whole, stopped = folder / 'whole', folder / 'stopped'
+  command = [
+    *('ppo', '--config=configs/finetune/ppo.py'),
+    f'--config.finetune.task={TASKS["ppo"]}',
+    f'--prompts={folder}/prompts.jsonl',
+    f'--reward={folder}/rewards.py:letters',
+    *SIZES,
+  ]
+  codes, said = ends(start_command([*command, f'--workdir={whole}'], 2, 4))
+  assert codes == [0, 0], said
+  command.append(f'--workdir={stopped}')
+  program = folder / 'preempted.py'
+  program.write_text(PREEMPTED)
+  for moment, step in ('draw', 2), ('score', 5):
+    given = [str(program), moment, *command, '--distributed']
+    codes, said = ends(start_python(given, 2, 4))
+    assert codes == [75, 75], said
+    saved = max(int(x.name) for x in (stopped / 'checkpoints').iterdir())
+    assert saved == step, said
+  codes, said = ends(start_command(command, 2, 4))
+  assert codes == [0, 0], said
+  assert whole_runs.logged(whole) == whole_runs.logged(stopped)
+  whole_runs.same_state(whole, stopped, step=6)
 
 
 def close(a, b, name):

@@ -168,3 +168,26 @@ def test_a_save_longer_than_the_grace_is_warned_of(
   assert [t.startswith('a save took 3.0 s, longer than') for t in texts] == (
     [True] if warned else []
   )
+
+
+@pytest.mark.parametrize('most', [1, 13, 2999])
+def test_polls_are_as_many_in_each_process(most, monkeypatch):
+  """However many moments there are; JAX's count of them has to be the same."""
+  answers = []
+
+  def reached():
+    answers.append(len(answers) >= 5)
+    return answers[-1]
+
+  monkeypatch.setattr(preemption, 'reached', reached)
+  counts = set()
+  for moments in (0, most // 3, most):
+    answers.clear()
+    polls = preemption.Polls(most)
+    stopped = [polls() for _ in range(moments)]
+    assert stopped == sorted(stopped)
+    assert any(stopped) == any(answers)
+    assert polls.finish() == any(answers)
+    counts.add(len(answers))
+  [count] = counts
+  assert 1 <= count <= 1000
