@@ -137,6 +137,10 @@ def _lines(start: str, result: dict[str, Any]) -> list[str]:
   for name, found in result.items():
     if not isinstance(found, dict) or name == 'train':
       continue
+    if name == 'layers':
+      shares = ', '.join(map(str, found['shares']))
+      lines.append(f'{start}shares of the layers, the lowest first: {shares}')
+      continue
     if name == ensemble.NAME:
       lines += [
         f'{start}{split}, the mean of {len(found["of"])} runs: '

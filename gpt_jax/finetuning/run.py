@@ -10,9 +10,10 @@ length of each are in a section of its own, `finetune.each.NAME`.
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -160,6 +161,8 @@ def finetune(
     result = {'init': tuned.init, 'step': int(state.step)}
     if plan.alone:
       result = {'task': tuned.task, **result, **found['']}
+      if layers := state.params.get('heads', {}).get('layers'):
+        result['layers'] = _mix(layers)
       if average:
         splits = {**plan.each[''].splits, **further}
         result[ensemble.NAME] = ensemble.average(
@@ -601,3 +604,12 @@ def _whole(
   resolved = config_lib.resolve(config)
   fields.check_layers(resolved)
   return resolved
+
+
+def _mix(layers: Mapping[str, jax.Array]) -> dict[str, Any]:
+  """ELMo's mix (Peters et al., 2018, equation 1), from the lowest layer up."""
+  shares = jax.nn.softmax(layers['weights'])
+  return {
+    'shares': np.asarray(shares).round(4).tolist(),
+    'scale': round(float(layers['scale'][0]), 4),
+  }

@@ -145,9 +145,16 @@ def test_a_task_is_learned_and_exported(bert, tmp_path, form):
 @pytest.mark.long
 @pytest.mark.slow
 def test_features_leave_the_model_alone(bert, tmp_path):
-  finetuned(bert, tmp_path, 'tags', '--config.finetune.features=concat(2)')
+  mixed = '--config.finetune.features=weighted_sum(2)'
+  finetuned(bert, tmp_path, 'tags', mixed)
   _, state = trained_lib.load_state(str(tmp_path / 'w'))
   _, before = hf.load(str(bert))
   after = jax.device_get(state.params)
   for name in before.keys() - {'heads'}:
     jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
+  layers = after['heads']['layers']
+  expected = np.exp(layers['weights']) / np.sum(np.exp(layers['weights']))
+  mix = json.loads((tmp_path / 'w/result.json').read_text())['layers']
+  np.testing.assert_allclose(mix['shares'], expected, atol=1e-4)
+  assert mix['scale'] == pytest.approx(float(layers['scale'][0]), abs=1e-4)
+  assert expected.max() > 0.5
