@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from gpt_jax.nn.layers import Dropout
+from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.masks import Pattern, Tokens, visible
 from gpt_jax.ranges import NotNegative
 
@@ -401,7 +401,7 @@ class Request(NamedTuple):
   visibility: Visibility
   scale: float | jax.Array
   bias: jax.Array | None = None
-  dropout: Dropout | None = None
+  dropout: AttentionDropout | None = None
   positions_BL: jax.Array | None = None
   softcap: float = 0.0
   layer: jax.Array | None = None
@@ -415,7 +415,8 @@ def attend(
   mask: jax.Array,
   scale: float | jax.Array,
   bias: jax.Array | None = None,
-  dropout: Dropout | None = None,
+  dropout: AttentionDropout | None = None,
+  places: tuple[jax.Array, jax.Array] | None = None,
   softcap: float = 0.0,
 ) -> jax.Array:
   """softmax(scale q k^T + bias) v (Vaswani et al., equation 1).
@@ -431,6 +432,8 @@ def attend(
     scale: of the scores.
     bias: added to the scores, [B or 1, H, L, M].
     dropout: applied to the probabilities.
+    places: of queries [L] and keys [M] in their rows, for dropout; None:
+      0, 1, 2, ...
     softcap: bound of the scores with their bias: see `Scale`.
 
   Returns:
@@ -443,10 +446,12 @@ def attend(
   scores_BGQM = scores(products, scale, bias, softcap)
   kept_BGQM, keep = None, 1.0
   if dropout is not None:
-    B, L, H = q_BLHK.shape[:3]
-    G, M = k_BGMK.shape[1:3]
-    kept_BGRLM, keep = dropout.kept((B, G, H // G, L, M)), dropout.keep
-    kept_BGQM = kept_BGRLM.reshape(scores_BGQM.shape)
+    L, M = q_BLHK.shape[1], k_BGMK.shape[2]
+    query_L, key_M = places or (jnp.arange(L), jnp.arange(M))
+    kept_BHLM = dropout.kept(
+      q_BLHK.shape[2], query_L[None, :, None], key_M[None, None]
+    )
+    kept_BGQM, keep = kept_BHLM.reshape(scores_BGQM.shape), dropout.keep
   mask = for_groups(mask, scores_BGQM)
   out_BGQK: Any = weighted(scores_BGQM, v_BGMK, mask, kept_BGQM, keep)
   return ungrouped(out_BGQK, q_BLHK.shape)
@@ -553,6 +558,7 @@ def attend_within(request: Request) -> jax.Array:
         scale=request.scale,
         bias=None if request.bias is None else request.bias[:, :, query, key],
         dropout=request.dropout,
+        places=(tokens.places[0, query], tokens.places[0, key]),
         softcap=request.softcap,
       )
     )
@@ -592,7 +598,7 @@ def across(
   *,
   scale: float | jax.Array = 1.0,
   softcap: float = 0.0,
-  dropout: Dropout | None = None,
+  dropout: AttentionDropout | None = None,
 ) -> tuple[jax.Array, KVCache]:
   """Attends to the encoder's output: [B, L, H, K], and its cache.
 

@@ -20,8 +20,14 @@ from gpt_jax.nn.attend import (
   attend,
   attend_to_cache,
 )
+from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import Backend, attend_rows, reference
-from gpt_jax.nn.layers import Dense, Dropout, Initializers, Projections
+from gpt_jax.nn.layers import (
+  Dense,
+  Initializers,
+  Projections,
+  row_numbers,
+)
 from gpt_jax.nn.masks import Pattern, Tokens, visible
 from gpt_jax.nn.positions import Position, ScoreInputs
 from gpt_jax.nn.transformer_xl import joined, reaches, several, split
@@ -124,7 +130,7 @@ class Attention(nn.Module):
       *(q_BLHK, keys_and_values, context, cache),
       scale=self.scale(q_BLHK.shape[-1], layer),
       softcap=self.scale.softcap,
-      dropout=self._dropout(),
+      dropout=self._dropout(len(q_BLHK)),
     )
 
   def _within(
@@ -162,7 +168,7 @@ class Attention(nn.Module):
       *(q_BLHK, k_BMGK, v_BMGK, self.pattern, context.visibility),
       scale,
       bias,
-      self._dropout(),
+      self._dropout(len(q_BLHK)),
       context.positions_BL,
       self.scale.softcap,
       layer,
@@ -175,11 +181,12 @@ class Attention(nn.Module):
     backend = reference() if initial else self.backend
     return attend_rows(request, backend=backend), cache
 
-  def _dropout(self) -> Dropout | None:
+  def _dropout(self, num_rows: int) -> AttentionDropout | None:
     """The dropout of the probabilities, in training."""
     if not self.dropout or not self.has_rng('dropout'):
       return None
-    return Dropout(self.dropout, deterministic=False)
+    seed = jax.random.bits(self.make_rng('dropout'), dtype=jnp.uint32)
+    return AttentionDropout(self.dropout, seed, row_numbers(num_rows))
 
   def _keys_and_values(
     self, source_BMD: jax.Array

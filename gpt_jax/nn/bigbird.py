@@ -57,7 +57,9 @@ def dense(request: Request) -> jax.Array:
     counts *= for_groups(visibility.visible_BLM, products)
   kept_BGQM = None
   if request.dropout is not None:
-    kept_BGQM = request.dropout.kept(products.shape)
+    at_L = jnp.arange(L)
+    kept_BHLM = request.dropout.kept(H, at_L[None, :, None], at_L[None, None])
+    kept_BGQM = kept_BHLM.reshape(products.shape)
   out_BGQK = _weighted(request, products, v_BGMK, counts, kept_BGQM)
   return _real(request, ungrouped(out_BGQK, request.q_BLHK.shape))
 
@@ -106,6 +108,7 @@ def gathered(request: Request) -> jax.Array:
     mask=jnp.broadcast_to(mask_BM[:, None], (len(mask_BM), q_BLHK.shape[1], L)),
     scale=request.scale,
     dropout=request.dropout,
+    places=(_outside(jnp.arange(L)[None], start, stop)[0], jnp.arange(L)),
     softcap=request.softcap,
   )
   others = _between(request, mask_BM, start, stop)
@@ -138,34 +141,41 @@ def _between(
     return global_BXMK, _cut(x_BLXK, start, stop, blocks.size)
 
   times_BLGK = jnp.repeat(times_BM[:, :, None, None], G, axis=2)
-  kinds = [cut(x) for x in (request.k_BLGK, request.v_BLGK, times_BLGK)]
+  places_1LGK = jnp.arange(times_BM.shape[1])[None, :, None, None]
+  places_1LGK = jnp.repeat(places_1LGK, G, axis=2)
+  of_keys = request.k_BLGK, request.v_BLGK, times_BLGK, places_1LGK
+  kinds = [cut(x) for x in of_keys]
 
   def some(chunk: _Chunk) -> jax.Array:
     """The output of some of the blocks, [B, X, N, Q, K]."""
-    q_BXNQK, kept_BXNQM = chunk.q_BXNQK, chunk.kept_BXNQM
-    k, v, times = (
+    q_BXNQK = chunk.q_BXNQK
+    k, v, times, places = (
       _merged(_lists(*kind, near, blocks.window, chunk.index_XNJ))
       for kind, near in zip(kinds, chunk.near, strict=True)
     )
-    products = float32_einsum('BGQK,BGMK->BGQM', _merged(q_BXNQK), k)
-    kept = None if kept_BXNQM is None else _merged(kept_BXNQM)
+    products: Any = float32_einsum('BGQK,BGMK->BGQM', _merged(q_BXNQK), k)
+    kept = None
+    if request.dropout is not None:
+      # Without random blocks all heads have the same keys.
+      keys_XNM = places.reshape(X, -1, places.shape[2])
+      keys_XNM = keys_XNM if X == H else keys_XNM[:1]
+      query_NL1, key_XN1M = chunk.places_NL[:, :, None], keys_XNM[:, :, None]
+      kept_BHNLM = request.dropout.kept(H, query_NL1[None], key_XN1M)
+      kept_BXRNLM = kept_BHNLM.reshape(B, X, H // X, *kept_BHNLM.shape[2:])
+      kept = kept_BXRNLM.swapaxes(2, 3).reshape(products.shape)
     counts = times.swapaxes(2, 3)
     out_BGQK = _weighted(request, products, v, counts, kept)
     return out_BGQK.reshape(q_BXNQK.shape[:4] + (-1,))
 
   q_BXRNLK = q_BHNLK.reshape(B, X, H // X, N, L, K)
   q_BXNQK = q_BXRNLK.swapaxes(2, 3).reshape(B, X, N, -1, K)
-  kept_BXNQM = None
-  if request.dropout is not None:
-    drawn = 0 if index_HNJ is None else index_HNJ.shape[2]
-    M = kinds[0][0].shape[2] + (blocks.window + drawn) * blocks.size
-    kept_BXNQM = request.dropout.kept((*q_BXNQK.shape[:4], M))
+  places_NL = start + jnp.arange(N * L).reshape(N, L)
   size = -(-N // -(-N * blocks.size // CHUNK))  # in chunks of equal size
   chunks = _Chunk(
     _split(q_BXNQK, 2, size),
     [_split(x, 2, size, around=blocks.window // 2) for _, x in kinds],
     None if index_HNJ is None else _split(index_HNJ, 1, size),
-    None if kept_BXNQM is None else _split(kept_BXNQM, 2, size),
+    _split(places_NL, 0, size),
   )
   # Lists are gathered again in the backward pass: those of all blocks would
   # store each key many times.
@@ -187,13 +197,13 @@ class _Chunk(NamedTuple):
     near: keys, values and how often each counts, [B, X, N + window - 1, M, K],
       of these blocks and of neighbours within the window.
     index_XNJ: their random blocks; None: they have none.
-    kept_BXNQM: mask of values that dropout keeps; None: all.
+    places_NL: places of the queries in their rows.
   """
 
   q_BXNQK: jax.Array
   near: list[jax.Array]
   index_XNJ: jax.Array | None
-  kept_BXNQM: jax.Array | None
+  places_NL: jax.Array
 
 
 def _split(x: jax.Array, axis: int, size: int, around: int = 0) -> jax.Array:

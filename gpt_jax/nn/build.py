@@ -16,6 +16,7 @@ from gpt_jax import spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import SCALES, Request, Scale, Visibility
 from gpt_jax.nn.attention import Attention
+from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS, Backend
 from gpt_jax.nn.block import BLOCKS, FFNS, BlockChoice, FfnChoice
 from gpt_jax.nn.deberta import deberta
@@ -27,7 +28,6 @@ from gpt_jax.nn.layers import (
   INITS,
   NORMS,
   Biases,
-  Dropout,
   Initializers,
   Rates,
 )
@@ -393,6 +393,8 @@ def requests(
   """
   choices = ModelChoices.of(model)
   position, rate = choices.position, choices.dropout.attention
+  seed: Any = jax.ShapeDtypeStruct((), np.uint32)
+  rows: Any = jax.ShapeDtypeStruct(shape_BL[:1], np.uint32)
 
   def heads(number: int, size: int = sizes.head_size) -> Any:
     return jax.ShapeDtypeStruct(
@@ -410,7 +412,7 @@ def requests(
       Visibility(mask if padded else None, segments if packed else None),
       scale=1.0,
       bias=query if biased else None,
-      dropout=Dropout(rate) if rate else None,
+      dropout=AttentionDropout(rate, seed, rows) if rate else None,
       softcap=choices.attention_scale.softcap,
     )
     for pattern in patterns

@@ -508,6 +508,21 @@ def draw_by_row(
   return drawn.reshape(*shape, *drawn.shape[1 + len(own) :])
 
 
+def row_numbers(count: int) -> jax.Array:
+  """The numbers of `count` rows in the batch, uint32 [count].
+
+  Each row of a micro-batch may have become several: texts of a question's
+  answers, segments of a text.
+  """
+  rows = _HERE.get()
+  if rows is None:
+    return jnp.arange(count, dtype=jnp.uint32)
+  each, rest = divmod(count, len(rows.numbers_B))
+  assert not rest, (count, rows.numbers_B.shape)
+  first_B1 = rows.numbers_B[:, None] * each
+  return (first_B1 + jnp.arange(each)[None]).reshape(-1).astype(jnp.uint32)
+
+
 def mean_over_rows(x_U: jax.Array) -> jax.Array:
   """The mean over rows, or over groups of tokens: [U, ...] to [...].
 

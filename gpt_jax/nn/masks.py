@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.nn.attention_dropout import hashed
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
@@ -17,11 +18,6 @@ from gpt_jax.spec import UsageError
 #
 # Global tokens see all. The tokens between them see the global ones, the blocks
 # around their own, and a few random blocks. `nn.bigbird` computes it.
-
-
-# Constants of MurmurHash3's last step (Appleby, 2011), in which each bit of the
-# input affects each bit of the result.
-_FIRST, _SECOND = 0x85EBCA6B, 0xC2B2AE35
 
 
 class Blocks(NamedTuple):
@@ -91,23 +87,15 @@ def random_blocks(
   each step and after a resume.
   """
   key = jnp.asarray(layer).astype(jnp.uint32)
-  key = _mixed(key ^ _mixed(jnp.uint32(blocks.seed)))
+  key = hashed(key ^ hashed(jnp.uint32(blocks.seed)))
   head = jnp.arange(num_heads, dtype=jnp.uint32)[:, None, None]
   query = jnp.arange(number)[None, :, None]
   seen = jnp.arange(number)[None, None]
   for index in (head, query, seen):
-    key = _mixed(key ^ index.astype(jnp.uint32))
+    key = hashed(key ^ index.astype(jnp.uint32))
   around = jnp.abs(query - seen) <= blocks.window // 2
   rank = jnp.where(around, -1, (key >> 1).astype(jnp.int32))
   return jax.lax.top_k(rank, blocks.random)[1]
-
-
-def _mixed(x: jax.Array) -> jax.Array:
-  """A bijective hash; adds a constant first, since 0 would stay 0."""
-  x += np.uint32(0x9E3779B9)
-  x = (x ^ (x >> 16)) * np.uint32(_FIRST)
-  x = (x ^ (x >> 13)) * np.uint32(_SECOND)
-  return x ^ (x >> 16)
 
 
 class Recurrent(NamedTuple):

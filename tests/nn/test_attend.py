@@ -19,7 +19,7 @@ from gpt_jax.nn.attend import (
   plus_shared,
   weighted,
 )
-from gpt_jax.nn.layers import Dropout
+from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.masks import PATTERNS
 from tests.support import reference
 
@@ -429,14 +429,9 @@ def test_dropout_acts_on_probabilities():
   q, k, v = across(heads, heads)
   mask = np.zeros((Q, M), bool)
   mask[:, 3] = True
-  dropout = Dropout(0.5)
-  out = jax.jit(
-    lambda key: dropout.apply(
-      {},
-      rngs={'dropout': key},
-      method=lambda drop: scaled(q, k, v, mask=mask, dropout=drop),
-    )
-  )(jax.random.key(0))
+  rows_B = jnp.arange(B, dtype=jnp.uint32)
+  dropout = AttentionDropout(0.5, jnp.uint32(0), rows_B)
+  out = jax.jit(lambda: scaled(q, k, v, mask=mask, dropout=dropout))()
   scale = out / np.broadcast_to(v[:, 3][:, None], out.shape)
   dropped = np.isclose(scale, 0)
   assert np.all(dropped | np.isclose(scale, 2))

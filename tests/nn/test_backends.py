@@ -13,8 +13,8 @@ from configs import base
 from gpt_jax import hf, sharding, spec
 from gpt_jax.nn import backends, layout
 from gpt_jax.nn.attend import Request, Visibility
+from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.layers import Dropout
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
@@ -51,8 +51,11 @@ def request(
   softcap=0.0,
   **sizes,
 ):
-  dropout = Dropout(drop, deterministic=False) if drop else None
   inputs = qkv(*heads, **sizes)
+  dropout = None
+  if drop:
+    rows_B = jnp.arange(len(inputs[0]), dtype=jnp.uint32)
+    dropout = AttentionDropout(drop, jnp.uint32(0), rows_B)
   asked = Request(*inputs, pattern(attention), seen, 0.3, bias, dropout)
   return asked._replace(softcap=softcap)
 

@@ -102,7 +102,21 @@ def sees(pattern, i, j):
   return True
 
 
-def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None):
+def kept(rate, seed, row, head, query, key):
+  """Whether dropout keeps a probability, by a hash in integers mod 2^32.
+
+  Appleby (2011), the last step of MurmurHash3, of one number after the other.
+  """
+  h = 0
+  for n in (seed, row, head, key, query):
+    h = ((h ^ n) + 0x9E3779B9) % 2**32
+    h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
+    h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+    h ^= h >> 16
+  return h // 2**8 >= round(rate * 2**24)
+
+
+def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None, weight=None):
   """Vaswani et al. (2017), equation 1, for each row, head and query.
 
   Args:
@@ -113,6 +127,8 @@ def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None):
     scale: of the scores; None: 1 / sqrt(K).
     bias: function of row, head, query and key index, added to the scores.
     softcap: scores become softcap * tanh(scores / softcap); None: they do not.
+    weight: function of row, head, query and key index, by which probabilities
+      are multiplied.
 
   Returns:
     [B, L, H, K], zero for a query that sees nothing.
@@ -132,7 +148,8 @@ def attend(q, k, v, sees, *, scale=None, bias=None, softcap=None):
     if softcap is not None:
       scores = softcap * np.tanh(scores / softcap)
     for p, j in zip(softmax(scores), keys, strict=True):
-      out[b, i, h] += p * v[b, j, g]
+      times = 1 if weight is None else weight(b, h, i, j)
+      out[b, i, h] += p * times * v[b, j, g]
   return out
 
 
