@@ -19,8 +19,7 @@ from gpt_jax.rows import batch_rows, row_order
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check
+from gpt_jax.training import device_check, fitting
 from gpt_jax.training import parts as parts_lib
 
 # Steps before the clock starts, to warm up.
@@ -39,11 +38,12 @@ def measure(config: Config, steps: int) -> dict:
       'see the log lines of gpt-jax train for its speed'
     )
   parts = parts_lib.build(config, mesh)
+  shape = parts.ramp.stages[-1].shape
+  parts, programs = fitting.fitted(parts, [shape])
+  compiled = programs[shape]
   state = parts_lib.initial_state(parts)
   # The peak is measured before and after, since the load of the machine varies.
   peak, source = chips.peak_of_device(parts.mesh.devices.flat[0])
-  compiled = compiled_lib.compile_train_step(parts)
-  shape = parts.ramp.stages[-1].shape
   rows = shape.rows
   make_batch = parts.objective.make_batch
   batches = row_order.batches(

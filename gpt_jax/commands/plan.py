@@ -41,16 +41,17 @@ from rich.console import Console
 
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
-from gpt_jax.costs import totals
+from gpt_jax.costs import topologies, totals
 from gpt_jax.costs.chips import CLOUD_NAMES
 from gpt_jax.flags import Flags
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import laws, layouts, report, search, topologies
-from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning import laws, report, search
 from gpt_jax.planning.search import Misfit, Request
 from gpt_jax.runtime.log import console as progress
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
+from gpt_jax.training import layouts
+from gpt_jax.training.compiled import TooLarge
 
 
 def define(flags: Flags) -> None:
@@ -224,14 +225,10 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
   }
   config = config_lib.resolve(args.config)
   totals.check_vocabulary(config)
-  open_mesh = all(
-    config.mesh[axis] == n and f'mesh.{axis}' not in given
-    for axis, n in layouts.UNSET.items()
-  )
   return Request(
     config,
     slices,
-    mesh=open_mesh,
+    mesh=layouts.is_open(config),
     micro='batch.micro_rows' not in given,
     remat='model.remat' not in given,
     flags=None if args.flags is None else compile_lib.parse_flags(args.flags),

@@ -509,7 +509,8 @@ TREE['batch'] = Section(
     'Maximum rows per micro-batch on each device along the axes of '
     'mesh.rules.batch. Gradients accumulate over micro-batches; smaller ones '
     'need less memory. Only rounding depends on it. If a batch does not divide '
-    'evenly, rows of weight 0 pad it. Empty or 0: one batch.',
+    'evenly, rows of weight 0 pad it. 0: the whole batch; empty: as many as '
+    "the devices' memory holds.",
     free=True,
   ),
 )

@@ -414,7 +414,7 @@ def start(
   tuned = config.finetune
   workdir_lib.check_same_run(config, workdir)
   models.check_start(config, workdir)
-  mesh = run_lib.check_before(config)
+  config, mesh = run_lib.check_before(config, workdir)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config, mesh)
     compiled: list[TaskEvaluation] = []

@@ -7,7 +7,6 @@ the devices differ: they hold no arrays, and nothing is run.
 """
 
 import importlib.util
-import math
 import os
 import re
 from typing import Any, NamedTuple
@@ -17,12 +16,11 @@ from jax.experimental import topologies as jax_topologies
 
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
-from gpt_jax.costs.chips import GIB
+from gpt_jax.costs.topologies import Slices
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning.schedule import Rates
-from gpt_jax.planning.topologies import Slices
 from gpt_jax.runtime import tpu_flags
 from gpt_jax.spec import UsageError, install
 from gpt_jax.training import compiled as compiled_lib
@@ -52,22 +50,6 @@ class Program(NamedTuple):
   # the backward pass.
   host_arguments: float
   host_temporaries: float
-
-
-class TooLarge(Exception):
-  """A program that does not fit."""
-
-  def __init__(self, shape: Shape, needed: float, limit: float):
-    """Keeps the batch's shape, and bytes on one device.
-
-    `needed` is of the state alone if that is too large already.
-    """
-    super().__init__(
-      f'the step of {shape.rows} rows of {shape.length} tokens needs '
-      f'{needed / GIB:.1f} GiB of the {limit / GIB:.2f} GiB that the compiler '
-      'allows on a device'
-    )
-    self.shape, self.needed, self.limit = shape, needed, limit
 
 
 def use_cpu() -> None:
@@ -129,51 +111,24 @@ def compile_stage(
   if flags is None:
     flags = tpu_flags.FLAGS[slices.chip.name]
   try:
-    compiled = compiled_lib.compile_train_step(parts, shape, flags)
+    compiled = compiled_lib.compile_train_step(
+      parts, shape, flags, limit=slices.hbm
+    )
   except jax.errors.JaxRuntimeError as e:
     if unknown := re.search(r"No such compile option: '(\w+)'", str(e)):
       raise UsageError(
         f'--flags: libtpu has no flag {unknown[1]}; leave it out'
       ) from e
-    needed = _needed(str(e))
-    if needed is None:
-      raise
-    raise TooLarge(shape, needed, slices.hbm) from e
+    raise
   found = compiled.call.memory_analysis()
-  # XLA's peak includes the host's memory. State on the host stays there; for
-  # offloaded activations the bound is everything on the device, without reuse.
-  peak = found.peak_memory_in_bytes - found.host_argument_size_in_bytes
-  if found.host_temp_size_in_bytes:
-    at_once = found.argument_size_in_bytes + found.temp_size_in_bytes
-    at_once += found.output_size_in_bytes - found.alias_size_in_bytes
-    peak = min(peak, at_once)
-  if peak > slices.hbm:
-    raise TooLarge(shape, peak, slices.hbm)
   return Program(
     parts,
     shape,
     compiled,
-    peak,
+    compiled_lib.peak(compiled.call, 'tpu'),
     found.host_argument_size_in_bytes,
     found.host_temp_size_in_bytes,
   )
-
-
-def _needed(error: str) -> float | None:
-  """Bytes of HBM in an out-of-memory error; None for any other error.
-
-  The message is one of
-    Ran out of memory ... the total memory required ... (19.91G) exceeds ...
-    Ran out of memory in memory space hbm. Used 47.07G of 15.75G hbm. ...
-  """
-  if 'RESOURCE_EXHAUSTED' not in error or 'hbm' not in error.lower():
-    return None
-  found = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds', error) or re.search(
-    r'Used ([\d.]+)([KMGT]?) of', error
-  )
-  if found is None:
-    return None
-  return float(found[1]) * 1024 ** ' KMGT'.index(found[2] or ' ')
 
 
 # Memory, FLOPs, traffic and time of a compiled step.
@@ -266,8 +221,8 @@ def measure(program: Program, slices: Slices) -> Stage:
   stage = next(s for s in parts.ramp.stages if s.shape == shape)
   per_chip = slices.chip.devices
   peak = per_chip * program.peak
-  params = per_chip * on_device(state.params)
-  optimizer = per_chip * on_device((state.opt_state, state.ema))
+  params = per_chip * parts_lib.on_device(state.params)
+  optimizer = per_chip * parts_lib.on_device((state.opt_state, state.ema))
   activations = _activations(program, text, state)
   if activations is not None:
     activations *= per_chip
@@ -337,15 +292,6 @@ def rates(slices: Slices) -> Rates:
   each = (x / chip.devices for x in (chip.vector, chip.hbm_bandwidth, chip.dcn))
   vector, memory, dcn = each
   return Rates(slices.peak, vector, memory, chip.link, dcn)
-
-
-def on_device(tree: Any) -> float:
-  """Bytes in each device's memory of abstract arrays with shardings."""
-  return sum(
-    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-    for x in jax.tree.leaves(tree)
-    if x.sharding.memory_kind != 'pinned_host'
-  )
 
 
 def _activations(

@@ -12,14 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from gpt_jax.config import Config, loading
+from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
+from gpt_jax.costs.topologies import Slices
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.planning import layouts, schedule, search, topologies
-from gpt_jax.planning.compile import Stage, TooLarge
+from gpt_jax.planning import schedule, search
+from gpt_jax.planning.compile import Stage
 from gpt_jax.planning.search import Misfit, Note, Plan, Request, overrides
-from gpt_jax.planning.topologies import Slices
 from gpt_jax.sharding import AXES
 from gpt_jax.spec import UsageError
+from gpt_jax.training import layouts
+from gpt_jax.training.compiled import TooLarge
 
 PERCENT = f'±{schedule.ERROR:.0%}'
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
+from gpt_jax.costs.topologies import Slices
 from gpt_jax.planning import collectives, hlo, op_costs
 from gpt_jax.planning.collectives import Collective
 from gpt_jax.planning.hlo import Computation, Instruction, Program
 from gpt_jax.planning.op_costs import Work
-from gpt_jax.planning.topologies import Slices
 
 
 class Fetch(NamedTuple):

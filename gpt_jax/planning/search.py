@@ -12,13 +12,15 @@ import jax
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
+from gpt_jax.costs import topologies
+from gpt_jax.costs.topologies import Slices
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts, topologies
-from gpt_jax.planning.compile import Stage, TooLarge, Whole
-from gpt_jax.planning.layouts import CostModel, Layout
-from gpt_jax.planning.topologies import Slices
+from gpt_jax.planning.compile import Stage, Whole
 from gpt_jax.spec import UsageError
+from gpt_jax.training import device_check, fitting, layouts
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.compiled import TooLarge
+from gpt_jax.training.layouts import CostModel, Layout
 
 Note = Callable[[str], None]
 
@@ -72,15 +74,33 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
     TooLarge: a stage does not fit the chips.
   """
   changes = open_changes(request)
-  return compile_plan(request, changes, note, last_only=last_only)
+  config, slices = request.changed(changes), request.slices
+  if not request.micro or device_check.groups_span_rows(config):
+    return compile_plan(request, changes, note, last_only=last_only)
+
+  def attempt(micro_rows: int) -> Plan:
+    taken = shown(request.config, {'batch.micro_rows': micro_rows})
+    taken = {**changes, **taken}
+    return compile_plan(request, taken, note, last_only=last_only)
+
+  return fitting.halving(
+    CostModel(config, slices),
+    layouts.mesh_of(config, slices),
+    config.batch.micro_rows or 0,
+    attempt,
+  )
 
 
 def open_changes(request: Request) -> dict[str, Any]:
   """Values for the open fields, by the cost model."""
-  if not request.mesh:
+  config = request.config
+  if request.mesh:
+    best = request.candidates(config.model.remat)[0]
+    return shown(config, best.changes)
+  if not request.micro or config.batch.micro_rows is not None:
     return {}
-  best = request.candidates(request.config.model.remat)[0]
-  return shown(request.config, best.changes)
+  micro_rows = layouts.given(config, request.slices, micro=True).changes
+  return shown(config, micro_rows)
 
 
 def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +122,7 @@ def compile_plan(
   config = request.changed(changes)
   parts = compile_lib.build(config, slices)
   shapes = parts.shapes()
-  state = compile_lib.on_device(parts_lib.abstract_state(parts))
+  state = parts_lib.on_device(parts_lib.abstract_state(parts))
   if state > slices.hbm:
     raise TooLarge(shapes[-1], state, slices.hbm)
   shapes = shapes[-1:] if last_only else shapes
@@ -189,7 +209,7 @@ def smallest_change(
     taken,
     *(error.shape.rows, error.shape.length),
     per_chip * error.needed,
-    per_chip * error.limit,
+    per_chip * (error.limit or slices.hbm),
     suggestion,
     tried,
     tuple(field for field, is_open in kept.items() if not is_open),

@@ -187,7 +187,7 @@ def start(
   config, prepared = plan.config, plan.prepared
   tuned, train, dev = config.finetune, prepared.train, prepared.dev
   workdir_lib.check_same_run(config, workdir)
-  mesh = run_lib.check_before(config)
+  config, mesh = run_lib.check_before(config, workdir)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config, mesh, tokenizer=plan.tokenizer)
     compiled: list[Evaluation] = []

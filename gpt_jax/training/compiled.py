@@ -3,7 +3,10 @@
 """Ahead-of-time compilation of a run's functions for its mesh."""
 
 import functools
+import re
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +14,7 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.costs import matmuls
+from gpt_jax.costs.chips import GIB
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.rows import teacher_outputs
@@ -30,6 +34,23 @@ class Compiled(NamedTuple):
   flops: int  # of its matrix products, over all devices
 
 
+class TooLarge(Exception):
+  """A program that does not fit a device's memory."""
+
+  def __init__(self, shape: Shape, needed: float, limit: float | None):
+    """Keeps the batch's shape, and bytes on one device.
+
+    `needed` is of the state alone if that is too large already; `limit` is None
+    if only the compiler knows it.
+    """
+    of = f' of the {limit / GIB:.2f} GiB that it may take' if limit else ''
+    super().__init__(
+      f'the step of {shape.rows} rows of {shape.length} tokens needs '
+      f'{needed / GIB:.2f} GiB on a device{of}'
+    )
+    self.shape, self.needed, self.limit = shape, needed, limit
+
+
 # Training steps by the shape of their batch.
 Stages = dict[Shape, Compiled]
 
@@ -38,12 +59,18 @@ def compile_train_step(
   parts: Parts,
   shape: Shape | None = None,
   options: dict[str, str] | None = None,
+  *,
+  limit: float | None = None,
 ) -> Compiled:
   """Compiles `step.train_step`, which donates the state.
 
   Args:
     shape: of a batch; None: that of the last stage.
     options: of the compiler.
+    limit: bytes that the program may take on a device; None: any number.
+
+  Raises:
+    TooLarge: it needs more, or the compiler refuses it for lack of memory.
   """
   shape = shape or parts.ramp.stages[-1].shape
   step = functools.partial(
@@ -64,11 +91,61 @@ def compile_train_step(
   args = [abstract_state(parts), batch]
   if parts.average and parts.average.patience:
     args.append(jax.ShapeDtypeStruct((), np.int32, sharding=whole))
-  return _compile(parts, jitted, *args, options=options)
+  try:
+    compiled = _compile(parts, jitted, *args, options=options)
+  except jax.errors.JaxRuntimeError as e:
+    needed = out_of_memory(str(e))
+    if needed is None:
+      raise
+    raise TooLarge(shape, needed, limit) from e
+  if limit is not None:
+    needed = peak(compiled.call, parts.mesh.devices.flat[0].platform)
+    if needed > limit:
+      raise TooLarge(shape, needed, limit)
+  return compiled
+
+
+def peak(call: Any, platform: str) -> float:
+  """Bytes that a compiled function needs at once on a device, with arguments.
+
+  The host's memory does not count.
+  """
+  found = call.memory_analysis()
+  at_once = found.argument_size_in_bytes + found.temp_size_in_bytes
+  at_once += found.output_size_in_bytes - found.alias_size_in_bytes
+  if platform != 'tpu':  # the CPU's compiler reports less than it allocates
+    return at_once
+  # It includes the host's memory. State on the host stays there; for offloaded
+  # activations the bound is everything on the device, without reuse.
+  reported = found.peak_memory_in_bytes - found.host_argument_size_in_bytes
+  if found.host_temp_size_in_bytes:
+    return min(reported, at_once)
+  return reported
+
+
+def out_of_memory(error: str) -> float | None:
+  """Bytes that a TPU's compiler needs of HBM; None for any other error.
+
+  The message is one of
+    Ran out of memory ... the total memory required ... (19.91G) exceeds ...
+    Ran out of memory in memory space hbm. Used 47.07G of 15.75G hbm. ...
+  """
+  if 'RESOURCE_EXHAUSTED' not in error or 'hbm' not in error.lower():
+    return None
+  found = re.search(r'\(([\d.]+)([KMGT]?)\) exceeds', error) or re.search(
+    r'Used ([\d.]+)([KMGT]?) of', error
+  )
+  if found is None:
+    return None
+  return float(found[1]) * 1024 ** ' KMGT'.index(found[2] or ' ')
 
 
 def compile_stages(
-  parts: Parts, done: int, compiled: Stages, metrics: Metrics
+  parts: Parts,
+  done: int,
+  compiled: Stages,
+  metrics: Metrics,
+  ready: Mapping[Shape, Compiled] = MappingProxyType({}),
 ) -> None:
   """Compiles the training step for each batch shape still to come.
 
@@ -78,11 +155,13 @@ def compile_stages(
   Args:
     compiled: by shape; missing shapes are added.
     metrics: gets an event for each compilation.
+    ready: steps that are compiled already.
   """
   for shape in parts.shapes(done):
     if shape in compiled:
       continue
-    step = compiled[shape] = compile_train_step(parts, shape)
+    step = ready.get(shape) or compile_train_step(parts, shape)
+    compiled[shape] = step
     log.info(
       'compiled the training step%s for %d rows of %d tokens in %.1f s',
       f' of {shape.task}' * bool(shape.task),

@@ -119,6 +119,17 @@ def groups_fit(config: Config, rows: int, length: int) -> bool:
   )
 
 
+def groups_span_rows(config: Config) -> bool:
+  """Whether a router takes groups of several rows.
+
+  Which rows share a group then depends on the division into micro-batches.
+  """
+  return any(
+    router.group_size > tokens
+    for tokens, router in _routers(config, config_lib.ramp(config).longest)
+  )
+
+
 def _routers(config: Config, length: int) -> Iterator[tuple[int, Router]]:
   """The routers of all layers, each with the tokens that it sees of a row."""
   choices = ModelChoices.of(config.model)

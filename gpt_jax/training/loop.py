@@ -19,6 +19,7 @@ from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.runtime.log import log, seconds_since_start
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
+from gpt_jax.training import fitting
 from gpt_jax.training import metrics as metrics_lib
 from gpt_jax.training.compiled import Stages, compile_stages
 from gpt_jax.training.metrics import Metrics
@@ -323,7 +324,9 @@ def fit(training: Run, state: TrainState) -> TrainState:
   metrics = training.open_metrics(done)
   train_steps: Stages = {}
   with watchdog.during('compile'):
-    compile_stages(training.parts, done, train_steps, metrics)
+    compile_stages(
+      training.parts, done, train_steps, metrics, training.programs
+    )
     callbacks = Callbacks(training, state, train_steps)
   while True:
     with contextlib.closing(metrics):
@@ -380,12 +383,13 @@ def loop(
     given = callbacks.meter.waiting(_until_refused(batches, refused))
     for step, batch in enumerate(given, start=done + 1):
       shape = parts.ramp.shape(step - 1)
-      train_step = train_steps[shape].call
+      train_step = train_steps[shape]
       arrays = parts.put(batch, shape.rows)
-      state, out = train_step(state, arrays, *callbacks.average_start)
-      due = callbacks.note(step, out)
-      if any(due):
-        callbacks.check(step)
+      with fitting.explaining(parts, train_step, shape):
+        state, out = train_step.call(state, arrays, *callbacks.average_start)
+        due = callbacks.note(step, out)
+        if any(due):
+          callbacks.check(step)
       if due.log:
         callbacks.log(step, progress)
       progress.advance(step)

@@ -268,6 +268,15 @@ def abstract_state(parts: Parts) -> TrainState:
   )
 
 
+def on_device(tree: Any) -> int:
+  """Bytes in each device's memory of abstract arrays with shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(tree)
+    if x.sharding.memory_kind != 'pinned_host'
+  )
+
+
 def init_params(objective: Objective, key: jax.Array) -> Any:
   """The first parameters, without their logical axes."""
   return nn.meta.unbox(objective.init(key))

@@ -5,7 +5,8 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -15,6 +16,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer, rewind_target
 from gpt_jax.config import Config
 from gpt_jax.files.buckets import write_atomically
+from gpt_jax.optim.schedules import Shape
 from gpt_jax.optim.spikes import WINDOW
 from gpt_jax.optim.train_state import TrainState, with_frozen
 from gpt_jax.rows import row_makers, row_order
@@ -29,6 +31,7 @@ from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import (
   adapters,
   device_check,
+  fitting,
   importing,
   metrics,
   models,
@@ -39,6 +42,7 @@ from gpt_jax.training import (
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import past as past_lib
 from gpt_jax.training import workdir as workdir_lib
+from gpt_jax.training.compiled import Compiled
 from gpt_jax.training.held_out import HeldOut
 from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.parts import Parts
@@ -133,6 +137,7 @@ class Run(NamedTuple):
       higher with a leading '-'.
     patience: the run ends early after this many evaluations without a new
       best; 0: never.
+    programs: training steps that are compiled already.
   """
 
   parts: Parts
@@ -144,6 +149,7 @@ class Run(NamedTuple):
   evaluation: Callable[[Parts], Evaluation] | None = None
   criterion: str = HELD_OUT
   patience: int = 0
+  programs: Mapping[Shape, Compiled] = MappingProxyType({})
 
   @classmethod
   def open(
@@ -176,7 +182,7 @@ class Run(NamedTuple):
     workdir_lib.check_same_run(config, workdir)
     models.check_teacher(config)
     models.check_start(config, workdir)
-    mesh = check_before(config)
+    config, mesh = check_before(config, workdir)
     workdir_lib.check_store_folder(config)
     if not manifest.exists(folder):
       workdir_lib.check_tokenizer(config)
@@ -353,17 +359,19 @@ class Run(NamedTuple):
     return path
 
 
-def check_before(config: Config) -> Mesh:
+def check_before(config: Config, workdir: str) -> tuple[Config, Mesh]:
   """Checks the devices and the trackers before anything is written.
 
   Returns:
-    The mesh, for `parts.build`.
+    The config with its mesh (see `fitting.with_mesh`), and the mesh, for
+    `parts.build`.
   """
+  config = fitting.with_mesh(config, workdir)
   mesh = device_check.check_devices(config)
   report.check_trackers(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
-  return mesh
+  return config, mesh
 
 
 def resume_or_start(
@@ -409,8 +417,17 @@ def resume_or_start(
   run.finish_rewind()
   found = run.restored(start=start)
   history.restart(checkpointer.restored)
-  state = (start or first()) if found is None else found
+  done = 0 if found is None else int(found.step)
+  over = done >= config.schedule.num_steps
+  if run.patience:
+    over = over or gave_up(run.past(done).held_out, run.patience)
   log.info('%s', about)
+  # Before anything is written, as it may not fit.
+  with watchdog.during('compile'):
+    shapes = [] if over else parts.shapes(done)
+    parts, programs = fitting.fitted(parts, shapes, workdir)
+  run, config = run._replace(parts=parts, programs=programs), parts.config
+  state = (start or first()) if found is None else found
   if run.active:
     workdir_lib.start(config, workdir, tokenizer)
   if start is not None:
@@ -423,10 +440,10 @@ def resume_or_start(
     )
   if found is None:
     return run, state
-  if int(state.step) < config.schedule.num_steps:
-    log.info('resuming after step %d', int(state.step))
+  if done < config.schedule.num_steps:
+    log.info('resuming after step %d', done)
   else:
-    log.info('this run is complete: %d steps are done', int(state.step))
+    log.info('this run is complete: %d steps are done', done)
   return run, state
 
 
@@ -450,6 +467,9 @@ def _opened(
   if not read_only:
     workdir_lib.warn_of_spare_rows(config, tokenizer)
     workdir_lib.check_prompt(config, tokenizer)
+    chosen = fitting.with_mesh(config, workdir)
+    if chosen is not config:
+      config, mesh = chosen, device_check.check_devices(chosen)
   outputs = teaching.opened(config, store)
   data = StoreData(
     store,
@@ -515,6 +535,8 @@ def _about(parts: Parts, num_tokens: int, data: StoreData) -> str:
     + (
       f'at most {micro_rows} at a time on a device'
       if micro_rows
+      else 'as many at a time as fit'
+      if micro_rows is None
       else 'all at once'
     )
   )

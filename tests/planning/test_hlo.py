@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from gpt_jax.planning import collectives, hlo, op_costs, schedule, topologies
+from gpt_jax.costs import topologies
+from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning.op_costs import Work
 from gpt_jax.planning.schedule import Fetch, Loop, Send, Wait
 from tests.support import published, tiny

@@ -19,14 +19,17 @@ from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.commands import plan as plan_command
 from gpt_jax.config import loading
+from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts, report, search, topologies
-from gpt_jax.planning.compile import TooLarge
+from gpt_jax.planning import report, search
 from gpt_jax.planning.search import Request
 from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import layouts
+from gpt_jax.training.compiled import TooLarge
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -224,14 +227,14 @@ def test_needed_of_the_compilers_errors():
     'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required '
     'for HLO temporaries (19.91G) exceeds available HBM (15.75G).'
   )
-  assert compile_lib._needed(text) == 19.91 * 2**30
+  assert compiled_lib.out_of_memory(text) == 19.91 * 2**30
   text = (
     'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory '
     'in memory space hbm. Used 47.07G of 15.75G hbm. Exceeded by 31.32G.'
   )
-  assert compile_lib._needed(text) == 47.07 * 2**30
+  assert compiled_lib.out_of_memory(text) == 47.07 * 2**30
   vmem = 'RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom'
-  assert compile_lib._needed(vmem) is None
+  assert compiled_lib.out_of_memory(vmem) is None
 
 
 def test_the_page_has_the_table(capsys, monkeypatch):

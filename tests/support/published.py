@@ -18,12 +18,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from gpt_jax.costs import topologies
 from gpt_jax.planning import (
   collectives,
   hlo,
   report,
   schedule,
-  topologies,
 )
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning.op_costs import Work

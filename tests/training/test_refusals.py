@@ -121,7 +121,7 @@ def test_configs(monkeypatch, common, changes, message):
   monkeypatch.setitem(sys.modules, 'wandb', None)
   config = tiny.config(**{**COMMON[common], **changes})
   with pytest.raises(UsageError, match=message):
-    check_before(config_lib.resolve(config))
+    check_before(config_lib.resolve(config), '')
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_configs(monkeypatch, common, changes, message):
 )  # fmt: skip
 def test_configs_that_are_served(common, changes):
   config = tiny.config(**{**COMMON[common], **changes})
-  check_before(config_lib.resolve(config))
+  check_before(config_lib.resolve(config), '')
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.planning import layouts
 from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import layouts
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
 

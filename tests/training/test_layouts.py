@@ -12,13 +12,12 @@ from jax.sharding import AbstractMesh
 from configs import deberta, electra, llama, palm, t5, transformer, ulmfit
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
-from gpt_jax.costs import flops, totals
+from gpt_jax.costs import flops, topologies, totals
 from gpt_jax.costs.chips import GIB
-from gpt_jax.planning import layouts, topologies
-from gpt_jax.planning.layouts import CostModel
 from gpt_jax.spec import UsageError
-from gpt_jax.training import device_check
+from gpt_jax.training import device_check, layouts
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.layouts import CostModel
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

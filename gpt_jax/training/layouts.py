@@ -1,9 +1,9 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes for a config on TPU slices: bytes per device, time of a step, ranking.
+"""Meshes and micro-batches for a config: bytes per device, time of a step.
 
 Nothing is compiled here: sizes follow from shapes and rules, times from a
-roofline model.
+roofline model of TPU slices.
 """
 
 import itertools
@@ -17,10 +17,10 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
+from gpt_jax.costs.topologies import Slices
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
-from gpt_jax.planning.topologies import Slices
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check
 from gpt_jax.training import parts as parts_lib
@@ -135,16 +135,16 @@ class Layout(NamedTuple):
   fits: bool  # by that estimate
 
 
-class CostModel:
-  """Estimates for a resolved config on slices, with any mesh.
+class MemoryModel:
+  """Estimates the memory of a resolved config's step, with any mesh.
 
   Its own mesh is ignored. `micro_rows` is as `batch.micro_rows`.
   """
 
-  def __init__(self, config: Config, slices: Slices):
+  def __init__(self, config: Config):
     """Reads the facts that all meshes share."""
     model, ramp = config.model, config_lib.ramp(config)
-    self.config, self.slices = config, slices
+    self.config = config
     self.rules = sharding.parse_rules(config.mesh.rules)
     self.shapes = [stage.shape for stage in ramp.stages]  # of the batches
     self.last = self.shapes[-1]
@@ -179,6 +179,36 @@ class CostModel:
     given = self.config.batch.micro_rows
     choices = self.micro_choices(mesh)
     return [n for n in choices if n and (not given or n < given)]
+
+  def halved(self, mesh: Mesh, micro_rows: int) -> int | None:
+    """The largest choice of at most half the rows; None: there is none."""
+    here = -(-self.last.rows // self.num_shards(mesh))
+    now = min(micro_rows or here, here)
+    choices = self.micro_choices(mesh)
+    return next((n for n in choices if n and 2 * n <= now), None)
+
+  def rows_that_fit(
+    self, mesh: Mesh, least: float, limit: float
+  ) -> tuple[int, float, bool]:
+    """The most rows of a micro-batch that are estimated to fit.
+
+    The most, since each micro-batch gathers all parameters again.
+
+    Args:
+      mesh: axis sizes.
+      least: bytes per device of everything but the activations.
+      limit: bytes of a device.
+
+    Returns:
+      `batch.micro_rows`, the estimated bytes, and whether they fit: if nothing
+      does, the fewest rows.
+    """
+    micro_rows, size = 0, math.inf
+    for micro_rows in self.micro_choices(mesh):
+      size = least + self.activations(mesh, micro_rows)
+      if size <= FREE * limit:
+        return micro_rows, size, True
+    return micro_rows, size, False
 
   def activations(self, mesh: Mesh, micro_rows: int | None) -> float:
     """Bytes per device that the forward pass keeps."""
@@ -230,6 +260,15 @@ class CostModel:
       return itemsize * model.d_model * periods + period + largest
     # The products that `dots` keeps are as large as the gates.
     return period * periods + largest
+
+
+class CostModel(MemoryModel):
+  """Estimates memory and time on TPU slices."""
+
+  def __init__(self, config: Config, slices: Slices):
+    """Reads the facts that all meshes share."""
+    super().__init__(config)
+    self.slices = slices
 
   def may_fit(self, mesh: Mesh) -> bool:
     """Whether the config may fit: the activations may be half the estimate."""
@@ -309,15 +348,14 @@ class CostModel:
     state = state_of(self.config).bytes(mesh)
     need = state + state_of(self.config).gradients(mesh)
     changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
-    choices = [self.config.batch.micro_rows]
-    # The largest micro-batch that fits, since each one gathers all parameters
-    # again.
-    for micro_rows in self.micro_choices(mesh) if micro else choices:
-      size = need + self.activations(mesh, micro_rows)
-      if fits := size <= FREE * self.slices.hbm:
-        break
+    limit = self.slices.hbm
     if micro:
+      micro_rows, size, fits = self.rows_that_fit(mesh, need, limit)
       changes['batch.micro_rows'] = micro_rows
+    else:
+      micro_rows = self.config.batch.micro_rows
+      size = need + self.activations(mesh, micro_rows)
+      fits = size <= FREE * limit
     seconds = self.seconds(mesh, links, micro_rows)
     return Layout(mesh, changes, seconds, state, size, fits)
 
@@ -337,6 +375,11 @@ UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
 WHOLE_ROWS = ('data', 'fsdp', 'expert', 'tensor')
 # Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
+
+
+def is_open(config: Config) -> bool:
+  """Whether the config leaves its mesh open."""
+  return all(config.mesh[axis] == n for axis, n in UNSET.items())
 
 
 def apply(config: Config, changes: dict[str, Any]) -> Config:
@@ -388,14 +431,18 @@ def rank(layout: Layout) -> tuple[bool, float]:
   return not layout.fits, layout.seconds if layout.fits else layout.bytes
 
 
-def given(config: Config, slices: Slices) -> Layout:
-  """The layout of the config's own mesh."""
+def given(config: Config, slices: Slices, *, micro: bool = False) -> Layout:
+  """The layout of the config's own mesh.
+
+  `micro`: whether `batch.micro_rows` may change.
+  """
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
   axes = sharding.AXES if mesh['context'] > 1 else WHOLE_ROWS
   links = _meshes(slices, axes).get(tuple(mesh.values()), broken)
-  layout = CostModel(config, slices).layout(mesh, links, micro=False)
-  return layout._replace(changes={})
+  layout = CostModel(config, slices).layout(mesh, links, micro=micro)
+  changed = {'batch.micro_rows'} & layout.changes.keys()
+  return layout._replace(changes={f: layout.changes[f] for f in changed})
 
 
 def mesh_of(config: Config, slices: Slices) -> Mesh:

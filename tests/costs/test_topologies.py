@@ -9,8 +9,8 @@ import re
 
 import pytest
 
+from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import CHIPS, GIB
-from gpt_jax.planning import topologies
 
 ROOT = pathlib.Path(__file__).parents[2]
 ALL, OPEN = (True, True, True), (False, False, False)

@@ -5,7 +5,8 @@
 import itertools
 import math
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from gpt_jax.costs.chips import CHIPS, Chip
 from gpt_jax.spec import UsageError
@@ -122,6 +123,20 @@ def parse(text: str, number: int = 1) -> Slices:
         )
       return Slices(chip, shapes[0], number)
   raise UsageError(f'{wrong} no slice is named so; {CHOICES}')
+
+
+def of_devices(devices: Sequence[Any]) -> Slices | None:
+  """The slices that JAX devices form; None if they form none that is sold."""
+  kinds = {device.device_kind for device in devices}
+  chip = next((c for c in CHIPS.values() if {c.kind} == kinds), None)
+  if chip is None:
+    return None
+  places = [device.coords[: chip.dimensions] for device in devices]
+  shape = tuple(max(along) + 1 for along in zip(*places, strict=True))
+  number = len({getattr(d, 'slice_index', 0) or 0 for d in devices})
+  found = Slices(chip, shape, number)
+  known = shape in sold(chip) and found.devices == len(devices)
+  return found if known else None
 
 
 def sold(chip: Chip) -> list[Shape]:

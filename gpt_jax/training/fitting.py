@@ -1,0 +1,268 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the devices have memory for: the mesh, and the rows at a time.
+
+Where the config leaves them open: the mesh on TPU slices, if no axis of
+`config.mesh` is set, and `batch.micro_rows`, if it is empty. The values chosen
+are in a run's config.json, and a resume on such devices keeps them. They change
+nothing but rounding. `gpt-jax plan` chooses by the same functions.
+"""
+
+import contextlib
+import math
+import os
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+
+from gpt_jax import config as config_lib
+from gpt_jax import sharding
+from gpt_jax.config import Config
+from gpt_jax.costs import topologies
+from gpt_jax.costs.chips import CHIPS, GIB
+from gpt_jax.optim import train_state
+from gpt_jax.optim.schedules import Shape
+from gpt_jax.runtime import hosts
+from gpt_jax.runtime.log import log
+from gpt_jax.spec import FailedError, UsageError
+from gpt_jax.training import device_check, layouts, models
+from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.compiled import (
+  Compiled,
+  Stages,
+  TooLarge,
+  compile_train_step,
+  peak,
+)
+from gpt_jax.training.layouts import MemoryModel, Mesh
+from gpt_jax.training.parts import Parts
+
+T = TypeVar('T')
+
+# The memory of a container, of both versions of control groups.
+_CGROUPS = (
+  '/sys/fs/cgroup/memory.max',
+  '/sys/fs/cgroup/memory/memory.limit_in_bytes',
+)
+
+
+def host_memory() -> int:
+  """Bytes that this process may take of its machine.
+
+  The least of the machine's memory, its container's, and `ulimit -m`, which the
+  system itself does not enforce.
+  """
+  sizes = [os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')]
+  for path in _CGROUPS:
+    # A ValueError: the file says 'max'.
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+      sizes.append(int(file.read()))
+  soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
+  if soft != resource.RLIM_INFINITY:
+    sizes.append(soft)
+  return min(sizes)
+
+
+def device_memory(device: Any) -> float | None:
+  """Bytes that programs may take on a device; None: only its compiler knows.
+
+  Of a TPU what its compiler allows, of a GPU what this process may take. CPU
+  devices share the machine's memory.
+  """
+  for chip in CHIPS.values():
+    if device.device_kind == chip.kind:
+      return chip.hbm / chip.devices
+  if device.platform == 'cpu':
+    return host_memory() / jax.local_device_count()
+  return (device.memory_stats() or {}).get('bytes_limit')
+
+
+class Before(NamedTuple):
+  """What a run in a workdir was trained with until now."""
+
+  mesh: Mapping[str, int]  # as in its config: an axis may be -1
+  micro_rows: int  # 0: the whole batch
+
+
+def before(workdir: str) -> Before | None:
+  """How the run in a workdir was trained; None: there is none, or no workdir.
+
+  A collective: every process must call it.
+  """
+  found = None
+  if workdir and os.path.exists(os.path.join(workdir, 'config.json')):
+    config = models.read_config(workdir)
+    mesh = {axis: config.mesh[axis] for axis in sharding.AXES}
+    found = [mesh, config.batch.micro_rows or 0]
+  found = hosts.broadcast_from_host0(found)
+  return Before(*found) if found else None
+
+
+def with_mesh(
+  config: Config, workdir: str = '', devices: Sequence[Any] | None = None
+) -> Config:
+  """A config with its mesh chosen by the cost model, if it leaves it open.
+
+  Only TPU slices have a cost model; elsewhere an open mesh stays as it is.
+
+  Args:
+    config: resolved; returned as it is while its vocabulary is not known.
+    workdir: of the run, whose mesh is kept if it has as many devices.
+    devices: all of the run's; None: those of this process's backend.
+  """
+  devices = jax.devices() if devices is None else devices
+  slices = topologies.of_devices(devices)
+  unknown = config.model.vocab_size is None
+  if slices is None or unknown or not layouts.is_open(config):
+    return config
+  known = before(workdir)
+  if known is not None and dict(known.mesh) == layouts.UNSET:
+    return config  # of a version that did not choose
+  if known is not None and math.prod(known.mesh.values()) == len(devices):
+    mesh = dict(known.mesh)
+  else:
+    is_open = config.batch.micro_rows is None
+    mesh = layouts.candidates(config, slices, micro=is_open)[0].sizes
+  config = config_lib.unlocked(config)
+  config.mesh.update(mesh)
+  return config.lock()
+
+
+def halving(
+  model: MemoryModel, mesh: Mesh, first: int, attempt: Callable[[int], T]
+) -> T:
+  """Calls `attempt` with half as many rows until it does not raise `TooLarge`.
+
+  Args:
+    model: of the config.
+    mesh: axis sizes.
+    first: the first `batch.micro_rows` to try; 0: the whole batch.
+    attempt: compiles.
+
+  Raises:
+    TooLarge: the fewest rows do not fit either.
+  """
+  micro_rows = first
+  while True:
+    try:
+      return attempt(micro_rows)
+    except TooLarge as e:
+      fewer = model.halved(mesh, micro_rows)
+      if fewer is None:
+        raise
+      log.info('%s: trying batch.micro_rows=%d', e, fewer)
+      micro_rows = fewer
+
+
+def fitted(
+  parts: Parts, shapes: Sequence[Shape], workdir: str = ''
+) -> tuple[Parts, Stages]:
+  """Compiles training steps, with as many rows at a time as fit.
+
+  Args:
+    parts: `batch.micro_rows` of their config may be empty.
+    shapes: of the batches; the one with the most tokens last.
+    workdir: of the run: on the same mesh it begins with the same rows.
+
+  Returns:
+    The parts with `batch.micro_rows` set, and the compiled steps.
+  """
+  given, mesh = parts.config.batch.micro_rows, dict(parts.mesh.shape)
+  if given is not None:
+    return parts, _compiled(parts, shapes, None)
+  here = [
+    d for d in parts.mesh.devices.flat if d.process_index == hosts.index()
+  ]
+  limit = hosts.broadcast_from_host0(device_memory(here[0]))
+  state = parts_lib.abstract_state(parts)
+  trained = train_state.trained(state.params, parts.objective.frozen)
+  held = parts_lib.on_device(state)
+  least = held + sum(
+    4 * math.prod(x.sharding.shard_shape(x.shape))
+    for x in jax.tree.leaves(trained)
+  )
+  if limit is not None and held > limit and shapes:
+    raise _nothing_fits(TooLarge(shapes[-1], held, limit))
+  model = MemoryModel(parts.config)
+  known = before(workdir)
+  whole = device_check.groups_span_rows(parts.config)
+  first = 0
+  if known is not None and all(known.mesh[a] in (-1, mesh[a]) for a in mesh):
+    first = known.micro_rows
+  elif limit is not None and here[0].platform != 'cpu' and not whole:
+    # The model is of accelerators: on a CPU the compiled program decides alone.
+    first, _, _ = model.rows_that_fit(mesh, least, limit)
+
+  def attempt(micro_rows: int) -> tuple[Parts, Stages]:
+    if whole and micro_rows != first:
+      raise UsageError(
+        'batch.micro_rows: the whole batch at once does not fit, and as groups '
+        'of model.ffn hold several rows, fewer rows change which tokens an '
+        f'expert drops; give --config.batch.micro_rows={micro_rows}, or '
+        'group_size=0'
+      )
+    config = config_lib.unlocked(parts.config)
+    config.batch.micro_rows = micro_rows
+    chosen = parts._replace(config=config.lock())
+    return chosen, _compiled(chosen, shapes, limit)
+
+  try:
+    found, steps = halving(model, mesh, first, attempt)
+  except TooLarge as e:
+    raise _nothing_fits(e) from e
+  if micro_rows := found.config.batch.micro_rows:
+    log.info('batch.micro_rows=%d: as many as fit a device', micro_rows)
+  return found, steps
+
+
+def _compiled(
+  parts: Parts, shapes: Sequence[Shape], limit: float | None
+) -> Stages:
+  """Compiles the steps, the largest first: if any does not fit, it is this."""
+  try:
+    steps = {
+      shape: compile_train_step(parts, shape, limit=limit)
+      for shape in reversed(shapes)
+    }
+  except TooLarge as e:
+    if limit is not None:
+      raise
+    raise UsageError(
+      f'batch.micro_rows={parts.config.batch.micro_rows}: {e}; give fewer, or '
+      'leave it empty for as many as fit'
+    ) from e
+  return {shape: steps[shape] for shape in shapes}
+
+
+def _nothing_fits(error: TooLarge) -> UsageError:
+  return UsageError(
+    f'batch.micro_rows: {error}, with the fewest rows at a time; give {_LESS}'
+  )
+
+
+_LESS = (
+  '--config.model.remat=full, a mesh that splits the model over more devices '
+  '(mesh.fsdp, mesh.tensor), or devices with more memory'
+)
+
+
+@contextlib.contextmanager
+def explaining(parts: Parts, step: Compiled, shape: Shape) -> Iterator[None]:
+  """Says what a step needs, and what to change, if memory runs out in it."""
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as e:
+    said = str(e).partition('\n')[0]
+    if 'RESOURCE_EXHAUSTED' not in said:
+      raise
+    needed = peak(step.call, parts.mesh.devices.flat[0].platform)
+    model, mesh = MemoryModel(parts.config), dict(parts.mesh.shape)
+    fewer = model.halved(mesh, parts.config.batch.micro_rows or 0)
+    rows = f'--config.batch.micro_rows={fewer}, ' if fewer else ''
+    raise FailedError(
+      f'{said.rstrip(".")}: the step of {shape.rows} rows of {shape.length} '
+      f'tokens needs {needed / GIB:.2f} GiB on a device; give {rows}{_LESS}, '
+      'and the same command goes on from the newest checkpoint'
+    ) from e

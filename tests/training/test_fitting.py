@@ -1,0 +1,257 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes and rows at a time that fit the devices' memory.
+
+`ulimit -m` lowers what CPU devices may take; the system does not enforce it.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from configs import bert
+from gpt_jax import config as config_lib
+from gpt_jax.__main__ import main
+from gpt_jax.costs import topologies
+from gpt_jax.costs.chips import GIB
+from gpt_jax.planning import search
+from gpt_jax.spec import UsageError
+from gpt_jax.training import compiled, fitting, layouts
+from gpt_jax.training import parts as parts_lib
+from tests.support import quick, tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+FLAGS = [
+  '--config=configs/smoke.py',
+  "--config.data.source=text('configs/t*.py')",
+  '--config.data.holdout=none',
+  '--config.tokenizer.name=bytes',
+  '--config.model.num_layers=1',
+  '--config.model.d_model=16',
+  '--config.model.context_length=31',
+  '--config.model.remat=none',
+  '--config.batch.size=128',
+  '--config.mesh.fsdp=1',
+  '--config.mesh.data=8',
+  '--config.schedule.num_steps=3',
+  '--config.log.every_steps=1',
+  '--config.log.sample_tokens=0',
+]
+
+
+@contextlib.contextmanager
+def memory(of_device):
+  """Gives each of the devices here so many bytes."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_RSS)
+  size = int(of_device * jax.local_device_count())
+  resource.setrlimit(resource.RLIMIT_RSS, (size, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_RSS, (soft, hard))
+
+
+def slice_of(chip, *shape):
+  """Devices of a TPU slice, as JAX describes them."""
+  kind = topologies.CHIPS[chip].kind
+  return [
+    types.SimpleNamespace(
+      platform='tpu', device_kind=kind, coords=(*at, 0), process_index=0
+    )
+    for at in np.ndindex(*shape)
+  ]
+
+
+def test_train_takes_the_mesh_and_the_rows_of_plan():
+  """BERT large on v5e:2x4: 38.6 GiB with all rows at once, of 15.75."""
+  config = bert.get_config('large').unlock()
+  config.model.vocab_size = 30_522
+  config = config_lib.resolve(config)
+  devices = slice_of('v5e', 2, 4)
+  slices = topologies.of_devices(devices)
+  assert slices == topologies.parse('v5e:2x4')
+  assert fitting.device_memory(devices[0]) == 15.75 * GIB
+  request = search.Request(config, slices, mesh=True, micro=True)
+  planned = search.open_changes(request)
+  chosen = fitting.with_mesh(config, devices=devices)
+  for field, value in planned.items():
+    section, _, axis = field.partition('.')
+    assert section == 'batch' or chosen.mesh[axis] == value
+  sizes = layouts.mesh_of(chosen, slices)
+  state = layouts.state_of(chosen)
+  model = layouts.MemoryModel(chosen)
+  least = state.bytes(sizes) + state.gradients(sizes)
+  rows, size, fits = model.rows_that_fit(sizes, least, slices.hbm)
+  assert fits and size <= slices.hbm
+  assert 0 < rows == planned['batch.micro_rows'] < 32
+  assert model.halved(sizes, rows) <= rows / 2
+
+
+@pytest.mark.parametrize(
+  ('chip', 'shape', 'gone'), [('v5e', (2, 3), 0), ('v5e', (2, 4), 1)]
+)
+def test_devices_that_form_no_slice(chip, shape, gone):
+  assert topologies.of_devices(slice_of(chip, *shape)[gone:]) is None
+  assert topologies.of_devices(jax.devices()) is None
+
+
+def test_a_mesh_that_is_given_or_was_taken_stays(tmp_path):
+  """On as many devices; on others the cost model chooses again."""
+  fields = {**tiny.MESHABLE, 'batch.size': 64}
+  config = config_lib.resolve(tiny.config(**fields))
+  devices = slice_of('v5e', 2, 4)
+  given = layouts.apply(config, {'mesh.fsdp': 4, 'mesh.tensor': 2})
+  assert fitting.with_mesh(given, devices=devices) is given
+  (tmp_path / 'config.json').write_text(config_lib.to_json(given))
+  kept = fitting.with_mesh(config, str(tmp_path), devices)
+  assert (kept.mesh.fsdp, kept.mesh.tensor) == (4, 2)
+  other = fitting.with_mesh(config, str(tmp_path), slice_of('v5e', 4, 4))
+  assert np.prod([other.mesh[axis] for axis in layouts.UNSET]) == 16
+  # A run of a version that left its mesh open.
+  (tmp_path / 'config.json').write_text(config_lib.to_json(config))
+  assert fitting.with_mesh(config, str(tmp_path), devices) is config
+
+
+def needs(parts):
+  """Bytes that the last stage's step needs on a device."""
+  return compiled.peak(compiled.compile_train_step(parts).call, 'cpu')
+
+
+def with_rows(parts, micro_rows):
+  config = layouts.apply(parts.config, {'batch.micro_rows': micro_rows})
+  return parts._replace(config=config)
+
+
+def test_rows_are_halved_until_they_fit():
+  """Of 16 on a device 8 fit, and the step is that of all at once."""
+  fields = {**tiny.MESHABLE, 'batch.micro_rows': None}
+  parts = tiny.build(tiny.config(**fields), (1, 1, 1))
+  shapes, results = parts.shapes(), []
+  for limit, rows in ((None, 0), (needs(with_rows(parts, 8)), 8)):
+    with memory(limit) if limit else contextlib.nullcontext():
+      found, steps = fitting.fitted(parts, shapes)
+    assert found.config.batch.micro_rows == rows
+    state = parts_lib.initial_state(parts)
+    batch = parts.put(tiny.batch(16, 7, 48), 16)
+    state, out = steps[shapes[-1]].call(state, batch)
+    results.append((float(out['loss']), float(out['grad_norm'])))
+  np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+def test_a_resume_begins_with_the_rows_of_the_run(tmp_path):
+  """On the same mesh; on another one all rows at once are tried first."""
+  fields = {**tiny.MESHABLE, 'batch.micro_rows': None}
+  parts = tiny.build(tiny.config(**fields), (1, 1, 1))
+  changes = {'batch.micro_rows': 4, 'mesh.fsdp': 1}
+  for change, taken in ({}, 4), ({'mesh.fsdp': 2}, 0):
+    old = layouts.apply(parts.config, changes | change)
+    (tmp_path / 'config.json').write_text(config_lib.to_json(old))
+    found, _ = fitting.fitted(parts, [], str(tmp_path))
+    assert found.config.batch.micro_rows == taken
+
+
+def test_groups_of_several_rows_are_not_divided():
+  """Which tokens an expert drops would depend on the division."""
+  fields = {**tiny.MESHABLE, 'batch.micro_rows': None}
+  fields['model.ffn'] = 'switch(num_experts=8, group_size=14)'
+  parts = tiny.build(tiny.config(**fields), (1, 1, 1))
+  held = parts_lib.on_device(parts_lib.abstract_state(parts))
+  with (
+    memory(held + 1),
+    pytest.raises(UsageError, match=r'several rows.*micro_rows=8, or group_s'),
+  ):
+    fitting.fitted(parts, parts.shapes())
+
+
+def lines(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+  found = [json.loads(line) for line in text.splitlines()]
+  return [line['loss'] for line in found if 'loss' in line]
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_rows_that_it_took(tmp_path, monkeypatch, capsys):
+  """Also where more would fit when it goes on."""
+  monkeypatch.chdir(ROOT)
+  small, large = tmp_path / 'small', tmp_path / 'large'
+
+  def train(workdir, *more):
+    return main(['train', *FLAGS, f'--workdir={workdir}', *more])
+
+  def rows(workdir):
+    config = json.loads((workdir / 'config.json').read_text())
+    return config['batch']['micro_rows']
+
+  assert train(large) == 0
+  assert rows(large) == 0
+  with memory(1):  # not even the state
+    assert train(small) == 2
+  # A token store stays; it may have taken days.
+  assert [path.name for path in small.iterdir()] == ['data']
+  said = capsys.readouterr().err.splitlines()[-1]
+  assert 'batch.micro_rows: the step of 128 rows of 31 tokens needs' in said
+  assert '--config.model.remat=full' in said
+  parts = parts_lib.build(
+    config_lib.set_vocab_size(
+      config_lib.resolve(tiny_config(large)), 256, 'bytes'
+    )
+  )
+  with memory(needs(with_rows(parts, 4)) + 1):
+    assert train(small, '--config.schedule.num_steps=2') == 0
+  assert rows(small) == 4
+  assert train(small) == 0
+  assert rows(small) == 4
+  np.testing.assert_allclose(lines(small), lines(large), rtol=1e-5)
+
+
+def tiny_config(workdir):
+  text = (workdir / 'config.json').read_text()
+  return config_lib.from_json(text)
+
+
+NO_ROOM = """
+import resource
+import jax
+import jax.numpy as jnp
+from gpt_jax.training import compiled, fitting
+from tests.support import tiny
+
+fields = {**tiny.MESHABLE, 'batch.micro_rows': 0}
+parts = tiny.build(tiny.config(**fields), (1, 1, 1))
+step = compiled.compile_train_step(parts)
+# A product with 2 GiB of temporaries.
+x = jnp.ones(1 << 13)
+large = jax.jit(lambda x: (x[:, None] * jnp.ones((1, 1 << 16)) + x[0]).T @ x)
+large = large.lower(x).compile()
+with open('/proc/self/statm') as file:
+  here = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (here + (1 << 28), -1))
+with fitting.explaining(parts, step, parts.shapes()[-1]):
+  large(x).block_until_ready()
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_a_step_without_memory_says_what_it_needs():
+  """A process of its own, which may map 256 MiB more and needs 2 GiB."""
+  done = subprocess.run(
+    [sys.executable, '-c', NO_ROOM],
+    env={**os.environ, 'XLA_FLAGS': quick.xla_flags(devices=1)},
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  said = done.stderr.splitlines()[-1]
+  assert done.returncode == 1, done.stderr
+  assert said.startswith('gpt_jax.spec.FailedError: RESOURCE_EXHAUSTED: Out of')
+  assert 'the step of 16 rows of 7 tokens needs 0.00 GiB on a device' in said
+  assert 'give --config.batch.micro_rows=8, --config.model.remat=full' in said
