@@ -380,6 +380,18 @@ def _span(
   return float(seen.mean()) if pattern.blocks else span(seen)
 
 
+def both_mfu(whole: float, causal: float, digits: int = 0) -> str:
+  """An MFU as text: '52%', or '65% (34% causal)' where the counts differ.
+
+  Args:
+    whole: by `FORMULA`, which counts all pairs of tokens of a row.
+    causal: by `FORMULA_CAUSAL`, which counts those that the mask admits.
+    digits: after the point.
+  """
+  first, second = (f'{x:.{digits}%}' for x in (whole, causal))
+  return first if first == second else f'{first} ({second} causal)'
+
+
 def mfu(tokens_per_second: float, flops: float, peaks: float) -> float:
   """Model FLOPs utilisation; `peaks` is the sum over all devices."""
   return tokens_per_second * flops / peaks

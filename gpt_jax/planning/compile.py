@@ -154,6 +154,8 @@ class Flops(NamedTuple):
   """FLOPs of one step, over all devices."""
 
   model: float  # PaLM's formula (appendix B), see `flops.FORMULA`
+  # The same with the keys that the tokens see, see `flops.FORMULA_CAUSAL`.
+  causal: float
   compiled: float  # matrix products and kernels, with trip counts
   kernels: dict[str, float]  # of Pallas kernels, by name
   not_counted: tuple[str, ...]  # unknown kernels, loops of unknown trip counts
@@ -183,6 +185,8 @@ class Stage(NamedTuple):
   spent: dict[str, float]  # the terms of `time`, see `schedule.Estimate`
   bound: str  # what most of the time is spent on
   mfu: float  # estimated model FLOPs utilisation
+  mfu_causal: float  # the same by `Flops.causal`
+  error: float | None  # of the estimate; None: no published run is like it
 
   @property
   def tokens_per_second(self) -> float:
@@ -198,6 +202,7 @@ class Whole(NamedTuple):
   days: float
   chip_hours: float
   mfu: float
+  mfu_causal: float
 
 
 def measure(program: Program, slices: Slices) -> Stage:
@@ -218,6 +223,8 @@ def measure(program: Program, slices: Slices) -> Stage:
   time = schedule.step_time(events, rates(slices))
   per_token = flops.per_token(config, state.params, shape.length)
   model = per_token * shape.tokens
+  seen = flops.per_token_causal(config, state.params, shape.length)
+  whole_peak = mesh.size * slices.peak
   stage = next(s for s in parts.ramp.stages if s.shape == shape)
   per_chip = slices.chip.devices
   peak = per_chip * program.peak
@@ -244,6 +251,7 @@ def measure(program: Program, slices: Slices) -> Stage:
     ),
     flops=Flops(
       model,
+      seen * shape.tokens,
       executed.total * mesh.size,
       {k: v * mesh.size for k, v in executed.kernels.items()},
       executed.unknown,
@@ -259,7 +267,9 @@ def measure(program: Program, slices: Slices) -> Stage:
     time=time.step,
     spent={k: v for k, v in time._asdict().items() if k != 'step'},
     bound=time.bound,
-    mfu=model / time.step / (mesh.size * slices.peak),
+    mfu=model / time.step / whole_peak,
+    mfu_causal=seen * shape.tokens / time.step / whole_peak,
+    error=time.error,
   )
 
 
@@ -269,7 +279,7 @@ def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
   by_shape = {Shape(stage.rows, stage.row_tokens): stage for stage in stages}
   starts = parts.ramp.between(0, last)
   ends = [s.start for s in starts[1:]] + [last]
-  seconds = work = 0.0
+  seconds = work = causal = 0.0
   for stage, end in zip(starts, ends, strict=True):
     # Assume that a stage that was not compiled is as fast per token as the
     # largest one.
@@ -277,12 +287,15 @@ def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
     steps, share = end - stage.start, stage.shape.tokens / known.tokens
     seconds += steps * known.time * share
     work += steps * known.flops.model * share
+    causal += steps * known.flops.causal * share
+  peak = slices.chips * slices.chip.peak
   return Whole(
     tokens=parts.ramp.tokens(last),
     steps=last,
     days=seconds / 86_400,
     chip_hours=seconds / 3600 * slices.chips,
-    mfu=work / seconds / (slices.chips * slices.chip.peak),
+    mfu=work / seconds / peak,
+    mfu_causal=causal / seconds / peak,
   )
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpt_jax.config import Config, loading
-from gpt_jax.costs import topologies
+from gpt_jax.costs import flops, topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.costs.topologies import Slices
 from gpt_jax.files.buckets import write_atomically
@@ -24,7 +24,12 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import layouts
 from gpt_jax.training.compiled import TooLarge
 
-PERCENT = f'±{schedule.ERROR:.0%}'
+
+def accuracy(stage: Stage) -> str:
+  """How far off an estimate may be."""
+  if stage.error is None:
+    return 'no published run is like it: accuracy unknown'
+  return f'±{stage.error:.0%}'
 
 
 def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
       for stage in found.stages
     ],
     'run': found.whole._asdict(),
-    'estimate_error': schedule.ERROR,
+    'estimate_error': found.last.error,
     'assumptions': schedule.assumptions(),
   }
 
@@ -111,7 +116,7 @@ _TIME = {
   "GiB/s to and from the host's memory": lambda s: (
     f'{2 * s.hbm.host / s.time / GIB:.3g}'
   ),
-  'MFU': lambda s: f'{s.mfu:.1%}',
+  'MFU': lambda s: flops.both_mfu(s.mfu, s.mfu_causal, 1),
   'tokens/s': lambda s: f'{s.tokens_per_second:,.0f}',
 }
 
@@ -143,11 +148,12 @@ def show(name: str, found: Plan | Misfit, console: Console) -> None:
   table('HBM of a chip, GiB', 'Fits', _MEMORY)
   table('a step', 'Compiled', _WORK)
   console.print(_traffic(found.last))
-  table('a step', f'Estimated, {PERCENT}', _TIME)
+  table('a step', f'Estimated, {accuracy(found.last)}', _TIME)
   console.print(
     f'All {run.steps:,} steps, {run.tokens:,} tokens: {run.days:.3g} days, '
-    f'{run.chip_hours:,.0f} chip-hours, MFU {run.mfu:.1%} (estimated, '
-    f'{PERCENT})'
+    f'{run.chip_hours:,.0f} chip-hours, MFU '
+    f'{flops.both_mfu(run.mfu, run.mfu_causal, 1)} (estimated, '
+    f'{accuracy(found.last)})'
   )
   console.print('Assumed:')
   for line in schedule.assumptions():
@@ -196,7 +202,8 @@ def show_search(
   table = Table(
     *('mesh', 'remat', 'rows at a time', 'peak GiB', 'compiled / model'),
     *('step s', 'MFU', 'days'),
-    title=f'{name} on {slices}; times are estimated, {PERCENT}',
+    title=f'{name} on {slices}; times are estimated; of the best '
+    f'{accuracy(plans[0].last)}',
   )
   for plan in plans:
     stage = plan.last
@@ -207,7 +214,7 @@ def show_search(
       f'{plan.peak / GIB:.2f}',
       f'{stage.flops.ratio:.2f}',
       f'{stage.time:.3g}',
-      f'{stage.mfu:.1%}',
+      flops.both_mfu(stage.mfu, stage.mfu_causal, 1),
       f'{plan.whole.days:.3g}',
     )
   console.print(table)
@@ -293,7 +300,8 @@ def markdown(entries: list[dict[str, Any]]) -> str:
       f'| `{entry["config"]}` | {slices} | {slices.chips:,} '
       f'| {found["peak_gib"]:.2f} of {found["limit_gib"]:.2f} '
       f'| {found["flops_ratio"]:.2f} '
-      f'| {found["step_seconds"]:.3g} s, {found["mfu"]:.0%}, '
+      f'| {found["step_seconds"]:.3g} s, '
+      f'{flops.both_mfu(found["mfu"], found["mfu_causal"])}, '
       f'{found["days"]:.3g} | {f"`{flags}`" if flags else ""} |'
     )
   return '\n'.join([*_HEAD, *rows])
@@ -385,5 +393,6 @@ def _found(plan: Plan) -> dict[str, Any]:
     'reduced': len(stage.reduced),
     'step_seconds': float(f'{stage.time:.4g}'),
     'mfu': round(stage.mfu, 4),
+    'mfu_causal': round(stage.mfu_causal, 4),
     'days': float(f'{plan.whole.days:.4g}'),
   }

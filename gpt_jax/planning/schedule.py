@@ -187,6 +187,9 @@ def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
 
 
 ERROR = 0.17  # of the estimate, either way: see docs/planning.md
+# The least share of a step that any of the published runs spends in matrix
+# units: `ERROR` says nothing of programs that spend less.
+LEAST_PRODUCTS = 0.69
 # Share of its peak that a matrix unit reaches within one product.
 BUSY = 0.9
 # Seconds that a transfer takes besides its bytes.
@@ -224,6 +227,11 @@ class Estimate(NamedTuple):
       'communication between slices': self.dcn,
     }
     return max(terms, key=lambda name: terms[name])
+
+  @property
+  def error(self) -> float | None:
+    """The accuracy; None: no published run is like this one."""
+    return ERROR if self.products >= LEAST_PRODUCTS * self.step else None
 
 
 def step_time(events: Iterable[Event], rates: Rates) -> Estimate:

@@ -52,7 +52,7 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
     stage.length: _micro_rows(config, mesh, dict(rules), stage.rows)
     for stage in reversed(config_lib.ramp(config).stages)
   }
-  check_context(config, mesh.shape, dict(rules))
+  check_mesh(config, mesh.shape, dict(rules))
   with sharding.use(mesh, rules):
     for name in ('', *config.models):
       with config_lib.named(name):
@@ -75,16 +75,26 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
   return mesh
 
 
-def check_context(
-  config: Config, sizes: Mapping[str, int], rules: dict
-) -> None:
-  """Checks that rows can be split over the mesh as its rules say.
+def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
+  """Checks that experts and rows can be split over the mesh as its rules say.
+
+  With `sharding.check_divisible`, for parameters, this is what `train` and
+  `plan` refuse of a mesh.
 
   Args:
     config: resolved.
     sizes: of the mesh, by axis.
     rules: of `sharding.parse_rules`.
   """
+  axes = rules.get('expert', ())
+  parts = math.prod(sizes[a] for a in axes)
+  for _, router in _routers(config, config_lib.ramp(config).longest):
+    if router.num_experts % parts:
+      raise UsageError(
+        f'model.ffn={config.model.ffn!r}: {router.num_experts} experts do not '
+        f'divide over the {parts} devices of mesh axes {", ".join(axes)}; '
+        'change num_experts or the mesh'
+      )
   axes = rules.get('length', ())
   parts = math.prod(sizes[a] for a in axes)
   if parts == 1:
@@ -144,16 +154,8 @@ def _routers(config: Config, length: int) -> Iterator[tuple[int, Router]]:
 
 
 def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
-  """Checks the layers with experts; see `check_devices`."""
-  axes = rules.get('expert', ())
-  parts = math.prod(mesh.shape[a] for a in axes)
+  """Checks the groups of experts; see `check_devices`."""
   for length, router in _routers(config, config_lib.ramp(config).longest):
-    if router.num_experts % parts:
-      raise UsageError(
-        f'model.ffn={config.model.ffn!r}: {router.num_experts} experts do not '
-        f'divide over the {parts} devices of mesh axes {", ".join(axes)}; '
-        'change num_experts or the mesh'
-      )
     if router.limited(training=False):
       router.group_of(eval_rows(config, mesh, rules), length)
   for stage in config_lib.ramp(config).stages:

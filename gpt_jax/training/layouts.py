@@ -317,28 +317,27 @@ class CostModel(MemoryModel):
     return max(compute, fsdp) + exposed + expert + data
 
   def check(self, mesh: Mesh) -> None:
-    """Refuses a mesh that does not divide the model or its rows."""
+    """Refuses the meshes that `train` refuses."""
+    device_check.check_mesh(self.config, mesh, dict(self.rules))
+    sharding.check_divisible(
+      state_of(self.config).abstract,
+      jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES),
+      self.rules,
+    )
+
+  def check_candidate(self, mesh: Mesh) -> None:
+    """Refuses meshes that are not worth trying, too."""
     model = self.config.model
     if mesh['expert'] > 1 and not self.experts:
       raise UsageError('mesh.expert: the model has no experts')
-    for count in self.experts:
-      if count % mesh['expert']:
-        raise UsageError(
-          f'model.ffn: {count} experts over mesh.expert={mesh["expert"]}'
-        )
-    # Sizes that tensor splits but that are no parameter's dimension.
+    # Sizes that tensor splits but that are no parameter's dimension: they would
+    # stay whole, or be padded.
     for name in ('num_heads', 'encoder_num_heads', 'd_model'):
       if model[name] % mesh['tensor']:
         raise UsageError(
           f'model.{name}={model[name]} does not divide over '
           f'mesh.tensor={mesh["tensor"]}'
         )
-    device_check.check_context(self.config, mesh, dict(self.rules))
-    sharding.check_divisible(
-      state_of(self.config).abstract,
-      jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES),
-      self.rules,
-    )
 
   def layout(
     self, mesh: Mesh, links: dict[str, Links], *, micro: bool
@@ -416,6 +415,7 @@ def candidates(config: Config, slices: Slices, *, micro: bool) -> list[Layout]:
   for key, links in _meshes(slices, axes).items():
     mesh = dict(zip(sharding.AXES, key, strict=True))
     try:
+      costs.check_candidate(mesh)
       found.append(costs.layout(mesh, links, micro=micro))
     except UsageError as e:
       refused[key] = e

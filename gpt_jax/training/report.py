@@ -173,7 +173,7 @@ def summary(values: dict[str, Any]) -> str:
   task = f' of {values["task"]}' if 'task' in values else ''
   return (
     f'loss {values["loss"]:.3f}{task} | {values["tokens_per_second"]:,.0f} '
-    f'tokens/s | MFU {values["mfu"]:.0%}'
+    f'tokens/s | MFU {flops.both_mfu(values["mfu"], values["mfu_causal"])}'
   )
 
 

@@ -576,5 +576,22 @@ def test_estimates_are_as_far_off_as_the_docs_say():
   assert found and set(found) <= set(published.POINTS)
   for name, (_, off) in found.items():
     assert abs(off) <= schedule.ERROR, name
+  shares = [published.share_of_products(name) for name in found]
+  assert schedule.LEAST_PRODUCTS <= min(shares) < schedule.LEAST_PRODUCTS + 0.02
+  groups = [point.group for point in published.POINTS.values()]
+  assert groups.count('apart') >= 5 and {*groups} == {'fitted', 'seen', 'apart'}
+
+
+def test_a_step_unlike_any_published_run_has_no_accuracy():
+  found = schedule.Estimate(10, 7, 1, 1, 1, 0)
+  assert found.error == schedule.ERROR
+  assert found._replace(products=4, memory=4).error is None
+
+
+def test_errors_of_points_left_out():
+  """Of two that are 10% too high and one that is exact."""
+  found = published.left_out({'a': (0, 0.1), 'b': (0, 0.1), 'c': (0, 0.0)})
+  assert found['c'] == pytest.approx(1 / 1.1 - 1)
+  assert found['a'] == pytest.approx(1.1 / 1.1**0.5 - 1)
   page = (published.ROOT / 'docs/planning.md').read_text(encoding='utf-8')
   assert published.BEGIN + published.markdown() in page

@@ -101,6 +101,37 @@ def test_plan_splits_the_rows_that_train_splits():
       check()
 
 
+@pytest.mark.parametrize(
+  ('fields', 'mesh', 'refused'),
+  [
+    ({'model.num_heads': 4, 'model.head_size': 8}, {'tensor': 8}, ''),
+    ({'model.d_model': 25}, {'tensor': 8}, ''),
+    ({'model.d_model': 25}, {'fsdp': 8}, '25 of parameter'),
+    ({}, {'expert': 8}, ''),
+    ({'model.ffn': 'switch(num_experts=4)'}, {'expert': 8}, '4 experts do'),
+    ({'model.context_length': 24}, {'context': 8}, 'rows of 24 tokens are'),
+    ({'model.position': 'rope'}, {'context': 8}, 'rows of 7 tokens are'),
+    ({'model.d_ff': 44}, {'tensor': 8}, '44 of parameter'),
+  ],
+)
+def test_plan_and_train_take_the_same_meshes(fields, mesh, refused):
+  mesh = {f'mesh.{axis}': n for axis, n in {'fsdp': 1, **mesh}.items()}
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE | fields | mesh))
+
+  def trained():
+    parts_lib.build(config, device_check.check_devices(config))
+
+  def planned():
+    layouts.given(config, topologies.parse('v5e:2x4'))
+
+  for taken in (trained, planned):
+    if not refused:
+      taken()
+      continue
+    with pytest.raises(UsageError, match=refused):
+      taken()
+
+
 def test_why_no_mesh_serves():
   fields = {'mesh.rules.embed': 'data, fsdp', 'mesh.rules.mlp': ''}
   config = config_lib.resolve(tiny.config(**fields, **{'model.num_heads': 2}))
