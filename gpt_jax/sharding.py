@@ -11,7 +11,13 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+  AbstractDevice,
+  AbstractMesh,
+  Mesh,
+  NamedSharding,
+  PartitionSpec,
+)
 
 from gpt_jax import ring_order
 from gpt_jax.spec import UsageError
@@ -215,6 +221,15 @@ def use(mesh: Mesh, rules: Rules):
     nn.logical_axis_rules(rules),
     ring_order.use(mesh),
   ):
+    yield
+
+
+@contextlib.contextmanager
+def on_one_tpu(rules: Rules):
+  """Acts as if the devices were one TPU, for what is decided before a run."""
+  device = AbstractDevice(device_kind='TPU v5', num_cores=1, platform='tpu')
+  mesh = AbstractMesh((1,) * len(AXES), AXES, abstract_device=device)
+  with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(rules):
     yield
 
 

@@ -11,8 +11,9 @@
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --spike W/spikes/8.json
 
-For a config: the resolved fields, parameters, FLOPs and the schedule: rows,
-tokens of a row and learning rate at the start of each batch stage. Only shapes
+For a config: the resolved fields, parameters, FLOPs, the schedule (rows,
+tokens of a row and learning rate at the start of each batch stage) and what
+computes attention on a TPU, in each kind of layer. Only shapes
 are computed, so it takes neither memory nor an accelerator, and also works for
 models that the objective cannot train.
 
@@ -34,7 +35,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import cli
+from gpt_jax import cli, sharding
 from gpt_jax import config as config_lib
 from gpt_jax.config import explaining
 from gpt_jax.costs import flops, totals
@@ -47,7 +48,7 @@ from gpt_jax.posttraining.methods import METHODS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
-from gpt_jax.training import store_data
+from gpt_jax.training import device_check, store_data
 
 # The calls of fields that rooms above the config read.
 TABLES = {
@@ -170,9 +171,17 @@ def _show_config(args: cli.Args) -> None:
   stages = totals.stages(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
+  longest = config_lib.ramp(config).longest
+  with sharding.on_one_tpu(sharding.parse_rules(config.mesh.rules)):
+    attention = device_check.attention(config, 1, longest)
   if args.json:
     listed = [stage._asdict() for stage in stages]
-    found = {**figures, 'schedule': listed, 'config': config.to_dict()}
+    found = {
+      **figures,
+      'schedule': listed,
+      'attention': attention,
+      'config': config.to_dict(),
+    }
     print(json.dumps(found))
     return
   console = Console()
@@ -189,6 +198,8 @@ def _show_config(args: cli.Args) -> None:
     *counts, rate = stage
     table.add_row(*(f'{count:,}' for count in counts), f'{rate:.4g}')
   console.print(table)
+  for line in attention:
+    console.print(f'attention on a TPU: {line}')
   for name, value in figures.items():
     console.print(
       f'{name}: {value if isinstance(value, str) else f"{value:,}"}'

@@ -252,10 +252,10 @@ TREE['model'] = Section(
     'auto',
     MODEL['attention_backend'],
     'The implementation of attention; all_gather, ring and ulysses are for '
-    'rows split by mesh.context. auto selects the backend for the devices or '
-    'the pattern, or the reference if that does not support the model, and '
-    'logs its choice; for split rows ulysses or ring on a TPU if splash '
-    'supports the model, else all_gather.',
+    'rows split by mesh.context. auto selects the first backend for the '
+    'devices or the pattern that supports the layer (on a TPU splash, then '
+    'flash), else the reference, and logs its choice; for split rows ulysses '
+    'or ring on a TPU if splash supports the model, else all_gather.',
     free=True,
   ),
   ffn=Field(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.masks import Pattern, Tokens, visible
+from gpt_jax.nn.masks import Pattern, Tokens, bidirectional, visible
 from gpt_jax.ranges import NotNegative
 
 
@@ -129,13 +129,30 @@ class LstmState(NamedTuple):
 Cache = KVCache | SegmentMemory | LstmState
 
 
+class ByDistance(NamedTuple):
+  """A bias on the scores of whole rows that depends on the distance alone.
+
+  `strip_HD`, float32 [H, 2 L - 1], has the numbers of the key's place minus the
+  query's, from 1 - L to L - 1.
+  """
+
+  strip_HD: jax.Array
+
+  def whole(self) -> jax.Array:
+    """The bias of each pair, [1, H, L, L]."""
+    at_L = jnp.arange((self.strip_HD.shape[1] + 1) // 2)
+    distance_LL = at_L[None] - at_L[:, None] + at_L[-1]
+    return jnp.take(self.strip_HD, distance_LL, axis=1)[None]
+
+
 class Context(NamedTuple):
   """Inputs shared by all layers of a stack; None where unused.
 
   Attributes:
     positions_BL: position of each token; None means 0, 1, 2, ...
     visibility: padding, packed documents, prefixes, whole masks.
-    bias: on the scores of self-attention, [B or 1, H, L, M].
+    bias: on the scores of self-attention, [B or 1, H, L, M], or by distance
+      where the backend takes it so.
     source_BLD: input of self-attention's keys and values, if queries are from a
       second stream; None: the layer's input.
     shared: the output of `Position.shared`.
@@ -152,7 +169,7 @@ class Context(NamedTuple):
 
   positions_BL: jax.Array | None = None
   visibility: Visibility = Visibility()
-  bias: jax.Array | None = None
+  bias: jax.Array | ByDistance | None = None
   source_BLD: jax.Array | None = None
   shared: Any = None
   memory_BMD: jax.Array | None = None
@@ -382,16 +399,20 @@ QUERY_BLOCK = 128
 class Request(NamedTuple):
   """A request to a backend: attention among the tokens of each row.
 
+  Or, with `keys`, to those of another text, of which all are visible.
+
   Attributes:
     pattern: which keys are seen, by their distance or position.
     visibility: masks that differ between rows.
     scale: of the scores.
-    bias: added to the scores, [B or 1, H, L, L].
+    bias: added to the scores, [B or 1, H, L, L], or by distance.
     dropout: applied to the probabilities.
     positions_BL: position of each token in its document, [B or 1, L]; None:
       counted from the start of the row, or of the packed document.
     softcap: bound of the scores: see `Scale`.
     layer: its index, on which random blocks depend.
+    keys: the data of the other text's tokens; documents are those of the same
+      number as in `visibility`.
   """
 
   q_BLHK: jax.Array
@@ -400,11 +421,12 @@ class Request(NamedTuple):
   pattern: Pattern
   visibility: Visibility
   scale: float | jax.Array
-  bias: jax.Array | None = None
+  bias: jax.Array | ByDistance | None = None
   dropout: AttentionDropout | None = None
   positions_BL: jax.Array | None = None
   softcap: float = 0.0
   layer: jax.Array | None = None
+  keys: Tokens | None = None
 
 
 def attend(
@@ -527,6 +549,8 @@ def attend_within(request: Request) -> jax.Array:
   for a `local` window in a long row.
   """
   pattern, L = request.pattern, request.q_BLHK.shape[1]
+  bias = request.bias
+  assert not isinstance(bias, ByDistance), 'see `backends.attend_rows`'
   tokens, visibility = tokens_of(request), request.visibility
   ordered = visibility.places_1L is None
   size = max(QUERY_BLOCK, -(-L // 8)) if pattern.causal else L
@@ -556,7 +580,7 @@ def attend_within(request: Request) -> jax.Array:
         request.v_BLGK[:, key],
         mask=mask,
         scale=request.scale,
-        bias=None if request.bias is None else request.bias[:, :, query, key],
+        bias=None if bias is None else bias[:, :, query, key],
         dropout=request.dropout,
         places=(tokens.places[0, query], tokens.places[0, key]),
         softcap=request.softcap,
@@ -590,6 +614,20 @@ def _positions(request: Request, places_1L: jax.Array) -> jax.Array:
   return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)
 
 
+def attend_across(request: Request) -> jax.Array:
+  """`attend` to the tokens of another text, [B, L, H, K]."""
+  assert request.keys is not None
+  places_1L = jnp.arange(request.q_BLHK.shape[1])[None]
+  queries = Tokens(places_1L, segments=request.visibility.segments_BL)
+  return attend(
+    *request[:3],
+    mask=visible(None, queries, request.keys),
+    scale=request.scale,
+    dropout=request.dropout,
+    softcap=request.softcap,
+  )
+
+
 def across(
   q_BLHK: jax.Array,
   keys_and_values: tuple[jax.Array, jax.Array] | None,
@@ -599,6 +637,7 @@ def across(
   scale: float | jax.Array = 1.0,
   softcap: float = 0.0,
   dropout: AttentionDropout | None = None,
+  run: Callable[[Request], jax.Array] = attend_across,
 ) -> tuple[jax.Array, KVCache]:
   """Attends to the encoder's output: [B, L, H, K], and its cache.
 
@@ -611,6 +650,7 @@ def across(
     scale: of the scores.
     softcap: of the scores.
     dropout: of the probabilities.
+    run: computes the request for `keys_and_values`.
   """
   shape = q_BLHK.shape
   if keys_and_values is not None:
@@ -625,13 +665,23 @@ def across(
     segments=context.memory_segments_BM,
     real=context.memory_mask_BM,
   )
-  queries = Tokens(jnp.arange(L)[None], segments=context.visibility.segments_BL)
-  how = {'mask': visible(None, queries, keys), 'scale': scale}
+  segments_BL = context.visibility.segments_BL
   if keys_and_values is None:
-    k_BGKM, v_BGMK = cache.key_BGKM, cache.value_BGMK
-    y_BLHK = attend_to_cache(q_BLHK, k_BGKM, v_BGMK, softcap=softcap, **how)
-  else:
-    y_BLHK = attend(
-      q_BLHK, *keys_and_values, dropout=dropout, softcap=softcap, **how
+    queries = Tokens(jnp.arange(L)[None], segments=segments_BL)
+    y_BLHK = attend_to_cache(
+      *(q_BLHK, cache.key_BGKM, cache.value_BGMK),
+      mask=visible(None, queries, keys),
+      scale=scale,
+      softcap=softcap,
     )
+  else:
+    request = Request(
+      *(q_BLHK, *keys_and_values, bidirectional()),
+      Visibility(segments_BL=segments_BL),
+      scale,
+      dropout=dropout,
+      softcap=softcap,
+      keys=keys,
+    )
+    y_BLHK = run(request)
   return y_BLHK.reshape(*shape[:3], -1), cache

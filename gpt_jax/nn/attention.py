@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention layer: self-attention, with a cache, and cross-attention."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,12 @@ from gpt_jax.nn.attend import (
   attend_to_cache,
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import Backend, attend_rows, reference
+from gpt_jax.nn.backends import (
+  Backend,
+  across_backend,
+  attend_rows,
+  reference,
+)
 from gpt_jax.nn.layers import (
   Dense,
   Initializers,
@@ -131,6 +137,9 @@ class Attention(nn.Module):
       scale=self.scale(q_BLHK.shape[-1], layer),
       softcap=self.scale.softcap,
       dropout=self._dropout(len(q_BLHK)),
+      run=functools.partial(
+        attend_rows, backend=across_backend(self._backend())
+      ),
     )
 
   def _within(
@@ -176,10 +185,11 @@ class Attention(nn.Module):
     if cache is not None or context.predicted_BP is not None:
       apart = _attend_apart(request, self.position, positions_BL, cache)
       return apart, cache
-    # Initialisation uses rows of one token, which few backends serve.
-    initial = self.is_initializing()
-    backend = reference() if initial else self.backend
-    return attend_rows(request, backend=backend), cache
+    return attend_rows(request, backend=self._backend()), cache
+
+  def _backend(self) -> Backend:
+    """Initialisation uses rows of one token, which few backends serve."""
+    return reference() if self.is_initializing() else self.backend
 
   def _dropout(self, num_rows: int) -> AttentionDropout | None:
     """The dropout of the probabilities, in training."""

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention backends: `model.attention_backend`.
 
-`reference` is plain XLA and serves every call; `splash` (TPU) and `cudnn`
-(GPU) never store the scores, and serve most calls; `blocks` (any device)
-computes only the blocks of a block-sparse pattern; `all_gather`, `ring` and
-`ulysses` serve rows that are split over devices. `auto` takes the one for the
-devices or the pattern, or the reference if that one cannot serve the call.
+`reference` is plain XLA and serves every call; `splash`, `flash` (TPU) and
+`cudnn` (GPU) never store the scores, and serve most calls; `blocks` (any
+device) computes only the blocks of a block-sparse pattern; `all_gather`, `ring`
+and `ulysses` serve rows that are split over devices. `auto` takes the first for
+the devices or the pattern that serves the call, else the reference.
 """
 
 import functools
@@ -17,8 +17,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import context_parallel, kernels, layout, ring_kernel
-from gpt_jax.nn.attend import Request, attend_within
+from gpt_jax.nn import (
+  context_parallel,
+  flash_kernel,
+  kernels,
+  layout,
+  ring_kernel,
+)
+from gpt_jax.nn.attend import (
+  ByDistance,
+  Request,
+  attend_across,
+  attend_within,
+)
 from gpt_jax.nn.bigbird import dense, gathered
 from gpt_jax.nn.kernels import SPLASH
 from gpt_jax.ranges import Count, Whole
@@ -30,8 +41,9 @@ log = logging.getLogger('gpt_jax')
 # The features that a request may need from a backend: see `needs`.
 ALL = frozenset(
   (
-    *('split', 'unordered', 'bias', 'dropout', 'rule', 'blocks', 'no_blocks'),
-    *('uneven', 'two_sizes', 'softcap', 'masked'),
+    *('split', 'unordered', 'bias', 'by_distance', 'dropout', 'rule'),
+    *('blocks', 'no_blocks', 'prefix', 'mask', 'two_sizes', 'softcap'),
+    *('masked', 'across'),
   )
 )
 
@@ -42,7 +54,8 @@ class Backend(NamedTuple):
   Attributes:
     name: as in the config.
     run: computes a request: [B, L, H, K].
-    can: the features of `ALL` that it supports.
+    can: the features of `ALL` that it supports. A bias by distance is given
+      to those without `by_distance` as one for each pair.
     sizes: why it cannot serve a request's rows, heads or dtype, or None.
     platform: that it needs; None: any.
     zigzag: whether rows that are split over devices should be in the order of
@@ -80,7 +93,12 @@ def needs(request: Request) -> dict[str, str]:
     ),
     (
       'bias',
-      request.bias is not None,
+      not isinstance(request.bias, ByDistance | None),
+      'model.position adds a bias to the scores',
+    ),
+    (
+      'by_distance',
+      isinstance(request.bias, ByDistance),
       'model.position adds a bias to the scores',
     ),
     (
@@ -98,7 +116,8 @@ def needs(request: Request) -> dict[str, str]:
       pattern.blocks is not None,
       f'model.attention holds {pattern.name}, which lists blocks',
     ),
-    ('uneven', seen.uneven, 'rows have a prefix or a mask of their own'),
+    ('prefix', seen.prefix_B is not None, 'rows have a prefix'),
+    ('mask', seen.visible_BLM is not None, 'rows have a mask of their own'),
     (
       'two_sizes',
       keys != values,
@@ -109,6 +128,11 @@ def needs(request: Request) -> dict[str, str]:
       'masked',
       any(x is not None for x in seen[:2]),
       'rows have padding or packed documents',
+    ),
+    (
+      'across',
+      request.keys is not None,
+      "a decoder attends to the encoder's output",
     ),
   )
   return {name: why for name, needed, why in found if needed}
@@ -122,7 +146,10 @@ def refusal(backend: Backend, request: Request) -> str | None:
   here = layout.platform()
   if backend.platform not in (None, here):
     return f'it needs a {backend.platform.upper()}, and the devices are {here}'
-  return _lacks(backend.can, request) or backend.sizes(request)
+  can = backend.can
+  if 'bias' in can:
+    can |= {'by_distance'}
+  return _lacks(can, request) or backend.sizes(request)
 
 
 def _lacks(can: frozenset[str], request: Request) -> str | None:
@@ -168,6 +195,13 @@ def attend_rows(request: Request, *, backend: Backend) -> jax.Array:
   unused.
   """
   check(backend, request)
+  return _run(backend, request)
+
+
+def _run(backend: Backend, request: Request) -> jax.Array:
+  bias = request.bias
+  if isinstance(bias, ByDistance) and 'by_distance' not in backend.can:
+    request = request._replace(bias=bias.whole())
   return backend.run(request)
 
 
@@ -191,16 +225,19 @@ def reference() -> Backend:
   """Plain XLA, on any device, for every call."""
 
   def run(request: Request) -> jax.Array:
+    if request.keys is not None:
+      return attend_across(request)
     if request.pattern.blocks is not None:
       return dense(request)
     return attend_within(request)
 
-  return Backend('reference', run)
+  return Backend('reference', run, ALL - {'by_distance'})
 
 
 def blocks() -> Backend:
   """Plain XLA, on any device, for `bigbird`: computes only its blocks."""
-  lacking = {'no_blocks', 'bias', 'uneven', 'two_sizes'}
+  lacking = {'no_blocks', 'bias', 'by_distance', 'prefix', 'mask', 'two_sizes'}
+  lacking |= {'across'}
   return Backend('blocks', gathered, ALL - lacking)
 
 
@@ -234,6 +271,33 @@ def splash(
 
   platform = None if interpret else 'tpu'
   return Backend('splash', run, OF_SPLASH, sizes, platform)
+
+
+# The features of flash.
+OF_FLASH = ALL - {'split', 'unordered', 'bias', 'rule', 'blocks', 'mask'}
+
+
+def flash(
+  block: Count = flash_kernel.BLOCK, interpret: bool = False
+) -> Backend:
+  """Our Pallas kernel for TPU, with biases by distance and dropout.
+
+  Args:
+    block: the largest block of queries and of keys.
+    interpret: runs on any device, slowly: for tests.
+  """
+  if block % kernels.LANES:
+    raise UsageError(
+      f'model.attention_backend: block={block} is not a multiple of '
+      f'{kernels.LANES}'
+    )
+  run = functools.partial(flash_kernel.attend, block=block, interpret=interpret)
+
+  def sizes(request: Request) -> str | None:
+    return flash_kernel.obstacle(request) or not_split(request)
+
+  platform = None if interpret else 'tpu'
+  return Backend('flash', run, OF_FLASH, sizes, platform)
 
 
 def cudnn() -> Backend:
@@ -357,7 +421,7 @@ def _over_context(
   name: str, run: Callable[..., jax.Array], block: int
 ) -> Backend:
   """A backend for rows that may be split over devices."""
-  can = ALL - {'blocks', 'dropout', 'two_sizes'}
+  can = ALL - {'blocks', 'dropout', 'two_sizes', 'across', 'by_distance'}
   return Backend(name, functools.partial(run, block=block), can, not_split)
 
 
@@ -371,33 +435,56 @@ def auto() -> Backend:
     return pick_split(request).zigzag(request)
 
   def run(request: Request) -> jax.Array:
-    return pick(request).run(request)
+    return _run(pick(request), request)
 
   return Backend('auto', run, zigzag=zigzag)
 
 
+def across_backend(backend: Backend) -> Backend:
+  """The backend of cross-attention in a model with this one."""
+  return backend if 'across' in backend.can else reference()
+
+
+def takes_distances(backend: Backend, request: Request) -> bool:
+  """Whether it computes a request's bias from the distances itself."""
+  if backend.name == 'auto':
+    backend = pick(request)
+  return 'by_distance' in backend.can and not refusal(backend, request)
+
+
 def pick(request: Request) -> Backend:
   """The backend that `auto` picks for a request; logged once."""
-  platform = layout.platform()
-  if request.pattern.blocks is not None:
-    backend = blocks()
-  elif layout.num_parts('length') > 1:
-    backend = pick_split(request)
-  elif platform in FASTEST:
-    backend = FASTEST[platform]()
-  else:
-    log_once(f'attention: reference, on {platform}')
-    return reference()
-  why = refusal(backend, request)
-  if why:
-    log_once(f'attention: reference, not {backend.name}: {why}')
-    return reference()
-  log_once(f'attention: {backend.name}')
+  backend, why = choice(request)
+  of = 'cross-attention' if request.keys is not None else 'attention'
+  log_once(f'{of}: {backend.name}' + (f', {why}' if why else ''))
   return backend
 
 
-# What `auto` tries, by platform.
-FASTEST: dict[str, Callable[[], Backend]] = {'gpu': cudnn, 'tpu': splash}
+def choice(request: Request) -> tuple[Backend, str]:
+  """The backend that `auto` picks, and why no other if it is the reference."""
+  platform = layout.platform()
+  if request.pattern.blocks is not None:
+    tried = [blocks()]
+  elif layout.num_parts('length') > 1 and request.keys is None:
+    tried = [pick_split(request)]
+  elif platform in FASTEST:
+    tried = [make() for make in FASTEST[platform]]
+  else:
+    return reference(), f'on {platform}'
+  reasons = []
+  for backend in tried:
+    why = refusal(backend, request)
+    if not why:
+      return backend, ''
+    reasons.append(f'not {backend.name}: {why}')
+  return reference(), '; '.join(reasons)
+
+
+# What `auto` tries in turn, by platform.
+FASTEST: dict[str, tuple[Callable[[], Backend], ...]] = {
+  'gpu': (cudnn,),
+  'tpu': (splash, flash),
+}
 
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
@@ -405,6 +492,7 @@ BACKENDS: dict[str, Callable[..., Backend]] = {
   'auto': auto,
   'blocks': blocks,
   'cudnn': cudnn,
+  'flash': flash,
   'reference': reference,
   'ring': ring,
   'splash': splash,

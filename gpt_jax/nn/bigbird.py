@@ -18,6 +18,7 @@ from flax import linen as nn
 
 from gpt_jax.nn.attend import (
   KEPT,
+  ByDistance,
   Context,
   Request,
   attend,
@@ -276,7 +277,9 @@ def _weighted(
 
   [B, G, Q, K] after dropout, as in `attend.attend`.
   """
-  how = request.scale, request.bias, request.softcap
+  bias = request.bias
+  assert not isinstance(bias, ByDistance), 'see `backends.attend_rows`'
+  how = request.scale, bias, request.softcap
   scores_BGQM = scores(products_BGQM, *how)
   scores_BGQM += jnp.log(jnp.maximum(counts, 1).astype(jnp.float32))
   keep = 1.0 if request.dropout is None else request.dropout.keep

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import SCALES, Request, Scale, Visibility
+from gpt_jax.nn.attend import SCALES, ByDistance, Request, Scale, Visibility
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS, Backend
@@ -33,7 +33,7 @@ from gpt_jax.nn.layers import (
 )
 from gpt_jax.nn.lstm import lstm
 from gpt_jax.nn.masks import PATTERNS as ATTENTION
-from gpt_jax.nn.masks import Pattern, Recurrent
+from gpt_jax.nn.masks import Pattern, Recurrent, Tokens, bidirectional
 from gpt_jax.nn.positions import (
   Model,
   Position,
@@ -380,8 +380,12 @@ def requests(
   *,
   packed: bool = False,
   padded: bool = False,
+  sees: Literal['', 'prefix', 'mask'] = '',
+  num_keys: int = 0,
 ) -> list[Request]:
   """The abstract requests of a stack to its backend: one for each pattern.
+
+  And, with `num_keys`, one of cross-attention.
 
   Args:
     model: a `Transformer` or `config.model`.
@@ -390,6 +394,8 @@ def requests(
     shape_BL: rows of a batch as the model receives it, and their length.
     packed: whether rows hold documents that do not see each other.
     padded: whether rows may have padding that must be masked.
+    sees: whether rows have a prefix, or a mask of their own.
+    num_keys: tokens of the encoder's rows, to which the layers attend.
   """
   choices = ModelChoices.of(model)
   position, rate = choices.position, choices.dropout.attention
@@ -405,19 +411,45 @@ def requests(
   mask: Any = jax.ShapeDtypeStruct(shape_BL, np.bool_)
   query, key = heads(sizes.num_heads), heads(sizes.num_kv_heads)
   value = heads(sizes.num_kv_heads, sizes.value_size or sizes.head_size)
-  biased = position.bias is not None or position.terms is not None
-  return [
+  bias: Any = query if position.bias or position.terms else None
+  if position.by_distance:
+    numbers = sizes.num_heads, 2 * shape_BL[1] - 1
+    bias = ByDistance(jax.ShapeDtypeStruct(numbers, np.float32))  # pyright: ignore
+  found = [
     Request(
       *(query, key, value, pattern),
-      Visibility(mask if padded else None, segments if packed else None),
+      Visibility(
+        mask if padded else None,
+        segments if packed else None,
+        rows if sees == 'prefix' else None,
+        mask if sees == 'mask' else None,
+      ),
       scale=1.0,
-      bias=query if biased else None,
+      bias=bias,
       dropout=AttentionDropout(rate, seed, rows) if rate else None,
       softcap=choices.attention_scale.softcap,
     )
     for pattern in patterns
     if not pattern.recurrent
   ]
+  if not num_keys or not found:
+    return found
+
+  def encoded(like: Any) -> Any:
+    shape = (shape_BL[0], num_keys, *like.shape[2:])
+    return jax.ShapeDtypeStruct(shape, like.dtype)
+
+  places: Any = jax.ShapeDtypeStruct((1, num_keys), np.int32)
+  documents = encoded(segments) if packed else None
+  across = found[0]._replace(
+    k_BLGK=encoded(key),
+    v_BLGK=encoded(value),
+    pattern=bidirectional(),
+    visibility=Visibility(segments_BL=segments if packed else None),
+    bias=None,
+    keys=Tokens(places, segments=documents, real=encoded(mask)),
+  )
+  return [*found, across]
 
 
 def needs_whole_rows(model: Any) -> tuple[str, str] | None:

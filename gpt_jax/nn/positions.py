@@ -65,6 +65,7 @@ class Position(NamedTuple):
     rotate: queries or keys [B, L, H, K] and positions [B or 1, L] to the same.
     rotate_local: replaces `rotate` in layers with a window; None: as `rotate`.
     bias: makes a module with the call of `T5Bias`.
+    by_distance: whether that depends on the distance alone.
     terms: makes a module for each layer, called as `ScoreInputs` describes.
     shared: from `Model` makes a module for a decoder, called with the
       embeddings [B, L, D] and their context; all layers get its result as
@@ -82,6 +83,7 @@ class Position(NamedTuple):
   rotate: Rotate | None = None
   rotate_local: Rotate | None = None
   bias: Callable[..., nn.Module] | None = None
+  by_distance: bool = False
   terms: Callable[..., nn.Module] | None = None
   shared: 'Callable[[Model], Any] | None' = None
   block: 'Callable[[Factory, Model], Factory] | None' = None
@@ -511,7 +513,8 @@ def rope(
 
 def t5_bias(num_buckets: Count = 32, max_distance: Count = 128) -> Position:
   """T5's relative position buckets."""
-  return Position(bias=functools.partial(T5Bias, num_buckets, max_distance))
+  bias = functools.partial(T5Bias, num_buckets, max_distance)
+  return Position(bias=bias, by_distance=True)
 
 
 def alibi(
@@ -527,9 +530,8 @@ def alibi(
       Falcon were trained.
   """
   rounded = dtype == 'bfloat16'
-  return Position(
-    bias=functools.partial(AlibiBias, ALIBI_SCALES[scale], rounded)
-  )
+  bias = functools.partial(AlibiBias, ALIBI_SCALES[scale], rounded)
+  return Position(bias=bias, by_distance=not rounded)
 
 
 def none() -> Position:

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import Context, KVCache, Visibility
+from gpt_jax.nn.attend import ByDistance, Context, KVCache, Visibility
+from gpt_jax.nn.backends import takes_distances
 from gpt_jax.nn.bigbird import ExtraTokens
 from gpt_jax.nn.build import (
   ModelChoices,
@@ -26,6 +27,7 @@ from gpt_jax.nn.build import (
   encoder_sizes,
   make_bias,
   make_stack,
+  requests,
   source_fields,
 )
 from gpt_jax.nn.embed import Inputs
@@ -266,7 +268,9 @@ class Transformer(nn.Module):
       visibility,
       token_types_BL=types_BL if self._choices.position.segments else None,
       predicted_BP=predicted_BP,
-      bias=self._bias_of('decoder_bias', tokens_BL, positions_BL, caches),
+      bias=self._bias_of(
+        'decoder_bias', tokens_BL, positions_BL, visibility, caches
+      ),
       memory_BMD=memory_BMD,
       memory_mask_BM=encoder_mask_BM,
       memory_segments_BM=encoder_segments_BM,
@@ -310,8 +314,11 @@ class Transformer(nn.Module):
       self.sow('intermediates', 'encoder_embedded', x_BMD)
     else:
       x_BMD = self._embed('encoder_embedded', tokens_BM, positions_BM, None)
-    bias = self._bias_of('encoder_bias', tokens_BM, positions_BM, None)
-    context = Context(positions_BM, Visibility(mask_BM, segments_BM), bias)
+    visibility = Visibility(mask_BM, segments_BM)
+    bias = self._bias_of(
+      'encoder_bias', tokens_BM, positions_BM, visibility, None
+    )
+    context = Context(positions_BM, visibility, bias)
     params = None
     if self.encoder.mirrored:
       params = self.decoder.variables.get('params')
@@ -352,17 +359,46 @@ class Transformer(nn.Module):
     name: str,
     tokens_BL: jax.Array,
     positions_BL: jax.Array | None,
+    visibility: Visibility,
     caches: Caches | None,
-  ) -> jax.Array | None:
+  ) -> jax.Array | ByDistance | None:
     if not self._choices.position.bias:
       return None
-    query = jnp.arange(tokens_BL.shape[1])[None]
-    if positions_BL is not None:
-      query = positions_BL
+    L = tokens_BL.shape[1]
+    query = jnp.arange(L)[None] if positions_BL is None else positions_BL
     key = query
     if caches is not None and isinstance(caches[0], KVCache):
       key = jnp.arange(caches[0].num_slots)[None]
+    elif self._takes_distances(name, tokens_BL, positions_BL, visibility):
+      # The last token of a row among the keys of one nearly twice as long.
+      last_11, keys_1D = jnp.array([[L - 1]]), jnp.arange(2 * L - 1)[None]
+      strip_1H1D = getattr(self, name)(last_11, keys_1D)
+      return ByDistance(strip_1H1D[0, :, 0])
     return getattr(self, name)(query, key)
+
+  def _takes_distances(
+    self,
+    name: str,
+    tokens_BL: jax.Array,
+    positions_BL: jax.Array | None,
+    visibility: Visibility,
+  ) -> bool:
+    """Whether the layers of a stack take a bias as numbers of distances."""
+    choices = self._choices
+    if not choices.position.by_distance or self.is_initializing():
+      return False
+    # Positions in packed documents are as far apart as places in the row.
+    packed = visibility.segments_BL is not None and not visibility.uneven
+    if visibility.places_1L is not None or not (positions_BL is None or packed):
+      return False
+    sizes, patterns = decoder_sizes(self), choices.attention
+    if name == 'encoder_bias':
+      sizes, patterns = encoder_sizes(self), choices.encoder_attention
+    B, L = tokens_BL.shape[:2]
+    return all(
+      takes_distances(choices.attention_backend, request)
+      for request in requests(self, sizes, patterns, (B, L))
+    )
 
   def _embed(
     self,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies as jax_topologies
 
+from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs.topologies import Slices
@@ -187,6 +188,7 @@ class Stage(NamedTuple):
   mfu: float  # estimated model FLOPs utilisation
   mfu_causal: float  # the same by `Flops.causal`
   error: float | None  # of the estimate; None: no published run is like it
+  attention: tuple[str, ...]  # what computes it in each kind of layer
 
   @property
   def tokens_per_second(self) -> float:
@@ -213,6 +215,10 @@ def measure(program: Program, slices: Slices) -> Stage:
   executed = op_costs.count(text)
   sent = collectives.read(text, mesh)
   state = parts_lib.abstract_state(parts)
+  micro = parts.micro_batches(shape)
+  with sharding.use(mesh, parts.rules):
+    rows = micro.filled(shape.rows) // micro.num_micro
+    kernels = device_check.attention(config, rows, shape.length)
   paths = list(flops.parameter_table(state.params))
   found = collectives.gradients(sent, paths)
   # A parameter may be reduced in parts: count it by the costliest, all-reduce.
@@ -237,7 +243,7 @@ def measure(program: Program, slices: Slices) -> Stage:
     start=stage.start,
     rows=shape.rows,
     row_tokens=shape.length,
-    micro_batches=parts.micro_batches(shape).num_micro,
+    micro_batches=micro.num_micro,
     tokens=shape.tokens,
     compile_seconds=program.compiled.seconds,
     hbm=Hbm(
@@ -270,6 +276,7 @@ def measure(program: Program, slices: Slices) -> Stage:
     mfu=model / time.step / whole_peak,
     mfu_causal=seen * shape.tokens / time.step / whole_peak,
     error=time.error,
+    attention=tuple(kernels),
   )
 
 

@@ -163,15 +163,21 @@ def kernel_flops(step: Step, name: str) -> float | None:
   None if it has no estimate and an unknown name.
   """
   x = step.instruction
-  found = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', x.attributes)
+  found = estimate(x, 'flops')
   if found:
-    return float(found[1])
+    return found
   arrays = [y.shapes[0] for y in step.computation.operands(x)]
   floats = [a for a in arrays if a.dtype in ('bf16', 'f32') and a.size > 1]
   for prefix, flops in _KERNELS.items():
     if name.startswith(prefix):
       return flops(floats, x.shapes)
   return None
+
+
+def estimate(x: Instruction, name: str) -> float:
+  """A number of the kernel's own cost estimate; 0 without one."""
+  found = re.search(rf'"cost_estimate":\{{[^}}]*"{name}":"?(\d+)', x.attributes)
+  return float(found[1]) if found else 0.0
 
 
 def _attention(products: int):
@@ -240,6 +246,9 @@ class Work(NamedTuple):
 # sum, a cast, and half of a mask. Backward: the mask, the subtraction, exp and
 # cast again, the gradient minus its mean, a product, a cast.
 _FORWARD, _BACKWARD = 8, 10
+# Further ones in flash attention: of dropout, half of a hash, its comparison
+# and what it hides; of a bias, its sum or gradient and what moves it.
+_HASH, _STRIP = 14, 3
 
 
 def of(
@@ -405,16 +414,22 @@ def _kernel(
   operands = inside.operands(x)
   stored = sum(sum(y.stored) for y in operands) + sum(x.stored)
   flops = kernel_flops(Step(x, inside, 1), name) or 0.0
-  if not name.startswith('splash'):
+  if not name.startswith(('flash', 'splash')):
     return Work(flops, 0.0, stored)
+  each = _FORWARD if '_fwd' in name or '_forward' in name else _BACKWARD
   floats = [
     y.shapes[0] for y in operands if y.shapes[0].dtype in ('bf16', 'f32')
   ]
   queries, keys = floats[:2]
   head = queries.dims[-1]
+  if name.startswith('flash'):
+    scores = estimate(x, 'transcendentals')
+    each += _HASH * ('_hashes' in name) + _STRIP * ('_strip' in name)
+    padded = flops * _pad(head, side) / head
+    moved = estimate(x, 'bytes_accessed')
+    return Work(padded, each * scores, moved, serial=True)
   share = _computed(operands, keys.dims[-2], causal)
   scores = queries.size / head * keys.dims[-2] * share
-  each = _FORWARD if '_fwd' in name else _BACKWARD
   padded = flops * share * _pad(head, side) / head
   return Work(padded, each * scores, stored, serial=True)
 

@@ -99,6 +99,7 @@ _WORK = {
   'compiled FLOPs': lambda s: f'{s.flops.compiled:.4g}',
   'compiled / model': lambda s: f'{s.flops.ratio:.3f}',
   'of them in kernels': lambda s: f'{sum(s.flops.kernels.values()):.3g}',
+  'attention': lambda s: '\n'.join(s.attention),
   'not counted': lambda s: ', '.join(s.flops.not_counted) or 'nothing',
   'gradients reduce-scattered': lambda s: _names(s.scattered),
   'gradients all-reduced': lambda s: _names(s.reduced),

@@ -4,14 +4,15 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.nn.backends import check
+from gpt_jax.nn.attend import Request
+from gpt_jax.nn.backends import Backend, across_backend, check, choice
 from gpt_jax.nn.build import (
   ModelChoices,
   decoder_sizes,
@@ -20,6 +21,7 @@ from gpt_jax.nn.build import (
   requests,
 )
 from gpt_jax.nn.moe import Router
+from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
@@ -57,22 +59,65 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
     for name in ('', *config.models):
       with config_lib.named(name):
         for length, rows in of_length.items():
-          part = config_lib.of_part(config, name).model
-          choices = ModelChoices.of(part)
-          of_encoder, of_decoder = config_lib.sides(config, length)
-          stacks = [(decoder_sizes(part), choices.attention, of_decoder)]
-          if part.num_encoder_layers:
-            patterns = choices.encoder_attention
-            stacks.append((encoder_sizes(part), patterns, of_encoder))
-          for i, (sizes, patterns, tokens) in enumerate(stacks):
-            for request in requests(
-              *(part, sizes, patterns, (rows, tokens)),
-              packed=is_packed(config.data.rows),
-              padded=i > 0,
-            ):
-              check(choices.attention_backend, request)
+          for _, backend, request in _attention(config, name, rows, length):
+            check(backend, request)
   _check_experts(config, mesh, dict(rules))
   return mesh
+
+
+def attention(config: Config, rows: int, length: int) -> list[str]:
+  """What computes the attention of each kind of layer, one line for each.
+
+  Args:
+    config: resolved; its mesh, or that of `sharding.on_one_tpu`, is in context.
+    rows: of a micro-batch.
+    length: of the rows, in tokens.
+  """
+  lines = []
+  for name in ('', *config.models):
+    for layer, backend, request in _attention(config, name, rows, length):
+      why = ''
+      if backend.name == 'auto':
+        backend, why = choice(request)
+      where = f'{name} {layer}'.strip()
+      lines.append(f'{where}: {backend.name}' + (f' ({why})' if why else ''))
+  return list(dict.fromkeys(lines))
+
+
+def _attention(
+  config: Config, name: str, rows: int, length: int
+) -> Iterator[tuple[str, Backend, Request]]:
+  """The kinds of layers of a model, each with its backend and a request."""
+  part = config_lib.of_part(config, name).model
+  choices = ModelChoices.of(part)
+  of_encoder, of_decoder = config_lib.sides(config, length)
+  across = part.num_encoder_layers > 0
+  stacks = [
+    ('decoder', decoder_sizes(part), choices.attention, of_decoder, across)
+  ]
+  if across:
+    sizes, patterns = encoder_sizes(part), choices.encoder_attention
+    stacks.append(('encoder', sizes, patterns, of_encoder, False))
+  for stack, sizes, patterns, tokens, across in stacks:
+    for request in requests(
+      *(part, sizes, patterns, (rows, tokens)),
+      packed=is_packed(config.data.rows),
+      padded=stack == 'encoder',
+      sees=_sees(config) if not name and stack == 'decoder' else '',
+      num_keys=of_encoder if across else 0,
+    ):
+      backend, layer = choices.attention_backend, request.pattern.name
+      if request.keys is not None:
+        backend, layer = across_backend(backend), 'cross-attention'
+      yield f'{stack} {layer}', backend, request
+
+
+def _sees(config: Config) -> Literal['', 'prefix', 'mask']:
+  """Whether an objective's rows have a prefix, or a mask of their own."""
+  needs = objectives.needs(config.objective.name)
+  if needs.pair == 'unified' or needs.in_row == 'mask':
+    return 'mask'
+  return 'prefix' if needs.in_row == 'prefix' else ''
 
 
 def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:

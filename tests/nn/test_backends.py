@@ -12,10 +12,10 @@ import pytest
 from configs import base
 from gpt_jax import hf, sharding, spec
 from gpt_jax.nn import backends, layout
-from gpt_jax.nn.attend import Request, Visibility
+from gpt_jax.nn.attend import ByDistance, Request, Visibility
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.masks import PATTERNS, Tokens
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -23,6 +23,7 @@ from tests.support import tiny
 B, L, K = 4, 256, 64
 EVERYTHING = Visibility()
 SPLASH = 'splash(block=128, interpret=True)'
+FLASH = 'flash(interpret=True)'
 RULES = sharding.parse_rules(base.get_config().mesh.rules)
 
 
@@ -49,6 +50,7 @@ def request(
   bias=None,
   drop=0,
   softcap=0.0,
+  keys=None,
   **sizes,
 ):
   inputs = qkv(*heads, **sizes)
@@ -57,7 +59,7 @@ def request(
     rows_B = jnp.arange(len(inputs[0]), dtype=jnp.uint32)
     dropout = AttentionDropout(drop, jnp.uint32(0), rows_B)
   asked = Request(*inputs, pattern(attention), seen, 0.3, bias, dropout)
-  return asked._replace(softcap=softcap)
+  return asked._replace(softcap=softcap, keys=keys)
 
 
 def attend(text, asked):
@@ -70,14 +72,17 @@ DOCUMENTS = Visibility(None, np.zeros((B, L), np.int32))
 PREFIXES = Visibility(prefix_B=np.zeros(B, np.int32))
 MASKS = Visibility(visible_BLM=np.ones((B, L, L), bool))
 BIAS = np.zeros((1, 4, L, L), np.float32)
+STRIP = ByDistance(np.zeros((4, 2 * L - 1), np.float32))
 # What the kernels cannot do, and why they say so.
 PLAIN = [
   ({'bias': BIAS}, 'model.position adds a bias'),
   ({'drop': 0.1}, 'model.dropout drops'),
   ({'attention': 'strided(stride=3)'}, 'model.attention holds strided, a rule'),
   ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
-  ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
-  ({'seen': MASKS}, 'rows have a prefix or a mask of their own'),
+  ({'seen': PREFIXES}, 'rows have a prefix'),
+  ({'seen': MASKS}, 'rows have a mask of their own'),
+  ({'bias': STRIP}, 'model.position adds a bias'),
+  ({'keys': Tokens(np.arange(L)[None])}, 'a decoder attends to the encoder'),
 ]
 
 
@@ -97,7 +102,25 @@ def test_splash_refuses(changes, reason):
   assert str(e.value).endswith('; change that, or take auto or reference')
 
 
-@pytest.mark.parametrize('text', ['splash', 'cudnn'])
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({'bias': BIAS}, 'model.position adds a bias'),
+    ({'attention': 'strided(stride=3)'}, 'model.attention holds strided, a ru'),
+    ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
+    ({'seen': MASKS}, 'rows have a mask of their own'),
+    ({'length': 63}, 'rows of 63 tokens are shorter than 64'),
+    ({'length': 4098}, 'rows of 4098 tokens are longer than 4096'),
+    ({'head_size': 68}, 'heads of 68 and 68 are no multiples of 8'),
+  ],
+)
+def test_flash_refuses(changes, reason):
+  sizes = {'rows': 1} if changes.get('length', 0) > 200 else {}
+  with pytest.raises(UsageError, match=f'backend=flash: {reason}'):
+    backends.check(backend(FLASH), request(**changes, **sizes))
+
+
+@pytest.mark.parametrize('text', ['splash', 'cudnn', 'flash'])
 def test_a_backend_for_other_devices_is_refused(text):
   with pytest.raises(UsageError, match=f'{text}: it needs a .PU, and the dev'):
     attend(text, request())
@@ -154,9 +177,10 @@ def test_cudnn_by_the_gpu(on):
   [
     ('splash(block=100)', 'block=100 is not a multiple of 128'),
     ('splash(block=0)', 'block=0 must be at least 1'),
+    ('flash(block=100)', 'block=100 is not a multiple of 128'),
     (
-      'flash',
-      "unknown 'flash'; one of all_gather, auto, blocks, cudnn, reference",
+      'best',
+      "unknown 'best'; one of all_gather, auto, blocks, cudnn, flash, ref",
     ),
   ],
 )
@@ -185,18 +209,42 @@ def test_auto_on_cpu(lines):
 def test_auto_on_tpu(lines, on):
   on('tpu')
   assert backends.pick(request()).name == 'splash'
-  short = request(length=100)
-  assert backends.pick(short).name == backends.pick(short).name == 'reference'
-  assert np.array_equal(attend('auto', short), attend('reference', short))
+  masked = request(seen=MASKS)
+  assert backends.pick(masked).name == backends.pick(masked).name == 'reference'
+  assert np.array_equal(attend('auto', masked), attend('reference', masked))
+  across = {'keys': Tokens(np.arange(L)[None])}
+  for changes in (
+    *({'length': 100}, {'drop': 0.1}, {'bias': STRIP}, {'seen': PREFIXES}),
+    across,
+  ):
+    assert backends.pick(request(**changes)).name == 'flash'
   assert backends.pick(request(bias=BIAS)).name == 'reference'
-  assert backends.pick(request(seen=PREFIXES)).name == 'reference'
-  no_splash = 'attention: reference, not splash: '
+  short = request(length=60, **across)
+  assert backends.pick(short).name == 'reference'
+  mask, bias = 'rows have a mask of their own', 'model.position adds a bias to '
   assert lines == [
     'attention: splash',
-    no_splash + 'the length 100 is not a multiple of 128',
-    no_splash + 'model.position adds a bias to the scores',
-    no_splash + 'rows have a prefix or a mask of their own',
+    f'attention: reference, not splash: {mask}; not flash: {mask}',
+    'attention: flash',
+    'cross-attention: flash',
+    f'attention: reference, not splash: {bias}the scores; not flash: {bias}'
+    'the scores',
+    'cross-attention: reference, not splash: a decoder attends to the '
+    "encoder's output; not flash: rows of 60 tokens are shorter than 64",
   ]
+
+
+def test_who_takes_a_bias_by_distance(on):
+  """Others get it as one number for each pair."""
+  asked = request(bias=STRIP)
+  assert not backends.takes_distances(backend('auto'), asked)
+  whole = attend('reference', request(bias=STRIP.whole()))
+  for text in ('reference', 'auto', 'ring'):
+    np.testing.assert_allclose(attend(text, asked), whole, rtol=0, atol=1e-5)
+  on('tpu')
+  assert backends.takes_distances(backend('auto'), asked)
+  assert not backends.takes_distances(backend('auto'), request(bias=BIAS))
+  assert not backends.takes_distances(backend('reference'), asked)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +275,7 @@ def test_auto_takes_blocks_where_the_pattern_has_them(lines, on, platform):
   assert backends.pick(sparse(drop=0.1)).name == 'blocks'
   assert lines == [
     'attention: blocks',
-    'attention: reference, not blocks: rows have a prefix or a mask of their '
-    'own',
+    'attention: reference, not blocks: rows have a mask of their own',
   ]
 
 
@@ -237,7 +284,8 @@ def test_auto_takes_blocks_where_the_pattern_has_them(lines, on, platform):
   [
     ({'attention': 'full'}, 'model.attention holds full, which lists no bl'),
     ({'bias': BIAS}, 'model.position adds a bias'),
-    ({'seen': PREFIXES}, 'rows have a prefix or a mask of their own'),
+    ({'seen': PREFIXES}, 'rows have a prefix'),
+    ({'bias': STRIP}, 'model.position adds a bias'),
   ],
 )
 def test_blocks_refuse(changes, reason):

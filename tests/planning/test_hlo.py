@@ -570,6 +570,26 @@ def test_attention_kernels_skip_blocks():
   assert skips.vector == whole.vector * 3 / 4 == 8 * 3 * 4 * 64 * 96 * 3 / 4
 
 
+def test_flash_attention_says_what_it_does():
+  """FLOPs, scores and bytes by its estimate, features by its name."""
+  estimate = ''.join(
+    f'"{name}":"{n}",'
+    for name, n in (
+      ('flops', 1000),
+      ('transcendentals', 70),
+      ('bytes_accessed', 300),
+    )
+  )
+  extra = f'"cost_estimate":{{{estimate}}}'
+  each = {'forward': 8, 'backward': 10, 'forward_strip_hashes': 8 + 3 + 14}
+  for name, vector in each.items():
+    text = kernel(f'flash_{name}', f'({Q})', (Q, KV, KV), extra)
+    program = hlo.parse(text)
+    (work,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=True)
+    # Heads of 8 take the unit's 128.
+    assert work == Work(1000 * 128 / 8, vector * 70, 300, serial=True)
+
+
 def test_estimates_are_as_far_off_as_the_docs_say():
   found = published.errors()
   # Those that were compiled.

@@ -1,0 +1,660 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Flash attention for TPU with biases by distance and dropout, in Pallas.
+
+As FlashAttention (Dao et al., 2022; algorithms 1 and 4) it computes blocks of
+scores that stay in the chip's vector memory, in one kernel forward and one
+backward. JAX's splash kernel has neither of two things:
+
+- A bias by distance is one number for each head and distance. The numbers of a
+  block of scores are a strip of L + M of them, rotated by one more in each row.
+  The strip's gradient is the inverse rotation of the scores' gradient, summed
+  over rows.
+- Dropout is drawn by `attention_dropout` within a block, again in the backward
+  kernel.
+
+Suffixes within the kernels: L queries and M keys of a block, W = L + M.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from gpt_jax.nn import layout
+from gpt_jax.nn.attend import ByDistance, Request
+from gpt_jax.nn.attention_dropout import hashed, kept
+from gpt_jax.nn.kernels import LANES, for_devices
+
+# The largest block of queries and of keys.
+BLOCK = 512
+# Queries of a row whose gradient fits in the vector memory, of heads of 128 in
+# bfloat16.
+LONGEST = 8192
+# Shorter rows are filled up to LANES: XLA computes fewer scores.
+SHORTEST = 64
+# Rows of a vector register.
+_SUBLANES = 8
+# The score of a hidden key. Twice its negative overflows to an exponential of
+# zero, the difference of two is no nan.
+HIDDEN = -0.7 * float(jnp.finfo(jnp.float32).max)
+# The id of keys that are padding; no document has it.
+PADDING = -(2**31)
+
+
+class Static(NamedTuple):
+  """What a kernel is compiled for.
+
+  Attributes:
+    causal: no query sees a later key.
+    window: a query sees no key further back than `window` - 1; None: all.
+    softcap: bound of the scores; 0: none.
+    rate: of dropout.
+    blocks: sizes of a block of queries and of keys.
+    interpret: runs on any device, slowly: for tests.
+  """
+
+  causal: bool
+  window: int | None
+  softcap: float
+  rate: float
+  blocks: tuple[int, int]
+  interpret: bool
+
+
+class Operands(NamedTuple):
+  """The kernels' inputs on a device, heads first; None where unused.
+
+  Attributes:
+    q_BHLK: scaled queries; their number divides by the block, as keys' does.
+    k_BGMK: keys.
+    v_BGMK: values.
+    strips_HNW: the bias: for each offset between a block of keys and one of
+      queries, in order, the numbers of the distances within the pair.
+    hashes_BH: int32, of `AttentionDropout.of_heads`.
+    prefix_B: int32, see `attend.Visibility`.
+    query_ids_BL: int32, the document of each query.
+    key_ids_BM: int32, that of each key, or PADDING; without `query_ids_BL` all
+      others are seen.
+  """
+
+  q_BHLK: jax.Array
+  k_BGMK: jax.Array
+  v_BGMK: jax.Array
+  strips_HNW: jax.Array | None = None
+  hashes_BH: jax.Array | None = None
+  prefix_B: jax.Array | None = None
+  query_ids_BL: jax.Array | None = None
+  key_ids_BM: jax.Array | None = None
+
+
+def obstacle(request: Request) -> str | None:
+  """Why the kernel cannot serve the rows and heads, or None."""
+  length, _, head_size = request.q_BLHK.shape[1:]
+  num_keys, _, value_size = request.v_BLGK.shape[1:]
+  if min(length, num_keys) < SHORTEST:
+    return f'rows of {min(length, num_keys)} tokens are shorter than {SHORTEST}'
+  size = request.q_BLHK.dtype.itemsize // 2 or 1
+  longest = LONGEST // (-(-head_size // LANES) * size)
+  if length > longest:
+    return f'rows of {length} tokens are longer than {longest}'
+  if head_size % 8 or value_size % 8:
+    return f'heads of {head_size} and {value_size} are no multiples of 8'
+  return None
+
+
+def attend(request: Request, *, block: int, interpret: bool) -> jax.Array:
+  """Attention of a request without `obstacle`: [B, L, H, K]."""
+  q_BLHK, k_BLGK, v_BLGK = for_devices(request, layout.num_parts('heads'))
+  pattern, seen, dropout = request.pattern, request.visibility, request.dropout
+  assert request.bias is None or isinstance(request.bias, ByDistance)
+  strip_HD = None if request.bias is None else request.bias.strip_HD
+  hashes_BH = None
+  if dropout is not None:
+    hashes_BH = dropout.of_heads(q_BLHK.shape[2])
+    hashes_BH = jax.lax.bitcast_convert_type(hashes_BH, jnp.int32)
+  if request.keys is None:
+    segments_BM, real_BM = seen.segments_BL, seen.key_mask_BM
+  else:
+    segments_BM, real_BM = request.keys.segments, request.keys.real
+  both = segments_BM is not None
+  run = functools.partial(
+    _per_device,
+    causal=pattern.causal and request.keys is None,
+    window=pattern.window,
+    softcap=request.softcap,
+    rate=0.0 if dropout is None else dropout.rate,
+    block=block,
+    interpret=interpret,
+  )
+  heads, tokens = ('batch', None, 'heads', None), ('batch', None)
+  axes = (
+    *(heads, heads, heads, ('heads', None), ('batch', 'heads'), ('batch',)),
+    *(tokens, tokens, tokens),
+  )
+  return layout.per_device(run, axes, heads)(
+    *(q_BLHK, k_BLGK, v_BLGK, strip_HD, hashes_BH, seen.prefix_B),
+    *(seen.segments_BL if both else None, segments_BM, real_BM),
+  )
+
+
+def _per_device(
+  q_BLHK: jax.Array,
+  k_BMGK: jax.Array,
+  v_BMGK: jax.Array,
+  strip_HD: jax.Array | None,
+  hashes_BH: jax.Array | None,
+  prefix_B: jax.Array | None,
+  query_ids_BL: jax.Array | None,
+  key_ids_BM: jax.Array | None,
+  real_BM: jax.Array | None,
+  *,
+  block: int,
+  **static: Any,
+) -> jax.Array:
+  """Fills rows up to whole blocks, heads first: [B, L, H, K]."""
+  (B, L), M = q_BLHK.shape[:2], k_BMGK.shape[1]
+  blocks = block_size(L, block), block_size(M, block)
+  more = tuple(-n % size for n, size in zip((L, M), blocks, strict=True))
+  if real_BM is not None or more[1]:
+    if key_ids_BM is None:
+      key_ids_BM = jnp.zeros((B, M), jnp.int32)
+    if real_BM is not None:
+      key_ids_BM = jnp.where(real_BM, key_ids_BM, PADDING)
+    key_ids_BM = jnp.pad(
+      key_ids_BM, ((0, 0), (0, more[1])), constant_values=PADDING
+    )
+  if query_ids_BL is not None:
+    query_ids_BL = jnp.pad(query_ids_BL, ((0, 0), (0, more[0])))
+
+  def heads_first(x, more):
+    return jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))).swapaxes(1, 2)
+
+  strips_HNW = None
+  if strip_HD is not None:
+    strips_HNW = _strips(strip_HD, blocks[0])
+  operands = Operands(
+    heads_first(q_BLHK, more[0]),
+    heads_first(k_BMGK, more[1]),
+    heads_first(v_BMGK, more[1]),
+    *(strips_HNW, hashes_BH, prefix_B, query_ids_BL, key_ids_BM),
+  )
+  out_BHLK: Any = _attend(Static(**static, blocks=blocks), operands)
+  return out_BHLK.swapaxes(1, 2)[:, :L]
+
+
+def block_size(length: int, most: int) -> int:
+  """Of as few blocks as can be, the smallest whole lanes that hold a row."""
+  number = -(-length // most)
+  return -(-length // (number * LANES)) * LANES
+
+
+def _strips(strip_HD: jax.Array, size: int) -> jax.Array:
+  """Overlapping parts of a bias [H, 2 L - 1], [H, 2 L / size - 1, 2 size].
+
+  Entry t of part n, for blocks of keys n + 1 - L / size after those of queries,
+  is of the distance t - size within them.
+  """
+  length = (strip_HD.shape[1] + 1) // 2
+  number = -(-length // size)
+  before = number * size - length + 1
+  strip_HD = jnp.pad(strip_HD, ((0, 0), (before, before)))
+  strip_HD = strip_HD[:, : 2 * number * size].astype(jnp.float32)
+  parts = strip_HD.reshape(len(strip_HD), 2 * number, size)
+  return jnp.concatenate([parts[:, :-1], parts[:, 1:]], axis=-1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(static: Static, x: Operands) -> jax.Array:
+  return _forward(static, x)[0]
+
+
+def _forward(static: Static, x: Operands):
+  B, H, L, _ = x.q_BHLK.shape
+  K = x.v_BGMK.shape[3]
+  (size, _), of_queries = static.blocks, lambda b, h, i, j: (b, h, i, 0)
+  out_BHLK, log_BH1L = _call(
+    'flash_forward',
+    _forward_kernel,
+    static,
+    x,
+    grid=lambda i, j: (i, j),
+    out={
+      'out': ((B, H, L, K), x.v_BGMK.dtype, (1, 1, size, K), of_queries),
+      'log': (
+        *((B, H, 1, L), jnp.float32, (1, 1, 1, size)),
+        lambda b, h, i, j: (b, h, 0, i),
+      ),
+    },
+    scratch={'top': (size, LANES), 'sum': (size, LANES), 'acc': (size, K)},
+    products=(1, 1),
+  )
+  return out_BHLK, (x, out_BHLK, log_BH1L)
+
+
+def _backward(static: Static, residuals, grad_BHLK):
+  x, out_BHLK, log_BH1L = residuals
+  (B, H, L, K), (_, G, M, V) = x.q_BHLK.shape, x.v_BGMK.shape
+  of_head, of_keys = (
+    lambda b, h, i, j: (b, h, 0, 0),
+    lambda b, h, i, j: (b, h, j, 0),
+  )
+  size = static.blocks[1]
+  # Of query heads; those that share a head of keys are summed below.
+  dtype = x.k_BGMK.dtype if G == H else jnp.float32
+  out = {
+    'dq': ((B, H, L, K), x.q_BHLK.dtype, (1, 1, L, K), of_head),
+    'dk': ((B, H, M, K), dtype, (1, 1, size, K), of_keys),
+    'dv': ((B, H, M, V), dtype, (1, 1, size, V), of_keys),
+  }
+  if x.strips_HNW is not None:
+    _, N, W = x.strips_HNW.shape
+    out['dstrips'] = (
+      *((B, H, N, 1, W), jnp.float32, (1, 1, N, 1, W)),
+      lambda b, h, i, j: (b, h, 0, 0, 0),
+    )
+  dq, dk, dv, *dstrips = _call(
+    'flash_backward',
+    _backward_kernel,
+    static,
+    x,
+    grid=lambda i, j: (j, i),
+    more={'grad': grad_BHLK, 'y': out_BHLK, 'log': log_BH1L},
+    out=out,
+    scratch={'dq_acc': (L, K), 'dk_acc': (size, K), 'dv_acc': (size, V)},
+    products=(3, 2),
+  )
+  if G < H:
+    dk, dv = (
+      y.reshape(B, G, H // G, M, -1).sum(axis=2).astype(x.k_BGMK.dtype)
+      for y in (dk, dv)
+    )
+  if dstrips:
+    dstrips[0] = dstrips[0].sum(axis=(0, 3)) / (1 - static.rate)
+  return (Operands(dq, dk, dv, *dstrips),)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _call(
+  name: str,
+  kernel: Callable[..., None],
+  static: Static,
+  x: Operands,
+  *,
+  grid: Callable[[Any, Any], tuple[Any, Any]],
+  out: dict[str, tuple],
+  scratch: dict[str, tuple[int, int]],
+  products: tuple[int, int],
+  more: dict[str, jax.Array] | None = None,
+) -> list[jax.Array]:
+  """Runs a kernel on all blocks of all rows and heads.
+
+  Args:
+    name: of the kernel.
+    kernel: called with `static` and the references by name.
+    static: see `Static`.
+    x: inputs by name.
+    grid: from the block of queries and that of keys to the order of the loops,
+      or back.
+    out: shape, dtype, block and its place (b, h, i, j) of each output.
+    scratch: shapes of float32 that stay while blocks change.
+    products: of width K and of width V, for each score.
+    more: further inputs, of the queries.
+  """
+  (B, H, L, K), (_, G, M, V) = x.q_BHLK.shape, x.v_BGMK.shape
+  size, num = static.blocks, (L // static.blocks[0], M // static.blocks[1])
+  scalars, inputs = {}, {}
+  if x.hashes_BH is not None:
+    scalars['hashes'] = x.hashes_BH.reshape(-1)
+  if x.prefix_B is not None:
+    scalars['prefix'] = x.prefix_B
+
+  def add(name, array, block, place):
+    if array is not None:
+      inputs[name] = array, block, place
+
+  def of_queries(b, h, i, j):
+    return b, h, i, 0
+
+  def of_keys(b, h, i, j):
+    return b, h // (H // G), j, 0
+
+  add('q', x.q_BHLK, (1, 1, size[0], K), of_queries)
+  add('k', x.k_BGMK, (1, 1, size[1], K), of_keys)
+  add('v', x.v_BGMK, (1, 1, size[1], V), of_keys)
+  if x.strips_HNW is not None:
+    add(
+      *('strip', x.strips_HNW[:, :, None], (1, 1, 1, sum(size))),
+      lambda b, h, i, j: (h, j - i + num[0] - 1, 0, 0),
+    )
+  if x.query_ids_BL is not None:
+    add(
+      *('query_ids', x.query_ids_BL[:, None], (1, 1, size[0])),
+      lambda b, h, i, j: (b, 0, i),
+    )
+  if x.key_ids_BM is not None:
+    add(
+      *('key_ids', x.key_ids_BM[:, None], (1, 1, size[1])),
+      lambda b, h, i, j: (b, 0, j),
+    )
+  for key, array in (more or {}).items():
+    if key == 'log':
+      add(*(key, array, (1, 1, 1, size[0])), lambda b, h, i, j: (b, h, 0, i))
+    else:
+      add(key, array, (1, 1, size[0], V), of_queries)
+
+  def spec(block, place):
+    def index(b, h, first, second, *_):
+      return place(b, h, *grid(first, second))
+
+    return pl.BlockSpec(block, index)
+
+  names = (*scalars, *inputs, *out, *scratch)
+
+  def run(*refs):
+    given = dict.fromkeys(('hashes', 'prefix', 'strip', 'query_ids', 'key_ids'))
+    b, h = pl.program_id(0), pl.program_id(1)
+    i, j = grid(pl.program_id(2), pl.program_id(3))
+    refs = given | dict(zip(names, refs, strict=True))
+    at = At(b, h, i, j, *num, H)
+    kernel(static, at, SimpleNamespace(**refs))
+
+  seen = sum(
+    bool(_seen(static, i, j)) for i in range(num[0]) for j in range(num[1])
+  )
+  scores = B * H * seen * math.prod(size)
+  features = [n for n in ('strip', 'hashes') if n in {*inputs, *scalars}]
+  return pl.pallas_call(
+    run,
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=len(scalars),
+      grid=(B, H, *grid(*num)),
+      in_specs=[spec(*given[1:]) for given in inputs.values()],
+      out_specs=[spec(*given[2:]) for given in out.values()],
+      scratch_shapes=[
+        pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()
+      ],
+    ),
+    out_shape=[
+      jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, *_ in out.values()
+    ],
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=('parallel', 'parallel', 'arbitrary', 'arbitrary'),
+    ),
+    interpret=static.interpret,
+    name='_'.join([name, *features]),
+    cost_estimate=pl.CostEstimate(
+      flops=2 * scores * (products[0] * K + products[1] * V),
+      transcendentals=scores,
+      bytes_accessed=_traffic(grid, num, inputs, out, (B, H)),
+    ),
+  )(*scalars.values(), *(array for array, *_ in inputs.values()))
+
+
+def _traffic(grid, num, inputs, out, rows: tuple[int, int]) -> int:
+  """Bytes of all blocks, each moved again whenever its place changes.
+
+  Rows are stored in whole LANES.
+  """
+  places = [
+    grid(first, second)
+    for first in range(grid(*num)[0])
+    for second in range(grid(*num)[1])
+  ]
+  total = 0
+  both = [(a.dtype, block, place) for a, block, place in inputs.values()]
+  both += [given[1:] for given in out.values()]
+  for dtype, block, place in both:
+    visited = [place(0, 0, i, j) for i, j in places]
+    changes = sum(a != b for a, b in itertools.pairwise(visited))
+    each = math.prod(block[:-1]) * -(-block[-1] // LANES) * LANES
+    each *= jnp.dtype(dtype).itemsize
+    total += (1 + changes) * each
+  return total * math.prod(rows)
+
+
+class At(NamedTuple):
+  """Where a kernel is: row, head, blocks of queries and keys, and how many."""
+
+  b: Any
+  h: Any
+  i: Any
+  j: Any
+  num_i: int
+  num_j: int
+  num_heads: int
+
+
+def _forward_kernel(static: Static, at: At, refs: Any) -> None:
+  """Adds a block of keys to the output of a block of queries."""
+
+  @pl.when(at.j == 0)
+  def _():
+    refs.top[...] = jnp.full_like(refs.top, HIDDEN)
+    refs.sum[...] = jnp.zeros_like(refs.sum)
+    refs.acc[...] = jnp.zeros_like(refs.acc)
+
+  @_where_seen(static, at, refs)
+  def _():
+    scores_LM, _ = _scores(static, at, refs)
+    before_L1 = refs.top[:, :1]
+    top_L1 = jnp.maximum(before_L1, scores_LM.max(axis=1, keepdims=True))
+    decay_L1 = jnp.exp(before_L1 - top_L1)
+    exp_LM = jnp.exp(scores_LM - top_L1)
+    sum_L1 = decay_L1 * refs.sum[:, :1] + exp_LM.sum(axis=1, keepdims=True)
+    refs.top[...] = jnp.broadcast_to(top_L1, refs.top.shape)
+    refs.sum[...] = jnp.broadcast_to(sum_L1, refs.sum.shape)
+    if static.rate:
+      exp_LM = jnp.where(_kept(static, at, refs), exp_LM, 0.0)
+    value_MK = refs.v[0, 0]
+    more_LK = _product(exp_LM.astype(value_MK.dtype), value_MK, (1, 0))
+    refs.acc[...] = decay_L1 * refs.acc[...] + more_LK
+
+  @pl.when(at.j == at.num_j - 1)
+  def _():
+    top_L1, sum_L1 = refs.top[:, :1], refs.sum[:, :1]
+    # A query that sees nothing gives zeros.
+    seen_L1 = top_L1 > HIDDEN
+    out_LK = refs.acc[...] / (sum_L1 * (1 - static.rate))
+    refs.out[0, 0] = jnp.where(seen_L1, out_LK, 0.0).astype(refs.out.dtype)
+    log_L1 = jnp.where(seen_L1, top_L1 + jnp.log(sum_L1), -HIDDEN)
+    refs.log[0, 0] = _as_row(log_L1)
+
+
+def _backward_kernel(static: Static, at: At, refs: Any) -> None:
+  """Adds a block of scores to the gradients of its queries, keys and values.
+
+  The gradients of scores lack a factor 1 / keep, which the sums get instead.
+  """
+  keep, size = 1 - static.rate, static.blocks[0]
+
+  @pl.when(at.i == 0)
+  def _():
+    refs.dk_acc[...] = jnp.zeros_like(refs.dk_acc)
+    refs.dv_acc[...] = jnp.zeros_like(refs.dv_acc)
+
+  @pl.when((at.i == 0) & (at.j == 0))
+  def _():
+    refs.dq_acc[...] = jnp.zeros_like(refs.dq_acc)
+    if refs.strip is not None:
+      refs.dstrips[...] = jnp.zeros_like(refs.dstrips)
+
+  @_where_seen(static, at, refs)
+  def _():
+    scores_LM, slope_LM = _scores(static, at, refs)
+    probs_LM = jnp.exp(scores_LM - _as_column(refs.log[0, 0]))
+    query_LK, key_MK, grad_LV = refs.q[0, 0], refs.k[0, 0], refs.grad[0, 0]
+    of_probs_LM = _product(grad_LV, refs.v[0, 0], (1, 1))
+    # sum_m p_m dp_m is the product of the output and its gradient.
+    mean_L1 = jnp.sum(
+      grad_LV.astype(jnp.float32) * refs.y[0, 0].astype(jnp.float32),
+      axis=1,
+      keepdims=True,
+    )
+    kept_LM = probs_LM
+    if static.rate:
+      mask_LM = _kept(static, at, refs)
+      kept_LM = jnp.where(mask_LM, probs_LM, 0.0)
+      of_probs_LM = jnp.where(mask_LM, of_probs_LM, 0.0)
+    of_scores_LM = probs_LM * (of_probs_LM - mean_L1 * keep)
+    if slope_LM is not None:
+      of_scores_LM *= slope_LM
+    refs.dv_acc[...] += _product(kept_LM.astype(grad_LV.dtype), grad_LV, (0, 0))
+    rounded_LM = of_scores_LM.astype(query_LK.dtype)
+    refs.dk_acc[...] += _product(rounded_LM, query_LK, (0, 0))
+    rows = pl.ds(pl.multiple_of(at.i * size, size), size)
+    refs.dq_acc[rows] += _product(rounded_LM, key_MK, (1, 0))
+    if refs.strip is not None:
+      n = at.j - at.i + at.num_i - 1
+      refs.dstrips[0, 0, n] += _unskewed(of_scores_LM)
+
+  @pl.when(at.i == at.num_i - 1)
+  def _():
+    refs.dk[0, 0] = (refs.dk_acc[...] / keep).astype(refs.dk.dtype)
+    refs.dv[0, 0] = (refs.dv_acc[...] / keep).astype(refs.dv.dtype)
+
+  @pl.when((at.i == at.num_i - 1) & (at.j == at.num_j - 1))
+  def _():
+    refs.dq[0, 0] = (refs.dq_acc[...] / keep).astype(refs.dq.dtype)
+
+
+def _product(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
+  """Sums over these axes of x and y, in float32."""
+  return jax.lax.dot_general(
+    x,
+    y,
+    (((axes[0],), (axes[1],)), ((), ())),
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _where_seen(static: Static, at: At, refs: Any) -> Callable[..., None]:
+  """Runs a function if a query of the block may see a key of its block."""
+  if at.num_i == at.num_j == 1:
+    return lambda function: function()
+  seen = _seen(static, at.i, at.j)
+  if static.causal and refs.prefix is not None:
+    within = _seen(static._replace(causal=False), at.i, at.j)
+    first = at.j * static.blocks[1]
+    seen |= within & (first < refs.prefix[at.b])
+  return pl.when(seen)
+
+
+def _seen(static: Static, i: Any, j: Any) -> Any:
+  """Whether a query of block i may see a key of block j, by the pattern."""
+  L, M = static.blocks
+  seen = j >= 0
+  if static.causal:
+    seen &= j * M < (i + 1) * L
+  if static.window is not None:
+    seen &= i * L - ((j + 1) * M - 1) < static.window
+  return seen
+
+
+def _scores(
+  static: Static, at: At, refs: Any
+) -> tuple[jax.Array, jax.Array | None]:
+  """Scores with HIDDEN ones; and, with a softcap, its slope."""
+  scores_LM = _product(refs.q[0, 0], refs.k[0, 0], (1, 1))
+  if refs.strip is not None:
+    scores_LM += _skewed(refs.strip[0, 0], static)
+  slope_LM = None
+  if static.softcap:
+    share_LM = jnp.tanh(scores_LM / static.softcap)
+    scores_LM, slope_LM = static.softcap * share_LM, 1 - share_LM**2
+  mask = _visible(static, at, refs)
+  if mask is not None:
+    scores_LM = jnp.where(mask, scores_LM, HIDDEN)
+  return scores_LM, slope_LM
+
+
+def _visible(static: Static, at: At, refs: Any) -> jax.Array | None:
+  """Which keys of the block its queries see; None: all."""
+  masks = []
+  if static.causal or static.window is not None:
+    query = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 0)
+    key = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 1)
+    query += at.i * static.blocks[0]
+    key += at.j * static.blocks[1]
+    if static.causal:
+      earlier = key <= query
+      if refs.prefix is not None:
+        earlier |= key < refs.prefix[at.b]
+      masks.append(earlier)
+    if static.window is not None:
+      masks.append(query - key < static.window)
+  if refs.query_ids is not None:
+    masks.append(_as_column(refs.query_ids[0]) == refs.key_ids[0])
+  elif refs.key_ids is not None:
+    real = refs.key_ids[0] != PADDING
+    masks.append(jnp.broadcast_to(real, static.blocks))
+  return functools.reduce(jnp.logical_and, masks) if masks else None
+
+
+def _kept(static: Static, at: At, refs: Any) -> jax.Array:
+  """`AttentionDropout.kept` of the block's queries and keys."""
+  (L, M), u32 = static.blocks, jnp.uint32
+  of_head = refs.hashes[at.b * at.num_heads + at.h].astype(u32)
+  key_1M = jax.lax.broadcasted_iota(u32, (1, M), 1) + (at.j * M).astype(u32)
+  query_LM = jax.lax.broadcasted_iota(u32, (L, M), 0) + (at.i * L).astype(u32)
+  return kept(hashed(hashed(key_1M ^ of_head) ^ query_LM), static.rate)
+
+
+# Each query's row is the strip, rotated by one more. Rows are doubled: n of
+# them are rotated as a whole. Rotations by multiples of LANES only rename
+# registers, so that few rows really move.
+
+
+def _skewed(strip_1W: jax.Array, static: Static) -> jax.Array:
+  """The bias of a block: entry m - l + L of the strip, [L, M]."""
+  L, M = static.blocks
+  x = jnp.broadcast_to(strip_1W, (_SUBLANES, L + M))
+  x = _staggered(_rotated(x, M), 1)
+  while len(x) < LANES:
+    x = jnp.concatenate([x, _rotated(x, len(x))])
+  return jnp.concatenate([_rotated(x, n) for n in range(0, L, LANES)])[:, :M]
+
+
+def _unskewed(x_LM: jax.Array) -> jax.Array:
+  """The sums over the entries of a block that take a number of the strip."""
+  L, _ = x_LM.shape
+  wide_LW = jnp.concatenate([x_LM, jnp.zeros((L, L), x_LM.dtype)], axis=1)
+  parts = (_rotated(wide_LW[n : n + LANES], -n) for n in range(0, L, LANES))
+  x = functools.reduce(jnp.add, parts)
+  while len(x) > _SUBLANES:
+    half = len(x) // 2
+    x = x[:half] + _rotated(x[half:], -half)
+  return _rotated(_staggered(x, -1).sum(axis=0, keepdims=True), L)
+
+
+def _staggered(x: jax.Array, by: int) -> jax.Array:
+  """Rotates row l of a few rows to the right by l * `by`."""
+  row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+  for bit in range(_SUBLANES.bit_length() - 1):
+    x = jnp.where((row >> bit) % 2 == 1, _rotated(x, by << bit), x)
+  return x
+
+
+def _rotated(x: jax.Array, by: int) -> jax.Array:
+  """Rotates all rows to the right by `by`."""
+  by %= x.shape[1]
+  return pltpu.roll(x, by, 1) if by else x
+
+
+def _as_row(x_L1: jax.Array) -> jax.Array:
+  """[L, 1] to [1, L], as whole tiles are transposed."""
+  return jnp.broadcast_to(x_L1, (x_L1.shape[0], LANES)).T[:1]
+
+
+def _as_column(x_1L: jax.Array) -> jax.Array:
+  """[1, L] to [L, 1]."""
+  return jnp.broadcast_to(x_1L, (LANES, x_1L.shape[1])).T[:, :1]

@@ -1,0 +1,272 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The flash kernel, interpreted, against the reference."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpt_jax import spec
+from gpt_jax.nn import backends
+from gpt_jax.nn.attend import ByDistance, Request, Visibility
+from gpt_jax.nn.attention_dropout import AttentionDropout
+from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.masks import PATTERNS, Tokens
+from gpt_jax.training import compiled as compiled_lib
+from gpt_jax.training import parts as parts_lib
+from tests.support import tiny
+
+B, L, M, K, V = 3, 211, 149, 8, 16
+FLASH = 'flash(block=128, interpret=True)'
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def build(what, text):
+  return spec.build('model.attention', text, what)
+
+
+def documents(length):
+  """Documents that begin within blocks, and rows that are one."""
+  ids = np.zeros((B, length), np.int32)
+  ids[0, 4:] = ids[2, 130:] = 1
+  ids[0, 140:] = 2
+  return ids
+
+
+def padding(length):
+  """Left, right, and within."""
+  mask = np.ones((B, length), bool)
+  mask[0, :30] = mask[1, 90:] = mask[2, 97:117] = False
+  return mask
+
+
+def case(
+  text='full',
+  *,
+  heads=(4, 2),
+  length=L,
+  num_keys=None,
+  seen='',
+  bias=False,
+  rate=0.0,
+  softcap=0.0,
+  value_size=K,
+):
+  """A request as a function of its float arrays, those, and a weight."""
+  rng, (H, G) = np.random.default_rng(0), heads
+  across, M = num_keys is not None, num_keys or length
+  visibility = Visibility(
+    padding(length) if 'padding' in seen and not across else None,
+    documents(length) if 'documents' in seen else None,
+    np.array([0, 150, 7], np.int32) if 'prefix' in seen else None,
+  )
+  keys = None
+  if across:
+    keys = Tokens(
+      np.arange(M)[None],
+      segments=documents(M) if 'documents' in seen else None,
+      real=padding(M) if 'padding' in seen else None,
+    )
+  dropout = None
+  if rate:
+    rows_B = np.array([5, 0, 1_000_003], np.uint32)
+    dropout = AttentionDropout(rate, jnp.uint32(3_000_000_019), rows_B)
+  arrays = {
+    'q': rng.normal(size=(B, length, H, K)),
+    'k': rng.normal(size=(B, M, G, K)),
+    'v': rng.normal(size=(B, M, G, value_size)),
+  }
+  if bias:
+    arrays['strip'] = rng.normal(size=(H, 2 * length - 1))
+  weight = rng.normal(size=(B, length, H, value_size))
+  if 'padding' in seen:  # queries that see nothing have no meaning
+    real_BM = padding(M) if across else visibility.key_mask_BM
+    sees_BLM = np.repeat(real_BM[:, None], length, axis=1)
+    if 'documents' in seen:
+      sees_BLM &= documents(length)[:, :, None] == documents(M)[:, None]
+    if text != 'bidirectional':
+      sees_BLM &= np.arange(M)[None] <= np.arange(length)[:, None]
+    weight *= sees_BLM.any(axis=2)[..., None, None]
+
+  def request(q, k, v, strip=None):
+    return Request(
+      *(q, k, v, build(PATTERNS, text), visibility, K**-0.5),
+      None if strip is None else ByDistance(strip),
+      dropout,
+      softcap=softcap,
+      keys=keys,
+    )
+
+  return request, {n: np.float32(x) for n, x in arrays.items()}, weight
+
+
+def results(name, request, arrays, weight):
+  """The output, and the gradients of a function of it by all arrays."""
+  backend = build(BACKENDS, name)
+
+  def loss(arrays):
+    out = backends.attend_rows(request(**arrays), backend=backend) * weight
+    return jnp.sum(out + out**2), out
+
+  run = jax.value_and_grad(loss, has_aux=True)
+  (_, out), gradients = jax.jit(run)(arrays)
+  return {'out': out, **gradients}
+
+
+def check_equal(found, expected):
+  for name in expected:
+    size = np.abs(expected[name]).max()
+    assert size > 0.1, name
+    np.testing.assert_allclose(
+      found[name], expected[name], rtol=0, atol=1e-5 * size, err_msg=name
+    )
+
+
+CASES = {
+  'bert': dict(text='bidirectional', seen='padding', rate=0.1, heads=(3, 3)),
+  't5': dict(
+    text='bidirectional', seen='padding', rate=0.3, bias=True, heads=(3, 3)
+  ),
+  'decoder': dict(text='full', bias=True, rate=0.1, length=114, heads=(3, 3)),
+  'across': dict(
+    text='bidirectional', num_keys=M, seen='padding', rate=0.1, heads=(3, 3)
+  ),
+  'packed across': dict(
+    text='bidirectional', num_keys=M, seen='padding documents'
+  ),
+  'packed': dict(text='full', seen='documents padding', bias=True, rate=0.1),
+  'grouped': dict(text='full', heads=(6, 2), bias=True),
+  'window': dict(text='local(window=50)', bias=True, rate=0.1),
+  'prefix': dict(text='full', seen='prefix padding', rate=0.1),
+  'prefix in a window': dict(text='local(window=60)', seen='prefix'),
+  'softcap': dict(text='full', softcap=0.7, bias=True, value_size=V),
+}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_equals_the_reference(name):
+  """Output and all gradients, in rows of two blocks of 128 with a rest."""
+  given = case(**CASES[name])
+  check_equal(results(FLASH, *given), results('reference', *given))
+
+
+T5 = {
+  'head_size': 8,
+  'num_layers': 1,
+  'num_encoder_layers': 1,
+  'position': 't5_bias(num_buckets=8, max_distance=16)',
+  'attention': 'full',
+  'encoder_attention': 'bidirectional',
+  'attention_scale': 'none',
+  'dropout': 'rates(attention=0.1)',
+  'context_length': 71,
+}
+
+
+def loss_of_t5(backend):
+  """A function of its parameters, with dropout and padding, jitted."""
+  model = tiny.model(**T5, attention_backend=backend)
+  rng = np.random.default_rng(0)
+  sources, inputs = tiny.tokens(2, 71), tiny.tokens(2, 67, seed=1)
+  weight = np.float32(rng.normal(size=(2, 67, model.d_model)))
+  mask = np.arange(71)[None] < np.array([[71], [40]])
+
+  def loss(params):
+    out = model.apply(
+      {'params': params},
+      inputs,
+      encoder_tokens_BM=sources,
+      encoder_mask_BM=mask,
+      rngs={'dropout': jax.random.key(5)},
+    )
+    return jnp.sum(out.hidden_BLD * weight)
+
+  return model, jax.value_and_grad(loss)
+
+
+def test_a_model_with_both_stacks():
+  """T5's loss and all gradients, those of its buckets included."""
+  model, run = loss_of_t5('reference')
+  params = tiny.params(model)
+  loss, expected = jax.jit(run)(params)
+  _, run = loss_of_t5('flash(interpret=True)')
+  found_loss, found = jax.jit(run)(params)
+  np.testing.assert_allclose(found_loss, loss, rtol=1e-5)
+
+  # The gradients of keys' biases are zero, but for rounding.
+  size = max(np.abs(x).max() for x in jax.tree.leaves(expected))
+  buckets = found['encoder_bias']['embedding']
+  assert np.abs(buckets).max() > 1e-3 * size
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * size),
+    found,
+    expected,
+  )
+
+
+def test_no_array_outside_the_kernels_has_all_pairs():
+  """Of queries and keys; the reference has some."""
+
+  def inner(value):
+    return hasattr(value, 'jaxpr') or hasattr(value, 'eqns')
+
+  def pairs(jaxpr):
+    for eqn in jaxpr.eqns:
+      if eqn.primitive.name == 'pallas_call':
+        continue
+      for x in eqn.outvars:
+        yield getattr(x.aval, 'shape', ())
+      for value in jax.tree.leaves(eqn.params, is_leaf=inner):
+        if inner(value):
+          yield from pairs(getattr(value, 'jaxpr', value))
+
+  def has_pairs(backend):
+    model, run = loss_of_t5(backend)
+    params = jax.eval_shape(lambda: tiny.params(model))
+    found = pairs(jax.make_jaxpr(run)(params).jaxpr)
+    return any(sum(n >= 64 for n in shape) > 1 for shape in found)
+
+  assert has_pairs('reference')
+  assert not has_pairs('flash(interpret=True)')
+
+
+def test_any_mesh_and_micro_batches():
+  """Eight devices, of which two have other heads, take a step like one."""
+  fields = {
+    **tiny.MESHABLE,
+    'model.context_length': 71,
+    'model.head_size': 8,
+    'model.num_layers': 1,
+    'model.position': 'alibi',
+    'model.dropout': 'rates(attention=0.1)',
+    'optim.name': 'sgd',
+    'schedule.name': 'constant(peak=1.0)',
+  }
+
+  def params(sizes, **changes):
+    run = tiny.build(tiny.config(**{**fields, **changes}), sizes)
+    state = parts_lib.initial_state(run)
+    batch = tiny.batch(16, 71, run.config.model.vocab_size)
+    step = compiled_lib.compile_train_step(run).call
+    first = jax.device_get(state.params)
+    state, _ = step(state, run.put(batch, 16))
+    return first, jax.device_get(state.params)
+
+  first, one = params((1, 1, 1), **{'model.attention_backend': 'reference'})
+  backend = 'flash(interpret=True)'
+  _, many = params(
+    (2, 2, 2),
+    **{'model.attention_backend': backend, 'batch.micro_rows': 2},
+  )
+
+  steps = jax.tree.map(np.subtract, one, first)
+  # Those of keys' biases are zero, but for rounding.
+  size = max(np.abs(x).max() for x in jax.tree.leaves(steps))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * size),
+    many,
+    one,
+  )
