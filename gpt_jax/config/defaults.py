@@ -289,6 +289,14 @@ TREE['model'] = Section(
   dropout=Field(
     'none', MODEL['dropout'], 'Rates of dropout, each 0 where it is left out.'
   ),
+  matmul=Field(
+    'plain',
+    MODEL['matmul'],
+    'The products of the layers with their kernels, in training: of attention, '
+    'feed-forward layers and experts with a capacity. All others stay in '
+    'model.dtype, and so do these in evaluations, in generation and for the '
+    'policies of ppo and grpo.',
+  ),
   init_weights=Field(
     'normal(stddev=0.02)',
     MODEL['init_weights'],

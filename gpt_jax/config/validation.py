@@ -179,8 +179,10 @@ def check_recurrent(model: Config) -> None:
   if not plain:
     return
   layers = choices.recurrent
-  for field in ('position', 'share', 'num_source_layers'):
-    value = 0 if field == 'num_source_layers' else 'none'
+  for field, value in (
+    *(('position', 'none'), ('share', 'none')),
+    *(('num_source_layers', 0), ('matmul', 'plain')),
+  ):
     if model[field] != value:
       raise UsageError(
         f'model.{field}={model[field]!r}: does not work with the recurrent '
@@ -391,6 +393,11 @@ def validate(config: Config) -> None:
     raise UsageError(
       f'model.ffn={model.ffn!r}: layers with different num_experts cannot be '
       'reported together; give all layers the same num_experts'
+    )
+  if choices.matmul and not all(router.limited(True) for router in routers):
+    raise UsageError(
+      f'model.matmul={model.matmul!r}: the kernels of experts without a '
+      "capacity have no int8; take 'plain', or a capacity_factor in model.ffn"
     )
   # Whole batches; their micro-batches depend on the devices, and
   # `training.device_check` checks them.

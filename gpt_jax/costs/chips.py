@@ -5,10 +5,10 @@
 Shapes, peaks, HBM with its bandwidth, and data-centre network are from the
 Cloud TPU pages on v4, v5e, v5p, v6e and tpu7x, read in 2026
 (https://docs.cloud.google.com/tpu/docs/v4 and so on); the one-way speed of a
-link, and the vector units of v5e and later, from the scaling book
-(https://jax-ml.github.io/scaling-book/tpus), those of v4 from its paper (Jouppi
-et al., 2023: 128 lanes of 16 units in each of two cores); the HBM that the
-compiler allows from its own error message (libtpu 0.0.42.1).
+link, the speed in int8 and the vector units of v5e and later, from the scaling
+book (https://jax-ml.github.io/scaling-book/tpus), the units of v4 from its
+paper (Jouppi et al., 2023: 128 lanes of 16 units in each of two cores); the HBM
+that the compiler allows from its own error message (libtpu 0.0.42.1).
 """
 
 import time
@@ -27,6 +27,7 @@ class Chip(NamedTuple):
   kind: str  # the device_kind of its JAX devices
   devices: int  # JAX devices per chip
   peak: float  # bf16 FLOP
+  int8: float  # products in int8 to those in bf16
   hbm: float  # bytes that the compiler allows, per chip
   hbm_bandwidth: float  # bytes
   link: float  # bytes over one link, one way
@@ -62,6 +63,7 @@ CHIPS = {
       kind='TPU v4',
       devices=1,
       peak=275e12,
+      int8=1,
       hbm=30.75 * GIB,
       hbm_bandwidth=1200e9,
       link=45e9,
@@ -81,6 +83,7 @@ CHIPS = {
       kind='TPU v5 lite',
       devices=1,
       peak=197e12,
+      int8=2,
       hbm=15.75 * GIB,
       hbm_bandwidth=819e9,
       link=45e9,
@@ -100,6 +103,7 @@ CHIPS = {
       kind='TPU v5',
       devices=1,
       peak=459e12,
+      int8=2,
       hbm=95.74 * GIB,
       hbm_bandwidth=2765e9,
       link=90e9,
@@ -119,6 +123,7 @@ CHIPS = {
       kind='TPU v6 lite',
       devices=1,
       peak=918e12,
+      int8=2,
       hbm=31.25 * GIB,
       hbm_bandwidth=1638e9,
       link=90e9,
@@ -138,6 +143,7 @@ CHIPS = {
       kind='TPU7x',
       devices=2,
       peak=2307e12,
+      int8=1,  # assumed: only that of fp8 is published
       hbm=2 * 94.75 * GIB,
       hbm_bandwidth=7380e9,
       link=90e9,  # assumed: a third of 1.2 TB/s both ways over six links

@@ -140,13 +140,14 @@ DEFAULTS: dict[str, Any] = {
     *('value_size', 'encoder_num_heads', 'encoder_d_ff'),
     *('source_vocab_size', 'attention', 'encoder_attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
-    *('init_weights', 'remat', 'loop', 'share'),
+    *('matmul', 'init_weights', 'remat', 'loop', 'share'),
   )
 } | {'dtype': 'float32'}
 # Fields that do not change what a trained model computes.
 FOR_TRAINING = (
   'attention_backend',
   'dropout',
+  'matmul',
   'init_weights',
   'dtype',
   'remat',

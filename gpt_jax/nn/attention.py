@@ -28,6 +28,7 @@ from gpt_jax.nn.backends import (
   attend_rows,
   reference,
 )
+from gpt_jax.nn.int8 import Int8
 from gpt_jax.nn.layers import (
   Dense,
   Initializers,
@@ -59,6 +60,7 @@ class Attention(nn.Module):
   qk_norm: str = 'none'  # of `block.QkNorm`
   bias_key: bool | None = None  # None: `bias_in`
   value_size: int = 0  # of values of a head; 0: `head_size`
+  matmul: Int8 | None = None
 
   def setup(self):
     """Creates the projections, and the position's terms if it has any."""
@@ -67,7 +69,7 @@ class Attention(nn.Module):
       *(self.num_heads, self.num_kv_heads),
       *(self.head_size, self.value_size or self.head_size),
       *(self.bias_in, key_bias),
-      *(self.inits, self.dtype, self.norm, self.qk_norm),
+      *(self.inits, self.dtype, self.norm, self.qk_norm, self.matmul),
     )
     # Their parameters are direct children of this module.
     nn.share_scope(self, self.projections)
@@ -117,6 +119,7 @@ class Attention(nn.Module):
       self.inits.residual,
       self.bias_out,
       self.dtype,
+      self.matmul,
       name='out',
     )
     return out(y_BLHK.reshape(*x_BLD.shape[:2], -1)), cache

@@ -12,6 +12,7 @@ from flax import linen as nn
 from gpt_jax import ranges
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import Cache, Context, KVCache, SegmentMemory
+from gpt_jax.nn.int8 import Int8
 from gpt_jax.nn.layers import FORMS, Dense, Dropout, Form, Initializers
 from gpt_jax.nn.moe import Router, Switch
 from gpt_jax.ranges import (
@@ -231,12 +232,15 @@ class FeedForward(nn.Module):
   bias: bool
   inits: Initializers
   dtype: Any
+  matmul: Int8 | None = None
 
   @nn.compact
   def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
     """[B, L, D] -> [B, L, D]; `decoding` matters to experts only."""
     del decoding
-    dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
+    dense = functools.partial(
+      Dense, bias=self.bias, dtype=self.dtype, matmul=self.matmul
+    )
     widen = functools.partial(
       dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel
     )

@@ -22,6 +22,7 @@ from gpt_jax.nn.block import BLOCKS, FFNS, BlockChoice, FfnChoice
 from gpt_jax.nn.deberta import deberta
 from gpt_jax.nn.embed import INPUTS, Input
 from gpt_jax.nn.heads import OUTPUTS, OutputHead
+from gpt_jax.nn.int8 import MATMULS, Int8
 from gpt_jax.nn.layers import (
   BIASES,
   DROPOUTS,
@@ -80,6 +81,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
   'bias': BIASES,
   'output': OUTPUTS,
   'dropout': DROPOUTS,
+  'matmul': MATMULS,
   'init_weights': INITS,
   'share': SHARES,
 }
@@ -121,6 +123,7 @@ class ModelChoices:
   bias: Biases
   output: OutputHead
   dropout: Rates
+  matmul: Int8 | None
   init_weights: Initializers
   share: Sharing
   decoder: tuple[Layer, ...]
@@ -282,6 +285,7 @@ def make_stack(
     'bias': biases.ffn,
     'inits': inits,
     'dtype': dtype,
+    'matmul': choices.matmul,
   }
   make_attention = functools.partial(
     Attention,
@@ -300,6 +304,7 @@ def make_stack(
     dtype=dtype,
     norm=norm,
     qk_norm=block.qk_norm,
+    matmul=choices.matmul,
   )
   blocks = tuple(
     functools.partial(

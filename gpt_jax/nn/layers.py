@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
-from gpt_jax.nn import layout
+from gpt_jax.nn import int8, layout
 from gpt_jax.ranges import Count, Epsilon, Fraction, Positive, Weight
 
 Initializer = jax.nn.initializers.Initializer
@@ -242,40 +243,6 @@ def dot(x_ND: jax.Array, kernel_FD: jax.Array) -> jax.Array:
   return y_FN.T
 
 
-# Matrix products in int8, for decoding: 8-bit weights, 8-bit activations.
-#
-# Both are symmetric, x = scale * round(x / scale), |round(x / scale)| <= 127,
-# with a scale for each column of a kernel, computed once, and one for each
-# token, computed at each product (W8A8 with dynamic quantization). The sums are
-# exact, so that a token's result depends on no other token. On CPUs with 8-bit
-# dot products this is faster than float32; 8-bit weights alone are not, as they
-# would be widened first.
-
-
-MOST = 127
-
-
-def _rounded(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-  """Quantizes to int8 numbers and their float32 scales."""
-  x = x.astype(jnp.float32)
-  largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
-  scale = jnp.where(largest > 0, largest, 1) / MOST
-  return jnp.round(x / scale).astype(jnp.int8), scale
-
-
-def int8_dot(
-  x_ND: jax.Array, kernel_DF: jax.Array, scale_F: jax.Array
-) -> jax.Array:
-  """Multiplies x and the kernel: float32 [N, F]."""
-  N = len(x_ND)
-  if N == 1:
-    # XLA on CPU has no fast 8-bit product for a single row.
-    x_ND = jnp.concatenate([x_ND, x_ND])
-  rounded_ND, scale_N1 = _rounded(x_ND, axis=1)
-  y_NF = jnp.dot(rounded_ND, kernel_DF, preferred_element_type=jnp.int32)
-  return (y_NF.astype(jnp.float32) * scale_N1 * scale_F[None])[:N]
-
-
 # The dense layer, and how a parameter gets its logical axes.
 
 
@@ -324,6 +291,7 @@ class Dense(nn.Module):
   The kernel is stored as a matrix even where its columns are heads times head
   size: XLA forms the gradient reduce-scatter for two-dimensional weights only.
   In decoding it may come from `params.quantize` or `params.transpose`.
+  `matmul` is for training, where the model has random numbers.
   """
 
   features: int
@@ -331,6 +299,7 @@ class Dense(nn.Module):
   initializer: Initializer
   bias: bool
   dtype: Any
+  matmul: int8.Int8 | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -351,7 +320,11 @@ class Dense(nn.Module):
       )
       if kernel.dtype == jnp.int8:
         scale = self.get_variable('params', 'scale')
-        y = int8_dot(rows, kernel, scale).astype(self.dtype)
+        y = int8.dot(rows, kernel, scale).astype(self.dtype)
+      elif self.matmul and self.has_rng('dropout'):
+        tokens = token_hash(self.make_rng('dropout'), rows.shape[:-1])
+        y = int8.product(self.matmul, rows, kernel, tokens, self.axes)
+        y = checkpoint_name(y, int8.RESULT)
       else:
         y = jnp.dot(rows, layout.weight(kernel, self.axes, self.dtype))
       if pair := low_rank(self, 'kernel'):  # no gradient as large as the kernel
@@ -388,6 +361,7 @@ class Projections(nn.Module):
   dtype: Any
   norm: Callable[..., nn.Module] | None  # of queries and keys
   qk_norm: str  # of `block.QkNorm`
+  matmul: int8.Int8 | None = None
 
   def setup(self):
     """Creates the dense layers, and the norms if there are any."""
@@ -446,6 +420,7 @@ def dense(
     kernel or like.inits.kernel,
     like.bias if bias is None else bias,
     like.dtype,
+    like.matmul,
   )
 
 
@@ -521,6 +496,22 @@ def row_numbers(count: int) -> jax.Array:
   assert not rest, (count, rows.numbers_B.shape)
   first_B1 = rows.numbers_B[:, None] * each
   return (first_B1 + jnp.arange(each)[None]).reshape(-1).astype(jnp.uint32)
+
+
+def token_hash(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """`int8.token_hash` of tokens, independently of their micro-batch.
+
+  Args:
+    key: the same for all micro-batches.
+    shape: equally many tokens of each row, one row after the other; or any
+      number that is the same for all rows, such as of distances.
+  """
+  rows, count = _HERE.get(), math.prod(shape)
+  if rows is None or count % len(rows.numbers_B):
+    numbers = jnp.arange(count, dtype=jnp.uint32)
+  else:
+    numbers = row_numbers(count)
+  return int8.token_hash(key, numbers.reshape(shape))
 
 
 def mean_over_rows(x_U: jax.Array) -> jax.Array:

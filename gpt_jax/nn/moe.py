@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.experimental.pallas.ops.tpu.megablox import gmm
 
-from gpt_jax.nn import layout
+from gpt_jax.nn import int8, layout
 from gpt_jax.nn.layers import (
   Form,
   Initializer,
@@ -25,6 +25,7 @@ from gpt_jax.nn.layers import (
   draw_by_row,
   mean_over_rows,
   parameter,
+  token_hash,
 )
 from gpt_jax.nn.layout import platform
 from gpt_jax.nn.stack import len_then_name
@@ -386,12 +387,15 @@ def with_capacity(
   weights: Weights,
   form: Form,
   capacity: int,
+  product: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
   """Each expert takes its first `capacity` assignments of each group.
 
   They are ordered by token, then by choice, so that a token's slot depends on
   earlier tokens only. (GShard places all first choices before any second one,
   which a causal model cannot do.)
+
+  `product` multiplies [E, U, C, in] and [E, in, out].
 
   The experts' inputs move from the devices that hold their groups to those that
   hold the experts, and back: an all-to-all each way.
@@ -420,7 +424,7 @@ def with_capacity(
 
   def multiply(x_EUCD, weight):
     kernel, bias = weight
-    y = jnp.einsum('EUCD,EDF->EUCF', x_EUCD, kernel)
+    y = product(x_EUCD, kernel)
     return y if bias is None else y + bias[:, None, None]
 
   y_EUCD = _feed_forward(x_EUCD, weights, form, multiply, multiply)
@@ -612,6 +616,7 @@ class Switch(nn.Module):
   bias: bool
   inits: Initializers
   dtype: Any
+  matmul: int8.Int8 | None = None
 
   @nn.compact
   def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
@@ -638,7 +643,7 @@ class Switch(nn.Module):
       kept_UTJ = jnp.ones_like(choices.experts_NJ, bool)
     else:
       y_UTD, kept_UTJ = with_capacity(
-        x_UTD, choices, weights, self.form, capacity
+        x_UTD, choices, weights, self.form, capacity, self._product()
       )
     if not self.is_initializing():  # `init` would return the sown values too
       stats = _stats(router, logits_UTE, choices, kept_UTJ)
@@ -664,6 +669,20 @@ class Switch(nn.Module):
       )
     logits = jnp.einsum('UTD,DE->UTE', x_UTD, kernel, precision='highest')
     return logits if bias is None else logits + bias[None, None]
+
+  def _product(self) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The product of each expert's slots [E, U, C, in] and its kernel."""
+    how = self.matmul
+    if how is None or not self.has_rng('dropout'):
+      return functools.partial(jnp.einsum, 'EUCD,EDF->EUCF')
+
+    def product(x_EUCD, kernel_EDF):
+      keys_E = jax.random.split(self.make_rng('dropout'), len(x_EUCD))
+      hashes_EUC = jax.vmap(lambda k: token_hash(k, x_EUCD.shape[1:3]))(keys_E)
+      each = functools.partial(int8.product, how)
+      return jax.vmap(each)(x_EUCD, kernel_EDF, hashes_EUC)
+
+    return product
 
   def _weights(self, d_model: int) -> Weights:
     E, D, F = self.router.num_experts, d_model, self.d_ff

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.nn import int8
 from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.layers import _rounded
 from gpt_jax.spec import UsageError
 
 
@@ -296,7 +296,7 @@ def quantize(params: Any) -> Any:
   """
 
   def change(layer: Layer) -> Layer:
-    kernel_DF, scale_1F = _rounded(layer['kernel'], axis=0)
+    kernel_DF, scale_1F = int8.nearest(layer['kernel'], axis=0)
     return {**layer, 'kernel': kernel_DF, 'scale': scale_1F[0]}
 
   return change_dense(params, change)

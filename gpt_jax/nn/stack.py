@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.nn import layout
+from gpt_jax.nn import int8, layout
 from gpt_jax.nn.attend import Cache, Context, SegmentMemory
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
@@ -97,14 +97,35 @@ SHARES = {
 }
 
 
+def _products(policy: Callable[..., Any]) -> Callable[..., Any]:
+  """A policy for products, and for results of those in int8, not their sums.
+
+  The sums are int32, twice as large.
+  """
+
+  def decide(primitive: Any, *args: Any, **params: Any) -> Any:
+    if params.get('preferred_element_type') == jnp.int32:
+      return False
+    if primitive.name == 'name' and params['name'] == int8.RESULT:
+      primitive, params = jax.lax.dot_general_p, _PRODUCT
+    return policy(primitive, *args, **params)
+
+  return decide
+
+
+# The parameters of a product without batch dimensions.
+_PRODUCT: dict[str, Any] = {'dimension_numbers': (((0,), (0,)), ((), ()))}
+_policies = jax.checkpoint_policies
+
+
 # What the forward pass stores for the backward pass, in host memory if
 # offloaded; everything else is recomputed.
 REMATS: dict[str, Callable | None] = {
   'none': None,
-  'full': jax.checkpoint_policies.nothing_saveable,
-  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-  'offload': jax.checkpoint_policies.offload_dot_with_no_batch_dims(
-    'device', 'pinned_host'
+  'full': _policies.nothing_saveable,
+  'dots': _products(_policies.dots_with_no_batch_dims_saveable),
+  'offload': _products(
+    _policies.offload_dot_with_no_batch_dims('device', 'pinned_host')
   ),
 }
 

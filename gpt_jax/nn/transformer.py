@@ -84,6 +84,7 @@ class Transformer(nn.Module):
   bias: str
   output: str
   dropout: str
+  matmul: str
   init_weights: str
   dtype: str
   remat: str

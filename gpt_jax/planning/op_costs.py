@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpt_jax.costs.chips import Chip
 from gpt_jax.planning import collectives
 from gpt_jax.planning.hlo import Computation, Instruction, Program, Shape, Step
 
@@ -233,7 +234,7 @@ _KERNELS = {
 class Work(NamedTuple):
   """One instruction, executed once."""
 
-  products: float = 0.0  # FLOPs of matrix products, padded to the matrix unit
+  products: float = 0.0  # bf16 FLOPs of products, padded to the matrix unit
   vector: float = 0.0  # operations on elements
   bytes: float = 0.0  # read from and written to main memory
   # Whether products and vector operations take turns instead of overlapping, as
@@ -252,7 +253,11 @@ _HASH, _STRIP = 14, 3
 
 
 def of(
-  program: Program, x: Instruction, inside: Computation, side: int, causal: bool
+  program: Program,
+  x: Instruction,
+  inside: Computation,
+  chip: Chip,
+  causal: bool,
 ) -> Work:
   """The work of an instruction and of what it calls.
 
@@ -260,18 +265,18 @@ def of(
     program: the instruction's.
     x: neither a collective nor a loop.
     inside: the computation with the instruction.
-    side: of the matrix unit.
+    chip: whose units do it.
     causal: whether attention kernels skip blocks that no query sees.
   """
   if x.opcode in _FREE:
     return Work()
   if is_kernel(x):
-    return _kernel(x, inside, side, causal)
+    return _kernel(x, inside, chip.side, causal)
   if x.opcode == 'custom-call':  # buffers and markers
     return Work()
   if x.opcode == 'fusion':
     called = program.called(x, 'calls')
-    products, vector = _inside(program, called, side)
+    products, vector = _inside(program, called, chip)
     return Work(products, vector, _traffic(program, x, inside))
   step = Step(x, inside, 1)
   read = sum(sum(y.stored) for y in inside.operands(x))
@@ -280,40 +285,45 @@ def of(
   written = sum(x.stored)
   if x.opcode == 'dynamic-update-slice':
     read = written = sum(inside.operands(x)[1].stored)
-  return Work(_products(step, side), _vector(step), read + written)
+  return Work(_products(step, chip), _vector(step), read + written)
 
 
 def _inside(
-  program: Program, called: Computation, side: int
+  program: Program, called: Computation, chip: Chip
 ) -> tuple[float, float]:
   """Products and vector operations of a fusion."""
   products = vector = 0.0
   for x in called.instructions.values():
     if x.opcode == 'fusion':
-      more = _inside(program, program.called(x, 'calls'), side)
+      more = _inside(program, program.called(x, 'calls'), chip)
       products, vector = products + more[0], vector + more[1]
     else:
       step = Step(x, called, 1)
-      products += _products(step, side)
+      products += _products(step, chip)
       vector += _vector(step)
   return products, vector
 
 
-def _products(step: Step, side: int) -> float:
+def _products(step: Step, chip: Chip) -> float:
   """FLOPs of a product [M, K] x [K, N] with padded dimensions.
 
   The unit holds a tile of K x N, through which at least as many rows pass as
-  loading the next tile takes. (Or N passes through a tile of K x M.)
+  loading the next tile takes. (Or N passes through a tile of K x M.) Those in
+  int8 count as products in bfloat16 that take as long.
   """
   sizes = dimensions(step)
   if sizes is None:
     return 0.0
-  inner, *outer = sizes.inner, sizes.rows, sizes.columns
+  side, inner = chip.side, sizes.inner
+  outer = sizes.rows, sizes.columns
   small, large = min(outer), max(outer)
   if not inner * small * large:
     return 0.0
   padded = _pad(inner, side) * _pad(small, side) * max(_pad(large, 8), side)
-  return sizes.flops * padded / (inner * small * large)
+  operands = step.computation.operands(step.instruction)[:2]
+  narrow = all(y.shapes[0].dtype == 's8' for y in operands)
+  rate = chip.int8 if narrow else 1
+  return sizes.flops * padded / (inner * small * large) / rate
 
 
 def _pad(size: float, to: int) -> float:

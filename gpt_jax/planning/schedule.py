@@ -144,9 +144,7 @@ class _Reader(NamedTuple):
         yield Send(key, sent.bytes / sent.trips, links_used)
     yield from waits
     if x.opcode.removesuffix('-start') not in collectives.KINDS:
-      yield op_costs.of(
-        self.program, x, inside, self.slices.chip.side, self.causal
-      )
+      yield op_costs.of(self.program, x, inside, self.slices.chip, self.causal)
     for link in links:
       if last[link] == x.name:
         yield Wait(link)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
+from gpt_jax.nn import int8
 from gpt_jax.nn.attend import Request
 from gpt_jax.nn.backends import Backend, across_backend, check, choice
 from gpt_jax.nn.build import (
@@ -61,6 +62,14 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
         for length, rows in of_length.items():
           for _, backend, request in _attention(config, name, rows, length):
             check(backend, request)
+          model = config_lib.of_part(config, name).model
+          if how := ModelChoices.of(model).matmul:
+            of_encoder, tokens = config_lib.sides(config, length)
+            if model.num_encoder_layers:
+              tokens = max(of_encoder, tokens)
+            # At least; the rest is checked where products are traced.
+            replicas = mesh.shape[sharding.REPLICAS]
+            int8.check_tokens(how, rows * tokens // replicas)
   _check_experts(config, mesh, dict(rules))
   return mesh
 

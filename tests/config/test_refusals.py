@@ -380,6 +380,18 @@ REFUSED = [
   ),
   (
     lstm,
+    {'matmul': 'int8'},
+    "model.matmul='int8': does not work with the recurrent layers of "
+    "model.attention='lstm(17)'; set it to 'plain'",
+  ),
+  (
+    model,
+    {'matmul': 'int8', 'ffn': "switch(3, capacity_factor='none')"},
+    "model.matmul='int8': the kernels of experts without a capacity have no "
+    "int8; take 'plain', or a capacity_factor in model.ffn",
+  ),
+  (
+    lstm,
     {'attention': 'lstm(17, attends=True)'},
     "model.attention='lstm(17, attends=True)' and model.num_encoder_layers=0",
   ),

@@ -85,50 +85,6 @@ def test_experts_and_routers_stay_as_they_are():
     assert 'kernel' in block['ffn'][name]
 
 
-# Products of 8-bit weights and activations are what their definition says.
-
-
-def rounded(x, axis):
-  """Integers of at most 127 and their scale, in float64."""
-  scale = np.abs(x).max(axis=axis, keepdims=True) / 127
-  scale[scale == 0] = 1
-  return np.round(x / scale), scale
-
-
-def quantized(kernel):
-  found = params_lib.quantize({'decoder': {'in': {'kernel': kernel}}})
-  return found['decoder']['in']['kernel'], found['decoder']['in']['scale']
-
-
-@pytest.mark.parametrize('rows', [1, 2, 7])
-def test_products_are_those_of_the_rounded_numbers(rows):
-  """One row of x and one column of the kernel are zero."""
-  rng = np.random.default_rng(rows)
-  x = rng.normal(size=(rows, 131)) * 10.0 ** rng.integers(-3, 4, (rows, 1))
-  kernel = rng.normal(size=(131, 19)) * 10.0 ** rng.integers(-3, 4, (1, 19))
-  x[rows // 2], kernel[:, 5] = (0 if rows > 1 else x[0]), 0
-  x, kernel = np.float32(x), np.float32(kernel)
-  one, by_row = rounded(np.float64(x), 1)
-  two, by_column = rounded(np.float64(kernel), 0)
-  found = layers.int8_dot(x, *quantized(kernel))
-  # The rounding of x / scale may differ by one where it is between two.
-  expected = one @ two * by_row * by_column
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
-
-
-def test_a_row_does_not_depend_on_the_others():
-  """To the last bit, alone and among many."""
-  rng = np.random.default_rng(0)
-  x = np.float32(rng.normal(size=(37, 131)))
-  small = quantized(np.float32(rng.normal(size=(131, 19))))
-  dot = jax.jit(layers.int8_dot)
-  together = np.asarray(dot(x, *small))
-  for start, stop in ((0, 1), (5, 7), (9, 22)):
-    np.testing.assert_array_equal(
-      dot(x[start:stop], *small), together[start:stop]
-    )
-
-
 def test_a_model_with_rounded_kernels_computes_nearly_the_same():
   given = tiny.model(num_layers=1)
   model, params = programs.for_decoding(given, tiny.params(given))

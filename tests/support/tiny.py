@@ -57,6 +57,7 @@ MODEL = {
   'bias': 'all',
   'output': 'tied',
   'dropout': 'none',
+  'matmul': 'plain',
   'init_weights': 'normal(stddev=0.02)',
   'dtype': 'float32',
   'remat': 'none',

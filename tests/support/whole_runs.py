@@ -151,6 +151,18 @@ RUNS = {
       'log.sample_prompt': '',
     },
   ),
+  'int8': Tiny(
+    'gpt1.py:cpu',
+    {
+      'tokenizer.name': 'bytes',
+      'model.vocab_size': 264,
+      'model.d_ff': 128,
+      'model.matmul': 'int8',
+      'batch.micro_rows': 1,
+      'data.rows': 'stream',
+      'log.sample_prompt': '',
+    },
+  ),
   # The vocabulary is the paper's, and the tokenizer's is no larger.
   'transformer_xl': Tiny(
     'transformer_xl.py:enwik8-12',

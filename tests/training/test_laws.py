@@ -137,7 +137,9 @@ def gradients(run, mesh, micro_rows, remat):
 def test_eight_devices_and_micro_batches_are_one(run):
   """Dropout and masks included, and what layers store is computed again.
 
-  What experts are charged is of each micro-batch: one device has as many.
+  What experts are charged is of each micro-batch: one device has as many. In
+  int8 the last bit of a norm changes a rounding, and the gradients of kernels
+  have a scale for each micro-batch.
   """
   if whole_runs.RUNS[run.name].command == 'finetune':
     pytest.skip('its rows are no store: see finetuning/test_lora.py')
@@ -159,7 +161,8 @@ def test_eight_devices_and_micro_batches_are_one(run):
 
   def compare(a, b):
     scale = float(np.max(np.abs(b)))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
+    near = 0.1 if run.name == 'int8' else 2e-5
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=near * scale + 2e-7)
 
   jax.tree.map(compare, many[1], alone[1])
 
@@ -169,6 +172,7 @@ EXPORTS = {
   'unilm': {'': 'BertForPreTraining'},
   'xlnet': {'': 'XLNetLMHeadModel'},
   'prefix': {'': 'OpenAIGPTLMHeadModel'},
+  'int8': {'': 'OpenAIGPTLMHeadModel'},
   'ulmfit': {'': 'AwdLstm'},
   'elmo': {'': 'Elmo'},
   'distilbert': {'': 'DistilBertForMaskedLM', 'teacher': 'BertForMaskedLM'},
