@@ -43,7 +43,15 @@ class UsageError(ValueError):
 
 
 class NoFileError(UsageError):
-  """A data file does not exist."""
+  """A data file does not exist.
+
+  Attributes:
+    instead: a pattern of files that do, or ''.
+  """
+
+  def __init__(self, text: str, instead: str = ''):
+    super().__init__(text)
+    self.instead = instead
 
 
 class NotPreparedError(UsageError):

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from gpt_jax.files.document import Bad, Document, Skip, Unit
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NoFileError, UsageError
 
 COMPRESSED = ('.gz', '.zst', '.zstd')
 
@@ -236,14 +236,6 @@ _MAGIC = re.compile(r'[*?\[{]')
 _BRACES = re.compile(r'\{([^{}]*,[^{}]*)\}')
 
 
-class NoFile(ValueError):
-  """No file matches; `instead` is a pattern that does, or ''."""
-
-  def __init__(self, text: str, instead: str = ''):
-    super().__init__(text)
-    self.instead = instead
-
-
 class Matches(dict[str, str]):
   """Name -> path, sorted by name."""
 
@@ -261,7 +253,7 @@ def find(*patterns: str) -> Matches:
   that these parts have in common.
 
   Raises:
-    NoFile: one of the patterns matches none.
+    NoFileError: one of the patterns matches none.
   """
   expanded = [os.path.expanduser(pattern) for pattern in patterns]
   roots = [_root(pattern) for pattern in expanded]
@@ -288,11 +280,11 @@ def is_folder(pattern: str) -> bool:
   return os.path.isdir(os.path.expanduser(pattern))
 
 
-def _none(pattern: str, path: str) -> NoFile:
+def _none(pattern: str, path: str) -> NoFileError:
   if os.path.isdir(path):
     instead = f'{pattern.rstrip("/")}/**/*{_usual_ending(path)}'
-    return NoFile(f'{pattern!r} is a folder', instead)
-  return NoFile(f'no file matches {pattern!r}; check the path')
+    return NoFileError(f'{pattern!r} is a folder', instead)
+  return NoFileError(f'no file matches {pattern!r}; check the path')
 
 
 def _root(pattern: str) -> str:

@@ -19,7 +19,7 @@ from gpt_jax.decoding.files import Source
 from gpt_jax.decoding.sampler import Sampler
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.files import lines
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NoFileError, UsageError
 from gpt_jax.training import models
 
 # A query to the translator begins so.
@@ -87,7 +87,7 @@ class Retriever:
       pattern = f'{pattern.rstrip("/")}/*.txt'
     try:
       files = lines.find(pattern)
-    except lines.NoFile as e:
+    except NoFileError as e:
       raise UsageError(f'{field}: {e}') from e
     for bad in files.bad:
       raise bad

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpt_jax.files import lines, records
 from gpt_jax.files.records import Record
-from gpt_jax.spec import NotPreparedError, UsageError
+from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
 
 # `--tasks_dir` for sets prepared by TensorFlow Datasets, and the prefix of a
 # path that names such a set: 'tfds:piqa:validation'.
@@ -65,7 +65,7 @@ class Files(NamedTuple):
     for pattern in paths:
       try:
         found = lines.find(pattern)
-      except lines.NoFile:
+      except NoFileError:
         continue
       for bad in found.bad:
         raise bad

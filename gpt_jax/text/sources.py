@@ -30,7 +30,7 @@ from gpt_jax.files.document import (
 )
 from gpt_jax.files.tfds import tfds, tfds_dir
 from gpt_jax.ranges import Count
-from gpt_jax.spec import Pair, UsageError, optional
+from gpt_jax.spec import NoFileError, Pair, UsageError, optional
 from gpt_jax.text import pairs
 
 # The most rows of Parquet decoded at once, and about the most bytes. The reader
@@ -214,7 +214,7 @@ def load(field: str, text: str) -> Source:
   """Builds a source without reading any document."""
   try:
     reader = spec.build(field, text, SOURCES)
-  except lines.NoFile as e:
+  except NoFileError as e:
     name = spec.parse(field, text)[0].name
     remedy = f'; write {name}({e.instead!r})' if e.instead else ''
     raise UsageError(f'{field}={text!r}: {e}{remedy}') from None
@@ -268,7 +268,7 @@ def _in_folder(pattern: str) -> str:
   inside = f'{pattern.rstrip("/")}/**/*{{{",".join(_ENDINGS)}}}'
   try:
     found = lines.find(inside)
-  except lines.NoFile:
+  except NoFileError:
     return pattern  # `find` will say what its files are
   counts = collections.Counter(os.path.splitext(name)[1] for name in found)
   _log_once(

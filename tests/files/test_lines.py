@@ -15,7 +15,7 @@ import zstandard
 from gpt_jax.decoding import files as prompt_files
 from gpt_jax.evaluation import likelihood, text_tasks
 from gpt_jax.files import lines, records
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NoFileError, UsageError
 from gpt_jax.tasks import choices, files
 from gpt_jax.text import sources
 from gpt_jax.text.clean import decontaminate
@@ -302,7 +302,7 @@ def test_the_files_are_those_of_glob(tree, pattern):
 
 @pytest.mark.parametrize('pattern', ['r/x', 'no/*', 'no/**', 'r/a.txt/*'])
 def test_nothing_is_said_so(tree, pattern):
-  with pytest.raises(lines.NoFile, match='no file matches'):
+  with pytest.raises(NoFileError, match='no file matches'):
     lines.find(pattern)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from gpt_jax.files import lines, records
 from gpt_jax.files.document import Bad, utf8_size
 from gpt_jax.ranges import Count, Whole
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import NoFileError, UsageError
 from gpt_jax.text import ngrams
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import (
@@ -46,7 +46,7 @@ def files(patterns: Sequence[str]) -> dict[str, str]:
   for pattern in patterns:
     try:
       found |= lines.find(pattern)
-    except lines.NoFile as e:
+    except NoFileError as e:
       remedy = f'; write {e.instead!r}' if e.instead else ''
       raise UsageError(f'data.clean: decontaminate: {e}{remedy}') from None
   return found
