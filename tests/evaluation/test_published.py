@@ -8,7 +8,6 @@ import math
 import pytest
 
 from gpt_jax.evaluation import likelihood
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks.texts import PUBLISHED
 from tests.support.tasks import Believer, build, measure, write
 
@@ -52,10 +51,6 @@ def test_lambada_with_a_blank(tmp_path):
   assert [*short] == [lead + alice, lead + george]
   (task,) = build(tmp_path, call)
   assert task.task.texts()[1][1] == 'George bought a ball, a glove, and a\nbat '
-  with pytest.raises(
-    UsageError, match="form='gap' is unknown; one of last_word, blank"
-  ):
-    build(tmp_path, "lambada(form='gap')")
 
 
 def test_lambada_as_its_authors_have_it(tmp_path):
@@ -65,9 +60,6 @@ def test_lambada_as_its_authors_have_it(tmp_path):
     'he said "': [' no'],
     'she saw the': [' zoo'],
   }
-  path.write_bytes(b'a b\n\xff c\n')
-  with pytest.raises(UsageError, match=r'plain_text\.txt:2: is not UTF-8'):
-    asked(tmp_path, 'lambada')
 
 
 ARTICLES = {
@@ -113,13 +105,6 @@ def test_race_from_its_folders(articles):
       'Article: Snow.\n\nQ: Cold?\n\nA: so',
     )
   ]
-  with pytest.raises(
-    UsageError, match=r"level='low' is unknown; one of middle, high"
-  ):
-    build(articles, "race(level='low')")
-  put(articles / 'RACE' / 'test' / 'high' / '2.txt', '{')
-  with pytest.raises(UsageError, match=r'high/2\.txt: is damaged'):
-    measure(articles, "race(level='high')")
 
 
 def test_race_shows_questions_of_the_same_article(articles):
@@ -188,18 +173,6 @@ def test_story_cloze_by_its_own_names(tmp_path, file, call):
   assert asked(tmp_path, call) == {story: [' He sang.', ' He "slept".']}
   (task,) = build(tmp_path, call)
   assert task.task.texts() == [(f'{path}:2', f'{story} He "slept".')]
-  put(path, STORY.format(right=0))
-  with pytest.raises(UsageError, match=r"label '0' is none .* 1, 2;"):
-    measure(tmp_path, call)
-
-
-def test_the_unlabelled_story_cloze_is_refused(tmp_path):
-  with pytest.raises(UsageError, match=r'2018 are? ?not published; measure'):
-    build(tmp_path, "story_cloze(year='2018')")
-  with pytest.raises(
-    UsageError, match="year='2017' is unknown; one of 2016, 2018"
-  ):
-    build(tmp_path, "story_cloze(year='2017')")
 
 
 def test_hellaswag_as_published(tmp_path):
@@ -256,9 +229,6 @@ def test_boolq_as_published(tmp_path, file, record):
   label = next(name for name in record if name in ('answer', 'label'))
   write(tmp_path / file, record | {label: False})
   assert measure(tmp_path, 'boolq')['eval/boolq/accuracy'] == 1
-  write(tmp_path / file, record | {label: 'maybe'})
-  with pytest.raises(UsageError, match=r"'maybe' is none .* False, True;"):
-    measure(tmp_path, 'boolq')
 
 
 def test_piqa_as_its_leaderboard_has_it(tmp_path):
@@ -269,9 +239,6 @@ def test_piqa_as_its_leaderboard_has_it(tmp_path):
   put(tmp_path / 'own.lst', '0\n')
   call = "piqa(labels='own.lst', name='piqa')"
   assert measure(tmp_path, call)['eval/piqa/accuracy'] == 1
-  write(folder / 'd.jsonl', {'goal': 'Go', 'sol1': 'a', 'sol2': 'b'})
-  with pytest.raises(UsageError, match='matches 2 files; name one'):
-    measure(tmp_path, "piqa('physicaliqa-train-dev/d*.jsonl')")
 
 
 def test_wikitext_as_it_is_unpacked(tmp_path):
@@ -319,23 +286,3 @@ def test_bits_of_uniform_bytes(tmp_path, monkeypatch):
   monkeypatch.setitem(PUBLISHED, 'enwik8', row)
   ((_, line),) = likelihood.published('enwik8')()(str(tmp_path)).texts()
   assert line == ' and more'
-
-
-@pytest.mark.parametrize(
-  ('call', 'error'),
-  [
-    (
-      'boolq',
-      r'boolq/dev\.jsonl: no such file; fetch .*boolean-questions, or name the '
-      r'folder by --tasks_dir; also read: .*BoolQ/val\.jsonl; from TensorFlow '
-      'Datasets: --tasks_dir=tfds:$',
-    ),
-    ('story_cloze', r'spring2016\*\.csv: no such file; ask for .*rocstories'),
-    ('hellaswag', 'hellaswag_val.jsonl: no such file; fetch .*rowanz'),
-    ('race', 'also read: .*RACE/test/middle'),
-    ('blimp', 'no such file; fetch the 67 files'),
-  ],
-)
-def test_what_is_not_there_is_told_how_to_get(tmp_path, call, error):
-  with pytest.raises(UsageError, match=error):
-    measure(tmp_path, call)

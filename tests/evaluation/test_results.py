@@ -32,27 +32,6 @@ def test_a_name_follows_from_the_call(call, name):
   assert found.name == name
 
 
-@pytest.mark.parametrize(
-  ('calls', 'error'),
-  [
-    (
-      "text('a/x.txt'), text('b/x.txt', stride=0)",
-      r"text\(path='a/x.txt'\) and text\(path='b/x.txt'\) would both report "
-      'as eval/text/x; .* name=$',
-    ),
-    ("lambada, text('x', name='lambada')", 'both report as eval/lambada;'),
-    ("text('x', name='a/b')", "name='a/b': is no name for results"),
-    ("text('x', name='')", "name='': is no name"),
-    ("text('x', name='validation')", 'is no name .* and not validation'),
-    ("text('x', name=3)", 'name=3: is no name'),
-    ("validation(name='x')", 'leave its name out'),
-  ],
-)
-def test_a_name_is_of_one_task(calls, error):
-  with pytest.raises(UsageError, match=f'^--tasks: .*{error}'):
-    read_calls('--tasks', calls, {**TASKS, 'validation': lambda: None})
-
-
 def test_one_task_on_several_files(tmp_path):
   (tmp_path / 'a.txt').write_text('aaaa')
   (tmp_path / 'b.txt').write_text('bbbbbb')

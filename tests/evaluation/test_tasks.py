@@ -173,8 +173,6 @@ def test_shots_are_other_examples_by_the_seed(tmp_path, caplog, shown):
   assert ': 2.00 of 3 solved examples were' in caplog.text
   for whole, part in zip(first, short, strict=True):
     assert whole.endswith(part)
-  with pytest.raises(UsageError, match='only 6 examples to show'):
-    measure(tmp_path, call, shots=(7,))
 
 
 def test_examples_that_exceed_the_context_are_counted(tmp_path):
@@ -188,34 +186,16 @@ def test_examples_that_exceed_the_context_are_counted(tmp_path):
   assert found['eval/multiple_choice/mine/examples'] == 1
   assert found['eval/multiple_choice/mine/left_out'] == 1
   assert found['eval/multiple_choice/mine/accuracy'] == 1
-  with pytest.raises(UsageError, match='no example fits the context of 1'):
-    measure(tmp_path, call, scorer=Believer(1))
 
 
 def test_piqa_and_its_labels(tmp_path):
   folder = tmp_path / 'piqa'
   pairs = [{'goal': 'Go', 'sol1': 'a', 'sol2': 'b'}] * 3
   write(folder / 'valid.jsonl', *pairs)
-  labels = folder / 'valid-labels.lst'
-  labels.write_text('0\n1\n0\n')
+  (folder / 'valid-labels.lst').write_text('0\n1\n0\n')
   found = measure(tmp_path, 'piqa')
   assert found['eval/piqa/accuracy'] == pytest.approx(2 / 3)
   assert found['eval/piqa/majority'] == pytest.approx(2 / 3)
-  for text, error in [
-    ('0\n2\n0\n', r'labels\.lst:2: has no label 0 or 1'),
-    ('0\n1\n', r'labels\.lst:3: has no label'),
-    ('0\n1\n0\n1\n', 'has 4 labels, .* 3 lines'),
-  ]:
-    labels.write_text(text)
-    with pytest.raises(UsageError, match=error):
-      measure(tmp_path, 'piqa')
-  labels.write_text('0\n1\n0\n')
-  write(folder / 'train.jsonl', *pairs)
-  with pytest.raises(
-    UsageError,
-    match=r'piqa/train-labels\.lst: no such file; fetch .*yonatanbisk',
-  ):
-    measure(tmp_path, 'piqa', shots=(1,))
 
 
 def test_hellaswag_without_what_wikihow_left(tmp_path):
@@ -253,8 +233,6 @@ def test_closed_book_answers_by_exact_match(tmp_path):
     questions = 'Q: Where? it\nA:', 'Q: Where? at\nA:'
     assert scorer.seen[::2] == [f'{questions[1]} no\n\n{questions[0]}'] * 3
     assert scorer.seen[1::2] == [f'{questions[0]} An It!\n\n{questions[1]}'] * 3
-    with pytest.raises(UsageError, match=r'only 1 .* before .*q\.jsonl:1;'):
-      measure(tmp_path, call, (2,))
   # No room for the one before the longer answer.
   found = measure(tmp_path, call, (1,), Believer(len(scorer.seen[0]) + 32 + 1))
   assert found['eval/qa/1_shots/shots_shown'] == 0.5
@@ -342,87 +320,9 @@ def test_all_files_are_read_before_anything_is_measured(tmp_path):
     check("text('a.jsonl', name='text')", sets={'text': "text('x')"})
 
 
-@pytest.mark.parametrize(
-  ('calls', 'error'),
-  [
-    ('lambada', r'lambada_test\.jsonl: no such file; fetch .* --tasks_dir'),
-    ("text('empty.txt')", r'empty\.txt: holds no text'),
-    ("text('empty.txt', stride=2000)", 'stride=2000 exceeds the context'),
-    ("multiple_choice('empty.txt')", 'its files are empty'),
-    ("multiple_choice('label.jsonl')", r'label\.jsonl:1: label 2 is none'),
-    ("multiple_choice('wrong.jsonl')", r"wrong\.jsonl:1: has no column 'cont"),
-    ("qa('broken.jsonl')", r'broken\.jsonl:1: is not JSON'),
-    ("text('label.jsonl', stride=-1)", 'stride=-1 must be at least 0'),
-    ("wikitext2('label.jsonl', stride=-1)", 'stride=-1 must be at least 0'),
-    ("qa('label.jsonl', max_tokens=0)", 'max_tokens=0 must be at least 1'),
-  ],
-)
-def test_bad_input_is_named(tmp_path, calls, error):
-  (tmp_path / 'empty.txt').write_text('')
-  write(
-    tmp_path / 'label.jsonl', {'context': '', 'choices': ['a', 'b'], 'label': 2}
-  )
-  write(tmp_path / 'wrong.jsonl', {'text': ''})
-  (tmp_path / 'broken.jsonl').write_text('{"question": \n')
-  with pytest.raises(UsageError, match=error):
-    measure(tmp_path, calls)
-
-
-CHOICES = {'context': 'a', 'choices': ['b', 'c'], 'label': 0}
-ARTICLE = {
-  'article': 'a',
-  'questions': ['b'],
-  'options': [['c', 'd', 'e']],
-  'answers': ['A'],
-}
-SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
-
-
-@pytest.mark.parametrize(
-  ('task', 'record', 'error'),
-  [
-    (
-      'multiple_choice',
-      {**CHOICES, 'choices': 'yes'},
-      "choices='yes' is not a l",
-    ),
-    ('multiple_choice', {**CHOICES, 'choices': 3}, 'choices=3 is not a list'),
-    ('multiple_choice', {**CHOICES, 'choices': []}, 'is not a list of texts'),
-    ('multiple_choice', {**CHOICES, 'choices': ['b', 3]}, 'is not a list of t'),
-    ('multiple_choice', {**CHOICES, 'label': 0.9}, 'label 0.9 is none of'),
-    ('multiple_choice', {**CHOICES, 'label': True}, 'label True is none of'),
-    (
-      'multiple_choice',
-      {**CHOICES, 'label': 'A'},
-      "label 'A' is none of its 2",
-    ),
-    ('multiple_choice', {**CHOICES, 'label': -1}, 'label -1 is none of'),
-    (
-      'multiple_choice',
-      {**CHOICES, 'context': None},
-      'context=None is no',
-    ),
-    ('hellaswag', {**SCENE, 'label': ''}, "label '' is none of its 2 choices"),
-    ('hellaswag', {**SCENE, 'endings': 'cd'}, "endings='cd' is not a list"),
-    ('race', {**ARTICLE, 'answers': ['D']}, "'D' is none of .* A, B, C;"),
-    ('race', {**ARTICLE, 'answers': ['AB']}, "label 'AB' is none of"),
-    ('race', {**ARTICLE, 'options': 'c'}, "options='c' is not a list"),
-    ('race', {**ARTICLE, 'options': 3}, 'options=3 is not a list'),
-    ('qa', {'question': 'a', 'answers': {'b': 1}}, 'is not a list of texts'),
-    ('qa', {'question': 'a', 'answers': []}, 'is not a list of texts'),
-    ('qa', {'question': ['a'], 'answers': 'b'}, 'question=.* is not a text'),
-  ],
-)
-def test_records_are_checked_by_type(tmp_path, task, record, error):
-  write(tmp_path / 'a.jsonl', record)
-  call = f"{task}('a.jsonl')"
-  (named,) = build(tmp_path, call)
-  for read in (named.task.texts, lambda: measure(tmp_path, call)):
-    with pytest.raises(UsageError, match=rf'a\.jsonl:1: .*{error}'):
-      read()
-
-
 def test_labels_may_be_texts(tmp_path):
-  write(tmp_path / 'a.jsonl', {**CHOICES, 'label': '1'})
+  write(
+    tmp_path / 'a.jsonl', {'context': 'a', 'choices': ['b', 'c'], 'label': '1'}
+  )
   found = measure(tmp_path, "multiple_choice('a.jsonl')")
   assert found['eval/multiple_choice/a/accuracy'] == 0

@@ -129,27 +129,6 @@ def test_similarities(tmp_path):
   assert measured('stsb', tmp_path, [''] * 4)[0]['eval/stsb/pearson'] == 0
 
 
-@pytest.mark.parametrize(
-  'call, words',
-  [
-    ("seq2seq('a', 'b')", 'a has 2 lines and b 1: line i'),
-    ("seq2seq('a', 'gone')", 'gone: no such file; name another'),
-    ("seq2seq('empty', 'empty')", 'empty: holds no line'),
-    ("seq2seq('a', 'a', metrics='blue')", "metrics='blue': no such metric"),
-    ("seq2seq('latin', 'a')", 'latin:2: is not UTF-8'),
-    ('sst2', 'no such file.*gluebenchmark'),
-    ("rte(split='test')", "no split 'test' with labels; one of train, dev"),
-  ],
-)
-def test_what_is_wrong_is_named(tmp_path, call, words):
-  put(tmp_path, 'a', 'x\ny\n')
-  put(tmp_path, 'b', 'x\n')
-  put(tmp_path, 'empty', '')
-  (tmp_path / 'latin').write_bytes(b'x\n\xe9\n')
-  with pytest.raises(UsageError, match=words):
-    measured(call, tmp_path, [])
-
-
 def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert text_tasks.with_files(None, '', '', None) == 'validation'
