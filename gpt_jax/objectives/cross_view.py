@@ -41,7 +41,7 @@ from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
-from gpt_jax.objectives.task import Scores, TaskObjective
+from gpt_jax.objectives.task import EachTokenTask, Scores
 from gpt_jax.ranges import Count, Fraction
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.task import UNLABELLED
@@ -53,7 +53,7 @@ VIEWS = ('forward', 'backward', 'future', 'past')
 
 
 @dataclass(frozen=True)
-class CrossView(TaskObjective):
+class CrossView(EachTokenTask):
   """Tags from two layers of LSTMs, also learned from unlabelled text.
 
   Attributes:
@@ -69,17 +69,7 @@ class CrossView(TaskObjective):
   smoothing: Fraction = 0.1
   dropout: Fraction = 0.2
   unlabelled: bool = True
-  read = 'tokens'
   features = ''
-  each_token = True
-
-  @property
-  def num_outputs(self) -> int:
-    return self.num_labels
-
-  @property
-  def label_shape(self) -> tuple[int, ...]:
-    return (self.length,)
 
   @property
   def needs(self) -> Needs:

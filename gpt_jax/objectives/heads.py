@@ -17,7 +17,7 @@ All but `spans` apply dropout to their input. The parameters of all but `concat`
 and `biattentive` are those of Hugging Face's classes, see `hf.heads`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,22 +37,33 @@ from gpt_jax.objectives.loss import Batch, Params
 from gpt_jax.ranges import Count, Whole
 from gpt_jax.spec import UsageError
 
+Module = (
+  Biattentive | Classifier | EachToken | FirstToken | SpanEnds | TwoLayers
+)
 
-class Extract(NamedTuple):
-  """GPT-1's head.
+
+class Head(NamedTuple):
+  """A module, and what it reads of the states of a task's sequences.
+
+  B examples have C sequences each, S = B C in all.
 
   Attributes:
-    added: whether the states of an example's sequences are summed first, for
-      one output; else each sequence has its own.
+    module: its parameters are `params['heads']`.
+    reads: from the states [S, L, D] and the batch to the module's inputs.
+    within: the entry of `params['heads']` that has them instead; '': none.
   """
 
-  classifier: Classifier
-  added: bool
+  module: Module
+  reads: Callable[[jax.Array, Batch], tuple[jax.Array, ...]]
+  within: str = ''
 
   def init(self, key: jax.Array, width: int) -> Params:
     """`params['heads']`, boxed, for states of a width."""
-    found = self.classifier.init(key, jnp.zeros((1, width)))
-    return {'score': found['params']}
+    one_token: Batch = {'lengths': jnp.ones((1, 1), jnp.int32)}
+    inputs = self.reads(jnp.zeros((1, 1, width)), one_token)
+    found: Any = self.module.init(key, *inputs)
+    found = found['params']
+    return {self.within: found} if self.within else found
 
   def outputs(
     self,
@@ -61,125 +72,72 @@ class Extract(NamedTuple):
     batch: Batch,
     key: jax.Array | None,
   ) -> jax.Array:
-    """The outputs of B examples of C sequences, S = B C; float32 [B, K].
+    """The outputs, float32 [B, K].
 
     Args:
       key: for dropout; None: no dropout.
     """
-    (B, C), at = batch['lengths'].shape, _last(states_SLD, batch)
-    at = at.reshape(B, C, -1)
-    states = jnp.sum(at, axis=1) if self.added else at.reshape(B * C, -1)
-    variables: Any = {'params': params['score']}
-    found: Any = self.classifier.apply(variables, states, rngs=_rngs(key))
-    return found.reshape(B, -1)
-
-
-class Read(NamedTuple):
-  """The other heads; `params['heads']` are the module's parameters.
-
-  Attributes:
-    last: whether the module reads each sequence's last token; else all tokens.
-  """
-
-  module: FirstToken | EachToken | SpanEnds
-  last: bool = False
-
-  def init(self, key: jax.Array, width: int) -> Params:
-    """See `Extract`."""
-    found: Any = self.module.init(key, jnp.zeros((1, 1, width)))
-    return found['params']
-
-  def outputs(
-    self,
-    params: Params,
-    states_SLD: jax.Array,
-    batch: Batch,
-    key: jax.Array | None,
-  ) -> jax.Array:
-    """See `Extract`."""
-    states = _last(states_SLD, batch) if self.last else states_SLD
-    found: Any = self.module.apply({'params': params}, states, rngs=_rngs(key))
+    params = params[self.within] if self.within else params
+    rngs = {} if key is None else {'dropout': key}
+    inputs = self.reads(states_SLD, batch)
+    found: Any = self.module.apply({'params': params}, *inputs, rngs=rngs)
     return found.reshape(len(batch['lengths']), -1)
 
 
-class Concat(NamedTuple):
-  """ULMFiT's head: [h_T, maxpool(H), meanpool(H)] of the real tokens' states.
-
-  Those of an example's sequences are added.
-  """
-
-  module: TwoLayers
-
-  def init(self, key: jax.Array, width: int) -> Params:
-    """See `Extract`."""
-    found: Any = self.module.init(key, jnp.zeros((1, 3 * width)))
-    return found['params']
-
-  def outputs(
-    self,
-    params: Params,
-    states_SLD: jax.Array,
-    batch: Batch,
-    key: jax.Array | None,
-  ) -> jax.Array:
-    """See `Extract`."""
-    (B, C), (_, L, D) = batch['lengths'].shape, states_SLD.shape
-    states_SLD = states_SLD.astype(jnp.float32)
-    lengths_S11 = batch['lengths'].reshape(-1, 1, 1)
-    real_SL1 = jnp.arange(L)[None, :, None] < lengths_S11
-    pooled_SD3 = (
-      _last(states_SLD, batch)[:, 0],
-      jnp.max(jnp.where(real_SL1, states_SLD, -jnp.inf), axis=1),
-      jnp.sum(jnp.where(real_SL1, states_SLD, 0), axis=1) / lengths_S11[:, 0],
-    )
-    pooled_BCD = jnp.concatenate(pooled_SD3, axis=-1).reshape(B, C, 3 * D)
-    variables: Any = {'params': params}
-    pooled_BD = jnp.sum(pooled_BCD, axis=1)
-    found: Any = self.module.apply(variables, pooled_BD, rngs=_rngs(key))
-    return found
+def all_tokens(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array]:
+  """All states, [S, L, D]."""
+  del batch
+  return (states_SLD,)
 
 
-class Attentive(NamedTuple):
-  """CoVe's head, on the first and the last of an example's sequences."""
-
-  module: Biattentive
-
-  def init(self, key: jax.Array, width: int) -> Params:
-    """See `Extract`."""
-    states, real = jnp.zeros((1, 1, width)), jnp.ones((1, 1), bool)
-    found: Any = self.module.init(key, states, states, real, real)
-    return found['params']
-
-  def outputs(
-    self,
-    params: Params,
-    states_SLD: jax.Array,
-    batch: Batch,
-    key: jax.Array | None,
-  ) -> jax.Array:
-    """See `Extract`."""
-    lengths_BC, (_, L, D) = batch['lengths'], states_SLD.shape
-    states_BCLD = states_SLD.astype(jnp.float32).reshape(
-      *lengths_BC.shape, L, D
-    )
-    real_BCL = jnp.arange(L)[None, None] < lengths_BC[..., None]
-    found: Any = self.module.apply(
-      {'params': params},
-      *(states_BCLD[:, 0], states_BCLD[:, -1]),
-      *(real_BCL[:, 0], real_BCL[:, -1]),
-      rngs=_rngs(key),
-    )
-    return found
-
-
-def _last(states_SLD: jax.Array, batch: Batch) -> jax.Array:
+def last_token(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array]:
   """Each sequence's state before its padding, [S, 1, D]."""
   at = batch['lengths'].reshape(-1, 1, 1) - 1
-  return jnp.take_along_axis(states_SLD, at, axis=1)
+  return (jnp.take_along_axis(states_SLD, at, axis=1),)
 
 
-def _rngs(key: jax.Array | None) -> dict[str, jax.Array]:
-  return {} if key is None else {'dropout': key}
+def last_of_each(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array]:
+  """The last token's state of each sequence, [S, D]: one output each."""
+  return (last_token(states_SLD, batch)[0][:, 0],)
+
+
+def last_added(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array]:
+  """Its sum over an example's sequences, [B, D], for one output."""
+  (last_SD,) = last_of_each(states_SLD, batch)
+  return (jnp.sum(last_SD.reshape(*batch['lengths'].shape, -1), axis=1),)
+
+
+def pooled(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array]:
+  """[h_T, maxpool(H), meanpool(H)] of the real tokens' states (ULMFiT).
+
+  Those of an example's sequences are added: [B, 3 D].
+  """
+  (B, C), (_, L, D) = batch['lengths'].shape, states_SLD.shape
+  states_SLD = states_SLD.astype(jnp.float32)
+  lengths_S11 = batch['lengths'].reshape(-1, 1, 1)
+  real_SL1 = jnp.arange(L)[None, :, None] < lengths_S11
+  pooled_SD3 = (
+    *last_of_each(states_SLD, batch),
+    jnp.max(jnp.where(real_SL1, states_SLD, -jnp.inf), axis=1),
+    jnp.sum(jnp.where(real_SL1, states_SLD, 0), axis=1) / lengths_S11[:, 0],
+  )
+  pooled_BCD = jnp.concatenate(pooled_SD3, axis=-1).reshape(B, C, 3 * D)
+  return (jnp.sum(pooled_BCD, axis=1),)
+
+
+def two_texts(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array, ...]:
+  """The first and the last of an example's sequences (CoVe).
+
+  Returns:
+    The states of both, [B, L, D], and which tokens are real, [B, L].
+  """
+  lengths_BC, (_, L, D) = batch['lengths'], states_SLD.shape
+  states_BCLD = states_SLD.astype(jnp.float32).reshape(*lengths_BC.shape, L, D)
+  real_BCL = jnp.arange(L)[None, None] < lengths_BC[..., None]
+  return (
+    *(states_BCLD[:, 0], states_BCLD[:, -1]),
+    *(real_BCL[:, 0], real_BCL[:, -1]),
+  )
 
 
 # Features: states of a frozen model that a head reads.

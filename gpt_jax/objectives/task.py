@@ -184,27 +184,29 @@ class TaskObjective(Objective):
     return spec.build('finetune.features', self.features, FEATURES)
 
   @property
-  def _head(
-    self,
-  ) -> heads.Extract | heads.Read | heads.Concat | heads.Attentive:
+  def _head(self) -> heads.Head:
     model, count = self.model, self.num_outputs or 1
     inits = ModelChoices.of(model).init_weights
     kernel = inits.head or inits.kernel
     if self.read == 'biattentive':
-      return heads.Attentive(Biattentive(count, inits, self.dropout))
+      module = Biattentive(count, inits, self.dropout)
+      return heads.Head(module, heads.two_texts)
     if self.read == 'extract':
-      classifier = Classifier(count, kernel, self.dropout)
-      return heads.Extract(classifier, added=self.num_outputs > 0)
+      reads = heads.last_added if self.num_outputs else heads.last_of_each
+      module = Classifier(count, kernel, self.dropout)
+      return heads.Head(module, reads, within='score')
     if self.read == 'concat':
-      return heads.Concat(TwoLayers(count, kernel, self.dropout))
+      return heads.Head(TwoLayers(count, kernel, self.dropout), heads.pooled)
     if self.read == 'tokens':
-      return heads.Read(EachToken(count, kernel, self.dropout))
+      module = EachToken(count, kernel, self.dropout)
+      return heads.Head(module, heads.all_tokens)
     if self.read == 'spans':
-      return heads.Read(SpanEnds(kernel))
+      return heads.Head(SpanEnds(kernel), heads.all_tokens)
     # The pooler was trained on the last layer only.
     pooler = 'none' if self.features else self.pooler
     module = FirstToken(count, kernel, self.dropout, pooler)
-    return heads.Read(module, last=self.read == 'last')
+    last = self.read == 'last'
+    return heads.Head(module, heads.last_token if last else heads.all_tokens)
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model and of the head."""
@@ -440,14 +442,16 @@ class Spans(TaskObjective):
     return (begin_B + end_B) / 2
 
 
-@dataclass(frozen=True)
-class Tags(TaskObjective):
-  """A class for each token whose label is not negative."""
+class EachTokenTask(TaskObjective):
+  """A task with a class for each token.
+
+  Attributes:
+    num_labels: number of classes.
+    length: tokens of a row.
+  """
 
   num_labels: int
   length: int
-  dropout: float = 0.1
-  features: str = ''
   read = 'tokens'
   each_token = True
 
@@ -458,6 +462,16 @@ class Tags(TaskObjective):
   @property
   def label_shape(self) -> tuple[int, ...]:
     return (self.length,)
+
+
+@dataclass(frozen=True)
+class Tags(EachTokenTask):
+  """A class for each token whose label is not negative."""
+
+  num_labels: int
+  length: int
+  dropout: float = 0.1
+  features: str = ''
 
   def losses(self, outputs_BK: jax.Array, labels: jax.Array) -> jax.Array:
     """Sums over a row's tokens; outputs are [B, L K], labels [B, L]."""
