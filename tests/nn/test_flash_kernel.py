@@ -17,7 +17,7 @@ from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.masks import PATTERNS, Tokens
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
-from tests.support import tiny
+from tests.support import tiny, tpu
 
 B, L, M, K, V = 3, 211, 149, 8, 16
 FLASH = 'flash(block=128, interpret=True)'
@@ -270,3 +270,10 @@ def test_any_mesh_and_micro_batches():
     many,
     one,
   )
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize('topology', ['v5e:2x4', 'v4:2x2x1'])
+def test_train_steps_compile(topology):
+  """Forward, the same for the backward pass, and backward."""
+  assert tpu.compiled('flash', topology) == {'40': 3, '128': 3}

@@ -35,6 +35,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.costs import flops
+from gpt_jax.costs import topologies as topologies_of
 from gpt_jax.nn import int8, layers
 from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.backends import BACKENDS, attend_rows
@@ -44,7 +45,6 @@ from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives import cross_entropy
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import topologies as topologies_of
 from gpt_jax.runtime.tpu_flags import FLAGS
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
@@ -156,6 +156,35 @@ def attention(topology):
   }
   step = compile_step(mesh, fields)
   return {**found, 'train step': num_kernels(step.as_text())}
+
+
+def flash(topology):
+  """Kernels of a step with a bias by distance and dropout, by head size.
+
+  Rows of no multiple of 128, in micro-batches on replicas; heads over two.
+  """
+  fields = {
+    'vocab_size': 512,
+    'context_length': 600,
+    'num_layers': 2,
+    'd_model': 256,
+    'num_heads': 4,
+    'num_kv_heads': 2,
+    'd_ff': 512,
+    'position': 't5_bias',
+    'dropout': 'rates(attention=0.1)',
+    'attention_backend': 'auto',
+    'dtype': 'bfloat16',
+    'remat': 'full',
+    'batch.size': 16,
+    'batch.micro_rows': 2,
+  }
+  mesh = make_mesh(topology, data=-1, tensor=2)
+  found = {}
+  for head_size in (40, 128):
+    step = compile_step(mesh, fields | {'head_size': head_size})
+    found[str(head_size)] = num_kernels(step.as_text())
+  return found
 
 
 def context(topology, backend, chips):
@@ -443,6 +472,7 @@ PROGRAMS = {
   'attention': attention,
   'context': context,
   'flags': flags,
+  'flash': flash,
   'layout': layout,
   'matmul': matmul,
   'micro_batches': micro_batches,
