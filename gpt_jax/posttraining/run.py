@@ -199,11 +199,19 @@ def start(
         compiled.append(Evaluation(parts, dev, plan.method.shown))
       return compiled[0]
 
+    begun: list[TrainState] = []  # so that --init is read once
+
     def first() -> TrainState:
+      if begun:
+        return begun.pop()
       params = source.params() if source.params is not None else None
       return transfer.init_state(parts, params, transfer.everything())
 
-    plan.method.begin(prepared, parts, lambda: first().eval_params, workdir)
+    def first_params() -> Any:
+      begun.append(first())
+      return begun[0].eval_params
+
+    plan.method.begin(prepared, parts, first_params, workdir)
     if isinstance(train, rollouts.Plan):
       data = Rollouts(train, parts, plan.tokenizer, first, workdir)
     else:
@@ -211,7 +219,7 @@ def start(
     last = config.schedule.num_steps
     epochs = parts.ramp.offset(last) / data.rows_per_epoch
     better = plan.method.criterion
-    return run_lib.resume_or_start(
+    opened = run_lib.resume_or_start(
       parts,
       workdir,
       data,
@@ -224,6 +232,8 @@ def start(
       criterion=better[: better.startswith('-')] + _DEV + better.lstrip('-'),
       patience=tuned.patience,
     )
+    begun.clear()  # a run that resumes has not taken it
+    return opened
 
 
 class ShuffledRows:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that train adapters: what they save, and the base that they need."""
 
+import csv
 import json
 import pathlib
 import re
@@ -18,6 +19,7 @@ from gpt_jax.checkpoints import restore
 from gpt_jax.files import buckets
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.lora import Lora
+from gpt_jax.posttraining import rewards
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import adapters, models
@@ -88,6 +90,36 @@ def flags(folder, workdir, *more):
 def params(workdir):
   parts, state = models.load_state(str(workdir))
   return parts, jax.device_get(state)
+
+
+def test_an_adapted_classifier_rewards_completions(folders, tmp_path):
+  """By the probabilities that finetune predicted; PPO's scores are such."""
+  score = rewards.open_reward(str(folders / 'run'))
+
+  def columns(name, column):
+    with open(folders / name, encoding='utf-8') as file:
+      return [x[column] for x in csv.DictReader(file, delimiter='\t')]
+
+  predicted = [float(x) for x in columns('run/predictions/dev.tsv', 'p(yes)')]
+  texts = columns('dev.tsv', 'text')
+  found = score([x[:2] for x in texts], [x[2:] for x in texts])
+  np.testing.assert_allclose(found, predicted, rtol=1e-4)
+  prompts = tmp_path / 'prompts.jsonl'
+  lines = [json.dumps({'prompt': x[:3]}) + '\n' for x in texts]
+  prompts.write_text(''.join(lines))
+  argv = [
+    *('ppo', f'--config={ROOT}/configs/finetune/ppo.py'),
+    f'--init={folders}/base',
+    f'--workdir={tmp_path}/w',
+    f'--prompts={prompts}',
+    f'--reward={folders}/run',
+    "--config.finetune.task=ppo('', '', max_completion_length=5)",
+    '--config.batch.size=8',
+    '--config.schedule.num_steps=1',
+  ]
+  assert main(argv) == 0
+  result = json.loads((tmp_path / 'w/result.json').read_text())
+  assert min(predicted) / 2 < result['train']['objective/scores'] < 1
 
 
 def test_a_checkpoint_holds_adapters_and_heads(folders):
