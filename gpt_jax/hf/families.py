@@ -2,11 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model families that are read and written, by `model_type`."""
 
-from gpt_jax.hf.awd_lstm import AWD_LSTM
 from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import ALBERT, BERT, BIG_BIRD, DISTILBERT, ELECTRA, ROBERTA
 from gpt_jax.hf.deberta import DEBERTA, DEBERTA_V2
-from gpt_jax.hf.elmo import ELMO
 from gpt_jax.hf.gpt import FALCON, GPT2, GPT_NEO, GPT_NEOX, GPTJ, OPENAI_GPT
 from gpt_jax.hf.llama import (
   GEMMA2,
@@ -17,6 +15,7 @@ from gpt_jax.hf.llama import (
   OLMO2,
   QWEN3,
 )
+from gpt_jax.hf.lstm import AWD_LSTM, ELMO
 from gpt_jax.hf.seq2seq import BART, MARIAN, MBART, SWITCH_TRANSFORMERS, T5
 from gpt_jax.hf.transformer_xl import TRANSFO_XL, XLNET
 

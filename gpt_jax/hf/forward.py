@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.hf import heads, routers
-from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import SCORING
-from gpt_jax.hf.layout import Imported
+from gpt_jax.hf.layout import Imported, transformer_fields
 from gpt_jax.nn.attend import SegmentMemory
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.caches import init_memories
@@ -101,6 +101,9 @@ def forward(
     `_token_kept` [layer, batch, time]; `lm_loss` is the loss without theirs.
   """
   given = Inputs(**inputs)
+  if not isinstance(model, Imported):
+    fields = {name: getattr(model, name) for name in transformer_fields()}
+    model = Imported(**fields)
   kind = _check(model, given)
   arguments = _arguments(model, kind, given)
   # For comparisons: accelerators multiply float32 in fewer bits by default.
@@ -109,10 +112,10 @@ def forward(
     return _outputs(model, kind, params, given, arguments, found)
 
 
-def _check(model: Transformer, given: Inputs) -> str:
+def _check(model: Imported, given: Inputs) -> str:
   """Rejects inputs that the model does not take; returns its kind of heads."""
-  kind = model.origin.kind if isinstance(model, Imported) else 'lm'
-  if takes := _recurrent(model):
+  kind = model.origin.kind
+  if takes := model.family.recurrent:
     names = (n for n, x in given._asdict().items() if x is not None)
     known = ('input_ids', *takes, *heads.Targets._fields)
     if extra := [n for n in names if n not in known]:
@@ -126,13 +129,13 @@ def _check(model: Transformer, given: Inputs) -> str:
     if getattr(given, name) is not None:
       raise UsageError(f'{name}: only XLNet takes it')
   types = given.token_type_ids is not None
-  if types and isinstance(model, Imported) and not model.family.token_types:
+  if types and not model.family.token_types:
     raise UsageError(f'token_type_ids: {model.family.model_type} takes none')
   both_ways = not ModelChoices.of(model).causal
   if types and both_ways and not choice(model, 'input').kwargs['token_types']:
     # They would be looked up as words, as in GPT.
     raise UsageError('token_type_ids: this model has no types')
-  given.targets.check(kind, _pair(model)[0])
+  given.targets.check(kind, model.family.pair[0])
   decoder = given.decoder_input_ids, given.decoder_attention_mask
   if model.num_encoder_layers:
     if _whole(given):
@@ -149,10 +152,10 @@ def _check(model: Transformer, given: Inputs) -> str:
 
 
 def _arguments(
-  model: Transformer, kind: str, given: Inputs
+  model: Imported, kind: str, given: Inputs
 ) -> dict[str, jax.Array | None]:
   """The arguments of `Transformer.__call__`."""
-  if _recurrent(model):
+  if model.family.recurrent:
     return _with_memories(model, given)
   ids, mask, visible = jnp.asarray(given.input_ids), given.attention_mask, None
   if _whole(given):
@@ -172,7 +175,7 @@ def _arguments(
     }
   positions, types = given.position_ids, given.token_type_ids
   positions = None if positions is None else _rows(positions)
-  if isinstance(model, Imported) and model.family.positions:
+  if model.family.positions:
     positions = model.family.positions(model, _rows(ids), mask, positions)
   return {
     'tokens_BL': _rows(ids),
@@ -190,7 +193,7 @@ def _whole(given: Inputs) -> bool:
 
 
 def _outputs(
-  model: Transformer,
+  model: Imported,
   kind: str,
   params: Any,
   given: Inputs,
@@ -198,7 +201,7 @@ def _outputs(
   found: dict[str, Any],
 ) -> dict[str, jax.Array]:
   """The results of `_run` by HF's names, with heads' outputs and losses."""
-  options, ids = _options(model), jnp.asarray(given.input_ids)
+  options, ids = model.options, jnp.asarray(given.input_ids)
   encoded = model.num_encoder_layers > 0
   # With a choice head on a pooler, all choices are rows.
   apart = encoded or kind in ('pooled_choice', 'last_choice')
@@ -213,7 +216,7 @@ def _outputs(
     out['decoder_' * encoded + 'hidden_states'] = states
   out['last_hidden_state'] = hidden
   mask = arguments.get('mask_BL')
-  if _recurrent(model):
+  if model.family.recurrent:
     out |= _kept(model, given, arguments, found)
   if kind in SCORING:
     logits = found['logits'].reshape(*hidden.shape[:-1], -1)
@@ -229,7 +232,15 @@ def _outputs(
   parameters = params.get('heads', {})
   out |= heads.KINDS[kind].outputs(
     heads.HeadInputs(
-      *(options, parameters, hidden, ids, given.targets, mask, _pair(model))
+      *(
+        options,
+        parameters,
+        hidden,
+        ids,
+        given.targets,
+        mask,
+        model.family.pair,
+      )
     )
   )
   if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
@@ -237,23 +248,14 @@ def _outputs(
   return out
 
 
-def _pair(model: Transformer) -> tuple[str, str]:
-  """See `Family.pair`."""
-  return model.family.pair if isinstance(model, Imported) else ('', '')
-
-
-def _options(model: Transformer) -> Options:
-  return model.options if isinstance(model, Imported) else Options({})
-
-
-def _shifted_right(model: Transformer, source: Any) -> jax.Array:
+def _shifted_right(model: Imported, source: Any) -> jax.Array:
   """The decoder's input ids from its labels: HF's `_shift_right`."""
   if source is None:
     raise UsageError('decoder_input_ids or labels: are needed')
-  ids, options = jnp.asarray(source), _options(model)
+  ids, options = jnp.asarray(source), model.options
   pad = options.number('pad_token_id')
   ids = jnp.where(ids == heads.IGNORED, pad, ids)
-  if isinstance(model, Imported) and model.family.rolled:
+  if model.family.rolled:
     last = jnp.sum(ids != pad, axis=1, keepdims=True) - 1
     first = jnp.take_along_axis(ids, last, axis=1)
   else:
@@ -263,17 +265,17 @@ def _shifted_right(model: Transformer, source: Any) -> jax.Array:
 
 
 def _language_model(
-  model: Transformer, kind: str, logits: jax.Array, labels: Any
+  model: Imported, kind: str, logits: jax.Array, labels: Any
 ) -> dict[str, jax.Array]:
   """The scores of the vocabulary and their loss, by the kind's names."""
-  if _recurrent(model) and choice(model, 'output').name == 'adaptive':
+  if model.family.recurrent and choice(model, 'output').name == 'adaptive':
     return _adaptive_softmax(model, logits, labels)
   pretraining = kind == 'pretraining'
   out = {'prediction_logits' if pretraining else 'logits': logits}
   if labels is not None:
     labels = jnp.asarray(labels)
     causal = ModelChoices.of(model).causal
-    if causal and not model.num_encoder_layers and not _recurrent(model):
+    if causal and not model.num_encoder_layers and not model.family.recurrent:
       # The labels are the inputs: each is predicted one token earlier.
       logits, labels = logits[..., :-1, :], labels[..., 1:]
     name = 'mlm_loss' if pretraining else 'loss'
@@ -327,11 +329,7 @@ def _run(model, params, inputs, scored):
 # Transformer-XL and XLNet: memories, permutations and predictions.
 
 
-def _recurrent(model: Transformer) -> tuple[str, ...]:
-  return model.family.recurrent if isinstance(model, Imported) else ()
-
-
-def _with_memories(model: Transformer, given: Inputs) -> dict[str, Any]:
+def _with_memories(model: Imported, given: Inputs) -> dict[str, Any]:
   """The arguments of `Transformer.__call__`, with memories and permutation."""
   tokens_BL = _rows(given.input_ids)
   rows: dict[str, Any] = {'tokens_BL': tokens_BL}
@@ -383,7 +381,7 @@ def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
 
 
 def _kept(
-  model: Transformer,
+  model: Imported,
   given: Inputs,
   arguments: dict[str, Any],
   found: dict[str, Any],
@@ -396,7 +394,7 @@ def _kept(
     return {} if kept is None else {'mems': jnp.swapaxes(kept, 1, 2)}
   use_mems = given.use_mems
   if use_mems is None:
-    use_mems = _options(model).flag('use_mems_eval', True)
+    use_mems = model.options.flag('use_mems_eval', True)
   if not memory or not use_mems:
     return {}
   # The inputs of each layer, without zeros before the first.
@@ -408,7 +406,7 @@ def _kept(
 
 
 def _adaptive_softmax(
-  model: Transformer, log_probs: jax.Array, labels: Any
+  model: Imported, log_probs: jax.Array, labels: Any
 ) -> dict[str, jax.Array]:
   """HF's: one cluster after the other, then a zero for each ignored label."""
   if labels is None:

@@ -37,6 +37,18 @@ _ONLY = {
 Flat = dict[str, Any]
 
 
+# Of a model of our own, of which `forward` knows no more than its fields.
+_NONE = Family(
+  '',
+  {},
+  '',
+  entries=(),
+  tensors=lambda model: [],
+  token_types=True,
+  pair=('', ''),
+)
+
+
 class Origin(NamedTuple):
   """What an export needs to reproduce the imported files."""
 
@@ -64,7 +76,7 @@ class Imported(Transformer):
   @property
   def family(self) -> Family:
     """The checkpoint's family."""
-    return FAMILIES[self.options.get('model_type')]
+    return FAMILIES.get(self.options.get('model_type'), _NONE)
 
 
 def family_of(config: dict[str, Any]) -> tuple[Family, str]:
