@@ -122,8 +122,12 @@ class Flags(flags.FlagValues):
       'JAX_PROCESS_ID.',
     )
 
-  def post_training(self) -> None:
-    """What all methods of post-training take."""
+  def post_training(self, **files: str) -> None:
+    """What all methods of post-training take.
+
+    Args:
+      **files: what a file is, by the argument of the method that it sets.
+    """
     self.config()
     self.workdir('Folder of the run; made when missing.')
     self.text(
@@ -133,6 +137,8 @@ class Flags(flags.FlagValues):
     )
     self.distributed()
     self.json()
+    for name, what in files.items():
+      self.text(name, None, f'{what}; sets finetune.task.')
 
   def drawing(self) -> None:
     """How the next token is drawn."""

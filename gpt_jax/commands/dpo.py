@@ -24,27 +24,21 @@ from gpt_jax.training.metrics import to_json
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.post_training()
-  flags.text('train', None, 'Preferences to learn; sets finetune.task.')
-  flags.text('dev', None, 'Preferences to evaluate on; sets finetune.task.')
+  flags.post_training(
+    train='Preferences to learn',
+    dev='Preferences to evaluate on',
+  )
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = post_train(
-    *(args.config, 'dpo', args.init, args.workdir),
-    distributed=args.distributed,
-    train=args.train,
-    dev=args.dev,
-  )
-  if args.json:
-    print(to_json(result))
-    return
+  result = post_train('dpo', args, 'train', 'dev')
   dev = result['dev']
-  print(
+  text = (
     f'step {result["step"]}, dev: loss {dev["loss"]:.4f}, rewards: margin '
     f'{dev["rewards/margins"]:.4f}, accuracy {dev["rewards/accuracies"]:.4f}, '
     f'over {dev["pairs"]:,} pairs'
   )
+  print(to_json(result) if args.json else text)

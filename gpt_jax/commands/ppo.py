@@ -26,26 +26,20 @@ from gpt_jax.training.metrics import to_json
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.post_training()
-  flags.text('prompts', None, 'The prompts to complete; sets finetune.task.')
-  flags.text('reward', None, 'What scores completions; sets finetune.task.')
+  flags.post_training(
+    prompts='The prompts to complete',
+    reward='What scores completions',
+  )
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = post_train(
-    *(args.config, 'ppo', args.init, args.workdir),
-    distributed=args.distributed,
-    prompts=args.prompts,
-    reward=args.reward,
-  )
-  if args.json:
-    print(to_json(result))
-    return
+  result = post_train('ppo', args, 'prompts', 'reward')
   found = result['train']
-  print(
+  text = (
     f'step {result["step"]}: reward {found["objective/scores"]:.4f}, KL '
     f'{found["objective/kl"]:.4f} nats, in the last rollouts'
   )
+  print(to_json(result) if args.json else text)

@@ -26,29 +26,23 @@ from gpt_jax.training.metrics import to_json
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.post_training()
-  flags.text('train', None, 'Preferences to learn; sets finetune.task.')
-  flags.text('dev', None, 'Preferences to evaluate on; sets finetune.task.')
+  flags.post_training(
+    train='Preferences to learn',
+    dev='Preferences to evaluate on',
+  )
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = post_train(
-    *(args.config, 'reward', args.init, args.workdir),
-    distributed=args.distributed,
-    train=args.train,
-    dev=args.dev,
-  )
-  if args.json:
-    print(to_json(result))
-    return
+  result = post_train('reward', args, 'train', 'dev')
   dev = result['dev']
-  print(
+  text = (
     f'step {result["step"]}, dev: accuracy {dev["accuracy"]:.4f} (95% interval '
     f'{dev["accuracy_low"]:.4f} to {dev["accuracy_high"]:.4f}), margin '
     f'{dev["margin"]:.4f}, calibration error {dev["ece"]:.4f}, correlation '
     f'with length {dev["length_correlation"]:.4f}, over {dev["pairs"]:,} pairs '
     f'of {dev["examples"] - dev["left_out"]:,} prompts'
   )
+  print(to_json(result) if args.json else text)

@@ -25,27 +25,21 @@ from gpt_jax.training.metrics import to_json
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.post_training()
-  flags.text('train', None, 'The examples to learn from; sets finetune.task.')
-  flags.text('dev', None, 'The examples to evaluate on; sets finetune.task.')
+  flags.post_training(
+    train='The examples to learn from',
+    dev='The examples to evaluate on',
+  )
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = post_train(
-    *(args.config, 'sft', args.init, args.workdir),
-    distributed=args.distributed,
-    train=args.train,
-    dev=args.dev,
-  )
-  if args.json:
-    print(to_json(result))
-    return
+  result = post_train('sft', args, 'train', 'dev')
   dev = result['dev']
-  print(
+  text = (
     f'step {result["step"]}, dev: loss {dev["loss"]:.4f}, token accuracy '
     f'{dev["mean_token_accuracy"]:.4f}, over {dev["num_tokens"]:,} tokens of '
     f'{dev["examples"]:,} examples'
   )
+  print(to_json(result) if args.json else text)

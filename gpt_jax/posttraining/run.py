@@ -53,36 +53,26 @@ class Plan(NamedTuple):
   prepared: Prepared
 
 
-def post_train(
-  config: Config,
-  command: str,
-  init: str,
-  workdir: str,
-  *,
-  distributed: bool,
-  **files: str | None,
-) -> dict[str, Any]:
+def post_train(method: str, args: Any, *files: str) -> dict[str, Any]:
   """Trains to the end, evaluates, and draws the loss where one is evaluated.
 
   Args:
-    config: with a section `finetune`, not resolved.
-    command: the name of the method.
-    init: what to start from: a workdir, a Hugging Face folder, or none.
-    workdir: the run's folder.
-    distributed: whether this is one of several processes.
-    **files: see `methods.with_files`.
+    method: the name of the method, and of its command.
+    args: the values of the flags that `Flags.post_training` adds.
+    *files: the flags that set files in the method's call.
 
   Returns:
     The contents of result.json.
   """
-  if distributed:
-    hosts.initialize(**config.hosts)
+  if args.distributed:
+    hosts.initialize(**args.config.hosts)
   with hosts.together():
-    source = open_model(init, 'tune', '--init')
-    config = methods.with_files(config, **files)
-    result = _trained(config, command, source, workdir)
+    source = open_model(args.init, 'tune', '--init')
+    given = {name: getattr(args, name) for name in files}
+    config = methods.with_files(args.config, **given)
+    result = _trained(config, method, source, args.workdir)
     drawn = 'dev' in result and hosts.index() == 0
-    if drawn and (path := runs.loss_curves([workdir])):
+    if drawn and (path := runs.loss_curves([args.workdir])):
       log.info('drew %s', path)
   return result
 
