@@ -162,6 +162,15 @@ def _products(model: _Model) -> dict[str, int]:
   }
 
 
+def _trunk(model: _Model) -> dict[str, int]:
+  """`_products` without heads that score some positions: see `_of_heads`."""
+  return {
+    name: count
+    for name, count in _products(model).items()
+    if model.scored is None or not name.startswith('heads/')
+  }
+
+
 def _met(model: _Model, length: int) -> float:
   """Parameters in matrix products that the mean token of a row uses.
 
@@ -176,7 +185,7 @@ def _met(model: _Model, length: int) -> float:
   read = config_lib.sides(model.config, length)[1]
   choices = ModelChoices.of(model.config.model)
   read += choices.num_extra
-  products = _products(model)
+  products = _trunk(model)
   met = sum(products.values())
   if read != length:
     met *= read / length
@@ -195,8 +204,6 @@ def _met(model: _Model, length: int) -> float:
       left = uses[name] * (read - scored.output(length)) / length
     elif name == 'embed_projection/kernel':
       left = (uses[name] - 1) * (read - scored.output(length)) / length
-    elif name.startswith('heads/') and name.endswith('/kernel'):
-      left = read / length  # see `_of_heads`
     else:
       left = 0
     met -= left * math.prod(shape)
@@ -225,9 +232,7 @@ def _met_by_sides(model: _Model, length: int) -> float:
   """
   of_source, of_target = config_lib.sides(model.config, length)
   total = 0
-  for name, count in _products(model).items():
-    if name.startswith('heads/'):
-      continue
+  for name, count in _trunk(model).items():
     on_source = name.startswith(_ON_SOURCE) or _OF_SOURCE.search(name)
     if _of_both(model.config, name):
       total += count / 2 * (of_source + of_target)

@@ -3,6 +3,8 @@
 """What tasks refuse: calls, files and records, each in one line."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,7 +27,7 @@ class Case(NamedTuple):
 
   call: str
   error: str
-  files: dict[str, Any] = {}  # noqa: RUF012
+  files: Mapping[str, Any] = MappingProxyType({})
   shots: int = 0
   context: int = 1000
 

@@ -50,7 +50,7 @@ FLAGS = [
 
 @contextlib.contextmanager
 def memory(of_device):
-  """Gives each of the devices here so many bytes."""
+  """Limits the memory of each device of this process to `of_device` bytes."""
   soft, hard = resource.getrlimit(resource.RLIMIT_RSS)
   size = int(of_device * jax.local_device_count())
   resource.setrlimit(resource.RLIMIT_RSS, (size, hard))
