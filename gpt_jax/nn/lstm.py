@@ -230,7 +230,11 @@ class Direction(nn.Module):
       *(own.biases > 0, self.dtype),
       name='input',
     )
-    gates_LBZ = dense(x_BLD).astype(jnp.float32).swapaxes(0, 1)
+    if layout.num_parts('batch') > 1:  # such rows come first: see `Dense`
+      gates_LBZ = dense(x_BLD).swapaxes(0, 1)
+    else:
+      gates_LBZ = dense(x_BLD.swapaxes(0, 1))
+    gates_LBZ = gates_LBZ.astype(jnp.float32)
     if own.biases == 2:
       zeros = nn.initializers.zeros
       bias_Z = parameter(self, 'bias_hidden', zeros, (gates,), ('mlp',))
