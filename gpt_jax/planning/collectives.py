@@ -86,6 +86,7 @@ KINDS = (
   'reduce-scatter',
   'all-reduce',
   'all-to-all',
+  'ragged-all-to-all',
   'collective-permute',
   'dcn',
 )
@@ -119,8 +120,9 @@ def read(program: Program, mesh: Mesh) -> list[Collective]:
 
   A chain (see `chain`) counts once. Bytes are those of ring algorithms: among
   n devices, (n - 1) / n of the larger side of an all-gather, reduce-scatter or
-  all-to-all, and twice that for an all-reduce. Padding that the compiler adds
-  counts.
+  all-to-all, and twice that for an all-reduce. Of a ragged all-to-all it is the
+  smaller side: the rows of one device, since the other has room for those of
+  all. Padding that the compiler adds counts.
 
   Args:
     program: see `hlo.parse`.
@@ -185,6 +187,9 @@ def _collective(
   # Computations that an `async-start` calls have async in their name.
   blocking = not overlaps and 'async' not in step.computation.name
   sent = step.computation.operands(x)
+  if kind == 'ragged-all-to-all':  # the others are its result, and where to
+    sent = sent[:1]
+    share *= min(1, x.shapes[0].bytes / sent[0].shapes[0].bytes)
   for y in sent:
     given = _given(y, step.computation, fusion) if fusion else y
     path = where.instruction.op_name

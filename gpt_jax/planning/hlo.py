@@ -152,7 +152,7 @@ def parse(text: str) -> Program:
       if (found := _COMPUTATION.match(line)) and line.endswith('{'):
         name, lines = found[2], []
         entry = name if found[1] else entry
-    elif line == '}':
+    elif line == '}' or line.startswith('}, execution_thread='):
       computations[name] = _computation(name, lines)
       name = ''
     elif _INSTRUCTION.match(line):

@@ -12,8 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt_jax.costs.chips import Chip
+from gpt_jax.nn.grouped import tile_of
 from gpt_jax.planning import collectives
-from gpt_jax.planning.hlo import Computation, Instruction, Program, Shape, Step
+from gpt_jax.planning.hlo import (
+  BYTES,
+  Computation,
+  Instruction,
+  Program,
+  Shape,
+  Step,
+)
 
 
 class Flops(NamedTuple):
@@ -21,7 +29,7 @@ class Flops(NamedTuple):
 
   products: float  # of dots and convolutions, without padding
   # Of Pallas kernels, by name. Only their shapes are visible, so attention
-  # counts as if unmasked, and experts as if every row were used.
+  # counts as if unmasked, and experts as if all were chosen equally often.
   kernels: dict[str, float]
   calls: dict[str, float]  # number of calls of each kernel
   # Kernels that are not counted; and loops whose trip counts depend on data,
@@ -68,7 +76,7 @@ def is_kernel(x: Instruction) -> bool:
 
 def kernel_name(x: Instruction) -> str:
   """The kernel's own name, such as `splash_mha_fwd_residuals`."""
-  found = re.search(r'([\w.-]+)/pallas_call$', x.op_name)
+  found = re.search(r'([\w.-]+)\)*/pallas_call$', x.op_name)
   return found[1] if found else re.sub(r'(\.clone)?(\.\d+)*$', '', x.name)
 
 
@@ -164,6 +172,9 @@ def kernel_flops(step: Step, name: str) -> float | None:
   None if it has no estimate and an unknown name.
   """
   x = step.instruction
+  if name in _GROUPED:
+    product = _grouped(x, step.computation)
+    return 2.0 * product.used * product.inner * product.outer
   found = estimate(x, 'flops')
   if found:
     return found
@@ -204,16 +215,41 @@ def _attention_keys(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
   return _attention(5 if fused else 4)(arrays, out)
 
 
-def _grouped(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
-  """Each of the [M, K] rows times one of the [E, K, N] matrices: [M, N].
+class _Grouped(NamedTuple):
+  """Products of rows with the matrices of their experts: `nn.grouped`.
 
-  `tgmm` takes [K, M] and [M, N] and returns [E, K, N].
+  `gmm` multiplies [rows, inner] and [experts, inner, outer] to [rows, outer];
+  `tgmm` multiplies the rows of both, which gives the gradient of the matrices.
   """
-  if len(out[0].dims) == 2:
-    inner = arrays[0].dims[1]
-    return 2.0 * inner * out[0].size
-  rows = arrays[1].dims[0]
-  return 2.0 * rows * math.prod(out[0].dims[1:])
+
+  rows: int  # that have a place
+  used: float  # of them, if experts are chosen equally often
+  size: float  # rows of a block
+  experts: int
+  inner: int
+  outer: int
+  bytes_each: int
+
+
+_GROUPED = 'gmm', 'tgmm'
+
+
+def _grouped(x: Instruction, inside: Computation) -> _Grouped:
+  operands = [y.shapes[0] for y in inside.operands(x)]
+  left, right = operands[-2:]
+  rows, inner = left.dims
+  experts = (right if len(right.dims) == 3 else x.shapes[0]).dims[0]
+  # The second of the kernel's own arguments has the expert of each block, and
+  # room for the others once more.
+  blocks = operands[2].size - experts
+  used = re.search(r'/rows_(\d+)/', x.op_name)
+  return _Grouped(
+    rows,
+    float(used[1]) if used else rows,
+    rows / blocks,
+    *(experts, inner, x.shapes[0].dims[-1]),
+    int(BYTES[left.dtype]),
+  )
 
 
 _KERNELS = {
@@ -223,8 +259,6 @@ _KERNELS = {
   'splash_mqa_dq': _attention(3),
   'splash_mha_dkv': _attention_keys,
   'splash_mqa_dkv': _attention_keys,
-  'gmm': _grouped,
-  'tgmm': _grouped,
 }
 
 
@@ -421,6 +455,8 @@ def _kernel(
   x: Instruction, inside: Computation, side: int, causal: bool
 ) -> Work:
   name = kernel_name(x)
+  if name in _GROUPED:
+    return _grouped_work(x, inside, side)
   operands = inside.operands(x)
   stored = sum(sum(y.stored) for y in operands) + sum(x.stored)
   flops = kernel_flops(Step(x, inside, 1), name) or 0.0
@@ -442,6 +478,27 @@ def _kernel(
   scores = queries.size / head * keys.dims[-2] * share
   padded = flops * share * _pad(head, side) / head
   return Work(padded, each * scores, stored, serial=True)
+
+
+def _grouped_work(x: Instruction, inside: Computation, side: int) -> Work:
+  """With each block for as often as the kernel's grid reads it.
+
+  The grid takes the columns of the result tile by tile. For each it reads the
+  rows in use again, and for each of their blocks the expert's matrix, unless
+  that is a single tile, which stays.
+  """
+  of = _grouped(x, inside)
+  high, wide = (tile_of(n, of.bytes_each) for n in (of.inner, of.outer))
+  tiles_high, tiles_wide = -(-of.inner // high), -(-of.outer // wide)
+  padded = _pad(tiles_high * high, side) * _pad(tiles_wide * wide, side)
+  left, right, out = (sum(y.stored) for y in (*inside.operands(x)[-2:], x))
+  share = of.used / of.rows
+  if len(x.shapes[0].dims) == 3:
+    moved = share * (left * tiles_wide + right * tiles_high) + out
+  else:
+    visits = 1 if tiles_high == 1 else of.used / of.size / of.experts
+    moved = share * (left * tiles_wide + out) + right * visits
+  return Work(2 * of.used * padded, 0.0, moved)
 
 
 def _computed(operands: list[Instruction], keys: int, causal: bool) -> float:

@@ -333,7 +333,8 @@ def assumptions() -> list[str]:
     'longest of its matrix products, padded to the matrix unit, at '
     f'{BUSY:.0%} of the peak, its vector operations, and its traffic with HBM',
     'in attention kernels, which skip blocks that no query sees, products and '
-    'vector operations take turns',
+    'vector operations take turns; in kernels of experts, all of which are '
+    'chosen equally often, the grid reads blocks again',
     'collectives run at the full speed of the links that their groups span, '
     'one after the other; what is asynchronous delays what waits for it',
     'nothing waits for data, evaluations, saves or slow hosts, nor for what '

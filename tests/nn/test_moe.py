@@ -1,9 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Experts: the layer, who takes which token, products of grouped rows.
-
-The kernels run in interpret mode.
-"""
+"""Experts: the layer, who takes which token, and how it gets there."""
 
 import functools
 import math
@@ -15,10 +12,9 @@ import numpy as np
 import pytest
 from flax.core.meta import unbox
 from hypothesis import strategies as st
-from jax.sharding import AbstractDevice, AbstractMesh
 
-from gpt_jax import sharding, spec
-from gpt_jax.nn import moe
+from gpt_jax import spec
+from gpt_jax.nn import grouped, moe
 from gpt_jax.nn.block import FFNS
 from gpt_jax.nn.layers import INITS
 from gpt_jax.spec import UsageError
@@ -496,20 +492,15 @@ def placed(experts_A, capacity):
 
 @hypothesis.settings(max_examples=40)
 @hypothesis.given(
-  # N: an expert of another device.
-  st.lists(st.integers(0, N), min_size=A, max_size=A),
+  st.lists(st.integers(0, N - 1), min_size=A, max_size=A),
   st.sampled_from([1, 3, 7]),
 )
 def test_each_expert_takes_its_first(experts, capacity):
   """Each in turn, so that none depends on a later one."""
-  counts, slots, sources = (
-    [0] * (N + 1),
-    [],
-    [A] * (N * capacity),
-  )
+  counts, slots, sources = [0] * N, [], [A] * (N * capacity)
   for i, e in enumerate(experts):
     slot = e * capacity + counts[e]
-    fits = e < N and counts[e] < capacity
+    fits = counts[e] < capacity
     slots.append(slot if fits else N * capacity)
     if fits:
       sources[slot] = i
@@ -517,14 +508,14 @@ def test_each_expert_takes_its_first(experts, capacity):
   ranking, found = placed(np.int32(experts), capacity)
   assert found.slots_A.tolist() == slots
   assert found.sources_S.tolist() == sources
-  assert ranking.counts_E.tolist() == counts[:N]
+  assert ranking.counts_E.tolist() == counts
   assert ranking.order_A.tolist() == sorted(range(A), key=experts.__getitem__)
 
 
 def test_too_many_to_sort():
   experts = jax.ShapeDtypeStruct((2**24,), jnp.int32)
   with pytest.raises(UsageError, match='are too many to sort at once'):
-    jax.eval_shape(functools.partial(moe.rank, num_experts=127), experts)
+    jax.eval_shape(functools.partial(moe.rank, num_experts=129), experts)
 
 
 @pytest.mark.parametrize('top_k', [1, 2])
@@ -579,111 +570,111 @@ def test_gather_and_combine(top_k):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-# Of 150 rows: most to one expert, none to another, some to other devices (E).
-EXPERTS = np.random.default_rng(0).choice([1, 1, 1, 2, E], size=150)
-
-
-@functools.partial(jax.jit, static_argnames='size')
-def blocks_of(experts, size):
-  experts = jnp.asarray(experts, jnp.int32)
-  return moe.grouped_layout(moe.rank(experts, E), experts, size)
+# Of 150 tokens: most to one expert, none to another.
+EXPERTS = np.random.default_rng(0).choice([1, 1, 1, 2], size=150)
 
 
 @pytest.mark.parametrize('size', [1, 8, 32])
-@pytest.mark.parametrize(
-  'experts', [EXPERTS, np.arange(150) % E, np.full(150, 2), np.full(150, E)]
-)
-def test_layout(experts, size):
-  """Every row in a block of its expert, in order, each in a row of its own."""
-  blocks = blocks_of(experts, size)
-  num = len(blocks.owners_X) * size
-  here = experts < E
-  slots = np.asarray(blocks.slots.slots_A)
-  assert np.all(slots[~here] == num)
-  owners = np.repeat(blocks.owners_X, size)
-  np.testing.assert_array_equal(owners[slots[here]], experts[here])
+@pytest.mark.parametrize('experts', [EXPERTS, np.arange(150) % E])
+def test_slots_in_blocks(experts, size):
+  """Every token in a block of its expert, in order, each in its own row."""
+
+  @jax.jit
+  def place(experts_A):
+    ranking = moe.rank(experts_A, E)
+    blocks = grouped.layout(ranking.counts_E, len(experts_A), size)
+    bases_E = grouped.starts(ranking.counts_E, size)
+    owners_S = jnp.repeat(blocks.owners_X, size)
+    return owners_S, moe.place(ranking, experts_A, owners_S, bases_E)
+
+  owners, found = place(np.int32(experts))
+  slots = np.asarray(found.slots_A)
+  np.testing.assert_array_equal(owners[slots], experts)
   for e in range(E):
     assert np.all(np.diff(slots[experts == e]) == 1)
-  sources = np.full(num, len(experts))
-  sources[slots[here]] = np.flatnonzero(here)
-  np.testing.assert_array_equal(blocks.slots.sources_S, sources)
-  counts = np.bincount(experts[here], minlength=E)
-  used = -(-counts // size)
-  assert int(blocks.count) == used.sum() <= len(blocks.owners_X)
-  sizes = [*(used * size), num - used.sum() * size]
-  np.testing.assert_array_equal(blocks.sizes_Z, sizes)
+  sources = np.full(len(owners), len(experts))
+  sources[slots] = np.arange(len(experts))
+  np.testing.assert_array_equal(found.sources_S, sources)
 
 
-@pytest.mark.parametrize(
-  'dtype, error', [('float32', 1e-5), ('bfloat16', 0.02)]
-)
-@pytest.mark.parametrize('kernel', [False, True])
-def test_matmul(kernel, dtype, error):
-  """And its gradients, against a product with the matrix of each row."""
-  blocks = blocks_of(EXPERTS, 128 if kernel else 8)
-  size = len(blocks.slots.sources_S) // len(blocks.owners_X)
-  owners = np.repeat(blocks.owners_X, size)
-  used = np.arange(len(owners)) < int(blocks.count) * size
-  assert np.sum(~used) > 0
-  rng = np.random.default_rng(1)
-  x, w = rng.normal(size=(len(owners), D)), rng.normal(size=(E, D, F))
-  # Whatever stands in the rows that are not in use, it is left out.
-  x[~used] = np.nan
-  x, w = (jnp.asarray(a, dtype) for a in (x, w))
+# Tokens on their way to the experts of other devices, and back.
 
-  def by_row(x, w):
-    x = jnp.where(used[:, None], x, 0)
-    y = jnp.einsum('SD,SDF->SF', x, w[owners], precision='highest')
-    return jnp.where(used[:, None], y, 0)
 
-  def gradients(function, *args):
-    def total(*args):
-      y = function(*args)
-      return jnp.sum(jnp.sin(y.astype(jnp.float32))), y
+P, HELD, ROOM = 4, 2, 59
+# Tokens of each device for each expert: some for none, one device has none.
+COUNTS = np.random.default_rng(3).integers(0, 4, size=(P, P * HELD))
+COUNTS[:, 5], COUNTS[2] = 0, 0
+# Device 1 sends nothing to itself.
+COUNTS[1, 2:4] = 0
 
-    return jax.jit(jax.grad(total, (0, 1), has_aux=True))(*args)
 
-  if kernel:
-    function = functools.partial(moe.by_kernel, blocks=blocks, interpret=True)
-  else:
-    function = functools.partial(moe.matmul, blocks=blocks)
-  found = gradients(function, x, w)
-  expected = gradients(by_row, *(np.float32(a) for a in (x, w)))
-  for ours, theirs in zip(
-    *map(jax.tree.leaves, (found, expected)), strict=True
-  ):
-    assert ours.dtype == dtype
-    scale = np.abs(theirs).max()
-    np.testing.assert_allclose(
-      np.float32(ours), theirs, rtol=error, atol=error * scale
+def move(sent, runs, room):
+  """The ragged all-to-all by its definition, one run after the other."""
+  out = np.zeros((len(sent), room, *sent.shape[2:]), sent.dtype)
+  for source, rows in enumerate(runs):
+    per_device = len(rows.starts_K) // len(sent)
+    sizes = [np.split(r.arriving_K, len(sent))[source] for r in runs]
+    assert np.concatenate(sizes).tolist() == rows.sizes_K.tolist()
+    for k, (start, size, target) in enumerate(zip(*rows[:3], strict=True)):
+      piece = sent[source, start : start + size]
+      assert len(piece) == size
+      place = out[k // per_device, target : target + size]
+      assert len(place) == size and not np.any(place), 'overlaps'
+      place[:] = piece
+  return out
+
+
+def test_runs():
+  """Each token arrives in a row of its expert, and comes back to its place."""
+  totals = COUNTS.sum(0).reshape(P, HELD)
+  bases = np.ravel(grouped.starts(totals, 8))
+  runs = [moe.runs(jnp.asarray(COUNTS), p, bases) for p in range(P)]
+  runs = jax.tree.map(np.asarray, runs)
+  there, back = ([pair[i] for pair in runs] for i in range(2))
+  # (device, expert, number) + 1, in the order of experts.
+  sent = np.zeros((P, max(COUNTS.sum(1)), 3), int)
+  for p, counts in enumerate(COUNTS):
+    experts = np.repeat(np.arange(P * HELD), counts)
+    sent[p, : len(experts)] = np.stack(
+      [np.full_like(experts, p), experts, np.arange(len(experts))], axis=1
     )
+    sent[p, : len(experts)] += 1
+  there = move(sent, there, ROOM)
+  for e in range(P * HELD):
+    rows = there[e // HELD, bases[e] : bases[e] + COUNTS[:, e].sum()]
+    assert np.all(rows[:, 1] == e + 1)
+    assert rows[:, 0].tolist() == sorted(rows[:, 0])
+  assert np.sum(there > 0) == 3 * COUNTS.sum()
+  np.testing.assert_array_equal(move(there, back, sent.shape[1]), sent)
 
 
-@pytest.mark.parametrize(
-  'dtype', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)]
-)
-def test_lowers_for_tpu(dtype):
-  """As far as three Mosaic kernels; the mesh says it is for TPU."""
-  device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((1,) * 5, sharding.AXES, abstract_device=device)
-  blocks = blocks_of(EXPERTS, 128)
-  with jax.sharding.use_abstract_mesh(mesh):
-    assert moe.block_size(8, E) == 128
-    x = jax.ShapeDtypeStruct((len(blocks.slots.sources_S), 640), dtype)
-    w = jax.ShapeDtypeStruct((E, 640, 96), dtype)
+def test_exchange():
+  """And its gradient, against the definition of a ragged all-to-all."""
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:P]), ('expert',))
+  bases = grouped.starts(COUNTS.sum(0).reshape(P, HELD), 8).reshape(-1)
+  rng = np.random.default_rng(5)
+  longest = max(COUNTS.sum(1)) + 3
+  x = np.float32(rng.normal(size=(P, longest, 2)))
+  weights = np.float32(rng.normal(size=(P, ROOM, 2)))
 
-    def total(x, w):
-      return jnp.sum(moe.matmul(x, w, blocks).astype(jnp.float32))
+  def on_device(x_ND):
+    here = jax.lax.axis_index('expert')
+    runs = moe.runs(jnp.asarray(COUNTS), here, bases)
+    return moe.exchange(('expert',), (longest, ROOM), x_ND, *runs)
 
-    traced = jax.jit(jax.grad(total, (0, 1))).trace(x, w)
-    text = traced.lower(lowering_platforms=('tpu',)).as_text()
-  # The forward product itself is not needed for a sum's gradient.
-  assert text.count('tpu_custom_call') == 2
+  spec = jax.sharding.PartitionSpec('expert')
+  function = jax.shard_map(
+    on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+  )
 
+  @jax.jit
+  def both(x):
+    y, pull = jax.vjp(function, x.reshape(-1, 2))
+    return y, pull(weights.reshape(-1, 2))[0]
 
-@pytest.mark.parametrize(
-  'rows, num_experts, size',
-  [(8192, 8, 128), (1024, 8, 128), (1023, 8, 64), (100, 8, 8), (1, 128, 8)],
-)
-def test_block_size(rows, num_experts, size):
-  assert moe.block_size(rows, num_experts) == size
+  y, dx = both(x)
+  runs = [moe.runs(jnp.asarray(COUNTS), p, bases) for p in range(P)]
+  there, back = ([pair[i] for pair in runs] for i in range(2))
+  np.testing.assert_array_equal(y.reshape(P, ROOM, 2), move(x, there, ROOM))
+  expected = move(weights, back, longest)
+  np.testing.assert_array_equal(dx.reshape(x.shape), expected)

@@ -3,6 +3,7 @@
 """Reading compiled programs: small ones by hand, and real ones for a CPU."""
 
 import functools
+import itertools
 import json
 import types
 from typing import Any
@@ -35,7 +36,7 @@ lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %n.1 = u32[] parameter(0)
   %two = u32[] constant(2)
   ROOT %more = u32[]{:T(128)} add(%n.1, %two)
-}
+}, execution_thread="sparsecore"
 
 %body (p.1: (u32[], bf16[5,11], bf16[11,13])) -> (u32[], bf16[5,11]) {
   %p.1 = (u32[]{:T(128)}, bf16[5,11]{1,0}, bf16[11,13]{1,0}) parameter(0)
@@ -180,8 +181,6 @@ ONE = 2 * 3 * 4 * 64 * 96 * 8
       5 * ONE,
     ),
     ('splash_mha_dq', f'({Q})', (Q, KV, KV), '', 3 * ONE),
-    ('gmm', 'bf16[64,7]', ('s32[5]', 'bf16[64,11]', 'bf16[3,11,7]'), '', 9856),
-    ('tgmm', 'bf16[3,11,7]', ('bf16[11,64]', 'bf16[64,7]'), '', 9856),
     ('any', 'f32[2]', ('f32[2]',), '"cost_estimate":{"flops":"77"}', 77),
   ],
 )
@@ -214,6 +213,8 @@ GROUPS = """\
 ENTRY %main (x: bf16[8,640]) -> bf16[8,640] {
   %x = bf16[8,640]{1,0} parameter(0)
   %w = f32[32,2]{1,0} parameter(1)
+  %n = s32[8]{0} parameter(2)
+  %zero = bf16[] constant(0)
   %dot = bf16[8,640]{1,0} copy(%x), metadata={op_name="jit(s)/transpose(jvp(T)\
 )/decoder/while/body/periods/block_0/attention/attention._project/key/dot"}
   %pass = bf16[8,640]{1,0} bitcast(%dot)
@@ -223,6 +224,9 @@ backend_config={"emitter":"SingleInputAllReduceScatterFusion"}
   %ag = (f32[32,2]{1,0}, f32[128,2]{1,0}) all-gather-start(%w), ALL
   %agd = f32[128,2]{1,0} all-gather-done(%ag)
   %a2a = bf16[8,640]{1,0} all-to-all(%x), TENSOR, dimensions={0}
+  %room = bf16[24,640]{1,0} broadcast(%zero)
+  %to = bf16[24,640]{1,0} ragged-all-to-all(%x, %room, %n, %n, %n, %n), TENSOR
+  %back = bf16[8,640]{1,0} ragged-all-to-all(%to, %x, %n, %n, %n, %n), TENSOR
   %cp = bf16[8,640]{1,0} collective-permute(%x), \
 source_target_pairs={{0,1},{1,0},{2,3},{3,2}}
   ROOT %send = (bf16[8,640]{1,0}, u32[], token[]) send(%x), \
@@ -271,12 +275,13 @@ def test_collectives_by_axis(form):
     'tensor': {
       'all-reduce': 2 * size / 2,
       'all-to-all': size / 2,
+      'ragged-all-to-all': 2 * size / 2,
       'collective-permute': size,
     },
     'fsdp+tensor': {'all-gather': 3 / 4 * 128 * 2 * 4},
     '?': {'dcn': size},
   }
-  assert [x.blocking for x in found] == [True, True, False, True, True, False]
+  assert [x.blocking for x in found] == [True, True, False, *[True] * 4, False]
   ((name, reduction),) = collectives.gradients(found, PARAMETERS)
   assert name == PARAMETERS[0] and reduction.kind == 'reduce-scatter'
   assert (reduction.axes, reduction.dtype) == (('fsdp',), 'bf16')
@@ -568,6 +573,56 @@ def test_attention_kernels_skip_blocks():
   assert whole.products == 2 * ONE * 128 / 8 and whole.serial
   assert skips.products == whole.products * 3 / 4
   assert skips.vector == whole.vector * 3 / 4 == 8 * 3 * 4 * 64 * 96 * 3 / 4
+
+
+def blocks_read(grid, *maps):
+  """Times that a kernel reads each operand's blocks, or writes those.
+
+  It does unless the block is that of the step before.
+  """
+  found = [[] for _ in maps]
+  for step in itertools.product(*map(range, grid)):
+    for blocks, of in zip(found, maps, strict=True):
+      if blocks[-1:] != [of(*step)]:
+        blocks.append(of(*step))
+  return [len(blocks) for blocks in found]
+
+
+@pytest.mark.parametrize('inner, high', [(2688, 3), (768, 1)])
+@pytest.mark.parametrize('of_weights', [False, True])
+def test_experts_kernels_read_blocks_again(inner, high, of_weights):
+  """By megablox's grids and index maps, with two blocks of each expert."""
+  size, experts, wide, outer = 512, 3, 2, 1536
+  used, room = 2 * experts, 9
+  scalars = 's32[]', 's32[5]', f's32[{room + experts}]', 's32[12]', 's32[1]'
+  rows, weights = f'bf16[{room * size},%d]', f'bf16[{experts},{inner},{outer}]'
+  if of_weights:
+    name, result, operands = 'tgmm', weights, (rows % inner, rows % outer)
+    left, right, out = blocks_read(
+      (wide, high, used),
+      lambda n, k, m: (m, k),
+      lambda n, k, m: (m, n),
+      lambda n, k, m: (m // 2, k, n),
+    )
+    tile = inner // high, outer // wide
+    sizes = size * tile[0], size * tile[1], tile[0] * tile[1]
+  else:
+    name, result, operands = 'gmm', rows % outer, (rows % inner, weights)
+    left, right, out = blocks_read(
+      (wide, used, high),
+      lambda n, m, k: (m, k),
+      lambda n, m, k: (m // 2, k, n),
+      lambda n, m, k: (m, n),
+    )
+    tile = inner // high, outer // wide
+    sizes = size * tile[0], tile[0] * tile[1], size * tile[1]
+  scope = f'in/rows_{used * size}/transpose(jvp(jit({name})))'
+  program = hlo.parse(kernel(scope, result, (*scalars, *operands)))
+  (work,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=True)
+  flops = 2 * used * size * inner * outer
+  moved = np.dot((left, right, out), sizes) * 2
+  assert work == Work(flops, 0, moved)
+  assert op_costs.count(program).kernels == {name: flops}
 
 
 def test_flash_attention_says_what_it_does():

@@ -410,7 +410,7 @@ def _milliseconds(program, clock, *, products):
 
 
 def switch(topology):
-  """Kernels and all-to-all of a step whose second layer has experts."""
+  """Kernels and collectives of a step whose second layer has experts."""
   fields = {
     'vocab_size': 512,
     'context_length': 128,
@@ -427,6 +427,7 @@ def switch(topology):
   }
   # Experts over half of the devices, their width over two.
   mesh = make_mesh(topology, expert=-1, tensor=2)
+  opcodes = 'all-to-all', 'ragged-all-to-all'
   found = {}
   for name, ffn in (
     ('capacity', "gelu, switch(num_experts=8, expert='swiglu')"),
@@ -436,7 +437,10 @@ def switch(topology):
     ),
   ):
     text = compile_step(mesh, {**fields, 'ffn': ffn}).as_text()
-    found[name] = [num_kernels(text), text.count(' all-to-all(')]
+    found[name] = [
+      num_kernels(text),
+      *(text.count(f' {opcode}(') for opcode in opcodes),
+    ]
   return found
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tpu
 def test_the_train_step_compiles():
   assert tpu.compiled('switch', 'v5e:2x4') == {
     # There and back, and the same for the gradient.
-    'capacity': [0, 4],
+    'capacity': [0, 4, 0],
     # Two products, and for each those of its two gradients.
-    'dropless': [6, 0],
+    'dropless': [6, 0, 4],
   }
