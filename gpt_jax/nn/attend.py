@@ -145,6 +145,69 @@ class ByDistance(NamedTuple):
     return jnp.take(self.strip_HD, distance_LL, axis=1)[None]
 
 
+class Products(NamedTuple):
+  """Products with vectors of distances.
+
+  Attributes:
+    x_BLHK: a vector of each query, or of each key.
+    table_NHK: those of distances. Vector n is of the key's place minus the
+      query's, n + 1 - M for M keys; N is M + L - 1, or M if no query sees a
+      later key.
+  """
+
+  x_BLHK: jax.Array
+  table_NHK: jax.Array
+
+  def in_order(self, num_columns: int) -> jax.Array:
+    """The products of each x with the distances to all others, [B, H, L, M].
+
+    Args:
+      num_columns: M. The x stand where the last L of them do.
+    """
+    products: jax.Array = float32_einsum('BLHK,NHK->BHLN', *self)
+    return moved_left(products)[..., :num_columns]
+
+
+class DistanceProducts(NamedTuple):
+  """A bias on the scores: products with vectors of distances.
+
+  Query i and key j have scale * (x_i r_(j - i) + y_j s_(j - i)), with the scale
+  of the scores. The queries stand where the last L keys do.
+
+  Attributes:
+    of_queries: x and r; None: zero.
+    of_keys: y and s; None: zero.
+  """
+
+  of_queries: Products | None = None
+  of_keys: Products | None = None
+
+  def whole(self, request: 'Request') -> jax.Array:
+    """The bias of each pair of a request, [B, H, L, M]."""
+    L, M = request.q_BLHK.shape[1], request.k_BLGK.shape[1]
+    parts = []
+    if self.of_queries is not None:
+      parts.append(self.of_queries.in_order(M))
+    if self.of_keys is not None:
+      x_BMHK, table_NHK = self.of_keys
+      # From a key's side, distances have the opposite sign.
+      of_keys = Products(x_BMHK, table_NHK[::-1]).in_order(L)
+      parts.append(jnp.swapaxes(of_keys, -1, -2))
+    return functools.reduce(jnp.add, parts) * request.scale
+
+
+def moved_left(x_BHLN: jax.Array) -> jax.Array:
+  """Shifts row i left by L - 1 - i: from distances to keys.
+
+  Of N = M distances M - 1, ..., 1, 0 column j becomes that of key j from query
+  M - L + i; what wraps around is later, and hidden. Of N = M + L - 1 distances
+  M - 1, ..., 1 - L column j < M does, and nothing that is read wraps around.
+  """
+  B, H, L, N = x_BHLN.shape
+  x = jnp.pad(x_BHLN, ((0, 0), (0, 0), (0, 0), (1, 0)))
+  return x.reshape(B, H, N + 1, L)[:, :, 1:].reshape(B, H, L, N)
+
+
 class Context(NamedTuple):
   """Inputs shared by all layers of a stack; None where unused.
 
@@ -399,13 +462,15 @@ QUERY_BLOCK = 128
 class Request(NamedTuple):
   """A request to a backend: attention among the tokens of each row.
 
-  Or, with `keys`, to those of another text, of which all are visible.
+  Keys of a memory may precede those of the row's tokens: there are more keys
+  than queries then, and masks have one entry for each key. Or, with `keys`,
+  attention to the tokens of another text, of which all are visible.
 
   Attributes:
     pattern: which keys are seen, by their distance or position.
     visibility: masks that differ between rows.
     scale: of the scores.
-    bias: added to the scores, [B or 1, H, L, L], or by distance.
+    bias: added to the scores, [B or 1, H, L, M], or by distance.
     dropout: applied to the probabilities.
     positions_BL: position of each token in its document, [B or 1, L]; None:
       counted from the start of the row, or of the packed document.
@@ -421,12 +486,19 @@ class Request(NamedTuple):
   pattern: Pattern
   visibility: Visibility
   scale: float | jax.Array
-  bias: jax.Array | ByDistance | None = None
+  bias: jax.Array | ByDistance | DistanceProducts | None = None
   dropout: AttentionDropout | None = None
   positions_BL: jax.Array | None = None
   softcap: float = 0.0
   layer: jax.Array | None = None
   keys: Tokens | None = None
+
+  @property
+  def num_before(self) -> int:
+    """The number of a memory's keys."""
+    if self.keys is not None:
+      return 0
+    return self.k_BLGK.shape[1] - self.q_BLHK.shape[1]
 
 
 def attend(
@@ -550,7 +622,8 @@ def attend_within(request: Request) -> jax.Array:
   """
   pattern, L = request.pattern, request.q_BLHK.shape[1]
   bias = request.bias
-  assert not isinstance(bias, ByDistance), 'see `backends.attend_rows`'
+  assert not isinstance(bias, ByDistance | DistanceProducts)
+  assert not request.num_before
   tokens, visibility = tokens_of(request), request.visibility
   ordered = visibility.places_1L is None
   size = max(QUERY_BLOCK, -(-L // 8)) if pattern.causal else L
@@ -612,6 +685,43 @@ def _positions(request: Request, places_1L: jax.Array) -> jax.Array:
   assert request.visibility.places_1L is None, 'see `build.zigzag`'
   starts_BL = jnp.diff(segments_BL, axis=1, prepend=segments_BL[:, :1]) != 0
   return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)
+
+
+def attend_with_memory(
+  request: Request, places_BL: jax.Array | None = None
+) -> jax.Array:
+  """`attend` to a memory and to the tokens of each row, [B, L, H, K].
+
+  Args:
+    request: without documents.
+    places_BL: of the queries among the keys; None: those of the last keys.
+  """
+  L, M = request.q_BLHK.shape[1], request.k_BLGK.shape[1]
+  seen, bias = request.visibility, request.bias
+  assert seen.segments_BL is None and seen.prefix_B is None
+  assert not isinstance(bias, ByDistance | DistanceProducts)
+  if places_BL is None:
+    places_BL = jnp.arange(M - L, M)[None]
+  places_1M = jnp.arange(M)[None]
+  mask = visible(
+    request.pattern,
+    Tokens(places_BL, places_BL),
+    Tokens(places_1M, places_1M, real=seen.key_mask_BM),
+    given_BLM=seen.visible_BLM,
+  )
+  y_BLHK = attend(
+    *request[:3],
+    mask=mask,
+    scale=request.scale,
+    bias=bias,
+    dropout=request.dropout,
+    softcap=request.softcap,
+  )
+  if seen.visible_BLM is None:
+    return y_BLHK
+  # The first prediction may see no key: its output is 0, not the mean of all
+  # values.
+  return jnp.where(jnp.any(mask, axis=2)[..., None, None], y_BLHK, 0)
 
 
 def attend_across(request: Request) -> jax.Array:

@@ -11,21 +11,24 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.nn.attend import (
+  ByDistance,
   Cache,
   Context,
+  DistanceProducts,
   KVCache,
   Request,
   Scale,
   SegmentMemory,
+  Visibility,
   across,
-  attend,
   attend_to_cache,
+  attend_with_memory,
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import (
   Backend,
-  across_backend,
   attend_rows,
+  backend_for,
   reference,
 )
 from gpt_jax.nn.int8 import Int8
@@ -141,7 +144,7 @@ class Attention(nn.Module):
       softcap=self.scale.softcap,
       dropout=self._dropout(len(q_BLHK)),
       run=functools.partial(
-        attend_rows, backend=across_backend(self._backend())
+        attend_rows, backend=backend_for('across', self._backend())
       ),
     )
 
@@ -176,8 +179,12 @@ class Attention(nn.Module):
         d_model=x_BLD.shape[-1],
       )
       q_BLHK, bias = self.terms(inputs)
+    seen, before = context.visibility, 0
+    if isinstance(cache, SegmentMemory):
+      before = cache.hidden_BMD.shape[1]
+      seen = _with_memory(seen, cache, k_BMGK.shape[1] - before)
     request = Request(
-      *(q_BLHK, k_BMGK, v_BMGK, self.pattern, context.visibility),
+      *(q_BLHK, k_BMGK, v_BMGK, self.pattern, seen),
       scale,
       bias,
       self._dropout(len(q_BLHK)),
@@ -186,9 +193,17 @@ class Attention(nn.Module):
       layer,
     )
     if cache is not None or context.predicted_BP is not None:
-      apart = _attend_apart(request, self.position, positions_BL, cache)
-      return apart, cache
-    return attend_rows(request, backend=self._backend()), cache
+      _check_whole(self.pattern)
+    if isinstance(cache, KVCache):
+      y_BLHK = _attend_to_cache(request, self.position, positions_BL, cache)
+    elif context.predicted_BP is not None:
+      y_BLHK = attend_with_memory(request, positions_BL + before)
+    else:
+      backend = self._backend()
+      if before:
+        backend = backend_for('memory', backend)
+      y_BLHK = attend_rows(request, backend=backend)
+    return y_BLHK, cache
 
   def _backend(self) -> Backend:
     """Initialisation uses rows of one token, which few backends serve."""
@@ -227,68 +242,64 @@ def _check_cache(pattern: Pattern, context: Context, cache: Cache) -> None:
     )
 
 
-def _attend_apart(
+def _with_memory(
+  visibility: Visibility, memory: SegmentMemory, length: int
+) -> Visibility:
+  """The visibility of a memory's tokens and of the row's `length` keys."""
+  assert visibility.segments_BL is None and visibility.prefix_B is None
+  real_BM, given_BLM = visibility.key_mask_BM, visibility.visible_BLM
+  B, before = memory.hidden_BMD.shape[:2]
+  if real_BM is not None or memory.real_BM is not None:
+    if real_BM is None:
+      real_BM = jnp.ones((1, length), bool)
+    real_BM = jnp.broadcast_to(real_BM, (B, length))
+    real_BM = jnp.concatenate([memory.real(), real_BM], axis=1)
+  if given_BLM is not None:
+    given_BLM = jnp.pad(
+      given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True
+    )
+  return visibility._replace(key_mask_BM=real_BM, visible_BLM=given_BLM)
+
+
+def _attend_to_cache(
   request: Request,
   position: Position,
   positions_BL: jax.Array,
-  cache: Cache | None,
+  cache: KVCache,
 ) -> jax.Array:
-  """Attends to a cache, to a memory, or from a second stream: [B, L, H, K].
+  """Attends to a cache: [B, L, H, K].
 
-  Queries see the slots of a cache up to their positions (with segments, those
-  of their segment and its memory), or the real tokens of a memory and the row.
+  Queries see its slots up to their positions; with segments, those of their
+  segment and its memory.
   """
-  if request.pattern.blocks is not None:
-    raise UsageError(
-      f'model.attention={request.pattern.name}: needs whole rows, '
-      'without memories, caches and second streams; take bidirectional'
-    )
-  seen, num_keys, before = request.visibility, request.k_BLGK.shape[1], 0
-  real_BM, given_BLM = seen.key_mask_BM, seen.visible_BLM
-  assert seen.segments_BL is None
-  if isinstance(cache, KVCache):
-    num_keys = cache.num_slots
-    if position.segment_length:
-      keys = jnp.arange(num_keys)[None, None]
-      reached = reaches(position, positions_BL[:, :, None], keys)
-      given_BLM = reached if given_BLM is None else given_BLM & reached
-  else:
-    assert seen.prefix_B is None
-  if isinstance(cache, SegmentMemory):
-    before = cache.hidden_BMD.shape[1]
-    if real_BM is not None or cache.real_BM is not None:
-      if real_BM is None:
-        real_BM = jnp.ones((1, num_keys - before), bool)
-      B = len(cache.hidden_BMD)
-      real_BM = jnp.broadcast_to(real_BM, (B, num_keys - before))
-      real_BM = jnp.concatenate([cache.real(), real_BM], axis=1)
-    if given_BLM is not None:
-      given_BLM = jnp.pad(
-        given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True
-      )
+  seen = request.visibility
+  given_BLM, places_1M = seen.visible_BLM, jnp.arange(cache.num_slots)[None]
+  if position.segment_length:
+    reached = reaches(position, positions_BL[:, :, None], places_1M[:, None])
+    given_BLM = reached if given_BLM is None else given_BLM & reached
   # Slots past the newest token hold padding or zeros. They are later than every
   # query, so the causal mask hides them.
-  places_1M, places_BL = jnp.arange(num_keys)[None], positions_BL + before
   mask = visible(
     request.pattern,
-    Tokens(places_BL, places_BL),
-    Tokens(places_1M, places_1M, real=real_BM),
+    Tokens(positions_BL, positions_BL),
+    Tokens(places_1M, places_1M),
     seen.prefix_B,
     given_BLM,
   )
-  how = {
-    'mask': mask,
-    'scale': request.scale,
-    'bias': request.bias,
-    'softcap': request.softcap,
-  }
-  if isinstance(cache, KVCache):
-    return attend_to_cache(
-      request.q_BLHK, cache.key_BGKM, cache.value_BGMK, **how
+  assert not isinstance(request.bias, ByDistance | DistanceProducts)
+  return attend_to_cache(
+    *(request.q_BLHK, cache.key_BGKM, cache.value_BGMK),
+    mask=mask,
+    scale=request.scale,
+    bias=request.bias,
+    softcap=request.softcap,
+  )
+
+
+def _check_whole(pattern: Pattern) -> None:
+  """Refuses patterns that need whole rows."""
+  if pattern.blocks is not None:
+    raise UsageError(
+      f'model.attention={pattern.name}: needs whole rows, '
+      'without memories, caches and second streams; take bidirectional'
     )
-  y_BLHK = attend(*request[:3], dropout=request.dropout, **how)
-  if seen.visible_BLM is None:
-    return y_BLHK
-  # The first prediction may see no key: its output is 0, not the mean of all
-  # values.
-  return jnp.where(jnp.any(mask, axis=2)[..., None, None], y_BLHK, 0)

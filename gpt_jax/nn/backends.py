@@ -26,8 +26,10 @@ from gpt_jax.nn import (
 )
 from gpt_jax.nn.attend import (
   ByDistance,
+  DistanceProducts,
   Request,
   attend_across,
+  attend_with_memory,
   attend_within,
 )
 from gpt_jax.nn.bigbird import dense, gathered
@@ -41,9 +43,9 @@ log = logging.getLogger('gpt_jax')
 # The features that a request may need from a backend: see `needs`.
 ALL = frozenset(
   (
-    *('split', 'unordered', 'bias', 'by_distance', 'dropout', 'rule'),
-    *('blocks', 'no_blocks', 'prefix', 'mask', 'two_sizes', 'softcap'),
-    *('masked', 'across'),
+    *('split', 'unordered', 'bias', 'by_distance', 'products', 'dropout'),
+    *('rule', 'blocks', 'no_blocks', 'prefix', 'mask', 'two_sizes', 'softcap'),
+    *('masked', 'memory', 'across'),
   )
 )
 
@@ -54,8 +56,9 @@ class Backend(NamedTuple):
   Attributes:
     name: as in the config.
     run: computes a request: [B, L, H, K].
-    can: the features of `ALL` that it supports. A bias by distance is given
-      to those without `by_distance` as one for each pair.
+    can: the features of `ALL` that it supports. A bias by distance, or of
+      products, is given to those without `by_distance` or `products` as one
+      for each pair.
     sizes: why it cannot serve a request's rows, heads or dtype, or None.
     platform: that it needs; None: any.
     zigzag: whether rows that are split over devices should be in the order of
@@ -93,13 +96,18 @@ def needs(request: Request) -> dict[str, str]:
     ),
     (
       'bias',
-      not isinstance(request.bias, ByDistance | None),
+      not isinstance(request.bias, ByDistance | DistanceProducts | None),
       'model.position adds a bias to the scores',
     ),
     (
       'by_distance',
       isinstance(request.bias, ByDistance),
       'model.position adds a bias to the scores',
+    ),
+    (
+      'products',
+      isinstance(request.bias, DistanceProducts),
+      'model.position adds products with vectors of distances to the scores',
     ),
     (
       'dropout',
@@ -129,6 +137,7 @@ def needs(request: Request) -> dict[str, str]:
       any(x is not None for x in seen[:2]),
       'rows have padding or packed documents',
     ),
+    ('memory', request.num_before > 0, 'a memory precedes the rows'),
     (
       'across',
       request.keys is not None,
@@ -148,7 +157,7 @@ def refusal(backend: Backend, request: Request) -> str | None:
     return f'it needs a {backend.platform.upper()}, and the devices are {here}'
   can = backend.can
   if 'bias' in can:
-    can |= {'by_distance'}
+    can |= {'by_distance', 'products'}
   return _lacks(can, request) or backend.sizes(request)
 
 
@@ -202,6 +211,8 @@ def _run(backend: Backend, request: Request) -> jax.Array:
   bias = request.bias
   if isinstance(bias, ByDistance) and 'by_distance' not in backend.can:
     request = request._replace(bias=bias.whole())
+  if isinstance(bias, DistanceProducts) and 'products' not in backend.can:
+    request = request._replace(bias=bias.whole(request))
   return backend.run(request)
 
 
@@ -227,17 +238,19 @@ def reference() -> Backend:
   def run(request: Request) -> jax.Array:
     if request.keys is not None:
       return attend_across(request)
+    if request.num_before:
+      return attend_with_memory(request)
     if request.pattern.blocks is not None:
       return dense(request)
     return attend_within(request)
 
-  return Backend('reference', run, ALL - {'by_distance'})
+  return Backend('reference', run, ALL - {'by_distance', 'products'})
 
 
 def blocks() -> Backend:
   """Plain XLA, on any device, for `bigbird`: computes only its blocks."""
-  lacking = {'no_blocks', 'bias', 'by_distance', 'prefix', 'mask', 'two_sizes'}
-  lacking |= {'across'}
+  lacking = {'no_blocks', 'bias', 'by_distance', 'products', 'prefix', 'mask'}
+  lacking |= {'two_sizes', 'memory', 'across'}
   return Backend('blocks', gathered, ALL - lacking)
 
 
@@ -280,7 +293,7 @@ OF_FLASH = ALL - {'split', 'unordered', 'bias', 'rule', 'blocks', 'mask'}
 def flash(
   block: Count = flash_kernel.BLOCK, interpret: bool = False
 ) -> Backend:
-  """Our Pallas kernel for TPU, with biases by distance and dropout.
+  """Our Pallas kernel for TPU, with scores by distance and dropout.
 
   Args:
     block: the largest block of queries and of keys.
@@ -421,7 +434,8 @@ def _over_context(
   name: str, run: Callable[..., jax.Array], block: int
 ) -> Backend:
   """A backend for rows that may be split over devices."""
-  can = ALL - {'blocks', 'dropout', 'two_sizes', 'across', 'by_distance'}
+  can = ALL - {'blocks', 'dropout', 'two_sizes', 'across', 'memory'}
+  can -= {'by_distance', 'products'}
   return Backend(name, functools.partial(run, block=block), can, not_split)
 
 
@@ -440,9 +454,9 @@ def auto() -> Backend:
   return Backend('auto', run, zigzag=zigzag)
 
 
-def across_backend(backend: Backend) -> Backend:
-  """The backend of cross-attention in a model with this one."""
-  return backend if 'across' in backend.can else reference()
+def backend_for(feature: str, backend: Backend) -> Backend:
+  """A model's backend, or the reference where it lacks a feature of `ALL`."""
+  return backend if feature in backend.can else reference()
 
 
 def takes_distances(backend: Backend, request: Request) -> bool:

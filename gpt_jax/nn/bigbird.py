@@ -20,6 +20,7 @@ from gpt_jax.nn.attend import (
   KEPT,
   ByDistance,
   Context,
+  DistanceProducts,
   Request,
   attend,
   attend_within,
@@ -278,7 +279,7 @@ def _weighted(
   [B, G, Q, K] after dropout, as in `attend.attend`.
   """
   bias = request.bias
-  assert not isinstance(bias, ByDistance), 'see `backends.attend_rows`'
+  assert not isinstance(bias, ByDistance | DistanceProducts)
   how = request.scale, bias, request.softcap
   scores_BGQM = scores(products_BGQM, *how)
   scores_BGQM += jnp.log(jnp.maximum(counts, 1).astype(jnp.float32))

@@ -14,7 +14,15 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import SCALES, ByDistance, Request, Scale, Visibility
+from gpt_jax.nn.attend import (
+  SCALES,
+  ByDistance,
+  DistanceProducts,
+  Products,
+  Request,
+  Scale,
+  Visibility,
+)
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS, Backend
@@ -47,7 +55,7 @@ from gpt_jax.nn.positions import (
   t5_bias,
 )
 from gpt_jax.nn.stack import SHARES, Sharing, Stack
-from gpt_jax.nn.transformer_xl import transformer_xl, xlnet
+from gpt_jax.nn.transformer_xl import several, transformer_xl, xlnet
 from gpt_jax.spec import UsageError
 
 POSITIONS = {
@@ -404,19 +412,27 @@ def requests(
   """
   choices = ModelChoices.of(model)
   position, rate = choices.position, choices.dropout.attention
+  before = 0
+  if several(position, shape_BL[1], None):
+    size = position.segment_length
+    shape_BL = shape_BL[0] * -(-shape_BL[1] // size), size
+    before, padded = position.memory, True
+  shape_BM = shape_BL[0], before + shape_BL[1]
   seed: Any = jax.ShapeDtypeStruct((), np.uint32)
   rows: Any = jax.ShapeDtypeStruct(shape_BL[:1], np.uint32)
 
-  def heads(number: int, size: int = sizes.head_size) -> Any:
-    return jax.ShapeDtypeStruct(
-      (*shape_BL, number, size), np.dtype(model.dtype)
-    )
+  def heads(
+    number: int, size: int = sizes.head_size, shape: tuple = shape_BM
+  ) -> Any:
+    return jax.ShapeDtypeStruct((*shape, number, size), np.dtype(model.dtype))
 
   segments: Any = jax.ShapeDtypeStruct(shape_BL, np.int32)
-  mask: Any = jax.ShapeDtypeStruct(shape_BL, np.bool_)
-  query, key = heads(sizes.num_heads), heads(sizes.num_kv_heads)
+  mask: Any = jax.ShapeDtypeStruct(shape_BM, np.bool_)
+  query, key = heads(sizes.num_heads, shape=shape_BL), heads(sizes.num_kv_heads)
   value = heads(sizes.num_kv_heads, sizes.value_size or sizes.head_size)
   bias: Any = query if position.bias or position.terms else None
+  if position.products:
+    bias = DistanceProducts(Products(query, query))
   if position.by_distance:
     numbers = sizes.num_heads, 2 * shape_BL[1] - 1
     bias = ByDistance(jax.ShapeDtypeStruct(numbers, np.float32))  # pyright: ignore

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt_jax import ring_order
 from gpt_jax.nn import kernels, layout, online_softmax, ring_kernel
-from gpt_jax.nn.attend import ByDistance, Request, tokens_of
+from gpt_jax.nn.attend import ByDistance, DistanceProducts, Request, tokens_of
 from gpt_jax.nn.masks import Tokens
 from gpt_jax.nn.online_softmax import Keys, Pairs, Queries, Settings
 
@@ -358,7 +358,7 @@ def _per_device(
   tokens, visibility = tokens_of(request), request.visibility
   info = TokenInfo(tokens, tokens, visibility.prefix_B, visibility.visible_BLM)
   bias = request.bias
-  assert not isinstance(bias, ByDistance), 'see `backends.attend_rows`'
+  assert not isinstance(bias, ByDistance | DistanceProducts)
 
   def batch(x: jax.Array) -> str | None:
     return None if len(x) == 1 else 'batch'

@@ -16,7 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from gpt_jax.nn.attend import Cache, Context, Visibility, float32_einsum
+from gpt_jax.nn.attend import (
+  Cache,
+  Context,
+  DistanceProducts,
+  Products,
+  Visibility,
+)
 from gpt_jax.nn.layers import (
   ACTIVATIONS,
   Initializer,
@@ -29,9 +35,9 @@ from gpt_jax.nn.positions import (
   LearnedPositions,
   Model,
   Position,
+  ScoreBias,
   ScoreInputs,
 )
-from gpt_jax.nn.transformer_xl import moved_left
 from gpt_jax.ranges import Count, OneOf, Whole
 from gpt_jax.spec import UsageError
 
@@ -89,7 +95,7 @@ class Disentangled(nn.Module):
     if self.p2c and not self.shared:
       self.relative_query = dense(to, to.num_heads, 'heads')
 
-  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, jax.Array | None]:
+  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, ScoreBias]:
     """See `ScoreInputs`."""
     shared = inputs.context.shared
     if inputs.cache is not None or shared is None:
@@ -102,21 +108,16 @@ class Disentangled(nn.Module):
     distances = np.arange(L - 1, -L, -1)
     row = row_of(distances, self.max_distance, self.buckets)
     rows_1ND = jnp.take(shared.table_ND, row, axis=0)[None]
-    bias = None
+    c2p = p2c = None
     if self.c2p:
-      r_NHK = self._keys(rows_1ND)[0]
-      c2p_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', q_BLHK, r_NHK)
-      bias = moved_left(c2p_BHLN)[..., :L]
+      c2p = Products(q_BLHK, self._keys(rows_1ND)[0])
     if self.p2c:
       r_NHK = self._queries(rows_1ND)[0] * terms**-0.5
-      # From a key's side, distances have the opposite sign.
-      k_BLHK = self._all_heads(inputs.k_BMGK)
-      p2c_BHLN: Any = float32_einsum('BLHK,NHK->BHLN', k_BLHK, r_NHK[::-1])
-      p2c = jnp.swapaxes(moved_left(p2c_BHLN)[..., :L], -1, -2)
-      bias = p2c if bias is None else bias + p2c
+      p2c = Products(self._all_heads(inputs.k_BMGK), r_NHK)
     if not self.c2c:
       q_BLHK = jnp.zeros_like(q_BLHK)
-    return q_BLHK, None if bias is None else bias * inputs.scale
+    bias = DistanceProducts(c2p, p2c) if self.c2p or self.p2c else None
+    return q_BLHK, bias
 
   def _keys(self, rows_1ND: jax.Array) -> jax.Array:
     """Kr, [1, N, H, K]."""
@@ -418,6 +419,7 @@ def deberta(
   return Position(
     embed,
     terms=terms,
+    products=c2p or p2c,
     shared=make_shared,
     block=block,
     last_layer_runs=max(mask_decoder, 1),

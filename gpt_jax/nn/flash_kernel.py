@@ -1,15 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Flash attention for TPU with biases by distance and dropout, in Pallas.
+"""Flash attention for TPU with scores by distance and dropout, in Pallas.
 
 As FlashAttention (Dao et al., 2022; algorithms 1 and 4) it computes blocks of
 scores that stay in the chip's vector memory, in one kernel forward and one
 backward. JAX's splash kernel has neither of two things:
 
-- A bias by distance is one number for each head and distance. The numbers of a
-  block of scores are a strip of L + M of them, rotated by one more in each row.
-  The strip's gradient is the inverse rotation of the scores' gradient, summed
-  over rows.
+- Scores by distance: one number for each head and distance, or a product of
+  the query or the key with a vector of the distance (`flash_distances`). The
+  vectors of a head stay in the vector memory, and their gradient is summed
+  there.
 - Dropout is drawn by `attention_dropout` within a block, again in the backward
   kernel.
 
@@ -29,8 +29,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from gpt_jax.nn import layout
-from gpt_jax.nn.attend import ByDistance, Request
+from gpt_jax.nn.attend import ByDistance, DistanceProducts, Products, Request
 from gpt_jax.nn.attention_dropout import hashed, kept
+from gpt_jax.nn.flash_distances import (
+  SUBLANES,
+  by_distance,
+  of_distances,
+  product,
+  skewed,
+  strips,
+  table,
+  unskewed,
+)
 from gpt_jax.nn.kernels import LANES, for_devices
 
 # The largest block of queries and of keys.
@@ -38,10 +48,10 @@ BLOCK = 512
 # Queries of a row whose gradient fits in the vector memory, of heads of 128 in
 # bfloat16.
 LONGEST = 8192
+# The same with a table of vectors of distances, and keys of a memory counted.
+LONGEST_PRODUCTS = 2048
 # Shorter rows are filled up to LANES: XLA computes fewer scores.
 SHORTEST = 64
-# Rows of a vector register.
-_SUBLANES = 8
 # The score of a hidden key. Twice its negative overflows to an exponential of
 # zero, the difference of two is no nan.
 HIDDEN = -0.7 * float(jnp.finfo(jnp.float32).max)
@@ -58,6 +68,7 @@ class Static(NamedTuple):
     softcap: bound of the scores; 0: none.
     rate: of dropout.
     blocks: sizes of a block of queries and of keys.
+    before: keys of a memory, before the first query.
     interpret: runs on any device, slowly: for tests.
   """
 
@@ -66,6 +77,7 @@ class Static(NamedTuple):
   softcap: float
   rate: float
   blocks: tuple[int, int]
+  before: int
   interpret: bool
 
 
@@ -83,6 +95,9 @@ class Operands(NamedTuple):
     query_ids_BL: int32, the document of each query.
     key_ids_BM: int32, that of each key, or PADDING; without `query_ids_BL` all
       others are seen.
+    of_queries: scaled vectors of queries [B, H, L, K], and those of distances
+      [H, N, K]: see `flash_distances.table`.
+    of_keys: scaled vectors of keys, and those of distances as they see them.
   """
 
   q_BHLK: jax.Array
@@ -93,20 +108,24 @@ class Operands(NamedTuple):
   prefix_B: jax.Array | None = None
   query_ids_BL: jax.Array | None = None
   key_ids_BM: jax.Array | None = None
+  of_queries: Products | None = None
+  of_keys: Products | None = None
 
 
 def obstacle(request: Request) -> str | None:
   """Why the kernel cannot serve the rows and heads, or None."""
   length, _, head_size = request.q_BLHK.shape[1:]
-  num_keys, _, value_size = request.v_BLGK.shape[1:]
+  num_keys = request.k_BLGK.shape[1]
   if min(length, num_keys) < SHORTEST:
     return f'rows of {min(length, num_keys)} tokens are shorter than {SHORTEST}'
   size = request.q_BLHK.dtype.itemsize // 2 or 1
-  longest = LONGEST // (-(-head_size // LANES) * size)
-  if length > longest:
-    return f'rows of {length} tokens are longer than {longest}'
-  if head_size % 8 or value_size % 8:
-    return f'heads of {head_size} and {value_size} are no multiples of 8'
+  longest, most = LONGEST, length
+  if isinstance(request.bias, DistanceProducts):
+    tables = sum(x is not None for x in request.bias)
+    longest, most = LONGEST_PRODUCTS // tables, max(length, num_keys)
+  longest //= -(-head_size // LANES) * size
+  if most > longest:
+    return f'rows of {most} tokens are longer than {longest}'
   return None
 
 
@@ -114,8 +133,16 @@ def attend(request: Request, *, block: int, interpret: bool) -> jax.Array:
   """Attention of a request without `obstacle`: [B, L, H, K]."""
   q_BLHK, k_BLGK, v_BLGK = for_devices(request, layout.num_parts('heads'))
   pattern, seen, dropout = request.pattern, request.visibility, request.dropout
-  assert request.bias is None or isinstance(request.bias, ByDistance)
-  strip_HD = None if request.bias is None else request.bias.strip_HD
+  strip_HD, of_queries, of_keys = None, None, None
+  if isinstance(request.bias, ByDistance):
+    strip_HD = request.bias.strip_HD
+  elif isinstance(request.bias, DistanceProducts):
+    of_queries, of_keys = (
+      x and Products((x.x_BLHK * request.scale).astype(x.x_BLHK.dtype), x[1])
+      for x in request.bias
+    )
+  else:
+    assert request.bias is None
   hashes_BH = None
   if dropout is not None:
     hashes_BH = dropout.of_heads(q_BLHK.shape[2])
@@ -130,18 +157,22 @@ def attend(request: Request, *, block: int, interpret: bool) -> jax.Array:
     causal=pattern.causal and request.keys is None,
     window=pattern.window,
     softcap=request.softcap,
+    before=request.num_before,
     rate=0.0 if dropout is None else dropout.rate,
     block=block,
     interpret=interpret,
   )
   heads, tokens = ('batch', None, 'heads', None), ('batch', None)
+  products: Any = Products(heads, (None, 'heads', None))  # pyright: ignore
   axes = (
     *(heads, heads, heads, ('heads', None), ('batch', 'heads'), ('batch',)),
     *(tokens, tokens, tokens),
+    *(x and products for x in (of_queries, of_keys)),
   )
   return layout.per_device(run, axes, heads)(
     *(q_BLHK, k_BLGK, v_BLGK, strip_HD, hashes_BH, seen.prefix_B),
     *(seen.segments_BL if both else None, segments_BM, real_BM),
+    *(of_queries, of_keys),
   )
 
 
@@ -155,11 +186,13 @@ def _per_device(
   query_ids_BL: jax.Array | None,
   key_ids_BM: jax.Array | None,
   real_BM: jax.Array | None,
+  of_queries: Products | None,
+  of_keys: Products | None,
   *,
   block: int,
   **static: Any,
 ) -> jax.Array:
-  """Fills rows up to whole blocks, heads first: [B, L, H, K]."""
+  """Fills rows and heads up to whole blocks, heads first: [B, L, H, K]."""
   (B, L), M = q_BLHK.shape[:2], k_BMGK.shape[1]
   blocks = block_size(L, block), block_size(M, block)
   more = tuple(-n % size for n, size in zip((L, M), blocks, strict=True))
@@ -175,40 +208,47 @@ def _per_device(
     query_ids_BL = jnp.pad(query_ids_BL, ((0, 0), (0, more[0])))
 
   def heads_first(x, more):
-    return jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))).swapaxes(1, 2)
+    of_heads = -x.shape[3] % SUBLANES
+    x = jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, of_heads)))
+    return x.swapaxes(1, 2)
 
   strips_HNW = None
   if strip_HD is not None:
-    strips_HNW = _strips(strip_HD, blocks[0])
+    strips_HNW = strips(strip_HD, blocks[0])
+  given = Static(**static, blocks=blocks)
+  if of_queries is not None:
+    # No query of a causal row needs the vectors of keys in later blocks.
+    seen = given._replace(causal=given.causal and prefix_B is None)
+    last = max(
+      j - i
+      for i in range(0, L, blocks[0])
+      for j in range(0, M, blocks[1])
+      if _seen(seen, i // blocks[0], j // blocks[1])
+    )
+    of_queries = Products(
+      heads_first(of_queries.x_BLHK, more[0]),
+      table(of_queries.table_NHK, L, L + more[0], last + blocks[1]),
+    )
+  if of_keys is not None:
+    of_keys = Products(
+      heads_first(of_keys.x_BLHK, more[1]),
+      table(of_keys.table_NHK[::-1], M, M + more[1], L + more[0]),
+    )
   operands = Operands(
     heads_first(q_BLHK, more[0]),
     heads_first(k_BMGK, more[1]),
     heads_first(v_BMGK, more[1]),
     *(strips_HNW, hashes_BH, prefix_B, query_ids_BL, key_ids_BM),
+    *(of_queries, of_keys),
   )
-  out_BHLK: Any = _attend(Static(**static, blocks=blocks), operands)
-  return out_BHLK.swapaxes(1, 2)[:, :L]
+  out_BHLK: Any = _attend(given, operands)
+  return out_BHLK.swapaxes(1, 2)[:, :L, :, : v_BMGK.shape[3]]
 
 
 def block_size(length: int, most: int) -> int:
   """Of as few blocks as can be, the smallest whole lanes that hold a row."""
   number = -(-length // most)
   return -(-length // (number * LANES)) * LANES
-
-
-def _strips(strip_HD: jax.Array, size: int) -> jax.Array:
-  """Overlapping parts of a bias [H, 2 L - 1], [H, 2 L / size - 1, 2 size].
-
-  Entry t of part n, for blocks of keys n + 1 - L / size after those of queries,
-  is of the distance t - size within them.
-  """
-  length = (strip_HD.shape[1] + 1) // 2
-  number = -(-length // size)
-  before = number * size - length + 1
-  strip_HD = jnp.pad(strip_HD, ((0, 0), (before, before)))
-  strip_HD = strip_HD[:, : 2 * number * size].astype(jnp.float32)
-  parts = strip_HD.reshape(len(strip_HD), 2 * number, size)
-  return jnp.concatenate([parts[:, :-1], parts[:, 1:]], axis=-1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -234,7 +274,7 @@ def _forward(static: Static, x: Operands):
       ),
     },
     scratch={'top': (size, LANES), 'sum': (size, LANES), 'acc': (size, K)},
-    products=(1, 1),
+    products=(1, 1, 1),
   )
   return out_BHLK, (x, out_BHLK, log_BH1L)
 
@@ -254,13 +294,26 @@ def _backward(static: Static, residuals, grad_BHLK):
     'dk': ((B, H, M, K), dtype, (1, 1, size, K), of_keys),
     'dv': ((B, H, M, V), dtype, (1, 1, size, V), of_keys),
   }
+  scratch = {'dq_acc': (L, K), 'dk_acc': (size, K), 'dv_acc': (size, V)}
   if x.strips_HNW is not None:
     _, N, W = x.strips_HNW.shape
     out['dstrips'] = (
-      *((B, H, N, 1, W), jnp.float32, (1, 1, N, 1, W)),
-      lambda b, h, i, j: (b, h, 0, 0, 0),
+      *((H, N, 1, W), jnp.float32, (1, N, 1, W)),
+      lambda b, h, i, j: (h, 0, 0, 0),
     )
-  dq, dk, dv, *dstrips = _call(
+  for name, given, rows, place in (
+    ('queries', x.of_queries, L, of_head),
+    ('keys', x.of_keys, size, of_keys),
+  ):
+    if given is not None:
+      x_BHLK, (_, N, _) = given.x_BLHK, given.table_NHK.shape
+      out[f'd{name}'] = x_BHLK.shape, x_BHLK.dtype, (1, 1, rows, K), place
+      out[f'd{name}_table'] = (
+        *((H, N, K), jnp.float32, (1, N, K)),
+        lambda b, h, i, j: (h, 0, 0),
+      )
+      scratch[f'd{name}_acc'] = rows, K
+  found = _call(
     'flash_backward',
     _backward_kernel,
     static,
@@ -268,17 +321,27 @@ def _backward(static: Static, residuals, grad_BHLK):
     grid=lambda i, j: (j, i),
     more={'grad': grad_BHLK, 'y': out_BHLK, 'log': log_BH1L},
     out=out,
-    scratch={'dq_acc': (L, K), 'dk_acc': (size, K), 'dv_acc': (size, V)},
-    products=(3, 2),
+    scratch=scratch,
+    products=(3, 2, 3),
   )
+  dq, dk, dv, *_ = found
+  found = dict(zip(out, found, strict=True))
   if G < H:
     dk, dv = (
       y.reshape(B, G, H // G, M, -1).sum(axis=2).astype(x.k_BGMK.dtype)
       for y in (dk, dv)
     )
-  if dstrips:
-    dstrips[0] = dstrips[0].sum(axis=(0, 3)) / (1 - static.rate)
-  return (Operands(dq, dk, dv, *dstrips),)
+  gradient = Operands(dq, dk, dv)
+  keep = 1 - static.rate
+  if x.strips_HNW is not None:
+    gradient = gradient._replace(strips_HNW=found['dstrips'][:, :, 0] / keep)
+  for name in ('queries', 'keys'):
+    given = getattr(x, f'of_{name}')
+    if given is not None:
+      table_HNK = (found[f'd{name}_table'] / keep).astype(given.table_NHK.dtype)
+      both = Products(found[f'd{name}'], table_HNK)
+      gradient = gradient._replace(**{f'of_{name}': both})
+  return (gradient,)
 
 
 _attend.defvjp(_forward, _backward)
@@ -293,7 +356,7 @@ def _call(
   grid: Callable[[Any, Any], tuple[Any, Any]],
   out: dict[str, tuple],
   scratch: dict[str, tuple[int, int]],
-  products: tuple[int, int],
+  products: tuple[int, int, int],
   more: dict[str, jax.Array] | None = None,
 ) -> list[jax.Array]:
   """Runs a kernel on all blocks of all rows and heads.
@@ -307,7 +370,7 @@ def _call(
       or back.
     out: shape, dtype, block and its place (b, h, i, j) of each output.
     scratch: shapes of float32 that stay while blocks change.
-    products: of width K and of width V, for each score.
+    products: of width K and of width V, for each score; and with each table.
     more: further inputs, of the queries.
   """
   (B, H, L, K), (_, G, M, V) = x.q_BHLK.shape, x.v_BGMK.shape
@@ -346,6 +409,17 @@ def _call(
       *('key_ids', x.key_ids_BM[:, None], (1, 1, size[1])),
       lambda b, h, i, j: (b, 0, j),
     )
+  for key, given, rows, place in (
+    ('queries', x.of_queries, size[0], of_queries),
+    ('keys', x.of_keys, size[1], lambda b, h, i, j: (b, h, j, 0)),
+  ):
+    if given is not None:
+      add(key, given.x_BLHK, (1, 1, rows, K), place)
+      _, N, _ = given.table_NHK.shape
+      add(
+        *(f'{key}_table', given.table_NHK, (1, N, K)),
+        lambda b, h, i, j: (h, 0, 0),
+      )
   for key, array in (more or {}).items():
     if key == 'log':
       add(*(key, array, (1, 1, 1, size[0])), lambda b, h, i, j: (b, h, 0, i))
@@ -353,7 +427,7 @@ def _call(
       add(key, array, (1, 1, size[0], V), of_queries)
 
   def spec(block, place):
-    def index(b, h, first, second, *_):
+    def index(h, b, first, second, *_):
       return place(b, h, *grid(first, second))
 
     return pl.BlockSpec(block, index)
@@ -361,10 +435,9 @@ def _call(
   names = (*scalars, *inputs, *out, *scratch)
 
   def run(*refs):
-    given = dict.fromkeys(('hashes', 'prefix', 'strip', 'query_ids', 'key_ids'))
-    b, h = pl.program_id(0), pl.program_id(1)
+    h, b = pl.program_id(0), pl.program_id(1)
     i, j = grid(pl.program_id(2), pl.program_id(3))
-    refs = given | dict(zip(names, refs, strict=True))
+    refs = dict.fromkeys(UNUSED) | dict(zip(names, refs, strict=True))
     at = At(b, h, i, j, *num, H)
     kernel(static, at, SimpleNamespace(**refs))
 
@@ -372,12 +445,22 @@ def _call(
     bool(_seen(static, i, j)) for i in range(num[0]) for j in range(num[1])
   )
   scores = B * H * seen * math.prod(size)
-  features = [n for n in ('strip', 'hashes') if n in {*inputs, *scalars}]
+  features = [
+    n
+    for n in ('strip', 'queries_table', 'keys_table', 'hashes')
+    if n in {*inputs, *scalars}
+  ]
+  # Gradients of what all rows share are summed in place.
+  summed = any(key.endswith(('strips', 'table')) for key in out)
+  flops = products[0] * K + products[1] * V
+  for n, other in (('queries_table', size[1]), ('keys_table', size[0])):
+    if n in inputs:
+      flops += products[2] * K * (other + LANES) / other
   return pl.pallas_call(
     run,
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=len(scalars),
-      grid=(B, H, *grid(*num)),
+      grid=(H, B, *grid(*num)),
       in_specs=[spec(*given[1:]) for given in inputs.values()],
       out_specs=[spec(*given[2:]) for given in out.values()],
       scratch_shapes=[
@@ -388,12 +471,15 @@ def _call(
       jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, *_ in out.values()
     ],
     compiler_params=pltpu.CompilerParams(
-      dimension_semantics=('parallel', 'parallel', 'arbitrary', 'arbitrary'),
+      dimension_semantics=(
+        *('parallel', 'arbitrary' if summed else 'parallel'),
+        *('arbitrary', 'arbitrary'),
+      ),
     ),
     interpret=static.interpret,
     name='_'.join([name, *features]),
     cost_estimate=pl.CostEstimate(
-      flops=2 * scores * (products[0] * K + products[1] * V),
+      flops=int(2 * scores * flops),
       transcendentals=scores,
       bytes_accessed=_traffic(grid, num, inputs, out, (B, H)),
     ),
@@ -414,12 +500,21 @@ def _traffic(grid, num, inputs, out, rows: tuple[int, int]) -> int:
   both = [(a.dtype, block, place) for a, block, place in inputs.values()]
   both += [given[1:] for given in out.values()]
   for dtype, block, place in both:
-    visited = [place(0, 0, i, j) for i, j in places]
+    visited = [place(0, 0, *at) for at in places]
     changes = sum(a != b for a, b in itertools.pairwise(visited))
     each = math.prod(block[:-1]) * -(-block[-1] // LANES) * LANES
     each *= jnp.dtype(dtype).itemsize
-    total += (1 + changes) * each
-  return total * math.prod(rows)
+    # The vectors of a head's distances stay from row to row.
+    stays = not changes and place(1, 0, *places[0]) == place(0, 0, *places[0])
+    total += (1 + changes) * each * (rows[1] if stays else math.prod(rows))
+  return total
+
+
+# The references of inputs that a kernel may lack.
+UNUSED = (
+  *('hashes', 'prefix', 'strip', 'query_ids', 'key_ids'),
+  *('queries', 'queries_table', 'keys', 'keys_table'),
+)
 
 
 class At(NamedTuple):
@@ -456,7 +551,7 @@ def _forward_kernel(static: Static, at: At, refs: Any) -> None:
     if static.rate:
       exp_LM = jnp.where(_kept(static, at, refs), exp_LM, 0.0)
     value_MK = refs.v[0, 0]
-    more_LK = _product(exp_LM.astype(value_MK.dtype), value_MK, (1, 0))
+    more_LK = product(exp_LM.astype(value_MK.dtype), value_MK, (1, 0))
     refs.acc[...] = decay_L1 * refs.acc[...] + more_LK
 
   @pl.when(at.j == at.num_j - 1)
@@ -481,19 +576,28 @@ def _backward_kernel(static: Static, at: At, refs: Any) -> None:
   def _():
     refs.dk_acc[...] = jnp.zeros_like(refs.dk_acc)
     refs.dv_acc[...] = jnp.zeros_like(refs.dv_acc)
+    if refs.keys is not None:
+      refs.dkeys_acc[...] = jnp.zeros_like(refs.dkeys_acc)
 
   @pl.when((at.i == 0) & (at.j == 0))
   def _():
     refs.dq_acc[...] = jnp.zeros_like(refs.dq_acc)
-    if refs.strip is not None:
-      refs.dstrips[...] = jnp.zeros_like(refs.dstrips)
+    if refs.queries is not None:
+      refs.dqueries_acc[...] = jnp.zeros_like(refs.dqueries_acc)
+
+  @pl.when((at.b == 0) & (at.i == 0) & (at.j == 0))
+  def _():
+    for name in ('dstrips', 'dqueries_table', 'dkeys_table'):
+      if hasattr(refs, name):
+        ref = getattr(refs, name)
+        ref[...] = jnp.zeros_like(ref)
 
   @_where_seen(static, at, refs)
   def _():
     scores_LM, slope_LM = _scores(static, at, refs)
     probs_LM = jnp.exp(scores_LM - _as_column(refs.log[0, 0]))
     query_LK, key_MK, grad_LV = refs.q[0, 0], refs.k[0, 0], refs.grad[0, 0]
-    of_probs_LM = _product(grad_LV, refs.v[0, 0], (1, 1))
+    of_probs_LM = product(grad_LV, refs.v[0, 0], (1, 1))
     # sum_m p_m dp_m is the product of the output and its gradient.
     mean_L1 = jnp.sum(
       grad_LV.astype(jnp.float32) * refs.y[0, 0].astype(jnp.float32),
@@ -508,33 +612,39 @@ def _backward_kernel(static: Static, at: At, refs: Any) -> None:
     of_scores_LM = probs_LM * (of_probs_LM - mean_L1 * keep)
     if slope_LM is not None:
       of_scores_LM *= slope_LM
-    refs.dv_acc[...] += _product(kept_LM.astype(grad_LV.dtype), grad_LV, (0, 0))
+    refs.dv_acc[...] += product(kept_LM.astype(grad_LV.dtype), grad_LV, (0, 0))
     rounded_LM = of_scores_LM.astype(query_LK.dtype)
-    refs.dk_acc[...] += _product(rounded_LM, query_LK, (0, 0))
+    refs.dk_acc[...] += product(rounded_LM, query_LK, (0, 0))
     rows = pl.ds(pl.multiple_of(at.i * size, size), size)
-    refs.dq_acc[rows] += _product(rounded_LM, key_MK, (1, 0))
+    refs.dq_acc[rows] += product(rounded_LM, key_MK, (1, 0))
     if refs.strip is not None:
       n = at.j - at.i + at.num_i - 1
-      refs.dstrips[0, 0, n] += _unskewed(of_scores_LM)
+      refs.dstrips[0, n] += unskewed(of_scores_LM)
+    of_queries, of_keys = _first_distances(static, at)
+    if refs.queries is not None:
+      refs.dqueries_acc[rows] += of_distances(
+        *(of_scores_LM, refs.queries, refs.queries_table),
+        *(refs.dqueries_table, of_queries),
+      )
+    if refs.keys is not None:
+      refs.dkeys_acc[...] += of_distances(
+        *(of_scores_LM.T, refs.keys, refs.keys_table),
+        *(refs.dkeys_table, of_keys),
+      )
 
   @pl.when(at.i == at.num_i - 1)
   def _():
     refs.dk[0, 0] = (refs.dk_acc[...] / keep).astype(refs.dk.dtype)
     refs.dv[0, 0] = (refs.dv_acc[...] / keep).astype(refs.dv.dtype)
+    if refs.keys is not None:
+      refs.dkeys[0, 0] = (refs.dkeys_acc[...] / keep).astype(refs.dkeys.dtype)
 
   @pl.when((at.i == at.num_i - 1) & (at.j == at.num_j - 1))
   def _():
     refs.dq[0, 0] = (refs.dq_acc[...] / keep).astype(refs.dq.dtype)
-
-
-def _product(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
-  """Sums over these axes of x and y, in float32."""
-  return jax.lax.dot_general(
-    x,
-    y,
-    (((axes[0],), (axes[1],)), ((), ())),
-    preferred_element_type=jnp.float32,
-  )
+    if refs.queries is not None:
+      dqueries = refs.dqueries_acc[...] / keep
+      refs.dqueries[0, 0] = dqueries.astype(refs.dqueries.dtype)
 
 
 def _where_seen(static: Static, at: At, refs: Any) -> Callable[..., None]:
@@ -554,9 +664,9 @@ def _seen(static: Static, i: Any, j: Any) -> Any:
   L, M = static.blocks
   seen = j >= 0
   if static.causal:
-    seen &= j * M < (i + 1) * L
+    seen &= j * M < (i + 1) * L + static.before
   if static.window is not None:
-    seen &= i * L - ((j + 1) * M - 1) < static.window
+    seen &= i * L + static.before - ((j + 1) * M - 1) < static.window
   return seen
 
 
@@ -564,9 +674,18 @@ def _scores(
   static: Static, at: At, refs: Any
 ) -> tuple[jax.Array, jax.Array | None]:
   """Scores with HIDDEN ones; and, with a softcap, its slope."""
-  scores_LM = _product(refs.q[0, 0], refs.k[0, 0], (1, 1))
+  scores_LM = product(refs.q[0, 0], refs.k[0, 0], (1, 1))
   if refs.strip is not None:
-    scores_LM += _skewed(refs.strip[0, 0], static)
+    scores_LM += skewed(refs.strip[0, 0], static.blocks)
+  of_queries, of_keys = _first_distances(static, at)
+  if refs.queries is not None:
+    scores_LM += by_distance(
+      refs.queries, refs.queries_table, of_queries, static.blocks[1]
+    )
+  if refs.keys is not None:
+    scores_LM += by_distance(
+      refs.keys, refs.keys_table, of_keys, static.blocks[0]
+    ).T
   slope_LM = None
   if static.softcap:
     share_LM = jnp.tanh(scores_LM / static.softcap)
@@ -577,13 +696,21 @@ def _scores(
   return scores_LM, slope_LM
 
 
+def _first_distances(static: Static, at: At) -> tuple[Any, Any]:
+  """The entry of each table for the first row and column of a block."""
+  L, M = static.blocks
+  of_queries = (at.num_i - at.i) * L + at.j * M
+  of_keys = (at.num_j - at.j) * M + at.i * L
+  return of_queries, of_keys
+
+
 def _visible(static: Static, at: At, refs: Any) -> jax.Array | None:
   """Which keys of the block its queries see; None: all."""
   masks = []
   if static.causal or static.window is not None:
     query = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 0)
     key = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 1)
-    query += at.i * static.blocks[0]
+    query += at.i * static.blocks[0] + static.before
     key += at.j * static.blocks[1]
     if static.causal:
       earlier = key <= query
@@ -607,47 +734,6 @@ def _kept(static: Static, at: At, refs: Any) -> jax.Array:
   key_1M = jax.lax.broadcasted_iota(u32, (1, M), 1) + (at.j * M).astype(u32)
   query_LM = jax.lax.broadcasted_iota(u32, (L, M), 0) + (at.i * L).astype(u32)
   return kept(hashed(hashed(key_1M ^ of_head) ^ query_LM), static.rate)
-
-
-# Each query's row is the strip, rotated by one more. Rows are doubled: n of
-# them are rotated as a whole. Rotations by multiples of LANES only rename
-# registers, so that few rows really move.
-
-
-def _skewed(strip_1W: jax.Array, static: Static) -> jax.Array:
-  """The bias of a block: entry m - l + L of the strip, [L, M]."""
-  L, M = static.blocks
-  x = jnp.broadcast_to(strip_1W, (_SUBLANES, L + M))
-  x = _staggered(_rotated(x, M), 1)
-  while len(x) < LANES:
-    x = jnp.concatenate([x, _rotated(x, len(x))])
-  return jnp.concatenate([_rotated(x, n) for n in range(0, L, LANES)])[:, :M]
-
-
-def _unskewed(x_LM: jax.Array) -> jax.Array:
-  """The sums over the entries of a block that take a number of the strip."""
-  L, _ = x_LM.shape
-  wide_LW = jnp.concatenate([x_LM, jnp.zeros((L, L), x_LM.dtype)], axis=1)
-  parts = (_rotated(wide_LW[n : n + LANES], -n) for n in range(0, L, LANES))
-  x = functools.reduce(jnp.add, parts)
-  while len(x) > _SUBLANES:
-    half = len(x) // 2
-    x = x[:half] + _rotated(x[half:], -half)
-  return _rotated(_staggered(x, -1).sum(axis=0, keepdims=True), L)
-
-
-def _staggered(x: jax.Array, by: int) -> jax.Array:
-  """Rotates row l of a few rows to the right by l * `by`."""
-  row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
-  for bit in range(_SUBLANES.bit_length() - 1):
-    x = jnp.where((row >> bit) % 2 == 1, _rotated(x, by << bit), x)
-  return x
-
-
-def _rotated(x: jax.Array, by: int) -> jax.Array:
-  """Rotates all rows to the right by `by`."""
-  by %= x.shape[1]
-  return pltpu.roll(x, by, 1) if by else x
 
 
 def _as_row(x_L1: jax.Array) -> jax.Array:

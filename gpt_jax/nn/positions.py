@@ -23,6 +23,7 @@ from gpt_jax.nn import layout
 from gpt_jax.nn.attend import (
   Cache,
   Context,
+  DistanceProducts,
   KVCache,
 )
 from gpt_jax.nn.layers import Initializer, Initializers, parameter
@@ -67,6 +68,7 @@ class Position(NamedTuple):
     bias: makes a module with the call of `T5Bias`.
     by_distance: whether that depends on the distance alone.
     terms: makes a module for each layer, called as `ScoreInputs` describes.
+    products: whether those are products with vectors of distances alone.
     shared: from `Model` makes a module for a decoder, called with the
       embeddings [B, L, D] and their context; all layers get its result as
       `Context.shared`. Its parameters are beside the embeddings.
@@ -85,6 +87,7 @@ class Position(NamedTuple):
   bias: Callable[..., nn.Module] | None = None
   by_distance: bool = False
   terms: Callable[..., nn.Module] | None = None
+  products: bool = False
   shared: 'Callable[[Model], Any] | None' = None
   block: 'Callable[[Factory, Model], Factory] | None' = None
   memory: int = 0
@@ -99,12 +102,16 @@ class Position(NamedTuple):
     return self.rotate
 
 
+ScoreBias = jax.Array | DistanceProducts | None
+
+
 class ScoreInputs(NamedTuple):
   """Queries [B, L, H, K] and keys [B, M, G, K], with their positions.
 
   A module of `Position.terms` is called with these alone and returns the
-  queries, changed or not, and a bias on the scores [B or 1, H, L, M] or None:
-  score = scale * queries' keys + bias, so that the bias is already scaled.
+  queries, changed or not, and a bias on the scores: [B or 1, H, L, M], or as
+  products with vectors of distances, or None. score = scale * queries' keys +
+  bias, so that the bias is already scaled.
 
   Attributes:
     q_BLHK: queries.

@@ -19,13 +19,22 @@ from flax import linen as nn
 from gpt_jax.nn.attend import (
   Cache,
   Context,
+  DistanceProducts,
   KVCache,
+  Products,
   SegmentMemory,
   float32_einsum,
+  moved_left,
 )
 from gpt_jax.nn.layers import Projections, dense, parameter
 from gpt_jax.nn.masks import Pattern
-from gpt_jax.nn.positions import Model, Position, ScoreInputs, sinusoids
+from gpt_jax.nn.positions import (
+  Model,
+  Position,
+  ScoreBias,
+  ScoreInputs,
+  sinusoids,
+)
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
 
@@ -85,7 +94,7 @@ class TransformerXL(nn.Module):
       nn.share_scope(self, self.biases)
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
-  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, jax.Array]:
+  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, ScoreBias]:
     """See `ScoreInputs`."""
     context, q_BLHK = inputs.context, inputs.q_BLHK
     if not inputs.pattern.causal or context.visibility.prefix_B is not None:
@@ -98,12 +107,11 @@ class TransformerXL(nn.Module):
       q_BLHK + bias_HK[None, None].astype(q_BLHK.dtype) for bias_HK in biases
     )
     r_MHK = self._distances(inputs.num_keys, inputs.d_model)
+    if not isinstance(inputs.cache, KVCache):
+      return q_content, DistanceProducts(Products(q_position, r_MHK))
     bias: jax.Array = float32_einsum('BLHK,MHK->BHLM', q_position, r_MHK)
-    bias *= inputs.scale
-    if isinstance(inputs.cache, KVCache):
-      positions_BL = context.positions(q_BLHK.shape[1])
-      return q_content, _at_positions(bias, positions_BL)
-    return q_content, moved_left(bias)
+    positions_BL = context.positions(q_BLHK.shape[1])
+    return q_content, _at_positions(bias * inputs.scale, positions_BL)
 
   def _distances(self, num_keys: int, d_model: int) -> jax.Array:
     """W_kR R of the distances M - 1, ..., 1, 0: [M, H, K]."""
@@ -113,18 +121,6 @@ class TransformerXL(nn.Module):
     waves_MD = sinusoids(distances, d_model, layout='halves')
     waves_1MD = waves_MD.astype(self.projections.dtype)[None]
     return self.projections.heads(self.relative(waves_1MD))[0]
-
-
-def moved_left(x_BHLN: jax.Array) -> jax.Array:
-  """Shifts row i left by L - 1 - i: from distances to keys.
-
-  Of N = M distances M - 1, ..., 1, 0 column j becomes that of key j from query
-  M - L + i; what wraps around is later, and hidden. Of N = M + L - 1 distances
-  M - 1, ..., 1 - L column j < M does, and nothing that is read wraps around.
-  """
-  B, H, L, N = x_BHLN.shape
-  x = jnp.pad(x_BHLN, ((0, 0), (0, 0), (0, 0), (1, 0)))
-  return x.reshape(B, H, N + 1, L)[:, :, 1:].reshape(B, H, L, N)
 
 
 def _at_positions(bias_BHLM: jax.Array, positions_BL: jax.Array) -> jax.Array:
@@ -237,6 +233,7 @@ def transformer_xl(
   return Position(
     terms=functools.partial(TransformerXL, clamp, shared),
     shared=make_shared if shared else None,
+    products=True,
     memory=memory,
     segment_length=segment,
   )

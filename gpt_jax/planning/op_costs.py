@@ -282,8 +282,11 @@ class Work(NamedTuple):
 # cast again, the gradient minus its mean, a product, a cast.
 _FORWARD, _BACKWARD = 8, 10
 # Further ones in flash attention: of dropout, half of a hash, its comparison
-# and what it hides; of a bias, its sum or gradient and what moves it.
-_HASH, _STRIP = 14, 3
+# and what it hides; of a bias, its sum or gradient and what moves it. Of a
+# table of distances: the sum, and for 128 columns more than there are scores a
+# select in each of four rotations and three choices of rows; backward all of
+# that twice, and the sum of the table's gradient.
+_HASH, _STRIP, _TABLE = 14, 3, (10, 22)
 
 
 def of(
@@ -471,6 +474,7 @@ def _kernel(
   if name.startswith('flash'):
     scores = estimate(x, 'transcendentals')
     each += _HASH * ('_hashes' in name) + _STRIP * ('_strip' in name)
+    each += _TABLE['_backward' in name] * name.count('_table')
     padded = flops * _pad(head, side) / head
     moved = estimate(x, 'bytes_accessed')
     return Work(padded, each * scores, moved, serial=True)

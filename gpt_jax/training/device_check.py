@@ -13,7 +13,7 @@ from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn import int8
 from gpt_jax.nn.attend import Request
-from gpt_jax.nn.backends import Backend, across_backend, check, choice
+from gpt_jax.nn.backends import Backend, backend_for, check, choice
 from gpt_jax.nn.build import (
   ModelChoices,
   decoder_sizes,
@@ -116,8 +116,11 @@ def _attention(
       num_keys=of_encoder if across else 0,
     ):
       backend, layer = choices.attention_backend, request.pattern.name
+      if request.num_before:
+        backend = backend_for('memory', backend)
       if request.keys is not None:
-        backend, layer = across_backend(backend), 'cross-attention'
+        backend = backend_for('across', backend)
+        layer = 'cross-attention'
       yield f'{stack} {layer}', backend, request
 
 

@@ -12,7 +12,13 @@ import pytest
 from configs import base
 from gpt_jax import hf, sharding, spec
 from gpt_jax.nn import backends, layout
-from gpt_jax.nn.attend import ByDistance, Request, Visibility
+from gpt_jax.nn.attend import (
+  ByDistance,
+  DistanceProducts,
+  Products,
+  Request,
+  Visibility,
+)
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.masks import PATTERNS, Tokens
@@ -51,9 +57,11 @@ def request(
   drop=0,
   softcap=0.0,
   keys=None,
+  before=0,
   **sizes,
 ):
-  inputs = qkv(*heads, **sizes)
+  q, k, v = qkv(*heads, **sizes)
+  inputs = q[:, before:], k, v  # the first keys are of a memory
   dropout = None
   if drop:
     rows_B = jnp.arange(len(inputs[0]), dtype=jnp.uint32)
@@ -73,6 +81,9 @@ PREFIXES = Visibility(prefix_B=np.zeros(B, np.int32))
 MASKS = Visibility(visible_BLM=np.ones((B, L, L), bool))
 BIAS = np.zeros((1, 4, L, L), np.float32)
 STRIP = ByDistance(np.zeros((4, 2 * L - 1), np.float32))
+PRODUCTS = DistanceProducts(
+  Products(*(np.ones(shape, np.float32) for shape in ((B, L, 4, K), (L, 4, K))))
+)
 # What the kernels cannot do, and why they say so.
 PLAIN = [
   ({'bias': BIAS}, 'model.position adds a bias'),
@@ -82,6 +93,8 @@ PLAIN = [
   ({'seen': PREFIXES}, 'rows have a prefix'),
   ({'seen': MASKS}, 'rows have a mask of their own'),
   ({'bias': STRIP}, 'model.position adds a bias'),
+  ({'bias': PRODUCTS}, 'model.position adds products with vectors of dist'),
+  ({'before': 56}, 'a memory precedes the rows'),
   ({'keys': Tokens(np.arange(L)[None])}, 'a decoder attends to the encoder'),
 ]
 
@@ -111,7 +124,10 @@ def test_splash_refuses(changes, reason):
     ({'seen': MASKS}, 'rows have a mask of their own'),
     ({'length': 63}, 'rows of 63 tokens are shorter than 64'),
     ({'length': 4098}, 'rows of 4098 tokens are longer than 4096'),
-    ({'head_size': 68}, 'heads of 68 and 68 are no multiples of 8'),
+    (
+      {'length': 1026, 'bias': PRODUCTS},
+      'rows of 1026 tokens are longer than 1024',
+    ),
   ],
 )
 def test_flash_refuses(changes, reason):
@@ -215,7 +231,7 @@ def test_auto_on_tpu(lines, on):
   across = {'keys': Tokens(np.arange(L)[None])}
   for changes in (
     *({'length': 100}, {'drop': 0.1}, {'bias': STRIP}, {'seen': PREFIXES}),
-    across,
+    *({'bias': PRODUCTS}, {'bias': PRODUCTS, 'before': 56}, across),
   ):
     assert backends.pick(request(**changes)).name == 'flash'
   assert backends.pick(request(bias=BIAS)).name == 'reference'
@@ -232,6 +248,15 @@ def test_auto_on_tpu(lines, on):
     'cross-attention: reference, not splash: a decoder attends to the '
     "encoder's output; not flash: rows of 60 tokens are shorter than 64",
   ]
+
+
+def test_products_for_those_that_take_none():
+  """They get them as one number for each pair."""
+  asked = request(bias=PRODUCTS)
+  whole = request(bias=PRODUCTS.whole(asked))
+  expected = attend('reference', whole)
+  for text in ('reference', 'auto', 'ring'):
+    np.testing.assert_allclose(attend(text, asked), expected, rtol=0, atol=1e-5)
 
 
 def test_who_takes_a_bias_by_distance(on):

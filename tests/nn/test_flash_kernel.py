@@ -8,10 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import keystr
 
 from gpt_jax import spec
 from gpt_jax.nn import backends
-from gpt_jax.nn.attend import ByDistance, Request, Visibility
+from gpt_jax.nn.attend import (
+  ByDistance,
+  DistanceProducts,
+  Products,
+  Request,
+  Visibility,
+)
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.masks import PATTERNS, Tokens
@@ -19,7 +26,7 @@ from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny, tpu
 
-B, L, M, K, V = 3, 211, 149, 8, 16
+B, L, M, K, V = 3, 211, 149, 7, 13
 FLASH = 'flash(block=128, interpret=True)'
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -49,17 +56,19 @@ def case(
   heads=(4, 2),
   length=L,
   num_keys=None,
+  before=0,
   seen='',
   bias=False,
+  products=(),
   rate=0.0,
   softcap=0.0,
   value_size=K,
 ):
   """A request as a function of its float arrays, those, and a weight."""
   rng, (H, G) = np.random.default_rng(0), heads
-  across, M = num_keys is not None, num_keys or length
+  across, M = num_keys is not None, num_keys or before + length
   visibility = Visibility(
-    padding(length) if 'padding' in seen and not across else None,
+    padding(M) if 'padding' in seen and not across else None,
     documents(length) if 'documents' in seen else None,
     np.array([0, 150, 7], np.int32) if 'prefix' in seen else None,
   )
@@ -81,6 +90,14 @@ def case(
   }
   if bias:
     arrays['strip'] = rng.normal(size=(H, 2 * length - 1))
+  # No table has more vectors than its pattern may need.
+  table = (M if text == 'full' else M + length - 1, H, K)
+  if 'queries' in products:
+    arrays['x'] = rng.normal(size=(B, length, H, K))
+    arrays['r'] = rng.normal(size=table)
+  if 'keys' in products:
+    arrays['y'] = rng.normal(size=(B, M, H, K))
+    arrays['s'] = rng.normal(size=(M + length - 1, H, K))
   weight = rng.normal(size=(B, length, H, value_size))
   if 'padding' in seen:  # queries that see nothing have no meaning
     real_BM = padding(M) if across else visibility.key_mask_BM
@@ -88,13 +105,19 @@ def case(
     if 'documents' in seen:
       sees_BLM &= documents(length)[:, :, None] == documents(M)[:, None]
     if text != 'bidirectional':
-      sees_BLM &= np.arange(M)[None] <= np.arange(length)[:, None]
+      sees_BLM &= np.arange(M)[None] <= before + np.arange(length)[:, None]
     weight *= sees_BLM.any(axis=2)[..., None, None]
 
-  def request(q, k, v, strip=None):
+  def request(q, k, v, strip=None, **given):
+    scores = None if strip is None else ByDistance(strip)
+    if products:
+      scores = DistanceProducts(
+        Products(given['x'], given['r']) if 'x' in given else None,
+        Products(given['y'], given['s']) if 'y' in given else None,
+      )
     return Request(
       *(q, k, v, build(PATTERNS, text), visibility, K**-0.5),
-      None if strip is None else ByDistance(strip),
+      scores,
       dropout,
       softcap=softcap,
       keys=keys,
@@ -143,6 +166,33 @@ CASES = {
   'prefix': dict(text='full', seen='prefix padding', rate=0.1),
   'prefix in a window': dict(text='local(window=60)', seen='prefix'),
   'softcap': dict(text='full', softcap=0.7, bias=True, value_size=V),
+  'gopher': dict(text='full', heads=(2, 1), products='queries'),
+  'transformer-xl': dict(
+    text='full',
+    heads=(2, 2),
+    length=149,
+    before=130,
+    seen='padding',
+    rate=0.1,
+    products='queries',
+  ),
+  'same length': dict(
+    text='local(window=90)',
+    heads=(2, 2),
+    length=149,
+    before=130,
+    products='queries',
+  ),
+  'deberta': dict(
+    text='bidirectional',
+    heads=(2, 2),
+    seen='padding',
+    rate=0.1,
+    products='queries keys',
+  ),
+  'causal deberta': dict(
+    text='full', heads=(2, 2), seen='documents', products='keys'
+  ),
 }
 
 
@@ -153,53 +203,78 @@ def test_equals_the_reference(name):
   check_equal(results(FLASH, *given), results('reference', *given))
 
 
-T5 = {
+MODEL = {
   'head_size': 8,
   'num_layers': 1,
-  'num_encoder_layers': 1,
-  'position': 't5_bias(num_buckets=8, max_distance=16)',
   'attention': 'full',
-  'encoder_attention': 'bidirectional',
-  'attention_scale': 'none',
   'dropout': 'rates(attention=0.1)',
-  'context_length': 71,
+}
+MODELS = {
+  't5': {
+    'num_encoder_layers': 1,
+    'position': 't5_bias(num_buckets=8, max_distance=16)',
+    'encoder_attention': 'bidirectional',
+    'attention_scale': 'none',
+    'context_length': 71,
+  },
+  # Two segments, of which the first has no memory.
+  'transformer_xl': {
+    'position': "transformer_xl(memory=67, segment=71, biases='shared')",
+    'context_length': 139,
+    'd_model': 18,  # pairs of sine and cosine
+  },
+  'deberta': {
+    'position': 'deberta(max_distance=60, buckets=16, shared=True)',
+    'attention': 'bidirectional',
+    'context_length': 71,
+  },
+}
+# Parameters by which the scores follow from distances.
+BY_DISTANCE = {
+  't5': ('encoder_bias', 'decoder_bias'),
+  'transformer_xl': ('relative', 'content_bias', 'position_bias'),
+  'deberta': ('distances',),
 }
 
 
-def loss_of_t5(backend):
-  """A function of its parameters, with dropout and padding, jitted."""
-  model = tiny.model(**T5, attention_backend=backend)
-  rng = np.random.default_rng(0)
-  sources, inputs = tiny.tokens(2, 71), tiny.tokens(2, 67, seed=1)
-  weight = np.float32(rng.normal(size=(2, 67, model.d_model)))
-  mask = np.arange(71)[None] < np.array([[71], [40]])
+def loss_of(name, backend):
+  """A model, and a function of its parameters, with dropout and padding."""
+  model = tiny.model(**MODEL | MODELS[name], attention_backend=backend)
+  rng, L = np.random.default_rng(0), model.context_length
+  inputs = tiny.tokens(2, L, seed=1)
+  weight = np.float32(rng.normal(size=(2, L, model.d_model)))
+  mask, given = np.arange(L)[None] < np.array([[L], [40]]), {}
+  if name == 't5':
+    given = {'encoder_tokens_BM': tiny.tokens(2, L), 'encoder_mask_BM': mask}
+  elif name == 'deberta':
+    weight, given = weight * mask[..., None], {'mask_BL': mask}
 
   def loss(params):
-    out = model.apply(
-      {'params': params},
-      inputs,
-      encoder_tokens_BM=sources,
-      encoder_mask_BM=mask,
-      rngs={'dropout': jax.random.key(5)},
-    )
+    rngs = {'dropout': jax.random.key(5)}
+    out = model.apply({'params': params}, inputs, **given, rngs=rngs)
     return jnp.sum(out.hidden_BLD * weight)
 
   return model, jax.value_and_grad(loss)
 
 
-def test_a_model_with_both_stacks():
-  """T5's loss and all gradients, those of its buckets included."""
-  model, run = loss_of_t5('reference')
+@pytest.mark.parametrize('name', MODELS)
+def test_a_model(name):
+  """Loss and all gradients, those of what scores by distance included."""
+  model, run = loss_of(name, 'reference')
   params = tiny.params(model)
   loss, expected = jax.jit(run)(params)
-  _, run = loss_of_t5('flash(interpret=True)')
+  _, run = loss_of(name, 'flash(interpret=True)')
   found_loss, found = jax.jit(run)(params)
   np.testing.assert_allclose(found_loss, loss, rtol=1e-5)
 
   # The gradients of keys' biases are zero, but for rounding.
   size = max(np.abs(x).max() for x in jax.tree.leaves(expected))
-  buckets = found['encoder_bias']['embedding']
-  assert np.abs(buckets).max() > 1e-3 * size
+  paths = dict(jax.tree.leaves_with_path(found))
+  for part in BY_DISTANCE[name]:
+    sizes = [
+      np.abs(x).max() for path, x in paths.items() if part in keystr(path)
+    ]
+    assert sizes and max(sizes) > 1e-3 * size, part
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * size),
     found,
@@ -207,7 +282,8 @@ def test_a_model_with_both_stacks():
   )
 
 
-def test_no_array_outside_the_kernels_has_all_pairs():
+@pytest.mark.parametrize('name', MODELS)
+def test_no_array_outside_the_kernels_has_all_pairs(name):
   """Of queries and keys; the reference has some."""
 
   def inner(value):
@@ -224,7 +300,7 @@ def test_no_array_outside_the_kernels_has_all_pairs():
           yield from pairs(getattr(value, 'jaxpr', value))
 
   def has_pairs(backend):
-    model, run = loss_of_t5(backend)
+    model, run = loss_of(name, backend)
     params = jax.eval_shape(lambda: tiny.params(model))
     found = pairs(jax.make_jaxpr(run)(params).jaxpr)
     return any(sum(n >= 64 for n in shape) > 1 for shape in found)
@@ -233,14 +309,15 @@ def test_no_array_outside_the_kernels_has_all_pairs():
   assert not has_pairs('flash(interpret=True)')
 
 
-def test_any_mesh_and_micro_batches():
+@pytest.mark.parametrize('position', ['alibi', slow('transformer_xl')])
+def test_any_mesh_and_micro_batches(position):
   """Eight devices, of which two have other heads, take a step like one."""
   fields = {
     **tiny.MESHABLE,
     'model.context_length': 71,
     'model.head_size': 8,
     'model.num_layers': 1,
-    'model.position': 'alibi',
+    'model.position': position,
     'model.dropout': 'rates(attention=0.1)',
     'optim.name': 'sgd',
     'schedule.name': 'constant(peak=1.0)',
@@ -276,4 +353,7 @@ def test_any_mesh_and_micro_batches():
 @pytest.mark.parametrize('topology', ['v5e:2x4', 'v4:2x2x1'])
 def test_train_steps_compile(topology):
   """Forward, the same for the backward pass, and backward."""
-  assert tpu.compiled('flash', topology) == {'40': 3, '128': 3}
+  assert tpu.compiled('flash', topology) == {
+    **{'40': 3, '128': 3},
+    **{'gopher': 3, 'transformer_xl': 3, 'deberta': 3},
+  }

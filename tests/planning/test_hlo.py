@@ -636,7 +636,12 @@ def test_flash_attention_says_what_it_does():
     )
   )
   extra = f'"cost_estimate":{{{estimate}}}'
-  each = {'forward': 8, 'backward': 10, 'forward_strip_hashes': 8 + 3 + 14}
+  each = {
+    'forward': 8,
+    'backward': 10,
+    'forward_strip_hashes': 8 + 3 + 14,
+    'backward_queries_table_keys_table': 10 + 2 * 22,
+  }
   for name, vector in each.items():
     text = kernel(f'flash_{name}', f'({Q})', (Q, KV, KV), extra)
     program = hlo.parse(text)

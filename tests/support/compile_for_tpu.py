@@ -159,9 +159,10 @@ def attention(topology):
 
 
 def flash(topology):
-  """Kernels of a step with a bias by distance and dropout, by head size.
+  """Kernels of a step with scores by distance and dropout.
 
-  Rows of no multiple of 128, in micro-batches on replicas; heads over two.
+  By head size with a bias, and by position with vectors of distances. Rows of
+  no multiple of 128, in micro-batches on replicas; heads over two.
   """
   fields = {
     'vocab_size': 512,
@@ -181,9 +182,19 @@ def flash(topology):
   }
   mesh = make_mesh(topology, data=-1, tensor=2)
   found = {}
-  for head_size in (40, 128):
-    step = compile_step(mesh, fields | {'head_size': head_size})
-    found[str(head_size)] = num_kernels(step.as_text())
+  changes = {
+    '40': {'head_size': 40},
+    '128': {'head_size': 128},
+    'gopher': {'head_size': 128, 'position': 'transformer_xl'},
+    'transformer_xl': {
+      'head_size': 40,
+      'position': 'transformer_xl(memory=300, segment=300)',
+    },
+    'deberta': {'head_size': 64, 'position': 'deberta', 'num_kv_heads': 4},
+  }
+  for name, given in changes.items():
+    step = compile_step(mesh, fields | given)
+    found[name] = num_kernels(step.as_text())
   return found
 
 
