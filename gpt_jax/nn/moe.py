@@ -335,14 +335,13 @@ def dropless(
   )
   axes = tokens, tokens, tokens, Weights(wide, gate, narrow)
   run = layout.per_device(local, axes, tokens)
-  # Repeat the last row if there are too few to split, as in decoding.
   U = len(x_UTD)
-  more = -U % layout.num_parts('batch')
-  x_UTD, experts_UTJ, gates_UTJ = (
-    jnp.pad(y, ((0, more), (0, 0), (0, 0)), mode='edge')
-    for y in (x_UTD, choices.experts_NJ, choices.gates_NJ)
-  )
-  return run(x_UTD, experts_UTJ, gates_UTJ, weights)[:U]
+  args = x_UTD, choices.experts_NJ, choices.gates_NJ
+  # Repeat the last row if there are too few to split, as in decoding.
+  if more := -U % layout.num_parts('batch'):
+    last = ((0, more), (0, 0), (0, 0))
+    args = tuple(jnp.pad(y, last, mode='edge') for y in args)
+  return run(*args, weights)[:U]
 
 
 def _dropless_on_device(

@@ -150,8 +150,8 @@ class MemoryModel:
     self.last = self.shapes[-1]
     layers = ModelChoices.of(model).decoder
     self.period = len(layers)
-    # Per layer with experts, over one period.
-    self.experts = [x.ffn.router.num_experts for x in layers if x.ffn.router]
+    # Of layers with experts, over one period.
+    self.routers = [x.ffn.router for x in layers if x.ffn.router]
     # Layers that a token of text passes through. In an encoder-decoder, the
     # mean over its sides, weighted by how many tokens each side has per token
     # of text.
@@ -230,6 +230,16 @@ class MemoryModel:
     # The residual stream is split over tensor too.
     stream = model.d_model / mesh['tensor']
     one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
+    # Experts without a capacity have room for all tokens of the devices that
+    # split them: for their inputs, hidden values and outputs.
+    each = 2 * model.d_model + 2 * (2 if gated else 1) * d_ff / mesh['tensor']
+    parts = mesh['expert']
+    more = sum(
+      parts * min(x.top_k, x.num_experts // parts) - 1
+      for x in self.routers
+      if not x.limited(training=True)
+    )
+    period = one * self.period + 2 * tokens * each * more
     kept = {
       'full': 2 * tokens * stream * self.layers / self.period,
       'dots': 2 * tokens * (2 * stream + wide) * self.layers,
@@ -237,9 +247,9 @@ class MemoryModel:
       'offload': 2 * tokens * stream * self.layers / self.period,
       # Three times the outputs of the matrix products: float32 copies inside
       # norms and the like. Fitted to compiled programs.
-      'none': 3 * one * self.layers,
+      'none': 3 * period * self.layers / self.period,
     }[model.remat]
-    return kept + one * self.period
+    return kept + period
 
   def _of_recurrent_layers(self) -> float:
     """`activations` of a token in LSTMs, which `tensor` does not split."""
@@ -328,7 +338,7 @@ class CostModel(MemoryModel):
   def check_candidate(self, mesh: Mesh) -> None:
     """Refuses meshes that are not worth trying, too."""
     model = self.config.model
-    if mesh['expert'] > 1 and not self.experts:
+    if mesh['expert'] > 1 and not self.routers:
       raise UsageError('mesh.expert: the model has no experts')
     # Sizes that tensor splits but that are no parameter's dimension: they would
     # stay whole, or be padded.

@@ -13,7 +13,7 @@ import pytest
 from flax.core.meta import unbox
 from hypothesis import strategies as st
 
-from gpt_jax import spec
+from gpt_jax import sharding, spec
 from gpt_jax.nn import grouped, moe
 from gpt_jax.nn.block import FFNS
 from gpt_jax.nn.layers import INITS
@@ -646,6 +646,18 @@ def test_runs():
     assert rows[:, 0].tolist() == sorted(rows[:, 0])
   assert np.sum(there > 0) == 3 * COUNTS.sum()
   np.testing.assert_array_equal(move(there, back, sent.shape[1]), sent)
+
+
+def test_fewer_rows_than_devices():
+  """As in decoding: others are added, which take no place of theirs."""
+  module = layer("switch(num_experts=3, top_k=2, capacity_factor='none')")
+  params, x = params_of(module), inputs(rows=2)
+  expected = apply(module, params, x, training=False)[0]
+  mesh = tiny.make_mesh(1, 1, 1, expert=3)
+  rules = sharding.parse_rules(tiny.config().mesh.rules)
+  with sharding.use(mesh, rules):
+    y = apply(module, params, x, training=False)[0]
+  np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_exchange():

@@ -182,6 +182,37 @@ def test_memory_of_lstms_is_that_of_the_compiled_program(size):
   assert found.bytes == pytest.approx(plan['found']['peak_gib'] * GIB, rel=0.1)
 
 
+def test_experts_without_a_capacity_have_room_for_all_tokens():
+  """Mixtral 8x7B with 8 rows of 4,096 a device: `plan` compiles 68 GiB."""
+  ffn = "switch(num_experts=8, expert='swiglu', top_k=2%s)"
+  fields = {
+    'model.vocab_size': 32_000,
+    'model.num_kv_heads': 8,
+    'model.d_ff': 14_336,
+    'model.context_length': 4096,
+    'model.remat': 'full',
+    'batch.size': 1024,
+  }
+  slices, mesh = (
+    topologies.parse('v5p:4x4x4'),
+    layouts.UNSET
+    | {
+      'fsdp': 8,
+      'expert': 8,
+    },
+  )
+  config = config_lib.resolve(llama.get_config('7b'))
+  found = []
+  for factor in (", capacity_factor='none'", ''):
+    changes = {**fields, 'model.ffn': ffn % factor}
+    model = CostModel(layouts.apply(config, changes), slices)
+    state = layouts.state_of(model.config)
+    least = state.bytes(mesh) + state.gradients(mesh)
+    found.append((least + model.activations(mesh, 8)) / GIB)
+  assert found[0] == pytest.approx(68, rel=0.2)
+  assert found[1] < found[0] / 2
+
+
 def test_micro_rows_divide_the_last_stage():
   rows = 'ramp(0:24, 5_steps:48)'
   config = config_lib.resolve(
