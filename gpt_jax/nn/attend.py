@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.masks import Pattern, Tokens, bidirectional, visible
+from gpt_jax.nn.masks import Order, Pattern, Tokens, bidirectional, visible
 from gpt_jax.ranges import NotNegative
 
 
@@ -32,6 +32,7 @@ class Visibility(NamedTuple):
     visible_BLM: bool, whether a token sees a key.
     places_1L: int, the place of each token in its row, [1, L]; None: they are
       in order. The other fields follow the tokens' order.
+    order: a mask by numbers of queries and keys.
   """
 
   key_mask_BM: jax.Array | None = None
@@ -39,11 +40,30 @@ class Visibility(NamedTuple):
   prefix_B: jax.Array | None = None
   visible_BLM: jax.Array | None = None
   places_1L: jax.Array | None = None
+  order: Order | None = None
 
   @property
   def uneven(self) -> bool:
-    """Whether a prefix or a mask `visible_BLM` is given."""
-    return self.prefix_B is not None or self.visible_BLM is not None
+    """Whether a prefix, a mask `visible_BLM` or an order is given."""
+    given = self.prefix_B, self.visible_BLM, self.order
+    return any(x is not None for x in given)
+
+  @property
+  def given_BLM(self) -> jax.Array | None:
+    """The mask that is given, or given by an order."""
+    if self.order is None:
+      return self.visible_BLM
+    assert self.visible_BLM is None
+    return self.order.visible()
+
+  def of_queries(self, part: slice) -> 'Visibility':
+    """The visibility of keys from some of the queries."""
+    visible_BLM, order = self.visible_BLM, self.order
+    if visible_BLM is not None:
+      visible_BLM = visible_BLM[:, part]
+    if order is not None:
+      order = order._replace(bounds_BL=order.bounds_BL[:, part])
+    return self._replace(visible_BLM=visible_BLM, order=order)
 
 
 class KVCache(NamedTuple):
@@ -167,32 +187,83 @@ class Products(NamedTuple):
     products: jax.Array = float32_einsum('BLHK,NHK->BHLN', *self)
     return moved_left(products)[..., :num_columns]
 
+  def at(self, places_BL: jax.Array, num_keys: int) -> jax.Array:
+    """The products of each x at a place among the keys, [B, H, L, M]."""
+    products: jax.Array = float32_einsum('BLHK,NHK->BHLN', *self)
+    first_BL = num_keys - 1 - places_BL
+    index_BLM = first_BL[..., None] + jnp.arange(num_keys)[None, None]
+    return jnp.take_along_axis(products, index_BLM[:, None], axis=-1)
+
+
+class ByKind(NamedTuple):
+  """Numbers of a query for keys of its own kind and for all others.
+
+  Attributes:
+    numbers_BHLS: float32 [B, H, L, 2].
+    of_queries_BL: int, the queries' kinds.
+    of_keys_BM: int, the keys'.
+  """
+
+  numbers_BHLS: jax.Array
+  of_queries_BL: jax.Array
+  of_keys_BM: jax.Array
+
+  def whole(self) -> jax.Array:
+    """The number of each pair, [B, H, L, M]."""
+    other_BLM = self.of_queries_BL[:, :, None] != self.of_keys_BM[:, None]
+    same_BHL1, other_BHL1 = jnp.split(self.numbers_BHLS, 2, axis=-1)
+    return jnp.where(other_BLM[:, None], other_BHL1, same_BHL1)
+
+  def of_some(self, part: slice) -> 'ByKind':
+    """Those of some queries."""
+    return self._replace(
+      numbers_BHLS=self.numbers_BHLS[:, :, part],
+      of_queries_BL=self.of_queries_BL[:, part],
+    )
+
 
 class DistanceProducts(NamedTuple):
   """A bias on the scores: products with vectors of distances.
 
-  Query i and key j have scale * (x_i r_(j - i) + y_j s_(j - i)), with the scale
-  of the scores. The queries stand where the last L keys do.
+  Query i and key j have scale * (x_i r_(j - i) + y_j s_(j - i) + n_ij), with
+  the scale of the scores. The queries stand where the last L keys do, or at the
+  places of their request.
 
   Attributes:
     of_queries: x and r; None: zero.
     of_keys: y and s; None: zero.
+    by_kind: n; None: zero.
   """
 
   of_queries: Products | None = None
   of_keys: Products | None = None
+  by_kind: ByKind | None = None
+
+  def of_some(self, part: slice) -> 'DistanceProducts':
+    """The bias of some queries, if keys have no products of their own."""
+    given, kinds = self.of_queries, self.by_kind
+    assert given is not None and self.of_keys is None
+    return DistanceProducts(
+      given._replace(x_BLHK=given.x_BLHK[:, part]),
+      by_kind=None if kinds is None else kinds.of_some(part),
+    )
 
   def whole(self, request: 'Request') -> jax.Array:
     """The bias of each pair of a request, [B, H, L, M]."""
     L, M = request.q_BLHK.shape[1], request.k_BLGK.shape[1]
     parts = []
     if self.of_queries is not None:
-      parts.append(self.of_queries.in_order(M))
+      if request.places_BL is None:
+        parts.append(self.of_queries.in_order(M))
+      else:
+        parts.append(self.of_queries.at(request.places_BL, M))
     if self.of_keys is not None:
       x_BMHK, table_NHK = self.of_keys
       # From a key's side, distances have the opposite sign.
       of_keys = Products(x_BMHK, table_NHK[::-1]).in_order(L)
       parts.append(jnp.swapaxes(of_keys, -1, -2))
+    if self.by_kind is not None:
+      parts.append(self.by_kind.whole())
     return functools.reduce(jnp.add, parts) * request.scale
 
 
@@ -478,6 +549,9 @@ class Request(NamedTuple):
     layer: its index, on which random blocks depend.
     keys: the data of the other text's tokens; documents are those of the same
       number as in `visibility`.
+    places_BL: of the queries among the keys, different in a row; None: those of
+      the last keys.
+    first: the number of the first query, for dropout.
   """
 
   q_BLHK: jax.Array
@@ -492,11 +566,13 @@ class Request(NamedTuple):
   softcap: float = 0.0
   layer: jax.Array | None = None
   keys: Tokens | None = None
+  places_BL: jax.Array | None = None
+  first: int = 0
 
   @property
   def num_before(self) -> int:
-    """The number of a memory's keys."""
-    if self.keys is not None:
+    """The number of a memory's keys, if the queries follow them in order."""
+    if self.keys is not None or self.places_BL is not None:
       return 0
     return self.k_BLGK.shape[1] - self.q_BLHK.shape[1]
 
@@ -625,7 +701,7 @@ def attend_within(request: Request) -> jax.Array:
   assert not isinstance(bias, ByDistance | DistanceProducts)
   assert not request.num_before
   tokens, visibility = tokens_of(request), request.visibility
-  ordered = visibility.places_1L is None
+  ordered, given_BLM = visibility.places_1L is None, visibility.given_BLM
   size = max(QUERY_BLOCK, -(-L // 8)) if pattern.causal else L
   if pattern.window is not None:
     # At most the window's size, so that the cost is linear in the length; but
@@ -641,7 +717,7 @@ def attend_within(request: Request) -> jax.Array:
     if pattern.window is not None and ordered:
       first = max(start - pattern.window + 1, 0)
     query, key = slice(start, stop), slice(first, last)
-    visible_BLM = visibility.visible_BLM
+    visible_BLM = given_BLM
     if visible_BLM is not None:
       visible_BLM = visible_BLM[:, query, key]
     of_query, of_key = tokens.at(query), tokens.at(key)
@@ -687,19 +763,16 @@ def _positions(request: Request, places_1L: jax.Array) -> jax.Array:
   return places_1L - jax.lax.cummax(jnp.where(starts_BL, places_1L, 0), axis=1)
 
 
-def attend_with_memory(
-  request: Request, places_BL: jax.Array | None = None
-) -> jax.Array:
+def attend_with_memory(request: Request) -> jax.Array:
   """`attend` to a memory and to the tokens of each row, [B, L, H, K].
 
-  Args:
-    request: without documents.
-    places_BL: of the queries among the keys; None: those of the last keys.
+  Or from places of their own. The request has no documents.
   """
   L, M = request.q_BLHK.shape[1], request.k_BLGK.shape[1]
   seen, bias = request.visibility, request.bias
   assert seen.segments_BL is None and seen.prefix_B is None
   assert not isinstance(bias, ByDistance | DistanceProducts)
+  places_BL = request.places_BL
   if places_BL is None:
     places_BL = jnp.arange(M - L, M)[None]
   places_1M = jnp.arange(M)[None]
@@ -707,7 +780,7 @@ def attend_with_memory(
     request.pattern,
     Tokens(places_BL, places_BL),
     Tokens(places_1M, places_1M, real=seen.key_mask_BM),
-    given_BLM=seen.visible_BLM,
+    given_BLM=seen.given_BLM,
   )
   y_BLHK = attend(
     *request[:3],
@@ -715,9 +788,10 @@ def attend_with_memory(
     scale=request.scale,
     bias=bias,
     dropout=request.dropout,
+    places=(request.first + jnp.arange(L), places_1M[0]),
     softcap=request.softcap,
   )
-  if seen.visible_BLM is None:
+  if seen.given_BLM is None:
     return y_BLHK
   # The first prediction may see no key: its output is 0, not the mean of all
   # values.

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention layer: self-attention, with a cache, and cross-attention."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,6 @@ from gpt_jax.nn.attend import (
   Visibility,
   across,
   attend_to_cache,
-  attend_with_memory,
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import (
@@ -143,8 +141,8 @@ class Attention(nn.Module):
       scale=self.scale(q_BLHK.shape[-1], layer),
       softcap=self.scale.softcap,
       dropout=self._dropout(len(q_BLHK)),
-      run=functools.partial(
-        attend_rows, backend=backend_for('across', self._backend())
+      run=lambda request: attend_rows(
+        request, backend=backend_for(request, self._backend())
       ),
     )
 
@@ -196,13 +194,16 @@ class Attention(nn.Module):
       _check_whole(self.pattern)
     if isinstance(cache, KVCache):
       y_BLHK = _attend_to_cache(request, self.position, positions_BL, cache)
-    elif context.predicted_BP is not None:
-      y_BLHK = attend_with_memory(request, positions_BL + before)
-    else:
-      backend = self._backend()
-      if before:
-        backend = backend_for('memory', backend)
-      y_BLHK = attend_rows(request, backend=backend)
+      return y_BLHK, cache
+    streams = [request]
+    if context.predicted_BP is not None:
+      streams = _two_streams(request, context.predicted_BP, before)
+    backend = self._backend()
+    parts = [
+      attend_rows(stream, backend=backend_for(stream, backend))
+      for stream in streams
+    ]
+    y_BLHK = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
     return y_BLHK, cache
 
   def _backend(self) -> Backend:
@@ -258,7 +259,31 @@ def _with_memory(
     given_BLM = jnp.pad(
       given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True
     )
-  return visibility._replace(key_mask_BM=real_BM, visible_BLM=given_BLM)
+  order = visibility.order
+  if order is not None:  # all see the memory
+    lowest = jnp.full((B, before), jnp.iinfo(jnp.int32).min, jnp.int32)
+    ranks_BM = jnp.concatenate([lowest, order.ranks_BM], axis=1)
+    order = order._replace(ranks_BM=ranks_BM)
+  return visibility._replace(
+    key_mask_BM=real_BM, visible_BLM=given_BLM, order=order
+  )
+
+
+def _two_streams(
+  request: Request, predicted_BP: jax.Array, before: int
+) -> list[Request]:
+  """The request of a row's tokens, and that of its predictions."""
+  L, bias = request.k_BLGK.shape[1] - before, request.bias
+  assert isinstance(bias, DistanceProducts)
+  row, predicted = (
+    request._replace(
+      q_BLHK=request.q_BLHK[:, part],
+      visibility=request.visibility.of_queries(part),
+      bias=bias.of_some(part),
+    )
+    for part in (slice(L), slice(L, None))
+  )
+  return [row, predicted._replace(places_BL=predicted_BP + before, first=L)]
 
 
 def _attend_to_cache(

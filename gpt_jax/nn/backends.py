@@ -19,11 +19,11 @@ import jax.numpy as jnp
 
 from gpt_jax.nn import (
   context_parallel,
-  flash_kernel,
   kernels,
   layout,
   ring_kernel,
 )
+from gpt_jax.nn import flash as flash_lib
 from gpt_jax.nn.attend import (
   ByDistance,
   DistanceProducts,
@@ -45,9 +45,13 @@ ALL = frozenset(
   (
     *('split', 'unordered', 'bias', 'by_distance', 'products', 'dropout'),
     *('rule', 'blocks', 'no_blocks', 'prefix', 'mask', 'two_sizes', 'softcap'),
-    *('masked', 'memory', 'across'),
+    *('masked', 'order', 'memory', 'places', 'across'),
   )
 )
+
+
+# Those for which a model with another backend takes the reference.
+RARE = frozenset(('order', 'memory', 'places', 'across'))
 
 
 class Backend(NamedTuple):
@@ -137,7 +141,13 @@ def needs(request: Request) -> dict[str, str]:
       any(x is not None for x in seen[:2]),
       'rows have padding or packed documents',
     ),
+    ('order', seen.order is not None, 'rows have an order of their own'),
     ('memory', request.num_before > 0, 'a memory precedes the rows'),
+    (
+      'places',
+      request.places_BL is not None,
+      'a second stream has places of its own',
+    ),
     (
       'across',
       request.keys is not None,
@@ -238,7 +248,7 @@ def reference() -> Backend:
   def run(request: Request) -> jax.Array:
     if request.keys is not None:
       return attend_across(request)
-    if request.num_before:
+    if request.num_before or request.places_BL is not None:
       return attend_with_memory(request)
     if request.pattern.blocks is not None:
       return dense(request)
@@ -250,7 +260,7 @@ def reference() -> Backend:
 def blocks() -> Backend:
   """Plain XLA, on any device, for `bigbird`: computes only its blocks."""
   lacking = {'no_blocks', 'bias', 'by_distance', 'products', 'prefix', 'mask'}
-  lacking |= {'two_sizes', 'memory', 'across'}
+  lacking |= {'two_sizes', *RARE}
   return Backend('blocks', gathered, ALL - lacking)
 
 
@@ -290,9 +300,7 @@ def splash(
 OF_FLASH = ALL - {'split', 'unordered', 'bias', 'rule', 'blocks', 'mask'}
 
 
-def flash(
-  block: Count = flash_kernel.BLOCK, interpret: bool = False
-) -> Backend:
+def flash(block: Count = flash_lib.BLOCK, interpret: bool = False) -> Backend:
   """Our Pallas kernel for TPU, with scores by distance and dropout.
 
   Args:
@@ -304,10 +312,10 @@ def flash(
       f'model.attention_backend: block={block} is not a multiple of '
       f'{kernels.LANES}'
     )
-  run = functools.partial(flash_kernel.attend, block=block, interpret=interpret)
+  run = functools.partial(flash_lib.attend, block=block, interpret=interpret)
 
   def sizes(request: Request) -> str | None:
-    return flash_kernel.obstacle(request) or not_split(request)
+    return flash_lib.obstacle(request) or not_split(request)
 
   platform = None if interpret else 'tpu'
   return Backend('flash', run, OF_FLASH, sizes, platform)
@@ -434,7 +442,7 @@ def _over_context(
   name: str, run: Callable[..., jax.Array], block: int
 ) -> Backend:
   """A backend for rows that may be split over devices."""
-  can = ALL - {'blocks', 'dropout', 'two_sizes', 'across', 'memory'}
+  can = ALL - {'blocks', 'dropout', 'two_sizes', *RARE}
   can -= {'by_distance', 'products'}
   return Backend(name, functools.partial(run, block=block), can, not_split)
 
@@ -454,9 +462,10 @@ def auto() -> Backend:
   return Backend('auto', run, zigzag=zigzag)
 
 
-def backend_for(feature: str, backend: Backend) -> Backend:
-  """A model's backend, or the reference where it lacks a feature of `ALL`."""
-  return backend if feature in backend.can else reference()
+def backend_for(request: Request, backend: Backend) -> Backend:
+  """A model's backend, or the reference where it lacks one of `RARE`."""
+  rare = RARE & needs(request).keys()
+  return backend if rare <= backend.can else reference()
 
 
 def takes_distances(backend: Backend, request: Request) -> bool:

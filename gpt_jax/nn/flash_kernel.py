@@ -28,35 +28,25 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from gpt_jax.nn import layout
-from gpt_jax.nn.attend import ByDistance, DistanceProducts, Products, Request
+from gpt_jax.nn.attend import (
+  ByKind,
+  Products,
+)
 from gpt_jax.nn.attention_dropout import hashed, kept
 from gpt_jax.nn.flash_distances import (
-  SUBLANES,
   by_distance,
   of_distances,
   product,
   skewed,
-  strips,
-  table,
   unskewed,
 )
-from gpt_jax.nn.kernels import LANES, for_devices
+from gpt_jax.nn.kernels import LANES
 
-# The largest block of queries and of keys.
-BLOCK = 512
-# Queries of a row whose gradient fits in the vector memory, of heads of 128 in
-# bfloat16.
-LONGEST = 8192
-# The same with a table of vectors of distances, and keys of a memory counted.
-LONGEST_PRODUCTS = 2048
-# Shorter rows are filled up to LANES: XLA computes fewer scores.
-SHORTEST = 64
 # The score of a hidden key. Twice its negative overflows to an exponential of
 # zero, the difference of two is no nan.
 HIDDEN = -0.7 * float(jnp.finfo(jnp.float32).max)
-# The id of keys that are padding; no document has it.
-PADDING = -(2**31)
+# The id of keys that are padding; no document has it, and no order's bound.
+PADDING = 2**31 - 1
 
 
 class Static(NamedTuple):
@@ -69,6 +59,7 @@ class Static(NamedTuple):
     rate: of dropout.
     blocks: sizes of a block of queries and of keys.
     before: keys of a memory, before the first query.
+    ordered: ids are those of an order, not of documents.
     interpret: runs on any device, slowly: for tests.
   """
 
@@ -78,6 +69,7 @@ class Static(NamedTuple):
   rate: float
   blocks: tuple[int, int]
   before: int
+  ordered: bool
   interpret: bool
 
 
@@ -92,12 +84,14 @@ class Operands(NamedTuple):
       queries, in order, the numbers of the distances within the pair.
     hashes_BH: int32, of `AttentionDropout.of_heads`.
     prefix_B: int32, see `attend.Visibility`.
-    query_ids_BL: int32, the document of each query.
-    key_ids_BM: int32, that of each key, or PADDING; without `query_ids_BL` all
-      others are seen.
+    query_ids_BL: int32, the document of each query, or its bound in an order.
+    key_ids_BM: int32, that of each key, or its rank, or PADDING; without
+      `query_ids_BL` all others are seen.
     of_queries: scaled vectors of queries [B, H, L, K], and those of distances
       [H, N, K]: see `flash_distances.table`.
     of_keys: scaled vectors of keys, and those of distances as they see them.
+    by_kind: scaled numbers of queries, [B, H, 2, L], and kinds.
+    numbers_BL: int32, of the queries, for dropout; None: their places.
   """
 
   q_BHLK: jax.Array
@@ -110,149 +104,13 @@ class Operands(NamedTuple):
   key_ids_BM: jax.Array | None = None
   of_queries: Products | None = None
   of_keys: Products | None = None
-
-
-def obstacle(request: Request) -> str | None:
-  """Why the kernel cannot serve the rows and heads, or None."""
-  length, _, head_size = request.q_BLHK.shape[1:]
-  num_keys = request.k_BLGK.shape[1]
-  if min(length, num_keys) < SHORTEST:
-    return f'rows of {min(length, num_keys)} tokens are shorter than {SHORTEST}'
-  size = request.q_BLHK.dtype.itemsize // 2 or 1
-  longest, most = LONGEST, length
-  if isinstance(request.bias, DistanceProducts):
-    tables = sum(x is not None for x in request.bias)
-    longest, most = LONGEST_PRODUCTS // tables, max(length, num_keys)
-  longest //= -(-head_size // LANES) * size
-  if most > longest:
-    return f'rows of {most} tokens are longer than {longest}'
-  return None
-
-
-def attend(request: Request, *, block: int, interpret: bool) -> jax.Array:
-  """Attention of a request without `obstacle`: [B, L, H, K]."""
-  q_BLHK, k_BLGK, v_BLGK = for_devices(request, layout.num_parts('heads'))
-  pattern, seen, dropout = request.pattern, request.visibility, request.dropout
-  strip_HD, of_queries, of_keys = None, None, None
-  if isinstance(request.bias, ByDistance):
-    strip_HD = request.bias.strip_HD
-  elif isinstance(request.bias, DistanceProducts):
-    of_queries, of_keys = (
-      x and Products((x.x_BLHK * request.scale).astype(x.x_BLHK.dtype), x[1])
-      for x in request.bias
-    )
-  else:
-    assert request.bias is None
-  hashes_BH = None
-  if dropout is not None:
-    hashes_BH = dropout.of_heads(q_BLHK.shape[2])
-    hashes_BH = jax.lax.bitcast_convert_type(hashes_BH, jnp.int32)
-  if request.keys is None:
-    segments_BM, real_BM = seen.segments_BL, seen.key_mask_BM
-  else:
-    segments_BM, real_BM = request.keys.segments, request.keys.real
-  both = segments_BM is not None
-  run = functools.partial(
-    _per_device,
-    causal=pattern.causal and request.keys is None,
-    window=pattern.window,
-    softcap=request.softcap,
-    before=request.num_before,
-    rate=0.0 if dropout is None else dropout.rate,
-    block=block,
-    interpret=interpret,
-  )
-  heads, tokens = ('batch', None, 'heads', None), ('batch', None)
-  products: Any = Products(heads, (None, 'heads', None))  # pyright: ignore
-  axes = (
-    *(heads, heads, heads, ('heads', None), ('batch', 'heads'), ('batch',)),
-    *(tokens, tokens, tokens),
-    *(x and products for x in (of_queries, of_keys)),
-  )
-  return layout.per_device(run, axes, heads)(
-    *(q_BLHK, k_BLGK, v_BLGK, strip_HD, hashes_BH, seen.prefix_B),
-    *(seen.segments_BL if both else None, segments_BM, real_BM),
-    *(of_queries, of_keys),
-  )
-
-
-def _per_device(
-  q_BLHK: jax.Array,
-  k_BMGK: jax.Array,
-  v_BMGK: jax.Array,
-  strip_HD: jax.Array | None,
-  hashes_BH: jax.Array | None,
-  prefix_B: jax.Array | None,
-  query_ids_BL: jax.Array | None,
-  key_ids_BM: jax.Array | None,
-  real_BM: jax.Array | None,
-  of_queries: Products | None,
-  of_keys: Products | None,
-  *,
-  block: int,
-  **static: Any,
-) -> jax.Array:
-  """Fills rows and heads up to whole blocks, heads first: [B, L, H, K]."""
-  (B, L), M = q_BLHK.shape[:2], k_BMGK.shape[1]
-  blocks = block_size(L, block), block_size(M, block)
-  more = tuple(-n % size for n, size in zip((L, M), blocks, strict=True))
-  if real_BM is not None or more[1]:
-    if key_ids_BM is None:
-      key_ids_BM = jnp.zeros((B, M), jnp.int32)
-    if real_BM is not None:
-      key_ids_BM = jnp.where(real_BM, key_ids_BM, PADDING)
-    key_ids_BM = jnp.pad(
-      key_ids_BM, ((0, 0), (0, more[1])), constant_values=PADDING
-    )
-  if query_ids_BL is not None:
-    query_ids_BL = jnp.pad(query_ids_BL, ((0, 0), (0, more[0])))
-
-  def heads_first(x, more):
-    of_heads = -x.shape[3] % SUBLANES
-    x = jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, of_heads)))
-    return x.swapaxes(1, 2)
-
-  strips_HNW = None
-  if strip_HD is not None:
-    strips_HNW = strips(strip_HD, blocks[0])
-  given = Static(**static, blocks=blocks)
-  if of_queries is not None:
-    # No query of a causal row needs the vectors of keys in later blocks.
-    seen = given._replace(causal=given.causal and prefix_B is None)
-    last = max(
-      j - i
-      for i in range(0, L, blocks[0])
-      for j in range(0, M, blocks[1])
-      if _seen(seen, i // blocks[0], j // blocks[1])
-    )
-    of_queries = Products(
-      heads_first(of_queries.x_BLHK, more[0]),
-      table(of_queries.table_NHK, L, L + more[0], last + blocks[1]),
-    )
-  if of_keys is not None:
-    of_keys = Products(
-      heads_first(of_keys.x_BLHK, more[1]),
-      table(of_keys.table_NHK[::-1], M, M + more[1], L + more[0]),
-    )
-  operands = Operands(
-    heads_first(q_BLHK, more[0]),
-    heads_first(k_BMGK, more[1]),
-    heads_first(v_BMGK, more[1]),
-    *(strips_HNW, hashes_BH, prefix_B, query_ids_BL, key_ids_BM),
-    *(of_queries, of_keys),
-  )
-  out_BHLK: Any = _attend(given, operands)
-  return out_BHLK.swapaxes(1, 2)[:, :L, :, : v_BMGK.shape[3]]
-
-
-def block_size(length: int, most: int) -> int:
-  """Of as few blocks as can be, the smallest whole lanes that hold a row."""
-  number = -(-length // most)
-  return -(-length // (number * LANES)) * LANES
+  by_kind: ByKind | None = None
+  numbers_BL: jax.Array | None = None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(static: Static, x: Operands) -> jax.Array:
+def attend_blocks(static: Static, x: Operands) -> jax.Array:
+  """Attention on a device: [B, H, L, K]."""
   return _forward(static, x)[0]
 
 
@@ -295,6 +153,8 @@ def _backward(static: Static, residuals, grad_BHLK):
     'dv': ((B, H, M, V), dtype, (1, 1, size, V), of_keys),
   }
   scratch = {'dq_acc': (L, K), 'dk_acc': (size, K), 'dv_acc': (size, V)}
+  if x.by_kind is not None:
+    out['dkinds'] = (B, H, 2, L), jnp.float32, (1, 1, 2, L), of_head
   if x.strips_HNW is not None:
     _, N, W = x.strips_HNW.shape
     out['dstrips'] = (
@@ -335,6 +195,9 @@ def _backward(static: Static, residuals, grad_BHLK):
   keep = 1 - static.rate
   if x.strips_HNW is not None:
     gradient = gradient._replace(strips_HNW=found['dstrips'][:, :, 0] / keep)
+  if x.by_kind is not None:
+    kinds = ByKind(found['dkinds'] / keep, None, None)  # pyright: ignore
+    gradient = gradient._replace(by_kind=kinds)
   for name in ('queries', 'keys'):
     given = getattr(x, f'of_{name}')
     if given is not None:
@@ -344,7 +207,7 @@ def _backward(static: Static, residuals, grad_BHLK):
   return (gradient,)
 
 
-_attend.defvjp(_forward, _backward)
+attend_blocks.defvjp(_forward, _backward)
 
 
 def _call(
@@ -409,6 +272,25 @@ def _call(
       *('key_ids', x.key_ids_BM[:, None], (1, 1, size[1])),
       lambda b, h, i, j: (b, 0, j),
     )
+  if x.numbers_BL is not None:
+    add(
+      *('numbers', x.numbers_BL[:, None], (1, 1, size[0])),
+      lambda b, h, i, j: (b, 0, i),
+    )
+  if x.by_kind is not None:
+    numbers_BH2L, of_queries_BL, of_keys_BM = x.by_kind
+    add(
+      *('kinds', numbers_BH2L, (1, 1, 2, size[0])),
+      lambda b, h, i, j: (b, h, 0, i),
+    )
+    add(
+      *('query_kinds', of_queries_BL[:, None], (1, 1, size[0])),
+      lambda b, h, i, j: (b, 0, i),
+    )
+    add(
+      *('key_kinds', of_keys_BM[:, None], (1, 1, size[1])),
+      lambda b, h, i, j: (b, 0, j),
+    )
   for key, given, rows, place in (
     ('queries', x.of_queries, size[0], of_queries),
     ('keys', x.of_keys, size[1], lambda b, h, i, j: (b, h, j, 0)),
@@ -442,12 +324,12 @@ def _call(
     kernel(static, at, SimpleNamespace(**refs))
 
   seen = sum(
-    bool(_seen(static, i, j)) for i in range(num[0]) for j in range(num[1])
+    bool(may_see(static, i, j)) for i in range(num[0]) for j in range(num[1])
   )
   scores = B * H * seen * math.prod(size)
   features = [
     n
-    for n in ('strip', 'queries_table', 'keys_table', 'hashes')
+    for n in ('strip', 'queries_table', 'keys_table', 'kinds', 'hashes')
     if n in {*inputs, *scalars}
   ]
   # Gradients of what all rows share are summed in place.
@@ -514,6 +396,7 @@ def _traffic(grid, num, inputs, out, rows: tuple[int, int]) -> int:
 UNUSED = (
   *('hashes', 'prefix', 'strip', 'query_ids', 'key_ids'),
   *('queries', 'queries_table', 'keys', 'keys_table'),
+  *('kinds', 'query_kinds', 'key_kinds', 'numbers'),
 )
 
 
@@ -584,6 +467,8 @@ def _backward_kernel(static: Static, at: At, refs: Any) -> None:
     refs.dq_acc[...] = jnp.zeros_like(refs.dq_acc)
     if refs.queries is not None:
       refs.dqueries_acc[...] = jnp.zeros_like(refs.dqueries_acc)
+    if refs.kinds is not None:
+      refs.dkinds[...] = jnp.zeros_like(refs.dkinds)
 
   @pl.when((at.b == 0) & (at.i == 0) & (at.j == 0))
   def _():
@@ -620,6 +505,13 @@ def _backward_kernel(static: Static, at: At, refs: Any) -> None:
     if refs.strip is not None:
       n = at.j - at.i + at.num_i - 1
       refs.dstrips[0, n] += unskewed(of_scores_LM)
+    if refs.kinds is not None:
+      other_LM = jnp.where(_other_kind(refs), of_scores_LM, 0.0)
+      other_L1 = other_LM.sum(axis=1, keepdims=True)
+      same_L1 = of_scores_LM.sum(axis=1, keepdims=True) - other_L1
+      refs.dkinds[0, 0, :, rows] += jnp.concatenate(
+        [_as_row(same_L1), _as_row(other_L1)]
+      )
     of_queries, of_keys = _first_distances(static, at)
     if refs.queries is not None:
       refs.dqueries_acc[rows] += of_distances(
@@ -651,15 +543,15 @@ def _where_seen(static: Static, at: At, refs: Any) -> Callable[..., None]:
   """Runs a function if a query of the block may see a key of its block."""
   if at.num_i == at.num_j == 1:
     return lambda function: function()
-  seen = _seen(static, at.i, at.j)
+  seen = may_see(static, at.i, at.j)
   if static.causal and refs.prefix is not None:
-    within = _seen(static._replace(causal=False), at.i, at.j)
+    within = may_see(static._replace(causal=False), at.i, at.j)
     first = at.j * static.blocks[1]
     seen |= within & (first < refs.prefix[at.b])
   return pl.when(seen)
 
 
-def _seen(static: Static, i: Any, j: Any) -> Any:
+def may_see(static: Static, i: Any, j: Any) -> Any:
   """Whether a query of block i may see a key of block j, by the pattern."""
   L, M = static.blocks
   seen = j >= 0
@@ -686,6 +578,10 @@ def _scores(
     scores_LM += by_distance(
       refs.keys, refs.keys_table, of_keys, static.blocks[0]
     ).T
+  if refs.kinds is not None:
+    kinds = refs.kinds[0, 0]
+    same_L1, other_L1 = _as_column(kinds[:1]), _as_column(kinds[1:])
+    scores_LM += jnp.where(_other_kind(refs), other_L1, same_L1)
   slope_LM = None
   if static.softcap:
     share_LM = jnp.tanh(scores_LM / static.softcap)
@@ -704,6 +600,11 @@ def _first_distances(static: Static, at: At) -> tuple[Any, Any]:
   return of_queries, of_keys
 
 
+def _other_kind(refs: Any) -> jax.Array:
+  """Whether a key of the block is of another kind than a query."""
+  return _as_column(refs.query_kinds[0]) != refs.key_kinds[0]
+
+
 def _visible(static: Static, at: At, refs: Any) -> jax.Array | None:
   """Which keys of the block its queries see; None: all."""
   masks = []
@@ -720,7 +621,11 @@ def _visible(static: Static, at: At, refs: Any) -> jax.Array | None:
     if static.window is not None:
       masks.append(query - key < static.window)
   if refs.query_ids is not None:
-    masks.append(_as_column(refs.query_ids[0]) == refs.key_ids[0])
+    query_ids_L1, key_ids_1M = _as_column(refs.query_ids[0]), refs.key_ids[0]
+    if static.ordered:
+      masks.append(key_ids_1M <= query_ids_L1)
+    else:
+      masks.append(key_ids_1M == query_ids_L1)
   elif refs.key_ids is not None:
     real = refs.key_ids[0] != PADDING
     masks.append(jnp.broadcast_to(real, static.blocks))
@@ -733,6 +638,8 @@ def _kept(static: Static, at: At, refs: Any) -> jax.Array:
   of_head = refs.hashes[at.b * at.num_heads + at.h].astype(u32)
   key_1M = jax.lax.broadcasted_iota(u32, (1, M), 1) + (at.j * M).astype(u32)
   query_LM = jax.lax.broadcasted_iota(u32, (L, M), 0) + (at.i * L).astype(u32)
+  if refs.numbers is not None:
+    query_LM = _as_column(refs.numbers[0]).astype(u32)
   return kept(hashed(hashed(key_1M ^ of_head) ^ query_LM), static.rate)
 
 

@@ -307,6 +307,24 @@ class Tokens(NamedTuple):
     return jax.tree.map(lambda x: x[:, part], self)
 
 
+class Order(NamedTuple):
+  """Which keys are seen by their rank, up to a bound of each query.
+
+  XLNet's orders of prediction: a key's rank is its place in the order.
+
+  Attributes:
+    bounds_BL: int32, the highest rank that a query sees.
+    ranks_BM: int32, of the keys.
+  """
+
+  bounds_BL: jax.Array
+  ranks_BM: jax.Array
+
+  def visible(self) -> jax.Array:
+    """The mask of keys that each query sees, bool [B, L, M]."""
+    return self.ranks_BM[:, None] <= self.bounds_BL[..., None]
+
+
 def visible(
   pattern: Pattern | None,
   query: Tokens,

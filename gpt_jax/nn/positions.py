@@ -68,7 +68,7 @@ class Position(NamedTuple):
     bias: makes a module with the call of `T5Bias`.
     by_distance: whether that depends on the distance alone.
     terms: makes a module for each layer, called as `ScoreInputs` describes.
-    products: whether those are products with vectors of distances alone.
+    products: whether those are `attend.DistanceProducts`.
     shared: from `Model` makes a module for a decoder, called with the
       embeddings [B, L, D] and their context; all layers get its result as
       `Context.shared`. Its parameters are beside the embeddings.

@@ -32,6 +32,7 @@ from gpt_jax.nn.build import (
 )
 from gpt_jax.nn.embed import Inputs
 from gpt_jax.nn.heads import Head
+from gpt_jax.nn.masks import Order
 from gpt_jax.nn.positions import Model
 from gpt_jax.nn.stack import Caches
 from gpt_jax.spec import UsageError
@@ -190,6 +191,7 @@ class Transformer(nn.Module):
     memory_BMD: jax.Array | None = None,
     prefix_B: jax.Array | None = None,
     visible_BLM: jax.Array | None = None,
+    order: Order | None = None,
     predicted_BP: jax.Array | None = None,
     places_1L: jax.Array | None = None,
     cuts_BL: jax.Array | None = None,
@@ -224,10 +226,11 @@ class Transformer(nn.Module):
       visible_BLM: bool, a mask on top of `attention`: which tokens of its row,
         or slots of the caches of `init_caches`, each token sees. All real
         tokens of a memory are visible.
+      order: the same by numbers of each token, which kernels take too.
       predicted_BP: int32, the places of tokens that a second stream predicts
         (XLNet), which no token sees. Their states follow those of the row:
         `hidden_BLD` has L + P tokens, and so have the queries of
-        `visible_BLM`, [B, L + P, L].
+        `visible_BLM`, [B, L + P, L], and of `order`. With that, places differ.
       places_1L: int32 [1, L], the place of each token in its row, if they are
         not in order: see `build.zigzag`. All token arguments, and the hidden
         states, are in that order.
@@ -262,7 +265,7 @@ class Transformer(nn.Module):
         of_predicted = jnp.take_along_axis(types_BL, predicted_BP, axis=1)
         types_BL = jnp.concatenate([types_BL, of_predicted], axis=1)
     visibility = Visibility(
-      mask_BL, segments_BL, prefix_B, visible_BLM, places_1L
+      mask_BL, segments_BL, prefix_B, visible_BLM, places_1L, order
     )
     context = Context(
       positions_BL,

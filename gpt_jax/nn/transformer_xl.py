@@ -17,6 +17,7 @@ import numpy as np
 from flax import linen as nn
 
 from gpt_jax.nn.attend import (
+  ByKind,
   Cache,
   Context,
   DistanceProducts,
@@ -24,7 +25,6 @@ from gpt_jax.nn.attend import (
   Products,
   SegmentMemory,
   float32_einsum,
-  moved_left,
 )
 from gpt_jax.nn.layers import Projections, dense, parameter
 from gpt_jax.nn.masks import Pattern
@@ -158,7 +158,7 @@ class SegmentTerms(nn.Module):
     )
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
-  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, jax.Array]:
+  def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, ScoreBias]:
     """See `ScoreInputs`."""
     if isinstance(inputs.cache, KVCache):
       raise UsageError(
@@ -175,19 +175,14 @@ class SegmentTerms(nn.Module):
       M = inputs.cache.hidden_BMD.shape[1]
     L = num_keys - M
     r_RHK = self._distances(num_keys, L, inputs.d_model)
-    bias: Any = float32_einsum('BLHK,RHK->BHLR', q_position, r_RHK)
-    parts = [moved_left(bias[:, :, :L])[..., :num_keys]]
-    if context.predicted_BP is not None:
-      parts.append(_at(bias[:, :, L:], context.predicted_BP, num_keys, L))
-    bias = jnp.concatenate(parts, axis=2)
-    if context.token_types_BL is not None:
+    by_kind, types_BL = None, context.token_types_BL
+    if types_BL is not None:
       segments = self.segments.astype(q_segment.dtype)
       either: Any = float32_einsum('BLHK,SHK->BHLS', q_segment, segments)
-      types_BL = context.token_types_BL
       of_keys = jnp.pad(types_BL[:, :L], ((0, 0), (M, 0)))
-      other_BLM = types_BL[:, :, None] != of_keys[:, None]
-      bias += jnp.where(other_BLM[:, None], either[..., 1:], either[..., :1])
-    return q_content, bias * inputs.scale
+      by_kind = ByKind(either, types_BL, of_keys)
+    products = Products(q_position, r_RHK)
+    return q_content, DistanceProducts(products, by_kind=by_kind)
 
   def _distances(self, num_keys: int, length: int, d_model: int) -> jax.Array:
     """W_kR R of the distances M - 1, ..., 0, ..., 1 - L: [M + L - 1, H, K]."""
@@ -197,15 +192,6 @@ class SegmentTerms(nn.Module):
     waves_RD = sinusoids(distances, d_model, layout='halves')
     waves_1RD = waves_RD.astype(self.projections.dtype)[None]
     return self.projections.heads(self.relative(waves_1RD))[0]
-
-
-def _at(
-  bias_BHPR: jax.Array, predicted_BP: jax.Array, num_keys: int, length: int
-) -> jax.Array:
-  """Gathers biases by key for queries at places among the last keys."""
-  first_BP = length - 1 - predicted_BP
-  index_BPM = first_BP[..., None] + jnp.arange(num_keys)[None, None]
-  return jnp.take_along_axis(bias_BHPR, index_BPM[:, None], axis=-1)
 
 
 def transformer_xl(
@@ -247,7 +233,7 @@ def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
     clamp: as in `transformer_xl`.
   """
   terms = functools.partial(SegmentTerms, clamp)
-  return Position(terms=terms, memory=memory, segments=True)
+  return Position(terms=terms, products=True, memory=memory, segments=True)
 
 
 class Parts(NamedTuple):

@@ -21,6 +21,7 @@ import numpy as np
 from gpt_jax.nn import moe
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.caches import init_memories
+from gpt_jax.nn.masks import Order
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective, Scored
@@ -271,15 +272,14 @@ class Permuted(Objective):
     return forward.add_routers(found, sown, training=key is not None)
 
 
-def visible(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> jax.Array:
-  """Which tokens each token, then each prediction, sees: [B, L + P, L].
+def order(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> Order:
+  """Which tokens each token, then each prediction, sees.
 
   Args:
     of_targets_BP: ranks of the predicted tokens.
   """
-  content_BLM = ranks_BL[:, None] <= ranks_BL[..., None]
-  query_BPM = ranks_BL[:, None] < of_targets_BP[..., None]
-  return jnp.concatenate([content_BLM, query_BPM], axis=1)
+  bounds = jnp.concatenate([ranks_BL, of_targets_BP - 1], axis=1)
+  return Order(bounds, ranks_BL)
 
 
 def predictions(
@@ -316,7 +316,7 @@ def predictions(
       caches=caches,
       mask_BL=batch['mask'][:, part],
       token_types_BL=None if types_BL is None else types_BL[:, part],
-      visible_BLM=visible(ranks_BL, of_targets_BP),
+      order=order(ranks_BL, of_targets_BP),
       predicted_BP=predicted_BP,
     )
     states.append(out.hidden_BLD[:, length:])

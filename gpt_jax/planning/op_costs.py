@@ -285,8 +285,9 @@ _FORWARD, _BACKWARD = 8, 10
 # and what it hides; of a bias, its sum or gradient and what moves it. Of a
 # table of distances: the sum, and for 128 columns more than there are scores a
 # select in each of four rotations and three choices of rows; backward all of
-# that twice, and the sum of the table's gradient.
-_HASH, _STRIP, _TABLE = 14, 3, (10, 22)
+# that twice, and the sum of the table's gradient. Of kinds: a comparison, a
+# select and a sum; backward two selects and two sums more.
+_HASH, _STRIP, _TABLE, _KINDS = 14, 3, (10, 22), (3, 7)
 
 
 def of(
@@ -474,7 +475,9 @@ def _kernel(
   if name.startswith('flash'):
     scores = estimate(x, 'transcendentals')
     each += _HASH * ('_hashes' in name) + _STRIP * ('_strip' in name)
-    each += _TABLE['_backward' in name] * name.count('_table')
+    back = '_backward' in name
+    each += _TABLE[back] * name.count('_table')
+    each += _KINDS[back] * ('_kinds' in name)
     padded = flops * _pad(head, side) / head
     moved = estimate(x, 'bytes_accessed')
     return Work(padded, each * scores, moved, serial=True)

@@ -116,10 +116,8 @@ def _attention(
       num_keys=of_encoder if across else 0,
     ):
       backend, layer = choices.attention_backend, request.pattern.name
-      if request.num_before:
-        backend = backend_for('memory', backend)
+      backend = backend_for(request, backend)
       if request.keys is not None:
-        backend = backend_for('across', backend)
         layer = 'cross-attention'
       yield f'{stack} {layer}', backend, request
 

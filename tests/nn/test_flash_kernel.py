@@ -14,6 +14,7 @@ from gpt_jax import spec
 from gpt_jax.nn import backends
 from gpt_jax.nn.attend import (
   ByDistance,
+  ByKind,
   DistanceProducts,
   Products,
   Request,
@@ -21,7 +22,8 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.masks import PATTERNS, Tokens
+from gpt_jax.nn.masks import PATTERNS, Order, Tokens
+from gpt_jax.objectives.permuted import order
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny, tpu
@@ -60,6 +62,8 @@ def case(
   seen='',
   bias=False,
   products=(),
+  ordered=False,
+  predicted=0,
   rate=0.0,
   softcap=0.0,
   value_size=K,
@@ -67,10 +71,24 @@ def case(
   """A request as a function of its float arrays, those, and a weight."""
   rng, (H, G) = np.random.default_rng(0), heads
   across, M = num_keys is not None, num_keys or before + length
+  num_queries, places_BL, of_kinds = predicted or length, None, ()
+  if predicted:
+    at_L = [before + rng.permutation(length)[:predicted] for _ in range(B)]
+    places_BL = np.stack(at_L)
+  ranks = None
+  if ordered:  # the tokens' kinds too
+    ranks_BM = np.stack([rng.permutation(M) for _ in range(B)]).astype(np.int32)
+    kinds_BM = rng.integers(3, size=(B, M))
+    bounds_BL, kinds_BL = (x[:, before:] for x in (ranks_BM, kinds_BM))
+    if predicted:
+      bounds_BL = np.take_along_axis(ranks_BM, places_BL, axis=1) - 1
+      kinds_BL = np.take_along_axis(kinds_BM, places_BL, axis=1)
+    ranks, of_kinds = Order(bounds_BL, ranks_BM), (kinds_BL, kinds_BM)
   visibility = Visibility(
     padding(M) if 'padding' in seen and not across else None,
     documents(length) if 'documents' in seen else None,
     np.array([0, 150, 7], np.int32) if 'prefix' in seen else None,
+    order=ranks,
   )
   keys = None
   if across:
@@ -84,7 +102,7 @@ def case(
     rows_B = np.array([5, 0, 1_000_003], np.uint32)
     dropout = AttentionDropout(rate, jnp.uint32(3_000_000_019), rows_B)
   arrays = {
-    'q': rng.normal(size=(B, length, H, K)),
+    'q': rng.normal(size=(B, num_queries, H, K)),
     'k': rng.normal(size=(B, M, G, K)),
     'v': rng.normal(size=(B, M, G, value_size)),
   }
@@ -93,15 +111,19 @@ def case(
   # No table has more vectors than its pattern may need.
   table = (M if text == 'full' else M + length - 1, H, K)
   if 'queries' in products:
-    arrays['x'] = rng.normal(size=(B, length, H, K))
+    arrays['x'] = rng.normal(size=(B, num_queries, H, K))
     arrays['r'] = rng.normal(size=table)
   if 'keys' in products:
     arrays['y'] = rng.normal(size=(B, M, H, K))
     arrays['s'] = rng.normal(size=(M + length - 1, H, K))
-  weight = rng.normal(size=(B, length, H, value_size))
+  if ordered:
+    arrays['n'] = rng.normal(size=(B, H, num_queries, 2))
+  weight = rng.normal(size=(B, num_queries, H, value_size))
   if 'padding' in seen:  # queries that see nothing have no meaning
     real_BM = padding(M) if across else visibility.key_mask_BM
-    sees_BLM = np.repeat(real_BM[:, None], length, axis=1)
+    sees_BLM = np.repeat(real_BM[:, None], num_queries, axis=1)
+    if ranks is not None:
+      sees_BLM &= np.asarray(ranks.visible())
     if 'documents' in seen:
       sees_BLM &= documents(length)[:, :, None] == documents(M)[:, None]
     if text != 'bidirectional':
@@ -114,6 +136,7 @@ def case(
       scores = DistanceProducts(
         Products(given['x'], given['r']) if 'x' in given else None,
         Products(given['y'], given['s']) if 'y' in given else None,
+        ByKind(given['n'], *of_kinds) if 'n' in given else None,
       )
     return Request(
       *(q, k, v, build(PATTERNS, text), visibility, K**-0.5),
@@ -121,6 +144,8 @@ def case(
       dropout,
       softcap=softcap,
       keys=keys,
+      places_BL=places_BL,
+      first=length if predicted else 0,
     )
 
   return request, {n: np.float32(x) for n, x in arrays.items()}, weight
@@ -190,6 +215,25 @@ CASES = {
     rate=0.1,
     products='queries keys',
   ),
+  'xlnet': dict(
+    text='bidirectional',
+    heads=(2, 2),
+    length=149,
+    before=130,
+    seen='padding',
+    rate=0.1,
+    products='queries',
+    ordered=True,
+  ),
+  'predictions': dict(
+    text='bidirectional',
+    heads=(2, 2),
+    seen='padding',
+    rate=0.1,
+    products='queries',
+    ordered=True,
+    predicted=29,
+  ),
   'causal deberta': dict(
     text='full', heads=(2, 2), seen='documents', products='keys'
   ),
@@ -223,6 +267,13 @@ MODELS = {
     'context_length': 139,
     'd_model': 18,  # pairs of sine and cosine
   },
+  'xlnet': {
+    'position': 'xlnet',
+    'input': 'tokens(queries=True)',
+    'attention': 'bidirectional',
+    'context_length': 71,
+    'd_model': 18,
+  },
   'deberta': {
     'position': 'deberta(max_distance=60, buckets=16, shared=True)',
     'attention': 'bidirectional',
@@ -233,6 +284,7 @@ MODELS = {
 BY_DISTANCE = {
   't5': ('encoder_bias', 'decoder_bias'),
   'transformer_xl': ('relative', 'content_bias', 'position_bias'),
+  'xlnet': ('relative', 'position_bias', 'segments'),
   'deberta': ('distances',),
 }
 
@@ -246,6 +298,16 @@ def loss_of(name, backend):
   mask, given = np.arange(L)[None] < np.array([[L], [40]]), {}
   if name == 't5':
     given = {'encoder_tokens_BM': tiny.tokens(2, L), 'encoder_mask_BM': mask}
+  elif name == 'xlnet':
+    ranks_BL, places_BP = (
+      np.stack([rng.permutation(L)[:n] for _ in range(2)]) for n in (L, 13)
+    )
+    given = {
+      'order': order(ranks_BL, np.take_along_axis(ranks_BL, places_BP, axis=1)),
+      'predicted_BP': places_BP,
+      'token_types_BL': rng.integers(3, size=(2, L)),
+    }
+    weight = np.float32(rng.normal(size=(2, L + 13, model.d_model)))
   elif name == 'deberta':
     weight, given = weight * mask[..., None], {'mask_BL': mask}
 
@@ -355,5 +417,5 @@ def test_train_steps_compile(topology):
   """Forward, the same for the backward pass, and backward."""
   assert tpu.compiled('flash', topology) == {
     **{'40': 3, '128': 3},
-    **{'gopher': 3, 'transformer_xl': 3, 'deberta': 3},
+    **{'gopher': 3, 'transformer_xl': 3, 'xlnet': 6, 'deberta': 3},
   }

@@ -52,7 +52,7 @@ def make(text, d_model=D):
     ("alibi(dtype='bfloat16')", {'bias'}),
     ('transformer_xl', {'terms', 'products'}),
     ('deberta', {'terms', 'products', 'shared', 'block'}),
-    ('xlnet', {'terms', 'segments'}),
+    ('xlnet', {'terms', 'products', 'segments'}),
     ('none', set()),
   ],
 )

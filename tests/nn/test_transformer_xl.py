@@ -31,7 +31,7 @@ from gpt_jax.nn.layers import INITS
 from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer_xl import num_visible
-from gpt_jax.objectives.permuted import visible
+from gpt_jax.objectives.permuted import order
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 
@@ -480,9 +480,9 @@ def test_content_of_the_identity_order_is_transformer_xl():
   model = xlnet()
   params, tokens = tiny.params(model), tiny.tokens(B, N)
   ranks = np.tile(np.arange(N), (B, 1))
-  seen = visible(ranks, ranks[:, 2:5])
+  seen = order(ranks, ranks[:, 2:5])
   asked = np.tile(np.arange(2, 5), (B, 1))
-  more = {'visible_BLM': seen, 'predicted_BP': asked}
+  more = {'order': seen, 'predicted_BP': asked}
   found, _ = run_xlnet(model, params, tokens, more)
   other = xlnet(attention='full', input='tokens', position='transformer_xl')
   expected, _ = run_xlnet(other, without_segments(params), tokens, {})
@@ -505,7 +505,7 @@ def test_a_memory_is_as_tokens_before():
   more = {
     'mask_BL': mask,
     'token_types_BL': types[:, M:],
-    'visible_BLM': visible(ranks, of_targets),
+    'order': order(ranks, of_targets),
     'predicted_BP': asked,
   }
   zeros = {'token_types_BL': types[:, :M]}
@@ -521,7 +521,7 @@ def test_a_memory_is_as_tokens_before():
   whole = {
     'mask_BL': np.pad(mask, ((0, 0), (M, 0)), constant_values=True),
     'token_types_BL': types,
-    'visible_BLM': visible(np.append(before, ranks, axis=1), of_targets),
+    'order': order(np.append(before, ranks, axis=1), of_targets),
     'predicted_BP': asked + M,
   }
   expected, _ = run_xlnet(model, params, tokens, whole)
@@ -545,7 +545,7 @@ def test_gradients_come_from_what_is_before_in_the_order():
     out = model.apply(
       {'params': {**params, 'embed': {'embedding': table_VD}}},
       tokens,
-      visible_BLM=visible(ranks_BL, ranks_BL),
+      order=order(ranks_BL, ranks_BL),
       predicted_BP=jnp.arange(N)[None],
     )
     return out.hidden_BLD[0] @ probe

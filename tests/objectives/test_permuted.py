@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from gpt_jax import hf
 from gpt_jax.objectives.masked import Masked, ngrams
-from gpt_jax.objectives.permuted import Permutation, Permuted, ranks, visible
+from gpt_jax.objectives.permuted import Permutation, Permuted, order, ranks
 from gpt_jax.rows.rows import Rows
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -147,8 +147,8 @@ FOLDER = ROOT / 'xlnet_perm'
 
 def seen(ranks_L, asked):
   """What each token, then each prediction, sees."""
-  found = visible(np.array([ranks_L]), np.array([ranks_L[asked]]))
-  return np.asarray(found)[0]
+  found = order(np.array([ranks_L]), np.array([ranks_L[asked]]))
+  return np.asarray(found.visible())[0]
 
 
 @pytest.mark.parametrize('name', cases(FOLDER, 'values'))

@@ -641,6 +641,7 @@ def test_flash_attention_says_what_it_does():
     'backward': 10,
     'forward_strip_hashes': 8 + 3 + 14,
     'backward_queries_table_keys_table': 10 + 2 * 22,
+    'forward_queries_table_kinds': 8 + 10 + 3,
   }
   for name, vector in each.items():
     text = kernel(f'flash_{name}', f'({Q})', (Q, KV, KV), extra)

@@ -190,6 +190,16 @@ def flash(topology):
       'head_size': 40,
       'position': 'transformer_xl(memory=300, segment=300)',
     },
+    'xlnet': {
+      'head_size': 64,
+      'num_kv_heads': 4,
+      'position': 'xlnet',
+      'input': 'tokens(queries=True)',
+      'attention': 'bidirectional',
+      'objective.name': 'permuted(context=5)',
+      'data.rows': 'halves',
+      'data.sentences': 'terminal',
+    },
     'deberta': {'head_size': 64, 'position': 'deberta', 'num_kv_heads': 4},
   }
   for name, given in changes.items():
