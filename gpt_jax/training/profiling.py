@@ -33,9 +33,11 @@ from gpt_jax.training.run import Run
 # with an `hlo_op`, on the lines of streams and of threads.
 
 
-# Words in the names of HLO instructions that communicate between devices.
+# Words in the names of HLO instructions that communicate between devices. JAX
+# names two of those in `shard_map`.
 _COLLECTIVES = (
   *('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all'),
+  *('psum', 'ragged_all_to_all'),
   *('collective-permute', 'collective-broadcast', 'send', 'recv'),
 )
 # A device blocks in these until an asynchronous operation ends.

@@ -60,6 +60,11 @@ def test_of_tpus():
   assert found.idle * 1e9 == pytest.approx(2 * 21)
 
 
+@pytest.mark.parametrize('name', ['psum.43', 'ragged_all_to_all.166'])
+def test_collectives_that_jax_names(name):
+  assert profiling.kind(name) == 'collective'
+
+
 def test_of_a_cpu():
   """Its devices share a plane, and their threads are lines.
 
