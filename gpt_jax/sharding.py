@@ -22,7 +22,9 @@ from jax.sharding import (
 from gpt_jax import ring_order
 from gpt_jax.spec import UsageError
 
-AXES: tuple[str, ...] = ('data', 'fsdp', 'expert', 'context', 'tensor')
+AXES: tuple[str, ...] = (
+  *('data', 'stage', 'fsdp', 'expert', 'context', 'tensor'),
+)
 # Over this axis stand whole models, which take other rows of each batch.
 REPLICAS = 'data'
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
@@ -39,8 +41,9 @@ def make_mesh(
 
   One axis may be -1: it takes the devices that the others leave. If it is
   `fsdp` it takes as many as divide the width, and `data` the rest. Over several
-  TPU slices `data` is split over the slices first, since what it exchanges, the
-  gradients, is the least: the network between them is slow.
+  TPU slices, between which the network is slow, `stage` is split over the
+  slices first, as far as it divides, then `data`: activations between stages,
+  then gradients, are the least that the axes exchange.
 
   Args:
     config: `config.mesh`.
@@ -66,15 +69,18 @@ def make_mesh(
       sizes, devices, allow_split_physical_axes=True
     )
     return Mesh(grid, AXES)
-  data, *inside = sizes
-  if data % slices:
+  data, stage, *inside = sizes
+  of_stage = math.gcd(stage, slices)
+  of_data = slices // of_stage
+  if data % of_data:
     raise UsageError(
-      f'{text}: data={data} does not divide over {slices} slices, between '
-      f'which only data is split; give mesh.data={slices} or a multiple'
+      f'{text}: data={data} does not divide over {of_data} slices, between '
+      f'which only data and stage are split; give mesh.data={of_data} or a '
+      'multiple'
     )
   grid = mesh_utils.create_hybrid_device_mesh(
-    [data // slices, *inside],
-    [slices, *(1 for _ in inside)],
+    [data // of_data, stage // of_stage, *inside],
+    [of_data, of_stage, *(1 for _ in inside)],
     devices,
     allow_split_physical_axes=True,
   )
@@ -230,22 +236,6 @@ def on_one_tpu(rules: Rules):
   device = AbstractDevice(device_kind='TPU v5', num_cores=1, platform='tpu')
   mesh = AbstractMesh((1,) * len(AXES), AXES, abstract_device=device)
   with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(rules):
-    yield
-
-
-@contextlib.contextmanager
-def within_replica():
-  """Makes logical constraints act on the devices of one replica only.
-
-  For a function under `jax.vmap` with `REPLICAS` as its `spmd_axis_name`.
-  """
-  # Tuples of axes, as `use` was given them; Flax would take other types, too.
-  given: Any = nn.get_logical_axis_rules()
-  rules: Rules = tuple(
-    (logical, tuple(axis for axis in axes if axis != REPLICAS))
-    for logical, axes in given
-  )
-  with nn.logical_axis_rules(rules):
     yield
 
 

@@ -17,7 +17,12 @@ from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
 
 
+def with_stage(sizes, stage=1):
+  return (sizes[0], stage, *sizes[1:])
+
+
 def mesh_of(*sizes):
+  sizes = with_stage(sizes)
   return sharding.make_mesh(dict(zip(sharding.AXES, sizes, strict=True)))
 
 
@@ -35,8 +40,10 @@ def mesh_of(*sizes):
 )
 def test_make_mesh(sizes, shape):
   mesh = mesh_of(*sizes)
-  assert mesh.axis_names == ('data', 'fsdp', 'expert', 'context', 'tensor')
-  assert mesh.devices.shape == shape
+  assert mesh.axis_names == (
+    *('data', 'stage', 'fsdp', 'expert', 'context', 'tensor'),
+  )
+  assert mesh.devices.shape == with_stage(shape)
   assert {*mesh.devices.flat} == {*jax.devices()}
 
 
@@ -50,7 +57,8 @@ def test_make_mesh(sizes, shape):
   ],
 )
 def test_fsdp_takes_what_divides_the_width(sizes, count, width, expected):
-  assert sharding.fill_sizes(sizes, count, width) == expected
+  found = sharding.fill_sizes(with_stage(sizes), count, width)
+  assert found == [*with_stage(expected)]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +81,7 @@ def test_bad_mesh(sizes, why):
     mesh_of(*sizes)
   data, fsdp, expert, context, tensor = sizes
   assert str(error.value).startswith(
-    f'mesh.data={data}, mesh.fsdp={fsdp}, mesh.expert={expert}, '
+    f'mesh.data={data}, mesh.stage=1, mesh.fsdp={fsdp}, mesh.expert={expert}, '
     f'mesh.context={context}, mesh.tensor={tensor}: {why}'
   )
 
@@ -92,7 +100,7 @@ def test_unknown_mesh_axis():
     sharding.parse_rules({'batch': 'data', 'embed': 'data, model'})
   assert str(error.value) == (
     "mesh.rules.embed='data, model': unknown mesh axis 'model'; one of data, "
-    'fsdp, expert, context, tensor'
+    'stage, fsdp, expert, context, tensor'
   )
 
 
@@ -155,13 +163,13 @@ def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
     ),
     (
       {'mesh.context': 0},
-      'mesh.data=1, mesh.fsdp=-1, mesh.expert=1, mesh.context=0, '
-      'mesh.tensor=1: sizes are positive, and one may be -1',
+      'mesh.data=1, mesh.stage=1, mesh.fsdp=-1, mesh.expert=1, '
+      'mesh.context=0, mesh.tensor=1: sizes are positive, and one may be -1',
     ),
     (
       {'mesh.data': 3},
-      'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.context=1, '
-      'mesh.tensor=1: does not '
+      'mesh.data=3, mesh.stage=1, mesh.fsdp=-1, mesh.expert=1, '
+      'mesh.context=1, mesh.tensor=1: does not '
       'match the 8 devices here; the sizes must multiply to 8 (one may be -1: '
       'the rest)',
     ),
@@ -177,7 +185,7 @@ def test_build_says_what_does_not_fit(change, message):
 @pytest.mark.parametrize(
   'rule, message',
   [
-    ('experts', "unknown mesh axis 'experts'; one of data, fsdp, exp"),
+    ('experts', "unknown mesh axis 'experts'; one of data, stage, fsdp, exp"),
     ('data, fsdp, data', "names 'data' twice"),
   ],
 )
@@ -281,7 +289,7 @@ def test_batches_are_split_over_their_rows():
   batch = tiny.batch(16, 7, 48)
   placed = run.put(batch, 16)
   for name, x in placed.items():
-    assert x.sharding.spec == PartitionSpec(('data', 'fsdp', 'expert'))
+    assert x.sharding.spec == PartitionSpec(('data', 'stage', 'fsdp', 'expert'))
     np.testing.assert_array_equal(x, batch[name])
     assert {s.data.shape for s in x.addressable_shards} == {(4, 7)}
 

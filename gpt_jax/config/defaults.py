@@ -321,6 +321,12 @@ TREE['model'] = Section(
     'How the layers are run: scan (compiles fast) or unroll (runs faster on a '
     'CPU).',
   ),
+  pipeline=Field(
+    'circular',
+    MODEL['pipeline'],
+    'How rows go through the layers where mesh.stage splits them.',
+    free=True,
+  ),
 )
 
 TREE['models'] = Section(
@@ -527,6 +533,12 @@ TREE['mesh'] = Section(
   'Devices along each axis of the mesh; -1: all remaining ones.',
   free=True,
   data=Field(1, DEVICES, 'Copies of the model, each with rows of its own.'),
+  stage=Field(
+    1,
+    DEVICES,
+    'Splits the layers into the stages of a pipeline, and the rows outside of '
+    'them: see model.pipeline.',
+  ),
   fsdp=Field(
     -1,
     DEVICES,
@@ -542,7 +554,7 @@ TREE['mesh'] = Section(
   tensor=Field(1, DEVICES, 'Splits heads, feed-forward layers and vocabulary.'),
   rules=Section(
     "Logical axis of a parameter or activation -> mesh axes; '': not split.",
-    batch=Field('data, fsdp, expert', str, 'Rows of a batch.'),
+    batch=Field('data, stage, fsdp, expert', str, 'Rows of a batch.'),
     group=Field('data, fsdp', str, 'Token groups of the experts.'),
     expert=Field('expert', str, 'Experts.'),
     length=Field('context', str, 'Tokens of a row.'),
@@ -560,7 +572,7 @@ TREE['mesh'] = Section(
     norm=Field('', str, 'Scales and biases of norms.'),
     position=Field('', str, 'Rows of the tables of positions.'),
     router=Field('', str, 'Outputs of the routers of experts.'),
-    layers=Field('', str, 'Layers of a stack.'),
+    layers=Field('stage', str, 'Layers of a stack.'),
   ),
 )
 

@@ -140,7 +140,7 @@ DEFAULTS: dict[str, Any] = {
     *('value_size', 'encoder_num_heads', 'encoder_d_ff'),
     *('source_vocab_size', 'attention', 'encoder_attention'),
     *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
-    *('matmul', 'init_weights', 'remat', 'loop', 'share'),
+    *('matmul', 'init_weights', 'remat', 'loop', 'share', 'pipeline'),
   )
 } | {'dtype': 'float32'}
 # Fields that do not change what a trained model computes.
@@ -152,6 +152,7 @@ FOR_TRAINING = (
   'dtype',
   'remat',
   'loop',
+  'pipeline',
 )
 
 # HF's names of activations -> our `model.ffn`.

@@ -43,6 +43,7 @@ from gpt_jax.nn.layers import (
 from gpt_jax.nn.lstm import lstm
 from gpt_jax.nn.masks import PATTERNS as ATTENTION
 from gpt_jax.nn.masks import Pattern, Recurrent, Tokens, bidirectional
+from gpt_jax.nn.pipeline import PIPELINES, Circular
 from gpt_jax.nn.positions import (
   Model,
   Position,
@@ -92,6 +93,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
   'matmul': MATMULS,
   'init_weights': INITS,
   'share': SHARES,
+  'pipeline': PIPELINES,
 }
 
 
@@ -134,6 +136,7 @@ class ModelChoices:
   matmul: Int8 | None
   init_weights: Initializers
   share: Sharing
+  pipeline: Circular
   decoder: tuple[Layer, ...]
   encoder: tuple[Layer, ...]
 
@@ -336,6 +339,7 @@ def make_stack(
     model.loop,
     shared,
     mirrored=shared.stacks and not cross,
+    circular=choices.pipeline,
   )
 
 

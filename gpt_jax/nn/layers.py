@@ -441,6 +441,10 @@ class Rows(NamedTuple):
   count: int
   filled: bool
 
+  def real(self) -> jax.Array:
+    """1 for a row, 0 for one of padding: float32 [B]."""
+    return (self.numbers_B < self.count).astype(jnp.float32)
+
 
 _HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar(
   'batch_rows', default=None
@@ -448,13 +452,18 @@ _HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def use_rows(rows: Rows):
+def use_rows(rows: Rows | None):
   """Sets the rows of the model's input within this context."""
   token = _HERE.set(rows)
   try:
     yield
   finally:
     _HERE.reset(token)
+
+
+def rows_here() -> Rows | None:
+  """The rows of `use_rows`; None: there are none."""
+  return _HERE.get()
 
 
 def draw_by_row(
@@ -523,7 +532,7 @@ def mean_over_rows(x_U: jax.Array) -> jax.Array:
   if rows is None or not rows.filled:
     return jnp.mean(x_U, axis=0)
   B, U = len(rows.numbers_B), len(x_U)
-  real_B = (rows.numbers_B < rows.count).astype(jnp.float32)
+  real_B = rows.real()
   real_U = jnp.repeat(real_B, U // B) if U >= B else real_B[:: B // U]
   number = over_replicas(jnp.sum(real_U))
   return jnp.einsum('u,u...->...', real_U, x_U) / jnp.maximum(number, 1)

@@ -6,6 +6,7 @@ The caller sets the mesh and the rules in context. This is for computations that
 the compiler does not split well, or at all, by itself.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,22 @@ def num_parts(logical: str) -> int:
   """Number of shards of a logical axis on the current mesh; 1 without one."""
   mesh = jax.sharding.get_abstract_mesh()
   return math.prod(mesh.shape[axis] for axis in mesh_axes(logical))
+
+
+@contextlib.contextmanager
+def within(axis: str):
+  """Makes logical constraints act on the devices of one place of a mesh axis.
+
+  For a function under `jax.vmap` with the axis as its `spmd_axis_name`.
+  """
+  # Tuples of axes, as the caller gave them; Flax would take other types, too.
+  given: Any = nn.get_logical_axis_rules()
+  rules = tuple(
+    (logical, tuple(each for each in axes if each != axis))
+    for logical, axes in given
+  )
+  with nn.logical_axis_rules(rules):
+    yield
 
 
 def per_device(

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
-from gpt_jax.nn import int8, layout
-from gpt_jax.nn.attend import Cache, Context, SegmentMemory
+from gpt_jax.nn import int8, layers, layout, pipeline
+from gpt_jax.nn.attend import ByDistance, Cache, Context, SegmentMemory
 from gpt_jax.ranges import Count
 from gpt_jax.spec import UsageError
 
@@ -120,6 +121,9 @@ _policies = jax.checkpoint_policies
 
 # What the forward pass stores for the backward pass, in host memory if
 # offloaded; everything else is recomputed.
+# Inputs of layers, which all policies store; one by name does it in steps of a
+# pipeline too.
+_INPUT = 'layer_input'
 REMATS: dict[str, Callable | None] = {
   'none': None,
   'full': _policies.nothing_saveable,
@@ -207,6 +211,7 @@ class Stack(nn.Module):
     mirrored: has no parameters, but is called with another stack's: layer i of
       an encoder uses those of the decoder's layer i (T5, section 3.2).
     widens: whether the output is not as wide as the input; with one period.
+    circular: how rows go through the stages of a mesh that splits the layers.
   """
 
   blocks: tuple[Callable[..., nn.Module], ...]
@@ -216,6 +221,7 @@ class Stack(nn.Module):
   sharing: Sharing = Sharing()
   mirrored: bool = False
   widens: bool = False
+  circular: pipeline.Circular = pipeline.Circular(1, 1)
 
   @nn.compact
   def __call__(
@@ -239,6 +245,11 @@ class Stack(nn.Module):
       return self._mirror(x_BLD, context, params)
     if self.loop == UNSTACKED:
       return self._unstacked(number, x_BLD, context, caches)
+    here = layers.rows_here()
+    rows = len(x_BLD if here is None else here.numbers_B)
+    parts = pipeline.parts_of(self.circular, rows)
+    if parts and caches is None and not self.is_initializing():
+      return self._over_stages(parts, x_BLD, context)
     caches = caches or (None,) * len(self.blocks)
     if self.sharing.parts:
       return self._scan_shared(number, x_BLD, context, caches)
@@ -325,17 +336,27 @@ class Stack(nn.Module):
       for block, parts in sets(number).items()
     }
 
-  def _run(self, context: Context) -> Callable[..., Any]:
-    """One run of the period, as a function of its parameters."""
-    period, mutable = self._period(), self._sown()
+  def _run(
+    self, context: Context, counted: dict | None = None
+  ) -> Callable[..., Any]:
+    """One run of the period, as a function of its parameters.
+
+    `counted`: how many random numbers Flax takes as drawn before.
+    """
+
+    def call(period, *args):
+      if counted is not None:
+        period.scope.rng_counters = _copied(counted)
+      return period(*args)
+
+    apply = nn.apply(call, self._period(), mutable=self._sown())
 
     def run(x_BLD, params, given):
       caches, index, rngs = given
-      (x_BLD, caches), sown = period.apply(
+      (x_BLD, caches), sown = apply(
         {'params': params},
         *(x_BLD, context, caches, index),
         rngs=rngs,
-        mutable=mutable,
       )
       return x_BLD, (caches, sown)
 
@@ -386,6 +407,93 @@ class Stack(nn.Module):
       self.put_variable(collection, 'periods', values)
     return x_BLD, caches
 
+  # The layers as stages of a pipeline, see `pipeline`. What differs between
+  # rows goes with them from stage to stage.
+
+  def _over_stages(
+    self, parts: pipeline.Parts, x_BLD: jax.Array, context: Context
+  ) -> tuple[jax.Array, Caches]:
+    """Runs the layers where the mesh splits them over stages."""
+    number, here = num_periods(self), layers.rows_here()
+    params, rngs = nn.meta.unbox(self.get_variable('params', 'periods')), {}
+    if self.has_rng('dropout'):
+      # The keys that `nn.scan` gives the layers.
+      scope: Any = self.scope
+      lazy = scope.push('periods', reuse=True).rngs['dropout']
+      keys = jax.random.split(lazy.rng, number)
+      rngs = {'dropout': lazy.replace(rng=keys)}
+    leaves, form = jax.tree.flatten(
+      context, is_leaf=lambda x: isinstance(x, ByDistance)
+    )
+    differs = [not isinstance(x, ByDistance) and len(x) > 1 for x in leaves]
+
+    def pick(rows: bool) -> list[Any]:
+      return [x for x, y in zip(leaves, differs, strict=True) if y == rows]
+
+    def stage(of_layers, same, rows):
+      x_BLD, own, numbers_B = rows
+      every, each = iter(same), iter(own)
+      whole = form.unflatten(next(each if y else every) for y in differs)
+      with layers.use_rows(here and here._replace(numbers_B=numbers_B)):
+        x_BLD, sown = self._stage(of_layers, x_BLD, whole)
+      return (x_BLD, own, numbers_B), sown
+
+    numbers_B = None if here is None else here.numbers_B
+    rows = jax.tree.map(parts.split, (x_BLD, pick(True), numbers_B))
+    S, W = rows[0].shape[:2]
+    stored = _policies.save_only_these_names(_INPUT)
+    if policy := REMATS[self.remat]:
+      stored = _policies.save_from_both_policies(policy, stored)
+    (x, *_), sown = pipeline.run(
+      stage,
+      (params, jnp.arange(number), rngs),
+      pick(False),
+      rows,
+      pipeline.Schedule(S, self.circular.repeats, S * W),
+      stored,
+    )
+
+    def mean(x):  # [layers, M, ...], each a mean over rows
+      return jnp.tensordot(_shares(parts, here, S * W), x, (0, 1))
+
+    def joined(x):  # [layers, M, b, ...]
+      return jax.vmap(parts.joined)(x.reshape(number, S, W, *x.shape[2:]))
+
+    for name, values in sown.items():
+      values = jax.tree.map(mean if name == 'router' else joined, values)
+      self.put_variable(name, 'periods', values)
+    return parts.joined(x), (None,) * len(self.blocks)
+
+  def _stage(
+    self, of_layers: Any, x_BLD: jax.Array, context: Context
+  ) -> tuple[jax.Array, Any]:
+    """Some of the layers, by their parameters, numbers and random keys."""
+    caches: Caches = (None,) * len(self.blocks)
+    counted: dict = {}
+
+    def count(period: Any, index: jax.Array):
+      period(x_BLD, context, caches, index)
+      counted.update(period.scope.rng_counters)
+
+    def first(of_layers: Any):
+      params, index, rngs = jax.tree.map(lambda x: x[0], of_layers)
+      apply = nn.apply(count, self._period(), mutable=self._sown())
+      return apply({'params': params}, index, rngs=rngs)[1]
+
+    # `nn.scan` traces the layers twice, and Flax counts what both traces draw:
+    # without those of the first, other numbers would be drawn.
+    jax.eval_shape(first, of_layers)
+    run = self._remat(jax.checkpoint, self._run(context, counted))
+
+    def step(x_BLD, of_layer):
+      params, index, rngs = of_layer
+      x_BLD = checkpoint_name(x_BLD, _INPUT)
+      x_BLD, (_, sown) = run(x_BLD, params, (caches, index, rngs))
+      return x_BLD, sown
+
+    unroll = len(of_layers[1]) if self.loop == 'unroll' else 1
+    return jax.lax.scan(step, x_BLD, of_layers, unroll=unroll)
+
   def _unstacked(
     self,
     number: int,
@@ -409,6 +517,21 @@ class Stack(nn.Module):
       x_BLD, (of_run, _) = run(x_BLD, params, (of_run, jnp.int32(i), {}))
       out += of_run
     return x_BLD, tuple(out)
+
+
+def _copied(tree: dict) -> dict:
+  return {k: _copied(v) if isinstance(v, dict) else v for k, v in tree.items()}
+
+
+def _shares(
+  parts: pipeline.Parts, rows: layers.Rows | None, number: int
+) -> jax.Array:
+  """By what each micro-batch's means over its rows count in those of all."""
+  if rows is None or not rows.filled:
+    return jnp.full(number, 1 / number)
+  # The divisors of `layers.mean_over_rows`.
+  real = layers.over_replicas(jnp.sum(parts.split(rows.real()), axis=2))
+  return jnp.maximum(real.reshape(-1), 1) / jnp.maximum(jnp.sum(real), 1)
 
 
 def _without_cross(params: Any) -> Any:

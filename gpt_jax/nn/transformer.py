@@ -91,6 +91,7 @@ class Transformer(nn.Module):
   remat: str
   loop: str
   share: str
+  pipeline: str = 'circular'
 
   def setup(self):
     """Resolves the call-strings and creates the parts."""

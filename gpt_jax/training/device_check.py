@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
-from gpt_jax.nn import int8
+from gpt_jax.nn import int8, pipeline
 from gpt_jax.nn.attend import Request
 from gpt_jax.nn.backends import Backend, backend_for, check, choice
 from gpt_jax.nn.build import (
@@ -131,7 +131,7 @@ def _sees(config: Config) -> Literal['', 'prefix', 'mask']:
 
 
 def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
-  """Checks that experts and rows can be split over the mesh as its rules say.
+  """Checks that experts, rows and layers can be split over the mesh.
 
   With `sharding.check_divisible`, for parameters, this is what `train` and
   `plan` refuse of a mesh.
@@ -150,6 +150,8 @@ def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
         f'divide over the {parts} devices of mesh axes {", ".join(axes)}; '
         'change num_experts or the mesh'
       )
+  if sizes[pipeline.STAGE] > 1:
+    _check_stages(config, sizes[pipeline.STAGE], rules)
   axes = rules.get('length', ())
   parts = math.prod(sizes[a] for a in axes)
   if parts == 1:
@@ -173,6 +175,53 @@ def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
           f'model.{field}={model[field]!r}: {reason}, which {said} splits; '
           f'take another {field}, or '
           f'{" and ".join(f"mesh.{axis}=1" for axis in axes)}'
+        )
+
+
+def _check_stages(config: Config, stages: int, rules: dict) -> None:
+  """Checks that the layers of all models form the stages of a pipeline."""
+  said, named = f'mesh.stage={stages}', {'batch', 'layers'}
+  found = {name for name, axes in rules.items() if pipeline.STAGE in axes}
+  if found != named or rules['layers'] != (pipeline.STAGE,):
+    raise UsageError(
+      f"{said}: mesh.rules has 'stage' for {', '.join(sorted(found)) or 'none'}"
+      '; it splits layers, and them alone by it, and rows: give '
+      "--config.mesh.rules.layers=stage and --config.mesh.rules.batch='data, "
+      "stage, fsdp, expert', and no other rule with it"
+    )
+  for name in ('', *config.models):
+    with config_lib.named(name):
+      model = config_lib.of_part(config, name).model
+      choices = ModelChoices.of(model)
+      repeats, period = choices.pipeline.repeats, len(choices.decoder)
+      whole = next((
+        (field, reason)
+        for field, is_so, reason in (
+          ('num_encoder_layers', model.num_encoder_layers,
+           'its layers read the encoder'),
+          ('share', choices.share.parts, 'its layers share parameters'),
+          ('attention', choices.recurrent, 'its layers are recurrent'),
+          ('position', choices.position.shared, 'its layers share values'),
+        ) if is_so
+      ), None)  # fmt: skip
+      if whole:
+        field, reason = whole
+        raise UsageError(
+          f'model.{field}={model[field]!r}: {reason}, so that {said} does not '
+          f'split the {model.num_layers}; give mesh.stage=1'
+        )
+      if model.num_layers % (stages * repeats * period):
+        raise UsageError(
+          f'{said}: the {model.num_layers} layers of model.num_layers do not '
+          f'divide over {stages} stages x {repeats} repeats of whole periods '
+          f'of {period} layers, {stages * repeats * period}; change mesh.stage '
+          'or model.pipeline'
+        )
+      if repeats > 1 and model.remat == 'none':
+        raise UsageError(
+          f'model.pipeline={model.pipeline!r}: with {repeats} repeats '
+          "model.remat='none' would store the weights once more for each step; "
+          "give --config.model.remat=full, or 'dots'"
         )
 
 
@@ -212,7 +261,8 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
   """Checks the groups of experts; see `check_devices`."""
   for length, router in _routers(config, config_lib.ramp(config).longest):
     if router.limited(training=False):
-      router.group_of(eval_rows(config, mesh, rules), length)
+      rows = _at_once(config, mesh, rules, eval_rows(config, mesh, rules))
+      router.group_of(rows, length)
   for stage in config_lib.ramp(config).stages:
     rows = _micro_rows(config, mesh, rules, stage.rows)
     for length, router in _routers(config, stage.length):
@@ -221,12 +271,21 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
 
 
 def _micro_rows(config: Config, mesh: Mesh, rules: dict, num_rows: int) -> int:
-  """Rows of a micro-batch of a stage, over all devices."""
+  """Rows of a micro-batch of a stage, over all devices that share a layer."""
   parts = math.prod(mesh.shape[a] for a in rules['batch'])
   micro_rows = config.batch.micro_rows
-  return divided(num_rows, num_shards=parts, micro_rows=micro_rows).rows(
-    num_rows
-  )
+  micro = divided(num_rows, num_shards=parts, micro_rows=micro_rows)
+  return _at_once(config, mesh, rules, micro.rows(num_rows))
+
+
+def _at_once(config: Config, mesh: Mesh, rules: dict, rows: int) -> int:
+  """Of rows over all devices those that go through a layer together."""
+  stages = mesh.shape[pipeline.STAGE]
+  if stages == 1:
+    return rows
+  parts = math.prod(mesh.shape[a] for a in rules['batch'])
+  how = ModelChoices.of(config.model).pipeline
+  return parts // stages * how.at_once(rows // parts)
 
 
 def eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:

@@ -379,9 +379,10 @@ class CostModel(MemoryModel):
 
 
 # The config's defaults, which mean that no mesh was chosen.
-UNSET = {'data': 1, 'fsdp': -1, 'expert': 1, 'context': 1, 'tensor': 1}
-# Axes of meshes whose devices have whole rows.
+UNSET = {axis: 1 for axis in sharding.AXES} | {'fsdp': -1}
+# Axes of meshes whose devices have whole rows, and all layers.
 WHOLE_ROWS = ('data', 'fsdp', 'expert', 'tensor')
+SPLIT_ROWS = ('data', 'fsdp', 'expert', 'context', 'tensor')
 # Parts of a dimension that tensor may take.
 PARTS = (2, 4, 8)
 
@@ -420,7 +421,7 @@ def candidates(config: Config, slices: Slices, *, micro: bool) -> list[Layout]:
   mesh = {axis: 1 for axis in sharding.AXES} | {'fsdp': slices.devices}
   few = costs.last.rows < slices.devices
   split = few or costs.activations(mesh, 1) > FREE * slices.hbm
-  axes = sharding.AXES if split else WHOLE_ROWS
+  axes = SPLIT_ROWS if split else WHOLE_ROWS
   found, refused = [], {}
   for key, links in _meshes(slices, axes).items():
     mesh = dict(zip(sharding.AXES, key, strict=True))
@@ -431,7 +432,8 @@ def candidates(config: Config, slices: Slices, *, micro: bool) -> list[Layout]:
       refused[key] = e
   if not found:
     # Report the one with the most devices in fsdp, which people try first.
-    _, reason = max(refused.items(), key=lambda item: item[0][1])
+    fsdp = sharding.AXES.index('fsdp')
+    _, reason = max(refused.items(), key=lambda item: item[0][fsdp])
     raise UsageError(f'no mesh of {slices} serves this config: {reason}')
   return sorted(found, key=rank)
 
@@ -448,7 +450,7 @@ def given(config: Config, slices: Slices, *, micro: bool = False) -> Layout:
   """
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
-  axes = sharding.AXES if mesh['context'] > 1 else WHOLE_ROWS
+  axes = SPLIT_ROWS if mesh['context'] > 1 else WHOLE_ROWS
   links = _meshes(slices, axes).get(tuple(mesh.values()), broken)
   layout = CostModel(config, slices).layout(mesh, links, micro=micro)
   changed = {'batch.micro_rows'} & layout.changes.keys()
@@ -487,11 +489,12 @@ def _meshes(
     mesh['data'] *= slices.number
     found[tuple(mesh.values())] = links
   for key, links in list(found.items()):
-    data, fsdp, expert, context, tensor = key
-    for part in PARTS if tensor == 1 else ():
+    mesh = dict(zip(sharding.AXES, key, strict=True))
+    fsdp = mesh['fsdp']
+    for part in PARTS if mesh['tensor'] == 1 else ():
       # Tensor takes part of a dimension of fsdp: neither keeps its rings.
       if fsdp % part == 0 and fsdp > part:
         broken = {'tensor': Links(1, False), 'fsdp': Links(2, False)}
-        cut = (data, fsdp // part, expert, context, part)
-        found.setdefault(cut, links | broken)
+        cut = mesh | {'fsdp': fsdp // part, 'tensor': part}
+        found.setdefault(tuple(cut.values()), links | broken)
   return found

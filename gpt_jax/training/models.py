@@ -417,7 +417,7 @@ def _on_these_devices(workdir: str, lora: str | None = None) -> Config:
   `lora` replaces `finetune.lora`, if there is such a section.
   """
   config = config_lib.unlocked(read_config(workdir))
-  config.mesh.update(data=1, fsdp=-1, expert=1, context=1, tensor=1)
+  config.mesh.update({**dict.fromkeys(sharding.AXES, 1), 'fsdp': -1})
   for model in (config.model, *config.models.values()):
     model.attention_backend = 'auto'
   if lora and config.get('finetune'):
@@ -639,7 +639,9 @@ def _mean(total, params, number):
 
 _PART = 'teacher'
 # How a model is computed is the run's choice, for its teacher too.
-_COMPUTED = ('dtype', 'attention_backend', 'loop', 'remat', 'dropout')
+_COMPUTED = (
+  *('dtype', 'attention_backend', 'loop', 'pipeline', 'remat', 'dropout'),
+)
 
 
 def described(config: Config, workdir: str) -> Config:

@@ -199,7 +199,7 @@ def build(
     objective = frozen.objective(objective)
     optimizer = frozen.optimizer(optimizer)
   if on_host:
-    _check_on_host(objective, rules)
+    _check_on_host(objective, mesh, rules)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
   return Parts(
     config,
@@ -219,13 +219,15 @@ def build(
   )
 
 
-def _check_on_host(objective: Objective, rules: sharding.Rules) -> None:
+def _check_on_host(
+  objective: Objective, mesh: Mesh, rules: sharding.Rules
+) -> None:
   if objective.stages():
     raise UsageError(
       "optim.state='host': does not work with training in stages, each of "
       "which begins with a new state; set it to 'device'"
     )
-  if split := dict(rules)['layers']:
+  if split := [a for a in dict(rules)['layers'] if mesh.shape[a] > 1]:
     raise UsageError(
       f"optim.state='host': moves state layer by layer, and mesh.rules."
       f'layers={", ".join(split)!r} splits the layers; remove one of the two'

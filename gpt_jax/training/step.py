@@ -86,7 +86,7 @@ def _by_replica(
 
   def run(part: Any) -> Any:
     split = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), part)
-    with sharding.within_replica():
+    with layout.within(sharding.REPLICAS):
       return mapped(_apart(split))
 
   return run

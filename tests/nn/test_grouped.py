@@ -86,7 +86,7 @@ def test_matmul(kernel, dtype, error):
 def test_lowers_for_tpu(dtype):
   """As far as three Mosaic kernels; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((1,) * 5, sharding.AXES, abstract_device=device)
+  mesh = AbstractMesh((1,) * 6, sharding.AXES, abstract_device=device)
   blocks = grouped.layout(COUNTS, 150, 128)
   with jax.sharding.use_abstract_mesh(mesh):
     assert [grouped.block_size(n, E) for n in (8, 770, 9999)] == [128, 256, 512]

@@ -308,7 +308,7 @@ def test_blocks_divide_the_length(length, size):
 def test_lowers_for_tpu(fused_until):
   """As far as a Mosaic kernel for each phase; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((2, 1, 1, 1, 2), sharding.AXES, abstract_device=device)
+  mesh = AbstractMesh((2, 1, 1, 1, 1, 2), sharding.AXES, abstract_device=device)
 
   def loss(q, k, v):
     asked = Request(q, k, v, pattern('full'), EVERYTHING, 0.3, softcap=50.0)

@@ -63,6 +63,7 @@ MODEL = {
   'remat': 'none',
   'loop': 'scan',
   'share': 'none',
+  'pipeline': 'circular',
 }
 
 # What splits over a mesh cannot be prime: all of these divide by 8.
@@ -154,10 +155,16 @@ def batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
 
 
 def make_mesh(
-  data: int, fsdp: int, tensor: int, *, expert: int = 1, context: int = 1
+  data: int,
+  fsdp: int,
+  tensor: int,
+  *,
+  expert: int = 1,
+  context: int = 1,
+  stage: int = 1,
 ) -> Mesh:
   """A mesh of the first devices, as many as it needs."""
-  shape = (data, fsdp, expert, context, tensor)
+  shape = (data, stage, fsdp, expert, context, tensor)
   devices = np.array(jax.devices()[: np.prod(shape)])
   return Mesh(devices.reshape(shape), sharding.AXES)
 
@@ -168,11 +175,12 @@ def build(
   *,
   expert: int = 1,
   context: int = 1,
+  stage: int = 1,
   **parts: Any,
 ) -> Parts:
   """A run on the first devices: `sizes` of data, fsdp, tensor."""
   run = parts_lib.build(config_lib.resolve(config))._replace(**parts)
-  mesh = make_mesh(*sizes, expert=expert, context=context)
+  mesh = make_mesh(*sizes, expert=expert, context=context, stage=stage)
   return run._replace(
     mesh=mesh,
     shardings=parts_lib.state_shardings(

@@ -33,6 +33,7 @@ def test_palm_gets_the_mesh_of_its_paper():
     'data': 2,
     'fsdp': 256,
     'expert': 1,
+    'stage': 1,
     'context': 1,
     'tensor': 12,
   }
@@ -151,7 +152,14 @@ def test_why_no_mesh_serves():
 def test_bytes_of_the_state_are_those_of_its_shards(changes):
   config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **changes}))
   run = parts_lib.build(config)
-  mesh = {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 4}
+  mesh = {
+    'data': 1,
+    'stage': 1,
+    'fsdp': 2,
+    'expert': 1,
+    'context': 1,
+    'tensor': 4,
+  }
   abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
   shardings = parts_lib.state_shardings(
     run.objective, run.optimizer, abstract, run.rules, run.average
@@ -218,7 +226,14 @@ def test_micro_rows_divide_the_last_stage():
   config = config_lib.resolve(
     tiny.config(**{'batch.size': rows, 'schedule.num_steps': 20})
   )
-  mesh = {'data': 1, 'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2}
+  mesh = {
+    'data': 1,
+    'stage': 1,
+    'fsdp': 4,
+    'expert': 1,
+    'context': 1,
+    'tensor': 2,
+  }
   # Of each of four devices' 12; 0 is all at once.
   costs = CostModel(config, topologies.parse('v5e:2x4'))
   assert costs.micro_choices(mesh) == [0, 6, 4, 3, 2, 1]

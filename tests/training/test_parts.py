@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax import sharding
 from gpt_jax.objectives import causal
 from gpt_jax.rows.rows import cut
 from gpt_jax.training import compiled as compiled_lib
@@ -60,7 +61,7 @@ def test_the_parts_are_those_of_the_config():
   )
   assert float(run.schedule(14)) == pytest.approx(0.25)
   assert run.model.d_model == 24
-  shape = {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}
+  shape = {**dict.fromkeys(sharding.AXES, 1), 'data': 2, 'fsdp': 2, 'tensor': 2}
   assert dict(run.mesh.shape) == shape
   assert run.objective.make_batch is not None
 

@@ -73,6 +73,27 @@ CONFIGS_REFUSED = [
    'model.attention_backend=splash: it needs a TPU'),
   ('split', {'model.attention_backend': 'ulysses', 'model.num_heads': 4},
    'ulysses: model.num_heads=4 does not divide over the 8 devices'),
+  # Layers over stages.
+  *(
+    ('', {**tiny.MESHABLE, 'model.num_layers': 6, 'mesh.stage': 2, **changes},
+     message)
+    for changes, message in (
+      ({'mesh.stage': 4}, 'mesh.stage=4: the 6 layers of model.num_layers do '
+       'not divide over 4 stages x 1 repeats of whole periods of 1 layers, 4;'),
+      ({'model.pipeline': 'circular(repeats=2)', 'model.remat': 'full'},
+       'the 6 layers .* 2 stages x 2 repeats of whole periods of 1 layers, 4'),
+      ({'model.attention': 'full, local(window=3)'},
+       '2 stages x 1 repeats of whole periods of 2 layers, 4; change mesh'),
+      ({'model.pipeline': 'circular(repeats=3)'},
+       "with 3 repeats model.remat='none' would store the weights once more"),
+      ({'model.num_encoder_layers': 3, 'objective.name': 'denoise'},
+       'model.num_encoder_layers=3: its layers read the encoder, so that '
+       'mesh.stage=2 does not split the 6; give mesh.stage=1'),
+      ({'model.share': 'all'}, "model.share='all': its layers share parameter"),
+      ({'mesh.rules.layers': ''}, "mesh.stage=2: mesh.rules has 'stage' for b"),
+      ({'mesh.rules.embed': 'fsdp, stage'}, 'for batch, embed, layers; it spl'),
+    )
+  ),
   # Experts and their groups of tokens.
   *(
     ('', {'model.ffn': f'switch(num_experts={experts})', **changes}, why)
@@ -152,7 +173,7 @@ def test_configs_that_are_served(common, changes):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'mesh.rules.layers': 'data'}, r'mesh\.rules\.layers'),
+    ({'mesh.stage': 2}, r"mesh\.rules\.layers='stage'"),
     ({'objective.name': 'electra(generator_steps=5)'}, 'in stages'),
   ],
 )

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax import sharding
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import layouts
@@ -95,7 +96,7 @@ def test_a_run_goes_on_in_the_other_memory_and_on_another_mesh(order, tmp_path):
 
 
 def test_the_search_counts_no_moments_on_the_devices():
-  mesh = dict.fromkeys(('data', 'fsdp', 'expert', 'context', 'tensor'), 1)
+  mesh = dict.fromkeys(sharding.AXES, 1)
   runs = [build(memory) for memory in ('device', 'host')]
   sizes = [layouts.state_of(run.config).bytes(mesh) for run in runs]
   moments = sum(
