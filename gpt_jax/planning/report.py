@@ -66,6 +66,7 @@ def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
     }
   return {
     **head,
+    **({'pipeline': lines} if (lines := pipelines(found)) else {}),
     'stages': [
       {
         **stage._asdict(),
@@ -81,6 +82,22 @@ def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
     'estimate_error': found.last.error,
     'assumptions': schedule.assumptions(),
   }
+
+
+def pipelines(found: Plan) -> list[str]:
+  """How rows go through the stages of the mesh, for each shape of the batches.
+
+  Empty without stages. The steps in which a stage is idle count in the time.
+  """
+  mesh = layouts.mesh_of(found.config, found.slices)
+  costs, lines = layouts.CostModel(found.config, found.slices), []
+  for shape in found.stages if mesh['stage'] > 1 else ():
+    plan = costs.schedule(mesh, found.config.batch.micro_rows, shape.rows)
+    lines.append(
+      f'{plan.stages} stages, {plan.repeats} repeats of {plan.micro_batches} '
+      f'micro-batches: idle in {plan.bubble:.1%} of {plan.steps} steps'
+    )
+  return lines
 
 
 # The rows of the tables of a plan, each with its text for a stage.
@@ -138,6 +155,9 @@ def show(name: str, found: Plan | Misfit, console: Console) -> None:
     console.print('taken besides the config, to give to train too:')
     # On one line, to paste: rich would wrap it.
     console.print(f'  {overrides(found.changes)}', soft_wrap=True)
+
+  for line in dict.fromkeys(pipelines(found)):
+    console.print(line)
 
   def table(corner: str, title: str, rows: dict[str, Callable]) -> None:
     columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in stages]

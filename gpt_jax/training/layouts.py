@@ -19,6 +19,7 @@ from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs.topologies import Slices
 from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.pipeline import Schedule
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.spec import UsageError
@@ -166,6 +167,21 @@ class MemoryModel:
     """Into how many parts a batch is split."""
     return math.prod(mesh[axis] for axis in dict(self.rules)['batch'])
 
+  def schedule(self, mesh: Mesh, micro_rows: int | None, rows: int) -> Schedule:
+    """How a micro-batch goes through the stages of `mesh`.
+
+    Args:
+      mesh: axis sizes.
+      micro_rows: as `batch.micro_rows`.
+      rows: of the batch.
+    """
+    split = self.num_shards(mesh)
+    parts = divided(rows, num_shards=split, micro_rows=micro_rows)
+    here = parts.rows(rows) // split
+    how = ModelChoices.of(self.config.model).pipeline
+    each = here // how.at_once(here)
+    return Schedule(mesh['stage'], how.repeats, mesh['stage'] * each)
+
   def micro_choices(self, mesh: Mesh) -> list[int]:
     """Values of `batch.micro_rows`, largest first.
 
@@ -214,9 +230,12 @@ class MemoryModel:
     """Bytes per device that the forward pass keeps."""
     model = self.config.model
     split = self.num_shards(mesh)
-    largest = max(
-      divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
-      * s.length
+    largest, rows = max(
+      (
+        divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
+        * s.length,
+        s.rows,
+      )
       for s in self.shapes
     )
     tokens = largest / split / mesh['context']
@@ -249,7 +268,16 @@ class MemoryModel:
       # norms and the like. Fitted to compiled programs.
       'none': 3 * period * self.layers / self.period,
     }[model.remat]
-    return kept + period
+    if mesh['stage'] == 1:
+      return kept + period
+    # All micro-batches of a stage are kept, also in steps that it is idle, and
+    # one of them is computed at a time; each device has a share of the inputs
+    # and of the results.
+    schedule = self.schedule(mesh, micro_rows, rows)
+    S, R, M = schedule
+    waiting = 2 * tokens * stream * (2 + S * (R > 1))
+    kept *= schedule.steps / (R * M)
+    return kept + period * S / M + waiting
 
   def _of_recurrent_layers(self) -> float:
     """`activations` of a token in LSTMs, which `tensor` does not split."""
@@ -298,6 +326,10 @@ class CostModel(MemoryModel):
     again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}
     work = 6 * state.matmul * tokens * again[model.remat]
     compute = work / (slices.devices * slices.peak * EFFICIENCY)
+    schedule, gathers = self.schedule(mesh, micro_rows, rows), parts.num_micro
+    if mesh['stage'] > 1:
+      compute /= 1 - schedule.bubble
+      gathers *= schedule.steps / schedule.repeats
 
     def over(axis: str, sent: float) -> float:
       if mesh[axis] == 1:
@@ -306,11 +338,12 @@ class CostModel(MemoryModel):
       return sent * (mesh[axis] - 1) / mesh[axis] / rate
 
     weights = 2 * state.parameters / mesh['tensor'] / mesh['expert']
+    weights /= mesh['stage']
     # A reduce-scatter; or, where fsdp spans the whole slice or shares a
     # dimension, an all-reduce, which sends twice the bytes.
     alone = mesh['fsdp'] == slices.devices // slices.number
     scatter = 1 if links['fsdp'].whole and not alone else 2
-    fsdp = over('fsdp', parts.num_micro * (2 + scatter) * weights)
+    fsdp = over('fsdp', gathers * (2 + scatter) * weights)
     here = 2 * tokens / split / mesh['context'] * model.d_model
     meets = 2 if model.block.startswith('parallel') else 4
     tensor = over('tensor', 3 * meets * here * self.layers)
@@ -319,12 +352,26 @@ class CostModel(MemoryModel):
     kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']
     context = over('context', 3 * 2 * tokens / split * kv * self.layers)
     gradient = weights / mesh['fsdp']
-    inside = mesh['data'] // slices.number
+    # As `sharding.make_mesh` lays them over the slices.
+    slow = slices.chip.dcn / slices.chip.devices
+    of_stage = math.gcd(mesh['stage'], slices.number)
+    of_data = slices.number // of_stage
+    inside = mesh['data'] // of_data
     data = over('data', 2 * gradient) if inside > 1 else 0.0
-    if slices.number > 1:
-      data += 2 * gradient / (slices.chip.dcn / slices.chip.devices)
+    if of_data > 1:
+      data += 2 * gradient / slow
+    stage = 0.0
+    if mesh['stage'] > 1:
+      # The inputs of a step, and what moves between the first and the last
+      # stage; then their gradients. The next step waits for each.
+      S, R, M = schedule
+      sent = 4 * here / mesh['tensor'] * schedule.steps * S / M
+      if R > 1:  # the layers move to their stages in float32, gradients back
+        sent += 4 * parts.num_micro * gradient
+      links_of_stage = max(links['stage'].count, 1) * slices.chip.link
+      stage = sent / (slow if of_stage > 1 else links_of_stage)
     exposed = EXPOSED * (min(compute, fsdp) + tensor + context)
-    return max(compute, fsdp) + exposed + expert + data
+    return max(compute, fsdp) + exposed + expert + data + stage
 
   def check(self, mesh: Mesh) -> None:
     """Refuses the meshes that `train` refuses."""
@@ -421,7 +468,7 @@ def candidates(config: Config, slices: Slices, *, micro: bool) -> list[Layout]:
   mesh = {axis: 1 for axis in sharding.AXES} | {'fsdp': slices.devices}
   few = costs.last.rows < slices.devices
   split = few or costs.activations(mesh, 1) > FREE * slices.hbm
-  axes = SPLIT_ROWS if split else WHOLE_ROWS
+  axes = (*(SPLIT_ROWS if split else WHOLE_ROWS), 'stage')
   found, refused = [], {}
   for key, links in _meshes(slices, axes).items():
     mesh = dict(zip(sharding.AXES, key, strict=True))
@@ -451,6 +498,7 @@ def given(config: Config, slices: Slices, *, micro: bool = False) -> Layout:
   mesh = mesh_of(config, slices)
   broken = {axis: Links(1, False) for axis in sharding.AXES}
   axes = SPLIT_ROWS if mesh['context'] > 1 else WHOLE_ROWS
+  axes += ('stage',) * (mesh['stage'] > 1)
   links = _meshes(slices, axes).get(tuple(mesh.values()), broken)
   layout = CostModel(config, slices).layout(mesh, links, micro=micro)
   changed = {'batch.micro_rows'} & layout.changes.keys()
@@ -470,7 +518,10 @@ def mesh_of(config: Config, slices: Slices) -> Mesh:
 def _meshes(
   slices: Slices, axes: tuple[str, ...]
 ) -> dict[tuple[int, ...], dict[str, Links]]:
-  """Axis sizes and links of each mesh; the most links if there are several."""
+  """Axis sizes and links of each mesh; the most links if there are several.
+
+  One of data and stage is over the slices, if there are several.
+  """
   dimensions = [
     (n, 2 if closed else 1)
     for n, closed in zip(slices.shape, slices.wrap, strict=False)
@@ -486,8 +537,15 @@ def _meshes(
       mesh[owner] *= n
       if n > 1:
         links[owner] = Links(links[owner].count + count, True)
-    mesh['data'] *= slices.number
-    found[tuple(mesh.values())] = links
+    for axis in ('data', 'stage') if 'stage' in axes else ('data',):
+      across = mesh | {axis: mesh[axis] * slices.number}
+      if across['stage'] > 1:
+        # `sharding.make_mesh` has stages over the slices first, and a pipeline
+        # is for many rows, of which parts are only where there are few.
+        over_slices = across['stage'] == slices.number and axis == 'stage'
+        if across['context'] > 1 or not (over_slices or slices.number == 1):
+          continue
+      found[tuple(across.values())] = links
   for key, links in list(found.items()):
     mesh = dict(zip(sharding.AXES, key, strict=True))
     fsdp = mesh['fsdp']

@@ -106,7 +106,7 @@ BAD = {
   ),
   'mesh': (
     ['train', SMOKE, W, '--config.mesh.data=3'],
-    'mesh.data=3, mesh.fsdp=-1, mesh.expert=1, mesh.context=1, '
+    'mesh.data=3, mesh.stage=1, mesh.fsdp=-1, mesh.expert=1, mesh.context=1, '
     'mesh.tensor=1: does not match',
   ),
   'rule': (

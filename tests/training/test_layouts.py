@@ -109,6 +109,8 @@ def test_plan_splits_the_rows_that_train_splits():
     ({'model.d_model': 25}, {'tensor': 8}, ''),
     ({'model.d_model': 25}, {'fsdp': 8}, '25 of parameter'),
     ({}, {'expert': 8}, ''),
+    ({}, {'stage': 8}, 'the 3 layers of model.num_layers do not divide over 8'),
+    ({'model.num_layers': 8}, {'stage': 8}, ''),
     ({'model.ffn': 'switch(num_experts=4)'}, {'expert': 8}, '4 experts do'),
     ({'model.context_length': 24}, {'context': 8}, 'rows of 24 tokens are'),
     ({'model.position': 'rope'}, {'context': 8}, 'rows of 7 tokens are'),
@@ -261,3 +263,37 @@ def test_an_encoder_decoder_counts_each_side():
   assert flops.met_parameters(config, params) == pytest.approx(
     (source * 512 + target * 114) / 568
   )
+
+
+def test_stages_and_their_bubble():
+  """GPipe's (S - 1) / (M + S - 1), and an S-th of the layers on each device."""
+  fields = {'model.num_layers': 8, 'batch.size': 64, 'batch.micro_rows': 0}
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE | fields))
+  slices = topologies.parse('v5e:2x4')
+  costs, whole = CostModel(config, slices), dict.fromkeys(sharding.AXES, 1)
+  mesh = whole | {'data': 2, 'stage': 4}
+  # Eight rows on each device, one of which goes on at a time.
+  assert costs.schedule(mesh, 0, 64) == (4, 1, 32)
+  assert costs.schedule(mesh, 2, 64) == (4, 1, 8)
+  assert costs.schedule(mesh, 0, 64).bubble == pytest.approx(3 / 35)
+  one, four, eight = (
+    layouts.state_of(config).bytes(whole | {'stage': n}) for n in (1, 4, 8)
+  )
+  assert (one - four) / (one - eight) == pytest.approx((3 / 4) / (7 / 8))
+  # With fewer rows at a time the bubble grows.
+  links = {axis: layouts.Links(2, True) for axis in sharding.AXES}
+  few, many = (costs.seconds(mesh, links, rows) for rows in (1, 0))
+  assert few > many
+
+
+def test_stages_over_slices():
+  """A mesh of the search; its devices in different slices are of stages."""
+  fields = {'model.num_layers': 8, 'batch.size': 64}
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE | fields))
+  slices = topologies.parse('v5e:2x2', 2)
+  found = layouts.candidates(config, slices, micro=True)
+  stages = [x.sizes for x in found if x.sizes['stage'] > 1]
+  assert {x['stage'] for x in stages} == {2}
+  assert {x.sizes['data'] for x in found if x.sizes['stage'] == 1} >= {2}
+  for layout in found:
+    assert not layout.sizes['context'] > 1 < layout.sizes['stage']

@@ -49,7 +49,7 @@ CONFIGS_REFUSED = [
       ('context_length', 130, 'the length 130 is not a multiple of 128'),
       ('head_size', 72, 'head_size=72 is below 64 or no multiple of 32'),
       ('position', 'alibi', 'model.position adds a bias'),
-      ('position', 'transformer_xl', 'model.position adds a bias'),
+      ('position', 'transformer_xl', 'model.position adds products with vec'),
       ('dropout', 'rates(attention=0.1)', 'model.dropout drops attention'),
       ('attention', 'full, strided(stride=4)', 'strided, a rule on positions'),
       ('attention_backend', 'splash', 'it needs a TPU'),
