@@ -192,7 +192,7 @@ def test_refused():
   with sharding.use(tiny.make_mesh(1, 1, 1, context=8), RULES):
     with pytest.raises(UsageError, match=r'ulysses: .*=4 does not div'):
       attend_rows(request, backend=ulysses)
-    odd = request._replace(q_BLHK=Q[:, :20])
+    odd = Request(*(x[:, :20] for x in request[:3]), *request[3:])
     with pytest.raises(UsageError, match=r'ring: 20 \(length\) does not div'):
       attend_rows(odd, backend=BACKENDS['ring']())
     with pytest.raises(UsageError, match=r'splash: .* splits rows'):
