@@ -194,22 +194,18 @@ def _check_stages(config: Config, stages: int, rules: dict) -> None:
       model = config_lib.of_part(config, name).model
       choices = ModelChoices.of(model)
       repeats, period = choices.pipeline.repeats, len(choices.decoder)
-      whole = next((
-        (field, reason)
-        for field, is_so, reason in (
-          ('num_encoder_layers', model.num_encoder_layers,
-           'its layers read the encoder'),
-          ('share', choices.share.parts, 'its layers share parameters'),
-          ('attention', choices.recurrent, 'its layers are recurrent'),
-          ('position', choices.position.shared, 'its layers share values'),
-        ) if is_so
-      ), None)  # fmt: skip
-      if whole:
-        field, reason = whole
-        raise UsageError(
-          f'model.{field}={model[field]!r}: {reason}, so that {said} does not '
-          f'split the {model.num_layers}; give mesh.stage=1'
-        )
+      share, position = choices.share, choices.position
+      for field, is_so, reason in (
+        ('num_encoder_layers', model.num_encoder_layers, 'read the encoder'),
+        ('share', share.parts, 'share parameters'),
+        ('attention', choices.recurrent, 'are recurrent'),
+        ('position', position.shared, 'share values'),
+      ):
+        if is_so:
+          raise UsageError(
+            f'model.{field}={model[field]!r}: its layers {reason}, so that '
+            f'{said} does not split the {model.num_layers}; give mesh.stage=1'
+          )
       if model.num_layers % (stages * repeats * period):
         raise UsageError(
           f'{said}: the {model.num_layers} layers of model.num_layers do not '
