@@ -298,7 +298,7 @@ def _attend_to_cache(
   segment and its memory.
   """
   seen = request.visibility
-  given_BLM, places_1M = seen.visible_BLM, jnp.arange(cache.num_slots)[None]
+  given_BLM, places_1M = seen.given_BLM, jnp.arange(cache.num_slots)[None]
   if position.segment_length:
     reached = reaches(position, positions_BL[:, :, None], places_1M[:, None])
     given_BLM = reached if given_BLM is None else given_BLM & reached

@@ -1,163 +1,127 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Layers over the stages of a pipeline: results as without, what is sent."""
+"""ELECTRA in two stages: the generator, then the model that starts as it."""
 
 import functools
-import re
+from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 
-from gpt_jax import sharding
-from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.nn.stack import layer_outputs
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.step import mean_gradients
+from configs import electra as electra_config
+from gpt_jax import config as config_lib
+from gpt_jax.nn.transformer import parameter_shapes
+from gpt_jax.objectives.electra import Electra
+from gpt_jax.optim.rounding import ema
+from gpt_jax.rows.rows import Rows
+from gpt_jax.spec import UsageError
+from gpt_jax.training.parts import make_init
+from gpt_jax.training.step import train_step
 from tests.support import tiny
+from tests.support.objectives import Words, keys
 
-ROWS, LENGTH, LAYERS = 16, 7, 4
-FIELDS = {**tiny.MESHABLE, 'model.num_layers': LAYERS}
-DROPOUT = {'model.dropout': 'rates(residual=0.2, attention=0.1)'}
-EXPERTS = {
-  'model.ffn': "gelu, switch(num_experts=4, expert='swiglu')",
-  'model.dropout': 'rates(residual=0.2)',
-}
-ROUND = {**DROPOUT, 'model.remat': 'full'}
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
-def build(fields, sizes, stage, rows=ROWS, num_micro=1):
-  shards = sizes[0] * sizes[1] * stage
-  changes = {
-    'batch.size': rows,
-    'batch.micro_rows': -(-rows // num_micro // shards),
-  }
-  config = tiny.config(**{**FIELDS, **changes, **fields})
-  return tiny.build(config, sizes, stage=stage)
+V, L, N = tiny.V, 13, 2
+ENCODER: dict[str, Any] = dict(
+  attention='bidirectional',
+  input='tokens(token_types=2, norm=True)',
+  num_layers=1,
+)
+SCORES = "tied(bias=True, transform='gelu')"
 
 
-def compute(fields, sizes, stage, rows=ROWS, num_micro=1):
-  """Loss, metrics and gradients, and the compiled program."""
-  run = build(fields, sizes, stage, rows, num_micro)
-  parts = run.micro_batches(run.ramp.stages[0].shape)
-  assert parts.num_micro == num_micro
-  function = functools.partial(
-    mean_gradients, objective=run.objective, **parts._asdict()
+def equal(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def zero(tree):
+  return not any(np.any(x) for x in jax.tree.leaves(tree))
+
+
+@pytest.mark.slow
+def test_the_stages_train_one_model_each():
+  """With decay, moments and an average, over the first step of the second."""
+  model = tiny.model(**ENCODER)
+  generator = tiny.model(**ENCODER, output=SCORES)
+  tokenizer: Any = Words()
+  unbound = Electra(0.3, 7.0, generator_steps=N)
+  objective = unbound.bind(model, tokenizer, generator=generator)
+  optimizer = optax.adamw(1e-2, weight_decay=0.5)
+  init = make_init(objective, optimizer, average=ema(0.9))
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(5, V, size=(4, L), dtype=np.int32)
+  rows = Rows(tokens, np.ones(tokens.shape, bool))
+  assert objective.make_batch is not None
+  batch = objective.make_batch(rows, keys(4))
+  step = jax.jit(
+    functools.partial(
+      train_step,
+      objective=objective,
+      optimizer=optimizer,
+      seed=0,
+      clip_norm=0.0,
+      num_micro=1,
+      average=ema(0.9),
+    )
   )
-  params = jax.device_put(tiny.params(run.model), run.shardings.params)
-  batch = run.put(tiny.batch(rows, LENGTH, 48), rows)
-  key = jax.random.key(3)
-  lies = None, None, run.shardings.params
-  with sharding.use(run.mesh, run.rules):
-    jitted = jax.jit(function, out_shardings=lies)
-    compiled = jitted.lower(params, batch, key).compile()
-  return jax.device_get(compiled(params, batch, key)), compiled.as_text()
+  first = jax.jit(init)(jax.random.key(0))
+
+  def split(params):
+    return {n: x for n, x in params.items() if n != 'parts'}, params['parts']
+
+  state, losses = first, []
+  for _ in range(N):
+    state, metrics = step(state, batch)
+    losses.append(float(metrics['loss']))
+    # The loss is the generator's alone.
+    np.testing.assert_allclose(
+      metrics['loss'], metrics['objective/masked_loss'], rtol=1e-6
+    )
+    own, parts = split(state.params)
+    equal(own, split(first.params)[0])
+    moments = split(state.opt_state[0].mu)
+    assert zero(moments[0]) and not zero(moments[1])
+  assert losses[1] < losses[0]
+  taught = state.params['parts']['generator']
+  state, metrics = step(state, batch)
+  own, parts = split(state.params)
+  equal(parts['generator'], taught)
+  equal(state.ema['parts']['generator'], taught)
+  np.testing.assert_allclose(
+    metrics['loss'], 7.0 * metrics['objective/replaced_loss'], rtol=1e-6
+  )
+  moments = split(state.opt_state[0].mu)
+  assert zero(moments[1]) and int(state.opt_state[0].count) == 1
+  # Adam's first update, from the generator's parameters: with the moments
+  # begun anew m / sqrt(v) is the sign of the gradient.
+  for name in parameter_shapes(model):
+    for old, new, mu in zip(
+      *map(jax.tree.leaves, (taught[name], own[name], moments[0][name])),
+      strict=True,
+    ):
+      g = mu / 0.1
+      expected = old - 1e-2 * (g / (np.abs(g) + 1e-8) + 0.5 * old)
+      np.testing.assert_allclose(new, expected, rtol=1e-4, atol=1e-6)
 
 
-@functools.cache
-def on_one_device(name, rows=ROWS, num_micro=1):
-  fields = {'dropout': DROPOUT, 'experts': EXPERTS, 'round': ROUND}[name]
-  return compute(fields, (1, 1, 1), 1, rows, num_micro)[0]
+def test_counts():
+  """The published small generator is as wide as its discriminator."""
+  config = electra_config.get_config('small').unlock()
+  config.objective.name = 'electra(generator_steps=7)'
+  config.models.generator.d_model = config.model.d_model
+  config.models.generator.num_heads = config.model.num_heads
+  objective = config_lib.objective(config_lib.resolve(config))
+  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  counts = [sum(x.size for x in jax.tree.leaves(shapes))]
+  counts.append(sum(x.size for x in jax.tree.leaves(shapes['parts'])))
+  # Of Hugging Face's two models, which share nothing here.
+  assert counts == [13_549_057 + 13_546_682, 13_546_682]
 
 
-def assert_same(found, expected):
-  def compare(a, b):
-    scale = float(np.max(np.abs(b)))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
-
-  jax.tree.map(compare, found, expected)
-
-
-@pytest.mark.parametrize(
-  'sizes, stage, pipeline',
-  [
-    ((1, 1, 1), 4, 'circular'),
-    ((1, 1, 1), 2, 'circular(repeats=2, rows=3)'),
-    slow((1, 2, 2), 2, 'circular(repeats=2)'),
-    slow((2, 2, 1), 2, 'circular(rows=2)'),
-  ],
-)
-def test_results_do_not_depend_on_the_stages(sizes, stage, pipeline):
-  """With dropout, by the same random numbers."""
-  fields = {**ROUND, 'model.pipeline': pipeline}
-  found, _ = compute(fields, sizes, stage)
-  assert_same(found, on_one_device('round'))
-
-
-@pytest.mark.parametrize(
-  'sizes, stage, rows, num_micro',
-  [
-    # Three of 16 rows are padding, which routers leave out.
-    ((2, 1, 1), 2, 13, 1),
-    slow((1, 2, 2), 2, 16, 1),
-    slow((2, 1, 2), 2, 16, 2),
-  ],
-)
-def test_experts(sizes, stage, rows, num_micro):
-  """Their auxiliary losses, jitter and drops; periods of two layers."""
-  found, _ = compute(EXPERTS, sizes, stage, rows, num_micro)
-  expected = on_one_device('experts', rows, num_micro)
-  assert 0.01 < expected[1]['router/decoder/dropped'][0] < 0.9
-  assert_same(found, expected)
-
-
-def in_loops(text):
-  """The collectives within loops, by kind."""
-  bodies = {*re.findall(r'body=%?([\w.\-]+)', text)}
-  parts = re.split(r'\n(?=\S)', text)
-  found = set()
-  for part in parts:
-    name = re.match(r'(?:ENTRY )?%?([\w.\-]+)', part)
-    if name and name[1] in bodies:
-      found |= {
-        *re.findall(
-          r' (all-gather|all-reduce|all-to-all|reduce-scatter|'
-          r'collective-permute)(?:-start)?\(',
-          part,
-        )
-      }
-  return found
-
-
-@pytest.mark.parametrize('repeats', [1, slow(2)])
-def test_stages_send_to_the_next_one_alone(repeats):
-  """Not even the gradient of what goes in and comes out is gathered."""
-  how = {'model.pipeline': f'circular(repeats={repeats})'}
-  _, text = compute({**ROUND, **how}, (1, 1, 1), 2)
-  assert in_loops(text) == {'collective-permute'}
-  # What the outside exchanges: gradients of the tables and the last norm and,
-  # with repeats, the layers.
-  outside = {'all-reduce'} if repeats == 1 else {'all-reduce', 'all-to-all'}
-  kinds = {'all-gather', 'all-reduce', 'all-to-all', 'reduce-scatter'}
-  assert {k for k in kinds if re.search(rf' {k}(-start)?\(', text)} == outside
-
-
-def test_outputs_of_layers():
-  """Those that objectives of several layers read, in the order of the rows."""
-  tokens = tiny.tokens(8, LENGTH, vocab_size=48)
-
-  def outputs(stage, pipeline='circular'):
-    fields = {'model.remat': 'full', 'model.pipeline': pipeline}
-    run = build(fields, (1, 1, 1), stage)
-    params = jax.device_put(tiny.params(run.model), run.shardings.params)
-    apply = functools.partial(run.model.apply, mutable=['intermediates'])
-    with sharding.use(run.mesh, run.rules):
-      out, sown = jax.jit(apply)({'params': params}, tokens)
-    return [*layer_outputs(sown['intermediates']), out.hidden_BLD]
-
-  found = outputs(2, 'circular(repeats=2, rows=2)')
-  assert len(found) == LAYERS + 1
-  for a, b in zip(found, outputs(1), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_checkpoints_do_not_know_the_stages(tmp_path):
-  before = build({}, (1, 1, 1), 4)
-  state = parts_lib.initial_state(before)
-  kernel = state.params['decoder']['periods']['block_0']['ffn']['in']['kernel']
-  assert kernel.sharding.shard_shape(kernel.shape) == (1, 24, 40)
-  Checkpointer(str(tmp_path)).finish(state)
-  after = build({'model.pipeline': 'circular(repeats=2)'}, (1, 2, 1), 2)
-  read = Checkpointer(str(tmp_path)).restore(parts_lib.abstract_state(after))
-  jax.tree.map(np.testing.assert_array_equal, read, state)
+def test_another_size_is_one_line():
+  small = tiny.model(**ENCODER, output=SCORES, d_ff=31)
+  with pytest.raises(
+    UsageError, match=r'generator: its decoder.*31.*give both the'
+  ):
+    Electra(generator_steps=3).bind(tiny.model(**ENCODER), generator=small)
