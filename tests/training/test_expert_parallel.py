@@ -90,8 +90,8 @@ def test_micro_batches(ffn):
   """Each replica has some of the rows that a router's means are over."""
   found, text = compute(ffn, (2, 1, 2), 2, num_micro=2)
   assert_same(found, on_one_device(ffn, num_micro=2)[0])
-  if ffn == CAPACITY:
-    assert exchanges(text) == 4
+  # Without a capacity, on CPUs, of the places of rows.
+  assert exchanges(text) == 4
 
 
 @pytest.mark.slow
