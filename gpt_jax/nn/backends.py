@@ -51,7 +51,7 @@ ALL = frozenset(
 
 
 # Those for which a model with another backend takes the reference.
-RARE = frozenset(('order', 'memory', 'places', 'across'))
+RARE = frozenset(('memory', 'places', 'across'))
 
 
 class Backend(NamedTuple):
@@ -260,7 +260,7 @@ def reference() -> Backend:
 def blocks() -> Backend:
   """Plain XLA, on any device, for `bigbird`: computes only its blocks."""
   lacking = {'no_blocks', 'bias', 'by_distance', 'products', 'prefix', 'mask'}
-  lacking |= {'two_sizes', *RARE}
+  lacking |= {'two_sizes', 'order', *RARE}
   return Backend('blocks', gathered, ALL - lacking)
 
 

@@ -32,7 +32,7 @@ from gpt_jax.nn.attend import (
   weighted,
 )
 from gpt_jax.nn.layers import Initializer, parameter
-from gpt_jax.nn.masks import Blocks, bidirectional, random_blocks
+from gpt_jax.nn.masks import Blocks, Order, bidirectional, random_blocks
 from gpt_jax.spec import UsageError
 
 # Queries whose lists of keys are gathered at a time.
@@ -55,8 +55,9 @@ def dense(request: Request) -> jax.Array:
   k_BGMK, v_BGMK = request.k_BLGK.swapaxes(1, 2), request.v_BLGK.swapaxes(1, 2)
   q_BGQK = grouped(request.q_BLHK, G)
   products: Any = float32_einsum('BGQK,BGMK->BGQM', q_BGQK, k_BGMK)
-  if visibility.visible_BLM is not None:
-    counts *= for_groups(visibility.visible_BLM, products)
+  given_BLM = visibility.given_BLM
+  if given_BLM is not None:
+    counts *= for_groups(given_BLM, products)
   kept_BGQM = None
   if request.dropout is not None:
     at_L = jnp.arange(L)
@@ -345,11 +346,22 @@ class ExtraTokens(nn.Module):
     if visible_BLM is not None:
       widths = ((0, 0), (E, 0), (E, 0))
       visible_BLM = jnp.pad(visible_BLM, widths, constant_values=True)
+    order = seen.order
+    if order is not None:
+      int32 = jnp.iinfo(jnp.int32)
+      order = Order(
+        *(
+          jnp.pad(x, ((0, 0), (E, 0)), constant_values=value)
+          for x, value in zip(order, (int32.max - 1, int32.min), strict=True)
+        )
+      )
     positions_BL = context.positions_BL
     if positions_BL is not None:
       front = jnp.broadcast_to(jnp.arange(E)[None], (len(positions_BL), E))
       positions_BL = jnp.concatenate([front, positions_BL + E], axis=1)
     return context._replace(
       positions_BL=positions_BL,
-      visibility=seen._replace(key_mask_BM=mask_BM, visible_BLM=visible_BLM),
+      visibility=seen._replace(
+        key_mask_BM=mask_BM, visible_BLM=visible_BLM, order=order
+      ),
     )

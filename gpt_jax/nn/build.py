@@ -42,7 +42,7 @@ from gpt_jax.nn.layers import (
 )
 from gpt_jax.nn.lstm import lstm
 from gpt_jax.nn.masks import PATTERNS as ATTENTION
-from gpt_jax.nn.masks import Pattern, Recurrent, Tokens, bidirectional
+from gpt_jax.nn.masks import Order, Pattern, Recurrent, Tokens, bidirectional
 from gpt_jax.nn.pipeline import PIPELINES, Circular
 from gpt_jax.nn.positions import (
   Model,
@@ -397,7 +397,7 @@ def requests(
   *,
   packed: bool = False,
   padded: bool = False,
-  sees: Literal['', 'prefix', 'mask'] = '',
+  sees: Literal['', 'prefix', 'order'] = '',
   num_keys: int = 0,
 ) -> list[Request]:
   """The abstract requests of a stack to its backend: one for each pattern.
@@ -411,7 +411,7 @@ def requests(
     shape_BL: rows of a batch as the model receives it, and their length.
     packed: whether rows hold documents that do not see each other.
     padded: whether rows may have padding that must be masked.
-    sees: whether rows have a prefix, or a mask of their own.
+    sees: whether rows have a prefix, or an order.
     num_keys: tokens of the encoder's rows, to which the layers attend.
   """
   choices = ModelChoices.of(model)
@@ -447,7 +447,7 @@ def requests(
         mask if padded else None,
         segments if packed else None,
         rows if sees == 'prefix' else None,
-        mask if sees == 'mask' else None,
+        order=Order(segments, segments) if sees == 'order' else None,
       ),
       scale=1.0,
       bias=bias,

@@ -356,7 +356,7 @@ def _per_device(
   parts = layout.num_parts('heads') * parts_of_heads
   q_BLHK, k_BLGK, v_BLGK = kernels.for_devices(request, parts)
   tokens, visibility = tokens_of(request), request.visibility
-  info = TokenInfo(tokens, tokens, visibility.prefix_B, visibility.visible_BLM)
+  info = TokenInfo(tokens, tokens, visibility.prefix_B, visibility.given_BLM)
   bias = request.bias
   assert not isinstance(bias, ByDistance | DistanceProducts)
 

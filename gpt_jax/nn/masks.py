@@ -310,7 +310,8 @@ class Tokens(NamedTuple):
 class Order(NamedTuple):
   """Which keys are seen by their rank, up to a bound of each query.
 
-  XLNet's orders of prediction: a key's rank is its place in the order.
+  XLNet's orders of prediction, where a key's rank is its place in the order,
+  and the masks of UniLM's rows.
 
   Attributes:
     bounds_BL: int32, the highest rank that a query sees.

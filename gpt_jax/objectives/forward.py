@@ -28,7 +28,7 @@ _READ = {
   'mask': 'mask_BL',
   'segments': 'segments_BL',
   'token_types': 'token_types_BL',
-  'visible': 'visible_BLM',
+  'order': 'order',
   'prefix': 'prefix_B',
   'places': 'places_1L',
   'cuts': 'cuts_BL',

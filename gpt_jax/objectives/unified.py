@@ -16,12 +16,14 @@ design.
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.masks import Order
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward, prefix
 from gpt_jax.objectives.base import Needs, Objective, Scored
@@ -125,9 +127,8 @@ class Unified(Objective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file."""
     model, plain = self.model, self.plain
-    seen = visible(batch['masks'], batch['second'])
-    batch = {**batch, 'visible': seen}
-    hidden_BLD, routers = forward.states(model, params, batch, key)
+    seen: Any = {'order': order(batch['masks'], batch['second'])}
+    hidden_BLD, routers = forward.states(model, params, batch | seen, key)
     found = plain.loss_of_states(
       params, hidden_BLD, batch, evaluating=key is None
     )
@@ -153,20 +154,21 @@ class Unified(Objective):
     return forward.add_routers(found, routers, training=key is not None)
 
 
-def visible(masks_B: jax.Array, second_BL: jax.Array) -> jax.Array:
-  """Which tokens of its row each token sees, bool [B, L, M].
+def order(masks_B: jax.Array, second_BL: jax.Array) -> Order:
+  """The masks of rows as an order in which their tokens see each other.
+
+  A token sees all whose rank is not above its own.
 
   Args:
     masks_B: numbers of `unified_order`.
     second_BL: bool, True for tokens of S2.
   """
-  place_L = jnp.arange(second_BL.shape[1])
-  before_LM = place_L[None] <= place_L[:, None]
+  place_1L = jnp.arange(second_BL.shape[1], dtype=jnp.int32)[None]
   # The source sees all of itself; the target sees the source and its own past.
-  seq2seq_BLM = ~second_BL[:, None] | (second_BL[..., None] & before_LM[None])
-  both_BLM = jnp.ones_like(seq2seq_BLM)
-  of_masks = [both_BLM, before_LM[None], before_LM.T[None], seq2seq_BLM]
-  return jnp.select([masks_B[:, None, None] == m for m in range(4)], of_masks)
+  seq2seq_BL = jnp.where(second_BL, 1 + place_1L, 0)
+  of_masks = [jnp.zeros_like(place_1L), place_1L, -place_1L, seq2seq_BL]
+  ranks_BL = jnp.select([masks_B[:, None] == m for m in range(4)], of_masks)
+  return Order(ranks_BL, ranks_BL)
 
 
 def types_of(model: Transformer, mask: int) -> np.ndarray:
@@ -283,7 +285,7 @@ class UnifiedTarget(Objective):
     return forward.add_routers(found, stats, training=not evaluating)
 
 
-def with_mask(batch: Batch) -> Batch:
+def with_mask(batch: Batch) -> dict[str, Any]:
   """Adds the sequence-to-sequence mask to a batch."""
   masks_B = jnp.full(len(batch['inputs']), SEQ2SEQ)
-  return {**batch, 'visible': visible(masks_B, batch['second'])}
+  return {**batch, 'order': order(masks_B, batch['second'])}

@@ -122,11 +122,11 @@ def _attention(
       yield f'{stack} {layer}', backend, request
 
 
-def _sees(config: Config) -> Literal['', 'prefix', 'mask']:
-  """Whether an objective's rows have a prefix, or a mask of their own."""
+def _sees(config: Config) -> Literal['', 'prefix', 'order']:
+  """Whether an objective's rows have a prefix, or an order."""
   needs = objectives.needs(config.objective.name)
   if needs.pair == 'unified' or needs.in_row == 'mask':
-    return 'mask'
+    return 'order'
   return 'prefix' if needs.in_row == 'prefix' else ''
 
 

@@ -21,7 +21,7 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.masks import PATTERNS, Tokens
+from gpt_jax.nn.masks import PATTERNS, Order, Tokens
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -79,6 +79,7 @@ PADDING = Visibility(np.ones((B, L), bool), None)
 DOCUMENTS = Visibility(None, np.zeros((B, L), np.int32))
 PREFIXES = Visibility(prefix_B=np.zeros(B, np.int32))
 MASKS = Visibility(visible_BLM=np.ones((B, L, L), bool))
+ORDER = Visibility(order=Order(*np.zeros((2, B, L), np.int32)))
 BIAS = np.zeros((1, 4, L, L), np.float32)
 STRIP = ByDistance(np.zeros((4, 2 * L - 1), np.float32))
 PRODUCTS = DistanceProducts(
@@ -92,6 +93,7 @@ PLAIN = [
   ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
   ({'seen': PREFIXES}, 'rows have a prefix'),
   ({'seen': MASKS}, 'rows have a mask of their own'),
+  ({'seen': ORDER}, 'rows have an order of their own'),
   ({'bias': STRIP}, 'model.position adds a bias'),
   ({'bias': PRODUCTS}, 'model.position adds products with vectors of dist'),
   ({'before': 56}, 'a memory precedes the rows'),
@@ -232,6 +234,7 @@ def test_auto_on_tpu(lines, on):
   for changes in (
     *({'length': 100}, {'drop': 0.1}, {'bias': STRIP}, {'seen': PREFIXES}),
     *({'bias': PRODUCTS}, {'bias': PRODUCTS, 'before': 56}, across),
+    {'seen': ORDER, 'attention': 'bidirectional'},
   ):
     assert backends.pick(request(**changes)).name == 'flash'
   assert backends.pick(request(bias=BIAS)).name == 'reference'
@@ -297,10 +300,12 @@ def test_auto_takes_blocks_where_the_pattern_has_them(lines, on, platform):
   sparse = functools.partial(request, attention='bigbird(block=8)')
   assert backends.pick(sparse()).name == 'blocks'
   assert backends.pick(sparse(seen=MASKS)).name == 'reference'
+  assert backends.pick(sparse(seen=ORDER)).name == 'reference'
   assert backends.pick(sparse(drop=0.1)).name == 'blocks'
   assert lines == [
     'attention: blocks',
     'attention: reference, not blocks: rows have a mask of their own',
+    'attention: reference, not blocks: rows have an order of their own',
   ]
 
 

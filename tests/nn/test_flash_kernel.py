@@ -23,6 +23,7 @@ from gpt_jax.nn.attend import (
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.masks import PATTERNS, Order, Tokens
+from gpt_jax.objectives import unified
 from gpt_jax.objectives.permuted import order
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
@@ -63,6 +64,7 @@ def case(
   bias=False,
   products=(),
   ordered=False,
+  masks=(),
   predicted=0,
   rate=0.0,
   softcap=0.0,
@@ -84,6 +86,9 @@ def case(
       bounds_BL = np.take_along_axis(ranks_BM, places_BL, axis=1) - 1
       kinds_BL = np.take_along_axis(kinds_BM, places_BL, axis=1)
     ranks, of_kinds = Order(bounds_BL, ranks_BM), (kinds_BL, kinds_BM)
+  if masks:  # UniLM's, of rows whose second text begins at 97
+    second_BL = np.arange(length) >= np.full((B, 1), 97)
+    ranks = unified.order(np.array(masks), second_BL)
   visibility = Visibility(
     padding(M) if 'padding' in seen and not across else None,
     documents(length) if 'documents' in seen else None,
@@ -177,6 +182,13 @@ CASES = {
   'bert': dict(text='bidirectional', seen='padding', rate=0.1, heads=(3, 3)),
   't5': dict(
     text='bidirectional', seen='padding', rate=0.3, bias=True, heads=(3, 3)
+  ),
+  'unilm': dict(
+    text='bidirectional',
+    seen='padding',
+    rate=0.1,
+    heads=(3, 3),
+    masks=(1, 2, 3),
   ),
   'decoder': dict(text='full', bias=True, rate=0.1, length=114, heads=(3, 3)),
   'across': dict(

@@ -243,6 +243,35 @@ def test_a_prefix_is_read_into_caches(attention):
   assert not np.allclose(whole[:, 0], causal[:, 0], rtol=1e-2)
 
 
+@pytest.mark.parametrize(
+  'attention, backend, context',
+  [
+    ('bidirectional', 'ring', 2),
+    ('bigbird(block=2, window=1, random=1, extra=3)', 'auto', 1),
+  ],
+)
+def test_an_order_is_the_mask_that_it_gives(attention, backend, context):
+  """Where kernels do not read it: split rows, blocks and extra tokens."""
+  rng, length = np.random.default_rng(0), 14
+  numbers = rng.integers(5, size=(2, B, length)).astype(np.int32)
+  order = masks.Order(np.maximum(*numbers), numbers[1])  # each sees itself
+  model = tiny.model(
+    attention=attention,
+    attention_backend=backend,
+    num_layers=1,
+    context_length=length,
+  )
+  run, tokens = forward(model, tiny.params(model)), tiny.tokens(B, length)
+  rules = sharding.parse_rules(base.get_config().mesh.rules)
+  with sharding.use(tiny.make_mesh(1, 1, 1, context=context), rules):
+    found, expected, without = (
+      np.asarray(run(tokens, **given))
+      for given in ({'order': order}, {'visible_BLM': order.visible()}, {})
+    )
+  np.testing.assert_array_equal(found, expected)
+  assert not np.allclose(found, without, rtol=1e-2)
+
+
 def test_a_prefix_does_not_look_back_only():
   model = tiny.model(position='transformer_xl', **EVEN)
   run = functools.partial(model.apply, {'params': tiny.params(model)})

@@ -16,7 +16,7 @@ from gpt_jax.objectives import forward
 from gpt_jax.objectives.unified import (
   Unified,
   UnifiedTarget,
-  visible,
+  order,
   with_mask,
 )
 from gpt_jax.rows import unified_order
@@ -72,7 +72,7 @@ def of(token_types=6):
 def test_masks_are_those_of_the_worked_example():
   """A source of 3 and a target of 2; right to left is the transpose."""
   second = np.array([[False] * 3 + [True] * 2] * 4)
-  found = np.asarray(visible(np.arange(4), second)).astype(int)
+  found = np.asarray(order(np.arange(4), second).visible()).astype(int)
   assert [''.join(map(str, row)) for row in found[SEQ2SEQ]] == [
     *('11100', '11100', '11100', '11110', '11111')
   ]
@@ -90,9 +90,8 @@ def test_masks_and_losses_are_those_of_hugging_face():
   golden = [case(FOLDER, n) for n in ('bidirectional', 'ltr', 'rtl', 'seq2seq')]
   main = case(FOLDER, 'main')
   second = main.inputs['token_type_ids'] == 1
-  seen = (
-    np.asarray(visible(np.arange(4), second)) & main.valid['tokens'][:, None]
-  )
+  seen = np.array(order(np.arange(4), second).visible())
+  seen &= main.valid['tokens'][:, None]
   expected = main.inputs['attention_mask'] == 1
   real = main.valid['tokens']
   np.testing.assert_array_equal(seen[real], expected[real])
@@ -228,7 +227,7 @@ def test_no_state_of_a_source_depends_on_the_target():
         places,
         mask_BL=text.real,
         token_types_BL=text.token_types,
-        visible_BLM=visible(jnp.arange(4), second),
+        order=order(jnp.arange(4), second),
       )
       return (out.hidden_BLD**2).sum(-1)
 
