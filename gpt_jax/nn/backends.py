@@ -352,15 +352,31 @@ def _capability() -> float:
     return 0.0
 
 
-def all_gather(block: Count = 1024) -> Backend:
-  """Keys and values of the whole row on each device: see `context_parallel`.
+def all_gather(block: Count = 1024, interpret: bool = False) -> Backend:
+  """The keys of whole rows on each device; with flash if it can serve those.
 
   Args:
-    block: the largest block of queries and of keys; the size taken divides the
-      length.
+    block: the largest block of queries and of keys, with flash at most 512; the
+      size taken divides the length.
+    interpret: uses flash on any device, slowly: for tests.
   """
-  run = context_parallel.all_gather
+
+  def run(request: Request, block: int) -> jax.Array:
+    kernel = None
+    parts = layout.num_parts('length')
+    why_not = _lacks(IN_PARTS, request) or flash_lib.obstacle(request, parts)
+    if _takes_kernel('all_gather', 'flash', why_not, interpret):
+      most = min(block, flash_lib.BLOCK)
+      kernel = flash_lib.in_parts(request, block=most, interpret=interpret)
+    return context_parallel.all_gather(request, block=block, kernel=kernel)
+
   return _over_context('all_gather', run, block)._replace(zigzag=_always)
+
+
+# The features of flash where a device has a part of the queries.
+IN_PARTS = frozenset(
+  ('split', 'no_blocks', 'dropout', 'prefix', 'softcap', 'masked')
+)
 
 
 def ring(block: Count = 1024, interpret: bool = False) -> Backend:
@@ -373,7 +389,7 @@ def ring(block: Count = 1024, interpret: bool = False) -> Backend:
 
   def run(request: Request, block: int) -> jax.Array:
     kernel = None
-    if _takes_splash('ring', _ring_refusal(request), interpret):
+    if _takes_kernel('ring', 'splash', _ring_refusal(request), interpret):
       kernel = ring_kernel.make(request, **SPLASH, interpret=interpret)
     return context_parallel.around(request, block=block, kernel=kernel)
 
@@ -387,7 +403,7 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
     kernel = None
     why_not = odd_sizes(request, SPLASH['block'])
     why_not = why_not or _lacks(OF_SPLASH | {'split'}, request)
-    if _takes_splash('ulysses', why_not, interpret):
+    if _takes_kernel('ulysses', 'splash', why_not, interpret):
       kernel = kernels.splash_in_rows(request, **SPLASH, interpret=interpret)
     return context_parallel.ulysses(request, block=block, kernel=kernel)
 
@@ -398,14 +414,16 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
   return _over_context('ulysses', run, block)._replace(sizes=sizes)
 
 
-def _takes_splash(name: str, why_not: str | None, interpret: bool) -> bool:
-  """Whether split rows use splash; logs the decision."""
+def _takes_kernel(
+  name: str, kernel: str, why_not: str | None, interpret: bool
+) -> bool:
+  """Whether split rows use a kernel; logs the decision."""
   if not interpret and layout.platform() != 'tpu':
     return False
   if why_not:
-    log_once(f'attention: {name}, without splash: {why_not}')
+    log_once(f'attention: {name}, without {kernel}: {why_not}')
   else:
-    log_once(f'attention: {name}, with splash')
+    log_once(f'attention: {name}, with {kernel}')
   return not why_not
 
 
@@ -442,7 +460,7 @@ def _over_context(
   name: str, run: Callable[..., jax.Array], block: int
 ) -> Backend:
   """A backend for rows that may be split over devices."""
-  can = ALL - {'blocks', 'dropout', 'two_sizes', *RARE}
+  can = ALL - {'blocks', 'two_sizes', *RARE}
   can -= {'by_distance', 'products'}
   return Backend(name, functools.partial(run, block=block), can, not_split)
 

@@ -50,6 +50,7 @@ class TokenInfo(NamedTuple):
   key: Tokens
   prefix_B: jax.Array | None = None
   visible_BLM: jax.Array | None = None
+  hashes_BH: jax.Array | None = None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -91,7 +92,9 @@ def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, info):
     return online_softmax.add(ring.settings, queries, keys, here, sums), None
 
   sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, info.key), visit)
-  y_BGRLK, log_BGRL = sums if ring.kernel else online_softmax.finished(sums)
+  y_BGRLK, log_BGRL = (
+    sums if ring.kernel else online_softmax.finished(ring.settings, sums)
+  )
   y_BLGRK = jnp.einsum('BGRLK->BLGRK', y_BGRLK)
   y_BLHK = y_BLGRK.reshape(q_BLHK.shape).astype(q_BLHK.dtype)
   return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, info, y_BLHK, log_BGRL)
@@ -185,8 +188,10 @@ def _round(
 def _queries(q_BLHK: jax.Array, k_BMGK: jax.Array, info: TokenInfo) -> Queries:
   B, L, H, K = q_BLHK.shape
   G = k_BMGK.shape[2]
-  q_BLGRK = q_BLHK.reshape(B, L, G, H // G, K)
-  return Queries(q_BLGRK, info.query, info.prefix_B)
+  q_BLGRK, hashes_BGR = q_BLHK.reshape(B, L, G, H // G, K), info.hashes_BH
+  if hashes_BGR is not None:
+    hashes_BGR = hashes_BGR.reshape(B, G, H // G)
+  return Queries(q_BLGRK, info.query, info.prefix_B, hashes_BGR)
 
 
 def _sent(tree: Any, ring: Ring, hops: int) -> Any:
@@ -242,15 +247,26 @@ def _in_order(ring: Ring, dbiases: jax.Array) -> jax.Array:
 Local = Callable[..., Any]
 
 
-def all_gather(request: Request, *, block: int) -> jax.Array:
+def all_gather(
+  request: Request, *, block: int, kernel: Callable[..., jax.Array] | None
+) -> jax.Array:
   """Gathers keys and values of the whole row on each device.
 
   Their gradients are reduce-scattered.
+
+  Args:
+    request: see `attend.Request`.
+    block: size of blocks of queries and of keys, at most.
+    kernel: of `flash.in_parts`, instead of `online_softmax`; None: there is
+      none.
   """
   axes, settings = layout.mesh_axes('length'), _settings(request, block)
 
   def local(q_BLHK, k_BMGK, v_BMGK, bias, info: TokenInfo):
     k_BMGK, v_BMGK, key = _gathered((k_BMGK, v_BMGK, info.key), axes)
+    if kernel:
+      of_rows = info.prefix_B, info.hashes_BH
+      return kernel(q_BLHK, k_BMGK, v_BMGK, *of_rows, info.query, key)
     info = info._replace(key=key)
     return attend(Ring(settings), q_BLHK, k_BMGK, v_BMGK, bias, info)
 
@@ -298,13 +314,13 @@ def ulysses(
     )
     if bias is not None:
       bias = swapped(bias, 1, 2)
-    prefix_B = info.prefix_B
-    info = _gathered(info._replace(prefix_B=None), axes)
+    of_rows = {'prefix_B': info.prefix_B, 'hashes_BH': info.hashes_BH}
+    info = _gathered(info._replace(prefix_B=None, hashes_BH=None), axes)
     if kernel:
       ids_BL = kernels.documents(info.key.real, info.key.segments)
       y_BLHK = kernel(q_BLHK, k_BMGK, v_BMGK, ids_BL)
     else:
-      info = info._replace(prefix_B=prefix_B)
+      info = info._replace(**of_rows)
       y_BLHK = attend(Ring(settings), q_BLHK, k_BMGK, v_BMGK, bias, info)
     return swapped(y_BLHK, 1, 2)
 
@@ -323,7 +339,8 @@ def too_few_heads(number: int) -> str | None:
 
 
 def _settings(request: Request, block: int) -> Settings:
-  return Settings(request.pattern, request.softcap, block)
+  rate = 0.0 if request.dropout is None else request.dropout.rate
+  return Settings(request.pattern, request.softcap, block, rate)
 
 
 def _hops(request: Request) -> int:
@@ -356,7 +373,17 @@ def _per_device(
   parts = layout.num_parts('heads') * parts_of_heads
   q_BLHK, k_BLGK, v_BLGK = kernels.for_devices(request, parts)
   tokens, visibility = tokens_of(request), request.visibility
-  info = TokenInfo(tokens, tokens, visibility.prefix_B, visibility.given_BLM)
+  hashes = of_hashes = None
+  if request.dropout is not None:
+    # Of the heads of each device, and of each of its parts of them.
+    hashes = request.dropout.of_heads(q_BLHK.shape[2])
+    devices = layout.num_parts('heads')
+    hashes = hashes.reshape(len(hashes), devices, parts_of_heads, -1)
+    split = 'length' if parts_of_heads > 1 else None
+    of_hashes: Any = ('batch', 'heads', split, None)
+  info = TokenInfo(
+    *(tokens, tokens, visibility.prefix_B, visibility.given_BLM, hashes)
+  )
   bias = request.bias
   assert not isinstance(bias, ByDistance | DistanceProducts)
 
@@ -369,10 +396,17 @@ def _per_device(
   of_visible: Any = ('batch', 'length', None)
   if info.visible_BLM is None:
     of_visible = None
-  of_info = TokenInfo(of_tokens, of_tokens, of_prefix, of_visible)
+  of_info = TokenInfo(of_tokens, of_tokens, of_prefix, of_visible, of_hashes)
   of_bias = None
   if bias is not None:
     of_bias = (batch(bias), 'heads', 'length', None)
+
+  def run_local(q_BLHK, k_BMGK, v_BMGK, bias, info: TokenInfo):
+    if info.hashes_BH is not None:
+      hashes_BH = info.hashes_BH.reshape(len(q_BLHK), -1)
+      info = info._replace(hashes_BH=hashes_BH)
+    return local(q_BLHK, k_BMGK, v_BMGK, bias, info)
+
   axes = (heads, heads, heads, of_bias, of_info)
-  run = layout.per_device(local, axes, heads)
+  run = layout.per_device(run_local, axes, heads)
   return run(q_BLHK, k_BLGK, v_BLGK, bias, info)

@@ -41,9 +41,15 @@ LONGEST_PRODUCTS = 2048
 SHORTEST = 64
 
 
-def obstacle(request: Request) -> str | None:
-  """Why the kernel cannot serve the rows and heads, or None."""
+def obstacle(request: Request, parts: int = 1) -> str | None:
+  """Why the kernel cannot serve the rows and heads, or None.
+
+  Args:
+    request: see `attend.Request`.
+    parts: of the queries of each row, on different devices.
+  """
   length, _, head_size = request.q_BLHK.shape[1:]
+  length //= parts
   num_keys = request.k_BLGK.shape[1]
   if request.places_BL is not None:
     if request.visibility.order is None:  # places may not differ
@@ -170,6 +176,34 @@ def _in_order(
   )
 
 
+def in_parts(request: Request, *, block: int, interpret: bool) -> Any:
+  """Attention on a device that has a part of the queries, and all keys.
+
+  A function of queries, keys, values, prefixes, hashes of rows and heads, and
+  the tokens of queries and keys (`masks.Tokens`), which are in order.
+  """
+  pattern, dropout = request.pattern, request.dropout
+
+  def local(q_BLHK, k_BMGK, v_BMGK, prefix_B, hashes_BH, query, key):
+    if hashes_BH is not None:
+      hashes_BH = jax.lax.bitcast_convert_type(hashes_BH, jnp.int32)
+    return _per_device(
+      *(q_BLHK, k_BMGK, v_BMGK, None, hashes_BH, prefix_B),
+      *(query.segments, key.segments, key.real, None, None, None, None),
+      jnp.stack([query.places[0, 0], key.places[0, 0]]),
+      causal=pattern.causal,
+      window=pattern.window,
+      softcap=request.softcap,
+      before=0,
+      ordered=False,
+      rate=0.0 if dropout is None else dropout.rate,
+      block=block,
+      interpret=interpret,
+    )
+
+  return local
+
+
 def _per_device(
   q_BLHK: jax.Array,
   k_BMGK: jax.Array,
@@ -184,6 +218,7 @@ def _per_device(
   of_keys: Products | None,
   by_kind: ByKind | None,
   numbers_BL: jax.Array | None,
+  firsts: jax.Array | None = None,
   *,
   block: int,
   **static: Any,
@@ -230,7 +265,7 @@ def _per_device(
       j - i
       for i in range(0, L, blocks[0])
       for j in range(0, M, blocks[1])
-      if may_see(seen, i // blocks[0], j // blocks[1])
+      if may_see(seen, seen.before + i, j)
     )
     of_queries = Products(
       heads_first(of_queries.x_BLHK, more[0]),
@@ -246,7 +281,7 @@ def _per_device(
     heads_first(k_BMGK, more[1]),
     heads_first(v_BMGK, more[1]),
     *(strips_HNW, hashes_BH, prefix_B, query_ids_BL, key_ids_BM),
-    *(of_queries, of_keys, by_kind, numbers_BL),
+    *(of_queries, of_keys, by_kind, numbers_BL, firsts),
   )
   out_BHLK: Any = attend_blocks(given, operands)
   return out_BHLK.swapaxes(1, 2)[:, :L, :, : v_BMGK.shape[3]]

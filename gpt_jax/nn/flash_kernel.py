@@ -92,6 +92,8 @@ class Operands(NamedTuple):
     of_keys: scaled vectors of keys, and those of distances as they see them.
     by_kind: scaled numbers of queries, [B, H, 2, L], and kinds.
     numbers_BL: int32, of the queries, for dropout; None: their places.
+    firsts: int32, the places of the first query and of the first key, where
+      rows are split over devices; None: those of whole rows.
   """
 
   q_BHLK: jax.Array
@@ -106,6 +108,7 @@ class Operands(NamedTuple):
   of_keys: Products | None = None
   by_kind: ByKind | None = None
   numbers_BL: jax.Array | None = None
+  firsts: jax.Array | None = None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -243,6 +246,8 @@ def _call(
     scalars['hashes'] = x.hashes_BH.reshape(-1)
   if x.prefix_B is not None:
     scalars['prefix'] = x.prefix_B
+  if x.firsts is not None:
+    scalars['firsts'] = x.firsts
 
   def add(name, array, block, place):
     if array is not None:
@@ -320,11 +325,22 @@ def _call(
     h, b = pl.program_id(0), pl.program_id(1)
     i, j = grid(pl.program_id(2), pl.program_id(3))
     refs = dict.fromkeys(UNUSED) | dict(zip(names, refs, strict=True))
-    at = At(b, h, i, j, *num, H)
+    query, key, firsts = static.before, 0, refs['firsts']
+    if firsts is not None:
+      query, key = firsts[0], firsts[1]
+    at = At(
+      *(b, h, i, j, *num, H),
+      query=query + i * size[0],
+      key=key + j * size[1],
+    )
     kernel(static, at, SimpleNamespace(**refs))
 
+  # The last of the queries take longest where rows are split.
+  first = static.before if x.firsts is None else M - L
   seen = sum(
-    bool(may_see(static, i, j)) for i in range(num[0]) for j in range(num[1])
+    bool(may_see(static, first + i, j))
+    for i in range(0, L, size[0])
+    for j in range(0, M, size[1])
   )
   scores = B * H * seen * math.prod(size)
   features = [
@@ -394,14 +410,17 @@ def _traffic(grid, num, inputs, out, rows: tuple[int, int]) -> int:
 
 # The references of inputs that a kernel may lack.
 UNUSED = (
-  *('hashes', 'prefix', 'strip', 'query_ids', 'key_ids'),
+  *('hashes', 'prefix', 'firsts', 'strip', 'query_ids', 'key_ids'),
   *('queries', 'queries_table', 'keys', 'keys_table'),
   *('kinds', 'query_kinds', 'key_kinds', 'numbers'),
 )
 
 
 class At(NamedTuple):
-  """Where a kernel is: row, head, blocks of queries and keys, and how many."""
+  """Where a kernel is: row, head, blocks of queries and keys, and how many.
+
+  `query` and `key` are the places of the blocks' first ones.
+  """
 
   b: Any
   h: Any
@@ -410,6 +429,8 @@ class At(NamedTuple):
   num_i: int
   num_j: int
   num_heads: int
+  query: Any
+  key: Any
 
 
 def _forward_kernel(static: Static, at: At, refs: Any) -> None:
@@ -543,22 +564,27 @@ def _where_seen(static: Static, at: At, refs: Any) -> Callable[..., None]:
   """Runs a function if a query of the block may see a key of its block."""
   if at.num_i == at.num_j == 1:
     return lambda function: function()
-  seen = may_see(static, at.i, at.j)
+  seen = may_see(static, at.query, at.key)
   if static.causal and refs.prefix is not None:
-    within = may_see(static._replace(causal=False), at.i, at.j)
-    first = at.j * static.blocks[1]
-    seen |= within & (first < refs.prefix[at.b])
+    within = may_see(static._replace(causal=False), at.query, at.key)
+    seen |= within & (at.key < refs.prefix[at.b])
   return pl.when(seen)
 
 
-def may_see(static: Static, i: Any, j: Any) -> Any:
-  """Whether a query of block i may see a key of block j, by the pattern."""
+def may_see(static: Static, query: Any, key: Any) -> Any:
+  """Whether any query of a block may see any key of one, by the pattern.
+
+  Args:
+    static: see `Static`.
+    query: the place of the first query.
+    key: that of the first key.
+  """
   L, M = static.blocks
-  seen = j >= 0
+  seen = key >= 0
   if static.causal:
-    seen &= j * M < (i + 1) * L + static.before
+    seen &= key < query + L
   if static.window is not None:
-    seen &= i * L + static.before - ((j + 1) * M - 1) < static.window
+    seen &= query - (key + M - 1) < static.window
   return seen
 
 
@@ -609,10 +635,8 @@ def _visible(static: Static, at: At, refs: Any) -> jax.Array | None:
   """Which keys of the block its queries see; None: all."""
   masks = []
   if static.causal or static.window is not None:
-    query = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 0)
-    key = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 1)
-    query += at.i * static.blocks[0] + static.before
-    key += at.j * static.blocks[1]
+    query = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 0) + at.query
+    key = jax.lax.broadcasted_iota(jnp.int32, static.blocks, 1) + at.key
     if static.causal:
       earlier = key <= query
       if refs.prefix is not None:
@@ -636,8 +660,10 @@ def _kept(static: Static, at: At, refs: Any) -> jax.Array:
   """`AttentionDropout.kept` of the block's queries and keys."""
   (L, M), u32 = static.blocks, jnp.uint32
   of_head = refs.hashes[at.b * at.num_heads + at.h].astype(u32)
-  key_1M = jax.lax.broadcasted_iota(u32, (1, M), 1) + (at.j * M).astype(u32)
-  query_LM = jax.lax.broadcasted_iota(u32, (L, M), 0) + (at.i * L).astype(u32)
+  key_1M = jax.lax.broadcasted_iota(u32, (1, M), 1) + at.key.astype(u32)
+  # Those of a memory are not counted.
+  query = (at.query - static.before).astype(u32)
+  query_LM = jax.lax.broadcasted_iota(u32, (L, M), 0) + query
   if refs.numbers is not None:
     query_LM = _as_column(refs.numbers[0]).astype(u32)
   return kept(hashed(hashed(key_1M ^ of_head) ^ query_LM), static.rate)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.nn.attend import HIDDEN
+from gpt_jax.nn.attention_dropout import hashed, kept
 from gpt_jax.nn.masks import Pattern, Tokens, may_see, visible
 
 
@@ -29,11 +30,13 @@ class Settings(NamedTuple):
     pattern: which keys are seen.
     softcap: bound of the scores.
     block: the most queries, and keys, of a block.
+    rate: of dropout: see `attention_dropout`.
   """
 
   pattern: Pattern
   softcap: float
   block: int
+  rate: float = 0.0
 
 
 class Queries(NamedTuple):
@@ -43,11 +46,13 @@ class Queries(NamedTuple):
     q_BLGRK: query heads grouped by their key/value head.
     tokens: see `masks.Tokens`.
     prefix_B: see `attend.Visibility`.
+    hashes_BGR: uint32, of `AttentionDropout.of_heads`; None: without dropout.
   """
 
   q_BLGRK: jax.Array
   tokens: Tokens
   prefix_B: jax.Array | None
+  hashes_BGR: jax.Array | None = None
 
 
 class Keys(NamedTuple):
@@ -113,13 +118,13 @@ def add(
   return jax.tree.map(lambda x: _joined(x, 3), out_X)
 
 
-def finished(sums: Sums) -> tuple[jax.Array, jax.Array]:
+def finished(settings: Settings, sums: Sums) -> tuple[jax.Array, jax.Array]:
   """The output [B, G, R, L, K], and log(sum exp(s)) [B, G, R, L].
 
   The output of queries that saw no key is 0.
   """
   total_BGRL = jnp.where(sums.total_BGRL > 0, sums.total_BGRL, 1)
-  out_BGRLK = sums.out_BGRLK / total_BGRL[..., None]
+  out_BGRLK = sums.out_BGRLK / (total_BGRL * (1 - settings.rate))[..., None]
   return out_BGRLK, sums.top_BGRL + jnp.log(total_BGRL)
 
 
@@ -221,9 +226,10 @@ def _add_block(
   # For a query that has seen no key yet, all are exp(0).
   exp_BGRLM = jnp.where(mask, exp_BGRLM, 0)
   less_BGRL = jnp.exp(sums.top_BGRL - top_BGRL)
+  kept_BGRLM = _where_kept(settings, query, key, exp_BGRLM)
   more_BGRLK = jnp.einsum(
     'BGRLM,BMGK->BGRLK',
-    exp_BGRLM.astype(key.v_BMGK.dtype),
+    kept_BGRLM.astype(key.v_BMGK.dtype),
     key.v_BMGK,
     preferred_element_type=jnp.float32,
   )
@@ -241,7 +247,10 @@ def _gradient_block(
   pair: Pairs,
   residuals: Residuals,
 ) -> Gradients:
-  """The gradients of one block: ds = p (dy v - dy y)."""
+  """The gradients of one block: ds = p (m dy v - dy y).
+
+  With dropout m is 1 / keep where a probability is kept, else 0.
+  """
   dtype = query.q_BLGRK.dtype
   scores_BGRLM, mask = _scores(settings, query, key, pair)
   probs_BGRLM = jnp.exp(scores_BGRLM - residuals.log_BGRL[..., None])
@@ -251,8 +260,11 @@ def _gradient_block(
   def product(subscripts: str, *x: jax.Array) -> Any:
     return jnp.einsum(subscripts, *x, preferred_element_type=jnp.float32)
 
-  dv_BMGK = product('BGRLM,BGRLK->BMGK', probs_BGRLM.astype(dtype), dy_BGRLK)
+  kept_BGRLM = _where_kept(settings, query, key, probs_BGRLM)
+  kept_BGRLM /= 1 - settings.rate
+  dv_BMGK = product('BGRLM,BGRLK->BMGK', kept_BGRLM.astype(dtype), dy_BGRLK)
   dp_BGRLM = product('BGRLK,BMGK->BGRLM', dy_BGRLK, key.v_BMGK)
+  dp_BGRLM = _where_kept(settings, query, key, dp_BGRLM) / (1 - settings.rate)
   ds_BGRLM = probs_BGRLM * (dp_BGRLM - residuals.dot_BGRL[..., None])
   if settings.softcap:
     ds_BGRLM *= 1 - jnp.square(scores_BGRLM / settings.softcap)
@@ -272,6 +284,19 @@ def _gradient_block(
   )
 
 
+def _where_kept(
+  settings: Settings, query: Queries, key: Keys, x_BGRLM: jax.Array
+) -> jax.Array:
+  """Zero where dropout drops the probability."""
+  if query.hashes_BGR is None:
+    return x_BGRLM
+  key_1M, query_1L = (x.tokens.places.astype(jnp.uint32) for x in (key, query))
+  hashes_BGR1M = query.hashes_BGR[..., None, None] ^ key_1M[None, None, None]
+  query_L1 = query_1L[0, :, None]
+  hashes_BGRLM = hashed(hashed(hashes_BGR1M) ^ query_L1[None, None, None])
+  return jnp.where(kept(hashes_BGRLM, settings.rate), x_BGRLM, 0)
+
+
 def _where(wanted: jax.Array | None, do: Callable, leave: Callable) -> Any:
   return do() if wanted is None else jax.lax.cond(wanted, do, leave)
 
@@ -280,10 +305,10 @@ def _query_blocks(settings: Settings, queries: Queries) -> Queries:
   q_X, tokens_X = (
     jax.tree.map(lambda x: _blocks(settings, x, 1), x) for x in queries[:2]
   )
-  prefix_X = queries.prefix_B
-  if prefix_X is not None:
-    prefix_X = jnp.broadcast_to(prefix_X[None], (len(q_X), *prefix_X.shape))
-  return Queries(q_X, tokens_X, prefix_X)
+  of_rows = jax.tree.map(
+    lambda x: jnp.broadcast_to(x[None], (len(q_X), *x.shape)), queries[2:]
+  )
+  return Queries(q_X, tokens_X, *of_rows)
 
 
 def _key_blocks(settings: Settings, keys: Keys) -> Keys:

@@ -284,7 +284,7 @@ def test_who_takes_a_bias_by_distance(on):
     (2, {'length': 192}, 'all_gather'),
     (2, {'bias': BIAS}, 'all_gather'),
     (2, {'seen': Visibility(places_1L=np.arange(L)[None])}, 'all_gather'),
-    (2, {'drop': 0.1}, 'reference'),
+    (2, {'drop': 0.1}, 'all_gather'),
   ],
 )
 def test_auto_on_tpu_with_split_rows(on, context, changes, name):

@@ -14,6 +14,7 @@ from configs import base
 from gpt_jax import ring_order, sharding, spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import Request, Visibility
+from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.backends import BACKENDS, attend_rows
 from gpt_jax.nn.build import zigzag, zigzag_places
 from gpt_jax.nn.masks import PATTERNS
@@ -33,7 +34,9 @@ SEES = rng.random((B, L, L)) < 0.5
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def attend(backend, pattern, visibility, bias, softcap, order=None):
+def attend(
+  backend, pattern, visibility, bias, softcap, order=None, dropout=None
+):
   """What the layer computes, and the gradients of sum(y DY).
 
   `order`: of the tokens; what is returned is in the order of the row.
@@ -61,6 +64,7 @@ def attend(backend, pattern, visibility, bias, softcap, order=None):
       jax.tree.map(jnp.asarray, visibility),
       0.3,
       bias,
+      dropout,
       softcap=softcap,
     )
     built = spec.build('model.attention_backend', backend, BACKENDS)
@@ -101,6 +105,32 @@ def check(backend, sizes, pattern, visibility, bias, softcap, permuted):
 def test_documents_with_a_bias_and_a_softcap(backend, sizes, permuted):
   seen = Visibility(segments_BL=DOCUMENTS)
   check(backend, sizes, 'full', seen, BIAS, 2.0, permuted)
+
+
+DROPOUT = AttentionDropout(
+  0.3, jnp.uint32(3_000_000_019), np.array([5, 1_000_003], np.uint32)
+)
+
+
+@pytest.mark.parametrize(
+  'backend, sizes',
+  [
+    ('ring(block=4)', {'context': 4}),
+    ('all_gather', {'context': 2, 'tensor': 2}),
+    ('ulysses', {'context': 2, 'tensor': 2}),
+  ],
+)
+def test_dropout_is_that_of_one_device(backend, sizes):
+  given = 'full', Visibility(segments_BL=DOCUMENTS), BIAS, 0.0
+  expected = attend('reference', *given, dropout=DROPOUT)
+  tensor, context = sizes.get('tensor', 1), sizes['context']
+  with sharding.use(tiny.make_mesh(1, 2, tensor, context=context), RULES):
+    found = attend(backend, *given, dropout=DROPOUT)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
+    found,
+    expected,
+  )
 
 
 def test_another_order_of_devices(monkeypatch):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.tree_util import keystr
 
-from gpt_jax import spec
+from configs import base
+from gpt_jax import sharding, spec
 from gpt_jax.nn import backends
 from gpt_jax.nn.attend import (
   ByDistance,
@@ -257,6 +258,23 @@ def test_equals_the_reference(name):
   """Output and all gradients, in rows of two blocks of 128 with a rest."""
   given = case(**CASES[name])
   check_equal(results(FLASH, *given), results('reference', *given))
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    dict(text='full', seen='documents padding', rate=0.1),
+    dict(text='local(window=60)', seen='prefix', rate=0.1, softcap=0.7),
+  ],
+)
+def test_rows_that_are_split_over_devices(changes):
+  """Each has some queries: two blocks of 128 with a rest, of keys three."""
+  given = case(**changes, length=298, heads=(2, 1))
+  expected = results('reference', *given)
+  rules = sharding.parse_rules(base.get_config().mesh.rules)
+  with sharding.use(tiny.make_mesh(1, 1, 1, context=2), rules):
+    found = results('all_gather(block=128, interpret=True)', *given)
+  check_equal(found, expected)
 
 
 MODEL = {

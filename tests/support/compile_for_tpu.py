@@ -208,11 +208,11 @@ def flash(topology):
   return found
 
 
-def context(topology, backend, chips):
+def context(topology, backend, chips, rate='0'):
   """What the step of a small LLaMA sends over `context` in attention, by kind.
 
   And how many of those transfers are synchronous, and its kernels. `chips`
-  have 512 tokens each of a row.
+  have 512 tokens each of a row; `rate` of its probabilities are dropped.
   """
   mesh = make_mesh(topology, data=-1, context=int(chips))
   fields = {
@@ -228,6 +228,7 @@ def context(topology, backend, chips):
     'bias': 'none',
     'dtype': 'bfloat16',
     'attention_backend': backend,
+    'dropout': f'rates(attention={rate})',
     'batch.size': mesh.shape['data'],
     'batch.micro_rows': mesh.shape['data'],
   }
