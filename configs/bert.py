@@ -109,6 +109,7 @@ def small(config: ConfigDict, *, num_steps: int) -> None:
   config.model.context_length = 256
   config.batch.length = 'stages(64, 90%:256)'
   config.batch.size = 64
+  # On two cores a tenth faster than all rows at once, which would fit.
   config.batch.micro_rows = 16
   # No row is seen twice.
   config.model.dropout = 'none'

@@ -69,7 +69,6 @@ def get_config(arg: str = 'base') -> ConfigDict:
     config.model.position = 'rope(theta=1e4)'
     config.model.context_length = 512
     config.batch.size = 16
-    config.batch.micro_rows = 8
     config.schedule.num_steps = 400
     config.schedule.name = 'linear(peak=3e-3, warmup=100, final=0.0)'
     config.checkpoint.every_steps = 200

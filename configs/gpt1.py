@@ -64,8 +64,6 @@ def _paper() -> ConfigDict:
   config.schedule.name = 'cosine(peak=2.5e-4, warmup=2000, final=0.0)'
   config.schedule.num_steps = 3_050_000
   config.batch.size = 64
-  # What fits on one device.
-  config.batch.micro_rows = 16
   config.model.context_length = 512
   return config
 

@@ -48,8 +48,6 @@ def get_config(arg: str = 'small') -> ConfigDict:
   config.model.vocab_size = 50_257
   config.model.context_length = 1024
   config.batch.size = 512
-  # What fits on one device.
-  config.batch.micro_rows = 8
   config.model.block = 'pre'
   config.model.init_weights = 'gpt2(stddev=0.02)'
   config.tokenizer.name = "sentencepiece(vocab_size=50257, model='bpe')"
