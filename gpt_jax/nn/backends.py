@@ -101,17 +101,17 @@ def needs(request: Request) -> dict[str, str]:
     (
       'bias',
       not isinstance(request.bias, ByDistance | DistanceProducts | None),
-      'model.position adds a bias to the scores',
+      'model.position adds a bias for each pair of tokens',
     ),
     (
       'by_distance',
       isinstance(request.bias, ByDistance),
-      'model.position adds a bias to the scores',
+      'model.position adds a bias by distance',
     ),
     (
       'products',
       isinstance(request.bias, DistanceProducts),
-      'model.position adds products with vectors of distances to the scores',
+      'model.position adds products with vectors of distances',
     ),
     (
       'dropout',

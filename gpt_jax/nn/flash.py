@@ -58,13 +58,17 @@ def obstacle(request: Request, parts: int = 1) -> str | None:
   if min(length, num_keys) < SHORTEST:
     return f'rows of {min(length, num_keys)} tokens are shorter than {SHORTEST}'
   size = request.q_BLHK.dtype.itemsize // 2 or 1
-  longest, most = LONGEST, length
+  longest, most, what = LONGEST, length, 'the gradient of a head'
   if isinstance(request.bias, DistanceProducts):
     tables = sum(x is not None for x in request.bias[:2])
     longest, most = LONGEST_PRODUCTS // tables, max(length, num_keys)
+    what = 'the vectors of their distances'
   longest //= -(-head_size // LANES) * size
   if most > longest:
-    return f'rows of {most} tokens are longer than {longest}'
+    return (
+      f'rows of {most} tokens are longer than {longest}: {what} would not fit '
+      'in the vector memory'
+    )
   return None
 
 

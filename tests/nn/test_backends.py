@@ -87,14 +87,14 @@ PRODUCTS = DistanceProducts(
 )
 # What the kernels cannot do, and why they say so.
 PLAIN = [
-  ({'bias': BIAS}, 'model.position adds a bias'),
+  ({'bias': BIAS}, 'model.position adds a bias for each pair of tokens'),
   ({'drop': 0.1}, 'model.dropout drops'),
   ({'attention': 'strided(stride=3)'}, 'model.attention holds strided, a rule'),
   ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
   ({'seen': PREFIXES}, 'rows have a prefix'),
   ({'seen': MASKS}, 'rows have a mask of their own'),
   ({'seen': ORDER}, 'rows have an order of their own'),
-  ({'bias': STRIP}, 'model.position adds a bias'),
+  ({'bias': STRIP}, 'model.position adds a bias by distance'),
   ({'bias': PRODUCTS}, 'model.position adds products with vectors of dist'),
   ({'before': 56}, 'a memory precedes the rows'),
   ({'keys': Tokens(np.arange(L)[None])}, 'a decoder attends to the encoder'),
@@ -125,10 +125,13 @@ def test_splash_refuses(changes, reason):
     ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
     ({'seen': MASKS}, 'rows have a mask of their own'),
     ({'length': 63}, 'rows of 63 tokens are shorter than 64'),
-    ({'length': 4098}, 'rows of 4098 tokens are longer than 4096'),
+    (
+      {'length': 4098},
+      'rows of 4098 tokens are longer than 4096: the gradient of a head would ',
+    ),
     (
       {'length': 1026, 'bias': PRODUCTS},
-      'rows of 1026 tokens are longer than 1024',
+      'rows of 1026 tokens are longer than 1024: the vectors of their distanc',
     ),
   ],
 )
@@ -240,14 +243,14 @@ def test_auto_on_tpu(lines, on):
   assert backends.pick(request(bias=BIAS)).name == 'reference'
   short = request(length=60, **across)
   assert backends.pick(short).name == 'reference'
-  mask, bias = 'rows have a mask of their own', 'model.position adds a bias to '
+  mask = 'rows have a mask of their own'
+  bias = 'model.position adds a bias for each pair of tokens'
   assert lines == [
     'attention: splash',
     f'attention: reference, not splash: {mask}; not flash: {mask}',
     'attention: flash',
     'cross-attention: flash',
-    f'attention: reference, not splash: {bias}the scores; not flash: {bias}'
-    'the scores',
+    f'attention: reference, not splash: {bias}; not flash: {bias}',
     'cross-attention: reference, not splash: a decoder attends to the '
     "encoder's output; not flash: rows of 60 tokens are shorter than 64",
   ]
