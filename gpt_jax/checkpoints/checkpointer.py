@@ -31,6 +31,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from gpt_jax.checkpoints import restore
+from gpt_jax.checkpoints.local import LocalCheckpoints
 from gpt_jax.checkpoints.restore import (
   Contents,
   Handler,
@@ -181,6 +182,7 @@ class Checkpointer:
     record: Callable[[int], Any] | None = None,
     read_only: bool = False,
     unsaved: Collection[str] = (),
+    local: LocalCheckpoints | None = None,
   ):
     """Opens the folder; creates it unless `read_only`.
 
@@ -193,8 +195,9 @@ class Checkpointer:
       read_only: nothing is written, moved or deleted.
       unsaved: names in `params['parts']` that the checkpoints leave out; what
         `restore` returns lacks them.
+      local: more frequent checkpoints, of which the newest counts too.
     """
-    self._unsaved = unsaved
+    self._unsaved, self._local = unsaved, local
     self._folder = restore.folder_of(workdir)
     self._losses: dict[int, float] = {}
     self._read_only = read_only
@@ -265,6 +268,17 @@ class Checkpointer:
       # This host may be the only one that failed; `_collect` makes all agree.
       self._raised = e
 
+  def save_local(self, state: TrainState) -> None:
+    """Starts to save into the hosts' memory or disks: see `local`.
+
+    Args:
+      state: copied before this returns, so that a step may donate it.
+    """
+    assert self._local
+    state = self._saved(state)
+    record = self._record(int(state.step)) if self._record else None
+    self._local.save(state, record)
+
   def saving(self) -> bool:
     """Whether a save is still running in the background."""
     return self._pending is not None and self._manager.is_saving_in_progress()
@@ -276,6 +290,8 @@ class Checkpointer:
   def forget_after(self, step: int) -> None:
     """Deletes the checkpoints of later steps, after a rewind."""
     self._collect()
+    if self._local:
+      self._local.forget_after(step)
     for later in self.steps():
       if later > step:
         self._manager.delete(later)
@@ -308,6 +324,8 @@ class Checkpointer:
       self._collect()
       if not self._error:
         self._manager.close()
+        if self._local:
+          self._local.close(remove=True)
         return
       if wait is not None:
         time.sleep(wait)
@@ -323,6 +341,8 @@ class Checkpointer:
     """Waits for the running save, if any, and closes."""
     self._collect()
     self._manager.close()
+    if self._local:
+      self._local.close()
 
   def _collect(self) -> None:
     """Waits for the running save, and handles its failure."""
@@ -366,7 +386,8 @@ class Checkpointer:
   ) -> TrainState | None:
     """Restores the newest sound checkpoint onto the shardings of `abstract`.
 
-    Newer, damaged ones are moved to `WORKDIR/checkpoints_damaged`.
+    Newer, damaged ones are moved to `WORKDIR/checkpoints_damaged`. A complete
+    local one of the same step or a newer one comes first.
 
     Args:
       abstract: `jax.ShapeDtypeStruct`s with shardings.
@@ -385,9 +406,14 @@ class Checkpointer:
     for path in find(self._folder):
       log.warning('%s is half-written; it is not used', path)
     damaged, self.restored = {}, None
-    for step in reversed(self.steps()):
-      if at_most is not None and step > at_most:
-        continue
+    steps = [s for s in self.steps() if at_most is None or s <= at_most]
+    for step in reversed([-1, *steps]):
+      state = self._restored_locally(abstract, step, at_most)
+      if state is not None:
+        self._set_aside(list(damaged))
+        return state
+      if step < 0:
+        break
       folder = restore.absolute(self._folder) / str(step)
       state, reason, record = restore.read(folder, abstract)
       if state is None:
@@ -400,6 +426,8 @@ class Checkpointer:
         self._set_aside(list(damaged))
         log.warning('going on from the older checkpoint of step %d', step)
       self.restored = Restored(step, record)
+      if self._local:
+        self._local.keep_only(step)
       return state
     if damaged:
       step, reason = max(damaged.items())
@@ -410,13 +438,24 @@ class Checkpointer:
       )
     return None
 
+  def _restored_locally(
+    self, abstract: TrainState, at_least: int, at_most: int | None
+  ) -> TrainState | None:
+    found = None
+    if self._local:
+      found = self._local.restore(abstract, at_least=at_least, at_most=at_most)
+    if found is None:
+      return None
+    state, self.restored = found
+    return state
+
   def _saved(self, state: TrainState) -> TrainState:
     """The part of a state that checkpoints hold."""
     return state._replace(params=trained(state.params, self._unsaved))
 
   def _set_aside(self, steps: list[int]) -> None:
     """Moves damaged checkpoints away, which frees their steps for new saves."""
-    if self._read_only:
+    if self._read_only or not steps:
       return
     aside = self._folder.parent / 'checkpoints_damaged'
     self._manager.close()

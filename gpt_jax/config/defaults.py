@@ -587,6 +587,18 @@ TREE['checkpoint'] = Section(
   keep_best=Field(
     0, Whole, 'Keep the N evaluated ones with the lowest held-out loss.'
   ),
+  local_every_steps=Field(
+    0,
+    Whole,
+    'Also save every so often into the memory or on the disks of the hosts, '
+    'each shard on two machines; 0: never.',
+  ),
+  local_dir=Field(
+    '/dev/shm',
+    str,
+    'Folder on each host for these: by default in memory. A run has a folder '
+    'of its own in it.',
+  ),
   grace_seconds=Field(
     30.0, Seconds, 'From SIGTERM to the kill; warns if a save is slower.'
   ),

@@ -37,6 +37,7 @@ class Due(NamedTuple):
   save: bool
   evaluate: bool
   stop: bool  # SIGTERM was received
+  save_local: bool = False
 
 
 class Cadence(NamedTuple):
@@ -48,6 +49,7 @@ class Cadence(NamedTuple):
   eval_every: int
   # For runs that any evaluation may end: their last step is logged.
   log_evaluations: bool = False
+  local_every: int = 0  # saves to the hosts' memory or disks; 0: never
 
   def due(self, step: int, *, stop: bool = False) -> Due:
     """The actions due after `step`, counted from 1.
@@ -63,6 +65,7 @@ class Cadence(NamedTuple):
       save=should(step, self.save_every, self.last),
       evaluate=evaluate,
       stop=stop,
+      save_local=self.local_every > 0 and step % self.local_every == 0,
     )
 
 
@@ -74,6 +77,7 @@ def of(config: Config, *, patience: int) -> Cadence:
     save_every=config.checkpoint.every_steps,
     eval_every=config.eval.every_steps,
     log_evaluations=patience > 0,
+    local_every=config.checkpoint.local_every_steps,
   )
 
 
@@ -104,6 +108,13 @@ class Saver:
       self._started = time.monotonic()
       self._checkpointer.save(state)
       return time.monotonic() - self._started
+
+  def save_local(self, state: TrainState) -> float:
+    """Like `save`, into the hosts' memory or disks."""
+    with watchdog.during('save'):
+      started = time.monotonic()
+      self._checkpointer.save_local(state)
+      return time.monotonic() - started
 
   def retry_due(self) -> bool:
     """Whether a save failed and a retry is due."""
@@ -261,8 +272,18 @@ class Callbacks:
     """Whether the run ends early: see `Run.patience`."""
     return gave_up(self._held_out, self._training.patience)
 
-  def save(self, step: int, state: TrainState, out: dict[str, Any]) -> None:
+  def save(
+    self,
+    step: int,
+    state: TrainState,
+    out: dict[str, Any],
+    *,
+    local: bool = False,
+  ) -> None:
     """Starts to save a state; `out` is the output of its last step.
+
+    Args:
+      local: into the hosts' memory or disks, not into the workdir.
 
     Raises:
       Spike: the state is not finite.
@@ -271,8 +292,12 @@ class Callbacks:
     if unlogged := self.meter.unlogged():
       self._metrics.write(step, event='unlogged', routers=unlogged)
     self._metrics.sync()
-    seconds = self._saver.save(state)
-    self._metrics.write(step, event='saved', seconds=seconds)
+    if local:
+      seconds = self._saver.save_local(state)
+      self._metrics.write(step, event='saved', tier='local', seconds=seconds)
+    else:
+      seconds = self._saver.save(state)
+      self._metrics.write(step, event='saved', seconds=seconds)
     self.meter.restart()
 
   def stop(self, step: int, state: TrainState) -> NoReturn:
@@ -396,6 +421,8 @@ def loop(
       stop = due.stop or (due.evaluate and not callbacks.evaluate(step, state))
       if due.save or stop or callbacks.gave_up:
         callbacks.save(step, state, out)
+      elif due.save_local:
+        callbacks.save(step, state, out, local=True)
       if stop:
         callbacks.stop(step, state)
       if callbacks.gave_up:

@@ -13,6 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
+from gpt_jax.checkpoints import local as local_lib
 from gpt_jax.checkpoints.checkpointer import Checkpointer, rewind_target
 from gpt_jax.config import Config
 from gpt_jax.files.buckets import write_atomically
@@ -369,6 +370,8 @@ def check_before(config: Config, workdir: str) -> tuple[Config, Mesh]:
   config = fitting.with_mesh(config, workdir)
   mesh = device_check.check_devices(config)
   report.check_trackers(config)
+  if config.checkpoint.local_every_steps:
+    local_lib.check_folder(config.checkpoint.local_dir)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
   return config, mesh
@@ -404,6 +407,9 @@ def resume_or_start(
     start = first()
     adapted = adapters.fingerprint(start.params)
   history = History(workdir, store=store, teacher=teacher, base=adapted)
+  local = None
+  if config.checkpoint.local_every_steps:
+    local = local_lib.LocalCheckpoints(workdir, config.checkpoint.local_dir)
   checkpointer = Checkpointer(
     workdir,
     keep=config.checkpoint.keep,
@@ -412,6 +418,7 @@ def resume_or_start(
     keep_best=config.checkpoint.keep_best,
     record=history.record,
     unsaved=unsaved,
+    local=local,
   )
   run = Run(parts, workdir, data, checkpointer, history, first, **measured)
   run.finish_rewind()

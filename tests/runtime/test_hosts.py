@@ -101,7 +101,10 @@ def start_command(
 def start_python(
   arguments: Sequence[str], num_processes: int, devices: int
 ) -> list[subprocess.Popen]:
-  """Starts the processes of any program."""
+  """Starts the processes of any program.
+
+  In its arguments {process} is the number of a process.
+  """
   devices //= num_processes
   env = {
     **os.environ,
@@ -115,7 +118,7 @@ def start_python(
     env['JAX_NUM_PROCESSES'] = str(num_processes)
   return [
     subprocess.Popen(
-      [sys.executable, *arguments],
+      [sys.executable, *(a.replace('{process}', str(i)) for a in arguments)],
       cwd=ROOT,
       env={**env, 'JAX_PROCESS_ID': str(i)},
       stdout=subprocess.PIPE,

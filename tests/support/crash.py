@@ -8,7 +8,8 @@ r"""Kills a training run at random moments, and checks that nobody can tell.
 
 The same command is started again after each kill until its run is complete, and
 then another run, until there were as many kills as asked for: a decoder, an
-encoder on masked pairs of texts, fine-tuning on dialogues, and PPO in turn.
+encoder on masked pairs of texts, a decoder with local checkpoints, fine-tuning
+on dialogues, and PPO in turn.
 Each is compared with one of its kind that was left alone: parameters, optimizer
 state, average of the weights, every logged loss and evaluation, bit for bit.
 Batches of pre-training grow on the way, the encoder's rows too; masks, dropout
@@ -71,6 +72,11 @@ KINDS = {
     f'--config.batch.length=stages(17, {STEPS // 3}_steps:31)',
   ],
 }
+KINDS['local'] = [
+  *KINDS['decoder'],
+  '--config.checkpoint.local_every_steps=2',
+  '--config.checkpoint.local_dir={folder}',
+]
 KINDS['sft'] = [
   *('sft', '--config=configs/finetune/sft.py', '--init=none'),
   *('--config.tokenizer.name=bytes', '--config.model.num_heads=4'),

@@ -36,6 +36,8 @@ def test_should(every, last, steps):
     (Cadence(13, 13, 0, 0), '. . . . . . . . . . . . lse'),
     (Cadence(13, 20, 13, 14), '. . . . . . . . . . . . lse'),
     (Cadence(13, 1, 7, 0), 'l l l l l l ls l l l l l lse'),
+    # Local saves.
+    (Cadence(13, 20, 5, 0, False, 4), '. . . m s . . m . s . m lse'),
     # Where an evaluation may be the last of the run, its step is logged.
     (Cadence(13, 4, 0, 5, True), '. . . l le . . l . le . l lse'),
   ],
@@ -45,7 +47,8 @@ def test_what_is_due_after_each_step(made, expected):
   for step in range(1, 14):
     due = made.due(step)
     assert not due.stop
-    letters = zip('lse', (due.log, due.save, due.evaluate), strict=True)
+    all_due = due.log, due.save, due.evaluate, due.save_local
+    letters = zip('lsem', all_due, strict=True)
     found.append(''.join(letter for letter, is_due in letters if is_due) or '.')
   assert found == expected.split()
 
@@ -53,7 +56,7 @@ def test_what_is_due_after_each_step(made, expected):
 @pytest.mark.parametrize('step, others', [(6, (True, False, True)), (7, ())])
 def test_told_to_stop_it_does_what_else_is_due(step, others):
   due = Cadence(11, 2, 4, 3).due(step, stop=True)
-  assert due == (*(others or (False, False, False)), True)
+  assert due == (*(others or (False, False, False)), True, False)
   assert any(due)
 
 
@@ -64,6 +67,7 @@ def test_the_cadence_of_a_config(patience, logged):
     'log.every_steps': 3,
     'checkpoint.every_steps': 5,
     'eval.every_steps': 7,
+    'checkpoint.local_every_steps': 2,
   }
   config = config_lib.resolve(tiny.config(**fields))
-  assert loop.of(config, patience=patience) == (17, 3, 5, 7, logged)
+  assert loop.of(config, patience=patience) == (17, 3, 5, 7, logged, 2)
