@@ -5,6 +5,9 @@
 Saves the real state of a config during training. Compares the time that the
 training thread is blocked with the time of a step, and the checksums with the
 whole save. Then compares `loop.fit` with the bare training step, alternating.
+
+Saves into the memory or onto the disks of the hosts are measured on any number
+of processes, the rest on one.
 """
 
 import functools
@@ -21,6 +24,7 @@ import numpy as np
 from gpt_jax import config as config_lib
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.checkpoints.local import LocalCheckpoints
 from gpt_jax.checkpoints.restore import fingerprint
 from gpt_jax.config import Config
 from gpt_jax.training import compiled as compiled_lib
@@ -36,12 +40,15 @@ ROUNDS = 3
 
 
 def measure(config: Config, steps: int) -> dict:
-  """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop."""
+  """Measures `SAVES` saves, and `ROUNDS` times `steps` steps of each loop.
+
+  A collective of all processes.
+  """
   parts = parts_lib.build(config, device_check.check_devices(config))
   state = parts_lib.initial_state(parts)
   shape = parts.ramp.stages[-1].shape
   compiled = compiled_lib.compile_train_step(parts, shape)
-  batch = parts.put(
+  batch = parts.put_whole(
     {
       name: np.ones(x.shape, x.dtype)
       for name, x in compiled_lib.abstract_batch(parts, *shape).items()
@@ -49,16 +56,52 @@ def measure(config: Config, steps: int) -> dict:
     shape.rows,
   )
   state, _ = _steps(compiled.call, state, batch, 2)
+  result: dict[str, Any] = {
+    'device': parts.mesh.devices.flat[0].device_kind,
+    'processes': jax.process_count(),
+    'parameters': sum(x.size for x in jax.tree.leaves(state.params)),
+    'state_gib': sum(x.nbytes for x in jax.tree.leaves(state)) / 2**30,
+  }
+  with tempfile.TemporaryDirectory() as workdir:
+    local = LocalCheckpoints(workdir, config.checkpoint.local_dir)
+    state, result['local'] = local_saves(compiled.call, state, batch, local)
+  if jax.process_count() > 1:
+    return result
   with tempfile.TemporaryDirectory() as folder:
     saves = _saves(compiled.call, state, batch, folder)
   state = parts_lib.initial_state(parts)
   with tempfile.TemporaryDirectory() as folder:
     loops = _loops(parts, compiled.call, state, batch, steps, folder)
-  return {
-    'device': parts.mesh.devices.flat[0].device_kind,
-    'parameters': sum(x.size for x in jax.tree.leaves(state.params)),
-    **saves,
-    **loops,
+  return {**result, **saves, **loops}
+
+
+def local_saves(
+  step: Any, state: Any, batch: Any, local: LocalCheckpoints
+) -> tuple[Any, dict]:
+  """The state, and times of local saves between the steps of a run."""
+  bare, blocked, whole, during = [], [], [], []
+  # The first save does not count: it compiles the checksums.
+  for i in range(2 * SAVES + 1):
+    state, seconds = _steps(step, state, batch, 2)
+    bare += seconds
+    start = time.perf_counter()
+    local.save(state, None)
+    blocked.append(time.perf_counter() - start)
+    if i % 2:
+      state, seconds = _steps(step, state, batch, 1)
+      during += seconds
+    local.wait()
+    # Without a concurrent step, which would take processors from the save.
+    if not i % 2:
+      whole.append(time.perf_counter() - start)
+  written = local.bytes_held
+  local.close(remove=True)
+  return state, {
+    'step_seconds': statistics.median(bare),
+    'blocked_seconds': statistics.median(blocked[1:]),
+    'save_seconds': statistics.median(whole[1:]),
+    'step_seconds_while_saving': statistics.median(during),
+    'gib_of_a_process': written / 2**30,
   }
 
 
@@ -87,7 +130,6 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
       whole.append(time.perf_counter() - start)
   checkpointer.close()
   return {
-    'state_gib': sum(x.nbytes for x in jax.tree.leaves(state)) / 2**30,
     'step_seconds': statistics.median(bare),
     'blocked_seconds': statistics.median(blocked[1:]),
     'blocked_seconds_first': blocked[0],
@@ -159,19 +201,31 @@ def _steps(step: Any, state: Any, batch: Any, num: int) -> tuple[Any, list]:
 
 def report(result: dict) -> str:
   """Formats the result."""
+  local = result['local']
+  lines = [
+    f'model     {result["parameters"]:,} parameters, a state of '
+    f'{result["state_gib"]:.2f} GiB',
+    f'local     {local["blocked_seconds"]:.3f} s of the training thread, '
+    f'{local["blocked_seconds"] / local["step_seconds"]:.0%} of a step of '
+    f'{local["step_seconds"]:.3f} s; {local["save_seconds"]:.2f} s until it is '
+    f'written and read back; {local["step_seconds_while_saving"]:.3f} s a step '
+    f'while saving; {result["processes"]} processes, '
+    f'{local["gib_of_a_process"]:.2f} GiB each',
+  ]
+  if result['processes'] > 1:
+    return '\n'.join(lines)
   blocked = result['blocked_seconds'] / result['step_seconds']
   checksums = result['checksum_seconds'] / result['save_seconds']
-  return (
-    f'model     {result["parameters"]:,} parameters, a state of '
-    f'{result["state_gib"]:.2f} GiB\n'
+  lines += [
     f'step      {result["step_seconds"]:.3f} s; '
-    f'{result["step_seconds_while_saving"]:.3f} s while saving\n'
+    f'{result["step_seconds_while_saving"]:.3f} s while saving',
     f'save      {result["blocked_seconds"]:.3f} s of the training thread, '
     f'{blocked:.0%} of a step (the first {result["blocked_seconds_first"]:.3f}'
-    f' s); {result["save_seconds"]:.2f} s until it is on disk\n'
+    f' s); {result["save_seconds"]:.2f} s until it is on disk',
     f'checksums {result["checksum_seconds"]:.3f} s, {checksums:.1%} of the '
-    f'save\n'
+    f'save',
     f'loop      {result["loop_step_seconds"] * 1e3:.1f} ms a step, bare '
     f'{result["bare_step_seconds"] * 1e3:.1f} ms: '
-    f'{result["loop_overhead"]:+.1%}'
-  )
+    f'{result["loop_overhead"]:+.1%}',
+  ]
+  return '\n'.join(lines)

@@ -16,6 +16,8 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/benchmark.py:rollouts --what rollouts
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
+  gpt-jax benchmark --config configs/benchmark.py:mid --what checkpoint \
+    --distributed
   gpt-jax benchmark --config configs/switch.py:tiny --what switch
   gpt-jax benchmark --config configs/llama.py --what encode --steps 5
   gpt-jax benchmark --config configs/smoke.py --what prepare \
@@ -27,8 +29,9 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
 train: compile time, median step time, tokens/s, the wait for data and MFU, with
 its formula and peak; against torch: the same steps in transformers, with AdamW
 and without dropout on both sides. checkpoint: the time that saving takes from
-the training thread, the share of checksums in it, and the training loop against
-the bare step.
+the training thread, into the hosts' memory and onto the disk, the share of
+checksums in it, and the training loop against the bare step; --distributed, on
+several processes, measures the former alone.
 
 lstm: the LSTM layers of model.attention alone, forward, backward and update,
 against torch.nn.LSTM, beside the matrix products of our step.
@@ -80,6 +83,7 @@ from gpt_jax.config import Config
 from gpt_jax.costs import totals
 from gpt_jax.flags import Flags
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
 
 
@@ -161,6 +165,7 @@ def define(flags: Flags) -> None:
   flags.numbers('batches', '1,8,32', use, least=1)
   use = 'With --against: lengths of prompts or sources.'
   flags.numbers('prompts', '32,1024', use, least=1)
+  flags.distributed()
   flags.json()
 
 
@@ -185,5 +190,14 @@ def main(args: cli.Args) -> None:
     raise UsageError(
       f'--what={args.what}: only compares with torch; give --against torch'
     )
-  result = found.measure(config, args)
-  print(json.dumps(result) if args.json else found.report(result))
+  if args.distributed:
+    if args.what != 'checkpoint':
+      raise UsageError(
+        f'--distributed: does not work with --what={args.what}; give --what '
+        'checkpoint'
+      )
+    hosts.initialize(**config.hosts)
+  with hosts.together():
+    result = found.measure(config, args)
+  if hosts.index() == 0:
+    print(json.dumps(result) if args.json else found.report(result))

@@ -56,6 +56,11 @@ NO_COUNT = 'has no such count of this model'
     ),
     ('benchmark.py:gpt2', [*SIZES, '--what=beam'], 'give --against torch'),
     (
+      'benchmark.py:gpt2',
+      [*SIZES, '--what=train', '--distributed'],
+      '--distributed: does not work with --what=train',
+    ),
+    (
       'benchmark.py:char',
       [*TORCH, '--config.data.rows=documents'],
       'with positions, segments, which --against=torch',
