@@ -10,6 +10,7 @@ r"""Plans a run before it is launched: whether it fits, and what it will cost.
   gpt-jax plan --chips v4-512 --days 21 --mfu 0.45
   gpt-jax plan --budget 5.76e23 --inference_tokens 2e12
   gpt-jax plan --budget 1e18 --fit W/scaling.json --json
+  gpt-jax plan --failures 1000
 
 A topology is GENERATION:SHAPE of a slice that is sold (v4, v5e, v5p, v6e,
 tpu7x), or an accelerator name (v4-128, v5litepod-256). The training step of
@@ -28,6 +29,9 @@ launch/ sets, or those of --flags. Needs the extra `plan`.
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
 papers' decoders.
+
+--failures simulates the goodput of a run on many hosts with and without local
+checkpoints, at the failure rates of published runs.
 """
 
 import contextlib
@@ -45,7 +49,7 @@ from gpt_jax.costs import topologies, totals
 from gpt_jax.costs.chips import CLOUD_NAMES
 from gpt_jax.flags import Flags
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import laws, report, search
+from gpt_jax.planning import failures, laws, report, search
 from gpt_jax.planning.search import Misfit, Request
 from gpt_jax.runtime.log import console as progress
 from gpt_jax.runtime.log import log
@@ -122,6 +126,20 @@ def define(flags: Flags) -> None:
   flags.text(
     'fit', None, 'scaling.json of `gpt-jax scaling`: add its fitted law.'
   )
+  flags.number(
+    'failures',
+    None,
+    'Hosts of 8 accelerators: simulate the goodput with and without '
+    'checkpoint.local_every_steps.',
+    ranges.Count,
+  )
+  flags.text(
+    'tiers',
+    'tiers()',
+    'With --failures: intervals and costs of checkpoints, in seconds: '
+    'tiers(every=3600, blocks=10, restore=300, local_every=120, '
+    'local_blocks=1, local_restore=30, restart=600, both=0.05).',
+  )
   flags.json()
 
 
@@ -130,7 +148,13 @@ def main(args: cli.Args) -> None:
 
   The exit code is 1 if nothing fits, and with --recompile if a plan differs.
   """
-  if args.budget is not None or args.chips is not None:
+  if args.failures is not None:
+    found = failures.plan(args.failures, args.tiers)
+    if args.json:
+      print(json.dumps(found))
+    else:
+      failures.show(found, Console())
+  elif args.budget is not None or args.chips is not None:
     _plan_budget(args)
   elif args.recompile:
     _recompile(args.only)
