@@ -20,11 +20,14 @@ gpt2.py:small, to inspect and to plan. Not run to the end.
 """
 
 import numpy as np
+from etils import epy
 from ml_collections import ConfigDict
 
 from configs import base, gpt2
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.training import models
+
+with epy.lazy_imports():
+  from gpt_jax.nn import build
+  from gpt_jax.training import models
 
 
 def get_config(arg: str = '') -> ConfigDict:
@@ -40,7 +43,8 @@ def get_config(arg: str = '') -> ConfigDict:
   config.models.teacher = dict(num_layers=model.num_layers)
   layers = halved(model.num_layers)
   model.num_layers = len(layers)
-  text = 'causal' if ModelChoices.of(model).causal else 'masked'
+  causal = not arg or build.ModelChoices.of(model).causal
+  text = 'causal' if causal else 'masked'
   if text == 'masked':
     config.data.rows = 'full_sentences'
     config.data.sentences = 'terminal'

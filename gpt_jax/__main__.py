@@ -38,8 +38,6 @@ COMMANDS = {
 }
 
 
-# They say how long compiling takes.
-MEASURES_COMPILING = ('plan', 'benchmark')
 # Told to stop, they save and end with exit code 75.
 STOPPABLE = (
   *('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo', 'ablation'),
@@ -72,14 +70,11 @@ def _run(argv: list[str] | None) -> int:
     return 2
   malloc.keep_memory()
   log.started_as(name)
-  # From here on, as importing takes seconds.
   stoppable = (
     preemption.listening() if name in STOPPABLE else contextlib.nullcontext()
   )
   with stoppable:
     module = importlib.import_module(f'gpt_jax.commands.{name}')
-    if name not in MEASURES_COMPILING:
-      importlib.import_module('gpt_jax.runtime.programs').keep()
     return cli.run(module, rest)
 
 

@@ -16,12 +16,19 @@ from collections.abc import Iterable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from etils import epy
+from ml_collections import ConfigDict
+
+from gpt_jax import config as config_lib
 from gpt_jax.config import loading
 from gpt_jax.files import buckets
 from gpt_jax.flags import Flags
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import FailedError, ToldError, UsageError
+
+with epy.lazy_imports():
+  from gpt_jax.runtime import programs
 
 # The values of a command's flags, by name.
 Args = Any
@@ -47,6 +54,20 @@ _OF_PATHS = {
 }
 
 
+def lazy_imports() -> contextlib.AbstractContextManager[None]:
+  """Modules imported inside are loaded when a command first uses one.
+
+  JAX takes seconds: flags and configs are checked before it is loaded. Programs
+  compiled from then on are kept.
+  """
+  return epy.lazy_imports(success_callback=_keep_programs)
+
+
+def _keep_programs(loaded: str) -> None:
+  del loaded
+  programs.keep()
+
+
 def run(module: ModuleType, argv: list[str]) -> int:
   """Parses `argv` for the command `module`, runs it, returns its exit code.
 
@@ -68,6 +89,8 @@ def run(module: ModuleType, argv: list[str]) -> int:
     with contextlib.ExitStack() as stack:
       stack.enter_context(preemption.leaving(buckets.leave))
       here = {flag: _here(stack, flag, given[flag]) for flag in given}
+      if isinstance(here.get('config'), ConfigDict):
+        config_lib.check_unresolved(here['config'])
       module.main(SimpleNamespace(argv=argv, **here))
     if sys.stdout:
       sys.stdout.flush()  # here, where a full disk is reported

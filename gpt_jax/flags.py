@@ -9,7 +9,7 @@ from absl import flags
 
 from gpt_jax import ranges
 from gpt_jax.config import loading
-from gpt_jax.decoding.beam import PENALTIES, Beam
+from gpt_jax.decoding.settings import PENALTIES, Beam
 from gpt_jax.spec import UsageError
 
 

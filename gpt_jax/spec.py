@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call-strings: a choice in a config is a name with its own arguments.
 
-`'rope(theta=1e4)'` names an entry of a plain dict (which stands at the foot of
-the file that implements the choices) and calls it with the arguments given.
+`'rope(theta=1e4)'` names an entry of a table and calls it with the arguments
+given. The table is a dict at the foot of the file that implements the choices,
+or a `Table`, where that file imports JAX.
 Arguments are Python literals, or pairs of a key and a literal as in
 `'mixture(web:0.6, books:0.4)'`; a comma list such as
 `'full, local(window=256)'` holds several calls.
@@ -19,7 +20,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpt_jax import ranges
@@ -85,6 +86,33 @@ class Pair(NamedTuple):
 
   key: str
   value: Any
+
+
+class Table(Mapping[str, Any]):
+  """Choices by name, each imported when it is first looked up.
+
+  So a config's names are checked without importing JAX, which takes seconds.
+  """
+
+  def __init__(self, rows: Mapping[str, Any]):
+    """`rows` has 'module:attribute' for each name, or the choice itself."""
+    self.rows = rows
+
+  def __getitem__(self, name: str) -> Any:
+    row = self.rows[name]
+    if not isinstance(row, str):
+      return row
+    module, _, attribute = row.partition(':')
+    return getattr(importlib.import_module(module), attribute)
+
+  def __contains__(self, name: object) -> bool:
+    return name in self.rows
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.rows)
+
+  def __len__(self) -> int:
+    return len(self.rows)
 
 
 class Call(NamedTuple):
@@ -192,6 +220,24 @@ def _read(node: ast.expr) -> Call:
   return Call(node.id, args, kwargs)
 
 
+def parse_known(
+  field: str, text: str, choices: Mapping[str, Callable]
+) -> list[Call]:
+  """Like `parse`; all names must be in `choices`, none of which is imported."""
+  calls = parse(field, text)
+  for call in calls:
+    _check_known(field, text, call, choices)
+  return calls
+
+
+def _check_known(field, text, call: Call, choices: Mapping[str, Callable]):
+  if call.name not in choices:
+    raise UsageError(
+      f'{field}={shown(text)}: unknown {shown(call.name)}; one of '
+      + ', '.join(sorted(choices))
+    )
+
+
 def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
   """Calls the one entry of `choices` that `text` names."""
   calls = parse(field, text)
@@ -239,11 +285,7 @@ def _call(field, text, call: Call, choices: Mapping[str, Callable]) -> Any:
 def _bind(
   field, text, call: Call, choices: Mapping[str, Callable]
 ) -> inspect.BoundArguments:
-  if call.name not in choices:
-    raise UsageError(
-      f'{field}={shown(text)}: unknown {shown(call.name)}; one of '
-      + ', '.join(sorted(choices))
-    )
+  _check_known(field, text, call, choices)
   function = choices[call.name]
   signature = inspect.signature(function)
   try:

@@ -4,9 +4,14 @@
 
 import ast
 import functools
+import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
+
+from gpt_jax import __main__
 
 ROOT = pathlib.Path(__file__).parents[1] / 'gpt_jax'
 FILES = sorted(ROOT.rglob('*.py'))
@@ -135,8 +140,8 @@ def test_hf_knows_the_model_and_none_of_its_layers():
       # Its activations alone.
       assert not {i for i in of_nn if i.startswith('gpt_jax.nn.layers.')}
       assert {i.split('.')[2] for i in of_nn} <= {
-        *('attend', 'build', 'caches', 'embed', 'layers', 'params'),
-        *('positions', 'stack', 'transformer'),
+        *('attend', 'build', 'caches', 'choices', 'embed', 'layers'),
+        *('params', 'positions', 'stack', 'transformer'),
       }
 
 
@@ -158,3 +163,75 @@ def test_tests_mirror_the_house():
     pathlib.Path('launch')
   }
   assert not strange
+
+
+# What takes long to import.
+SLOW = (
+  *('jax', 'flax', 'optax', 'orbax', 'grain', 'tensorstore', 'matplotlib'),
+  *('scipy.stats', 'sklearn', 'tensorboardX', 'torch', 'transformers'),
+)
+SMOKE = '--config=configs/smoke.py'
+TYPOS = [
+  *(
+    ['train', SMOKE, '--workdir=w', f'--config.{x}']
+    for x in (
+      *('model.num_layer=3', 'modell.num_layers=3', 'batch.rows=x'),
+      *('model.num_layers=x', 'model.num_layers=0', 'optim.clip_norm=nan'),
+      *('model.ffn=swiglo', 'model.norm=layernorm(', 'objective.name=cuasal'),
+      *('model.attention=full, locale(3)', 'schedule.name=cosine(lr=1e-3)'),
+      *('optim.name=adamw(b1=2.0)', 'data.rows=streams', 'optim.ema=emma'),
+      *('model.num_heads=3', 'tokenizer.name=bytess', 'data.source=jsnol(1)'),
+    )
+  ),
+  *(['train', SMOKE], ['train', '--workdir=w'], ['train', '--wordkir=w']),
+  ['train', 'configs/smoke.py'],
+  *(['train', '--config=nope.py'], ['train', '--config=configs/gpt2.py:7b']),
+  ['finetune', '--config=configs/finetune/rte.py', '--config.finetune.peek=1'],
+  *(['generate', '--workdir=w', '--top_k=-1'], ['generate', '--prompt=x']),
+  *(['evaluate', '--workdir=w', '--tasks=lambad'], ['inspect', '--field=x']),
+  *(['benchmark', SMOKE, '--what=speed'], ['convert', '--workdir=w']),
+  *(['plan', '--search'], ['plan', SMOKE, '--topology=v9:2x2']),
+]
+# Prints the exit code of each command line, and which slow modules it loads.
+RUN = """
+import contextlib, io, json, sys
+from gpt_jax import __main__
+for argv in json.loads(sys.argv[1]):
+  with contextlib.redirect_stdout(io.StringIO()):
+    code = __main__.main(argv)
+  loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
+  print(json.dumps([argv, code, loaded]))
+"""
+
+
+def run_python(code, *args):
+  """The lines that a new process prints, each as JSON."""
+  done = subprocess.run(
+    [sys.executable, '-c', code, *map(json.dumps, args)],
+    cwd=ROOT.parent,
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return [*map(json.loads, done.stdout.splitlines())]
+
+
+def test_help_and_typos_are_answered_without_jax():
+  helped = [[name, '--help'] for name in __main__.COMMANDS]
+  found = run_python(RUN, [*helped, *TYPOS], SLOW)
+  assert found == [
+    *([argv, 0, []] for argv in helped),
+    *([argv, 2, []] for argv in TYPOS),
+  ]
+
+
+def test_configs_are_read_without_jax():
+  code = """
+import json, pathlib, sys
+from gpt_jax import config
+from gpt_jax.config import loading
+for path in sorted(pathlib.Path('configs').rglob('*.py')):
+  config.check_unresolved(loading.read(str(path)))
+print(json.dumps([x for x in json.loads(sys.argv[1]) if x in sys.modules]))
+"""
+  assert run_python(code, SLOW) == [[]]

@@ -26,7 +26,8 @@ from gpt_jax.benchmarks.harness import MIB, OURS, PRODUCTS, TORCH, Side
 from gpt_jax.config import Config
 from gpt_jax.costs import chips, flops
 from gpt_jax.nn.attend import Context
-from gpt_jax.nn.build import PATTERNS, ModelChoices
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.choices import PATTERNS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
@@ -424,6 +425,13 @@ def _decode_result(rounds: list[dict], batch: int) -> dict:
     'cache_bytes': rounds[-1]['cache_bytes'],
     'peak_bytes': max(r['peak_bytes'] for r in rounds),
   }
+
+
+def beam(
+  config: Config, steps: int, batches: Sequence[int], prompts: Sequence[int]
+) -> dict:
+  """Like `decode`, by a beam search with `BEAMS` hypotheses."""
+  return decode(config, steps, batches, prompts, BEAMS)
 
 
 def report_decode(result: dict) -> str:

@@ -28,7 +28,7 @@ from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.nn import layers
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.params import unstack

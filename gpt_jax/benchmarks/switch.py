@@ -17,7 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.benchmarks import harness
 from gpt_jax.config import Config
-from gpt_jax.nn.block import FFNS
+from gpt_jax.nn.choices import FFNS
 from gpt_jax.objectives import causal
 from gpt_jax.rows.rows import cut
 from gpt_jax.spec import UsageError

@@ -390,11 +390,11 @@ class Turns:
 def _decodes(folder: str) -> Decode:
   malloc.keep_memory()  # before jax is imported
   from gpt_jax import hf
-  from gpt_jax.decoding.beam import Beam, Search
+  from gpt_jax.decoding.beam import Search
   from gpt_jax.decoding.engine import Engine
   from gpt_jax.decoding.programs import Decoder
   from gpt_jax.decoding.requests import Request, Slot
-  from gpt_jax.decoding.sampler import Sampler
+  from gpt_jax.decoding.settings import Beam, Sampler
 
   decoder = Decoder(*hf.load(folder)).ready()
   greedy = Sampler(temperature=0)

@@ -25,11 +25,13 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import ablation
 from gpt_jax.finetuning.ablation import Grid
 from gpt_jax.flags import Flags
-from gpt_jax.plots import studies as figures
-from gpt_jax.plots.runs import loss_curves
 from gpt_jax.runtime.log import log
-from gpt_jax.training import models
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax.plots import runs as runs_lib
+  from gpt_jax.plots import studies as figures
+  from gpt_jax.training import models
 
 
 def define(flags: Flags) -> None:
@@ -79,7 +81,7 @@ def main(args: cli.Args) -> None:
     lstm = models.open_model(grid.lstm, 'tune', '--lstm')
   scores = ablation.run(
     *(grid, runs, source),
-    finished=lambda folder: loss_curves([folder], unit='of the task'),
+    finished=lambda folder: runs_lib.loss_curves([folder], unit='of the task'),
     lstm=lstm,
   )
   write_atomically(f'{path}.json', to_json(scores, indent=2) + '\n')

@@ -63,75 +63,71 @@ also `eval`.
 """
 
 import json
-from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from etils import epy
 
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
-from gpt_jax.benchmarks import (
-  against,
-  attention,
-  checkpoint,
-  decode,
-  prepare,
-  rollouts,
-  score,
-  switch,
-  train,
-)
-from gpt_jax.config import Config
-from gpt_jax.costs import totals
 from gpt_jax.flags import Flags
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.runtime import hosts
 from gpt_jax.spec import UsageError
+
+# Compiling is measured: programs are not kept, unlike by `cli.lazy_imports`.
+with epy.lazy_imports():
+  from gpt_jax.benchmarks import (
+    against,
+    attention,
+    checkpoint,
+    decode,
+    prepare,
+    rollouts,
+    score,
+    switch,
+    train,
+  )
+  from gpt_jax.costs import totals
+  from gpt_jax.runtime import hosts
 
 
 class Benchmark(NamedTuple):
-  """A value of --what: the measurement, and its report."""
+  """A value of --what: names in a module of `benchmarks`.
 
-  measure: Callable[[Config, Any], dict]
-  report: Callable[[dict], str]
+  Attributes:
+    module: holds both functions.
+    flags: whose values the measurement takes after the config.
+    measure: returns what --json prints.
+    report: its text for people.
+  """
 
-
-def _by_steps(measure: Callable[[Config, int], dict]) -> Callable:
-  return lambda config, args: measure(config, args.steps)
-
-
-def _decode_against(beams: int) -> Callable:
-  return lambda config, args: against.decode(
-    *(config, args.steps, args.batches, args.prompts),
-    beams,
-  )
+  module: Any
+  flags: tuple[str, ...] = ('steps',)
+  measure: str = 'measure'
+  report: str = 'report'
 
 
+_SIZES = ('steps', 'batches', 'prompts')
 WHAT = {
-  'train': Benchmark(_by_steps(train.measure), train.report),
-  'checkpoint': Benchmark(_by_steps(checkpoint.measure), checkpoint.report),
-  'decode': Benchmark(_by_steps(decode.measure), decode.report),
+  'train': Benchmark(train),
+  'checkpoint': Benchmark(checkpoint),
+  'decode': Benchmark(decode),
   'products': Benchmark(
-    lambda config, args: decode.products(config, args.steps, args.batches),
-    decode.report_products,
+    decode, ('steps', 'batches'), 'products', 'report_products'
   ),
-  'rollouts': Benchmark(_by_steps(rollouts.measure), rollouts.report),
-  'attention': Benchmark(_by_steps(attention.measure), attention.report),
-  'switch': Benchmark(_by_steps(switch.measure), switch.report),
-  'prepare': Benchmark(
-    lambda config, args: prepare.measure(config, args.text), prepare.report
-  ),
-  'encode': Benchmark(_by_steps(prepare.encode), prepare.report_encode),
-  'rows': Benchmark(_by_steps(prepare.rows), prepare.report_rows),
-  'score': Benchmark(_by_steps(score.measure), score.report),
+  'rollouts': Benchmark(rollouts),
+  'attention': Benchmark(attention),
+  'switch': Benchmark(switch),
+  'prepare': Benchmark(prepare, ('text',)),
+  'encode': Benchmark(prepare, ('steps',), 'encode', 'report_encode'),
+  'rows': Benchmark(prepare, ('steps',), 'rows', 'report_rows'),
+  'score': Benchmark(score),
 }
 AGAINST = {
-  'train': Benchmark(_by_steps(against.train), against.report_train),
-  'lstm': Benchmark(_by_steps(against.lstm), against.report_lstm),
-  'decode': Benchmark(_decode_against(0), against.report_decode),
-  'beam': Benchmark(_decode_against(against.BEAMS), against.report_decode),
-  'score': Benchmark(
-    lambda config, args: score.measure(config, args.steps, args.batches),
-    score.report,
-  ),
+  'train': Benchmark(against, ('steps',), 'train', 'report_train'),
+  'lstm': Benchmark(against, ('steps',), 'lstm', 'report_lstm'),
+  'decode': Benchmark(against, _SIZES, 'decode', 'report_decode'),
+  'beam': Benchmark(against, _SIZES, 'beam', 'report_decode'),
+  'score': Benchmark(score, ('steps', 'batches')),
 }
 _COMPARED = f'{", ".join([*AGAINST][:-1])} or {[*AGAINST][-1]}'
 # These build no model, or have the tokenizer.
@@ -172,14 +168,6 @@ def define(flags: Flags) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config')
-  config = config_lib.resolve(args.config)
-  if args.what not in _WITHOUT_MODEL:
-    totals.check_vocabulary(config)
-  if objectives.needs(config.objective.name).stored and args.what == 'train':
-    raise UsageError(
-      f'objective.name={config.objective.name!r}: benchmark cannot read a '
-      'teacher from disk; leave top_k out'
-    )
   found = (AGAINST if args.against else WHAT).get(args.what)
   if found is None and args.against:
     raise UsageError(
@@ -190,14 +178,24 @@ def main(args: cli.Args) -> None:
     raise UsageError(
       f'--what={args.what}: only compares with torch; give --against torch'
     )
+  if args.distributed and args.what != 'checkpoint':
+    raise UsageError(
+      f'--distributed: does not work with --what={args.what}; give --what '
+      'checkpoint'
+    )
+  config = config_lib.resolve(args.config)
+  if args.what not in _WITHOUT_MODEL:
+    totals.check_vocabulary(config)
+  if objectives.needs(config.objective.name).stored and args.what == 'train':
+    raise UsageError(
+      f'objective.name={config.objective.name!r}: benchmark cannot read a '
+      'teacher from disk; leave top_k out'
+    )
   if args.distributed:
-    if args.what != 'checkpoint':
-      raise UsageError(
-        f'--distributed: does not work with --what={args.what}; give --what '
-        'checkpoint'
-      )
     hosts.initialize(**config.hosts)
   with hosts.together():
-    result = found.measure(config, args)
+    given = (getattr(args, name) for name in found.flags)
+    result = getattr(found.module, found.measure)(config, *given)
   if hosts.index() == 0:
-    print(json.dumps(result) if args.json else found.report(result))
+    report = getattr(found.module, found.report)
+    print(json.dumps(result) if args.json else report(result))

@@ -17,11 +17,13 @@ import os
 from gpt_jax import cli
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
-from gpt_jax.plots.runs import loss_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import comparison
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax.plots import runs
+  from gpt_jax.training import comparison
 
 
 def define(flags: Flags) -> None:
@@ -73,6 +75,6 @@ def main(args: cli.Args) -> None:
   }
   write_atomically(f'{path}.json', to_json(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
-  if figure := loss_curves(first, out=f'{path}.png'):
+  if figure := runs.loss_curves(first, out=f'{path}.png'):
     log.info('drew %s', figure)
   print(to_json(result) if args.json else comparison.table(result))

@@ -26,12 +26,13 @@ import re
 from typing import Any
 
 from gpt_jax import cli, ranges
-from gpt_jax.evaluation import agreement
-from gpt_jax.finetuning import exporting
-from gpt_jax.finetuning.exporting import to_hf, to_peft
 from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
-from gpt_jax.training.importing import from_hf
+
+with cli.lazy_imports():
+  from gpt_jax.evaluation import agreement
+  from gpt_jax.finetuning import exporting
+  from gpt_jax.training import importing
 
 
 def define(flags: Flags) -> None:
@@ -103,12 +104,12 @@ def main(args: cli.Args) -> None:
     )
   elif args.from_hf:
     cli.check_out_folder(args, 'workdir')
-    from_hf(args.from_hf, args.workdir)
+    importing.from_hf(args.from_hf, args.workdir)
   elif args.adapter:
-    to_peft(args.workdir, args.to_hf)
+    exporting.to_peft(args.workdir, args.to_hf)
   else:
     shard_bytes = _shard_bytes(args.max_shard_size)
-    to_hf(
+    exporting.to_hf(
       args.workdir,
       args.to_hf,
       shard_bytes,

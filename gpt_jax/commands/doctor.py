@@ -46,8 +46,9 @@ def main(args: Any) -> None:
   Raises:
     RuntimeError: a check failed.
   """
-  from gpt_jax.runtime import hosts
+  from gpt_jax.runtime import hosts, programs
 
+  programs.keep()
   if args.distributed:
     hosts.initialize(join_seconds=args.join_seconds, heartbeat_seconds=100)
   with hosts.together():

@@ -63,27 +63,24 @@ from typing import Any
 
 from gpt_jax import cli, ranges
 from gpt_jax import flags as flags_lib
-from gpt_jax.evaluation import carried_memory as memory_lib
-from gpt_jax.evaluation import (
-  overlap,
-  score,
-  suite,
-  text_tasks,
-  validation,
-)
+from gpt_jax.evaluation import score, suite, text_tasks
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results, read_calls, written
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS, NamedTask
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags
-from gpt_jax.plots.runs import task_curves
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics, store_data
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.held_out import summary
-from gpt_jax.training.models import Kept, Trained
+from gpt_jax.training import metrics
+
+with cli.lazy_imports():
+  from gpt_jax.evaluation import carried_memory as memory_lib
+  from gpt_jax.evaluation import overlap, validation
+  from gpt_jax.plots import runs
+  from gpt_jax.training import held_out as held_out_lib
+  from gpt_jax.training import models as trained_lib
+  from gpt_jax.training import store_data
 
 
 def define(flags: Flags) -> None:
@@ -253,7 +250,7 @@ def main(args: cli.Args) -> None:
   lines, others = [], {}
   if held_out:
     result |= validation.measure(trained, workdir)
-    lines.append(summary(result))
+    lines.append(held_out_lib.summary(result))
   for kind in args.pairs:
     others |= validation.of_pairs(trained, workdir, kind)
   if memories:
@@ -280,7 +277,7 @@ def main(args: cli.Args) -> None:
 
 def _over_steps(
   args: cli.Args,
-  kept: Kept,
+  kept: 'trained_lib.Kept',
   steps: list[int],
   tasks: list[NamedTask],
   shots: list[int],
@@ -312,7 +309,7 @@ def _over_steps(
   out = os.path.join(args.workdir, 'evaluations', f'steps{_part(args)}.png')
   os.makedirs(os.path.dirname(out), exist_ok=True)
   curves = suite.curves(found, tasks, relative=True)
-  log.info('drew %s', task_curves(curves, out))
+  log.info('drew %s', runs.task_curves(curves, out))
   if args.json:
     print(metrics.to_json({str(step): found[step] for step in found}))
     return
@@ -326,7 +323,7 @@ def _part(args: cli.Args) -> str:
   return part + (f'-average-{args.average}' if args.average else '')
 
 
-def _start(args: cli.Args, trained: Trained) -> Figures:
+def _start(args: cli.Args, trained: 'trained_lib.Trained') -> Figures:
   """What the results of a model begin with."""
   out: Figures = {'step': int(trained.state.step)}
   if args.limit is not None:
@@ -338,7 +335,7 @@ def _measure(
   args: cli.Args,
   tasks: list[NamedTask],
   shots: list[int],
-  trained: Trained,
+  trained: 'trained_lib.Trained',
   scorer: Scorer,
   held_out: Figures,
 ) -> Figures:

@@ -17,15 +17,18 @@ An encoder-decoder generates the missing text: a T5 for <extra_id_0>,
 beam search with as many hypotheses, with their scores.
 """
 
-from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import fill
-from gpt_jax.decoding.beam import Beam
-from gpt_jax.decoding.texts import Options, TextGenerator
+from gpt_jax import cli, ranges
+from gpt_jax.decoding.settings import Beam
 from gpt_jax.files import lines
 from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
-from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax import sharding
+  from gpt_jax.decoding import fill
+  from gpt_jax.decoding import texts as texts_lib
+  from gpt_jax.training import models as trained_lib
 
 
 def define(flags: Flags) -> None:
@@ -80,8 +83,8 @@ def _fill_sources(args: cli.Args, texts: list[str]) -> None:
   """Prints texts whose blanks an encoder-decoder has filled."""
   trained = trained_lib.load(args.workdir)
   with sharding.use(trained.parts.mesh, trained.parts.rules):
-    model = TextGenerator(
-      *(trained.decoder(), trained.tokenizer, Options()),
+    model = texts_lib.TextGenerator(
+      *(trained.decoder(), trained.tokenizer, texts_lib.Options()),
       rows=args.rows,
       sources=trained_lib.source_format(trained.parts, trained.tokenizer),
       beam=Beam(args.top),
@@ -98,7 +101,7 @@ def _fill_sources(args: cli.Args, texts: list[str]) -> None:
     print(text, *(f'  {f.text} {f.score:.4f}' for f in fillings), sep='\n')
 
 
-def shown(text: str, masks: list[list[fill.Filler]]) -> list[str]:
+def shown(text: str, masks: 'list[list[fill.Filler]]') -> list[str]:
   """Lines for people: the text, and the fillers of each mask."""
   pairs = [[f'{f.token} {f.probability:.4f}' for f in m] for m in masks]
   return [text, *('  ' + ', '.join(found) for found in pairs)]

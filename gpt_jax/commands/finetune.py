@@ -31,15 +31,16 @@ from typing import Any
 from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
-from gpt_jax.finetuning import ensemble
-from gpt_jax.finetuning.run import finetune, in_folder
 from gpt_jax.flags import Flags
-from gpt_jax.plots import runs
-from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.training.metrics import to_json
-from gpt_jax.training.models import open_model
+
+with cli.lazy_imports():
+  from gpt_jax.finetuning import ensemble, run
+  from gpt_jax.plots import runs
+  from gpt_jax.runtime import hosts
+  from gpt_jax.training import models
 
 UNIT = 'of the task'
 
@@ -87,9 +88,11 @@ def main(args: cli.Args) -> None:
   if args.distributed:
     hosts.initialize(**args.config.hosts)
   with hosts.together():
-    source = open_model(args.init, 'tune', '--init')
+    source = models.open_model(args.init, 'tune', '--init')
     config = with_tasks(args)
-    result = finetune(config, source, args.workdir, args.predict, args.average)
+    result = run.finetune(
+      config, source, args.workdir, args.predict, args.average
+    )
     first = hosts.index() == 0
     if first and (path := runs.loss_curves([args.workdir], unit=UNIT)):
       log.info('drew %s', path)
@@ -116,7 +119,7 @@ def with_tasks(args: cli.Args) -> Config:
   config = config_lib.unlocked(args.config)
   config.finetune.tasks = args.tasks
   if args.glue:
-    config.finetune.tasks = in_folder(args.tasks, args.glue)
+    config.finetune.tasks = run.in_folder(args.tasks, args.glue)
   return config.lock()
 
 

@@ -56,21 +56,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gpt_jax import cli, ranges, sharding
+from gpt_jax import cli, ranges
 from gpt_jax.decoding import files as files_lib
-from gpt_jax.decoding import session
 from gpt_jax.decoding.files import Prompt, Results, Source
-from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.texts import Continuation, Options, TextGenerator
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.files import progress
 from gpt_jax.flags import Flags, beam, changed
-from gpt_jax.posttraining import best_of
-from gpt_jax.posttraining.rewards import Scorer, open_reward
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.models import Trained
+
+with cli.lazy_imports():
+  from gpt_jax import sharding
+  from gpt_jax.decoding import session
+  from gpt_jax.decoding import texts as texts_lib
+  from gpt_jax.posttraining import best_of, rewards
+  from gpt_jax.training import models as trained_lib
 
 # Flags that the results in --out depend on, besides the model and the prompts.
 _SETTINGS = (
@@ -139,8 +140,8 @@ def main(args: cli.Args) -> None:
   draft = None
   if args.draft:
     draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
-  reward = open_reward(args.reward) if args.reward else None
-  options = Options(
+  reward = rewards.open_reward(args.reward) if args.reward else None
+  options = texts_lib.Options(
     max_tokens=args.max_tokens,
     sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
     seed=args.seed,
@@ -148,7 +149,7 @@ def main(args: cli.Args) -> None:
     stop=tuple(args.stop),
     truncate=args.truncate,
   )
-  model = TextGenerator(
+  model = texts_lib.TextGenerator(
     *(trained.decoder(args.weights), trained.tokenizer, options),
     rows=args.rows,
     sources=trained_lib.source_format(trained.parts, trained.tokenizer),
@@ -184,7 +185,7 @@ def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
   return [Prompt(flag, text) for text in files_lib.typed(flag, args.prompt)]
 
 
-def _key(args: cli.Args, trained: Trained) -> dict[str, str]:
+def _key(args: cli.Args, trained: 'trained_lib.Trained') -> dict[str, str]:
   """What results depend on besides `_SETTINGS` and the texts."""
   step = int(trained.state.step)
   key = {'model': f'{trained_lib.config_key(args.workdir)}, step {step}'}
@@ -209,10 +210,10 @@ def _template(args: cli.Args) -> ChatTemplate | None:
 
 def _best(
   args: cli.Args,
-  reward: Scorer,
+  reward: 'rewards.Scorer',
   text: Prompt | Source,
-  found: list[Continuation],
-) -> list[Continuation]:
+  found: 'list[texts_lib.Continuation]',
+) -> 'list[texts_lib.Continuation]':
   """The --num_samples samples of a prompt with the highest rewards."""
   assert isinstance(text, Prompt)
   prompt = [*text.messages] if text.messages else text.text
@@ -223,9 +224,9 @@ def _best(
 
 def _print(
   args: cli.Args,
-  model: TextGenerator,
+  model: 'texts_lib.TextGenerator',
   texts: Sequence[Prompt | Source],
-  reward: Scorer | None,
+  reward: 'rewards.Scorer | None',
 ) -> None:
   """Prints the samples, in the order of the texts."""
   requests = model.requests(texts)
@@ -260,10 +261,10 @@ def _print(
 
 def _write(
   args: cli.Args,
-  model: TextGenerator,
+  model: 'texts_lib.TextGenerator',
   texts: Sequence[Prompt | Source],
   key: dict[str, str],
-  reward: Scorer | None,
+  reward: 'rewards.Scorer | None',
 ) -> None:
   """Writes the results that --out does not have yet."""
   template = None

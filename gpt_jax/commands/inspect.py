@@ -31,32 +31,34 @@ import math
 import textwrap
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import cli, sharding
+from gpt_jax import cli, spec
 from gpt_jax import config as config_lib
 from gpt_jax.config import explaining
-from gpt_jax.costs import flops, totals
-from gpt_jax.costs.totals import figures_of, short
-from gpt_jax.evaluation import suite
-from gpt_jax.finetuning.data import CLASS_WEIGHTS
-from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.flags import Flags
 from gpt_jax.posttraining.methods import METHODS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
-from gpt_jax.training import device_check, store_data
+
+with cli.lazy_imports():
+  import jax
+
+  from gpt_jax import sharding
+  from gpt_jax.costs import flops, totals
+  from gpt_jax.training import device_check, store_data
 
 # The calls of fields that rooms above the config read.
-TABLES = {
-  'eval.tasks': suite.TASKS,
-  'finetune.task': {**TUNED, **METHODS},
-  'finetune.transfer': TRANSFERS,
-  'finetune.class_weights': CLASS_WEIGHTS,
-}
+TABLES = spec.Table(
+  {
+    'eval.tasks': 'gpt_jax.evaluation.suite:TASKS',
+    'finetune.task': spec.Table({**TUNED, **METHODS.rows}),
+    'finetune.transfer': 'gpt_jax.finetuning.transfer:TRANSFERS',
+    'finetune.class_weights': 'gpt_jax.finetuning.data:CLASS_WEIGHTS',
+  }
+)
 
 
 def define(flags: Flags) -> None:
@@ -162,12 +164,15 @@ def _show_rows(args: cli.Args) -> None:
 def _show_config(args: cli.Args) -> None:
   """Prints a resolved config and its model."""
   config = config_lib.resolve_model(args.config)
-  params, figures = figures_of(config)
+  params, figures = totals.figures_of(config)
   try:
     config_lib.check_objective(config)
   except UsageError as e:
     log.info('a model to look at, not to train: %s', e)
-  figures = {'parameters_text': short(figures['parameters'], 2), **figures}
+  figures = {
+    'parameters_text': totals.short(figures['parameters'], 2),
+    **figures,
+  }
   stages = totals.stages(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)

@@ -23,16 +23,20 @@ these, groundedness, informativeness and citation accuracy: see
 docs/posttraining.md.
 """
 
-from gpt_jax import cli, ranges, sharding
+from gpt_jax import cli, ranges
 from gpt_jax.decoding.files import Prompt
-from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.texts import Options, TextGenerator
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import score
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining import lamda, records, tools
+from gpt_jax.posttraining import lamda, records
 from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax import sharding
+  from gpt_jax.decoding import texts
+  from gpt_jax.posttraining import tools
+  from gpt_jax.training import models as trained_lib
 
 
 def define(flags: Flags) -> None:
@@ -78,13 +82,13 @@ def main(args: cli.Args) -> None:
   if args.translator:
     used.append(tools.translator(args.translator))
   trained = trained_lib.load(args.workdir, 'continue')
-  options = Options(
+  options = texts.Options(
     max_tokens=args.max_tokens,
     sampler=Sampler(*(getattr(args, name) for name in Sampler._fields)),
     seed=args.seed,
     num_samples=args.num_samples,
   )
-  generator = TextGenerator(
+  generator = texts.TextGenerator(
     *(trained.decoder(), trained.tokenizer, options), rows=args.rows
   )
   scorer = score.scorer(trained)

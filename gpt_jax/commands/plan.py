@@ -41,21 +41,24 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from etils import epy
 from rich.console import Console
 
 from gpt_jax import cli, ranges
 from gpt_jax import config as config_lib
-from gpt_jax.costs import topologies, totals
+from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import CLOUD_NAMES
 from gpt_jax.flags import Flags
-from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import failures, laws, report, search
-from gpt_jax.planning.search import Misfit, Request
 from gpt_jax.runtime.log import console as progress
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
-from gpt_jax.training import layouts
-from gpt_jax.training.compiled import TooLarge
+
+# Compiling is measured: programs are not kept, unlike by `cli.lazy_imports`.
+with epy.lazy_imports():
+  from gpt_jax.costs import totals
+  from gpt_jax.planning import compile as compile_lib
+  from gpt_jax.planning import failures, laws, report, search
+  from gpt_jax.training import compiled, layouts
 
 
 def define(flags: Flags) -> None:
@@ -212,7 +215,7 @@ def _plan_config(args: cli.Args) -> None:
   with _progress() as note:
     try:
       found = search.make(request, note, last_only=args.last_stage)
-    except TooLarge as e:
+    except compiled.TooLarge as e:
       found = search.smallest_change(request, e, note)
   if args.json:
     print(json.dumps(report.to_json(name, found)))
@@ -220,7 +223,7 @@ def _plan_config(args: cli.Args) -> None:
     report.show(name, found, Console())
   if faster := search.faster(request, found):
     log.info('%s', faster)
-  if isinstance(found, Misfit):
+  if isinstance(found, search.Misfit):
     sys.exit(1)
 
 
@@ -240,7 +243,7 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
   return laws.training_flops(args.chips, args.days, args.mfu)
 
 
-def _request(args: cli.Args, slices: topologies.Slices) -> Request:
+def _request(args: cli.Args, slices: topologies.Slices) -> 'search.Request':
   """The config, and which of its choices are open."""
   given = {
     name.removeprefix('config.')
@@ -249,7 +252,7 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
   }
   config = config_lib.resolve(args.config)
   totals.check_vocabulary(config)
-  return Request(
+  return search.Request(
     config,
     slices,
     mesh=layouts.is_open(config),
@@ -260,7 +263,7 @@ def _request(args: cli.Args, slices: topologies.Slices) -> Request:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[search.Note]:
+def _progress() -> 'Iterator[search.Note]':
   """Reports progress by a spinner on a terminal, else by lines in the log."""
   if not progress.is_terminal:
     yield log.info

@@ -21,10 +21,11 @@ from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.files import buckets
 from gpt_jax.flags import Flags
-from gpt_jax.plots import runs
-from gpt_jax.plots.runs import loss_curves, schedule_curves, wall_time
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics
+
+with cli.lazy_imports():
+  from gpt_jax.plots import runs
 
 
 def define(flags: Flags) -> None:
@@ -48,11 +49,11 @@ def main(args: cli.Args) -> None:
         '--config: draws a schedule, and --workdir draws losses; give one'
       )
     config = config_lib.resolve(args.config)
-    print(schedule_curves(config, args.out or 'schedule.png'))
+    print(runs.schedule_curves(config, args.out or 'schedule.png'))
     return
   cli.required(args, 'workdir')
   if args.goodput:
-    path, account = wall_time(args.workdir, out=args.out)
+    path, account = runs.wall_time(args.workdir, out=args.out)
     Console().print(goodput_table(account))
     print(buckets.shown(path))
     return
@@ -63,7 +64,7 @@ def main(args: cli.Args) -> None:
         f'--workdir={workdir}: has no losses in metrics.jsonl; name a run that '
         'has logged some'
       )
-  if path := loss_curves(workdirs, out=args.out):
+  if path := runs.loss_curves(workdirs, out=args.out):
     print(buckets.shown(path))
   if args.out is None:
     for path in filter(None, map(runs.router_curves, workdirs)):

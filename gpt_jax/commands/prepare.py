@@ -26,7 +26,9 @@ from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.text.clean import report
 from gpt_jax.tokens import eval_sets, manifest, prepare
-from gpt_jax.training import workdir
+
+with cli.lazy_imports():
+  from gpt_jax.training import workdir
 
 
 def define(flags: Flags) -> None:

@@ -23,10 +23,11 @@ from rich.table import Table
 
 from gpt_jax import cli, ranges
 from gpt_jax.flags import Flags
-from gpt_jax.runtime import hosts
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training import profiling
-from gpt_jax.training.profiling import Profile
+
+with cli.lazy_imports():
+  from gpt_jax.runtime import hosts
+  from gpt_jax.training import models as trained_lib
+  from gpt_jax.training import profiling
 
 KINDS = {'compute': 'operations', 'collective': 'collectives', 'wait': 'waits'}
 
@@ -54,7 +55,7 @@ def main(args: cli.Args) -> None:
       show(found, args.top)
 
 
-def show(found: Profile, top: int) -> None:
+def show(found: 'profiling.Profile', top: int) -> None:
   """Prints the tables."""
   console = Console()
   step = found.seconds / found.steps
@@ -73,7 +74,9 @@ def show(found: Profile, top: int) -> None:
   console.print(found.file, soft_wrap=True)
 
 
-def _rows(found: Profile, kind: str) -> list[tuple[float, str, str, str]]:
+def _rows(
+  found: 'profiling.Profile', kind: str
+) -> list[tuple[float, str, str, str]]:
   """Seconds per step and device, calls, name and source."""
   each = found.steps * max(found.trace.devices, 1)
   rows = [

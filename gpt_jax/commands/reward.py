@@ -20,8 +20,10 @@ calibration, and the correlation of reward and length.
 
 from gpt_jax import cli
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining.run import post_train
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax.posttraining import run
 
 
 def define(flags: Flags) -> None:
@@ -36,7 +38,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = post_train('reward', args, 'train', 'dev')
+  result = run.post_train('reward', args, 'train', 'dev')
   dev = result['dev']
   text = (
     f'step {result["step"]}, dev: accuracy {dev["accuracy"]:.4f} (95% interval '

@@ -29,12 +29,13 @@ from typing import Annotated
 from gpt_jax import cli, ranges
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
-from gpt_jax.planning import fit, sweep
-from gpt_jax.planning.sweep import Cell
-from gpt_jax.plots import studies
 from gpt_jax.runtime.log import log
-from gpt_jax.training import workdir
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax.planning import fit, sweep
+  from gpt_jax.plots import studies
+  from gpt_jax.training import workdir
 
 
 def define(flags: Flags) -> None:
@@ -85,7 +86,7 @@ def main(args: cli.Args) -> None:
   print(to_json(written) if args.json else fits.table())
 
 
-def listing(cells: list[Cell]) -> str:
+def listing(cells: 'list[sweep.Cell]') -> str:
   """A Markdown table of the runs."""
   lines = [
     '| run | parameters | tokens | tokens/parameter | steps | FLOPs |',

@@ -48,16 +48,17 @@ import functools
 import gc
 import os
 
-from gpt_jax import cli, ranges, sharding
-from gpt_jax.decoding import speculative
-from gpt_jax.decoding.engine import Engine
+from gpt_jax import cli, ranges
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining import best_of
-from gpt_jax.posttraining.rewards import open_reward
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError, install
 from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.training import models as trained_lib
+
+with cli.lazy_imports():
+  from gpt_jax import sharding
+  from gpt_jax.decoding import engine, speculative
+  from gpt_jax.posttraining import best_of, rewards
+  from gpt_jax.training import models as trained_lib
 
 
 def define(flags: Flags) -> None:
@@ -162,7 +163,7 @@ def main(args: cli.Args) -> None:
       draft = speculative.for_decoding(draft)
     rank = None
     if args.reward:
-      rank = functools.partial(best_of.rank, open_reward(args.reward))
+      rank = functools.partial(best_of.rank, rewards.open_reward(args.reward))
     served = Served(
       name=args.name or os.path.basename(os.path.abspath(args.workdir)),
       tokenizer=trained.tokenizer,
@@ -177,7 +178,9 @@ def main(args: cli.Args) -> None:
     # modules and the model.
     gc.freeze()
     working = worker.Worker(
-      lambda: Engine(decoder, slots=args.rows, draft=draft, keep=args.keep),
+      lambda: engine.Engine(
+        decoder, slots=args.rows, draft=draft, keep=args.keep
+      ),
       within=functools.partial(sharding.use, parts.mesh, parts.rules),
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,

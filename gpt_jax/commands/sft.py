@@ -19,8 +19,10 @@ loss and perplexity.
 
 from gpt_jax import cli
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining.run import post_train
 from gpt_jax.training.metrics import to_json
+
+with cli.lazy_imports():
+  from gpt_jax.posttraining import run
 
 
 def define(flags: Flags) -> None:
@@ -35,7 +37,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = post_train('sft', args, 'train', 'dev')
+  result = run.post_train('sft', args, 'train', 'dev')
   dev = result['dev']
   text = (
     f'step {result["step"]}, dev: loss {dev["loss"]:.4f}, token accuracy '

@@ -20,7 +20,9 @@ from gpt_jax import config as config_lib
 from gpt_jax.flags import Flags
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens import manifest, prepare
-from gpt_jax.training import teaching
+
+with cli.lazy_imports():
+  from gpt_jax.training import teaching
 
 
 def define(flags: Flags) -> None:

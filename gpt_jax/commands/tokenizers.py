@@ -34,7 +34,6 @@ from gpt_jax import cli, spec
 from gpt_jax.files import files, progress
 from gpt_jax.files.document import Document
 from gpt_jax.flags import Flags
-from gpt_jax.plots import studies
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.text import holdout, sources
@@ -42,6 +41,9 @@ from gpt_jax.tokenizers import report as tokenizer_report
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.report import Report
 from gpt_jax.tokens import mixture
+
+with cli.lazy_imports():
+  from gpt_jax.plots import studies
 
 # The text that tokenizers are compared on, and those that learn from it.
 

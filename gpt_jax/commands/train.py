@@ -14,28 +14,29 @@ tokenizer/, data/, loss.png, samples.txt and tensorboard/.
 
 import os
 
-import jax
-
-from gpt_jax import cli, sharding
+from gpt_jax import cli
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.decoding.files import Prompt
-from gpt_jax.decoding.programs import Decoder
-from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.texts import Options, TextGenerator
-from gpt_jax.evaluation import in_loop
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
-from gpt_jax.optim.train_state import TrainState
-from gpt_jax.plots import runs
-from gpt_jax.runtime import hosts, preemption, watchdog
+from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.runtime.log import log
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
-from gpt_jax.training import models
-from gpt_jax.training import workdir as workdir_lib
-from gpt_jax.training.loop import fit
-from gpt_jax.training.parts import Parts
-from gpt_jax.training.run import Run
+
+with cli.lazy_imports():
+  import jax
+
+  from gpt_jax import sharding
+  from gpt_jax.decoding import programs, texts
+  from gpt_jax.evaluation import in_loop
+  from gpt_jax.optim import train_state
+  from gpt_jax.plots import runs
+  from gpt_jax.runtime import hosts
+  from gpt_jax.training import loop, models, run
+  from gpt_jax.training import parts as parts_lib
+  from gpt_jax.training import workdir as workdir_lib
 
 
 def define(flags: Flags) -> None:
@@ -65,10 +66,10 @@ def train(config: Config, workdir: str) -> None:
     workdir_lib.locked(workdir),
     watchdog.watching(watchdog.deadlines(config), stacks),
   ):
-    training, state = Run.open(
+    training, state = run.Run.open(
       config, workdir, in_loop.evaluation(config, workdir)
     )
-    state = fit(training, state)
+    state = loop.fit(training, state)
     watchdog.enter('end')
     preemption.check()
     if jax.process_index() == 0:
@@ -79,7 +80,9 @@ def train(config: Config, workdir: str) -> None:
     sample(training.parts, state, workdir)
 
 
-def sample(parts: Parts, state: TrainState, workdir: str) -> None:
+def sample(
+  parts: 'parts_lib.Parts', state: 'train_state.TrainState', workdir: str
+) -> None:
   """Continues `log.sample_prompt`, into samples.txt and onto the log."""
   config = parts.config
   if not workdir_lib.draws_sample(config):
@@ -88,14 +91,14 @@ def sample(parts: Parts, state: TrainState, workdir: str) -> None:
     log.info('no sample is drawn where several hosts hold the parameters')
     return
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
-  options = Options(
+  options = texts.Options(
     max_tokens=config.log.sample_tokens,
     sampler=Sampler(temperature=0.8, top_k=50),
     seed=config.seed,
   )
   with sharding.use(parts.mesh, parts.rules):
-    decoder = Decoder.of(parts.model, state.eval_params, tokenizer)
-    model = TextGenerator(decoder, tokenizer, options, rows=1)
+    decoder = programs.Decoder.of(parts.model, state.eval_params, tokenizer)
+    model = texts.TextGenerator(decoder, tokenizer, options, rows=1)
     prompt = Prompt('log.sample_prompt', config.log.sample_prompt)
     request, _ = model.request(prompt)
     ((_, (sample,)),) = model.complete([request])

@@ -23,6 +23,7 @@ from gpt_jax.config.lengths import (
 from gpt_jax.config.resolving import (
   check_objective,
   check_resolved,
+  check_unresolved,
   named,
   objective,
   of_part,
@@ -41,6 +42,7 @@ __all__ = [
   'check_objective',
   'check_ranges',
   'check_resolved',
+  'check_unresolved',
   'differences',
   'flatten',
   'from_json',

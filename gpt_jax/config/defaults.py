@@ -11,7 +11,7 @@ and the calls of a field; docs/fields.md is written from it.
 """
 
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
@@ -19,14 +19,14 @@ from ml_collections.config_dict import FieldReference, placeholder
 
 from gpt_jax import ranges
 from gpt_jax.config.log_trackers import TRACKERS
-from gpt_jax.nn.build import CHOICES as MODEL
-from gpt_jax.nn.stack import LOOPS, REMATS
-from gpt_jax.nn.transformer import DTYPES
-from gpt_jax.objectives.choices import OBJECTIVES, PRETRAINING
-from gpt_jax.objectives.cross_view import SETTINGS as VIEWS
-from gpt_jax.objectives.heads import FEATURES
-from gpt_jax.objectives.lora import LORAS
-from gpt_jax.optim import wrappers
+from gpt_jax.nn.choices import CHOICES as MODEL
+from gpt_jax.objectives.choices import (
+  FEATURES,
+  LORAS,
+  OBJECTIVES,
+  PRETRAINING,
+  VIEWS,
+)
 from gpt_jax.optim.batch_ramp import LENGTHS, RAMPS
 from gpt_jax.optim.optimizer import OPTIMIZERS
 from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
@@ -152,11 +152,6 @@ class Section(dict[str, Any]):
     """`doc` is the line above its fields in docs/fields.md."""
     super().__init__(entries)
     self.doc, self.free = doc, free
-
-
-def names(table: Iterable[str]) -> Any:
-  """Takes the names of a table."""
-  return Annotated[str, OneOf((*table,))]
 
 
 # Wider than any model, with arrays of two widths that the compiler can count;
@@ -304,20 +299,20 @@ TREE['model'] = Section(
   ),
   dtype=Field(
     'bfloat16',
-    names(DTYPES),
+    Literal['float32', 'bfloat16'],
     'Dtype of activations and matrix products. Norms, softmax and loss are '
     'always float32; for parameters see optim.precision.',
   ),
   remat=Field(
     'none',
-    names(REMATS),
+    Literal['none', 'full', 'dots', 'offload'],
     'What the backward pass recomputes: none (stores everything), dots (stores '
     'only matrix products), offload (stores those in host memory), full '
     '(stores only the input of each period of layers).',
   ),
   loop=Field(
     'scan',
-    names(LOOPS),
+    Literal['scan', 'unroll'],
     'How the layers are run: scan (compiles fast) or unroll (runs faster on a '
     'CPU).',
   ),
@@ -463,7 +458,7 @@ TREE['optim'] = Section(
   ),
   state=Field(
     'device',
-    names(wrappers.MEMORIES),
+    Literal['device', 'host'],
     'Where the moments of kernels and tables are stored: device, or host (in '
     'host memory; each step transfers those of one layer at a time).',
     free=True,

@@ -8,19 +8,24 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from etils import epy
 from ml_collections import ConfigDict
 
-from gpt_jax import sharding
+from gpt_jax import spec
+from gpt_jax.config.defaults import FIELDS
 from gpt_jax.config.fields import Config, check_known, unlocked
 from gpt_jax.config.lengths import num_steps
 from gpt_jax.config.validation import check_fields, validate
-from gpt_jax.nn.build import ModelChoices, recurrent
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import choices as objectives
-from gpt_jax.objectives.base import Needs, Objective
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import UsageError, shown
 from gpt_jax.tokenizers.tokenizer import Tokenizer
+
+with epy.lazy_imports():
+  from gpt_jax import sharding
+  from gpt_jax.nn import build
+  from gpt_jax.nn import transformer as nn
+  from gpt_jax.objectives import base
 
 # The models of a config: the run's own, and named parts beside it.
 #
@@ -59,10 +64,10 @@ def width(config: Config) -> int:
   """
   widths = []
   for model in (config.model, *config.models.values()):
-    choices = ModelChoices.of(model)
+    choices = build.ModelChoices.of(model)
     widths += [model.d_model, choices.input.d_embed]
     patterns = (*choices.attention, *choices.encoder_attention)
-    widths += [layer.state_width for layer in recurrent(patterns)]
+    widths += [layer.state_width for layer in build.recurrent(patterns)]
     if choices.separate:
       widths.append(model.d_model // 2)
     if choices.input.characters:
@@ -90,13 +95,15 @@ def named(name: str) -> Iterator[None]:
     raise UsageError(text) from e
 
 
-def transformer(config: Config, name: str = '') -> Transformer:
+def transformer(config: Config, name: str = '') -> 'nn.Transformer':
   """The model of a part; '': the run's own."""
   section: Any = config.models[name] if name else config.model
-  return Transformer(**section)
+  return nn.Transformer(**section)
 
 
-def objective(config: Config, tokenizer: Tokenizer | None = None) -> Objective:
+def objective(
+  config: Config, tokenizer: Tokenizer | None = None
+) -> 'base.Objective':
   """The objective of a resolved config, with all its models.
 
   Args:
@@ -141,10 +148,12 @@ def check_objective(config: Config) -> None:
     )
 
 
-def _check_model(config: Config, needs: Needs) -> None:
+def _check_model(config: Config, needs: 'base.Needs') -> None:
   """Checks that the objective can train `config.model`."""
   model, name = config.model, config.objective.name
-  causal = [pattern.causal for pattern in ModelChoices.of(model).attention]
+  causal = [
+    pattern.causal for pattern in build.ModelChoices.of(model).attention
+  ]
   if needs.attention == 'causal' and not all(causal):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
@@ -155,7 +164,9 @@ def _check_model(config: Config, needs: Needs) -> None:
       f'model.attention={model.attention!r}: objective.name={name!r} trains '
       "models that see both sides of a token; take 'bidirectional'"
     )
-  if needs.attention == 'bidirectional' and ModelChoices.of(model).separate:
+  if (
+    needs.attention == 'bidirectional' and build.ModelChoices.of(model).separate
+  ):
     raise UsageError(
       f'model.attention={model.attention!r}: objective.name={name!r} trains '
       'models that see both sides of a token, and each of its LSTMs sees one; '
@@ -211,6 +222,19 @@ def resolve_model(config: Config) -> Config:
     config.schedule.num_steps = num_steps(config)
   check_resolved(config)
   return config.lock()
+
+
+def check_unresolved(config: Config) -> None:
+  """Checks a new config as far as that is possible without importing JAX."""
+  config = unlocked(config)
+  check_known(config)
+  check_fields(config, filled='finetune' not in config)
+  for field in ('data.source', 'data.clean', 'tokenizer.name'):
+    section, name = field.split('.')
+    spec.parse_known(field, config[section][name], FIELDS[field].table)
+  for name, part in {'': {}, **config.models}.items():
+    with named(name):
+      _fill_model(ConfigDict({**config.model, **part}))
 
 
 def check_resolved(config: Config) -> None:

@@ -7,23 +7,29 @@ import math
 import operator
 from typing import Any
 
-from gpt_jax import sharding, spec
+from etils import epy
+
+from gpt_jax import spec
 from gpt_jax.config import fields, log_trackers
 from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
-from gpt_jax.nn.build import ModelChoices, encoder_sizes, recurrent
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import KINDS, UsageError, shown
 from gpt_jax.tokenizers import characters
+
+with epy.lazy_imports():
+  from gpt_jax import sharding
+  from gpt_jax.nn import build
 
 # Depths: a stack has whole periods of layers, and whole groups that share.
 
 
 def check_depths(config: Config) -> None:
   """Checks that both stacks divide into their periods and groups."""
-  model, choices = config.model, ModelChoices.of(config.model)
+  model, choices = config.model, build.ModelChoices.of(config.model)
   layers = math.lcm(len(choices.attention), len(choices.ffn))
   if model.num_layers % layers:
     raise UsageError(
@@ -62,10 +68,10 @@ def _check_encoder(config: Config) -> None:
         f'model.{field}={model[field]!r}: needs an encoder; set '
         f'model.num_encoder_layers, or model.{field}={none or ""}'
       )
-  encoder_sizes(model)
+  build.encoder_sizes(model)
 
 
-def _check_source(config: Config, choices: ModelChoices) -> None:
+def _check_source(config: Config, choices: 'build.ModelChoices') -> None:
   """Checks that an encoder of sources can precede the encoder."""
   model = config.model
   narrow = choices.input.clusters or choices.input.d_embed
@@ -105,7 +111,7 @@ def _check_source(config: Config, choices: ModelChoices) -> None:
     )
 
 
-def _check_stacks(config: Config, choices: ModelChoices) -> None:
+def _check_stacks(config: Config, choices: 'build.ModelChoices') -> None:
   """Checks that encoder and decoder are equal where they share parameters."""
   model = config.model
   if not choices.share.stacks:
@@ -135,7 +141,7 @@ def _check_stacks(config: Config, choices: ModelChoices) -> None:
 
 def _check_groups(config: Config, field: str, inner: int) -> None:
   """Checks that a stack divides into groups that share parameters."""
-  model, shared = config.model, ModelChoices.of(config.model).share
+  model, shared = config.model, build.ModelChoices.of(config.model).share
   if shared.parts and model[field] % (shared.groups * inner):
     raise UsageError(
       f'model.{field}={model[field]}: is not divisible by '
@@ -150,14 +156,14 @@ def _check_groups(config: Config, field: str, inner: int) -> None:
 
 def check_recurrent(model: Config) -> None:
   """Checks the fields that recurrent layers do not support."""
-  choices = ModelChoices.of(model)
+  choices = build.ModelChoices.of(model)
   plain = choices.block.places is None
   given = f'model.attention={model.attention!r}'
   stacks = {'attention': choices.attention}
   if model.num_encoder_layers:
     stacks['encoder_attention'] = choices.encoder_attention
   for field, patterns in stacks.items():
-    found = recurrent(patterns)
+    found = build.recurrent(patterns)
     if (found or plain) and (len(found) < len(patterns) or not plain):
       raise UsageError(
         f'model.{field}={model[field]!r} and model.block={model.block!r}: '
@@ -237,7 +243,7 @@ _OF_WORDS = ('words', 'words_file', 'saved', 'hf_tokenizer', 'none')
 def check_characters(config: Config) -> None:
   """Checks the fields that words without a table do not support."""
   model, tokenizer = config.model, config.tokenizer.name
-  choices = ModelChoices.of(model)
+  choices = build.ModelChoices.of(model)
   own = choices.input.characters
   if not own:
     return
@@ -276,7 +282,7 @@ def check_sizes(config: Config) -> None:
   heads = m.num_heads * max(m.head_size, m.value_size)
   vocab = max(m.vocab_size or 1, m.source_vocab_size)
   rows = max(config.eval.rows, *(stage.rows for stage in ramp(config).stages))
-  routers = (ffn.router for ffn in ModelChoices.of(m).ffn)
+  routers = (ffn.router for ffn in build.ModelChoices.of(m).ffn)
   experts = max(router.num_experts if router else 1 for router in routers)
   layers, tokens = (
     max(m.num_layers, m.num_encoder_layers, m.num_source_layers),
@@ -307,21 +313,24 @@ def check_sizes(config: Config) -> None:
       )
 
 
-def check_fields(config: Config) -> None:
+def check_fields(config: Config, *, filled: bool = True) -> None:
   """Checks the type and the range of each field.
 
   A field whose default is empty may be empty.
 
   Args:
     config: has passed `check_known`.
+    filled: else any field may be empty, as before fine-tuning fills them.
   """
   flat = flatten(config)
   tree: Any = fields.tree(*(name for name in fields.OPTIONAL if name in config))
   for field, default in flatten(tree).items():
     *sections, name = field.split('.')
     section: Any = functools.reduce(operator.getitem, sections, tree)
-    _check_type(field, flat[field], default, section.get_type(name))
+    if filled or flat[field] is not None:
+      _check_type(field, flat[field], default, section.get_type(name))
   check_ranges(config)
+  check_calls(config)
   for field, value in flat.items():
     if isinstance(value, str):
       spec.check_text(field, value)
@@ -335,6 +344,20 @@ def check_fields(config: Config) -> None:
         raise UsageError(f'{field}={shown(value)}: must be {KINDS[list]}')
       for text in value:
         spec.check_text(field, text)
+
+
+def check_calls(config: Config) -> None:
+  """Checks the names of all call-strings, and arguments where that is quick.
+
+  The arguments of a `spec.Table` are checked when it is built, with JAX.
+  """
+  flat = flatten(config)
+  lists = {f'model.{name}': table for name, table in CHOICES.items()}
+  for field, table in {**CALL_STRINGS, **lists}.items():
+    if text := flat.get(field):
+      calls = spec.parse_known(field, text, table)
+      if not isinstance(table, spec.Table):
+        spec.bind_calls(field, text, calls, table)
 
 
 def check_ranges(config: Config) -> None:
@@ -367,7 +390,7 @@ def _check_average(config: Config) -> None:
 def validate(config: Config) -> None:
   """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
-  choices = ModelChoices.of(config.model)
+  choices = build.ModelChoices.of(config.model)
   for field, table in CALL_STRINGS.items():
     if field in flat and not field.startswith('model.'):
       spec.build(field, flat[field], table)

@@ -14,8 +14,11 @@ that the compiler allows from its own error message (libtpu 0.0.42.1).
 import time
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
+from etils import epy
+
+with epy.lazy_imports():
+  import jax
+  import jax.numpy as jnp
 
 GIB = 2**30
 

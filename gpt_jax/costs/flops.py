@@ -103,7 +103,7 @@ def _models(config: Config, params: Any) -> list[_Model]:
   tuned, trained = config.get('finetune'), 3
   if tuned and tuned.features:
     trained = 1
-  elif tuned and spec.build(lora.FIELD, tuned.lora, lora.LORAS):
+  elif tuned and spec.build(lora.FIELD, tuned.lora, objectives.LORAS):
     trained = 2  # the adapters themselves are left out
   return [
     _Model(

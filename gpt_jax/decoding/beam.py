@@ -19,41 +19,11 @@ from gpt_jax.decoding import programs, requests, sampler
 from gpt_jax.decoding.programs import Decoder, Rows
 from gpt_jax.decoding.reading import Reading
 from gpt_jax.decoding.requests import Request, Slot
+from gpt_jax.decoding.settings import PENALTIES, Beam
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.stack import Caches
 from gpt_jax.spec import FailedError
 from gpt_jax.tokenizers.constraints import Constraints
-
-# score = sum of log-probabilities / ((offset + tokens) / divisor)^penalty
-PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
-
-
-class Beam(NamedTuple):
-  """How to search for the most probable continuations of a text.
-
-  A field that is None takes the value of the model's files (see `Constraints`),
-  or else the default given here.
-
-  Attributes:
-    size: hypotheses that are followed at a time.
-    length_penalty: exponent of the length by which the sum of log-probabilities
-      is divided; 0: no division. Default: 1.
-    penalty: of `PENALTIES`: the length is the number of new tokens including
-      the end, or GNMT's (5 + tokens) / 6.
-    early_stopping: stop as soon as `size` hypotheses have ended. Otherwise stop
-      when the best open hypothesis, ended now, would score no more than the
-      worst of them. Default: False.
-    no_repeat_ngram: no n-gram of this size occurs twice, prompt included, but
-      for a source; 0: any may. Default: 0.
-    min_tokens: new tokens before the end may come. Default: 0.
-  """
-
-  size: int
-  length_penalty: float | None = None
-  penalty: str = 'length'
-  early_stopping: bool | None = None
-  no_repeat_ngram: int | None = None
-  min_tokens: int | None = None
 
 
 class Rules(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpt_jax.decoding import programs, sampler
 from gpt_jax.decoding.logprobs import Logprobs, TokenLogprobs
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 
 # Caches have room for at most this many further tokens: few requests reach a
 # larger limit.

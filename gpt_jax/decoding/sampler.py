@@ -9,32 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.tokenizers.constraints import Constraints
 
 # Drawn if the scores of a row are NaN or infinite.
 NO_TOKEN = -1
-
-
-class Sampler(NamedTuple):
-  """How the next token of a row is drawn.
-
-  Attributes:
-    temperature: divides the logits; 0 takes the most probable token.
-    top_k: draws from the k most probable tokens; 0: from all.
-    top_p: draws from the smallest set of tokens whose probabilities reach p
-      (Holtzman et al., 2020, section 3.1); applied after top_k.
-    min_p: draws from tokens at least this fraction as probable as the most
-      probable one (Nguyen et al., 2024, section 3).
-    repetition_penalty: divides the positive logits of tokens that occur in the
-      row and multiplies the negative ones (Keskar et al., 2019, section 4.1;
-      signs as in Hugging Face). 1 changes nothing.
-  """
-
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  min_p: float = 0.0
-  repetition_penalty: float = 1.0
 
 
 class Samplers(NamedTuple):

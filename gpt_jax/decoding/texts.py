@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from gpt_jax.decoding.beam import Beam, Hypothesis, search
+from gpt_jax.decoding.beam import Hypothesis, search
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.files import Prompt, Source
 from gpt_jax.decoding.logprobs import TokenLogprobs
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE, Request, Token
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.decoding.settings import Beam, Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.rows import sides
 from gpt_jax.spec import FailedError, UsageError

@@ -19,8 +19,9 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.evaluation import figures, validation
-from gpt_jax.nn.build import POSITIONS, ModelChoices
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.caches import init_memories
+from gpt_jax.nn.choices import POSITIONS
 from gpt_jax.nn.stack import Caches
 from gpt_jax.objectives.base import TextObjective
 from gpt_jax.objectives.loss import Batch, Loss

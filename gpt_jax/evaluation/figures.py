@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from etils import epy
 
-from gpt_jax.decoding import requests
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.files.progress import Report
 from gpt_jax.spec import FailedError, UsageError
+
+with epy.lazy_imports():
+  from gpt_jax.decoding import requests
 
 T = TypeVar('T')
 # Numbers by name; signatures, such as BLEU's, are text.

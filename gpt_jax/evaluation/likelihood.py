@@ -21,10 +21,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from etils import epy
 
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures, Make, Setting, read_all
-from gpt_jax.evaluation.score import Journal, Row, Score, Scorer, ScoreRequest
+from gpt_jax.evaluation.score import Journal, Score, Scorer, ScoreRequest
 from gpt_jax.files.progress import Report
 from gpt_jax.ranges import Whole
 from gpt_jax.spec import UsageError
@@ -32,6 +33,9 @@ from gpt_jax.tasks import detokenize, texts
 from gpt_jax.tasks.files import OWN, Files
 from gpt_jax.tasks.prompts import Prompt, Prompted
 from gpt_jax.tokenizers import report as tokenizer_report
+
+with epy.lazy_imports():
+  from gpt_jax.evaluation import forward
 
 log = logging.getLogger('gpt_jax')
 
@@ -564,13 +568,15 @@ class Text(NamedTuple):
     return text
 
 
-def windows(ids: np.ndarray, context_length: int, stride: int) -> Iterator[Row]:
+def windows(
+  ids: np.ndarray, context_length: int, stride: int
+) -> 'Iterator[forward.Row]':
   """Yields rows that score ids[1:] once each; the first fills a context."""
   stop = min(context_length, len(ids) - 1)
-  yield Row(ids[: stop + 1], stop)
+  yield forward.Row(ids[: stop + 1], stop)
   while stop < len(ids) - 1:
     before, stop = stop, min(stop + stride, len(ids) - 1)
-    yield Row(ids[stop - context_length : stop + 1], stop - before)
+    yield forward.Row(ids[stop - context_length : stop + 1], stop - before)
 
 
 def published(name: str) -> Callable[..., Make]:

@@ -21,7 +21,7 @@ from gpt_jax import sharding
 from gpt_jax.decoding import engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.likelihood import windows
 from gpt_jax.evaluation.score import Journal, ScoreRequest

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from etils import epy
 
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures, Make, Setting, Task, read_all
 from gpt_jax.evaluation.likelihood import draw
@@ -24,6 +25,9 @@ from gpt_jax.tasks import files as files_lib
 from gpt_jax.tasks import reasoning as reasoning_lib
 from gpt_jax.tasks.files import OWN
 from gpt_jax.tasks.metrics import exact_match
+
+with epy.lazy_imports():
+  from gpt_jax.decoding import sampler as sampler_lib
 
 
 class Question(NamedTuple):
@@ -79,7 +83,7 @@ class Questions(NamedTuple):
       *(self.max_tokens, journal, report),
       stop=self.stop,
       sampler=self.sampler,
-      seeds=seeds_of(setting.seed, each) * len(prompts),
+      seeds=sampler_lib.seeds_of(setting.seed, each) * len(prompts),
     )
     answers = [texts[i : i + each] for i in range(0, len(texts), each)]
     if setting.outputs:

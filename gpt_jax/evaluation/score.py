@@ -14,25 +14,27 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from etils import epy
 
-from gpt_jax import sharding
-from gpt_jax.decoding.beam import Beam, search
-from gpt_jax.decoding.engine import generate
-from gpt_jax.decoding.programs import Decoder
-from gpt_jax.decoding.requests import NOT_FINITE, Request
-from gpt_jax.decoding.sampler import Sampler
-from gpt_jax.decoding.texts import Options, source_request, warn_of_cuts
-from gpt_jax.evaluation.forward import Forward, Limits, Row, plan
+from gpt_jax.decoding.settings import Beam, Sampler
 from gpt_jax.files.progress import Report
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training.models import Trained, in_row, source_format
-from gpt_jax.training.parts import Parts
+
+with epy.lazy_imports():
+  import jax
+  import jax.numpy as jnp
+
+  from gpt_jax import sharding
+  from gpt_jax.decoding import beam as beam_lib
+  from gpt_jax.decoding import engine, programs
+  from gpt_jax.decoding import requests as requests_lib
+  from gpt_jax.decoding import texts as texts_lib
+  from gpt_jax.evaluation import forward
+  from gpt_jax.nn import build, transformer
+  from gpt_jax.training import models
+  from gpt_jax.training import parts as parts_lib
 
 # Defaults of a batch, for each device.
 _MOST_TOKENS = 1 << 14
@@ -50,8 +52,8 @@ GREEDY = Sampler(temperature=0)
 
 
 def batch_limits(
-  parts: Parts, params: Any, *, rows: int | None, tokens: int | None
-) -> Limits:
+  parts: 'parts_lib.Parts', params: Any, *, rows: int | None, tokens: int | None
+) -> 'forward.Limits':
   """The limits of a model's batches.
 
   Args:
@@ -68,11 +70,11 @@ def batch_limits(
   flops = _PROGRAM_FLOPS if on_cpu else _PROGRAM_FLOPS_ACCELERATOR
   of_token = 2 * sum(x.size for x in jax.tree.leaves(params))
   # Nor has a state slots for what several rows begin with.
-  alone = _limited(model) or ModelChoices.of(model).recurrent
+  alone = _limited(model) or build.ModelChoices.of(model).recurrent
   padded = _powers
   if not _limited(model):
     padded = functools.partial(_multiples, multiple=8 if on_cpu else 128)
-  return Limits(
+  return forward.Limits(
     tokens=tokens or min(default, _MOST_TOKENS * shards),
     rows=rows or _MOST_ROWS * shards,
     cached=0 if alone else _CACHE_BYTES * shards // held,
@@ -82,9 +84,9 @@ def batch_limits(
   )
 
 
-def _limited(model: Transformer) -> bool:
+def _limited(model: 'transformer.Transformer') -> bool:
   """Whether experts drop tokens, which depends on the whole batch."""
-  routers = [ffn.router for ffn in ModelChoices.of(model).ffn]
+  routers = [ffn.router for ffn in build.ModelChoices.of(model).ffn]
   return any(r is not None and r.limited(training=False) for r in routers)
 
 
@@ -119,7 +121,7 @@ class Score(NamedTuple):
 
 def row(
   tokenizer: Tokenizer, request: ScoreRequest, context_length: int
-) -> Row | None:
+) -> 'forward.Row | None':
   """Encodes a request.
 
   Context and continuation are encoded as one text. A token that spans the
@@ -142,7 +144,7 @@ def row(
   before = tokenizer.special.before(first_scored=start == 0)
   ids = np.concatenate([before, whole]).astype(np.int32)
   cut = max(len(ids) - (context_length + 1), 0)
-  return Row(ids[cut:], num_scored, cut)
+  return forward.Row(ids[cut:], num_scored, cut)
 
 
 class Journal:
@@ -232,7 +234,7 @@ class Scorer:
 
   def __init__(
     self,
-    parts: Parts,
+    parts: 'parts_lib.Parts',
     params: Any,
     tokenizer: Tokenizer,
     *,
@@ -252,11 +254,11 @@ class Scorer:
     self.context_length: int = parts.config.model.context_length
     self._parts, self.params = parts, params
     self._limits = {'rows': rows, 'tokens': tokens}
-    self._source_format = source_format(parts, tokenizer)
-    self._decoder = Decoder.of(
-      *(parts.model, None, tokenizer, in_row(parts, tokenizer))
+    self._source_format = models.source_format(parts, tokenizer)
+    self._decoder = programs.Decoder.of(
+      *(parts.model, None, tokenizer, models.in_row(parts, tokenizer))
     )
-    self._forward = Forward(parts, self._decoder.never_V)
+    self._forward = forward.Forward(parts, self._decoder.never_V)
 
   def requests(
     self, requests: Sequence[ScoreRequest], journal: Journal, report: Report
@@ -268,7 +270,7 @@ class Scorer:
     return [None if r is None else next(scores) for r in rows]
 
   def rows(
-    self, rows: Sequence[Row], journal: Journal, report: Report
+    self, rows: 'Sequence[forward.Row]', journal: Journal, report: Report
   ) -> list[Score]:
     """Scores rows in order.
 
@@ -289,7 +291,7 @@ class Scorer:
       # The same batches whatever an earlier process did: sums of floats differ
       # between shapes.
       limits = batch_limits(self._parts, self.params, **self._limits)
-      common, batches = plan(rows, limits)
+      common, batches = forward.plan(rows, limits)
       for batch in batches:
         if {*missing}.isdisjoint(batch.rows):
           continue
@@ -298,7 +300,7 @@ class Scorer:
           caches = common, self._forward.read(self.params, ids)
         scores = self._forward.score(self.params, rows, batch, caches)
         if not all(math.isfinite(log_prob) for log_prob, _ in scores):
-          raise FailedError(NOT_FINITE)
+          raise FailedError(requests_lib.NOT_FINITE)
         yield dict(zip(batch.rows, scores, strict=True))
 
     found = journal.complete(
@@ -331,7 +333,7 @@ class Scorer:
     start = self.tokenizer.special.before(first_scored=True)
     decode, stops = self.tokenizer.decode, self.tokenizer.special.stop_ids
     requests = [
-      Request(
+      requests_lib.Request(
         [*start, *self.tokenizer.encode(prompt).tolist()],
         *(max_tokens, sampler, seed, stops),
       )
@@ -366,7 +368,7 @@ class Scorer:
     """
     pairs = [self.source_request(source, max_tokens) for source in sources]
     requests, cuts = [x for x, _ in pairs], [cut for _, cut in pairs]
-    warn_of_cuts(cuts, self.context_length)
+    texts_lib.warn_of_cuts(cuts, self.context_length)
     num_new = 0
 
     def generated(missing: list[int]) -> Iterator[dict[int, Any]]:
@@ -382,7 +384,9 @@ class Scorer:
     )
     return GeneratedTexts(texts, sum(cut > 0 for cut in cuts), num_new)
 
-  def source_request(self, source: str, max_tokens: int) -> tuple[Request, int]:
+  def source_request(
+    self, source: str, max_tokens: int
+  ) -> 'tuple[requests_lib.Request, int]':
     """The request for a source, and how many of its last tokens did not fit.
 
     Args:
@@ -393,14 +397,14 @@ class Scorer:
     how = self._source_format
     if not self._parts.model.num_encoder_layers:
       max_tokens = min(max_tokens, self.context_length // 2)
-    options = Options(max_tokens=max_tokens or None, sampler=GREEDY)
-    return source_request(
+    options = texts_lib.Options(max_tokens=max_tokens or None, sampler=GREEDY)
+    return texts_lib.source_request(
       how.tokenizer.encode(source), self._decoder, how, options
     )
 
   def generate(
     self,
-    requests: Sequence[Request],
+    requests: 'Sequence[requests_lib.Request]',
     beam: Beam | None = None,
     stop_when: Callable[[list[int]], bool] = lambda ids: False,
   ) -> Iterator[tuple[int, str]]:
@@ -409,19 +413,26 @@ class Scorer:
     decoder = self._decoder._replace(params=self.params)
     with sharding.use(self._parts.mesh, self._parts.rules):
       if not beam:
-        found = generate(decoder, requests, rows=rows, stop_when=stop_when)
+        found = engine.generate(
+          decoder, requests, rows=rows, stop_when=stop_when
+        )
       else:
         # Rules of the model may leave no hypothesis.
         found = (
           (number, hypotheses[0].ids if hypotheses else [])
-          for number, hypotheses in search(decoder, requests, beam, rows=rows)
+          for number, hypotheses in beam_lib.search(
+            decoder, requests, beam, rows=rows
+          )
         )
       for number, ids in found:
         yield number, self.tokenizer.decode(ids).strip()
 
 
 def scorer(
-  trained: Trained, *, rows: int | None = None, tokens: int | None = None
+  trained: 'models.Trained',
+  *,
+  rows: int | None = None,
+  tokens: int | None = None,
 ) -> Scorer:
   """A scorer for a run loaded from its workdir."""
   params = trained.state.eval_params
@@ -430,17 +441,17 @@ def scorer(
   )
 
 
-def _of_requests(requests: Sequence[Request]) -> str:
+def _of_requests(requests: 'Sequence[requests_lib.Request]') -> str:
   """Identifies what texts are generated for."""
   return _digest(
     [
-      Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
+      forward.Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
       for r in requests
     ]
   )
 
 
-def _digest(rows: Sequence[Row]) -> str:
+def _digest(rows: 'Sequence[forward.Row]') -> str:
   digest = hashlib.sha256()
   for r in rows:
     digest.update(np.array([len(r.ids), r.num_scored]).tobytes())

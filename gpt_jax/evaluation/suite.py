@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpt_jax.checkpoints import restore
+from etils import epy
+
 from gpt_jax.evaluation import likelihood, text_tasks
 from gpt_jax.evaluation.figures import Curve, Figures, Make, Setting, Task
 from gpt_jax.evaluation.results import NamedCall, owner
@@ -19,6 +20,9 @@ from gpt_jax.files import progress
 from gpt_jax.spec import Call, UsageError
 from gpt_jax.tasks.registry import PROMPTED
 from gpt_jax.tasks.texts import PUBLISHED
+
+with epy.lazy_imports():
+  from gpt_jax.checkpoints import restore
 
 log = logging.getLogger('gpt_jax')
 

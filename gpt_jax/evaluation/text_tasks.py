@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from gpt_jax.decoding.beam import PENALTIES, Beam
+from gpt_jax.decoding.settings import PENALTIES, Beam
 from gpt_jax.evaluation import figures, questions
 from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
 from gpt_jax.evaluation.score import Journal, Scorer

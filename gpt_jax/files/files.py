@@ -8,6 +8,7 @@ temporary name, is synced and then renamed, so a file is whole or absent.
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -16,14 +17,15 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tensorstore as ts
+from etils import epy
 
 from gpt_jax.spec import UsageError
 
+with epy.lazy_imports():
+  import tensorstore as ts
+
 # Chunks read lately, of all token stores of the process together.
 _CACHE_BYTES = 1 << 28
-_CONTEXT = ts.Context({'cache_pool': {'total_bytes_limit': _CACHE_BYTES}})
-_NOT_KEPT = ts.Context({'cache_pool': {'total_bytes_limit': 0}}, _CONTEXT)
 # Seconds until a URL that does not answer is reported, and until one that never
 # did is given up. TensorStore alone tries again for a quarter of an hour.
 _REPORTED, _GIVEN_UP = 10.0, 120.0
@@ -119,14 +121,21 @@ def check_path(folder: str) -> None:
     )
 
 
-def open_array(folder: str, *, keep: bool = True, **spec) -> ts.TensorStore:
+@functools.cache
+def _context(keep: bool) -> 'ts.Context':
+  """What all arrays of the process share; `keep`: with a cache of chunks."""
+  cache = {'cache_pool': {'total_bytes_limit': _CACHE_BYTES if keep else 0}}
+  return ts.Context(cache, None if keep else _context(True))
+
+
+def open_array(folder: str, *, keep: bool = True, **spec) -> 'ts.TensorStore':
   """Opens the zarr3 array in `folder`; `ValueError` if none can be read.
 
   Args:
     keep: whether chunks that were read or written stay in memory for a while.
   """
   spec = {'driver': 'zarr3', 'kvstore': _spec(folder)} | spec
-  return ts.open(spec, context=_CONTEXT if keep else _NOT_KEPT).result()
+  return ts.open(spec, context=_context(keep)).result()
 
 
 def read(folder: str, name: str) -> bytes | None:
@@ -207,7 +216,7 @@ def exclusive(folder: str, name: str) -> Iterator[None]:
       os.unlink(path)
 
 
-def _wait(folder: str, future: ts.Future) -> Any:
+def _wait(folder: str, future: 'ts.Future') -> Any:
   """The result; a slow bucket is logged, a silent one is an error."""
   if is_local(folder):
     return future.result()
@@ -236,10 +245,10 @@ def _spec(folder: str) -> str | dict[str, str]:
   return f'{folder.rstrip("/")}/'
 
 
-def _store(folder: str) -> ts.KvStore:
+def _store(folder: str) -> 'ts.KvStore':
   spec = _spec(folder)
   try:
-    return ts.KvStore.open(spec, context=_CONTEXT).result()
+    return ts.KvStore.open(spec, context=_context(True)).result()
   except ValueError as e:
     why = str(e).partition(' [')[0]
     raise UsageError(f'{folder}: no folder can be there: {why}') from e

@@ -12,23 +12,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
+from etils import epy
 from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.files import files
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.finetuning import fields, transfer
-from gpt_jax.finetuning.data import RESULT
-from gpt_jax.finetuning.run import finetune
-from gpt_jax.nn.build import ModelChoices
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
 from gpt_jax.training import metrics
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.models import Pretrained
+
+with epy.lazy_imports():
+  import jax
+
+  from gpt_jax.finetuning import data, fields, transfer
+  from gpt_jax.finetuning import run as run_lib
+  from gpt_jax.nn import build
+  from gpt_jax.training import models as trained_lib
 
 # Name of a row of the table -> config overrides.
 SETTINGS = {
@@ -114,9 +116,9 @@ def wanted(grid: Grid) -> list[One]:
 def run(
   grid: Grid,
   runs: list[One],
-  source: Pretrained,
+  source: 'trained_lib.Pretrained',
   finished: Callable[[str], Any],
-  lstm: Pretrained | None = None,
+  lstm: 'trained_lib.Pretrained | None' = None,
 ) -> dict[str, Any]:
   """Executes the remaining runs; returns the scores of all, see `collected`.
 
@@ -134,11 +136,11 @@ def run(
   started, done = time.monotonic(), 0
   for i, one in enumerate(runs):
     folder = os.path.join(grid.workdir, one.task, one.setting, one.seed)
-    if os.path.exists(os.path.join(folder, RESULT)):
+    if os.path.exists(os.path.join(folder, data.RESULT)):
       continue
     log.info('run %d of %d: %s', i + 1, len(runs), folder)
     start = lstm if lstm and one.setting == LSTM else source
-    finetune(one.config, start, folder)
+    run_lib.finetune(one.config, start, folder)
     note_arguments(grid, source)
     finished(folder)
     jax.clear_caches()
@@ -168,17 +170,19 @@ def config_of(grid: Grid, task: str, setting: str, seed: str) -> Config:
   return loading.load_config(f'{grid.config}:{task}', more)
 
 
-def _read_once(source: Pretrained) -> Pretrained:
+def _read_once(source: 'trained_lib.Pretrained') -> 'trained_lib.Pretrained':
   if source.params is None:
     return source
   return source._replace(params=functools.cache(source.params))
 
 
-def check_kinds(grid: Grid, source: Pretrained, lstm: Pretrained) -> None:
+def check_kinds(
+  grid: Grid, source: 'trained_lib.Pretrained', lstm: 'trained_lib.Pretrained'
+) -> None:
   """Rejects an LSTM in place of the Transformer, and the reverse."""
   for flag, model, recurrent in (('init', source, False), ('lstm', lstm, True)):
     fields = model.model and ConfigDict(model.model)
-    found = bool(fields and ModelChoices.of(fields).recurrent)
+    found = bool(fields and build.ModelChoices.of(fields).recurrent)
     if found != recurrent:
       raise UsageError(
         f'--{flag}={model.name}: is {"an" if found else "no"} LSTM; give the '
@@ -187,7 +191,7 @@ def check_kinds(grid: Grid, source: Pretrained, lstm: Pretrained) -> None:
       )
 
 
-def check_same(grid: Grid, source: Pretrained) -> None:
+def check_same(grid: Grid, source: 'trained_lib.Pretrained') -> None:
   """Rejects a workdir whose runs have other arguments."""
   given = arguments(grid, source)
   path = os.path.join(grid.workdir, ARGUMENTS)
@@ -204,7 +208,7 @@ def check_same(grid: Grid, source: Pretrained) -> None:
       )
 
 
-def note_arguments(grid: Grid, source: Pretrained) -> None:
+def note_arguments(grid: Grid, source: 'trained_lib.Pretrained') -> None:
   """Writes the shared arguments, once the first run is finished."""
   path = os.path.join(grid.workdir, ARGUMENTS)
   if not os.path.exists(path):
@@ -212,14 +216,16 @@ def note_arguments(grid: Grid, source: Pretrained) -> None:
     write_atomically(path, json.dumps(given, indent=2) + '\n')
 
 
-def arguments(grid: Grid, source: Pretrained) -> dict[str, str]:
+def arguments(grid: Grid, source: 'trained_lib.Pretrained') -> dict[str, str]:
   """The arguments that all runs in a workdir share."""
   given = {name: getattr(grid, name) for name in ('config', 'glue', 'flags')}
   return {**given, 'init': source.name}  # with its step
 
 
 def check_runs(
-  grid: Grid, source: Pretrained, lstm: Pretrained | None = None
+  grid: Grid,
+  source: 'trained_lib.Pretrained',
+  lstm: 'trained_lib.Pretrained | None' = None,
 ) -> None:
   """Checks that existing runs equal those of the present arguments.
 
@@ -278,7 +284,7 @@ def collected(workdir: str) -> dict[str, Any]:
   """Results in a workdir: task -> setting -> seed -> dev metrics."""
   found: dict[str, Any] = {}
   for task, setting, seed in _folders(workdir):
-    path = os.path.join(workdir, task, setting, seed, RESULT)
+    path = os.path.join(workdir, task, setting, seed, data.RESULT)
     if os.path.exists(path):
       remedy = 'remove it, and the same command makes it again'
       result = files.read_json(path, remedy=remedy, needs=('metrics', 'dev'))

@@ -17,8 +17,7 @@ from gpt_jax.finetuning.kinds import KINDS
 from gpt_jax.finetuning.transfer import TRANSFERS
 from gpt_jax.nn.build import ModelChoices, without_mask_decoder
 from gpt_jax.nn.params import divides
-from gpt_jax.objectives.cross_view import SETTINGS
-from gpt_jax.objectives.heads import FEATURES
+from gpt_jax.objectives.choices import FEATURES, VIEWS
 from gpt_jax.objectives.task import OF_TASKS
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import metrics
@@ -170,7 +169,7 @@ def check_head(config: Config, task: Task, reads: str) -> None:
 
 def _check_views(tuned: Any, task: Task) -> None:
   """Checks that cross-view training has tags, and unlabelled text has it."""
-  views = spec.build('finetune.views', tuned.views, SETTINGS)
+  views = spec.build('finetune.views', tuned.views, VIEWS)
   if not views:
     if UNLABELLED in task.paths:
       raise UsageError(

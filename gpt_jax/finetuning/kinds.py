@@ -30,7 +30,7 @@ from gpt_jax.finetuning.rows import (
   tag_rows,
   target_rows,
 )
-from gpt_jax.objectives.cross_view import SETTINGS
+from gpt_jax.objectives.choices import VIEWS
 from gpt_jax.rows.row_order import Batch
 from gpt_jax.tasks import metrics as metrics_lib
 from gpt_jax.tasks.task import UNLABELLED, Example, Task
@@ -352,7 +352,7 @@ class Tags(Kind):
 
   def objective(self, task: Task, tuned: Any, head: str, features: str) -> str:
     rows = f'num_labels={len(task.labels)}, length={tuned.length}'
-    if views := spec.build('finetune.views', tuned.views, SETTINGS):
+    if views := spec.build('finetune.views', tuned.views, VIEWS):
       return (
         f'cross_view({rows}, smoothing={views.smoothing}, dropout='
         f'{views.dropout}, unlabelled={UNLABELLED in task.paths})'

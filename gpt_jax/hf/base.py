@@ -33,7 +33,7 @@ import numpy as np
 
 from gpt_jax import ranges, spec
 from gpt_jax.config import defaults
-from gpt_jax.nn.build import CHOICES
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 

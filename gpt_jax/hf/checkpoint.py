@@ -48,7 +48,7 @@ from gpt_jax.hf.layout import (
   slots,
   transformer_fields,
 )
-from gpt_jax.nn.build import CHOICES
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.nn.params import flatten, nest
 from gpt_jax.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.spec import UsageError

@@ -374,9 +374,6 @@ def by_layer(per_head: bool = True) -> Scale:
   return Scale(scale)
 
 
-SCALES = {'by_layer': by_layer, 'none': none, 'rsqrt': rsqrt}
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def float32_einsum(
   subscripts: str, left: jax.Array, right: jax.Array

@@ -17,12 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import (
-  context_parallel,
-  kernels,
-  layout,
-  ring_kernel,
-)
+from gpt_jax.nn import context_parallel, kernels, layout, ring_kernel
 from gpt_jax.nn import flash as flash_lib
 from gpt_jax.nn.attend import (
   ByDistance,
@@ -525,17 +520,4 @@ def choice(request: Request) -> tuple[Backend, str]:
 FASTEST: dict[str, tuple[Callable[[], Backend], ...]] = {
   'gpu': (cudnn,),
   'tpu': (splash, flash),
-}
-
-
-BACKENDS: dict[str, Callable[..., Backend]] = {
-  'all_gather': all_gather,
-  'auto': auto,
-  'blocks': blocks,
-  'cudnn': cudnn,
-  'flash': flash,
-  'reference': reference,
-  'ring': ring,
-  'splash': splash,
-  'ulysses': ulysses,
 }

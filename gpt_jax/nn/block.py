@@ -15,14 +15,7 @@ from gpt_jax.nn.attend import Cache, Context, KVCache, SegmentMemory
 from gpt_jax.nn.int8 import Int8
 from gpt_jax.nn.layers import FORMS, Dense, Dropout, Form, Initializers
 from gpt_jax.nn.moe import Router, Switch
-from gpt_jax.ranges import (
-  Count,
-  Fraction,
-  OneOf,
-  Positive,
-  Weight,
-  Whole,
-)
+from gpt_jax.ranges import Count, Fraction, OneOf, Positive, Weight, Whole
 from gpt_jax.spec import UsageError
 
 # The residual block.
@@ -212,16 +205,6 @@ def plain() -> BlockChoice:
   return BlockChoice(None, 'none')
 
 
-BLOCKS = {
-  'parallel': parallel,
-  'plain': plain,
-  'post': post,
-  'pre': pre,
-  'reordered': reordered,
-  'sandwich': sandwich,
-}
-
-
 class FeedForward(nn.Module):
   """FFN(x) = act(x W_in + b) W_out + b, or, gated, (act(x W_gate) * x W_in)
   W_out (Shazeer 2020, GLU Variants Improve Transformer, eq. 6).
@@ -262,9 +245,9 @@ class FfnChoice(NamedTuple):
   router: Router | None = None
 
 
-def dense(form: Form):
-  """A call-string without arguments for a dense layer."""
-  return lambda: FfnChoice(functools.partial(FeedForward, form))
+def dense(form: str) -> FfnChoice:
+  """A dense layer of a form of `FORMS`."""
+  return FfnChoice(functools.partial(FeedForward, FORMS[form]))
 
 
 def switch(
@@ -331,9 +314,3 @@ def _factor(name: str, value: Any) -> float | None:
 
 def _nonsense(name: str, value: Any, remedy: str) -> UsageError:
   return UsageError(f'model.ffn: switch({name}={value!r}): {remedy}')
-
-
-FFNS: dict[str, Callable[..., FfnChoice]] = {
-  **{name: dense(form) for name, form in FORMS.items()},
-  'switch': switch,
-}

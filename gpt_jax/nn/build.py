@@ -5,7 +5,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,7 +15,6 @@ from flax import linen as nn
 from gpt_jax import spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import (
-  SCALES,
   ByDistance,
   DistanceProducts,
   Products,
@@ -25,76 +24,19 @@ from gpt_jax.nn.attend import (
 )
 from gpt_jax.nn.attention import Attention
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import BACKENDS, Backend
-from gpt_jax.nn.block import BLOCKS, FFNS, BlockChoice, FfnChoice
-from gpt_jax.nn.deberta import deberta
-from gpt_jax.nn.embed import INPUTS, Input
-from gpt_jax.nn.heads import OUTPUTS, OutputHead
-from gpt_jax.nn.int8 import MATMULS, Int8
-from gpt_jax.nn.layers import (
-  BIASES,
-  DROPOUTS,
-  INITS,
-  NORMS,
-  Biases,
-  Initializers,
-  Rates,
-)
-from gpt_jax.nn.lstm import lstm
-from gpt_jax.nn.masks import PATTERNS as ATTENTION
+from gpt_jax.nn.backends import Backend
+from gpt_jax.nn.block import BlockChoice, FfnChoice
+from gpt_jax.nn.choices import CHOICES, POSITIONS
+from gpt_jax.nn.embed import Input
+from gpt_jax.nn.heads import OutputHead
+from gpt_jax.nn.int8 import Int8
+from gpt_jax.nn.layers import Biases, Initializers, Rates
 from gpt_jax.nn.masks import Order, Pattern, Recurrent, Tokens, bidirectional
-from gpt_jax.nn.pipeline import PIPELINES, Circular
-from gpt_jax.nn.positions import (
-  Model,
-  Position,
-  alibi,
-  learned,
-  learned_by_layer,
-  none,
-  rope,
-  sinusoidal,
-  t5_bias,
-)
-from gpt_jax.nn.stack import SHARES, Sharing, Stack
-from gpt_jax.nn.transformer_xl import several, transformer_xl, xlnet
+from gpt_jax.nn.pipeline import Circular
+from gpt_jax.nn.positions import Model, Position
+from gpt_jax.nn.stack import Sharing, Stack
+from gpt_jax.nn.transformer_xl import several
 from gpt_jax.spec import UsageError
-
-POSITIONS = {
-  'alibi': alibi,
-  'deberta': deberta,
-  'learned': learned,
-  'learned_by_layer': learned_by_layer,
-  'none': none,
-  'rope': rope,
-  'sinusoidal': sinusoidal,
-  't5_bias': t5_bias,
-  'transformer_xl': transformer_xl,
-  'xlnet': xlnet,
-}
-
-
-PATTERNS = {**ATTENTION, 'lstm': lstm}
-
-
-CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
-  'input': INPUTS,
-  'position': POSITIONS,
-  'attention': PATTERNS,
-  'encoder_attention': PATTERNS,
-  'attention_scale': SCALES,
-  'attention_backend': BACKENDS,
-  'ffn': FFNS,
-  'encoder_ffn': FFNS,
-  'norm': NORMS,
-  'block': BLOCKS,
-  'bias': BIASES,
-  'output': OUTPUTS,
-  'dropout': DROPOUTS,
-  'matmul': MATMULS,
-  'init_weights': INITS,
-  'share': SHARES,
-  'pipeline': PIPELINES,
-}
 
 
 class Layer(NamedTuple):

@@ -519,9 +519,6 @@ def characters(
   return Input(SCALES['none'], 0, False, characters=found)
 
 
-INPUTS = {'adaptive': adaptive, 'characters': characters, 'tokens': tokens}
-
-
 class Inputs(nn.Module):
   """The input layer: `model.input` and `model.position`, with dropout.
 

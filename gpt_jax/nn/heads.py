@@ -102,9 +102,6 @@ def adaptive_softmax(own: tuple = ()) -> OutputHead:
   return OutputHead(True, False, scale, None, tuple(own))
 
 
-OUTPUTS = {'adaptive': adaptive_softmax, 'tied': tied, 'untied': untied}
-
-
 # Scores of the vocabulary.
 
 

@@ -67,9 +67,6 @@ def int8(
   return Int8(gradients, rounding)
 
 
-MATMULS = {'int8': int8, 'plain': plain}
-
-
 def product(
   how: Int8,
   x: jax.Array,

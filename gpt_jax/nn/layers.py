@@ -182,18 +182,6 @@ def uniform(embedding: Weight = 0.1):
   return build
 
 
-INITS = {
-  'gpt2': gpt2,
-  'normal': normal,
-  'palm': palm,
-  'switch': switch,
-  't5': t5,
-  'transformer': transformer,
-  'truncated_normal': truncated_normal,
-  'uniform': uniform,
-}
-
-
 Activation = Callable[[jax.Array], jax.Array]
 
 
@@ -558,6 +546,10 @@ class Rates(NamedTuple):
   words: float = 0.0
 
 
+def no_dropout():
+  return rates()
+
+
 def rates(
   embedding: Fraction = 0.0,
   residual: Fraction = 0.0,
@@ -611,9 +603,6 @@ class Dropout(nn.Module):
       self.make_rng('dropout'),
       shape,
     )
-
-
-DROPOUTS = {'none': lambda: rates(), 'rates': rates}
 
 
 def layer_norm(
@@ -730,9 +719,6 @@ def rmsnorm(
   return functools.partial(RMSNorm, epsilon=epsilon, plus_one=plus_one)
 
 
-NORMS = {'layernorm': layernorm, 'rmsnorm': rmsnorm}
-
-
 class Biases(NamedTuple):
   """Which dense layers have biases.
 
@@ -749,6 +735,14 @@ class Biases(NamedTuple):
   key: bool | None = None
 
 
+def all_biases():
+  return Biases(True, True, True)
+
+
+def no_biases():
+  return Biases(False, False, False)
+
+
 def where(
   qkv: bool = False, out: bool = False, ffn: bool = False, key: bool = True
 ) -> Biases:
@@ -757,10 +751,3 @@ def where(
   key=False leaves keys out of qkv (DeBERTa).
   """
   return Biases(qkv, out, ffn, qkv and key)
-
-
-BIASES = {
-  'all': lambda: Biases(True, True, True),
-  'none': lambda: Biases(False, False, False),
-  'where': where,
-}

@@ -271,16 +271,6 @@ def bigbird(
   )
 
 
-PATTERNS: dict[str, Callable[..., Pattern]] = {
-  'bidirectional': bidirectional,
-  'bigbird': bigbird,
-  'fixed': fixed,
-  'full': full,
-  'local': local,
-  'strided': strided,
-}
-
-
 # Masks: which keys each query sees.
 #
 # They follow from data that travel with the tokens, so that neither queries nor

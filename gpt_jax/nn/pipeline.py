@@ -60,9 +60,6 @@ def circular(repeats: Count = 1, rows: Count = 1) -> Circular:
   return Circular(repeats, rows)
 
 
-PIPELINES = {'circular': circular}
-
-
 class Schedule(NamedTuple):
   """The numbers of stages, repeats and micro-batches."""
 

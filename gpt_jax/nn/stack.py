@@ -89,15 +89,6 @@ def stacks() -> Sharing:
   return Sharing(stacks=True)
 
 
-SHARES = {
-  'all': everything,
-  'attention': attention,
-  'ffn': ffn,
-  'none': none,
-  'stacks': stacks,
-}
-
-
 def _products(policy: Callable[..., Any]) -> Callable[..., Any]:
   """A policy for products, and for results of those in int8, not their sums.
 
@@ -134,11 +125,9 @@ REMATS: dict[str, Callable | None] = {
 }
 
 
-LOOPS = ('scan', 'unroll')
-
-
-# A further loop, for decoding: each period has its own parameters and caches,
-# which a step reads and writes in place, instead of slices of a stack.
+# A loop beside those of `model.loop`, for decoding: each period has its own
+# parameters and caches, which a step reads and writes in place, instead of
+# slices of a stack.
 UNSTACKED = 'unstacked'
 
 
@@ -206,7 +195,7 @@ class Stack(nn.Module):
     blocks: factories of the period's blocks.
     num_layers: a multiple of their number.
     remat: a name in `REMATS`.
-    loop: one of `LOOPS`, or `UNSTACKED`.
+    loop: `model.loop`, or `UNSTACKED`.
     sharing: which layers share parameters.
     mirrored: has no parameters, but is called with another stack's: layer i of
       an encoder uses those of the decoder's layer i (T5, section 3.2).

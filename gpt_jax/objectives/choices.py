@@ -5,85 +5,102 @@
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+from etils import epy
+
 from gpt_jax import spec
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import t5
-from gpt_jax.objectives.auxiliary import Auxiliary
-from gpt_jax.objectives.base import Needs, Objective
-from gpt_jax.objectives.bilm import BiLm
-from gpt_jax.objectives.causal import Causal, Target
-from gpt_jax.objectives.cross_view import CrossView
-from gpt_jax.objectives.denoise import Denoise, Mass
-from gpt_jax.objectives.dialogue import Dialogue
-from gpt_jax.objectives.distilled import Distilled
-from gpt_jax.objectives.electra import Electra
-from gpt_jax.objectives.masked import Masked
-from gpt_jax.objectives.permuted import Permuted
-from gpt_jax.objectives.policy import Grpo, Ppo
-from gpt_jax.objectives.preference import Dpo, RewardModel
-from gpt_jax.objectives.prefix import Prefix
-from gpt_jax.objectives.recurrent import Recurrent
-from gpt_jax.objectives.seq2seq import Seq2Seq
-from gpt_jax.objectives.task import (
-  Choice,
-  Classification,
-  Regression,
-  Spans,
-  Tags,
-  Tasks,
+from gpt_jax.spec import Table, UsageError
+
+with epy.lazy_imports():
+  from gpt_jax.nn import transformer
+  from gpt_jax.objectives import base, t5
+  from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+
+# T5's, of a text that is cut or corrupted.
+T5 = Table(
+  {
+    'span': 'gpt_jax.objectives.t5:Span',
+    'replace_spans': 'gpt_jax.objectives.t5:ReplaceSpans',
+    'drop_tokens': 'gpt_jax.objectives.t5:DropTokens',
+    'bert_style': 'gpt_jax.objectives.t5:BertStyle',
+    'mass_style': 'gpt_jax.objectives.t5:MassStyle',
+    'deshuffle': 'gpt_jax.objectives.t5:Deshuffle',
+    'continuation': 'gpt_jax.objectives.t5:Continuation',
+  }
 )
-from gpt_jax.objectives.unified import Unified, UnifiedTarget
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-
 # Those of pre-training, which a config names.
-PRETRAINING = {
-  'causal': Causal,
-  'recurrent': Recurrent,
-  'bilm': BiLm,
-  'auxiliary': Auxiliary,
-  'masked': Masked,
-  'electra': Electra,
-  'distilled': Distilled,
-  'prefix': Prefix,
-  'unified': Unified,
-  'unified_target': UnifiedTarget,
-  'permuted': Permuted,
-  'seq2seq': Seq2Seq,
-  'mass': Mass,
-  'denoise': Denoise,
-  **t5.OBJECTIVES,
-}
+PRETRAINING = Table(
+  {
+    'causal': 'gpt_jax.objectives.causal:Causal',
+    'recurrent': 'gpt_jax.objectives.recurrent:Recurrent',
+    'bilm': 'gpt_jax.objectives.bilm:BiLm',
+    'auxiliary': 'gpt_jax.objectives.auxiliary:Auxiliary',
+    'masked': 'gpt_jax.objectives.masked:Masked',
+    'electra': 'gpt_jax.objectives.electra:Electra',
+    'distilled': 'gpt_jax.objectives.distilled:Distilled',
+    'prefix': 'gpt_jax.objectives.prefix:Prefix',
+    'unified': 'gpt_jax.objectives.unified:Unified',
+    'unified_target': 'gpt_jax.objectives.unified:UnifiedTarget',
+    'permuted': 'gpt_jax.objectives.permuted:Permuted',
+    'seq2seq': 'gpt_jax.objectives.seq2seq:Seq2Seq',
+    'mass': 'gpt_jax.objectives.denoise:Mass',
+    'denoise': 'gpt_jax.objectives.denoise:Denoise',
+    **T5.rows,
+  }
+)
 # And those that fine-tuning and post-training set according to their task.
-OBJECTIVES = {
-  **PRETRAINING,
-  'choice': Choice,
-  'classification': Classification,
-  'regression': Regression,
-  'spans': Spans,
-  'tags': Tags,
-  'cross_view': CrossView,
-  'target': Target,
-  'dialogue': Dialogue,
-  'tasks': Tasks,
-  'reward': RewardModel,
-  'dpo': Dpo,
-  'ppo': Ppo,
-  'grpo': Grpo,
-}
+OBJECTIVES = Table(
+  {
+    **PRETRAINING.rows,
+    'choice': 'gpt_jax.objectives.task:Choice',
+    'classification': 'gpt_jax.objectives.task:Classification',
+    'regression': 'gpt_jax.objectives.task:Regression',
+    'spans': 'gpt_jax.objectives.task:Spans',
+    'tags': 'gpt_jax.objectives.task:Tags',
+    'cross_view': 'gpt_jax.objectives.cross_view:CrossView',
+    'target': 'gpt_jax.objectives.causal:Target',
+    'dialogue': 'gpt_jax.objectives.dialogue:Dialogue',
+    'tasks': 'gpt_jax.objectives.task:Tasks',
+    'reward': 'gpt_jax.objectives.preference:RewardModel',
+    'dpo': 'gpt_jax.objectives.preference:Dpo',
+    'ppo': 'gpt_jax.objectives.policy:Ppo',
+    'grpo': 'gpt_jax.objectives.policy:Grpo',
+  }
+)
+
+# The calls of `finetune.views`, `finetune.features` and `finetune.lora`.
+VIEWS = Table(
+  {
+    'cross_view': 'gpt_jax.objectives.cross_view:cross_view',
+    'none': 'gpt_jax.objectives.cross_view:none',
+  }
+)
+FEATURES = Table(
+  {
+    'concat': 'gpt_jax.objectives.heads:concat',
+    'ends': 'gpt_jax.objectives.heads:ends',
+    'layer': 'gpt_jax.objectives.heads:layer',
+    'weighted_sum': 'gpt_jax.objectives.heads:weighted_sum',
+  }
+)
+LORAS = Table(
+  {
+    'lora': 'gpt_jax.objectives.lora:Lora',
+    'none': 'gpt_jax.objectives.lora:none',
+  }
+)
 
 
-def needs(name: str) -> Needs:
+def needs(name: str) -> 'base.Needs':
   """What the objective named by `objective.name` requires."""
   return unbound(name).needs
 
 
 def build(
   name: str,
-  model: Transformer,
-  tokenizer: Tokenizer | None = None,
-  parts: Mapping[str, Transformer] = MappingProxyType({}),
-) -> Objective:
+  model: 'transformer.Transformer',
+  tokenizer: 'tokenizer_lib.Tokenizer | None' = None,
+  parts: 'Mapping[str, transformer.Transformer]' = MappingProxyType({}),
+) -> 'base.Objective':
   """The objective named by `objective.name`, bound to its models."""
   objective = unbound(name)
   check_parts(name, parts)
@@ -121,6 +138,6 @@ def check_parts(name: str, parts: Collection[str]) -> None:
     )
 
 
-def unbound(name: str) -> Objective:
+def unbound(name: str) -> 'base.Objective':
   """The objective named by `objective.name`, without its models."""
   return spec.build('objective.name', name, OBJECTIVES)

@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax import spec
-from gpt_jax.nn.build import PATTERNS, ModelChoices
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.choices import DROPOUTS, PATTERNS
 from gpt_jax.nn.heads import View
-from gpt_jax.nn.layers import DROPOUTS
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import forward
@@ -281,6 +281,3 @@ def cross_view(smoothing: Fraction = 0.1, dropout: Fraction = 0.2) -> Settings:
     dropout: in unlabelled batches, wherever the model has dropout.
   """
   return Settings(smoothing, dropout)
-
-
-SETTINGS = {'cross_view': cross_view, 'none': none}

@@ -206,11 +206,3 @@ def width(features: Features | None, model: Transformer) -> int:
   if features is None or features.weighted:
     return model.d_model
   return len(features.layers(model.num_layers)) * model.d_model
-
-
-FEATURES = {
-  'concat': concat,
-  'ends': ends,
-  'layer': layer,
-  'weighted_sum': weighted_sum,
-}

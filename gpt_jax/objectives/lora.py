@@ -236,6 +236,3 @@ def unadapted(params: Params) -> Params:
 def none() -> None:
   """All parameters are trained."""
   return
-
-
-LORAS = {'lora': Lora, 'none': none}

@@ -20,20 +20,17 @@ import numpy as np
 
 from gpt_jax import spec
 from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives import forward, t5
+from gpt_jax.objectives import forward
 from gpt_jax.objectives.base import Needs, Objective, Scored, TextObjective
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.objectives.choices import OBJECTIVES, T5
 from gpt_jax.objectives.loss import Batch, Loss, Params
-from gpt_jax.objectives.seq2seq import Seq2Seq
 from gpt_jax.ranges import Weight
 from gpt_jax.rows.rows import MASKING, Keys, Rows
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import Table, UsageError
 
 # Objectives whose source and target can be joined to one row.
-TEXTS = {
-  'seq2seq': Seq2Seq,
-  **t5.OBJECTIVES,
-}
+TEXTS = Table({'seq2seq': OBJECTIVES.rows['seq2seq'], **T5.rows})
 
 
 @dataclass(frozen=True)

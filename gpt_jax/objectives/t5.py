@@ -518,14 +518,3 @@ class Continuation(T5):
 def _count(length: int, rate: float) -> int:
   """Number of tokens that `independent` chooses of `length`."""
   return max(int(np.round(rate * length)), 1)
-
-
-OBJECTIVES = {
-  'span': Span,
-  'replace_spans': ReplaceSpans,
-  'drop_tokens': DropTokens,
-  'bert_style': BertStyle,
-  'mass_style': MassStyle,
-  'deshuffle': Deshuffle,
-  'continuation': Continuation,
-}

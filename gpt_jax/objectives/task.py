@@ -38,8 +38,9 @@ from gpt_jax.nn.heads import (
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.objectives import forward, heads
 from gpt_jax.objectives.base import Needs, Objective, Scored
+from gpt_jax.objectives.choices import FEATURES
 from gpt_jax.objectives.cross_entropy import token_loss
-from gpt_jax.objectives.heads import FEATURES, Features
+from gpt_jax.objectives.heads import Features
 from gpt_jax.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.spec import Pair, UsageError
 

@@ -6,10 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import optax
-from jax.sharding import PartitionSpec
-from optax.contrib import MuonDimensionNumbers, scale_by_muon
+from etils import epy
 
 from gpt_jax.ranges import (
   Count,
@@ -22,10 +19,15 @@ from gpt_jax.ranges import (
 )
 from gpt_jax.spec import UsageError
 
+with epy.lazy_imports():
+  import jax
+  import optax
+  from optax import contrib
+
 # A tree like the parameters, with the logical axes of each, a `PartitionSpec`.
 Axes = Any
 # From the learning rate and the parameters' axes to the optimizer.
-Build = Callable[[optax.Schedule, Axes], optax.GradientTransformation]
+Build = Callable[['optax.Schedule', Axes], 'optax.GradientTransformation']
 
 
 # The parameters that weight decay acts on.
@@ -59,7 +61,7 @@ def decay_mask(params: Any) -> Any:
 STACKED = ('layers', 'expert')
 
 
-def num_stacked(names: PartitionSpec) -> int:
+def num_stacked(names: 'jax.sharding.PartitionSpec') -> int:
   """The number of leading axes of a parameter that stack tensors."""
   count = 0
   while count < len(names) and names[count] in STACKED:
@@ -68,8 +70,8 @@ def num_stacked(names: PartitionSpec) -> int:
 
 
 def per_layer(
-  inner: optax.GradientTransformation, axes: Any
-) -> optax.GradientTransformation:
+  inner: 'optax.GradientTransformation', axes: Any
+) -> 'optax.GradientTransformation':
   """Applies `inner` to each layer's and each expert's tensor alone.
 
   Args:
@@ -81,7 +83,9 @@ def per_layer(
     `inner` for each, stacked as the parameter is.
   """
 
-  def slices(function: Callable, names: PartitionSpec) -> Callable:
+  def slices(
+    function: Callable, names: 'jax.sharding.PartitionSpec'
+  ) -> Callable:
     for _ in range(num_stacked(names)):
       function = jax.vmap(function)
     return function
@@ -105,7 +109,7 @@ def per_layer(
 
 
 def of_rate(
-  make: Callable[..., optax.GradientTransformation], **settings: Any
+  make: Callable[..., 'optax.GradientTransformation'], **settings: Any
 ) -> Build:
   """An elementwise optimizer of optax, as a `Build`."""
   return lambda schedule, axes: make(schedule, **settings)
@@ -238,8 +242,8 @@ def adafactor(
   """
 
   def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
+    schedule: 'optax.Schedule', axes: Axes
+  ) -> 'optax.GradientTransformation':
     of_tensor = [
       optax.scale_by_factored_rms(
         factored, decay_rate=decay, min_dim_size_to_factor=min_size
@@ -301,9 +305,11 @@ def muon(
   """
 
   def build(
-    schedule: optax.Schedule, axes: Axes
-  ) -> optax.GradientTransformation:
-    def label(path: Any, x: jax.Array, names: PartitionSpec) -> str:
+    schedule: 'optax.Schedule', axes: Axes
+  ) -> 'optax.GradientTransformation':
+    def label(
+      path: Any, x: 'jax.Array', names: 'jax.sharding.PartitionSpec'
+    ) -> str:
       matrix = x.ndim - num_stacked(names) == 2
       return 'muon' if matrix and 'kernel' in path[-1].key else 'adamw'
 
@@ -311,7 +317,7 @@ def muon(
       return jax.tree_util.tree_map_with_path(label, params, axes)
 
     kernels = optax.chain(
-      scale_by_muon(
+      contrib.scale_by_muon(
         ns_steps=num_steps,
         beta=momentum,
         nesterov=nesterov,
@@ -324,7 +330,7 @@ def muon(
     rest = adamw(b1, b2, eps, weight_decay)(schedule, axes)
     return optax.partition({'muon': kernels, 'adamw': rest}, labels)
 
-  def scale(update: jax.Array) -> jax.Array:
+  def scale(update: 'jax.Array') -> 'jax.Array':
     rows, columns = update.shape[-2:]
     if rms:
       return update * (rms * math.sqrt(max(rows, columns)))
@@ -335,7 +341,7 @@ def muon(
 
 def _last_two(updates: Any) -> Any:
   """Takes the last two axes of a kernel as its matrix; the others stack."""
-  return jax.tree.map(lambda _: MuonDimensionNumbers(-2, -1), updates)
+  return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(-2, -1), updates)
 
 
 def lion(

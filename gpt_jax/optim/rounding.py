@@ -5,13 +5,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import optax
+from etils import epy
 
 from gpt_jax.optim.optimizer import Axes, Build, is_matrix
 from gpt_jax.ranges import Fraction, Whole
 from gpt_jax.spec import UsageError
+
+with epy.lazy_imports():
+  import jax
+  import jax.numpy as jnp
+  import optax
 
 # Casts float32 parameters to the formats that they are stored in.
 Precision = Callable[[Any], Any]
@@ -25,7 +28,7 @@ def to_float32(tree: Any) -> Any:
 def in_float32(build: Build) -> Build:
   """Wraps an optimizer so that it sees the parameters in float32."""
 
-  def built(schedule: optax.Schedule, axes: Axes):
+  def built(schedule: 'optax.Schedule', axes: Axes):
     inner = build(schedule, axes)
 
     def update(updates, state, params=None):
@@ -36,7 +39,7 @@ def in_float32(build: Build) -> Build:
   return built
 
 
-def add(params: Any, updates: Any, key: jax.Array) -> Any:
+def add(params: Any, updates: Any, key: 'jax.Array') -> Any:
   """Params + updates in float32; bfloat16 is then rounded stochastically.
 
   Args:
@@ -57,7 +60,7 @@ def add(params: Any, updates: Any, key: jax.Array) -> Any:
   return tree.unflatten(out)
 
 
-def stochastic_round(x: jax.Array, key: jax.Array) -> jax.Array:
+def stochastic_round(x: 'jax.Array', key: 'jax.Array') -> 'jax.Array':
   """Rounds float32 to one of its two bfloat16 neighbours, without bias.
 
   x = a + p (b - a) becomes b with probability p. bfloat16 is float32 without
@@ -106,7 +109,7 @@ class Average(NamedTuple):
       which parameters are averaged: see `start_of`.
   """
 
-  update: Callable[[Any, Any, jax.Array, jax.Array | None], Any]
+  update: Callable[[Any, Any, 'jax.Array', 'jax.Array | None'], Any]
   patience: int = 0
 
   def start_of(self, held_out: Sequence[tuple[int, float]]) -> int:
@@ -138,7 +141,7 @@ def ema(decay: Fraction = 0.999) -> Average:
   It starts at the initial parameters; 0.999 averages over about 1000 steps.
   """
 
-  def update(average: Any, params: Any, step: jax.Array, start: Any) -> Any:
+  def update(average: Any, params: Any, step: 'jax.Array', start: Any) -> Any:
     del step, start
     return jax.tree.map(
       lambda a, p: a + (1 - decay) * (p - a), average, to_float32(params)
@@ -165,7 +168,7 @@ def mean(start: Whole = 0, patience: Whole = 0) -> Average:
       'start; give one of them'
     )
 
-  def update(average: Any, params: Any, step: jax.Array, decided: Any) -> Any:
+  def update(average: Any, params: Any, step: 'jax.Array', decided: Any) -> Any:
     first = start if decided is None else decided
     number = (step - first + 1).astype(jnp.float32)
     return jax.tree.map(

@@ -13,13 +13,16 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from etils import epy
 
 from gpt_jax import ranges
 from gpt_jax.ranges import Count, NotNegative, Probability, Rate
 from gpt_jax.spec import UsageError, shown
+
+with epy.lazy_imports():
+  import jax
+  import jax.numpy as jnp
 
 _PATTERN = re.compile(r'(\d[\d_]{,30}(?:\.\d{1,30})?)([kMGBT]?)_(steps|tokens)')
 _SUFFIXES = {
@@ -201,7 +204,7 @@ class Ramp:
 LAST_STEP = 2**31 - 2
 
 # From a step, traced or not, to a float32.
-Fraction = Callable[[jax.typing.ArrayLike], jax.Array]
+Fraction = Callable[['jax.typing.ArrayLike'], 'jax.Array']
 
 
 class _Piece(NamedTuple):
@@ -271,7 +274,7 @@ def _piecewise(pieces: list[_Piece]) -> Fraction:
     np.array([p[i] for p in pieces], np.float32) for i in range(2, 4)
   )
 
-  def fraction(step: jax.typing.ArrayLike) -> jax.Array:
+  def fraction(step: 'jax.typing.ArrayLike') -> 'jax.Array':
     step = jnp.asarray(step, jnp.int32)
     # compare_all needs no loop on the device, and the stages are few.
     i = jnp.searchsorted(starts, step, side='right', method='compare_all') - 1
@@ -292,7 +295,7 @@ def _piecewise(pieces: list[_Piece]) -> Fraction:
 # 0) runs at peak * (s + 1) / warmup, so that no step is wasted at rate zero.
 
 
-Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
+Schedule = Callable[['jax.typing.ArrayLike'], 'jax.Array']
 
 # From the batch ramp and the number of steps of a run.
 Build = Callable[[Ramp, int], Schedule]
@@ -322,7 +325,7 @@ def cosine(
     decay: where x reaches 1, counted from the first step; empty: the last.
   """
 
-  def half_cosine(left: jax.Array) -> jax.Array:
+  def half_cosine(left: 'jax.Array') -> 'jax.Array':
     # (1 + cos(pi x)) / 2 at x = 1 - left, without cancellation near the end.
     return jnp.square(jnp.sin(np.float32(np.pi / 2) * left))
 
@@ -377,7 +380,7 @@ def noam(d_model: Count, warmup: Count = 4000, factor: Rate = 1.0) -> Build:
     del num_steps
     part = Clock(ramp, 'steps').since_start(warmup)
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step: 'jax.typing.ArrayLike') -> 'jax.Array':
       n = part(jnp.asarray(step, jnp.int32) + 1)
       return peak * jnp.minimum(jax.lax.rsqrt(n), n)
 
@@ -408,7 +411,7 @@ def slanted(
     rise = max(int(cut * num_steps), 1)
     fall = rise * (1 / cut - 1)
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step: 'jax.typing.ArrayLike') -> 'jax.Array':
       t = jnp.asarray(step, jnp.float32)
       p = jnp.where(t < rise, t / rise, 1 - (t - rise) / fall)
       return peak * (1 + jnp.clip(p, 0.0, 1.0) * (ratio - 1)) / ratio
@@ -437,7 +440,7 @@ def sqrt_decay(
     del num_steps
     part = Clock(ramp, warm.unit).since_start(max(warm.count, 1))
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step: 'jax.typing.ArrayLike') -> 'jax.Array':
       step = jnp.asarray(step, jnp.int32)
       lower = 1 + decay * jnp.sqrt(step.astype(jnp.float32))
       return peak * jnp.minimum(part(step + 1), 1.0) / lower
@@ -477,7 +480,7 @@ def wsd(
       )
     left = clock.until(end, cool.count)
 
-    def after(step: jax.Array) -> jax.Array:
+    def after(step: 'jax.Array') -> 'jax.Array':
       shaped = _SHAPES[shape](jnp.minimum(left(step), 1.0))
       return peak * (final + (1 - final) * shaped)
 
@@ -494,7 +497,7 @@ _SHAPES = {
 
 
 def _decay(
-  shape: Callable[[jax.Array], jax.Array],
+  shape: Callable[['jax.Array'], 'jax.Array'],
   peak: float,
   warmup: int | str,
   final: float,
@@ -519,7 +522,7 @@ def _decay(
       )
     left = clock.until(clock.at(end), max(span, 1))
 
-    def after(step: jax.Array) -> jax.Array:
+    def after(step: 'jax.Array') -> 'jax.Array':
       height = shape(jnp.minimum(left(step), 1.0))
       return peak * (final + (1 - final) * height)
 
@@ -532,13 +535,13 @@ def _warm_up(
   peak: float,
   warm: Amount,
   ramp: Ramp,
-  after: Callable[[jax.Array], jax.Array],
+  after: Callable[['jax.Array'], 'jax.Array'],
 ) -> Schedule:
   """Linear warm-up, then `after`, a function of the step."""
   end = min(ramp.step_at(warm), LAST_STEP)
   part = Clock(ramp, warm.unit).since_start(max(warm.count, 1))
 
-  def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+  def schedule(step: 'jax.typing.ArrayLike') -> 'jax.Array':
     step = jnp.asarray(step, jnp.int32)
     warming = peak * jnp.minimum(part(step + 1), 1.0)
     return jnp.where(step < end, warming, after(step))

@@ -85,8 +85,6 @@ def _part(tree: Any, name: str) -> Any:
 # the loop the compiler would move all of it before the first update.
 
 
-MEMORIES = ('device', 'host')
-
 Arrays = dict[str, jax.Array]  # leaves of a tree by their paths
 
 

@@ -7,32 +7,35 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import jax
+from etils import epy
 from rich.console import Console
 from rich.table import Table
 
 from gpt_jax.config import Config, loading
-from gpt_jax.costs import flops, topologies
+from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.costs.topologies import Slices
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.planning import schedule, search
-from gpt_jax.planning.compile import Stage
-from gpt_jax.planning.search import Misfit, Note, Plan, Request, overrides
-from gpt_jax.sharding import AXES
 from gpt_jax.spec import UsageError
-from gpt_jax.training import layouts
-from gpt_jax.training.compiled import TooLarge
+
+with epy.lazy_imports():
+  import jax
+
+  from gpt_jax import sharding
+  from gpt_jax.costs import flops
+  from gpt_jax.planning import compile as compile_lib
+  from gpt_jax.planning import schedule, search
+  from gpt_jax.training import compiled, layouts
 
 
-def accuracy(stage: Stage) -> str:
+def accuracy(stage: 'compile_lib.Stage') -> str:
   """How far off an estimate may be."""
   if stage.error is None:
     return 'no published run is like it: accuracy unknown'
   return f'±{stage.error:.0%}'
 
 
-def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
+def to_json(name: str, found: 'search.Plan | search.Misfit') -> dict[str, Any]:
   """All figures: bytes per chip, FLOPs over all chips, seconds.
 
   If it does not fit: what it needs, and the suggested plan.
@@ -44,13 +47,13 @@ def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
     'slices': slices.number,
     'chips': slices.chips,
     'hosts': slices.hosts,
-    'mesh': {axis: config.mesh[axis] for axis in AXES},
+    'mesh': {axis: config.mesh[axis] for axis in sharding.AXES},
     'remat': config.model.remat,
     'micro_rows': config.batch.micro_rows or 0,
-    'fits': isinstance(found, Plan),
+    'fits': isinstance(found, search.Plan),
     'overrides': found.changes,
   }
-  if isinstance(found, Misfit):
+  if isinstance(found, search.Misfit):
     suggestion = found.suggestion
     return {
       **head,
@@ -84,7 +87,7 @@ def to_json(name: str, found: Plan | Misfit) -> dict[str, Any]:
   }
 
 
-def pipelines(found: Plan) -> list[str]:
+def pipelines(found: 'search.Plan') -> list[str]:
   """How rows go through the stages of the mesh, for each shape of the batches.
 
   Empty without stages. The steps in which a stage is idle count in the time.
@@ -139,9 +142,11 @@ _TIME = {
 }
 
 
-def show(name: str, found: Plan | Misfit, console: Console) -> None:
+def show(
+  name: str, found: 'search.Plan | search.Misfit', console: Console
+) -> None:
   """Prints a plan; or what does not fit, and the smallest change that helps."""
-  if isinstance(found, Misfit):
+  if isinstance(found, search.Misfit):
     _show_misfit(name, found, console)
     if found.suggestion is None:
       return
@@ -154,7 +159,7 @@ def show(name: str, found: Plan | Misfit, console: Console) -> None:
   if found.changes:
     console.print('taken besides the config, to give to train too:')
     # On one line, to paste: rich would wrap it.
-    console.print(f'  {overrides(found.changes)}', soft_wrap=True)
+    console.print(f'  {search.overrides(found.changes)}', soft_wrap=True)
 
   for line in dict.fromkeys(pipelines(found)):
     console.print(line)
@@ -181,7 +186,7 @@ def show(name: str, found: Plan | Misfit, console: Console) -> None:
     console.print(f'  {line}')
 
 
-def _show_misfit(name: str, misfit: Misfit, console: Console) -> None:
+def _show_misfit(name: str, misfit: 'search.Misfit', console: Console) -> None:
   text = (
     f'{name} on {misfit.slices}: does not fit: the step of {misfit.rows} rows '
     f'of {misfit.row_tokens} tokens needs {misfit.needed / GIB:.1f} GiB '
@@ -195,7 +200,7 @@ def _show_misfit(name: str, misfit: Misfit, console: Console) -> None:
       if before.get(field) != value
     }
     text += (
-      f'smallest change that fits: {overrides(changed)} '
+      f'smallest change that fits: {search.overrides(changed)} '
       f'({suggestion.peak / GIB:.1f} GiB)'
     )
   else:
@@ -212,7 +217,11 @@ def _show_misfit(name: str, misfit: Misfit, console: Console) -> None:
 
 
 def show_search(
-  name: str, slices: Slices, plans: list[Plan], misfits: int, console: Console
+  name: str,
+  slices: Slices,
+  plans: 'list[search.Plan]',
+  misfits: int,
+  console: Console,
 ) -> None:
   """Prints the ranking of plans that fit, and the best one as overrides."""
   if not plans:
@@ -242,12 +251,14 @@ def show_search(
   console.print(
     f'{misfits} others do not compile or do not fit. The best, to paste:'
   )
-  console.print(f'  {overrides(plans[0].changes)}', soft_wrap=True)
+  console.print(f'  {search.overrides(plans[0].changes)}', soft_wrap=True)
 
 
-def _mesh(plan: Plan) -> str:
+def _mesh(plan: 'search.Plan') -> str:
   sizes = plan.config.mesh
-  found = [f'{axis}={sizes[axis]}' for axis in AXES if sizes[axis] != 1]
+  found = [
+    f'{axis}={sizes[axis]}' for axis in sharding.AXES if sizes[axis] != 1
+  ]
   return ' '.join(found) or 'of one device'
 
 
@@ -261,7 +272,7 @@ def _names(names: tuple[str, ...]) -> str:
   return '\n'.join(short) or 'none'
 
 
-def _traffic(stage: Stage) -> Table:
+def _traffic(stage: 'compile_lib.Stage') -> Table:
   kinds = sorted({kind for found in stage.traffic.values() for kind in found})
   table = Table(
     'GiB that a chip sends',
@@ -328,7 +339,7 @@ def markdown(entries: list[dict[str, Any]]) -> str:
   return '\n'.join([*_HEAD, *rows])
 
 
-def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
+def recompile(root: pathlib.Path, only: str, note: 'search.Note') -> list[str]:
   """Compiles all entries, or those with `only` in the name of the config.
 
   Writes the file, and the table in `PAGE`, after each one.
@@ -348,7 +359,7 @@ def recompile(root: pathlib.Path, only: str, note: Note) -> list[str]:
     note(f'{number} of {len(chosen)}: {name}')
     try:
       drift += [f'{name}: {text}' for text in _compile(entry, root, note)]
-    except (TooLarge, UsageError, jax.errors.JaxRuntimeError) as e:
+    except (compiled.TooLarge, UsageError, jax.errors.JaxRuntimeError) as e:
       drift.append(f'{name}: {e}')
       note(drift[-1])
     # After each one, so that an interruption loses nothing.
@@ -382,13 +393,13 @@ def _write(root: pathlib.Path, entries: list[dict[str, Any]]) -> None:
     write_atomically(str(page), whole)
 
 
-def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
+def _compile(entry: dict, root: pathlib.Path, note: 'search.Note') -> list[str]:
   """Compiles an entry and updates `found`; describes what changed."""
   slices = topologies.parse(entry['topology'], entry['slices'])
   config = load_config(root, entry['config'], entry.get('overrides', {}))
   before = entry.get('found')
   if before:
-    plan = search.make(Request(config, slices), note, last_only=True)
+    plan = search.make(search.Request(config, slices), note, last_only=True)
   else:
     given = entry.get('overrides', {})
     plan = search.first_plan(config, slices, given, note)
@@ -402,7 +413,7 @@ def _compile(entry: dict, root: pathlib.Path, note: Note) -> list[str]:
   ]
 
 
-def _found(plan: Plan) -> dict[str, Any]:
+def _found(plan: 'search.Plan') -> dict[str, Any]:
   """Figures of the last stage, rounded to keep noise out of diffs."""
   stage = plan.last
   return {

@@ -7,27 +7,28 @@ TRL's names where there are such. `prepare` turns its files into rows; the loop,
 checkpoints and the rest are those of `train`: see `run`.
 """
 
-from collections.abc import Callable
+from etils import epy
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
 from gpt_jax.config import Config, defaults
-from gpt_jax.posttraining.base import Method
-from gpt_jax.posttraining.policy import Grpo, Ppo
-from gpt_jax.posttraining.preferences import DirectPreference, Reward
-from gpt_jax.posttraining.sft import Sft
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import Table, UsageError
 
-METHODS: dict[str, Callable[..., Method]] = {
-  'sft': Sft,
-  'reward': Reward,
-  'dpo': DirectPreference,
-  'grpo': Grpo,
-  'ppo': Ppo,
-}
+with epy.lazy_imports():
+  from gpt_jax.posttraining import base
+
+METHODS = Table(
+  {
+    'sft': 'gpt_jax.posttraining.sft:Sft',
+    'reward': 'gpt_jax.posttraining.preferences:Reward',
+    'dpo': 'gpt_jax.posttraining.preferences:DirectPreference',
+    'grpo': 'gpt_jax.posttraining.policy:Grpo',
+    'ppo': 'gpt_jax.posttraining.policy:Ppo',
+  }
+)
 
 
-def of_config(config: Config, command: str) -> Method:
+def of_config(config: Config, command: str) -> 'base.Method':
   """The method of a config, for the command of the method's name.
 
   Checks that the fields of `finetune` that are set are ones that it uses.

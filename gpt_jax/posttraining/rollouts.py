@@ -35,7 +35,7 @@ from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.decoding.engine import generate
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.texts import Stream
 from gpt_jax.files import arrays as arrays_lib
 from gpt_jax.files import records

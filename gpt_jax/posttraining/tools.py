@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt_jax import sharding
 from gpt_jax.decoding.files import Source
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.files import lines
 from gpt_jax.spec import NoFileError, UsageError

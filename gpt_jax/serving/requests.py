@@ -18,7 +18,8 @@ import pydantic_core
 from gpt_jax import ranges, spec
 from gpt_jax.decoding.logprobs import NUM_TOP
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.texts import Stream
 from gpt_jax.serving.errors import ApiError
 from gpt_jax.spec import UsageError

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
+from etils import epy
 
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import Table, UsageError
 from gpt_jax.tasks.task import Task
+
+with epy.lazy_imports():
+  import scipy.stats
+  import sklearn.metrics
 
 # Neither is typed well enough for a type checker.
 stats: Any = scipy.stats
@@ -157,7 +158,12 @@ def _of_words(labels: Any, predictions: Any) -> float:
 # as WMT reports it and its signature states. ROUGE (Lin, 2004) is the F1 of
 # Google's rouge-score, without stemming; rougeL is over whole texts.
 
-_CORPUS: dict[str, Callable[[], BLEU | CHRF]] = {'bleu': BLEU, 'chrf': CHRF}
+_CORPUS = Table(
+  {
+    'bleu': 'sacrebleu.metrics.bleu:BLEU',
+    'chrf': 'sacrebleu.metrics.chrf:CHRF',
+  }
+)
 
 
 def signatures(names: Sequence[str]) -> dict[str, str]:

@@ -36,7 +36,7 @@ class Constraints(NamedTuple):
   # No sequence of this many tokens is repeated, prompt included; 0: any may be.
   no_repeat_ngram: int = 0
   stop_ids: tuple[int, ...] = ()  # each ends an answer
-  # See `decoding.beam.Beam`; None: its defaults.
+  # See `decoding.settings.Beam`; None: its defaults.
   length_penalty: float | None = None
   early_stopping: bool | None = None
 

@@ -34,11 +34,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from grain import experimental
+from etils import epy
 
 from gpt_jax import ranges, spec
 from gpt_jax.ranges import NotNegative, Real, Whole
 from gpt_jax.spec import Pair, UsageError
+
+with epy.lazy_imports():
+  from grain import experimental
 
 _ROUNDS = 12
 _KEYS = 1 << 32

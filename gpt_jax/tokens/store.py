@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
-import tensorstore as ts
+from etils import epy
 
 from gpt_jax import ranges, spec
 from gpt_jax.files import arrays as arrays_lib
@@ -34,6 +34,9 @@ from gpt_jax.tokenizers.special import Special
 from gpt_jax.tokens import manifest, mixture
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.mixture import Phase
+
+with epy.lazy_imports():
+  import tensorstore as ts
 
 _SHARD_BYTES = 1 << 25  # one file: 16M tokens of two bytes
 _CHUNK = 1 << 13  # elements read at once: 4 rows of 2048 tokens
@@ -467,7 +470,7 @@ class TokenStore:
       return ends
     return self._result(name, ends.read())
 
-  def _result(self, name: str, read: ts.Future) -> np.ndarray:
+  def _result(self, name: str, read: 'ts.Future') -> np.ndarray:
     try:
       return read.result()
     except ValueError as e:
@@ -480,7 +483,7 @@ def _arrays(contents: Manifest) -> list[str]:
   return [TOKENS, DOCUMENT_ENDS] + [SENTENCE_ENDS] * has_sentences
 
 
-def _open(folder: str, name: str, dtype: str, length: int) -> ts.TensorStore:
+def _open(folder: str, name: str, dtype: str, length: int) -> 'ts.TensorStore':
   """Opens an array and checks that all its files are there."""
   path = files.join(folder, name)
   try:
@@ -499,7 +502,7 @@ def _open(folder: str, name: str, dtype: str, length: int) -> ts.TensorStore:
 
 
 def _load(
-  folder: str, name: str, array: ts.TensorStore, crc32: list[int]
+  folder: str, name: str, array: 'ts.TensorStore', crc32: list[int]
 ) -> np.ndarray:
   """Reads an array into memory and compares it with the manifest."""
   try:

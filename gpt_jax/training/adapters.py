@@ -23,7 +23,8 @@ from gpt_jax.config import Config
 from gpt_jax.files import buckets, files
 from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.lora import BASE, FIELD, LORAS, Lora
+from gpt_jax.objectives.choices import LORAS
+from gpt_jax.objectives.lora import BASE, FIELD, Lora
 from gpt_jax.optim import train_state
 from gpt_jax.spec import UsageError
 

@@ -58,7 +58,7 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
       finished(folder, lines(3.0, 1.0, 65.0, **layers))
 
   monkeypatch.setattr(comparison, 'train', train)
-  monkeypatch.setattr(compare, 'loss_curves', lambda *_, out: out)
+  monkeypatch.setattr(compare.runs, 'loss_curves', lambda *_, out: out)
   argv = [
     *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
     '--run=dense a.py:small',

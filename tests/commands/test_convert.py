@@ -15,14 +15,14 @@ from configs import base
 from gpt_jax import __main__, hf
 from gpt_jax import config as config_lib
 from gpt_jax.checkpoints import checkpointer
-from gpt_jax.commands import convert
 from gpt_jax.evaluation import score
 from gpt_jax.files.document import Document
+from gpt_jax.finetuning import exporting
 from gpt_jax.hf import vocabulary
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.training import importing, parts
 from gpt_jax.training import models as trained_lib
-from gpt_jax.training import parts
 from tests.support import tiny
 from tests.support.decoding import generate
 from tests.support.golden_io import ROOT, config, tensors
@@ -31,7 +31,7 @@ TOKENIZERS = pathlib.Path(__file__).parents[1] / 'tokenizers/golden'
 
 
 def test_the_written_config_is_complete(tmp_path):
-  convert.from_hf(str(ROOT / 'gpt2_lm'), str(tmp_path))
+  importing.from_hf(str(ROOT / 'gpt2_lm'), str(tmp_path))
   written = config_lib.from_json((tmp_path / 'config.json').read_text())
   fields = config_lib.flatten(base.get_config())
   assert {*config_lib.flatten(written)} == {*fields}
@@ -41,17 +41,17 @@ def test_the_written_config_is_complete(tmp_path):
 @pytest.mark.parametrize('name', ['gpt2_lm', 'gpt_neox_lm'])
 def test_there_and_back(tmp_path, name):
   workdir, out = str(tmp_path / 'w'), tmp_path / 'out'
-  convert.from_hf(str(ROOT / name), workdir)
-  convert.to_hf(workdir, str(out))
+  importing.from_hf(str(ROOT / name), workdir)
+  exporting.to_hf(workdir, str(out))
   before, after = tensors(ROOT / name), tensors(out)
   assert {*before} == {*after}
   for tensor, value in before.items():
     np.testing.assert_array_equal(after[tensor], value, tensor)
   assert config(out) == config(ROOT / name)
   with pytest.raises(UsageError, match='holds a run'):
-    convert.from_hf(str(ROOT / name), workdir)
+    importing.from_hf(str(ROOT / name), workdir)
   with pytest.raises(UsageError, match='holds a model'):
-    convert.to_hf(workdir, str(out))
+    exporting.to_hf(workdir, str(out))
 
 
 # Encoders, and the objectives that they become.
@@ -97,13 +97,13 @@ def encoder(folder, name='bert_mlm', left_out='cls.seq_relationship.'):
 def test_encoders_there_and_back(tmp_path, name):
   workdir, out = str(tmp_path / 'w'), tmp_path / 'out'
   source = encoder(tmp_path / 'hf', name)
-  convert.from_hf(str(source), workdir)
+  importing.from_hf(str(source), workdir)
   built, state = trained_lib.load_state(workdir)
   assert built.config.objective.name == ENCODERS[name]
   config_lib.check_objective(built.config)
   _, params = hf.load(str(source))
   assert {*state.params.get('heads', {})} == {*params.get('heads', {})}
-  convert.to_hf(workdir, str(out))
+  exporting.to_hf(workdir, str(out))
   before, after = tensors(source), tensors(out)
   # Of the two names of the output's bias all exports have both.
   more = {n for n in after if n.endswith('decoder.bias')}
@@ -121,7 +121,7 @@ def test_encoders_there_and_back(tmp_path, name):
 
 def test_heads_have_no_place_in_a_workdir(tmp_path):
   with pytest.raises(UsageError, match='is a GPT2ForSequenceClassification'):
-    convert.from_hf(str(ROOT / 'gpt2_cls'), str(tmp_path))
+    importing.from_hf(str(ROOT / 'gpt2_cls'), str(tmp_path))
 
 
 def checkpoint_with_vocabulary(folder):
@@ -196,11 +196,11 @@ def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
   assert 'does not say which token ends a document' in caplog.text
   made.add_special_tokens(['<|endoftext|>'])
   made.save(str(path))
-  convert.from_hf(str(source), str(workdir))
+  importing.from_hf(str(source), str(workdir))
   loaded = tokenizer_lib.load(str(workdir / 'tokenizer'))
   assert loaded.eos_id == 96
   assert loaded.encode('abc').tolist() == [95, 66]
-  convert.to_hf(str(workdir), str(out))
+  exporting.to_hf(str(workdir), str(out))
   assert (out / 'tokenizer.json').read_bytes() == path.read_bytes()
 
 
@@ -213,19 +213,19 @@ def test_all_that_a_tokenizer_says_comes_back(tmp_path):
   weights[name] = np.resize(weights[name], (293, weights[name].shape[1]))
   (source / 'config.json').write_text(json.dumps(values))
   save_file(weights, source / 'model.safetensors', metadata={'format': 'pt'})
-  convert.from_hf(str(source), str(workdir))
+  importing.from_hf(str(source), str(workdir))
   trained = trained_lib.load(str(workdir))
   assert trained.tokenizer.special.prompt([5]) == [283, 5]
   row = score.row(trained.tokenizer, score.ScoreRequest('a', 'b', ''), 7)
   assert row is not None
   assert row.ids.tolist()[:2] == [283, *trained.tokenizer.encode('a')]
-  convert.to_hf(str(workdir), str(out))
+  exporting.to_hf(str(workdir), str(out))
   for file in (TOKENIZERS / 'llama3').iterdir():
     assert (out / file.name).read_bytes() == file.read_bytes()
 
 
 def test_without_a_vocabulary_it_is_said(tmp_path, caplog):
-  convert.from_hf(str(ROOT / 'gptj_lm'), str(tmp_path))
+  importing.from_hf(str(ROOT / 'gptj_lm'), str(tmp_path))
   assert 'neither vocab.json and merges.txt nor' in caplog.text
   with pytest.raises(UsageError, match='there is no saved tokenizer'):
     trained_lib.load(str(tmp_path))
@@ -256,7 +256,7 @@ def test_an_encoder_trained_here(tmp_path, pair):
       'data.sentences': 'terminal',
     },
   )
-  convert.to_hf(str(workdir), str(out))
+  exporting.to_hf(str(workdir), str(out))
   found = config(out)
   assert found['model_type'] == ('bert' if bert else 'roberta')
   ids = [found[f'{role}_token_id'] for role in ('pad', 'bos', 'eos')]
@@ -331,7 +331,7 @@ def test_a_model_trained_here(tmp_path):
   workdir, out = tmp_path / 'w', tmp_path / 'out'
   built, state = initial(workdir, {'model.vocab_size': 257})
   tokenizer_lib.build('bytes', []).save(str(workdir / 'tokenizer'))
-  convert.to_hf(str(workdir), str(out))
+  exporting.to_hf(str(workdir), str(out))
   assert config(out)['model_type'] == 'gpt2'
   assert config(out)['eos_token_id'] == 256
   model, params = hf.load(str(out))

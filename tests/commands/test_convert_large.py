@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import __main__, hf
-from gpt_jax.commands import convert
+from gpt_jax.finetuning import exporting
 from gpt_jax.hf import checkpoint
 from gpt_jax.spec import UsageError
 from gpt_jax.training import importing
@@ -35,7 +35,7 @@ def sharded(folder):
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
   folder = tmp_path_factory.mktemp('convert') / 'w'
-  convert.from_hf(str(LLAMA), str(folder))
+  importing.from_hf(str(LLAMA), str(folder))
   return folder
 
 
@@ -56,7 +56,7 @@ def test_exports_are_split_into_files_of_a_size(tmp_path, workdir):
   index = json.loads((out / INDEX).read_text())
   assert index['metadata']['total_size'] == sum(sizes)
   # An import of it is the same model.
-  convert.from_hf(str(out), str(again))
+  importing.from_hf(str(out), str(again))
   _, params = hf.load(str(out))
   state = trained_lib.load_state(str(again))[1]
   np.testing.assert_array_equal(
@@ -130,7 +130,7 @@ def test_a_stopped_export_is_no_model(tmp_path, monkeypatch, workdir):
   with monkeypatch.context() as patched:
     patched.setattr(checkpoint, 'save_file', stops)
     with pytest.raises(OSError, match='No space'):
-      convert.to_hf(str(workdir), str(out), 20_000)
+      exporting.to_hf(str(workdir), str(out), 20_000)
   assert not [*out.iterdir()]
   # As if the power had gone.
   (out / 'model.safetensors').write_bytes(b'an older one')
@@ -138,7 +138,7 @@ def test_a_stopped_export_is_no_model(tmp_path, monkeypatch, workdir):
   (out / 'README.md').write_text('mine')
   with pytest.raises(UsageError, match=r'config\.json'):
     hf.load(str(out))
-  convert.to_hf(str(workdir), str(out), 20_000)
+  exporting.to_hf(str(workdir), str(out), 20_000)
   assert (out / 'README.md').exists()
   assert not [*out.glob('*.new')] and not (out / 'model.safetensors').exists()
   assert {*sharded(out)} == {*tensors(LLAMA)}

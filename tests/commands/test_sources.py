@@ -15,7 +15,8 @@ from gpt_jax import sharding
 from gpt_jax.__main__ import main
 from gpt_jax.checkpoints import checkpointer
 from gpt_jax.decoding import texts
-from gpt_jax.decoding.beam import Beam, search
+from gpt_jax.decoding.beam import search
+from gpt_jax.decoding.settings import Beam
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.rows import sides
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib

@@ -13,13 +13,8 @@ from configs import base, bert, electra, t5
 from configs.finetune import base as tuning
 from gpt_jax import __main__, spec
 from gpt_jax import config as config_lib
-from gpt_jax.config import (
-  explaining,
-  flatten,
-  loading,
-  validation,
-)
-from gpt_jax.nn.build import PATTERNS
+from gpt_jax.config import explaining, flatten, loading, validation
+from gpt_jax.nn.choices import PATTERNS
 from gpt_jax.ranges import OneOf, Range
 from gpt_jax.spec import UsageError
 from tests.support import tiny

@@ -11,7 +11,7 @@ import pytest
 from gpt_jax import spec
 from gpt_jax.costs import flops, matmuls
 from gpt_jax.nn import bigbird
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import PATTERNS
 from gpt_jax.objectives import choices
 from gpt_jax.training import step
 from tests.support import tiny

@@ -11,10 +11,10 @@ import pytest
 from gpt_jax import hf, sharding
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.beam import Beam, Search, search
+from gpt_jax.decoding.beam import Search, search
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request, Slot
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Beam, Sampler
 from gpt_jax.tokenizers.constraints import ANY
 from tests.support import beam_reference, golden_io, tiny
 from tests.support.decoding import generate

@@ -11,11 +11,11 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.decoding import programs, requests
-from gpt_jax.decoding.beam import Beam, search
+from gpt_jax.decoding.beam import search
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Beam, Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import constraints as constraints_lib

@@ -15,7 +15,7 @@ from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request, Token
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from tests.support import tiny
 
 GREEDY = Sampler(temperature=0)

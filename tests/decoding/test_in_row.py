@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import engine
-from gpt_jax.decoding.beam import Beam, search
+from gpt_jax.decoding.beam import search
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Beam, Sampler
 from tests.support import tiny
 
 MASK, END, MOST, LONGEST = 3, 5, 7, 19

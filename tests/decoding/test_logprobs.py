@@ -13,7 +13,7 @@ from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.logprobs import NUM_TOP
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
 from tests.support import tiny
 

@@ -12,12 +12,12 @@ import pytest
 import tokenizers
 
 from gpt_jax.decoding import fill, sampler
-from gpt_jax.decoding.beam import Beam, search
+from gpt_jax.decoding.beam import search
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.in_row import ByMask
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Beam, Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.evaluation import forward

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import programs
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.nn.caches import init_caches
 from tests.support import decoding, tiny
 

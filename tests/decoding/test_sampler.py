@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import sampler as sampler_lib
-from gpt_jax.decoding.sampler import Method, Sampler
+from gpt_jax.decoding.sampler import Method
+from gpt_jax.decoding.settings import Sampler
 from tests.support import reference
 
 DRAWS = 20_011

@@ -19,7 +19,7 @@ from gpt_jax.decoding import sampler as sampler_lib
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny

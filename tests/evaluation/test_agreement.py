@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from gpt_jax import __main__, hf
-from gpt_jax.commands import convert
 from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.agreement import Reference
 from gpt_jax.spec import UsageError
+from gpt_jax.training import importing
 from gpt_jax.training import models as trained_lib
 from tests.commands.test_convert import (
   TOKENIZERS,
@@ -32,7 +32,7 @@ def folders(tmp_path_factory):
   """A checkpoint with a vocabulary, and the workdir of its import."""
   folder = tmp_path_factory.mktemp('check')
   checkpoint_with_vocabulary(folder)
-  convert.from_hf(str(folder), str(folder / 'w'))
+  importing.from_hf(str(folder), str(folder / 'w'))
   return folder, folder / 'w'
 
 
@@ -96,7 +96,7 @@ def test_a_masked_model_and_its_head_of_two_texts(
   tmp_path, monkeypatch, capsys
 ):
   folder = encoder(tmp_path / 'hf', left_out='no tensor')
-  convert.from_hf(str(folder), str(tmp_path / 'w'))
+  importing.from_hf(str(folder), str(tmp_path / 'w'))
   seen, wrong = [], 0.0
 
   def run_reference(folder, text, run):
@@ -134,7 +134,7 @@ def test_an_encoder_decoder(tmp_path, monkeypatch, capsys):
   save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
   for name in ('vocab.json', 'merges.txt'):
     shutil.copy(vocabulary / name, folder)
-  convert.from_hf(str(folder), str(tmp_path / 'w'))
+  importing.from_hf(str(folder), str(tmp_path / 'w'))
   seen, wrong = [], 0.0
 
   def run_reference(folder, text, run, written):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny

@@ -8,9 +8,9 @@ import pytest
 
 from gpt_jax.evaluation import forward, score
 from gpt_jax.evaluation import score as limits
-from gpt_jax.evaluation.forward import Forward
-from gpt_jax.evaluation.score import Journal, Row, Scorer, ScoreRequest
-from gpt_jax.nn.build import POSITIONS
+from gpt_jax.evaluation.forward import Forward, Row
+from gpt_jax.evaluation.score import Journal, Scorer, ScoreRequest
+from gpt_jax.nn.choices import POSITIONS
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.settings import Beam
 from gpt_jax.evaluation import in_loop, suite, text_tasks
 from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.score import GeneratedTexts

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.decoding.beam import Beam
+from gpt_jax.decoding.settings import Beam
 from gpt_jax.decoding.texts import Options, source_request
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
 from gpt_jax.objectives import choices

@@ -41,7 +41,7 @@ def runs(monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(result))
 
-  monkeypatch.setattr(ablation, 'finetune', run)
+  monkeypatch.setattr(ablation.run_lib, 'finetune', run)
   monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   monkeypatch.setattr(models, 'open_model', opened)
   return found
@@ -148,7 +148,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     result = {'metrics': ['accuracy'], 'dev': {'accuracy': 0.5}}
     (path / RESULT).write_text(json.dumps(result))
 
-  monkeypatch.setattr(ablation, 'finetune', run)
+  monkeypatch.setattr(ablation.run_lib, 'finetune', run)
   monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
@@ -198,7 +198,7 @@ def test_a_refused_first_run_leaves_nothing(tmp_path, runs, monkeypatch):
     raise UsageError('finetune.task: no such file')
 
   with monkeypatch.context() as m:
-    m.setattr(ablation, 'finetune', refuses)
+    m.setattr(ablation.run_lib, 'finetune', refuses)
     assert main(argv(tmp_path / 'a', '--tasks=rte')) == 2
   assert not (tmp_path / 'a').exists()
   more = ['--tasks=rte', '--settings=full', '--flags=--config.batch.size=5']

@@ -13,7 +13,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.commands import convert
+from gpt_jax.finetuning import exporting
 from gpt_jax.training import models as trained_lib
 from tests.support import whole_runs
 from tests.support.golden_io import ROOT
@@ -123,7 +123,7 @@ def test_a_task_is_learned_and_exported(bert, tmp_path, form):
   assert result['dev'][metric] > 0.8
   said = predictions(tmp_path)
   assert len(said) == 41
-  convert.to_hf(str(tmp_path / 'w'), str(tmp_path / 'hf'))
+  exporting.to_hf(str(tmp_path / 'w'), str(tmp_path / 'hf'))
   model, params = hf.load(str(tmp_path / 'hf'))
   lines = (tmp_path / 'dev.jsonl').read_text().splitlines()
   rows = [*map(json.loads, lines)]

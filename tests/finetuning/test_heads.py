@@ -13,7 +13,6 @@ from configs.finetune import base as finetune_base
 from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.checkpoints import checkpointer
-from gpt_jax.commands import convert
 from gpt_jax.finetuning import exporting, run
 from gpt_jax.finetuning.data import TaskEvaluation
 from gpt_jax.finetuning.fields import read_task
@@ -106,7 +105,7 @@ def test_classification_is_read_at_the_extract_token(tables, tmp_path):
   w, out = tmp_path / 'w', tmp_path / 'out'
   options = "premise='a', hypothesis='b'"
   found = finetuned(tables, w, 'entailment', options)
-  convert.to_hf(str(w), str(out))
+  exporting.to_hf(str(w), str(out))
   config = json.loads((out / 'config.json').read_text())
   assert config['architectures'] == ['GPT2ForSequenceClassification']
   assert config['id2label'] == {'0': '0', '1': '1'}
@@ -126,7 +125,7 @@ def test_scores_keep_their_scale(tables, tmp_path):
   w, out = tmp_path / 'w', tmp_path / 'out'
   options = "text='a', label='score', regression=True"
   found = finetuned(tables, w, 'classification', options)
-  convert.to_hf(str(w), str(out))
+  exporting.to_hf(str(w), str(out))
   config = json.loads((out / 'config.json').read_text())
   assert config['problem_type'] == 'regression'
   told = config['task_specific_params']['regression']
@@ -143,7 +142,7 @@ def test_scores_keep_their_scale(tables, tmp_path):
   before = path.read_text()
   path.write_text(before + before.splitlines()[0] + '\n')
   with pytest.raises(UsageError, match='not those that the run learned from'):
-    convert.to_hf(str(w), str(tmp_path / 'again'))
+    exporting.to_hf(str(w), str(tmp_path / 'again'))
   path.write_text(before)
 
 
@@ -152,7 +151,7 @@ def test_choices_have_two_heads(tables, tmp_path):
   w, out = tmp_path / 'w', tmp_path / 'out'
   options = "context='a', answers='a, b'"
   found = finetuned(tables, w, 'choice', options)
-  convert.to_hf(str(w), str(out))
+  exporting.to_hf(str(w), str(out))
   config = json.loads((out / 'config.json').read_text())
   assert config['architectures'] == ['GPT2DoubleHeadsModel']
   model, params = hf.load(str(out))
@@ -240,7 +239,7 @@ def test_names_of_classes_come_back(tmp_path):
   w, out, again = (str(tmp_path / name) for name in ('w', 'out', 'again'))
   (tmp_path / 'w').mkdir()
   finetuned_on(task, tmp_path / 'w')
-  convert.to_hf(w, out, with_tokenizer=False)
+  exporting.to_hf(w, out, with_tokenizer=False)
   model, params = hf.load(out)
   assert isinstance(model, hf.Imported)
   told = {str(i): name for i, name in enumerate(sorted(names))}

@@ -12,7 +12,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.commands import convert
+from gpt_jax.finetuning import exporting
 from tests.finetuning.test_encoders import WORDS, example
 from tests.support import whole_runs
 from tests.support.golden_io import ROOT
@@ -67,7 +67,7 @@ def test_a_task_is_learned_and_exported(tmp_path, monkeypatch):
   assert result['dev'][result['metrics'][0]] > 0.8
   with open(tmp_path / 'w/predictions/dev.tsv', newline='') as f:
     said = [x['prediction'] for x in csv.DictReader(f, delimiter='\t')]
-  convert.to_hf(str(tmp_path / 'w'), str(tmp_path / 'hf'))
+  exporting.to_hf(str(tmp_path / 'w'), str(tmp_path / 'hf'))
   model, params = hf.load(str(tmp_path / 'hf'))
   assert model.origin.kind == 'last_choice'
   lines = (tmp_path / 'dev.jsonl').read_text().splitlines()

@@ -7,7 +7,7 @@ import pytest
 
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.gpt import FALCON, GPT_NEOX, GPTJ
-from gpt_jax.nn.build import CHOICES
+from gpt_jax.nn.choices import CHOICES
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.checkpoints import fields

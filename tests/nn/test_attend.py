@@ -20,7 +20,7 @@ from gpt_jax.nn.attend import (
   weighted,
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import PATTERNS
 from tests.support import reference
 
 B, L, K, H, G = 3, 29, 7, 6, 2

@@ -11,11 +11,9 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.attend import SCALES, Context, Visibility, cache_of
+from gpt_jax.nn.attend import Context, Visibility, cache_of
 from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.build import POSITIONS
-from gpt_jax.nn.layers import INITS
+from gpt_jax.nn.choices import BACKENDS, INITS, POSITIONS, SCALES
 from gpt_jax.nn.masks import full, local
 from tests.support import reference, tiny
 

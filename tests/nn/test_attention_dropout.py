@@ -15,9 +15,8 @@ from gpt_jax.nn import attend as attend_lib
 from gpt_jax.nn import layers
 from gpt_jax.nn.attend import Context, Request, Visibility, across
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import BACKENDS
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
 from gpt_jax.nn.layers import Rows
-from gpt_jax.nn.masks import PATTERNS
 from tests.support import reference, tiny
 
 B, H, G, L, M, K = 3, 6, 2, 29, 11, 7

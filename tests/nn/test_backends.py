@@ -20,8 +20,8 @@ from gpt_jax.nn.attend import (
   Visibility,
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.masks import PATTERNS, Order, Tokens
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
+from gpt_jax.nn.masks import Order, Tokens
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError
 from tests.support import tiny

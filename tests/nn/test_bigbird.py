@@ -14,8 +14,9 @@ from gpt_jax import sharding, spec
 from gpt_jax.nn import bigbird
 from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import BACKENDS, attend_rows
-from gpt_jax.nn.masks import PATTERNS, random_blocks
+from gpt_jax.nn.backends import attend_rows
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
+from gpt_jax.nn.masks import random_blocks
 from gpt_jax.spec import UsageError
 from tests.support import learned, tiny
 

@@ -13,12 +13,18 @@ from flax import linen as nn
 from flax.core.meta import unbox
 
 from gpt_jax import spec
-from gpt_jax.nn.attend import SCALES, Context
+from gpt_jax.nn.attend import Context
 from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.block import BLOCKS, FFNS
-from gpt_jax.nn.build import POSITIONS
-from gpt_jax.nn.layers import FORMS, INITS, NORMS
+from gpt_jax.nn.choices import (
+  BACKENDS,
+  BLOCKS,
+  FFNS,
+  INITS,
+  NORMS,
+  POSITIONS,
+  SCALES,
+)
+from gpt_jax.nn.layers import FORMS
 from gpt_jax.nn.masks import local
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny

@@ -10,7 +10,7 @@ import pytest
 from gpt_jax import spec
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.characters import CharacterCnn, Characters
-from gpt_jax.nn.embed import INPUTS
+from gpt_jax.nn.choices import INPUTS
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case, config, tensors

@@ -15,9 +15,9 @@ from gpt_jax import ring_order, sharding, spec
 from gpt_jax.nn import layout
 from gpt_jax.nn.attend import Request, Visibility
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import BACKENDS, attend_rows
+from gpt_jax.nn.backends import attend_rows
 from gpt_jax.nn.build import zigzag, zigzag_places
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

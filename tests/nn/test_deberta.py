@@ -13,13 +13,18 @@ from flax import linen as nn
 
 from gpt_jax import hf, spec
 from gpt_jax.hf import heads
-from gpt_jax.nn.attend import SCALES, Context, Visibility, cache_of
+from gpt_jax.nn.attend import Context, Visibility, cache_of
 from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.build import POSITIONS, without_mask_decoder
+from gpt_jax.nn.build import without_mask_decoder
+from gpt_jax.nn.choices import (
+  BACKENDS,
+  INITS,
+  NORMS,
+  PATTERNS,
+  POSITIONS,
+  SCALES,
+)
 from gpt_jax.nn.deberta import Convolution, Shared, row_of
-from gpt_jax.nn.layers import INITS, NORMS
-from gpt_jax.nn.masks import PATTERNS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
 from tests.support import learned, reference, tiny

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn.embed import INPUTS, Embedding, adaptive_log_probs
-from gpt_jax.nn.heads import OUTPUTS
-from gpt_jax.nn.layers import INITS
+from gpt_jax.nn.choices import INITS, INPUTS, OUTPUTS
+from gpt_jax.nn.embed import Embedding, adaptive_log_probs
 from gpt_jax.objectives import cross_entropy
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError

@@ -22,8 +22,8 @@ from gpt_jax.nn.attend import (
   Visibility,
 )
 from gpt_jax.nn.attention_dropout import AttentionDropout
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.masks import PATTERNS, Order, Tokens
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
+from gpt_jax.nn.masks import Order, Tokens
 from gpt_jax.objectives import unified
 from gpt_jax.objectives.permuted import order
 from gpt_jax.training import compiled as compiled_lib

@@ -14,6 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 from gpt_jax import sharding
 from gpt_jax.nn import int8, layers, moe
 from gpt_jax.nn import params as params_lib
+from gpt_jax.nn.choices import INITS
 from gpt_jax.nn.stack import REMATS
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -238,7 +239,7 @@ def experts(how):
   """Gradients of two experts' kernels, inputs and the output."""
   router = moe.Router(2, 1, 2.0, 2.0, 0, 0, 0.0, 0.0, 0.0, False)
   form = layers.FORMS['relu']
-  inits = layers.INITS['normal'](stddev=1.0)(1)
+  inits = INITS['normal'](stddev=1.0)(1)
   layer = moe.Switch(router, form, 11, False, inits, jnp.float32, how)
   x_BLD = np.float32(np.random.default_rng(0).normal(size=(2, 5, 7)))
   variables = nn.meta.unbox(jax.jit(layer.init)(jax.random.key(0), x_BLD))

@@ -19,8 +19,7 @@ from configs import base
 from gpt_jax import sharding, spec
 from gpt_jax.nn import backends, kernels
 from gpt_jax.nn.attend import Request, Visibility, attend_within
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
 from tests.support import tiny, tpu
 
 B, L, K = 4, 256, 64

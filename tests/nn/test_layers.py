@@ -14,7 +14,7 @@ from flax import linen as nn
 from gpt_jax import spec
 from gpt_jax.costs import flops
 from gpt_jax.nn import layers
-from gpt_jax.nn.layers import INITS, NORMS
+from gpt_jax.nn.choices import INITS, NORMS
 from tests.support import reference, tiny
 
 B, L, D = 3, 5, 17

@@ -9,7 +9,8 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.nn.attend import Context, LstmState, Visibility
-from gpt_jax.nn.build import PATTERNS, ModelChoices
+from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.choices import PATTERNS
 from gpt_jax.nn.lstm import Clips, Direction, Recurrence, Tokens, Weights, scan
 from gpt_jax.spec import UsageError
 from tests.support import tiny

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import spec
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import PATTERNS
 from gpt_jax.spec import UsageError
 
 FULL = """

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from gpt_jax import sharding, spec
 from gpt_jax.nn import grouped, moe
-from gpt_jax.nn.block import FFNS
-from gpt_jax.nn.layers import INITS
+from gpt_jax.nn.choices import FFNS, INITS
 from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 

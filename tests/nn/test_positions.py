@@ -12,9 +12,9 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
-from gpt_jax.nn.build import POSITIONS
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.masks import PATTERNS, full, local
+from gpt_jax.nn.choices import PATTERNS, POSITIONS
+from gpt_jax.nn.masks import full, local
 from gpt_jax.nn.positions import SCALINGS, Position, alibi_slopes, t5_bucket
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.spec import UsageError

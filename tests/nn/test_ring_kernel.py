@@ -14,9 +14,8 @@ from configs import base
 from gpt_jax import sharding, spec
 from gpt_jax.nn import backends, layout, ring_kernel
 from gpt_jax.nn.attend import Request, Visibility
-from gpt_jax.nn.backends import BACKENDS
 from gpt_jax.nn.build import zigzag
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import BACKENDS, PATTERNS
 from tests.support import tiny
 
 H, G, K = 4, 2, 64

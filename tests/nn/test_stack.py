@@ -18,7 +18,8 @@ from gpt_jax.decoding.programs import for_decoding
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.attend import Context
 from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.stack import REMATS, SHARES, Stack, layer_outputs
+from gpt_jax.nn.choices import SHARES
+from gpt_jax.nn.stack import REMATS, Stack, layer_outputs
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError

@@ -16,19 +16,11 @@ from flax import linen as nn
 
 from gpt_jax import spec
 from gpt_jax.nn import attend as attend_lib
-from gpt_jax.nn.attend import (
-  SCALES,
-  Context,
-  SegmentMemory,
-  Visibility,
-  cache_of,
-)
+from gpt_jax.nn.attend import Context, SegmentMemory, Visibility, cache_of
 from gpt_jax.nn.attention import Attention
-from gpt_jax.nn.backends import BACKENDS
-from gpt_jax.nn.build import POSITIONS, ModelChoices
+from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.caches import init_caches, init_memories
-from gpt_jax.nn.layers import INITS
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import BACKENDS, INITS, PATTERNS, POSITIONS, SCALES
 from gpt_jax.nn.stack import layer_outputs
 from gpt_jax.nn.transformer_xl import num_visible
 from gpt_jax.objectives.permuted import order

@@ -14,7 +14,7 @@ import pytest
 from configs import base
 from gpt_jax import sharding
 from gpt_jax.nn import attend as attend_lib
-from gpt_jax.nn import build, masks
+from gpt_jax.nn import choices, masks
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.spec import UsageError
 from tests.support import tiny
@@ -289,7 +289,7 @@ ARGUMENTS = {
 }
 
 
-PAIRS = [*itertools.product(masks.PATTERNS, build.POSITIONS)]
+PAIRS = [*itertools.product(choices.PATTERNS, choices.POSITIONS)]
 # Positions that do not follow from the documents.
 GIVEN = ('learned', 'learned_by_layer', 'sinusoidal')
 

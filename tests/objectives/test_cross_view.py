@@ -8,8 +8,7 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.nn.params import flatten
-from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.objectives.cross_view import VIEWS
+from gpt_jax.objectives.choices import OBJECTIVES, VIEWS
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
 from tests.support import tiny

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf, spec
-from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.objectives.heads import FEATURES
+from gpt_jax.objectives.choices import FEATURES, OBJECTIVES
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts
 from tests.support.golden_io import ROOT, case

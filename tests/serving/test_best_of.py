@@ -5,7 +5,8 @@
 import openai
 import pytest
 
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.spec import UsageError
 from tests.support.served import SERVED, Running, ends, expected, make_engine
 

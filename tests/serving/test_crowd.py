@@ -14,7 +14,7 @@ import struct
 
 import pytest
 
-from gpt_jax.decoding.sampler import Sampler
+from gpt_jax.decoding.settings import Sampler
 from tests.support.served import (
   BODY,
   HTTP,

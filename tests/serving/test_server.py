@@ -11,7 +11,8 @@ import time
 import openai
 import pytest
 
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.texts import Stream
 from gpt_jax.serving import requests, server
 from gpt_jax.serving.errors import ApiError

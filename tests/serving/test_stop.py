@@ -17,10 +17,10 @@ import openai
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.commands import convert
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.runtime.log import log
 from gpt_jax.serving import access, server
+from gpt_jax.training import importing
 from tests.support.golden_io import ROOT, config
 
 TEMPLATE = '{% for m in messages %}{{ m.content }}{% endfor %}'
@@ -40,7 +40,7 @@ def workdir(tmp_path_factory):
   chats = json.dumps({'chat_template': TEMPLATE})
   (source / 'tokenizer_config.json').write_text(chats)
   folder = tmp_path_factory.mktemp('run') / 'tiny'
-  convert.from_hf(str(source), str(folder))
+  importing.from_hf(str(source), str(folder))
   return folder
 
 

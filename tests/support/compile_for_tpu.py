@@ -36,11 +36,11 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.costs import flops
 from gpt_jax.costs import topologies as topologies_of
-from gpt_jax.nn import int8, layers
+from gpt_jax.nn import layers
 from gpt_jax.nn.attend import Request, Visibility
-from gpt_jax.nn.backends import BACKENDS, attend_rows
+from gpt_jax.nn.backends import attend_rows
 from gpt_jax.nn.block import FeedForward
-from gpt_jax.nn.masks import PATTERNS
+from gpt_jax.nn.choices import BACKENDS, INITS, MATMULS, PATTERNS
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives import cross_entropy
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
@@ -381,8 +381,8 @@ def matmul(topology):
   for text in ('plain', 'int8', "int8(gradients='inputs')"):
     layer = FeedForward(
       *(layers.FORMS['gelu_tanh'], 16384, False),
-      *(layers.INITS['normal']()(1), jnp.bfloat16),
-      spec.build('model.matmul', text, int8.MATMULS),
+      *(INITS['normal']()(1), jnp.bfloat16),
+      spec.build('model.matmul', text, MATMULS),
     )
 
     def step(variables, x, dy, layer=layer):

@@ -148,7 +148,7 @@ def make_bucket(monkeypatch):
     monkeypatch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'none')
     quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
     context = ts.Context({'gcs_request_retries': quick})
-    monkeypatch.setattr(files, '_CONTEXT', context)
+    monkeypatch.setattr(files, '_context', lambda keep: context)
     monkeypatch.setattr(files, '_answered', set())
     return made[-1]
 

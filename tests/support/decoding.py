@@ -5,7 +5,8 @@
 from gpt_jax.decoding import engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.sampler import Sampler, seeds_of
+from gpt_jax.decoding.sampler import seeds_of
+from gpt_jax.decoding.settings import Sampler
 
 GREEDY = Sampler(temperature=0)
 

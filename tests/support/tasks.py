@@ -5,8 +5,9 @@
 import json
 
 from gpt_jax.evaluation import suite
+from gpt_jax.evaluation.forward import Row
 from gpt_jax.evaluation.results import read_calls
-from gpt_jax.evaluation.score import Row, Score
+from gpt_jax.evaluation.score import Score
 from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.tokenizers.tokenizer import Bytes
 

@@ -25,13 +25,16 @@ import zlib
 from typing import Any
 
 import numpy as np
-import scipy
+from etils import epy
 
 from gpt_jax.ranges import Count, Share
 from gpt_jax.spec import optional
 from gpt_jax.text import ngrams
 from gpt_jax.text.clean import steps
 from gpt_jax.text.clean.steps import Document, Findings, Outcome, Rows, Sketches
+
+with epy.lazy_imports():
+  import scipy
 
 _RULE = 'near-duplicate document'
 
