@@ -17,6 +17,7 @@ from tests.support import quick
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = quick.xla_flags(devices=8)
 # Nothing goes to the cache folder of whoever runs them.
+os.environ['XDG_CACHE_HOME'] = quick.CACHE.name
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
 

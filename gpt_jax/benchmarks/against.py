@@ -24,12 +24,13 @@ from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.decode import random_params
 from gpt_jax.benchmarks.harness import MIB, OURS, PRODUCTS, TORCH, Side
 from gpt_jax.config import Config
-from gpt_jax.costs import chips, flops
+from gpt_jax.costs import flops
 from gpt_jax.nn.attend import Context
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.choices import PATTERNS
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives.causal import Causal
+from gpt_jax.runtime import peaks as peaks_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
@@ -67,7 +68,7 @@ def train(config: Config, steps: int) -> dict:
   per_token = flops.per_token(config, params, shape.length)
   # The peak is measured before and after, since the load of the machine varies.
   device = parts.mesh.devices.flat[0]
-  peaks = [chips.peak_of_device(device)]
+  peaks = [peaks_lib.of_device(device, again=True)]
   with tempfile.TemporaryDirectory() as folder:
     hf.save(folder, parts.model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
@@ -75,7 +76,7 @@ def train(config: Config, steps: int) -> dict:
     _write(folder, config, _random(shapes, config.model.vocab_size))
     with harness.sides('train', folder) as both:
       rounds = _train_turns(both, WARM_UP + steps)
-  peaks.append(chips.peak_of_device(device))
+  peaks.append(peaks_lib.of_device(device, again=True))
   found = {
     name: _train_result(answers, shape.tokens, per_token, max(peaks)[0])
     for name, answers in rounds.items()

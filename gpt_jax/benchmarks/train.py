@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from gpt_jax.config import Config
-from gpt_jax.costs import chips, flops
+from gpt_jax.costs import flops
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.rows import batch_rows, row_order
+from gpt_jax.runtime import peaks as peaks_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
@@ -42,8 +43,8 @@ def measure(config: Config, steps: int) -> dict:
   parts, programs = fitting.fitted(parts, [shape])
   compiled = programs[shape]
   state = parts_lib.initial_state(parts)
-  # The peak is measured before and after, since the load of the machine varies.
-  peak, source = chips.peak_of_device(parts.mesh.devices.flat[0])
+  # Measured before and after, since the load of the machine varies.
+  peak, source = peaks_lib.of_device(parts.mesh.devices.flat[0], again=True)
   rows = shape.rows
   make_batch = parts.objective.make_batch
   batches = row_order.batches(
@@ -74,7 +75,9 @@ def measure(config: Config, steps: int) -> dict:
     start = now
   times, waits = times[WARM_UP:], waits[WARM_UP:]
   if source.endswith('matmuls'):
-    peak = max(peak, chips.peak_of_device(parts.mesh.devices.flat[0])[0])
+    peak = max(
+      peak, peaks_lib.of_device(parts.mesh.devices.flat[0], again=True)[0]
+    )
   seconds = statistics.median(times)
   rate = shape.tokens / seconds
   peaks = peak * parts.mesh.size

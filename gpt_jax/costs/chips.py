@@ -190,24 +190,19 @@ CLOUD_NAMES = {
 }
 
 
-def peak_of_device(device: Any) -> tuple[float, str]:
-  """Peak FLOP/s of one device, and the source of the figure.
-
-  Measured on CPUs and on devices that `PEAKS` does not list: the best of
-  several 2048^3 products, in float32 on a CPU.
-  """
+def vendor_peak(device: Any) -> tuple[float, str] | None:
+  """Peak FLOP/s of one device, and the source of the figure; None: unknown."""
   kind = device.device_kind
   # Longest name first: 'TPU v5 lite' before 'TPU v5'.
   for name in sorted(PEAKS, key=len, reverse=True):
     if kind.startswith(name):
       return PEAKS[name], f'{kind}, bf16, vendor figure'
-  dtype = jnp.float32 if device.platform == 'cpu' else jnp.bfloat16
-  seconds = measure_matmul(device, dtype)
-  rate = 2 * 2048**3 / seconds
-  if device.platform == 'cpu':
-    # Virtual CPU devices share the cores, which were measured together.
-    rate /= jax.local_device_count()
-  return rate, f'{kind}, {dtype.__name__}, measured on 2048^3 matmuls'
+  return None
+
+
+def measured_peak(device: Any, dtype: Any) -> float:
+  """FLOP/s of the best of several 2048^3 products; of all of a host's CPUs."""
+  return 2 * 2048**3 / measure_matmul(device, dtype)
 
 
 def measure_matmul(device: Any, dtype: Any, repeats: int = 5) -> float:

@@ -25,8 +25,7 @@ from jax._src import config as jax_config
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gpt_jax.costs import chips
-from gpt_jax.runtime import programs
+from gpt_jax.runtime import peaks, programs
 from gpt_jax.spec import install
 
 _ROUNDS = 5
@@ -109,7 +108,7 @@ def matmul() -> str:
   middle, least = statistics.median(rates), min(rates)
   share = ''
   if not cpu:
-    peak, _ = chips.peak_of_device(devices[0])
+    peak, _ = peaks.of_device(devices[0])
     share = f', {middle / peak:.0%} of {peak / 1e12:,.0f}'
   return (
     f'smoke figure: {middle / 1e12:,.3g} TFLOP/s in {dtype.__name__}{share}; '

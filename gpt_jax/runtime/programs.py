@@ -81,9 +81,14 @@ def _problem(folder: pathlib.Path) -> str:
 
 
 def cache_folder() -> pathlib.Path:
-  """XDG_CACHE_HOME/gpt_jax/programs/MACHINE, or below ~/.cache."""
+  """The folder of the programs for this machine."""
+  return cache_home() / 'programs' / _machine()
+
+
+def cache_home() -> pathlib.Path:
+  """XDG_CACHE_HOME/gpt_jax, or below ~/.cache."""
   home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return pathlib.Path(home, 'gpt_jax', 'programs', _machine())
+  return pathlib.Path(home, 'gpt_jax')
 
 
 class Programs(CacheInterface):

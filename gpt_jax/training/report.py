@@ -17,10 +17,11 @@ from tensorboardX import SummaryWriter
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config, log_trackers
-from gpt_jax.costs import chips, flops
+from gpt_jax.costs import flops
 from gpt_jax.files import buckets
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.optim.schedules import Shape
+from gpt_jax.runtime import peaks
 from gpt_jax.runtime.log import console, log
 from gpt_jax.spec import UsageError, install
 from gpt_jax.training.compiled import Stages
@@ -51,7 +52,7 @@ class Meter:
       )
       for length in {stage.length for stage in parts.ramp.stages}
     }
-    peak, source = chips.peak_of_device(parts.mesh.devices.flat[0])
+    peak, source = peaks.of_device(parts.mesh.devices.flat[0])
     self._peak = peak * parts.mesh.size
     largest = max(train_steps, key=lambda shape: shape.tokens)
     log.info(

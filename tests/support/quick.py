@@ -2,6 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the tests compile: quickly, for programs that run but once."""
 
+import tempfile
+
+# The user's cache folder, for the process and those that it starts.
+CACHE = tempfile.TemporaryDirectory()
+
 
 def xla_flags(devices: int) -> str:
   """The variable XLA_FLAGS of a process with so many virtual CPU devices.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.costs import chips
+from gpt_jax.runtime import peaks
 from gpt_jax.training import metrics, models
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -383,9 +383,7 @@ def _train(
 
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
   """Leaves out measuring the CPU: it takes a second and changes no bit."""
-  monkeypatch.setattr(
-    chips, 'peak_of_device', lambda device: (1e12, 'a figure')
-  )
+  monkeypatch.setattr(peaks, 'of_device', lambda device: (1e12, 'a figure'))
 
 
 def values(workdir: pathlib.Path, key: str) -> list:
