@@ -209,20 +209,12 @@ def _noise(tokens: jax.Array, columns: int) -> jax.Array:
 # are not, as they would be widened first.
 
 
-def nearest(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-  """Quantizes to int8 numbers and their float32 scales."""
-  x = x.astype(jnp.float32)
-  largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
-  scale = jnp.where(largest > 0, largest, 1) / MOST
-  return jnp.round(x / scale).astype(jnp.int8), scale
-
-
 def dot(x_ND: jax.Array, kernel_DF: jax.Array, scale_F: jax.Array) -> jax.Array:
   """Multiplies x and the kernel: float32 [N, F]."""
   N = len(x_ND)
   if N == 1:
     # XLA on CPU has no fast 8-bit product for a single row.
     x_ND = jnp.concatenate([x_ND, x_ND])
-  rounded_ND, scale_N1 = nearest(x_ND, axis=1)
+  rounded_ND, scale_N1 = rounded(x_ND, (1,))
   y_NF = jnp.dot(rounded_ND, kernel_DF, preferred_element_type=jnp.int32)
   return (y_NF.astype(jnp.float32) * scale_N1 * scale_F[None])[:N]

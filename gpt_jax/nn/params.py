@@ -296,7 +296,7 @@ def quantize(params: Any) -> Any:
   """
 
   def change(layer: Layer) -> Layer:
-    kernel_DF, scale_1F = int8.nearest(layer['kernel'], axis=0)
+    kernel_DF, scale_1F = int8.rounded(layer['kernel'], (0,))
     return {**layer, 'kernel': kernel_DF, 'scale': scale_1F[0]}
 
   return change_dense(params, change)
