@@ -144,6 +144,21 @@ def met_parameters(config: Config, params: Any) -> float:
   )
 
 
+def share_of_layers(config: Config, params: Any) -> float:
+  """The fraction of `matmul_parameters` in the layers, without routers.
+
+  That is what `model.matmul` multiplies.
+  """
+  found = [_products(model) for model in _models(config, params)]
+  in_layers = sum(
+    count
+    for products in found
+    for name, count in products.items()
+    if name.startswith(('decoder/', 'encoder/')) and '/router/' not in name
+  )
+  return in_layers / sum(sum(products.values()) for products in found)
+
+
 def _products(model: _Model) -> dict[str, int]:
   """`matmul_parameters` of each array."""
   config, params = model.config, model.params

@@ -307,6 +307,11 @@ class CostModel(MemoryModel):
     """Reads the facts that all meshes share."""
     super().__init__(config)
     self.slices = slices
+    # The products in int8, and the share of them among all.
+    self._int8, self._narrow = ModelChoices.of(config.model).matmul, 0.0
+    if self._int8:
+      abstract = state_of(config).abstract
+      self._narrow = flops.share_of_layers(config, abstract)
 
   def may_fit(self, mesh: Mesh) -> bool:
     """Whether the config may fit: the activations may be half the estimate."""
@@ -325,6 +330,10 @@ class CostModel(MemoryModel):
     tokens = parts.filled(rows) * self.last.length
     again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}
     work = 6 * state.matmul * tokens * again[model.remat]
+    both = self._int8 and self._int8.gradients == 'both'
+    # The gradients of kernels are a third of the work.
+    narrow = self._narrow * (1 if both else 2 / 3)
+    work *= 1 - narrow * (1 - 1 / slices.chip.int8)
     compute = work / (slices.devices * slices.peak * EFFICIENCY)
     schedule, gathers = self.schedule(mesh, micro_rows, rows), parts.num_micro
     if mesh['stage'] > 1:
@@ -343,10 +352,15 @@ class CostModel(MemoryModel):
     # dimension, an all-reduce, which sends twice the bytes.
     alone = mesh['fsdp'] == slices.devices // slices.number
     scatter = 1 if links['fsdp'].whole and not alone else 2
-    fsdp = over('fsdp', gathers * (2 + scatter) * weights)
+    # Kernels are gathered in int8, sums of their gradients sent in int32.
+    gathered = 2 * (1 - self._narrow / 2)
+    summed = scatter * (1 + (self._narrow if both else 0))
+    fsdp = over('fsdp', gathers * (gathered + summed) * weights)
     here = 2 * tokens / split / mesh['context'] * model.d_model
     meets = 2 if model.block.startswith('parallel') else 4
-    tensor = over('tensor', 3 * meets * here * self.layers)
+    # Half of them are sums, which int8 has in int32.
+    of_sums = 1.5 if self._int8 else 1
+    tensor = over('tensor', 3 * meets * of_sums * here * self.layers)
     expert = over('expert', 6 * here * self.layers / mesh['expert'])
     # Keys and values of the other parts of a row: forward, again, and back.
     kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']
