@@ -26,7 +26,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   """The abstract parameters of a config, and the counts derived from them."""
   check_vocabulary(config)
   objective = config_lib.objective(config)
-  params = jax.eval_shape(objective.init, jax.random.key(0))
+  params = objective.shapes
   table = flops.parameter_table(params)
   parameters = sum(math.prod(shape) for shape in table.values())
   embeddings = sum(

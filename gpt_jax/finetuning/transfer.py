@@ -58,10 +58,7 @@ def init_state(parts: Parts, params: Any, amount: Amount) -> TrainState:
   if params is None or amount == -1:
     return parts_lib.initial_state(parts)
   objective = parts.objective
-  fresh = jax.eval_shape(
-    lambda key: objective.full(parts_lib.init_params(objective, key)),
-    jax.random.key(0),
-  )
+  fresh = jax.eval_shape(objective.full, parts_lib.param_shapes(objective))
   check(fresh, params)
   masks = {}
   if amount is not None:

@@ -4,6 +4,7 @@
 
 import abc
 import copy
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -234,6 +235,7 @@ class Objective(abc.ABC):
   def replaced(self, **attributes: Any) -> Self:
     """A copy with other attributes; functions may replace methods."""
     new = copy.copy(self)
+    vars(new).pop('shapes', None)
     vars(new).update(attributes)
     return new
 
@@ -256,6 +258,11 @@ class Objective(abc.ABC):
   def init(self, key: jax.Array) -> Params:
     """Random parameters, boxed with their logical axes."""
     return forward.init(self.model, key)
+
+  @functools.cached_property
+  def shapes(self) -> Params:
+    """What `init` returns, as shapes and dtypes; traced once."""
+    return jax.eval_shape(self.init, jax.random.key(0))
 
   def first_params(self, params: Params) -> Params:
     """The parameters that training starts from.

@@ -82,7 +82,7 @@ def state_of(config: Config) -> State:
     parts = parts_lib.build(config, one)
     state = parts_lib.abstract_state(parts)
     trained = train_state.trained(state.params, parts.objective.frozen)
-    abstract = jax.eval_shape(parts.objective.init, jax.random.key(0))
+    abstract = parts.objective.shapes
     _STATES[key] = State(
       abstract,
       _leaves(trained),

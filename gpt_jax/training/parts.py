@@ -191,9 +191,7 @@ def build(
       objective, model, tuned.vocab_size, tuned.unfreeze
     )
   if optim.trained:
-    shapes = jax.eval_shape(
-      functools.partial(init_params, objective), jax.random.key(0)
-    )
+    shapes = param_shapes(objective)
     params_lib.check(shapes, optim.trained, 'optim.trained')
     frozen = freezing.all_but(optim.trained)
     objective = frozen.objective(objective)
@@ -260,12 +258,12 @@ def initial_state(
 
 def abstract_state(parts: Parts) -> TrainState:
   """Shapes, dtypes and shardings of the state; allocates nothing."""
-  init = make_init(
-    parts.objective, parts.optimizer, parts.precision, parts.average
+  begin = functools.partial(
+    _begin, *(parts.objective, parts.optimizer, parts.precision, parts.average)
   )
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    jax.eval_shape(init, jax.random.key(0)),
+    jax.eval_shape(begin, param_shapes(parts.objective)),
     parts.shardings,
   )
 
@@ -284,10 +282,15 @@ def init_params(objective: Objective, key: jax.Array) -> Any:
   return nn.meta.unbox(objective.init(key))
 
 
+def param_shapes(objective: Objective) -> Any:
+  """The shapes of the parameters, without their logical axes."""
+  return nn.meta.unbox(objective.shapes)
+
+
 def logical_axes(objective: Objective) -> Any:
   """The logical axes of each trained parameter, as a `PartitionSpec`."""
-  boxed = jax.eval_shape(objective.init, jax.random.key(0))
-  return nn.get_partition_spec(train_state.trained(boxed, objective.frozen))
+  trained = train_state.trained(objective.shapes, objective.frozen)
+  return nn.get_partition_spec(trained)
 
 
 def make_init(
@@ -315,16 +318,27 @@ def make_init(
 
     params = init_params(objective, key)
     params = jax.tree_util.tree_map_with_path(place, params)
-    params = objective.first_params(params)
-    opt_state = optimizer.init(train_state.trained(params, objective.frozen))
-    if precision:
-      params = precision(params)
-    ema = None
-    if average:
-      ema = to_float32(train_state.trained(params, objective.frozen))
-    return TrainState(jnp.int32(0), params, opt_state, ema)
+    return _begin(objective, optimizer, precision, average, params)
 
   return init
+
+
+def _begin(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  precision: Precision | None,
+  average: Average | None,
+  params: Any,
+) -> TrainState:
+  """The first state of drawn or given parameters."""
+  params = objective.first_params(params)
+  opt_state = optimizer.init(train_state.trained(params, objective.frozen))
+  if precision:
+    params = precision(params)
+  ema = None
+  if average:
+    ema = to_float32(train_state.trained(params, objective.frozen))
+  return TrainState(jnp.int32(0), params, opt_state, ema)
 
 
 def _placed(drawn: jax.Array, given: Any, mask: Any) -> jax.Array:
@@ -355,11 +369,10 @@ def state_shardings(
   optimizer keeps (counts, the factors of a moment) is small and replicated.
   With `on_host` the moments of kernels and tables are in the hosts' memory.
   """
-  boxed = jax.eval_shape(objective.init, jax.random.key(0))
-  sharding.check_divisible(boxed, mesh, rules)
-  params = sharding.param_shardings(boxed, mesh, rules)
+  sharding.check_divisible(objective.shapes, mesh, rules)
+  params = sharding.param_shardings(objective.shapes, mesh, rules)
   whole = sharding.replicated(mesh)
-  shapes = nn.meta.unbox(boxed)
+  shapes = param_shapes(objective)
   split = {
     _names(path): (leaf.shape, sharding)
     for (path, leaf), sharding in zip(

@@ -160,9 +160,8 @@ class _Step:
     text = spec.build('objective.name', stored.text, distilled.TEXTS)
     text = text.bind(model, tokenizer)
     self._make_batch = text.make_batch
-    boxed = jax.eval_shape(text.init, jax.random.key(0))
-    params = {name: x for name, x in params.items() if name in boxed}
-    boxed = {name: boxed[name] for name in params}
+    params = {name: x for name, x in params.items() if name in text.shapes}
+    boxed = {name: text.shapes[name] for name in params}
     sharding.check_divisible(boxed, self._mesh, self._rules)
     self._params = jax.device_put(
       params, sharding.param_shardings(boxed, self._mesh, self._rules)
