@@ -143,7 +143,8 @@ def test_killed_and_gone_on_with(bucket, tmp_path):
   assert found[key] == pytest.approx(expected[22, key], rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.slow  # six processes
 def test_two_hosts_without_a_shared_file_system(bucket, tmp_path):
   """Each has a copy of its own; both are preempted on the way."""
   flags = [*FLAGS, '--config.mesh.data=2']

@@ -15,18 +15,11 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.finetuning import exporting
 from gpt_jax.training import models as trained_lib
-from tests.support import whole_runs
 from tests.support.golden_io import ROOT
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 CLS, SEP, FIRST = 2, 3, 5
 WORDS = [f'{a}{b}' for a in 'bdfgklmnprst' for b in 'aeiou']
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  """Without what takes a second and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
 
 
 @pytest.fixture(scope='module')

@@ -22,16 +22,9 @@ from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import metrics
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
-from tests.support import whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  """Without what takes a second and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
 
 
 # A task that the tiny model can learn: is there an x in the text?

@@ -25,7 +25,7 @@ from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import adapters, models
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.step import mean_gradients
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 BYTES = tokenizer_lib.build('bytes', [])
@@ -36,12 +36,6 @@ SIZES = {
   **{'model.init_weights': 'normal(stddev=0.2)', 'tokenizer.name': 'bytes'},
 }
 LORA = "lora(rank=3, alpha=6.0, on='query, value, ffn')"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  """Without what takes a second and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
 
 
 def table(path, count):

@@ -16,7 +16,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.finetuning import exporting
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 from tests.support.golden_io import ROOT
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs/finetune'
@@ -207,10 +207,7 @@ def folder(tmp_path_factory):
   ('kind', 'changes', 'message'),
   [(kind, *case) for kind, cases in REFUSED.items() for case in cases],
 )
-def test_refusals(
-  folder, tmp_path, monkeypatch, capsys, kind, changes, message
-):
-  whole_runs.known_peak(monkeypatch)
+def test_refusals(folder, tmp_path, capsys, kind, changes, message):
   command, given = 'ablation', {'workdir': tmp_path / 'w', **RUNS[kind]}
   if kind != 'ablation':
     command, given = 'finetune', {'finetune.task': CLASSES, **given}

@@ -22,7 +22,6 @@ from gpt_jax.training import metrics
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
-from tests.support import whole_runs
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 WORDS = [f'{a}{b}' for a in 'bdfgklm' for b in 'aeiou']
@@ -34,7 +33,6 @@ EPOCHS, STEPS, KEPT = 1, 5, 3
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, compiled):
   """Without what takes seconds and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
   for name, function in compiled.items():
     monkeypatch.setattr(compiled_lib, name, function)
 

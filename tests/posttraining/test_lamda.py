@@ -17,7 +17,7 @@ from gpt_jax.posttraining.lamda import Ratings
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from tests import test_docs, test_own_tables
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -159,7 +159,6 @@ def test_tools_are_asked_until_the_user_is_answered():
 
 def test_the_page_does_what_it_says(tmp_path, monkeypatch, capsys):
   """The commands of docs/posttraining.md on LaMDA, with a tiny model."""
-  whole_runs.known_peak(monkeypatch)
   blocks = test_docs.FENCED.findall((ROOT / 'docs/posttraining.md').read_text())
   (block,) = [x for x in blocks if 'gpt-jax lamda' in x]
   for name, text in test_own_tables.HERE_DOCUMENT.findall(block):

@@ -10,7 +10,7 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.tokenizers import tokenizer
 from gpt_jax.tokenizers.chat import TEMPLATES
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 from tests.support.stdin import stdin_of
 from tests.test_docs import ROOT, fenced
 from tests.test_own_tables import HERE_DOCUMENT
@@ -20,7 +20,6 @@ RUNS = ('sft', 'reward', 'dpo', 'grpo', 'ppo')
 
 @pytest.mark.slow  # five runs: each method has its own fast tests
 def test_the_page_does_what_it_says(tmp_path, monkeypatch):
-  whole_runs.known_peak(monkeypatch)
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr('sys.stdin', stdin_of('Name a colour.\n'))
   sizes = {'d_model': 32, 'num_heads': 4, 'num_kv_heads': 4, 'head_size': 8}

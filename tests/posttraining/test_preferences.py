@@ -25,11 +25,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  whole_runs.known_peak(monkeypatch)
-
-
 def ranked(path, count, seed, *, most=2):
   """Completions of letters; those with more of the letter z are better."""
   rng = np.random.default_rng(seed)

@@ -111,7 +111,8 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.slow  # eight processes
+@pytest.mark.long
+@pytest.mark.slow  # eight processes; tests/runtime/test_hosts.py stops two
 def test_processes_stop_together_in_a_rollout(folder):
   """And while one of them scores; the run ends in the same bits."""
   whole, stopped = folder / 'whole', folder / 'stopped'
@@ -144,9 +145,10 @@ def close(a, b, name):
   np.testing.assert_allclose(b, a, rtol=2e-3, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.slow  # six runs in processes of their own
-def test_processes_equal_one(folder):
-  for method in TASKS:
+@pytest.mark.slow  # runs in processes of their own
+@pytest.mark.parametrize('methods', [['grpo'], ['reward', 'ppo']], ids=str)
+def test_processes_equal_one(methods, folder):
+  for method in methods:
     (one, first), (two, second) = (run(folder, method, n) for n in (1, 2))
     for a, b in zip(one, two, strict=True):
       for name in ('loss', 'grad_norm', 'reward', 'objective/scores'):

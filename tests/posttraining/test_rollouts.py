@@ -48,11 +48,6 @@ BAD = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  whole_runs.known_peak(monkeypatch)
-
-
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('files')
@@ -153,9 +148,7 @@ def run(request, folder, tmp_path_factory):
   """A run of seven updates, with checkpoints after 3, 6 and 7."""
   workdir = tmp_path_factory.mktemp(request.param) / 'w'
   task = WINDOWS[request.param].format(folder=folder)
-  with pytest.MonkeyPatch.context() as patch:
-    whole_runs.known_peak(patch)
-    return trained(folder, workdir, task, 'letters', *EVERY_3, steps=7)
+  return trained(folder, workdir, task, 'letters', *EVERY_3, steps=7)
 
 
 def test_the_run_is_told(run):

@@ -21,11 +21,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  whole_runs.known_peak(monkeypatch)
-
-
 def dialogues(path, count, seed):
   """Answers that repeat the question's letter."""
   rng = np.random.default_rng(seed)

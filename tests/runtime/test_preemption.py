@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from gpt_jax.commands import train
-from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.training import loop as saves
@@ -70,8 +69,6 @@ ONCE = {'counts': (4, 100), 'saved': [4]}
   ],
 )
 def test_stopped_at_boundaries(tmp_path, monkeypatch, stops, ffn):
-  whole_runs.known_peak(monkeypatch)
-  monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
   whole, stopped, data = (tmp_path / n for n in ('whole', 'stopped', 'data'))
   train.train(config(data, **{'model.ffn': ffn}), str(whole))
   lines = whole_runs.logged(whole)

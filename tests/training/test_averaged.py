@@ -68,9 +68,8 @@ def test_too_few_and_damaged_ones_are_refused(run):
 
 
 @pytest.mark.slow
-def test_evaluations_start_the_mean_as_a_given_step_does(tmp_path, monkeypatch):
+def test_evaluations_start_the_mean_as_a_given_step_does(tmp_path):
   """To the last bit, and resumed, when only the evaluations are known."""
-  whole_runs.known_peak(monkeypatch)
   changes = {
     'schedule__num_steps': 12,
     'schedule__name': 'constant(peak=80.0)',

@@ -69,8 +69,7 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
   assert main(['fill', f'--workdir={tmp_path}/g', text[2]]) == 0
 
 
-def test_the_discriminator_is_fine_tuned(workdir, tmp_path, monkeypatch):
-  whole_runs.known_peak(monkeypatch)
+def test_the_discriminator_is_fine_tuned(workdir, tmp_path):
   rng = np.random.default_rng(0)
   table = tmp_path / 'a.tsv'
   lines = ['text\tlabel']

@@ -21,7 +21,7 @@ from gpt_jax.tokens import prepare
 from gpt_jax.training import metrics, store_data
 from gpt_jax.training import past as past_lib
 from gpt_jax.training.past import History
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 SKIP = batch_rows.Skip(5, 7, 11)
 LATER = batch_rows.Skip(13, 3, 17)
@@ -196,13 +196,6 @@ def test_a_changed_file_is_refused(skipped, damage):
 
 
 # Whole runs ---------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  """Without what takes a second and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
-  monkeypatch.setattr(train.runs, 'loss_curves', lambda workdirs: 'nothing')
 
 
 def config(folder, **changes):

@@ -10,7 +10,6 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import inspect, train
-from gpt_jax.plots import runs
 from gpt_jax.rows import ledger
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -55,15 +54,6 @@ def config(data, **changes):
       **changes,
     }
   )
-
-
-@pytest.fixture(autouse=True, scope='module')
-def quick():
-  """Without what takes a second and changes nothing."""
-  with pytest.MonkeyPatch.context() as patch:
-    whole_runs.known_peak(patch)
-    patch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
-    yield
 
 
 @pytest.fixture(scope='module')

@@ -10,20 +10,12 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.commands import train
-from gpt_jax.plots import runs
 from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
-from tests.support import tiny, whole_runs
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  """Without what takes a second and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
-  monkeypatch.setattr(runs, 'loss_curves', lambda workdirs: 'nothing')
+from tests.support import tiny
 
 
 def config(folder, **changes):

@@ -15,7 +15,7 @@ from gpt_jax.objectives.loss import Loss
 from gpt_jax.rows import row_order
 from gpt_jax.tokens.eval_sets import EvalSet
 from gpt_jax.training import held_out, metrics, run
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 
 def every_token_costs(monkeypatch, nats):
@@ -85,7 +85,6 @@ def test_a_run_of_which_every_step_was_skipped_ends(
       yield batch
 
   monkeypatch.setattr(row_order, 'batches', poisoned)
-  whole_runs.known_peak(monkeypatch)
   every_token_costs(monkeypatch, 800.0)
   changes = {
     **tiny.MESHABLE,

@@ -20,7 +20,7 @@ from gpt_jax.training import report
 from gpt_jax.training.compiled import Compiled
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.report import TensorBoard
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 SWITCH = 'switch(num_experts=3)'
 
@@ -183,9 +183,15 @@ def test_no_picture_without_experts(tmp_path):
 
 
 @pytest.fixture
-def meter(monkeypatch):
+def known_peak(monkeypatch):
+  monkeypatch.setattr(
+    report.peaks, 'of_device', lambda device: (1e12, 'a figure')
+  )
+
+
+@pytest.fixture
+def meter(known_peak):
   """A meter of a run of 16 rows of 7 tokens on eight devices."""
-  whole_runs.known_peak(monkeypatch)
   config = {**tiny.MESHABLE, 'schedule.name': 'linear(peak=0.5, warmup=4)'}
   run = tiny.build(tiny.config(**config), (2, 2, 2))
   return made_meter(run, {Shape(16, 7): 3e6})
@@ -197,9 +203,8 @@ def made_meter(run, flops):
   return report.Meter(run, tiny.params(run.model), steps)
 
 
-def test_the_meter_says_one_line(monkeypatch, caplog):
+def test_the_meter_says_one_line(known_peak, caplog):
   """What the FLOPs of a token are; the definitions are in `inspect --mfu`."""
-  whole_runs.known_peak(monkeypatch)
   run = tiny.build(tiny.config(**tiny.MESHABLE), (2, 2, 2))
   matmul = 48 * 24 + 3 * (24 * 16 * 2 + 24 * 8 * 2 + 2 * 24 * 40)
   per_token = 6 * matmul + 12 * 3 * 8 * 2 * 7
@@ -243,8 +248,7 @@ def test_meter(meter, monkeypatch):
   assert meter.read(9)['step_seconds'] == pytest.approx(0.25)
 
 
-def test_meter_across_stages(monkeypatch):
-  whole_runs.known_peak(monkeypatch)
+def test_meter_across_stages(known_peak, monkeypatch):
   now = [100.0]
   clock = types.SimpleNamespace(perf_counter=lambda: now[0])
   monkeypatch.setattr(report, 'time', clock)

@@ -27,7 +27,7 @@ from gpt_jax.training import models as trained_lib
 from gpt_jax.training import store_data as consumed_lib
 from gpt_jax.training.past import read_skips, write_skips
 from gpt_jax.training.step import train_step
-from tests.support import tiny, whole_runs
+from tests.support import tiny
 
 # On the device --------------------------------------------------------------
 
@@ -241,13 +241,6 @@ def config(data, **changes):
       **changes,
     }
   )
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-  """Without what takes a second and changes nothing."""
-  whole_runs.known_peak(monkeypatch)
-  monkeypatch.setattr(train.runs, 'loss_curves', lambda workdirs: 'nothing')
 
 
 @pytest.fixture(scope='module')

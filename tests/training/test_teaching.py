@@ -10,7 +10,6 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.rows import teacher_outputs
 from gpt_jax.training import models as trained_lib
-from tests.support import whole_runs
 from tests.support.golden_io import config
 
 pytestmark = pytest.mark.slow
@@ -45,14 +44,12 @@ def folder(tmp_path_factory):
   """A teacher as `teacher`, and what it said of `store` as `said`."""
   folder = tmp_path_factory.mktemp('teaching')
   (folder / 'a.txt').write_text((TEXT * 5 + 'And so on.\n\n') * 8)
-  with pytest.MonkeyPatch.context() as patch:
-    whole_runs.known_peak(patch)
-    source = f"--config.data.source=text('{folder}/*.txt')"
-    made = ['train', f'--config={CONFIGS}/gpt2.py:small', source, *FLAGS]
-    assert main([*made, *TEACHER, f'--workdir={folder}/run']) == 0
-    given = [f'--workdir={folder}/run', f'--to_hf={folder}/teacher']
-    assert main(['convert', *given]) == 0
-    yield folder
+  source = f"--config.data.source=text('{folder}/*.txt')"
+  made = ['train', f'--config={CONFIGS}/gpt2.py:small', source, *FLAGS]
+  assert main([*made, *TEACHER, f'--workdir={folder}/run']) == 0
+  given = [f'--workdir={folder}/run', f'--to_hf={folder}/teacher']
+  assert main(['convert', *given]) == 0
+  return folder
 
 
 def flags(folder):
