@@ -282,6 +282,8 @@ def make_stack(
     shared,
     mirrored=shared.stacks and not cross,
     circular=choices.pipeline,
+    draws=bool(rates.residual or rates.attention or choices.matmul)
+    or any(layer.ffn.router for layer in layers),
   )
 
 

@@ -201,6 +201,7 @@ class Stack(nn.Module):
       an encoder uses those of the decoder's layer i (T5, section 3.2).
     widens: whether the output is not as wide as the input; with one period.
     circular: how rows go through the stages of a mesh that splits the layers.
+    draws: whether the layers may draw random numbers in training.
   """
 
   blocks: tuple[Callable[..., nn.Module], ...]
@@ -211,6 +212,7 @@ class Stack(nn.Module):
   mirrored: bool = False
   widens: bool = False
   circular: pipeline.Circular = pipeline.Circular(1, 1)
+  draws: bool = True
 
   @nn.compact
   def __call__(
@@ -253,6 +255,10 @@ class Stack(nn.Module):
       out_axes=0,
       unroll=number if self.loop == 'unroll' else 1,
       metadata_params={nn.PARTITION_NAME: 'layers'},
+      # It traces the layers twice; without, those that draw random numbers
+      # would draw others.
+      check_constancy_invariants=self.is_initializing()
+      or (self.draws and self.has_rng('dropout')),
     )
     run: Any = scanned(self.blocks, name='periods')
     if not self.widens:
