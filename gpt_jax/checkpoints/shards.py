@@ -52,19 +52,18 @@ def ring_step(places: Sequence[Place]) -> int:
   The smallest step by which most copies go to another slice, or at least to
   another machine.
   """
-
-  def moved(step: int) -> tuple[int, int]:
-    pairs = [*zip(places, [*places[step:], *places[:step]], strict=True)]
-    return (
-      sum(a.machine != b.machine and a.slice != b.slice for a, b in pairs),
-      sum(a.machine != b.machine for a, b in pairs),
-    )
-
+  machines = np.unique([x.machine for x in places], return_inverse=True)[1]
+  slices = np.array([x.slice for x in places])
+  several = len({*slices.tolist()}) > 1
+  most = len(places) if several else 0, len(places)
   best, found = (0, 0), 0
   for step in range(1, len(places)):
-    if (now := moved(step)) > best:
+    machine = machines != np.roll(machines, -step)
+    other = machine & (slices != np.roll(slices, -step))
+    now = int(other.sum()), int(machine.sum())
+    if now > best:
       best, found = now, step
-    if best[0] == len(places):
+    if best == most:
       break
   return found
 
