@@ -47,6 +47,7 @@ Needs the extra `serve`.
 import functools
 import gc
 import os
+import re
 
 from gpt_jax import cli, ranges
 from gpt_jax.flags import Flags
@@ -84,6 +85,12 @@ def define(flags: Flags) -> None:
   flags.number('rows', 8, 'Continuations sampled at a time.', ranges.Count)
   flags.weights()
   flags.draft()
+  flags.words(
+    'warm_up',
+    '',
+    'Before the server is ready, compile what requests of these sizes run: a '
+    'comma list of PROMPT+NEW tokens, as in 40+16,400+512.',
+  )
   flags.number(
     'max_waiting',
     256,
@@ -131,6 +138,7 @@ def define(flags: Flags) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  sizes = [_size(text) for text in args.warm_up]
   best_of.check(args.best_of, 1, args.reward)
   try:
     from gpt_jax.serving import access, endpoints, server, worker
@@ -157,6 +165,12 @@ def main(args: cli.Args) -> None:
     trained = trained_lib.load(args.workdir, 'continue')
     parts = trained.parts
     decoder = trained.decoder(args.weights)
+    longest = decoder.model.context_length
+    if sizes and max(map(sum, sizes)) > longest:
+      raise UsageError(
+        f'--warm_up={",".join(args.warm_up)}: exceeds the context of {longest} '
+        'tokens; give smaller sizes'
+      )
     draft = None
     if args.draft:
       draft = trained_lib.load_draft(args.draft, trained, args.draft_tokens)
@@ -177,11 +191,17 @@ def main(args: cli.Args) -> None:
     # runs and holds up all threads. It need not look at what stays anyway:
     # modules and the model.
     gc.freeze()
+    make = functools.partial(
+      engine.Engine, decoder, slots=args.rows, draft=draft
+    )
+    within = functools.partial(sharding.use, parts.mesh, parts.rules)
+    for prompt, new in sizes:
+      log.info('compiling for prompts of %d tokens, and %d more', prompt, new)
+      with within():
+        engine.warm_up(make(), prompt, new)
     working = worker.Worker(
-      lambda: engine.Engine(
-        decoder, slots=args.rows, draft=draft, keep=args.keep
-      ),
-      within=functools.partial(sharding.use, parts.mesh, parts.rules),
+      functools.partial(make, keep=args.keep),
+      within=within,
       max_rows=args.rows + args.max_waiting,
       log_seconds=args.log_seconds,
     )
@@ -202,6 +222,16 @@ def main(args: cli.Args) -> None:
       started=started,
     )
     server.run(running, working, bound)
+
+
+def _size(text: str) -> tuple[int, int]:
+  """The tokens of PROMPT+NEW."""
+  found = re.fullmatch(r'\s*(\d{1,9})\+(\d{1,9})\s*', text)
+  if not found or int(found[1]) < 1 or int(found[2]) < 2:
+    raise UsageError(
+      f'--warm_up={text}: give PROMPT+NEW, at least 1 and 2 tokens, as in 40+16'
+    )
+  return int(found[1]), int(found[2])
 
 
 def _say(name: str, url: str, needs_key: bool) -> None:

@@ -21,6 +21,7 @@ from gpt_jax.decoding.logprobs import NUM_TOP, Logprobs
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.reading import PrefixCache, Reading
 from gpt_jax.decoding.requests import Request, Slot, Step, Token
+from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.nn import caches as caches_lib
 from gpt_jax.nn.build import ModelChoices
@@ -173,6 +174,16 @@ class Engine:
     self._readers = [self._decoder]
     if self._draft is not None:
       self._readers.append(Decoder(self._draft.model, self._draft.params))
+
+  @property
+  def slots(self) -> int:
+    """The most requests at a time."""
+    return self._slots
+
+  @property
+  def vocab_size(self) -> int:
+    """Rows of the model's table."""
+    return self._model.vocab_size
 
   @property
   def num_waiting(self) -> int:
@@ -392,6 +403,29 @@ class Engine:
     ]
     self._batch.insert(going, reading.caches, index_B)
     return out
+
+
+def warm_up(engine: Engine, prompt: int, new: int) -> None:
+  """Compiles what requests of `prompt` and `new` tokens run; `new` is above 1.
+
+  Each number of rows, drawn and greedy; not what top_k, top_p or
+  log-probabilities need beside. The requests are dropped.
+  """
+  sizes = {programs.num_rows(n + 1, engine.slots) for n in range(engine.slots)}
+  for size, sampler in itertools.product(
+    sorted(sizes), (Sampler(), Sampler(temperature=0))
+  ):
+    # Prompts of one first token would be read once.
+    rows = ([row % engine.vocab_size] * prompt for row in range(size))
+    numbers = [engine.add(Request(ids, new, sampler)) for ids in rows]
+    # The second token of each comes from a decoding step.
+    drawn = dict.fromkeys(numbers, 0)
+    while engine.num_waiting + engine.num_running and min(drawn.values()) < 2:
+      for token in engine.step():
+        drawn[token.request] += 1
+    for number in numbers:
+      engine.cancel(number)
+    engine.step()
 
 
 def _at(scores: Logprobs | None, index: Any) -> Logprobs | None:

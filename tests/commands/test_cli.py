@@ -248,6 +248,10 @@ BAD = {
   ),
   'port': (['serve', W, '--port=65536'], 'must be at most 65,535'),
   'connections': (['serve', W, '--max_connections=0'], 'must be at least 1'),
+  'warm up': (
+    ['serve', W, '--warm_up=40+16,7'],
+    '--warm_up=7: give PROMPT+NEW',
+  ),
   'no key': (['serve', W, '--api_key_file=none'], 'no such file'),
   'a folder of keys': (['serve', W, '--api_key_file=.'], 'is a directory'),
   'a public key': (

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax import sharding
 from gpt_jax.decoding import programs, requests
-from gpt_jax.decoding.engine import Engine
+from gpt_jax.decoding.engine import Engine, warm_up
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request, Token
 from gpt_jax.decoding.settings import Sampler
@@ -75,6 +75,23 @@ def test_a_recurrent_state_is_kept_from_padding():
     logits = lstm.apply({'params': params}, hidden, method='logits')
     best = np.argmax(logits[0, len(ids) - 1 : -1], axis=-1)
     np.testing.assert_array_equal(found, best)
+
+
+def test_warmed_up_requests_compile_nothing():
+  """Of the sizes that were given, from one row to all."""
+  small = tiny.model(num_layers=1, context_length=127)
+  made = functools.partial(
+    Engine, Decoder(*programs.for_decoding(small, tiny.params(small)))
+  )
+  warm_up(made(slots=3), 11, 7)
+  compiled = programs.read_block, programs.first_draw, programs.decode_step
+  before = [program._cache_size() for program in compiled]
+  batch = made(slots=3)
+  for length, sampler in ((10, GREEDY), (12, WARM), (16, GREEDY)):
+    batch.add(Request(prompt(length), 5, sampler))
+    batch.step()
+  assert len({token.request for token in batch.run()}) == 3
+  assert [program._cache_size() for program in compiled] == before
 
 
 REQUESTS = [
