@@ -10,6 +10,8 @@
 #   make torch   tests what is measured against transformers, in .venv-torch
 #   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
 #   make crash   kills a small run KILLS times, and compares with one left alone
+#   make docs    writes the site of docs/ to site/, with mkdocs in .venv
+#   make docs_test runs the commands of the tutorial and of docs/how-to
 #   make house   counts files, lines, single importers and callers, and what a
 #                tiny GPT-2 runs on its way to a training step
 #   make hashes  writes launch/requirements.txt: the image's packages by hash
@@ -28,7 +30,7 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow lint crash house hashes plan tpu beam lm_eval torch wandb
+.PHONY: smoke translate test slow docs docs_test lint crash house hashes plan tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -50,11 +52,21 @@ test: .venv/ready
 	$(BIN)/python -m pytest
 
 # Tests compile the same programs as others, and as the last time.
-test slow crash: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.venv/programs
-test slow crash: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
+test slow docs_test crash: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.venv/programs
+test slow docs_test crash: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
 
 slow: .venv/ready
 	$(BIN)/python -m pytest -m '$(SLOW)'
+
+docs: .venv/mkdocs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs_test: .venv/ready
+	$(BIN)/python -m pytest -n 0 -m 'slow or not slow' tests/test_guides.py
+
+.venv/mkdocs: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 lint: .venv/ready
 	$(BIN)/ruff check .

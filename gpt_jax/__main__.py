@@ -32,6 +32,7 @@ COMMANDS = {
   'plan': 'what a run needs on TPU slices, what a budget buys',
   'compare': 'train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
+  'report': 'a page about a run, to open in a browser',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',
   'profile': 'trace steps of a run, and show where their time went',
   'doctor': 'check the installation',

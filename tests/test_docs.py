@@ -24,7 +24,7 @@ from tests.test_imports import FLOORS
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
   ROOT / 'README.md',
-  *sorted((ROOT / 'docs').glob('*.md')),
+  *sorted((ROOT / 'docs').rglob('*.md')),
   *sorted((ROOT / 'launch').glob('*.md')),
 ]
 FENCED = re.compile(r'^```[a-z]*\n(.*?)^```', re.MULTILINE | re.DOTALL)
@@ -92,7 +92,8 @@ def test_every_page_is_found_from_the_front_page():
     found |= new
     left += [target for target in new if target.suffix == '.md']
   assert {*PAGES} <= found
-  assert {*(ROOT / 'docs').iterdir()} <= found
+  files = (path for path in (ROOT / 'docs').rglob('*') if path.is_file())
+  assert {path for path in files if not path.suffix.startswith('.py')} <= found
 
 
 @pytest.mark.parametrize(
@@ -175,19 +176,24 @@ def values_of(name):
   return values
 
 
+def known(word):
+  """A config that is here, for F, NAME and one that a reader writes."""
+  word = re.sub(r'^(configs/distil\.py:)workdirs/.*', r'\1NAME', word)
+  ours = word == 'F' or word.startswith('mine/')
+  return 'configs/base.py' if ours else word.removesuffix(':NAME')
+
+
 @of_page
 def test_commands(page, configs):
   """Each can be read, with its config, size and overrides."""
   for name, *argv in commands(page):
     assert name in __main__.COMMANDS, name
-    # F and NAME stand for any config and any size.
-    argv = ['configs/base.py' if word == 'F' else word for word in argv]
-    argv = [word.removesuffix(':NAME') for word in argv]
+    argv = [known(word) for word in argv if word not in ('&', '--help')]
     values = values_of(name)
     loading.parse(values, [f'gpt-jax {name}', *argv])
     if name == 'compare':
       for run in values['run'].value:
-        _, file, *overrides = shlex.split(run)
+        _, file, *overrides = map(known, shlex.split(run))
         more = shlex.split(values['flags'].value)
         loading.load_config(file, overrides + more)
 
@@ -256,3 +262,19 @@ def test_the_smoke_run_takes_as_long_everywhere():
   for path in ('README.md', 'Makefile', 'configs/smoke.py'):
     said = re.findall(r'(\w+) minutes on two (?:CPU )?cores', text(ROOT / path))
     assert said[0] == 'three', path
+
+
+def test_the_errors_are_those_of_the_code():
+  """`docs/errors.md` quotes messages; a literal may go over several lines."""
+  source = ''.join(
+    path.read_text(encoding='utf-8')
+    for path in (ROOT / 'gpt_jax').rglob('*.py')
+  )
+  source = re.sub(r"""['"]\s*\n\s*f?['"]""", '', source)
+  rows = re.findall(
+    r'^\| (`.*?) \| ', text(ROOT / 'docs/errors.md'), re.MULTILINE
+  )
+  quoted = [part for row in rows for part in INLINE.findall(row)]
+  assert len(quoted) > 20
+  for part in quoted:
+    assert part.strip() in source, part

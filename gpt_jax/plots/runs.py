@@ -86,8 +86,14 @@ def loss_curves(
     The PNG's path; None if no run has a finite loss in its metrics, which is
     logged.
   """
-  pyplot = load_pyplot()
+  figure = loss_figure(workdirs, unit)
   out = out or os.path.join(workdirs[0], 'loss.png')
+  return save_figure(figure, out) if figure else None
+
+
+def loss_figure(workdirs: list[str], unit: str = 'nats a token') -> Any:
+  """The figure of `loss_curves`; None as there."""
+  pyplot = load_pyplot()
   figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=120)
   for i, workdir in enumerate(workdirs):
     lines = metrics.read(workdir)
@@ -101,7 +107,7 @@ def loss_curves(
   axes.set_ylabel(f'loss ({unit})')
   axes.grid(alpha=0.3)
   axes.legend()
-  return save_figure(figure, out)
+  return figure
 
 
 def _draw(

@@ -226,6 +226,10 @@ class Run(NamedTuple):
       trackers=opened,
       context_length=length,
       rows_per_epoch=self.data.rows_per_epoch,
+      jax=jax.__version__,
+      device=jax.devices()[0].device_kind,
+      devices=jax.device_count(),
+      processes=jax.process_count(),
       **start,
     )
 

@@ -138,6 +138,7 @@ BAD = {
   'generate': (['generate', W, '--prompt=x'], '--workdir=w: holds no run'),
   'prompt': (['generate', W, '--prompt='], '--prompt is empty'),
   'plot': (['plot', W], '--workdir=w: has no losses in metrics.jsonl'),
+  'report': (['report', W], '--workdir=w: holds no run'),
   'out': (['prepare', SMOKE], '--out is missing'),
   'other config': (
     ['train', '--config.seed=3', W],

@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands one after the other, as a user would run them."""
 
+import html.parser
 import json
 import math
 import pathlib
 import shutil
+import subprocess
 
+import jax
 import numpy as np
 import pytest
 from jax.profiler import ProfileData
+from matplotlib import pyplot
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
@@ -316,6 +320,71 @@ def test_plot_compares_runs(workdir, tmp_path, capsys):
   both = f'--workdir={workdir},{workdir}'
   assert main(['plot', both, f'--out={out}']) == 0
   assert out.read_bytes().startswith(b'\x89PNG')
+
+
+class Page(html.parser.HTMLParser):
+  """Collects a page's cells, and checks that its elements are closed."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.seen, self.cells = [], set(), []
+    self.feed(text)
+    assert self.open == []
+
+  def handle_starttag(self, tag, attrs):
+    self.seen.add(tag)
+    assert not {'src', 'href'} & {name for name, _ in attrs} or tag == 'use'
+    if tag not in ('meta', 'path', 'use'):
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    if tag not in ('meta', 'path', 'use'):
+      assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if self.open and self.open[-1] in ('td', 'code', 'pre'):
+      self.cells.append(data)
+
+
+def test_the_report_has_what_the_run_logged(workdir, tmp_path, capsys):
+  """In one file: nothing is read from elsewhere."""
+  out = tmp_path / 'run.html'
+  assert main(['report', f'--workdir={workdir}', f'--out={out}']) == 0
+  assert capsys.readouterr().out == f'{out}\n'
+  page = Page(out.read_text(encoding='utf-8'))
+  assert {'svg', 'table', 'details'} <= page.seen
+  lines = metrics.read(str(workdir))
+  losses = [line['loss'] for line in lines if 'loss' in line]
+  held_out = [m for m in lines if 'eval/validation/loss' in m][-1]
+  for value in (losses[-1], held_out['eval/validation/loss']):
+    assert any(cell.startswith(f'{value:.4f}') for cell in page.cells)
+  config = json.loads((workdir / 'config.json').read_text())
+  at = page.cells.index('schedule.num_steps')
+  assert page.cells[at + 1] == str(config['schedule']['num_steps'])
+  assert any(f'JAX {jax.__version__}' in cell for cell in page.cells)
+
+
+BROWSER = shutil.which('chromium') or shutil.which('google-chrome')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWSER, reason='needs Chromium')
+def test_a_browser_shows_the_report(workdir, tmp_path):
+  """The picture of the page is not blank, and its curves are drawn."""
+  out, picture = tmp_path / 'run.html', tmp_path / 'run.png'
+  assert main(['report', f'--workdir={workdir}', f'--out={out}']) == 0
+  subprocess.run(
+    [
+      *(BROWSER, '--headless', '--no-sandbox', '--disable-gpu'),
+      *('--window-size=1000,1500', f'--screenshot={picture}', out.as_uri()),
+    ],
+    check=True,
+    timeout=120,
+  )
+  shown = pyplot.imread(picture)[..., :3]
+  # Of the losses' curve, in the first color of matplotlib.
+  blue = np.abs(shown - np.array([31, 119, 180]) / 255).max(axis=-1) < 0.02
+  assert blue.sum() > 500
 
 
 def test_inspect_counts_gpt2(capsys):

@@ -39,6 +39,7 @@ READ = {
   'inspect --spike': ['inspect'],
   'plot --workdir': ['plot'],
   'profile --workdir': ['profile'],
+  'report --workdir': ['report'],
   'convert --from_hf': ['convert', '--workdir=w'],
   'convert --workdir': ['convert', '--to_hf=out'],
   'ablation --init': ['ablation', ABLATION, '--glue=folder', '--workdir=w'],

@@ -1,0 +1,37 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a page about a run: curves, evaluations, a sample, data, config.
+
+  gpt-jax report --workdir workdirs/smoke
+  gpt-jax report --workdir W --out run.html
+
+One HTML file, WORKDIR/report.html or --out, that any browser opens from the
+disk; send it to someone, or keep it. It has the losses, the learning rate and
+the speed as pictures; the last evaluation of each held-out set and task; what
+the model wrote; where the time went; spikes; the documents of the first and
+the last step; the fields that differ from the defaults; and the machines.
+"""
+
+import os
+
+from gpt_jax import cli
+from gpt_jax.files import buckets
+from gpt_jax.flags import Flags
+
+with cli.lazy_imports():
+  from gpt_jax.plots import report
+
+
+def define(flags: Flags) -> None:
+  """Adds this command's flags."""
+  flags.workdir('Folder of a run.')
+  flags.text('out', None, 'HTML file to write instead of WORKDIR/report.html.')
+
+
+def main(args: cli.Args) -> None:
+  """Runs the command."""
+  cli.required(args, 'workdir')
+  cli.check_out_file(args, 'out', ('.html',))
+  out = args.out or os.path.join(args.workdir, 'report.html')
+  buckets.write_atomically(out, report.page(args.workdir))
+  print(buckets.shown(out))

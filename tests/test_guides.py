@@ -1,0 +1,106 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The tutorial and the guides in docs/how-to do what they say.
+
+Each block of commands is run as printed, in the order of the page, and one that
+follows `<!-- printed -->` is what the block before it must print. Sizes are
+reduced by `<!-- run with: FLAGS -->`, which adds flags to the first command of
+the next block, and `<!-- not run: REASON -->` leaves the next block out.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+GUIDES = sorted((ROOT / 'docs/how-to').glob('*.md'))
+_BLOCK = re.compile(
+  r'(?:^<!-- (?P<mark>[^>]*) -->\n)?^```\w*\n(?P<text>.*?)^```',
+  re.MULTILINE | re.DOTALL,
+)
+
+
+class Step(NamedTuple):
+  """A block to run, and the lines that it must print, if the page has them."""
+
+  script: str
+  printed: list[str]
+
+
+def steps(page):
+  """The blocks of a page that are run."""
+  found = []
+  for block in _BLOCK.finditer(page.read_text(encoding='utf-8')):
+    kind, _, rest = (block['mark'] or '').partition(': ')
+    match kind:
+      case '':
+        found.append(Step(block['text'], []))
+      case 'run with':
+        # The first command ends where a line does not go on in the next.
+        command, end, more = re.split(r'(?<!\\)(\n)', block['text'], maxsplit=1)
+        found.append(Step(f'{command} {rest}{end}{more}', []))
+      case 'printed':
+        found[-1].printed.extend(block['text'].splitlines())
+      case _:
+        assert kind == 'not run' and rest, f'{page.name}: {block["mark"]}'
+  return found
+
+
+def run(page, folder):
+  """Runs a page in a folder that looks like a checkout."""
+  bin = pathlib.Path(sys.executable).parent
+  env = os.environ | {
+    'PATH': f'{bin}:{os.environ["PATH"]}',
+    'PYTHONPATH': str(ROOT),
+    'JAX_PLATFORMS': 'cpu',
+    'COLUMNS': '120',
+  }
+  env.pop('XLA_FLAGS', None)  # one device, as on a laptop
+  for script, printed in steps(page):
+    done = subprocess.run(
+      ['bash', '-euo', 'pipefail', '-c', script],
+      cwd=folder,
+      env=env,
+      capture_output=True,
+      text=True,
+      timeout=600,
+    )
+    assert done.returncode == 0, f'{page.name}: {script}\n{done.stderr[-3000:]}'
+    said = iter(done.stdout.splitlines())
+    for line in printed:
+      assert line in said, f'{page.name}: {line!r} is not in {done.stdout!r}'
+
+
+@pytest.fixture(scope='module')
+def after_the_tutorial(tmp_path_factory):
+  """A folder with what the tutorial makes."""
+  folder = tmp_path_factory.mktemp('checkout')
+  for name in ('docs', 'configs', 'launch'):
+    (folder / name).symlink_to(ROOT / name)
+  run(ROOT / 'docs/tutorial.md', folder)
+  return folder
+
+
+@pytest.mark.slow
+def test_the_tutorial(after_the_tutorial):
+  made = {path.name for path in (after_the_tutorial / 'workdirs').iterdir()}
+  assert made == {'notes', 'chat', 'sorted'}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize('page', GUIDES, ids=lambda page: page.stem)
+def test_a_guide(page, after_the_tutorial):
+  """Each starts from the tutorial's run."""
+  run(page, after_the_tutorial)
+
+
+@pytest.mark.parametrize('page', GUIDES, ids=lambda page: page.stem)
+def test_most_of_a_guide_is_run(page):
+  text = page.read_text(encoding='utf-8')
+  assert len(steps(page)) > text.count('<!-- not run')
