@@ -240,23 +240,33 @@ def on_one_tpu(rules: Rules):
 
 
 def host_rows(sharding: NamedSharding, num_rows: int) -> slice:
-  """The rows of a global batch that this process feeds."""
+  """The rows of a global batch that this process reads.
+
+  From the first of its devices' rows to the last. Between them may be those of
+  other processes: on a slice with three dimensions the chips of a host are
+  often no neighbours along an axis of the mesh. `put_batch` leaves them out.
+  """
   indices = sharding.addressable_devices_indices_map((num_rows,)).values()
-  spans = sorted({i[0].indices(num_rows)[:2] for i in indices if i})
-  start, stop = spans[0][0], spans[-1][1]
-  assert sum(b - a for a, b in spans) == stop - start, 'rows have a gap'
-  return slice(start, stop)
+  starts, stops, _ = zip(
+    *(i[0].indices(num_rows) for i in indices if i), strict=True
+  )
+  return slice(min(starts), max(stops))
 
 
 def put_batch(
   batch: dict[str, np.ndarray], sharding: NamedSharding, num_rows: int
 ) -> dict[str, jax.Array]:
-  """Assembles global arrays from the rows that each process read."""
+  """Assembles global arrays from the `host_rows` that each process read."""
   if jax.process_count() == 1:
     return jax.device_put(batch, sharding)  # the same, in a third of the time
-  return {
-    name: jax.make_array_from_process_local_data(
-      sharding, rows, (num_rows, *rows.shape[1:])
-    )
-    for name, rows in batch.items()
-  }
+  first = host_rows(sharding, num_rows).start
+
+  def put(rows):
+    def of_device(index):
+      start, stop, _ = index[0].indices(num_rows)
+      return rows[(slice(start - first, stop - first), *index[1:])]
+
+    shape = num_rows, *rows.shape[1:]
+    return jax.make_array_from_callback(shape, sharding, of_device)
+
+  return {name: put(rows) for name, rows in batch.items()}
