@@ -274,6 +274,7 @@ def make_stack(
     causal = all(layer.attention.causal for layer in layers)
     known = Model(model, norm, inits, dtype, num_layers, causal)
     blocks = tuple(position.block(make, known) for make in blocks)
+  routed = any(layer.ffn.router for layer in layers)
   return Stack(
     blocks,
     num_layers,
@@ -281,9 +282,8 @@ def make_stack(
     model.loop,
     shared,
     mirrored=shared.stacks and not cross,
-    circular=choices.pipeline,
-    draws=bool(rates.residual or rates.attention or choices.matmul)
-    or any(layer.ffn.router for layer in layers),
+    circular=choices.pipeline._replace(together=routed),
+    draws=bool(rates.residual or rates.attention or choices.matmul) or routed,
   )
 
 

@@ -7,9 +7,10 @@ the compiler does not split well, or at all, by itself.
 """
 
 import contextlib
+import contextvars
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,15 +44,16 @@ def num_parts(logical: str) -> int:
 
 
 @contextlib.contextmanager
-def within(axis: str):
-  """Makes logical constraints act on the devices of one place of a mesh axis.
+def within(*split: str):
+  """Makes logical constraints act on the devices of one place of mesh axes.
 
-  For a function under `jax.vmap` with the axis as its `spmd_axis_name`.
+  For a function under `jax.vmap` with an axis as its `spmd_axis_name`, or under
+  `jax.shard_map` over the axes.
   """
   # Tuples of axes, as the caller gave them; Flax would take other types, too.
   given: Any = nn.get_logical_axis_rules()
   rules = tuple(
-    (logical, tuple(each for each in axes if each != axis))
+    (logical, tuple(axis for axis in axes if axis not in split))
     for logical, axes in given
   )
   with nn.logical_axis_rules(rules):
@@ -103,11 +105,21 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
 
   Dimensions that do not divide over them stay whole, as do those named None.
   """
-  names = tuple(
+  return nn.with_logical_constraint(x, _divided(x.shape, axes))
+
+
+def spec(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpec:
+  """How `constrain` splits an array of this shape."""
+  return _spec(_divided(shape, axes))
+
+
+def _divided(
+  shape: tuple[int, ...], axes: tuple[str | None, ...]
+) -> LogicalAxes:
+  return tuple(
     None if name is None or size % num_parts(name) else name
-    for name, size in zip(axes, x.shape, strict=True)
+    for name, size in zip(axes, shape, strict=True)
   )
-  return nn.with_logical_constraint(x, names)
 
 
 def constrain_tokens(
@@ -146,6 +158,32 @@ def gather(x_BLD: jax.Array) -> jax.Array:
   return constrain(stream(x_BLD), ('batch', 'length', None))
 
 
+class Weight(NamedTuple):
+  """The arguments of `weight` for a kernel."""
+
+  axes: tuple[str | None, ...]
+  dtype: Any
+
+
+_READ: contextvars.ContextVar[dict[int, Weight] | None] = (
+  contextvars.ContextVar('weights_read', default=None)
+)
+
+
+@contextlib.contextmanager
+def weights_read():
+  """Yields what `weight` is called with in this context, by `id` of the kernel.
+
+  The ids are those of tracers, as long as these live.
+  """
+  read: dict[int, Weight] = {}
+  token = _READ.set(read)
+  try:
+    yield read
+  finally:
+    _READ.reset(token)
+
+
 def weight(kernel: jax.Array, axes: tuple[str | None, ...], dtype: Any):
   """A stored kernel or table as it is multiplied: cast, then gathered.
 
@@ -153,6 +191,8 @@ def weight(kernel: jax.Array, axes: tuple[str | None, ...], dtype: Any):
   compiler may send float32, or gather several times; and for the gradient it
   all-reduces whole matrices instead of a reduce-scatter, with half the traffic.
   """
+  if (read := _READ.get()) is not None:
+    read[id(kernel)] = Weight(axes, dtype)
   kernel = constrain(kernel.astype(dtype), axes)
   return constrain(kernel, tuple(None if a == 'embed' else a for a in axes))
 

@@ -10,17 +10,18 @@ compute at once, each on another micro-batch: of R M + S - 1 steps for M
 micro-batches a stage is idle in S - 1. It computes then too, and what it
 computes is not used.
 
-A step is one computation over an array with an axis of stages, split over the
-mesh, and passing on is a roll along it, which becomes a collective-permute. So
-is the movement of micro-batches to the first stage and of results away from
-the last one: before and after, each stage holds M / S of them.
+A step is one function on the devices of each stage. Its arrays have an axis of
+stages, split over the mesh, and passing on is a roll along it, which becomes a
+collective-permute. So is the movement of micro-batches to the first stage and
+of results away from the last one: before and after, each stage holds M / S of
+them.
 
 Suffixes: S stages, R repeats, M micro-batches, W = M / S.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,8 @@ from gpt_jax.ranges import Count
 
 # The mesh axis. Layers are split over it, and rows where there are no layers.
 STAGE = 'stage'
+# That over which parameters are the same.
+REPLICAS = 'data'
 
 
 class Circular(NamedTuple):
@@ -39,13 +42,20 @@ class Circular(NamedTuple):
 
   repeats: int
   rows: int
+  weights: str = 'layer'
+  # Whether layers need the rows of all devices together, as experts do.
+  together: bool = False
 
   def at_once(self, rows: int) -> int:
     """The rows of a device that go on together: at most `self.rows`."""
     return max(n for n in range(1, self.rows + 1) if rows % n == 0)
 
 
-def circular(repeats: Count = 1, rows: Count = 1) -> Circular:
+def circular(
+  repeats: Count = 1,
+  rows: Count = 1,
+  weights: Literal['layer', 'stage'] = 'layer',
+) -> Circular:
   """Micro-batches go through the stages of mesh.stage one after the other.
 
   Of R M + S - 1 steps for M micro-batches, S stages and R repeats a stage is
@@ -56,8 +66,12 @@ def circular(repeats: Count = 1, rows: Count = 1) -> Circular:
       GPipe. More of them idle less. The layers that a stage then has are not
       neighbours; they move to it at the start of each micro-batch.
     rows: of batch.micro_rows, at most, that go through a stage together.
+    weights: those that are gathered over mesh.fsdp at a time. `layer`: of one
+      layer, in each step, which also reduces their gradients. `stage`: of all
+      layers of a stage, once for batch.micro_rows, and so their gradients; it
+      takes 8 bytes of a device for each weight of its stage.
   """
-  return Circular(repeats, rows)
+  return Circular(repeats, rows, weights)
 
 
 class Schedule(NamedTuple):
@@ -89,6 +103,9 @@ class Parts(NamedTuple):
   stages: int
   after: int
   at_once: int  # rows of a device in a micro-batch
+  # The mesh axes whose devices have copies of the layers: they sum the
+  # gradients of all steps before they exchange them.
+  holders: tuple[str, ...]
 
   def split(self, x: jax.Array) -> jax.Array:
     """[rows, ...] to [S, W, rows of a micro-batch, ...]: nothing moves."""
@@ -112,19 +129,34 @@ def parts_of(how: Circular, rows: int) -> Parts | None:
   at, sizes = axes.index(STAGE), [mesh.shape[axis] for axis in axes]
   if rows % math.prod(sizes):
     return None  # a model's first parameters are drawn with one row
+  holders = tuple(
+    axis
+    for axis in axes
+    if axis != STAGE
+    and not how.together
+    and (how.weights == 'stage' or axis == REPLICAS)
+  )
   return Parts(
     rows,
     math.prod(sizes[:at]),
     sizes[at],
     math.prod(sizes[at + 1 :]),
     how.at_once(rows // math.prod(sizes)),
+    holders,
   )
 
 
-def over_stages(x: jax.Array, axis: int = 0) -> jax.Array:
-  """Splits an axis over the stages, and leaves others as they are."""
+def over_stages(
+  x: jax.Array, axis: int = 0, holders: tuple[str, ...] = ()
+) -> jax.Array:
+  """Splits an axis over the stages, and the next one over `holders`, if any.
+
+  Others are left as they are.
+  """
   free = PartitionSpec.UNCONSTRAINED
-  spec = PartitionSpec(*(free,) * axis, STAGE, *(free,) * (x.ndim - axis - 1))
+  split = (STAGE, holders) if holders else (STAGE,)
+  rest = x.ndim - axis - len(split)
+  spec = PartitionSpec(*(free,) * axis, *split, *(free,) * rest)
   return jax.lax.with_sharding_constraint(x, spec)
 
 
@@ -141,6 +173,8 @@ def run(
   rows: Any,
   schedule: Schedule,
   keep: Callable[..., bool] | None = None,
+  holders: tuple[str, ...] = (),
+  weights: Any = None,
 ) -> tuple[Any, Any]:
   """Runs the rows through all layers.
 
@@ -153,6 +187,9 @@ def run(
     keep: with several repeats, what the forward pass stores of a step. Without
       it a copy of the layers of each step would be stored; with one repeat
       these are the same in all steps.
+    holders: see `Parts`. With any, the further results are of rows, [b, ...].
+    weights: how the layers read their kernels, None for other arrays; for the
+      copies of the holders.
 
   Returns:
     The rows, and the further results as arrays [layers, M, ...].
@@ -162,16 +199,39 @@ def run(
   split = tree_map(
     lambda x: over_stages(x.reshape(R, S, -1, *x.shape[1:]), 1), layers
   )
+  if holders:
+    mesh = jax.sharding.get_abstract_mesh()
+    P = math.prod(mesh.shape[axis] for axis in holders)
+    split = _copies(split, P, holders, weights)
   # Each stage has its own, whose gradients are summed after `_used`.
   same = tree_map(lambda x: over_stages(jnp.stack([x] * S)), same)
 
   def one(layers, same, rows, repeat, used):
     layers = tree_map(lambda x: x[0] if R == 1 else x[repeat], layers)
-    layers, same, rows = _used(used, (layers, same, rows))
+    layers, same, rows = _used(used, (_summed_apart(layers), same, rows))
     return stage(layers, same, rows)
 
-  with layout.within(STAGE):
-    each = jax.vmap(one, (1, 0, 0, 0, 0), spmd_axis_name=STAGE)
+  def here(layers, *rest):
+    layers = tree_map(lambda x: x[(slice(None), *at_first)], layers)
+    out = one(layers, *tree_map(lambda x: x[0], rest))
+    return tree_map(lambda x: x[None], out)
+
+  by_stage = of_rows = further = PartitionSpec(STAGE)
+  of_layers, at_first = PartitionSpec(None, STAGE), (0,)
+  if holders:
+    of_rows = PartitionSpec(STAGE, holders)
+    further = PartitionSpec(STAGE, None, holders)
+    of_layers, at_first = PartitionSpec(None, STAGE, holders), (0, 0)
+  with layout.within(STAGE, *holders):
+    # With `jax.vmap` kernels would have an axis of stages, and XLA does not
+    # reduce-scatter gradients of more than two dimensions.
+    each = jax.shard_map(
+      here,
+      in_specs=(of_layers, by_stage, of_rows, by_stage, by_stage),
+      out_specs=(of_rows, further),
+      axis_names={STAGE, *holders},
+      check_vma=False,
+    )
     if R > 1:
       each = jax.checkpoint(each, policy=keep, prevent_cse=False)
 
@@ -271,3 +331,89 @@ def _gate_gradient(used, dy):
 
 
 _gate.defvjp(_gate_forward, _gate_gradient)
+
+
+# Copies of the layers, one for each of the holders, in the dtype in which they
+# are multiplied. Each device sums its gradients of all steps in the dtype of
+# the parameters; the devices sum theirs after the last step.
+
+
+class _Copy(NamedTuple):
+  """An array, and zeros in its place that get its gradient."""
+
+  value: jax.Array
+  sums: jax.Array
+
+
+def _copies(
+  split: Any, number: int, holders: tuple[str, ...], weights: Any
+) -> Any:
+  """[R, S, n, ...] to P copies, [R, S, P, n, ...]."""
+
+  def copied(x, rest=None):
+    x = jnp.broadcast_to(x[:, :, None], (*x.shape[:2], number, *x.shape[2:]))
+    if rest is None:
+      return over_stages(x, 1, holders)
+    spec = PartitionSpec(None, STAGE, holders, None, *rest)
+    return jax.lax.with_sharding_constraint(x, spec)
+
+  def copy(weight, tree):
+    if weight is None:
+      return jax.tree.map(copied, tree)
+    with layout.within(STAGE, *holders):
+      rest = layout.spec(tree.shape[3:], weight.axes)
+    value = jax.lax.stop_gradient(tree).astype(weight.dtype)
+    return _Copy(copied(value, rest), copied(_zeros(tree), rest))
+
+  def stops(x):
+    return x is None or isinstance(x, layout.Weight)
+
+  return jax.tree.map(copy, weights, split, is_leaf=stops)
+
+
+def _summed_apart(tree: Any) -> Any:
+  return jax.tree.map(
+    lambda x: _summed(*x) if isinstance(x, _Copy) else x,
+    tree,
+    is_leaf=lambda x: isinstance(x, _Copy),
+  )
+
+
+@jax.custom_vjp
+def _zeros(x: jax.Array) -> jax.Array:
+  return jnp.zeros_like(x)
+
+
+_zeros.defvjp(lambda x: (_zeros(x), None), lambda _, dy: (dy,))
+
+
+@jax.custom_vjp
+def _summed(value: jax.Array, sums: jax.Array) -> jax.Array:
+  del sums
+  return value
+
+
+def _summed_forward(value, sums):
+  return value, jnp.zeros((0,), sums.dtype)
+
+
+def _summed_gradient(empty, dy):
+  return None, dy.astype(empty.dtype)
+
+
+_summed.defvjp(_summed_forward, _summed_gradient)
+
+
+@jax.custom_vjp
+def in_step(tree: Any, x: jax.Array) -> Any:
+  """The tree, as if it depended on x, so that it differs between steps.
+
+  What does not differ, such as weights gathered from other devices, JAX
+  computes before the scan over the steps, of all layers, and stores.
+  """
+  return jax.lax.optimization_barrier((tree, x))[0]
+
+
+in_step.defvjp(
+  lambda tree, x: (in_step(tree, x), None), lambda _, d_tree: (d_tree, None)
+)

@@ -425,27 +425,40 @@ class Stack(nn.Module):
     def pick(rows: bool) -> list[Any]:
       return [x for x, y in zip(leaves, differs, strict=True) if y == rows]
 
-    def stage(of_layers, same, rows):
+    def part(run, of_layers, same, rows):
       x_BLD, own, numbers_B = rows
       every, each = iter(same), iter(own)
       whole = form.unflatten(next(each if y else every) for y in differs)
       with layers.use_rows(here and here._replace(numbers_B=numbers_B)):
-        x_BLD, sown = self._stage(of_layers, x_BLD, whole)
-      return (x_BLD, own, numbers_B), sown
+        return run(of_layers, x_BLD, whole)
+
+    def stage(of_layers, same, rows):
+      run = functools.partial(self._stage, drawn=drawn)
+      x_BLD, sown = part(run, of_layers, same, rows)
+      return (x_BLD, *rows[1:]), sown
 
     numbers_B = None if here is None else here.numbers_B
     rows = jax.tree.map(parts.split, (x_BLD, pick(True), numbers_B))
     S, W = rows[0].shape[:2]
+    of_layers, same = (params, jnp.arange(number), rngs), pick(False)
+    # `nn.scan` traces the layers twice, and Flax counts what both traces draw:
+    # without those of the first, other numbers would be drawn.
+    one_part = jax.tree.map(lambda x: x[0, 0], rows)
+    first = functools.partial(part, self._first)
+    with layout.within(pipeline.STAGE):
+      drawn, read = first(of_layers, same, one_part)
     stored = _policies.save_only_these_names(_INPUT)
     if policy := REMATS[self.remat]:
       stored = _policies.save_from_both_policies(policy, stored)
     (x, *_), sown = pipeline.run(
       stage,
-      (params, jnp.arange(number), rngs),
-      pick(False),
+      of_layers,
+      same,
       rows,
       pipeline.Schedule(S, self.circular.repeats, S * W),
       stored,
+      parts.holders,
+      (read, None, None),
     )
 
     def mean(x):  # [layers, M, ...], each a mean over rows
@@ -459,26 +472,38 @@ class Stack(nn.Module):
       self.put_variable(name, 'periods', values)
     return parts.joined(x), (None,) * len(self.blocks)
 
-  def _stage(
+  def _first(
     self, of_layers: Any, x_BLD: jax.Array, context: Context
-  ) -> tuple[jax.Array, Any]:
-    """Some of the layers, by their parameters, numbers and random keys."""
-    caches: Caches = (None,) * len(self.blocks)
-    counted: dict = {}
+  ) -> tuple[dict, Any]:
+    """What a period draws, and a `layout.Weight` or None for each parameter."""
+    drawn, found = {}, {}
 
     def count(period: Any, index: jax.Array):
-      period(x_BLD, context, caches, index)
-      counted.update(period.scope.rng_counters)
+      period(x_BLD, context, (None,) * len(self.blocks), index)
+      drawn.update(period.scope.rng_counters)
 
     def first(of_layers: Any):
       params, index, rngs = jax.tree.map(lambda x: x[0], of_layers)
       apply = nn.apply(count, self._period(), mutable=self._sown())
-      return apply({'params': params}, index, rngs=rngs)[1]
+      with layout.weights_read() as read:
+        apply({'params': params}, index, rngs=rngs)
+      found.update(jax.tree.map(lambda x: read.get(id(x)), params))
 
-    # `nn.scan` traces the layers twice, and Flax counts what both traces draw:
-    # without those of the first, other numbers would be drawn.
     jax.eval_shape(first, of_layers)
-    run = self._remat(jax.checkpoint, self._run(context, counted))
+    return drawn, found
+
+  def _stage(
+    self, of_layers: Any, x_BLD: jax.Array, context: Context, *, drawn: dict
+  ) -> tuple[jax.Array, Any]:
+    """Some of the layers, by their parameters, numbers and random keys."""
+    caches: Caches = (None,) * len(self.blocks)
+    run = of_period = self._run(context, drawn)
+    if self.remat != 'none' and layout.num_parts('embed') > 1:
+
+      def run(x_BLD, params, given):
+        return of_period(x_BLD, pipeline.in_step(params, x_BLD), given)
+
+    run = self._remat(jax.checkpoint, run)
 
     def step(x_BLD, of_layer):
       params, index, rngs = of_layer

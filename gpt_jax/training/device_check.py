@@ -213,6 +213,14 @@ def _check_stages(config: Config, stages: int, rules: dict) -> None:
           f'of {period} layers, {stages * repeats * period}; change mesh.stage '
           'or model.pipeline'
         )
+      if choices.pipeline.weights == 'stage' and any(
+        x.ffn.router for x in choices.decoder
+      ):
+        raise UsageError(
+          f"model.pipeline={model.pipeline!r}: with weights='stage' a device "
+          'computes its rows alone, and the experts of model.ffn are for the '
+          "tokens of several; give weights='layer'"
+        )
       if repeats > 1 and model.remat == 'none':
         raise UsageError(
           f'model.pipeline={model.pipeline!r}: with {repeats} repeats '

@@ -277,6 +277,15 @@ class MemoryModel:
     S, R, M = schedule
     waiting = 2 * tokens * stream * (2 + S * (R > 1))
     kept *= schedule.steps / (R * M)
+    if ModelChoices.of(model).pipeline.weights == 'stage':
+      # Of each weight of a stage a copy in bfloat16 and the sum of its
+      # gradients in float32, and the gradients of one step in bfloat16.
+      whole = mesh | {'data': 1, 'fsdp': 1, 'expert': 1}
+      kept += 8 * sum(
+        leaf.size(whole)
+        for leaf in state_of(self.config).trained
+        if ('stage',) in leaf.axes
+      )
     return kept + period * S / M + waiting
 
   def _of_recurrent_layers(self) -> float:
@@ -338,7 +347,8 @@ class CostModel(MemoryModel):
     schedule, gathers = self.schedule(mesh, micro_rows, rows), parts.num_micro
     if mesh['stage'] > 1:
       compute /= 1 - schedule.bubble
-      gathers *= schedule.steps / schedule.repeats
+      if ModelChoices.of(model).pipeline.weights == 'layer':
+        gathers *= schedule.steps / schedule.repeats
 
     def over(axis: str, sent: float) -> float:
       if mesh[axis] == 1:

@@ -22,6 +22,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.nn import params as params_lib
+from gpt_jax.nn import pipeline
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.objectives import freezing
 from gpt_jax.objectives.base import Objective
@@ -89,6 +90,8 @@ class Parts(NamedTuple):
     split = {logical for logical, axes in self.rules if name in axes}
     first = all(axes[0] == name for _, axes in self.rules if name in axes)
     if parts.num_micro == 1 or not first or split - {'batch', 'group'}:
+      return 1
+    if self.mesh.shape[pipeline.STAGE] > 1:  # a pipeline does it by itself
       return 1
     rows = parts.rows(shape.rows) // size
     if not device_check.groups_fit(self.config, rows, shape.length):

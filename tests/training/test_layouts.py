@@ -309,6 +309,12 @@ def test_stages_and_their_bubble():
     layouts.state_of(config).bytes(whole | {'stage': n}) for n in (1, 4, 8)
   )
   assert (one - four) / (one - eight) == pytest.approx((3 / 4) / (7 / 8))
+  # A copy in bfloat16, the sum and one step's gradients: 8 bytes for a weight
+  # of a stage on each device, where the state has 12.
+  whole_stage = {'model.pipeline': "circular(weights='stage')"}
+  held = CostModel(layouts.apply(config, whole_stage), slices)
+  more = held.activations(mesh, 0) - costs.activations(mesh, 0)
+  assert more == pytest.approx((one - four) / 3 * 8 / 12)
   # With fewer rows at a time the bubble grows.
   links = {axis: layouts.Links(2, True) for axis in sharding.AXES}
   few, many = (costs.seconds(mesh, links, rows) for rows in (1, 0))

@@ -76,6 +76,7 @@ def assert_same(found, expected):
     ((1, 1, 1), 2, 'circular(repeats=2, rows=3)'),
     slow((1, 2, 2), 2, 'circular(repeats=2)'),
     slow((2, 2, 1), 2, 'circular(rows=2)'),
+    slow((2, 1, 2), 2, "circular(repeats=2, weights='stage')"),
   ],
 )
 def test_results_do_not_depend_on_the_stages(sizes, stage, pipeline):
@@ -131,6 +132,20 @@ def test_stages_send_to_the_next_one_alone(repeats):
   outside = {'all-reduce'} if repeats == 1 else {'all-reduce', 'all-to-all'}
   kinds = {'all-gather', 'all-reduce', 'all-to-all', 'reduce-scatter'}
   assert {k for k in kinds if re.search(rf' {k}(-start)?\(', text)} == outside
+
+
+@pytest.mark.parametrize('weights', ['layer', 'stage'])
+def test_what_is_gathered_and_reduced_over_fsdp(weights):
+  """One layer's weights in each step, or those of a stage before all steps."""
+  how = {'model.pipeline': f'circular(weights={weights!r})'}
+  found, text = compute({**ROUND, **how}, (1, 2, 1), 2)
+  assert_same(found, on_one_device('round'))
+  gathered = set(re.findall(r'f32\[([\d,]*24,40)\]\S* all-gather\(', text))
+  if weights == 'layer':
+    assert gathered == {'24,40'}
+  else:
+    assert gathered == {'1,1,2,24,40'}
+    assert in_loops(text) == {'collective-permute'}
 
 
 def test_outputs_of_layers():

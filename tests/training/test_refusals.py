@@ -86,6 +86,9 @@ CONFIGS_REFUSED = [
        '2 stages x 1 repeats of whole periods of 2 layers, 4; change mesh'),
       ({'model.pipeline': 'circular(repeats=3)'},
        "with 3 repeats model.remat='none' would store the weights once more"),
+      ({'model.pipeline': "circular(weights='stage')",
+        'model.ffn': 'switch(num_experts=4)'},
+       "with weights='stage' a device computes its rows alone, and the expert"),
       ({'model.num_encoder_layers': 3, 'objective.name': 'denoise'},
        'model.num_encoder_layers=3: its layers read the encoder, so that '
        'mesh.stage=2 does not split the 6; give mesh.stage=1'),
