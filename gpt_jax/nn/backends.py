@@ -17,7 +17,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gpt_jax.nn import context_parallel, kernels, layout, ring_kernel
+from gpt_jax.nn import (
+  bigbird_kernel,
+  context_parallel,
+  kernels,
+  layout,
+  ring_kernel,
+)
 from gpt_jax.nn import flash as flash_lib
 from gpt_jax.nn.attend import (
   ByDistance,
@@ -252,11 +258,23 @@ def reference() -> Backend:
   return Backend('reference', run, ALL - {'by_distance', 'products'})
 
 
-def blocks() -> Backend:
-  """Plain XLA, on any device, for `bigbird`: computes only its blocks."""
+def blocks(interpret: bool = False) -> Backend:
+  """For `bigbird`, computes only its blocks: in XLA, on a TPU in a kernel.
+
+  Args:
+    interpret: uses the kernel on any device, slowly: for tests.
+  """
+
+  def run(request: Request) -> jax.Array:
+    kernel = None
+    why_not = bigbird_kernel.obstacle(request) or not_split(request)
+    if _takes_kernel('blocks', 'a kernel', why_not, interpret):
+      kernel = functools.partial(bigbird_kernel.between, interpret=interpret)
+    return gathered(request, kernel)
+
   lacking = {'no_blocks', 'bias', 'by_distance', 'products', 'prefix', 'mask'}
   lacking |= {'two_sizes', 'order', *RARE}
-  return Backend('blocks', gathered, ALL - lacking)
+  return Backend('blocks', run, ALL - lacking)
 
 
 def splash(

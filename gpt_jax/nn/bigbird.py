@@ -10,6 +10,7 @@ blocks, L queries and M keys of a block; X lists of keys for each block, and the
 Q queries of a block that read one list.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -94,8 +95,13 @@ def listed(
   return counts.at[:, start:stop, start:stop].set(shown)
 
 
-def gathered(request: Request) -> jax.Array:
-  """Attention of each block of queries to the blocks of keys that it sees."""
+def gathered(
+  request: Request, kernel: Callable[[Request], jax.Array] | None = None
+) -> jax.Array:
+  """Attention of each block of queries to the blocks of keys that it sees.
+
+  `kernel` gives the output of the tokens between the global ones.
+  """
   blocks, L = _blocks(request), request.q_BLHK.shape[1]
   ends = blocks.between(L)
   if ends is None:
@@ -114,7 +120,10 @@ def gathered(request: Request) -> jax.Array:
     places=(_outside(jnp.arange(L)[None], start, stop)[0], jnp.arange(L)),
     softcap=request.softcap,
   )
-  others = _between(request, mask_BM, start, stop)
+  if kernel:
+    others = kernel(request)
+  else:
+    others = _between(request, mask_BM, start, stop)
   parts = of_global[:, :start], others, of_global[:, start:]
   return _real(request, jnp.concatenate(parts, axis=1))
 

@@ -127,6 +127,41 @@ def test_blocks_and_the_dense_reference_equal_the_lists(text, padded, softcap):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_the_kernel_equals_the_reference():
+  """Interpreted: output and gradients, with padding and dropout."""
+  rng, length = np.random.default_rng(3), 16 * 8
+  q, weights = rng.normal(size=(2, B, length, 4, 7)).astype(np.float32)
+  k, v = rng.normal(size=(2, B, length, 2, 7)).astype(np.float32)
+  real = np.ones((B, length), bool)
+  real[0, 97:] = real[1, 20:60] = False
+  numbers_B = np.arange(B, dtype=np.uint32) + 5
+  request = Request(
+    *(q, k, v, pattern('bigbird(block=16, window=3, random=1)')),
+    Visibility(real),
+    0.3,
+    dropout=AttentionDropout(0.2, jnp.uint32(3_000_000_019), numbers_B),
+    layer=jnp.int32(LAYER),
+  )
+
+  def run(name):
+    backend = spec.build('model.attention_backend', name, BACKENDS)
+
+    def loss(q, k, v):
+      asked = request._replace(q_BLHK=q, k_BLGK=k, v_BLGK=v)
+      out = attend_rows(asked, backend=backend)
+      return (out * weights).sum(), out
+
+    grad = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
+    return jax.tree.leaves(grad(q, k, v))
+
+  expected = run('reference')
+  rules = sharding.parse_rules(base.get_config().mesh.rules)
+  with sharding.use(tiny.make_mesh(1, 1, 2), rules):
+    found = run('blocks(interpret=True)')
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
+
+
 def test_a_short_row_is_seen_as_a_whole():
   q, k, v = (x[:, :27] for x in qkv())
   request = Request(q, k, v, pattern(ITC), Visibility(), 0.3)
