@@ -28,8 +28,8 @@ from gpt_jax import config as config_lib  # noqa: E402
 from gpt_jax.costs import flops, matmuls  # noqa: E402
 from gpt_jax.rows.row_makers import blank  # noqa: E402
 from gpt_jax.rows.rows import Keys  # noqa: E402
-from gpt_jax.training import parts as state_lib  # noqa: E402
 from gpt_jax.training import step  # noqa: E402
+from tests.support import tiny  # noqa: E402
 
 FILE = HERE / 'golden_flops.json'
 CONFIGS = ROOT / 'configs'
@@ -61,9 +61,7 @@ def count(name, traced):
     # What the tokenizer will find does not matter here.
     config = config_lib.set_vocab_size(config, 1000, 'any')
   objective = config_lib.objective(config)
-  params = jax.eval_shape(
-    lambda key: state_lib.init_params(objective, key), jax.random.key(0)
-  )
+  params = tiny.shapes(objective)
   found = {'model': flops.per_token(config, params)}
   if not traced:
     return found

@@ -37,10 +37,7 @@ def test_what_is_transferred(amount):
   }
   model = tiny.model(**fields)
   fresh = tiny.random_like(
-    jax.eval_shape(
-      functools.partial(state_lib.init_params, built(**fields)),
-      jax.random.key(0),
-    ),
+    tiny.shapes(built(**fields)),
     seed=7,
   )
   given = {
@@ -82,9 +79,6 @@ def test_what_is_transferred(amount):
 
 
 def test_a_model_that_does_not_fit_is_refused():
-  fresh = jax.eval_shape(
-    functools.partial(state_lib.init_params, built(num_layers=4, d_ff=31)),
-    jax.random.key(0),
-  )
+  fresh = tiny.shapes(built(num_layers=4, d_ff=31))
   with pytest.raises(UsageError, match=r'is \(2, 17, 29\), not \(4, 17, 31\)'):
     transfer.check(fresh, pretrained())

@@ -17,7 +17,6 @@ from gpt_jax.nn import params as params_lib
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.objectives.lora import Lora
 from gpt_jax.spec import UsageError
-from gpt_jax.training import parts as parts_lib
 from tests.support import checkpoints, golden_io, tiny
 from tests.support.golden_io import ROOT
 
@@ -75,9 +74,7 @@ def exported(name, on, rslora, out):
   lora = Lora(rank=3, alpha=7.0, on=on, rslora=rslora)
   plain = checkpoints.plain(model)
   objective = lora.objective(Causal().replaced(model=plain), model.vocab_size)
-  shapes = jax.eval_shape(
-    lambda key: parts_lib.init_params(objective, key), jax.random.key(0)
-  )
+  shapes = tiny.shapes(objective)
   tree = tiny.random_like(shapes['adapters'], seed=3)
   heads = params.pop('heads', {})
   merged = lora.merged({'adapters': tree, 'parts': {'base': params}})

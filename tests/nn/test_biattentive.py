@@ -31,11 +31,12 @@ def made():
     patch.setattr(biattentive, 'SIZE', 6)
     network = Biattentive(K, INITS, 0.0)
     args = x_BLD, y_BMD, *real
-    params = network.init(jax.random.key(0), *args)['params']
-    params = tiny.random_like(nn.meta.unbox(params), seed=5)
-    out = network.apply({'params': params}, *args)
+    shapes = jax.eval_shape(network.init, jax.random.key(0), *args)['params']
+    params = tiny.random_like(nn.meta.unbox(shapes), seed=5)
+    apply = jax.jit(network.apply)
+    out = apply({'params': params}, *args)
     x_BLD[~real[0]], y_BMD[~real[1]] = 97, -97
-    again = network.apply({'params': params}, x_BLD, y_BMD, *real)
+    again = apply({'params': params}, x_BLD, y_BMD, *real)
   return params, args, np.asarray(out), np.asarray(again)
 
 

@@ -52,7 +52,8 @@ def recorded(found=None):
 
 def test_equals_the_recorded_values():
   golden = case(FOLDER, 'main')
-  out = CNN.apply({'params': recorded()}, golden.inputs['characters'])
+  apply = jax.jit(CNN.apply)
+  out = apply({'params': recorded()}, golden.inputs['characters'])
   expected = golden.outputs['layers'][0]
   np.testing.assert_array_equal(*np.split(expected, 2, axis=-1))
   real = golden.valid['tokens']
@@ -63,7 +64,8 @@ def test_equals_the_recorded_values():
 
 def test_a_new_highway_passes_its_input():
   """The gate's bias is 2, as in the released code; other biases are 0."""
-  params = CNN.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))['params']
+  init = jax.jit(CNN.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))['params']
   shapes = jax.tree.map(np.shape, recorded())
   for x in jax.tree.leaves(params, is_leaf=_boxed):
     assert len({*x.names}) == x.value.ndim, 'a mesh takes each name once'

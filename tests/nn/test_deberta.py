@@ -61,9 +61,8 @@ def make(arguments, scale='rsqrt'):
 
 
 def run(attention, params, x, context):
-  return np.asarray(
-    attention.apply({'params': params}, x, context, layer=np.int32(0))[0]
-  )
+  apply = jax.jit(attention.apply)
+  return np.asarray(apply({'params': params}, x, context, layer=np.int32(0))[0])
 
 
 def split_heads(x, number):

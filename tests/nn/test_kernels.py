@@ -323,7 +323,9 @@ def test_lowers_for_tpu(fused_until):
 
 
 @pytest.mark.tpu
-@pytest.mark.parametrize('topology', ['v5e:2x4', 'v4:2x2x1'])
+@pytest.mark.parametrize(
+  'topology', ['v5e:2x4', pytest.param('v4:2x2x1', marks=pytest.mark.long)]
+)
 def test_attention_and_the_train_step_compile(topology):
   assert tpu.compiled('attention', topology) == {
     # Forward, and backward in one kernel or in two.

@@ -79,7 +79,7 @@ def test_equals_torch(name):
       x_BLD = jnp.concatenate(out, axis=-1)
     return jnp.sum(x_BLD * golden.inputs['probe']), (x_BLD, states)
 
-  gradient = jax.grad(run, argnums=(0, 1), has_aux=True)
+  gradient = jax.jit(jax.grad(run, argnums=(0, 1), has_aux=True))
   (dparams, dx), (y_BLP, states) = gradient(params, x_BLD)
   expected = dict(golden.outputs)
   close = {

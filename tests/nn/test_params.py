@@ -71,8 +71,8 @@ def test_a_model_computes_the_same(bias):
   np.testing.assert_array_equal(layer['transposed'], kernel[1].T)
   assert 'kernel' not in layer
   tokens = tiny.tokens(3, 11)
-  expected = given.apply({'params': params}, tokens).hidden_BLD
-  found = model.apply({'params': split}, tokens).hidden_BLD
+  expected = jax.jit(given.apply)({'params': params}, tokens).hidden_BLD
+  found = jax.jit(model.apply)({'params': split}, tokens).hidden_BLD
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -81,7 +81,7 @@ def test_run(axes, repeats, each, rows, at_once):
     return jnp.sum(weight_BLD * x_BLD) + jnp.sum(means_N**2)
 
   given = w_NDD, shift_D, x_BLD
-  expected = jax.value_and_grad(one_by_one, argnums=(0, 1, 2))(*given)
+  expected = jax.jit(jax.value_and_grad(one_by_one, argnums=(0, 1, 2)))(*given)
   with sharding.use(mesh, RULES):
     gradient = jax.value_and_grad(over_stages, argnums=(0, 1, 2))
     found = jax.jit(gradient)(*given)

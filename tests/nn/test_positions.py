@@ -457,9 +457,10 @@ def test_alibi_in_bfloat16_differs_by_a_constant_for_each_query():
   # 8 heads, and positions below 256: nothing has to be rounded.
   exact = bias('alibi', heads=8).apply({}, QUERY, KEY)
   rounded = bias('alibi', heads=8, dtype='bfloat16').apply({}, QUERY, KEY)
+  differences = np.asarray(rounded - exact)
   seen = QUERY[:, :, None] >= KEY[:, None, :]
   for b, h, i in np.ndindex(ROWS, 8, 4):
-    difference = (rounded - exact)[b, h, i][seen[b, i]]
+    difference = differences[b, h, i][seen[b, i]]
     np.testing.assert_array_equal(difference, difference[0])
 
 

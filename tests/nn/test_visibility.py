@@ -225,7 +225,9 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
 def test_a_prefix_is_read_into_caches(attention):
   """The states are those of whole rows, and what follows sees its keys."""
   model = tiny.model(attention=attention, loop='unroll')
-  apply = functools.partial(model.apply, {'params': tiny.params(model)})
+  apply = jax.jit(
+    functools.partial(model.apply, {'params': tiny.params(model)})
+  )
   prefix, read = np.array([2, 5]), 7
   tokens = tiny.tokens(2, 11)
   whole = np.asarray(apply(tokens, prefix_B=prefix).hidden_BLD)

@@ -41,9 +41,7 @@ def nll(states, table, targets):
 @pytest.fixture(scope='module')
 def parts():
   objective = Auxiliary(targets=2, weight=0.25).bind(MODEL)
-  params = jax.eval_shape(
-    lambda k: init_params(objective, k), jax.random.key(0)
-  )
+  params = tiny.shapes(objective)
   params = tiny.random_like(params, seed=1)
   batch = tiny.batch(B, L, V)
 

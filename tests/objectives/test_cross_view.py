@@ -10,7 +10,6 @@ from gpt_jax import spec
 from gpt_jax.nn.params import flatten
 from gpt_jax.objectives.choices import OBJECTIVES, VIEWS
 from gpt_jax.spec import UsageError
-from gpt_jax.training import parts as parts_lib
 from tests.support import tiny
 
 B, L, V, K = 3, 11, 23, 5
@@ -35,10 +34,7 @@ def build(more='', **changes):
 @pytest.fixture(scope='module')
 def params():
   objective = build()
-  shapes = jax.eval_shape(
-    lambda key: parts_lib.init_params(objective, key), jax.random.key(0)
-  )
-  return tiny.random_like(shapes, seed=1)
+  return tiny.random_like(tiny.shapes(objective), seed=1)
 
 
 @pytest.fixture(scope='module')
@@ -97,7 +93,9 @@ def test_each_batch_trains_its_own_modules(params, batch):
   objective, key = build(), jax.random.key(3)
 
   def moved(turn):
-    gradient = jax.grad(lambda p: objective.of(turn).loss(p, batch, key).sum)
+    gradient = jax.jit(
+      jax.grad(lambda p: objective.of(turn).loss(p, batch, key).sum)
+    )
     return {
       name for name, x in flatten(gradient(params)).items() if np.any(x != 0)
     }
@@ -115,8 +113,7 @@ def test_each_batch_trains_its_own_modules(params, batch):
   assert objective.of('unlabelled').frozen == ('full',)
   alone = build(', unlabelled=False')
   assert not alone.tasks
-  shapes = jax.eval_shape(alone.init, jax.random.key(0))
-  assert {*shapes['parts']} == {'full'}
+  assert {*alone.shapes['parts']} == {'full'}
 
 
 # Which tokens see token `t`.

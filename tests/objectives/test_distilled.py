@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives import choices, distilled, soft_targets
@@ -37,7 +36,7 @@ def of(text, places='real'):
   teacher = tiny.model(**{**fields, **TEACHER, 'input': types})
   name = f'distilled({WEIGHTS}, text={text!r}, places={places!r})'
   objective = choices.build(name, model, None, {'teacher': teacher})
-  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+  shapes = tiny.shapes(objective)
   return objective, model, teacher, tiny.random_like(shapes, seed=1)
 
 
@@ -190,7 +189,7 @@ def test_dropout_is_the_students_alone():
   )
   name = f"distilled({WEIGHTS}, text='causal')"
   objective = choices.build(name, model, None, {'teacher': teacher})
-  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+  shapes = tiny.shapes(objective)
   params = tiny.random_like(shapes, seed=1)
   batch = objective.balance(batch_of('causal'))
   loss = jax.jit(objective.loss)
@@ -272,7 +271,7 @@ def test_a_run_starts_with_them():
   teacher, model = tiny.model(num_layers=5), tiny.model(num_layers=2)
   name = "distilled(text='causal', layers=(1, 4))"
   objective = build(name, model, None, {'teacher': teacher})
-  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+  shapes = tiny.shapes(objective)
   params = tiny.random_like(shapes, seed=1)
   started = objective.first_params(params)
   theirs = params['parts']['teacher']
@@ -366,7 +365,7 @@ def test_all_tokens_are_the_teacher_at_hand(places):
   stored = choices.build(
     f'distilled(temperature=3.0, {about}, {text}, top_k={V})', model
   )
-  shapes = nn.meta.unbox(jax.eval_shape(online.init, jax.random.key(0)))
+  shapes = tiny.shapes(online)
   params = tiny.random_like(shapes, seed=1)
   own = {name: x for name, x in params.items() if name != 'parts'}
   rng = np.random.default_rng(0)

@@ -258,10 +258,7 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
   np.testing.assert_allclose(gradients(again)[0], loss, rtol=1e-6)
   assert abs(gradients({**params, **zeros})[0] - loss) > 1e-3 * loss
   # It starts as the generator's; norms are of each alone.
-  shapes = {
-    sharing: nn.meta.unbox(jax.eval_shape(one.init, jax.random.key(0)))
-    for sharing, one in objectives.items()
-  }
+  shapes = {sharing: tiny.shapes(one) for sharing, one in objectives.items()}
 
   def count(tree):
     return sum(x.size for x in jax.tree.leaves(tree))

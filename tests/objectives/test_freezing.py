@@ -14,7 +14,6 @@ from gpt_jax.objectives import freezing
 from gpt_jax.objectives.loss import Loss
 from gpt_jax.objectives.task import Classification
 from gpt_jax.optim.train_state import TrainState
-from gpt_jax.training import parts as state_lib
 from gpt_jax.training.step import train_step
 from tests.support import tiny
 
@@ -23,9 +22,7 @@ def test_no_gradient_reaches_what_is_frozen():
   model = tiny.model(num_layers=3)
   frozen = freezing.lowest(model, num_layers=2, num_rows=tiny.V - 3)
   objective = frozen.objective(Classification(2, 7, auxiliary=0.5).bind(model))
-  shapes = jax.eval_shape(
-    functools.partial(state_lib.init_params, objective), jax.random.key(0)
-  )
+  shapes = tiny.shapes(objective)
   params = tiny.random_like(shapes, seed=2)
   batch = {
     'inputs': tiny.tokens(3, 1, 7),
@@ -96,9 +93,7 @@ def test_levels_are_unfrozen_one_by_one_with_a_rate_each():
 
   model = tiny.model(num_layers=LAYERS)
   whole = Classification(2, 7).bind(model)
-  shapes = jax.eval_shape(
-    functools.partial(state_lib.init_params, whole), jax.random.key(0)
-  )
+  shapes = tiny.shapes(whole)
   params = tiny.random_like(shapes, seed=5)
   args = model, tiny.V - NEW
   objective = freezing.gradual(tiny.LossOnly(squares), *args, EVERY)

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The heads of encoders, against what transformers recorded; features."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from gpt_jax import hf, spec
 from gpt_jax.objectives.choices import FEATURES, OBJECTIVES
 from gpt_jax.spec import UsageError
-from gpt_jax.training import parts
+from tests.support import tiny
 from tests.support.golden_io import ROOT, case
 
 KEY = jax.random.key(5)
@@ -124,8 +122,7 @@ def test_features_are_those_of_the_layers(features, picked):
   else:
     read = np.concatenate([*found], axis=-1)
   params = {**params, 'heads': heads}
-  init = functools.partial(parts.init_params, objective)
-  drawn = jax.eval_shape(init, KEY)['heads']
+  drawn = tiny.shapes(objective)['heads']
   assert jax.tree.map(np.shape, drawn) == jax.tree.map(np.shape, heads)
 
   @jax.jit

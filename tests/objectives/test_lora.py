@@ -198,9 +198,7 @@ def test_a_step_has_two_thirds_of_the_products():
   batch = tiny.batch(3, 7, tiny.V)
 
   def products(objective):
-    params = jax.eval_shape(
-      functools.partial(parts_lib.init_params, objective), jax.random.key(0)
-    )
+    params = tiny.shapes(objective)
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
     trained = train_state.trained(params, objective.unsaved)
 
@@ -227,9 +225,7 @@ def test_only_adapters_heads_and_new_rows_are_trained():
   assert names[f'{block}/query/kernel_B'] == P('layers', None, 'heads')
   assert names[f'{block}/value/kernel_B'] == P('layers', None, 'kv_heads')
   assert len([n for n in names if n.startswith('adapters')]) == 4
-  shapes = jax.eval_shape(
-    functools.partial(parts_lib.init_params, found), jax.random.key(0)
-  )
+  shapes = tiny.shapes(found)
   size = sum(x.size for x in jax.tree.leaves(shapes['adapters']))
   heads, groups = tiny.H * tiny.K, tiny.G * tiny.K
   assert size == config.model.num_layers * 2 * (2 * tiny.D + heads + groups)

@@ -7,7 +7,6 @@ import functools
 import jax
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from gpt_jax.objectives.masked import Masked, Masking, ngrams
 from gpt_jax.rows.rows import HELD_OUT, Keys, Rows
@@ -40,7 +39,7 @@ def rows():
 @functools.cache
 def of(pair):
   objective = Masked(rate=0.3, pair=pair).bind(tiny.model(**FIELDS), Words())
-  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(1)))
+  shapes = tiny.shapes(objective)
   # Biases and norms that say something.
   return objective, tiny.random_like(shapes, seed=2)
 

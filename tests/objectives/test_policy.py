@@ -142,7 +142,9 @@ def test_value_head():
   params = {**params, 'heads': {'value': {'classifier': classifier}}}
   objective = choices.build(f'ppo(length={ids.shape[1]})', model)
   targets = np.roll(ids, -1, axis=1)
-  found = objective.outputs(params, {'inputs': ids, 'targets': targets})
+  found = jax.jit(objective.outputs)(
+    params, {'inputs': ids, 'targets': targets}
+  )
   found_log_probs, found_values = np.split(np.asarray(found), 2, axis=1)
   real = mask == 1
   np.testing.assert_allclose(found_values[real], values[real], atol=1e-4)
@@ -170,7 +172,7 @@ def given_batch(objective, params, seed=0):
     'mask': mask.astype(np.float32),
     'advantages': rng.normal(size=(B, L)).astype(np.float32),
   }
-  outputs = np.asarray(objective.outputs(params, batch))
+  outputs = np.asarray(jax.jit(objective.outputs)(params, batch))
   batch['old_log_probs'] = outputs[:, :L]
   batch['ref_log_probs'] = outputs[:, :L]
   if outputs.shape[1] > L:
@@ -226,7 +228,7 @@ def test_dr_grpo_divides_by_the_longest():
   )
   params = params_of(dapo)
   batch = given_batch(dapo, params)
-  one, two = (x.loss(params, batch, None) for x in (dapo, other))
+  one, two = (jax.jit(x.loss)(params, batch, None) for x in (dapo, other))
   assert one.sum == two.sum
   assert (one.weight, two.weight) == (batch['mask'].sum(), 5 * B)
 
@@ -242,9 +244,9 @@ def test_pretraining_text_counts_gamma_times_its_mean():
   }
   batch |= {f'ptx_{name}': x for name, x in rows.items()}
   batch['ptx_weights'][0] = 0
-  found = with_text.loss(params, with_text.balance(batch), None)
-  alone = plain.loss(params, batch, None)
-  lm = bound('causal').loss(params, rows, None)
+  found = jax.jit(with_text.loss)(params, with_text.balance(batch), None)
+  alone = jax.jit(plain.loss)(params, batch, None)
+  lm = jax.jit(bound('causal').loss)(params, rows, None)
   difference = (found.sum - alone.sum) / found.weight
   np.testing.assert_allclose(difference, 27.8 * lm.sum / lm.weight, rtol=1e-4)
 

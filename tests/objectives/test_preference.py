@@ -105,7 +105,7 @@ def test_a_reward_model_as_recorded(name):
     'labels': np.full(3, 2, np.int32),
     'weights': np.ones(3, np.float32),
   }
-  outputs = objective.outputs(params, batch)
+  outputs = jax.jit(objective.outputs)(params, batch)
   recorded = np.stack(np.split(logits[:, 0], 2), axis=1)
   np.testing.assert_allclose(outputs, recorded, atol=1e-4)
 
@@ -210,8 +210,10 @@ def test_a_policy_equal_to_its_reference(loss_type, expected):
   model = tiny.model(num_layers=1)
   objective = Dpo(L, loss_type=loss_type).bind(model)
   params, batch = tiny.params(model), pairs()
-  reference = objective.outputs(params, batch)
-  found = objective.loss(params, {**batch, 'reference': reference}, None)
+  reference = jax.jit(objective.outputs)(params, batch)
+  found = jax.jit(objective.loss)(
+    params, {**batch, 'reference': reference}, None
+  )
   np.testing.assert_allclose(found.sum / found.weight, expected, rtol=1e-5)
   np.testing.assert_allclose(found.metrics['rewards/margins'].sum, 0, atol=1e-5)
   # Against the model's own logits, one token at a time.
@@ -224,7 +226,7 @@ def test_a_policy_equal_to_its_reference(loss_type, expected):
 
 def logits_of(model, params, batch):
   rows = batch['inputs'].reshape(2 * B, L)
-  hidden = model.apply({'params': params}, rows).hidden_BLD
+  hidden = jax.jit(model.apply)({'params': params}, rows).hidden_BLD
   logits = model.apply({'params': params}, hidden, method='logits')
   return np.float64(logits).reshape(B, 2, L, -1)
 
@@ -233,10 +235,10 @@ def test_ipo_takes_means_over_the_tokens():
   model = tiny.model(num_layers=1)
   params, batch = tiny.params(model), pairs()
   objective = Dpo(L, beta=0.3, loss_type='ipo').bind(model)
-  summed = np.asarray(objective.outputs(params, batch))
+  summed = np.asarray(jax.jit(objective.outputs)(params, batch))
   means = summed / batch['counts'].sum(axis=2)
   h = means[:, 0] - means[:, 1]
-  found = objective.loss(params, batch, None)
+  found = jax.jit(objective.loss)(params, batch, None)
   expected = np.sum(np.square(h - 1 / 0.6))
   np.testing.assert_allclose(found.sum, expected, rtol=1e-4)
 
@@ -247,9 +249,9 @@ def test_metrics_of_dpo():
   params, batch = tiny.params(model), pairs()
   batch['weights'][2] = 0
   objective = Dpo(L, beta=0.5).bind(model)
-  policy = np.asarray(objective.outputs(params, batch))[:2]
+  policy = np.asarray(jax.jit(objective.outputs)(params, batch))[:2]
   reference = batch['reference'] = policy_like(policy)
-  found = objective.loss(params, batch, None)
+  found = jax.jit(objective.loss)(params, batch, None)
   assert found.weight == 2
   rewards = 0.5 * (policy - reference[:2])
   margins = rewards[:, 0] - rewards[:, 1]

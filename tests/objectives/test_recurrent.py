@@ -135,9 +135,8 @@ def test_equals_torch(name, monkeypatch):
     loss = objective.loss(params, batch, key)
     return loss.sum / loss.weight, loss
 
-  (found['loss'], loss), gradient = jax.value_and_grad(total, has_aux=True)(
-    params
-  )
+  run = jax.jit(jax.value_and_grad(total, has_aux=True))
+  (found['loss'], loss), gradient = run(params)
   found['cross_entropy'] = loss.means[0].sum / loss.weight
   for key, array in found.items():
     np.testing.assert_allclose(array, expected[key], **TOLERANCE, err_msg=key)
@@ -207,13 +206,13 @@ def test_a_cut_stops_the_gradient_and_the_pair_across_it():
     loss = objective.loss(params, objective.balance(batch), key)
     return loss.sum / loss.weight
 
-  found, gradient = jax.value_and_grad(mean)(params, batch)
-  sums, caches = [], None
+  found, gradient = jax.jit(jax.value_and_grad(mean))(params, batch)
+  apply, sums, caches = jax.jit(model.apply), [], None
   for part in (slice(0, 5), slice(5, 11)):
     given = {name: x[:, part] for name, x in batch.items()}
     given['cuts'] = np.zeros_like(given['cuts'])
     sums.append((given, caches))
-    out = model.apply(
+    out = apply(
       {'params': params},
       given['inputs'],
       caches=caches
@@ -243,7 +242,7 @@ def test_a_cut_stops_the_gradient_and_the_pair_across_it():
       squares.append(jnp.square(raw[:, 1:] - raw[:, :-1]).reshape(-1))
     return total + 3 * jnp.mean(jnp.concatenate(squares))
 
-  expected, wanted = jax.value_and_grad(by_hand)(params)
+  expected, wanted = jax.jit(jax.value_and_grad(by_hand))(params)
   np.testing.assert_allclose(found, expected, **TOLERANCE)
   jax.tree.map(
     lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),

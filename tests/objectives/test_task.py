@@ -12,7 +12,6 @@ from gpt_jax import hf, spec
 from gpt_jax.objectives.causal import Target
 from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.objectives.task import Choice, Classification, Regression, of_task
-from gpt_jax.training import parts as state_lib
 from gpt_jax.training.parts import init_params
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
@@ -34,9 +33,7 @@ def jitted(objective):
 def of(build, **fields):
   """Objective and random parameters."""
   objective = jitted(build.bind(tiny.model(**PLAIN, **fields)))
-  init = functools.partial(init_params, objective)
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  return objective, tiny.random_like(shapes, seed=3)
+  return objective, tiny.random_like(tiny.shapes(objective), seed=3)
 
 
 def rows(labels, lengths=LENGTHS):
@@ -138,7 +135,7 @@ def test_the_head_of_an_lstm_starts_as_torchs(read, name, inputs):
   fields |= {'position': 'none', 'init_weights': 'uniform'}
   build = Classification(2, L, 1, 0.0, 0.0, read=read)
   objective = build.bind(tiny.model(**PLAIN | fields))
-  params = init_params(objective, jax.random.key(3))
+  params = jax.jit(functools.partial(init_params, objective))(jax.random.key(3))
   kernel = np.abs(params['heads'][name]['kernel'])
   bound = (inputs * tiny.D) ** -0.5
   assert 0.8 * bound < kernel.max() < bound
@@ -182,7 +179,9 @@ def test_a_segment_stops_the_gradient_of_the_state(segment):
     'labels': np.array([1]),
     'weights': np.ones(1, np.float32),
   }
-  gradient = jax.grad(lambda p: objective.loss(p, batch, KEY).sum)(params)
+  gradient = jax.jit(jax.grad(lambda p: objective.loss(p, batch, KEY).sum))(
+    params
+  )
   found = np.any(gradient['embed']['embedding'][:L] != 0, axis=1)
   first = (L - 2) // segment * segment if segment else 0
   expected = (first <= np.arange(L)) & (np.arange(L) < L - 1)
@@ -304,9 +303,7 @@ def build(name):
 def several():
   each = ', '.join(f'{name}:{call!r}' for name, call in CALLS.items())
   objective = build(f'tasks({each})')
-  shapes = jax.eval_shape(
-    lambda key: state_lib.init_params(objective, key), jax.random.key(0)
-  )
+  shapes = tiny.shapes(objective)
   return objective, tiny.random_like(shapes, seed=1)
 
 

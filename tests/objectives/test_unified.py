@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from gpt_jax import hf
 from gpt_jax.nn.transformer import Transformer
@@ -65,7 +64,7 @@ def rows(count, length=L, vocab_size=V, seed=0):
 def of(token_types=6):
   fields = FIELDS | {'input': f'tokens(token_types={token_types})'}
   objective = Unified(rate=0.3).bind(tiny.model(**fields), Words())
-  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(1)))
+  shapes = tiny.shapes(objective)
   return objective, tiny.random_like(shapes, seed=2)
 
 
@@ -118,7 +117,7 @@ def test_masks_and_losses_are_those_of_hugging_face():
     'second': types == 1,
   }
   objective = Unified().bind(model)
-  shapes = nn.meta.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+  shapes = tiny.shapes(objective)
   params = {**params, 'heads': tiny.random_like(shapes['heads'], seed=0)}
 
   @jax.jit

@@ -4,6 +4,7 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
@@ -60,7 +61,7 @@ def test_loss_of_packed_rows_is_that_of_separate_ones(attention):
     objective = choices.build(call, model)
     batch = rows.batch(range(len(rows)))
     assert batch['inputs'].shape == (len(rows), ROOM)
-    return objective.loss(params, batch, None)
+    return jax.jit(objective.loss)(params, batch, None)
 
   one, other = loss(packed=True), loss(packed=False)
   assert one.weight == other.weight == sum(x.learned.sum() for x in sequences())
@@ -75,7 +76,7 @@ def test_accuracy_and_entropy_by_numpy():
   params = tiny.params(model)
   batch = TokenRows(sequences(), ROOM, 0, packed=True).batch([0, 2, 3])
   objective = choices.build(f'dialogue(length={ROOM}, packed=True)', model)
-  out = model.apply(
+  out = jax.jit(model.apply)(
     {'params': params},
     batch['inputs'],
     positions_BL=batch['positions'],
@@ -87,7 +88,7 @@ def test_accuracy_and_entropy_by_numpy():
   logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   weights, targets = batch['weights'], batch['targets']
   nll = -np.take_along_axis(logs, targets[..., None], -1)[..., 0]
-  found = objective.loss(params, batch, None)
+  found = jax.jit(objective.loss)(params, batch, None)
   metrics = {n: x.sum / x.weight for n, x in (found.metrics or {}).items()}
   mean = lambda x: (x * weights).sum() / weights.sum()  # noqa: E731
   np.testing.assert_allclose(found.sum / found.weight, mean(nll), rtol=1e-5)

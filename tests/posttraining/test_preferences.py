@@ -20,6 +20,7 @@ from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.training import metrics, models
 from tests.support import whole_runs
+from tests.support.tiny import one_device  # noqa: F401 (of eight, programs compile for longer)
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
@@ -131,7 +132,9 @@ def test_dpo_raises_the_margin(runs, files):
   )
 
 
-@pytest.mark.parametrize('command', ['reward', 'dpo'])
+@pytest.mark.parametrize(
+  'command', ['dpo', pytest.param('reward', marks=pytest.mark.slow)]
+)
 def test_a_resumed_run_has_the_same_bits(command, runs, files, tmp_path):
   _, *argv = flags(command, files, runs[command])
   argv = [flag for flag in argv if not flag.startswith('--workdir')]

@@ -18,6 +18,7 @@ from gpt_jax.runtime import preemption
 from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics, models
 from tests.support import whole_runs
+from tests.support.tiny import one_device  # noqa: F401 (of eight, programs compile for longer)
 
 ROOT = pathlib.Path(__file__).parents[2]
 REWARDS = """
@@ -98,6 +99,7 @@ BANDITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow  # a hundred rollouts
 @pytest.mark.parametrize('method', BANDITS)
 def test_a_bandit_is_solved(method, folder, tmp_path):
@@ -172,6 +174,9 @@ def test_the_run_is_told(run):
   assert result['train'][name] == logged[1][name]
 
 
+@pytest.mark.parametrize(
+  'run', ['grpo', pytest.param('ppo', marks=pytest.mark.slow)], indirect=True
+)
 def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
   """Goes on in the first of two windows, and draws the second again."""
   rollouts = {x.name for x in (run.workdir / 'rollouts').iterdir()}
@@ -273,16 +278,15 @@ def test_a_bad_reward_loses_no_update(folder, tmp_path, capsys):
   """The updates before it are saved, and the same command goes on."""
   task = 'grpo(max_completion_length=2, num_generations=4)'
   fields = 'batch.size=8', 'log.every_steps=1'
-  argv = flags(folder, task, 'fails_once', *fields, steps=5)
+  argv = flags(folder, task, 'fails_once', *fields, steps=4)
   argv = ['grpo', *argv, f'--workdir={tmp_path}/w']
   assert main(argv) == 2
   error = capsys.readouterr().err.strip().splitlines()[-1]
   assert 'gives completion 0 of 8 the reward nan' in error
   assert [x.name for x in (tmp_path / 'w/checkpoints').iterdir()] == ['2']
-  # It fails in its third call of a process: now before the last step.
-  assert main(argv) == 2
+  # It fails in the third call of a process, which now has two.
   assert main(argv) == 0
-  assert len(whole_runs.values(tmp_path / 'w', 'reward')) == 5
+  assert len(whole_runs.values(tmp_path / 'w', 'reward')) == 4
 
 
 @pytest.mark.parametrize('returned', BAD)

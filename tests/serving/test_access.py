@@ -19,14 +19,6 @@ BODY = b'{"prompt": "a", "max_tokens": 1, "temperature": 0}'
 
 
 @pytest.fixture(scope='module')
-def api():
-  """Without a key, on loopback alone."""
-  running = Running(make_engine)
-  yield running
-  running.stop()
-
-
-@pytest.fixture(scope='module')
 def named():
   """With a key and a name, as behind a proxy."""
   allowed = Access('0.0.0.0', ('models.example.com',), KEY)

@@ -19,10 +19,8 @@ from tests.support.served import (
   BODY,
   HTTP,
   POST,
-  Running,
   connect,
   expected,
-  make_engine,
   received,
   talk,
   whole,
@@ -142,13 +140,6 @@ RUDE = {
   'an unknown name': refused(of(logit_bias=3), 400),
   'another path': refused(b'GET /../secret' + HTTP + b'\r\n', 404),
 }
-
-
-@pytest.fixture(scope='module')
-def api():
-  running = Running(make_engine)
-  yield running
-  running.stop()
 
 
 def test_the_polite_get_what_they_get_alone(api, caplog):

@@ -4,7 +4,6 @@
 
 import jax
 import numpy as np
-import pytest
 
 from gpt_jax.decoding.logprobs import TokenLogprobs
 from gpt_jax.serving.logprobs import Named, Names, of_chat, of_completion
@@ -12,25 +11,16 @@ from tests.support import tiny
 from tests.support.served import (
   CONTEXT,
   TOKENIZER,
-  Running,
   expected,
-  make_engine,
   model,
 )
-
-
-@pytest.fixture(scope='module')
-def api():
-  running = Running(make_engine)
-  yield running
-  running.stop()
 
 
 def log_softmax(text):
   """After each byte of a text, [L, V]."""
   params = {'params': tiny.params(model())}
   ids_1L = np.array([TOKENIZER.encode(text)])
-  hidden = model().apply(params, ids_1L).hidden_BLD
+  hidden = jax.jit(model().apply)(params, ids_1L).hidden_BLD
   logits = model().apply(params, hidden, method='logits')
   return np.asarray(jax.nn.log_softmax(logits))[0]
 

@@ -37,13 +37,6 @@ from tests.support.served import (
 )
 
 
-@pytest.fixture(scope='module')
-def api():
-  running = Running(make_engine)
-  yield running
-  running.stop()
-
-
 @pytest.fixture(autouse=True)
 def nothing_leaks(api):
   yield

@@ -4,12 +4,13 @@
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -127,6 +128,11 @@ def random_like(tree: Any, *, seed: int, size: float = 0.3) -> Any:
   return jax.tree_util.tree_map_with_path(draw, tree)
 
 
+def shapes(objective: Objective) -> Any:
+  """The shapes of an objective's parameters."""
+  return nn.meta.unbox(objective.shapes)
+
+
 @functools.cache
 def params(module: Transformer, seed: int = 0) -> Any:
   """Random parameters of a model, as `random_like` makes them."""
@@ -169,6 +175,19 @@ def make_mesh(
   return Mesh(devices.reshape(shape), sharding.AXES)
 
 
+@pytest.fixture(autouse=True, scope='module')
+def one_device() -> Iterator[None]:
+  """Meshes are of one device, unless a test makes its own."""
+  make = sharding.make_mesh
+
+  def alone(config: Any, devices: Any = None, *, width: int = 0) -> Mesh:
+    return make(config, devices or jax.devices()[:1], width=width)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, 'make_mesh', alone)
+    yield
+
+
 def build(
   config: ConfigDict,
   sizes: tuple[int, int, int],
@@ -204,6 +223,16 @@ def save(folder: pathlib.Path, tokenizer: Tokenizer, **fields: Any) -> None:
   Checkpointer(str(folder)).finish(parts_lib.initial_state(parts))
   (folder / 'config.json').write_text(config_lib.to_json(parts.config))
   tokenizer.save(str(folder / 'tokenizer'))
+
+
+def assert_close(found: Any, expected: Any) -> None:
+  """Equal trees, but for the order of float32 sums."""
+
+  def compare(a, b):
+    scale = float(np.max(np.abs(b)))
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
+
+  jax.tree.map(compare, found, expected)
 
 
 @dataclass(frozen=True)

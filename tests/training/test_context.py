@@ -80,8 +80,8 @@ RING = {'forward collective-permute bf16': 1, 'synchronous': 0}
     ('v5e:2x4', 'ring', 4, {**RING, 'kernels': 10}),
     # Asynchronous from neighbour to neighbour alone.
     ('v5e:4x8', 'ring', 16, RING),
-    ('v4:2x2x2', 'ring', 4, RING),
-    ('v5p:2x2x2', 'ring', 4, RING),
+    pytest.param('v4:2x2x2', 'ring', 4, RING, marks=pytest.mark.long),
+    pytest.param('v5p:2x2x2', 'ring', 4, RING, marks=pytest.mark.long),
     # Queries and outputs, too, and all of 4 heads, but to each device only its
     # quarter: as much. Splash: forward, and backward in one kernel.
     ('v5e:2x4', 'ulysses', 4, {'forward all-to-all bf16': 1, 'kernels': 2}),

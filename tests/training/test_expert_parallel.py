@@ -50,14 +50,6 @@ def on_one_device(ffn, num_micro=1):
   return compute(ffn, (1, 1, 1), 1, num_micro)
 
 
-def assert_same(found, expected):
-  def compare(a, b):
-    scale = float(np.max(np.abs(b)))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
-
-  jax.tree.map(compare, found, expected)
-
-
 def exchanges(text):
   """How many all-to-all the program has."""
   return len(re.findall(r' all-to-all\(|all-to-all-start\(', text))
@@ -78,7 +70,7 @@ def test_capacity(sizes, expert):
   (loss, metrics, grads), text = compute(CAPACITY, sizes, expert)
   expected, alone = on_one_device(CAPACITY)
   assert 0.1 < metrics['router/decoder/dropped'][0] < 0.7
-  assert_same((loss, metrics, grads), expected)
+  tiny.assert_close((loss, metrics, grads), expected)
   assert exchanges(alone) == 0
   # There and back, and the same for the gradient.
   assert exchanges(text) == (4 if expert > 1 else 0)
@@ -89,7 +81,7 @@ def test_capacity(sizes, expert):
 def test_micro_batches(ffn):
   """Each replica has some of the rows that a router's means are over."""
   found, text = compute(ffn, (2, 1, 2), 2, num_micro=2)
-  assert_same(found, on_one_device(ffn, num_micro=2)[0])
+  tiny.assert_close(found, on_one_device(ffn, num_micro=2)[0])
   # Without a capacity, on CPUs, of the places of rows.
   assert exchanges(text) == 4
 
@@ -99,7 +91,7 @@ def test_groups_of_several_rows():
   """Four groups on eight devices: slower, but the same."""
   ffn = CAPACITY[:-1] + f', group_size={2 * LENGTH})'
   found, _ = compute(ffn, (1, 2, 1), 4)
-  assert_same(found, on_one_device(ffn)[0])
+  tiny.assert_close(found, on_one_device(ffn)[0])
   dropped = found[1]['router/decoder/dropped'], on_one_device(CAPACITY)[0][1]
   assert dropped[0] != dropped[1]['router/decoder/dropped']
 
@@ -108,7 +100,7 @@ def test_groups_of_several_rows():
 def test_dropless(sizes, expert):
   found, _ = compute(DROPLESS, sizes, expert)
   assert np.all(found[1]['router/decoder/dropped'] == 0)
-  assert_same(found, on_one_device(DROPLESS)[0])
+  tiny.assert_close(found, on_one_device(DROPLESS)[0])
 
 
 def test_each_device_holds_its_experts():

@@ -51,14 +51,13 @@ def end(workdir: pathlib.Path):
   return [np.asarray(x).tobytes() for x in jax.tree.leaves(state)], logged
 
 
+@pytest.mark.slow  # three runs; the fast ones check what may change
 @pytest.mark.parametrize(
   ('schedule', 'first', 'stopped'),
   [
-    # Complete after 5 steps; stopped after 5 of 8, whose decay has 3.
-    pytest.param(
-      *('constant(peak=1e-3, warmup=2)', 5, None), marks=pytest.mark.slow
-    ),
+    # Stopped after 5 of 8 steps, whose decay has 3; complete after 5.
     ("wsd(peak=1e-3, cooldown=3, warmup=2, shape='sqrt')", 8, 5),
+    ('constant(peak=1e-3, warmup=2)', 5, None),
   ],
 )
 def test_it_ends_as_if_it_had_them_from_the_beginning(

@@ -61,14 +61,6 @@ def on_one_device(name, rows=ROWS, num_micro=1):
   return compute(fields, (1, 1, 1), 1, rows, num_micro)[0]
 
 
-def assert_same(found, expected):
-  def compare(a, b):
-    scale = float(np.max(np.abs(b)))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
-
-  jax.tree.map(compare, found, expected)
-
-
 @pytest.mark.parametrize(
   'sizes, stage, pipeline',
   [
@@ -83,7 +75,7 @@ def test_results_do_not_depend_on_the_stages(sizes, stage, pipeline):
   """With dropout, by the same random numbers."""
   fields = {**ROUND, 'model.pipeline': pipeline}
   found, _ = compute(fields, sizes, stage)
-  assert_same(found, on_one_device('round'))
+  tiny.assert_close(found, on_one_device('round'))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +92,7 @@ def test_experts(sizes, stage, rows, num_micro):
   found, _ = compute(EXPERTS, sizes, stage, rows, num_micro)
   expected = on_one_device('experts', rows, num_micro)
   assert 0.01 < expected[1]['router/decoder/dropped'][0] < 0.9
-  assert_same(found, expected)
+  tiny.assert_close(found, expected)
 
 
 def in_loops(text):
@@ -139,7 +131,7 @@ def test_what_is_gathered_and_reduced_over_fsdp(weights):
   """One layer's weights in each step, or those of a stage before all steps."""
   how = {'model.pipeline': f'circular(weights={weights!r})'}
   found, text = compute({**ROUND, **how}, (1, 2, 1), 2)
-  assert_same(found, on_one_device('round'))
+  tiny.assert_close(found, on_one_device('round'))
   gathered = set(re.findall(r'f32\[([\d,]*24,40)\]\S* all-gather\(', text))
   if weights == 'layer':
     assert gathered == {'24,40'}

@@ -82,14 +82,6 @@ def unrolled():
   return loss_and_gradients(model(loop='unroll'), jax.random.key(0))
 
 
-def assert_close(found, expected):
-  def compare(a, b):
-    scale = float(np.max(np.abs(b)))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * scale + 2e-7)
-
-  jax.tree.map(compare, found, expected)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'loop, remat, num_micro',
@@ -104,7 +96,7 @@ def test_auxiliary_losses_survive(loop, remat, num_micro):
   found = loss_and_gradients(
     model(loop=loop, remat=remat), jax.random.key(0), num_micro
   )
-  assert_close(found, unrolled())
+  tiny.assert_close(found, unrolled())
 
 
 @pytest.mark.slow
@@ -141,7 +133,7 @@ def test_each_auxiliary_loss_has_a_gradient_on_every_router():
   )
   np.testing.assert_allclose(loss, unrolled()[0], rtol=1e-5)
   added = router(without) + 0.01 * parts[0] + 0.1 * parts[1]
-  assert_close(np.asarray(added), np.asarray(router(whole)))
+  tiny.assert_close(np.asarray(added), np.asarray(router(whole)))
 
 
 def test_evaluation_is_deterministic_and_of_each_row_alone():
