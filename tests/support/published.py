@@ -244,6 +244,39 @@ POINTS = {
     'recomputed',
     'apart',
   ),
+  'MaxText 64B, v5e': Point(
+    'v5e:16x16',
+    1,
+    _LLAMA,
+    llama(64, 8192, 28_672, 64, 64, rows=512, fsdp=256),
+    0.599,
+    'MaxText, 2023',
+    'apart',
+  ),
+  'MaxText 64B': Point(
+    'v5p:4x4x4',
+    1,
+    _LLAMA,
+    llama(64, 8192, 28_672, 64, 64, rows=192, remat='dots', fsdp=16, tensor=4),
+    0.703,
+    'MaxText, 2024',
+    'apart',
+  ),
+  'MaxText 128B': Point(
+    'v5p:4x4x8',
+    1,
+    _LLAMA,
+    llama(
+      *(64, 8192, 57_344, 128, 128),
+      rows=128,
+      remat='dots',
+      fsdp=16,
+      tensor=8,
+    ),
+    0.687,
+    'MaxText, 2024',
+    'apart',
+  ),
 }
 
 
