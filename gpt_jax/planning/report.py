@@ -291,7 +291,9 @@ def _traffic(stage: 'compile_lib.Stage') -> Table:
 # An entry has a config, the slices that it is planned for, the overrides that
 # make it fit, and the figures `found` when it was last compiled. An entry
 # without `found` is new: compiling it for the first time chooses its mesh,
-# rematerialisation and micro-batches, and records them as overrides.
+# rematerialisation and micro-batches, and records them as overrides. Some have
+# the figures of the last plan `before` kernels took biases, distances and
+# dropout, which stay as they are.
 
 
 FILE = 'docs/plans.json'
@@ -308,6 +310,12 @@ _HEAD = (
 )
 
 
+_BEFORE = (
+  '| config | attention | peak HBM, GiB | step (estimated) | MFU |',
+  '|---|---|---|---|---|',
+)
+
+
 def read(root: pathlib.Path) -> list[dict[str, Any]]:
   """Reads the entries under `root`."""
   try:
@@ -319,8 +327,8 @@ def read(root: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def markdown(entries: list[dict[str, Any]]) -> str:
-  """Formats a table with a row for each compiled entry."""
-  rows = []
+  """Formats the compiled entries as a table, and their attention as another."""
+  rows, attention = [], []
   for entry in entries:
     found = entry.get('found')
     if not found:
@@ -336,7 +344,35 @@ def markdown(entries: list[dict[str, Any]]) -> str:
       f'{flops.both_mfu(found["mfu"], found["mfu_causal"])}, '
       f'{found["days"]:.3g} | {f"`{flags}`" if flags else ""} |'
     )
-  return '\n'.join([*_HEAD, *rows])
+    if 'before' in entry or not {*_kernels(found)} <= {'splash'}:
+      attention.append(_attention(entry))
+  return '\n'.join([*_HEAD, *rows, '', *_BEFORE, *attention])
+
+
+def _attention(entry: dict[str, Any]) -> str:
+  """What computes the attention of an entry, and what its kernel changed."""
+  by_kernel = _kernels(entry['found'])
+  kernels = '; '.join(
+    kernel if len(by_kernel) == 1 else f'{", ".join(layers)}: {kernel}'
+    for kernel, layers in by_kernel.items()
+  )
+  plans = [x for x in (entry.get('before'), entry['found']) if x]
+  columns = (
+    [f'{x["peak_gib"]:.2f}' for x in plans if 'peak_gib' in x],
+    [f'{x["step_seconds"]:.3g} s' for x in plans],
+    [flops.both_mfu(x['mfu'], x['mfu_causal']) for x in plans],
+  )
+  shown = ' | '.join(', now '.join(column) for column in columns)
+  return f'| `{entry["config"]}` | {kernels} | {shown} |'
+
+
+def _kernels(found: dict[str, Any]) -> dict[str, list[str]]:
+  """What computes attention, with the kinds of layers that it serves."""
+  by_kernel: dict[str, list[str]] = {}
+  for line in found['attention']:
+    layer, _, kernel = line.partition(': ')
+    by_kernel.setdefault(kernel, []).append(layer)
+  return by_kernel
 
 
 def recompile(root: pathlib.Path, only: str, note: 'search.Note') -> list[str]:
@@ -427,4 +463,5 @@ def _found(plan: 'search.Plan') -> dict[str, Any]:
     'mfu': round(stage.mfu, 4),
     'mfu_causal': round(stage.mfu_causal, 4),
     'days': float(f'{plan.whole.days:.4g}'),
+    'attention': list(stage.attention),
   }

@@ -344,6 +344,7 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
     'topology': 'v5e:2x4',
     'slices': 1,
     'overrides': {},
+    'before': {'step_seconds': 2.0, 'mfu': 0.1, 'mfu_causal': 0.1},
   }
   (tmp_path / report.FILE).write_text(json.dumps([entry]))
   found = {
@@ -357,6 +358,7 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
     'mfu': 0.4,
     'mfu_causal': 0.3,
     'days': 2.0,
+    'attention': ['encoder full: splash', 'decoder full: flash'],
   }
   config = report.load_config(ROOT, entry['config'], {})
   monkeypatch.setattr(
@@ -386,5 +388,8 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   assert text.startswith('a\n') and text.endswith('\nb\n')
   assert '| 3.30 of 15.75 |' in text and 'old' not in text
   assert '0.5 s, 40% (30% causal), 2 |' in text
+  changed = '3.30 | 2 s, now 0.5 s | 10%, now 40% (30% causal) |'
+  assert f'| encoder full: splash; decoder full: flash | {changed}' in text
+  assert written['before'] == entry['before']
   with pytest.raises(UsageError, match='--only=palm'):
     report.recompile(tmp_path, 'palm', print)
