@@ -75,6 +75,11 @@ RING = {'forward collective-permute bf16': 1, 'synchronous': 0}
   'topology, backend, context, expected',
   [
     ('v5e:2x4', 'all_gather', 4, {'back reduce-scatter bf16': 1, 'kernels': 0}),
+    # With dropout rows are in order, so that flash serves them.
+    (
+      *('v5e:2x4', 'all_gather, dropout', 4),
+      {'back reduce-scatter bf16': 1, 'kernels': 2},
+    ),
     # Of a device's own keys, of those that others sent, and of the last ones,
     # the latter two in two ways each; backwards in one kernel.
     ('v5e:2x4', 'ring', 4, {**RING, 'kernels': 10}),
@@ -90,7 +95,9 @@ RING = {'forward collective-permute bf16': 1, 'synchronous': 0}
 def test_what_a_tpu_program_sends(topology, backend, context, expected):
   """Multiples of what a device sends to all others in one direction."""
   sent = SENT * (context - 1)
-  found = tpu.compiled('context', topology, backend, str(context))
+  backend, _, dropout = backend.partition(', ')
+  rate = '0.1' if dropout else '0'
+  found = tpu.compiled('context', topology, backend, str(context), rate)
   for name, number in expected.items():
     size = number if name in ('kernels', 'synchronous') else sent * number
     assert found[name] == pytest.approx(size, rel=0.01), found
