@@ -384,7 +384,7 @@ def _variants(request: Request) -> list[dict[str, Any]]:
     else:
       options = [layouts.given(request.changed({'model.remat': remat}), slices)]
     for option in options:
-      # The estimate of activations may be twice too high.
+      # The estimate may be too high, for small programs most.
       if option.bytes > 2 * limit or option.state > limit:
         continue
       changes = {**option.changes, 'model.remat': remat}

@@ -11,7 +11,6 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import sharding
@@ -19,11 +18,14 @@ from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs.topologies import Slices
 from gpt_jax.nn.build import ModelChoices
+from gpt_jax.nn.layers import FORMS
 from gpt_jax.nn.pipeline import Schedule
+from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
+from gpt_jax.optim.schedules import Shape
 from gpt_jax.spec import UsageError
-from gpt_jax.training import device_check
+from gpt_jax.training import device_check, residuals
 from gpt_jax.training import parts as parts_lib
 
 Mesh = dict[str, int]  # the size of each axis, in the order of `sharding.AXES`
@@ -50,6 +52,8 @@ class State(NamedTuple):
 
   abstract: Any  # parameters with their logical axes
   trained: list[Leaf]  # parameters with gradients
+  stacked: list[Leaf]  # those of them in scanned layers, of all layers
+  tables: list[Leaf]  # those with an entry for each token of the vocabulary
   leaves: list[Leaf]  # parameters, optimizer state and average
   parameters: int  # their number
   matmul: float  # parameters in matrix products, per token
@@ -81,11 +85,15 @@ def state_of(config: Config) -> State:
     )
     parts = parts_lib.build(config, one)
     state = parts_lib.abstract_state(parts)
-    trained = train_state.trained(state.params, parts.objective.frozen)
+    trained = _leaves(train_state.trained(state.params, parts.objective.frozen))
+    axes = jax.tree.leaves(parts_lib.logical_axes(parts.objective))
+    named = list(zip(trained, axes, strict=True))
     abstract = parts.objective.shapes
     _STATES[key] = State(
       abstract,
-      _leaves(trained),
+      trained,
+      [x for x, names in named if names[:1] == ('layers',)],
+      [x for x, names in named if {'vocab', 'embed'} <= {*names}],
       _leaves((state.params, state.opt_state, state.ema)),
       sum(x.size for x in jax.tree.leaves(state.params)),
       flops.met_parameters(config, abstract),
@@ -107,8 +115,9 @@ def _leaves(tree: Any) -> list[Leaf]:
 
 # Cost model: memory and time of a step, estimated before it is compiled.
 #
-# A roofline of compute and traffic. It is good enough to rank layouts and to
-# skip those that cannot fit, and for nothing else.
+# Memory is that of the traced step, within 15% of the compiler's for most plans
+# (tests/planning/test_memory.py); time is a roofline of compute and traffic,
+# good enough to rank layouts and for nothing else.
 
 
 # Fraction of the peak that published runs reach (planning/schedule.py).
@@ -132,7 +141,7 @@ class Layout(NamedTuple):
   changes: dict[str, Any]  # config fields, including the mesh
   seconds: float  # per step, by the cost model: for ranking only
   state: float  # bytes on one device
-  bytes: float  # estimated, with gradients and activations
+  bytes: float  # estimated, with gradients and temporaries
   fits: bool  # by that estimate
 
 
@@ -204,7 +213,7 @@ class MemoryModel:
     return next((n for n in choices if n and 2 * n <= now), None)
 
   def rows_that_fit(
-    self, mesh: Mesh, least: float, limit: float
+    self, mesh: Mesh, least: float, limit: float, *, scattered: bool = False
   ) -> tuple[int, float, bool]:
     """The most rows of a micro-batch that are estimated to fit.
 
@@ -212,8 +221,9 @@ class MemoryModel:
 
     Args:
       mesh: axis sizes.
-      least: bytes per device of everything but the activations.
+      least: bytes per device of the state and its gradients.
       limit: bytes of a device.
+      scattered: see `temporaries`.
 
     Returns:
       `batch.micro_rows`, the estimated bytes, and whether they fit: if nothing
@@ -221,34 +231,99 @@ class MemoryModel:
     """
     micro_rows, size = 0, math.inf
     for micro_rows in self.micro_choices(mesh):
-      size = least + self.activations(mesh, micro_rows)
+      size = least + self.temporaries(mesh, micro_rows, scattered=scattered)
       if size <= FREE * limit:
         return micro_rows, size, True
     return micro_rows, size, False
 
-  def activations(self, mesh: Mesh, micro_rows: int | None) -> float:
-    """Bytes per device that the forward pass keeps."""
-    model = self.config.model
+  def temporaries(
+    self, mesh: Mesh, micro_rows: int | None, *, scattered: bool = False
+  ) -> float:
+    """Bytes per device beside the state and the gradients of one batch.
+
+    Args:
+      mesh: axis sizes.
+      micro_rows: as `batch.micro_rows`.
+      scattered: gradients are reduce-scattered over `fsdp`, so that none is
+        whole on a device.
+    """
     split = self.num_shards(mesh)
-    largest, rows = max(
-      (
-        divided(s.rows, num_shards=split, micro_rows=micro_rows).rows(s.rows)
-        * s.length,
-        s.rows,
+
+    def at_once(shape: Shape) -> tuple[int, int]:
+      parts = divided(shape.rows, num_shards=split, micro_rows=micro_rows)
+      return parts.rows(shape.rows) * shape.length, shape.rows
+
+    shape = max(self.shapes, key=at_once)
+    tokens = at_once(shape)[0] / split / mesh['context']
+    parts = divided(shape.rows, num_shards=split, micro_rows=micro_rows)
+    state, saved = state_of(self.config), residuals.of(self.config)
+    size = tokens * (saved.gathered + saved.split / mesh['tensor'])
+    layers = self._layers(mesh, tokens)
+    if mesh['stage'] > 1:
+      # All micro-batches of a stage are kept, also in steps that it is idle,
+      # and one of them is computed at a time; each device has a share of the
+      # inputs and of the results.
+      schedule = self.schedule(mesh, micro_rows, shape.rows)
+      S, R, M = schedule
+      stream = self.config.model.d_model / mesh['tensor']
+      size *= schedule.steps / (R * M)
+      size += 2 * tokens * stream * (2 + S * (R > 1))
+      layers *= S / M
+      if ModelChoices.of(self.config.model).pipeline.weights == 'stage':
+        # Of each weight of a stage a copy in bfloat16 and the sum of its
+        # gradients in float32, and the gradients of one step in bfloat16.
+        copies = mesh | {'data': 1, 'fsdp': 1, 'expert': 1}
+        size += 8 * sum(
+          leaf.size(copies) for leaf in state.trained if ('stage',) in leaf.axes
+        )
+    if parts.num_micro > 1:
+      # Sums of gradients beside those of a micro-batch; and the parameters in
+      # bfloat16, which the compiler makes once for all of them.
+      size += state.gradients(mesh) * (1 + 2 / 4)
+    # The layer, or the table, at work is gathered in bfloat16, and where it is
+    # all-reduced its gradient is whole too, in float32.
+    whole, one = mesh | {'fsdp': 1}, dict.fromkeys(mesh, 1)
+    if saved.weights and state.stacked:
+      here, all_of = (
+        sum(x.size(m) for x in state.stacked) for m in (whole, one)
       )
-      for s in self.shapes
-    )
-    tokens = largest / split / mesh['context']
+      size += saved.weights * here / all_of
+    gathered = mesh['fsdp'] > 1
+    reduced = gathered and not scattered
+    # Its rows are padded where tensor does not divide them.
+    table = max((x.size(one) for x in state.tables), default=0) / mesh['tensor']
+    logits = min(CHUNK_LOGITS, tokens * self.config.model.vocab_size)
+    output = 2 * table + 4 * table * reduced + (2 + 4) * logits
+    # Those of the layers have no gradients yet.
+    output -= 4 * sum(x.size(mesh) for x in state.stacked)
+    ends = [output]
+    if gathered:
+      period = sum(x.size(whole) / x.shape[0] for x in state.stacked)
+      layers += (2 + 4 * reduced) * period / self.period
+    if len(state.tables) == 1:
+      # Its gradient from the output waits for that from the input.
+      layers += 4 * table * reduced
+      ends.append(4 * table * (1 + reduced))
+    return size + max(layers, *ends)
+
+  def _layers(self, mesh: Mesh, tokens: float) -> float:
+    """Bytes per device of the layers between two that are saved, of tokens."""
+    model = self.config.model
     if ModelChoices.of(model).recurrent:
-      return tokens * self._of_recurrent_layers()
-    gated = 'glu' in model.ffn
+      # The gates or, backwards, their gradient, in float32.
+      patterns = [x.recurrent for x in ModelChoices.of(model).attention]
+      return 4 * 4 * tokens * max(x.cells for x in patterns if x)
+    gated = any(
+      form.gated and name in model.ffn for name, form in FORMS.items()
+    )
     d_ff = max(model.d_ff, model.encoder_d_ff)
     values = model.num_kv_heads * (model.value_size or model.head_size)
     heads = (model.num_heads + model.num_kv_heads) * model.head_size + values
     wide = (heads + (2 if gated else 1) * d_ff) / mesh['tensor']
     # The residual stream is split over tensor too.
     stream = model.d_model / mesh['tensor']
-    one = 2 * tokens * (2 * model.d_model + 6 * stream + 2 * wide)
+    # Of each layer what its backward pass reads; of one their gradients too.
+    read = 2 * tokens * (model.d_model + 3 * stream + wide)
     # Experts without a capacity have room for all tokens of the devices that
     # split them: for their inputs, hidden values and outputs.
     each = 2 * model.d_model + 2 * (2 if gated else 1) * d_ff / mesh['tensor']
@@ -258,55 +333,7 @@ class MemoryModel:
       for x in self.routers
       if not x.limited(training=True)
     )
-    period = one * self.period + 2 * tokens * each * more
-    kept = {
-      'full': 2 * tokens * stream * self.layers / self.period,
-      'dots': 2 * tokens * (2 * stream + wide) * self.layers,
-      # What `full` keeps stays on the device.
-      'offload': 2 * tokens * stream * self.layers / self.period,
-      # Three times the outputs of the matrix products: float32 copies inside
-      # norms and the like. Fitted to compiled programs.
-      'none': 3 * period * self.layers / self.period,
-    }[model.remat]
-    if mesh['stage'] == 1:
-      return kept + period
-    # All micro-batches of a stage are kept, also in steps that it is idle, and
-    # one of them is computed at a time; each device has a share of the inputs
-    # and of the results.
-    schedule = self.schedule(mesh, micro_rows, rows)
-    S, R, M = schedule
-    waiting = 2 * tokens * stream * (2 + S * (R > 1))
-    kept *= schedule.steps / (R * M)
-    if ModelChoices.of(model).pipeline.weights == 'stage':
-      # Of each weight of a stage a copy in bfloat16 and the sum of its
-      # gradients in float32, and the gradients of one step in bfloat16.
-      whole = mesh | {'data': 1, 'fsdp': 1, 'expert': 1}
-      kept += 8 * sum(
-        leaf.size(whole)
-        for leaf in state_of(self.config).trained
-        if ('stage',) in leaf.axes
-      )
-    return kept + period * S / M + waiting
-
-  def _of_recurrent_layers(self) -> float:
-    """`activations` of a token in LSTMs, which `tensor` does not split."""
-    model = self.config.model
-    itemsize = np.dtype(model.dtype).itemsize
-    period, largest, width = 0, 0, model.d_model
-    for pattern in ModelChoices.of(model).attention:
-      layer = pattern.recurrent
-      assert layer is not None
-      cells = layer.cells * (1 if pattern.causal else 2)
-      # In float32 the gates before their activations, and the cells; the inputs
-      # and, thrice, the hidden state: as read, as written, after dropout.
-      period += 4 * (4 + 1) * cells + itemsize * (width + 3 * layer.width)
-      # The gates without the state or, backwards, their gradient.
-      largest, width = max(largest, 4 * 4 * cells), layer.width
-    periods = model.num_layers / self.period
-    if model.remat in ('full', 'offload'):
-      return itemsize * model.d_model * periods + period + largest
-    # The products that `dots` keeps are as large as the gates.
-    return period * periods + largest
+    return read * (self.period + 1) + 2 * tokens * each * more
 
 
 class CostModel(MemoryModel):
@@ -323,10 +350,10 @@ class CostModel(MemoryModel):
       self._narrow = flops.share_of_layers(config, abstract)
 
   def may_fit(self, mesh: Mesh) -> bool:
-    """Whether the config may fit: the activations may be half the estimate."""
-    activations = self.activations(mesh, self.config.batch.micro_rows)
+    """Whether the config may fit: the temporaries may be half the estimate."""
+    temporaries = self.temporaries(mesh, self.config.batch.micro_rows)
     state = state_of(self.config).bytes(mesh)
-    return state + activations / 2 <= self.slices.hbm
+    return state + temporaries / 2 <= self.slices.hbm
 
   def seconds(
     self, mesh: Mesh, links: dict[str, Links], micro_rows: int | None
@@ -358,10 +385,8 @@ class CostModel(MemoryModel):
 
     weights = 2 * state.parameters / mesh['tensor'] / mesh['expert']
     weights /= mesh['stage']
-    # A reduce-scatter; or, where fsdp spans the whole slice or shares a
-    # dimension, an all-reduce, which sends twice the bytes.
-    alone = mesh['fsdp'] == slices.devices // slices.number
-    scatter = 1 if links['fsdp'].whole and not alone else 2
+    # An all-reduce sends twice the bytes.
+    scatter = 1 if self.scattered(mesh, links) else 2
     # Kernels are gathered in int8, sums of their gradients sent in int32.
     gathered = 2 * (1 - self._narrow / 2)
     summed = scatter * (1 + (self._narrow if both else 0))
@@ -397,6 +422,14 @@ class CostModel(MemoryModel):
     exposed = EXPOSED * (min(compute, fsdp) + tensor + context)
     return max(compute, fsdp) + exposed + expert + data + stage
 
+  def scattered(self, mesh: Mesh, links: dict[str, Links]) -> bool:
+    """Whether gradients are reduce-scattered over `fsdp`, not all-reduced.
+
+    They are unless it spans the whole slice, or shares a dimension.
+    """
+    alone = mesh['fsdp'] == self.slices.devices // self.slices.number
+    return links['fsdp'].whole and not alone
+
   def check(self, mesh: Mesh) -> None:
     """Refuses the meshes that `train` refuses."""
     device_check.check_mesh(self.config, mesh, dict(self.rules))
@@ -428,13 +461,15 @@ class CostModel(MemoryModel):
     state = state_of(self.config).bytes(mesh)
     need = state + state_of(self.config).gradients(mesh)
     changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
-    limit = self.slices.hbm
+    limit, scattered = self.slices.hbm, self.scattered(mesh, links)
     if micro:
-      micro_rows, size, fits = self.rows_that_fit(mesh, need, limit)
+      micro_rows, size, fits = self.rows_that_fit(
+        mesh, need, limit, scattered=scattered
+      )
       changes['batch.micro_rows'] = micro_rows
     else:
       micro_rows = self.config.batch.micro_rows
-      size = need + self.activations(mesh, micro_rows)
+      size = need + self.temporaries(mesh, micro_rows, scattered=scattered)
       fits = size <= FREE * limit
     seconds = self.seconds(mesh, links, micro_rows)
     return Layout(mesh, changes, seconds, state, size, fits)
@@ -491,7 +526,7 @@ def candidates(config: Config, slices: Slices, *, micro: bool) -> list[Layout]:
   # estimated to fill a device.
   mesh = {axis: 1 for axis in sharding.AXES} | {'fsdp': slices.devices}
   few = costs.last.rows < slices.devices
-  split = few or costs.activations(mesh, 1) > FREE * slices.hbm
+  split = few or costs.temporaries(mesh, 1) > FREE * slices.hbm
   axes = (*(SPLIT_ROWS if split else WHOLE_ROWS), 'stage')
   found, refused = [], {}
   for key, links in _meshes(slices, axes).items():
