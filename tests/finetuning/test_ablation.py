@@ -42,7 +42,7 @@ def runs(monkeypatch):
     path.write_text(json.dumps(result))
 
   monkeypatch.setattr(ablation.run_lib, 'finetune', run)
-  monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(figure.runs_lib, 'loss_curves', lambda *_, **__: '')
   monkeypatch.setattr(models, 'open_model', opened)
   return found
 
@@ -149,7 +149,7 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     (path / RESULT).write_text(json.dumps(result))
 
   monkeypatch.setattr(ablation.run_lib, 'finetune', run)
-  monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(figure.runs_lib, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
   rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'
