@@ -14,7 +14,6 @@ import pytest
 
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.commands import compare
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
 from gpt_jax.training import comparison, metrics
@@ -58,7 +57,7 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
       finished(folder, lines(3.0, 1.0, 65.0, **layers))
 
   monkeypatch.setattr(comparison, 'train', train)
-  monkeypatch.setattr(compare.runs, 'loss_curves', lambda *_, out: out)
+  monkeypatch.setattr('gpt_jax.plots.runs.loss_curves', lambda *_, out: out)
   argv = [
     *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
     '--run=dense a.py:small',

@@ -13,6 +13,7 @@ from configs import base
 from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.finetuning import ablation
+from gpt_jax.finetuning import run as run_module
 from gpt_jax.finetuning.data import RESULT
 from gpt_jax.finetuning.run import prepare
 from gpt_jax.plots import runs as figure
@@ -41,8 +42,8 @@ def runs(monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(result))
 
-  monkeypatch.setattr(ablation.run_lib, 'finetune', run)
-  monkeypatch.setattr(figure.runs_lib, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(run_module, 'finetune', run)
+  monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   monkeypatch.setattr(models, 'open_model', opened)
   return found
 
@@ -148,8 +149,8 @@ def test_runs_of_other_weights_configs_or_data_are_kept_apart(
     result = {'metrics': ['accuracy'], 'dev': {'accuracy': 0.5}}
     (path / RESULT).write_text(json.dumps(result))
 
-  monkeypatch.setattr(ablation.run_lib, 'finetune', run)
-  monkeypatch.setattr(figure.runs_lib, 'loss_curves', lambda *_, **__: '')
+  monkeypatch.setattr(run_module, 'finetune', run)
+  monkeypatch.setattr(figure, 'loss_curves', lambda *_, **__: '')
   table = tmp_path / 'glue/RTE/train.tsv'
   table.parent.mkdir(parents=True)
   rows = 'a\tb\tentailment\nc\td\tnot_entailment\n'
@@ -198,7 +199,7 @@ def test_a_refused_first_run_leaves_nothing(tmp_path, runs, monkeypatch):
     raise UsageError('finetune.task: no such file')
 
   with monkeypatch.context() as m:
-    m.setattr(ablation.run_lib, 'finetune', refuses)
+    m.setattr(run_module, 'finetune', refuses)
     assert main(argv(tmp_path / 'a', '--tasks=rte')) == 2
   assert not (tmp_path / 'a').exists()
   more = ['--tasks=rte', '--settings=full', '--flags=--config.batch.size=5']
