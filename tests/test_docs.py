@@ -19,6 +19,7 @@ from gpt_jax.commands import inspect
 from gpt_jax.config import explaining, loading
 from gpt_jax.flags import Flags
 from gpt_jax.planning import report
+from tests.support import flags_page
 from tests.test_imports import FLOORS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -144,7 +145,8 @@ def test_fields(page, configs):
   """`--config.batch.size`, `config.eval.sets` and `optim.on_spike`."""
   found = tree()
   sections = '|'.join(name for name in found if isinstance(found[name], dict))
-  named = re.findall(r'--config\.([\w.]+)', text(page))
+  # Not SECTION.FIELD, which stand for any.
+  named = re.findall(r'--config\.([a-z][\w.]+)', text(page))
   for block in fenced(page):
     named += re.findall(r'^config\.([\w.]+) =', block, re.MULTILINE)
   for code in inline(page):
@@ -245,6 +247,7 @@ def test_generated_tables_have_one_place():
     (report.BEGIN, report.PAGE),
     ('<!-- table: gpt-jax inspect --table -->\n', 'docs/configs.md'),
     ('<!-- page: gpt-jax inspect --fields -->\n', 'docs/fields.md'),
+    (flags_page.MARK, 'docs/flags.md'),
   ):
     found = [page for page in PAGES if mark in text(page)]
     assert found == [ROOT / place]
@@ -255,6 +258,12 @@ def test_the_fields_are_up_to_date():
   written = explaining.page(inspect.TABLES) + '\n'
   assert text(ROOT / 'docs/fields.md') == written, (
     'gpt-jax inspect --fields > docs/fields.md'
+  )
+
+
+def test_the_flags_are_up_to_date():
+  assert text(ROOT / 'docs/flags.md') == flags_page.page(), (
+    'python -m tests.support.flags_page > docs/flags.md'
   )
 
 

@@ -31,8 +31,8 @@ def define(flags: Flags) -> None:
   flags.workdir('Folder of all runs; made when missing.')
   flags.texts(
     'run',
-    "A name, a config and overrides: 'NAME FILE[:SIZE] [--config.a.b=...]'; "
-    'may be repeated.',
+    "A name, a config and overrides: 'NAME FILE[:SIZE] "
+    "[--config.SECTION.FIELD=VALUE]'; may be repeated.",
   )
   flags.numbers('seeds', '0', 'Comma list of seeds for each config.')
   flags.text('flags', '', 'More flags of `train` for all runs.')

@@ -3,7 +3,7 @@
 """Checks the installation: versions, devices, a training step, a checkpoint.
 
   gpt-jax doctor
-  gpt-jax doctor --distributed     on each of several hosts, at the same time
+  gpt-jax doctor --distributed   # on each of several hosts, at the same time
 
 Prints a line for each check, with the remedy if it fails. The exit code is 1 if
 any check fails. Openings to other users of this machine are reported, but are

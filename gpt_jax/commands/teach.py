@@ -10,7 +10,7 @@ GPT2_XL is a workdir of `train` or a Hugging Face folder; it runs once over all
 rows of STORE, which must exist. TAUGHT then holds its 64 most probable tokens
 at each position. Students train by the same config with
 
-  gpt-jax train ... --config.objective.teacher=TAUGHT
+  gpt-jax train --config F --workdir W --config.objective.teacher=TAUGHT
 
 without the teacher in memory. The same command resumes.
 """

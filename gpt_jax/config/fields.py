@@ -167,7 +167,7 @@ def check_override(config: Config, field: str) -> None:
   except (ValueError, SyntaxError, TypeError) as e:
     raise UsageError(
       f'--config.{field}: is not the name of a field; write '
-      '--config.section.field=VALUE'
+      '--config.SECTION.FIELD=VALUE'
     ) from e
   section: Any = config
   for i, name in enumerate(names):

@@ -162,7 +162,7 @@ def _check_names(file: str, ours: str, own: str) -> None:
 _LONGEST = 1200
 _HELP = (
   'Config file, with a size where it has several: configs/gpt2.py:medium. '
-  'Any field is overridden by --config.section.field=VALUE; '
+  'Any field is overridden by --config.SECTION.FIELD=VALUE; '
   'gpt-jax inspect --fields explains them all.'
 )
 

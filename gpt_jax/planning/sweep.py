@@ -238,7 +238,7 @@ def arguments(argv: list[str], cell: Cell) -> list[str]:
     elif '=' in flag:
       out.append(word)
     else:
-      raise UsageError(f'{word}: write --config.section.field=VALUE')
+      raise UsageError(f'{word}: write --config.SECTION.FIELD=VALUE')
   return out + [
     f'--config.{name}={value}' for name, value in cell.changes.items()
   ]

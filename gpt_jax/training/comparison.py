@@ -36,7 +36,7 @@ def parse(text: str, more: str) -> Variant:
   words = shlex.split(text)
   if len(words) < 2 or not all(word.startswith('--') for word in words[2:]):
     raise UsageError(
-      f"--run={text!r}: give 'NAME FILE[:SIZE] [--config.section.field=VALUE]'"
+      f"--run={text!r}: give 'NAME FILE[:SIZE] [--config.SECTION.FIELD=VALUE]'"
     )
   name, config, *overrides = words
   if name == STORE or os.path.basename(name) != name or name.startswith('.'):
