@@ -109,7 +109,8 @@ PATTERN_CALLS = [
 
 
 def test_every_pattern_is_counted():
-  assert {call.partition('(')[0] for call in PATTERN_CALLS} == {*PATTERNS}
+  called = {call.partition('(')[0] for call in PATTERN_CALLS}
+  assert called == {*PATTERNS} - {'lstm'}  # which has no scores
 
 
 def test_extra_tokens_are_multiplied_too():

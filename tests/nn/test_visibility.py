@@ -291,7 +291,9 @@ ARGUMENTS = {
 }
 
 
-PAIRS = [*itertools.product(choices.PATTERNS, choices.POSITIONS)]
+# Recurrent layers have no mask.
+MASKED = [name for name in choices.PATTERNS if name != 'lstm']
+PAIRS = [*itertools.product(MASKED, choices.POSITIONS)]
 # Positions that do not follow from the documents.
 GIVEN = ('learned', 'learned_by_layer', 'sinusoidal')
 

@@ -8,7 +8,8 @@ import pytest
 
 from gpt_jax import spec
 from gpt_jax.nn.params import flatten
-from gpt_jax.objectives.choices import OBJECTIVES, VIEWS
+from gpt_jax.objectives import cross_view
+from gpt_jax.objectives.choices import OBJECTIVES
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 
@@ -74,7 +75,7 @@ def test_views_learn_from_the_full_one_without_dropout(params, batch):
   objective, key = build(', dropout=0.0'), jax.random.key(3)
   target = log_softmax(objective.outputs(params, batch).reshape(B, L, K))
   views = objective.views(params, batch, None)
-  assert {*views} == {*VIEWS}
+  assert {*views} == {*cross_view.VIEWS}
   counts = (batch['labels'] >= 0) * batch['weights'][:, None]
   found = objective.of('unlabelled').loss(params, batch, key)
   total = 0
