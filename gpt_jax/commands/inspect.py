@@ -1,12 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a resolved config, what a field means, a run's documents or a spike.
+r"""Shows a resolved config, what a field means, a run's documents or a spike.
 
   gpt-jax inspect --config configs/gpt2.py:xl
   gpt-jax inspect --config configs/gpt2.py:xl --json
   gpt-jax inspect --field model.position
   gpt-jax inspect --table
   gpt-jax inspect --mfu
+  gpt-jax inspect --config configs/gpt2.py --sharding out.png \
+    --config.mesh.fsdp=4 --config.mesh.tensor=2
   gpt-jax inspect --workdir W --steps 100:110
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --spike W/spikes/8.json
@@ -16,6 +18,9 @@ tokens of a row and learning rate at the start of each batch stage) and what
 computes attention on a TPU, in each kind of layer. Only shapes
 are computed, so it takes neither memory nor an accelerator, and also works for
 models that the objective cannot train.
+
+With --sharding: a picture of which mesh axis splits which dimension of each
+parameter, and how much of it a device holds.
 
 For a field: its default, what it takes (a range, or calls with their
 arguments), whether a run may go on with another value, and what it means; for a
@@ -48,6 +53,7 @@ with cli.lazy_imports():
 
   from gpt_jax import sharding
   from gpt_jax.costs import flops, totals
+  from gpt_jax.plots import layout
   from gpt_jax.training import device_check, store_data
 
 # The calls of fields that rooms above the config read.
@@ -76,6 +82,7 @@ def define(flags: Flags) -> None:
   flags.text('field', None, 'A field of the config or a section, to explain.')
   flags.switch('fields', 'Print docs/fields.md, which explains all fields.')
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
+  flags.text('sharding', None, 'PNG of how a mesh splits the parameters.')
   flags.text(
     'spike',
     None,
@@ -104,6 +111,11 @@ def main(args: cli.Args) -> None:
   elif args.workdir or args.steps:
     cli.required(args, 'workdir', 'steps')
     _show_rows(args)
+  elif args.sharding:
+    cli.required(args, 'config')
+    cli.check_out_file(args, 'sharding', ('.png',))
+    config = config_lib.resolve_model(args.config)
+    print(layout.sharding_chart(config, args.sharding))
   else:
     cli.required(args, 'config')
     _show_config(args)
