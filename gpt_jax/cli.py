@@ -8,6 +8,7 @@ config, 75 preempted: the same command goes on.
 
 import contextlib
 import errno
+import functools
 import os
 import select
 import sys
@@ -65,7 +66,12 @@ def lazy_imports() -> contextlib.AbstractContextManager[None]:
 
 def _keep_programs(loaded: str) -> None:
   del loaded
-  programs.keep()
+  _keep_once()
+
+
+@functools.cache
+def _keep_once() -> None:
+  programs.keep()  # which may warn
 
 
 def run(module: ModuleType, argv: list[str]) -> int:

@@ -163,7 +163,7 @@ def simulate(
 
 
 def plan(hosts: int, given: str) -> dict[str, Any]:
-  """Simulates a run on so many hosts, by each source, as plain JSON.
+  """Simulates a run at the failure rate of each source; returns plain JSON.
 
   Args:
     hosts: of 8 accelerators, as in the sources.

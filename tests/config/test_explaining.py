@@ -3,14 +3,25 @@
 """Each field of a config is explained, by the command and by a page."""
 
 import pathlib
+import typing
 
 import pytest
 
 from gpt_jax.config import explaining
 from gpt_jax.config.defaults import FIELDS, SECTIONS
+from gpt_jax.nn.stack import REMATS
+from gpt_jax.nn.transformer import DTYPES
 from gpt_jax.objectives.choices import OBJECTIVES, PRETRAINING
 
 PAGE = pathlib.Path(__file__).parents[2] / 'docs/fields.md'
+
+
+@pytest.mark.parametrize(
+  ('name', 'table'), [('model.dtype', DTYPES), ('model.remat', REMATS)]
+)
+def test_names_are_those_of_the_table(name, table):
+  """They are written out, as the table is in a file that imports JAX."""
+  assert {*typing.get_args(FIELDS[name].takes)} == {*table}
 
 
 @pytest.mark.parametrize('name', [*FIELDS, *SECTIONS])

@@ -59,10 +59,7 @@ def _default(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-  # What absl adds to a flag that may be repeated.
-  text = text.replace(
-    ';\n    repeat this option to specify a list of values', ''
-  )
+  text = text.removesuffix(_REPEATED)
   return ' '.join(text.split()).replace('|', '\\|').replace('<', '&lt;')
 
 
