@@ -221,7 +221,20 @@ def copy_per_process(
 
 @contextlib.contextmanager
 def use(mesh: Mesh, rules: Rules):
-  """Makes logical constraints inside `nn/` act on this mesh."""
+  """Makes logical constraints inside `nn/` act on this mesh.
+
+  Whatever traces a model goes inside.
+
+  Args:
+    mesh: `Parts.mesh` of a run.
+    rules: `Parts.rules` of it.
+
+  Returns:
+    A context manager.
+
+  Raises:
+    ValueError: inside of `jit`, where the mesh cannot change.
+  """
   with (
     jax.set_mesh(mesh),
     nn.logical_axis_rules(rules),

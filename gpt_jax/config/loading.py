@@ -227,6 +227,16 @@ def read(text: str) -> Config:
   """The config of FILE[:SIZE], without overrides.
 
   Output that the file prints goes to stderr, with the logs.
+
+  Args:
+    text: the path of a Python file, or a shipped config such as
+      'configs/gpt2.py:medium'.
+
+  Returns:
+    The locked config, not resolved; `unlock()` it to change fields.
+
+  Raises:
+    UsageError: there is no such file or size, or the file fails.
   """
   file, size = _existing(text)
   try:

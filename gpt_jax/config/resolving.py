@@ -190,8 +190,15 @@ def resolve(config: Config) -> Config:
   `model.vocab_size` may stay empty: `set_vocab_size` fills it once the
   tokenizer is known.
 
+  Args:
+    config: of `loading.read`, or derived from one; unchanged.
+
   Returns:
     A new locked config.
+
+  Raises:
+    UsageError: a field is unknown, out of range, or does not go with another;
+      the message names both and the remedy.
   """
   config = resolve_model(config)
   check_objective(config)

@@ -26,6 +26,8 @@ class Prompt(NamedTuple):
 
   Attributes:
     where: the flag or 'file:line', for errors.
+    text: to continue; None: it has messages.
+    messages: of a chat, each with `role` and `content`.
   """
 
   where: str

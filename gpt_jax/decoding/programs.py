@@ -119,6 +119,8 @@ def for_decoding(
     weights: 'float' keeps the numbers, transposed on a single CPU device;
       'int8' quantizes them (both in `nn.params`).
   """
+  if weights not in ('float', 'int8'):
+    raise ValueError(f'weights={weights!r}: is neither float nor int8')
   if model.loop == UNSTACKED:
     return model, params
 

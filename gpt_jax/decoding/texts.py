@@ -170,6 +170,8 @@ class Options(NamedTuple):
   Attributes:
     max_tokens: the most tokens; None: `USUAL`, or what the context has room
       for.
+    sampler: how a token is drawn.
+    seed: texts of the same prompt, settings and seed are the same.
     num_samples: texts for each prompt or source.
     stop: texts before which a text ends.
     truncate: 'none' refuses a prompt that is too long, 'left' drops its
@@ -480,6 +482,9 @@ class TextGenerator:
     """Takes a model.
 
     Args:
+      decoder: of `Trained.decoder`.
+      tokenizer: of the model.
+      options: how texts are generated.
       rows: samples at a time; with a beam, texts.
       sources: how it reads sources; None: it is given prompts alone.
       beam: how to search; None: tokens are drawn.
@@ -499,7 +504,18 @@ class TextGenerator:
   def requests(
     self, texts: Sequence[Prompt | Source], template: ChatTemplate | None = None
   ) -> list[Request]:
-    """The requests for texts; warns of sources that do not fit."""
+    """The requests for texts; warns of sources that do not fit.
+
+    Args:
+      texts: prompts or sources.
+      template: formats the messages of prompts; None: they have texts.
+
+    Returns:
+      A request for each text, for `complete` and `stream`.
+
+    Raises:
+      UsageError: a prompt exceeds the context, or is no UTF-8.
+    """
     pairs = [self.request(text, template) for text in texts]
     warn_of_cuts([cut for _, cut in pairs], self.context_length)
     return [request for request, _ in pairs]
@@ -540,8 +556,14 @@ class TextGenerator:
   ) -> Iterator[tuple[int, list[Continuation]]]:
     """Generates texts, each as if it were the only one.
 
+    Args:
+      requests: of `requests`.
+
     Yields:
       The number of a request that is done, and its `num_samples` texts.
+
+    Raises:
+      FailedError: the scores of a token are NaN or infinite.
     """
     each = self.options.num_samples
     if self._beam is not None:
@@ -594,7 +616,18 @@ class TextGenerator:
     request: Request,
     stopping: Callable[[], bool] = lambda: False,
   ) -> Iterator[str]:
-    """Yields one text in pieces as it is drawn; `stopping` may end it."""
+    """Yields one text in pieces as it is drawn.
+
+    Args:
+      request: of `requests`.
+      stopping: called before each step; True ends the text as it is.
+
+    Yields:
+      The new text, maybe ''.
+
+    Raises:
+      FailedError: the scores of a token are NaN or infinite.
+    """
     stream = Stream(self.tokenizer, request, self.options.stop)
     for piece in decode(
       self.engine, [stream], speed=self.speed, stopping=stopping

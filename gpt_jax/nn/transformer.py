@@ -237,6 +237,12 @@ class Transformer(nn.Module):
         states, are in that order.
       cuts_BL: bool, tokens from which no gradient passes to the state before
         them, in recurrent layers: truncated back-propagation through time.
+
+    Returns:
+      The last hidden states, for `logits`, and caches if any were given.
+
+    Raises:
+      UsageError: the model's choices do not work with the arguments given.
     """
     if positions_BL is None:
       positions_BL = places_1L
@@ -352,7 +358,17 @@ class Transformer(nn.Module):
     return self._head.hidden(hidden, self._inputs)
 
   def logits(self, hidden: jax.Array) -> jax.Array:
-    """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive."""
+    """[..., D] -> float32 logits [..., V]; log-probabilities if adaptive.
+
+    Args:
+      hidden: `Output.hidden_BLD`, or some of it.
+
+    Returns:
+      float32 [..., V].
+
+    Raises:
+      TypeError: the last dimension of `hidden` is not the model's width.
+    """
     return self._head.logits(hidden, self._inputs)
 
   def nll(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:

@@ -278,7 +278,19 @@ class Objective(abc.ABC):
 
   @abc.abstractmethod
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of a batch; without a key there is no dropout or penalty."""
+    """The loss of a batch; without a key there is no dropout or penalty.
+
+    Args:
+      params: of all models, as in `TrainState.params`.
+      batch: arrays [rows, ...] by name, as `make_batch` makes them.
+      key: of dropout; None: evaluates.
+
+    Returns:
+      Sums over the tokens that count.
+
+    Raises:
+      KeyError: the batch lacks an array.
+    """
 
   def balance(self, batch: Batch) -> Batch:
     """Adds weights that depend on the whole batch; on the device, in training.

@@ -32,17 +32,24 @@ Means = tuple[Mean, ...]  # a sum of means over different sets of tokens
 
 
 class Loss(NamedTuple):
-  """Sums, so that micro-batches and evaluation batches add up exactly."""
+  """Sums, so that micro-batches and evaluation batches add up exactly.
 
-  sum: jax.Array  # of the loss over the tokens that count; minimised
-  weight: jax.Array  # number of tokens that count, or the sum of their weights
-  # The part of `sum` that does not measure the model, such as z-loss: reports
-  # subtract it. Not differentiated separately.
+  Attributes:
+    sum: [], of the loss over the tokens that count; minimised.
+    weight: [], number of tokens that count, or the sum of their weights.
+    penalty: [], the part of `sum` that does not measure the model, such as
+      z-loss: reports subtract it. Not differentiated separately.
+    metrics: means by name; None: none.
+    added: in evaluation, further means that are added to `sum` / `weight`: each
+      has its own weight, so that a held-out loss does not depend on how rows
+      are divided into batches. In training `sum` includes them, weighed by
+      `balance`.
+  """
+
+  sum: jax.Array
+  weight: jax.Array
   penalty: jax.Array | float = 0.0
-  metrics: Mapping[str, Mean | Means] | None = None  # None: none
-  # In evaluation, further means that are added to `sum` / `weight`: each has
-  # its own weight, so that a held-out loss does not depend on how rows are
-  # divided into batches. In training `sum` includes them, weighed by `balance`.
+  metrics: Mapping[str, Mean | Means] | None = None
   added: Means = ()
 
   @property

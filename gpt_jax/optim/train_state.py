@@ -51,12 +51,19 @@ def with_frozen(tree: Any, params: Any, frozen: Collection[str]) -> Any:
 
 
 class TrainState(NamedTuple):
-  """All that a checkpoint holds. The data order follows from `step` alone."""
+  """All that a checkpoint holds. The data order follows from `step` alone.
 
-  step: Any  # int32 scalar: steps done
+  Attributes:
+    step: int32 []: steps done.
+    params: the tree of parameters, of all models.
+    opt_state: of the optimizer.
+    ema: average of the trained parameters; None: none is kept.
+  """
+
+  step: Any
   params: Any
   opt_state: Any
-  ema: Any = None  # average of the trained parameters, if one is kept
+  ema: Any = None
 
   @property
   def eval_params(self) -> Any:

@@ -27,11 +27,18 @@ from gpt_jax.training.step import eval_step, train_step
 
 
 class Compiled(NamedTuple):
-  """A compiled function, how long compiling took, and what one call costs."""
+  """A compiled function, how long compiling took, and what one call costs.
+
+  Attributes:
+    call: the function; it takes only arguments of the shapes and shardings for
+      which it was compiled.
+    seconds: for which it was compiled.
+    flops: of the matrix products of a call, over all devices.
+  """
 
   call: Any
   seconds: float
-  flops: int  # of its matrix products, over all devices
+  flops: int
 
 
 class TooLarge(Exception):
@@ -65,9 +72,14 @@ def compile_train_step(
   """Compiles `step.train_step`, which donates the state.
 
   Args:
+    parts: of a run.
     shape: of a batch; None: that of the last stage.
     options: of the compiler.
     limit: bytes that the program may take on a device; None: any number.
+
+  Returns:
+    The step: its `call` takes a state and a batch of `Parts.put`, and returns
+    what `train_step` returns.
 
   Raises:
     TooLarge: it needs more, or the compiler refuses it for lack of memory.

@@ -326,9 +326,17 @@ class Callbacks:
 
 
 def fit(training: Run, state: TrainState) -> TrainState:
-  """Takes the run from `state` to its end, and saves.
+  """Takes the run from `state` to its end: logs, evaluates and saves.
+
+  Args:
+    training: of `Run.open`.
+    state: of `Run.open`, or some steps later.
+
+  Returns:
+    The state after the last step.
 
   Raises:
+    UsageError: data that the model generates cannot be judged.
     Preempted: SIGTERM came; the state is saved.
     Spike: a spike at which `optim.on_spike` stops the run.
   """
@@ -397,9 +405,7 @@ def loop(
   # The first step may still compile; until it ends nothing new can be saved.
   watchdog.enter('compile')
   with (
-    contextlib.closing(
-      training.data.batches(parts, done, training.rows(), lambda: state)
-    ) as batches,
+    contextlib.closing(training.batches(done, lambda: state)) as batches,
     Progress(total=last, done=done, active=training.active) as progress,
   ):
     callbacks.catch_up(done, state)

@@ -22,7 +22,17 @@ _LOSS = re.compile('eval/([^/]+)/loss')
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
-  """All whole lines of `WORKDIR/metrics.jsonl`, in order."""
+  """All whole lines of `WORKDIR/metrics.jsonl`, in order.
+
+  Args:
+    workdir: the run's folder.
+
+  Returns:
+    Each line's fields by name, with `step`; [] if the file is missing.
+
+  Raises:
+    UsageError: a line is damaged.
+  """
   path = os.path.join(workdir, 'metrics.jsonl')
   try:
     with open(path, 'rb') as f:

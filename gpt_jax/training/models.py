@@ -99,7 +99,9 @@ class Trained(NamedTuple):
   """A run read back from its workdir, on the devices.
 
   Attributes:
+    parts: model, objective and mesh of the run.
     state: the newest.
+    tokenizer: of the run.
     averaged: the steps whose mean the parameters are; (): the newest only.
   """
 
@@ -109,7 +111,18 @@ class Trained(NamedTuple):
   averaged: tuple[int, ...] = ()
 
   def decoder(self, weights: str = 'float') -> Decoder:
-    """The decoder of the model; `weights`: see `for_decoding`."""
+    """The decoder of the model.
+
+    Args:
+      weights: 'float', or 'int8' to decode with weights in 8 bits: see
+        `for_decoding`.
+
+    Returns:
+      The model as `TextGenerator` takes it.
+
+    Raises:
+      ValueError: `weights` is neither.
+    """
     needs = self.parts.objective.needs
     # Without auxiliary models trained beside it, and without its teacher.
     own = needs.trees(self.state.eval_params)['']
@@ -178,10 +191,18 @@ def load(
   """Loads a run: its newest sound checkpoint, and its tokenizer.
 
   Args:
+    workdir: the run's folder.
     use: as in `open_model`.
     average: take the mean of this many checkpoints: see `average_last`; 0:
       none.
     field: the flag or field that names the workdir, for errors.
+
+  Returns:
+    The run, on the devices of this process.
+
+  Raises:
+    UsageError: the folder holds no run, no sound checkpoint, or a model that
+      does not suit the use.
   """
   tokenizer = open_model(workdir, use, field).tokenizer
   assert tokenizer is not None, 'of a workdir'

@@ -49,7 +49,22 @@ from gpt_jax.training.device_check import eval_rows
 
 
 class Parts(NamedTuple):
-  """The parts that a config names, on a mesh."""
+  """The parts that a config names, on a mesh.
+
+  Attributes:
+    config: resolved, with its vocabulary size.
+    mesh: of all devices.
+    rules: the mesh axes of each logical axis.
+    model: the run's own model, a Flax module without parameters.
+    objective: makes batches, and scores the parameters on them.
+    ramp: the shape of each step's batch.
+    schedule: step, counted from 0 -> learning rate.
+    optimizer: includes the schedule.
+    precision: of the parameters.
+    average: of the parameters; None: there is none.
+    shardings: of the state, one for each leaf.
+    batch_sharding: of a batch's arrays.
+  """
 
   config: Config
   mesh: Mesh
@@ -59,9 +74,9 @@ class Parts(NamedTuple):
   ramp: Ramp
   schedule: Schedule
   optimizer: optax.GradientTransformation
-  precision: Precision  # of the parameters
-  average: Average | None  # of the parameters
-  shardings: TrainState  # of the state
+  precision: Precision
+  average: Average | None
+  shardings: TrainState
   batch_sharding: NamedSharding
 
   @property
@@ -139,7 +154,19 @@ class Parts(NamedTuple):
     return (jax.device_put(np.int32(start), whole),)
 
   def put(self, batch: dict, num_rows: int) -> dict[str, jax.Array]:
-    """Turns the rows of this process into global arrays on the mesh."""
+    """Turns the rows of this process into global arrays on the mesh.
+
+    Args:
+      batch: arrays [rows of this process, ...] by name, of `Run.batches`.
+      num_rows: of the global batch.
+
+    Returns:
+      Arrays [num_rows, ...] by name.
+
+    Raises:
+      ValueError: the arrays' rows do not divide over the mesh, and `num_rows`
+        does.
+    """
     return sharding.put_batch(batch, self.rows_sharding(num_rows), num_rows)
 
   def put_whole(self, batch: dict, num_rows: int) -> dict[str, jax.Array]:

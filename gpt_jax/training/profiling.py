@@ -228,9 +228,7 @@ def profile(workdir: str, steps: str) -> Profile:
     return compiled[shape].call(state, arrays, *parts.average_start())
 
   watchdog.enter('step')
-  with contextlib.closing(
-    run.data.batches(parts, first - 1, run.rows(), lambda: state)
-  ) as batches:
+  with contextlib.closing(run.batches(first - 1, lambda: state)) as batches:
     batch = next(batches)
     for _ in range(2):
       state, out = taken(state, batch, first)

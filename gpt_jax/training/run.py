@@ -131,6 +131,10 @@ class Run(NamedTuple):
   """A run, its folder and its data.
 
   Attributes:
+    parts: model, objective, optimizer and the mesh.
+    workdir: its folder.
+    data: the training rows.
+    checkpointer: saves and restores states.
     history: the part of its past that decides how it continues.
     first: makes the initial state.
     evaluation: makes the evaluation; None: there is none.
@@ -163,11 +167,21 @@ class Run(NamedTuple):
   ) -> tuple['Run', TrainState]:
     """Opens a pre-training run; returns its newest state, or the initial one.
 
+    Writes the token store if it is missing.
+
     Args:
       config: resolved.
+      workdir: the run's folder; made if it is missing.
       evaluation: makes the evaluation from (parts, sets=, tokenizer=); None:
         only the loss on the held-out sets.
       read_only: writes nothing, and does not evaluate.
+
+    Returns:
+      The run, and its state, on the devices.
+
+    Raises:
+      UsageError: the config is not the one that the folder was begun with, the
+        texts cannot be read, or the run does not fit the devices.
     """
     folder = store_data.data_folder(config, workdir)
     if read_only:
@@ -261,6 +275,25 @@ class Run(NamedTuple):
   def rows(self) -> RowsOfStep:
     """Step, counted from 0 -> its rows, without those left out."""
     return self.history.skips.shifted(self.unskipped_rows)
+
+  def batches(
+    self, done: int, state: Callable[[], TrainState]
+  ) -> Generator[row_order.Batch]:
+    """The batches after step `done`, to the last: see `Data.batches`.
+
+    Args:
+      done: number of steps taken.
+      state: returns the newest state; only data that the model generates asks
+        for it.
+
+    Returns:
+      A generator of this host's rows of each batch, NumPy arrays [rows, ...] by
+      name, for `Parts.put`. Close it to stop reading ahead.
+
+    Raises:
+      UsageError: the token store is damaged.
+    """
+    return self.data.batches(self.parts, done, self.rows(), state)
 
   def rewind(self, spike: Spike) -> TrainState:
     """Rewinds to before a spike if the policy says so, as PaLM did.

@@ -127,9 +127,11 @@ def train_step(
 
   Args:
     state: donated by the caller.
-    batch: arrays [rows, ...].
+    batch: arrays [rows, ...] by name.
     average_start: int32 [], see `Average.start_of`; None: evaluations do not
       decide it.
+    objective: scores the parameters on the batch.
+    optimizer: of the trained parameters, with its schedule.
     seed: of the run; the step's randomness is a function of (seed, step).
     clip_norm: bound of the gradient's global norm; 0 means none.
     num_micro: number of micro-batches, computed one after the other to save
@@ -145,6 +147,9 @@ def train_step(
     auxiliary model), and the metrics of the objective. If loss or gradient is
     not finite, only the step count of the state changes; the learning rate
     still follows the step count.
+
+  Raises:
+    KeyError: the batch lacks an array of the objective.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
   stages = objective.stages()

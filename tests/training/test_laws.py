@@ -120,7 +120,7 @@ def gradients(run, mesh, micro_rows, remat):
   parts = opened.parts
   shape = parts.ramp.shape(0)
   micro = parts.micro_batches(shape)
-  batch = next(opened.data.batches(parts, 0, opened.rows()))
+  batch = next(opened.batches(0, lambda: state))
   if parts.objective.needs.progress:
     batch = parts.objective.progress(batch, 0.0)
   args = state.params, parts.put(batch, shape.rows), jax.random.key(3)
