@@ -10,6 +10,7 @@
 #   make torch   tests what is measured against transformers, in .venv-torch
 #   make tpu     runs the tests that compile for TPU slices, with libtpu in .venv
 #   make crash   kills a small run KILLS times, and compares with one left alone
+#   make damage  damages a file of a small run DAMAGES times; see what it does
 #   make docs    writes the site of docs/ to site/, with mkdocs in .venv
 #   make docs_test runs the commands of the tutorial and of docs/how-to
 #   make house   counts files, lines, single importers and callers, and what a
@@ -23,6 +24,7 @@ BIN := .venv/bin
 # More flags for `make smoke`, such as --config.schedule.num_steps=30.
 FLAGS ?=
 KILLS ?= 10
+DAMAGES ?= 20
 # Which tests `make slow` and `make tpu` run; CI leaves out what is `long`.
 SLOW ?= slow
 TPU ?= tpu
@@ -30,7 +32,7 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow docs docs_test lint crash house hashes plan tpu beam lm_eval torch wandb
+.PHONY: smoke translate test slow docs docs_test lint crash damage house hashes plan tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -52,8 +54,8 @@ test: .venv/ready
 	$(BIN)/python -m pytest
 
 # Tests compile the same programs as others, and as the last time.
-test slow docs_test crash: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.venv/programs
-test slow docs_test crash: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
+test slow docs_test crash damage: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.venv/programs
+test slow docs_test crash damage: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
 
 slow: .venv/ready
 	$(BIN)/python -m pytest -m '$(SLOW)'
@@ -76,6 +78,9 @@ lint: .venv/ready
 
 crash: .venv/ready
 	$(BIN)/python -m tests.support.crash --kills $(KILLS)
+
+damage: .venv/ready
+	$(BIN)/python -m tests.support.damage --damages $(DAMAGES)
 
 house: .venv/ready
 	$(BIN)/python -m tests.support.house

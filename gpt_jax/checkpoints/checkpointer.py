@@ -45,6 +45,7 @@ from gpt_jax.checkpoints.restore import (
 from gpt_jax.optim.train_state import TrainState, trained
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
+from gpt_jax.spec import FailedError
 
 # Retention: which checkpoints are kept, as preservation policies of Orbax.
 
@@ -164,7 +165,7 @@ RETRY_SECONDS = 60.0
 FINAL_WAITS = (1.0, 5.0, 15.0, 60.0)
 
 
-class DamageError(RuntimeError):
+class DamageError(FailedError):
   """There are checkpoints, but none is sound."""
 
 

@@ -5,12 +5,14 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import glob
 import hashlib
 import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -378,6 +380,7 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
       f'{folder}: holds another state than the config describes: it '
       f'{differs}; give the config of that run, or another --workdir'
     )
+  _quiet_late_reads()
   try:
     # Use the handler directly: the manager would wait for hosts that failed.
     state = TrainState(
@@ -410,6 +413,22 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
 def committed(folder: epath.Path) -> bool:
   """Whether the save into `folder` is complete."""
   return (folder / 'commit_success.txt').exists()
+
+
+@functools.cache
+def _quiet_late_reads() -> None:
+  """Keeps the reads that end after another one has failed from being told.
+
+  Orbax closes its event loop at the first failure, and TensorStore prints a
+  traceback for every later read.
+  """
+  told = sys.unraisablehook
+
+  def tell(found: 'sys.UnraisableHookArgs') -> None:
+    if str(found.exc_value) != 'Event loop is closed':
+      told(found)
+
+  sys.unraisablehook = tell
 
 
 def reason_of(error: Exception) -> str:

@@ -34,6 +34,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tests.support import forks
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 100
 EVAL_EVERY = 20
@@ -130,9 +132,15 @@ class Run:
   """A workdir, and the process that trains in it."""
 
   def __init__(
-    self, workdir: pathlib.Path, kind: str, config: str, flags: list[str]
+    self,
+    workdir: pathlib.Path,
+    kind: str,
+    config: str,
+    flags: list[str],
+    *,
+    forked: bool = False,
   ):
-    """Starts nothing yet."""
+    """Starts nothing yet; `forked`: see `forks`."""
     self.workdir = workdir
     self._said = workdir.with_suffix('.stderr')
     command, *own = (
@@ -141,18 +149,21 @@ class Run:
     self._prepares = command == 'train'
     if self._prepares:
       own = [f'--config={config}', *own]
-    self._command = [
-      *(sys.executable, '-m', 'gpt_jax', command, *own, *FLAGS, *flags),
-      f'--workdir={workdir}',
-    ]
+    self._argv = [command, *own, *FLAGS, *flags, f'--workdir={workdir}']
+    self._forked = forked
 
   def start(self) -> None:
     """Starts the command, the same each time."""
+    self.process: subprocess.Popen | forks.Fork
+    if self._forked:
+      said = str(self._said)
+      self.process = forks.Fork(self._argv, folder=str(ROOT), said=said)
+      return
     # A checkout's own code, whatever is installed; one device, as a user has.
     env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
     with open(self._said, 'w', encoding='utf-8') as said:
       self.process = subprocess.Popen(
-        self._command,
+        [sys.executable, '-m', 'gpt_jax', *self._argv],
         cwd=ROOT,
         env=env,
         stdout=subprocess.DEVNULL,
@@ -275,8 +286,11 @@ def moment(run: Run, phase: str, rng: random.Random) -> Callable[[], bool]:
   }[phase]
 
 
-def differences(whole: Run, killed: Run) -> list[str]:
-  """What differs between two complete runs, in words."""
+def differences(whole: Run, killed: Run, after: int = 0) -> list[str]:
+  """What differs between two complete runs, in words.
+
+  Of what was logged only what came after step `after` is compared.
+  """
   import jax
   import numpy as np
 
@@ -284,7 +298,9 @@ def differences(whole: Run, killed: Run) -> list[str]:
 
   logging.getLogger('absl').setLevel(logging.ERROR)
   found = []
-  a, b = whole.results(), killed.results()
+  a, b = (
+    [x for x in run.results() if x['step'] > after] for run in (whole, killed)
+  )
   if a != b:
     steps = [x['step'] for x, y in zip(a, b, strict=False) if x != y]
     found.append(f'metrics differ: {len(a)} lines and {len(b)}, steps {steps}')
@@ -293,10 +309,10 @@ def differences(whole: Run, killed: Run) -> list[str]:
   for (path, x), y in zip(paths, jax.tree.leaves(states[1]), strict=True):
     if np.asarray(x).tobytes() != np.asarray(y).tobytes():
       found.append(f'{jax.tree_util.keystr(path)} differs')
-  if int(states[1].step) != STEPS:
+  if states[1].step != states[0].step:
     found.append(f'the last checkpoint is of step {int(states[1].step)}')
   samples = [r.workdir / 'samples.txt' for r in (whole, killed)]
-  if len({file.exists() and file.read_bytes() for file in samples}) > 1:
+  if not after and len({f.exists() and f.read_bytes() for f in samples}) > 1:
     found.append('samples.txt differs')
   return found
 

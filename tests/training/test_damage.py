@@ -4,7 +4,10 @@
 
 import functools
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -23,7 +26,7 @@ from gpt_jax.training import metrics, store_data
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
 from gpt_jax.training.models import open_model
-from tests.support import tiny
+from tests.support import quick, tiny
 
 DAMAGES = {
   'cut': lambda data: data[: len(data) // 2],
@@ -211,3 +214,18 @@ def test_a_missing_config_beside_checkpoints_is_not_replaced(workdir):
   path = workdir / 'config.json'
   refused(path, workdir_lib.check_same_run, config, str(workdir))
   assert not path.exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_notices_or_is_none_the_worse():
+  """A few of the kit; with all checkpoints damaged it ends in one line."""
+  kit = [sys.executable, '-m', 'tests.support.damage', '--kinds=decoder']
+  done = subprocess.run(
+    [*kit, '--damages=5', '--seed=7', '--config.checkpoint.keep=2'],
+    cwd=pathlib.Path(__file__).parents[2],
+    env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick.xla_flags(1)},
+    capture_output=True,
+    text=True,
+  )
+  assert not done.returncode, done.stdout
+  assert '0 of 5 ended in neither way' in done.stdout

@@ -1,0 +1,53 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Commands in processes of their own that need not import anything again.
+
+They are forked from a server that has imported `preloaded` and has not used a
+device: what takes them seconds less is only the start of Python.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+
+_CONTEXT = multiprocessing.get_context('forkserver')
+_CONTEXT.set_forkserver_preload(['tests.support.preloaded'])
+
+
+class Fork:
+  """A command in a process; as much of `subprocess.Popen` as the kits use."""
+
+  def __init__(self, argv: list[str], *, folder: str, said: str):
+    """Starts `gpt-jax ARGV` in `folder`; what it says goes to file `said`."""
+    self._process = _CONTEXT.Process(target=_run, args=(argv, folder, said))
+    self._process.start()
+
+  def poll(self) -> int | None:
+    """The exit code, None while it runs."""
+    return self._process.exitcode
+
+  def wait(self) -> int:
+    """The exit code, -N after signal N."""
+    self._process.join()
+    code = self._process.exitcode
+    assert code is not None
+    return code
+
+  def send_signal(self, number: int) -> None:
+    """Sends a signal."""
+    assert self._process.pid is not None
+    os.kill(self._process.pid, number)
+
+
+def _run(argv: list[str], folder: str, said: str) -> None:
+  # The server ignores it, and what it forks inherits that.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+  os.chdir(folder)
+  to = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+  nowhere = os.open(os.devnull, os.O_WRONLY)
+  os.dup2(to, 2)
+  os.dup2(nowhere, 1)
+  from gpt_jax import __main__
+
+  sys.exit(__main__.main(argv))
