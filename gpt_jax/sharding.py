@@ -125,6 +125,14 @@ def parse_rules(rules: Any) -> Rules:
   return tuple(out)
 
 
+def replicas_apart(rules: Rules) -> bool:
+  """Whether `REPLICAS` splits rows alone, and before all other axes."""
+  split = [(name, axes) for name, axes in rules if REPLICAS in axes]
+  return all(
+    name in ('batch', 'group') and axes[0] == REPLICAS for name, axes in split
+  )
+
+
 def check_divisible(
   abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
 ) -> None:

@@ -33,7 +33,7 @@ from gpt_jax.config.resolving import (
   transformer,
   width,
 )
-from gpt_jax.config.validation import check_ranges
+from gpt_jax.config.validation import check_ranges, replicas
 
 __all__ = [
   'CALL_STRINGS',
@@ -52,6 +52,7 @@ __all__ = [
   'of_part',
   'order',
   'ramp',
+  'replicas',
   'resolve',
   'resolve_model',
   'row_tokens',

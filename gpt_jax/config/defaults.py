@@ -29,6 +29,7 @@ from gpt_jax.objectives.choices import (
 )
 from gpt_jax.optim.batch_ramp import LENGTHS, RAMPS
 from gpt_jax.optim.optimizer import OPTIMIZERS
+from gpt_jax.optim.outer import OUTERS
 from gpt_jax.optim.rounding import AVERAGES, PRECISIONS
 from gpt_jax.optim.schedules import LAST_STEP, SCHEDULES
 from gpt_jax.optim.spikes import SPIKES
@@ -446,6 +447,12 @@ TREE['optim'] = Section(
     'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
     OPTIMIZERS,
     'The optimizer.',
+  ),
+  outer=Field(
+    'none',
+    OUTERS,
+    'Replicas along the axis data of the mesh that take steps of the optimizer '
+    'apart, and an outer optimizer that joins them now and then: DiLoCo.',
   ),
   clip_norm=Field(
     1.0, NotNegative, 'Maximum global norm of the gradient; 0: no clipping.'

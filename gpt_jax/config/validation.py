@@ -15,6 +15,7 @@ from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.nn.choices import CHOICES
+from gpt_jax.optim.outer import OUTERS
 from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import KINDS, UsageError, shown
@@ -387,6 +388,36 @@ def _check_average(config: Config) -> None:
     )
 
 
+def replicas(config: Config) -> int:
+  """The models that train apart, each on its share of a batch; else 1."""
+  outer = spec.build('optim.outer', config.optim.outer, OUTERS)
+  return outer.replicas if outer else 1
+
+
+def _check_outer(config: Config) -> None:
+  """Rejects what replicas that train apart cannot do."""
+  if config.optim.outer == 'none':
+    return
+  number = replicas(config)
+  said = f'optim.outer={config.optim.outer!r}'
+  if config.get('finetune'):
+    raise UsageError(
+      f"{said}: is for pre-training; give 'none' in fine-tuning and "
+      'post-training'
+    )
+  if config.optim.state == 'host':
+    raise UsageError(
+      f'{said}: keeps the moments of its replicas on the devices; give '
+      "optim.state='device'"
+    )
+  for stage in ramp(config).stages:
+    if stage.rows % number:
+      raise UsageError(
+        f'batch.size={config.batch.size!r}: {stage.rows} rows do not divide '
+        f'over the {number} replicas of {said}; give a multiple'
+      )
+
+
 def validate(config: Config) -> None:
   """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
@@ -395,6 +426,7 @@ def validate(config: Config) -> None:
     if field in flat and not field.startswith('model.'):
       spec.build(field, flat[field], table)
   _check_average(config)
+  _check_outer(config)
   log_trackers.load(flat[log_trackers.FIELD])
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
@@ -424,7 +456,8 @@ def validate(config: Config) -> None:
     )
   # Whole batches; their micro-batches depend on the devices, and
   # `training.device_check` checks them.
-  shapes = [(True, s.rows, s.length) for s in run.stages]
+  each = replicas(config)
+  shapes = [(True, s.rows // each, s.length) for s in run.stages]
   shapes.append((False, config.eval.rows, run.longest))
   for side, ffns in enumerate(stacks):
     if side == 0 and not model.num_encoder_layers:

@@ -134,8 +134,8 @@ class Program:
   def steps(self) -> tuple[Step, ...]:
     """Everything that one device executes, including inside fusions.
 
-    Takes the longest branch of a conditional; a loop whose trip count depends
-    on data counts once.
+    Takes the longest branch of a conditional, as often as `share` says; a loop
+    whose trip count depends on data counts once.
     """
     return tuple(_walk(self, self.entry, 1.0))
 
@@ -241,8 +241,21 @@ def _walk(
         times = count * (1 if known is None else known)
         yield from _walk(program, program.called(x, 'body'), times)
     elif x.opcode == 'conditional' or x.opcode in _CALLS:
-      ways = [list(_walk(program, way, count)) for way in called(program, x)]
+      often = count * share(x)
+      ways = [list(_walk(program, way, often)) for way in called(program, x)]
       yield from max(ways, key=len)
+
+
+def share(x: Instruction) -> float:
+  """The share of its executions in which a conditional takes the branch.
+
+  A program says so in the name of a scope around it, as in `every_500_steps`
+  (`gpt_jax/training/diloco.py`); 1 without one, and for calls.
+  """
+  found = x.opcode == 'conditional' and re.search(
+    r'\bevery_(\d+)_steps/', x.op_name
+  )
+  return 1 / int(found[1]) if found else 1.0
 
 
 def called(program: Program, x: Instruction) -> list[Computation]:

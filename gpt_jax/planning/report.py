@@ -11,11 +11,13 @@ from etils import epy
 from rich.console import Console
 from rich.table import Table
 
+from gpt_jax import spec
 from gpt_jax.config import Config, loading
 from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.costs.topologies import Slices
 from gpt_jax.files.buckets import write_atomically
+from gpt_jax.optim.outer import OUTERS
 from gpt_jax.spec import UsageError
 
 with epy.lazy_imports():
@@ -174,6 +176,8 @@ def show(
   table('HBM of a chip, GiB', 'Fits', _MEMORY)
   table('a step', 'Compiled', _WORK)
   console.print(_traffic(found.last))
+  if line := _of_outer_steps(found):
+    console.print(line)
   table('a step', f'Estimated, {accuracy(found.last)}', _TIME)
   console.print(
     f'All {run.steps:,} steps, {run.tokens:,} tokens: {run.days:.3g} days, '
@@ -270,6 +274,24 @@ def _names(names: tuple[str, ...]) -> str:
   """Shortens paths to their ends, which are distinct."""
   short = ['/'.join(name.split('/')[-3:]) for name in names]
   return '\n'.join(short) or 'none'
+
+
+def _of_outer_steps(found: 'search.Plan') -> str:
+  """What replicas that train apart send, and how often; '' without any."""
+  text = found.config.optim.outer
+  outer = spec.build('optim.outer', text, OUTERS)
+  if outer is None:
+    return ''
+  mean = sum(
+    sum(kinds.values())
+    for axes, kinds in found.last.traffic.items()
+    if sharding.REPLICAS in axes.split('+')
+  )
+  return (
+    f'optim.outer={text}: a chip sends {_gib(outer.steps * mean)} GiB over '
+    f'{sharding.REPLICAS} in one step of {outer.steps}, and nothing in the '
+    f'others; the table has the mean, {mean / 2**20:.3g} MiB'
+  )
 
 
 def _traffic(stage: 'compile_lib.Stage') -> Table:

@@ -42,7 +42,7 @@ class Wait(NamedTuple):
 
 
 class Loop(NamedTuple):
-  """Repeats its events `trips` times."""
+  """Repeats its events `trips` times; on average, if that is less than 1."""
 
   trips: float
   events: tuple[Any, ...]
@@ -105,7 +105,11 @@ class _Reader(NamedTuple):
     if x.opcode in ('conditional', 'call'):
       # The longest branch, as in `Program.steps`.
       branches = [self.events(c) for c in hlo.called(self.program, x)]
-      yield from max(branches, key=len)
+      longest, share = max(branches, key=len), hlo.share(x)
+      if share < 1:
+        yield Loop(share, longest)
+      else:
+        yield from longest
       return
     if x.opcode in ('copy-start', 'slice-start'):
       yield Fetch(x.name, _copied(x))

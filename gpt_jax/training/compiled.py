@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax import sharding
 from gpt_jax.costs import matmuls
@@ -21,6 +22,7 @@ from gpt_jax.rows import teacher_outputs
 from gpt_jax.rows.row_makers import blank
 from gpt_jax.rows.rows import Keys
 from gpt_jax.runtime.log import log
+from gpt_jax.training import diloco
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.parts import Parts, abstract_state
 from gpt_jax.training.step import eval_step, train_step
@@ -71,6 +73,8 @@ def compile_train_step(
 ) -> Compiled:
   """Compiles `step.train_step`, which donates the state.
 
+  With `optim.outer` it is `diloco.train_step`.
+
   Args:
     parts: of a run.
     shape: of a batch; None: that of the last stage.
@@ -85,8 +89,14 @@ def compile_train_step(
     TooLarge: it needs more, or the compiler refuses it for lack of memory.
   """
   shape = shape or parts.ramp.stages[-1].shape
+  whole = sharding.replicated(parts.mesh)
+  step, metrics = train_step, whole
+  if parts.outer:
+    step = functools.partial(diloco.train_step, outer=parts.outer)
+    apart = NamedSharding(parts.mesh, PartitionSpec(sharding.REPLICAS))
+    metrics = diloco.Outputs(apart, whole)
   step = functools.partial(
-    train_step,
+    step,
     objective=parts.objective.of(shape.task),
     optimizer=parts.optimizer,
     seed=parts.config.seed,
@@ -95,9 +105,8 @@ def compile_train_step(
     average=parts.average,
     num_steps=parts.config.schedule.num_steps,
   )
-  whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(
-    step, donate_argnums=0, out_shardings=(parts.shardings, whole)
+    step, donate_argnums=0, out_shardings=(parts.shardings, metrics)
   )
   batch = abstract_batch(parts, *shape, training=True)
   args = [abstract_state(parts), batch]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding
+from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.nn import int8, pipeline
 from gpt_jax.nn.attend import Request
@@ -24,6 +24,7 @@ from gpt_jax.nn.build import (
 from gpt_jax.nn.moe import Router
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.micro_batches import divided
+from gpt_jax.optim.outer import OUTERS
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
 
@@ -152,6 +153,8 @@ def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
       )
   if sizes[pipeline.STAGE] > 1:
     _check_stages(config, sizes[pipeline.STAGE], rules)
+  if outer := spec.build('optim.outer', config.optim.outer, OUTERS):
+    _check_replicas(config, outer.replicas, sizes, rules)
   axes = rules.get('length', ())
   parts = math.prod(sizes[a] for a in axes)
   if parts == 1:
@@ -229,6 +232,30 @@ def _check_stages(config: Config, stages: int, rules: dict) -> None:
         )
 
 
+def _check_replicas(
+  config: Config, replicas: int, sizes: Mapping[str, int], rules: dict
+) -> None:
+  """Checks that the mesh splits replicas that train apart, and rows alone."""
+  said = f'optim.outer={config.optim.outer!r}'
+  data = sizes[sharding.REPLICAS]
+  if replicas % data:
+    raise UsageError(
+      f'{said}: its replicas do not divide over mesh.data={data}; give '
+      f'replicas={data} or a multiple, or --config.mesh.data={replicas} and '
+      '--config.mesh.fsdp=-1'
+    )
+  if sizes[pipeline.STAGE] > 1:
+    raise UsageError(
+      f'{said}: its replicas have no pipelines; give mesh.stage=1'
+    )
+  if not sharding.replicas_apart(tuple(rules.items())):
+    raise UsageError(
+      f'{said}: mesh.rules splits more than the rows by data, over which its '
+      "replicas send nothing; begin mesh.rules.batch with 'data', and leave it "
+      'out of the other rules'
+    )
+
+
 def groups_fit(config: Config, rows: int, length: int) -> bool:
   """Whether rows of `length` tokens divide into whole groups of all routers."""
   return not any(
@@ -269,6 +296,7 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
       router.group_of(rows, length)
   for stage in config_lib.ramp(config).stages:
     rows = _micro_rows(config, mesh, rules, stage.rows)
+    rows //= config_lib.replicas(config)
     for length, router in _routers(config, stage.length):
       if router.limited(training=True):
         router.group_of(rows, length)

@@ -288,7 +288,7 @@ class Callbacks:
     Raises:
       Spike: the state is not finite.
     """
-    check_state(step, state, out)
+    check_state(step, state, *self.meter.pooled([out]))
     if unlogged := self.meter.unlogged():
       self._metrics.write(step, event='unlogged', routers=unlogged)
     self._metrics.sync()

@@ -29,6 +29,7 @@ from gpt_jax.objectives.base import Objective
 from gpt_jax.optim import train_state, wrappers
 from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.optim.optimizer import OPTIMIZERS, is_matrix
+from gpt_jax.optim.outer import OUTERS, Outer
 from gpt_jax.optim.rounding import (
   AVERAGES,
   NEVER,
@@ -44,7 +45,7 @@ from gpt_jax.optim.train_state import TrainState
 from gpt_jax.optim.wrappers import each_part
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import adapters, device_check
+from gpt_jax.training import adapters, device_check, diloco
 from gpt_jax.training.device_check import eval_rows
 
 
@@ -62,6 +63,7 @@ class Parts(NamedTuple):
     optimizer: includes the schedule.
     precision: of the parameters.
     average: of the parameters; None: there is none.
+    outer: the outer optimizer of replicas; None: there are none.
     shardings: of the state, one for each leaf.
     batch_sharding: of a batch's arrays.
   """
@@ -76,6 +78,7 @@ class Parts(NamedTuple):
   optimizer: optax.GradientTransformation
   precision: Precision
   average: Average | None
+  outer: Outer | None
   shardings: TrainState
   batch_sharding: NamedSharding
 
@@ -86,7 +89,16 @@ class Parts(NamedTuple):
     return math.prod(self.mesh.shape[a] for a in axes)
 
   def micro_batches(self, shape: Shape) -> MicroBatches:
-    """How a batch is divided into micro-batches."""
+    """How a batch is divided into micro-batches; of replicas, that of each."""
+    if self.outer:
+      replicas, data = self.outer.replicas, self.mesh.shape[sharding.REPLICAS]
+      at_once = self.config.batch.micro_rows or 0
+      return divided(
+        shape.rows // replicas,
+        num_shards=self.num_shards // data,
+        # A device has as many replicas at a time.
+        micro_rows=at_once and max(1, at_once * data // replicas),
+      )
     parts = divided(
       shape.rows,
       num_shards=self.num_shards,
@@ -100,11 +112,8 @@ class Parts(NamedTuple):
     They save nothing with one micro-batch, or where the devices along the axis
     hold different parts of the model.
     """
-    name = sharding.REPLICAS
-    size = self.mesh.shape[name]
-    split = {logical for logical, axes in self.rules if name in axes}
-    first = all(axes[0] == name for _, axes in self.rules if name in axes)
-    if parts.num_micro == 1 or not first or split - {'batch', 'group'}:
+    size = self.mesh.shape[sharding.REPLICAS]
+    if parts.num_micro == 1 or not sharding.replicas_apart(self.rules):
       return 1
     if self.mesh.shape[pipeline.STAGE] > 1:  # a pipeline does it by itself
       return 1
@@ -229,6 +238,12 @@ def build(
   if on_host:
     _check_on_host(objective, mesh, rules)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
+  outer = spec.build('optim.outer', optim.outer, OUTERS)
+  if outer and objective.stages():
+    raise UsageError(
+      f'optim.outer={optim.outer!r}: does not work with training in stages, '
+      'each of which begins with a new state; give none'
+    )
   return Parts(
     config,
     mesh,
@@ -240,8 +255,9 @@ def build(
     optimizer,
     spec.build('optim.precision', optim.precision, PRECISIONS),
     average,
+    outer,
     state_shardings(
-      objective, optimizer, mesh, rules, average, on_host=on_host
+      objective, optimizer, mesh, rules, average, outer, on_host=on_host
     ),
     sharding.batch_sharding(mesh, rules),
   )
@@ -277,7 +293,8 @@ def initial_state(
       they broadcast against it.
   """
   init = make_init(
-    *(parts.objective, parts.optimizer, parts.precision, parts.average, masks)
+    *(parts.objective, parts.optimizer, parts.precision, parts.average, masks),
+    outer=parts.outer,
   )
   with sharding.use(parts.mesh, parts.rules):
     return jax.jit(init, out_shardings=parts.shardings)(
@@ -289,7 +306,9 @@ def initial_state(
 def abstract_state(parts: Parts) -> TrainState:
   """Shapes, dtypes and shardings of the state; allocates nothing."""
   begin = functools.partial(
-    _begin, *(parts.objective, parts.optimizer, parts.precision, parts.average)
+    _begin,
+    *(parts.objective, parts.optimizer, parts.precision, parts.average),
+    parts.outer,
   )
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
@@ -329,6 +348,7 @@ def make_init(
   precision: Precision | None = None,
   average: Average | None = None,
   masks: Mapping[str, Any] = MappingProxyType({}),
+  outer: Outer | None = None,
 ):
   """Returns the pure function from a random key to the first state.
 
@@ -348,7 +368,7 @@ def make_init(
 
     params = init_params(objective, key)
     params = jax.tree_util.tree_map_with_path(place, params)
-    return _begin(objective, optimizer, precision, average, params)
+    return _begin(objective, optimizer, precision, average, outer, params)
 
   return init
 
@@ -358,6 +378,7 @@ def _begin(
   optimizer: optax.GradientTransformation,
   precision: Precision | None,
   average: Average | None,
+  outer: Outer | None,
   params: Any,
 ) -> TrainState:
   """The first state of drawn or given parameters."""
@@ -365,6 +386,9 @@ def _begin(
   opt_state = optimizer.init(train_state.trained(params, objective.frozen))
   if precision:
     params = precision(params)
+  if outer:
+    trained = train_state.trained(params, objective.frozen)
+    opt_state = diloco.init(outer, trained, opt_state)
   ema = None
   if average:
     ema = to_float32(train_state.trained(params, objective.frozen))
@@ -390,6 +414,7 @@ def state_shardings(
   mesh: Mesh | AbstractMesh,
   rules: sharding.Rules,
   average: Average | None = None,
+  outer: Outer | None = None,
   *,
   on_host: bool = False,
 ) -> TrainState:
@@ -423,13 +448,19 @@ def state_shardings(
         return sharding.with_memory_kind('pinned_host') if far else sharding
     return whole
 
-  opt_state = jax.tree_util.tree_map_with_path(
-    of_moment,
-    jax.eval_shape(
-      optimizer.init, train_state.trained(shapes, objective.frozen)
-    ),
-  )
-  ema = train_state.trained(params, objective.frozen) if average else None
+  def of_state(optimizer: optax.GradientTransformation) -> Any:
+    trained = train_state.trained(shapes, objective.frozen)
+    return jax.tree_util.tree_map_with_path(
+      of_moment, jax.eval_shape(optimizer.init, trained)
+    )
+
+  opt_state = of_state(optimizer)
+  trained = train_state.trained(params, objective.frozen)
+  if outer:
+    opt_state = diloco.state_shardings(
+      trained, opt_state, of_state(outer.optimizer)
+    )
+  ema = trained if average else None
   return TrainState(whole, params, opt_state, ema)
 
 

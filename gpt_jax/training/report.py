@@ -16,6 +16,7 @@ import rich.progress
 from tensorboardX import SummaryWriter
 
 from gpt_jax import config as config_lib
+from gpt_jax import sharding
 from gpt_jax.config import Config, log_trackers
 from gpt_jax.costs import flops
 from gpt_jax.files import buckets
@@ -24,6 +25,7 @@ from gpt_jax.optim.schedules import Shape
 from gpt_jax.runtime import peaks
 from gpt_jax.runtime.log import console, log
 from gpt_jax.spec import UsageError, install
+from gpt_jax.training import diloco
 from gpt_jax.training.compiled import Stages
 from gpt_jax.training.metrics import Tracker
 from gpt_jax.training.parts import Parts
@@ -41,6 +43,8 @@ class Meter:
       train_steps: compiled; a rewind may add to them.
     """
     self._parts, self._train_steps = parts, train_steps
+    whole = sharding.replicated(parts.mesh)
+    self._pool = jax.jit(diloco.pooled, out_shardings=whole)
     # A fine-tuned example is counted as if it filled the context.
     tuned = parts.config.get('finetune')
     params = jax.eval_shape(parts.objective.full, params)
@@ -101,9 +105,14 @@ class Meter:
 
   def fetch(self) -> list[dict[str, Any]]:
     """The outputs of the steps since the last call; waits for them."""
-    outputs, self._outputs = jax.device_get(self._outputs), []
+    outputs, self._outputs = self.pooled(self._outputs), []
+    outputs = jax.device_get(outputs)
     self._fetched += outputs
     return outputs
+
+  def pooled(self, outputs: list[Any]) -> list[dict[str, Any]]:
+    """The outputs of steps; of replicas, their means."""
+    return self._pool(outputs) if self._parts.outer else outputs
 
   def read(self, step: int) -> dict[str, Any]:
     """The metrics of the last fetched step, and speeds since `restart`.

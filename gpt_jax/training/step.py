@@ -58,11 +58,11 @@ def summed(
 
   def add(sums, part):
     sums = jax.tree.map(jnp.add, sums, run(part))
-    return _apart(sums) if over else sums, None
+    return apart(sums) if over else sums, None
 
   shapes = jax.eval_shape(run, jax.tree.map(lambda x: x[0], each))
   start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
-  sums, _ = jax.lax.scan(add, _apart(start) if over else start, each)
+  sums, _ = jax.lax.scan(add, apart(start) if over else start, each)
   return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums) if over else sums
 
 
@@ -87,12 +87,12 @@ def _by_replica(
   def run(part: Any) -> Any:
     split = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), part)
     with layout.within(sharding.REPLICAS):
-      return mapped(_apart(split))
+      return mapped(apart(split))
 
   return run
 
 
-def _apart(tree: Any) -> Any:
+def apart(tree: Any) -> Any:
   """Places arrays [replicas, ...] on the devices of their replicas."""
 
   def split(x):
@@ -122,6 +122,7 @@ def train_step(
   num_replicas: int = 1,
   average: Average | None = None,
   num_steps: int | None = None,
+  replica: jax.Array | None = None,
 ) -> tuple[TrainState, Metrics]:
   """Takes one optimizer step.
 
@@ -140,6 +141,8 @@ def train_step(
     num_replicas: see `MicroBatches`.
     average: the average of the parameters, if one is kept.
     num_steps: of the run, for objectives with `progress`.
+    replica: int32 [], of several that train apart: the number of this one,
+      which its randomness is a function of, too.
 
   Returns:
     The next state, and the step's metrics: `loss` (without penalties), before
@@ -152,6 +155,8 @@ def train_step(
     KeyError: the batch lacks an array of the objective.
   """
   key = jax.random.fold_in(jax.random.key(seed), state.step)
+  if replica is not None:
+    key = jax.random.fold_in(key, replica)
   stages = objective.stages()
   if stages:
     state = train_state.entered(state, stages, optimizer)

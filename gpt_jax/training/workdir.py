@@ -21,6 +21,7 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import t5
+from gpt_jax.optim.outer import OUTERS
 from gpt_jax.rows import row_makers
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
@@ -168,6 +169,13 @@ def _other_past(old: Config, new: Config, done: int) -> str:
     return f'{done:,} steps are done'
   if objectives.needs(old.objective.name).progress:
     return f'objective.name={old.objective.name!r} depends on the last step'
+  outer = spec.build('optim.outer', old.optim.outer, OUTERS)
+  ends = (old.schedule.num_steps, new.schedule.num_steps)
+  if outer and done in ends and done % outer.steps:
+    return (
+      f'step {done:,}, which is done, ends a round of optim.outer='
+      f'{old.optim.outer!r} only as the last one'
+    )
   ramps = [config_lib.ramp(c).between(0, done) for c in (old, new)]
   if ramps[0] != ramps[1]:
     return f'batch.size or batch.length of the {done:,} steps done would differ'

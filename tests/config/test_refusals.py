@@ -303,6 +303,17 @@ REFUSED = [
   ),
   (
     resolve,
+    {'optim.outer': 'diloco(replicas=3)'},
+    "batch.size=16: 16 rows do not divide over the 3 replicas of optim.outer='"
+    "diloco(replicas=3)'; give a multiple",
+  ),
+  (
+    resolve,
+    {'optim.outer': 'diloco', 'optim.state': 'host'},
+    'keeps the moments of its replicas on the devices',
+  ),
+  (
+    resolve,
     {'schedule.num_steps': '9T_tokens'},
     "schedule.num_steps='9T_tokens': gives 43,269,230,770 steps, more than the "
     'maximum of ',

@@ -147,6 +147,34 @@ ENTRY %main (x: f32[2,6,6,5], w: f32[3,1,5,7], v: f32[1,6,5,7]) -> f32[] {{
   assert op_costs.count(hlo.parse(text)).total == flops
 
 
+def test_a_branch_counts_as_often_as_its_scope_says():
+  text = """\
+%rare (p.1: (f32[3,5], f32[5,7])) -> f32[3,7] {
+  %p.1 = (f32[3,5]{1,0}, f32[5,7]{1,0}) parameter(0)
+  %x.1 = f32[3,5]{1,0} get-tuple-element(%p.1), index=0
+  %w.1 = f32[5,7]{1,0} get-tuple-element(%p.1), index=1
+  ROOT %d = f32[3,7]{1,0} dot(%x.1, %w.1), lhs_contracting_dims={1}, \
+rhs_contracting_dims={0}
+}
+
+%else (p.2: f32[3,7]) -> f32[3,7] {
+  ROOT %p.2 = f32[3,7]{1,0} parameter(0)
+}
+
+ENTRY %main (n: s32[], both: (f32[3,5], f32[5,7]), y: f32[3,7]) -> f32[3,7] {
+  %n = s32[] parameter(0)
+  %both = (f32[3,5]{1,0}, f32[5,7]{1,0}) parameter(1)
+  %y = f32[3,7]{1,0} parameter(2)
+  ROOT %c = f32[3,7]{1,0} conditional(%n, %y, %both), \
+branch_computations={%else, %rare}, metadata={op_name="jit(f)/SCOPE/cond"}
+}
+"""
+  product = 2 * 3 * 5 * 7
+  for scope, wanted in (('every_11_steps', product / 11), ('any', product)):
+    program = hlo.parse(text.replace('SCOPE', scope))
+    assert op_costs.count(program).total == pytest.approx(wanted)
+
+
 def kernel(name, result, operands, extra=''):
   lines = [
     f'  %p{i} = {shape} parameter({i})' for i, shape in enumerate(operands)

@@ -208,6 +208,7 @@ def build(
       mesh,
       run.rules,
       run.average,
+      run.outer,
       on_host=run.config.optim.state == 'host',
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),

@@ -153,6 +153,15 @@ def test_steps_may_change_where_the_past_does_not(
       {'objective.name': 'auxiliary()'},
       r'auxiliary\(\).* depends on the last step',
     ),
+    *(
+      (
+        ('constant(peak=1e-3)', before),
+        ('constant(peak=1e-3)', after),
+        {'optim.outer': 'diloco(steps=2, replicas=4)'},
+        'step 7, which is done, ends a round of optim.outer=',
+      )
+      for before, after in ((DONE, 9), (9, DONE))
+    ),
     (
       ('constant(peak=1e-3)', 9),
       ('constant(peak=2e-3)', 9),

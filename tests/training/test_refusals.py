@@ -41,6 +41,7 @@ COMMON = {
     **{'mesh.context': 8, 'mesh.fsdp': 1},
   },
 }
+REPLICAS = {'optim.outer': 'diloco(replicas=4)'}
 CONFIGS_REFUSED = [
   # What the attention's backend serves.
   *(
@@ -125,6 +126,14 @@ CONFIGS_REFUSED = [
   ),
   # The optimizer.
   ('', {'optim.on_spike': 'rewind(before=-1)'}, 'before=-1 must be at least 0'),
+  # Replicas.
+  ('', {**REPLICAS, 'mesh.data': 8}, 'do not divide over mesh.data=8; give re'),
+  ('', {**REPLICAS, 'mesh.data': 4, 'mesh.rules.embed': 'data, fsdp'},
+   'mesh.rules splits more than the rows by data'),
+  ('', {**REPLICAS, 'mesh.stage': 2, 'model.num_layers': 4,
+        'mesh.rules.layers': 'stage',
+        'mesh.rules.batch': 'data, stage, fsdp, expert'},
+   'its replicas have no pipelines'),
   # Trackers.
   *(
     ('', {'log.trackers': value}, f'log.trackers.*{why}')
@@ -171,6 +180,17 @@ def test_configs(monkeypatch, common, changes, message):
 def test_configs_that_are_served(common, changes):
   config = tiny.config(**{**COMMON[common], **changes})
   check_before(config_lib.resolve(config), '')
+
+
+def test_replicas_do_not_train_in_stages():
+  config = electra.get_config('cpu').unlock()
+  config.model.vocab_size = 97
+  config.models.generator.d_model = config.model.d_model
+  config.update_from_flattened_dict(
+    {**REPLICAS, 'objective.name': 'electra(generator_steps=5)'}
+  )
+  with pytest.raises(UsageError, match=r'optim\.outer.*in stages'):
+    parts_lib.build(config_lib.resolve(config))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,195 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""DiLoCo: replicas that train apart, and the outer step that joins them.
+
+Douillard et al. 2023, algorithm 1. `TrainState.params` are the outer
+parameters, theta: those of the last outer step, from which all replicas went
+on. Whatever reads a checkpoint reads these. The parameters of the replicas are
+beside the state of their optimizers, with a leading axis of replicas, which
+the mesh axis `data` splits. Over it nothing is sent between two outer steps:
+each replica clips and skips by its own gradient, and metrics are averaged where
+they are read.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from gpt_jax import sharding
+from gpt_jax.nn import layout
+from gpt_jax.objectives.base import Objective
+from gpt_jax.objectives.loss import Batch
+from gpt_jax.optim import rounding, train_state
+from gpt_jax.optim.outer import Outer
+from gpt_jax.optim.rounding import Average
+from gpt_jax.optim.train_state import TrainState
+from gpt_jax.training import step as step_lib
+
+# The state: `TrainState.opt_state` of a run with an outer optimizer.
+
+
+class State(NamedTuple):
+  """The replicas, and the outer optimizer."""
+
+  params: Any  # trained ones of each replica: [replicas, ...]
+  opt_state: Any  # of their optimizers: [replicas, ...]
+  outer: Any  # the outer optimizer's state
+  grad_norm: Any  # float32 []: of the last outer gradient; 0 before the first
+
+
+def init(outer: Outer, params: Any, opt_state: Any) -> State:
+  """The first state: all replicas are the same.
+
+  Args:
+    outer: the outer optimizer.
+    params: the trained ones, in the format that they are stored in.
+    opt_state: of one replica.
+  """
+  several = _copies(outer.replicas)
+  return State(
+    jax.tree.map(several, params),
+    jax.tree.map(several, opt_state),
+    outer.optimizer.init(rounding.to_float32(params)),
+    jnp.float32(0),
+  )
+
+
+def state_shardings(params: Any, opt_state: Any, outer: Any) -> State:
+  """A `NamedSharding` for each leaf of a `State`.
+
+  Args:
+    params: shardings of the trained parameters.
+    opt_state: shardings of one replica's optimizer.
+    outer: shardings of the outer optimizer's state.
+  """
+
+  def several(one: NamedSharding) -> NamedSharding:
+    return NamedSharding(one.mesh, PartitionSpec(sharding.REPLICAS, *one.spec))
+
+  return State(
+    jax.tree.map(several, params),
+    jax.tree.map(several, opt_state),
+    outer,
+    sharding.replicated(jax.tree.leaves(params)[0].mesh),
+  )
+
+
+def _copies(replicas: int) -> Any:
+  return lambda x: jnp.broadcast_to(x, (replicas, *jnp.shape(x)))
+
+
+# The step.
+
+
+class Outputs(NamedTuple):
+  """The metrics of a step."""
+
+  of_each: Any  # by name, as of `step.train_step`: [replicas, ...]
+  outer: Any  # by name
+
+
+def train_step(
+  state: TrainState,
+  batch: Batch,
+  average_start: jax.Array | None = None,
+  *,
+  outer: Outer,
+  objective: Objective,
+  seed: int,
+  average: Average | None,
+  num_steps: int,
+  **inner: Any,
+) -> tuple[TrainState, Outputs]:
+  """Takes a step in each replica, and after every `outer.steps` the outer one.
+
+  The last step of the run ends a round too, however short.
+
+  Args:
+    state: donated by the caller; its `opt_state` is a `State`.
+    batch: arrays [rows, ...]; each replica takes as many successive rows.
+    average_start: see `step.train_step`.
+    outer: the outer optimizer.
+    objective: see `step.train_step`.
+    seed: of the run; the randomness of a replica depends on its number too.
+    average: of the outer parameters, if one is kept; it counts all steps.
+    num_steps: of the run.
+    **inner: further arguments of `step.train_step`, of one replica.
+  """
+  replicas: State = state.opt_state
+  theta = train_state.trained(state.params, objective.frozen)
+
+  def step(
+    params: Any, opt_state: Any, batch: Batch, number: jax.Array
+  ) -> tuple[Any, Any, dict[str, Any]]:
+    whole = train_state.with_frozen(params, state.params, objective.frozen)
+    new, metrics = step_lib.train_step(
+      TrainState(state.step, whole, opt_state),
+      batch,
+      objective=objective,
+      seed=seed,
+      replica=number,
+      num_steps=num_steps,
+      **inner,
+    )
+    params = train_state.trained(new.params, objective.frozen)
+    return params, new.opt_state, metrics
+
+  split = jax.tree.map(
+    lambda x: x.reshape(outer.replicas, -1, *x.shape[1:]), batch
+  )
+  with layout.within(sharding.REPLICAS):
+    params, opt_state, metrics = jax.vmap(
+      step, spmd_axis_name=sharding.REPLICAS
+    )(
+      replicas.params,
+      replicas.opt_state,
+      step_lib.apart(split),
+      jnp.arange(outer.replicas),
+    )
+  done = state.step + 1
+  key = jax.random.fold_in(jax.random.key(seed), state.step)
+  key = jax.random.fold_in(key, step_lib.ROUNDING)
+
+  def join(theta: Any, own: Any, outer_state: Any, _: Any) -> Any:
+    gradient = jax.tree.map(
+      lambda old, each: (
+        old.astype(jnp.float32) - jnp.mean(each.astype(jnp.float32), axis=0)
+      ),
+      theta,
+      own,
+    )
+    updates, outer_state = outer.optimizer.update(gradient, outer_state)
+    theta = rounding.add(theta, updates, key)
+    own = jax.tree.map(_copies(outer.replicas), theta)
+    return theta, own, outer_state, optax.tree.norm(gradient)
+
+  # `planning.hlo` reads in this name how often the branch runs.
+  with jax.named_scope(f'every_{outer.steps}_steps'):
+    theta, params, outer_state, norm = jax.lax.cond(
+      (done % outer.steps == 0) | (done == num_steps),
+      join,
+      lambda *same: same,
+      *(theta, params, replicas.outer, replicas.grad_norm),
+    )
+  ema = None
+  if average:
+    ema = average.update(state.ema, theta, done, average_start)
+  new = TrainState(
+    done,
+    train_state.with_frozen(theta, state.params, objective.frozen),
+    State(params, opt_state, outer_state, norm),
+    ema,
+  )
+  return new, Outputs(metrics, {'outer_grad_norm': norm})
+
+
+def pooled(outputs: Sequence[Outputs]) -> list[dict[str, Any]]:
+  """The metrics of some steps: means over the replicas."""
+  return [
+    jax.tree.map(lambda x: jnp.mean(x, axis=0), one.of_each) | one.outer
+    for one in outputs
+  ]
