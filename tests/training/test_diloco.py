@@ -33,7 +33,7 @@ OUTER_RATE, MOMENTUM = 0.6, 0.7
 START = np.array([0.5, -1.0, 2.0])
 
 
-def batch_of(step):
+def batch_of(step) -> dict[str, np.ndarray]:
   rng = np.random.default_rng(step)
   x = rng.normal(size=(2 * K + 2, 3))
   return {
@@ -127,7 +127,7 @@ def test_replicas_draw_by_themselves():
     state, _ = step(state, same)
   np.testing.assert_array_equal(state.params['theta'], np.float32(START))
   moments: Any = state.opt_state.opt_state
-  first, second = np.asarray(moments[0].mu['theta'])
+  first, second = (np.asarray(x) for x in moments[0].mu['theta'])
   assert np.all(first != second)
 
 
