@@ -6,7 +6,8 @@ r"""Serves a trained model over HTTP, as OpenAI's API does.
   gpt-jax serve --workdir W --host 0.0.0.0 --port 8080 --name mine --rows 32
   gpt-jax serve --workdir W --draft SMALLER
 
-Any client of that API works, such as OpenAI's:
+A browser shows a page at http://127.0.0.1:8000, on which you write and the
+model answers. Any client of that API works, such as OpenAI's:
 
   from openai import OpenAI
   client = OpenAI(base_url='http://127.0.0.1:8000/v1', api_key='none')
@@ -237,7 +238,7 @@ def _size(text: str) -> tuple[int, int]:
 def _say(name: str, url: str, needs_key: bool) -> None:
   key = "-H 'Authorization: Bearer KEY' " if needs_key else ''
   print(
-    f'{name} is served at {url}/v1\n'
+    f'{name} is served at {url}/v1, and on a page at {url}\n'
     f"try: curl {url}/v1/completions {key}-H 'Content-Type: application/json' "
     '-d \'{"prompt": "Once", "max_tokens": 20}\'',
     flush=True,

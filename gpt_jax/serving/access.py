@@ -27,8 +27,8 @@ from gpt_jax.spec import UsageError
 
 KEY_VARIABLE = 'GPT_JAX_API_KEY'
 
-# Requests that need no key, for probes.
-_OPEN_PATHS = ('/health',)
+# Requests that need no key: for probes, and the page, which asks for the key.
+_OPEN_PATHS = ('/health', '/')
 
 _NAME = r'\[[0-9a-f:.]+\]|[a-z0-9._-]+'
 _HOST = re.compile(rf'({_NAME})(?::\d{{1,5}})?', re.IGNORECASE)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's endpoints.
 
-POST /v1/completions        GET /v1/models    GET /health
-POST /v1/chat/completions   GET /v1/models/NAME
+POST /v1/completions        GET /v1/models        GET /health
+POST /v1/chat/completions   GET /v1/models/NAME   GET / (see page.html)
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt_jax import spec
 from gpt_jax.runtime.log import log
-from gpt_jax.serving import errors, logprobs, requests
+from gpt_jax.serving import errors, logprobs, page, requests
 from gpt_jax.serving.access import Access, AccessCheck
 from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.logprobs import Named, Names
@@ -261,6 +261,7 @@ def build(
       Route('/v1/models', api.models),
       Route('/v1/models/{name:path}', api.model),
       Route('/health', api.health),
+      Route('/', page.response(), methods=['GET']),
     ],
     exception_handlers={
       ApiError: _refused,
@@ -330,6 +331,7 @@ class Api:
       'created': self._created,
       'owned_by': 'gpt_jax',
       'context_length': self._served.context_length,
+      'chat': self._served.template is not None,
     }
 
   async def _body(self, http: HttpRequest) -> bytes:
