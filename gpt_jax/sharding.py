@@ -59,9 +59,16 @@ def make_mesh(
   if -1 in sizes and len(devices) % fixed == 0:
     sizes = fill_sizes(sizes, len(devices), width)
   if math.prod(sizes) != len(devices):
+    count = len(devices)
+    remedy = f'the sizes must multiply to {count} (one may be -1: the rest)'
+    if -1 in sizes:
+      nearest = max(count - count % fixed, fixed)
+      remedy = (
+        f'those that are not -1 multiply to {fixed}: start on {nearest}, or '
+        'change the sizes'
+      )
     raise UsageError(
-      f'{text}: does not match the {len(devices)} devices here; the sizes '
-      f'must multiply to {len(devices)} (one may be -1: the rest)'
+      f'{text}: does not match the {count} devices here; {remedy}'
     )
   slices = num_slices(devices)
   if slices == 1:
@@ -97,6 +104,36 @@ def fill_sizes(
     filled[axis] = math.gcd(rest, width) if axis == 'fsdp' else rest
     filled['data'] *= rest // filled[axis]
   return list(filled.values())
+
+
+def fewer_devices(
+  config: Any, count: int, *, width: int, each: int
+) -> tuple[int, int] | None:
+  """Fewer devices, over which an open `fsdp` splits the model into more parts.
+
+  As a run on 56 devices of a model of width 768 has `fsdp` of 8, and one on 48
+  of them 48.
+
+  Args:
+    config: `config.mesh`.
+    count: of the devices there are.
+    width: of the models.
+    each: devices of a host, which are all taken or none.
+
+  Returns:
+    The number of devices, the most of those with the largest `fsdp`, and that;
+    None: no fewer are better, or `fsdp` is given.
+  """
+  if config['fsdp'] != -1:
+    return None
+  fixed = math.prod(config[axis] for axis in AXES if axis != 'fsdp')
+
+  def fsdp(number: int) -> int:
+    return math.gcd(number // fixed, width)
+
+  fewer = [n for n in range(each, count, each) if n % fixed == 0]
+  best = max(fewer, key=lambda n: (fsdp(n), n), default=count)
+  return (best, fsdp(best)) if fsdp(best) > fsdp(count) else None
 
 
 def num_slices(devices: Sequence[Any]) -> int:

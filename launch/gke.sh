@@ -75,6 +75,9 @@ main() {
 
 # shellcheck disable=SC2034 # KIND is read by name
 load_gke_settings() {
+  ((MIN_SLICES == SLICES)) ||
+    bad MIN_SLICES 'a JobSet has all of its slices or waits; empty it, and to go' \
+      'on with fewer lower SLICES: README.md'
   [[ -n $IMAGE ]] || bad IMAGE 'is missing; launch/Dockerfile makes one'
   if [[ -n $NFS ]] || ! in_bucket; then
     [[ $NFS =~ ^[^:]+:/ ]] ||

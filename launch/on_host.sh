@@ -208,6 +208,16 @@ show_log() {
   answer "lines|$total"
 }
 
+# The slices of the run, if one goes on: RUN_SLICES of the program.
+slices_of_run() {
+  local found
+  if running; then
+    found=$(grep -o 'RUN_SLICES=[^ ]*' program) || true
+    found=${found#*=}
+    answer "on ${found//\\/}"
+  fi
+}
+
 # Ends the run for the user: `up` does not start it again.
 stop() {
   if running && [[ -s pid ]]; then
@@ -260,8 +270,8 @@ verb=$1
 shift
 case $verb in
   install) install_here "$@" ;;
-  is_installed | start | supervise | status | status_of_all | show_log | stop | \
-    end | copy | restore) "$verb" "$@" ;;
+  is_installed | start | supervise | status | status_of_all | show_log | \
+    slices_of_run | stop | end | copy | restore) "$verb" "$@" ;;
   *)
     echo "on_host.sh: $verb: not a command; tpu.sh calls this" >&2
     exit 2

@@ -43,6 +43,9 @@ HOST_SETUP='
 PROJECT=           # empty: that of `gcloud config`
 SPOT=yes           # cheaper; may be preempted at any time, and `up` resumes
 SLICES=1           # several train together over the data center network
+MIN_SLICES=        # fewer than SLICES: a start that lacks slices goes on with
+                   # those that are there, and this many are enough
+SLICE_WAIT_SECONDS=600   # how long such a start waits for all; 0: not at all
 REQUEST=queued     # or direct: succeeds at once or fails, one slice only
 DELETE_AFTER=no    # yes: deletes the slices when the run is done and copied;
                    # always: also if it fails

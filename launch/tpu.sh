@@ -15,6 +15,8 @@ source "$LAUNCH/lib/settings.sh"
 source "$LAUNCH/lib/cost.sh"
 # shellcheck source=launch/lib/slices.sh
 source "$LAUNCH/lib/slices.sh"
+# shellcheck source=launch/lib/some_slices.sh
+source "$LAUNCH/lib/some_slices.sh"
 # shellcheck source=launch/lib/pack.sh
 source "$LAUNCH/lib/pack.sh"
 # shellcheck source=launch/lib/hosts.sh
@@ -111,6 +113,11 @@ main() {
     check_include
   fi
   make_scratch
+  if [[ $DRY_RUN == no ]] && apart; then
+    case $verb in
+      install | run | status | logs | stop | copy) find_slices ;;
+    esac
+  fi
   case $verb in
     cost) show_cost ;;
     create) create_slices ;;

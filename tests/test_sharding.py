@@ -62,6 +62,26 @@ def test_fsdp_takes_what_divides_the_width(sizes, count, width, expected):
 
 
 @pytest.mark.parametrize(
+  'sizes, count, each, width, expected',
+  [
+    # Seven hosts of eight devices: six split the width over all of theirs.
+    ((1, -1, 1, 1, 1), 56, 8, 768, (48, 48)),
+    ((1, -1, 1, 1, 1), 48, 8, 768, None),
+    ((2, -1, 1, 1, 2), 28, 4, 6, (24, 6)),
+    ((1, -1, 1, 1, 1), 3, 1, 7, None),
+    # Nothing is open.
+    ((-1, 8, 1, 1, 1), 56, 8, 768, None),
+  ],
+)
+def test_fewer_devices_that_split_the_model_more(
+  sizes, count, each, width, expected
+):
+  mesh = dict(zip(sharding.AXES, with_stage(sizes), strict=True))
+  found = sharding.fewer_devices(mesh, count, width=width, each=each)
+  assert found == expected
+
+
+@pytest.mark.parametrize(
   'sizes, why',
   [
     ((-1, -1, 1, 1, 1), 'sizes are positive, and one may be -1'),
@@ -83,6 +103,19 @@ def test_bad_mesh(sizes, why):
   assert str(error.value).startswith(
     f'mesh.data={data}, mesh.stage=1, mesh.fsdp={fsdp}, mesh.expert={expert}, '
     f'mesh.context={context}, mesh.tensor={tensor}: {why}'
+  )
+
+
+@pytest.mark.parametrize(
+  'sizes, nearest', [((3, -1, 1, 1, 1), 6), ((16, -1, 1, 1, 1), 16)]
+)
+def test_an_open_mesh_names_the_nearest_number_of_devices(sizes, nearest):
+  fixed = sizes[0]
+  with pytest.raises(UsageError) as error:
+    mesh_of(*sizes)
+  assert str(error.value).endswith(
+    f'; those that are not -1 multiply to {fixed}: start on {nearest}, or '
+    'change the sizes'
   )
 
 
@@ -170,8 +203,8 @@ def test_a_vocabulary_or_few_key_value_heads_may_stay_whole():
       {'mesh.data': 3},
       'mesh.data=3, mesh.stage=1, mesh.fsdp=-1, mesh.expert=1, '
       'mesh.context=1, mesh.tensor=1: does not '
-      'match the 8 devices here; the sizes must multiply to 8 (one may be -1: '
-      'the rest)',
+      'match the 8 devices here; those that are not -1 multiply to 3: start on '
+      '6, or change the sizes',
     ),
   ],
 )

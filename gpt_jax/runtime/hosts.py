@@ -249,10 +249,13 @@ def _saw(missing: list[int], count: int) -> str:
 
 
 def _late(what: str, seconds: float) -> str:
-  return (
+  said = (
     f'{what}, after hosts.join_seconds={seconds:g}; start the same command on '
     'every host'
   )
+  if 'JAX_NUM_PROCESSES' in os.environ:  # a TPU slice needs all of its hosts
+    said += ', or on those that are there, with a smaller JAX_NUM_PROCESSES'
+  return said
 
 
 T = TypeVar('T')

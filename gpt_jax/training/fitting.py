@@ -4,7 +4,8 @@
 
 Where the config leaves them open: the mesh on TPU slices, if no axis of
 `config.mesh` is set, and `batch.micro_rows`, if it is empty. The values chosen
-are in a run's config.json, and a resume on such devices keeps them. They change
+are in a run's config.json, and in the events `start` of metrics.jsonl. A resume
+on such devices keeps them, and one on more or fewer chooses again. They change
 nothing but rounding. `gpt-jax plan` chooses by the same functions.
 """
 
@@ -23,11 +24,12 @@ from gpt_jax.config import Config
 from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import CHIPS, GIB
 from gpt_jax.optim import train_state
+from gpt_jax.optim.micro_batches import divided
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.training import device_check, layouts, models
+from gpt_jax.training import device_check, layouts, metrics, models
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training.compiled import (
   Compiled,
@@ -82,7 +84,7 @@ def device_memory(device: Any) -> float | None:
 class Before(NamedTuple):
   """What a run in a workdir was trained with until now."""
 
-  mesh: Mapping[str, int]  # as in its config: an axis may be -1
+  mesh: Mapping[str, int]  # without a start, that of its config: -1 is open
   micro_rows: int  # 0: the whole batch
 
 
@@ -96,6 +98,9 @@ def before(workdir: str) -> Before | None:
     config = models.read_config(workdir)
     mesh = {axis: config.mesh[axis] for axis in sharding.AXES}
     found = [mesh, config.batch.micro_rows or 0]
+    for line in metrics.read(workdir):
+      if line.get('event') == 'start' and 'mesh' in line:
+        found = [line['mesh'], line['micro_rows']]
   found = hosts.broadcast_from_host0(found)
   return Before(*found) if found else None
 
@@ -164,11 +169,53 @@ def fitted(
   Args:
     parts: `batch.micro_rows` of their config may be empty.
     shapes: of the batches; the one with the most tokens last.
-    workdir: of the run: on the same mesh it begins with the same rows.
+    workdir: of the run: on the same mesh it begins with the same rows. A line
+      is logged if the mesh is another one.
 
   Returns:
     The parts with `batch.micro_rows` set, and the compiled steps.
   """
+  known = before(workdir)
+  found, steps = _fitted(parts, shapes, known)
+  if known is not None and shapes and (line := change(known, found)):
+    log.info('%s', line)
+  return found, steps
+
+
+def change(known: Before, parts: Parts) -> str:
+  """What differs for a run that goes on with another mesh; '': nothing.
+
+  Args:
+    known: the run until now.
+    parts: with `batch.micro_rows` set.
+  """
+  was, now = known.mesh, dict(parts.mesh.shape)
+  if was == now or -1 in was.values():
+    return ''
+  shape = parts.shapes()[-1]
+  split = math.prod(was[axis] for axis in dict(parts.rules)['batch'])
+  former = divided(
+    shape.rows, num_shards=split, micro_rows=known.micro_rows
+  ).num_micro
+  return (
+    f'{_named(was)} before, {_named(now)} now; micro-batches: {former} before, '
+    f'{parts.micro_batches(shape).num_micro} now; the {shape.rows} rows of a '
+    'step are the same, and only rounding differs'
+  )
+
+
+def _named(mesh: Mapping[str, int]) -> str:
+  sizes = ', '.join(f'{axis}={n}' for axis, n in mesh.items() if n > 1)
+  devices = math.prod(mesh.values())
+  return f'{devices} device{"s" * (devices > 1)}' + (
+    f' ({sizes})' if sizes else ''
+  )
+
+
+def _fitted(
+  parts: Parts, shapes: Sequence[Shape], known: Before | None
+) -> tuple[Parts, Stages]:
+  """`fitted`, for a run that was trained as `known`."""
   given, mesh = parts.config.batch.micro_rows, dict(parts.mesh.shape)
   if given is not None:
     return parts, _compiled(parts, shapes, None)
@@ -184,12 +231,11 @@ def fitted(
     for x in jax.tree.leaves(trained)
   )
   if limit is not None and held > limit and shapes:
-    raise _nothing_fits(TooLarge(shapes[-1], held, limit))
+    raise _nothing_fits(parts, TooLarge(shapes[-1], held, limit))
   model = MemoryModel(parts.config)
-  known = before(workdir)
   whole = device_check.groups_span_rows(parts.config)
   first = 0
-  if known is not None and all(known.mesh[a] in (-1, mesh[a]) for a in mesh):
+  if known is not None and known.mesh == mesh:
     first = known.micro_rows
   elif limit is not None and here[0].platform != 'cpu' and not whole:
     # The model is of accelerators: on a CPU the compiled program decides alone.
@@ -211,7 +257,7 @@ def fitted(
   try:
     found, steps = halving(model, mesh, first, attempt)
   except TooLarge as e:
-    raise _nothing_fits(e) from e
+    raise _nothing_fits(parts, e) from e
   if micro_rows := found.config.batch.micro_rows:
     log.info('batch.micro_rows=%d: as many as fit a device', micro_rows)
   return found, steps
@@ -236,9 +282,29 @@ def _compiled(
   return {shape: steps[shape] for shape in shapes}
 
 
-def _nothing_fits(error: TooLarge) -> UsageError:
+def _nothing_fits(parts: Parts, error: TooLarge) -> UsageError:
   return UsageError(
     f'batch.micro_rows: {error}, with the fewest rows at a time; give {_LESS}'
+    + _on_fewer(parts)
+  )
+
+
+def _on_fewer(parts: Parts) -> str:
+  """The advice to leave some hosts out, if that splits the model more."""
+  config, count = parts.config, parts.mesh.devices.size
+  several = jax.process_count() > 1
+  found = sharding.fewer_devices(
+    config.mesh,
+    count,
+    width=config_lib.width(config),
+    each=jax.local_device_count() if several else 1,
+  )
+  if found is None or parts.mesh.devices.flat[0].platform == 'tpu':
+    return ''
+  number, fsdp = found
+  return (
+    f'; or start on {number} of these {count} devices: over them '
+    f'mesh.fsdp=-1 is {fsdp}, and not {parts.mesh.shape["fsdp"]}'
   )
 
 

@@ -226,7 +226,10 @@ class Run(NamedTuple):
     return jax.process_index() == 0
 
   def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
-    """Opens the metrics at step `done`; `start` goes into the start event."""
+    """Opens the metrics at step `done`; `start` goes into the start event.
+
+    So do the mesh and the rows at a time, see `fitting.before`.
+    """
     config = self.parts.config
     length = config_lib.row_tokens(config)
     opened = ()
@@ -244,6 +247,8 @@ class Run(NamedTuple):
       device=jax.devices()[0].device_kind,
       devices=jax.device_count(),
       processes=jax.process_count(),
+      mesh=dict(self.parts.mesh.shape),
+      micro_rows=config.batch.micro_rows,
       **start,
     )
 

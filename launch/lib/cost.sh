@@ -11,6 +11,10 @@ PRICES_NOTED=2025-06
 declare -A ON_DEMAND=([v4]=3.22 [v5litepod]=1.20 [v5p]=4.20 [v6e]=2.70)
 SPOT_SHARE=0.40
 
+# Whether what is asked for is part of a sum that was shown.
+# shellcheck disable=SC2034 # slices.sh reads it
+COST_SHOWN=no
+
 chip_price() {
   local listed=${ON_DEMAND[$GENERATION]:-}
   if [[ -n $PRICE ]]; then

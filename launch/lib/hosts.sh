@@ -8,6 +8,7 @@
 # on_hosts WORKER ARGS...: on_host.sh on all hosts (WORKER=all), or on the first
 # host of the first slice (WORKER=0). Its answers go to $SCRATCH/answers, other
 # lines of its output to $SCRATCH/output, and ssh's messages to $SCRATCH/talk.
+# @SLICE@ in ARGS becomes the number of the host's slice.
 on_hosts() {
   local worker=$1
   shift
@@ -19,19 +20,20 @@ quote() {
 }
 
 ssh_hosts() {
-  local worker=$1 line=$2 nodes=("${NODES[@]}") node jobs=() failed=0 job
+  local worker=$1 line=$2 nodes=("${NODES[@]}") node jobs=() failed=0 job i
   [[ $worker == all ]] || nodes=("${NODES[0]}")
   if [[ $DRY_RUN == yes ]]; then
-    for node in "${nodes[@]}"; do
-      tpus tpu-vm ssh "$node" "--worker=$worker" "--command=$line" --quiet \
-        "${SSH_FLAGS[@]}"
+    for i in "${!nodes[@]}"; do
+      tpus tpu-vm ssh "${nodes[i]}" "--worker=$worker" \
+        "--command=${line//@SLICE@/$i}" --quiet "${SSH_FLAGS[@]}"
     done
     return
   fi
   rm -f "$SCRATCH"/ssh.*
-  for node in "${nodes[@]}"; do
-    tpus tpu-vm ssh "$node" "--worker=$worker" "--command=$line" --quiet \
-      "${SSH_FLAGS[@]}" \
+  for i in "${!nodes[@]}"; do
+    node=${nodes[i]}
+    tpus tpu-vm ssh "$node" "--worker=$worker" \
+      "--command=${line//@SLICE@/$i}" --quiet "${SSH_FLAGS[@]}" \
       > "$SCRATCH/ssh.$node.out" 2> "$SCRATCH/ssh.$node.err" < /dev/null &
     jobs+=($!)
   done
@@ -142,7 +144,8 @@ new_round() {
 }
 
 start_run() {
-  on_hosts all start "$(shared_folder)" "$ROUND" "${COMMAND[@]}" &&
+  start_command || return 1
+  on_hosts all start "$(shared_folder)" "$ROUND" "${START[@]}" &&
     [[ $DRY_RUN == yes ]] && return
   local count
   if (($(answered busy))); then
@@ -216,10 +219,14 @@ show_status() {
     on_hosts all status
     return
   fi
-  read_state
-  say "$NAME: $STATE"
-  if [[ $STATE != ACTIVE ]]; then
-    return
+  if apart; then
+    say "$NAME: ${#HERE[@]} of $SLICES slices are there: ${HERE[*]}"
+  else
+    read_state
+    say "$NAME: $STATE"
+    if [[ $STATE != ACTIVE ]]; then
+      return
+    fi
   fi
   read_status || complete=no
   for ((i = 0; i < ${#STATES[@]}; i++)); do

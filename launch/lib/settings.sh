@@ -9,7 +9,8 @@ load_settings() {
   [[ -f $1 ]] || die 2 "$1: no such file; start from launch/settings.example.sh"
   SETTINGS=$1
   NAME='' ZONE='' PROJECT='' ACCELERATOR='' RUNTIME='' HOSTS=''
-  SLICES=1 SPOT=no REQUEST=queued CREATE_FLAGS=() SSH_FLAGS=()
+  SLICES=1 MIN_SLICES='' SLICE_WAIT_SECONDS=600
+  SPOT=no REQUEST=queued CREATE_FLAGS=() SSH_FLAGS=()
   COMMAND=() WORKDIR='' RESULTS='' HOST_SETUP='' SECRETS_FILE=''
   EXTRAS=tpu PYTHON_VERSION=3.12 INCLUDE=() PRICE=''
   POLL_SECONDS=20 STRAGGLER_SECONDS=120 COPY_MINUTES=30 MAX_RESTARTS=100
@@ -37,8 +38,9 @@ load_settings() {
   check_choice SPOT yes no
   check_choice REQUEST queued direct
   check_choice DELETE_AFTER yes no always
-  for field in SLICES COPY_MINUTES MAX_RESTARTS STRAGGLER_SECONDS \
-    REQUEST_TRIES; do
+  MIN_SLICES=${MIN_SLICES:-$SLICES}
+  for field in SLICES MIN_SLICES SLICE_WAIT_SECONDS COPY_MINUTES MAX_RESTARTS \
+    STRAGGLER_SECONDS REQUEST_TRIES; do
     # Bash reads 08 as octal.
     [[ ${!field} =~ ^(0|[1-9][0-9]*)$ ]] ||
       bad "$field" 'a whole number, without zeros in front'
@@ -47,6 +49,8 @@ load_settings() {
     [[ ${!field} =~ ^[0-9]+([.][0-9]+)?$ ]] || bad "$field" 'seconds'
   done
   ((SLICES > 0)) || bad SLICES 'at least 1'
+  ((MIN_SLICES > 0 && MIN_SLICES <= SLICES)) ||
+    bad MIN_SLICES "from 1 to SLICES=$SLICES; empty: all"
   ((STRAGGLER_SECONDS > 0)) || bad STRAGGLER_SECONDS 'at least 1'
   ((REQUEST_TRIES > 0)) || bad REQUEST_TRIES 'at least 1'
   ((SLICES == 1)) || [[ $REQUEST == queued ]] ||
@@ -156,6 +160,7 @@ size_up() {
   esac
   HOSTS_A_SLICE=${HOSTS:-$HOSTS_A_SLICE}
   NUM_HOSTS=$((HOSTS_A_SLICE * SLICES))
+  # NODES are those of the run, maybe fewer than ALL_NODES: see some_slices.sh.
   local i
   NODES=("$NAME")
   if ((SLICES > 1)); then
@@ -164,4 +169,5 @@ size_up() {
       NODES+=("$NAME-$i")
     done
   fi
+  ALL_NODES=("${NODES[@]}")
 }

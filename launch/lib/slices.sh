@@ -61,6 +61,10 @@ look_for_stopped() {
 # True if a spot slice was preempted, so that hosts will not answer. The queued
 # resource may stay ACTIVE for a while, so the nodes are checked, too.
 slices_gone() {
+  if apart; then
+    some_gone
+    return
+  fi
   read_state
   if [[ $STATE != ACTIVE ]]; then
     return 0
@@ -81,6 +85,10 @@ slices_gone() {
 
 # Requests the slices unless they exist or are requested already.
 create_slices() {
+  if apart; then
+    create_some
+    return
+  fi
   STATE=ABSENT
   if [[ $DRY_RUN == no ]]; then
     read_state
@@ -105,7 +113,7 @@ create_slices() {
         'command again'
       ;;
   esac
-  show_cost
+  [[ $COST_SHOWN == yes ]] || show_cost
   if [[ $STATE == ABSENT ]]; then
     confirm 'Create it?'
   else
@@ -133,7 +141,7 @@ create_slices() {
 }
 
 start_stopped() {
-  show_cost
+  [[ $COST_SHOWN == yes ]] || show_cost
   confirm "Start $NAME again ($STATE)?"
   while [[ $STATE == STOPPING ]]; do
     sleep "$POLL_SECONDS"
@@ -149,6 +157,10 @@ start_stopped() {
 # or if the request failed; then REASON says why.
 wait_for_slices() {
   local seen='' told=$SECONDS since=$SECONDS
+  if apart; then
+    wait_for_some
+    return
+  fi
   if [[ $DRY_RUN == yes ]]; then
     read_state_dry
     return
@@ -209,6 +221,10 @@ read_state_dry() {
 }
 
 delete_slices() {
+  if apart; then
+    delete_some
+    return
+  fi
   STATE=ACTIVE
   if [[ $DRY_RUN == no ]]; then
     read_state

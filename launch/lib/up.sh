@@ -160,7 +160,7 @@ wait_for_stragglers() {
 # Shows the log until the run has ended everywhere or the slices are gone; sets
 # VERDICT, and SAID, the message to show.
 follow_run() {
-  local silent=0 copied=$SECONDS partly=''
+  local silent=0 copied=$SECONDS partly='' asked=$SECONDS grows=no
   LOG_LINES=-50 # all of a new log; the end of an older one
   if [[ $DRY_RUN == yes ]]; then
     on_hosts all status
@@ -188,6 +188,15 @@ delete $SETTINGS, then the same command again"
     if [[ $states != *' running '* ]]; then
       judge
       return
+    fi
+    if ((${#NODES[@]} < ${#ALL_NODES[@]})) && [[ $grows == no ]] &&
+      ((SECONDS - asked >= ${RETRY_SECONDS%.*})); then
+      asked=$SECONDS
+      if more_slices; then
+        grows=yes
+        say "${#HERE[@]} of $SLICES slices are there: saving, to go on with them"
+        on_hosts all end || true
+      fi
     fi
     # The other processes notice an ended host within heartbeat_seconds.
     if [[ $states =~ \ (ended|lost|none)\  ]]; then

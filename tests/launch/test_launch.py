@@ -358,6 +358,92 @@ def test_several_slices(cloud):
   ]
 
 
+@pytest.mark.slow
+def test_a_lost_slice_is_not_waited_for(cloud):
+  """Two of three go on, then three again; the run saves before it grows."""
+  cloud.change(workers=1)
+  # By the number of the host: that of the third starts but twice.
+  cloud.codes('wait wait wait', 'wait wait 0', '0 0')
+  settings = cloud.settings(
+    ACCELERATOR='v4-8',
+    SLICES='3',
+    MIN_SLICES='2',
+    SLICE_WAIT_SECONDS='0',
+    RETRY_SECONDS='0.1',
+    DELETE_AFTER='yes',
+    WORKDIR='gs://b/run',  # so that each host is asked
+  )
+  process = cloud.start('up', settings, '--yes')
+
+  def waiting(start, *hosts):
+    return lambda: all(
+      (cloud.folder / f'starts.{i}').exists()
+      and (cloud.folder / f'starts.{i}').read_text() == f'{start}\n'
+      and (cloud.folder / f'waiting.{i}').exists()
+      for i in hosts
+    )
+
+  wait_until(waiting(1, 0, 1, 2))
+  for file in cloud.folder.glob('waiting.*'):
+    file.unlink()
+  cloud.lose('run-1')
+  wait_until(waiting(2, 0, 1))
+  code, said = cloud.run('status', settings)
+  assert code == 0 and '2 of 3 slices are there: run-0 run-2' in said, said
+  assert said.count(': running') == 2
+  wait_until(lambda: cloud.states().get('run-1') == ['WAITING_FOR_RESOURCES'])
+  cloud.give('run-1')
+  said = process.communicate()[0]
+  assert process.returncode == 0, said
+  order = ['3 x v4-8, 3 hosts, 12 chips', '3 of 3 slices', 'running on 3 hosts']
+  order += ['2 of 3 slices are there: run-0 run-2', 'ending what is left of it']
+  order += ['running on 2 hosts', 'saving, to go on with them']
+  order += ['preempted after', 'running on 3 hosts', 'the run is done']
+  at = 0
+  for words in order:
+    assert words in said[at:], f'{words} after\n{said[:at]}\nin\n{said[at:]}'
+    at += said[at:].index(words)
+  assert cloud.states() == {}
+  # Those of one start in any order.
+  starts = [
+    (call[2], *re.findall(r'MEGASCALE_[A-Z_]+=(\S+)', call[4]))
+    for call in cloud.calls('tpu-vm', 'ssh')
+    if ' start ' in call[4]
+  ]
+  assert [*map(sorted, (starts[:3], starts[3:5], starts[5:]))] == [
+    [(f'run-{i}', 'run-0.internal', '3', str(i)) for i in range(3)],
+    [(f'run-{2 * i}', 'run-0.internal', '2', str(i)) for i in range(2)],
+    [(f'run-{i}', 'run-0.internal', '3', str(i)) for i in range(3)],
+  ]
+
+
+@pytest.mark.slow  # test_several_slices stays
+def test_one_slice_of_two_is_told_of_no_other(cloud):
+  cloud.change(workers=1, states=['ACTIVE'])
+  cloud.codes('wait wait', '0')
+  settings = cloud.settings(
+    ACCELERATOR='v4-8',
+    SLICES='2',
+    MIN_SLICES='1',
+    SLICE_WAIT_SECONDS='0',
+    WORKDIR='gs://b/run',
+  )
+  process = cloud.start('up', settings, '--yes')
+  wait_until(lambda: len(list(cloud.folder.glob('waiting.*'))) == 2)
+  cloud.lose('run-0')
+  said = process.communicate()[0]
+  assert process.returncode == 0 and 'running on 1 hosts' in said, said
+  [*_, alone] = [
+    c[4] for c in cloud.calls('tpu-vm', 'ssh') if ' start ' in c[4]
+  ]
+  assert 'RUN_SLICES=run-1 bash' in alone
+  # Nobody asks for less than all where that is not said.
+  code, said = cloud.run('delete', settings, '--yes')
+  assert code == 0 and cloud.states() == {}, said
+  code, said = cloud.run('run', settings)
+  assert code == 1 and 'none of its slices is there' in said, said
+
+
 def test_request_of_one_node(cloud):
   cloud.codes('0 0')
   settings = cloud.settings(REQUEST='direct', SPOT='no')
@@ -468,6 +554,7 @@ def test_secrets_are_never_shown(cloud):
     *(('SPOT', 'true'), ('SLICES', '0'), ('REQUEST', 'soon')),
     *(('RESULTS', '/tmp'), ('WORKDIR', 'gs://b'), ('PRICE', '3$')),
     *(('SECRETS_FILE', '/none'), ('POLL_SECONDS', 'x'), ('SLICES', '08')),
+    *(('MIN_SLICES', '2'), ('MIN_SLICES', '0'), ('SLICE_WAIT_SECONDS', 'x')),
     *(('STRAGGLER_SECONDS', '0'), ('RESULTS', 'gs://')),
     *(('REQUEST_TRIES', '0'), ('RETRY_SECONDS', 'x'), ('ENVIRONMENT', '1=2')),
     *(('INCLUDE', 'nowhere.txt'), ('INCLUDE', '.git')),

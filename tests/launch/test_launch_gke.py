@@ -279,6 +279,13 @@ def test_xpk(cloud):
   ]
 
 
+def test_a_jobset_has_all_of_its_slices(cloud):
+  path = settings(cloud, SLICES='3', MIN_SLICES='2')
+  code, said = gke(cloud, 'manifest', path)
+  assert code == 2 and said.count('\n') == 1 and 'MIN_SLICES=2: ' in said, said
+  assert gke(cloud, 'manifest', settings(cloud, MIN_SLICES='1'))[0] == 0
+
+
 @pytest.mark.parametrize(
   'field, value',
   [

@@ -44,7 +44,8 @@ def test_one_process_calls_nobody(monkeypatch):
   assert not asked
 
 
-def test_missing_ones_are_named_to_all_that_are_there(address):
+def test_missing_ones_are_named_to_all_that_are_there(address, monkeypatch):
+  monkeypatch.delenv('JAX_NUM_PROCESSES', raising=False)
   told = call_all(address, 4, 0, 2)
   assert (
     told
@@ -56,9 +57,15 @@ def test_missing_ones_are_named_to_all_that_are_there(address):
   )
 
 
-def test_the_first_one_missing(address):
+def test_the_first_one_missing(address, monkeypatch):
+  """Where processes are counted by hand, fewer may go on."""
+  monkeypatch.setenv('JAX_NUM_PROCESSES', '2')
   (told,) = call_all(address, 2, 1)
   assert told.startswith(f'process 0 does not answer at {address}, after')
+  assert told.endswith(
+    'on every host, or on those that are there, with a smaller '
+    'JAX_NUM_PROCESSES'
+  )
 
 
 def test_two_of_the_same_number(address):

@@ -155,7 +155,8 @@ class Cloud:
     return [c for c in short if c[: len(words)] == [*words]]
 
   def states(self) -> dict[str, list[str]]:
-    text = (self.folder / 'cloud.json').read_text()
+    with self.held():
+      text = (self.folder / 'cloud.json').read_text()
     return {k: v['states'] for k, v in json.loads(text)['resources'].items()}
 
   def runs(self) -> list[pathlib.Path]:
@@ -200,6 +201,23 @@ class Cloud:
           shutil.rmtree(self.folder / 'hosts' / node)
       self._write()
     return [log.splitlines()[-1] for log in logs]
+
+  def lose(self, name: str) -> None:
+    """A slice with a request of its own is gone, and another is not given."""
+    with self.held():
+      self.change(states=['WAITING_FOR_RESOURCES'])
+      self._state['resources'][name]['states'] = ['SUSPENDED']
+      self._write()
+      for run in self.folder.glob(f'hosts/{name}/*/gpt_jax_run'):
+        os.killpg(os.getpgid(int((run / 'pid').read_text())), signal.SIGKILL)
+      shutil.rmtree(self.folder / 'hosts' / name)
+
+  def give(self, name: str) -> None:
+    """What was asked for is there."""
+    with self.held():
+      self.change()
+      self._state['resources'][name]['states'] = ['ACTIVE']
+      self._write()
 
 
 def wait_until(condition) -> None:

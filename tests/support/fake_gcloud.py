@@ -161,6 +161,9 @@ def resource(cloud, group, verb, name, flags) -> int:
       print('ERROR: it is not stopped', file=sys.stderr)
       return 1
     return 0
+  if 'networkEndpoints' in flags['--format']:
+    print(f'{name}.internal')
+    return 0
   if 'failedData' in flags['--format']:
     print(cloud.get('reason', 'no more capacity in the zone'))
     return 0
@@ -219,16 +222,16 @@ def ssh(node: str, worker: str, command: str, broken: int | None) -> int:
   if 'stopped' in owner:
     print('ERROR: the node is not READY', file=sys.stderr)
     return 1
-  slice_id = owner['nodes'].index(node)
+  number, count, port = joined(cloud, owner, node, command)
   processes = []
   for i in hosts(node, worker, broken):
     env = {
       **os.environ,
       'HOME': home(node, i),
       'HOSTNAME': f't1v-{node}-w-{i}',
-      'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{owner["port"]}',
-      'JAX_NUM_PROCESSES': str(len(owner['nodes']) * workers),
-      'JAX_PROCESS_ID': str(slice_id * workers + i),
+      'JAX_COORDINATOR_ADDRESS': f'127.0.0.1:{port}',
+      'JAX_NUM_PROCESSES': str(count * workers),
+      'JAX_PROCESS_ID': str(number * workers + i),
     }
     processes.append(
       subprocess.Popen(
@@ -240,6 +243,23 @@ def ssh(node: str, worker: str, command: str, broken: int | None) -> int:
     )
   codes = [p.wait() for p in processes] + [255] * (broken is not None)
   return max(codes, key=abs)
+
+
+def joined(cloud, owner, node: str, command: str) -> tuple[int, int, int]:
+  """Number of a slice, their count, and the coordinator's port, as JAX has it.
+
+  Of variables that the command gives, or of the request.
+  """
+  import re
+
+  given = dict(re.findall(r'MEGASCALE_([A-Z_]+)=(\S+)', command))
+  if not given:
+    return owner['nodes'].index(node), len(owner['nodes']), owner['port']
+  first = given['COORDINATOR_ADDRESS'].removesuffix('.internal')
+  [port] = [
+    r['port'] for r in cloud['resources'].values() if first in r['nodes']
+  ]
+  return int(given['SLICE_ID']), int(given['NUM_SLICES']), port
 
 
 def scp(sources, target, worker: str, broken: int | None) -> int:

@@ -160,6 +160,54 @@ def test_a_resume_begins_with_the_rows_of_the_run(tmp_path):
     assert found.config.batch.micro_rows == taken
 
 
+def test_other_devices_choose_again_and_say_so(tmp_path, caplog):
+  """The last start counts, not the config, which leaves the mesh open."""
+  fields = {**tiny.MESHABLE, 'batch.micro_rows': None}
+  parts = tiny.build(tiny.config(**fields), (1, 1, 1))
+  assert parts.config.mesh.fsdp == -1
+  text = config_lib.to_json(layouts.apply(parts.config, {}))
+  (tmp_path / 'config.json').write_text(text)
+  assert fitting.before(str(tmp_path)).mesh['fsdp'] == -1
+  shape = parts.shapes()[-1]
+
+  def goes_on(was, micro_rows):
+    sizes = dict.fromkeys(parts.mesh.shape, 1) | was
+    start = {'step': 0, 'event': 'start', 'mesh': sizes}
+    first, last = start | {'micro_rows': 1}, start | {'micro_rows': micro_rows}
+    (tmp_path / 'metrics.jsonl').write_text(
+      ''.join(json.dumps(m) + '\n' for m in (first, last))
+    )
+    caplog.clear()
+    with caplog.at_level('INFO', 'gpt_jax'):
+      found, _ = fitting.fitted(parts, [shape], str(tmp_path))
+    return found.config.batch.micro_rows, [r.message for r in caplog.records]
+
+  # As before: the rows are kept, and nothing is said of the mesh.
+  rows, said = goes_on({}, 4)
+  assert rows == 4 and not [line for line in said if ' now' in line]
+  # Of 16 rows each of three devices had 6, 2 at a time.
+  rows, said = goes_on({'data': 3, 'tensor': 2}, 2)
+  assert rows == 0
+  assert said[-1] == (
+    '6 devices (data=3, tensor=2) before, 1 device now; micro-batches: 3 '
+    'before, 1 now; the 16 rows of a step are the same, and only rounding '
+    'differs'
+  )
+
+
+def test_too_many_devices_for_the_width_name_fewer():
+  """Of seven devices each would hold all; six split a width of 24."""
+  parts = tiny.build(tiny.config(**tiny.MESHABLE), (7, 1, 1))
+  config = layouts.apply(parts.config, {'batch.micro_rows': None})
+  parts = parts._replace(config=config)
+  assert config.model.d_model % 7 and not config.model.d_model % 6
+  with memory(1), pytest.raises(UsageError) as error:
+    fitting.fitted(parts, parts.shapes())
+  assert str(error.value).endswith(
+    '; or start on 6 of these 7 devices: over them mesh.fsdp=-1 is 6, and not 1'
+  )
+
+
 def test_groups_of_several_rows_are_not_divided():
   """Which tokens an expert drops would depend on the division."""
   fields = {**tiny.MESHABLE, 'batch.micro_rows': None}
