@@ -216,22 +216,24 @@ delete $SETTINGS, then the same command again"
 }
 
 # Sets VERDICT from the exit codes of all hosts: 0 done, 2 bad usage, 75 saved
-# after SIGTERM, 1 failed; anything else: the process or its host was killed.
+# after SIGTERM, 1 failed; anything else: the process or its host was killed,
+# which makes others fail.
 judge() {
-  local i code all_done=yes stopped=no verdict=''
+  local i code all_done=yes stopped=no killed=no verdict=''
   SAID=''
   for ((i = 0; i < ${#STATES[@]}; i++)); do
     code=${CODES[i]}
     [[ $code == 0 ]] || all_done=no
     [[ ${STATES[i]} != stopped ]] || stopped=yes
     case ${STATES[i]}/$code in
+      lost/* | */137) killed=yes ;;
       */2) worst usage "$i" ;;
       */1) worst failed "$i" ;;
     esac
   done
   if [[ $all_done == yes ]]; then
     VERDICT=done
-  elif [[ -n $verdict ]]; then
+  elif [[ $verdict == usage || $verdict == failed && $killed == no ]]; then
     VERDICT=$verdict
   elif [[ $stopped == yes ]]; then
     VERDICT=stopped
@@ -239,6 +241,7 @@ judge() {
     VERDICT=preempted
     say 'preempted after a save'
   else
+    verdict=''
     worst crashed 0
     VERDICT=crashed
     say "killed, with codes ${CODES[*]:-none}"

@@ -121,6 +121,30 @@ def test_a_mesh_that_is_given_or_was_taken_stays(tmp_path):
   assert fitting.with_mesh(config, str(tmp_path), devices) is config
 
 
+def test_a_lost_slice_leaves_a_smaller_mesh(tmp_path):
+  """Data is over the slices; the same mesh is chosen when it is back."""
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE, **{'seed': 3}))
+  both = [
+    types.SimpleNamespace(**vars(device), slice_index=i)
+    for i in range(2)
+    for device in slice_of('v5e', 4, 4)
+  ]
+
+  def chosen(devices):
+    mesh = fitting.with_mesh(config, str(tmp_path), devices).mesh
+    sizes = {axis: mesh[axis] for axis in layouts.UNSET}
+    start = {'step': 0, 'event': 'start', 'mesh': sizes, 'micro_rows': 0}
+    (tmp_path / 'metrics.jsonl').write_text(json.dumps(start) + '\n')
+    assert np.prod([*sizes.values()]) == len(devices)
+    return sizes
+
+  (tmp_path / 'config.json').write_text(
+    config_lib.to_json(layouts.apply(config, {'mesh.data': 2}))
+  )
+  first, alone, again = chosen(both), chosen(both[:16]), chosen(both)
+  assert first['data'] % 2 == 0 and first == again != alone
+
+
 def needs(parts):
   """Bytes that the last stage's step needs on a device."""
   return compiled.peak(compiled.compile_train_step(parts).call, 'cpu')
