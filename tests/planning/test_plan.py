@@ -28,9 +28,9 @@ from gpt_jax.planning import report, search
 from gpt_jax.planning.search import Request
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import layouts
+from gpt_jax.training import device_check, layouts, parts
 from gpt_jax.training.compiled import TooLarge
-from tests.support import tiny
+from tests.support import tiny, tpu
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -50,6 +50,42 @@ def found():
   # Of the last plan, which does not fit.
   assert done.returncode == 1, done.stderr[-3000:]
   return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# Changes of `tiny`, and a part of what is said of them, on eight devices.
+MESHES = [
+  ({'mesh.data': 8, 'mesh.fsdp': 1}, ''),
+  ({'mesh.fsdp': 8}, 'mesh.rules.embed'),
+  ({'mesh.data': 3, 'mesh.fsdp': 1}, 'mesh'),
+  ({'mesh.fsdp': 16}, 'mesh'),
+  ({'mesh.fsdp': 1, 'mesh.tensor': 8}, 'mesh'),
+  ({'mesh.data': 4, 'mesh.fsdp': 1, 'mesh.stage': 2}, 'mesh.stage=2'),
+  ({'mesh.data': 2, 'mesh.fsdp': 1, 'mesh.context': 4}, 'mesh.context=4'),
+  # Rows are padded.
+  ({'mesh.data': 8, 'mesh.fsdp': 1, 'batch.size': 12}, ''),
+  (
+    {
+      **{'mesh.data': 2, 'mesh.fsdp': 1, 'mesh.expert': 4},
+      'model.ffn': "switch(num_experts=6, expert='relu')",
+    },
+    '6 experts',
+  ),
+]
+
+
+@pytest.mark.tpu
+def test_plan_and_train_refuse_the_same_meshes_with_the_same_words():
+  changes = [x for x, _ in MESHES]
+  planned = tpu.compiled('meshes', json.dumps(changes))
+  for (overrides, part), of_plan in zip(MESHES, planned, strict=True):
+    try:
+      config = config_lib.resolve(tiny.config(**overrides))
+      parts.build(config, device_check.check_devices(config))
+      of_train = ''
+    except UsageError as e:
+      of_train = str(e)
+    assert of_plan == of_train
+    assert part in of_plan and bool(part) == bool(of_plan)
 
 
 @pytest.mark.tpu
