@@ -191,7 +191,7 @@ def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
 ERROR = 0.17  # of the estimate, either way: see docs/planning.md
 # The least share of a step that any of the published runs spends in matrix
 # units: `ERROR` says nothing of programs that spend less.
-LEAST_PRODUCTS = 0.69
+LEAST_PRODUCTS = 0.68
 # Share of its peak that a matrix unit reaches within one product.
 BUSY = 0.9
 # Seconds that a transfer takes besides its bytes.
