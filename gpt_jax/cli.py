@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
-from gpt_jax.files import buckets
+from gpt_jax.files import buckets, files
 from gpt_jax.flags import Flags
 from gpt_jax.runtime import log, preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -39,11 +39,19 @@ PATHS = (
   *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
   *('train', 'dev'),
   *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
-  *('sources', 'draft', 'api_key_file'),
+  *('sources', 'draft', 'api_key_file', 'teacher', 'lstm', 'reward'),
+  *('average', 'translator', 'labels', 'retrieve', 'sharding'),
 )
 
-# Those of runs, which may be in a bucket, gs://: see `buckets`.
-RUNS = ('workdir', 'init', 'draft')
+# Those that name folders, which may be in a bucket: of runs, and others, which
+# are copied with all that is in them. See `buckets`.
+RUNS = (
+  *('workdir', 'init', 'draft', 'teacher', 'lstm', 'reward', 'average'),
+  'translator',
+)
+FOLDERS = ('from_hf', 'to_hf', 'glue', 'tasks_dir', 'retrieve')
+# Commands that write --out to a bucket themselves.
+OUT_IN_BUCKET = ('prepare', 'teach')
 # Commands whose workdir is a folder of several runs.
 MAKE_RUNS = ('ablation', 'compare', 'scaling')
 
@@ -94,7 +102,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
     _check_urls(name, given)
     with contextlib.ExitStack() as stack:
       stack.enter_context(preemption.leaving(buckets.leave))
-      here = {flag: _here(stack, flag, given[flag]) for flag in given}
+      here = {flag: _here(stack, name, flag, given) for flag in given}
       if isinstance(here.get('config'), ConfigDict):
         config_lib.check_unresolved(here['config'])
       module.main(SimpleNamespace(argv=argv, **here))
@@ -222,14 +230,39 @@ def _check_folder(flag: str, path: str) -> None:
     raise UsageError(f'{flag}: {there} is not writable; give another path')
 
 
-def _here(stack: contextlib.ExitStack, flag: str, value: Any) -> Any:
-  """The value of a flag, with copies here of the runs in buckets."""
-  if flag not in RUNS or not isinstance(value, str) or '://' not in value:
+def _here(
+  stack: contextlib.ExitStack, command: str, flag: str, given: dict[str, Any]
+) -> Any:
+  """The value of a flag, with copies here of the folders in buckets."""
+  value = given[flag]
+  if flag not in (*RUNS, *FOLDERS) or not _urls(value):
     return value
-  return ','.join(
-    stack.enter_context(buckets.copied(run)) if '://' in run else run
-    for run in value.split(',')
-  )
+  makes_runs = flag == 'workdir' and command in MAKE_RUNS
+  everything = flag in FOLDERS or makes_runs or _imports(flag, given)
+  parts = value.split(',') if isinstance(value, str) else value
+  folders = [
+    stack.enter_context(buckets.copied(part, everything=everything))
+    if '://' in part
+    else part
+    for part in parts
+  ]
+  if makes_runs:
+    stack.enter_context(buckets.leased(folders[0]))
+    buckets.refetched(folders[0])
+  return ','.join(folders) if isinstance(value, str) else folders
+
+
+def _imports(flag: str, given: dict[str, Any]) -> bool:
+  """Whether a flag names the run that a Hugging Face model becomes."""
+  return flag == 'workdir' and bool(given.get('from_hf'))
+
+
+def _urls(value: Any) -> list[str]:
+  """The URLs in the value of a flag, which may be a comma list."""
+  parts = value.split(',') if isinstance(value, str) else value
+  if not isinstance(parts, list):
+    return []
+  return [part for part in parts if isinstance(part, str) and '://' in part]
 
 
 def _check_urls(command: str, given: dict[str, Any]) -> None:
@@ -237,18 +270,30 @@ def _check_urls(command: str, given: dict[str, Any]) -> None:
   for flag in PATHS:
     value = given.get(flag)
     # The text of `fill` may hold anything.
-    if not isinstance(value, str) or '://' not in value or flag == 'text':
+    if flag == 'text' or not (urls := _urls(value)):
       continue
-    of_buckets = all(
-      run.startswith('gs://') for run in value.split(',') if '://' in run
-    )
-    makes_runs = command in MAKE_RUNS or given.get('from_hf')
-    if flag in RUNS and of_buckets and not makes_runs:
-      continue
-    if (command, flag) != ('prepare', 'out'):
+    shown = value if isinstance(value, str) else ','.join(value or [])
+    if flag not in (*RUNS, *FOLDERS) and (
+      flag != 'out' or command not in OUT_IN_BUCKET
+    ):
       raise UsageError(
-        f'--{flag}={value}: must be a path, not a URL; mount the bucket '
+        f'--{flag}={shown}: must be a path, not a URL; mount the bucket '
         '(gcsfuse), or copy from and to it (gcloud storage rsync)'
+      )
+    for url in urls:
+      if not url.startswith((*files.BUCKETS,)):
+        raise UsageError(
+          f'--{flag}={shown}: {url} is in no bucket that is known; give a URL '
+          f'that begins with {" or ".join(files.BUCKETS)}, or a path'
+        )
+    if (
+      flag == 'workdir'
+      and given.get('distributed')
+      and not all(map(buckets.in_place, urls))
+    ):
+      raise UsageError(
+        f'--{flag}={shown}: several hosts write one checkpoint together, which '
+        'works in gs:// and in a folder that all of them share; give one'
       )
 
 

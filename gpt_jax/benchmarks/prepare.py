@@ -22,7 +22,7 @@ import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax import spec
-from gpt_jax.benchmarks import harness
+from gpt_jax.benchmarks import bucket, harness
 from gpt_jax.benchmarks.train import random_manifest
 from gpt_jax.config import Config
 from gpt_jax.files import files, progress
@@ -330,13 +330,16 @@ def report_encode(result: dict) -> str:
 # Reading random rows from a token store larger than the cache.
 #
 # Rows are read through the training pipeline, with and without compression, and
-# one by one. Also measures how long steps wait for a store with high latency.
+# one by one; from a disk, and from a bucket, whose server stands on this
+# machine and answers late. Also measures how long steps wait for a store with
+# high latency.
 
 # Four times the size of the cache of decoded chunks.
 NUM_TOKENS = 1 << 29
 VOCAB_SIZE = 32_000
 ROWS = 256  # in a batch
 LATENCY, STEP = 0.2, 0.05  # seconds
+ANSWER = 0.05  # seconds until the bucket answers a request
 
 
 def rows(config: Config, steps: int) -> dict:
@@ -354,9 +357,22 @@ def rows(config: Config, steps: int) -> dict:
         'bytes_per_token': size / NUM_TOKENS,
       }
       slow = _Slow(*made)
+    found['bucket'] = _in_bucket(os.path.join(folder, 'none'), length, steps)
     found['latency_seconds'], found['step_seconds'] = LATENCY, STEP
     found['waiting'] = _waiting(_batches(slow, length, steps), steps)
   return found
+
+
+def _in_bucket(folder: str, length: int, steps: int) -> dict[str, float]:
+  """Reads rows of a store in a bucket; the first batches fetch its indices."""
+  with bucket.serving(folder, ANSWER) as url:
+    store = TokenStore(*_opened(url))
+    _rate(_batches(store, length, 1), 1)
+    return {
+      'seconds_to_answer': ANSWER,
+      'rows_per_second': _rate(_batches(store, length, steps), steps),
+      'rows_per_second_one_by_one': _one_by_one(store, length, 1, rows=32),
+    }
 
 
 class _Slow(TokenStore):
@@ -382,7 +398,11 @@ def _write(folder: str, compression: str) -> tuple[tuple, int]:
     ranks = VOCAB_SIZE ** rng.random(1 << 24, np.float32)
     writer.add((ranks - 1).astype(np.uint16))
   writer.close()
-  size = _size(folder)
+  return _opened(folder), _size(folder)
+
+
+def _opened(folder: str) -> tuple:
+  """The arguments of `TokenStore`."""
   tokens = files.open_array(
     files.join(folder, token_store.TOKENS),
     open=True,
@@ -391,7 +411,7 @@ def _write(folder: str, compression: str) -> tuple[tuple, int]:
   made = random_manifest(NUM_TOKENS, VOCAB_SIZE, 'uint16')
   ends = np.array([NUM_TOKENS])
   arrays = {token_store.TOKENS: tokens, token_store.DOCUMENT_ENDS: ends}
-  return (folder, made, arrays), size
+  return folder, made, arrays
 
 
 def _batches(store: TokenStore, length: int, steps: int):
@@ -413,9 +433,11 @@ def _rate(batches, steps: int) -> float:
   return (steps + 1) * ROWS / (time.perf_counter() - start)
 
 
-def _one_by_one(store: TokenStore, length: int, steps: int) -> float:
+def _one_by_one(
+  store: TokenStore, length: int, steps: int, rows: int = ROWS
+) -> float:
   starts = np.random.default_rng(1).integers(
-    NUM_TOKENS - length - 1, size=min(steps, 8) * ROWS
+    NUM_TOKENS - length - 1, size=min(steps, 8) * rows
   )
   start = time.perf_counter()
   for i in starts:
@@ -448,6 +470,12 @@ def report_rows(result: dict) -> str:
       f'{found["rows_per_second_one_by_one"]:,.0f}; '
       f'{found["bytes_per_token"]:.3f} bytes a token on disk'
     )
+  found = result['bucket']
+  lines.append(
+    f'in a bucket on this machine, which answers a request after '
+    f'{found["seconds_to_answer"]} s: {found["rows_per_second"]:,.0f} rows/s, '
+    f'one by one {found["rows_per_second_one_by_one"]:,.0f}'
+  )
   lines.append(
     f'a store that answers after {result["latency_seconds"]} s, steps of '
     f'{result["step_seconds"]} s: they wait {result["waiting"]:.1%} of the time'

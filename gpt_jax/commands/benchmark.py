@@ -52,8 +52,8 @@ backward. switch: a config with experts, with more experts, and dense.
 prepare: seconds, memory of all processes and bytes on disk of preparing the
 config's corpus, or a generated text: documents(count, words), one(megabytes).
 encode: tokenization of the corpus as in prepare, and by SentencePiece's own
-threads. rows: random rows per second from a token store on disk, and the wait
-for a slow one.
+threads. rows: random rows per second from a token store on disk, and from one
+in a bucket, whose server stands on this machine; the wait for a slow one.
 
 score: passages like LAMBADA's per second, as `evaluate` scores them; against
 torch: by lm-eval on transformers, with each of --batches.

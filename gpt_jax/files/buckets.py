@@ -1,13 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder in a bucket, and a local copy of its small files.
+"""A folder in a bucket, and a local copy of it while a command runs.
 
-Checkpoints and the token store are written to the bucket and read from it. All
-other files (config, metrics, tokenizer, plots, samples) are read and written in
-a local folder of this process, and uploaded: files that are written as a whole
-at once (`uploaded`), so that what a checkpoint needs is there before it is; the
-rest every half minute and at the end. A process that is killed loses no more
-than that.
+The command reads and writes the copy. Changed files are uploaded: those that
+are written as a whole at once (`uploaded`), so that what a checkpoint needs is
+there before it is; the rest every half minute and at the end. A process that is
+killed loses no more than that.
+
+Large things of a run in gs:// are not copied: its checkpoints and token store
+are written to the bucket and read from it. All of any other folder is copied:
+of a run in s3://, where Orbax cannot write, of several runs (`compare`), of a
+Hugging Face model.
 
 A bucket has no locks: `leased` holds an object that its process renews.
 """
@@ -27,9 +30,15 @@ from collections.abc import Iterator
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError, install
 
-# Not copied: folders that stay in the bucket, traces, and TensorBoard's files,
-# which only grow.
-_STAY = ('checkpoints', 'checkpoints_damaged', 'data', 'profile', 'tensorboard')
+# Not fetched: traces, and TensorBoard's files, which only grow; and what stays
+# in the bucket, where the copy is not of everything.
+_ONLY_SENT = ('profile', 'tensorboard')
+_STAY = ('checkpoints', 'checkpoints_damaged', 'data')
+# Files that are not finished, in the names of this package, TensorStore, Orbax.
+_UNFINISHED = ('.tmp', '.lock', '.__lock')
+_UNSAVED = 'orbax-checkpoint-tmp'
+# Makes a checkpoint count.
+_MARKER = 'commit_success.txt'
 LEASE = '.lease'
 # Seconds between uploads (and renewals of the lease), between looks at another
 # process's lease, and until a lease without renewal counts as abandoned.
@@ -39,44 +48,61 @@ log = logging.getLogger('gpt_jax')
 
 
 class _Copy:
-  """The local copy, `folder`, of the small files of the run at `url`."""
+  """The local copy, `folder`, of what is at `url`."""
 
-  def __init__(self, url: str, folder: str):
-    self.url, self.folder = url, folder
-    # What the bucket has, by name: when it changed here, and its size.
-    self._known: dict[str, tuple[int, int]] = {}
+  def __init__(self, url: str, folder: str, everything: bool):
+    self.url, self.folder, self.everything = url, folder, everything
+    # What the bucket has, by name: the mark of the local file, and its version.
+    self._known: dict[str, tuple[tuple[int, int], bytes]] = {}
     self._lock = threading.RLock()
     self._lease: tuple[bytes, bytes] | None = None  # its text and generation
 
   def fetch(self) -> None:
-    """Makes the copy equal to the bucket."""
+    """Makes the copy equal to the bucket; reads only what differs."""
     with self._lock:
-      shutil.rmtree(self.folder, ignore_errors=True)
-      os.makedirs(self.folder)
-      self._known = {}
-      names = files.names(self.url, without=_STAY)
+      os.makedirs(self.folder, exist_ok=True)
+      without = _ONLY_SENT if self.everything else _ONLY_SENT + _STAY
+      names = files.names(self.url, without=without)
       # An object whose name ends with / is how some tools make a folder.
       names = [n for n in names if n and not n.endswith('/') and n != LEASE]
       for name in names:
         files.inside(name, of=self.url)
+      for name in {*self._names()} - {*names}:
+        os.unlink(os.path.join(self.folder, name))
+        self._known.pop(name, None)
       for name in names:
-        data = files.read(self.url, name)
-        if data is None:
-          continue  # deleted since the listing
-        path = os.path.join(self.folder, name)
-        try:
-          os.makedirs(os.path.dirname(path), exist_ok=True)
-          with open(path, 'xb') as file:
-            file.write(data)
-        except (FileExistsError, NotADirectoryError) as e:
-          raise UsageError(
-            f'{self.url}: holds a file and a folder of one name, at {name}; '
-            'remove one of them'
-          ) from e
-        self._known[name] = _mark(path)
+        self._fetch(name)
 
-  def upload(self) -> None:
+  def _fetch(self, name: str) -> None:
+    path = os.path.join(self.folder, name)
+    mark, version = self._known.pop(name, (None, b''))
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+      if _mark(path) != mark:
+        os.unlink(path)
+    if not os.path.exists(path):
+      version = b''
+    found = files.read_versioned(self.url, name, version)
+    if found.changed and found.data is not None:
+      try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'wb') as file:
+          file.write(found.data)
+      except (FileExistsError, NotADirectoryError, IsADirectoryError) as e:
+        raise UsageError(
+          f'{self.url}: holds a file and a folder of one name, at {name}; '
+          'remove one of them'
+        ) from e
+    elif found.changed:  # deleted since the listing
+      with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+      return
+    self._known[name] = _mark(path), found.version
+
+  def upload(self, below: str = '') -> None:
     """Uploads changed files, and deletes in the bucket what was deleted here.
+
+    Args:
+      below: only in this folder of the copy.
 
     Raises:
       RuntimeError: another process has the run now.
@@ -85,12 +111,24 @@ class _Copy:
       self.renew()
       if not os.path.isdir(self.folder):
         return
-      for name in self._names():
-        self.send(name)
-      for name in [*self._known]:
-        if not os.path.exists(os.path.join(self.folder, name)):
-          files.delete(self.url, name)
-          del self._known[name]
+      names = sorted(self._names(below), key=_order)
+      for name in names:
+        # Orbax may be deleting a checkpoint: without its files it gets none.
+        if os.path.basename(name) != _MARKER or all(
+          os.path.exists(os.path.join(self.folder, other))
+          for other in names
+          if other.startswith(os.path.dirname(name) + os.sep)
+        ):
+          self.send(name)
+      gone = [
+        name
+        for name in self._known
+        if name.startswith(below)
+        and not os.path.exists(os.path.join(self.folder, name))
+      ]
+      for name in sorted(gone, key=_order, reverse=True):
+        files.delete(self.url, name)
+        del self._known[name]
 
   def send(self, name: str) -> None:
     """Uploads a file if it differs from the bucket's."""
@@ -98,16 +136,15 @@ class _Copy:
     with self._lock, contextlib.suppress(FileNotFoundError):
       # Before it is read: a later change then gives another mark.
       mark = _mark(path)
-      if mark == self._known.get(name):
+      if mark == self._known.get(name, (None,))[0]:
         return
       with open(path, 'rb') as file:
-        files.write(self.url, name, file.read())
-      self._known[name] = mark
+        self._known[name] = mark, files.write(self.url, name, file.read())
 
   def take(self) -> None:
     """Takes the lease of the run."""
     text = f'{socket.gethostname()} {uuid.uuid4()}'.encode()
-    found, generation = files.read_versioned(self.url, LEASE)
+    found, generation, _ = files.read_versioned(self.url, LEASE)
     if found is not None:
       host = found.decode(errors='replace').partition(' ')[0]
       log.info(
@@ -117,7 +154,7 @@ class _Copy:
       before, until = generation, time.monotonic() + DEAD
       while found is not None and time.monotonic() < until:
         time.sleep(LOOK)
-        found, generation = files.read_versioned(self.url, LEASE)
+        found, generation, _ = files.read_versioned(self.url, LEASE)
         if found is not None and generation != before:
           raise UsageError(
             f'--workdir={self.url}: another process, on {host}, is training '
@@ -155,7 +192,7 @@ class _Copy:
     if made is None:
       # Our own write may have arrived without its answer; the repeated request
       # then found another version: ours.
-      found, version = files.read_versioned(self.url, LEASE)
+      found, version, _ = files.read_versioned(self.url, LEASE)
       made = version if found == text else None
     return made
 
@@ -181,11 +218,25 @@ class _Copy:
     with self._lock:
       shutil.rmtree(os.path.dirname(self.folder), ignore_errors=True)
 
-  def _names(self) -> Iterator[str]:
-    for folder, _, names in os.walk(self.folder):
-      for name in sorted(names):
-        if not name.endswith(('.tmp', '.lock')):
+  def _names(self, below: str = '') -> Iterator[str]:
+    """The finished files in the copy, or in a folder of it."""
+    for folder, _, names in os.walk(os.path.join(self.folder, below)):
+      if _UNSAVED in folder:
+        continue
+      for name in names:
+        if not name.endswith(_UNFINISHED):
           yield os.path.relpath(os.path.join(folder, name), self.folder)
+
+
+def _order(name: str) -> tuple[bool, int, bool, str]:
+  """Uploads in this order leave nothing that is only half there, if one stops.
+
+  Checkpoints come after the other files of their run. What is said of files
+  comes after them: a manifest, the state of a preparation, a marker.
+  """
+  folders = name.split(os.sep)[:-1]
+  is_marker = os.path.basename(name) == _MARKER
+  return 'checkpoints' in folders, -len(folders), is_marker, name
 
 
 # The copies of this process, by their folders.
@@ -193,24 +244,26 @@ _copies: dict[str, _Copy] = {}
 
 
 @contextlib.contextmanager
-def copied(url: str) -> Iterator[str]:
-  """Yields a local copy of a run's folder, which is removed at the end.
+def copied(url: str, *, everything: bool = False) -> Iterator[str]:
+  """Yields a local copy of a folder, which is removed at the end.
 
   Args:
-    url: `gs://BUCKET/FOLDER`; it may not exist yet.
+    url: `gs://BUCKET/FOLDER` or `s3://BUCKET/FOLDER`; it may not exist yet.
+    everything: also the checkpoints and the token store, as always of s3://.
 
   Raises:
     UsageError: it cannot be reached.
     RuntimeError: not all could be uploaded; the folder stays.
   """
-  if importlib.util.find_spec('gcsfs') is None:
+  everything = everything or not in_place(url)
+  if not everything and importlib.util.find_spec('gcsfs') is None:
     raise UsageError(
       f'{url}: checkpoints in a bucket need gcsfs; run {install("gcs")}'
     )
   url = url.rstrip('/')
   files.inside(url.partition('://')[2], of=url)
   made = tempfile.mkdtemp(prefix='gpt_jax_')
-  copy = _Copy(url, os.path.join(made, url.rpartition('/')[2]))
+  copy = _Copy(url, os.path.join(made, url.rpartition('/')[2]), everything)
   stopped, in_log = threading.Event(), _Shown()
 
   def upload_regularly() -> None:
@@ -240,9 +293,10 @@ def copied(url: str) -> Iterator[str]:
       try:
         copy.upload()
       except Exception as e:
-        raise RuntimeError(
-          f'{copy.url}: the last files of the run were not uploaded ({e}); '
-          f'they are in {copy.folder}'
+        kind = UsageError if isinstance(e, files.DeniedError) else RuntimeError
+        raise kind(
+          f'{copy.url}: the last files were not uploaded ({e}); they are in '
+          f'{copy.folder}'
         ) from e
       copy.remove()
   finally:
@@ -256,10 +310,20 @@ def leave() -> None:
     copy.leave()
 
 
+def in_place(url: str) -> bool:
+  """Whether Orbax reads and writes checkpoints in a bucket."""
+  return url.startswith('gs://')
+
+
+def is_copy(folder: str) -> bool:
+  """Whether a folder is the copy of one in a bucket."""
+  return folder in _copies
+
+
 def home(folder: str) -> str:
-  """Where a run's checkpoints and token store are: for a copy, its URL."""
+  """Where a run's checkpoints and token store are: for gs://, its URL."""
   copy = _copies.get(folder)
-  return folder if copy is None else copy.url
+  return folder if copy is None or copy.everything else copy.url
 
 
 def shown(path: str) -> str:
@@ -291,6 +355,8 @@ def uploaded(path: str) -> None:
     try:
       if path == folder:
         copy.upload()
+      elif path.startswith(f'{folder}{os.sep}') and os.path.isdir(path):
+        copy.upload(os.path.relpath(path, folder))
       elif path.startswith(f'{folder}{os.sep}'):
         copy.send(os.path.relpath(path, folder))
     except ValueError as e:
@@ -305,7 +371,7 @@ def refetched(folder: str) -> None:
 
 @contextlib.contextmanager
 def leased(folder: str) -> Iterator[None]:
-  """Keeps other processes from training in the run of a copy."""
+  """Keeps other processes from training in the folder of a copy."""
   copy = _copies[folder]
   copy.take()
   try:

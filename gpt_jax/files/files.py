@@ -1,9 +1,11 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Small files in a folder that is a local path or a URL such as `gs://b/p`.
+"""Small files in a folder: a local path, or a URL `gs://b/p` or `s3://b/p`.
 
 TensorStore's key-value stores do the work: on a local disk a write goes to a
-temporary name, is synced and then renamed, so a file is whole or absent.
+temporary name, is synced and then renamed, so a file is whole or absent. What a
+bucket answers with 429 or 5xx, or not to its end, is asked again, with growing
+waits.
 """
 
 import contextlib
@@ -12,14 +14,15 @@ import functools
 import json
 import logging
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epy
 
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 
 with epy.lazy_imports():
   import tensorstore as ts
@@ -30,8 +33,24 @@ _CACHE_BYTES = 1 << 28
 # did is given up. TensorStore alone tries again for a quarter of an hour.
 _REPORTED, _GIVEN_UP = 10.0, 120.0
 _answered: set[str] = set()  # buckets
+# Where folders may be, and how to log in there.
+BUCKETS = {
+  'gs://': 'gcloud auth application-default login',
+  's3://': 'aws sso login, or AWS_ACCESS_KEY_ID and its fellows',
+}
+# How a bucket says that it does not take the credentials.
+_DENIED = re.compile(
+  r'PERMISSION_DENIED|UNAUTHENTICATED|AccessDenied|Expired\w*|Invalid\w*Token'
+  r"|InvalidAccessKeyId|SignatureDoesNotMatch|http_response_code='40[13]'"
+)
+# And that all attempts have failed, in TensorStore's words.
+_UNREACHED = re.compile('retry attempts failed|UNAVAILABLE|DEADLINE_EXCEEDED')
 
 log = logging.getLogger('gpt_jax')
+
+
+class DeniedError(UsageError):
+  """A bucket does not take the credentials, or no longer."""
 
 
 def join(folder: str, name: str) -> str:
@@ -150,16 +169,34 @@ def read(folder: str, name: str) -> bytes | None:
   return result.value if result.state == 'value' else None
 
 
-def write(folder: str, name: str, data: bytes):
-  """Writes a file that is whole or absent, whenever the process dies."""
-  _wait(folder, _store(folder).write(name, data))
+def write(folder: str, name: str, data: bytes) -> bytes:
+  """Writes a file that is whole or absent, whenever the process dies.
+
+  Returns:
+    Its version, for `read_versioned`.
+  """
+  return _wait(folder, _store(folder).write(name, data)).generation
 
 
-def read_versioned(folder: str, name: str) -> tuple[bytes | None, bytes]:
-  """A file (None: there is none), and its version."""
-  result = _wait(folder, _store(folder).read(name))
+class Versioned(NamedTuple):
+  """A file as it was read."""
+
+  data: bytes | None  # None: there is none, or it is as it was
+  version: bytes
+  changed: bool
+
+
+def read_versioned(folder: str, name: str, known: bytes = b'') -> Versioned:
+  """Reads a file and its version, unless it still has the version `known`."""
+  store = _store(folder)
+  if known:
+    result = _wait(folder, store.read(name, if_not_equal=known))
+  else:
+    result = _wait(folder, store.read(name))
   found = result.value if result.state == 'value' else None
-  return found, result.stamp.generation
+  return Versioned(
+    found, result.stamp.generation, changed=result.state != 'unspecified'
+  )
 
 
 def write_versioned(
@@ -181,6 +218,9 @@ def names(folder: str, without: Iterable[str] = ()) -> list[str]:
     found += _wait(folder, store.list(ts.KvStore.KeyRange(start, name)))
     start = f'{name[:-1]}0'  # '0' follows '/'
   found += _wait(folder, store.list(ts.KvStore.KeyRange(start)))
+  if folder.startswith('gs://'):
+    # TensorStore takes a refusal for a list without entries; not so of a file.
+    _wait(folder, store.read('.none'))
   return sorted(key.decode() for key in found)
 
 
@@ -222,27 +262,70 @@ def _wait(folder: str, future: 'ts.Future') -> Any:
     return future.result()
   bucket = '/'.join(folder.split('/')[:3])
   try:
-    result = future.result(timeout=_REPORTED)
-  except TimeoutError:
-    log.warning('%s: no answer for %g s; still trying', bucket, _REPORTED)
-    left = None if bucket in _answered else _GIVEN_UP - _REPORTED
     try:
+      result = future.result(timeout=_REPORTED)
+    except TimeoutError:
+      log.warning('%s: no answer for %g s; still trying', bucket, _REPORTED)
+      left = None if bucket in _answered else _GIVEN_UP - _REPORTED
       result = future.result(timeout=left)
-    except TimeoutError as e:
-      raise UsageError(
-        f'{folder}: no answer within {_GIVEN_UP:g} s; look at the network and '
-        'at the credentials (gcloud auth application-default login), or give '
-        'a local folder'
-      ) from e
+  except TimeoutError as e:
+    raise UsageError(
+      f'{folder}: no answer within {_GIVEN_UP:g} s; look at the network and '
+      f'at the credentials ({_login(folder)}), or give a local folder'
+    ) from e
+  except ValueError as e:
+    check_taken(folder, e)
+    raise
   _answered.add(bucket)
   return result
 
 
-def _spec(folder: str) -> str | dict[str, str]:
+def check_taken(folder: str, error: ValueError) -> None:
+  """Raises `DeniedError` if a bucket answered that it refuses the credentials.
+
+  TensorStore renews those that it can renew.
+  """
+  denied = None if is_local(folder) else _DENIED.search(str(error))
+  if denied:
+    raise DeniedError(
+      f'{folder}: the bucket does not take the credentials ({denied[0]}); '
+      f'renew them ({_login(folder)}), or ask for the right to use this '
+      'folder, and give the same command again'
+    ) from error
+
+
+def check_reached(folder: str, error: ValueError) -> None:
+  """Raises if a read failed because of the bucket, not of what is in it."""
+  check_taken(folder, error)
+  if not is_local(folder) and _UNREACHED.search(str(error)):
+    why = str(error).partition('\n')[0].partition(' [')[0]
+    raise FailedError(
+      f'{folder}: the bucket does not answer ({why}); give the same command '
+      'again, which goes on'
+    ) from error
+
+
+def _login(folder: str) -> str:
+  return next((to for url, to in BUCKETS.items() if folder.startswith(url)), '')
+
+
+def _spec(folder: str) -> str | dict[str, Any]:
   if is_local(folder):
     check_path(folder)
     return {'driver': 'file', 'path': f'{os.path.abspath(folder)}/'}
-  return f'{folder.rstrip("/")}/'
+  url = f'{folder.rstrip("/")}/'
+  if not url.startswith('s3://'):
+    return url
+  bucket, _, path = url.removeprefix('s3://').partition('/')
+  spec: dict[str, Any] = {'driver': 's3', 'bucket': bucket, 'path': path}
+  # The variables of Amazon's own tools; TensorStore knows no endpoint.
+  variables = 'AWS_ENDPOINT_URL_S3', 'AWS_ENDPOINT_URL'
+  if endpoint := next(filter(None, map(os.environ.get, variables)), ''):
+    region = os.environ.get('AWS_REGION') or 'us-east-1'
+    spec |= {'endpoint': endpoint, 'aws_region': region}
+  if os.environ.get('AWS_ACCESS_KEY_ID'):  # looks for no files, nor warns
+    spec['aws_credentials'] = {'type': 'environment'}
+  return spec
 
 
 def _store(folder: str) -> 'ts.KvStore':

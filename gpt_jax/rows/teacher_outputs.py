@@ -215,6 +215,7 @@ class TeacherOutputs:
     try:
       read = {name: [x.result() for x in found[name]] for name in found}
     except ValueError as e:
+      files.check_reached(self._folder, e)
       raise _damaged(self._folder, 'an array') from e
     shape = (len(numbers), rows.positions, -1)
     ids, log_probs = (np.stack(read[name]) for name in (IDS, LOG_PROBS))
@@ -238,6 +239,7 @@ def _open(folder: str, name: str, length: int) -> ts.TensorStore:
   try:
     array = files.open_array(path, open=True, fill_missing_data_reads=False)
   except ValueError as e:
+    files.check_reached(folder, e)
     raise _damaged(folder, name) from e
   if array.shape != (length,):
     raise _damaged(folder, name)

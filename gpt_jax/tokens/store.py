@@ -474,6 +474,7 @@ class TokenStore:
     try:
       return read.result()
     except ValueError as e:
+      files.check_reached(self.folder, e)
       raise _damaged(self.folder, name, str(e)) from e
 
 
@@ -489,6 +490,7 @@ def _open(folder: str, name: str, dtype: str, length: int) -> 'ts.TensorStore':
   try:
     array = files.open_array(path, open=True, fill_missing_data_reads=False)
   except ValueError as e:
+    files.check_reached(folder, e)
     raise _damaged(folder, name, f'cannot be opened ({e})') from e
   if array.shape != (length,) or array.dtype.name != dtype:
     raise _damaged(folder, name, 'has another size or type than the manifest')
@@ -508,6 +510,7 @@ def _load(
   try:
     values = array.read().result()
   except ValueError as e:
+    files.check_reached(folder, e)
     raise _damaged(folder, name, str(e)) from e
   if manifest.checksums(values) != crc32:
     raise _damaged(folder, name, 'differs from the manifest')

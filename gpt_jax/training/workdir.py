@@ -45,7 +45,7 @@ def locked(workdir: str):
   hosts the first holds it. If the body refuses its input, the folders created
   here are removed.
   """
-  if buckets.home(workdir) != workdir:
+  if buckets.is_copy(workdir):
     with contextlib.ExitStack() as stack:
       if hosts.index() == 0:
         stack.enter_context(buckets.leased(workdir))

@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every flag that names a path: exit code 2, one line, nothing left."""
 
+import importlib
 import os
 import pathlib
+import re
 import sys
 
 import pytest
 
 from gpt_jax import __main__, cli
+from gpt_jax.flags import Flags
 from gpt_jax.runtime import malloc
+from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMOKE = f'--config={ROOT}/configs/smoke.py'
@@ -176,16 +180,64 @@ def test_a_file_that_is_written(main, capfd, tmp_path, case, kind):
     assert (tmp_path / 'pipe').is_fifo()
 
 
+def flags_of(command):
+  values = Flags()
+  importlib.import_module(f'gpt_jax.commands.{command}').define(values)
+  return values
+
+
+def is_a_folder(command, flag):
+  return flag in (*cli.RUNS, *cli.FOLDERS) or (
+    flag == 'out' and command in cli.OUT_IN_BUCKET
+  )
+
+
+# How the help of a flag that takes a folder names it.
+FOLDER = re.compile(
+  r'^(Folder|Workdir)|(: |^|the |[Aa] )(work)dir of|a workdir'
+)
+
+
+@pytest.mark.parametrize('command', __main__.COMMANDS)
+def test_flags_of_paths_are_known(command):
+  """A folder that a new command takes may be in a bucket like any other."""
+  values = flags_of(command)
+  for flag in values:
+    if FOLDER.search(values[flag].help):
+      assert is_a_folder(command, flag), flag
+    if is_a_folder(command, flag):
+      assert flag in cli.PATHS
+
+
+@pytest.mark.parametrize('command', __main__.COMMANDS)
+def test_a_folder_in_a_bucket(main, monkeypatch, command):
+  """Of every command; nothing is asked of the network by these checks."""
+  values = flags_of(command)
+  for flag in values:
+    given = {**dict.fromkeys(values), flag: 'gs://bucket/x'}
+    if is_a_folder(command, flag):
+      for url in ('gs://bucket/x', 's3://bucket/x'):
+        cli._check_urls(command, given | {flag: url})
+      with pytest.raises(UsageError, match=f'^--{flag}=az://b/x: .*no bucket'):
+        cli._check_urls(command, given | {flag: 'az://b/x'})
+    elif flag in cli.PATHS and flag != 'text':
+      with pytest.raises(UsageError, match=f'^--{flag}=gs:.*must be a path'):
+        cli._check_urls(command, given)
+  if 'distributed' in values and 'workdir' in values:
+    given = {'workdir': 's3://bucket/x', 'distributed': True}
+    with pytest.raises(UsageError, match='several hosts write one checkpoint'):
+      cli._check_urls(command, given)
+    cli._check_urls(command, given | {'workdir': 'gs://bucket/x'})
+
+
 @pytest.mark.parametrize(
   'case', sorted({*READ, *WRITTEN, *DRAWN} - {*URLS_TOO})
 )
 def test_urls_are_refused_at_once(main, capfd, tmp_path, case):
-  """Runs may be in buckets of Cloud Storage, folders of runs may not."""
+  """Folders may be in buckets of two kinds, files may not."""
   argv = {**READ, **WRITTEN, **DRAWN}[case]
-  command, flag = case.split(' --')
-  is_run = flag in cli.RUNS and command not in cli.MAKE_RUNS
-  url = 's3://bucket/x' if is_run else 'gs://bucket/x'
-  check(main, capfd, tmp_path, case, argv, url)
+  url = 'az' if is_a_folder(*case.split(' --')) else 'gs'
+  check(main, capfd, tmp_path, case, argv, f'{url}://bucket/x')
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason='root may read and write all')

@@ -5,6 +5,8 @@
 import json
 import os
 import pathlib
+import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -14,11 +16,10 @@ import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
-from tests.support import quick
-from tests.support.fake_gcs import Bucket
+from tests.support import fake_gcs, fake_s3, quick
 
 ROOT = pathlib.Path(__file__).parents[2]
-URL = 'gs://bucket/runs/one'
+RUN = 'bucket/runs/one'
 FLAGS = [
   '--config=configs/smoke.py',
   "--config.data.source=text('configs/*.py')",
@@ -45,17 +46,25 @@ COMMAND = (
 )
 
 
+KINDS = {'gs': fake_gcs.Bucket, 's3': fake_s3.Bucket}
+
+
 @pytest.fixture
-def bucket():
-  """A request now and then is refused, broken off, or slow.
+def make():
+  """Makes a bucket: a request now and then is refused, broken off, or slow.
 
   Not more: gcsfs waits for seconds before it tries again.
   """
-  made = Bucket(
-    lambda i: {11: 'busy', 29: 'partly', 47: 'slow'}.get(i % 53, '')
-  )
-  yield made
-  made.close()
+  made = []
+  kinds = {11: 'busy', 23: 'many', 29: 'partly', 37: 'torn', 47: 'slow'}
+
+  def make(kind):
+    made.append(KINDS[kind](lambda i: kinds.get(i % 53, '')))
+    return made[-1]
+
+  yield make
+  for bucket in made:
+    bucket.close()
 
 
 def start(bucket, command, *flags, processes=1):
@@ -63,9 +72,8 @@ def start(bucket, command, *flags, processes=1):
     **os.environ,
     'JAX_PLATFORMS': 'cpu',
     'XLA_FLAGS': quick.xla_flags(1),
-    'TENSORSTORE_GCS_HTTP_URL': bucket.url,
+    **bucket.variables(),
     'STORAGE_EMULATOR_HOST': bucket.url,
-    'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none',
     'GOOGLE_CLOUD_PROJECT': 'none',
     'GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT': 'false',
   }
@@ -83,6 +91,7 @@ def start(bucket, command, *flags, processes=1):
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
+      start_new_session=True,
     )
     for i in range(processes)
   ]
@@ -116,17 +125,19 @@ def reach(bucket, step, started):
 
 
 @pytest.mark.slow
-def test_killed_and_gone_on_with(bucket, tmp_path):
+@pytest.mark.parametrize('kind', KINDS)
+def test_killed_and_gone_on_with(make, tmp_path, kind):
+  bucket, url = make(kind), f'{kind}://{RUN}'
   done(start(bucket, 'train', *FLAGS, f'--workdir={tmp_path}/disk'))
   expected = lines((tmp_path / 'disk/metrics.jsonl').read_text())
 
-  killed = start(bucket, 'train', *FLAGS, f'--workdir={URL}')
+  killed = start(bucket, 'train', *FLAGS, f'--workdir={url}')
   reach(bucket, 5, killed)
   assert '.lease' in {n.rpartition('/')[2] for n in bucket.objects}
   for process in killed:
     process.kill()
     process.communicate()
-  ((_, said),) = done(start(bucket, 'train', *FLAGS, f'--workdir={URL}'))
+  ((_, said),) = done(start(bucket, 'train', *FLAGS, f'--workdir={url}'))
   assert 'resuming after step' in said
   assert 'gpt_jax_' not in said  # no path of a copy
   assert bucket.faults > 5
@@ -136,29 +147,80 @@ def test_killed_and_gone_on_with(bucket, tmp_path):
     *('checkpoints', 'config.json', 'data', 'loss.png', 'metrics.jsonl'),
     *('tensorboard', 'tokenizer'),
   }
-  flags = (f'--workdir={URL}', '--json')
+  flags = (f'--workdir={url}', '--json')
   ((text, _),) = done(start(bucket, 'evaluate', *flags))
   found = json.loads(text)
   key = 'eval/validation/loss'
   assert found[key] == pytest.approx(expected[22, key], rel=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', KINDS)
+def test_several_runs_go_on_after_a_kill(make, tmp_path, kind):
+  """Of `compare`, on one token store; then a model leaves and comes back."""
+  bucket, url = make(kind), f'{kind}://{RUN}'
+  config, *more = FLAGS
+  flags = (
+    '--run',
+    f'a {config.partition("=")[2]}',
+    '--run',
+    f'b {config.partition("=")[2]} --config.optim.clip_norm=0.5',
+    '--flags',
+    shlex.join(more),
+  )
+  done(start(bucket, 'compare', *flags, f'--workdir={tmp_path}/disk'))
+  expected = json.loads((tmp_path / 'disk/compare.json').read_text())
+  killed = start(bucket, 'compare', *flags, f'--workdir={url}')
+  while not any(
+    n.startswith('runs/one/a/0/checkpoints/') and n.endswith('success.txt')
+    for n in [*bucket.objects]
+  ):
+    assert all(process.poll() is None for process in killed), done(killed)
+    time.sleep(0.05)
+  for process in killed:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+  done(start(bucket, 'compare', *flags, f'--workdir={url}'))
+  text = bucket.objects['runs/one/a/0/metrics.jsonl'][1].decode()
+  events = [metrics.from_json(line) for line in text.splitlines()]
+  assert sum(m.get('event') == 'start' for m in events) == 2  # it went on
+  assert [m['step'] for m in events if 'loss' in m] == [*range(1, 23)]
+  found = json.loads(bucket.objects['runs/one/compare.json'][1])
+  for name, (run,) in expected.items():
+    loss = found[name][0]['validation_loss']
+    assert loss == pytest.approx(run['validation_loss'], rel=1e-6), name
+  names = {n.removeprefix('runs/one/').split('/')[0] for n in bucket.objects}
+  assert names == {'a', 'b', 'compare.json', 'compare.png', 'data'}
+  assert not any('tmp' in name for name in bucket.objects)
+
+  first, again, second = (f'{kind}://bucket/{n}' for n in ('x', 'run', 'y'))
+  for flags in (
+    (f'--workdir={url}/a/0', f'--to_hf={first}'),
+    (f'--from_hf={first}', f'--workdir={again}'),
+    (f'--workdir={again}', f'--to_hf={second}'),
+  ):
+    done(start(bucket, 'convert', *flags, '--tokenizer=false'))
+  name = 'model.safetensors'
+  assert bucket.objects[f'x/{name}'][1] == bucket.objects[f'y/{name}'][1]
+
+
 @pytest.mark.long
 @pytest.mark.slow  # six processes
-def test_two_hosts_without_a_shared_file_system(bucket, tmp_path):
+def test_two_hosts_without_a_shared_file_system(make, tmp_path):
   """Each has a copy of its own; both are preempted on the way."""
+  bucket, url = make('gs'), f'gs://{RUN}'
   flags = [*FLAGS, '--config.mesh.data=2']
   folder = f'--workdir={tmp_path}/disk'
   done(start(bucket, 'train', *flags, folder, processes=2))
   expected = lines((tmp_path / 'disk/metrics.jsonl').read_text())
-  run = start(bucket, 'train', *flags, f'--workdir={URL}', processes=2)
+  run = start(bucket, 'train', *flags, f'--workdir={url}', processes=2)
   reach(bucket, 5, run)
   run[0].terminate()
   codes = [process.wait(timeout=120) for process in run]
   assert codes == [75, 75], [process.communicate() for process in run]
   for process in run:
     process.communicate()
-  done(start(bucket, 'train', *flags, f'--workdir={URL}', processes=2))
+  done(start(bucket, 'train', *flags, f'--workdir={url}', processes=2))
   found = lines(logged(bucket))
   assert found.keys() == expected.keys()
   np.testing.assert_allclose(

@@ -5,6 +5,7 @@
 import logging
 import os
 import pathlib
+import shutil
 import tempfile
 
 import pytest
@@ -281,3 +282,116 @@ def test_it_says_what_to_install(monkeypatch):
     buckets.copied(URL),
   ):
     pass
+
+
+EVERYTHING = {
+  'data/tokens/c/0': b'tokens',
+  'data/manifest.json': b'{}',
+  'a/0/checkpoints/3/state/x': b'large',
+  'a/0/checkpoints/3/commit_success.txt': b'',
+  'a/0/metrics.jsonl': b'1\n',
+  'compare.json': b'[]',
+}
+
+
+def names_below(folder):
+  return {
+    str(path.relative_to(folder))
+    for path in pathlib.Path(folder).rglob('*')
+    if path.is_file()
+  }
+
+
+@pytest.mark.parametrize('kind', ['gs', 's3'])
+def test_all_of_a_folder_comes_and_goes_through_faults(make_bucket, kind):
+  bucket = make_bucket(lambda i: FAULTS[i // 3 % 3] if i % 3 else '', kind)
+  url = f'{kind}://bucket/runs/first'
+  put(bucket, **EVERYTHING, **{'tensorboard/x': b'old'})
+  with buckets.copied(url, everything=True) as folder:
+    assert names_below(folder) == {*EVERYTHING}
+    assert buckets.is_copy(folder) and buckets.home(folder) == folder
+    write(folder, 'a/0/checkpoints/5.orbax-checkpoint-tmp/state/x', b'half')
+    write(folder, 'data/tokens/c/1.__lock', b'half')
+    write(folder, 'tensorboard/y', b'new')
+    shutil.rmtree(f'{folder}/a/0/checkpoints/3')
+    write(folder, 'a/0/checkpoints/4/state/x', b'larger')
+    buckets.uploaded(f'{folder}/a/0')
+    assert 'a/0/checkpoints/4/state/x' in held(bucket)
+    assert 'a/0/checkpoints/3/state/x' not in held(bucket)
+    assert 'tensorboard/y' not in held(bucket)  # not in that folder
+  expected = EVERYTHING | {'a/0/checkpoints/4/state/x': b'larger'}
+  expected |= {'tensorboard/x': b'old', 'tensorboard/y': b'new'}
+  gone = [name for name in expected if 'checkpoints/3' in name]
+  assert held(bucket) == {n: x for n, x in expected.items() if n not in gone}
+
+
+@pytest.mark.parametrize('kind', ['gs', 's3'])
+def test_only_what_changed_is_fetched_again(make_bucket, kind):
+  bucket = make_bucket(kind=kind)
+  put(bucket, a=b'1', b=b'2', c=b'3')
+  with buckets.copied(f'{kind}://bucket/runs/first', everything=True) as folder:
+    times = {n: os.stat(f'{folder}/{n}').st_mtime_ns for n in 'abc'}
+    put(bucket, b=b'two', d=b'4')
+    del bucket.objects['runs/first/c']
+    write(folder, 'e', b'mine alone')
+    buckets.refetched(folder)
+    assert names_below(folder) == {'a', 'b', 'd'}
+    assert pathlib.Path(folder, 'b').read_bytes() == b'two'
+    assert os.stat(f'{folder}/a').st_mtime_ns == times['a']
+    write(folder, 'a', b'changed here')
+    buckets.refetched(folder)
+    assert pathlib.Path(folder, 'a').read_bytes() == b'1'
+  assert held(bucket) == {'a': b'1', 'b': b'two', 'd': b'4'}
+
+
+@pytest.mark.parametrize('done', range(9))
+def test_an_upload_that_ends_anywhere_leaves_nothing_half(make_bucket, done):
+  """What says that others are whole comes after them; the rest is here."""
+  bucket = make_bucket(
+    lambda i: 'expired' if i >= start + done else '', kind='s3'
+  )
+  start = 10**9
+  url = 's3://bucket/runs/first'
+  with (
+    pytest.raises(UsageError, match='last files were not uploaded') as failed,
+    buckets.copied(url) as folder,
+  ):
+    for name, data in EVERYTHING.items():
+      write(folder, name, data)
+    write(folder, 'data/unfinished.npz', b'state')
+    start = next(bucket._numbers) + 1
+    if done >= 7:  # all of them: then what was deleted
+      buckets.uploaded(folder)
+      shutil.rmtree(f'{folder}/a/0/checkpoints/3')
+  there = held(bucket)
+  for name, others in {
+    'data/manifest.json': ['data/tokens/c/0'],
+    'data/unfinished.npz': ['data/tokens/c/0'],
+    'a/0/checkpoints/3/commit_success.txt': [
+      *('a/0/checkpoints/3/state/x', 'a/0/metrics.jsonl'),
+    ],
+  }.items():
+    assert name not in there or {*others} <= {*there}
+  assert len(there) == min(done, 7)
+  left = str(failed.value).rpartition(' ')[2]
+  assert names_below(left) >= {'compare.json', 'data/unfinished.npz'}
+
+
+def test_a_checkpoint_that_is_being_deleted_does_not_count(
+  make_bucket, monkeypatch
+):
+  bucket = make_bucket(kind='s3')
+  send = buckets._Copy.send
+
+  def sent(copy, name):
+    if name.endswith('state/x'):
+      os.unlink(os.path.join(copy.folder, name))
+    send(copy, name)
+
+  monkeypatch.setattr(buckets._Copy, 'send', sent)
+  with buckets.copied('s3://bucket/runs/first') as folder:
+    for name, data in EVERYTHING.items():
+      write(folder, name, data)
+  assert {*EVERYTHING} - {*held(bucket)} == {
+    *('a/0/checkpoints/3/state/x', 'a/0/checkpoints/3/commit_success.txt')
+  }

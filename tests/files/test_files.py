@@ -172,13 +172,14 @@ def test_one_writes_while_the_other_waits(tmp_path):
   assert events == ['first', 'second']
 
 
-KINDS = ('busy', 'slow', 'partly')
+FAULTS = ('busy', 'many', 'slow', 'partly', 'torn', 'lost')
 
 
-def test_what_is_written_is_read_through_faults(make_bucket):
-  """Two of three requests go wrong, each kind in turn."""
-  bucket = make_bucket(lambda i: KINDS[i // 3 % 3] if i % 3 else '')
-  folder = 'gs://bucket/a/store'
+@pytest.mark.parametrize('kind', ['gs', 's3'])
+def test_what_is_written_is_read_through_faults(make_bucket, kind):
+  """Two of three requests go wrong, in each way in turn."""
+  bucket = make_bucket(lambda i: FAULTS[i // 3 % 6] if i % 3 else '', kind)
+  folder = f'{kind}://bucket/a/store'
   data = np.arange(977, dtype=np.uint16)
   array = files.open_array(
     files.join(folder, 'tokens'),
@@ -233,3 +234,42 @@ def test_one_that_did_answer_is_waited_for(make_bucket, monkeypatch):
 def test_a_name_that_no_bucket_has_is_refused():
   with pytest.raises(UsageError, match='Invalid GCS bucket name'):
     files.read('gs://b/store', 'manifest.json')
+
+
+@pytest.mark.parametrize('kind', ['gs', 's3'])
+def test_versions_through_faults(make_bucket, kind):
+  """What has not changed is not read; a write does not undo another."""
+  bucket = make_bucket(lambda i: FAULTS[i % 5] if i % 2 else '', kind)
+  folder = f'{kind}://bucket/a'
+  first = files.write(folder, 'x', b'1')
+  assert files.read_versioned(folder, 'x') == (b'1', first, True)
+  found = files.read_versioned(folder, 'x', first)
+  assert (found.data, found.changed) == (None, False)
+  second = files.write(folder, 'x', b'2')
+  assert files.read_versioned(folder, 'x', first) == (b'2', second, True)
+  assert files.write_versioned(folder, 'x', b'3', first) is None
+  assert bucket.objects['a/x'][1] == b'2'
+  files.delete(folder, 'x')
+  found = files.read_versioned(folder, 'x', second)
+  assert (found.data, found.changed) == (None, True)
+
+
+@pytest.mark.parametrize('kind', ['gs', 's3'])
+def test_credentials_that_are_refused_are_named(make_bucket, kind):
+  """At once, not after all attempts; renewed ones are taken."""
+  faults = ['expired']
+  bucket = make_bucket(lambda i: faults[0], kind)
+  folder = f'{kind}://bucket/a'
+  how = {'gs': 'gcloud auth', 's3': 'aws sso login'}[kind]
+  for ask in (
+    lambda: files.read(folder, 'x'),
+    lambda: files.write(folder, 'x', b'1'),
+    lambda: files.names(folder),
+  ):
+    before = bucket.faults
+    with pytest.raises(files.DeniedError, match=rf'^{folder}: .*\({how}'):
+      ask()
+    assert bucket.faults <= before + 2
+  faults[0] = ''
+  files.write(folder, 'x', b'1')
+  assert files.read(folder, 'x') == b'1'

@@ -12,7 +12,7 @@ import tokenizers
 from ml_collections import ConfigDict
 
 from gpt_jax.files import files
-from tests.support.fake_gcs import Bucket
+from tests.support import fake_gcs, fake_s3
 
 # Public data sets that some machines have in a folder above the checkout.
 SHARED = next(
@@ -138,16 +138,21 @@ def make_config():
 
 @pytest.fixture
 def make_bucket(monkeypatch):
-  """A stand-in for a bucket that goes wrong as told, which TensorStore asks."""
+  """A stand-in for a bucket that goes wrong as told, which TensorStore asks.
+
+  Its argument `kind` is the bucket's: 'gs' or 's3'.
+  """
   made = []
 
-  def make(fault=lambda number: ''):
-    made.append(Bucket(fault))
-    # TensorStore's own variables; it reads them at each start of a driver.
-    monkeypatch.setenv('TENSORSTORE_GCS_HTTP_URL', made[-1].url)
-    monkeypatch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'none')
+  def make(fault=lambda number: '', kind='gs'):
+    kinds = {'gs': fake_gcs.Bucket, 's3': fake_s3.Bucket}
+    made.append(kinds[kind](fault))
+    for name, value in made[-1].variables().items():
+      monkeypatch.setenv(name, value)
     quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
-    context = ts.Context({'gcs_request_retries': quick})
+    context = ts.Context(
+      {'gcs_request_retries': quick, 's3_request_retries': quick}
+    )
     monkeypatch.setattr(files, '_context', lambda keep: context)
     monkeypatch.setattr(files, '_answered', set())
     return made[-1]

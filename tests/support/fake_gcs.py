@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Bucket:
@@ -29,13 +29,25 @@ class Bucket:
     faults: how many requests went wrong.
   """
 
+  # fault -> status, headers and text of the answer.
+  REFUSALS: ClassVar[dict[str, tuple[int, dict, bytes]]] = {
+    'busy': (503, {}, b'busy'),
+    'many': (429, {}, b'too many requests'),
+    'expired': (
+      401,
+      {'Content-Type': 'application/json'},
+      b'{"error": {"code": 401, "message": "Invalid Credentials"}}',
+    ),
+  }
+
   def __init__(self, fault: Callable[[int], str] = lambda number: ''):
     """Serves until `close`.
 
     Args:
-      fault: of the request of a number, from 0: '', 'busy' (503), 'slow',
-        'partly' (the connection ends midway), 'lost' (it is done, and the
-        connection ends), 'silent' (no answer).
+      fault: of the request of a number, from 0: '', 'busy' (503), 'many'
+        (429), 'slow', 'partly' (the connection ends midway), 'torn' (it ends
+        midway in the answer), 'lost' (it is done, and the connection ends),
+        'silent' (no answer), 'expired' (of the credentials).
     """
     self.objects: dict[str, tuple[int, bytes]] = {}
     self._uploads: dict[str, bytes] = {}
@@ -53,7 +65,7 @@ class Bucket:
       def _any(self):
         bucket._serve(self)
 
-      do_GET = do_POST = do_PUT = do_DELETE = _any
+      do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _any
 
       def log_message(self, format, *args):
         """Says nothing."""
@@ -62,6 +74,13 @@ class Bucket:
     self._server.daemon_threads = True
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
     self.url = f'http://127.0.0.1:{self._server.server_port}'
+
+  def variables(self) -> dict[str, str]:
+    """Of the environment: TensorStore's own, read when a driver starts."""
+    return {
+      'TENSORSTORE_GCS_HTTP_URL': self.url,
+      'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none',
+    }
 
   def close(self) -> None:
     """Ends the server."""
@@ -84,8 +103,8 @@ class Bucket:
       return
     if fault == 'slow':
       time.sleep(0.2)
-    if fault == 'busy':
-      code, headers, data = 503, {}, b'busy'
+    if fault in self.REFUSALS:
+      code, headers, data = self.REFUSALS[fault]
     else:
       with self._lock:
         code, headers, data = self._answer(request, body)
@@ -95,10 +114,14 @@ class Bucket:
       return
     with contextlib.suppress(ConnectionError):  # whoever asked has gone
       request.send_response(code)
-      for name, value in {**headers, 'Content-Length': len(data)}.items():
+      for name, value in {'Content-Length': len(data), **headers}.items():
         request.send_header(name, str(value))
       request.end_headers()
-      request.wfile.write(data)
+      if fault == 'torn':
+        request.close_connection = True
+        data = data[: len(data) // 2]
+      if request.command != 'HEAD':
+        request.wfile.write(data)
 
   def _answer(self, request, body: bytes) -> tuple[int, dict, bytes]:
     kind = request.headers.get('Content-Type', '')

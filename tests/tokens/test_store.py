@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.files import files
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokens import manifest, prepare, store
 from gpt_jax.tokens.store import ArrayWriter, TokenStore
 
@@ -60,6 +60,35 @@ def test_tokens_and_rows(saved, in_memory_bytes):
   for wrong in ([-1], [last - 2]):
     with pytest.raises(AssertionError):
       opened.read_many(wrong, 3)
+
+
+@pytest.mark.parametrize('kind', ['gs', 's3'])
+def test_rows_in_a_bucket_through_faults(saved, make_bucket, kind):
+  """The same tokens; a bucket's fault is not taken for damage of the store."""
+  folder, tokens = saved
+  faults = ('busy', 'many', 'slow', 'partly', 'torn', 'lost')
+  always = ['']
+  bucket = make_bucket(
+    lambda i: always[0] or (faults[i // 3 % 6] if i % 3 else ''), kind
+  )
+  for path in folder.rglob('*'):
+    if path.is_file():
+      name = f'x/{path.relative_to(folder)}'
+      bucket.objects[name] = next(bucket._generations), path.read_bytes()
+  opened = TokenStore.open(f'{kind}://bucket/x', in_memory_bytes=0)
+  starts = np.random.default_rng(0).integers(0, 149_000, 31)
+  np.testing.assert_array_equal(
+    opened.read_many(starts, 97), tokens[starts[:, None] + np.arange(97)]
+  )
+  assert bucket.faults > 20
+  always[0] = 'expired'
+  with pytest.raises(files.DeniedError, match='credentials'):
+    opened.read_many(starts, 97)
+  always[0] = 'busy'
+  with pytest.raises(FailedError, match='does not answer'):
+    opened.read_many(starts, 97)
+  always[0] = ''
+  np.testing.assert_array_equal(opened.tokens(0, 150_000), tokens)
 
 
 @modes()
