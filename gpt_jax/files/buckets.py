@@ -19,6 +19,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -67,6 +68,11 @@ class _Copy:
       names = [n for n in names if n and not n.endswith('/') and n != LEASE]
       for name in names:
         files.inside(name, of=self.url)
+      half = _half(names)
+      names = [name for name in names if name not in half]
+      if self._lease is not None:  # nobody is uploading them now
+        for name in half:
+          files.delete(self.url, name)
       for name in {*self._names()} - {*names}:
         os.unlink(os.path.join(self.folder, name))
         self._known.pop(name, None)
@@ -228,15 +234,29 @@ class _Copy:
           yield os.path.relpath(os.path.join(folder, name), self.folder)
 
 
-def _order(name: str) -> tuple[bool, int, bool, str]:
+def _order(name: str) -> tuple:
   """Uploads in this order leave nothing that is only half there, if one stops.
 
-  Checkpoints come after the other files of their run. What is said of files
-  comes after them: a manifest, the state of a preparation, a marker.
+  Checkpoints come after the other files, one after the other. What is said of
+  files comes after them: a manifest, the state of a preparation, a marker.
   """
   folders = name.split(os.sep)[:-1]
-  is_marker = os.path.basename(name) == _MARKER
-  return 'checkpoints' in folders, -len(folders), is_marker, name
+  last = (-len(folders), os.path.basename(name) == _MARKER, name)
+  if not (step := _step(name)):
+    return (False, '', 0, *last)
+  return (True, os.path.dirname(step), int(os.path.basename(step)), *last)
+
+
+def _step(name: str) -> str:
+  """The folder of the checkpoint that a file is of; '': of none."""
+  found = re.match(r'(.*/)?checkpoints/\d+(?=/)', name)
+  return found[0] if found else ''
+
+
+def _half(names: list[str]) -> list[str]:
+  """Files of checkpoints whose upload was not ended."""
+  whole = {_step(n) for n in names if n == f'{_step(n)}/{_MARKER}'}
+  return [name for name in names if _step(name) not in {'', *whole}]
 
 
 # The copies of this process, by their folders.

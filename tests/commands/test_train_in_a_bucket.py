@@ -5,6 +5,7 @@
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import socket
@@ -171,10 +172,8 @@ def test_several_runs_go_on_after_a_kill(make, tmp_path, kind):
   done(start(bucket, 'compare', *flags, f'--workdir={tmp_path}/disk'))
   expected = json.loads((tmp_path / 'disk/compare.json').read_text())
   killed = start(bucket, 'compare', *flags, f'--workdir={url}')
-  while not any(
-    n.startswith('runs/one/a/0/checkpoints/') and n.endswith('success.txt')
-    for n in [*bucket.objects]
-  ):
+  whole = re.compile(r'runs/one/a/0/checkpoints/\d+/commit_success.txt')
+  while not any(map(whole.fullmatch, [*bucket.objects])):
     assert all(process.poll() is None for process in killed), done(killed)
     time.sleep(0.05)
   for process in killed:

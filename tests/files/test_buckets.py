@@ -395,3 +395,36 @@ def test_a_checkpoint_that_is_being_deleted_does_not_count(
   assert {*EVERYTHING} - {*held(bucket)} == {
     *('a/0/checkpoints/3/state/x', 'a/0/checkpoints/3/commit_success.txt')
   }
+
+
+def test_half_a_checkpoint_is_not_fetched(make_bucket):
+  """A reader leaves it, as it may be being uploaded; who trains removes it."""
+  bucket = make_bucket(kind='s3')
+  half = {
+    'a/0/checkpoints/5/state/x': b'half',
+    'a/0/checkpoints/5/state/commit_success.txt': b'',
+  }
+  put(bucket, **EVERYTHING, **half)
+  with buckets.copied('s3://bucket/runs/first') as folder:
+    assert names_below(folder) == {*EVERYTHING}
+  assert held(bucket) == EVERYTHING | half
+  with (
+    buckets.copied('s3://bucket/runs/first') as folder,
+    buckets.leased(folder),
+  ):
+    buckets.refetched(folder)
+    assert names_below(folder) == {*EVERYTHING}
+  assert held(bucket) == EVERYTHING
+
+
+def test_checkpoints_are_uploaded_one_after_the_other():
+  names = [
+    *('checkpoints/10/state/x', 'checkpoints/10/commit_success.txt'),
+    *('checkpoints/9/state/x', 'checkpoints/9/commit_success.txt'),
+    *('metrics.jsonl', 'data/manifest.json', 'data/tokens/c/0'),
+  ]
+  assert sorted(names, key=buckets._order) == [
+    *('data/tokens/c/0', 'data/manifest.json', 'metrics.jsonl'),
+    *('checkpoints/9/state/x', 'checkpoints/9/commit_success.txt'),
+    *('checkpoints/10/state/x', 'checkpoints/10/commit_success.txt'),
+  ]
