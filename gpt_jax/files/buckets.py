@@ -253,10 +253,10 @@ def _step(name: str) -> str:
   return found[0] if found else ''
 
 
-def _half(names: list[str]) -> list[str]:
+def _half(names: list[str]) -> set[str]:
   """Files of checkpoints whose upload was not ended."""
-  whole = {_step(n) for n in names if n == f'{_step(n)}/{_MARKER}'}
-  return [name for name in names if _step(name) not in {'', *whole}]
+  whole = {_step(n) for n in names if n == f'{_step(n)}/{_MARKER}'} | {''}
+  return {name for name in names if _step(name) not in whole}
 
 
 # The copies of this process, by their folders.
