@@ -194,11 +194,11 @@ def test_several_runs_go_on_after_a_kill(make, tmp_path, kind):
 
   first, again, second = (f'{kind}://bucket/{n}' for n in ('x', 'run', 'y'))
   for flags in (
-    (f'--workdir={url}/a/0', f'--to_hf={first}'),
+    (f'--workdir={url}/a/0', f'--to_hf={first}', '--tokenizer=false'),
     (f'--from_hf={first}', f'--workdir={again}'),
-    (f'--workdir={again}', f'--to_hf={second}'),
+    (f'--workdir={again}', f'--to_hf={second}', '--tokenizer=false'),
   ):
-    done(start(bucket, 'convert', *flags, '--tokenizer=false'))
+    done(start(bucket, 'convert', *flags))
   name = 'model.safetensors'
   assert bucket.objects[f'x/{name}'][1] == bucket.objects[f'y/{name}'][1]
 
