@@ -38,10 +38,13 @@ BUCKETS = {
   'gs://': 'gcloud auth application-default login',
   's3://': 'aws sso login, or AWS_ACCESS_KEY_ID and its fellows',
 }
-# How a bucket says that it does not take the credentials.
+# How a bucket says that it does not take the credentials. S3's answers to HEAD,
+# which TensorStore sends before a write on a condition, have no text: 400 then
+# stands for an expired token.
 _DENIED = re.compile(
   r'PERMISSION_DENIED|UNAUTHENTICATED|AccessDenied|Expired\w*|Invalid\w*Token'
-  r"|InvalidAccessKeyId|SignatureDoesNotMatch|http_response_code='40[13]'"
+  r'|InvalidAccessKeyId|SignatureDoesNotMatch'
+  r"|http_response_code='40[13]'|(?<=^Unknown \[)http_response_code='400'"
 )
 # And that all attempts have failed, in TensorStore's words.
 _UNREACHED = re.compile('retry attempts failed|UNAVAILABLE|DEADLINE_EXCEEDED')

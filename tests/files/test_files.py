@@ -257,14 +257,17 @@ def test_versions_through_faults(make_bucket, kind):
 @pytest.mark.parametrize('kind', ['gs', 's3'])
 def test_credentials_that_are_refused_are_named(make_bucket, kind):
   """At once, not after all attempts; renewed ones are taken."""
-  faults = ['expired']
+  faults = ['']
   bucket = make_bucket(lambda i: faults[0], kind)
   folder = f'{kind}://bucket/a'
+  version = files.write(folder, 'x', b'0')
+  faults[0] = 'expired'
   how = {'gs': 'gcloud auth', 's3': 'aws sso login'}[kind]
   for ask in (
     lambda: files.read(folder, 'x'),
     lambda: files.write(folder, 'x', b'1'),
     lambda: files.names(folder),
+    lambda: files.write_versioned(folder, 'x', b'1', version),
   ):
     before = bucket.faults
     with pytest.raises(files.DeniedError, match=rf'^{folder}: .*\({how}'):
