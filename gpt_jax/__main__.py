@@ -60,6 +60,9 @@ def _run(argv: list[str] | None) -> int:
     print('usage: gpt-jax COMMAND [--help] [flags]\n')
     for name, summary in COMMANDS.items():
       print(f'  {name:10} {summary}')
+    print('\nexit codes:')
+    for code, said in cli.EXIT_CODES.items():
+      print(f'  {code:<10} {said}')
     sys.stdout.flush()
     return 0 if argv else 2
   name, *rest = argv

@@ -1,10 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: logging, exit codes, paths.
-
-Exit codes: 0 done, 1 the run failed or its output was cut off, 2 bad usage or
-config, 75 preempted: the same command goes on.
-"""
+"""What all commands share: logging, exit codes, paths."""
 
 import contextlib
 import errno
@@ -33,6 +29,19 @@ with epy.lazy_imports():
 
 # The values of a command's flags, by name.
 Args = Any
+
+# What a command's exit code says to whoever started it.
+EXIT_CODES = {
+  0: 'done',
+  1: 'failed; the last line names the cause, unless the output was cut off, as '
+  'by a pipe to `head`',
+  2: 'bad usage or config; one line names the field and the remedy, and the '
+  'workdir is unchanged',
+  preemption.EXIT_CODE: 'preempted, and saved; run the same command again',
+  preemption.INTERRUPTED: 'ended at once by a second Ctrl-C, or by the first '
+  'where there is nothing to save',
+  134: 'aborted by JAX, since another host died; run the same command again',
+}
 
 # Flags of all commands that name a file or a folder.
 PATHS = (
@@ -122,7 +131,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
     return preemption.EXIT_CODE
   except KeyboardInterrupt:
     log.say(f'gpt-jax {name}: interrupted')
-    return 130
+    return preemption.INTERRUPTED
   except Exception as e:
     if isinstance(e, BrokenPipeError) and reader_is_gone():
       return 1

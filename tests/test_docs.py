@@ -14,12 +14,13 @@ import sys
 
 import pytest
 
-from gpt_jax import __main__
+from gpt_jax import __main__, cli
 from gpt_jax.commands import inspect
 from gpt_jax.config import explaining, loading
 from gpt_jax.flags import Flags
 from gpt_jax.planning import report
-from tests.support import flags_page
+from gpt_jax.training import metric_table
+from tests.support import files_page, flags_page
 from tests.test_imports import FLOORS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -247,6 +248,7 @@ def test_generated_tables_have_one_place():
     (report.BEGIN, report.PAGE),
     ('<!-- table: gpt-jax inspect --table -->\n', 'docs/configs.md'),
     ('<!-- page: gpt-jax inspect --fields -->\n', 'docs/fields.md'),
+    ('<!-- page: gpt-jax inspect --metrics -->\n', 'docs/metrics.md'),
     (flags_page.MARK, 'docs/flags.md'),
   ):
     found = [page for page in PAGES if mark in text(page)]
@@ -259,6 +261,44 @@ def test_the_fields_are_up_to_date():
   assert text(ROOT / 'docs/fields.md') == written, (
     'gpt-jax inspect --fields > docs/fields.md'
   )
+
+
+def test_the_metrics_are_up_to_date():
+  assert text(ROOT / 'docs/metrics.md') == metric_table.page() + '\n', (
+    'gpt-jax inspect --metrics > docs/metrics.md'
+  )
+
+
+def test_files_are_written_where_the_page_says():
+  """The code that it names has the name, up to a part that varies."""
+  for rows in files_page.tables().values():
+    for names, _, writer in rows:
+      for name in names if writer else ():
+        assert files_page.fixed(name) in text(ROOT / writer), (name, writer)
+
+
+def test_files_that_are_not_listed_are_found(tmp_path):
+  rows = files_page.tables()['A run']
+  for name in ('config.json', 'stray.bin', 'spikes/8.json', 'spikes/8.txt'):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+  found = files_page.unlisted(rows, tmp_path)
+  assert sorted(found) == ['spikes/8.txt', 'stray.bin']
+  missing = files_page.missing(rows, tmp_path)
+  assert 'metrics.jsonl' in missing and 'config.json' not in missing
+
+
+def test_the_exit_codes_are_those_of_the_code():
+  """docs/flags.md is written from the table of `cli`; no code is new."""
+  found = set()
+  for path in ('__main__.py', 'cli.py', '*/*.py'):
+    for file in (ROOT / 'gpt_jax').glob(path):
+      ends = re.findall(r'(?:sys\.exit|os\._exit)\((\d+)\)', text(file))
+      if file.name in ('__main__.py', 'cli.py'):
+        ends += re.findall(r'^ +return (\d+)(?: if .*)?$', text(file), re.M)
+      found |= {*map(int, ends)}
+  assert {0, 1, 2} <= found <= {*cli.EXIT_CODES}
 
 
 def test_the_flags_are_up_to_date():

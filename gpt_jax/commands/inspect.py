@@ -7,6 +7,7 @@ r"""Shows a resolved config, what a field means, a run's documents or a spike.
   gpt-jax inspect --field model.position
   gpt-jax inspect --table
   gpt-jax inspect --mfu
+  gpt-jax inspect --metrics
   gpt-jax inspect --config configs/gpt2.py --sharding out.png \
     --config.mesh.fsdp=4 --config.mesh.tensor=2
   gpt-jax inspect --workdir W --steps 100:110
@@ -47,6 +48,7 @@ from gpt_jax.posttraining.methods import METHODS
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.registry import TUNED
+from gpt_jax.training import metric_table
 
 with cli.lazy_imports():
   import jax
@@ -82,6 +84,7 @@ def define(flags: Flags) -> None:
   flags.text('field', None, 'A field of the config or a section, to explain.')
   flags.switch('fields', 'Print docs/fields.md, which explains all fields.')
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
+  flags.switch('metrics', 'Print docs/metrics.md: all that a run logs.')
   flags.text('sharding', None, 'PNG of how a mesh splits the parameters.')
   flags.text(
     'spike',
@@ -108,6 +111,8 @@ def main(args: cli.Args) -> None:
   elif args.mfu:
     formulas = (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER)
     print('\n\n'.join(textwrap.fill(text, 80) for text in formulas))
+  elif args.metrics:
+    print(metric_table.page())
   elif args.workdir or args.steps:
     cli.required(args, 'workdir', 'steps')
     _show_rows(args)

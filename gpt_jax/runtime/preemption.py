@@ -21,6 +21,7 @@ from gpt_jax.runtime import watchdog
 from gpt_jax.runtime.log import program, say
 
 EXIT_CODE = 75
+INTERRUPTED = 130  # as a shell says of SIGINT
 # Calls take microseconds, and a rollout may draw millions of tokens.
 _MOST_POLLS = 1000
 
@@ -76,7 +77,7 @@ def _listen(reader: int) -> None:
   while data := os.read(reader, 1):
     if data[0] == signal.SIGINT:
       if _State.asked:
-        _end('interrupted', 130)
+        _end('interrupted', INTERRUPTED)
       if _State.distributed:
         # JAX's handler notifies the other processes.
         os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,7 @@ import html.parser
 import json
 import math
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -17,6 +18,8 @@ from matplotlib import pyplot
 
 from gpt_jax.__main__ import main
 from gpt_jax.training import metrics
+from gpt_jax.training.metric_table import METRICS
+from tests.support import files_page
 from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,7 +61,20 @@ def test_train_leaves_the_workdir_that_the_design_promises(workdir):
     *('config.json', 'metrics.jsonl', 'checkpoints', 'tokenizer', 'data'),
     *('loss.png', 'samples.txt', 'tensorboard', '.lock'),
   }
+  tables = files_page.tables()
+  for name, folder in (
+    ('A run', workdir),
+    ('A token store', workdir / 'data'),
+    ('A checkpoint', workdir / 'checkpoints' / str(STEPS)),
+  ):
+    assert files_page.unlisted(tables[name], folder) == []
+    assert files_page.missing(tables[name], folder) == []
   lines = metrics.read(str(workdir))
+  known = [name for group in METRICS.values() for name in group]
+  known = re.compile('|'.join(re.sub('[A-Z]+', '[^/]+', n) for n in known))
+  for line in lines:
+    if 'event' not in line:
+      assert [name for name in line if not known.fullmatch(name)] == []
   losses = [m['loss'] for m in lines if 'loss' in m]
   assert losses[0] > losses[-1] + 0.5
   assert {m['step'] for m in lines if 'eval/validation/loss' in m} == {

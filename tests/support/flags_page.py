@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from gpt_jax import cli
 from gpt_jax.__main__ import COMMANDS
 from gpt_jax.flags import Flags
 
@@ -33,6 +34,13 @@ def _lines() -> Iterator[str]:
     '`--name=false`.\n'
     'With `--config` any [field](fields.md) is overridden by\n'
     '`--config.SECTION.FIELD=value`. [Commands](commands.md) has examples.'
+  )
+  yield '\n## Exit codes\n\n| exit code | |\n|---|---|'
+  for code, said in cli.EXIT_CODES.items():
+    yield f'| {code} | {said} |'
+  yield (
+    '\n[When things go wrong](training.md#when-things-go-wrong) says which '
+    'event ends with which.'
   )
   for name in sorted(COMMANDS):
     module = importlib.import_module(f'gpt_jax.commands.{name}')
