@@ -155,6 +155,7 @@ def test_killed_and_gone_on_with(make, tmp_path, kind):
   assert found[key] == pytest.approx(expected[22, key], rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', KINDS)
 def test_several_runs_go_on_after_a_kill(make, tmp_path, kind):
@@ -201,6 +202,34 @@ def test_several_runs_go_on_after_a_kill(make, tmp_path, kind):
     done(start(bucket, 'convert', *flags))
   name = 'model.safetensors'
   assert bucket.objects[f'x/{name}'][1] == bucket.objects[f'y/{name}'][1]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', KINDS)
+def test_credentials_expire_and_come_back(kind):
+  """One line and exit code 2; the same command then goes on."""
+  fault = ['']
+  bucket, url = KINDS[kind](lambda i: fault[0]), f'{kind}://{RUN}'
+  flags = [
+    *(flag for flag in FLAGS if 'steps' not in flag),
+    *('--config.schedule.num_steps=500', '--config.checkpoint.every_steps=50'),
+    *('--config.eval.every_steps=500', f'--workdir={url}'),
+  ]
+  (run,) = start(bucket, 'train', *flags)
+  reach(bucket, 50, [run])
+  fault[0] = 'expired'
+  _, said = run.communicate(timeout=300)
+  last = said.splitlines()[-1]
+  assert run.returncode == 2 and last.startswith('gpt-jax train: '), said
+  assert 'the last files were not uploaded' in last
+  (run,) = start(bucket, 'train', *flags)
+  _, said = run.communicate(timeout=300)
+  assert run.returncode == 2 and 'renew them' in said.splitlines()[-1], said
+  fault[0] = ''
+  ((_, said),) = done(start(bucket, 'train', *flags))
+  assert 'resuming after step' in said
+  bucket.close()
 
 
 @pytest.mark.long
