@@ -396,7 +396,7 @@ def replicas(config: Config) -> int:
 
 def _check_outer(config: Config) -> None:
   """Rejects what replicas that train apart cannot do."""
-  if config.optim.outer == 'none':
+  if spec.build('optim.outer', config.optim.outer, OUTERS) is None:
     return
   number = replicas(config)
   said = f'optim.outer={config.optim.outer!r}'

@@ -179,6 +179,8 @@ class Stage(NamedTuple):
   hbm: Hbm  # of one chip
   flops: Flops
   traffic: dict[str, dict[str, float]]  # bytes a chip sends, by axes and kind
+  # Bytes a chip sends over `data` in an outer step, and in each step besides.
+  outer: tuple[float, float]
   scattered: tuple[str, ...]  # parameters with reduce-scattered gradients
   reduced: tuple[str, ...]  # parameters with all-reduced gradients
   wide_gathers: float  # bytes a chip sends in all-gathers of float32
@@ -219,6 +221,9 @@ def measure(program: Program, slices: Slices) -> Stage:
   with sharding.use(mesh, parts.rules):
     rows = micro.filled(shape.rows) // micro.num_micro
     kernels = device_check.attention(config, rows, shape.length)
+  over = [x for x in sent if sharding.REPLICAS in x.axes]
+  rare = sum(x.bytes / x.trips for x in over if x.trips < 1)
+  always = sum(x.bytes for x in over if x.trips >= 1)
   paths = list(flops.parameter_table(state.params))
   found = collectives.gradients(sent, paths)
   # A parameter may be reduced in parts: count it by the costliest, all-reduce.
@@ -266,6 +271,7 @@ def measure(program: Program, slices: Slices) -> Stage:
       axes: {kind: per_chip * size for kind, size in kinds.items()}
       for axes, kinds in collectives.totals(sent).items()
     },
+    outer=(per_chip * rare, per_chip * always),
     scattered=tuple(sorted(scattered)),
     reduced=tuple(sorted(reduced)),
     wide_gathers=per_chip

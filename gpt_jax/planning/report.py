@@ -282,15 +282,11 @@ def _of_outer_steps(found: 'search.Plan') -> str:
   outer = spec.build('optim.outer', text, OUTERS)
   if outer is None:
     return ''
-  mean = sum(
-    sum(kinds.values())
-    for axes, kinds in found.last.traffic.items()
-    if sharding.REPLICAS in axes.split('+')
-  )
+  rare, always = (sent / 2**20 for sent in found.last.outer)
   return (
-    f'optim.outer={text}: a chip sends {_gib(outer.steps * mean)} GiB over '
-    f'{sharding.REPLICAS} in one step of {outer.steps}, and nothing in the '
-    f'others; the table has the mean, {mean / 2**20:.3g} MiB'
+    f'optim.outer={text}: over {sharding.REPLICAS} a chip sends {rare:.4g} MiB '
+    f'in one step of {outer.steps}, and {always:.4g} MiB in each besides; the '
+    f'table has the mean, {rare / outer.steps + always:.4g} MiB'
   )
 
 
