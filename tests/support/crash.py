@@ -1,22 +1,26 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Kills a training run at random moments, and checks that nobody can tell.
+r"""Kills a command at random moments, and checks that nobody can tell.
 
   python -m tests.support.crash --kills 100
   python -m tests.support.crash --kills 10 --seed 3 --config.batch.size=12
-  python -m tests.support.crash --kills 16 --kinds sft,ppo
+  python -m tests.support.crash --kills 16 --kinds sft,ppo,prepare
 
-The same command is started again after each kill until its run is complete, and
-then another run, until there were as many kills as asked for: a decoder, an
-encoder on masked pairs of texts, a decoder with local checkpoints, fine-tuning
-on dialogues, and PPO in turn.
+The same command is started again after each kill until it is done, and then
+another one, until there were as many kills as asked for. In turn: training of a
+decoder, an encoder on masked pairs of texts, a decoder with local checkpoints,
+fine-tuning on dialogues, PPO; the tiny runs of `whole_runs` that `--kinds` has
+(an encoder-decoder, two models, recurrent ones, fine-tuning); and `prepare`,
+`teach`, `compare` and `scaling`.
 Each is compared with one of its kind that was left alone: parameters, optimizer
-state, average of the weights, every logged loss and evaluation, bit for bit.
+state, average of the weights, every logged loss and evaluation, bit for bit, or
+the files that a command is for.
 Batches of pre-training grow on the way, the encoder's rows too; masks, dropout
 and rounding are random.
 The eight kills of a run hit every phase; fewer than eight for each kind are
-shared by one run of each. Ends with exit code 1 on any difference, and where a
-SIGTERM does not end in exit code 75.
+shared by one run of each. Processes are forked from one that has imported
+everything, but for those that are killed at their start. Ends with exit code 1
+on any difference, and where a signal does not end in the code that it should.
 """
 
 import argparse
@@ -32,9 +36,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.support import forks
+from tests.support import forks, whole_runs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 100
@@ -100,8 +104,101 @@ KINDS['ppo'] = [
 ]
 
 
+# Of `whole_runs`.
+TINY = (
+  *('mass', 'electra', 'ulmfit', 'elmo', 'distilbert', 'cvt', 'classifier'),
+  *('adapters', 'transformer_xl', 'switch'),
+)
+_TINY_FIELDS = {
+  'schedule.num_steps': STEPS,
+  'checkpoint.every_steps': 7,
+  'eval.every_steps': EVAL_EVERY,
+}
+_STORE = [
+  *('--config=configs/smoke.py', '--config.tokenizer.name=bytes'),
+  "--config.data.source=text('configs/*.py')",
+]
+_SMALL = (
+  '--config.model.num_layers=1 --config.model.d_model=16 '
+  '--config.model.num_heads=2 --config.model.context_length=16 '
+  '--config.tokenizer.name=bytes --config.batch.size=4 '
+  '--config.batch.micro_rows=0 --config.eval.rows=2 '
+  '--config.log.sample_prompt= --config.data.holdout="tail(fraction=0.1)" '
+  '''--config.data.source="text('configs/b*.py')"'''
+)
+
+
+class Job(NamedTuple):
+  """A command that trains no single run.
+
+  Attributes:
+    argv: of it, in which {folder} has the files, and {out} is its own.
+    files: what it is for, below {out}; those that are JSON are compared
+      without what the clock decides.
+    before: commands that are run once, before all.
+  """
+
+  argv: list[str]
+  files: str
+  before: tuple[list[str], ...] = ()
+
+
+_TAUGHT = [*_STORE, '--config.data.store={folder}/store']
+JOBS = {
+  'prepare': Job(
+    [
+      *('prepare', '--config=configs/smoke.py', '--out={out}'),
+      "--config.data.source=text('gpt_jax/*/*.py')",
+      '--config.data.clean=c4, minhash',
+      '--config.tokenizer.name=byte_bpe(vocab_size=400)',
+    ],
+    '**/*',
+  ),
+  'teach': Job(
+    [
+      *('teach', *_TAUGHT, '--teacher={folder}/teacher', '--out={out}'),
+      *('--config.model.context_length=31', '--config.batch.size=4'),
+      "--config.objective.name=distilled(text='causal', top_k=5, cosine=0.0)",
+    ],
+    '**/*',
+    (
+      ['prepare', *_STORE, '--out={folder}/store'],
+      [
+        *('train', *_TAUGHT, '--workdir={folder}/teacher', *FLAGS),
+        '--config.schedule.num_steps=1',
+      ],
+    ),
+  ),
+  'compare': Job(
+    [
+      *('compare', '--workdir={out}', '--seeds=0,1'),
+      *('--run=a configs/smoke.py', '--run=b configs/smoke.py '),
+      f'--flags={_SMALL} --config.schedule.num_steps=12 '
+      '--config.checkpoint.every_steps=5',
+    ],
+    'compare.json',
+  ),
+  'scaling': Job(
+    [
+      *('scaling', '--config=configs/scaling.py', '--workdir={out}'),
+      *('--samples=10', '--config.sweep.budgets=3e7, 6e7'),
+      '--config.sweep.sizes=size(1, 12, 2, 5e-3), size(1, 16, 2, 5e-3), '
+      'size(1, 24, 2, 5e-3)',
+      '--config.sweep.min_tokens_per_parameter=0.01',
+      '--config.schedule.name=constant(peak=1e-3)',
+      '--config.model.context_length=16',
+      *('--config.batch.size=4', '--config.checkpoint.every_steps=5'),
+      '--config.data.holdout=tail(fraction=0.1)',
+      "--config.data.source=text('configs/b*.py')",
+    ],
+    'scaling.json',
+  ),
+}
+
+
 def write_files(folder: pathlib.Path) -> None:
-  """Writes what post-training reads."""
+  """Writes what the commands read."""
+  whole_runs.write_files(folder)
   words = ['red', 'green', 'blue', 'grey', 'white', 'black', 'brown']
   prompts = [{'prompt': f'say {word}', 'text': f'{word}.'} for word in words]
   dialogues = [
@@ -143,19 +240,28 @@ class Run:
     """Starts nothing yet; `forked`: see `forks`."""
     self.workdir = workdir
     self._said = workdir.with_suffix('.stderr')
-    command, *own = (
-      flag.replace('{folder}', str(workdir.parent)) for flag in KINDS[kind]
-    )
+    folder = workdir.parent
+    if kind in TINY:
+      tiny = whole_runs.RUNS[kind]
+      command = tiny.command
+      own = whole_runs.flags_of(tiny, folder / kind, _TINY_FIELDS)
+    else:
+      command, *own = _in(folder, KINDS[kind])
+      if command == 'train':
+        own = [f'--config={config}', *own]
+      own += FLAGS
     self._prepares = command == 'train'
-    if self._prepares:
-      own = [f'--config={config}', *own]
-    self._argv = [command, *own, *FLAGS, *flags, f'--workdir={workdir}']
+    self._argv = [command, *own, *flags, f'--workdir={workdir}']
     self._forked = forked
 
-  def start(self) -> None:
-    """Starts the command, the same each time."""
+  def start(self, *, anew: bool = False) -> None:
+    """Starts the command, the same each time.
+
+    Args:
+      anew: as a user does, also where it is forked otherwise.
+    """
     self.process: subprocess.Popen | forks.Fork
-    if self._forked:
+    if self._forked and not anew:
       said = str(self._said)
       self.process = forks.Fork(self._argv, folder=str(ROOT), said=said)
       return
@@ -232,6 +338,58 @@ class Run:
       time.sleep(0.001)
     self.process.send_signal(number)
     return self.process.wait()
+
+
+class Work:
+  """A folder, and the process of a `Job` that writes it."""
+
+  def __init__(self, out: pathlib.Path, kind: str):
+    """Starts nothing yet."""
+    self.workdir, self._job = out, JOBS[kind]
+    self._said = out.with_suffix('.stderr')
+    self._argv = [
+      flag.replace('{out}', str(out))
+      for flag in _in(out.parent, self._job.argv)
+    ]
+
+  def start(self) -> None:
+    """Starts the command, the same each time."""
+    self.began = time.monotonic()
+    self.process = forks.Fork(
+      self._argv, folder=str(ROOT), said=str(self._said)
+    )
+
+  def said(self) -> str:
+    """What the process said on stderr."""
+    return self._said.read_text(encoding='utf-8')
+
+  def results(self) -> dict[str, Any]:
+    """The files that the command is for, by their names."""
+    return {
+      str(path.relative_to(self.workdir)): _content(path)
+      for path in sorted(self.workdir.glob(self._job.files))
+      if path.is_file() and not path.name.startswith('.')
+    }
+
+
+def _in(folder: pathlib.Path, argv: list[str]) -> list[str]:
+  return [flag.replace('{folder}', str(folder)) for flag in argv]
+
+
+def _content(path: pathlib.Path) -> Any:
+  """Of a file; of JSON without what the clock decides."""
+  if path.suffix != '.json':
+    return path.read_bytes()
+
+  def timeless(x: Any) -> Any:
+    if isinstance(x, dict):
+      items = x.items()
+      return {
+        k: timeless(v) for k, v in items if not any(c in k for c in CLOCKS)
+      }
+    return [timeless(y) for y in x] if isinstance(x, list) else x
+
+  return timeless(json.loads(path.read_text(encoding='utf-8')))
 
 
 class Kill(NamedTuple):
@@ -317,6 +475,41 @@ def differences(whole: Run, killed: Run, after: int = 0) -> list[str]:
   return found
 
 
+def kill_job(
+  kind: str,
+  whole: Work,
+  seconds: float,
+  folder: pathlib.Path,
+  most: int,
+  rng: random.Random,
+) -> tuple[str, Work, int]:
+  """Kills a job at up to four moments of the `seconds` that it takes.
+
+  Returns:
+    What is wrong, if anything; the job; and how often it was killed.
+  """
+  work, kills = Work(folder / f'killed_{kind}', kind), 0
+  while True:
+    work.start()
+    number = rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    if kills < min(4, most):
+      at = work.began + rng.uniform(0, seconds)
+      while work.process.poll() is None and time.monotonic() < at:
+        time.sleep(0.001)
+      if work.process.poll() is None:
+        work.process.send_signal(number)
+    code = work.process.wait()
+    if code == 0:
+      break
+    # With nothing of its own to save it dies of the signal.
+    expected = {-number, 75} if number != signal.SIGINT else {130, 75}
+    if code not in expected:
+      return f'exit code {code} after signal {number}', work, kills
+    kills += 1
+  differs = work.results() != whole.results()
+  return ('its files differ' if differs else ''), work, kills
+
+
 def main() -> int:
   """Returns the exit code."""
   from rich.console import Console
@@ -333,7 +526,11 @@ def main() -> int:
   parser.add_argument(
     '--config', default='configs/smoke.py', help='of pre-training'
   )
-  parser.add_argument('--kinds', default=','.join(KINDS), help='of runs')
+  parser.add_argument(
+    '--kinds',
+    default=','.join([*KINDS, *JOBS]),
+    help=f'of runs; also {", ".join(TINY)}',
+  )
   args, flags = parser.parse_known_args()
   rng, console = random.Random(args.seed), Console()
   folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_crash_'))
@@ -342,32 +539,76 @@ def main() -> int:
     title=f'{args.kills} kills, seed {args.seed}',
   )
 
-  def fail(why: str, run: Run) -> int:
+  def fail(why: str, run: Run | Work) -> int:
     console.print(table)
     console.print(f'{why}; see {run.workdir}', markup=False, soft_wrap=True)
     console.print(run.said()[-2000:], markup=False, soft_wrap=True)
     return 1
 
   write_files(folder)
-  wholes, kinds = {}, args.kinds.split(',')
+  # So that the server is up before anything is timed.
+  forks.Fork(['--help'], folder=str(ROOT), said=os.devnull).wait()
+  kinds = args.kinds.split(',')
+  wholes: dict[str, Run] = {}
+  jobs: dict[str, tuple[Work, float]] = {}  # and the seconds that it took
   for kind in kinds:
-    whole = wholes[kind] = Run(folder / kind, kind, args.config, flags)
+    if kind in JOBS:
+      for number, argv in enumerate(JOBS[kind].before):
+        before = forks.Fork(
+          _in(folder, argv), folder=str(ROOT), said=f'{folder}/{number}.stderr'
+        )
+        assert before.wait() == 0, argv
+      work = Work(folder / kind, kind)
+      work.start()
+      if work.process.wait() != 0:
+        return fail('the command that is left alone failed', work)
+      jobs[kind] = work, time.monotonic() - work.began
+      continue
+    if kind in TINY:
+      whole_runs.write_files(folder / kind)
+      if tiny := whole_runs.RUNS[kind].before:
+        flags_of = whole_runs.flags_of(tiny, folder / kind, {})
+        before = forks.Fork(
+          [tiny.command, *flags_of, f'--workdir={folder}/{kind}/before'],
+          folder=str(ROOT),
+          said=f'{folder}/{kind}.before',
+        )
+        assert before.wait() == 0, kind
+    whole = wholes[kind] = Run(
+      folder / f'whole_{kind}', kind, args.config, flags, forked=True
+    )
     whole.start()
     if whole.process.wait() != 0:
       return fail('the run that is left alone failed', whole)
   kills = complete = 0
-  for planned in rounds(rng):
-    if kills >= args.kills:
-      break
+  planned_of = {kind: rounds(rng) for kind in kinds}
+  while kills < args.kills:
     kind = kinds[complete % len(kinds)]
-    run = Run(folder / f'killed{complete}', kind, args.config, flags)
+    left = args.kills - kills
+    if kind in JOBS:
+      why, run, done = kill_job(kind, *jobs[kind], folder, left, rng)
+      kills += done
+      if why:
+        return fail(why, run)
+      if done:
+        table.add_row(
+          *(str(kills), f'{complete}, {kind}', 'any', f'{done} kills', '', '')
+        )
+        console.print(f'kill {kills} of {args.kills}: {done} of {kind}')
+      shutil.rmtree(run.workdir)
+      complete += 1
+      continue
+    planned = next(planned_of[kind])
+    run = Run(
+      folder / f'killed{complete}', kind, args.config, flags, forked=True
+    )
     if args.kills < len(kinds) * len(planned):
       # Too few for all: some of each kind's, other than the first.
       planned = planned[1 : 1 - (-args.kills // len(kinds))]
-    left, row = planned[: args.kills - kills], None
+    planned, row = planned[:left], None
     while True:
-      run.start()
-      code, kill = None, left.pop(0) if left else None
+      code, kill = None, planned.pop(0) if planned else None
+      run.start(anew=kill is not None and kill.phase == 'start')
       if kill:
         code = run.kill_when(moment(run, kill.phase, rng), kill.number)
       if code is None:
@@ -376,7 +617,7 @@ def main() -> int:
         table.add_row(*row, run.resumed_at())
         row = None
       if code == 0:  # it was done before it was killed, or just then
-        if left:
+        if planned:
           continue
         break
       if not kill:

@@ -347,6 +347,17 @@ def trained(name: str, folder: pathlib.Path, **changes: Any) -> Trained:
     folder: gets the text and the workdir.
     **changes: other fields, with `__` for a dot.
   """
+  write_files(folder)
+  run = RUNS[name]
+  changes = {field.replace('__', '.'): x for field, x in changes.items()}
+  if run.before:
+    _train(run.before, folder, folder / 'before', {})
+  flags = _train(run, folder, folder / 'w', changes)
+  return Trained(name, folder / 'w', flags)
+
+
+def write_files(folder: pathlib.Path) -> None:
+  """Writes what runs read into a folder, which is made where it is missing."""
   folder.mkdir(exist_ok=True)
   for i in range(20):
     (folder / f'{i}.txt').write_text(_TEXT * 9 + f'Number {i}. And so on.\n')
@@ -356,23 +367,25 @@ def trained(name: str, folder: pathlib.Path, **changes: Any) -> Trained:
     tags = ('I-ODD', 'O')
     rows = [f'The O\n{n % 7} B-ODD\ncats {tags[n % 2]}\n' for n in range(count)]
     (folder / f'{split}.conll').write_text('\n'.join(rows))
-  run = RUNS[name]
-  changes = {field.replace('__', '.'): x for field, x in changes.items()}
-  if run.before:
-    _train(run.before, folder, folder / 'before', {})
-  flags = _train(run, folder, folder / 'w', changes)
-  return Trained(name, folder / 'w', flags)
+
+
+def flags_of(
+  run: Tiny, folder: pathlib.Path, changes: dict[str, Any]
+) -> list[str]:
+  """The flags of a run on the files of a folder, without the workdir."""
+  fields = {**_FIELDS, 'data.source': "text('{}/*.txt')", **run.fields}
+  flags = [f'--config={CONFIGS}/{run.file}']
+  for name, value in (fields | changes).items():
+    flag = f'--config.{name}={value}' if '.' in name else f'--{name}={value}'
+    flags.append(flag.replace('{}', str(folder)))
+  return flags
 
 
 def _train(
   run: Tiny, folder: pathlib.Path, workdir: pathlib.Path, changes: dict
 ) -> list[str]:
   """Trains a run; returns its flags without the workdir."""
-  fields = {**_FIELDS, 'data.source': "text('{}/*.txt')", **run.fields}
-  flags = [f'--config={CONFIGS}/{run.file}']
-  for name, value in (fields | changes).items():
-    flag = f'--config.{name}={value}' if '.' in name else f'--{name}={value}'
-    flags.append(flag.replace('{}', str(folder)))
+  flags = flags_of(run, folder, changes)
   assert main([run.command, *flags, f'--workdir={workdir}']) == 0
   return flags
 
