@@ -15,13 +15,18 @@ import numpy as np
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.optim.schedules import Shape
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import batch_rows, row_order
 from gpt_jax.runtime import peaks as peaks_lib
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.tokens.manifest import Manifest
 from gpt_jax.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
 from gpt_jax.training import device_check, fitting
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.compiled import Compiled
+from gpt_jax.training.parts import Parts
+from gpt_jax.training.replay import Replay
 
 # Steps before the clock starts, to warm up.
 WARM_UP = 3
@@ -59,7 +64,8 @@ def measure(config: Config, steps: int) -> dict:
     make_batch=make_batch,
   )
   times, waits = [], []
-  batch = parts.put(next(batches), rows)
+  first = next(batches)
+  batch = parts.put(first, rows)
   start = time.perf_counter()
   for _ in range(WARM_UP + steps):
     # As in training, the next batch is fetched while the step runs.
@@ -79,6 +85,9 @@ def measure(config: Config, steps: int) -> dict:
       peak, peaks_lib.of_device(parts.mesh.devices.flat[0], again=True)[0]
     )
   seconds = statistics.median(times)
+  checked = {}
+  if config.replay.every_steps:
+    checked = _checked(parts, shape, compiled, state, first, steps)
   rate = shape.tokens / seconds
   peaks = peak * parts.mesh.size
   per_token = flops.per_token(config, state.params, shape.length)
@@ -105,6 +114,44 @@ def measure(config: Config, steps: int) -> dict:
     'formula': flops.FORMULA,
     'formula_causal': flops.FORMULA_CAUSAL,
     'formula_compiler': flops.FORMULA_COMPILER,
+    **checked,
+  }
+
+
+def _checked(
+  parts: Parts,
+  shape: Shape,
+  program: Compiled,
+  state: TrainState,
+  batch: dict[str, np.ndarray],
+  steps: int,
+) -> dict[str, float]:
+  """Medians of plain steps and of steps that are checked, in turns."""
+
+  def refuse(step: int, kind: str, found: dict) -> str:
+    raise FailedError(f'step {step} is not the same again: {kind}, {found}')
+
+  replay = Replay(parts, refuse)
+  replay.compile({shape: program})
+  replay.begin(0)
+  start = parts.average_start()
+  times: dict[str, list[float]] = {'plain': [], 'checked': []}
+  for step in range(1, steps + 2):  # the first warms up
+    for name, spent in times.items():
+      began = time.perf_counter()
+      if name == 'plain':
+        arrays = parts.put(batch, shape.rows)
+        state, out = program.call(state, arrays, *start)
+      else:
+        state, out = replay.step(step, state, batch, shape, program, start)
+      jax.block_until_ready((state, out))
+      spent.append(time.perf_counter() - began)
+  plain, checked = (statistics.median(spent[1:]) for spent in times.values())
+  every = parts.config.replay.every_steps
+  return {
+    'checked_step_seconds': checked,
+    'checked_step_ratio': checked / plain,
+    'replay_overhead': (checked / plain - 1) / every,
   }
 
 
@@ -138,12 +185,20 @@ def random_manifest(num_tokens: int, vocab_size: int, dtype: str) -> Manifest:
 
 def report(result: dict) -> str:
   """Formats the result."""
+  checked = ''
+  if 'checked_step_seconds' in result:
+    checked = (
+      f'replay  {result["checked_step_seconds"] * 1e3:.1f} ms for a step that '
+      f'is checked, {result["checked_step_ratio"]:.2f} times a plain one in '
+      f'turns with it: {result["replay_overhead"]:.2%} of all time\n'
+    )
   return (
     f'compile {result["compile_seconds"]:.1f} s\n'
     f'step    {result["step_seconds"] * 1e3:.1f} ms '
     f'(median of {result["steps"]}; fastest '
     f'{result["step_seconds_min"] * 1e3:.1f})\n'
     f'speed   {result["tokens_per_second"]:,.0f} tokens/s\n'
+    f'{checked}'
     f'data    {result["data_wait_fraction"]:.2%} of the step time is waiting\n'
     f'memory  {result["host_memory_gib"]:.2f} GiB of this host at most\n'
     f'MFU     {result["mfu"]:.1%}; causal {result["mfu_causal"]:.1%}; '

@@ -43,12 +43,13 @@ def fingerprint(tree: Any) -> np.ndarray:
   # A function of one array compiles once per shape; one program for all arrays
   # would add seconds to the first save. They run one after the other: on
   # virtual CPU devices concurrent sums wait for each other.
-  prints = [np.asarray(_fingerprint(x)) for x in jax.tree.leaves(tree)]
+  prints = [np.asarray(print_of(x)) for x in jax.tree.leaves(tree)]
   return np.array(prints, np.uint32)
 
 
 @jax.jit
-def _fingerprint(x: jax.Array) -> jax.Array:
+def print_of(x: jax.Array) -> jax.Array:
+  """The fingerprint of one array: uint32 []."""
   unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
   bits = jax.lax.bitcast_convert_type(wrappers.near(x), unsigned)
   bits = bits.astype(jnp.uint32)

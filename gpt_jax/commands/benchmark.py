@@ -27,7 +27,8 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
     --what score --steps 1000 --against torch --batches 1,8,32
 
 train: compile time, median step time, tokens/s, the wait for data and MFU, with
-its formula and peak; against torch: the same steps in transformers, with AdamW
+its formula and peak; with replay.every_steps, also steps that are checked, in
+turns with plain ones; against torch: the same steps in transformers, with AdamW
 and without dropout on both sides. checkpoint: the time that saving takes from
 the training thread, into the hosts' memory and onto the disk, the share of
 checksums in it, and the training loop against the bare step; --distributed, on

@@ -651,6 +651,18 @@ TREE['watchdog'] = Section(
   save_seconds=Field(3600.0, Seconds, 'A checkpoint.'),
 )
 
+TREE['replay'] = Section(
+  'Silent data corruption, found by doing work again: see docs/training.md.',
+  free=True,
+  every_steps=Field(
+    0,
+    Whole,
+    'Every so often a step is taken twice and its gradients are computed on '
+    'other devices; a spike is repeated from the newest checkpoint before it '
+    'counts. 0: never.',
+  ),
+)
+
 TREE['hosts'] = Section(
   'Of several hosts, with --distributed.',
   free=True,

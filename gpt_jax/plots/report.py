@@ -63,7 +63,7 @@ def page(workdir: str) -> str:
     evaluations=[*_evaluations(workdir, lines)],
     sample=_sample(workdir),
     goodput=[*_goodput(lines)],
-    events=[*_events(lines)],
+    events=[*_events(lines), *_replays(workdir)],
     rows=rows,
     no_rows=no_rows,
     differs=[*_differs(config)],
@@ -160,6 +160,20 @@ def _events(lines: list[dict]) -> Iterator[tuple[str, str, str]]:
         if name not in ('step', 'event', 'time')
       )
       yield f'{line["step"]:,}', line['event'], said
+
+
+def _replays(workdir: str) -> Iterator[tuple[str, str, str]]:
+  """What replays of steps found wrong."""
+  found = [
+    files.read_json(path, remedy='remove it')
+    for path in glob.glob(os.path.join(workdir, 'replays', '*.json'))
+  ]
+  for file in sorted(found, key=lambda x: (x['step'], x['kind'])):
+    devices = [f'{x["id"]} of host {x["host"]}' for x in file['devices']]
+    said = f'{file["kind"]} differs'
+    if devices:
+      said += f' on device {", ".join(devices)}'
+    yield f'{file["step"]:,}', 'replay', said
 
 
 def _rows(

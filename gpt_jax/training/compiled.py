@@ -113,7 +113,7 @@ def compile_train_step(
   if parts.average and parts.average.patience:
     args.append(jax.ShapeDtypeStruct((), np.int32, sharding=whole))
   try:
-    compiled = _compile(parts, jitted, *args, options=options)
+    compiled = compile_on_mesh(parts, jitted, *args, options=options)
   except jax.errors.JaxRuntimeError as e:
     needed = out_of_memory(str(e))
     if needed is None:
@@ -196,7 +196,9 @@ def compile_eval_step(parts: Parts) -> Compiled:
   """Compiles `step.eval_step`."""
   jitted = jax.jit(functools.partial(eval_step, objective=parts.objective))
   batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest)
-  return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
+  return compile_on_mesh(
+    parts, jitted, abstract_state(parts).eval_params, batch
+  )
 
 
 def compile_outputs(parts: Parts, task: str = '') -> Compiled:
@@ -209,12 +211,19 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
   whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(outputs, out_shardings=whole)
   batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest, task)
-  return _compile(parts, jitted, abstract_state(parts).eval_params, batch)
+  return compile_on_mesh(
+    parts, jitted, abstract_state(parts).eval_params, batch
+  )
 
 
-def _compile(
+def compile_on_mesh(
   parts: Parts, jitted, *args, options: dict[str, str] | None = None
 ) -> Compiled:
+  """Compiles a `jax.jit` for these arguments, which may be abstract.
+
+  Args:
+    options: of the compiler.
+  """
   start = time.perf_counter()
   with sharding.use(parts.mesh, parts.rules):
     traced = jitted.trace(*args)

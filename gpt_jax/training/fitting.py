@@ -226,6 +226,8 @@ def _fitted(
   state = parts_lib.abstract_state(parts)
   trained = train_state.trained(state.params, parts.objective.frozen)
   held = parts_lib.on_device(state)
+  if limit is not None and parts.config.replay.every_steps:
+    limit -= held  # the state before a step that is checked
   least = held + sum(
     4 * math.prod(x.sharding.shard_shape(x.shape))
     for x in jax.tree.leaves(trained)

@@ -24,6 +24,7 @@ from gpt_jax.training import metrics as metrics_lib
 from gpt_jax.training.compiled import Stages, compile_stages
 from gpt_jax.training.metrics import Metrics
 from gpt_jax.training.past import Guard, Spike, check_state
+from gpt_jax.training.replay import GoBack, Replay
 from gpt_jax.training.report import Meter, Progress, dead_experts, summary
 from gpt_jax.training.run import Past, Run, gave_up
 
@@ -177,6 +178,11 @@ class Callbacks:
     self._saver = Saver(
       training.checkpointer, grace_seconds=config.checkpoint.grace_seconds
     )
+    self.replay = (
+      Replay(parts, training.write_replay)
+      if config.replay.every_steps
+      else None
+    )
 
   def begin(self, metrics: Metrics, past: Past, done: int) -> None:
     """Continues from the past at step `done`, and writes to `metrics`."""
@@ -186,6 +192,8 @@ class Callbacks:
     self._guard = Guard(policy, past.losses, past.skipped)
     self._held_out = [*past.held_out]
     self._set_average_start()
+    if self.replay:
+      self.replay.begin(done)
     lines = metrics_lib.read(self._training.workdir)
     for skip in self._training.history.skips.skips:
       event = {'step': skip.step, 'event': 'rewind', 'spike_step': skip.spike}
@@ -222,11 +230,17 @@ class Callbacks:
 
     Raises:
       Spike: by the policy, the run may not simply continue.
+      GoBack: a step would be skipped, and has to be seen again before.
     """
-    for skipped, out in self._guard.check(step, self.meter.fetch()):
+    outputs = self.meter.fetch()
+    for skipped, out in self._guard.check(step, outputs):
+      if self.replay and self.replay.is_new(skipped, out):
+        raise GoBack
       file = self._training.write_spike(skipped, out)
       file = os.path.relpath(file, self._training.workdir)
       self._metrics.write(skipped, event='skipped', spike=file)
+    if self.replay:
+      self.replay.taken(step, outputs)
 
   def log(self, step: int, progress: Progress) -> None:
     """Writes and shows the metrics of the steps since the last call."""
@@ -287,8 +301,11 @@ class Callbacks:
 
     Raises:
       Spike: the state is not finite.
+      GoBack: devices hold copies of it that differ.
     """
     check_state(step, state, *self.meter.pooled([out]))
+    if self.replay:
+      self.replay.check_copies(step, state)
     if unlogged := self.meter.unlogged():
       self._metrics.write(step, event='unlogged', routers=unlogged)
     self._metrics.sync()
@@ -361,21 +378,30 @@ def fit(training: Run, state: TrainState) -> TrainState:
       training.parts, done, train_steps, metrics, training.programs
     )
     callbacks = Callbacks(training, state, train_steps)
+    replay = callbacks.replay
+    if replay:
+      replay.compile(train_steps)
   while True:
+    spike = None
     with contextlib.closing(metrics):
       try:
         callbacks.begin(metrics, past, int(state.step))
         return loop(training, train_steps, callbacks, state)
+      except GoBack:
+        pass
       except Spike as e:
-        spike = e
-        metrics.write(spike.step, event='spike')
+        if not replay or not replay.is_new(e.step, e.output):
+          spike = e
+          metrics.write(spike.step, event='spike')
     started = time.perf_counter()
-    state = training.rewind(spike)
+    state = training.rewind(spike) if spike else training.go_back()
     past = training.past(int(state.step))
     seconds = time.perf_counter() - started
     metrics = training.open_metrics(int(state.step), rewound=1, seconds=seconds)
     with watchdog.during('compile'):
       compile_stages(training.parts, int(state.step), train_steps, metrics)
+      if replay:
+        replay.compile(train_steps)
 
 
 def _until_refused(
@@ -415,9 +441,13 @@ def loop(
     for step, batch in enumerate(given, start=done + 1):
       shape = parts.ramp.shape(step - 1)
       train_step = train_steps[shape]
-      arrays = parts.put(batch, shape.rows)
+      replay, start = callbacks.replay, callbacks.average_start
       with fitting.explaining(parts, train_step, shape):
-        state, out = train_step.call(state, arrays, *callbacks.average_start)
+        if replay and replay.due(step):
+          state, out = replay.step(step, state, batch, shape, train_step, start)
+        else:
+          arrays = parts.put(batch, shape.rows)
+          state, out = train_step.call(state, arrays, *start)
         due = callbacks.note(step, out)
         if any(due):
           callbacks.check(step)

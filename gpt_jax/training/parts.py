@@ -109,11 +109,20 @@ class Parts(NamedTuple):
   def _num_replicas(self, parts: MicroBatches, shape: Shape) -> int:
     """The size of the replica axis, or 1 where separate sums save nothing.
 
-    They save nothing with one micro-batch, or where the devices along the axis
-    hold different parts of the model.
+    They save nothing with one micro-batch.
+    """
+    if parts.num_micro == 1:
+      return 1
+    return self.separate_replicas(parts, shape)
+
+  def separate_replicas(self, parts: MicroBatches, shape: Shape) -> int:
+    """The size of the replica axis; 1 if replicas do not compute separately.
+
+    They do not where the devices along the axis hold different parts of the
+    model, or different models.
     """
     size = self.mesh.shape[sharding.REPLICAS]
-    if parts.num_micro == 1 or not sharding.replicas_apart(self.rules):
+    if self.outer or not sharding.replicas_apart(self.rules):
       return 1
     if self.mesh.shape[pipeline.STAGE] > 1:  # a pipeline does it by itself
       return 1

@@ -341,7 +341,15 @@ class Run(NamedTuple):
     )
     self._write_skips(new)
     self.finish_rewind()
-    state = self.restored(at_most=step)
+    return self.go_back(at_most=step)
+
+  def go_back(self, *, at_most: int | None = None) -> TrainState:
+    """The state and the history of the newest checkpoint, or of the start.
+
+    Args:
+      at_most: the last acceptable step; None: any.
+    """
+    state = self.restored(at_most=at_most)
     self.history.restart(self.checkpointer.restored)
     return self.first() if state is None else state
 
@@ -383,7 +391,6 @@ class Run(NamedTuple):
     rows: their numbers in the run's order and in the data.
     """
     path = os.path.join(self.workdir, 'spikes', f'{step}.json')
-    rows = self.rows()(step - 1)
     if self.active:
       found = {
         'step': step,
@@ -391,15 +398,44 @@ class Run(NamedTuple):
         **jax.tree.map(
           float, {name: output[name] for name in past_lib.FIGURES}
         ),
-        'first_row': rows.offset,
-        'num_rows': rows.count,
-        'row_tokens': rows.length,
-        'first_index': rows.index,
-        'store_rows': self.data.row_numbers(rows),
+        **self._rows_of(step),
       }
-      os.makedirs(os.path.dirname(path), exist_ok=True)
-      write_atomically(path, metrics.to_json(found, indent=2) + '\n')
+      _write_json(path, found)
     return path
+
+  def write_replay(self, step: int, kind: str, found: dict[str, Any]) -> str:
+    """Writes WORKDIR/replays/STEP_KIND.json on the first process.
+
+    Args:
+      step: counted from 1.
+      kind: of what differs, see `replay.Replay`.
+      found: is written, with the step's rows.
+
+    Returns:
+      The path.
+    """
+    path = os.path.join(self.workdir, 'replays', f'{step}_{kind}.json')
+    if self.active:
+      # Step 0 is the initial state, which had no rows.
+      rows = self._rows_of(step) if step else {}
+      _write_json(path, {'step': step, 'kind': kind, **found, **rows})
+    return path
+
+  def _rows_of(self, step: int) -> dict[str, Any]:
+    """The rows of a step: their numbers in the run's order and in the data."""
+    rows = self.rows()(step - 1)
+    return {
+      'first_row': rows.offset,
+      'num_rows': rows.count,
+      'row_tokens': rows.length,
+      'first_index': rows.index,
+      'store_rows': self.data.row_numbers(rows),
+    }
+
+
+def _write_json(path: str, found: dict[str, Any]) -> None:
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  write_atomically(path, metrics.to_json(found, indent=2) + '\n')
 
 
 def check_before(config: Config, workdir: str) -> tuple[Config, Mesh]:

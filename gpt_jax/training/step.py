@@ -154,16 +154,17 @@ def train_step(
   Raises:
     KeyError: the batch lacks an array of the objective.
   """
-  key = jax.random.fold_in(jax.random.key(seed), state.step)
+  stages = objective.stages()
+  state, batch, key, objective = begun(
+    state,
+    batch,
+    objective=objective,
+    optimizer=optimizer,
+    seed=seed,
+    num_steps=num_steps,
+  )
   if replica is not None:
     key = jax.random.fold_in(key, replica)
-  stages = objective.stages()
-  if stages:
-    state = train_state.entered(state, stages, optimizer)
-    objective = objective.replaced(loss=train_state.loss(stages, state.step))
-  if objective.needs.progress:
-    assert num_steps is not None
-    batch = objective.progress(batch, state.step / num_steps)
   loss, metrics, grads = mean_gradients(
     state.params,
     batch,
@@ -212,6 +213,31 @@ def train_step(
   )
   metrics |= {'loss': loss, 'grad_norm': grad_norm, 'grad_norms': grad_norms}
   return state, metrics
+
+
+def begun(
+  state: TrainState,
+  batch: Batch,
+  *,
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  seed: int,
+  num_steps: int | None,
+) -> tuple[TrainState, Batch, jax.Array, Objective]:
+  """What a step takes the gradient of: see `train_step`.
+
+  Returns:
+    The state, of a new stage if one begins; the batch with the run's progress;
+    the step's random key; and the objective with the stage's loss.
+  """
+  key = jax.random.fold_in(jax.random.key(seed), state.step)
+  if stages := objective.stages():
+    state = train_state.entered(state, stages, optimizer)
+    objective = objective.replaced(loss=train_state.loss(stages, state.step))
+  if objective.needs.progress:
+    assert num_steps is not None
+    batch = objective.progress(batch, state.step / num_steps)
+  return state, batch, key, objective
 
 
 def mean_gradients(
