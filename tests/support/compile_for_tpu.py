@@ -48,6 +48,7 @@ from gpt_jax.planning import compile as compile_lib
 from gpt_jax.runtime.tpu_flags import FLAGS
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training import replay as replay_lib
 from tests.support import tiny
 
 CHIPS = {
@@ -76,11 +77,11 @@ def make_mesh(topology, **sizes):
   return Mesh(np.array(slice_.devices).reshape(shape), sharding.AXES)
 
 
-def compile_step(mesh, fields):
-  """The train step as `gpt-jax train` compiles it, with fields of the model."""
+def parts_of(mesh, fields):
+  """The parts of a run on the mesh, with fields of the model."""
   fields = {x if '.' in x else f'model.{x}': y for x, y in fields.items()}
   run = parts_lib.build(config_lib.resolve(tiny.config(**fields)))
-  run = run._replace(
+  return run._replace(
     mesh=mesh,
     shardings=parts_lib.state_shardings(
       run.objective,
@@ -91,7 +92,11 @@ def compile_step(mesh, fields):
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )
-  return compiled_lib.compile_train_step(run).call
+
+
+def compile_step(mesh, fields):
+  """The train step as `gpt-jax train` compiles it, with fields of the model."""
+  return compiled_lib.compile_train_step(parts_of(mesh, fields)).call
 
 
 def num_kernels(text):
@@ -333,6 +338,39 @@ def micro_batches():
   return found
 
 
+def replay():
+  """Of the gradients of replicas, with XLA's checker in the program.
+
+  Bytes that a device sends over the axis `data`, and over `fsdp`; bytes of
+  temporary arrays, of it and of the step; and the number of kernels.
+  """
+  fields = {
+    'vocab_size': 512,
+    'context_length': 128,
+    'num_layers': 2,
+    'd_model': 256,
+    'num_heads': 4,
+    'num_kv_heads': 4,
+    'head_size': 64,
+    'd_ff': 640,
+    'dtype': 'bfloat16',
+    'batch.size': 64,
+    'batch.micro_rows': 4,
+  }
+  run = parts_of(make_mesh('v5e:2x4', data=2, fsdp=4), fields)
+  shape = run.ramp.stages[-1].shape
+  call = replay_lib.compile_shard_prints(run, shape).call
+  sent = collectives.read(hlo.parse(call.as_text()), run.mesh)
+  step = compiled_lib.compile_train_step(run).call
+  return {
+    'data': sum(x.bytes for x in sent if 'data' in x.axes),
+    'fsdp': sum(x.bytes for x in sent if x.axes == ('fsdp',)),
+    'temporary': call.memory_analysis().temp_size_in_bytes,
+    'of_step': step.memory_analysis().temp_size_in_bytes,
+    'kernels': num_kernels(call.as_text()),
+  }
+
+
 def offload():
   """Bytes in a device's own memory and in the host's, by what is kept where."""
   # Too much for the memory beside the matrix units, where small arrays stay.
@@ -494,19 +532,6 @@ def flags():
   return refused
 
 
-def meshes(overrides):
-  """What `plan` says of `tiny` on eight chips with each of the overrides."""
-  said = []
-  for changes in json.loads(overrides):
-    try:
-      config = config_lib.resolve(tiny.config(**changes))
-      compile_lib.build(config, topologies_of.parse('v5e:2x4'))
-      said.append('')
-    except spec.UsageError as e:
-      said.append(str(e))
-  return said
-
-
 PROGRAMS = {
   'attention': attention,
   'context': context,
@@ -514,9 +539,9 @@ PROGRAMS = {
   'flash': flash,
   'layout': layout,
   'matmul': matmul,
-  'meshes': meshes,
   'micro_batches': micro_batches,
   'offload': offload,
+  'replay': replay,
   'switch': switch,
 }
 
