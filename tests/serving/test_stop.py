@@ -71,7 +71,7 @@ def run(workdir, capsys, gate):
       while url is None:
         assert time.monotonic() < end
         time.sleep(0.01)
-        url = re.search(r'http://\S+/v1$', capsys.readouterr().out, re.M)
+        url = re.search(r'http://\S+/v1\b', capsys.readouterr().out)
       with openai.OpenAI(
         base_url=url[0], api_key='none', max_retries=0
       ) as client:

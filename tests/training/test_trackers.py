@@ -68,7 +68,8 @@ def training(workdir, text):
   config = defaults.get_config()
   config.log.trackers = text
   config.model.context_length = 13
-  run = SimpleNamespace(config=config)
+  mesh = SimpleNamespace(shape={'data': 8})
+  run = SimpleNamespace(config=config, mesh=mesh)
   data = SimpleNamespace(rows_per_epoch=7)
   history = History(str(workdir), store='')
   return Run(run, str(workdir), data, None, history, None)
