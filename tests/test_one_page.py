@@ -116,7 +116,7 @@ def test_the_page(here, monkeypatch, capsys):
   try:
     assert server.stdout is not None
     for line in server.stdout:
-      if found := re.search(r'http://\S+/v1$', line.rstrip()):
+      if found := re.search(r'http://\S+/v1\b', line):
         break
     with openai.OpenAI(base_url=found[0], api_key='none') as client:
       answer = client.chat.completions.create(
