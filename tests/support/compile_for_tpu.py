@@ -532,6 +532,19 @@ def flags():
   return refused
 
 
+def meshes(overrides):
+  """What `plan` says of `tiny` on eight chips with each of the overrides."""
+  said = []
+  for changes in json.loads(overrides):
+    try:
+      config = config_lib.resolve(tiny.config(**changes))
+      compile_lib.build(config, topologies_of.parse('v5e:2x4'))
+      said.append('')
+    except spec.UsageError as e:
+      said.append(str(e))
+  return said
+
+
 PROGRAMS = {
   'attention': attention,
   'context': context,
@@ -539,6 +552,7 @@ PROGRAMS = {
   'flash': flash,
   'layout': layout,
   'matmul': matmul,
+  'meshes': meshes,
   'micro_batches': micro_batches,
   'offload': offload,
   'replay': replay,
