@@ -627,8 +627,8 @@ def main() -> int:
       told = f'{complete}, {kind}'
       row = [str(kills), told, kill.phase, name, str(run.last_step())]
       expected = -kill.number if name == 'SIGKILL' else 75
-      if kill.phase == 'start' and not run.said():
-        expected = code  # Python still loads the command
+      if not run.said():
+        expected = code  # it has not begun with the command yet
       if code != expected:
         return fail(f'exit code {code} after {name}', run)
       console.print(f'kill {kills} of {args.kills}: {name}, {kill.phase}')

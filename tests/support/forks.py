@@ -20,6 +20,7 @@ class Fork:
 
   def __init__(self, argv: list[str], *, folder: str, said: str):
     """Starts `gpt-jax ARGV` in `folder`; what it says goes to file `said`."""
+    open(said, 'w').close()  # what another process said is gone at once
     self._process = _CONTEXT.Process(target=_run, args=(argv, folder, said))
     self._process.start()
 
