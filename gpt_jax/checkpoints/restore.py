@@ -420,13 +420,14 @@ def committed(folder: epath.Path) -> bool:
 def _quiet_late_reads() -> None:
   """Keeps the reads that end after another one has failed from being told.
 
-  Orbax closes its event loop at the first failure, and TensorStore prints a
-  traceback for every later read.
+  Orbax closes its event loop at the first failure, and a traceback is printed
+  for every later read.
   """
   told = sys.unraisablehook
 
   def tell(found: 'sys.UnraisableHookArgs') -> None:
-    if str(found.exc_value) != 'Event loop is closed':
+    late = '_read_array_index_and_device_put' in repr(found.object)
+    if not late and str(found.exc_value) != 'Event loop is closed':
       told(found)
 
   sys.unraisablehook = tell

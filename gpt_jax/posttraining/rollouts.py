@@ -31,7 +31,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gpt_jax import sharding
-from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.checkpoints import restore
 from gpt_jax.decoding.engine import generate
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
@@ -412,10 +412,10 @@ class Rollouts:
     A save in the background is of a later step than the newest checkpoint, so
     the windows from that one's on are kept.
     """
-    # All processes open the checkpoints, which they do together.
-    steps = Checkpointer(self._workdir, read_only=True).steps()
     if jax.process_index() > 0:
       return
+    # Listed, not opened: a save in the background may delete one meanwhile.
+    steps = restore.steps(restore.folder_of(self._workdir))
     os.makedirs(self._folder, exist_ok=True)
     arrays_lib.write(path, batch)
     needed = {self._window_of(step) for step in steps}
