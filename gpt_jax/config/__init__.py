@@ -33,7 +33,7 @@ from gpt_jax.config.resolving import (
   transformer,
   width,
 )
-from gpt_jax.config.validation import check_ranges, replicas
+from gpt_jax.config.validation import check_ranges, outer
 
 __all__ = [
   'CALL_STRINGS',
@@ -51,8 +51,8 @@ __all__ = [
   'objective',
   'of_part',
   'order',
+  'outer',
   'ramp',
-  'replicas',
   'resolve',
   'resolve_model',
   'row_tokens',

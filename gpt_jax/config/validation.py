@@ -15,7 +15,7 @@ from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.nn.choices import CHOICES
-from gpt_jax.optim.outer import OUTERS
+from gpt_jax.optim.outer import OUTERS, Outer
 from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
 from gpt_jax.spec import KINDS, UsageError, shown
@@ -388,17 +388,16 @@ def _check_average(config: Config) -> None:
     )
 
 
-def replicas(config: Config) -> int:
-  """The models that train apart, each on its share of a batch; else 1."""
-  outer = spec.build('optim.outer', config.optim.outer, OUTERS)
-  return outer.replicas if outer else 1
+def outer(config: Config) -> Outer | None:
+  """The replicas that train apart, each on its share of a batch, if any."""
+  return spec.build('optim.outer', config.optim.outer, OUTERS)
 
 
 def _check_outer(config: Config) -> None:
   """Rejects what replicas that train apart cannot do."""
-  if spec.build('optim.outer', config.optim.outer, OUTERS) is None:
+  apart = outer(config)
+  if apart is None:
     return
-  number = replicas(config)
   said = f'optim.outer={config.optim.outer!r}'
   if config.get('finetune'):
     raise UsageError(
@@ -411,10 +410,10 @@ def _check_outer(config: Config) -> None:
       "optim.state='device'"
     )
   for stage in ramp(config).stages:
-    if stage.rows % number:
+    if stage.rows % apart.replicas:
       raise UsageError(
         f'batch.size={config.batch.size!r}: {stage.rows} rows do not divide '
-        f'over the {number} replicas of {said}; give a multiple'
+        f'over the {apart.replicas} replicas of {said}; give a multiple'
       )
 
 
@@ -456,7 +455,8 @@ def validate(config: Config) -> None:
     )
   # Whole batches; their micro-batches depend on the devices, and
   # `training.device_check` checks them.
-  each = replicas(config)
+  apart = outer(config)
+  each = apart.replicas if apart else 1
   shapes = [(True, s.rows // each, s.length) for s in run.stages]
   shapes.append((False, config.eval.rows, run.longest))
   for side, ffns in enumerate(stacks):

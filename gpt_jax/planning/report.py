@@ -11,13 +11,12 @@ from etils import epy
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import spec
+from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.costs.topologies import Slices
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.optim.outer import OUTERS
 from gpt_jax.spec import UsageError
 
 with epy.lazy_imports():
@@ -278,15 +277,15 @@ def _names(names: tuple[str, ...]) -> str:
 
 def _of_outer_steps(found: 'search.Plan') -> str:
   """What replicas that train apart send, and how often; '' without any."""
-  text = found.config.optim.outer
-  outer = spec.build('optim.outer', text, OUTERS)
+  outer = config_lib.outer(found.config)
   if outer is None:
     return ''
   rare, always = (sent / 2**20 for sent in found.last.outer)
   return (
-    f'optim.outer={text}: over {sharding.REPLICAS} a chip sends {rare:.4g} MiB '
-    f'in one step of {outer.steps}, and {always:.4g} MiB in each besides; the '
-    f'table has the mean, {rare / outer.steps + always:.4g} MiB'
+    f'optim.outer={found.config.optim.outer}: over {sharding.REPLICAS} a chip '
+    f'sends {rare:.4g} MiB in one step of {outer.steps}, and {always:.4g} MiB '
+    'in each besides; the table has the mean, '
+    f'{rare / outer.steps + always:.4g} MiB'
   )
 
 

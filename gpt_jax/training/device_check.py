@@ -9,7 +9,7 @@ from typing import Any, Literal
 from jax.sharding import Mesh
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
+from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.nn import int8, pipeline
 from gpt_jax.nn.attend import Request
@@ -24,7 +24,6 @@ from gpt_jax.nn.build import (
 from gpt_jax.nn.moe import Router
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.optim.micro_batches import divided
-from gpt_jax.optim.outer import OUTERS
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
 
@@ -153,7 +152,7 @@ def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
       )
   if sizes[pipeline.STAGE] > 1:
     _check_stages(config, sizes[pipeline.STAGE], rules)
-  if outer := spec.build('optim.outer', config.optim.outer, OUTERS):
+  if outer := config_lib.outer(config):
     _check_replicas(config, outer.replicas, sizes, rules)
   axes = rules.get('length', ())
   parts = math.prod(sizes[a] for a in axes)
@@ -294,9 +293,10 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
     if router.limited(training=False):
       rows = _at_once(config, mesh, rules, eval_rows(config, mesh, rules))
       router.group_of(rows, length)
+  outer = config_lib.outer(config)
   for stage in config_lib.ramp(config).stages:
     rows = _micro_rows(config, mesh, rules, stage.rows)
-    rows //= config_lib.replicas(config)
+    rows //= outer.replicas if outer else 1
     for length, router in _routers(config, stage.length):
       if router.limited(training=True):
         router.group_of(rows, length)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
+from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.costs import flops
 from gpt_jax.costs.topologies import Slices
@@ -23,7 +23,6 @@ from gpt_jax.nn.pipeline import Schedule
 from gpt_jax.objectives.cross_entropy import CHUNK_LOGITS
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
-from gpt_jax.optim.outer import OUTERS
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.spec import UsageError
 from gpt_jax.training import device_check, residuals
@@ -410,7 +409,7 @@ class CostModel(MemoryModel):
     data = over('data', 2 * gradient) if inside > 1 else 0.0
     if of_data > 1:
       data += 2 * gradient / slow
-    if outer := spec.build('optim.outer', self.config.optim.outer, OUTERS):
+    if outer := config_lib.outer(self.config):
       data /= outer.steps
     stage = 0.0
     if mesh['stage'] > 1:

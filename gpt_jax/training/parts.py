@@ -29,7 +29,7 @@ from gpt_jax.objectives.base import Objective
 from gpt_jax.optim import train_state, wrappers
 from gpt_jax.optim.micro_batches import MicroBatches, divided
 from gpt_jax.optim.optimizer import OPTIMIZERS, is_matrix
-from gpt_jax.optim.outer import OUTERS, Outer
+from gpt_jax.optim.outer import Outer
 from gpt_jax.optim.rounding import (
   AVERAGES,
   NEVER,
@@ -247,7 +247,7 @@ def build(
   if on_host:
     _check_on_host(objective, mesh, rules)
   average = spec.build('optim.ema', optim.ema, AVERAGES)
-  outer = spec.build('optim.outer', optim.outer, OUTERS)
+  outer = config_lib.outer(config)
   if outer and objective.stages():
     raise UsageError(
       f'optim.outer={optim.outer!r}: does not work with training in stages, '

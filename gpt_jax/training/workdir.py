@@ -21,7 +21,6 @@ from gpt_jax.files.buckets import write_atomically
 from gpt_jax.nn.build import ModelChoices
 from gpt_jax.objectives import choices as objectives
 from gpt_jax.objectives import t5
-from gpt_jax.optim.outer import OUTERS
 from gpt_jax.rows import row_makers
 from gpt_jax.runtime import hosts
 from gpt_jax.runtime.log import log
@@ -169,7 +168,7 @@ def _other_past(old: Config, new: Config, done: int) -> str:
     return f'{done:,} steps are done'
   if objectives.needs(old.objective.name).progress:
     return f'objective.name={old.objective.name!r} depends on the last step'
-  outer = spec.build('optim.outer', old.optim.outer, OUTERS)
+  outer = config_lib.outer(old)
   ends = (old.schedule.num_steps, new.schedule.num_steps)
   if outer and done in ends and done % outer.steps:
     return (

@@ -115,7 +115,7 @@ def test_a_slice_is_lost_and_comes_back(tmp_path, monkeypatch):
   process = cloud.start('up', settings, '--yes')
 
   def reached(step, devices):
-    """Whether so many devices have trained to there, or it has ended."""
+    """Whether a run on `devices` devices took step `step`, or `up` ended."""
     lines = metrics.read(str(cloud.workdir))
     started = [m['devices'] for m in lines if m.get('event') == 'start']
     return process.poll() is not None or (
