@@ -49,7 +49,7 @@ PATHS = (
   *('train', 'dev'),
   *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
   *('sources', 'draft', 'api_key_file', 'teacher', 'lstm', 'reward'),
-  *('average', 'translator', 'labels', 'retrieve', 'sharding'),
+  *('average', 'translator', 'labels', 'retrieve', 'sharding', 'attention'),
 )
 
 # Those that name folders, which may be in a bucket: of runs, and others, which

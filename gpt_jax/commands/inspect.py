@@ -10,6 +10,7 @@ r"""Shows a resolved config, what a field means, a run's documents or a spike.
   gpt-jax inspect --metrics
   gpt-jax inspect --config configs/gpt2.py --sharding out.png \
     --config.mesh.fsdp=4 --config.mesh.tensor=2
+  gpt-jax inspect --config configs/bigbird.py:base --attention out.png
   gpt-jax inspect --workdir W --steps 100:110
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --spike W/spikes/8.json
@@ -21,7 +22,8 @@ are computed, so it takes neither memory nor an accelerator, and also works for
 models that the objective cannot train.
 
 With --sharding: a picture of which mesh axis splits which dimension of each
-parameter, and how much of it a device holds.
+parameter, and how much of it a device holds. With --attention: which keys each
+query sees, in each kind of layer.
 
 For a field: its default, what it takes (a range, or calls with their
 arguments), whether a run may go on with another value, and what it means; for a
@@ -55,7 +57,7 @@ with cli.lazy_imports():
 
   from gpt_jax import sharding
   from gpt_jax.costs import flops, totals
-  from gpt_jax.plots import layout
+  from gpt_jax.plots import attention, layout
   from gpt_jax.training import device_check, store_data
 
 # The calls of fields that rooms above the config read.
@@ -86,6 +88,7 @@ def define(flags: Flags) -> None:
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
   flags.switch('metrics', 'Print docs/metrics.md: all that a run logs.')
   flags.text('sharding', None, 'PNG of how a mesh splits the parameters.')
+  flags.text('attention', None, 'PNG of which keys each query sees.')
   flags.text(
     'spike',
     None,
@@ -121,6 +124,11 @@ def main(args: cli.Args) -> None:
     cli.check_out_file(args, 'sharding', ('.png',))
     config = config_lib.resolve_model(args.config)
     print(layout.sharding_chart(config, args.sharding))
+  elif args.attention:
+    cli.required(args, 'config')
+    cli.check_out_file(args, 'attention', ('.png',))
+    config = config_lib.resolve_model(args.config)
+    print(attention.attention_chart(config, args.attention))
   else:
     cli.required(args, 'config')
     _show_config(args)
@@ -195,13 +203,13 @@ def _show_config(args: cli.Args) -> None:
     log.warning('%s', note)
   longest = config_lib.ramp(config).longest
   with sharding.on_one_tpu(sharding.parse_rules(config.mesh.rules)):
-    attention = device_check.attention(config, 1, longest)
+    computed = device_check.attention(config, 1, longest)
   if args.json:
     listed = [stage._asdict() for stage in stages]
     found = {
       **figures,
       'schedule': listed,
-      'attention': attention,
+      'attention': computed,
       'config': config.to_dict(),
     }
     print(json.dumps(found))
@@ -220,7 +228,7 @@ def _show_config(args: cli.Args) -> None:
     *counts, rate = stage
     table.add_row(*(f'{count:,}' for count in counts), f'{rate:.4g}')
   console.print(table)
-  for line in attention:
+  for line in computed:
     console.print(f'attention on a TPU: {line}')
   for name, value in figures.items():
     console.print(

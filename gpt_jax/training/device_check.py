@@ -23,6 +23,7 @@ from gpt_jax.nn.build import (
 )
 from gpt_jax.nn.moe import Router
 from gpt_jax.objectives import choices as objectives
+from gpt_jax.objectives.prefix import Prefix
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.rows.row_makers import is_packed
 from gpt_jax.spec import UsageError
@@ -60,7 +61,9 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
     for name in ('', *config.models):
       with config_lib.named(name):
         for length, rows in of_length.items():
-          for _, backend, request in _attention(config, name, rows, length):
+          for _, backend, request in attention_requests(
+            config, name, rows, length
+          ):
             check(backend, request)
           model = config_lib.of_part(config, name).model
           if how := ModelChoices.of(model).matmul:
@@ -84,7 +87,9 @@ def attention(config: Config, rows: int, length: int) -> list[str]:
   """
   lines = []
   for name in ('', *config.models):
-    for layer, backend, request in _attention(config, name, rows, length):
+    for layer, backend, request in attention_requests(
+      config, name, rows, length
+    ):
       why = ''
       if backend.name == 'auto':
         backend, why = choice(request)
@@ -93,10 +98,17 @@ def attention(config: Config, rows: int, length: int) -> list[str]:
   return list(dict.fromkeys(lines))
 
 
-def _attention(
+def attention_requests(
   config: Config, name: str, rows: int, length: int
 ) -> Iterator[tuple[str, Backend, Request]]:
-  """The kinds of layers of a model, each with its backend and a request."""
+  """The kinds of layers of a model, each with its backend and a request.
+
+  Args:
+    config: resolved.
+    name: of one of `config.models`; '': the model itself.
+    rows: of a micro-batch.
+    length: of the rows, in tokens.
+  """
   part = config_lib.of_part(config, name).model
   choices = ModelChoices.of(part)
   of_encoder, of_decoder = config_lib.sides(config, length)
@@ -124,10 +136,13 @@ def _attention(
 
 def _sees(config: Config) -> Literal['', 'prefix', 'order']:
   """Whether an objective's rows have a prefix, or an order."""
-  needs = objectives.needs(config.objective.name)
+  objective = objectives.unbound(config.objective.name)
+  if isinstance(objective, Prefix):
+    return 'prefix' if objective.sees == 'both' else ''
+  needs = objective.needs
   if needs.pair == 'unified' or needs.in_row == 'mask':
     return 'order'
-  return 'prefix' if needs.in_row == 'prefix' else ''
+  return ''
 
 
 def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
