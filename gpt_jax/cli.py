@@ -50,6 +50,7 @@ PATHS = (
   *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
   *('sources', 'draft', 'api_key_file', 'teacher', 'lstm', 'reward'),
   *('average', 'translator', 'labels', 'retrieve', 'sharding', 'attention'),
+  *('order', 'memory'),
 )
 
 # Those that name folders, which may be in a bucket: of runs, and others, which

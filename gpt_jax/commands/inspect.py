@@ -13,6 +13,7 @@ r"""Shows a resolved config, what a field means, a run's documents or a spike.
   gpt-jax inspect --config configs/bigbird.py:base --attention out.png
   gpt-jax inspect --workdir W --steps 100:110
   gpt-jax inspect --workdir W --steps 100 --text
+  gpt-jax inspect --workdir W --steps 1:200 --order out.png
   gpt-jax inspect --spike W/spikes/8.json
 
 For a config: the resolved fields, parameters, FLOPs, the schedule (rows,
@@ -31,7 +32,7 @@ section such as `optim`, all its fields.
 
 For a run: the documents in the rows of each step, by their number in the token
 store, computed from the config and the step. Steps count from 1, as in
-metrics.jsonl.
+metrics.jsonl. With --order: a picture of them.
 """
 
 import json
@@ -57,7 +58,8 @@ with cli.lazy_imports():
 
   from gpt_jax import sharding
   from gpt_jax.costs import flops, totals
-  from gpt_jax.plots import attention, layout
+  from gpt_jax.plots import attention, data_order, layout
+  from gpt_jax.tokens import manifest
   from gpt_jax.training import device_check, store_data
 
 # The calls of fields that rooms above the config read.
@@ -81,6 +83,7 @@ def define(flags: Flags) -> None:
     'Steps of the run in --workdir: N, or FIRST:STOP, exclusive.',
   )
   flags.switch('text', 'With --steps: also print the text.')
+  flags.text('order', None, 'With --steps: PNG of the documents of each step.')
   flags.json()
   flags.switch('table', 'Print a Markdown table of the papers with a config.')
   flags.text('field', None, 'A field of the config or a section, to explain.')
@@ -118,7 +121,13 @@ def main(args: cli.Args) -> None:
     print(metric_table.page())
   elif args.workdir or args.steps:
     cli.required(args, 'workdir', 'steps')
-    _show_rows(args)
+    if args.order:
+      cli.check_out_file(args, 'order', ('.png',))
+      folder, rows = store_data.rows(args.workdir, args.steps)
+      num_documents = manifest.read(folder).num_documents
+      print(data_order.chart(rows, num_documents, args.order))
+    else:
+      _show_rows(args)
   elif args.sharding:
     cli.required(args, 'config')
     cli.check_out_file(args, 'sharding', ('.png',))

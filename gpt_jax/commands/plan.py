@@ -4,6 +4,7 @@ r"""Plans a run before it is launched: whether it fits, and what it will cost.
 
   gpt-jax plan --config configs/palm.py:540b --topology v4:12x16x16 --slices 2
   gpt-jax plan --config configs/llama.py:7b --topology v4-128 --search
+  gpt-jax plan --config configs/gpt2.py:medium --topology v5e-8 --memory out.png
   gpt-jax plan --table
   gpt-jax plan --recompile --only palm
   gpt-jax plan --budget 5.76e23
@@ -58,6 +59,7 @@ with epy.lazy_imports():
   from gpt_jax.costs import totals
   from gpt_jax.planning import compile as compile_lib
   from gpt_jax.planning import failures, laws, report, search
+  from gpt_jax.plots import memory
   from gpt_jax.training import compiled, layouts
 
 
@@ -84,6 +86,9 @@ def define(flags: Flags) -> None:
     "Compile with these flags of libtpu instead of the generation's, which "
     'launch/ sets, as LIBTPU_INIT_ARGS takes them: '
     "--flags='--xla_enable_async_all_gather=true'; '': with none.",
+  )
+  flags.text(
+    'memory', None, "PNG of what takes a chip's memory in the plan that fits."
   )
   flags.switch(
     'last_stage', 'Compile only the stage with the most tokens in a batch.'
@@ -197,6 +202,11 @@ def _plan_config(args: cli.Args) -> None:
       'or --chips with --days; see --help'
     )
   cli.required(args, 'topology')
+  cli.check_out_file(args, 'memory', ('.png',))
+  if args.memory and args.search:
+    raise UsageError(
+      '--memory: draws one plan, and --search ranks several; leave one out'
+    )
   slices = topologies.parse(args.topology, args.slices)
   compile_lib.use_cpu()
   request = _request(args, slices)
@@ -221,6 +231,9 @@ def _plan_config(args: cli.Args) -> None:
     print(json.dumps(report.to_json(name, found)))
   else:
     report.show(name, found, Console())
+  plan = found.suggestion if isinstance(found, search.Misfit) else found
+  if args.memory and plan is not None:
+    log.info('drew %s', memory.chart(report.to_json(name, plan), args.memory))
   if faster := search.faster(request, found):
     log.info('%s', faster)
   if isinstance(found, search.Misfit):

@@ -17,6 +17,7 @@ from jax.profiler import ProfileData
 from matplotlib import pyplot
 
 from gpt_jax.__main__ import main
+from gpt_jax.plots import data_order
 from gpt_jax.training import metrics
 from gpt_jax.training.metric_table import METRICS
 from tests.support import files_page
@@ -167,6 +168,30 @@ def test_inspect_shows_the_documents_of_steps(workdir, capsys):
   assert main([*flags[:-1], '--steps=9']) == 0
   out = capsys.readouterr().out
   assert out.count('\n') == 5 and out.startswith('step 9 row 40 epoch 0 ')
+
+
+def test_inspect_draws_the_documents_of_steps(
+  workdir, tmp_path, monkeypatch, capsys
+):
+  """Those that it prints."""
+  flags = ['inspect', f'--workdir={workdir}', '--steps=2:9']
+  assert main([*flags, '--json']) == 0
+  printed = {
+    (row['step'], span['document'])
+    for row in json.loads(capsys.readouterr().out)['rows']
+    for span in row['spans']
+  }
+  drawn, reads = [], data_order.reads
+
+  def kept(rows):
+    drawn.extend(reads(rows))
+    return drawn
+
+  monkeypatch.setattr(data_order, 'reads', kept)
+  out = tmp_path / 'order.png'
+  assert main([*flags, f'--order={out}']) == 0
+  assert capsys.readouterr().out == f'{out}\n' and out.exists()
+  assert {(read.step, read.document) for read in drawn} == printed
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_inspect_adds_up_the_stages(data, capsys):
 def _inspected(given, **changes):
   flags = dict(config=given, json=True, mfu=False, spike='', table=False)
   flags |= {'field': '', 'fields': False, 'sharding': '', 'metrics': False}
-  flags |= {'attention': ''}
+  flags |= {'attention': '', 'order': ''}
   return types.SimpleNamespace(**flags | {'steps': '', 'workdir': ''} | changes)
 
 
