@@ -223,6 +223,16 @@ def write_files(folder: pathlib.Path) -> None:
 # Parts of the names of figures that the clock or the machine decides.
 CLOCKS = ('per_second', 'seconds', 'mfu', 'time', 'memory/')
 PHASES = ('prepare', 'start', 'compile', 'step', 'save', 'evaluation', 'end')
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+def codes(number: int) -> set[int]:
+  """The exit codes that a process may end with after a signal."""
+  return {
+    signal.SIGKILL: {-signal.SIGKILL},
+    signal.SIGTERM: {75},
+    signal.SIGINT: {75, 130},  # 130 where there is nothing to save yet
+  }[number]
 
 
 class Run:
@@ -402,16 +412,15 @@ class Kill(NamedTuple):
 def rounds(rng: random.Random) -> Iterator[list[Kill]]:
   """Kills of one run after the other: in each every phase, and two steps.
 
-  The data are prepared at the beginning only, and the end is at the end. Two
-  runs one after the other have each phase with both signals.
+  The data are prepared at the beginning only, and the end is at the end. Three
+  runs one after the other have each phase with each of the signals.
   """
-  both = [signal.SIGKILL, signal.SIGTERM]
   while True:
-    swapped = {phase: rng.random() < 0.5 for phase in PHASES}
-    for again in (False, True):
-      kills = {p: Kill(p, both[swapped[p] == again]) for p in PHASES}
+    first_of = {phase: rng.randrange(3) for phase in PHASES}
+    for again in range(3):
+      kills = {p: Kill(p, SIGNALS[(first_of[p] + again) % 3]) for p in PHASES}
       first, *middle, last = kills.values()
-      middle.append(Kill('step', both[swapped['step'] != again]))
+      middle.append(Kill('step', SIGNALS[(first_of['step'] + again + 1) % 3]))
       rng.shuffle(middle)
       yield [first, *middle, last]
 
@@ -491,7 +500,7 @@ def kill_job(
   work, kills = Work(folder / f'killed_{kind}', kind), 0
   while True:
     work.start()
-    number = rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    number = rng.choice(SIGNALS)
     if kills < min(4, most):
       at = work.began + rng.uniform(0, seconds)
       while work.process.poll() is None and time.monotonic() < at:
@@ -501,9 +510,8 @@ def kill_job(
     code = work.process.wait()
     if code == 0:
       break
-    # With nothing of its own to save it dies of the signal.
-    expected = {-number, 75} if number != signal.SIGINT else {130, 75}
-    if code not in expected:
+    # With nothing of its own to save it dies of SIGTERM.
+    if code not in {*codes(number), -signal.SIGTERM}:
       return f'exit code {code} after signal {number}', work, kills
     kills += 1
   differs = work.results() != whole.results()
@@ -626,10 +634,8 @@ def main() -> int:
       name = signal.Signals(kill.number).name
       told = f'{complete}, {kind}'
       row = [str(kills), told, kill.phase, name, str(run.last_step())]
-      expected = -kill.number if name == 'SIGKILL' else 75
-      if not run.said():
-        expected = code  # it has not begun with the command yet
-      if code != expected:
+      # One that has said nothing has not begun with the command yet.
+      if run.said() and code not in codes(kill.number):
         return fail(f'exit code {code} after {name}', run)
       console.print(f'kill {kills} of {args.kills}: {name}, {kill.phase}')
     found = differences(wholes[kind], run)
