@@ -12,12 +12,13 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import numpy as np
 import pytest
 
 from gpt_jax.training import metrics
-from tests.support import fake_gcs, fake_s3, quick
+from tests.support import crash, fake_gcs, fake_s3, quick
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = 'bucket/runs/one'
@@ -254,3 +255,85 @@ def test_two_hosts_without_a_shared_file_system(make, tmp_path):
   np.testing.assert_allclose(
     [*found.values()], [*expected.values()], rtol=1e-5, atol=1e-6
   )
+
+
+def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
+  """What makes a model and goes on from it, all below one folder."""
+  store = [
+    *(FLAGS[0], "--config.data.source=text('configs/b*.py')", *FLAGS[2:]),
+    f'--config.data.store={folder}/store',
+  ]
+  tasks = '--config.finetune.epochs=1 --config.batch.size=7'
+  return [
+    ['prepare', *store[:-1], f'--out={folder}/store'],
+    ['train', *store, f'--workdir={folder}/model'],
+    [
+      *('teach', *store, f'--teacher={folder}/model', f'--out={folder}/taught'),
+      "--config.objective.name=distilled(text='causal', top_k=5, cosine=0.0)",
+    ],
+    [
+      *('finetune', f'--init={folder}/model', f'--workdir={folder}/tuned'),
+      '--config=configs/finetune/sst2.py',
+      f"--config.finetune.task=sst2('{local}/SST-2')",
+      '--config.finetune.length=19',
+      *tasks.split(),
+    ],
+    [
+      *('ablation', f'--init={folder}/model', f'--workdir={folder}/ablation'),
+      *(f'--glue={local}', '--tasks=sst2', '--settings=full,scratch'),
+      f'--flags={tasks} --config.finetune.length=19',
+    ],
+    [
+      part.replace('{out}', f'{folder}/scaling')
+      for part in crash.JOBS['scaling'].argv
+    ],
+  ]
+
+
+# The results of `commands_of`.
+RESULTS = ('taught/', 'tuned/result.json', 'ablation.json', 'scaling.json')
+
+
+@pytest.mark.long
+@pytest.mark.slow  # twelve processes
+def test_commands_that_go_on_from_a_model(make, tmp_path):
+  """They write into a bucket what they write onto a disk; one is served."""
+  glue = tmp_path / 'SST-2'
+  glue.mkdir()
+  for name, count in ('train', 23), ('dev', 7):
+    rows = [f'{n} cats\t{n % 2}\n' for n in range(count)]
+    (glue / f'{name}.tsv').write_text(''.join(['sentence\tlabel\n', *rows]))
+  bucket, disk = make('s3'), tmp_path / 'disk'
+  for folder in (str(disk), 's3://bucket/all'):
+    for command in commands_of(folder, tmp_path):
+      done(start(bucket, *command))
+  assert bucket.faults > 5
+  expected = {
+    path.relative_to(disk).as_posix(): path
+    for path in disk.rglob('*')
+    if path.is_file()
+  }
+  found = {
+    name.removeprefix('all/'): content
+    for name, (_, content) in bucket.objects.items()
+  }
+  names = [n for n in expected if any(part in n for part in RESULTS)]
+  assert len({name.split('/')[0] for name in names}) == len(RESULTS)
+  assert not any('.lease' in name or 'tmp' in name for name in found)
+  for name in names:
+    copy = tmp_path / f'copy{pathlib.Path(name).suffix}'
+    # Results name the model that they began with.
+    copy.write_bytes(found[name].replace(b's3://bucket/all', bytes(disk)))
+    assert crash.content(copy) == crash.content(expected[name]), name
+
+  flags = ['--workdir=s3://bucket/all/model', '--port=0']
+  (server,) = start(bucket, 'serve', *flags)
+  url = server.stdout.readline().split(' at ')[1].split('/v1')[0]
+  body = json.dumps({'prompt': 'def', 'max_tokens': 3}).encode()
+  request = urllib.request.Request(
+    f'{url}/v1/completions', body, {'Content-Type': 'application/json'}
+  )
+  with urllib.request.urlopen(request) as answer:
+    assert json.load(answer)['usage']['completion_tokens'] == 3
+  server.send_signal(signal.SIGTERM)
+  done([server])

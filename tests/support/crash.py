@@ -376,7 +376,7 @@ class Work:
   def results(self) -> dict[str, Any]:
     """The files that the command is for, by their names."""
     return {
-      str(path.relative_to(self.workdir)): _content(path)
+      str(path.relative_to(self.workdir)): content(path)
       for path in sorted(self.workdir.glob(self._job.files))
       if path.is_file() and not path.name.startswith('.')
     }
@@ -386,7 +386,7 @@ def _in(folder: pathlib.Path, argv: list[str]) -> list[str]:
   return [flag.replace('{folder}', str(folder)) for flag in argv]
 
 
-def _content(path: pathlib.Path) -> Any:
+def content(path: pathlib.Path) -> Any:
   """Of a file; of JSON without what the clock decides."""
   if path.suffix != '.json':
     return path.read_bytes()
