@@ -23,6 +23,7 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
   gpt-jax benchmark --config configs/smoke.py --what prepare \
     --text 'documents(count=1e6)'
   gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
+  gpt-jax benchmark --config configs/smoke.py --what start --steps 5
   gpt-jax benchmark --config configs/gpt2.py --config.model.vocab_size=50257 \
     --what score --steps 1000 --against torch --batches 1,8,32
 
@@ -56,6 +57,9 @@ encode: tokenization of the corpus as in prepare, and by SentencePiece's own
 threads. rows: random rows per second from a token store on disk, and from one
 in a bucket, whose server stands on this machine; the wait for a slow one.
 
+start: seconds until the first step of train is done, by part, with the text
+prepared and the programs kept.
+
 score: passages like LAMBADA's per second, as `evaluate` scores them; against
 torch: by lm-eval on transformers, with each of --batches.
 
@@ -84,6 +88,7 @@ with epy.lazy_imports():
     prepare,
     rollouts,
     score,
+    start,
     switch,
     train,
   )
@@ -122,6 +127,7 @@ WHAT = {
   'encode': Benchmark(prepare, ('steps',), 'encode', 'report_encode'),
   'rows': Benchmark(prepare, ('steps',), 'rows', 'report_rows'),
   'score': Benchmark(score),
+  'start': Benchmark(start),
 }
 AGAINST = {
   'train': Benchmark(against, ('steps',), 'train', 'report_train'),
@@ -132,7 +138,7 @@ AGAINST = {
 }
 _COMPARED = f'{", ".join([*AGAINST][:-1])} or {[*AGAINST][-1]}'
 # These build no model, or have the tokenizer.
-_WITHOUT_MODEL = ('encode', 'prepare', 'rows')
+_WITHOUT_MODEL = ('encode', 'prepare', 'rows', 'start')
 
 
 def define(flags: Flags) -> None:
