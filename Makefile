@@ -18,6 +18,8 @@
 #   make hashes  writes launch/requirements.txt: the image's packages by hash
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
+#   make expected  writes configs/expected: the losses of the configs for two
+#                cores, with three seeds each. ONLY=bert
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -32,10 +34,12 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow docs docs_test lint crash damage house hashes plan tpu beam lm_eval torch wandb
+.PHONY: smoke translate test slow docs docs_test lint crash damage house hashes plan expected tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
+	@echo 'Are these the losses that it should have?' \
+	  '$(BIN)/gpt-jax compare --expected --workdir workdirs/smoke'
 
 # The folder of the pairs, compressed or not: train.en, train.de, val.*, test_*.
 MULTI30K ?= multi30k
@@ -100,6 +104,9 @@ hashes: .venv-hashes/bin/uv
 
 plan: .venv/libtpu
 	$(BIN)/gpt-jax plan --recompile --only '$(ONLY)'
+
+expected: .venv/ready
+	$(BIN)/python -m tests.support.expected --work workdirs/expected --only '$(ONLY)'
 
 tpu: .venv/libtpu
 	$(BIN)/python -m pytest -m '$(TPU)'

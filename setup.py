@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts configs/ into the wheel, where gpt_jax/config/loading.py finds it.
 
-All else is in pyproject.toml, whose list of packages cannot move a folder.
+All else is in pyproject.toml, whose list of packages cannot move a folder. The
+files beside modules are here with them: a table there would replace this one.
 """
 
 from setuptools import find_packages, setup
@@ -15,4 +16,9 @@ setup(
     *(CONFIGS, f'{CONFIGS}.finetune'),
   ],
   package_dir={CONFIGS: 'configs'},
+  package_data={
+    'gpt_jax.plots': ['report.html'],
+    'gpt_jax.serving': ['page.html'],
+    CONFIGS: ['expected/*.json'],
+  },
 )

@@ -247,7 +247,9 @@ def _here(
   value = given[flag]
   if flag not in (*RUNS, *FOLDERS) or not _urls(value):
     return value
-  makes_runs = flag == 'workdir' and command in MAKE_RUNS
+  makes_runs = (
+    flag == 'workdir' and command in MAKE_RUNS and not given.get('expected')
+  )
   everything = flag in FOLDERS or makes_runs or _imports(flag, given)
   parts = value.split(',') if isinstance(value, str) else value
   folders = [

@@ -10,6 +10,12 @@ r"""Trains several configs, each with several seeds, and compares their results.
 Each run is a `gpt-jax train` with the workdir W/NAME/SEED; the same command
 resumes. All read the token store W/data, which the first run prepares. Prints a
 Markdown table and writes W/compare.json and W/compare.png.
+
+  gpt-jax compare --expected --workdir workdirs/smoke
+
+compares a run of one of our configs, whole or begun, with the losses that are
+known of it, which says whether the installation is sound. Prints a table, and
+ends with exit code 1 if the run's losses are others.
 """
 
 import os
@@ -18,17 +24,19 @@ from gpt_jax import cli
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.flags import Flags
 from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
+from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
   from gpt_jax.plots import runs
-  from gpt_jax.training import comparison
+  from gpt_jax.training import comparison, expected
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.workdir('Folder of all runs; made when missing.')
+  flags.workdir(
+    'Folder of all runs, made when missing; with --expected that of one run.'
+  )
   flags.texts(
     'run',
     "A name, a config and overrides: 'NAME FILE[:SIZE] "
@@ -36,12 +44,23 @@ def define(flags: Flags) -> None:
   )
   flags.numbers('seeds', '0', 'Comma list of seeds for each config.')
   flags.text('flags', '', 'More flags of `train` for all runs.')
+  flags.switch(
+    'expected',
+    'Compare a run with the losses that are known of its config.',
+  )
   flags.json()
 
 
 def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'workdir')
+  if args.expected:
+    if args.run:
+      raise UsageError(
+        '--run: trains configs, and --expected reads a run; give one'
+      )
+    _with_expected(args)
+    return
   cli.check_out_folder(args, 'workdir')
   if not args.run:
     raise UsageError(
@@ -78,3 +97,14 @@ def main(args: cli.Args) -> None:
   if figure := runs.loss_curves(first, out=f'{path}.png'):
     log.info('drew %s', figure)
   print(to_json(result) if args.json else comparison.table(result))
+
+
+def _with_expected(args: cli.Args) -> None:
+  """Says whether a run has the losses that are known of its config."""
+  found = expected.judge(args.workdir)
+  print(expected.to_json(found) if args.json else expected.table(found))
+  line = expected.conclusion(found)
+  if found.first_outside:
+    raise FailedError(line)
+  if not args.json:
+    print(line)

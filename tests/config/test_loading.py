@@ -172,8 +172,9 @@ def test_configs_of_an_installed_wheel(tmp_path):
   packed = wheel / 'gpt_jax/shipped/configs'
   for folder in ('configs', 'gpt_jax'):
     ours = packed if folder == 'configs' else wheel / 'gpt_jax'
-    for path in (ROOT / folder).rglob('*.py'):
-      assert (ours / path.relative_to(ROOT / folder)).is_file()
+    for kind in ('*.py', '*.html', '*.json'):
+      for path in (ROOT / folder).rglob(kind):
+        assert (ours / path.relative_to(ROOT / folder)).is_file()
   home = tmp_path / 'home'
   write(home / 'mine.py', MINE.format(name='size'))
   program = (
