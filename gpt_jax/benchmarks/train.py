@@ -44,6 +44,7 @@ def measure(config: Config, steps: int) -> dict:
       'see the log lines of gpt-jax train for its speed'
     )
   parts = parts_lib.build(config, mesh)
+  fitting.check_state(parts)
   shape = parts.ramp.stages[-1].shape
   parts, programs = fitting.fitted(parts, [shape])
   compiled = programs[shape]

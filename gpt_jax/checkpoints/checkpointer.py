@@ -383,7 +383,11 @@ class Checkpointer:
   # Restoring ---------------------------------------------------------------
 
   def restore(
-    self, abstract: TrainState, *, at_most: int | None = None
+    self,
+    abstract: TrainState,
+    *,
+    at_most: int | None = None,
+    moments: bool = True,
   ) -> TrainState | None:
     """Restores the newest sound checkpoint onto the shardings of `abstract`.
 
@@ -393,6 +397,7 @@ class Checkpointer:
     Args:
       abstract: `jax.ShapeDtypeStruct`s with shardings.
       at_most: the last acceptable step; None: any.
+      moments: False leaves the optimizer's state out, to use the model alone.
 
     Returns:
       The state, or None if there is no checkpoint yet.
@@ -416,7 +421,7 @@ class Checkpointer:
       if step < 0:
         break
       folder = restore.absolute(self._folder) / str(step)
-      state, reason, record = restore.read(folder, abstract)
+      state, reason, record = restore.read(folder, abstract, moments=moments)
       if state is None:
         damaged[step] = reason
         log.warning(

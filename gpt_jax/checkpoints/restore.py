@@ -362,12 +362,15 @@ def contents(folder: epath.Path) -> Contents:
   return verified((folder / 'checksums/metadata').read_text(encoding='utf-8'))
 
 
-def read(folder: epath.Path, abstract: TrainState) -> Found:
+def read(
+  folder: epath.Path, abstract: TrainState, *, moments: bool = True
+) -> Found:
   """Reads the checkpoint in `folder`; a collective of all processes.
 
   Args:
     folder: its name is the step.
     abstract: `jax.ShapeDtypeStruct`s with shardings.
+    moments: False leaves `opt_state` out, which then is ().
   """
   saved, record, state, reason = {}, None, None, ''
   try:
@@ -382,12 +385,17 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
       f'{differs}; give the config of that run, or another --workdir'
     )
   _quiet_late_reads()
+  places = ocp.checkpoint_utils.construct_restore_args(abstract)
+  wanted = abstract
+  if not moments:
+    left = jax.tree.map(lambda _: ocp.PLACEHOLDER, abstract.opt_state)
+    wanted = abstract._replace(opt_state=left)
   try:
     # Use the handler directly: the manager would wait for hosts that failed.
     state = TrainState(
-      *ocp.StandardCheckpointHandler().restore(
+      *ocp.PyTreeCheckpointHandler().restore(
         literal(folder / 'state'),
-        args=ocp.args.StandardRestore(abstract),
+        args=ocp.args.PyTreeRestore(wanted, places),
       )
     )
   except Exception as e:
@@ -397,12 +405,13 @@ def read(folder: epath.Path, abstract: TrainState) -> Found:
   if not hosts.all_agree(state is not None):
     return Found(reason=reason or 'another host cannot read it')
   assert state is not None
+  if not moments:
+    state = state._replace(opt_state=())
+  found = arrays(state, fingerprint(state))
   wrong = [
     name
-    for (name, array), found in zip(
-      saved.items(), fingerprint(state), strict=True
-    )
-    if array.fingerprint != found
+    for name, array in found.items()
+    if array.fingerprint != saved[name].fingerprint
   ]
   if wrong:
     return Found(reason=f'fingerprint differs in {", ".join(wrong)}')

@@ -49,7 +49,7 @@ from gpt_jax.text.sources import Document
 from gpt_jax.tokenizers import characters
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import loop, models
+from gpt_jax.training import fitting, loop, models
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
@@ -417,6 +417,7 @@ def start(
   config, mesh = run_lib.check_before(config, workdir)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config, mesh)
+    fitting.check_state(parts)
     compiled: list[TaskEvaluation] = []
 
     def evaluation(parts: Parts) -> TaskEvaluation:

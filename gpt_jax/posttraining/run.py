@@ -33,7 +33,7 @@ from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.tokens.mixture import Shuffle
 from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import loop
+from gpt_jax.training import fitting, loop
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import run as run_lib
 from gpt_jax.training import workdir as workdir_lib
@@ -180,6 +180,7 @@ def start(
   config, mesh = run_lib.check_before(config, workdir)
   with workdir_lib.untouched_if_refused(workdir):
     parts = parts_lib.build(config, mesh, tokenizer=plan.tokenizer)
+    fitting.check_state(parts)
     compiled: list[Evaluation] = []
 
     def evaluation(parts: Parts) -> Evaluation:

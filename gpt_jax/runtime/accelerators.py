@@ -25,6 +25,7 @@ from jax._src import config as jax_config
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from gpt_jax.runtime import memory as memory_lib
 from gpt_jax.runtime import peaks, programs
 from gpt_jax.spec import install
 
@@ -79,8 +80,11 @@ def memory() -> str:
   stats = [d.memory_stats() for d in jax.local_devices()]
   limits = [s['bytes_limit'] for s in stats if s and 'bytes_limit' in s]
   if not limits:
-    whole = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-    return f'{whole / 2**30:.1f} GiB of the host, shared by its devices'
+    whole, left = memory_lib.of_host(), memory_lib.left_on_host()
+    return (
+      f'{whole / 2**30:.1f} GiB of the host, shared by its devices; '
+      f'{left / 2**30:.1f} are free'
+    )
   used = max(s.get('bytes_in_use', 0) for s in stats if s)
   return f'{min(limits) / 2**30:.2f} GiB a device, {used / 2**30:.2f} in use'
 

@@ -49,8 +49,7 @@ class TooLarge(Exception):
   def __init__(self, shape: Shape, needed: float, limit: float | None):
     """Keeps the batch's shape, and bytes on one device.
 
-    `needed` is of the state alone if that is too large already; `limit` is None
-    if only the compiler knows it.
+    `limit` is None if only the compiler knows it.
     """
     of = f' of the {limit / GIB:.2f} GiB that it may take' if limit else ''
     super().__init__(

@@ -12,7 +12,6 @@ nothing but rounding. `gpt-jax plan` chooses by the same functions.
 import contextlib
 import math
 import os
-import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,11 +21,11 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.costs import topologies
-from gpt_jax.costs.chips import CHIPS, GIB
+from gpt_jax.costs.chips import GIB
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.optim.schedules import Shape
-from gpt_jax.runtime import hosts
+from gpt_jax.runtime import hosts, memory
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training import device_check, layouts, metrics, models
@@ -42,43 +41,6 @@ from gpt_jax.training.layouts import MemoryModel, Mesh
 from gpt_jax.training.parts import Parts
 
 T = TypeVar('T')
-
-# The memory of a container, of both versions of control groups.
-_CGROUPS = (
-  '/sys/fs/cgroup/memory.max',
-  '/sys/fs/cgroup/memory/memory.limit_in_bytes',
-)
-
-
-def host_memory() -> int:
-  """Bytes that this process may take of its machine.
-
-  The least of the machine's memory, its container's, and `ulimit -m`, which the
-  system itself does not enforce.
-  """
-  sizes = [os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')]
-  for path in _CGROUPS:
-    # A ValueError: the file says 'max'.
-    with contextlib.suppress(OSError, ValueError), open(path) as file:
-      sizes.append(int(file.read()))
-  soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
-  if soft != resource.RLIM_INFINITY:
-    sizes.append(soft)
-  return min(sizes)
-
-
-def device_memory(device: Any) -> float | None:
-  """Bytes that programs may take on a device; None: only its compiler knows.
-
-  Of a TPU what its compiler allows, of a GPU what this process may take. CPU
-  devices share the machine's memory.
-  """
-  for chip in CHIPS.values():
-    if device.device_kind == chip.kind:
-      return chip.hbm / chip.devices
-  if device.platform == 'cpu':
-    return host_memory() / jax.local_device_count()
-  return (device.memory_stats() or {}).get('bytes_limit')
 
 
 class Before(NamedTuple):
@@ -177,6 +139,8 @@ def fitted(
   """
   known = before(workdir)
   found, steps = _fitted(parts, shapes, known)
+  if shapes:
+    _tell(found, shapes[-1], steps[shapes[-1]])
   if known is not None and shapes and (line := change(known, found)):
     log.info('%s', line)
   return found, steps
@@ -217,29 +181,30 @@ def _fitted(
 ) -> tuple[Parts, Stages]:
   """`fitted`, for a run that was trained as `known`."""
   given, mesh = parts.config.batch.micro_rows, dict(parts.mesh.shape)
-  if given is not None:
-    return parts, _compiled(parts, shapes, None)
-  here = [
-    d for d in parts.mesh.devices.flat if d.process_index == hosts.index()
-  ]
-  limit = hosts.broadcast_from_host0(device_memory(here[0]))
+  limit = parts_lib.memory_of_device(parts.mesh)
   state = parts_lib.abstract_state(parts)
   trained = train_state.trained(state.params, parts.objective.frozen)
   held = parts_lib.on_device(state)
   if limit is not None and parts.config.replay.every_steps:
     limit -= held  # the state before a step that is checked
+  if given is not None:
+    try:
+      return parts, _compiled(parts, shapes, limit)
+    except TooLarge as e:
+      raise UsageError(
+        f'batch.micro_rows={given}: {e}; give fewer, or leave it empty for as '
+        f'many as fit; or give {_LESS}'
+      ) from e
   least = held + sum(
     4 * math.prod(x.sharding.shard_shape(x.shape))
     for x in jax.tree.leaves(trained)
   )
-  if limit is not None and held > limit and shapes:
-    raise _nothing_fits(parts, TooLarge(shapes[-1], held, limit))
   model = MemoryModel(parts.config)
   whole = device_check.groups_span_rows(parts.config)
   first = 0
   if known is not None and known.mesh == mesh:
     first = known.micro_rows
-  elif limit is not None and here[0].platform != 'cpu' and not whole:
+  elif limit is not None and _platform(parts) != 'cpu' and not whole:
     # The model is of accelerators: on a CPU the compiled program decides alone.
     first, _, _ = model.rows_that_fit(mesh, least, limit)
 
@@ -269,19 +234,56 @@ def _compiled(
   parts: Parts, shapes: Sequence[Shape], limit: float | None
 ) -> Stages:
   """Compiles the steps, the largest first: if any does not fit, it is this."""
-  try:
-    steps = {
-      shape: compile_train_step(parts, shape, limit=limit)
-      for shape in reversed(shapes)
-    }
-  except TooLarge as e:
-    if limit is not None:
-      raise
-    raise UsageError(
-      f'batch.micro_rows={parts.config.batch.micro_rows}: {e}; give fewer, or '
-      'leave it empty for as many as fit'
-    ) from e
+  steps = {
+    shape: compile_train_step(parts, shape, limit=limit)
+    for shape in reversed(shapes)
+  }
   return {shape: steps[shape] for shape in shapes}
+
+
+def check_state(parts: Parts) -> None:
+  """Refuses a model whose state alone is too large; allocates nothing."""
+  state = parts_lib.abstract_state(parts)
+  count = sum(x.size for x in jax.tree.leaves(state.params))
+  parts_lib.check_memory(
+    parts,
+    state,
+    f'model: {count:,} parameters and the state of optim.name='
+    f'{parts.config.optim.name!r}',
+    f'give a smaller model, {_SPLIT}{_on_fewer(parts)}',
+  )
+
+
+def _tell(parts: Parts, shape: Shape, step: Compiled) -> None:
+  """Says what a step takes of the memory, and warns if others have that."""
+  needed = peak(step.call, _platform(parts))
+  held = parts_lib.on_device(parts_lib.abstract_state(parts))
+  limit = parts_lib.memory_of_device(parts.mesh)
+  log.info(
+    'the step of %d rows of %d tokens takes %.2f GiB of a device%s, and the '
+    'state %.2f of them',
+    *(shape.rows, shape.length, needed / GIB),
+    f', which has {limit / GIB:.2f}' if limit else '',
+    held / GIB,
+  )
+  left = memory.left_on_host()
+  if _platform(parts) == 'cpu' and needed * jax.local_device_count() > left:
+    log.warning(
+      'other processes leave %.2f GiB of this machine, which is too little: '
+      'end them, or give %s%s',
+      *(left / GIB, _fewer_rows(parts), _LESS),
+    )
+
+
+def _platform(parts: Parts) -> str:
+  return parts.mesh.devices.flat[0].platform
+
+
+def _fewer_rows(parts: Parts) -> str:
+  """The advice to take fewer rows at a time, if that is possible."""
+  model, mesh = MemoryModel(parts.config), dict(parts.mesh.shape)
+  fewer = model.halved(mesh, parts.config.batch.micro_rows or 0)
+  return f'--config.batch.micro_rows={fewer}, ' if fewer else ''
 
 
 def _nothing_fits(parts: Parts, error: TooLarge) -> UsageError:
@@ -301,7 +303,7 @@ def _on_fewer(parts: Parts) -> str:
     width=config_lib.width(config),
     each=jax.local_device_count() if several else 1,
   )
-  if found is None or parts.mesh.devices.flat[0].platform == 'tpu':
+  if found is None or _platform(parts) == 'tpu':
     return ''
   number, fsdp = found
   return (
@@ -310,10 +312,11 @@ def _on_fewer(parts: Parts) -> str:
   )
 
 
-_LESS = (
-  '--config.model.remat=full, a mesh that splits the model over more devices '
-  '(mesh.fsdp, mesh.tensor), or devices with more memory'
+_SPLIT = (
+  'a mesh that splits the model over more devices (mesh.fsdp, mesh.tensor), or '
+  'devices with more memory'
 )
+_LESS = f'--config.model.remat=full, {_SPLIT}'
 
 
 @contextlib.contextmanager
@@ -325,12 +328,10 @@ def explaining(parts: Parts, step: Compiled, shape: Shape) -> Iterator[None]:
     said = str(e).partition('\n')[0]
     if 'RESOURCE_EXHAUSTED' not in said:
       raise
-    needed = peak(step.call, parts.mesh.devices.flat[0].platform)
-    model, mesh = MemoryModel(parts.config), dict(parts.mesh.shape)
-    fewer = model.halved(mesh, parts.config.batch.micro_rows or 0)
-    rows = f'--config.batch.micro_rows={fewer}, ' if fewer else ''
+    needed = peak(step.call, _platform(parts))
+    fewer = _fewer_rows(parts)
     raise FailedError(
       f'{said.rstrip(".")}: the step of {shape.rows} rows of {shape.length} '
-      f'tokens needs {needed / GIB:.2f} GiB on a device; give {rows}{_LESS}, '
+      f'tokens needs {needed / GIB:.2f} GiB on a device; give {fewer}{_LESS}, '
       'and the same command goes on from the newest checkpoint'
     ) from e

@@ -10,6 +10,7 @@ initial parameters (`optim.start`).
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from gpt_jax import hf, sharding, spec
 from gpt_jax.checkpoints import restore
 from gpt_jax.checkpoints.checkpointer import Checkpointer
 from gpt_jax.config import Config
+from gpt_jax.costs.chips import GIB
 from gpt_jax.decoding import fill, speculative
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask, InRow
 from gpt_jax.decoding.programs import Decoder, for_decoding
@@ -44,6 +46,7 @@ from gpt_jax.optim import train_state
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.rows import row_makers, sides, teacher_outputs
 from gpt_jax.rows.unified_order import SEQ2SEQ
+from gpt_jax.runtime import memory
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
@@ -309,9 +312,17 @@ def _from_hf(folder: str, model_type: str, field: str, use: Use) -> Pretrained:
       'merges.txt nor tokenizer.model; put its vocabulary there'
     )
   name, tokenizer = found
-  model = hf.Source(folder).model
+  read = hf.Source(folder)
+  model = read.model
 
   def params() -> Any:
+    needed = 4 * sum(math.prod(x.shape) for x in read.shapes.values())
+    if needed > (limit := memory.of_host()):
+      raise UsageError(
+        f'{field}={folder}: its parameters take {needed / GIB:.2f} GiB in '
+        f'float32, of the {limit / GIB:.2f} GiB of this machine; give a '
+        'machine with more memory, or a smaller model'
+      )
     params = hf.load(folder)[1]
     return _without_task(params) if use in _BODY else params
 
@@ -464,10 +475,18 @@ def stored(workdir: str, parts: Parts) -> Stored:
 
   Args:
     parts: from `built`.
+
+  Raises:
+    UsageError: the devices have too little memory for its parameters.
   """
+  own = parts_lib.abstract_state(parts)
+  parts_lib.check_memory(
+    *(parts, (own.params, own.ema), f'{workdir}: its parameters'),
+    'give more devices, or devices with more memory',
+  )
   config = _on_these_devices(workdir)
   if adapters.of(config) is None:
-    return Stored(parts_lib.abstract_state(parts))
+    return Stored(own)
   adapting = parts_lib.build(config)
   objective = adapting.objective
   abstract = parts_lib.abstract_state(adapting)
@@ -503,7 +522,8 @@ def load_state(
 ) -> tuple[Parts, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
 
-  `at_most` is the last acceptable step; None: any.
+  The optimizer's state stays on disk. `at_most` is the last acceptable step;
+  None: any.
   """
   parts = built(workdir)
   reads = stored(workdir, parts)
@@ -519,7 +539,7 @@ def _newest(
 ) -> TrainState:
   """The newest sound checkpoint, as it is stored."""
   checkpointer = Checkpointer(workdir, read_only=True)
-  state = checkpointer.restore(reads.abstract, at_most=at_most)
+  state = checkpointer.restore(reads.abstract, at_most=at_most, moments=False)
   checkpointer.close()
   if state is None:
     raise _no_checkpoint(f'--workdir={workdir}', config)
@@ -592,7 +612,7 @@ def open_kept(workdir: str, use: Use) -> Kept:
 def _state_of(workdir: str, step: int, reads: Stored, flag: str) -> TrainState:
   """The state of one checkpoint; `flag` is named where it is damaged."""
   folder = restore.absolute(restore.folder_of(workdir)) / str(step)
-  found = restore.read(folder, reads.abstract)
+  found = restore.read(folder, reads.abstract, moments=False)
   if found.state is None:
     raise UsageError(
       f'{flag}: {folder} is damaged ({found.reason}); restore it from a copy, '

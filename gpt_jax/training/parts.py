@@ -21,6 +21,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from gpt_jax import config as config_lib
 from gpt_jax import sharding, spec
 from gpt_jax.config import Config
+from gpt_jax.costs.chips import GIB
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn import pipeline
 from gpt_jax.nn.transformer import Transformer
@@ -43,6 +44,7 @@ from gpt_jax.optim.schedules import Ramp, Schedule, Shape
 from gpt_jax.optim.spikes import SPIKES, Policy
 from gpt_jax.optim.train_state import TrainState
 from gpt_jax.optim.wrappers import each_part
+from gpt_jax.runtime import hosts, memory
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Tokenizer
 from gpt_jax.training import adapters, device_check, diloco
@@ -333,6 +335,35 @@ def on_device(tree: Any) -> int:
     for x in jax.tree.leaves(tree)
     if x.sharding.memory_kind != 'pinned_host'
   )
+
+
+def memory_of_device(mesh: Mesh) -> float | None:
+  """Bytes that programs may take on each device: see `memory.of_device`.
+
+  A collective: every process must call it.
+  """
+  here = [d for d in mesh.devices.flat if d.process_index == hosts.index()]
+  return hosts.broadcast_from_host0(memory.of_device(here[0]))
+
+
+def check_memory(parts: Parts, tree: Any, what: str, remedy: str) -> None:
+  """Refuses arrays that do not fit the devices; a collective.
+
+  Args:
+    parts: of the mesh.
+    tree: abstract arrays with shardings.
+    what: they are, with the field or flag that names them.
+    remedy: of the user.
+
+  Raises:
+    UsageError: a device has less memory than its shards of them take.
+  """
+  needed, limit = on_device(tree), memory_of_device(parts.mesh)
+  if limit is not None and needed > limit:
+    raise UsageError(
+      f'{what} take {needed / GIB:.2f} GiB on a device, of the '
+      f'{limit / GIB:.2f} GiB that they may take; {remedy}'
+    )
 
 
 def init_params(objective: Objective, key: jax.Array) -> Any:

@@ -566,6 +566,7 @@ def _opened(
   for held_out in sets.values():  # refuses sets without such rows now
     row_makers.load(held_out.store, config.model.context_length)
   parts = parts_lib.build(config, mesh, tokenizer=tokenizer)
+  fitting.check_state(parts)
 
   def first() -> TrainState:
     return models.first_state(parts, tokenizer)

@@ -209,6 +209,23 @@ def test_from_one_device_to_eight_to_two(tmp_path):
   assert same_bits(restore(tmp_path / '2', at=ONE)[0], state_at(3))
 
 
+def test_a_model_is_read_without_its_moments(tmp_path, monkeypatch):
+  """Two thirds of the bytes stay on disk; what is read is verified."""
+  save(tmp_path, 3)
+  target = abstract(place(state_at(3), *THERE))
+  reader = Checkpointer(str(tmp_path), read_only=True)
+  state = reader.restore(target, moments=False)
+  assert isinstance(state, TrainState) and state.opt_state == ()
+  assert same_bits(state.params, state_at(3).params) and int(state.step) == 3
+  for x, y in zip(*map(jax.tree.leaves, (state, target)), strict=False):
+    assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+  sums = restore_lib.fingerprint
+  monkeypatch.setattr(restore_lib, 'fingerprint', lambda tree: sums(tree) + 1)
+  with pytest.raises(DamageError, match='fingerprint differs in step, params/'):
+    reader.restore(target, moments=False)
+  reader.close()
+
+
 def test_no_checkpoint_yet(tmp_path):
   assert restore(tmp_path) == (None, [])
 

@@ -24,6 +24,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.planning import search
+from gpt_jax.runtime import memory as memory_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled, fitting, layouts
 from gpt_jax.training import parts as parts_lib
@@ -79,7 +80,7 @@ def test_train_takes_the_mesh_and_the_rows_of_plan():
   devices = slice_of('v5e', 2, 4)
   slices = topologies.of_devices(devices)
   assert slices == topologies.parse('v5e:2x4')
-  assert fitting.device_memory(devices[0]) == 15.75 * GIB
+  assert memory_lib.of_device(devices[0]) == 15.75 * GIB
   request = search.Request(config, slices, mesh=True, micro=True)
   planned = search.open_changes(request)
   chosen = fitting.with_mesh(config, devices=devices)
@@ -226,10 +227,69 @@ def test_too_many_devices_for_the_width_name_fewer():
   parts = parts._replace(config=config)
   assert config.model.d_model % 7 and not config.model.d_model % 6
   with memory(1), pytest.raises(UsageError) as error:
-    fitting.fitted(parts, parts.shapes())
+    fitting.check_state(parts)
   assert str(error.value).endswith(
     '; or start on 6 of these 7 devices: over them mesh.fsdp=-1 is 6, and not 1'
   )
+
+
+def test_the_state_is_counted_without_making_it():
+  """Parameters and two moments of AdamW, 4 bytes each, and three counts."""
+  parts = tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1))
+  count = sum(
+    x.size for x in jax.tree.leaves(parts_lib.param_shapes(parts.objective))
+  )
+  needed = parts_lib.on_device(parts_lib.abstract_state(parts))
+  assert 0 <= needed - 3 * 4 * count < 64
+  with memory(needed):
+    fitting.check_state(parts)
+  said = f'model: {count:,} parameters and the state of optim.name='
+  with memory(needed - 1), pytest.raises(UsageError, match=said):
+    fitting.check_state(parts)
+
+
+def test_rows_that_are_given_and_do_not_fit_are_refused():
+  """At once, and not after the kernel ended the process."""
+  parts = with_rows(tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1)), 8)
+  said = r'batch\.micro_rows=8: the step of 16 rows of .* give fewer, or leave'
+  with memory(needs(parts) - 1), pytest.raises(UsageError, match=said):
+    fitting.fitted(parts, parts.shapes())
+
+
+def test_the_memory_of_a_step_is_told_before_the_first(monkeypatch, caplog):
+  """And that other processes have what it needs."""
+  parts = with_rows(tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1)), 8)
+  step = needs(parts) * jax.local_device_count()
+  for left, warned in ((step, False), (step - 1, True)):
+    monkeypatch.setattr(memory_lib, 'left_on_host', lambda left=left: left)
+    caplog.clear()
+    with caplog.at_level('INFO', 'gpt_jax'):
+      fitting.fitted(parts, parts.shapes())
+    said = [r.message for r in caplog.records]
+    assert any(line.startswith('the step of 16 rows of') for line in said)
+    found = [line for line in said if line.startswith('other processes leave')]
+    assert bool(found) == warned
+    assert not warned or 'give --config.batch.micro_rows=4, ' in found[0]
+
+
+def test_a_control_group_limits_the_memory(tmp_path, monkeypatch):
+  """Files in its page cache are given up, so they are not counted."""
+  monkeypatch.setattr(memory_lib, '_CGROUPS', tmp_path)
+  machine = memory_lib.of_host()
+  (tmp_path / 'memory.max').write_text('max\n')
+  (tmp_path / 'memory.current').write_text('7000\n')
+  (tmp_path / 'memory.stat').write_text('anon 5\ninactive_file 2000\n')
+  assert memory_lib.of_host() == machine > memory_lib.left_on_host()
+  (tmp_path / 'memory.max').write_text('11000\n')
+  assert memory_lib.of_host() == 11_000
+  assert memory_lib.left_on_host() == 6_000
+  old = tmp_path / 'memory'  # version 1 has a folder for each controller
+  old.mkdir()
+  (old / 'memory.limit_in_bytes').write_text('9000\n')
+  (old / 'memory.usage_in_bytes').write_text('7000\n')
+  (old / 'memory.stat').write_text('total_inactive_file 1000\n')
+  assert memory_lib.of_host() == 9_000
+  assert memory_lib.left_on_host() == 3_000
 
 
 def test_groups_of_several_rows_are_not_divided():
@@ -271,8 +331,13 @@ def test_a_run_keeps_the_rows_that_it_took(tmp_path, monkeypatch, capsys):
   # A token store stays; it may have taken days.
   assert [path.name for path in small.iterdir()] == ['data']
   said = capsys.readouterr().err.splitlines()[-1]
-  assert 'batch.micro_rows: the step of 128 rows of 31 tokens needs' in said
-  assert '--config.model.remat=full' in said
+  assert 'parameters and the state of optim.name=' in said
+  assert 'give a smaller model, a mesh that splits the model' in said
+  for command in (['generate', '--prompt=x'], ['evaluate']):
+    with memory(1):
+      assert main([*command, f'--workdir={large}']) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f'{large}: its parameters take 0.00 GiB on a device' in said
   parts = parts_lib.build(
     config_lib.set_vocab_size(
       config_lib.resolve(tiny_config(large)), 256, 'bytes'
