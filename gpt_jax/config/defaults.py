@@ -312,10 +312,12 @@ TREE['model'] = Section(
     '(stores only the input of each period of layers).',
   ),
   loop=Field(
-    'scan',
-    Literal['scan', 'unroll'],
-    'How the layers are run: scan (compiles fast) or unroll (runs faster on a '
-    'CPU).',
+    'auto',
+    Literal['auto', 'scan', 'unroll'],
+    'How the layers are run: scan (compiles fast) or unroll (runs faster on '
+    'CPUs and GPUs). auto: on GPUs unroll, up to 24 periods of layers; else '
+    'scan.',
+    free=True,
   ),
   pipeline=Field(
     'circular',

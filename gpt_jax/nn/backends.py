@@ -350,9 +350,12 @@ def cudnn() -> Backend:
       return (
         f'model.head_size={head_size} is above {largest} or no multiple of 8'
       )
+    length = request.q_BLHK.shape[1]
+    if length % 2:
+      return f'rows have an odd number of tokens, {length}'
     return not_split(request)
 
-  can = frozenset({'no_blocks'})
+  can = frozenset({'no_blocks', 'masked'})
   return Backend('cudnn', kernels.cudnn, can, sizes, 'gpu')
 
 

@@ -68,8 +68,16 @@ def splash_in_rows(
 
 def cudnn(request: Request) -> jax.Array:
   """CuDNN's fused attention, through JAX."""
-  local = functools.partial(_cudnn, pattern=request.pattern)
-  return _per_device(local, request, None)
+  scale = request.scale
+  if isinstance(scale, float):
+    # In the kernel: queries in bfloat16 would be rounded once more.
+    request = request._replace(scale=1.0)
+  else:
+    scale = 1.0  # it differs between layers
+  local = functools.partial(_cudnn, pattern=request.pattern, scale=scale)
+  visibility = request.visibility
+  ids_BL = documents(visibility.key_mask_BM, visibility.segments_BL)
+  return _per_device(local, request, ids_BL)
 
 
 def _per_device(
@@ -259,16 +267,25 @@ def _cudnn(
   q_BLHK: jax.Array,
   k_BLGK: jax.Array,
   v_BLGK: jax.Array,
-  segments_BL: None,
+  segments_BL: jax.Array | None,
   *,
   pattern: Pattern,
+  scale: float,
 ) -> jax.Array:
+  """Gives cuDNN documents and padding as a mask of all pairs of tokens.
+
+  Its bytes, two a pair, are those of the scores of one head.
+  """
   window = None if pattern.window is None else (pattern.window - 1, 0)
+  mask_B1LM = None
+  if segments_BL is not None:
+    mask_B1LM = segments_BL[:, None, :, None] == segments_BL[:, None, None]
   return jax.nn.dot_product_attention(
     q_BLHK,
     k_BLGK,
     v_BLGK,
-    scale=1.0,
+    mask=mask_B1LM,
+    scale=scale,
     is_causal=pattern.causal,
     local_window_size=window,
     implementation='cudnn',

@@ -197,10 +197,11 @@ def weight(kernel: jax.Array, axes: tuple[str | None, ...], dtype: Any):
   return constrain(kernel, tuple(None if a == 'embed' else a for a in axes))
 
 
-def pad_rows(table: jax.Array, axis: str) -> jax.Array:
+def pad_rows(table: jax.Array, axis: str, multiple: int = 1) -> jax.Array:
   """Pads with rows of zeros until the rows divide over a logical axis.
 
   E.g. a vocabulary of 256,000 tokens over 12 devices is computed as 256,008.
+  The part of each device is a multiple of `multiple`.
   """
-  more = -len(table) % num_parts(axis)
+  more = -len(table) % (num_parts(axis) * multiple)
   return jnp.pad(table, ((0, more), (0, 0))) if more else table

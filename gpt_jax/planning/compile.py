@@ -335,7 +335,7 @@ def _activations(
   number = model.num_layers // len(choices.decoder)
   groups = choices.share.groups
   leads = ((number,), (groups, number // groups))
-  if model.loop != 'scan' or number < 2:
+  if model.loop == 'unroll' or number < 2:
     return None
   weights = set()
   for x in jax.tree.leaves(state.params):

@@ -42,9 +42,11 @@ def test_parts_take_the_vocabulary_of_the_tokenizer():
 
 def test_which_fields_may_change_on_a_resume():
   old = config_lib.resolve(config())
-  for field, free in (('attention_backend', True), ('loop', False)):
-    changes = {f'models.generator.{field}': 'reference'}
-    if field == 'loop':
-      changes = {'models.generator.loop': 'unroll'}
+  for field, value, free in (
+    ('attention_backend', 'reference', True),
+    ('loop', 'unroll', True),
+    ('remat', 'full', False),
+  ):
+    changes = {f'models.generator.{field}': value}
     new = config_lib.resolve(config(**changes))
     assert (config_lib.differences(old, new) == []) == free

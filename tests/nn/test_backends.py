@@ -173,8 +173,7 @@ def on(monkeypatch):
     ({'dtype': 'float32'}, 'model.dtype=float32 is neither'),
     ({'head_size': 68}, 'model.head_size=68 is above 128 or no multiple of 8'),
     ({'head_size': 136}, 'model.head_size=136'),
-    ({'seen': PADDING}, 'rows have padding or packed'),
-    ({'seen': DOCUMENTS}, 'rows have padding or packed'),
+    ({'length': 63}, 'rows have an odd number of tokens, 63'),
     ({'softcap': 50.0}, 'model.attention_scale has a softcap'),
   ],
 )

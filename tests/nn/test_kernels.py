@@ -244,31 +244,41 @@ def test_a_model_on_a_mesh():
 
 
 @pytest.mark.parametrize(
-  'attention', ['full', 'local(window=100)', 'bidirectional']
+  'attention, seen, scale',
+  [
+    ('full', 'both', 0.3),
+    ('local(window=100)', 'all', np.float32(0.3)),
+    ('local(window=100)', 'documents', 0.3),
+    ('bidirectional', 'padding', 0.3),
+  ],
 )
-def test_cudnn_is_asked_for_the_reference(attention, monkeypatch):
-  """XLA's version of the same function stands in for the kernel."""
+def test_cudnn_is_asked_for_the_reference(attention, seen, scale, monkeypatch):
+  """XLA's version of the same function stands in for the kernel.
+
+  It gets the scale as a number, but one of a layer's own with the queries.
+  """
   asked = []
 
   def stand_in(*args, implementation, **kwargs):
-    asked.append(implementation)
+    asked.append((implementation, kwargs['scale']))
     return original(*args, **kwargs, implementation='xla')
 
   original = jax.nn.dot_product_attention
   monkeypatch.setattr(jax.nn, 'dot_product_attention', stand_in)
-  inputs = qkv()
+  inputs, seen = qkv(), SEEN[seen]
 
   def run(attend):
     def apply(q, k, v):
-      return attend(Request(q, k, v, pattern(attention), EVERYTHING, 0.3))
+      return attend(Request(q, k, v, pattern(attention), seen, scale))
 
     return jax.jit(apply)(*inputs)
 
   with sharding.use(tiny.make_mesh(2, 1, 2), RULES):
     found = run(kernels.cudnn)
   expected = run(attend_within)
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-  assert asked == ['cudnn']
+  real = slice(None) if seen.key_mask_BM is None else seen.key_mask_BM
+  np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-5)
+  assert asked == [('cudnn', scale if isinstance(scale, float) else 1.0)]
 
 
 @pytest.mark.parametrize('window', [None, 1, 5, 6, 7, 30])

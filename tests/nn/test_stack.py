@@ -15,11 +15,12 @@ from gpt_jax import config as config_lib
 from gpt_jax import hf
 from gpt_jax.costs import totals
 from gpt_jax.decoding.programs import for_decoding
+from gpt_jax.nn import layout
 from gpt_jax.nn import params as params_lib
 from gpt_jax.nn.attend import Context
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.choices import SHARES
-from gpt_jax.nn.stack import REMATS, Stack, layer_outputs
+from gpt_jax.nn.stack import REMATS, Stack, layer_outputs, unrolled
 from gpt_jax.nn.transformer import parameter_shapes
 from gpt_jax.objectives.causal import Causal
 from gpt_jax.spec import UsageError
@@ -107,6 +108,19 @@ NEWER = {
 
 def test_unrolled_layers_equal_scanned_ones():
   assert_same(loss_and_gradient(loop='unroll'), loss_and_gradient())
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'tpu', 'gpu'])
+def test_auto_unrolls_on_gpus(platform, monkeypatch):
+  monkeypatch.setattr(layout, 'platform', lambda: platform)
+  apart = platform == 'gpu'
+  assert unrolled('auto', 24) == apart and not unrolled('auto', 25)
+  assert unrolled('unroll', 25) and not unrolled('scan', 3)
+  fields = {'attention_backend': 'reference', 'dropout': 'none'}
+  model = tiny.model(**fields, num_layers=3, loop='auto')
+  params = tiny.params(model)
+  text = str(jax.make_jaxpr(model.apply)({'params': params}, tiny.tokens(2, 5)))
+  assert ('unroll=3' in text) == apart
 
 
 @pytest.mark.slow

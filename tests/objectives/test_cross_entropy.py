@@ -97,6 +97,22 @@ def test_logits_in_chunks(monkeypatch, limit):
     assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 
+def test_on_a_gpu_rows_of_logits_are_filled_up(monkeypatch):
+  """101 logits to 128, in chunks of four times the size."""
+  module = sys.modules[penalised_cross_entropy.__module__]
+  monkeypatch.setattr(module.layout, 'platform', lambda: 'gpu')
+  monkeypatch.setattr(module, 'CHUNK_LOGITS', 3 * 101)
+  arrays = inputs(3, 11, 13, 101)
+  assert len(module.whole_table(arrays[1])) == 128
+  assert module.chunked(101, arrays[0])[0].shape == (3, 1, 12, 13)
+  value, gradients = value_and_gradients(*arrays)
+  wanted, wanted_gradients = expected(*arrays)
+  np.testing.assert_allclose(value, wanted, rtol=1e-5)
+  for found, wanted in zip(gradients, wanted_gradients, strict=True):
+    assert found.shape == wanted.shape
+    assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
 def test_reference_gradients_are_central_differences():
   """The formula that the others are compared with is itself checked."""
   hidden, table, targets, weights = inputs(2, 3, 5, 7)
