@@ -6,8 +6,7 @@ import contextlib
 import importlib
 import sys
 
-from gpt_jax import cli
-from gpt_jax.runtime import log, malloc, preemption
+from gpt_jax.runtime import malloc
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
@@ -46,16 +45,26 @@ STOPPABLE = (
 
 
 def main(argv: list[str] | None = None) -> int:
-  """Runs one command; returns the exit code."""
+  """Runs one command; returns the exit code.
+
+  Args:
+    argv: None: those of this process, which may start anew.
+  """
+  if argv is None:
+    malloc.start_anew()
+  from gpt_jax import cli  # imported once, so after that
+
   try:
-    return _run(argv)
+    return _run(sys.argv[1:] if argv is None else argv)
   except BrokenPipeError:  # of the list of commands
     cli.reader_is_gone()
     return 1
 
 
-def _run(argv: list[str] | None) -> int:
-  argv = sys.argv[1:] if argv is None else argv
+def _run(argv: list[str]) -> int:
+  from gpt_jax import cli
+  from gpt_jax.runtime import log, preemption
+
   if not argv or argv[0] in ('-h', '--help', 'help'):
     print('usage: gpt-jax COMMAND [--help] [flags]\n')
     for name, summary in COMMANDS.items():

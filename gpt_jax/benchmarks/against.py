@@ -34,6 +34,7 @@ from gpt_jax.runtime import peaks as peaks_lib
 from gpt_jax.spec import UsageError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import parts as parts_lib
+from gpt_jax.training.parts import Parts
 
 # Steps or tokens in a turn.
 TURN = 4
@@ -56,14 +57,7 @@ def train(config: Config, steps: int) -> dict:
   config = _comparable(config, WARM_UP + steps)
   parts = parts_lib.build(config)
   shape = parts.ramp.stages[-1].shape
-  shapes = compiled_lib.abstract_batch(parts, *shape, training=True)
-  if unread := sorted(set(shapes) - _READ):
-    raise UsageError(
-      f'objective.name={config.objective.name!r}, data.rows='
-      f'{config.data.rows!r}: give batches with {", ".join(unread)}, which '
-      '--against=torch does not measure; give --config.objective.name=causal '
-      'and --config.data.rows=stream, or T5 with its span objective'
-    )
+  batches = random_batches(parts, '--against=torch')
   params = parts_lib.initial_state(parts).params
   per_token = flops.per_token(config, params, shape.length)
   # The peak is measured before and after, since the load of the machine varies.
@@ -73,9 +67,9 @@ def train(config: Config, steps: int) -> dict:
     hf.save(folder, parts.model, jax.device_get(params))
     num_params = sum(x.size for x in jax.tree.leaves(params))
     del params
-    _write(folder, config, _random(shapes, config.model.vocab_size))
+    write(folder, config, batches)
     with harness.sides('train', folder) as both:
-      rounds = _train_turns(both, WARM_UP + steps)
+      rounds = train_turns(both, WARM_UP + steps)
   peaks.append(peaks_lib.of_device(device, again=True))
   found = {
     name: _train_result(answers, shape.tokens, per_token, max(peaks)[0])
@@ -115,8 +109,26 @@ def _comparable(config: Config, steps: int) -> Config:
   return config_lib.resolve(config)
 
 
-def _random(shapes: dict[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
-  """Batches [BATCHES, B, ...] of random ids, all with weight 1."""
+def random_batches(parts: Parts, what: str) -> dict[str, np.ndarray]:
+  """Batches [BATCHES, B, ...] of random ids, all with weight 1.
+
+  Args:
+    parts: of the last stage's shape.
+    what: measures them, for the error.
+
+  Raises:
+    UsageError: they have arrays that are no ids.
+  """
+  config = parts.config
+  shape, vocab_size = parts.ramp.stages[-1].shape, config.model.vocab_size
+  shapes = compiled_lib.abstract_batch(parts, *shape, training=True)
+  if unread := sorted(set(shapes) - _READ):
+    raise UsageError(
+      f'objective.name={config.objective.name!r}, data.rows='
+      f'{config.data.rows!r}: give batches with {", ".join(unread)}, which '
+      f'{what} does not measure; give --config.objective.name=causal '
+      'and --config.data.rows=stream, or T5 with its span objective'
+    )
   rng = np.random.default_rng(0)
   out = {}
   for name, like in shapes.items():
@@ -128,7 +140,7 @@ def _random(shapes: dict[str, Any], vocab_size: int) -> dict[str, np.ndarray]:
   return out
 
 
-def _write(folder: str, config: Config, batches: dict[str, np.ndarray]) -> None:
+def write(folder: str, config: Config, batches: dict[str, np.ndarray]) -> None:
   """Writes what the sides read beside the parameters."""
   path = os.path.join(folder, worker.CONFIG)
   with open(path, 'w', encoding='utf-8') as file:
@@ -137,7 +149,7 @@ def _write(folder: str, config: Config, batches: dict[str, np.ndarray]) -> None:
   np.savez(path, allow_pickle=False, **batches)
 
 
-def _train_turns(
+def train_turns(
   sides: dict[str, Side], steps: int
 ) -> dict[str, dict[str, Any]]:
   """The combined answers of each side."""
@@ -161,14 +173,14 @@ def _train_turns(
 def _train_result(
   answers: dict[str, Any], tokens: int, per_token: float, peak: float
 ) -> dict:
-  found = _medians(answers, tokens)
+  found = medians(answers, tokens)
   return {
     **found,
     'mfu': flops.mfu(found['tokens_per_second'], per_token, peak),
   }
 
 
-def _medians(answers: dict[str, Any], tokens: int) -> dict:
+def medians(answers: dict[str, Any], tokens: int) -> dict:
   seconds = statistics.median(answers['seconds'][WARM_UP:])
   return {
     'step_seconds': seconds,
@@ -251,7 +263,7 @@ def lstm(config: Config, steps: int) -> dict:
   with tempfile.TemporaryDirectory() as folder:
     np.savez(os.path.join(folder, worker.LAYERS), allow_pickle=False, **arrays)
     ends = {'inputs': sizes[0], 'probe': sizes[-1]}
-    _write(
+    write(
       folder,
       config,
       {
@@ -262,9 +274,9 @@ def lstm(config: Config, steps: int) -> dict:
       },
     )
     with harness.sides('lstm', folder, (OURS, TORCH, PRODUCTS)) as sides:
-      rounds = _train_turns(sides, WARM_UP + steps)
+      rounds = train_turns(sides, WARM_UP + steps)
   found = {
-    name: _medians(answers, shape.tokens) for name, answers in rounds.items()
+    name: medians(answers, shape.tokens) for name, answers in rounds.items()
   }
   losses = np.array([found[name].pop('losses') for name in (OURS, TORCH)])
   seconds = {name: side['step_seconds'] for name, side in found.items()}

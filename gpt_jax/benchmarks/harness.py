@@ -101,10 +101,19 @@ class Side:
 
 
 @contextlib.contextmanager
-def side(what: str, *args: Any) -> Iterator[Side]:
-  """Runs `worker` for one side of a comparison."""
+def side(
+  what: str, *args: Any, environment: Mapping[str, str] | None = None
+) -> Iterator[Side]:
+  """Runs `worker` for one side of a comparison.
+
+  Args:
+    what: it does.
+    *args: of it.
+    environment: of the process; None: that of this one.
+  """
   with subprocess.Popen(
     [sys.executable, '-m', 'gpt_jax.benchmarks.worker', what, *map(str, args)],
+    env=environment,
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,

@@ -63,12 +63,14 @@ def _trains(folder: str) -> Step:
 
   from gpt_jax import config as config_lib
   from gpt_jax.training import compiled as compiled_lib
+  from gpt_jax.training import fitting
   from gpt_jax.training import parts as parts_lib
 
   with open(os.path.join(folder, CONFIG), encoding='utf-8') as file:
     config = config_lib.from_json(file.read())
   parts = parts_lib.build(config)
   compiled = compiled_lib.compile_train_step(parts)
+  fitting.keep_freed(compiled)  # as training does
   state = parts_lib.initial_state(parts)
 
   def step(batch: dict[str, np.ndarray]) -> float:

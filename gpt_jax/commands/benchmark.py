@@ -14,6 +14,7 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
     --config.model.dtype=float32 --batches 1,8 --prompts 32
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what products
   gpt-jax benchmark --config configs/benchmark.py:rollouts --what rollouts
+  gpt-jax benchmark --config configs/benchmark.py:mid --what malloc
   gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/benchmark.py:mid --what checkpoint \
@@ -47,6 +48,9 @@ decoding on a CPU (--batches).
 
 rollouts: tokens/s of the rollouts of grpo and ppo against generate's, with the
 same model, prompts and rows; seconds and peak memory of each part of a step.
+
+malloc: speed and peak memory of training on a CPU where glibc keeps its memory,
+where it uses huge pages, and with jemalloc and tcmalloc if they are installed.
 
 attention: time and memory of each pattern of model.attention, forward and
 backward. switch: a config with experts, with more experts, and dense.
@@ -82,6 +86,7 @@ from gpt_jax.spec import UsageError
 with epy.lazy_imports():
   from gpt_jax.benchmarks import (
     against,
+    allocators,
     attention,
     checkpoint,
     decode,
@@ -121,6 +126,7 @@ WHAT = {
     decode, ('steps', 'batches'), 'products', 'report_products'
   ),
   'rollouts': Benchmark(rollouts),
+  'malloc': Benchmark(allocators),
   'attention': Benchmark(attention),
   'switch': Benchmark(switch),
   'prepare': Benchmark(prepare, ('text',)),

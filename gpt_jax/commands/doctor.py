@@ -26,6 +26,7 @@ from rich.table import Table
 
 from gpt_jax import ranges
 from gpt_jax.flags import Flags
+from gpt_jax.runtime import malloc
 from gpt_jax.spec import install
 
 
@@ -221,6 +222,7 @@ CHECKS: dict[str, Callable[[], str]] = {
   'hosts': _accelerators('hosts'),
   'topology': _accelerators('topology'),
   'memory': _accelerators('memory'),
+  'allocator': malloc.described,
   'matrix product': _matmul,
   'interconnect': _accelerators('interconnect'),
   'disk': _disk,

@@ -25,7 +25,7 @@ from gpt_jax.costs.chips import GIB
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.optim.schedules import Shape
-from gpt_jax.runtime import hosts, memory
+from gpt_jax.runtime import hosts, malloc, memory
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training import device_check, layouts, metrics, models
@@ -141,6 +141,7 @@ def fitted(
   found, steps = _fitted(parts, shapes, known)
   if shapes:
     _tell(found, shapes[-1], steps[shapes[-1]])
+    keep_freed(steps[shapes[-1]])
   if known is not None and shapes and (line := change(known, found)):
     log.info('%s', line)
   return found, steps
@@ -273,6 +274,12 @@ def _tell(parts: Parts, shape: Shape, step: Compiled) -> None:
       'end them, or give %s%s',
       *(left / GIB, _fewer_rows(parts), _LESS),
     )
+
+
+def keep_freed(step: Compiled) -> None:
+  """Has malloc keep freed memory if the largest step of a run takes little."""
+  if jax.default_backend() == 'cpu':
+    malloc.keep_of_step(peak(step.call, 'cpu') * jax.local_device_count())
 
 
 def _platform(parts: Parts) -> str:

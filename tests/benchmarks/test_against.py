@@ -148,7 +148,7 @@ class Recorded:
 
 def test_turns_are_put_together_without_those_of_warming_up():
   both = {'ours': Recorded(), 'torch': Recorded()}
-  rounds = against._train_turns(both, steps=10)
+  rounds = against.train_turns(both, steps=10)
   assert [side.turns for side in both.values()] == [[4, 4, 2]] * 2
   found = against._train_result(rounds['torch'], 640, 3e3, 1e9)
   # Of 8, 16, ..., 512 s.
