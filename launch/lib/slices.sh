@@ -141,6 +141,8 @@ create_slices() {
 }
 
 start_stopped() {
+  # `up` had it running: its processes may have saved before it was stopped.
+  [[ -z ${VERDICT:-} ]] || stopped_by_hand
   [[ $COST_SHOWN == yes ]] || show_cost
   confirm "Start $NAME again ($STATE)?"
   while [[ $STATE == STOPPING ]]; do

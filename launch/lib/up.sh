@@ -24,9 +24,7 @@ same command goes on where this one stopped"
       preempted) crashes=0 ;;
       gone)
         crashes=0
-        # The user stopped it, maybe to save money.
-        [[ $STATE != STOP* ]] ||
-          die 75 "$NAME is $STATE, by hand; the same command starts it again"
+        [[ $STATE != STOP* ]] || stopped_by_hand
         say "$NAME was taken away: making it again"
         # The queued resource may stay ACTIVE for a while without its nodes.
         sleep "$POLL_SECONDS"
@@ -52,6 +50,11 @@ same command goes on where this one stopped"
   else
     say "the slices are still there, and cost: launch/tpu.sh delete $SETTINGS"
   fi
+}
+
+# The user stopped it, maybe to save money.
+stopped_by_hand() {
+  die 75 "$NAME is $STATE, by hand; the same command starts it again"
 }
 
 # Requests the slices and waits: again after each preemption, and at most
