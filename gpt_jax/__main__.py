@@ -3,6 +3,7 @@
 """`gpt-jax COMMAND ...` runs `gpt_jax.commands.COMMAND`."""
 
 import contextlib
+import difflib
 import importlib
 import sys
 
@@ -76,9 +77,13 @@ def _run(argv: list[str]) -> int:
     return 0 if argv else 2
   name, *rest = argv
   if name not in COMMANDS:
+    near = difflib.get_close_matches(name, COMMANDS, 1)
     choices = ', '.join(COMMANDS)
     print(
-      f'gpt-jax: unknown command {name!r}; one of {choices}', file=sys.stderr
+      f'gpt-jax: unknown command {name!r}; '
+      + (f'did you mean {near[0]}? ' if near else '')
+      + f'one of {choices}',
+      file=sys.stderr,
     )
     return 2
   malloc.keep_memory()

@@ -36,8 +36,9 @@ EXIT_CODES = {
   1: 'failed; the last line names the cause, unless the output was cut off, as '
   'by a pipe to `head`',
   2: 'bad usage or config; one line names the field and the remedy, and the '
-  'workdir is unchanged',
-  preemption.EXIT_CODE: 'preempted, and saved; run the same command again',
+  'run in the workdir is unchanged',
+  preemption.EXIT_CODE: 'stopped by SIGTERM or Ctrl-C, and saved; run the same '
+  'command again',
   preemption.INTERRUPTED: 'ended at once by a second Ctrl-C, or by the first '
   'where there is nothing to save',
   134: 'aborted by JAX, since another host died; run the same command again',

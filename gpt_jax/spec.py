@@ -17,6 +17,7 @@ import ast
 import functools
 import importlib
 import inspect
+import os
 import re
 import types
 import typing
@@ -167,10 +168,17 @@ def parse(field: str, text: str) -> list[Call]:
     check_text(field, text)
     return [*_parsed(text)]
   except _UnreadableError as e:
-    raise UsageError(
-      f'{field}={shown(text)}: {e}; write a name, or a name with its '
-      "arguments as in 'name(size=3)'"
-    ) from e.__cause__
+    remedy = "write a name, or a name with its arguments as in 'name(size=3)'"
+    if isinstance(text, str) and _is_path(text):
+      remedy = f'a path is the argument of a name, as in "text({text!r})"'
+    raise UsageError(f'{field}={shown(text)}: {e}; {remedy}') from e.__cause__
+
+
+def _is_path(text: str) -> bool:
+  try:
+    return os.path.exists(text)
+  except ValueError:  # has a NUL character
+    return False
 
 
 class _UnreadableError(Exception):

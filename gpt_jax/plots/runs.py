@@ -134,7 +134,7 @@ def _draw(
   tokens, losses = zip(*train, strict=True)
   axes.plot(tokens, losses, color, lw=0.6, alpha=0.4)
   smooth = running_mean(losses)
-  axes.plot(tokens, smooth, color, lw=1.5, label=f'{name}: training')
+  axes.plot(tokens, smooth, color, lw=1.5, label=f'{name}: training, smoothed')
   for (part, points), marker in zip(held_out.items(), _MARKERS, strict=False):
     part = 'held out' if part == 'validation' else part
     xs, ys = zip(*points, strict=True)

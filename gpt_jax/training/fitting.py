@@ -119,6 +119,12 @@ def halving(
       fewer = model.halved(mesh, micro_rows)
       if fewer is None:
         raise
+      # What a step needs grows with its rows, so far too many are not halved
+      # once for each compilation of a minute.
+      now = micro_rows or 2 * fewer
+      most = 2 * now * e.limit / e.needed if e.limit else math.inf
+      while fewer > most and (less := model.halved(mesh, fewer)) is not None:
+        fewer = less
       log.info('%s: trying batch.micro_rows=%d', e, fewer)
       micro_rows = fewer
 
@@ -261,8 +267,8 @@ def _tell(parts: Parts, shape: Shape, step: Compiled) -> None:
   held = parts_lib.on_device(parts_lib.abstract_state(parts))
   limit = parts_lib.memory_of_device(parts.mesh)
   log.info(
-    'the step of %d rows of %d tokens takes %.2f GiB of a device%s, and the '
-    'state %.2f of them',
+    'the step of %d rows of %d tokens takes %.2f GiB of a device%s; of these '
+    'parameters and optimizer take %.2f',
     *(shape.rows, shape.length, needed / GIB),
     f', which has {limit / GIB:.2f}' if limit else '',
     held / GIB,

@@ -326,7 +326,7 @@ class Callbacks:
     seconds = self._saver.finish(state, preempted=True)
     self._metrics.write(step, event='saved', seconds=seconds)
     raise Preempted(
-      f'preempted; saved step {step} of {self._cadence.last} in {seconds:.1f} '
+      f'stopped; saved step {step} of {self._cadence.last} in {seconds:.1f} '
       's; start again to continue'
     )
 

@@ -22,7 +22,10 @@ FINETUNE = f'--config={ROOT}/configs/finetune/rte.py'
 W = '--workdir=w'
 
 BAD = {
-  'command': (['trian'], "gpt-jax: unknown command 'trian'; one of train, "),
+  'command': (
+    ['trian'],
+    "gpt-jax: unknown command 'trian'; did you mean train? one of train, ",
+  ),
   'flag': (['train', SMOKE, '--wordkir=w'], 'wordkir'),
   'flag value': (['generate', W, '--prompt=x', '--top_k=-1'], 'top_k'),
   'flag type': (['generate', W, '--prompt=x', '--seed=one'], 'seed'),

@@ -219,8 +219,8 @@ def test_single_steps(cloud):
   assert cloud.run('status', settings)[1].count(': running') == 2
   assert '--worker=all' in cloud.calls('tpu-vm', 'ssh')[-1]
   said = cloud.run('stop', settings)[1]
-  assert said.count('stopped 75 program: preempted; saved') == 2
-  assert 'program: preempted; saved' in cloud.run('logs', settings)[1]
+  assert said.count('stopped 75 program: stopped; saved') == 2
+  assert 'program: stopped; saved' in cloud.run('logs', settings)[1]
   assert 'copied' in cloud.run('copy', settings)[1]
   other = 'echo "a  b" $0 "$FLAVOUR" "$LIBTPU_INIT_ARGS"'
   other = ('--', 'bash', '-c', other, "it's")

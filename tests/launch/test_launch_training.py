@@ -66,7 +66,7 @@ def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   assert {line.partition(' in ')[0] for line in said} == {
     said[0].partition(' in ')[0]
   }
-  assert said[0].startswith('gpt-jax train: preempted; saved step ')
+  assert said[0].startswith('gpt-jax train: stopped; saved step ')
   step = int(said[0].split()[5])
   assert 2 <= step < STEPS
   assert f'resuming after step {step}' in out

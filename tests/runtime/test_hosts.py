@@ -162,7 +162,7 @@ def test_processes_equal_one(tmp_path):
   assert codes == [75, 75], said
   last = {text.splitlines()[-1].partition(' in ')[0] for text in said}
   (saved,) = last
-  assert saved.startswith('gpt-jax train: preempted; saved step ')
+  assert saved.startswith('gpt-jax train: stopped; saved step ')
   step = int(saved.split()[5])
   assert (many / f'checkpoints/{step}').is_dir()
   early = losses(many)

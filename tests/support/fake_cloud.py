@@ -30,7 +30,7 @@ echo "the key is ${WANDB_API_KEY:-unset}"
 mkdir -p "$WORKDIR"
 echo '{}' > "$WORKDIR/config.json"
 if [[ $code == wait ]]; then
-  trap 'echo "program: preempted; saved"; exit 75' TERM
+  trap 'echo "program: stopped; saved"; exit 75' TERM
   touch "$FAKE_CLOUD/waiting.$JAX_PROCESS_ID"
   sleep 100 &
   wait

@@ -173,6 +173,25 @@ def test_rows_are_halved_until_they_fit():
   np.testing.assert_allclose(*results, rtol=1e-6)
 
 
+def test_far_too_many_rows_are_not_compiled_half_by_half():
+  class Model:
+    def halved(self, mesh, rows):
+      return (rows or 4096) // 2
+
+  tried = []
+
+  def attempt(rows):
+    tried.append(rows)
+    needed = 3 + (rows or 4096)
+    if needed > 100:
+      raise compiled.TooLarge(shape, needed, 100)
+    return rows
+
+  shape = tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1)).shapes()[-1]
+  assert fitting.halving(Model(), {}, 0, attempt) == 64
+  assert tried == [0, 128, 64]
+
+
 def test_a_resume_begins_with_the_rows_of_the_run(tmp_path):
   """On the same mesh; on another one all rows at once are tried first."""
   fields = {**tiny.MESHABLE, 'batch.micro_rows': None}
