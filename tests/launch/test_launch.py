@@ -208,6 +208,8 @@ def test_single_steps(cloud):
   assert cloud.run('run', settings)[0] == 0  # is left alone
   code, said = cloud.run('run', settings, '--', 'gpt-jax', 'doctor')
   assert code == 1 and 'program.sh' in said and 'tpu.sh stop' in said, said
+  # What the programs said comes through a pipe.
+  wait_until(lambda: 'key is unset' in cloud.run('status', settings)[1])
   before = len(cloud.calls('tpu-vm', 'ssh'))
   said = cloud.run('status', settings)[1]
   assert said.count(': running') == 2 and 'the key is unset' in said
