@@ -399,6 +399,9 @@ def read(
       )
     )
   except Exception as e:
+    # Orbax wraps Ctrl-C, too.
+    if isinstance(e.__cause__, KeyboardInterrupt):
+      raise e.__cause__ from None
     # A damaged file may make the readers raise anything. It is reported, and
     # no array is used that does not match its fingerprint.
     reason = reason_of(e)

@@ -226,6 +226,20 @@ def test_a_model_is_read_without_its_moments(tmp_path, monkeypatch):
   reader.close()
 
 
+def test_an_interrupted_read_is_no_damage(tmp_path, monkeypatch):
+  """Ctrl-C comes as the cause of an error of Orbax."""
+  save(tmp_path, 3)
+
+  def interrupted(*_, **__):
+    raise Exception('while reading') from KeyboardInterrupt()
+
+  monkeypatch.setattr(
+    restore_lib.ocp.PyTreeCheckpointHandler, 'restore', interrupted
+  )
+  with pytest.raises(KeyboardInterrupt):
+    restore(tmp_path)
+
+
 def test_no_checkpoint_yet(tmp_path):
   assert restore(tmp_path) == (None, [])
 
