@@ -22,6 +22,7 @@ from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import metrics
 from gpt_jax.training import models as pretrained_lib
 from gpt_jax.training import models as trained_lib
+from tests.support import whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
@@ -91,8 +92,7 @@ def workdir(tmp_path_factory, task):
 
 
 def params(workdir):
-  _, state = trained_lib.load_state(str(workdir))
-  return jax.device_get(state)
+  return jax.device_get(whole_runs.state_of(workdir))
 
 
 def test_the_classifier_rewards_completions(workdir, task):

@@ -9,8 +9,8 @@ import pytest
 
 from gpt_jax.checkpoints import restore
 from gpt_jax.training import metrics
-from gpt_jax.training import models as trained_lib
 from tests.runtime.test_hosts import ends, start_python
+from tests.support import whole_runs
 
 STEPS, HOSTS, BAD = 11, 3, 2  # the device, in the mesh; one on each host
 FLAGS = [
@@ -89,9 +89,9 @@ def test_faults_of_one_host(tmp_path):
   states, logged = [], []
   for kind, (codes, said) in found.items():
     assert codes == [0] * HOSTS, said
-    workdir = str(tmp_path / kind)
-    states.append(restore.fingerprint(trained_lib.load(workdir).state))
-    lines = metrics.read(workdir)
+    state = whole_runs.state_of(tmp_path / kind)
+    states.append(restore.fingerprint(state))
+    lines = metrics.read(str(tmp_path / kind))
     logged.append([(x['step'], x['loss']) for x in lines if 'loss' in x])
   np.testing.assert_array_equal(*states)
   assert logged[0] == logged[1]

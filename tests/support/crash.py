@@ -461,8 +461,6 @@ def differences(whole: Run, killed: Run, after: int = 0) -> list[str]:
   import jax
   import numpy as np
 
-  from gpt_jax.training import models as trained_lib
-
   logging.getLogger('absl').setLevel(logging.ERROR)
   found = []
   a, b = (
@@ -471,7 +469,7 @@ def differences(whole: Run, killed: Run, after: int = 0) -> list[str]:
   if a != b:
     steps = [x['step'] for x, y in zip(a, b, strict=False) if x != y]
     found.append(f'metrics differ: {len(a)} lines and {len(b)}, steps {steps}')
-  states = [trained_lib.load_state(str(r.workdir))[1] for r in (whole, killed)]
+  states = [whole_runs.state_of(run.workdir) for run in (whole, killed)]
   paths = jax.tree_util.tree_leaves_with_path(states[0])
   for (path, x), y in zip(paths, jax.tree.leaves(states[1]), strict=True):
     if np.asarray(x).tobytes() != np.asarray(y).tobytes():

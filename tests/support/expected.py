@@ -5,9 +5,8 @@
   python -m tests.support.expected --work workdirs/expected
   python -m tests.support.expected --work workdirs/expected --only 'bert|smoke'
 
-Trains each config of `STEPS` by the command line with three seeds, stops it
-after so many steps, and writes their losses: `gpt-jax compare --expected` reads
-them. A run that has its steps already is only read, so the same command goes on
+Trains each config of `STEPS` by the command line with three seeds, and stops it
+after so many steps. `gpt-jax compare --expected` reads the losses. A run that has its steps already is only read, so the same command goes on
 after an interruption. data/tinyshakespeare/input.txt must be there.
 """
 

@@ -14,6 +14,8 @@ import jax
 import numpy as np
 
 from gpt_jax.__main__ import main
+from gpt_jax.checkpoints.checkpointer import Checkpointer
+from gpt_jax.optim.train_state import TrainState
 from gpt_jax.training import metrics, models
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -421,9 +423,19 @@ def assert_resumes(
   return same_state(first.workdir, workdir, step=step)
 
 
+def state_of(workdir: pathlib.Path) -> TrainState:
+  """The newest state of a run, with the moments: `load_state` has none."""
+  parts = models.built(str(workdir))
+  checkpointer = Checkpointer(str(workdir), read_only=True)
+  state = checkpointer.restore(models.stored(str(workdir), parts).abstract)
+  checkpointer.close()
+  assert state is not None
+  return state
+
+
 def same_state(*workdirs: pathlib.Path, step: int | None = None):
   """The last state of two runs, which is the same to the last bit."""
-  states = [models.load_state(str(w))[1] for w in workdirs]
+  states = [state_of(w) for w in workdirs]
   if step is not None:
     assert int(states[0].step) == step
   jax.tree.map(assert_same_bits, *states)

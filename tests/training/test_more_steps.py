@@ -15,7 +15,7 @@ from gpt_jax.spec import UsageError
 from gpt_jax.training import metrics
 from gpt_jax.training import models as trained_lib
 from gpt_jax.training import workdir as workdir_lib
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 
 def config(folder, **changes):
@@ -42,7 +42,7 @@ def config(folder, **changes):
 
 def end(workdir: pathlib.Path):
   """The state, bit for bit, and what was logged of each step."""
-  _, state = trained_lib.load_state(str(workdir))
+  state = whole_runs.state_of(workdir)
   logged = [
     (m['step'], m['loss'], m['learning_rate'], m['tokens'])
     for m in metrics.read(str(workdir))

@@ -18,11 +18,10 @@ from gpt_jax.plots import report
 from gpt_jax.spec import FailedError
 from gpt_jax.training import compiled as compiled_lib
 from gpt_jax.training import loop, metrics
-from gpt_jax.training import models as trained_lib
 from gpt_jax.training import parts as parts_lib
 from gpt_jax.training import replay as replay_lib
 from gpt_jax.training.replay import GoBack, Moved, Replay, Verdict, judged
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 BAD = 5  # the place of the device that is wrong, in the mesh
 STEPS = 5
@@ -411,7 +410,8 @@ def test_a_run_with_faults_ends_as_one_without(tmp_path, monkeypatch, caplog):
   states, logged = [], []
   for name in 'sound', 'faults':
     workdir = str(tmp_path / name)
-    states.append(restore.fingerprint(trained_lib.load(workdir).state))
+    state = whole_runs.state_of(tmp_path / name)
+    states.append(restore.fingerprint(state))
     lines = metrics.read(workdir)
     logged.append([(x['step'], x['loss']) for x in lines if 'loss' in x])
   np.testing.assert_array_equal(*states)

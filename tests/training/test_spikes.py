@@ -27,7 +27,7 @@ from gpt_jax.training import models as trained_lib
 from gpt_jax.training import store_data as consumed_lib
 from gpt_jax.training.past import read_skips, write_skips
 from gpt_jax.training.step import train_step
-from tests.support import tiny
+from tests.support import tiny, whole_runs
 
 # On the device --------------------------------------------------------------
 
@@ -271,7 +271,7 @@ def bad_row(monkeypatch):
 
 
 def state_of(workdir):
-  return jax.device_get(trained_lib.load(str(workdir)).state)
+  return jax.device_get(whole_runs.state_of(workdir))
 
 
 def assert_same(a, b):
