@@ -6,8 +6,9 @@
   python -m tests.support.expected --work workdirs/expected --only 'bert|smoke'
 
 Trains each config of `STEPS` by the command line with three seeds, and stops it
-after so many steps. `gpt-jax compare --expected` reads the losses. A run that has its steps already is only read, so the same command goes on
-after an interruption. data/tinyshakespeare/input.txt must be there.
+after so many steps. `gpt-jax compare --expected` reads the losses. A run that
+has its steps already is only read, so the same command goes on after an
+interruption. data/tinyshakespeare/input.txt must be there.
 """
 
 import argparse
