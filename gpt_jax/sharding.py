@@ -32,6 +32,8 @@ Rules = tuple[tuple[str, tuple[str, ...]], ...]
 # The model fills a vocabulary up where it computes with it; a few key/value
 # heads are repeated. Whatever else did not divide would fill the memory.
 MAY_BE_WHOLE = ('kv_heads', 'vocab')
+# The most programs of a loop that were started and may not be done.
+MOST_STARTED = 8
 
 
 def make_mesh(
@@ -328,3 +330,21 @@ def put_batch(
     return jax.make_array_from_callback(shape, sharding, of_device)
 
   return {name: put(rows) for name, rows in batch.items()}
+
+
+def wait_for_earlier(outputs: Sequence[Any]) -> None:
+  """Waits until at most `MOST_STARTED` programs of a loop are not done.
+
+  Call it after each program that a loop starts without needing its output. A
+  longer queue hides no more of Python's time, and holds the batches in the
+  memory of the devices. On several CPU devices it ends in a deadlock: each
+  takes 32 programs, and the thread that then waits to start another is one of
+  the few that run them, and may be needed by a device that others wait for in
+  a collective.
+
+  Args:
+    outputs: of the programs, in the order in which they were started: arrays,
+      or trees of them.
+  """
+  if len(outputs) > MOST_STARTED:
+    jax.block_until_ready(outputs[-1 - MOST_STARTED])

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meshes, rules, and where parameters and batches really lie."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +17,7 @@ from gpt_jax import config as config_lib
 from gpt_jax import sharding
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
-from tests.support import tiny
+from tests.support import quick, tiny
 
 
 def with_stage(sizes, stage=1):
@@ -379,3 +382,54 @@ def test_one_device_mesh_by_hand():
   assert {d for s in jax.tree.leaves(run.shardings) for d in s.device_set} == {
     jax.devices()[0]
   }
+
+
+# Loops start programs without waiting for them, and not too many.
+
+# More programs than XLA takes, on more devices than most machines have cores.
+# A process without `wait_for_earlier` never ends here.
+LOOP = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from gpt_jax import sharding
+
+@jax.jit
+def program(x):
+  for _ in range(20):
+    x = jnp.tanh(x + jnp.sum(x))
+  return jnp.sum(x)
+
+mesh = Mesh(np.array(jax.devices()), ('data',))
+split = NamedSharding(mesh, PartitionSpec('data'))
+outputs = []
+for i in range(150):
+  x = jax.device_put(np.full((8 * 64, 64), i, np.float32), split)
+  outputs.append(program(x))
+  sharding.wait_for_earlier(outputs)
+print(sum(jax.device_get(outputs)))
+"""
+
+
+def test_many_programs_on_many_devices_end(monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', quick.xla_flags(8))
+  out = subprocess.run(
+    [sys.executable, '-c', LOOP],
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=300,  # not of the speed: a deadlock
+  )
+  assert out.returncode == 0, out.stderr
+  # Zeros stay zeros, and tanh of a large sum is 1.
+  assert float(out.stdout) == 149 * 8 * 64 * 64
+
+
+@pytest.mark.parametrize('started', [1, 7, 8, 9, 23])
+def test_what_is_waited_for(monkeypatch, started):
+  waited = []
+  monkeypatch.setattr(jax, 'block_until_ready', waited.append)
+  outputs = []
+  for i in range(started):
+    outputs.append(i)
+    sharding.wait_for_earlier(outputs)
+  assert waited == outputs[: -sharding.MOST_STARTED]

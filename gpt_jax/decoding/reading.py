@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax import sharding
 from gpt_jax.decoding import logprobs, programs
 from gpt_jax.decoding.logprobs import Logprobs, TokenLogprobs
 from gpt_jax.decoding.programs import Decoder, Prefilled
@@ -221,6 +222,7 @@ class Reading:
           decoder.params, hidden_BLD, next_BL, model=decoder.model
         )
       )
+      sharding.wait_for_earlier(self._scores)
       self._read[0] = self._read[0]._replace(hidden_BLD=None)
     self._start = stop
 

@@ -140,6 +140,7 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
       batch['weights'] *= places < num_tokens
       loss, caches = step(params, caches, parts.put(batch, streams))
       sums.append((loss.sum, loss.weight))
+      sharding.wait_for_earlier(sums)
   total, weight = np.sum(np.asarray(jax.device_get(sums), np.float64), axis=0)
   loss = float(total / weight)
   return {'loss': loss, 'tokens': int(weight), **of_text(loss, held_out)}

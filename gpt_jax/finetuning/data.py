@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gpt_jax import sharding
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning.kinds import Outputs, Split, judged
 from gpt_jax.optim.train_state import TrainState
@@ -179,6 +180,7 @@ class TaskEvaluation:
       numbers = np.minimum(np.arange(start, start + rows), count - 1)
       batch = split.batch(numbers[self._parts.host_rows(rows)])
       found.append(self._steps[name](params, self._parts.put(batch, rows)))
+      sharding.wait_for_earlier(found)
       if stop():
         return None
     return judged(split, np.concatenate(jax.device_get(found))[:count])

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
+from gpt_jax import sharding
 from gpt_jax.config import Config
 from gpt_jax.files import arrays, buckets
 from gpt_jax.objectives.preference import LossType
@@ -201,6 +202,7 @@ def outputs(
       numbers = np.minimum(np.arange(begin, begin + rows), len(split) - 1)
       batch = split.batch(numbers[parts.host_rows(rows)].tolist())
       each.append(step(params, parts.put(batch, rows)))
+      sharding.wait_for_earlier(each)
     found.append(np.concatenate(jax.device_get(each))[: len(split)])
   return found
 

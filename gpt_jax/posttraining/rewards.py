@@ -174,6 +174,7 @@ class ClassProbability:
       # The last batch is padded with the last example.
       numbers = np.arange(start, start + rows).clip(max=len(examples) - 1)
       outputs.append(self._outputs(split.batch(numbers)))
+      sharding.wait_for_earlier(outputs)
     raw = np.concatenate(jax.device_get(outputs))[: len(examples)]
     return probabilities(raw)[:, 1].astype(np.float32)
 

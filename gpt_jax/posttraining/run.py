@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
-from gpt_jax import spec
+from gpt_jax import sharding, spec
 from gpt_jax.config import Config
 from gpt_jax.files.buckets import write_atomically
 from gpt_jax.finetuning import fields, transfer
@@ -284,6 +284,7 @@ class Evaluation:
       batch['weights'][numbers >= count] = 0
       loss = self._step(params, self._parts.put(batch, rows))
       sums.append({'loss': loss.means[0], **(loss.metrics or {})})
+      sharding.wait_for_earlier(sums)
       if stop():
         return None
     # In float64, so that order and number of the batches do not matter.

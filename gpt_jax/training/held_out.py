@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
+from gpt_jax import sharding
 from gpt_jax.objectives.loss import Mean
 from gpt_jax.rows import row_order
 from gpt_jax.tokens.eval_sets import EvalSet
@@ -71,6 +72,7 @@ class HeldOut:
         if name.startswith('objective/')
       }
       sums.append({'loss': loss.means, **means})
+      sharding.wait_for_earlier(sums)
       if stop():
         return None
     # In float64, so that order and number of the batches do not matter.

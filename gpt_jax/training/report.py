@@ -98,8 +98,9 @@ class Meter:
       yield batch
 
   def add(self, output: dict[str, Any]) -> None:
-    """Adds the outputs of one step without waiting for them."""
+    """Adds the outputs of a step; waits for those of some steps before."""
     self._outputs.append(output)
+    sharding.wait_for_earlier(self._outputs)
     self._steps += 1
     self.taken += 1
 

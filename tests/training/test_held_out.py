@@ -181,6 +181,15 @@ def test_as_many_rows_are_read_on_any_devices():
     assert four[name] == pytest.approx(value, rel=1e-5), name
 
 
+def test_few_batches_are_under_way(monkeypatch):
+  """Else many small ones end in a deadlock: see `sharding.wait_for_earlier`."""
+  waited = []
+  monkeypatch.setattr(sharding, 'MOST_STARTED', 2)
+  monkeypatch.setattr(jax, 'block_until_ready', waited.append)
+  measured(CASES[0], rows=2, devices=2, num_batches=7)
+  assert len(waited) == 7 - 2
+
+
 @pytest.mark.parametrize(
   ('case', 'weights'),
   [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import config as config_lib
+from gpt_jax import sharding
 from gpt_jax.optim.schedules import Shape
 from gpt_jax.plots import runs
 from gpt_jax.plots import runs as plot_routers
@@ -246,6 +247,16 @@ def test_meter(meter, monkeypatch):
   now[0] += 0.25
   meter.fetch()
   assert meter.read(9)['step_seconds'] == pytest.approx(0.25)
+
+
+def test_few_steps_are_under_way(meter, monkeypatch):
+  """However seldom a run logs."""
+  waited = []
+  monkeypatch.setattr(jax, 'block_until_ready', waited.append)
+  outputs = [{'loss': np.float32(i)} for i in range(11)]
+  for output in outputs:
+    meter.add(output)
+  assert waited == outputs[: -sharding.MOST_STARTED]
 
 
 def test_meter_across_stages(known_peak, monkeypatch):
