@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains several configs, each in its own process, and compares them."""
 
+import ctypes
 import math
 import os
 import re
@@ -22,6 +23,8 @@ from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import HELD_OUT
 
 STORE = 'data'  # folder in the workdir
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # of Linux: the signal at the end of the parent
 
 
 class Variant(NamedTuple):
@@ -78,9 +81,21 @@ def wait_for(command: list[str]) -> int:
   """Runs a process to its end; returns its exit code.
 
   SIGTERM is passed on, so that the process saves and ends. The terminal sends
-  it Ctrl-C directly.
+  it Ctrl-C directly. If this process is killed, so is that one: it would go on
+  alone, and refuse the same command its workdir.
   """
-  process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+  parent = os.getpid()
+
+  def end_with_parent():
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before
+      os._exit(1)
+
+  process = subprocess.Popen(
+    command,
+    stdout=subprocess.DEVNULL,
+    preexec_fn=end_with_parent if sys.platform == 'linux' else None,
+  )
   old = {
     signal.SIGTERM: signal.signal(
       signal.SIGTERM, lambda *_: process.terminate()

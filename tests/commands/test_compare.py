@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -169,6 +170,30 @@ def test_a_run_is_told_to_stop_and_waited_for(tmp_path, number):
   assert code == (75 if number == signal.SIGTERM else 0)
   after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
   assert after == before
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='asks the Linux kernel')
+def test_a_run_ends_with_the_process_that_started_it(tmp_path):
+  """Or the same command would find that another process trains there."""
+  ready = tmp_path / 'ready'
+  run = (
+    f'import pathlib, time; pathlib.Path({str(ready)!r}).touch(); '
+    'time.sleep(600)'
+  )
+  parent = (
+    'import sys; from gpt_jax.training import comparison; '
+    f'comparison.wait_for([sys.executable, "-c", {run!r}])'
+  )
+  # The run has the pipe too: it is at its end once both have ended.
+  process = subprocess.Popen(
+    [sys.executable, '-c', parent], stderr=subprocess.PIPE
+  )
+  while not ready.exists():
+    assert process.poll() is None
+    time.sleep(0.01)
+  process.kill()
+  _, said = process.communicate(timeout=300)
+  assert not said
 
 
 def test_a_run_without_evaluations_is_named(tmp_path):
