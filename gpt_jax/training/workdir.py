@@ -147,7 +147,7 @@ def check_same_run(config: Config, workdir: str) -> None:
   changed = config_lib.differences(old, new)
   if changed:
     raise UsageError(
-      f'--workdir={workdir}: holds a run of another config ('
+      f'--workdir={workdir}: its config.json is of another config ('
       + '; '.join(changed)
       + (f'; {why}' if why else '')
       + '); give the same values, or another --workdir'

@@ -61,7 +61,7 @@ def test_another_config_is_refused_by_its_fields(tmp_path):
   message = str(error.value)
   start, _, rest = message.partition(' (')
   fields, _, remedy = rest.rpartition('); ')
-  assert start == f'--workdir={tmp_path}: holds a run of another config'
+  assert start == f'--workdir={tmp_path}: its config.json is of another config'
   assert {*fields.split('; ')} == {
     'seed: 0 -> 3',
     "model.ffn: 'gelu_tanh' -> 'relu'",
