@@ -7,6 +7,7 @@ import errno
 import functools
 import os
 import select
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable
@@ -110,6 +111,7 @@ def run(module: ModuleType, argv: list[str]) -> int:
       return 0
     loading.parse(values, [f'gpt-jax {name}', *argv])
     given |= {name: values[name].value for name in values}
+    log.started_with(_given(name, argv, given))
     _check_urls(name, given)
     with contextlib.ExitStack() as stack:
       stack.enter_context(preemption.leaving(buckets.leave))
@@ -144,6 +146,16 @@ def run(module: ModuleType, argv: list[str]) -> int:
     said = f'gpt-jax {name}: failed: {kind}: {loading.one_line(e)}'
     log.say(f'{traceback.format_exc()}{said}')
     return 1
+
+
+def _given(name: str, argv: list[str], flags: dict[str, Any]) -> log.Given:
+  """What the user gave to the command, for the records of runs."""
+  config, prefix = flags.get('config'), 'config.'
+  return log.Given(
+    shlex.join(['gpt-jax', name, *argv]),
+    [flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)],
+    config_lib.flatten(config) if isinstance(config, ConfigDict) else {},
+  )
 
 
 def reader_is_gone() -> bool:

@@ -6,10 +6,11 @@
   gpt-jax report --workdir W --out run.html
 
 One HTML file, WORKDIR/report.html or --out, that any browser opens from the
-disk; send it to someone, or keep it. It has the losses, the learning rate and
-the speed as pictures; the last evaluation of each held-out set and task; what
-the model wrote; where the time went; spikes; the documents of the first and
-the last step; the fields that differ from the defaults; and the machines.
+disk; send it to someone, or keep it. It has the command, the size and the time
+of the run; the losses, the learning rate and the speed as pictures; the last
+evaluation of each held-out set and task; what the model wrote; where the time
+went; resumes and spikes; the documents of the first and the last step; the
+fields of the config, by who set them; and the machines.
 """
 
 import os

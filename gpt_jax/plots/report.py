@@ -24,8 +24,10 @@ from gpt_jax.plots import runs
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics, models, store_data
 
-# Events of metrics.jsonl that people look for.
+# Events of metrics.jsonl that people look for, beside resumes.
 _EVENTS = ('skipped', 'spike', 'rewind')
+# Who set a field of the config, in the order of the page.
+_BY = ('command line', 'config file', 'program')
 _MOST_ROWS = 16  # of a step whose documents are listed
 # Panels below the losses: the field of metrics.jsonl, and its axis.
 _PANELS = {
@@ -66,7 +68,8 @@ def page(workdir: str) -> str:
     events=[*_events(lines), *_replays(workdir)],
     rows=rows,
     no_rows=no_rows,
-    differs=[*_differs(config)],
+    differs=[*_differs(config, lines)],
+    recorded=any('command' in line for line in lines),
     fields=[(n, repr(v)) for n, v in config_lib.flatten(config).items()],
     environment=[*_environment(lines)],
     version=importlib.metadata.version('gpt_jax'),
@@ -76,15 +79,34 @@ def page(workdir: str) -> str:
 def _summary(
   config: Config, lines: list[dict], logged: list[dict]
 ) -> Iterator[tuple[str, str]]:
-  last = logged[-1]
-  steps = config.schedule.num_steps
-  yield 'steps', f'{last["step"]:,} of {steps:,}'
-  yield 'tokens', f'{last["tokens"]:,}'
-  yield 'training loss', f'{last["loss"]:.4f}'
+  last, done = logged[-1], lines[-1]['step']
+  starts = [line for line in lines if line.get('event') == 'start']
+  account = goodput.account(lines)
+
+  def at(line: dict) -> str:
+    """Says so where a value is not of the last step."""
+    if line['step'] == done:
+      return ''
+    return f' (last logged, at step {line["step"]:,})'
+
+  if commands := [line['command'] for line in starts if 'command' in line]:
+    yield 'command', commands[0]
+  if 'parameters' in starts[-1]:
+    yield 'parameters', f'{starts[-1]["parameters"]:,}'
+  if 'device' in starts[-1]:
+    yield 'device', f'{starts[-1]["devices"]} x {starts[-1]["device"]}'
+  yield 'steps', f'{done:,} of {config.schedule.num_steps:,}'
+  yield 'tokens seen', f'{last["tokens"]:,}{at(last)}'
+  seconds = account.total - account.seconds['downtime']
+  spent = str(datetime.timedelta(seconds=round(seconds)))
+  if account.starts > 1:
+    spent += f' in {account.starts} starts'
+  yield 'wall time', spent
+  yield 'training loss', f'{last["loss"]:.4f}{at(last)}'
   held_out = [line for line in lines if metrics.held_out_losses(line)]
   if held_out:
     for name, loss in metrics.held_out_losses(held_out[-1]).items():
-      yield f'loss of {name}', f'{loss:.4f} at step {held_out[-1]["step"]:,}'
+      yield f'loss of {name}', f'{loss:.4f}{at(held_out[-1])}'
   yield 'last line', _time(lines[-1]['time'])
 
 
@@ -152,7 +174,12 @@ def _goodput(lines: list[dict]) -> Iterator[tuple[str, str, float, str]]:
 
 
 def _events(lines: list[dict]) -> Iterator[tuple[str, str, str]]:
-  for line in lines:
+  for line in lines[1:]:
+    if line.get('event') == 'start' and 'rewound' not in line:
+      said = f'resumed after step {line["step"]:,}'
+      if line['step'] == 0:
+        said = 'started again: no step had been saved'
+      yield f'{line["step"]:,}', 'start', said
     if line.get('event') in _EVENTS:
       said = ', '.join(
         f'{name} {value}'
@@ -186,7 +213,7 @@ def _rows(
       _, rows = store_data.rows(workdir, str(step))
       for row in itertools.islice(rows, _MOST_ROWS):
         spans = [*row['spans'], *row.get('second', ())]
-        said = (f'{s["document"]} [{s["start"]}:{s["stop"]}]' for s in spans)
+        said = (f'{s["name"]} [{s["start"]}:{s["stop"]}]' for s in spans)
         number, epoch = f'{row["row"]:,}', str(row['epoch'])
         found.append((f'{step:,}', number, epoch, ', '.join(said)))
   except UsageError as e:
@@ -194,25 +221,41 @@ def _rows(
   return found, ''
 
 
-def _differs(config: Config) -> Iterator[tuple[str, str, str]]:
-  """The fields that are not as in `configs/base.py`."""
+def _differs(
+  config: Config, lines: list[dict]
+) -> Iterator[tuple[str, str, str, str]]:
+  """Fields that are not as in `configs/base.py`, by who set them.
+
+  The last is empty where the run was not started by a command.
+  """
   usual = config_lib.flatten(defaults.get_config())
+  started = [line for line in lines if 'command' in line]
+  by: dict[str, list[tuple[str, str, str]]] = {who: [] for who in (*_BY, '')}
   for name, value in config_lib.flatten(config).items():
-    if name not in usual:
-      yield name, repr(value), ''
-    elif value != usual[name]:
-      yield name, repr(value), repr(usual[name])
+    given = bool(started) and name in started[-1]['overrides']
+    if not given and name in usual and value == usual[name]:
+      continue
+    who = ''
+    if started:
+      filled = name in started[-1]['filled']
+      who = _BY[0] if given else _BY[2] if filled else _BY[1]
+    default = repr(usual[name]) if name in usual else ''
+    by[who].append((name, repr(value), default))
+  for who, fields in by.items():
+    for field in fields:
+      yield who, *field
 
 
-def _environment(lines: list[dict]) -> Iterator[tuple[str, str, str]]:
-  """Of each start of a process: when, and on what."""
+def _environment(lines: list[dict]) -> Iterator[tuple[str, str, str, str]]:
+  """Of each start of a process: when, on what, and by which command."""
   for line in lines:
     if line.get('event') == 'start' and 'device' in line:
       said = (
         f'{line["devices"]} x {line["device"]} in {line["processes"]} '
         f'process{"es" * (line["processes"] > 1)}, JAX {line["jax"]}'
       )
-      yield f'{line["step"]:,}', _time(line['time']), said
+      command = line.get('command', '')
+      yield f'{line["step"]:,}', _time(line['time']), said, command
 
 
 def _time(seconds: float) -> str:

@@ -1,11 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Logging to stderr, and the name and start time of the command."""
+"""Logging to stderr; the command of this process, and its start time."""
 
 import contextlib
 import logging
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -48,15 +50,34 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+class Given(NamedTuple):
+  """What the user gave to the command of this process."""
+
+  command: str  # as a shell takes it
+  overrides: list[str]  # the fields of the config that flags set
+  fields: Mapping[str, Any]  # of the config, flat, before any are filled in
+
+
 class _Started:
   """The command that this process runs."""
 
   program = 'gpt-jax'
+  given: Given | None = None
 
 
 def started_as(command: str) -> None:
   """Sets the command's name, for messages that end the process."""
   _Started.program = f'gpt-jax {command}'
+
+
+def started_with(given: Given) -> None:
+  """Keeps what the user gave, for the records of runs."""
+  _Started.given = given
+
+
+def given() -> Given | None:
+  """What the user gave; None in a process that runs no command."""
+  return _Started.given
 
 
 def program() -> str:

@@ -98,15 +98,22 @@ def documents(fraction: Inside = 0.02) -> Build:
   passages of a document, and all pieces that cleaning cuts it into, are on the
   same side, because the hash is of the document's own name.
   """
+  held_out = chosen(fraction)
 
   def build(corpus: Corpus) -> Split:
-    def held_out(document: Document) -> bool:
-      digest = hashlib.sha256(corpus.parent(document.name).encode()).digest()
-      return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
-
-    return _sided(held_out, corpus.source)
+    return _sided(lambda d: held_out(corpus.parent(d.name)), corpus.source)
 
   return build
+
+
+def chosen(fraction: Inside = 0.02) -> Callable[[str], bool]:
+  """Whether `documents` holds out the document of this name."""
+
+  def held_out(name: str) -> bool:
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], 'big') / 2**64 < fraction
+
+  return held_out
 
 
 def tail(fraction: Inside = 0.1) -> Build:

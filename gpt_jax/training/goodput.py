@@ -82,6 +82,12 @@ def account(lines: list[dict[str, Any]]) -> Account:
         parts['data_wait'] = line['data_wait_seconds'] * new
         logged, last = line['step'], line
       steps = max(steps, line['step'])
+      if line.get('event') == 'compiled':
+        # A step that was compiled to see what fits is told of after the start,
+        # whose time has it.
+        early = max(0.0, line['seconds'] - (line['time'] - end))
+        seconds['start'] -= early
+        seconds['step'] += early
       for kind, spent in parts.items():
         seconds[kind] += spent
       seconds['step'] += line['time'] - end - sum(parts.values())

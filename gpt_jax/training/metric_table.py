@@ -211,7 +211,9 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
 # Lines with an `event`: its name, and the other fields of the line.
 EVENTS: Mapping[str, str] = {
   'start': 'A process begins; `seconds` since its start, `context_length`, '
-  '`rows_per_epoch`, `jax`, `device`, `devices`, `processes`; after a stop '
+  '`rows_per_epoch`, `jax`, `device`, `devices`, `processes`, `mesh`, '
+  '`micro_rows`, `parameters`; `command`, the fields that its flags set '
+  '(`overrides`) and those that the program has `filled` in; after a stop '
   '`lost_steps`, `lost_seconds` and `previous_time`; `rewound` after a rewind.',
   'compiled': 'A step for batches of `rows` of `length` tokens, maybe of a '
   '`task`, in `seconds`.',

@@ -23,7 +23,7 @@ from gpt_jax.optim.train_state import TrainState, with_frozen
 from gpt_jax.rows import row_makers, row_order
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep, Skips
 from gpt_jax.runtime import hosts, watchdog
-from gpt_jax.runtime.log import log
+from gpt_jax.runtime.log import given, log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.tokenizers.tokenizer import Tokenizer
@@ -228,7 +228,8 @@ class Run(NamedTuple):
   def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
     """Opens the metrics at step `done`; `start` goes into the start event.
 
-    So do the mesh and the rows at a time, see `fitting.before`.
+    So do the mesh and the rows at a time, see `fitting.before`, and what the
+    user gave: see `_record`.
     """
     config = self.parts.config
     length = config_lib.row_tokens(config)
@@ -249,6 +250,10 @@ class Run(NamedTuple):
       processes=jax.process_count(),
       mesh=dict(self.parts.mesh.shape),
       micro_rows=config.batch.micro_rows,
+      parameters=sum(
+        x.size for x in jax.tree.leaves(self.parts.objective.shapes)
+      ),
+      **_record(config),
       **start,
     )
 
@@ -431,6 +436,23 @@ class Run(NamedTuple):
       'first_index': rows.index,
       'store_rows': self.data.row_numbers(rows),
     }
+
+
+def _record(config: Config) -> dict[str, Any]:
+  """The command, and the fields that it gave and that were filled in since."""
+  if (found := given()) is None:
+    return {}
+  fields = config_lib.flatten(config)
+  filled = [
+    name
+    for name, value in fields.items()
+    if name not in found.fields or found.fields[name] != value
+  ]
+  return {
+    'command': found.command,
+    'overrides': found.overrides,
+    'filled': filled if found.fields else [],
+  }
 
 
 def _write_json(path: str, found: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from gpt_jax.rows.rows import Keys, Rows
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 from gpt_jax.tokenizers.tokenizer import of_sources
-from gpt_jax.tokens import manifest
+from gpt_jax.tokens import document_names, manifest
 from gpt_jax.tokens.store import TokenStore
 from gpt_jax.training import importing, models
 from gpt_jax.training.parts import Parts
@@ -120,6 +120,7 @@ def rows(
     ),
   )
   tokenizer = store.tokenizer() if text else None
+  name_of = document_names.of_store(store)
 
   def lines() -> Iterator[dict[str, Any]]:
     for step in found:
@@ -127,7 +128,10 @@ def rows(
         line = {'step': step.step + 1, **row._asdict()}
         texts, pairs = line.pop('texts'), store.manifest.pairs
         for name in ('spans', 'second'):
-          line[name] = [span._asdict() for span in line[name]]
+          line[name] = [
+            {**span._asdict(), 'name': name_of(span.document)}
+            for span in line[name]
+          ]
         if len(texts) < 2:
           del line['second']
         if len(texts) < 2 or pairs:

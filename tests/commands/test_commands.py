@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -163,6 +164,7 @@ def test_inspect_shows_the_documents_of_steps(workdir, capsys):
     assert sum(s['stop'] - s['start'] for s in spans) == 62
     text = b''
     for s in spans:
+      assert s['name'] == files[s['document']].name
       text += files[s['document']].read_bytes()[s['start'] : s['stop']]
     assert row['text'] == text.decode(errors='replace')
   assert main([*flags[:-1], '--steps=9']) == 0
@@ -403,6 +405,26 @@ def test_the_report_has_what_the_run_logged(workdir, tmp_path, capsys):
   at = page.cells.index('schedule.num_steps')
   assert page.cells[at + 1] == str(config['schedule']['num_steps'])
   assert any(f'JAX {jax.__version__}' in cell for cell in page.cells)
+  # The command, the parameters, and who set the fields.
+  start = lines[0]
+  capsys.readouterr()
+  flags = shlex.split(start['command'])
+  flags = [f for f in flags[2:] if not f.startswith('--workdir')]
+  vocab = '--config.model.vocab_size=257'
+  assert main(['inspect', *flags, vocab, '--json']) == 0
+  inspected = json.loads(capsys.readouterr().out)
+  assert start['parameters'] == inspected['parameters']
+  assert page.cells[3] == f'{start["parameters"]:,}'
+  assert start['command'] == page.cells[1]
+  assert start['command'].startswith('gpt-jax train --config=')
+  for field, who in {
+    'batch.micro_rows': 'command line',
+    'model.dtype': 'config file',
+    'model.vocab_size': 'program',
+    'model.head_size': 'program',
+  }.items():
+    assert page.cells[page.cells.index(field) - 1] == who
+  assert any(re.match(r'\w+\.py \[\d+:\d+\]', c) for c in page.cells)
 
 
 BROWSER = shutil.which('chromium') or shutil.which('google-chrome')

@@ -60,6 +60,24 @@ def run(tmp_path, monkeypatch):
   return tmp_path
 
 
+def test_a_compilation_before_the_first_line_counts_once(run, monkeypatch):
+  """As where the rows that fit are tried: its line comes after the start's."""
+  before = goodput.account(metrics.read(str(run)))
+  clock = Clock(monkeypatch)
+  clock.now, clock.began = 2000.0, 1960.0
+  log = Metrics(
+    str(run), step=8, active=True, context_length=7, rows_per_epoch=40
+  )
+  log.write(8, event='compiled', seconds=23.0)
+  clock.now += 2
+  log.write(8, event='saved', seconds=2.0)
+  log.close()
+  after = goodput.account(metrics.read(str(run)))
+  assert after.seconds['start'] == before.seconds['start'] + 40 - 23
+  assert after.seconds['compile'] == before.seconds['compile'] + 23
+  assert after.seconds['step'] == before.seconds['step'] - 2 * 3
+
+
 def test_every_second_is_accounted_for(run):
   account = goodput.account(metrics.read(str(run)))
   assert account.seconds == pytest.approx(
