@@ -195,6 +195,9 @@ class Reading:
       self._read = self._init_caches()
     start, L = self._start, self._tokens_BL.shape[1]
     stop = min(start + self._block, L)
+    if start // self._block % sharding.MOST_STARTED == 0:
+      # Not later: a block's outputs are donated to the next.
+      jax.block_until_ready(self._read)
     self._read = [
       programs.read_block(
         reader.params,
@@ -222,7 +225,6 @@ class Reading:
           decoder.params, hidden_BLD, next_BL, model=decoder.model
         )
       )
-      sharding.wait_for_earlier(self._scores)
       self._read[0] = self._read[0]._replace(hidden_BLD=None)
     self._start = stop
 
