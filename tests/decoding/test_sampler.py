@@ -104,6 +104,32 @@ def test_min_p_is_taken_after_the_temperature_and_with_the_others():
   assert_drawn_from(frequencies(sampler), restricted(probs, kept))
 
 
+@pytest.mark.parametrize('V', [1, 7, 1009, 50257])
+@pytest.mark.parametrize('wrong', [np.nan, np.inf])
+def test_any_score_that_is_no_number_breaks_its_row(V, wrong):
+  """Wherever it is, and also one alone among as many as GPT-2 has."""
+  places = sorted({0, 1 % V, V // 3, V - 1})
+  logits = np.random.default_rng(V).normal(size=(2 * len(places) + 1, V))
+  logits[-1, : V // 2] = -np.inf  # ruled out: sound
+  for row, place in enumerate(places):
+    logits[row, place] = wrong
+    logits[len(places) + row, place:] = wrong
+  found = jax.jit(sampler_lib.broken)(jnp.float32(logits))
+  assert found.tolist() == [True] * 2 * len(places) + [False]
+
+
+@pytest.mark.parametrize('V', [1, 7, 127, 128, 129, 1009])
+def test_the_largest_is_numpys(V):
+  """Also of equal logits, and of none that is finite."""
+  rng = np.random.default_rng(V)
+  logits = rng.integers(-3, 3, (23, V)).astype(np.float32)  # many are equal
+  logits[5] = -np.inf
+  logits[7, V // 2] = np.inf
+  logits[13] = rng.normal(size=V)
+  found = jax.jit(sampler_lib.largest)(logits)
+  np.testing.assert_array_equal(found, np.argmax(logits, axis=-1))
+
+
 def test_rows_of_one_batch_have_samplers_of_their_own():
   """Each draws what it draws alone, whatever is compiled for the others."""
   samplers = [
