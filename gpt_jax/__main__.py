@@ -43,6 +43,7 @@ COMMANDS = {
 STOPPABLE = (
   *('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo', 'ablation'),
 )
+_INTERRUPTED = 130  # that of `preemption`, which is not imported yet
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,18 +52,22 @@ def main(argv: list[str] | None = None) -> int:
   Args:
     argv: None: those of this process, which may start anew.
   """
-  if argv is None:
-    malloc.start_anew()
-  from gpt_jax import cli  # imported once, so after that
-
   try:
+    if argv is None:
+      malloc.start_anew()
     return _run(sys.argv[1:] if argv is None else argv)
   except BrokenPipeError:  # of the list of commands
+    from gpt_jax import cli
+
     cli.reader_is_gone()
     return 1
+  except KeyboardInterrupt:  # while modules are imported
+    print('gpt-jax: interrupted', file=sys.stderr)
+    return _INTERRUPTED
 
 
 def _run(argv: list[str]) -> int:
+  # Not above: the process may start anew first.
   from gpt_jax import cli
   from gpt_jax.runtime import log, preemption
 

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that is told to stop again and again ends as if it never was."""
 
+import importlib.abc
 import subprocess
 import sys
 
 import pytest
 
+from gpt_jax import __main__
 from gpt_jax.commands import train
 from gpt_jax.runtime import preemption
 from gpt_jax.runtime.preemption import Preempted
@@ -188,3 +190,17 @@ def test_polls_are_as_many_in_each_process(most, monkeypatch):
     counts.add(len(answers))
   [count] = counts
   assert 1 <= count <= 1000
+
+
+def test_an_interrupt_while_modules_are_imported(monkeypatch, capsys):
+  """Ends in one line, as everywhere, and in no traceback."""
+
+  class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+      if name == 'gpt_jax.commands.plan':
+        raise KeyboardInterrupt
+
+  monkeypatch.delitem(sys.modules, 'gpt_jax.commands.plan', raising=False)
+  monkeypatch.setattr(sys, 'meta_path', [Interrupt(), *sys.meta_path])
+  assert __main__.main(['plan']) == preemption.INTERRUPTED
+  assert capsys.readouterr().err == 'gpt-jax: interrupted\n'

@@ -328,6 +328,11 @@ class Run:
       lines and 'loss' in lines[-1] and lines[-1]['step'] % EVAL_EVERY == 0
     )
 
+  def began_command(self) -> bool:
+    """Whether it has said anything but that Python itself was interrupted."""
+    said = self.said()
+    return bool(said) and ('Traceback' not in said or ', in main\n' in said)
+
   def results(self) -> list[dict]:
     """All that was logged, less what the clock decides."""
     return [
@@ -632,8 +637,7 @@ def main() -> int:
       name = signal.Signals(kill.number).name
       told = f'{complete}, {kind}'
       row = [str(kills), told, kill.phase, name, str(run.last_step())]
-      # One that has said nothing has not begun with the command yet.
-      if run.said() and code not in codes(kill.number):
+      if run.began_command() and code not in codes(kill.number):
         return fail(f'exit code {code} after {name}', run)
       console.print(f'kill {kills} of {args.kills}: {name}, {kill.phase}')
     found = differences(wholes[kind], run)
