@@ -90,9 +90,11 @@ def main(args: cli.Args) -> None:
   with hosts.together():
     source = models.open_model(args.init, 'tune', '--init')
     config = with_tasks(args)
-    result = run.finetune(
-      config, source, args.workdir, args.predict, args.average
-    )
+    grace = config.checkpoint.grace_seconds
+    with runs.drawn_when_stopped(args.workdir, grace, unit=UNIT):
+      result = run.finetune(
+        config, source, args.workdir, args.predict, args.average
+      )
     first = hosts.index() == 0
     if first and (path := runs.loss_curves([args.workdir], unit=UNIT)):
       log.info('drew %s', path)

@@ -69,7 +69,8 @@ def train(config: Config, workdir: str) -> None:
     training, state = run.Run.open(
       config, workdir, in_loop.evaluation(config, workdir)
     )
-    state = loop.fit(training, state)
+    with runs.drawn_when_stopped(workdir, config.checkpoint.grace_seconds):
+      state = loop.fit(training, state)
     watchdog.enter('end')
     preemption.check()
     if jax.process_index() == 0:

@@ -2,18 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots runs: losses, schedule, wall time and routers, as PNG files."""
 
+import contextlib
 import math
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from gpt_jax import config as config_lib
 from gpt_jax.config import Config
 from gpt_jax.evaluation.figures import Curve
-from gpt_jax.files import files
+from gpt_jax.files import buckets, files
+from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.runtime.log import log
+from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import UsageError
 from gpt_jax.training import goodput, metrics, report
 
@@ -91,6 +96,41 @@ def loss_curves(
   return save_figure(figure, out) if figure else None
 
 
+@contextlib.contextmanager
+def drawn_when_stopped(
+  workdir: str, grace_seconds: float, unit: str = 'nats a token'
+) -> Iterator[None]:
+  """Draws the losses also if the body is told to stop, once all is saved.
+
+  It waits for the picture at most for half of what is left of the grace period,
+  and draws none where files are yet to be uploaded, or other hosts wait.
+  Nothing that goes wrong with it changes how the run ends.
+  """
+  try:
+    yield
+  except Preempted:
+    watchdog.enter('end')  # a second SIGTERM ends the process at once
+    left = grace_seconds - preemption.seconds_since_asked()
+    if left > 0 and jax.process_count() == 1 and not buckets.is_copy(workdir):
+      # A thread can be left behind, whatever it is waiting for.
+      drawing = threading.Thread(
+        target=_draw_what_there_is, args=(workdir, unit), daemon=True
+      )
+      drawing.start()
+      drawing.join(left / 2)
+      if drawing.is_alive():
+        log.warning('loss.png is not drawn: the grace period is too short')
+    raise
+
+
+def _draw_what_there_is(workdir: str, unit: str) -> None:
+  try:
+    if any('loss' in line for line in metrics.read(workdir)):
+      log.info('drew %s', loss_curves([workdir], unit=unit))
+  except Exception as e:
+    log.warning('loss.png is not drawn: %s: %s', type(e).__name__, e)
+
+
 def loss_figure(workdirs: list[str], unit: str = 'nats a token') -> Any:
   """The figure of `loss_curves`; None as there."""
   pyplot = load_pyplot()
@@ -133,8 +173,10 @@ def _draw(
         held_out.setdefault(part, []).append(point)
   tokens, losses = zip(*train, strict=True)
   axes.plot(tokens, losses, color, lw=0.6, alpha=0.4)
-  smooth = running_mean(losses)
-  axes.plot(tokens, smooth, color, lw=1.5, label=f'{name}: training, smoothed')
+  # A twentieth of the curve, and three lines at least.
+  half = 1 + len(losses) // 40
+  label = f'{name}: training, centred mean of {2 * half + 1} log lines'
+  axes.plot(tokens, centred_mean(losses, half), color, lw=1.5, label=label)
   for (part, points), marker in zip(held_out.items(), _MARKERS, strict=False):
     part = 'held out' if part == 'validation' else part
     xs, ys = zip(*points, strict=True)
@@ -142,14 +184,16 @@ def _draw(
   return True
 
 
-def running_mean(values: Sequence[float], decay: float = 0.9) -> list[float]:
-  """Exponential moving average, without bias to the start."""
-  out, total, weight = [], 0.0, 0.0
-  for value in values:
-    total = decay * total + (1 - decay) * value
-    weight = decay * weight + (1 - decay)
-    out.append(total / weight)
-  return out
+def centred_mean(values: Sequence[float], half: int) -> np.ndarray:
+  """The mean of each value, up to `half` before it and as many after it.
+
+  Near an end there are fewer on both sides, so that a straight line stays as it
+  is: the mean neither lags behind a falling loss nor bends at its ends.
+  """
+  sums = np.cumsum([0.0, *values])
+  at = np.arange(len(values))
+  width = np.minimum(half, np.minimum(at, at[::-1]))
+  return (sums[at + width + 1] - sums[at - width]) / (2 * width + 1)
 
 
 def schedule_curves(config: Config, out: str) -> str:

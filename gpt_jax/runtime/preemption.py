@@ -15,6 +15,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from gpt_jax.runtime import watchdog
@@ -37,6 +38,7 @@ class _State:
   """State global to the process, as signals are."""
 
   asked = False
+  asked_at = 0.0  # of the monotonic clock
   reached = False
   boundaries = 0
   distributed = False
@@ -90,6 +92,8 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
 
   Called from a separate thread.
   """
+  if not _State.asked:
+    _State.asked_at = time.monotonic()
   _State.asked = True
   phase = watchdog.now().name
   if phase in AT_ONCE:
@@ -136,6 +140,11 @@ def reached() -> bool:
   if multihost_utils.reached_preemption_sync_point(_State.boundaries):
     _State.reached = True
   return _State.reached
+
+
+def seconds_since_asked() -> float:
+  """Seconds since a stop was requested; 0 if none was, or of another host."""
+  return time.monotonic() - _State.asked_at if _State.asked else 0.0
 
 
 class Polls:

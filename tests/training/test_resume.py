@@ -109,7 +109,7 @@ def test_killed_run_ends_bit_identical(tmp_path):
   # Between two saves.
   last = kill_when(killed, lambda: last_step() >= 25, **terminate)
   assert last.startswith('gpt-jax train: stopped; saved step ')
-  assert exists(f'checkpoints/{last.split()[5]}')
+  assert exists(f'checkpoints/{last.split()[5]}') and exists('loss.png')
   # The newest checkpoint is that of step 35: another length follows.
   kill_when(killed, lambda: last_step() >= 37)
   finish(start(killed))
