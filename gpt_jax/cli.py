@@ -308,8 +308,8 @@ def _check_urls(command: str, given: dict[str, Any]) -> None:
     for url in urls:
       if not url.startswith((*files.BUCKETS,)):
         raise UsageError(
-          f'--{flag}={shown}: {url} is in no bucket that is known; give a URL '
-          f'that begins with {" or ".join(files.BUCKETS)}, or a path'
+          f'--{flag}={shown}: {url} is not in a bucket that we can read; give '
+          f'a URL that begins with {" or ".join(files.BUCKETS)}, or a path'
         )
     if (
       flag == 'workdir'

@@ -158,9 +158,12 @@ class Flags(flags.FlagValues):
     self.number('top_k', 0, use, ranges.Whole)
     use = 'Draw from the smallest set of tokens that reaches this probability.'
     self.number('top_p', 1.0, use, ranges.Probability)
-    use = 'Draw from tokens at least this fraction as probable as the best.'
+    use = (
+      'Draw from tokens whose probability is at least this fraction of the '
+      'highest.'
+    )
     self.number('min_p', 0.0, use, ranges.Probability)
-    use = 'Above 1: makes tokens that have occurred less probable.'
+    use = 'Above 1: makes tokens that have already occurred less probable.'
     self.number('repetition_penalty', 1.0, use, ranges.Positive)
     self.number('seed', 0, 'Seed of the draws.', ranges.Seed)
 
@@ -184,7 +187,7 @@ class Flags(flags.FlagValues):
 
   def best_of(self) -> None:
     """`--best_of` and `--reward`."""
-    use = 'With --reward: samples of each prompt, of which the best are kept.'
+    use = 'With --reward: samples drawn per prompt; the best are kept.'
     self.number('best_of', 1, use, ranges.Count)
     use = (
       'Model that scores the samples of --best_of: a workdir of gpt-jax '
@@ -200,16 +203,19 @@ class Flags(flags.FlagValues):
     theirs = "empty: as in the model's generation_config.json, or"
     use = 'With --beam: exponent of the length that scores are divided by; '
     self.number('length_penalty', None, f'{use}{theirs} 1.', ranges.Real)
-    use = 'With --beam: this length: the number of tokens, or (5 + tokens) / 6.'
+    use = (
+      'With --beam: how the length is counted: the number of tokens, or '
+      '(5 + tokens) / 6.'
+    )
     self.choice('penalty', 'length', [*PENALTIES], use)
     use = (
-      'With --beam: stop when as many hypotheses have ended, even if an open '
-      f'one may be better; {theirs} no.'
+      'With --beam: stop when this many hypotheses have ended, even if an '
+      f'unfinished one may become better; {theirs} no.'
     )
     self.switch('early_stopping', use, default=None)
-    use = 'With --beam: no n-gram of this size occurs twice; 0: any may; '
+    use = 'With --beam: no n-gram of this size occurs twice; 0: no such rule; '
     self.number('no_repeat_ngram', None, f'{use}{theirs} 0.', ranges.Whole)
-    use = f'With --beam: the fewest tokens before the end; {theirs} 0.'
+    use = f'With --beam: minimum number of tokens before the end; {theirs} 0.'
     self.number('min_tokens', None, use, ranges.Whole)
 
   def draft(self) -> None:

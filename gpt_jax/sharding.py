@@ -113,18 +113,18 @@ def fewer_devices(
 ) -> tuple[int, int] | None:
   """Fewer devices, over which an open `fsdp` splits the model into more parts.
 
-  As a run on 56 devices of a model of width 768 has `fsdp` of 8, and one on 48
-  of them 48.
+  For example, a model of width 768 has an `fsdp` of 8 on 56 devices, and of 48
+  on 48 devices.
 
   Args:
     config: `config.mesh`.
-    count: of the devices there are.
+    count: number of devices that there are.
     width: of the models.
-    each: devices of a host, which are all taken or none.
+    each: devices of a host, of which all are used or none.
 
   Returns:
-    The number of devices, the most of those with the largest `fsdp`, and that;
-    None: no fewer are better, or `fsdp` is given.
+    The largest number of devices that gives the largest `fsdp`, and that
+    `fsdp`; None: no smaller number is better, or `fsdp` is given.
   """
   if config['fsdp'] != -1:
     return None
@@ -139,7 +139,7 @@ def fewer_devices(
 
 
 def num_slices(devices: Sequence[Any]) -> int:
-  """TPU slices that the devices are of: 1 on other platforms."""
+  """Number of TPU slices that the devices belong to; 1 on other platforms."""
   if devices[0].platform != 'tpu':
     return 1
   return len({getattr(device, 'slice_index', 0) for device in devices})
@@ -177,7 +177,7 @@ def check_divisible(
 ) -> None:
   """Checks that each parameter splits evenly over its mesh axes.
 
-  Those of `MAY_BE_WHOLE` need not.
+  Axes in `MAY_BE_WHOLE` need not.
 
   Args:
     abstract: parameters with logical axes, as `jax.eval_shape` gives them.
@@ -270,7 +270,7 @@ def copy_per_process(
 def use(mesh: Mesh, rules: Rules):
   """Makes logical constraints inside `nn/` act on this mesh.
 
-  Whatever traces a model goes inside.
+  Trace models inside it.
 
   Args:
     mesh: `Parts.mesh` of a run.
@@ -292,7 +292,7 @@ def use(mesh: Mesh, rules: Rules):
 
 @contextlib.contextmanager
 def on_one_tpu(rules: Rules):
-  """Acts as if the devices were one TPU, for what is decided before a run."""
+  """Acts as if the devices were one TPU, for decisions before a run."""
   device = AbstractDevice(device_kind='TPU v5', num_cores=1, platform='tpu')
   mesh = AbstractMesh((1,) * len(AXES), AXES, abstract_device=device)
   with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(rules):
@@ -302,9 +302,9 @@ def on_one_tpu(rules: Rules):
 def host_rows(sharding: NamedSharding, num_rows: int) -> slice:
   """The rows of a global batch that this process reads.
 
-  From the first of its devices' rows to the last. Between them may be those of
-  other processes: on a slice with three dimensions the chips of a host are
-  often no neighbours along an axis of the mesh. `put_batch` leaves them out.
+  They run from the first row of its devices to the last. Rows of other
+  processes may lie between: on a slice with three dimensions, a host's chips
+  are often not neighbours along a mesh axis. `put_batch` leaves those rows out.
   """
   indices = sharding.addressable_devices_indices_map((num_rows,)).values()
   starts, stops, _ = zip(

@@ -352,8 +352,8 @@ def decode(
   encoder = bool(config.model.num_encoder_layers)
   if encoder and not beams:
     raise UsageError(
-      '--what=decode: of an encoder-decoder beam search is measured; give '
-      '--what=beam'
+      '--what=decode: for an encoder-decoder only beam search is measured; '
+      'give --what=beam'
     )
   harness.check_installed('torch', 'transformers')
   longest, context = max(prompts) + 1 + steps, config.model.context_length

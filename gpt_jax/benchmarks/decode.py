@@ -153,9 +153,9 @@ def kernels(config: Config) -> dict[Shape, int]:
       shapes[leaf.shape] += 1
   if known != flops.matmul_parameters(config, params):
     raise UsageError(
-      '--what=products: has no such count of this model (experts, layers that '
-      'are shared, distances, a head of an encoder); take another config, '
-      'such as configs/benchmark.py:gpt2'
+      "--what=products: cannot count this model's products (experts, shared "
+      "layers, distances, an encoder's head); take another config, such as "
+      'configs/benchmark.py:gpt2'
     )
   return dict(shapes)
 

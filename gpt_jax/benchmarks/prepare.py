@@ -235,9 +235,8 @@ def encode(config: Config, steps: int) -> dict:
   made = tokenizer.build(config.tokenizer.name, documents)
   if not isinstance(made, SentencePiece):
     raise UsageError(
-      f'tokenizer.name={config.tokenizer.name!r}: is not of SentencePiece, '
-      'which is what encoding is compared with; take sentencepiece or '
-      'sentencepiece_file'
+      f'tokenizer.name={config.tokenizer.name!r}: encoding is compared with '
+      'SentencePiece; take sentencepiece or sentencepiece_file'
     )
   workers = processes.count(config.data.workers)
   texts = [document.text for document in documents]

@@ -40,7 +40,7 @@ def measure(config: Config, steps: int) -> dict:
   if needs.tokens or needs.decoder_start:
     what = f'a [{needs.tokens[0].upper()}]' if needs.tokens else 'a tokenizer'
     raise UsageError(
-      f'objective.name={name!r}: needs {what}, which random tokens have not; '
+      f'objective.name={name!r}: needs {what}, which random tokens lack; '
       'see the log lines of gpt-jax train for its speed'
     )
   parts = parts_lib.build(config, mesh)

@@ -3,10 +3,10 @@
 """Local checkpoints: frequent ones, in the memory or on the disks of the hosts.
 
 They are the first of two tiers; the second is the run's workdir, see
-`checkpointer`. Each shard of a save is on two machines. Of a shard that two
-machines have anyway, as parameters replicated over `data`, each of the two
-writes its own. Any other one is fetched by another machine, the neighbour in a
-ring over the processes, in the background (`runtime.transfer`).
+`checkpointer`. Each shard of a save is on two machines. If two machines hold a
+shard anyway, such as parameters replicated over `data`, each of the two writes
+its own. Any other shard is fetched by another machine, the neighbour in a ring
+over the processes, in the background (`runtime.transfer`).
 
 At a start the processes tell each other which shards they have. A save is
 complete if every shard is on some machine with the right checksum. Shards then
@@ -15,8 +15,8 @@ the fingerprints of the arrays, computed on the devices before the save, are
 compared.
 
 Process P writes two files of step S into the folder of its machine: `S-P.own`,
-and `S-P.copy` with the shards of others. The files of a save go once a newer
-save was written and read back by every process.
+and `S-P.copy` with the shards of others. The files of a save are removed once
+every process has written a newer save and read it back.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def check_folder(folder: str) -> None:
   if not files.is_local(folder):
     problem = 'is not a folder of this machine'
   elif not os.path.isdir(folder):
-    problem = 'is no folder'
+    problem = 'is not a folder'
   elif not os.access(folder, os.W_OK | os.X_OK):
     problem = 'cannot be written'
   if problem:
@@ -108,7 +108,7 @@ class _Connections:
 
 
 class LocalCheckpoints:
-  """The local checkpoints of one run; the methods are collectives."""
+  """The local checkpoints of one run; its methods are collectives."""
 
   def __init__(self, workdir: str, folder: str):
     """Opens the run's folder in `folder`, and connects the processes."""

@@ -430,7 +430,7 @@ def committed(folder: epath.Path) -> bool:
 
 @functools.cache
 def _quiet_late_reads() -> None:
-  """Keeps the reads that end after another one has failed from being told.
+  """Silences reads that end after another one has failed.
 
   Orbax closes its event loop at the first failure, and a traceback is printed
   for every later read.

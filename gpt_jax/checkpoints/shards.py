@@ -30,7 +30,7 @@ _END = 8 + len(_MAGIC)
 
 
 class Place(NamedTuple):
-  """Where a process writes: what fails together has the same."""
+  """Where a process writes; processes that fail together have the same."""
 
   machine: str
   slice: int = 0  # of a TPU

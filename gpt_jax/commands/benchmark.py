@@ -29,12 +29,12 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
     --what score --steps 1000 --against torch --batches 1,8,32
 
 train: compile time, median step time, tokens/s, the wait for data and MFU, with
-its formula and peak; with replay.every_steps, also steps that are checked, in
-turns with plain ones; against torch: the same steps in transformers, with AdamW
-and without dropout on both sides. checkpoint: the time that saving takes from
-the training thread, into the hosts' memory and onto the disk, the share of
-checksums in it, and the training loop against the bare step; --distributed, on
-several processes, measures the former alone.
+its formula and peak; with replay.every_steps, also checked steps, in turns with
+plain ones; against torch: the same steps in transformers, with AdamW and
+without dropout on both sides. checkpoint: the time of the training thread that
+saving takes, into the hosts' memory and onto the disk, the share of checksums
+in it, and the training loop against the bare step; --distributed, on several
+processes, measures only saves into the hosts' memory.
 
 lstm: the LSTM layers of model.attention alone, forward, backward and update,
 against torch.nn.LSTM, beside the matrix products of our step.
@@ -59,16 +59,16 @@ prepare: seconds, memory of all processes and bytes on disk of preparing the
 config's corpus, or a generated text: documents(count, words), one(megabytes).
 encode: tokenization of the corpus as in prepare, and by SentencePiece's own
 threads. rows: random rows per second from a token store on disk, and from one
-in a bucket, whose server stands on this machine; the wait for a slow one.
+in a bucket whose server is on this machine; the wait for a slow store.
 
 start: seconds until the first step of train is done, by part, with the text
-prepared and the programs kept.
+prepared and the programs cached.
 
 score: passages like LAMBADA's per second, as `evaluate` scores them; against
 torch: by lm-eval on transformers, with each of --batches.
 
---against torch compares with transformers, and needs the extra `hf`, score
-also `eval`.
+--against torch compares with transformers, and needs the extra `hf`; score also
+needs `eval`.
 """
 
 import json

@@ -13,9 +13,9 @@ Markdown table and writes W/compare.json and W/compare.png.
 
   gpt-jax compare --expected --workdir workdirs/smoke
 
-compares a run of one of our configs, whole or begun, with the losses that are
-known of it, which says whether the installation is sound. Prints a table, and
-ends with exit code 1 if the run's losses are others.
+compares the losses of a run, finished or not, with those that its shipped
+config is known to give, and so checks the installation. Prints a table, and
+ends with exit code 1 if the losses differ.
 """
 
 import os
@@ -35,7 +35,7 @@ with cli.lazy_imports():
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir(
-    'Folder of all runs, made when missing; with --expected that of one run.'
+    'Folder of all runs, made when missing; with --expected, of one run.'
   )
   flags.texts(
     'run',
@@ -46,7 +46,7 @@ def define(flags: Flags) -> None:
   flags.text('flags', '', 'More flags of `train` for all runs.')
   flags.switch(
     'expected',
-    'Compare a run with the losses that are known of its config.',
+    "Compare a run's losses with the known losses of its config.",
   )
   flags.json()
 

@@ -15,11 +15,11 @@ tokenizer.model or spiece.model. `evaluate` also needs held-out text in
 WORKDIR/data, which `prepare` makes with the same tokenizer.
 
 A workdir is exported to the model family that computes the same function, such
-as GPT-2 or LLaMA; of a run with several models, the run's own or that of
---part. An imported model is exported with the same tensors, bit by bit, and the
-same tokenizer files. A run with adapters (`finetune.lora`) is exported with
-these merged, or as an adapter of PEFT with --adapter; --from_hf merges such a
-folder into the base that it names.
+as GPT-2 or LLaMA. If the run has several models, its own is exported, or the
+one named by --part. An imported model is exported with the same tensors, bit by
+bit, and the same tokenizer files. A run with adapters (`finetune.lora`) is
+exported with these merged, or with --adapter as an adapter of PEFT; --from_hf
+merges such a folder into the base that it names.
 """
 
 import re
@@ -49,8 +49,8 @@ def define(flags: Flags) -> None:
   flags.text(
     'part',
     None,
-    "With --to_hf: export this one of config.models, such as ELECTRA's "
-    "generator, instead of the run's model.",
+    "With --to_hf: export this model of config.models, such as ELECTRA's "
+    "generator, instead of the run's own.",
   )
   flags.switch(
     'tokenizer',

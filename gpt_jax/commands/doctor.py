@@ -6,9 +6,9 @@
   gpt-jax doctor --distributed   # on each of several hosts, at the same time
 
 Prints a line for each check, with the remedy if it fails. The exit code is 1 if
-any check fails. Openings to other users of this machine are reported, but are
-no failure. The rates of matrix products and of the network are rough: they tell
-a broken chip or link from a sound one.
+any check fails. What is open to other users of this machine is reported, but is
+not a failure. The rates of matrix products and of the network are rough: they
+only tell a broken chip or link from a sound one.
 """
 
 import functools

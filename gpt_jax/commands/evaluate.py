@@ -34,8 +34,8 @@ WORKDIR/evaluations/step-N-NAME.jsonl. Decoding is greedy, or a beam search with
 --beam N (see generate). For other metrics, prefixes and parts of files, use
 --tasks "seq2seq('test.en', 'test.de', metrics='rouge', beam=4)". GLUE's tasks
 (sst2, cola, mrpc, stsb, rte and others) are text to text as in T5: an answer
-that is none of the choices is wrong. Only these tasks and validation measure
-encoder-decoders.
+that is not one of the choices is wrong. Only these tasks and validation work
+for encoder-decoders.
 
 Other tasks are scored by likelihood, without tuning: lambada, blimp, piqa,
 hellaswag, story_cloze, race, boolq, cbt, wikitext2, wikitext103, ptb, enwik8,
@@ -49,13 +49,13 @@ text('mine.txt'), eval/NAME/... for text('mine.txt', name='NAME').
 
 --average 5 measures the mean of the parameters of the last five checkpoints (if
 checkpoint.keep kept them), which is not the average of optim.ema. Its results
-have a file of their own, step-N-average-5.json.
+are in a separate file, step-N-average-5.json.
 
---steps all measures every checkpoint that the run has kept, which
-checkpoint.keep_every_steps decides, prints a table with the main figure of each
-task, and draws WORKDIR/evaluations/steps.png. GPT-1's figure 2 is so drawn:
+--steps all measures every checkpoint that the run has kept (see
+checkpoint.keep_every_steps), prints a table with the main figure of each task,
+and draws WORKDIR/evaluations/steps.png. This draws GPT-1's figure 2:
 cola_zero_shot, sst2_zero_shot and race_zero_shot are its heuristics, which use
-the language model for a task as it is.
+the language model without tuning.
 """
 
 import os
@@ -91,16 +91,16 @@ def define(flags: Flags) -> None:
   flags.text(
     'steps',
     '',
-    'Measure the checkpoints of these steps one after the other, a comma list, '
-    'or all that are kept. Prints a table, and draws the curves in '
+    'Measure the checkpoints of these steps one after the other: a comma list, '
+    'or `all` that are kept. Prints a table, and draws the curves in '
     'WORKDIR/evaluations/steps.png.',
   )
   flags.text(
     'tasks',
     None,
     'Comma list of what to measure: validation (the held-out split, and '
-    'the sets of eval.sets), ' + ', '.join(TASKS) + '. By default validation, '
-    'or with --source nothing else.',
+    'the sets of eval.sets), ' + ', '.join(TASKS) + '. Default: validation, '
+    'or with --source none.',
   )
   flags.text(
     'tasks_dir',
@@ -118,29 +118,29 @@ def define(flags: Flags) -> None:
   flags.numbers(
     'shots',
     '0',
-    'Comma list of how many solved examples to show before each example, as '
-    'far as the context has room.',
+    'Comma list of how many solved examples to show before each example, if '
+    'the context has room.',
   )
   flags.number('seed', 0, 'Seed to draw solved examples.', ranges.Seed)
   flags.number(
     'limit',
     None,
-    'Measure only this many first examples of each task (of each paradigm of '
-    'BLiMP; lines of a text). The results have a file of their own, '
+    'Measure only the first N examples of each task (of each paradigm of '
+    'BLiMP; lines of a text). The results are in a separate file, '
     'step-N-limit-LIMIT.json.',
     ranges.Count,
   )
   flags.number(
     'batch_tokens',
     None,
-    'The most tokens of a batch, including padding; default: those of '
-    'eval.rows rows of the whole context, up to 16,384 for each device.',
+    'Maximum tokens of a batch, including padding; default: eval.rows rows of '
+    'the whole context, up to 16,384 tokens for each device.',
     ranges.Count,
   )
   flags.number(
     'rows',
     None,
-    'The most rows of a batch.',
+    'Maximum rows of a batch.',
     ranges.Count,
   )
   flags.switch(
@@ -152,9 +152,9 @@ def define(flags: Flags) -> None:
   flags.words(
     'pairs',
     '',
-    'Comma list of pairs of held-out texts for an encoder to tell apart, maybe '
-    'of another kind than in training: next (does B follow A, or come from '
-    'another document?), order (are A and B in their order?).',
+    'Comma list of kinds of pairs for an encoder to tell apart, which may '
+    'differ from training: next (does B follow A, or come from another '
+    'document?), order (are A and B in their order?).',
   )
   flags.numbers(
     'memory',

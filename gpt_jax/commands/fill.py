@@ -13,8 +13,8 @@ of several masks need not fit together. The tokenizer's own name of the mask,
 such as <mask>, works as well.
 
 An encoder-decoder generates the missing text: a T5 for <extra_id_0>,
-<extra_id_1>, ..., a BART for <mask>. Prints the --top best filled texts of a
-beam search with as many hypotheses, with their scores.
+<extra_id_1>, ..., a BART for <mask>. Prints the --top best filled texts, with
+their scores, by a beam search with that many hypotheses.
 """
 
 from gpt_jax import cli, ranges

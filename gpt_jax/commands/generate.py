@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Continues prompts, answers sources, or chats, with a trained model.
+r"""Continues prompts, generates outputs for sources, or chats, with a model.
 
   gpt-jax generate --workdir workdirs/smoke --prompt 'def main('
   gpt-jax generate --workdir W --prompt 'Once' --num_samples=3 --seed=1 \
@@ -16,8 +16,8 @@ r"""Continues prompts, answers sources, or chats, with a trained model.
 
 Prints each sample: the prompt and its continuation; a single sample on a
 terminal is printed as it is drawn. A sample ends with the document, before a
-text of --stop, or after --max_tokens. --rows prompts are continued at a time;
-the results do not depend on each other.
+text of --stop, or after --max_tokens. --rows prompts are continued at a time,
+independently of each other.
 
 --prompts is a .txt with a prompt a line, or a .jsonl of objects with `prompt`,
 or with `messages` for the model's chat template. A line of --out has the
@@ -36,14 +36,14 @@ divided by length^P, where P is --length_penalty; with --penalty gnmt by
 ((5 + length) / 6)^P.
 
 --best_of N --reward FOLDER draws N samples and prints the --num_samples that a
-reward model scores highest; a score is that of the reward model.
+reward model scores highest, with these scores.
 
 --average N decodes with the mean of the parameters of the last N checkpoints.
 
 --draft is the workdir of a smaller model with the same tokenizer. It proposes
---draft_tokens at a time, which the model judges in one pass (speculative
-decoding). The text has the same distribution as without; with --temperature=0
-it is the same text.
+--draft_tokens at a time, which the model accepts or rejects in one pass
+(speculative decoding). The text has the same distribution as without a draft;
+with --temperature=0 it is the same text.
 
 Without a prompt it starts a session, which answers each line typed or piped in;
 /help lists its commands. A model with a chat template gets the lines as

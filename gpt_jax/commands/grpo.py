@@ -8,9 +8,9 @@ r"""Trains a model on rewards of its completions within their group (GRPO).
 --init is a workdir, a Hugging Face folder, or none (from scratch). The prompts
 are JSON lines, {"prompt": ...}, a text or a list of messages; their other
 columns go to the function accuracy(prompts, completions, **columns) of
-rewards.py, which returns a number for each completion; --reward may also be a
-folder of gpt-jax reward, or of finetune on a task such as sst2: the reward is
-the probability of its second class. Further settings are arguments of
+rewards.py, which returns a number for each completion. --reward may also be a
+folder of gpt-jax reward, or of finetune on a task such as sst2; then the reward
+is the probability of its second class. Further settings are arguments of
 finetune.task: grpo(..., num_generations=8, beta=0.0).
 gpt_jax/config/defaults.py explains the section finetune.
 
@@ -30,7 +30,7 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.post_training(
     prompts='The prompts to complete',
-    reward='What scores completions',
+    reward='The function or model that scores completions',
   )
 
 

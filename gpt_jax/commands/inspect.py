@@ -16,19 +16,19 @@ r"""Shows a resolved config, what a field means, a run's documents or a spike.
   gpt-jax inspect --workdir W --steps 1:200 --order out.png
   gpt-jax inspect --spike W/spikes/8.json
 
-For a config: the resolved fields, parameters, FLOPs, the schedule (rows,
-tokens of a row and learning rate at the start of each batch stage) and what
-computes attention on a TPU, in each kind of layer. Only shapes
-are computed, so it takes neither memory nor an accelerator, and also works for
-models that the objective cannot train.
+For a config: the resolved fields, parameters, FLOPs, the schedule (rows, tokens
+of a row and learning rate at the start of each batch stage) and the attention
+backend on a TPU, in each kind of layer. Only shapes are computed, so it takes
+neither memory nor an accelerator, and also works for models that the objective
+cannot train.
 
 With --sharding: a picture of which mesh axis splits which dimension of each
 parameter, and how much of it a device holds. With --attention: which keys each
 query sees, in each kind of layer.
 
 For a field: its default, what it takes (a range, or calls with their
-arguments), whether a run may go on with another value, and what it means; for a
-section such as `optim`, all its fields.
+arguments), whether a resume may change it, and what it means; for a section
+such as `optim`, all its fields.
 
 For a run: the documents in the rows of each step, by their number in the token
 store, computed from the config and the step. Steps count from 1, as in

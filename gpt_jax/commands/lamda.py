@@ -46,7 +46,7 @@ def define(flags: Flags) -> None:
   flags.text('labels', None, 'File of labelled responses to measure.')
   flags.drawing()
   flags.number('num_samples', 16, 'Responses to choose from.', ranges.Count)
-  use = 'The least probability that a response is safe.'
+  use = 'Minimum probability that a response is safe.'
   flags.number('safety', 0.5, use, ranges.Probability)
   flags.number('rows', 8, 'Responses drawn at a time.', ranges.Count)
   flags.switch('calculator', 'Let the model ask a calculator.')

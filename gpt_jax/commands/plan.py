@@ -22,8 +22,8 @@ estimates.
 
 If the config leaves the mesh open (as configs/base.py does), a mesh is chosen,
 with batch.micro_rows unless it is given, and printed as overrides for `train`.
-If a step does not fit, the answer is the smallest change that makes it fit.
---search tries meshes, model.remat and batch.micro_rows and ranks what fits;
+If a step does not fit, the plan names the smallest change that makes it fit.
+--search tries meshes, model.remat and batch.micro_rows, and ranks what fits;
 without it a line says what a search may gain. libtpu gets the flags that
 launch/ sets, or those of --flags. Needs the extra `plan`.
 
@@ -78,13 +78,13 @@ def define(flags: Flags) -> None:
     'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
   )
   flags.number(
-    'compiles', 12, 'With --search: the most plans to compile.', ranges.Count
+    'compiles', 12, 'With --search: how many plans to compile.', ranges.Count
   )
   flags.text(
     'flags',
     None,
-    "Compile with these flags of libtpu instead of the generation's, which "
-    'launch/ sets, as LIBTPU_INIT_ARGS takes them: '
+    'Compile with these flags of libtpu, as in LIBTPU_INIT_ARGS, instead of '
+    'those that launch/ sets for the generation: '
     "--flags='--xla_enable_async_all_gather=true'; '': with none.",
   )
   flags.text(

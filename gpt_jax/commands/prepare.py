@@ -7,8 +7,8 @@ r"""Turns text into a tokenizer and a token store.
     --runner DirectRunner --beam_options '--direct_num_workers=2'
 
 `train` does this itself if the store is missing; several runs can share a store
-with --config.data.store=data/smoke. With --runner, Apache Beam prepares text
-that is too much for one machine, to the same bytes: see launch/BEAM.md.
+with --config.data.store=data/smoke. If there is too much text for one machine,
+Apache Beam prepares it with --runner, to the same bytes: see launch/BEAM.md.
 
   gpt-jax prepare --config configs/smoke.py --out data/clean \
     --config.data.source="jsonl('web/*.jsonl.zst')" \

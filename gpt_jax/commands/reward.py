@@ -8,10 +8,10 @@ r"""Trains a reward model on preferences or rankings (InstructGPT, step 2).
 --init is a workdir, a Hugging Face folder, or none (from scratch). The files
 are JSON lines, packed or not: {"prompt": ..., "chosen": ..., "rejected": ...}
 or {"prompt": ..., "completions": [best, ..., worst]}, each a text or a list of
-messages; without a prompt it is the common beginning of chosen and rejected.
-Without --dev, and with dev='' in finetune.task, a tenth of the prompts is
-evaluated on; no prompt is in both. gpt_jax/config/defaults.py explains the
-section finetune.
+messages; without "prompt", the prompt is the common beginning of chosen and
+rejected. Without --dev, and with dev='' in finetune.task, a tenth of the
+prompts is held out for evaluation; no prompt is in both.
+gpt_jax/config/defaults.py explains the section finetune.
 
 The same command resumes. W2 then has the files of `train`, the rewards of the
 dev split in predictions/dev.jsonl, and result.json with accuracy, margin,

@@ -89,8 +89,8 @@ def define(flags: Flags) -> None:
   flags.words(
     'warm_up',
     '',
-    'Before the server is ready, compile what requests of these sizes run: a '
-    'comma list of PROMPT+NEW tokens, as in 40+16,400+512.',
+    'Before the server is ready, compile the programs for requests of these '
+    'sizes: a comma list of PROMPT+NEW tokens, as in 40+16,400+512.',
   )
   flags.number(
     'max_waiting',
@@ -102,14 +102,14 @@ def define(flags: Flags) -> None:
   flags.number(
     'keep',
     1,
-    'Ended continuations whose caches are kept, each as large as when it ran: '
-    'a prompt that begins like one of them is read from there on.',
+    'Finished continuations whose caches are kept, each as large as while it '
+    'ran: of a prompt that begins like one of them, only the rest is read.',
     ranges.Whole,
   )
   flags.number(
     'max_tokens',
     None,
-    'The most tokens that a request may ask for; empty: the context.',
+    'Maximum tokens that a request may ask for; empty: the context.',
     ranges.Count,
   )
   flags.number(
@@ -118,7 +118,7 @@ def define(flags: Flags) -> None:
   flags.number(
     'max_connections',
     512,
-    'The most open connections. Beyond that, the longest idle one is closed, '
+    'Maximum open connections. Beyond that, the longest idle one is closed, '
     'or the new one is refused with status 503.',
     ranges.Count,
   )

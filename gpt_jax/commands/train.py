@@ -1,15 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Pre-trains a model, and goes on where a run stopped.
+r"""Pre-trains a model, or continues a run where it stopped.
 
   gpt-jax train --config configs/smoke.py --workdir workdirs/smoke
   gpt-jax train --config configs/gpt2.py:medium --config.batch.size=64 \
     --workdir W
 
-Prepares the data when the token store is missing. The same command again
-resumes from the newest checkpoint and ends with the very weights of a run that
-was never stopped. W then holds config.json, metrics.jsonl, checkpoints/,
-tokenizer/, data/, loss.png, samples.txt and tensorboard/.
+Prepares the data if the token store is missing. The same command resumes from
+the newest checkpoint, and ends with the same weights as a run that was never
+stopped. W then holds config.json, metrics.jsonl, checkpoints/, tokenizer/,
+data/, loss.png, samples.txt and tensorboard/.
 """
 
 import os

@@ -288,10 +288,10 @@ TREE['model'] = Section(
   matmul=Field(
     'plain',
     MODEL['matmul'],
-    'The products of the layers with their kernels, in training: of attention, '
-    'feed-forward layers and experts with a capacity. All others stay in '
-    'model.dtype, and so do these in evaluations, in generation and for the '
-    'policies of ppo and grpo.',
+    'How training multiplies by the kernels of attention, feed-forward layers '
+    'and experts with a capacity. All other products stay in model.dtype, and '
+    'so do these in evaluations, in generation and for the policies of ppo and '
+    'grpo.',
   ),
   init_weights=Field(
     'normal(stddev=0.02)',
@@ -328,8 +328,9 @@ TREE['model'] = Section(
 )
 
 TREE['models'] = Section(
-  'Further models of the objective, named by it, each with its differences '
-  'from `model`: models.generator = dict(d_model=64) (ELECTRA).'
+  'Further models of the objective, under the names that it gives them, each '
+  'with its differences from `model`: models.generator = dict(d_model=64) '
+  '(ELECTRA).'
 )
 
 TREE['objective'] = Section(
@@ -337,8 +338,8 @@ TREE['objective'] = Section(
   name=Field(
     'causal',
     OBJECTIVES,
-    'The loss; finetune and the commands of post-training fill in their own. A '
-    'row of an encoder-decoder objective of T5 has as much text as fills the '
+    'The loss; finetune and the commands of post-training fill in their own. '
+    "With T5's encoder-decoder objectives, a row has enough text to fill the "
     "encoder's model.context_length.",
     calls=PRETRAINING,
   ),
@@ -361,9 +362,9 @@ TREE['data'] = Section(
     'draws from data.sources; a comma-separated list of mixtures changes the '
     "weights during the run, as in 'mixture(web:1.0), mixture(web:0.2, "
     "books:0.8, from_token=100e9)'. shares='tokens': weights are shares of "
-    "tokens, if data.rows are padded. shares='examples', limit=...: in "
-    'proportion to the number of documents or pairs, of which at most `limit` '
-    'count (T5); weights are factors on it.',
+    "tokens, if data.rows are padded. shares='examples', limit=...: sources "
+    'are drawn in proportion to their number of documents or pairs, of which '
+    'at most `limit` count (T5); weights are factors on that number.',
     calls={**SOURCES, 'mixture': mixture},
   ),
   sources=Section('Named sources of a mixture: name -> call of a source.'),
@@ -386,8 +387,8 @@ TREE['data'] = Section(
   rows=Field(
     'stream',
     ROWS,
-    'How rows are made from documents. Those of whole documents and sentences '
-    'are padded; those of sentences (see data.sentences) have [CLS] and [SEP]. '
+    'How rows are made from documents. Rows of whole documents or sentences '
+    'are padded; rows of sentences (see data.sentences) have [CLS] and [SEP]. '
     'parallel is for a source of pairs: as many as fit, context_length tokens '
     'on each side.',
   ),
@@ -432,19 +433,21 @@ TREE['optim'] = Section(
   drawn=Field(
     '',
     str,
-    'Parameters to initialize at random all the same, necessary for those that '
-    '`start` lacks or has in another shape: patterns of the names that inspect '
+    'Parameters to initialize at random all the same. Name those that `start` '
+    'lacks or has in another shape, by patterns of the names that inspect '
     "prints: 'encoder/*, embed/*'; layer i of a stack: 'encoder/periods/i/*'.",
   ),
   vectors=Field(
     '',
     str,
     'A file of word vectors in the text format of GloVe: a new run starts with '
-    'these rows in its table of tokens (that of sources, if they have their '
-    "own), whose tokenizer is 'words' or 'words_file'. Other rows are drawn. "
-    'See trained for a table that stays as it is.',
+    'these rows in its table of tokens (the table of sources, if they have '
+    "one), for the tokenizers 'words' and 'words_file'. Other rows are random. "
+    'To keep the table unchanged, see trained.',
   ),
-  trained=Field('', str, 'Parameters to train, by such patterns; empty: all.'),
+  trained=Field(
+    '', str, 'Parameters to train, by patterns as in drawn; empty: all.'
+  ),
   name=Field(
     'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
     OPTIMIZERS,
@@ -453,8 +456,8 @@ TREE['optim'] = Section(
   outer=Field(
     'none',
     OUTERS,
-    'Replicas along the axis data of the mesh that take steps of the optimizer '
-    'apart, and an outer optimizer that joins them now and then: DiLoCo.',
+    'Replicas along the mesh axis data take steps of the optimizer apart, and '
+    'an outer optimizer combines them now and then (DiLoCo).',
   ),
   clip_norm=Field(
     1.0, NotNegative, 'Maximum global norm of the gradient; 0: no clipping.'
@@ -540,8 +543,8 @@ TREE['mesh'] = Section(
   stage=Field(
     1,
     DEVICES,
-    'Splits the layers into the stages of a pipeline, and the rows outside of '
-    'them: see model.pipeline.',
+    'Splits the layers into the stages of a pipeline and, outside the layers, '
+    'the rows: see model.pipeline.',
   ),
   fsdp=Field(
     -1,
@@ -584,24 +587,26 @@ TREE['checkpoint'] = Section(
   'When a run saves, and what it keeps.',
   free=True,
   every_steps=Field(
-    1000, Count, 'Save every so often, and after the last step.'
+    1000, Count, 'Save every N steps, and after the last step.'
   ),
-  keep=Field(2, Count, 'Keep the newest N, and one from a preemption.'),
+  keep=Field(
+    2, Count, 'Keep the newest N checkpoints, and one from a preemption.'
+  ),
   keep_every_steps=Field(0, Whole, 'Keep every Nth step forever; 0: none.'),
   keep_best=Field(
-    0, Whole, 'Keep the N evaluated ones with the lowest held-out loss.'
+    0, Whole, 'Keep the N evaluated checkpoints with the lowest held-out loss.'
   ),
   local_every_steps=Field(
     0,
     Whole,
-    'Also save every so often into the memory or on the disks of the hosts, '
+    'Also save every N steps into the memory or on the disks of the hosts, '
     'each shard on two machines; 0: never.',
   ),
   local_dir=Field(
     '/dev/shm',
     str,
-    'Folder on each host for these: by default in memory. A run has a folder '
-    'of its own in it.',
+    'Folder on each host for these local checkpoints, by default in memory. '
+    'Each run has its own folder in it.',
   ),
   grace_seconds=Field(
     30.0, Seconds, 'From SIGTERM to the kill; warns if a save is slower.'
@@ -614,7 +619,7 @@ TREE['eval'] = Section(
   every_steps=Field(
     1000,
     Whole,
-    'Evaluate every so often, and after the last step; 0: only then.',
+    'Evaluate every N steps, and after the last step; 0: only then.',
   ),
   rows=Field(64, Count, 'Rows per evaluation batch.'),
   num_batches=Field(
@@ -654,19 +659,19 @@ TREE['watchdog'] = Section(
 )
 
 TREE['replay'] = Section(
-  'Silent data corruption, found by doing work again: see docs/training.md.',
+  'Silent data corruption, found by repeating work: see docs/training.md.',
   free=True,
   every_steps=Field(
     0,
     Whole,
-    'Every so often a step is taken twice and its gradients are computed on '
-    'other devices; a spike is repeated from the newest checkpoint before it '
-    'counts. 0: never.',
+    'Every N steps, a step is taken twice and its gradients are also computed '
+    'on other devices; a spike is repeated from the newest checkpoint before '
+    'it counts. 0: never.',
   ),
 )
 
 TREE['hosts'] = Section(
-  'Of several hosts, with --distributed.',
+  'Several hosts, with --distributed.',
   free=True,
   join_seconds=Field(300, WAIT, 'How long to wait for all hosts to start.'),
   heartbeat_seconds=Field(
@@ -731,14 +736,14 @@ FINETUNE = Section(
     Whole,
     'Gradual unfreezing (ULMFiT): the head is trained alone, after N steps the '
     'last layer too, after 2 N the layer below it, ..., at last the '
-    "embeddings; each time the optimizer's state starts anew. 0: all are "
+    "embeddings; each time the optimizer's state starts again. 0: all are "
     'trained from the start; empty: N is an epoch.',
   ),
   layer_decay=Field(
     1.0,
     Share,
-    'The learning rate of a layer, as a fraction of that of the layer above '
-    "it; the head has the schedule's. ULMFiT: 1 / 2.6.",
+    'The learning rate of a layer, as a fraction of the rate of the layer '
+    "above it; the head has the schedule's rate. ULMFiT: 1 / 2.6.",
   ),
   lora=Field(
     'none',
@@ -765,19 +770,20 @@ FINETUNE = Section(
     None,
     str,
     'Freeze the model and read these layers. Empty: fine-tune the model and '
-    "read its last layer; of ELMo's all layers are read, unless it is ''.",
+    'read its last layer; an ELMo is frozen and all its layers are read, '
+    "unless features=''.",
     calls=FEATURES,
   ),
   auxiliary=Field(
     None,
     Weight,
     '"Adding language modeling as an auxiliary objective [...] We set lambda '
-    'to 0.5." Empty: that for decoders, 0 for encoders, which have none.',
+    'to 0.5." Empty: 0.5 for decoders, 0 for encoders, which lack such a loss.',
   ),
   segment=Field(
     0,
     Whole,
-    'Of LSTMs: no gradient passes to the state before every Nth token; 0: it '
+    'For LSTMs: no gradient passes to the state before every Nth token; 0: it '
     'passes through the whole row.',
   ),
   dropout=Field(

@@ -68,7 +68,7 @@ def wandb(
   name: str = '',
   mode: Literal['', 'online', 'offline'] = '',
 ) -> WandB:
-  """A run of Weights & Biases; see `WandB`."""
+  """A run of Weights & Biases."""
   if not project:
     raise UsageError(
       f'{FIELD}: project={project!r} is empty; name a project of W&B'

@@ -254,7 +254,7 @@ def check_characters(config: Config) -> None:
   if name not in _OF_WORDS:
     raise UsageError(
       f"tokenizer.name={tokenizer!r}: model.input='characters(...)' reads "
-      "words, and its tokens are none; take 'words(...)'"
+      "words, and its tokens are not words; take 'words(...)'"
     )
   for field, wrong, remedy in (
     ('output', choices.output.tied, "'untied(bias=True)'"),
@@ -263,8 +263,8 @@ def check_characters(config: Config) -> None:
   ):
     if wrong:
       raise UsageError(
-        f'model.{field}={model[field]!r}: needs a table of words, which '
-        f"model.input='characters(...)' has none of; give {remedy}"
+        f'model.{field}={model[field]!r}: needs a table of words, and '
+        f"model.input='characters(...)' has none; give {remedy}"
       )
 
 

@@ -118,11 +118,11 @@ def parse(text: str, number: int = 1) -> Slices:
       if rest or not shapes:
         unit = 'chips' if chip.cores == 1 else 'cores, two a chip'
         raise UsageError(
-          f'{wrong} no slice of so many {unit} is sold; the nearest: '
+          f'{wrong} no slice of that many {unit} is sold; the nearest: '
           + _nearest(chip, chips, ())
         )
       return Slices(chip, shapes[0], number)
-  raise UsageError(f'{wrong} no slice is named so; {CHOICES}')
+  raise UsageError(f'{wrong} no slice has that name; {CHOICES}')
 
 
 def of_devices(devices: Sequence[Any]) -> Slices | None:

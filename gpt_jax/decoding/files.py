@@ -63,7 +63,7 @@ def check(text: str) -> None:
   try:
     text.encode()
   except UnicodeEncodeError as e:
-    raise UsageError(f'the text is no UTF-8 ({e.reason}); convert it') from e
+    raise UsageError(f'the text is not UTF-8 ({e.reason}); convert it') from e
 
 
 def typed(flag: str, texts: Sequence[str]) -> list[str]:
@@ -103,7 +103,7 @@ def entry(where: str, line: str) -> dict[str, Any]:
   try:
     found = json.loads(line)
   except (ValueError, RecursionError) as e:
-    raise UsageError(f'{where}: is no JSON ({e}); mend the line') from e
+    raise UsageError(f'{where}: is not JSON ({e}); mend the line') from e
   found = found if isinstance(found, dict) else {}
   try:
     check(_line(found))
@@ -178,7 +178,7 @@ class Results:
       )
     except FileNotFoundError as e:
       raise UsageError(
-        f'--out={self._path}: exists, and is none of ours (no {known}); name '
+        f'--out={self._path}: exists, but its record {known} does not; name '
         'another file'
       ) from e
     except (ValueError, TypeError, AttributeError) as e:

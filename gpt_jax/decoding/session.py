@@ -154,8 +154,8 @@ def _do(session: Session, line: str) -> bool:
       print(_HELP, end='', file=sys.stderr)
     else:
       raise UsageError(
-        f'{command.split()[0]}: is no command; /help lists them, and // begins '
-        'a text with a slash'
+        f'{command.split()[0]}: is not a command; /help lists them, and // '
+        'begins a text with a slash'
       )
     return True
   text = line.replace('/', '', 1) if command.startswith('//') else line

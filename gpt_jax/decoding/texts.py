@@ -287,8 +287,8 @@ def fitted(
   has = f'{where} has {len(ids)} token' + 's' * (len(ids) != 1)
   if room < 1:
     raise UsageError(
-      f'{has}, and the context holds {context_length}, with one of the answer '
-      f'at least: {1 - room} too many; {_either("shorten it", *more)}'
+      f'{has}, and the context holds {context_length}, with at least one of '
+      f'the answer: {1 - room} too many; {_either("shorten it", *more)}'
     )
   raise UsageError(
     f'--max_tokens={wanted}: {has}, and the context holds {context_length}, '

@@ -31,8 +31,8 @@ def tasks(config: Config) -> list[suite.NamedTask]:
     return []
   if config.data.holdout == 'none' and not config.eval.sets:
     raise UsageError(
-      f'eval.tasks={config.eval.tasks!r}: needs a held-out set besides, by '
-      'which checkpoints are judged; set data.holdout or eval.sets'
+      f'eval.tasks={config.eval.tasks!r}: also needs a held-out set, by which '
+      'checkpoints are judged; set data.holdout or eval.sets'
     )
   calls = results.read_calls('eval.tasks', config.eval.tasks, TASKS)
   found = suite.build(calls, config.eval.tasks_dir)
@@ -48,8 +48,8 @@ def _check_model(config: Config, found: Sequence[suite.NamedTask]) -> None:
   if not (answers or ModelChoices.of(model).causal):
     raise UsageError(
       f'eval.tasks={config.eval.tasks!r}: measures what decoders write, and '
-      f'model.attention={model.attention!r} is that of an encoder; leave it '
-      'empty'
+      f'with model.attention={model.attention!r} the model is an encoder; '
+      'leave it empty'
     )
   for named in found:
     if answers and not named.task.takes_sources:

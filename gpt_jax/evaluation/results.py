@@ -80,7 +80,7 @@ def _check(field: str, name: object) -> None:
     not isinstance(name, str) or not _NAME.fullmatch(name) or name == _HELD_OUT
   ):
     raise UsageError(
-      f'{field}: name={spec.shown(name)}: is no name for results; take '
+      f'{field}: name={spec.shown(name)}: is not a name for results; take '
       f"letters, digits, '.', '-' and '_', and not {_HELD_OUT}"
     )
 

@@ -114,7 +114,7 @@ def make_own_folder(folder: str) -> None:
   found = os.lstat(folder)
   if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
     raise UsageError(
-      f'{folder}: is to hold temporary data, and is not a folder of yours; '
+      f'{folder}: should hold temporary data, but is not a folder of yours; '
       'remove it, or name another folder by the variable TMPDIR'
     )
   os.chmod(folder, 0o700)
@@ -359,9 +359,9 @@ def parse(
   try:
     found = json.loads(data)
   except (ValueError, RecursionError) as e:
-    raise UsageError(f'{path}: is damaged, no JSON ({e}); {remedy}') from e
+    raise UsageError(f'{path}: is damaged, not JSON ({e}); {remedy}') from e
   if not isinstance(found, dict):
-    raise UsageError(f'{path}: is damaged, no JSON object; {remedy}')
+    raise UsageError(f'{path}: is damaged, not a JSON object; {remedy}')
   if missing := [key for key in needs if key not in found]:
     raise UsageError(
       f'{path}: is damaged, it lacks {", ".join(missing)}; {remedy}'

@@ -193,7 +193,7 @@ def _jsonl(path: str) -> Iterator[Record]:
     where = f'{path}:{number}'
     fields = lines.record(where, line)
     if not isinstance(fields, dict):
-      raise UsageError(f'{where}: is no JSON object')
+      raise UsageError(f'{where}: is not a JSON object')
     yield Record(where, fields)
 
 

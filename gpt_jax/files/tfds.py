@@ -105,8 +105,8 @@ def in_folder(path: str, call: str) -> Any:
       return library.builder_from_directory(path)
   except Exception as e:  # TFDS raises its own kinds, and those of its parts
     raise UsageError(
-      f'{call}: is no prepared set ({_line(e)}); name the folder of a version, '
-      'with dataset_info.json'
+      f'{call}: is not a prepared set ({_line(e)}); name the folder of a '
+      'version, with dataset_info.json'
     ) from e
 
 

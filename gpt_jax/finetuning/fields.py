@@ -365,7 +365,7 @@ def set_schedule(config: Config, a_pass: int) -> None:
     steps = config.schedule.num_steps
     if not isinstance(steps, int):
       raise UsageError(
-        f'schedule.num_steps={steps!r}: is no number of steps, of which '
+        f'schedule.num_steps={steps!r}: is not a number of steps, of which '
         'finetune.warmup is a share; give one, or schedule.name'
       )
     warmup = round(tuned.warmup * steps)

@@ -608,7 +608,7 @@ def _describe(
       '--predict'
     )
   raise UsageError(
-    'no model of Hugging Face computes the same. ' + '. '.join(failures)
+    'no Hugging Face model computes the same. ' + '. '.join(failures)
   )
 
 

@@ -108,7 +108,7 @@ def read(folder: str) -> Adapter | None:
   if not isinstance(base, str) or not os.path.isdir(base):
     raise options.fail(
       'base_model_name_or_path',
-      'is no folder here; set it to the folder of the model that was adapted',
+      'is not a folder here; set it to that of the model that was adapted',
     )
   file = os.path.join(folder, WEIGHTS)
   try:

@@ -65,7 +65,7 @@ def read_with_local(options: Options, default_theta: float) -> str:
     raise options.fail('rope_parameters', 'must hold an object for each kind')
   if unknown := {*kinds} - {*_KINDS}:
     raise options.fail(
-      'rope_parameters', f'{sorted(unknown)[0]} is no kind of layer'
+      'rope_parameters', f'{sorted(unknown)[0]} is not a kind of layer'
     )
   older = options.get('rope_scaling', {})
   if not isinstance(older, dict):

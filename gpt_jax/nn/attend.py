@@ -69,10 +69,10 @@ class Visibility(NamedTuple):
 class KVCache(NamedTuple):
   """Keys and values of the positions seen so far; M is the longest length.
 
-  Only the G key/value heads are kept: one with multi-query attention. `cross`
-  is for those of the encoder's output. The layout is that of the products in
-  `attend_to_cache`, with transposed keys and heads before slots: otherwise each
-  step would copy them.
+  Only the G key/value heads are kept: one head with multi-query attention.
+  `cross` holds the keys and values of the encoder's output. The layout is the
+  one that the products in `attend_to_cache` read, with transposed keys and
+  heads before slots: otherwise each step would copy them.
   """
 
   key_BGKM: jax.Array
@@ -152,8 +152,8 @@ Cache = KVCache | SegmentMemory | LstmState
 class ByDistance(NamedTuple):
   """A bias on the scores of whole rows that depends on the distance alone.
 
-  `strip_HD`, float32 [H, 2 L - 1], has the numbers of the key's place minus the
-  query's, from 1 - L to L - 1.
+  `strip_HD`, float32 [H, 2 L - 1], has a number for each distance, the key's
+  place minus the query's, from 1 - L to L - 1.
   """
 
   strip_HD: jax.Array
@@ -170,9 +170,9 @@ class Products(NamedTuple):
 
   Attributes:
     x_BLHK: a vector of each query, or of each key.
-    table_NHK: those of distances. Vector n is of the key's place minus the
-      query's, n + 1 - M for M keys; N is M + L - 1, or M if no query sees a
-      later key.
+    table_NHK: a vector of each distance, the key's place minus the query's.
+      Vector n is for the distance n + 1 - M, for M keys; N is M + L - 1, or M
+      if no query sees a later key.
   """
 
   x_BLHK: jax.Array

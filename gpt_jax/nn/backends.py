@@ -482,7 +482,7 @@ def _over_context(
 
 
 def auto() -> Backend:
-  """Picks by the devices and the pattern (see the module), and logs it.
+  """The first backend that supports the layer on these devices; logs it.
 
   For split rows it picks ulysses or ring with splash, or all_gather.
   """

@@ -411,9 +411,9 @@ class Denoise(EncoderDecoder):
       return
     if vocabulary_of(self.tokenizer).stop_id is None:
       raise UsageError(
-        f'{_FIELD}={self.noise!r}: permute takes sentences apart at full '
-        'stops, of which the tokenizer has no token; leave it out, or prepare '
-        'the text with another tokenizer.name'
+        f'{_FIELD}={self.noise!r}: permute splits sentences at full stops, '
+        'for which the tokenizer has no token; leave it out, or prepare the '
+        'text with another tokenizer.name'
       )
 
   def make_batch(self, rows: Rows, keys: Keys) -> dict[str, np.ndarray]:

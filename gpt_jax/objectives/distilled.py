@@ -102,8 +102,9 @@ class Distilled(Objective):
       )
     if not self._stored.times:
       raise UsageError(
-        f'{given}: text={self.text!r} masks other tokens each time, of which '
-        "there are no outputs on disk; give text='masked(static=1)', or more"
+        f'{given}: text={self.text!r} masks other tokens each time, and there '
+        'are no outputs for them on disk; give '
+        "text='masked(static=1)', or more"
       )
 
   @property

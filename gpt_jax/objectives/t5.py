@@ -405,7 +405,7 @@ class Span(T5):
 
 @dataclass(frozen=True)
 class ReplaceSpans(T5):
-  """As `Span`, with tokens chosen independently of each other."""
+  """As `span`, with tokens chosen independently of each other."""
 
   rate: Inside = 0.15
   start: sides.Start = 'pad'
@@ -483,7 +483,7 @@ class BertStyle(T5):
 
 @dataclass(frozen=True)
 class MassStyle(BertStyle):
-  """As `BertStyle`, without random tokens (3.3.2)."""
+  """As `bert_style`, without random tokens (3.3.2)."""
 
   random: Probability = field(default=0.0, init=False)
 

@@ -158,7 +158,7 @@ def show(
     f'mesh {_mesh(found)}, remat {found.config.model.remat}'
   )
   if found.changes:
-    console.print('taken besides the config, to give to train too:')
+    console.print('chosen for this plan; give these to train, too:')
     # On one line, to paste: rich would wrap it.
     console.print(f'  {search.overrides(found.changes)}', soft_wrap=True)
 
@@ -229,7 +229,7 @@ def show_search(
   """Prints the ranking of plans that fit, and the best one as overrides."""
   if not plans:
     console.print(
-      f'{name} on {slices}: nothing of {misfits} tried fits; take more chips'
+      f'{name} on {slices}: none of the {misfits} tried fits; take more chips'
     )
     return
   table = Table(

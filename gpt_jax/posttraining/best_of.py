@@ -45,6 +45,6 @@ def check(best_of: int, num_samples: int, folder: str | None) -> None:
     )
   if folder and best_of <= num_samples:
     raise UsageError(
-      f'--best_of={best_of}: is to be more than --num_samples={num_samples}, '
-      'of which it chooses; give more'
+      f'--best_of={best_of}: must be more than --num_samples={num_samples}, '
+      'the number that it chooses; give more'
     )

@@ -75,7 +75,7 @@ class Encoder:
       )
     if prompt is None and isinstance(completion, str) and loss_on != 'all':
       raise UsageError(
-        f'{where}: loss_on={loss_on!r}, and of a text nothing is an answer; '
+        f'{where}: loss_on={loss_on!r}, and a text contains no answer; '
         "give messages, or prompt and completion, or loss_on='all'"
       )
     try:

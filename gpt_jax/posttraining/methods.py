@@ -42,8 +42,8 @@ def of_config(config: Config, command: str) -> 'base.Method':
   (call,) = spec.parse('finetune.task', tuned.task)[:1]
   if call.name != command:
     raise UsageError(
-      f'finetune.task={tuned.task!r}: gpt-jax {command} does what '
-      f'{command}(...) says; give that, or run gpt-jax '
+      f'finetune.task={tuned.task!r}: gpt-jax {command} needs '
+      f'{command}(...) here; give that, or run gpt-jax '
       f'{call.name if call.name in METHODS else "finetune"}'
     )
   method = spec.build('finetune.task', tuned.task, METHODS)

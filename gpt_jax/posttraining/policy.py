@@ -161,7 +161,7 @@ class Grpo(Method):
     if size % self.num_generations:
       raise UsageError(
         f'num_generations={self.num_generations}: a rollout has batch.size x '
-        f'steps_per_generation = {size} completions, which is no multiple; '
+        f'steps_per_generation = {size} completions, which is not a multiple; '
         'change one of the three'
       )
     plan, figures = _rollouts(

@@ -95,7 +95,7 @@ def fit(
     longest = max(len(x.ids) for x in one.completions)
     if longest > most and too_long == 'refuse':
       raise UsageError(
-        f'{one.where}: has {longest} tokens, of which a row holds {most}; '
+        f'{one.where}: has {longest} tokens, but a row holds {most}; '
         "raise finetune.length, or let finetune.too_long='drop' leave it out"
       )
     short = [fitted(x, most) for x in one.completions]
@@ -110,8 +110,8 @@ def fit(
     cut += longest > most
   if not kept:
     raise UsageError(
-      f'{path}: in rows of finetune.length={config.finetune.length} tokens no '
-      'ranking fits; raise it'
+      f'{path}: no ranking fits rows of finetune.length='
+      f'{config.finetune.length} tokens; raise it'
     )
   counts = [len(one.completions) for one in kept]
   figures = {

@@ -136,8 +136,8 @@ def ranking(record: Record) -> Ranking:
     listed = found['completions']
     if not isinstance(listed, list) or len(listed) < 2:
       raise UsageError(
-        f'{where}: completions={listed!r} is no list of two or more, from the '
-        f'best to the worst; {_MEND}'
+        f'{where}: completions={listed!r} is not a list of two or more, from '
+        f'the best to the worst; {_MEND}'
       )
     named = {f'completions[{i}]': x for i, x in enumerate(listed)}
   elif 'chosen' in found or 'rejected' in found:
@@ -182,8 +182,8 @@ def _common_prompt(
   for name, rest in zip(('chosen', 'rejected'), rests, strict=True):
     if not rest or (isinstance(rest, str) and not rest.strip()):
       raise UsageError(
-        f'{where}: {name} has nothing after what it has in common with the '
-        f'other; {_MEND}, or give prompt'
+        f'{where}: {name} has nothing after the beginning that it shares with '
+        f'the other; {_MEND}, or give prompt'
       )
   return shared, rests
 
@@ -201,8 +201,8 @@ def split_by_prompt(
   keys = list(dict.fromkeys(one.key for one in found))
   if len(keys) < 2:
     raise UsageError(
-      f'{path}: has {len(keys)} prompts, of which none is left to evaluate on; '
-      'give a file of its own with --dev'
+      f'{path}: has {len(keys)} prompts, so none is left to evaluate on; give '
+      'another file with --dev'
     )
   order = np.random.default_rng(seed).permutation(len(keys))
   held = {keys[i] for i in order[: max(1, round(share * len(keys)))]}
@@ -245,7 +245,7 @@ def _message(where: str, column: str, i: int, value: Any) -> Message:
   name = f'{column}[{i}]'
   if not isinstance(value, dict):
     raise UsageError(
-      f'{where}: {name}={value!r} is no message, which has role and content; '
+      f'{where}: {name}={value!r} is not a message, with role and content; '
       f'{_MEND}'
     )
   role, said = value.get('role'), value.get('content')
@@ -263,7 +263,9 @@ def _message(where: str, column: str, i: int, value: Any) -> Message:
     said = '' if said is None else said
     value = {**value, 'content': said}
   if not isinstance(said, str):
-    raise UsageError(f'{where}: {name}: content={said!r} is no text; {_MEND}')
+    raise UsageError(
+      f'{where}: {name}: content={said!r} is not a text; {_MEND}'
+    )
   empty = not said.strip() and not value.get('tool_calls')
   if empty and role == 'assistant':
     raise UsageError(f'{where}: {name}: the answer is empty; {_MEND}')
@@ -274,7 +276,7 @@ def check_pair(where: str, prompt: Content, completion: Content) -> None:
   """Checks that a completion can follow a prompt."""
   if isinstance(prompt, str) != isinstance(completion, str):
     raise UsageError(
-      f'{where}: of prompt and completion one is a text and one a list of '
+      f'{where}: of prompt and completion, one is a text and one a list of '
       'messages; give both as texts, or both as messages'
     )
   if isinstance(prompt, str) or isinstance(completion, str):
@@ -283,7 +285,7 @@ def check_pair(where: str, prompt: Content, completion: Content) -> None:
   if completion[0]['role'] != 'assistant':
     raise UsageError(
       f'{where}: the completion begins with the role '
-      f'{completion[0]["role"]!r}, and the assistant is to answer; {_MEND}'
+      f'{completion[0]["role"]!r}, and the assistant must answer; {_MEND}'
     )
 
 
@@ -295,7 +297,7 @@ def check_roles(where: str, messages: Sequence[Message]) -> None:
     if role not in expected:
       due = ' or '.join(repr(x) for x in expected if x != 'system')
       raise UsageError(
-        f'{where}: message {i} is of the role {role!r}, and {due} is due: '
+        f'{where}: message {i} has the role {role!r}, and {due} is due: '
         'system comes first or not at all, then user and assistant by turns, '
         f'and what tools return after the assistant; {_MEND}'
       )

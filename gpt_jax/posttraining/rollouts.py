@@ -82,7 +82,7 @@ def read_prompts(path: str, encoder: Encoder) -> list[Prompt]:
       if found[-1]['role'] not in ('user', 'tool'):
         raise UsageError(
           f'{record.where}: the prompt ends with the role '
-          f'{found[-1]["role"]!r}, and the assistant is to answer; end it with '
+          f'{found[-1]["role"]!r}, and the assistant must answer; end it with '
           'the message of a user or of a tool'
         )
     columns = {n: x for n, x in record.fields.items() if n != 'prompt'}

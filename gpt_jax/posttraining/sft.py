@@ -112,7 +112,7 @@ def fit(
     too_long = len(one.ids) > tuned.length + 1
     if too_long and tuned.too_long == 'refuse':
       raise UsageError(
-        f'{example.where}: has {len(one.ids)} tokens, of which a row holds '
+        f'{example.where}: has {len(one.ids)} tokens, but a row holds '
         f'{tuned.length + 1}; raise finetune.length, or let '
         "finetune.too_long='cut' cut it"
       )
@@ -124,8 +124,8 @@ def fit(
     cut += too_long
   if not kept:
     raise UsageError(
-      f'{path}: in rows of finetune.length={tuned.length} tokens nothing is '
-      'left to learn; raise it'
+      f'{path}: nothing is left to learn in rows of finetune.length='
+      f'{tuned.length} tokens; raise it'
     )
   figures = {
     'examples': len(examples),

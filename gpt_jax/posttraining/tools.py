@@ -65,7 +65,7 @@ def _value(node: ast.expr) -> int | float:
       return _OPERATORS[type(op)](_value(x))
     case ast.BinOp(left=x, op=op, right=y) if type(op) in _OPERATORS:
       return _OPERATORS[type(op)](_value(x), _value(y))
-  raise ValueError(f'{type(node).__name__} is no arithmetic')
+  raise ValueError(f'{type(node).__name__} is not arithmetic')
 
 
 class Retriever:

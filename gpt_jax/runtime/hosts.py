@@ -176,15 +176,15 @@ class _Listener:
   def _check(self, index: int, count: int) -> None:
     if count != self._count:
       raise RuntimeError(
-        f'a process called as number {index} of {count}, and there are '
+        f'a process joined as number {index} of {count}, but there are '
         f'{self._count}; give all the same JAX_NUM_PROCESSES'
       )
     if index in self.missing:
       return
     taken = 0 < index < count
     raise RuntimeError(
-      f'a process called as number {index} of {count}, which is '
-      + ('taken' if taken else 'none of them')
+      f'a process joined as number {index} of {count}, which is '
+      + ('taken' if taken else 'not one of them')
       + '; give each its own JAX_PROCESS_ID'
     )
 

@@ -108,9 +108,9 @@ def read_allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
   for name in names:
     if name != '*' and not re.fullmatch(_NAME, name, re.IGNORECASE):
       raise UsageError(
-        f'--allowed_hosts={",".join(names)}: {spec.shown(name)} is no name of '
-        'a host; give names or addresses without scheme and port, such as '
-        'models.example.com, or * for any'
+        f'--allowed_hosts={",".join(names)}: {spec.shown(name)} is not the '
+        'name of a host; give names or addresses without scheme and port, such '
+        'as models.example.com, or * for any'
       )
   return tuple(_normal(name) for name in names)
 

@@ -227,9 +227,9 @@ def parse(kind: type[BodyT], body: bytes, *, max_prompts: int) -> BodyT:
   try:
     value = pydantic_core.from_json(body, allow_inf_nan=False)
   except ValueError as e:
-    raise ApiError(400, f'the body is no JSON: {e}') from e
+    raise ApiError(400, f'the body is not JSON: {e}') from e
   if not isinstance(value, dict):
-    raise ApiError(400, 'the body is no JSON object')
+    raise ApiError(400, 'the body is not a JSON object')
   for name, neutral in NEUTRAL.items():
     # Of the same type: `logprobs: 0` is not False.
     given = value.get(name)
@@ -419,7 +419,7 @@ def _ids(served: Served, body: Completion | Chat) -> Iterator[list[int]]:
     for i in prompt[: served.context_length]:
       if not 0 <= i < tokenizer.vocab_size:
         raise UsageError(
-          f'token id {i} is none of this model; they are 0 to '
+          f'token id {i} is not one of this model; they are 0 to '
           f'{tokenizer.vocab_size - 1}'
         )
     yield prompt

@@ -308,7 +308,7 @@ class Server(uvicorn.Server):
   async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
     """Ends all connections."""
     seconds = self.config.timeout_graceful_shutdown
-    log.info('stopping; %s s for what is open', seconds)
+    log.info('stopping; open requests have %s s', seconds)
     await super().shutdown(sockets)
     # Tasks that have not ended are cancelled by now, unless by a second Ctrl-C,
     # and answer their clients: see `Guard`. Nothing more can be sent to clients

@@ -213,7 +213,7 @@ class Worker:
       try:
         action()
       except BaseException:
-        log.exception('the engine failed; what was open is answered with 500')
+        log.exception('the engine failed; open requests are answered with 500')
         self._running.clear()
         self._on_loop(self._fail_open)
         self.engine = self._make_engine()

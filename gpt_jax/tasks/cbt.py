@@ -87,8 +87,8 @@ def _questions(path: str) -> Iterator[Record]:
     fields = sentence.split('\t')
     if len(fields) < 4 or fields[0].split().count(_BLANK) != 1:
       raise UsageError(
-        f'{where}: is no sentence with one {_BLANK}, its answer and choices, '
-        'separated by tabs; fetch the file again'
+        f'{where}: is not a sentence with one {_BLANK}, its answer and '
+        'choices, separated by tabs; fetch the file again'
       )
     yield Record(
       where,

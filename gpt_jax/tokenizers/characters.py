@@ -54,7 +54,7 @@ def words_of(tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.token(i) or '' for i in range(tokenizer.vocab_size)]
   raise UsageError(
     'model.input: characters(...): reads words, and the tokens of this '
-    "tokenizer are none; set tokenizer.name='words(...)'"
+    "tokenizer are not words; set tokenizer.name='words(...)'"
   )
 
 

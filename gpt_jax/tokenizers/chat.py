@@ -176,7 +176,7 @@ class ChatTemplate:
     text = self.render(guarded, add_generation_prompt)
     ids = [int(i) for i in (encode or tokenizer.encode_special)(text)]
     if not ids:
-      raise UsageError('the chat template makes nothing of the messages')
+      raise UsageError('the chat template writes nothing for the messages')
     return ids
 
   def rendered(
@@ -234,7 +234,7 @@ def _renamed(number: int, message: Message, name: str) -> Message:
     return {**message, 'tool_calls': [renamed(call) for call in calls]}
   except (TypeError, KeyError) as e:
     raise UsageError(
-      f'message {number}: tool_calls={calls!r} is no list of {{"function": '
+      f'message {number}: tool_calls={calls!r} is not a list of {{"function": '
       '{"name": ..., "arguments": {...}}}; mend it'
     ) from e
 

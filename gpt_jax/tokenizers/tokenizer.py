@@ -294,7 +294,7 @@ class _Pair(NamedTuple):
 
 
 def sides(target: str, source: str) -> _Pair:
-  """Two tokenizers, by their calls; see `Sides`."""
+  """Two tokenizers, by their calls: of the targets and of the sources."""
   makes = [
     spec.build('tokenizer.name', call, TOKENIZERS) for call in (target, source)
   ]

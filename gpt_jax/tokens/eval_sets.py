@@ -45,8 +45,8 @@ def check(config: Any):
   for name, call in sets.items():
     if not re.fullmatch(r'[\w.-]+', name) or name == VALIDATION:
       raise UsageError(
-        f'eval.sets.{name}: is no name for a set; take letters, digits, _, - '
-        f'and ., but not {VALIDATION}, the split of the corpus'
+        f'eval.sets.{name}: is not a name for a set; take letters, digits, _, '
+        f'- and ., but not {VALIDATION}, the split of the corpus'
       )
     spec.parse(f'eval.sets.{name}', call)
   for name, count in words.items():

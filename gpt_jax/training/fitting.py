@@ -267,8 +267,8 @@ def _tell(parts: Parts, shape: Shape, step: Compiled) -> None:
   held = parts_lib.on_device(parts_lib.abstract_state(parts))
   limit = parts_lib.memory_of_device(parts.mesh)
   log.info(
-    'the step of %d rows of %d tokens takes %.2f GiB of a device%s; of these '
-    'parameters and optimizer take %.2f',
+    'the step of %d rows of %d tokens takes %.2f GiB of a device%s; '
+    'parameters and optimizer take %.2f of these',
     *(shape.rows, shape.length, needed / GIB),
     f', which has {limit / GIB:.2f}' if limit else '',
     held / GIB,

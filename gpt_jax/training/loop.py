@@ -71,7 +71,7 @@ class Cadence(NamedTuple):
 
 
 def of(config: Config, *, patience: int) -> Cadence:
-  """The cadence of a config; `patience` as of the training run."""
+  """The cadence of a config; `patience` is the training run's."""
   return Cadence(
     last=config.schedule.num_steps,
     log_every=config.log.every_steps,
@@ -230,7 +230,7 @@ class Callbacks:
 
     Raises:
       Spike: by the policy, the run may not simply continue.
-      GoBack: a step would be skipped, and has to be seen again before.
+      GoBack: a step would be skipped, and must be repeated first.
     """
     outputs = self.meter.fetch()
     for skipped, out in self._guard.check(step, outputs):
@@ -335,7 +335,7 @@ class Callbacks:
     step = int(state.step)
     if self.gave_up:
       log.info(
-        'step %d: ending early, %d evaluations were not better than one before',
+        'step %d: ending early, %d evaluations brought nothing better',
         *(step, self._training.patience),
       )
     seconds = self._saver.finish(state)
@@ -407,7 +407,7 @@ def fit(training: Run, state: TrainState) -> TrainState:
 def _until_refused(
   batches: Iterator[Any], refused: list[UsageError]
 ) -> Iterator[Any]:
-  """Yields batches until the user has to mend their source, as a reward.
+  """Yields batches until the user must mend their source, such as a reward.
 
   Several processes cannot save when one of them fails.
   """

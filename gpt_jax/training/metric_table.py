@@ -87,7 +87,7 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
   },
   'Held-out sets': {
     'eval/SET/loss': Metric('nats', 'Mean loss over all tokens that count.'),
-    'eval/SET/tokens': Metric('tokens', 'How many those are.'),
+    'eval/SET/tokens': Metric('tokens', 'The number of these tokens.'),
     'eval/SET/perplexity': Metric('', 'exp of the mean loss of the text.'),
     'eval/SET/bits_per_byte': Metric(
       'bits', 'Sum of the losses over the bytes of the text in UTF-8.'
@@ -97,22 +97,24 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
     ),
     'eval/SET/METRIC': Metric(
       '',
-      'A metric of the objective below, over the whole set; or of a task, or '
-      'the judgement of a fine-tuned model.',
+      'A metric of the objective below, over the whole set; or a metric of a '
+      'task or of a fine-tuned model.',
     ),
     'eval_seconds': Metric('s', 'How long the evaluation took.'),
   },
   'Objectives': {
     'objective/masked_loss': Metric('nats', 'Loss of the masked tokens.'),
     'objective/masked_accuracy': Metric(
-      '', 'Share of them that is predicted; on held-out sets.'
+      '', 'Share of them that is predicted correctly; on held-out sets.'
     ),
     'objective/pair_loss': Metric('nats', 'Loss of the label of each pair.'),
     'objective/pair_accuracy': Metric('', 'Share of pairs with the label.'),
     'objective/replaced_loss': Metric(
       'nats', 'ELECTRA: loss of whether a token is replaced, over all tokens.'
     ),
-    'objective/replaced_accuracy': Metric('', 'Share of tokens judged right.'),
+    'objective/replaced_accuracy': Metric(
+      '', 'Share of tokens judged correctly.'
+    ),
     'objective/replaced_recall': Metric(
       '', 'Share of replaced tokens that are found.'
     ),
@@ -175,12 +177,12 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
     'reward_std': Metric('', 'Mean deviation within the groups of a prompt.'),
     'frac_reward_zero_std': Metric('', 'Share of groups without a deviation.'),
     'completions/mean_length': Metric('tokens', 'Mean length.'),
-    'completions/min_length': Metric('tokens', 'Least length.'),
-    'completions/max_length': Metric('tokens', 'Greatest length.'),
+    'completions/min_length': Metric('tokens', 'Minimum length.'),
+    'completions/max_length': Metric('tokens', 'Maximum length.'),
     'completions/clipped_ratio': Metric('', 'Share cut at the limit.'),
     'rollout/tokens_per_second': Metric('tokens/s', 'Speed of decoding.'),
     'time/PART': Metric('s', 'Time that a part of a rollout took.'),
-    'memory/PART': Metric('bytes', 'Most memory of the process in it.'),
+    'memory/PART': Metric('bytes', "The process's peak memory in that part."),
     'objective/kl': Metric(
       'nats', 'Sum of the divergence from the reference, mean over completions.'
     ),
@@ -204,7 +206,9 @@ METRICS: Mapping[str, Mapping[str, Metric]] = {
       '', 'Share of tokens whose ratio is clipped.'
     ),
     'val/clipfrac_avg': Metric('', 'Share of tokens whose value is clipped.'),
-    'val/ratio': Metric('', 'Mean probability over that when drawn.'),
+    'val/ratio': Metric(
+      '', 'Mean ratio of the probability of a token to that when it was drawn.'
+    ),
   },
 }
 
@@ -215,16 +219,16 @@ EVENTS: Mapping[str, str] = {
   '`micro_rows`, `parameters`; `command`, the fields that its flags set '
   '(`overrides`) and those that the program has `filled` in; after a stop '
   '`lost_steps`, `lost_seconds` and `previous_time`; `rewound` after a rewind.',
-  'compiled': 'A step for batches of `rows` of `length` tokens, maybe of a '
-  '`task`, in `seconds`.',
-  'first_step': 'It is done, `seconds` after the start.',
-  'saved': 'A checkpoint, for which training stood still for `seconds`; `tier` '
-  "is 'local' for one in the hosts' memory.",
+  'compiled': 'The step was compiled, in `seconds`, for batches of `rows` of '
+  '`length` tokens; of a `task`, if there are several.',
+  'first_step': 'The first step is done, `seconds` after the start.',
+  'saved': 'A checkpoint was saved, and training stood still for `seconds`; '
+  "`tier` is 'local' for one in the hosts' memory.",
   'skipped': 'An update was left out; `spike` is its file.',
   'spike': 'The run stops or goes back at a loss spike.',
-  'rewind': 'It went back to this step from `spike_step`, and leaves out '
+  'rewind': 'The run went back to this step from `spike_step`, and leaves out '
   '`rows_skipped`.',
-  'unlogged': 'What `routers` said since the last line, saved with a '
+  'unlogged': 'The figures of `routers` since the last line, saved with a '
   'checkpoint so that the next line is the same after a resume.',
 }
 

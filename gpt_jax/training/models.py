@@ -159,8 +159,8 @@ def open_model(
       if use == 'tune':
         return Pretrained('none')
       raise UsageError(
-        f"{field}='none': is no model; give a workdir of train, or a Hugging "
-        'Face folder'
+        f"{field}='none': is not a model; give a workdir of train, or a "
+        'Hugging Face folder'
       )
     path = os.path.join(hf.base_of(folder), 'config.json')
     try:
@@ -271,19 +271,19 @@ def _check_use(config: Config, use: Use, what: str) -> None:
     check_reads(what, config)
     if model.num_encoder_layers or not causal:
       raise UsageError(
-        f'{what}: is no decoder (model.attention={model.attention!r}, '
+        f'{what}: is not a decoder (model.attention={model.attention!r}, '
         f'model.num_encoder_layers={model.num_encoder_layers}), and only '
         'decoders continue a text; give another'
       )
   if use == 'teach' and model.num_encoder_layers:
     raise UsageError(
-      f'{what}: an encoder-decoder; only decoders and encoders are learned from'
+      f'{what}: is an encoder-decoder; a teacher is a decoder or an encoder'
     )
   if use != 'fill':
     return
   if model.num_encoder_layers or causal:
     raise UsageError(
-      f'{what}: is no encoder (model.attention={model.attention!r}), and '
+      f'{what}: is not an encoder (model.attention={model.attention!r}), and '
       'only encoders fill a [MASK]; give another'
     )
   if config.get('finetune') is not None:
@@ -873,7 +873,7 @@ def _check_vectors(config: Config) -> None:
   name = spec.parse('tokenizer.name', call)[0].name
   if name not in ('words', 'words_file', 'saved'):
     raise UsageError(
-      f'{given}: the tokens of tokenizer.name={call!r} are no words; take '
+      f'{given}: the tokens of tokenizer.name={call!r} are not words; take '
       "'words' or 'words_file'"
     )
 
@@ -887,7 +887,7 @@ def _from_vectors(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   if not isinstance(sources, WordList):
     raise UsageError(
       f'optim.vectors={path!r}: the tokens of tokenizer.name='
-      f"{parts.config.tokenizer.name!r} are no words; take 'words' or "
+      f"{parts.config.tokenizer.name!r} are not words; take 'words' or "
       "'words_file'"
     )
   tables = params_lib.flatten(parts_lib.abstract_state(parts).params)

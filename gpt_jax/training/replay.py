@@ -562,7 +562,7 @@ class Replay:
       )
     log.warning(
       'step %d: loss %.6g and gradient norm %.6g: going back to the newest '
-      'checkpoint, to see whether they come again',
+      'checkpoint, to see whether they recur',
       *(step, figures['loss'], figures['grad_norm']),
     )
     return True

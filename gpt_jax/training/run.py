@@ -82,7 +82,7 @@ class Data(Protocol):
   def epochs(self, taken: BatchRows) -> dict[str, float]:
     """Passes over the data before these rows of the run: `epochs`, ...
 
-    Data that the model generates adds metrics of it.
+    Data that the model generates adds its own metrics.
     """
     ...
 
@@ -228,8 +228,8 @@ class Run(NamedTuple):
   def open_metrics(self, done: int, **start: float) -> metrics.Metrics:
     """Opens the metrics at step `done`; `start` goes into the start event.
 
-    So do the mesh and the rows at a time, see `fitting.before`, and what the
-    user gave: see `_record`.
+    That event also has the mesh and the rows at a time (see `fitting.before`),
+    and what the user gave (see `_record`).
     """
     config = self.parts.config
     length = config_lib.row_tokens(config)

@@ -26,7 +26,7 @@ from gpt_jax.optim.train_state import TrainState
 def summed(
   function: Callable[[Any], Any], batch: Any, parts: MicroBatches
 ) -> Any:
-  """The sum of a function over micro-batches; of several, in float32.
+  """The sum of a function over micro-batches, in float32 if there are several.
 
   The division affects only rounding.
   """
@@ -141,8 +141,8 @@ def train_step(
     num_replicas: see `MicroBatches`.
     average: the average of the parameters, if one is kept.
     num_steps: of the run, for objectives with `progress`.
-    replica: int32 [], of several that train apart: the number of this one,
-      which its randomness is a function of, too.
+    replica: int32 [], the number of this replica, if several train apart; the
+      randomness depends on it, too.
 
   Returns:
     The next state, and the step's metrics: `loss` (without penalties), before
@@ -224,7 +224,7 @@ def begun(
   seed: int,
   num_steps: int | None,
 ) -> tuple[TrainState, Batch, jax.Array, Objective]:
-  """What a step takes the gradient of: see `train_step`.
+  """The inputs of a step's gradient: see `train_step`.
 
   Returns:
     The state, of a new stage if one begins; the batch with the run's progress;

@@ -23,7 +23,7 @@ SIZES = [
 TORCH = [*SIZES, '--against=torch', '--steps=5']
 DECODE = [*TORCH, '--what=decode', '--batches=1,3', '--prompts=7,17']
 PRODUCTS = ['--what=products', '--config.model.vocab_size=97']
-NO_COUNT = 'has no such count of this model'
+NO_COUNT = "cannot count this model's products"
 
 
 @pytest.mark.parametrize(

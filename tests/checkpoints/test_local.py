@@ -291,8 +291,8 @@ def test_an_unfit_folder_or_state_is_refused(tmp_path):
   file.touch()
   for folder, why in (
     ('gs://bucket/x', 'not a folder of this machine'),
-    (file, 'is no folder'),
-    (tmp_path / 'none', 'is no folder'),
+    (file, 'is not a folder'),
+    (tmp_path / 'none', 'is not a folder'),
   ):
     with pytest.raises(UsageError, match=f'checkpoint.local_dir=.*{why}'):
       local_lib.check_folder(str(folder))

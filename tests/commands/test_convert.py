@@ -346,6 +346,6 @@ def test_a_model_trained_here(tmp_path):
 
 def test_a_model_that_hugging_face_lacks_says_why(tmp_path):
   model = tiny.model(ffn='bilinear')
-  with pytest.raises(UsageError, match='no model of Hugging Face') as error:
+  with pytest.raises(UsageError, match='no Hugging Face model') as error:
     hf.save(str(tmp_path), model, tiny.params(model))
   assert "activation_function='bilinear': is not supp" in str(error.value)

@@ -123,7 +123,7 @@ def test_each_mask_is_filled(ready, capsys, monkeypatch):
   'fields, tokenizer, text, why',
   [
     ({'seed': 1}, 'bytes', TEXT, r'the tokenizer has no \[CLS\]'),
-    ({'model.attention': 'full'}, 'wordpiece', TEXT, 'is no encoder'),
+    ({'model.attention': 'full'}, 'wordpiece', TEXT, 'is not an encoder'),
     ({'finetune.task': 'sst2()'}, 'wordpiece', TEXT, r'fine-tuned on sst2\(\)'),
     ({}, 'wordpiece', 'Paris is.', r"'Paris is.': has no \[MASK\]"),
     (

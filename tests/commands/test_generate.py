@@ -174,7 +174,7 @@ def test_results_of_another_model_are_kept_apart(run, workdir, tmp_path):
   out.with_suffix('.jsonl.run').write_text('[')
   assert 'is damaged; name another' in run(*flags)[2]
   out.with_suffix('.jsonl.run').unlink()
-  assert 'is none of ours' in run(*flags)[2]
+  assert 'does not; name another file' in run(*flags)[2]
 
 
 def test_prompts_from_standard_input(run):
@@ -371,7 +371,7 @@ def test_what_is_said_of_a_prompt_that_does_not_fit(more, options, remedies):
 
 
 BAD = {
-  'json': (['x.jsonl', '{'], 'x.jsonl:1: is no JSON'),
+  'json': (['x.jsonl', '{'], 'x.jsonl:1: is not JSON'),
   'no prompt': (['x.jsonl', '{"prompt": ""}'], 'x.jsonl:1: needs a prompt'),
   'list': (['x.jsonl', '[1]'], 'x.jsonl:1: needs a prompt'),
   'both': (
@@ -381,7 +381,7 @@ BAD = {
   'role': (['x.jsonl', '{"messages": [{"role": "user"}]}'], 'needs a prompt'),
   'surrogate': (
     ['x.jsonl', r'{"prompt": "\ud800"}'],
-    'x.jsonl:1: the text is no UTF-8',
+    'x.jsonl:1: the text is not UTF-8',
   ),
   'empty': (['x.txt', '\n \n'], 'x.txt: holds no prompt'),
   'name': (['x.csv', 'a'], 'x.csv: is neither .txt'),
@@ -420,9 +420,9 @@ def test_a_bad_file_is_one_line(run, tmp_path, monkeypatch, case):
     (['--prompt=-'], '', '--prompt is empty'),
     (['--prompt=a', '--num_samples=2', '--stream'], '', '--stream: shows one'),
     (['--prompts=nope.txt', '--out=o'], '', 'nope.txt: no such file'),
-    (['--prompt=a\udcff'], '', '--prompt: the text is no UTF-8'),
+    (['--prompt=a\udcff'], '', '--prompt: the text is not UTF-8'),
     ([], 'a\udcff', 'standard input:1: is not UTF-8: byte 1'),
-    ([], '/what now', '/what: is no command'),
+    ([], '/what now', '/what: is not a command'),
     ([], 'x' * 999, 'the message has '),
     (['--prompt=a', '--draft_tokens=0'], '', '--draft_tokens'),
   ],
@@ -537,7 +537,7 @@ def test_a_session_on_a_terminal(workdir):
     terminal.type('/help\n')
     assert '/reset' in terminal.until('\n> ')
     terminal.type('/what\n')
-    assert '/what: is no command' in terminal.until('\n> ')
+    assert '/what: is not a command' in terminal.until('\n> ')
     terminal.type('All\n')
     terminal.until('\n> ')
     terminal.type('\x10\n')  # Ctrl-P: the line before

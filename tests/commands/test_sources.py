@@ -301,7 +301,7 @@ def test_what_does_not_go_together_is_one_line(run, flags, message):
   [
     ('a.de', 'x\n\ny\n', 'a.de:2: needs a source'),
     ('a.jsonl', '{"source": "x"}\n{"prompt": "y"}', 'a.jsonl:2: needs a sour'),
-    ('a.jsonl', '{"source": "x"}\n{', 'a.jsonl:2: is no JSON'),
+    ('a.jsonl', '{"source": "x"}\n{', 'a.jsonl:2: is not JSON'),
     ('a.de', '\n\n', 'holds no source'),
   ],
 )

@@ -481,7 +481,7 @@ REFUSED = [
     resolve,
     {'model.input': 'characters()', 'tokenizer.name': 'bytes'},
     "tokenizer.name='bytes': model.input='characters(...)' reads words, and "
-    "its tokens are none; take 'words(...)'",
+    "its tokens are not words; take 'words(...)'",
   ),
   (
     words,
@@ -492,8 +492,8 @@ REFUSED = [
   (
     words,
     {'input': 'characters()'},
-    "model.output='tied': needs a table of words, which model.input="
-    "'characters(...)' has none of; give 'untied(bias=True)'",
+    "model.output='tied': needs a table of words, and model.input="
+    "'characters(...)' has none; give 'untied(bias=True)'",
   ),
   (
     words,
@@ -501,7 +501,7 @@ REFUSED = [
       **{'input': 'characters()', 'output': 'untied'},
       'dropout': 'rates(words=0.1)',
     },
-    "model.dropout='rates(words=0.1)': needs a table of words, which",
+    "model.dropout='rates(words=0.1)': needs a table of words, and",
   ),
   # Encoders.
   (

@@ -68,10 +68,12 @@ CASES = [
   Case(
     "lambada, text('x', name='lambada')", '^--tasks: .*both report as eval/lam'
   ),
-  Case("text('x', name='a/b')", "^--tasks: .*name='a/b': is no name for resul"),
-  Case("text('x', name='')", "^--tasks: .*name='': is no name"),
-  Case("text('x', name='validation')", 'is no name .* and not validation'),
-  Case("text('x', name=3)", '^--tasks: .*name=3: is no name'),
+  Case(
+    "text('x', name='a/b')", "^--tasks: .*name='a/b': is not a name for resul"
+  ),
+  Case("text('x', name='')", "^--tasks: .*name='': is not a name"),
+  Case("text('x', name='validation')", 'is not a name .* and not validation'),
+  Case("text('x', name=3)", '^--tasks: .*name=3: is not a name'),
   Case("validation(name='x')", '^--tasks: .*leave its name out'),
   # Arguments.
   Case("lambada(form='gap')", "form='gap' is unknown; one of last_word, blank"),

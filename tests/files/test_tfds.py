@@ -54,7 +54,7 @@ def test_a_download_in_place_is_enough(placed, shared):
       'test, train, validation',
     ],
     f"tfds_dir('{version}', field='body')": ["'body'", "['text']"],
-    f"tfds_dir('{placed}')": ['is no prepared set', 'dataset_info.json'],
+    f"tfds_dir('{placed}')": ['is not a prepared set', 'dataset_info.json'],
   }.items():
     with pytest.raises(UsageError) as e:
       read(call)

@@ -138,7 +138,7 @@ REFUSED = {
     ('finetune.task_dropout={"rot": 0.3}', 'rot: there is no such'),
     ('optim.on_spike=rewind', "order of tasks counts steps; give 'skip'"),
     ('batch.size=ramp(0:8, 50k_steps:16)', 'must be one number'),
-    ('schedule.num_steps=5k_tokens', 'is no number of steps'),
+    ('schedule.num_steps=5k_tokens', 'is not a number of steps'),
   ],
   'views': [
     ('finetune.views=none', "alone; give finetune.views='cross_view', as"),

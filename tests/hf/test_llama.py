@@ -329,6 +329,6 @@ def test_what_matters_in_training_only_is_no_obstacle(tmp_path):
 )
 def test_what_hugging_face_lacks_is_refused(tmp_path, ffn):
   model = tiny.model(**DECODER, ffn=ffn)
-  with pytest.raises(UsageError, match='no model of Hugging Face') as error:
+  with pytest.raises(UsageError, match='no Hugging Face model') as error:
     hf.save(str(tmp_path), model, {})
   assert re.search(r'mixtral cannot: model\.ffn=.*?switch\(', str(error.value))

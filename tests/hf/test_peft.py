@@ -156,7 +156,7 @@ def test_an_export_is_the_merged_model(name, on, rslora, tmp_path):
     ({'use_dora': True}, 'use_dora=True: only plain LoRA is read'),
     ({'modules_to_save': ['score']}, r"modules_to_save=\['score'\]: only pl"),
     ({'init_lora_weights': 'pissa'}, "init_lora_weights='pissa': is not sup"),
-    ({'base_model_name_or_path': 'gpt2'}, "'gpt2': is no folder here"),
+    ({'base_model_name_or_path': 'gpt2'}, "'gpt2': is not a folder here"),
     ({'lora_alpha': 'x'}, "lora_alpha='x': must be a number"),
     ({'alpha_pattern': {'(': 3}}, 'alpha_pattern=.*: cannot be read'),
     ({'fan_in_fan_out': False}, r'c_attn.weight of shape \(96, 32\), and'),

@@ -223,7 +223,7 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
     (
       'gemma3_text',
       {'rope_parameters': {'chunked_attention': {}}},
-      'chunked_attention is no kind of layer',
+      'chunked_attention is not a kind of layer',
     ),
     (
       'gemma3_text',

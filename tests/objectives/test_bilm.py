@@ -259,7 +259,7 @@ def test_training_reports_a_sampled_loss_by_that_name():
     (
       {'input': 'characters(((1, 3),))'},
       Bytes(),
-      "tokens of this tokenizer are none; set tokenizer.name='words",
+      "tokens of this tokenizer are not words; set tokenizer.name='words",
     ),
   ],
 )

@@ -75,7 +75,7 @@ def refused(capsys, argv: list[str]) -> str:
     ([GPT2, '--topology=v4:16x16x20'], 'v4:16x16x16 (4096 chips)'),
     ([GPT2, '--topology=v4:4x4'], 'has 3 dimensions, as in v4:2x4x4'),
     ([GPT2, '--topology=v9:2x2'], 'unknown generation'),
-    ([GPT2, '--topology=a100'], 'no slice is named so'),
+    ([GPT2, '--topology=a100'], 'no slice has that name'),
     # Flags of libtpu.
     (
       [GPT2, '--topology=v4-8', '--flags=--xla_a'],

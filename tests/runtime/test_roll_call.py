@@ -71,7 +71,7 @@ def test_the_first_one_missing(address, monkeypatch):
 def test_two_of_the_same_number(address):
   told = call_all(address, 3, 0, 1, 1, seconds=2)
   assert told[0] == (
-    'a process called as number 1 of 3, which is taken; give each its own '
+    'a process joined as number 1 of 3, which is taken; give each its own '
     'JAX_PROCESS_ID'
   )
 
@@ -83,7 +83,7 @@ def test_other_counts_are_told(address):
       for i, n in ((0, 3), (1, 4))
     ]
     assert str(calls[0].exception()) == (
-      'a process called as number 1 of 4, and there are 3; give all the same '
+      'a process joined as number 1 of 4, but there are 3; give all the same '
       'JAX_NUM_PROCESSES'
     )
 

@@ -210,8 +210,8 @@ def test_a_model_without_a_template_has_no_chats():
     ({'prompt': 'x' * 70}, 'shorten it by 10'),
     ({'prompt': 'x' * 50, 'max_tokens': 13}, '2 too few for 13 more'),
     ({'prompt': 'a', 'max_tokens': 62}, 'draws at most 61'),
-    ({'prompt': [5, 257]}, 'token id 257 is none of this model'),
-    ({'prompt': [-1]}, 'token id -1 is none'),
+    ({'prompt': [5, 257]}, 'token id 257 is not one of this model'),
+    ({'prompt': [-1]}, 'token id -1 is not one'),
     ({'prompt': ['a'] * 2, 'n': 128}, '256 continuations at once'),
     ({'prompt': [''] * 9000}, '9,000 are too many, and this server takes 230'),
     ({'prompt': 'a', 'best_of': 3}, 'no reward model'),
@@ -227,7 +227,7 @@ def test_what_cannot_be_answered_is_refused(api, fields, why):
 @pytest.mark.parametrize('body', [b'{', b'{"prompt": "a", "top_p": NaN}'])
 def test_malformed_json(api, body):
   status, error = post(api, body)
-  assert status == 400 and 'the body is no JSON' in error['message']
+  assert status == 400 and 'the body is not JSON' in error['message']
 
 
 def test_an_empty_prompt_and_the_smallest_temperature(api):

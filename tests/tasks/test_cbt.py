@@ -58,10 +58,13 @@ GOOD = QUESTIONS[0]
   [
     (['', *GOOD[:4], *GOOD[5:]], r"ex\.txt:6: begins with '6', and line 5 of"),
     (GOOD[:20] + GOOD, r"ex\.txt:21: begins with '1', and line 21 of a ques"),
-    ([*GOOD[:20], '21 It is .'], r'ex\.txt:21: is no sentence with one XXXXX'),
+    (
+      [*GOOD[:20], '21 It is .'],
+      r'ex\.txt:21: is not a sentence with one XXXXX',
+    ),
     (
       [*GOOD[:20], '21 XXXXX is XXXXX .\ta\t\ta|b'],
-      r'ex\.txt:21: is no sentence with one XXXXX',
+      r'ex\.txt:21: is not a sentence with one XXXXX',
     ),
     (
       [*GOOD[:20], '21 XXXXX .\tc\t\ta|b'],

@@ -119,7 +119,7 @@ def test_a_failing_template_is_one_line():
   for source in ('{% for %}', '{{ a', "{% include 'x' %}{% endfor %}"):
     with pytest.raises(UsageError, match='template is damaged: line 1'):
       ChatTemplate(source, {})
-  with pytest.raises(UsageError, match='makes nothing of'):
+  with pytest.raises(UsageError, match='writes nothing for'):
     ChatTemplate('', {}).ids(imported('smollm2'), chat)
 
 

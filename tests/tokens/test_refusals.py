@@ -48,8 +48,8 @@ REFUSED = [
   ('data.compression', 'zstd(level=99)', 'level=99 must be at most 19'),
   # Named held-out sets, and their words.
   *(('eval.sets', {name: value}, message) for name, value, message in (
-    ('a/b', 'stdlib', 'eval.sets.a/b: is no name'),
-    ('validation', 'stdlib', 'eval.sets.validation: is no name'),
+    ('a/b', 'stdlib', 'eval.sets.a/b: is not a name'),
+    ('validation', 'stdlib', 'eval.sets.validation: is not a name'),
     ('a', 'text(', r"eval.sets.a='text\('"),
     ('a', "text('none*')", r"eval.sets.a=.*no file matches 'none\*'"),
   )),

@@ -147,7 +147,7 @@ def test_a_table_starts_with_the_vectors_of_its_words():
     np.testing.assert_array_equal(row, given)
   for name, x in found.items():
     np.testing.assert_array_equal(x, drawn[name])
-  with pytest.raises(UsageError, match=r'of tokenizer.name=.* are no words'):
+  with pytest.raises(UsageError, match=r'of tokenizer.name=.* are not words'):
     models.first_state(build(**fields | {'model.vocab_size': 257}), BYTES)
 
 
@@ -155,7 +155,7 @@ def test_a_table_starts_with_the_vectors_of_its_words():
   ('fields', 'why'),
   [
     ({'optim.start': 'W'}, "optim.start='W' gives the table"),
-    ({'tokenizer.name': 'bytes'}, "tokenizer.name='bytes' are no words"),
+    ({'tokenizer.name': 'bytes'}, "tokenizer.name='bytes' are not words"),
     ({'model.input': 'adaptive(cutoffs=(9,), d_embed=3)'}, 'several tables'),
     ({'optim.vectors': 'none.txt'}, "optim.vectors='none.txt': no such file"),
   ],

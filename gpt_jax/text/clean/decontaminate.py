@@ -147,7 +147,7 @@ def _records(
       at = f'{where}:{i + 1}' if isinstance(value, list) else where
       if names:
         if not isinstance(item, dict):
-          raise Bad(at, 'is no JSON object', f': it has no {names[0]!r}')
+          raise Bad(at, 'is not a JSON object', f': it has no {names[0]!r}')
         record = records.Record(at, item)
         item = [record[name] for name in names]
       yield at, ' '.join(lines.texts_in(item))

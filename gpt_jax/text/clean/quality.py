@@ -120,7 +120,7 @@ def quality(
   alpha: float | None = None,
   threshold: float | None = None,
 ) -> Quality:
-  """Keeps documents that a classifier takes for good ones.
+  """Keeps documents that a classifier rates as good.
 
   Args:
     high: a source of good text.
