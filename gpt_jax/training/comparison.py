@@ -23,6 +23,11 @@ from gpt_jax.training import models as trained_lib
 from gpt_jax.training.metrics import HELD_OUT
 
 STORE = 'data'  # folder in the workdir
+# Of a run that was told to stop. But for 75 it may have saved nothing new.
+_STOPPED = (
+  *(preemption.EXIT_CODE, preemption.INTERRUPTED),
+  *(-signal.SIGTERM, -signal.SIGINT),
+)
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of Linux: the signal at the end of the parent
 
@@ -66,9 +71,9 @@ def train(variant: Variant, seed: int, workdir: str, root: str) -> None:
   code = wait_for([sys.executable, '-m', 'gpt_jax', 'train', *arguments])
   if code == 2:
     raise ToldError(f'run {variant.name}: train refuses it')
-  if code == preemption.EXIT_CODE:
+  if code in _STOPPED:
     raise Preempted(
-      f'{variant.name}, seed {seed}: saved; start again to continue'
+      f'{variant.name}, seed {seed}: stopped; start again to continue'
     )
   if code:
     raise RuntimeError(

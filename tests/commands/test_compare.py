@@ -130,7 +130,15 @@ def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'code, error', [(2, UsageError), (1, RuntimeError), (75, Preempted)]
+  'code, error',
+  [
+    (2, UsageError),
+    (1, RuntimeError),
+    (-signal.SIGKILL, RuntimeError),
+    (75, Preempted),
+    # Before it could listen.
+    *((code, Preempted) for code in (130, -signal.SIGTERM, -signal.SIGINT)),
+  ],
 )
 def test_failures_of_a_run_are_passed_on(monkeypatch, code, error):
   monkeypatch.setattr(comparison, 'wait_for', lambda command: code)
