@@ -77,7 +77,7 @@ def check_folder(folder: str) -> None:
 
 
 class _Save(NamedTuple):
-  """What the background writes of a save."""
+  """The part of a save that is written in the background."""
 
   manifest: Manifest
   digest: str
@@ -94,7 +94,7 @@ class _Connections:
     self._clients: dict[int, transfer.Client] = {}
 
   def fetch(self, process: int, **request: Any) -> bytes:
-    """What the process answers; raises OSError."""
+    """The answer of the process; raises OSError."""
     if process not in self._clients:
       self._clients[process] = transfer.Client(
         self._addresses[process], self._secret

@@ -117,7 +117,7 @@ class Manifest(NamedTuple):
 
   @classmethod
   def parse(cls, text: bytes) -> 'Manifest':
-    """From what `text` returned."""
+    """Parses the output of `text`."""
     run, step, arrays, parts = json.loads(text)
     return cls(run, step, {n: Array(*a) for n, a in arrays.items()}, parts)
 

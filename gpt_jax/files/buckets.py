@@ -418,6 +418,6 @@ def _warn(copy: _Copy, error: Exception) -> None:
 
 
 def _mark(path: str) -> tuple[int, int]:
-  """What changes when the file does."""
+  """A value that changes when the file does."""
   found = os.stat(path)
   return found.st_mtime_ns, found.st_size

@@ -215,7 +215,7 @@ class ByKind(NamedTuple):
     return jnp.where(other_BLM[:, None], other_BHL1, same_BHL1)
 
   def of_some(self, part: slice) -> 'ByKind':
-    """Those of some queries."""
+    """The numbers of some queries."""
     return self._replace(
       numbers_BHLS=self.numbers_BHLS[:, :, part],
       of_queries_BL=self.of_queries_BL[:, part],

@@ -5,8 +5,8 @@
 Adaptive embeddings and the adaptive softmax are for large vocabularies. The
 vocabulary, sorted by frequency, is cut into clusters, and rare clusters
 get narrower vectors: Grave et al. 2017, "Efficient softmax approximation for
-GPUs", for the output; Baevski and Auli 2019 for the input. With the tables of
-both shared this is what Transformer-XL has (Dai et al. 2019, section 4).
+GPUs", for the output; Baevski and Auli 2019 for the input. Transformer-XL has
+both, with shared tables (Dai et al. 2019, section 4).
 
 P(w) = P(w | first cluster and one entry for each other cluster) in the first
 cluster, elsewhere P(cluster) P(w | cluster). Here every cluster is computed

@@ -292,6 +292,6 @@ def _per_device(
 
 
 def block_size(length: int, most: int) -> int:
-  """Of as few blocks as can be, the smallest whole lanes that hold a row."""
+  """The smallest size, in whole lanes, with which the fewest blocks suffice."""
   number = -(-length // most)
   return -(-length // (number * LANES)) * LANES

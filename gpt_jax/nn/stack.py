@@ -567,7 +567,7 @@ def _copied(tree: dict) -> dict:
 def _shares(
   parts: pipeline.Parts, rows: layers.Rows | None, number: int
 ) -> jax.Array:
-  """By what each micro-batch's means over its rows count in those of all."""
+  """The weight of each micro-batch's means over its rows in those of all."""
   if rows is None or not rows.filled:
     return jnp.full(number, 1 / number)
   # The divisors of `layers.mean_over_rows`.

@@ -259,7 +259,7 @@ def share(x: Instruction) -> float:
 
 
 def called(program: Program, x: Instruction) -> list[Computation]:
-  """What a call runs, or a conditional one of."""
+  """The computations that a call runs, or that a conditional chooses from."""
   if x.opcode in _CALLS:
     return [program.called(x, _CALLS[x.opcode])]
   found = re.search(r'branch_computations=\{([^}]*)\}', x.attributes)

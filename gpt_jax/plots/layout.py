@@ -30,7 +30,7 @@ class Split(NamedTuple):
 
 
 def splits(config: Config) -> list[Split]:
-  """Of each parameter of a resolved config, whose mesh has no open axis."""
+  """One for each parameter of a resolved config without an open mesh axis."""
   sizes = _sizes(config)
   rules = dict(sharding.parse_rules(config.mesh.rules))
   found = []

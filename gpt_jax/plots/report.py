@@ -247,7 +247,7 @@ def _differs(
 
 
 def _environment(lines: list[dict]) -> Iterator[tuple[str, str, str, str]]:
-  """Of each start of a process: when, on what, and by which command."""
+  """Each start of a process: when, on what, and by which command."""
   for line in lines:
     if line.get('event') == 'start' and 'device' in line:
       said = (

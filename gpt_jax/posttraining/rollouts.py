@@ -533,7 +533,7 @@ class Rollouts:
     return {'inputs': ids[:, :-1], 'targets': ids[:, 1:], 'mask': mask[:, 1:]}
 
   def _measured(self, arrays: Batch, params: Any) -> Batch:
-    """What policy and reference say of the completions."""
+    """The figures of policy and reference for the completions."""
     found: dict[str, list[np.ndarray]] = {}
     for start in range(0, self._size, self._rows):
       part = slice(start, start + self._rows)

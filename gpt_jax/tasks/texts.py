@@ -27,7 +27,7 @@ class PublishedText(NamedTuple):
 
   @property
   def files(self) -> Files:
-    """Where it is looked for."""
+    """The places where it is looked for."""
     splits = {name: Split(paths) for name, paths in self.splits.items()}
     return Files(folder='', home=self.home, splits=splits)
 

@@ -326,7 +326,7 @@ def _micro_rows(config: Config, mesh: Mesh, rules: dict, num_rows: int) -> int:
 
 
 def _at_once(config: Config, mesh: Mesh, rules: dict, rows: int) -> int:
-  """Of rows over all devices those that go through a layer together."""
+  """How many of the rows over all devices go through a layer together."""
   stages = mesh.shape[pipeline.STAGE]
   if stages == 1:
     return rows

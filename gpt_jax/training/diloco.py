@@ -1,12 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""DiLoCo: replicas that train apart, and the outer step that joins them.
+"""DiLoCo: replicas that train apart, and the outer step that combines them.
 
 Douillard et al. 2023, algorithm 1. `TrainState.params` are the outer
-parameters, theta: those of the last outer step, from which all replicas went
-on. Whatever reads a checkpoint reads these. The parameters of the replicas are
-beside the state of their optimizers, with a leading axis of replicas, which
-the mesh axis `data` splits. Over it nothing is sent between two outer steps:
+parameters, theta: those of the last outer step, from which all replicas
+continued. Whatever reads a checkpoint reads these. The parameters of the
+replicas are beside the state of their optimizers, with a leading axis of
+replicas, which the mesh axis `data` splits. Between two outer steps nothing is
+sent over it:
 each replica clips and skips by its own gradient, and metrics are averaged where
 they are read.
 """

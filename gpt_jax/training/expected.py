@@ -202,7 +202,7 @@ def _of(config: Config, workdir: str) -> Expected:
 
 
 def _changed(known: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-  """What is known, where a run has something else."""
+  """The known values from which a run differs."""
   return [
     f'{name}={_shown(known, name)} where the run has {_shown(fields, name)}'
     for name in dict.fromkeys([*known, *fields])

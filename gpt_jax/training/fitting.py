@@ -1,8 +1,8 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the devices have memory for: the mesh, and the rows at a time.
+"""Chooses the mesh, and the rows at a time, that fit the devices' memory.
 
-Where the config leaves them open: the mesh on TPU slices, if no axis of
+It chooses what the config leaves open: the mesh on TPU slices, if no axis of
 `config.mesh` is set, and `batch.micro_rows`, if it is empty. The values chosen
 are in a run's config.json, and in the events `start` of metrics.jsonl. A resume
 on such devices keeps them, and one on more or fewer chooses again. They change
@@ -70,7 +70,7 @@ def before(workdir: str) -> Before | None:
 def with_mesh(
   config: Config, workdir: str = '', devices: Sequence[Any] | None = None
 ) -> Config:
-  """A config with its mesh chosen by the cost model, if it leaves it open.
+  """A config with its mesh chosen by the cost model, if it is left open.
 
   Only TPU slices have a cost model; elsewhere an open mesh stays as it is.
 
@@ -262,7 +262,7 @@ def check_state(parts: Parts) -> None:
 
 
 def _tell(parts: Parts, shape: Shape, step: Compiled) -> None:
-  """Says what a step takes of the memory, and warns if others have that."""
+  """Logs the memory that a step takes; warns if other processes hold it."""
   needed = peak(step.call, _platform(parts))
   held = parts_lib.on_device(parts_lib.abstract_state(parts))
   limit = parts_lib.memory_of_device(parts.mesh)

@@ -458,12 +458,12 @@ def _on_these_devices(workdir: str, lora: str | None = None) -> Config:
 
 
 class Stored(NamedTuple):
-  """What a run's checkpoints hold, and how to come from that to its model.
+  """What a run's checkpoints hold, and how to get its model from that.
 
   Attributes:
     abstract: the state in the checkpoints, as `jax.ShapeDtypeStruct`s.
     full: from such a state to one of `built`: adapters are merged into the
-      model that they are of, and have no optimizer state.
+      model that they belong to, and have no optimizer state.
   """
 
   abstract: TrainState

@@ -91,7 +91,7 @@ class Parts(NamedTuple):
     return math.prod(self.mesh.shape[a] for a in axes)
 
   def micro_batches(self, shape: Shape) -> MicroBatches:
-    """How a batch is divided into micro-batches; of replicas, that of each."""
+    """How a batch, or that of each replica, is divided into micro-batches."""
     if self.outer:
       replicas, data = self.outer.replicas, self.mesh.shape[sharding.REPLICAS]
       at_once = self.config.batch.micro_rows or 0

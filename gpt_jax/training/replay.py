@@ -14,10 +14,10 @@ has the same bits, or some device was wrong. Every `replay.every_steps` steps:
 3. The step itself is taken twice from copies of the state, its batch copied to
    the devices anew. If the results differ, a third decides.
 
-So that a result that two runs agree on is used, and no step is lost. Where the
-state itself has been wrong for some steps, the run goes back to its newest
-checkpoint: the copies are compared before each save too. So it does once after
-a loss jump or a loss that is not finite, to see whether it comes again.
+A result that two runs agree on is used, so no step is lost. If the state itself
+has been wrong for some steps, the run goes back to its newest checkpoint: the
+copies are compared before each save, too. It also goes back once after a loss
+jump or a loss that is not finite, to see whether that recurs.
 
 Comparisons are of fingerprints, `checkpoints.restore.print_of`, whose sums of
 integers do not depend on any order. Process 0 judges them for all.
@@ -279,9 +279,9 @@ def first_holders(tree: Any, mesh: Mesh) -> np.ndarray:
 
 
 def differing(prints: np.ndarray, first: np.ndarray) -> dict[int, list[int]]:
-  """Arrays whose copies differ, each with the devices that are not alike.
+  """Arrays whose copies differ, each with the devices in the minority.
 
-  These are the minority; all that hold the shard, if no majority is alike.
+  Without a majority these are all devices that hold the shard.
 
   Args:
     prints: of `device_prints`.
@@ -309,7 +309,7 @@ class GoBack(Exception):
 
 
 class Replay:
-  """Checks steps of a run by doing them again, see the top of this file."""
+  """Checks steps of a run by repeating them: see the top of this file."""
 
   def __init__(
     self, parts: Parts, write: Callable[[int, str, dict[str, Any]], str]
@@ -346,8 +346,8 @@ class Replay:
     if not self._separate:
       log.warning(
         'replay.every_steps=%d: no other devices of this run can take a '
-        "device's rows; one that is always wrong is not found (mesh.data=2 or "
-        'more, without mesh.stage and optim.outer, would)',
+        "device's rows, so a device that is always wrong is not found; "
+        'mesh.data=2 or more, without mesh.stage and optim.outer, allows it',
         self._every,
       )
 
@@ -483,7 +483,7 @@ class Replay:
     """Compares the gradients of the same rows on different replicas.
 
     Raises:
-      FailedError: a device computes other ones, whenever asked.
+      FailedError: a device computes other ones, every time.
     """
     size = self._parts.mesh.shape[sharding.REPLICAS]
     call = self._programs[shape].call
@@ -542,7 +542,7 @@ class Replay:
   # Spikes.
 
   def is_new(self, step: int, output: dict[str, Any]) -> bool:
-    """Whether a spike has to be seen again before it is believed.
+    """Whether a spike must be repeated before it counts.
 
     Raises:
       FailedError: it had other figures each time.
@@ -568,7 +568,7 @@ class Replay:
     return True
 
   def taken(self, last: int, outputs: Sequence[dict[str, Any]]) -> None:
-    """Reports spikes that did not come again in the steps up to `last`."""
+    """Reports spikes that did not recur in the steps up to `last`."""
     for step, output in enumerate(outputs, start=last - len(outputs) + 1):
       if not (seen := self._spikes.get(step)):
         continue
