@@ -5,7 +5,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +49,11 @@ from gpt_jax.training.metrics import HELD_OUT
 from gpt_jax.training.parts import Parts
 from gpt_jax.training.past import History, Spike
 from gpt_jax.training.store_data import StoreData
+
+# Epochs above which a start warns. Up to 4 are about as good as new text, and
+# more are worth less and less (Muennighoff et al., 2023: Scaling
+# Data-Constrained Language Models).
+_MANY = 10.0
 
 
 class Data(Protocol):
@@ -485,6 +490,7 @@ def resume_or_start(
   tokenizer: Tokenizer,
   first: Callable[[], TrainState],
   about: str,
+  warnings: Sequence[str] = (),
   store: str = '',
   teacher: str = '',
   base: str = '',
@@ -496,6 +502,7 @@ def resume_or_start(
     tokenizer: copied into the workdir.
     first: makes the initial state of a new run.
     about: a line for people on what is trained.
+    warnings: lines on what the steps to come may do to it.
     store: fingerprint of the token store; empty: the run has none.
     teacher: fingerprint of the teacher's outputs; empty: it reads none.
     base: folder of the model that the run started from, for `finetune.lora`.
@@ -529,6 +536,8 @@ def resume_or_start(
   if run.patience:
     over = over or gave_up(run.past(done).held_out, run.patience)
   log.info('%s', about)
+  for warning in () if over else warnings:
+    log.warning('%s', warning)
   # Before anything is written, as it may not fit.
   with watchdog.during('compile'):
     shapes = [] if over else parts.shapes(done)
@@ -619,6 +628,7 @@ def _opened(
     tokenizer=tokenizer,
     first=first,
     about=_about(parts, len(store), data),
+    warnings=[*_too_little_text(parts, data, held_out=bool(sets))],
     store=fingerprint,
     teacher=outputs.contents.fingerprint if outputs else '',
     **measured,
@@ -648,3 +658,35 @@ def _about(parts: Parts, num_tokens: int, data: StoreData) -> str:
       else 'all at once'
     )
   )
+
+
+def _too_little_text(
+  parts: Parts, data: StoreData, *, held_out: bool
+) -> Iterator[str]:
+  """Warnings about a corpus that is small for the run."""
+  last = config_lib.order(parts.ramp)(parts.config.schedule.num_steps)
+  often = [
+    f'{name.removeprefix("epochs/") if "/" in name else "its corpus"} '
+    f'{times:,.0f} times'
+    for name, times in data.epochs(last).items()
+    if times > _MANY
+  ]
+  if often:
+    shown = 'the held-out loss will show'
+    if not held_out:
+      shown = 'no held-out loss will show (data.holdout)'
+    yield (
+      f'the run reads {", ".join(often)} over all its steps: expect '
+      f'over-fitting, which {shown}; give more text, or lower '
+      'schedule.num_steps'
+    )
+  largest = max(parts.ramp.stages, key=lambda s: s.rows * s.length)
+  one = BatchRows(0, 0, largest.length, largest.rows)
+  epochs = data.epochs(one)['epochs']
+  if epochs > 1:
+    yield (
+      f'batch.size={parts.config.batch.size!r}: a batch of {largest.rows:,} '
+      f'rows is more than the corpus, which has '
+      f'{round(largest.rows / epochs):,}, so that each step reads rows '
+      'repeatedly; lower it, or give more text'
+    )
