@@ -23,7 +23,7 @@ import re
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import zstandard
 
@@ -240,6 +240,18 @@ class Matches(dict[str, str]):
   """Name -> path, sorted by name."""
 
   bad: Sequence[Bad] = ()  # links that lead nowhere or in a circle
+  # What wildcards passed over: what is hidden, and folders whose files none of
+  # the patterns reads.
+  hidden: Sequence[str] = ()
+  folders: Sequence[str] = ()
+
+
+class _Passed(NamedTuple):
+  """What `_expand` comes across that is no file to read."""
+
+  bad: list[Bad]
+  hidden: set[str]
+  folders: set[str]
 
 
 def find(*patterns: str) -> Matches:
@@ -260,18 +272,21 @@ def find(*patterns: str) -> Matches:
   root = roots[0]
   if len({*roots}) > 1:
     root = os.path.commonpath([*map(os.path.abspath, roots)])
-  bad: list[Bad] = []
+  passed = _Passed([], set(), set())
   named: dict[str, str] = {}
   for pattern, path in zip(patterns, expanded, strict=True):
     # Through a link, a pattern with two wildcards may give a path twice.
-    paths = {found for part in _parts(path) for found in _expand('', part, bad)}
-    if not paths and not bad:
+    paths = {p for part in _parts(path) for p in _expand('', part, passed)}
+    if not paths and not passed.bad:
       raise _none(pattern, path)
     named |= {
       pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
     }
   found = Matches(sorted(named.items()))
-  found.bad = sorted({str(b): b for b in bad}.values(), key=str)
+  found.bad = sorted({str(b): b for b in passed.bad}.values(), key=str)
+  found.hidden = sorted(passed.hidden)
+  if not any('**' in pattern for pattern in patterns):
+    found.folders = sorted(passed.folders)
   return found
 
 
@@ -341,17 +356,17 @@ def total_size(*files: dict[str, str]) -> int | None:
 def _expand(
   folder: str,
   parts: tuple[str, ...],
-  bad: list[Bad],
+  passed: _Passed,
   above: tuple[str, ...] = (),
 ) -> Iterator[str]:
   """Yields the files below `folder`; `above` are the real folders so far."""
   if not parts:
-    yield from _file(folder, bad)
+    yield from _file(folder, passed)
     return
   head, rest = parts[0], parts[1:]
   path = os.path.join(folder, head)
   if os.path.lexists(path):
-    yield from _expand(path, rest, bad, above)
+    yield from _expand(path, rest, passed, above)
     return
   if not _MAGIC.search(head):
     return
@@ -361,33 +376,38 @@ def _expand(
   except (NotADirectoryError, FileNotFoundError):
     return
   except OSError as e:
-    bad.append(_unreadable_match(folder, e))
+    passed.bad.append(_unreadable_match(folder, e))
     return
   if real in above:
-    bad.append(Bad(folder, 'is a link in a circle', '; remove the link'))
+    passed.bad.append(Bad(folder, 'is a link in a circle', '; remove the link'))
     return
   recursive = head == '**'
   if recursive:
-    yield from _expand(folder, rest or ('*',), bad, above)
+    yield from _expand(folder, rest or ('*',), passed, above)
     head = '*'
   for name in fnmatch.filter(names, head):
     path = os.path.join(folder, name)
     if name.startswith('.') and not head.startswith('.'):
+      # On the way to what the rest names, a folder is all that is passed over.
+      if os.path.isdir(path) if recursive else not rest:
+        passed.hidden.add(path)
       continue
     if not recursive:
-      yield from _expand(path, rest, bad, above)
+      yield from _expand(path, rest, passed, above)
     elif os.path.isdir(path):
-      yield from _expand(path, parts, bad, (*above, real))
+      yield from _expand(path, parts, passed, (*above, real))
 
 
-def _file(path: str, bad: list[Bad]) -> Iterator[str]:
+def _file(path: str, passed: _Passed) -> Iterator[str]:
   try:
     os.stat(path)
   except OSError as e:
-    bad.append(_unreadable_match(path, e))
+    passed.bad.append(_unreadable_match(path, e))
     return
   if os.path.isfile(path):
     yield path
+  elif os.path.isdir(path):
+    passed.folders.add(path)
 
 
 def _unreadable_match(path: str, error: OSError) -> Bad:

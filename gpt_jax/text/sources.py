@@ -13,7 +13,7 @@ import os
 import pathlib
 import re
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from gpt_jax import spec
@@ -53,7 +53,7 @@ def parquet(
   with `on_error='skip'`. Needs the extra `tfds`.
   """
   tables = optional('pyarrow.parquet', 'parquet(...) needs pyarrow', 'tfds')
-  files = lines.find(pattern)
+  files = _found(f'parquet({pattern!r})', pattern)
 
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
     try:
@@ -201,6 +201,8 @@ log = logging.getLogger('gpt_jax')
 # The files of a folder that are read as texts.
 _ENDINGS = ('.txt', '.text', '.md', '.markdown', '.rst', '.org', '.tex')
 
+_SHOWN = 7  # the most paths, or endings, that a line of the log names
+
 # Bytes that one worker reads at once; each file counts for `_OPEN` bytes more.
 _UNIT, _OPEN = 1 << 26, 1 << 16
 
@@ -258,7 +260,29 @@ def text(*patterns: str, on_error: OnError = 'fail') -> Reader:
   """
   if not patterns:
     raise UsageError("text(): names no files; write text('books/**/*.txt')")
-  return _text_files(lines.find(*map(_in_folder, patterns)), on_error)
+  call = f'text({", ".join(map(repr, patterns))})'
+  return _text_files(_found(call, *map(_in_folder, patterns)), on_error)
+
+
+def _found(call: str, *patterns: str) -> lines.Matches:
+  """The files of patterns; logs what the wildcards of `call` pass over."""
+  files = lines.find(*patterns)
+  if files.hidden:
+    _log_once(
+      f'{call}: left out {len(files.hidden)} hidden, whose names begin with a '
+      f'dot: {_some(files.hidden)}'
+    )
+  if files.folders:
+    _log_once(
+      f'{call}: left out what lies in folders ({len(files.folders)}), which a '
+      f'pattern with /**/ would read: {_some(files.folders)}'
+    )
+  return files
+
+
+def _some(paths: Sequence[str]) -> str:
+  """The first of some paths."""
+  return ', '.join([*paths[:_SHOWN], *['...'] * (len(paths) > _SHOWN)])
 
 
 def _in_folder(pattern: str) -> str:
@@ -270,12 +294,25 @@ def _in_folder(pattern: str) -> str:
     found = lines.find(inside)
   except NoFileError:
     return pattern  # `find` will say what its files are
-  counts = collections.Counter(os.path.splitext(name)[1] for name in found)
   _log_once(
     f'text({pattern!r}): reads the files below this folder that end in '
-    + ', '.join(f'{end} ({n})' for end, n in sorted(counts.items()))
+    + _endings([*found])
   )
+  everything = lines.find(f'{pattern.rstrip("/")}/**/*')
+  if others := everything.keys() - found.keys():
+    _log_once(
+      f'text({pattern!r}): left out other files ({len(others)}), that end in '
+      + _endings(others)
+    )
   return inside
+
+
+def _endings(names: Collection[str]) -> str:
+  """'.md (5), .txt (3)': the endings of names, the most frequent first."""
+  ends = sorted(os.path.splitext(name)[1] for name in names)
+  counts = collections.Counter(ends)
+  ends = [f'{end or "nothing"} ({n})' for end, n in counts.most_common(_SHOWN)]
+  return ', '.join([*ends, *['...'] * (len(counts) > _SHOWN)])
 
 
 @functools.cache
@@ -292,7 +329,7 @@ def jsonl(
   Files whose names end in .gz are read through gzip, in .zst through zstd. A
   bad line is an error, or counted with `on_error='skip'`.
   """
-  files = lines.find(pattern)
+  files = _found(f'jsonl({pattern!r})', pattern)
   call = "jsonl('glob', field='text')"
 
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:

@@ -373,7 +373,37 @@ def test_of_a_folder_the_text_files_are_read(tmp_path, monkeypatch, caplog):
   for call in ("text('notes')", "text('notes/')", f"text('{tmp_path}/notes')"):
     assert names(call) == ['a.md', 'b/c.txt', 'b/d.txt']
   told = "text('notes'): reads the files below this folder that end in "
-  assert caplog.text.count(f'{told}.md (1), .txt (2)') == 1
+  assert caplog.text.count(f'{told}.txt (2), .md (1)') == 1
+  left_out = [m for m in caplog.messages if m.startswith("text('notes'): left")]
+  assert left_out == [
+    "text('notes'): left out other files (1), that end in .png (1)",
+    "text('notes'): left out 2 hidden, whose names begin with a dot: "
+    'notes/.git, notes/b/.f.md',
+  ]
+
+
+def test_what_a_pattern_passes_over_is_logged(tmp_path, monkeypatch, caplog):
+  caplog.set_level('INFO')
+  monkeypatch.chdir(tmp_path)
+  touch(
+    tmp_path / 'r', 'a.md', 'b/c.md', 'd/e.md', '.f.md', '.g/h.md', '.i.txt'
+  )
+  assert names("text('r/*')") == ['a.md']
+  assert caplog.messages == [
+    "text('r/*'): left out 3 hidden, whose names begin with a dot: r/.f.md, "
+    'r/.g, r/.i.txt',
+    "text('r/*'): left out what lies in folders (2), which a pattern with /**/ "
+    'would read: r/b, r/d',
+  ]
+  caplog.clear()
+  # Nothing is said of what the pattern does not name, or reads elsewhere.
+  assert names("text('r/*.md', 'r/b/*')") == ['a.md', 'b/c.md']
+  assert [m.partition(': ')[2] for m in caplog.messages] == [
+    'left out 1 hidden, whose names begin with a dot: r/.f.md'
+  ]
+  caplog.clear()
+  assert names("text('r/**/*')") == ['a.md', 'b/c.md', 'd/e.md']
+  assert all('folders (' not in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(
