@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_flags import config_path
 
 from gpt_jax.config.fields import (
   Config,
@@ -25,7 +26,7 @@ from gpt_jax.config.fields import (
   check_override,
   meant,
 )
-from gpt_jax.spec import UsageError, shown
+from gpt_jax.spec import KINDS, UsageError, shown
 
 # The configs shipped with gpt_jax: `configs/` of a clone or of a wheel.
 #
@@ -195,6 +196,8 @@ def parse(values: flags.FlagValues, argv: list[str]) -> None:
     raise
   except flags.UnrecognizedFlagError as e:
     raise UsageError(_unknown(e.flagname, values)) from e
+  except flags.IllegalFlagValueError as e:
+    raise UsageError(_of_another_type(e, values)) from e
   except Exception as e:
     # An invalid value of a flag or a field.
     raise UsageError(one_line(e)) from e
@@ -334,6 +337,24 @@ def _unknown(name: str, values: flags.FlagValues) -> str:
     likely = f'--config.{meant(name)}' if meant(name) else ''
   remedy = f'did you mean {likely}?' if likely else 'see --help'
   return f'--{name}: there is no such flag; {remedy}'
+
+
+def _of_another_type(error: Exception, values: flags.FlagValues) -> str:
+  """One line on a value that a flag, or the field that it sets, cannot take."""
+  # absl's message: 'flag --NAME=VALUE: what the parser said'.
+  said, why = one_line(error), f': {error.__context__}'
+  for name in values:
+    start = f'flag --{name}='
+    if not name.startswith('config.') or not said.startswith(start):
+      continue
+    field, config = name.removeprefix('config.'), values['config'].value
+    kind = config_path.get_type(field, config)
+    now = config_path.get_value(field, config)
+    such_as = '' if now is None or now == '' else f', such as {now!r}'
+    text = said.removeprefix(start).removesuffix(one_line(Exception(why)))
+    what = KINDS.get(kind, 'a value of another type')
+    return f'{field}={shown(text)}: must be {what}{such_as}'
+  return said
 
 
 def one_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from gpt_jax.config.defaults import CALL_STRINGS, FIELDS
 from gpt_jax.config.fields import Config, flatten
 from gpt_jax.config.lengths import ramp, schedule, sides
 from gpt_jax.nn.choices import CHOICES
+from gpt_jax.optim import batch_ramp
 from gpt_jax.optim.outer import OUTERS, Outer
 from gpt_jax.optim.rounding import AVERAGES
 from gpt_jax.rows import row_makers
@@ -354,6 +355,8 @@ def check_calls(config: Config) -> None:
   """
   flat = flatten(config)
   lists = {f'model.{name}': table for name, table in CHOICES.items()}
+  if (rows := flat.get('batch.size')) is not None:
+    batch_ramp.check_rows(rows)
   for field, table in {**CALL_STRINGS, **lists}.items():
     if text := flat.get(field):
       calls = spec.parse_known(field, text, table)

@@ -59,12 +59,8 @@ def build(
     if problem := ranges.declared(Count).problem(rows):
       raise UsageError(f'batch.size={spec.shown(rows)}: {problem}')
     sizes = [Plateau(_START, rows)]
-  elif not isinstance(rows, str):
-    raise UsageError(
-      f'batch.size={rows!r}: give a number of rows, or stages as in '
-      "'ramp(0:512, 50k_steps:1024)'"
-    )
   else:
+    check_rows(rows)
     sizes = spec.build('batch.size', rows, RAMPS)(num_steps)
   if lengths is None:
     return _joined(sizes, [Plateau(_START, text_length(row_tokens))])
@@ -77,6 +73,15 @@ def build(
     )
   texts = [p._replace(value=text_length(p.value)) for p in given]
   return _joined(sizes, texts)
+
+
+def check_rows(rows: Any) -> None:
+  """Refuses a `batch.size` that is neither a whole number nor a call."""
+  if type(rows) is not int and not (isinstance(rows, str) and '(' in rows):
+    raise UsageError(
+      f'batch.size={spec.shown(rows)}: must be a whole number of rows, such as '
+      "512, or stages as in 'ramp(0:512, 50k_steps:1024)'"
+    )
 
 
 def constant(rows: int, *, row_tokens: int) -> Ramp:

@@ -159,6 +159,33 @@ def test_flags_from_a_file(elsewhere):
   assert values['config'].value.model.num_layers == 3
 
 
+@pytest.mark.parametrize(
+  ('override', 'said'),
+  [
+    ('seed=1.5', "seed='1.5': must be a whole number, such as 0"),
+    ('optim.clip_norm=x', "optim.clip_norm='x': must be a number, such as 1.0"),
+    ('checkpoint.keep=', "checkpoint.keep='': must be a whole number, such as"),
+    # With a ': ', as in absl's message.
+    ('mesh.data=a: b', "mesh.data='a: b': must be a whole number, such as 1"),
+    # Nothing is set there.
+    ('model.d_ff=w', "model.d_ff='w': must be a whole number"),
+    (
+      'batch.size=abc',
+      "batch.size='abc': must be a whole number of rows, such as 512, or "
+      "stages as in 'ramp(0:512, 50k_steps:1024)'",
+    ),
+    (
+      'batch.size=12.5',
+      'batch.size=12.5: must be a whole number of rows, such as 512, or',
+    ),
+  ],
+)
+def test_a_value_of_another_type(capsys, override, said):
+  assert main(['inspect', f'--config={SMOKE}', f'--config.{override}']) == 2
+  err = capsys.readouterr().err
+  assert err.startswith(f'gpt-jax inspect: {said}') and err.count('\n') == 1
+
+
 def test_configs_of_an_installed_wheel(tmp_path):
   """What setup.py puts into a wheel, without the clone beside it."""
   clone, wheel = tmp_path / 'clone', tmp_path / 'wheel'
