@@ -7,7 +7,7 @@ import difflib
 import importlib
 import sys
 
-from gpt_jax.runtime import malloc
+from gpt_jax.runtime import malloc, parent
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
@@ -54,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
   """
   try:
     if argv is None:
+      parent.end_with()
       malloc.start_anew()
     return _run(sys.argv[1:] if argv is None else argv)
   except BrokenPipeError:  # of the list of commands

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains several configs, each in its own process, and compares them."""
 
-import ctypes
 import math
 import os
 import re
@@ -14,7 +13,7 @@ import sys
 from typing import NamedTuple
 
 from gpt_jax import config as config_lib
-from gpt_jax.runtime import preemption
+from gpt_jax.runtime import parent, preemption
 from gpt_jax.runtime.log import log
 from gpt_jax.runtime.preemption import Preempted
 from gpt_jax.spec import ToldError, UsageError
@@ -28,8 +27,6 @@ _STOPPED = (
   *(preemption.EXIT_CODE, preemption.INTERRUPTED),
   *(-signal.SIGTERM, -signal.SIGINT),
 )
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1  # of Linux: the signal at the end of the parent
 
 
 class Variant(NamedTuple):
@@ -89,17 +86,8 @@ def wait_for(command: list[str]) -> int:
   it Ctrl-C directly. If this process is killed, so is that one: it would go on
   alone, and refuse the same command its workdir.
   """
-  parent = os.getpid()
-
-  def end_with_parent():
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before
-      os._exit(1)
-
   process = subprocess.Popen(
-    command,
-    stdout=subprocess.DEVNULL,
-    preexec_fn=end_with_parent if sys.platform == 'linux' else None,
+    command, stdout=subprocess.DEVNULL, env=parent.environment()
   )
   old = {
     signal.SIGTERM: signal.signal(

@@ -185,8 +185,9 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
   """Or the same command would find that another process trains there."""
   ready = tmp_path / 'ready'
   run = (
-    f'import pathlib, time; pathlib.Path({str(ready)!r}).touch(); '
-    'time.sleep(600)'
+    'import pathlib, time; from gpt_jax.runtime import parent; '
+    'parent.end_with(); '
+    f'pathlib.Path({str(ready)!r}).touch(); time.sleep(600)'
   )
   parent = (
     'import sys; from gpt_jax.training import comparison; '
