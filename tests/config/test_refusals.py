@@ -319,7 +319,11 @@ REFUSED = [
     'maximum of ',
   ),
   (resolve, {'batch.size': 0}, 'batch.size=0: must be at least 1'),
-  (resolve, {'batch.size': '16'}, "batch.size='16': a name was expected"),
+  (
+    resolve,
+    {'batch.size': '16'},
+    "batch.size='16': must be a whole number",
+  ),
   (
     resolve,
     {'schedule.name': 'wsd(1e-3, cooldown=21)'},

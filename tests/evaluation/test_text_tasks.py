@@ -151,7 +151,7 @@ def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   'changes, words',
   [
     ({'model.num_encoder_layers': 3}, 'text/a scores texts with a decoder'),
-    ({'model.attention': 'bidirectional'}, 'is that of an encoder'),
+    ({'model.attention': 'bidirectional'}, 'the model is an encoder'),
     (
       {'objective.name': "prefix(text='seq2seq()')"},
       'trained it on sources followed by',

@@ -79,7 +79,7 @@ def test_the_benchmark_encodes_the_same(corpus, make_config):
   assert result['workers'] == 2 and result['ratio'] > 0
   assert result['num_tokens'] <= result['num_bytes']
   assert f'{name}: 37 documents' in benchmark.report_encode(result)
-  with pytest.raises(UsageError, match=r"='bytes'.* not of SentencePiece"):
+  with pytest.raises(UsageError, match=r"='bytes'.* compared with Sentence"):
     benchmark.encode(make_config(), 1)
 
 

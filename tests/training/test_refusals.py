@@ -212,7 +212,7 @@ def test_moments_in_the_hosts_memory(changes, message):
 COMMANDS_REFUSED = [
   ('distilbert.py:cpu', [], 'objective.teacher is empty: objective.name='),
   ('distilbert.py:cpu', ['objective.teacher=none'],
-   "objective.teacher='none': is no model"),
+   "objective.teacher='none': is not a model"),
   ('distilbert.py:cpu', ['objective.teacher=/no/such'],
    'objective.teacher=/no/such: holds no config.json; give a workdir'),
   ('distilbert.py:cpu', [f'objective.teacher={GOLDEN}/electra_disc'],

@@ -69,7 +69,8 @@ def training(workdir, text):
   config.log.trackers = text
   config.model.context_length = 13
   mesh = SimpleNamespace(shape={'data': 8})
-  run = SimpleNamespace(config=config, mesh=mesh)
+  objective = SimpleNamespace(shapes={'w': jax.ShapeDtypeStruct((3, 5), 'f4')})
+  run = SimpleNamespace(config=config, mesh=mesh, objective=objective)
   data = SimpleNamespace(rows_per_epoch=7)
   history = History(str(workdir), store='')
   return Run(run, str(workdir), data, None, history, None)
