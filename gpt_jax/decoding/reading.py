@@ -195,8 +195,9 @@ class Reading:
       self._read = self._init_caches()
     start, L = self._start, self._tokens_BL.shape[1]
     stop = min(start + self._block, L)
-    if start // self._block % sharding.MOST_STARTED == 0:
-      # Not later: a block's outputs are donated to the next.
+    if start and start // self._block % sharding.MOST_STARTED == 0:
+      # Not later: a block's outputs are donated to the next. Nor at the start,
+      # where a server would wait for the programs of other requests.
       jax.block_until_ready(self._read)
     self._read = [
       programs.read_block(

@@ -289,22 +289,24 @@ def _in_folder(pattern: str) -> str:
   """The pattern of the texts in a folder; any other pattern as it is."""
   if not lines.is_folder(pattern):
     return pattern
-  inside = f'{pattern.rstrip("/")}/**/*{{{",".join(_ENDINGS)}}}'
+  below = f'{pattern.rstrip("/")}/**/*'
   try:
-    found = lines.find(inside)
+    everything = lines.find(below)
   except NoFileError:
+    return pattern  # `find` will say so
+  found = [name for name in everything if name.endswith(_ENDINGS)]
+  if not found:
     return pattern  # `find` will say what its files are
   _log_once(
     f'text({pattern!r}): reads the files below this folder that end in '
-    + _endings([*found])
+    + _endings(found)
   )
-  everything = lines.find(f'{pattern.rstrip("/")}/**/*')
-  if others := everything.keys() - found.keys():
+  if others := everything.keys() - {*found}:
     _log_once(
       f'text({pattern!r}): left out other files ({len(others)}), that end in '
       + _endings(others)
     )
-  return inside
+  return f'{below}{{{",".join(_ENDINGS)}}}'
 
 
 def _endings(names: Collection[str]) -> str:

@@ -83,8 +83,8 @@ def account(lines: list[dict[str, Any]]) -> Account:
         logged, last = line['step'], line
       steps = max(steps, line['step'])
       if line.get('event') == 'compiled':
-        # A step that was compiled to see what fits is told of after the start,
-        # whose time has it.
+        # The start may compile a step to see what fits. The line comes later,
+        # but the time of the start already includes it.
         early = max(0.0, line['seconds'] - (line['time'] - end))
         seconds['start'] -= early
         seconds['step'] += early

@@ -5,10 +5,10 @@
   python -m tests.support.expected --work workdirs/expected
   python -m tests.support.expected --work workdirs/expected --only 'bert|smoke'
 
-Trains each config of `STEPS` by the command line with three seeds, and stops it
-after so many steps. `gpt-jax compare --expected` reads the losses. A run that
-has its steps already is only read, so the same command goes on after an
-interruption. data/tinyshakespeare/input.txt must be there.
+The command line trains each config of `STEPS` with three seeds, and stops after
+the number of steps given there. `gpt-jax compare --expected` reads the losses.
+The command does not train a run again that has its steps, so it continues after
+an interruption. It needs data/tinyshakespeare/input.txt.
 """
 
 import argparse
