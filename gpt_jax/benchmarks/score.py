@@ -25,6 +25,7 @@ from gpt_jax.benchmarks.harness import Side
 from gpt_jax.config import Config
 from gpt_jax.evaluation.forward import Row
 from gpt_jax.evaluation.score import Journal, Scorer
+from gpt_jax.runtime import malloc
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
 
@@ -65,6 +66,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
       )
       for size in batches:
         others[size] = stack.enter_context(harness.side('score', folder, size))
+      malloc.reset_peak()  # the sides have the parameters
     scorer, clock = Scorer(parts, params, Bytes()), harness.Clock()
 
     def report(stage: str, done: int, total: int | None) -> None:
@@ -76,6 +78,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
     clock.go_on()
     scores = scorer.rows(rows, Journal(None, ''), report)
     clock.take()
+    peak = {'peak_bytes': malloc.peak_bytes()} if batches else {}
     _catch_up([*others.values()], math.inf)
     found = {size: side.last for size, side in others.items()}
   compared: dict[str, Any] = {}
@@ -101,6 +104,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
     'ours': {
       **clock.result(),
       'passages_per_second': len(rows) / clock.seconds,
+      **peak,
     },
     **compared,
   }
@@ -120,6 +124,8 @@ def report(result: dict) -> str:
       f'{name}: {found["seconds"]:,.1f} s, CPU {found["cpu_seconds"]:,.1f} s, '
       f'{found["passages_per_second"]:,.2f} passages/s'
     )
+    if 'peak_bytes' in found:
+      line += f', peak {found["peak_bytes"] / harness.MIB:,.0f} MiB'
     if 'difference' in found:
       line += f'; log-probabilities differ by {found["difference"]:.1e} at most'
     lines.append(line)

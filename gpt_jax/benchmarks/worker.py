@@ -552,7 +552,13 @@ def score(folder: str, size: str) -> None:
   clock.go_on()
   found = lm._loglikelihood_tokens(requests, disable_tqdm=True)
   clock.take()
-  say({**clock.result(), 'log_probs': [log_prob for log_prob, _ in found]})
+  say(
+    {
+      **clock.result(),
+      'peak_bytes': malloc.peak_bytes(),
+      'log_probs': [log_prob for log_prob, _ in found],
+    }
+  )
 
 
 if __name__ == '__main__':

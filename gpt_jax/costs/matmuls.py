@@ -31,6 +31,8 @@ def _of_equation(equation: Any) -> int:
   name, params = equation.primitive.name, equation.params
   if name in MATMULS:
     return MATMULS[name](equation)
+  if params.get('name') == 'computed_once':  # see `nn.positions`
+    return 0
   inner, trips = [flops(jaxpr) for jaxpr in _inner(params.values())], 1
   if name == 'cond':
     return max(inner)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from gpt_jax.nn import layout
 from gpt_jax.nn.attention_dropout import AttentionDropout
 from gpt_jax.nn.masks import Order, Pattern, Tokens, bidirectional, visible
 from gpt_jax.ranges import NotNegative
@@ -637,11 +638,57 @@ def attend_to_cache(
   """`attend` with keys and values in the layout of `KVCache`."""
   # Transpose the few queries rather than scores or a cache.
   q_BGQK = grouped(q_BLHK, v_BGMK.shape[1])
-  products = float32_einsum('BGQK,BGKM->BGQM', q_BGQK, k_BGKM)
-  scores_BGQM = scores(products, scale, bias, softcap)
-  mask = for_groups(mask, scores_BGQM)
-  out_BGQK: Any = weighted(scores_BGQM, v_BGMK, mask)
+  mask = for_groups(mask, q_BGQK)
+  if bias is not None:
+    bias = bias.reshape(-1, *q_BGQK.shape[1:3], bias.shape[-1])
+
+  def run(q_BGQK, k_BGKM, v_BGMK, mask, bias):
+    products = float32_einsum('BGQK,BGKM->BGQM', q_BGQK, k_BGKM)
+    scores_BGQM = scores(products, scale, bias, softcap)
+    return weighted(scores_BGQM, v_BGMK, mask)
+
+  inputs = q_BGQK, k_BGKM, v_BGMK, mask, bias
+  out_BGQK = _few_heads_at_a_time(run, inputs)
   return ungrouped(out_BGQK, q_BLHK.shape)
+
+
+# The most scores of a prompt that a CPU computes at a time, 4 MiB: more would
+# not stay in its cache between the two products.
+_SCORES = 1 << 20
+
+
+def _few_heads_at_a_time(
+  run: Callable[..., jax.Array], inputs: tuple[Any, ...]
+) -> jax.Array:
+  """`run(*inputs)`: [B, G, Q, K]; on one CPU device in parts of `_SCORES`.
+
+  Args:
+    run: treats all rows and groups of heads alike.
+    inputs: queries [B, G, Q, K], keys [B, G, K, M], and others of B or 1 rows
+      and G or 1 groups.
+  """
+  (B, G, Q, K), M = inputs[0].shape, inputs[1].shape[-1]
+  most = max(_SCORES // (Q * M), 1)
+  alone = jax.sharding.get_abstract_mesh().size <= 1
+  # Fewer queries than numbers in a key: copying the keys would take longer.
+  if most >= B * G or Q < K or not alone or layout.platform() != 'cpu':
+    return run(*inputs)
+
+  size = max(n for n in range(1, G + 1) if G % n == 0 and n <= most)
+
+  def part(i):
+    row, group = i // (G // size), i % (G // size) * size
+
+    def own(x):
+      rows, groups, *sizes = x.shape
+      at = row if rows == B else 0, group if groups == G else 0
+      shape = 1, min(size, groups), *sizes
+      return jax.lax.dynamic_slice(x, (*at, 0, 0), shape)
+
+    return run(*jax.tree.map(own, inputs))[0]
+
+  out = jax.lax.map(part, jnp.arange(B * G // size))
+  return out.reshape(B, G, Q, -1)
 
 
 def grouped(q_BLHK: jax.Array, num_groups: int) -> jax.Array:
@@ -660,10 +707,10 @@ def ungrouped(out_BGQK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   return out_BGQK.reshape(B, H, L, -1).transpose(0, 2, 1, 3)
 
 
-def for_groups(mask: jax.Array, scores_BGQM: Any) -> jax.Array:
+def for_groups(mask: jax.Array, x_BGQN: Any) -> jax.Array:
   """Expands a mask [L, M] or [B, L, M] to [B or 1, 1, Q, M]."""
   L, M = mask.shape[-2:]
-  times = scores_BGQM.shape[2] // L
+  times = x_BGQN.shape[2] // L
   return jnp.tile(mask.reshape(-1, 1, L, M), (1, 1, times, 1))
 
 

@@ -223,8 +223,15 @@ FORMS: dict[str, Form] = {
 }
 
 
+# XLA on CPU rearranges the right side of each product: of this many rows on,
+# x W costs less than W^T x^T.
+_MANY_ROWS = 512
+
+
 def dot(x_ND: jax.Array, kernel_FD: jax.Array) -> jax.Array:
   """Multiplies x and a transposed kernel: [N, F]."""
+  if len(x_ND) >= _MANY_ROWS:
+    return jax.lax.dot_general(x_ND, kernel_FD, (((1,), (1,)), ((), ())))
   # Without the barriers XLA would swap the operands back.
   x_DN = jax.lax.optimization_barrier(x_ND.T)
   y_FN = jax.lax.optimization_barrier(kernel_FD @ x_DN)

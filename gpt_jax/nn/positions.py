@@ -27,6 +27,7 @@ from gpt_jax.nn.attend import (
   KVCache,
 )
 from gpt_jax.nn.layers import Initializer, Initializers, parameter
+from gpt_jax.nn.layout import platform
 from gpt_jax.nn.masks import Pattern
 from gpt_jax.ranges import Count, NotNegative, OneOf, Positive, Share, Whole
 from gpt_jax.spec import UsageError
@@ -351,6 +352,8 @@ def make_rotate(
       * radians[None, None, None]
     )
     cos, sin = jnp.cos(angles_BL1I) * scale, jnp.sin(angles_BL1I) * scale
+    if platform() == 'cpu':
+      cos, sin = computed_once(cos), computed_once(sin)
     x, rest = x_BLHK[..., :size].astype(jnp.float32), x_BLHK[..., size:]
     if layout == 'half':
       a, b = jnp.split(x, 2, axis=-1)
@@ -364,6 +367,18 @@ def make_rotate(
     return jnp.concatenate([out.astype(x_BLHK.dtype), rest], axis=-1)
 
   return rotate
+
+
+@jax.jit
+def computed_once(x: jax.Array) -> jax.Array:
+  """x, [..., N]; XLA on CPU does not compute it again for each of its uses.
+
+  It fuses sines and cosines into all that multiplies by them, so that each
+  head of each layer would have its own. It does not fuse into a product, here
+  by the identity, which `costs.matmuls` does not count.
+  """
+  one = jnp.eye(x.shape[-1], dtype=x.dtype)
+  return jnp.dot(x, one, precision='highest')
 
 
 def _frequencies(size: int, theta: float) -> np.ndarray:

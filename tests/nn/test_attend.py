@@ -397,6 +397,35 @@ def test_scores_are_bounded_with_their_bias():
   assert not np.allclose(found, jax.jit(bounded)(q, k, v), atol=1e-2)
 
 
+@pytest.mark.parametrize('groups', [1, 3, 6])
+@pytest.mark.parametrize('rows_of', ['mask', 'bias', 'both', 'neither'])
+def test_a_cache_a_few_heads_at_a_time(monkeypatch, groups, rows_of):
+  """In parts of a group each, as `attend` does all at once."""
+  monkeypatch.setattr(attend_lib, '_SCORES', 2 * L * M * H // groups)
+  rng = np.random.default_rng(groups)
+  q = rng.normal(size=(B, L, H, K))
+  k, v = rng.normal(size=(2, B, M, groups, K))
+  mask = rng.random((B if rows_of in ('mask', 'both') else 1, L, M)) < 0.7
+  bias = rng.normal(size=(B if rows_of in ('bias', 'both') else 1, H, L, M))
+  how = {'scale': 0.3, 'softcap': 5.0}
+  args = [np.float32(x) for x in (q, k, v, bias)]
+
+  def attend(q, k, v, bias):
+    return attend_lib.attend(q, k, v, bias=bias, mask=mask, **how)
+
+  def to_cache(q, k, v, bias):
+    cache = attend_lib.cache_of(k, v)
+    return attend_lib.attend_to_cache(
+      q, cache.key_BGKM, cache.value_BGMK, bias=bias, mask=mask, **how
+    )
+
+  loops = 'scan' in str(jax.make_jaxpr(to_cache)(*args))
+  assert loops
+  np.testing.assert_allclose(
+    jax.jit(to_cache)(*args), jax.jit(attend)(*args), atol=1e-6
+  )
+
+
 def test_what_is_masked_has_no_gradient():
   q, k, v = across(2, 2)
   mask = random_mask(Q, M)

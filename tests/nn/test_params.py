@@ -47,7 +47,7 @@ def test_a_name_that_nothing_has_is_refused():
 # Decoding with transposed kernels computes what the trained model does.
 
 
-@pytest.mark.parametrize('rows', [1, 2, 7])
+@pytest.mark.parametrize('rows', [1, 2, 7, 521])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_products(rows, dtype):
   rng = np.random.default_rng(rows)

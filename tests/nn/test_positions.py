@@ -12,6 +12,7 @@ import pytest
 from flax import linen as nn
 
 from gpt_jax import spec
+from gpt_jax.costs import matmuls
 from gpt_jax.nn.caches import init_caches
 from gpt_jax.nn.choices import PATTERNS, POSITIONS
 from gpt_jax.nn.masks import full, local
@@ -77,6 +78,24 @@ def test_layers_with_a_window_turn_by_their_own_theta():
     found = turned(both, pattern)
     np.testing.assert_array_equal(found, turned(same, pattern))
   assert scaled.rotation(local(3)) is scaled.rotation(full())
+
+
+def test_a_cpu_computes_sines_and_cosines_once():
+  """Not in the loop over the heads of the queries."""
+  rotate = build('rope').rotate
+
+  def run(x_BLHK, positions_BL):
+    return rotate(x_BLHK, positions_BL).swapaxes(1, 2)
+
+  shapes = (
+    jax.ShapeDtypeStruct((3, 13, 7, 10), np.float32),
+    jax.ShapeDtypeStruct((3, 13), np.int32),
+  )
+  traced = jax.jit(run).trace(*shapes)
+  programs = traced.lower().compile().as_text().split('\n\n')
+  (waves,) = [part for part in programs if 'cosine(' in part]
+  assert 'f32[3,13,7,' not in waves
+  assert matmuls.flops(traced.jaxpr) == 0
 
 
 @pytest.mark.parametrize('offset', [0, 2])
