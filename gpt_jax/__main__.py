@@ -7,7 +7,8 @@ import difflib
 import importlib
 import sys
 
-from gpt_jax.runtime import malloc, parent
+from gpt_jax import malloc
+from gpt_jax.runtime import parent
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',

@@ -19,7 +19,7 @@ FILES = sorted(ROOT.rglob('*.py'))
 FLOORS = (
   ('ranges', 'ring_order'),
   ('spec',),
-  ('sharding', 'files', 'nn', 'optim'),
+  ('malloc', 'sharding', 'files', 'nn', 'optim'),
   ('tasks',),
   ('text',),
   ('tokenizers',),

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 
+from gpt_jax import malloc
 from gpt_jax.benchmarks import against, harness
 from gpt_jax.benchmarks.harness import MIB, OURS, Side
 from gpt_jax.config import Config
-from gpt_jax.runtime import malloc
 from gpt_jax.spec import UsageError
 from gpt_jax.training import parts as parts_lib
 

@@ -18,14 +18,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax import hf
+from gpt_jax import hf, malloc
 from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.decode import random_params
 from gpt_jax.benchmarks.harness import Side
 from gpt_jax.config import Config
 from gpt_jax.evaluation.forward import Row
 from gpt_jax.evaluation.score import Journal, Scorer
-from gpt_jax.runtime import malloc
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import parts as parts_lib
 

@@ -23,9 +23,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from gpt_jax import malloc
 from gpt_jax.benchmarks import harness
 from gpt_jax.benchmarks.harness import OURS, PRODUCTS, TORCH, Clock
-from gpt_jax.runtime import malloc
 
 Say = Callable[[dict], None]
 

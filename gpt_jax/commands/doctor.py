@@ -24,9 +24,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpt_jax import ranges
+from gpt_jax import malloc, ranges
 from gpt_jax.flags import Flags
-from gpt_jax.runtime import malloc
 from gpt_jax.spec import install
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax import malloc
 from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.logprobs import NUM_TOP, Logprobs
 from gpt_jax.decoding.programs import Decoder
@@ -28,6 +29,9 @@ from gpt_jax.nn.build import ModelChoices
 from gpt_jax.nn.stack import Caches
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import FailedError
+
+# Caches of fewer slots, of all rows together, are not worth a malloc_trim.
+_MANY_SLOTS = 4096
 
 
 class Batch:
@@ -53,6 +57,7 @@ class Batch:
     self.rows: list[Slot | None] = []
     self.caches: Caches = ()
     self._lengths = (0, 0)  # slots of the caches, and of the encoder's
+    self._most_slots = _MANY_SLOTS  # of all rows, so far
     self._drawn: Step | None = None
 
   def running(self) -> list[Slot]:
@@ -98,6 +103,10 @@ class Batch:
     else:
       self.caches = ()
     self._lengths, self._drawn = (length, memory), None
+    if size * length > self._most_slots:
+      # The holes of what was freed before are too small for the new caches.
+      malloc.give_back()
+      self._most_slots = size * length
 
   def insert(
     self, rows: Sequence[Slot | None], caches: Caches, index_B: np.ndarray

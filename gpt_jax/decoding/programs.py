@@ -260,7 +260,7 @@ def read_block(
     {'params': params},
     tokens_BL,
     positions_BL,
-    caches_lib.first_slots(caches, num_seen),
+    caches_lib.seeing(caches, num_seen),
     memory_BMD=memory_BMD,
     encoder_mask_BM=mask_BM,
     **seen,
@@ -270,7 +270,7 @@ def read_block(
   index = jnp.clip(at_B, 0, L - 1)[:, None, None]
   found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
   last_BD = jnp.where(inside_B[:, None], found_BD, last_BD)
-  caches = caches_lib.put_slots(caches, out.caches, start, L)
+  caches = caches_lib.seeing(out.caches, None)
   hidden_BLD = out.hidden_BLD if with_hidden else None
   return Prefilled(last_BD, caches_lib.constrain(caches), hidden_BLD)
 

@@ -73,17 +73,27 @@ class KVCache(NamedTuple):
   Only the G key/value heads are kept: one head with multi-query attention.
   `cross` holds the keys and values of the encoder's output. The layout is the
   one that the products in `attend_to_cache` read, with transposed keys and
-  heads before slots: otherwise each step would copy them.
+  heads before slots: otherwise each step would copy them. `seen_N` numbers the
+  first N slots, if the new tokens are to attend to no others: an array, since a
+  cache is an argument of compiled programs.
   """
 
   key_BGKM: jax.Array
   value_BGMK: jax.Array
   cross: 'KVCache | None' = None
+  seen_N: jax.Array | None = None
 
   @property
   def num_slots(self) -> int:
-    """M."""
+    """Slots that new tokens attend to, at most M."""
+    if self.seen_N is not None:
+      return len(self.seen_N)
     return self.value_BGMK.shape[-2]
+
+  def keys_and_values(self) -> tuple[jax.Array, jax.Array]:
+    """Those of the slots that new tokens attend to."""
+    N = self.num_slots
+    return self.key_BGKM[..., :N], self.value_BGMK[..., :N, :]
 
   def written(
     self, positions_BL: jax.Array, key_BLGK: jax.Array, value_BLGK: jax.Array

@@ -313,7 +313,8 @@ def _attend_to_cache(
   )
   assert not isinstance(request.bias, ByDistance | DistanceProducts)
   return attend_to_cache(
-    *(request.q_BLHK, cache.key_BGKM, cache.value_BGMK),
+    request.q_BLHK,
+    *cache.keys_and_values(),
     mask=mask,
     scale=request.scale,
     bias=request.bias,

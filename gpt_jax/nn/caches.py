@@ -150,45 +150,16 @@ def put_rows(
   return jax.tree.map(lambda x, y: _put(x, rows_B, y, index_B), caches, new)
 
 
-def first_slots(caches: Caches, num_slots: int) -> Caches:
-  """The caches cut to their first slots."""
+def seeing(caches: Caches, num_slots: int | None) -> Caches:
+  """Caches of whose slots new tokens see the first only; None: all."""
 
   def first(cache: Any) -> Cache:
     if isinstance(cache, LstmState):
       return cache
-    return KVCache(
-      cache.key_BGKM[..., :num_slots],
-      cache.value_BGMK[..., :num_slots, :],
-      cache.cross,
-    )
+    seen_N = None if num_slots is None else jnp.arange(num_slots)
+    return cache._replace(seen_N=seen_N)
 
-  return tuple(first(cache) for cache in caches)
-
-
-def put_slots(
-  caches: Caches, new: Caches, start: jax.Array, length: int
-) -> Caches:
-  """Copies some slots of `new`, which may have fewer, into the caches.
-
-  Its keys and values of the encoder's output are copied too.
-  """
-
-  def put(x: jax.Array, y: jax.Array, axis: int) -> jax.Array:
-    if x.shape == y.shape:
-      return y
-    y = jax.lax.dynamic_slice_in_dim(y, start, length, axis)
-    return jax.lax.dynamic_update_slice_in_dim(x, y, start, axis)
-
-  def merge(cache: Any, other: Any) -> Cache:
-    if isinstance(other, LstmState):
-      return other
-    return KVCache(
-      put(cache.key_BGKM, other.key_BGKM, -1),
-      put(cache.value_BGMK, other.value_BGMK, -2),
-      other.cross,
-    )
-
-  return tuple(map(merge, caches, new))
+  return tuple(map(first, caches))
 
 
 # One array at a time: most have the same shape, so few programs are compiled.

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gpt_jax import sharding
+from gpt_jax import malloc, sharding
 from gpt_jax.checkpoints import restore
 from gpt_jax.decoding.engine import generate
 from gpt_jax.decoding.programs import Decoder
@@ -46,7 +46,7 @@ from gpt_jax.posttraining.dialogues import Encoder
 from gpt_jax.posttraining.records import Content, check_roles, content
 from gpt_jax.rows.batch_rows import BatchRows, RowsOfStep
 from gpt_jax.rows.row_order import Batch
-from gpt_jax.runtime import malloc, preemption, watchdog
+from gpt_jax.runtime import preemption, watchdog
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.constraints import ANY
 from gpt_jax.tokenizers.tokenizer import Tokenizer

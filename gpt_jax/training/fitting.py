@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from gpt_jax import config as config_lib
-from gpt_jax import sharding
+from gpt_jax import malloc, sharding
 from gpt_jax.config import Config
 from gpt_jax.costs import topologies
 from gpt_jax.costs.chips import GIB
 from gpt_jax.optim import train_state
 from gpt_jax.optim.micro_batches import divided
 from gpt_jax.optim.schedules import Shape
-from gpt_jax.runtime import hosts, malloc, memory
+from gpt_jax.runtime import hosts, memory
 from gpt_jax.runtime.log import log
 from gpt_jax.spec import FailedError, UsageError
 from gpt_jax.training import device_check, layouts, metrics, models

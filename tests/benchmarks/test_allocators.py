@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
+from gpt_jax import malloc
 from gpt_jax.__main__ import main
 from gpt_jax.benchmarks import allocators
-from gpt_jax.runtime import malloc
 
 ROOT = pathlib.Path(__file__).parents[2]
 MALLOC = [

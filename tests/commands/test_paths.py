@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from gpt_jax import __main__, cli
+from gpt_jax import __main__, cli, malloc
 from gpt_jax.flags import Flags
-from gpt_jax.runtime import malloc
 from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -9,8 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from gpt_jax import __main__
-from gpt_jax.runtime import malloc
+from gpt_jax import __main__, malloc
 from gpt_jax.tokens.store import TokenStore
 
 SMOKE = f'--config={pathlib.Path(__file__).parents[2]}/configs/smoke.py'

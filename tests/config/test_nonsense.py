@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import base
-from gpt_jax import __main__
+from gpt_jax import __main__, malloc
 from gpt_jax import config as config_lib
 from gpt_jax.config import loading
 from gpt_jax.nn.choices import FFNS, PATTERNS
 from gpt_jax.optim.batch_ramp import LENGTHS, RAMPS
-from gpt_jax.runtime import malloc
 from gpt_jax.spec import UsageError
 from tests.support import tiny
 

@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from gpt_jax.runtime import malloc
+from gpt_jax import malloc
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[1]
 # Notes each start of Python, as it begins.
 NOTES = """
 import json, os, signal, sys
@@ -27,7 +27,7 @@ with open(os.environ['NOTES'], 'a') as file:
 """
 PROGRAM = """
 import sys
-from gpt_jax.runtime import malloc
+from gpt_jax import malloc
 {before}
 malloc.start_anew()
 sys.stdout.write(sys.stdin.read())
