@@ -668,7 +668,7 @@ _SCORES = 1 << 20
 
 
 def _few_heads_at_a_time(
-  run: Callable[..., jax.Array], inputs: tuple[Any, ...]
+  run: Callable[..., Any], inputs: tuple[Any, ...]
 ) -> jax.Array:
   """`run(*inputs)`: [B, G, Q, K]; on one CPU device in parts of `_SCORES`.
 
