@@ -7,10 +7,10 @@ import fcntl
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -198,7 +198,7 @@ class Cloud:
       for resource in self._state['resources'].values():
         resource['states'] = ['SUSPENDING', 'SUSPENDED']
         for node in resource['nodes']:
-          shutil.rmtree(self.folder / 'hosts' / node)
+          self._take(node)
       self._write()
     return [log.splitlines()[-1] for log in logs]
 
@@ -210,7 +210,12 @@ class Cloud:
       self._write()
       for run in self.folder.glob(f'hosts/{name}/*/gpt_jax_run'):
         os.killpg(os.getpgid(int((run / 'pid').read_text())), signal.SIGKILL)
-      shutil.rmtree(self.folder / 'hosts' / name)
+      self._take(name)
+
+  def _take(self, node: str) -> None:
+    """Takes a node's hosts away; a process that ends late may still write."""
+    gone = tempfile.mkdtemp(prefix='gone_', dir=self.folder)
+    (self.folder / 'hosts' / node).rename(pathlib.Path(gone) / 'hosts')
 
   def give(self, name: str) -> None:
     """What was asked for is there."""
