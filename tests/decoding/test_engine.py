@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from gpt_jax import sharding
+from gpt_jax import malloc, sharding
+from gpt_jax.decoding import engine as engine_lib
 from gpt_jax.decoding import programs, requests
 from gpt_jax.decoding.engine import Engine, warm_up
 from gpt_jax.decoding.programs import Decoder
@@ -317,6 +318,23 @@ def test_a_turn_reads_what_is_new(monkeypatch):
   one, two = ((one.add(other), list(one.run())) for one in plain)
   assert ids_of(one[1], one[0]) == ids_of(two[1], two[0])
   assert sizes == [(1, 8)] * 6
+
+
+def test_memory_goes_back_when_caches_outgrow_those_before(monkeypatch):
+  """Not for requests of the same size, nor for small caches."""
+  calls = []
+  monkeypatch.setattr(malloc, 'give_back', lambda: calls.append(len(calls)))
+
+  def decode(batch, rows):
+    for row in range(rows):
+      batch.add(Request(prompt(5, row), 3, GREEDY))
+    list(batch.run())
+    return len(calls)
+
+  assert decode(engine(2), 2) == 0
+  monkeypatch.setattr(engine_lib, '_MANY_SLOTS', 1)
+  batch = engine(2)
+  assert [decode(batch, rows) for rows in (1, 1, 2, 1, 2)] == [1, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -419,8 +419,7 @@ def test_a_cache_a_few_heads_at_a_time(monkeypatch, groups, rows_of):
       q, cache.key_BGKM, cache.value_BGMK, bias=bias, mask=mask, **how
     )
 
-  loops = 'scan' in str(jax.make_jaxpr(to_cache)(*args))
-  assert loops
+  assert 'scan' in str(jax.make_jaxpr(to_cache)(*args))
   np.testing.assert_allclose(
     jax.jit(to_cache)(*args), jax.jit(attend)(*args), atol=1e-6
   )
