@@ -174,8 +174,12 @@ def rounded(
     noise: int32 of 16 random bits, to round at random; None: to the nearest.
   """
   x = x.astype(jnp.float32)
-  largest = jnp.max(jnp.abs(x), axis=axes, keepdims=True)
-  largest = jnp.where(largest == 0, 1, largest)  # NaN stays
+  # Compared as integers, which order positive floats alike and put NaN above
+  # infinity: a maximum of floats loses a NaN among many numbers on CPUs.
+  bits = jax.lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
+  most = jnp.max(bits, axis=axes, keepdims=True)
+  largest = jax.lax.bitcast_convert_type(most, jnp.float32)
+  largest = jnp.where(largest == 0, 1, largest)
   if noise is None:
     near = jnp.round(x * (MOST / largest))
     return near.astype(jnp.int8), largest / MOST

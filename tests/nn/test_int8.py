@@ -138,6 +138,19 @@ def test_what_is_not_finite_stays_so(bad):
   assert not np.isfinite(found(BOTH, x, w, dy, tokens)[1][4]).any()
 
 
+@pytest.mark.parametrize('place', [(2, 3), (2, 1008), (12, 500)])
+def test_a_nan_among_many_is_not_lost(place):
+  # XLA's maximum of many floats on CPUs leaves it out.
+  x = np.random.default_rng(0).normal(size=(13, 1009)).astype(np.float32)
+  x[place] = np.nan
+  scale_N = jax.jit(lambda x: int8.rounded(x, (1,))[1])(x)[:, 0]
+  rows = np.arange(13)
+  np.testing.assert_array_equal(np.isnan(scale_N), rows == place[0])
+  others = rows != place[0]
+  largest_N = np.abs(x[others]).max(axis=1)
+  np.testing.assert_array_equal(scale_N[others], largest_N / np.float32(127))
+
+
 # The layers: where bits come from, and what they depend on.
 
 
