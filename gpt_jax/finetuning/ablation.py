@@ -19,7 +19,7 @@ from gpt_jax import config as config_lib
 from gpt_jax.config import Config, loading
 from gpt_jax.files import files
 from gpt_jax.files.buckets import write_atomically
-from gpt_jax.runtime.log import log
+from gpt_jax.runtime.log import log, start_anew
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks.glue import GLUE
 from gpt_jax.training import metrics
@@ -140,6 +140,7 @@ def run(
       continue
     log.info('run %d of %d: %s', i + 1, len(runs), folder)
     start = lstm if lstm and one.setting == LSTM else source
+    start_anew()
     run_lib.finetune(one.config, start, folder)
     note_arguments(grid, source)
     finished(folder)

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.logging import RichHandler
 
-# Close to the start of the process: this module is imported early.
-_STARTED = time.monotonic()
-
 # Logs and progress go to stderr: stdout is for results.
 console = Console(stderr=True)
 log = logging.getLogger('gpt_jax')
@@ -63,6 +60,8 @@ class _Started:
 
   program = 'gpt-jax'
   given: Given | None = None
+  # Close to the start of the process: this module is imported early.
+  at = time.monotonic()
 
 
 def started_as(command: str) -> None:
@@ -85,6 +84,11 @@ def program() -> str:
   return _Started.program
 
 
+def start_anew() -> None:
+  """Counts from now on, in a command that makes one run after another."""
+  _Started.at = time.monotonic()
+
+
 def seconds_since_start() -> float:
-  """Seconds since the command was started."""
-  return time.monotonic() - _STARTED
+  """Seconds since the command or its present run was started."""
+  return time.monotonic() - _Started.at

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many fine-tuned runs, one table; the runs themselves are test_finetune's."""
 
+import itertools
 import json
 import pathlib
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from gpt_jax.finetuning import run as run_module
 from gpt_jax.finetuning.data import RESULT
 from gpt_jax.finetuning.run import prepare
 from gpt_jax.plots import runs as figure
+from gpt_jax.runtime import log
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers.tokenizer import Bytes
 from gpt_jax.training import models
@@ -105,6 +108,22 @@ def test_all_runs_make_a_table(tmp_path, runs, capsys):
   # Other flags are other runs.
   assert main(argv(tmp_path, *flags)) == 2
   assert "holds runs with --flags='--config.batch" in capsys.readouterr().err
+
+
+def test_each_run_counts_its_own_seconds(tmp_path, runs, monkeypatch):
+  ticks = itertools.count()
+  clock = types.SimpleNamespace(monotonic=lambda: next(ticks))
+  monkeypatch.setattr(log, 'time', clock)
+  seconds, run = [], run_module.finetune
+
+  def timed(*args):
+    seconds.append(log.seconds_since_start())
+    run(*args)
+
+  monkeypatch.setattr(run_module, 'finetune', timed)
+  flags = ['--tasks=sst2', '--settings=full,scratch', '--seeds=0,2']
+  assert main(argv(tmp_path, *flags)) == 0
+  assert seconds == [1, 1, 1, 1]
 
 
 def test_an_lstm_is_one_more_row(tmp_path, runs, capsys):
