@@ -279,8 +279,8 @@ def accuracies(
   for example, found in zip(examples, scores, strict=True):
     general = found[1::2] if example.general is not None else None
     found = found[::2] if example.general is not None else found
-    # White space before a choice only separates it.
-    texts = [choice.strip() or choice for choice in example.choices]
+    # The space before a choice only separates it.
+    texts = [choice.removeprefix(' ') or choice for choice in example.choices]
     by = {
       'accuracy': [s.log_prob for s in found],
       'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],

@@ -159,7 +159,7 @@ def qa(path: str, shown: str = '', max_tokens: Count = 32) -> Make:
   For TriviaQA, Natural Questions and WebQuestions, converted to this form. The
   few-shot examples are those of the file `shown`; 'rest': the other questions.
   Answers are greedy and end with the line. Case, punctuation, articles and
-  white space are ignored, as for TriviaQA (Joshi et al., 2017).
+  white space are ignored, as for SQuAD.
   """
 
   def question(record: Record) -> Question:
@@ -213,7 +213,7 @@ def gsm8k(
     return Question(
       record.where,
       files_lib.text(record, 'question'),
-      (str(reasoning_lib.answer_of(record, 'answer')),),
+      (f'{reasoning_lib.answer_of(record, "answer"):f}',),
       '',
     )
 

@@ -4,8 +4,8 @@
 
 GLUE is text to text, as in T5, with greedy generation. An answer that is none
 of the choices is wrong, and counts as in T5's released code: as a class of its
-own; for F1, as the other one of two classes; for STS-B, if it is no number from
-0 to 5, as -1. `invalid` counts such answers.
+own; for F1, as the other one of two classes; for STS-B as -1 if it is no
+number, and here also outside 0 to 5. `invalid` counts such answers.
 """
 
 import functools

@@ -282,6 +282,13 @@ def find(*patterns: str) -> Matches:
     named |= {
       pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
     }
+  for name in named:
+    try:
+      name.encode()
+    except UnicodeEncodeError:
+      raise UsageError(
+        f'{name!a}: the name of this file is not in UTF-8; rename it'
+      ) from None
   found = Matches(sorted(named.items()))
   found.bad = sorted({str(b): b for b in passed.bad}.values(), key=str)
   found.hidden = sorted(passed.hidden)

@@ -182,6 +182,12 @@ def _table(
   for where, row in rows:
     if not names:
       names = [name.strip() for name in row]
+      for name in {*names} - {''}:
+        if names.count(name) > 1:
+          raise UsageError(
+            f'{where}: has {names.count(name)} columns {name!r}; rename or '
+            'remove all but one'
+          )
       continue
     if len(row) != len(names):
       raise ragged(where, row, names)

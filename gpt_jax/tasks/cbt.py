@@ -51,7 +51,12 @@ def cbt(
 
 def _prompt(record: Record) -> Iterator[Prompt]:
   story = detokenize('ptb', text(record, 'story')).text
-  before, _, after = story.rpartition(_BLANK)
+  if story.count(_BLANK) != 1:
+    raise UsageError(
+      f'{record.where}: the story has {story.count(_BLANK)} blanks {_BLANK}; '
+      'give it one, in its last sentence'
+    )
+  before, _, after = story.partition(_BLANK)
   choices = texts(record.where, 'choices', record['choices'])
   # The space before the blank belongs to the choice.
   context = before.removesuffix(' ')

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gpt_jax.files import lines
-from gpt_jax.files.files import read_json
 from gpt_jax.files.records import Record
 from gpt_jax.spec import UsageError
 from gpt_jax.tasks import task as task_lib
@@ -167,7 +166,8 @@ def hellaswag(path: str = 'val', shown: str = 'train') -> Prompted:
   """HellaSwag (Zellers et al., 2019): how a scene continues.
 
   Texts are cleaned as lm-eval does; the sentence to complete begins with a
-  capital, as in GPT-3's figure G.9.
+  capital, as in GPT-3's figure G.9, except from TFDS, which has no column of
+  it.
   """
   files = Files(
     folder='',
@@ -242,9 +242,10 @@ def boolq(path: str = 'dev', shown: str = 'train') -> Prompted:
 _SEASONS = {'2016': 'spring2016', '2018': 'winter2018'}
 
 
-def _cloze_file(split: str, year: str) -> str:
-  """A pattern of the csv file's name, as published or as TFDS expects it."""
-  return f'cloze_test_{split}__{_SEASONS[year]}*.csv'
+def _cloze_files(split: str, year: str) -> tuple[str, str]:
+  """The csv file's name as TFDS expects it, and a pattern of the published."""
+  name = f'cloze_test_{split}__{_SEASONS[year]}'
+  return f'{name}.csv', f'{name}*.csv'
 
 
 def _story(record: Record) -> Iterator[Record]:
@@ -259,20 +260,19 @@ def _story(record: Record) -> Iterator[Record]:
   yield Record(record.where, fields)
 
 
-def story_cloze_rows(
-  folder: str = '', year: Literal['2016', '2018'] = '2016'
-) -> Task:
+def story_cloze_rows(folder: str = '') -> Task:
   """The Story Cloze Test for fine-tuning; accuracy.
 
-  Trains on the published validation set of the year, and evaluates on the test
-  set, like the paper's systems.
+  Trains on the published validation set of 2016, and evaluates on the test set,
+  like the paper's systems. The test labels of 2018 are not published.
   """
-  name, page = f'story_cloze/{year}', 'https://cs.rochester.edu/nlp/rocstories'
+  name, page = 'story_cloze/2016', 'https://cs.rochester.edu/nlp/rocstories'
+  val, test = (_cloze_files(split, '2016')[1] for split in ('val', 'test'))
   return Task(
     'choice',
     paths={
-      'train': table(folder, _cloze_file('val', year), f'{name}:validation'),
-      'dev': table(folder, _cloze_file('test', year), f'{name}:test'),
+      'train': table(folder, val, f'{name}:validation'),
+      'dev': table(folder, test, f'{name}:test'),
     },
     texts=('context',),
     labels=('1', '2'),
@@ -297,7 +297,7 @@ def story_cloze(
     home='ask for the csv files at https://cs.rochester.edu/nlp/rocstories',
     splits={
       split: Split(
-        (f'story_cloze/{_cloze_file(split, year)}',),
+        tuple(f'story_cloze/{file}' for file in _cloze_files(split, year)),
         f'story_cloze/{year}:{name}',
       )
       for split, name in {'val': 'validation', 'test': 'test'}.items()
@@ -435,7 +435,10 @@ def race_files(level: str) -> Files:
 
 def _article(path: str) -> Iterator[Record]:
   """The one record of a file."""
-  yield Record(path, read_json(path, remedy='fetch it again'))
+  found = lines.record(path, lines.contents(path))
+  if not isinstance(found, dict):
+    raise UsageError(f'{path}: is not a JSON object; fetch it again')
+  yield Record(path, found)
 
 
 def multiple_choice(path: str, shown: str = '') -> Prompted:
@@ -447,6 +450,8 @@ def multiple_choice(path: str, shown: str = '') -> Prompted:
   def read(record: Record) -> Iterator[Prompt]:
     where, context = record.where, text(record, 'context')
     options = texts(where, 'choices', record['choices'])
+    if len(options) < 2:
+      raise UsageError(f'{where}: has one choice; at least two are needed')
     yield Prompt(
       where,
       context,

@@ -18,6 +18,9 @@ from typing import Literal, NamedTuple
 
 Style = Literal['wikitext', 'ptb']
 
+# Words that are joined at most: a long run of marks takes linear time.
+_LONGEST = 64
+
 
 class Rules(NamedTuple):
   """The artefacts of a corpus.
@@ -179,8 +182,8 @@ def _joined(
   out = []
   for group in groups:
     while group:
-      # As many words as the rules split again; one at least.
-      for count in range(len(group), 0, -1):
+      # As many words as the rules split again, up to a limit; one at least.
+      for count in range(min(len(group), _LONGEST), 0, -1):
         part = group[:count]
         text = ''.join(rules.texts.get(word, word) for word in part)
         if count > 1 and _split(rules, text, kept) == part:

@@ -88,7 +88,7 @@ class Files(NamedTuple):
         raise UsageError(f'{e}. Or {self.home}') from None
       return
     for file in self.find(path):
-      yield from self.readers.get(_ending(file), records.read)(file)
+      yield from self.readers.get(lines.kind(file), records.read)(file)
 
   def text(self, path: str) -> str:
     """Reads the text of one file."""
@@ -100,12 +100,6 @@ class Files(NamedTuple):
 
 # The files of a user's own tasks.
 OWN = Files(folder='', home='check the path')
-
-
-def _ending(path: str) -> str:
-  for ending in lines.COMPRESSED:
-    path = path.removesuffix(ending)
-  return os.path.splitext(path)[1]
 
 
 # Typed access to the fields of task records.

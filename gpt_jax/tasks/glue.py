@@ -69,7 +69,7 @@ def _cola(task: Task, folder: str) -> Task:
 
 
 def _mrpc(task: Task, folder: str) -> Task:
-  """Also supports the files that Microsoft published.
+  """Also supports Microsoft's msr_paraphrase_train.txt beside GLUE's dev.tsv.
 
   GLUE's train split consists of the lines of msr_paraphrase_train.txt that are
   not listed in dev_ids.tsv.
@@ -225,10 +225,11 @@ def find(name: str, base: str, folder: str) -> Task:
 
   Args:
     base: the folder of all tasks, maybe with a folder glue; or `TFDS`.
-    folder: of the task, below `base` or its glue.
+    folder: of the task, below `base` or its glue. With `TFDS` only another
+      one than GLUE's is read.
   """
   if base == TFDS:
-    return load(name, '')
+    return load(name, '' if folder == GLUE[name].folder else folder)
   places = [os.path.join(base, x, folder) for x in ('', 'glue')]
   there = [place for place in places if os.path.isdir(place)]
   return load(name, (there or places)[0])

@@ -151,7 +151,7 @@ def _answers(record: Record, column: str) -> list[tuple[str, int]]:
     if None in both[0]:
       raise TypeError
     return [(str(x), int(i)) for x, i in zip(*both, strict=True)]
-  except (KeyError, TypeError, ValueError) as e:
+  except (KeyError, OverflowError, TypeError, ValueError) as e:
     raise UsageError(
       f'{record.where}: column {column!r} is not a list of objects with '
       'text and answer_start'
@@ -259,7 +259,11 @@ def _tagged(task: Task, record: Record, needed: bool) -> Example:
     check_label(record, task.label, tag)
     if str(tag) in task.labels:
       numbers.append(task.labels.index(str(tag)))
-    elif type(tag) is int and 0 <= tag < len(task.labels):  # TFDS
+    elif (  # TFDS counts the classes
+      record.where.startswith('tfds(')
+      and type(tag) is int
+      and 0 <= tag < len(task.labels)
+    ):
       numbers.append(tag)
     else:
       raise UsageError(
@@ -270,7 +274,11 @@ def _tagged(task: Task, record: Record, needed: bool) -> Example:
 
 def _words(record: Record, column: str) -> list[str]:
   found = record[column]
-  if not isinstance(found, list) or not found:
+  if (
+    not isinstance(found, list)
+    or not found
+    or not all(isinstance(word, str | int | float) for word in found)
+  ):
     raise UsageError(f'{record.where}: {column!r} is not a list of words')
   words = [str(word) for word in found]
   for word in words:

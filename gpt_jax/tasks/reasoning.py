@@ -78,4 +78,4 @@ def solution(record: Record, answer: str, reasoning: str) -> str:
     return said
   if reasoning != answer:
     steps = files.text(record, reasoning).partition(_MARK)[0]
-  return f'{_CALCULATIONS.sub("", steps).strip()} {said}'
+  return f'{_CALCULATIONS.sub("", steps).strip()} {said}'.lstrip()

@@ -94,7 +94,8 @@ def split(
 def documents(fraction: Inside = 0.02) -> Build:
   """Whole documents or pairs, chosen by a hash of their name.
 
-  A document stays on its side when others are added, removed or reordered. All
+  A file that is one document stays on its side when others are added, removed
+  or reordered; a line of a table is named by its number, and moves with it. All
   passages of a document, and all pieces that cleaning cuts it into, are on the
   same side, because the hash is of the document's own name.
   """

@@ -170,15 +170,18 @@ def parents(
   call = spec.parse(field, text)[0]
   if cleaned or call.name == 'passages':
     return _without_numbers
-  cut = {
-    pair.key
+  if call.name != 'mixture':
+    return lambda name: name
+  within = {
+    pair.key: parents(f'data.sources.{pair.key}', pair.value)
     for pair in call.args
-    if call.name == 'mixture'
-    and spec.parse(f'data.sources.{pair.key}', pair.value)[0].name == 'passages'
   }
-  return lambda name: (
-    _without_numbers(name) if name.partition('/')[0] in cut else name
-  )
+
+  def parent(name: str) -> str:
+    source, slash, rest = name.partition('/')
+    return source + slash + within[source](rest)
+
+  return parent
 
 
 def _without_numbers(name: str) -> str:

@@ -175,6 +175,14 @@ def test_story_cloze_by_its_own_names(tmp_path, file, call):
   assert task.task.texts() == [(f'{path}:2', f'{story} He "slept".')]
 
 
+def test_a_story_under_two_names_counts_once(tmp_path):
+  folder = tmp_path / 'story_cloze'
+  put(folder / 'cloze_test_test__spring2016.csv', STORY.format(right=2))
+  put(folder / 'cloze_test_test__spring2016 - a.csv', STORY.format(right=2))
+  (task,) = build(tmp_path, 'story_cloze')
+  assert len(task.task.texts()) == 1
+
+
 def test_hellaswag_as_published(tmp_path):
   """The texts are those of lm-eval 0.4's task `hellaswag`."""
   record = {

@@ -98,7 +98,7 @@ CASES = [
     r'folder by --tasks_dir; also read: .*BoolQ/val\.jsonl; from TensorFlow '
     'Datasets: --tasks_dir=tfds:$',
   ),
-  Case('story_cloze', r'spring2016\*\.csv: no such file; ask for .*rocstories'),
+  Case('story_cloze', r'spring2016\.csv: no such file; ask for .*rocstories'),
   Case('hellaswag', 'hellaswag_val.jsonl: no such file; fetch .*rowanz'),
   Case('race', 'also read: .*RACE/test/middle'),
   Case('blimp', 'no such file; fetch the 67 files'),
@@ -133,7 +133,7 @@ CASES = [
   ),
   Case(
     "race(level='high')",
-    r'high/2\.txt: is damaged',
+    r'high/2\.txt: is not JSON',
     {'RACE/test/high/2.txt': '{'},
   ),
   Case(
@@ -257,6 +257,12 @@ SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
       'multiple_choice',
       {**CHOICES, 'context': None},
       'context=None is no',
+    ),
+    ('multiple_choice', {**CHOICES, 'choices': ['b']}, 'has one choice; at le'),
+    (
+      'cbt',
+      {'story': 'a XXXXX . notXXXXX .', 'choices': ['b', 'c'], 'answer': 'b'},
+      'the story has 2 blanks XXXXX; give it one',
     ),
     ('hellaswag', {**SCENE, 'label': ''}, "label '' is none of its 2 choices"),
     ('hellaswag', {**SCENE, 'endings': 'cd'}, "endings='cd' is not a list"),

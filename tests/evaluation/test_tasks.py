@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.evaluation import figures, likelihood, suite
+from gpt_jax.evaluation.score import Score
 from gpt_jax.spec import UsageError
+from gpt_jax.tasks.prompts import Prompt
 from tests.support.tasks import Believer, build, measure, write
 
 
@@ -138,6 +140,14 @@ def test_choices_are_compared_per_token_and_per_byte_too(tmp_path):
   mean = sum(b' aaaa') / 5 < sum(b' b') / 2
   assert found[f'{name}/accuracy_per_token'] == (0.5 + 0.5 * mean)
   assert found[f'{name}/chance'] == pytest.approx((1 / 2 + 1 / 3) / 2)
+
+
+def test_white_space_behind_a_choice_counts_as_in_lm_eval():
+  examples = [Prompt('x:1', 'a', (' ab ', ' abcd'), 0)]
+  scores = [[Score(-3.0, 1, 0, 0), Score(-4.4, 1, 0, 0)]]
+  found = likelihood.accuracies(examples, scores)
+  # lm-eval's acc_norm divides by len('ab ') and len('abcd').
+  assert found['accuracy_per_character'] == 1
 
 
 @pytest.mark.parametrize('shown', ['rest', 'mine.jsonl'])

@@ -427,6 +427,12 @@ def test_braces_and_several_patterns(tmp_path, monkeypatch, call, expected):
   assert names(absolute) == expected
 
 
+def test_a_name_that_is_not_utf8_is_named(tmp_path):
+  (tmp_path / os.fsdecode(b'caf\xe9.txt')).write_text('x')
+  with pytest.raises(UsageError, match=r'caf\\udce9\.txt.: the name of this'):
+    names(f"text('{tmp_path}/*.txt')")
+
+
 def test_each_of_several_patterns_names_a_file(tree):
   for call in ("text('r/*.txt', 'r/*.no')", "text('r/*.{no,none}')"):
     with pytest.raises(UsageError, match=r'no file matches .*no'):

@@ -41,6 +41,7 @@ def test_a_quoted_entry_may_span_lines(tmp_path):
   'name, text, why',
   [
     ('t.tsv', 'a\tb\nx\n', r't\.tsv:2: has 1 columns, not 2 \(a, b\)'),
+    ('t.csv', 'a,b, a,\n1,2,3,\n', r"t\.csv:1: has 2 columns 'a'; rename"),
     ('t.jsonl', '{"a": 1}\n[]\n', r't\.jsonl:2: is not a JSON object'),
     ('t.jsonl', '{"a": \n', r't\.jsonl:1: is not JSON'),
     ('t.csv', 'a\n"x\n', r't\.csv:2: is not CSV'),

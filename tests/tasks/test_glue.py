@@ -107,6 +107,12 @@ def documents(call):
   return [(d.name, d.text) for d in sources.documents('data.source', call)]
 
 
+def test_a_folder_of_its_own_beside_tfds(tmp_path):
+  assert glue.find('sst2', 'tfds:', 'SST-2').paths['dev'].startswith('tfds:')
+  mine = glue.find('sst2', 'tfds:', str(tmp_path))
+  assert mine.paths['dev'] == str(tmp_path / 'dev.tsv')
+
+
 def test_a_source_of_pairs(tmp_path):
   put(tmp_path, 'train.tsv', 'sentence\tlabel\nbad . \t0\nso good\t1\n')
   put(tmp_path, 'dev.tsv', 'sentence\tlabel\nfine\t1\n')

@@ -51,6 +51,7 @@ def test_solutions():
   assert solution(published, 'answer') == f'{steps} The answer is 72.'
   assert solution(published, '') == 'The answer is 72.'
   assert solution('72', 'answer') == 'The answer is 72.'
+  assert solution('#### 72', 'answer') == 'The answer is 72.'
   assert solution('72', 'why', why=' So. ') == 'So. The answer is 72.'
 
 

@@ -172,6 +172,11 @@ REFUSED = [
     squad('1.1', []),
     r'q0: has no answer; give empty=True, or squad\(version',
   ),
+  (
+    "squad('', version='1.1')",
+    squad('1.1', [{'text': 'Eve', 'answer_start': float('inf')}]),
+    'is not a list of objects with text and answer_start',
+  ),
   # Tags.
   (CONLL, {'t.conll': 'a O\nb\n'}, r't\.conll:2: has a word and no tag'),
   (
@@ -180,6 +185,15 @@ REFUSED = [
     r't\.conll:2: has 2 columns, the line before 3',
   ),
   (TAGS, tagged(['a'], []), 'has 1 words and 0 tags'),
+  (
+    "tags('t.jsonl', 'dev.jsonl')",
+    {
+      't.jsonl': lines({'words': ['c', 'd'], 'tags': ['O', 'B-X']}),
+      'dev.jsonl': lines({'words': ['c'], 'tags': [0]}),
+    },
+    'the tag 0 is none of B-X, O',
+  ),
+  (TAGS, tagged(['a', None], ['O', 'O']), "'words' is not a list of words"),
   (TAGS, tagged(['a b'], ['O']), "the word 'a b' is empty or"),
   (TAGS, tagged('a', ['O']), "'words' is not a list of words"),
   (TAGS, tagged(['a', 'b'], ['O', 'NN']), "tags as 'NN', which"),

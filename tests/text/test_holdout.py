@@ -92,6 +92,16 @@ def test_of_a_mixture_only_passages_have_a_parent(corpus):
   assert min(map(len, notes)) > 4  # each drawn by itself, as ever
 
 
+def test_passages_of_a_mixture_in_a_mixture_stay_with_their_book(corpus):
+  write_books(corpus)
+  found = sides('documents(fraction=0.3)', f'mixture(m:{PASSAGES!r})')
+  inner = f'mixture(m:{PASSAGES!r})'
+  nested = sides('documents(fraction=0.3)', f'mixture(outer:{inner!r})')
+  books = [{d.name.rpartition('#')[0] for d in side} for side in nested]
+  assert [len(side) for side in nested] != [0, 0] and not books[0] & books[1]
+  assert sum(map(len, nested)) == sum(map(len, found))
+
+
 def test_pieces_that_cleaning_cut_stay_with_their_document(corpus):
   write_books(corpus)
   pieces = [

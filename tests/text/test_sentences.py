@@ -136,6 +136,8 @@ def test_the_splitters():
     stops = [*itertools.accumulate(map(len, wanted))]
     assert [*split('A.  B? c\n\nd')] == stops
   assert sentences.splitter('none') is None
+  # It once took minutes to find no line end in many spaces.
+  assert [*sentences.spans('a' + ' ' * 200_003 + 'b')] == [(0, 200_005)]
 
 
 def test_other_held_out_sets_have_sentences_too(corpus, make_config):
