@@ -44,13 +44,15 @@ def encoder(
   context_length: int = 512,
   activation: str = 'gelu',
   epsilon: float = 1e-12,
+  rate: float = 0.1,
 ) -> tuple[Entry, ...]:
   """Options that BERT and its descendants share.
 
   Args:
     *own: entries of the family.
     types: entries of `model.input`, and of positions.
-    context_length: the default, as are `activation` and `epsilon`.
+    context_length: the default, as are `activation`, `epsilon` and `rate`, of
+      dropout.
   """
   body = {**BODY, 'max_position_embeddings': ('context_length', context_length)}
   return (
@@ -61,7 +63,7 @@ def encoder(
     call('norm', 'layernorm', epsilon=('layer_norm_eps', epsilon)),
     dropout(
       *('hidden_dropout_prob', 'hidden_dropout_prob'),
-      *('attention_probs_dropout_prob', 0.1),
+      *('attention_probs_dropout_prob', rate),
     ),
     constant(tie_word_embeddings=True),
     fixed(attention='bidirectional', block='post', position='learned'),
@@ -317,7 +319,13 @@ ALBERT = Family(
   model_type='albert',
   architectures=classes('Albert', _CLASSES),
   prefix='albert.',
-  entries=encoder(_SCORES, _NARROW, Entry(_read_groups, _write_groups)),
+  entries=encoder(
+    scores_with('hidden_act', 'gelu_new'),
+    _NARROW,
+    Entry(_read_groups, _write_groups),
+    activation='gelu_new',
+    rate=0.0,
+  ),
   tensors=_albert_tensors,
   buffers=(r'albert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -33,6 +32,7 @@ from gpt_jax.hf.base import (
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
+  DTYPES,
   Flat,
   Imported,
   Origin,
@@ -65,12 +65,9 @@ _OTHERS = (
   'tf_model.h5',
   'flax_model.msgpack',
 )
-# safetensors' names of the number formats that parameters may have.
-DTYPES: dict[str, Any] = {
-  'F32': jnp.float32,
-  'F16': jnp.float16,
-  'BF16': jnp.bfloat16,
-}
+
+_SHOWN = 16  # the most tensors that an error lists
+_LARGEST_F16 = 65_504
 
 # Called with the number of bytes read or written since the last call.
 Progress = Callable[[int], None]
@@ -181,15 +178,11 @@ def read_json(folder: str, name: str) -> dict[str, Any]:
   """Reads a JSON object."""
   path = os.path.join(folder, name)
   try:
-    with open(path, encoding='utf-8') as f:
-      values = json.load(f)
+    with open(path, 'rb') as f:
+      data = f.read()
   except OSError as e:
     raise UsageError(f'{path}: {e.strerror}') from e
-  except ValueError as e:
-    raise UsageError(f'{path}: is not JSON ({e})') from e
-  if not isinstance(values, dict):
-    raise UsageError(f'{path}: is not a JSON object')
-  return values
+  return files.parse(data, path, remedy='copy it again')
 
 
 def write(
@@ -312,13 +305,7 @@ class Source:
     }
     self.num_bytes = self._reader.num_bytes
     if self._adapter:
-      of_one = [s for s in slots(self.model) if len(s.tensor.names) == 1]
-      self._adapter.check(
-        {
-          s.tensor.names[0]: joined_shape(self.model, self.shapes, s)
-          for s in of_one
-        }
-      )
+      self._adapter = self._adapter.of(self.model)
 
   def fill(self, to: Any, progress: Progress = lambda count: None) -> None:
     """Reads all tensors and puts each into its parameters.
@@ -401,7 +388,10 @@ def _origin(model: Imported, reader: Reader) -> Origin:
     if not buffers.fullmatch(prefix * bare + name):
       wrong.append(f'{name} is not of this model')
   if wrong:
-    raise UsageError(f'the tensors do not fit: {"; ".join(wrong)}')
+    more = f'; and {len(wrong) - _SHOWN} more' * (len(wrong) > _SHOWN)
+    raise UsageError(
+      f'the tensors do not fit: {"; ".join(wrong[:_SHOWN])}{more}'
+    )
   if lost:
     log.warning(
       '%s: the model does not use these tensors, so they are not imported, and '
@@ -470,6 +460,12 @@ def save(
     for slot in some:
       parts = [part(model, flat, p, slot) for p in slot.tensor.paths]
       joined = slot.tensor.join([np.asarray(x) for x in parts])
+      if model.origin.dtype == 'F16' and (np.abs(joined) > _LARGEST_F16).any():
+        raise UsageError(
+          f'{slot.tensor.names[0]} has numbers above {_LARGEST_F16:,}, which '
+          'float16, the type of the imported files, does not hold; import from '
+          'files of float32 or bfloat16'
+        )
       joined = joined.astype(DTYPES[model.origin.dtype])
       for name in _names(model, slot):
         yield name, joined
@@ -558,13 +554,13 @@ def _describe(
     written = model.family.options(model)
     if kind in SCORING:
       config |= {n: written[n] for n in model.family.rewritten}
+    config |= options
     if _differences(model, model.family, kind, config):
-      config |= written
+      config |= written | options
       wrong = _differences(model, model.family, kind, config)
       if wrong:
         name = model.family.model_type
         raise UsageError(f'{name} cannot express {"; ".join(wrong)}')
-    config |= options
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
   position = choice(model, 'position')

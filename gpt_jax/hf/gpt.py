@@ -194,16 +194,17 @@ def _read_attention(options: Options) -> dict[str, Any]:
   num_layers = options.size('num_layers')
   types = options.get('attention_types', [[['global', 'local'], 12]])
   try:
+    given = sum(len(period) * count for period, count in types)
+    if given != num_layers:
+      raise options.fail(
+        'attention_types', f'gives {given} layers, num_layers={num_layers}'
+      )
     names = [name for period, count in types for name in period * count]
   except (TypeError, ValueError) as e:
     raise options.fail('attention_types', 'is not [[names, count], ...]') from e
-  if len(names) != num_layers:
-    raise options.fail(
-      'attention_types', f'gives {len(names)} layers, num_layers={num_layers}'
-    )
   window = options.size('window_size', 256)
   patterns = {'global': 'full', 'local': f'local(window={window})'}
-  if not {*names} <= {*patterns}:
+  if not all(isinstance(x, str) and x in patterns for x in names):
     raise options.fail('attention_types', 'has names but global and local')
   period = shortest_period([patterns[name] for name in names])
   return {'attention': period}

@@ -8,6 +8,7 @@ Parameters are addressed by flat paths such as `embed/embedding`.
 import json
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.hf import heads
@@ -47,6 +48,14 @@ _NONE = Family(
   token_types=True,
   pair=('', ''),
 )
+
+
+# safetensors' names of the number formats that parameters may have.
+DTYPES: dict[str, Any] = {
+  'F32': jnp.float32,
+  'F16': jnp.float16,
+  'BF16': jnp.bfloat16,
+}
 
 
 class Origin(NamedTuple):

@@ -207,7 +207,8 @@ def _write_window(model: Transformer) -> dict[str, Any]:
 def _read_mistral(options: Options) -> dict[str, Any]:
   fields = _read_window(options, 4096)
   kind = rope.FULL if fields['attention'] == 'full' else rope.SLIDING
-  if {*options.get('layer_types', [])} - {kind}:
+  kinds = options.get('layer_types', [])
+  if not isinstance(kinds, list) or any(x != kind for x in kinds):
     window = options.get('sliding_window', 4096)
     raise options.fail(
       'layer_types', f'does not agree with sliding_window={window} in all'

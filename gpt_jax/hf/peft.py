@@ -5,7 +5,8 @@
 A folder has adapter_config.json and adapter_model.safetensors, with two tensors
 for each adapted module, lora_A [r, inputs] and lora_B [outputs, r]. The
 module's weight becomes W + scale B A, or its transpose for GPT-2's Conv1D,
-whose weight is [inputs, outputs] (PEFT's `fan_in_fan_out`).
+whose weight is [inputs, outputs]. Which it is follows from the base, as in
+PEFT, which corrects a wrong `fan_in_fan_out`.
 
 PEFT adapts a fused module, such as GPT-2's c_attn, as one matrix; our queries,
 keys and values have adapters of their own. Their A's are stacked and their B's
@@ -20,12 +21,20 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax.files import files
-from gpt_jax.hf.base import Options
-from gpt_jax.hf.layout import Imported, Slot, places, shapes, slots
+from gpt_jax.hf.base import Options, choice
+from gpt_jax.hf.layout import (
+  DTYPES,
+  Imported,
+  Slot,
+  joined_shape,
+  places,
+  shapes,
+  slots,
+)
 from gpt_jax.spec import UsageError
 
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
@@ -38,16 +47,10 @@ _KNOWN = {
   *('task_type', 'target_modules', 'exclude_modules', 'layers_to_transform'),
   *('layers_pattern', 'lora_dropout', 'peft_version', 'megatron_config'),
   *('megatron_core', 'loftq_config', 'qalora_group_size', 'runtime_config'),
-  'ensure_weight_tying',
+  *('ensure_weight_tying', 'eva_config'),
 }
 # Ways to draw the first A and B that leave the base as it is.
 _DRAWN = (True, False, 'gaussian', 'orthogonal', 'eva')
-_TASK_TYPES = {
-  'lm': 'CAUSAL_LM',
-  'spans': 'QUESTION_ANS',
-  'tokens': 'TOKEN_CLS',
-  **{f'{x}classification': 'SEQ_CLS' for x in ('', 'pooled_', 'last_')},
-}
 
 
 class Adapter(NamedTuple):
@@ -58,31 +61,47 @@ class Adapter(NamedTuple):
     base: the folder of the model that it adapts.
     pairs: lora_A and lora_B by the module's name.
     scales: of B A, by the module's name.
-    transposed: whether the adapted weights are [inputs, outputs].
+    transposed: the modules whose weights are [inputs, outputs].
   """
 
   folder: str
   base: str
   pairs: dict[str, tuple[np.ndarray, np.ndarray]]
   scales: dict[str, float]
-  transposed: bool
+  transposed: frozenset[str] = frozenset()
 
-  def check(self, weights: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuses an adapter of a model without these weights.
+  def of(self, model: Imported) -> 'Adapter':
+    """The adapter with our names of the base's modules.
 
-    Args:
-      weights: the shapes of the base's, by name; a tied table is none.
+    Raises:
+      UsageError: it is one of another model.
     """
+    known, prefix = shapes(model), model.family.prefix
+    ours = {
+      slot.tensor.names[0].removesuffix('.weight'): slot
+      for slot in slots(model)
+      # A tied table is none.
+      if len(slot.tensor.names) == 1
+      and slot.tensor.names[0].endswith('.weight')
+    }
+    pairs, scales, transposed = {}, {}, set()
     for module, (a, b) in self.pairs.items():
-      shape = weights.get(f'{module}.weight')
-      wanted = (b.shape[0], a.shape[1])
-      wanted = wanted[::-1] if self.transposed else wanted
+      # Classes without a head have names without the family's prefix.
+      name = module if module in ours else prefix + module
+      slot, wanted = ours.get(name), (b.shape[0], a.shape[1])
+      shape = joined_shape(model, known, slot) if slot else None
+      turned = bool(slot and len(shape or ()) == 2 and _of_columns(model, slot))
+      wanted = wanted[::-1] if turned else wanted
       if shape != wanted:
         has = 'no such weight' if shape is None else f'one of {shape}'
         raise UsageError(
           f'{self.folder}: adapts {module}.weight of shape {wanted}, and '
           f'{self.base} has {has}; give the base that it was trained on'
         )
+      pairs[name], scales[name] = (a, b), self.scales[module]
+      if turned:
+        transposed.add(name)
+    return Adapter(self.folder, self.base, pairs, scales, frozenset(transposed))
 
   def merged(self, name: str, weight: np.ndarray) -> np.ndarray:
     """The weight called `name`, with its adapter if it has one."""
@@ -91,7 +110,7 @@ class Adapter(NamedTuple):
       return weight
     a, b = self.pairs[module]
     product = self.scales[module] * (b @ a)
-    return weight + (product.T if self.transposed else product)
+    return weight + (product.T if module in self.transposed else product)
 
 
 def read(folder: str) -> Adapter | None:
@@ -111,34 +130,61 @@ def read(folder: str) -> Adapter | None:
       'is not a folder here; set it to that of the model that was adapted',
     )
   file = os.path.join(folder, WEIGHTS)
-  try:
-    tensors = load_file(file)
-  except (SafetensorError, OSError) as e:
-    raise UsageError(f'{file}: {e}; copy the folder again') from e
+  tensors = _tensors(file)
   pairs = {}
   for name in tensors:
     found = re.fullmatch(
       rf'{re.escape(_PREFIX)}(.+)\.lora_([AB])\.weight', name
     )
-    partner = name.replace('.lora_A.', '.lora_B.')
-    if not found or (found[2] == 'A' and partner not in tensors):
+    if not found:
       raise UsageError(
         f'{file}: {name} is neither lora_A nor lora_B of a module; merge the '
         'adapter with PEFT, by merge_and_unload, and give that folder'
       )
-    if found[2] == 'A':
-      a, b = (tensors[n].astype(np.float32) for n in (name, partner))
-      if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
-        raise UsageError(
-          f'{file}: {name} is {a.shape} and lora_B {b.shape}, no two matrices '
-          'of one rank; copy the folder again'
-        )
-      pairs[found[1]] = a, b
+    names = [f'{_PREFIX}{found[1]}.lora_{x}.weight' for x in 'AB']
+    if {*names} - {*tensors}:
+      raise UsageError(
+        f'{file}: has {name} without its partner; copy the folder again'
+      )
+    a, b = (tensors[n] for n in names)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
+      raise UsageError(
+        f'{file}: {names[0]} is {a.shape} and lora_B {b.shape}, no two '
+        'matrices of one rank; copy the folder again'
+      )
+    pairs[found[1]] = a, b
+  if not pairs:
+    raise UsageError(f'{file}: adapts no module; copy the folder again')
   scales = {
-    module: _scale(options, module, a) for module, (a, _) in pairs.items()
+    module: _scale(options, module, a.shape[0])
+    for module, (a, _) in pairs.items()
   }
-  transposed = options.flag('fan_in_fan_out', False)
-  return Adapter(folder, base, pairs, scales, transposed)
+  return Adapter(folder, base, pairs, scales)
+
+
+def _tensors(file: str) -> dict[str, np.ndarray]:
+  """The tensors of an adapter, in float32."""
+  found = {}
+  try:
+    with safe_open(file, 'numpy') as opened:
+      names = opened.keys()
+      dtypes = {n: opened.get_slice(n).get_dtype() for n in names}
+    for name, dtype in dtypes.items():
+      if dtype not in DTYPES:
+        raise UsageError(
+          f'{file}: {name} is of type {dtype}; one of {", ".join(DTYPES)}'
+        )
+    found = load_file(file)
+  except (SafetensorError, OSError) as e:
+    raise UsageError(f'{file}: {e}; copy the folder again') from e
+  tensors = {name: x.astype(np.float32) for name, x in found.items()}
+  for name, x in tensors.items():
+    if not np.isfinite(x).all():
+      raise UsageError(
+        f'{file}: {name} holds NaN or infinite numbers; copy the folder '
+        'again, or ask who made it'
+      )
+  return tensors
 
 
 def base_of(folder: str) -> str:
@@ -169,21 +215,34 @@ def _check(options: _Options, values: dict[str, Any]) -> None:
       )
 
 
-def _scale(options: _Options, module: str, a: np.ndarray) -> float:
-  """Alpha / r, or alpha / sqrt(r); a module may have its own alpha."""
-  alpha = options.number('lora_alpha', 8)
-  patterns = options.get('alpha_pattern', {})
-  try:
-    for pattern, value in patterns.items():
-      if re.fullmatch(rf'(.*\.)?({pattern})', module):
-        alpha = float(value)
-        break
-  except (AttributeError, TypeError, ValueError, re.error) as e:
-    raise options.fail('alpha_pattern', f'cannot be read ({e})') from e
-  rank = a.shape[0]
+def _scale(options: _Options, module: str, rank: int) -> float:
+  """Alpha / r, or alpha / sqrt(r); a module may have its own of both."""
+  given = _of_module(options, 'rank_pattern', 'r', module)
+  if rank != given:
+    raise UsageError(
+      f'{CONFIG}: gives {module} the rank {given}, and its tensors have {rank};'
+      ' copy the folder again'
+    )
+  alpha = _of_module(options, 'alpha_pattern', 'lora_alpha', module)
   return alpha / (
     math.sqrt(rank) if options.flag('use_rslora', False) else rank
   )
+
+
+def _of_module(
+  options: _Options, patterns: str, default: str, module: str
+) -> float:
+  """The number that the first fitting pattern gives a module."""
+  own = options.get(patterns, {})
+  if not isinstance(own, dict):
+    raise options.fail(patterns, 'must be an object')
+  for pattern in own:
+    try:
+      if re.fullmatch(rf'(.*\.)?({pattern})', module):
+        return _Options(own).number(pattern)
+    except re.error as e:
+      raise options.fail(patterns, f'cannot be read ({e})') from e
+  return options.number(default, 8)
 
 
 def write(
@@ -217,14 +276,15 @@ def write(
   modules, saved, columns, left = [], [], set(), {*pairs}
   for slot in slots(model):
     tensor = slot.tensor
-    module, _, leaf = tensor.names[0].rpartition('.')
+    module, _, leaf = _name(model, tensor.names[0]).rpartition('.')
     if tensor.paths and tensor.paths[0].startswith('heads/'):
       value = tensor.join([heads[path] for path in tensor.paths])
-      tensors[f'{_PREFIX}{tensor.names[0]}'] = value
+      tensors[f'{_PREFIX}{module}.{leaf}'] = value
       saved.append(module)
       continue
-    if leaf == 'weight':
-      modules.append(module)
+    if leaf != 'weight':
+      continue
+    modules.append(module)
     found = _of_slot(model, slot, pairs)
     if not any(found) or slot.tensor.experts:
       continue
@@ -247,7 +307,7 @@ def write(
 
   config = {
     'peft_type': 'LORA',
-    'task_type': _TASK_TYPES.get(model.origin.kind),
+    'task_type': _task_type(model),
     'base_model_name_or_path': base,
     'inference_mode': True,
     'r': rank,
@@ -271,6 +331,25 @@ def write(
     f.write(json.dumps(config, indent=2) + '\n')
 
 
+def _name(model: Imported, name: str) -> str:
+  """A tensor's name in the class of transformers, which PEFT adapts."""
+  kind, family = model.origin.kind, model.family
+  if kind in ('body', 'pooled') or (kind == 'lm' and family.bare):
+    return name.removeprefix(family.prefix)
+  return name
+
+
+def _task_type(model: Imported) -> str | None:
+  """PEFT's name of what the class is for; None: it has none."""
+  kind = model.origin.kind
+  if kind.endswith('classification'):
+    return 'SEQ_CLS'
+  if kind == 'lm' and choice(model, 'attention').name == 'bidirectional':
+    return None
+  lm = 'SEQ_2_SEQ_LM' if model.num_encoder_layers else 'CAUSAL_LM'
+  return {'lm': lm, 'spans': 'QUESTION_ANS', 'tokens': 'TOKEN_CLS'}.get(kind)
+
+
 # A [inputs, r] and B [r, outputs] of a kernel; None: it has none.
 _Pair = tuple[np.ndarray, np.ndarray] | None
 
@@ -292,8 +371,10 @@ def _joined(
   model: Imported, slot: Slot, pairs: Sequence[_Pair]
 ) -> tuple[np.ndarray, np.ndarray, bool]:
   """lora_A and lora_B of a tensor, and whether it is [inputs, outputs]."""
-  known, there = shapes(model), [pair for pair in pairs if pair is not None]
-  sizes = [known[name].shape[-1] for name, _ in places(model, slot)]
+  sizes, there = (
+    _sizes(model, slot),
+    [pair for pair in pairs if pair is not None],
+  )
   first, rank = there[0][0], there[0][0].shape[-1]
   equal = len(there) == len(pairs) and all(
     np.array_equal(first, a) for a, _ in there
@@ -306,13 +387,25 @@ def _joined(
       block[start : start + rank] = pair[1]
       start += 0 if equal else rank
     parts.append(block)
-  # Which axis `join` has the inputs on shows with more than there are outputs.
-  num_in = sum(sizes) + 1
-  probe = [np.broadcast_to(np.float32(0), (num_in, n)) for n in sizes]
-  of_columns = slot.tensor.join(probe).shape[0] == num_in
+  of_columns = _of_columns(model, slot)
   b = slot.tensor.join(parts)
   a = first if equal else np.concatenate([a for a, _ in there], axis=-1)
   return a.T, b.T if of_columns else b, of_columns
+
+
+def _sizes(model: Imported, slot: Slot) -> list[int]:
+  """The outputs of a tensor's kernels."""
+  known = shapes(model)
+  return [known[name].shape[-1] for name, _ in places(model, slot)]
+
+
+def _of_columns(model: Imported, slot: Slot) -> bool:
+  """Whether a tensor is [inputs, outputs]."""
+  # Which axis `join` has the inputs on shows with more than there are outputs.
+  sizes = _sizes(model, slot)
+  num_in = sum(sizes) + 1
+  probe = [np.broadcast_to(np.float32(0), (num_in, n)) for n in sizes]
+  return slot.tensor.join(probe).shape[0] == num_in
 
 
 def _targets(adapted: Collection[str], modules: Collection[str]) -> list[str]:

@@ -96,11 +96,11 @@ def _read(
     fraction = rope.number('partial_rotary_factor', default_fraction)
     call = f'rope(theta={theta}, fraction={fraction}'
   kind = 'type' if rope.get('rope_type') is None else 'rope_type'
-  make = _READERS.get(rope.get(kind, 'default'))
-  if make is None:
+  name = rope.get(kind, 'default')
+  if not isinstance(name, str) or name not in _READERS:
     known = ', '.join(_READERS)
     raise rope.fail(kind, f'is not supported; one of {known}')
-  scaling = make(rope, options)
+  scaling = _READERS[name](rope, options)
   if scaling != 'none':
     call += f', scaling={scaling!r}'
   return call + ')'
@@ -131,6 +131,8 @@ def _read_yarn(rope: Options, options: Options) -> str:
   original = _original(rope, options)
   ratio = options.size('max_position_embeddings') / original
   factor = rope.number('factor', ratio)
+  if factor <= 0:
+    raise rope.fail('factor', 'must be above 0')
   # HF also takes its default for 0.
   fast = rope.number('beta_fast', 32.0) or 32.0
   slow = rope.number('beta_slow', 1.0) or 1.0
@@ -258,7 +260,7 @@ def read_windows(
   if window is not None:
     patterns[SLIDING] = f'local(window={window})'
   for kind in kinds:
-    if kind not in patterns:
+    if not isinstance(kind, str) or kind not in patterns:
       raise options.fail(
         'layer_types',
         f'{kind!r} is not supported'

@@ -295,7 +295,9 @@ TRANSFO_XL = Family(
 
 
 def _read_xlnet(options: Options) -> dict[str, Any]:
-  memory = options.size('mem_len', 512) if options.get('mem_len') else 0
+  # Null is none, and not the default.
+  given = options.get('mem_len') or not options.has('mem_len')
+  memory = options.size('mem_len', 512) if given else 0
   clamp = max(options.whole('clamp_len', -1), 0)
   return {'position': f'xlnet(memory={memory}, clamp={clamp})'}
 

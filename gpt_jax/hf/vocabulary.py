@@ -10,6 +10,10 @@ from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 
+# Classes of transformers that read a vocab.txt as BERT's.
+_LIKE_BERTS = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer')
+_FAST = ('', 'Fast')
+
 
 def read(
   folder: str, model_type: str
@@ -45,11 +49,34 @@ def read(
     if os.path.exists(path(model)):
       return imported(f'sentencepiece_file({path(model)!r})')
   if os.path.exists(path('vocab.txt')):  # BERT's, uncased unless it says so
-    lowercase = _entries(path('tokenizer_config.json')).get('do_lower_case')
-    lowercase = lowercase is None or bool(lowercase)
+    lowercase = _lowercase(path('tokenizer_config.json'))
     call = f'wordpiece_file({path("vocab.txt")!r}, lowercase={lowercase})'
     return imported(call)
   return None
+
+
+def _lowercase(path: str) -> bool:
+  """Whether a vocab.txt is uncased; refuses what is not BERT's WordPiece."""
+  given = _entries(path)
+  lowercase = given.get('do_lower_case', True)
+  plain: dict[str, tuple[Any, ...]] = {
+    'do_lower_case': (True, False),
+    'strip_accents': (None, lowercase),
+    'tokenize_chinese_chars': (True,),
+    'tokenizer_class': (
+      None,
+      *(f'{name}{x}' for name in _LIKE_BERTS for x in _FAST),
+    ),
+  }
+  for option, accepted in plain.items():
+    if given.get(option, accepted[0]) not in accepted:
+      raise UsageError(
+        f"{path}: {option}={given[option]!r}: a vocab.txt is read as BERT's; "
+        'save the tokenizer anew with transformers, which writes a '
+        'tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)'
+        '.save_pretrained(NEW_FOLDER)'
+      )
+  return lowercase
 
 
 def _entries(path: str) -> dict[str, Any]:

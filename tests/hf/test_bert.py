@@ -194,6 +194,21 @@ def test_fields_of_alberts_groups_and_inner_layers():
     ALBERT.fields(Options(odd))
 
 
+def test_what_transformers_leaves_out_of_alberts_config():
+  """The defaults of `AlbertConfig`."""
+  options = config(ROOT / 'albert_cls')
+  for name in (
+    'hidden_act',
+    *(f'{x}_dropout_prob' for x in ('hidden', 'attention_probs')),
+  ):
+    del options[name]
+  fields = ALBERT.fields(Options(options))
+  assert fields['ffn'] == 'gelu_tanh'
+  assert fields['output'] == "tied(bias=True, transform='gelu_tanh')"
+  rates = 'rates(embedding=0.0, residual=0.0, attention=0.0)'
+  assert fields['dropout'] == rates
+
+
 def test_fields_of_electra():
   options = config(ROOT / 'electra_gen')
   fields = ELECTRA.fields(Options(options))

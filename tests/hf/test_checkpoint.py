@@ -137,6 +137,15 @@ def test_half_precision_comes_back_in_it(tmp_path, dtype, stored):
   jax.tree.map(np.testing.assert_array_equal, params, params_again)
 
 
+def test_what_float16_does_not_hold_is_refused(tmp_path):
+  weights = {n: x.astype(np.float16) for n, x in tensors(GPT2).items()}
+  folder = checkpoints.write(tmp_path / 'in', config(GPT2), weights)
+  model, params = hf.load(folder)
+  params['embed']['embedding'][3, 5] = -65_600
+  with pytest.raises(UsageError, match=r'wte.weight has numbers above 65,504'):
+    hf.save(str(tmp_path / 'out'), model, params)
+
+
 def test_harmless_options_do_not_matter(tmp_path):
   folder = checkpoints.changed(
     tmp_path,
@@ -167,9 +176,12 @@ def test_damaged_files_are_named(tmp_path):
   (folder / 'model.safetensors').write_bytes(data[:-100])
   with pytest.raises(UsageError, match=r'model\.safetensors: .*; copy'):
     hf.load(str(folder))
-  (folder / 'config.json').write_text('{')
-  with pytest.raises(UsageError, match=r'config\.json: is not JSON'):
-    hf.load(str(folder))
+  for text in ('{', '[]', '[' * 100_000):
+    (folder / 'config.json').write_text(text)
+    with pytest.raises(
+      UsageError, match=r'config\.json: is damaged, not .*JSON'
+    ):
+      hf.load(str(folder))
 
 
 def test_bodies_without_a_head(tmp_path):
@@ -201,6 +213,9 @@ def test_an_import_that_was_changed_gets_the_options_that_changed(tmp_path):
   assert config(tmp_path)['architectures'] == ['GPT2LMHeadModel']
   with pytest.raises(UsageError, match=r"cannot express model\.bias='none'"):
     hf.save(str(tmp_path), model.clone(bias='none'), params)
+  with pytest.raises(UsageError, match=r'roberta cannot express'):
+    roberta = hf.load(str(ROOT / 'roberta_mlm'))
+    hf.save(str(tmp_path), *roberta, options={'pad_token_id': 0})
   norm = 'layernorm(scale=False)'
   with pytest.raises(UsageError, match=r'cannot express model\.norm='):
     hf.save(str(tmp_path), model.clone(norm=norm), params)

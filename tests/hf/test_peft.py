@@ -68,6 +68,32 @@ def test_a_recorded_adapter_comes_back(tmp_path):
   assert all(recorded[name] == x for name, x in config.items())
 
 
+def test_which_way_a_weight_lies_follows_from_the_base(tmp_path):
+  """PEFT corrects `fan_in_fan_out`, too."""
+  one = hf.load(adapter(tmp_path / 'a', fan_in_fan_out=True))[1]
+  two = hf.load(adapter(tmp_path / 'b', fan_in_fan_out=False))[1]
+  jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+def test_an_adapter_of_the_class_without_a_head(tmp_path):
+  """GPT2Model's names lack the prefix of GPT2LMHeadModel's."""
+  expected = hf.load(adapter(tmp_path / 'a'))[1]
+  folder = adapter(tmp_path / 'b')
+  path = tmp_path / 'b/adapter_model.safetensors'
+  tensors = load_file(path)
+  save_file(
+    {n.replace('.transformer.h', '.h'): x for n, x in tensors.items()}, path
+  )
+  jax.tree.map(np.testing.assert_array_equal, hf.load(folder)[1], expected)
+
+
+def test_kernels_that_peft_does_not_adapt_are_refused(tmp_path):
+  with pytest.raises(
+    UsageError, match='PEFT has no adapter of this kernel in x'
+  ):
+    exported('xlnet_lm', 'query, value', False, tmp_path)
+
+
 def exported(name, on, rslora, out):
   """Writes an adapter of random numbers; returns its model, merged."""
   model, params = hf.load(str(ROOT / name))
@@ -94,6 +120,8 @@ def exported(name, on, rslora, out):
     ('gpt_neox_lm', 'query, out', 'AutoModelForCausalLM'),
     ('llama_gqa', 'all', 'AutoModelForCausalLM'),
     ('bert_cls', 'all', 'AutoModelForSequenceClassification'),
+    ('roberta_mlm', 'query, ffn', 'AutoModelForMaskedLM'),
+    ('t5_v11', 'query, value', 'AutoModelForSeq2SeqLM'),
   ],
 )
 def test_peft_computes_the_same(name, on, auto, tmp_path):
@@ -105,10 +133,19 @@ def test_peft_computes_the_same(name, on, auto, tmp_path):
     merged['heads'] = heads
   base = getattr(theirs, auto).from_pretrained(str(ROOT / name))
   loaded = peft.PeftModel.from_pretrained(base, str(tmp_path)).eval()
-  ids = tiny.tokens(3, 11, vocab_size=model.vocab_size)
+  given = {'input_ids': tiny.tokens(3, 11, vocab_size=model.vocab_size)}
+  if model.num_encoder_layers:
+    given['decoder_input_ids'] = given['input_ids'][:, :7]
   with torch.no_grad():
-    expected = loaded(input_ids=torch.from_numpy(np.int64(ids))).logits
-  ours = hf.forward(model, merged, input_ids=ids)['logits']
+    expected = loaded(
+      **{n: torch.from_numpy(np.int64(ids)) for n, ids in given.items()}
+    ).logits
+    with loaded.disable_adapter():
+      plain = loaded(
+        **{n: torch.from_numpy(np.int64(ids)) for n, ids in given.items()}
+      ).logits
+  assert (expected - plain).abs().max() > 1e-2
+  ours = hf.forward(model, merged, **given)['logits']
   np.testing.assert_allclose(ours, expected.numpy(), atol=1e-4, rtol=1e-5)
 
 
@@ -122,6 +159,7 @@ def test_peft_computes_the_same(name, on, auto, tmp_path):
     ('llama_gqa', 'all'),
     ('bert_cls', 'all'),
     ('albert_groups', 'query, ffn'),
+    ('t5_v11', 'query, value'),
   ],
 )
 @pytest.mark.parametrize('rslora', [False, True])
@@ -159,7 +197,10 @@ def test_an_export_is_the_merged_model(name, on, rslora, tmp_path):
     ({'base_model_name_or_path': 'gpt2'}, "'gpt2': is not a folder here"),
     ({'lora_alpha': 'x'}, "lora_alpha='x': must be a number"),
     ({'alpha_pattern': {'(': 3}}, 'alpha_pattern=.*: cannot be read'),
-    ({'fan_in_fan_out': False}, r'c_attn.weight of shape \(96, 32\), and'),
+    ({'alpha_pattern': {'c_attn': float('inf')}}, 'must be a finite number'),
+    ({'alpha_pattern': {'c_attn': 10**400}}, 'a number that float32 holds'),
+    ({'r': 5}, r'attn.c_attn the rank 5, and its tensors have 4;'),
+    ({'rank_pattern': {'c_attn': 2}}, 'attn.c_attn the rank 2, and its'),
     ({'base_model_name_or_path': str(ROOT / 'gpt_neo_lm')}, 'no such weight'),
   ],
 )
@@ -177,9 +218,17 @@ def test_tensors_of_other_kinds_are_refused(tmp_path):
     ({first: tensors[first][:, 1:]}, 'give the base that it was trained on'),
     ({first: tensors[first][1:]}, 'no two matrices of one rank'),
     ({'base_model.model.x.lora_embedding_A': tensors[first]}, 'is neither'),
+    ({first: None}, 'without its partner'),
+    ({n: None for n in tensors}, 'adapts no module'),
+    ({first: tensors[first] + np.float32('nan')}, 'A.weight holds NaN or inf'),
+    ({first: np.int32(tensors[first])}, 'is of type I32; one of F32, F16'),
   ):
-    changed = {n: np.ascontiguousarray(x) for n, x in change.items()}
-    save_file(tensors | changed, path)
+    changed = {
+      n: np.ascontiguousarray(x)
+      for n, x in (tensors | change).items()
+      if x is not None
+    }
+    save_file(changed, path)
     with pytest.raises(UsageError, match=why):
       hf.load(folder)
   path.unlink()

@@ -31,6 +31,10 @@ from tests.support.golden_io import ROOT, config, tensors
     ('openai_gpt_lm', 'afn', 'gelu_new'),
     ('gpt_neo_lm', 'attention_types', [[['global', 'sparse'], 2]]),
     ('gpt_neo_lm', 'attention_types', [[['global', 'local'], 3]]),
+    ('gpt_neo_lm', 'attention_types', [[['global'], 10**11]]),
+    ('gpt_neo_lm', 'attention_types', [[[['global']], 4]]),
+    ('mistral_lm', 'layer_types', 3),
+    ('mistral_lm', 'layer_types', [['full_attention']] * 4),
     ('gptj_lm', 'rotary_dim', 18),
     ('gptj_lm', 'rotary_dim', None),
     ('gptj_lm', 'tie_word_embeddings', True),
@@ -128,6 +132,12 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
       {'rope_parameters': {'rope_type': 'longrope'}},
       "rope_type='longrope': is not supported",
     ),
+    ('llama', {'rope_parameters': {'rope_type': ['yarn']}}, 'is not supported'),
+    (
+      'llama',
+      {'rope_scaling': {'type': 'yarn', 'factor': 0, 'mscale': 1}},
+      'factor=0: must be above 0',
+    ),
     ('llama', {'rope_scaling': {'rope_type': 'linear'}}, 'factor=None'),
     (
       'llama',
@@ -186,6 +196,7 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
       {'layer_types': ['linear_attention'] * 5},
       "layer_types=.*'linear_attention' is not supported$",
     ),
+    ('qwen3', {'layer_types': [['full_attention']] * 5}, 'is not supported'),
     ('qwen3', {'layer_types': ['full_attention']}, 'must be a list of 5 names'),
     ('qwen3', {'layer_types': 'full_attention'}, 'must be a list of 5 names'),
     (

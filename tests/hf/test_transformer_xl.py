@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.hf import transformer_xl
+from gpt_jax.hf.base import Options
 from gpt_jax.nn.caches import init_memories
 from gpt_jax.nn.transformer import Transformer
 from gpt_jax.spec import UsageError
@@ -225,3 +227,11 @@ def test_what_xlnet_writes():
   np.testing.assert_array_equal(
     best.reshape(len(written), -1), written[:, first:]
   )
+
+
+@pytest.mark.parametrize('options, memory', [({}, 512), ({'mem_len': None}, 0)])
+def test_xlnets_memory_if_its_config_does_not_say(options, memory):
+  given = config(ROOT / 'xlnet_lm')
+  del given['mem_len']
+  fields = transformer_xl.XLNET.fields(Options(given | options))
+  assert fields['position'].startswith(f'xlnet(memory={memory},')

@@ -47,6 +47,27 @@ def test_berts_vocabulary(tmp_path, entries, case):
   assert tokenizer.build(name, []).fingerprint == made.fingerprint
 
 
+@pytest.mark.parametrize(
+  'entries',
+  [
+    {'do_lower_case': 'false'},
+    {'strip_accents': False},
+    {'do_lower_case': False, 'strip_accents': True},
+    {'tokenize_chinese_chars': False},
+    {'tokenizer_class': 'BertJapaneseTokenizer'},
+  ],
+)
+def test_a_vocabulary_read_otherwise_than_berts_is_refused(tmp_path, entries):
+  copy(tmp_path, 'wordpiece', vocab_uncased='vocab.txt')
+  path = tmp_path / 'tokenizer_config.json'
+  path.write_text(json.dumps({'tokenizer_class': 'BertTokenizer', **entries}))
+  option, value = [*entries.items()][-1]
+  with pytest.raises(
+    UsageError, match=f'{option}={value!r}: a vocab.txt is re'
+  ):
+    vocabulary.read(str(tmp_path), 'bert')
+
+
 def test_robertas_vocabulary(tmp_path):
   copy(tmp_path, 'byte_bpe', vocab='vocab.json', merges='merges.txt')
   found = vocabulary.read(str(tmp_path), 'roberta')
