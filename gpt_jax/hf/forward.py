@@ -93,8 +93,9 @@ def forward(
   Returns:
     `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; for an
     encoder-decoder `decoder_hidden_states`, `encoder_hidden_states` and
-    `encoder_last_hidden_state`; for Transformer-XL and XLNet `mems`; for Transformer-XL `log_probs` or,
-    with labels, `losses`, `loss`; outputs of the heads, such as `logits`,
+    `encoder_last_hidden_state`; for Transformer-XL and XLNet `mems`; for
+    Transformer-XL also `log_probs` or, with labels, `losses`, `loss`; outputs
+    of the heads, such as `logits`,
     `loss`, `mc_logits`, `mc_loss`, `pooler_output`, `start_logits`. With
     experts `router_logits` [layer, batch, time, expert] and `aux_loss`, in an
     encoder-decoder for each side (`encoder_router_logits`) with `_z_loss` and
