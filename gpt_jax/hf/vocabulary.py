@@ -9,6 +9,7 @@ from typing import Any
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.tokenizers.hf import NoEndError
 
 # Classes of transformers that read a vocab.txt as BERT's.
 _LIKE_BERTS = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer')
@@ -37,7 +38,7 @@ def read(
   if os.path.exists(path('tokenizer.json')):
     try:
       return imported(f'hf_tokenizer({path("tokenizer.json")!r})')
-    except UsageError as e:  # it does not say which token ends a document
+    except NoEndError as e:
       logging.getLogger('gpt_jax').warning('%s', e)
   bpe = [path('vocab.json'), path('merges.txt')]
   if all(os.path.exists(p) for p in bpe):

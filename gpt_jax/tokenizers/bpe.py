@@ -193,11 +193,11 @@ def byte_bpe_file(
 
 
 def read_merges(data: bytes) -> list[tuple[str, str]]:
-  """Reads pairs, one a line, after a line with the version."""
-  lines = data.decode('utf-8').split('\n')[1:]
+  """Reads pairs, one a line, maybe after a line with the version."""
+  lines = data.decode('utf-8').split('\n')
   pairs = []
-  for number, line in enumerate(lines, start=2):
-    if line:
+  for number, line in enumerate(lines, start=1):
+    if line and not (number == 1 and line.startswith('#version')):
       pair = line.split(' ')
       if len(pair) != 2:
         raise ValueError(f'line {number} of the merges is not a pair')

@@ -345,7 +345,9 @@ def _guarded(value: Any, names: Mapping[str, int]) -> Any:
   if isinstance(value, str):
     return special.guarded(_MARKS.sub('', value), names)
   if isinstance(value, Mapping):
-    return {key: _guarded(item, names) for key, item in value.items()}
+    return {
+      _guarded(key, names): _guarded(item, names) for key, item in value.items()
+    }
   if isinstance(value, list | tuple):
     return [_guarded(item, names) for item in value]
   return value

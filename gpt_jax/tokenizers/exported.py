@@ -75,7 +75,7 @@ def files(
   token = library.id_to_token
   model = json.loads(library.to_str())['model']
   unknown = model.get('unk_token')
-  if 'unk_id' in model:
+  if model.get('unk_id') is not None:
     unknown = model['vocab'][model['unk_id']][0]
   unknown_id = library.token_to_id(unknown or '')
   if unknown_id is not None:

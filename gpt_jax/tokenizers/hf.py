@@ -3,6 +3,7 @@
 """Tokenizers in Hugging Face's library, and its files `tokenizer.json`."""
 
 import functools
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import tokenizers
 
 from gpt_jax.files.document import Document
+from gpt_jax.files.files import parse
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import saved, special, words
 
@@ -35,6 +37,8 @@ _ENCODERS = ('[SEP]', '<sep>')
 # of a few characters, and a file has few of them.
 _MOST_GROWTH = 10_000
 _TOO_MUCH = 10**12
+# Ids for each token of a vocabulary; some are left out.
+_MOST_GAPS = 10
 # Puts nothing around a text.
 _PLAIN: Any = {'add_special_tokens': False}
 _SEQUENCES = ('normalizers', 'pretokenizers', 'decoders')
@@ -112,11 +116,20 @@ class HfTokenizer(Library):
     library.no_truncation()
     library.no_padding()
     library.encode_special_tokens = True
+    around = library.encode('x')
+    marks = zip(around.ids, around.special_tokens_mask, strict=True)
+    self.text_start = tuple(
+      i for i, _ in itertools.takewhile(lambda mark: mark[1], marks)
+    )
+    # It is of no more use, and may leave spaces out of a token's offsets.
+    library.post_processor = None  # type: ignore
     self._eos = json.loads(contents[_EOS])
     eos_id = library.token_to_id(self._eos)
     if eos_id is None:
       raise UsageError(f'has no token {self._eos!r}')
     ids = {*library.get_vocab().values()}  # they may have gaps
+    if max(ids) > _MOST_GAPS * (len(ids) + 1000):
+      raise UsageError(f'has {len(ids):,} tokens, and one of id {max(ids):,}')
     self._settle(max(ids) + 1, eos_id)
     never_ids = self.special.never_ids | ({*range(self._size)} - ids)
     self.special = self.special._replace(never_ids=never_ids)
@@ -161,14 +174,6 @@ class HfTokenizer(Library):
     return library
 
   @property
-  def text_start(self) -> tuple[int, ...]:
-    plain = self.library.encode('x', **_PLAIN).ids
-    ids = self.library.encode('x').ids
-    count = len(plain)
-    starts = [i for i in range(len(ids)) if ids[i : i + count] == plain]
-    return tuple(ids[: min(starts, default=0)])
-
-  @property
   def special_names(self) -> dict[str, int]:
     added = self.library.get_added_tokens_decoder()
     return {token.content: i for i, token in added.items() if token.special}
@@ -194,8 +199,6 @@ class HfTokenizer(Library):
     """The library with special tokens read by name, and the id of `BREAK`."""
     named = tokenizers.Tokenizer.from_str(self.library.to_str())
     named.encode_special_tokens = False
-    # Adds nothing here, and may leave spaces out of a token's offsets.
-    named.post_processor = None  # type: ignore
     missing = self.special.names.keys() - self.special_names.keys()
     named.add_special_tokens([*sorted(missing), special.BREAK])
     parting = named.token_to_id(special.BREAK)
@@ -269,6 +272,10 @@ def made(
   )
 
 
+class NoEndError(UsageError):
+  """No file says which token ends a document."""
+
+
 def hf_tokenizer(
   path: str, eos: str = ''
 ) -> Callable[[Iterable[Document]], HfTokenizer]:
@@ -286,7 +293,7 @@ def hf_tokenizer(
       found = eos or _find_eos(os.path.dirname(path), data)
       return HfTokenizer({FILE: data, _EOS: json.dumps(found).encode()})
     except UsageError as e:
-      raise UsageError(f'tokenizer.name: {path!r}: {e}') from e
+      raise type(e)(f'tokenizer.name: {path!r}: {e}') from e
 
   return read
 
@@ -295,32 +302,32 @@ def _find_eos(folder: str, data: bytes) -> str:
   """The token that ends documents."""
   try:
     added = json.loads(data).get('added_tokens') or []
-    special = {token['content']: token['id'] for token in added}
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    ids = {token['content']: token['id'] for token in added}
+  except (
+    *(ValueError, KeyError, TypeError, AttributeError),
+    RecursionError,
+  ) as e:
     raise UsageError(f'is not a tokenizer.json: {e}') from e
   for name in _BESIDE:
-    try:
-      with open(os.path.join(folder, name), encoding='utf-8') as file:
-        beside = json.load(file)
-    except (OSError, ValueError):
+    path = os.path.join(folder, name)
+    if not os.path.isfile(path):
       continue
-    token = beside.get('eos_token')
-    if isinstance(token, dict):  # with options
-      token = token.get('content')
-    if token:
+    with open(path, 'rb') as file:
+      beside = parse(file.read(), path, remedy='copy it again')
+    if token := special.content(beside.get('eos_token')):
       return token
     eos_id = beside.get('eos_token_id')
     eos_ids = eos_id if isinstance(eos_id, list) else [eos_id]
-    for token, i in special.items():
+    for token, i in ids.items():
       if i in eos_ids[:1]:
         return token
-  usual = [token for token in _USUAL if token in special]
-  usual = usual or [token for token in _ENCODERS if token in special]
+  usual = [token for token in _USUAL if token in ids]
+  usual = usual or [token for token in _ENCODERS if token in ids]
   if len(usual) != 1:
-    raise UsageError(
+    raise NoEndError(
       'does not say which token ends a document; name it, as in '
       f"hf_tokenizer('tokenizer.json', eos='{(usual or ['</s>'])[0]}'); its "
-      f'special tokens are {", ".join(sorted(special)) or "none"}'
+      f'special tokens are {", ".join(sorted(ids)) or "none"}'
     )
   return usual[0]
 

@@ -365,12 +365,17 @@ def word_list_file(
 
   def read(documents: Iterable[Document]) -> WordList:
     del documents
+    if 0 < vocab_size < 3:
+      raise UsageError(
+        f'tokenizer.name: words_file(vocab_size={vocab_size}) has no word; '
+        'give at least 3, or 0 for all'
+      )
     found = (
       word
       for word in vectors.words(path, size)
       if word != UNKNOWN and _WORD.fullmatch(word)
     )
-    most = max(vocab_size - 2, 0) if vocab_size else None
+    most = vocab_size - 2 if vocab_size else None
     kept = [*itertools.islice(found, most)]
     return WordList(kept)
 

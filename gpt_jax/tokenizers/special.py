@@ -10,6 +10,7 @@ and [MASK] are known by their roles.
 """
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,10 @@ from gpt_jax.files.files import parse
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import constraints as constraints_lib
 from gpt_jax.tokenizers.constraints import ANY, Constraints
+
+log = logging.getLogger('gpt_jax')
+
+_SHOWN = 8  # the most tokens that a warning names
 
 # Splits the name of a special token in a user's text, so that it stays text.
 # Unicode reserves this code point for such uses: no text has it.
@@ -189,12 +194,31 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
     start = (bos,) if puts else ()
   names = dict(made.special_names)
   decoder = config.get('added_tokens_decoder') or {}
+  if not isinstance(decoder, dict) or not all(
+    isinstance(token, dict) for token in decoder.values()
+  ):
+    path = os.path.join(folder, CONFIG)
+    raise UsageError(f'{path}: added_tokens_decoder is damaged; copy it again')
   tokens = [content(t) for t in decoder.values() if t.get('special', True)]
   roles = [v for e in (config, map_) for k, v in e.items() if k in _ROLES]
-  tokens += [*added, *map(content, roles)]
+  tokens += map(content, roles)
+  if made.text_start is None:  # else tokenizer.json says which are special
+    plain = {content(t) for t in decoder.values()} - {*tokens}
+    tokens += {*added} - plain
+  unknown = set()
   for token in filter(None, tokens):
     if (i := made.id_of(token)) is not None:
       names[token] = i
+    else:
+      unknown.add(token)
+  if unknown:
+    log.warning(
+      '%s: the vocabulary that is read has no token %s, so texts spell these '
+      'out; save the tokenizer with transformers, which writes a '
+      'tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)'
+      '.save_pretrained(FOLDER)',
+      *(folder, ', '.join(sorted(unknown)[:_SHOWN])),
+    )
   roles = {name: role(name) for name in (*_ENCODERS, 'pad')}
   for name, i in roles.items():
     usual = _usual(name, names) if i is None else i

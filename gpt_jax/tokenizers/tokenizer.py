@@ -114,8 +114,8 @@ class Tokenizer(Protocol):
   def offsets(self, text: str) -> np.ndarray:
     """Where the tokens of `encode(text)` come from: int32 [num_tokens, 2].
 
-    Start and stop in characters. Where several tokens make one character, one
-    of them has its range, the others an empty one.
+    Start and stop in characters. Where several tokens make one character, each
+    has its range, or one of them has it and the others an empty one.
     """
     ...
 
@@ -152,7 +152,11 @@ class Sides(saved.Saved):
 
   def __init__(self, target: Any, source: Any):
     """Takes two tokenizers, neither of them a pair itself."""
-    assert not isinstance(target, Sides) and not isinstance(source, Sides)
+    if isinstance(target, Sides) or isinstance(source, Sides):
+      raise UsageError(
+        'tokenizer.name: one of the two tokenizers of sides is a pair itself; '
+        'give single ones'
+      )
     self.target, self.source = target, source
     self.vocab_size: int = target.vocab_size
     self.eos_id: int = target.eos_id

@@ -4,8 +4,8 @@
 
 In text a word begins at a space, which belongs to it, and before and after any
 character that is neither letter nor digit; each ideograph is a word, as in
-BERT. Encodings that mark where words continue (`##`) or end (`</w>`) decide for
-themselves.
+BERT, and each kana. Encodings that mark where words continue (`##`) or end
+(`</w>`) decide for themselves.
 """
 
 import re

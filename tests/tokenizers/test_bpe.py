@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpt_jax.tokenizers import tokenizer
+from gpt_jax.tokenizers import bpe, tokenizer
 
 FILES = {
   'gpt2_bpe': ('gpt2/encoder.json', 'gpt2/vocab.bpe'),
@@ -39,6 +39,13 @@ def test_gpt2_keeps_all_of_tiny_shakespeare(build, shared):
   (ids,) = made.encode_batch([text])
   assert len(ids) == 338_025  # as counted in nanoGPT's data folder
   assert made.decode(ids) == text
+
+
+def test_the_first_line_may_be_a_merge():
+  merges = b'a b\n\xc4\xa0 c\n'
+  expected = [('a', 'b'), ('\u0120', 'c')]
+  assert bpe.read_merges(merges) == expected
+  assert bpe.read_merges(b'#version: 0.2\n' + merges) == expected
 
 
 def test_gpt1_is_lower_case_words(build):

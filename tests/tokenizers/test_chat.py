@@ -65,6 +65,19 @@ def test_no_message_ends_itself(name):
     assert attack.replace('\ufdd0', '') in made.decode(text)
 
 
+def test_no_argument_of_a_call_ends_a_message():
+  made = imported(NAMES[0])
+  source = (
+    '{% for k, v in messages[0].call.items() %}{{ k }}={{ v }}{% endfor %}'
+  )
+  specials = {*made.special.names}
+  call = dict.fromkeys(specials, ' '.join(specials))
+  chat = [{'role': 'user', 'content': '', 'call': call}]
+  ids = ChatTemplate(source, {}).ids(made, chat)
+  assert len(ids) > len(specials)
+  assert not {*ids} & {*made.special.names.values()}
+
+
 @pytest.mark.parametrize(
   ('named', 'name'), [('chatml', 'smollm2'), ('llama2', 'llama')]
 )

@@ -80,6 +80,17 @@ def test_bytes_come_back_and_ids_are_those_of_the_library(write):
   assert len(found[0]) > 7
 
 
+def test_a_token_has_the_space_before_it_whatever_the_file_trims(write):
+  made = byte_level()
+  write(made)
+  expected = tokenizer.build("hf_tokenizer('tokenizer.json')", [])
+  made.post_processor = processors.ByteLevel(trim_offsets=True)
+  made.save('tokenizer.json')
+  found = tokenizer.build("hf_tokenizer('tokenizer.json')", [])
+  for text in TEXTS:
+    np.testing.assert_array_equal(found.offsets(text), expected.offsets(text))
+
+
 def test_no_document_ends_itself(write):
   write(unigram())
   made = tokenizer.build("hf_tokenizer('tokenizer.json')", [])

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers that cannot be made: the call, the files and what is said."""
 
+import json
 import re
 
 import pytest
@@ -18,6 +19,7 @@ ROBERTA = "byte_bpe_file('vocab.json', 'merges.txt')"
 BERT = "wordpiece_file('vocab.txt')"
 PIECES = '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]'
 HF = "hf_tokenizer('tokenizer.json')"
+HF_END = "hf_tokenizer('tokenizer.json', eos='</s>')"
 MODEL = "sentencepiece_file('x.model')"
 
 
@@ -27,6 +29,13 @@ def bpe(encoder, merges):
 
 def roberta(vocabulary):
   return {'vocab.json': vocabulary, 'merges.txt': '#version\n'}
+
+
+def gaps(last):
+  """A tokenizer.json of two words, the second of id `last`."""
+  words = {'type': 'WordLevel', 'vocab': {'</s>': 0, 'x': last}}
+  model = {'version': '1.0', 'model': {**words, 'unk_token': '</s>'}}
+  return {'tokenizer.json': json.dumps(model)}
 
 
 REFUSED = [
@@ -64,6 +73,17 @@ REFUSED = [
   (HF, {}, '', r"cannot read 'tokenizer.json'"),
   *((HF, {'tokenizer.json': x}, '', r'tokenizer\.json') for x in ('', '[]')),
   (HF, {'tokenizer.json': '{}'}, '', r'tokenizer\.json'),
+  (HF, {'tokenizer.json': '{"a": ' * 100_000}, '', r'tokenizer\.json'),
+  (HF_END, gaps(30_000_000), '', 'has 2 tokens, and one of id 30,000,000'),
+  (
+    HF,
+    {**gaps(1), 'tokenizer_config.json': '[]'},
+    *('', 'tokenizer_config.json: is damaged, not a JSON object'),
+  ),
+  (
+    "words_file('v.txt', 2, vocab_size=2)",
+    *({'v.txt': 'a 0 1\n'}, '', r'vocab_size=2\) has no word; give at least 3'),
+  ),
   (HF, {'tokenizer.json': '{"added_tokens": [1]}'}, '', r'tokenizer\.json'),
   (MODEL, {}, '', 'cannot read'),
   *((MODEL, {'x.model': x}, '', 'is not a SentencePiece') for x in ('', 'x')),

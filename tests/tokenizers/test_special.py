@@ -129,6 +129,23 @@ def test_a_sentencepiece_model_of_llama(tmp_path):
   assert 2 not in made().encode_special(safe)
 
 
+def test_tokens_that_only_a_file_beside_has_are_named(tmp_path, caplog):
+  tokens = [*map(chr, range(33, 127)), 'Ġ', '<|endoftext|>']
+  vocabulary = {token: i for i, token in enumerate(tokens)}
+  (tmp_path / 'vocab.json').write_text(json.dumps(vocabulary))
+  (tmp_path / 'merges.txt').write_text('#version: 0.2\n')
+  name = f'gpt2_bpe({str(tmp_path / "vocab.json")!r}, '
+  name += f'{str(tmp_path / "merges.txt")!r})'
+  added = {'<|im_start|>': 96, '<|endoftext|>': 95}
+  (tmp_path / 'added_tokens.json').write_text(json.dumps(added))
+  tokenizer.imported(name, str(tmp_path))
+  assert 'has no token <|im_start|>, so texts spell' in caplog.text
+  config = {'added_tokens_decoder': {'0': '!'}}
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+  with pytest.raises(UsageError, match='added_tokens_decoder is damaged'):
+    tokenizer.imported(name, str(tmp_path))
+
+
 def test_two_vocabulary_files_put_nothing_before_a_text(tmp_path):
   tokens = [*map(chr, range(33, 127)), 'Ġ', '<|endoftext|>']
   vocabulary = {token: i for i, token in enumerate(tokens)}
