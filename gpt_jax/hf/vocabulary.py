@@ -9,7 +9,7 @@ from typing import Any
 from gpt_jax.files import files
 from gpt_jax.spec import UsageError
 from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.hf import NoEndError
+from gpt_jax.tokenizers.special import NoEndError
 
 # Classes of transformers that read a vocab.txt as BERT's.
 _LIKE_BERTS = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer')

@@ -272,10 +272,6 @@ def made(
   )
 
 
-class NoEndError(UsageError):
-  """No file says which token ends a document."""
-
-
 def hf_tokenizer(
   path: str, eos: str = ''
 ) -> Callable[[Iterable[Document]], HfTokenizer]:
@@ -324,7 +320,7 @@ def _find_eos(folder: str, data: bytes) -> str:
   usual = [token for token in _USUAL if token in ids]
   usual = usual or [token for token in _ENCODERS if token in ids]
   if len(usual) != 1:
-    raise NoEndError(
+    raise special.NoEndError(
       'does not say which token ends a document; name it, as in '
       f"hf_tokenizer('tokenizer.json', eos='{(usual or ['</s>'])[0]}'); its "
       f'special tokens are {", ".join(sorted(ids)) or "none"}'

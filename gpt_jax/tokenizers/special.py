@@ -132,6 +132,10 @@ def of(
   )
 
 
+class NoEndError(UsageError):
+  """No token of the model ends a document."""
+
+
 def num_rows(contents: Mapping[str, bytes], size: int) -> int:
   """The `vocab_size`: how many of `size` ids have an embedding in the model.
 
@@ -163,7 +167,7 @@ def from_hf(folder: str, made: Imported) -> dict[str, bytes]:
   size = model.get('vocab_size')
   size = size if type(size) is int else made.vocab_size
   if made.eos_id >= size:
-    raise UsageError(
+    raise NoEndError(
       f'{os.path.join(folder, _MODEL)}: vocab_size={size}: the token that ends '
       f'documents has id {made.eos_id}; name another one as eos_token in '
       f'{CONFIG}'

@@ -40,8 +40,8 @@ def test_a_tokenizer_has_the_words_without_white_space():
   np.testing.assert_array_equal(made.encode('of  北京 no'), [5, 8, 1])
   short = tokenizer.build(f'words_file({FILE!r}, {SIZE}, vocab_size=4)', [])
   assert short.listed == made.listed[:4]
-  none = tokenizer.build(f'words_file({FILE!r}, {SIZE}, vocab_size=2)', [])
-  assert none.listed == made.listed[:2]
+  with pytest.raises(UsageError, match=r'vocab_size=2.*has no word; give at'):
+    tokenizer.build(f'words_file({FILE!r}, {SIZE}, vocab_size=2)', [])
 
 
 @pytest.mark.parametrize(
