@@ -58,7 +58,8 @@ def read(
 
 def _lowercase(path: str) -> bool:
   """Whether a vocab.txt is uncased; refuses what is not BERT's WordPiece."""
-  given = _entries(path)
+  entries = _entries(path).items()
+  given = {name: value for name, value in entries if value is not None}
   lowercase = given.get('do_lower_case', True)
   plain: dict[str, tuple[Any, ...]] = {
     'do_lower_case': (True, False),

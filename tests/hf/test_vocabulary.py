@@ -27,6 +27,7 @@ def copy(folder, name, **names):
   [
     (None, 'uncased'),
     ({'do_lower_case': True}, 'uncased'),
+    ({'do_lower_case': None, 'strip_accents': None}, 'uncased'),
     ({'do_lower_case': False, 'mask_token': '[MASK]'}, 'cased'),
   ],
 )

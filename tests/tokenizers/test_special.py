@@ -129,13 +129,19 @@ def test_a_sentencepiece_model_of_llama(tmp_path):
   assert 2 not in made().encode_special(safe)
 
 
-def test_tokens_that_only_a_file_beside_has_are_named(tmp_path, caplog):
+def letters(folder):
+  """Writes GPT-2's two files, of letters; returns the call that reads them."""
   tokens = [*map(chr, range(33, 127)), 'Ġ', '<|endoftext|>']
   vocabulary = {token: i for i, token in enumerate(tokens)}
-  (tmp_path / 'vocab.json').write_text(json.dumps(vocabulary))
-  (tmp_path / 'merges.txt').write_text('#version: 0.2\n')
-  name = f'gpt2_bpe({str(tmp_path / "vocab.json")!r}, '
-  name += f'{str(tmp_path / "merges.txt")!r})'
+  (folder / 'vocab.json').write_text(json.dumps(vocabulary))
+  (folder / 'merges.txt').write_text('#version: 0.2\n')
+  name = f'gpt2_bpe({str(folder / "vocab.json")!r}, '
+  name += f'{str(folder / "merges.txt")!r})'
+  return name
+
+
+def test_tokens_that_only_a_file_beside_has_are_named(tmp_path, caplog):
+  name = letters(tmp_path)
   added = {'<|im_start|>': 96, '<|endoftext|>': 95}
   (tmp_path / 'added_tokens.json').write_text(json.dumps(added))
   tokenizer.imported(name, str(tmp_path))
@@ -147,12 +153,7 @@ def test_tokens_that_only_a_file_beside_has_are_named(tmp_path, caplog):
 
 
 def test_two_vocabulary_files_put_nothing_before_a_text(tmp_path):
-  tokens = [*map(chr, range(33, 127)), 'Ġ', '<|endoftext|>']
-  vocabulary = {token: i for i, token in enumerate(tokens)}
-  (tmp_path / 'vocab.json').write_text(json.dumps(vocabulary))
-  (tmp_path / 'merges.txt').write_text('#version: 0.2\n')
-  name = f'gpt2_bpe({str(tmp_path / "vocab.json")!r}, '
-  name += f'{str(tmp_path / "merges.txt")!r})'
+  name = letters(tmp_path)
   made = tokenizer.imported(name, str(tmp_path))
   assert made.special.prompt([3]) == [3]
   assert made.special.before(first_scored=True) == (95,)
