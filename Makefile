@@ -15,6 +15,8 @@
 #   make docs_test runs the commands of the tutorial and of docs/how-to
 #   make house   counts files, lines, single importers and callers, and what a
 #                tiny GPT-2 runs on its way to a training step
+#   make pages   writes the pages that the code knows: fields, flags, metrics, and
+#                the path of a step in docs/architecture.md
 #   make hashes  writes launch/requirements.txt: the image's packages by hash
 #   make plan    compiles the plans in docs/plans.json for their TPU slices, about
 #                a minute each; fails where one is not what it was. ONLY=palm
@@ -34,7 +36,7 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow docs docs_test lint crash damage house hashes plan expected tpu beam lm_eval torch wandb
+.PHONY: smoke translate test slow docs docs_test lint crash damage house pages hashes plan expected tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -66,6 +68,8 @@ slow: .venv/ready
 
 docs: .venv/mkdocs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo 'Read them, with search, at http://127.0.0.1:8000:' \
+	  '$(PYTHON) -m http.server --bind 127.0.0.1 --directory site'
 
 docs_test: .venv/ready
 	$(BIN)/python -m pytest -n 0 -m 'slow or not slow' tests/test_guides.py
@@ -88,6 +92,11 @@ damage: .venv/ready
 
 house: .venv/ready
 	$(BIN)/python -m tests.support.house
+
+pages: .venv/ready
+	$(BIN)/gpt-jax inspect --fields > docs/fields.md
+	$(BIN)/python -m tests.support.flags_page > docs/flags.md
+	$(BIN)/python tests/reports/test_step_path.py
 
 # Of the extras that launch/ installs. libtpu's files are for glibc 2.31 and later.
 hashes: .venv-hashes/bin/uv
@@ -117,7 +126,7 @@ tpu: .venv/libtpu
 	@touch $@
 
 beam: .venv-beam/ready
-	.venv-beam/bin/python -m pytest -n 0 tests/tokens/test_prepare_on_beam.py
+	.venv-beam/bin/python -m pytest -n 0 tests/preparing_on_beam
 
 .venv/ready: pyproject.toml constraints.txt
 	$(call environment,.venv,constraints.txt,'.[test]')
@@ -129,13 +138,13 @@ lm_eval: .venv-lm_eval/ready
 	$(call environment,.venv-lm_eval,constraints.txt,'.[eval]' hypothesis pytest pytest-xdist)
 
 torch: .venv-torch/ready
-	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_against.py tests/hf/test_peft.py tests/tokenizers/test_exported.py
+	.venv-torch/bin/python -m pytest -n 0 tests/benchmarks/test_against.py tests/hf/test_peft.py tests/hf_tokenizers/test_export.py
 
 .venv-torch/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-torch,constraints.txt,'.[hf]' hypothesis pytest pytest-xdist)
 
 wandb: .venv-wandb/ready
-	.venv-wandb/bin/python -m pytest -n 0 tests/training/test_wandb.py
+	.venv-wandb/bin/python -m pytest -n 0 tests/core/training/test_wandb.py
 
 .venv-wandb/ready: pyproject.toml constraints.txt
 	$(call environment,.venv-wandb,constraints.txt,'.[wandb]' hypothesis pytest pytest-xdist)

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Puts configs/ into the wheel, where gpt_jax/config/loading.py finds it.
+"""Puts configs/ into the wheel, where gpt_jax/core/config/loading.py finds it.
 
 All else is in pyproject.toml, whose list of packages cannot move a folder. The
 files beside modules are here with them: a table there would replace this one.
@@ -17,7 +17,7 @@ setup(
   ],
   package_dir={CONFIGS: 'configs'},
   package_data={
-    'gpt_jax.plots': ['report.html'],
+    'gpt_jax.reports': ['report.html'],
     'gpt_jax.serving': ['page.html'],
     CONFIGS: ['expected/*.json'],
   },

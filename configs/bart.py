@@ -19,7 +19,7 @@ Its corruptions (section 2.2, table 1), as overrides:
 
 The released command uses spans of 3.5 words on average instead of the paper's
 3, and a random token for a tenth of the [MASK]s: infill(0.3, 3.5, 0.1). Its
-spans may run into one another, ours do not (gpt_jax/objectives/denoise.py).
+spans may run into one another, ours do not (gpt_jax/papers/bart/denoise.py).
 Details missing in the paper follow the released code: peak 4e-4, 10,000 warmup
 steps, clipping at 0.1; Adam is RoBERTa's. Dropout stays on in the last tenth of
 training, where the paper turns it off. The paper does not say how base was

@@ -5,15 +5,11 @@
 A config starts from here or from its ancestor, and sets what differs.
 """
 
-from gpt_jax.config.defaults import (
-  corpora,
-  finetune,
-  get_config,
-  no_size,
-  number_or_text,
-  size,
-  sweep,
-)
+from ml_collections import ConfigDict
+
+from gpt_jax.core.config import defaults
+from gpt_jax.core.config.defaults import corpora, get_config, no_size, size
+from gpt_jax.core.entries import number_or_text
 
 __all__ = [
   'corpora',
@@ -24,3 +20,13 @@ __all__ = [
   'size',
   'sweep',
 ]
+
+
+def finetune() -> ConfigDict:
+  """The section `finetune`."""
+  return defaults.optional('finetune')
+
+
+def sweep() -> ConfigDict:
+  """The section `sweep`."""
+  return defaults.optional('sweep')

@@ -28,9 +28,6 @@ SIZES = {
   # without the tables of tokens.
   'awd-lstm': (3, 400, 1, 70, 80, 65),
   'elmo': (1, 512, 1, 70, 80, 65),
-  # Comparisons of attention patterns.
-  'blocks': (2, 256, 4, 4096, 1, 65),
-  'long': (2, 256, 4, 8192, 1, 65),
 }
 
 _LSTMS = {
@@ -69,12 +66,4 @@ def get_config(arg: str = 'char') -> ConfigDict:
     config.model.position = 'none'
     config.model.init_weights = 'uniform'
     config.objective.name = 'recurrent'
-  if arg == 'long':
-    config.model.attention = 'full, local(window=256)'
-  if arg == 'blocks':
-    config.model.attention = 'bidirectional, bigbird'
-    config.objective.name = 'masked'
-    config.data.rows = 'full_sentences'
-    config.data.sentences = 'terminal'
-    config.tokenizer.name = 'byte_bpe(vocab_size=65)'
   return config.lock()

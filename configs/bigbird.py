@@ -17,8 +17,9 @@ start from scratch.
 
 Each block of 64 tokens attends to the first and the last block, to itself and
 the blocks before and after it, and to three random ones: 512 of 4,096 keys
-(gpt_jax/nn/masks.py). Random blocks are drawn from the whole row; the released
-code draws them from its first 1,024 tokens. The constructions of section 2:
+(gpt_jax/papers/bigbird/bigbird.py). Random blocks are drawn from the whole
+row; the released code draws them from its first 1,024 tokens. The
+constructions of section 2:
 
   internal (ITC)   the default: the first and the last block are global
   extended (ETC)   --config.model.attention="bigbird(block=64, random=0,

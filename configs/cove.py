@@ -18,7 +18,7 @@ memory. Text is read as it is split at white space: tokenize it like GloVe's
 words. Not run.
 
 `cpu` is for two cores and a small corpus such as Multi30k, with one table for
-both languages, drawn and trained.
+both languages, initialized and trained.
 """
 
 from ml_collections import ConfigDict

@@ -22,7 +22,7 @@ released code has no end. GloVe's vectors are read with
 --config.tokenizer.name="words_file('glove.840B.300d.txt', size=300)". Not run.
 
 `cpu` is for one core and ten minutes, with Adam, as 1,500 steps are few for the
-recipe above: docs/fine-tuning.md.
+recipe above: docs/results/fine-tuning.md.
 """
 
 from ml_collections import ConfigDict

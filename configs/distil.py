@@ -26,8 +26,8 @@ from ml_collections import ConfigDict
 from configs import base, gpt2
 
 with epy.lazy_imports():
-  from gpt_jax.nn import build
-  from gpt_jax.training import models
+  from gpt_jax.core.nn import build
+  from gpt_jax.opening import models
 
 
 def get_config(arg: str = '') -> ConfigDict:

@@ -16,7 +16,8 @@ it. With GPT-1's own vocabulary files and your text:
 Not run to the end.
 
 `cpu` is a version for two cores and 35 minutes: narrower, with a third of the
-layers, and with Muon for the kernels. `gpt-jax ablation` is designed for it:
+layers, and with Muon for the kernels. The paper's ablation
+(docs/fine-tuning.md) is made with it:
 
   gpt-jax train --config configs/gpt1.py:cpu --workdir W \
     --config.data.source="passages(\"jsonl('books.jsonl.gz')\")"

@@ -58,7 +58,7 @@ def get_config(arg: str = '7b') -> ConfigDict:
   config.model.head_size = 128
   config.model.num_layers = num_layers
   # Section 2.3: AdamW, a cosine to 10%, decay 0.1, clipping 1.0, 2000 warmup
-  # steps; 4M = 2048 * 2048 tokens in a batch.
+  # steps; 4M = 2048 * 2048 tokens in a batch (the context is GPT-3's 2,048).
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.batch.size = 2048

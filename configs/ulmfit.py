@@ -15,7 +15,7 @@ continue those of the step before. Here a row holds four segments, each with the
 state at the end of the one before, so that a step depends only on its number:
 the tokens per step are the same, in fewer and longer rows, which begin with a
 state of 0. All segments of a step have the same dropped words and weights. The
-biases of the LSTMs start at 0, torch's are drawn.
+biases of the LSTMs start at 0, torch's at random.
 
 As in the paper, weights are averaged from the first evaluation that is worse
 than the best of those more than five before it (an evaluation is an epoch), and

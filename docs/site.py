@@ -3,7 +3,8 @@
 """What `make docs` adds to these pages: README.md in front, and launch/.
 
 Links are written for a reader of the repository; here those between folders
-are turned to where the pages lie in the site.
+are turned to where the pages lie in the site. Flags in code stay whole where a
+line wraps, as browsers break lines after hyphens.
 """
 
 import pathlib
@@ -15,6 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = pathlib.Path(__file__).parents[1]
 OUTSIDE = ('README.md', 'launch/README.md', 'launch/BEAM.md')
 _LINK = re.compile(r'\]\(([^)\s]+)\)')
+_CODE = re.compile(r'<code>.*?</code>', re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -40,3 +42,14 @@ def on_page_markdown(markdown: str, page, **_: object) -> str:
     return f']({target}{"#" * bool(anchor)}{anchor})'
 
   return _LINK.sub(turned, markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+  """The page with its flags marked; site.css keeps them whole."""
+
+  def marked(match: re.Match[str]) -> str:
+    return re.sub(
+      r'--[a-z][\w.]*', r'<span class="flag">\g<0></span>', match[0]
+    )
+
+  return _CODE.sub(marked, html)

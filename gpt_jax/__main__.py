@@ -7,8 +7,8 @@ import difflib
 import importlib
 import sys
 
-from gpt_jax import malloc
-from gpt_jax.runtime import parent
+from gpt_jax.core import malloc
+from gpt_jax.core.runtime import libtpu, parent
 
 COMMANDS = {
   'train': 'pre-train a model; go on where a run stopped',
@@ -18,20 +18,19 @@ COMMANDS = {
   'dpo': 'train a model on preferences directly',
   'grpo': 'train on rewards of completions, relative to their group',
   'ppo': 'train on rewards of completions, with a value function',
-  'ablation': 'fine-tune with and without pre-training, and compare',
   'generate': 'continue a prompt',
   'lamda': 'answer with rated candidates and tools, as LaMDA does',
   'fill': 'fill the [MASK] of a text',
   'serve': "serve a model over HTTP, as OpenAI's API does",
   'evaluate': 'measure a trained model on held-out text and tasks',
   'prepare': 'text to tokenizer and token store',
-  'teach': 'what a teacher says of a token store, for students',
+  'teach': "store a teacher's top-k predictions, for students",
   'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
   'scaling': 'train a grid of small models, and fit scaling laws',
   'plan': 'what a run needs on TPU slices, what a budget buys',
-  'compare': 'train several configs with several seeds, and compare',
+  'compare': 'sweep: train several configs with several seeds, and compare',
   'plot': 'draw the curves of runs',
   'report': 'a page about a run, to open in a browser',
   'benchmark': 'compile time, step time, tokens/s, data wait, MFU',
@@ -41,9 +40,11 @@ COMMANDS = {
 
 
 # Told to stop, they save and end with exit code 75.
-STOPPABLE = (
-  *('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo', 'ablation'),
-)
+STOPPABLE = (*('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo'),)
+# Interrupted, they have on disk what they did so far.
+RESUMABLE = ('prepare', 'teach')
+# They have nothing to save, and are in a compiler for minutes.
+ENDED_AT_ONCE = ('plan',)
 _INTERRUPTED = 130  # that of `preemption`, which is not imported yet
 
 
@@ -56,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
   try:
     if argv is None:
       parent.end_with()
+      libtpu.silence()
       malloc.start_anew()
     return _run(sys.argv[1:] if argv is None else argv)
   except BrokenPipeError:  # of the list of commands
@@ -70,10 +72,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
   # Not above: the process may start anew first.
-  from gpt_jax import cli
-  from gpt_jax.runtime import log, preemption
+  from gpt_jax.core.runtime import log, preemption
 
   if not argv or argv[0] in ('-h', '--help', 'help'):
+    from gpt_jax import cli
+
     print('usage: gpt-jax COMMAND [--help] [flags]\n')
     for name, summary in COMMANDS.items():
       print(f'  {name:10} {summary}')
@@ -95,10 +98,17 @@ def _run(argv: list[str]) -> int:
     return 2
   malloc.keep_memory()
   log.started_as(name)
-  stoppable = (
-    preemption.listening() if name in STOPPABLE else contextlib.nullcontext()
-  )
-  with stoppable:
+  context = contextlib.nullcontext()
+  if name in STOPPABLE:
+    context = preemption.listening()
+  elif name in RESUMABLE:
+    context = preemption.announcing()
+  elif name in ENDED_AT_ONCE:
+    context = preemption.ending()
+  with context:
+    # After `ending`: the threads of numpy's library would hear the signals.
+    from gpt_jax import cli
+
     module = importlib.import_module(f'gpt_jax.commands.{name}')
     return cli.run(module, rest)
 

@@ -5,28 +5,37 @@
 import contextlib
 import errno
 import functools
+import itertools
 import os
+import re
 import select
 import shlex
 import sys
+import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from etils import epy
 from ml_collections import ConfigDict
 
-from gpt_jax import config as config_lib
-from gpt_jax.config import loading
-from gpt_jax.files import buckets, files
-from gpt_jax.flags import Flags
-from gpt_jax.runtime import log, preemption
-from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.spec import FailedError, ToldError, UsageError
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import loading
+from gpt_jax.core.files import buckets, files
+from gpt_jax.core.runtime import log, preemption
+from gpt_jax.core.runtime.preemption import Preempted
+from gpt_jax.core.spec import (
+  FailedError,
+  ToldError,
+  ToldFailedError,
+  UsageError,
+  printable,
+)
+from gpt_jax.flags import Flags, Path
 
 with epy.lazy_imports():
-  from gpt_jax.runtime import programs
+  from gpt_jax.core.runtime import programs
 
 # The values of a command's flags, by name.
 Args = Any
@@ -42,30 +51,12 @@ EXIT_CODES = {
   'command again',
   preemption.INTERRUPTED: 'ended at once by a second Ctrl-C, or by the first '
   'where there is nothing to save',
+  preemption.TERMINATED: 'ended by SIGTERM, where there is nothing to save',
   134: 'aborted by JAX, since another host died; run the same command again',
 }
 
-# Flags of all commands that name a file or a folder.
-PATHS = (
-  *('workdir', 'out', 'init', 'predict', 'spike', 'fit', 'text', 'glue'),
-  *('train', 'dev'),
-  *('from_hf', 'to_hf', 'tasks_dir', 'config', 'prompts'),
-  *('sources', 'draft', 'api_key_file', 'teacher', 'lstm', 'reward'),
-  *('average', 'translator', 'labels', 'retrieve', 'sharding', 'attention'),
-  *('order', 'memory'),
-)
-
-# Those that name folders, which may be in a bucket: of runs, and others, which
-# are copied with all that is in them. See `buckets`.
-RUNS = (
-  *('workdir', 'init', 'draft', 'teacher', 'lstm', 'reward', 'average'),
-  'translator',
-)
-FOLDERS = ('from_hf', 'to_hf', 'glue', 'tasks_dir', 'retrieve')
-# Commands that write --out to a bucket themselves.
-OUT_IN_BUCKET = ('prepare', 'teach')
-# Commands whose workdir is a folder of several runs.
-MAKE_RUNS = ('ablation', 'compare', 'scaling')
+# The flags of a command that name files and folders.
+Paths = Mapping[str, Path]
 
 # Errors of paths that cannot be used; not a full disk, since the same command
 # goes on once there is room.
@@ -73,6 +64,19 @@ _OF_PATHS = {
   *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
   *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENXIO),
 }
+
+
+# Errors of writing that are the disk's, in any library's words, and what to do.
+_ROOM = 'make room there, and give the same command again'
+_NOT_WRITTEN = {
+  errno.ENOSPC: _ROOM,
+  errno.EDQUOT: f'raise the quota, or {_ROOM}',
+  errno.EFBIG: 'raise the limit on the size of files (ulimit -f), and give the '
+  'same command again',
+  errno.EROFS: 'give another path, or mount it for writing',
+}
+# Less free space than this is a full disk.
+_FULL = 1 << 20
 
 
 def lazy_imports() -> contextlib.AbstractContextManager[None]:
@@ -112,10 +116,11 @@ def run(module: ModuleType, argv: list[str]) -> int:
     loading.parse(values, [f'gpt-jax {name}', *argv])
     given |= {name: values[name].value for name in values}
     log.started_with(_given(name, argv, given))
-    _check_urls(name, given)
+    _check_urls(values.paths, given)
+    _check_apart(values.paths, given)
     with contextlib.ExitStack() as stack:
       stack.enter_context(preemption.leaving(buckets.leave))
-      here = {flag: _here(stack, name, flag, given) for flag in given}
+      here = {x: _here(stack, values.paths, x, given) for x in given}
       if isinstance(here.get('config'), ConfigDict):
         config_lib.check_unresolved(here['config'])
       module.main(SimpleNamespace(argv=argv, **here))
@@ -127,6 +132,8 @@ def run(module: ModuleType, argv: list[str]) -> int:
   except UsageError as e:
     log.say(f'gpt-jax {name}: {loading.one_line(e)}')
     return 2
+  except ToldFailedError:
+    return 1
   except FailedError as e:
     print(f'gpt-jax {name}: failed: {loading.one_line(e)}', file=sys.stderr)
     return 1
@@ -136,12 +143,18 @@ def run(module: ModuleType, argv: list[str]) -> int:
   except KeyboardInterrupt:
     log.say(f'gpt-jax {name}: interrupted')
     return preemption.INTERRUPTED
-  except Exception as e:
+  except (Exception, SystemExit) as e:
     if isinstance(e, BrokenPipeError) and reader_is_gone():
       return 1
-    if isinstance(e, OSError) and (why := _of_a_flag(e, given)):
+    # Rich has made an exit of a closed pipe; any other is of foreign code.
+    if isinstance(e.__context__, BrokenPipeError) and isinstance(e, SystemExit):
+      return 1
+    if isinstance(e, OSError) and (why := _of_a_flag(e, values.paths, given)):
       log.say(f'gpt-jax {name}: {why}')
       return 2
+    if why := _not_written(e, values.paths, given):
+      log.say(f'gpt-jax {name}: failed: {why}')
+      return 1
     kind = type(e).__name__
     said = f'gpt-jax {name}: failed: {kind}: {loading.one_line(e)}'
     log.say(f'{traceback.format_exc()}{said}')
@@ -152,9 +165,22 @@ def _given(name: str, argv: list[str], flags: dict[str, Any]) -> log.Given:
   """What the user gave to the command, for the records of runs."""
   config, prefix = flags.get('config'), 'config.'
   return log.Given(
-    shlex.join(['gpt-jax', name, *argv]),
+    shell_line(['gpt-jax', name, *argv]),
     [flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)],
     config_lib.flatten(config) if isinstance(config, ConfigDict) else {},
+  )
+
+
+def shell_line(words: list[str]) -> str:
+  """The words as a shell reads them; call-strings with quotes stay readable.
+
+  `shlex.join` writes `'"'"'` for each single quote.
+  """
+  return ' '.join(
+    f'"{word}"'
+    if "'" in word and not {*word} & {*'"$`\\!'}
+    else shlex.quote(word)
+    for word in words
   )
 
 
@@ -181,7 +207,7 @@ def reader_is_gone() -> bool:
 def required(args: Args, *names: str) -> None:
   """Checks that flags are given."""
   for name in names:
-    if getattr(args, name) in (None, ''):
+    if getattr(args, name) in (None, '', []):
       raise UsageError(f'--{name} is missing; see --help')
 
 
@@ -254,16 +280,14 @@ def _check_folder(flag: str, path: str) -> None:
 
 
 def _here(
-  stack: contextlib.ExitStack, command: str, flag: str, given: dict[str, Any]
+  stack: contextlib.ExitStack, paths: Paths, flag: str, given: dict[str, Any]
 ) -> Any:
   """The value of a flag, with copies here of the folders in buckets."""
-  value = given[flag]
-  if flag not in (*RUNS, *FOLDERS) or not _urls(value):
+  value, kind = given[flag], paths.get(flag, Path()).bucket
+  if kind in ('', 'in place') or not _urls(value):
     return value
-  makes_runs = (
-    flag == 'workdir' and command in MAKE_RUNS and not given.get('expected')
-  )
-  everything = flag in FOLDERS or makes_runs or _imports(flag, given)
+  makes_runs = kind == 'runs' and not given.get('expected')
+  everything = kind == 'folder' or makes_runs or _imports(flag, given)
   parts = value.split(',') if isinstance(value, str) else value
   folders = [
     stack.enter_context(buckets.copied(part, everything=everything))
@@ -290,17 +314,15 @@ def _urls(value: Any) -> list[str]:
   return [part for part in parts if isinstance(part, str) and '://' in part]
 
 
-def _check_urls(command: str, given: dict[str, Any]) -> None:
+def _check_urls(paths: Paths, given: dict[str, Any]) -> None:
   """Refuses URLs where only paths work, before anything waits for a network."""
-  for flag in PATHS:
+  for flag, kind in paths.items():
     value = given.get(flag)
-    # The text of `fill` may hold anything.
+    # --text may also be a text, which may hold anything.
     if flag == 'text' or not (urls := _urls(value)):
       continue
     shown = value if isinstance(value, str) else ','.join(value or [])
-    if flag not in (*RUNS, *FOLDERS) and (
-      flag != 'out' or command not in OUT_IN_BUCKET
-    ):
+    if not kind.bucket:
       raise UsageError(
         f'--{flag}={shown}: must be a path, not a URL; mount the bucket '
         '(gcsfuse), or copy from and to it (gcloud storage rsync)'
@@ -322,7 +344,28 @@ def _check_urls(command: str, given: dict[str, Any]) -> None:
       )
 
 
-def _of_a_flag(error: OSError, given: dict[str, Any]) -> str:
+def _check_apart(paths: Paths, given: dict[str, Any]) -> None:
+  """Refuses to write what another flag names to be read."""
+
+  def place(path: str) -> str:
+    local = files.is_local(path)
+    return os.path.realpath(path) if local else path.rstrip('/')
+
+  for flag, other in itertools.product(paths, paths):
+    pair = given.get(flag), given.get(other)
+    if (paths[flag].written and not paths[other].written) or (
+      (flag, other) == ('workdir', 'from_hf')
+    ):
+      written, read = (x if isinstance(x, str) else '' for x in pair)
+      for part in filter(None, read.split(',')):
+        if written and place(written) == place(part):
+          raise UsageError(
+            f'--{flag}={written}: is what --{other} names, and would be '
+            'overwritten; give another path'
+          )
+
+
+def _of_a_flag(error: OSError, paths: Paths, given: dict[str, Any]) -> str:
   """What is wrong with the path that a flag gives; '' if none gives it."""
   if error.errno not in _OF_PATHS:
     return ''
@@ -331,7 +374,7 @@ def _of_a_flag(error: OSError, given: dict[str, Any]) -> str:
     for name in (error.filename, error.filename2)
     if isinstance(name, str | bytes)
   ]
-  for flag in PATHS:
+  for flag in paths:
     value = given.get(flag)
     for part in value.split(',') if isinstance(value, str) else ():
       path = os.path.abspath(part)
@@ -340,6 +383,49 @@ def _of_a_flag(error: OSError, given: dict[str, Any]) -> str:
         why = os.strerror(error.errno).lower()
         return f'--{flag}={part}: {error.filename}: {why}; give another path'
   return ''
+
+
+def _not_written(
+  error: BaseException | None, paths: Paths, given: dict[str, Any]
+) -> str:
+  """What an error says of a full disk, and the remedy; '' if it does not."""
+  if error is None:
+    return ''
+  number, text = getattr(error, 'errno', None), str(error)
+  if number not in _NOT_WRITTEN:
+    number = next((n for n in _NOT_WRITTEN if os.strerror(n) in text), None)
+  if number is None:
+    return _not_written(error.__cause__ or error.__context__, paths, given)
+  # TensorStore quotes the path.
+  quoted = re.search(r'"(/[^"]+)"', text)
+  path = getattr(error, 'filename', None) or (quoted and quoted[1])
+  if isinstance(path, str | bytes):
+    path = os.fsdecode(path)
+  else:
+    path = _full(paths, given)
+  why = os.strerror(number).lower()
+  return printable(
+    f'{buckets.shown(path)}: cannot be written: {why}; {_NOT_WRITTEN[number]}'
+  )
+
+
+def _full(paths: Paths, given: dict[str, Any]) -> str:
+  """What lies on a full disk, where an error does not name what it wrote."""
+  places = {}
+  if os.path.isfile('/dev/stdout'):  # else it is a pipe, or a terminal
+    places['standard output'] = '/dev/stdout'
+  for flag in paths:
+    for part in str(given.get(flag) or '').split(','):
+      if part and files.is_local(part):
+        places[f'--{flag}={part}'] = os.path.abspath(part)
+  places['the temporary folder (TMPDIR)'] = tempfile.gettempdir()
+  for name, path in places.items():
+    while not os.path.exists(path):
+      path = os.path.dirname(path)
+    found = os.statvfs(path)
+    if found.f_bavail * found.f_frsize < _FULL:
+      return name
+  return 'a file'
 
 
 def _help(name: str, module: ModuleType, values: Flags) -> str:

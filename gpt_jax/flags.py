@@ -3,14 +3,14 @@
 """Kinds of flags, and the flags that several commands share."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 from absl import flags
 
-from gpt_jax import ranges
-from gpt_jax.config import loading
-from gpt_jax.decoding.settings import PENALTIES, Beam
-from gpt_jax.spec import UsageError
+from gpt_jax.core import ranges
+from gpt_jax.core.config import loading
+from gpt_jax.core.spec import UsageError
+from gpt_jax.decoding.settings import PENALTIES, BeamSettings
 
 
 class _Number(flags.ArgumentParser):
@@ -28,14 +28,17 @@ class _Number(flags.ArgumentParser):
 
   def parse(self, argument: Any) -> Any:
     """Raises ValueError, which absl reports with the flag's name."""
-    value = self._convert.convert(argument)
+    try:
+      value = self._convert.convert(argument)
+    except (TypeError, ValueError):
+      raise ValueError(f'takes {self._declared.text()}') from None
     if problem := self._declared.problem(value):
       raise ValueError(problem)
     return value
 
 
 class _Numbers(flags.ArgumentParser):
-  """Reads a comma list of different whole numbers."""
+  """Reads a comma-separated list of different whole numbers."""
 
   def __init__(self, least: int, some: bool):
     """`some`: at least one."""
@@ -55,11 +58,48 @@ class _Numbers(flags.ArgumentParser):
     return [*map(int, texts)]
 
 
+Bucket = Literal['', 'run', 'runs', 'folder', 'in place']
+
+
+class Path(NamedTuple):
+  """What the path is that a flag names.
+
+  Attributes:
+    written: whether it is written and never read.
+    bucket: what is done where it is in a bucket. '': it is refused, as a file
+      is. 'run': checkpoints and token store are used there, and the rest of
+      the folder is mirrored here; 'runs', 'folder': all of it is mirrored.
+      'in place': the command itself writes there.
+  """
+
+  written: bool = False
+  bucket: Bucket = ''
+
+
 class Flags(flags.FlagValues):
   """The flags of a command; each method adds one flag, or a group.
 
-  `use` is its text in --help.
+  `use` is its text in --help. `paths` has the flags that name files or folders.
   """
+
+  def __init__(self) -> None:
+    """Without flags."""
+    super().__init__()
+    self.__dict__['paths'] = {}  # an attribute would be taken for a flag
+
+  def path(
+    self,
+    name: str,
+    default: str | None,
+    use: str,
+    *,
+    written: bool = False,
+    bucket: Bucket = '',
+    several: bool = False,
+  ) -> None:
+    """A file or folder, or a comma list of `several`; see `Path`."""
+    self.paths[name] = Path(written, bucket)
+    (self.words if several else self.text)(name, default, use)
 
   def text(self, name: str, default: str | None, use: str) -> None:
     """A text."""
@@ -69,8 +109,8 @@ class Flags(flags.FlagValues):
     """Texts: the flag may be repeated."""
     flags.DEFINE_multi_string(name, [], use, flag_values=self)
 
-  def words(self, name: str, default: str, use: str) -> None:
-    """A comma list of words."""
+  def words(self, name: str, default: str | None, use: str) -> None:
+    """A comma-separated list of words."""
     flags.DEFINE_list(name, default, use, flag_values=self)
 
   def number(self, name: str, default: Any, use: str, kind: Any) -> None:
@@ -87,7 +127,7 @@ class Flags(flags.FlagValues):
     least: int = 0,
     some: bool = True,
   ) -> None:
-    """A comma list of whole numbers from `least` on; `some`: at least one."""
+    """Comma-separated whole numbers from `least` on; `some`: at least one."""
     parser, serializer = _Numbers(least, some), flags.ListSerializer(',')
     flags.DEFINE(parser, name, default, use, self, serializer)  # type: ignore
 
@@ -103,11 +143,12 @@ class Flags(flags.FlagValues):
 
   def config(self) -> None:
     """`--config FILE[:SIZE]` and its overrides `--config.a.b=...`."""
+    self.paths['config'] = Path()
     loading.define(self)
 
-  def workdir(self, use: str) -> None:
+  def workdir(self, use: str, bucket: Bucket = 'run') -> None:
     """`--workdir`."""
-    self.text('workdir', None, use)
+    self.path('workdir', None, use, bucket=bucket)
 
   def json(self) -> None:
     """`--json`."""
@@ -130,22 +171,19 @@ class Flags(flags.FlagValues):
     """
     self.config()
     self.workdir('Folder of the run; made when missing.')
-    self.text(
-      'init',
-      None,
-      'What to start from: a workdir, a folder of Hugging Face, or none.',
-    )
+    use = 'What to start from: a workdir, a Hugging Face folder, or none.'
+    self.path('init', None, use, bucket='run')
     self.distributed()
     self.json()
     for name, what in files.items():
-      self.text(name, None, f'{what}; sets finetune.task.')
+      self.path(name, None, f'{what}; sets finetune.task.')
 
   def drawing(self) -> None:
-    """How the next token is drawn."""
+    """How the next token is sampled."""
     self.number(
       'max_tokens',
       None,
-      'The most tokens to draw; empty: 100, or as the context has room.',
+      'The most tokens to sample; empty: 100, or as the context has room.',
       ranges.Count,
     )
     self.number(
@@ -154,18 +192,20 @@ class Flags(flags.FlagValues):
       'Divides the logits; 0 takes the most probable token.',
       ranges.NotNegative,
     )
-    use = 'Draw from the k most probable tokens; 0: from all.'
+    use = 'Sample from the k most probable tokens; 0: from all.'
     self.number('top_k', 0, use, ranges.Whole)
-    use = 'Draw from the smallest set of tokens that reaches this probability.'
+    use = (
+      'Sample from the smallest set of tokens that reaches this probability.'
+    )
     self.number('top_p', 1.0, use, ranges.Probability)
     use = (
-      'Draw from tokens whose probability is at least this fraction of the '
+      'Sample from tokens whose probability is at least this fraction of the '
       'highest.'
     )
     self.number('min_p', 0.0, use, ranges.Probability)
     use = 'Above 1: makes tokens that have already occurred less probable.'
     self.number('repetition_penalty', 1.0, use, ranges.Positive)
-    self.number('seed', 0, 'Seed of the draws.', ranges.Seed)
+    self.number('seed', 0, 'Seed of the sampling.', ranges.Seed)
 
   def weights(self) -> None:
     """`--weights`."""
@@ -187,14 +227,14 @@ class Flags(flags.FlagValues):
 
   def best_of(self) -> None:
     """`--best_of` and `--reward`."""
-    use = 'With --reward: samples drawn per prompt; the best are kept.'
+    use = 'With --reward: samples per prompt; the best are kept.'
     self.number('best_of', 1, use, ranges.Count)
     use = (
       'Model that scores the samples of --best_of: a workdir of gpt-jax '
       'reward, a Hugging Face folder of a decoder that classifies with one '
       'label, or a workdir of finetune on a task such as sst2.'
     )
-    self.text('reward', None, use)
+    self.path('reward', None, use, bucket='run')
 
   def beam(self) -> None:
     """`--beam` and its options; the function `beam` reads them."""
@@ -204,7 +244,7 @@ class Flags(flags.FlagValues):
     use = 'With --beam: exponent of the length that scores are divided by; '
     self.number('length_penalty', None, f'{use}{theirs} 1.', ranges.Real)
     use = (
-      'With --beam: how the length is counted: the number of tokens, or '
+      'With --beam: measure of length: the number of tokens, or '
       '(5 + tokens) / 6.'
     )
     self.choice('penalty', 'length', [*PENALTIES], use)
@@ -223,21 +263,23 @@ class Flags(flags.FlagValues):
     use = (
       'Workdir of a smaller model with the same tokenizer, to propose tokens.'
     )
-    self.text('draft', None, use)
+    self.path('draft', None, use, bucket='run')
     use = 'Tokens that the draft proposes at a time.'
     kind = Annotated[int, ranges.whole(1, 64)]
     self.number('draft_tokens', 4, use, kind)
 
 
 # The other options of a beam search; `size` is --beam.
-_SEARCHING = {**Beam(0)._asdict()}
+_SEARCHING = {**BeamSettings(0)._asdict()}
 _SEARCHING.pop('size')
 
 
-def beam(args: Any) -> Beam | None:
-  """The beam search of flags; None: tokens are drawn."""
+def beam(args: Any) -> BeamSettings | None:
+  """The beam search of flags; None: tokens are sampled."""
   if args.beam:
-    return Beam(args.beam, **{name: getattr(args, name) for name in _SEARCHING})
+    return BeamSettings(
+      args.beam, **{name: getattr(args, name) for name in _SEARCHING}
+    )
   if name := changed(args, _SEARCHING):
     raise UsageError(
       f'--{name}: is an option of beam search; give --beam=4 too, or leave it '

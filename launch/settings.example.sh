@@ -10,7 +10,7 @@
 
 NAME=llama-7b                 # of the slice: lower case, digits, dashes
 ZONE=us-central2-b            # https://cloud.google.com/tpu/docs/regions-zones
-ACCELERATOR=v4-32             # v4-N, v5p-N, v5litepod-N or v6e-N
+ACCELERATOR=v4-32             # v4-N, v5p-N, v5litepod-N (v5e-N) or v6e-N
 # The run's folder, visible to all hosts; or gs://BUCKET/FOLDER, which needs
 # neither HOST_SETUP nor RESULTS.
 WORKDIR=/mnt/shared/llama-7b
@@ -49,14 +49,14 @@ SLICE_WAIT_SECONDS=600   # how long such a start waits for all; 0: not at all
 REQUEST=queued     # or direct: succeeds at once or fails, one slice only
 DELETE_AFTER=no    # yes: deletes the slices when the run is done and copied;
                    # always: also if it fails
-PRICE=             # dollars per chip-hour, in place of launch/lib/cost.sh's
+PRICE=             # dollars per chip-hour, in place of gpt_jax/planning/prices.py's
 MAX_RESTARTS=100
 REQUEST_TRIES=5    # attempts at a request that fails for lack of capacity
 RETRY_SECONDS=120  # between two of them
 
 # Variables of the run: ENVIRONMENT=(NAME=value 'OTHER=a b'). LIBTPU_INIT_ARGS
 # defaults to the generation's flags for asynchronous collectives, from
-# gpt_jax/runtime/tpu_flags.py.
+# gpt_jax/core/runtime/tpu_flags.py.
 ENVIRONMENT=()
 
 # A file with lines of NAME=value, such as WANDB_API_KEY=...; chmod 600. They

@@ -46,16 +46,27 @@ hypothesis.settings.load_profile('repeatable')
 # Files that take longest come first: at the end, one worker would be alone with
 # them.
 LONGEST = (
-  *('training/test_laws.py', 'training/test_resume.py'),
+  'core/training/test_laws.py',
+  'core/training/test_resume.py',
   'launch/test_launch_training.py',
-  *('training/test_spikes.py', 'runtime/test_hosts.py'),
-  *('commands/test_commands.py', 'commands/test_generate.py'),
-  *('runtime/test_preemption.py', 'finetuning/test_encoders.py'),
-  *('training/test_lengths.py', 'training/test_history.py'),
-  *('training/test_expert_parallel.py', 'training/test_step.py'),
-  *('commands/test_compare.py', 'commands/test_convert_large.py'),
-  *('test_one_page.py', 'test_own_tables.py', 'finetuning/test_finetune.py'),
-  *('hf/test_golden.py', 'nn/test_visibility.py', 'launch/test_launch.py'),
+  'core/training/test_spikes.py',
+  'core/runtime/test_hosts.py',
+  'commands/test_commands.py',
+  'commands/test_generate.py',
+  'core/runtime/test_preemption.py',
+  'tuning/test_encoders.py',
+  'core/training/test_lengths.py',
+  'core/training/test_history.py',
+  'core/training/test_expert_parallel.py',
+  'core/training/test_step.py',
+  'commands/test_compare.py',
+  'commands/test_convert_large.py',
+  'test_one_page.py',
+  'test_own_tables.py',
+  'tuning/test_finetune.py',
+  'hf/test_golden.py',
+  'core/nn/test_visibility.py',
+  'launch/test_launch.py',
 )
 
 

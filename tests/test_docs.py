@@ -1,7 +1,7 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""README.md, docs/ and launch/ name what is there: pages, files, fields,
-commands and their flags.
+"""README.md, docs/, launch/ and the notes of papers name what is there: pages,
+files, fields, commands and their flags.
 """
 
 import functools
@@ -16,10 +16,12 @@ import pytest
 
 from gpt_jax import __main__, cli
 from gpt_jax.commands import inspect
-from gpt_jax.config import explaining, loading
+from gpt_jax.core.config import loading
 from gpt_jax.flags import Flags
+from gpt_jax.hf.families import FAMILIES
 from gpt_jax.planning import report
-from gpt_jax.training import metric_table
+from gpt_jax.reports import explaining
+from gpt_jax.studies import comparison
 from tests.support import files_page, flags_page
 from tests.test_imports import FLOORS
 
@@ -29,6 +31,8 @@ PAGES = [
   *sorted((ROOT / 'docs').rglob('*.md')),
   *sorted((ROOT / 'launch').glob('*.md')),
 ]
+# READMEs of the papers' folders, which no page links.
+NOTES = sorted((ROOT / 'gpt_jax/papers').glob('*/README.md'))
 FENCED = re.compile(r'^```[a-z]*\n(.*?)^```', re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r'`([^`]+)`')
 LINK = re.compile(r'\]\(([^)\s]+)\)')
@@ -41,7 +45,7 @@ MODULE = re.compile(r'(?<![\w./])((?:gpt_jax|tests)(?:\.\w+)+)')
 OTHERS = {'help', 'requirements_file'}
 
 of_page = pytest.mark.parametrize(
-  'page', PAGES, ids=lambda path: str(path.relative_to(ROOT))
+  'page', [*PAGES, *NOTES], ids=lambda path: str(path.relative_to(ROOT))
 )
 
 
@@ -95,18 +99,36 @@ def test_every_page_is_found_from_the_front_page():
     left += [target for target in new if target.suffix == '.md']
   assert {*PAGES} <= found
   files = (path for path in (ROOT / 'docs').rglob('*') if path.is_file())
-  assert {path for path in files if not path.suffix.startswith('.py')} <= found
+  code = '.py', '.pyc', '.css'
+  assert {path for path in files if path.suffix not in code} <= found
 
 
 @pytest.mark.parametrize(
   'page',
-  [*PAGES, ROOT / 'Makefile', ROOT / '.ci/run'],
+  [*PAGES, *NOTES, ROOT / 'Makefile', ROOT / '.ci/run'],
   ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_paths(page):
   prose = re.sub(r'https?://\S+', '', text(page))
   for path in PATH.findall(prose):
     assert [*ROOT.glob(path)], path
+
+
+def test_each_paper_has_notes():
+  folders = (ROOT / 'gpt_jax/papers').glob('*/__init__.py')
+  assert sorted(path.with_name('README.md') for path in folders) == NOTES
+
+
+@pytest.mark.parametrize('page', NOTES, ids=lambda path: path.parent.name)
+def test_files_of_notes(page):
+  """By their path from the root, or, of the same folder, by their name."""
+  files = [
+    code for code in inline(page) if re.fullmatch(r'\S+\.(?:py|md|json)', code)
+  ]
+  assert files
+  for file in files:
+    where = ROOT if '/' in file else page.parent
+    assert '..' not in file and (where / file).is_file(), file
 
 
 @of_page
@@ -183,7 +205,9 @@ def values_of(name):
 
 def known(word):
   """A config that is here, for F, NAME and one that a reader writes."""
-  word = re.sub(r'^(configs/distil\.py:)workdirs/.*', r'\1NAME', word)
+  word = re.sub(
+    r'^(configs/(?:distil|continue)\.py:)workdirs/.*', r'\1NAME', word
+  )
   ours = word == 'F' or word.startswith('mine/')
   return 'configs/base.py' if ours else word.removesuffix(':NAME')
 
@@ -198,9 +222,9 @@ def test_commands(page, configs):
     loading.parse(values, [f'gpt-jax {name}', *argv])
     if name == 'compare':
       for run in values['run'].value:
-        _, file, *overrides = map(known, shlex.split(run))
-        more = shlex.split(values['flags'].value)
-        loading.load_config(file, overrides + more)
+        variant = comparison.parse(run, values['flags'].value)
+        flags = [*map(known, variant.flags)]
+        loading.parse(values_of(variant.command), ['gpt-jax', *flags])
 
 
 def test_a_page_has_every_command():
@@ -229,11 +253,63 @@ def test_targets(page):
       assert line.split()[1] in targets, line
 
 
-def test_the_front_page_has_every_room():
+COUNTS = re.compile(
+  r'\b(\d+)\s+(?:(?:Hugging\s+Face|model|shipped)\s+)?'
+  r'(papers|families|configs)\b'
+)
+
+
+@pytest.fixture(scope='module')
+def shipped():
+  """What pages count, from the tables of the code."""
+  configs = [*(ROOT / 'configs').rglob('*.py')]
+  return {
+    'papers': len(loading.papers()),
+    'families': len(FAMILIES),
+    'configs': sum('def get_config' in text(path) for path in configs),
+  }
+
+
+@of_page
+def test_counts(page, shipped):
+  """`28 papers`, `30 model families`: the same everywhere."""
+  for count, noun in COUNTS.findall(FENCED.sub('', text(page))):
+    assert int(count) == shipped[noun], f'{count} {noun}'
+
+
+def test_the_front_page_counts_papers_and_families(shipped):
   page = text(ROOT / 'README.md')
-  for path in (ROOT / 'gpt_jax').iterdir():
-    if path.is_dir() and path.name != '__pycache__':
-      assert f'| `gpt_jax/{path.name}/` |' in page, path.name
+  assert {noun for _, noun in COUNTS.findall(page)} >= {'papers', 'families'}
+  years = re.findall(r'^\| 20[\d, ]+ \| (.*?) \|', page, re.MULTILINE)
+  names = [name for row in years for name in row.split(', ')]
+  assert len(names) == shipped['papers']
+
+
+@pytest.mark.parametrize('name', ['flags', 'fields', 'metrics', 'python'])
+def test_tokens_are_sampled_and_parameters_initialized(name):
+  """In what commands and fields say of themselves; figures are drawn."""
+  prose = ' '.join(text(ROOT / f'docs/{name}.md').split())
+  things = 'token|sample|completion|continuation|answer|response|parameter'
+  assert not re.findall(rf'(?:{things})s?(?: \w+)? (?:drawn|drew)\b', prose)
+  assert not re.findall(rf'\bdraws? (?:\w+ )?(?:{things})s?\b', prose)
+
+
+def test_a_search_for_sweep_finds_compare():
+  for name in ('commands', 'training', 'flags'):
+    lines = text(ROOT / f'docs/{name}.md').split('\n\n')
+    found = [line for line in lines if 'sweep' in line]
+    assert any('compare' in line for line in found), name
+
+
+def test_every_room_is_described():
+  page = text(ROOT / 'docs/architecture.md')
+  package = ROOT / 'gpt_jax'
+  for path in (
+    *package.glob('*/__init__.py'),
+    *package.glob('core/*/__init__.py'),
+  ):
+    room = path.parent.relative_to(ROOT).as_posix()
+    assert f'| `{room}/` |' in page, room
 
 
 def test_the_floors_are_those_that_are_enforced():
@@ -250,7 +326,6 @@ def test_generated_tables_have_one_place():
     (report.BEGIN, report.PAGE),
     ('<!-- table: gpt-jax inspect --table -->\n', 'docs/configs.md'),
     ('<!-- page: gpt-jax inspect --fields -->\n', 'docs/fields.md'),
-    ('<!-- page: gpt-jax inspect --metrics -->\n', 'docs/metrics.md'),
     (flags_page.MARK, 'docs/flags.md'),
   ):
     found = [page for page in PAGES if mark in text(page)]
@@ -262,12 +337,6 @@ def test_the_fields_are_up_to_date():
   written = explaining.page(inspect.TABLES) + '\n'
   assert text(ROOT / 'docs/fields.md') == written, (
     'gpt-jax inspect --fields > docs/fields.md'
-  )
-
-
-def test_the_metrics_are_up_to_date():
-  assert text(ROOT / 'docs/metrics.md') == metric_table.page() + '\n', (
-    'gpt-jax inspect --metrics > docs/metrics.md'
   )
 
 

@@ -3,9 +3,12 @@
 """The tutorial and the guides in docs/how-to do what they say.
 
 Each block of commands is run as printed, in the order of the page, and one that
-follows `<!-- printed -->` is what the block before it must print. Sizes are
-reduced by `<!-- run with: FLAGS -->`, which adds flags to the first command of
-the next block, and `<!-- not run: REASON -->` leaves the next block out.
+follows `<!-- printed -->` is what the block before it must print. Of one that
+follows `<!-- printed about -->` the words must be the same: its figures are
+those of a run at full size, and what goes from one to another there must here
+go in the same direction, at least a third as far. Sizes are reduced by
+`<!-- run with: FLAGS -->`, which adds flags to the first command of the next
+block, and `<!-- not run: REASON -->` leaves the next block out.
 """
 
 import os
@@ -25,11 +28,34 @@ _BLOCK = re.compile(
 )
 
 
+_NUMBER = r'-?\d+(?:\.\d+)?(?:e[+-]\d+)?'
+_CHANGE = re.compile(f'({_NUMBER}) to ({_NUMBER})')
+
+
 class Step(NamedTuple):
   """A block to run, and the lines that it must print, if the page has them."""
 
   script: str
   printed: list[str]
+  about: list[str]
+
+
+def like(line, others):
+  """The lines that differ from a line of the page in nothing but figures."""
+  words = re.sub(_NUMBER, '0', line)
+  return [other for other in others if re.sub(_NUMBER, '0', other) == words]
+
+
+def as_far(line, other):
+  """Whether figures change as on the page, and at least a third as much."""
+  changes, others = (
+    [float(last) - float(first) for first, last in _CHANGE.findall(text)]
+    for text in (line, other)
+  )
+  return len(changes) == len(others) and all(
+    here * change >= change**2 / 3
+    for change, here in zip(changes, others, strict=True)
+  )
 
 
 def steps(page):
@@ -39,13 +65,15 @@ def steps(page):
     kind, _, rest = (block['mark'] or '').partition(': ')
     match kind:
       case '':
-        found.append(Step(block['text'], []))
+        found.append(Step(block['text'], [], []))
       case 'run with':
         # The first command ends where a line does not go on in the next.
         command, end, more = re.split(r'(?<!\\)(\n)', block['text'], maxsplit=1)
-        found.append(Step(f'{command} {rest}{end}{more}', []))
+        found.append(Step(f'{command} {rest}{end}{more}', [], []))
       case 'printed':
         found[-1].printed.extend(block['text'].splitlines())
+      case 'printed about':
+        found[-1].about.extend(block['text'].splitlines())
       case _:
         assert kind == 'not run' and rest, f'{page.name}: {block["mark"]}'
   return found
@@ -61,7 +89,7 @@ def run(page, folder):
     'COLUMNS': '120',
   }
   env.pop('XLA_FLAGS', None)  # one device, as on a laptop
-  for script, printed in steps(page):
+  for script, printed, about in steps(page):
     done = subprocess.run(
       ['bash', '-euo', 'pipefail', '-c', script],
       cwd=folder,
@@ -74,6 +102,25 @@ def run(page, folder):
     said = iter(done.stdout.splitlines())
     for line in printed:
       assert line in said, f'{page.name}: {line!r} is not in {done.stdout!r}'
+    for line in about:
+      found = like(line, done.stdout.splitlines())
+      assert found, f'{page.name}: nothing is like {line!r} in {done.stdout!r}'
+      assert as_far(line, found[0]), f'{page.name}: {line!r}, but {found[0]!r}'
+
+
+@pytest.mark.parametrize(
+  ('printed', 'fits'),
+  [
+    ('step 9: reward 0.1 to 0.6, loss 2 to 1e-01', True),
+    ('step 9: reward 0.1 to 0.3, loss 2 to 1', False),
+    ('step 9: reward 0.9 to 0.1, loss 2 to 1', False),
+    ('step 9: reward 0.1 to 0.9, loss 1 to 1.1', False),
+  ],
+)
+def test_figures_about_as_on_the_page(printed, fits):
+  line = 'step 40: reward 0.1 to 0.9, loss 3 to 1'
+  assert like(line, ['other', printed]) == [printed]
+  assert as_far(line, printed) == fits
 
 
 @pytest.fixture(scope='module')

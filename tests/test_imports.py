@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -15,34 +16,48 @@ from gpt_jax import __main__
 
 ROOT = pathlib.Path(__file__).parents[1] / 'gpt_jax'
 FILES = sorted(ROOT.rglob('*.py'))
-# From the ground up: a room imports from the floors below its own alone.
-FLOORS = (
-  ('ranges', 'ring_order'),
-  ('spec',),
-  ('malloc', 'sharding', 'files', 'nn', 'optim'),
-  ('tasks',),
+# From the ground up: a room imports from the floors below its own alone. The
+# core imports nothing else, papers the core, and wings the core; wings know
+# papers by the names of their choices.
+CORE = (
+  ('malloc', 'plugins', 'ranges', 'ring_order'),
+  ('spec', 'entries'),
+  ('sharding', 'files', 'nn', 'optim'),
   ('text',),
   ('tokenizers',),
   ('tokens',),
   ('rows',),
-  ('decoding', 'objectives'),
+  ('objectives',),
   ('config',),
-  ('hf',),
   ('costs',),
   ('runtime',),
   ('checkpoints',),
   ('training',),
-  ('finetuning', 'evaluation', 'planning', 'serving'),
-  ('plots',),
-  ('posttraining',),
+)
+FLOORS = (
+  *(tuple(f'core.{room}' for room in rooms) for rooms in CORE),
+  ('papers',),
+  ('tasks', 'decoding', 'preparing_on_beam'),
+  ('hf_tokenizers',),
+  ('hf', 'resilience'),
+  # What is trained, which whoever opens a run knows; and how.
+  ('tuning.objectives',),
+  ('opening',),
+  ('studies',),
+  ('evaluation', 'planning', 'serving'),
+  ('reports',),
+  ('tuning',),
   ('flags', 'benchmarks'),
   ('cli',),
   ('commands',),
   ('__main__',),
 )
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
-# Linen's modules stay in nn/; these read its metadata of logical axes only.
-READS_METADATA = {'training.parts', 'sharding', 'costs.flops'}
+# Linen's modules stay in core/nn/ and papers/; these read its metadata of
+# logical axes only.
+READS_METADATA = {
+  *('core.training.parts', 'core.sharding', 'core.costs.flops'),
+}
 
 
 def name(path):
@@ -64,18 +79,37 @@ def imports(path):
   return found
 
 
+def room(module):
+  """`core.nn` of `core.nn.attention`, and `planning` of `planning.hlo`."""
+  inner = '.'.join(module.split('.')[:2])
+  first = module.partition('.')[0]
+  return inner if first == 'core' or inner in FLOOR else first
+
+
 def of_ours(path):
-  """The top-level parts of gpt_jax that a file imports."""
-  return {i.split('.')[1] for i in imports(path) if i.startswith('gpt_jax.')}
+  """The rooms of gpt_jax that a file imports."""
+  return {
+    room(i.removeprefix('gpt_jax.'))
+    for i in imports(path)
+    if i.startswith('gpt_jax.') and i != 'gpt_jax.core'
+  }
 
 
 def part(path):
-  """The package of a file, or the file itself."""
-  return name(path).partition('.')[0]
+  """The room of a file, or the file itself."""
+  return room(name(path))
+
+
+def above(path):
+  """The rooms that a file imports though they are not below its own."""
+  here = FLOOR.get(part(path), -1)
+  return {r for r in of_ours(path) - {part(path)} if FLOOR[r] >= here}
 
 
 def test_every_room_has_its_floor():
-  assert {part(path) for path in FILES} - {'__init__'} == {*FLOOR}
+  assert {part(path) for path in FILES if path.name != '__init__.py'} == {
+    *FLOOR
+  }
 
 
 @pytest.mark.parametrize('path', FILES, ids=name)
@@ -85,9 +119,16 @@ def test_nothing_imports_configs(path):
 
 @pytest.mark.parametrize('path', FILES, ids=name)
 def test_imports_go_down(path):
-  own = part(path)
-  above = {r for r in of_ours(path) - {own} if FLOOR[r] >= FLOOR.get(own, -1)}
-  assert not above, f'{name(path)} imports {above}, which are not below it'
+  assert not above(path), f'{name(path)}: {above(path)} are not below it'
+
+
+def test_the_core_names_no_module_outside_itself():
+  """What papers and wings add is found by a field: see `core.plugins`."""
+  example = 'gpt_jax.papers.NAME'  # in a docstring
+  for path in FILES:
+    if name(path).startswith('core.'):
+      text = path.read_text(encoding='utf-8').replace(example, '')
+      assert {*re.findall(r'\bgpt_jax\.([a-z]\w*)', text)} <= {'core'}, path
 
 
 @pytest.mark.parametrize('path', FILES, ids=name)
@@ -96,9 +137,9 @@ def test_nothing_imports_a_command(path):
 
 
 @pytest.mark.parametrize(
-  'path', [p for p in FILES if part(p) != 'nn'], ids=name
+  'path', [p for p in FILES if part(p) not in ('core.nn', 'papers')], ids=name
 )
-def test_linen_stays_in_nn(path):
+def test_linen_stays_in_nn_and_papers(path):
   linen = {i for i in imports(path) if i.startswith('flax')}
   if name(path) not in READS_METADATA:
     assert not linen
@@ -118,30 +159,33 @@ def test_linen_stays_in_nn(path):
 
 def test_step_knows_the_objective_and_not_the_model():
   found = {
-    i for i in imports(ROOT / 'training/step.py') if i.startswith('gpt_jax')
+    i
+    for i in imports(ROOT / 'core/training/step.py')
+    if i.startswith('gpt_jax')
   }
   assert {i.rpartition('.')[0] for i in found} <= {
-    'gpt_jax.objectives.base',
-    'gpt_jax.objectives.loss',
-    'gpt_jax.optim',  # rounding, average: how parameters take an update
-    'gpt_jax.optim.rounding',
-    'gpt_jax.optim.micro_batches',
-    'gpt_jax.optim.train_state',
+    'gpt_jax.core.objectives.base',
+    'gpt_jax.core.objectives.loss',
+    'gpt_jax.core.optim',  # rounding, average: how parameters take an update
+    'gpt_jax.core.optim.rounding',
+    'gpt_jax.core.optim.micro_batches',
+    'gpt_jax.core.optim.train_state',
     # The parts of a batch: how they lie on devices, and whose draws are whose.
-    *('gpt_jax', 'gpt_jax.nn', 'gpt_jax.nn.layers'),
-    'gpt_jax.optim.wrappers',
+    *('gpt_jax.core', 'gpt_jax.core.nn', 'gpt_jax.core.nn.layers'),
+    'gpt_jax.core.optim.wrappers',
+    'gpt_jax.core.optim.schedules',  # the type of a schedule
   }
 
 
 def test_hf_knows_the_model_and_none_of_its_layers():
   for path in FILES:
     if part(path) == 'hf':
-      of_nn = {i for i in imports(path) if i.startswith('gpt_jax.nn')}
+      of_nn = {i for i in imports(path) if i.startswith('gpt_jax.core.nn.')}
       # Its activations alone.
-      assert not {i for i in of_nn if i.startswith('gpt_jax.nn.layers.')}
-      assert {i.split('.')[2] for i in of_nn} <= {
-        *('attend', 'build', 'caches', 'choices', 'embed', 'layers'),
-        *('params', 'positions', 'stack', 'transformer'),
+      assert not {i for i in of_nn if i.startswith('gpt_jax.core.nn.layers.')}
+      assert {i.split('.')[3] for i in of_nn} <= {
+        *('attend', 'build', 'caches', 'choices', 'layers', 'params'),
+        *('positions', 'row', 'stack', 'transformer'),
       }
 
 
@@ -163,6 +207,38 @@ def test_tests_mirror_the_house():
     pathlib.Path('launch')
   }
   assert not strange
+
+
+def test_the_core_has_public_names():
+  """docs/python.md: one module under two names, whichever comes first."""
+  code = """
+import json, sys
+from gpt_jax.training.run import Run
+from gpt_jax import sharding
+from gpt_jax.core.training import run
+from gpt_jax.core import sharding as of_core
+import gpt_jax.tokenizers.tokenizer
+modules = [run, of_core, sys.modules['gpt_jax.core.tokenizers.tokenizer']]
+print(json.dumps([
+  Run is run.Run, sharding is of_core,
+  sys.modules['gpt_jax.tokenizers.tokenizer'] is modules[2],
+  [m.__spec__.name for m in modules],
+]))
+"""
+  names = ('training.run', 'sharding', 'tokenizers.tokenizer')
+  assert run_python(code) == [
+    [True, True, True, [f'gpt_jax.core.{name}' for name in names]]
+  ]
+
+
+@pytest.mark.parametrize('path', FILES, ids=name)
+def test_the_package_uses_full_names(path):
+  known = {p.relative_to(ROOT).parts[0].removesuffix('.py') for p in FILES}
+  assert {
+    i.split('.')[1]
+    for i in imports(path)
+    if '.' in i and i.startswith('gpt_jax.')
+  } <= known
 
 
 # What takes long to import.
@@ -228,8 +304,8 @@ def test_help_and_typos_are_answered_without_jax():
 def test_configs_are_read_without_jax():
   code = """
 import json, pathlib, sys
-from gpt_jax import config
-from gpt_jax.config import loading
+from gpt_jax.core import config
+from gpt_jax.core.config import loading
 for path in sorted(pathlib.Path('configs').rglob('*.py')):
   config.check_unresolved(loading.read(str(path)))
 print(json.dumps([x for x in json.loads(sys.argv[1]) if x in sys.modules]))

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from gpt_jax import malloc
+from gpt_jax.core import malloc
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Notes each start of Python, as it begins.
@@ -27,7 +27,7 @@ with open(os.environ['NOTES'], 'a') as file:
 """
 PROGRAM = """
 import sys
-from gpt_jax import malloc
+from gpt_jax.core import malloc
 {before}
 malloc.start_anew()
 sys.stdout.write(sys.stdin.read())

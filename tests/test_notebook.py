@@ -112,10 +112,10 @@ def test_the_notebook_uses_public_names_alone():
 
 
 def test_names_that_are_not_public_are_found():
-  code = 'from gpt_jax import sharding, spec\nsharding.make_mesh(1)\n'
-  assert used(code) == {'gpt_jax.sharding.make_mesh'}
-  code = 'from gpt_jax.training.step import train_step as step\n'
-  assert used(code) == {'gpt_jax.training.step.train_step'}
+  code = 'from gpt_jax.core import sharding, spec\nsharding.make_mesh(1)\n'
+  assert used(code) == {'gpt_jax.core.sharding.make_mesh'}
+  code = 'from gpt_jax.core.training.step import train_step as step\n'
+  assert used(code) == {'gpt_jax.core.training.step.train_step'}
 
 
 @pytest.mark.parametrize('name', public())

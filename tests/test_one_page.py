@@ -16,7 +16,8 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.nn.transformer import Transformer
+from gpt_jax.core.nn.transformer import make_model
+from gpt_jax.hf import vocabulary
 from tests.support import tiny
 from tests.support.golden_io import ROOT as GOLDEN
 from tests.support.golden_io import tensors
@@ -24,7 +25,7 @@ from tests.support.stdin import stdin_of
 from tests.support.tasks import write
 from tests.test_docs import ROOT, fenced
 
-TOKENIZER = ROOT / 'tests/tokenizers/golden/smollm2'
+TOKENIZER = ROOT / 'tests/hf_tokenizers/golden/smollm2'
 TASKS = ['lambada', 'piqa', 'hellaswag', 'race', 'boolq']
 
 
@@ -44,7 +45,7 @@ def here(tmp_path, monkeypatch):
   imported, _ = hf.load(str(GOLDEN / 'llama_gqa'))
   fields = {name: getattr(imported, name) for name in hf.transformer_fields()}
   fields |= {'vocab_size': 293, 'context_length': 131}
-  model = Transformer(**fields)
+  model = make_model(**fields)
   hf.save('HF_FOLDER', model, tiny.params(model))
   for path in TOKENIZER.iterdir():
     shutil.copy(path, 'HF_FOLDER')
@@ -108,7 +109,7 @@ def test_the_page(here, monkeypatch, capsys):
   said = capsys.readouterr().out
 
   server = subprocess.Popen(
-    [sys.executable, '-m', 'gpt_jax', *serve[:-1], '0'],
+    [sys.executable, '-m', 'gpt_jax', *serve[:-1], '0', '--warm_up_seconds=0'],
     stdout=subprocess.PIPE,
     text=True,
     env={**os.environ, 'PYTHONPATH': str(ROOT)},
@@ -144,4 +145,11 @@ def test_the_page(here, monkeypatch, capsys):
     assert (after[name] == tensor).all(), name
   for path in TOKENIZER.iterdir():
     copy = here / 'HF_FOLDER2' / path.name
-    assert copy.read_bytes() == path.read_bytes(), path.name
+    # As the class reads it that tokenizer_config.json names.
+    same = path.name == 'tokenizer.json'
+    assert same or copy.read_bytes() == path.read_bytes(), path.name
+  of_both = (
+    vocabulary.of_checkpoint(str(here / folder), 'llama')
+    for folder in ('HF_FOLDER', 'HF_FOLDER2')
+  )
+  assert len({found[1].fingerprint for found in of_both}) == 1

@@ -9,9 +9,9 @@ import shlex
 
 import pytest
 
-from gpt_jax import spec
 from gpt_jax.__main__ import main
 from gpt_jax.commands import evaluate
+from gpt_jax.core import spec
 from gpt_jax.evaluation import suite
 from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.suite import TASKS

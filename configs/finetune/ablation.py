@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of `gpt-jax ablation`, for configs/gpt1.py:cpu on two cores.
+"""The tasks of GPT-1's ablation, for configs/gpt1.py:cpu on two cores.
 
 GPT-1's table 5 and section 4.1, adapted to a small model and an hour for all
 runs: short rows (longer texts are truncated and counted), a part of SST-2's

@@ -28,7 +28,7 @@ def get_config(arg: str = '') -> ConfigDict:
   config.optim.name = 'adamw(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.01)'
   config.optim.clip_norm = 1.0
 
-  # Empty: once per epoch.
+  # Empty: once per epoch; of many epochs in post-training, 20 times.
   config.eval.every_steps = placeholder(int)
   config.checkpoint.every_steps = placeholder(int)
   config.log.sample_prompt = ''

@@ -8,7 +8,7 @@
 W is a run of configs/cove.py, whose encoder is frozen. The paper tunes sizes
 and dropout for each task; rate, dropout and epochs are choices of ours.
 
-The baseline, `random`, draws the encoder and keeps the vectors of words.
+The baseline, `random`, initializes the encoder and keeps the vectors of words.
 """
 
 from ml_collections import ConfigDict

@@ -18,23 +18,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import config as config_lib
-from gpt_jax import hf, spec
+from gpt_jax import hf
 from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.decode import random_params
-from gpt_jax.benchmarks.harness import MIB, OURS, PRODUCTS, TORCH, Side
-from gpt_jax.config import Config
-from gpt_jax.costs import flops
-from gpt_jax.nn.attend import Context
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.choices import PATTERNS
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.causal import Causal
-from gpt_jax.runtime import peaks as peaks_lib
-from gpt_jax.spec import UsageError
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.parts import Parts
+from gpt_jax.benchmarks.harness import MIB, OURS, PRODUCTS, TORCH, WorkerProcess
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import spec
+from gpt_jax.core.config import Config
+from gpt_jax.core.costs import flops
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.choices import PATTERNS
+from gpt_jax.core.nn.row import Context
+from gpt_jax.core.nn.transformer import make_model
+from gpt_jax.core.objectives.causal import Causal
+from gpt_jax.core.runtime import peaks as peaks_lib
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import compiled as compiled_lib
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.parts import Parts
 
 # Steps or tokens in a turn.
 TURN = 4
@@ -150,7 +151,7 @@ def write(folder: str, config: Config, batches: dict[str, np.ndarray]) -> None:
 
 
 def train_turns(
-  sides: dict[str, Side], steps: int
+  sides: dict[str, WorkerProcess], steps: int
 ) -> dict[str, dict[str, Any]]:
   """The combined answers of each side."""
   out: dict[str, dict[str, Any]] = {
@@ -366,7 +367,7 @@ def decode(
       f'model.context_length={context}; give --config.model.context_length='
       f'{longest}, shorter prompts or fewer --steps'
     )
-  model = Transformer(**config.model)
+  model = make_model(**config.model)
   params = random_params(Causal().bind(model), config.seed)
   with tempfile.TemporaryDirectory() as folder:
     hf.save(folder, model, jax.device_get(params))
@@ -387,7 +388,9 @@ def decode(
   }
 
 
-def _case(both: dict[str, Side], steps: int, case: dict[str, int]) -> dict:
+def _case(
+  both: dict[str, WorkerProcess], steps: int, case: dict[str, int]
+) -> dict:
   """Both sides in turns, after a round of two tokens to compile and warm up."""
   batch, prompt = case['batch'], case['prompt']
   _round(both, {**case, 'tokens': 2})
@@ -409,7 +412,7 @@ def _case(both: dict[str, Side], steps: int, case: dict[str, int]) -> dict:
   }
 
 
-def _round(both: dict[str, Side], case: dict) -> dict[str, dict]:
+def _round(both: dict[str, WorkerProcess], case: dict) -> dict[str, dict]:
   """One case on both sides: times, and the results in the last answer."""
   out: dict[str, dict] = {
     name: {'seconds': [], 'cpu_seconds': []} for name in both

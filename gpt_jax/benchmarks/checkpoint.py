@@ -21,19 +21,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax import config as config_lib
 from gpt_jax.benchmarks.train import random_store
-from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.checkpoints.local import LocalCheckpoints
-from gpt_jax.checkpoints.restore import fingerprint
-from gpt_jax.config import Config
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check, loop, metrics
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.parts import Parts
-from gpt_jax.training.past import History
-from gpt_jax.training.run import Run
-from gpt_jax.training.store_data import StoreData
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.checkpoints.checkpointer import Checkpointer
+from gpt_jax.core.checkpoints.restore import fingerprint
+from gpt_jax.core.config import Config
+from gpt_jax.core.training import compiled as compiled_lib
+from gpt_jax.core.training import device_check, loop, metrics
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.parts import Parts
+from gpt_jax.core.training.past import History
+from gpt_jax.core.training.run import Run
+from gpt_jax.core.training.store_data import StoreData
+from gpt_jax.resilience.local import LocalCheckpoints
 
 SAVES = 3
 ROUNDS = 3

@@ -20,24 +20,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import harness
-from gpt_jax.config import Config
-from gpt_jax.costs import flops
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import Config
+from gpt_jax.core.costs import flops
+from gpt_jax.core.nn import layers
+from gpt_jax.core.nn import params as params_lib
+from gpt_jax.core.nn.params import unstack
+from gpt_jax.core.nn.transformer import DTYPES, make_model
+from gpt_jax.core.objectives import choices as objectives
+from gpt_jax.core.objectives.base import Objective
+from gpt_jax.core.objectives.causal import Causal
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training.parts import init_params
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.nn import layers
-from gpt_jax.nn import params as params_lib
-from gpt_jax.nn.params import unstack
-from gpt_jax.nn.transformer import DTYPES, Transformer
-from gpt_jax.objectives import choices as objectives
-from gpt_jax.objectives.base import Objective
-from gpt_jax.objectives.causal import Causal
-from gpt_jax.spec import UsageError
-from gpt_jax.training.parts import init_params
 
 # Tokens decoded before the clock starts, to compile and warm up.
 WARM_UP = 3
@@ -89,7 +89,7 @@ def random_params(objective: Objective, seed: int) -> Any:
 
 def _engine(config: Config, num_kv_heads: int) -> Engine:
   """An engine with random weights that has read prompts of half the context."""
-  model = Transformer(**{**config.model, 'num_kv_heads': num_kv_heads})
+  model = make_model(**{**config.model, 'num_kv_heads': num_kv_heads})
   rows = config_lib.ramp(config).stages[-1].rows
   params = random_params(Causal().bind(model), config.seed)
   engine = Engine(Decoder(model, params), slots=rows)
@@ -135,7 +135,7 @@ def products(config: Config, steps: int, batches: Sequence[int]) -> dict:
 
 def kernels(config: Config) -> dict[Shape, int]:
   """Number of kernels of each shape that a token is multiplied with."""
-  model = Transformer(**config.model)
+  model = make_model(**config.model)
   objective = objectives.build(config.objective.name, model)
   params = jax.eval_shape(
     functools.partial(init_params, objective), jax.random.key(0)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.spec import UsageError, install
+from gpt_jax.core.spec import UsageError, install
 
 OURS, TORCH, PRODUCTS = 'ours', 'torch', 'products'
 MIB = 2**20
@@ -70,7 +70,7 @@ def check_installed(*names: str, extras: Sequence[str] = ('hf',)) -> None:
       )
 
 
-class Side:
+class WorkerProcess:
   """A process that runs `worker`."""
 
   def __init__(self, process: subprocess.Popen):
@@ -103,7 +103,7 @@ class Side:
 @contextlib.contextmanager
 def side(
   what: str, *args: Any, environment: Mapping[str, str] | None = None
-) -> Iterator[Side]:
+) -> Iterator[WorkerProcess]:
   """Runs `worker` for one side of a comparison.
 
   Args:
@@ -119,7 +119,7 @@ def side(
     text=True,
   ) as process:
     try:
-      yield Side(process)
+      yield WorkerProcess(process)
     finally:
       process.kill()
 
@@ -127,7 +127,7 @@ def side(
 @contextlib.contextmanager
 def sides(
   what: str, folder: str, names: Sequence[str] = (OURS, TORCH)
-) -> Iterator[dict[str, Side]]:
+) -> Iterator[dict[str, WorkerProcess]]:
   """The sides of a comparison, once each has loaded what is in `folder`."""
   with contextlib.ExitStack() as stack:
     yield {
@@ -147,7 +147,7 @@ def answers() -> Callable[[dict], None]:
   return say
 
 
-class Clock:
+class TurnsClock:
   """Wall and CPU seconds of this process during its turns."""
 
   def __init__(self):

@@ -16,27 +16,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from gpt_jax import config as config_lib
-from gpt_jax import spec
-from gpt_jax.benchmarks import bucket, harness
-from gpt_jax.benchmarks.train import random_manifest
-from gpt_jax.config import Config
-from gpt_jax.files import files, progress
-from gpt_jax.files import workers as processes
-from gpt_jax.files.document import Document, Source
-from gpt_jax.objectives import causal
-from gpt_jax.rows import batch_rows, row_order
-from gpt_jax.spec import UsageError
-from gpt_jax.text import holdout
-from gpt_jax.tokenizers import tokenizer
-from gpt_jax.tokenizers.sentencepiece import SentencePiece
-from gpt_jax.tokens import encode as encode_lib
-from gpt_jax.tokens import store as token_store
-from gpt_jax.tokens.store import ArrayWriter, TokenStore
+from gpt_jax.benchmarks import harness
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import ranges, spec
+from gpt_jax.core.config import Config
+from gpt_jax.core.files import progress
+from gpt_jax.core.files import workers as processes
+from gpt_jax.core.files.document import Document, Source
+from gpt_jax.core.ranges import Count
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.text import holdout
+from gpt_jax.core.tokenizers import tokenizer
+from gpt_jax.core.tokenizers.sentencepiece import SentencePiece
+from gpt_jax.core.tokens import encode as encode_lib
 
 _EVERY_SECONDS = 0.05
 _PAGE = os.sysconf('SC_PAGE_SIZE')
@@ -47,9 +43,9 @@ _WORDS = 50_000
 # Code that runs the command on a resolved config.
 _CHILD = """
 import sys
-from gpt_jax import config as config_lib
-from gpt_jax.runtime import log
-from gpt_jax.tokens import prepare
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.runtime import log
+from gpt_jax.core.tokens import prepare
 if __name__ == '__main__':
   log.set_up()
   with open(sys.argv[1], encoding='utf-8') as file:
@@ -174,11 +170,16 @@ def report(result: dict) -> str:
   )
 
 
+# As many as a run of hours reads, at most.
+_Count = Annotated[float, ranges.number(1, 10**9)]
+_Megabytes = Annotated[float, ranges.number(1, 10**5)]
+
+
 def corpus() -> None:
   """Uses the corpus of the config."""
 
 
-def documents(count: float = 1e6, words: int = 50) -> Iterator[str]:
+def documents(count: _Count = 1e6, words: Count = 50) -> Iterator[str]:
   """Yields `count` documents of `words` words each."""
   rng = np.random.default_rng(0)
   vocabulary = _vocabulary(rng)
@@ -188,7 +189,7 @@ def documents(count: float = 1e6, words: int = 50) -> Iterator[str]:
       yield ' '.join(vocabulary[row]) + '\n'
 
 
-def one(megabytes: float = 500) -> Iterator[str]:
+def one(megabytes: _Megabytes = 500) -> Iterator[str]:
   """Yields one document of this size."""
   yield ''.join(documents(megabytes * 1e6 / 3200, 500))
 
@@ -280,10 +281,10 @@ def _as_prepare_does(
   documents: list[Document], made: SentencePiece, workers: int
 ) -> int:
   """Encodes the documents, and returns the number of tokens."""
-  source = Source(lambda: iter(documents), None, {})
-  corpus = holdout.Corpus(source, str, pairs=False)
+  source = Source(units=[lambda skip: iter(documents)])
+  corpus = holdout.Split(source, str, pairs=False)
   parts = holdout.documents()(corpus).parts()
-  dtype = token_store.token_dtype(tokenizer.num_ids(made))
+  dtype = encode_lib.dtype_of(made)
   eos = np.array([made.eos_id], np.int32)
   digest, num_tokens = hashlib.sha256(), 0
   batches = encode_lib.batches(parts, made)
@@ -322,161 +323,5 @@ def report_encode(result: dict) -> str:
   lines.append(
     f'the same ids in {r["num_documents_same"]:,} of {r["num_documents"]:,} '
     'documents'
-  )
-  return '\n'.join(lines)
-
-
-# Reading random rows from a token store larger than the cache.
-#
-# Rows are read through the training pipeline, with and without compression, and
-# one by one; from a disk, and from a bucket, whose server stands on this
-# machine and answers late. Also measures how long steps wait for a store with
-# high latency.
-
-# Four times the size of the cache of decoded chunks.
-NUM_TOKENS = 1 << 29
-VOCAB_SIZE = 32_000
-ROWS = 256  # in a batch
-LATENCY, STEP = 0.2, 0.05  # seconds
-ANSWER = 0.05  # seconds until the bucket answers a request
-
-
-def rows(config: Config, steps: int) -> dict:
-  """Reads `steps` batches of `ROWS` rows each way."""
-  length = config.model.context_length
-  found: dict[str, Any] = {'length': length, 'rows': ROWS}
-  with tempfile.TemporaryDirectory(dir=os.environ.get('TMPDIR')) as folder:
-    for compression in ('none', 'zstd'):
-      name = os.path.join(folder, compression)
-      made, size = _write(name, compression)
-      store = TokenStore(*made)
-      found[compression] = {
-        'rows_per_second': _rate(_batches(store, length, steps), steps),
-        'rows_per_second_one_by_one': _one_by_one(store, length, steps),
-        'bytes_per_token': size / NUM_TOKENS,
-      }
-      slow = _Slow(*made)
-    found['bucket'] = _in_bucket(os.path.join(folder, 'none'), length, steps)
-    found['latency_seconds'], found['step_seconds'] = LATENCY, STEP
-    found['waiting'] = _waiting(_batches(slow, length, steps), steps)
-  return found
-
-
-def _in_bucket(folder: str, length: int, steps: int) -> dict[str, float]:
-  """Reads rows of a store in a bucket; the first batches fetch its indices."""
-  with bucket.serving(folder, ANSWER) as url:
-    store = TokenStore(*_opened(url))
-    _rate(_batches(store, length, 1), 1)
-    return {
-      'seconds_to_answer': ANSWER,
-      'rows_per_second': _rate(_batches(store, length, steps), steps),
-      'rows_per_second_one_by_one': _one_by_one(store, length, 1, rows=32),
-    }
-
-
-class _Slow(TokenStore):
-  """A store with high latency, like one behind a network."""
-
-  def read_many(self, starts, length):
-    time.sleep(LATENCY)
-    return super().read_many(starts, length)
-
-
-def _write(folder: str, compression: str) -> tuple[tuple, int]:
-  """Writes random tokens with frequencies by Zipf's law.
-
-  Returns:
-    The arguments of `TokenStore`, and the bytes on disk.
-  """
-  rng = np.random.default_rng(0)
-  writer = ArrayWriter(
-    folder, token_store.TOKENS, 'uint16', compression=compression
-  )
-  for _ in range(NUM_TOKENS >> 24):
-    # Log-uniform ranks have frequencies of 1 / rank.
-    ranks = VOCAB_SIZE ** rng.random(1 << 24, np.float32)
-    writer.add((ranks - 1).astype(np.uint16))
-  writer.close()
-  return _opened(folder), _size(folder)
-
-
-def _opened(folder: str) -> tuple:
-  """The arguments of `TokenStore`."""
-  tokens = files.open_array(
-    files.join(folder, token_store.TOKENS),
-    open=True,
-    fill_missing_data_reads=False,
-  )
-  made = random_manifest(NUM_TOKENS, VOCAB_SIZE, 'uint16')
-  ends = np.array([NUM_TOKENS])
-  arrays = {token_store.TOKENS: tokens, token_store.DOCUMENT_ENDS: ends}
-  return folder, made, arrays
-
-
-def _batches(store: TokenStore, length: int, steps: int):
-  return row_order.batches(
-    store,
-    seed=0,
-    start=0,
-    stop=steps + 1,
-    rows=batch_rows.even(ROWS, length),
-    make_batch=causal.make_batch,
-  )
-
-
-def _rate(batches, steps: int) -> float:
-  # Timed from the start of the threads, which prefetch.
-  start = time.perf_counter()
-  for _ in batches:
-    pass
-  return (steps + 1) * ROWS / (time.perf_counter() - start)
-
-
-def _one_by_one(
-  store: TokenStore, length: int, steps: int, rows: int = ROWS
-) -> float:
-  starts = np.random.default_rng(1).integers(
-    NUM_TOKENS - length - 1, size=min(steps, 8) * rows
-  )
-  start = time.perf_counter()
-  for i in starts:
-    store.tokens(int(i), int(i) + length + 1)
-  return len(starts) / (time.perf_counter() - start)
-
-
-def _waiting(batches, steps: int) -> float:
-  """Fraction of the time that steps wait, after the first batch."""
-  next(batches)
-  waited, start = 0.0, time.perf_counter()
-  for _ in range(steps):
-    time.sleep(STEP)
-    before = time.perf_counter()
-    next(batches)
-    waited += time.perf_counter() - before
-  return waited / (time.perf_counter() - start)
-
-
-def report_rows(result: dict) -> str:
-  """Formats the result."""
-  lines = [
-    f'random rows of {result["length"]} tokens, {result["rows"]} a batch, one '
-    f'process; {NUM_TOKENS:,} tokens on disk'
-  ]
-  for name in ('none', 'zstd'):
-    found = result[name]
-    lines.append(
-      f'compression {name}: {found["rows_per_second"]:,.0f} rows/s, one by one '
-      f'{found["rows_per_second_one_by_one"]:,.0f}; '
-      f'{found["bytes_per_token"]:.3f} bytes a token on disk'
-    )
-  found = result['bucket']
-  lines.append(
-    f'in a bucket on this machine, which answers a request after '
-    f'{found["seconds_to_answer"]} s: {found["rows_per_second"]:,.0f} rows/s, '
-    f'one by one {found["rows_per_second_one_by_one"]:,.0f}'
-  )
-  lines.append(
-    f'a store that answers after {result["latency_seconds"]} s, steps of '
-    f'{result["step_seconds"]} s: they wait {result["waiting"]:.1%} of the time'
   )
   return '\n'.join(lines)

@@ -16,26 +16,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import config as config_lib
-from gpt_jax import sharding
 from gpt_jax.benchmarks.decode import random_params
 from gpt_jax.benchmarks.harness import MIB
-from gpt_jax.config import Config
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
+from gpt_jax.core.config import Config
+from gpt_jax.core.rows import batch_rows
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers.simple import Characters
+from gpt_jax.core.training import compiled as compiled_lib
+from gpt_jax.core.training import device_check
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.parts import Parts
+from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.texts import Options, TextGenerator
-from gpt_jax.objectives.preference import RewardModel
-from gpt_jax.posttraining import policy
-from gpt_jax.posttraining.dialogues import Encoder
-from gpt_jax.posttraining.rewards import RewardFunction
-from gpt_jax.posttraining.rollouts import Plan, Prompt, Rollouts
-from gpt_jax.rows import batch_rows
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.tokenizers.simple import Characters
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.parts import Parts
+from gpt_jax.tuning import policy
+from gpt_jax.tuning.dialogues import Encoder
+from gpt_jax.tuning.objectives.preference import RewardModel
+from gpt_jax.tuning.rewards import RewardFunction
+from gpt_jax.tuning.rollouts import Plan, RolloutPrompt, Rollouts
 
 PARTS = ('rollout', 'scoring', 'log_probs', 'update')
 # Windows before the clock starts: one compiles, and memory is measured from its
@@ -49,7 +49,7 @@ def measure(config: Config, steps: int) -> dict:
   rows, length = config_lib.ramp(config).rows(0), config.model.context_length
   if rows % _GROUP:
     raise UsageError(
-      f'batch.size={rows}: GRPO draws {_GROUP} completions of each prompt; '
+      f'batch.size={rows}: GRPO samples {_GROUP} completions of each prompt; '
       'give a multiple'
     )
   if config.model.vocab_size > 60_000:
@@ -73,10 +73,10 @@ def _method(config: Config, name: str, rows: int, steps: int) -> dict[str, Any]:
   new = length - length // 2
   config = config_lib.unlocked(config)
   config.schedule.update(name='constant(peak=1e-9)', num_steps=WARM_UP + steps)
-  group, method = 1, policy.Ppo('', '')
+  group, method = 1, policy.PpoMethod('', '')
   config.objective.name = f'ppo(length={length})'
   if name == 'grpo':
-    group, method = _GROUP, policy.Grpo('', '', num_generations=_GROUP)
+    group, method = _GROUP, policy.GrpoMethod('', '', num_generations=_GROUP)
     config.objective.name = f'grpo(length={length}, max_tokens={new})'
   config = config_lib.resolve(config.lock())
   tokenizer = _characters(config.model.vocab_size)
@@ -86,7 +86,9 @@ def _method(config: Config, name: str, rows: int, steps: int) -> dict[str, Any]:
   ids = np.random.default_rng(0).integers(
     tokenizer.eos_id, size=(rows // group, length // 2)
   )
-  prompts = [Prompt('', tokenizer.decode(row), row, {}) for row in ids.tolist()]
+  prompts = [
+    RolloutPrompt('', tokenizer.decode(row), row, {}) for row in ids.tolist()
+  ]
 
   def first():
     return parts_lib.initial_state(parts)

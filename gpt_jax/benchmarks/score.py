@@ -18,20 +18,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax import hf, malloc
+from gpt_jax import hf
 from gpt_jax.benchmarks import harness, worker
 from gpt_jax.benchmarks.decode import random_params
-from gpt_jax.benchmarks.harness import Side
-from gpt_jax.config import Config
-from gpt_jax.evaluation.forward import Row
+from gpt_jax.benchmarks.harness import WorkerProcess
+from gpt_jax.core import malloc
+from gpt_jax.core.config import Config
+from gpt_jax.core.tokenizers.simple import Bytes
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.evaluation.forward import ScoredRow
 from gpt_jax.evaluation.score import Journal, Scorer
-from gpt_jax.tokenizers.tokenizer import Bytes
-from gpt_jax.training import parts as parts_lib
 
 _LIBRARIES = ('torch', 'transformers', 'accelerate', 'lm_eval')
 
 
-def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:
+def passages(
+  count: int, vocab_size: int, context_length: int
+) -> list[ScoredRow]:
   """Random ids; lengths as in LAMBADA, where 75 tokens are the mean.
 
   Only the last word is scored, 1 to 4 tokens.
@@ -42,7 +45,7 @@ def passages(count: int, vocab_size: int, context_length: int) -> list[Row]:
     length = round(rng.normal(75, 18))
     length = min(max(length, 25), context_length + 1)
     ids = rng.integers(vocab_size, size=length, dtype=np.int32)
-    out.append(Row(ids, min(int(rng.geometric(0.7)), 4)))
+    out.append(ScoredRow(ids, min(int(rng.geometric(0.7)), 4)))
   return out
 
 
@@ -54,7 +57,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
   params = random_params(parts.objective, config.seed)
   rows = passages(steps, config.model.vocab_size, config.model.context_length)
   with contextlib.ExitStack() as stack:
-    others: dict[int, Side] = {}
+    others: dict[int, WorkerProcess] = {}
     if batches:
       folder = stack.enter_context(tempfile.TemporaryDirectory())
       hf.save(folder, parts.model, jax.device_get(params))
@@ -66,7 +69,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
       for size in batches:
         others[size] = stack.enter_context(harness.side('score', folder, size))
       malloc.reset_peak()  # the sides have the parameters
-    scorer, clock = Scorer(parts, params, Bytes()), harness.Clock()
+    scorer, clock = Scorer(parts, params, Bytes()), harness.TurnsClock()
 
     def report(stage: str, done: int, total: int | None) -> None:
       del stage, done, total
@@ -135,7 +138,7 @@ def report(result: dict) -> str:
   return '\n'.join(lines)
 
 
-def _catch_up(sides: list[Side], seconds: float) -> None:
+def _catch_up(sides: list[WorkerProcess], seconds: float) -> None:
   """Gives turns to sides until each has worked `seconds`, or is done."""
   while waiting := [
     side

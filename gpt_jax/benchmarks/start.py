@@ -18,11 +18,11 @@ import tempfile
 import time
 from typing import Any
 
-from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import harness
-from gpt_jax.config import Config
-from gpt_jax.spec import FailedError
-from gpt_jax.training import metrics
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import Config
+from gpt_jax.core.spec import FailedError
+from gpt_jax.core.training import metrics
 
 PARTS = {
   'command': 'Python, and what reads the command line',
@@ -33,16 +33,16 @@ PARTS = {
 }
 _CHILD = """
 import json, sys, time
-from gpt_jax import config as config_lib
+from gpt_jax.core import config as config_lib
 from gpt_jax.commands import train
-from gpt_jax.runtime import log
+from gpt_jax.core.runtime import log
 if __name__ == '__main__':
   log.set_up()
   file, workdir, began = sys.argv[1:]
   with open(file, encoding='utf-8') as lines:
     config = config_lib.resolve(config_lib.from_json(lines.read()))
   marks = {'command': time.time() - float(began)}
-  imported = train.in_loop.evaluation, train.loop.fit, train.run.Run
+  imported = train.loop.fit, train.run.Run
   marks['import'] = time.time() - float(began)
   train.jax.devices()
   marks['device'] = time.time() - float(began)
@@ -88,7 +88,10 @@ def _start(folder: str, file: str) -> dict[str, float]:
     check=False,
   )
   if child.returncode:
-    raise FailedError(f'train failed: {child.stderr.strip()[-500:]}')
+    why = (child.stderr.strip() or 'no message').splitlines()[-1]
+    raise FailedError(
+      f'train failed: {why.removeprefix("gpt_jax.core.spec.UsageError: ")}'
+    )
   marks = json.loads(child.stdout.splitlines()[0])
   events = {m['event']: m for m in metrics.read(workdir) if 'event' in m}
   # The log's clock began later than the process.

@@ -12,21 +12,21 @@ import time
 import jax
 import numpy as np
 
-from gpt_jax.config import Config
-from gpt_jax.costs import flops
-from gpt_jax.objectives import choices as objectives
-from gpt_jax.optim.schedules import Shape
-from gpt_jax.optim.train_state import TrainState
-from gpt_jax.rows import batch_rows, row_order
-from gpt_jax.runtime import peaks as peaks_lib
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.tokens.manifest import Manifest
-from gpt_jax.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
-from gpt_jax.training import device_check, fitting
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.compiled import Compiled
-from gpt_jax.training.parts import Parts
-from gpt_jax.training.replay import Replay
+from gpt_jax.core.config import Config
+from gpt_jax.core.costs import flops
+from gpt_jax.core.objectives import choices as objectives
+from gpt_jax.core.optim.schedules import Shape
+from gpt_jax.core.optim.train_state import TrainState
+from gpt_jax.core.rows import batch_rows, row_order
+from gpt_jax.core.runtime import peaks as peaks_lib
+from gpt_jax.core.spec import FailedError, UsageError
+from gpt_jax.core.tokens.manifest import Manifest
+from gpt_jax.core.tokens.store import DOCUMENT_ENDS, TOKENS, TokenStore
+from gpt_jax.core.training import device_check, fitting
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.compiled import Compiled
+from gpt_jax.core.training.parts import Parts
+from gpt_jax.resilience.replay import Replay
 
 # Steps before the clock starts, to warm up.
 WARM_UP = 3
@@ -129,11 +129,12 @@ def _checked(
 ) -> dict[str, float]:
   """Medians of plain steps and of steps that are checked, in turns."""
 
-  def refuse(step: int, kind: str, found: dict) -> str:
-    raise FailedError(f'step {step} is not the same again: {kind}, {found}')
+  def refuse(name: str, step: int, about: dict) -> str:
+    del name
+    raise FailedError(f'step {step} is not the same again: {about}')
 
   replay = Replay(parts, refuse)
-  replay.compile({shape: program})
+  replay.compiled({shape: program})
   replay.begin(0)
   start = parts.average_start()
   times: dict[str, list[float]] = {'plain': [], 'checked': []}
@@ -144,7 +145,8 @@ def _checked(
         arrays = parts.put(batch, shape.rows)
         state, out = program.call(state, arrays, *start)
       else:
-        state, out = replay.step(step, state, batch, shape, program, start)
+        args = step, state, batch, shape, program, start
+        state, out = replay.checked_step(*args)
       jax.block_until_ready((state, out))
       spent.append(time.perf_counter() - began)
   plain, checked = (statistics.median(spent[1:]) for spent in times.values())

@@ -23,9 +23,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from gpt_jax import malloc
 from gpt_jax.benchmarks import harness
-from gpt_jax.benchmarks.harness import OURS, PRODUCTS, TORCH, Clock
+from gpt_jax.benchmarks.harness import OURS, PRODUCTS, TORCH, TurnsClock
+from gpt_jax.core import malloc
 
 Say = Callable[[dict], None]
 
@@ -61,10 +61,10 @@ def _trains(folder: str) -> Step:
   malloc.keep_memory()  # before jax is imported
   import jax
 
-  from gpt_jax import config as config_lib
-  from gpt_jax.training import compiled as compiled_lib
-  from gpt_jax.training import fitting
-  from gpt_jax.training import parts as parts_lib
+  from gpt_jax.core import config as config_lib
+  from gpt_jax.core.training import compiled as compiled_lib
+  from gpt_jax.core.training import fitting
+  from gpt_jax.core.training import parts as parts_lib
 
   with open(os.path.join(folder, CONFIG), encoding='utf-8') as file:
     config = config_lib.from_json(file.read())
@@ -185,9 +185,9 @@ def _lstm(folder: str) -> Step:
   import jax
   import jax.numpy as jnp
 
-  from gpt_jax import config as config_lib
-  from gpt_jax.nn.attend import Context
-  from gpt_jax.nn.build import ModelChoices
+  from gpt_jax.core import config as config_lib
+  from gpt_jax.core.nn.build import ModelChoices
+  from gpt_jax.core.nn.row import Context
 
   with open(os.path.join(folder, CONFIG), encoding='utf-8') as file:
     choices = ModelChoices.of(config_lib.from_json(file.read()).model)
@@ -207,7 +207,7 @@ def _lstm(folder: str) -> Step:
     for layer, own in zip(layers, params, strict=True):
       variables = {'params': {'forward': own}}
       x_BLD, _ = layer.apply(
-        variables, x_BLD, Context(cuts_BL=cuts_BL), None, 0
+        variables, x_BLD, Context(extra={'cuts': cuts_BL}), None, 0
       )
     return jnp.sum(x_BLD * probe_BLP) / cuts_BL.size
 
@@ -272,7 +272,7 @@ def _lstm_products(folder: str) -> Step:
   import jax
   import jax.numpy as jnp
 
-  from gpt_jax.nn import lstm
+  from gpt_jax.papers.lstm import lstm
 
   layers = [
     [own.get(f'kernel{name}') for name in ('', '_hidden', '_projection')]
@@ -396,7 +396,7 @@ def _decodes(folder: str) -> Decode:
   from gpt_jax.decoding.engine import Engine
   from gpt_jax.decoding.programs import Decoder
   from gpt_jax.decoding.requests import Request, Slot
-  from gpt_jax.decoding.settings import Beam, Sampler
+  from gpt_jax.decoding.settings import BeamSettings, Sampler
 
   decoder = Decoder(*hf.load(folder)).ready()
   greedy = Sampler(temperature=0)
@@ -408,7 +408,10 @@ def _decodes(folder: str) -> Decode:
       if decoder.model.num_encoder_layers:
         request = Request([0], num, source=ids)
       rows.append(Slot(i, request, list(request.ids)))
-    running, size = Search(decoder, rows, Beam(beams), slots=len(rows)), 0
+    running, size = (
+      Search(decoder, rows, BeamSettings(beams), slots=len(rows)),
+      0,
+    )
     out = {}
     for _ in range(num):
       running.wait()
@@ -528,7 +531,7 @@ def score(folder: str, size: str) -> None:
     tokenizer_object=tokenizers.Tokenizer(words), eos_token='<end>'
   )
   model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-  clock = Clock()
+  clock = TurnsClock()
 
   class InTurns(models.HFLM):
     """Waits for its turn before a batch."""
@@ -547,7 +550,7 @@ def score(folder: str, size: str) -> None:
     (('', ''), row[:-count], row[-count:])
     for row, count in zip(ids, scored, strict=True)
   ]
-  say(Clock().result())
+  say(TurnsClock().result())
   sys.stdin.readline()
   clock.go_on()
   found = lm._loglikelihood_tokens(requests, disable_tqdm=True)

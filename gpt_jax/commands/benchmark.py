@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Measures the speed of training, saving, decoding, attention, experts, data.
+r"""Measures the speed of training, saving, decoding and preparing data.
 
   gpt-jax benchmark --config configs/benchmark.py:mid
   gpt-jax benchmark --config configs/gpt2.py --config.batch.size=8 --json
@@ -14,58 +14,58 @@ r"""Measures the speed of training, saving, decoding, attention, experts, data.
     --config.model.dtype=float32 --batches 1,8 --prompts 32
   gpt-jax benchmark --config configs/benchmark.py:smollm2-135m --what products
   gpt-jax benchmark --config configs/benchmark.py:rollouts --what rollouts
-  gpt-jax benchmark --config configs/benchmark.py:mid --what malloc
-  gpt-jax benchmark --config configs/benchmark.py:long --what attention
   gpt-jax benchmark --config configs/benchmark.py:100m --what checkpoint
   gpt-jax benchmark --config configs/benchmark.py:mid --what checkpoint \
     --distributed
-  gpt-jax benchmark --config configs/switch.py:tiny --what switch
   gpt-jax benchmark --config configs/llama.py --what encode --steps 5
   gpt-jax benchmark --config configs/smoke.py --what prepare \
     --text 'documents(count=1e6)'
-  gpt-jax benchmark --config configs/gpt3.py:125m --what rows --steps 100
   gpt-jax benchmark --config configs/smoke.py --what start --steps 5
   gpt-jax benchmark --config configs/gpt2.py --config.model.vocab_size=50257 \
     --what score --steps 1000 --against torch --batches 1,8,32
+  gpt-jax benchmark --config configs/benchmark.py:rollouts --what serve
 
-train: compile time, median step time, tokens/s, the wait for data and MFU, with
-its formula and peak; with replay.every_steps, also checked steps, in turns with
-plain ones; against torch: the same steps in transformers, with AdamW and
-without dropout on both sides. checkpoint: the time of the training thread that
-saving takes, into the hosts' memory and onto the disk, the share of checksums
-in it, and the training loop against the bare step; --distributed, on several
-processes, measures only saves into the hosts' memory.
+train: compile time, median step time, tokens/s, time spent waiting for data,
+and MFU, with its formula and peak. With replay.every_steps it alternates plain
+and checked steps. Against torch: the same steps in transformers, with AdamW and
+without dropout on both sides.
+
+checkpoint: how long a save into the hosts' memory and onto the disk stops the
+training thread, the share of checksums in that time, and the training loop
+against the bare step. With --distributed, on several processes, it measures
+only saves into the hosts' memory.
 
 lstm: the LSTM layers of model.attention alone, forward, backward and update,
-against torch.nn.LSTM, beside the matrix products of our step.
+against torch.nn.LSTM, and the matrix products of our step alone.
 
-decode: tokens/s and cache bytes with as many key/value heads as heads, and with
-one; against torch: transformers' generate on the same weights, also first token
-and memory (--batches, --prompts). beam: beam search with four hypotheses by a
-decoder or an encoder-decoder, which reads the prompts as sources, against
-torch. products: only the matrix products of a decoded token, the upper bound of
+decode: tokens/s and bytes of the cache, with as many key/value heads as heads
+and with one. Against torch: transformers' generate on the same weights, also
+time to the first token and memory (--batches, --prompts).
+
+beam: beam search with four hypotheses against torch, by a decoder, or by an
+encoder-decoder that reads the prompts as sources.
+
+products: only the matrix products of a decoded token, which limit the speed of
 decoding on a CPU (--batches).
 
-rollouts: tokens/s of the rollouts of grpo and ppo against generate's, with the
-same model, prompts and rows; seconds and peak memory of each part of a step.
+rollouts: tokens/s of the rollouts of grpo and ppo against those of generate,
+with the same model, prompts and rows; seconds and peak memory of each part of a
+step.
 
-malloc: speed and peak memory of training on a CPU where glibc keeps its memory,
-where it uses huge pages, and with jemalloc and tcmalloc if they are installed.
-
-attention: time and memory of each pattern of model.attention, forward and
-backward. switch: a config with experts, with more experts, and dense.
-
-prepare: seconds, memory of all processes and bytes on disk of preparing the
+prepare: time, memory of all processes and bytes on disk of preparing the
 config's corpus, or a generated text: documents(count, words), one(megabytes).
+
 encode: tokenization of the corpus as in prepare, and by SentencePiece's own
-threads. rows: random rows per second from a token store on disk, and from one
-in a bucket whose server is on this machine; the wait for a slow store.
+threads.
 
 start: seconds until the first step of train is done, by part, with the text
 prepared and the programs cached.
 
-score: passages like LAMBADA's per second, as `evaluate` scores them; against
-torch: by lm-eval on transformers, with each of --batches.
+serve: how long clients wait when many use a server on loopback at a time,
+tokens/s, and the programs that are compiled meanwhile (needs the extra serve).
+
+score: passages per second, like those of LAMBADA, as `evaluate` scores them.
+Against torch: by lm-eval on transformers, with each of --batches.
 
 --against torch compares with transformers, and needs the extra `hf`; score also
 needs `eval`.
@@ -76,29 +76,28 @@ from typing import Any, NamedTuple
 
 from etils import epy
 
-from gpt_jax import cli, ranges
-from gpt_jax import config as config_lib
+from gpt_jax import cli
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import ranges
+from gpt_jax.core.objectives import choices as objectives
+from gpt_jax.core.spec import UsageError
 from gpt_jax.flags import Flags
-from gpt_jax.objectives import choices as objectives
-from gpt_jax.spec import UsageError
 
 # Compiling is measured: programs are not kept, unlike by `cli.lazy_imports`.
 with epy.lazy_imports():
   from gpt_jax.benchmarks import (
     against,
-    allocators,
-    attention,
     checkpoint,
     decode,
     prepare,
     rollouts,
     score,
+    serve,
     start,
-    switch,
     train,
   )
-  from gpt_jax.costs import totals
-  from gpt_jax.runtime import hosts
+  from gpt_jax.core.costs import totals
+  from gpt_jax.core.runtime import hosts
 
 
 class Benchmark(NamedTuple):
@@ -126,13 +125,10 @@ WHAT = {
     decode, ('steps', 'batches'), 'products', 'report_products'
   ),
   'rollouts': Benchmark(rollouts),
-  'malloc': Benchmark(allocators),
-  'attention': Benchmark(attention),
-  'switch': Benchmark(switch),
   'prepare': Benchmark(prepare, ('text',)),
   'encode': Benchmark(prepare, ('steps',), 'encode', 'report_encode'),
-  'rows': Benchmark(prepare, ('steps',), 'rows', 'report_rows'),
   'score': Benchmark(score),
+  'serve': Benchmark(serve, ('clients', 'seconds')),
   'start': Benchmark(start),
 }
 AGAINST = {
@@ -144,7 +140,7 @@ AGAINST = {
 }
 _COMPARED = f'{", ".join([*AGAINST][:-1])} or {[*AGAINST][-1]}'
 # These build no model, or have the tokenizer.
-_WITHOUT_MODEL = ('encode', 'prepare', 'rows', 'start')
+_WITHOUT_MODEL = ('encode', 'prepare', 'start')
 
 
 def define(flags: Flags) -> None:
@@ -170,6 +166,10 @@ def define(flags: Flags) -> None:
     ['torch'],
     f'Compare --what {_COMPARED} with torch.',
   )
+  use = 'With --what serve: clients at a time.'
+  flags.number('clients', 50, use, ranges.Count)
+  use = 'With --what serve: how long they send requests.'
+  flags.number('seconds', 180, use, ranges.Count)
   use = 'With --against or --what products: numbers of rows.'
   flags.numbers('batches', '1,8,32', use, least=1)
   use = 'With --against: lengths of prompts or sources.'

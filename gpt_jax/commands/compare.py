@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-r"""Trains several configs, each with several seeds, and compares their results.
+r"""Trains a sweep: several configs with several seeds each, and compares them.
 
   gpt-jax compare --workdir W --seeds 0,1,2 \
     --run 'dense configs/switch.py:tiny-dense' \
@@ -10,6 +10,13 @@ r"""Trains several configs, each with several seeds, and compares their results.
 Each run is a `gpt-jax train` with the workdir W/NAME/SEED; the same command
 resumes. All read the token store W/data, which the first run prepares. Prints a
 Markdown table and writes W/compare.json and W/compare.png.
+
+  gpt-jax compare --workdir A/cola --seeds 0,1,2 --flags '--init W' \
+    --run 'full configs/finetune/ablation.py:cola' \
+    --run 'scratch configs/finetune/ablation.py:cola
+      --config.finetune.transfer=none'
+
+A run with --init is a `gpt-jax finetune`; the table has its task's metrics.
 
   gpt-jax compare --expected --workdir workdirs/smoke
 
@@ -21,29 +28,30 @@ ends with exit code 1 if the losses differ.
 import os
 
 from gpt_jax import cli
-from gpt_jax.files.buckets import write_atomically
+from gpt_jax.core.files.buckets import write_atomically
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import FailedError, UsageError
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax.plots import runs
-  from gpt_jax.training import comparison, expected
+  from gpt_jax.reports import expected, runs
+  from gpt_jax.studies import comparison
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir(
-    'Folder of all runs, made when missing; with --expected, of one run.'
+    'Folder of all runs, made when missing; with --expected, of one run.',
+    'runs',
   )
   flags.texts(
     'run',
     "A name, a config and overrides: 'NAME FILE[:SIZE] "
-    "[--config.SECTION.FIELD=VALUE]'; may be repeated.",
+    "[--FLAG=VALUE ...]'; may be repeated.",
   )
-  flags.numbers('seeds', '0', 'Comma list of seeds for each config.')
-  flags.text('flags', '', 'More flags of `train` for all runs.')
+  flags.numbers('seeds', '0', 'Comma-separated list of seeds for each config.')
+  flags.text('flags', '', 'Additional flags of all runs.')
   flags.switch(
     'expected',
     "Compare a run's losses with the known losses of its config.",
@@ -94,8 +102,9 @@ def main(args: cli.Args) -> None:
   }
   write_atomically(f'{path}.json', to_json(result, indent=2) + '\n')
   first = [workdirs[0] for workdirs in folders.values()]
-  if figure := runs.loss_curves(first, out=f'{path}.png'):
-    log.info('drew %s', figure)
+  names = [*folders]
+  if figure := runs.loss_curves(first, out=f'{path}.png', names=names):
+    log.info('wrote %s', figure)
   print(to_json(result) if args.json else comparison.table(result))
 
 

@@ -25,21 +25,24 @@ merges such a folder into the base that it names.
 import re
 from typing import Any
 
-from gpt_jax import cli, ranges
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.spec import UsageError
 from gpt_jax.flags import Flags
-from gpt_jax.spec import UsageError
 
 with cli.lazy_imports():
   from gpt_jax.evaluation import agreement
-  from gpt_jax.finetuning import exporting
-  from gpt_jax.training import importing
+  from gpt_jax.opening import importing
+  from gpt_jax.tuning import exporting
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run, to make or to export.')
-  flags.text('from_hf', None, 'Hugging Face folder to import.')
-  flags.text('to_hf', None, 'Folder to export to.')
+  flags.path('from_hf', None, 'Hugging Face folder to import.', bucket='folder')
+  flags.path(
+    'to_hf', None, 'Folder to export to.', written=True, bucket='folder'
+  )
   flags.text(
     'max_shard_size',
     '1GB',
@@ -62,7 +65,7 @@ def define(flags: Flags) -> None:
     "With --to_hf: write the run's adapters alone, in PEFT's format (LoRA).",
   )
   flags.switch('check', 'Only compare the workdir with the folder, on --text.')
-  flags.text('text', None, 'With --check: a text, or a file of it.')
+  flags.path('text', None, 'With --check: a text, or a file of it.')
   flags.number(
     'tolerance',
     1e-3,

@@ -21,12 +21,13 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from gpt_jax import malloc, ranges
+from gpt_jax.core import malloc, ranges
+from gpt_jax.core.runtime import tables
+from gpt_jax.core.runtime.tables import TextTable
+from gpt_jax.core.spec import install
 from gpt_jax.flags import Flags
-from gpt_jax.spec import install
 
 
 def define(flags: Flags) -> None:
@@ -46,7 +47,7 @@ def main(args: Any) -> None:
   Raises:
     RuntimeError: a check failed.
   """
-  from gpt_jax.runtime import hosts, programs
+  from gpt_jax.core.runtime import hosts, programs
 
   programs.keep()
   if args.distributed:
@@ -61,18 +62,18 @@ def check() -> None:
   Raises:
     RuntimeError: a check failed.
   """
-  table = Table('check', 'result', 'found', title='gpt-jax doctor')
+  table = TextTable('check', 'result', 'found', title='gpt-jax doctor')
   failed = []
   for name, function in CHECKS.items():
     try:
-      found, result = function(), '[green]ok'
+      found, result = function(), Text('ok', 'green')
       if function is _security and found:
-        result = '[yellow]open'
+        result = Text('open', 'yellow')
     except Exception as e:
-      found, result = f'{type(e).__name__}: {e}', '[red]failed'
+      found, result = f'{type(e).__name__}: {e}', Text('failed', 'red')
       failed.append(name)
     table.add_row(name, result, found)
-  Console().print(table)
+  tables.console().print(table)
   if failed:
     raise RuntimeError('failed: ' + ', '.join(failed))
 
@@ -113,7 +114,7 @@ def _accelerators(name: str) -> Callable[[], str]:
   """A check of `runtime.accelerators`, which it imports when it runs."""
 
   def check() -> str:
-    from gpt_jax.runtime import accelerators
+    from gpt_jax.core.runtime import accelerators
 
     return getattr(accelerators, name)()
 
@@ -125,7 +126,7 @@ def _matmul() -> str:
   import jax.numpy as jnp
   import numpy as np
 
-  from gpt_jax.runtime import accelerators
+  from gpt_jax.core.runtime import accelerators
 
   x = np.arange(12, dtype=np.float32).reshape(3, 4)
   np.testing.assert_allclose(jnp.dot(x, x.T), x @ x.T, rtol=1e-2)
@@ -141,7 +142,7 @@ def _disk() -> str:
 
 def _security() -> str:
   """Advice of docs/security.md that this machine does not follow, or ''."""
-  from gpt_jax.runtime import accelerators
+  from gpt_jax.core.runtime import accelerators
 
   return '; '.join(
     accelerators.lacks(key=bool(os.environ.get('GPT_JAX_API_KEY')))
@@ -151,29 +152,31 @@ def _security() -> str:
 def _training_step() -> str:
   """Trains a tiny model for a step; saves and restores its state."""
   import jax
+  import jax.numpy as jnp
   import numpy as np
-  import optax
 
   if jax.process_count() > 1:
     return 'left out on several hosts; `gpt-jax train` comes next'
 
-  from gpt_jax.checkpoints.checkpointer import Checkpointer
-  from gpt_jax.config import defaults
-  from gpt_jax.nn.transformer import Transformer
-  from gpt_jax.objectives.causal import Causal, make_batch
-  from gpt_jax.rows import rows
-  from gpt_jax.training.parts import make_init
-  from gpt_jax.training.step import train_step
+  from gpt_jax.core.checkpoints.checkpointer import Checkpointer
+  from gpt_jax.core.config import defaults
+  from gpt_jax.core.nn.transformer import make_model
+  from gpt_jax.core.objectives.causal import Causal, make_batch
+  from gpt_jax.core.optim.optimizer import OPTIMIZERS
+  from gpt_jax.core.rows import rows
+  from gpt_jax.core.training.parts import make_init
+  from gpt_jax.core.training.step import train_step
 
   tree: Any = defaults.get_config()
-  model = Transformer(**{**tree.model, **TINY})
-  objective, optimizer = Causal().bind(model), optax.adamw(1e-3)
+  model = make_model(**{**tree.model, **TINY})
+  objective, optimizer = Causal().bind(model), OPTIMIZERS['adamw']()(None)
   state = jax.jit(make_init(objective, optimizer))(jax.random.key(0))
   state, metrics = jax.jit(
     functools.partial(
       train_step,
       objective=objective,
       optimizer=optimizer,
+      schedule=lambda step: jnp.float32(1e-3),
       seed=0,
       clip_norm=1.0,
       num_micro=1,

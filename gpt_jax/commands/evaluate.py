@@ -53,7 +53,7 @@ are in a separate file, step-N-average-5.json.
 
 --steps all measures every checkpoint that the run has kept (see
 checkpoint.keep_every_steps), prints a table with the main figure of each task,
-and draws WORKDIR/evaluations/steps.png. This draws GPT-1's figure 2:
+and plots WORKDIR/evaluations/steps.png. This reproduces GPT-1's figure 2:
 cola_zero_shot, sst2_zero_shot and race_zero_shot are its heuristics, which use
 the language model without tuning.
 """
@@ -61,26 +61,27 @@ the language model without tuning.
 import os
 from typing import Any
 
-from gpt_jax import cli, ranges
+from gpt_jax import cli
 from gpt_jax import flags as flags_lib
+from gpt_jax.core import ranges
+from gpt_jax.core.files import progress
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import metrics
 from gpt_jax.evaluation import score, suite, text_tasks
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results, read_calls, written
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS, NamedTask
-from gpt_jax.files import progress
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
-from gpt_jax.training import metrics
 
 with cli.lazy_imports():
+  from gpt_jax.core.training import held_out as held_out_lib
+  from gpt_jax.core.training import store_data
   from gpt_jax.evaluation import carried_memory as memory_lib
   from gpt_jax.evaluation import overlap, validation
-  from gpt_jax.plots import runs
-  from gpt_jax.training import held_out as held_out_lib
-  from gpt_jax.training import models as trained_lib
-  from gpt_jax.training import store_data
+  from gpt_jax.opening import models as trained_lib
+  from gpt_jax.reports import task_curves
 
 
 def define(flags: Flags) -> None:
@@ -91,22 +92,24 @@ def define(flags: Flags) -> None:
   flags.text(
     'steps',
     '',
-    'Measure the checkpoints of these steps one after the other: a comma list, '
-    'or `all` that are kept. Prints a table, and draws the curves in '
+    'Measure the checkpoints of these steps: a comma-separated list, or `all` '
+    'that are kept. Prints a table, and plots the curves in '
     'WORKDIR/evaluations/steps.png.',
   )
   flags.text(
     'tasks',
     None,
-    'Comma list of what to measure: validation (the held-out split, and '
-    'the sets of eval.sets), ' + ', '.join(TASKS) + '. Default: validation, '
-    'or with --source none.',
+    'Comma-separated list of what to measure: validation (the held-out split, '
+    'and the sets of eval.sets), '
+    + ', '.join(TASKS)
+    + '. Default: validation; with --source: none.',
   )
-  flags.text(
+  flags.path(
     'tasks_dir',
     'tasks',
     'Folder of the files of tasks; tfds: read what TensorFlow Datasets has '
     'prepared.',
+    bucket='folder',
   )
   flags.text(
     'source',
@@ -118,10 +121,10 @@ def define(flags: Flags) -> None:
   flags.numbers(
     'shots',
     '0',
-    'Comma list of how many solved examples to show before each example, if '
-    'the context has room.',
+    'Comma-separated list of numbers of solved examples to show before each '
+    'example, if the context has room.',
   )
-  flags.number('seed', 0, 'Seed to draw solved examples.', ranges.Seed)
+  flags.number('seed', 0, 'Seed to choose solved examples.', ranges.Seed)
   flags.number(
     'limit',
     None,
@@ -152,15 +155,15 @@ def define(flags: Flags) -> None:
   flags.words(
     'pairs',
     '',
-    'Comma list of kinds of pairs for an encoder to tell apart, which may '
+    'Comma-separated list of tests of an encoder on pairs of texts, which may '
     'differ from training: next (does B follow A, or come from another '
     'document?), order (are A and B in their order?).',
   )
   flags.numbers(
     'memory',
     '',
-    'Comma list of memory lengths for the held-out text, 0: none; for models '
-    'with transformer_xl.',
+    'Comma-separated list of memory lengths for the held-out text, 0: none; '
+    'for models with transformer_xl.',
     some=False,
   )
   flags.number(
@@ -198,8 +201,8 @@ def main(args: cli.Args) -> None:
   asked = text_tasks.with_files(args.tasks, *files, beam)
   calls = read_calls('--tasks', asked, choices)
   shots, memories = sorted(args.shots), sorted(args.memory)
-  reading = memory_lib.Reading(args.segment, args.clamp, args.same_length)
-  if reading != memory_lib.Reading() and not memories:
+  reading = memory_lib.ReadingPlan(args.segment, args.clamp, args.same_length)
+  if reading != memory_lib.ReadingPlan() and not memories:
     raise UsageError(
       '--segment, --clamp, --same_length: need --memory; give it, or leave '
       'them out'
@@ -309,7 +312,7 @@ def _over_steps(
   out = os.path.join(args.workdir, 'evaluations', f'steps{_part(args)}.png')
   os.makedirs(os.path.dirname(out), exist_ok=True)
   curves = suite.curves(found, tasks, relative=True)
-  log.info('drew %s', runs.task_curves(curves, out))
+  log.info('wrote %s', task_curves.task_curves(curves, out))
   if args.json:
     print(metrics.to_json({str(step): found[step] for step in found}))
     return

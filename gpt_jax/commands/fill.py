@@ -17,18 +17,19 @@ An encoder-decoder generates the missing text: a T5 for <extra_id_0>,
 their scores, by a beam search with that many hypotheses.
 """
 
-from gpt_jax import cli, ranges
-from gpt_jax.decoding.settings import Beam
-from gpt_jax.files import lines
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.files import lines
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training.metrics import to_json
+from gpt_jax.decoding.settings import BeamSettings
 from gpt_jax.flags import Flags
-from gpt_jax.spec import UsageError
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax import sharding
+  from gpt_jax.core import sharding
   from gpt_jax.decoding import fill
   from gpt_jax.decoding import texts as texts_lib
-  from gpt_jax.training import models as trained_lib
+  from gpt_jax.opening import models as trained_lib
 
 
 def define(flags: Flags) -> None:
@@ -87,7 +88,7 @@ def _fill_sources(args: cli.Args, texts: list[str]) -> None:
       *(trained.decoder(), trained.tokenizer, texts_lib.Options()),
       rows=args.rows,
       sources=trained_lib.source_format(trained.parts, trained.tokenizer),
-      beam=Beam(args.top),
+      beam=BeamSettings(args.top),
     )
     found = fill.fill_blanks(model, texts)
   if args.json:

@@ -29,18 +29,18 @@ predictions/average/SPLIT.tsv and result.json.
 from typing import Any
 
 from gpt_jax import cli
-from gpt_jax import config as config_lib
-from gpt_jax.config import Config
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import Config
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax.finetuning import ensemble, run
-  from gpt_jax.plots import runs
-  from gpt_jax.runtime import hosts
-  from gpt_jax.training import models
+  from gpt_jax.core.runtime import hosts
+  from gpt_jax.opening import models
+  from gpt_jax.reports import runs
+  from gpt_jax.tuning import ensemble, tasks
 
 UNIT = 'of the task'
 
@@ -49,33 +49,37 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
   flags.workdir('Folder of the run; made when missing.')
-  flags.text(
+  flags.path(
     'init',
     None,
-    'What to fine-tune: a workdir, a folder of Hugging Face, or none.',
+    'What to fine-tune: a workdir, a Hugging Face folder, or none.',
+    bucket='run',
   )
   flags.text(
     'tasks',
     None,
-    'Comma list of tasks to train on together; sets finetune.tasks.',
+    'Comma-separated list of tasks to train on together; sets finetune.tasks.',
   )
-  flags.text(
+  flags.path(
     'glue',
     '',
     'Folder of GLUE, with SST-2, ..., for --tasks without a folder; empty: '
     'TFDS.',
+    bucket='folder',
   )
-  flags.text(
+  flags.path(
     'predict',
     None,
     'A table with the same columns to predict, into '
     'WORKDIR/predictions/NAME.tsv.',
   )
-  flags.words(
+  flags.path(
     'average',
     '',
-    'Comma list of finished runs on the same task, whose predicted '
+    'Comma-separated list of finished runs on the same task, whose predicted '
     "probabilities are averaged with this run's.",
+    bucket='run',
+    several=True,
   )
   flags.distributed()
   flags.json()
@@ -90,14 +94,12 @@ def main(args: cli.Args) -> None:
   with hosts.together():
     source = models.open_model(args.init, 'tune', '--init')
     config = with_tasks(args)
-    grace = config.checkpoint.grace_seconds
-    with runs.drawn_when_stopped(args.workdir, grace, unit=UNIT):
-      result = run.finetune(
-        config, source, args.workdir, args.predict, args.average
-      )
+    result = tasks.finetune(
+      config, source, args.workdir, args.predict, args.average
+    )
     first = hosts.index() == 0
     if first and (path := runs.loss_curves([args.workdir], unit=UNIT)):
-      log.info('drew %s', path)
+      log.info('wrote %s', path)
   if args.json:
     print(to_json(result))
   else:
@@ -121,7 +123,7 @@ def with_tasks(args: cli.Args) -> Config:
   config = config_lib.unlocked(args.config)
   config.finetune.tasks = args.tasks
   if args.glue:
-    config.finetune.tasks = run.in_folder(args.tasks, args.glue)
+    config.finetune.tasks = tasks.in_folder(args.tasks, args.glue)
   return config.lock()
 
 

@@ -15,7 +15,7 @@ r"""Continues prompts, generates outputs for sources, or chats, with a model.
   gpt-jax generate --workdir W
 
 Prints each sample: the prompt and its continuation; a single sample on a
-terminal is printed as it is drawn. A sample ends with the document, before a
+terminal is printed as it is sampled. A sample ends with the document, before a
 text of --stop, or after --max_tokens. --rows prompts are continued at a time,
 independently of each other.
 
@@ -31,11 +31,11 @@ Without --max_tokens an output has at most 50 tokens more than its source, and
 in UniLM and prefix LMs at most half of the context.
 
 With --beam N, beam search follows N hypotheses and returns the best
---num_samples instead of drawing. A score is the sum of the log-probabilities
+--num_samples instead of sampling. A score is the sum of the log-probabilities
 divided by length^P, where P is --length_penalty; with --penalty gnmt by
 ((5 + length) / 6)^P.
 
---best_of N --reward FOLDER draws N samples and prints the --num_samples that a
+--best_of N --reward FOLDER takes N samples and prints the --num_samples that a
 reward model scores highest, with these scores.
 
 --average N decodes with the mean of the parameters of the last N checkpoints.
@@ -56,29 +56,30 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gpt_jax import cli, ranges
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.files import progress
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding import files as files_lib
-from gpt_jax.decoding.files import Prompt, Results, Source
+from gpt_jax.decoding.chat import ChatTemplate
+from gpt_jax.decoding.files import Prompt, ResultsFile, SourceEntry
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.files import progress
 from gpt_jax.flags import Flags, beam, changed
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.chat import ChatTemplate
 
 with cli.lazy_imports():
-  from gpt_jax import sharding
+  from gpt_jax.core import sharding
   from gpt_jax.decoding import session
   from gpt_jax.decoding import texts as texts_lib
-  from gpt_jax.posttraining import best_of, rewards
-  from gpt_jax.training import models as trained_lib
+  from gpt_jax.opening import models as trained_lib
+  from gpt_jax.tuning import best_of, rewards
 
 # Flags that the results in --out depend on, besides the model and the prompts.
 _SETTINGS = (
   *('max_tokens', 'temperature', 'top_k', 'top_p', 'min_p', 'seed', 'stop'),
   *('repetition_penalty', 'num_samples', 'truncate'),
 )
-# The defaults of flags for drawing.
+# The defaults of flags for sampling.
 _DRAWING = {
   **{'seed': 0, 'stop': [], 'draft': None, 'reward': None},
   **Sampler()._asdict(),
@@ -92,13 +93,15 @@ def define(flags: Flags) -> None:
     'prompt',
     'The text to continue, or - for standard input; may be repeated.',
   )
-  flags.text('prompts', None, 'File of prompts, .txt or .jsonl.')
+  flags.path('prompts', None, 'File of prompts, .txt or .jsonl.')
   flags.texts(
     'source',
     'A source text to answer, or - for standard input; may be repeated.',
   )
-  flags.text('sources', None, 'File of sources, lines or .jsonl.')
-  flags.text('out', None, 'File for the results of --prompts or --sources.')
+  flags.path('sources', None, 'File of sources, lines or .jsonl.')
+  flags.path(
+    'out', None, 'File for the results of --prompts or --sources.', written=True
+  )
   flags.texts('stop', 'Text before which a sample ends; may be repeated.')
   flags.drawing()
   flags.number('num_samples', 1, 'Samples of each prompt.', ranges.Count)
@@ -106,7 +109,7 @@ def define(flags: Flags) -> None:
   flags.number(
     'rows',
     8,
-    'Samples drawn at a time; with --beam, texts searched at a time.',
+    'Samples at a time; with --beam, texts searched at a time.',
     ranges.Count,
   )
   flags.weights()
@@ -123,7 +126,7 @@ def define(flags: Flags) -> None:
   flags.json()
   flags.switch(
     'stream',
-    'Print tokens as they are drawn; default: for one sample on a terminal.',
+    'Print tokens as they are sampled; default: for one sample on a terminal.',
     default=None,
   )
 
@@ -170,7 +173,7 @@ def main(args: cli.Args) -> None:
     log.info('%s', model.engine.proposals)
 
 
-def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
+def _texts(args: cli.Args) -> Sequence[Prompt | SourceEntry]:
   """The given prompts or sources; none: a session."""
   if args.out:
     cli.check_out_file(args, 'out')
@@ -180,7 +183,9 @@ def _texts(args: cli.Args) -> Sequence[Prompt | Source]:
     return files_lib.read(args.prompts)
   if args.source:
     flag = '--source'
-    return [Source(flag, text) for text in files_lib.typed(flag, args.source)]
+    return [
+      SourceEntry(flag, text) for text in files_lib.typed(flag, args.source)
+    ]
   flag = '--prompt'
   return [Prompt(flag, text) for text in files_lib.typed(flag, args.prompt)]
 
@@ -211,7 +216,7 @@ def _template(args: cli.Args) -> ChatTemplate | None:
 def _best(
   args: cli.Args,
   reward: 'rewards.Scorer',
-  text: Prompt | Source,
+  text: Prompt | SourceEntry,
   found: 'list[texts_lib.Continuation]',
 ) -> 'list[texts_lib.Continuation]':
   """The --num_samples samples of a prompt with the highest rewards."""
@@ -225,7 +230,7 @@ def _best(
 def _print(
   args: cli.Args,
   model: 'texts_lib.TextGenerator',
-  texts: Sequence[Prompt | Source],
+  texts: Sequence[Prompt | SourceEntry],
   reward: 'rewards.Scorer | None',
 ) -> None:
   """Prints the samples, in the order of the texts."""
@@ -262,7 +267,7 @@ def _print(
 def _write(
   args: cli.Args,
   model: 'texts_lib.TextGenerator',
-  texts: Sequence[Prompt | Source],
+  texts: Sequence[Prompt | SourceEntry],
   key: dict[str, str],
   reward: 'rewards.Scorer | None',
 ) -> None:
@@ -273,7 +278,7 @@ def _write(
   requests = model.requests(texts, template)
   settings = {name: getattr(args, name) for name in _SETTINGS}
   key = {**key, f'set of {_kind(args)}': files_lib.digest(texts)}
-  results = Results(args.out, settings | key)
+  results = ResultsFile(args.out, settings | key)
   if results.rows:
     log.info('%s: %d %s are done', args.out, len(results.rows), _kind(args))
   todo = [i for i in range(len(texts)) if i not in results.rows]

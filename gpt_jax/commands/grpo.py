@@ -12,18 +12,20 @@ rewards.py, which returns a number for each completion. --reward may also be a
 folder of gpt-jax reward, or of finetune on a task such as sst2; then the reward
 is the probability of its second class. Further settings are arguments of
 finetune.task: grpo(..., num_generations=8, beta=0.0).
-gpt_jax/config/defaults.py explains the section finetune.
+gpt_jax/tuning/fields.py explains the section finetune.
 
 The same command resumes. W2 then has the files of `train`, and result.json with
-the figures of the last rollouts.
+the figures of the last rollouts. The command prints the first reward and the
+last.
 """
 
 from gpt_jax import cli
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.flags import Flags
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax.posttraining import run
+  from gpt_jax.core.training import report
+  from gpt_jax.tuning import method
 
 
 def define(flags: Flags) -> None:
@@ -38,10 +40,13 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = run.post_train('grpo', args, 'prompts', 'reward')
+  result = method.post_train('grpo', args, 'prompts', 'reward')
   found = result['train']
-  text = (
-    f'step {result["step"]}: reward {found["reward"]:.4f}, completions of '
-    f'{found["completions/mean_length"]:.1f} tokens, in the last rollouts'
-  )
-  print(to_json(result) if args.json else text)
+  text = f'step {result["step"]}: metrics.jsonl has no rollouts'
+  if 'reward' in found:
+    text = (
+      f'step {result["step"]}: reward {report.figure(found["reward"], 4)}, '
+      f'completions of {found["completions/mean_length"]:.1f} tokens, in the '
+      'last rollouts'
+    )
+  print(to_json(result) if args.json else method.told(result, text))

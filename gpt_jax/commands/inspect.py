@@ -7,10 +7,10 @@ r"""Shows a resolved config, what a field means, a run's documents or a spike.
   gpt-jax inspect --field model.position
   gpt-jax inspect --table
   gpt-jax inspect --mfu
-  gpt-jax inspect --metrics
   gpt-jax inspect --config configs/gpt2.py --sharding out.png \
     --config.mesh.fsdp=4 --config.mesh.tensor=2
   gpt-jax inspect --config configs/bigbird.py:base --attention out.png
+  gpt-jax inspect --config configs/gpt2.py --path
   gpt-jax inspect --workdir W --steps 100:110
   gpt-jax inspect --workdir W --steps 100 --text
   gpt-jax inspect --workdir W --steps 1:200 --order out.png
@@ -24,7 +24,9 @@ cannot train.
 
 With --sharding: a picture of which mesh axis splits which dimension of each
 parameter, and how much of it a device holds. With --attention: which keys each
-query sees, in each kind of layer.
+query sees, in each kind of layer. With --path: the functions of gpt_jax that a
+training step of this config runs, in order, each where it is entered first,
+indented by who calls it, with file:line; then the files by folder.
 
 For a field: its default, what it takes (a range, or calls with their
 arguments), whether a resume may change it, and what it means; for a section
@@ -41,34 +43,35 @@ import textwrap
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from gpt_jax import cli, spec
-from gpt_jax import config as config_lib
-from gpt_jax.config import explaining
+from gpt_jax import cli
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import spec
+from gpt_jax.core.runtime import tables
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.runtime.tables import TextTable
+from gpt_jax.core.spec import UsageError
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining.methods import METHODS
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
+from gpt_jax.reports import explaining
 from gpt_jax.tasks.registry import TUNED
-from gpt_jax.training import metric_table
 
 with cli.lazy_imports():
   import jax
 
-  from gpt_jax import sharding
-  from gpt_jax.costs import flops, totals
-  from gpt_jax.plots import attention, data_order, layout
-  from gpt_jax.tokens import manifest
-  from gpt_jax.training import device_check, store_data
+  from gpt_jax.core import sharding
+  from gpt_jax.core.costs import flops, totals
+  from gpt_jax.core.tokens import manifest
+  from gpt_jax.core.training import device_check, store_data
+  from gpt_jax.core.training import workdir as workdir_lib
+  from gpt_jax.reports import attention, data_order, layout, step_path
 
 # The calls of fields that rooms above the config read.
 TABLES = spec.Table(
   {
     'eval.tasks': 'gpt_jax.evaluation.suite:TASKS',
-    'finetune.task': spec.Table({**TUNED, **METHODS.rows}),
-    'finetune.transfer': 'gpt_jax.finetuning.transfer:TRANSFERS',
-    'finetune.class_weights': 'gpt_jax.finetuning.data:CLASS_WEIGHTS',
+    'finetune.task': spec.Table({**TUNED}, 'finetune.task'),
+    'finetune.transfer': 'gpt_jax.tuning.transfer:TRANSFERS',
+    'finetune.class_weights': 'gpt_jax.tuning.data:CLASS_WEIGHTS',
   }
 )
 
@@ -83,16 +86,25 @@ def define(flags: Flags) -> None:
     'Steps of the run in --workdir: N, or FIRST:STOP, exclusive.',
   )
   flags.switch('text', 'With --steps: also print the text.')
-  flags.text('order', None, 'With --steps: PNG of the documents of each step.')
+  flags.path(
+    'order',
+    None,
+    'With --steps: PNG of the documents of each step.',
+    written=True,
+  )
   flags.json()
   flags.switch('table', 'Print a Markdown table of the papers with a config.')
   flags.text('field', None, 'A field of the config or a section, to explain.')
   flags.switch('fields', 'Print docs/fields.md, which explains all fields.')
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
-  flags.switch('metrics', 'Print docs/metrics.md: all that a run logs.')
-  flags.text('sharding', None, 'PNG of how a mesh splits the parameters.')
-  flags.text('attention', None, 'PNG of which keys each query sees.')
-  flags.text(
+  flags.path(
+    'sharding', None, 'PNG of how a mesh splits the parameters.', written=True
+  )
+  flags.path(
+    'attention', None, 'PNG of which keys each query sees.', written=True
+  )
+  flags.switch('path', 'Print the functions that a training step runs.')
+  flags.path(
     'spike',
     None,
     'WORKDIR/spikes/STEP.json: show the norms and rows of that step.',
@@ -106,7 +118,7 @@ def main(args: cli.Args) -> None:
     if args.json:
       print(json.dumps(found))
     else:
-      _show_spike(found, Console())
+      _show_spike(found, tables.console())
   elif args.field:
     explained = explaining.explain(args.field, TABLES)
     print(json.dumps(explained) if args.json else explaining.text(explained))
@@ -117,8 +129,6 @@ def main(args: cli.Args) -> None:
   elif args.mfu:
     formulas = (flops.FORMULA, flops.FORMULA_CAUSAL, flops.FORMULA_COMPILER)
     print('\n\n'.join(textwrap.fill(text, 80) for text in formulas))
-  elif args.metrics:
-    print(metric_table.page())
   elif args.workdir or args.steps:
     cli.required(args, 'workdir', 'steps')
     if args.order:
@@ -138,6 +148,13 @@ def main(args: cli.Args) -> None:
     cli.check_out_file(args, 'attention', ('.png',))
     config = config_lib.resolve_model(args.config)
     print(attention.attention_chart(config, args.attention))
+  elif args.path:
+    cli.required(args, 'config')
+    entered = step_path.functions(config_lib.resolve_model(args.config))
+    if args.json:
+      print(json.dumps([function._asdict() for function in entered]))
+    else:
+      print(step_path.text(entered), step_path.rooms(entered), sep='\n\n')
   else:
     cli.required(args, 'config')
     _show_config(args)
@@ -151,16 +168,16 @@ def _show_spike(
     f'step {found["step"]}: loss {found["loss"]}, gradient norm '
     f'{found["grad_norm"]}, learning rate {found["learning_rate"]:.4g}'
   )
-  norms = Table('part of the model', 'gradient norm')
+  norms = TextTable('part of the model', 'gradient norm')
   for name, norm in found['grad_norms'].items():
     norms.add_row(name, str(norm))
   console.print(norms)
-  rows = Table('row of the run', 'row of the store', 'text')
+  rows = TextTable('row of the run', 'row of the store', 'text')
   for i, (number, text) in enumerate(
     zip(found['store_rows'], found['texts'], strict=True)
   ):
     rows.add_row(str(found['first_row'] + i), str(number), repr(text[:width]))
-  console.print(rows, markup=False)
+  console.print(rows)
 
 
 def _show_rows(args: cli.Args) -> None:
@@ -222,35 +239,51 @@ def _show_config(args: cli.Args) -> None:
       'config': config.to_dict(),
     }
     print(json.dumps(found))
-    return
-  console = Console()
-  fields = Table('field', 'value', title='Resolved config')
+  else:
+    _show(config, params, figures, stages, computed)
+  workdir_lib.warn_of_planned_rows(config)  # last, where it is seen
+
+
+def _show(
+  config: Any, params: Any, figures: Any, stages: Any, computed: list[str]
+) -> None:
+  """Prints tables for people, and the figures."""
+  console = tables.console()
+  fields = TextTable('field', 'value', title='Resolved config')
   for name, value in config_lib.flatten(config).items():
     fields.add_row(name, repr(value))
   console.print(fields)
   console.print(_parameters(params))
-  table = Table(title=f'Schedule of {config.schedule.num_steps:,} steps')
   columns = ('from step', 'rows', 'tokens a row', 'a step', 'before', 'rate')
-  for column in columns:
-    table.add_column(column, justify='right')
+  title = f'Schedule of {config.schedule.num_steps:,} steps'
+  table = TextTable(*columns, title=title, right=columns)
   for stage in stages:
     *counts, rate = stage
     table.add_row(*(f'{count:,}' for count in counts), f'{rate:.4g}')
   console.print(table)
   for line in computed:
     console.print(f'attention on a TPU: {line}')
+  in_short = figures.pop('parameters_text')
   for name, value in figures.items():
-    console.print(
-      f'{name}: {value if isinstance(value, str) else f"{value:,}"}'
-    )
+    more = f' ({in_short})' if name == 'parameters' else ''
+    console.print(f'{_in_words(name)}: {value:,}{more}')
 
 
-def _parameters(params: Any) -> Table:
+def _in_words(figure: str) -> str:
+  """A figure's name for people, from its key in --json."""
+  first, *others = figure.replace('flops', 'FLOPs').split('_')
+  match others:
+    case ['active' | 'matmul' | 'total']:
+      return f'{others[0]} {first}'
+    case ['per', 'token', 'causal']:
+      return f'{first} per token, causal'
+  return ' '.join([first, *others])
+
+
+def _parameters(params: Any) -> TextTable:
   """A table of all parameters: shapes, logical axes and counts."""
-  table = Table(title='Parameters')
-  table.add_column('parameter', overflow='fold')
-  for column in ('shape', 'axes', 'count'):
-    table.add_column(column)
+  columns = 'parameter', 'shape', 'axes', 'count'
+  table = TextTable(*columns, title='Parameters', right=('count',))
   for path, leaf in jax.tree_util.tree_leaves_with_path(
     params, is_leaf=lambda x: hasattr(x, 'names')
   ):

@@ -6,10 +6,11 @@ r"""Answers as LaMDA does (Thoppilan et al., 2022); measures labelled answers.
   gpt-jax lamda --workdir W --prompt 'How much is 17 * 23?' --calculator --json
   gpt-jax lamda --labels labels.jsonl
 
-W is fine-tuned with configs/lamda.py:finetune. It draws --num_samples responses
-to the prompt, rates each itself, drops those whose probability of being safe is
-below --safety, and prints the best of the others by 3 P(sensible) + P(specific)
-+ P(interesting). If none is safe, nothing is printed, and the exit code is 1.
+W is fine-tuned with configs/lamda.py:finetune. It samples --num_samples
+responses to the prompt, rates each itself, drops those whose probability of
+being safe is below --safety, and prints the best of the others by
+3 P(sensible) + P(specific) + P(interesting). If none is safe, nothing is
+printed, and the exit code is 1.
 
 With tools a response 'TS, 17 * 23' is a query: what they return is appended to
 the prompt, as 'RESPONSE TS, 17 * 23 TOOLS 391', and the model responds again,
@@ -23,37 +24,38 @@ these, groundedness, informativeness and citation accuracy: see
 docs/posttraining.md.
 """
 
-from gpt_jax import cli, ranges
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.spec import FailedError, NoFileError, UsageError
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.decoding.files import Prompt
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import score
 from gpt_jax.flags import Flags
-from gpt_jax.posttraining import lamda, records
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.training.metrics import to_json
+from gpt_jax.tuning import lamda, records
 
 with cli.lazy_imports():
-  from gpt_jax import sharding
+  from gpt_jax.core import sharding
   from gpt_jax.decoding import texts
-  from gpt_jax.posttraining import tools
-  from gpt_jax.training import models as trained_lib
+  from gpt_jax.opening import models as trained_lib
+  from gpt_jax.tuning import tools
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run that was fine-tuned as LaMDA is.')
   flags.text('prompt', None, 'The dialogue so far.')
-  flags.text('labels', None, 'File of labelled responses to measure.')
+  flags.path('labels', None, 'File of labelled responses to measure.')
   flags.drawing()
   flags.number('num_samples', 16, 'Responses to choose from.', ranges.Count)
   use = 'Minimum probability that a response is safe.'
   flags.number('safety', 0.5, use, ranges.Probability)
-  flags.number('rows', 8, 'Responses drawn at a time.', ranges.Count)
+  flags.number('rows', 8, 'Responses sampled at a time.', ranges.Count)
   flags.switch('calculator', 'Let the model ask a calculator.')
   use = 'Let the model search texts: a folder of .txt files, or a pattern.'
-  flags.text('retrieve', None, use)
+  flags.path('retrieve', None, use, bucket='folder')
   use = 'Let the model ask a translator: the workdir of an encoder-decoder.'
-  flags.text('translator', None, use)
+  flags.path('translator', None, use, bucket='run')
   flags.json()
 
 
@@ -62,7 +64,10 @@ def main(args: cli.Args) -> None:
   if bool(args.prompt) == bool(args.labels):
     raise UsageError('give one of --prompt and --labels; see --help')
   if args.labels:
-    rows = [*records.read(args.labels)]
+    try:
+      rows = [*records.read(args.labels)]
+    except NoFileError as e:
+      raise UsageError(f'{e}; give another with --labels') from e
     if not rows:
       raise UsageError(
         f'--labels={args.labels}: is empty; give a file with ratings'
@@ -111,7 +116,7 @@ def main(args: cli.Args) -> None:
     if not order:
       raise FailedError(
         f'none of {len(responses)} responses is safe with a probability of '
-        f'{args.safety:g}; draw more with --num_samples, or lower --safety'
+        f'{args.safety:g}; sample more with --num_samples, or lower --safety'
       )
     return responses[order[0]]
 

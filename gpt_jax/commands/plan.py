@@ -5,6 +5,7 @@ r"""Plans a run before it is launched: whether it fits, and what it will cost.
   gpt-jax plan --config configs/palm.py:540b --topology v4:12x16x16 --slices 2
   gpt-jax plan --config configs/llama.py:7b --topology v4-128 --search
   gpt-jax plan --config configs/gpt2.py:medium --topology v5e-8 --memory out.png
+  gpt-jax plan --config configs/gpt2.py:medium --topology v5e-8,v6e-8,v4-16
   gpt-jax plan --table
   gpt-jax plan --recompile --only palm
   gpt-jax plan --budget 5.76e23
@@ -23,9 +24,12 @@ estimates.
 If the config leaves the mesh open (as configs/base.py does), a mesh is chosen,
 with batch.micro_rows unless it is given, and printed as overrides for `train`.
 If a step does not fit, the plan names the smallest change that makes it fit.
---search tries meshes, model.remat and batch.micro_rows, and ranks what fits;
-without it a line says what a search may gain. libtpu gets the flags that
-launch/ sets, or those of --flags. Needs the extra `plan`.
+If the cost model expects another model.remat, with its own mesh, to be faster,
+that is compiled too, and the faster one is the plan. --search tries meshes,
+model.remat and batch.micro_rows, and ranks what fits. Several topologies are
+shown as one table, and by --json as a list. Dollars are the list prices that
+launch/ knows. libtpu gets the flags that launch/ sets, or those of --flags.
+Needs the extra `plan`.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
@@ -38,41 +42,49 @@ checkpoints, at the failure rates of published runs.
 import contextlib
 import json
 import pathlib
-import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from etils import epy
-from rich.console import Console
 
-from gpt_jax import cli, ranges
-from gpt_jax import config as config_lib
-from gpt_jax.costs import topologies
-from gpt_jax.costs.chips import CLOUD_NAMES
+from gpt_jax import cli
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import ranges
+from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs.chips import CLOUD_NAMES
+from gpt_jax.core.files import progress
+from gpt_jax.core.runtime import tables
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import ToldFailedError, UsageError
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import console as progress
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
 
 # Compiling is measured: programs are not kept, unlike by `cli.lazy_imports`.
 with epy.lazy_imports():
-  from gpt_jax.costs import totals
+  import jax
+
+  from gpt_jax.core.costs import totals
+  from gpt_jax.core.training import compiled, fitting
+  from gpt_jax.papers.chinchilla import laws
   from gpt_jax.planning import compile as compile_lib
-  from gpt_jax.planning import failures, laws, report, search
-  from gpt_jax.plots import memory
-  from gpt_jax.training import compiled, layouts
+  from gpt_jax.planning import failures, report, search
+  from gpt_jax.reports import memory
+
+
+# Between lines on what takes long.
+_EVERY_SECONDS = 15.0
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.text(
+  flags.texts(
     'topology',
-    None,
     'Slice to compile for: v4:4x4x8, v5e:16x16, tpu7x:4x4x4, or an accelerator '
-    'name such as v4-256.',
+    'name such as v4-256; several, in a comma-separated list or repeated, are '
+    'compared.',
   )
-  flags.number('slices', 1, 'Number of slices.', ranges.Count)
+  flags.number('slices', 1, 'Number of slices, of each kind.', ranges.Count)
   flags.switch(
     'search',
     'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
@@ -87,8 +99,11 @@ def define(flags: Flags) -> None:
     'those that launch/ sets for the generation: '
     "--flags='--xla_enable_async_all_gather=true'; '': with none.",
   )
-  flags.text(
-    'memory', None, "PNG of what takes a chip's memory in the plan that fits."
+  flags.path(
+    'memory',
+    None,
+    "PNG of what takes a chip's memory in the plan that fits.",
+    written=True,
   )
   flags.switch(
     'last_stage', 'Compile only the stage with the most tokens in a batch.'
@@ -131,7 +146,7 @@ def define(flags: Flags) -> None:
     'for longer, with the least FLOPs in total at the same predicted loss.',
     ranges.Positive,
   )
-  flags.text(
+  flags.path(
     'fit', None, 'scaling.json of `gpt-jax scaling`: add its fitted law.'
   )
   flags.number(
@@ -154,14 +169,15 @@ def define(flags: Flags) -> None:
 def main(args: cli.Args) -> None:
   """Runs the command.
 
-  The exit code is 1 if nothing fits, and with --recompile if a plan differs.
+  The exit code is 1 if nothing fits as it is, and with --recompile if a plan
+  differs.
   """
   if args.failures is not None:
     found = failures.plan(args.failures, args.tiers)
     if args.json:
       print(json.dumps(found))
     else:
-      failures.show(found, Console())
+      failures.show(found, tables.console())
   elif args.budget is not None or args.chips is not None:
     _plan_budget(args)
   elif args.recompile:
@@ -180,7 +196,7 @@ def _plan_budget(args: cli.Args) -> None:
   if args.json:
     print(json.dumps(found))
   else:
-    laws.show(found, Console())
+    laws.show(found, tables.console())
 
 
 def _recompile(only: str) -> None:
@@ -191,7 +207,7 @@ def _recompile(only: str) -> None:
   for line in drift:
     log.error('is not what it was: %s', line)
   if drift:
-    sys.exit(1)
+    raise ToldFailedError('plans differ')
 
 
 def _plan_config(args: cli.Args) -> None:
@@ -207,10 +223,18 @@ def _plan_config(args: cli.Args) -> None:
     raise UsageError(
       '--memory: draws one plan, and --search ranks several; leave one out'
     )
-  slices = topologies.parse(args.topology, args.slices)
+  all_slices = _slices(args)
+  if args.memory and len(all_slices) > 1:
+    raise UsageError(
+      f'--memory: draws one plan, and --topology has {len(all_slices)} slices; '
+      'leave one out'
+    )
   compile_lib.use_cpu()
-  request = _request(args, slices)
+  request = _request(args, all_slices[0])
   name = _name(args.argv)
+  if len(all_slices) > 1:
+    _compare(args, name, request, all_slices)
+    return
   if args.search:
     with _progress() as note:
       found, misfits = search.search(request, note, most=args.compiles)
@@ -218,26 +242,79 @@ def _plan_config(args: cli.Args) -> None:
       shown = [report.to_json(name, plan) for plan in found]
       print(json.dumps({'plans': shown, 'misfits': misfits}))
     else:
-      report.show_search(name, slices, found, misfits, Console())
+      report.show_search(name, request.slices, found, misfits, tables.console())
     if not found:
-      sys.exit(1)
+      raise ToldFailedError('nothing fits')
     return
   with _progress() as note:
-    try:
-      found = search.make(request, note, last_only=args.last_stage)
-    except compiled.TooLarge as e:
-      found = search.smallest_change(request, e, note)
+    found = _plan(args, request, note)
   if args.json:
     print(json.dumps(report.to_json(name, found)))
   else:
-    report.show(name, found, Console())
+    report.show(name, found, tables.console())
   plan = found.suggestion if isinstance(found, search.Misfit) else found
   if args.memory and plan is not None:
-    log.info('drew %s', memory.chart(report.to_json(name, plan), args.memory))
-  if faster := search.faster(request, found):
-    log.info('%s', faster)
+    log.info('wrote %s', memory.chart(report.to_json(name, plan), args.memory))
   if isinstance(found, search.Misfit):
-    sys.exit(1)
+    raise ToldFailedError('nothing fits')
+
+
+def _slices(args: cli.Args) -> list[topologies.Slices]:
+  """The different slices that --topology names."""
+  texts = [text for given in args.topology for text in given.split(',')]
+  found = (topologies.parse(text, args.slices) for text in texts)
+  return [*dict.fromkeys(found)]
+
+
+def _plan(
+  args: cli.Args, request: 'search.SearchRequest', note: 'search.Note'
+) -> 'search.FittingPlan | search.Misfit':
+  """Compiles a plan, or what makes it fit; and what may be faster."""
+  try:
+    found = search.make(request, note, last_only=args.last_stage)
+  except compiled.TooLarge as e:
+    found = search.smallest_change(request, e, note)
+  return search.better(request, found, note, last_only=args.last_stage)
+
+
+def _compare(
+  args: cli.Args,
+  name: str,
+  request: 'search.SearchRequest',
+  all_slices: list[topologies.Slices],
+) -> None:
+  """Prints the plans of several slices as one table, or list of JSON."""
+  outcomes = {}
+  for number, slices in enumerate(all_slices, start=1):
+    log.info('%d of %d: %s', number, len(all_slices), slices)
+    with _progress() as note:
+      outcomes[slices] = _outcome(args, request._replace(slices=slices), note)
+    jax.clear_caches()
+  if args.json:
+    shown = [report.outcome_to_json(name, *x) for x in outcomes.items()]
+    print(json.dumps(shown))
+  else:
+    report.show_compared(name, outcomes, tables.console())
+  if not any(
+    isinstance(found, search.FittingPlan) for found in outcomes.values()
+  ):
+    raise ToldFailedError('nothing fits')
+
+
+def _outcome(
+  args: cli.Args, request: 'search.SearchRequest', note: 'search.Note'
+) -> 'search.FittingPlan | search.Misfit | str':
+  """The plan of one of several slices, with --search the best; or why none.
+
+  An error must not lose the plans of the others.
+  """
+  try:
+    if not args.search:
+      return _plan(args, request, note)
+    plans, misfits = search.search(request, note, most=args.compiles)
+  except (UsageError, jax.errors.JaxRuntimeError) as e:
+    return str(e).partition('\n')[0]
+  return plans[0] if plans else f'none of the {misfits} tried fits'
 
 
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
@@ -256,7 +333,9 @@ def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
   return laws.training_flops(args.chips, args.days, args.mfu)
 
 
-def _request(args: cli.Args, slices: topologies.Slices) -> 'search.Request':
+def _request(
+  args: cli.Args, slices: topologies.Slices
+) -> 'search.SearchRequest':
   """The config, and which of its choices are open."""
   given = {
     name.removeprefix('config.')
@@ -265,10 +344,10 @@ def _request(args: cli.Args, slices: topologies.Slices) -> 'search.Request':
   }
   config = config_lib.resolve(args.config)
   totals.check_vocabulary(config)
-  return search.Request(
+  return search.SearchRequest(
     config,
     slices,
-    mesh=layouts.is_open(config),
+    mesh=fitting.is_open(config),
     micro='batch.micro_rows' not in given,
     remat='model.remat' not in given,
     flags=None if args.flags is None else compile_lib.parse_flags(args.flags),
@@ -277,12 +356,30 @@ def _request(args: cli.Args, slices: topologies.Slices) -> 'search.Request':
 
 @contextlib.contextmanager
 def _progress() -> 'Iterator[search.Note]':
-  """Reports progress by a spinner on a terminal, else by lines in the log."""
-  if not progress.is_terminal:
-    yield log.info
-    return
-  with progress.status('estimating') as status:
-    yield status.update
+  """Yields a function that says what is worked on.
+
+  On a terminal beside a spinner, else in the log; and again, with the time that
+  it has taken, every `_EVERY_SECONDS`.
+  """
+  with contextlib.ExitStack() as stack:
+    show = log.info
+    if progress.console.is_terminal:
+      status = progress.console.status('estimating')
+      stack.enter_context(progress.drawn(status))
+      show = status.update
+    text, since = 'estimating', time.monotonic()
+
+    def repeat() -> None:
+      show(f'{text}: {time.monotonic() - since:.0f} s so far')
+
+    def note(new: str) -> None:
+      nonlocal text, since
+      text, since = new, time.monotonic()
+      show(new)
+      anew()
+
+    anew = stack.enter_context(progress.every(_EVERY_SECONDS, repeat))
+    yield note
 
 
 def _name(argv: list[str]) -> str:

@@ -14,26 +14,31 @@ the share of wall time, from the first start to the last line of metrics.jsonl,
 spent on training steps that count; the rest is broken down.
 """
 
-from rich.console import Console
-from rich.table import Table
+import os
 
 from gpt_jax import cli
-from gpt_jax import config as config_lib
-from gpt_jax.files import buckets
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.files import buckets
+from gpt_jax.core.runtime import tables
+from gpt_jax.core.runtime.tables import TextTable
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import metrics
 from gpt_jax.flags import Flags
-from gpt_jax.spec import UsageError
-from gpt_jax.training import goodput, metrics
+from gpt_jax.reports import goodput
 
 with cli.lazy_imports():
-  from gpt_jax.plots import runs
+  from gpt_jax.reports import runs
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.workdir('Folder of a run, or a comma list of them.')
-  flags.text(
-    'out', None, 'PNG to write instead of WORKDIR/loss.png or goodput.png.'
+  flags.workdir('Folder of a run, or a comma-separated list of them.')
+  flags.path(
+    'out',
+    None,
+    'PNG to write instead of WORKDIR/loss.png or goodput.png.',
+    written=True,
   )
   flags.switch(
     'goodput', 'Show how the wall time of a run was spent, across restarts.'
@@ -54,10 +59,15 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   if args.goodput:
     path, account = runs.wall_time(args.workdir, out=args.out)
-    Console().print(goodput_table(account))
+    tables.console().print(goodput_table(account))
     print(buckets.shown(path))
     return
   workdirs = args.workdir.split(',')
+  if len({*map(os.path.realpath, workdirs)}) < len(workdirs):
+    raise UsageError(
+      f'--workdir={buckets.shown(args.workdir)}: names a folder twice; name '
+      'each once'
+    )
   for workdir in workdirs:
     if not metrics.read(workdir):
       raise UsageError(
@@ -71,13 +81,13 @@ def main(args: cli.Args) -> None:
       print(buckets.shown(path))
 
 
-def goodput_table(account: goodput.Account) -> Table:
+def goodput_table(account: goodput.Account) -> TextTable:
   """A table of how the wall time was spent."""
-  table = Table('what', 'seconds', 'share', '', title='Wall time')
+  right = 'seconds', 'share'
+  table = TextTable('what', *right, '', title='Wall time', right=right)
   for kind, explained in goodput.KINDS.items():
-    seconds = account.seconds[kind]
-    share = f'{seconds / account.total:.1%}'
-    table.add_row(kind, f'{seconds:,.1f}', share, explained)
+    share = f'{account.share(kind):.1%}'
+    table.add_row(kind, f'{account.seconds[kind]:,.1f}', share, explained)
   table.add_row('total', f'{account.total:,.1f}', '100%', '', end_section=True)
   for name in ('starts', 'steps', 'lost_steps', 'tokens', 'rows', 'epochs'):
     value = getattr(account, name)

@@ -20,21 +20,44 @@ data/clean/cleaning.json. Run again on a finished store, the command verifies
 every token against the manifest.
 """
 
+import functools
+import importlib
+from collections.abc import Callable
+
 from gpt_jax import cli
-from gpt_jax import config as config_lib
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.text.clean import report
+from gpt_jax.core.tokens import eval_sets, manifest, prepare
 from gpt_jax.flags import Flags
-from gpt_jax.spec import UsageError
-from gpt_jax.text.clean import report
-from gpt_jax.tokens import eval_sets, manifest, prepare
 
 with cli.lazy_imports():
-  from gpt_jax.training import workdir
+  from gpt_jax.core.training import workdir
+  from gpt_jax.preparing_on_beam import executor
+
+
+def _beam(runner: str, options: str) -> Callable[..., prepare.Executor]:
+  """Makes what prepares with a runner of Apache Beam."""
+  try:
+    importlib.import_module('apache_beam')
+  except ImportError as e:
+    raise UsageError(
+      '--runner: needs Apache Beam; in an environment of its own run pip '
+      "install -c constraints-beam.txt -e '.[beam,clean]'"
+    ) from e
+  return functools.partial(executor.Beam, runner, options)
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.text('out', None, 'Folder of the store; made when missing.')
+  flags.path(
+    'out',
+    None,
+    'Folder of the store; made when missing.',
+    written=True,
+    bucket='in place',
+  )
   flags.text(
     'runner',
     None,
@@ -60,10 +83,9 @@ def main(args: cli.Args) -> None:
   eval_sets.check(config)
   workdir.check_tokenizer(config)
   there = manifest.exists(args.out)
+  beam = _beam(args.runner, args.beam_options) if args.runner else None
   with workdir.untouched_if_refused(args.out):
-    prepare.prepare(
-      config, args.out, runner=args.runner, beam_options=args.beam_options
-    )
+    prepare.prepare(config, args.out, executor=beam)
     store = prepare.ensure(config, args.out)
   config_lib.set_vocab_size(
     config, store.manifest.vocab_size, config.tokenizer.name

@@ -18,16 +18,16 @@ runs', a device's time between operations. Concurrent operations, as on the
 threads of a CPU, are all counted.
 """
 
-from rich.console import Console
-from rich.table import Table
-
-from gpt_jax import cli, ranges
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.runtime import tables
+from gpt_jax.core.runtime.tables import TextTable
 from gpt_jax.flags import Flags
 
 with cli.lazy_imports():
-  from gpt_jax.runtime import hosts
-  from gpt_jax.training import models as trained_lib
-  from gpt_jax.training import profiling
+  from gpt_jax.core.runtime import hosts
+  from gpt_jax.opening import models as trained_lib
+  from gpt_jax.reports import profiling
 
 KINDS = {'compute': 'operations', 'collective': 'collectives', 'wait': 'waits'}
 
@@ -55,19 +55,29 @@ def main(args: cli.Args) -> None:
       show(found, args.top)
 
 
-def show(found: 'profiling.Profile', top: int) -> None:
+def show(found: 'profiling.StepsProfile', top: int) -> None:
   """Prints the tables."""
-  console = Console()
+  console = tables.console()
   step = found.seconds / found.steps
   console.print(
     f'{found.steps} steps of {1e3 * step:,.2f} ms on {found.trace.devices} '
     'device(s) of this host'
   )
+  each = found.steps * max(found.trace.devices, 1)
+  right = 'ms a step', 'share'
+  table = TextTable(*right, 'part', title='parts of the model', right=right)
+  parts = profiling.by_part(found.trace, found.sources)
+  for part, seconds in [*parts.items()][:top]:
+    spent = seconds / each
+    table.add_row(f'{1e3 * spent:.3f}', f'{spent / step:.1%}', part)
+  console.print(table)
   for kind, title in KINDS.items():
     rows = _rows(found, kind)
     if not rows:
       continue
-    table = Table('ms a step', 'share', 'calls', 'name', 'from', title=title)
+    table = TextTable(
+      'ms a step', 'share', 'calls', 'name', 'from', title=title
+    )
     for seconds, *texts in sorted(rows, reverse=True)[:top]:
       table.add_row(f'{1e3 * seconds:.3f}', f'{seconds / step:.1%}', *texts)
     console.print(table)
@@ -75,7 +85,7 @@ def show(found: 'profiling.Profile', top: int) -> None:
 
 
 def _rows(
-  found: 'profiling.Profile', kind: str
+  found: 'profiling.StepsProfile', kind: str
 ) -> list[tuple[float, str, str, str]]:
   """Seconds per step and device, calls, name and source."""
   each = found.steps * max(found.trace.devices, 1)

@@ -16,17 +16,22 @@ fields of the config, by who set them; and the machines.
 import os
 
 from gpt_jax import cli
-from gpt_jax.files import buckets
+from gpt_jax.core.files import buckets
 from gpt_jax.flags import Flags
 
 with cli.lazy_imports():
-  from gpt_jax.plots import report
+  from gpt_jax.reports import report
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run.')
-  flags.text('out', None, 'HTML file to write instead of WORKDIR/report.html.')
+  flags.path(
+    'out',
+    None,
+    'HTML file to write instead of WORKDIR/report.html.',
+    written=True,
+  )
 
 
 def main(args: cli.Args) -> None:

@@ -11,7 +11,7 @@ or {"prompt": ..., "completions": [best, ..., worst]}, each a text or a list of
 messages; without "prompt", the prompt is the common beginning of chosen and
 rejected. Without --dev, and with dev='' in finetune.task, a tenth of the
 prompts is held out for evaluation; no prompt is in both.
-gpt_jax/config/defaults.py explains the section finetune.
+gpt_jax/tuning/fields.py explains the section finetune.
 
 The same command resumes. W2 then has the files of `train`, the rewards of the
 dev split in predictions/dev.jsonl, and result.json with accuracy, margin,
@@ -19,11 +19,12 @@ calibration, and the correlation of reward and length.
 """
 
 from gpt_jax import cli
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.flags import Flags
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax.posttraining import run
+  from gpt_jax.core.training import report
+  from gpt_jax.tuning import method
 
 
 def define(flags: Flags) -> None:
@@ -38,13 +39,14 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = run.post_train('reward', args, 'train', 'dev')
+  result = method.post_train('reward', args, 'train', 'dev')
   dev = result['dev']
+  margin = report.figure(dev['margin'], 4)
   text = (
     f'step {result["step"]}, dev: accuracy {dev["accuracy"]:.4f} (95% interval '
     f'{dev["accuracy_low"]:.4f} to {dev["accuracy_high"]:.4f}), margin '
-    f'{dev["margin"]:.4f}, calibration error {dev["ece"]:.4f}, correlation '
+    f'{margin}, calibration error {dev["ece"]:.4f}, correlation '
     f'with length {dev["length_correlation"]:.4f}, over {dev["pairs"]:,} pairs '
     f'of {dev["examples"] - dev["left_out"]:,} prompts'
   )
-  print(to_json(result) if args.json else text)
+  print(to_json(result) if args.json else method.told(result, text))

@@ -26,22 +26,24 @@ C is 6ND. Prints a table and writes W/scaling.json and W/scaling.png.
 import os
 from typing import Annotated
 
-from gpt_jax import cli, ranges
-from gpt_jax.files.buckets import write_atomically
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.files.buckets import write_atomically
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax.planning import fit, sweep
-  from gpt_jax.plots import studies
-  from gpt_jax.training import workdir
+  from gpt_jax.core.training import workdir
+  from gpt_jax.papers.chinchilla import fit
+  from gpt_jax.reports import studies
+  from gpt_jax.studies import sweep
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.workdir('Folder of all runs; made when missing.')
+  flags.workdir('Folder of all runs; made when missing.', 'runs')
   flags.number(
     'samples',
     200,
@@ -82,7 +84,9 @@ def main(args: cli.Args) -> None:
   ]
   written = {'runs': runs, **fits.to_json()}
   write_atomically(f'{path}.json', to_json(written, indent=2) + '\n')
-  log.info('drew %s', studies.draw_scaling(points, curves, fits, f'{path}.png'))
+  log.info(
+    'wrote %s', studies.draw_scaling(points, curves, fits, f'{path}.png')
+  )
   print(to_json(written) if args.json else fits.table())
 
 

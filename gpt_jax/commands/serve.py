@@ -36,31 +36,46 @@ a proxy in front of the server on networks that are not yours. Requests for
 other host names and from pages of other sites are refused, so that no page in
 your browser can use a server at 127.0.0.1.
 
-With --best_of N --reward FOLDER the server draws N continuations of each prompt
-and answers with those that the reward model scores highest. A stream then has
-each choice as a whole. Requests may ask for another number with `best_of`.
+With --best_of N --reward FOLDER the server samples N continuations of each
+prompt and answers with those that the reward model scores highest. A stream
+then has each choice as a whole. Requests may ask for another number with
+`best_of`.
 
 On SIGTERM or Ctrl-C the server accepts no more requests, finishes open ones
 within --drain_seconds, refuses the rest, and ends with exit code 0.
 Needs the extra `serve`.
 """
 
+import contextlib
 import functools
 import gc
 import os
 import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from gpt_jax import cli, ranges
+from gpt_jax import cli
+from gpt_jax.core import ranges
+from gpt_jax.core.files import progress
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError, install
+from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError, install
-from gpt_jax.tokenizers.chat import ChatTemplate
+
+if TYPE_CHECKING:
+  from gpt_jax.decoding.engine import Engine
 
 with cli.lazy_imports():
-  from gpt_jax import sharding
+  from gpt_jax.core import sharding
+  from gpt_jax.core.runtime import programs
   from gpt_jax.decoding import engine, speculative
-  from gpt_jax.posttraining import best_of, rewards
-  from gpt_jax.training import models as trained_lib
+  from gpt_jax.opening import models as trained_lib
+  from gpt_jax.tuning import best_of, rewards
+
+
+# Between lines on programs that are compiled.
+_EVERY_SECONDS = 10.0
 
 
 def define(flags: Flags) -> None:
@@ -71,10 +86,10 @@ def define(flags: Flags) -> None:
   flags.words(
     'allowed_hosts',
     '',
-    'Comma list of names by which clients reach the server, besides localhost, '
-    '--host and the address, such as models.example.com; *: any.',
+    'Comma-separated list of names by which clients reach the server, besides '
+    'localhost, --host and the address, such as models.example.com; *: any.',
   )
-  flags.text(
+  flags.path(
     'api_key_file',
     None,
     'File with the key that requests must send (Authorization: Bearer KEY), '
@@ -90,7 +105,16 @@ def define(flags: Flags) -> None:
     'warm_up',
     '',
     'Before the server is ready, compile the programs for requests of these '
-    'sizes: a comma list of PROMPT+NEW tokens, as in 40+16,400+512.',
+    'sizes first, however long it takes: a comma-separated list of PROMPT+NEW '
+    'tokens, as in 40+16,400+512.',
+  )
+  flags.number(
+    'warm_up_seconds',
+    180,
+    'Maximum time to compile programs of all sizes before the server is '
+    'ready, short ones first; 0: none. The rest are compiled when a request '
+    'first needs them, while every client waits.',
+    ranges.Whole,
   )
   flags.number(
     'max_waiting',
@@ -102,8 +126,8 @@ def define(flags: Flags) -> None:
   flags.number(
     'keep',
     1,
-    'Finished continuations whose caches are kept, each as large as while it '
-    'ran: of a prompt that begins like one of them, only the rest is read.',
+    'Number of finished continuations whose caches are kept, at full size. If '
+    'a prompt begins like one of them, only the rest of it is read.',
     ranges.Whole,
   )
   flags.number(
@@ -118,8 +142,9 @@ def define(flags: Flags) -> None:
   flags.number(
     'max_connections',
     512,
-    'Maximum open connections. Beyond that, the longest idle one is closed, '
-    'or the new one is refused with status 503.',
+    'Maximum open connections. Beyond that, a new one closes the connection '
+    'whose client the server has awaited for longest; if there is none, the '
+    'new one is refused with status 503.',
     ranges.Count,
   )
   flags.number(
@@ -143,8 +168,8 @@ def main(args: cli.Args) -> None:
   best_of.check(args.best_of, 1, args.reward)
   try:
     from gpt_jax.serving import access, endpoints, server, worker
-    from gpt_jax.serving.requests import Served
-    from gpt_jax.serving.server import Limits, reserve_files
+    from gpt_jax.serving.requests import ServedModel
+    from gpt_jax.serving.server import ConnectionLimits, reserve_files
   except ModuleNotFoundError as e:
     raise UsageError(f'{e.name} is missing; run {install("serve")}') from e
   # Loading takes minutes: the key and the address are checked first.
@@ -153,7 +178,7 @@ def main(args: cli.Args) -> None:
     allowed_hosts=access.read_allowed_hosts(args.allowed_hosts),
     key=access.read_key(args.api_key_file),
   )
-  limits = Limits(connections=args.max_connections)
+  limits = ConnectionLimits(connections=args.max_connections)
   reserve_files(limits)
   with server.bind(args.host, args.port) as bound:
     address = bound.getsockname()[0]
@@ -179,7 +204,7 @@ def main(args: cli.Args) -> None:
     rank = None
     if args.reward:
       rank = functools.partial(best_of.rank, rewards.open_reward(args.reward))
-    served = Served(
+    served = ServedModel(
       name=args.name or os.path.basename(os.path.abspath(args.workdir)),
       tokenizer=trained.tokenizer,
       template=ChatTemplate.load(os.path.join(args.workdir, 'tokenizer')),
@@ -196,10 +221,8 @@ def main(args: cli.Args) -> None:
       engine.Engine, decoder, slots=args.rows, draft=draft
     )
     within = functools.partial(sharding.use, parts.mesh, parts.rules)
-    for prompt, new in sizes:
-      log.info('compiling for prompts of %d tokens, and %d more', prompt, new)
-      with within():
-        engine.warm_up(make(), prompt, new)
+    with within():
+      _warm_up(make, sizes, args.warm_up_seconds)
     working = worker.Worker(
       functools.partial(make, keep=args.keep),
       within=within,
@@ -214,9 +237,11 @@ def main(args: cli.Args) -> None:
       body_seconds=limits.body_seconds,
     )
     started = functools.partial(
-      _say, served.name, server.url(bound), allowed.key is not None
+      _say,
+      *(served.name, server.url(bound)),
+      *(allowed.key is not None, served.template is not None),
     )
-    running = server.Server(
+    running = server.LoggingServer(
       application,
       drain_seconds=args.drain_seconds,
       limits=limits,
@@ -235,12 +260,67 @@ def _size(text: str) -> tuple[int, int]:
   return int(found[1]), int(found[2])
 
 
-def _say(name: str, url: str, needs_key: bool) -> None:
+def _warm_up(
+  make: 'Callable[[], Engine]', sizes: Sequence[tuple[int, int]], seconds: int
+) -> None:
+  """Compiles the given sizes, then all others for at most `seconds`."""
+  # Most take less than a second.
+  programs.keep_quick()
+  for prompt, new in sizes:
+    log.info('compiling for prompts of %d tokens, and %d more', prompt, new)
+    warm = make()
+    with _reports() as report:
+      report(0, len(warm.sizes))
+      for done, _ in enumerate(engine.warm_up(warm, prompt, new), start=1):
+        report(done, len(warm.sizes))
+  if seconds:
+    log.info(
+      'compiling for all sizes, for up to %d s; --warm_up_seconds=0 starts at '
+      'once, and compiles as requests come',
+      seconds,
+    )
+    with _reports() as report:
+      whole = engine.warm_up_all(make(), seconds, report)
+    if not whole:
+      log.warning(
+        '--warm_up_seconds=%d: long prompts and full batches wait for their '
+        'programs when they first come; a later start finds those that are '
+        'compiled, and goes on',
+        seconds,
+      )
+
+
+@contextlib.contextmanager
+def _reports() -> Iterator[Callable[[int, int], None]]:
+  """Yields what takes the number of sizes compiled, and of all; logs them."""
+  start, counts = time.monotonic(), (0, 0)
+
+  def say() -> None:
+    done, total = counts
+    log.info(
+      'compiled %d of %d sizes in %.0f s',
+      *(done, total, time.monotonic() - start),
+    )
+
+  def report(*new: int) -> None:
+    nonlocal counts
+    counts = new
+
+  with progress.every(_EVERY_SECONDS, say):
+    yield report
+  say()
+
+
+def _say(name: str, url: str, needs_key: bool, chats: bool) -> None:
   key = "-H 'Authorization: Bearer KEY' " if needs_key else ''
+  path, asked = 'completions', '"prompt": "Once"'
+  if chats:
+    path = 'chat/completions'
+    asked = '"messages": [{"role": "user", "content": "Hello"}]'
   print(
     f'{name} is served at {url}/v1, and on a page at {url}\n'
-    f"try: curl {url}/v1/completions {key}-H 'Content-Type: application/json' "
-    '-d \'{"prompt": "Once", "max_tokens": 20}\'',
+    f"try: curl {url}/v1/{path} {key}-H 'Content-Type: application/json' "
+    f'-d \'{{{asked}, "max_tokens": 20}}\'',
     flush=True,
   )
   log.info('ready')

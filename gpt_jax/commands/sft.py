@@ -10,7 +10,8 @@ are JSON lines, compressed or not: {"messages": [{"role": "user", "content":
 "..."}, {"role": "assistant", "content": "..."}]}, {"prompt": ..., "completion":
 ...} or {"text": "..."}. Conversations go through the model's chat template, or
 through the one that finetune.task names: sft('train.jsonl', 'dev.jsonl',
-template='zephyr'). gpt_jax/config/defaults.py explains the section finetune.
+template='zephyr'). gpt_jax/tuning/fields.py explains the section
+finetune.
 
 The same command resumes. W2 then has the files of `train`, the chat template
 in its tokenizer, for generate and serve, and result.json with the dev split's
@@ -18,11 +19,11 @@ loss and perplexity.
 """
 
 from gpt_jax import cli
+from gpt_jax.core.training.metrics import to_json
 from gpt_jax.flags import Flags
-from gpt_jax.training.metrics import to_json
 
 with cli.lazy_imports():
-  from gpt_jax.posttraining import run
+  from gpt_jax.tuning import method
 
 
 def define(flags: Flags) -> None:
@@ -37,11 +38,11 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'init', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  result = run.post_train('sft', args, 'train', 'dev')
+  result = method.post_train('sft', args, 'train', 'dev')
   dev = result['dev']
   text = (
     f'step {result["step"]}, dev: loss {dev["loss"]:.4f}, token accuracy '
     f'{dev["mean_token_accuracy"]:.4f}, over {dev["num_tokens"]:,} tokens of '
     f'{dev["examples"]:,} examples'
   )
-  print(to_json(result) if args.json else text)
+  print(to_json(result) if args.json else method.told(result, text))

@@ -15,22 +15,34 @@ at each position. Students train by the same config with
 without the teacher in memory. The same command resumes.
 """
 
+import os
+import pathlib
+
 from gpt_jax import cli
-from gpt_jax import config as config_lib
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokens import manifest, prepare
 from gpt_jax.flags import Flags
-from gpt_jax.spec import UsageError
-from gpt_jax.tokens import manifest, prepare
 
 with cli.lazy_imports():
-  from gpt_jax.training import teaching
+  from gpt_jax.opening import teaching
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.text('teacher', None, 'Workdir of `train`, or a Hugging Face folder.')
-  flags.text(
-    'out', None, 'Folder of the outputs, for objective.teacher of a student.'
+  flags.path(
+    'teacher',
+    None,
+    'Workdir of `train`, or a Hugging Face folder.',
+    bucket='run',
+  )
+  flags.path(
+    'out',
+    None,
+    'Folder of the outputs, for objective.teacher of a student.',
+    written=True,
+    bucket='in place',
   )
 
 
@@ -44,6 +56,13 @@ def main(args: cli.Args) -> None:
     raise UsageError(
       f'data.store={folder}: holds no token store for the teacher to read; '
       'make one with gpt-jax prepare, or give that of a run'
+    )
+  if '://' not in folder + args.out and pathlib.Path(
+    os.path.realpath(args.out)
+  ).is_relative_to(os.path.realpath(folder)):
+    raise UsageError(
+      f'--out={args.out}: lies in the token store {folder}, which the teacher '
+      'reads; give a folder of its own'
     )
   store = prepare.ensure(config, folder)
   found = teaching.write(config, store, args.teacher, args.out)

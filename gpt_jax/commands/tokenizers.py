@@ -27,23 +27,22 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from gpt_jax import cli, spec
-from gpt_jax.files import files, progress
-from gpt_jax.files.document import Document
+from gpt_jax import cli
+from gpt_jax.core import spec
+from gpt_jax.core.files import files, progress
+from gpt_jax.core.files.document import Document
+from gpt_jax.core.runtime import tables
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.text import holdout, sources
+from gpt_jax.core.tokenizers import tokenizer
+from gpt_jax.core.tokens import mixture
 from gpt_jax.flags import Flags
-from gpt_jax.runtime.log import log
-from gpt_jax.spec import UsageError
-from gpt_jax.text import holdout, sources
-from gpt_jax.tokenizers import report as tokenizer_report
-from gpt_jax.tokenizers import tokenizer
-from gpt_jax.tokenizers.report import Report
-from gpt_jax.tokens import mixture
+from gpt_jax.reports import tokenizer_report
+from gpt_jax.reports.tokenizer_report import Report
 
 with cli.lazy_imports():
-  from gpt_jax.plots import studies
+  from gpt_jax.reports import studies
 
 # The text that tokenizers are compared on, and those that learn from it.
 
@@ -52,7 +51,7 @@ with cli.lazy_imports():
 _MOST_BYTES = 64_000_000
 
 
-class Text(NamedTuple):
+class MeasuredText(NamedTuple):
   """The text to measure on, and the text to train on.
 
   Attributes:
@@ -66,7 +65,7 @@ class Text(NamedTuple):
   training: holdout.Split | None
 
 
-def read(data: Any, given: str | None, report: progress.Report) -> Text:
+def read(data: Any, given: str | None, report: progress.Report) -> MeasuredText:
   """Reads the text to measure on.
 
   Args:
@@ -79,6 +78,7 @@ def read(data: Any, given: str | None, report: progress.Report) -> Text:
     if mixture.is_mixture(source):
       source = mixture.corpus(source, data.sources)
     training = holdout.split(source, data.holdout)
+    training.check()
   if given:
     call = given if '(' in given else f'text({given!r})'
     stream = sources.load('--text', call).documents()
@@ -105,11 +105,11 @@ def read(data: Any, given: str | None, report: progress.Report) -> Text:
       break
   if not documents:
     raise UsageError(f'{name}: has no text to measure on; give --text')
-  return Text(name, documents, training)
+  return MeasuredText(name, documents, training)
 
 
 def make(
-  name: str, call: str, text: Text, report: progress.Report
+  name: str, call: str, text: MeasuredText, report: progress.Report
 ) -> tokenizer.Tokenizer:
   """Reads or trains a tokenizer."""
   if (
@@ -136,9 +136,9 @@ def make(
     for part in text.training.parts():
       if not part.held_out or held_out:
         seen += not part.held_out and _digest(part.document) in known
-        size += len(part.document.text)
-        report(f'reading to train {name}', size, text.training.num_bytes)
         yield part.document
+      size += len(part.document.text.encode())
+      report(f'reading to train {name}', size, text.training.num_bytes)
     log.info('%s: training %s', name, call)
 
   made = tokenizer.build(call, documents(), documents(held_out=True))
@@ -158,14 +158,14 @@ def _digest(document: Document) -> bytes:
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.text(
+  flags.path(
     'text', None, "Text to measure on: 'GLOB' of files, or a source's call."
   )
   flags.texts(
     'tokenizer',
     "A name, and a tokenizer's call or folder: 'NAME CALL'; may be repeated.",
   )
-  flags.text('out', None, 'PNG to draw.')
+  flags.path('out', None, 'PNG to draw.', written=True)
   flags.json()
 
 
@@ -210,7 +210,7 @@ def main(args: cli.Args) -> None:
   else:
     _print(about, reports)
   if args.out:
-    log.info('drew %s', studies.draw_tokenizers(reports, args.out))
+    log.info('wrote %s', studies.draw_tokenizers(reports, args.out))
 
 
 def _parse(text: str) -> tuple[str, str]:
@@ -228,13 +228,11 @@ def _print(about: dict, reports: dict[str, Report]) -> None:
     f'on {about["text"]}: {about["num_documents"]:,} documents, '
     f'{about["num_bytes"]:,} bytes, {about["num_words"]:,} words'
   )
-  table = Table()
-  table.add_column('tokenizer')
-  for column in (
+  right = (
     *('vocabulary', 'used', 'of it', 'tokens', 'per word', 'bytes each'),
     *('changed', 'lost', 'MB/s'),
-  ):
-    table.add_column(column, justify='right')
+  )
+  table = tables.TextTable('tokenizer', *right, right=right)
   for name, r in reports.items():
     table.add_row(
       name,
@@ -248,9 +246,7 @@ def _print(about: dict, reports: dict[str, Report]) -> None:
       f'{r.num_characters_lost:,}',
       f'{r.bytes_per_second / 1e6:.1f}',
     )
-  # Wide enough for the table if not on a terminal.
-  console = Console()
-  Console(width=None if console.is_terminal else 120).print(table)
+  tables.console().print(table)
   for name, r in reports.items():
     if r.first_change:
       where, before, after = r.first_change

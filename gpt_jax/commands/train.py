@@ -15,28 +15,30 @@ data/, loss.png, samples.txt and tensorboard/.
 import os
 
 from gpt_jax import cli
-from gpt_jax import config as config_lib
-from gpt_jax.config import Config
-from gpt_jax.decoding.files import Prompt
-from gpt_jax.decoding.settings import Sampler
-from gpt_jax.files.buckets import write_atomically
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import Config
+from gpt_jax.core.runtime import preemption, watchdog
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import Table
 from gpt_jax.flags import Flags
-from gpt_jax.runtime import preemption, watchdog
-from gpt_jax.runtime.log import log
-from gpt_jax.tokenizers.tokenizer import load as load_tokenizer
 
 with cli.lazy_imports():
   import jax
 
-  from gpt_jax import sharding
-  from gpt_jax.decoding import programs, texts
-  from gpt_jax.evaluation import in_loop
-  from gpt_jax.optim import train_state
-  from gpt_jax.plots import runs
-  from gpt_jax.runtime import hosts
-  from gpt_jax.training import loop, models, run
-  from gpt_jax.training import parts as parts_lib
-  from gpt_jax.training import workdir as workdir_lib
+  from gpt_jax.core.runtime import hosts
+  from gpt_jax.core.training import loop, origins, run
+  from gpt_jax.core.training import workdir as workdir_lib
+  from gpt_jax.reports import runs
+
+
+# What a config asks for beside training: the evaluation on `eval.tasks`, and
+# the sample of `log.sample_prompt`.
+BESIDE = Table(
+  {
+    'tasks': 'gpt_jax.evaluation.in_loop:evaluation',
+    'sample': 'gpt_jax.evaluation.sample:write',
+  }
+)
 
 
 def define(flags: Flags) -> None:
@@ -50,7 +52,7 @@ def main(args: cli.Args) -> None:
   """Runs the command."""
   cli.required(args, 'config', 'workdir')
   cli.check_out_folder(args, 'workdir')
-  config = models.described(args.config, args.workdir)
+  config = origins.described(args.config, args.workdir)
   if args.distributed:
     hosts.initialize(**config_lib.resolve(config).hosts)
   with hosts.together():
@@ -66,43 +68,17 @@ def train(config: Config, workdir: str) -> None:
     workdir_lib.locked(workdir),
     watchdog.watching(watchdog.deadlines(config), stacks),
   ):
-    training, state = run.Run.open(
-      config, workdir, in_loop.evaluation(config, workdir)
-    )
-    with runs.drawn_when_stopped(workdir, config.checkpoint.grace_seconds):
-      state = loop.fit(training, state)
+    evaluation = None
+    if config.eval.tasks:
+      evaluation = BESIDE['tasks'](config, workdir)
+    training, state = run.Run.open(config, workdir, evaluation)
+    state = loop.fit(training, state)
     watchdog.enter('end')
     preemption.check()
     if jax.process_index() == 0:
       if path := runs.loss_curves([workdir]):
-        log.info('drew %s', path)
+        log.info('wrote %s', path)
       if path := runs.router_curves(workdir):
-        log.info('drew %s', path)
-    sample(training.parts, state, workdir)
-
-
-def sample(
-  parts: 'parts_lib.Parts', state: 'train_state.TrainState', workdir: str
-) -> None:
-  """Continues `log.sample_prompt`, into samples.txt and onto the log."""
-  config = parts.config
-  if not workdir_lib.draws_sample(config):
-    return
-  if jax.process_count() > 1:
-    log.info('no sample is drawn where several hosts hold the parameters')
-    return
-  tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
-  options = texts.Options(
-    max_tokens=config.log.sample_tokens,
-    sampler=Sampler(temperature=0.8, top_k=50),
-    seed=config.seed,
-  )
-  with sharding.use(parts.mesh, parts.rules):
-    decoder = programs.Decoder.of(parts.model, state.eval_params, tokenizer)
-    model = texts.TextGenerator(decoder, tokenizer, options, rows=1)
-    prompt = Prompt('log.sample_prompt', config.log.sample_prompt)
-    request, _ = model.request(prompt)
-    ((_, (sample,)),) = model.complete([request])
-    text = tokenizer.decode(request.ids) + sample.text
-  write_atomically(os.path.join(workdir, 'samples.txt'), text + '\n')
-  print(text)
+        log.info('wrote %s', path)
+    if workdir_lib.draws_sample(config):
+      BESIDE['sample'](training.parts, state, workdir)

@@ -15,26 +15,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.core.nn import caches as caches_lib
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.spec import FailedError
 from gpt_jax.decoding import programs, requests, sampler
-from gpt_jax.decoding.programs import Decoder, Rows
-from gpt_jax.decoding.reading import Reading
+from gpt_jax.decoding.constraints import Constraints
+from gpt_jax.decoding.programs import BatchArrays, Decoder
+from gpt_jax.decoding.reading import PromptGroup
 from gpt_jax.decoding.requests import Request, Slot
-from gpt_jax.decoding.settings import PENALTIES, Beam
-from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.stack import Caches
-from gpt_jax.spec import FailedError
-from gpt_jax.tokenizers.constraints import Constraints
+from gpt_jax.decoding.settings import PENALTIES, BeamSettings
 
 
-class Rules(NamedTuple):
-  """The traced part of `Beam`, and the stop tokens."""
+class BeamRules(NamedTuple):
+  """The traced part of `BeamSettings`, and the stop tokens."""
 
   length_penalty: np.floating
   offset: np.floating
   divisor: np.floating
   early_stopping: np.ndarray
   stop_ids: np.ndarray  # [E]
-  never_V: np.ndarray | None  # see `tokenizer.never_drawn`
+  never_V: np.ndarray | None  # see `constraints.never_drawn`
 
   def score(self, sums: jax.Array, tokens: jax.Array) -> jax.Array:
     """Scores of hypotheses with `tokens` new tokens."""
@@ -42,7 +42,7 @@ class Rules(NamedTuple):
     return sums / length**self.length_penalty
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
   """The state of a search.
 
   Attributes:
@@ -68,7 +68,7 @@ class State(NamedTuple):
   broken_B: jax.Array
 
 
-def constrained(beam: Beam, constraints: Constraints) -> Constraints:
+def constrained(beam: BeamSettings, constraints: Constraints) -> Constraints:
   """The constraints of a search: those of the beam take precedence."""
   own = {
     name: value
@@ -79,12 +79,14 @@ def constrained(beam: Beam, constraints: Constraints) -> Constraints:
 
 
 def rules(
-  beam: Beam, constraints: Constraints, never_V: np.ndarray | None = None
-) -> Rules:
+  beam: BeamSettings,
+  constraints: Constraints,
+  never_V: np.ndarray | None = None,
+) -> BeamRules:
   """The traced rules of a search, from what `constrained` returned."""
   offset, divisor = PENALTIES[beam.penalty]
   penalty = constraints.length_penalty
-  return Rules(
+  return BeamRules(
     np.float32(1 if penalty is None else penalty),
     np.float32(offset),
     np.float32(divisor),
@@ -94,7 +96,9 @@ def rules(
   )
 
 
-def initial(ids_BT: np.ndarray, texts: Rows, beam: Beam) -> State:
+def initial(
+  ids_BT: np.ndarray, texts: BatchArrays, beam: BeamSettings
+) -> SearchState:
   """The state before the first token: one hypothesis of each text."""
   B = len(ids_BT)
   ids_BNT = np.repeat(ids_BT[:, None], beam.size, axis=1)
@@ -106,11 +110,11 @@ def initial(ids_BT: np.ndarray, texts: Rows, beam: Beam) -> State:
     *(np.int32(0), ids_BNT, sums_BN, zeros_BN, np.zeros_like(ids_BNT)),
     *(zeros_BN, none_BN, texts.most_B > 0, np.zeros(B, bool)),
   )
-  return State(*map(jnp.asarray, fields))
+  return SearchState(*map(jnp.asarray, fields))
 
 
 @functools.partial(jax.jit, static_argnames='more')
-def take(state: State, index_B: np.ndarray, *, more: int) -> State:
+def take(state: SearchState, index_B: np.ndarray, *, more: int) -> SearchState:
   """The state of some texts, with `more` further slots of ids."""
 
   def part(x: jax.Array) -> jax.Array:
@@ -119,7 +123,7 @@ def take(state: State, index_B: np.ndarray, *, more: int) -> State:
     wider = [(0, more if axis == 2 else 0) for axis in range(x.ndim)]
     return jnp.pad(x[index_B], wider)
 
-  return State(*map(part, state))
+  return SearchState(*map(part, state))
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'in_row'))
@@ -216,7 +220,7 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
   filled_B = scores_BN[:, -1] > -jnp.inf
   beaten_B = rules.score(sums_BN[:, 0], tokens) <= scores_BN[:, -1]
   done_B = full_B | (filled_B & (rules.early_stopping | beaten_B))
-  return State(
+  return SearchState(
     tokens,
     _pick(ids_BCT, going_BN),
     sums_BN,
@@ -231,10 +235,10 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
 
 
 def _candidates(
-  state: State,
+  state: SearchState,
   logits_BNV: jax.Array,
-  texts: Rows,
-  rules: Rules,
+  texts: BatchArrays,
+  rules: BeamRules,
   constraints: Constraints,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """The best candidates: their sums, hypotheses and tokens, [B, C].
@@ -289,7 +293,7 @@ class Hypothesis(NamedTuple):
   Attributes:
     ids: the new tokens, without a stop token.
     score: the sum of their log-probabilities, including the stop token's,
-      divided by the length as `Beam.penalty` says.
+      divided by the length as `BeamSettings.penalty` says.
     finish: 'stop' or 'length'.
   """
 
@@ -301,7 +305,7 @@ class Hypothesis(NamedTuple):
 def search(
   decoder: Decoder,
   texts: Sequence[Request],
-  beam: Beam,
+  beam: BeamSettings,
   *,
   rows: int,
   count: Callable[[int], None] = lambda tokens: None,
@@ -344,7 +348,7 @@ class Search:
     self,
     decoder: Decoder,
     rows: Sequence[Slot],
-    beam: Beam,
+    beam: BeamSettings,
     *,
     slots: int,
   ):
@@ -403,7 +407,7 @@ class Search:
 
   def _begin(self) -> None:
     """Reads the prompts and sources, and chooses the first tokens."""
-    reading = Reading(
+    reading = PromptGroup(
       self.rows,
       readers=[self._decoder],
       slots=self._slots,
@@ -487,7 +491,7 @@ class Search:
       self._batch[at] = None
     return [(row.number, self._found(state, at, row)) for at, row in done]
 
-  def _found(self, state: State, at: int, row: Slot) -> list[Hypothesis]:
+  def _found(self, state: SearchState, at: int, row: Slot) -> list[Hypothesis]:
     """The ended hypotheses of a text."""
     out, start = [], len(row.request.ids)
     for ids_T, size, score in zip(

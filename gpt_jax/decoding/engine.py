@@ -9,26 +9,27 @@ read block by block, between the decoding steps of the other rows.
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import malloc
+from gpt_jax.core import malloc
+from gpt_jax.core.nn import caches as caches_lib
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import FailedError
 from gpt_jax.decoding import programs, requests, speculative
 from gpt_jax.decoding.logprobs import NUM_TOP, Logprobs
 from gpt_jax.decoding.programs import Decoder
-from gpt_jax.decoding.reading import PrefixCache, Reading
-from gpt_jax.decoding.requests import Request, Slot, Step, Token
+from gpt_jax.decoding.reading import PrefixCache, PromptGroup
+from gpt_jax.decoding.requests import DecodingStep, Request, Slot, Token
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
-from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.stack import Caches
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import FailedError
 
 # Caches of fewer slots, of all rows together, are not worth a malloc_trim.
 _MANY_SLOTS = 4096
@@ -58,13 +59,13 @@ class Batch:
     self.caches: Caches = ()
     self._lengths = (0, 0)  # slots of the caches, and of the encoder's
     self._most_slots = _MANY_SLOTS  # of all rows, so far
-    self._drawn: Step | None = None
+    self._drawn: DecodingStep | None = None
 
   def running(self) -> list[Slot]:
     """The rows in use."""
     return [row for row in self.rows if row is not None]
 
-  def drawn(self) -> Step:
+  def drawn(self) -> DecodingStep:
     """The arguments of a step for the present rows."""
     if self._drawn is None:
       self._drawn = requests.step_of(self.rows, self._model.vocab_size)
@@ -97,41 +98,53 @@ class Batch:
       and max(ends) <= self._lengths[0] < 2 * length
     ):
       return
+    old, self.caches = self.caches, ()
     self.rows, index_B = requests.moved(self.rows, size)
-    if running:
-      self.caches = caches_lib.take_rows(self.caches, index_B, length, memory)
-    else:
-      self.caches = ()
     self._lengths, self._drawn = (length, memory), None
+    if running:
+      self.caches = self._empty(old)
+      self._move(old, index_B[: len(running)], range(len(running)))
     if size * length > self._most_slots:
       # The holes of what was freed before are too small for the new caches.
       malloc.give_back()
       self._most_slots = size * length
 
   def insert(
-    self, rows: Sequence[Slot | None], caches: Caches, index_B: np.ndarray
+    self, rows: Sequence[Slot | None], caches: Caches, index: Sequence[int]
   ) -> None:
     """Puts rows into the free places that `fit` made.
 
     Args:
       rows: None is skipped.
       caches: of the prompts.
-      index_B: the index of each row's prompt; may be longer than `rows`.
+      index: of each row's prompt.
     """
-    free = (i for i, row in enumerate(self.rows) if row is None)
-    rows_B = np.full(len(index_B), len(self.rows))  # out of range: dropped
-    for i, row in enumerate(rows):
-      if row is not None:
-        rows_B[i] = next(free)
-        self.rows[rows_B[i]] = row
+    free = [i for i, row in enumerate(self.rows) if row is None]
+    going = [(row, i) for row, i in zip(rows, index, strict=True) if row]
+    places = free[: len(going)]
+    for place, (row, _) in zip(places, going, strict=True):
+      self.rows[place] = row
     self._drawn = None
-    if self.caches:
-      self.caches = caches_lib.put_rows(self.caches, rows_B, caches, index_B)
-    elif any(self.rows):
-      # The first rows of an empty batch.
-      from_B = np.zeros(len(self.rows) + 1, np.int32)
-      from_B[rows_B] = index_B
-      self.caches = caches_lib.take_rows(caches, from_B[:-1], *self._lengths)
+    if going and not self.caches:
+      self.caches = self._empty(caches)
+    self._move(caches, [i for _, i in going], places)
+
+  def _empty(self, like: Caches) -> Caches:
+    """Caches for the rows of the batch, of the kinds of others."""
+    return caches_lib.empty(like, len(self.rows), *self._lengths)
+
+  def _move(
+    self, old: Caches, index: Iterable[int], places: Iterable[int]
+  ) -> None:
+    """Copies rows of `old` to places of the batch, one at a time.
+
+    For each number of rows and length, two programs are compiled: to take a row
+    from a batch, and to put it into one. To move all at once there would be one
+    for each pair of an old and a new size.
+    """
+    for i, place in zip(index, places, strict=True):
+      row = caches_lib.take_row(old, i, *self._lengths)
+      self.caches = caches_lib.put_row(self.caches, place, row)
 
 
 class Engine:
@@ -179,7 +192,7 @@ class Engine:
     if self._model.num_encoder_layers or recurrent:
       keep = 0
     self._prefixes = PrefixCache(keep)
-    self._readings: list[Reading] = []  # the first is read first
+    self._readings: list[PromptGroup] = []  # the first is read first
     self._readers = [self._decoder]
     if self._draft is not None:
       self._readers.append(Decoder(self._draft.model, self._draft.params))
@@ -188,6 +201,22 @@ class Engine:
   def slots(self) -> int:
     """The most requests at a time."""
     return self._slots
+
+  @property
+  def sizes(self) -> list[int]:
+    """Numbers of rows that batches are padded to."""
+    sizes = {programs.num_rows(n + 1, self._slots) for n in range(self._slots)}
+    return sorted(sizes)
+
+  @property
+  def has_draft(self) -> bool:
+    """Whether a draft proposes tokens."""
+    return self._draft is not None
+
+  @property
+  def context_length(self) -> int:
+    """The most tokens of a prompt and its continuation."""
+    return self._model.context_length
 
   @property
   def vocab_size(self) -> int:
@@ -210,6 +239,14 @@ class Engine:
     """Present size of the caches, without those kept of ended rows."""
     caches = [reading.caches for reading in self._readings]
     return sum(x.nbytes for x in jax.tree.leaves([self._batch.caches, caches]))
+
+  def empty_caches(self, num_rows: int, length: int) -> Caches:
+    """Caches of a batch, without tokens."""
+    models = (reader.model for reader in self._readers)
+    caches = (
+      caches_lib.init_caches(model, num_rows, length) for model in models
+    )
+    return sum(caches, ())
 
   def add(self, request: Request) -> int:
     """Queues a request and returns its number."""
@@ -276,34 +313,55 @@ class Engine:
     """The tokens of rows, if constraints depend on them."""
     if not self._decoder.constraints.of_text:
       return None
-    return requests.texts(rows, self._model.context_length)
+    longest = max(len(row.ids) if row else 0 for row in rows)
+    size = programs.bucket(longest, self._model.context_length)
+    return requests.texts(rows, size)
 
   def _decode(self) -> list[Token]:
     """Decodes a token of each row."""
-    step, rows = self._batch.drawn(), self._batch.rows
+    rows, step = self._batch.rows, self._batch.drawn()
     last = [row.ids if row else [0] for row in rows]
-    drawn_B, caches, seen_BV, scores = programs.decode_step(
+    length_B = np.array([len(ids) for ids in last], np.int32)
+    token_B = np.array([ids[-1] for ids in last], np.int32)
+    logits_BV, caches = programs.decode_step(
       self._decoder.params,
       self._batch.caches,
-      np.array([ids[-1] for ids in last], np.int32),
-      np.array([len(ids) - 1 for ids in last], np.int32),
-      step.seen_BV,
-      self._decoder.never_V,
-      self._texts(rows),
-      step.rows,
+      token_B,
+      length_B - 1,
+      step.rows.num_memory_B,
       model=self._model,
-      how=step.how,
       in_row=self._decoder.in_row,
-      constraints=self._decoder.constraints,
-      scored=step.scored,
+    )
+    drawn, seen_BV, scores = self._draw(
+      logits_BV, length_B, token_B, rows, step
     )
     self._batch.step(caches, seen_BV)
-    drawn, scores = np.asarray(drawn_B).tolist(), jax.device_get(scores)
     return [
       row.append(drawn[i], _at(scores, i))
       for i, row in enumerate(rows)
       if row is not None
     ]
+
+  def _draw(
+    self,
+    logits_BV: jax.Array,
+    length_B: np.ndarray,
+    token_B: np.ndarray,
+    rows: Sequence[Slot | None],
+    step: DecodingStep,
+  ) -> tuple[list[int], Any, Any]:
+    """Draws by `programs.draw`; waits for the tokens."""
+    drawn_B, seen_BV, scores = programs.draw(
+      logits_BV,
+      length_B,
+      token_B,
+      step.seen_BV,
+      self._decoder.never_V,
+      self._texts(rows),
+      step.rows,
+      constraints=self._decoder.constraints,
+    )
+    return np.asarray(drawn_B).tolist(), seen_BV, jax.device_get(scores)
 
   def _speculate(self) -> list[Token]:
     """Decodes a round of proposals of each row."""
@@ -318,8 +376,7 @@ class Engine:
       np.array([len(own) - 1 for own in ids], np.int32),
       step.seen_BV,
       step.rows,
-      how=step.how,
-      scored=step.scored,
+      greedy=step.greedy,
     )
     self._batch.step(drawn.caches, drawn.seen_BV)
     out: list[Token] = []
@@ -344,7 +401,9 @@ class Engine:
     numbers = list(itertools.islice(self._waiting, free))
     chosen = [(number, self._waiting.pop(number)) for number in numbers]
     rows = [Slot(n, request, list(request.ids)) for n, request in chosen]
-    make = functools.partial(Reading, readers=self._readers, slots=self._slots)
+    make = functools.partial(
+      PromptGroup, readers=self._readers, slots=self._slots
+    )
     others: list[Slot] = []
     for _, group in itertools.groupby(rows, lambda row: row.prompt):
       same, prefix = list(group), None
@@ -379,28 +438,22 @@ class Engine:
         out += self._admit(reading)
     return out
 
-  def _admit(self, reading: Reading) -> list[Token]:
+  def _admit(self, reading: PromptGroup) -> list[Token]:
     """Draws the first tokens of rows that were read; inserts the rows."""
-    group = reading.rows
-    size = programs.num_rows(len(group), self._slots)
-    index_B = np.zeros(size, np.int32)
-    index_B[: len(group)] = reading.places()
-    rows = [*group, *[None] * (size - len(group))]
-    step = requests.step_of(rows, self._model.vocab_size)
-    drawn_B, scores = programs.first_draw(
-      self._decoder.params,
-      reading.last_BD,
-      index_B,
-      step.seen_BV,
-      self._decoder.never_V,
-      self._texts(rows),
-      step.rows,
-      model=self._model,
-      how=step.how,
-      constraints=self._decoder.constraints,
-      scored=step.scored,
+    group, places = reading.rows, reading.places()
+    # As many as there may be: the programs depend on the prompts alone.
+    index_B = np.zeros(self._slots, np.int32)
+    index_B[: len(group)] = places
+    rows = [*group, *[None] * (self._slots - len(group))]
+    logits_BV = programs.first_logits(
+      self._decoder.params, reading.last_BD, index_B, model=self._model
     )
-    drawn, scores = np.asarray(drawn_B).tolist(), jax.device_get(scores)
+    step = requests.step_of(rows, self._model.vocab_size)
+    # All tokens are seen already: see `programs.draw`.
+    token_B = np.full(len(rows), self._model.vocab_size, np.int32)
+    drawn, _, scores = self._draw(
+      logits_BV, step.rows.start_B, token_B, rows, step
+    )
     prompts = reading.prompt_logprobs()
     out = [
       row.append(drawn[i], _at(scores, i), prompts[i])
@@ -410,35 +463,92 @@ class Engine:
       None if token.finish else row
       for row, token in zip(group, out, strict=True)
     ]
-    self._batch.insert(going, reading.caches, index_B)
+    self._batch.insert(going, reading.caches, places)
     return out
 
 
-def warm_up(engine: Engine, prompt: int, new: int) -> None:
+# What the programs of a batch depend on, besides its sizes: its rows are plain,
+# or some need more (see `DecodingStep.seen_BV`); with a draft, all are greedy
+# or not.
+_PLAIN, _SCORED = {}, {'num_top': 0, 'scores_prompt': True}
+
+
+def warm_up(engine: Engine, prompt: int, new: int) -> Iterator[int]:
   """Compiles what requests of `prompt` and `new` tokens run; `new` is above 1.
 
-  Each number of rows, drawn and greedy; not what top_k, top_p or
-  log-probabilities need beside. The requests are dropped.
+  Of each number of rows, whatever the requests' options are. The requests are
+  dropped.
+
+  Yields:
+    The number of rows whose programs are compiled.
   """
-  sizes = {programs.num_rows(n + 1, engine.slots) for n in range(engine.slots)}
-  for size, sampler in itertools.product(
-    sorted(sizes), (Sampler(), Sampler(temperature=0))
-  ):
-    # Prompts of one first token would be read once.
-    rows = ([row % engine.vocab_size] * prompt for row in range(size))
-    numbers = [engine.add(Request(ids, new, sampler)) for ids in rows]
-    # The second token of each comes from a decoding step.
-    drawn = dict.fromkeys(numbers, 0)
-    while engine.num_waiting + engine.num_running and min(drawn.values()) < 2:
-      for token in engine.step():
-        drawn[token.request] += 1
-    for number in numbers:
-      engine.cancel(number)
-    engine.step()
+  samplers = [Sampler()]
+  if engine.has_draft:
+    samplers.append(Sampler(temperature=0))
+  ways = list(itertools.product(samplers, (_PLAIN, _SCORED)))
+  for size in engine.sizes:
+    for sampler, fields in ways:
+      # Prompts of one first token would be read once.
+      rows = ([row % engine.vocab_size] * prompt for row in range(size))
+      requests = (Request(ids, new, sampler, **fields) for ids in rows)
+      drawn = {engine.add(request): 0 for request in requests}
+      # The second token of each comes from a decoding step.
+      while engine.num_waiting + engine.num_running and min(drawn.values()) < 2:
+        for token in engine.step():
+          drawn[token.request] += 1
+      for number in drawn:
+        engine.cancel(number)
+      engine.step()
+    yield size
+
+
+def warm_up_moves(engine: Engine, longest: int) -> None:
+  """Compiles what moves rows between batches of up to `longest` slots."""
+  lengths = programs.buckets(longest)
+  for row, batch in itertools.product(lengths, lengths):
+    if row <= batch:
+      for size in engine.sizes:
+        caches = engine.empty_caches(size, batch)
+        taken = caches_lib.take_row(caches, 0, row)
+        caches_lib.put_row(caches, 0, taken)
+
+
+def warm_up_all(
+  engine: Engine,
+  seconds: float,
+  report: Callable[[int, int], None] = lambda done, total: None,
+) -> bool:
+  """Compiles what requests of every size run, the short ones first.
+
+  A size is a number of rows of a length.
+
+  Args:
+    engine: to compile for.
+    seconds: after these the sizes that are left are compiled as they come.
+    report: called with the number of sizes compiled, and of all.
+
+  Returns:
+    Whether all are compiled.
+  """
+  end, moved = time.monotonic() + seconds, 0
+  lengths = programs.lengths(engine.context_length)
+  done, total = 0, len(lengths) * len(engine.sizes)
+  report(done, total)
+  for length in lengths:
+    if programs.bucket(length, engine.context_length) != moved:
+      moved = programs.bucket(length, engine.context_length)
+      warm_up_moves(engine, moved)
+    new = min(2, length - 1)
+    for _ in warm_up(engine, length - new, new) if new else ():
+      done += 1
+      report(done, total)
+      if time.monotonic() > end:
+        return False
+  return True
 
 
 def _at(scores: Logprobs | None, index: Any) -> Logprobs | None:
-  """The scores of one of the drawn tokens."""
+  """The scores of one of the sampled tokens."""
   return None if scores is None else scores.at(index)
 
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax.files import lines
-from gpt_jax.files.buckets import write_atomically
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import special
-from gpt_jax.tokenizers.chat import ChatTemplate, Message
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.tokenizers.training import sentinel
+from gpt_jax.core.files import lines
+from gpt_jax.core.files.buckets import write_atomically
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers import special
+from gpt_jax.core.tokenizers.special import sentinel
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding.chat import ChatTemplate, Message
 
 
 class Prompt(NamedTuple):
@@ -94,7 +94,7 @@ def read(path: str) -> list[Prompt]:
     if line.strip()
   ]
   if not found:
-    raise UsageError(f'--prompts={path}: holds no prompt')
+    raise UsageError(f'--prompts={path}: holds no prompt; write one a line')
   return found
 
 
@@ -130,7 +130,7 @@ def _from_json(where: str, line: str) -> Prompt:
   )
 
 
-class Results:
+class ResultsFile:
   """A file of results, a JSON line each, that survives crashes.
 
   A line is written when its row has finished; `finish` sorts the lines by
@@ -207,7 +207,7 @@ class Results:
       file.truncate(end)
 
 
-def digest(texts: Iterable['Prompt | Source']) -> str:
+def digest(texts: Iterable['Prompt | SourceEntry']) -> str:
   """The sha256 of the fields of texts."""
   total = hashlib.sha256()
   for text in texts:
@@ -288,7 +288,7 @@ def _sentinels(names: Mapping[str, int]) -> dict[str, int]:
   return {name: names[name] for name in found}
 
 
-class Source(NamedTuple):
+class SourceEntry(NamedTuple):
   """A source text to answer.
 
   Attributes:
@@ -312,7 +312,7 @@ class Source(NamedTuple):
       raise UsageError(f'{self.where}: {e}') from e
 
 
-def read_sources(path: str) -> list[Source]:
+def read_sources(path: str) -> list[SourceEntry]:
   """Reads a file of sources.
 
   Each line of a .jsonl is an object with a `source`; each line of any other
@@ -329,7 +329,7 @@ def read_sources(path: str) -> list[Source]:
       raise UsageError(
         f'{where}: needs a source, a text that is not empty; mend the line'
       )
-    sources.append(Source(where, text))
+    sources.append(SourceEntry(where, text))
   if not sources:
-    raise UsageError(f'--sources={path}: holds no source')
+    raise UsageError(f'--sources={path}: holds no source; write one a line')
   return sources

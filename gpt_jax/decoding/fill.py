@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax.decoding import files, sampler
-from gpt_jax.decoding.files import Source
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers.special import sentinel
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import constraints, files, sampler
+from gpt_jax.decoding.files import SourceEntry
 from gpt_jax.decoding.texts import TextGenerator
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.tokenizer import Tokenizer, never_drawn
-from gpt_jax.tokenizers.training import sentinel
 
 # The name of a mask in texts, besides the tokenizer's own.
 MASK = '[MASK]'
@@ -31,7 +31,7 @@ class Filler(NamedTuple):
   probability: float
 
 
-class Special(NamedTuple):
+class FillTokens(NamedTuple):
   """The special tokens of an encoder's row."""
 
   first: int
@@ -39,7 +39,7 @@ class Special(NamedTuple):
   mask: int
 
 
-def special_of(tokenizer: Tokenizer) -> Special:
+def special_of(tokenizer: Tokenizer) -> FillTokens:
   """The special tokens of an encoder's tokenizer."""
   found = tokenizer.special
   ids = {'[CLS]': found.cls_id, '[SEP]': found.sep_id, MASK: found.mask_id}
@@ -49,7 +49,7 @@ def special_of(tokenizer: Tokenizer) -> Special:
       f'--workdir: the tokenizer has no {missing[0]}, so the model was not '
       'trained to fill one; give another'
     )
-  return Special(*(i for i in ids.values() if i is not None))
+  return FillTokens(*(i for i in ids.values() if i is not None))
 
 
 def encode(tokenizer: Tokenizer, text: str, length: int) -> np.ndarray:
@@ -105,7 +105,7 @@ def fill(
     row[: len(ids)] = ids
   real = np.arange(length)[None] < np.array([[len(ids)] for ids in rows])
   row, place = np.nonzero((tokens == special_of(tokenizer).mask) & real)
-  never_V = never_drawn(tokenizer, model.vocab_size)
+  never_V = constraints.never_drawn(tokenizer, model.vocab_size)
   if never_V is not None:
     top = min(top, int(np.count_nonzero(~never_V)))
   found = _best(
@@ -127,7 +127,7 @@ def fill(
 def _best(params, tokens_BL, real_BL, row_N, place_N, never_V, *, model, top):
   """Ids and probabilities of the fillers of N masks, [N, top]."""
   variables = {'params': params}
-  out = model.apply(variables, tokens_BL, mask_BL=real_BL)
+  out = model.apply(variables, Row(tokens_BL, real_BL=real_BL))
   at_ND = out.hidden_BLD[row_N, place_N]
   logits_NV = model.apply(variables, at_ND, method='logits')
   # Normalised as in training: over the whole table.
@@ -151,10 +151,10 @@ def fill_blanks(
   Args:
     texts: with blanks: see `files.encode_blanks`.
   """
-  tokenizer = tokenizer_lib.of_sources(model.tokenizer)
+  tokenizer = model.tokenizer.sources
   requests, sources = [], []
   for text in texts:
-    request, cut = model.request(Source('--text', text))
+    request, cut = model.request(SourceEntry('--text', text))
     source = request.source
     assert source is not None
     shown = text if len(text) < 60 else text[:57] + '...'

@@ -8,10 +8,12 @@ valid once the source has been read as a whole.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from gpt_jax.core.nn.row import Row
 
 
 class ByMask(NamedTuple):
@@ -36,34 +38,34 @@ class ByMask(NamedTuple):
     return 1
 
   def prompt(self, ids: Sequence[int]) -> list[int]:
-    """What is read before the first draw: the source and a [MASK]."""
+    """What is read before the first token: the source and a [MASK]."""
     return [*ids, self.mask_id]
 
-  def seen_of_prompts(
-    self, positions_BL: jax.Array, lengths_B: jax.Array, num_slots: int
-  ) -> dict[str, Any]:
-    """Arguments of `Transformer` for prompts that are read as a whole.
+  def of_prompts(self, row: Row, lengths_B: jax.Array, num_slots: int) -> Row:
+    """What the model reads of prompts that are read as a whole.
 
     Args:
-      positions_BL: of their tokens.
+      row: their tokens and positions.
       lengths_B: of the prompts, including the [MASK].
       num_slots: of the caches that are attended to.
     """
+    positions_BL = row.positions_BL
+    assert positions_BL is not None
     of_source_BL = positions_BL < lengths_B[:, None] - 1
     slots_M = jnp.arange(num_slots)[None]
     source_BM = slots_M < lengths_B[:, None] - 1
     before_BLM = slots_M[None] <= positions_BL[..., None]
-    return {
-      'token_types_BL': jnp.where(of_source_BL, *self.types),
-      'visible_BLM': jnp.where(
+    return row._replace(
+      token_types_BL=jnp.where(of_source_BL, *self.types),
+      visible_BLM=jnp.where(
         of_source_BL[..., None], source_BM[:, None], before_BLM
       ),
-    }
+    )
 
   def step(
     self, token_B: jax.Array, position_B: jax.Array, num_slots: int
-  ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
-    """Tokens and positions of a step, [B, 2], and arguments of `Transformer`.
+  ) -> Row:
+    """What the model reads in a step, of two tokens.
 
     Args:
       token_B: the newest tokens.
@@ -74,13 +76,11 @@ class ByMask(NamedTuple):
     tokens_BL = jnp.stack([token_B, masks_B], axis=1)
     positions_BL = jnp.stack([position_B, position_B + 1], axis=1)
     slots_M = jnp.arange(num_slots)[None, None]
-    return (
+    return Row(
       tokens_BL,
       positions_BL,
-      {
-        'token_types_BL': jnp.full_like(tokens_BL, self.types[1]),
-        'visible_BLM': slots_M <= positions_BL[..., None],
-      },
+      token_types_BL=jnp.full_like(tokens_BL, self.types[1]),
+      visible_BLM=slots_M <= positions_BL[..., None],
     )
 
 
@@ -101,22 +101,20 @@ class AfterPrefix(NamedTuple):
     return 0
 
   def prompt(self, ids: Sequence[int]) -> list[int]:
-    """What is read before the first draw: the source and the start token."""
+    """What is read before the first token: the source and the start token."""
     return [*ids]
 
-  def seen_of_prompts(
-    self, positions_BL: jax.Array, lengths_B: jax.Array, num_slots: int
-  ) -> dict[str, Any]:
+  def of_prompts(self, row: Row, lengths_B: jax.Array, num_slots: int) -> Row:
     """See `ByMask`; the last token of a prompt is the start token."""
-    del positions_BL, num_slots
-    return {'prefix_B': lengths_B - 1} if self.both else {}
+    del num_slots
+    return row._replace(prefix_B=lengths_B - 1) if self.both else row
 
   def step(
     self, token_B: jax.Array, position_B: jax.Array, num_slots: int
-  ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
-    """See `ByMask`: tokens and positions are [B, 1]."""
+  ) -> Row:
+    """See `ByMask`; of one token."""
     del num_slots
-    return token_B[:, None], position_B[:, None], {}
+    return Row(token_B[:, None], position_B[:, None])
 
 
 InRow = ByMask | AfterPrefix

@@ -15,17 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from gpt_jax.core.nn import caches as caches_lib
+from gpt_jax.core.nn import params as params_lib
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.kv_cache import KVCache
+from gpt_jax.core.nn.params import unstack
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.nn.stack import UNSTACKED, Caches
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding import constraints as constraints_lib
 from gpt_jax.decoding import logprobs, sampler
+from gpt_jax.decoding.constraints import ANY, Constraints
 from gpt_jax.decoding.in_row import InRow
-from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn import params as params_lib
-from gpt_jax.nn.attend import KVCache
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.params import unstack
-from gpt_jax.nn.stack import UNSTACKED, Caches
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.tokenizers.constraints import ANY, Constraints
-from gpt_jax.tokenizers.tokenizer import Tokenizer, never_drawn
 
 # Prompts are read in blocks of this many tokens: a longer prompt takes more
 # calls of the same program.
@@ -41,7 +43,7 @@ class Decoder(NamedTuple):
     params: of the model, as trained or from `for_decoding`.
     in_row: how it answers a source in the source's own row, see
       `decoding.in_row`. None: it continues texts, or is an encoder-decoder.
-    never_V: bool, ids that are never generated: see `tokenizer.never_drawn`.
+    never_V: bool, ids that are never generated: see `constraints.never_drawn`.
     constraints: which tokens may come next: see `sampler.constrain`.
   """
 
@@ -66,8 +68,8 @@ class Decoder(NamedTuple):
       model,
       params,
       in_row,
-      never_drawn(tokenizer, model.vocab_size),
-      special.constraints._replace(stop_ids=stop_ids),
+      constraints_lib.never_drawn(tokenizer, model.vocab_size),
+      constraints_lib.of(special)._replace(stop_ids=stop_ids),
     )
 
   def ready(self) -> 'Decoder':
@@ -76,18 +78,20 @@ class Decoder(NamedTuple):
     return self._replace(model=model, params=params)
 
 
-class Rows(NamedTuple):
+class BatchArrays(NamedTuple):
   """The rows of a batch, as arrays.
 
   Attributes:
     samplers: `Samplers`; None in a beam search.
-    start_B: length of each prompt: the position of the first drawn token.
+    scored_B: bool, which rows ask for log-probabilities; None in a beam search.
+    start_B: length of each prompt: the position of the first sampled token.
     num_memory_B: length of each source of an encoder-decoder.
-    most_B: the most tokens to draw.
+    most_B: the most tokens to sample.
     num_source_B: see `Request`.
   """
 
   samplers: Any
+  scored_B: Any
   start_B: np.ndarray
   num_memory_B: np.ndarray
   most_B: np.ndarray
@@ -99,7 +103,7 @@ class Prefilled(NamedTuple):
 
   Attributes:
     last_BD: the last hidden states.
-    hidden_BLD: all hidden states of the newest block; None unless asked for.
+    hidden_BLD: all hidden states of the newest block; None before the first.
   """
 
   last_BD: jax.Array
@@ -164,12 +168,22 @@ def _unstacked_shardings(params: Any) -> Any:
 def bucket(length: int, longest: int) -> int:
   """Slots of a cache for `length` tokens.
 
-  Powers of two from 64 to 512, and multiples of 512; at most `longest`.
+  Powers of two from 64 on, and beyond 512 also the middle between two; at most
+  `longest`. Each size is a program for each number of rows.
   """
   size = 1 << max(6, (length - 1).bit_length())
-  if size > 512:
-    size = -(-length // 512) * 512
+  if size > 512 and length <= size * 3 // 4:
+    size = size * 3 // 4
   return min(size, longest)
+
+
+def buckets(longest: int) -> list[int]:
+  """All values of `bucket`."""
+  sizes, length = [], 0
+  while length < longest:
+    length = bucket(length + 1, longest)
+    sizes.append(length)
+  return sizes
 
 
 def width(length: int, longest: int) -> int:
@@ -178,6 +192,14 @@ def width(length: int, longest: int) -> int:
   if size > BLOCK:
     size = -(-length // BLOCK) * BLOCK
   return min(size, longest)
+
+
+def lengths(longest: int) -> list[int]:
+  """A length of each `width` up to a block, and of each `bucket` beyond."""
+  widths = [SHORTEST]
+  while widths[-1] < min(BLOCK, longest):
+    widths.append(width(widths[-1] + 1, longest))
+  return [*widths, *(size for size in buckets(longest) if size > widths[-1])]
 
 
 def seen(length: int, slots: int) -> int:
@@ -210,12 +232,13 @@ def pad(
 @functools.partial(jax.jit, static_argnames='model')
 def encode(params, tokens_BM, mask_BM, *, model):
   """Runs the encoder of an encoder-decoder."""
-  return model.apply({'params': params}, tokens_BM, mask_BM, method='encode')
+  row = Row(tokens_BM, real_BL=mask_BM)
+  return model.apply({'params': params}, row, method='encode')
 
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'num_seen', 'in_row', 'with_hidden'),
+  static_argnames=('model', 'num_seen', 'in_row'),
   donate_argnames=('caches', 'last_BD'),
 )
 def read_block(
@@ -231,7 +254,6 @@ def read_block(
   model,
   num_seen,
   in_row,
-  with_hidden=False,
 ):
   """Reads a block of prompts; keeps the last hidden state of rows that end.
 
@@ -246,131 +268,127 @@ def read_block(
     mask_BM: bool, False for padding of `memory_BMD`.
     num_seen: how many of the first slots the tokens attend to.
     in_row: see `Decoder`; its prompts are one block.
-    with_hidden: return the hidden states of the whole block.
   """
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
-  seen = {}
+  source = Row(None, real_BL=mask_BM)
+  row = Row(
+    tokens_BL, positions_BL, extra={'source': source, 'encoded': memory_BMD}
+  )
   if ModelChoices.of(model).recurrent:
     # Caches hide padding by its place; a state has to be kept from it.
-    seen = {'mask_BL': positions_BL < lengths_B[:, None]}
+    row = row._replace(real_BL=positions_BL < lengths_B[:, None])
   if in_row is not None:
-    seen = in_row.seen_of_prompts(positions_BL, lengths_B, num_seen)
-  out = model.apply(
-    {'params': params},
-    tokens_BL,
-    positions_BL,
-    caches_lib.seeing(caches, num_seen),
-    memory_BMD=memory_BMD,
-    encoder_mask_BM=mask_BM,
-    **seen,
-  )
+    row = in_row.of_prompts(row, lengths_B, num_seen)
+  caches = caches_lib.seeing(caches, num_seen)
+  out = model.apply({'params': params}, row, caches)
   at_B = lengths_B - 1 - start
   inside_B = (at_B >= 0) & (at_B < L)
   index = jnp.clip(at_B, 0, L - 1)[:, None, None]
   found_BD = jnp.take_along_axis(out.hidden_BLD, index, axis=1)[:, 0]
   last_BD = jnp.where(inside_B[:, None], found_BD, last_BD)
   caches = caches_lib.seeing(out.caches, None)
-  hidden_BLD = out.hidden_BLD if with_hidden else None
-  return Prefilled(last_BD, caches_lib.constrain(caches), hidden_BLD)
+  return Prefilled(last_BD, caches_lib.constrain(caches), out.hidden_BLD)
 
 
-@functools.partial(
-  jax.jit, static_argnames=('model', 'how', 'constraints', 'scored')
-)
-def first_draw(
-  params,
-  last_XD,
-  index_B,
-  seen_BV,
-  never_V,
-  ids_BT,
-  rows,
-  *,
-  model,
-  how,
-  constraints,
-  scored,
-):
-  """Draws each row's first token from `last_XD[index_B]`.
-
-  Returns:
-    The tokens [B], and their `Logprobs`; None unless `scored`.
-  """
+@functools.partial(jax.jit, static_argnames='model')
+def first_logits(params, last_XD, index_B, *, model):
+  """Logits of each row's first token [B, V], from `last_XD[index_B]`."""
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
-  logits_BV = sampler.suppress(logits_XV, never_V)[index_B]
-  if seen_BV is not None:
-    logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
-  logits_BV = constrained(logits_BV, rows.start_B, ids_BT, rows, constraints)
-  first_B = jnp.zeros_like(rows.start_B)
-  drawn_B = sampler.draw(logits_BV, rows.samplers, first_B, how)
-  scores = logprobs.score(logits_XV[index_B], drawn_B) if scored else None
-  return drawn_B, scores
+  return logits_XV[index_B]
 
 
 @functools.partial(
-  jax.jit,
-  static_argnames=('model', 'how', 'in_row', 'constraints', 'scored'),
-  donate_argnames='caches',
+  jax.jit, static_argnames=('model', 'in_row'), donate_argnames='caches'
 )
 def decode_step(
-  params,
-  caches,
-  token_B,
-  position_B,
-  seen_BV,
-  never_V,
-  ids_BT,
-  rows,
-  *,
-  model,
-  how,
-  in_row,
-  constraints,
-  scored,
+  params, caches, token_B, position_B, num_memory_B, *, model, in_row
 ):
-  """Reads one token of each row and draws the next.
+  """Reads one token of each row: logits of the next [B, V], and the caches.
 
   Args:
     caches: of the positions before; donated.
     token_B: the newest tokens.
     position_B: their positions.
-    seen_BV: bool, the tokens before them; None if no row has a penalty.
-    never_V: see `tokenizer.never_drawn`.
-    ids_BT: the tokens of each row, see `sampler.constrain`.
-    how: see `sampler.method`.
+    num_memory_B: length of each source of an encoder-decoder.
     in_row: see `Decoder`.
-    scored: whether to return log-probabilities.
-
-  Returns:
-    The drawn tokens [B], the caches, `seen_BV` with `token_B`, and the tokens'
-    `Logprobs`; None unless `scored`.
   """
-  model_BV, caches = next_logits(
+  return next_logits(
     params,
     caches,
     token_B,
     position_B,
-    rows.num_memory_B,
+    num_memory_B,
     model=model,
     in_row=in_row,
   )
+
+
+# A program of its own: it has as much to compile as a small model, and depends
+# on the number of rows alone, not on the length of the caches.
+@functools.partial(jax.jit, static_argnames='constraints')
+def draw(
+  model_BV,
+  length_B,
+  token_B,
+  seen_BV,
+  never_V,
+  ids_BT,
+  rows,
+  *,
+  constraints,
+):
+  """Draws the next token of each row.
+
+  Args:
+    model_BV: the model's logits.
+    length_B: tokens of each row so far.
+    token_B: the newest token of each row, which `seen_BV` lacks; an id beyond
+      the table if it does not.
+    seen_BV: see `requests.DecodingStep`.
+    never_V: see `constraints.never_drawn`.
+    ids_BT: the tokens of each row, see `sampler.constrain`.
+
+  Returns:
+    The sampled tokens [B], `seen_BV` with `token_B`, and the sampled tokens'
+    `Logprobs`: see `scores`.
+  """
   logits_BV = sampler.suppress(model_BV, never_V)
   if seen_BV is not None:
-    seen_BV = seen_BV.at[jnp.arange(len(token_B)), token_B].set(True)
+    rows_B = jnp.arange(len(token_B))
+    seen_BV = seen_BV.at[rows_B, token_B].set(True, mode='drop')
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
-  logits_BV = constrained(logits_BV, position_B + 1, ids_BT, rows, constraints)
-  index_B = position_B - rows.start_B + 1
-  drawn_B = sampler.draw(logits_BV, rows.samplers, index_B, how)
-  scores = logprobs.score(model_BV, drawn_B) if scored else None
-  return drawn_B, caches, seen_BV, scores
+  logits_BV = constrained(logits_BV, length_B, ids_BT, rows, constraints)
+  index_B = length_B - rows.start_B
+  drawn_B = sampler.draw(logits_BV, rows.samplers, index_B)
+  return drawn_B, seen_BV, scores(model_BV, drawn_B, seen_BV, rows)
+
+
+def scores(
+  logits_XV: jax.Array, ids_X: jax.Array, seen_BV: Any, rows: BatchArrays
+) -> logprobs.Logprobs | None:
+  """Log-probabilities of sampled tokens, zeros if no row asks for them.
+
+  None if a step has no `seen_BV`: programs are compiled for batches of plain
+  rows, and for all others.
+  """
+  if seen_BV is None:
+    return None
+
+  def nothing() -> logprobs.Logprobs:
+    shapes = jax.eval_shape(logprobs.score, logits_XV, ids_X)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+  return jax.lax.cond(
+    jnp.any(rows.scored_B), lambda: logprobs.score(logits_XV, ids_X), nothing
+  )
 
 
 def constrained(
   logits_BV: jax.Array,
   length_B: Any,
   ids_BT: Any,
-  rows: Rows,
+  rows: BatchArrays,
   constraints: Constraints,
 ) -> jax.Array:
   """The logits, -inf for tokens that may not stand at position `length_B`."""
@@ -407,16 +425,13 @@ def next_logits(
   mask_BM, cache = None, caches[0]
   if num_slots := caches_lib.num_memory(caches):
     mask_BM = jnp.arange(num_slots)[None] < num_memory_B[:, None]
-  tokens_RL, positions_RL, seen = token_R[:, None], position_R[:, None], {}
+  row = Row(token_R[:, None], position_R[:, None])
   if in_row is not None:
     assert isinstance(cache, KVCache)
-    tokens_RL, positions_RL, seen = in_row.step(
-      token_R, position_R, cache.num_slots
-    )
+    row = in_row.step(token_R, position_R, cache.num_slots)
+  row = row._replace(extra={'source': Row(None, real_BL=mask_BM)})
   variables = {'params': params}
-  out: Any = model.apply(
-    variables, tokens_RL, positions_RL, caches, encoder_mask_BM=mask_BM, **seen
-  )
+  out: Any = model.apply(variables, row, caches)
   last_RD = out.hidden_BLD[:, -1]
   logits_RV: Any = model.apply(variables, last_RD, method='logits')
   return logits_RV, caches_lib.constrain(out.caches)

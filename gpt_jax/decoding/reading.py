@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import sharding
+from gpt_jax.core import sharding
+from gpt_jax.core.nn import caches as caches_lib
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.nn.transformer import DTYPES
 from gpt_jax.decoding import logprobs, programs
 from gpt_jax.decoding.logprobs import Logprobs, TokenLogprobs
 from gpt_jax.decoding.programs import Decoder, Prefilled
 from gpt_jax.decoding.requests import Slot
-from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.stack import Caches
-from gpt_jax.nn.transformer import DTYPES
 
 # Prefix caching: the caches of ended rows serve prompts that begin alike.
 #
@@ -30,7 +30,7 @@ from gpt_jax.nn.transformer import DTYPES
 # reused: the rest is read by the programs that read whole prompts.
 
 
-class Prefix(NamedTuple):
+class RowPrefix(NamedTuple):
   """The beginning of a row.
 
   Attributes:
@@ -48,7 +48,7 @@ class PrefixCache:
   def __init__(self, most: int):
     """Keeps at most `most` rows."""
     self._most = most
-    self._prefixes: list[Prefix] = []  # the newest last
+    self._prefixes: list[RowPrefix] = []  # the newest last
 
   def wants(self, ids: Sequence[int]) -> bool:
     """Whether a row with these tokens would be kept."""
@@ -63,12 +63,12 @@ class PrefixCache:
     """
     ids = ids[: _blocks(len(ids))]
     others = [p for p in self._prefixes if p.ids != ids[: len(p.ids)]]
-    self._prefixes = [*others, Prefix(ids, caches)][-self._most :]
+    self._prefixes = [*others, RowPrefix(ids, caches)][-self._most :]
 
-  def find(self, prompt: Sequence[int]) -> Prefix | None:
+  def find(self, prompt: Sequence[int]) -> RowPrefix | None:
     """The longest cached beginning of a prompt, without its last token."""
     found = [
-      Prefix(prompt[: _blocks(num)], prefix.caches)
+      RowPrefix(prompt[: _blocks(num)], prefix.caches)
       for prefix in self._prefixes
       if (num := _num_common(prompt[:-1], prefix.ids)) >= programs.BLOCK
     ]
@@ -86,7 +86,7 @@ def _num_common(one: Sequence[int], two: Sequence[int]) -> int:
   return next((i for i, (x, y) in pairs if x != y), min(len(one), len(two)))
 
 
-class Reading:
+class PromptGroup:
   """A group of slots whose prompts are being read; equal prompts once.
 
   Attributes:
@@ -99,7 +99,7 @@ class Reading:
     *,
     readers: Sequence[Decoder],
     slots: int,
-    prefix: Prefix | None = None,
+    prefix: RowPrefix | None = None,
   ):
     """Prepares a group; reads nothing yet.
 
@@ -212,7 +212,6 @@ class Reading:
         model=reader.model,
         num_seen=programs.seen(stop, programs.bucket(L, self._longest)),
         in_row=reader.in_row,
-        with_hidden=self._scored and reader is self._readers[0],
       )
       for reader, read in zip(self._readers, self._read, strict=True)
     ]
@@ -226,7 +225,7 @@ class Reading:
           decoder.params, hidden_BLD, next_BL, model=decoder.model
         )
       )
-      self._read[0] = self._read[0]._replace(hidden_BLD=None)
+    self._read = [read._replace(hidden_BLD=None) for read in self._read]
     self._start = stop
 
   @property

@@ -23,14 +23,14 @@ class Request(NamedTuple):
   Attributes:
     ids: the prompt, at least one token; the decoder's start token of an
       encoder-decoder.
-    max_tokens: the most tokens to draw; 0 only reads the prompt.
-    seed: of the draws, below 2^32.
+    max_tokens: the most tokens to sample; 0 only reads the prompt.
+    seed: of the sampling, below 2^32.
     stop_ids: tokens, each of which ends the continuation.
     source: ids for the encoder of an encoder-decoder.
     num_source: how many of the first `ids` are a source in the same row, see
       `decoding.in_row`. They are exempt from the repetition penalty.
     num_top: how many alternatives to return with the log-probability of each
-      drawn token, at most `logprobs.NUM_TOP`; None: no log-probabilities.
+      sampled token, at most `logprobs.NUM_TOP`; None: no log-probabilities.
     scores_prompt: whether to return them for the prompt's tokens, too.
   """
 
@@ -64,7 +64,7 @@ _NOTHING = Request([], 0, Sampler(temperature=0))
 
 
 class Token(NamedTuple):
-  """A drawn token of a request.
+  """A sampled token of a request.
 
   Attributes:
     request: the number that `Engine.add` returned.
@@ -84,7 +84,7 @@ class Token(NamedTuple):
 
 @dataclasses.dataclass
 class Slot:
-  """A running request; `ids` are its prompt and the tokens drawn so far."""
+  """A running request; `ids` are its prompt and the tokens sampled so far."""
 
   number: int
   request: Request
@@ -103,7 +103,7 @@ class Slot:
 
   @property
   def num_left(self) -> int:
-    """How many more tokens may be drawn."""
+    """How many more tokens may be sampled."""
     return len(self.request.ids) + self.request.max_tokens - len(self.ids)
 
   def append(
@@ -112,7 +112,7 @@ class Slot:
     scores: Logprobs | None,
     prompt: Sequence[TokenLogprobs] = (),
   ) -> Token:
-    """Adds a drawn token.
+    """Adds a sampled token.
 
     Args:
       scores: of this token alone.
@@ -132,18 +132,18 @@ class Slot:
     return Token(self.number, token, finish, logprobs, prompt)
 
 
-class Step(NamedTuple):
+class DecodingStep(NamedTuple):
   """The arguments of a decoding step that stay the same from token to token.
 
   Attributes:
-    seen_BV: bool, the tokens in each row; None if no row has a penalty.
-    scored: whether a row asks for log-probabilities.
+    seen_BV: bool, the tokens in each row; None if no row has a penalty or asks
+      for log-probabilities.
+    greedy: whether every row takes the most probable token.
   """
 
-  rows: programs.Rows
+  rows: programs.BatchArrays
   seen_BV: Any
-  how: sampler.Method
-  scored: bool
+  greedy: bool
 
 
 def moved(
@@ -160,24 +160,24 @@ def moved(
   return slots, np.array([*kept, *[0] * free])
 
 
-def step_of(rows: Sequence[Slot | None], vocab_size: int) -> Step:
+def step_of(rows: Sequence[Slot | None], vocab_size: int) -> DecodingStep:
   """Per-row sampling arrays of a batch; free rows get a no-op."""
   requests = [row.request if row else _NOTHING for row in rows]
   samplers, seen_BV = [request.sampler for request in requests], None
-  if any(s.repetition_penalty != 1 for s in samplers):
+  scored_B = np.array([request.num_top is not None for request in requests])
+  if scored_B.any() or any(s.repetition_penalty != 1 for s in samplers):
     seen_BV = np.zeros((len(rows), vocab_size), bool)
     for seen_V, row in zip(seen_BV, rows, strict=True):
       seen_V[row.ids[row.request.num_source :] if row else []] = True
   stacked = sampler.stack(samplers, [request.seed for request in requests])
-  return Step(
-    rows_of(rows)._replace(samplers=stacked),
+  return DecodingStep(
+    rows_of(rows)._replace(samplers=stacked, scored_B=scored_B),
     seen_BV,
-    sampler.method(samplers),
-    any(request.num_top is not None for request in requests),
+    all(s.temperature == 0 for s in samplers),
   )
 
 
-def rows_of(rows: Sequence[Slot | None]) -> programs.Rows:
+def rows_of(rows: Sequence[Slot | None]) -> programs.BatchArrays:
   """The lengths of each row of a batch, without samplers; 0 for free rows."""
   requests = [row.request if row else _NOTHING for row in rows]
   fields = (
@@ -186,21 +186,21 @@ def rows_of(rows: Sequence[Slot | None]) -> programs.Rows:
     [request.max_tokens for request in requests],
     [request.num_source for request in requests],
   )
-  return programs.Rows(None, *(np.array(x, np.int32) for x in fields))
+  arrays = (np.array(x, np.int32) for x in fields)
+  return programs.BatchArrays(None, None, *arrays)
 
 
-def texts(rows: Sequence[Slot | None], longest: int) -> np.ndarray:
+def texts(rows: Sequence[Slot | None], size: int) -> np.ndarray:
   """The tokens of each row, int32 [B, T], for `sampler.constrain`.
 
   Args:
     rows: of a batch; None is a free row.
-    longest: the context length.
+    size: T, at least the longest row.
   """
-  lengths = [len(row.ids) if row else 0 for row in rows]
-  size = programs.bucket(max(lengths), longest)
   ids_BT = np.zeros((len(rows), size), np.int32)
-  for ids_T, row, length in zip(ids_BT, rows, lengths, strict=True):
-    ids_T[:length] = row.ids if row else ()
+  for ids_T, row in zip(ids_BT, rows, strict=True):
+    if row is not None:
+      ids_T[: len(row.ids)] = row.ids
   return ids_BT
 
 

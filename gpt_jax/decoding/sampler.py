@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.decoding.constraints import Constraints
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.tokenizers.constraints import Constraints
 
 # Drawn if the scores of a row are NaN or infinite.
 NO_TOKEN = -1
@@ -29,20 +29,6 @@ class Samplers(NamedTuple):
   seed_B: np.ndarray
 
 
-class Method(NamedTuple):
-  """What the samplers of a batch use: static in compiled programs.
-
-  Attributes:
-    greedy: every row takes the most probable token.
-    top_k: some row uses top_k.
-    top_p: some row uses top_p.
-  """
-
-  greedy: bool
-  top_k: bool = False
-  top_p: bool = False
-
-
 def stack(samplers: Sequence[Sampler], seeds: Sequence[int]) -> Samplers:
   """The samplers of rows as arrays."""
   temperature, top_k, top_p, min_p, penalty = zip(*samplers, strict=True)
@@ -56,16 +42,6 @@ def stack(samplers: Sequence[Sampler], seeds: Sequence[int]) -> Samplers:
   )
 
 
-def method(samplers: Sequence[Sampler]) -> Method:
-  """What the rows use."""
-  drawn = [sampler for sampler in samplers if sampler.temperature != 0]
-  return Method(
-    not drawn,
-    any(sampler.top_k for sampler in drawn),
-    any(sampler.top_p < 1 for sampler in drawn),
-  )
-
-
 def seeds_of(seed: int, num_rows: int) -> list[int]:
   """Seeds for rows that share one; the first row keeps it."""
   others = np.random.SeedSequence(seed).generate_state(num_rows - 1)
@@ -73,7 +49,7 @@ def seeds_of(seed: int, num_rows: int) -> list[int]:
 
 
 def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
-  """-inf for the ids of `tokenizer.never_drawn`: logits [..., V]."""
+  """-inf for the ids of `constraints.never_drawn`: logits [..., V]."""
   return logits if never_V is None else jnp.where(never_V, -jnp.inf, logits)
 
 
@@ -88,19 +64,24 @@ def penalize(
   return jnp.where(seen_BV, penalized_BV, logits_BV)
 
 
+# What no row of a batch uses is skipped as a program runs (`jax.lax.cond`): a
+# program for each mixture of settings would be compiled while a server's
+# clients wait.
+
+
 def draw(
-  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array, how: Method
+  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array
 ) -> jax.Array:
   """Draws a token of each row: logits [B, V] to ids [B].
 
   A draw depends on the row's logits, sampler, seed and number of earlier
   draws. It is `NO_TOKEN` in a `broken` row.
   """
-  if how.greedy:
-    drawn_B = largest(logits_BV)
-  else:
-    kept_BV = allowed(logits_BV, samplers, how)
-    drawn_B = categorical(kept_BV, samplers, index_B)
+  drawn_B = jax.lax.cond(
+    jnp.any(_is_drawn(samplers)),
+    lambda: categorical(allowed(logits_BV, samplers), samplers, index_B),
+    lambda: largest(logits_BV),
+  )
   return jnp.where(broken(logits_BV), NO_TOKEN, drawn_B)
 
 
@@ -130,16 +111,21 @@ def broken(logits_XV: jax.Array) -> jax.Array:
   return jnp.any(wrong_XV, axis=-1)
 
 
-def allowed(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
+def _is_drawn(samplers: Samplers) -> jax.Array:
+  """Which rows are not greedy."""
+  return jnp.asarray(samplers.temperature_B) != 0
+
+
+def allowed(logits_BV: jax.Array, samplers: Samplers) -> jax.Array:
   """The logits, -inf for tokens outside top_k, top_p and min_p.
 
   A greedy row keeps its most probable token alone.
   """
   V = logits_BV.shape[1]
   best_BV = largest(logits_BV)[:, None] == jnp.arange(V)[None]
-  greedy_B = jnp.asarray(samplers.temperature_B) == 0
+  greedy_B = ~_is_drawn(samplers)
   temperature_B = jnp.where(greedy_B, 1, samplers.temperature_B)
-  logits_BV = _kept(logits_BV / temperature_B[:, None], samplers, how)
+  logits_BV = _kept(logits_BV / temperature_B[:, None], samplers)
   return jnp.where(greedy_B[:, None] & ~best_BV, -jnp.inf, logits_BV)
 
 
@@ -160,28 +146,34 @@ def keys(samplers: Samplers, index_B: jax.Array) -> jax.Array:
   return jax.vmap(make)(samplers.seed_B, index_B)
 
 
-def _kept(logits_BV: jax.Array, samplers: Samplers, how: Method) -> jax.Array:
+def _kept(logits_BV: jax.Array, samplers: Samplers) -> jax.Array:
   """`allowed` without greedy rows.
 
   The smallest logit to keep is found by bisection over all float32 numbers,
   which is exact and needs no sort.
   """
+  V, drawn_B = logits_BV.shape[1], _is_drawn(samplers)
+  top_k_B, top_p_B = map(jnp.asarray, (samplers.top_k_B, samplers.top_p_B))
   order_BV = _order(logits_BV)
-  V = logits_BV.shape[1]
-  if how.top_k:
-    top_k_B = jnp.asarray(samplers.top_k_B)
+  most_B1 = jnp.max(logits_BV, axis=1, keepdims=True)
+
+  def of_top_k(logits_BV: jax.Array) -> jax.Array:
     enough_B = jnp.where(top_k_B > 0, jnp.minimum(top_k_B, V), V)
     least_B = _bisect(order_BV, jnp.ones_like(order_BV, jnp.int32), enough_B)
-    kept_BV = order_BV >= least_B[:, None]
-    logits_BV = jnp.where(kept_BV, logits_BV, -jnp.inf)
-  most_B1 = jnp.max(logits_BV, axis=1, keepdims=True)
-  if how.top_p:
+    return jnp.where(order_BV >= least_B[:, None], logits_BV, -jnp.inf)
+
+  def of_top_p(logits_BV: jax.Array) -> jax.Array:
     probs_BV = jnp.exp(logits_BV - most_B1)
-    top_p_B = jnp.asarray(samplers.top_p_B)
     enough_B = top_p_B * jnp.sum(probs_BV, axis=1)
     least_B = _bisect(order_BV, probs_BV, enough_B)
     kept_BV = (order_BV >= least_B[:, None]) | (top_p_B[:, None] >= 1)
-    logits_BV = jnp.where(kept_BV, logits_BV, -jnp.inf)
+    return jnp.where(kept_BV, logits_BV, -jnp.inf)
+
+  for uses_B, keep in (
+    ((top_k_B > 0) & drawn_B, of_top_k),
+    ((top_p_B < 1) & drawn_B, of_top_p),
+  ):
+    logits_BV = jax.lax.cond(jnp.any(uses_B), keep, lambda x: x, logits_BV)
   floor_B1 = most_B1 + jnp.log(samplers.min_p_B)[:, None]
   return jnp.where(logits_BV < floor_B1, -jnp.inf, logits_BV)
 
@@ -220,7 +212,7 @@ def _bisect(
 
 
 # Constraints on the next token that depend on its position and the tokens
-# before it; ids that never occur are `tokenizer.never_drawn`.
+# before it; ids that never occur are `constraints.never_drawn`.
 #
 # The rules and their order are those of Hugging Face transformers 5. R rows of
 # the model, T slots of their ids.
@@ -254,14 +246,11 @@ def constrain(
   banned_RV = jnp.zeros((1, V), bool)
   if constraints.of_text:
     assert ids_RT is not None
-    for run in constraints.sequences:
-      ends_R = _ends_with(ids_RT, length_R, run[:-1])
-      # As transformers: only in texts at least as long as the whole run.
-      ends_R &= length_R >= len(run)
-      is_last_V = _among(run[-1:], V)
-      banned_RV = banned_RV | (ends_R[:, None] & is_last_V[None])
-    if size := constraints.no_repeat_ngram:
-      banned_RV = banned_RV | _repeating(ids_RT, source_R, length_R, size, V)
+    if constraints.sequences:
+      banned_RV |= _completing(constraints.sequences, ids_RT, length_R, V)
+    # A longer n-gram than any text occurs in none.
+    if 0 < (size := constraints.no_repeat_ngram) <= ids_RT.shape[1]:
+      banned_RV |= _repeating(ids_RT, source_R, length_R, size, V)
   if constraints.min_length or constraints.min_tokens:
     early_R = length_R < constraints.min_length
     early_R |= new_R < constraints.min_tokens
@@ -297,17 +286,40 @@ def _forced(scores_RV: jax.Array, forced_R: jax.Array, token: int):
   return jnp.where(forced_R[:, None], only_V[None], scores_RV)
 
 
-def _ends_with(
-  ids_RT: jax.Array, length_R: jax.Array, run: tuple[int, ...]
+# One array holds all runs, and loops go over their tokens: a program with code
+# for each run, or each token of one, would take minutes to compile.
+
+
+def _completing(
+  runs: tuple[tuple[int, ...], ...],
+  ids_RT: jax.Array,
+  length_R: jax.Array,
+  vocab_size: int,
 ) -> jax.Array:
-  """Whether the tokens so far end with `run`, bool [R]."""
-  same_R = length_R >= len(run)
-  for back, token in enumerate(reversed(run), start=1):
-    same_R &= _before(ids_RT, length_R, back)[:, 0] == token
-  return same_R
+  """Tokens that would complete one of the N `runs`, bool [R, V]."""
+  # Others are longer than any text.
+  runs = tuple(run for run in runs if len(run) <= ids_RT.shape[1] + 1)
+  if not runs:
+    return jnp.zeros((1, vocab_size), bool)
+  longest = max(map(len, runs))
+  # Aligned at the end, with the last token in the first column.
+  ids_NL = np.zeros((len(runs), longest), np.int32)
+  for ids_L, run in zip(ids_NL, runs, strict=True):
+    ids_L[: len(run)] = run[::-1]
+  lengths_N = np.array([len(run) for run in runs])
+
+  def compare(back: jax.Array, same_RN: jax.Array) -> jax.Array:
+    token_N = jnp.asarray(ids_NL)[:, back]
+    newest_R1 = _before(ids_RT, length_R, back)
+    return same_RN & ((newest_R1 == token_N[None]) | (lengths_N[None] <= back))
+
+  same_RN = length_R[:, None] >= lengths_N[None] - 1
+  same_RN = jax.lax.fori_loop(1, longest, compare, same_RN)
+  out_RV = jnp.zeros((len(ids_RT), vocab_size), bool)
+  return out_RV.at[:, ids_NL[:, 0]].max(same_RN, mode='drop')
 
 
-def _before(ids_RT: jax.Array, length_R: jax.Array, back: int) -> jax.Array:
+def _before(ids_RT: jax.Array, length_R: jax.Array, back: Any) -> jax.Array:
   """The token `back` positions before the next one, [R, 1]."""
   at_R1 = jnp.maximum(length_R - back, 0)[:, None]
   return jnp.take_along_axis(ids_RT, at_R1, axis=1)
@@ -326,8 +338,11 @@ def _repeating(
   # Ends of n-grams whose first size - 1 tokens are the newest ones.
   same_RT = places_T[None] < length_R[:, None]
   same_RT &= places_T[None] >= source_R[:, None] + size - 1
-  for back in range(1, size):
+
+  def compare(back: jax.Array, same_RT: jax.Array) -> jax.Array:
     newest_R1 = _before(ids_RT, length_R, back)
-    same_RT &= jnp.roll(ids_RT, back, axis=1) == newest_R1
+    return same_RT & (jnp.roll(ids_RT, back, axis=1) == newest_R1)
+
+  same_RT = jax.lax.fori_loop(1, size, compare, same_RT)
   out_RV = jnp.zeros((R, vocab_size), bool)
   return out_RV.at[jnp.arange(R)[:, None], ids_RT].max(same_RT)

@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
+from gpt_jax.core.files import lines
+from gpt_jax.core.spec import UsageError, printable
 from gpt_jax.decoding import files as files_lib
+from gpt_jax.decoding.chat import ChatTemplate, Message
 from gpt_jax.decoding.sampler import seeds_of
 from gpt_jax.decoding.texts import Options, TextGenerator, fitted
-from gpt_jax.files import lines
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.chat import ChatTemplate, Message
 
 _HELP = """\
 /reset  start a new conversation
@@ -118,7 +118,7 @@ def run(session: Session) -> None:
     except UsageError as e:
       if not on_terminal:
         raise
-      print(' '.join(str(e).split()), file=sys.stderr)
+      print(printable(' '.join(str(e).split())), file=sys.stderr)
   if not num_lines and not on_terminal:
     raise UsageError(
       '--prompt is missing, and nothing comes on standard input; give a text '

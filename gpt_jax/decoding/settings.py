@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Sampler(NamedTuple):
-  """How the next token of a row is drawn.
+  """How the next token of a row is sampled.
 
   Attributes:
     temperature: divides the logits; 0 takes the most probable token.
-    top_k: draws from the k most probable tokens; 0: from all.
-    top_p: draws from the smallest set of tokens whose probabilities reach p
+    top_k: samples from the k most probable tokens; 0: from all.
+    top_p: samples from the smallest set of tokens whose probabilities reach p
       (Holtzman et al., 2020, section 3.1); applied after top_k.
-    min_p: draws from tokens at least this fraction as probable as the most
+    min_p: samples from tokens at least this fraction as probable as the most
       probable one (Nguyen et al., 2024, section 3).
     repetition_penalty: divides the positive logits of tokens that occur in the
       row and multiplies the negative ones (Keskar et al., 2019, section 4.1;
@@ -31,7 +31,7 @@ class Sampler(NamedTuple):
 PENALTIES = {'length': (0.0, 1.0), 'gnmt': (5.0, 6.0)}
 
 
-class Beam(NamedTuple):
+class BeamSettings(NamedTuple):
   """How to search for the most probable continuations of a text.
 
   A field that is None takes the value of the model's files (see `Constraints`),

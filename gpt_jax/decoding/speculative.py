@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding: a smaller model proposes tokens, the model judges them.
 
-The drawn tokens have the model's own distribution, however good the proposals
+The sampled tokens have the model's own distribution, however good the proposals
 are (Leviathan et al., 2023: Fast Inference from Transformers via Speculative
 Decoding, Algorithm 1). N is the number of proposals; p and q are the
 distributions of model and draft, after a row's sampler.
@@ -15,16 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.decoding import logprobs, programs, sampler
+from gpt_jax.core.nn import caches as caches_lib
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
+from gpt_jax.decoding import programs, sampler
+from gpt_jax.decoding.constraints import Constraints
 from gpt_jax.decoding.logprobs import Logprobs
-from gpt_jax.decoding.programs import Decoder, Rows
-from gpt_jax.decoding.sampler import Method, Samplers
-from gpt_jax.nn import caches as caches_lib
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.stack import Caches
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.constraints import Constraints
+from gpt_jax.decoding.programs import BatchArrays, Decoder
+from gpt_jax.decoding.sampler import Samplers
 
 # The random streams of a position: to propose its token, to judge the proposal,
 # and to replace it. What follows a refused proposal is proposed again with the
@@ -46,9 +47,9 @@ def judge(
   samplers: Samplers,
   index_B: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-  """Accepts proposals x while u <= p(x) / q(x), u uniform; draws one token.
+  """Accepts proposals x while u <= p(x) / q(x), u uniform; samples one token.
 
-  The token is drawn from norm(max(0, p - q)) in place of a refused proposal,
+  The token is sampled from norm(max(0, p - q)) in place of a refused proposal,
   or from p after the last accepted one.
 
   Args:
@@ -137,8 +138,8 @@ class Drawn(NamedTuple):
       is undefined.
     accepted_B: how many proposals were accepted, 0 to N.
     caches: the model's, then the draft's.
-    seen_BV: with all of these tokens but the last; None if there is no penalty.
-    scores_BN: log-probabilities of `ids_BN`; None unless asked for.
+    seen_BV: with all of these tokens but the last; see `requests.DecodingStep`.
+    scores_BN: log-probabilities of `ids_BN`; see `programs.scores`.
   """
 
   ids_BN: jax.Array
@@ -195,10 +196,9 @@ def draw(
   last: np.ndarray,
   position_B: np.ndarray,
   seen_BV: Any,
-  rows: Rows,
+  rows: BatchArrays,
   *,
-  how: Method,
-  scored: bool,
+  greedy: bool,
 ) -> Drawn:
   """One round: N proposals for each row, judged in one pass of the model.
 
@@ -212,10 +212,9 @@ def draw(
       draft's may lack the newest of them.
     last: int32 [B, 2], the two newest tokens.
     position_B: of the newest token.
-    seen_BV: bool, the tokens before the newest; None if no row has a penalty.
+    seen_BV: bool, the tokens before the newest; see `requests.DecodingStep`.
     rows: their samplers and limits.
-    how: see `sampler.method`.
-    scored: whether to return log-probabilities.
+    greedy: whether every row takes the most probable token.
   """
   size, never_V = decoder.model.num_layers, decoder.never_V
   mine, its = caches[:size], caches[size:]
@@ -232,7 +231,7 @@ def draw(
       never_V,
       rows,
       model=draft.model,
-      how=how,
+      greedy=greedy,
       constraints=decoder.constraints,
     )
     token_BL = drawn_B[:, None]
@@ -248,16 +247,15 @@ def draw(
     never_V,
     rows,
     model=decoder.model,
-    how=how,
+    greedy=greedy,
     constraints=decoder.constraints,
-    scored=scored,
   )
   return Drawn(ids_BN, accepted_B, mine + its, seen_BV, scores_BN)
 
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'how', 'constraints'),
+  static_argnames=('model', 'greedy', 'constraints'),
   donate_argnames='caches',
 )
 def _propose(
@@ -270,7 +268,7 @@ def _propose(
   rows,
   *,
   model,
-  how,
+  greedy,
   constraints,
 ):
   """Reads tokens up to `position_B` and proposes the next.
@@ -281,7 +279,7 @@ def _propose(
   """
   L = token_BL.shape[1]
   positions_BL = _places(position_B, 1 - L, 1, model)
-  out = model.apply({'params': params}, token_BL, positions_BL, caches)
+  out = model.apply({'params': params}, Row(token_BL, positions_BL), caches)
   logits_BV = model.apply(
     {'params': params}, out.hidden_BLD[:, -1], method='logits'
   )
@@ -294,9 +292,9 @@ def _propose(
     logits_BV, position_B + 1, None, rows, constraints
   )
   caches = caches_lib.constrain(out.caches)
-  if how.greedy:
+  if greedy:
     return jnp.argmax(logits_BV, axis=-1), None, caches, seen_BV
-  logits_BV = sampler.allowed(logits_BV, rows.samplers, how)
+  logits_BV = sampler.allowed(logits_BV, rows.samplers)
   index_B = position_B - rows.start_B + 1
   drawn_B = propose(logits_BV, rows.samplers, index_B)
   return drawn_B, logits_BV, caches, seen_BV
@@ -304,7 +302,7 @@ def _propose(
 
 @functools.partial(
   jax.jit,
-  static_argnames=('model', 'how', 'constraints', 'scored'),
+  static_argnames=('model', 'greedy', 'constraints'),
   donate_argnames='caches',
 )
 def _judge(
@@ -318,15 +316,14 @@ def _judge(
   rows,
   *,
   model,
-  how,
+  greedy,
   constraints,
-  scored,
 ):
   """Reads the newest token and the proposals, and draws: see `Drawn`."""
   tokens_BN = jnp.stack(tokens, axis=1).astype(jnp.int32)
   N = len(proposals)
   positions_BN = _places(position_B, 0, N + 1, model)
-  out = model.apply({'params': params}, tokens_BN, positions_BN, caches)
+  out = model.apply({'params': params}, Row(tokens_BN, positions_BN), caches)
   model_BNV = model.apply({'params': params}, out.hidden_BLD, method='logits')
   logits_BNV = sampler.suppress(model_BNV, never_V)
   seen_BNV = None
@@ -340,15 +337,13 @@ def _judge(
   )
   logits_BNV = constrained(logits_BNV, length_BN, None, rows, constraints)
   broken_B = jnp.any(sampler.broken(logits_BNV), axis=1)
-  if how.greedy:
+  if greedy:
     best_BN = jnp.argmax(logits_BNV, axis=-1).astype(jnp.int32)
     accepted_B = leading(best_BN[:, :-1] == tokens_BN[:, 1:])
     own_B = at(best_BN, accepted_B)
   else:
-    allowed = functools.partial(sampler.allowed, how=how)
-    logits_BNV = jax.vmap(allowed, in_axes=(1, None), out_axes=1)(
-      logits_BNV, rows.samplers
-    )
+    allowed = jax.vmap(sampler.allowed, in_axes=(1, None), out_axes=1)
+    logits_BNV = allowed(logits_BNV, rows.samplers)
     accepted_B, own_B = judge(
       tokens_BN[:, 1:],
       logits_BNV,
@@ -366,7 +361,7 @@ def _judge(
   ids_BN = jnp.where(broken_B[:, None], sampler.NO_TOKEN, ids_BN)
   if seen_BNV is not None:
     seen_BV = at(seen_BNV, accepted_B)
-  scores_BN = logprobs.score(model_BNV, ids_BN) if scored else None
+  scores_BN = programs.scores(model_BNV, ids_BN, seen_BV, rows)
   caches = caches_lib.constrain(out.caches)
   return ids_BN, accepted_B, caches, seen_BV, scores_BN
 

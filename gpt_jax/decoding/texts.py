@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+from gpt_jax.core.rows import sides
+from gpt_jax.core.spec import FailedError, UsageError
+from gpt_jax.core.tokenizers.special import Special
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.decoding.beam import Hypothesis, search
+from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.decoding.files import Prompt, Source
+from gpt_jax.decoding.files import Prompt, SourceEntry
 from gpt_jax.decoding.logprobs import TokenLogprobs
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import FAILED, NOT_FINITE, Request, Token
 from gpt_jax.decoding.sampler import seeds_of
-from gpt_jax.decoding.settings import Beam, Sampler
+from gpt_jax.decoding.settings import BeamSettings, Sampler
 from gpt_jax.decoding.speculative import Draft
-from gpt_jax.rows import sides
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.tokenizers.special import Special
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 log = logging.getLogger('gpt_jax')
 
@@ -38,7 +38,7 @@ _UNFINISHED = '\ufffd'
 _MOST_UNFINISHED = 3
 
 
-class Stream:
+class TextStream:
   """The text of a continuation while its tokens arrive.
 
   The pieces add up to the decoded prompt and continuation, without the decoded
@@ -170,7 +170,7 @@ class Options(NamedTuple):
   Attributes:
     max_tokens: the most tokens; None: `USUAL`, or what the context has room
       for.
-    sampler: how a token is drawn.
+    sampler: how a token is sampled.
     seed: texts of the same prompt, settings and seed are the same.
     num_samples: texts for each prompt or source.
     stop: texts before which a text ends.
@@ -192,13 +192,13 @@ class Options(NamedTuple):
     return min(USUAL, context_length // 2)
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
   """New text of one of several continuations.
 
   Attributes:
     row: the continuation's number.
     text: may be empty.
-    tokens: how many were drawn for it.
+    tokens: how many were sampled for it.
     finish: 'stop' or 'length' with the last piece, else None.
     scores: log-probabilities of the prompt, then of the token, as far as the
       request asks for them.
@@ -229,7 +229,7 @@ class Speed:
     self._since, self._waits = time.monotonic(), True
 
   def count(self, num_tokens: int) -> None:
-    """Counts tokens that have just been drawn."""
+    """Counts tokens that have just been sampled."""
     now = time.monotonic()
     passed, self._since = now - self._since, now
     self.num_tokens += num_tokens
@@ -391,11 +391,11 @@ def source_request(
 
 def decode(
   engine: Engine,
-  streams: Iterable[Stream],
+  streams: Iterable[TextStream],
   *,
   speed: Speed | None = None,
   stopping: Callable[[], bool] = lambda: False,
-) -> Iterator[Piece]:
+) -> Iterator[TextPiece]:
   """Decodes requests as the engine has room, and yields their text in pieces.
 
   Args:
@@ -410,7 +410,7 @@ def decode(
   if speed is not None:
     speed.begin()
   waiting = enumerate(streams)
-  running: dict[int, tuple[int, Stream]] = {}
+  running: dict[int, tuple[int, TextStream]] = {}
   more = True
   try:
     while not stopping():
@@ -432,7 +432,7 @@ def decode(
         if finish:
           del running[token.request]
           engine.cancel(token.request)
-        yield Piece(number, text, int(token.id is not None), finish)
+        yield TextPiece(number, text, int(token.id is not None), finish)
   finally:
     for request in running:
       engine.cancel(request)
@@ -443,7 +443,7 @@ class Continuation(NamedTuple):
 
   Attributes:
     text: without the prompt.
-    tokens: how many were drawn.
+    tokens: how many were sampled.
     finish: 'stop' or 'length'.
     score: of beam search, or of a reward model; None if there is neither.
   """
@@ -475,7 +475,7 @@ class TextGenerator:
     *,
     rows: int,
     sources: SourceFormat | None = None,
-    beam: Beam | None = None,
+    beam: BeamSettings | None = None,
     draft: Draft | None = None,
     keep: int = 0,
   ):
@@ -487,7 +487,7 @@ class TextGenerator:
       options: how texts are generated.
       rows: samples at a time; with a beam, texts.
       sources: how it reads sources; None: it is given prompts alone.
-      beam: how to search; None: tokens are drawn.
+      beam: how to search; None: tokens are sampled.
       draft: proposes tokens.
       keep: see `Engine`.
     """
@@ -502,7 +502,9 @@ class TextGenerator:
     return self.decoder.model.context_length
 
   def requests(
-    self, texts: Sequence[Prompt | Source], template: ChatTemplate | None = None
+    self,
+    texts: Sequence[Prompt | SourceEntry],
+    template: ChatTemplate | None = None,
   ) -> list[Request]:
     """The requests for texts; warns of sources that do not fit.
 
@@ -521,7 +523,7 @@ class TextGenerator:
     return [request for request, _ in pairs]
 
   def request(
-    self, text: Prompt | Source, template: ChatTemplate | None = None
+    self, text: Prompt | SourceEntry, template: ChatTemplate | None = None
   ) -> tuple[Request, int]:
     """The request for a text, and how many tokens of it were cut."""
     if isinstance(text, Prompt):
@@ -570,16 +572,16 @@ class TextGenerator:
       for number, hypotheses in self.search(requests):
         found = []
         for ids, score, finish in hypotheses[:each]:
-          stream = Stream(self.tokenizer, requests[number])
+          stream = TextStream(self.tokenizer, requests[number])
           text = ''.join(map(stream.push, ids)) + stream.finish()
           found.append(Continuation(text, len(ids), finish, score))
         yield number, found
       return
-    pieces: dict[int, list[Piece]] = {}
+    pieces: dict[int, list[TextPiece]] = {}
     ended: dict[int, dict[int, Continuation]] = {}
     seeds = seeds_of(self.options.seed, each)
     streams = (
-      Stream(self.tokenizer, request._replace(seed=seed), self.options.stop)
+      TextStream(self.tokenizer, request._replace(seed=seed), self.options.stop)
       for request in requests
       for seed in seeds
     )
@@ -616,7 +618,7 @@ class TextGenerator:
     request: Request,
     stopping: Callable[[], bool] = lambda: False,
   ) -> Iterator[str]:
-    """Yields one text in pieces as it is drawn.
+    """Yields one text in pieces as it is sampled.
 
     Args:
       request: of `requests`.
@@ -628,7 +630,7 @@ class TextGenerator:
     Raises:
       FailedError: the scores of a token are NaN or infinite.
     """
-    stream = Stream(self.tokenizer, request, self.options.stop)
+    stream = TextStream(self.tokenizer, request, self.options.stop)
     for piece in decode(
       self.engine, [stream], speed=self.speed, stopping=stopping
     ):

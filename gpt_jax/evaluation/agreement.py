@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpt_jax import hf
-from gpt_jax.config import Config
-from gpt_jax.files import files, lines
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.rows import sides
-from gpt_jax.spec import FailedError, UsageError, install
-from gpt_jax.tokenizers import special
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.training import importing
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.parts import Parts
+from gpt_jax.core.config import Config
+from gpt_jax.core.files import files, lines
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.rows import sides
+from gpt_jax.core.spec import FailedError, UsageError, install
+from gpt_jax.core.tokenizers import special
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.training.parts import Parts
+from gpt_jax.opening import importing
+from gpt_jax.opening import models as trained_lib
 
 # A folder with a tokenizer has one of these; without them, transformers may
 # make up an empty tokenizer.
@@ -244,7 +244,7 @@ def _named(model: Transformer, params: Any, folder: str) -> Transformer:
   if isinstance(model, hf.Imported) or 'heads' not in params:
     return model
   fields = {name: getattr(model, name) for name in hf.transformer_fields()}
-  return hf.Imported(**fields, origin=hf.Source(folder).model.origin)
+  return hf.imported(fields, hf.HeaderSource(folder).model.origin)
 
 
 def language_model(

@@ -15,30 +15,30 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
-from gpt_jax.config import Config
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding, spec
+from gpt_jax.core.config import Config
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.choices import POSITIONS
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.objectives.base import TextObjective
+from gpt_jax.core.objectives.loss import Batch, Loss
+from gpt_jax.core.rows import row_makers
+from gpt_jax.core.rows.rows import Keys
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokens.eval_sets import EvalSet
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.held_out import of_text
+from gpt_jax.core.training.parts import Parts
 from gpt_jax.evaluation import figures, validation
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.choices import POSITIONS
-from gpt_jax.nn.stack import Caches
-from gpt_jax.objectives.base import TextObjective
-from gpt_jax.objectives.loss import Batch, Loss
-from gpt_jax.rows import row_makers
-from gpt_jax.rows.rows import Keys
-from gpt_jax.spec import UsageError
-from gpt_jax.tokens.eval_sets import EvalSet
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.held_out import of_text
-from gpt_jax.training.models import Trained
-from gpt_jax.training.parts import Parts
+from gpt_jax.opening.models import Trained
+from gpt_jax.papers.transformer_xl.transformer_xl import init_memories
 
 # Scores of attention held at once on a device: 128 MiB of float32.
 _CHUNK_SCORES = 1 << 25
 
 
-class Reading(NamedTuple):
+class ReadingPlan(NamedTuple):
   """How the text is read."""
 
   segment: int | None = None  # tokens of a segment; None: as in training
@@ -52,7 +52,7 @@ def measure(
   trained: Trained,
   workdir: str,
   memories: Sequence[int],
-  reading: Reading,
+  reading: ReadingPlan,
 ) -> dict[str, float]:
   """Measures the held-out sets of a run with each length of memory.
 
@@ -72,7 +72,7 @@ def measure(
   return found
 
 
-def with_memory(config: Config, memory: int, reading: Reading) -> Config:
+def with_memory(config: Config, memory: int, reading: ReadingPlan) -> Config:
   """The config of a run with another memory."""
   model = config.model
   (call,) = spec.bind_all('model.position', model.position, POSITIONS)
@@ -113,21 +113,21 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
   """Reads a set from its first token to its last, or `eval.num_batches`."""
   config, streams = parts.config, parts.num_shards
   num_heads = parts.model.num_heads
-  position = ModelChoices.of(parts.model).position
-  length = chunk_length(num_heads, position.segment_length, position.memory)
+  recurrence = ModelChoices.of(parts.model).position.recurrence
+  length = chunk_length(num_heads, recurrence.segment, recurrence.memory)
   num_tokens = len(held_out.store)
   if (most := config.eval.num_batches) is not None:
     asked = most * config.eval.rows * parts.ramp.longest
     num_tokens = min(num_tokens, asked)
   # At most a device's part, in whole segments.
-  segments = math.ceil(num_tokens / streams / position.segment_length)
-  length = min(length, segments * position.segment_length)
+  segments = math.ceil(num_tokens / streams / recurrence.segment)
+  length = min(length, segments * recurrence.segment)
   maker = row_makers.load(held_out.store, length)
   of_stream = math.ceil(num_tokens / length / streams)
   step = jax.jit(functools.partial(_step, parts=parts))
   caches, sums = None, []
   with sharding.use(parts.mesh, parts.rules):
-    if position.memory:
+    if recurrence.memory:
       caches = jax.jit(
         lambda: init_memories(parts.model, streams, real=False)
       )()
@@ -158,9 +158,7 @@ def _step(
   """The loss of a chunk after the memory, and the next memory."""
   objective = parts.objective
   assert isinstance(objective, TextObjective)
-  out: Any = parts.model.apply(
-    {'params': params}, batch['inputs'], caches=caches
-  )
+  out: Any = parts.model.apply({'params': params}, batch['inputs'], caches)
   loss = objective.loss_of_states(
     params, out.hidden_BLD, batch, evaluating=True
   )

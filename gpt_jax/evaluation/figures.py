@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from etils import epy
 
+from gpt_jax.core.files.buckets import write_atomically
+from gpt_jax.core.files.progress import Report
+from gpt_jax.core.spec import FailedError, UsageError
 from gpt_jax.evaluation.score import Journal, Scorer
-from gpt_jax.files.buckets import write_atomically
-from gpt_jax.files.progress import Report
-from gpt_jax.spec import FailedError, UsageError
 
 with epy.lazy_imports():
   from gpt_jax.decoding import requests
@@ -39,7 +39,10 @@ def check_finite(found: Figures) -> None:
 def mean(name: str, values: Sequence[float]) -> Figures:
   """The mean over examples and its standard error, s / sqrt(n)."""
   array = np.asarray(values, np.float64)
-  error = array.std(ddof=1) / math.sqrt(len(array)) if len(array) > 1 else 0.0
+  error = 0.0
+  if len(array) > 1:
+    # From the first one: that of equal values is exactly 0.
+    error = (array - array[0]).std(ddof=1) / math.sqrt(len(array))
   return {name: float(array.mean()), f'{name}_stderr': float(error)}
 
 
@@ -116,7 +119,7 @@ def perplexity(name: str, losses: Sequence[float]) -> Figures:
   return exponential(name, found['x'], found['x_stderr'])
 
 
-class Curve(NamedTuple):
+class FigureCurve(NamedTuple):
   """A figure of a task over the checkpoints of a run."""
 
   task: str  # its name, and the number of shots
@@ -132,13 +135,13 @@ class Setting(NamedTuple):
   seed: int = 0  # for drawing them
   # The first examples of each group to measure; None: all.
   limit: int | None = None
-  # Positions of the `Task.texts` that training has seen; None if that is not
-  # known.
+  # Positions of the `MeasuredTask.texts` that training has seen; None if that
+  # is not known.
   seen: frozenset[int] | None = None
   outputs: str = ''  # file for the generated texts; '': they are not kept
 
 
-class Task(Protocol):
+class MeasuredTask(Protocol):
   """Texts, and a measure of a model on them."""
 
   @property
@@ -179,7 +182,7 @@ class Task(Protocol):
 
 
 # Makes a task from the folder of the task files.
-Make = Callable[[str], Task]
+Make = Callable[[str], MeasuredTask]
 
 
 def read_all(kind: str, entries: Callable[[], Iterator[T]]) -> list[T]:

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax import sharding
+from gpt_jax.core import sharding
+from gpt_jax.core.nn import row as row_lib
+from gpt_jax.core.nn.caches import init_caches
+from gpt_jax.core.nn.kv_cache import KVCache
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.training.parts import Parts
 from gpt_jax.decoding import sampler
-from gpt_jax.nn.attend import KVCache
-from gpt_jax.nn.caches import init_caches
-from gpt_jax.nn.stack import Caches
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.training.parts import Parts
 
 # Batches of rows.
 #
@@ -34,7 +35,7 @@ _MOST_GROUP_LENGTHS = 3
 _MOST_OF_GROUP = 64
 
 
-class Row(NamedTuple):
+class ScoredRow(NamedTuple):
   """Token ids, of which the last `num_scored` are scored."""
 
   ids: np.ndarray
@@ -52,7 +53,7 @@ class Row(NamedTuple):
     return self.length - self.num_scored
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
   """What a batch may hold."""
 
   tokens: int  # the most tokens of a batch, including padding
@@ -71,7 +72,7 @@ class Group(NamedTuple):
   shared: int = 0
 
 
-class Batch(NamedTuple):
+class ScoredBatch(NamedTuple):
   """Groups scored together."""
 
   groups: list[Group]
@@ -86,7 +87,9 @@ class Batch(NamedTuple):
     return [i for group in self.groups for i in group.rows]
 
 
-def plan(rows: Sequence[Row], limits: Limits) -> tuple[int, list[Batch]]:
+def plan(
+  rows: Sequence[ScoredRow], limits: BatchLimits
+) -> tuple[int, list[ScoredBatch]]:
   """Batches of the rows, the longest first.
 
   Returns:
@@ -107,7 +110,7 @@ def plan(rows: Sequence[Row], limits: Limits) -> tuple[int, list[Batch]]:
 
 
 def choose_lengths(
-  lengths: Sequence[int], counts: Sequence[int], limits: Limits, most: int
+  lengths: Sequence[int], counts: Sequence[int], limits: BatchLimits, most: int
 ) -> list[int]:
   """The padded lengths of least cost: of padding and of compiled programs.
 
@@ -141,7 +144,7 @@ def choose_lengths(
   return out
 
 
-def _common(rows: Sequence[Row], limits: Limits) -> int:
+def _common(rows: Sequence[ScoredRow], limits: BatchLimits) -> int:
   """How many first ids all rows share, if reading them once is worthwhile."""
   if not limits.cached or len(rows) < 2:
     return 0
@@ -153,14 +156,16 @@ def _common(rows: Sequence[Row], limits: Limits) -> int:
   return common if common * (len(rows) - 1) > limits.program else 0
 
 
-def _same(a: Row, b: Row) -> int:
+def _same(a: ScoredRow, b: ScoredRow) -> int:
   """How many first ids two rows share before the scored ones."""
   stop = min(a.start, b.start)
   differs = np.flatnonzero(a.ids[:stop] != b.ids[:stop])
   return int(differs[0]) if len(differs) else stop
 
 
-def _grouped(rows: Sequence[Row], common: int, limits: Limits) -> list[Group]:
+def _grouped(
+  rows: Sequence[ScoredRow], common: int, limits: BatchLimits
+) -> list[Group]:
   """Groups for which the fewest tokens are read, by dynamic programming.
 
   In the order of their ids, neighbouring rows share most: a group is a section
@@ -204,8 +209,11 @@ def _grouped(rows: Sequence[Row], common: int, limits: Limits) -> list[Group]:
 
 
 def _batches(
-  rows: Sequence[Row], groups: list[Group], common: int, limits: Limits
-) -> Iterator[Batch]:
+  rows: Sequence[ScoredRow],
+  groups: list[Group],
+  common: int,
+  limits: BatchLimits,
+) -> Iterator[ScoredBatch]:
   """Batches of groups that all share ids, or all share none."""
   if not groups:
     return
@@ -230,8 +238,12 @@ def _batches(
 
 
 def _filled(
-  groups: list[Group], prefix: int, length: int, common: int, limits: Limits
-) -> Iterator[Batch]:
+  groups: list[Group],
+  prefix: int,
+  length: int,
+  common: int,
+  limits: BatchLimits,
+) -> Iterator[ScoredBatch]:
   """As few batches as the limits allow, all of the same shape."""
   parts = _split(groups, prefix, length, common, limits)
   total = sum(len(g.rows) for g in groups)
@@ -243,11 +255,15 @@ def _filled(
     _whole(max(n), limits) for n in zip(*counts, strict=True)
   )
   for part in parts:
-    yield Batch(part, prefix, length, num_groups, num_rows)
+    yield ScoredBatch(part, prefix, length, num_groups, num_rows)
 
 
 def _split(
-  groups: list[Group], prefix: int, length: int, common: int, limits: Limits
+  groups: list[Group],
+  prefix: int,
+  length: int,
+  common: int,
+  limits: BatchLimits,
 ) -> list[list[Group]]:
   """Fills one batch after the other."""
   parts: list[list[Group]] = [[]]
@@ -265,7 +281,7 @@ def _split(
   return parts
 
 
-def _whole(count: int, limits: Limits) -> int:
+def _whole(count: int, limits: BatchLimits) -> int:
   """Rounded up to a multiple of the shards."""
   return -(-count // limits.shards) * limits.shards
 
@@ -282,7 +298,7 @@ class Forward:
   """Scores batches of rows on a mesh; programs are compiled on first use."""
 
   def __init__(self, parts: Parts, never_V: np.ndarray | None = None):
-    """`never_V` is from `tokenizer.never_drawn`."""
+    """`never_V` is from `constraints.never_drawn`."""
     self._parts = parts
     jit = functools.partial(
       jax.jit, out_shardings=sharding.replicated(parts.mesh)
@@ -301,8 +317,8 @@ class Forward:
   def score(
     self,
     params: Any,
-    rows: Sequence[Row],
-    batch: Batch,
+    rows: Sequence[ScoredRow],
+    batch: ScoredBatch,
     common: tuple[int, Caches] | None = None,
   ) -> list[tuple[float, bool]]:
     """Scores the rows of a batch.
@@ -373,7 +389,7 @@ def _padded(
 
 
 def _scored(
-  rows: Sequence[Row], skipped: Sequence[int], batch: Batch
+  rows: Sequence[ScoredRow], skipped: Sequence[int], batch: ScoredBatch
 ) -> dict[str, np.ndarray]:
   """`targets`, `starts` and `counts` as `score_rows` takes them."""
   out = {
@@ -479,7 +495,7 @@ def _continue(
 
   def step(caches, block):
     out: Any = model.apply(
-      {'params': params}, *block, caches, mutable=['router']
+      {'params': params}, row_lib.Row(*block), caches, mutable=['router']
     )
     return out[0].caches, out[0].hidden_BLD
 

@@ -10,25 +10,23 @@ from typing import Any
 
 import jax
 
-from gpt_jax.config import Config
+from gpt_jax.core.config import Config
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.spec import FailedError, UsageError
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.core.tokens.eval_sets import EvalSet
+from gpt_jax.core.training.held_out import HeldOut
+from gpt_jax.core.training.parts import Parts
 from gpt_jax.evaluation import results, suite
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.tokens.eval_sets import EvalSet
-from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.models import answers_sources, check_reads
-from gpt_jax.training.parts import Parts
+from gpt_jax.opening.models import answers_sources, check_reads
 
 log = logging.getLogger('gpt_jax')
 
 
 def tasks(config: Config) -> list[suite.NamedTask]:
   """Loads the tasks of `eval.tasks` and checks their files."""
-  if not config.eval.tasks:
-    return []
   if config.data.holdout == 'none' and not config.eval.sets:
     raise UsageError(
       f'eval.tasks={config.eval.tasks!r}: also needs a held-out set, by which '
@@ -66,16 +64,15 @@ def _check_model(config: Config, found: Sequence[suite.NamedTask]) -> None:
 
 def evaluation(
   config: Config, workdir: str
-) -> Callable[..., 'HeldOutAndTasks'] | None:
-  """Makes the evaluation of a run with `eval.tasks`; None if that is empty.
+) -> Callable[..., 'HeldOutAndTasks']:
+  """Makes the evaluation of a run with `eval.tasks`.
 
   Generated texts go to `workdir`/evaluations/training-NAME.jsonl.
   """
-  found = tasks(config)
-  if not found:
-    return None
   outputs = os.path.join(workdir, 'evaluations', 'training-')
-  return functools.partial(HeldOutAndTasks, tasks=found, outputs=outputs)
+  return functools.partial(
+    HeldOutAndTasks, tasks=tasks(config), outputs=outputs
+  )
 
 
 class HeldOutAndTasks:

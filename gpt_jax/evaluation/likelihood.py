@@ -23,16 +23,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 from etils import epy
 
+from gpt_jax.core.files.progress import Report
+from gpt_jax.core.ranges import Whole
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers import changes
 from gpt_jax.evaluation import figures
 from gpt_jax.evaluation.figures import Figures, Make, Setting, read_all
 from gpt_jax.evaluation.score import Journal, Score, Scorer, ScoreRequest
-from gpt_jax.files.progress import Report
-from gpt_jax.ranges import Whole
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks import detokenize, texts
 from gpt_jax.tasks.files import OWN, Files
 from gpt_jax.tasks.prompts import Prompt, Prompted
-from gpt_jax.tokenizers import report as tokenizer_report
 
 with epy.lazy_imports():
   from gpt_jax.evaluation import forward
@@ -65,7 +65,7 @@ class Likelihood:
     return [(e.where, e.plain or e.lead + _solved(e)) for e in self._examples()]
 
   def check(self, shots: int) -> None:
-    """See `figures.Task`."""
+    """See `figures.MeasuredTask`."""
     examples = self._examples()
     if shots:
       self._drawn(examples, Setting(shots))
@@ -73,7 +73,7 @@ class Likelihood:
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
-    """See `figures.Task`."""
+    """See `figures.MeasuredTask`."""
     examples = self._examples()
     seen = setting.seen
     if setting.limit is not None:
@@ -468,7 +468,7 @@ def of(prompted: Callable[..., Prompted]) -> Callable[..., Make]:
 # first tokens of each window see little.
 
 
-class Text(NamedTuple):
+class ScoredText(NamedTuple):
   """A text in which every token is scored once."""
 
   files: Files  # to find it in
@@ -489,7 +489,7 @@ class Text(NamedTuple):
     ]
 
   def check(self, shots: int) -> None:
-    """See `figures.Task`."""
+    """See `figures.MeasuredTask`."""
     assert not shots
     self._read()
 
@@ -519,7 +519,7 @@ class Text(NamedTuple):
     if self.style is not None:
       shown, kept = detokenize.detokenize(self.style, text)
     ids = scorer.tokenizer.encode(shown)
-    if change := tokenizer_report.change(scorer.tokenizer, shown):
+    if change := changes.change(scorer.tokenizer, shown):
       log.warning('%s: the tokenizer %s', self.path, change)
     before = scorer.tokenizer.special.before(first_scored=True)
     rows = [
@@ -564,19 +564,21 @@ class Text(NamedTuple):
       # Without the rest of a character that is cut.
       text = text.encode()[-self.last_bytes :].decode(errors='ignore')
     if not text.strip():
-      raise UsageError(f'{self.path}: holds no text')
+      raise UsageError(f'{self.path}: holds no text; name another file')
     return text
 
 
 def windows(
   ids: np.ndarray, context_length: int, stride: int
-) -> 'Iterator[forward.Row]':
+) -> 'Iterator[forward.ScoredRow]':
   """Yields rows that score ids[1:] once each; the first fills a context."""
   stop = min(context_length, len(ids) - 1)
-  yield forward.Row(ids[: stop + 1], stop)
+  yield forward.ScoredRow(ids[: stop + 1], stop)
   while stop < len(ids) - 1:
     before, stop = stop, min(stop + stride, len(ids) - 1)
-    yield forward.Row(ids[stop - context_length : stop + 1], stop - before)
+    yield forward.ScoredRow(
+      ids[stop - context_length : stop + 1], stop - before
+    )
 
 
 def published(name: str) -> Callable[..., Make]:
@@ -585,7 +587,7 @@ def published(name: str) -> Callable[..., Make]:
 
   def read(path: str, stride: int, *, style: detokenize.Style | None) -> Make:
     last_bytes = row.last_bytes if path in row.splits else 0
-    return lambda folder: Text(
+    return lambda folder: ScoredText(
       row.files._replace(folder=folder), path, stride, style, last_bytes
     )
 
@@ -615,4 +617,6 @@ def text(
     detokenizer: see `tasks.detokenize`.
   """
   style = None if detokenizer == 'none' else detokenizer
-  return lambda folder: Text(OWN._replace(folder=folder), path, stride, style)
+  return lambda folder: ScoredText(
+    OWN._replace(folder=folder), path, stride, style
+  )

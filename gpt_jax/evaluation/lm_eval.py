@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax import sharding
+from gpt_jax.core import sharding
+from gpt_jax.core.files import progress
+from gpt_jax.core.runtime import libtpu
+from gpt_jax.core.spec import UsageError, install, printable
 from gpt_jax.decoding import engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
@@ -25,9 +28,7 @@ from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import score
 from gpt_jax.evaluation.likelihood import windows
 from gpt_jax.evaluation.score import Journal, ScoreRequest
-from gpt_jax.files import progress
-from gpt_jax.spec import UsageError, install
-from gpt_jax.training import models as trained_lib
+from gpt_jax.opening import models as trained_lib
 
 log = logging.getLogger('gpt_jax')
 
@@ -113,7 +114,7 @@ class GptJax(_Base):
     with progress.bar('requests') as report:
       for number, (request, way) in enumerate(zip(requests, ways, strict=True)):
         way = way._replace(max_tokens=min(way.max_tokens, most))
-        # lm-eval repeats a request to draw several answers.
+        # lm-eval repeats a request to sample several answers.
         text = self._continued(decoder, request.args[0], way, seed=number)
         out.append(text)
         report('answering', number + 1, len(requests))
@@ -174,10 +175,11 @@ def _way(options: dict[str, Any]) -> _Way:
 
 def main() -> int:
   """Runs lm-eval's command line."""
+  libtpu.silence()
   try:
     _library('__main__').cli_evaluate()
   except UsageError as e:
-    print(f'gpt_jax.evaluation.lm_eval: {e}', file=sys.stderr)
+    print(f'gpt_jax.evaluation.lm_eval: {printable(str(e))}', file=sys.stderr)
     return 2
   return 0
 

@@ -12,16 +12,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from gpt_jax.core.files.buckets import write_atomically
+from gpt_jax.core.files.progress import Report
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.text import ngrams
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.core.tokens.store import TokenStore
+from gpt_jax.core.training import store_data
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.suite import NamedTask
-from gpt_jax.files.buckets import write_atomically
-from gpt_jax.files.progress import Report
-from gpt_jax.spec import UsageError
-from gpt_jax.text import ngrams
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.tokens.store import TokenStore
-from gpt_jax.training import store_data
-from gpt_jax.training.models import Trained
+from gpt_jax.opening.models import Trained
 
 log = logging.getLogger('gpt_jax')
 

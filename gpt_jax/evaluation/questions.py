@@ -12,15 +12,21 @@ from typing import NamedTuple
 import numpy as np
 from etils import epy
 
+from gpt_jax.core.files.progress import Report
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.ranges import Count, Positive, Whole
+from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import figures
-from gpt_jax.evaluation.figures import Figures, Make, Setting, Task, read_all
+from gpt_jax.evaluation.figures import (
+  Figures,
+  Make,
+  MeasuredTask,
+  Setting,
+  read_all,
+)
 from gpt_jax.evaluation.likelihood import draw
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
-from gpt_jax.files.progress import Report
-from gpt_jax.files.records import Record
-from gpt_jax.ranges import Count, Positive, Whole
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks import files as files_lib
 from gpt_jax.tasks import reasoning as reasoning_lib
 from gpt_jax.tasks.files import OWN
@@ -50,7 +56,7 @@ class Questions(NamedTuple):
   judge: Callable[[Question, Sequence[str]], Mapping[str, float]]
   separator: str = '\n\n'  # stands between two examples
   stop: str = '\n'  # the text that ends an answer
-  sampler: Sampler = GREEDY  # how answers are drawn
+  sampler: Sampler = GREEDY  # how answers are sampled
   num_samples: int = 1  # answers to each question
   takes_sources = False
 
@@ -66,7 +72,7 @@ class Questions(NamedTuple):
     ]
 
   def check(self, shots: int) -> None:
-    """See `figures.Task`."""
+    """See `figures.MeasuredTask`."""
     questions = read_all('questions', self.questions)
     if shots:
       self._drawn(questions, Setting(shots))
@@ -74,7 +80,7 @@ class Questions(NamedTuple):
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
-    """See `figures.Task`."""
+    """See `figures.MeasuredTask`."""
     questions = read_all('questions', self.questions)[: setting.limit]
     prompts, num_shown = self._prompts(scorer, questions, setting)
     each = self.num_samples
@@ -172,7 +178,7 @@ def qa(path: str, shown: str = '', max_tokens: Count = 32) -> Make:
   def judge(question: Question, answers: Sequence[str]) -> dict[str, float]:
     return {'exact_match': exact_match(answers[0], question.answers)}
 
-  def make(folder: str) -> Task:
+  def make(folder: str) -> MeasuredTask:
     return Questions(
       *_of_files(folder, path, shown, question, question), max_tokens, judge
     )
@@ -233,7 +239,7 @@ def gsm8k(
       found['sample_match'] = answers.count(right) / num_samples
     return found
 
-  def make(folder: str) -> Task:
+  def make(folder: str) -> MeasuredTask:
     return Questions(
       *_of_files(folder, path, shown, question, solved),
       max_tokens,

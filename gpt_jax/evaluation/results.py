@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from gpt_jax import spec
+from gpt_jax.core import spec
+from gpt_jax.core.files import buckets, files, lines
+from gpt_jax.core.spec import Call, UsageError
+from gpt_jax.core.training import metrics
 from gpt_jax.evaluation.figures import Figures
-from gpt_jax.files import buckets, files, lines
-from gpt_jax.spec import Call, UsageError
-from gpt_jax.training import metrics
 
 # A name is a part of a key and of a file's name.
 _NAME = re.compile(r'[A-Za-z0-9][\w.-]*')
@@ -26,6 +26,19 @@ _SHOTS = re.compile(r'\d+_shots')
 _ENDING = re.compile(r'\.[A-Za-z]\w{0,7}$')
 _ODD = re.compile(r'[^\w.-]+')
 _HELD_OUT = 'validation'
+# Tasks of lm-eval that are asked for most, some of them groups whose members
+# are named mmlu_anatomy and so on.
+_OF_LM_EVAL = re.compile(
+  '(agieval|anli|arc|arithmetic|asdiv|bbh|belebele|bigbench|ceval|cmmlu|'
+  'commonsense_qa|copa|coqa|crows_pairs|drop|gpqa|headqa|hendrycks_ethics|'
+  'hendrycks_math|humaneval|ifeval|kmmlu|lambada_(openai|standard)|leaderboard|logiqa2?|'
+  'longbench|mathqa|mbpp|mc_taco|medmcqa|medqa|mgsm|minerva_math|mmlu|mutual|'
+  'nq_open|openbookqa|paws|paloma|pile|prost|pubmedqa|qasper|sciq|scrolls|'
+  'social_iqa|squadv2|storycloze|super_glue|swag|toxigen|triviaqa|truthfulqa|'
+  'unscramble|webqs|wikitext|winogrande|wmdp|wsc273|xcopa|xnli|xstorycloze|'
+  'xwinograd)(_.*)?',
+  re.IGNORECASE,
+)
 
 
 class NamedCall(NamedTuple):
@@ -44,6 +57,7 @@ def read_calls(
     kwargs = dict(call.kwargs)
     given.append(kwargs.pop('name', None))
     calls.append(call._replace(kwargs=kwargs))
+  _check_ours(field, calls, choices)
   out = []
   bound = spec.bind_calls(field, text, calls, choices)
   for name, call in zip(given, bound, strict=True):
@@ -57,6 +71,21 @@ def read_calls(
     out.append(NamedCall(name or _derived(call, choices), call))
   _check_distinct(field, out, choices)
   return out
+
+
+def _check_ours(
+  field: str, calls: Collection[Call], choices: Mapping[str, Callable]
+) -> None:
+  """Says of tasks that only lm-eval has how to run them there."""
+  unknown = (call.name for call in calls if call.name not in choices)
+  theirs = [name for name in unknown if _OF_LM_EVAL.fullmatch(name)]
+  if theirs:
+    raise UsageError(
+      f'{field}: {", ".join(theirs)}: not among our tasks, but lm-eval has it: '
+      'python -m gpt_jax.evaluation.lm_eval run --model gpt_jax --model_args '
+      f'workdir=W --tasks {",".join(theirs).lower()} (docs/evaluation.md); '
+      'ours are ' + ', '.join(sorted(choices))
+    )
 
 
 def written(call: Call, choices: Mapping[str, Callable]) -> str:

@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epy
 
-from gpt_jax.decoding.settings import Beam, Sampler
-from gpt_jax.files.progress import Report
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.tokenizers.tokenizer import Tokenizer
+from gpt_jax.core.files.progress import Report
+from gpt_jax.core.spec import FailedError, UsageError
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding.settings import BeamSettings, Sampler
 
 with epy.lazy_imports():
   import jax
   import jax.numpy as jnp
 
-  from gpt_jax import sharding
+  from gpt_jax.core import sharding
+  from gpt_jax.core.nn import build, transformer
+  from gpt_jax.core.training import parts as parts_lib
   from gpt_jax.decoding import beam as beam_lib
   from gpt_jax.decoding import engine, programs
   from gpt_jax.decoding import requests as requests_lib
   from gpt_jax.decoding import texts as texts_lib
   from gpt_jax.evaluation import forward
-  from gpt_jax.nn import build, transformer
-  from gpt_jax.training import models
-  from gpt_jax.training import parts as parts_lib
+  from gpt_jax.opening import models
 
 # Defaults of a batch, for each device.
 _MOST_TOKENS = 1 << 14
@@ -53,7 +53,7 @@ GREEDY = Sampler(temperature=0)
 
 def batch_limits(
   parts: 'parts_lib.Parts', params: Any, *, rows: int | None, tokens: int | None
-) -> 'forward.Limits':
+) -> 'forward.BatchLimits':
   """The limits of a model's batches.
 
   Args:
@@ -74,7 +74,7 @@ def batch_limits(
   padded = _powers
   if not _limited(model):
     padded = functools.partial(_multiples, multiple=8 if on_cpu else 128)
-  return forward.Limits(
+  return forward.BatchLimits(
     tokens=tokens or min(default, _MOST_TOKENS * shards),
     rows=rows or _MOST_ROWS * shards,
     cached=0 if alone else _CACHE_BYTES * shards // held,
@@ -121,7 +121,7 @@ class Score(NamedTuple):
 
 def row(
   tokenizer: Tokenizer, request: ScoreRequest, context_length: int
-) -> 'forward.Row | None':
+) -> 'forward.ScoredRow | None':
   """Encodes a request.
 
   Context and continuation are encoded as one text. A token that spans the
@@ -138,13 +138,15 @@ def row(
   start = int(differs[0]) if len(differs) else shared
   num_scored = len(whole) - start
   if not num_scored:
-    raise UsageError(f'{request.where}: has no text to score')
+    raise UsageError(
+      f'{request.where}: has no text to score; mend or remove it'
+    )
   if num_scored > context_length:
     return None
   before = tokenizer.special.before(first_scored=start == 0)
   ids = np.concatenate([before, whole]).astype(np.int32)
   cut = max(len(ids) - (context_length + 1), 0)
-  return forward.Row(ids[cut:], num_scored, cut)
+  return forward.ScoredRow(ids[cut:], num_scored, cut)
 
 
 class Journal:
@@ -270,7 +272,7 @@ class Scorer:
     return [None if r is None else next(scores) for r in rows]
 
   def rows(
-    self, rows: 'Sequence[forward.Row]', journal: Journal, report: Report
+    self, rows: 'Sequence[forward.ScoredRow]', journal: Journal, report: Report
   ) -> list[Score]:
     """Scores rows in order.
 
@@ -358,7 +360,7 @@ class Scorer:
     max_tokens: int,
     journal: Journal,
     report: Report,
-    beam: Beam | None = None,
+    beam: BeamSettings | None = None,
   ) -> GeneratedTexts:
     """What the model generates for sources.
 
@@ -405,7 +407,7 @@ class Scorer:
   def generate(
     self,
     requests: 'Sequence[requests_lib.Request]',
-    beam: Beam | None = None,
+    beam: BeamSettings | None = None,
     stop_when: Callable[[list[int]], bool] = lambda ids: False,
   ) -> Iterator[tuple[int, str]]:
     """Yields the number of a request and its text when it is done."""
@@ -445,13 +447,15 @@ def _of_requests(requests: 'Sequence[requests_lib.Request]') -> str:
   """Identifies what texts are generated for."""
   return _digest(
     [
-      forward.Row(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
+      forward.ScoredRow(
+        np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens
+      )
       for r in requests
     ]
   )
 
 
-def _digest(rows: 'Sequence[forward.Row]') -> str:
+def _digest(rows: 'Sequence[forward.ScoredRow]') -> str:
   digest = hashlib.sha256()
   for r in rows:
     digest.update(np.array([len(r.ids), r.num_scored]).tobytes())

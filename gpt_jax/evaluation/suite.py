@@ -12,17 +12,23 @@ from typing import Any, NamedTuple
 
 from etils import epy
 
+from gpt_jax.core.files import progress
+from gpt_jax.core.spec import Call, UsageError
 from gpt_jax.evaluation import likelihood, text_tasks
-from gpt_jax.evaluation.figures import Curve, Figures, Make, Setting, Task
+from gpt_jax.evaluation.figures import (
+  FigureCurve,
+  Figures,
+  Make,
+  MeasuredTask,
+  Setting,
+)
 from gpt_jax.evaluation.results import NamedCall, owner
 from gpt_jax.evaluation.score import Journal, Scorer
-from gpt_jax.files import progress
-from gpt_jax.spec import Call, UsageError
 from gpt_jax.tasks.registry import PROMPTED
 from gpt_jax.tasks.texts import PUBLISHED
 
 with epy.lazy_imports():
-  from gpt_jax.checkpoints import restore
+  from gpt_jax.core.checkpoints import restore
 
 log = logging.getLogger('gpt_jax')
 
@@ -41,7 +47,7 @@ class NamedTask(NamedTuple):
 
   name: str
   call: Call
-  task: Task
+  task: MeasuredTask
 
 
 def build(calls: Sequence[NamedCall], folder: str) -> list[NamedTask]:
@@ -171,28 +177,28 @@ def curves(
   tasks: Sequence[NamedTask],
   *,
   relative: bool = False,
-) -> list[Curve]:
+) -> list[FigureCurve]:
   """The main figure of each task over the steps.
 
   Args:
     found: results of `measure` by step, and maybe of held-out sets.
     relative: take `relative` where a task has it.
   """
-  out: dict[str, Curve] = {}
+  out: dict[str, FigureCurve] = {}
   for step, results in found.items():
     each = {k: v for k, v in results.items() if k.startswith('eval/')}
     for task, values in _by_task(each, tasks).items():
       main = next(iter(values))
       if relative and 'relative' in values:
         main = 'relative'
-      curve = out.setdefault(task, Curve(task, main, {}))
+      curve = out.setdefault(task, FigureCurve(task, main, {}))
       if curve.figure in values:  # a perplexity may be too large for a float
         error = values.get(f'{curve.figure}_stderr', 0.0)
         curve.values[step] = values[curve.figure], error
   return [*out.values()]
 
 
-def steps_table(found: Sequence[Curve]) -> str:
+def steps_table(found: Sequence[FigureCurve]) -> str:
   """A Markdown table: a row for each step, a column for each task."""
   steps = sorted({step for curve in found for step in curve.values})
   head = ['step', *(f'{curve.task} ({curve.figure})' for curve in found)]

@@ -19,14 +19,14 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from gpt_jax.decoding.settings import PENALTIES, Beam
+from gpt_jax.core.files import lines
+from gpt_jax.core.files.progress import Report
+from gpt_jax.core.ranges import OneOf, Real, Whole
+from gpt_jax.core.spec import UsageError
+from gpt_jax.decoding.settings import PENALTIES, BeamSettings
 from gpt_jax.evaluation import figures, questions
-from gpt_jax.evaluation.figures import Figures, Make, Setting, Task
+from gpt_jax.evaluation.figures import Figures, Make, MeasuredTask, Setting
 from gpt_jax.evaluation.score import Journal, Scorer
-from gpt_jax.files import lines
-from gpt_jax.files.progress import Report
-from gpt_jax.ranges import OneOf, Real, Whole
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks import glue
 from gpt_jax.tasks.files import TFDS
 from gpt_jax.tasks.metrics import METRICS, signatures
@@ -50,7 +50,7 @@ class Generated(NamedTuple):
   # The most tokens of a text if there are no `targets`; 0: see
   # `Scorer.source_request`.
   max_tokens: int = 0
-  beam: Beam | None = None  # how to search for a text; None: greedy
+  beam: BeamSettings | None = None  # how to search for a text; None: greedy
   takes_shots = False
   takes_sources = True
 
@@ -59,14 +59,14 @@ class Generated(NamedTuple):
     return [(e.where, f'{e.source}\n{e.target}') for e in self.examples()]
 
   def check(self, shots: int) -> None:
-    """See `figures.Task`."""
+    """See `figures.MeasuredTask`."""
     assert not shots
     self.examples()
 
   def measure(
     self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
   ) -> Figures:
-    """See `figures.Task`; `cut` counts sources that lost their last tokens."""
+    """See `MeasuredTask`; `cut` counts sources that lost their last tokens."""
     examples = self.examples()[: setting.limit]
     most = self.max_tokens
     if self.targets:
@@ -84,10 +84,10 @@ class Generated(NamedTuple):
     for example, text in itertools.islice(
       zip(examples, texts, strict=True), _SHOWN
     ):
-      log.info(
-        '%s\n  source:    %.200s\n  written:   %.200s\n  reference: %.200s',
-        *(example.where, example.source, text, example.target),
-      )
+      log.info('%s', example.where)
+      log.info('  source:    %.200s', example.source)
+      log.info('  written:   %.200s', text)
+      log.info('  reference: %.200s', example.target)
     if setting.outputs:
       figures.write_outputs(
         setting.outputs,
@@ -145,7 +145,7 @@ def seq2seq(
     beam: hypotheses of a beam search; 0: greedy.
   """
   how = length_penalty, penalty, early_stopping, no_repeat_ngram, min_tokens
-  searched = Beam(beam, *how) if beam else None
+  searched = BeamSettings(beam, *how) if beam else None
   names = [name.strip() for name in metrics.split(',')]
   for name in names:
     if name not in METRICS['texts']:
@@ -154,7 +154,7 @@ def seq2seq(
         + ', '.join(METRICS['texts'])
       )
 
-  def make(folder: str) -> Task:
+  def make(folder: str) -> MeasuredTask:
     def examples() -> list[TextPair]:
       found = [_lines(folder, name) for name in (path, reference)]
       if len(found[0]) != len(found[1]):
@@ -186,7 +186,7 @@ def seq2seq(
 
 
 def with_files(
-  tasks: str | None, source: str, reference: str, beam: Beam | None
+  tasks: str | None, source: str, reference: str, beam: BeamSettings | None
 ) -> str:
   """The tasks of `evaluate`, including the one of --source and --reference.
 
@@ -205,7 +205,7 @@ def with_files(
     fields = beam._asdict()
     call += f', beam={fields.pop("size")}'
     for name, value in fields.items():
-      if value != getattr(Beam(0), name):
+      if value != getattr(BeamSettings(0), name):
         call += f', {name}={value!r}'
   call += ')'
   return f'{tasks}, {call}' if tasks else call
@@ -216,7 +216,7 @@ def of_glue(name: str) -> Callable[..., Make]:
 
   def task(folder: str = glue.GLUE[name].folder, split: str = 'dev') -> Make:
     # `folder` stands below the folder of all tasks, or below its glue/.
-    def make(base: str) -> Task:
+    def make(base: str) -> MeasuredTask:
       def examples() -> list[TextPair]:
         return [*glue.pairs(name, glue.find(name, base, folder), split)]
 

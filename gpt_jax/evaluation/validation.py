@@ -4,21 +4,21 @@
 
 from collections.abc import Callable, Mapping
 
-from gpt_jax import config as config_lib
-from gpt_jax import spec
-from gpt_jax.config import Config
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import spec
+from gpt_jax.core.config import Config
+from gpt_jax.core.objectives.choices import OBJECTIVES
+from gpt_jax.core.rows.row_makers import ROWS
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokens import eval_sets
+from gpt_jax.core.tokens.eval_sets import EvalSet
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training import store_data
+from gpt_jax.core.training.held_out import HeldOut
 from gpt_jax.evaluation import figures, results
-from gpt_jax.objectives.choices import OBJECTIVES
-from gpt_jax.rows.row_makers import ROWS
-from gpt_jax.spec import UsageError
-from gpt_jax.tokens import eval_sets
-from gpt_jax.tokens.eval_sets import EvalSet
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import store_data
-from gpt_jax.training.held_out import HeldOut
-from gpt_jax.training.models import Trained
+from gpt_jax.opening.models import Trained
 
-# Pairs of texts that a head can tell apart, see `objectives.masked`.
+# Pairs of texts that a head can tell apart, see `papers.bert.masked`.
 PAIRS = ('next', 'order')
 
 
@@ -65,7 +65,7 @@ def of_pairs(trained: Trained, workdir: str, kind: str) -> dict[str, float]:
   The pairs may be of another kind than in training (ALBERT, table 5).
 
   Args:
-    kind: 'next' or 'order', see `objectives.masked`.
+    kind: 'next' or 'order', see `papers.bert.masked`.
 
   Returns:
     `eval/NAME/pairs_KIND_accuracy` and `..._loss` of each held-out set.

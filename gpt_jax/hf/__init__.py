@@ -9,28 +9,35 @@
 `base.py` says how to add a model family.
 """
 
+from gpt_jax.core.nn.params import nest
 from gpt_jax.hf.checkpoint import (
   SHARD_BYTES,
-  Source,
+  HeaderSource,
   load,
   num_bytes,
   save,
   save_adapter,
 )
 from gpt_jax.hf.forward import forward
-from gpt_jax.hf.layout import Imported, Origin, transformer_fields
+from gpt_jax.hf.layout import (
+  ExportOrigin,
+  Imported,
+  imported,
+  transformer_fields,
+)
 from gpt_jax.hf.peft import CONFIG as ADAPTER
-from gpt_jax.hf.peft import base_of
-from gpt_jax.nn.params import nest
+from gpt_jax.hf.peft import base_of, check_format
 
 __all__ = [
   'ADAPTER',
   'SHARD_BYTES',
+  'ExportOrigin',
+  'HeaderSource',
   'Imported',
-  'Origin',
-  'Source',
   'base_of',
+  'check_format',
   'forward',
+  'imported',
   'load',
   'nest',
   'num_bytes',

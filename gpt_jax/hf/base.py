@@ -25,28 +25,40 @@ same for all families: `heads.py`.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpt_jax import ranges, spec
-from gpt_jax.config import defaults
-from gpt_jax.nn.choices import CHOICES
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.core import ranges, spec
+from gpt_jax.core.config import defaults
+from gpt_jax.core.nn.choices import CHOICES
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
 
 # Parts of the names of sizes that no tensor has: positions without a table,
 # windows, limits.
 _FREE = ('position', 'n_ctx', 'window', 'distance', 'capacity', 'bos', 'eos')
+# Parts of the names of options that count what tensors' names count.
+_COUNTS = ('layer', 'group', 'expert', 'highway')
 
 
 class Bounds(NamedTuple):
   """What the files contain: upper bounds of all sizes in config.json."""
 
-  tensors: int  # how many; layers may share them, so 1,000 are always allowed
+  parts: int  # above each number in tensors' names: of layers, experts, ...
   numbers: int  # in all tensors
+  layers: int  # above `parts` if layers share tensors
+
+  @classmethod
+  def of(cls, shapes: Mapping[str, Sequence[int]], *, shared: bool) -> 'Bounds':
+    """The bounds of tensors by name."""
+    places = (int(i) for name in shapes for i in re.findall(r'\d{1,9}', name))
+    parts = max(places, default=0) + 1
+    numbers = sum(map(math.prod, shapes.values()))
+    return cls(parts, numbers, max(parts, 1000) if shared else parts)
 
 
 class Options:
@@ -84,8 +96,8 @@ class Options:
     """The largest accepted size, so that nothing larger is allocated."""
     if self._bounds is None or any(part in name for part in _FREE):
       return ranges.INT32
-    if 'layer' in name:
-      return max(self._bounds.tensors, 1000)
+    if any(part in name for part in _COUNTS):
+      return self._bounds.layers if 'layer' in name else self._bounds.parts
     return min(self._bounds.numbers, ranges.INT32)
 
   def whole(self, name: str, default: int) -> int:
@@ -447,6 +459,9 @@ class Family(NamedTuple):
     pooler: activation of the pooled first token: tanh, gelu or relu.
     output_bias: the tensor of a bias of the vocabulary's scores that
       config.json does not mention; zeros mean that the model has none.
+    output_table: the tensor of an untied output table; a file without it has a
+      tied one, which config.json does not say (T5 1.1 of transformers 5).
+    shared_layers: whether layers may share tensors.
     scoring_body: whether the body alone can score the vocabulary.
     rolled: whether the decoder starts with the last target token (mBART: the
       language) instead of `decoder_start_token_id`.
@@ -470,6 +485,8 @@ class Family(NamedTuple):
   pair: tuple[str, str] = ('next_sentence_label', 'seq_relationship_logits')
   pooler: str = 'tanh'
   output_bias: str = ''
+  output_table: str = ''
+  shared_layers: bool = False
   scoring_body: bool = False
   rolled: bool = False
   files: Mapping[str, str] = MappingProxyType({})

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.hf.base import (
   ACTIVATIONS,
   BODY,
@@ -29,8 +31,6 @@ from gpt_jax.hf.base import (
   sizes,
   writes,
 )
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.transformer import Transformer
 
 _TYPES = (
   only(position_embedding_type='absolute'),
@@ -327,6 +327,7 @@ ALBERT = Family(
     rate=0.0,
   ),
   tensors=_albert_tensors,
+  shared_layers=True,
   buffers=(r'albert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
   heads={'pooler': 'albert.pooler', 'pair': 'sop_classifier.classifier'},

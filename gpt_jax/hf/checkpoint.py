@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes a checkpoint's folder: config.json and safetensors files.
 
-`Source` reads one tensor at a time, `load` all of them; `save` writes.
+`HeaderSource` reads one tensor at a time, `load` all of them; `save` writes.
 """
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import math
@@ -15,11 +16,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+import safetensors
+import safetensors.numpy
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from gpt_jax.files import files
+from gpt_jax.core.files import arrays, files
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.choices import CHOICES
+from gpt_jax.core.nn.params import flatten, nest
+from gpt_jax.core.nn.transformer import (
+  Transformer,
+  make_model,
+  parameter_shapes,
+)
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import heads, peft, rope, routers
 from gpt_jax.hf.base import (
   FOR_TRAINING,
@@ -33,14 +45,15 @@ from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
   DTYPES,
+  ExportOrigin,
   Flat,
   Imported,
-  Origin,
-  Slot,
+  TensorSlot,
   covered,
   family_of,
   fields_of,
   file_name,
+  imported,
   joined_shape,
   part,
   places,
@@ -48,10 +61,6 @@ from gpt_jax.hf.layout import (
   slots,
   transformer_fields,
 )
-from gpt_jax.nn.choices import CHOICES
-from gpt_jax.nn.params import flatten, nest
-from gpt_jax.nn.transformer import Transformer, parameter_shapes
-from gpt_jax.spec import UsageError
 
 log = logging.getLogger('gpt_jax')
 
@@ -66,8 +75,11 @@ _OTHERS = (
   'flax_model.msgpack',
 )
 
+_LONGEST = 380  # characters of an export's refusal, without the flag's name
+# A model of up to this many numbers is compared with the files one tensor
+# after another, even if they hold fewer.
+_FEW = 10**7
 _SHOWN = 16  # the most tensors that an error lists
-_LARGEST_F16 = 65_504
 
 # Called with the number of bytes read or written since the last call.
 Progress = Callable[[int], None]
@@ -97,7 +109,10 @@ _EXPORTED = re.compile(
 )
 
 
-class Reader:
+_COPY = 'copy it again'
+
+
+class TensorReader:
   """The tensors of a folder, in one file or in several with an index.
 
   Attributes:
@@ -109,6 +124,8 @@ class Reader:
     """Opens the files and reads their headers."""
     self._folder = folder
     self._files: dict[str, Any] = {}
+    for name in (_SINGLE, _INDEX):
+      files.check_regular(os.path.join(folder, name), remedy=_COPY)
     if os.path.isfile(os.path.join(folder, _SINGLE)):
       file = self._open(_SINGLE)
       self._files = dict.fromkeys(file.keys(), file)
@@ -146,13 +163,14 @@ class Reader:
     size = np.dtype(dtype).itemsize if dtype else 0
     return math.prod(self.shape(name)) * size
 
-  def read(self, name: str) -> np.ndarray:
-    """Reads a tensor as float32; nothing of it is cached."""
+  def read(self, name: str, *, stored: bool = False) -> np.ndarray:
+    """Reads a tensor as float32, or as stored; nothing of it is cached."""
     value = self._files[name].get_tensor(name)
-    return value.astype(np.float32, copy=False)
+    return value if stored else value.astype(np.float32, copy=False)
 
   def _open(self, name: str) -> Any:
     path = os.path.join(self._folder, name)
+    files.check_regular(path, remedy=_COPY)
     try:
       # Not memory-mapped: pages that were read would count as memory.
       return safe_open(path, framework='np', backend='pread')
@@ -177,12 +195,12 @@ def _nothing(folder: str) -> str:
 def read_json(folder: str, name: str) -> dict[str, Any]:
   """Reads a JSON object."""
   path = os.path.join(folder, name)
-  try:
-    with open(path, 'rb') as f:
-      data = f.read()
-  except OSError as e:
-    raise UsageError(f'{path}: {e.strerror}') from e
-  return files.parse(data, path, remedy='copy it again')
+  data = files.read_regular(path, remedy=_COPY)
+  if data is None:
+    raise UsageError(
+      f'{path}: is missing; name a folder as save_pretrained writes it'
+    )
+  return files.parse(data, path, remedy=_COPY)
 
 
 def write(
@@ -233,6 +251,9 @@ def write(
         os.fsync(f.fileno())
     for each in new:
       os.replace(each, each.removesuffix('.new'))
+  except OSError as e:
+    e.filename = e.filename or folder  # which a full disk leaves out
+    raise
   finally:
     for each in new:
       with contextlib.suppress(FileNotFoundError):
@@ -249,8 +270,7 @@ def _write_shards(
     name = f'model-{i:05}-of-{len(shards):05}.safetensors'
     name = name if len(shards) > 1 else _SINGLE
     tensors = {n: np.ascontiguousarray(x) for n, x in shard}
-    # transformers rejects files that do not name their framework.
-    save_file(tensors, path(name), metadata={'format': 'pt'})
+    arrays.write_tensors(path(name), tensors)
     places |= dict.fromkeys(tensors, name)
     total += sum(x.nbytes for x in tensors.values())
     del tensors
@@ -260,7 +280,7 @@ def _write_shards(
 # Reading, one tensor at a time.
 
 
-class Source:
+class HeaderSource:
   """A checkpoint of which only the headers have been read.
 
   Attributes:
@@ -269,6 +289,7 @@ class Source:
     shapes: its parameters by flat path: zeros that take no memory.
     axes: by path, the number of leading axes that index its parts.
     num_bytes: of all tensors in the files.
+    unread: names of tensors that the model does not use.
   """
 
   def __init__(self, folder: str):
@@ -283,18 +304,22 @@ class Source:
     config = read_json(folder, CONFIG)
     try:
       family, kind = family_of(config)
-      self._reader = Reader(folder)
+      self._reader = TensorReader(folder)
       names = self._reader.names
       kind = heads.kind_of_file(kind, family, names)
       name = family.output_bias
       # A bias of zeros is no parameter.
       bias = name in names and bool(self._reader.read(name).any())
-      bounds = Bounds(
-        len(names), sum(math.prod(self._reader.shape(n)) for n in names)
+      bounds = Bounds.of(
+        {n: self._reader.shape(n) for n in names}, shared=family.shared_layers
       )
-      fields = fields_of(family, kind, config, bias=bias, bounds=bounds)
-      model = Imported(**fields, origin=Origin(json.dumps(config), kind))
-      self.model = model.clone(origin=_origin(model, self._reader))
+      tied = family.output_table not in names
+      fields = fields_of(
+        family, kind, config, bias=bias, tied=tied, bounds=bounds
+      )
+      model = imported(fields, ExportOrigin(json.dumps(config), kind))
+      origin, self.unread = _origin(model, self._reader)
+      self.model = model.clone(origin=origin)
     except UsageError as e:
       raise self._named(e) from e
     self.shapes = shapes(self.model)
@@ -319,7 +344,7 @@ class Source:
       except UsageError as e:
         raise self._named(e) from e
 
-  def _fill(self, slot: Slot, to: Any, progress: Progress) -> None:
+  def _fill(self, slot: TensorSlot, to: Any, progress: Progress) -> None:
     """Puts one tensor of the file into its parameters."""
     tensor, model = slot.tensor, self.model
     names = _present(model, self._reader, tensor)
@@ -351,6 +376,11 @@ class Source:
       part(model, to, path, slot)[...] = piece
     progress(sum(map(self._reader.size, (first, *others))))
 
+  def unread_file(self) -> bytes:
+    """A safetensors file of the tensors that the model does not use."""
+    tensors = {n: self._reader.read(n, stored=True) for n in self.unread}
+    return safetensors.numpy.save(tensors)
+
   def _named(self, error: UsageError) -> UsageError:
     text = str(error)
     return (
@@ -358,12 +388,21 @@ class Source:
     )
 
 
-def _origin(model: Imported, reader: Reader) -> Origin:
-  """The model's origin, completed from the files; checks their tensors."""
+def _origin(
+  model: Imported, reader: TensorReader
+) -> tuple[ExportOrigin, list[str]]:
+  """The model's origin, and tensors not used; checks those of the files."""
   prefix = model.family.prefix
   bare = not any(n.startswith(prefix) for n in reader.names)
   model = model.clone(origin=model.origin._replace(bare=bare))
   expected = shapes(model)
+  numbers = sum(math.prod(reader.shape(n)) for n in reader.names)
+  needed = sum(x.size for x in expected.values())
+  if needed > 2 * numbers + _FEW:  # else `joined_shape` would fill memory
+    raise UsageError(
+      f'{CONFIG}: its sizes are of {needed:,} numbers, and the files hold '
+      f'{numbers:,}; copy them again'
+    )
   assert covered(model) == {*expected}, covered(model) ^ {*expected}
   wrong, dtypes, known, rest = [], set(), [], {*reader.names}
   for slot in slots(model):
@@ -387,22 +426,21 @@ def _origin(model: Imported, reader: Reader) -> Origin:
   for name in sorted(rest.difference(lost)):
     if not buffers.fullmatch(prefix * bare + name):
       wrong.append(f'{name} is not of this model')
+  for name in lost:
+    if reader.dtype(name) not in DTYPES:
+      wrong.append(f'{name} is of type {reader.dtype(name)}')
   if wrong:
     more = f'; and {len(wrong) - _SHOWN} more' * (len(wrong) > _SHOWN)
     raise UsageError(
       f'the tensors do not fit: {"; ".join(wrong[:_SHOWN])}{more}'
     )
-  if lost:
-    log.warning(
-      '%s: the model does not use these tensors, so they are not imported, and '
-      'an export does not hold them',
-      ', '.join(lost),
-    )
   dtype = dtypes.pop() if len(dtypes) == 1 else 'F32'
-  return model.origin._replace(names=tuple(known), dtype=dtype)
+  return model.origin._replace(names=tuple(known), dtype=dtype), lost
 
 
-def _present(model: Imported, reader: Reader, tensor: Tensor) -> list[str]:
+def _present(
+  model: Imported, reader: TensorReader, tensor: Tensor
+) -> list[str]:
   """Which of a tensor's names are in the file, written with the prefix."""
   return [n for n in tensor.names if file_name(model, n) in reader.names]
 
@@ -412,7 +450,13 @@ def _present(model: Imported, reader: Reader, tensor: Tensor) -> list[str]:
 
 def load(folder: str) -> tuple[Imported, Any]:
   """Reads a checkpoint: its model, and parameters as float32 NumPy arrays."""
-  source = Source(folder)
+  source = HeaderSource(folder)
+  if source.unread:
+    log.warning(
+      '%s: the model does not use these tensors, so they are not imported, and '
+      'an export does not hold them',
+      ', '.join(source.unread),
+    )
   flat = {n: np.empty(x.shape, np.float32) for n, x in source.shapes.items()}
   source.fill(flat)
   return source.model, nest(flat)
@@ -426,6 +470,7 @@ def save(
   kind: str = 'lm',
   options: dict[str, Any] | None = None,
   besides: dict[str, bytes] | None = None,
+  unread: bytes | None = None,
   shard_bytes: int = SHARD_BYTES,
   progress: Progress = lambda count: None,
 ) -> None:
@@ -442,6 +487,7 @@ def save(
     kind: of `heads.KINDS`, for a model that was not imported.
     options: further options for config.json, such as `eos_token_id`.
     besides: other files to write, such as a tokenizer's, by name.
+    unread: from `HeaderSource.unread_file`, of the import that `model` is.
     shard_bytes: the largest size of a file, unless one tensor is larger; also
       the memory that writing takes.
     progress: called with the number of bytes written.
@@ -456,24 +502,44 @@ def save(
   model, config = _describe(model, kind, options or {})
   _check_params(model, flat)
 
-  def tensors(some: list[Slot]) -> Iterator[tuple[str, np.ndarray]]:
+  def tensors(some: list[TensorSlot]) -> Iterator[tuple[str, np.ndarray]]:
     for slot in some:
       parts = [part(model, flat, p, slot) for p in slot.tensor.paths]
       joined = slot.tensor.join([np.asarray(x) for x in parts])
-      if model.origin.dtype == 'F16' and (np.abs(joined) > _LARGEST_F16).any():
-        raise UsageError(
-          f'{slot.tensor.names[0]} has numbers above {_LARGEST_F16:,}, which '
-          'float16, the type of the imported files, does not hold; import from '
-          'files of float32 or bfloat16'
-        )
-      joined = joined.astype(DTYPES[model.origin.dtype])
+      with np.errstate(over='ignore'):
+        stored = joined.astype(DTYPES[model.origin.dtype])
+      if not np.isfinite(stored).all():
+        raise _not_finite(slot.tensor.names[0], joined, model.origin.dtype)
       for name in _names(model, slot):
-        yield name, joined
-        progress(joined.nbytes)
+        yield name, stored
+        progress(stored.nbytes)
 
-  shards = [tensors(some) for some in _shards(model, shard_bytes)]
+  shards: list[Any] = [tensors(some) for some in _shards(model, shard_bytes)]
+  if unread:
+    shards[-1] = itertools.chain(shards[-1], _tensors_of(unread))
   named = {model.family.files.get(n, n): x for n, x in (besides or {}).items()}
   write(folder, config, shards, named)
+
+
+def _tensors_of(file: bytes) -> Iterator[tuple[str, np.ndarray]]:
+  """The tensors of a safetensors file; its library for NumPy lacks BF16."""
+  for name, tensor in safetensors.deserialize(file):
+    value = np.frombuffer(tensor['data'], DTYPES[tensor['dtype']])
+    yield name, value.reshape(tensor['shape'])
+
+
+def _not_finite(name: str, value: np.ndarray, dtype: str) -> UsageError:
+  if not np.isfinite(value).all():
+    return UsageError(
+      f'{name} has NaN or infinite numbers, so that nothing would read the '
+      'file; export an earlier step'
+    )
+  most = float(jnp.finfo(DTYPES[dtype]).max)
+  most = f'{most:,.0f}' if dtype == 'F16' else f'{most:.3g}'
+  return UsageError(
+    f'{name} has numbers above {most}, which {dtype}, the type of the imported '
+    'files, does not hold; import from files of float32'
+  )
 
 
 def save_adapter(
@@ -491,9 +557,10 @@ def save_adapter(
   Args:
     folder: output.
     model: as for `save`, as are `kind` and `options`.
-    adapters: the tree of `kernel_A` and `kernel_B`, see `objectives.lora`.
+    adapters: the tree of `kernel_A` and `kernel_B`: see
+      `tuning.objectives.lora`.
     heads: `params['heads']`, trained in full; None: there are none.
-    **lora: `alpha`, `rslora` and `base` of `peft.write`.
+    **lora: `alpha`, `rslora`, `base` and `dropout` of `peft.write`.
   """
   if not isinstance(model, Imported) and kind not in SCORING:
     model = model.clone(output='tied')
@@ -509,7 +576,7 @@ def num_bytes(model: Transformer, params: Any) -> int:
   return sum(math.prod(x.shape) for x in flatten(params).values()) * size
 
 
-def _names(model: Imported, slot: Slot) -> list[str]:
+def _names(model: Imported, slot: TensorSlot) -> list[str]:
   """Names of a tensor in the file: several if it repeats tied copies."""
   tensor = slot.tensor
   known = [n for n in tensor.names if n in model.origin.names]
@@ -517,7 +584,7 @@ def _names(model: Imported, slot: Slot) -> list[str]:
   return [file_name(model, name) for name in names]
 
 
-def _shards(model: Imported, shard_bytes: int) -> list[list[Slot]]:
+def _shards(model: Imported, shard_bytes: int) -> list[list[TensorSlot]]:
   """The tensors of each file, in order."""
   out, room, zeros = [], -1, shapes(model)
   size = np.dtype(DTYPES[model.origin.dtype]).itemsize
@@ -560,7 +627,7 @@ def _describe(
       wrong = _differences(model, model.family, kind, config)
       if wrong:
         name = model.family.model_type
-        raise UsageError(f'{name} cannot express {"; ".join(wrong)}')
+        raise UsageError(_shortened(f'{name} cannot express ', wrong))
     origin = model.origin._replace(config=json.dumps(config))
     return model.clone(origin=origin), config
   position = choice(model, 'position')
@@ -571,7 +638,8 @@ def _describe(
         f'model.position={model.position!r}: no export writes {ours}; take a '
         f'run with {theirs}'
       )
-  failures, lacking = [], None
+  failures: list[tuple[Family, list[str]]] = []
+  lacking = None
   for family in FAMILIES.values():
     classes = [n for n, k in family.architectures.items() if k == kind]
     config = {
@@ -584,12 +652,12 @@ def _describe(
     wrong = _differences(model, family, kind, config)
     if not wrong and classes:
       fields = {f: getattr(model, f) for f in transformer_fields()}
-      origin = Origin(json.dumps(config), kind, bare=family.bare)
-      return Imported(**fields, origin=origin), config
+      origin = ExportOrigin(json.dumps(config), kind, bare=family.bare)
+      return imported(fields, origin), config
     if not wrong:
       # Another family may have it: ELECTRA's body may equal BERT's.
       lacking = lacking or family
-    failures.append(f'{family.model_type} cannot: {"; ".join(wrong)}')
+    failures.append((family, wrong))
   if lacking:
     others = [
       name
@@ -599,22 +667,56 @@ def _describe(
     ]
     raise UsageError(
       f'the model is a {lacking.model_type}, which has no class in '
-      f'transformers with the head {kind!r} ({", ".join(others)} have); export '
-      'the language model that was fine-tuned, or predict here, with finetune '
-      '--predict'
+      f'transformers with the head {kind!r} ({", ".join(others[:3])} have); '
+      'export the language model that was fine-tuned, or predict here, with '
+      'finetune --predict'
     )
-  raise UsageError(
-    'no Hugging Face model computes the same. ' + '. '.join(failures)
+  family, wrong = min(failures, key=lambda x: _distance(model, *x))
+  start = (
+    'no Hugging Face model computes the same; the nearest is '
+    f'{family.model_type}, but for '
   )
+  raise UsageError(_shortened(start, wrong))
+
+
+def _distance(model: Transformer, family: Family, wrong: list[str]) -> int:
+  """How far a family is from a model that it cannot express."""
+  kind = 'decoder' if ModelChoices.of(model).causal else 'encoder'
+  kind = 'seq2seq' if model.num_encoder_layers else kind
+  names = ' '.join(family.architectures)
+  theirs = 'encoder' if 'MaskedLM' in names else 'decoder'
+  if 'Conditional' in names or 'MTModel' in names:
+    theirs = 'seq2seq'
+  fields = 0
+  for text in wrong:
+    calls = re.match(r'model\.\w+=\W?(\w+).*\(only \W?(\w+)', text)
+    if calls is None:
+      fields += 17  # an option that it lacks hides the fields that differ
+    else:
+      fields += 1 if calls[1] == calls[2] else 2
+  return fields + 12 * (kind != theirs)
+
+
+def _shortened(start: str, items: list[str]) -> str:
+  """A sentence that lists items as far as there is room."""
+  text, most = start, _LONGEST - 20
+  for i, item in enumerate(items):
+    if i and len(text) + len(item) > most:
+      return f'{text}; and {len(items) - i} more'
+    room = most - len(text)
+    item = item if len(item) <= room else f'{item[: room - 3]}...'
+    text += f'{"; " * bool(i)}{item}'
+  return text
 
 
 def _differences(
   model: Transformer, family: Family, kind: str, config: dict[str, Any]
 ) -> list[str]:
   """Fields for which a config.json does not mean this model."""
-  bias = choice(model, 'output').kwargs.get('bias', False)
+  output = choice(model, 'output')
+  bias, tied = output.kwargs.get('bias', False), output.name == 'tied'
   try:
-    other = Transformer(**fields_of(family, kind, config, bias=bias))
+    other = make_model(**fields_of(family, kind, config, bias=bias, tied=tied))
   except UsageError as e:
     return [str(e)]
   wrong = []

@@ -4,11 +4,12 @@
 
 Published files also hold the absolute positions of the enhanced mask decoder,
 and those of version 3 the head for replaced tokens. transformers has neither;
-they are left out with a warning, since fine-tuning does not use them.
+they are kept for an export alone, since fine-tuning does not use them.
 """
 
 from typing import Any
 
+from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.hf.base import (
   ACTIVATIONS,
   Entry,
@@ -28,7 +29,6 @@ from gpt_jax.hf.base import (
   transposed,
 )
 from gpt_jax.hf.bert import encoder, has_scores, scores_with
-from gpt_jax.nn.transformer import Transformer
 
 # Prefix of the head that transformers calls not legacy.
 _NEW = 'lm_predictions.lm_head'

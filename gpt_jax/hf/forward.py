@@ -8,19 +8,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.nn.stack import Caches, layer_outputs, layer_routers
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import heads, routers
 from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import SCORING
-from gpt_jax.hf.layout import Imported, transformer_fields
-from gpt_jax.nn.attend import SegmentMemory
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.stack import layer_outputs, layer_routers
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.hf.layout import Imported, imported, transformer_fields
+from gpt_jax.papers.transformer_xl.transformer_xl import (
+  SegmentMemory,
+  init_memories,
+)
 
 
-class Inputs(NamedTuple):
+class ModelInputs(NamedTuple):
   """The inputs of models in transformers, by the same names.
 
   Attributes:
@@ -88,7 +91,7 @@ def forward(
   Args:
     model: from `load`, or a `Transformer`, which is run as a language model.
     params: its parameters.
-    **inputs: see `Inputs`; only `input_ids` is required.
+    **inputs: see `ModelInputs`; only `input_ids` is required.
 
   Returns:
     `last_hidden_state`; `hidden_states` [layer + 1, batch, time, width]; for an
@@ -101,19 +104,19 @@ def forward(
     encoder-decoder for each side (`encoder_router_logits`) with `_z_loss` and
     `_token_kept` [layer, batch, time]; `lm_loss` is the loss without theirs.
   """
-  given = Inputs(**inputs)
+  given = ModelInputs(**inputs)
   if not isinstance(model, Imported):
     fields = {name: getattr(model, name) for name in transformer_fields()}
-    model = Imported(**fields)
+    model = imported(fields)
   kind = _check(model, given)
-  arguments = _arguments(model, kind, given)
+  row, caches = _read(model, kind, given)
   # For comparisons: accelerators multiply float32 in fewer bits by default.
   with jax.default_matmul_precision('highest'):
-    found = _run(model, params, arguments, scored=kind in SCORING)
-    return _outputs(model, kind, params, given, arguments, found)
+    found = _run(model, params, row, caches, scored=kind in SCORING)
+    return _outputs(model, kind, params, given, row, caches, found)
 
 
-def _check(model: Imported, given: Inputs) -> str:
+def _check(model: Imported, given: ModelInputs) -> str:
   """Rejects inputs that the model does not take; returns its kind of heads."""
   kind = model.origin.kind
   if takes := model.family.recurrent:
@@ -152,10 +155,10 @@ def _check(model: Imported, given: Inputs) -> str:
   return kind
 
 
-def _arguments(
-  model: Imported, kind: str, given: Inputs
-) -> dict[str, jax.Array | None]:
-  """The arguments of `Transformer.__call__`."""
+def _read(
+  model: Imported, kind: str, given: ModelInputs
+) -> tuple[Row, Caches | None]:
+  """What the model reads, and memories."""
   if model.family.recurrent:
     return _with_memories(model, given)
   ids, mask, visible = jnp.asarray(given.input_ids), given.attention_mask, None
@@ -168,26 +171,27 @@ def _arguments(
     if decoder_ids is None:
       source = given.labels if kind in SCORING else ids
       decoder_ids = _shifted_right(model, source)
-    return {
-      'tokens_BL': jnp.asarray(decoder_ids),
-      'mask_BL': _mask(given.decoder_attention_mask),
-      'encoder_tokens_BM': ids,
-      'encoder_mask_BM': mask,
-    }
+    row = Row(
+      jnp.asarray(decoder_ids),
+      real_BL=_mask(given.decoder_attention_mask),
+      extra={'source': Row(ids, real_BL=mask)},
+    )
+    return row, None
   positions, types = given.position_ids, given.token_type_ids
   positions = None if positions is None else _rows(positions)
   if model.family.positions:
     positions = model.family.positions(model, _rows(ids), mask, positions)
-  return {
-    'tokens_BL': _rows(ids),
-    'positions_BL': positions,
-    'mask_BL': mask,
-    'token_types_BL': None if types is None else _rows(types),
-    'visible_BLM': visible,
-  }
+  row = Row(
+    _rows(ids),
+    positions_BL=positions,
+    real_BL=mask,
+    token_types_BL=None if types is None else _rows(types),
+    visible_BLM=visible,
+  )
+  return row, None
 
 
-def _whole(given: Inputs) -> bool:
+def _whole(given: ModelInputs) -> bool:
   """Whether the attention mask is [..., query, key]."""
   mask = given.attention_mask
   return mask is not None and jnp.ndim(mask) > jnp.ndim(given.input_ids)
@@ -197,8 +201,9 @@ def _outputs(
   model: Imported,
   kind: str,
   params: Any,
-  given: Inputs,
-  arguments: dict[str, Any],
+  given: ModelInputs,
+  row: Row,
+  caches: Caches | None,
   found: dict[str, Any],
 ) -> dict[str, jax.Array]:
   """The results of `_run` by HF's names, with heads' outputs and losses."""
@@ -206,7 +211,7 @@ def _outputs(
   encoded = model.num_encoder_layers > 0
   # With a choice head on a pooler, all choices are rows.
   apart = encoded or kind in ('pooled_choice', 'last_choice')
-  time = arguments['tokens_BL'].shape if apart else ids.shape
+  time = row.tokens_BL.shape if apart else ids.shape
   out = {name: x for name, x in found.items() if name.startswith('encoder_')}
   states = found['hidden_states']
   states = states.reshape(len(states), *time, -1)
@@ -216,9 +221,9 @@ def _outputs(
   else:
     out['decoder_' * encoded + 'hidden_states'] = states
   out['last_hidden_state'] = hidden
-  mask = arguments.get('mask_BL')
+  mask = row.real_BL
   if model.family.recurrent:
-    out |= _kept(model, given, arguments, found)
+    out |= _kept(model, given, caches, found)
   if kind in SCORING:
     logits = found['logits'].reshape(*hidden.shape[:-1], -1)
     out |= _language_model(model, kind, logits, given.labels)
@@ -233,15 +238,13 @@ def _outputs(
   parameters = params.get('heads', {})
   out |= heads.KINDS[kind].outputs(
     heads.HeadInputs(
-      *(
-        options,
-        parameters,
-        hidden,
-        ids,
-        given.targets,
-        mask,
-        model.family.pair,
-      )
+      options,
+      parameters,
+      hidden,
+      ids,
+      given.targets,
+      mask,
+      model.family.pair,
     )
   )
   if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
@@ -294,10 +297,10 @@ def _rows(x: Any) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'scored'))
-def _run(model, params, inputs, scored):
+def _run(model, params, row, caches, scored):
   """The body's states and, with `scored`, the scores of the vocabulary."""
   variables = {'params': params}
-  out, sown = model.apply(variables, **inputs, mutable=['intermediates'])
+  out, sown = model.apply(variables, row, caches, mutable=['intermediates'])
   sown = sown['intermediates']
 
   def states(name, stack, last):
@@ -310,11 +313,11 @@ def _run(model, params, inputs, scored):
   result: dict[str, Any] = {
     'hidden_states': states('embedded', 'decoder', hidden)
   }
-  if inputs.get('predicted_BP') is not None:
+  if 'predicted' in row.extra:
     # XLNet's second stream follows the first.
-    hidden = hidden[:, inputs['tokens_BL'].shape[1] :]
+    hidden = hidden[:, row.tokens_BL.shape[1] :]
     result['predictions'] = hidden
-  if inputs.get('caches') is not None:
+  if caches is not None:
     result['memories'] = out.caches[0].hidden_BMD
   if model.num_encoder_layers:
     encoder = states('encoder_embedded', 'encoder', out.memory_BMD)
@@ -330,16 +333,15 @@ def _run(model, params, inputs, scored):
 # Transformer-XL and XLNet: memories, permutations and predictions.
 
 
-def _with_memories(model: Imported, given: Inputs) -> dict[str, Any]:
-  """The arguments of `Transformer.__call__`, with memories and permutation."""
-  tokens_BL = _rows(given.input_ids)
-  rows: dict[str, Any] = {'tokens_BL': tokens_BL}
+def _with_memories(
+  model: Imported, given: ModelInputs
+) -> tuple[Row, Caches | None]:
+  """What the model reads, in its order of prediction, and memories."""
+  tokens_BL, caches = _rows(given.input_ids), None
   position, num_rows = choice(model, 'position'), len(tokens_BL)
   memory = position.kwargs['memory']
   if position.name == 'transformer_xl' and memory:
-    rows['caches'] = init_memories(model, num_rows)  # zeros count as tokens
-  if given.token_type_ids is not None:
-    rows['token_types_BL'] = _rows(given.token_type_ids)
+    caches = init_memories(model, num_rows)  # zeros count as tokens
   if given.mems is not None:
     size = (memory,)
     if position.name == 'xlnet':
@@ -350,23 +352,27 @@ def _with_memories(model: Imported, given: Inputs) -> dict[str, Any]:
     if jnp.shape(given.mems) != shape:
       raise UsageError(f'mems: must be {shape}, not {jnp.shape(given.mems)}')
     mems = jnp.swapaxes(jnp.asarray(given.mems, jnp.float32), 1, 2)
-    rows['caches'] = (SegmentMemory(mems),)
-  return rows | _order(tokens_BL, given)
+    caches = (SegmentMemory(mems),)
+  row = _in_order(tokens_BL, given)
+  if given.token_type_ids is not None:
+    row = row._replace(token_types_BL=_rows(given.token_type_ids))
+  return row, caches
 
 
-def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
-  """What each token sees, and the tokens that the second stream predicts.
+def _in_order(tokens_BL: jax.Array, given: ModelInputs) -> Row:
+  """A row: what each token sees, and what the second stream predicts.
 
   The content stream of every token, even of padding, sees the token itself.
   """
-  order = {}
+  row = Row(tokens_BL)
   if given.target_mapping is not None:
     mapping = jnp.asarray(given.target_mapping)
     if jnp.any(jnp.sum(mapping != 0, axis=-1) > 1) or jnp.any(mapping > 1):
       raise UsageError('target_mapping: each row must have a single 1')
-    order['predicted_BP'] = jnp.argmax(mapping, axis=-1)
+    predicted_BP = jnp.argmax(mapping, axis=-1)
+    row = row._replace(extra={'predicted': predicted_BP})
   elif given.perm_mask is None and given.attention_mask is None:
-    return order
+    return row
   B, L = tokens_BL.shape
   seen_BLM = jnp.ones((B, L, L), bool)
   if given.perm_mask is not None:
@@ -374,17 +380,17 @@ def _order(tokens_BL: jax.Array, given: Inputs) -> dict[str, jax.Array]:
   if given.attention_mask is not None:
     seen_BLM &= _rows(given.attention_mask).astype(bool)[:, None]
   visible_BLM = seen_BLM | jnp.eye(L, dtype=bool)[None]
-  if 'predicted_BP' in order:
-    predicted_BP1 = order['predicted_BP'][..., None]
+  if row.extra:
+    predicted_BP1 = row.extra['predicted'][..., None]
     query_BPM = jnp.take_along_axis(seen_BLM, predicted_BP1, axis=1)
     visible_BLM = jnp.concatenate([visible_BLM, query_BPM], axis=1)
-  return order | {'visible_BLM': visible_BLM}
+  return row._replace(visible_BLM=visible_BLM)
 
 
 def _kept(
   model: Imported,
-  given: Inputs,
-  arguments: dict[str, Any],
+  given: ModelInputs,
+  caches: Any,
   found: dict[str, Any],
 ) -> dict[str, jax.Array]:
   """`mems`, [layer, memory, batch, width], for the next segment."""
@@ -400,8 +406,8 @@ def _kept(
     return {}
   # The inputs of each layer, without zeros before the first.
   kept = found['hidden_states'][:-1]
-  if 'caches' in arguments:
-    before = arguments['caches'][0].hidden_BMD
+  if caches is not None:
+    before = caches[0].hidden_BMD
     kept = jnp.concatenate([before, kept], axis=2)
   return {'mems': jnp.swapaxes(kept[:, :, -memory:], 1, 2)}
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import rope
 from gpt_jax.hf.base import (
   ACTIVATIONS,
@@ -36,8 +38,6 @@ from gpt_jax.hf.base import (
   tables,
   writes,
 )
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
 
 # GPT-2.
 
@@ -276,13 +276,21 @@ GPT_NEO = Family(
 # GPT-NeoX and Pythia.
 
 
+def _one_of(options: Options, name: str, other: str, default: float) -> float:
+  """A number that has two names."""
+  value = options.number(name, options.number(other, default))
+  if value != options.number(other, value):
+    raise options.fail(
+      name, f'contradicts {other}={options.get(other)!r}; leave one out'
+    )
+  return value
+
+
 def _read_position(options: Options) -> dict[str, Any]:
-  """All spellings; if several are given, the newest counts."""
-  theta = options.number(
-    'rotary_emb_base', options.number('rope_theta', rope.THETA)
-  )
+  """All spellings; those of `rope_parameters` count before others."""
   name = 'partial_rotary_factor'
-  fraction = options.number('rotary_pct', options.number(name, 0.25))
+  theta = _one_of(options, 'rotary_emb_base', 'rope_theta', rope.THETA)
+  fraction = _one_of(options, 'rotary_pct', name, 0.25)
   values = rope.values(options)
   fraction = values.number(name, fraction)
   head_size = options.size('hidden_size') // options.size('num_attention_heads')

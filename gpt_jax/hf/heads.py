@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.core.nn import layers
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import ACTIVATIONS, Family, Options, Tensor, linear
-from gpt_jax.nn import layers
-from gpt_jax.spec import UsageError
 
 # Kinds with a language model, which scores the vocabulary.
 SCORING = ('lm', 'double', 'pooled_lm', 'pretraining')
@@ -146,7 +146,7 @@ Outputs = dict[str, jax.Array]
 
 
 class Targets(NamedTuple):
-  """Labels, and places to read at: see `forward.Inputs`."""
+  """Labels, and places to read at: see `forward.ModelInputs`."""
 
   labels: Any = None
   mc_token_ids: Any = None

@@ -5,12 +5,23 @@
 Parameters are addressed by flat paths such as `embed/embedding`.
 """
 
+import functools
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.params import flatten
+from gpt_jax.core.nn.stack import Sharing
+from gpt_jax.core.nn.transformer import (
+  Transformer,
+  make_model,
+  parameter_shapes,
+)
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import heads
 from gpt_jax.hf.base import (
   DEFAULTS,
@@ -22,11 +33,6 @@ from gpt_jax.hf.base import (
   same,
 )
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.nn.params import flatten
-from gpt_jax.nn.stack import Sharing
-from gpt_jax.nn.transformer import Transformer, parameter_shapes
-from gpt_jax.spec import UsageError
 
 # Options of any model that would change what it computes.
 _ONLY = {
@@ -58,7 +64,7 @@ DTYPES: dict[str, Any] = {
 }
 
 
-class Origin(NamedTuple):
+class ExportOrigin(NamedTuple):
   """What an export needs to reproduce the imported files."""
 
   config: str  # config.json, verbatim
@@ -75,7 +81,7 @@ class Imported(Transformer):
   the origin. The heads' parameters are in `params['heads']`.
   """
 
-  origin: Origin = Origin('{}')
+  origin: ExportOrigin = ExportOrigin('{}')
 
   @property
   def options(self) -> Options:
@@ -86,6 +92,22 @@ class Imported(Transformer):
   def family(self) -> Family:
     """The checkpoint's family."""
     return FAMILIES.get(self.options.get('model_type'), _NONE)
+
+
+def imported(
+  fields: Mapping[str, Any], origin: ExportOrigin | None = None
+) -> Imported:
+  """The `Imported` of the class that these fields of a model ask for."""
+  return _imported(type(make_model(**fields)))(
+    **fields, origin=origin or ExportOrigin('{}')
+  )
+
+
+@functools.cache
+def _imported(kind: type[Transformer]) -> Any:
+  if kind is Transformer:
+    return Imported
+  return type(f'Imported{kind.__name__}', (Imported, kind), {})
 
 
 def family_of(config: dict[str, Any]) -> tuple[Family, str]:
@@ -114,11 +136,13 @@ def fields_of(
   config: dict[str, Any],
   *,
   bias: bool = False,
+  tied: bool = False,
   bounds: Bounds | None = None,
 ) -> Flat:
   """All fields of `Transformer` for a config.json.
 
-  `bias` says whether the files have the bias called `Family.output_bias`.
+  `bias` says whether the files have the bias called `Family.output_bias`, and
+  `tied` whether they lack the table called `Family.output_table`.
   """
   options = Options(config, bounds)
   for name, value in _ONLY.items():
@@ -138,13 +162,20 @@ def fields_of(
     fields['output'] = 'tied'  # it has no language-model head
   elif bias and family.output_bias:
     fields['output'] = 'tied(bias=True)'
+  elif (
+    tied
+    and family.output_table
+    and fields['output'] == 'untied'
+    and options.flag('tie_word_embeddings', True)
+  ):
+    fields['output'] = 'tied'
   return fields
 
 
 def shapes(model: Imported) -> Flat:
   """Zeros that take no memory for each parameter, heads included."""
   # Without the origin: the cache of shapes is by model.
-  body = Transformer(**{f: getattr(model, f) for f in transformer_fields()})
+  body = make_model(**{f: getattr(model, f) for f in transformer_fields()})
   params = dict(parameter_shapes(body))
   params['heads'] = heads.shapes(
     model.origin.kind, model.options, model.d_model
@@ -153,14 +184,14 @@ def shapes(model: Imported) -> Flat:
   return {n: np.broadcast_to(np.float32(0), x.shape) for n, x in flat.items()}
 
 
-class Slot(NamedTuple):
+class TensorSlot(NamedTuple):
   """A tensor of the file, with its names filled in."""
 
   tensor: Tensor
   index: tuple[int, ...] = ()  # (), (layer,) or (layer, expert)
 
 
-def slots(model: Imported) -> list[Slot]:
+def slots(model: Imported) -> list[TensorSlot]:
   """Every tensor of the file."""
   out = []
   family = model.family
@@ -168,7 +199,7 @@ def slots(model: Imported) -> list[Slot]:
   for tensor in [*family.tensors(model), *of_heads, *_output_bias(model)]:
     stack = _stack(model, tensor.paths[0]) if tensor.paths else None
     if stack is None:
-      out.append(Slot(tensor))
+      out.append(TensorSlot(tensor))
       continue
     layers = range(stack.num_layers)
     if tensor.layers is not None:
@@ -184,7 +215,7 @@ def slots(model: Imported) -> list[Slot]:
       for expert in range(max(tensor.experts, 1)):
         names = (n.format(**places, expert=expert) for n in tensor.names)
         index = (layer, expert) if tensor.experts else (layer,)
-        out.append(Slot(tensor._replace(names=tuple(names)), index))
+        out.append(TensorSlot(tensor._replace(names=tuple(names)), index))
   return out
 
 
@@ -200,19 +231,21 @@ def _output_bias(model: Imported) -> list[Tensor]:
   return [Tensor(names, (), lambda x: [], lambda parts: zeros)]
 
 
-def part(model: Imported, flat: Any, path: str, slot: Slot) -> Any:
+def part(model: Imported, flat: Any, path: str, slot: TensorSlot) -> Any:
   """The array of one of a slot's paths, or its part of a stacked array."""
   name, index = _place(model, path, slot)
   return flat[name][index] if index else flat[name]
 
 
-def places(model: Imported, slot: Slot) -> list[tuple[str, tuple[int, ...]]]:
+def places(
+  model: Imported, slot: TensorSlot
+) -> list[tuple[str, tuple[int, ...]]]:
   """The parameters that a tensor of the file fills, and the index in each."""
   return [_place(model, path, slot) for path in slot.tensor.paths]
 
 
 def _place(
-  model: Imported, path: str, slot: Slot
+  model: Imported, path: str, slot: TensorSlot
 ) -> tuple[str, tuple[int, ...]]:
   stack = _stack(model, path)
   if stack is None:
@@ -265,7 +298,9 @@ def _stack(model: Imported, path: str) -> _Layers | None:
   return None
 
 
-def joined_shape(model: Imported, flat: Flat, slot: Slot) -> tuple[int, ...]:
+def joined_shape(
+  model: Imported, flat: Flat, slot: TensorSlot
+) -> tuple[int, ...]:
   """The shape of a tensor in the file; `flat` is from `shapes`."""
   tensor = slot.tensor
   return tensor.join([part(model, flat, p, slot) for p in tensor.paths]).shape

@@ -4,6 +4,7 @@
 
 from typing import Any
 
+from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.hf import rope, routers
 from gpt_jax.hf.base import (
   BODY,
@@ -27,7 +28,6 @@ from gpt_jax.hf.base import (
   tables,
   writes,
 )
-from gpt_jax.nn.transformer import Transformer
 
 # HF's names of activations -> our gated `model.ffn`.
 GATED = {

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.hf.base import (
   Entry,
   Family,
@@ -27,7 +28,6 @@ from gpt_jax.hf.base import (
   sizes,
   transposed,
 )
-from gpt_jax.nn.transformer import Transformer
 
 # What both have in common, besides the output.
 _FIXED = {

@@ -16,26 +16,29 @@ form blocks, so that the rank is their sum, unless all A's are equal.
 import json
 import math
 import os
+import pathlib
 import re
+import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-from gpt_jax.files import files
+from gpt_jax.core.files import arrays, files
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.layout import (
   DTYPES,
   Imported,
-  Slot,
+  TensorSlot,
   joined_shape,
   places,
   shapes,
   slots,
 )
-from gpt_jax.spec import UsageError
 
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
 _PREFIX = 'base_model.model.'
@@ -49,7 +52,22 @@ _KNOWN = {
   *('megatron_core', 'loftq_config', 'qalora_group_size', 'runtime_config'),
   *('ensure_weight_tying', 'eva_config'),
 }
-# Ways to draw the first A and B that leave the base as it is.
+# Patterns that are matched at once: names, in which a point is any character.
+_NAME = re.compile(r'(?:\\\.|[\w.^$-])*')
+# Matches the others as PEFT does, in a process of its own: a pattern may take
+# time that is exponential in a name, and Python's `re` cannot be interrupted.
+_MATCHER = r"""
+import json, re, sys
+patterns, modules = json.load(sys.stdin)
+try:
+  whole = [re.compile(rf'(.*\.)?({x})') for x in patterns]
+  fits = [[bool(x.fullmatch(m)) for x in whole] for m in modules]
+except (re.error, RecursionError, OverflowError, MemoryError) as e:
+  fits = str(e) or 'it is too large'
+json.dump(fits, sys.stdout)
+"""
+_SECONDS = 10  # for all patterns of an option
+# Ways to initialize A and B that leave the base as it is.
 _DRAWN = (True, False, 'gaussian', 'orthogonal', 'eva')
 
 
@@ -109,8 +127,15 @@ class Adapter(NamedTuple):
     if module == name or module not in self.pairs:
       return weight
     a, b = self.pairs[module]
-    product = self.scales[module] * (b @ a)
-    return weight + (product.T if module in self.transposed else product)
+    with np.errstate(over='ignore', invalid='ignore'):
+      product = np.float32(self.scales[module]) * (b @ a)
+      total = weight + (product.T if module in self.transposed else product)
+    if not np.isfinite(total).all():
+      raise UsageError(
+        f'{self.folder}: {name} with its adapter has numbers that float32 does '
+        'not hold; ask who made it'
+      )
+    return total
 
 
 def read(folder: str) -> Adapter | None:
@@ -119,6 +144,7 @@ def read(folder: str) -> Adapter | None:
   if os.path.exists(os.path.join(folder, 'config.json')):
     return None  # an adapter beside a model is not applied unasked
   if not os.path.exists(path):
+    check_format(folder)
     return None
   values = files.read_json(path, remedy='copy the folder again')
   options = _Options(values)
@@ -147,7 +173,7 @@ def read(folder: str) -> Adapter | None:
         f'{file}: has {name} without its partner; copy the folder again'
       )
     a, b = (tensors[n] for n in names)
-    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1]:
+    if not a.ndim == b.ndim == 2 or not 0 < a.shape[0] == b.shape[1]:
       raise UsageError(
         f'{file}: {names[0]} is {a.shape} and lora_B {b.shape}, no two '
         'matrices of one rank; copy the folder again'
@@ -155,16 +181,13 @@ def read(folder: str) -> Adapter | None:
     pairs[found[1]] = a, b
   if not pairs:
     raise UsageError(f'{file}: adapts no module; copy the folder again')
-  scales = {
-    module: _scale(options, module, a.shape[0])
-    for module, (a, _) in pairs.items()
-  }
-  return Adapter(folder, base, pairs, scales)
+  return Adapter(folder, base, pairs, _scales(options, pairs))
 
 
 def _tensors(file: str) -> dict[str, np.ndarray]:
   """The tensors of an adapter, in float32."""
   found = {}
+  files.check_regular(file, remedy='copy the folder again')
   try:
     with safe_open(file, 'numpy') as opened:
       names = opened.keys()
@@ -185,6 +208,20 @@ def _tensors(file: str) -> dict[str, np.ndarray]:
         'again, or ask who made it'
       )
   return tensors
+
+
+def check_format(folder: str) -> None:
+  """Says of GGUF, in place of a folder or in one, what is read instead."""
+  names = [folder]
+  if os.path.isdir(folder):
+    names = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+  for name in names:
+    if name.lower().endswith('.gguf'):
+      raise UsageError(
+        f'{name}: is a GGUF file, made for inference, which is not read; give '
+        'the Hugging Face folder that it was made from, with config.json, '
+        '*.safetensors and the tokenizer'
+      )
 
 
 def base_of(folder: str) -> str:
@@ -215,34 +252,78 @@ def _check(options: _Options, values: dict[str, Any]) -> None:
       )
 
 
-def _scale(options: _Options, module: str, rank: int) -> float:
+def _scales(
+  options: _Options, pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> dict[str, float]:
   """Alpha / r, or alpha / sqrt(r); a module may have its own of both."""
-  given = _of_module(options, 'rank_pattern', 'r', module)
-  if rank != given:
-    raise UsageError(
-      f'{CONFIG}: gives {module} the rank {given}, and its tensors have {rank};'
-      ' copy the folder again'
-    )
-  alpha = _of_module(options, 'alpha_pattern', 'lora_alpha', module)
-  return alpha / (
-    math.sqrt(rank) if options.flag('use_rslora', False) else rank
-  )
+  ranks = _of_modules(options, 'rank_pattern', 'r', pairs)
+  alphas = _of_modules(options, 'alpha_pattern', 'lora_alpha', pairs)
+  stable, scales = options.flag('use_rslora', False), {}
+  for module, (a, _) in pairs.items():
+    rank, needed = a.shape[0], ranks[module]
+    if rank != needed:
+      raise UsageError(
+        f'{CONFIG}: gives {module} the rank {needed}, and its tensors have '
+        f'{rank}; copy the folder again'
+      )
+    scales[module] = alphas[module] / (math.sqrt(rank) if stable else rank)
+  return scales
 
 
-def _of_module(
-  options: _Options, patterns: str, default: str, module: str
-) -> float:
-  """The number that the first fitting pattern gives a module."""
-  own = options.get(patterns, {})
-  if not isinstance(own, dict):
+def _of_modules(
+  options: _Options, patterns: str, default: str, modules: Collection[str]
+) -> dict[str, float]:
+  """The number of each module: of the first fitting pattern, if one fits."""
+  values = options.get(patterns, {})
+  if not isinstance(values, dict):
     raise options.fail(patterns, 'must be an object')
-  for pattern in own:
-    try:
-      if re.fullmatch(rf'(.*\.)?({pattern})', module):
-        return _Options(own).number(pattern)
-    except re.error as e:
-      raise options.fail(patterns, f'cannot be read ({e})') from e
-  return options.number(default, 8)
+  numbers = {pattern: _Options(values).number(pattern) for pattern in values}
+  usual = options.number(default, 8)
+  fits = {
+    pattern: {m for m in modules if re.fullmatch(rf'(.*\.)?({pattern})', m)}
+    for pattern in values
+    if _NAME.fullmatch(pattern)
+  }
+  fits |= _matched(
+    options, patterns, [p for p in values if p not in fits], modules
+  )
+  return {
+    m: next((x for p, x in numbers.items() if m in fits[p]), usual)
+    for m in modules
+  }
+
+
+def _matched(
+  options: _Options,
+  name: str,
+  patterns: Sequence[str],
+  modules: Collection[str],
+) -> dict[str, set[str]]:
+  """The modules that each of an option's patterns fits."""
+  if not patterns:
+    return {}
+  try:
+    matcher = subprocess.run(
+      [sys.executable, '-I', '-c', _MATCHER],
+      input=json.dumps([patterns, [*modules]]),
+      capture_output=True,
+      text=True,
+      timeout=_SECONDS,
+      check=True,
+    )
+  except subprocess.TimeoutExpired as e:
+    raise options.fail(
+      name,
+      f'its patterns take more than {_SECONDS} s to match; write the names of '
+      'the modules instead',
+    ) from e
+  fits = json.loads(matcher.stdout)
+  if isinstance(fits, str):
+    raise options.fail(name, f'cannot be read ({fits})')
+  return {
+    pattern: {m for m, each in zip(modules, fits, strict=True) if each[i]}
+    for i, pattern in enumerate(patterns)
+  }
 
 
 def write(
@@ -254,6 +335,7 @@ def write(
   alpha: float,
   rslora: bool,
   base: str | None,
+  dropout: float = 0.0,
 ) -> None:
   """Writes an adapter of a model.
 
@@ -263,8 +345,9 @@ def write(
     adapters: by name, ours: 'decoder/.../query/kernel_A' and 'kernel_B'.
     heads: by name, 'heads/score/kernel'; they are trained in full.
     alpha: of all adapters.
-    rslora: see `objectives.lora`.
+    rslora: see `tuning.objectives.lora`.
     base: for `base_model_name_or_path`; None: it is not known.
+    dropout: on the adapters' inputs in training.
   """
   pairs = {
     name.removesuffix('_A'): (x, adapters[f'{name[:-1]}B'])
@@ -318,17 +401,25 @@ def write(
     'target_modules': _targets(ranks, modules),
     'modules_to_save': [*dict.fromkeys(saved)] or None,
     'fan_in_fan_out': True in columns,
-    'lora_dropout': 0.0,
+    'lora_dropout': dropout,
     'bias': 'none',
     'init_lora_weights': True,
   }
+  for name, x in tensors.items():
+    if not np.isfinite(x).all():
+      raise UsageError(
+        f'{name} has NaN or infinite numbers, so that nothing would read the '
+        'file; export an earlier step'
+      )
   os.makedirs(folder, exist_ok=True)
   tensors = {n: np.ascontiguousarray(x) for n, x in tensors.items()}
   path = os.path.join(folder, WEIGHTS)
-  save_file(tensors, path, metadata={'format': 'pt'})
+  with files.replacing(path) as temporary:
+    arrays.write_tensors(temporary, tensors)
   # Written last: without it a folder holds no adapter.
-  with open(os.path.join(folder, CONFIG), 'w', encoding='utf-8') as f:
-    f.write(json.dumps(config, indent=2) + '\n')
+  with files.replacing(os.path.join(folder, CONFIG)) as temporary:
+    text = json.dumps(config, indent=2) + '\n'
+    pathlib.Path(temporary).write_text(text, encoding='utf-8')
 
 
 def _name(model: Imported, name: str) -> str:
@@ -355,7 +446,7 @@ _Pair = tuple[np.ndarray, np.ndarray] | None
 
 
 def _of_slot(
-  model: Imported, slot: Slot, pairs: Mapping[str, tuple[Any, Any]]
+  model: Imported, slot: TensorSlot, pairs: Mapping[str, tuple[Any, Any]]
 ) -> list[_Pair]:
   """The adapters of a tensor's kernels, in its layer."""
   found = []
@@ -368,7 +459,7 @@ def _of_slot(
 
 
 def _joined(
-  model: Imported, slot: Slot, pairs: Sequence[_Pair]
+  model: Imported, slot: TensorSlot, pairs: Sequence[_Pair]
 ) -> tuple[np.ndarray, np.ndarray, bool]:
   """lora_A and lora_B of a tensor, and whether it is [inputs, outputs]."""
   sizes, there = (
@@ -393,13 +484,13 @@ def _joined(
   return a.T, b.T if of_columns else b, of_columns
 
 
-def _sizes(model: Imported, slot: Slot) -> list[int]:
+def _sizes(model: Imported, slot: TensorSlot) -> list[int]:
   """The outputs of a tensor's kernels."""
   known = shapes(model)
   return [known[name].shape[-1] for name, _ in places(model, slot)]
 
 
-def _of_columns(model: Imported, slot: Slot) -> bool:
+def _of_columns(model: Imported, slot: TensorSlot) -> bool:
   """Whether a tensor is [inputs, outputs]."""
   # Which axis `join` has the inputs on shows with more than there are outputs.
   sizes = _sizes(model, slot)

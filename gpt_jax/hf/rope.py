@@ -10,10 +10,10 @@ release understands an export, written.
 import math
 from typing import Any
 
-from gpt_jax import spec
+from gpt_jax.core import spec
+from gpt_jax.core.nn.positions import SCALINGS
+from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.hf.base import Entry, Options, choice, layers, shortest_period
-from gpt_jax.nn.positions import SCALINGS
-from gpt_jax.nn.transformer import Transformer
 
 THETA = 10_000.0
 _CONTEXT = 'original_max_position_embeddings'

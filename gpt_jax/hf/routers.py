@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gpt_jax import spec
+from gpt_jax.core import spec
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import Options, ffns
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
 
 # HF's losses -> our arguments.
 _LOSSES = {'aux': 'balance', 'z': 'z_loss'}

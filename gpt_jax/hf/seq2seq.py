@@ -4,6 +4,7 @@
 
 from typing import Any
 
+from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.hf import routers
 from gpt_jax.hf.base import (
   ACTIVATIONS,
@@ -30,7 +31,6 @@ from gpt_jax.hf.base import (
   writes,
 )
 from gpt_jax.hf.llama import GATED
-from gpt_jax.nn.transformer import Transformer
 
 _CLASSES = {
   'ForConditionalGeneration': 'lm',
@@ -131,7 +131,8 @@ def _read_output(options: Options) -> dict[str, Any]:
 
 
 def _write_output(model: Transformer) -> dict[str, Any]:
-  return {'scale_decoder_outputs': choice(model, 'output').name == 'tied'}
+  scale = choice(model, 'output').kwargs.get('scale', 'none')
+  return {'scale_decoder_outputs': scale == 'rsqrt'}
 
 
 def _t5_tensors(model: Transformer) -> list[Tensor]:
@@ -222,6 +223,7 @@ T5 = Family(
   ),
   tensors=_t5_tensors,
   buffers=_BUFFERS,
+  output_table='lm_head.weight',
   bare=True,
   rewritten=('tie_word_embeddings',),
 )

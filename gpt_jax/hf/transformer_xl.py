@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import (
   ACTIVATIONS,
   Entry,
@@ -30,9 +32,7 @@ from gpt_jax.hf.base import (
   transposed,
   writes,
 )
-from gpt_jax.nn.embed import Clusters
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.papers.transformer_xl.adaptive import Clusters
 
 # Transformer-XL (removed from transformers 5; equal to 4.35).
 #
@@ -52,6 +52,14 @@ def _alphabetical(*entries: Entry) -> tuple[Entry, ...]:
     return dict(sorted(options.items()))
 
   return (*(Entry(entry.read) for entry in entries), Entry(write=write))
+
+
+def _read_pairs(options: Options) -> dict[str, Any]:
+  if options.size('d_model', 1024) % 2:
+    raise options.fail(
+      'd_model', 'must be even, as transformers pairs sines and cosines'
+    )
+  return {}
 
 
 # HF's defaults are of the model trained on WikiText-103.
@@ -276,6 +284,7 @@ TRANSFO_XL = Family(
       d_head=('head_size', 64),
       d_inner=('d_ff', 4096),
     ),
+    Entry(_read_pairs),
     Entry(_read_clusters, _write_clusters),
     Entry(_read_memory, _write_memory),
     call('norm', 'layernorm', epsilon=('layer_norm_epsilon', 1e-5)),
@@ -393,6 +402,7 @@ XLNET = Family(
       d_head=('head_size', _head_size),
       d_inner=('d_ff', 4096),
     ),
+    Entry(_read_pairs),
     Entry(_read_xlnet, _write_xlnet),
     named(
       'attn_type', 'attention', {'bi': 'bidirectional', 'uni': 'full'}, 'bi'

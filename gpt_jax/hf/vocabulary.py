@@ -4,26 +4,58 @@
 
 import logging
 import os
-from typing import Any
 
-from gpt_jax.files import files
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.special import NoEndError
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.tokenizers.sentencepiece import SentencePiece
+from gpt_jax.hf import peft
+from gpt_jax.hf_tokenizers import classes, special_files
 
-# Classes of transformers that read a vocab.txt as BERT's.
-_LIKE_BERTS = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer')
-_FAST = ('', 'Fast')
+_ANEW = (
+  'save the tokenizer anew with transformers, which writes a tokenizer.json: '
+  'AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)'
+)
+# What reads a vocab.json with its merges.txt, by the class of transformers.
+_BPES = {
+  'GPT2Tokenizer': 'gpt2_bpe',
+  'RobertaTokenizer': 'byte_bpe_file',
+  'OpenAIGPTTokenizer': 'gpt1_bpe',
+}
+# Any of these makes a folder that of a tokenizer.
+VOCABULARIES = (
+  *('tokenizer.json', 'vocab.json', 'vocab.txt'),
+  *('tokenizer.model', 'spiece.model', 'spm.model'),
+)
+_MODELS = VOCABULARIES[3:]
+_UNIGRAM, _BPE = 1, 2
+
+
+def of_checkpoint(
+  folder: str, model_type: str
+) -> tuple[str, tokenizer_lib.Tokenizer] | None:
+  """See `read`; an adapter's own vocabulary comes before that of its base.
+
+  Trainers save the tokenizer beside an adapter, with the tokens and the chat
+  template that it was trained with.
+  """
+  base = peft.base_of(folder)
+  has_own = any(os.path.exists(os.path.join(folder, x)) for x in VOCABULARIES)
+  return read(folder if has_own else base, model_type, base)
 
 
 def read(
-  folder: str, model_type: str
+  folder: str, model_type: str, model_folder: str = ''
 ) -> tuple[str, tokenizer_lib.Tokenizer] | None:
   """The `tokenizer.name` for a checkpoint's vocabulary, and the tokenizer.
 
   The tokenizer knows which tokens Hugging Face's puts before a text and which
   end an answer, and keeps the files that say so, with the chat template. A
   tokenizer.json takes precedence, as in transformers.
+
+  Args:
+    folder: of the vocabulary.
+    model_type: of the model.
+    model_folder: of the model, if that is another one.
 
   Returns:
     None if there is no vocabulary that we can read.
@@ -32,58 +64,119 @@ def read(
   def path(name: str) -> str:
     return os.path.abspath(os.path.join(folder, name))
 
-  def imported(name: str) -> tuple[str, tokenizer_lib.Tokenizer]:
-    return name, tokenizer_lib.imported(name, folder)
-
   if os.path.exists(path('tokenizer.json')):
+    name = f'hf_tokenizer({path("tokenizer.json")!r})'
     try:
-      return imported(f'hf_tokenizer({path("tokenizer.json")!r})')
-    except NoEndError as e:
+      return name, special_files.tokenizer(name, folder, model_folder)
+    except special_files.NoEndError as e:
       logging.getLogger('gpt_jax').warning('%s', e)
+  beside = classes.entries(folder)
+  folders = folder, model_folder
   bpe = [path('vocab.json'), path('merges.txt')]
   if all(os.path.exists(p) for p in bpe):
-    kind = 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
-    if '<mask>' in _entries(bpe[0]):  # RoBERTa's and BART's
-      kind = 'byte_bpe_file'
-    return imported(f'{kind}({bpe[0]!r}, {bpe[1]!r})')
-  for model in ('tokenizer.model', 'spiece.model', 'spm.model'):
-    if os.path.exists(path(model)):
-      return imported(f'sentencepiece_file({path(model)!r})')
-  if os.path.exists(path('vocab.txt')):  # BERT's, uncased unless it says so
-    lowercase = _lowercase(path('tokenizer_config.json'))
-    call = f'wordpiece_file({path("vocab.txt")!r}, lowercase={lowercase})'
-    return imported(call)
+    kind = _bpe(beside, folder, model_type)
+    return _ended(f'{kind}({bpe[0]!r}, {bpe[1]!r}', beside, *folders)
+  for name in _MODELS:
+    if os.path.exists(path(name)):
+      call = f'sentencepiece_file({path(name)!r}'
+      found = _ended(call, beside, *folders)
+      _check_sentencepiece(beside, name, found[1])
+      return found
+  if os.path.exists(path('vocab.txt')):
+    options = _wordpiece(beside)
+    return _ended(
+      f'wordpiece_file({path("vocab.txt")!r}{options}', beside, *folders
+    )
   return None
 
 
-def _lowercase(path: str) -> bool:
-  """Whether a vocab.txt is uncased; refuses what is not BERT's WordPiece."""
-  entries = _entries(path).items()
-  given = {name: value for name, value in entries if value is not None}
-  lowercase = given.get('do_lower_case', True)
-  plain: dict[str, tuple[Any, ...]] = {
-    'do_lower_case': (True, False),
-    'strip_accents': (None, lowercase),
-    'tokenize_chinese_chars': (True,),
-    'tokenizer_class': (
-      None,
-      *(f'{name}{x}' for name in _LIKE_BERTS for x in _FAST),
-    ),
-  }
-  for option, accepted in plain.items():
-    if given.get(option, accepted[0]) not in accepted:
-      raise UsageError(
-        f"{path}: {option}={given[option]!r}: a vocab.txt is read as BERT's; "
-        'save the tokenizer anew with transformers, which writes a '
-        'tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)'
-        '.save_pretrained(NEW_FOLDER)'
+def _ended(
+  call: str, beside: classes.Entries, folder: str, model_folder: str
+) -> tuple[str, tokenizer_lib.Tokenizer]:
+  """Reads a vocabulary whose end is the `eos_token`, if it has that token.
+
+  Args:
+    call: of `tokenizer.name`, without the end and the bracket.
+  """
+  name = f'{call})'
+  made = tokenizer_lib.build(name, [])
+  eos = beside.role('eos', '')
+  i = special_files.single_of(made).id_of(eos) if eos else None
+  if i is not None and i != made.eos_id:
+    name = f'{call}, eos={eos!r})'
+  return name, special_files.tokenizer(name, folder, model_folder)
+
+
+def _bpe(beside: classes.Entries, folder: str, model_type: str) -> str:
+  """Which of our tokenizers reads a vocab.json with its merges.txt."""
+  what = 'a vocab.json with a merges.txt'
+  if beside.name and beside.name not in _BPES:
+    raise _refusal(
+      beside, 'tokenizer_class', f"{what} is read as GPT-2's or RoBERTa's"
+    )
+  if (
+    beside.flag('add_prefix_space', False)
+    and beside.name != 'OpenAIGPTTokenizer'
+  ):
+    raise _refusal(
+      beside, 'add_prefix_space', f'{what} is read without a space before texts'
+    )
+  if beside.name:
+    return _BPES[beside.name]
+  if '<mask>' in special_files.beside(
+    folder, 'vocab.json'
+  ):  # RoBERTa's and BART's
+    return 'byte_bpe_file'
+  return 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
+
+
+def _wordpiece(beside: classes.Entries) -> str:
+  """The options of BERT's WordPiece, uncased unless the files say so."""
+  what = "a vocab.txt is read as BERT's"
+  if beside.name not in ('', 'BertTokenizer'):
+    raise _refusal(beside, 'tokenizer_class', what)
+  if not beside.flag('tokenize_chinese_chars', True):
+    raise _refusal(beside, 'tokenize_chinese_chars', what)
+  if beside.role('unk', '[UNK]') != '[UNK]':
+    raise _refusal(beside, 'unk_token', what)
+  options = f', lowercase={beside.flag("do_lower_case", True)}'
+  accents = beside.flag('strip_accents', None)
+  return options + f', strip_accents={accents}' * (accents is not None)
+
+
+def _check_sentencepiece(
+  beside: classes.Entries, name: str, made: tokenizer_lib.Tokenizer
+) -> None:
+  """Refuses a model that its class reads otherwise than SentencePiece."""
+  if not beside.name:
+    return
+  assert isinstance(made, SentencePiece)
+  proto = made.proto
+  spaced = proto.normalizer_spec.add_dummy_prefix
+  merged = proto.normalizer_spec.remove_extra_whitespaces
+  mapped = bool(proto.normalizer_spec.precompiled_charsmap)
+  trained = proto.trainer_spec
+  settings = trained.model_type, trained.byte_fallback, merged, mapped
+  if beside.name in ('LlamaTokenizer', 'CodeLlamaTokenizer', 'GemmaTokenizer'):
+    usual = settings == (_BPE, True, False, False)
+    asked = beside.name != 'GemmaTokenizer'
+    if asked:
+      asked = beside.flag('add_prefix_space', True)
+    if usual and asked != spaced:
+      raise _refusal(
+        beside, 'add_prefix_space', f'{name} has add_dummy_prefix={spaced}'
       )
-  return lowercase
+  else:
+    usual = beside.name == 'T5Tokenizer' and spaced
+    usual = usual and settings == (_UNIGRAM, False, True, True)
+    usual = usual and made.processor.unk_id() == 2  # T5's, whatever the model's
+  if not usual:
+    raise _refusal(
+      beside,
+      'tokenizer_class',
+      f'this class does not read texts as SentencePiece reads them by {name}',
+    )
 
 
-def _entries(path: str) -> dict[str, Any]:
-  """The entries of a JSON file; none if it does not exist."""
-  if not os.path.exists(path):
-    return {}
-  with open(path, 'rb') as file:
-    return files.parse(file.read(), path, remedy='download it again')
+def _refusal(beside: classes.Entries, option: str, why: str) -> UsageError:
+  return beside.refusal(option, f'{why}; {_ANEW}')

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.planning.hlo import Computation, Instruction, Program, Step
+from gpt_jax.planning.hlo import (
+  Computation,
+  ExecutedInstruction,
+  Instruction,
+  Program,
+)
 
 
 def group_members(x: Instruction, mesh: Mesh) -> list[int]:
@@ -130,7 +135,7 @@ def read(program: Program, mesh: Mesh) -> list[Collective]:
   """
   # Fusions by the name of the computation that they call.
   fusions = {
-    x.called('calls'): Step(x, computation, 1)
+    x.called('calls'): ExecutedInstruction(x, computation, 1)
     for computation in program.computations.values()
     for x in computation.instructions.values()
     if x.opcode == 'fusion'
@@ -170,7 +175,10 @@ def chain(x: Instruction) -> tuple[int, str] | None:
 
 
 def _collective(
-  step: Step, kind: str, mesh: Mesh, fusion: Step | None
+  step: ExecutedInstruction,
+  kind: str,
+  mesh: Mesh,
+  fusion: ExecutedInstruction | None,
 ) -> Iterator[Collective]:
   """Yields one for each array: the compiler combines small collectives."""
   x = step.instruction
@@ -210,7 +218,9 @@ def _collective(
     )
 
 
-def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
+def _given(
+  x: Instruction, inside: Computation, fusion: ExecutedInstruction
+) -> Instruction:
   """Traces an instruction inside a fusion back to the fusion's operand."""
   while x.operands:
     x = inside.operands(x)[0]
@@ -220,7 +230,7 @@ def _given(x: Instruction, inside: Computation, fusion: Step) -> Instruction:
   return outside[int(x.argument)]
 
 
-def _dcn(step: Step, mesh: Mesh) -> Collective:
+def _dcn(step: ExecutedInstruction, mesh: Mesh) -> Collective:
   """A transfer between slices: each device exchanges its slice's partial sum.
 
   Counted as a ring over n slices: 2 (n - 1) / n of the bytes. The program has

@@ -9,38 +9,40 @@ the devices differ: they hold no arrays, and nothing is run.
 import importlib.util
 import os
 import re
+import time
 from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import topologies as jax_topologies
 
-from gpt_jax import sharding
-from gpt_jax.config import Config
-from gpt_jax.costs import flops
-from gpt_jax.costs.topologies import Slices
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.optim.schedules import Shape
+from gpt_jax.core import sharding
+from gpt_jax.core.config import Config
+from gpt_jax.core.costs import flops
+from gpt_jax.core.costs.topologies import Slices
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.optim.schedules import Shape
+from gpt_jax.core.runtime import libtpu, tpu_flags
+from gpt_jax.core.spec import UsageError, install
+from gpt_jax.core.training import compiled as compiled_lib
+from gpt_jax.core.training import device_check
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.compiled import Compiled
+from gpt_jax.core.training.parts import Parts
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
-from gpt_jax.planning.schedule import Rates
-from gpt_jax.runtime import tpu_flags
-from gpt_jax.spec import UsageError, install
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.compiled import Compiled
-from gpt_jax.training.parts import Parts
+from gpt_jax.planning.schedule import DeviceRates
 
 _SETTINGS = {
-  # Do not look for a TPU; let several processes compile at once.
-  'TPU_SKIP_MDS_QUERY': '1',
-  'TPU_WORKER_HOSTNAMES': 'localhost',
+  **libtpu.SETTINGS,
+  # Let several processes compile at once.
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-  # Appears in the log only.
-  'TPU_ACCELERATOR_TYPE': 'v4-8',
 }
 
 
-class Program(NamedTuple):
+# How long each compilation of this process took.
+seconds: list[float] = []
+
+
+class CompiledStage(NamedTuple):
   """The compiled training step of one stage of the batch ramp."""
 
   parts: Parts
@@ -101,7 +103,7 @@ def compile_stage(
   slices: Slices,
   shape: Shape,
   flags: dict[str, str] | None = None,
-) -> Program:
+) -> CompiledStage:
   """Compiles the step of a batch of `shape`, as `train` does.
 
   `flags` are libtpu's; by default those that `launch/` sets for the generation.
@@ -109,6 +111,7 @@ def compile_stage(
   Raises:
     TooLarge: it does not fit the chips.
   """
+  start = time.monotonic()
   if flags is None:
     flags = tpu_flags.FLAGS[slices.chip.name]
   try:
@@ -121,8 +124,10 @@ def compile_stage(
         f'--flags: libtpu has no flag {unknown[1]}; leave it out'
       ) from e
     raise
+  finally:
+    seconds.append(time.monotonic() - start)
   found = compiled.call.memory_analysis()
-  return Program(
+  return CompiledStage(
     parts,
     shape,
     compiled,
@@ -151,7 +156,7 @@ class Hbm(NamedTuple):
   host: float  # in the host's memory instead, not part of the peak
 
 
-class Flops(NamedTuple):
+class StepFlops(NamedTuple):
   """FLOPs of one step, over all devices."""
 
   model: float  # PaLM's formula (appendix B), see `flops.FORMULA`
@@ -167,7 +172,7 @@ class Flops(NamedTuple):
     return self.compiled / self.model
 
 
-class Stage(NamedTuple):
+class StageTimes(NamedTuple):
   """One compiled step."""
 
   start: int  # its first step, from 0
@@ -177,7 +182,7 @@ class Stage(NamedTuple):
   tokens: int  # in a batch
   compile_seconds: float  # on this machine
   hbm: Hbm  # of one chip
-  flops: Flops
+  flops: StepFlops
   traffic: dict[str, dict[str, float]]  # bytes a chip sends, by axes and kind
   # Bytes a chip sends over `data` in an outer step, and in each step besides.
   outer: tuple[float, float]
@@ -185,10 +190,10 @@ class Stage(NamedTuple):
   reduced: tuple[str, ...]  # parameters with all-reduced gradients
   wide_gathers: float  # bytes a chip sends in all-gathers of float32
   time: float  # estimated seconds
-  spent: dict[str, float]  # the terms of `time`, see `schedule.Estimate`
+  spent: dict[str, float]  # the terms of `time`, see `schedule.StepEstimate`
   bound: str  # what most of the time is spent on
   mfu: float  # estimated model FLOPs utilisation
-  mfu_causal: float  # the same by `Flops.causal`
+  mfu_causal: float  # the same by `StepFlops.causal`
   error: float | None  # of the estimate; None: no published run is like it
   attention: tuple[str, ...]  # what computes it in each kind of layer
 
@@ -209,7 +214,7 @@ class Whole(NamedTuple):
   mfu_causal: float
 
 
-def measure(program: Program, slices: Slices) -> Stage:
+def measure(program: CompiledStage, slices: Slices) -> StageTimes:
   """Measures one compiled step."""
   parts, shape = program.parts, program.shape
   config, mesh = parts.config, parts.mesh
@@ -244,7 +249,7 @@ def measure(program: Program, slices: Slices) -> Stage:
   activations = _activations(program, text, state)
   if activations is not None:
     activations *= per_chip
-  return Stage(
+  return StageTimes(
     start=stage.start,
     rows=shape.rows,
     row_tokens=shape.length,
@@ -260,7 +265,7 @@ def measure(program: Program, slices: Slices) -> Stage:
       peak - params - optimizer - (activations or 0),
       per_chip * (program.host_arguments + program.host_temporaries),
     ),
-    flops=Flops(
+    flops=StepFlops(
       model,
       seen * shape.tokens,
       executed.total * mesh.size,
@@ -286,7 +291,7 @@ def measure(program: Program, slices: Slices) -> Stage:
   )
 
 
-def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
+def whole(parts: Parts, stages: list[StageTimes], slices: Slices) -> Whole:
   """Days and chip-hours of the run, from the step time of each stage."""
   last = parts.config.schedule.num_steps
   by_shape = {Shape(stage.rows, stage.row_tokens): stage for stage in stages}
@@ -312,16 +317,27 @@ def whole(parts: Parts, stages: list[Stage], slices: Slices) -> Whole:
   )
 
 
-def rates(slices: Slices) -> Rates:
+def so_far() -> str:
+  """How long compilations take, by those of this process."""
+  if not seconds:
+    return 'the first here; most take a minute or two on two quiet cores'
+  if len(seconds) == 1:
+    return f'the one before took {seconds[0]:.0f} s'
+  return (
+    f'the {len(seconds)} before took {min(seconds):.0f} to {max(seconds):.0f} s'
+  )
+
+
+def rates(slices: Slices) -> DeviceRates:
   """Rates of one device of the slices."""
   chip = slices.chip
   each = (x / chip.devices for x in (chip.vector, chip.hbm_bandwidth, chip.dcn))
   vector, memory, dcn = each
-  return Rates(slices.peak, vector, memory, chip.link, dcn)
+  return DeviceRates(slices.peak, vector, memory, chip.link, dcn)
 
 
 def _activations(
-  program: Program, text: hlo.Program, state: Any
+  program: CompiledStage, text: hlo.Program, state: Any
 ) -> float | None:
   """Bytes that the scan over layers saves for the backward pass.
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from gpt_jax import spec
-from gpt_jax.ranges import NotNegative, Positive, Probability
+from gpt_jax.core import spec
+from gpt_jax.core.ranges import NotNegative, Positive, Probability
+from gpt_jax.core.runtime.tables import TextTable
 
 # Simulated days: at a failure a day the goodput's standard error is below 0.1%.
 DAYS = 20_000
 _DAY = 86400.0
 
 
-class Source(NamedTuple):
+class PublishedRun(NamedTuple):
   """A published run, and its unplanned interruptions."""
 
   name: str
@@ -43,12 +43,12 @@ class Source(NamedTuple):
 
 
 SOURCES = (
-  Source(
+  PublishedRun(
     *('OPT-175B', 124, 60, 35 + 70, 1.0),
     cite='arXiv 2205.01068, section 2.5: 35 manual restarts and about 70 '
     'automatic ones in two months, all of hardware',
   ),
-  Source(
+  PublishedRun(
     *('Llama 3 405B', 2048, 54, 419, 1 - (54 + 35 + 7 + 2) / 419),
     cite='arXiv 2407.21783, table 5: 419 unexpected interruptions, of which '
     'software 54, network 35, NCCL timeouts 7, dependencies 2',
@@ -102,7 +102,7 @@ def tiers(
 TIERS = {'tiers': tiers}
 
 
-class Outcome(NamedTuple):
+class TimeShares(NamedTuple):
   """Shares of the wall time; they add up to 1."""
 
   goodput: float  # work that was kept
@@ -119,7 +119,7 @@ def simulate(
   local: bool,
   days: float = DAYS,
   seed: int = 0,
-) -> Outcome:
+) -> TimeShares:
   """Simulates a run.
 
   Args:
@@ -156,7 +156,7 @@ def simulate(
       kept = max(kept, newest, persistent)
     else:
       near, kept = False, persistent
-  return Outcome(
+  return TimeShares(
     *(kept / wall, worked * saving / wall),
     *((worked - kept) / wall, recovering / wall),
   )
@@ -187,10 +187,11 @@ def plan(hosts: int, given: str) -> dict[str, Any]:
 
 def show(found: dict[str, Any], console: Console) -> None:
   """Prints the table."""
-  table = Table(
+  hosts = spec.counted(found['hosts'], 'host')
+  table = TextTable(
     *('rates of', 'a day', 'checkpoints', 'goodput', 'lost', 'recovering'),
     'saving',
-    title=f'Failures of {found["hosts"]:,} hosts, {DAYS:,} simulated days',
+    title=f'Failures of {hosts}, {DAYS:,} simulated days',
   )
   for row in found['rows']:
     for name, told in (

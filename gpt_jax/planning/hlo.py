@@ -32,7 +32,7 @@ _SHAPE = re.compile(r'(\w+)\[([\d,<=]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.-]+)')
 
 
-class Shape(NamedTuple):
+class ArrayShape(NamedTuple):
   """An array's shape on one device."""
 
   dtype: str
@@ -54,7 +54,9 @@ class Instruction(NamedTuple):
 
   name: str  # unique in its computation
   opcode: str  # as in `all-gather`, `fusion`
-  shapes: tuple[Shape, ...]  # of the result, one for each element of a tuple
+  shapes: tuple[
+    ArrayShape, ...
+  ]  # of the result, one for each element of a tuple
   # Bytes that each takes in the device's main memory, with the padding of its
   # tiles; 0 if its layout puts it in a faster memory: `{1,0:T(8,128)S(1)}`.
   stored: tuple[float, ...]
@@ -97,7 +99,7 @@ class Computation(NamedTuple):
     return [self.instructions[name] for name in instruction.operands]
 
 
-class Step(NamedTuple):
+class ExecutedInstruction(NamedTuple):
   """An instruction, its computation, and how often a device executes it."""
 
   instruction: Instruction
@@ -131,7 +133,7 @@ class Program:
     }
 
   @functools.cached_property
-  def steps(self) -> tuple[Step, ...]:
+  def steps(self) -> tuple[ExecutedInstruction, ...]:
     """Everything that one device executes, including inside fusions.
 
     Takes the longest branch of a conditional, as often as `share` says; a loop
@@ -205,11 +207,13 @@ def _closing(text: str, start: int) -> int:
   raise ValueError(f'no closing parenthesis: {text[:80]}')
 
 
-def _shape(dtype: str, dims: str) -> Shape:
-  return Shape(dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d))
+def _shape(dtype: str, dims: str) -> ArrayShape:
+  return ArrayShape(
+    dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d)
+  )
 
 
-def _stored(shape: Shape, layout: str) -> float:
+def _stored(shape: ArrayShape, layout: str) -> float:
   order, _, rest = layout.partition(':')
   if re.search(r'S\([1-9]', rest):
     return 0
@@ -232,9 +236,9 @@ _CALLS = {'fusion': 'calls', 'async-start': 'calls', 'call': 'to_apply'}
 
 def _walk(
   program: Program, computation: Computation, count: float
-) -> Iterator[Step]:
+) -> Iterator[ExecutedInstruction]:
   for x in computation.instructions.values():
-    yield Step(x, computation, count)
+    yield ExecutedInstruction(x, computation, count)
     if x.opcode == 'while':
       known = program.trips[computation.name, x.name]
       if known != 0:
@@ -250,7 +254,7 @@ def share(x: Instruction) -> float:
   """The share of its executions in which a conditional takes the branch.
 
   A program says so in the name of a scope around it, as in `every_500_steps`
-  (`gpt_jax/training/diloco.py`); 1 without one, and for calls.
+  (`gpt_jax/papers/diloco/diloco.py`); 1 without one, and for calls.
   """
   found = x.opcode == 'conditional' and re.search(
     r'\bevery_(\d+)_steps/', x.op_name
@@ -385,7 +389,7 @@ class _Scalars:
     return None
 
 
-_COUNTERS = [Shape(dtype, ()) for dtype in ('s32', 'u32', 's64', 'u64')]
+_COUNTERS = [ArrayShape(dtype, ()) for dtype in ('s32', 'u32', 's64', 'u64')]
 # Opcodes that keep the value.
 _SAME = {'copy', 'bitcast', 'convert', 'reshape', 'copy-start', 'copy-done'}
 _ARITHMETIC: dict[str, Callable] = {

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_jax.costs.chips import Chip
-from gpt_jax.nn.grouped import tile_of
+from gpt_jax.core.costs.chips import Chip
+from gpt_jax.core.nn.grouped import tile_of
 from gpt_jax.planning import collectives
 from gpt_jax.planning.hlo import (
   BYTES,
+  ArrayShape,
   Computation,
+  ExecutedInstruction,
   Instruction,
   Program,
-  Shape,
-  Step,
 )
 
 
@@ -93,13 +93,13 @@ class Dimensions(NamedTuple):
   columns: float
 
 
-def dimensions(step: Step) -> Dimensions | None:
+def dimensions(step: ExecutedInstruction) -> Dimensions | None:
   """Sizes of a dot or convolution; None for other instructions."""
   found = _PRODUCTS.get(step.instruction.opcode)
   return found(step) if found else None
 
 
-def _dot(step: Step) -> Dimensions:
+def _dot(step: ExecutedInstruction) -> Dimensions:
   x = step.instruction
   left, right = (y.shapes[0] for y in step.computation.operands(x)[:2])
   contracted = _numbers(x, 'lhs_contracting_dims')
@@ -110,7 +110,7 @@ def _dot(step: Step) -> Dimensions:
   return Dimensions(flops, left.size / each, inner, right.size / each)
 
 
-def _convolution(step: Step) -> Dimensions:
+def _convolution(step: ExecutedInstruction) -> Dimensions:
   """FLOPs of a convolution; on TPU also of a dot, with batch as spatial dims.
 
   Window positions in the padding, or between the elements of a dilated operand,
@@ -166,7 +166,7 @@ def _numbers(x: Instruction, name: str) -> list[int]:
 _PRODUCTS = {'dot': _dot, 'convolution': _convolution}
 
 
-def kernel_flops(step: Step, name: str) -> float | None:
+def kernel_flops(step: ExecutedInstruction, name: str) -> float | None:
   """FLOPs by the kernel's own cost estimate, else by its shapes.
 
   None if it has no estimate and an unknown name.
@@ -195,7 +195,7 @@ def estimate(x: Instruction, name: str) -> float:
 def _attention(products: int):
   """`products` products of 2 L M K: [.., L, K] queries, [.., M, K] keys."""
 
-  def flops(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
+  def flops(arrays: list[ArrayShape], out: tuple[ArrayShape, ...]) -> float:
     del out
     queries, keys = arrays[:2]
     return 2.0 * products * queries.size * keys.dims[-2]
@@ -203,7 +203,9 @@ def _attention(products: int):
   return flops
 
 
-def _attention_keys(arrays: list[Shape], out: tuple[Shape, ...]) -> float:
+def _attention_keys(
+  arrays: list[ArrayShape], out: tuple[ArrayShape, ...]
+) -> float:
   """Gradients of keys and values, and of queries too in the fused kernel.
 
   Products: the scores, their gradient, and one for each output. An output with
@@ -316,7 +318,7 @@ def of(
     called = program.called(x, 'calls')
     products, vector = _inside(program, called, chip)
     return Work(products, vector, _traffic(program, x, inside))
-  step = Step(x, inside, 1)
+  step = ExecutedInstruction(x, inside, 1)
   read = sum(sum(y.stored) for y in inside.operands(x))
   if x.opcode in _SLICES:
     read = min(read, sum(x.stored))
@@ -336,13 +338,13 @@ def _inside(
       more = _inside(program, program.called(x, 'calls'), chip)
       products, vector = products + more[0], vector + more[1]
     else:
-      step = Step(x, called, 1)
+      step = ExecutedInstruction(x, called, 1)
       products += _products(step, chip)
       vector += _vector(step)
   return products, vector
 
 
-def _products(step: Step, chip: Chip) -> float:
+def _products(step: ExecutedInstruction, chip: Chip) -> float:
   """FLOPs of a product [M, K] x [K, N] with padded dimensions.
 
   The unit holds a tile of K x N, through which at least as many rows pass as
@@ -368,7 +370,7 @@ def _pad(size: float, to: int) -> float:
   return math.ceil(size / to) * to
 
 
-def _vector(step: Step) -> float:
+def _vector(step: ExecutedInstruction) -> float:
   """Operations on elements: for a reduction, on those that it reads."""
   x = step.instruction
   cost = _ELEMENTS.get(x.opcode, 0)
@@ -463,7 +465,7 @@ def _kernel(
     return _grouped_work(x, inside, side)
   operands = inside.operands(x)
   stored = sum(sum(y.stored) for y in operands) + sum(x.stored)
-  flops = kernel_flops(Step(x, inside, 1), name) or 0.0
+  flops = kernel_flops(ExecutedInstruction(x, inside, 1), name) or 0.0
   if not name.startswith(('flash', 'splash')):
     return Work(flops, 0.0, stored)
   each = _FORWARD if '_fwd' in name or '_forward' in name else _BACKWARD

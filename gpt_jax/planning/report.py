@@ -4,39 +4,44 @@
 
 import json
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NotRequired, TypedDict
 
 from etils import epy
 from rich.console import Console
-from rich.table import Table
 
-from gpt_jax import config as config_lib
-from gpt_jax.config import Config, loading
-from gpt_jax.costs import topologies
-from gpt_jax.costs.chips import GIB
-from gpt_jax.costs.topologies import Slices
-from gpt_jax.files.buckets import write_atomically
-from gpt_jax.spec import UsageError
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import ranges
+from gpt_jax.core.config import Config, loading
+from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs.chips import GIB
+from gpt_jax.core.costs.topologies import Slices
+from gpt_jax.core.files import schema
+from gpt_jax.core.files.buckets import write_atomically
+from gpt_jax.core.runtime.tables import TextTable
+from gpt_jax.core.spec import UsageError, counted
+from gpt_jax.planning import prices
 
 with epy.lazy_imports():
   import jax
 
-  from gpt_jax import sharding
-  from gpt_jax.costs import flops
+  from gpt_jax.core import sharding
+  from gpt_jax.core.costs import flops
+  from gpt_jax.core.training import compiled
   from gpt_jax.planning import compile as compile_lib
-  from gpt_jax.planning import schedule, search
-  from gpt_jax.training import compiled, layouts
+  from gpt_jax.planning import layouts, schedule, search
 
 
-def accuracy(stage: 'compile_lib.Stage') -> str:
+def accuracy(stage: 'compile_lib.StageTimes') -> str:
   """How far off an estimate may be."""
   if stage.error is None:
     return 'no published run is like it: accuracy unknown'
   return f'±{stage.error:.0%}'
 
 
-def to_json(name: str, found: 'search.Plan | search.Misfit') -> dict[str, Any]:
+def to_json(
+  name: str, found: 'search.FittingPlan | search.Misfit'
+) -> dict[str, Any]:
   """All figures: bytes per chip, FLOPs over all chips, seconds.
 
   If it does not fit: what it needs, and the suggested plan.
@@ -51,7 +56,7 @@ def to_json(name: str, found: 'search.Plan | search.Misfit') -> dict[str, Any]:
     'mesh': {axis: config.mesh[axis] for axis in sharding.AXES},
     'remat': config.model.remat,
     'micro_rows': config.batch.micro_rows or 0,
-    'fits': isinstance(found, search.Plan),
+    'fits': isinstance(found, search.FittingPlan),
     'overrides': found.changes,
   }
   if isinstance(found, search.Misfit):
@@ -82,13 +87,51 @@ def to_json(name: str, found: 'search.Plan | search.Misfit') -> dict[str, Any]:
       }
       for stage in found.stages
     ],
-    'run': found.whole._asdict(),
+    'run': {**found.whole._asdict(), 'dollars': _dollars(found)},
+    'price': {
+      'dollars_per_chip_hour': prices.of_chip(slices.chip.prefixes),
+      'source': prices.source(),
+    },
+    **(
+      {'beaten': {'overrides': rest.changes, 'seconds': rest.last.time}}
+      if (rest := found.beaten)
+      else {}
+    ),
     'estimate_error': found.last.error,
     'assumptions': schedule.assumptions(),
   }
 
 
-def pipelines(found: 'search.Plan') -> list[str]:
+def _dollars(plan: 'search.FittingPlan') -> float | None:
+  """What the run costs on demand; None: no price is known."""
+  price = prices.of_chip(plan.slices.chip.prefixes)
+  return None if price is None else price * plan.whole.chip_hours
+
+
+def _shown_dollars(plan: 'search.FittingPlan') -> str:
+  dollars = _dollars(plan)
+  if dollars is None:
+    return '-'
+  return f'{dollars:,.0f}' if dollars >= 10 else f'{dollars:.2g}'
+
+
+def _prices(several: Iterable[Slices]) -> list[str]:
+  """What a chip-hour of each kind costs, and where the figures are from."""
+  costs, unpriced = [], []
+  for chip in dict.fromkeys(slices.chip for slices in several):
+    price = prices.of_chip(chip.prefixes)
+    if price is None:
+      unpriced.append(
+        f'{chip.name}: no price is known here; see {prices.WHERE}'
+      )
+    else:
+      costs.append(f'{chip.name}: ${price:.2f}')
+  if costs:
+    costs = [f'{", ".join(costs)} a chip-hour {prices.source()}']
+  return costs + unpriced
+
+
+def pipelines(found: 'search.FittingPlan') -> list[str]:
   """How rows go through the stages of the mesh, for each shape of the batches.
 
   Empty without stages. The steps in which a stage is idle count in the time.
@@ -144,7 +187,7 @@ _TIME = {
 
 
 def show(
-  name: str, found: 'search.Plan | search.Misfit', console: Console
+  name: str, found: 'search.FittingPlan | search.Misfit', console: Console
 ) -> None:
   """Prints a plan; or what does not fit, and the smallest change that helps."""
   if isinstance(found, search.Misfit):
@@ -154,20 +197,28 @@ def show(
     found = found.suggestion
   slices, stages, run = found.slices, found.stages, found.whole
   console.print(
-    f'{name} on {slices}: {slices.chips:,} chips, {slices.hosts:,} hosts, '
+    f'{name} on {slices}: {counted(slices.chips, "chip")}, '
+    f'{counted(slices.hosts, "host")}, '
     f'mesh {_mesh(found)}, remat {found.config.model.remat}'
   )
   if found.changes:
     console.print('chosen for this plan; give these to train, too:')
     # On one line, to paste: rich would wrap it.
     console.print(f'  {search.overrides(found.changes)}', soft_wrap=True)
+  if (rest := found.beaten) is not None:
+    console.print(
+      f'compiled too, and slower (the plan is estimated to be '
+      f'{rest.pace / found.pace - 1:.0%} faster): '
+      + (search.overrides(rest.changes) or 'the config as it is'),
+      soft_wrap=True,
+    )
 
   for line in dict.fromkeys(pipelines(found)):
     console.print(line)
 
   def table(corner: str, title: str, rows: dict[str, Callable]) -> None:
     columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in stages]
-    out = Table(corner, *columns, title=title)
+    out = TextTable(corner, *columns, title=title)
     for label, text in rows.items():
       out.add_row(label, *map(text, stages))
     console.print(out)
@@ -184,6 +235,7 @@ def show(
     f'{flops.both_mfu(run.mfu, run.mfu_causal, 1)} (estimated, '
     f'{accuracy(found.last)})'
   )
+  console.print(_cost(found), soft_wrap=True)
   console.print('Assumed:')
   for line in schedule.assumptions():
     console.print(f'  {line}')
@@ -196,6 +248,7 @@ def _show_misfit(name: str, misfit: 'search.Misfit', console: Console) -> None:
     f'of {misfit.limit / GIB:.2f}; '
   )
   if suggestion := misfit.suggestion:
+    suggestion = suggestion.beaten or suggestion
     before = misfit.changes
     changed = {
       field: value
@@ -219,10 +272,86 @@ def _show_misfit(name: str, misfit: 'search.Misfit', console: Console) -> None:
   console.print(text, soft_wrap=True)
 
 
+def _cost(plan: 'search.FittingPlan') -> str:
+  (price,) = _prices([plan.slices])
+  if _dollars(plan) is None:
+    return price
+  return f'About ${_shown_dollars(plan)} ({price})'
+
+
+def outcome_to_json(
+  name: str, slices: Slices, found: 'search.FittingPlan | search.Misfit | str'
+) -> dict[str, Any]:
+  """As `to_json`; of what has no plan, why."""
+  if not isinstance(found, str):
+    return to_json(name, found)
+  return {
+    'config': name,
+    'topology': slices.name,
+    'slices': slices.number,
+    'chips': slices.chips,
+    'hosts': slices.hosts,
+    'fits': False,
+    'why': found,
+  }
+
+
+def show_compared(
+  name: str,
+  outcomes: 'dict[Slices, search.FittingPlan | search.Misfit | str]',
+  console: Console,
+) -> None:
+  """Prints the plans of several topologies as one table, and what to paste."""
+  plans = {
+    slices: found if isinstance(found, search.FittingPlan) else found.suggestion
+    for slices, found in outcomes.items()
+    if not isinstance(found, str)
+  }
+  errors = {accuracy(plan.last) for plan in plans.values() if plan}
+  # One that holds for all rows stands above them.
+  above = f', {errors.pop()}' if len(errors) == 1 else ''
+  table = TextTable(
+    *('slices', 'chips', 'fits', 'peak GiB', 'step s', 'MFU', 'days'),
+    'dollars',
+    title=f'{name}; times are estimated{above}',
+  )
+  lines = []
+  for slices, found in outcomes.items():
+    plan = plans.get(slices)
+    fits = 'yes' if isinstance(found, search.FittingPlan) else 'no'
+    if isinstance(found, str):
+      lines.append(f'{slices}: {found}')
+    elif isinstance(found, search.Misfit):
+      needed = f'needs {found.needed / GIB:.1f} of {found.limit / GIB:.2f} GiB'
+      if plan is None:
+        lines.append(f'{slices}: {needed}')
+      else:
+        fits = f'if changed: as it is, {needed}'
+    if plan is None:
+      table.add_row(str(slices), f'{slices.chips:,}', fits, *('-',) * 5)
+      continue
+    stage = plan.last
+    mfu = flops.both_mfu(stage.mfu, stage.mfu_causal, 1)
+    table.add_row(
+      *(str(slices), f'{slices.chips:,}', fits),
+      f'{plan.peak / GIB:.2f} of {stage.hbm.limit / GIB:.2f}',
+      f'{stage.time:.3g}',
+      mfu if above else f'{mfu}, {accuracy(stage)}',
+      f'{plan.whole.days:.3g}',
+      _shown_dollars(plan),
+    )
+    if plan.changes:
+      lines.append(f'{slices}: {search.overrides(plan.changes)}')
+  console.print(table)
+  for line in (*lines, *_prices(outcomes)):
+    # On one line, to paste: rich would wrap it.
+    console.print(line, soft_wrap=True)
+
+
 def show_search(
   name: str,
   slices: Slices,
-  plans: 'list[search.Plan]',
+  plans: 'list[search.FittingPlan]',
   misfits: int,
   console: Console,
 ) -> None:
@@ -232,9 +361,9 @@ def show_search(
       f'{name} on {slices}: none of the {misfits} tried fits; take more chips'
     )
     return
-  table = Table(
+  table = TextTable(
     *('mesh', 'remat', 'rows at a time', 'peak GiB', 'compiled / model'),
-    *('step s', 'MFU', 'days'),
+    *('step s', 'MFU', 'days', 'dollars'),
     title=f'{name} on {slices}; times are estimated; of the best '
     f'{accuracy(plans[0].last)}',
   )
@@ -249,15 +378,17 @@ def show_search(
       f'{stage.time:.3g}',
       flops.both_mfu(stage.mfu, stage.mfu_causal, 1),
       f'{plan.whole.days:.3g}',
+      _shown_dollars(plan),
     )
   console.print(table)
+  console.print(*_prices([slices]), soft_wrap=True)
   console.print(
     f'{misfits} others do not compile or do not fit. The best, to paste:'
   )
   console.print(f'  {search.overrides(plans[0].changes)}', soft_wrap=True)
 
 
-def _mesh(plan: 'search.Plan') -> str:
+def _mesh(plan: 'search.FittingPlan') -> str:
   sizes = plan.config.mesh
   found = [
     f'{axis}={sizes[axis]}' for axis in sharding.AXES if sizes[axis] != 1
@@ -275,7 +406,7 @@ def _names(names: tuple[str, ...]) -> str:
   return '\n'.join(short) or 'none'
 
 
-def _of_outer_steps(found: 'search.Plan') -> str:
+def _of_outer_steps(found: 'search.FittingPlan') -> str:
   """What replicas that train apart send, and how often; '' without any."""
   outer = config_lib.outer(found.config)
   if outer is None:
@@ -289,9 +420,9 @@ def _of_outer_steps(found: 'search.Plan') -> str:
   )
 
 
-def _traffic(stage: 'compile_lib.Stage') -> Table:
+def _traffic(stage: 'compile_lib.StageTimes') -> TextTable:
   kinds = sorted({kind for found in stage.traffic.values() for kind in found})
-  table = Table(
+  table = TextTable(
     'GiB that a chip sends',
     *kinds,
     title=f'A step of {stage.rows} rows of {stage.row_tokens}',
@@ -318,6 +449,7 @@ FILE = 'docs/plans.json'
 PAGE = 'docs/planning.md'
 BEGIN = '<!-- table: gpt-jax plan --table -->\n'
 END = '\n<!-- end of table -->'
+_REMEDY = 'restore it from the repository'
 # Relative drift between compilations that is not reported.
 TOLERANCE = {'peak_gib': 0.05, 'flops_ratio': 0.02, 'step_seconds': 0.05}
 _HEAD = (
@@ -333,14 +465,53 @@ _BEFORE = (
 )
 
 
+class _Figures(TypedDict):
+  step_seconds: ranges.Positive
+  mfu: ranges.NotNegative
+  mfu_causal: ranges.NotNegative
+
+
+class _Before(_Figures):
+  peak_gib: NotRequired[ranges.Positive]
+
+
+class _Found(_Figures):
+  peak_gib: ranges.Positive
+  limit_gib: ranges.Positive
+  flops_ratio: ranges.Positive
+  days: ranges.NotNegative
+  attention: list[str]
+
+
+class _Entry(TypedDict):
+  config: str
+  topology: str
+  slices: ranges.Count
+  overrides: NotRequired[dict[str, Any]]
+  before: NotRequired[_Before]
+  found: NotRequired[_Found]
+
+
 def read(root: pathlib.Path) -> list[dict[str, Any]]:
   """Reads the entries under `root`."""
+  path = root / FILE
   try:
-    return json.loads((root / FILE).read_text(encoding='utf-8'))
-  except FileNotFoundError as e:
+    entries = json.loads(path.read_bytes())
+  except (FileNotFoundError, NotADirectoryError) as e:
     raise UsageError(
       f'--table: {root} has no {FILE}; run it where configs/ is'
     ) from e
+  except (ValueError, RecursionError, IsADirectoryError) as e:
+    why = 'a folder' if isinstance(e, OSError) else f'not JSON ({e})'
+    raise UsageError(f'{path}: is damaged, {why}; {_REMEDY}') from e
+  if said := schema.problem(entries, list[_Entry]):
+    raise UsageError(f'{path}: is damaged, {said}; {_REMEDY}')
+  for number, entry in enumerate(entries):
+    try:
+      topologies.parse(entry['topology'], entry['slices'])
+    except UsageError as e:
+      raise UsageError(f'{path}: is damaged, entry {number}: {e}') from e
+  return entries
 
 
 def markdown(entries: list[dict[str, Any]]) -> str:
@@ -352,7 +523,7 @@ def markdown(entries: list[dict[str, Any]]) -> str:
       continue
     slices = topologies.parse(entry['topology'], entry['slices'])
     # Escape the character that ends a cell.
-    flags = search.overrides(entry['overrides']).replace('|', '\\|')
+    flags = search.overrides(entry.get('overrides', {})).replace('|', '\\|')
     rows.append(
       f'| `{entry["config"]}` | {slices} | {slices.chips:,} '
       f'| {found["peak_gib"]:.2f} of {found["limit_gib"]:.2f} '
@@ -452,7 +623,9 @@ def _compile(entry: dict, root: pathlib.Path, note: 'search.Note') -> list[str]:
   config = load_config(root, entry['config'], entry.get('overrides', {}))
   before = entry.get('found')
   if before:
-    plan = search.make(search.Request(config, slices), note, last_only=True)
+    plan = search.make(
+      search.SearchRequest(config, slices), note, last_only=True
+    )
   else:
     given = entry.get('overrides', {})
     plan = search.first_plan(config, slices, given, note)
@@ -466,7 +639,7 @@ def _compile(entry: dict, root: pathlib.Path, note: 'search.Note') -> list[str]:
   ]
 
 
-def _found(plan: 'search.Plan') -> dict[str, Any]:
+def _found(plan: 'search.FittingPlan') -> dict[str, Any]:
   """Figures of the last stage, rounded to keep noise out of diffs."""
   stage = plan.last
   return {

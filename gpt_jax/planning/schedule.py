@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.costs.topologies import Slices
+from gpt_jax.core.costs.topologies import Slices
 from gpt_jax.planning import collectives, hlo, op_costs
 from gpt_jax.planning.collectives import Collective
 from gpt_jax.planning.hlo import Computation, Instruction, Program
@@ -198,7 +198,7 @@ BUSY = 0.9
 LATENCY = 2e-6
 
 
-class Rates(NamedTuple):
+class DeviceRates(NamedTuple):
   """Rates of one device, per second."""
 
   peak: float  # bf16 FLOP
@@ -208,7 +208,7 @@ class Rates(NamedTuple):
   dcn: float  # bytes to other slices
 
 
-class Estimate(NamedTuple):
+class StepEstimate(NamedTuple):
   """Seconds per step, and what they are spent on."""
 
   step: float  # the sum of the others
@@ -236,13 +236,13 @@ class Estimate(NamedTuple):
     return ERROR if self.products >= LEAST_PRODUCTS * self.step else None
 
 
-def step_time(events: Iterable[Event], rates: Rates) -> Estimate:
+def step_time(events: Iterable[Event], rates: DeviceRates) -> StepEstimate:
   """Estimates one step; see `assumptions`."""
   clock = _replay(events, rates)
   # The step ends when everything that it started has ended.
   for resource, end in clock.free.items():
     clock.until(end, resource)
-  return Estimate(clock.now, **clock.spent)
+  return StepEstimate(clock.now, **clock.spent)
 
 
 @dataclasses.dataclass
@@ -251,7 +251,7 @@ class _Clock:
 
   now: float = 0.0
   spent: dict[str, float] = dataclasses.field(
-    default_factory=lambda: dict.fromkeys(Estimate._fields[1:], 0.0)
+    default_factory=lambda: dict.fromkeys(StepEstimate._fields[1:], 0.0)
   )
   # When each resource will be free, and for how long it has worked.
   free: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -277,7 +277,7 @@ class _Clock:
     self.now = max(end, self.now)
 
 
-def _replay(events: Iterable[Event], rates: Rates) -> _Clock:
+def _replay(events: Iterable[Event], rates: DeviceRates) -> _Clock:
   clock = _Clock()
   for x in events:
     if isinstance(x, Work):
@@ -297,7 +297,7 @@ def _replay(events: Iterable[Event], rates: Rates) -> _Clock:
   return clock
 
 
-def _work(clock: _Clock, x: Work, rates: Rates) -> None:
+def _work(clock: _Clock, x: Work, rates: DeviceRates) -> None:
   start = clock.now
   units = {
     'products': x.products / (BUSY * rates.peak),
@@ -313,7 +313,7 @@ def _work(clock: _Clock, x: Work, rates: Rates) -> None:
     clock.until(end, 'memory')
 
 
-def _loop(clock: _Clock, x: Loop, rates: Rates) -> None:
+def _loop(clock: _Clock, x: Loop, rates: DeviceRates) -> None:
   """Replays one iteration and multiplies it.
 
   An iteration takes at least as long as each resource works for it: what it

@@ -10,22 +10,24 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gpt_jax import config as config_lib
-from gpt_jax.config import Config
-from gpt_jax.costs import topologies
-from gpt_jax.costs.topologies import Slices
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import Config
+from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs.topologies import Slices
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import device_check, fitting
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.compiled import TooLarge
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning.compile import Stage, Whole
-from gpt_jax.spec import UsageError
-from gpt_jax.training import device_check, fitting, layouts
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.compiled import TooLarge
-from gpt_jax.training.layouts import CostModel, Layout
+from gpt_jax.planning import layouts
+from gpt_jax.planning.compile import StageTimes, Whole
+from gpt_jax.planning.layouts import CostModel, Layout
 
 Note = Callable[[str], None]
 
 
-class Request(NamedTuple):
+class SearchRequest(NamedTuple):
   """A config, the slices, and which fields may be changed."""
 
   config: Config  # resolved, with its vocabulary
@@ -45,14 +47,18 @@ class Request(NamedTuple):
     return layouts.candidates(config, self.slices, micro=self.micro)
 
 
-class Plan(NamedTuple):
+class FittingPlan(NamedTuple):
   """The measurements of a config that fits."""
 
   config: Config  # as compiled
   slices: Slices
   changes: dict[str, Any]  # to the requested config, by field
-  stages: list[Stage]  # as compiled, in order; the last has the most tokens
+  stages: list[
+    StageTimes
+  ]  # as compiled, in order; the last has the most tokens
   whole: Whole
+  # A plan that was compiled as well, and takes longer.
+  beaten: 'FittingPlan | None' = None
 
   @property
   def peak(self) -> float:
@@ -60,12 +66,19 @@ class Plan(NamedTuple):
     return max(stage.hbm.peak for stage in self.stages)
 
   @property
-  def last(self) -> Stage:
+  def last(self) -> StageTimes:
     """The stage of the most tokens in a batch."""
     return self.stages[-1]
 
+  @property
+  def pace(self) -> float:
+    """Estimated seconds per token, in the last stage."""
+    return self.last.time / self.last.tokens
 
-def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
+
+def make(
+  request: SearchRequest, note: Note, *, last_only: bool = False
+) -> FittingPlan:
   """Compiles and measures a config, choosing its mesh if that is open.
 
   With `last_only` only the stage of the most tokens is compiled.
@@ -78,7 +91,7 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
   if not request.micro or device_check.groups_span_rows(config):
     return compile_plan(request, changes, note, last_only=last_only)
 
-  def attempt(micro_rows: int) -> Plan:
+  def attempt(micro_rows: int) -> FittingPlan:
     taken = shown(request.config, {'batch.micro_rows': micro_rows})
     taken = {**changes, **taken}
     return compile_plan(request, taken, note, last_only=last_only)
@@ -91,7 +104,7 @@ def make(request: Request, note: Note, *, last_only: bool = False) -> Plan:
   )
 
 
-def open_changes(request: Request) -> dict[str, Any]:
+def open_changes(request: SearchRequest) -> dict[str, Any]:
   """Values for the open fields, by the cost model."""
   config = request.config
   if request.mesh:
@@ -115,8 +128,12 @@ def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_plan(
-  request: Request, changes: dict[str, Any], note: Note, *, last_only: bool
-) -> Plan:
+  request: SearchRequest,
+  changes: dict[str, Any],
+  note: Note,
+  *,
+  last_only: bool,
+) -> FittingPlan:
   """Compiles and measures a config with these changes; see `make`."""
   slices = request.slices
   config = request.changed(changes)
@@ -131,12 +148,12 @@ def compile_plan(
   for number, shape in enumerate(reversed(shapes), start=1):
     note(
       f'compiling stage {number} of {len(shapes)}: {shape.rows} rows of '
-      f'{shape.length}'
+      f'{shape.length} ({compile_lib.so_far()})'
     )
     program = compile_lib.compile_stage(parts, slices, shape, request.flags)
     stages.insert(0, compile_lib.measure(program, slices))
   whole = compile_lib.whole(parts, stages, slices)
-  return Plan(config, slices, changes, stages, whole)
+  return FittingPlan(config, slices, changes, stages, whole)
 
 
 def overrides(changes: dict[str, Any]) -> str:
@@ -146,12 +163,12 @@ def overrides(changes: dict[str, Any]) -> str:
   )
 
 
-# The smallest change that makes a config fit, and what a search may gain.
+# The smallest change that makes a config fit, and a faster one.
 
 
 # From the fastest to the one that keeps the least memory.
 REMATS = ('none', 'dots', 'full')
-# What a search must promise to be worth a line.
+# What the cost model must promise to be worth a compilation.
 LEAST_GAIN = 0.03
 
 
@@ -165,7 +182,9 @@ class Misfit(NamedTuple):
   row_tokens: int
   needed: float  # bytes per chip
   limit: float  # bytes that the compiler allows
-  suggestion: Plan | None  # that fits; None if nothing that was tried does
+  suggestion: (
+    FittingPlan | None
+  )  # that fits; None if nothing that was tried does
   tried: int  # number of changes compiled
   kept: tuple[str, ...]  # fields that were given, so not changed
   # Without a suggestion: the next larger slice that is estimated to suffice.
@@ -173,7 +192,7 @@ class Misfit(NamedTuple):
 
 
 def smallest_change(
-  request: Request, error: TooLarge, note: Note, *, most: int = 6
+  request: SearchRequest, error: TooLarge, note: Note, *, most: int = 6
 ) -> Misfit:
   """Looks for the smallest change that makes a config fit.
 
@@ -217,7 +236,7 @@ def smallest_change(
   )
 
 
-def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
+def _easier(request: SearchRequest, taken: dict) -> Iterator[dict[str, Any]]:
   """Changes of a config, smaller ones first, that are estimated to fit."""
   config, slices = request.changed(taken), request.slices
   mesh = layouts.mesh_of(config, slices)
@@ -249,29 +268,66 @@ def _easier(request: Request, taken: dict) -> Iterator[dict[str, Any]]:
       yield shown(config, least)
 
 
-def faster(request: Request, found: Plan | Misfit) -> str | None:
-  """Says what a search may gain, by the cost model; None if little.
+def better(
+  request: SearchRequest,
+  found: FittingPlan | Misfit,
+  note: Note,
+  *,
+  last_only: bool = False,
+) -> FittingPlan | Misfit:
+  """Also compiles what the cost model expects to be faster, if anything.
 
-  `plan` compiles with the config's own rematerialisation, or with the smallest
-  change that fits. Another one, with its own mesh and micro-batches, may be
-  faster.
+  `make` compiles with the config's own rematerialisation, `smallest_change`
+  with the smallest change that fits. Another one, with its own mesh and
+  micro-batches, may be faster.
+
+  Returns:
+    `found`, or with the faster plan in place of its own.
   """
-  plan = found if isinstance(found, Plan) else found.suggestion
+  plan = found if isinstance(found, FittingPlan) else found.suggestion
   if plan is None or not request.remat or not request.mesh:
-    return None
-  taken = layouts.given(plan.config, request.slices)
+    return found
   remat, best = _best_remat(request)
-  gain = taken.seconds / best.seconds - 1
-  if not best.fits or gain < LEAST_GAIN:
-    return None
-  changes = shown(request.config, {**best.changes, 'model.remat': remat})
+  gain = layouts.given(plan.config, request.slices).seconds / best.seconds - 1
+  # With the config's own, its best layout was compiled.
+  if remat == request.config.model.remat or not best.fits or gain < LEAST_GAIN:
+    return found
+  named = overrides(
+    shown(request.config, {**best.changes, 'model.remat': remat})
+  )
+  note(f'the cost model expects {gain:.0%} more speed of {named}')
+  try:
+    other = _with_remat(request, remat, note, last_only=last_only)
+  # It must not lose the plan that there is.
+  except (TooLarge, UsageError, jax.errors.JaxRuntimeError) as e:
+    why = str(e).partition('\n')[0]
+    log.info('not taken: %s, expected to be faster: %s', named, why)
+    return found
+  if other.pace >= plan.pace:
+    log.info(
+      'not taken: %s, expected to be %.0f%% faster: compiled, it is estimated '
+      'to take %.0f%% longer',
+      *(named, 100 * gain, 100 * (other.pace / plan.pace - 1)),
+    )
+    return found
+  other = other._replace(beaten=plan)
   return (
-    f'--search may find a plan that is {gain:.0%} faster, by the cost model: '
-    + overrides(changes)
+    other
+    if isinstance(found, FittingPlan)
+    else found._replace(suggestion=other)
   )
 
 
-def _best_remat(request: Request) -> tuple[str, Layout]:
+def _with_remat(
+  request: SearchRequest, remat: str, note: Note, *, last_only: bool
+) -> FittingPlan:
+  """The plan with a rematerialisation, and its best mesh and micro-batches."""
+  config = request.changed({'model.remat': remat})
+  plan = make(request._replace(config=config), note, last_only=last_only)
+  return plan._replace(changes={'model.remat': remat, **plan.changes})
+
+
+def _best_remat(request: SearchRequest) -> tuple[str, Layout]:
   """The rematerialisation with the fastest layout that is estimated to fit.
 
   If none fits, the one that needs the least memory.
@@ -282,13 +338,13 @@ def _best_remat(request: Request) -> tuple[str, Layout]:
 
 def first_plan(
   config: Config, slices: Slices, given: Collection[str], note: Note
-) -> Plan:
+) -> FittingPlan:
   """Plans the last stage of a config, choosing every field not in `given`.
 
   The plan's changes state the rematerialisation in any case, so that it stays
   if the config's default changes.
   """
-  request = Request(
+  request = SearchRequest(
     config,
     slices,
     mesh=True,
@@ -310,7 +366,7 @@ def first_plan(
   )
 
 
-def larger(request: Request) -> str | None:
+def larger(request: SearchRequest) -> str | None:
   """The smallest larger slice whose best layout is estimated to fit, if any."""
   here = math.prod(request.slices.shape)
   remat = REMATS[-1] if request.remat else request.config.model.remat
@@ -334,12 +390,12 @@ def larger(request: Request) -> str | None:
 
 
 def search(
-  request: Request,
+  request: SearchRequest,
   note: Note,
   *,
   most: int = 12,
   clock: Callable[[], float] = time.monotonic,
-) -> tuple[list[Plan], int]:
+) -> tuple[list[FittingPlan], int]:
   """Compiles the most promising variants and ranks those that fit.
 
   Varies the open fields of the request; compiles at most `most` programs, whose
@@ -353,7 +409,7 @@ def search(
   variants = _variants(request)[:most]
   plans, misfits, started = [], 0, clock()
   for number, changes in enumerate(variants):
-    left = ''
+    left = f' ({compile_lib.so_far()})'
     if number:
       seconds = (clock() - started) / number * (len(variants) - number)
       left = f', about {max(seconds / 60, 1):.0f} min left'
@@ -369,11 +425,11 @@ def search(
     except (TooLarge, jax.errors.JaxRuntimeError) as e:
       misfits += 1
       note(str(e).partition('\n')[0])
-  plans.sort(key=lambda plan: plan.last.time / plan.last.tokens)
+  plans.sort(key=lambda plan: plan.pace)
   return plans, misfits
 
 
-def _variants(request: Request) -> list[dict[str, Any]]:
+def _variants(request: SearchRequest) -> list[dict[str, Any]]:
   """Variants to try: of those that may fit, the fastest first."""
   slices, limit = request.slices, request.slices.hbm
   found = []

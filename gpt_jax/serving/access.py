@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpt_jax import spec
+from gpt_jax.core import spec
+from gpt_jax.core.spec import UsageError
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.spec import UsageError
 
 KEY_VARIABLE = 'GPT_JAX_API_KEY'
 
@@ -72,6 +72,8 @@ class AccessCheck:
 def refusal(access: Access, scope: Scope) -> ApiError | None:
   """Why a request is refused by its headers; None if it is not."""
   headers = Headers(scope=scope)
+  if problem := _framing_problem(headers, scope):
+    return ApiError(400, problem, closes=True)
   host = headers.get('host', '')
   if not _is_own_host(access, host, scope['server'][0]):
     return ApiError(
@@ -81,7 +83,8 @@ def refusal(access: Access, scope: Scope) -> ApiError | None:
     )
   origin = headers.get('origin')
   site = headers.get('sec-fetch-site', 'none')
-  if site not in _OWN_SITES or not _is_own_origin(access, host, origin):
+  is_own = site in _OWN_SITES or _opens_page(headers, scope)
+  if not is_own or not _is_own_origin(access, host, origin):
     return ApiError(403, 'pages of other sites may not use this server')
   if scope['path'] in _OPEN_PATHS:
     return None
@@ -148,6 +151,34 @@ def read_key(path: str | None) -> str | None:
 def is_loopback(address: str) -> bool:
   """Whether only this machine reaches an address."""
   return ipaddress.ip_address(address.partition('%')[0]).is_loopback
+
+
+def _framing_problem(headers: Headers, scope: Scope) -> str | None:
+  """Why it is unclear where a body ends; None if it is not.
+
+  A proxy may see another end, and take what follows for another request (RFC
+  9112, sections 6.1 and 6.3).
+  """
+  if 'transfer-encoding' not in headers:
+    return None
+  if 'content-length' in headers:
+    return 'send Transfer-Encoding or Content-Length, not both'
+  if scope['http_version'] == '1.0':
+    return 'HTTP/1.0 has no Transfer-Encoding; send Content-Length'
+  return None
+
+
+def _opens_page(headers: Headers, scope: Scope) -> bool:
+  """Whether a browser follows a link to the page, from wherever it is.
+
+  Another site cannot read what it opens, and the page starts nothing itself.
+  """
+  return (
+    scope['path'] == '/'
+    and scope['method'] in ('GET', 'HEAD')
+    and headers.get('sec-fetch-mode') == 'navigate'
+    and headers.get('sec-fetch-dest', 'document') == 'document'
+  )
 
 
 def _is_own_host(access: Access, host: str, reached: str) -> bool:

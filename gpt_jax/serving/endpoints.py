@@ -7,6 +7,7 @@ POST /v1/chat/completions   GET /v1/models/NAME   GET / (see page.html)
 """
 
 import asyncio
+import functools
 import json
 import time
 import uuid
@@ -22,15 +23,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpt_jax import spec
-from gpt_jax.runtime.log import log
+from gpt_jax.core import spec
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
 from gpt_jax.serving import errors, logprobs, page, requests
 from gpt_jax.serving.access import Access, AccessCheck
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.serving.logprobs import Named, Names
-from gpt_jax.serving.requests import Served
-from gpt_jax.serving.worker import Piece, Ticket, Worker
-from gpt_jax.spec import UsageError
+from gpt_jax.serving.logprobs import Listed, Named
+from gpt_jax.serving.requests import ServedModel
+from gpt_jax.serving.worker import TextPiece, Ticket, Worker
 
 # The JSON of OpenAI's answers: whole answers, and events of streams.
 
@@ -40,7 +41,7 @@ class Usage(NamedTuple):
 
   Attributes:
     prompt: in its prompts, each counted once.
-    completion: drawn for all choices, without stop tokens.
+    completion: sampled for all choices, without stop tokens.
   """
 
   prompt: int
@@ -55,7 +56,7 @@ class Usage(NamedTuple):
     }
 
 
-class Part(NamedTuple):
+class AnswerPart(NamedTuple):
   """A choice, or what is new of one in a stream.
 
   Attributes:
@@ -67,15 +68,15 @@ class Part(NamedTuple):
   finish: str | None = None
   tokens: Sequence[Named] | None = None
 
-  def then(self, new: 'Part') -> 'Part':
+  def then(self, new: 'AnswerPart') -> 'AnswerPart':
     """With what is new."""
     tokens = new.tokens
     if tokens is not None:
       tokens = [*(self.tokens or ()), *tokens]
-    return Part(self.text + new.text, new.finish, tokens)
+    return AnswerPart(self.text + new.text, new.finish, tokens)
 
 
-class Text:
+class TextAnswers:
   """Answers of /v1/completions."""
 
   def __init__(self, model: str):
@@ -87,7 +88,7 @@ class Text:
     del num_choices
     return []
 
-  def event(self, row: int, part: Part) -> dict[str, Any]:
+  def event(self, row: int, part: AnswerPart) -> dict[str, Any]:
     """An event of a stream."""
     return self._fields | {'choices': [self._choice(row, part)]}
 
@@ -95,12 +96,12 @@ class Text:
     """The event after the text."""
     return self._fields | {'choices': [], 'usage': usage.json()}
 
-  def whole(self, parts: list[Part], usage: Usage) -> dict[str, Any]:
+  def whole(self, parts: list[AnswerPart], usage: Usage) -> dict[str, Any]:
     """An answer that is not streamed, from all choices."""
     choices = [self._choice(i, part) for i, part in enumerate(parts)]
     return self._fields | {'choices': choices, 'usage': usage.json()}
 
-  def _choice(self, index: int, part: Part) -> dict[str, Any]:
+  def _choice(self, index: int, part: AnswerPart) -> dict[str, Any]:
     scores = part.tokens
     return {
       'index': index,
@@ -110,7 +111,7 @@ class Text:
     }
 
 
-class Chat:
+class ChatAnswers:
   """Answers of /v1/chat/completions."""
 
   def __init__(self, model: str):
@@ -121,9 +122,9 @@ class Chat:
   def opening(self, num_choices: int) -> list[dict[str, Any]]:
     """Events before the text: the role."""
     delta = {'role': 'assistant', 'content': ''}
-    return [self._event(i, delta, Part()) for i in range(num_choices)]
+    return [self._event(i, delta, AnswerPart()) for i in range(num_choices)]
 
-  def event(self, row: int, part: Part) -> dict[str, Any]:
+  def event(self, row: int, part: AnswerPart) -> dict[str, Any]:
     """An event of a stream."""
     delta = {'content': part.text} if part.text else {}
     return self._event(row, delta, part)
@@ -132,7 +133,7 @@ class Chat:
     """The event after the text."""
     return self._of_stream | {'choices': [], 'usage': usage.json()}
 
-  def whole(self, parts: list[Part], usage: Usage) -> dict[str, Any]:
+  def whole(self, parts: list[AnswerPart], usage: Usage) -> dict[str, Any]:
     """An answer that is not streamed, from all choices."""
     choices = [
       {
@@ -145,12 +146,12 @@ class Chat:
     ]
     return self._fields | {'choices': choices, 'usage': usage.json()}
 
-  def _event(self, index: int, delta: dict[str, str], part: Part):
+  def _event(self, index: int, delta: dict[str, str], part: AnswerPart):
     choice = {'index': index, 'delta': delta, 'logprobs': self._logprobs(part)}
     choice |= {'finish_reason': part.finish}
     return self._of_stream | {'choices': [choice]}
 
-  def _logprobs(self, part: Part) -> dict[str, Any] | None:
+  def _logprobs(self, part: AnswerPart) -> dict[str, Any] | None:
     return None if part.tokens is None else logprobs.of_chat(part.tokens)
 
 
@@ -180,7 +181,7 @@ def _fields(prefix: str, kind: str, model: str) -> dict[str, Any]:
 GONE = 499
 
 
-class Guard:
+class GuardedApp:
   """The ASGI application `app`; handles its failures."""
 
   def __init__(self, app: ASGIApp):
@@ -232,13 +233,13 @@ async def _fail(
 # second and 100 MB; with two, other threads still get Python's lock.
 _NUM_READERS = 2
 
-Form = Text | Chat
-_Parts = AsyncIterator[tuple[Piece, Part]]
+Form = TextAnswers | ChatAnswers
+_Parts = AsyncIterator[tuple[TextPiece, AnswerPart]]
 T = TypeVar('T')
 
 
 def build(
-  served: Served,
+  served: ServedModel,
   worker: Worker,
   *,
   access: Access,
@@ -269,7 +270,7 @@ def build(
       Exception: _failed,
     },
   )
-  return Guard(AccessCheck(app, access))
+  return GuardedApp(AccessCheck(app, access))
 
 
 class Api:
@@ -277,7 +278,7 @@ class Api:
 
   def __init__(
     self,
-    served: Served,
+    served: ServedModel,
     worker: Worker,
     *,
     max_body_bytes: int,
@@ -293,13 +294,13 @@ class Api:
 
   async def completions(self, http: HttpRequest) -> Response:
     """POST /v1/completions."""
-    form = Text(self._served.name)
+    form = TextAnswers(self._served.name)
     return await self._answer(http, requests.Completion, form)
 
   async def chat(self, http: HttpRequest) -> Response:
     """POST /v1/chat/completions."""
-    form = Chat(self._served.name)
-    return await self._answer(http, requests.Chat, form)
+    form = ChatAnswers(self._served.name)
+    return await self._answer(http, requests.ChatRequest, form)
 
   async def models(self, http: HttpRequest) -> Response:
     """GET /v1/models."""
@@ -357,8 +358,8 @@ class Api:
   async def _answer(
     self,
     http: HttpRequest,
-    kind: type[requests.Completion] | type[requests.Chat],
-    form: Text | Chat,
+    kind: type[requests.Completion] | type[requests.ChatRequest],
+    form: TextAnswers | ChatAnswers,
   ) -> Response:
     self._worker.check_room(1)  # before any work
     body = await self._body(http)
@@ -415,39 +416,45 @@ class _EventStream(StreamingResponse):
 
 
 async def _parts(
-  served: Served, asked: requests.Completion | requests.Chat, ticket: Ticket
+  served: ServedModel,
+  asked: requests.Completion | requests.ChatRequest,
+  ticket: Ticket,
 ) -> _Parts:
   """The pieces of all rows, with what the request asks for besides new text."""
   prompts = [row.request.ids for row in ticket.rows]
-  names: dict[int, Names] = {}
+  listed: dict[int, Listed] = {}
   async for piece in ticket.pieces():
     own, text, tokens = prompts[piece.row], piece.text, None
-    if asked.echo and piece.row not in names:
+    if asked.echo and piece.row not in listed:
       text = served.tokenizer.decode(own) + text
-    if piece.row not in names:
-      names[piece.row] = Names(served.tokenizer, [] if asked.echo else own)
+    if piece.row not in listed:
+      listed[piece.row] = Listed(served.tokenizer, [] if asked.echo else own)
     if asked.num_top is not None:
-      take = names[piece.row].take
-      if len(piece.scores) > 1:  # a prompt, which may be long
-        tokens = await asyncio.to_thread(list, map(take, piece.scores))
-      else:
-        tokens = [*map(take, piece.scores)]
-    yield piece, Part(text, piece.finish, tokens)
+      stops = piece.finish is None or ticket.rows[piece.row].stopped
+      take = functools.partial(
+        listed[piece.row].take,
+        *(piece.scores, text),
+        rest=not (asked.stop and stops),
+      )
+      # Those of a prompt may be many.
+      many = len(piece.scores) > 1
+      tokens = await asyncio.to_thread(take) if many else take()
+    yield piece, AnswerPart(text, piece.finish, tokens)
 
 
 async def _best(
-  served: Served,
-  asked: requests.Completion | requests.Chat,
+  served: ServedModel,
+  asked: requests.Completion | requests.ChatRequest,
   ticket: Ticket,
   parts: _Parts,
   each: int,
 ) -> _Parts:
-  """The best choices of each prompt, each as a whole, with all that was drawn.
+  """The best choices of each prompt, each as a whole, with all samples.
 
   Args:
     each: continuations of a prompt.
   """
-  choices = [Part()] * len(ticket.rows)
+  choices = [AnswerPart()] * len(ticket.rows)
   texts, drawn = [''] * len(choices), 0
   async for piece, part in parts:
     choices[piece.row] = choices[piece.row].then(part)
@@ -458,13 +465,14 @@ async def _best(
     start = number * each
     own = texts[start : start + each]
     try:
-      ranked = await asyncio.to_thread(served.rank, prompt, own)
+      rank = functools.partial(served.rank, prompt, own)
+      ranked = await ticket.aside(rank)
     except UsageError as e:
       raise ApiError(400, str(e)) from e
     for place, (index, _) in enumerate(ranked[: asked.n]):
       part = choices[start + index]
       row = number * asked.n + place
-      yield Piece(row, part.text, drawn, part.finish), part
+      yield TextPiece(row, part.text, drawn, part.finish), part
       drawn = 0
 
 
@@ -504,7 +512,7 @@ async def _whole(
   form: Form,
 ) -> dict[str, Any]:
   """The complete answer."""
-  choices = [Part()] * num_choices
+  choices = [AnswerPart()] * num_choices
   drawn = 0
   async for piece, part in parts:
     choices[piece.row] = choices[piece.row].then(part)
@@ -550,7 +558,7 @@ async def _refused(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _failed(http: HttpRequest, error: Exception) -> Response:
-  """Starlette raises the error again after this: `Guard` logs it."""
+  """Starlette raises the error again after this: `GuardedApp` logs it."""
   del http, error
   return errors.internal().response()
 

@@ -23,6 +23,7 @@ class ApiError(Exception):
     param: the parameter that is wrong.
     code: OpenAI's name of the error, for programs.
     retry_after: seconds after which another attempt may succeed.
+    closes: whether the connection ends with the answer.
   """
 
   def __init__(
@@ -33,6 +34,7 @@ class ApiError(Exception):
     param: str | None = None,
     code: str | None = None,
     retry_after: int | None = None,
+    closes: bool = False,
   ):
     """The arguments are the attributes."""
     super().__init__(message)
@@ -41,6 +43,7 @@ class ApiError(Exception):
     self.param = param
     self.code = code
     self.retry_after = retry_after
+    self.closes = closes
 
   @property
   def body(self) -> dict[str, Any]:
@@ -53,6 +56,8 @@ class ApiError(Exception):
     """The response."""
     retry = self.retry_after
     headers = {} if retry is None else {'Retry-After': str(retry)}
+    if self.closes:
+      headers['Connection'] = 'close'
     if self.status == 401:
       headers['WWW-Authenticate'] = 'Bearer'
     return JSONResponse(self.body, self.status, headers)

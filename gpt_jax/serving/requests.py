@@ -15,16 +15,16 @@ import numpy as np
 import pydantic
 import pydantic_core
 
-from gpt_jax import ranges, spec
+from gpt_jax.core import ranges, spec
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.decoding.logprobs import NUM_TOP
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.sampler import seeds_of
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.decoding.texts import Stream
+from gpt_jax.decoding.texts import TextStream
 from gpt_jax.serving.errors import ApiError
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.tokenizers.tokenizer import Tokenizer
 
 # OpenAI's own limits.
 STOPS, CHOICES, METADATA = 4, 128, 16
@@ -34,18 +34,45 @@ STOP_CHARACTERS = 1000
 # The most names of an object in a body: pydantic lists the errors of each.
 _MOST_NAMES = 64
 
+# OpenAI's defaults, which clients send, and values that ask for no more.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
   'echo': (False,),
   'frequency_penalty': (0, 0.0),
+  'function_call': ('none', 'auto'),
+  'functions': ([],),
   'logit_bias': ({},),
   'logprobs': (False,),
   'modalities': (['text'],),
+  'parallel_tool_calls': (True, False),
   'presence_penalty': (0, 0.0),
+  'prompt_cache_retention': ('in_memory', 'in-memory'),
+  'reasoning_effort': ('none', 'medium'),
   'response_format': ({'type': 'text'},),
+  'service_tier': ('auto', 'default'),
   'store': (False,),
   'suffix': ('',),
+  'tool_choice': ('none', 'auto'),
   'tools': ([],),
+  'top_logprobs': (0,),
+  'verbosity': ('medium',),
 }
+# Of an answer that is sent back as a message.
+NEUTRAL_OF_MESSAGE: dict[str, tuple[Any, ...]] = {
+  'annotations': ([],),
+  'tool_calls': ([],),
+}
+
+
+def _without_neutral(value: Any, neutral: dict[str, tuple[Any, ...]]) -> Any:
+  """Drops what asks for nothing from an object."""
+  if not isinstance(value, dict):
+    return value
+  # Of the same type: `logprobs: 0` is not False.
+  return {
+    name: x
+    for name, x in value.items()
+    if not any(type(x) is type(v) and x == v for v in neutral.get(name, ()))
+  }
 
 
 def _within(kind: Any) -> pydantic.AfterValidator:
@@ -119,11 +146,14 @@ class Body(_Strict):
     pydantic.Field(max_length=STOPS, fail_fast=True),
     pydantic.BeforeValidator(lambda x: x if isinstance(x, list) else [x]),
   ] = []
-  seed: Annotated[int, _within(ranges.Seed)] | None = None
+  # Of 64 bits, signed or not; the engine's have 32.
+  seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**64)] | None = None
   stream: bool = False
   stream_options: StreamOptions | None = None
   # Accepted without effect: nothing is stored here.
   user: str = ''
+  safety_identifier: str = ''
+  prompt_cache_key: str = ''
   metadata: Annotated[dict[str, str], pydantic.Field(max_length=METADATA)] = {}
 
   @pydantic.model_validator(mode='after')
@@ -145,6 +175,7 @@ class Completion(Body):
   prompt: Annotated[list[str | list[int]], pydantic.PlainValidator(_prompts)]
   max_tokens: Annotated[int, _within(ranges.Whole)] | None = None
   echo: bool = False
+  usual: ClassVar[int | None] = 16  # OpenAI's default of max_tokens
   logprobs: Annotated[int, pydantic.Field(ge=0, le=NUM_TOP)] | None = None
 
   @pydantic.model_validator(mode='after')
@@ -160,8 +191,8 @@ class Completion(Body):
 
   @property
   def limit(self) -> int | None:
-    """The most tokens to draw; the default is OpenAI's."""
-    return 16 if self.max_tokens is None else self.max_tokens
+    """The most tokens to sample; None: `usual`, or as the context has room."""
+    return self.max_tokens
 
   @property
   def num_top(self) -> int | None:
@@ -176,8 +207,13 @@ class Message(_Strict):
   content: Annotated[str, pydantic.PlainValidator(_content)]
   name: str | None = None
 
+  @pydantic.model_validator(mode='before')
+  @classmethod
+  def _as_sent_back(cls, value: Any) -> Any:
+    return _without_neutral(value, NEUTRAL_OF_MESSAGE)
 
-class Chat(Body):
+
+class ChatRequest(Body):
   """The body of a request to /v1/chat/completions."""
 
   messages: Annotated[
@@ -187,6 +223,7 @@ class Chat(Body):
   logprobs: bool = False
   top_logprobs: Annotated[int, pydantic.Field(ge=0, le=NUM_TOP)] | None = None
   echo: ClassVar[bool] = False
+  usual: ClassVar[int | None] = None
 
   @pydantic.model_validator(mode='after')
   def _one_limit(self) -> Self:
@@ -203,7 +240,7 @@ class Chat(Body):
 
   @property
   def limit(self) -> int | None:
-    """The most tokens to draw; None: as the context has room."""
+    """The most tokens to sample; None: as the context has room."""
     return self.max_completion_tokens or self.max_tokens
 
   @property
@@ -230,11 +267,7 @@ def parse(kind: type[BodyT], body: bytes, *, max_prompts: int) -> BodyT:
     raise ApiError(400, f'the body is not JSON: {e}') from e
   if not isinstance(value, dict):
     raise ApiError(400, 'the body is not a JSON object')
-  for name, neutral in NEUTRAL.items():
-    # Of the same type: `logprobs: 0` is not False.
-    given = value.get(name)
-    if any(type(given) is type(v) and given == v for v in neutral):
-      del value[name]
+  value = _without_neutral(value, NEUTRAL)
   for name in value:
     if name not in kind.model_fields and value[name] is not None:
       raise _not_supported(name)
@@ -290,7 +323,7 @@ def _without_null(value: Any) -> Any:
 # From bodies to requests of the engine.
 
 
-class Served(NamedTuple):
+class ServedModel(NamedTuple):
   """The served model.
 
   Attributes:
@@ -314,8 +347,8 @@ class Served(NamedTuple):
   rank: Callable[[Any, Sequence[str]], list[tuple[int, float]]] | None = None
 
 
-def num_candidates(served: Served, body: Body) -> int:
-  """How many continuations of each prompt are drawn; the best n are kept."""
+def num_candidates(served: ServedModel, body: Body) -> int:
+  """How many continuations of each prompt are sampled; the best n are kept."""
   each = max(body.best_of or served.best_of, body.n)
   if each > body.n and served.rank is None:
     raise ApiError(
@@ -327,15 +360,17 @@ def num_candidates(served: Served, body: Body) -> int:
   return each
 
 
-def contents(served: Served, body: Completion | Chat) -> list[Any]:
+def contents(served: ServedModel, body: Completion | ChatRequest) -> list[Any]:
   """The prompts as a reward model reads them: texts, or messages."""
-  if isinstance(body, Chat):
+  if isinstance(body, ChatRequest):
     return [[m.model_dump(exclude_none=True) for m in body.messages]]
   decode = served.tokenizer.decode
   return [x if isinstance(x, str) else decode(x) for x in body.prompt]
 
 
-def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
+def plan(
+  served: ServedModel, body: Completion | ChatRequest
+) -> tuple[list[TextStream], int]:
   """Encodes the prompts of a request.
 
   Returns:
@@ -353,7 +388,7 @@ def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
     body.min_p,
     body.repetition_penalty,
   )
-  seed = secrets.randbits(32) if body.seed is None else body.seed
+  seed = secrets.randbits(32) if body.seed is None else body.seed % 2**32
   # Each prompt has the same seeds, whatever other prompts there are.
   seeds = seeds_of(seed, num_candidates(served, body))
   rows, prompt_tokens = [], 0
@@ -371,13 +406,13 @@ def plan(served: Served, body: Completion | Chat) -> tuple[list[Stream], int]:
           num_top=body.num_top,
           scores_prompt=body.echo and body.num_top is not None,
         )
-        rows.append(Stream(served.tokenizer, request, body.stop))
+        rows.append(TextStream(served.tokenizer, request, body.stop))
   except UsageError as e:
     raise ApiError(400, str(e), param=_field(body)) from e
   return rows, prompt_tokens
 
 
-def check_name(served: Served, name: str | None) -> None:
+def check_name(served: ServedModel, name: str | None) -> None:
   """Raises an ApiError if `name` is another model; None is this one."""
   if name not in (None, served.name):
     raise ApiError(
@@ -388,7 +423,9 @@ def check_name(served: Served, name: str | None) -> None:
     )
 
 
-def _ids(served: Served, body: Completion | Chat) -> Iterator[list[int]]:
+def _ids(
+  served: ServedModel, body: Completion | ChatRequest
+) -> Iterator[list[int]]:
   """Yields the ids of the prompts; refuses those that are far too long."""
   tokenizer = served.tokenizer
 
@@ -403,7 +440,7 @@ def _ids(served: Served, body: Completion | Chat) -> Iterator[list[int]]:
       size *= 4
     return encode(text)
 
-  if isinstance(body, Chat):
+  if isinstance(body, ChatRequest):
     if served.template is None:
       raise UsageError(
         'this model has no chat template; send a prompt to /v1/completions'
@@ -425,13 +462,16 @@ def _ids(served: Served, body: Completion | Chat) -> Iterator[list[int]]:
     yield prompt
 
 
-def _field(body: Completion | Chat) -> str:
+def _field(body: Completion | ChatRequest) -> str:
   """The parameter with the text."""
-  return 'messages' if isinstance(body, Chat) else 'prompt'
+  return 'messages' if isinstance(body, ChatRequest) else 'prompt'
 
 
 def _too_long(
-  served: Served, body: Completion | Chat, length: str, remedy: str = ''
+  served: ServedModel,
+  body: Completion | ChatRequest,
+  length: str,
+  remedy: str = '',
 ) -> ApiError:
   """The error of a prompt that fills the context."""
   return ApiError(
@@ -443,18 +483,20 @@ def _too_long(
   )
 
 
-def _room(served: Served, body: Completion | Chat, length: int) -> int:
-  """The most tokens to draw after a prompt of a length."""
+def _room(
+  served: ServedModel, body: Completion | ChatRequest, length: int
+) -> int:
+  """The most tokens to sample after a prompt of a length."""
   room, limit = served.context_length - length, body.limit
   least = 0 if limit == 0 else 1
   if room < least:
     raise _too_long(served, body, f'{length}', f' by {least - room}')
   if limit is None:
-    return min(room, served.max_tokens)
+    return min(room, served.max_tokens, body.usual or room)
   if limit > served.max_tokens:
     raise ApiError(
       400,
-      f'max_tokens: {limit} are too many, this server draws at most '
+      f'max_tokens: {limit} are too many, this server samples at most '
       f'{served.max_tokens}',
       param='max_tokens',
     )

@@ -25,10 +25,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpt_jax.runtime.log import log
+from gpt_jax.core.runtime.log import log
+from gpt_jax.core.spec import UsageError
 from gpt_jax.serving.errors import ApiError
 from gpt_jax.serving.worker import Worker
-from gpt_jax.spec import UsageError
 
 # Connections: those of uvicorn, with limits on their number and waits.
 #
@@ -44,11 +44,15 @@ _LEAST_BYTES_PER_SECOND = 1000
 _OTHER_FILES = 128
 
 
-# What a connection waits for.
-_Wait = Literal['header', 'body', 'idle']
+# What a connection waits for: a header; a body, with the application, which has
+# a limit of its own; the rest of a body that was answered early; a request.
+_Wait = Literal['header', 'body', 'rest', 'idle']
+
+# A client that has not read its answer for so long counts as waited for.
+_UNREAD_SECONDS = 1
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
   """Limits on the number of connections and on their waits.
 
   Attributes:
@@ -68,7 +72,7 @@ class Limits(NamedTuple):
   write_seconds: float = 30
 
 
-def reserve_files(limits: Limits) -> None:
+def reserve_files(limits: ConnectionLimits) -> None:
   """Raises the limit on open files to the number of connections."""
   needed = limits.connections + _OTHER_FILES
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,12 +90,13 @@ def reserve_files(limits: Limits) -> None:
 class Connection(H11Protocol):
   """A connection with limits."""
 
-  def __init__(self, *args: Any, limits: Limits, **kwargs: Any):
+  def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any):
     """The arguments are those of uvicorn, and the limits."""
     super().__init__(*args, **kwargs)
     self._limits = limits
     # When the server began to wait for the client; None while it works.
     self._waiting_since: float | None = None
+    self._unread_since: float | None = None
     self._waits_for: _Wait | None = None
     self._read_timer: asyncio.TimerHandle | None = None
     self._write_timer: asyncio.TimerHandle | None = None
@@ -131,6 +136,7 @@ class Connection(H11Protocol):
   def pause_writing(self) -> None:
     """Starts to wait for the client to read."""
     super().pause_writing()
+    self._unread_since = self.loop.time()
     self._wait_for_reader()
 
   def resume_writing(self) -> None:
@@ -144,14 +150,17 @@ class Connection(H11Protocol):
 
   def _watch(self) -> None:
     """Waits for the client unless the server is at work."""
-    at_work = self.cycle is not None and not self.cycle.response_complete
-    if at_work or self.transport.is_closing():
+    answered = self.cycle is None or self.cycle.response_complete
+    awaits_body = self.conn.their_state is h11.SEND_BODY
+    if self.transport.is_closing() or not (answered or awaits_body):
       self._stop_waiting()
       return
     received, _ = self.conn.trailing_data
     waits_for: _Wait = 'idle'
-    if self.conn.their_state is not h11.IDLE:
+    if not answered:
       waits_for = 'body'
+    elif self.conn.their_state is not h11.IDLE:
+      waits_for = 'rest'
     elif received:
       waits_for = 'header'
     # Data that arrives bit by bit does not prolong the wait.
@@ -161,9 +170,11 @@ class Connection(H11Protocol):
   def _wait(self, waits_for: _Wait) -> None:
     self._stop_waiting()
     self._waits_for, self._waiting_since = waits_for, self.loop.time()
+    if waits_for == 'body':
+      return
     seconds = {
       'header': self._limits.header_seconds,
-      'body': self._limits.body_seconds,
+      'rest': self._limits.body_seconds,
       'idle': self._limits.idle_seconds,
     }[waits_for]
     self._read_timer = self.loop.call_later(seconds, self.transport.close)
@@ -190,22 +201,31 @@ class Connection(H11Protocol):
   def _stop_writing(self) -> None:
     if self._write_timer:
       self._write_timer.cancel()
-    self._write_timer = None
+    self._write_timer = self._unread_since = None
+
+  def _awaited_since(self) -> float | None:
+    """Since when the server waits for the client; None: it does not."""
+    since = self._unread_since
+    if since is not None and self.loop.time() - since >= _UNREAD_SECONDS:
+      return since
+    return self._waiting_since
 
   def _make_room(self) -> None:
-    """Closes the connection that has been idle for longest, or else this one.
+    """Closes the connection that is awaited for longest, or else this one.
 
-    So clients that only hold connections open keep nobody out.
+    So clients that only hold connections open, whether they send nothing, half
+    a header or body, or do not read, keep nobody out.
     """
-    waiting = [
-      connection
+    awaited = [
+      (since, connection)
       for connection in self.connections
       if isinstance(connection, Connection)
-      and connection._waiting_since is not None
+      and (since := connection._awaited_since()) is not None
     ]
-    if waiting:
-      longest = min(waiting, key=lambda c: c._waiting_since or 0)
+    if awaited:
+      _, longest = min(awaited, key=lambda pair: pair[0])
       longest._stop_waiting()
+      longest._stop_writing()
       longest.transport.abort()
     else:
       self._refuse(
@@ -243,7 +263,10 @@ _STEP_SECONDS = 2
 def bind(host: str, port: int) -> socket.socket:
   """Binds an address, without listening yet; port 0: any free one."""
   try:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+      found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as e:  # of the encoding that names of hosts have
+      raise OSError('is not the name of a host') from e
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -254,10 +277,14 @@ def bind(host: str, port: int) -> socket.socket:
       raise
     return made
   except OSError as e:
-    raise UsageError(
-      f'--host={host} --port={port}: {(e.strerror or str(e)).lower()}; give '
-      'another address, or --port=0 for any free port'
-    ) from e
+    raise _unusable(host, port, e) from e
+
+
+def _unusable(host: str, port: int, error: OSError) -> UsageError:
+  return UsageError(
+    f'--host={host} --port={port}: {(error.strerror or str(error)).lower()}; '
+    'give another address, or --port=0 for any free port'
+  )
 
 
 def url(bound: socket.socket) -> str:
@@ -266,7 +293,7 @@ def url(bound: socket.socket) -> str:
   return f'http://[{host}]:{port}' if ':' in host else f'http://{host}:{port}'
 
 
-class Server(uvicorn.Server):
+class LoggingServer(uvicorn.Server):
   """Uvicorn with our log, a callback at the start, and another end."""
 
   def __init__(
@@ -274,7 +301,7 @@ class Server(uvicorn.Server):
     app: ASGIApp,
     *,
     drain_seconds: int,
-    limits: Limits,
+    limits: ConnectionLimits,
     started: Callable[[], None] = lambda: None,
   ):
     """`started` is called when requests are accepted."""
@@ -302,7 +329,13 @@ class Server(uvicorn.Server):
 
   async def startup(self, sockets: list[socket.socket] | None = None) -> None:
     """Starts to listen."""
-    await super().startup(sockets)
+    try:
+      await super().startup(sockets)
+    except OSError as e:
+      # Another server has begun to listen since `bind`.
+      assert sockets is not None
+      host, port = sockets[0].getsockname()[:2]
+      raise _unusable(host, port, e) from e
     self._on_start()
 
   async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -330,7 +363,9 @@ class Server(uvicorn.Server):
         connection.transport.abort()
 
 
-async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
+async def serve(
+  server: LoggingServer, worker: Worker, bound: socket.socket
+) -> None:
   """Serves until the server is told to stop.
 
   Raises:
@@ -348,14 +383,14 @@ async def serve(server: Server, worker: Worker, bound: socket.socket) -> None:
   finally:
     await asyncio.to_thread(worker.stop, _STEP_SECONDS)
     if worker.is_running:
-      log.warning('the engine is still in a step, which is given up')
+      log.warning('a model is still in a step, which is given up')
       atexit.register(_leave, worker)
 
 
 def _leave(worker: Worker) -> None:
-  """Ends the process at once if the engine is still in a step.
+  """Ends the process at once if a model is still in a step.
 
-  Python's own exit would tear the libraries down under the engine's thread.
+  Python's own exit would tear the libraries down under its thread.
   """
   if worker.is_running:
     sys.stdout.flush()
@@ -363,14 +398,14 @@ def _leave(worker: Worker) -> None:
     os._exit(0)
 
 
-def run(server: Server, worker: Worker, bound: socket.socket) -> None:
+def run(server: LoggingServer, worker: Worker, bound: socket.socket) -> None:
   """Serves until a signal; on the main thread."""
   with _signals_to(server):
     asyncio.run(serve(server, worker, bound))
 
 
 @contextlib.contextmanager
-def _signals_to(server: Server) -> Iterator[None]:
+def _signals_to(server: LoggingServer) -> Iterator[None]:
   """Lets signals stop the server, also before uvicorn handles them.
 
   At its end uvicorn raises the signals that it handled again, to no effect.

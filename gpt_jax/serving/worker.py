@@ -7,34 +7,37 @@ touches the model. Public methods of `Worker` are called from the event loop.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from gpt_jax.core.runtime.log import log
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.requests import Token
-from gpt_jax.decoding.texts import Piece, Stream
-from gpt_jax.runtime.log import log
+from gpt_jax.decoding.texts import TextPiece, TextStream
 from gpt_jax.serving import errors
 from gpt_jax.serving.errors import ApiError
+
+T = TypeVar('T')
 
 
 class Ticket:
   """The rows of one request, from `Worker.open` to `close`."""
 
-  def __init__(self, worker: 'Worker', rows: Sequence[Stream]):
+  def __init__(self, worker: 'Worker', rows: Sequence[TextStream]):
     """`rows` are all continuations of the request."""
     self.rows = rows
     self.unfinished = len(rows)
     self._worker = worker
     # None if the engine failed.
-    self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+    self._pieces: asyncio.Queue[TextPiece | None] = asyncio.Queue()
 
-  def put(self, piece: Piece) -> None:
+  def put(self, piece: TextPiece) -> None:
     """Takes a piece from the thread."""
     self.unfinished -= piece.finish is not None
     self._pieces.put_nowait(piece)
@@ -44,7 +47,7 @@ class Ticket:
     if self.unfinished:
       self._pieces.put_nowait(None)
 
-  async def pieces(self) -> AsyncIterator[Piece]:
+  async def pieces(self) -> AsyncIterator[TextPiece]:
     """Yields the pieces of all rows as they arrive.
 
     Raises:
@@ -56,6 +59,10 @@ class Ticket:
         raise errors.internal()
       yield piece
 
+  async def aside(self, work: Callable[[], T]) -> T:
+    """See `Worker.aside`."""
+    return await self._worker.aside(work)
+
   def close(self) -> None:
     """Cancels unfinished rows; may be called again."""
     self._worker.release(self)
@@ -66,7 +73,7 @@ class _Running(NamedTuple):
 
   ticket: Ticket
   row: int
-  stream: Stream
+  stream: TextStream
 
 
 class Worker:
@@ -104,6 +111,7 @@ class Worker:
     self._thread = threading.Thread(
       target=self._work, name='engine', daemon=True
     )
+    self._asides: set[threading.Thread] = set()
 
   def start(self, lost: Callable[[], None] = lambda: None) -> None:
     """Starts the thread for the running event loop.
@@ -118,17 +126,39 @@ class Worker:
 
   @property
   def is_running(self) -> bool:
-    """Whether the thread is alive."""
-    return self._thread.is_alive()
+    """Whether a thread is alive: the engine's, or one `aside`."""
+    return any(x.is_alive() for x in (self._thread, *self._asides))
+
+  async def aside(self, work: Callable[[], T]) -> T:
+    """Runs `work`, such as another model's, on a thread beside the engine.
+
+    Unlike `asyncio.to_thread`, a server that stops does not wait for its end.
+    """
+    result: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+      try:
+        result.set_result(work())
+      except BaseException as e:  # panics of native code are no `Exception`s
+        result.set_exception(e)
+      self._asides.discard(thread)
+
+    thread = threading.Thread(target=run, name='aside', daemon=True)
+    self._asides.add(thread)
+    result.set_running_or_notify_cancel()  # nothing cancels it any more
+    thread.start()
+    return await asyncio.wrap_future(result)
 
   def stop(self, seconds: float) -> None:
-    """Ends the thread after its step; waits for at most `seconds`.
+    """Ends the threads after a step; waits for at most `seconds`.
 
     A step that compiles may take minutes.
     """
     self._stopping = True
     self._inbox.put(None)
-    self._thread.join(seconds)
+    end = time.monotonic() + seconds
+    for thread in (self._thread, *self._asides):
+      thread.join(max(end - time.monotonic(), 0))
 
   def check_room(self, num_rows: int) -> None:
     """Checks that more rows may be queued.
@@ -154,7 +184,7 @@ class Worker:
         retry_after=1,
       )
 
-  def open(self, rows: Sequence[Stream]) -> Ticket:
+  def open(self, rows: Sequence[TextStream]) -> Ticket:
     """Queues the rows of a request; the ticket must be closed.
 
     Raises:
@@ -177,7 +207,7 @@ class Worker:
     if not self._stopping:
       self._loop.call_soon_threadsafe(call, *args)
 
-  def _deliver(self, made: list[tuple[Ticket, Piece]]) -> None:
+  def _deliver(self, made: list[tuple[Ticket, TextPiece]]) -> None:
     for ticket, piece in made:
       if ticket in self._open:
         ticket.put(piece)
@@ -238,7 +268,7 @@ class Worker:
     tokens = sum(piece.tokens for _, piece in made)
     self._meter.count(tokens, time.monotonic() - start, self.engine)
 
-  def _take(self, token: Token) -> tuple[Ticket, Piece]:
+  def _take(self, token: Token) -> tuple[Ticket, TextPiece]:
     """Turns a token into text; ends the row at a stop text."""
     ticket, row, stream = self._running[token.request]
     text, finish = stream.take(token)
@@ -247,7 +277,7 @@ class Worker:
       del self._running[token.request]
     scores = [*token.prompt, *([token.logprobs] if token.logprobs else ())]
     drawn = int(token.id is not None)
-    return ticket, Piece(row, text, drawn, finish, scores)
+    return ticket, TextPiece(row, text, drawn, finish, scores)
 
   def _give_up(self, ticket: Ticket) -> None:
     log.exception('a request failed; it alone is answered with 500')

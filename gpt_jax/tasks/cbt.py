@@ -12,11 +12,11 @@ since a book of the test set is in its training text.
 from collections.abc import Iterator
 from typing import Literal
 
-from gpt_jax.files import lines
-from gpt_jax.files.records import Record
-from gpt_jax.spec import UsageError
+from gpt_jax.core.files import lines
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks.detokenize import detokenize
-from gpt_jax.tasks.files import Files, Split, label, text, texts
+from gpt_jax.tasks.files import Files, PublishedSplit, label, text, texts
 from gpt_jax.tasks.prompts import Prompt, Prompted, of_records
 
 _BLANK = 'XXXXX'
@@ -36,7 +36,7 @@ def cbt(
     folder='',
     home='unpack CBTest.tgz from https://research.fb.com/downloads/babi there',
     splits={
-      split: Split(
+      split: PublishedSplit(
         (
           f'cbt/cbtest_{kind}_{split}_{count}ex.txt',
           f'CBTest/data/cbtest_{kind}_{split}_{count}ex.txt',

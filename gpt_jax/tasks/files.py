@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpt_jax.files import lines, records
-from gpt_jax.files.records import Record
-from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
+from gpt_jax.core.files import globs, lines, records
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.spec import NoFileError, NotPreparedError, UsageError
 
 # `--tasks_dir` for sets prepared by TensorFlow Datasets, and the prefix of a
 # path that names such a set: 'tfds:piqa:validation'.
 TFDS = 'tfds:'
 
 
-class Split(NamedTuple):
+class PublishedSplit(NamedTuple):
   """A split of a published task.
 
   Attributes:
@@ -40,7 +40,7 @@ class Files(NamedTuple):
 
   folder: str
   home: str
-  splits: Mapping[str, Split] = {}
+  splits: Mapping[str, PublishedSplit] = {}
   readers: Mapping[str, Callable[[str], Iterator[Record]]] = {}
 
   def tfds(self, path: str) -> str:
@@ -59,12 +59,12 @@ class Files(NamedTuple):
   def find(self, path: str) -> list[str]:
     """Lists the matching files, sorted."""
     self.tfds(path)
-    split = self.splits.get(path, Split((path,)))
+    split = self.splits.get(path, PublishedSplit((path,)))
     folder = '' if self.folder == TFDS else self.folder
     paths = [os.path.join(folder, name) for name in split.paths]
     for pattern in paths:
       try:
-        found = lines.find(pattern)
+        found = globs.find(pattern)
       except NoFileError:
         continue
       for bad in found.bad:

@@ -18,19 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gpt_jax.files import records
-from gpt_jax.files.document import Document, Reader, Skip, Unit
-from gpt_jax.files.records import Record
-from gpt_jax.spec import UsageError
+from gpt_jax.core.files import records
+from gpt_jax.core.files.document import Document, Skip, Source
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks.files import TFDS
-from gpt_jax.tasks.task import (
-  Task,
-  TextPair,
-  instructions,
-  read,
-  splits,
-  table,
-)
+from gpt_jax.tasks.task import Task, TextPair, instructions, read, splits, table
 
 _PAGE = 'https://gluebenchmark.com/tasks'
 # The label of an answer that names no class. It counts as a class of its own,
@@ -40,7 +33,7 @@ _STEPS = 5  # steps of a similarity per 1.0
 _SCORES = (0.0, 5.0)
 
 
-class Row(NamedTuple):
+class GlueTask(NamedTuple):
   """A task of GLUE.
 
   Attributes:
@@ -109,13 +102,13 @@ _NLI3 = ('entailment', 'neutral', 'contradiction')
 
 # Tasks have GPT-1's forms (table 1).
 GLUE = {
-  'sst2': Row(
+  'sst2': GlueTask(
     'SST-2',
     Task('classification', {}, ('sentence',), labels=('0', '1')),
     source=('sentence',),
     targets=('negative', 'positive'),
   ),
-  'cola': Row(
+  'cola': GlueTask(
     'CoLA',
     Task(
       'classification',
@@ -130,7 +123,7 @@ GLUE = {
     tfds={'columns': ()},
     adapt=_cola,
   ),
-  'mrpc': Row(
+  'mrpc': GlueTask(
     'MRPC',
     Task(
       'similarity',
@@ -145,7 +138,7 @@ GLUE = {
     tfds={'texts': _TWO, 'label': 'label'},
     adapt=_mrpc,
   ),
-  'stsb': Row(
+  'stsb': GlueTask(
     'STS-B',
     Task(
       'similarity',
@@ -158,7 +151,7 @@ GLUE = {
     source=_TWO,
     tfds={'label': 'label'},
   ),
-  'qqp': Row(
+  'qqp': GlueTask(
     'QQP',
     Task(
       'similarity',
@@ -172,7 +165,7 @@ GLUE = {
     targets=('not_duplicate', 'duplicate'),
     tfds={'label': 'label'},
   ),
-  'mnli': Row(
+  'mnli': GlueTask(
     'MNLI',
     Task(
       'entailment',
@@ -188,19 +181,19 @@ GLUE = {
     tfds={'texts': ('premise', 'hypothesis'), 'label': 'label'},
     adapt=_mnli,
   ),
-  'qnli': Row(
+  'qnli': GlueTask(
     'QNLI',
     Task('entailment', {}, ('question', 'sentence'), labels=_NLI),
     source=('question', 'sentence'),
     targets=_NLI,
   ),
-  'rte': Row(
+  'rte': GlueTask(
     'RTE',
     Task('entailment', {}, _TWO, labels=_NLI),
     source=_TWO,
     targets=_NLI,
   ),
-  'wnli': Row(
+  'wnli': GlueTask(
     'WNLI',
     Task('entailment', {}, _TWO, labels=('0', '1')),
     source=_TWO,
@@ -286,7 +279,7 @@ def pairs(name: str, task: Task, split: str) -> Iterator[TextPair]:
     )
 
 
-def text_to_text(task: str, folder: str = '', split: str = 'train') -> Reader:
+def text_to_text(task: str, folder: str = '', split: str = 'train') -> Source:
   """A source of pairs: 'sst2 sentence: ...' and 'positive'.
 
   A pair is two documents, one after the other: NUMBER#source, NUMBER#target.
@@ -312,4 +305,4 @@ def text_to_text(task: str, folder: str = '', split: str = 'train') -> Reader:
   known = bool(path) and not path.startswith('tfds:')
   size = os.path.getsize(path) if known and os.path.isfile(path) else None
   files = {os.path.basename(path): path} if known else {}
-  return Reader([Unit(unit)], files, size)
+  return Source(units=[unit], files=files, num_bytes=size)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from etils import epy
 
-from gpt_jax.spec import Table, UsageError
+from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.tasks.task import Task
 
 with epy.lazy_imports():

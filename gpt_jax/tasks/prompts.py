@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from gpt_jax.files.records import Record
+from gpt_jax.core.files.records import Record
 from gpt_jax.tasks.files import Files
 
 

@@ -9,16 +9,17 @@ are published sets.
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from gpt_jax.files import lines
-from gpt_jax.files.records import Record
-from gpt_jax.ranges import Count
-from gpt_jax.spec import UsageError
+from gpt_jax.core.files import lines
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.ranges import Count
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks import metrics as metrics_lib
 from gpt_jax.tasks.task import (
   UNLABELLED,
   Example,
   Task,
   check_label,
+  check_tag,
   filled,
   instructions,
   is_missing,
@@ -216,6 +217,8 @@ def tags(
     unlabelled: a text with a sentence a line, its words separated by spaces, to
       learn from by cross-view training: `finetune.views`.
   """
+  for tag in names(labels):
+    check_tag(f'tags(labels={labels!r})', tag)
   return Task(
     form='tags',
     paths=tables(train, dev, test) | _unlabelled(unlabelled),
@@ -279,7 +282,10 @@ def _words(record: Record, column: str) -> list[str]:
     or not found
     or not all(isinstance(word, str | int | float) for word in found)
   ):
-    raise UsageError(f'{record.where}: {column!r} is not a list of words')
+    raise UsageError(
+      f'{record.where}: {column!r} is not a list of words; write one, or '
+      'name another column'
+    )
   words = [str(word) for word in found]
   for word in words:
     if len(word.split()) != 1:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 
-from gpt_jax.files.records import Record
-from gpt_jax.spec import UsageError
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks import files
 
 # A sign, which is none after a digit, a letter or a bracket, and a currency;

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from gpt_jax.files.records import Record
-from gpt_jax.ranges import Count
-from gpt_jax.spec import UsageError
-from gpt_jax.tasks import cbt, choices, glue, reading, zero_shot
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.ranges import Count
+from gpt_jax.core.spec import UsageError
+from gpt_jax.tasks import cbt, glue, reading, zero_shot
+from gpt_jax.tasks import published as choices
 from gpt_jax.tasks.prompts import Prompted
 from gpt_jax.tasks.task import (
   Task,

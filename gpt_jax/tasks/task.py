@@ -7,6 +7,7 @@ columns, '{question} {sentence}'.
 """
 
 import glob
+import logging
 import math
 import os
 import re
@@ -14,14 +15,16 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gpt_jax.files import lines, records
-from gpt_jax.files.records import Record
-from gpt_jax.spec import NoFileError, NotPreparedError, UsageError
+from gpt_jax.core.files import lines, records
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.spec import NoFileError, NotPreparedError, UsageError
 
 # Record -> the records that it contains, such as one per question.
 Expand = Callable[[Record], Iterable[Record]]
 # The split of a tagger's sentences without tags.
 UNLABELLED = 'unlabelled'
+
+log = logging.getLogger('gpt_jax')
 
 
 class Example(NamedTuple):
@@ -125,6 +128,12 @@ def read(task: Task, split: str, path: str = '') -> list[Example]:
   if not found:
     why = f', besides {dropped} without a label' * (dropped > 0)
     raise UsageError(f'{path}: holds no examples{why}; name another file')
+  if dropped:
+    log.info(
+      '%s: left out %s of %s examples, whose %s is %s',
+      *(path, f'{dropped:,}', f'{dropped + len(found):,}'),
+      *(task.label, ' or '.join(map(repr, task.drop))),
+    )
   return found
 
 
@@ -139,6 +148,8 @@ def with_labels(task: Task) -> Task:
     for one in value if several else [value]:
       if str(one) not in task.drop:
         check_label(record, task.label, one)
+        if several:
+          check_tag(record.where, str(one))
         first.setdefault(str(one), record.where)
   names = {*first}
   if '-1' in names and all(n.isdecimal() for n in names - {'-1'}):
@@ -211,6 +222,15 @@ def check_label(record: Record, column: str, value: Any):
     )
 
 
+def check_tag(where: str, tag: str) -> None:
+  """Rejects a tag with white space, which parts a sentence's tags in files."""
+  if tag.split() != [tag]:
+    raise UsageError(
+      f'{where}: the tag {tag!r} holds white space, which separates tags in '
+      'the predictions; rename it'
+    )
+
+
 def filled(record: Record, text: str) -> str:
   """The text of a column, or of a template with its columns filled in."""
   if '{' not in text:
@@ -251,7 +271,7 @@ def _text(record: Record, column: str, value: Any) -> str:
     return str(value)
   raise UsageError(
     f'{record.where}: column {column!r} holds {value!r:.60}, which is not a '
-    'text'
+    'text; write one, or name another column'
   )
 
 

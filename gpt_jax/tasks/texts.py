@@ -5,7 +5,7 @@
 from typing import NamedTuple
 
 from gpt_jax.tasks.detokenize import Style
-from gpt_jax.tasks.files import Files, Split
+from gpt_jax.tasks.files import Files, PublishedSplit
 
 
 class PublishedText(NamedTuple):
@@ -28,7 +28,9 @@ class PublishedText(NamedTuple):
   @property
   def files(self) -> Files:
     """The places where it is looked for."""
-    splits = {name: Split(paths) for name, paths in self.splits.items()}
+    splits = {
+      name: PublishedSplit(paths) for name, paths in self.splits.items()
+    }
     return Files(folder='', home=self.home, splits=splits)
 
 

@@ -12,8 +12,9 @@ import string
 from collections.abc import Iterator
 from typing import Literal
 
-from gpt_jax.files.records import Record
-from gpt_jax.tasks import choices, glue
+from gpt_jax.core.files.records import Record
+from gpt_jax.tasks import glue
+from gpt_jax.tasks import published as choices
 from gpt_jax.tasks.files import label, text, texts
 from gpt_jax.tasks.prompts import Prompt, Prompted, of_records
 from gpt_jax.tasks.task import read

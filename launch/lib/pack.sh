@@ -28,6 +28,11 @@ check_include() {
   done
 }
 
+# What the processes of a job prove to each other that they know.
+new_secret() {
+  od -An -N32 -tx1 /dev/urandom | tr -d ' \n'
+}
+
 # Packs the working tree, edited configs included, into one file.
 pack() {
   local staging=$SCRATCH/pack
@@ -53,5 +58,10 @@ pack() {
     find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
     echo "$EXTRAS $PYTHON_VERSION"
   } | sha256sum | cut -c 1-16)
+  # After the stamp, which does not change with it. All hosts have one bundle.
+  if ! grep -qs '^GPT_JAX_JOB_SECRET=' "$staging/secrets"; then
+    (umask 077 && printf '\nGPT_JAX_JOB_SECRET=%s\n' "$(new_secret)" \
+      >> "$staging/secrets")
+  fi
   (umask 077 && tar czpf "$SCRATCH/gpt_jax_bundle.tgz" -C "$staging" .)
 }

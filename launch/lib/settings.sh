@@ -107,7 +107,7 @@ check_environment() {
     return
   fi
   [[ $chip != v5litepod ]] || chip=v5e
-  pair=$(python3 "$LAUNCH/../gpt_jax/runtime/tpu_flags.py" "$chip") ||
+  pair=$(python3 "$LAUNCH/../gpt_jax/core/runtime/tpu_flags.py" "$chip") ||
     die 2 'python3 is needed (above); or give LIBTPU_INIT_ARGS in ENVIRONMENT'
   [[ -z $pair ]] || ENVIRONMENT+=("LIBTPU_INIT_ARGS=$pair")
 }
@@ -131,10 +131,12 @@ check_secrets() {
 # Chips, hosts and the runtime of the accelerator. The numbers in the names of
 # v4, v5p and tpu7x count TensorCores, two per chip; the others count chips.
 size_up() {
+  # The cloud's own name of v5e.
+  ACCELERATOR=${ACCELERATOR/#v5e-/v5litepod-}
   local number=${ACCELERATOR##*-} runtime
   [[ $ACCELERATOR =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] ||
     bad ACCELERATOR 'v4-N, v5p-N, tpu7x-N (N TensorCores, 2 a chip),' \
-      'v5litepod-N or v6e-N (N chips)'
+      'v5litepod-N (also v5e-N) or v6e-N (N chips)'
   GENERATION=${ACCELERATOR%-*}
   case $GENERATION in
     v4) CHIPS=$((number / 2)) runtime=tpu-ubuntu2204-base ;;

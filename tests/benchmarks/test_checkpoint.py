@@ -5,8 +5,8 @@
 import jax
 
 from gpt_jax.benchmarks import checkpoint
-from gpt_jax.checkpoints.local import LocalCheckpoints
-from tests.checkpoints.test_checkpointer import HERE, place, state_at
+from gpt_jax.resilience.local import LocalCheckpoints
+from tests.core.checkpoints.test_checkpointer import HERE, place, state_at
 
 
 def test_local_saves_are_timed_and_leave_nothing(tmp_path):

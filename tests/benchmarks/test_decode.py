@@ -8,9 +8,9 @@ import pathlib
 import pytest
 
 from configs import benchmark, t5
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.benchmarks import decode
+from gpt_jax.core import config as config_lib
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 

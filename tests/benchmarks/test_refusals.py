@@ -31,8 +31,8 @@ NO_COUNT = "cannot count this model's products"
   [
     (
       'benchmark.py:gpt2',
-      [*DECODE, '--what=rows'],
-      '--against=torch: does not work with --what=rows',
+      [*DECODE, '--what=encode'],
+      '--against=torch: does not work with --what=encode',
     ),
     (
       'benchmark.py:gpt2',
@@ -55,6 +55,16 @@ NO_COUNT = "cannot count this model's products"
       'objective.name=',
     ),
     ('benchmark.py:gpt2', [*SIZES, '--what=beam'], 'give --against torch'),
+    *(
+      ('smoke.py', ['--what=prepare', f'--text={text}'], message)
+      for text, message in (
+        ('documents(count=-1)', 'count=-1 must be at least 1'),
+        ('documents(count=1e999)', 'count=inf must be a finite number'),
+        ('documents(words=0)', 'words=0 must be at least 1'),
+        ('one(megabytes=-2)', 'megabytes=-2 must be at least 1'),
+        ('one(megabytes=1e9)', 'megabytes=1000000000.0 must be at most'),
+      )
+    ),
     (
       'benchmark.py:gpt2',
       [*SIZES, '--what=train', '--distributed'],
@@ -75,8 +85,6 @@ NO_COUNT = "cannot count this model's products"
       for text in ('lstm(24, cell_clip=3)', 'lstm(24, biases=1)')
     ),
     ('benchmark.py:gpt2', [*TORCH, '--what=lstm'], 'torch has no such LSTMs'),
-    ('benchmark.py:gpt2', [*SIZES, '--what=attention'], 'give two patterns'),
-    ('benchmark.py:gpt2', [*SIZES, '--what=switch'], 'has no experts'),
     ('switch.py:tiny', PRODUCTS, NO_COUNT),  # experts
     ('albert.py:cpu', PRODUCTS, NO_COUNT),  # layers that are shared
     ('gopher.py:44m', PRODUCTS, NO_COUNT),  # kernels of distances

@@ -42,7 +42,7 @@ def test_both_sides_and_all_parts(capsys):
 @pytest.mark.parametrize(
   ('field', 'message'),
   [
-    ('batch.size=12', 'batch.size=12: GRPO draws 8 completions'),
+    ('batch.size=12', 'batch.size=12: GRPO samples 8 completions'),
     ('model.vocab_size=70000', 'give at most 60000'),
   ],
 )

@@ -4,8 +4,8 @@
 
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax.benchmarks import score
+from gpt_jax.core import config as config_lib
 from tests.support import tiny
 
 CONTEXT = 83

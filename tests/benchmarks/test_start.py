@@ -36,5 +36,14 @@ def test_the_parts_of_a_start(capsys):
   assert sum(sum(x.values()) for x in starts) < seconds
 
 
+@pytest.mark.slow  # a process
+def test_why_a_start_fails(capsys):
+  """In a line, as `train` says it."""
+  assert main([*FLAGS, '--config.model.vocab_size=5']) == 1
+  said = capsys.readouterr().err.strip().splitlines()[-1]
+  assert 'train failed: model.vocab_size=5: is smaller than' in said
+  assert 'File' not in said
+
+
 def _named(found):
   return [[(name, x) for x in xs] for name, xs in found['parts'].items()]

@@ -6,13 +6,19 @@ import contextlib
 import logging
 import os
 import pathlib
+import resource
+import shlex
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from gpt_jax import __main__, cli, malloc
-from gpt_jax.spec import UsageError
+from gpt_jax import __main__, cli
+from gpt_jax.core import malloc
+from gpt_jax.core.files import buckets, files
+from gpt_jax.core.spec import UsageError
+from gpt_jax.hf import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[2]
 GPT2 = f'--config={ROOT}/configs/gpt2.py'
@@ -28,6 +34,35 @@ BAD = {
   'flag': (['train', SMOKE, '--wordkir=w'], 'wordkir'),
   'flag value': (['generate', W, '--prompt=x', '--top_k=-1'], 'top_k'),
   'flag type': (['generate', W, '--prompt=x', '--seed=one'], 'seed'),
+  **{
+    f'flag {flag}': (argv, f': flag --{flag}: {message}')
+    for flag, argv, message in (
+      (
+        'port=x',
+        ['serve', W, '--port=x'],
+        'takes whole numbers from 0 to 65,535',
+      ),
+      (
+        'top_p=',
+        ['generate', W, '--prompt=x', '--top_p='],
+        'takes numbers from 0 to 1',
+      ),
+      ('json=maybe', ['inspect', '--json=maybe'], 'takes true or false'),
+    )
+  },
+  'no value': (['serve', W, '--port'], '--port: has no value; write --port='),
+  'out is in': (
+    ['generate', W, '--prompts=./a.txt', '--out=a.txt'],
+    '--out=a.txt: is what --prompts names, and would be overwritten',
+  ),
+  'export over the run': (
+    ['convert', W, '--to_hf=w/'],
+    '--to_hf=w/: is what --workdir names',
+  ),
+  'run over the model': (
+    ['convert', W, '--from_hf=w'],
+    '--workdir=w: is what --from_hf names',
+  ),
   'temperature': (
     ['generate', W, '--prompt=x', '--temperature=nan'],
     'flag --temperature=nan: must be a finite number',
@@ -116,8 +151,8 @@ BAD = {
     "mesh.rules.mlp='model': unknown mesh axis 'model'",
   ),
   'ramp boundary': (
-    ['train', SMOKE, W, '--config.batch.size=ramp(0:8, 5:16)'],
-    "batch.size: boundary='5': give a whole number of steps or tokens",
+    ['train', SMOKE, W, '--config.batch.size=ramp(0:8, 5k:16)'],
+    "batch.size: boundary='5k': give a whole number of steps or tokens",
   ),
   'run length': (
     ['train', SMOKE, W, '--config.schedule.num_steps=5G'],
@@ -198,10 +233,6 @@ BAD = {
     ['plan', '--chips=v4-8', '--days=1e-12'],
     'training FLOPs train no model; give at least 1e+09',
   ),
-  'tasks twice': (
-    ['ablation', '--init=none', W, '--tasks=rte,rte', '--settings=scratch'],
-    '--tasks=rte,rte: names one twice; once is enough',
-  ),
   'no run': (['compare', W], "--run is missing; give 'NAME FILE[:SIZE]'"),
   'run': (['compare', W, '--run=a'], "--run='a': give 'NAME"),
   'run of two': (['compare', W, '--run=a b.py c.py'], "c.py': give 'NAME"),
@@ -214,11 +245,6 @@ BAD = {
   'seeds': (
     ['compare', W, '--run=a b.py', '--seeds=0,x'],
     '--seeds=0,x: give distinct whole',
-  ),
-  'no experts': (
-    ['benchmark', f'--config={ROOT}/configs/switch.py:tiny-dense']
-    + ['--what=switch'],
-    'has no experts; give a config such as',
   ),
   'no direction': (['convert', W], 'give one of --from_hf and --to_hf'),
   'directions': (
@@ -266,7 +292,7 @@ BAD = {
     'give names or addresses without scheme and port',
   ),
   'seeds twice': (
-    ['ablation', '--init=none', W, '--tasks=rte', '--seeds=0,00'],
+    ['compare', W, '--run=a b.py', '--seeds=0,00'],
     '--seeds=0,00: give distinct whole numbers from 0',
   ),
 }
@@ -391,10 +417,9 @@ def test_a_closed_pipe(main, capfd, argv, code, at_once):
 
 
 def test_a_table_on_a_closed_pipe(main, capfd):
-  """Rich ends the process with the same code."""
-  with pytest.raises(SystemExit) as ended, closed(at_once=False):
-    main(['inspect', SMOKE, '--config.model.vocab_size=97'])
-  assert ended.value.code == 1
+  """Rich makes an exit of it, which is none of a user's code."""
+  with closed(at_once=False):
+    assert main(['inspect', SMOKE, '--config.model.vocab_size=97']) == 1
   assert capfd.readouterr().err == ''
 
 
@@ -418,6 +443,13 @@ def test_a_pipe_that_is_not_stdout(main, capfd):
   """Another reader that has gone is a failure like any."""
   assert cli.run(Module(BrokenPipeError(32, 'Broken pipe')), []) == 1
   assert 'failed: BrokenPipeError' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('code', [0, None, 3, 'bye'])
+def test_an_exit_of_foreign_code_is_a_failure(code, capfd):
+  """Whoever started the command would take it for one that is done."""
+  assert cli.run(Module(SystemExit(code)), []) == 1
+  assert 'gpt-jax fake: failed: SystemExit' in capfd.readouterr().err
 
 
 class Module:
@@ -446,7 +478,13 @@ class Module:
     (UsageError('a.b=3:\n  too\n  much'), 2, 'gpt-jax fake: a.b=3: too much'),
     (ValueError('odd'), 1, 'gpt-jax fake: failed: ValueError: odd'),
     (KeyError('k'), 1, 'gpt-jax fake: failed: KeyError: k'),
-    (OSError(28, 'full'), 1, None),
+    (OSError(5, 'full'), 1, None),
+    (
+      OSError(28, 'full', 'a/b'),
+      1,
+      'gpt-jax fake: failed: a/b: cannot be written: no space left on device; '
+      'make room there, and give the same command again',
+    ),
     (KeyboardInterrupt(), 130, 'gpt-jax fake: interrupted'),
   ],
 )
@@ -457,15 +495,73 @@ def test_exit_codes(main, capsys, error, code, last):
     assert err == ''
   elif last is not None:
     assert err.splitlines()[-1] == last
-  if code == 1:
-    assert 'Traceback' in err
+  assert ('Traceback' in err) == (code == 1 and 'make room' not in err)
 
 
 def test_a_failure_of_the_system_says_why(main, capsys):
-  """`OSError(28, 'full')`: the number alone would not help."""
-  cli.run(Module(OSError(28, 'No space left on device')), [])
+  """`OSError(5, 'broken')`: the number alone would not help."""
+  cli.run(Module(OSError(5, 'Input/output error')), [])
   last = capsys.readouterr().err.splitlines()[-1]
-  assert 'No space left on device' in last
+  assert 'Input/output error' in last
+
+
+ODD = 'a\x1b]0;title\x07\x1b[2Jb\x9b31m\u202ec\rd'
+ESCAPED = r'a\x1b]0;title\x07\x1b[2Jb\x9b31m\u202ec\rd'
+
+
+def test_control_characters_are_shown_as_escapes(main, capsys):
+  """Names of files and texts of others may hold a terminal's commands."""
+  assert cli.run(Module(UsageError(f'{ODD}: no such file')), []) == 2
+  spaced = ESCAPED.replace(r'\r', ' ')  # white space becomes a space
+  assert capsys.readouterr().err == f'gpt-jax fake: {spaced}: no such file\n'
+  assert cli.run(Module(ValueError(ODD)), []) == 1
+  error = capsys.readouterr().err
+  assert ESCAPED in error and 'Traceback' in error and ODD[:3] not in error
+  logging.getLogger('gpt_jax').info('read %s', f'{ODD}\n2026 forged')
+  error = capsys.readouterr().err
+  assert error.endswith(rf' read {ESCAPED}\n2026 forged' + '\n')
+  assert cli.run(Module(OSError(28, 'full', ODD)), []) == 1
+  assert ODD[:3] not in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def largest_file(size):
+  """Files may have `size` bytes, as where a disk is full."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def write_text(folder):
+  buckets.write_atomically(f'{folder}/text', 'x' * 99999)
+
+
+def write_small(folder):
+  files.write(folder, 'small', bytes(99999))
+
+
+def write_weights(folder):
+  checkpoint.write(folder, {}, [[('a', np.zeros(99999))]], {})
+
+
+def write_beside(folder):
+  checkpoint.write(folder, {}, [], {'b': bytes(99999)})
+
+
+@pytest.mark.parametrize(
+  'write', [write_text, write_small, write_weights, write_beside]
+)
+def test_what_cannot_be_written_is_named(tmp_path, main, capsys, write):
+  module = Module(None)
+  module.main = lambda args: write(str(tmp_path))
+  with largest_file(1000):
+    assert cli.run(module, []) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f'gpt-jax fake: failed: {tmp_path}')
+  assert ': cannot be written: file too large; raise the limit on' in line
 
 
 def test_logs_go_to_stderr(main, capsys):
@@ -474,3 +570,44 @@ def test_logs_go_to_stderr(main, capsys):
   logging.getLogger('gpt_jax').info('a line')
   out, err = capsys.readouterr()
   assert out == '' and 'a line' in err
+
+
+def test_a_full_place_is_found_where_no_file_is_named(
+  tmp_path, main, capsys, monkeypatch
+):
+  """As where a file that is open already is written to."""
+  statvfs, full = os.statvfs, []
+
+  def of_disks(path):
+    found = statvfs(path)
+    if path in full:
+      found = os.statvfs_result((*found[:4], 0, *found[5:]))
+    return found
+
+  monkeypatch.setattr(os, 'statvfs', of_disks)
+  module = Module(OSError(28, 'No space left on device'))
+  module.define = lambda values: values.path('out', None, 'A file.')
+  out = f'--out={tmp_path}/a/b'
+  assert cli.run(module, [out]) == 1
+  assert 'failed: a file: cannot be written' in capsys.readouterr().err
+  full.append(str(tmp_path))
+  assert cli.run(module, [out]) == 1
+  assert f'failed: {out}: cannot be written' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('word', 'written'),
+  [
+    ("--source=text('*.md')", '''"--source=text('*.md')"'''),
+    ('a b', "'a b'"),
+    ('--steps=3', '--steps=3'),
+    ("it's $5", None),
+    ('it\'s "so"', None),
+    ("it's a \\", None),
+  ],
+)
+def test_a_recorded_command_is_what_a_shell_reads(word, written):
+  line = cli.shell_line(['gpt-jax', word])
+  assert shlex.split(line) == ['gpt-jax', word]
+  if written:
+    assert line == f'gpt-jax {written}'

@@ -13,11 +13,12 @@ import time
 
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.runtime.preemption import Preempted
-from gpt_jax.spec import UsageError
-from gpt_jax.training import comparison, metrics
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.runtime.preemption import Preempted
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import metrics
+from gpt_jax.studies import comparison
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,7 +59,13 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
       finished(folder, lines(3.0, 1.0, 65.0, **layers))
 
   monkeypatch.setattr(comparison, 'train', train)
-  monkeypatch.setattr('gpt_jax.plots.runs.loss_curves', lambda *_, out: out)
+  drawn = []
+  monkeypatch.setattr(
+    'gpt_jax.reports.runs.loss_curves',
+    lambda workdirs, out, names: drawn.append(
+      [*zip(names, workdirs, strict=True)]
+    ),
+  )
   argv = [
     *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
     '--run=dense a.py:small',
@@ -79,16 +86,50 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
     ('dense', 2, dense, root),
     ('experts', 2, experts, root),
   ]
+  assert drawn == [
+    [('dense', f'{root}/dense/0'), ('experts', f'{root}/experts/0')]
+  ]
   # 130 tokens a second are 10 rows of 13.
   assert capsys.readouterr().out.splitlines() == [
     '| run | validation loss | examples per second | dropped fraction '
-    '| loss of each seed |',
+    '| of each seed |',
     '| --- | --- | --- | --- | --- |',
     '| dense | 5 | 10 | - | 4.0000, 6.0000 |',
     '| experts | 3 | 5 | 0.65 | 3.0000, 3.0000 |',
   ]
   result = json.loads((tmp_path / 'compare.json').read_text())
   assert result['experts'][0]['dropped_fraction'] == pytest.approx(0.15)
+
+
+def test_runs_that_start_from_a_model_are_fine_tuned(
+  tmp_path, monkeypatch, capsys
+):
+  called = []
+
+  def wait_for(command):
+    called.append(command)
+    folder = pathlib.Path(command[-1])
+    folder.mkdir(parents=True)
+    metric = 'matthews' if 'cola' in str(folder) else 'accuracy'
+    dev = {metric: 0.25 + 0.5 * int(folder.name), 'loss': 0.5}
+    result = {'metrics': [metric], 'dev': dev}
+    (folder / 'result.json').write_text(json.dumps(result))
+    return 0
+
+  monkeypatch.setattr(comparison, 'wait_for', wait_for)
+  argv = [
+    *('compare', f'--workdir={tmp_path}', '--seeds=0,1', '--flags=--init W'),
+    '--run=cola a.py:cola',
+    '--run=rte a.py:rte --config.finetune.transfer=none',
+  ]
+  assert main(argv) == 0
+  assert [command[3] for command in called] == ['finetune'] * 4
+  assert '--config.finetune.transfer=none' in called[1]
+  assert not any('data.store' in word for words in called for word in words)
+  assert capsys.readouterr().out.splitlines()[2:] == [
+    '| cola | 0.5 | - | 0.2500, 0.7500 |',
+    '| rte | - | 0.5 | 0.2500, 0.7500 |',
+  ]
 
 
 # The runs themselves; those before are only written down.
@@ -185,12 +226,12 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
   """Or the same command would find that another process trains there."""
   ready = tmp_path / 'ready'
   run = (
-    'import pathlib, time; from gpt_jax.runtime import parent; '
+    'import pathlib, time; from gpt_jax.core.runtime import parent; '
     'parent.end_with(); '
     f'pathlib.Path({str(ready)!r}).touch(); time.sleep(600)'
   )
   parent = (
-    'import sys; from gpt_jax.training import comparison; '
+    'import sys; from gpt_jax.studies import comparison; '
     f'comparison.wait_for([sys.executable, "-c", {run!r}])'
   )
   # The run has the pipe too: it is at its end once both have ended.
@@ -209,3 +250,18 @@ def test_a_run_without_evaluations_is_named(tmp_path):
   finished(tmp_path / 'w', [{'step': 1, 'tokens_per_second': 1.0}])
   with pytest.raises(RuntimeError, match='no eval/validation/loss'):
     comparison.summary(str(tmp_path / 'w'))
+
+
+def test_the_table_has_the_columns_of_all_seeds():
+  """Also where all updates of one seed were skipped."""
+  runs = [
+    {'validation_loss': 4.0, 'examples_per_second': 2.0},
+    {
+      'validation_loss': 2.0,
+      'examples_per_second': 4.0,
+      'dropped_fraction': 0.5,
+    },
+  ]
+  expected = '| a | 3 | 3 | 0.5 | 4.0000, 2.0000 |'
+  assert comparison.table({'a': runs}).splitlines()[-1] == expected
+  assert comparison.table({'a': runs[::-1]}).splitlines()[0].count('|') == 6

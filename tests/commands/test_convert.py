@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizers
@@ -13,21 +14,23 @@ from safetensors.numpy import save_file
 
 from configs import base
 from gpt_jax import __main__, hf
-from gpt_jax import config as config_lib
-from gpt_jax.checkpoints import checkpointer
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.checkpoints import checkpointer
+from gpt_jax.core.files.document import Document
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.training import parts
 from gpt_jax.evaluation import score
-from gpt_jax.files.document import Document
-from gpt_jax.finetuning import exporting
 from gpt_jax.hf import vocabulary
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.training import importing, parts
-from gpt_jax.training import models as trained_lib
-from tests.support import tiny
+from gpt_jax.hf_tokenizers import special_files
+from gpt_jax.opening import importing
+from gpt_jax.opening import models as trained_lib
+from gpt_jax.tuning import exporting
+from tests.support import checkpoints, tiny
 from tests.support.decoding import generate
 from tests.support.golden_io import ROOT, config, tensors
 
-TOKENIZERS = pathlib.Path(__file__).parents[1] / 'tokenizers/golden'
+TOKENIZERS = pathlib.Path(__file__).parents[1] / 'hf_tokenizers/golden'
 
 
 def test_the_written_config_is_complete(tmp_path):
@@ -119,6 +122,21 @@ def test_encoders_there_and_back(tmp_path, name):
     assert (roles['mask_token'], roles['pad_token']) == ('[MASK]', '[PAD]')
 
 
+@pytest.mark.parametrize('dtype', [np.float32, jnp.bfloat16])
+def test_tensors_that_nothing_reads_come_back(tmp_path, dtype):
+  """DeBERTa's absolute positions, for its mask decoder."""
+  folder = ROOT / 'deberta_emd'
+  weights = {n: x.astype(dtype) for n, x in tensors(folder).items()}
+  source = checkpoints.write(tmp_path / 'hf', config(folder), weights)
+  importing.from_hf(source, str(tmp_path / 'w'))
+  exporting.to_hf(str(tmp_path / 'w'), str(tmp_path / 'out'), 10_000)
+  again = hf.checkpoint.TensorReader(str(tmp_path / 'out'))
+  assert again.names == {*weights}
+  for name, value in weights.items():
+    np.testing.assert_array_equal(again.read(name, stored=True), value, name)
+    assert again.read(name, stored=True).dtype == dtype
+
+
 def test_heads_have_no_place_in_a_workdir(tmp_path):
   with pytest.raises(UsageError, match='is a GPT2ForSequenceClassification'):
     importing.from_hf(str(ROOT / 'gpt2_cls'), str(tmp_path))
@@ -189,6 +207,10 @@ def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
   checkpoint_with_vocabulary(source)
   known = json.loads((source / 'vocab.json').read_text())
   made = tokenizers.Tokenizer(tokenizers.models.BPE(known, [('a', 'b')]))
+  # As the class of GPT-2's builds them.
+  level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  made.pre_tokenizer = level
+  made.decoder = tokenizers.decoders.ByteLevel()
   for name in ('vocab.json', 'merges.txt'):
     (source / name).unlink()
   path = source / 'tokenizer.json'
@@ -308,7 +330,7 @@ def test_a_decoder_with_an_encoders_tokenizer(tmp_path, capsys):
   assert (found['bos_token_id'], found['eos_token_id']) == (eos, eos)
   library = tokenizers.Tokenizer.from_file(str(out / 'tokenizer.json'))
   assert library.encode('of it').ids == made.encode('of it').tolist()
-  again = tokenizer_lib.imported(
+  again = special_files.tokenizer(
     f'hf_tokenizer({str(out / "tokenizer.json")!r})', str(out)
   )
   assert again.special.prompt([7]) == [7] and again.special.first_id == eos
@@ -351,3 +373,27 @@ def test_a_model_that_hugging_face_lacks_says_why(tmp_path):
   with pytest.raises(UsageError, match='no Hugging Face model') as error:
     hf.save(str(tmp_path), model, tiny.params(model))
   assert "activation_function='bilinear': is not supp" in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'fields, family',
+  [
+    ({'d_model': 24}, 'gpt2'),
+    (
+      {
+        **{'norm': 'rmsnorm', 'ffn': 'swiglu', 'bias': 'none', 'head_size': 8},
+        **{'position': 'rope', 'block': 'parallel'},
+      },
+      'llama',
+    ),
+    ({'attention': 'bidirectional', 'block': 'post'}, 'bert'),
+    ({'num_encoder_layers': 2, 'd_ff': 13}, '(t5|bart|marian)'),
+  ],
+)
+def test_the_nearest_family_is_named(tmp_path, fields, family):
+  """In so few characters that the line can be read."""
+  model = tiny.model(**fields)
+  why = rf'the nearest is {family}, but for '
+  with pytest.raises(UsageError, match=why) as error:
+    hf.save(str(tmp_path), model, {})
+  assert len(str(error.value)) <= 400

@@ -13,11 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import __main__, hf
-from gpt_jax.finetuning import exporting
+from gpt_jax.core.files import arrays
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import checkpoint
-from gpt_jax.spec import UsageError
-from gpt_jax.training import importing
-from gpt_jax.training import models as trained_lib
+from gpt_jax.opening import importing
+from gpt_jax.opening import models as trained_lib
+from gpt_jax.tuning import exporting
 from tests.support.golden_io import ROOT, config, tensors
 
 LLAMA = ROOT / 'llama_gqa'
@@ -68,12 +69,12 @@ def test_nothing_is_read_before_it_is_needed(tmp_path, monkeypatch, workdir):
   """Nothing of the tensors with the headers, and then one at a time."""
   reading = []
 
-  def read(self, name, read=checkpoint.Reader.read):
+  def read(self, name, read=checkpoint.TensorReader.read):
     reading.append(name)
     return read(self, name)
 
-  monkeypatch.setattr(checkpoint.Reader, 'read', read)
-  source = hf.Source(str(LLAMA))
+  monkeypatch.setattr(checkpoint.TensorReader, 'read', read)
+  source = hf.HeaderSource(str(LLAMA))
   assert not reading
 
   came = []
@@ -95,7 +96,7 @@ def test_nothing_is_read_before_it_is_needed(tmp_path, monkeypatch, workdir):
 
 def test_a_stopped_import_starts_again(tmp_path, monkeypatch, capsys):
   w = tmp_path / 'w'
-  fill = hf.Source.fill
+  fill = hf.HeaderSource.fill
   calls = []
 
   def stops(self, to, told):
@@ -106,7 +107,7 @@ def test_a_stopped_import_starts_again(tmp_path, monkeypatch, capsys):
 
   argv = ['convert', f'--from_hf={LLAMA}', f'--workdir={w}']
   with monkeypatch.context() as patched:
-    patched.setattr(hf.Source, 'fill', stops)
+    patched.setattr(hf.HeaderSource, 'fill', stops)
     assert __main__.main(argv) != 0
   assert len(calls) == 2
   assert not (w / 'config.json').exists()
@@ -128,7 +129,7 @@ def test_a_stopped_export_is_no_model(tmp_path, monkeypatch, workdir):
     save_file(tensors, path, metadata=metadata)
 
   with monkeypatch.context() as patched:
-    patched.setattr(checkpoint, 'save_file', stops)
+    patched.setattr(arrays, 'save_file', stops)
     with pytest.raises(OSError, match='No space'):
       exporting.to_hf(str(workdir), str(out), 20_000)
   assert not [*out.iterdir()]

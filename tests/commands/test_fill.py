@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from configs import base
-from gpt_jax import config as config_lib
-from gpt_jax import hf, sharding
+from gpt_jax import hf
 from gpt_jax.__main__ import main
-from gpt_jax.checkpoints import checkpointer
 from gpt_jax.commands.fill import shown
-from gpt_jax.config import defaults
-from gpt_jax.decoding import files, fill
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training import parts
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
+from gpt_jax.core.checkpoints import checkpointer
+from gpt_jax.core.config import defaults
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.training import parts
+from gpt_jax.decoding import constraints, files, fill
+from gpt_jax.opening import models as trained_lib
 from tests.support import sentinels, tiny
 from tests.support.decoding import generate
 from tests.support.golden_io import ROOT
@@ -51,7 +52,7 @@ def write(folder, tokenizer='wordpiece', **fields):
   config.optim.name = 'none'
   config.objective.name = 'masked'
   if 'finetune.task' in fields:
-    config.finetune = defaults.finetune()
+    config.finetune = defaults.optional('finetune')
   config.update_from_flattened_dict(fields)
   folder.mkdir()
   (folder / 'vocab.txt').write_text('\n'.join(WORDS[: model.vocab_size]) + '\n')
@@ -185,7 +186,7 @@ def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
       sources=sources,
       max_tokens=18,
       stop_ids=tokenizer.special.stop_ids,
-      never_V=tokenizer_lib.never_drawn(
+      never_V=constraints.never_drawn(
         tokenizer, trained.parts.model.vocab_size
       ),
     )

@@ -15,23 +15,26 @@ import time
 
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
-from gpt_jax.checkpoints import checkpointer
-from gpt_jax.decoding import engine, files, programs, texts
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.checkpoints import checkpointer
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.tokenizers.hf import HfTokenizer
+from gpt_jax.core.tokenizers.simple import Bytes
+from gpt_jax.core.training import parts
+from gpt_jax.decoding import constraints, engine, files, programs, texts
+from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.decoding.sampler import seeds_of
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.chat import ChatTemplate
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training import parts
+from gpt_jax.hf_tokenizers import special_files
+from gpt_jax.opening import models as trained_lib
 from tests.support import tiny
 from tests.support.decoding import generate
 from tests.support.stdin import stdin_of
 
 ROOT = pathlib.Path(__file__).parents[2]
-GOLDEN = ROOT / 'tests/tokenizers/golden'
+GOLDEN = ROOT / 'tests/hf_tokenizers/golden'
 CONTEXT = 113
 LINES = ['Speak, speak.', 'The cat', 'You are 17', 'All', 'hear me', 'a']
 
@@ -51,7 +54,7 @@ def workdir(tmp_path_factory):
   (folder / 'config.json').write_text(config_lib.to_json(built.config))
   source = GOLDEN / 'smollm2'
   name = f'hf_tokenizer({str(source / "tokenizer.json")!r})'
-  made = tokenizer_lib.imported(name, str(source))
+  made = special_files.tokenizer(name, str(source))
   made.save(str(folder / 'tokenizer'))
   return folder
 
@@ -94,7 +97,7 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
       sampler=Sampler(temperature),
       seed=seed,
       stop_ids=trained.tokenizer.special.stop_ids,
-      never_V=tokenizer_lib.never_drawn(
+      never_V=constraints.never_drawn(
         trained.tokenizer, trained.parts.model.vocab_size
       ),
     )
@@ -258,7 +261,7 @@ def test_weights_of_eight_bits_are_used_and_told_apart(
 
 
 def test_a_draft_with_another_vocabulary_is_refused(run, tmp_path):
-  made = tokenizer_lib.imported(
+  made = special_files.tokenizer(
     f'hf_tokenizer({str(GOLDEN / "gpt2" / "tokenizer.json")!r})',
     str(GOLDEN / 'gpt2'),
   )
@@ -311,7 +314,7 @@ def test_without_a_template_it_is_one_text(run, workdir):
   hidden = template.rename(workdir / 'other')
   try:
     name = f'hf_tokenizer({str(GOLDEN / "gpt2" / "tokenizer.json")!r})'
-    made = tokenizer_lib.imported(name, str(GOLDEN / 'gpt2'))
+    made = special_files.tokenizer(name, str(GOLDEN / 'gpt2'))
     made.save(str(template))
     flags = ['--max_tokens=3', '--temperature=0']
     code, stdout, _ = run(*flags, stdin='The cat\nAll')
@@ -359,7 +362,7 @@ def test_what_is_said_of_a_prompt_that_does_not_fit(more, options, remedies):
   with pytest.raises(UsageError) as e:
     texts.fitted(
       [0] * num_tokens,
-      tokenizer_lib.Bytes(),
+      Bytes(),
       texts.Options(**options),
       context_length=CONTEXT,
     )
@@ -441,10 +444,10 @@ def test_a_failing_template_is_one_line(run, workdir, tmp_path):
   made = tokenizer_lib.load(str(source))
   source.rename(workdir / 'kept')
   try:
-    assert isinstance(made, tokenizer_lib.HfTokenizer)
+    assert isinstance(made, HfTokenizer)
     template = "{{ raise_exception('No tools here') }}"
     contents = {**made.contents, 'chat_template.jinja': template.encode()}
-    tokenizer_lib.HfTokenizer(contents).save(str(source))
+    HfTokenizer(contents).save(str(source))
     code, _, stderr = run(f'--prompts={path}', f'--out={tmp_path}/out.jsonl')
     assert (code, stderr.count('\n')) == (2, 1)
     assert 'in.jsonl:1: the chat template fails: No tools here' in stderr

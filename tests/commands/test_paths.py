@@ -10,14 +10,13 @@ import sys
 
 import pytest
 
-from gpt_jax import __main__, cli, malloc
+from gpt_jax import __main__, cli
+from gpt_jax.core import malloc
+from gpt_jax.core.spec import UsageError
 from gpt_jax.flags import Flags
-from gpt_jax.spec import UsageError
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMOKE = f'--config={ROOT}/configs/smoke.py'
-SCALING = f'--config={ROOT}/configs/scaling.py'
-ABLATION = f'--config={ROOT}/configs/finetune/ablation.py'
 SCALING = f'--config={ROOT}/configs/scaling.py'
 FINETUNE = f'--config={ROOT}/configs/finetune/base.py'
 TEXT = [
@@ -45,7 +44,6 @@ READ = {
   'report --workdir': ['report'],
   'convert --from_hf': ['convert', '--workdir=w'],
   'convert --workdir': ['convert', '--to_hf=out'],
-  'ablation --init': ['ablation', ABLATION, '--glue=folder', '--workdir=w'],
   'finetune --init': ['finetune', FINETUNE, '--workdir=w'],
   'finetune --predict': ['finetune', FINETUNE, '--init=none', '--workdir=w']
   + TASK,
@@ -58,7 +56,6 @@ WRITTEN = {
   'prepare --out': ['prepare', SMOKE, *TEXT],
   'compare --workdir': ['compare', '--run=a nope.py'],
   'scaling --workdir': ['scaling', SCALING],
-  'ablation --workdir': ['ablation', '--init=none', ABLATION],
   'finetune --workdir': ['finetune', FINETUNE, '--init=none', *TASK],
   'convert --to_hf': ['convert', '--workdir=nope'],
 }
@@ -145,8 +142,6 @@ def test_a_folder_that_is_written(main, capfd, tmp_path, case, kind):
     (['compare', '--run=a nope.py'], 'w/compare.png/'),
     (['scaling', SCALING], 'w/1.5e11-2x16'),
     (['scaling', SCALING], 'w/scaling.json/'),
-    (['ablation', '--init=none', '--tasks=rte'], 'w/rte/full'),
-    (['ablation', '--init=none', '--tasks=rte'], 'w/layers.png/'),
   ],
 )
 def test_what_is_in_the_way_of_a_run(main, capfd, tmp_path, argv, path):
@@ -186,9 +181,8 @@ def flags_of(command):
 
 
 def is_a_folder(command, flag):
-  return flag in (*cli.RUNS, *cli.FOLDERS) or (
-    flag == 'out' and command in cli.OUT_IN_BUCKET
-  )
+  paths = flags_of(command).paths
+  return flag in paths and bool(paths[flag].bucket)
 
 
 # How the help of a flag that takes a folder names it.
@@ -204,8 +198,6 @@ def test_flags_of_paths_are_known(command):
   for flag in values:
     if FOLDER.search(values[flag].help):
       assert is_a_folder(command, flag), flag
-    if is_a_folder(command, flag):
-      assert flag in cli.PATHS
 
 
 @pytest.mark.parametrize('command', __main__.COMMANDS)
@@ -216,19 +208,19 @@ def test_a_folder_in_a_bucket(main, monkeypatch, command):
     given = {**dict.fromkeys(values), flag: 'gs://bucket/x'}
     if is_a_folder(command, flag):
       for url in ('gs://bucket/x', 's3://bucket/x'):
-        cli._check_urls(command, given | {flag: url})
+        cli._check_urls(values.paths, given | {flag: url})
       with pytest.raises(
         UsageError, match=f'^--{flag}=az://b/x: .* in a bucket'
       ):
-        cli._check_urls(command, given | {flag: 'az://b/x'})
-    elif flag in cli.PATHS and flag != 'text':
+        cli._check_urls(values.paths, given | {flag: 'az://b/x'})
+    elif flag in values.paths and flag != 'text':
       with pytest.raises(UsageError, match=f'^--{flag}=gs:.*must be a path'):
-        cli._check_urls(command, given)
+        cli._check_urls(values.paths, given)
   if 'distributed' in values and 'workdir' in values:
     given = {'workdir': 's3://bucket/x', 'distributed': True}
     with pytest.raises(UsageError, match='several hosts write one checkpoint'):
-      cli._check_urls(command, given)
-    cli._check_urls(command, given | {'workdir': 'gs://bucket/x'})
+      cli._check_urls(values.paths, given)
+    cli._check_urls(values.paths, given | {'workdir': 'gs://bucket/x'})
 
 
 @pytest.mark.parametrize(

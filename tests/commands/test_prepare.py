@@ -9,8 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-from gpt_jax import __main__, malloc
-from gpt_jax.tokens.store import TokenStore
+from gpt_jax import __main__
+from gpt_jax.core import malloc
+from gpt_jax.core.tokens.store import TokenStore
 
 SMOKE = f'--config={pathlib.Path(__file__).parents[2]}/configs/smoke.py'
 FLAGS = ['--config.tokenizer.name=bytes', '--config.data.holdout=none']

@@ -10,18 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax import config as config_lib
-from gpt_jax import sharding
 from gpt_jax.__main__ import main
-from gpt_jax.checkpoints import checkpointer
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
+from gpt_jax.core.checkpoints import checkpointer
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.rows import sides
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.training import parts
 from gpt_jax.decoding import texts
 from gpt_jax.decoding.beam import search
-from gpt_jax.decoding.settings import Beam
+from gpt_jax.decoding.settings import BeamSettings
 from gpt_jax.evaluation.score import Scorer
-from gpt_jax.rows import sides
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training import parts
+from gpt_jax.opening import models as trained_lib
 from tests.support import tiny
 from tests.support.decoding import generate
 from tests.support.stdin import stdin_of
@@ -151,7 +152,7 @@ def test_a_file_is_searched_in_its_order_and_resumed(
   assert [row['source'] for row in rows] == LINES
   ((number, beam, found),) = searches
   assert number == len(LINES)
-  assert beam == Beam(3, 0.6, 'gnmt', no_repeat_ngram=2, min_tokens=3)
+  assert beam == BeamSettings(3, 0.6, 'gnmt', no_repeat_ngram=2, min_tokens=3)
   decode = load(str(workdir)).tokenizer.decode
   for row in rows:
     assert row['continuations'] == [
@@ -242,7 +243,7 @@ def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
   def following(tokens, last):
     variables = {'params': trained.state.eval_params}
     prefix = jnp.array([len(source)])
-    out = model.apply(variables, tokens[None], prefix_B=prefix)
+    out = model.apply(variables, Row(tokens[None], prefix_B=prefix))
     last = out.hidden_BLD[0, last]
     return jnp.argmax(model.apply(variables, last, method='logits'))
 

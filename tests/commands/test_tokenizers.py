@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.tokenizers import tokenizer
+from gpt_jax.core.tokenizers import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -50,12 +50,12 @@ def test_the_command_compares_on_what_is_held_out(texts, capsys):
   assert main(argv) == 0
   out = capsys.readouterr().out
   assert out.startswith(f'on {found["text"]}: {found["num_documents"]} docu')
-  assert '│ config' in out and '│ bytes' in out
+  assert '\nconfig  ' in out and '\nbytes  ' in out
 
 
 def test_text_that_was_learnt_from_is_said(texts, caplog, capsys, monkeypatch):
-  monkeypatch.setattr('gpt_jax.runtime.log.log.propagate', True)
-  monkeypatch.setattr('gpt_jax.runtime.log.set_up', lambda: None)
+  monkeypatch.setattr('gpt_jax.core.runtime.log.log.propagate', True)
+  monkeypatch.setattr('gpt_jax.core.runtime.log.set_up', lambda: None)
   assert main([*CONFIG, '--text=other.txt']) == 0
   assert 'learnt from' not in caplog.text
   assert main([*CONFIG, '--text=docs/*.txt']) == 0

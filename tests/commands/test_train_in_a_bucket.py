@@ -17,7 +17,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from gpt_jax.training import metrics
+from gpt_jax.core.training import metrics
 from tests.support import crash, fake_gcs, fake_s3, quick
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -41,7 +41,7 @@ FLAGS = [
 ]
 # A dead process is believed dead sooner than by default.
 COMMAND = (
-  'from gpt_jax.files import buckets\n'
+  'from gpt_jax.core.files import buckets\n'
   'buckets.DEAD, buckets.LOOK, buckets.EVERY = 1.5, 0.1, 0.3\n'
   'from gpt_jax.__main__ import main\n'
   'raise SystemExit(main())\n'
@@ -279,11 +279,6 @@ def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
       *tasks.split(),
     ],
     [
-      *('ablation', f'--init={folder}/model', f'--workdir={folder}/ablation'),
-      *(f'--glue={local}', '--tasks=sst2', '--settings=full,scratch'),
-      f'--flags={tasks} --config.finetune.length=19',
-    ],
-    [
       part.replace('{out}', f'{folder}/scaling')
       for part in crash.JOBS['scaling'].argv
     ],
@@ -291,7 +286,7 @@ def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
 
 
 # The results of `commands_of`.
-RESULTS = ('taught/', 'tuned/result.json', 'ablation.json', 'scaling.json')
+RESULTS = ('taught/', 'tuned/result.json', 'scaling.json')
 
 
 @pytest.mark.long

@@ -8,15 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax import hf, sharding
+from gpt_jax import hf
+from gpt_jax.core import sharding
+from gpt_jax.core.nn.row import Row
 from gpt_jax.decoding import beam as beam_lib
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.beam import Search, search
+from gpt_jax.decoding.constraints import ANY
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request, Slot
-from gpt_jax.decoding.settings import Beam, Sampler
-from gpt_jax.tokenizers.constraints import ANY
-from tests.support import beam_reference, golden_io, tiny
+from gpt_jax.decoding.settings import BeamSettings, Sampler
+from tests.support import beam_reference, checkpoints, golden_io, tiny
 from tests.support.decoding import generate
 
 # gen_beam_bart and gen_beam_marian: by adding their names here.
@@ -59,7 +61,7 @@ def test_what_transformers_found(folder, name):
   ]
   start = config.get('decoder_start_token_id')
   eos, static = config['eos_token_id'], golden.static
-  beam = Beam(
+  beam = BeamSettings(
     static['num_beams'],
     length_penalty=static['length_penalty'],
     penalty=static['length_penalty_kind'],
@@ -115,10 +117,11 @@ def logits_fn(folder):
 
   @jax.jit
   def apply(ids_1L, source_1M, mask_1M, at):
-    more = {}
+    row = Row(ids_1L)
     if folder is T5:
-      more = {'encoder_tokens_BM': source_1M, 'encoder_mask_BM': mask_1M}
-    out = model.apply({'params': params}, ids_1L, **more)
+      source = Row(source_1M, real_BL=mask_1M)
+      row = row._replace(extra={'source': source})
+    out = model.apply({'params': params}, row)
     return model.apply(
       {'params': params}, out.hidden_BLD[0, at], method='logits'
     )
@@ -157,11 +160,11 @@ def compare(folder, beam, most, stop=STOP):
 @pytest.mark.parametrize(
   'beam',
   [
-    Beam(4, length_penalty=0.7),
-    Beam(4, penalty='gnmt', early_stopping=True, min_tokens=5),
-    Beam(4, length_penalty=-0.5, no_repeat_ngram=1),
-    Beam(3, length_penalty=1.7, no_repeat_ngram=4, min_tokens=3),
-    Beam(3, length_penalty=0, early_stopping=True),
+    BeamSettings(4, length_penalty=0.7),
+    BeamSettings(4, penalty='gnmt', early_stopping=True, min_tokens=5),
+    BeamSettings(4, length_penalty=-0.5, no_repeat_ngram=1),
+    BeamSettings(3, length_penalty=1.7, no_repeat_ngram=4, min_tokens=3),
+    BeamSettings(3, length_penalty=0, early_stopping=True),
   ],
 )
 def test_a_decoders_texts_are_those_of_the_rules(beam):
@@ -192,7 +195,7 @@ def test_an_lstm_searches_by_the_rules():
     ids_1L[0, : len(ids)] = ids
     return logits_at(ids_1L, len(ids) - 1)
 
-  beam, stop = Beam(3, length_penalty=0.7), {1, 5}
+  beam, stop = BeamSettings(3, length_penalty=0.7), {1, 5}
   asked = [
     Request(tiny.tokens(n, seed=n).tolist(), 9, stop_ids=stop) for n in (5, 19)
   ]
@@ -215,7 +218,7 @@ def test_an_lstm_searches_by_the_rules():
 @pytest.mark.slow
 def test_ids_and_caches_grow_with_the_texts():
   """Past the first bucket; none ends before the limit."""
-  out = compare(T5, Beam(3, no_repeat_ngram=3), 71, set())
+  out = compare(T5, BeamSettings(3, no_repeat_ngram=3), 71, set())
   assert {len(h.ids) for text in out for h in text} == {71}
 
 
@@ -233,7 +236,7 @@ def test_a_text_does_not_depend_on_its_company():
     for n in lengths
   ]
   model, params = loaded(T5)
-  beam = Beam(4, length_penalty=0.6)
+  beam = BeamSettings(4, length_penalty=0.6)
   whole = found(model, params, asked, beam, rows=3)
   assert len({len(h.ids) for text in whole for h in text}) > 4
   for one, expected in zip(asked, whole, strict=True):
@@ -250,7 +253,7 @@ def test_what_has_ended_never_changes():
   model, params = loaded(T5)
   rows = [Slot(i, r, [0]) for i, r in enumerate(asked_of(T5, 23))]
   running = Search(
-    Decoder(model, params), rows, Beam(4, length_penalty=2.0), slots=8
+    Decoder(model, params), rows, BeamSettings(4, length_penalty=2.0), slots=8
   )
   before, changes = {0: [], 1: []}, 0
   while running.rows:
@@ -283,7 +286,7 @@ def test_one_beam_is_greedy_and_more_find_no_worse():
   better = 0
   for seed in range(6):
     drawn = tiny.random_like(params, seed=seed, size=0.5)
-    one = found(model, drawn, asked, Beam(1))
+    one = found(model, drawn, asked, BeamSettings(1))
     greedy = generate(
       model,
       drawn,
@@ -295,7 +298,7 @@ def test_one_beam_is_greedy_and_more_find_no_worse():
       sources=SOURCES,
     )
     assert [[h.ids for h in text] for text in one] == [[ids] for ids in greedy]
-    many = found(model, drawn, asked, Beam(4))
+    many = found(model, drawn, asked, BeamSettings(4))
     for (single,), several in zip(one, many, strict=True):
       assert several[0].score >= single.score - 1e-5
       better += several[0].score > single.score + 1e-3
@@ -307,13 +310,13 @@ def test_over_a_mesh():
   """The texts are those of one device, and the caches are split."""
   fields = {'model.context_length': 41, 'model.num_layers': 1}
   run = tiny.build(tiny.config(**{**tiny.MESHABLE, **fields}), (2, 2, 2))
-  model = run.model.clone(num_encoder_layers=1)
+  model = checkpoints.plain(run.model, num_encoder_layers=1)
   model, params = programs.for_decoding(model, tiny.params(model))
   asked = [
     Request([1], 9, stop_ids={3}, source=tiny.tokens(n, seed=n).tolist())
     for n in (5, 7, 11, 13)
   ]
-  beam = Beam(3, no_repeat_ngram=2)
+  beam = BeamSettings(3, no_repeat_ngram=2)
   expected = found(model, params, asked, beam)
   with sharding.use(run.mesh, run.rules):
     out = found(model, params, asked, beam)
@@ -332,6 +335,6 @@ def test_over_a_mesh():
 def test_penalties():
   """Wu et al., equation 14, of 7 tokens: ((5 + 7) / 6)^0.5; and 7^0.5."""
   for penalty, expected in (('gnmt', -3 / 2**0.5), ('length', -3 / 7**0.5)):
-    constraints = beam_lib.constrained(Beam(2, 0.5), ANY)
-    rules = beam_lib.rules(Beam(2, 0.5, penalty), constraints)
+    constraints = beam_lib.constrained(BeamSettings(2, 0.5), ANY)
+    rules = beam_lib.rules(BeamSettings(2, 0.5, penalty), constraints)
     np.testing.assert_allclose(rules.score(np.float32(-3), 7), expected, 1e-6)

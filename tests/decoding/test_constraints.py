@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.decoding import programs, requests
+from gpt_jax.core.spec import UsageError
+from gpt_jax.decoding import constraints as constraints_lib
+from gpt_jax.decoding import programs, requests, sampler
 from gpt_jax.decoding.beam import search
+from gpt_jax.decoding.constraints import ANY, Constraints
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.settings import Beam, Sampler
+from gpt_jax.decoding.settings import BeamSettings, Sampler
 from gpt_jax.decoding.speculative import Draft
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers import constraints as constraints_lib
-from gpt_jax.tokenizers.constraints import ANY, Constraints
+from gpt_jax.hf_tokenizers import generation
 from tests.support import golden_io, tiny
 from tests.support.decoding import generate
 
@@ -41,7 +42,7 @@ def loaded(name):
 def test_what_transformers_generated(case):
   """Every hypothesis to the token, and its score to 1e-4."""
   model, params = loaded(case['model'])
-  read = constraints_lib.read(case['values'], 'f', vocab_size=89, stops=STOPS)
+  read = generation.read(case['values'], 'f', vocab_size=89, stops=STOPS)
   read = read._replace(stop_ids=STOPS)
   ids, source = case['ids'], None
   if model.num_encoder_layers:
@@ -62,7 +63,7 @@ def test_what_transformers_generated(case):
     found = [new]
   else:
     request = Request(ids, most, stop_ids=STOPS, source=source)
-    beam = Beam(case['beams'])
+    beam = BeamSettings(case['beams'])
     decoder = Decoder(model, params, never_V=never_V, constraints=read)
     ((_, out),) = search(decoder, [request], beam, rows=1)
     found = [hypothesis.ids for hypothesis in out]
@@ -99,7 +100,7 @@ def test_scores_that_are_no_numbers_are_told(way, value):
   with pytest.raises(RuntimeError, match='NaN or infinite'):
     if way == 'searched':
       asked = [Request([1, 5], 7)]
-      [*search(Decoder(model, broken), asked, Beam(3), rows=1)]
+      [*search(Decoder(model, broken), asked, BeamSettings(3), rows=1)]
     else:
       generate(
         *(model, broken, [[1, 5]]),
@@ -156,7 +157,7 @@ def test_a_row_without_scores_ends_alone():
 )
 def test_what_is_refused_is_named(values, said):
   with pytest.raises(UsageError, match=said) as e:
-    constraints_lib.read(values, 'f.json', vocab_size=89, stops=STOPS)
+    generation.read(values, 'f.json', vocab_size=89, stops=STOPS)
   assert str(e.value).startswith(f'f.json: {next(iter(values))}=')
 
 
@@ -168,11 +169,9 @@ def test_what_changes_nothing_is_taken():
     **{'min_length': 0, 'no_repeat_ngram_size': 0, 'bad_words_ids': None},
     **{'do_sample': True, 'temperature': 0.6, 'top_k': 50, 'num_beams': 1},
   }
-  read = functools.partial(
-    constraints_lib.read, name='f', vocab_size=9, stops=STOPS
-  )
+  read = functools.partial(generation.read, name='f', vocab_size=9, stops=STOPS)
   assert read(values) == ANY
-  said = constraints_lib.recommended(values)
+  said = generation.recommended(values)
   assert said == {'do_sample': True, 'temperature': 0.6}
 
 
@@ -180,10 +179,88 @@ def test_what_changes_nothing_is_taken():
 def test_there_and_back(case):
   """By special.json, and by a file of Hugging Face's."""
   read = functools.partial(
-    constraints_lib.read, name='f', vocab_size=89, stops=STOPS
+    generation.read, name='f', vocab_size=89, stops=STOPS
   )
   found = read(case['values'])
   entries = json.loads(json.dumps(constraints_lib.written(found)))
   assert constraints_lib.restored(entries) == found != ANY
-  options = json.loads(json.dumps(constraints_lib.options(found)))
+  options = json.loads(json.dumps(generation.written(found)))
   assert read(options) == found
+
+
+def scores_of(constraints, ids, V):
+  """`sampler.constrain` on equal scores, after each text of one length."""
+  length = len(ids[0])
+  everywhere = functools.partial(np.full, len(ids))
+  padded = np.pad(ids, ((0, 0), (0, 64 - length)))
+  return np.asarray(
+    jax.jit(sampler.constrain, static_argnums=1)(
+      np.zeros((len(ids), V), np.float32),
+      constraints,
+      length_R=everywhere(length),
+      start_R=everywhere(1),
+      most_R=everywhere(99),
+      ids_RT=padded,
+      source_R=everywhere(0),
+    )
+  )
+
+
+@pytest.mark.parametrize('length', [1, 2, 3, 7, 23])
+def test_many_runs_and_ngrams_are_those_of_transformers(length):
+  """Runs of two to thirty tokens, texts that end with the begin of some."""
+  torch = pytest.importorskip('torch')
+  process = pytest.importorskip('transformers.generation.logits_process')
+  rng, V = np.random.default_rng(length), 11
+  runs = [
+    tuple(rng.integers(0, V if i % 3 else 2, 2 + i % 4).tolist())
+    for i in range(60)
+  ]
+  runs += [tuple(rng.integers(0, 2, 30).tolist()), (1, 1, 1)]
+  ids = rng.integers(0, 3, (13, length))
+  ids[0] = 1
+  for constraints, processor in [
+    (
+      Constraints(sequences=tuple(runs)),
+      process.NoBadWordsLogitsProcessor([[*run] for run in runs]),
+    ),
+    *(
+      (
+        Constraints(no_repeat_ngram=size),
+        process.NoRepeatNGramLogitsProcessor(size),
+      )
+      for size in (1, 2, 3, 5, 24)
+    ),
+  ]:
+    expected = processor(torch.tensor(ids), torch.zeros(13, V)).numpy()
+    np.testing.assert_array_equal(scores_of(constraints, ids, V), expected)
+
+
+def test_ngrams_longer_than_any_text_forbid_nothing():
+  ids = np.ones((2, 23), int)
+  for size in (24, 65, 10**6):
+    assert not scores_of(Constraints(no_repeat_ngram=size), ids, 5).any()
+
+
+@pytest.mark.parametrize(
+  'constraints',
+  [
+    Constraints(sequences=tuple((i, i + 1, i + 2) for i in range(5000))),
+    Constraints(sequences=(tuple(range(60)),)),
+    Constraints(no_repeat_ngram=60),
+  ],
+)
+def test_a_program_does_not_grow_with_its_runs(constraints):
+  """With code for each run or token it would compile for minutes."""
+  jaxpr = jax.make_jaxpr(
+    lambda ids: sampler.constrain(
+      np.zeros((2, 7000), np.float32),
+      constraints,
+      length_R=np.array([3, 5]),
+      start_R=np.array([1, 1]),
+      most_R=np.array([9, 9]),
+      ids_RT=ids,
+      source_R=np.array([0, 0]),
+    )
+  )(np.zeros((2, 64), int))
+  assert len(str(jaxpr).splitlines()) < 200

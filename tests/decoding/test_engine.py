@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that come and go get what each would get alone."""
 
+import contextlib
 import functools
 import itertools
 
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from gpt_jax import malloc, sharding
+from gpt_jax.core import malloc, sharding
 from gpt_jax.decoding import engine as engine_lib
 from gpt_jax.decoding import programs, requests
-from gpt_jax.decoding.engine import Engine, warm_up
+from gpt_jax.decoding.engine import Engine, warm_up, warm_up_all
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request, Token
 from gpt_jax.decoding.settings import Sampler
@@ -84,8 +85,8 @@ def test_warmed_up_requests_compile_nothing():
   made = functools.partial(
     Engine, Decoder(*programs.for_decoding(small, tiny.params(small)))
   )
-  warm_up(made(slots=3), 11, 7)
-  compiled = programs.read_block, programs.first_draw, programs.decode_step
+  assert [*warm_up(made(slots=3), 11, 7)] == [1, 2, 3]
+  compiled = programs.read_block, programs.draw, programs.decode_step
   before = [program._cache_size() for program in compiled]
   batch = made(slots=3)
   for length, sampler in ((10, GREEDY), (12, WARM), (16, GREEDY)):
@@ -93,6 +94,64 @@ def test_warmed_up_requests_compile_nothing():
     batch.step()
   assert len({token.request for token in batch.run()}) == 3
   assert [program._cache_size() for program in compiled] == before
+
+
+@contextlib.contextmanager
+def compilations():
+  """The events of programs that are compiled meanwhile."""
+  events = []
+
+  def note(event, seconds, **_):
+    if event == '/jax/core/compile/backend_compile_duration':
+      events.append(seconds)
+
+  jax.monitoring.register_event_duration_secs_listener(note)
+  try:
+    yield events
+  finally:
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+def any_requests(num):
+  """Of all lengths, with every option."""
+  rng = np.random.default_rng(0)
+  for i in range(num):
+    length = int(rng.integers(1, 127))
+    new = int(rng.integers(1, 128 - length))
+    sampler = Sampler(
+      *(i % 2, 5 * (i % 3), (0.9, 1.0)[i % 5 > 2], 0.1 * (i % 7 == 0)),
+      repetition_penalty=(1.0, 1.3)[i % 4 == 0],
+    )
+    num_top = (None, 0, 20)[i % 3]
+    yield Request(
+      *(prompt(length), new, sampler, i),
+      num_top=num_top,
+      scores_prompt=num_top is not None and i % 2 == 0,
+    )
+
+
+def test_all_sizes_are_warmed_up():
+  """Then no request compiles anything, whatever it asks for, in any company."""
+  small = tiny.model(num_layers=1, context_length=127)
+  made = functools.partial(
+    Engine, Decoder(*programs.for_decoding(small, tiny.params(small))), slots=3
+  )
+  assert not warm_up_all(made(), 0)
+  with compilations() as events:
+    assert warm_up_all(made(), 600)
+  # Each number of rows with each length of prompts and of caches, and what
+  # draws; `_take`, `_put` and empty caches are the small ones.
+  assert 0 < len(events) < 110
+  batch, rng = made(), np.random.default_rng(1)
+  with compilations() as events:
+    for request in any_requests(40):
+      number = batch.add(request)
+      for _ in range(rng.integers(1, 30)):
+        batch.step()
+      if rng.integers(0, 5) == 0:
+        batch.cancel(number)
+    list(batch.run())
+  assert events == []
 
 
 REQUESTS = [
@@ -341,12 +400,15 @@ def test_memory_goes_back_when_caches_outgrow_those_before(monkeypatch):
   'length, longest, slots',
   [
     *((1, 8192, 64), (64, 8192, 64), (65, 8192, 128), (512, 8192, 512)),
-    *((513, 8192, 1024), (1025, 8192, 1536), (8000, 8192, 8192)),
+    *((513, 8192, 768), (769, 8192, 1024), (1025, 8192, 1536)),
+    *((1537, 8192, 2048), (2049, 8192, 3072), (8000, 8192, 8192)),
     *((70, 100, 100), (13, 13, 13)),
   ],
 )
 def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):
   assert programs.bucket(length, longest) == slots
+  sizes = {programs.bucket(i + 1, longest) for i in range(longest)}
+  assert programs.buckets(longest) == sorted(sizes)
 
 
 def test_the_declared_context_costs_nothing():

@@ -29,7 +29,7 @@ def test_names_of_blanks_are_tokens(text, expected):
   assert files.has_blanks(tokenizer(), found) == (
     '<mask>' in text or '_0' in text
   )
-  source = files.Source('--source', text)
+  source = files.SourceEntry('--source', text)
   assert source.encoded(tokenizer()).tolist() == found
 
 

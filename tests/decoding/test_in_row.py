@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax.core.nn.row import Row
 from gpt_jax.decoding import engine
 from gpt_jax.decoding.beam import search
 from gpt_jax.decoding.in_row import AfterPrefix, ByMask
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.settings import Beam, Sampler
+from gpt_jax.decoding.settings import BeamSettings, Sampler
 from tests.support import tiny
 
 MASK, END, MOST, LONGEST = 3, 5, 7, 19
@@ -37,7 +38,8 @@ def params():
 def scores(tokens, types, seen, last):
   variables = {'params': params()}
   out = MODEL.apply(
-    variables, tokens[None], token_types_BL=types[None], visible_BLM=seen[None]
+    variables,
+    Row(tokens[None], token_types_BL=types[None], visible_BLM=seen[None]),
   )
   logits = MODEL.apply(variables, out.hidden_BLD[0, last], method='logits')
   return jax.nn.log_softmax(logits)
@@ -80,7 +82,7 @@ def test_hypotheses_have_the_scores_of_whole_rows():
     for source in SOURCES
   ]
   # What a source says may be said again, once.
-  beam = Beam(3, 0.0, no_repeat_ngram=1)
+  beam = BeamSettings(3, 0.0, no_repeat_ngram=1)
   decoder = Decoder(MODEL, params(), ByMask(MASK, TYPES))
   searched = search(decoder, asked, beam, rows=4)
   finishes, again = set(), set()
@@ -111,7 +113,7 @@ def decoder_params():
 def scores_after(tokens, prefix, last, *, both):
   variables = {'params': decoder_params()}
   seen = {'prefix_B': prefix[None]} if both else {}
-  out = DECODER.apply(variables, tokens[None], **seen)
+  out = DECODER.apply(variables, Row(tokens[None], **seen))
   logits = DECODER.apply(variables, out.hidden_BLD[0, last], method='logits')
   return jax.nn.log_softmax(logits)
 
@@ -152,7 +154,9 @@ def test_hypotheses_after_a_prefix_have_the_scores_of_whole_rows():
     for source in SOURCES
   ]
   decoder = Decoder(DECODER, decoder_params(), AfterPrefix(both=True))
-  for number, hypotheses in search(decoder, asked, Beam(3, 0.0), rows=4):
+  for number, hypotheses in search(
+    decoder, asked, BeamSettings(3, 0.0), rows=4
+  ):
     for ids, score, finish in hypotheses:
       ids = ids + [END] * (finish == 'stop')
       total = sum(

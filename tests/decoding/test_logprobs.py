@@ -123,7 +123,7 @@ def test_requests_without_them_compile_no_other_program():
   drawn(engine(1), [plain])
   compiled = [
     lambda: programs.decode_step._cache_size(),
-    lambda: programs.first_draw._cache_size(),
+    lambda: programs.draw._cache_size(),
     lambda: programs.read_block._cache_size(),
   ]
   before = [size() for size in compiled]

@@ -11,30 +11,32 @@ import numpy as np
 import pytest
 import tokenizers
 
-from gpt_jax.decoding import fill, sampler
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.tokenizers import hf as hf_tokenizers
+from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
+from gpt_jax.core.tokenizers.simple import Characters
+from gpt_jax.decoding import constraints, fill, sampler
 from gpt_jax.decoding.beam import search
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.in_row import ByMask
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.settings import Beam, Sampler
+from gpt_jax.decoding.settings import BeamSettings, Sampler
 from gpt_jax.decoding.speculative import Draft
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.evaluation import forward
-from gpt_jax.tokenizers import hf as hf_tokenizers
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
 from tests.support import tiny
 
 V, CONTEXT, MOST = 23, 31, 11
 # Seven ids of 23, one of which is forbidden.
-TOKENIZER = tokenizer_lib.Characters('abcdef')
+TOKENIZER = Characters('abcdef')
 FORBIDDEN = 2
 TOKENIZER.special = TOKENIZER.special._replace(
   never_ids=frozenset([FORBIDDEN, V + 8]), stop_ids=frozenset()
 )
 ALLOWED = {*range(7)} - {FORBIDDEN}
 PROMPTS = [[1, 5, 0], [6], [3, 4, 4, 1, 0]]
-NEVER = tokenizer_lib.never_drawn(TOKENIZER, V)
+NEVER = constraints.never_drawn(TOKENIZER, V)
 
 
 @functools.cache
@@ -92,7 +94,7 @@ def with_a_gap():
   return hf_tokenizers.HfTokenizer(
     {
       hf_tokenizers.FILE: made.to_str().encode(),
-      hf_tokenizers._EOS: json.dumps('<eos>').encode(),
+      hf_tokenizers.EOS: json.dumps('<eos>').encode(),
     }
   )
 
@@ -100,15 +102,15 @@ def with_a_gap():
 @pytest.mark.parametrize(
   'make, vocab_size, expected',
   [
-    (lambda: tokenizer_lib.Characters('abc'), 4, None),
-    (lambda: tokenizer_lib.Characters('abc'), 7, [4, 5, 6]),
+    (lambda: Characters('abc'), 4, None),
+    (lambda: Characters('abc'), 7, [4, 5, 6]),
     (lambda: TOKENIZER, 9, [2, 7, 8]),
     (with_a_gap, 5, [2, 3]),
     (with_a_gap, 7, [2, 3, 5, 6]),
   ],
 )
 def test_what_has_no_token_is_never_drawn(make, vocab_size, expected):
-  found = tokenizer_lib.never_drawn(make(), vocab_size)
+  found = constraints.never_drawn(make(), vocab_size)
   if expected is None:
     assert found is None
   else:
@@ -159,8 +161,7 @@ def test_frequencies_are_those_of_what_is_left():
   samplers = sampler.stack([Sampler()] * rows, range(rows))
   shown = np.broadcast_to(logits.astype(np.float32), (rows, V))
   found = sampler.draw(
-    *(sampler.suppress(shown, NEVER), samplers, np.zeros(rows, np.int32)),
-    sampler.method([Sampler()]),
+    *(sampler.suppress(shown, NEVER), samplers, np.zeros(rows, np.int32))
   )
   probs = np.exp(logits - logits.max())
   probs[[i for i in range(V) if i not in ALLOWED]] = 0
@@ -173,7 +174,7 @@ def test_frequencies_are_those_of_what_is_left():
 @pytest.mark.parametrize('size', [1, 4])
 def test_beam_search_passes_them_by_and_scores_as_before(size):
   made, params = model()
-  beam = Beam(size, length_penalty=0.0)
+  beam = BeamSettings(size, length_penalty=0.0)
   asked = [Request(ids, MOST) for ids in PROMPTS]
   generator = TextGenerator(
     *(Decoder.of(made, params, TOKENIZER), TOKENIZER),
@@ -206,7 +207,7 @@ def test_what_writes_behind_a_source_draws_none(size):
   def ids(never_V):
     decoder = Decoder(made, params, ByMask(3, (4, 5)), never_V)
     if size:
-      searched = search(decoder, rows, Beam(size), rows=3)
+      searched = search(decoder, rows, BeamSettings(size), rows=3)
       return {i for _, found in searched for h in found for i in h.ids}
     engine = Engine(decoder, slots=3)
     for row in rows:
@@ -228,9 +229,12 @@ def test_nothing_of_them_fills_a_mask(tmp_path):
   (((*found,),),) = fill.fill(made, params, tokenizer, [row], top=99)
   assert sorted(f.id for f in found) == [*range(len(words))]
   out = made.apply(
-    {'params': params}, np.pad(row, (0, 16 - len(row)))[None],
-    mask_BL=np.arange(16)[None] < len(row),
-  )  # fmt: skip
+    {'params': params},
+    Row(
+      np.pad(row, (0, 16 - len(row)))[None],
+      real_BL=np.arange(16)[None] < len(row),
+    ),
+  )
   logits = made.apply({'params': params}, out.hidden_BLD[0, 2], method='logits')
   shares = np.asarray(jax.nn.softmax(logits))
   for filler in found:

@@ -5,9 +5,9 @@
 import numpy as np
 import pytest
 
+from gpt_jax.core.nn.kv_cache import KVCache
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.reading import PrefixCache
-from gpt_jax.nn.attend import KVCache
 
 
 @pytest.fixture(autouse=True)

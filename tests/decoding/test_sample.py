@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax.core.nn.caches import init_caches
+from gpt_jax.core.nn.row import Row
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.nn.caches import init_caches
 from tests.support import decoding, tiny
 
 B, CONTEXT = tiny.B, tiny.MODEL['context_length']
@@ -62,7 +63,7 @@ def test_token_by_token_equals_the_forward_pass():
   @jax.jit
   def step(caches, tokens, positions):
     variables = {'params': params()}
-    out = model().apply(variables, tokens, positions, caches)
+    out = model().apply(variables, Row(tokens, positions), caches)
     logits = model().apply(variables, out.hidden_BLD, method='logits')
     return out.caches, logits
 
@@ -105,7 +106,7 @@ def test_encoder_decoders():
   @jax.jit
   def logits(source, tokens):
     variables = {'params': weights}
-    out = both.apply(variables, tokens, encoder_tokens_BM=source)
+    out = both.apply(variables, Row(tokens, extra={'source': Row(source)}))
     return both.apply(variables, out.hidden_BLD, method='logits')
 
   prompts = [[0], [0], [3, 1]]

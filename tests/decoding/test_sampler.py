@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 
 from gpt_jax.decoding import sampler as sampler_lib
-from gpt_jax.decoding.sampler import Method
 from gpt_jax.decoding.settings import Sampler
 from tests.support import reference
 
 DRAWS = 20_011
 # Not sorted, the differences large enough to tell the tokens apart.
-DRAW = jax.jit(sampler_lib.draw, static_argnums=3)
+DRAW = jax.jit(sampler_lib.draw)
 LOGITS = np.float32([0.3, -1.0, 1.7, 0.9, -0.4, 1.2, -2.2])
 
 
 def draw(logits, samplers, seeds, index):
-  how = sampler_lib.method(samplers)
   stacked = sampler_lib.stack(samplers, seeds)
-  return np.asarray(DRAW(logits, stacked, np.int32(index), how))
+  return np.asarray(DRAW(logits, stacked, np.int32(index)))
 
 
 def frequencies(sampler, logits=LOGITS):
@@ -131,7 +129,7 @@ def test_the_largest_is_numpys(V):
 
 
 def test_rows_of_one_batch_have_samplers_of_their_own():
-  """Each draws what it draws alone, whatever is compiled for the others."""
+  """Each draws what it draws alone, whatever the others use."""
   samplers = [
     Sampler(temperature=0),
     Sampler(0.7),
@@ -140,28 +138,12 @@ def test_rows_of_one_batch_have_samplers_of_their_own():
     Sampler(2.0, min_p=0.4),
   ]
   logits = np.random.default_rng(0).normal(size=(5, 131)).astype(np.float32)
-  seeds, ways = [3, 3, 5, 7, 2**32 - 1], set()
+  seeds = [3, 3, 5, 7, 2**32 - 1]
   for index in range(7):
     together = draw(logits, samplers, seeds, [index] * 5)
     for i, sampler in enumerate(samplers):
       alone = draw(logits[i : i + 1], [sampler], seeds[i : i + 1], [index])
       assert alone == together[i : i + 1]
-      ways.add(sampler_lib.method([sampler]))
-  assert len(ways) == 4
-
-
-@pytest.mark.parametrize(
-  'samplers, expected',
-  [
-    ([Sampler(0), Sampler(0, top_k=5, top_p=0.5)], Method(True)),
-    ([Sampler(0, top_p=0.5), Sampler(1)], Method(False)),
-    ([Sampler(top_k=5), Sampler(0)], Method(False, top_k=True)),
-    ([Sampler(top_k=5), Sampler(top_p=0.3)], Method(False, True, True)),
-    ([Sampler(top_p=0.3), Sampler(min_p=0.3)], Method(False, top_p=True)),
-  ],
-)
-def test_no_more_is_computed_than_is_asked_for(samplers, expected):
-  assert sampler_lib.method(samplers) == expected
 
 
 def test_filters_of_many_tokens_equal_those_of_sorted_ones():
@@ -173,9 +155,8 @@ def test_filters_of_many_tokens_equal_those_of_sorted_ones():
     *(Sampler(top_k=17), Sampler(top_p=0.4), Sampler(top_k=100, top_p=0.9)),
     *(Sampler(top_p=0.97), Sampler(top_k=2), Sampler(), Sampler(top_k=503)),
   ]
-  how = sampler_lib.method(samplers)
   stacked = sampler_lib.stack(samplers, [0] * 7)
-  found = np.asarray(sampler_lib._kept(jnp.array(logits), stacked, how))
+  found = np.asarray(sampler_lib._kept(jnp.array(logits), stacked))
   for row, sampler, kept in zip(logits, samplers, found, strict=True):
     best = np.sort(np.float64(row))[::-1][: sampler.top_k or V]
     if sampler.top_p < 1:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding import programs, speculative
 from gpt_jax.decoding import sampler as sampler_lib
 from gpt_jax.decoding.engine import Engine
@@ -21,7 +22,6 @@ from gpt_jax.decoding.programs import Decoder
 from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
-from gpt_jax.spec import UsageError
 from tests.support import reference, tiny
 from tests.support.decoding import generate
 

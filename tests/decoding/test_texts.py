@@ -7,19 +7,19 @@ import pytest
 import tokenizers
 from hypothesis import strategies as st
 
+from gpt_jax.core.files.document import Document
+from gpt_jax.core.tokenizers.hf import HfTokenizer
+from gpt_jax.core.tokenizers.simple import Bytes, FrequentBytes
+from gpt_jax.core.tokenizers.training import sentencepiece as sentencepiece_of
 from gpt_jax.decoding.requests import Request
-from gpt_jax.decoding.texts import Stream
-from gpt_jax.files.document import Document
-from gpt_jax.tokenizers.bpe import byte_bpe
-from gpt_jax.tokenizers.hf import HfTokenizer
-from gpt_jax.tokenizers.simple import Bytes, FrequentBytes
-from gpt_jax.tokenizers.training import sentencepiece as sentencepiece_of
+from gpt_jax.decoding.texts import TextStream
+from gpt_jax.papers.bert.byte_bpe import byte_bpe
 
 BYTES = Bytes()
 
 
 def stream_of(tokenizer, prompt_ids, stop=()):
-  return Stream(tokenizer, Request(prompt_ids, 1), stop)
+  return TextStream(tokenizer, Request(prompt_ids, 1), stop)
 
 
 def shown(stream, ids):

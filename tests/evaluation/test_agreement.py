@@ -11,11 +11,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from gpt_jax import __main__, hf
+from gpt_jax.core.spec import UsageError
 from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.agreement import Reference
-from gpt_jax.spec import UsageError
-from gpt_jax.training import importing
-from gpt_jax.training import models as trained_lib
+from gpt_jax.opening import importing
+from gpt_jax.opening import models as trained_lib
 from tests.commands.test_convert import (
   TOKENIZERS,
   checkpoint_with_vocabulary,

@@ -10,14 +10,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.spec import FailedError, UsageError
+from gpt_jax.core.tokenizers.simple import Bytes
 from gpt_jax.evaluation import in_loop, validation
 from gpt_jax.evaluation.forward import Forward
-from gpt_jax.spec import FailedError, UsageError
-from gpt_jax.tokenizers.tokenizer import Bytes
-from gpt_jax.training import models as trained_lib
-from gpt_jax.training.models import Trained
+from gpt_jax.opening import models as trained_lib
+from gpt_jax.opening.models import Trained
 from tests.support import tiny
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpt_jax.evaluation import forward
-from gpt_jax.evaluation.forward import Limits, Row
+from gpt_jax.evaluation.forward import BatchLimits, ScoredRow
 
-LIMITS = Limits(
+LIMITS = BatchLimits(
   tokens=211, rows=13, cached=499, shards=1, program=17, padded=lambda n: n
 )
 
@@ -39,7 +39,7 @@ def test_lengths_cost_least(most):
 
 
 def row(*ids, scored=1):
-  return Row(np.array(ids, np.int32), scored)
+  return ScoredRow(np.array(ids, np.int32), scored)
 
 
 def questions(rng, begin, num_questions, num_choices, length):

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.training import metrics
+from gpt_jax.core.training import metrics
 
 ROOT = pathlib.Path(__file__).parents[2]
 

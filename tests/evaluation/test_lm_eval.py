@@ -20,7 +20,7 @@ pytest.importorskip('lm_eval', reason="needs lm-eval: pip install '.[eval]'")
 
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation.lm_eval import GptJax
-from gpt_jax.training import models as trained_lib
+from gpt_jax.opening import models as trained_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -5,10 +5,10 @@
 import numpy as np
 import pytest
 
+from gpt_jax.core.files.document import Document
+from gpt_jax.core.tokenizers import tokenizer
+from gpt_jax.core.tokenizers.simple import Bytes
 from gpt_jax.evaluation import overlap
-from gpt_jax.files.document import Document
-from gpt_jax.tokenizers import tokenizer
-from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support.tasks import Believer, measure, write
 
 

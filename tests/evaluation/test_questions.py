@@ -7,9 +7,9 @@ import json
 
 import pytest
 
+from gpt_jax.core.tokenizers.simple import Bytes
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
-from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 from tests.support.tasks import Believer, measure, write
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gpt_jax.core.spec import UsageError
 from gpt_jax.evaluation import suite
 from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure, write
 
 
@@ -75,6 +75,14 @@ CASES = [
   Case("text('x', name='validation')", 'is not a name .* and not validation'),
   Case("text('x', name=3)", '^--tasks: .*name=3: is not a name'),
   Case("validation(name='x')", '^--tasks: .*leave its name out'),
+  # Those of lm-eval.
+  Case(
+    'mmlu, piqa, MMLU_anatomy',
+    '^--tasks: mmlu, MMLU_anatomy: not among our tasks, but lm-eval has .* '
+    r'--tasks mmlu,mmlu_anatomy \(docs/evaluation.md\)',
+  ),
+  Case('arc_easy', 'lm-eval has it: python -m gpt_jax.evaluation.lm_eval run'),
+  Case('mmlus', "^--tasks='mmlus': unknown 'mmlus'; one of blimp"),
   # Arguments.
   Case("lambada(form='gap')", "form='gap' is unknown; one of last_word, blank"),
   Case("race(level='low')", "level='low' is unknown; one of middle, high"),

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from gpt_jax.core.spec import UsageError
 from gpt_jax.evaluation import suite
 from gpt_jax.evaluation.results import Results, read_calls, written
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.spec import UsageError
 from tests.support.tasks import Believer, build, measure, write
 
 

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
+from gpt_jax.core.nn.choices import POSITIONS
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers.simple import Bytes
 from gpt_jax.evaluation import forward, score
 from gpt_jax.evaluation import score as limits
-from gpt_jax.evaluation.forward import Forward, Row
+from gpt_jax.evaluation.forward import Forward, ScoredRow
 from gpt_jax.evaluation.score import Journal, Scorer, ScoreRequest
-from gpt_jax.nn.choices import POSITIONS
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 
 LENGTH = 41
@@ -40,10 +40,11 @@ def make(sizes=(1, 1, 1), *, rows=None, tokens=None, **changes) -> Scorer:
   return Scorer(run, params, Bytes(), rows=rows, tokens=tokens)
 
 
-def short_rows(count: int) -> list[Row]:
+def short_rows(count: int) -> list[ScoredRow]:
   """Rows of 16 tokens that differ in the last id, the second scored one."""
   return [
-    Row(np.append(np.arange(16), i).astype(np.int32), 2) for i in range(count)
+    ScoredRow(np.append(np.arange(16), i).astype(np.int32), 2)
+    for i in range(count)
   ]
 
 
@@ -115,7 +116,7 @@ def test_what_rows_share_is_read_once(monkeypatch, position):
 @pytest.mark.parametrize(
   'changes',
   [
-    {'model.attention': 'full, local(window=3), fixed(stride=4)'},
+    {'model.attention': 'full, local(window=3), local(window=2)'},
     {'model.ffn': 'switch(num_experts=4, eval_capacity_factor="none")'},
     {'model.num_kv_heads': 1, 'model.loop': 'unroll'},
   ],
@@ -226,7 +227,7 @@ def test_greedy_text_is_told_from_another():
     )
     ids.append(int(np.argmax(logits[0, -1])))
   best, other = np.array(ids, np.int32), np.array([*ids[:-1], ids[-1] ^ 1])
-  rows = [Row(best, 2), Row(other.astype(np.int32), 2)]
+  rows = [ScoredRow(best, 2), ScoredRow(other.astype(np.int32), 2)]
   found = scorer.rows(rows, Journal(None, ''), quiet)
   assert [s.greedy for s in found] == [1, 0]
   assert isinstance(answer, str)

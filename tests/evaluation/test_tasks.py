@@ -9,9 +9,9 @@ import re
 import numpy as np
 import pytest
 
+from gpt_jax.core.spec import UsageError
 from gpt_jax.evaluation import figures, likelihood, suite
 from gpt_jax.evaluation.score import Score
-from gpt_jax.spec import UsageError
 from gpt_jax.tasks.prompts import Prompt
 from tests.support.tasks import Believer, build, measure, write
 
@@ -308,6 +308,11 @@ def test_the_error_of_a_ratio_is_that_of_the_jackknife():
   assert found['x_stderr'] == pytest.approx(math.sqrt(variance), rel=0.01)
   alike = figures.ratio('x', sums, [7] * 499)
   assert alike == pytest.approx(figures.mean('x', sums / 7))
+
+
+@pytest.mark.parametrize('count', [3, 6, 7, 10])
+def test_equal_figures_have_no_error(count):
+  assert figures.mean('x', [0.1] * count)['x_stderr'] == 0
 
 
 def test_all_files_are_read_before_anything_is_measured(tmp_path):

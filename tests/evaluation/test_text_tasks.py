@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from gpt_jax import config as config_lib
-from gpt_jax.decoding.settings import Beam
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers.simple import Bytes
+from gpt_jax.decoding.settings import BeamSettings
 from gpt_jax.evaluation import in_loop, suite, text_tasks
 from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.score import GeneratedTexts
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.spec import UsageError
-from gpt_jax.tokenizers.tokenizer import Bytes
 from tests.support import tiny
 from tests.support.tables import put
 
@@ -137,7 +137,7 @@ def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   files = 'a.en', 'a.de'
   assert text_tasks.with_files(None, *files, None) == call
   assert text_tasks.with_files('rte', *files, None) == f'rte, {call}'
-  beam = Beam(4, 0.6, 'gnmt', min_tokens=2)
+  beam = BeamSettings(4, 0.6, 'gnmt', min_tokens=2)
   searched = text_tasks.with_files(None, *files, beam)
   (named,) = suite.build(read_calls('--tasks', searched, TASKS), '')
   assert named.task.beam == beam and named.name != 'seq2seq/a'

@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from gpt_jax.files import tfds
-from gpt_jax.spec import UsageError
+from gpt_jax.core.files import tfds
+from gpt_jax.core.spec import UsageError
 from tests.support.tasks import Believer, build, measure
 
 library = pytest.importorskip(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
-from gpt_jax.training import models as trained_lib
+from gpt_jax.opening import models as trained_lib
 
 pytestmark = pytest.mark.slow
 

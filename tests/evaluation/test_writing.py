@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from gpt_jax.decoding.settings import Beam
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.objectives import choices
+from gpt_jax.core.tokenizers.simple import Bytes
+from gpt_jax.decoding.settings import BeamSettings
 from gpt_jax.decoding.texts import Options, source_request
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
-from gpt_jax.objectives import choices
-from gpt_jax.tokenizers.tokenizer import Bytes
-from tests.support import tiny
+from tests.support import checkpoints, tiny
 
 LENGTH, EOS = 19, 256
 SOURCES = ['a', 'the cat', '', 'naïve', 'longer than the nineteen that fit']
@@ -31,7 +32,7 @@ def make(layers, objective='seq2seq'):
   )
   run = tiny.build(config, (1, 1, 1))
   if layers:
-    model = run.model.clone(num_encoder_layers=layers)
+    model = checkpoints.plain(run.model, num_encoder_layers=layers)
     config = run.config.copy_and_resolve_references().unlock()
     config.model.num_encoder_layers = layers
     config.objective.name = objective
@@ -43,7 +44,7 @@ def make(layers, objective='seq2seq'):
 @functools.partial(jax.jit, static_argnums=0)
 def logits(model, params, inputs_BL, **source):
   variables = {'params': params}
-  out = model.apply(variables, inputs_BL, **source)
+  out = model.apply(variables, Row(inputs_BL, extra=source))
   return model.apply(variables, out.hidden_BLD, method='logits')
 
 
@@ -58,7 +59,7 @@ def by_hand(run, params, prompt, source, most):
   ids, more = [*prompt], {}
   if source is not None:
     mask = np.arange(LENGTH)[None] < len(source)
-    more = {'encoder_tokens_BM': padded(source), 'encoder_mask_BM': mask}
+    more = {'source': Row(padded(source), real_BL=mask)}
   while len(ids) - len(prompt) < most:
     scores = logits(run.model, params, padded(ids), **more)
     # The table is larger: ids without a token are never generated.
@@ -89,7 +90,7 @@ def test_texts_are_the_most_probable(layers):
     assert found[i] == Bytes().decode(wanted).strip()
     kept = len(read) - 1 if read else len(prompt) - 2
     assert cuts[i] == len(ids) - kept
-  assert dict(scorer.generate(requests, Beam(1))) == found
+  assert dict(scorer.generate(requests, BeamSettings(1))) == found
   assert cuts[4] > 0 == cuts[3]
 
 
@@ -142,7 +143,11 @@ def test_a_journal_of_one_search_is_none_of_another(tmp_path):
   run, params = make(1)
   scorer = Scorer(run, params, Bytes(), rows=2)
   path = str(tmp_path / 'texts.jsonl')
-  beams = None, Beam(3, length_penalty=0.0), Beam(3, length_penalty=2.0)
+  beams = (
+    None,
+    BeamSettings(3, length_penalty=0.0),
+    BeamSettings(3, length_penalty=2.0),
+  )
   for beam in beams:
     asked = SOURCES[:1], 3, Journal(path, 'm'), lambda *_: None
     assert scorer.texts(*asked, beam).new == 1

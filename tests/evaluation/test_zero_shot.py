@@ -7,9 +7,9 @@ import pytest
 import sklearn.metrics
 
 from gpt_jax.evaluation import likelihood, suite
-from gpt_jax.evaluation.figures import Curve
+from gpt_jax.evaluation.figures import FigureCurve
 from gpt_jax.evaluation.score import Score
-from gpt_jax.plots.runs import task_curves
+from gpt_jax.reports.task_curves import task_curves
 from gpt_jax.tasks.prompts import Prompt
 from tests.support.tasks import Believer, build, measure, write
 
@@ -132,7 +132,7 @@ def test_curves_over_the_steps(tmp_path):
   }
   tasks = build(tmp_path, calls)
   held_out, cola, text = suite.curves(found, tasks, relative=True)
-  assert held_out == Curve(
+  assert held_out == FigureCurve(
     'validation', 'loss', {3: (7 / 3, 0), 11: (7 / 11, 0)}
   )
   assert cola[:2] == ('cola_zero_shot', 'relative')

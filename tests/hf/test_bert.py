@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.bert import ALBERT, ELECTRA, ROBERTA
-from gpt_jax.nn import bigbird
-from gpt_jax.spec import UsageError
+from gpt_jax.papers.bigbird import bigbird
 from tests.support import checkpoints
 from tests.support.golden_io import ROOT, case, config, tensors
 
@@ -257,7 +257,9 @@ def test_big_bird_keeps_its_seed(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, params_again, params)
   for other in ('bigbird(block=4, window=5)', 'bigbird(block=4, extra=8)'):
     changed = {**params, 'extra_tokens': {'embedding': np.zeros((8, 32))}}
-    with pytest.raises(UsageError, match=r'big_bird cannot: model\.attention='):
+    with pytest.raises(
+      UsageError, match=r'nearest is big_bird, but for model\.attention='
+    ):
       hf.save(
         str(tmp_path / 'no'), checkpoints.plain(model, attention=other), changed
       )

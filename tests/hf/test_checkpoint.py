@@ -3,14 +3,18 @@
 """Checkpoint files: names, shards, formats, and what is damaged or missing."""
 
 import json
+import os
+import re
+import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from gpt_jax import hf
-from gpt_jax.spec import UsageError
+from gpt_jax.core.spec import UsageError
 from tests.support import checkpoints
 from tests.support.golden_io import ROOT, case, config, tensors
 
@@ -137,13 +141,25 @@ def test_half_precision_comes_back_in_it(tmp_path, dtype, stored):
   jax.tree.map(np.testing.assert_array_equal, params, params_again)
 
 
-def test_what_float16_does_not_hold_is_refused(tmp_path):
-  weights = {n: x.astype(np.float16) for n, x in tensors(GPT2).items()}
+@pytest.mark.parametrize(
+  'dtype, value, why',
+  [
+    (np.float16, -65_600, 'above 65,504, which F16'),
+    (jnp.bfloat16, 3.4e38, r'above 3.39e\+38, which BF16'),
+    (np.float32, np.nan, 'NaN or infinite numbers'),
+    (np.float16, np.inf, 'NaN or infinite numbers'),
+  ],
+)
+def test_numbers_that_a_file_does_not_hold_are_refused(
+  tmp_path, dtype, value, why
+):
+  weights = {n: x.astype(dtype) for n, x in tensors(GPT2).items()}
   folder = checkpoints.write(tmp_path / 'in', config(GPT2), weights)
   model, params = hf.load(folder)
-  params['embed']['embedding'][3, 5] = -65_600
-  with pytest.raises(UsageError, match=r'wte.weight has numbers above 65,504'):
+  params['embed']['embedding'][3, 5] = value
+  with pytest.raises(UsageError, match=rf'wte.weight has .*{why}'):
     hf.save(str(tmp_path / 'out'), model, params)
+  assert not [*(tmp_path / 'out').iterdir()]
 
 
 def test_harmless_options_do_not_matter(tmp_path):
@@ -169,7 +185,7 @@ def test_pickles_are_refused_with_the_remedy(tmp_path):
 
 def test_damaged_files_are_named(tmp_path):
   folder = tmp_path / 'gpt2_lm'
-  with pytest.raises(UsageError, match=r'config\.json: No such file'):
+  with pytest.raises(UsageError, match=r'config\.json: is missing; name a f'):
     hf.load(str(folder))
   checkpoints.changed(tmp_path, 'gpt2_lm')
   data = (folder / 'model.safetensors').read_bytes()
@@ -252,3 +268,17 @@ def test_a_table_that_is_not_read_warns(tmp_path, caplog):
   hf.load(checkpoints.write(tmp_path / 'f', values, weights))
   (record,) = caplog.records
   assert record.levelname == 'WARNING' and table in record.getMessage()
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['config.json', 'model.safetensors', 'model.safetensors.index.json'],
+)
+def test_what_is_no_file_is_not_opened(tmp_path, name):
+  folder = tmp_path / 'in'
+  shutil.copytree(GPT2, folder)
+  (folder / name).unlink(missing_ok=True)
+  os.mkfifo(folder / name)
+  message = f'{re.escape(name)}: is a device, FIFO or socket, not a file; copy'
+  with pytest.raises(UsageError, match=message):
+    hf.load(str(folder))

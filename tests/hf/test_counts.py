@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from gpt_jax.hf import layout
-from gpt_jax.hf.layout import Imported, Origin
+from gpt_jax.hf.layout import ExportOrigin, Imported
 
 BASE = {
   'hidden_size': 768,
@@ -221,6 +221,6 @@ def both(layers, heads, d_ff):
 def test_parameters(config, parameters):
   family, kind = layout.family_of(config)
   fields = layout.fields_of(family, kind, config)
-  model = Imported(**fields, origin=Origin(json.dumps(config), kind))
+  model = Imported(**fields, origin=ExportOrigin(json.dumps(config), kind))
   shapes = layout.shapes(model)
   assert sum(x.size for x in jax.tree.leaves(shapes)) == parameters

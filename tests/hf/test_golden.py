@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.core.nn.transformer import Transformer, make_model
 from gpt_jax.hf.layout import fields_of
-from gpt_jax.nn.transformer import Transformer
 from tests.support.decoding import generate
 from tests.support.golden_io import FOLDERS, case, cases, config, meta, tensors
 
@@ -48,7 +48,7 @@ def name(value):
 
 
 def of_kind(call):
-  # ELECTRA's `pair` is of two models: see tests/objectives/test_electra.py.
+  # ELECTRA's `pair` is of two models: see tests/papers/electra/test_electra.py.
   # XLNet sees both sides, and writes no text: see
   # tests/hf/test_transformer_xl.py. Random blocks are drawn in training: see
   # tests/hf/test_bert.py.
@@ -63,7 +63,8 @@ def of_kind(call):
 
 
 # Heads that have the same paths through the code in BERT. For DeBERTa
-# `deberta_v2_mlm` and the mask decoder of tests/nn/test_deberta.py cover them.
+# `deberta_v2_mlm` and the mask decoder of tests/papers/deberta/test_deberta.py
+# cover them.
 HEADS = (
   *('albert_cls', 'roberta_qa', 'roberta_tok'),
   *('electra_qa', 'electra_tok', 'big_bird_full'),
@@ -193,7 +194,7 @@ def test_parameters(folder):
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=name)
 def test_a_table_reads_what_it_writes(folder):
-  model = hf.Source(str(folder)).model
+  model = hf.HeaderSource(str(folder)).model
   family, kind = model.family, model.origin.kind
   again = fields_of(
     *(family, kind, family.options(model)), bias='bias=True' in model.output
@@ -242,7 +243,7 @@ def test_config_written_by_us(folder, tmp_path):
   """As if the model had been trained here: without the original config."""
   model, params = loaded(folder)
   fields = {n: getattr(model, n) for n in Transformer.__dataclass_fields__}
-  plain = Transformer(**{**fields, 'parent': None, 'name': None})
+  plain = make_model(**{**fields, 'parent': None, 'name': None})
   hf.save(str(tmp_path), plain, params)
   again, params_again = hf.load(str(tmp_path))
   which = 'decmask' if model.num_encoder_layers else 'nomask'

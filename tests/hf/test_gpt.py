@@ -5,10 +5,10 @@
 import numpy as np
 import pytest
 
+from gpt_jax.core.nn.choices import CHOICES
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import Options, choice
 from gpt_jax.hf.gpt import FALCON, GPT_NEOX, GPTJ
-from gpt_jax.nn.choices import CHOICES
-from gpt_jax.spec import UsageError
 from tests.support import tiny
 from tests.support.checkpoints import fields
 from tests.support.golden_io import ROOT, config

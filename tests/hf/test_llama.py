@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.llama import GEMMA2, LLAMA
-from gpt_jax.spec import UsageError
 from tests.support import checkpoints, tiny
 from tests.support.checkpoints import fields
 from tests.support.golden_io import ROOT, case, config, tensors
@@ -331,4 +331,6 @@ def test_what_hugging_face_lacks_is_refused(tmp_path, ffn):
   model = tiny.model(**DECODER, ffn=ffn)
   with pytest.raises(UsageError, match='no Hugging Face model') as error:
     hf.save(str(tmp_path), model, {})
-  assert re.search(r'mixtral cannot: model\.ffn=.*?switch\(', str(error.value))
+  assert re.search(
+    r'nearest is mixtral, but for model\.ffn=.*?switch\(', str(error.value)
+  )

@@ -12,9 +12,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from gpt_jax import hf
-from gpt_jax.nn.attend import LstmState
-from gpt_jax.nn.stack import layer_outputs
-from gpt_jax.spec import UsageError
+from gpt_jax.core.nn.caches import LstmState
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.nn.stack import layer_outputs
+from gpt_jax.core.spec import UsageError
 from tests.support.golden_io import ROOT, case, config, tensors
 
 AWD_LSTM, ELMO = ROOT / 'awd_lstm', ROOT / 'elmo_mini'
@@ -56,7 +57,7 @@ def test_an_awd_lstm_computes_what_torch_did_and_comes_back(names, tmp_path):
   given = golden.inputs
   # Theirs is [1, batch, width]; our first axis is that of the single period.
   states = tuple(LstmState(given[f'h{i}'], given[f'c{i}']) for i in range(3))
-  out = model.apply({'params': params}, given['input_ids'], caches=states)
+  out = model.apply({'params': params}, given['input_ids'], states)
   logits = model.apply({'params': params}, out.hidden_BLD, method='logits')
   assert golden.max_error('output', out.hidden_BLD) < 1e-5
   assert golden.max_error('logits', logits) < 1e-5
@@ -69,8 +70,7 @@ def test_elmo_computes_the_recorded_values_and_comes_back(tmp_path):
   real = golden.valid['tokens']
   out, sown = model.apply(
     {'params': params},
-    golden.inputs['characters'],
-    mask_BL=real,
+    Row(golden.inputs['characters'], real_BL=real),
     mutable=['intermediates'],
   )
   sown = sown['intermediates']
@@ -103,7 +103,7 @@ def test_elmo_computes_the_recorded_values_and_comes_back(tmp_path):
       {'hidden_size': 11},
       r'weight_ih_l0 is \(40, 6\), not \(44, 6\)',
     ),
-    (AWD_LSTM, {'num_layers': 4}, 'rnns.3.weight_ih_l0 is missing'),
+    (AWD_LSTM, {'num_layers': 4}, 'num_layers=4: is more than the files'),
     (ELMO, {'filters': 3}, 'filters=3: must be pairs of a width and a number'),
     (ELMO, {'filters': [[1, 4]]}, r'conv\.|highway\.|not'),
     (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
-from gpt_jax.spec import UsageError
+from gpt_jax.core.spec import UsageError
 from tests.support import checkpoints, tiny
 from tests.support.golden_io import ROOT, case, config, meta, tensors
 
@@ -180,14 +180,17 @@ TRANSFO_XL = {
   [
     (
       LLAMA | {'position': "rope(layout='interleaved')"},
-      r'llama cannot: model\.position',
+      r'nearest is llama, but for .*model\.position',
     ),
     (
       FALCON | {'num_kv_heads': 2, 'block': 'pre'},
-      'falcon cannot: .*parallel_attn=False',
+      r'nearest is gpt_neox, but for .*model\.num_kv_heads',
     ),
     *(
-      (QWEN3 | changes, rf'qwen3 cannot: .*model\.{next(iter(changes))}=')
+      (
+        QWEN3 | changes,
+        rf'nearest is (qwen3|llama), but for .*model\.{next(iter(changes))}=',
+      )
       for changes in (
         {'attention': 'local(window=3), local(window=5)'},
         {'attention_scale': 'rsqrt(softcap=3)'},
@@ -200,7 +203,7 @@ TRANSFO_XL = {
     *(
       (
         TRANSFO_XL | changes,
-        rf'transfo-xl cannot: model\.{next(iter(changes))}',
+        rf'nearest is transfo-xl, but for .*model\.{next(iter(changes))}',
       )
       for changes in (
         {'block': 'pre'},
@@ -222,12 +225,12 @@ def test_what_no_family_has_is_refused(model, message, tmp_path):
     (
       'marian_lm',
       {'position': 'sinusoidal'},
-      r'marian cannot: model\.position=',
+      r'nearest is marian, but for .*model\.position=',
     ),
     (
       'albert_groups',
       {'share': 'attention'},
-      r"albert cannot: model\.share='attention'",
+      r"nearest is albert, but for .*model\.share='attention'",
     ),
   ],
 )

@@ -10,13 +10,17 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
-from gpt_jax.nn import params as params_lib
-from gpt_jax.objectives.causal import Causal
-from gpt_jax.objectives.lora import Lora
-from gpt_jax.spec import UsageError
+from gpt_jax.core.nn import params as params_lib
+from gpt_jax.core.objectives.causal import Causal
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers import tokenizer
+from gpt_jax.hf import peft, vocabulary
+from gpt_jax.opening import importing
+from gpt_jax.tuning.objectives.lora import Lora
 from tests.support import checkpoints, golden_io, tiny
 from tests.support.golden_io import ROOT
 
@@ -199,6 +203,12 @@ def test_an_export_is_the_merged_model(name, on, rslora, tmp_path):
     ({'alpha_pattern': {'(': 3}}, 'alpha_pattern=.*: cannot be read'),
     ({'alpha_pattern': {'c_attn': float('inf')}}, 'must be a finite number'),
     ({'alpha_pattern': {'c_attn': 10**400}}, 'a number that float32 holds'),
+    ({'lora_alpha': float('nan')}, 'must be a finite number'),
+    ({'r': 0}, r'attn.c_attn the rank 0, and its tensors have 4;'),
+    ({'r': -4}, r'attn.c_attn the rank -4, and its tensors have 4;'),
+    ({'rank_pattern': {'x(': 4}}, 'rank_pattern=.*: cannot be read'),
+    ({'rank_pattern': {'(' * 9999: 4}}, 'rank_pattern=.*: cannot be read'),
+    ({'rank_pattern': {'x': 'y'}}, "x='y': must be a number"),
     ({'r': 5}, r'attn.c_attn the rank 5, and its tensors have 4;'),
     ({'rank_pattern': {'c_attn': 2}}, 'attn.c_attn the rank 2, and its'),
     ({'base_model_name_or_path': str(ROOT / 'gpt_neo_lm')}, 'no such weight'),
@@ -209,6 +219,49 @@ def test_what_is_refused(options, why, tmp_path):
     hf.load(adapter(tmp_path / 'a', **options))
 
 
+@pytest.mark.parametrize(
+  'pattern',
+  [r'(\w+\.?)+\d', '(.*a)*b', '(x?){99}y|((.*)*)*!', '(a|a|.)+#'],
+)
+def test_a_pattern_without_an_end_is_refused(pattern, monkeypatch):
+  monkeypatch.setattr(peft, '_SECONDS', 0.5)
+  options = peft._Options({'alpha_pattern': {pattern: 1}})
+  module = 'transformer.' + 'a' * 60
+  with pytest.raises(UsageError, match=r'take more than 0\.5 s'):
+    peft._of_modules(options, 'alpha_pattern', 'lora_alpha', [module])
+
+
+MODULES = [
+  f'model.layers.{i}.{part}'
+  for i in (0, 1, 11)
+  for part in ('self_attn.q_proj', 'self_attn.k_proj', 'mlp.down_proj', 'q')
+]
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+@pytest.mark.parametrize(
+  'patterns',
+  [
+    ('q_proj', 'k_proj'),
+    ('layers.1.self_attn.q_proj', 'q_proj', 'q'),
+    ('^model.layers.1.mlp.down_proj$', 'mlp'),
+    (r'layers\.(0|1)\..*', r'.*\.\d+\.mlp.*'),
+    ('(q|k)_proj', r'layers\.1{1,2}\..*proj', 'x'),
+    ('.*(?<!q)_proj', 'q_proj', 'Q'),
+  ],
+)
+def test_patterns_fit_as_in_peft(patterns):
+  other = importlib.import_module('peft.utils.other')
+  numbers = {pattern: i for i, pattern in enumerate(patterns)}
+  options = peft._Options({'alpha_pattern': numbers, 'lora_alpha': 9})
+  expected = {
+    m: numbers.get(other.get_pattern_key(numbers, m), 9) for m in MODULES
+  }
+  assert {*expected.values()} > {0}
+  read = peft._of_modules(options, 'alpha_pattern', 'lora_alpha', MODULES)
+  assert read == expected
+
+
 def test_tensors_of_other_kinds_are_refused(tmp_path):
   folder = adapter(tmp_path / 'a')
   path = tmp_path / 'a/adapter_model.safetensors'
@@ -217,6 +270,11 @@ def test_tensors_of_other_kinds_are_refused(tmp_path):
   for change, why in (
     ({first: tensors[first][:, 1:]}, 'give the base that it was trained on'),
     ({first: tensors[first][1:]}, 'no two matrices of one rank'),
+    (
+      {n: x[:0] if 'lora_A' in n else x[:, :0] for n, x in tensors.items()},
+      'no two matrices of one rank',
+    ),
+    ({n: x * 0 + 1e30 for n, x in tensors.items()}, 'float32 does not hold'),
     ({'base_model.model.x.lora_embedding_A': tensors[first]}, 'is neither'),
     ({first: None}, 'without its partner'),
     ({n: None for n in tensors}, 'adapts no module'),
@@ -234,3 +292,58 @@ def test_tensors_of_other_kinds_are_refused(tmp_path):
   path.unlink()
   with pytest.raises(UsageError, match='copy the folder again'):
     hf.load(folder)
+
+
+def with_tokenizer(folder, words):
+  """Puts a tokenizer of words beside a model or an adapter."""
+  names = ['<unk>', '<|endoftext|>', *words]
+  library = tokenizers.Tokenizer(
+    tokenizers.models.WordLevel(
+      {name: i for i, name in enumerate(names)}, unk_token='<unk>'
+    )
+  )
+  library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  library.add_special_tokens(['<|endoftext|>'])
+  library.save(str(folder / 'tokenizer.json'))
+  config = {
+    'eos_token': '<|endoftext|>',
+    'tokenizer_class': 'PreTrainedTokenizerFast',
+  }
+  (folder / 'tokenizer_config.json').write_text(json.dumps(config))
+
+
+def test_an_adapters_own_tokenizer_comes_before_its_bases(tmp_path):
+  """With the ids that config.json and generation_config.json of the base name.
+
+  Trainers save it with the tokens that they add.
+  """
+  base = tmp_path / 'base'
+  shutil.copytree(FOLDER, base)
+  folder = tmp_path / 'a'
+  adapter(folder, base_model_name_or_path=str(base))
+  with_tokenizer(base, ['a', 'b'])
+
+  def ids():
+    read = vocabulary.of_checkpoint(str(folder), 'gpt2')
+    return read[1].encode_batch(['b c'])[0].tolist()
+
+  assert ids() == [3, 0]  # c is unknown
+  with_tokenizer(folder, ['c', 'a', 'b'])
+  assert ids() == [4, 2]
+  importing.from_hf(str(folder), str(tmp_path / 'w'))
+  saved = tokenizer.load(str(tmp_path / 'w/tokenizer'))
+  assert saved.encode_batch(['b c'])[0].tolist() == [4, 2]
+  base_ids = json.loads((base / 'config.json').read_text())
+  kept = json.loads((tmp_path / 'w/tokenizer/special.json').read_text())
+  assert kept['model_ids']['eos_token_id'] == base_ids['eos_token_id']
+
+
+def test_a_token_of_an_adapters_tokenizer_without_a_row(tmp_path):
+  """GPT-2's table of the fixture has 103 rows; the last word is token 103."""
+  adapter(tmp_path / 'a')
+  with_tokenizer(tmp_path / 'a', [f'w{i}' for i in range(102)])
+  importing.from_hf(str(tmp_path / 'a'), str(tmp_path / 'w'))
+  saved = tokenizer.load(str(tmp_path / 'w/tokenizer'))
+  assert saved.encode_batch(['w100'])[0].tolist() == [102]
+  with pytest.raises(UsageError, match='103'):
+    saved.encode_batch(['w101'])

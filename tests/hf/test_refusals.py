@@ -3,13 +3,18 @@
 """What is not supported: options, tensors, inputs, each named in the error."""
 
 import json
+import os
+import time
 
 import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.core.spec import UsageError
+from gpt_jax.hf import gpt
+from gpt_jax.hf.base import Bounds, Options
 from gpt_jax.hf.layout import family_of
-from gpt_jax.spec import UsageError
+from gpt_jax.opening import models
 from tests.support import checkpoints
 from tests.support.golden_io import ROOT, config, tensors
 
@@ -57,6 +62,8 @@ from tests.support.golden_io import ROOT, config, tensors
     ('switch_lm', 'feed_forward_proj', 'gated-gelu'),
     ('switch_lm', 'dense_act_fn', 'gated-gelu'),
     ('bert_pretraining', 'is_decoder', True),
+    ('xlnet_lm', 'd_model', 33),
+    ('transfo_xl_lm', 'd_model', 33),
     ('bert_pretraining', 'is_encoder_decoder', True),
     ('bert_pretraining', 'position_embedding_type', 'relative_key'),
     ('bert_pretraining', 'tie_word_embeddings', False),
@@ -305,6 +312,24 @@ def test_what_is_not_supported_is_named(model_type, options, message):
   assert '\n' not in str(error.value)
 
 
+@pytest.mark.parametrize(
+  'one, value, other',
+  [
+    ('rotary_emb_base', 300.0, 'rope_theta'),
+    ('rotary_pct', 0.5, 'partial_rotary_factor'),
+  ],
+)
+def test_two_names_of_a_number_must_agree(one, value, other):
+  sizes = {'hidden_size': 32, 'num_attention_heads': 2}
+
+  def position(**options):
+    return gpt._read_position(Options(sizes | options))
+
+  assert position(**{one: value, other: value}) == position(**{one: value})
+  with pytest.raises(UsageError, match=f'{one}=.*contradicts {other}=0.75'):
+    position(**{one: value, other: 0.75})
+
+
 def test_rope_type_is_named(tmp_path):
   rope = config(ROOT / 'gpt_neox_lm')['rope_parameters'] | {'rope_type': 'ntk'}
   with pytest.raises(UsageError, match="rope_type='ntk'"):
@@ -332,11 +357,38 @@ def test_hostile_options_are_refused_at_once(tmp_path, name):
         continue
       (folder / 'config.json').write_text(json.dumps({**values, option: value}))
       try:
-        hf.Source(str(folder))
+        hf.HeaderSource(str(folder))
         accepted += 1  # an option of training
       except UsageError as e:
         assert len(str(e)) < 20_000
   assert accepted < len(hostile) * len(values) * 0.7
+
+
+@pytest.mark.parametrize(
+  'name, option, value, why',
+  [
+    ('albert_groups', 'inner_group_num', 1000, 'more than the files can hold'),
+    ('gpt2_lm', 'n_layer', 1000, 'more than the files can hold'),
+    ('mixtral_lm', 'num_local_experts', 10**3, 'more than the files can hold'),
+    ('gpt2_lm', 'n_embd', 10**6, 'its sizes are of .* numbers, and the files'),
+    ('transfo_xl_lm', 'n_head', 10**6, 'its sizes are of .* numbers, and the'),
+  ],
+)
+def test_absurd_sizes_are_refused_at_once(
+  tmp_path, monkeypatch, name, option, value, why
+):
+  """Whatever the number of numbers, before a model of that size is traced."""
+  folder = checkpoints.changed(tmp_path, name, **{option: value})
+  of = Bounds.of
+
+  def large(shapes, *, shared):
+    return of(shapes, shared=shared)._replace(numbers=10**10)
+
+  monkeypatch.setattr(Bounds, 'of', large)
+  start = time.monotonic()
+  with pytest.raises(UsageError, match=why):
+    hf.HeaderSource(folder)
+  assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -465,3 +517,14 @@ def test_inputs_that_a_model_does_not_take(name, inputs, message):
   model, params = hf.load(str(ROOT / name))
   with pytest.raises(UsageError, match=message):
     hf.forward(model, params, **{'input_ids': IDS, **inputs})
+
+
+@pytest.mark.parametrize('given', ['', 'model.Q4_K_M.gguf'])
+def test_gguf_in_place_of_a_folder(tmp_path, given):
+  """Of either kind: a folder, or the file."""
+  (tmp_path / 'model.Q4_K_M.gguf').write_bytes(b'GGUF')
+  path = os.path.join(tmp_path, given) if given else str(tmp_path)
+  message = r'model\.Q4_K_M\.gguf: is a GGUF file.*give the Hugging Face folder'
+  for use in (hf.HeaderSource, models.read_config, models.open_model):
+    with pytest.raises(UsageError, match=message):
+      use(path)

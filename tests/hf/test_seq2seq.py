@@ -6,20 +6,24 @@ Experts that are all the same are a dense layer, so that a dense checkpoint in
 disguise must compute what was recorded of it.
 """
 
+import importlib
+import importlib.util
+
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from gpt_jax import hf
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import ffns
 from gpt_jax.hf.seq2seq import SWITCH_TRANSFORMERS
-from gpt_jax.spec import UsageError
 from tests.support import checkpoints, tiny
 from tests.support.checkpoints import fields
 from tests.support.golden_io import ROOT, case, config, meta, tensors
 
 V10 = ROOT / 't5_v10'
+INSTALLED = all(map(importlib.util.find_spec, ('transformers', 'torch')))
 BART, MBART, MARIAN = (ROOT / f'{n}_lm' for n in ('bart', 'mbart', 'marian'))
 SCALED = "tied(scale='rsqrt')"
 
@@ -137,6 +141,84 @@ def test_older_files_of_bart(tmp_path):
   folder = checkpoints.write(tmp_path / 'in', values, weights)
   with pytest.raises(UsageError, match=r'shared\.weight and lm_head\.weight'):
     hf.load(folder)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+def test_t5_1_1_with_tied_tables(tmp_path):
+  """As transformers 5 writes it: tied, and outputs without a scale."""
+  transformers = importlib.import_module('transformers')
+  torch = importlib.import_module('torch')
+  sizes = {'vocab_size': 31, 'd_model': 24, 'd_kv': 7, 'd_ff': 17}
+  theirs = transformers.T5ForConditionalGeneration(
+    transformers.T5Config(
+      **sizes,
+      **{'num_layers': 2, 'num_heads': 3, 'decoder_start_token_id': 0},
+      **{'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False},
+    )
+  ).eval()
+  values = theirs.config.to_dict()
+  assert values['tie_word_embeddings'] and not values['scale_decoder_outputs']
+  tied = ('lm_head', 'embed_tokens')
+  weights = {
+    n: x.numpy()
+    for n, x in theirs.state_dict().items()
+    if not any(name in n for name in tied)
+  }
+  folder = checkpoints.write(tmp_path / 'in', values, weights)
+  model, params = hf.load(folder)
+  inputs = {
+    'input_ids': np.arange(3, 14)[None],
+    'decoder_input_ids': np.arange(5, 12)[None],
+  }
+  with torch.no_grad():
+    expected = theirs(**{n: torch.tensor(x) for n, x in inputs.items()}).logits
+  found = hf.forward(model, params, **inputs)['logits']
+  np.testing.assert_allclose(found, expected.numpy(), atol=2e-5)
+  checkpoints.assert_round_trip(tmp_path / 'out', model, params, weights)
+  plain = checkpoints.plain(model)
+  checkpoints.assert_round_trip(tmp_path / 'own', plain, params, weights)
+  assert not config(tmp_path / 'own')['scale_decoder_outputs']
+  # Without that option the table is missing.
+  values['tie_word_embeddings'] = False
+  folder = checkpoints.write(tmp_path / 'in', values, weights)
+  with pytest.raises(UsageError, match=r'lm_head.weight is missing'):
+    hf.load(folder)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
+def test_marian_of_an_odd_width(tmp_path):
+  """Its last sine has no cosine, as in transformers."""
+  transformers = importlib.import_module('transformers')
+  torch = importlib.import_module('torch')
+  sizes = {
+    f'{stack}_{name}': size
+    for stack in ('encoder', 'decoder')
+    for name, size in (('layers', 1), ('attention_heads', 3), ('ffn_dim', 17))
+  }
+  theirs = transformers.MarianMTModel(
+    transformers.MarianConfig(
+      **sizes,
+      **{'d_model': 33, 'vocab_size': 23, 'max_position_embeddings': 19},
+      **{'pad_token_id': 22, 'decoder_start_token_id': 22, 'init_std': 0.3},
+    )
+  ).eval()
+  computed = ('lm_head', 'embed_tokens', 'embed_positions')
+  weights = {
+    n: x.numpy()
+    for n, x in theirs.state_dict().items()
+    if not any(name in n for name in computed)
+  }
+  folder = checkpoints.write(tmp_path / 'in', theirs.config.to_dict(), weights)
+  model, params = hf.load(folder)
+  inputs = {
+    'input_ids': np.arange(1, 15)[None],
+    'decoder_input_ids': np.arange(3, 16)[None],
+  }
+  with torch.no_grad():
+    expected = theirs(**{n: torch.tensor(x) for n, x in inputs.items()}).logits
+  found = hf.forward(model, params, **inputs)['logits']
+  np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+  checkpoints.assert_round_trip(tmp_path / 'out', model, params, weights)
 
 
 def test_marians_sines_may_be_in_the_file(tmp_path):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gpt_jax import hf
+from gpt_jax.core.nn.transformer import Transformer
+from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import transformer_xl
 from gpt_jax.hf.base import Options
-from gpt_jax.nn.caches import init_memories
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.spec import UsageError
+from gpt_jax.papers.transformer_xl.transformer_xl import init_memories
 from tests.support import checkpoints, tiny
 from tests.support.golden_io import ROOT, case, config, tensors
 
@@ -94,7 +94,7 @@ def test_transformer_xl_comes_back(tmp_path, model):
   labels[0, 2:4] = -100
   out = hf.forward(again, params_again, input_ids=ids)
   hidden = model.apply(
-    {'params': params}, ids, caches=init_memories(model, 2)
+    {'params': params}, ids, init_memories(model, 2)
   ).hidden_BLD
   expected = model.apply({'params': params}, hidden, method='logits')
   np.testing.assert_allclose(out['log_probs'], expected, rtol=1e-4, atol=1e-4)
@@ -194,7 +194,9 @@ def test_xlnet_comes_back(kind, name, tmp_path):
   if kind != 'lm':
     params.pop('head_bias')
   jax.tree.map(np.testing.assert_array_equal, read, params)
-  with pytest.raises(UsageError, match='position='):
+  with pytest.raises(
+    UsageError, match=r'nearest is xlnet, but for model\.bias'
+  ):
     hf.save(
       str(tmp_path), model.clone(position='xlnet(memory=5)', bias='all'), {}
     )

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from gpt_jax.runtime import tpu_flags
+from gpt_jax.core.runtime import tpu_flags
 from tests.support.fake_cloud import ROOT, Cloud, wait_until
 
 LAUNCH = ROOT / 'launch'
@@ -520,6 +520,15 @@ def test_dry_run_calls_nothing(cloud):
   assert subprocess.run(['bash', '-nc', script]).returncode == 0, script
 
 
+def test_v5e_is_v5litepod(cloud):
+  said = [
+    cloud.run('create', cloud.settings(ACCELERATOR=name), '--dry_run')
+    for name in ('v5e-16', 'v5litepod-16')
+  ]
+  assert said[0] == said[1]
+  assert said[0][0] == 0 and 'v5litepod-16' in said[0][1]
+
+
 def test_secrets_are_never_shown(cloud):
   cloud.codes('0 0')
   secrets = cloud.folder / 'secrets'
@@ -542,6 +551,12 @@ def test_secrets_are_never_shown(cloud):
     assert 'the key is s3cr/t*$(x) [a]' in (run / 'log').read_text()
     assert (run / 'secrets').stat().st_mode & 0o077 == 0
     assert not (run.parent / 'gpt_jax_bundle.tgz').exists()
+  of_job = {
+    (run / 'secrets').read_text().splitlines()[-1] for run in cloud.runs()
+  }
+  (line,) = of_job  # one for all hosts
+  assert re.fullmatch('GPT_JAX_JOB_SECRET=[0-9a-f]{64}', line)
+  assert line[-64:] not in all_said
   secrets.write_text('WANDB_API_KEY s3cret\n')
   code, said = cloud.run('up', settings)
   assert code == 2 and 'line 1 is not NAME=value' in said and 's3c' not in said

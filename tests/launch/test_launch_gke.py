@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import yaml
 
-from gpt_jax.runtime import tpu_flags
+from gpt_jax.core.runtime import tpu_flags
 from tests.support.fake_cloud import ROOT, Cloud
 
 # Records what it is told; a dry run of a secret shows nothing of it.
@@ -159,7 +159,7 @@ def test_slices(cloud, accelerator, kind, topology, hosts, chips):
     cloud, 'manifest', settings(cloud, ACCELERATOR=accelerator, SPOT='no')
   )
   assert code == 0, text
-  topologies = pytest.importorskip('gpt_jax.costs.topologies')
+  topologies = pytest.importorskip('gpt_jax.core.costs.topologies')
   assert topologies.parse(accelerator).hosts == hosts
   job = yaml.safe_load(text)['spec']['replicatedJobs'][0]['template']['spec']
   pod = job['template']['spec']
@@ -173,7 +173,7 @@ def test_slices(cloud, accelerator, kind, topology, hosts, chips):
 
 
 def test_usual_shapes_are_those_that_plan_takes():
-  topologies = pytest.importorskip('gpt_jax.costs.topologies')
+  topologies = pytest.importorskip('gpt_jax.core.costs.topologies')
   table = (ROOT / 'launch/gke.sh').read_text()
   body = table[table.index('topology_of() {') :].partition('\n}\n')[0]
   script = f'{body}\n}}\nfor n in "${{@:2}}"; do topology_of "$1" "$n"; done'

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from gpt_jax.training import metrics
-from tests.runtime.test_hosts import losses
+from gpt_jax.core.training import metrics
+from tests.core.runtime.test_hosts import losses
 from tests.support import quick
 from tests.support.fake_cloud import ROOT, Cloud, wait_until
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from gpt_jax.costs import topologies
+from gpt_jax.core.costs import topologies
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning.op_costs import Work
 from gpt_jax.planning.schedule import Fetch, Loop, Send, Wait
@@ -452,7 +452,7 @@ def test_collectives_of_a_loop():
 # Estimates, of schedules made by hand.
 
 
-RATES = schedule.Rates(
+RATES = schedule.DeviceRates(
   peak=275e12, vector=4e12, memory=1e12, link=45e9, dcn=6.25e9
 )
 CUBE_SLICES = topologies.parse('v4:4x4x4')
@@ -692,7 +692,7 @@ def test_estimates_are_as_far_off_as_the_docs_say():
 
 
 def test_a_step_unlike_any_published_run_has_no_accuracy():
-  found = schedule.Estimate(10, 7, 1, 1, 1, 0)
+  found = schedule.StepEstimate(10, 7, 1, 1, 1, 0)
   assert found.error == schedule.ERROR
   assert found._replace(products=4, memory=4).error is None
 

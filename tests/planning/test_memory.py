@@ -6,10 +6,9 @@ import pathlib
 
 import pytest
 
-from gpt_jax.costs import topologies
-from gpt_jax.costs.chips import GIB
-from gpt_jax.planning import report
-from gpt_jax.training import layouts
+from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs.chips import GIB
+from gpt_jax.planning import layouts, report
 
 ROOT = pathlib.Path(__file__).parents[2]
 PLANS = {entry['config']: entry for entry in report.read(ROOT)}

@@ -9,27 +9,26 @@ import pathlib
 import re
 import subprocess
 import sys
-import types
-from unittest import mock
+import time
 
 import pytest
 
 from configs import electra
-from gpt_jax import config as config_lib
 from gpt_jax.__main__ import main
 from gpt_jax.commands import plan as plan_command
-from gpt_jax.config import loading
-from gpt_jax.costs import topologies
-from gpt_jax.costs.chips import GIB
-from gpt_jax.nn.build import ModelChoices
-from gpt_jax.optim.schedules import Shape
+from gpt_jax.core import config as config_lib
+from gpt_jax.core.config import loading
+from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs.chips import GIB
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.optim.schedules import Shape
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import compiled as compiled_lib
+from gpt_jax.core.training import device_check, parts
+from gpt_jax.core.training.compiled import TooLarge
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import report, search
-from gpt_jax.planning.search import Request
-from gpt_jax.spec import UsageError
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import device_check, layouts, parts
-from gpt_jax.training.compiled import TooLarge
+from gpt_jax.planning import layouts, report, search
+from gpt_jax.planning.search import SearchRequest
 from tests.support import tiny, tpu
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -162,7 +161,7 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
   config = config_lib.resolve(
     tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 0})
   )
-  request = Request(
+  request = SearchRequest(
     config, topologies.parse('v5e:2x2'), **{'micro': True, **given}
   )
 
@@ -189,7 +188,7 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
 def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
   config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
   slices = topologies.parse('v5e:2x4')
-  request = Request(config, slices, mesh=True, micro=True)
+  request = SearchRequest(config, slices, mesh=True, micro=True)
   taken = {'mesh.data': 8, 'mesh.fsdp': 1}
   found = layouts.candidates(config, slices, micro=True)
   fsdp = [layout for layout in found if layout.sizes['data'] == 1]
@@ -204,28 +203,167 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
   assert len(meshes) > 1
 
 
-def test_a_search_is_offered_where_it_gains():
-  """By the cost model: everything is recomputed, and need not be."""
+def a_plan(request, changes, time):
+  """A plan of so many seconds a step, with the figures that are shown."""
+  stage = compile_lib.StageTimes(
+    *(0, 16, 64, 1, 1024, 30.0),
+    compile_lib.Hbm(1.0 * GIB, 2.0 * GIB, 1.0, 2.0, 3.0, 4.0, 0.0),
+    compile_lib.StepFlops(1e9, 1e9, 1e9, {}, ()),
+    *({}, (0.0, 0.0), (), (), 0.0, time, {}, 'products', 0.4, 0.3, 0.17, ()),
+  )
+  whole = compile_lib.Whole(1000, 10, 2.0, 100.0, 0.4, 0.3)
+  config = layouts.apply(request.config, changes)
+  return search.FittingPlan(config, request.slices, changes, [stage], whole)
+
+
+@pytest.mark.parametrize(
+  ('seconds', 'taken', 'said'),
+  [
+    (1.0, True, ''),
+    (4.0, False, 'estimated to take 100% longer'),
+    (None, False, 'needs 2'),
+  ],
+)
+def test_what_the_cost_model_expects_to_be_faster_is_compiled(
+  monkeypatch, caplog, seconds, taken, said
+):
+  """Everything is recomputed, and need not be: the better of two is taken."""
   config = report.load_config(
     ROOT, 'configs/gpt2.py:small', {'model.remat': 'full'}
   )
-  slices = topologies.parse('v5e:2x4')
-  request = Request(config, slices, mesh=True, micro=True)
+  request = SearchRequest(
+    config, topologies.parse('v5e:2x4'), mesh=True, micro=True
+  )
+  compiled = []
 
-  def offered(request, **more):
-    changes = {**search.open_changes(request), **more}
-    config = layouts.apply(request.config, changes)
-    plan = search.Plan(config, slices, changes, [], mock.sentinel.whole)
-    return search.faster(request, plan)
+  def compile_plan(request, changes, note, *, last_only):
+    compiled.append(layouts.apply(request.config, changes).model.remat)
+    if compiled[-1] == 'full':
+      return a_plan(request, changes, 2.0)
+    if seconds is None:
+      raise TooLarge(Shape(16, 7), 2.0 * GIB, 1.0 * GIB)
+    return a_plan(request, changes, seconds)
 
-  line = offered(request)
-  assert line and '--search' in line and '--config.model.remat=' in line
-  (remat,) = re.findall(r'model\.remat=(\w+)', line)
-  assert remat != 'full'
-  best = layouts.apply(config, {'model.remat': remat})
-  assert offered(request._replace(config=best)) is None
-  # Where rematerialisation was given, it is not searched for.
-  assert offered(request._replace(remat=False)) is None
+  monkeypatch.setattr(search, 'compile_plan', compile_plan)
+  first, notes = search.make(request, print), []
+  with caplog.at_level('INFO', 'gpt_jax'):
+    found = search.better(request, first, notes.append)
+  assert compiled[0] == 'full' and 'full' not in compiled[1:] != []
+  assert isinstance(found, search.FittingPlan)
+  assert '--config.model.remat=' in notes[0] and 'more speed' in notes[0]
+  assert said in caplog.text
+  if not taken:
+    assert found is first
+    return
+  # Its changes are to the config that was asked for.
+  assert found.changes['model.remat'] == compiled[1]
+  assert found.beaten is first
+  assert report.to_json('x', found)['beaten']['seconds'] == 2.0
+  # What does not fit as it is gets the faster change, too.
+  misfit = search.Misfit(
+    *(config, request.slices, {}, 16, 7, 2.0, 1.0, first, 1, (), None)
+  )
+  changed = search.better(request, misfit, notes.append)
+  assert isinstance(changed, search.Misfit)
+  assert changed.suggestion is not None
+  assert changed.suggestion.changes == found.changes
+  # Nothing is compiled where the fields were given, or it gains nothing.
+  del compiled[:]
+  best = layouts.apply(config, {'model.remat': found.config.model.remat})
+  for closed in (
+    request._replace(remat=False),
+    request._replace(mesh=False),
+    request._replace(config=best),
+  ):
+    assert search.better(closed, first, notes.append) is first
+  assert compiled == []
+
+
+OUTCOMES = {
+  'v5e:2x4': lambda request: a_plan(request, {}, 1.0),
+  'v4:2x2x1': lambda request: search.Misfit(
+    *(request.config, request.slices, {}, 16, 7, 64.0 * GIB, 30.75 * GIB),
+    *(a_plan(request, {'model.remat': 'full'}, 2.0), 1, (), None),
+  ),
+  'v6e:2x2': 'mesh.fsdp: does not divide',
+  'tpu7x:2x2x1': lambda request: a_plan(request, {}, 3.0),
+}
+
+
+@pytest.fixture
+def compare(monkeypatch):
+  """Runs `plan` on the slices of `OUTCOMES`, without a compiler."""
+
+  def plan(args, request, note):
+    found = OUTCOMES[request.slices.name]
+    if isinstance(found, str):
+      raise UsageError(found)
+    return found(request)
+
+  monkeypatch.setattr(plan_command, '_plan', plan)
+  monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
+  return lambda *flags: main(['plan', '--config=configs/gpt2.py:small', *flags])
+
+
+def test_several_slices_are_compared(compare, capsys):
+  # The second name is that of the first.
+  flags = ['--topology=v5e:2x4,v5litepod-8, v4-8', '--topology=v6e-4,tpu7x-8']
+  assert compare(*flags) == 0
+  out = capsys.readouterr().out
+  rows = {
+    name: [line for line in out.splitlines() if line.startswith(name)]
+    for name in OUTCOMES
+  }
+  # 100 chip-hours, at $1.20 and $3.22.
+  assert rows['v5e:2x4'][0].split()[1:3] == ['8', 'yes']
+  assert rows['v5e:2x4'][0].split()[-2:] == ['2', '120']
+  assert 'as it is, needs 64.0 of 30.75 GiB' in rows['v4:2x2x1'][0]
+  assert rows['v4:2x2x1'][0].split()[-1] == '322'
+  assert rows['v4:2x2x1'][1].endswith(': --config.model.remat=full')
+  assert rows['v6e:2x2'][0].split()[1:3] == ['4', 'no']
+  assert rows['v6e:2x2'][1].endswith(': mesh.fsdp: does not divide')
+  assert rows['tpu7x:2x2x1'][0].split()[-1] == '-'
+  # What holds for all is said once.
+  assert 'v5e: $1.20, v4: $3.22, v6e: $2.70 a chip-hour on demand in' in out
+  assert out.count('yours to check') == 1
+  assert out.count('±17%') == 1
+  assert 'tpu7x: no price is known here' in out
+  assert compare('--json', *flags) == 0
+  plans = json.loads(capsys.readouterr().out)
+  assert [plan['topology'] for plan in plans] == [*OUTCOMES]
+  assert [plan['fits'] for plan in plans] == [True, False, False, True]
+  assert [plan.get('why') for plan in plans][2] == 'mesh.fsdp: does not divide'
+  assert plans[0]['run']['dollars'] == pytest.approx(120)
+  assert plans[0]['price']['dollars_per_chip_hour'] == 1.2
+  assert plans[3]['run']['dollars'] is None
+
+
+def test_several_slices_none_of_which_fits(compare, capsys):
+  assert compare('--topology=v4-8,v6e-4') == 1
+  assert 'needs 64.0' in capsys.readouterr().out
+
+
+def test_what_takes_long_is_said_again(monkeypatch, caplog):
+  monkeypatch.setattr(plan_command, '_EVERY_SECONDS', 0.1)
+
+  def wait_for(line, times=1):
+    while sum(bool(re.fullmatch(line, x)) for x in caplog.messages) < times:
+      time.sleep(0.01)
+
+  with caplog.at_level('INFO', 'gpt_jax'), plan_command._progress() as note:
+    wait_for(r'estimating: \d+ s so far')
+    note('compiling')
+    wait_for('compiling')
+    wait_for(r'compiling: \d+ s so far', times=2)
+
+
+def test_how_long_compilations_took(monkeypatch):
+  monkeypatch.setattr(compile_lib, 'seconds', [])
+  assert 'most take a minute or two' in compile_lib.so_far()
+  compile_lib.seconds.append(41.3)
+  assert compile_lib.so_far() == 'the one before took 41 s'
+  compile_lib.seconds.append(102.0)
+  assert compile_lib.so_far() == 'the 2 before took 41 to 102 s'
 
 
 def test_flags_of_libtpu():
@@ -237,7 +375,9 @@ def test_flags_of_libtpu():
 def test_search_ranks_what_fits(monkeypatch):
   """By time; what does not fit is counted; no more compiles than asked for."""
   config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
-  request = Request(config, topologies.parse('v5e:2x4'), mesh=True, micro=True)
+  request = SearchRequest(
+    config, topologies.parse('v5e:2x4'), mesh=True, micro=True
+  )
   compiled = []
 
   def compile_plan(request, changes, note, *, last_only):
@@ -246,8 +386,7 @@ def test_search_ranks_what_fits(monkeypatch):
     if config.model.remat == 'none':
       raise TooLarge(Shape(16, 7), 2.0, 1.0)
     time = 1.0 + config.mesh.tensor - 0.1 * len(compiled)
-    stage = types.SimpleNamespace(time=time, tokens=7)
-    return types.SimpleNamespace(last=stage, changes=changes)
+    return a_plan(request, changes, time)
 
   monkeypatch.setattr(search, 'compile_plan', compile_plan)
   # Nothing is compiled for TPU: its compiler need not be here.
@@ -260,7 +399,7 @@ def test_search_ranks_what_fits(monkeypatch):
   assert times == sorted(times)
   seen = {str(sorted(fields.items(), key=str)) for fields in compiled}
   assert len(seen) == 9
-  assert 'trying 1 of 9: ' in notes[0] and 'min left' in notes[-1]
+  assert 'trying 1 of 9 (' in notes[0] and 'min left' in notes[-1]
 
 
 def test_needed_of_the_compilers_errors():
@@ -328,7 +467,7 @@ def test_what_was_given_is_said_where_nothing_fits(
   config = config_lib.resolve(
     tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 0})
   )
-  request = Request(
+  request = SearchRequest(
     config, topologies.parse('v5e:2x2'), mesh=True, micro=micro, remat=remat
   )
   error = TooLarge(Shape(32, 128), 2.0 * 2**30, 1.0 * 2**30)
@@ -340,9 +479,7 @@ def test_what_was_given_is_said_where_nothing_fits(
   monkeypatch.setattr(plan_command, '_request', lambda args, slices: request)
   monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
   flags = ['--config=configs/gpt2.py:small', '--topology=v5e:2x2']
-  with pytest.raises(SystemExit) as e:
-    main(['plan', *flags])
-  assert e.value.code == 1
+  assert main(['plan', *flags]) == 1
   assert re.search(said, capsys.readouterr().out)
 
 
@@ -363,9 +500,7 @@ def test_drift_ends_with_1(monkeypatch, capsys):
 
   monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
   monkeypatch.setattr(report, 'recompile', recompile)
-  with pytest.raises(SystemExit) as e:
-    main(['plan', '--recompile', '--only=gpt2'])
-  assert e.value.code == 1
+  assert main(['plan', '--recompile', '--only=gpt2']) == 1
   error = capsys.readouterr().err
   assert 'gpt2: peak_gib was 3 and is 4' in error and 'another' in error
 
@@ -404,7 +539,9 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
 
   def make(request, note, *, last_only):
     asked.append(request)
-    return search.Plan(config, request.slices, {'mesh.fsdp': 8}, [], None)
+    return search.FittingPlan(
+      config, request.slices, {'mesh.fsdp': 8}, [], None
+    )
 
   monkeypatch.setattr(search, 'make', make)
   monkeypatch.setattr(report, '_found', lambda plan: dict(found))

@@ -9,8 +9,8 @@ import pathlib
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.papers.chinchilla import laws
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import laws
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ def refused(capsys, argv: list[str]) -> str:
     (['--chips=v4-7', '--days=1'], 'counted in cores, 2 to a chip'),
     (['--chips=v9-8', '--days=1'], 'give KIND-NUMBER as in v4-512'),
     (['--chips=v4', '--days=1'], 'give KIND-NUMBER as in v4-512'),
-    ([BUDGET, '--fit=none.json'], '--fit=none.json: holds no fit'),
+    ([BUDGET, '--fit=none.json'], '--fit=none.json: is missing'),
     # A slice.
     (['--topology=v4-8'], '--config is missing'),
     ([GPT2], '--topology is missing'),
@@ -76,6 +76,12 @@ def refused(capsys, argv: list[str]) -> str:
     ([GPT2, '--topology=v4:4x4'], 'has 3 dimensions, as in v4:2x4x4'),
     ([GPT2, '--topology=v9:2x2'], 'unknown generation'),
     ([GPT2, '--topology=a100'], 'no slice has that name'),
+    ([GPT2, '--topology=v4-8,v9:2x2'], '--topology=v9:2x2: unknown generation'),
+    ([GPT2, '--topology=v4-8,'], '--topology=: no slice has that name'),
+    (
+      [GPT2, '--topology=v4-8', '--topology=v5e-8', '--memory=a.png'],
+      '--topology has 2 slices',
+    ),
     # Flags of libtpu.
     (
       [GPT2, '--topology=v4-8', '--flags=--xla_a'],
@@ -132,3 +138,79 @@ def test_scaling(folder, capsys, flags, message):
   argv = ['scaling', *flags, f'--workdir={workdir}']
   assert message in refused(capsys, argv)
   assert not workdir.exists()
+
+
+OF_A_FILE = {
+  'empty': b'',
+  'binary': bytes(range(256)),
+  'null': b'null',
+  'a number': b'3',
+  'nested': b'[' * 100_000,
+  'a list of lists': b'[[]]',
+}
+ENTRY = {
+  'config': 'configs/gpt1.py:cpu',
+  'topology': 'v5e:1x1',
+  'slices': 1,
+  'overrides': {'mesh.fsdp': 1},
+  'found': {
+    **{'peak_gib': 0.2, 'limit_gib': 15.75, 'flops_ratio': 1.0, 'days': 1e-4},
+    **{'step_seconds': 0.001, 'mfu': 0.3, 'mfu_causal': 0.2},
+    'attention': ['decoder full: flash'],
+  },
+}
+
+
+@pytest.mark.parametrize('how', OF_A_FILE)
+def test_damaged_files(tmp_path, monkeypatch, capsys, how):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'docs').mkdir()
+  (tmp_path / 'docs/plans.json').write_bytes(OF_A_FILE[how])
+  (tmp_path / 'fit.json').write_bytes(OF_A_FILE[how])
+  error = refused(capsys, ['plan', '--table'])
+  assert f'{tmp_path}/docs/plans.json: is damaged' in error
+  error = refused(capsys, ['plan', BUDGET, '--fit=fit.json'])
+  assert '--fit=fit.json: is damaged' in error
+
+
+def test_folders_in_place_of_files(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'docs/plans.json').mkdir(parents=True)
+  assert 'a folder' in refused(capsys, ['plan', '--table'])
+  assert 'a folder' in refused(capsys, ['plan', BUDGET, '--fit=docs'])
+
+
+def test_damaged_plans(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'docs').mkdir()
+  file = tmp_path / 'docs/plans.json'
+
+  def table(entry):
+    file.write_text(json.dumps([ENTRY, entry]))
+    return refused(capsys, ['plan', '--table'])
+
+  for name in ENTRY:
+    for value in (None, [None], True, 10**400):
+      assert f'1.{name}' in table({**ENTRY, name: value})
+  for name in ENTRY['found']:
+    for value in (None, 'x', {}, 10**400):
+      found = {**ENTRY['found'], name: value}
+      assert f'1.found.{name} must' in table({**ENTRY, 'found': found})
+    found = {x: value for x, value in ENTRY['found'].items() if x != name}
+    assert f'1.found lacks {name}' in table({**ENTRY, 'found': found})
+  assert 'entry 1: ' in table({**ENTRY, 'topology': 'v9:1x1'})
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [('A', 1e38), ('B', 1e-37), ('alpha', 1e-30), ('beta', 1e-30), ('E', 1e30)],
+)
+def test_a_law_that_gives_no_model(folder, capsys, name, value):
+  numbers = {'E': 1.7, 'A': 406.0, 'B': 410.0, 'alpha': 0.34, 'beta': 0.28}
+  law = {x: {'value': number} for x, number in numbers.items()}
+  path = folder / 'scaling.json'
+  path.write_text(json.dumps({'approach_3': {**law, name: {'value': value}}}))
+  error = refused(
+    capsys, ['plan', BUDGET, '--inference_tokens=1e12', f'--fit={path}']
+  )
+  assert f'--fit={path}: its law has no optimum for' in error

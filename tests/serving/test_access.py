@@ -132,6 +132,65 @@ def test_pages_of_other_sites(api, headers, status):
     assert error is None or error['type'] == 'invalid_request_error'
 
 
+LINK = ['Sec-Fetch-Site: cross-site', 'Sec-Fetch-Mode: navigate']
+
+
+@pytest.mark.parametrize(
+  ('path', 'headers', 'status'),
+  [
+    ('/', [*LINK, 'Sec-Fetch-Dest: document'], 200),
+    ('/', LINK, 200),
+    ('/', ['Sec-Fetch-Site: same-site', LINK[1]], 200),
+    ('/', [*LINK, 'Sec-Fetch-Dest: iframe'], 403),
+    ('/', [*LINK, 'Origin: https://evil.example'], 403),
+    ('/', [LINK[0], 'Sec-Fetch-Mode: no-cors'], 403),
+    ('/', LINK[:1], 403),
+    ('/v1/models', [*LINK, 'Sec-Fetch-Dest: document'], 403),
+    ('/health', LINK, 403),
+  ],
+)
+def test_a_link_to_the_page(named, path, headers, status):
+  """From another site; it opens the page, and nothing else."""
+  found = answered(named, f'GET {path} HTTP/1.1', HOST, *headers)
+  assert found.startswith(f'HTTP/1.1 {status} '.encode())
+
+
+HOST = 'Host: localhost'
+CHUNKED = 'Transfer-Encoding: chunked'
+
+
+def answered(api, *lines, body=b''):
+  """The whole answer to lines as they are."""
+  with socket.create_connection(api.address, timeout=60) as connection:
+    head = '\r\n'.join([*lines, 'Connection: close', '', '']).encode()
+    connection.sendall(head + body)
+    return received(connection)
+
+
+@pytest.mark.parametrize(
+  'lines',
+  [
+    ['POST /v1/completions HTTP/1.1', CHUNKED, 'Content-Length: 5'],
+    ['POST /v1/completions HTTP/1.1', 'Content-Length: 5', CHUNKED],
+    ['POST /v1/completions HTTP/1.1', CHUNKED.lower(), 'content-length: 0'],
+    ['POST /nowhere HTTP/1.1', CHUNKED, 'Content-Length: 5'],
+    ['GET /health HTTP/1.1', CHUNKED, 'Content-Length: 5'],
+    ['POST /v1/completions HTTP/1.0', CHUNKED],
+  ],
+)
+def test_a_body_with_two_ends(api, lines):
+  """One answer, though a second request follows where a proxy may see it."""
+  smuggled = b'0\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n'
+  with socket.create_connection(api.address, timeout=60) as connection:
+    head = '\r\n'.join([*lines, HOST, JSON, '', '']).encode()
+    connection.sendall(head + smuggled)
+    found = received(connection)
+  assert found.startswith(b'HTTP/1.1 400 ') and found.count(b'HTTP/1.1') == 1
+  error = json.loads(found.partition(b'\r\n\r\n')[2])['error']
+  assert error['type'] == 'invalid_request_error'
+  assert 'Content-Length' in error['message']
+
+
 def test_a_page_behind_a_proxy(named):
   """Which may put its own Host before the page's."""
   key = f'Authorization: Bearer {KEY}'

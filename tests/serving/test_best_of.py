@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best of several continuations, by a reward that a test can compute."""
 
+import concurrent.futures
+import threading
+
 import openai
 import pytest
 
+from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding.sampler import seeds_of
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.spec import UsageError
+from gpt_jax.serving import server
 from tests.support.served import SERVED, Running, ends, expected, make_engine
 
 SEED, EACH, LENGTH = 5, 4, 7
@@ -100,3 +104,29 @@ def test_what_cannot_be_scored_is_refused(api):
     ask(api, prompt='too long')
   with pytest.raises(openai.APIError, match='too long; shorten it'):
     list(ask(api, prompt='too long', stream=True))
+
+
+def test_a_server_that_stops_does_not_wait_for_a_reward_model(monkeypatch):
+  """Its client is told so, whatever the model is at."""
+  entered, done = threading.Event(), threading.Event()
+
+  def never(prompt, texts):
+    entered.set()
+    assert done.wait(60)
+
+  monkeypatch.setattr(server, '_STEP_SECONDS', 0.1)
+  monkeypatch.setattr(server.atexit, 'register', lambda *_: None)
+  slow = Running(
+    make_engine, served=SERVED._replace(best_of=2, rank=never), drain=0
+  )
+  with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    answer = pool.submit(ask, slow)
+    assert entered.wait(60)
+    stopping = threading.Thread(target=slow.stop)
+    stopping.start()
+    stopping.join(30)
+    ended = not stopping.is_alive()
+    done.set()
+    assert ended
+    with pytest.raises((openai.InternalServerError, openai.APIConnectionError)):
+      answer.result()

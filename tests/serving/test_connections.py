@@ -16,6 +16,7 @@ import time
 
 import pytest
 
+from gpt_jax.serving import server
 from gpt_jax.serving.server import reserve_files
 from tests.support.served import (
   HTTP,
@@ -211,6 +212,65 @@ def test_the_longest_wait_makes_room(serve):
     for connection in (idle[0], idle[2]):
       connection.sendall(b'GET /health' + KEPT + b'\r\n')
       assert answer(connection)[0] == 200
+
+
+@pytest.mark.parametrize('trickle', [b'', b' '])
+def test_slow_bodies_make_room(serve, trickle):
+  """Many more than there may be; each polite client is answered at once."""
+  api = serve(connections=5)
+  body = b'{"prompt": "ab", "temperature": 0, "max_tokens": 3}'
+  with contextlib.ExitStack() as stack:
+    slow = []
+    for i in range(12):
+      slow.append(stack.enter_context(connect(api)))
+      slow[-1].sendall(POST + b'Content-Length: 30000\r\n\r\n{' + trickle)
+      wait_for(lambda i=i: open_connections(api) == min(i + 1, 5))
+    for _ in range(3):
+      assert talk(api, b'GET /health' + HTTP)[0] == 200
+      status, found = talk(api, POST, body)
+      (choice,) = json.loads(found)['choices']
+      end = (choice['text'], choice['finish_reason'])
+      assert status == 200 and [end] == expected(['ab'], max_tokens=3)
+    for connection in slow[:8]:  # the oldest ones
+      assert until_closed(connection) == b''
+
+
+def test_a_body_in_time_is_answered_though_slow(serve):
+  """One that need not go: there is room."""
+  body = b'{"prompt": "ab", "temperature": 0, "max_tokens": 3}'
+  api = serve(connections=2)
+  with connect(api) as slow:
+    start = POST + b'Content-Length: %d\r\n\r\n' % len(body)
+    slow.sendall(start + body[:9])
+    for _ in range(3):
+      assert talk(api, b'GET /health' + HTTP)[0] == 200
+      wait_for(lambda: open_connections(api) == 1)
+    slow.sendall(body[9:])
+    (choice,) = answer(slow)[1]['choices']
+  found = (choice['text'], choice['finish_reason'])
+  assert [found] == expected(['ab'], max_tokens=3)
+
+
+def unread(api):
+  """How many connections have waited for their reader for long."""
+  return sum(
+    connection.is_stuck and connection._awaited_since() is not None
+    for connection in [*api.server.server_state.connections]
+  )
+
+
+def test_clients_that_do_not_read_make_room(serve, monkeypatch):
+  monkeypatch.setattr(server, '_UNREAD_SECONDS', SOON)
+  api = serve(connections=2)
+  api.bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+  with contextlib.ExitStack() as stack:
+    for number in (1, 2):
+      connection = stack.enter_context(socket.socket())
+      connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+      connection.connect(api.address)
+      connection.sendall(400 * (b'GET /v1/models' + KEPT + b'\r\n'))
+      wait_for(lambda number=number: unread(api) == number)
+    assert talk(api, b'GET /health' + HTTP)[0] == 200
 
 
 def test_too_many_connections_at_work(serve, monkeypatch):

@@ -4,9 +4,11 @@
 
 import jax
 import numpy as np
+import pytest
 
+from gpt_jax.core.tokenizers.simple import Characters
 from gpt_jax.decoding.logprobs import TokenLogprobs
-from gpt_jax.serving.logprobs import Named, Names, of_chat, of_completion
+from gpt_jax.serving.logprobs import Named, TokenNames, of_chat, of_completion
 from tests.support import tiny
 from tests.support.served import (
   CONTEXT,
@@ -134,10 +136,84 @@ def test_a_stream_of_completions(api):
     assert parts == getattr(whole.logprobs, field)
 
 
+@pytest.mark.parametrize('stream', [False, True])
+@pytest.mark.parametrize('size', [1, 2, 3])
+def test_tokens_of_a_stop_text_are_not_listed(api, size, stream):
+  """Whether it ends the text, or only seems to begin before that."""
+  ask = {'model': 'tiny', 'prompt': 'ab', 'temperature': 1.0, 'seed': 1}
+  ask |= {'max_tokens': 9, 'logprobs': 0}
+  whole = api.client.completions.create(**ask).choices[0]
+  start = next(
+    i for i in range(2, 9) if whole.text.find(whole.text[i : i + size]) == i
+  )
+  stop = whole.text[start : start + size]
+  asked = api.client.completions.create(**ask, stop=[stop], stream=stream)
+  choices = [x.choices[0] for x in asked] if stream else asked.choices
+  assert ''.join(choice.text for choice in choices) == whole.text[:start]
+  tokens = [x for choice in choices for x in choice.logprobs.tokens]
+  offsets = [x for choice in choices for x in choice.logprobs.text_offset]
+  num = sum(x < 2 + start for x in whole.logprobs.text_offset)
+  assert tokens == whole.logprobs.tokens[:num]
+  assert offsets == whole.logprobs.text_offset[:num]
+  # One that never comes takes nothing away.
+  asked = api.client.completions.create(**ask, stop=[stop + '\0'])
+  assert asked.choices[0].logprobs == whole.logprobs
+
+
+def of_bytes(data, start=0, top=()):
+  """The tokens of bytes from `start` on."""
+  names = TokenNames(TOKENIZER, [*data[:start]])
+  return [names.take(TokenLogprobs(i, -1.0, top)) for i in data[start:]]
+
+
+@pytest.mark.parametrize(
+  'data',
+  [
+    *(b'\xffabc', b'a\xff\xfeb', b'\xc3a', b'\xf0\x9fa\x98\x80b'),
+    *('aé\U0001f600b'.encode(), b'\x80\x80\x80\x80z', b'\xe2\x82x\xff'),
+    *(b'\xc3\xc3\xa9z', b'\xf0\x9f\x98\xf0\x9f\x98\x80!'),
+  ],
+)
+def test_offsets_are_those_of_the_text(data):
+  """Also after bytes of no character, which the text has marks for."""
+  text = TOKENIZER.decode([*data])
+  for start in range(len(data)):
+    for token in of_bytes(data, start):
+      if not token.text.startswith('token_id:'):
+        assert text[token.offset :].startswith(token.text), (start, token)
+    offsets = [token.offset for token in of_bytes(data, start)]
+    assert offsets == sorted(offsets) and offsets[-1] < len(text)
+
+
+@pytest.mark.parametrize(
+  ('data', 'offsets'),
+  [
+    (b'a\xff\xfeb', [0, 1, 2, 3]),
+    (b'\xf0\x9f\x98\x80b', [0, 0, 0, 0, 1]),
+    (b'\xf0\x9f\x98a', [0, 0, 0, 1]),
+    (b'\xc3\xc3\xa9z', [0, 1, 1, 2]),
+  ],
+)
+def test_offsets_of_bytes(data, offsets):
+  assert [token.offset for token in of_bytes(data)] == offsets
+
+
+def test_ids_that_the_tokenizer_lacks_are_named():
+  """As a table with more rows than the tokenizer has may score them."""
+  letters = Characters('abc')
+  names = TokenNames(letters, [0])
+  size = letters.vocab_size
+  top = ((size, -0.1), (1, -0.5), (size + 70, -0.9))
+  found = names.take(TokenLogprobs(2, -1.0, top))
+  assert found.text == 'c' and found.offset == 1
+  texts = [text for text, _ in found.top]
+  assert texts == [f'token_id:{size}', 'b', f'token_id:{size + 70}']
+
+
 def test_characters_of_several_tokens():
   """A token that only begins one has no text of its own."""
   first, second = 'é'.encode()
-  names = Names(TOKENIZER, [*b'ab'])
+  names = TokenNames(TOKENIZER, [*b'ab'])
   top = ((first, -0.5), (ord('c'), -1.0))
   found = [
     names.take(TokenLogprobs(first, -0.5, top)),

@@ -103,7 +103,7 @@ def test_a_text_goes_on(plain, opened):
   assert page.value("document.getElementById('text').textContent") == (
     f'ab{first}{second}'
   )
-  page.value("document.getElementById('clear').click()")
+  page.value("document.getElementById('new').click()")
   assert texts(page) == []
   asked = {url.partition('/v1')[0].rstrip('/') for url in page.requests()}
   assert asked == {plain.url}
@@ -174,7 +174,7 @@ def test_stop(plain, opened, monkeypatch):
   page.type('ab')
   page.press('Enter', 13)
   assert enough.wait(60)
-  page.wait("(document.querySelector('.drawn')?.textContent.length ?? 0) > 2")
+  page.wait("(document.querySelector('.sampled')?.textContent.length ?? 0) > 2")
   page.value("document.getElementById('stop').click()")
   assert not wait_for_answer(page)
   gate.open.set()
@@ -182,6 +182,29 @@ def test_stop(plain, opened, monkeypatch):
   ((whole, _),) = expected(['ab'], max_tokens=40)
   ((_, (_, shown))) = texts(page)
   assert whole.startswith(shown) and 2 < len(shown) < len(whole)
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_an_answer_that_has_not_begun(api, opened, monkeypatch):
+  """The page shows that it waits; a new chat ends the wait and leaves none."""
+  gate = Gate(api.worker, monkeypatch)
+  page = opened(api)
+  page.wait("document.title === 'tiny'")
+  assert page.value("document.getElementById('new').textContent") == 'New chat'
+  set_(page, temperature='0', max_tokens='3')
+  page.value("document.getElementById('input').focus()")
+  page.type('ab')
+  page.press('Enter', 13)
+  page.wait("!!document.querySelector('#text > .sampled.waiting')")
+  page.value("document.getElementById('new').click()")
+  assert not wait_for_answer(page)
+  assert texts(page) == []
+  gate.open.set()
+  api.idle()
+  assert not write(page, 'ab')
+  assert [role for role, _ in texts(page)] == ['user', 'assistant']
+  assert not page.value("document.querySelectorAll('.waiting').length")
 
 
 @pytest.mark.slow

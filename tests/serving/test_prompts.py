@@ -47,7 +47,7 @@ class Watched:
 
 
 def plan(tokenizer, **fields):
-  kind = requests.Chat if 'messages' in fields else requests.Completion
+  kind = requests.ChatRequest if 'messages' in fields else requests.Completion
   return requests.plan(
     SERVED._replace(tokenizer=tokenizer), kind.model_validate(fields)
   )

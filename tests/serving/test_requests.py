@@ -8,6 +8,7 @@ import pytest
 
 from gpt_jax.serving import requests
 from gpt_jax.serving.errors import ApiError
+from tests.support.served import SERVED
 
 MOST = 7  # prompts
 MESSAGE = {'role': 'user', 'content': 'Hi'}
@@ -20,11 +21,11 @@ def completion(**fields):
 
 def chat(**fields):
   body = json.dumps({'messages': [MESSAGE], **fields}).encode()
-  return requests.parse(requests.Chat, body, max_prompts=MOST)
+  return requests.parse(requests.ChatRequest, body, max_prompts=MOST)
 
 
 def refusal(body, *, chat=False):
-  kind = requests.Chat if chat else requests.Completion
+  kind = requests.ChatRequest if chat else requests.Completion
   with pytest.raises(ApiError) as e:
     requests.parse(kind, body, max_prompts=MOST)
   assert e.value.status == 400
@@ -34,7 +35,8 @@ def refusal(body, *, chat=False):
 def test_defaults_are_openais():
   asked = completion()
   assert (asked.temperature, asked.top_p, asked.n) == (1, 1, 1)
-  assert (asked.limit, chat().limit) == (16, None)
+  assert (asked.limit, asked.usual) == (None, 16)
+  assert (chat().limit, chat().usual) == (None, None)
   assert (asked.stop, asked.seed, asked.stream) == ([], None, False)
 
 
@@ -95,14 +97,73 @@ def test_a_message_of_parts():
 def test_an_answer_may_be_sent_back():
   """As OpenAI's client has it, with all that there is not."""
   message = {'role': 'assistant', 'content': 'Hi', 'refusal': None}
-  asked = chat(messages=[MESSAGE, message | {'tool_calls': None}])
-  assert [m.role for m in asked.messages] == ['user', 'assistant']
+  for more in ({'tool_calls': None}, {'tool_calls': [], 'annotations': []}):
+    asked = chat(messages=[MESSAGE, message | more])
+    assert [m.role for m in asked.messages] == ['user', 'assistant']
+  with pytest.raises(ApiError, match='tool_calls: is not supported'):
+    chat(messages=[MESSAGE, message | {'tool_calls': [{'id': 'a'}]}])
+
+
+def test_what_openais_client_may_send_is_taken():
+  """Names and defaults of its reference, for a model without tools."""
+  defaults = {
+    **{'frequency_penalty': 0, 'presence_penalty': 0, 'logit_bias': {}},
+    **{'n': 1, 'temperature': 1, 'top_p': 1, 'stop': None, 'stream': False},
+    **{'seed': None, 'user': 'me', 'metadata': {'a': 'b'}, 'store': False},
+    **{'service_tier': 'auto', 'response_format': {'type': 'text'}},
+    **{'stream_options': None, 'audio': None, 'prediction': None},
+  }
+  of_chats = {
+    **{'parallel_tool_calls': True, 'tools': [], 'tool_choice': 'none'},
+    **{'modalities': ['text'], 'logprobs': False, 'top_logprobs': 0},
+    **{'reasoning_effort': 'medium', 'verbosity': 'medium'},
+    **{'safety_identifier': 'x', 'prompt_cache_key': 'y'},
+  }
+  assert chat(**defaults, **of_chats).messages == chat().messages
+  of_texts = {'best_of': 1, 'echo': False, 'logprobs': None, 'suffix': None}
+  assert completion(**defaults, **of_texts).prompt == ['Once']
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    *(('service_tier', 'flex'), ('store', True), ('tool_choice', 'required')),
+    *(('reasoning_effort', 'high'), ('modalities', ['text', 'audio'])),
+    *(('parallel_tool_calls', 1), ('verbosity', 'low')),
+  ],
+)
+def test_what_asks_for_more_is_refused(name, value):
+  body = json.dumps({'messages': [MESSAGE], name: value}).encode()
+  assert refusal(body, chat=True).param == name
+
+
+@pytest.mark.parametrize('seed', [0, 2**32, 2**62, 2**64 - 1, -1, -(2**63)])
+def test_seeds_of_64_bits(seed):
+  (row,), _ = requests.plan(SERVED, completion(prompt='ab', seed=seed))
+  assert row.request.seed == seed % 2**32
+
+
+@pytest.mark.parametrize(
+  ('length', 'most', 'drawn'),
+  [(1, 61, 16), (50, 61, 11), (60, 61, 1), (50, 3, 3), (1, 3, 3)],
+)
+def test_the_default_of_max_tokens_is_what_there_is_room_for(
+  length, most, drawn
+):
+  served = SERVED._replace(max_tokens=most)
+  (row,), _ = requests.plan(served, completion(prompt='a' * length))
+  assert row.request.max_tokens == drawn
+  for asked in (drawn + 1, 16):
+    if asked > drawn and drawn < 16:
+      with pytest.raises(ApiError, match='max_tokens: '):
+        requests.plan(served, completion(prompt='a' * length, max_tokens=asked))
 
 
 @pytest.mark.parametrize('name', [*requests.NEUTRAL])
 def test_what_asks_for_nothing_is_taken(name):
   for value in (None, *requests.NEUTRAL[name]):
     assert completion(**{name: value}) == completion()
+    assert chat(**{name: value}) == chat()
 
 
 @pytest.mark.parametrize(
@@ -138,8 +199,8 @@ def test_what_there_is_not_is_refused(name, value):
     ('max_tokens', True, 'Input should be a valid integer'),
     ('n', 0, 'greater than or equal to 1'),
     ('n', 10**9, 'less than or equal to 128'),
-    ('seed', -1, 'must be at least 0'),
-    ('seed', 2**32, 'must be at most 4,294,967,295'),
+    ('seed', -(2**63) - 1, 'greater than or equal to -9223372036854775808'),
+    ('seed', 2**64, 'less than 18446744073709551616'),
     ('stop', '', 'stop.0: String should have at least 1 character'),
     ('stop', ['a'] * 5, 'at most 4'),
     ('stop', ['a', 3], 'stop.1: Input should be a valid string'),
@@ -167,7 +228,10 @@ def test_a_value_out_of_its_range(name, value, why):
     (b'[' * 100_000, 'not JSON'),
     (b'{"prompt": "a", "temperature": NaN}', 'not JSON'),
     (b'{"prompt": "a", "temperature": Infinity}', 'not JSON'),
-    (b'{"prompt": "a", "seed": 1' + b'0' * 99 + b'}', 'seed: must be at most'),
+    (
+      b'{"prompt": "a", "seed": 1' + b'0' * 99 + b'}',
+      'seed: Input',
+    ),
     (b'{"prompt": "a", "seed": ' + b'9' * 5000 + b'}', 'out of range'),
     (b'["a"]', 'not a JSON object'),
     (b'{}', 'prompt: is missing'),

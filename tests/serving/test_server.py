@@ -13,7 +13,7 @@ import pytest
 
 from gpt_jax.decoding.sampler import seeds_of
 from gpt_jax.decoding.settings import Sampler
-from gpt_jax.decoding.texts import Stream
+from gpt_jax.decoding.texts import TextStream
 from gpt_jax.serving import requests, server
 from gpt_jax.serving.errors import ApiError
 from tests.support.served import (
@@ -197,7 +197,7 @@ def test_what_a_template_refuses(api):
 
 
 def test_a_model_without_a_template_has_no_chats():
-  asked = requests.Chat.model_validate({'messages': MESSAGES})
+  asked = requests.ChatRequest.model_validate({'messages': MESSAGES})
   with pytest.raises(ApiError, match='no chat template') as e:
     requests.plan(SERVED._replace(template=None), asked)
   assert e.value.status == 400 and e.value.param == 'messages'
@@ -209,7 +209,7 @@ def test_a_model_without_a_template_has_no_chats():
     ({'prompt': 'x' * 70}, 'has 70 tokens, and the context holds 61; sho'),
     ({'prompt': 'x' * 70}, 'shorten it by 10'),
     ({'prompt': 'x' * 50, 'max_tokens': 13}, '2 too few for 13 more'),
-    ({'prompt': 'a', 'max_tokens': 62}, 'draws at most 61'),
+    ({'prompt': 'a', 'max_tokens': 62}, 'samples at most 61'),
     ({'prompt': [5, 257]}, 'token id 257 is not one of this model'),
     ({'prompt': [-1]}, 'token id -1 is not one'),
     ({'prompt': ['a'] * 2, 'n': 128}, '256 continuations at once'),
@@ -353,7 +353,7 @@ def test_a_row_that_fails_ends_its_request_alone(
 ):
   """Beside others, which get what they get alone, and with the same engine."""
   engine = api.worker.engine
-  original = {'push': Stream.push, 'add': engine.add}[place]
+  original = {'push': TextStream.push, 'add': engine.add}[place]
   bell = [7]
   if place == 'push':
 
@@ -362,7 +362,7 @@ def test_a_row_that_fails_ends_its_request_alone(
         raise kind('at /secret/place.py')
       return original(self, token)
 
-    monkeypatch.setattr(Stream, 'push', push)
+    monkeypatch.setattr(TextStream, 'push', push)
   else:
 
     def add(request):
@@ -443,7 +443,7 @@ def test_a_step_that_goes_on_is_not_waited_for(monkeypatch, caplog):
     with pytest.raises(openai.InternalServerError, match='stopping'):
       open_one.result()
   assert not api.thread.is_alive() and api.worker.is_running
-  assert 'the engine is still in a step, which is given up' in caplog.text
+  assert 'a model is still in a step, which is given up' in caplog.text
   ((leave, worker),) = at_exit
   leave(worker)
   assert codes == [0]
@@ -479,6 +479,6 @@ def test_an_error_of_uvicorn_is_logged_once(caplog, monkeypatch):
   shown.emit = records.append
   monkeypatch.setattr(logging.getLogger('gpt_jax'), 'handlers', [shown])
   monkeypatch.setattr(logging.getLogger('uvicorn'), 'handlers', [])
-  server.Server(None, drain_seconds=1, limits=LIMITS)
+  server.LoggingServer(None, drain_seconds=1, limits=LIMITS)
   logging.getLogger('uvicorn.error').error('no HTTP')
   assert [r.getMessage() for r in [*records, *caplog.records]] == ['no HTTP']

@@ -17,10 +17,10 @@ import openai
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.core.runtime.log import log
 from gpt_jax.decoding.engine import Engine
-from gpt_jax.runtime.log import log
+from gpt_jax.opening import importing
 from gpt_jax.serving import access, server
-from gpt_jax.training import importing
 from tests.support.golden_io import ROOT, config
 
 TEMPLATE = '{% for m in messages %}{{ m.content }}{% endfor %}'
@@ -83,7 +83,9 @@ def run(workdir, capsys, gate):
   def run_both(use_client, *flags):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       found = pool.submit(use, use_client)
+      # The engine of a warm-up would wait at the gate.
       argv = ['serve', f'--workdir={workdir}', '--port=0', *flags]
+      argv += ['--warm_up_seconds=0']
       assert main(argv) == 0
       return found.result()
 
@@ -208,11 +210,43 @@ def test_without_its_library_it_says_what_to_install(
   assert 'uvicorn is missing; run pip install' in capsys.readouterr().err
 
 
-def test_a_bad_address_is_one_line(workdir, capsys):
-  flags = [f'--workdir={workdir}', '--host=192.0.2.1']
+@pytest.mark.parametrize(
+  'host', ['192.0.2.1', 'a..b', '.', 'x' * 64, '[::1]', 'http://localhost', '-']
+)
+def test_a_bad_address_is_one_line(workdir, capsys, host):
+  flags = [f'--workdir={workdir}', f'--host={host}']
   assert main(['serve', *flags]) == 2
-  *_, last = capsys.readouterr().err.splitlines()
-  assert '--host=192.0.2.1 --port=8000: ' in last
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f'--host={host} --port=8000: ' in line and 'another address' in line
+
+
+def test_a_busy_port_is_one_line(workdir, capsys):
+  with socket.create_server(('127.0.0.1', 0)) as other:
+    port = other.getsockname()[1]
+    flags = [f'--workdir={workdir}', f'--port={port}']
+    assert main(['serve', *flags]) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f'--host=127.0.0.1 --port={port}: address already in use; ' in line
+
+
+def test_a_port_that_is_taken_while_the_model_loads(
+  workdir, capsys, monkeypatch
+):
+  """Two servers may bind a port; the second one to listen says so."""
+  bind, others = server.bind, []
+
+  def bound(host, port):
+    mine = bind(host, port)
+    others.append(bind(host, mine.getsockname()[1]))
+    others[0].listen()
+    return mine
+
+  monkeypatch.setattr(server, 'bind', bound)
+  flags = [f'--workdir={workdir}', '--port=0', '--warm_up_seconds=0']
+  assert main(['serve', *flags]) == 2
+  others[0].close()
+  *_, line = capsys.readouterr().err.splitlines()
+  assert '--host=127.0.0.1 --port=' in line and 'address already in' in line
 
 
 @pytest.mark.parametrize(

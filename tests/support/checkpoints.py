@@ -11,9 +11,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from gpt_jax import hf
+from gpt_jax.core.nn.transformer import Transformer, make_model
 from gpt_jax.hf.base import Options
 from gpt_jax.hf.families import FAMILIES
-from gpt_jax.nn.transformer import Transformer
 from tests.support.golden_io import ROOT, config, tensors
 
 
@@ -73,7 +73,7 @@ def changed(folder: pathlib.Path, name: str, **options: Any) -> str:
 def plain(model: Transformer, **changes: Any) -> Transformer:
   """The model as if it had been trained here."""
   fields = {name: getattr(model, name) for name in hf.transformer_fields()}
-  return Transformer(**{**fields, **changes})
+  return make_model(**{**fields, **changes})
 
 
 def assert_tensors(folder: pathlib.Path, expected: dict[str, Any]) -> None:

@@ -32,23 +32,24 @@ from flax import linen as nn
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gpt_jax import config as config_lib
-from gpt_jax import sharding, spec
-from gpt_jax.costs import flops
-from gpt_jax.costs import topologies as topologies_of
-from gpt_jax.nn import layers
-from gpt_jax.nn.attend import Request, Visibility
-from gpt_jax.nn.backends import attend_rows
-from gpt_jax.nn.block import FeedForward
-from gpt_jax.nn.choices import BACKENDS, INITS, MATMULS, PATTERNS
-from gpt_jax.nn.transformer import parameter_shapes
-from gpt_jax.objectives import cross_entropy
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding, spec
+from gpt_jax.core.costs import flops
+from gpt_jax.core.costs import topologies as topologies_of
+from gpt_jax.core.nn import layers
+from gpt_jax.core.nn.attend import Request
+from gpt_jax.core.nn.backends import attend_rows
+from gpt_jax.core.nn.block import FeedForward
+from gpt_jax.core.nn.choices import BACKENDS, INITS, MATMULS, PATTERNS
+from gpt_jax.core.nn.row import Visibility
+from gpt_jax.core.nn.transformer import parameter_shapes
+from gpt_jax.core.objectives import cross_entropy
+from gpt_jax.core.runtime.tpu_flags import FLAGS
+from gpt_jax.core.training import compiled as compiled_lib
+from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.runtime.tpu_flags import FLAGS
-from gpt_jax.training import compiled as compiled_lib
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training import replay as replay_lib
+from gpt_jax.resilience import replay as replay_lib
 from tests.support import tiny
 
 CHIPS = {

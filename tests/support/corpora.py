@@ -11,7 +11,7 @@ import tensorstore as ts
 import tokenizers
 from ml_collections import ConfigDict
 
-from gpt_jax.files import files
+from gpt_jax.core.files import files
 from tests.support import fake_gcs, fake_s3
 
 # Public data sets that some machines have in a folder above the checkout.

@@ -23,9 +23,11 @@ import sys
 import time
 from typing import Any
 
-from gpt_jax.config import loading
-from gpt_jax.tokens import manifest
-from gpt_jax.training import expected, metrics, models
+from gpt_jax.core.config import loading
+from gpt_jax.core.tokens import manifest
+from gpt_jax.core.training import metrics
+from gpt_jax.opening import models
+from gpt_jax.reports import expected
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEEDS = (0, 1, 2)

@@ -73,6 +73,8 @@ class Bucket(fake_gcs.Bucket):
       first, _, last = asked.removeprefix('bytes=').partition('-')
       if not first:  # the last ones
         first, last = str(max(len(data) - int(last), 0)), ''
+      if int(first) >= len(data):
+        return 416, {**headers, 'Content-Range': f'bytes */{len(data)}'}, b''
       start, stop = int(first), min(int(last or len(data)), len(data) - 1) + 1
       headers['Content-Range'] = f'bytes {start}-{stop - 1}/{len(data)}'
       return 206, headers, data[start:stop]

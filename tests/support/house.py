@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts what a reader of the package meets: `make house`.
 
-Sizes of the rooms, modules with a single importer, functions with a single
-caller, and what a tiny GPT-2 runs on its way from a config to a traced training
-step. It shows where an idea is spread over too many places. Run it before and
-after a change of the structure:
+Sizes of the core, of each paper and of each wing; closures: all files that a
+module leads to by its imports, those inside functions too; names of papers in
+the core; names that say nothing; and what a tiny GPT-2 runs on its way from a
+config to a traced training step. Run it before and after a change of the
+structure:
 
   make house
   python -m tests.support.house --list importers   # names instead of counts
@@ -17,18 +18,35 @@ import collections
 import functools
 import os
 import pathlib
-import sys
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / 'gpt_jax'
-LISTS = ('importers', 'callers', 'step', 'forward', 'upwards')
+LISTS = (
+  *('importers', 'callers', 'step', 'forward', 'upwards', 'papers', 'words'),
+  'classes',
+)
+# Whose closures are counted.
+STARTS = (
+  *('commands.train', 'core.training.loop', 'core.training.step'),
+  'core.nn.transformer',
+)
+MODEL = ('transformer', 'stack', 'block', 'attention', 'attend')
+# A name of one of these says how a thing came about, not what it is.
+WORDS = frozenset(
+  ('found', 'given', 'own', 'known', 'made')
+  + ('taken', 'seen', 'drawn', 'kept', 'wanted')
+)
+# Folders of papers whose names are the core's words too: its model is a
+# `Transformer`, and texts consist of characters.
+COMMON = frozenset(('transformer', 'char'))
 
 
 def module_name(path: pathlib.Path) -> str:
-  """`gpt_jax.nn.attention`; of a package's `__init__.py` the package."""
+  """`gpt_jax.core.nn.attention`; of a package's `__init__.py` the package."""
   parts = path.relative_to(ROOT).with_suffix('').parts
   return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
 
@@ -151,46 +169,112 @@ def single_callers() -> list[str]:
 
 def upward_imports() -> list[str]:
   """Imports of a room from its own floor or from one above it."""
-  from tests.test_imports import FLOOR
-
-  def room(module: str) -> str:
-    return module.split('.')[1]
+  from tests import test_imports
 
   return [
-    f'{module} -> {other}'
-    for module in trees()
-    if '.' in module
-    for other in sorted(imported_modules(module))
-    if '.' in other
-    and room(other) != room(module)
-    and FLOOR[room(other)] >= FLOOR[room(module)]
+    f'{test_imports.name(path)} -> {other}'
+    for path in test_imports.FILES
+    for other in sorted(test_imports.above(path))
+  ]
+
+
+def closure(module: str) -> set[str]:
+  """All modules that the imports of a module lead to, and itself."""
+  reached: set[str] = set()
+  ahead = [module]
+  while ahead:
+    name = ahead.pop()
+    if name not in reached:
+      reached.add(name)
+      ahead.extend(imported_modules(name))
+  return reached
+
+
+def lines_of(modules: set[str]) -> int:
+  """Lines of some modules."""
+  files = {module_name(path): path for path in PACKAGE.rglob('*.py')}
+  return sum(len(files[m].read_text('utf-8').splitlines()) for m in modules)
+
+
+def paper_names() -> list[str]:
+  """Code of the core that names a paper: identifiers and texts.
+
+  Comments and docstrings cite papers, and are left out.
+  """
+  folders = {
+    f.name
+    for f in (PACKAGE / 'papers').iterdir()
+    if (f / '__init__.py').exists()
+  }
+  name = re.compile(
+    rf'(?<![a-z])({"|".join(sorted(folders - COMMON))})(?![a-z])', re.IGNORECASE
+  )
+  places = []
+  for module, tree in trees().items():
+    if not module.startswith('gpt_jax.core.'):
+      continue
+    docs = {
+      id(node.body[0].value)
+      for node in ast.walk(tree)
+      if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+      and node.body
+      and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+      for text in _texts(node) if id(node) not in docs else ():
+        if match := name.search(text):
+          places.append(f'{module}:{getattr(node, "lineno", 0)}  {match[0]}')
+  return places
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+  """The identifiers and texts that stand in a node itself."""
+  for field in ('id', 'attr', 'arg', 'name', 'module', 'asname', 'value'):
+    if isinstance(text := getattr(node, field, None), str):
+      yield text
+
+
+def empty_names() -> list[str]:
+  """Assignments to one of `WORDS`."""
+  return [
+    f'{module}:{node.lineno}  {node.id}'
+    for module, tree in trees().items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Name)
+    and isinstance(node.ctx, ast.Store)
+    and node.id in WORDS
+  ]
+
+
+def repeated_classes() -> list[str]:
+  """Names of classes that stand in two or more modules."""
+  places = collections.defaultdict(list)
+  for module, tree in trees().items():
+    for node in tree.body:
+      if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
+        places[node.name].append(module)
+  return [
+    f'{name}: {", ".join(modules)}'
+    for name, modules in sorted(places.items())
+    if len(modules) > 1
   ]
 
 
 @contextmanager
 def entered() -> Iterator[set[str]]:
-  """The files of the package whose functions run inside, and class bodies."""
-  files = set()
+  """The files of the package whose functions run inside."""
+  from gpt_jax.reports import step_path
 
-  def note(frame: Any, event: str, _: Any) -> None:
-    code = frame.f_code
-    if event == 'call' and code.co_name != '<module>':
-      files.add(code.co_filename)
-
-  inside = f'{PACKAGE}{os.sep}'
-  found: set[str] = set()
-  sys.setprofile(note)
-  try:
-    yield found
-  finally:
-    sys.setprofile(None)
-    found |= {os.path.relpath(f, ROOT) for f in files if f.startswith(inside)}
+  files: set[str] = set()
+  with step_path.entered() as functions:
+    yield files
+  files |= {f'{PACKAGE.name}/{function.file}' for function in functions}
 
 
 @contextmanager
 def parsed() -> Iterator[list[str]]:
   """The fields whose call-strings are parsed inside, not taken from memory."""
-  from gpt_jax import spec
+  from gpt_jax.core import spec
 
   fields: list[str] = []
   parse = spec.parse
@@ -223,10 +307,10 @@ def journeys() -> tuple[set[str], set[str], list[str]]:
   import numpy as np
 
   from configs import gpt2
-  from gpt_jax import config as config_lib
-  from gpt_jax import sharding
-  from gpt_jax.training import compiled
-  from gpt_jax.training import parts as parts_lib
+  from gpt_jax.core import config as config_lib
+  from gpt_jax.core import sharding
+  from gpt_jax.core.training import compiled
+  from gpt_jax.core.training import parts as parts_lib
 
   config = gpt2.get_config('small').unlock()
   config.model.update(
@@ -243,13 +327,14 @@ def journeys() -> tuple[set[str], set[str], list[str]]:
   return of_step, of_forward, fields
 
 
-def room_sizes() -> list[tuple[str, int, int]]:
-  """(room, files, lines) of each folder of the package, largest first."""
-  rooms = [f for f in PACKAGE.iterdir() if (f / '__init__.py').is_file()]
-  sizes = [
-    (room.name, len([*room.rglob('*.py')]), num_lines(room)) for room in rooms
+def sizes(folder: pathlib.Path) -> list[tuple[str, int, int]]:
+  """(name, files, lines) of each package in a folder, largest first."""
+  packages = [f for f in folder.iterdir() if (f / '__init__.py').is_file()]
+  counts = [
+    (package.name, len([*package.rglob('*.py')]), num_lines(package))
+    for package in packages
   ]
-  return sorted(sizes, key=lambda size: -size[2])
+  return sorted(counts, key=lambda count: -count[2])
 
 
 def main() -> None:
@@ -265,12 +350,22 @@ def main() -> None:
     'step': sorted(of_step),
     'forward': sorted(of_forward),
     'upwards': upward_imports(),
+    'papers': paper_names(),
+    'words': empty_names(),
+    'classes': repeated_classes(),
   }
   if args.list:
     print(*lists[args.list], sep='\n')
     return
-  for room, files, lines in room_sizes():
-    print(f'  {room:14} {files:4} files {lines:7,} lines')
+  for folder in ('', 'core', 'papers'):
+    print(f'gpt_jax/{folder}')
+    for name, files, lines in sizes(PACKAGE / folder):
+      print(f'  {name:14} {files:4} files {lines:7,} lines')
+  print('what the imports of a module lead to')
+  for start in STARTS:
+    modules = closure(f'gpt_jax.{start}')
+    count, lines = len(modules), lines_of(modules)
+    print(f'  {start:20} {count:4} files {lines:7,} lines')
   repeated = collections.Counter(fields)
   rows = {
     'files of gpt_jax': len(trees()),
@@ -284,10 +379,16 @@ def main() -> None:
     'call-strings parsed on the way to the step': len(fields),
     'most often parsed': ' '.join(map(str, repeated.most_common(1)[0])),
     'imports upwards': len(lists['upwards']),
+    'lines of transformer, stack, block, attention, attend': lines_of(
+      {f'gpt_jax.core.nn.{name}' for name in MODEL}
+    ),
+    'names of papers in the core': len(lists['papers']),
+    'assignments to found, given, own ...': len(lists['words']),
+    'class names used twice or more': len(lists['classes']),
   }
   for name, value in rows.items():
     shown = f'{value:,}' if isinstance(value, int) else value
-    print(f'{name:44} {shown}')
+    print(f'{name:66} {shown}')
 
 
 if __name__ == '__main__':

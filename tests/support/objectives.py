@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from gpt_jax.rows.rows import Keys
+from gpt_jax.core.rows.rows import Keys
 from tests.support import tiny
 
 PAD, EOS, MASK, CLS, SEP = range(5)

@@ -24,13 +24,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gpt_jax.costs import topologies
-from gpt_jax.planning import (
-  collectives,
-  hlo,
-  report,
-  schedule,
-)
+from gpt_jax.core.costs import topologies
+from gpt_jax.planning import collectives, hlo, report, schedule
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning.op_costs import Work
 from gpt_jax.planning.schedule import Fetch, Loop, Send, Wait
@@ -293,7 +288,7 @@ def record(name: str) -> None:
 
 
 def write(
-  name: str, program: compile_lib.Program, slices: topologies.Slices
+  name: str, program: compile_lib.CompiledStage, slices: topologies.Slices
 ) -> None:
   """Writes the schedule of a point's program down."""
   parts = program.parts

@@ -70,16 +70,14 @@ GATES = {
 def sinusoid(position, d_model, *, layout):
   """Vaswani et al. (2017), section 3.5, one feature after the other.
 
-  `halves` puts the sines before the cosines instead of between them.
+  `halves` puts the sines before the cosines instead of between them. Of an odd
+  number the last is a sine.
   """
-  out = np.zeros(d_model)
-  for i in range(d_model // 2):
-    angle = position / 10_000 ** (2 * i / d_model)
-    sine, cosine = (2 * i, 2 * i + 1)
-    if layout == 'halves':
-      sine, cosine = (i, d_model // 2 + i)
-    out[sine], out[cosine] = np.sin(angle), np.cos(angle)
-  return out
+  angles = [position / 10_000 ** (i // 2 * 2 / d_model) for i in range(d_model)]
+  out = [(np.sin, np.cos)[i % 2](angle) for i, angle in enumerate(angles)]
+  if layout == 'halves':
+    out = [*out[::2], *out[1::2]]
+  return np.array(out)
 
 
 def sees(pattern, i, j):
@@ -91,13 +89,6 @@ def sees(pattern, i, j):
     return False
   if name == 'local':
     return i - j < numbers[0]
-  if name == 'strided':
-    return i - j < numbers[0] or (i - j) % numbers[0] == 0
-  if name == 'fixed':
-    stride, summary = numbers
-    return i // stride == j // stride or j % stride in range(
-      stride - summary, stride
-    )
   assert name == 'full'
   return True
 

@@ -4,9 +4,9 @@
 
 import numpy as np
 
-from gpt_jax.tokenizers import special
-from gpt_jax.tokens import manifest
-from gpt_jax.tokens.store import TokenStore
+from gpt_jax.core.tokenizers import special
+from gpt_jax.core.tokens import manifest
+from gpt_jax.core.tokens.store import TokenStore
 
 EOS, CLS, SEP, PAD = 1, 2, 3, 4
 

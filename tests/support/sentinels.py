@@ -7,7 +7,7 @@ import json
 
 import tokenizers
 
-from gpt_jax.tokenizers import hf
+from gpt_jax.core.tokenizers import hf
 
 WORDS = ['▁Paris', '▁is', '▁the', '▁capital', '▁of', '▁France.', '▁x', '<unk>']
 SPECIAL = ['<pad>', '</s>', '<mask>', '<extra_id_1>', '<extra_id_0>']
@@ -25,8 +25,8 @@ def tokenizer():
   made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
   made.decoder = tokenizers.decoders.Metaspace()
   made.add_special_tokens(SPECIAL)
-  contents = {hf.FILE: made.to_str().encode(), hf._EOS: json.dumps('</s>')}
-  contents[hf._EOS] = contents[hf._EOS].encode()
+  contents = {hf.FILE: made.to_str().encode(), hf.EOS: json.dumps('</s>')}
+  contents[hf.EOS] = contents[hf.EOS].encode()
   return hf.HfTokenizer(contents)
 
 

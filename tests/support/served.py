@@ -11,21 +11,21 @@ import time
 
 import openai
 
+from gpt_jax.core.tokenizers.simple import Bytes
+from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.decoding.engine import Engine
 from gpt_jax.decoding.programs import Decoder
 from gpt_jax.serving import endpoints as app_lib
 from gpt_jax.serving import server
 from gpt_jax.serving.access import Access
-from gpt_jax.serving.requests import Served
-from gpt_jax.serving.server import Limits
+from gpt_jax.serving.requests import ServedModel
+from gpt_jax.serving.server import ConnectionLimits
 from gpt_jax.serving.worker import Worker
-from gpt_jax.tokenizers import tokenizer as tokenizer_lib
-from gpt_jax.tokenizers.chat import ChatTemplate
 from tests.support import tiny
 from tests.support.decoding import GREEDY, generate
 
 CONTEXT, SLOTS, MOST, BODY = 61, 2, 230, 40_000
-TOKENIZER = tokenizer_lib.Bytes()
+TOKENIZER = Bytes()
 TEMPLATE = ChatTemplate(
   "{% for m in messages %}{% if m.role == 'tool' %}"
   "{{ raise_exception('no tools') }}{% endif %}"
@@ -33,9 +33,9 @@ TEMPLATE = ChatTemplate(
   {},
 )
 # Of no test: those of `test_connections` take tiny ones.
-LIMITS = Limits(512, 60, 60, 60, 60)
+LIMITS = ConnectionLimits(512, 60, 60, 60, 60)
 ACCESS = Access()
-SERVED = Served('tiny', TOKENIZER, TEMPLATE, CONTEXT, CONTEXT)
+SERVED = ServedModel('tiny', TOKENIZER, TEMPLATE, CONTEXT, CONTEXT)
 
 
 @functools.cache
@@ -70,7 +70,7 @@ class Running:
       body_seconds=limits.body_seconds,
     )
     ready = threading.Event()
-    self.server = server.Server(
+    self.server = server.LoggingServer(
       made, drain_seconds=drain, limits=limits, started=ready.set
     )
     run = server.serve(self.server, self.worker, self.bound)

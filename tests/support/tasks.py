@@ -4,12 +4,12 @@
 
 import json
 
+from gpt_jax.core.tokenizers.simple import Bytes
 from gpt_jax.evaluation import suite
-from gpt_jax.evaluation.forward import Row
+from gpt_jax.evaluation.forward import ScoredRow
 from gpt_jax.evaluation.results import read_calls
 from gpt_jax.evaluation.score import Score
 from gpt_jax.evaluation.suite import TASKS
-from gpt_jax.tokenizers.tokenizer import Bytes
 
 
 class Believer:
@@ -31,7 +31,7 @@ class Believer:
       for r in requests
     ]
 
-  def rows(self, rows: list[Row], journal, report):
+  def rows(self, rows: list[ScoredRow], journal, report):
     return [self._score(r.ids[-r.num_scored :].tolist()) for r in rows]
 
   def answers(self, prompts, max_tokens, journal, report, **how):

@@ -16,16 +16,16 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from configs import base
-from gpt_jax import config as config_lib
-from gpt_jax import sharding
-from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.nn.transformer import Transformer
-from gpt_jax.objectives.base import Needs, Objective
-from gpt_jax.objectives.loss import Loss
-from gpt_jax.tokenizers.tokenizer import Tokenizer
-from gpt_jax.training import parts as parts_lib
-from gpt_jax.training.device_check import mesh_of
-from gpt_jax.training.parts import Parts
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
+from gpt_jax.core.checkpoints.checkpointer import Checkpointer
+from gpt_jax.core.nn.transformer import Transformer, make_model
+from gpt_jax.core.objectives.base import Needs, Objective
+from gpt_jax.core.objectives.loss import Loss
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.core.training.device_check import mesh_of
+from gpt_jax.core.training.parts import Parts
 
 B, L, V, D, F, K = 3, 11, 23, 17, 29, 7
 H, G = 6, 2  # heads divide by key/value heads, so these are not prime
@@ -84,7 +84,7 @@ MESHABLE = {
 
 def model(**changes: Any) -> Transformer:
   """The model of `MODEL` with some fields changed."""
-  return Transformer(**{**MODEL, **changes})
+  return make_model(**{**MODEL, **changes})
 
 
 def config(**changes: Any) -> ConfigDict:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny runs of papers' configs by command, for tests of whole runs.
 
-`RUNS` is the list; `tests/training/test_laws.py` has what holds of each.
+`RUNS` is the list; `tests/core/training/test_laws.py` has what holds of each.
 """
 
 import json
@@ -14,9 +14,10 @@ import jax
 import numpy as np
 
 from gpt_jax.__main__ import main
-from gpt_jax.checkpoints.checkpointer import Checkpointer
-from gpt_jax.optim.train_state import TrainState
-from gpt_jax.training import metrics, models
+from gpt_jax.core.checkpoints.checkpointer import Checkpointer
+from gpt_jax.core.optim.train_state import TrainState
+from gpt_jax.core.training import metrics
+from gpt_jax.opening import models
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 # A figure in whose name one of these stands is the machine's.
@@ -330,6 +331,29 @@ RUNS = {
       },
     ),
   ),
+  # Two heads; the second reads the labels.
+  'tasks': Tiny(
+    'finetune/mt_dnn.py',
+    {
+      'init': 'none',
+      'tokenizer.name': 'bytes',
+      'finetune.tasks': "classification('{}/train.tsv', '{}/dev.tsv'), "
+      "classification('{}/train.tsv', '{}/dev.tsv', text='label')",
+    },
+    'finetune',
+  ),
+  **{
+    name: Tiny(
+      f'finetune/{name}.py',
+      {
+        'init': 'none',
+        'tokenizer.name': 'bytes',
+        'finetune.task': f"{name}('{{}}/train.jsonl', '{{}}/dev.jsonl')",
+      },
+      name,
+    )
+    for name in ('reward', 'dpo')
+  },
 }
 
 
@@ -366,6 +390,12 @@ def write_files(folder: pathlib.Path) -> None:
   for split, count in (('train', 61), ('dev', 17)):
     rows = [f'{n} cats\t{"odd" if n % 2 else "even"}\n' for n in range(count)]
     (folder / f'{split}.tsv').write_text(''.join(['text\tlabel\n', *rows]))
+    ranked = [
+      {'prompt': f'{split} {n}:', 'chosen': 'z' * (n % 5 + 2), 'rejected': 'y'}
+      for n in range(count)
+    ]
+    text = ''.join(json.dumps(row) + '\n' for row in ranked)
+    (folder / f'{split}.jsonl').write_text(text)
     tags = ('I-ODD', 'O')
     rows = [f'The O\n{n % 7} B-ODD\ncats {tags[n % 2]}\n' for n in range(count)]
     (folder / f'{split}.conll').write_text('\n'.join(rows))

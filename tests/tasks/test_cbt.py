@@ -4,7 +4,7 @@
 
 import pytest
 
-from gpt_jax.spec import UsageError
+from gpt_jax.core.spec import UsageError
 from tests.support.tasks import Believer, measure
 
 

@@ -4,9 +4,9 @@
 
 import pytest
 
-from gpt_jax.spec import UsageError
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.text import sources
 from gpt_jax.tasks import glue
-from gpt_jax.text import sources
 from tests.support.tables import put
 
 FINCHER = (

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Candidates of a question, in groups."""
 
-from gpt_jax import spec
+from gpt_jax.core import spec
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read
 

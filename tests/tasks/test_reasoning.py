@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from gpt_jax.files.records import Record
-from gpt_jax.spec import UsageError
+from gpt_jax.core.files.records import Record
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks import reasoning
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpt_jax import spec
-from gpt_jax.spec import UsageError
+from gpt_jax.core import spec
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks import metrics
 from gpt_jax.tasks.registry import TUNED
 from gpt_jax.tasks.task import read, with_labels
@@ -197,6 +197,17 @@ REFUSED = [
   (TAGS, tagged(['a b'], ['O']), "the word 'a b' is empty or"),
   (TAGS, tagged('a', ['O']), "'words' is not a list of words"),
   (TAGS, tagged(['a', 'b'], ['O', 'NN']), "tags as 'NN', which"),
+  (
+    TAGS,
+    tagged(['a', 'b'], ['O', 'B-old town']),
+    r"t\.jsonl:2: the tag 'B-old town' holds white space, which separates",
+  ),
+  (TAGS, tagged(['a', 'b'], ['O', 'B-x\t']), r"the tag 'B-x\\t' holds white"),
+  (
+    "tags('t.jsonl', 't.jsonl', labels='O, B-a b')",
+    tagged(['a'], ['O']),
+    r"tags\(labels='O, B-a b'\): the tag 'B-a b' holds white space",
+  ),
 ]
 
 

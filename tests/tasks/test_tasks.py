@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 
-from gpt_jax import spec
-from gpt_jax.spec import UsageError
+from gpt_jax.core import spec
+from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks.registry import FORMS, PROMPTED, TASKS, TUNED
 from gpt_jax.tasks.task import read, with_labels
 from tests.support.tables import put
@@ -177,7 +177,9 @@ def test_the_story_cloze_test(tmp_path):
   assert found[1:] == (('A, b. B. C. D.', 'e', 'f'), 1)
 
 
-def test_examples_without_a_gold_label_are_left_out(tmp_path):
+def test_examples_without_a_gold_label_are_left_out(tmp_path, caplog):
+  """And counted in the log."""
+  caplog.set_level('INFO', 'gpt_jax')
   rows = [
     {'sentence1': 'a', 'sentence2': 'b', 'gold_label': label}
     for label in ('neutral', '-', 'contradiction')
@@ -186,6 +188,7 @@ def test_examples_without_a_gold_label_are_left_out(tmp_path):
   put(tmp_path, 'snli_1.0_dev.jsonl', text)
   found = read(task(f"snli('{tmp_path}')"), 'dev')
   assert [e.label for e in found] == [1, 2]
+  assert "left out 1 of 3 examples, whose gold_label is '-'" in caplog.text
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason='the real sets are not here')

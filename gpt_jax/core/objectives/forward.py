@@ -1,0 +1,142 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The forward pass of a batch: what every objective does with its model.
+
+`read` makes the input of tokens, `init` random parameters, `states` runs the
+model up to its last hidden states, `scores` gives the inputs of the logits, and
+`add_routers` completes the loss.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gpt_jax.core.nn import layers
+from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.router_stats import RouterStats, layer_stats
+from gpt_jax.core.nn.row import Row
+from gpt_jax.core.nn.stack import Caches
+from gpt_jax.core.nn.transformer import Output, Transformer
+from gpt_jax.core.objectives.cross_entropy import Scores
+from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params
+from gpt_jax.core.spec import UsageError
+from gpt_jax.core.tokenizers.tokenizer import Tokenizer
+
+
+def read(
+  model: Transformer, tokenizer: Tokenizer | None, tokens: np.ndarray
+) -> np.ndarray:
+  """What a model reads of tokens [...]: their ids, or as `input.reader` says.
+
+  On the host. Without a tokenizer it has the right shape only.
+  """
+  reader = ModelChoices.of(model).input.reader
+  return reader.read(tokenizer, tokens) if reader else tokens
+
+
+def init(model: Transformer, key: jax.Array) -> Params:
+  """Random parameters with logical axes.
+
+  Initialised on one token: no shape depends on the row's length.
+  """
+  params: Any = model.init(key, jnp.zeros((1, 1), jnp.int32))['params']
+  return params
+
+
+def apply(
+  model: Transformer,
+  params: Params,
+  row: Row,
+  key: jax.Array | None,
+  *,
+  caches: Caches | None = None,
+  sow: tuple[str, ...] = (),
+) -> tuple[Output, dict[str, Any]]:
+  """Runs the model; returns its output and the collections that it sows.
+
+  Args:
+    params: may contain other models' parameters.
+    key: for dropout; None: no dropout.
+    sow: collections besides 'router'.
+  """
+  result: Any = model.apply(
+    {'params': params},
+    row,
+    caches,
+    rngs={} if key is None else {'dropout': key},
+    mutable=['router', *sow],
+  )
+  return result
+
+
+def states(
+  model: Transformer,
+  params: Params,
+  batch: Batch,
+  key: jax.Array | None,
+  **extra: jax.Array,
+) -> tuple[jax.Array, dict[str, RouterStats]]:
+  """The last states [B, L, D] of a batch, and router statistics by stack.
+
+  Args:
+    model: a decoder, an encoder or an encoder-decoder.
+    params: may contain other models' parameters.
+    key: for dropout; None: no dropout.
+    **extra: of `Row.extra`.
+  """
+  out, sown = apply(model, params, model.row(batch, **extra), key)
+  return out.hidden_BLD, routers(sown)
+
+
+def routers(sown: dict[str, Any]) -> dict[str, RouterStats]:
+  """The router statistics of each stack."""
+  return layer_stats(sown.get('router', {}))
+
+
+def at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+  """The states of the chosen tokens, [B, P, D]."""
+  positions = batch['masked_positions'][..., None]
+  return jnp.take_along_axis(hidden_BLD, positions, axis=1)
+
+
+def check_scores(
+  model: Transformer, objective: str, *, field: str = 'model'
+) -> None:
+  """Rejects an adaptive softmax, which has no single output table."""
+  if ModelChoices.of(model).output.softmax:
+    raise UsageError(
+      f'{field}.output={model.output!r}: objective.name={objective} scores '
+      'the whole vocabulary; take tied or untied'
+    )
+
+
+def scores(model: Transformer, params: Params, hidden_BLD: jax.Array) -> Scores:
+  """The inputs of the logits, from a model's last states [B, L, D]."""
+  variables = {'params': params}
+  table_VD: Any = model.apply(variables, method='output_table')
+  hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
+  return Scores(hidden, table_VD, model.output_softcap)
+
+
+def add_routers(
+  loss: Loss, routers: dict[str, RouterStats], *, training: bool
+) -> Loss:
+  """Adds the routers' metrics and, in training, their penalty to the loss."""
+  total, weight, penalty, metrics, added = loss
+  # Replicas have equally many rows, but not equally many tokens that count. A
+  # mean over all their rows gets the mean weight in each replica.
+  weight = layers.over_replicas(weight)
+  if training:
+    for stats in routers.values():
+      # Routers also see tokens that do not count in the loss. The factor
+      # `weight` makes the micro-batches' penalties add up like their losses.
+      cost = weight * jnp.sum(stats.penalty)
+      total, penalty = total + cost, penalty + cost
+  more = {
+    f'router/{stack}/{name}': Mean(weight * value, weight)
+    for stack, stats in routers.items()
+    for name, value in stats._asdict().items()
+  }
+  return Loss(total, loss.weight, penalty, {**(metrics or {}), **more}, added)

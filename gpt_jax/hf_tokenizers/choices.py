@@ -1,0 +1,9 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the core's tables, by the field that names them."""
+
+ROWS = {
+  'tokenizer.name': {
+    'hf_tokenizer': 'gpt_jax.hf_tokenizers.tokenizer_json:hf_tokenizer',
+  },
+}

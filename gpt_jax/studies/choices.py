@@ -1,0 +1,5 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the core's tables, by the field that names them."""
+
+ROWS = {'section': {'sweep': 'gpt_jax.studies.fields:SWEEP'}}

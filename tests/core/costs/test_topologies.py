@@ -1,0 +1,89 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Slices that are sold, by shape and by accelerator name."""
+
+import json
+import math
+import pathlib
+import re
+
+import pytest
+
+from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs.chips import CHIPS, GIB
+
+ROOT = pathlib.Path(__file__).parents[3]
+ALL, OPEN = (True, True, True), (False, False, False)
+
+
+# As Cloud TPU's pages list them, and how MaxText closes them to a torus.
+@pytest.mark.parametrize(
+  'text, name, chips, hosts, wrap',
+  [
+    ('v4:12x16x16', 'v4:12x16x16', 3072, 768, ALL),
+    ('v4-8', 'v4:2x2x1', 4, 1, OPEN),
+    ('v4-64', 'v4:2x4x4', 32, 8, OPEN),
+    ('v4-128', 'v4:4x4x4', 64, 16, ALL),
+    ('v4-512', 'v4:4x8x8', 256, 64, ALL),
+    ('v5p-768', 'v5p:4x8x12', 384, 96, ALL),
+    ('v5p-12288', 'v5p:16x16x24', 6144, 1536, ALL),
+    ('v5e:1x1', 'v5e:1x1', 1, 1, OPEN),
+    ('v5litepod-8', 'v5e:2x4', 8, 1, OPEN),
+    ('v6e-4', 'v6e:2x2', 4, 1, OPEN),
+    ('v6e-8', 'v6e:2x4', 8, 1, OPEN),
+    ('v6e-16', 'v6e:4x4', 16, 4, OPEN),
+    ('v5e-128', 'v5e:8x16', 128, 32, (False, True, False)),
+    ('v6e-256', 'v6e:16x16', 256, 64, (True, True, False)),
+    ('tpu7x-128', 'tpu7x:4x4x4', 64, 16, ALL),
+  ],
+)
+def test_what_is_sold(text, name, chips, hosts, wrap):
+  found = topologies.parse(text)
+  assert (found.name, found.chips, found.hosts) == (name, chips, hosts)
+  assert found.wrap == wrap
+  assert found.devices == chips * (2 if name.startswith('tpu7x') else 1)
+
+
+def test_the_table_of_launch():
+  """Each row, and that plans.json has found what it says fits."""
+  found = {
+    (plan['topology'], plan['config'].removeprefix('configs/'))
+    for plan in json.loads((ROOT / 'docs/plans.json').read_text())
+    if plan.get('found')
+  }
+  table = (ROOT / 'launch/README.md').read_text().partition('which configs')[2]
+  rows = re.findall(r'^\| `(.*?)` \|(.*)\|$', table, re.MULTILINE)
+  assert len(rows) > 9
+  for name, rest in rows:
+    slices = topologies.parse(name)
+    *figures, configs = (cell.strip() for cell in rest.split('|'))
+    hbm = slices.chip.hbm / GIB
+    assert figures == [
+      slices.name.partition(':')[2],
+      *(f'{slices.chips:,}', f'{slices.hosts:,}'),
+      *(f'{hbm:g} GiB', f'{hbm * slices.chips:,.0f} GiB'),
+    ]
+    for config in re.findall('`(.*?)`', configs):
+      assert (slices.name, config) in found
+
+
+def test_names_of_a_slice():
+  for text in ('v5e-8', 'v5litepod-8', 'v5litepod:2x4'):
+    assert topologies.parse(text) == topologies.parse('v5e:2x4')
+
+
+def test_several_slices():
+  found = topologies.parse('v4:12x16x16', 2)
+  assert (found.chips, found.hosts) == (6144, 1536)
+  assert str(found) == '2 x v4:12x16x16'
+
+
+@pytest.mark.parametrize('chip', CHIPS.values(), ids=lambda c: c[0])
+def test_chips(chip):
+  """No slice is larger than the largest."""
+  shapes = topologies.sold(chip)
+  assert len({*shapes}) == len(shapes)
+  assert math.prod(shapes[-1]) == chip.largest
+  # What the compiler allows is a little less than there is.
+  whole = {'v4': 32, 'v5e': 16, 'v5p': 96, 'v6e': 32, 'tpu7x': 192}[chip.name]
+  assert 0.9 * whole < chip.hbm / GIB < whole
