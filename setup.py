@@ -11,10 +11,7 @@ from setuptools import find_packages, setup
 CONFIGS = 'gpt_jax.shipped.configs'
 
 setup(
-  packages=[
-    *find_packages(include=['gpt_jax*']),
-    *(CONFIGS, f'{CONFIGS}.finetune'),
-  ],
+  packages=[*find_packages(include=['gpt_jax*']), CONFIGS, f'{CONFIGS}.finetune'],
   package_dir={CONFIGS: 'configs'},
   package_data={
     'gpt_jax.reports': ['report.html'],

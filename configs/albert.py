@@ -77,9 +77,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   config.model.input = 'tokens(token_types=2, norm=True, d_embed=128)'
   config.model.share = 'all'
   # The order of two segments; n-grams of up to three words, section 4.1.
-  config.objective.name = (
-    "masked(rate=0.15, unit='word', ngram=3, pair='order')"
-  )
+  config.objective.name = "masked(rate=0.15, unit='word', ngram=3, pair='order')"
   config.data.rows = "pairs('order', short=0.1)"
   # Section 4.1: "a vocabulary size of 30,000, tokenized using SentencePiece",
   # 512 tokens, fewer in 10% of the rows; LAMB of 0.00176, 4096 rows, 125,000

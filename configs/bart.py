@@ -75,7 +75,9 @@ SIZES = {
 }
 # Section 3.4: what the first stage trains.
 FIRST = (
-  *('source/*', 'positions/*', 'encoder_positions/*'),
+  'source/*',
+  'positions/*',
+  'encoder_positions/*',
   *(f'encoder/periods/0/*/{name}/*' for name in ('query', 'key', 'value')),
 )
 

@@ -42,12 +42,8 @@ def get_config(arg: str = 'char') -> ConfigDict:
   """
   sizes = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()
-  config.model.num_layers, config.model.d_model, config.model.num_heads = sizes[
-    :3
-  ]
-  config.model.context_length, config.batch.size, config.model.vocab_size = (
-    sizes[3:]
-  )
+  config.model.num_layers, config.model.d_model, config.model.num_heads = sizes[:3]
+  config.model.context_length, config.batch.size, config.model.vocab_size = sizes[3:]
   config.model.init_weights = 'gpt2(stddev=0.02)'
   config.model.dtype = 'float32'
   config.model.loop = 'unroll'

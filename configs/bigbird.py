@@ -60,9 +60,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   config.model.context_length = 4096
   config.model.ffn = 'gelu_tanh'
   config.model.output = "tied(bias=True, transform='gelu_tanh')"
-  config.objective.name = (
-    "masked(rate=0.15, mask=0.8, random=0.1, unit='word', pair='next')"
-  )
+  config.objective.name = "masked(rate=0.15, mask=0.8, random=0.1, unit='word', pair='next')"
   # All rows are long.
   config.batch.length = None
   if arg == 'cpu':

@@ -17,9 +17,7 @@ from ml_collections import ConfigDict
 
 from configs import base, gopher
 
-DIFFERS = (
-  "Gopher's compute spent on a model a quarter of the size, trained with AdamW"
-)
+DIFFERS = "Gopher's compute spent on a model a quarter of the size, trained with AdamW"
 # Layers, heads, head size, d_model, peak rate, rows of 2048 tokens in a batch
 # of 1.5M = 768 * 2048 tokens, then 3M.
 SIZES = {
@@ -29,9 +27,7 @@ SIZES = {
 
 def get_config(arg: str = '70b') -> ConfigDict:
   """Chinchilla in the size `arg`."""
-  num_layers, num_heads, head_size, d_model, peak, rows = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, num_heads, head_size, d_model, peak, rows = base.size(__file__, arg, SIZES)
   config = gopher.get_config('280b').unlock()
   # Table 4.
   config.model.num_layers = num_layers
@@ -47,9 +43,7 @@ def get_config(arg: str = '70b') -> ConfigDict:
     'byte_fallback=True, split_digits=False)'
   )
   config.schedule.num_steps = '1.4T_tokens'
-  config.schedule.name = (
-    f"cosine(peak={peak}, warmup=1500, final=0.1, decay='1.4T_tokens')"
-  )
+  config.schedule.name = f"cosine(peak={peak}, warmup=1500, final=0.1, decay='1.4T_tokens')"
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.optim.precision = 'float32'

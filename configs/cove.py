@@ -50,12 +50,9 @@ def get_config(arg: str = 'base') -> ConfigDict:
   # The inputs and outputs of all layers.
   first, second = 'input_dropout=0.2, dropout=0.2', 'dropout=0.2'
   config.model.encoder_attention = (
-    f"lstm({width}, directions='both', {first}), "
-    f"lstm({width}, directions='both', {second})"
+    f"lstm({width}, directions='both', {first}), lstm({width}, directions='both', {second})"
   )
-  config.model.attention = (
-    f'lstm({width}, {first}), lstm({width}, attends=True, {second})'
-  )
+  config.model.attention = f'lstm({width}, {first}), lstm({width}, attends=True, {second})'
   config.model.block = 'plain'
   config.model.position = 'none'
   config.model.output = 'untied'

@@ -80,20 +80,15 @@ def get_config(arg: str = 'base') -> ConfigDict:
 
 def version_3(config: ConfigDict) -> None:
   """Replaced-token detection, and the layers of version 2."""
-  config.model.position = (
-    'deberta(max_distance=512, buckets=256, shared=True, norm=True)'
-  )
+  config.model.position = 'deberta(max_distance=512, buckets=256, shared=True, norm=True)'
   config.model.bias = 'all'
   config.model.vocab_size = 128_100
   config.tokenizer.name = (
-    "sentencepiece(vocab_size=128100, special=['[PAD]', '[CLS]', '[SEP]', "
-    "'[MASK]'])"
+    "sentencepiece(vocab_size=128100, special=['[PAD]', '[CLS]', '[SEP]', '[MASK]'])"
   )
   # The generator scores the vocabulary, the discriminator does not.
   scores, config.model.output = config.model.output, 'tied'
-  config.models.generator = dict(
-    num_layers=config.model.num_layers // 2, output=scores
-  )
+  config.models.generator = dict(num_layers=config.model.num_layers // 2, output=scores)
   config.objective.name = "electra(rate=0.15, weight=50.0, sharing='gdes')"
   config.batch.size = 8192
   config.optim.name = 'adamw(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01)'

@@ -49,16 +49,13 @@ def get_config(arg: str = 'base') -> ConfigDict:
   """DistilBERT in the size `arg`."""
   layers = base.size(__file__, arg, SIZES)
   config = bert.get_config(arg).unlock()
-  config.models.teacher = dict(
-    num_layers=config.model.num_layers, input=config.model.input
-  )
+  config.models.teacher = dict(num_layers=config.model.num_layers, input=config.model.input)
   config.model.num_layers = len(layers)
   # Section 2: no token types, no pooler, no next sentences.
   config.model.input = 'tokens(norm=True)'
   config.data.rows = 'full_sentences'
   config.objective.name = (
-    'distilled(temperature=2.0, soft=5.0, hard=2.0, cosine=1.0, '
-    f'layers={layers})'
+    f'distilled(temperature=2.0, soft=5.0, hard=2.0, cosine=1.0, layers={layers})'
   )
   if arg == 'cpu':
     config.schedule.num_steps = 2000

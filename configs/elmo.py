@@ -79,8 +79,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   if arg == 'cpu':
     config.model.dtype = 'float32'
     config.model.input = (
-      'characters(((1, 16), (2, 32), (3, 64), (4, 64)), num_highways=1, '
-      'length=20)'
+      'characters(((1, 16), (2, 32), (3, 64), (4, 64)), num_highways=1, length=20)'
     )
     config.data.source = "text('data/tinyshakespeare/input.txt')"
     config.data.holdout = 'tail(fraction=0.1)'

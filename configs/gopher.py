@@ -42,9 +42,7 @@ SIZES = {
 
 def get_config(arg: str = '44m') -> ConfigDict:
   """Gopher in the size `arg`."""
-  num_layers, num_heads, head_size, d_model, peak, rows, clip_norm = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, num_heads, head_size, d_model, peak, rows, clip_norm = base.size(__file__, arg, SIZES)
   config = gpt3.get_config().unlock()
   # Section 3.1: "with two modifications: we use RMSNorm instead of LayerNorm,
   # and we use the relative positional encoding scheme from Dai et al."
@@ -71,9 +69,7 @@ def get_config(arg: str = '44m') -> ConfigDict:
     # stochastic rounding".
     config.optim.precision = 'bfloat16'
   config.schedule.num_steps = '300B_tokens'
-  config.schedule.name = (
-    f"cosine(peak={peak}, warmup=1500, final=0.1, decay='300B_tokens')"
-  )
+  config.schedule.name = f"cosine(peak={peak}, warmup=1500, final=0.1, decay='300B_tokens')"
   # Table 2: MassiveText's sampling proportions.
   base.corpora(
     config,

@@ -26,8 +26,7 @@ from ml_collections import ConfigDict
 from configs import base, gpt2
 
 DIFFERS = (
-  'GPT-2 with local attention in every second layer; context of 2,048; Adam '
-  'with beta2 of 0.95'
+  'GPT-2 with local attention in every second layer; context of 2,048; Adam with beta2 of 0.95'
 )
 # Table 2.1: layers, d_model, heads, head size, peak rate; rows of 2048 tokens
 # in a batch: of 0.5M = 256 * 2048, 1M, 2M, and 3.2M = 1568 * 2048 tokens;
@@ -46,9 +45,7 @@ SIZES = {
 
 def get_config(arg: str = '125m') -> ConfigDict:
   """GPT-3 in the size `arg`."""
-  num_layers, d_model, num_heads, head_size, peak, rows, growth = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, d_model, num_heads, head_size, peak, rows, growth = base.size(__file__, arg, SIZES)
   config = gpt2.get_config().unlock()
   # Section 2.1: "the same model and architecture as GPT-2 [...] with the
   # exception that we use alternating dense and locally banded sparse
@@ -61,9 +58,7 @@ def get_config(arg: str = '125m') -> ConfigDict:
   config.model.context_length = 2048
   # Appendix B: 32k = 16 * 2048 tokens at first; Adam, clipping, 375M tokens of
   # warmup, a cosine to 10% over 260B tokens, 300B tokens in total.
-  config.batch.size = (
-    f"linear_ramp(16, {rows}, over='{growth}_tokens', stages=9)"
-  )
+  config.batch.size = f"linear_ramp(16, {rows}, over='{growth}_tokens', stages=9)"
   config.optim.name = 'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)'
   config.optim.clip_norm = 1.0
   config.schedule.num_steps = '300B_tokens'
@@ -71,7 +66,5 @@ def get_config(arg: str = '125m') -> ConfigDict:
     f"cosine(peak={peak}, warmup='375M_tokens', final=0.1, decay='260B_tokens')"
   )
   # Table 2.2; its weights add up to 101%.
-  base.corpora(
-    config, common_crawl=60, webtext2=22, books1=8, books2=8, wikipedia=3
-  )
+  base.corpora(config, common_crawl=60, webtext2=22, books1=8, books2=8, wikipedia=3)
   return config.lock()

@@ -69,9 +69,7 @@ def get_config(arg: str = 'sft') -> ConfigDict:
       config.finetune.length = 2048
     config.schedule.num_steps = length // rows
     # The first 10 rollouts warm up.
-    config.schedule.name = (
-      f'constant(peak={peak}, warmup={10 * num_mini_batches})'
-    )
+    config.schedule.name = f'constant(peak={peak}, warmup={10 * num_mini_batches})'
     config.optim.ema = 'ema(0.992)'
     config.log.every_steps = num_mini_batches
     return config.lock()

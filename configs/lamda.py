@@ -43,15 +43,11 @@ def get_config(arg: str = '137b') -> ConfigDict:
     config = tuned.get_config().unlock()
     config.finetune.task = "target('train.jsonl', 'dev.jsonl')"
     return config.lock()
-  num_layers, d_model, d_ff, num_heads, head_size = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, d_model, d_ff, num_heads, head_size = base.size(__file__, arg, SIZES)
   config = gpt3.get_config('175b').unlock()
   # Section 3: BPE by SentencePiece, 32k tokens; 64 layers, d_model 8192, d_ff
   # 65536, h 128, d_k = d_v = 128, relative attention as in T5, gated GELU.
-  config.tokenizer.name = (
-    "sentencepiece(vocab_size=32000, model='bpe', split_digits=False)"
-  )
+  config.tokenizer.name = "sentencepiece(vocab_size=32000, model='bpe', split_digits=False)"
   config.model.vocab_size = 32_000
   config.model.num_layers = num_layers
   config.model.d_model = d_model

@@ -33,15 +33,12 @@ SIZES = {
 
 def get_config(arg: str = '7b') -> ConfigDict:
   """LLaMA in the size `arg`."""
-  d_model, num_heads, num_layers, peak, tokens, d_ff = base.size(
-    __file__, arg, SIZES
-  )
+  d_model, num_heads, num_layers, peak, tokens, d_ff = base.size(__file__, arg, SIZES)
   config = gpt3.get_config().unlock()
   # Section 2.1: BPE by SentencePiece, "we split all numbers into individual
   # digits, and fallback to bytes to decompose unknown UTF-8 characters".
   config.tokenizer.name = (
-    "sentencepiece(vocab_size=32000, model='bpe', byte_fallback=True, "
-    'split_digits=True)'
+    "sentencepiece(vocab_size=32000, model='bpe', byte_fallback=True, split_digits=True)"
   )
   config.model.vocab_size = 32_000
   # Section 2.2: pre-normalisation with RMSNorm, SwiGLU, rotary embeddings; in

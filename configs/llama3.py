@@ -40,15 +40,11 @@ SIZES = {
 
 def get_config(arg: str = '8b') -> ConfigDict:
   """LLaMA 3 in the size `arg`."""
-  num_layers, d_model, d_ff, num_heads, peak, tokens = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, d_model, d_ff, num_heads, peak, tokens = base.size(__file__, arg, SIZES)
   config = llama.get_config().unlock()
   # Section 3.2: grouped queries, separate documents, 128K tokens, and a base of
   # 500,000 for longer contexts. The epsilon is from the released code.
-  config.tokenizer.name = (
-    "hf_tokenizer('tokenizer.json', eos='<|end_of_text|>')"
-  )
+  config.tokenizer.name = "hf_tokenizer('tokenizer.json', eos='<|end_of_text|>')"
   config.data.rows = 'documents'
   config.model.vocab_size = 128_256
   config.model.num_kv_heads = 8
@@ -67,9 +63,7 @@ def get_config(arg: str = '8b') -> ConfigDict:
   config.batch.size = 'ramp(0:1024, 2870B_tokens:2048)'
   config.batch.length = 'stages(4096, 252M_tokens:8192)'
   # Section 3.1.2, percent of the tokens.
-  base.corpora(
-    config, general=50, mathematics_and_reasoning=25, code=17, multilingual=8
-  )
+  base.corpora(config, general=50, mathematics_and_reasoning=25, code=17, multilingual=8)
   parts = config.data.source.removesuffix(')')
   config.data.source = f"{parts}, shares='tokens')"
   return config.lock()

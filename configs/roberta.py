@@ -76,9 +76,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   # Section 3.1: "we train only with full-length sequences".
   config.batch.length = None
   # Section 3.2, in GB.
-  base.corpora(
-    config, books_wikipedia=16, cc_news=76, openwebtext=38, stories=31
-  )
+  base.corpora(config, books_wikipedia=16, cc_news=76, openwebtext=38, stories=31)
   # Table 9.
   config.batch.size = 8192
   config.optim.name = 'adamw(b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01)'

@@ -70,9 +70,7 @@ SIZES = {
 
 def get_config(arg: str = 'small') -> ConfigDict:
   """T5 in the size `arg`."""
-  num_layers, d_model, d_ff, num_heads, head_size = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, d_model, d_ff, num_heads, head_size = base.size(__file__, arg, SIZES)
   config = base.get_config().unlock()
   config.model.num_layers = num_layers
   config.model.num_encoder_layers = num_layers

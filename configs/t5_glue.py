@@ -28,8 +28,7 @@ def get_config(arg: str = '') -> ConfigDict:
   base.no_size(__file__, arg)
   config = t5.get_config('cpu').unlock()
   config.data.sources = {
-    name: f"text_to_text('{name}', 'glue/{folder}')"
-    for name, folder in TASKS.items()
+    name: f"text_to_text('{name}', 'glue/{folder}')" for name, folder in TASKS.items()
   }
   counts = ', '.join(f'{name}:1' for name in TASKS)
   config.data.source = f"mixture({counts}, shares='examples', limit=30000)"

@@ -59,9 +59,7 @@ def get_config(arg: str = 'base') -> ConfigDict:
   return (config if sizes else _small(config)).lock()
 
 
-def _paper(
-  d_model: int, d_ff: int, num_heads: int, dropout: float, num_steps: int
-) -> ConfigDict:
+def _paper(d_model: int, d_ff: int, num_heads: int, dropout: float, num_steps: int) -> ConfigDict:
   config = base.get_config().unlock()
   # Section 3.1: six layers in each stack, LayerNorm(x + Sublayer(x)).
   config.model.num_encoder_layers = 6

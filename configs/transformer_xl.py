@@ -73,9 +73,7 @@ _TRAINING = {
 
 def get_config(arg: str = 'wt103') -> ConfigDict:
   """Transformer-XL in the size `arg`."""
-  num_layers, d_model, num_heads, head_size, d_ff = base.size(
-    __file__, arg, SIZES
-  )
+  num_layers, d_model, num_heads, head_size, d_ff = base.size(__file__, arg, SIZES)
   segment, segments, rows, dropout, attention, steps, warmup = _TRAINING[arg]
   config = base.get_config().unlock()
   config.model.num_layers = num_layers
@@ -84,17 +82,13 @@ def get_config(arg: str = 'wt103') -> ConfigDict:
   config.model.head_size = head_size
   config.model.d_ff = d_ff
   # Sections 3.2 and 3.3; all layers share u and v.
-  config.model.position = (
-    f"transformer_xl(memory={segment}, segment={segment}, biases='shared')"
-  )
+  config.model.position = f"transformer_xl(memory={segment}, segment={segment}, biases='shared')"
   config.model.context_length = segment * segments
   config.model.block = 'post'
   config.model.bias = 'where(ffn=True)'
   config.model.ffn = 'relu'
   if dropout:
-    config.model.dropout = (
-      f'rates(embedding={dropout}, residual={dropout}, attention={attention})'
-    )
+    config.model.dropout = f'rates(embedding={dropout}, residual={dropout}, attention={attention})'
   if not arg.startswith('wt103'):
     config.model.vocab_size = 204
     config.tokenizer.name = 'frequent_bytes(vocab_size=204)'

@@ -48,8 +48,6 @@ def on_page_content(html: str, **_: object) -> str:
   """The page with its flags marked; site.css keeps them whole."""
 
   def marked(match: re.Match[str]) -> str:
-    return re.sub(
-      r'--[a-z][\w.]*', r'<span class="flag">\g<0></span>', match[0]
-    )
+    return re.sub(r'--[a-z][\w.]*', r'<span class="flag">\g<0></span>', match[0])
 
   return _CODE.sub(marked, html)

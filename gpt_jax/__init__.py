@@ -32,10 +32,7 @@ class _PublicNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
   """Finds `gpt_jax.X` as `gpt_jax.core.X`: one module under two names."""
 
   def find_spec(
-    self,
-    fullname: str,
-    path: Sequence[str] | None = None,
-    target: types.ModuleType | None = None,
+    self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
   ) -> importlib.machinery.ModuleSpec | None:
     package, _, rest = fullname.partition('.')
     if package != __name__:
@@ -44,9 +41,7 @@ class _PublicNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
       return None
     return importlib.machinery.ModuleSpec(fullname, self)
 
-  def create_module(
-    self, spec: importlib.machinery.ModuleSpec
-  ) -> types.ModuleType:
+  def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
     name = spec.name.removeprefix(f'{__name__}.')
     place = _ELSEWHERE.get(name, f'core.{name}')
     module = importlib.import_module(f'{__name__}.{place}')

@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 # Told to stop, they save and end with exit code 75.
-STOPPABLE = (*('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo'),)
+STOPPABLE = ('train', 'finetune', 'sft', 'reward', 'dpo', 'grpo', 'ppo')
 # Interrupted, they have on disk what they did so far.
 RESUMABLE = ('prepare', 'teach')
 # They have nothing to save, and are in a compiler for minutes.

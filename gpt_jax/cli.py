@@ -25,13 +25,7 @@ from gpt_jax.core.config import loading
 from gpt_jax.core.files import buckets, files
 from gpt_jax.core.runtime import log, preemption
 from gpt_jax.core.runtime.preemption import Preempted
-from gpt_jax.core.spec import (
-  FailedError,
-  ToldError,
-  ToldFailedError,
-  UsageError,
-  printable,
-)
+from gpt_jax.core.spec import FailedError, ToldError, ToldFailedError, UsageError, printable
 from gpt_jax.flags import Flags, Path
 
 with epy.lazy_imports():
@@ -43,12 +37,10 @@ Args = Any
 # What a command's exit code says to whoever started it.
 EXIT_CODES = {
   0: 'done',
-  1: 'failed; the last line names the cause, unless the output was cut off, as '
-  'by a pipe to `head`',
+  1: 'failed; the last line names the cause, unless the output was cut off, as by a pipe to `head`',
   2: 'bad usage or config; one line names the field and the remedy, and the '
   'run in the workdir is unchanged',
-  preemption.EXIT_CODE: 'stopped by SIGTERM or Ctrl-C, and saved; run the same '
-  'command again',
+  preemption.EXIT_CODE: 'stopped by SIGTERM or Ctrl-C, and saved; run the same command again',
   preemption.INTERRUPTED: 'ended at once by a second Ctrl-C, or by the first '
   'where there is nothing to save',
   preemption.TERMINATED: 'ended by SIGTERM, where there is nothing to save',
@@ -61,8 +53,16 @@ Paths = Mapping[str, Path]
 # Errors of paths that cannot be used; not a full disk, since the same command
 # goes on once there is room.
 _OF_PATHS = {
-  *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
-  *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENXIO),
+  errno.ENOENT,
+  errno.ENOTDIR,
+  errno.EISDIR,
+  errno.EEXIST,
+  errno.ELOOP,
+  errno.EACCES,
+  errno.EPERM,
+  errno.EROFS,
+  errno.ENAMETOOLONG,
+  errno.ENXIO,
 }
 
 
@@ -71,8 +71,7 @@ _ROOM = 'make room there, and give the same command again'
 _NOT_WRITTEN = {
   errno.ENOSPC: _ROOM,
   errno.EDQUOT: f'raise the quota, or {_ROOM}',
-  errno.EFBIG: 'raise the limit on the size of files (ulimit -f), and give the '
-  'same command again',
+  errno.EFBIG: 'raise the limit on the size of files (ulimit -f), and give the same command again',
   errno.EROFS: 'give another path, or mount it for writing',
 }
 # Less free space than this is a full disk.
@@ -177,9 +176,7 @@ def shell_line(words: list[str]) -> str:
   `shlex.join` writes `'"'"'` for each single quote.
   """
   return ' '.join(
-    f'"{word}"'
-    if "'" in word and not {*word} & {*'"$`\\!'}
-    else shlex.quote(word)
+    f'"{word}"' if "'" in word and not {*word} & {*'"$`\\!'} else shlex.quote(word)
     for word in words
   )
 
@@ -228,19 +225,13 @@ def check_out_file(args: Args, name: str, kinds: tuple[str, ...] = ()) -> None:
   with contextlib.suppress(FileNotFoundError, NotADirectoryError):
     os.lstat(path)  # says so where the name is too long
   if os.path.lexists(path) and not os.path.isfile(path):
-    raise UsageError(
-      f'--{name}={path}: is not a regular file; give the path of one'
-    )
+    raise UsageError(f'--{name}={path}: is not a regular file; give the path of one')
   if not os.path.isdir(folder):
     raise UsageError(f'--{name}={path}: {folder} is not a folder; create it')
   if not os.access(folder, os.W_OK | os.X_OK):
-    raise UsageError(
-      f'--{name}={path}: {folder} is not writable; give another path'
-    )
+    raise UsageError(f'--{name}={path}: {folder} is not writable; give another path')
   if kinds and not path.lower().endswith(kinds):
-    raise UsageError(
-      f'--{name}={path}: must end in {" or ".join(kinds)}; rename it'
-    )
+    raise UsageError(f'--{name}={path}: must end in {" or ".join(kinds)}; rename it')
 
 
 def check_out_folder(args: Args, name: str) -> None:
@@ -250,9 +241,7 @@ def check_out_folder(args: Args, name: str) -> None:
     _check_folder(f'--{name}={path}', path)
 
 
-def check_in_workdir(
-  args: Args, folders: Iterable[str], files: Iterable[str]
-) -> None:
+def check_in_workdir(args: Args, folders: Iterable[str], files: Iterable[str]) -> None:
   """Checks what a command will make in --workdir, before any run of it."""
   for folder in folders:
     _check_folder(f'--workdir={args.workdir}', folder)
@@ -272,16 +261,12 @@ def _check_folder(flag: str, path: str) -> None:
   while not os.path.lexists(there):
     there = os.path.dirname(there)
   if not os.path.isdir(there):
-    raise UsageError(
-      f'{flag}: {there} is not a folder; give one, which need not exist yet'
-    )
+    raise UsageError(f'{flag}: {there} is not a folder; give one, which need not exist yet')
   if not os.access(there, os.W_OK | os.X_OK):
     raise UsageError(f'{flag}: {there} is not writable; give another path')
 
 
-def _here(
-  stack: contextlib.ExitStack, paths: Paths, flag: str, given: dict[str, Any]
-) -> Any:
+def _here(stack: contextlib.ExitStack, paths: Paths, flag: str, given: dict[str, Any]) -> Any:
   """The value of a flag, with copies here of the folders in buckets."""
   value, kind = given[flag], paths.get(flag, Path()).bucket
   if kind in ('', 'in place') or not _urls(value):
@@ -290,9 +275,7 @@ def _here(
   everything = kind == 'folder' or makes_runs or _imports(flag, given)
   parts = value.split(',') if isinstance(value, str) else value
   folders = [
-    stack.enter_context(buckets.copied(part, everything=everything))
-    if '://' in part
-    else part
+    stack.enter_context(buckets.copied(part, everything=everything)) if '://' in part else part
     for part in parts
   ]
   if makes_runs:
@@ -333,11 +316,7 @@ def _check_urls(paths: Paths, given: dict[str, Any]) -> None:
           f'--{flag}={shown}: {url} is not in a bucket that we can read; give '
           f'a URL that begins with {" or ".join(files.BUCKETS)}, or a path'
         )
-    if (
-      flag == 'workdir'
-      and given.get('distributed')
-      and not all(map(buckets.in_place, urls))
-    ):
+    if flag == 'workdir' and given.get('distributed') and not all(map(buckets.in_place, urls)):
       raise UsageError(
         f'--{flag}={shown}: several hosts write one checkpoint together, which '
         'works in gs:// and in a folder that all of them share; give one'
@@ -385,9 +364,7 @@ def _of_a_flag(error: OSError, paths: Paths, given: dict[str, Any]) -> str:
   return ''
 
 
-def _not_written(
-  error: BaseException | None, paths: Paths, given: dict[str, Any]
-) -> str:
+def _not_written(error: BaseException | None, paths: Paths, given: dict[str, Any]) -> str:
   """What an error says of a full disk, and the remedy; '' if it does not."""
   if error is None:
     return ''
@@ -399,14 +376,9 @@ def _not_written(
   # TensorStore quotes the path.
   quoted = re.search(r'"(/[^"]+)"', text)
   path = getattr(error, 'filename', None) or (quoted and quoted[1])
-  if isinstance(path, str | bytes):
-    path = os.fsdecode(path)
-  else:
-    path = _full(paths, given)
+  path = os.fsdecode(path) if isinstance(path, str | bytes) else _full(paths, given)
   why = os.strerror(number).lower()
-  return printable(
-    f'{buckets.shown(path)}: cannot be written: {why}; {_NOT_WRITTEN[number]}'
-  )
+  return printable(f'{buckets.shown(path)}: cannot be written: {why}; {_NOT_WRITTEN[number]}')
 
 
 def _full(paths: Paths, given: dict[str, Any]) -> str:
@@ -431,8 +403,7 @@ def _full(paths: Paths, given: dict[str, Any]) -> str:
 def _help(name: str, module: ModuleType, values: Flags) -> str:
   lines = [f'gpt-jax {name}: {(module.__doc__ or "").strip()}', '', 'Flags:']
   for flag in sorted(
-    values.get_flags_for_module(sys.argv[0]) or [values[f] for f in values],
-    key=lambda f: f.name,
+    values.get_flags_for_module(sys.argv[0]) or [values[f] for f in values], key=lambda f: f.name
   ):
     default = '' if flag.default is None else f' (default: {flag.default})'
     lines.append(f'  --{flag.name}: {flag.help}{default}')

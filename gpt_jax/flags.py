@@ -119,13 +119,7 @@ class Flags(flags.FlagValues):
     flags.DEFINE(parser, name, default, use, flag_values=self)  # type: ignore
 
   def numbers(
-    self,
-    name: str,
-    default: str,
-    use: str,
-    *,
-    least: int = 0,
-    some: bool = True,
+    self, name: str, default: str, use: str, *, least: int = 0, some: bool = True
   ) -> None:
     """Comma-separated whole numbers from `least` on; `some`: at least one."""
     parser, serializer = _Numbers(least, some), flags.ListSerializer(',')
@@ -135,9 +129,7 @@ class Flags(flags.FlagValues):
     """Yes or no; None: the command decides."""
     flags.DEFINE_bool(name, default, use, flag_values=self)
 
-  def choice(
-    self, name: str, default: str | None, choices: Sequence[str], use: str
-  ) -> None:
+  def choice(self, name: str, default: str | None, choices: Sequence[str], use: str) -> None:
     """One of `choices`."""
     flags.DEFINE_enum(name, default, choices, use, flag_values=self)
 
@@ -187,21 +179,13 @@ class Flags(flags.FlagValues):
       ranges.Count,
     )
     self.number(
-      'temperature',
-      1.0,
-      'Divides the logits; 0 takes the most probable token.',
-      ranges.NotNegative,
+      'temperature', 1.0, 'Divides the logits; 0 takes the most probable token.', ranges.NotNegative
     )
     use = 'Sample from the k most probable tokens; 0: from all.'
     self.number('top_k', 0, use, ranges.Whole)
-    use = (
-      'Sample from the smallest set of tokens that reaches this probability.'
-    )
+    use = 'Sample from the smallest set of tokens that reaches this probability.'
     self.number('top_p', 1.0, use, ranges.Probability)
-    use = (
-      'Sample from tokens whose probability is at least this fraction of the '
-      'highest.'
-    )
+    use = 'Sample from tokens whose probability is at least this fraction of the highest.'
     self.number('min_p', 0.0, use, ranges.Probability)
     use = 'Above 1: makes tokens that have already occurred less probable.'
     self.number('repetition_penalty', 1.0, use, ranges.Positive)
@@ -243,10 +227,7 @@ class Flags(flags.FlagValues):
     theirs = "empty: as in the model's generation_config.json, or"
     use = 'With --beam: exponent of the length that scores are divided by; '
     self.number('length_penalty', None, f'{use}{theirs} 1.', ranges.Real)
-    use = (
-      'With --beam: measure of length: the number of tokens, or '
-      '(5 + tokens) / 6.'
-    )
+    use = 'With --beam: measure of length: the number of tokens, or (5 + tokens) / 6.'
     self.choice('penalty', 'length', [*PENALTIES], use)
     use = (
       'With --beam: stop when this many hypotheses have ended, even if an '
@@ -260,9 +241,7 @@ class Flags(flags.FlagValues):
 
   def draft(self) -> None:
     """`--draft` and `--draft_tokens`, of speculative decoding."""
-    use = (
-      'Workdir of a smaller model with the same tokenizer, to propose tokens.'
-    )
+    use = 'Workdir of a smaller model with the same tokenizer, to propose tokens.'
     self.path('draft', None, use, bucket='run')
     use = 'Tokens that the draft proposes at a time.'
     kind = Annotated[int, ranges.whole(1, 64)]
@@ -277,14 +256,9 @@ _SEARCHING.pop('size')
 def beam(args: Any) -> BeamSettings | None:
   """The beam search of flags; None: tokens are sampled."""
   if args.beam:
-    return BeamSettings(
-      args.beam, **{name: getattr(args, name) for name in _SEARCHING}
-    )
+    return BeamSettings(args.beam, **{name: getattr(args, name) for name in _SEARCHING})
   if name := changed(args, _SEARCHING):
-    raise UsageError(
-      f'--{name}: is an option of beam search; give --beam=4 too, or leave it '
-      'out'
-    )
+    raise UsageError(f'--{name}: is an option of beam search; give --beam=4 too, or leave it out')
   return None
 
 

@@ -26,20 +26,12 @@ import jax
 import pytest
 
 # Their fixtures are for the tests of several rooms.
-from tests.support.corpora import (  # noqa: F401
-  corpus,
-  hf_tokenizer,
-  make_bucket,
-  make_config,
-  shared,
-)
+from tests.support.corpora import corpus, hf_tokenizer, make_bucket, make_config, shared  # noqa: F401
 
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 
 # The same examples each time, on a machine of any speed.
-hypothesis.settings.register_profile(
-  'repeatable', derandomize=True, deadline=None, database=None
-)
+hypothesis.settings.register_profile('repeatable', derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile('repeatable')
 
 

@@ -37,9 +37,7 @@ FENCED = re.compile(r'^```[a-z]*\n(.*?)^```', re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r'`([^`]+)`')
 LINK = re.compile(r'\]\(([^)\s]+)\)')
 # Paths in this checkout; what looks like one in a URL is none.
-PATH = re.compile(
-  r'(?<![\w/.-])((?:gpt_jax|configs|tests|launch|docs)/[\w./*-]*[\w/*])'
-)
+PATH = re.compile(r'(?<![\w/.-])((?:gpt_jax|configs|tests|launch|docs)/[\w./*-]*[\w/*])')
 MODULE = re.compile(r'(?<![\w./])((?:gpt_jax|tests)(?:\.\w+)+)')
 # Flags of other programs than ours.
 OTHERS = {'help', 'requirements_file'}
@@ -122,9 +120,7 @@ def test_each_paper_has_notes():
 @pytest.mark.parametrize('page', NOTES, ids=lambda path: path.parent.name)
 def test_files_of_notes(page):
   """By their path from the root, or, of the same folder, by their name."""
-  files = [
-    code for code in inline(page) if re.fullmatch(r'\S+\.(?:py|md|json)', code)
-  ]
+  files = [code for code in inline(page) if re.fullmatch(r'\S+\.(?:py|md|json)', code)]
   assert files
   for file in files:
     where = ROOT if '/' in file else page.parent
@@ -205,9 +201,7 @@ def values_of(name):
 
 def known(word):
   """A config that is here, for F, NAME and one that a reader writes."""
-  word = re.sub(
-    r'^(configs/(?:distil|continue)\.py:)workdirs/.*', r'\1NAME', word
-  )
+  word = re.sub(r'^(configs/(?:distil|continue)\.py:)workdirs/.*', r'\1NAME', word)
   ours = word == 'F' or word.startswith('mine/')
   return 'configs/base.py' if ours else word.removesuffix(':NAME')
 
@@ -304,10 +298,7 @@ def test_a_search_for_sweep_finds_compare():
 def test_every_room_is_described():
   page = text(ROOT / 'docs/architecture.md')
   package = ROOT / 'gpt_jax'
-  for path in (
-    *package.glob('*/__init__.py'),
-    *package.glob('core/*/__init__.py'),
-  ):
+  for path in (*package.glob('*/__init__.py'), *package.glob('core/*/__init__.py')):
     room = path.parent.relative_to(ROOT).as_posix()
     assert f'| `{room}/` |' in page, room
 
@@ -315,9 +306,7 @@ def test_every_room_is_described():
 def test_the_floors_are_those_that_are_enforced():
   (block,) = (b for b in fenced(ROOT / 'docs/architecture.md') if 'spec' in b)
   written = [tuple(line.split(', ')) for line in block.splitlines()]
-  assert [{*rooms} for rooms in written] == [
-    {*rooms} for rooms in reversed(FLOORS)
-  ]
+  assert [{*rooms} for rooms in written] == [{*rooms} for rooms in reversed(FLOORS)]
 
 
 def test_generated_tables_have_one_place():
@@ -335,9 +324,7 @@ def test_generated_tables_have_one_place():
 def test_the_fields_are_up_to_date():
   """With each field, and each call that one may name."""
   written = explaining.page(inspect.TABLES) + '\n'
-  assert text(ROOT / 'docs/fields.md') == written, (
-    'gpt-jax inspect --fields > docs/fields.md'
-  )
+  assert text(ROOT / 'docs/fields.md') == written, 'gpt-jax inspect --fields > docs/fields.md'
 
 
 def test_files_are_written_where_the_page_says():
@@ -386,14 +373,9 @@ def test_the_smoke_run_takes_as_long_everywhere():
 
 def test_the_errors_are_those_of_the_code():
   """`docs/errors.md` quotes messages; a literal may go over several lines."""
-  source = ''.join(
-    path.read_text(encoding='utf-8')
-    for path in (ROOT / 'gpt_jax').rglob('*.py')
-  )
+  source = ''.join(path.read_text(encoding='utf-8') for path in (ROOT / 'gpt_jax').rglob('*.py'))
   source = re.sub(r"""['"]\s*\n\s*f?['"]""", '', source)
-  rows = re.findall(
-    r'^\| (`.*?) \| ', text(ROOT / 'docs/errors.md'), re.MULTILINE
-  )
+  rows = re.findall(r'^\| (`.*?) \| ', text(ROOT / 'docs/errors.md'), re.MULTILINE)
   quoted = [part for row in rows for part in INLINE.findall(row)]
   assert len(quoted) > 20
   for part in quoted:

@@ -23,8 +23,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = sorted((ROOT / 'docs/how-to').glob('*.md'))
 _BLOCK = re.compile(
-  r'(?:^<!-- (?P<mark>[^>]*) -->\n)?^```\w*\n(?P<text>.*?)^```',
-  re.MULTILINE | re.DOTALL,
+  r'(?:^<!-- (?P<mark>[^>]*) -->\n)?^```\w*\n(?P<text>.*?)^```', re.MULTILINE | re.DOTALL
 )
 
 
@@ -49,12 +48,10 @@ def like(line, others):
 def as_far(line, other):
   """Whether figures change as on the page, and at least a third as much."""
   changes, others = (
-    [float(last) - float(first) for first, last in _CHANGE.findall(text)]
-    for text in (line, other)
+    [float(last) - float(first) for first, last in _CHANGE.findall(text)] for text in (line, other)
   )
   return len(changes) == len(others) and all(
-    here * change >= change**2 / 3
-    for change, here in zip(changes, others, strict=True)
+    here * change >= change**2 / 3 for change, here in zip(changes, others, strict=True)
   )
 
 

@@ -55,9 +55,7 @@ FLOORS = (
 FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 # Linen's modules stay in core/nn/ and papers/; these read its metadata of
 # logical axes only.
-READS_METADATA = {
-  *('core.training.parts', 'core.sharding', 'core.costs.flops'),
-}
+READS_METADATA = {'core.training.parts', 'core.sharding', 'core.costs.flops'}
 
 
 def name(path):
@@ -107,9 +105,7 @@ def above(path):
 
 
 def test_every_room_has_its_floor():
-  assert {part(path) for path in FILES if path.name != '__init__.py'} == {
-    *FLOOR
-  }
+  assert {part(path) for path in FILES if path.name != '__init__.py'} == {*FLOOR}
 
 
 @pytest.mark.parametrize('path', FILES, ids=name)
@@ -151,18 +147,17 @@ def test_linen_stays_in_nn_and_papers(path):
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) == 'nn'
   }
   assert used <= {
-    *('nn.meta', 'nn.LogicallyPartitioned', 'nn.get_partition_spec'),
-    *('nn.logical_to_mesh_sharding', 'nn.logical_axis_rules'),
+    'nn.meta',
+    'nn.LogicallyPartitioned',
+    'nn.get_partition_spec',
+    'nn.logical_to_mesh_sharding',
+    'nn.logical_axis_rules',
     'nn.get_logical_axis_rules',
   }
 
 
 def test_step_knows_the_objective_and_not_the_model():
-  found = {
-    i
-    for i in imports(ROOT / 'core/training/step.py')
-    if i.startswith('gpt_jax')
-  }
+  found = {i for i in imports(ROOT / 'core/training/step.py') if i.startswith('gpt_jax')}
   assert {i.rpartition('.')[0] for i in found} <= {
     'gpt_jax.core.objectives.base',
     'gpt_jax.core.objectives.loss',
@@ -171,7 +166,9 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.optim.micro_batches',
     'gpt_jax.core.optim.train_state',
     # The parts of a batch: how they lie on devices, and whose draws are whose.
-    *('gpt_jax.core', 'gpt_jax.core.nn', 'gpt_jax.core.nn.layers'),
+    'gpt_jax.core',
+    'gpt_jax.core.nn',
+    'gpt_jax.core.nn.layers',
     'gpt_jax.core.optim.wrappers',
     'gpt_jax.core.optim.schedules',  # the type of a schedule
   }
@@ -184,8 +181,16 @@ def test_hf_knows_the_model_and_none_of_its_layers():
       # Its activations alone.
       assert not {i for i in of_nn if i.startswith('gpt_jax.core.nn.layers.')}
       assert {i.split('.')[3] for i in of_nn} <= {
-        *('attend', 'build', 'caches', 'choices', 'layers', 'params'),
-        *('positions', 'row', 'stack', 'transformer'),
+        'attend',
+        'build',
+        'caches',
+        'choices',
+        'layers',
+        'params',
+        'positions',
+        'row',
+        'stack',
+        'transformer',
       }
 
 
@@ -203,9 +208,7 @@ def test_tests_mirror_the_house():
   tests = ROOT.parent / 'tests'
   folders = {p.parent.relative_to(tests) for p in tests.glob('*/**/test_*.py')}
   # launch/ is beside gpt_jax/.
-  strange = {f for f in folders if not (ROOT / f).is_dir()} - {
-    pathlib.Path('launch')
-  }
+  strange = {f for f in folders if not (ROOT / f).is_dir()} - {pathlib.Path('launch')}
   assert not strange
 
 
@@ -226,47 +229,69 @@ print(json.dumps([
 ]))
 """
   names = ('training.run', 'sharding', 'tokenizers.tokenizer')
-  assert run_python(code) == [
-    [True, True, True, [f'gpt_jax.core.{name}' for name in names]]
-  ]
+  assert run_python(code) == [[True, True, True, [f'gpt_jax.core.{name}' for name in names]]]
 
 
 @pytest.mark.parametrize('path', FILES, ids=name)
 def test_the_package_uses_full_names(path):
   known = {p.relative_to(ROOT).parts[0].removesuffix('.py') for p in FILES}
-  assert {
-    i.split('.')[1]
-    for i in imports(path)
-    if '.' in i and i.startswith('gpt_jax.')
-  } <= known
+  assert {i.split('.')[1] for i in imports(path) if '.' in i and i.startswith('gpt_jax.')} <= known
 
 
 # What takes long to import.
 SLOW = (
-  *('jax', 'flax', 'optax', 'orbax', 'grain', 'tensorstore', 'matplotlib'),
-  *('scipy.stats', 'sklearn', 'tensorboardX', 'torch', 'transformers'),
+  'jax',
+  'flax',
+  'optax',
+  'orbax',
+  'grain',
+  'tensorstore',
+  'matplotlib',
+  'scipy.stats',
+  'sklearn',
+  'tensorboardX',
+  'torch',
+  'transformers',
 )
 SMOKE = '--config=configs/smoke.py'
 TYPOS = [
   *(
     ['train', SMOKE, '--workdir=w', f'--config.{x}']
     for x in (
-      *('model.num_layer=3', 'modell.num_layers=3', 'batch.rows=x'),
-      *('model.num_layers=x', 'model.num_layers=0', 'optim.clip_norm=nan'),
-      *('model.ffn=swiglo', 'model.norm=layernorm(', 'objective.name=cuasal'),
-      *('model.attention=full, locale(3)', 'schedule.name=cosine(lr=1e-3)'),
-      *('optim.name=adamw(b1=2.0)', 'data.rows=streams', 'optim.ema=emma'),
-      *('model.num_heads=3', 'tokenizer.name=bytess', 'data.source=jsnol(1)'),
+      'model.num_layer=3',
+      'modell.num_layers=3',
+      'batch.rows=x',
+      'model.num_layers=x',
+      'model.num_layers=0',
+      'optim.clip_norm=nan',
+      'model.ffn=swiglo',
+      'model.norm=layernorm(',
+      'objective.name=cuasal',
+      'model.attention=full, locale(3)',
+      'schedule.name=cosine(lr=1e-3)',
+      'optim.name=adamw(b1=2.0)',
+      'data.rows=streams',
+      'optim.ema=emma',
+      'model.num_heads=3',
+      'tokenizer.name=bytess',
+      'data.source=jsnol(1)',
     )
   ),
-  *(['train', SMOKE], ['train', '--workdir=w'], ['train', '--wordkir=w']),
+  ['train', SMOKE],
+  ['train', '--workdir=w'],
+  ['train', '--wordkir=w'],
   ['train', 'configs/smoke.py'],
-  *(['train', '--config=nope.py'], ['train', '--config=configs/gpt2.py:7b']),
+  ['train', '--config=nope.py'],
+  ['train', '--config=configs/gpt2.py:7b'],
   ['finetune', '--config=configs/finetune/rte.py', '--config.finetune.peek=1'],
-  *(['generate', '--workdir=w', '--top_k=-1'], ['generate', '--prompt=x']),
-  *(['evaluate', '--workdir=w', '--tasks=lambad'], ['inspect', '--field=x']),
-  *(['benchmark', SMOKE, '--what=speed'], ['convert', '--workdir=w']),
-  *(['plan', '--search'], ['plan', SMOKE, '--topology=v9:2x2']),
+  ['generate', '--workdir=w', '--top_k=-1'],
+  ['generate', '--prompt=x'],
+  ['evaluate', '--workdir=w', '--tasks=lambad'],
+  ['inspect', '--field=x'],
+  ['benchmark', SMOKE, '--what=speed'],
+  ['convert', '--workdir=w'],
+  ['plan', '--search'],
+  ['plan', SMOKE, '--topology=v9:2x2'],
 ]
 # Prints the exit code of each command line, and which slow modules it loads.
 RUN = """
@@ -295,10 +320,7 @@ def run_python(code, *args):
 def test_help_and_typos_are_answered_without_jax():
   helped = [[name, '--help'] for name in __main__.COMMANDS]
   found = run_python(RUN, [*helped, *TYPOS], SLOW)
-  assert found == [
-    *([argv, 0, []] for argv in helped),
-    *([argv, 2, []] for argv in TYPOS),
-  ]
+  assert found == [*([argv, 0, []] for argv in helped), *([argv, 2, []] for argv in TYPOS)]
 
 
 def test_configs_are_read_without_jax():

@@ -49,11 +49,7 @@ def start(tmp_path):
     }
     notes = tmp_path / 'notes'
     notes.unlink(missing_ok=True)
-    clean |= {
-      'JAX_PLATFORMS': 'cpu',
-      'PYTHONPATH': f'{tmp_path}:{ROOT}',
-      'NOTES': str(notes),
-    }
+    clean |= {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': f'{tmp_path}:{ROOT}', 'NOTES': str(notes)}
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # is inherited
     try:
       done = subprocess.run(
@@ -91,9 +87,7 @@ def test_a_command_starts_once_more(start, tmp_path):
   assert (done.returncode, done.stdout) == (7, 'the text that stdin holds')
   first, second = starts
   assert first.pop('tunables') == 'glibc.cpu.x86_ibt=off'
-  assert second.pop('tunables').startswith(
-    'glibc.cpu.x86_ibt=off:glibc.malloc.hugetlb=1:'
-  )
+  assert second.pop('tunables').startswith('glibc.cpu.x86_ibt=off:glibc.malloc.hugetlb=1:')
   assert first == second and first['argv'] == argv and first['ignored']
 
 
@@ -119,9 +113,7 @@ def test_python_m_starts_once_more(start):
     ('gpt-jax', '', (), {'MALLOC_ARENA_MAX': '2'}),
   ],
 )
-def test_nothing_else_starts_again(
-  name, before, flags, environment, start, tmp_path
-):
+def test_nothing_else_starts_again(name, before, flags, environment, start, tmp_path):
   argv = *flags, program(tmp_path, name, before)
   done, starts = start(*argv, **environment)
   assert (done.returncode, len(starts)) == (7, 1)
@@ -129,11 +121,7 @@ def test_nothing_else_starts_again(
 
 @pytest.mark.parametrize(
   ('part', 'value'),
-  [
-    ('_huge_pages', 'always madvise [never]\n'),
-    ('_glibc', (2, 34)),
-    ('_has_accelerator', True),
-  ],
+  [('_huge_pages', 'always madvise [never]\n'), ('_glibc', (2, 34)), ('_has_accelerator', True)],
 )
 def test_without_huge_pages_glibc_is_not_tuned(part, value, monkeypatch):
   monkeypatch.setattr(sys, 'platform', 'linux')

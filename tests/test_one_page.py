@@ -53,13 +53,9 @@ def here(tmp_path, monkeypatch):
   tasks.mkdir()
   number = range(211)
   texts = [f'The cat spoke {n} words and then the dog spoke' for n in number]
+  write(tasks / 'lambada/lambada_test.jsonl', *({'text': f'{text} back'} for text in texts))
   write(
-    tasks / 'lambada/lambada_test.jsonl',
-    *({'text': f'{text} back'} for text in texts),
-  )
-  write(
-    tasks / 'piqa/valid.jsonl',
-    *({'goal': text, 'sol1': 'a cat', 'sol2': 'two'} for text in texts),
+    tasks / 'piqa/valid.jsonl', *({'goal': text, 'sol1': 'a cat', 'sol2': 'two'} for text in texts)
   )
   (tasks / 'piqa/valid-labels.lst').write_text('0\n1\n' * 105 + '0\n')
   write(
@@ -91,8 +87,7 @@ def here(tmp_path, monkeypatch):
   write(
     tasks / 'boolq/dev.jsonl',
     *(
-      {'question': 'did it', 'passage': text, 'answer': bool(n % 2)}
-      for n, text in enumerate(texts)
+      {'question': 'did it', 'passage': text, 'answer': bool(n % 2)} for n, text in enumerate(texts)
     ),
   )
   return tmp_path
@@ -121,10 +116,7 @@ def test_the_page(here, monkeypatch, capsys):
         break
     with openai.OpenAI(base_url=found[0], api_key='none') as client:
       answer = client.chat.completions.create(
-        model='W',
-        messages=[{'role': 'user', 'content': 'Hello'}],
-        max_tokens=5,
-        temperature=0,
+        model='W', messages=[{'role': 'user', 'content': 'Hello'}], max_tokens=5, temperature=0
       )
   finally:
     server.send_signal(signal.SIGTERM)
@@ -149,7 +141,6 @@ def test_the_page(here, monkeypatch, capsys):
     same = path.name == 'tokenizer.json'
     assert same or copy.read_bytes() == path.read_bytes(), path.name
   of_both = (
-    vocabulary.of_checkpoint(str(here / folder), 'llama')
-    for folder in ('HF_FOLDER', 'HF_FOLDER2')
+    vocabulary.of_checkpoint(str(here / folder), 'llama') for folder in ('HF_FOLDER', 'HF_FOLDER2')
   )
   assert len({found[1].fingerprint for found in of_both}) == 1

@@ -51,9 +51,7 @@ def put(folder, tables):
 def evaluated(tmp_path):
   """The flags of the example, with its tables in place."""
   ((tables, argv),) = (
-    found
-    for found in examples('evaluation.md')
-    if 'tasks/sky.jsonl' in found[0]
+    found for found in examples('evaluation.md') if 'tasks/sky.jsonl' in found[0]
   )
   put(tmp_path, tables)
   assert argv[0] == 'evaluate'
@@ -75,9 +73,7 @@ def test_every_form_of_evaluate_has_an_example(tmp_path, evaluated):
   found = measure(tasks_dir, values.tasks, shots)
   assert found['eval/multiple_choice/sky-shown_rest/examples'] == 2
   assert found['eval/multiple_choice/sky-shown_rest/1_shots/shots_shown'] == 1
-  assert found['eval/multiple_choice/sky-shown_rest/chance'] == pytest.approx(
-    (1 / 2 + 1 / 3) / 2
-  )
+  assert found['eval/multiple_choice/sky-shown_rest/chance'] == pytest.approx((1 / 2 + 1 / 3) / 2)
   assert found['eval/qa/capitals-shown_rest-max_tokens_5/examples'] == 2
   assert found['eval/text/notes-stride_8/words'] == 14 + 1
 
@@ -100,38 +96,20 @@ EXPECTED = {
     ('A man plays a guitar.', 'It is snowing.', 0.2),
   ],
   'choice': [
-    (
-      *('It had rained all night.', 'What is the street?'),
-      *('dry', 'wet', 'new', 1),
-    ),
-    (
-      *('She had forgotten her key.', 'What does she do?'),
-      *('ring', 'sing', 'sleep', 0),
-    ),
+    ('It had rained all night.', 'What is the street?', 'dry', 'wet', 'new', 1),
+    ('She had forgotten her key.', 'What does she do?', 'ring', 'sing', 'sleep', 0),
   ],
-  'target': [
-    ('Good morning. =', ' Guten Morgen.', None),
-    ('Thank you. =', ' Danke.', None),
-  ],
+  'target': [('Good morning. =', ' Guten Morgen.', None), ('Thank you. =', ' Danke.', None)],
   'spans': [
-    (
-      *('Who left?', 'The door was open. Mary had left.'),
-      (19, ('Mary',)),
-    ),
-    (
-      *('What was open?', 'The door was open. Mary had left.'),
-      (0, ('The door',)),
-    ),
+    ('Who left?', 'The door was open. Mary had left.', (19, ('Mary',))),
+    ('What was open?', 'The door was open. Mary had left.', (0, ('The door',))),
   ],
   'ranking': [
     ('Who left?', 'Mary had left.', 'The door was open.', 0),
     ('What was open?', 'It rained.', 'The door was open.', 1),
   ],
   # B-LOC, B-PER, I-LOC, O.
-  'tags': [
-    ('Mary went to New York', (1, 3, 3, 0, 2)),
-    ('It rained .', (3, 3, 3)),
-  ],
+  'tags': [('Mary went to New York', (1, 3, 3, 0, 2)), ('It rained .', (3, 3, 3))],
 }
 
 
@@ -151,10 +129,14 @@ def test_the_examples_of_finetuning_are_read(tmp_path, monkeypatch, form):
 
 # Overrides of a run.
 TINY = [
-  *('--config.model.num_layers=1', '--config.model.d_model=16'),
-  *('--config.model.num_heads=2', '--config.model.context_length=128'),
-  *('--config.tokenizer.name=bytes', '--config.batch.size=8'),
-  *('--config.schedule.num_steps=2', '--config.eval.rows=8'),
+  '--config.model.num_layers=1',
+  '--config.model.d_model=16',
+  '--config.model.num_heads=2',
+  '--config.model.context_length=128',
+  '--config.tokenizer.name=bytes',
+  '--config.batch.size=8',
+  '--config.schedule.num_steps=2',
+  '--config.eval.rows=8',
 ]
 
 

@@ -18,10 +18,7 @@ def hops():
   assert section
   # What is in brackets is another model's.
   return set(
-    re.findall(
-      r'`(gpt_jax/[\w/]+\.py)`',
-      re.sub(r'\(.*?\)', '', section, flags=re.DOTALL),
-    )
+    re.findall(r'`(gpt_jax/[\w/]+\.py)`', re.sub(r'\(.*?\)', '', section, flags=re.DOTALL))
   )
 
 
@@ -29,7 +26,8 @@ def test_a_run_enters_every_file_of_the_way(tmp_path):
   with house.entered() as files:
     code = main(
       [
-        *('train', f'--config={ROOT}/configs/smoke.py'),
+        'train',
+        f'--config={ROOT}/configs/smoke.py',
         f"--config.data.source=text('{ROOT}/configs/g*.py')",
         '--config.tokenizer.name=bytes',
         '--config.model.num_layers=2',

@@ -100,9 +100,7 @@ def _comparable(config: Config, steps: int) -> Config:
   config.model.dtype = 'float32'
   config.model.dropout = 'none'
   b1, b2 = worker.BETAS
-  config.optim.name = (
-    f'adamw(b1={b1}, b2={b2}, eps={worker.EPSILON}, weight_decay=0.0)'
-  )
+  config.optim.name = f'adamw(b1={b1}, b2={b2}, eps={worker.EPSILON}, weight_decay=0.0)'
   config.optim.clip_norm = worker.CLIP
   config.optim.ema = 'none'
   config.schedule.name = f'constant(peak={worker.RATE})'
@@ -150,9 +148,7 @@ def write(folder: str, config: Config, batches: dict[str, np.ndarray]) -> None:
   np.savez(path, allow_pickle=False, **batches)
 
 
-def train_turns(
-  sides: dict[str, WorkerProcess], steps: int
-) -> dict[str, dict[str, Any]]:
+def train_turns(sides: dict[str, WorkerProcess], steps: int) -> dict[str, dict[str, Any]]:
   """The combined answers of each side."""
   out: dict[str, dict[str, Any]] = {
     name: {'seconds': [], 'cpu_seconds': [], 'losses': []} for name in sides
@@ -171,14 +167,9 @@ def train_turns(
   return out
 
 
-def _train_result(
-  answers: dict[str, Any], tokens: int, per_token: float, peak: float
-) -> dict:
+def _train_result(answers: dict[str, Any], tokens: int, per_token: float, peak: float) -> dict:
   found = medians(answers, tokens)
-  return {
-    **found,
-    'mfu': flops.mfu(found['tokens_per_second'], per_token, peak),
-  }
+  return {**found, 'mfu': flops.mfu(found['tokens_per_second'], per_token, peak)}
 
 
 def medians(answers: dict[str, Any], tokens: int) -> dict:
@@ -209,8 +200,7 @@ def report_train(result: dict) -> str:
           row('peak memory, MiB', 'peak_bytes', ',.0f', 1 / MIB),
         ],
       ),
-      f'speedup {result["speedup"]:.2f}; by CPU time '
-      f'{result["cpu_speedup"]:.2f}',
+      f'speedup {result["speedup"]:.2f}; by CPU time {result["cpu_speedup"]:.2f}',
       f'loss    {result["loss"][0]:.5f} / {result["loss"][1]:.5f} after the '
       f'last step; they differ by {result["loss_difference"]:.1e} at most',
       f'MFU     of {result["peak_flops"]:.3g} FLOP/s ({result["peak_source"]})',
@@ -268,17 +258,13 @@ def lstm(config: Config, steps: int) -> dict:
       folder,
       config,
       {
-        name: rng.normal(size=(BATCHES, shape.rows, shape.length, size)).astype(
-          np.float32
-        )
+        name: rng.normal(size=(BATCHES, shape.rows, shape.length, size)).astype(np.float32)
         for name, size in ends.items()
       },
     )
     with harness.sides('lstm', folder, (OURS, TORCH, PRODUCTS)) as sides:
       rounds = train_turns(sides, WARM_UP + steps)
-  found = {
-    name: medians(answers, shape.tokens) for name, answers in rounds.items()
-  }
+  found = {name: medians(answers, shape.tokens) for name, answers in rounds.items()}
   losses = np.array([found[name].pop('losses') for name in (OURS, TORCH)])
   seconds = {name: side['step_seconds'] for name, side in found.items()}
   cpu = {name: side['cpu_seconds_a_step'] for name, side in found.items()}
@@ -339,11 +325,7 @@ BEAMS = 4
 
 
 def decode(
-  config: Config,
-  steps: int,
-  batches: Sequence[int],
-  prompts: Sequence[int],
-  beams: int = 0,
+  config: Config, steps: int, batches: Sequence[int], prompts: Sequence[int], beams: int = 0
 ) -> dict:
   """Decodes `steps` tokens after the first, at each batch and prompt length.
 
@@ -353,8 +335,7 @@ def decode(
   encoder = bool(config.model.num_encoder_layers)
   if encoder and not beams:
     raise UsageError(
-      '--what=decode: for an encoder-decoder only beam search is measured; '
-      'give --what=beam'
+      '--what=decode: for an encoder-decoder only beam search is measured; give --what=beam'
     )
   harness.check_installed('torch', 'transformers')
   longest, context = max(prompts) + 1 + steps, config.model.context_length
@@ -388,17 +369,13 @@ def decode(
   }
 
 
-def _case(
-  both: dict[str, WorkerProcess], steps: int, case: dict[str, int]
-) -> dict:
+def _case(both: dict[str, WorkerProcess], steps: int, case: dict[str, int]) -> dict:
   """Both sides in turns, after a round of two tokens to compile and warm up."""
   batch, prompt = case['batch'], case['prompt']
   _round(both, {**case, 'tokens': 2})
   repeats = REPEATS if batch * prompt <= SMALL else 1
   rounds = [_round(both, {**case, 'tokens': 1 + steps}) for _ in range(repeats)]
-  found: dict[str, Any] = {
-    name: _decode_result([r[name] for r in rounds], batch) for name in both
-  }
+  found: dict[str, Any] = {name: _decode_result([r[name] for r in rounds], batch) for name in both}
   ours, theirs = (np.array(rounds[0][name]['ids']) for name in both)
   one, two = found.values()
   return {
@@ -406,17 +383,14 @@ def _case(
     'prompt': prompt,
     **found,
     'speedup': one['tokens_per_second'] / two['tokens_per_second'],
-    'first_token_speedup': two['first_token_seconds']
-    / one['first_token_seconds'],
+    'first_token_speedup': two['first_token_seconds'] / one['first_token_seconds'],
     'same_ids': float(np.mean(ours == theirs)),
   }
 
 
 def _round(both: dict[str, WorkerProcess], case: dict) -> dict[str, dict]:
   """One case on both sides: times, and the results in the last answer."""
-  out: dict[str, dict] = {
-    name: {'seconds': [], 'cpu_seconds': []} for name in both
-  }
+  out: dict[str, dict] = {name: {'seconds': [], 'cpu_seconds': []} for name in both}
   for side in both.values():
     side.tell(case)
   left, turn = case['tokens'], 1
@@ -443,9 +417,7 @@ def _decode_result(rounds: list[dict], batch: int) -> dict:
   }
 
 
-def beam(
-  config: Config, steps: int, batches: Sequence[int], prompts: Sequence[int]
-) -> dict:
+def beam(config: Config, steps: int, batches: Sequence[int], prompts: Sequence[int]) -> dict:
   """Like `decode`, by a beam search with `BEAMS` hypotheses."""
   return decode(config, steps, batches, prompts, BEAMS)
 
@@ -457,9 +429,7 @@ def report_decode(result: dict) -> str:
     one, two = case[OURS], case[TORCH]
 
     def pair(field, scale, digits, one=one, two=two):
-      return ' / '.join(
-        f'{side[field] * scale:,.{digits}f}' for side in (one, two)
-      )
+      return ' / '.join(f'{side[field] * scale:,.{digits}f}' for side in (one, two))
 
     rows.append(
       (
@@ -476,8 +446,16 @@ def report_decode(result: dict) -> str:
       )
     )
   header = (
-    *('batch', 'prompt', 'tokens/s', 'ratio', 'CPU ms a step'),
-    *('first token, s', 'ratio', 'cache, MiB', 'peak, MiB', 'same ids'),
+    'batch',
+    'prompt',
+    'tokens/s',
+    'ratio',
+    'CPU ms a step',
+    'first token, s',
+    'ratio',
+    'cache, MiB',
+    'peak, MiB',
+    'same ids',
   )
   beams = f', {result["beams"]} beams' if result['beams'] else ''
   return (

@@ -75,9 +75,7 @@ def measure(config: Config, steps: int) -> dict:
   return {**result, **saves, **loops}
 
 
-def local_saves(
-  step: Any, state: Any, batch: Any, local: LocalCheckpoints
-) -> tuple[Any, dict]:
+def local_saves(step: Any, state: Any, batch: Any, local: LocalCheckpoints) -> tuple[Any, dict]:
   """The state, and times of local saves between the steps of a run."""
   bare, blocked, whole, during = [], [], [], []
   # The first save does not count: it compiles the checksums.
@@ -139,9 +137,7 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
   }
 
 
-def _loops(
-  parts: Parts, step: Any, state: Any, batch: Any, steps: int, folder: str
-) -> dict:
+def _loops(parts: Parts, step: Any, state: Any, batch: Any, steps: int, folder: str) -> dict:
   """Seconds per step of the bare step and of `loop.fit`, in alternation."""
   config = parts.config
   store = random_store(
@@ -158,7 +154,11 @@ def _loops(
     bare += seconds
     workdir = os.path.join(folder, str(i))
     training = Run(
-      *(part, workdir, data, Checkpointer(workdir), History(workdir)),
+      part,
+      workdir,
+      data,
+      Checkpointer(workdir),
+      History(workdir),
       first=functools.partial(parts_lib.initial_state, part),
     )
     state = state._replace(step=jax.device_put(0 * state.step, whole))
@@ -203,8 +203,7 @@ def report(result: dict) -> str:
   """Formats the result."""
   local = result['local']
   lines = [
-    f'model     {result["parameters"]:,} parameters, a state of '
-    f'{result["state_gib"]:.2f} GiB',
+    f'model     {result["parameters"]:,} parameters, a state of {result["state_gib"]:.2f} GiB',
     f'local     {local["blocked_seconds"]:.3f} s of the training thread, '
     f'{local["blocked_seconds"] / local["step_seconds"]:.0%} of a step of '
     f'{local["step_seconds"]:.3f} s; {local["save_seconds"]:.2f} s until it is '
@@ -222,8 +221,7 @@ def report(result: dict) -> str:
     f'save      {result["blocked_seconds"]:.3f} s of the training thread, '
     f'{blocked:.0%} of a step (the first {result["blocked_seconds_first"]:.3f}'
     f' s); {result["save_seconds"]:.2f} s until it is on disk',
-    f'checksums {result["checksum_seconds"]:.3f} s, {checksums:.1%} of the '
-    f'save',
+    f'checksums {result["checksum_seconds"]:.3f} s, {checksums:.1%} of the save',
     f'loop      {result["loop_step_seconds"] * 1e3:.1f} ms a step, bare '
     f'{result["bare_step_seconds"] * 1e3:.1f} ms: '
     f'{result["loop_overhead"]:+.1%}',

@@ -50,14 +50,10 @@ Shape = tuple[int, int]  # [F, D] of a kernel
 
 def measure(config: Config, steps: int) -> dict:
   """Times `steps` tokens with each number of key/value heads, in turn."""
-  engines = {
-    kv_heads: _engine(config, kv_heads)
-    for kv_heads in (config.model.num_heads, 1)
-  }
+  engines = {kv_heads: _engine(config, kv_heads) for kv_heads in (config.model.num_heads, 1)}
   sizes = {kv_heads: engine.cache_bytes for kv_heads, engine in engines.items()}
   times = harness.in_turns(
-    {str(kv_heads): engine.step for kv_heads, engine in engines.items()},
-    *(steps, WARM_UP),
+    {str(kv_heads): engine.step for kv_heads, engine in engines.items()}, steps, WARM_UP
   )
   half = steps // 2 + 1
   rows = config_lib.ramp(config).stages[-1].rows
@@ -70,10 +66,8 @@ def measure(config: Config, steps: int) -> dict:
     'kv_heads': {
       str(kv_heads): {
         'tokens_per_second': rows / times[str(kv_heads)].median,
-        'first_tokens_per_second': rows
-        / statistics.median(times[str(kv_heads)].wall[:half]),
-        'last_tokens_per_second': rows
-        / statistics.median(times[str(kv_heads)].wall[-half:]),
+        'first_tokens_per_second': rows / statistics.median(times[str(kv_heads)].wall[:half]),
+        'last_tokens_per_second': rows / statistics.median(times[str(kv_heads)].wall[-half:]),
         'cache_bytes': size,
       }
       for kv_heads, size in sizes.items()
@@ -94,9 +88,7 @@ def _engine(config: Config, num_kv_heads: int) -> Engine:
   params = random_params(Causal().bind(model), config.seed)
   engine = Engine(Decoder(model, params), slots=rows)
   length = config.model.context_length // 2
-  prompts = np.random.default_rng(0).integers(
-    config.model.vocab_size, size=(rows, length)
-  )
+  prompts = np.random.default_rng(0).integers(config.model.vocab_size, size=(rows, length))
   for ids in prompts.tolist():
     engine.add(Request(ids, length, Sampler(temperature=0)))
   engine.step()
@@ -127,19 +119,14 @@ def report(result: dict) -> str:
 def products(config: Config, steps: int, batches: Sequence[int]) -> dict:
   """Times the products of one decoded token, at each number of rows."""
   shapes, dtype = kernels(config), DTYPES[config.model.dtype]
-  return {
-    'steps': steps,
-    'batches': [_batch(shapes, rows, dtype, steps) for rows in batches],
-  }
+  return {'steps': steps, 'batches': [_batch(shapes, rows, dtype, steps) for rows in batches]}
 
 
 def kernels(config: Config) -> dict[Shape, int]:
   """Number of kernels of each shape that a token is multiplied with."""
   model = make_model(**config.model)
   objective = objectives.build(config.objective.name, model)
-  params = jax.eval_shape(
-    functools.partial(init_params, objective), jax.random.key(0)
-  )
+  params = jax.eval_shape(functools.partial(init_params, objective), jax.random.key(0))
   split = jax.eval_shape(lambda p: params_lib.transpose(unstack(p)), params)
   head = model.vocab_size, model.d_model
   shapes, known = collections.Counter({head: 1}), math.prod(head)
@@ -160,9 +147,7 @@ def kernels(config: Config) -> dict[Shape, int]:
   return dict(shapes)
 
 
-def _batch(
-  shapes: dict[Shape, int], rows: int, dtype: Any, steps: int
-) -> dict[str, Any]:
+def _batch(shapes: dict[Shape, int], rows: int, dtype: Any, steps: int) -> dict[str, Any]:
   """Seconds of the products with `rows` rows, in total and for each shape."""
   every = [shape for shape, count in shapes.items() for _ in range(count)]
   found = []
@@ -186,9 +171,7 @@ def _batch(
   return {'rows': rows, 'products': found, 'seconds': seconds}
 
 
-def _seconds(
-  shapes: Sequence[Shape], rows: int, dtype: Any, steps: int
-) -> tuple[float, float]:
+def _seconds(shapes: Sequence[Shape], rows: int, dtype: Any, steps: int) -> tuple[float, float]:
   """Wall and CPU time of products with new kernels of these shapes."""
   kernels = [jnp.ones(shape, dtype) for shape in shapes]
   inputs = {D: jnp.ones((rows, D), dtype) for _, D in shapes}
@@ -202,9 +185,7 @@ def _seconds(
       last_N1 = 1e-6 * layers.dot(x_ND, kernel_FD)[:, :1]
     return last_N1
 
-  times = harness.in_turns(
-    {'': lambda: run(kernels, inputs).block_until_ready()}, steps, 2
-  )['']
+  times = harness.in_turns({'': lambda: run(kernels, inputs).block_until_ready()}, steps, 2)['']
   return times.median, statistics.median(times.cpu)
 
 
@@ -213,10 +194,7 @@ def report_products(result: dict) -> str:
   lines = []
   for batch in result['batches']:
     rows, seconds = batch['rows'], batch['seconds']
-    lines.append(
-      f'{rows} row(s): {1e3 * seconds:.1f} ms, {rows / seconds:,.1f} tokens/s '
-      'at most'
-    )
+    lines.append(f'{rows} row(s): {1e3 * seconds:.1f} ms, {rows / seconds:,.1f} tokens/s at most')
     lines += [
       f'  {x["count"]:>4} of [{x["d"]}, {x["features"]}]: '
       f'{1e6 * x["seconds"]:,.0f} us each, '

@@ -65,9 +65,7 @@ def check_installed(*names: str, extras: Sequence[str] = ('hf',)) -> None:
   """Checks that the libraries of a comparison are installed."""
   for name in names:
     if importlib.util.find_spec(name) is None:
-      raise UsageError(
-        f'--against=torch: {name} is not installed; run {install(*extras)}'
-      )
+      raise UsageError(f'--against=torch: {name} is not installed; run {install(*extras)}')
 
 
 class WorkerProcess:
@@ -130,9 +128,7 @@ def sides(
 ) -> Iterator[dict[str, WorkerProcess]]:
   """The sides of a comparison, once each has loaded what is in `folder`."""
   with contextlib.ExitStack() as stack:
-    yield {
-      name: stack.enter_context(side(what, folder, name)) for name in names
-    }
+    yield {name: stack.enter_context(side(what, folder, name)) for name in names}
 
 
 def answers() -> Callable[[dict], None]:

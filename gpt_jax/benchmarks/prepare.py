@@ -72,9 +72,7 @@ def measure(config: Config, text: str) -> dict:
     found = _run(config, folder, out)
     with open(os.path.join(out, 'manifest.json'), encoding='utf-8') as file:
       manifest = json.load(file)
-    size = sum(
-      _size(os.path.join(out, array)) for array in ('tokens', 'document_ends')
-    )
+    size = sum(_size(os.path.join(out, array)) for array in ('tokens', 'document_ends'))
   tokens = manifest['num_tokens']
   return {
     'text': text,
@@ -94,9 +92,7 @@ def _run(config: Config, folder: str, out: str) -> dict:
     file.write(config_lib.to_json(config))
   start = time.perf_counter()
   with subprocess.Popen(
-    [sys.executable, '-c', _CHILD, path, out],
-    stderr=subprocess.PIPE,
-    text=True,
+    [sys.executable, '-c', _CHILD, path, out], stderr=subprocess.PIPE, text=True
   ) as child:
     peak, most = 0, 0
     ended = threading.Event()
@@ -119,11 +115,7 @@ def _run(config: Config, folder: str, out: str) -> dict:
     watcher.join()
   if child.returncode:
     raise RuntimeError(f'preparing failed: {lines[-1].strip()}')
-  return {
-    'seconds': time.perf_counter() - start,
-    'peak_rss_bytes': peak,
-    'processes': most,
-  }
+  return {'seconds': time.perf_counter() - start, 'peak_rss_bytes': peak, 'processes': most}
 
 
 def _size(folder: str) -> int:
@@ -252,7 +244,8 @@ def encode(config: Config, steps: int) -> dict:
       'lists': lambda: own.encode(texts, num_threads=workers),
       'arrays': arrays,
     },
-    *(steps, 0),
+    steps,
+    0,
   )
   ids, theirs = made.encode_batch(texts), arrays()
 
@@ -277,9 +270,7 @@ def encode(config: Config, steps: int) -> dict:
   }
 
 
-def _as_prepare_does(
-  documents: list[Document], made: SentencePiece, workers: int
-) -> int:
+def _as_prepare_does(documents: list[Document], made: SentencePiece, workers: int) -> int:
   """Encodes the documents, and returns the number of tokens."""
   source = Source(units=[lambda skip: iter(documents)])
   corpus = holdout.Split(source, str, pairs=False)
@@ -311,17 +302,8 @@ def report_encode(result: dict) -> str:
   ]
   for name, key, ratio in (
     ('SentencePiece, to lists ', 'sentencepiece_bytes_per_second', 'ratio'),
-    (
-      'SentencePiece, to arrays',
-      'sentencepiece_arrays_bytes_per_second',
-      'ratio_to_arrays',
-    ),
+    ('SentencePiece, to arrays', 'sentencepiece_arrays_bytes_per_second', 'ratio_to_arrays'),
   ):
-    lines.append(
-      f'{name} {r[key] / 1e6:6.1f} MB/s; ours is {r[ratio]:.2f} times as fast'
-    )
-  lines.append(
-    f'the same ids in {r["num_documents_same"]:,} of {r["num_documents"]:,} '
-    'documents'
-  )
+    lines.append(f'{name} {r[key] / 1e6:6.1f} MB/s; ours is {r[ratio]:.2f} times as fast')
+  lines.append(f'the same ids in {r["num_documents_same"]:,} of {r["num_documents"]:,} documents')
   return '\n'.join(lines)

@@ -49,8 +49,7 @@ def measure(config: Config, steps: int) -> dict:
   rows, length = config_lib.ramp(config).rows(0), config.model.context_length
   if rows % _GROUP:
     raise UsageError(
-      f'batch.size={rows}: GRPO samples {_GROUP} completions of each prompt; '
-      'give a multiple'
+      f'batch.size={rows}: GRPO samples {_GROUP} completions of each prompt; give a multiple'
     )
   if config.model.vocab_size > 60_000:
     raise UsageError(
@@ -62,9 +61,7 @@ def measure(config: Config, steps: int) -> dict:
     'prompt_tokens': length // 2,
     'completion_tokens': length - length // 2,
     'steps': steps,
-    'methods': {
-      name: _method(config, name, rows, steps) for name in ('grpo', 'ppo')
-    },
+    'methods': {name: _method(config, name, rows, steps) for name in ('grpo', 'ppo')},
   }
 
 
@@ -80,15 +77,9 @@ def _method(config: Config, name: str, rows: int, steps: int) -> dict[str, Any]:
     config.objective.name = f'grpo(length={length}, max_tokens={new})'
   config = config_lib.resolve(config.lock())
   tokenizer = _characters(config.model.vocab_size)
-  parts = parts_lib.build(
-    config, device_check.check_devices(config), tokenizer=tokenizer
-  )
-  ids = np.random.default_rng(0).integers(
-    tokenizer.eos_id, size=(rows // group, length // 2)
-  )
-  prompts = [
-    RolloutPrompt('', tokenizer.decode(row), row, {}) for row in ids.tolist()
-  ]
+  parts = parts_lib.build(config, device_check.check_devices(config), tokenizer=tokenizer)
+  ids = np.random.default_rng(0).integers(tokenizer.eos_id, size=(rows // group, length // 2))
+  prompts = [RolloutPrompt('', tokenizer.decode(row), row, {}) for row in ids.tolist()]
 
   def first():
     return parts_lib.initial_state(parts)
@@ -107,7 +98,10 @@ def _method(config: Config, name: str, rows: int, steps: int) -> dict[str, Any]:
       reference=name == 'ppo',
       decode_rows=rows,
     ),
-    *(parts, tokenizer, first, ''),
+    parts,
+    tokenizer,
+    first,
+    '',
   )
   update = compiled_lib.compile_train_step(parts).call
   taken = batch_rows.even(rows, length)
@@ -178,12 +172,9 @@ def report(result: dict) -> str:
     f'tokens, medians of {result["steps"]}'
   ]
   for name, found in result['methods'].items():
-    ours, theirs = (
-      found[f'{side}_tokens_per_second'] for side in ('rollout', 'generate')
-    )
+    ours, theirs = (found[f'{side}_tokens_per_second'] for side in ('rollout', 'generate'))
     lines.append(
-      f'{name}: rollouts {ours:,.1f} tokens/s, generate {theirs:,.1f}: '
-      f'{ours / theirs:.0%}'
+      f'{name}: rollouts {ours:,.1f} tokens/s, generate {theirs:,.1f}: {ours / theirs:.0%}'
     )
     for part, cost in found['parts'].items():
       line, peak = f'  {part:9} {cost["seconds"]:.3f} s', cost['peak_bytes']

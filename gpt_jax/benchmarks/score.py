@@ -32,9 +32,7 @@ from gpt_jax.evaluation.score import Journal, Scorer
 _LIBRARIES = ('torch', 'transformers', 'accelerate', 'lm_eval')
 
 
-def passages(
-  count: int, vocab_size: int, context_length: int
-) -> list[ScoredRow]:
+def passages(count: int, vocab_size: int, context_length: int) -> list[ScoredRow]:
   """Random ids; lengths as in LAMBADA, where 75 tokens are the mean.
 
   Only the last word is scored, 1 to 4 tokens.
@@ -103,11 +101,7 @@ def measure(config: Config, steps: int, batches: Sequence[int] = ()) -> dict:
     'dtype': config.model.dtype,
     'passages': len(rows),
     'tokens': sum(row.length for row in rows),
-    'ours': {
-      **clock.result(),
-      'passages_per_second': len(rows) / clock.seconds,
-      **peak,
-    },
+    'ours': {**clock.result(), 'passages_per_second': len(rows) / clock.seconds, **peak},
     **compared,
   }
 
@@ -132,18 +126,14 @@ def report(result: dict) -> str:
       line += f'; log-probabilities differ by {found["difference"]:.1e} at most'
     lines.append(line)
   if 'speedup' in result:
-    lines.append(
-      f'{result["speedup"]:.2f}x the speed of the fastest of lm-eval'
-    )
+    lines.append(f'{result["speedup"]:.2f}x the speed of the fastest of lm-eval')
   return '\n'.join(lines)
 
 
 def _catch_up(sides: list[WorkerProcess], seconds: float) -> None:
   """Gives turns to sides until each has worked `seconds`, or is done."""
   while waiting := [
-    side
-    for side in sides
-    if 'log_probs' not in side.last and side.last['seconds'] < seconds
+    side for side in sides if 'log_probs' not in side.last and side.last['seconds'] < seconds
   ]:
     for side in waiting:
       side.tell(None)

@@ -96,9 +96,7 @@ def measure(config: Config, clients: int, seconds: int) -> dict[str, Any]:
     'seconds': seconds,
     'requests': len(waits),
     'tokens_per_second': sum(tokens for _, tokens in answers) / seconds,
-    'percentiles': {
-      f'{q}': float(np.percentile(waits, q)) for q in (50, 90, 99, 100)
-    },
+    'percentiles': {f'{q}': float(np.percentile(waits, q)) for q in (50, 90, 99, 100)},
     'warm_up_seconds': warm_up_seconds,
     'programs': len(programs),
     'program_seconds': sum(programs),
@@ -135,13 +133,9 @@ def _serving(make: Any, context_length: int) -> Iterator[tuple[str, int]]:
     body_seconds=limits.body_seconds,
   )
   ready = threading.Event()
-  running = server.LoggingServer(
-    application, drain_seconds=1, limits=limits, started=ready.set
-  )
+  running = server.LoggingServer(application, drain_seconds=1, limits=limits, started=ready.set)
   with server.bind('127.0.0.1', 0) as bound:
-    thread = threading.Thread(
-      target=lambda: asyncio.run(server.serve(running, worker, bound))
-    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(running, worker, bound)))
     thread.start()
     try:
       ready.wait()
@@ -166,9 +160,7 @@ def ask(
 
   def client(number: int) -> list[tuple[float, int]]:
     draw, found = random.Random(number), []
-    connection = http.client.HTTPConnection(
-      *address, timeout=seconds + _SECONDS_TO_END
-    )
+    connection = http.client.HTTPConnection(*address, timeout=seconds + _SECONDS_TO_END)
     while time.monotonic() < end:
       start = time.monotonic()
       tokens = _answered(connection, _request(draw, *sizes))
@@ -180,9 +172,7 @@ def ask(
     return [x for found in pool.map(client, range(clients)) for x in found]
 
 
-def _request(
-  draw: random.Random, context_length: int, num_ids: int
-) -> dict[str, Any]:
+def _request(draw: random.Random, context_length: int, num_ids: int) -> dict[str, Any]:
   """A prompt of up to half of the context; answers are mostly short."""
   half = context_length // 2
   # Even over the powers of two, as the sizes of programs are.
@@ -195,9 +185,7 @@ def _request(
   }
 
 
-def _answered(
-  connection: http.client.HTTPConnection, body: dict[str, Any]
-) -> int:
+def _answered(connection: http.client.HTTPConnection, body: dict[str, Any]) -> int:
   """Sends a request; returns how many tokens came back."""
   kind = {'Content-Type': 'application/json'}
   connection.request('POST', '/v1/completions', json.dumps(body), kind)

@@ -68,10 +68,7 @@ def measure(config: Config, steps: int) -> dict[str, Any]:
       out.write(config_lib.to_json(config.lock()))
     found = [_start(folder, file) for _ in range(1 + steps)]
   first, *others = found
-  return {
-    'first': first,
-    'parts': {name: [x[name] for x in others] for name in PARTS},
-  }
+  return {'first': first, 'parts': {name: [x[name] for x in others] for name in PARTS}}
 
 
 def _start(folder: str, file: str) -> dict[str, float]:
@@ -89,9 +86,7 @@ def _start(folder: str, file: str) -> dict[str, float]:
   )
   if child.returncode:
     why = (child.stderr.strip() or 'no message').splitlines()[-1]
-    raise FailedError(
-      f'train failed: {why.removeprefix("gpt_jax.core.spec.UsageError: ")}'
-    )
+    raise FailedError(f'train failed: {why.removeprefix("gpt_jax.core.spec.UsageError: ")}')
   marks = json.loads(child.stdout.splitlines()[0])
   events = {m['event']: m for m in metrics.read(workdir) if 'event' in m}
   # The log's clock began later than the process.

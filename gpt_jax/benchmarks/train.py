@@ -54,9 +54,7 @@ def measure(config: Config, steps: int) -> dict:
   rows = shape.rows
   make_batch = parts.objective.make_batch
   batches = row_order.batches(
-    random_store(
-      num_tokens=64 * shape.tokens, vocab_size=config.model.vocab_size
-    ),
+    random_store(num_tokens=64 * shape.tokens, vocab_size=config.model.vocab_size),
     seed=config.seed,
     start=0,
     stop=WARM_UP + steps,
@@ -82,9 +80,7 @@ def measure(config: Config, steps: int) -> dict:
     start = now
   times, waits = times[WARM_UP:], waits[WARM_UP:]
   if source.endswith('matmuls'):
-    peak = max(
-      peak, peaks_lib.of_device(parts.mesh.devices.flat[0], again=True)[0]
-    )
+    peak = max(peak, peaks_lib.of_device(parts.mesh.devices.flat[0], again=True)[0])
   seconds = statistics.median(times)
   checked = {}
   if config.replay.every_steps:
@@ -104,8 +100,7 @@ def measure(config: Config, steps: int) -> dict:
     'step_seconds_min': min(times),
     'tokens_per_second': rate,
     'data_wait_fraction': sum(waits) / sum(times),
-    'host_memory_gib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    / 2**20,
+    'host_memory_gib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     'flops_per_token': per_token,
     'mfu': flops.mfu(rate, per_token, peaks),
     'mfu_causal': flops.mfu(rate, causal, peaks),

@@ -39,11 +39,7 @@ def load_torch(folder: str) -> tuple[Any, bool]:
   transformers.logging.disable_progress_bar()
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   encoder = transformers.AutoConfig.from_pretrained(folder).is_encoder_decoder
-  kind = (
-    transformers.AutoModelForSeq2SeqLM
-    if encoder
-    else transformers.AutoModelForCausalLM
-  )
+  kind = transformers.AutoModelForSeq2SeqLM if encoder else transformers.AutoModelForCausalLM
   return kind.from_pretrained(folder), encoder
 
 
@@ -90,13 +86,11 @@ def _trains_torch(folder: str) -> Step:
   model, encoder = load_torch(folder)
   model.train()
   optimizer = torch.optim.AdamW(
-    *(model.parameters(), RATE, BETAS, EPSILON), weight_decay=0.0, fused=True
+    model.parameters(), RATE, BETAS, EPSILON, weight_decay=0.0, fused=True
   )
 
   def step(batch: dict[str, np.ndarray]) -> float:
-    ids = {
-      name: torch.from_numpy(x.astype(np.int64)) for name, x in batch.items()
-    }
+    ids = {name: torch.from_numpy(x.astype(np.int64)) for name, x in batch.items()}
     given = {'input_ids': ids['inputs']}
     if encoder:
       given = {
@@ -106,9 +100,7 @@ def _trains_torch(folder: str) -> Step:
       }
     optimizer.zero_grad()
     logits = model(**given, use_cache=False).logits
-    loss = torch.nn.functional.cross_entropy(
-      logits.flatten(0, 1), ids['targets'].flatten()
-    )
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids['targets'].flatten())
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
@@ -121,12 +113,7 @@ def steps(step: Step, batches: list[dict], start: int, num: int) -> dict:
   """Trains `num` steps, the first of which is number `start`."""
   losses = []
   found = harness.in_turns(
-    {
-      '': lambda: losses.append(
-        step(batches[(start + len(losses)) % len(batches)])
-      )
-    },
-    *(num, 0),
+    {'': lambda: losses.append(step(batches[(start + len(losses)) % len(batches)]))}, num, 0
   )['']
   return {
     'seconds': found.wall,
@@ -145,9 +132,7 @@ def _train(make: Callable[[str], Step], folder: str) -> None:
   say = harness.answers()
   with np.load(os.path.join(folder, BATCHES)) as arrays:
     held = {name: arrays[name] for name in arrays.files}
-  batches = [
-    {name: x[i] for name, x in held.items()} for i in range(len(held['inputs']))
-  ]
+  batches = [{name: x[i] for name, x in held.items()} for i in range(len(held['inputs']))]
   step = make(folder)
   say({})
   done = 0
@@ -192,23 +177,17 @@ def _lstm(folder: str) -> Step:
   with open(os.path.join(folder, CONFIG), encoding='utf-8') as file:
     choices = ModelChoices.of(config_lib.from_json(file.read()).model)
   layers = [
-    layer.make(inits=choices.init_weights, dtype=jnp.float32)
-    for layer in choices.recurrent
+    layer.make(inits=choices.init_weights, dtype=jnp.float32) for layer in choices.recurrent
   ]
   params: Any = [
-    {
-      'input': {'kernel': one.pop('kernel'), 'bias': one.pop('bias')},
-      **one,
-    }
+    {'input': {'kernel': one.pop('kernel'), 'bias': one.pop('bias')}, **one}
     for one in _layers(folder)
   ]
 
   def loss(params: Any, x_BLD: Any, probe_BLP: Any, cuts_BL: Any) -> Any:
     for layer, own in zip(layers, params, strict=True):
       variables = {'params': {'forward': own}}
-      x_BLD, _ = layer.apply(
-        variables, x_BLD, Context(extra={'cuts': cuts_BL}), None, 0
-      )
+      x_BLD, _ = layer.apply(variables, x_BLD, Context(extra={'cuts': cuts_BL}), None, 0)
     return jnp.sum(x_BLD * probe_BLP) / cuts_BL.size
 
   @functools.partial(jax.jit, donate_argnums=0)
@@ -275,8 +254,7 @@ def _lstm_products(folder: str) -> Step:
   from gpt_jax.papers.lstm import lstm
 
   layers = [
-    [own.get(f'kernel{name}') for name in ('', '_hidden', '_projection')]
-    for own in _layers(folder)
+    [own.get(f'kernel{name}') for name in ('', '_hidden', '_projection')] for own in _layers(folder)
   ]
 
   def forward(x_LBD: Any, kernel: Any, hidden: Any, projection: Any) -> Any:
@@ -298,9 +276,7 @@ def _lstm_products(folder: str) -> Step:
       dgates_BZ = jnp.concatenate([dh_BS] * 4, axis=1)
       return lstm.back(dgates_BZ, hidden), (dgates_BZ, dy_BP)
 
-    dgates_LBZ, dy_LBP = jax.lax.scan(
-      token, jnp.zeros_like(dy_LBP[0]), dy_LBP, reverse=True
-    )[1]
+    dgates_LBZ, dy_LBP = jax.lax.scan(token, jnp.zeros_like(dy_LBP[0]), dy_LBP, reverse=True)[1]
     dkernels = lstm.summed(x_LBD, dgates_LBZ), lstm.summed(y_LBP, dgates_LBZ)
     if projection is not None:
       dkernels += (lstm.summed(h_LBS, dy_LBP),)
@@ -324,9 +300,7 @@ def _lstm_products(folder: str) -> Step:
 
   def step(batch: dict[str, np.ndarray]) -> float:
     # Reshaped, not transposed: what is in these arrays has no effect.
-    x_LBD, dy_LBP = (
-      x.reshape(*x.shape[1::-1], -1) for x in (batch['inputs'], batch['probe'])
-    )
+    x_LBD, dy_LBP = (x.reshape(*x.shape[1::-1], -1) for x in (batch['inputs'], batch['probe']))
     jax.block_until_ready(run(layers, x_LBD, dy_LBP))
     return 0.0
 
@@ -359,12 +333,7 @@ class Turns:
     self._wait()
     ids, cache_bytes = decode(prompts, self._total, case['beams'], self.token)
     self._say(
-      {
-        **self._found,
-        'ids': ids,
-        'cache_bytes': cache_bytes,
-        'peak_bytes': malloc.peak_bytes(),
-      }
+      {**self._found, 'ids': ids, 'cache_bytes': cache_bytes, 'peak_bytes': malloc.peak_bytes()}
     )
 
   def token(self) -> None:
@@ -408,10 +377,7 @@ def _decodes(folder: str) -> Decode:
       if decoder.model.num_encoder_layers:
         request = Request([0], num, source=ids)
       rows.append(Slot(i, request, list(request.ids)))
-    running, size = (
-      Search(decoder, rows, BeamSettings(beams), slots=len(rows)),
-      0,
-    )
+    running, size = (Search(decoder, rows, BeamSettings(beams), slots=len(rows)), 0)
     out = {}
     for _ in range(num):
       running.wait()
@@ -424,9 +390,7 @@ def _decodes(folder: str) -> Decode:
     if beams:
       return search(prompts, num, beams, token)
     engine, size = Engine(decoder, slots=len(prompts)), 0
-    out = {
-      engine.add(Request(ids.tolist(), num, greedy)): [] for ids in prompts
-    }
+    out = {engine.add(Request(ids.tolist(), num, greedy)): [] for ids in prompts}
     for _ in range(num):
       for found in engine.step():
         out[found.request].append(found.id)
@@ -453,9 +417,7 @@ def _decodes_torch(folder: str) -> Decode:
     ids = torch.from_numpy(prompts.astype(np.int64))
     # Beam search has no streamer, but calls its logits processors.
     seen: dict[str, Any] = (
-      {'num_beams': beams, 'logits_processor': [each]}
-      if beams
-      else {'streamer': _Streamer(token)}
+      {'num_beams': beams, 'logits_processor': [each]} if beams else {'streamer': _Streamer(token)}
     )
     with torch.inference_mode():
       out = model.generate(
@@ -516,10 +478,7 @@ def score(folder: str, size: str) -> None:
   say = harness.answers()
   tokenizers, torch, transformers, models = (
     importlib.import_module(name)
-    for name in (
-      *('tokenizers', 'torch', 'transformers'),
-      'lm_eval.models.huggingface',
-    )
+    for name in ('tokenizers', 'torch', 'transformers', 'lm_eval.models.huggingface')
   )
   torch.set_num_threads(len(os.sched_getaffinity(0)))
   with np.load(os.path.join(folder, ROWS)) as data:
@@ -543,12 +502,9 @@ def score(folder: str, size: str) -> None:
         clock.go_on()
       return super()._model_call(*args, **kwargs)
 
-  lm = InTurns(
-    pretrained=model, tokenizer=tokenizer, batch_size=int(size), device='cpu'
-  )
+  lm = InTurns(pretrained=model, tokenizer=tokenizer, batch_size=int(size), device='cpu')
   requests: Any = [
-    (('', ''), row[:-count], row[-count:])
-    for row, count in zip(ids, scored, strict=True)
+    (('', ''), row[:-count], row[-count:]) for row, count in zip(ids, scored, strict=True)
   ]
   say(TurnsClock().result())
   sys.stdin.readline()

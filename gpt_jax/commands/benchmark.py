@@ -121,9 +121,7 @@ WHAT = {
   'train': Benchmark(train),
   'checkpoint': Benchmark(checkpoint),
   'decode': Benchmark(decode),
-  'products': Benchmark(
-    decode, ('steps', 'batches'), 'products', 'report_products'
-  ),
+  'products': Benchmark(decode, ('steps', 'batches'), 'products', 'report_products'),
   'rollouts': Benchmark(rollouts),
   'prepare': Benchmark(prepare, ('text',)),
   'encode': Benchmark(prepare, ('steps',), 'encode', 'report_encode'),
@@ -148,24 +146,14 @@ def define(flags: Flags) -> None:
   flags.config()
   every = list(dict.fromkeys([*WHAT, *AGAINST]))
   flags.choice('what', 'train', every, 'What to measure.')
-  flags.number(
-    'steps',
-    20,
-    'Steps, decoded tokens or repetitions to measure.',
-    ranges.Count,
-  )
+  flags.number('steps', 20, 'Steps, decoded tokens or repetitions to measure.', ranges.Count)
   flags.text(
     'text',
     'corpus',
     "With --what prepare: corpus (the config's), documents(count=1e6, "
     'words=50) or one(megabytes=500).',
   )
-  flags.choice(
-    'against',
-    None,
-    ['torch'],
-    f'Compare --what {_COMPARED} with torch.',
-  )
+  flags.choice('against', None, ['torch'], f'Compare --what {_COMPARED} with torch.')
   use = 'With --what serve: clients at a time.'
   flags.number('clients', 50, use, ranges.Count)
   use = 'With --what serve: how long they send requests.'
@@ -184,17 +172,13 @@ def main(args: cli.Args) -> None:
   found = (AGAINST if args.against else WHAT).get(args.what)
   if found is None and args.against:
     raise UsageError(
-      f'--against={args.against}: does not work with --what={args.what}; give '
-      f'--what {_COMPARED}'
+      f'--against={args.against}: does not work with --what={args.what}; give --what {_COMPARED}'
     )
   if found is None:
-    raise UsageError(
-      f'--what={args.what}: only compares with torch; give --against torch'
-    )
+    raise UsageError(f'--what={args.what}: only compares with torch; give --against torch')
   if args.distributed and args.what != 'checkpoint':
     raise UsageError(
-      f'--distributed: does not work with --what={args.what}; give --what '
-      'checkpoint'
+      f'--distributed: does not work with --what={args.what}; give --what checkpoint'
     )
   config = config_lib.resolve(args.config)
   if args.what not in _WITHOUT_MODEL:

@@ -41,21 +41,13 @@ with cli.lazy_imports():
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.workdir(
-    'Folder of all runs, made when missing; with --expected, of one run.',
-    'runs',
-  )
+  flags.workdir('Folder of all runs, made when missing; with --expected, of one run.', 'runs')
   flags.texts(
-    'run',
-    "A name, a config and overrides: 'NAME FILE[:SIZE] "
-    "[--FLAG=VALUE ...]'; may be repeated.",
+    'run', "A name, a config and overrides: 'NAME FILE[:SIZE] [--FLAG=VALUE ...]'; may be repeated."
   )
   flags.numbers('seeds', '0', 'Comma-separated list of seeds for each config.')
   flags.text('flags', '', 'Additional flags of all runs.')
-  flags.switch(
-    'expected',
-    "Compare a run's losses with the known losses of its config.",
-  )
+  flags.switch('expected', "Compare a run's losses with the known losses of its config.")
   flags.json()
 
 
@@ -64,26 +56,18 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   if args.expected:
     if args.run:
-      raise UsageError(
-        '--run: trains configs, and --expected reads a run; give one'
-      )
+      raise UsageError('--run: trains configs, and --expected reads a run; give one')
     _with_expected(args)
     return
   cli.check_out_folder(args, 'workdir')
   if not args.run:
-    raise UsageError(
-      "--run is missing; give 'NAME FILE[:SIZE]' for each config"
-    )
+    raise UsageError("--run is missing; give 'NAME FILE[:SIZE]' for each config")
   wanted = [comparison.parse(text, args.flags) for text in args.run]
   names = [variant.name for variant in wanted]
   if len(set(names)) < len(names):
-    raise UsageError(
-      f'--run: the names {", ".join(names)} must differ; rename one'
-    )
+    raise UsageError(f'--run: the names {", ".join(names)} must differ; rename one')
   folders = {
-    variant.name: [
-      os.path.join(args.workdir, variant.name, str(seed)) for seed in args.seeds
-    ]
+    variant.name: [os.path.join(args.workdir, variant.name, str(seed)) for seed in args.seeds]
     for variant in wanted
   }
   path = os.path.join(args.workdir, 'compare')

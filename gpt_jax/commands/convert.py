@@ -40,9 +40,7 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run, to make or to export.')
   flags.path('from_hf', None, 'Hugging Face folder to import.', bucket='folder')
-  flags.path(
-    'to_hf', None, 'Folder to export to.', written=True, bucket='folder'
-  )
+  flags.path('to_hf', None, 'Folder to export to.', written=True, bucket='folder')
   flags.text(
     'max_shard_size',
     '1GB',
@@ -56,21 +54,13 @@ def define(flags: Flags) -> None:
     "generator, instead of the run's own.",
   )
   flags.switch(
-    'tokenizer',
-    'With --to_hf: also write the tokenizer, for AutoTokenizer.',
-    default=True,
+    'tokenizer', 'With --to_hf: also write the tokenizer, for AutoTokenizer.', default=True
   )
-  flags.switch(
-    'adapter',
-    "With --to_hf: write the run's adapters alone, in PEFT's format (LoRA).",
-  )
+  flags.switch('adapter', "With --to_hf: write the run's adapters alone, in PEFT's format (LoRA).")
   flags.switch('check', 'Only compare the workdir with the folder, on --text.')
   flags.path('text', None, 'With --check: a text, or a file of it.')
   flags.number(
-    'tolerance',
-    1e-3,
-    'With --check: the largest difference of logits allowed.',
-    ranges.NotNegative,
+    'tolerance', 1e-3, 'With --check: the largest difference of logits allowed.', ranges.NotNegative
   )
 
 
@@ -81,30 +71,18 @@ def main(args: cli.Args) -> None:
   if bool(args.from_hf) == bool(args.to_hf):
     raise UsageError('give one of --from_hf and --to_hf; see --help')
   if args.text is not None and not args.check:
-    raise UsageError(
-      f'--text={args.text}: needs --check; give it, or leave --text out'
-    )
+    raise UsageError(f'--text={args.text}: needs --check; give it, or leave --text out')
   if args.part is not None and (args.check or args.from_hf):
-    raise UsageError(
-      f'--part={args.part}: works with --to_hf only; leave it out'
-    )
+    raise UsageError(f'--part={args.part}: works with --to_hf only; leave it out')
   if not args.tokenizer and (args.check or args.from_hf):
     raise UsageError('--tokenizer=false: works with --to_hf only; leave it out')
   if args.adapter and (args.check or args.from_hf or args.part is not None):
-    raise UsageError(
-      '--adapter: works with --to_hf only, and without --part; leave it out'
-    )
+    raise UsageError('--adapter: works with --to_hf only, and without --part; leave it out')
   if args.check:
     cli.required(args, 'text')
     folder: Any = args.from_hf or args.to_hf
     text: Any = args.text
-    agreement.check(
-      args.workdir,
-      folder,
-      text,
-      args.tolerance,
-      sequence=exporting.sequence,
-    )
+    agreement.check(args.workdir, folder, text, args.tolerance, sequence=exporting.sequence)
   elif args.from_hf:
     cli.check_out_folder(args, 'workdir')
     importing.from_hf(args.from_hf, args.workdir)
@@ -112,13 +90,7 @@ def main(args: cli.Args) -> None:
     exporting.to_peft(args.workdir, args.to_hf)
   else:
     shard_bytes = _shard_bytes(args.max_shard_size)
-    exporting.to_hf(
-      args.workdir,
-      args.to_hf,
-      shard_bytes,
-      args.part,
-      with_tokenizer=args.tokenizer,
-    )
+    exporting.to_hf(args.workdir, args.to_hf, shard_bytes, args.part, with_tokenizer=args.tokenizer)
 
 
 def _shard_bytes(text: str) -> int:
@@ -126,9 +98,6 @@ def _shard_bytes(text: str) -> int:
   found = re.fullmatch(r'([0-9]{1,15})(KB|MB|GB)?', text.strip())
   if not found or not int(found[1]):
     raise UsageError(
-      f'--max_shard_size={text}: must be a number of bytes, or one of KB, MB '
-      'or GB, such as 500MB'
+      f'--max_shard_size={text}: must be a number of bytes, or one of KB, MB or GB, such as 500MB'
     )
-  return (
-    int(found[1]) * {None: 1, 'KB': 10**3, 'MB': 10**6, 'GB': 10**9}[found[2]]
-  )
+  return int(found[1]) * {None: 1, 'KB': 10**3, 'MB': 10**6, 'GB': 10**9}[found[2]]

@@ -33,12 +33,7 @@ from gpt_jax.flags import Flags
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.distributed()
-  flags.number(
-    'join_seconds',
-    300.0,
-    'How long to wait for the other hosts.',
-    ranges.Seconds,
-  )
+  flags.number('join_seconds', 300.0, 'How long to wait for the other hosts.', ranges.Seconds)
 
 
 def main(args: Any) -> None:
@@ -144,9 +139,7 @@ def _security() -> str:
   """Advice of docs/security.md that this machine does not follow, or ''."""
   from gpt_jax.core.runtime import accelerators
 
-  return '; '.join(
-    accelerators.lacks(key=bool(os.environ.get('GPT_JAX_API_KEY')))
-  )
+  return '; '.join(accelerators.lacks(key=bool(os.environ.get('GPT_JAX_API_KEY'))))
 
 
 def _training_step() -> str:
@@ -187,8 +180,7 @@ def _training_step() -> str:
   if abs(metrics['loss'] - expected) > 0.1:
     raise RuntimeError(f'loss {metrics["loss"]}, expected about {expected}')
   shapes = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-    state,
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
   )
   with tempfile.TemporaryDirectory() as workdir:
     saver = Checkpointer(workdir)

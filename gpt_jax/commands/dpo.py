@@ -27,10 +27,7 @@ with cli.lazy_imports():
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.post_training(
-    train='Preferences to learn',
-    dev='Preferences to evaluate on',
-  )
+  flags.post_training(train='Preferences to learn', dev='Preferences to evaluate on')
 
 
 def main(args: cli.Args) -> None:

@@ -107,15 +107,10 @@ def define(flags: Flags) -> None:
   flags.path(
     'tasks_dir',
     'tasks',
-    'Folder of the files of tasks; tfds: read what TensorFlow Datasets has '
-    'prepared.',
+    'Folder of the files of tasks; tfds: read what TensorFlow Datasets has prepared.',
     bucket='folder',
   )
-  flags.text(
-    'source',
-    '',
-    'File of source texts, one a line, for which outputs are generated.',
-  )
+  flags.text('source', '', 'File of source texts, one a line, for which outputs are generated.')
   flags.text('reference', '', 'File of the expected outputs.')
   flags.beam()
   flags.numbers(
@@ -140,12 +135,7 @@ def define(flags: Flags) -> None:
     'the whole context, up to 16,384 tokens for each device.',
     ranges.Count,
   )
-  flags.number(
-    'rows',
-    None,
-    'Maximum rows of a batch.',
-    ranges.Count,
-  )
+  flags.number('rows', None, 'Maximum rows of a batch.', ranges.Count)
   flags.switch(
     'overlap',
     "Report how many of a task's texts share 13 consecutive words with the "
@@ -167,22 +157,15 @@ def define(flags: Flags) -> None:
     some=False,
   )
   flags.number(
-    'segment',
-    None,
-    'With --memory: tokens of a segment; default: as in training.',
-    ranges.Count,
+    'segment', None, 'With --memory: tokens of a segment; default: as in training.', ranges.Count
   )
   flags.number(
     'clamp',
     None,
-    'With --memory: the largest distance, 0: no limit; default: as in '
-    'training.',
+    'With --memory: the largest distance, 0: no limit; default: as in training.',
     ranges.Whole,
   )
-  flags.switch(
-    'same_length',
-    'With --memory: each token sees as many keys as the memory has.',
-  )
+  flags.switch('same_length', 'With --memory: each token sees as many keys as the memory has.')
   flags.json()
 
 
@@ -203,20 +186,14 @@ def main(args: cli.Args) -> None:
   shots, memories = sorted(args.shots), sorted(args.memory)
   reading = memory_lib.ReadingPlan(args.segment, args.clamp, args.same_length)
   if reading != memory_lib.ReadingPlan() and not memories:
-    raise UsageError(
-      '--segment, --clamp, --same_length: need --memory; give it, or leave '
-      'them out'
-    )
+    raise UsageError('--segment, --clamp, --same_length: need --memory; give it, or leave them out')
   if args.steps:
     alone = {'average': 0, 'pairs': [], 'memory': [], 'overlap': False}
     if name := flags_lib.changed(args, alone):
       raise UsageError(
-        f'--steps={args.steps}: measures --tasks at each of these steps; leave '
-        f'out --{name}'
+        f'--steps={args.steps}: measures --tasks at each of these steps; leave out --{name}'
       )
-  tasks = suite.build(
-    [c for c in calls if c.call.name != 'validation'], args.tasks_dir
-  )
+  tasks = suite.build([c for c in calls if c.call.name != 'validation'], args.tasks_dir)
   held_out = len(tasks) < len(calls)
   # Check the flags first: loading takes minutes.
   text = held_out or args.pairs or memories or args.overlap
@@ -260,8 +237,7 @@ def main(args: cli.Args) -> None:
     others |= memory_lib.measure(trained, workdir, memories, reading)
   result |= others
   lines += [
-    f'{key}: {value:{"," if isinstance(value, int) else ".4f"}}'
-    for key, value in others.items()
+    f'{key}: {value:{"," if isinstance(value, int) else ".4f"}}' for key, value in others.items()
   ]
   if tasks:
     scorer = score.scorer(trained, rows=args.rows, tokens=args.batch_tokens)
@@ -302,9 +278,7 @@ def _over_steps(
       result |= validation.measure(trained, args.workdir)
     if tasks:
       # Its compiled programs serve all checkpoints.
-      scorer = scorer or score.scorer(
-        trained, rows=args.rows, tokens=args.batch_tokens
-      )
+      scorer = scorer or score.scorer(trained, rows=args.rows, tokens=args.batch_tokens)
       scorer.params = trained.state.eval_params
       result |= _measure(args, tasks, shots, trained, scorer, result)
     found[step] = result

@@ -35,10 +35,7 @@ with cli.lazy_imports():
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run.')
-  flags.texts(
-    'text',
-    'A text with [MASK], or - for lines of standard input; may be repeated.',
-  )
+  flags.texts('text', 'A text with [MASK], or - for lines of standard input; may be repeated.')
   use = 'How many fillers of each mask, or filled texts, to print.'
   flags.number('top', 5, use, ranges.Count)
   flags.number('rows', 32, 'Texts computed at a time.', ranges.Count)
@@ -62,13 +59,7 @@ def main(args: cli.Args) -> None:
   found = []
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     for start in range(0, len(rows), args.rows):
-      found += fill.fill(
-        model,
-        params,
-        tokenizer,
-        rows[start : start + args.rows],
-        top=args.top,
-      )
+      found += fill.fill(model, params, tokenizer, rows[start : start + args.rows], top=args.top)
   if args.json:
     entries = [
       {'text': text, 'masks': [[f._asdict() for f in m] for m in masks]}
@@ -85,7 +76,9 @@ def _fill_sources(args: cli.Args, texts: list[str]) -> None:
   trained = trained_lib.load(args.workdir)
   with sharding.use(trained.parts.mesh, trained.parts.rules):
     model = texts_lib.TextGenerator(
-      *(trained.decoder(), trained.tokenizer, texts_lib.Options()),
+      trained.decoder(),
+      trained.tokenizer,
+      texts_lib.Options(),
       rows=args.rows,
       sources=trained_lib.source_format(trained.parts, trained.tokenizer),
       beam=BeamSettings(args.top),

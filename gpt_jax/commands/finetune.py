@@ -50,28 +50,19 @@ def define(flags: Flags) -> None:
   flags.config()
   flags.workdir('Folder of the run; made when missing.')
   flags.path(
-    'init',
-    None,
-    'What to fine-tune: a workdir, a Hugging Face folder, or none.',
-    bucket='run',
+    'init', None, 'What to fine-tune: a workdir, a Hugging Face folder, or none.', bucket='run'
   )
   flags.text(
-    'tasks',
-    None,
-    'Comma-separated list of tasks to train on together; sets finetune.tasks.',
+    'tasks', None, 'Comma-separated list of tasks to train on together; sets finetune.tasks.'
   )
   flags.path(
     'glue',
     '',
-    'Folder of GLUE, with SST-2, ..., for --tasks without a folder; empty: '
-    'TFDS.',
+    'Folder of GLUE, with SST-2, ..., for --tasks without a folder; empty: TFDS.',
     bucket='folder',
   )
   flags.path(
-    'predict',
-    None,
-    'A table with the same columns to predict, into '
-    'WORKDIR/predictions/NAME.tsv.',
+    'predict', None, 'A table with the same columns to predict, into WORKDIR/predictions/NAME.tsv.'
   )
   flags.path(
     'average',
@@ -94,9 +85,7 @@ def main(args: cli.Args) -> None:
   with hosts.together():
     source = models.open_model(args.init, 'tune', '--init')
     config = with_tasks(args)
-    result = tasks.finetune(
-      config, source, args.workdir, args.predict, args.average
-    )
+    result = tasks.finetune(config, source, args.workdir, args.predict, args.average)
     first = hosts.index() == 0
     if first and (path := runs.loss_curves([args.workdir], unit=UNIT)):
       log.info('wrote %s', path)
@@ -111,8 +100,7 @@ def with_tasks(args: cli.Args) -> Config:
   if args.tasks is None:
     if args.glue:
       raise UsageError(
-        f'--glue={args.glue}: needs --tasks; give it too, or name the folder '
-        'in finetune.task'
+        f'--glue={args.glue}: needs --tasks; give it too, or name the folder in finetune.task'
       )
     return args.config
   if args.config.get('finetune') is None:
@@ -159,7 +147,6 @@ def _lines(start: str, result: dict[str, Any]) -> list[str]:
     shown = [f'{m} {found[m]:.4f}' for m in result['metrics'] if m in found]
     text = ', '.join(shown) or 'labels are not known'
     lines.append(
-      f'{start}{name}: {text}, over {found["examples"]:,} '
-      f'examples, {found["cut"]:,} of them cut'
+      f'{start}{name}: {text}, over {found["examples"]:,} examples, {found["cut"]:,} of them cut'
     )
   return lines

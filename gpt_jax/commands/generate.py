@@ -76,42 +76,34 @@ with cli.lazy_imports():
 
 # Flags that the results in --out depend on, besides the model and the prompts.
 _SETTINGS = (
-  *('max_tokens', 'temperature', 'top_k', 'top_p', 'min_p', 'seed', 'stop'),
-  *('repetition_penalty', 'num_samples', 'truncate'),
+  'max_tokens',
+  'temperature',
+  'top_k',
+  'top_p',
+  'min_p',
+  'seed',
+  'stop',
+  'repetition_penalty',
+  'num_samples',
+  'truncate',
 )
 # The defaults of flags for sampling.
-_DRAWING = {
-  **{'seed': 0, 'stop': [], 'draft': None, 'reward': None},
-  **Sampler()._asdict(),
-}
+_DRAWING = {**{'seed': 0, 'stop': [], 'draft': None, 'reward': None}, **Sampler()._asdict()}
 
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a trained run.')
-  flags.texts(
-    'prompt',
-    'The text to continue, or - for standard input; may be repeated.',
-  )
+  flags.texts('prompt', 'The text to continue, or - for standard input; may be repeated.')
   flags.path('prompts', None, 'File of prompts, .txt or .jsonl.')
-  flags.texts(
-    'source',
-    'A source text to answer, or - for standard input; may be repeated.',
-  )
+  flags.texts('source', 'A source text to answer, or - for standard input; may be repeated.')
   flags.path('sources', None, 'File of sources, lines or .jsonl.')
-  flags.path(
-    'out', None, 'File for the results of --prompts or --sources.', written=True
-  )
+  flags.path('out', None, 'File for the results of --prompts or --sources.', written=True)
   flags.texts('stop', 'Text before which a sample ends; may be repeated.')
   flags.drawing()
   flags.number('num_samples', 1, 'Samples of each prompt.', ranges.Count)
   flags.best_of()
-  flags.number(
-    'rows',
-    8,
-    'Samples at a time; with --beam, texts searched at a time.',
-    ranges.Count,
-  )
+  flags.number('rows', 8, 'Samples at a time; with --beam, texts searched at a time.', ranges.Count)
   flags.weights()
   flags.average()
   flags.draft()
@@ -153,7 +145,9 @@ def main(args: cli.Args) -> None:
     truncate=args.truncate,
   )
   model = texts_lib.TextGenerator(
-    *(trained.decoder(args.weights), trained.tokenizer, options),
+    trained.decoder(args.weights),
+    trained.tokenizer,
+    options,
     rows=args.rows,
     sources=trained_lib.source_format(trained.parts, trained.tokenizer),
     beam=beam(args),
@@ -183,9 +177,7 @@ def _texts(args: cli.Args) -> Sequence[Prompt | SourceEntry]:
     return files_lib.read(args.prompts)
   if args.source:
     flag = '--source'
-    return [
-      SourceEntry(flag, text) for text in files_lib.typed(flag, args.source)
-    ]
+    return [SourceEntry(flag, text) for text in files_lib.typed(flag, args.source)]
   flag = '--prompt'
   return [Prompt(flag, text) for text in files_lib.typed(flag, args.prompt)]
 
@@ -303,9 +295,7 @@ def _check(args: cli.Args) -> None:
     raise UsageError('--stop is empty; give a text, or leave the flag out')
   files = bool(args.prompts) + bool(args.sources)
   if files != bool(args.out):
-    raise UsageError(
-      '--out: needs --prompts or --sources, and these need --out; give both'
-    )
+    raise UsageError('--out: needs --prompts or --sources, and these need --out; give both')
   kinds = ('prompt', 'prompts', 'source', 'sources')
   given = [f'--{kind}' for kind in kinds if getattr(args, kind)]
   if len(given) > 1:
@@ -316,18 +306,13 @@ def _check(args: cli.Args) -> None:
       'source always loses its last tokens; leave it out'
     )
   if args.out and (args.json or args.stream):
-    raise UsageError(
-      f'--out={args.out}: works without --json and --stream; leave them out'
-    )
+    raise UsageError(f'--out={args.out}: works without --json and --stream; leave them out')
   texts = len(args.prompt) + len(args.source)
   if args.stream and (texts > 1 or args.num_samples > 1 or args.json):
-    raise UsageError(
-      '--stream: shows one sample without --json; leave it out, or ask for one'
-    )
+    raise UsageError('--stream: shows one sample without --json; leave it out, or ask for one')
   if not given and (args.json or args.num_samples > 1):
     raise UsageError(
-      '--prompt is missing; give it, or leave out --json and --num_samples for '
-      'a session'
+      '--prompt is missing; give it, or leave out --json and --num_samples for a session'
     )
   best_of.check(args.best_of, args.num_samples, args.reward)
   if args.reward and (not given or args.source or args.sources or args.stream):
@@ -344,8 +329,7 @@ def _check_model(args: cli.Args, *, answers: bool) -> None:
   sources = bool(args.source or args.sources)
   if answers and not sources:
     raise UsageError(
-      f'--workdir={args.workdir}: holds a model that reads a source; give '
-      '--source or --sources'
+      f'--workdir={args.workdir}: holds a model that reads a source; give --source or --sources'
     )
   if sources and not answers:
     raise UsageError(
@@ -356,14 +340,10 @@ def _check_model(args: cli.Args, *, answers: bool) -> None:
 
 def _check_beam(args: cli.Args, given: list[str]) -> None:
   if not given:
-    raise UsageError(
-      f'--beam={args.beam}: does not work in a session; give --prompt or '
-      '--source'
-    )
+    raise UsageError(f'--beam={args.beam}: does not work in a session; give --prompt or --source')
   if drawing := changed(args, _DRAWING):
     raise UsageError(
-      f'--beam={args.beam}: does not sample, so --{drawing} has no effect; '
-      'leave one of them out'
+      f'--beam={args.beam}: does not sample, so --{drawing} has no effect; leave one of them out'
     )
   if args.stream:
     raise UsageError(
@@ -372,6 +352,5 @@ def _check_beam(args: cli.Args, given: list[str]) -> None:
     )
   if args.num_samples > args.beam:
     raise UsageError(
-      f'--num_samples={args.num_samples}: must be at most --beam={args.beam}; '
-      'give a larger --beam'
+      f'--num_samples={args.num_samples}: must be at most --beam={args.beam}; give a larger --beam'
     )

@@ -80,35 +80,18 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
   flags.workdir('Folder of a run, for --steps.')
-  flags.text(
-    'steps',
-    None,
-    'Steps of the run in --workdir: N, or FIRST:STOP, exclusive.',
-  )
+  flags.text('steps', None, 'Steps of the run in --workdir: N, or FIRST:STOP, exclusive.')
   flags.switch('text', 'With --steps: also print the text.')
-  flags.path(
-    'order',
-    None,
-    'With --steps: PNG of the documents of each step.',
-    written=True,
-  )
+  flags.path('order', None, 'With --steps: PNG of the documents of each step.', written=True)
   flags.json()
   flags.switch('table', 'Print a Markdown table of the papers with a config.')
   flags.text('field', None, 'A field of the config or a section, to explain.')
   flags.switch('fields', 'Print docs/fields.md, which explains all fields.')
   flags.switch('mfu', 'Print how FLOPs and MFU are counted.')
-  flags.path(
-    'sharding', None, 'PNG of how a mesh splits the parameters.', written=True
-  )
-  flags.path(
-    'attention', None, 'PNG of which keys each query sees.', written=True
-  )
+  flags.path('sharding', None, 'PNG of how a mesh splits the parameters.', written=True)
+  flags.path('attention', None, 'PNG of which keys each query sees.', written=True)
   flags.switch('path', 'Print the functions that a training step runs.')
-  flags.path(
-    'spike',
-    None,
-    'WORKDIR/spikes/STEP.json: show the norms and rows of that step.',
-  )
+  flags.path('spike', None, 'WORKDIR/spikes/STEP.json: show the norms and rows of that step.')
 
 
 def main(args: cli.Args) -> None:
@@ -160,9 +143,7 @@ def main(args: cli.Args) -> None:
     _show_config(args)
 
 
-def _show_spike(
-  found: dict[str, Any], console: Console, *, width: int = 400
-) -> None:
+def _show_spike(found: dict[str, Any], console: Console, *, width: int = 400) -> None:
   """Prints a spike and its rows, each up to `width` characters."""
   console.print(
     f'step {found["step"]}: loss {found["loss"]}, gradient norm '
@@ -173,9 +154,7 @@ def _show_spike(
     norms.add_row(name, str(norm))
   console.print(norms)
   rows = TextTable('row of the run', 'row of the store', 'text')
-  for i, (number, text) in enumerate(
-    zip(found['store_rows'], found['texts'], strict=True)
-  ):
+  for i, (number, text) in enumerate(zip(found['store_rows'], found['texts'], strict=True)):
     rows.add_row(str(found['first_row'] + i), str(number), repr(text[:width]))
   console.print(rows)
 
@@ -206,9 +185,7 @@ def _show_rows(args: cli.Args) -> None:
     for name in ('text', 'second_text'):
       if name in row:
         print(row[name])
-    for both in zip(
-      row.get('sources', ()), row.get('targets', ()), strict=True
-    ):
+    for both in zip(row.get('sources', ()), row.get('targets', ()), strict=True):
       print(*both, sep=' => ')
 
 
@@ -220,10 +197,7 @@ def _show_config(args: cli.Args) -> None:
     config_lib.check_objective(config)
   except UsageError as e:
     log.info('a model to look at, not to train: %s', e)
-  figures = {
-    'parameters_text': totals.short(figures['parameters'], 2),
-    **figures,
-  }
+  figures = {'parameters_text': totals.short(figures['parameters'], 2), **figures}
   stages = totals.stages(config)
   if note := config_lib.warm_up_note(config):
     log.warning('%s', note)
@@ -232,21 +206,14 @@ def _show_config(args: cli.Args) -> None:
     computed = device_check.attention(config, 1, longest)
   if args.json:
     listed = [stage._asdict() for stage in stages]
-    found = {
-      **figures,
-      'schedule': listed,
-      'attention': computed,
-      'config': config.to_dict(),
-    }
+    found = {**figures, 'schedule': listed, 'attention': computed, 'config': config.to_dict()}
     print(json.dumps(found))
   else:
     _show(config, params, figures, stages, computed)
   workdir_lib.warn_of_planned_rows(config)  # last, where it is seen
 
 
-def _show(
-  config: Any, params: Any, figures: Any, stages: Any, computed: list[str]
-) -> None:
+def _show(config: Any, params: Any, figures: Any, stages: Any, computed: list[str]) -> None:
   """Prints tables for people, and the figures."""
   console = tables.console()
   fields = TextTable('field', 'value', title='Resolved config')
@@ -289,7 +256,5 @@ def _parameters(params: Any) -> TextTable:
   ):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     shape = leaf.value.shape
-    table.add_row(
-      name, str(shape), ', '.join(leaf.names), f'{math.prod(shape):,}'
-    )
+    table.add_row(name, str(shape), ', '.join(leaf.names), f'{math.prod(shape):,}')
   return table

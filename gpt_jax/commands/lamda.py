@@ -69,9 +69,7 @@ def main(args: cli.Args) -> None:
     except NoFileError as e:
       raise UsageError(f'{e}; give another with --labels') from e
     if not rows:
-      raise UsageError(
-        f'--labels={args.labels}: is empty; give a file with ratings'
-      )
+      raise UsageError(f'--labels={args.labels}: is empty; give a file with ratings')
     found = lamda.metrics(rows)
     if args.json:
       print(to_json(found))
@@ -93,9 +91,7 @@ def main(args: cli.Args) -> None:
     seed=args.seed,
     num_samples=args.num_samples,
   )
-  generator = texts.TextGenerator(
-    *(trained.decoder(), trained.tokenizer, options), rows=args.rows
-  )
+  generator = texts.TextGenerator(trained.decoder(), trained.tokenizer, options, rows=args.rows)
   scorer = score.scorer(trained)
   steps = []
 

@@ -85,13 +85,8 @@ def define(flags: Flags) -> None:
     'compared.',
   )
   flags.number('slices', 1, 'Number of slices, of each kind.', ranges.Count)
-  flags.switch(
-    'search',
-    'Try meshes, model.remat and batch.micro_rows, and rank what fits.',
-  )
-  flags.number(
-    'compiles', 12, 'With --search: how many plans to compile.', ranges.Count
-  )
+  flags.switch('search', 'Try meshes, model.remat and batch.micro_rows, and rank what fits.')
+  flags.number('compiles', 12, 'With --search: how many plans to compile.', ranges.Count)
   flags.text(
     'flags',
     None,
@@ -100,31 +95,18 @@ def define(flags: Flags) -> None:
     "--flags='--xla_enable_async_all_gather=true'; '': with none.",
   )
   flags.path(
-    'memory',
-    None,
-    "PNG of what takes a chip's memory in the plan that fits.",
-    written=True,
+    'memory', None, "PNG of what takes a chip's memory in the plan that fits.", written=True
   )
-  flags.switch(
-    'last_stage', 'Compile only the stage with the most tokens in a batch.'
-  )
+  flags.switch('last_stage', 'Compile only the stage with the most tokens in a batch.')
   # Recorded plans.
-  flags.switch(
-    'table',
-    f'Print a Markdown table of the plans in {report.FILE} of this folder.',
-  )
+  flags.switch('table', f'Print a Markdown table of the plans in {report.FILE} of this folder.')
   flags.switch(
     'recompile',
-    f'Compile the plans of {report.FILE} again and update it; the exit code is '
-    '1 if one differs.',
+    f'Compile the plans of {report.FILE} again and update it; the exit code is 1 if one differs.',
   )
-  flags.text(
-    'only', '', 'With --recompile: only configs whose names contain this.'
-  )
+  flags.text('only', '', 'With --recompile: only configs whose names contain this.')
   # Without a compiler.
-  flags.number(
-    'budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive
-  )
+  flags.number('budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive)
   flags.text(
     'chips',
     None,
@@ -134,10 +116,7 @@ def define(flags: Flags) -> None:
   )
   flags.number('days', None, 'With --chips: days.', ranges.Positive)
   flags.number(
-    'mfu',
-    0.4,
-    'With --chips: the assumed MFU, relative to the bf16 peak.',
-    ranges.Share,
+    'mfu', 0.4, 'With --chips: the assumed MFU, relative to the bf16 peak.', ranges.Share
   )
   flags.number(
     'inference_tokens',
@@ -146,14 +125,11 @@ def define(flags: Flags) -> None:
     'for longer, with the least FLOPs in total at the same predicted loss.',
     ranges.Positive,
   )
-  flags.path(
-    'fit', None, 'scaling.json of `gpt-jax scaling`: add its fitted law.'
-  )
+  flags.path('fit', None, 'scaling.json of `gpt-jax scaling`: add its fitted law.')
   flags.number(
     'failures',
     None,
-    'Hosts of 8 accelerators: simulate the goodput with and without '
-    'checkpoint.local_every_steps.',
+    'Hosts of 8 accelerators: simulate the goodput with and without checkpoint.local_every_steps.',
     ranges.Count,
   )
   flags.text(
@@ -190,9 +166,7 @@ def main(args: cli.Args) -> None:
 
 def _plan_budget(args: cli.Args) -> None:
   """Prints what a budget of FLOPs affords."""
-  found = laws.plan(
-    *_budget(args), inference_tokens=args.inference_tokens, fit_path=args.fit
-  )
+  found = laws.plan(*_budget(args), inference_tokens=args.inference_tokens, fit_path=args.fit)
   if args.json:
     print(json.dumps(found))
   else:
@@ -220,14 +194,11 @@ def _plan_config(args: cli.Args) -> None:
   cli.required(args, 'topology')
   cli.check_out_file(args, 'memory', ('.png',))
   if args.memory and args.search:
-    raise UsageError(
-      '--memory: draws one plan, and --search ranks several; leave one out'
-    )
+    raise UsageError('--memory: draws one plan, and --search ranks several; leave one out')
   all_slices = _slices(args)
   if args.memory and len(all_slices) > 1:
     raise UsageError(
-      f'--memory: draws one plan, and --topology has {len(all_slices)} slices; '
-      'leave one out'
+      f'--memory: draws one plan, and --topology has {len(all_slices)} slices; leave one out'
     )
   compile_lib.use_cpu()
   request = _request(args, all_slices[0])
@@ -278,10 +249,7 @@ def _plan(
 
 
 def _compare(
-  args: cli.Args,
-  name: str,
-  request: 'search.SearchRequest',
-  all_slices: list[topologies.Slices],
+  args: cli.Args, name: str, request: 'search.SearchRequest', all_slices: list[topologies.Slices]
 ) -> None:
   """Prints the plans of several slices as one table, or list of JSON."""
   outcomes = {}
@@ -295,9 +263,7 @@ def _compare(
     print(json.dumps(shown))
   else:
     report.show_compared(name, outcomes, tables.console())
-  if not any(
-    isinstance(found, search.FittingPlan) for found in outcomes.values()
-  ):
+  if not any(isinstance(found, search.FittingPlan) for found in outcomes.values()):
     raise ToldFailedError('nothing fits')
 
 
@@ -320,28 +286,18 @@ def _outcome(
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
   """Training FLOPs, and the figures they were computed from."""
   if (args.budget is None) == (args.chips is None):
-    raise UsageError(
-      'give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help'
-    )
+    raise UsageError('give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help')
   if args.budget is not None:
     if args.days is not None:
-      raise UsageError(
-        '--days: works with --chips only; leave it or --budget out'
-      )
+      raise UsageError('--days: works with --chips only; leave it or --budget out')
     return args.budget, {}
   cli.required(args, 'days')
   return laws.training_flops(args.chips, args.days, args.mfu)
 
 
-def _request(
-  args: cli.Args, slices: topologies.Slices
-) -> 'search.SearchRequest':
+def _request(args: cli.Args, slices: topologies.Slices) -> 'search.SearchRequest':
   """The config, and which of its choices are open."""
-  given = {
-    name.removeprefix('config.')
-    for name in vars(args)
-    if name.startswith('config.')
-  }
+  given = {name.removeprefix('config.') for name in vars(args) if name.startswith('config.')}
   config = config_lib.resolve(args.config)
   totals.check_vocabulary(config)
   return search.SearchRequest(

@@ -34,15 +34,8 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
   flags.workdir('Folder of a run, or a comma-separated list of them.')
-  flags.path(
-    'out',
-    None,
-    'PNG to write instead of WORKDIR/loss.png or goodput.png.',
-    written=True,
-  )
-  flags.switch(
-    'goodput', 'Show how the wall time of a run was spent, across restarts.'
-  )
+  flags.path('out', None, 'PNG to write instead of WORKDIR/loss.png or goodput.png.', written=True)
+  flags.switch('goodput', 'Show how the wall time of a run was spent, across restarts.')
 
 
 def main(args: cli.Args) -> None:
@@ -50,9 +43,7 @@ def main(args: cli.Args) -> None:
   cli.check_out_file(args, 'out', ('.png',))
   if args.config is not None:
     if args.workdir:
-      raise UsageError(
-        '--config: draws a schedule, and --workdir draws losses; give one'
-      )
+      raise UsageError('--config: draws a schedule, and --workdir draws losses; give one')
     config = config_lib.resolve(args.config)
     print(runs.schedule_curves(config, args.out or 'schedule.png'))
     return
@@ -65,14 +56,12 @@ def main(args: cli.Args) -> None:
   workdirs = args.workdir.split(',')
   if len({*map(os.path.realpath, workdirs)}) < len(workdirs):
     raise UsageError(
-      f'--workdir={buckets.shown(args.workdir)}: names a folder twice; name '
-      'each once'
+      f'--workdir={buckets.shown(args.workdir)}: names a folder twice; name each once'
     )
   for workdir in workdirs:
     if not metrics.read(workdir):
       raise UsageError(
-        f'--workdir={workdir}: has no losses in metrics.jsonl; name a run that '
-        'has logged some'
+        f'--workdir={workdir}: has no losses in metrics.jsonl; name a run that has logged some'
       )
   if path := runs.loss_curves(workdirs, out=args.out):
     print(buckets.shown(path))

@@ -31,8 +31,7 @@ with cli.lazy_imports():
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.post_training(
-    prompts='The prompts to complete',
-    reward='The function or model that scores completions',
+    prompts='The prompts to complete', reward='The function or model that scores completions'
   )
 
 

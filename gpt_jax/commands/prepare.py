@@ -52,11 +52,7 @@ def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
   flags.path(
-    'out',
-    None,
-    'Folder of the store; made when missing.',
-    written=True,
-    bucket='in place',
+    'out', None, 'Folder of the store; made when missing.', written=True, bucket='in place'
   )
   flags.text(
     'runner',
@@ -64,11 +60,7 @@ def define(flags: Flags) -> None:
     'Runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, '
     'SparkRunner, ...; empty: local worker processes.',
   )
-  flags.text(
-    'beam_options',
-    '',
-    "Options of Apache Beam in one text: '--project=P --region=R'.",
-  )
+  flags.text('beam_options', '', "Options of Apache Beam in one text: '--project=P --region=R'.")
 
 
 def main(args: cli.Args) -> None:
@@ -77,9 +69,7 @@ def main(args: cli.Args) -> None:
   cli.check_out_folder(args, 'out')
   config = config_lib.resolve(args.config)
   if args.beam_options and not args.runner:
-    raise UsageError(
-      f'--beam_options={args.beam_options}: needs --runner; give it too'
-    )
+    raise UsageError(f'--beam_options={args.beam_options}: needs --runner; give it too')
   eval_sets.check(config)
   workdir.check_tokenizer(config)
   there = manifest.exists(args.out)
@@ -87,9 +77,7 @@ def main(args: cli.Args) -> None:
   with workdir.untouched_if_refused(args.out):
     prepare.prepare(config, args.out, executor=beam)
     store = prepare.ensure(config, args.out)
-  config_lib.set_vocab_size(
-    config, store.manifest.vocab_size, config.tokenizer.name
-  )
+  config_lib.set_vocab_size(config, store.manifest.vocab_size, config.tokenizer.name)
   if entries := report.read(args.out):
     print(*report.table(entries), sep='\n')
     print(f'examples of what went: {args.out}/{report.NAME}')

@@ -35,11 +35,7 @@ KINDS = {'compute': 'operations', 'collective': 'collectives', 'wait': 'waits'}
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of the run.')
-  flags.text(
-    'steps',
-    '10:13',
-    'Steps to profile, from 1 on: N, or FIRST:STOP, exclusive.',
-  )
+  flags.text('steps', '10:13', 'Steps to profile, from 1 on: N, or FIRST:STOP, exclusive.')
   flags.number('top', 12, 'How many of each kind to show.', ranges.Count)
   flags.distributed()
 
@@ -60,8 +56,7 @@ def show(found: 'profiling.StepsProfile', top: int) -> None:
   console = tables.console()
   step = found.seconds / found.steps
   console.print(
-    f'{found.steps} steps of {1e3 * step:,.2f} ms on {found.trace.devices} '
-    'device(s) of this host'
+    f'{found.steps} steps of {1e3 * step:,.2f} ms on {found.trace.devices} device(s) of this host'
   )
   each = found.steps * max(found.trace.devices, 1)
   right = 'ms a step', 'share'
@@ -75,18 +70,14 @@ def show(found: 'profiling.StepsProfile', top: int) -> None:
     rows = _rows(found, kind)
     if not rows:
       continue
-    table = TextTable(
-      'ms a step', 'share', 'calls', 'name', 'from', title=title
-    )
+    table = TextTable('ms a step', 'share', 'calls', 'name', 'from', title=title)
     for seconds, *texts in sorted(rows, reverse=True)[:top]:
       table.add_row(f'{1e3 * seconds:.3f}', f'{seconds / step:.1%}', *texts)
     console.print(table)
   console.print(found.file, soft_wrap=True)
 
 
-def _rows(
-  found: 'profiling.StepsProfile', kind: str
-) -> list[tuple[float, str, str, str]]:
+def _rows(found: 'profiling.StepsProfile', kind: str) -> list[tuple[float, str, str, str]]:
   """Seconds per step and device, calls, name and source."""
   each = found.steps * max(found.trace.devices, 1)
   rows = [

@@ -26,12 +26,7 @@ with cli.lazy_imports():
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.workdir('Folder of a run.')
-  flags.path(
-    'out',
-    None,
-    'HTML file to write instead of WORKDIR/report.html.',
-    written=True,
-  )
+  flags.path('out', None, 'HTML file to write instead of WORKDIR/report.html.', written=True)
 
 
 def main(args: cli.Args) -> None:

@@ -45,10 +45,7 @@ def define(flags: Flags) -> None:
   flags.config()
   flags.workdir('Folder of all runs; made when missing.', 'runs')
   flags.number(
-    'samples',
-    200,
-    'Bootstrap samples for the intervals.',
-    Annotated[int, ranges.whole(10)],
+    'samples', 200, 'Bootstrap samples for the intervals.', Annotated[int, ranges.whole(10)]
   )
   flags.switch('dry_run', 'Only print the runs.')
   flags.json()
@@ -67,9 +64,7 @@ def main(args: cli.Args) -> None:
   folders = [sweep.folder(args.workdir, cell) for cell in cells]
   cli.check_in_workdir(args, folders, [f'{path}.json', f'{path}.png'])
   total = sum(cell.flops for cell in cells)
-  log.info(
-    '%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total
-  )
+  log.info('%d runs, %.3g FLOPs in all; --dry_run lists them', len(cells), total)
   for cell in cells:
     workdir.check_same_run(cell.config, sweep.folder(args.workdir, cell))
   found = sweep.train(cells, args.argv, args.workdir)
@@ -78,15 +73,10 @@ def main(args: cli.Args) -> None:
   fits = fit.fit_all(points, curves, args.samples, seed=args.config.seed)
   for warning in fits.warnings:
     log.warning('%s', warning)
-  runs = [
-    {'run': cell.name, **point._asdict()}
-    for cell, point in zip(cells, points, strict=True)
-  ]
+  runs = [{'run': cell.name, **point._asdict()} for cell, point in zip(cells, points, strict=True)]
   written = {'runs': runs, **fits.to_json()}
   write_atomically(f'{path}.json', to_json(written, indent=2) + '\n')
-  log.info(
-    'wrote %s', studies.draw_scaling(points, curves, fits, f'{path}.png')
-  )
+  log.info('wrote %s', studies.draw_scaling(points, curves, fits, f'{path}.png'))
   print(to_json(written) if args.json else fits.table())
 
 

@@ -95,9 +95,7 @@ def define(flags: Flags) -> None:
     'File with the key that requests must send (Authorization: Bearer KEY), '
     'readable by you alone; empty: GPT_JAX_API_KEY, or no key.',
   )
-  flags.text(
-    'name', None, "Name of the model for clients; default: the workdir's name."
-  )
+  flags.text('name', None, "Name of the model for clients; default: the workdir's name.")
   flags.number('rows', 8, 'Continuations sampled at a time.', ranges.Count)
   flags.weights()
   flags.draft()
@@ -136,9 +134,7 @@ def define(flags: Flags) -> None:
     'Maximum tokens that a request may ask for; empty: the context.',
     ranges.Count,
   )
-  flags.number(
-    'max_body_bytes', 2**20, 'The largest body of a request.', ranges.Count
-  )
+  flags.number('max_body_bytes', 2**20, 'The largest body of a request.', ranges.Count)
   flags.number(
     'max_connections',
     512,
@@ -154,10 +150,7 @@ def define(flags: Flags) -> None:
     ranges.Whole,
   )
   flags.number(
-    'log_seconds',
-    10.0,
-    'Log speed and load after this many seconds of work.',
-    ranges.Seconds,
+    'log_seconds', 10.0, 'Log speed and load after this many seconds of work.', ranges.Seconds
   )
 
 
@@ -186,7 +179,8 @@ def main(args: cli.Args) -> None:
       log.warning(
         '%s: whoever can reach this address may use the model; give a key '
         'with --api_key_file or %s',
-        *(address, access.KEY_VARIABLE),
+        address,
+        access.KEY_VARIABLE,
       )
     trained = trained_lib.load(args.workdir, 'continue')
     parts = trained.parts
@@ -217,9 +211,7 @@ def main(args: cli.Args) -> None:
     # runs and holds up all threads. It need not look at what stays anyway:
     # modules and the model.
     gc.freeze()
-    make = functools.partial(
-      engine.Engine, decoder, slots=args.rows, draft=draft
-    )
+    make = functools.partial(engine.Engine, decoder, slots=args.rows, draft=draft)
     within = functools.partial(sharding.use, parts.mesh, parts.rules)
     with within():
       _warm_up(make, sizes, args.warm_up_seconds)
@@ -237,15 +229,10 @@ def main(args: cli.Args) -> None:
       body_seconds=limits.body_seconds,
     )
     started = functools.partial(
-      _say,
-      *(served.name, server.url(bound)),
-      *(allowed.key is not None, served.template is not None),
+      _say, served.name, server.url(bound), allowed.key is not None, served.template is not None
     )
     running = server.LoggingServer(
-      application,
-      drain_seconds=args.drain_seconds,
-      limits=limits,
-      started=started,
+      application, drain_seconds=args.drain_seconds, limits=limits, started=started
     )
     server.run(running, working, bound)
 
@@ -254,15 +241,11 @@ def _size(text: str) -> tuple[int, int]:
   """The tokens of PROMPT+NEW."""
   found = re.fullmatch(r'\s*(\d{1,9})\+(\d{1,9})\s*', text)
   if not found or int(found[1]) < 1 or int(found[2]) < 2:
-    raise UsageError(
-      f'--warm_up={text}: give PROMPT+NEW, at least 1 and 2 tokens, as in 40+16'
-    )
+    raise UsageError(f'--warm_up={text}: give PROMPT+NEW, at least 1 and 2 tokens, as in 40+16')
   return int(found[1]), int(found[2])
 
 
-def _warm_up(
-  make: 'Callable[[], Engine]', sizes: Sequence[tuple[int, int]], seconds: int
-) -> None:
+def _warm_up(make: 'Callable[[], Engine]', sizes: Sequence[tuple[int, int]], seconds: int) -> None:
   """Compiles the given sizes, then all others for at most `seconds`."""
   # Most take less than a second.
   programs.keep_quick()
@@ -297,10 +280,7 @@ def _reports() -> Iterator[Callable[[int, int], None]]:
 
   def say() -> None:
     done, total = counts
-    log.info(
-      'compiled %d of %d sizes in %.0f s',
-      *(done, total, time.monotonic() - start),
-    )
+    log.info('compiled %d of %d sizes in %.0f s', done, total, time.monotonic() - start)
 
   def report(*new: int) -> None:
     nonlocal counts

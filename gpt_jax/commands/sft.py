@@ -28,10 +28,7 @@ with cli.lazy_imports():
 
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
-  flags.post_training(
-    train='The examples to learn from',
-    dev='The examples to evaluate on',
-  )
+  flags.post_training(train='The examples to learn from', dev='The examples to evaluate on')
 
 
 def main(args: cli.Args) -> None:

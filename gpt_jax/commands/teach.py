@@ -31,12 +31,7 @@ with cli.lazy_imports():
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.path(
-    'teacher',
-    None,
-    'Workdir of `train`, or a Hugging Face folder.',
-    bucket='run',
-  )
+  flags.path('teacher', None, 'Workdir of `train`, or a Hugging Face folder.', bucket='run')
   flags.path(
     'out',
     None,
@@ -57,9 +52,9 @@ def main(args: cli.Args) -> None:
       f'data.store={folder}: holds no token store for the teacher to read; '
       'make one with gpt-jax prepare, or give that of a run'
     )
-  if '://' not in folder + args.out and pathlib.Path(
-    os.path.realpath(args.out)
-  ).is_relative_to(os.path.realpath(folder)):
+  if '://' not in folder + args.out and pathlib.Path(os.path.realpath(args.out)).is_relative_to(
+    os.path.realpath(folder)
+  ):
     raise UsageError(
       f'--out={args.out}: lies in the token store {folder}, which the teacher '
       'reads; give a folder of its own'

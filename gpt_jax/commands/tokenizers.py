@@ -108,9 +108,7 @@ def read(data: Any, given: str | None, report: progress.Report) -> MeasuredText:
   return MeasuredText(name, documents, training)
 
 
-def make(
-  name: str, call: str, text: MeasuredText, report: progress.Report
-) -> tokenizer.Tokenizer:
+def make(name: str, call: str, text: MeasuredText, report: progress.Report) -> tokenizer.Tokenizer:
   """Reads or trains a tokenizer."""
   if (
     os.path.isfile(os.path.join(call, 'tokenizer.json'))
@@ -119,9 +117,7 @@ def make(
   ):
     return tokenizer.load(call)
   if os.sep in call and '(' not in call:
-    raise UsageError(
-      f'--tokenizer: {call}: holds no saved tokenizer; give its folder'
-    )
+    raise UsageError(f'--tokenizer: {call}: holds no saved tokenizer; give its folder')
   known = {_digest(document) for document in text.documents}
   seen = 0
 
@@ -144,9 +140,9 @@ def make(
   made = tokenizer.build(call, documents(), documents(held_out=True))
   if seen:
     log.warning(
-      '%s: %d of the documents that it is measured on were among those that '
-      'it learnt from',
-      *(name, seen),
+      '%s: %d of the documents that it is measured on were among those that it learnt from',
+      name,
+      seen,
     )
   return made
 
@@ -158,12 +154,9 @@ def _digest(document: Document) -> bytes:
 def define(flags: Flags) -> None:
   """Adds this command's flags."""
   flags.config()
-  flags.path(
-    'text', None, "Text to measure on: 'GLOB' of files, or a source's call."
-  )
+  flags.path('text', None, "Text to measure on: 'GLOB' of files, or a source's call.")
   flags.texts(
-    'tokenizer',
-    "A name, and a tokenizer's call or folder: 'NAME CALL'; may be repeated.",
+    'tokenizer', "A name, and a tokenizer's call or folder: 'NAME CALL'; may be repeated."
   )
   flags.path('out', None, 'PNG to draw.', written=True)
   flags.json()
@@ -201,9 +194,7 @@ def main(args: cli.Args) -> None:
   }
   if args.json:
     calls = dict(wanted)
-    found = {
-      name: {'call': calls[name], **r._asdict()} for name, r in reports.items()
-    }
+    found = {name: {'call': calls[name], **r._asdict()} for name, r in reports.items()}
     for entries in found.values():
       del entries['counts']
     print(json.dumps({**about, 'tokenizers': found}))
@@ -217,8 +208,7 @@ def _parse(text: str) -> tuple[str, str]:
   name, _, call = text.strip().partition(' ')
   if not call.strip() or not re.fullmatch(r'[\w.+-]+', name):
     raise UsageError(
-      f"--tokenizer={text!r}: give 'NAME CALL', as in 'ours W/tokenizer' or "
-      "'bytes bytes'"
+      f"--tokenizer={text!r}: give 'NAME CALL', as in 'ours W/tokenizer' or 'bytes bytes'"
     )
   return name, call.strip()
 
@@ -229,8 +219,15 @@ def _print(about: dict, reports: dict[str, Report]) -> None:
     f'{about["num_bytes"]:,} bytes, {about["num_words"]:,} words'
   )
   right = (
-    *('vocabulary', 'used', 'of it', 'tokens', 'per word', 'bytes each'),
-    *('changed', 'lost', 'MB/s'),
+    'vocabulary',
+    'used',
+    'of it',
+    'tokens',
+    'per word',
+    'bytes each',
+    'changed',
+    'lost',
+    'MB/s',
   )
   table = tables.TextTable('tokenizer', *right, right=right)
   for name, r in reports.items():

@@ -34,10 +34,7 @@ with cli.lazy_imports():
 # What a config asks for beside training: the evaluation on `eval.tasks`, and
 # the sample of `log.sample_prompt`.
 BESIDE = Table(
-  {
-    'tasks': 'gpt_jax.evaluation.in_loop:evaluation',
-    'sample': 'gpt_jax.evaluation.sample:write',
-  }
+  {'tasks': 'gpt_jax.evaluation.in_loop:evaluation', 'sample': 'gpt_jax.evaluation.sample:write'}
 )
 
 
@@ -64,10 +61,7 @@ def train(config: Config, workdir: str) -> None:
   watchdog.enter('start')
   config = config_lib.resolve(config)
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
-  with (
-    workdir_lib.locked(workdir),
-    watchdog.watching(watchdog.deadlines(config), stacks),
-  ):
+  with workdir_lib.locked(workdir), watchdog.watching(watchdog.deadlines(config), stacks):
     evaluation = None
     if config.eval.tasks:
       evaluation = BESIDE['tasks'](config, workdir)

@@ -33,9 +33,6 @@ def rows(field: str) -> Mapping[str, str]:
 
 def _folders() -> list[str]:
   """The full names of all folders that add choices, sorted."""
-  files = [
-    *_PACKAGE.glob('*/choices.py'),
-    *_PACKAGE.glob('papers/*/choices.py'),
-  ]
+  files = [*_PACKAGE.glob('*/choices.py'), *_PACKAGE.glob('papers/*/choices.py')]
   names = [file.parent.relative_to(_PACKAGE.parent).parts for file in files]
   return sorted(map('.'.join, names))

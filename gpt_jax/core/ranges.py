@@ -90,11 +90,7 @@ def whole(least: int, most: int = INT32) -> Range:
 
 
 def number(
-  least: float = 0,
-  most: float = LARGEST,
-  *,
-  above: bool = False,
-  below: bool = False,
+  least: float = 0, most: float = LARGEST, *, above: bool = False, below: bool = False
 ) -> Range:
   """Numbers that float32 can hold."""
   return Range(float, least, most, above, below)

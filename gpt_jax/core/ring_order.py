@@ -18,9 +18,7 @@ from jax.sharding import Mesh
 Cell = tuple[int, ...]
 Order = tuple[int, ...] | None
 
-_mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar(
-  'mesh', default=None
-)
+_mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
 
 
 @contextlib.contextmanager
@@ -79,9 +77,7 @@ def cycle(shape: Sequence[int]) -> list[Cell] | None:
     columns = others if row % 2 == 0 else others[::-1]
     cells += [(row, column) for column in columns]
   cells += [(row, first) for row in reversed(range(shape[across]))]
-  return [
-    (*column[:across], row, *column[across + 1 :]) for row, column in cells
-  ]
+  return [(*column[:across], row, *column[across + 1 :]) for row, column in cells]
 
 
 def snake(shape: Sequence[int]) -> list[Cell]:
@@ -89,8 +85,4 @@ def snake(shape: Sequence[int]) -> list[Cell]:
   if not shape:
     return [()]
   rest = snake(shape[1:])
-  return [
-    (i, *cell)
-    for i in range(shape[0])
-    for cell in (rest if i % 2 == 0 else rest[::-1])
-  ]
+  return [(i, *cell) for i in range(shape[0]) for cell in (rest if i % 2 == 0 else rest[::-1])]

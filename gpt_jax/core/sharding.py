@@ -11,20 +11,12 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import (
-  AbstractDevice,
-  AbstractMesh,
-  Mesh,
-  NamedSharding,
-  PartitionSpec,
-)
+from jax.sharding import AbstractDevice, AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.core import ring_order
 from gpt_jax.core.spec import UsageError
 
-AXES: tuple[str, ...] = (
-  *('data', 'stage', 'fsdp', 'expert', 'context', 'tensor'),
-)
+AXES: tuple[str, ...] = ('data', 'stage', 'fsdp', 'expert', 'context', 'tensor')
 # Over this axis stand whole models, which take other rows of each batch.
 REPLICAS = 'data'
 Rules = tuple[tuple[str, tuple[str, ...]], ...]
@@ -36,9 +28,7 @@ MAY_BE_WHOLE = ('kv_heads', 'vocab')
 MOST_STARTED = 8
 
 
-def make_mesh(
-  config: Any, devices: Sequence[Any] | None = None, *, width: int = 0
-) -> Mesh:
+def make_mesh(config: Any, devices: Sequence[Any] | None = None, *, width: int = 0) -> Mesh:
   """Builds the mesh of `config.mesh` over all devices.
 
   One axis may be -1: it takes the devices that the others leave. If it is
@@ -65,18 +55,11 @@ def make_mesh(
     remedy = f'the sizes must multiply to {count} (one may be -1: the rest)'
     if -1 in sizes:
       nearest = max(count - count % fixed, fixed)
-      remedy = (
-        f'those that are not -1 multiply to {fixed}: start on {nearest}, or '
-        'change the sizes'
-      )
-    raise UsageError(
-      f'{text}: does not match the {count} devices here; {remedy}'
-    )
+      remedy = f'those that are not -1 multiply to {fixed}: start on {nearest}, or change the sizes'
+    raise UsageError(f'{text}: does not match the {count} devices here; {remedy}')
   slices = num_slices(devices)
   if slices == 1:
-    grid = mesh_utils.create_device_mesh(
-      sizes, devices, allow_split_physical_axes=True
-    )
+    grid = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return Mesh(grid, AXES)
   data, stage, *inside = sizes
   of_stage = math.gcd(stage, slices)
@@ -96,9 +79,7 @@ def make_mesh(
   return Mesh(grid, AXES)
 
 
-def fill_sizes(
-  sizes: Sequence[int], num_devices: int, width: int = 0
-) -> list[int]:
+def fill_sizes(sizes: Sequence[int], num_devices: int, width: int = 0) -> list[int]:
   """The sizes of `AXES` without a -1; see `make_mesh`."""
   filled = dict(zip(AXES, sizes, strict=True))
   rest = num_devices // math.prod(n for n in sizes if n != -1)
@@ -108,9 +89,7 @@ def fill_sizes(
   return list(filled.values())
 
 
-def fewer_devices(
-  config: Any, count: int, *, width: int, each: int
-) -> tuple[int, int] | None:
+def fewer_devices(config: Any, count: int, *, width: int, each: int) -> tuple[int, int] | None:
   """Fewer devices, over which an open `fsdp` splits the model into more parts.
 
   For example, a model of width 768 has an `fsdp` of 8 on 56 devices, and of 48
@@ -153,13 +132,10 @@ def parse_rules(rules: Any) -> Rules:
     for axis in axes:
       if axis not in AXES:
         raise UsageError(
-          f'mesh.rules.{logical}={text!r}: unknown mesh axis {axis!r}; one of '
-          + ', '.join(AXES)
+          f'mesh.rules.{logical}={text!r}: unknown mesh axis {axis!r}; one of ' + ', '.join(AXES)
         )
       if axes.count(axis) > 1:
-        raise UsageError(
-          f'mesh.rules.{logical}={text!r}: names {axis!r} twice; once is enough'
-        )
+        raise UsageError(f'mesh.rules.{logical}={text!r}: names {axis!r} twice; once is enough')
     out.append((logical, axes))
   return tuple(out)
 
@@ -167,14 +143,10 @@ def parse_rules(rules: Any) -> Rules:
 def replicas_apart(rules: Rules) -> bool:
   """Whether `REPLICAS` splits rows alone, and before all other axes."""
   split = [(name, axes) for name, axes in rules if REPLICAS in axes]
-  return all(
-    name in ('batch', 'group') and axes[0] == REPLICAS for name, axes in split
-  )
+  return all(name in ('batch', 'group') and axes[0] == REPLICAS for name, axes in split)
 
 
-def check_divisible(
-  abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
-) -> None:
+def check_divisible(abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules) -> None:
   """Checks that each parameter splits evenly over its mesh axes.
 
   Axes in `MAY_BE_WHOLE` need not.
@@ -197,9 +169,7 @@ def check_divisible(
         )
 
 
-def param_shardings(
-  abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules
-) -> Any:
+def param_shardings(abstract: Any, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
   """One `NamedSharding` for each parameter, from its logical axes.
 
   Axes in `MAY_BE_WHOLE` are split only where they divide.
@@ -214,9 +184,7 @@ def param_shardings(
       names.append(None if whole else logical)
     return PartitionSpec(*names)
 
-  specs = jax.tree.map(
-    of, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
-  )
+  specs = jax.tree.map(of, abstract, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
   # Flax names the type of a concrete mesh only, and needs no more than axes.
   any_mesh: Any = mesh
   return nn.logical_to_mesh_sharding(specs, any_mesh, rules)
@@ -232,9 +200,7 @@ def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
   return NamedSharding(mesh, PartitionSpec())
 
 
-def copy_per_process(
-  params: Any, abstract: Any, rules: Rules, width: int
-) -> tuple[Mesh, Any]:
+def copy_per_process(params: Any, abstract: Any, rules: Rules, width: int) -> tuple[Mesh, Any]:
   """Copies parameters to the devices of each process, for work of its own.
 
   A copy is split over the devices of its process by `fsdp`, as far as they
@@ -282,11 +248,7 @@ def use(mesh: Mesh, rules: Rules):
   Raises:
     ValueError: inside of `jit`, where the mesh cannot change.
   """
-  with (
-    jax.set_mesh(mesh),
-    nn.logical_axis_rules(rules),
-    ring_order.use(mesh),
-  ):
+  with jax.set_mesh(mesh), nn.logical_axis_rules(rules), ring_order.use(mesh):
     yield
 
 
@@ -307,9 +269,7 @@ def host_rows(sharding: NamedSharding, num_rows: int) -> slice:
   are often not neighbours along a mesh axis. `put_batch` leaves those rows out.
   """
   indices = sharding.addressable_devices_indices_map((num_rows,)).values()
-  starts, stops, _ = zip(
-    *(i[0].indices(num_rows) for i in indices if i), strict=True
-  )
+  starts, stops, _ = zip(*(i[0].indices(num_rows) for i in indices if i), strict=True)
   return slice(min(starts), max(stops))
 
 

@@ -28,8 +28,7 @@ from gpt_jax.core import plugins, ranges
 
 # One step through a text: a quoted text, a bare key, or any other character.
 _PART = re.compile(
-  r"""(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<bare>[\w./+%-]+)|.""",
-  re.DOTALL,
+  r"""(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<bare>[\w./+%-]+)|.""", re.DOTALL
 )
 _COLON = re.compile(r'\s*:')
 # C0 but for tabs, DEL, C1; ends of lines, and marks that reorder text, in
@@ -188,8 +187,7 @@ def check_text(field: str, text: str) -> None:
     text.encode()
   except UnicodeEncodeError as e:
     raise UsageError(
-      f'{field}={shown(text)}: is not valid UTF-8 at character {e.start}; '
-      'remove it'
+      f'{field}={shown(text)}: is not valid UTF-8 at character {e.start}; remove it'
     ) from e
 
 
@@ -268,9 +266,7 @@ def _read(node: ast.expr) -> Call:
   return Call(node.id, args, kwargs)
 
 
-def parse_known(
-  field: str, text: str, choices: Mapping[str, Callable]
-) -> list[Call]:
+def parse_known(field: str, text: str, choices: Mapping[str, Callable]) -> list[Call]:
   """Like `parse`; all names must be in `choices`, none of which is imported."""
   calls = parse(field, text)
   for call in calls:
@@ -281,8 +277,7 @@ def parse_known(
 def _check_known(field, text, call: Call, choices: Mapping[str, Callable]):
   if call.name not in choices:
     raise UsageError(
-      f'{field}={shown(text)}: unknown {shown(call.name)}; one of '
-      + ', '.join(sorted(choices))
+      f'{field}={shown(text)}: unknown {shown(call.name)}; one of ' + ', '.join(sorted(choices))
     )
 
 
@@ -290,22 +285,16 @@ def build(field: str, text: str, choices: Mapping[str, Callable]) -> Any:
   """Calls the one entry of `choices` that `text` names."""
   calls = parse(field, text)
   if len(calls) > 1:
-    raise UsageError(
-      f'{field}={shown(text)}: names {len(calls)} choices; give one'
-    )
+    raise UsageError(f'{field}={shown(text)}: names {len(calls)} choices; give one')
   return _call(field, text, calls[0], choices)
 
 
-def build_all(
-  field: str, text: str, choices: Mapping[str, Callable]
-) -> list[Any]:
+def build_all(field: str, text: str, choices: Mapping[str, Callable]) -> list[Any]:
   """Like `build`, for a comma list: one result for each call."""
   return [_call(field, text, c, choices) for c in parse(field, text)]
 
 
-def bind_all(
-  field: str, text: str, choices: Mapping[str, Callable]
-) -> list[Call]:
+def bind_all(field: str, text: str, choices: Mapping[str, Callable]) -> list[Call]:
   """Like `build_all`, without calling: all arguments by name.
 
   Defaults are filled in, so that two texts that mean the same are equal.
@@ -330,9 +319,7 @@ def _call(field, text, call: Call, choices: Mapping[str, Callable]) -> Any:
   return choices[call.name](*bound.args, **bound.kwargs)
 
 
-def _bind(
-  field, text, call: Call, choices: Mapping[str, Callable]
-) -> inspect.BoundArguments:
+def _bind(field, text, call: Call, choices: Mapping[str, Callable]) -> inspect.BoundArguments:
   _check_known(field, text, call, choices)
   function = choices[call.name]
   signature = inspect.signature(function)
@@ -340,12 +327,9 @@ def _bind(
     bound = signature.bind(*call.args, **call.kwargs)
   except TypeError as e:
     takes = ', '.join(
-      str(p.replace(annotation=ranges.plain(p.annotation)))
-      for p in signature.parameters.values()
+      str(p.replace(annotation=ranges.plain(p.annotation))) for p in signature.parameters.values()
     )
-    raise UsageError(
-      f'{field}={shown(text)}: {e}; {call.name} takes ({takes})'
-    ) from e
+    raise UsageError(f'{field}={shown(text)}: {e}; {call.name} takes ({takes})') from e
   for name, value in bound.arguments.items():
     parameter = signature.parameters[name]
     several = parameter.kind is inspect.Parameter.VAR_POSITIONAL

@@ -79,9 +79,7 @@ def constrained(beam: BeamSettings, constraints: Constraints) -> Constraints:
 
 
 def rules(
-  beam: BeamSettings,
-  constraints: Constraints,
-  never_V: np.ndarray | None = None,
+  beam: BeamSettings, constraints: Constraints, never_V: np.ndarray | None = None
 ) -> BeamRules:
   """The traced rules of a search, from what `constrained` returned."""
   offset, divisor = PENALTIES[beam.penalty]
@@ -96,9 +94,7 @@ def rules(
   )
 
 
-def initial(
-  ids_BT: np.ndarray, texts: BatchArrays, beam: BeamSettings
-) -> SearchState:
+def initial(ids_BT: np.ndarray, texts: BatchArrays, beam: BeamSettings) -> SearchState:
   """The state before the first token: one hypothesis of each text."""
   B = len(ids_BT)
   ids_BNT = np.repeat(ids_BT[:, None], beam.size, axis=1)
@@ -107,8 +103,15 @@ def initial(
   sums_BN[:, 0] = 0
   zeros_BN = np.zeros((B, beam.size), np.int32)
   fields = (
-    *(np.int32(0), ids_BNT, sums_BN, zeros_BN, np.zeros_like(ids_BNT)),
-    *(zeros_BN, none_BN, texts.most_B > 0, np.zeros(B, bool)),
+    np.int32(0),
+    ids_BNT,
+    sums_BN,
+    zeros_BN,
+    np.zeros_like(ids_BNT),
+    zeros_BN,
+    none_BN,
+    texts.most_B > 0,
+    np.zeros(B, bool),
   )
   return SearchState(*map(jnp.asarray, fields))
 
@@ -172,9 +175,7 @@ def first(params, last_XD, index_B, *, model, size):
   return jnp.broadcast_to(logits_XV[index_B][:, None], (B, size, V))
 
 
-@functools.partial(
-  jax.jit, static_argnames='constraints', donate_argnames='state'
-)
+@functools.partial(jax.jit, static_argnames='constraints', donate_argnames='state')
 def choose(state, logits_BNV, texts, rules, *, constraints):
   """Adds a token to each open hypothesis.
 
@@ -191,9 +192,7 @@ def choose(state, logits_BNV, texts, rules, *, constraints):
   B, N, T = state.ids_BNT.shape
   tokens = state.tokens + 1
   at_B = texts.start_B + state.tokens
-  sums_BC, parents_BC, token_BC = _candidates(
-    state, logits_BNV, texts, rules, constraints
-  )
+  sums_BC, parents_BC, token_BC = _candidates(state, logits_BNV, texts, rules, constraints)
   C = sums_BC.shape[1]
   ends_BC = jnp.any(token_BC[..., None] == rules.stop_ids[None, None], axis=-1)
   ids_BCT = jnp.where(
@@ -344,14 +343,7 @@ def search(
 class Search:
   """A batch of texts that are searched together."""
 
-  def __init__(
-    self,
-    decoder: Decoder,
-    rows: Sequence[Slot],
-    beam: BeamSettings,
-    *,
-    slots: int,
-  ):
+  def __init__(self, decoder: Decoder, rows: Sequence[Slot], beam: BeamSettings, *, slots: int):
     """Reads the prompts and sources; chooses the first tokens.
 
     Args:
@@ -365,13 +357,9 @@ class Search:
     self._tokens = 0
     self._stop_ids = frozenset(rows[0].request.stop_ids)
     assert all(self._stop_ids == {*row.request.stop_ids} for row in rows)
-    assert all(
-      len(row.ids) + row.num_left <= self._model.context_length for row in rows
-    )
+    assert all(len(row.ids) + row.num_left <= self._model.context_length for row in rows)
     stop_ids = tuple(sorted(self._stop_ids))
-    self._constraints = constrained(
-      beam, decoder.constraints._replace(stop_ids=stop_ids)
-    )
+    self._constraints = constrained(beam, decoder.constraints._replace(stop_ids=stop_ids))
     self._rules = rules(beam, self._constraints, decoder.never_V)
     self._begin()
 
@@ -407,11 +395,7 @@ class Search:
 
   def _begin(self) -> None:
     """Reads the prompts and sources, and chooses the first tokens."""
-    reading = PromptGroup(
-      self.rows,
-      readers=[self._decoder],
-      slots=self._slots,
-    )
+    reading = PromptGroup(self.rows, readers=[self._decoder], slots=self._slots)
     for _ in range(reading.num_blocks):
       reading.read()
     index_B = np.zeros(len(self._batch), np.int32)
@@ -423,11 +407,7 @@ class Search:
     self._state = initial(ids_BT, self._rows, self._beam)
     self._caches = self._taken(reading.caches, index_B, self._length, 1)
     logits_BNV = first(
-      self._decoder.params,
-      reading.last_BD,
-      index_B,
-      model=self._model,
-      size=self._beam.size,
+      self._decoder.params, reading.last_BD, index_B, model=self._model, size=self._beam.size
     )
     self._choose(logits_BNV)
 
@@ -438,11 +418,7 @@ class Search:
 
   def _choose(self, logits_BNV: jax.Array) -> None:
     self._state = choose(
-      self._state,
-      logits_BNV,
-      self._rows,
-      self._rules,
-      constraints=self._constraints,
+      self._state, logits_BNV, self._rows, self._rules, constraints=self._constraints
     )
     self._tokens += 1
 
@@ -459,9 +435,7 @@ class Search:
     self._caches = self._taken(self._caches, index_B, length, self._beam.size)
     self._length, self._rows = length, requests.rows_of(self._batch)
 
-  def _taken(
-    self, caches: Caches, index_B: np.ndarray, length: int, each: int
-  ) -> Caches:
+  def _taken(self, caches: Caches, index_B: np.ndarray, length: int, each: int) -> Caches:
     """Caches of some texts with a row for each hypothesis.
 
     Args:
@@ -477,11 +451,7 @@ class Search:
   def _done(self) -> list[tuple[int, list[Hypothesis]]]:
     """Removes the finished texts, and returns their hypotheses."""
     active_B = np.asarray(self._state.active_B)
-    done = [
-      (at, row)
-      for at, row in enumerate(self._batch)
-      if row is not None and not active_B[at]
-    ]
+    done = [(at, row) for at, row in enumerate(self._batch) if row is not None and not active_B[at]]
     if not done:
       return []
     state = jax.device_get(self._state)

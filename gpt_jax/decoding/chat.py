@@ -58,12 +58,7 @@ class Rendered(NamedTuple):
 class ChatTemplate:
   """The chat template of a model."""
 
-  def __init__(
-    self,
-    source: str,
-    variables: Mapping[str, str],
-    name: str = _NAME,
-  ):
+  def __init__(self, source: str, variables: Mapping[str, str], name: str = _NAME):
     """Parses the template.
 
     Args:
@@ -107,9 +102,7 @@ class ChatTemplate:
       raise _damaged(folder)
     return cls(source, _tokens(others | config))
 
-  def render(
-    self, messages: Sequence[Message], add_generation_prompt: bool = True
-  ) -> str:
+  def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
     """The text of a chat.
 
     Args:
@@ -117,17 +110,14 @@ class ChatTemplate:
     """
     return _MARKS.sub('', self._marked(messages, add_generation_prompt))
 
-  def _checked(
-    self, messages: Sequence[Message], names: Mapping[str, int]
-  ) -> Sequence[Message]:
+  def _checked(self, messages: Sequence[Message], names: Mapping[str, int]) -> Sequence[Message]:
     """The messages, guarded, if the template can write them."""
     try:
       self._check_tools(messages)
       return _guarded(messages, names)
     except RecursionError as e:
       raise UsageError(
-        'the messages hold lists or objects that are nested too deeply; '
-        'flatten them'
+        'the messages hold lists or objects that are nested too deeply; flatten them'
       ) from e
 
   def _check_tools(self, messages: Sequence[Message]) -> None:
@@ -162,9 +152,7 @@ class ChatTemplate:
           'another template, or put the calls into the content'
         )
 
-  def _marked(
-    self, messages: Sequence[Message], add_generation_prompt: bool
-  ) -> str:
+  def _marked(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
     try:
       text = self._template.render(
         messages=messages,
@@ -199,10 +187,7 @@ class ChatTemplate:
     return ids
 
   def rendered(
-    self,
-    names: Mapping[str, int],
-    messages: Sequence[Message],
-    num_prompt: int = 0,
+    self, names: Mapping[str, int], messages: Sequence[Message], num_prompt: int = 0
   ) -> Rendered:
     """A chat to learn from, and what the assistant says in it.
 
@@ -233,9 +218,7 @@ class ChatTemplate:
           'what the assistant says is not known; mark it in the template by '
           '{% generation %} and {% endgeneration %}'
         )
-      spans.append(
-        (len(before), len(before) + _turn(after[len(before) :], names))
-      )
+      spans.append((len(before), len(before) + _turn(after[len(before) :], names)))
     return Rendered(text, spans)
 
   def _unmarked(self, marked: str) -> Rendered:
@@ -250,8 +233,7 @@ class ChatTemplate:
     starts, stops = bounds[::2], bounds[1::2]
     if marks != (_BEGIN + _END) * len(starts):
       raise UsageError(
-        f'{self._name} nests blocks of {{% generation %}}, or cuts what one of '
-        'them writes; mend it'
+        f'{self._name} nests blocks of {{% generation %}}, or cuts what one of them writes; mend it'
       )
     return Rendered(text, [*zip(starts, stops, strict=True)])
 
@@ -290,8 +272,7 @@ class _Generation(jinja2.ext.Extension):
     line = next(parser.stream).lineno
     body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
     begin, end = (
-      jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)], lineno=line)
-      for mark in (_BEGIN, _END)
+      jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)], lineno=line) for mark in (_BEGIN, _END)
     )
     return [begin, jinja2.nodes.Scope(body, lineno=line), end]
 
@@ -299,9 +280,7 @@ class _Generation(jinja2.ext.Extension):
 def _tokens(entries: Mapping[str, Any]) -> dict[str, str]:
   """The names of special tokens in a tokenizer_config.json, by role."""
   found = {
-    role: special.content(token)
-    for role, token in entries.items()
-    if role.endswith('_token')
+    role: special.content(token) for role, token in entries.items() if role.endswith('_token')
   }
   return {role: name for role, name in found.items() if name is not None}
 
@@ -309,15 +288,11 @@ def _tokens(entries: Mapping[str, Any]) -> dict[str, str]:
 def _environment() -> jinja2.Environment:
   """Jinja with Hugging Face's settings."""
   made = jinja2.sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    extensions=[jinja2.ext.loopcontrols, _Generation],
+    trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _Generation]
   )
   made.filters['tojson'] = _to_json
   made.globals['raise_exception'] = _raise
-  made.globals['strftime_now'] = lambda form: datetime.datetime.now().strftime(
-    form
-  )
+  made.globals['strftime_now'] = lambda form: datetime.datetime.now().strftime(form)
   return made
 
 
@@ -330,11 +305,7 @@ def _to_json(
 ) -> str:
   """Unlike Jinja's own filter, it does not escape for HTML."""
   return json.dumps(
-    value,
-    ensure_ascii=ensure_ascii,
-    indent=indent,
-    separators=separators,
-    sort_keys=sort_keys,
+    value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
   )
 
 
@@ -352,8 +323,7 @@ def _message(error: Exception) -> str:
 def _damaged(folder: str) -> UsageError:
   path = files.join(folder, special.CONFIG)
   return UsageError(
-    f'{path}: chat_template is damaged, neither a text nor a list of texts '
-    f'with names; {_REMEDY}'
+    f'{path}: chat_template is damaged, neither a text nor a list of texts with names; {_REMEDY}'
   )
 
 
@@ -377,9 +347,7 @@ def _guarded(value: Any, names: Mapping[str, int]) -> Any:
   if isinstance(value, str):
     return special.guarded(_MARKS.sub('', value), names)
   if isinstance(value, Mapping):
-    return {
-      _guarded(key, names): _guarded(item, names) for key, item in value.items()
-    }
+    return {_guarded(key, names): _guarded(item, names) for key, item in value.items()}
   if isinstance(value, list | tuple):
     return [_guarded(item, names) for item in value]
   return value
@@ -401,8 +369,7 @@ def choose(text: str, tokenizer: Tokenizer, folder: str) -> ChatTemplate:
     own = ChatTemplate.load(folder)
     if own is None:
       raise UsageError(
-        f'{where}: the model has no chat template; name one of '
-        f'{", ".join(TEMPLATES)}, or a file'
+        f'{where}: the model has no chat template; name one of {", ".join(TEMPLATES)}, or a file'
       )
     return own
   tokens = roles_of(tokenizer)
@@ -513,9 +480,4 @@ _LLAMA2 = r"""
 
 # By name: for ChatML the tokenizer needs <|im_start|> and <|im_end|>; the
 # others end an answer with the end of a document.
-TEMPLATES = {
-  'chatml': _CHATML,
-  'zephyr': _ZEPHYR,
-  'vicuna': _VICUNA,
-  'llama2': _LLAMA2,
-}
+TEMPLATES = {'chatml': _CHATML, 'zephyr': _ZEPHYR, 'vicuna': _VICUNA, 'llama2': _LLAMA2}

@@ -109,9 +109,7 @@ class Batch:
       malloc.give_back()
       self._most_slots = size * length
 
-  def insert(
-    self, rows: Sequence[Slot | None], caches: Caches, index: Sequence[int]
-  ) -> None:
+  def insert(self, rows: Sequence[Slot | None], caches: Caches, index: Sequence[int]) -> None:
     """Puts rows into the free places that `fit` made.
 
     Args:
@@ -133,9 +131,7 @@ class Batch:
     """Caches for the rows of the batch, of the kinds of others."""
     return caches_lib.empty(like, len(self.rows), *self._lengths)
 
-  def _move(
-    self, old: Caches, index: Iterable[int], places: Iterable[int]
-  ) -> None:
+  def _move(self, old: Caches, index: Iterable[int], places: Iterable[int]) -> None:
     """Copies rows of `old` to places of the batch, one at a time.
 
     For each number of rows and length, two programs are compiled: to take a row
@@ -155,14 +151,7 @@ class Engine:
   at a time may use it.
   """
 
-  def __init__(
-    self,
-    decoder: Decoder,
-    *,
-    slots: int,
-    draft: Draft | None = None,
-    keep: int = 0,
-  ):
+  def __init__(self, decoder: Decoder, *, slots: int, draft: Draft | None = None, keep: int = 0):
     """Starts without requests.
 
     Args:
@@ -243,9 +232,7 @@ class Engine:
   def empty_caches(self, num_rows: int, length: int) -> Caches:
     """Caches of a batch, without tokens."""
     models = (reader.model for reader in self._readers)
-    caches = (
-      caches_lib.init_caches(model, num_rows, length) for model in models
-    )
+    caches = (caches_lib.init_caches(model, num_rows, length) for model in models)
     return sum(caches, ())
 
   def add(self, request: Request) -> int:
@@ -304,9 +291,7 @@ class Engine:
       held = row.ids[: -1 if self._draft is None else -2]
       if self._prefixes.wants(held):
         length = programs.bucket(len(held), self._model.context_length)
-        self._prefixes.add(
-          held, caches_lib.take_rows(self._batch.caches, np.array([i]), length)
-        )
+        self._prefixes.add(held, caches_lib.take_rows(self._batch.caches, np.array([i]), length))
       self._batch.free(i)
 
   def _texts(self, rows: Sequence[Slot | None]) -> np.ndarray | None:
@@ -332,15 +317,9 @@ class Engine:
       model=self._model,
       in_row=self._decoder.in_row,
     )
-    drawn, seen_BV, scores = self._draw(
-      logits_BV, length_B, token_B, rows, step
-    )
+    drawn, seen_BV, scores = self._draw(logits_BV, length_B, token_B, rows, step)
     self._batch.step(caches, seen_BV)
-    return [
-      row.append(drawn[i], _at(scores, i))
-      for i, row in enumerate(rows)
-      if row is not None
-    ]
+    return [row.append(drawn[i], _at(scores, i)) for i, row in enumerate(rows) if row is not None]
 
   def _draw(
     self,
@@ -401,9 +380,7 @@ class Engine:
     numbers = list(itertools.islice(self._waiting, free))
     chosen = [(number, self._waiting.pop(number)) for number in numbers]
     rows = [Slot(n, request, list(request.ids)) for n, request in chosen]
-    make = functools.partial(
-      PromptGroup, readers=self._readers, slots=self._slots
-    )
+    make = functools.partial(PromptGroup, readers=self._readers, slots=self._slots)
     others: list[Slot] = []
     for _, group in itertools.groupby(rows, lambda row: row.prompt):
       same, prefix = list(group), None
@@ -451,18 +428,10 @@ class Engine:
     step = requests.step_of(rows, self._model.vocab_size)
     # All tokens are seen already: see `programs.draw`.
     token_B = np.full(len(rows), self._model.vocab_size, np.int32)
-    drawn, _, scores = self._draw(
-      logits_BV, step.rows.start_B, token_B, rows, step
-    )
+    drawn, _, scores = self._draw(logits_BV, step.rows.start_B, token_B, rows, step)
     prompts = reading.prompt_logprobs()
-    out = [
-      row.append(drawn[i], _at(scores, i), prompts[i])
-      for i, row in enumerate(group)
-    ]
-    going = [
-      None if token.finish else row
-      for row, token in zip(group, out, strict=True)
-    ]
+    out = [row.append(drawn[i], _at(scores, i), prompts[i]) for i, row in enumerate(group)]
+    going = [None if token.finish else row for row, token in zip(group, out, strict=True)]
     self._batch.insert(going, reading.caches, places)
     return out
 
@@ -514,9 +483,7 @@ def warm_up_moves(engine: Engine, longest: int) -> None:
 
 
 def warm_up_all(
-  engine: Engine,
-  seconds: float,
-  report: Callable[[int, int], None] = lambda done, total: None,
+  engine: Engine, seconds: float, report: Callable[[int, int], None] = lambda done, total: None
 ) -> bool:
   """Compiles what requests of every size run, the short ones first.
 
@@ -573,10 +540,7 @@ def generate(
   """
   engine = Engine(decoder, slots=rows, draft=draft)
   # Then the last to run are short ones.
-  order = sorted(
-    range(len(requests)),
-    key=lambda i: -len(requests[i].source or requests[i].ids),
-  )
+  order = sorted(range(len(requests)), key=lambda i: -len(requests[i].source or requests[i].ids))
   numbers = {engine.add(requests[i]): i for i in order}
   new_ids: dict[int, list[int]] = {number: [] for number in numbers}
   for token in engine.run():

@@ -41,18 +41,14 @@ class Prompt(NamedTuple):
       return {'prompt': self.text}
     return {'messages': self.messages}
 
-  def ids(
-    self, tokenizer: Tokenizer, template: ChatTemplate | None
-  ) -> list[int]:
+  def ids(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:
     """The ids of the prompt."""
     try:
       if self.text is not None:
         check(self.text)
         return tokenizer.special.prompt(tokenizer.encode(self.text))
       if template is None:
-        raise UsageError(
-          'has messages, and the model has no chat template; give a prompt'
-        )
+        raise UsageError('has messages, and the model has no chat template; give a prompt')
       return template.ids(tokenizer, self.messages or ())
     except UsageError as e:
       raise UsageError(f'{self.where}: {e}') from e
@@ -119,10 +115,7 @@ def _from_json(where: str, line: str) -> Prompt:
     return Prompt(where, text)
   if isinstance(messages, list) and messages and text is None:
     keys = ('role', 'content')
-    if all(
-      isinstance(m, dict) and all(isinstance(m.get(k), str) for k in keys)
-      for m in messages
-    ):
+    if all(isinstance(m, dict) and all(isinstance(m.get(k), str) for k in keys) for m in messages):
       return Prompt(where, None, messages)
   raise UsageError(
     f'{where}: needs a prompt, a text that is not empty, or messages, a list '
@@ -172,19 +165,14 @@ class ResultsFile:
       with open(known, encoding='utf-8') as file:
         before = json.load(file)
       changed = sorted(
-        name
-        for name in {*before, *settings}
-        if before.get(name) != settings.get(name)
+        name for name in {*before, *settings} if before.get(name) != settings.get(name)
       )
     except FileNotFoundError as e:
       raise UsageError(
-        f'--out={self._path}: exists, but its record {known} does not; name '
-        'another file'
+        f'--out={self._path}: exists, but its record {known} does not; name another file'
       ) from e
     except (ValueError, TypeError, AttributeError) as e:
-      raise UsageError(
-        f'--out={self._path}: {known} is damaged; name another file'
-      ) from e
+      raise UsageError(f'--out={self._path}: {known} is damaged; name another file') from e
     if changed:
       raise UsageError(
         f'--out={self._path}: holds results of another '
@@ -201,9 +189,7 @@ class ResultsFile:
           row = json.loads(line)
           self.rows[row['index']] = row
         except (ValueError, RecursionError, KeyError, TypeError) as e:
-          raise UsageError(
-            f'--out={self._path}: line {number} is damaged; delete the line'
-          ) from e
+          raise UsageError(f'--out={self._path}: line {number} is damaged; delete the line') from e
       file.truncate(end)
 
 
@@ -254,9 +240,7 @@ def has_blanks(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
   return not {known.mask_id, *_sentinels(known.names).values()}.isdisjoint(ids)
 
 
-def fill_blanks(
-  tokenizer: Tokenizer, source: Sequence[int], answer: Sequence[int]
-) -> str:
+def fill_blanks(tokenizer: Tokenizer, source: Sequence[int], answer: Sequence[int]) -> str:
   """The text with its blanks filled.
 
   A blank that the answer lacks is left out. If the source has no sentinels, the
@@ -326,9 +310,7 @@ def read_sources(path: str) -> list[SourceEntry]:
   for where, line in found:
     text = entry(where, line).get('source') if of_json else line
     if not isinstance(text, str) or not text.strip():
-      raise UsageError(
-        f'{where}: needs a source, a text that is not empty; mend the line'
-      )
+      raise UsageError(f'{where}: needs a source, a text that is not empty; mend the line')
     sources.append(SourceEntry(where, text))
   if not sources:
     raise UsageError(f'--sources={path}: holds no source; write one a line')

@@ -81,12 +81,7 @@ def encode(tokenizer: Tokenizer, text: str, length: int) -> np.ndarray:
 
 
 def fill(
-  model: Transformer,
-  params: Any,
-  tokenizer: Tokenizer,
-  rows: Sequence[np.ndarray],
-  *,
-  top: int,
+  model: Transformer, params: Any, tokenizer: Tokenizer, rows: Sequence[np.ndarray], *, top: int
 ) -> list[list[list[Filler]]]:
   """The most probable fillers of each mask, independently of the other masks.
 
@@ -109,9 +104,7 @@ def fill(
   if never_V is not None:
     top = min(top, int(np.count_nonzero(~never_V)))
   found = _best(
-    *(params, tokens, real, row, place, never_V),
-    model=model,
-    top=min(top, model.vocab_size),
+    params, tokens, real, row, place, never_V, model=model, top=min(top, model.vocab_size)
   )
   out: list[list[list[Filler]]] = [[] for _ in rows]
   for number, ids, shares in zip(row, *map(np.asarray, found), strict=True):
@@ -143,9 +136,7 @@ class FilledText(NamedTuple):
   score: float
 
 
-def fill_blanks(
-  model: TextGenerator, texts: Sequence[str]
-) -> list[list[FilledText]]:
+def fill_blanks(model: TextGenerator, texts: Sequence[str]) -> list[list[FilledText]]:
   """The best fillings of each text by beam search, the best first.
 
   Args:
@@ -172,9 +163,6 @@ def fill_blanks(
     sources.append(source)
   found = dict(model.search(requests))
   return [
-    [
-      FilledText(files.fill_blanks(model.tokenizer, source, h.ids), h.score)
-      for h in found[number]
-    ]
+    [FilledText(files.fill_blanks(model.tokenizer, source, h.ids), h.score) for h in found[number]]
     for number, source in enumerate(sources)
   ]

@@ -57,14 +57,10 @@ class ByMask(NamedTuple):
     before_BLM = slots_M[None] <= positions_BL[..., None]
     return row._replace(
       token_types_BL=jnp.where(of_source_BL, *self.types),
-      visible_BLM=jnp.where(
-        of_source_BL[..., None], source_BM[:, None], before_BLM
-      ),
+      visible_BLM=jnp.where(of_source_BL[..., None], source_BM[:, None], before_BLM),
     )
 
-  def step(
-    self, token_B: jax.Array, position_B: jax.Array, num_slots: int
-  ) -> Row:
+  def step(self, token_B: jax.Array, position_B: jax.Array, num_slots: int) -> Row:
     """What the model reads in a step, of two tokens.
 
     Args:
@@ -109,9 +105,7 @@ class AfterPrefix(NamedTuple):
     del num_slots
     return row._replace(prefix_B=lengths_B - 1) if self.both else row
 
-  def step(
-    self, token_B: jax.Array, position_B: jax.Array, num_slots: int
-  ) -> Row:
+  def step(self, token_B: jax.Array, position_B: jax.Array, num_slots: int) -> Row:
     """See `ByMask`; of one token."""
     del num_slots
     return Row(token_B[:, None], position_B[:, None])

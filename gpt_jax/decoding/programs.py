@@ -55,11 +55,7 @@ class Decoder(NamedTuple):
 
   @classmethod
   def of(
-    cls,
-    model: Transformer,
-    params: Any,
-    tokenizer: Tokenizer,
-    in_row: InRow | None = None,
+    cls, model: Transformer, params: Any, tokenizer: Tokenizer, in_row: InRow | None = None
   ) -> 'Decoder':
     """A decoder with the rules of its tokenizer's files."""
     special = tokenizer.special
@@ -157,10 +153,7 @@ def _unstacked_shardings(params: Any) -> Any:
   if not all(isinstance(x, NamedSharding) for x in placed):
     return None
   shardings = unstack(
-    params,
-    lambda x, i: NamedSharding(
-      x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:])
-    ),
+    params, lambda x, i: NamedSharding(x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:]))
   )
   return jax.tree.map(lambda x: getattr(x, 'sharding', x), shardings)
 
@@ -217,9 +210,7 @@ def num_rows(rows: int, most: int) -> int:
   return min(1 << (rows - 1).bit_length(), most)
 
 
-def pad(
-  rows: Sequence[Sequence[int]], longest: int
-) -> tuple[np.ndarray, np.ndarray]:
+def pad(rows: Sequence[Sequence[int]], longest: int) -> tuple[np.ndarray, np.ndarray]:
   """Ids [B, L], padded with zeros to a `width`, and their lengths [B]."""
   lengths_B = np.array([len(row) for row in rows])
   assert lengths_B.min() > 0 and lengths_B.max() <= longest
@@ -237,9 +228,7 @@ def encode(params, tokens_BM, mask_BM, *, model):
 
 
 @functools.partial(
-  jax.jit,
-  static_argnames=('model', 'num_seen', 'in_row'),
-  donate_argnames=('caches', 'last_BD'),
+  jax.jit, static_argnames=('model', 'num_seen', 'in_row'), donate_argnames=('caches', 'last_BD')
 )
 def read_block(
   params,
@@ -272,9 +261,7 @@ def read_block(
   B, L = tokens_BL.shape
   positions_BL = jnp.broadcast_to(start + jnp.arange(L)[None], (B, L))
   source = Row(None, real_BL=mask_BM)
-  row = Row(
-    tokens_BL, positions_BL, extra={'source': source, 'encoded': memory_BMD}
-  )
+  row = Row(tokens_BL, positions_BL, extra={'source': source, 'encoded': memory_BMD})
   if ModelChoices.of(model).recurrent:
     # Caches hide padding by its place; a state has to be kept from it.
     row = row._replace(real_BL=positions_BL < lengths_B[:, None])
@@ -298,12 +285,8 @@ def first_logits(params, last_XD, index_B, *, model):
   return logits_XV[index_B]
 
 
-@functools.partial(
-  jax.jit, static_argnames=('model', 'in_row'), donate_argnames='caches'
-)
-def decode_step(
-  params, caches, token_B, position_B, num_memory_B, *, model, in_row
-):
+@functools.partial(jax.jit, static_argnames=('model', 'in_row'), donate_argnames='caches')
+def decode_step(params, caches, token_B, position_B, num_memory_B, *, model, in_row):
   """Reads one token of each row: logits of the next [B, V], and the caches.
 
   Args:
@@ -313,31 +296,13 @@ def decode_step(
     num_memory_B: length of each source of an encoder-decoder.
     in_row: see `Decoder`.
   """
-  return next_logits(
-    params,
-    caches,
-    token_B,
-    position_B,
-    num_memory_B,
-    model=model,
-    in_row=in_row,
-  )
+  return next_logits(params, caches, token_B, position_B, num_memory_B, model=model, in_row=in_row)
 
 
 # A program of its own: it has as much to compile as a small model, and depends
 # on the number of rows alone, not on the length of the caches.
 @functools.partial(jax.jit, static_argnames='constraints')
-def draw(
-  model_BV,
-  length_B,
-  token_B,
-  seen_BV,
-  never_V,
-  ids_BT,
-  rows,
-  *,
-  constraints,
-):
+def draw(model_BV, length_B, token_B, seen_BV, never_V, ids_BT, rows, *, constraints):
   """Draws the next token of each row.
 
   Args:
@@ -379,17 +344,11 @@ def scores(
     shapes = jax.eval_shape(logprobs.score, logits_XV, ids_X)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-  return jax.lax.cond(
-    jnp.any(rows.scored_B), lambda: logprobs.score(logits_XV, ids_X), nothing
-  )
+  return jax.lax.cond(jnp.any(rows.scored_B), lambda: logprobs.score(logits_XV, ids_X), nothing)
 
 
 def constrained(
-  logits_BV: jax.Array,
-  length_B: Any,
-  ids_BT: Any,
-  rows: BatchArrays,
-  constraints: Constraints,
+  logits_BV: jax.Array, length_B: Any, ids_BT: Any, rows: BatchArrays, constraints: Constraints
 ) -> jax.Array:
   """The logits, -inf for tokens that may not stand at position `length_B`."""
   return sampler.constrain(

@@ -188,9 +188,7 @@ class PromptGroup:
       if not self._read:
         # Later blocks find its keys and values in the caches.
         decoder = self._readers[0]
-        memory_BMD = programs.encode(
-          decoder.params, tokens_BM, mask_BM, model=decoder.model
-        )
+        memory_BMD = programs.encode(decoder.params, tokens_BM, mask_BM, model=decoder.model)
     if not self._read:
       self._read = self._init_caches()
     start, L = self._start, self._tokens_BL.shape[1]
@@ -217,13 +215,9 @@ class PromptGroup:
     ]
     if self._scored:
       decoder, hidden_BLD = self._readers[0], self._read[0].hidden_BLD
-      next_BL = np.pad(self._tokens_BL, ((0, 0), (0, 1)))[
-        :, start + 1 : stop + 1
-      ]
+      next_BL = np.pad(self._tokens_BL, ((0, 0), (0, 1)))[:, start + 1 : stop + 1]
       self._scores.append(
-        logprobs.score_block(
-          decoder.params, hidden_BLD, next_BL, model=decoder.model
-        )
+        logprobs.score_block(decoder.params, hidden_BLD, next_BL, model=decoder.model)
       )
     self._read = [read._replace(hidden_BLD=None) for read in self._read]
     self._start = stop
@@ -240,9 +234,7 @@ class PromptGroup:
     capacity = programs.bucket(L, self._longest)
     taken = ()
     if self._prefix is not None:
-      taken = caches_lib.take_rows(
-        self._prefix.caches, np.zeros(B, int), capacity
-      )
+      taken = caches_lib.take_rows(self._prefix.caches, np.zeros(B, int), capacity)
       self._prefix = None  # and its memory
     out = []
     for model in (reader.model for reader in self._readers):
@@ -253,9 +245,7 @@ class PromptGroup:
       out.append(Prefilled(last_BD, caches))
     return out
 
-  def _pad(
-    self, rows: Sequence[Sequence[int]]
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def _pad(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """`programs.pad`, filled up with rows of one token."""
     more = [[0]] * (self._size - len(rows))
     return programs.pad([*rows, *more], self._longest)

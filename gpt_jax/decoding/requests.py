@@ -56,9 +56,7 @@ DAMAGED = (
   'its weights are damaged, or its numbers overflow; take another checkpoint, '
   'or a model.dtype with a larger range'
 )
-NOT_FINITE = (
-  f"the model's scores of the next token are NaN or infinite: {DAMAGED}"
-)
+NOT_FINITE = f"the model's scores of the next token are NaN or infinite: {DAMAGED}"
 
 _NOTHING = Request([], 0, Sampler(temperature=0))
 
@@ -107,10 +105,7 @@ class Slot:
     return len(self.request.ids) + self.request.max_tokens - len(self.ids)
 
   def append(
-    self,
-    token: int,
-    scores: Logprobs | None,
-    prompt: Sequence[TokenLogprobs] = (),
+    self, token: int, scores: Logprobs | None, prompt: Sequence[TokenLogprobs] = ()
   ) -> Token:
     """Adds a sampled token.
 
@@ -146,9 +141,7 @@ class DecodingStep(NamedTuple):
   greedy: bool
 
 
-def moved(
-  rows: Sequence[Slot | None], size: int
-) -> tuple[list[Slot | None], np.ndarray]:
+def moved(rows: Sequence[Slot | None], size: int) -> tuple[list[Slot | None], np.ndarray]:
   """Resizes a batch: its running rows come first.
 
   Returns:
@@ -219,9 +212,7 @@ def alike(rows: Iterable[Slot], longest: int) -> list[list[Slot]]:
   return list(groups.values())
 
 
-def portions(
-  group: Sequence[Slot], longest: int, budget: int
-) -> list[list[Slot]]:
+def portions(group: Sequence[Slot], longest: int, budget: int) -> list[list[Slot]]:
   """Splits a group of `alike` by the tokens in its first block and sources.
 
   Rows with the same prompt stay together.
@@ -235,14 +226,9 @@ def portions(
     prompts.setdefault(row.prompt, []).append(row)
   width = programs.width(max(len(row.ids) for row in group), longest)
   source = len(group[0].request.source or ())
-  cost = min(width, programs.BLOCK) + (
-    programs.width(source, longest) if source else 0
-  )
+  cost = min(width, programs.BLOCK) + (programs.width(source, longest) if source else 0)
   most = max(1, budget // cost)
   # Padded to powers of two: see `programs.num_rows`.
   most = 1 << (most.bit_length() - 1)
   rows = [*prompts.values()]
-  return [
-    [row for same in rows[i : i + most] for row in same]
-    for i in range(0, len(rows), most)
-  ]
+  return [[row for same in rows[i : i + most] for row in same] for i in range(0, len(rows), most)]

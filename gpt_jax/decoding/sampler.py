@@ -53,14 +53,10 @@ def suppress(logits: jax.Array, never_V: Any) -> jax.Array:
   return logits if never_V is None else jnp.where(never_V, -jnp.inf, logits)
 
 
-def penalize(
-  logits_BV: jax.Array, seen_BV: jax.Array, samplers: Samplers
-) -> jax.Array:
+def penalize(logits_BV: jax.Array, seen_BV: jax.Array, samplers: Samplers) -> jax.Array:
   """Applies the repetition penalty to seen tokens."""
   penalty_B1 = jnp.asarray(samplers.repetition_penalty_B)[:, None]
-  penalized_BV = jnp.where(
-    logits_BV > 0, logits_BV / penalty_B1, logits_BV * penalty_B1
-  )
+  penalized_BV = jnp.where(logits_BV > 0, logits_BV / penalty_B1, logits_BV * penalty_B1)
   return jnp.where(seen_BV, penalized_BV, logits_BV)
 
 
@@ -69,9 +65,7 @@ def penalize(
 # clients wait.
 
 
-def draw(
-  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array
-) -> jax.Array:
+def draw(logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array) -> jax.Array:
   """Draws a token of each row: logits [B, V] to ids [B].
 
   A draw depends on the row's logits, sampler, seed and number of earlier
@@ -93,9 +87,9 @@ def largest(logits_BV: jax.Array) -> jax.Array:
   several that are equal it is the first one; rows with NaN are `broken`.
   """
   B, V = logits_BV.shape
-  blocks_BXC = jnp.pad(
-    logits_BV, ((0, 0), (0, -V % _BLOCK)), constant_values=-jnp.inf
-  ).reshape(B, -1, _BLOCK)
+  blocks_BXC = jnp.pad(logits_BV, ((0, 0), (0, -V % _BLOCK)), constant_values=-jnp.inf).reshape(
+    B, -1, _BLOCK
+  )
   block_B = jnp.argmax(jnp.max(blocks_BXC, axis=-1), axis=-1)
   found_BC = jnp.take_along_axis(blocks_BXC, block_B[:, None, None], axis=1)
   place_B = jnp.argmax(found_BC[:, 0], axis=-1)
@@ -129,9 +123,7 @@ def allowed(logits_BV: jax.Array, samplers: Samplers) -> jax.Array:
   return jnp.where(greedy_B[:, None] & ~best_BV, -jnp.inf, logits_BV)
 
 
-def categorical(
-  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array
-) -> jax.Array:
+def categorical(logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array) -> jax.Array:
   """Draws in proportion to exp(logits): ids [B]."""
   draws = jax.vmap(jax.random.categorical)
   return draws(keys(samplers, index_B), logits_BV).astype(jnp.int32)
@@ -169,10 +161,7 @@ def _kept(logits_BV: jax.Array, samplers: Samplers) -> jax.Array:
     kept_BV = (order_BV >= least_B[:, None]) | (top_p_B[:, None] >= 1)
     return jnp.where(kept_BV, logits_BV, -jnp.inf)
 
-  for uses_B, keep in (
-    ((top_k_B > 0) & drawn_B, of_top_k),
-    ((top_p_B < 1) & drawn_B, of_top_p),
-  ):
+  for uses_B, keep in (((top_k_B > 0) & drawn_B, of_top_k), ((top_p_B < 1) & drawn_B, of_top_p)):
     logits_BV = jax.lax.cond(jnp.any(uses_B), keep, lambda x: x, logits_BV)
   floor_B1 = most_B1 + jnp.log(samplers.min_p_B)[:, None]
   return jnp.where(logits_BV < floor_B1, -jnp.inf, logits_BV)
@@ -185,9 +174,7 @@ def _order(x: jax.Array) -> jax.Array:
   return jnp.where(bits >= sign, ~bits, bits | sign)
 
 
-def _bisect(
-  order_BV: jax.Array, amount_BV: jax.Array, enough_B: jax.Array
-) -> jax.Array:
+def _bisect(order_BV: jax.Array, amount_BV: jax.Array, enough_B: jax.Array) -> jax.Array:
   """The largest threshold at or above which the amounts add up to enough, [B].
 
   Between the smallest and the largest number of the row.
@@ -199,10 +186,7 @@ def _bisect(
     kept_BV = order_BV >= middle_B[:, None]
     sum_B = jnp.sum(jnp.where(kept_BV, amount_BV, 0), axis=1)
     holds_B = sum_B >= enough_B
-    return (
-      jnp.where(holds_B, middle_B, low_B),
-      jnp.where(holds_B, high_B, middle_B - 1),
-    )
+    return (jnp.where(holds_B, middle_B, low_B), jnp.where(holds_B, high_B, middle_B - 1))
 
   # With `low` it always holds, and the bounds meet after as many halves as
   # the numbers have bits.
@@ -291,10 +275,7 @@ def _forced(scores_RV: jax.Array, forced_R: jax.Array, token: int):
 
 
 def _completing(
-  runs: tuple[tuple[int, ...], ...],
-  ids_RT: jax.Array,
-  length_R: jax.Array,
-  vocab_size: int,
+  runs: tuple[tuple[int, ...], ...], ids_RT: jax.Array, length_R: jax.Array, vocab_size: int
 ) -> jax.Array:
   """Tokens that would complete one of the N `runs`, bool [R, V]."""
   # Others are longer than any text.
@@ -326,11 +307,7 @@ def _before(ids_RT: jax.Array, length_R: jax.Array, back: Any) -> jax.Array:
 
 
 def _repeating(
-  ids_RT: jax.Array,
-  source_R: Any,
-  length_R: Any,
-  size: int,
-  vocab_size: int,
+  ids_RT: jax.Array, source_R: Any, length_R: Any, size: int, vocab_size: int
 ) -> jax.Array:
   """Tokens that would complete a repeated n-gram of `size`, bool [R, V]."""
   R, T = ids_RT.shape

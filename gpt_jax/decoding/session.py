@@ -67,9 +67,7 @@ class Session:
     self._messages = [*messages, {'role': 'assistant', 'content': answer}]
     self._text += line + answer + '\n'
 
-  def _prompt(
-    self, line: str, messages: list[Message]
-  ) -> tuple[list[int], list[Message]]:
+  def _prompt(self, line: str, messages: list[Message]) -> tuple[list[int], list[Message]]:
     """The ids of the conversation, and the messages that they hold."""
 
     def checked(ids: list[int], options: Options, *, first: bool) -> list[int]:
@@ -79,7 +77,9 @@ class Session:
       if cuts and self._options.truncate == 'none':
         more.append('start again with --truncate=left')
       return fitted(
-        *(ids, self._tokenizer, options),
+        ids,
+        self._tokenizer,
+        options,
         context_length=self._model.context_length,
         where='the message' if first else 'the conversation',
         more=more,

@@ -33,9 +33,7 @@ from gpt_jax.decoding.sampler import Samplers
 _PROPOSE, _JUDGE, _REPLACE = range(3)
 
 
-def propose(
-  logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array
-) -> jax.Array:
+def propose(logits_BV: jax.Array, samplers: Samplers, index_B: jax.Array) -> jax.Array:
   """Draws from q, whose logits these are: ids [B]."""
   return sampler.categorical(logits_BV, samplers, 3 * index_B + _PROPOSE)
 
@@ -71,9 +69,7 @@ def judge(
   q_BN = jnp.take_along_axis(q_BNV[:, :N], x_BN1, axis=2)[:, :, 0]
   u_BN = jnp.stack(
     [
-      jax.vmap(jax.random.uniform)(
-        sampler.keys(samplers, 3 * (index_B + i) + _JUDGE)
-      )
+      jax.vmap(jax.random.uniform)(sampler.keys(samplers, 3 * (index_B + i) + _JUDGE))
       for i in range(N)
     ],
     axis=1,
@@ -155,9 +151,7 @@ def for_decoding(draft: Draft) -> Draft:
   return draft._replace(model=model, params=params)
 
 
-def check(
-  model: Transformer, draft: Transformer, constraints: Constraints
-) -> None:
+def check(model: Transformer, draft: Transformer, constraints: Constraints) -> None:
   """Checks that a draft can propose to a model."""
   for one in (model, draft):
     causal = ModelChoices.of(one).causal
@@ -254,22 +248,10 @@ def draw(
 
 
 @functools.partial(
-  jax.jit,
-  static_argnames=('model', 'greedy', 'constraints'),
-  donate_argnames='caches',
+  jax.jit, static_argnames=('model', 'greedy', 'constraints'), donate_argnames='caches'
 )
 def _propose(
-  params,
-  caches,
-  token_BL,
-  position_B,
-  seen_BV,
-  never_V,
-  rows,
-  *,
-  model,
-  greedy,
-  constraints,
+  params, caches, token_BL, position_B, seen_BV, never_V, rows, *, model, greedy, constraints
 ):
   """Reads tokens up to `position_B` and proposes the next.
 
@@ -280,17 +262,13 @@ def _propose(
   L = token_BL.shape[1]
   positions_BL = _places(position_B, 1 - L, 1, model)
   out = model.apply({'params': params}, Row(token_BL, positions_BL), caches)
-  logits_BV = model.apply(
-    {'params': params}, out.hidden_BLD[:, -1], method='logits'
-  )
+  logits_BV = model.apply({'params': params}, out.hidden_BLD[:, -1], method='logits')
   logits_BV = sampler.suppress(logits_BV, never_V)
   if seen_BV is not None:
     rows_B = jnp.arange(len(token_BL))
     seen_BV = seen_BV.at[rows_B, token_BL[:, -1]].set(True)
     logits_BV = sampler.penalize(logits_BV, seen_BV, rows.samplers)
-  logits_BV = programs.constrained(
-    logits_BV, position_B + 1, None, rows, constraints
-  )
+  logits_BV = programs.constrained(logits_BV, position_B + 1, None, rows, constraints)
   caches = caches_lib.constrain(out.caches)
   if greedy:
     return jnp.argmax(logits_BV, axis=-1), None, caches, seen_BV
@@ -301,9 +279,7 @@ def _propose(
 
 
 @functools.partial(
-  jax.jit,
-  static_argnames=('model', 'greedy', 'constraints'),
-  donate_argnames='caches',
+  jax.jit, static_argnames=('model', 'greedy', 'constraints'), donate_argnames='caches'
 )
 def _judge(
   params,
@@ -332,9 +308,7 @@ def _judge(
     penalize = jax.vmap(sampler.penalize, in_axes=(1, 1, None), out_axes=1)
     logits_BNV = penalize(logits_BNV, seen_BNV, rows.samplers)
   length_BN = position_B[:, None] + 1 + jnp.arange(N + 1)[None]
-  constrained = jax.vmap(
-    programs.constrained, in_axes=(1, 1, None, None, None), out_axes=1
-  )
+  constrained = jax.vmap(programs.constrained, in_axes=(1, 1, None, None, None), out_axes=1)
   logits_BNV = constrained(logits_BNV, length_BN, None, rows, constraints)
   broken_B = jnp.any(sampler.broken(logits_BNV), axis=1)
   if greedy:
@@ -354,9 +328,7 @@ def _judge(
   # The proposals, shifted left, and the model's own token after those accepted.
   places_1N = jnp.arange(N + 1)[None]
   ids_BN = jnp.where(
-    places_1N == accepted_B[:, None],
-    own_B[:, None],
-    jnp.roll(tokens_BN, -1, axis=1),
+    places_1N == accepted_B[:, None], own_B[:, None], jnp.roll(tokens_BN, -1, axis=1)
   )
   ids_BN = jnp.where(broken_B[:, None], sampler.NO_TOKEN, ids_BN)
   if seen_BNV is not None:
@@ -366,9 +338,7 @@ def _judge(
   return ids_BN, accepted_B, caches, seen_BV, scores_BN
 
 
-def _places(
-  position_B: jax.Array, start: int, stop: int, model: Transformer
-) -> jax.Array:
+def _places(position_B: jax.Array, start: int, stop: int, model: Transformer) -> jax.Array:
   """Positions from `start` to `stop` relative to some, [B, stop - start].
 
   Positions past the context are clamped to its last slot, which no query reads.

@@ -47,9 +47,7 @@ class TextStream:
   beginning of a stop text.
   """
 
-  def __init__(
-    self, tokenizer: Tokenizer, request: Request, stop: Sequence[str] = ()
-  ):
+  def __init__(self, tokenizer: Tokenizer, request: Request, stop: Sequence[str] = ()):
     """The continuation ends before the first of the texts `stop`.
 
     They are not looked for in the prompt.
@@ -338,9 +336,11 @@ def warn_of_cuts(cuts: Sequence[int], context_length: int) -> None:
   """Warns of sources that lost tokens: `cuts` has how many, of each source."""
   if number := sum(cut > 0 for cut in cuts):
     log.warning(
-      '%d of %d sources do not fit model.context_length=%d and lose their last '
-      'tokens, up to %d',
-      *(number, len(cuts), context_length, max(cuts)),
+      '%d of %d sources do not fit model.context_length=%d and lose their last tokens, up to %d',
+      number,
+      len(cuts),
+      context_length,
+      max(cuts),
     )
 
 
@@ -371,8 +371,7 @@ def source_request(
     room = length - most - len(start) - len(before)
     if room < 1:
       raise UsageError(
-        f'--max_tokens={most}: the context holds {length}, source and answer '
-        'together; give fewer'
+        f'--max_tokens={most}: the context holds {length}, source and answer together; give fewer'
       )
     read, cut = sources.read(ids, room)
     prompt, source = [*before, *read, *start], None
@@ -502,9 +501,7 @@ class TextGenerator:
     return self.decoder.model.context_length
 
   def requests(
-    self,
-    texts: Sequence[Prompt | SourceEntry],
-    template: ChatTemplate | None = None,
+    self, texts: Sequence[Prompt | SourceEntry], template: ChatTemplate | None = None
   ) -> list[Request]:
     """The requests for texts; warns of sources that do not fit.
 
@@ -537,9 +534,7 @@ class TextGenerator:
 
   def _fitted(self, ids: Sequence[int], where: str) -> list[int]:
     return fitted(
-      *(ids, self.tokenizer, self.options),
-      context_length=self.context_length,
-      where=where,
+      ids, self.tokenizer, self.options, context_length=self.context_length, where=where
     )
 
   def prompt_request(self, ids: list[int], seed: int | None = None) -> Request:
@@ -553,9 +548,7 @@ class TextGenerator:
       stop_ids=self.tokenizer.special.stop_ids,
     )
 
-  def complete(
-    self, requests: Sequence[Request]
-  ) -> Iterator[tuple[int, list[Continuation]]]:
+  def complete(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Continuation]]]:
     """Generates texts, each as if it were the only one.
 
     Args:
@@ -598,26 +591,16 @@ class TextGenerator:
           yield number, [samples[i] for i in range(each)]
           del ended[number]
 
-  def search(
-    self, requests: Sequence[Request]
-  ) -> Iterator[tuple[int, list[Hypothesis]]]:
+  def search(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Hypothesis]]]:
     """All hypotheses of each request, in ids; its sampler and seed are ignored.
 
     The speed counts one token of each text a step, whatever the beam's size.
     """
     assert self._beam is not None
     self.speed.begin()
-    return search(
-      *(self.decoder, requests, self._beam),
-      rows=self._rows,
-      count=self.speed.count,
-    )
+    return search(self.decoder, requests, self._beam, rows=self._rows, count=self.speed.count)
 
-  def stream(
-    self,
-    request: Request,
-    stopping: Callable[[], bool] = lambda: False,
-  ) -> Iterator[str]:
+  def stream(self, request: Request, stopping: Callable[[], bool] = lambda: False) -> Iterator[str]:
     """Yields one text in pieces as it is sampled.
 
     Args:
@@ -631,7 +614,5 @@ class TextGenerator:
       FailedError: the scores of a token are NaN or infinite.
     """
     stream = TextStream(self.tokenizer, request, self.options.stop)
-    for piece in decode(
-      self.engine, [stream], speed=self.speed, stopping=stopping
-    ):
+    for piece in decode(self.engine, [stream], speed=self.speed, stopping=stopping):
       yield piece.text

@@ -30,10 +30,7 @@ from gpt_jax.opening import models as trained_lib
 
 # A folder with a tokenizer has one of these; without them, transformers may
 # make up an empty tokenizer.
-_VOCABULARIES = (
-  *('tokenizer.json', 'vocab.json', 'vocab.txt'),
-  *('tokenizer.model', 'spiece.model'),
-)
+_VOCABULARIES = ('tokenizer.json', 'vocab.json', 'vocab.txt', 'tokenizer.model', 'spiece.model')
 
 # Names in transformers of the outputs of a head for two texts.
 PAIRS = ('seq_relationship_logits', 'sop_logits')
@@ -58,15 +55,12 @@ def run_reference(
   """
   torch, transformers = library('torch'), library('transformers')
   config = files.read_json(
-    os.path.join(folder, 'config.json'),
-    remedy='copy the folder again',
-    needs=('architectures',),
+    os.path.join(folder, 'config.json'), remedy='copy the folder again', needs=('architectures',)
   )
   name = config['architectures'][0]
   if not hasattr(transformers, name):
     raise UsageError(
-      f'{folder}: transformers {transformers.__version__} has no {name}; '
-      'install a release that has'
+      f'{folder}: transformers {transformers.__version__} has no {name}; install a release that has'
     )
   local = {'local_files_only': True}
   made = getattr(transformers, name).from_pretrained(folder, **local)
@@ -104,9 +98,7 @@ def library(name: str) -> Any:
   try:
     return importlib.import_module(name)
   except ImportError as e:
-    raise UsageError(
-      f'--check: needs {name}, which is missing; run {install("hf")}'
-    ) from e
+    raise UsageError(f'--check: needs {name}, which is missing; run {install("hf")}') from e
 
 
 # The ids that a fine-tuned head reads, from a config, its tokenizer and a text.
@@ -121,14 +113,7 @@ class Agreement(NamedTuple):
   theirs: np.ndarray  # the same of transformers
 
 
-def check(
-  workdir: str,
-  folder: str,
-  text: str,
-  tolerance: float,
-  *,
-  sequence: Sequence,
-) -> None:
+def check(workdir: str, folder: str, text: str, tolerance: float, *, sequence: Sequence) -> None:
   """Prints how far a workdir and a Hugging Face folder differ on a text.
 
   Args:
@@ -184,40 +169,26 @@ def check(
     raise FailedError(f'{workdir} and {folder} differ in {", ".join(failed)}')
 
 
-def _print_positions(
-  tokenizer: tokenizer_lib.Tokenizer, ids: list[int], found: Agreement
-) -> None:
+def _print_positions(tokenizer: tokenizer_lib.Tokenizer, ids: list[int], found: Agreement) -> None:
   print(f'{"position":8}  {"difference":>10}  token -> next: ours, theirs')
-  for i, (token, difference) in enumerate(
-    zip(ids, found.differences, strict=True)
-  ):
-    shown = [
-      repr(tokenizer.decode([int(t)]))
-      for t in (token, found.ours[i], found.theirs[i])
-    ]
+  for i, (token, difference) in enumerate(zip(ids, found.differences, strict=True)):
+    shown = [repr(tokenizer.decode([int(t)])) for t in (token, found.ours[i], found.theirs[i])]
     print(f'{i:8}  {difference:10.2e}  {shown[0]} -> {shown[1]}, {shown[2]}')
 
 
-def _print_conclusions(
-  found: Agreement, tolerance: float, num_run: int, num_ids: int
-) -> list[str]:
+def _print_conclusions(found: Agreement, tolerance: float, num_run: int, num_ids: int) -> list[str]:
   """Prints how far they agree; returns what differs too much."""
   if num_run < num_ids:
     print(f'the first {num_run} of {num_ids} tokens: the context has no more')
   at = int(found.differences.argmax())
   largest = float(found.differences[at])
   same = int((found.ours == found.theirs).sum())
-  print(
-    f'logits: differ by at most {largest:.2e}, at position {at} (tolerance '
-    f'{tolerance:g})'
-  )
+  print(f'logits: differ by at most {largest:.2e}, at position {at} (tolerance {tolerance:g})')
   print(f'most likely: the same at {same} of {len(found.ours)} positions')
   return ['logits'] * (not largest <= tolerance)
 
 
-def encoded(
-  parts: Parts, tokenizer: tokenizer_lib.Tokenizer, text: str
-) -> list[int]:
+def encoded(parts: Parts, tokenizer: tokenizer_lib.Tokenizer, text: str) -> list[int]:
   """The ids of a text as the model reads them."""
   needs = parts.objective.needs
   if needs.encoder:
@@ -230,9 +201,7 @@ def encoded(
   return [i for i in (ends[0], *ids, ends[1]) if i is not None]
 
 
-def _written(
-  parts: Parts, tokenizer: tokenizer_lib.Tokenizer, source: list[int]
-) -> list[int]:
+def _written(parts: Parts, tokenizer: tokenizer_lib.Tokenizer, source: list[int]) -> list[int]:
   """Ids for the decoder: its start token, then the source."""
   starts = parts.objective.needs.decoder_start
   first_id = sides.start_id(starts, tokenizer.special)
@@ -262,10 +231,7 @@ def encoder_decoder(
 ) -> np.ndarray:
   """Our logits of the decoder's ids given a source, float32 [L, V]."""
   out = hf.forward(
-    model,
-    params,
-    input_ids=np.array([source]),
-    decoder_input_ids=np.array([written]),
+    model, params, input_ids=np.array([source]), decoder_input_ids=np.array([written])
   )
   if 'logits' not in out:
     raise UsageError(

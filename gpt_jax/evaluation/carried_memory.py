@@ -49,10 +49,7 @@ class ReadingPlan(NamedTuple):
 
 
 def measure(
-  trained: Trained,
-  workdir: str,
-  memories: Sequence[int],
-  reading: ReadingPlan,
+  trained: Trained, workdir: str, memories: Sequence[int], reading: ReadingPlan
 ) -> dict[str, float]:
   """Measures the held-out sets of a run with each length of memory.
 
@@ -96,9 +93,7 @@ def with_memory(config: Config, memory: int, reading: ReadingPlan) -> Config:
   kwargs = {
     **call.kwargs,
     'memory': memory,
-    'segment': reading.segment
-    or call.kwargs['segment']
-    or model.context_length,
+    'segment': reading.segment or call.kwargs['segment'] or model.context_length,
   }
   if reading.clamp is not None:
     kwargs['clamp'] = reading.clamp
@@ -128,9 +123,7 @@ def _measure(parts: Parts, params: Any, held_out: EvalSet) -> dict[str, float]:
   caches, sums = None, []
   with sharding.use(parts.mesh, parts.rules):
     if recurrence.memory:
-      caches = jax.jit(
-        lambda: init_memories(parts.model, streams, real=False)
-      )()
+      caches = jax.jit(lambda: init_memories(parts.model, streams, real=False))()
     for number in range(of_stream):
       rows = np.arange(streams, dtype=np.int64) * of_stream + number
       rows = rows[parts.host_rows(streams)]
@@ -159,7 +152,5 @@ def _step(
   objective = parts.objective
   assert isinstance(objective, TextObjective)
   out: Any = parts.model.apply({'params': params}, batch['inputs'], caches)
-  loss = objective.loss_of_states(
-    params, out.hidden_BLD, batch, evaluating=True
-  )
+  loss = objective.loss_of_states(params, out.hidden_BLD, batch, evaluating=True)
   return loss, out.caches if caches is not None else caches

@@ -47,9 +47,7 @@ def mean(name: str, values: Sequence[float]) -> Figures:
 
 
 def clean(
-  numbers: Sequence[int],
-  seen: Collection[int] | None,
-  measured: Callable[[Sequence[int]], Figures],
+  numbers: Sequence[int], seen: Collection[int] | None, measured: Callable[[Sequence[int]], Figures]
 ) -> Figures:
   """The results of examples that training has not seen, as NAME_clean.
 
@@ -69,10 +67,7 @@ def clean(
   for name in found:
     error = f'{name}_stderr'
     if error in found and '/' not in name:
-      out |= {
-        f'{name}_clean': found[name],
-        f'{name}_clean_stderr': found[error],
-      }
+      out |= {f'{name}_clean': found[name], f'{name}_clean_stderr': found[error]}
   return out | {'examples_clean': len(rest)}
 
 
@@ -83,10 +78,7 @@ def mean_of_groups(name: str, groups: Sequence[Sequence[float]]) -> Figures:
   """
   found = [mean('x', values) for values in groups]
   error = math.sqrt(sum(f['x_stderr'] ** 2 for f in found)) / len(found)
-  return {
-    name: float(np.mean([f['x'] for f in found])),
-    f'{name}_stderr': error,
-  }
+  return {name: float(np.mean([f['x'] for f in found])), f'{name}_stderr': error}
 
 
 def ratio(name: str, sums: Sequence[float], counts: Sequence[float]) -> Figures:
@@ -157,13 +149,7 @@ class MeasuredTask(Protocol):
     """
     ...
 
-  def measure(
-    self,
-    scorer: Scorer,
-    setting: Setting,
-    journal: Journal,
-    report: Report,
-  ) -> Figures:
+  def measure(self, scorer: Scorer, setting: Setting, journal: Journal, report: Report) -> Figures:
     """Measures a model; the main figure is first.
 
     With shots, `shots_shown` is the mean number that fitted into the context.

@@ -87,9 +87,7 @@ class ScoredBatch(NamedTuple):
     return [i for group in self.groups for i in group.rows]
 
 
-def plan(
-  rows: Sequence[ScoredRow], limits: BatchLimits
-) -> tuple[int, list[ScoredBatch]]:
+def plan(rows: Sequence[ScoredRow], limits: BatchLimits) -> tuple[int, list[ScoredBatch]]:
   """Batches of the rows, the longest first.
 
   Returns:
@@ -163,21 +161,15 @@ def _same(a: ScoredRow, b: ScoredRow) -> int:
   return int(differs[0]) if len(differs) else stop
 
 
-def _grouped(
-  rows: Sequence[ScoredRow], common: int, limits: BatchLimits
-) -> list[Group]:
+def _grouped(rows: Sequence[ScoredRow], common: int, limits: BatchLimits) -> list[Group]:
   """Groups for which the fewest tokens are read, by dynamic programming.
 
   In the order of their ids, neighbouring rows share most: a group is a section
   of that order.
   """
   # Big-endian bytes sort in the order of the ids.
-  order = sorted(
-    range(len(rows)), key=lambda i: rows[i].ids.astype('>i4').tobytes()
-  )
-  same = [
-    _same(rows[a], rows[b]) - common for a, b in itertools.pairwise(order)
-  ]
+  order = sorted(range(len(rows)), key=lambda i: rows[i].ids.astype('>i4').tobytes())
+  same = [_same(rows[a], rows[b]) - common for a, b in itertools.pairwise(order)]
   # saved[j]: tokens saved by the best groups of the first j rows; cuts[j]: the
   # start of the last of these groups; shares[j]: how many ids it shares.
   saved, cuts = [0], [0]
@@ -209,18 +201,13 @@ def _grouped(
 
 
 def _batches(
-  rows: Sequence[ScoredRow],
-  groups: list[Group],
-  common: int,
-  limits: BatchLimits,
+  rows: Sequence[ScoredRow], groups: list[Group], common: int, limits: BatchLimits
 ) -> Iterator[ScoredBatch]:
   """Batches of groups that all share ids, or all share none."""
   if not groups:
     return
   most = _MOST_GROUP_LENGTHS if groups[0].shared else _MOST_LENGTHS
-  rests = [
-    max(rows[i].length for i in g.rows) - common - g.shared for g in groups
-  ]
+  rests = [max(rows[i].length for i in g.rows) - common - g.shared for g in groups]
   lengths = choose_lengths(rests, [len(g.rows) for g in groups], limits, most)
   prefixes = [0]
   if groups[0].shared:
@@ -238,11 +225,7 @@ def _batches(
 
 
 def _filled(
-  groups: list[Group],
-  prefix: int,
-  length: int,
-  common: int,
-  limits: BatchLimits,
+  groups: list[Group], prefix: int, length: int, common: int, limits: BatchLimits
 ) -> Iterator[ScoredBatch]:
   """As few batches as the limits allow, all of the same shape."""
   parts = _split(groups, prefix, length, common, limits)
@@ -251,19 +234,13 @@ def _filled(
   even = limits._replace(rows=_whole(-(-total // len(parts)), limits))
   parts = _split(groups, prefix, length, common, even)
   counts = [(len(p), sum(len(g.rows) for g in p)) for p in parts]
-  num_groups, num_rows = (
-    _whole(max(n), limits) for n in zip(*counts, strict=True)
-  )
+  num_groups, num_rows = (_whole(max(n), limits) for n in zip(*counts, strict=True))
   for part in parts:
     yield ScoredBatch(part, prefix, length, num_groups, num_rows)
 
 
 def _split(
-  groups: list[Group],
-  prefix: int,
-  length: int,
-  common: int,
-  limits: BatchLimits,
+  groups: list[Group], prefix: int, length: int, common: int, limits: BatchLimits
 ) -> list[list[Group]]:
   """Fills one batch after the other."""
   parts: list[list[Group]] = [[]]
@@ -300,9 +277,7 @@ class Forward:
   def __init__(self, parts: Parts, never_V: np.ndarray | None = None):
     """`never_V` is from `constraints.never_drawn`."""
     self._parts = parts
-    jit = functools.partial(
-      jax.jit, out_shardings=sharding.replicated(parts.mesh)
-    )
+    jit = functools.partial(jax.jit, out_shardings=sharding.replicated(parts.mesh))
     fixed = {'model': parts.model, 'never_V': never_V}
     self._rows = jit(functools.partial(score_rows, **fixed))
     self._rest = jit(functools.partial(score_rest, **fixed))
@@ -346,9 +321,7 @@ class Forward:
       if batch.prefix_length:
         firsts = [rows[g.rows[0]].ids for g in batch.groups]
         ends = [before + g.shared for g in batch.groups]
-        prefixes = [
-          ids[before:end] for ids, end in zip(firsts, ends, strict=True)
-        ]
+        prefixes = [ids[before:end] for ids, end in zip(firsts, ends, strict=True)]
         starts, shape = [before] * len(ends), batch.prefix_length
         new = _padded(prefixes, starts, batch.num_groups, shape)
         caches = self._read(params, caches, self._put(new))
@@ -378,10 +351,7 @@ def _padded(
   Padding repeats the last token at its position: it writes the same keys and
   values again, and no position exceeds the context.
   """
-  out = {
-    name: np.zeros((num_rows, length), np.int32)
-    for name in ('inputs', 'positions')
-  }
+  out = {name: np.zeros((num_rows, length), np.int32) for name in ('inputs', 'positions')}
   for i, (part, start) in enumerate(zip(ids, starts, strict=True)):
     index = np.minimum(np.arange(length), len(part) - 1)
     out['inputs'][i], out['positions'][i] = part[index], start + index
@@ -405,11 +375,7 @@ def _scored(
 
 
 def score_rows(
-  params: Any,
-  batch: dict[str, jax.Array],
-  *,
-  model: Transformer,
-  never_V: np.ndarray | None = None,
+  params: Any, batch: dict[str, jax.Array], *, model: Transformer, never_V: np.ndarray | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """Scores a batch by a causal decoder.
 
@@ -422,18 +388,12 @@ def score_rows(
     Log-probabilities [B], float32, and whether every scored token was the most
     probable one, [B].
   """
-  out: Any = model.apply(
-    {'params': params}, batch['inputs'], mutable=['router']
-  )
+  out: Any = model.apply({'params': params}, batch['inputs'], mutable=['router'])
   return _score(params, out[0].hidden_BLD, batch, model, never_V)
 
 
 def read(
-  params: Any,
-  caches: Caches | None,
-  batch: dict[str, jax.Array],
-  *,
-  model: Transformer,
+  params: Any, caches: Caches | None, batch: dict[str, jax.Array], *, model: Transformer
 ) -> Caches:
   """The keys and values of the shared ids of groups.
 
@@ -486,17 +446,12 @@ def _grown(caches: Caches, rows_B: jax.Array, more: int) -> Caches:
 
 
 def _continue(
-  params: Any,
-  caches: Caches,
-  batch: dict[str, jax.Array],
-  model: Transformer,
+  params: Any, caches: Caches, batch: dict[str, jax.Array], model: Transformer
 ) -> tuple[jax.Array, Caches]:
   """Hidden states [B, L, D], and the caches with the new tokens."""
 
   def step(caches, block):
-    out: Any = model.apply(
-      {'params': params}, row_lib.Row(*block), caches, mutable=['router']
-    )
+    out: Any = model.apply({'params': params}, row_lib.Row(*block), caches, mutable=['router'])
     return out[0].caches, out[0].hidden_BLD
 
   B, L = batch['inputs'].shape
@@ -533,13 +488,9 @@ def _score(
     index_BC = jnp.broadcast_to(inside_1C, at_BC.shape)
     targets_BC = jnp.take_along_axis(batch['targets'], index_BC, axis=1)
     counted_BC = offset_1C < counts_B1
-    logits_BCV: Any = model.apply(
-      {'params': params}, hidden_BCD, method='logits'
-    )
+    logits_BCV: Any = model.apply({'params': params}, hidden_BCD, method='logits')
     log_probs_BCV = jax.nn.log_softmax(logits_BCV, axis=-1)
-    picked_BC = jnp.take_along_axis(
-      log_probs_BCV, targets_BC[..., None], axis=-1
-    )[..., 0]
+    picked_BC = jnp.take_along_axis(log_probs_BCV, targets_BC[..., None], axis=-1)[..., 0]
     drawn_BCV = sampler.suppress(logits_BCV, never_V)
     best_BC = jnp.argmax(drawn_BCV, axis=-1) == targets_BC
     return (

@@ -62,17 +62,13 @@ def _check_model(config: Config, found: Sequence[suite.NamedTask]) -> None:
       )
 
 
-def evaluation(
-  config: Config, workdir: str
-) -> Callable[..., 'HeldOutAndTasks']:
+def evaluation(config: Config, workdir: str) -> Callable[..., 'HeldOutAndTasks']:
   """Makes the evaluation of a run with `eval.tasks`.
 
   Generated texts go to `workdir`/evaluations/training-NAME.jsonl.
   """
   outputs = os.path.join(workdir, 'evaluations', 'training-')
-  return functools.partial(
-    HeldOutAndTasks, tasks=tasks(config), outputs=outputs
-  )
+  return functools.partial(HeldOutAndTasks, tasks=tasks(config), outputs=outputs)
 
 
 class HeldOutAndTasks:
@@ -113,9 +109,7 @@ class HeldOutAndTasks:
         raise _StoppedError
 
     try:
-      found = suite.measure(
-        self._tasks, self._scorer, outputs=self._outputs, report=report
-      )
+      found = suite.measure(self._tasks, self._scorer, outputs=self._outputs, report=report)
     except _StoppedError:
       return None
     except FailedError as e:
@@ -125,18 +119,14 @@ class HeldOutAndTasks:
     # signatures, which are no numbers.
     known = self._prefixes()
     whole = {
-      k: v
-      for k, v in found.items()
-      if k.rpartition('/')[0] in known and not isinstance(v, str)
+      k: v for k, v in found.items() if k.rpartition('/')[0] in known and not isinstance(v, str)
     }
     return values | whole
 
   def summary(self, values: dict[str, float]) -> str:
     """The results in one line."""
     known = self._prefixes()
-    of_tasks = {
-      k: v for k, v in values.items() if k.rpartition('/')[0] in known
-    }
+    of_tasks = {k: v for k, v in values.items() if k.rpartition('/')[0] in known}
     held_out = {k: v for k, v in values.items() if k not in of_tasks}
     lines = suite.lines(of_tasks, self._tasks)
     return '; '.join([self._held_out.summary(held_out), *lines])

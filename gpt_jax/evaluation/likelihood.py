@@ -70,9 +70,7 @@ class Likelihood:
     if shots:
       self._drawn(examples, Setting(shots))
 
-  def measure(
-    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
-  ) -> Figures:
+  def measure(self, scorer: Scorer, setting: Setting, journal: Journal, report: Report) -> Figures:
     """See `figures.MeasuredTask`."""
     examples = self._examples()
     seen = setting.seen
@@ -85,9 +83,7 @@ class Likelihood:
     requests = []
     for example, prompt in zip(examples, prompts, strict=True):
       for choice in example.choices:
-        requests.append(
-          ScoreRequest(prompt + example.context, choice, example.where)
-        )
+        requests.append(ScoreRequest(prompt + example.context, choice, example.where))
         if example.general is not None:
           requests.append(ScoreRequest(example.general, choice, example.where))
     scores = iter(scorer.requests(requests, journal, report))
@@ -102,9 +98,7 @@ class Likelihood:
 
     def measured(numbers: Sequence[int]) -> Figures:
       measure = _MEASURES[self._prompted.measure]
-      found = measure(
-        [examples[n] for n in numbers], [scored[n] for n in numbers]
-      )
+      found = measure([examples[n] for n in numbers], [scored[n] for n in numbers])
       return _with_main(found, self._prompted)
 
     shown = [num_shown[n] for n in scored]
@@ -175,9 +169,10 @@ def _report_left_out(
     )
   if too_long:
     log.warning(
-      '%s: a choice exceeds the context of %d tokens; %d such examples are '
-      'left out',
-      *(too_long[0], context_length, len(too_long)),
+      '%s: a choice exceeds the context of %d tokens; %d such examples are left out',
+      too_long[0],
+      context_length,
+      len(too_long),
     )
 
 
@@ -231,9 +226,7 @@ def draw(
 
 
 def of_text(
-  shown: Sequence[tuple[str, str]],
-  asked: Sequence[tuple[str, str]],
-  setting: Setting,
+  shown: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]], setting: Setting
 ) -> list[list[int]]:
   """Takes the other examples about the same text.
 
@@ -264,9 +257,7 @@ def of_text(
 # Results, from the scores of each example.
 
 
-def accuracies(
-  examples: Sequence[Prompt], scores: list[list[Score]]
-) -> Figures:
+def accuracies(examples: Sequence[Prompt], scores: list[list[Score]]) -> Figures:
   """Accuracy by each scoring rule, with chance and majority baselines.
 
   Returns:
@@ -284,9 +275,7 @@ def accuracies(
     by = {
       'accuracy': [s.log_prob for s in found],
       'accuracy_per_token': [s.log_prob / s.num_tokens for s in found],
-      'accuracy_per_byte': _normalised(
-        found, [len(text.encode()) for text in texts]
-      ),
+      'accuracy_per_byte': _normalised(found, [len(text.encode()) for text in texts]),
       'accuracy_per_character': _normalised(found, [*map(len, texts)]),
     }
     if general is not None:
@@ -320,9 +309,7 @@ def paradigms(examples: Sequence[Prompt], scores: list[list[Score]]) -> Figures:
   return out
 
 
-def last_words(
-  examples: Sequence[Prompt], scores: list[list[Score]]
-) -> Figures:
+def last_words(examples: Sequence[Prompt], scores: list[list[Score]]) -> Figures:
   """Accuracy of greedy decoding on the right continuation; its perplexity.
 
   `majority` is the accuracy of always guessing the most common last word.
@@ -368,9 +355,7 @@ def threshold(examples: Sequence[Prompt], scores: list[list[Score]]) -> Figures:
   }
 
 
-def best_threshold(
-  values: np.ndarray, labels: np.ndarray
-) -> tuple[float, float]:
+def best_threshold(values: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
   """The threshold with the highest Matthews' correlation, and that.
 
   It lies midway between two values, or is infinite. Of equal thresholds the
@@ -484,18 +469,14 @@ class ScoredText(NamedTuple):
   def texts(self) -> list[tuple[str, str]]:
     """Its lines, for overlap checks."""
     lines = self._read().split('\n')
-    return [
-      (f'{self.path}:{n}', x.rstrip('\r')) for n, x in enumerate(lines, start=1)
-    ]
+    return [(f'{self.path}:{n}', x.rstrip('\r')) for n, x in enumerate(lines, start=1)]
 
   def check(self, shots: int) -> None:
     """See `figures.MeasuredTask`."""
     assert not shots
     self._read()
 
-  def measure(
-    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
-  ) -> Figures:
+  def measure(self, scorer: Scorer, setting: Setting, journal: Journal, report: Report) -> Figures:
     """Loss in nats per token, and perplexities.
 
     Words are separated by white space, and each line end counts as a word, as
@@ -510,8 +491,7 @@ class ScoredText(NamedTuple):
     stride = self.stride or max(scorer.context_length // 2, 1)
     if stride > scorer.context_length:
       raise UsageError(
-        f'--tasks: stride={stride} exceeds the context of '
-        f'{scorer.context_length} tokens'
+        f'--tasks: stride={stride} exceeds the context of {scorer.context_length} tokens'
       )
     # `limit` counts lines, as other tasks' examples.
     text = ''.join(io.StringIO(self._read(), '\n').readlines()[: setting.limit])
@@ -522,17 +502,9 @@ class ScoredText(NamedTuple):
     if change := changes.change(scorer.tokenizer, shown):
       log.warning('%s: the tokenizer %s', self.path, change)
     before = scorer.tokenizer.special.before(first_scored=True)
-    rows = [
-      *windows(
-        np.concatenate([before, ids]).astype(np.int32),
-        scorer.context_length,
-        stride,
-      )
-    ]
+    rows = [*windows(np.concatenate([before, ids]).astype(np.int32), scorer.context_length, stride)]
     scores = scorer.rows(rows, journal, report)
-    loss = figures.ratio(
-      'loss', [-s.log_prob for s in scores], [s.num_tokens for s in scores]
-    )
+    loss = figures.ratio('loss', [-s.log_prob for s in scores], [s.num_tokens for s in scores])
     num_words = len(text.split()) + text.count('\n')
     num_bytes = len(text.encode())
 
@@ -568,17 +540,13 @@ class ScoredText(NamedTuple):
     return text
 
 
-def windows(
-  ids: np.ndarray, context_length: int, stride: int
-) -> 'Iterator[forward.ScoredRow]':
+def windows(ids: np.ndarray, context_length: int, stride: int) -> 'Iterator[forward.ScoredRow]':
   """Yields rows that score ids[1:] once each; the first fills a context."""
   stop = min(context_length, len(ids) - 1)
   yield forward.ScoredRow(ids[: stop + 1], stop)
   while stop < len(ids) - 1:
     before, stop = stop, min(stop + stride, len(ids) - 1)
-    yield forward.ScoredRow(
-      ids[stop - context_length : stop + 1], stop - before
-    )
+    yield forward.ScoredRow(ids[stop - context_length : stop + 1], stop - before)
 
 
 def published(name: str) -> Callable[..., Make]:
@@ -594,9 +562,7 @@ def published(name: str) -> Callable[..., Make]:
   def plain(path: str = 'test', stride: Whole = 0) -> Make:
     return read(path, stride, style=None)
 
-  def tokenized(
-    path: str = 'test', stride: Whole = 0, detokenize: bool = False
-  ) -> Make:
+  def tokenized(path: str = 'test', stride: Whole = 0, detokenize: bool = False) -> Make:
     return read(path, stride, style=row.style if detokenize else None)
 
   make = tokenized if row.style else plain
@@ -605,9 +571,7 @@ def published(name: str) -> Callable[..., Make]:
 
 
 def text(
-  path: str,
-  stride: Whole = 0,
-  detokenizer: Literal['none', 'wikitext', 'ptb'] = 'none',
+  path: str, stride: Whole = 0, detokenizer: Literal['none', 'wikitext', 'ptb'] = 'none'
 ) -> Make:
   """A custom text file, as one stream.
 
@@ -617,6 +581,4 @@ def text(
     detokenizer: see `tasks.detokenize`.
   """
   style = None if detokenizer == 'none' else detokenizer
-  return lambda folder: ScoredText(
-    OWN._replace(folder=folder), path, stride, style
-  )
+  return lambda folder: ScoredText(OWN._replace(folder=folder), path, stride, style)

@@ -64,10 +64,7 @@ class GptJax(_Base):
   def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
     """Log-probabilities of continuations in nats; whether they are greedy."""
     texts = [
-      ScoreRequest(
-        *r.args,
-        where=f'{getattr(r, "task_name", "request")}:{r.doc_id}',
-      )
+      ScoreRequest(*r.args, where=f'{getattr(r, "task_name", "request")}:{r.doc_id}')
       for r in requests
     ]
     with progress.bar('requests') as report:
@@ -105,9 +102,10 @@ class GptJax(_Base):
     longest = max((way.max_tokens for way in ways), default=0)
     if longest > most:
       log.warning(
-        'max_gen_toks=%d: half of the context of %d tokens is the prompt, '
-        'answers end after %d',
-        *(longest, self._scorer.context_length, most),
+        'max_gen_toks=%d: half of the context of %d tokens is the prompt, answers end after %d',
+        longest,
+        self._scorer.context_length,
+        most,
       )
     out = []
     decoder = self._trained.decoder()
@@ -120,14 +118,7 @@ class GptJax(_Base):
         report('answering', number + 1, len(requests))
     return out
 
-  def _continued(
-    self,
-    decoder: Decoder,
-    prompt: str,
-    way: '_Way',
-    *,
-    seed: int,
-  ) -> str:
+  def _continued(self, decoder: Decoder, prompt: str, way: '_Way', *, seed: int) -> str:
     parts, tokenizer = self._trained.parts, self._scorer.tokenizer
     room = self._scorer.context_length - way.max_tokens
     # Truncate long prompts from the left, as lm-eval's other models do.
@@ -135,12 +126,10 @@ class GptJax(_Base):
     ids = [*tokenizer.special.before(first_scored=not ids), *ids][-room:]
     stops = way.stops
     with sharding.use(parts.mesh, parts.rules):
-      request = Request(
-        *(ids, way.max_tokens, way.sampler, seed),
-        stop_ids=tokenizer.special.stop_ids,
-      )
+      request = Request(ids, way.max_tokens, way.sampler, seed, stop_ids=tokenizer.special.stop_ids)
       ((_, new),) = engine.generate(
-        *(decoder, [request]),
+        decoder,
+        [request],
         rows=1,
         stop_when=lambda new: any(s in tokenizer.decode(new) for s in stops),
       )

@@ -44,11 +44,7 @@ class Overlaps(NamedTuple):
 
 
 def of_run(
-  trained: Trained,
-  workdir: str,
-  tasks: Sequence[NamedTask],
-  folder: str,
-  report: Report,
+  trained: Trained, workdir: str, tasks: Sequence[NamedTask], folder: str, report: Report
 ) -> Overlaps:
   """The overlaps of tasks with a run's training text; see `find`.
 
@@ -97,9 +93,7 @@ def find(
     out.figures[f'eval/{name}/overlap'] = len(mine) / max(len(texts), 1)
     out.figures[f'eval/{name}/overlap_checked'] = long_enough
     out.seen[name] = frozenset(mine)
-    out.words[name] = [
-      {'where': texts[i][0], 'words': index.text(seen[start + i])} for i in mine
-    ]
+    out.words[name] = [{'where': texts[i][0], 'words': index.text(seen[start + i])} for i in mine]
     start += len(texts)
   return out
 
@@ -112,9 +106,7 @@ def _as_stored(text: str, tokenizer: Tokenizer) -> str:
     return text
 
 
-def _texts(
-  store: TokenStore, tokenizer: Tokenizer
-) -> Iterator[tuple[int, str]]:
+def _texts(store: TokenStore, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
   """Yields tokens done and text, with enough overlap to miss no n-gram."""
   start = 0
   for stop in store.document_ends.tolist():

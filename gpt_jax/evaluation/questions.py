@@ -18,13 +18,7 @@ from gpt_jax.core.ranges import Count, Positive, Whole
 from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.evaluation import figures
-from gpt_jax.evaluation.figures import (
-  Figures,
-  Make,
-  MeasuredTask,
-  Setting,
-  read_all,
-)
+from gpt_jax.evaluation.figures import Figures, Make, MeasuredTask, Setting, read_all
 from gpt_jax.evaluation.likelihood import draw
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
 from gpt_jax.tasks import files as files_lib
@@ -67,9 +61,7 @@ class Questions(NamedTuple):
 
   def texts(self) -> list[tuple[str, str]]:
     """The questions, for overlap checks."""
-    return [
-      (q.where, q.question) for q in read_all('questions', self.questions)
-    ]
+    return [(q.where, q.question) for q in read_all('questions', self.questions)]
 
   def check(self, shots: int) -> None:
     """See `figures.MeasuredTask`."""
@@ -77,16 +69,16 @@ class Questions(NamedTuple):
     if shots:
       self._drawn(questions, Setting(shots))
 
-  def measure(
-    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
-  ) -> Figures:
+  def measure(self, scorer: Scorer, setting: Setting, journal: Journal, report: Report) -> Figures:
     """See `figures.MeasuredTask`."""
     questions = read_all('questions', self.questions)[: setting.limit]
     prompts, num_shown = self._prompts(scorer, questions, setting)
     each = self.num_samples
     texts = scorer.answers(
       [prompt for prompt in prompts for _ in range(each)],
-      *(self.max_tokens, journal, report),
+      self.max_tokens,
+      journal,
+      report,
       stop=self.stop,
       sampler=self.sampler,
       seeds=sampler_lib.seeds_of(setting.seed, each) * len(prompts),
@@ -100,10 +92,7 @@ class Questions(NamedTuple):
           for q, own in zip(questions, answers, strict=True)
         ),
       )
-    judged = [
-      self.judge(question, own)
-      for question, own in zip(questions, answers, strict=True)
-    ]
+    judged = [self.judge(question, own) for question, own in zip(questions, answers, strict=True)]
 
     def measured(numbers: Sequence[int]) -> Figures:
       found: Figures = {}
@@ -119,17 +108,11 @@ class Questions(NamedTuple):
       **figures.clean(everything, setting.seen, measured),
     }
 
-  def _drawn(
-    self, questions: Sequence[Question], setting: Setting
-  ) -> list[list[Question]]:
+  def _drawn(self, questions: Sequence[Question], setting: Setting) -> list[list[Question]]:
     """The few-shot questions drawn for each question; see `likelihood.draw`."""
     assert self.pool is not None
     pool = read_all('questions', self.pool)
-    drawn = draw(
-      [q.question for q in pool],
-      [(q.where, q.question) for q in questions],
-      setting,
-    )
+    drawn = draw([q.question for q in pool], [(q.where, q.question) for q in questions], setting)
     return [[pool[i] for i in indices] for indices in drawn]
 
   def _prompts(
@@ -179,9 +162,7 @@ def qa(path: str, shown: str = '', max_tokens: Count = 32) -> Make:
     return {'exact_match': exact_match(answers[0], question.answers)}
 
   def make(folder: str) -> MeasuredTask:
-    return Questions(
-      *_of_files(folder, path, shown, question, question), max_tokens, judge
-    )
+    return Questions(*_of_files(folder, path, shown, question, question), max_tokens, judge)
 
   return make
 
@@ -231,10 +212,7 @@ def gsm8k(
     (right,) = map(reasoning_lib.number_in, question.answers)
     answers = [*map(reasoning_lib.number_in, texts)]
     chosen = reasoning_lib.majority(answers)
-    found: dict[str, float] = {
-      'exact_match': chosen == right,
-      'no_answer': chosen is None,
-    }
+    found: dict[str, float] = {'exact_match': chosen == right, 'no_answer': chosen is None}
     if num_samples > 1:
       found['sample_match'] = answers.count(right) / num_samples
     return found
@@ -259,9 +237,7 @@ def _of_files(
   shown: str,
   question: Callable[[Record], Question],
   solved: Callable[[Record], Question],
-) -> tuple[
-  Callable[[], Iterator[Question]], Callable[[], Iterator[Question]] | None
-]:
+) -> tuple[Callable[[], Iterator[Question]], Callable[[], Iterator[Question]] | None]:
   """Readers of the questions, and of the few-shot pool, if there is one."""
   files = OWN._replace(folder=folder)
   others = path if shown == 'rest' else shown

@@ -48,9 +48,7 @@ class NamedCall(NamedTuple):
   call: Call
 
 
-def read_calls(
-  field: str, text: str, choices: Mapping[str, Callable]
-) -> list[NamedCall]:
+def read_calls(field: str, text: str, choices: Mapping[str, Callable]) -> list[NamedCall]:
   """Parses a comma list of tasks; each takes `name` besides its arguments."""
   given, calls = [], []
   for call in spec.parse(field, text):
@@ -65,17 +63,14 @@ def read_calls(
       _check(field, name)
       if call.name == _HELD_OUT:
         raise UsageError(
-          f'{field}: {_HELD_OUT} reports by the names of the held-out sets; '
-          'leave its name out'
+          f'{field}: {_HELD_OUT} reports by the names of the held-out sets; leave its name out'
         )
     out.append(NamedCall(name or _derived(call, choices), call))
   _check_distinct(field, out, choices)
   return out
 
 
-def _check_ours(
-  field: str, calls: Collection[Call], choices: Mapping[str, Callable]
-) -> None:
+def _check_ours(field: str, calls: Collection[Call], choices: Mapping[str, Callable]) -> None:
   """Says of tasks that only lm-eval has how to run them there."""
   unknown = (call.name for call in calls if call.name not in choices)
   theirs = [name for name in unknown if _OF_LM_EVAL.fullmatch(name)]
@@ -105,18 +100,14 @@ def owner(key: str, names: Collection[str]) -> str:
 
 
 def _check(field: str, name: object) -> None:
-  if (
-    not isinstance(name, str) or not _NAME.fullmatch(name) or name == _HELD_OUT
-  ):
+  if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _HELD_OUT:
     raise UsageError(
       f'{field}: name={spec.shown(name)}: is not a name for results; take '
       f"letters, digits, '.', '-' and '_', and not {_HELD_OUT}"
     )
 
 
-def _check_distinct(
-  field: str, calls: list[NamedCall], choices: Mapping[str, Callable]
-) -> None:
+def _check_distinct(field: str, calls: list[NamedCall], choices: Mapping[str, Callable]) -> None:
   seen: dict[str, Call] = {}
   for name, call in calls:
     if name in seen:
@@ -144,11 +135,7 @@ def _derived(call: Call, choices: Mapping[str, Callable]) -> str:
 def _changed(call: Call, choices: Mapping[str, Callable]) -> dict[str, object]:
   """The arguments that differ from their defaults."""
   parameters = inspect.signature(choices[call.name]).parameters
-  return {
-    key: value
-    for key, value in call.kwargs.items()
-    if value != parameters[key].default
-  }
+  return {key: value for key, value in call.kwargs.items() if value != parameters[key].default}
 
 
 def _short(value: str) -> str:
@@ -172,13 +159,7 @@ class Results:
   """
 
   def __init__(
-    self,
-    path: str,
-    *,
-    step: int,
-    model: str,
-    tasks: Mapping[str, str],
-    limit: int | None = None,
+    self, path: str, *, step: int, model: str, tasks: Mapping[str, str], limit: int | None = None
   ):
     """Loads earlier results of the same model.
 

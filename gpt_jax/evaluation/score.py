@@ -138,9 +138,7 @@ def row(
   start = int(differs[0]) if len(differs) else shared
   num_scored = len(whole) - start
   if not num_scored:
-    raise UsageError(
-      f'{request.where}: has no text to score; mend or remove it'
-    )
+    raise UsageError(f'{request.where}: has no text to score; mend or remove it')
   if num_scored > context_length:
     return None
   before = tokenizer.special.before(first_scored=start == 0)
@@ -258,7 +256,7 @@ class Scorer:
     self._limits = {'rows': rows, 'tokens': tokens}
     self._source_format = models.source_format(parts, tokenizer)
     self._decoder = programs.Decoder.of(
-      *(parts.model, None, tokenizer, models.in_row(parts, tokenizer))
+      parts.model, None, tokenizer, models.in_row(parts, tokenizer)
     )
     self._forward = forward.Forward(parts, self._decoder.never_V)
 
@@ -305,9 +303,7 @@ class Scorer:
           raise FailedError(requests_lib.NOT_FINITE)
         yield dict(zip(batch.rows, scores, strict=True))
 
-    found = journal.complete(
-      _digest(rows), len(rows), scored, report, 'scoring'
-    )
+    found = journal.complete(_digest(rows), len(rows), scored, report, 'scoring')
     return [
       Score(found[i][0], r.num_scored, int(found[i][1]), r.cut)
       for r, i in zip(given, (number[key] for key in keys), strict=True)
@@ -336,16 +332,14 @@ class Scorer:
     decode, stops = self.tokenizer.decode, self.tokenizer.special.stop_ids
     requests = [
       requests_lib.Request(
-        [*start, *self.tokenizer.encode(prompt).tolist()],
-        *(max_tokens, sampler, seed, stops),
+        [*start, *self.tokenizer.encode(prompt).tolist()], max_tokens, sampler, seed, stops
       )
       for prompt, seed in zip(prompts, seeds, strict=True)
     ]
 
     def answered(missing: list[int]) -> Iterator[dict[int, Any]]:
       for number, text in self.generate(
-        [requests[i] for i in missing],
-        stop_when=lambda ids: stop in decode(ids).lstrip(),
+        [requests[i] for i in missing], stop_when=lambda ids: stop in decode(ids).lstrip()
       ):
         yield {missing[number]: text.partition(stop)[0].rstrip()}
 
@@ -381,14 +375,11 @@ class Scorer:
 
     searched = '' if beam is None else str(beam)
     texts = journal.complete(
-      *(_of_requests(requests) + searched, len(requests), generated),
-      *(report, 'writing'),
+      _of_requests(requests) + searched, len(requests), generated, report, 'writing'
     )
     return GeneratedTexts(texts, sum(cut > 0 for cut in cuts), num_new)
 
-  def source_request(
-    self, source: str, max_tokens: int
-  ) -> 'tuple[requests_lib.Request, int]':
+  def source_request(self, source: str, max_tokens: int) -> 'tuple[requests_lib.Request, int]':
     """The request for a source, and how many of its last tokens did not fit.
 
     Args:
@@ -400,9 +391,7 @@ class Scorer:
     if not self._parts.model.num_encoder_layers:
       max_tokens = min(max_tokens, self.context_length // 2)
     options = texts_lib.Options(max_tokens=max_tokens or None, sampler=GREEDY)
-    return texts_lib.source_request(
-      how.tokenizer.encode(source), self._decoder, how, options
-    )
+    return texts_lib.source_request(how.tokenizer.encode(source), self._decoder, how, options)
 
   def generate(
     self,
@@ -415,41 +404,30 @@ class Scorer:
     decoder = self._decoder._replace(params=self.params)
     with sharding.use(self._parts.mesh, self._parts.rules):
       if not beam:
-        found = engine.generate(
-          decoder, requests, rows=rows, stop_when=stop_when
-        )
+        found = engine.generate(decoder, requests, rows=rows, stop_when=stop_when)
       else:
         # Rules of the model may leave no hypothesis.
         found = (
           (number, hypotheses[0].ids if hypotheses else [])
-          for number, hypotheses in beam_lib.search(
-            decoder, requests, beam, rows=rows
-          )
+          for number, hypotheses in beam_lib.search(decoder, requests, beam, rows=rows)
         )
       for number, ids in found:
         yield number, self.tokenizer.decode(ids).strip()
 
 
 def scorer(
-  trained: 'models.Trained',
-  *,
-  rows: int | None = None,
-  tokens: int | None = None,
+  trained: 'models.Trained', *, rows: int | None = None, tokens: int | None = None
 ) -> Scorer:
   """A scorer for a run loaded from its workdir."""
   params = trained.state.eval_params
-  return Scorer(
-    trained.parts, params, trained.tokenizer, rows=rows, tokens=tokens
-  )
+  return Scorer(trained.parts, params, trained.tokenizer, rows=rows, tokens=tokens)
 
 
 def _of_requests(requests: 'Sequence[requests_lib.Request]') -> str:
   """Identifies what texts are generated for."""
   return _digest(
     [
-      forward.ScoredRow(
-        np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens
-      )
+      forward.ScoredRow(np.array([*r.ids, *(r.source or ())], np.int32), r.max_tokens)
       for r in requests
     ]
   )

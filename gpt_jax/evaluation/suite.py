@@ -15,13 +15,7 @@ from etils import epy
 from gpt_jax.core.files import progress
 from gpt_jax.core.spec import Call, UsageError
 from gpt_jax.evaluation import likelihood, text_tasks
-from gpt_jax.evaluation.figures import (
-  FigureCurve,
-  Figures,
-  Make,
-  MeasuredTask,
-  Setting,
-)
+from gpt_jax.evaluation.figures import FigureCurve, Figures, Make, MeasuredTask, Setting
 from gpt_jax.evaluation.results import NamedCall, owner
 from gpt_jax.evaluation.score import Journal, Scorer
 from gpt_jax.tasks.registry import PROMPTED
@@ -52,18 +46,11 @@ class NamedTask(NamedTuple):
 
 def build(calls: Sequence[NamedCall], folder: str) -> list[NamedTask]:
   """Makes tasks of `TASKS` without reading their files below `folder`."""
-  return [
-    NamedTask(name, call, TASKS[call.name](**call.kwargs)(folder))
-    for name, call in calls
-  ]
+  return [NamedTask(name, call, TASKS[call.name](**call.kwargs)(folder)) for name, call in calls]
 
 
 def check(
-  field: str,
-  tasks: Sequence[NamedTask],
-  *,
-  shots: Sequence[int] = (0,),
-  sets: Collection[str] = (),
+  field: str, tasks: Sequence[NamedTask], *, shots: Sequence[int] = (0,), sets: Collection[str] = ()
 ) -> None:
   """Reads the files of all tasks, so that errors show before any task runs.
 
@@ -131,10 +118,7 @@ def measure(
       with shown as reporting:
         assert reporting is not None
         found = named.task.measure(
-          scorer,
-          setting,
-          Journal(folder and _path(folder, named, setting), model),
-          reporting,
+          scorer, setting, Journal(folder and _path(folder, named, setting), model), reporting
         )
       new = {f'eval/{name}/{key}': value for key, value in found.items()}
       out |= new
@@ -146,7 +130,10 @@ def measure(
         log.warning(
           '%s: %.2f of %d solved examples were shown on average (shots_shown): '
           'there are no more, or the context of %d tokens has no room for them',
-          *(name, found['shots_shown'], count, scorer.context_length),
+          name,
+          found['shots_shown'],
+          count,
+          scorer.context_length,
         )
     if shots and set(shots) != {0} and not named.task.takes_shots:
       log.info('%s: has no examples to show: without shots only', named.name)
@@ -173,10 +160,7 @@ def _by_task(found: Figures, tasks: Sequence[NamedTask]) -> dict[str, Figures]:
 
 
 def curves(
-  found: Mapping[int, Figures],
-  tasks: Sequence[NamedTask],
-  *,
-  relative: bool = False,
+  found: Mapping[int, Figures], tasks: Sequence[NamedTask], *, relative: bool = False
 ) -> list[FigureCurve]:
   """The main figure of each task over the steps.
 
@@ -209,11 +193,7 @@ def steps_table(found: Sequence[FigureCurve]) -> str:
       [
         f'{step:,}',
         *(
-          '-'
-          if cell is None
-          else f'{cell[0]:.4f} ± {cell[1]:.4f}'
-          if cell[1]
-          else f'{cell[0]:.4f}'
+          '-' if cell is None else f'{cell[0]:.4f} ± {cell[1]:.4f}' if cell[1] else f'{cell[0]:.4f}'
           for cell in cells
         ),
       ]

@@ -63,9 +63,7 @@ class Generated(NamedTuple):
     assert not shots
     self.examples()
 
-  def measure(
-    self, scorer: Scorer, setting: Setting, journal: Journal, report: Report
-  ) -> Figures:
+  def measure(self, scorer: Scorer, setting: Setting, journal: Journal, report: Report) -> Figures:
     """See `MeasuredTask`; `cut` counts sources that lost their last tokens."""
     examples = self.examples()[: setting.limit]
     most = self.max_tokens
@@ -77,13 +75,8 @@ class Generated(NamedTuple):
     texts, cut, new = scorer.texts(sources, most, journal, report, self.beam)
     seconds = time.perf_counter() - started
     if new:
-      log.info(
-        'wrote %d texts in %.1f s, %.1f texts/s',
-        *(new, seconds, new / seconds),
-      )
-    for example, text in itertools.islice(
-      zip(examples, texts, strict=True), _SHOWN
-    ):
+      log.info('wrote %d texts in %.1f s, %.1f texts/s', new, seconds, new / seconds)
+    for example, text in itertools.islice(zip(examples, texts, strict=True), _SHOWN):
       log.info('%s', example.where)
       log.info('  source:    %.200s', example.source)
       log.info('  written:   %.200s', text)
@@ -104,9 +97,7 @@ class Generated(NamedTuple):
       log.info('wrote %s', setting.outputs)
 
     def measured(numbers: Sequence[int]) -> Figures:
-      return self.figures(
-        [examples[n] for n in numbers], [texts[n] for n in numbers]
-      )
+      return self.figures([examples[n] for n in numbers], [texts[n] for n in numbers])
 
     everything = range(len(examples))
     return {
@@ -185,9 +176,7 @@ def seq2seq(
   return make
 
 
-def with_files(
-  tasks: str | None, source: str, reference: str, beam: BeamSettings | None
-) -> str:
+def with_files(tasks: str | None, source: str, reference: str, beam: BeamSettings | None) -> str:
   """The tasks of `evaluate`, including the one of --source and --reference.
 
   Args:
@@ -232,9 +221,7 @@ def of_glue(name: str) -> Callable[..., Make]:
   return task
 
 
-def _classes(
-  name: str, examples: Sequence[TextPair], texts: Sequence[str]
-) -> Figures:
+def _classes(name: str, examples: Sequence[TextPair], texts: Sequence[str]) -> Figures:
   """Accuracy, the task's metrics, and the accuracy of the commonest label."""
   labels = np.array([e.label for e in examples])
   said = _said(name, texts)
@@ -250,15 +237,12 @@ def _classes(
   return {**found, 'majority': share, 'invalid': int(invalid.sum())}
 
 
-def _scores(
-  name: str, examples: Sequence[TextPair], texts: Sequence[str]
-) -> Figures:
+def _scores(name: str, examples: Sequence[TextPair], texts: Sequence[str]) -> Figures:
   """The task's correlations with the similarities before rounding."""
   labels = np.array([e.label for e in examples])
   said = _said(name, texts)
   found: Figures = {
-    metric: measure(labels, said)
-    for metric, measure in METRICS['regression'].items()
+    metric: measure(labels, said) for metric, measure in METRICS['regression'].items()
   }
   return {**found, 'invalid': int((said == glue.NOTHING).sum())}
 

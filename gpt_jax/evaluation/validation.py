@@ -22,9 +22,7 @@ from gpt_jax.opening.models import Trained
 PAIRS = ('next', 'order')
 
 
-def measure(
-  trained: Trained, workdir: str, config: Config | None = None
-) -> dict[str, float]:
+def measure(trained: Trained, workdir: str, config: Config | None = None) -> dict[str, float]:
   """Losses of the held-out split of a run and of the sets of `eval.sets`.
 
   `config` may have another objective and other rows than the run's.
@@ -53,9 +51,7 @@ def held_out_sets(config: Config, workdir: str) -> dict[str, EvalSet]:
   store = store_data.open_store(config, workdir)
   sets = eval_sets.held_out(config, store.ordered('stdlib', config.data.rows))
   if not sets:
-    raise UsageError(
-      'data.holdout=none: this run held no text out; set data.holdout'
-    )
+    raise UsageError('data.holdout=none: this run held no text out; set data.holdout')
   return sets
 
 
@@ -100,8 +96,6 @@ def with_pairs(config: Config, kind: str) -> Config:
   return config.lock()
 
 
-def _with_kind(
-  call: spec.Call, choices: Mapping[str, Callable], kind: str
-) -> str:
+def _with_kind(call: spec.Call, choices: Mapping[str, Callable], kind: str) -> str:
   kwargs = {**call.kwargs, 'pair': kind}
   return results.written(call._replace(kwargs=kwargs), choices)

@@ -10,21 +10,9 @@
 """
 
 from gpt_jax.core.nn.params import nest
-from gpt_jax.hf.checkpoint import (
-  SHARD_BYTES,
-  HeaderSource,
-  load,
-  num_bytes,
-  save,
-  save_adapter,
-)
+from gpt_jax.hf.checkpoint import SHARD_BYTES, HeaderSource, load, num_bytes, save, save_adapter
 from gpt_jax.hf.forward import forward
-from gpt_jax.hf.layout import (
-  ExportOrigin,
-  Imported,
-  imported,
-  transformer_fields,
-)
+from gpt_jax.hf.layout import ExportOrigin, Imported, imported, transformer_fields
 from gpt_jax.hf.peft import CONFIG as ADAPTER
 from gpt_jax.hf.peft import base_of, check_format
 

@@ -87,9 +87,7 @@ class Options:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
       raise self.fail(name, 'must be a whole number from 1')
     if value > (most := self._most(name)):
-      raise self.fail(
-        name, f'is more than the files can hold, {most:,}; copy them again'
-      )
+      raise self.fail(name, f'is more than the files can hold, {most:,}; copy them again')
     return value
 
   def _most(self, name: str) -> int:
@@ -148,11 +146,27 @@ _TREE: Any = defaults.get_config().model
 DEFAULTS: dict[str, Any] = {
   name: _TREE[name]
   for name in (
-    *('num_encoder_layers', 'num_source_layers', 'encoder_ffn', 'input'),
-    *('value_size', 'encoder_num_heads', 'encoder_d_ff'),
-    *('source_vocab_size', 'attention', 'encoder_attention'),
-    *('attention_scale', 'attention_backend', 'bias', 'output', 'dropout'),
-    *('matmul', 'init_weights', 'remat', 'loop', 'share', 'pipeline'),
+    'num_encoder_layers',
+    'num_source_layers',
+    'encoder_ffn',
+    'input',
+    'value_size',
+    'encoder_num_heads',
+    'encoder_d_ff',
+    'source_vocab_size',
+    'attention',
+    'encoder_attention',
+    'attention_scale',
+    'attention_backend',
+    'bias',
+    'output',
+    'dropout',
+    'matmul',
+    'init_weights',
+    'remat',
+    'loop',
+    'share',
+    'pipeline',
   )
 } | {'dtype': 'float32'}
 # Fields that do not change what a trained model computes.
@@ -205,9 +219,7 @@ def sizes(**options: str | tuple[str, int | Callable[[Options], int]]) -> Entry:
     return fields
 
   def write(model: Transformer) -> dict[str, Any]:
-    fields = (
-      (o, f if isinstance(f, str) else f[0]) for o, f in options.items()
-    )
+    fields = ((o, f if isinstance(f, str) else f[0]) for o, f in options.items())
     return {option: getattr(model, field) for option, field in fields}
 
   return Entry(read, write)
@@ -246,9 +258,7 @@ def call_text(name: str, **arguments: Any) -> str:
   return f'{name}({", ".join(given)})' if given else name
 
 
-def named(
-  option: str, field: str, names: Mapping[str, str], default: str
-) -> Entry:
+def named(option: str, field: str, names: Mapping[str, str], default: str) -> Entry:
   """An option whose value is a name; `names` maps HF's names to ours."""
   return Entry(
     lambda options: {field: options.choice(option, names, default)},
@@ -323,11 +333,7 @@ BODY = {
   'num_attention_heads': 'num_heads',
 }
 # Suffixes of the decoders' class names.
-CAUSAL = {
-  'ForCausalLM': 'lm',
-  'ForSequenceClassification': 'classification',
-  'Model': 'body',
-}
+CAUSAL = {'ForCausalLM': 'lm', 'ForSequenceClassification': 'classification', 'Model': 'body'}
 
 
 def classes(name: str, kinds: Mapping[str, str] = CAUSAL) -> dict[str, str]:
@@ -539,9 +545,7 @@ def shortest_period(patterns: list[str]) -> str:
   """The shortest comma list that repeats to these patterns of the layers."""
   count = len(patterns)
   period = next(
-    n
-    for n in range(1, count + 1)
-    if count % n == 0 and patterns[:n] * (count // n) == patterns
+    n for n in range(1, count + 1) if count % n == 0 and patterns[:n] * (count // n) == patterns
   )
   return ', '.join(patterns[:period])
 
@@ -554,11 +558,7 @@ def tables(model: Transformer, embed: str, *heads: str) -> list[Tensor]:
 
 
 def qkv(
-  path: str,
-  name: str,
-  *,
-  bias: bool,
-  names: tuple[str, str, str] = ('q_proj', 'k_proj', 'v_proj'),
+  path: str, name: str, *, bias: bool, names: tuple[str, str, str] = ('q_proj', 'k_proj', 'v_proj')
 ) -> list[Tensor]:
   """Queries, keys and values in separate matrices; see also `fused_qkv`."""
   parts = zip(('query', 'key', 'value'), names, strict=True)

@@ -61,10 +61,7 @@ def encoder(
     *types,
     named('hidden_act', 'ffn', ACTIVATIONS, activation),
     call('norm', 'layernorm', epsilon=('layer_norm_eps', epsilon)),
-    dropout(
-      *('hidden_dropout_prob', 'hidden_dropout_prob'),
-      *('attention_probs_dropout_prob', rate),
-    ),
+    dropout('hidden_dropout_prob', 'hidden_dropout_prob', 'attention_probs_dropout_prob', rate),
     constant(tie_word_embeddings=True),
     fixed(attention='bidirectional', block='post', position='learned'),
     *own,
@@ -117,9 +114,7 @@ def _bert_tensors(model: Transformer, *, biased: bool = True) -> list[Tensor]:
   ]
 
 
-def _encoder_tensors(
-  root: str, *decoder: str, biased: bool = True
-) -> list[Tensor]:
+def _encoder_tensors(root: str, *decoder: str, biased: bool = True) -> list[Tensor]:
   """The body's tensors of BERT and of families that kept its names.
 
   Args:
@@ -133,12 +128,7 @@ def _encoder_tensors(
     same('positions/embedding', f'{e}.position_embeddings.weight'),
     same('segments/embedding', f'{e}.token_type_embeddings.weight'),
     *_norm('embed_norm', f'{e}.LayerNorm'),
-    *qkv(
-      f'{ours}/attention',
-      f'{h}.attention.self',
-      bias=biased,
-      names=('query', 'key', 'value'),
-    ),
+    *qkv(f'{ours}/attention', f'{h}.attention.self', bias=biased, names=('query', 'key', 'value')),
     *linear(f'{ours}/attention/out', f'{h}.attention.output.dense'),
     *_norm(f'{ours}/attention_norm', f'{h}.attention.output.LayerNorm'),
     *linear(f'{ours}/ffn/in', f'{h}.intermediate.dense'),
@@ -185,13 +175,8 @@ def _read_rows(options: Options) -> dict[str, Any]:
   offset = _pad(options) + 1
   rows = options.size('max_position_embeddings', 512)
   if rows <= offset:
-    raise options.fail(
-      'max_position_embeddings', f'has no rows from {offset} on, for tokens'
-    )
-  return {
-    'context_length': rows - offset,
-    'position': f'learned(offset={offset})',
-  }
+    raise options.fail('max_position_embeddings', f'has no rows from {offset} on, for tokens')
+  return {'context_length': rows - offset, 'position': f'learned(offset={offset})'}
 
 
 def _pad(options: Options) -> int:
@@ -204,10 +189,7 @@ def _pad(options: Options) -> int:
 def _write_rows(model: Transformer) -> dict[str, Any]:
   # Without an offset the config.json reads back differently, so `save` refuses.
   offset = max(choice(model, 'position').kwargs.get('offset', 0), 1)
-  return {
-    'max_position_embeddings': model.context_length + offset,
-    'pad_token_id': offset - 1,
-  }
+  return {'max_position_embeddings': model.context_length + offset, 'pad_token_id': offset - 1}
 
 
 def _roberta_tensors(model: Transformer) -> list[Tensor]:
@@ -234,9 +216,7 @@ def _positions(model: Transformer, ids: Any, mask: Any, positions: Any) -> Any:
 
 ROBERTA = Family(
   model_type='roberta',
-  architectures=classes(
-    'Roberta', {n: k for n, k in _CLASSES.items() if k != 'pretraining'}
-  ),
+  architectures=classes('Roberta', {n: k for n, k in _CLASSES.items() if k != 'pretraining'}),
   prefix='roberta.',
   entries=encoder(_GELU, Entry(_read_rows, _write_rows)),
   tensors=_roberta_tensors,
@@ -262,13 +242,8 @@ def _read_groups(options: Options) -> dict[str, Any]:
   groups = options.size('num_hidden_groups', 1)
   inner = options.size('inner_group_num', 1)
   if num_layers % groups:
-    raise options.fail(
-      'num_hidden_groups', f'does not divide num_hidden_layers={num_layers}'
-    )
-  return {
-    'num_layers': num_layers * inner,
-    'share': f'all(groups={groups}, inner={inner})',
-  }
+    raise options.fail('num_hidden_groups', f'does not divide num_hidden_layers={num_layers}')
+  return {'num_layers': num_layers * inner, 'share': f'all(groups={groups}, inner={inner})'}
 
 
 def _write_groups(model: Transformer) -> dict[str, Any]:
@@ -282,10 +257,7 @@ def _write_groups(model: Transformer) -> dict[str, Any]:
 
 
 _NARROW = call(
-  *('input', 'tokens'),
-  token_types=('type_vocab_size', 2),
-  norm=True,
-  d_embed=('embedding_size', 128),
+  'input', 'tokens', token_types=('type_vocab_size', 2), norm=True, d_embed=('embedding_size', 128)
 )
 
 
@@ -300,12 +272,7 @@ def _albert_tensors(model: Transformer) -> list[Tensor]:
     same('segments/embedding', f'{e}.token_type_embeddings.weight'),
     *norm('embed_norm', f'{e}.LayerNorm'),
     *linear('embed_projection', 'albert.encoder.embedding_hidden_mapping_in'),
-    *qkv(
-      f'{ours}/attention',
-      f'{h}.attention',
-      bias=True,
-      names=('query', 'key', 'value'),
-    ),
+    *qkv(f'{ours}/attention', f'{h}.attention', bias=True, names=('query', 'key', 'value')),
     *linear(f'{ours}/attention/out', f'{h}.attention.dense'),
     *norm(f'{ours}/attention_norm', f'{h}.attention.LayerNorm'),
     *linear(f'{ours}/ffn/in', f'{h}.ffn'),
@@ -413,12 +380,7 @@ def _distilbert_tensors(model: Transformer) -> list[Tensor]:
     same('embed/embedding', f'{e}.word_embeddings.weight', *decoder),
     same('positions/embedding', f'{e}.position_embeddings.weight'),
     *norm('embed_norm', f'{e}.LayerNorm'),
-    *qkv(
-      'layer/attention',
-      f'{h}.attention',
-      bias=True,
-      names=('q_lin', 'k_lin', 'v_lin'),
-    ),
+    *qkv('layer/attention', f'{h}.attention', bias=True, names=('q_lin', 'k_lin', 'v_lin')),
     *linear('layer/attention/out', f'{h}.attention.out_lin'),
     *norm('layer/attention_norm', f'{h}.sa_layer_norm'),
     *linear('layer/ffn/in', f'{h}.ffn.lin1'),
@@ -496,10 +458,7 @@ def _read_bias(options: Options) -> dict[str, Any]:
 
 def _write_bias(model: Transformer) -> dict[str, Any]:
   scale = choice(model, 'input').kwargs.get('scale')
-  return {
-    'use_bias': ModelChoices.of(model).bias.qkv,
-    'rescale_embeddings': scale == 'sqrt',
-  }
+  return {'use_bias': ModelChoices.of(model).bias.qkv, 'rescale_embeddings': scale == 'sqrt'}
 
 
 def _read_attention(options: Options) -> dict[str, Any]:
@@ -550,9 +509,7 @@ BIG_BIRD = Family(
     context_length=4096,
     activation='gelu_new',
   ),
-  tensors=lambda model: _bert_tensors(
-    model, biased=ModelChoices.of(model).bias.qkv
-  ),
+  tensors=lambda model: _bert_tensors(model, biased=ModelChoices.of(model).bias.qkv),
   buffers=(r'bert\.embeddings\.(position_ids|token_type_ids)',),
   token_types=True,
   heads={

@@ -26,21 +26,10 @@ from gpt_jax.core.files import arrays, files
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.choices import CHOICES
 from gpt_jax.core.nn.params import flatten, nest
-from gpt_jax.core.nn.transformer import (
-  Transformer,
-  make_model,
-  parameter_shapes,
-)
+from gpt_jax.core.nn.transformer import Transformer, make_model, parameter_shapes
 from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import heads, peft, rope, routers
-from gpt_jax.hf.base import (
-  FOR_TRAINING,
-  Bounds,
-  Family,
-  Tensor,
-  choice,
-  choices,
-)
+from gpt_jax.hf.base import FOR_TRAINING, Bounds, Family, Tensor, choice, choices
 from gpt_jax.hf.families import FAMILIES
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import (
@@ -68,12 +57,7 @@ CONFIG = 'config.json'
 _SINGLE = 'model.safetensors'
 _INDEX = 'model.safetensors.index.json'
 # Never read: they are pickles, or of another framework.
-_OTHERS = (
-  'pytorch_model.bin',
-  'pytorch_model.bin.index.json',
-  'tf_model.h5',
-  'flax_model.msgpack',
-)
+_OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json', 'tf_model.h5', 'flax_model.msgpack')
 
 _LONGEST = 380  # characters of an export's refusal, without the flag's name
 # A model of up to this many numbers is compared with the files one tensor
@@ -140,8 +124,7 @@ class TensorReader:
       for name, shard in index.items():
         if name not in shards[shard].keys():  # noqa: SIM118
           raise UsageError(
-            f'{folder}: {_INDEX} puts {name} into {shard}, which lacks it; '
-            'copy the folder again'
+            f'{folder}: {_INDEX} puts {name} into {shard}, which lacks it; copy the folder again'
           )
         self._files[name] = shards[shard]
     else:
@@ -197,9 +180,7 @@ def read_json(folder: str, name: str) -> dict[str, Any]:
   path = os.path.join(folder, name)
   data = files.read_regular(path, remedy=_COPY)
   if data is None:
-    raise UsageError(
-      f'{path}: is missing; name a folder as save_pretrained writes it'
-    )
+    raise UsageError(f'{path}: is missing; name a folder as save_pretrained writes it')
   return files.parse(data, path, remedy=_COPY)
 
 
@@ -240,8 +221,7 @@ def write(
     texts = {_INDEX: index} if len(shards) > 1 else {}
     texts[CONFIG] = config
     contents = besides | {
-      name: (json.dumps(values, indent=2) + '\n').encode()
-      for name, values in texts.items()
+      name: (json.dumps(values, indent=2) + '\n').encode() for name, values in texts.items()
     }
     for name, data in contents.items():
       with open(path(name), 'wb') as f:
@@ -261,8 +241,7 @@ def write(
 
 
 def _write_shards(
-  shards: Sequence[Iterable[tuple[str, np.ndarray]]],
-  path: Callable[[str], str],
+  shards: Sequence[Iterable[tuple[str, np.ndarray]]], path: Callable[[str], str]
 ) -> dict[str, Any]:
   """Writes each shard to `path(its name)`; returns the index."""
   places, total = {}, 0
@@ -310,13 +289,9 @@ class HeaderSource:
       name = family.output_bias
       # A bias of zeros is no parameter.
       bias = name in names and bool(self._reader.read(name).any())
-      bounds = Bounds.of(
-        {n: self._reader.shape(n) for n in names}, shared=family.shared_layers
-      )
+      bounds = Bounds.of({n: self._reader.shape(n) for n in names}, shared=family.shared_layers)
       tied = family.output_table not in names
-      fields = fields_of(
-        family, kind, config, bias=bias, tied=tied, bounds=bounds
-      )
+      fields = fields_of(family, kind, config, bias=bias, tied=tied, bounds=bounds)
       model = imported(fields, ExportOrigin(json.dumps(config), kind))
       origin, self.unread = _origin(model, self._reader)
       self.model = model.clone(origin=origin)
@@ -324,9 +299,7 @@ class HeaderSource:
       raise self._named(e) from e
     self.shapes = shapes(self.model)
     self.axes = {
-      path: len(index)
-      for slot in slots(self.model)
-      for path, index in places(self.model, slot)
+      path: len(index) for slot in slots(self.model) for path, index in places(self.model, slot)
     }
     self.num_bytes = self._reader.num_bytes
     if self._adapter:
@@ -355,8 +328,7 @@ class HeaderSource:
     # NaN is the largest of numbers that hold it.
     if value.size and not np.isfinite([value.max(), value.min()]).all():
       raise UsageError(
-        f'{first} holds NaN or infinite numbers; copy the file again, or ask '
-        'who made it'
+        f'{first} holds NaN or infinite numbers; copy the file again, or ask who made it'
       )
     for other in others:
       if not np.array_equal(value, self._reader.read(other), equal_nan=True):
@@ -366,8 +338,7 @@ class HeaderSource:
           + (
             'set tie_word_embeddings to false in config.json if they should'
             if tied
-            else 'tie_word_embeddings=False is supported for one input table '
-            'only'
+            else 'tie_word_embeddings=False is supported for one input table only'
           )
         )
     if self._adapter:
@@ -383,14 +354,10 @@ class HeaderSource:
 
   def _named(self, error: UsageError) -> UsageError:
     text = str(error)
-    return (
-      error if self.folder in text else UsageError(f'{self.folder}: {text}')
-    )
+    return error if self.folder in text else UsageError(f'{self.folder}: {text}')
 
 
-def _origin(
-  model: Imported, reader: TensorReader
-) -> tuple[ExportOrigin, list[str]]:
+def _origin(model: Imported, reader: TensorReader) -> tuple[ExportOrigin, list[str]]:
   """The model's origin, and tensors not used; checks those of the files."""
   prefix = model.family.prefix
   bare = not any(n.startswith(prefix) for n in reader.names)
@@ -431,16 +398,12 @@ def _origin(
       wrong.append(f'{name} is of type {reader.dtype(name)}')
   if wrong:
     more = f'; and {len(wrong) - _SHOWN} more' * (len(wrong) > _SHOWN)
-    raise UsageError(
-      f'the tensors do not fit: {"; ".join(wrong[:_SHOWN])}{more}'
-    )
+    raise UsageError(f'the tensors do not fit: {"; ".join(wrong[:_SHOWN])}{more}')
   dtype = dtypes.pop() if len(dtypes) == 1 else 'F32'
   return model.origin._replace(names=tuple(known), dtype=dtype), lost
 
 
-def _present(
-  model: Imported, reader: TensorReader, tensor: Tensor
-) -> list[str]:
+def _present(model: Imported, reader: TensorReader, tensor: Tensor) -> list[str]:
   """Which of a tensor's names are in the file, written with the prefix."""
   return [n for n in tensor.names if file_name(model, n) in reader.names]
 
@@ -635,8 +598,7 @@ def _describe(
     ours = f'{argument}={position.kwargs.get(argument)!r}' if argument else name
     if position.name == name and ours != theirs:
       raise UsageError(
-        f'model.position={model.position!r}: no export writes {ours}; take a '
-        f'run with {theirs}'
+        f'model.position={model.position!r}: no export writes {ours}; take a run with {theirs}'
       )
   failures: list[tuple[Family, list[str]]] = []
   lacking = None
@@ -660,10 +622,7 @@ def _describe(
     failures.append((family, wrong))
   if lacking:
     others = [
-      name
-      for other in FAMILIES.values()
-      for name, k in other.architectures.items()
-      if k == kind
+      name for other in FAMILIES.values() for name, k in other.architectures.items() if k == kind
     ]
     raise UsageError(
       f'the model is a {lacking.model_type}, which has no class in '
@@ -672,10 +631,7 @@ def _describe(
       'finetune --predict'
     )
   family, wrong = min(failures, key=lambda x: _distance(model, *x))
-  start = (
-    'no Hugging Face model computes the same; the nearest is '
-    f'{family.model_type}, but for '
-  )
+  start = f'no Hugging Face model computes the same; the nearest is {family.model_type}, but for '
   raise UsageError(_shortened(start, wrong))
 
 

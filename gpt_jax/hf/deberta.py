@@ -61,9 +61,7 @@ def _distances(options: Options) -> dict[str, Any]:
   farthest = options.whole('max_relative_positions', -1)
   terms = options.get('pos_att_type', [])
   terms = terms.split('|') if isinstance(terms, str) else terms
-  if not isinstance(terms, list) or any(
-    term not in ('c2p', 'p2c') for term in terms
-  ):
+  if not isinstance(terms, list) or any(term not in ('c2p', 'p2c') for term in terms):
     raise options.fail('pos_att_type', 'is not supported, only c2p and p2c')
   length = options.size('max_position_embeddings', 512)
   return {
@@ -220,18 +218,14 @@ _CLASSES = {
   'ForTokenClassification': 'tokens',
   'Model': 'body',
 }
-_UNREAD = (
-  r'deberta\.embeddings\.position_embeddings\.weight',
-  r'mask_predictions\..*',
-)
+_UNREAD = (r'deberta\.embeddings\.position_embeddings\.weight', r'mask_predictions\..*')
 
 DEBERTA = Family(
   model_type='deberta',
   architectures=classes('Deberta', _CLASSES),
   prefix='deberta.',
   entries=_table(
-    fixed(bias='where(qkv=True, out=True, ffn=True, key=False)'),
-    Entry(_read_1, _write_1),
+    fixed(bias='where(qkv=True, out=True, ffn=True, key=False)'), Entry(_read_1, _write_1)
   ),
   tensors=_tensors_1,
   buffers=(r'deberta\.embeddings\.position_ids',),

@@ -6,15 +6,7 @@ from gpt_jax.hf.base import Family
 from gpt_jax.hf.bert import ALBERT, BERT, BIG_BIRD, DISTILBERT, ELECTRA, ROBERTA
 from gpt_jax.hf.deberta import DEBERTA, DEBERTA_V2
 from gpt_jax.hf.gpt import FALCON, GPT2, GPT_NEO, GPT_NEOX, GPTJ, OPENAI_GPT
-from gpt_jax.hf.llama import (
-  GEMMA2,
-  GEMMA3_TEXT,
-  LLAMA,
-  MISTRAL,
-  MIXTRAL,
-  OLMO2,
-  QWEN3,
-)
+from gpt_jax.hf.llama import GEMMA2, GEMMA3_TEXT, LLAMA, MISTRAL, MIXTRAL, OLMO2, QWEN3
 from gpt_jax.hf.lstm import AWD_LSTM, ELMO
 from gpt_jax.hf.seq2seq import BART, MARIAN, MBART, SWITCH_TRANSFORMERS, T5
 from gpt_jax.hf.transformer_xl import TRANSFO_XL, XLNET

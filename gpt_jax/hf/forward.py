@@ -17,10 +17,7 @@ from gpt_jax.hf import heads, routers
 from gpt_jax.hf.base import choice
 from gpt_jax.hf.heads import SCORING
 from gpt_jax.hf.layout import Imported, imported, transformer_fields
-from gpt_jax.papers.transformer_xl.transformer_xl import (
-  SegmentMemory,
-  init_memories,
-)
+from gpt_jax.papers.transformer_xl.transformer_xl import SegmentMemory, init_memories
 
 
 class ModelInputs(NamedTuple):
@@ -83,9 +80,7 @@ class ModelInputs(NamedTuple):
     return heads.Targets(*(getattr(self, name) for name in names))
 
 
-def forward(
-  model: Transformer, params: Any, **inputs: Any
-) -> dict[str, jax.Array]:
+def forward(model: Transformer, params: Any, **inputs: Any) -> dict[str, jax.Array]:
   """Computes what the model's class in transformers returns in evaluation.
 
   Args:
@@ -143,21 +138,15 @@ def _check(model: Imported, given: ModelInputs) -> str:
   decoder = given.decoder_input_ids, given.decoder_attention_mask
   if model.num_encoder_layers:
     if _whole(given):
-      raise UsageError(
-        'attention_mask: an encoder-decoder takes one number for each token'
-      )
+      raise UsageError('attention_mask: an encoder-decoder takes one number for each token')
     if given.position_ids is not None or types:
-      raise UsageError(
-        'position_ids, token_type_ids: an encoder-decoder takes none'
-      )
+      raise UsageError('position_ids, token_type_ids: an encoder-decoder takes none')
   elif any(x is not None for x in decoder):
     raise UsageError('decoder_input_ids: this model has no encoder')
   return kind
 
 
-def _read(
-  model: Imported, kind: str, given: ModelInputs
-) -> tuple[Row, Caches | None]:
+def _read(model: Imported, kind: str, given: ModelInputs) -> tuple[Row, Caches | None]:
   """What the model reads, and memories."""
   if model.family.recurrent:
     return _with_memories(model, given)
@@ -237,15 +226,7 @@ def _outputs(
       out['loss'] += routers.loss(model, out)
   parameters = params.get('heads', {})
   out |= heads.KINDS[kind].outputs(
-    heads.HeadInputs(
-      options,
-      parameters,
-      hidden,
-      ids,
-      given.targets,
-      mask,
-      model.family.pair,
-    )
+    heads.HeadInputs(options, parameters, hidden, ids, given.targets, mask, model.family.pair)
   )
   if kind == 'pretraining' and {'mlm_loss', 'pair_loss'} <= {*out}:
     out['loss'] = out['mlm_loss'] + out['pair_loss']
@@ -310,9 +291,7 @@ def _run(model, params, row, caches, scored):
     return jnp.stack([x[:, :length] for x in layers]).astype(jnp.float32)
 
   hidden = out.hidden_BLD
-  result: dict[str, Any] = {
-    'hidden_states': states('embedded', 'decoder', hidden)
-  }
+  result: dict[str, Any] = {'hidden_states': states('embedded', 'decoder', hidden)}
   if 'predicted' in row.extra:
     # XLNet's second stream follows the first.
     hidden = hidden[:, row.tokens_BL.shape[1] :]
@@ -333,9 +312,7 @@ def _run(model, params, row, caches, scored):
 # Transformer-XL and XLNet: memories, permutations and predictions.
 
 
-def _with_memories(
-  model: Imported, given: ModelInputs
-) -> tuple[Row, Caches | None]:
+def _with_memories(model: Imported, given: ModelInputs) -> tuple[Row, Caches | None]:
   """What the model reads, in its order of prediction, and memories."""
   tokens_BL, caches = _rows(given.input_ids), None
   position, num_rows = choice(model, 'position'), len(tokens_BL)
@@ -388,10 +365,7 @@ def _in_order(tokens_BL: jax.Array, given: ModelInputs) -> Row:
 
 
 def _kept(
-  model: Imported,
-  given: ModelInputs,
-  caches: Any,
-  found: dict[str, Any],
+  model: Imported, given: ModelInputs, caches: Any, found: dict[str, Any]
 ) -> dict[str, jax.Array]:
   """`mems`, [layer, memory, batch, width], for the next segment."""
   position = choice(model, 'position')
@@ -412,9 +386,7 @@ def _kept(
   return {'mems': jnp.swapaxes(kept[:, :, -memory:], 1, 2)}
 
 
-def _adaptive_softmax(
-  model: Imported, log_probs: jax.Array, labels: Any
-) -> dict[str, jax.Array]:
+def _adaptive_softmax(model: Imported, log_probs: jax.Array, labels: Any) -> dict[str, jax.Array]:
   """HF's: one cluster after the other, then a zero for each ignored label."""
   if labels is None:
     return {'log_probs': log_probs}

@@ -61,10 +61,7 @@ def _read_scale(options: Options) -> dict[str, Any]:
 def _write_scale(model: Transformer) -> dict[str, Any]:
   scale = choice(model, 'attention_scale')
   rsqrt = scale.name == 'rsqrt' or scale.kwargs.get('per_head', False)
-  return {
-    'scale_attn_weights': rsqrt,
-    'scale_attn_by_inverse_layer_idx': scale.name == 'by_layer',
-  }
+  return {'scale_attn_weights': rsqrt, 'scale_attn_by_inverse_layer_idx': scale.name == 'by_layer'}
 
 
 def _read_inner(options: Options) -> dict[str, Any]:
@@ -159,9 +156,7 @@ _GELU = {'gelu': 'gelu_tanh', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 
 def _openai_gpt_tensors(model: Transformer) -> list[Tensor]:
   return [
-    same(
-      'embed/embedding', 'transformer.tokens_embed.weight', 'lm_head.weight'
-    ),
+    same('embed/embedding', 'transformer.tokens_embed.weight', 'lm_head.weight'),
     same('positions/embedding', 'transformer.positions_embed.weight'),
     *_block_tensors(model),
   ]
@@ -178,10 +173,7 @@ OPENAI_GPT = Family(
     fixed(position='learned', block='post'),
   ),
   tensors=_openai_gpt_tensors,
-  buffers=(
-    r'transformer\.h\.\d+\.attn\.bias',
-    r'transformer\.position_ids',
-  ),
+  buffers=(r'transformer\.h\.\d+\.attn\.bias', r'transformer\.position_ids'),
   token_types=True,
 )
 
@@ -196,9 +188,7 @@ def _read_attention(options: Options) -> dict[str, Any]:
   try:
     given = sum(len(period) * count for period, count in types)
     if given != num_layers:
-      raise options.fail(
-        'attention_types', f'gives {given} layers, num_layers={num_layers}'
-      )
+      raise options.fail('attention_types', f'gives {given} layers, num_layers={num_layers}')
     names = [name for period, count in types for name in period * count]
   except (TypeError, ValueError) as e:
     raise options.fail('attention_types', 'is not [[names, count], ...]') from e
@@ -261,10 +251,7 @@ GPT_NEO = Family(
     writes(resid_dropout=0.0),  # keeps HF's order; the next sets the value
     dropout('embed_dropout', 'resid_dropout', 'attention_dropout', 0.0),
     fixed(
-      position='learned',
-      attention_scale='none',
-      block='pre',
-      bias='where(out=True, ffn=True)',
+      position='learned', attention_scale='none', block='pre', bias='where(out=True, ffn=True)'
     ),
   ),
   tensors=_gpt_neo_tensors,
@@ -280,9 +267,7 @@ def _one_of(options: Options, name: str, other: str, default: float) -> float:
   """A number that has two names."""
   value = options.number(name, options.number(other, default))
   if value != options.number(other, value):
-    raise options.fail(
-      name, f'contradicts {other}={options.get(other)!r}; leave one out'
-    )
+    raise options.fail(name, f'contradicts {other}={options.get(other)!r}; leave one out')
   return value
 
 
@@ -354,10 +339,7 @@ GPT_NEOX = Family(
     Entry(_read_position, _write_position),
     named('hidden_act', 'ffn', ACTIVATIONS, 'gelu'),
     call('norm', 'layernorm', epsilon=('layer_norm_eps', 1e-5)),
-    flag(
-      *('use_parallel_residual', 'block'),
-      *('parallel(num_norms=2)', 'pre', True),
-    ),
+    flag('use_parallel_residual', 'block', 'parallel(num_norms=2)', 'pre', True),
     Entry(_read_bias, _write_bias),
     flag('tie_word_embeddings', 'output', 'tied', 'untied', False),
     dropout('hidden_dropout', 'hidden_dropout', 'attention_dropout', 0.0),
@@ -379,9 +361,7 @@ def _read_turned(options: Options) -> dict[str, Any]:
   # Required: null means something else in HF than a missing option.
   turned = options.size('rotary_dim')
   if turned > head_size or turned % 2:
-    raise options.fail(
-      'rotary_dim', f'must be even, and at most {head_size} features of a head'
-    )
+    raise options.fail('rotary_dim', f'must be even, and at most {head_size} features of a head')
   fraction = turned / head_size
   if int(head_size * fraction) < turned:
     fraction = math.nextafter(fraction, 1)  # 30 / 44 * 44 < 30
@@ -441,16 +421,12 @@ def _read_heads(options: Options) -> dict[str, Any]:
   d_model = options.size('hidden_size')
   num_heads = options.size('num_attention_heads')
   if d_model % num_heads or d_model // num_heads % 2:
-    raise options.fail(
-      'num_attention_heads', f'must divide hidden_size={d_model} evenly in 2s'
-    )
+    raise options.fail('num_attention_heads', f'must divide hidden_size={d_model} evenly in 2s')
   return {
     'num_kv_heads': _num_kv_heads(options, num_heads),
     'd_ff': options.size('ffn_hidden_size', 4 * d_model),
     'block': _block(options),
-    'position': _ALIBI
-    if options.flag('alibi', False)
-    else rope.read_rope(options),
+    'position': _ALIBI if options.flag('alibi', False) else rope.read_rope(options),
   }
 
 
@@ -474,9 +450,7 @@ def _num_kv_heads(options: Options, num_heads: int) -> int:
   groups = options.size('num_kv_heads', num_heads)
   if options.flag('new_decoder_architecture', False):
     if num_heads % groups:
-      raise options.fail(
-        'num_kv_heads', f'must divide num_attention_heads={num_heads}'
-      )
+      raise options.fail('num_kv_heads', f'must divide num_attention_heads={num_heads}')
     return groups
   if options.flag('multi_query', True):
     return 1
@@ -494,15 +468,12 @@ def _block(options: Options) -> str:
   norms = options.get('num_ln_in_parallel_attn', 2 if new else 1)
   if not options.flag('parallel_attn', True):
     if new:
-      raise options.fail(
-        'parallel_attn', 'is not supported with new_decoder_architecture'
-      )
+      raise options.fail('parallel_attn', 'is not supported with new_decoder_architecture')
     return 'pre'
   # Other combinations fail in HF.
   if norms not in (1, 2) if new else norms == 2:
     raise options.fail(
-      'num_ln_in_parallel_attn',
-      f'is not supported with new_decoder_architecture={new}',
+      'num_ln_in_parallel_attn', f'is not supported with new_decoder_architecture={new}'
     )
   return f'parallel(num_norms={norms if new else 1})'
 
@@ -557,9 +528,7 @@ FALCON = Family(
     flag('bias', 'bias', 'all', 'none', False),
     _TIED,
     call(
-      *('dropout', 'rates'),
-      residual=('hidden_dropout', 0.0),
-      attention=('attention_dropout', 0.0),
+      'dropout', 'rates', residual=('hidden_dropout', 0.0), attention=('attention_dropout', 0.0)
     ),
   ),
   tensors=_falcon_tensors,

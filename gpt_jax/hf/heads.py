@@ -62,9 +62,7 @@ def num_labels(options: Options) -> int:
   if labels is None:
     return options.size('num_labels', 2)
   if not isinstance(labels, dict) or not labels:
-    raise options.fail(
-      'id2label', 'must be an object with a name of each class'
-    )
+    raise options.fail('id2label', 'must be an object with a name of each class')
   return len(labels)
 
 
@@ -78,10 +76,7 @@ def kind_of_file(kind: str, family: Family, names: Collection[str]) -> str:
   """
   if kind != 'lm':
     return kind
-  weights = {
-    head: f'{_name(kind, head, family)}.weight'
-    for head in KINDS['pretraining'].parts
-  }
+  weights = {head: f'{_name(kind, head, family)}.weight' for head in KINDS['pretraining'].parts}
   there = [
     head
     for head, name in weights.items()
@@ -124,9 +119,7 @@ def tensors(kind: str, family: Family) -> list[Tensor]:
   return [
     tensor
     for head in KINDS[kind].parts
-    for tensor in linear(
-      f'heads/{head}', _name(kind, head, family), bias=head != 'score'
-    )
+    for tensor in linear(f'heads/{head}', _name(kind, head, family), bias=head != 'score')
   ]
 
 
@@ -159,11 +152,7 @@ class Targets(NamedTuple):
   def check(self, kind: str, pair: str) -> None:
     """Rejects inputs that no head takes; `pair` labels two sentences."""
     given = {n for n, x in self._asdict().items() if x is not None}
-    extra = (
-      given
-      - {*KINDS[kind].takes}
-      - ({pair} if kind == 'pretraining' else set())
-    )
+    extra = given - {*KINDS[kind].takes} - ({pair} if kind == 'pretraining' else set())
     if extra & {'mc_token_ids', 'mc_labels'}:
       raise UsageError('mc_token_ids, mc_labels: there is no choice head')
     if extra:
@@ -392,21 +381,13 @@ KINDS: dict[str, Kind] = {
   # (DistilBERT), or from a layer beside it with the body's activation
   # (BigBird).
   'pooled_classification': Kind(_CLASSIFIER, _pooled_classification),
-  'gelu_classification': Kind(
-    _CLASSIFIER, partial(_activated_classification, name='gelu')
-  ),
-  'relu_classification': Kind(
-    _CLASSIFIER, partial(_activated_classification, name='relu')
-  ),
-  'dense_classification': Kind(
-    ('pooler', 'dense', 'classifier'), _dense_classification
-  ),
+  'gelu_classification': Kind(_CLASSIFIER, partial(_activated_classification, name='gelu')),
+  'relu_classification': Kind(_CLASSIFIER, partial(_activated_classification, name='relu')),
+  'dense_classification': Kind(('pooler', 'dense', 'classifier'), _dense_classification),
   # A score of each choice's row, from the pooler.
   'pooled_choice': Kind(_CLASSIFIER, _pooled_choice),
   # The same from a pooler on the last token (XLNet).
-  'last_classification': Kind(
-    _CLASSIFIER, partial(_pooled_classification, at=-1)
-  ),
+  'last_classification': Kind(_CLASSIFIER, partial(_pooled_classification, at=-1)),
   'last_choice': Kind(_CLASSIFIER, partial(_pooled_choice, at=-1)),
   # Whether each token is replaced, by a layer with the body's activation
   # (ELECTRA).

@@ -16,52 +16,24 @@ import numpy as np
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.params import flatten
 from gpt_jax.core.nn.stack import Sharing
-from gpt_jax.core.nn.transformer import (
-  Transformer,
-  make_model,
-  parameter_shapes,
-)
+from gpt_jax.core.nn.transformer import Transformer, make_model, parameter_shapes
 from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import heads
-from gpt_jax.hf.base import (
-  DEFAULTS,
-  Bounds,
-  Family,
-  Options,
-  Tensor,
-  choice,
-  same,
-)
+from gpt_jax.hf.base import DEFAULTS, Bounds, Family, Options, Tensor, choice, same
 from gpt_jax.hf.families import FAMILIES
 
 # Options of any model that would change what it computes.
-_ONLY = {
-  'add_cross_attention': False,
-  'pruned_heads': {},
-  'quantization_config': None,
-}
+_ONLY = {'add_cross_attention': False, 'pruned_heads': {}, 'quantization_config': None}
 
 Flat = dict[str, Any]
 
 
 # Of a model of our own, of which `forward` knows no more than its fields.
-_NONE = Family(
-  '',
-  {},
-  '',
-  entries=(),
-  tensors=lambda model: [],
-  token_types=True,
-  pair=('', ''),
-)
+_NONE = Family('', {}, '', entries=(), tensors=lambda model: [], token_types=True, pair=('', ''))
 
 
 # safetensors' names of the number formats that parameters may have.
-DTYPES: dict[str, Any] = {
-  'F32': jnp.float32,
-  'F16': jnp.float16,
-  'BF16': jnp.bfloat16,
-}
+DTYPES: dict[str, Any] = {'F32': jnp.float32, 'F16': jnp.float16, 'BF16': jnp.bfloat16}
 
 
 class ExportOrigin(NamedTuple):
@@ -94,13 +66,9 @@ class Imported(Transformer):
     return FAMILIES.get(self.options.get('model_type'), _NONE)
 
 
-def imported(
-  fields: Mapping[str, Any], origin: ExportOrigin | None = None
-) -> Imported:
+def imported(fields: Mapping[str, Any], origin: ExportOrigin | None = None) -> Imported:
   """The `Imported` of the class that these fields of a model ask for."""
-  return _imported(type(make_model(**fields)))(
-    **fields, origin=origin or ExportOrigin('{}')
-  )
+  return _imported(type(make_model(**fields)))(**fields, origin=origin or ExportOrigin('{}'))
 
 
 @functools.cache
@@ -153,9 +121,7 @@ def fields_of(
   d_model, num_heads = fields['d_model'], fields['num_heads']
   if 'head_size' not in fields:
     if d_model % num_heads:
-      raise UsageError(
-        f'config.json: width {d_model} is not divisible by {num_heads} heads'
-      )
+      raise UsageError(f'config.json: width {d_model} is not divisible by {num_heads} heads')
     fields['head_size'] = d_model // num_heads
   fields.setdefault('num_kv_heads', num_heads)
   if kind not in heads.SCORING:
@@ -177,9 +143,7 @@ def shapes(model: Imported) -> Flat:
   # Without the origin: the cache of shapes is by model.
   body = make_model(**{f: getattr(model, f) for f in transformer_fields()})
   params = dict(parameter_shapes(body))
-  params['heads'] = heads.shapes(
-    model.origin.kind, model.options, model.d_model
-  )
+  params['heads'] = heads.shapes(model.origin.kind, model.options, model.d_model)
   flat = flatten(params)
   return {n: np.broadcast_to(np.float32(0), x.shape) for n, x in flat.items()}
 
@@ -237,16 +201,12 @@ def part(model: Imported, flat: Any, path: str, slot: TensorSlot) -> Any:
   return flat[name][index] if index else flat[name]
 
 
-def places(
-  model: Imported, slot: TensorSlot
-) -> list[tuple[str, tuple[int, ...]]]:
+def places(model: Imported, slot: TensorSlot) -> list[tuple[str, tuple[int, ...]]]:
   """The parameters that a tensor of the file fills, and the index in each."""
   return [_place(model, path, slot) for path in slot.tensor.paths]
 
 
-def _place(
-  model: Imported, path: str, slot: TensorSlot
-) -> tuple[str, tuple[int, ...]]:
+def _place(model: Imported, path: str, slot: TensorSlot) -> tuple[str, tuple[int, ...]]:
   stack = _stack(model, path)
   if stack is None:
     return path, ()
@@ -298,9 +258,7 @@ def _stack(model: Imported, path: str) -> _Layers | None:
   return None
 
 
-def joined_shape(
-  model: Imported, flat: Flat, slot: TensorSlot
-) -> tuple[int, ...]:
+def joined_shape(model: Imported, flat: Flat, slot: TensorSlot) -> tuple[int, ...]:
   """The shape of a tensor in the file; `flat` is from `shapes`."""
   tensor = slot.tensor
   return tensor.join([part(model, flat, p, slot) for p in tensor.paths]).shape

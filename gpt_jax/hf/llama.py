@@ -88,8 +88,7 @@ def _table(
     if num_heads % groups:
       which = f'the default, {groups}, ' * absent
       raise options.fail(
-        'num_key_value_heads',
-        f'{which}must divide num_attention_heads={num_heads}',
+        'num_key_value_heads', f'{which}must divide num_attention_heads={num_heads}'
       )
     return {'num_kv_heads': groups, 'head_size': size, 'block': 'pre'}
 
@@ -104,9 +103,7 @@ def _table(
     sizes(intermediate_size='d_ff'),
     position,
     activation,
-    call(
-      'norm', 'rmsnorm', epsilon=('rms_norm_eps', epsilon), plus_one=plus_one
-    ),
+    call('norm', 'rmsnorm', epsilon=('rms_norm_eps', epsilon), plus_one=plus_one),
     flag('tie_word_embeddings', 'output', 'tied', 'untied', tied),
     call('dropout', 'rates', attention=('attention_dropout', 0.0)),
     *own,
@@ -178,9 +175,7 @@ LLAMA = Family(
   model_type='llama',
   architectures=classes('Llama'),
   prefix='model.',
-  entries=_table(
-    *(_bias(mlp=True), writes(pretraining_tp=1)), context_length=2048
-  ),
+  entries=_table(_bias(mlp=True), writes(pretraining_tp=1), context_length=2048),
   tensors=_llama_tensors,
   buffers=_BUFFERS,
 )
@@ -194,10 +189,7 @@ def _read_window(options: Options, default: int | None) -> dict[str, Any]:
   window = default if not options.has('sliding_window') else None
   if options.get('sliding_window') is not None:
     window = options.size('sliding_window')
-  return {
-    'attention': 'full' if window is None else f'local(window={window})',
-    'bias': 'none',
-  }
+  return {'attention': 'full' if window is None else f'local(window={window})', 'bias': 'none'}
 
 
 def _write_window(model: Transformer) -> dict[str, Any]:
@@ -210,18 +202,14 @@ def _read_mistral(options: Options) -> dict[str, Any]:
   kinds = options.get('layer_types', [])
   if not isinstance(kinds, list) or any(x != kind for x in kinds):
     window = options.get('sliding_window', 4096)
-    raise options.fail(
-      'layer_types', f'does not agree with sliding_window={window} in all'
-    )
+    raise options.fail('layer_types', f'does not agree with sliding_window={window} in all')
   return fields
 
 
 MISTRAL = LLAMA._replace(
   model_type='mistral',
   architectures=classes('Mistral'),
-  entries=_table(
-    Entry(_read_mistral, _write_window), context_length=131_072, kv_heads=8
-  ),
+  entries=_table(Entry(_read_mistral, _write_window), context_length=131_072, kv_heads=8),
 )
 
 
@@ -232,14 +220,12 @@ def _read_experts(options: Options) -> dict[str, Any]:
   num_experts = options.size('num_local_experts', 8)
   top_k = options.size('num_experts_per_tok', 2)
   if top_k > num_experts:
-    raise options.fail(
-      'num_experts_per_tok', f'is above num_local_experts={num_experts}'
-    )
+    raise options.fail('num_experts_per_tok', f'is above num_local_experts={num_experts}')
   expert = options.choice('hidden_act', GATED, 'silu')
   return {
     'ffn': f'switch(num_experts={num_experts}, expert={expert!r}, '
     f"top_k={top_k}, capacity_factor='none', renormalize=True, "
-    f'{routers.read(options, jitter=0.0, aux=0.001)})',
+    f'{routers.read(options, jitter=0.0, aux=0.001)})'
   }
 
 
@@ -298,9 +284,7 @@ def _read_windows(options: Options) -> dict[str, Any]:
   first = num_layers = options.size('num_hidden_layers')
   if window is not None:
     first = min(options.number('max_window_layers', 28), num_layers)
-  default = [
-    rope.SLIDING if i >= first else rope.FULL for i in range(num_layers)
-  ]
+  default = [rope.SLIDING if i >= first else rope.FULL for i in range(num_layers)]
   return {'attention': rope.read_windows(options, default, window)}
 
 
@@ -348,10 +332,7 @@ OLMO2 = LLAMA._replace(
   model_type='olmo2',
   architectures=classes('Olmo2'),
   entries=_table(
-    _bias(),
-    fixed(block="reordered(qk_norm='all_heads')"),
-    context_length=2048,
-    epsilon=1e-5,
+    _bias(), fixed(block="reordered(qk_norm='all_heads')"), context_length=2048, epsilon=1e-5
   ),
   tensors=_olmo2_tensors,
 )
@@ -368,10 +349,7 @@ OLMO2 = LLAMA._replace(
 def _gemma_windows(options: Options, full_every: int) -> dict[str, Any]:
   """Every `full_every`-th layer sees all tokens, the others a window."""
   num_layers = options.size('num_hidden_layers')
-  kinds = [
-    rope.SLIDING if (i + 1) % full_every else rope.FULL
-    for i in range(num_layers)
-  ]
+  kinds = [rope.SLIDING if (i + 1) % full_every else rope.FULL for i in range(num_layers)]
   window = 4096
   if options.has('sliding_window'):
     null = options.get('sliding_window') is None
@@ -379,9 +357,7 @@ def _gemma_windows(options: Options, full_every: int) -> dict[str, Any]:
   return {'attention': rope.read_windows(options, kinds, window)}
 
 
-def _softcap(
-  options: Options, name: str, default: float | None
-) -> float | None:
+def _softcap(options: Options, name: str, default: float | None) -> float | None:
   """A soft cap; null means none."""
   if not options.has(name):
     return default

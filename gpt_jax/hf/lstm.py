@@ -41,11 +41,7 @@ _FIXED = {
 # AWD-LSTM.
 
 # Arguments of `lstm` -> places in config.json.
-_PLACES = {
-  'input_dropout': 'input',
-  'dropout': 'hidden',
-  'weight_drop': 'weight',
-}
+_PLACES = {'input_dropout': 'input', 'dropout': 'hidden', 'weight_drop': 'weight'}
 
 
 def _read_layers(options: Options) -> dict[str, Any]:
@@ -88,10 +84,7 @@ def _awd_lstm_tensors(model: Transformer) -> list[Tensor]:
 
   layer = 'layer/forward'
   return [
-    same(
-      *('embed/embedding', 'embedding.weight'),
-      *('encoder.weight', 'decoder.weight'),
-    ),
+    same('embed/embedding', 'embedding.weight', 'encoder.weight', 'decoder.weight'),
     same('head_bias', 'decoder.bias'),
     transposed(f'{layer}/input/kernel', *names('weight_ih_l0')),
     same(f'{layer}/input/bias', *names('bias_ih_l0')),
@@ -150,8 +143,7 @@ def _read_sizes(options: Options) -> dict[str, Any]:
   last = options.size('num_layers') - 1
   rates = [0.0] * last + [options.number('output_dropout', 0.0)]
   layers = [
-    call_text('lstm', **layer, dropout=rate, residual=i > 0)
-    for i, rate in enumerate(rates)
+    call_text('lstm', **layer, dropout=rate, residual=i > 0) for i, rate in enumerate(rates)
   ]
   filters = tuple(tuple(pair) for pair in pairs)
   return {
@@ -185,7 +177,8 @@ def _convolution(i: int) -> list[Tensor]:
     return x.transpose(2, 1, 0)
 
   kernel = Tensor(
-    *((f'conv.{i}.weight',), (f'embed/kernel_{i}',)),
+    (f'conv.{i}.weight',),
+    (f'embed/kernel_{i}',),
     split=lambda x: [reverse(x)],
     join=lambda parts: reverse(parts[0]),
   )
@@ -206,15 +199,9 @@ def _elmo_tensors(model: Transformer) -> list[Tensor]:
       transposed(f'{ours}/input/kernel', f'{theirs}.input_linearity.weight'),
       same(f'{ours}/input/bias', f'{theirs}.state_linearity.bias'),
       transposed(f'{ours}/kernel_hidden', f'{theirs}.state_linearity.weight'),
-      transposed(
-        f'{ours}/kernel_projection', f'{theirs}.state_projection.weight'
-      ),
+      transposed(f'{ours}/kernel_projection', f'{theirs}.state_projection.weight'),
     ]
-  return [
-    *found,
-    same('head/embedding', 'softmax.weight'),
-    same('head_bias', 'softmax.bias'),
-  ]
+  return [*found, same('head/embedding', 'softmax.weight'), same('head_bias', 'softmax.bias')]
 
 
 ELMO = Family(
@@ -222,11 +209,7 @@ ELMO = Family(
   architectures={'Elmo': 'lm'},
   prefix='',
   entries=(
-    sizes(
-      vocab_size='vocab_size',
-      context_length=('context_length', 160),
-      num_layers='num_layers',
-    ),
+    sizes(vocab_size='vocab_size', context_length=('context_length', 160), num_layers='num_layers'),
     Entry(_read_sizes, _write_sizes),
     fixed(**_FIXED, output='untied(bias=True)'),
   ),

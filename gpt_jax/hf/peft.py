@@ -30,27 +30,39 @@ from safetensors.numpy import load_file
 from gpt_jax.core.files import arrays, files
 from gpt_jax.core.spec import UsageError
 from gpt_jax.hf.base import Options, choice
-from gpt_jax.hf.layout import (
-  DTYPES,
-  Imported,
-  TensorSlot,
-  joined_shape,
-  places,
-  shapes,
-  slots,
-)
+from gpt_jax.hf.layout import DTYPES, Imported, TensorSlot, joined_shape, places, shapes, slots
 
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
 _PREFIX = 'base_model.model.'
 # Options that are read, and those that do not change what an adapter computes.
 _KNOWN = {
-  *('peft_type', 'base_model_name_or_path', 'r', 'lora_alpha', 'use_rslora'),
-  *('alpha_pattern', 'rank_pattern', 'fan_in_fan_out', 'bias'),
-  *('init_lora_weights', 'auto_mapping', 'revision', 'inference_mode'),
-  *('task_type', 'target_modules', 'exclude_modules', 'layers_to_transform'),
-  *('layers_pattern', 'lora_dropout', 'peft_version', 'megatron_config'),
-  *('megatron_core', 'loftq_config', 'qalora_group_size', 'runtime_config'),
-  *('ensure_weight_tying', 'eva_config'),
+  'peft_type',
+  'base_model_name_or_path',
+  'r',
+  'lora_alpha',
+  'use_rslora',
+  'alpha_pattern',
+  'rank_pattern',
+  'fan_in_fan_out',
+  'bias',
+  'init_lora_weights',
+  'auto_mapping',
+  'revision',
+  'inference_mode',
+  'task_type',
+  'target_modules',
+  'exclude_modules',
+  'layers_to_transform',
+  'layers_pattern',
+  'lora_dropout',
+  'peft_version',
+  'megatron_config',
+  'megatron_core',
+  'loftq_config',
+  'qalora_group_size',
+  'runtime_config',
+  'ensure_weight_tying',
+  'eva_config',
 }
 # Patterns that are matched at once: names, in which a point is any character.
 _NAME = re.compile(r'(?:\\\.|[\w.^$-])*')
@@ -99,8 +111,7 @@ class Adapter(NamedTuple):
       slot.tensor.names[0].removesuffix('.weight'): slot
       for slot in slots(model)
       # A tied table is none.
-      if len(slot.tensor.names) == 1
-      and slot.tensor.names[0].endswith('.weight')
+      if len(slot.tensor.names) == 1 and slot.tensor.names[0].endswith('.weight')
     }
     pairs, scales, transposed = {}, {}, set()
     for module, (a, b) in self.pairs.items():
@@ -159,9 +170,7 @@ def read(folder: str) -> Adapter | None:
   tensors = _tensors(file)
   pairs = {}
   for name in tensors:
-    found = re.fullmatch(
-      rf'{re.escape(_PREFIX)}(.+)\.lora_([AB])\.weight', name
-    )
+    found = re.fullmatch(rf'{re.escape(_PREFIX)}(.+)\.lora_([AB])\.weight', name)
     if not found:
       raise UsageError(
         f'{file}: {name} is neither lora_A nor lora_B of a module; merge the '
@@ -169,9 +178,7 @@ def read(folder: str) -> Adapter | None:
       )
     names = [f'{_PREFIX}{found[1]}.lora_{x}.weight' for x in 'AB']
     if {*names} - {*tensors}:
-      raise UsageError(
-        f'{file}: has {name} without its partner; copy the folder again'
-      )
+      raise UsageError(f'{file}: has {name} without its partner; copy the folder again')
     a, b = (tensors[n] for n in names)
     if not a.ndim == b.ndim == 2 or not 0 < a.shape[0] == b.shape[1]:
       raise UsageError(
@@ -194,9 +201,7 @@ def _tensors(file: str) -> dict[str, np.ndarray]:
       dtypes = {n: opened.get_slice(n).get_dtype() for n in names}
     for name, dtype in dtypes.items():
       if dtype not in DTYPES:
-        raise UsageError(
-          f'{file}: {name} is of type {dtype}; one of {", ".join(DTYPES)}'
-        )
+        raise UsageError(f'{file}: {name} is of type {dtype}; one of {", ".join(DTYPES)}')
     found = load_file(file)
   except (SafetensorError, OSError) as e:
     raise UsageError(f'{file}: {e}; copy the folder again') from e
@@ -204,8 +209,7 @@ def _tensors(file: str) -> dict[str, np.ndarray]:
   for name, x in tensors.items():
     if not np.isfinite(x).all():
       raise UsageError(
-        f'{file}: {name} holds NaN or infinite numbers; copy the folder '
-        'again, or ask who made it'
+        f'{file}: {name} holds NaN or infinite numbers; copy the folder again, or ask who made it'
       )
   return tensors
 
@@ -284,20 +288,12 @@ def _of_modules(
     for pattern in values
     if _NAME.fullmatch(pattern)
   }
-  fits |= _matched(
-    options, patterns, [p for p in values if p not in fits], modules
-  )
-  return {
-    m: next((x for p, x in numbers.items() if m in fits[p]), usual)
-    for m in modules
-  }
+  fits |= _matched(options, patterns, [p for p in values if p not in fits], modules)
+  return {m: next((x for p, x in numbers.items() if m in fits[p]), usual) for m in modules}
 
 
 def _matched(
-  options: _Options,
-  name: str,
-  patterns: Sequence[str],
-  modules: Collection[str],
+  options: _Options, name: str, patterns: Sequence[str], modules: Collection[str]
 ) -> dict[str, set[str]]:
   """The modules that each of an option's patterns fits."""
   if not patterns:
@@ -314,8 +310,7 @@ def _matched(
   except subprocess.TimeoutExpired as e:
     raise options.fail(
       name,
-      f'its patterns take more than {_SECONDS} s to match; write the names of '
-      'the modules instead',
+      f'its patterns take more than {_SECONDS} s to match; write the names of the modules instead',
     ) from e
   fits = json.loads(matcher.stdout)
   if isinstance(fits, str):
@@ -462,14 +457,9 @@ def _joined(
   model: Imported, slot: TensorSlot, pairs: Sequence[_Pair]
 ) -> tuple[np.ndarray, np.ndarray, bool]:
   """lora_A and lora_B of a tensor, and whether it is [inputs, outputs]."""
-  sizes, there = (
-    _sizes(model, slot),
-    [pair for pair in pairs if pair is not None],
-  )
+  sizes, there = (_sizes(model, slot), [pair for pair in pairs if pair is not None])
   first, rank = there[0][0], there[0][0].shape[-1]
-  equal = len(there) == len(pairs) and all(
-    np.array_equal(first, a) for a, _ in there
-  )
+  equal = len(there) == len(pairs) and all(np.array_equal(first, a) for a, _ in there)
   rows, parts = rank if equal else rank * len(there), []
   start = 0
   for pair, size in zip(pairs, sizes, strict=True):

@@ -22,9 +22,7 @@ FULL, SLIDING = _KINDS = 'full_attention', 'sliding_attention'
 
 
 def read_rope(
-  options: Options,
-  default_theta: float = THETA,
-  default_fraction: float | None = None,
+  options: Options, default_theta: float = THETA, default_fraction: float | None = None
 ) -> str:
   """`model.position`.
 
@@ -39,17 +37,12 @@ def read_rope(
 
 def entry(theta: float = THETA) -> Entry:
   """`model.position` of families that rotate whole heads; default `theta`."""
-  return Entry(
-    lambda options: {'position': read_rope(options, theta)}, write_rope
-  )
+  return Entry(lambda options: {'position': read_rope(options, theta)}, write_rope)
 
 
 def entry_with_local(theta: float) -> Entry:
   """The same if layers with a window have a separate base."""
-  return Entry(
-    lambda options: {'position': read_with_local(options, theta)},
-    write_with_local,
-  )
+  return Entry(lambda options: {'position': read_with_local(options, theta)}, write_with_local)
 
 
 def read_with_local(options: Options, default_theta: float) -> str:
@@ -64,9 +57,7 @@ def read_with_local(options: Options, default_theta: float) -> str:
   ):
     raise options.fail('rope_parameters', 'must hold an object for each kind')
   if unknown := {*kinds} - {*_KINDS}:
-    raise options.fail(
-      'rope_parameters', f'{sorted(unknown)[0]} is not a kind of layer'
-    )
+    raise options.fail('rope_parameters', f'{sorted(unknown)[0]} is not a kind of layer')
   older = options.get('rope_scaling', {})
   if not isinstance(older, dict):
     raise options.fail('rope_scaling', 'must be an object')
@@ -81,10 +72,7 @@ def read_with_local(options: Options, default_theta: float) -> str:
 
 
 def _read(
-  rope: Options,
-  options: Options,
-  default_theta: float,
-  default_fraction: float | None,
+  rope: Options, options: Options, default_theta: float, default_fraction: float | None
 ) -> str:
   """A `rope` call, from its own options `rope` and all options."""
   theta = rope.number('rope_theta', options.number('rope_theta', default_theta))
@@ -136,10 +124,7 @@ def _read_yarn(rope: Options, options: Options) -> str:
   # HF also takes its default for 0.
   fast = rope.number('beta_fast', 32.0) or 32.0
   slow = rope.number('beta_slow', 1.0) or 1.0
-  call = (
-    f'yarn(factor={factor}, original_context={original}, '
-    f'beta_fast={fast}, beta_slow={slow}'
-  )
+  call = f'yarn(factor={factor}, original_context={original}, beta_fast={fast}, beta_slow={slow}'
   attention = rope.get('attention_factor')
   scales = [rope.number(n, 0.0) for n in ('mscale', 'mscale_all_dim')]
   if attention is not None:
@@ -183,11 +168,7 @@ def write_rope(model: Transformer, *, partial: bool = False) -> dict[str, Any]:
   theta, scaling = position.kwargs['theta'], _options(position)
   parameters = {'rope_theta': theta, **(scaling or {'rope_type': 'default'})}
   if not partial:
-    return {
-      'rope_theta': theta,
-      'rope_scaling': scaling,
-      'rope_parameters': parameters,
-    }
+    return {'rope_theta': theta, 'rope_scaling': scaling, 'rope_parameters': parameters}
   # If both are given, HF reads everything from `rope_scaling`.
   fraction = {'partial_rotary_factor': position.kwargs['fraction']}
   return {
@@ -207,11 +188,7 @@ def write_with_local(model: Transformer) -> dict[str, Any]:
   theta = position.kwargs['local_theta'] or THETA
   local = {'rope_theta': theta, 'rope_type': 'default'}
   kinds = zip(_KINDS, (written['rope_parameters'], local), strict=True)
-  return {
-    **written,
-    'rope_local_base_freq': theta,
-    'rope_parameters': dict(kinds),
-  }
+  return {**written, 'rope_local_base_freq': theta, 'rope_parameters': dict(kinds)}
 
 
 def _options(position: spec.Call) -> dict[str, Any] | None:
@@ -242,9 +219,7 @@ _READERS = {
 # Which layers have a sliding window: `layer_types` in config.json.
 
 
-def read_windows(
-  options: Options, default: list[str], window: int | None
-) -> str:
+def read_windows(options: Options, default: list[str], window: int | None) -> str:
   """`model.attention`.
 
   Args:
@@ -263,8 +238,7 @@ def read_windows(
     if not isinstance(kind, str) or kind not in patterns:
       raise options.fail(
         'layer_types',
-        f'{kind!r} is not supported'
-        + (' without sliding_window' if kind == SLIDING else ''),
+        f'{kind!r} is not supported' + (' without sliding_window' if kind == SLIDING else ''),
       )
   return shortest_period([patterns[kind] for kind in kinds])
 

@@ -41,17 +41,14 @@ def read(options: Options, jitter: float, **coefficients: float) -> str:
 
 def write(switch: dict[str, Any], *losses: str) -> dict[str, Any]:
   """The inverse of `read`, from the arguments of a `switch`."""
-  coefficients = {
-    f'router_{loss}_loss_coef': switch.get(_LOSSES[loss]) for loss in losses
-  }
+  coefficients = {f'router_{loss}_loss_coef': switch.get(_LOSSES[loss]) for loss in losses}
   return {'router_jitter_noise': switch.get('jitter'), **coefficients}
 
 
 def same(model: Transformer, other: Transformer, stack: str) -> bool:
   """Whether the feed-forward layers of two trained models compute the same."""
   one, two = (
-    [_computes(call, m.context_length) for call in ffns(m, stack)]
-    for m in (model, other)
+    [_computes(call, m.context_length) for call in ffns(m, stack)] for m in (model, other)
   )
   return one == two
 
@@ -119,9 +116,7 @@ def _arguments(model: Transformer) -> dict[str, Any]:
   return next(call.kwargs for call in calls if call.name == 'switch')
 
 
-def _balance_of_all(
-  logits_NBLE: jax.Array, top_k: int, mask_BL: Any
-) -> jax.Array:
+def _balance_of_all(logits_NBLE: jax.Array, top_k: int, mask_BL: Any) -> jax.Array:
   """E sum_e f_e P_e over the tokens of all N layers; f sums to `top_k`."""
   E = logits_NBLE.shape[-1]
   probs_NBLE = jax.nn.softmax(logits_NBLE, axis=-1)

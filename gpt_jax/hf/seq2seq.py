@@ -78,19 +78,15 @@ def _t5(decoder: Entry, *own: Entry) -> tuple[Entry, ...]:
     sizes(d_model='d_model', num_heads='num_heads', d_kv='head_size'),
     sizes(d_ff='d_ff'),
     call(
-      *('position', 't5_bias'),
+      'position',
+      't5_bias',
       num_buckets=('relative_attention_num_buckets', 32),
       max_distance=('relative_attention_max_distance', 128),
     ),
     call('norm', 'rmsnorm', epsilon=('layer_norm_epsilon', 1e-6)),
     dropout('dropout_rate', 'dropout_rate', 'dropout_rate', 0.1),
     Entry(write=_write_tied),
-    writes(
-      is_encoder_decoder=True,
-      decoder_start_token_id=0,
-      pad_token_id=0,
-      eos_token_id=1,
-    ),
+    writes(is_encoder_decoder=True, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1),
     fixed(attention_scale='none', block='pre', bias='none'),
     *own,
   )
@@ -124,9 +120,7 @@ def _read_output(options: Options) -> dict[str, Any]:
   tied = options.flag('tie_word_embeddings', True)
   scaled = options.flag('scale_decoder_outputs', tied)
   if scaled and not tied:
-    raise options.fail(
-      'scale_decoder_outputs', 'contradicts tie_word_embeddings=False'
-    )
+    raise options.fail('scale_decoder_outputs', 'contradicts tie_word_embeddings=False')
   return {'output': "tied(scale='rsqrt')" if scaled else 'untied'}
 
 
@@ -158,19 +152,14 @@ def _shared_tensors(model: Transformer) -> list[Tensor]:
     same('embed/embedding', *(f'{name}.weight' for name in tables)),
     *[same('head/embedding', 'lm_head.weight')] * (not tied),
   ]
-  stacks = (
-    ('encoder', 'encoder_layer', 'encoder_norm', 1),
-    ('decoder', 'layer', 'final_norm', 2),
-  )
+  stacks = (('encoder', 'encoder_layer', 'encoder_norm', 1), ('decoder', 'layer', 'final_norm', 2))
   for stack, ours, last_norm, ffn in stacks:
     # All layers share the bias, but HF's first layer has it.
     bias = 'block.0.layer.0.SelfAttention.relative_attention_bias.weight'
     tensors += [
       same(f'{stack}_bias/embedding', f'{t}.{stack}.{bias}'),
       *_attention(f'{ours}/attention', f'{_layer(stack)}.0', 'SelfAttention'),
-      *norm(
-        f'{ours}/ffn_norm', f'{_layer(stack)}.{ffn}.layer_norm', bias=False
-      ),
+      *norm(f'{ours}/ffn_norm', f'{_layer(stack)}.{ffn}.layer_norm', bias=False),
       *norm(last_norm, f'{t}.{stack}.final_layer_norm', bias=False),
     ]
   cross = f'{_layer("decoder")}.1'
@@ -189,10 +178,7 @@ def _attention(path: str, name: str, kind: str) -> list[Tensor]:
 def _t5_ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
   """The feed-forward sublayer."""
   ffn = choice(model, 'ffn').name
-  gated = any(
-    ours == ffn and proj.startswith('gated-')
-    for proj, (ours, _) in _FFNS.items()
-  )
+  gated = any(ours == ffn and proj.startswith('gated-') for proj, (ours, _) in _FFNS.items())
   dense = f'{name}.DenseReluDense'
   widen = linear(f'{path}/ffn/in', f'{dense}.wi', bias=False)
   if gated:
@@ -200,10 +186,7 @@ def _t5_ffn(model: Transformer, path: str, name: str) -> list[Tensor]:
       *linear(f'{path}/ffn/gate', f'{dense}.wi_0', bias=False),
       *linear(f'{path}/ffn/in', f'{dense}.wi_1', bias=False),
     ]
-  return [
-    *widen,
-    *linear(f'{path}/ffn/out', f'{dense}.wo', bias=False),
-  ]
+  return [*widen, *linear(f'{path}/ffn/out', f'{dense}.wo', bias=False)]
 
 
 # Google's files have a bias for cross-attention that was never used.
@@ -248,9 +231,7 @@ def _read_experts(options: Options) -> dict[str, Any]:
     num_layers = 12
   stacks = {'encoder': num_encoder_layers, 'decoder': num_layers}
   encoder_ffn, ffn = (
-    shortest_period(
-      [experts if s else dense for s in _sparse(options, stack, count)]
-    )
+    shortest_period([experts if s else dense for s in _sparse(options, stack, count)])
     for stack, count in stacks.items()
   )
   tied = options.flag('tie_word_embeddings', True)
@@ -277,9 +258,7 @@ def _sparse(options: Options, stack: str, num_layers: int) -> list[bool]:
   if options.get(step) is None:
     # HF's own way to say none, which makes it one if there are two layers.
     every = num_layers // values[number] if values[number] else num_layers
-  return [
-    every == 1 or (every > 1 and i % every == 1) for i in range(num_layers)
-  ]
+  return [every == 1 or (every > 1 and i % every == 1) for i in range(num_layers)]
 
 
 def _write_experts(model: Transformer) -> dict[str, Any]:
@@ -320,10 +299,7 @@ def _switch_tensors(model: Transformer) -> list[Tensor]:
     # HF 5 has separate tables then, and would initialise missing ones anew.
     embed = embed._replace(always=embed.names)
   tensors.append(embed)
-  for stack, path, sublayer in (
-    ('encoder', 'encoder_layer', 1),
-    ('decoder', 'layer', 2),
-  ):
+  for stack, path, sublayer in (('encoder', 'encoder_layer', 1), ('decoder', 'layer', 2)):
     calls = ffns(model, stack)
     sparse = tuple(i for i, c in enumerate(calls) if c.name == 'switch')
     dense = tuple(i for i in range(len(calls)) if i not in sparse)
@@ -335,9 +311,7 @@ def _switch_tensors(model: Transformer) -> list[Tensor]:
       router = linear(f'{path}/ffn/router', name, bias)
       each = _switch_ffn(path, f'{mlp}.experts.expert_{{expert}}')
       tensors += [t._replace(layers=sparse) for t in router]
-      tensors += [
-        t._replace(layers=sparse, experts=switch['num_experts']) for t in each
-      ]
+      tensors += [t._replace(layers=sparse, experts=switch['num_experts']) for t in each]
   return tensors
 
 
@@ -350,9 +324,7 @@ def _switch_ffn(path: str, name: str) -> list[Tensor]:
 
 SWITCH_TRANSFORMERS = Family(
   model_type='switch_transformers',
-  architectures=classes(
-    'SwitchTransformers', {'ForConditionalGeneration': 'lm', 'Model': 'body'}
-  ),
+  architectures=classes('SwitchTransformers', {'ForConditionalGeneration': 'lm', 'Model': 'body'}),
   prefix='transformer.',
   entries=_t5(
     Entry(write=_write_decoder),
@@ -396,35 +368,23 @@ def _bart(
     specials: ids of special tokens, for exports.
   """
   return (
-    only(
-      is_decoder=False,
-      normalize_before=later_norms,
-      add_final_layer_norm=later_norms,
-    ),
+    only(is_decoder=False, normalize_before=later_norms, add_final_layer_norm=later_norms),
     sizes(
       vocab_size='vocab_size',
       max_position_embeddings=('context_length', 1024),
       d_model=('d_model', 1024),
     ),
     Entry(_read_widths, _write_widths),
-    sizes(
-      encoder_layers=('num_encoder_layers', 12),
-      decoder_layers=('num_layers', 12),
-    ),
+    sizes(encoder_layers=('num_encoder_layers', 12), decoder_layers=('num_layers', 12)),
     named('activation_function', 'ffn', ACTIVATIONS, 'gelu'),
-    Entry(
-      lambda options: {'input': f'tokens({_scale(options)}, norm={norm})'},
-      _write_scale,
-    ),
+    Entry(lambda options: {'input': f'tokens({_scale(options)}, norm={norm})'}, _write_scale),
     dropout('dropout', 'dropout', 'attention_dropout', (0.1, 0.1, 0.0)),
     writes(activation_dropout=0.0),
     constant(tie_word_embeddings=True),
     # Do not force a last token on generated text.
     writes(is_encoder_decoder=True, forced_eos_token_id=None),
     # The epsilon is no option.
-    fixed(
-      norm='layernorm(epsilon=1e-5)', block='pre' if later_norms else 'post'
-    ),
+    fixed(norm='layernorm(epsilon=1e-5)', block='pre' if later_norms else 'post'),
     *own,
     writes(**specials),
   )
@@ -468,19 +428,10 @@ def _write_widths(model: Transformer) -> dict[str, Any]:
 
 # Old files say with these options which positions they have.
 _LEARNED = (
-  only(
-    static_position_embeddings=False,
-    normalize_embedding=True,
-    extra_pos_embeddings=_OFFSET,
-  ),
+  only(static_position_embeddings=False, normalize_embedding=True, extra_pos_embeddings=_OFFSET),
   fixed(position=f'learned(offset={_OFFSET})'),
 )
-_SPECIALS = {
-  'bos_token_id': 0,
-  'pad_token_id': 1,
-  'eos_token_id': 2,
-  'decoder_start_token_id': 2,
-}
+_SPECIALS = {'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2, 'decoder_start_token_id': 2}
 
 
 def _bart_tensors(model: Transformer) -> list[Tensor]:
@@ -494,9 +445,7 @@ def _inputs() -> list[Tensor]:
     tensor
     for stack, ours in (('encoder', 'encoder_'), ('decoder', ''))
     for tensor in (
-      same(
-        f'{ours}positions/embedding', f'model.{stack}.embed_positions.weight'
-      ),
+      same(f'{ours}positions/embedding', f'model.{stack}.embed_positions.weight'),
       *norm(f'{ours}embed_norm', f'model.{stack}.layernorm_embedding'),
     )
   ]
@@ -586,11 +535,7 @@ MARIAN = Family(
     fixed(position="sinusoidal(layout='halves')"),
     norm=False,
     later_norms=False,
-    specials={
-      'pad_token_id': 0,
-      'eos_token_id': 1,
-      'decoder_start_token_id': 0,
-    },
+    specials={'pad_token_id': 0, 'eos_token_id': 1, 'decoder_start_token_id': 0},
   ),
   tensors=lambda model: _stacks(),
   # The sines, which transformers computes itself; older files have them.

@@ -56,9 +56,7 @@ def _alphabetical(*entries: Entry) -> tuple[Entry, ...]:
 
 def _read_pairs(options: Options) -> dict[str, Any]:
   if options.size('d_model', 1024) % 2:
-    raise options.fail(
-      'd_model', 'must be even, as transformers pairs sines and cosines'
-    )
+    raise options.fail('d_model', 'must be even, as transformers pairs sines and cosines')
   return {}
 
 
@@ -68,10 +66,7 @@ _CUTOFFS = [20_000, 40_000, 200_000]
 
 def _read_memory(options: Options) -> dict[str, Any]:
   same_length = options.flag('same_length', True)
-  if same_length:
-    memory = options.size('mem_len', 1600)
-  else:
-    memory = _whole(options, 'mem_len', 1600)
+  memory = options.size('mem_len', 1600) if same_length else _whole(options, 'mem_len', 1600)
   clamp = max(_whole(options, 'clamp_len', 1000, least=None), 0)
   return {
     # An option of transformers' first versions, which changes no output.
@@ -111,9 +106,7 @@ def _write_clusters(model: Transformer) -> dict[str, Any]:
   }
 
 
-def _whole(
-  options: Options, name: str, default: int, *, least: int | None = 0
-) -> int:
+def _whole(options: Options, name: str, default: int, *, least: int | None = 0) -> int:
   value = options.get(name, default)
   if not isinstance(value, int) or isinstance(value, bool):
     raise options.fail(name, 'must be a whole number')
@@ -126,9 +119,7 @@ def _clusters(options: Options) -> Clusters:
   cutoffs = options.get('cutoffs', _CUTOFFS)
   if not isinstance(cutoffs, list):
     raise options.fail('cutoffs', 'must be a list')
-  return Clusters(
-    tuple(cutoffs), options.size('d_embed', 1024), options.size('div_val', 4)
-  )
+  return Clusters(tuple(cutoffs), options.size('d_embed', 1024), options.size('div_val', 4))
 
 
 def _own(options: Options, clusters: Clusters, d_model: int) -> tuple[int, ...]:
@@ -148,9 +139,7 @@ def _adaptive(model: Transformer) -> tuple[Clusters, tuple[int, ...]]:
   given = choice(model, 'input').kwargs
   if choice(model, 'input').name != 'adaptive':
     given = {'cutoffs': (), 'd_embed': model.d_model, 'div_val': 1}
-  clusters = Clusters(
-    tuple(given['cutoffs']), given['d_embed'], given['div_val']
-  )
+  clusters = Clusters(tuple(given['cutoffs']), given['d_embed'], given['div_val'])
   return clusters, tuple(choice(model, 'output').kwargs.get('own', ()))
 
 
@@ -159,10 +148,7 @@ def _transfo_xl_tensors(model: Transformer) -> list[Tensor]:
   heads = model.num_heads
   table = []
   h, ours = 'transformer.layers.{layer}', 'layer'
-  for name, path in (
-    ('r_w_bias', 'content_bias'),
-    ('r_r_bias', 'position_bias'),
-  ):
+  for name, path in (('r_w_bias', 'content_bias'), ('r_r_bias', 'position_bias')):
     table.append(same(f'{ours}/attention/{path}', f'{h}.dec_attn.{name}'))
   return [
     *_embedding(model, clusters, own),
@@ -190,9 +176,7 @@ def _scores(model: Transformer) -> bool:
   return choice(model, 'output').name == 'adaptive'
 
 
-def _embedding(
-  model: Transformer, clusters: Clusters, own: tuple[int, ...]
-) -> list[Tensor]:
+def _embedding(model: Transformer, clusters: Clusters, own: tuple[int, ...]) -> list[Tensor]:
   """Tables and projections, named by input and, if tied, by output too."""
   scores = _scores(model)
 
@@ -200,19 +184,14 @@ def _embedding(
     """One tensor for each cluster; a single one if all have one width."""
     numbers = range(len(clusters.cutoffs) + 1)
     if clusters.div_val > 1:
-      return [
-        same(f'{path}_{i}', *(n.format(i) for n in (name, *copies)))
-        for i in numbers
-      ]
+      return [same(f'{path}_{i}', *(n.format(i) for n in (name, *copies))) for i in numbers]
     paths = tuple(f'{path}_{i}' for i in numbers)
     names = tuple(n.format(0) for n in (name, *copies))
     return [_stacked_rows(names, paths, clusters, model.vocab_size)]
 
   emb = 'transformer.word_emb.{}'
   tables = per_cluster(
-    'embed/embedding',
-    emb.format('emb_layers.{}.weight'),
-    *['crit.out_layers.{}.weight'] * scores,
+    'embed/embedding', emb.format('emb_layers.{}.weight'), *['crit.out_layers.{}.weight'] * scores
   )
   if scores:
     tables += per_cluster('softmax/bias', 'crit.out_layers.{}.bias')
@@ -225,9 +204,7 @@ def _embedding(
   return tables
 
 
-def _softmax(
-  model: Transformer, clusters: Clusters, own: tuple[int, ...]
-) -> list[Tensor]:
+def _softmax(model: Transformer, clusters: Clusters, own: tuple[int, ...]) -> list[Tensor]:
   """Parameters of the output alone."""
   tensors = [same(f'softmax/kernel_{i}', f'crit.out_projs.{i}') for i in own]
   if clusters.cutoffs:
@@ -239,10 +216,7 @@ def _softmax(
 
 
 def _stacked_rows(
-  names: tuple[str, ...],
-  paths: tuple[str, ...],
-  clusters: Clusters,
-  vocab_size: int,
+  names: tuple[str, ...], paths: tuple[str, ...], clusters: Clusters, vocab_size: int
 ) -> Tensor:
   """The tables of all clusters as one tensor."""
 
@@ -313,10 +287,7 @@ def _read_xlnet(options: Options) -> dict[str, Any]:
 
 def _write_xlnet(model: Transformer) -> dict[str, Any]:
   position = choice(model, 'position').kwargs
-  return {
-    'clamp_len': position.get('clamp') or -1,
-    'mem_len': position.get('memory') or None,
-  }
+  return {'clamp_len': position.get('clamp') or -1, 'mem_len': position.get('memory') or None}
 
 
 def _head_size(options: Options) -> int:
@@ -340,16 +311,16 @@ def _xlnet_tensors(model: Transformer) -> list[Tensor]:
   return [
     same('embed/embedding', 'transformer.word_embedding.weight'),
     Tensor(
-      *(('transformer.mask_emb',), ('query_embedding',)),
-      *(lambda x: [x[0, 0]], lambda parts: parts[0][None, None]),
+      ('transformer.mask_emb',),
+      ('query_embedding',),
+      lambda x: [x[0, 0]],
+      lambda parts: parts[0][None, None],
     ),
     *([same('head_bias', 'lm_loss.bias')] if scores else []),
     *own,
     *(
       _heads(f'{ours}/attention/{path}/kernel', f'{of}.{name}', heads)
-      for path, name in (
-        *(('query', 'q'), ('key', 'k'), ('value', 'v'), ('relative', 'r')),
-      )
+      for path, name in (('query', 'q'), ('key', 'k'), ('value', 'v'), ('relative', 'r'))
     ),
     _heads(f'{ours}/attention/out/kernel', f'{of}.o', heads, back=True),
     *norm(f'{ours}/attention_norm', f'{of}.layer_norm'),
@@ -359,9 +330,7 @@ def _xlnet_tensors(model: Transformer) -> list[Tensor]:
   ]
 
 
-def _heads(
-  path: str, name: str, heads: tuple[int, int], *, back: bool = False
-) -> Tensor:
+def _heads(path: str, name: str, heads: tuple[int, int], *, back: bool = False) -> Tensor:
   """A raw [width, heads, size]; `back`: our kernel maps heads to the width."""
 
   def split(x: np.ndarray) -> list[np.ndarray]:
@@ -404,17 +373,12 @@ XLNET = Family(
     ),
     Entry(_read_pairs),
     Entry(_read_xlnet, _write_xlnet),
-    named(
-      'attn_type', 'attention', {'bi': 'bidirectional', 'uni': 'full'}, 'bi'
-    ),
+    named('attn_type', 'attention', {'bi': 'bidirectional', 'uni': 'full'}, 'bi'),
     named('ff_activation', 'ffn', ACTIVATIONS, 'gelu'),
     call('norm', 'layernorm', epsilon=('layer_norm_eps', 1e-12)),
     dropout('dropout', 'dropout', 'dropout', 0.1),
     fixed(
-      input='tokens(queries=True)',
-      bias='where(ffn=True)',
-      block='post',
-      output='tied(bias=True)',
+      input='tokens(queries=True)', bias='where(ffn=True)', block='post', output='tied(bias=True)'
     ),
   ),
   tensors=_xlnet_tensors,
@@ -424,8 +388,5 @@ XLNET = Family(
     'last_classification/classifier': 'logits_proj',
     'last_choice/classifier': 'logits_proj',
   },
-  recurrent=(
-    *('attention_mask', 'token_type_ids', 'mems', 'use_mems'),
-    *('perm_mask', 'target_mapping'),
-  ),
+  recurrent=('attention_mask', 'token_type_ids', 'mems', 'use_mems', 'perm_mask', 'target_mapping'),
 )

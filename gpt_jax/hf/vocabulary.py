@@ -23,16 +23,18 @@ _BPES = {
 }
 # Any of these makes a folder that of a tokenizer.
 VOCABULARIES = (
-  *('tokenizer.json', 'vocab.json', 'vocab.txt'),
-  *('tokenizer.model', 'spiece.model', 'spm.model'),
+  'tokenizer.json',
+  'vocab.json',
+  'vocab.txt',
+  'tokenizer.model',
+  'spiece.model',
+  'spm.model',
 )
 _MODELS = VOCABULARIES[3:]
 _UNIGRAM, _BPE = 1, 2
 
 
-def of_checkpoint(
-  folder: str, model_type: str
-) -> tuple[str, tokenizer_lib.Tokenizer] | None:
+def of_checkpoint(folder: str, model_type: str) -> tuple[str, tokenizer_lib.Tokenizer] | None:
   """See `read`; an adapter's own vocabulary comes before that of its base.
 
   Trainers save the tokenizer beside an adapter, with the tokens and the chat
@@ -84,9 +86,7 @@ def read(
       return found
   if os.path.exists(path('vocab.txt')):
     options = _wordpiece(beside)
-    return _ended(
-      f'wordpiece_file({path("vocab.txt")!r}{options}', beside, *folders
-    )
+    return _ended(f'wordpiece_file({path("vocab.txt")!r}{options}', beside, *folders)
   return None
 
 
@@ -111,21 +111,12 @@ def _bpe(beside: classes.Entries, folder: str, model_type: str) -> str:
   """Which of our tokenizers reads a vocab.json with its merges.txt."""
   what = 'a vocab.json with a merges.txt'
   if beside.name and beside.name not in _BPES:
-    raise _refusal(
-      beside, 'tokenizer_class', f"{what} is read as GPT-2's or RoBERTa's"
-    )
-  if (
-    beside.flag('add_prefix_space', False)
-    and beside.name != 'OpenAIGPTTokenizer'
-  ):
-    raise _refusal(
-      beside, 'add_prefix_space', f'{what} is read without a space before texts'
-    )
+    raise _refusal(beside, 'tokenizer_class', f"{what} is read as GPT-2's or RoBERTa's")
+  if beside.flag('add_prefix_space', False) and beside.name != 'OpenAIGPTTokenizer':
+    raise _refusal(beside, 'add_prefix_space', f'{what} is read without a space before texts')
   if beside.name:
     return _BPES[beside.name]
-  if '<mask>' in special_files.beside(
-    folder, 'vocab.json'
-  ):  # RoBERTa's and BART's
+  if '<mask>' in special_files.beside(folder, 'vocab.json'):  # RoBERTa's and BART's
     return 'byte_bpe_file'
   return 'gpt1_bpe' if model_type == 'openai-gpt' else 'gpt2_bpe'
 
@@ -144,9 +135,7 @@ def _wordpiece(beside: classes.Entries) -> str:
   return options + f', strip_accents={accents}' * (accents is not None)
 
 
-def _check_sentencepiece(
-  beside: classes.Entries, name: str, made: tokenizer_lib.Tokenizer
-) -> None:
+def _check_sentencepiece(beside: classes.Entries, name: str, made: tokenizer_lib.Tokenizer) -> None:
   """Refuses a model that its class reads otherwise than SentencePiece."""
   if not beside.name:
     return
@@ -163,9 +152,7 @@ def _check_sentencepiece(
     if asked:
       asked = beside.flag('add_prefix_space', True)
     if usual and asked != spaced:
-      raise _refusal(
-        beside, 'add_prefix_space', f'{name} has add_dummy_prefix={spaced}'
-      )
+      raise _refusal(beside, 'add_prefix_space', f'{name} has add_dummy_prefix={spaced}')
   else:
     usual = beside.name == 'T5Tokenizer' and spaced
     usual = usual and settings == (_UNIGRAM, False, True, True)

@@ -2,8 +2,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the core's tables, by the field that names them."""
 
-ROWS = {
-  'tokenizer.name': {
-    'hf_tokenizer': 'gpt_jax.hf_tokenizers.tokenizer_json:hf_tokenizer',
-  },
-}
+ROWS = {'tokenizer.name': {'hf_tokenizer': 'gpt_jax.hf_tokenizers.tokenizer_json:hf_tokenizer'}}

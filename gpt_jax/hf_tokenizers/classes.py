@@ -16,14 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tokenizers
-from tokenizers import (
-  AddedToken,
-  Regex,
-  decoders,
-  normalizers,
-  pre_tokenizers,
-  processors,
-)
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import library as library_lib
@@ -101,13 +94,13 @@ def entries(folder: str, vocabulary: bytes = b'') -> Entries:
     vocabulary: the tokenizer.json, if there is one.
   """
   config, map_, added, model = (
-    special_files.beside(folder, name)
-    for name in (CONFIG, MAP, ADDED, special_files.MODEL)
+    special_files.beside(folder, name) for name in (CONFIG, MAP, ADDED, special_files.MODEL)
   )
   found = Entries(
     os.path.join(folder, CONFIG),
     config,
-    *({**config, **map_}, added),
+    {**config, **map_},
+    added,
     _class_of(config, model, vocabulary),
   )
   if config.get('added_tokens_decoder') is None:
@@ -115,9 +108,7 @@ def entries(folder: str, vocabulary: bytes = b'') -> Entries:
   return found._replace(roles=config, added={})
 
 
-def _class_of(
-  config: Mapping[str, Any], model: Mapping[str, Any], vocabulary: bytes
-) -> str:
+def _class_of(config: Mapping[str, Any], model: Mapping[str, Any], vocabulary: bytes) -> str:
   """The class that AutoTokenizer takes; '': one that adds nothing."""
   declared = config.get('tokenizer_class') or model.get('tokenizer_class') or ''
   name = str(declared).removesuffix('Fast')
@@ -160,13 +151,10 @@ def as_class(folder: str, vocabulary: bytes) -> bytes:
   if not changed:
     return vocabulary
   log.warning(
-    '%s: tokenizer_class=%r and its options decide over %s of tokenizer.json, '
-    'as in transformers',
-    *(
-      beside.path,
-      beside.name or 'PreTrainedTokenizerFast',
-      ', '.join(changed),
-    ),
+    '%s: tokenizer_class=%r and its options decide over %s of tokenizer.json, as in transformers',
+    beside.path,
+    beside.name or 'PreTrainedTokenizerFast',
+    ', '.join(changed),
   )
   return library.to_str().encode()
 
@@ -195,16 +183,12 @@ def _tokens(beside: Entries, values: Mapping[str, Any]) -> list[AddedToken]:
         i: AddedToken(name, normalized=name not in beside.roles.values())
         for name, i in beside.added.items()
       } | {
-        token['id']: AddedToken(
-          **{name: x for name, x in token.items() if name != 'id'}
-        )
+        token['id']: AddedToken(**{name: x for name, x in token.items() if name != 'id'})
         for token in values.get('added_tokens') or ()
       }
     return [listed[i] for i in sorted(listed)]
   except (TypeError, ValueError, AttributeError, KeyError) as e:
-    raise UsageError(
-      f'{beside.path}: added_tokens_decoder is damaged; copy it again'
-    ) from e
+    raise UsageError(f'{beside.path}: added_tokens_decoder is damaged; copy it again') from e
 
 
 def _built(
@@ -220,8 +204,7 @@ def _built(
       "it was made for, or 'PreTrainedTokenizerFast'"
     )
   with library_lib.errors(
-    f'{beside.path}: tokenizer_class={beside.name!r}: tokenizer.json does not '
-    'suit this class: {}'
+    f'{beside.path}: tokenizer_class={beside.name!r}: tokenizer.json does not suit this class: {{}}'
   ):
     parts = build(beside, values)
   # None and '' are the same. With a piece for each byte nothing is unknown.
@@ -259,10 +242,7 @@ def _bpe(**options: Any) -> dict[str, Any]:
 
 def _bytes(o: Entries, **parts: Any) -> _Parts:
   spaced = o.flag('add_prefix_space', False)
-  usual = {
-    'normalizer': None,
-    'pre_tokenizer': pre_tokenizers.ByteLevel(add_prefix_space=spaced),
-  }
+  usual = {'normalizer': None, 'pre_tokenizer': pre_tokenizers.ByteLevel(add_prefix_space=spaced)}
   return _Parts(_bpe(), decoder=decoders.ByteLevel(), **{**usual, **parts})
 
 
@@ -274,8 +254,7 @@ def _gpt2(o: Entries, values: Any) -> _Parts:
 def _gpt_neox(o: Entries, values: Any) -> _Parts:
   del values
   level = pre_tokenizers.ByteLevel(
-    add_prefix_space=o.flag('add_prefix_space', False),
-    trim_offsets=o.flag('trim_offsets', True),
+    add_prefix_space=o.flag('add_prefix_space', False), trim_offsets=o.flag('trim_offsets', True)
   )
   return _bytes(
     o,
@@ -294,19 +273,14 @@ def _qwen2(o: Entries, values: Any) -> _Parts:
   )
   split = pre_tokenizers.Split(Regex(_QWEN2), behavior='isolated', invert=False)
   return _bytes(
-    o,
-    normalizer=normalizers.NFC(),
-    pre_tokenizer=pre_tokenizers.Sequence([split, level]),
+    o, normalizer=normalizers.NFC(), pre_tokenizer=pre_tokenizers.Sequence([split, level])
   )
 
 
 def _roberta(o: Entries, values: Any) -> _Parts:
   del values
   trim = o.flag('trim_offsets', True)
-  return _bytes(
-    o,
-    around=_pair_of(o, '<s>', '</s>', trim, o.flag('add_prefix_space', False)),
-  )
+  return _bytes(o, around=_pair_of(o, '<s>', '</s>', trim, o.flag('add_prefix_space', False)))
 
 
 def _deberta(o: Entries, values: Any) -> _Parts:
@@ -354,9 +328,7 @@ def _code_llama(o: Entries, values: Any) -> _Parts:
   del values
   scheme = 'first' if o.flag('add_prefix_space', True) else 'never'
   marked = _marked(scheme, True, unk_token=o.role('unk', '<unk>'))
-  around = _template(
-    *(o, '<s>', '', '{0} $A', '{0} $A {0}:1 $B:1'), names=('bos', '')
-  )
+  around = _template(o, '<s>', '', '{0} $A', '{0} $A {0}:1 $B:1', names=('bos', ''))
   return marked._replace(around=around)
 
 
@@ -364,9 +336,7 @@ def _gemma(o: Entries, values: Any) -> _Parts:
   del values
   split = pre_tokenizers.Split(' ', 'merged_with_previous', invert=False)
   marked = _marked('never', False, unk_token=o.role('unk', '<unk>'))
-  return marked._replace(
-    normalizer=normalizers.Replace(' ', SPACE_MARK), pre_tokenizer=split
-  )
+  return marked._replace(normalizer=normalizers.Replace(' ', SPACE_MARK), pre_tokenizer=split)
 
 
 def _bert(o: Entries, values: Any) -> _Parts:
@@ -392,9 +362,7 @@ def _mpnet(o: Entries, values: Any) -> _Parts:
   return _bert(o, values)._replace(around=around)
 
 
-def _unigram(
-  unk_id: int, normalizer: Any, scheme: str, *before: Any, around: Any
-) -> _Parts:
+def _unigram(unk_id: int, normalizer: Any, scheme: str, *before: Any, around: Any) -> _Parts:
   """As SentencePiece's: words begin with a mark."""
   mark: Any = {'replacement': SPACE_MARK, 'prepend_scheme': scheme}
   steps = [*before, pre_tokenizers.Metaspace(**mark)]
@@ -418,10 +386,7 @@ def _charsmap(values: Any) -> list[Any]:
   step = values.get('normalizer') or {}
   steps = step.get('normalizers') or [step]
   found = [s for s in steps if s.get('precompiled_charsmap')][:1]
-  return [
-    normalizers.Precompiled(base64.b64decode(s['precompiled_charsmap']))
-    for s in found
-  ]
+  return [normalizers.Precompiled(base64.b64decode(s['precompiled_charsmap'])) for s in found]
 
 
 def _quotes(o: Entries, values: Any, keep_accents: bool, lower: bool) -> Any:
@@ -450,25 +415,18 @@ def _xlnet(o: Entries, values: Any) -> _Parts:
   # The class strips accents whatever `keep_accents` says.
   normalizer = _quotes(o, values, keep_accents=False, lower=False)
   around = _template(
-    *(o, '<cls>', '<sep>'),
-    single='$A:0 {1}:0 {0}:2',
-    pair='$A:0 {1}:0 $B:1 {1}:1 {0}:2',
+    o, '<cls>', '<sep>', single='$A:0 {1}:0 {0}:2', pair='$A:0 {1}:0 $B:1 {1}:1 {0}:2'
   )
   return _words(_unk_id(o, 0), normalizer, True, around)
 
 
 def _t5(o: Entries, values: Any) -> _Parts:
-  around = _template(
-    o._replace(roles={}), '', '</s>', '$A {1}', '$A {1} $B {1}'
-  )
+  around = _template(o._replace(roles={}), '', '</s>', '$A {1}', '$A {1} $B {1}')
   return _words(2, _only(_charsmap(values)), True, around)
 
 
 def _xlm_roberta(o: Entries, values: Any) -> _Parts:
-  around = _template(
-    *(o, '<s>', '</s>', '{0} $A {1}', '{0} $A {1} {1} $B {1}'),
-    names=('bos', 'eos'),
-  )
+  around = _template(o, '<s>', '</s>', '{0} $A {1}', '{0} $A {1} {1} $B {1}', names=('bos', 'eos'))
   spaced = o.flag('add_prefix_space', True)
   return _words(3, _only(_charsmap(values)), spaced, around)
 
@@ -476,9 +434,7 @@ def _xlm_roberta(o: Entries, values: Any) -> _Parts:
 def _mbart(o: Entries, values: Any) -> _Parts:
   del values
   language = o.config.get('src_lang') or 'en_XX'
-  around = _template(
-    *(o, language, '</s>', '$A {1} {0}', '$A $B {1} {0}'), names=('', 'eos')
-  )
+  around = _template(o, language, '</s>', '$A {1} {0}', '$A $B {1} {0}', names=('', 'eos'))
   return _words(3, None, True, around)
 
 
@@ -504,10 +460,7 @@ def _deberta_v2(o: Entries, values: Any) -> _Parts:
 
 def _big_bird(o: Entries, values: Any) -> _Parts:
   normalizer = normalizers.Sequence(
-    [
-      normalizers.Strip(left=False, right=False),
-      normalizers.Replace(Regex(r' {2,}'), SPACE_MARK),
-    ]
+    [normalizers.Strip(left=False, right=False), normalizers.Replace(Regex(r' {2,}'), SPACE_MARK)]
   )
   return _unigram(
     _unknown_of(o, values, '<unk>', 100),
@@ -565,10 +518,7 @@ def _template(
     last: {1}.
     names: of the two roles.
   """
-  tokens = [
-    o.role(name, token)
-    for name, token in zip(names, (first, last), strict=True)
-  ]
+  tokens = [o.role(name, token) for name, token in zip(names, (first, last), strict=True)]
 
   def around(library: tokenizers.Tokenizer) -> Any:
     ids: Any = [(t, library.token_to_id(t)) for t in dict.fromkeys(tokens) if t]
@@ -611,31 +561,69 @@ CLASSES: dict[str, tuple[str, Callable[[Entries, Any], _Parts]]] = {
 # Other names of these classes.
 ALIASES = {
   **dict.fromkeys(
-    ('BartTokenizer', 'LEDTokenizer', 'LongformerTokenizer', 'MvpTokenizer'),
-    'RobertaTokenizer',
+    ('BartTokenizer', 'LEDTokenizer', 'LongformerTokenizer', 'MvpTokenizer'), 'RobertaTokenizer'
   ),
   **dict.fromkeys(
     (
-      *('DistilBertTokenizer', 'ElectraTokenizer', 'LayoutLMTokenizer'),
-      *('LxmertTokenizer', 'MobileBertTokenizer', 'SqueezeBertTokenizer'),
+      'DistilBertTokenizer',
+      'ElectraTokenizer',
+      'LayoutLMTokenizer',
+      'LxmertTokenizer',
+      'MobileBertTokenizer',
+      'SqueezeBertTokenizer',
     ),
     'BertTokenizer',
   ),
 }
 # Classes that take a tokenizer.json as it is.
 PLAIN_CLASSES = (
-  *('TokenizersBackend', 'PreTrainedTokenizer', 'BloomTokenizer'),
-  *('TransfoXLTokenizer', 'FalconTokenizer', 'MT5Tokenizer', 'PhiTokenizer'),
+  'TokenizersBackend',
+  'PreTrainedTokenizer',
+  'BloomTokenizer',
+  'TransfoXLTokenizer',
+  'FalconTokenizer',
+  'MT5Tokenizer',
+  'PhiTokenizer',
 )
 # Models whose tokenizer.json is taken as it is, whatever the class.
 PLAIN_MODELS = (
-  *('bigbird_pegasus', 'ernie4_5', 'ernie4_5_moe', 'flex_olmo', 'glm', 'glm4'),
-  *('glm4_moe', 'gpt_bigcode', 'granite', 'granitemoe', 'granitemoehybrid'),
-  *('granitemoeshared', 'internlm2', 'internlm3', 'jamba', 'kimi_linear'),
-  *('minicpm3', 'minimax_m2', 'ministral', 'ministral3', 'mistral', 'mistral3'),
-  *('mixtral', 'modernbert', 'modernbert-decoder', 'nemotron'),
-  *('nystromformer', 'olmo2', 'olmo3', 'olmo_hybrid', 'pegasus_x'),
-  *('persimmon', 'phi3', 'phimoe', 'stablelm', 'umt5', 'xlm-roberta-xl'),
+  'bigbird_pegasus',
+  'ernie4_5',
+  'ernie4_5_moe',
+  'flex_olmo',
+  'glm',
+  'glm4',
+  'glm4_moe',
+  'gpt_bigcode',
+  'granite',
+  'granitemoe',
+  'granitemoehybrid',
+  'granitemoeshared',
+  'internlm2',
+  'internlm3',
+  'jamba',
+  'kimi_linear',
+  'minicpm3',
+  'minimax_m2',
+  'ministral',
+  'ministral3',
+  'mistral',
+  'mistral3',
+  'mixtral',
+  'modernbert',
+  'modernbert-decoder',
+  'nemotron',
+  'nystromformer',
+  'olmo2',
+  'olmo3',
+  'olmo_hybrid',
+  'pegasus_x',
+  'persimmon',
+  'phi3',
+  'phimoe',
+  'stablelm',
+  'umt5',
+  'xlm-roberta-xl',
 )
 # The class of a model where no file names one.
 OF_MODELS = {

@@ -24,20 +24,76 @@ from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.hf_tokenizers import in_library
 
 _HARD = (
-  *('', ' ', '  ', '   \n', '\n\n\n', '\t', '\t\tx', ' a', 'a ', '  a   b  '),
-  *('a\r\nb\rc\n', '\r\n\r\n', '\x00', '\x0b\x0c\x1c\x85', 'a\u00a0b\u2003c'),
-  *('\ufeffa', 'a\u200bb\u200dc\u00ad', '\u2028x\u2029', 'x \u3000 y'),
-  *('\u00e9t\u00e9', 'e\u0301te\u0301', 'E\u0301A\u030a', '\u0130I\u0131'),
-  *('a\u0323\u0307', '\u1ea9', '\u212b\u2126', '\u1100\u1161'),
-  *('\uac00', '\ufb01 \uff21 \u00bd \u2460 \u2122', '\u00df\u1e9e\u017f'),
-  *('\U0001f600', '\U0001f468\u200d\U0001f469\u200d\U0001f467', '\u2764\ufe0f'),
-  *('\U0001f1e9\U0001f1ea', '\u4f60\u597d', '\u3053\u3093', '\u0627\u0644'),
-  *('\u2581', 'a\u2581b', ' \u2581 ', '\u2581\u2581', '\ufffd', '\ufdd0'),
-  *('<0x41>', '<0x0A> <0xFF>', '<s>', '</s>', '<unk>', '<pad>', '<mask>'),
-  *('[CLS] [SEP] [MASK]', '<|endoftext|>', '<extra_id_0>', 'a</s>b'),
-  *('aaa', 'aaaaa', 'aaaaaaaa', '-----------', '=' * 37, ' ' * 23, '\n' * 19),
-  *("it's don't I'LL", '12345 3.14', 'def f(x):\n    return x\n', 'AbC dEf'),
-  *('http://a.b/c?d=e&f', '{"a": [1, 2]}', '##a ##', '\u2019tis', '\\n'),
+  '',
+  ' ',
+  '  ',
+  '   \n',
+  '\n\n\n',
+  '\t',
+  '\t\tx',
+  ' a',
+  'a ',
+  '  a   b  ',
+  'a\r\nb\rc\n',
+  '\r\n\r\n',
+  '\x00',
+  '\x0b\x0c\x1c\x85',
+  'a\u00a0b\u2003c',
+  '\ufeffa',
+  'a\u200bb\u200dc\u00ad',
+  '\u2028x\u2029',
+  'x \u3000 y',
+  '\u00e9t\u00e9',
+  'e\u0301te\u0301',
+  'E\u0301A\u030a',
+  '\u0130I\u0131',
+  'a\u0323\u0307',
+  '\u1ea9',
+  '\u212b\u2126',
+  '\u1100\u1161',
+  '\uac00',
+  '\ufb01 \uff21 \u00bd \u2460 \u2122',
+  '\u00df\u1e9e\u017f',
+  '\U0001f600',
+  '\U0001f468\u200d\U0001f469\u200d\U0001f467',
+  '\u2764\ufe0f',
+  '\U0001f1e9\U0001f1ea',
+  '\u4f60\u597d',
+  '\u3053\u3093',
+  '\u0627\u0644',
+  '\u2581',
+  'a\u2581b',
+  ' \u2581 ',
+  '\u2581\u2581',
+  '\ufffd',
+  '\ufdd0',
+  '<0x41>',
+  '<0x0A> <0xFF>',
+  '<s>',
+  '</s>',
+  '<unk>',
+  '<pad>',
+  '<mask>',
+  '[CLS] [SEP] [MASK]',
+  '<|endoftext|>',
+  '<extra_id_0>',
+  'a</s>b',
+  'aaa',
+  'aaaaa',
+  'aaaaaaaa',
+  '-----------',
+  '=' * 37,
+  ' ' * 23,
+  '\n' * 19,
+  "it's don't I'LL",
+  '12345 3.14',
+  'def f(x):\n    return x\n',
+  'AbC dEf',
+  'http://a.b/c?d=e&f',
+  '{"a": [1, 2]}',
+  '##a ##',
+  '\u2019tis',
+  '\\n',
 )
 _NUM_RANDOM, _NUM_PIECES = 400, 17
 
@@ -55,11 +111,7 @@ class Template(NamedTuple):
 
 
 def files(
-  tokenizer: Tokenizer,
-  template: Template,
-  roles: Mapping[str, int],
-  *,
-  names: bool,
+  tokenizer: Tokenizer, template: Template, roles: Mapping[str, int], *, names: bool
 ) -> dict[str, bytes]:
   """The files of a tokenizer that we made, by Hugging Face's names.
 
@@ -135,10 +187,7 @@ def _processor(template: Template, library: tokenizers.Tokenizer) -> Any:
 
 def approximate(tokenizer: Tokenizer) -> str:
   """The texts that may still get other ids in transformers; '': none."""
-  if (
-    isinstance(tokenizer, SentencePiece)
-    and tokenizer.proto.normalizer_spec.precompiled_charsmap
-  ):
+  if isinstance(tokenizer, SentencePiece) and tokenizer.proto.normalizer_spec.precompiled_charsmap:
     return (
       'texts whose letters have several accents or vowel signs in another '
       'order than NFKC gives them, such as vocalised Arabic and pointed Hebrew '

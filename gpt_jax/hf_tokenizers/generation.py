@@ -51,9 +51,7 @@ _OF_USER: dict[str, Any] = {
 }
 
 
-def read(
-  values: Mapping[str, Any], name: str, *, vocab_size: int, stops: Any
-) -> Constraints:
+def read(values: Mapping[str, Any], name: str, *, vocab_size: int, stops: Any) -> Constraints:
   """The constraints of a checkpoint's file.
 
   Args:
@@ -72,18 +70,9 @@ def read(
   runs = options.runs('bad_words_ids')
   # As in transformers, these never forbid an end.
   words = [run for run in runs if run not in {(i,) for i in stops}]
-  never = {
-    *(run[0] for run in words if len(run) == 1),
-    *options.ids('suppress_tokens'),
-  }
-  first, last = (
-    options.one('forced_bos_token_id'),
-    options.one('forced_eos_token_id'),
-  )
-  for option, i in (
-    ('forced_bos_token_id', first),
-    ('forced_eos_token_id', last),
-  ):
+  never = {*(run[0] for run in words if len(run) == 1), *options.ids('suppress_tokens')}
+  first, last = (options.one('forced_bos_token_id'), options.one('forced_eos_token_id'))
+  for option, i in (('forced_bos_token_id', first), ('forced_eos_token_id', last)):
     if i is not None and i in options.ids('suppress_tokens'):
       raise options.fail(option, 'is also one of suppress_tokens; remove one')
   early = values.get('early_stopping')
@@ -167,8 +156,7 @@ class _Options(NamedTuple):
   def runs(self, option: str) -> list[tuple[int, ...]]:
     def good(value: Any) -> bool:
       return isinstance(value, list) and all(
-        isinstance(run, list) and run and all(map(self._is_id, run))
-        for run in value
+        isinstance(run, list) and run and all(map(self._is_id, run)) for run in value
       )
 
     kind = f'a list of lists of token ids below {self.vocab_size}'
@@ -176,10 +164,7 @@ class _Options(NamedTuple):
 
   def whole(self, option: str) -> int:
     kind = 'a whole number from 0 to 1,000,000'
-    return (
-      self._checked(option, lambda x: type(x) is int and 0 <= x <= 10**6, kind)
-      or 0
-    )
+    return self._checked(option, lambda x: type(x) is int and 0 <= x <= 10**6, kind) or 0
 
   def number(self, option: str) -> float | None:
     def good(value: Any) -> bool:

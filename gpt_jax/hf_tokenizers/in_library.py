@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tokenizers
-from tokenizers import (
-  AddedToken,
-  Regex,
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-)
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import hf, library, simple, words
@@ -55,17 +48,10 @@ _RARE = '\ufffd'  # rare bytes are decoded to it
 
 def _byte_level(symbols: Sequence[int | str]) -> tokenizers.Tokenizer:
   """A symbol for each byte, or for each frequent one and the rare ones."""
-  vocabulary = {
-    s if isinstance(s, str) else words.spelled(s): i
-    for i, s in enumerate(symbols)
-  }
+  vocabulary = {s if isinstance(s, str) else words.spelled(s): i for i, s in enumerate(symbols)}
   unknown = _RARE if _RARE in vocabulary else None
-  made = tokenizers.Tokenizer(
-    models.BPE(vocabulary, [], unk_token=unknown, fuse_unk=False)
-  )
-  made.pre_tokenizer = pre_tokenizers.ByteLevel(
-    add_prefix_space=False, use_regex=False
-  )
+  made = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=unknown, fuse_unk=False))
+  made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   made.decoder = decoders.ByteLevel()
   return made
 
@@ -84,17 +70,12 @@ def _(tokenizer: simple.Characters) -> tokenizers.Tokenizer:
 @of.register
 def _(tokenizer: simple.WordList) -> tokenizers.Tokenizer:
   vocabulary = {word: i for i, word in enumerate(tokenizer.listed)}
-  made = tokenizers.Tokenizer(
-    models.WordLevel(vocabulary, unk_token=simple.UNKNOWN)
-  )
+  made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=simple.UNKNOWN))
   # Python's white space, spelled out: the library's differs.
   points = [c for c in map(chr, range(0x3001)) if c.isspace() and c != '\n']
   spaces = ''.join(f'\\x{{{ord(c):X}}}' for c in points)
   made.pre_tokenizer = pre_tokenizers.Sequence(
-    [
-      pre_tokenizers.Split(Regex(f'[{spaces}]+'), 'removed'),
-      pre_tokenizers.Split('\n', 'isolated'),
-    ]
+    [pre_tokenizers.Split(Regex(f'[{spaces}]+'), 'removed'), pre_tokenizers.Split('\n', 'isolated')]
   )
   made.decoder = decoders.Sequence(
     [
@@ -157,9 +138,7 @@ def _(tokenizer: SentencePiece) -> tokenizers.Tokenizer:
 _NORMAL, _UNKNOWN, _SYMBOL = 1, 2, 4
 
 
-def _unigram(
-  pieces: Sequence[tuple[str, Any]], byte_fallback: bool
-) -> tokenizers.Tokenizer:
+def _unigram(pieces: Sequence[tuple[str, Any]], byte_fallback: bool) -> tokenizers.Tokenizer:
   """Scores with which no text becomes a special token or its bytes.
 
   SentencePiece leaves these out of its search, the library does not. A constant
@@ -197,9 +176,7 @@ def _unigram(
   return made
 
 
-def _bpe(
-  pieces: Sequence[tuple[str, Any]], byte_fallback: bool
-) -> tokenizers.Tokenizer:
+def _bpe(pieces: Sequence[tuple[str, Any]], byte_fallback: bool) -> tokenizers.Tokenizer:
   """Merges are all ways to split a piece in two, in the order of its score."""
   vocabulary = {text: i for i, (text, _) in enumerate(pieces)}
   apart = {text: p.score for text, p in pieces if p.type == _NORMAL}
@@ -212,19 +189,7 @@ def _bpe(
   ]
   (unknown,) = (text for text, p in pieces if p.type == _UNKNOWN)
   made = tokenizers.Tokenizer(
-    models.BPE(
-      vocabulary,
-      merges,
-      unk_token=unknown,
-      fuse_unk=True,
-      byte_fallback=byte_fallback,
-    )
+    models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=byte_fallback)
   )
-  made.add_tokens(
-    [
-      AddedToken(text, normalized=False)
-      for text, p in pieces
-      if p.type == _SYMBOL
-    ]
-  )
+  made.add_tokens([AddedToken(text, normalized=False) for text, p in pieces if p.type == _SYMBOL])
   return made

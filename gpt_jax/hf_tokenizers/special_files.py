@@ -44,9 +44,7 @@ _SHOWN = 8  # the most tokens that a warning names
 _STARTS = ('Llama', 'CodeLlama', 'Gemma')
 _STARTING_MODELS = ('llama', 'mistral', 'mixtral', 'gemma', 'gemma2', 'gemma3')
 
-_ROLES = tuple(
-  f'{role}_token' for role in ('bos', 'eos', 'pad', 'sep', 'cls', 'mask')
-)
+_ROLES = tuple(f'{role}_token' for role in ('bos', 'eos', 'pad', 'sep', 'cls', 'mask'))
 
 # A tokenizer that a checkpoint's vocabulary defines.
 Vocabulary = HfTokenizer | Bpe | SentencePiece
@@ -93,9 +91,7 @@ def single_of(made: Tokenizer) -> Vocabulary:
   return made
 
 
-def special_files(
-  folder: str, vocabulary: Vocabulary, model_folder: str = ''
-) -> dict[str, bytes]:
+def special_files(folder: str, vocabulary: Vocabulary, model_folder: str = '') -> dict[str, bytes]:
   """Files of a checkpoint for its saved tokenizer, with `special.json`.
 
   Roles are only given to tokens that have an embedding in the model.
@@ -127,9 +123,7 @@ def special_files(
   bos, names = says.role('bos'), says.names()
   values, source = generation(model_folder)
   stops = says.stops(values.get('eos_token_id'))
-  constraints = generation_lib.read(
-    values, source, vocab_size=size, stops=stops
-  )
+  constraints = generation_lib.read(values, source, vocab_size=size, stops=stops)
   pad = says.role_or_usual('pad', names)
   ids = {f'{x}_token_id': says.role(x) for x in ('bos', 'eos', 'pad')}
   entries = {
@@ -183,9 +177,7 @@ class _Says(NamedTuple):
       return self.vocabulary.text_start
     kind = self.config.get('tokenizer_class') or ''
     by_class = (
-      kind.startswith(_STARTS)
-      if kind
-      else self.model.get('model_type') in _STARTING_MODELS
+      kind.startswith(_STARTS) if kind else self.model.get('model_type') in _STARTING_MODELS
     )
     if bos is None or not self.config.get('add_bos_token', by_class):
       return ()
@@ -210,7 +202,8 @@ class _Says(NamedTuple):
         'out; save the tokenizer with transformers, which writes a '
         'tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)'
         '.save_pretrained(FOLDER)',
-        *(self.folder, ', '.join(sorted(unknown)[:_SHOWN])),
+        self.folder,
+        ', '.join(sorted(unknown)[:_SHOWN]),
       )
     return names
 
@@ -221,9 +214,7 @@ class _Says(NamedTuple):
       isinstance(token, dict) for token in decoder.values()
     ):
       path = os.path.join(self.folder, CONFIG)
-      raise UsageError(
-        f'{path}: added_tokens_decoder is damaged; copy it again'
-      )
+      raise UsageError(f'{path}: added_tokens_decoder is damaged; copy it again')
     tokens = [content(t) for t in decoder.values() if t.get('special', True)]
     for entries in (self.config, self.map):
       tokens += [content(v) for k, v in entries.items() if k in _ROLES]
@@ -233,9 +224,7 @@ class _Says(NamedTuple):
       yield from {*self.added} - plain
 
 
-def _model_ids(
-  model: Mapping[str, Any], known: Callable[[Any], bool]
-) -> dict[str, Any]:
+def _model_ids(model: Mapping[str, Any], known: Callable[[Any], bool]) -> dict[str, Any]:
   """The ids of special tokens in a config.json that have a row."""
 
   def fits(i: Any) -> bool:
@@ -253,9 +242,7 @@ def _model_ids(
   return ids
 
 
-def with_stops(
-  contents: Mapping[str, bytes], stops: Sequence[int]
-) -> dict[str, bytes]:
+def with_stops(contents: Mapping[str, bytes], stops: Sequence[int]) -> dict[str, bytes]:
   """The files of an import that name its stop tokens, with other ones."""
   entries = json.loads(contents[SPECIAL])
   if GENERATION in contents:
@@ -265,19 +252,11 @@ def with_stops(
     generation = {name: i for name, i in ids if i is not None}
     rules = constraints_lib.restored(entries.get('constraints', {}))
     generation |= generation_lib.written(rules)
-  files = {
-    SPECIAL: entries | {'stop': stops},
-    GENERATION: generation | {'eos_token_id': stops},
-  }
-  return {
-    name: json.dumps(values, indent=2).encode() + b'\n'
-    for name, values in files.items()
-  }
+  files = {SPECIAL: entries | {'stop': stops}, GENERATION: generation | {'eos_token_id': stops}}
+  return {name: json.dumps(values, indent=2).encode() + b'\n' for name, values in files.items()}
 
 
-def with_template(
-  tokenizer: Any, template: chat.ChatTemplate, ends: Collection[int] = ()
-) -> Any:
+def with_template(tokenizer: Any, template: chat.ChatTemplate, ends: Collection[int] = ()) -> Any:
   """A copy of a tokenizer that is saved with a chat template.
 
   Args:

@@ -13,20 +13,12 @@ from gpt_jax.core.tokenizers import library, saved, special
 from gpt_jax.core.tokenizers.hf import EOS, FILE, HfTokenizer
 from gpt_jax.core.tokenizers.tokenizer import Maker
 from gpt_jax.hf_tokenizers import classes
-from gpt_jax.hf_tokenizers.special_files import (
-  CONFIG,
-  MAP,
-  MODEL,
-  NoEndError,
-  beside,
-)
+from gpt_jax.hf_tokenizers.special_files import CONFIG, MAP, MODEL, NoEndError, beside
 
 log = logging.getLogger('gpt_jax')
 
 # Names of the end of a document in published vocabularies, where no file says.
-_USUAL = (
-  *('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '<|eos|>', '<EOT>'),
-)
+_USUAL = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '<|eos|>', '<EOT>')
 # Ends of texts in encoders' rows, for vocabularies with none of these.
 _ENCODERS = ('[SEP]', '<sep>')
 
@@ -41,8 +33,7 @@ def _without_dropout(data: bytes) -> bytes:
   if not dropout:
     return data
   log.warning(
-    'tokenizer.json: its dropout=%s is turned off, so that a text has the same '
-    'ids each time',
+    'tokenizer.json: its dropout=%s is turned off, so that a text has the same ids each time',
     dropout,
   )
   return library.load(data).to_str().encode()
@@ -77,10 +68,7 @@ def _find_eos(folder: str, data: bytes) -> str:
   try:
     added = json.loads(data).get('added_tokens') or []
     ids = {token['content']: token['id'] for token in added}
-  except (
-    *(ValueError, KeyError, TypeError, AttributeError),
-    RecursionError,
-  ) as e:
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
     raise UsageError(f'is not a tokenizer.json: {e}; fetch it again') from e
   for name in (CONFIG, MAP, MODEL):
     entries = beside(folder, name)

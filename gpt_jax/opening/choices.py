@@ -8,10 +8,6 @@ ROWS = {
     'optim.start': 'gpt_jax.opening.starting:START',
     'objective.teacher': 'gpt_jax.opening.teachers:TEACHER',
   },
-  'tokenizer.name': {
-    'words_file': 'gpt_jax.opening.vector_words:word_list_file',
-  },
-  'teacher': {
-    'objective.teacher': 'gpt_jax.opening.teaching:opened',
-  },
+  'tokenizer.name': {'words_file': 'gpt_jax.opening.vector_words:word_list_file'},
+  'teacher': {'objective.teacher': 'gpt_jax.opening.teaching:opened'},
 }

@@ -73,8 +73,7 @@ _UNTRAINED = {
   'log.sample_prompt': '',
   'log.sample_tokens': 0,
   **{
-    f'watchdog.{phase}_seconds': 0.0
-    for phase in ('start', 'compile', 'step', 'evaluation', 'save')
+    f'watchdog.{phase}_seconds': 0.0 for phase in ('start', 'compile', 'step', 'evaluation', 'save')
   },
 }
 
@@ -110,15 +109,14 @@ def from_hf(folder: str, workdir: str) -> None:
   log.info('%s: imported, tokenizer %s', workdir, name)
   if source.unread:
     log.info(
-      '%s: the model does not use these tensors, so they are kept only for an '
-      'export',
+      '%s: the model does not use these tensors, so they are kept only for an export',
       ', '.join(source.unread),
     )
   if drawing := generation_lib.recommended(generation):
     log.info(
-      '%s recommends %s, which generate and serve take as flags and fields of '
-      'requests',
-      *(file, ', '.join(f'{n}={value}' for n, value in drawing.items())),
+      '%s recommends %s, which generate and serve take as flags and fields of requests',
+      file,
+      ', '.join(f'{n}={value}' for n, value in drawing.items()),
     )
   if tokenizer is None:
     log.warning(
@@ -173,9 +171,7 @@ def pretraining(source: hf.HeaderSource, given: str) -> dict[str, str]:
   return _objective(source.model, *special_files.generation(source.folder))
 
 
-def _objective(
-  model: hf.Imported, generation: dict[str, Any], file: str
-) -> dict[str, str]:
+def _objective(model: hf.Imported, generation: dict[str, Any], file: str) -> dict[str, str]:
   """The fields that differ from the defaults, of what the model predicts.
 
   Args:
@@ -187,17 +183,13 @@ def _objective(
   return {} if ModelChoices.of(model).causal else _encoder(model)
 
 
-def _seq2seq(
-  model: hf.Imported, generation: dict[str, Any], file: str
-) -> dict[str, str]:
+def _seq2seq(model: hf.Imported, generation: dict[str, Any], file: str) -> dict[str, str]:
   """The objective of an encoder-decoder: keeps its decoder's start token."""
   options, name = model.options, 'decoder_start_token_id'
   start = options.get(name, generation.get(name))
   if generation.get(name, start) != start:
     raise options.fail(
-      name,
-      f'{file} says {generation[name]}; a decoder starts with one token: make '
-      'both the same',
+      name, f'{file} says {generation[name]}; a decoder starts with one token: make both the same'
     )
   # mBART's decoder starts with the last token of its text.
   found = 'eos' if model.family.rolled else ''
@@ -206,13 +198,9 @@ def _seq2seq(
       found = role
   if not found:
     raise options.fail(
-      name,
-      'is neither pad_token_id nor eos_token_id, with which our decoders start',
+      name, 'is neither pad_token_id nor eos_token_id, with which our decoders start'
     )
-  return {
-    'objective.name': f'seq2seq(start={found!r})',
-    'data.rows': 'parallel',
-  }
+  return {'objective.name': f'seq2seq(start={found!r})', 'data.rows': 'parallel'}
 
 
 def _encoder(model: hf.Imported) -> dict[str, str]:
@@ -229,16 +217,10 @@ def _encoder(model: hf.Imported) -> dict[str, str]:
     'pooled_lm': ('masked(pooler=True)', 'full_sentences'),
     'pretraining': (f'masked(pair={pair!r})', f'pairs({pair!r})'),
   }[kind]
-  return {
-    'objective.name': objective,
-    'data.rows': rows,
-    'data.sentences': 'terminal',
-  }
+  return {'objective.name': objective, 'data.rows': rows, 'data.sentences': 'terminal'}
 
 
-def _save_state(
-  config: config_lib.Config, source: hf.HeaderSource, workdir: str
-) -> None:
+def _save_state(config: config_lib.Config, source: hf.HeaderSource, workdir: str) -> None:
   """Writes the checkpoint of step 0."""
   state = parts_lib.abstract_state(parts_lib.build(config))
   assert not jax.tree.leaves(state.opt_state), config.optim.name

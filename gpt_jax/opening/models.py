@@ -138,9 +138,7 @@ class Trained(NamedTuple):
     )
 
 
-def open_model(
-  folder: str, use: Use = 'run', field: str = '--workdir'
-) -> Pretrained:
+def open_model(folder: str, use: Use = 'run', field: str = '--workdir') -> Pretrained:
   """Opens a model; does not read a run's parameters yet.
 
   Args:
@@ -155,8 +153,7 @@ def open_model(
       if use == 'tune':
         return Pretrained('none')
       raise UsageError(
-        f"{field}='none': is not a model; give a workdir of train, or a "
-        'Hugging Face folder'
+        f"{field}='none': is not a model; give a workdir of train, or a Hugging Face folder"
       )
     path = os.path.join(hf.base_of(folder), 'config.json')
     try:
@@ -180,13 +177,7 @@ def open_model(
   return source
 
 
-def load(
-  workdir: str,
-  use: Use = 'run',
-  average: int = 0,
-  *,
-  field: str = '--workdir',
-) -> Trained:
+def load(workdir: str, use: Use = 'run', average: int = 0, *, field: str = '--workdir') -> Trained:
   """Loads a run: its newest sound checkpoint, and its tokenizer.
 
   Args:
@@ -225,10 +216,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
   tuned = config.get('finetune')
   tasks = {}
   if tuned and tuned.get('tasks'):
-    tasks = {
-      name: {**section, 'scores': tuned.scores}
-      for name, section in tuned.each.items()
-    }
+    tasks = {name: {**section, 'scores': tuned.scores} for name, section in tuned.each.items()}
   needs = objectives.needs(config.objective.name)
 
   def params() -> Any:
@@ -253,9 +241,7 @@ def _from_workdir(workdir: str, field: str, use: Use) -> Pretrained:
     scores,
     tasks,
     backward=bool(tuned.backward) if tuned else needs.backward,
-    shapes=lambda: params_lib.flatten(
-      parts_lib.param_shapes(built(workdir).objective)
-    ),
+    shapes=lambda: params_lib.flatten(parts_lib.param_shapes(built(workdir).objective)),
   )
 
 
@@ -275,9 +261,7 @@ def _check_use(config: Config, use: Use, what: str) -> None:
         'decoders continue a text; give another'
       )
   if use == 'teach' and model.num_encoder_layers:
-    raise UsageError(
-      f'{what}: is an encoder-decoder; a teacher is a decoder or an encoder'
-    )
+    raise UsageError(f'{what}: is an encoder-decoder; a teacher is a decoder or an encoder')
   if use != 'fill':
     return
   if model.num_encoder_layers or causal:
@@ -329,7 +313,13 @@ def _from_hf(folder: str, model_type: str, field: str, use: Use) -> Pretrained:
   pooler = model.family.pooler
   scores = model.origin.kind in SCORING
   return Pretrained(
-    *(buckets.shown(folder), fields, name, tokenizer, params, pooler, scores),
+    buckets.shown(folder),
+    fields,
+    name,
+    tokenizer,
+    params,
+    pooler,
+    scores,
     shapes=lambda: read.shapes,
   )
 
@@ -359,9 +349,7 @@ def check_reads(what: str, config: Config) -> None:
       f'{what}: objective.name={name!r} reads texts from right to left, and so '
       'continues or scores none; fine-tune it, or give a forward model'
     )
-  if (
-    objectives.needs(name).decoder_start and not config.model.num_encoder_layers
-  ):
+  if objectives.needs(name).decoder_start and not config.model.num_encoder_layers:
     raise UsageError(
       f'{what}: objective.name={name!r} trained it on sources followed by '
       'their targets, not on text to continue or score; give '
@@ -470,7 +458,9 @@ def stored(workdir: str, parts: Parts) -> StoredModel:
   """
   own = parts_lib.abstract_state(parts)
   parts_lib.check_memory(
-    *(parts, (own.params, own.ema), f'{workdir}: its parameters'),
+    parts,
+    (own.params, own.ema),
+    f'{workdir}: its parameters',
     'give more devices, or devices with more memory',
   )
   config = _on_these_devices(workdir)
@@ -507,9 +497,7 @@ def stored(workdir: str, parts: Parts) -> StoredModel:
   return StoredModel(abstract._replace(params=saved), full)
 
 
-def load_state(
-  workdir: str, at_most: int | None = None
-) -> tuple[Parts, TrainState]:
+def load_state(workdir: str, at_most: int | None = None) -> tuple[Parts, TrainState]:
   """Loads the newest sound checkpoint of a workdir, split over all devices.
 
   The optimizer's state stays on disk. `at_most` is the last acceptable step;
@@ -524,9 +512,7 @@ def load_state(
   return parts, reads.full(state)
 
 
-def _newest(
-  workdir: str, config: Config, reads: StoredModel, at_most: int | None
-) -> TrainState:
+def _newest(workdir: str, config: Config, reads: StoredModel, at_most: int | None) -> TrainState:
   """The newest sound checkpoint, as it is stored."""
   checkpointer = Checkpointer(workdir, read_only=True)
   state = checkpointer.restore(reads.abstract, at_most=at_most, moments=False)
@@ -538,14 +524,11 @@ def _newest(
 
 def _no_checkpoint(what: str, config: Config) -> UsageError:
   return UsageError(
-    f'{what}: holds no checkpoint yet; it is written after '
-    f'{config.checkpoint.every_steps} steps'
+    f'{what}: holds no checkpoint yet; it is written after {config.checkpoint.every_steps} steps'
   )
 
 
-def load_adapters(
-  workdir: str, parts: Parts, at_most: int | None = None
-) -> tuple[int, Any]:
+def load_adapters(workdir: str, parts: Parts, at_most: int | None = None) -> tuple[int, Any]:
   """The newest step of a run with adapters, and its trained parameters.
 
   Args:
@@ -599,9 +582,7 @@ def open_kept(workdir: str, use: Use) -> Kept:
   return Kept(workdir, parts, tokenizer, stored(workdir, parts))
 
 
-def _state_of(
-  workdir: str, step: int, reads: StoredModel, flag: str
-) -> TrainState:
+def _state_of(workdir: str, step: int, reads: StoredModel, flag: str) -> TrainState:
   """The state of one checkpoint; `flag` is named where it is damaged."""
   folder = restore.absolute(restore.folder_of(workdir)) / str(step)
   found = restore.read(folder, reads.abstract, moments=False)
@@ -643,9 +624,7 @@ def average_last(
     state = _state_of(workdir, step, reads, f'--average={number}')
     total = _sum(total, state.params)
   assert state is not None
-  log.info(
-    'the mean of the checkpoints of steps %s', ', '.join(map(str, steps))
-  )
+  log.info('the mean of the checkpoints of steps %s', ', '.join(map(str, steps)))
   params = _mean(total, state.params, number)
   return state._replace(params=params, ema=None), steps
 
@@ -663,9 +642,7 @@ def _mean(total, params, number):
 
 
 # How a model is computed is the run's choice, for its teacher too.
-_COMPUTED = (
-  *('dtype', 'attention_backend', 'loop', 'pipeline', 'remat', 'dropout'),
-)
+_COMPUTED = ('dtype', 'attention_backend', 'loop', 'pipeline', 'remat', 'dropout')
 
 
 def computed(section: dict[str, Any], config: Config) -> dict[str, Any]:

@@ -137,9 +137,7 @@ def pretraining(source: Pretrained, field: str) -> dict[str, Any]:
   return fields | parts
 
 
-def _check_tokenizer(
-  parts: Parts, source: Pretrained, tokenizer: Tokenizer, drawn: Any
-) -> None:
+def _check_tokenizer(parts: Parts, source: Pretrained, tokenizer: Tokenizer, drawn: Any) -> None:
   """Refuses token tables whose rows are not the run's tokens."""
 
   def are_drawn(name: str) -> bool:
@@ -147,9 +145,7 @@ def _check_tokenizer(
 
   theirs = source.tokenizer
   assert theirs is not None, 'of a folder'
-  if theirs.fingerprint == tokenizer.fingerprint or all(
-    map(are_drawn, _TABLES)
-  ):
+  if theirs.fingerprint == tokenizer.fingerprint or all(map(are_drawn, _TABLES)):
     return
   # An encoder of sources that is initialized as a whole may read any tokens.
   if (
@@ -166,9 +162,7 @@ def _check_tokenizer(
   )
 
 
-def _taken(
-  start: str, source: Pretrained, shapes: Any, drawn: Any
-) -> dict[str, Any]:
+def _taken(start: str, source: Pretrained, shapes: Any, drawn: Any) -> dict[str, Any]:
   """The parameters that are taken from the start, by name."""
   assert source.params is not None, 'of a folder'
   found = params_lib.flatten(source.params())
@@ -182,14 +176,14 @@ def _taken(
     left = sorted({name.split('/')[0] for name in found})
     log.warning(
       'optim.start=%s: %d of its arrays have no place in this model, in %s',
-      *(start, len(found), ', '.join(left)),
+      start,
+      len(found),
+      ', '.join(left),
     )
   return taken
 
 
-def _check_shapes(
-  start: str, found: Mapping[str, Any], shapes: Any, drawn: Any
-) -> None:
+def _check_shapes(start: str, found: Mapping[str, Any], shapes: Any, drawn: Any) -> None:
   """Refuses a start that lacks a parameter, or has it in another shape."""
   masks, problems = params_lib.flatten(drawn), []
   for name, leaf in sorted(params_lib.flatten(shapes).items()):
@@ -213,9 +207,10 @@ def _tell(parts: Parts, source: Pretrained, drawn: Any) -> None:
   config = parts.config
   masks = jax.tree.leaves(drawn)
   log.info(
-    'the parameters are those of %s; %d of %d arrays are initialized, at '
-    'least in part',
-    *(source.name, sum(bool(m.any()) for m in masks), len(masks)),
+    'the parameters are those of %s; %d of %d arrays are initialized, at least in part',
+    source.name,
+    sum(bool(m.any()) for m in masks),
+    len(masks),
   )
   differs = [
     f'{field}: {theirs!r} -> {config.model[field]!r}'
@@ -224,8 +219,7 @@ def _tell(parts: Parts, source: Pretrained, drawn: Any) -> None:
   ]
   if differs:
     log.warning(
-      'optim.start=%s: its model is another one: %s',
-      *(config.optim.start, '; '.join(differs)),
+      'optim.start=%s: its model is another one: %s', config.optim.start, '; '.join(differs)
     )
 
 

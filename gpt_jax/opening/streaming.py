@@ -72,9 +72,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):
       await asyncio.to_thread(self._fill, self._created)
 
 
-def write(
-  workdir: str, state: TrainState, axes: Mapping[str, int], fill: Fill
-) -> None:
+def write(workdir: str, state: TrainState, axes: Mapping[str, int], fill: Fill) -> None:
   """Saves a checkpoint, part by part.
 
   Args:
@@ -96,9 +94,7 @@ def write(
   structure = jax.tree.structure(state.params)
   whole = state._replace(params=jax.tree.unflatten(structure, promised))
   prints = [
-    sums[x.name].total
-    if isinstance(x, _Promised)
-    else int(fingerprint(x).item())
+    sums[x.name].total if isinstance(x, _Promised) else int(fingerprint(x).item())
     for x in jax.tree.leaves(whole)
   ]
   save_args = jax.tree.map(
@@ -108,8 +104,7 @@ def write(
     whole,
   )
   of_arrays = ocp.type_handlers.create_type_handler_registry(
-    (_Promised, _Handler(len(promised), fill)),
-    (jax.Array, ocp.type_handlers.ArrayHandler()),
+    (_Promised, _Handler(len(promised), fill)), (jax.Array, ocp.type_handlers.ArrayHandler())
   )
   of_state = restore.Handler(type_handler_registry=of_arrays)
   step = int(state.step)
@@ -124,15 +119,12 @@ def write(
         step,
         args=ocp.args.Composite(
           state=ocp.args.PyTreeSave(whole, save_args=save_args),
-          checksums=ocp.args.JsonSave(
-            signed(CheckpointContents(arrays(whole, prints)))
-          ),
+          checksums=ocp.args.JsonSave(signed(CheckpointContents(arrays(whole, prints)))),
         ),
       )
   except OSError as e:
     raise FailedError(
-      f'{folder}: could not be written ({reason_of(e)}); make room, and give '
-      'the same command again'
+      f'{folder}: could not be written ({reason_of(e)}); make room, and give the same command again'
     ) from e
 
 
@@ -172,13 +164,9 @@ def opened(
       log.warning('checkpoint %s is damaged (%s)', folder / str(step), reason)
   if reason:
     raise DamageError(
-      f'{folder}: no checkpoint is sound ({reason}); restore the folder from '
-      'a copy'
+      f'{folder}: no checkpoint is sound ({reason}); restore the folder from a copy'
     )
-  raise UsageError(
-    f'--workdir={workdir}: holds no checkpoint yet; train it first, or name '
-    'another'
-  )
+  raise UsageError(f'--workdir={workdir}: holds no checkpoint yet; train it first, or name another')
 
 
 def _verified(
@@ -194,9 +182,7 @@ def _verified(
   # Frozen parameters have no average.
   names = {
     average if (average := f'ema/{name}') in saved else f'params/{name}': name
-    for name in (
-      n.removeprefix('params/') for n in saved if n.startswith('params/')
-    )
+    for name in (n.removeprefix('params/') for n in saved if n.startswith('params/'))
   }
   found = _open(str(folder / 'state'), [*names])
   wrong = []

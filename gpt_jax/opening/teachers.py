@@ -86,15 +86,10 @@ def parameters(source: Pretrained, model: Transformer) -> Any:
 
 
 def check_tokenizer(
-  source: Pretrained,
-  tokenizer: Tokenizer,
-  config: Config,
-  field: str = 'objective.teacher',
+  source: Pretrained, tokenizer: Tokenizer, config: Config, field: str = 'objective.teacher'
 ) -> None:
   """Checks that a teacher reads the run's tokens."""
-  if source.tokenizer is None or (
-    source.tokenizer.fingerprint != tokenizer.fingerprint
-  ):
+  if source.tokenizer is None or (source.tokenizer.fingerprint != tokenizer.fingerprint):
     raise UsageError(
       f'{field}={source.name}: its tokenizer, {source.tokenizer_name}, is not '
       f"the run's, {config.tokenizer.name}; give the teacher's tokenizer, or "
@@ -113,8 +108,7 @@ def _check(config: Config, workdir: str) -> None:
       else 'a workdir that train left, or a folder of Hugging Face'
     )
     raise UsageError(
-      f'objective.teacher is empty: objective.name={name!r} learns from one; '
-      f'give {give}'
+      f'objective.teacher is empty: objective.name={name!r} learns from one; give {give}'
     )
 
 

@@ -36,11 +36,7 @@ from gpt_jax.core.training.past import RunInput
 from gpt_jax.core.training.store_data import More
 from gpt_jax.opening import models, teachers
 from gpt_jax.papers.distilbert import distilled, soft_targets, teacher_outputs
-from gpt_jax.papers.distilbert.teacher_outputs import (
-  OutputsManifest,
-  TeacherOutputs,
-  Writer,
-)
+from gpt_jax.papers.distilbert.teacher_outputs import OutputsManifest, TeacherOutputs, Writer
 
 # Seconds between notes of the writer's progress.
 _NOTE_SECONDS = 30.0
@@ -107,9 +103,7 @@ def rows_of(config: Config, store: TokenStore) -> teacher_outputs.OutputRows:
   )
 
 
-def write(
-  config: Config, store: TokenStore, teacher: str, folder: str
-) -> OutputsManifest:
+def write(config: Config, store: TokenStore, teacher: str, folder: str) -> OutputsManifest:
   """Writes a teacher's outputs for a store; resumes an interrupted write.
 
   Args:
@@ -158,9 +152,7 @@ def write(
 class _Step:
   """The teacher on the mesh."""
 
-  def __init__(
-    self, config: Config, model: Transformer, tokenizer: Tokenizer, params: Any
-  ):
+  def __init__(self, config: Config, model: Transformer, tokenizer: Tokenizer, params: Any):
     """Shards the parameters; traces nothing yet."""
     self._config = config
     self._mesh = device_check.mesh_of(config)
@@ -173,9 +165,7 @@ class _Step:
     params = {name: x for name, x in params.items() if name in text.shapes}
     boxed = {name: text.shapes[name] for name in params}
     sharding.check_divisible(boxed, self._mesh, self._rules)
-    self._params = jax.device_put(
-      params, sharding.param_shardings(boxed, self._mesh, self._rules)
-    )
+    self._params = jax.device_put(params, sharding.param_shardings(boxed, self._mesh, self._rules))
 
     def step(params, batch):
       hidden, _ = forward.states(model, params, batch, None)
@@ -183,16 +173,12 @@ class _Step:
       if stored.places == 'chosen':
         hidden, weights = text.chosen(hidden, batch), text.counted(batch)
       scored = forward.scores(model, params, hidden)
-      ids, log_probs = soft_targets.most_probable(
-        scored, stored.top_k, stored.temperature
-      )
+      ids, log_probs = soft_targets.most_probable(scored, stored.top_k, stored.temperature)
       return ids, log_probs.astype(jnp.float16), weights
 
     self._step = jax.jit(step, out_shardings=sharding.replicated(self._mesh))
 
-  def batches(
-    self, store: TokenStore, rows: teacher_outputs.OutputRows, start: int
-  ):
+  def batches(self, store: TokenStore, rows: teacher_outputs.OutputRows, start: int):
     """Yields arguments of `Writer.add`, from row number `start` on."""
     maker = row_makers.load(store, rows.length)
     size = device_check.eval_rows(self._config, self._mesh, dict(self._rules))
@@ -216,9 +202,7 @@ class _Step:
         yield tuple(x[:left] for x in found)
 
 
-def _check(
-  model: Transformer, rows: teacher_outputs.OutputRows, folder: str
-) -> None:
+def _check(model: Transformer, rows: teacher_outputs.OutputRows, folder: str) -> None:
   """Checks that a teacher can read the rows."""
   (text,) = spec.parse('objective.name: text', rows.text)
   causal = ModelChoices.of(model).causal

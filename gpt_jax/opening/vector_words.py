@@ -33,9 +33,7 @@ def word_list_file(path: str, size: Count, vocab_size: Whole = 0) -> Maker:
         'give at least 3, or 0 for all'
       )
     listed = (
-      word
-      for word in vectors.words(path, size)
-      if word != UNKNOWN and WORD.fullmatch(word)
+      word for word in vectors.words(path, size) if word != UNKNOWN and WORD.fullmatch(word)
     )
     most = vocab_size - 2 if vocab_size else None
     kept = [*itertools.islice(listed, most)]

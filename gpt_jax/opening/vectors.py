@@ -44,9 +44,7 @@ def read(path: str, words: Sequence[str], size: int) -> Vectors:
     size: D, the number of numbers of a line.
   """
   at = {word.encode(): i for i, word in enumerate(words)}
-  vectors = Vectors(
-    np.zeros((len(words), size), np.float32), np.zeros(len(words), bool)
-  )
+  vectors = Vectors(np.zeros((len(words), size), np.float32), np.zeros(len(words), bool))
   for where, word, line in _entries(path, size):
     i = at.pop(word, None)
     if i is None:
@@ -87,9 +85,7 @@ def _entries(path: str, size: int) -> Iterator[tuple[str, bytes, bytes]]:
       spaces = line.count(b' ')
       if spaces < size:
         raise _odd(where, size, f': it has {spaces}')
-      word = (
-        line.rsplit(b' ', size)[0] if spaces > size else line.split(b' ')[0]
-      )
+      word = line.rsplit(b' ', size)[0] if spaces > size else line.split(b' ')[0]
       if number == 1 and b' ' in word and _is_number(word.split(b' ')[-1]):
         # Wider vectors would otherwise be taken for words that hold spaces.
         raise _odd(where, size, ': it has more')

@@ -30,8 +30,7 @@ def _check(config: Config, workdir: str) -> None:
   optim, given = config.optim, f'optim.vectors={config.optim.vectors!r}'
   if optim.start:
     raise UsageError(
-      f'{given}: optim.start={optim.start!r} gives the table of tokens too; '
-      'leave one of them empty'
+      f'{given}: optim.start={optim.start!r} gives the table of tokens too; leave one of them empty'
     )
   if objectives.needs(config.objective.name).frozen:
     raise UsageError(
@@ -41,8 +40,7 @@ def _check(config: Config, workdir: str) -> None:
   choice = ModelChoices.of(config.model).input
   if choice.embedding and not choice.reader:
     raise UsageError(
-      f'{given}: model.input={config.model.input!r} has several tables; take '
-      "'tokens'"
+      f"{given}: model.input={config.model.input!r} has several tables; take 'tokens'"
     )
   call = tokenizer_lib.single(config.tokenizer.name)[-1]
   if call.name not in ('words', 'words_file', 'saved'):
@@ -52,10 +50,7 @@ def _check(config: Config, workdir: str) -> None:
     )
   is_new = not os.path.exists(os.path.join(workdir, 'config.json'))
   if is_new and not os.path.isfile(optim.vectors):
-    raise UsageError(
-      f'optim.vectors={optim.vectors!r}: no such file; name a file of word '
-      'vectors'
-    )
+    raise UsageError(f'optim.vectors={optim.vectors!r}: no such file; name a file of word vectors')
 
 
 def _first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
@@ -73,9 +68,10 @@ def _first_state(parts: Parts, tokenizer: Tokenizer) -> TrainState:
   table = tables[name]
   found = vectors.read(path, sources.listed, table.shape[1])
   log.info(
-    'optim.vectors=%s: has the vectors of %d of %d tokens; the others are '
-    'drawn',
-    *(path, found.found_V.sum(), len(found.found_V)),
+    'optim.vectors=%s: has the vectors of %d of %d tokens; the others are drawn',
+    path,
+    found.found_V.sum(),
+    len(found.found_V),
   )
   more = (0, table.shape[0] - len(found.found_V))
   return parts_lib.initial_state(

@@ -6,5 +6,5 @@ ROWS = {
   'planner': {
     'mesh': 'gpt_jax.planning.layouts:best_mesh',
     'batch.micro_rows': 'gpt_jax.planning.layouts:first_rows',
-  },
+  }
 }

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from gpt_jax.planning.hlo import (
-  Computation,
-  ExecutedInstruction,
-  Instruction,
-  Program,
-)
+from gpt_jax.planning.hlo import Computation, ExecutedInstruction, Instruction, Program
 
 
 def group_members(x: Instruction, mesh: Mesh) -> list[int]:
@@ -54,9 +49,7 @@ def _ids(dims: str, order: str | None) -> np.ndarray:
   return ids.transpose(_ints(order)) if order else ids
 
 
-def _members_by_name(
-  axes: str, used: str, dims: str | None, order: str | None
-) -> list[int]:
+def _members_by_name(axes: str, used: str, dims: str | None, order: str | None) -> list[int]:
   """Parses `'x'=2,'y'=4` with `'y'`, or with part of an axis: `'y':(2)2`."""
   sizes = {a: int(n) for a, n in re.findall(r"'([^']+)'=(\d+)", axes)}
   shape = list(sizes.values())
@@ -80,9 +73,7 @@ def group_axes(members: list[int], mesh: Mesh) -> tuple[str, ...]:
     return ('?',)
   at = np.array(np.unravel_index(members, mesh.devices.shape))
   return tuple(
-    name
-    for name, along in zip(mesh.axis_names, at, strict=True)
-    if np.any(along != along[0])
+    name for name, along in zip(mesh.axis_names, at, strict=True) if np.any(along != along[0])
   )
 
 
@@ -97,9 +88,18 @@ KINDS = (
 )
 # Opcodes that only forward their operand, whose op_name path is reported.
 _PASSES = {
-  *('bitcast', 'copy', 'copy-start', 'copy-done', 'pad', 'reshape'),
-  *('get-tuple-element', 'convert', 'transpose', 'slice', 'slice-done'),
-  *('slice-start',),
+  'bitcast',
+  'copy',
+  'copy-start',
+  'copy-done',
+  'pad',
+  'reshape',
+  'get-tuple-element',
+  'convert',
+  'transpose',
+  'slice',
+  'slice-done',
+  'slice-start',
 }
 
 
@@ -175,10 +175,7 @@ def chain(x: Instruction) -> tuple[int, str] | None:
 
 
 def _collective(
-  step: ExecutedInstruction,
-  kind: str,
-  mesh: Mesh,
-  fusion: ExecutedInstruction | None,
+  step: ExecutedInstruction, kind: str, mesh: Mesh, fusion: ExecutedInstruction | None
 ) -> Iterator[Collective]:
   """Yields one for each array: the compiler combines small collectives."""
   x = step.instruction
@@ -218,9 +215,7 @@ def _collective(
     )
 
 
-def _given(
-  x: Instruction, inside: Computation, fusion: ExecutedInstruction
-) -> Instruction:
+def _given(x: Instruction, inside: Computation, fusion: ExecutedInstruction) -> Instruction:
   """Traces an instruction inside a fusion back to the fusion's operand."""
   while x.operands:
     x = inside.operands(x)[0]
@@ -240,9 +235,7 @@ def _dcn(step: ExecutedInstruction, mesh: Mesh) -> Collective:
   value = step.computation.operands(x)[0]
   slices = np.vectorize(lambda d: getattr(d, 'slice_index', 0))(mesh.devices)
   axes = tuple(
-    name
-    for i, name in enumerate(mesh.axis_names)
-    if np.any(slices != np.take(slices, [0], axis=i))
+    name for i, name in enumerate(mesh.axis_names) if np.any(slices != np.take(slices, [0], axis=i))
   )
   path = _path(value, step.computation)
   number = max(len(np.unique(slices)), 2)
@@ -282,18 +275,14 @@ def totals(collectives: Iterable[Collective]) -> dict[str, dict[str, float]]:
   return out
 
 
-def float32_gathers(
-  collectives: Iterable[Collective], least: float = 1 << 20
-) -> list[Collective]:
+def float32_gathers(collectives: Iterable[Collective], least: float = 1 << 20) -> list[Collective]:
   """All-gathers of float32 that send at least `least` bytes per step.
 
   Weights and activations should be cast to bfloat16 before they are sent:
   float32 doubles the traffic.
   """
   return [
-    x
-    for x in collectives
-    if x.kind == 'all-gather' and x.dtype == 'f32' and x.bytes >= least
+    x for x in collectives if x.kind == 'all-gather' and x.dtype == 'f32' and x.bytes >= least
   ]
 
 

@@ -59,8 +59,7 @@ def use_cpu() -> None:
   """Keeps JAX off this machine's accelerators; call before using JAX."""
   if importlib.util.find_spec('libtpu') is None:
     raise UsageError(
-      'planning needs libtpu, the compiler for TPU, which runs on a CPU too: '
-      + install('plan')
+      'planning needs libtpu, the compiler for TPU, which runs on a CPU too: ' + install('plan')
     )
   # libtpu reads these once, when it is loaded.
   os.environ.update(_SETTINGS)
@@ -91,18 +90,14 @@ def parse_flags(text: str) -> dict[str, str]:
     name, equals, value = word.removeprefix('--').partition('=')
     if not equals or not name:
       raise UsageError(
-        f'--flags: {word}: give --NAME=VALUE, as in '
-        '--xla_enable_async_all_gather=true'
+        f'--flags: {word}: give --NAME=VALUE, as in --xla_enable_async_all_gather=true'
       )
     flags[name] = value
   return flags
 
 
 def compile_stage(
-  parts: Parts,
-  slices: Slices,
-  shape: Shape,
-  flags: dict[str, str] | None = None,
+  parts: Parts, slices: Slices, shape: Shape, flags: dict[str, str] | None = None
 ) -> CompiledStage:
   """Compiles the step of a batch of `shape`, as `train` does.
 
@@ -115,14 +110,10 @@ def compile_stage(
   if flags is None:
     flags = tpu_flags.FLAGS[slices.chip.name]
   try:
-    compiled = compiled_lib.compile_train_step(
-      parts, shape, flags, limit=slices.hbm
-    )
+    compiled = compiled_lib.compile_train_step(parts, shape, flags, limit=slices.hbm)
   except jax.errors.JaxRuntimeError as e:
     if unknown := re.search(r"No such compile option: '(\w+)'", str(e)):
-      raise UsageError(
-        f'--flags: libtpu has no flag {unknown[1]}; leave it out'
-      ) from e
+      raise UsageError(f'--flags: libtpu has no flag {unknown[1]}; leave it out') from e
     raise
   finally:
     seconds.append(time.monotonic() - start)
@@ -150,9 +141,7 @@ class Hbm(NamedTuple):
   # Kept for the backward pass, over all layers; None if the layers are not
   # scanned: then they are among the temporaries.
   activations: float | None
-  temporaries: (
-    float  # the rest: gradients, gathered weights, one layer's arrays
-  )
+  temporaries: float  # the rest: gradients, gathered weights, one layer's arrays
   host: float  # in the host's memory instead, not part of the peak
 
 
@@ -279,8 +268,7 @@ def measure(program: CompiledStage, slices: Slices) -> StageTimes:
     outer=(per_chip * rare, per_chip * always),
     scattered=tuple(sorted(scattered)),
     reduced=tuple(sorted(reduced)),
-    wide_gathers=per_chip
-    * sum(x.bytes for x in collectives.float32_gathers(sent)),
+    wide_gathers=per_chip * sum(x.bytes for x in collectives.float32_gathers(sent)),
     time=time.step,
     spent={k: v for k, v in time._asdict().items() if k != 'step'},
     bound=time.bound,
@@ -323,9 +311,7 @@ def so_far() -> str:
     return 'the first here; most take a minute or two on two quiet cores'
   if len(seconds) == 1:
     return f'the one before took {seconds[0]:.0f} s'
-  return (
-    f'the {len(seconds)} before took {min(seconds):.0f} to {max(seconds):.0f} s'
-  )
+  return f'the {len(seconds)} before took {min(seconds):.0f} to {max(seconds):.0f} s'
 
 
 def rates(slices: Slices) -> DeviceRates:
@@ -336,9 +322,7 @@ def rates(slices: Slices) -> DeviceRates:
   return DeviceRates(slices.peak, vector, memory, chip.link, dcn)
 
 
-def _activations(
-  program: CompiledStage, text: hlo.Program, state: Any
-) -> float | None:
+def _activations(program: CompiledStage, text: hlo.Program, state: Any) -> float | None:
   """Bytes that the scan over layers saves for the backward pass.
 
   These are the loop-carried arrays whose first dimension is the number of
@@ -357,9 +341,7 @@ def _activations(
   for x in jax.tree.leaves(state.params):
     shard = x.sharding.shard_shape(x.shape)
     # Any one dimension may have been gathered.
-    mixed = (
-      (*shard[:i], whole, *shard[i + 1 :]) for i, whole in enumerate(x.shape)
-    )
+    mixed = ((*shard[:i], whole, *shard[i + 1 :]) for i, whole in enumerate(x.shape))
     weights |= {tuple(sorted(dims)) for dims in (x.shape, shard, *mixed)}
   most = 0.0
   for computation in text.computations.values():

@@ -44,12 +44,20 @@ class PublishedRun(NamedTuple):
 
 SOURCES = (
   PublishedRun(
-    *('OPT-175B', 124, 60, 35 + 70, 1.0),
+    'OPT-175B',
+    124,
+    60,
+    35 + 70,
+    1.0,
     cite='arXiv 2205.01068, section 2.5: 35 manual restarts and about 70 '
     'automatic ones in two months, all of hardware',
   ),
   PublishedRun(
-    *('Llama 3 405B', 2048, 54, 419, 1 - (54 + 35 + 7 + 2) / 419),
+    'Llama 3 405B',
+    2048,
+    54,
+    419,
+    1 - (54 + 35 + 7 + 2) / 419,
     cite='arXiv 2407.21783, table 5: 419 unexpected interruptions, of which '
     'software 54, network 35, NCCL timeouts 7, dependencies 2',
   ),
@@ -93,10 +101,7 @@ def tiers(
     both: share of the failures that cost a host's memory and also take that of
       the host with the copies, as a power cut of their rack.
   """
-  return Tiers(
-    *(every, blocks, restore, local_every, local_blocks, local_restore),
-    *(restart, both),
-  )
+  return Tiers(every, blocks, restore, local_every, local_blocks, local_restore, restart, both)
 
 
 TIERS = {'tiers': tiers}
@@ -112,13 +117,7 @@ class TimeShares(NamedTuple):
 
 
 def simulate(
-  a_day: float,
-  hardware: float,
-  times: Tiers,
-  *,
-  local: bool,
-  days: float = DAYS,
-  seed: int = 0,
+  a_day: float, hardware: float, times: Tiers, *, local: bool, days: float = DAYS, seed: int = 0
 ) -> TimeShares:
   """Simulates a run.
 
@@ -147,19 +146,14 @@ def simulate(
     work = left * at_work
     wall, worked = wall + left, worked + work
     reached = kept + work
-    persistent = max(
-      persistent, math.floor(reached / times.every) * times.every
-    )
+    persistent = max(persistent, math.floor(reached / times.every) * times.every)
     newest = math.floor(reached / times.local_every) * times.local_every
     near = local and (near or newest > kept)
     if near and rng.random() >= hardware * times.both:
       kept = max(kept, newest, persistent)
     else:
       near, kept = False, persistent
-  return TimeShares(
-    *(kept / wall, worked * saving / wall),
-    *((worked - kept) / wall, recovering / wall),
-  )
+  return TimeShares(kept / wall, worked * saving / wall, (worked - kept) / wall, recovering / wall)
 
 
 def plan(hosts: int, given: str) -> dict[str, Any]:
@@ -173,11 +167,7 @@ def plan(hosts: int, given: str) -> dict[str, Any]:
   rows = []
   for source in SOURCES:
     a_day = hosts * source.a_day
-    row: dict[str, Any] = {
-      'rates': source.name,
-      'source': source.cite,
-      'failures_a_day': a_day,
-    }
+    row: dict[str, Any] = {'rates': source.name, 'source': source.cite, 'failures_a_day': a_day}
     for name, local in (('workdir', False), ('both_tiers', True)):
       found = simulate(a_day, source.hardware, times, local=local)
       row[name] = found._asdict()
@@ -189,7 +179,12 @@ def show(found: dict[str, Any], console: Console) -> None:
   """Prints the table."""
   hosts = spec.counted(found['hosts'], 'host')
   table = TextTable(
-    *('rates of', 'a day', 'checkpoints', 'goodput', 'lost', 'recovering'),
+    'rates of',
+    'a day',
+    'checkpoints',
+    'goodput',
+    'lost',
+    'recovering',
     'saving',
     title=f'Failures of {hosts}, {DAYS:,} simulated days',
   )
@@ -202,8 +197,11 @@ def show(found: dict[str, Any], console: Console) -> None:
       first = name == 'workdir'
       table.add_row(
         *(row['rates'], f'{row["failures_a_day"]:.1f}') if first else ('', ''),
-        *(told, f'{x["goodput"]:.1%}', f'{x["lost"]:.1%}'),
-        *(f'{x["recovering"]:.1%}', f'{x["saving"]:.1%}'),
+        told,
+        f'{x["goodput"]:.1%}',
+        f'{x["lost"]:.1%}',
+        f'{x["recovering"]:.1%}',
+        f'{x["saving"]:.1%}',
       )
   console.print(table)
   for row in found['rows']:

@@ -54,9 +54,7 @@ class Instruction(NamedTuple):
 
   name: str  # unique in its computation
   opcode: str  # as in `all-gather`, `fusion`
-  shapes: tuple[
-    ArrayShape, ...
-  ]  # of the result, one for each element of a tuple
+  shapes: tuple[ArrayShape, ...]  # of the result, one for each element of a tuple
   # Bytes that each takes in the device's main memory, with the padding of its
   # tiles; 0 if its layout puts it in a faster memory: `{1,0:T(8,128)S(1)}`.
   stored: tuple[float, ...]
@@ -208,9 +206,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _shape(dtype: str, dims: str) -> ArrayShape:
-  return ArrayShape(
-    dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d)
-  )
+  return ArrayShape(dtype, tuple(int(d.strip('<=')) for d in dims.split(',') if d))
 
 
 def _stored(shape: ArrayShape, layout: str) -> float:
@@ -256,9 +252,7 @@ def share(x: Instruction) -> float:
   A program says so in the name of a scope around it, as in `every_500_steps`
   (`gpt_jax/papers/diloco/diloco.py`); 1 without one, and for calls.
   """
-  found = x.opcode == 'conditional' and re.search(
-    r'\bevery_(\d+)_steps/', x.op_name
-  )
+  found = x.opcode == 'conditional' and re.search(r'\bevery_(\d+)_steps/', x.op_name)
   return 1 / int(found[1]) if found else 1.0
 
 
@@ -274,9 +268,7 @@ def called(program: Program, x: Instruction) -> list[Computation]:
   return [program.computations[name] for name in names]
 
 
-def _trips(
-  program: Program, loop: Instruction, computation: Computation
-) -> int | None:
+def _trips(program: Program, loop: Instruction, computation: Computation) -> int | None:
   """Trip count of a loop; None if it depends on data.
 
   Taken from XLA's own annotation, or found by following the counter: from its

@@ -70,7 +70,9 @@ class StateLayout(NamedTuple):
 _STATES: dict[str, StateLayout] = {}
 # Fields that change neither the state nor its rules.
 _ASIDE = {
-  *('model.remat', 'model.attention_backend', 'batch.micro_rows'),
+  'model.remat',
+  'model.attention_backend',
+  'batch.micro_rows',
   *(f'mesh.{axis}' for axis in sharding.AXES),
 }
 
@@ -80,9 +82,7 @@ def state_of(config: Config) -> StateLayout:
   fields = config_lib.flatten(config)
   key = str({name: x for name, x in fields.items() if name not in _ASIDE})
   if key not in _STATES:
-    one: Any = jax.sharding.AbstractMesh(
-      (1,) * len(sharding.AXES), sharding.AXES
-    )
+    one: Any = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
     parts = parts_lib.build(config, one)
     state = parts_lib.abstract_state(parts)
     trained = _leaves(train_state.trained(state.params, parts.objective.frozen))
@@ -215,9 +215,7 @@ class MemoryModel(MicroRows):
         return micro_rows, size, True
     return micro_rows, size, False
 
-  def temporaries(
-    self, mesh: Mesh, micro_rows: int | None, *, scattered: bool = False
-  ) -> float:
+  def temporaries(self, mesh: Mesh, micro_rows: int | None, *, scattered: bool = False) -> float:
     """Bytes per device beside the state and the gradients of one batch.
 
     Args:
@@ -252,9 +250,7 @@ class MemoryModel(MicroRows):
         # Of each weight of a stage a copy in bfloat16 and the sum of its
         # gradients in float32, and the gradients of one step in bfloat16.
         copies = mesh | {'data': 1, 'fsdp': 1, 'expert': 1}
-        size += 8 * sum(
-          leaf.size(copies) for leaf in state.trained if ('stage',) in leaf.axes
-        )
+        size += 8 * sum(leaf.size(copies) for leaf in state.trained if ('stage',) in leaf.axes)
     if parts.num_micro > 1:
       # Sums of gradients beside those of a micro-batch; and the parameters in
       # bfloat16, which the compiler makes once for all of them.
@@ -263,9 +259,7 @@ class MemoryModel(MicroRows):
     # all-reduced its gradient is whole too, in float32.
     whole, one = mesh | {'fsdp': 1}, dict.fromkeys(mesh, 1)
     if saved.weights and state.stacked:
-      here, all_of = (
-        sum(x.size(m) for x in state.stacked) for m in (whole, one)
-      )
+      here, all_of = (sum(x.size(m) for x in state.stacked) for m in (whole, one))
       size += saved.weights * here / all_of
     gathered = mesh['fsdp'] > 1
     reduced = gathered and not scattered
@@ -292,9 +286,7 @@ class MemoryModel(MicroRows):
       # The gates or, backwards, their gradient, in float32.
       patterns = [x.recurrent for x in ModelChoices.of(model).attention]
       return 4 * 4 * tokens * max(x.cells for x in patterns if x)
-    gated = any(
-      form.gated and name in model.ffn for name, form in FORMS.items()
-    )
+    gated = any(form.gated and name in model.ffn for name, form in FORMS.items())
     d_ff = max(model.d_ff, model.encoder_d_ff)
     values = model.num_kv_heads * (model.value_size or model.head_size)
     heads = (model.num_heads + model.num_kv_heads) * model.head_size + values
@@ -334,9 +326,7 @@ class CostModel(MemoryModel):
     state = state_of(self.config).bytes(mesh)
     return state + temporaries / 2 <= self.slices.hbm
 
-  def seconds(
-    self, mesh: Mesh, links: dict[str, Links], micro_rows: int | None
-  ) -> float:
+  def seconds(self, mesh: Mesh, links: dict[str, Links], micro_rows: int | None) -> float:
     """The time of one step of the last stage."""
     slices, model, rows = self.slices, self.config.model, self.last.rows
     state, split = state_of(self.config), self.num_shards(mesh)
@@ -430,13 +420,10 @@ class CostModel(MemoryModel):
     for name in ('num_heads', 'encoder_num_heads', 'd_model'):
       if model[name] % mesh['tensor']:
         raise UsageError(
-          f'model.{name}={model[name]} does not divide over '
-          f'mesh.tensor={mesh["tensor"]}'
+          f'model.{name}={model[name]} does not divide over mesh.tensor={mesh["tensor"]}'
         )
 
-  def layout(
-    self, mesh: Mesh, links: dict[str, Links], *, micro: bool
-  ) -> Layout:
+  def layout(self, mesh: Mesh, links: dict[str, Links], *, micro: bool) -> Layout:
     """The layout of a mesh; with `micro` it chooses `batch.micro_rows` too."""
     self.check(mesh)
     state = state_of(self.config).bytes(mesh)
@@ -444,9 +431,7 @@ class CostModel(MemoryModel):
     changes: dict[str, Any] = {f'mesh.{a}': n for a, n in mesh.items()}
     limit, scattered = self.slices.hbm, self.scattered(mesh, links)
     if micro:
-      micro_rows, size, fits = self.rows_that_fit(
-        mesh, need, limit, scattered=scattered
-      )
+      micro_rows, size, fits = self.rows_that_fit(mesh, need, limit, scattered=scattered)
       changes['batch.micro_rows'] = micro_rows
     else:
       micro_rows = self.config.batch.micro_rows
@@ -552,23 +537,18 @@ def given(config: Config, slices: Slices, *, micro: bool = False) -> Layout:
 def mesh_of(config: Config, slices: Slices) -> Mesh:
   """Axis sizes of a config's mesh, with -1 filled in."""
   sizes = sharding.fill_sizes(
-    [config.mesh[axis] for axis in sharding.AXES],
-    slices.devices,
-    config_lib.width(config),
+    [config.mesh[axis] for axis in sharding.AXES], slices.devices, config_lib.width(config)
   )
   return dict(zip(sharding.AXES, sizes, strict=True))
 
 
-def _meshes(
-  slices: Slices, axes: tuple[str, ...]
-) -> dict[tuple[int, ...], dict[str, Links]]:
+def _meshes(slices: Slices, axes: tuple[str, ...]) -> dict[tuple[int, ...], dict[str, Links]]:
   """Axis sizes and links of each mesh; the most links if there are several.
 
   One of data and stage is over the slices, if there are several.
   """
   dimensions = [
-    (n, 2 if closed else 1)
-    for n, closed in zip(slices.shape, slices.wrap, strict=False)
+    (n, 2 if closed else 1) for n, closed in zip(slices.shape, slices.wrap, strict=False)
   ]
   if slices.chip.devices > 1:
     # Treat the devices of a chip as linked to each other.

@@ -68,10 +68,7 @@ def count(program: Program) -> Flops:
 
 def is_kernel(x: Instruction) -> bool:
   """Whether an instruction is a Pallas kernel."""
-  return (
-    x.opcode == 'custom-call'
-    and 'custom_call_target="tpu_custom_call"' in x.attributes
-  )
+  return x.opcode == 'custom-call' and 'custom_call_target="tpu_custom_call"' in x.attributes
 
 
 def kernel_name(x: Instruction) -> str:
@@ -138,9 +135,7 @@ def _convolution(step: ExecutedInstruction) -> Dimensions:
   return Dimensions(flops, batch * valid, inputs, outputs)
 
 
-def _valid_positions(
-  inputs: int, kernel: int, outputs: int, window: dict[str, str]
-) -> int:
+def _valid_positions(inputs: int, kernel: int, outputs: int, window: dict[str, str]) -> int:
   """Pairs of an output and a kernel position that meet an input element."""
   low = int(window.get('pad', '0_0').split('_')[0])
   stride = int(window.get('stride', 1))
@@ -203,9 +198,7 @@ def _attention(products: int):
   return flops
 
 
-def _attention_keys(
-  arrays: list[ArrayShape], out: tuple[ArrayShape, ...]
-) -> float:
+def _attention_keys(arrays: list[ArrayShape], out: tuple[ArrayShape, ...]) -> float:
   """Gradients of keys and values, and of queries too in the fused kernel.
 
   Products: the scores, their gradient, and one for each output. An output with
@@ -249,7 +242,9 @@ def _grouped(x: Instruction, inside: Computation) -> _Grouped:
     rows,
     float(used[1]) if used else rows,
     rows / blocks,
-    *(experts, inner, x.shapes[0].dims[-1]),
+    experts,
+    inner,
+    x.shapes[0].dims[-1],
     int(BYTES[left.dtype]),
   )
 
@@ -292,13 +287,7 @@ _FORWARD, _BACKWARD = 8, 10
 _HASH, _STRIP, _TABLE, _KINDS = 14, 3, (10, 22), (3, 7)
 
 
-def of(
-  program: Program,
-  x: Instruction,
-  inside: Computation,
-  chip: Chip,
-  causal: bool,
-) -> Work:
+def of(program: Program, x: Instruction, inside: Computation, chip: Chip, causal: bool) -> Work:
   """The work of an instruction and of what it calls.
 
   Args:
@@ -328,9 +317,7 @@ def of(
   return Work(_products(step, chip), _vector(step), read + written)
 
 
-def _inside(
-  program: Program, called: Computation, chip: Chip
-) -> tuple[float, float]:
+def _inside(program: Program, called: Computation, chip: Chip) -> tuple[float, float]:
   """Products and vector operations of a fusion."""
   products = vector = 0.0
   for x in called.instructions.values():
@@ -457,9 +444,7 @@ def _transfers(x: Instruction) -> bool:
   return x.opcode in collectives.KINDS
 
 
-def _kernel(
-  x: Instruction, inside: Computation, side: int, causal: bool
-) -> Work:
+def _kernel(x: Instruction, inside: Computation, side: int, causal: bool) -> Work:
   name = kernel_name(x)
   if name in _GROUPED:
     return _grouped_work(x, inside, side)
@@ -469,9 +454,7 @@ def _kernel(
   if not name.startswith(('flash', 'splash')):
     return Work(flops, 0.0, stored)
   each = _FORWARD if '_fwd' in name or '_forward' in name else _BACKWARD
-  floats = [
-    y.shapes[0] for y in operands if y.shapes[0].dtype in ('bf16', 'f32')
-  ]
+  floats = [y.shapes[0] for y in operands if y.shapes[0].dtype in ('bf16', 'f32')]
   queries, keys = floats[:2]
   head = queries.dims[-1]
   if name.startswith('flash'):
@@ -526,9 +509,20 @@ def _computed(operands: list[Instruction], keys: int, causal: bool) -> float:
 
 
 _FREE = {
-  *('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast'),
-  *('after-all', 'partition-id', 'replica-id', 'iota', 'rng-get-and-update'),
-  *('copy-done', 'slice-done', 'opt-barrier', 'add-dependency'),
+  'parameter',
+  'constant',
+  'tuple',
+  'get-tuple-element',
+  'bitcast',
+  'after-all',
+  'partition-id',
+  'replica-id',
+  'iota',
+  'rng-get-and-update',
+  'copy-done',
+  'slice-done',
+  'opt-barrier',
+  'add-dependency',
 }
 _SLICES = {'dynamic-slice', 'slice', 'gather'}
 # Operations on each element of the result. Those with a table or a series are
@@ -536,10 +530,30 @@ _SLICES = {'dynamic-slice', 'slice', 'gather'}
 _ELEMENTS = {
   **dict.fromkeys(
     (
-      *('add', 'subtract', 'multiply', 'maximum', 'minimum', 'negate', 'abs'),
-      *('and', 'or', 'xor', 'not', 'compare', 'select', 'convert', 'clamp'),
-      *('sign', 'floor', 'ceil', 'round-nearest-even', 'reduce', 'is-finite'),
-      *('shift-left', 'shift-right-logical', 'shift-right-arithmetic'),
+      'add',
+      'subtract',
+      'multiply',
+      'maximum',
+      'minimum',
+      'negate',
+      'abs',
+      'and',
+      'or',
+      'xor',
+      'not',
+      'compare',
+      'select',
+      'convert',
+      'clamp',
+      'sign',
+      'floor',
+      'ceil',
+      'round-nearest-even',
+      'reduce',
+      'is-finite',
+      'shift-left',
+      'shift-right-logical',
+      'shift-right-arithmetic',
     ),
     1,
   ),

@@ -33,10 +33,7 @@ def of_chip(prefixes: Sequence[str]) -> float | None:
 
 def source() -> str:
   """Where the prices are from, in words."""
-  return (
-    f'on demand in the cheapest US region, noted {NOTED}, yours to check: '
-    + WHERE
-  )
+  return f'on demand in the cheapest US region, noted {NOTED}, yours to check: ' + WHERE
 
 
 if __name__ == '__main__':

@@ -39,9 +39,7 @@ def accuracy(stage: 'compile_lib.StageTimes') -> str:
   return f'±{stage.error:.0%}'
 
 
-def to_json(
-  name: str, found: 'search.FittingPlan | search.Misfit'
-) -> dict[str, Any]:
+def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str, Any]:
   """All figures: bytes per chip, FLOPs over all chips, seconds.
 
   If it does not fit: what it needs, and the suggested plan.
@@ -121,9 +119,7 @@ def _prices(several: Iterable[Slices]) -> list[str]:
   for chip in dict.fromkeys(slices.chip for slices in several):
     price = prices.of_chip(chip.prefixes)
     if price is None:
-      unpriced.append(
-        f'{chip.name}: no price is known here; see {prices.WHERE}'
-      )
+      unpriced.append(f'{chip.name}: no price is known here; see {prices.WHERE}')
     else:
       costs.append(f'{chip.name}: ${price:.2f}')
   if costs:
@@ -178,17 +174,13 @@ _TIME = {
   'waiting for other slices': lambda s: f'{s.spent["dcn"]:.3g}',
   # Everything kept there is sent and fetched once; the estimate assumes that
   # this overlaps with the rest.
-  "GiB/s to and from the host's memory": lambda s: (
-    f'{2 * s.hbm.host / s.time / GIB:.3g}'
-  ),
+  "GiB/s to and from the host's memory": lambda s: f'{2 * s.hbm.host / s.time / GIB:.3g}',
   'MFU': lambda s: flops.both_mfu(s.mfu, s.mfu_causal, 1),
   'tokens/s': lambda s: f'{s.tokens_per_second:,.0f}',
 }
 
 
-def show(
-  name: str, found: 'search.FittingPlan | search.Misfit', console: Console
-) -> None:
+def show(name: str, found: 'search.FittingPlan | search.Misfit', console: Console) -> None:
   """Prints a plan; or what does not fit, and the smallest change that helps."""
   if isinstance(found, search.Misfit):
     _show_misfit(name, found, console)
@@ -251,22 +243,16 @@ def _show_misfit(name: str, misfit: 'search.Misfit', console: Console) -> None:
     suggestion = suggestion.beaten or suggestion
     before = misfit.changes
     changed = {
-      field: value
-      for field, value in suggestion.changes.items()
-      if before.get(field) != value
+      field: value for field, value in suggestion.changes.items() if before.get(field) != value
     }
     text += (
-      f'smallest change that fits: {search.overrides(changed)} '
-      f'({suggestion.peak / GIB:.1f} GiB)'
+      f'smallest change that fits: {search.overrides(changed)} ({suggestion.peak / GIB:.1f} GiB)'
     )
   else:
     if misfit.tried:
       text += f'none of {misfit.tried} changes helps here; '
     if misfit.kept:
-      text += (
-        f'{", ".join(misfit.kept)}: kept as given; leave out what may change, '
-        'or '
-      )
+      text += f'{", ".join(misfit.kept)}: kept as given; leave out what may change, or '
     larger = f'{misfit.larger} (estimated)' if misfit.larger else 'more chips'
     text += f'take {larger}'
   console.print(text, soft_wrap=True)
@@ -297,9 +283,7 @@ def outcome_to_json(
 
 
 def show_compared(
-  name: str,
-  outcomes: 'dict[Slices, search.FittingPlan | search.Misfit | str]',
-  console: Console,
+  name: str, outcomes: 'dict[Slices, search.FittingPlan | search.Misfit | str]', console: Console
 ) -> None:
   """Prints the plans of several topologies as one table, and what to paste."""
   plans = {
@@ -311,7 +295,13 @@ def show_compared(
   # One that holds for all rows stands above them.
   above = f', {errors.pop()}' if len(errors) == 1 else ''
   table = TextTable(
-    *('slices', 'chips', 'fits', 'peak GiB', 'step s', 'MFU', 'days'),
+    'slices',
+    'chips',
+    'fits',
+    'peak GiB',
+    'step s',
+    'MFU',
+    'days',
     'dollars',
     title=f'{name}; times are estimated{above}',
   )
@@ -333,7 +323,9 @@ def show_compared(
     stage = plan.last
     mfu = flops.both_mfu(stage.mfu, stage.mfu_causal, 1)
     table.add_row(
-      *(str(slices), f'{slices.chips:,}', fits),
+      str(slices),
+      f'{slices.chips:,}',
+      fits,
       f'{plan.peak / GIB:.2f} of {stage.hbm.limit / GIB:.2f}',
       f'{stage.time:.3g}',
       mfu if above else f'{mfu}, {accuracy(stage)}',
@@ -349,23 +341,23 @@ def show_compared(
 
 
 def show_search(
-  name: str,
-  slices: Slices,
-  plans: 'list[search.FittingPlan]',
-  misfits: int,
-  console: Console,
+  name: str, slices: Slices, plans: 'list[search.FittingPlan]', misfits: int, console: Console
 ) -> None:
   """Prints the ranking of plans that fit, and the best one as overrides."""
   if not plans:
-    console.print(
-      f'{name} on {slices}: none of the {misfits} tried fits; take more chips'
-    )
+    console.print(f'{name} on {slices}: none of the {misfits} tried fits; take more chips')
     return
   table = TextTable(
-    *('mesh', 'remat', 'rows at a time', 'peak GiB', 'compiled / model'),
-    *('step s', 'MFU', 'days', 'dollars'),
-    title=f'{name} on {slices}; times are estimated; of the best '
-    f'{accuracy(plans[0].last)}',
+    'mesh',
+    'remat',
+    'rows at a time',
+    'peak GiB',
+    'compiled / model',
+    'step s',
+    'MFU',
+    'days',
+    'dollars',
+    title=f'{name} on {slices}; times are estimated; of the best {accuracy(plans[0].last)}',
   )
   for plan in plans:
     stage = plan.last
@@ -382,17 +374,13 @@ def show_search(
     )
   console.print(table)
   console.print(*_prices([slices]), soft_wrap=True)
-  console.print(
-    f'{misfits} others do not compile or do not fit. The best, to paste:'
-  )
+  console.print(f'{misfits} others do not compile or do not fit. The best, to paste:')
   console.print(f'  {search.overrides(plans[0].changes)}', soft_wrap=True)
 
 
 def _mesh(plan: 'search.FittingPlan') -> str:
   sizes = plan.config.mesh
-  found = [
-    f'{axis}={sizes[axis]}' for axis in sharding.AXES if sizes[axis] != 1
-  ]
+  found = [f'{axis}={sizes[axis]}' for axis in sharding.AXES if sizes[axis] != 1]
   return ' '.join(found) or 'of one device'
 
 
@@ -423,14 +411,10 @@ def _of_outer_steps(found: 'search.FittingPlan') -> str:
 def _traffic(stage: 'compile_lib.StageTimes') -> TextTable:
   kinds = sorted({kind for found in stage.traffic.values() for kind in found})
   table = TextTable(
-    'GiB that a chip sends',
-    *kinds,
-    title=f'A step of {stage.rows} rows of {stage.row_tokens}',
+    'GiB that a chip sends', *kinds, title=f'A step of {stage.rows} rows of {stage.row_tokens}'
   )
   for axes, found in sorted(stage.traffic.items()):
-    table.add_row(
-      'over ' + (axes or 'nothing'), *(_gib(found.get(k)) for k in kinds)
-    )
+    table.add_row('over ' + (axes or 'nothing'), *(_gib(found.get(k)) for k in kinds))
   return table
 
 
@@ -498,9 +482,7 @@ def read(root: pathlib.Path) -> list[dict[str, Any]]:
   try:
     entries = json.loads(path.read_bytes())
   except (FileNotFoundError, NotADirectoryError) as e:
-    raise UsageError(
-      f'--table: {root} has no {FILE}; run it where configs/ is'
-    ) from e
+    raise UsageError(f'--table: {root} has no {FILE}; run it where configs/ is') from e
   except (ValueError, RecursionError, IsADirectoryError) as e:
     why = 'a folder' if isinstance(e, OSError) else f'not JSON ({e})'
     raise UsageError(f'{path}: is damaged, {why}; {_REMEDY}') from e
@@ -574,10 +556,7 @@ def recompile(root: pathlib.Path, only: str, note: 'search.Note') -> list[str]:
   entries, drift = read(root), []
   chosen = [entry for entry in entries if only in entry['config']]
   if not chosen:
-    raise UsageError(
-      f'--only={only}: no config of {FILE} has that in its name; --table '
-      'lists them'
-    )
+    raise UsageError(f'--only={only}: no config of {FILE} has that in its name; --table lists them')
   for number, entry in enumerate(chosen, start=1):
     name = f'{entry["config"]} on {entry["slices"]} x {entry["topology"]}'
     note(f'{number} of {len(chosen)}: {name}')
@@ -592,9 +571,7 @@ def recompile(root: pathlib.Path, only: str, note: 'search.Note') -> list[str]:
   return drift
 
 
-def load_config(
-  root: pathlib.Path, name: str, overrides: dict[str, Any]
-) -> Config:
+def load_config(root: pathlib.Path, name: str, overrides: dict[str, Any]) -> Config:
   """Loads the config of an entry and resolves it with its overrides.
 
   Like `train`, it applies overrides before resolving: if the length is given in
@@ -623,9 +600,7 @@ def _compile(entry: dict, root: pathlib.Path, note: 'search.Note') -> list[str]:
   config = load_config(root, entry['config'], entry.get('overrides', {}))
   before = entry.get('found')
   if before:
-    plan = search.make(
-      search.SearchRequest(config, slices), note, last_only=True
-    )
+    plan = search.make(search.SearchRequest(config, slices), note, last_only=True)
   else:
     given = entry.get('overrides', {})
     plan = search.first_plan(config, slices, given, note)

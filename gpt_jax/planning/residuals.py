@@ -40,10 +40,7 @@ class ScanResiduals(NamedTuple):
 
 _FOUND: dict[str, ScanResiduals] = {}
 # Fields that do not change the traced gradient of a batch.
-_ASIDE = {
-  'batch.micro_rows',
-  *(f'mesh.{axis}' for axis in sharding.AXES),
-}
+_ASIDE = {'batch.micro_rows', *(f'mesh.{axis}' for axis in sharding.AXES)}
 
 
 def of(config: Config) -> ScanResiduals:
@@ -73,9 +70,7 @@ def _read(config: Config) -> ScanResiduals:
     return mean_gradients(params, batch, key, objective=objective, num_micro=1)
 
   # Without shardings, whose mesh would be another than `on_one_tpu`'s.
-  args = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state.params, batch)
-  )
+  args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state.params, batch))
   with sharding.on_one_tpu(parts.rules):
     traced = jax.make_jaxpr(gradients)(*args)
   params = {tuple(sorted(x.shape)) for x in jax.tree.leaves(args[0])}

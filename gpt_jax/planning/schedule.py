@@ -52,12 +52,7 @@ Event = Work | Fetch | Send | Wait | Loop
 
 
 def read(
-  program: Program,
-  sent: Iterable[Collective],
-  mesh: Mesh,
-  slices: Slices,
-  *,
-  causal: bool,
+  program: Program, sent: Iterable[Collective], mesh: Mesh, slices: Slices, *, causal: bool
 ) -> tuple[Event, ...]:
   """Reads the schedule of a program.
 
@@ -93,9 +88,7 @@ class _Reader(NamedTuple):
       found.extend(self._of(x, computation, last))
     return tuple(x for x in found if x != Work())
 
-  def _of(
-    self, x: Instruction, inside: Computation, last: dict[str, str]
-  ) -> Iterator[Event]:
+  def _of(self, x: Instruction, inside: Computation, last: dict[str, str]) -> Iterator[Event]:
     if x.opcode == 'while':
       trips = self.program.trips[inside.name, x.name]
       body = self.events(self.program.called(x, 'body'))
@@ -257,13 +250,9 @@ class _Clock:
   free: dict[str, float] = dataclasses.field(default_factory=dict)
   worked: dict[str, float] = dataclasses.field(default_factory=dict)
   # Pending copies and transfers: when each ends, and on which resource.
-  started: dict[str, tuple[float, str]] = dataclasses.field(
-    default_factory=dict
-  )
+  started: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
 
-  def ask(
-    self, resource: str, seconds: float, start: float | None = None
-  ) -> float:
+  def ask(self, resource: str, seconds: float, start: float | None = None) -> float:
     """Queues work of a resource from `start` (or now) on; returns its end."""
     start = self.now if start is None else start
     end = max(start, self.free.get(resource, 0.0)) + seconds
@@ -299,10 +288,7 @@ def _replay(events: Iterable[Event], rates: DeviceRates) -> _Clock:
 
 def _work(clock: _Clock, x: Work, rates: DeviceRates) -> None:
   start = clock.now
-  units = {
-    'products': x.products / (BUSY * rates.peak),
-    'vector': x.vector / rates.vector,
-  }
+  units = {'products': x.products / (BUSY * rates.peak), 'vector': x.vector / rates.vector}
   if not x.serial:  # the slower one hides the other
     slower = max(units, key=lambda unit: units[unit])
     units = {slower: units[slower]}

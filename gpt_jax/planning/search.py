@@ -53,9 +53,7 @@ class FittingPlan(NamedTuple):
   config: Config  # as compiled
   slices: Slices
   changes: dict[str, Any]  # to the requested config, by field
-  stages: list[
-    StageTimes
-  ]  # as compiled, in order; the last has the most tokens
+  stages: list[StageTimes]  # as compiled, in order; the last has the most tokens
   whole: Whole
   # A plan that was compiled as well, and takes longer.
   beaten: 'FittingPlan | None' = None
@@ -76,9 +74,7 @@ class FittingPlan(NamedTuple):
     return self.last.time / self.last.tokens
 
 
-def make(
-  request: SearchRequest, note: Note, *, last_only: bool = False
-) -> FittingPlan:
+def make(request: SearchRequest, note: Note, *, last_only: bool = False) -> FittingPlan:
   """Compiles and measures a config, choosing its mesh if that is open.
 
   With `last_only` only the stage of the most tokens is compiled.
@@ -121,18 +117,12 @@ def shown(config: Config, changes: dict[str, Any]) -> dict[str, Any]:
   flat = config_lib.flatten(config)
   same = {'batch.micro_rows': flat['batch.micro_rows'] or 0}
   return {
-    field: value
-    for field, value in changes.items()
-    if same.get(field, flat.get(field)) != value
+    field: value for field, value in changes.items() if same.get(field, flat.get(field)) != value
   }
 
 
 def compile_plan(
-  request: SearchRequest,
-  changes: dict[str, Any],
-  note: Note,
-  *,
-  last_only: bool,
+  request: SearchRequest, changes: dict[str, Any], note: Note, *, last_only: bool
 ) -> FittingPlan:
   """Compiles and measures a config with these changes; see `make`."""
   slices = request.slices
@@ -158,9 +148,7 @@ def compile_plan(
 
 def overrides(changes: dict[str, Any]) -> str:
   """Formats changes as flags to paste: `--config.mesh.fsdp=256 ...`."""
-  return ' '.join(
-    shlex.quote(f'--config.{field}={value}') for field, value in changes.items()
-  )
+  return ' '.join(shlex.quote(f'--config.{field}={value}') for field, value in changes.items())
 
 
 # The smallest change that makes a config fit, and a faster one.
@@ -182,9 +170,7 @@ class Misfit(NamedTuple):
   row_tokens: int
   needed: float  # bytes per chip
   limit: float  # bytes that the compiler allows
-  suggestion: (
-    FittingPlan | None
-  )  # that fits; None if nothing that was tried does
+  suggestion: FittingPlan | None  # that fits; None if nothing that was tried does
   tried: int  # number of changes compiled
   kept: tuple[str, ...]  # fields that were given, so not changed
   # Without a suggestion: the next larger slice that is estimated to suffice.
@@ -210,23 +196,18 @@ def smallest_change(
     note(f'needs too much; trying {overrides(changes)}')
     try:
       # Only the largest stage: smaller ones need no more.
-      suggestion = compile_plan(
-        request, {**taken, **changes}, note, last_only=True
-      )
+      suggestion = compile_plan(request, {**taken, **changes}, note, last_only=True)
       break
     # A UsageError: the change is not valid for this config.
     except (TooLarge, UsageError):
       continue
-  kept = {
-    'mesh': request.mesh,
-    'batch.micro_rows': request.micro,
-    'model.remat': request.remat,
-  }
+  kept = {'mesh': request.mesh, 'batch.micro_rows': request.micro, 'model.remat': request.remat}
   return Misfit(
     request.changed(taken),
     slices,
     taken,
-    *(error.shape.rows, error.shape.length),
+    error.shape.rows,
+    error.shape.length,
     per_chip * error.needed,
     per_chip * (error.limit or slices.hbm),
     suggestion,
@@ -269,11 +250,7 @@ def _easier(request: SearchRequest, taken: dict) -> Iterator[dict[str, Any]]:
 
 
 def better(
-  request: SearchRequest,
-  found: FittingPlan | Misfit,
-  note: Note,
-  *,
-  last_only: bool = False,
+  request: SearchRequest, found: FittingPlan | Misfit, note: Note, *, last_only: bool = False
 ) -> FittingPlan | Misfit:
   """Also compiles what the cost model expects to be faster, if anything.
 
@@ -292,9 +269,7 @@ def better(
   # With the config's own, its best layout was compiled.
   if remat == request.config.model.remat or not best.fits or gain < LEAST_GAIN:
     return found
-  named = overrides(
-    shown(request.config, {**best.changes, 'model.remat': remat})
-  )
+  named = overrides(shown(request.config, {**best.changes, 'model.remat': remat}))
   note(f'the cost model expects {gain:.0%} more speed of {named}')
   try:
     other = _with_remat(request, remat, note, last_only=last_only)
@@ -307,20 +282,16 @@ def better(
     log.info(
       'not taken: %s, expected to be %.0f%% faster: compiled, it is estimated '
       'to take %.0f%% longer',
-      *(named, 100 * gain, 100 * (other.pace / plan.pace - 1)),
+      named,
+      100 * gain,
+      100 * (other.pace / plan.pace - 1),
     )
     return found
   other = other._replace(beaten=plan)
-  return (
-    other
-    if isinstance(found, FittingPlan)
-    else found._replace(suggestion=other)
-  )
+  return other if isinstance(found, FittingPlan) else found._replace(suggestion=other)
 
 
-def _with_remat(
-  request: SearchRequest, remat: str, note: Note, *, last_only: bool
-) -> FittingPlan:
+def _with_remat(request: SearchRequest, remat: str, note: Note, *, last_only: bool) -> FittingPlan:
   """The plan with a rematerialisation, and its best mesh and micro-batches."""
   config = request.changed({'model.remat': remat})
   plan = make(request._replace(config=config), note, last_only=last_only)
@@ -336,9 +307,7 @@ def _best_remat(request: SearchRequest) -> tuple[str, Layout]:
   return min(best, key=lambda found: layouts.rank(found[1]))
 
 
-def first_plan(
-  config: Config, slices: Slices, given: Collection[str], note: Note
-) -> FittingPlan:
+def first_plan(config: Config, slices: Slices, given: Collection[str], note: Note) -> FittingPlan:
   """Plans the last stage of a config, choosing every field not in `given`.
 
   The plan's changes state the rematerialisation in any case, so that it stays
@@ -361,9 +330,7 @@ def first_plan(
     plan = smallest_change(request, e, note).suggestion
     if plan is None:
       raise
-  return plan._replace(
-    changes={'model.remat': config.model.remat, **plan.changes}
-  )
+  return plan._replace(changes={'model.remat': config.model.remat, **plan.changes})
 
 
 def larger(request: SearchRequest) -> str | None:
@@ -390,11 +357,7 @@ def larger(request: SearchRequest) -> str | None:
 
 
 def search(
-  request: SearchRequest,
-  note: Note,
-  *,
-  most: int = 12,
-  clock: Callable[[], float] = time.monotonic,
+  request: SearchRequest, note: Note, *, most: int = 12, clock: Callable[[], float] = time.monotonic
 ) -> tuple[list[FittingPlan], int]:
   """Compiles the most promising variants and ranks those that fit.
 
@@ -413,14 +376,9 @@ def search(
     if number:
       seconds = (clock() - started) / number * (len(variants) - number)
       left = f', about {max(seconds / 60, 1):.0f} min left'
-    note(
-      f'trying {number + 1} of {len(variants)}{left}: '
-      f'{overrides(changes) or "as configured"}'
-    )
+    note(f'trying {number + 1} of {len(variants)}{left}: {overrides(changes) or "as configured"}')
     try:
-      plans.append(
-        compile_plan(request, changes, lambda text: None, last_only=True)
-      )
+      plans.append(compile_plan(request, changes, lambda text: None, last_only=True))
     # Any other compiler error should not lose the remaining results.
     except (TooLarge, jax.errors.JaxRuntimeError) as e:
       misfits += 1

@@ -46,18 +46,9 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam  # pyright: ignore[reportMissingImports]
 import numpy as np
-from apache_beam import (  # pyright: ignore[reportMissingImports]
-  combiners,
-  metrics,
-  pvalue,
-  runners,
-)
-from apache_beam.options import (  # pyright: ignore[reportMissingImports]
-  pipeline_options,
-)
-from apache_beam.pvalue import (  # pyright: ignore[reportMissingImports]
-  TaggedOutput,
-)
+from apache_beam import combiners, metrics, pvalue, runners  # pyright: ignore[reportMissingImports]
+from apache_beam.options import pipeline_options  # pyright: ignore[reportMissingImports]
+from apache_beam.pvalue import TaggedOutput  # pyright: ignore[reportMissingImports]
 
 from gpt_jax.core.files import files, progress
 from gpt_jax.core.files.document import Source
@@ -72,13 +63,7 @@ from gpt_jax.core.tokens import duplicates, encode, manifest, mixture, store
 from gpt_jax.core.tokens.corpus import Corpus, Settings
 from gpt_jax.core.tokens.duplicates import Copies, Duplicates
 from gpt_jax.core.tokens.encode import SplitContents, StoreContents
-from gpt_jax.core.tokens.store import (
-  DOCUMENT_ENDS,
-  SENTENCE_ENDS,
-  TOKENS,
-  VALIDATION,
-  Written,
-)
+from gpt_jax.core.tokens.store import DOCUMENT_ENDS, SENTENCE_ENDS, TOKENS, VALIDATION, Written
 
 # Outputs of stages besides the main one.
 ROWS, COUNTS, SKIPPED = 'rows', 'counts', 'skipped'
@@ -154,8 +139,11 @@ class Beam:
     settings, source = corpus.settings, corpus.split.source
     versions = choices.versions()
     all_of_it = [
-      *(settings.source, settings.clean, stages.FORMAT),
-      *(inputs.look(corpus.files), versions),
+      settings.source,
+      settings.clean,
+      stages.FORMAT,
+      inputs.look(corpus.files),
+      versions,
     ]
     # A hash, so that what workers are sent does not grow with the files.
     wanted = hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()
@@ -168,9 +156,7 @@ class Beam:
       num_bytes = source.num_bytes
       if num_bytes is None:
         num_bytes = _COMPRESSION * sum(
-          os.path.getsize(path)
-          for path in source.files.values()
-          if os.path.isfile(path)
+          os.path.getsize(path) for path in source.files.values() if os.path.isfile(path)
         )
       num_ranges = -(-num_bytes // _RANGE) or 1
       names = inputs.names_hash(source.files)
@@ -183,9 +169,7 @@ class Beam:
     below = files.join(folder, FOLDER)
     return stages.cleaned(source, below, result), result
 
-  def write(
-    self, corpus: Corpus, folder: str, looked_at: dict[str, str]
-  ) -> StoreContents:
+  def write(self, corpus: Corpus, folder: str, looked_at: dict[str, str]) -> StoreContents:
     """Writes the arrays of the store, from their beginning."""
     del looked_at  # of what an earlier process wrote nothing is used
     settings, split = corpus.settings, corpus.split
@@ -205,7 +189,8 @@ class Beam:
           array: Written(*found['arrays'][f'{array}/{held_out}'])
           for array in (TOKENS, DOCUMENT_ENDS, SENTENCE_ENDS)
         },
-        *(found['num_bytes'][held_out], found['parts'][held_out]),
+        found['num_bytes'][held_out],
+        found['parts'][held_out],
       )
       for held_out in [False, True][: 1 + split.holds_out]
     }
@@ -337,9 +322,7 @@ class Judge(beam.DoFn):
     """Reads the steps, once in a worker."""
     self._step = _phases(self._work)[self._number].last
 
-  def process(
-    self, element: tuple[int, Iterable[_Rows]]
-  ) -> Iterator[np.ndarray]:
+  def process(self, element: tuple[int, Iterable[_Rows]]) -> Iterator[np.ndarray]:
     parts = [*element[1]]
     places = np.concatenate([part[1] for part in parts])
     sketches = np.concatenate([part[2] for part in parts])
@@ -368,9 +351,7 @@ def _phases(work: CleanWork) -> list[Phase]:
     for name, values in trained.items():
       step = steps[int(name)]
       assert isinstance(step, Quality)
-      steps[int(name)] = dataclasses.replace(
-        step, weights=values[:-1], bias=float(values[-1])
-      )
+      steps[int(name)] = dataclasses.replace(step, weights=values[:-1], bias=float(values[-1]))
   return stages.phases(steps)
 
 
@@ -386,9 +367,7 @@ def _write_steps(folder: str, steps: list[Step]):
   files.write(folder, _STEPS, data.getvalue())
 
 
-def conclude(
-  findings: Sequence[np.ndarray], work: CleanWork, number: int
-) -> np.ndarray:
+def conclude(findings: Sequence[np.ndarray], work: CleanWork, number: int) -> np.ndarray:
   """The decision of a step that looks across groups."""
   step = _phases(work)[number].last
   assert step is not None
@@ -409,9 +388,7 @@ def write_result(
     of_phase = report.entries(names[phase], total)
     stages.name_likes(work.cleaning, phase, of_phase)
     entries += of_phase
-  result = Result(
-    len(names) - 1, sorted(shards), dict(sorted(skipped)), entries
-  )
+  result = Result(len(names) - 1, sorted(shards), dict(sorted(skipped)), entries)
   data = json.dumps({'wanted': work.wanted, 'result': result}).encode()
   files.write(work.cleaning, _RESULT, data)
 
@@ -428,43 +405,31 @@ def _read_result(folder: str, wanted: str | None = None) -> Result | None:
 
 
 def _lay_out_cleaning(
-  work: CleanWork,
-  phases: Sequence[Phase],
-  num_units: int,
-  pipeline: beam.Pipeline,
+  work: CleanWork, phases: Sequence[Phase], num_units: int, pipeline: beam.Pipeline
 ):
   """Puts the stages together."""
   shards, rows, counts, skipped = (
     pipeline
     | 'units' >> beam.Create(range(num_units))
     | 'spread' >> beam.Reshuffle()
-    | 'read'
-    >> beam.ParDo(Read(work)).with_outputs(
-      *(ROWS, COUNTS, SKIPPED), main='shards'
-    )
+    | 'read' >> beam.ParDo(Read(work)).with_outputs(ROWS, COUNTS, SKIPPED, main='shards')
   )
   sums = [counts]
   for number, phase in enumerate(phases[1:], start=1):
     findings = _findings(work, number - 1, rows, phase.first)
     # Each shard is there at least once, without findings.
-    each = shards | f'shards {number}' >> beam.Map(
-      lambda shard: (shard, stages.merged([]))
-    )
+    each = shards | f'shards {number}' >> beam.Map(lambda shard: (shard, stages.merged([])))
     shards, rows, counts = (
       (each, findings)
       | f'join {number}' >> beam.Flatten()
       # Waits for the phase before, all over.
       | f'by shard {number}' >> beam.GroupByKey()
       | f'clean {number}'
-      >> beam.ParDo(Clean(work, number)).with_outputs(
-        *(ROWS, COUNTS), main='shards'
-      )
+      >> beam.ParDo(Clean(work, number)).with_outputs(ROWS, COUNTS, main='shards')
     )
     sums.append(counts)
   totals = [
-    pvalue.AsSingleton(
-      counts | f'add up {i}' >> beam.CombineGlobally(report.merge)
-    )
+    pvalue.AsSingleton(counts | f'add up {i}' >> beam.CombineGlobally(report.merge))
     for i, counts in enumerate(sums)
   ]
   left_out = skipped | 'left out' >> beam.CombinePerKey(sum)
@@ -473,7 +438,9 @@ def _lay_out_cleaning(
     | 'once' >> beam.Create([None])
     | 'write the result'
     >> beam.Map(
-      *(write_result, work, [phase.names for phase in phases]),
+      write_result,
+      work,
+      [phase.names for phase in phases],
       pvalue.AsList(shards),
       pvalue.AsList(left_out),
       *totals,
@@ -547,8 +514,7 @@ class Encode(beam.DoFn):
     settings = self._work.settings
     in_mixture = mixture.is_mixture(settings.source)
     splits = {
-      held_out: encode.SplitArrays(settings.sentences, in_mixture)
-      for held_out in (False, True)
+      held_out: encode.SplitArrays(settings.sentences, in_mixture) for held_out in (False, True)
     }
     same = Duplicates(pairs=self._split.pairs)
     hashes, num_hashed, waiting = [], 0, 0
@@ -621,10 +587,7 @@ def places_of(counts: Iterable[tuple[int, str]]) -> Places:
     [
       [0] * len(_COLUMNS),
       *(
-        [
-          count['splits'][side]['lengths'].get(array, 0)
-          for array, side in _COLUMNS
-        ]
+        [count['splits'][side]['lengths'].get(array, 0) for array, side in _COLUMNS]
         for count in found
       ),
     ],
@@ -715,9 +678,7 @@ class Write(beam.DoFn):
       filled += len(part)
     assert filled == len(values), (array, held_out, file, filled, len(values))
     compression = self._work.settings.compression
-    store.write_shard(
-      *(folder, array, dtype, length, file, values), compression
-    )
+    store.write_shard(folder, array, dtype, length, file, values, compression)
     yield array, held_out, file, manifest.checksums(values)
 
 
@@ -730,10 +691,7 @@ def write_contents(
   hexdigests: Sequence[str],
 ):
   """Writes the contents of the manifests for the process that waits."""
-  arrays = {
-    f'{array}/{side}': (places.start(array, side, -1), [])
-    for array, side in _COLUMNS
-  }
+  arrays = {f'{array}/{side}': (places.start(array, side, -1), []) for array, side in _COLUMNS}
   for array, held_out, _, found in sorted(checksums):
     arrays[f'{array}/{held_out}'][1].extend(found)
   sha256 = duplicates.total(hexdigests)
@@ -742,9 +700,7 @@ def write_contents(
   files.write(work.folder, _WRITTEN, json.dumps(entries).encode())
 
 
-def _lay_out_encoding(
-  work: EncodeWork, num_units: int, pipeline: beam.Pipeline
-):
+def _lay_out_encoding(work: EncodeWork, num_units: int, pipeline: beam.Pipeline):
   """Puts the stages together."""
   beside = COUNTS, HASHES, SAME
   chunks, counts, hashes, same = (
@@ -768,7 +724,11 @@ def _lay_out_encoding(
     | 'once' >> beam.Create([None])
     | 'write the contents'
     >> beam.Map(
-      *(write_contents, work, places, pvalue.AsSingleton(copies)),
-      *(pvalue.AsList(checksums), pvalue.AsList(hexdigests)),
+      write_contents,
+      work,
+      places,
+      pvalue.AsSingleton(copies),
+      pvalue.AsList(checksums),
+      pvalue.AsList(hexdigests),
     )
   )

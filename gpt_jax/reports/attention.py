@@ -135,10 +135,7 @@ def _examples(
     for number, kind in enumerate(unified_order.NAMES):
       if needs.pair == 'unified' or number == unified_order.SEQ2SEQ:
         order = unified.order(jnp.array([number]), second_BL)
-        yield (
-          f'{name}, {kind}',
-          request._replace(visibility=given._replace(order=order)),
-        )
+        yield (f'{name}, {kind}', request._replace(visibility=given._replace(order=order)))
     return
   if not part and needs.num_predicted(L):
     yield from _streams(config, name, request)
@@ -152,9 +149,7 @@ def _documents(length: int) -> jax.Array:
   return jnp.asarray(np.searchsorted(starts, np.arange(length), 'right')[None])
 
 
-def _streams(
-  config: Config, name: str, request: Request
-) -> Iterator[tuple[str, Request]]:
+def _streams(config: Config, name: str, request: Request) -> Iterator[tuple[str, Request]]:
   """XLNet's two streams, in the order of a row's tokens that is drawn first."""
   L = request.q_BLHK.shape[1]
   objective = config_lib.objective(config)
@@ -162,14 +157,10 @@ def _streams(
   first = np.zeros(1, np.int64)
   ones = np.ones((1, L), bool)
   drawn = objective.permutation(
-    Rows(np.zeros((1, L), np.int32), ones),
-    Keys(config.seed, first, first, first),
-    ones,
+    Rows(np.zeros((1, L), np.int32), ones), Keys(config.seed, first, first, first), ones
   )
   at_BP, ranks_BL = drawn['masked_positions'], drawn['ranks']
-  order = permuted.order(
-    jnp.asarray(ranks_BL), jnp.take_along_axis(ranks_BL, at_BP, axis=1)
-  )
+  order = permuted.order(jnp.asarray(ranks_BL), jnp.take_along_axis(ranks_BL, at_BP, axis=1))
   content = Visibility(order=Order(order.bounds_BL[:, :L], order.ranks_BM))
   yield f'{name}, content stream', request._replace(visibility=content)
   predicted = Visibility(order=Order(order.bounds_BL[:, L:], order.ranks_BM))
@@ -177,9 +168,7 @@ def _streams(
   yield (
     f'{name}, query stream of {P:,} predicted tokens',
     request._replace(
-      q_BLHK=jnp.zeros((1, P, 1, 1)),
-      visibility=predicted,
-      places_BL=jnp.asarray(at_BP),
+      q_BLHK=jnp.zeros((1, P, 1, 1)), visibility=predicted, places_BL=jnp.asarray(at_BP)
     ),
   )
 
@@ -203,7 +192,8 @@ def attention_chart(config: Config, out: str) -> str:
   columns = math.ceil(math.sqrt(len(found)))
   rows = math.ceil(len(found) / columns)
   figure, grid = runs.load_pyplot().subplots(
-    *(rows, columns),
+    rows,
+    columns,
     squeeze=False,
     figsize=(4.6 * columns, 0.4 + 4.9 * rows),
     dpi=120,
@@ -215,7 +205,8 @@ def attention_chart(config: Config, out: str) -> str:
     # Masks of more places than the panel has dots are averaged.
     sharp = max(item.mask.shape) <= _DOTS
     axes.imshow(
-      *(item.mask, 'Blues'),
+      item.mask,
+      'Blues',
       vmin=0,
       vmax=1.3,
       aspect='auto',

@@ -25,18 +25,14 @@ class DocumentRead(NamedTuple):
 def reads(rows: Iterable[Mapping[str, Any]]) -> list[DocumentRead]:
   """What the rows of `store_data.rows` read; a document once in a step."""
   found = {
-    DocumentRead(
-      row['step'], span['document'], row['source'] or f'epoch {row["epoch"]}'
-    ): None
+    DocumentRead(row['step'], span['document'], row['source'] or f'epoch {row["epoch"]}'): None
     for row in rows
     for span in (*row['spans'], *row.get('second', ()))
   }
   return [*found]
 
 
-def chart(
-  rows: Iterable[Mapping[str, Any]], num_documents: int, out: str
-) -> str:
+def chart(rows: Iterable[Mapping[str, Any]], num_documents: int, out: str) -> str:
   """A point for each document that a step reads.
 
   Args:
@@ -56,14 +52,13 @@ def chart(
     axes.scatter(
       [read.step for read in of_kind],
       [read.document for read in of_kind],
-      *(size, f'C{i % 10}'),
+      size,
+      f'C{i % 10}',
       label=runs.label(kind),
       linewidths=0,
     )
   different = len({read.document for read in found})
-  axes.set_title(
-    f'{different:,} of {num_documents:,} documents read', fontsize=10
-  )
+  axes.set_title(f'{different:,} of {num_documents:,} documents read', fontsize=10)
   axes.set_xlabel('steps')
   axes.set_ylabel('document of the token store')
   axes.set_ylim(-0.5, num_documents - 0.5)

@@ -184,8 +184,7 @@ def _of(config: Config, workdir: str) -> Expected:
   found = [read(name) for name in names()]
   if not found:
     raise UsageError(
-      f'{FOLDER}: is missing, so --expected knows no losses; install gpt_jax '
-      'with its configs'
+      f'{FOLDER}: is missing, so --expected knows no losses; install gpt_jax with its configs'
     )
   changed = {known.config: _changed(known.fields, fields) for known in found}
   nearest = min(found, key=lambda known: len(changed[known.config]))
@@ -220,8 +219,7 @@ def differing(config: Config) -> dict[str, Any]:
   return {
     name: value
     for name, value in config_lib.flatten(config).items()
-    if not name.startswith(defaults.FREE_ON_RESUME)
-    and (name not in usual or usual[name] != value)
+    if not name.startswith(defaults.FREE_ON_RESUME) and (name not in usual or usual[name] != value)
   }
 
 
@@ -230,11 +228,7 @@ def names() -> list[str]:
   folder = os.path.join(loading.root(), FOLDER)
   if not os.path.isdir(folder):
     return []
-  return sorted(
-    name.removesuffix('.json')
-    for name in os.listdir(folder)
-    if name.endswith('.json')
-  )
+  return sorted(name.removesuffix('.json') for name in os.listdir(folder) if name.endswith('.json'))
 
 
 def read(name: str) -> Expected:
@@ -290,10 +284,7 @@ def conclusion(found: RunVerdict) -> str:
     if last < whole:
       said += f', of {whole:,} that are known'
     if not found.same_text:
-      said += (
-        '; the band is wider, as the text is that of another Python than '
-        f'{made["python"]}'
-      )
+      said += f'; the band is wider, as the text is that of another Python than {made["python"]}'
     return said
   kind = 'loss' if out.metric == 'loss' else 'held-out loss'
   if math.isfinite(out.loss):

@@ -14,14 +14,7 @@ from typing import Any
 
 from gpt_jax.core import ranges
 from gpt_jax.core.config import fields
-from gpt_jax.core.config.defaults import (
-  FIELDS,
-  FREE_ON_RESUME,
-  OPTIONAL,
-  SECTIONS,
-  Field,
-  Section,
-)
+from gpt_jax.core.config.defaults import FIELDS, FREE_ON_RESUME, OPTIONAL, SECTIONS, Field, Section
 from gpt_jax.core.spec import KINDS, UsageError
 
 # Tables of calls by the name of their field.
@@ -179,6 +172,4 @@ def _arguments(made: Callable) -> dict[str, str]:
 
 
 def _wrapped(said: str, indent: int) -> list[str]:
-  return textwrap.wrap(
-    said, _WIDTH, initial_indent=' ' * indent, subsequent_indent=' ' * indent
-  )
+  return textwrap.wrap(said, _WIDTH, initial_indent=' ' * indent, subsequent_indent=' ' * indent)

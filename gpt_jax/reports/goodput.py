@@ -99,7 +99,12 @@ def account(lines: list[dict[str, Any]]) -> Account:
   # Runs with rows of several lengths log the number of rows.
   rows = last.get('rows', tokens / first['context_length'])
   return Account(
-    *(seconds, starts, steps, lost_steps, tokens, rows),
+    seconds,
+    starts,
+    steps,
+    lost_steps,
+    tokens,
+    rows,
     last.get('epochs', rows / first['rows_per_epoch']),
   )
 
@@ -119,6 +124,4 @@ def _check(lines: list[dict[str, Any]]) -> None:
     if number == 1:
       needed += ['context_length', 'rows_per_epoch']
     if missing := [name for name in needed if name not in line]:
-      raise ValueError(
-        f'line {number} of metrics.jsonl lacks {", ".join(missing)}'
-      )
+      raise ValueError(f'line {number} of metrics.jsonl lacks {", ".join(missing)}')

@@ -13,9 +13,7 @@ from gpt_jax.core.config import Config
 from gpt_jax.core.spec import UsageError
 from gpt_jax.reports import runs
 
-_COLORS = dict(
-  zip(sharding.AXES, ('C7', 'C4', 'C0', 'C2', 'C1', 'C3'), strict=True)
-)
+_COLORS = dict(zip(sharding.AXES, ('C7', 'C4', 'C0', 'C2', 'C1', 'C3'), strict=True))
 _WHOLE = '#eeeeee'
 
 
@@ -55,8 +53,7 @@ def _sizes(config: Config) -> dict[str, int]:
   for axis, size in sizes.items():
     if size < 1:
       raise UsageError(
-        f'mesh.{axis}={size}: a picture needs the size of each axis; give '
-        f'--config.mesh.{axis}=N'
+        f'mesh.{axis}={size}: a picture needs the size of each axis; give --config.mesh.{axis}=N'
       )
   return sizes
 
@@ -75,9 +72,7 @@ def sharding_chart(config: Config, out: str) -> str:
     `out`.
   """
   sizes, found = _sizes(config), splits(config)
-  figure, axes = runs.load_pyplot().subplots(
-    figsize=(13, 1.2 + 0.3 * len(found)), dpi=120
-  )
+  figure, axes = runs.load_pyplot().subplots(figsize=(13, 1.2 + 0.3 * len(found)), dpi=120)
   for y, split in enumerate(reversed(found), start=1):
     axes.text(0, y, runs.label(split.name), va='center', fontsize=8)
     for j, (logical, size, by) in enumerate(split.dimensions):

@@ -34,9 +34,16 @@ from gpt_jax.core.training.run import Run
 # Words in the names of HLO instructions that communicate between devices. JAX
 # names two of those in `shard_map`.
 _COLLECTIVES = (
-  *('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all'),
-  *('psum', 'ragged_all_to_all'),
-  *('collective-permute', 'collective-broadcast', 'send', 'recv'),
+  'all-reduce',
+  'all-gather',
+  'reduce-scatter',
+  'all-to-all',
+  'psum',
+  'ragged_all_to_all',
+  'collective-permute',
+  'collective-broadcast',
+  'send',
+  'recv',
 )
 # A device blocks in these until an asynchronous operation ends.
 _WAIT = re.compile(r'(-done|-wait)(\.|$)|^(infeed|outfeed)')
@@ -123,9 +130,7 @@ def trace_sources(program: str) -> dict[str, str]:
     By instruction name, the functions and modules that it comes from, such as
     'jit(train_step)/transpose(jvp(Transformer))/ffn/dot_general'.
   """
-  found = re.findall(
-    r'^ *(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', program, re.MULTILINE
-  )
+  found = re.findall(r'^ *(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', program, re.MULTILINE)
   return dict(found)
 
 
@@ -172,9 +177,7 @@ def _spans(data: Any) -> Iterator[OperationRun]:
         # CPU devices share a plane; TPUs name events by the whole instruction.
         device = f'{plane.name} {stats.get("device_ordinal", "")}'
         name = event.name.removeprefix('%').partition(' ')[0]
-        yield OperationRun(
-          device, line.name, name, event.start_ns, event.end_ns
-        )
+        yield OperationRun(device, line.name, name, event.start_ns, event.end_ns)
 
 
 def _grouped(spans: Iterable[OperationRun], key) -> list[list[OperationRun]]:
@@ -262,9 +265,7 @@ def profile(workdir: str, steps: str) -> StepsProfile:
     for _ in range(2):
       state, out = taken(state, batch, first)
     jax.block_until_ready(out)
-    state = state._replace(
-      step=jax.device_put(jnp.int32(first - 1), parts.shardings.step)
-    )
+    state = state._replace(step=jax.device_put(jnp.int32(first - 1), parts.shardings.step))
     data_seconds = 0.0
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python is not part of a step's cost

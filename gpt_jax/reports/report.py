@@ -76,15 +76,12 @@ def page(workdir: str) -> str:
   logged = [m for m in lines if 'loss' in m and m.get('event') != 'start']
   if not logged:
     raise UsageError(
-      f'--workdir={workdir}: has no losses in metrics.jsonl; name a run that '
-      'has logged some'
+      f'--workdir={workdir}: has no losses in metrics.jsonl; name a run that has logged some'
     )
   try:
     account = goodput.account(lines)
   except ValueError as e:
-    raise UsageError(
-      f'--workdir={workdir}: {e}; restore that file from a copy'
-    ) from e
+    raise UsageError(f'--workdir={workdir}: {e}; restore that file from a copy') from e
   rows, no_rows = _rows(config, workdir, logged)
   left_out: list[str] = []
   template = jinja2.Environment(
@@ -115,10 +112,7 @@ def page(workdir: str) -> str:
 
 
 def _summary(
-  config: Config,
-  lines: list[dict],
-  logged: list[dict],
-  account: goodput.Account,
+  config: Config, lines: list[dict], logged: list[dict], account: goodput.Account
 ) -> Iterator[tuple[str, str]]:
   last, done = logged[-1], lines[-1]['step']
   starts = [line for line in lines if line.get('event') == 'start']
@@ -211,7 +205,10 @@ def _evaluations(
       if key.startswith('eval/'):
         last[key] = line['step'], value
   for stored in _files(
-    *(workdir, 'evaluations/step-*.json', _Evaluation, left_out),
+    workdir,
+    'evaluations/step-*.json',
+    _Evaluation,
+    left_out,
     remedy='remove it, and evaluate again',
   ):
     for key, value in stored.items():
@@ -236,9 +233,7 @@ def _sample(workdir: str, left_out: list[str]) -> str:
     return ''
 
 
-def _goodput(
-  account: goodput.Account,
-) -> Iterator[tuple[str, str, float, str]]:
+def _goodput(account: goodput.Account) -> Iterator[tuple[str, str, float, str]]:
   for kind, explained in goodput.KINDS.items():
     share = round(100 * account.share(kind), 1)
     yield kind, f'{account.seconds[kind]:,.1f}', share, explained
@@ -253,20 +248,14 @@ def _events(lines: list[dict]) -> Iterator[tuple[str, str, str]]:
       yield f'{line["step"]:,}', 'start', said
     if line.get('event') in _EVENTS:
       said = ', '.join(
-        f'{name} {value}'
-        for name, value in line.items()
-        if name not in ('step', 'event', 'time')
+        f'{name} {value}' for name, value in line.items() if name not in ('step', 'event', 'time')
       )
       yield f'{line["step"]:,}', line['event'], said
 
 
-def _replays(
-  workdir: str, left_out: list[str]
-) -> Iterator[tuple[str, str, str]]:
+def _replays(workdir: str, left_out: list[str]) -> Iterator[tuple[str, str, str]]:
   """What replays of steps found wrong."""
-  found = _files(
-    *(workdir, 'replays/*.json', _Replay, left_out), remedy='remove it'
-  )
+  found = _files(workdir, 'replays/*.json', _Replay, left_out, remedy='remove it')
   for file in sorted(found, key=lambda x: (x['step'], x['kind'])):
     devices = [f'{x["id"]} of host {x["host"]}' for x in file['devices']]
     said = f'{file["kind"]} differs'
@@ -293,9 +282,7 @@ def _rows(
   return found, ''
 
 
-def _differs(
-  config: Config, lines: list[dict]
-) -> Iterator[tuple[str, str, str, str]]:
+def _differs(config: Config, lines: list[dict]) -> Iterator[tuple[str, str, str, str]]:
   """Fields that are not as in `configs/base.py`, by who set them.
 
   The last is empty where the run was not started by a command.

@@ -75,10 +75,7 @@ _MARKERS = 'osd^v*xP'
 
 
 def loss_curves(
-  workdirs: list[str],
-  out: str | None = None,
-  unit: str = 'nats a token',
-  names: Sequence[str] = (),
+  workdirs: list[str], out: str | None = None, unit: str = 'nats a token', names: Sequence[str] = ()
 ) -> str | None:
   """Plots training and held-out loss over tokens.
 
@@ -97,9 +94,7 @@ def loss_curves(
   return save_figure(figure, out) if figure else None
 
 
-def loss_figure(
-  workdirs: list[str], unit: str = 'nats a token', names: Sequence[str] = ()
-) -> Any:
+def loss_figure(workdirs: list[str], unit: str = 'nats a token', names: Sequence[str] = ()) -> Any:
   """The figure of `loss_curves`; None as there."""
   pyplot = load_pyplot()
   figure, axes = pyplot.subplots(figsize=(7, 4.5), dpi=120)
@@ -118,16 +113,10 @@ def loss_figure(
   return figure
 
 
-def _draw(
-  axes: Any, lines: list[dict[str, Any]], name: str, color: str
-) -> bool:
+def _draw(axes: Any, lines: list[dict[str, Any]], name: str, color: str) -> bool:
   """Plots one run; False if no training loss is finite."""
   logged = [m for m in lines if 'tokens' in m]
-  train = [
-    (m['tokens'], m['loss'])
-    for m in logged
-    if math.isfinite(m.get('loss', math.nan))
-  ]
+  train = [(m['tokens'], m['loss']) for m in logged if math.isfinite(m.get('loss', math.nan))]
   if not train:
     return False
   # Between two logged steps the batch may grow; that far the line is off.
@@ -174,9 +163,7 @@ def schedule_curves(config: Config, out: str) -> str:
   even = np.linspace(0, num_steps - 1, 1000).astype(int).tolist()
   # A warm-up is short: the first thousandths of a run again.
   early = np.geomspace(1, num_steps, 200).astype(int).tolist()
-  steps = sorted(
-    s for s in {*edges, *even, *early} if 0 <= s < max(num_steps, 1)
-  )
+  steps = sorted(s for s in {*edges, *even, *early} if 0 <= s < max(num_steps, 1))
   rates = np.asarray(config_lib.schedule(config)(np.array(steps)))
   curves = {
     'rows in a batch': [ramp.rows(s) for s in steps],
@@ -199,16 +186,13 @@ def schedule_curves(config: Config, out: str) -> str:
   return save_figure(figure, out)
 
 
-def wall_time(
-  workdir: str, out: str | None = None
-) -> tuple[str, goodput.Account]:
+def wall_time(workdir: str, out: str | None = None) -> tuple[str, goodput.Account]:
   """Plots how wall time was spent; returns the PNG's path and the figures."""
   try:
     account = goodput.account(metrics.read(workdir))
   except ValueError as e:
     raise UsageError(
-      f'--workdir={workdir}: {e}; restore that file from a copy, or train a '
-      'run there'
+      f'--workdir={workdir}: {e}; restore that file from a copy, or train a run there'
     ) from e
   figure, axes = load_pyplot().subplots(figsize=(7, 3), dpi=120)
   kinds = list(reversed(goodput.KINDS))
@@ -217,9 +201,7 @@ def wall_time(
   axes.margins(x=0.12)
   axes.set_xlabel(f'seconds of {account.total:,.0f}')
   axes.set_title(f'goodput {account.goodput:.1%}')
-  return save_figure(
-    figure, out or os.path.join(workdir, 'goodput.png')
-  ), account
+  return save_figure(figure, out or os.path.join(workdir, 'goodput.png')), account
 
 
 # Draws the load of the experts over a run, and what the routers dropped.
@@ -248,9 +230,7 @@ def router_curves(workdir: str) -> str | None:
   columns = min(3, len(places))
   rows = math.ceil(len(places) / columns)
   figure = pyplot.figure(
-    figsize=(max(8, 4.5 * columns), 2.8 * (rows + 1)),
-    dpi=120,
-    layout='constrained',
+    figsize=(max(8, 4.5 * columns), 2.8 * (rows + 1)), dpi=120, layout='constrained'
   )
   # Six columns divide by one, two or three panels.
   grid = figure.add_gridspec(rows + 1, 6)
@@ -265,12 +245,7 @@ def router_curves(workdir: str) -> str | None:
     else:
       _lines(axes, steps, loads_SE, legend=i == 0)
   if image is not None:
-    figure.colorbar(
-      image,
-      ax=figure.axes,
-      extend='max',
-      label='load / even load (red: no token)',
-    )
+    figure.colorbar(image, ax=figure.axes, extend='max', label='load / even load (red: no token)')
   labels = {'dropped': 'fraction dropped', 'entropy': 'router entropy (nats)'}
   for i, (name, axis) in enumerate(labels.items()):
     axes = figure.add_subplot(grid[rows, 3 * i : 3 * i + 3])

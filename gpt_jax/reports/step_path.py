@@ -104,8 +104,7 @@ def text(on_path: list[Function]) -> str:
   names = ['  ' * f.depth + f.name for f in on_path]
   width = max(map(len, names))
   return '\n'.join(
-    f'{name:{width}}  gpt_jax/{f.file}:{f.line}'
-    for name, f in zip(names, on_path, strict=True)
+    f'{name:{width}}  gpt_jax/{f.file}:{f.line}' for name, f in zip(names, on_path, strict=True)
   )
 
 
@@ -116,6 +115,4 @@ def rooms(on_path: list[Function]) -> str:
     room, _, file = f'gpt_jax/{function.file}'.rpartition('/')
     by_room.setdefault(room, {})[file.removesuffix('.py')] = None
   width = max(map(len, by_room))
-  return '\n'.join(
-    f'{room:{width}}  {" ".join(files)}' for room, files in by_room.items()
-  )
+  return '\n'.join(f'{room:{width}}  {" ".join(files)}' for room, files in by_room.items())

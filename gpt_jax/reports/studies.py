@@ -12,9 +12,7 @@ from gpt_jax.reports.runs import label, load_pyplot, save_figure
 from gpt_jax.reports.tokenizer_report import Report
 
 
-def draw_scaling(
-  points: Sequence[Point], curves: Sequence[Curve], fits: Fits, out: str
-) -> str:
+def draw_scaling(points: Sequence[Point], curves: Sequence[Curve], fits: Fits, out: str) -> str:
   """Writes the PNG; returns its path."""
   figure, panels = load_pyplot().subplots(1, 3, figsize=(15, 4.6), dpi=110)
   _draw_curves(panels[0], curves, fits)

@@ -21,16 +21,14 @@ def task_curves(measured: Sequence[FigureCurve], out: str) -> str:
   for curve in measured:
     panels.setdefault(curve.figure, []).append(curve)
   figure, grid = runs.load_pyplot().subplots(
-    *(1, len(panels)), squeeze=False, figsize=(6 * len(panels), 4), dpi=120
+    1, len(panels), squeeze=False, figsize=(6 * len(panels), 4), dpi=120
   )
   for axes, (name, curves) in zip(grid[0], panels.items(), strict=True):
     for i, curve in enumerate(curves):
       steps, pairs = [*curve.values], np.array([*curve.values.values()])
       values, errors = pairs.reshape(-1, 2).T
       axes.plot(steps, values, f'C{i}o-', label=runs.label(curve.task))
-      axes.fill_between(
-        *(steps, values - errors, values + errors), color=f'C{i}', alpha=0.15
-      )
+      axes.fill_between(steps, values - errors, values + errors, color=f'C{i}', alpha=0.15)
     axes.set_xscale('log')
     axes.set_xlabel('steps')
     axes.set_ylabel(runs.label(name))

@@ -3,10 +3,6 @@
 """Rows of the core's tables, by the field that names them."""
 
 ROWS = {
-  'listener': {
-    'replay.every_steps': 'gpt_jax.resilience.replay:Replay',
-  },
-  'tier': {
-    'local': 'gpt_jax.resilience.local:LocalCheckpoints',
-  },
+  'listener': {'replay.every_steps': 'gpt_jax.resilience.replay:Replay'},
+  'tier': {'local': 'gpt_jax.resilience.local:LocalCheckpoints'},
 }

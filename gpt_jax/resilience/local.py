@@ -81,9 +81,7 @@ class _Connections:
   def fetch(self, process: int, **request: Any) -> bytes:
     """The answer of the process; raises OSError."""
     if process not in self._clients:
-      self._clients[process] = transfer.Client(
-        self._addresses[process], self._secret
-      )
+      self._clients[process] = transfer.Client(self._addresses[process], self._secret)
     return self._clients[process].fetch(**request)
 
   def close(self) -> None:
@@ -116,9 +114,7 @@ class LocalCheckpoints:
     self.check_folder(folder)
     named = secrets.token_hex(8), secrets.token_hex(16)
     self._run, self._secret = hosts.broadcast_from_host0(
-      [_name_of_run(workdir, named[0]), named[1]]
-      if jax.process_index() == 0
-      else []
+      [_name_of_run(workdir, named[0]), named[1]] if jax.process_index() == 0 else []
     )
     self._folder = os.path.join(folder, f'gpt_jax_{self._run}')
     files.make_own_folder(self._folder, 'checkpoint.local_dir')
@@ -143,8 +139,7 @@ class LocalCheckpoints:
     self._places = [FailurePlace(one[2], one[3]) for one in told]
     if len({place.machine for place in self._places}) == 1:
       log.info(
-        'local checkpoints are on one machine alone: they outlive the process, '
-        'not the machine'
+        'local checkpoints are on one machine alone: they outlive the process, not the machine'
       )
 
   def _scan(self) -> None:
@@ -169,9 +164,7 @@ class LocalCheckpoints:
     save, number = request['save'], request.get('shard')
     with self._changed:
       if request.get('wait'):
-        self._changed.wait_for(
-          lambda: save in self._files or save in self._failed
-        )
+        self._changed.wait_for(lambda: save in self._files or save in self._failed)
       held = [*self._files.get(save, [])]
     if number is None and held:
       return held[0].manifest.text()
@@ -192,9 +185,7 @@ class LocalCheckpoints:
     self.wait()
     save = self._copied(state, record)
     self._saving, self._error = save.manifest.step, ''
-    self._running = threading.Thread(
-      target=self._write, args=(save,), daemon=True
-    )
+    self._running = threading.Thread(target=self._write, args=(save,), daemon=True)
     self._running.start()
 
   def _copied(self, state: TrainState, record: Any) -> _Save:
@@ -217,8 +208,7 @@ class LocalCheckpoints:
       x.copy_to_host_async()
     # A copy: on a CPU the array's memory is the device's, which is reused.
     own: dict[int, Any] = {
-      number: np.array(x, order='C').reshape(-1).view(np.uint8)
-      for number, x in held.items()
+      number: np.array(x, order='C').reshape(-1).view(np.uint8) for number, x in held.items()
     }
     last = manifest.total - 1
     if me in self._writers[last].own:
@@ -229,9 +219,7 @@ class LocalCheckpoints:
 
   def _write(self, save: _Save) -> None:
     """Writes both files; runs in the background."""
-    path = os.path.join(
-      self._folder, f'{save.manifest.step}-{jax.process_index()}'
-    )
+    path = os.path.join(self._folder, f'{save.manifest.step}-{jax.process_index()}')
     try:
       file = File.write(f'{path}.own', save.manifest, save.own.items())
       with self._changed:
@@ -267,9 +255,9 @@ class LocalCheckpoints:
       self._remove(lambda found: found < step)
       return
     log.warning(
-      'the local checkpoint of step %d was not written (%s); the run goes on, '
-      'older ones stay',
-      *(step, self._error or 'another host failed'),
+      'the local checkpoint of step %d was not written (%s); the run goes on, older ones stay',
+      step,
+      self._error or 'another host failed',
     )
     self._remove(lambda found: found == step)
 
@@ -277,9 +265,7 @@ class LocalCheckpoints:
     """Removes the files of the steps for which `which(step)` holds."""
     with self._changed:
       self._files = {
-        save: held
-        for save, held in self._files.items()
-        if not which(held[0].manifest.step)
+        save: held for save, held in self._files.items() if not which(held[0].manifest.step)
       }
     # Processes of one machine share the folder, and may have removed it all.
     names: list[str] = []
@@ -339,9 +325,7 @@ class LocalCheckpoints:
           self.keep_only(step)
           return state, Restored(step, record)
       self._rejected.add(save)
-      log.warning(
-        'the local checkpoint of step %d is not used: %s', step, reason
-      )
+      log.warning('the local checkpoint of step %d is not used: %s', step, reason)
     return None
 
   def keep_only(self, step: int) -> None:
@@ -376,9 +360,7 @@ class LocalCheckpoints:
     lost = missing(total, self._holders)
     return f'{len(lost)} of its {total} shards are lost' if lost else ''
 
-  def _read(
-    self, save: str, abstract: TrainState
-  ) -> tuple[TrainState | None, Any, str]:
+  def _read(self, save: str, abstract: TrainState) -> tuple[TrainState | None, Any, str]:
     """A state and its record, or the reason why there is none."""
     state, record, reason = None, None, ''
     others = _Connections(self._addresses, self._secret)
@@ -412,9 +394,7 @@ class LocalCheckpoints:
         return None, None, reason or 'another host cannot read it'
     wrong = [
       name
-      for (name, array), found in zip(
-        manifest.arrays.items(), fingerprint(state), strict=True
-      )
+      for (name, array), found in zip(manifest.arrays.items(), fingerprint(state), strict=True)
       if array.fingerprint != found
     ]
     if wrong:
@@ -468,9 +448,7 @@ class _Fetch(NamedTuple):
     raise error
 
 
-def _assembled(
-  manifest: ShardManifest, name: str, abstract: Any, fetch: _Fetch
-) -> jax.Array:
+def _assembled(manifest: ShardManifest, name: str, abstract: Any, fetch: _Fetch) -> jax.Array:
   """An array on its devices, each part put together from shards."""
   first, known = manifest.first()[name], {}
   boxes = [*manifest.boxes(name)]
@@ -483,24 +461,13 @@ def _assembled(
     return known[i]
 
   def part(index: Any) -> np.ndarray:
-    wanted = [
-      x.indices(n)[:2] for x, n in zip(index, abstract.shape, strict=True)
-    ]
+    wanted = [x.indices(n)[:2] for x, n in zip(index, abstract.shape, strict=True)]
     out = np.empty([stop - start for start, stop in wanted], dtype)
     for i, box in enumerate(boxes):
-      both = [
-        (max(a, x.start), min(b, x.stop))
-        for (a, b), x in zip(wanted, box, strict=True)
-      ]
+      both = [(max(a, x.start), min(b, x.stop)) for (a, b), x in zip(wanted, box, strict=True)]
       if all(a < b for a, b in both):
-        to = tuple(
-          slice(a - w[0], b - w[0])
-          for (a, b), w in zip(both, wanted, strict=True)
-        )
-        of = tuple(
-          slice(a - x.start, b - x.start)
-          for (a, b), x in zip(both, box, strict=True)
-        )
+        to = tuple(slice(a - w[0], b - w[0]) for (a, b), w in zip(both, wanted, strict=True))
+        of = tuple(slice(a - x.start, b - x.start) for (a, b), x in zip(both, box, strict=True))
         out[to] = shard(i)[of]
     return out
 

@@ -47,12 +47,7 @@ from gpt_jax.core.optim.train_state import TrainState
 from gpt_jax.core.runtime import hosts, watchdog
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import FailedError
-from gpt_jax.core.training.compiled import (
-  Compiled,
-  Stages,
-  abstract_batch,
-  compile_on_mesh,
-)
+from gpt_jax.core.training.compiled import Compiled, Stages, abstract_batch, compile_on_mesh
 from gpt_jax.core.training.events import GoBack, Listener
 from gpt_jax.core.training.parts import Parts, abstract_state
 from gpt_jax.core.training.step import begun, mean_gradients
@@ -90,8 +85,7 @@ def _printer(mesh: Mesh, specs: tuple[PartitionSpec, ...]) -> Any:
     check_vma=False,  # copies may differ: that is what is looked for
   )
   return jax.jit(
-    lambda leaves: each([wrappers.near(x) for x in leaves]),
-    out_shardings=sharding.replicated(mesh),
+    lambda leaves: each([wrappers.near(x) for x in leaves]), out_shardings=sharding.replicated(mesh)
   )
 
 
@@ -121,36 +115,23 @@ def shard_prints(
     uint32 [replicas, 1 + arrays].
   """
   state, batch, key, objective = begun(
-    state,
-    batch,
-    objective=objective,
-    optimizer=optimizer,
-    seed=seed,
-    num_steps=num_steps,
+    state, batch, objective=objective, optimizer=optimizer, seed=seed, num_steps=num_steps
   )
 
   def one(rows: Batch) -> tuple[jax.Array, Any]:
-    loss, _, grads = mean_gradients(
-      state.params, rows, key, objective=objective, **parts._asdict()
-    )
+    loss, _, grads = mean_gradients(state.params, rows, key, objective=objective, **parts._asdict())
     return loss, grads
 
-  each = jax.tree.map(
-    lambda x: x.reshape(num_replicas, -1, *x.shape[1:]), batch
-  )
+  each = jax.tree.map(lambda x: x.reshape(num_replicas, -1, *x.shape[1:]), batch)
   with layout.within(sharding.REPLICAS):
     loss, grads = jax.vmap(one, spmd_axis_name=sharding.REPLICAS)(each)
   # As in the step, so that no device holds the gradient of a whole model.
   grads = jax.tree.map(
-    lambda x, spec: jax.lax.with_sharding_constraint(
-      x, PartitionSpec(sharding.REPLICAS, *spec)
-    ),
+    lambda x, spec: jax.lax.with_sharding_constraint(x, PartitionSpec(sharding.REPLICAS, *spec)),
     grads,
     specs,
   )
-  prints = [
-    jax.vmap(restore.print_of)(x) for x in [loss, *jax.tree.leaves(grads)]
-  ]
+  prints = [jax.vmap(restore.print_of)(x) for x in [loss, *jax.tree.leaves(grads)]]
   return jnp.stack(prints, axis=1)
 
 
@@ -175,10 +156,7 @@ def compile_shard_prints(parts: Parts, shape: Shape) -> Compiled:
   batch = abstract_batch(parts, rows, shape.length, shape.task, training=True)
   is_tpu = parts.mesh.devices.flat[0].platform == 'tpu'
   return compile_on_mesh(
-    parts,
-    jitted,
-    *(abstract_state(parts), batch),
-    options=CHECKER if is_tpu else None,
+    parts, jitted, abstract_state(parts), batch, options=CHECKER if is_tpu else None
   )
 
 
@@ -204,9 +182,7 @@ def _mover(filled: int, shift: int, split: Any) -> Any:
 
 def copied(tree: Any) -> Any:
   """A copy that may be donated; each device copies what it holds."""
-  return jax.tree.map(
-    lambda x: jax.device_put(x, x.sharding, may_alias=False), tree
-  )
+  return jax.tree.map(lambda x: jax.device_put(x, x.sharding, may_alias=False), tree)
 
 
 # Judgement of fingerprints.
@@ -308,9 +284,7 @@ def differing(prints: np.ndarray, first: np.ndarray) -> dict[int, list[int]]:
 class Replay(Listener):
   """Checks steps of a run by repeating them: see the top of this file."""
 
-  def __init__(
-    self, parts: Parts, write: Callable[[str, int, dict[str, Any]], str]
-  ):
+  def __init__(self, parts: Parts, write: Callable[[str, int, dict[str, Any]], str]):
     """`compiled` comes next, then `begin`.
 
     Args:
@@ -348,9 +322,7 @@ class Replay(Listener):
         self._every,
       )
 
-  def step(
-    self, step: int, *args: Any
-  ) -> tuple[TrainState, dict[str, Any]] | None:
+  def step(self, step: int, *args: Any) -> tuple[TrainState, dict[str, Any]] | None:
     """Takes the steps that are due by `checked_step`, with its arguments."""
     return None if step % self._every else self.checked_step(step, *args)
 
@@ -436,14 +408,8 @@ class Replay(Listener):
     if devices:
       said += f', on {self._named(devices)}'
     if not agreed:
-      raise FailedError(
-        f'{said}, and no two of {TRIES} agree; evidence: {file}; '
-        f'{self._remedy()}'
-      )
-    log.warning(
-      '%s; two of %d agree, and their result is used; evidence: %s',
-      *(said, TRIES, file),
-    )
+      raise FailedError(f'{said}, and no two of {TRIES} agree; evidence: {file}; {self._remedy()}')
+    log.warning('%s; two of %d agree, and their result is used; evidence: %s', said, TRIES, file)
 
   def before_save(self, step: int, state: TrainState) -> None:
     """Compares the copies of a state: see `check_copies`."""
@@ -459,9 +425,7 @@ class Replay(Listener):
       GoBack: they differ.
     """
     prints = device_prints(state, self._parts.mesh)
-    found = hosts.broadcast_from_host0(
-      [*differing(prints, self._first).items()]
-    )
+    found = hosts.broadcast_from_host0([*differing(prints, self._first).items()])
     if found:
       devices = sorted({device for _, group in found for device in group})
       arrays = [self._names[array] for array, _ in found]
@@ -474,9 +438,7 @@ class Replay(Listener):
       )
     return prints
 
-  def _check_replicas(
-    self, step: int, state: TrainState, arrays: Any, shape: Shape
-  ) -> None:
+  def _check_replicas(self, step: int, state: TrainState, arrays: Any, shape: Shape) -> None:
     """Compares the gradients of the same rows on different replicas.
 
     Raises:
@@ -514,19 +476,14 @@ class Replay(Listener):
       step,
       'gradients',
       devices,
-      runs=[
-        {'places': run.places, 'replicas': [_digest(x) for x in run.prints]}
-        for run in runs
-      ],
+      runs=[{'places': run.places, 'replicas': [_digest(x) for x in run.prints]} for run in runs],
     )
     said = (
       f'step {step}: gradients of the same rows and parameters differ between '
       f'devices, on {self._named(devices)}'
     )
     if verdict.again:
-      raise FailedError(
-        f'{said}, and did so again; evidence: {file}; {self._remedy()}'
-      )
+      raise FailedError(f'{said}, and did so again; evidence: {file}; {self._remedy()}')
     log.warning('%s, but not always; evidence: %s', said, file)
 
   def _remedy(self) -> str:
@@ -560,7 +517,9 @@ class Replay(Listener):
     log.warning(
       'step %d: loss %.6g and gradient norm %.6g: going back to the newest '
       'checkpoint, to see whether they recur',
-      *(step, figures['loss'], figures['grad_norm']),
+      step,
+      figures['loss'],
+      figures['grad_norm'],
     )
     return True
 
@@ -577,7 +536,10 @@ class Replay(Listener):
       log.warning(
         'step %d: loss %.6g, where it had %.6g before: some device was wrong; '
         'the run goes on with the former; evidence: %s',
-        *(step, figures['loss'], seen[0]['loss'], file),
+        step,
+        figures['loss'],
+        seen[0]['loss'],
+        file,
       )
 
   # What is found.
@@ -585,12 +547,8 @@ class Replay(Listener):
   def _go_back(self, step: int, said: str, file: str) -> None:
     self._backs[step] += 1
     if self._backs[step] == TRIES:
-      raise FailedError(
-        f'{said}, {TRIES} times; evidence: {file}; {self._remedy()}'
-      )
-    log.warning(
-      '%s: going back to the newest checkpoint; evidence: %s', said, file
-    )
+      raise FailedError(f'{said}, {TRIES} times; evidence: {file}; {self._remedy()}')
+    log.warning('%s: going back to the newest checkpoint; evidence: %s', said, file)
     raise GoBack(said)
 
   def _unlike(self, prints: list[np.ndarray]) -> list[int]:
@@ -608,9 +566,7 @@ class Replay(Listener):
     names = [f'device {x.id} (host {x.process_index})' for x in found]
     return _some(names)
 
-  def _write(
-    self, step: int, kind: str, devices: Sequence[int], **found: Any
-  ) -> str:
+  def _write(self, step: int, kind: str, devices: Sequence[int], **found: Any) -> str:
     """Writes what is found, with the devices; returns the file's path."""
     flat = self._parts.mesh.devices.flat
     named = [

@@ -69,9 +69,7 @@ def ring_step(places: Sequence[FailurePlace]) -> int:
 
 
 def assign(
-  sizes: Sequence[int],
-  holders: Sequence[Collection[int]],
-  places: Sequence[FailurePlace],
+  sizes: Sequence[int], holders: Sequence[Collection[int]], places: Sequence[FailurePlace]
 ) -> list[Writers]:
   """Who writes each shard, by its size and the processes that hold it.
 
@@ -86,9 +84,7 @@ def assign(
     others = [p for p in held if places[p].machine != at.machine]
     copy = None
     if others:
-      second = min(
-        others, key=lambda p: (places[p].slice == at.slice, busy[p], p)
-      )
+      second = min(others, key=lambda p: (places[p].slice == at.slice, busy[p], p))
       own = first, second
     else:
       own = (first,)
@@ -133,18 +129,14 @@ class ShardManifest(NamedTuple):
   def first(self) -> dict[str, int]:
     """The number of the first shard of each array."""
     counts = map(math.prod, self.parts.values())
-    return dict(
-      zip(self.parts, itertools.accumulate(counts, initial=0), strict=False)
-    )
+    return dict(zip(self.parts, itertools.accumulate(counts, initial=0), strict=False))
 
   def boxes(self, name: str) -> Iterator[tuple[slice, ...]]:
     """The place of each shard in an array."""
     parts = self.parts[name]
     size = [n // p for n, p in zip(self.arrays[name].shape, parts, strict=True)]
     for at in np.ndindex(*parts):
-      yield tuple(
-        slice(i * n, (i + 1) * n) for i, n in zip(at, size, strict=True)
-      )
+      yield tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, size, strict=True))
 
   def name_of(self, number: int) -> str:
     """A shard, in words."""
@@ -156,10 +148,7 @@ class ShardManifest(NamedTuple):
 
 def number_of(index: Sequence[slice], shape: Sequence[int], parts: list) -> int:
   """The number of a shard in its array, from its place."""
-  at = [
-    (i.start or 0) * part // size
-    for i, size, part in zip(index, shape, parts, strict=True)
-  ]
+  at = [(i.start or 0) * part // size for i, size, part in zip(index, shape, parts, strict=True)]
   return int(np.ravel_multi_index(at, parts)) if at else 0
 
 
@@ -174,9 +163,7 @@ def missing(total: int, held: Iterable[Iterable[int]]) -> list[int]:
   return sorted({*range(total)}.difference(*held))
 
 
-def assigned(
-  leaves: Sequence[jax.Array], places: Sequence[FailurePlace]
-) -> list[Writers]:
+def assigned(leaves: Sequence[jax.Array], places: Sequence[FailurePlace]) -> list[Writers]:
   """Who writes each shard of a state, and its record, which process 0 has."""
   known: dict[Any, list[set[int]]] = {}
   sizes, holders = [], []
@@ -206,9 +193,7 @@ class File(NamedTuple):
   shards: dict[int, list[int]]  # number -> offset, size, CRC-32
 
   @classmethod
-  def write(
-    cls, path: str, manifest: ShardManifest, shards: Iterable[tuple[int, Any]]
-  ) -> 'File':
+  def write(cls, path: str, manifest: ShardManifest, shards: Iterable[tuple[int, Any]]) -> 'File':
     """Writes shards, given by number, and reads all of them back.
 
     Raises:

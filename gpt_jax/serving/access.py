@@ -91,8 +91,7 @@ def refusal(access: Access, scope: Scope) -> ApiError | None:
   if access.key and not _has_key(headers.get('authorization', ''), access.key):
     return ApiError(
       401,
-      'this server needs its API key; send the header Authorization: Bearer '
-      'KEY',
+      'this server needs its API key; send the header Authorization: Bearer KEY',
       code='invalid_api_key',
     )
   # Without the server's consent a page can send texts and forms, but no JSON.
@@ -193,9 +192,7 @@ def _is_own_host(access: Access, host: str, reached: str) -> bool:
     return True
   # Anyone can point a name here, but not an address.
   address = _address(name)
-  return address is not None and (
-    address.is_loopback or address == _address(reached)
-  )
+  return address is not None and (address.is_loopback or address == _address(reached))
 
 
 def _is_own_origin(access: Access, host: str, origin: str | None) -> bool:
@@ -210,9 +207,7 @@ def _is_own_origin(access: Access, host: str, origin: str | None) -> bool:
   if not found:
     return False
   # A proxy may have replaced the page's Host.
-  return netloc.lower() == host.lower() or (
-    _normal(found[1]) in access.allowed_hosts
-  )
+  return netloc.lower() == host.lower() or (_normal(found[1]) in access.allowed_hosts)
 
 
 def _normal(name: str) -> str:
@@ -220,9 +215,7 @@ def _normal(name: str) -> str:
   return name.lower().strip('[]').removesuffix('.')
 
 
-def _address(
-  name: str,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
   """An IP address; IPv4 within IPv6 is IPv4."""
   try:
     address = ipaddress.ip_address(name.partition('%')[0])

@@ -209,17 +209,16 @@ class GuardedApp:
       await _fail(errors.internal(), sent, scope, receive, watched)
     log.info(
       '%s %s %d %s%.2f s',
-      *(scope['method'], spec.shown(scope['path'])[1:-1], sent['status']),
-      *(scope['state'].get('note', ''), time.monotonic() - start),
+      scope['method'],
+      spec.shown(scope['path'])[1:-1],
+      sent['status'],
+      scope['state'].get('note', ''),
+      time.monotonic() - start,
     )
 
 
 async def _fail(
-  error: ApiError,
-  sent: dict[str, Any],
-  scope: Scope,
-  receive: Receive,
-  send: Send,
+  error: ApiError, sent: dict[str, Any], scope: Scope, receive: Receive, send: Send
 ) -> None:
   """Sends an error: as the answer, or as the last event of a stream."""
   if 'headers' not in sent:
@@ -239,12 +238,7 @@ T = TypeVar('T')
 
 
 def build(
-  served: ServedModel,
-  worker: Worker,
-  *,
-  access: Access,
-  max_body_bytes: int,
-  body_seconds: float,
+  served: ServedModel, worker: Worker, *, access: Access, max_body_bytes: int, body_seconds: float
 ) -> ASGIApp:
   """The application that serves the model of `worker`.
 
@@ -252,9 +246,7 @@ def build(
     max_body_bytes: of a request.
     body_seconds: the longest time that a body may take.
   """
-  api = Api(
-    served, worker, max_body_bytes=max_body_bytes, body_seconds=body_seconds
-  )
+  api = Api(served, worker, max_body_bytes=max_body_bytes, body_seconds=body_seconds)
   app = Starlette(
     routes=[
       Route('/v1/completions', api.completions, methods=['POST']),
@@ -264,11 +256,7 @@ def build(
       Route('/health', api.health),
       Route('/', page.response(), methods=['GET']),
     ],
-    exception_handlers={
-      ApiError: _refused,
-      HTTPException: _no_such_path,
-      Exception: _failed,
-    },
+    exception_handlers={ApiError: _refused, HTTPException: _no_such_path, Exception: _failed},
   )
   return GuardedApp(AccessCheck(app, access))
 
@@ -277,12 +265,7 @@ class Api:
   """The endpoints."""
 
   def __init__(
-    self,
-    served: ServedModel,
-    worker: Worker,
-    *,
-    max_body_bytes: int,
-    body_seconds: float,
+    self, served: ServedModel, worker: Worker, *, max_body_bytes: int, body_seconds: float
   ):
     """The arguments are those of `build`."""
     self._served = served
@@ -350,9 +333,7 @@ class Api:
           if len(body) > most:
             raise too_long
     except TimeoutError as e:
-      raise ApiError(
-        408, f'the body did not come within {self._body_seconds:g} seconds'
-      ) from e
+      raise ApiError(408, f'the body did not come within {self._body_seconds:g} seconds') from e
     return bytes(body)
 
   async def _answer(
@@ -364,14 +345,10 @@ class Api:
     self._worker.check_room(1)  # before any work
     body = await self._body(http)
     most = self._worker.max_rows
-    asked = await self._read(
-      lambda: requests.parse(kind, body, max_prompts=most)
-    )
+    asked = await self._read(lambda: requests.parse(kind, body, max_prompts=most))
     each = requests.num_candidates(self._served, asked)
     self._worker.check_room(asked.num_prompts * each)
-    rows, num_read = await self._read(
-      lambda: requests.plan(self._served, asked)
-    )
+    rows, num_read = await self._read(lambda: requests.plan(self._served, asked))
     ticket = self._worker.open(rows)
     parts = _parts(self._served, asked, ticket)
     if each > asked.n:
@@ -416,9 +393,7 @@ class _EventStream(StreamingResponse):
 
 
 async def _parts(
-  served: ServedModel,
-  asked: requests.Completion | requests.ChatRequest,
-  ticket: Ticket,
+  served: ServedModel, asked: requests.Completion | requests.ChatRequest, ticket: Ticket
 ) -> _Parts:
   """The pieces of all rows, with what the request asks for besides new text."""
   prompts = [row.request.ids for row in ticket.rows]
@@ -432,9 +407,7 @@ async def _parts(
     if asked.num_top is not None:
       stops = piece.finish is None or ticket.rows[piece.row].stopped
       take = functools.partial(
-        listed[piece.row].take,
-        *(piece.scores, text),
-        rest=not (asked.stop and stops),
+        listed[piece.row].take, piece.scores, text, rest=not (asked.stop and stops)
       )
       # Those of a prompt may be many.
       many = len(piece.scores) > 1
@@ -477,12 +450,7 @@ async def _best(
 
 
 async def _events(
-  http: HttpRequest,
-  parts: _Parts,
-  num_choices: int,
-  num_read: int,
-  form: Form,
-  with_usage: bool,
+  http: HttpRequest, parts: _Parts, num_choices: int, num_read: int, form: Form, with_usage: bool
 ) -> AsyncIterator[str]:
   """The events of a stream."""
   # As in OpenAI's API, null until the last event.
@@ -505,11 +473,7 @@ async def _events(
 
 
 async def _whole(
-  http: HttpRequest,
-  parts: _Parts,
-  num_choices: int,
-  num_read: int,
-  form: Form,
+  http: HttpRequest, parts: _Parts, num_choices: int, num_read: int, form: Form
 ) -> dict[str, Any]:
   """The complete answer."""
   choices = [AnswerPart()] * num_choices

@@ -7,11 +7,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 # OpenAI's types of errors; all others are invalid requests.
-_TYPES = {
-  429: 'rate_limit_error',
-  500: 'server_error',
-  503: 'server_error',
-}
+_TYPES = {429: 'rate_limit_error', 500: 'server_error', 503: 'server_error'}
 
 
 class ApiError(Exception):
@@ -65,9 +61,7 @@ class ApiError(Exception):
 
 def stopping() -> ApiError:
   """The server stops before the answer is complete."""
-  return ApiError(
-    503, 'the server is stopping; try again', code='stopping', retry_after=1
-  )
+  return ApiError(503, 'the server is stopping; try again', code='stopping', retry_after=1)
 
 
 def internal() -> ApiError:

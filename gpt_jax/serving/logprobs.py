@@ -91,9 +91,7 @@ class Listed:
     self._end = self._names.length  # of the returned text
     self._held: list[Named] = []
 
-  def take(
-    self, scores: Sequence[TokenLogprobs], text: str, *, rest: bool
-  ) -> list[Named]:
+  def take(self, scores: Sequence[TokenLogprobs], text: str, *, rest: bool) -> list[Named]:
     """Lists tokens whose text is returned, at least in part.
 
     Args:
@@ -133,8 +131,7 @@ def _alternatives(token: Named) -> dict[str, float] | None:
 def of_chat(tokens: Sequence[Named]) -> dict[str, Any]:
   """The field `logprobs` of a choice of /v1/chat/completions."""
   content = [
-    _of_chat(token.text, token.logprob)
-    | {'top_logprobs': [_of_chat(*pair) for pair in token.top]}
+    _of_chat(token.text, token.logprob) | {'top_logprobs': [_of_chat(*pair) for pair in token.top]}
     for token in tokens
   ]
   return {'content': content, 'refusal': None}

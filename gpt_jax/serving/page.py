@@ -19,9 +19,13 @@ def response() -> HTMLResponse:
   text = importlib.resources.files('gpt_jax.serving').joinpath('page.html')
   html = text.read_text(encoding='utf-8')
   policy = (
-    *("default-src 'none'", "connect-src 'self'", 'img-src data:'),
+    "default-src 'none'",
+    "connect-src 'self'",
+    'img-src data:',
     *(f'{kind}-src {_hash(kind, html)}' for kind in ('script', 'style')),
-    *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
   )
   headers = {
     'Content-Security-Policy': '; '.join(policy),

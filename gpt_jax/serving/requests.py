@@ -57,10 +57,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
   'verbosity': ('medium',),
 }
 # Of an answer that is sent back as a message.
-NEUTRAL_OF_MESSAGE: dict[str, tuple[Any, ...]] = {
-  'annotations': ([],),
-  'tool_calls': ([],),
-}
+NEUTRAL_OF_MESSAGE: dict[str, tuple[Any, ...]] = {'annotations': ([],), 'tool_calls': ([],)}
 
 
 def _without_neutral(value: Any, neutral: dict[str, tuple[Any, ...]]) -> Any:
@@ -140,9 +137,7 @@ class Body(_Strict):
   n: Annotated[int, pydantic.Field(ge=1, le=CHOICES)] = 1
   best_of: Annotated[int, pydantic.Field(ge=1, le=CHOICES)] | None = None
   stop: Annotated[
-    list[
-      Annotated[str, pydantic.Field(min_length=1, max_length=STOP_CHARACTERS)]
-    ],
+    list[Annotated[str, pydantic.Field(min_length=1, max_length=STOP_CHARACTERS)]],
     pydantic.Field(max_length=STOPS, fail_fast=True),
     pydantic.BeforeValidator(lambda x: x if isinstance(x, list) else [x]),
   ] = []
@@ -216,9 +211,7 @@ class Message(_Strict):
 class ChatRequest(Body):
   """The body of a request to /v1/chat/completions."""
 
-  messages: Annotated[
-    list[Message], pydantic.Field(min_length=1, fail_fast=True)
-  ]
+  messages: Annotated[list[Message], pydantic.Field(min_length=1, fail_fast=True)]
   max_completion_tokens: Annotated[int, _within(ranges.Count)] | None = None
   logprobs: bool = False
   top_logprobs: Annotated[int, pydantic.Field(ge=0, le=NUM_TOP)] | None = None
@@ -288,11 +281,7 @@ def parse(kind: type[BodyT], body: bytes, *, max_prompts: int) -> BodyT:
 
 
 def _not_supported(field: str) -> ApiError:
-  return ApiError(
-    400,
-    f'{spec.shown(field)[1:-1]}: is not supported; leave it out',
-    param=field,
-  )
+  return ApiError(400, f'{spec.shown(field)[1:-1]}: is not supported; leave it out', param=field)
 
 
 def _check_prompts(value: Any, most: int) -> None:
@@ -301,8 +290,7 @@ def _check_prompts(value: Any, most: int) -> None:
   if several and len(value) > most:
     raise ApiError(
       400,
-      f'prompt: {len(value):,} are too many, and this server takes {most:,} '
-      'at once; send fewer',
+      f'prompt: {len(value):,} are too many, and this server takes {most:,} at once; send fewer',
       param='prompt',
     )
 
@@ -311,9 +299,7 @@ def _without_null(value: Any) -> Any:
   """Drops nulls: as in OpenAI's API they stand for missing parameters."""
   if isinstance(value, dict):
     if len(value) > _MOST_NAMES:
-      raise ApiError(
-        400, f'the body has an object of {len(value):,} names; send fewer'
-      )
+      raise ApiError(400, f'the body has an object of {len(value):,} names; send fewer')
     return {k: _without_null(v) for k, v in value.items() if v is not None}
   if isinstance(value, list):
     return [_without_null(v) for v in value]
@@ -368,9 +354,7 @@ def contents(served: ServedModel, body: Completion | ChatRequest) -> list[Any]:
   return [x if isinstance(x, str) else decode(x) for x in body.prompt]
 
 
-def plan(
-  served: ServedModel, body: Completion | ChatRequest
-) -> tuple[list[TextStream], int]:
+def plan(served: ServedModel, body: Completion | ChatRequest) -> tuple[list[TextStream], int]:
   """Encodes the prompts of a request.
 
   Returns:
@@ -381,13 +365,7 @@ def plan(
     ApiError: a prompt cannot be encoded, or leaves no room for its answer.
   """
   check_name(served, body.model)
-  sampler = Sampler(
-    body.temperature,
-    body.top_k,
-    body.top_p,
-    body.min_p,
-    body.repetition_penalty,
-  )
+  sampler = Sampler(body.temperature, body.top_k, body.top_p, body.min_p, body.repetition_penalty)
   seed = secrets.randbits(32) if body.seed is None else body.seed % 2**32
   # Each prompt has the same seeds, whatever other prompts there are.
   seeds = seeds_of(seed, num_candidates(served, body))
@@ -423,9 +401,7 @@ def check_name(served: ServedModel, name: str | None) -> None:
     )
 
 
-def _ids(
-  served: ServedModel, body: Completion | ChatRequest
-) -> Iterator[list[int]]:
+def _ids(served: ServedModel, body: Completion | ChatRequest) -> Iterator[list[int]]:
   """Yields the ids of the prompts; refuses those that are far too long."""
   tokenizer = served.tokenizer
 
@@ -442,9 +418,7 @@ def _ids(
 
   if isinstance(body, ChatRequest):
     if served.template is None:
-      raise UsageError(
-        'this model has no chat template; send a prompt to /v1/completions'
-      )
+      raise UsageError('this model has no chat template; send a prompt to /v1/completions')
     messages = [m.model_dump(exclude_none=True) for m in body.messages]
     encode = functools.partial(encoded, tokenizer.encode_special)
     yield served.template.ids(tokenizer, messages, encode=encode)
@@ -456,8 +430,7 @@ def _ids(
     for i in prompt[: served.context_length]:
       if not 0 <= i < tokenizer.vocab_size:
         raise UsageError(
-          f'token id {i} is not one of this model; they are 0 to '
-          f'{tokenizer.vocab_size - 1}'
+          f'token id {i} is not one of this model; they are 0 to {tokenizer.vocab_size - 1}'
         )
     yield prompt
 
@@ -468,10 +441,7 @@ def _field(body: Completion | ChatRequest) -> str:
 
 
 def _too_long(
-  served: ServedModel,
-  body: Completion | ChatRequest,
-  length: str,
-  remedy: str = '',
+  served: ServedModel, body: Completion | ChatRequest, length: str, remedy: str = ''
 ) -> ApiError:
   """The error of a prompt that fills the context."""
   return ApiError(
@@ -483,9 +453,7 @@ def _too_long(
   )
 
 
-def _room(
-  served: ServedModel, body: Completion | ChatRequest, length: int
-) -> int:
+def _room(served: ServedModel, body: Completion | ChatRequest, length: int) -> int:
   """The most tokens to sample after a prompt of a length."""
   room, limit = served.context_length - length, body.limit
   least = 0 if limit == 0 else 1
@@ -496,8 +464,7 @@ def _room(
   if limit > served.max_tokens:
     raise ApiError(
       400,
-      f'max_tokens: {limit} are too many, this server samples at most '
-      f'{served.max_tokens}',
+      f'max_tokens: {limit} are too many, this server samples at most {served.max_tokens}',
       param='max_tokens',
     )
   if limit > room:

@@ -186,9 +186,7 @@ class Connection(H11Protocol):
 
   def _wait_for_reader(self) -> None:
     self._num_unsent = self.transport.get_write_buffer_size()
-    self._write_timer = self.loop.call_later(
-      self._limits.write_seconds, self._check_reader
-    )
+    self._write_timer = self.loop.call_later(self._limits.write_seconds, self._check_reader)
 
   def _check_reader(self) -> None:
     """Aborts if the client has read next to nothing."""
@@ -219,8 +217,7 @@ class Connection(H11Protocol):
     awaited = [
       (since, connection)
       for connection in self.connections
-      if isinstance(connection, Connection)
-      and (since := connection._awaited_since()) is not None
+      if isinstance(connection, Connection) and (since := connection._awaited_since()) is not None
     ]
     if awaited:
       _, longest = min(awaited, key=lambda pair: pair[0])
@@ -363,9 +360,7 @@ class LoggingServer(uvicorn.Server):
         connection.transport.abort()
 
 
-async def serve(
-  server: LoggingServer, worker: Worker, bound: socket.socket
-) -> None:
+async def serve(server: LoggingServer, worker: Worker, bound: socket.socket) -> None:
   """Serves until the server is told to stop.
 
   Raises:

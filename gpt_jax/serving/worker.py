@@ -100,17 +100,13 @@ class Worker:
     self._within = within
     self.max_rows = max_rows
     self._open: set[Ticket] = set()
-    self._inbox: queue.SimpleQueue[Callable[[], None] | None] = (
-      queue.SimpleQueue()
-    )
+    self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
     self._running: dict[int, _Running] = {}
     self._meter = _Meter(log_seconds)
     self.alive = True  # until making an engine fails
     self._stopping = False
     # A daemon: the process may end during a step, see `stop`.
-    self._thread = threading.Thread(
-      target=self._work, name='engine', daemon=True
-    )
+    self._thread = threading.Thread(target=self._work, name='engine', daemon=True)
     self._asides: set[threading.Thread] = set()
 
   def start(self, lost: Callable[[], None] = lambda: None) -> None:

@@ -25,10 +25,7 @@ from gpt_jax.core.training.metrics import HELD_OUT
 STORE = 'data'  # folder in the workdir
 RESULT = 'result.json'  # of a run of `finetune`
 # Of a run that was told to stop. But for 75 it may have saved nothing new.
-_STOPPED = (
-  *(preemption.EXIT_CODE, preemption.INTERRUPTED),
-  *(-signal.SIGTERM, -signal.SIGINT),
-)
+_STOPPED = (preemption.EXIT_CODE, preemption.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
 
 
 class Variant(NamedTuple):
@@ -48,9 +45,7 @@ def parse(text: str, more: str) -> Variant:
   """Reads `--run`."""
   words = shlex.split(text)
   if len(words) < 2 or not all(word.startswith('--') for word in words[2:]):
-    raise UsageError(
-      f"--run={text!r}: give 'NAME FILE[:SIZE] [--FLAG=VALUE ...]'"
-    )
+    raise UsageError(f"--run={text!r}: give 'NAME FILE[:SIZE] [--FLAG=VALUE ...]'")
   name, config, *overrides = words
   if name == STORE or os.path.basename(name) != name or name.startswith('.'):
     raise UsageError(
@@ -78,9 +73,7 @@ def train(variant: Variant, seed: int, workdir: str, root: str) -> None:
   if code == 2:
     raise ToldError(f'run {variant.name}: {command} refuses it')
   if code in _STOPPED:
-    raise Preempted(
-      f'{variant.name}, seed {seed}: stopped; start again to continue'
-    )
+    raise Preempted(f'{variant.name}, seed {seed}: stopped; start again to continue')
   if code:
     raise RuntimeError(
       f'{variant.name}, seed {seed}: {command} ended with exit code {code}; '
@@ -95,13 +88,9 @@ def wait_for(command: list[str]) -> int:
   it Ctrl-C directly. If this process is killed, so is that one: it would go on
   alone, and refuse the same command its workdir.
   """
-  process = subprocess.Popen(
-    command, stdout=subprocess.DEVNULL, env=parent.environment()
-  )
+  process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=parent.environment())
   old = {
-    signal.SIGTERM: signal.signal(
-      signal.SIGTERM, lambda *_: process.terminate()
-    ),
+    signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
     signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
   }
   try:

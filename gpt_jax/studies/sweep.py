@@ -53,8 +53,7 @@ def grid(config: Config) -> list[Cell]:
   """The runs of a config with a section `sweep`, smallest budget first."""
   if 'sweep' not in config:
     raise UsageError(
-      '--config: has no section sweep (budgets, sizes, ...); start from '
-      'configs/scaling.py'
+      '--config: has no section sweep (budgets, sizes, ...); start from configs/scaling.py'
     )
   if config_lib.in_percent(config):
     raise UsageError(
@@ -67,8 +66,7 @@ def grid(config: Config) -> list[Cell]:
   sizes = spec.build_all('sweep.sizes', sweep.sizes, {'size': Size})
   if config.data.holdout == 'none':
     raise UsageError(
-      'data.holdout=none: the laws are fitted to held-out losses; give '
-      'documents(fraction=0.02)'
+      'data.holdout=none: the laws are fitted to held-out losses; give documents(fraction=0.02)'
     )
   cells = [cell for size in sizes for cell in _cells(config, size, budgets)]
   cells.sort(key=lambda cell: cell.budget)
@@ -94,8 +92,7 @@ def _budgets(text: str) -> list[float]:
     budgets = []
   if len(budgets) < 2 or not all(0 < b < math.inf for b in budgets):
     raise UsageError(
-      f'sweep.budgets={text!r}: give two or more numbers of FLOPs, as in '
-      "'1e12, 3e12'"
+      f"sweep.budgets={text!r}: give two or more numbers of FLOPs, as in '1e12, 3e12'"
     )
   return budgets
 
@@ -128,7 +125,10 @@ def _cells(config: Config, size: Size, budgets: list[float]) -> Iterator[Cell]:
       name = f'{budget:.4g}-{size.num_layers}x{size.d_model}'
       yield Cell(
         name.replace('e+', 'e'),
-        *(budget, parameters, tokens, cost * tokens),
+        budget,
+        parameters,
+        tokens,
+        cost * tokens,
         changed(steps),
         {**changes, 'schedule.num_steps': steps},
       )
@@ -148,9 +148,7 @@ def _with_peak(text: str, peak: float) -> str:
 # The runs of a sweep: training them one by one, and reading their results.
 
 
-def train(
-  cells: list[Cell], argv: list[str], root: str
-) -> list[tuple[Point, Curve]]:
+def train(cells: list[Cell], argv: list[str], root: str) -> list[tuple[Point, Curve]]:
   """Trains the runs that are not complete, one after the other.
 
   Args:
@@ -164,16 +162,10 @@ def train(
   folders = [folder(root, cell) for cell in cells]
   results = list(map(result, cells, folders))
   total = sum(cell.flops for cell in cells)
-  missing = sum(
-    cell.flops
-    for cell, found in zip(cells, results, strict=True)
-    if found is None
-  )
+  missing = sum(cell.flops for cell, found in zip(cells, results, strict=True) if found is None)
   started, done, trained = time.monotonic(), 0.0, 0.0
   out = []
-  for i, (cell, workdir, found) in enumerate(
-    zip(cells, folders, results, strict=True), start=1
-  ):
+  for i, (cell, workdir, found) in enumerate(zip(cells, folders, results, strict=True), start=1):
     if found is None:
       variant = comparison.Variant(cell.name, arguments(argv, cell))
       comparison.train(variant, cell.config.seed, workdir, root)
@@ -188,7 +180,8 @@ def train(
       log.warning(
         '%s: saw its text %.1f times, but the laws assume text seen once; '
         'give more text, or smaller budgets',
-        *(cell.name, max(epochs)),
+        cell.name,
+        max(epochs),
       )
     seconds = time.monotonic() - started
     left = ''
@@ -197,8 +190,13 @@ def train(
       left = f', about {datetime.timedelta(seconds=rest)} left'
     log.info(
       'run %d/%d, %s: held-out loss %.4f | %.0f%% of the FLOPs | %s%s',
-      *(i, len(cells), cell.name, found[0].loss, 100 * done / total),
-      *(datetime.timedelta(seconds=round(seconds)), left),
+      i,
+      len(cells),
+      cell.name,
+      found[0].loss,
+      100 * done / total,
+      datetime.timedelta(seconds=round(seconds)),
+      left,
     )
   return out
 
@@ -211,9 +209,7 @@ def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
   if not losses:
     return None
   logged = [m for m in lines if math.isfinite(m.get('loss', math.nan))]
-  point = Point(
-    cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1]
-  )
+  point = Point(cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1])
   return point, Curve(
     cell.parameters,
     cell.flops / cell.tokens,
@@ -240,6 +236,4 @@ def arguments(argv: list[str], cell: Cell) -> list[str]:
       out.append(word)
     else:
       raise UsageError(f'{word}: write --config.SECTION.FIELD=VALUE')
-  return out + [
-    f'--config.{name}={value}' for name, value in cell.changes.items()
-  ]
+  return out + [f'--config.{name}={value}' for name, value in cell.changes.items()]

@@ -23,9 +23,7 @@ _BLANK = 'XXXXX'
 _SENTENCES = 21  # the last has the blank
 
 
-def cbt(
-  path: str = 'valid', kind: Literal['CN', 'NE', 'V', 'P'] = 'CN'
-) -> Prompted:
+def cbt(path: str = 'valid', kind: Literal['CN', 'NE', 'V', 'P'] = 'CN') -> Prompted:
   """The Children's Book Test: which of ten words was left out.
 
   Args:

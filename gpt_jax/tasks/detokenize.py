@@ -78,9 +78,7 @@ RULES: dict[str, Rules] = {
   'ptb': Rules(
     texts={**_OPEN, **_CLOSE},
     opening=frozenset([*_OPEN, '$', '#']),
-    closing=re.compile(
-      r"[.,;:!?%']|\.\.\.|''|-R[RSC]B-|n't|'(s|re|ve|ll|d|m)", re.IGNORECASE
-    ),
+    closing=re.compile(r"[.,;:!?%']|\.\.\.|''|-R[RSC]B-|n't|'(s|re|ve|ll|d|m)", re.IGNORECASE),
     between=frozenset(),
     splits=_patterns(
       r'(["(\[{$#])(.+)',
@@ -160,9 +158,7 @@ def _split(rules: Rules, text: str, kept: frozenset[str]) -> list[str]:
   return out
 
 
-def _joined(
-  rules: Rules, words: Sequence[str], kept: frozenset[str]
-) -> list[str]:
+def _joined(rules: Rules, words: Sequence[str], kept: frozenset[str]) -> list[str]:
   """Texts without spaces, each of one or several words."""
   groups: list[list[str]] = []
   attach = quoted = False
@@ -175,9 +171,7 @@ def _joined(
       groups[-1].append(word)
     else:
       groups.append([word])
-    attach = (quote and not quoted) or (
-      word in rules.opening or word in rules.between
-    )
+    attach = (quote and not quoted) or (word in rules.opening or word in rules.between)
     quoted ^= quote
   out = []
   for group in groups:

@@ -114,10 +114,7 @@ def text(record: Record, *columns: str) -> str:
   column = (*there, columns[0])[0]
   value = record[column]
   if not isinstance(value, str):
-    raise UsageError(
-      f'{record.where}: {column}={value!r} is not a text; fix or remove the '
-      'line'
-    )
+    raise UsageError(f'{record.where}: {column}={value!r} is not a text; fix or remove the line')
   return value
 
 
@@ -129,14 +126,9 @@ def texts(where: str, column: str, value: Any) -> tuple[str, ...]:
     column: of the value, for errors.
     value: the column's value, or a part of it.
   """
-  if (
-    not isinstance(value, list)
-    or not value
-    or not all(isinstance(x, str) for x in value)
-  ):
+  if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
     raise UsageError(
-      f'{where}: {column}={value!r} is not a list of texts; write it as '
-      '["one", "another"]'
+      f'{where}: {column}={value!r} is not a list of texts; write it as ["one", "another"]'
     )
   return tuple(value)
 

@@ -140,14 +140,7 @@ GLUE = {
   ),
   'stsb': GlueTask(
     'STS-B',
-    Task(
-      'similarity',
-      {},
-      _TWO,
-      label='score',
-      regression=True,
-      metrics=('pearson', 'spearman'),
-    ),
+    Task('similarity', {}, _TWO, label='score', regression=True, metrics=('pearson', 'spearman')),
     source=_TWO,
     tfds={'label': 'label'},
   ),
@@ -167,14 +160,7 @@ GLUE = {
   ),
   'mnli': GlueTask(
     'MNLI',
-    Task(
-      'entailment',
-      {},
-      _TWO,
-      label='gold_label',
-      labels=_NLI3,
-      drop=('-', '-1'),
-    ),
+    Task('entailment', {}, _TWO, label='gold_label', labels=_NLI3, drop=('-', '-1')),
     source=('premise', 'hypothesis'),
     targets=_NLI3,
     order=(1, 0),
@@ -187,12 +173,7 @@ GLUE = {
     source=('question', 'sentence'),
     targets=_NLI,
   ),
-  'rte': GlueTask(
-    'RTE',
-    Task('entailment', {}, _TWO, labels=_NLI),
-    source=_TWO,
-    targets=_NLI,
-  ),
+  'rte': GlueTask('RTE', Task('entailment', {}, _TWO, labels=_NLI), source=_TWO, targets=_NLI),
   'wnli': GlueTask(
     'WNLI',
     Task('entailment', {}, _TWO, labels=('0', '1')),
@@ -207,8 +188,7 @@ def load(name: str, folder: str = '') -> Task:
   """A task of `GLUE`, from the files in its folder; '': from TFDS."""
   row, tfds = GLUE[name], f'glue/{name}'
   task = row.task._replace(
-    paths=splits(folder, '{}.tsv', tfds),
-    how=instructions(_PAGE, row.folder, tfds),
+    paths=splits(folder, '{}.tsv', tfds), how=instructions(_PAGE, row.folder, tfds)
   )
   return row.adapt(task if folder else task._replace(**row.tfds), folder)
 
@@ -265,8 +245,7 @@ def pairs(name: str, task: Task, split: str) -> Iterator[TextPair]:
   splits = [s for s in task.paths if s.startswith(('train', 'dev'))]
   if split not in splits:
     raise UsageError(
-      f'text_to_text({name!r}): has no split {split!r} with labels; one of '
-      + ', '.join(splits)
+      f'text_to_text({name!r}): has no split {split!r} with labels; one of ' + ', '.join(splits)
     )
   for example in read(task, split):
     if example.label is None:
@@ -290,9 +269,7 @@ def text_to_text(task: str, folder: str = '', split: str = 'train') -> Source:
     split: 'train' or 'dev'.
   """
   if task not in GLUE:
-    raise UsageError(
-      f'text_to_text({task!r}): no such task; one of ' + ', '.join(GLUE)
-    )
+    raise UsageError(f'text_to_text({task!r}): no such task; one of ' + ', '.join(GLUE))
   tables = load(task, folder)
 
   def unit(skip: Skip) -> Iterator[Document]:

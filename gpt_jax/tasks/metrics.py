@@ -134,9 +134,7 @@ def entities(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     last = prefix
 
 
-def entities_f1(
-  labels: Sequence[list[str]], predictions: Sequence[list[str]]
-) -> float:
+def entities_f1(labels: Sequence[list[str]], predictions: Sequence[list[str]]) -> float:
   """F1 of entities; one is correct if its type and words are."""
   right = said = there = 0
   for known, found in zip(labels, predictions, strict=True):
@@ -158,12 +156,7 @@ def _of_words(labels: Any, predictions: Any) -> float:
 # as WMT reports it and its signature states. ROUGE (Lin, 2004) is the F1 of
 # Google's rouge-score, without stemming; rougeL is over whole texts.
 
-_CORPUS = Table(
-  {
-    'bleu': 'sacrebleu.metrics.bleu:BLEU',
-    'chrf': 'sacrebleu.metrics.chrf:CHRF',
-  }
-)
+_CORPUS = Table({'bleu': 'sacrebleu.metrics.bleu:BLEU', 'chrf': 'sacrebleu.metrics.chrf:CHRF'})
 
 
 def signatures(names: Sequence[str]) -> dict[str, str]:
@@ -177,23 +170,18 @@ def signatures(names: Sequence[str]) -> dict[str, str]:
   return out
 
 
-def _corpus(
-  name: str, texts: Sequence[str], references: Sequence[str]
-) -> dict[str, float]:
+def _corpus(name: str, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
   return {name: _CORPUS[name]().corpus_score([*texts], [[*references]]).score}
 
 
-def _rouge(
-  texts: Sequence[str], references: Sequence[str]
-) -> dict[str, list[float]]:
+def _rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, list[float]]:
   # It imports NLTK, which takes two seconds.
   from rouge_score import rouge_scorer
 
   names = ['rouge1', 'rouge2', 'rougeL']
   scorer: Any = rouge_scorer.RougeScorer(names, use_stemmer=False)
   scores = [
-    scorer.score(reference, text)
-    for text, reference in zip(texts, references, strict=True)
+    scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)
   ]
   return {name: [score[name].fmeasure for score in scores] for name in names}
 
@@ -209,19 +197,11 @@ def _each(
 
 
 METRICS: Mapping[str, dict[str, Callable[[Any, Any], Any]]] = {
-  'classification': {
-    'accuracy': accuracy,
-    'f1': f1,
-    'macro_f1': macro_f1,
-    'matthews': matthews,
-  },
+  'classification': {'accuracy': accuracy, 'f1': f1, 'macro_f1': macro_f1, 'matthews': matthews},
   'choice': {'accuracy': accuracy},
   'regression': {'pearson': pearson, 'spearman': spearman},
   'target': {'accuracy': accuracy, 'exact_match': accuracy},
-  'spans': {
-    'f1': _over_questions(words_f1),
-    'exact_match': _over_questions(exact_match),
-  },
+  'spans': {'f1': _over_questions(words_f1), 'exact_match': _over_questions(exact_match)},
   'tags': {'f1': entities_f1, 'accuracy': _of_words},
   'texts': {
     'bleu': functools.partial(_corpus, 'bleu'),
@@ -238,16 +218,13 @@ def check(task: Task, call: str) -> None:
   classes = len(task.labels)
   if again := {n for n in task.labels if task.labels.count(n) > 1}:
     raise UsageError(
-      f'finetune.task={call!r}: labels names {min(again)!r} more than once; '
-      'name each class once'
+      f'finetune.task={call!r}: labels names {min(again)!r} more than once; name each class once'
     )
   fit, what = [*METRICS[task.kind]], task.kind
   if task.kind == 'classification' and classes != 2:
     fit.remove('f1')
     what = f'{classes} classes'
-  if task.kind == 'tags' and (
-    odd := [t for t in task.labels if not _ENTITY.match(t)]
-  ):
+  if task.kind == 'tags' and (odd := [t for t in task.labels if not _ENTITY.match(t)]):
     fit.remove('f1')
     what = f'tags as {odd[0]!r}, which are not O, B-..., I-..., E-... or S-...'
   of_tasks = (of for kind, of in METRICS.items() if kind != 'texts')
@@ -255,8 +232,7 @@ def check(task: Task, call: str) -> None:
   for name in task.metrics:
     if name not in known:
       raise UsageError(
-        f'finetune.task={call!r}: metric {name!r}: unknown; one of '
-        + ', '.join(known)
+        f'finetune.task={call!r}: metric {name!r}: unknown; one of ' + ', '.join(known)
       )
     if name not in fit:
       raise UsageError(

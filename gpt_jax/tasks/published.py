@@ -27,9 +27,7 @@ _LABELS_OF = re.compile(r'\.jsonl(\.\w+)?$')
 
 
 def lambada(
-  path: str = 'test',
-  shown: str = 'rest',
-  form: Literal['last_word', 'blank'] = 'last_word',
+  path: str = 'test', shown: str = 'rest', form: Literal['last_word', 'blank'] = 'last_word'
 ) -> Prompted:
   """LAMBADA (Paperno et al., 2016): the last word of a passage.
 
@@ -48,12 +46,9 @@ def lambada(
     'https://openaipublic.blob.core.windows.net/gpt-2/data/',
     splits={
       'test': PublishedSplit(
-        ('lambada/lambada_test.jsonl', 'lambada/lambada_test_plain_text.txt'),
-        'lambada:test',
+        ('lambada/lambada_test.jsonl', 'lambada/lambada_test_plain_text.txt'), 'lambada:test'
       ),
-      'dev': PublishedSplit(
-        ('lambada/lambada_development_plain_text.txt',), 'lambada:train'
-      ),
+      'dev': PublishedSplit(('lambada/lambada_development_plain_text.txt',), 'lambada:train'),
     },
     readers={'.txt': _passages},
   )
@@ -94,8 +89,7 @@ def blimp(path: str = 'all') -> Prompted:
   """
   files = Files(
     folder='',
-    home='fetch the 67 files of data/ from '
-    'https://github.com/alexwarstadt/blimp',
+    home='fetch the 67 files of data/ from https://github.com/alexwarstadt/blimp',
     splits={'all': PublishedSplit(('blimp/*.jsonl', 'blimp/data/*.jsonl'))},
   )
 
@@ -108,10 +102,7 @@ def blimp(path: str = 'all') -> Prompted:
 
 
 def piqa(
-  path: str = 'valid',
-  labels: str = '',
-  shown: str = 'train',
-  shown_labels: str = '',
+  path: str = 'valid', labels: str = '', shown: str = 'train', shown_labels: str = ''
 ) -> Prompted:
   """PIQA (Bisk et al., 2020): which of two solutions reaches a goal.
 
@@ -148,14 +139,11 @@ def piqa(
     number = 0
     for number, record in enumerate(files.records(path), start=1):
       if number > len(numbers) or numbers[number - 1] not in ('0', '1'):
-        raise UsageError(
-          f'{labels}:{number}: has no label 0 or 1; write one a line'
-        )
+        raise UsageError(f'{labels}:{number}: has no label 0 or 1; write one a line')
       yield pair(record, int(numbers[number - 1]))
     if number < len(numbers):
       raise UsageError(
-        f'{labels}: has {len(numbers)} labels, {path} {number} lines; give '
-        'as many of both'
+        f'{labels}: has {len(numbers)} labels, {path} {number} lines; give as many of both'
       )
 
   def pair(record: Record, right: int) -> Prompt:
@@ -163,9 +151,7 @@ def piqa(
     return Prompt(record.where, goal, tuple(f' {x}' for x in both), right)
 
   pool = functools.partial(read, path=shown, labels=shown_labels)
-  return Prompted(
-    functools.partial(read, path=path, labels=labels), pool if shown else None
-  )
+  return Prompted(functools.partial(read, path=path, labels=labels), pool if shown else None)
 
 
 def hellaswag(path: str = 'val', shown: str = 'train') -> Prompted:
@@ -177,12 +163,9 @@ def hellaswag(path: str = 'val', shown: str = 'train') -> Prompted:
   """
   files = Files(
     folder='',
-    home='fetch the JSON lines from https://github.com/rowanz/hellaswag, '
-    'folder data',
+    home='fetch the JSON lines from https://github.com/rowanz/hellaswag, folder data',
     splits={
-      split: PublishedSplit(
-        (f'hellaswag/hellaswag_{split}.jsonl',), f'hellaswag:{name}'
-      )
+      split: PublishedSplit((f'hellaswag/hellaswag_{split}.jsonl',), f'hellaswag:{name}')
       for split, name in {'val': 'validation', 'train': 'train'}.items()
     },
   )
@@ -339,8 +322,7 @@ def questions(record: Record) -> Iterator[Record]:
   for column in columns:
     if not isinstance(record[column], list) or not record[column]:
       raise UsageError(
-        f'{record.where}: {column}={record[column]!r} is not a list; fix '
-        'or remove the line'
+        f'{record.where}: {column}={record[column]!r} is not a list; fix or remove the line'
       )
   if len({len(record[column]) for column in columns}) > 1:
     counts = ', '.join(f'{len(record[c])} {c}' for c in columns)
@@ -353,9 +335,7 @@ def questions(record: Record) -> Iterator[Record]:
     yield Record(record.where, {'article': record['article'], **fields})
 
 
-def race_rows(
-  folder: str = '', level: Literal['middle', 'high'] = 'middle'
-) -> Task:
+def race_rows(folder: str = '', level: Literal['middle', 'high'] = 'middle') -> Task:
   """RACE for fine-tuning; accuracy.
 
   Args:
@@ -380,9 +360,7 @@ def race_rows(
 
 
 def race(
-  path: str = 'test',
-  shown: str = 'train',
-  level: Literal['middle', 'high'] = 'middle',
+  path: str = 'test', shown: str = 'train', level: Literal['middle', 'high'] = 'middle'
 ) -> Prompted:
   """RACE.
 
@@ -424,8 +402,7 @@ def race_files(level: str) -> Files:
   """The files of RACE's questions at a school level."""
   return Files(
     folder='',
-    home='fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and unpack '
-    'it there',
+    home='fetch RACE from https://www.cs.cmu.edu/~glai1/data/race/ and unpack it there',
     splits={
       split: PublishedSplit(
         (
@@ -446,8 +423,7 @@ def _article(path: str) -> Iterator[Record]:
   found = lines.record(path, lines.contents(path))
   if not isinstance(found, dict):
     raise UsageError(
-      f'{path}: is not a JSON object with article, questions, options and '
-      'answers; fetch it again'
+      f'{path}: is not a JSON object with article, questions, options and answers; fetch it again'
     )
   yield Record(path, found)
 

@@ -101,9 +101,7 @@ def spans(
     metrics=names(metrics),
     columns=names(columns),
     example=_asked,
-    options=SpanOptions(
-      stride, max_question, max_answer, empty, null_threshold
-    ),
+    options=SpanOptions(stride, max_question, max_answer, empty, null_threshold),
   )
 
 
@@ -120,9 +118,7 @@ def _asked(task: Task, record: Record, needed: bool) -> Example:
   pairs = _answers(record, task.label)
   if any(not text for text, _ in pairs):
     if any(text for text, _ in pairs):
-      raise UsageError(
-        f'{record.where}: one of the answers is empty; remove it'
-      )
+      raise UsageError(f'{record.where}: one of the answers is empty; remove it')
     pairs = []
   for text, start in pairs:
     if context[start : start + len(text)] != text or start < 0:
@@ -133,9 +129,7 @@ def _asked(task: Task, record: Record, needed: bool) -> Example:
   if not pairs and not task.options.empty:
     if not needed:
       return Example(record.where, texts, None)
-    raise UsageError(
-      f"{record.where}: has no answer; give empty=True, or squad(version='2.0')"
-    )
+    raise UsageError(f"{record.where}: has no answer; give empty=True, or squad(version='2.0')")
   if not pairs:
     return Example(record.where, texts, Answer(-1, ('',)))
   accepted = tuple(text for text, _ in pairs)
@@ -154,8 +148,7 @@ def _answers(record: Record, column: str) -> list[tuple[str, int]]:
     return [(str(x), int(i)) for x, i in zip(*both, strict=True)]
   except (KeyError, OverflowError, TypeError, ValueError) as e:
     raise UsageError(
-      f'{record.where}: column {column!r} is not a list of objects with '
-      'text and answer_start'
+      f'{record.where}: column {column!r} is not a list of objects with text and answer_start'
     ) from e
 
 
@@ -254,24 +247,18 @@ def _tagged(task: Task, record: Record, needed: bool) -> Example:
   tags = record[task.label]
   if not isinstance(tags, list) or len(tags) != len(words):
     count = len(tags) if isinstance(tags, list) else 'no'
-    raise UsageError(
-      f'{record.where}: has {len(words)} words and {count} tags; give as many'
-    )
+    raise UsageError(f'{record.where}: has {len(words)} words and {count} tags; give as many')
   numbers = []
   for tag in tags:
     check_label(record, task.label, tag)
     if str(tag) in task.labels:
       numbers.append(task.labels.index(str(tag)))
     elif (  # TFDS counts the classes
-      record.where.startswith('tfds(')
-      and type(tag) is int
-      and 0 <= tag < len(task.labels)
+      record.where.startswith('tfds(') and type(tag) is int and 0 <= tag < len(task.labels)
     ):
       numbers.append(tag)
     else:
-      raise UsageError(
-        f'{record.where}: the tag {tag!r} is none of ' + ', '.join(task.labels)
-      )
+      raise UsageError(f'{record.where}: the tag {tag!r} is none of ' + ', '.join(task.labels))
   return Example(record.where, texts, tuple(numbers))
 
 
@@ -283,15 +270,13 @@ def _words(record: Record, column: str) -> list[str]:
     or not all(isinstance(word, str | int | float) for word in found)
   ):
     raise UsageError(
-      f'{record.where}: {column!r} is not a list of words; write one, or '
-      'name another column'
+      f'{record.where}: {column!r} is not a list of words; write one, or name another column'
     )
   words = [str(word) for word in found]
   for word in words:
     if len(word.split()) != 1:
       raise UsageError(
-        f'{record.where}: the word {word!r:.60} is empty or holds white space; '
-        'fix or remove it'
+        f'{record.where}: the word {word!r:.60} is empty or holds white space; fix or remove it'
       )
   return words
 
@@ -328,8 +313,7 @@ def conll2003(folder: str = '', unlabelled: str = '') -> Task:
   return Task(
     form='tags',
     paths={
-      split: table(folder, f'eng.{name}', f'conll2003:{split}')
-      for name, split in files.items()
+      split: table(folder, f'eng.{name}', f'conll2003:{split}') for name, split in files.items()
     }
     | _unlabelled(unlabelled),
     texts=('words' if folder else 'tokens',),

@@ -57,8 +57,7 @@ def answer_of(record: Record, column: str) -> Decimal:
   answer = number_in(files.text(record, column))
   if answer is None:
     raise UsageError(
-      f'{record.where}: {column} holds no number; write the answer as in '
-      "'... #### 42', or alone"
+      f"{record.where}: {column} holds no number; write the answer as in '... #### 42', or alone"
     )
   return answer
 

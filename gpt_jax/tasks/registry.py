@@ -19,15 +19,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.tasks import cbt, glue, reading, zero_shot
 from gpt_jax.tasks import published as choices
 from gpt_jax.tasks.prompts import Prompted
-from gpt_jax.tasks.task import (
-  Task,
-  check_label,
-  filled,
-  instructions,
-  names,
-  splits,
-  tables,
-)
+from gpt_jax.tasks.task import Task, check_label, filled, instructions, names, splits, tables
 
 log = logging.getLogger('gpt_jax')
 
@@ -226,13 +218,7 @@ def ranking(
 
 
 def _groups(
-  records: Iterable[Record],
-  *,
-  question: str,
-  candidate: str,
-  label: str,
-  relevant: str,
-  count: int,
+  records: Iterable[Record], *, question: str, candidate: str, label: str, relevant: str, count: int
 ) -> Iterator[Record]:
   # Question -> its candidates: whether each is right, and its text.
   found: dict[str, list[tuple[bool, str]]] = {}
@@ -264,7 +250,9 @@ def _groups(
   if used < total:
     log.info(
       '%s of %s candidates make up no group of %d and are left out',
-      *(f'{total - used:,}', f'{total:,}', count),
+      f'{total - used:,}',
+      f'{total:,}',
+      count,
     )
 
 

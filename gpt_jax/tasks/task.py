@@ -131,8 +131,11 @@ def read(task: Task, split: str, path: str = '') -> list[Example]:
   if dropped:
     log.info(
       '%s: left out %s of %s examples, whose %s is %s',
-      *(path, f'{dropped:,}', f'{dropped + len(found):,}'),
-      *(task.label, ' or '.join(map(repr, task.drop))),
+      path,
+      f'{dropped:,}',
+      f'{dropped + len(found):,}',
+      task.label,
+      ' or '.join(map(repr, task.drop)),
     )
   return found
 
@@ -159,8 +162,7 @@ def with_labels(task: Task) -> Task:
     )
   if len(names) < 2:
     raise UsageError(
-      f'{task.paths["train"]}: column {task.label!r} holds '
-      f'{len(names)} labels; two are needed'
+      f'{task.paths["train"]}: column {task.label!r} holds {len(names)} labels; two are needed'
     )
   # Numbers are sorted by value: '10' follows '9'.
   ordered = sorted(names, key=lambda n: (not n.isdecimal(), len(n), n))
@@ -175,11 +177,7 @@ def with_labels(task: Task) -> Task:
 
 
 def _records(task: Task, path: str) -> Iterator[Record]:
-  found = (
-    part
-    for record in records.read(path, task.columns)
-    for part in task.expand(record)
-  )
+  found = (part for record in records.read(path, task.columns) for part in task.expand(record))
   yield from task.gather(found) if task.gather else found
 
 
@@ -190,16 +188,12 @@ def _example(task: Task, record: Record, needs_label: bool) -> Example:
   if len(task.answers) == 1 and '{' not in task.answers[0]:
     given = record[task.answers[0]]
     if not isinstance(given, list) or len(given) < 2:
-      raise UsageError(
-        f'{record.where}: {task.answers[0]!r} is not a list of answers'
-      )
+      raise UsageError(f'{record.where}: {task.answers[0]!r} is not a list of answers')
     texts += [_text(record, task.answers[0], answer) for answer in given]
   else:
     texts += [filled(record, answer) for answer in task.answers]
   choices = len(texts) - len(task.texts)
-  return Example(
-    record.where, tuple(texts), _label(task, record, needs_label, choices)
-  )
+  return Example(record.where, tuple(texts), _label(task, record, needs_label, choices))
 
 
 def is_missing(record: Record, value: Any) -> bool:
@@ -275,9 +269,7 @@ def _text(record: Record, column: str, value: Any) -> str:
   )
 
 
-def _label(
-  task: Task, record: Record, needed: bool, choices: int
-) -> int | float | None:
+def _label(task: Task, record: Record, needed: bool, choices: int) -> int | float | None:
   """The number of the class, or the score."""
   if task.form == 'target':
     return None
@@ -336,8 +328,7 @@ def splits(folder: str, file: str, tfds: str) -> dict[str, str]:
   """The paths of train, dev and, if the folder has it, test."""
   names = {'train': 'train', 'dev': 'validation', 'test': 'test'}
   paths = {
-    split: table(folder, file.format(split), f'{tfds}:{name}')
-    for split, name in names.items()
+    split: table(folder, file.format(split), f'{tfds}:{name}') for split, name in names.items()
   }
   if folder and not os.path.isfile(paths['test']):
     del paths['test']

@@ -28,9 +28,7 @@ class PublishedText(NamedTuple):
   @property
   def files(self) -> Files:
     """The places where it is looked for."""
-    splits = {
-      name: PublishedSplit(paths) for name, paths in self.splits.items()
-    }
+    splits = {name: PublishedSplit(paths) for name, paths in self.splits.items()}
     return Files(folder='', home=self.home, splits=splits)
 
 

@@ -23,9 +23,7 @@ from gpt_jax.tasks.task import read
 _BEST_RACE = {'middle': 0.602, 'high': 0.503}
 
 
-def cola_zero_shot(
-  folder: str = 'CoLA', split: Literal['dev', 'train'] = 'dev'
-) -> Prompted:
+def cola_zero_shot(folder: str = 'CoLA', split: Literal['dev', 'train'] = 'dev') -> Prompted:
   """CoLA: a sentence is acceptable if its tokens are probable on average.
 
   A threshold on the mean log-probability of the tokens decides. That of the
@@ -36,36 +34,24 @@ def cola_zero_shot(
   def examples(base: str) -> Iterator[Prompt]:
     for example in read(glue.find('cola', base, folder), split):
       sentence = example.texts[0].strip()
-      yield Prompt(
-        example.where, '', (sentence,), example.label, plain=sentence
-      )
+      yield Prompt(example.where, '', (sentence,), example.label, plain=sentence)
 
   return Prompted(examples, None, 'threshold', best=0.35)
 
 
-def sst2_zero_shot(
-  folder: str = 'SST-2', split: Literal['dev', 'train'] = 'dev'
-) -> Prompted:
+def sst2_zero_shot(folder: str = 'SST-2', split: Literal['dev', 'train'] = 'dev') -> Prompted:
   """SST-2: the more probable of 'negative' and 'positive' after ' very'."""
 
   def examples(base: str) -> Iterator[Prompt]:
     for example in read(glue.find('sst2', base, folder), split):
       sentence = example.texts[0].strip()
       choice = ' negative', ' positive'
-      yield Prompt(
-        example.where,
-        f'{sentence} very',
-        choice,
-        example.label,
-        plain=sentence,
-      )
+      yield Prompt(example.where, f'{sentence} very', choice, example.label, plain=sentence)
 
   return Prompted(examples, None, best=0.932)
 
 
-def race_zero_shot(
-  path: str = 'test', level: Literal['middle', 'high'] = 'middle'
-) -> Prompted:
+def race_zero_shot(path: str = 'test', level: Literal['middle', 'high'] = 'middle') -> Prompted:
   """RACE: the answer with the highest mean log-probability of its tokens.
 
   It follows the article and the question, without words of a prompt. See

@@ -44,9 +44,7 @@ ROWS = {
     'cross_view': 'gpt_jax.tuning.objectives.cross_view:cross_view',
     'none': 'gpt_jax.tuning.objectives.cross_view:none',
   },
-  'section': {
-    'finetune': 'gpt_jax.tuning.fields:FINETUNE',
-  },
+  'section': {'finetune': 'gpt_jax.tuning.fields:FINETUNE'},
   'tuning': {
     'finetune': 'gpt_jax.tuning.objectives.adapters:tuned',
     'optim.trained': 'gpt_jax.tuning.objectives.freezing:only',

@@ -95,9 +95,7 @@ class ShuffledRows:
 class TasksData:
   """Training data of several tasks; each batch belongs to one of them."""
 
-  def __init__(
-    self, splits: Mapping[str, TaskSplit], order: TaskOrder, batch_size: int
-  ):
+  def __init__(self, splits: Mapping[str, TaskSplit], order: TaskOrder, batch_size: int):
     """Sets up the data of a run.
 
     Args:
@@ -148,9 +146,7 @@ class TasksData:
     return rows.offset // self._batch_size
 
 
-def eval_batches(
-  parts: Parts, split: BatchMaker
-) -> Iterator[tuple[np.ndarray, row_order.Batch]]:
+def eval_batches(parts: Parts, split: BatchMaker) -> Iterator[tuple[np.ndarray, row_order.Batch]]:
   """Batches with each row of a split once; the share of this process.
 
   Yields:
@@ -205,16 +201,12 @@ class MeansEvaluation:
       if stop():
         return None
     # In float64, so that order and number of the batches do not matter.
-    means: Any = jax.tree.map(
-      lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums)
-    )
+    means: Any = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums))
     values = {
       name: float(mean.sum / mean.weight)
       for name, mean in means.items()
       # The training loop reports routers.
-      if isinstance(mean, Mean)
-      and mean.weight
-      and not name.startswith('router/')
+      if isinstance(mean, Mean) and mean.weight and not name.startswith('router/')
     }
     if 'perplexity' in self._shown:
       values |= exponential('perplexity', values['loss'])
@@ -233,9 +225,7 @@ class TaskEvaluation:
   def __init__(self, parts: Parts, splits: Mapping[str, TaskSplit]):
     """Compiles the evaluation; a single task has the name ''."""
     self._parts, self._splits = parts, splits
-    self._steps = {
-      name: compiled_lib.compile_outputs(parts, name).call for name in splits
-    }
+    self._steps = {name: compiled_lib.compile_outputs(parts, name).call for name in splits}
 
   def __call__(
     self, params: Any, stop: Callable[[], bool] = lambda: False
@@ -249,9 +239,7 @@ class TaskEvaluation:
       task_outputs = self.outputs(params, name, split, stop)
       if task_outputs is None:
         return None
-      values |= {
-        f'{_prefix(name)}/{k}': x for k, x in task_outputs.metrics.items()
-      }
+      values |= {f'{_prefix(name)}/{k}': x for k, x in task_outputs.metrics.items()}
       values[f'{_prefix(name)}/examples'] = split.num_examples
       judged.append(values[f'{_prefix(name)}/{split.task.metrics[0]}'])
     if '' not in self._splits:
@@ -273,11 +261,7 @@ class TaskEvaluation:
     return '\n  '.join(lines)
 
   def outputs(
-    self,
-    params: Any,
-    name: str,
-    split: TaskSplit,
-    stop: Callable[[], bool] = lambda: False,
+    self, params: Any, name: str, split: TaskSplit, stop: Callable[[], bool] = lambda: False
   ) -> Outputs | None:
     """The model's outputs on any split of a task; None if stopped."""
     raw = outputs(self._parts, self._steps[name], params, split, stop)
@@ -323,11 +307,7 @@ def _given(*weights: float) -> Build:
   return build
 
 
-CLASS_WEIGHTS = {
-  'none': lambda: None,
-  'balanced': _balanced,
-  'weights': _given,
-}
+CLASS_WEIGHTS = {'none': lambda: None, 'balanced': _balanced, 'weights': _given}
 
 
 # Predictions as TSV: one line per example, in the order of the table.

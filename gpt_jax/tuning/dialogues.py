@@ -42,9 +42,7 @@ class LearnedTokens(NamedTuple):
 class Encoder:
   """Encodes examples by a model's tokenizer and chat template."""
 
-  def __init__(
-    self, tokenizer: Tokenizer, template: Callable[[], ChatTemplate]
-  ):
+  def __init__(self, tokenizer: Tokenizer, template: Callable[[], ChatTemplate]):
     """`template` is called when the first conversation comes."""
     self.tokenizer, self._get_template = tokenizer, template
     self._template: ChatTemplate | None = None
@@ -109,16 +107,11 @@ class Encoder:
     )
 
   def conversation(
-    self,
-    prompt: Sequence[Message],
-    completion: Sequence[Message],
-    loss_on: LossOn,
+    self, prompt: Sequence[Message], completion: Sequence[Message], loss_on: LossOn
   ) -> LearnedTokens:
     """The messages of a prompt and of a completion, rendered as one chat."""
     tokenizer, names = self.tokenizer, self.tokenizer.special.names
-    text, spans = self.template.rendered(
-      names, [*prompt, *completion], len(prompt)
-    )
+    text, spans = self.template.rendered(names, [*prompt, *completion], len(prompt))
     if spans and loss_on == 'completion':
       spans = [(spans[0][0], spans[-1][1])]
     ids = tokenizer.encode_special(text)
@@ -136,10 +129,7 @@ class Encoder:
 
 
 def ends(
-  path: str,
-  examples: Sequence[TextExample],
-  encoded: Sequence[LearnedTokens],
-  tokenizer: Tokenizer,
+  path: str, examples: Sequence[TextExample], encoded: Sequence[LearnedTokens], tokenizer: Tokenizer
 ) -> frozenset[int]:
   """The special tokens that end what is learned of conversations.
 
@@ -156,7 +146,9 @@ def ends(
       'answer in what is learned, so the model does not learn to end its turn; '
       'take a template that ends answers with one, such as zephyr, also inside '
       '{%% generation %%}',
-      *(path, f'{endless:,}', f'{len(last):,}'),
+      path,
+      f'{endless:,}',
+      f'{len(last):,}',
     )
   return frozenset(end for end in last if end is not None)
 
@@ -165,17 +157,12 @@ def _end(encoded: LearnedTokens, tokenizer: Tokenizer) -> int | None:
   """The special token that ends what is learned, but for white space."""
   learned = encoded.ids[encoded.learned]
   places = np.flatnonzero(np.isin(learned, [*tokenizer.special.names.values()]))
-  if (
-    not places.size
-    or tokenizer.decode(learned[places[-1] + 1 :].tolist()).strip()
-  ):
+  if not places.size or tokenizer.decode(learned[places[-1] + 1 :].tolist()).strip():
     return None
   return int(learned[places[-1]])
 
 
-def _within(
-  offsets: np.ndarray, spans: Sequence[tuple[int, int]]
-) -> np.ndarray:
+def _within(offsets: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   """Which tokens come from characters of the spans: bool [num_tokens].
 
   Args:

@@ -58,14 +58,7 @@ from gpt_jax.tuning.kinds import ScoreScale
 from gpt_jax.tuning.objectives import adapters
 from gpt_jax.tuning.objectives.policy import Ppo
 from gpt_jax.tuning.objectives.preference import RewardModel
-from gpt_jax.tuning.objectives.task import (
-  Choice,
-  Classification,
-  Regression,
-  Spans,
-  Tags,
-  Tasks,
-)
+from gpt_jax.tuning.objectives.task import Choice, Classification, Regression, Spans, Tags, Tasks
 from gpt_jax.tuning.rows import Frame, joined
 from gpt_jax.tuning.run import RESULT
 
@@ -140,9 +133,7 @@ def exported_head(
       "finetune.head='concat': no class of transformers has it; predict here, "
       'with finetune --predict'
     )
-  return export(
-    _Tuned(objective, config, heads, options, before, pad, reward_mean)
-  )
+  return export(_Tuned(objective, config, heads, options, before, pad, reward_mean))
 
 
 class _Tuned(NamedTuple):
@@ -276,9 +267,7 @@ def _reward(tuned: _Tuned) -> Exported:
   """A reward model, whose score is read at the last token."""
   options = tuned.labelled(['LABEL_0'], tuned.heads['score']['kernel'])
   options['problem_type'] = 'regression'
-  options['task_specific_params'] = {
-    'reward': {'mean_best_reward': tuned.reward_mean}
-  }
+  options['task_specific_params'] = {'reward': {'mean_best_reward': tuned.reward_mean}}
   # A text ends with the end of a document: as padding it would not be read.
   if tuned.padding not in tuned.ends:
     options['pad_token_id'] = tuned.padding
@@ -392,9 +381,7 @@ def to_hf(
         at_most=best,
         report=progress.counted(report, 'checked', None),
       )
-    params = needs.merged(
-      hf.nest(arrays), lambda x, y: np.asarray(x) + np.asarray(y)
-    )
+    params = needs.merged(hf.nest(arrays), lambda x, y: np.asarray(x) + np.asarray(y))
     params = needs.trees(params)[part or '']
     model, options = importing.model_of(parts, workdir), {}
     if part is not None:
@@ -441,15 +428,12 @@ def to_peft(workdir: str, folder: str) -> None:
   lora = adapters.of(trained_lib.read_config(workdir))
   if lora is None:
     raise UsageError(
-      f'--adapter: --workdir={workdir} trained no adapters (finetune.lora is '
-      "'none'); leave it out"
+      f"--adapter: --workdir={workdir} trained no adapters (finetune.lora is 'none'); leave it out"
     )
   if os.path.exists(os.path.join(folder, hf.ADAPTER)):
     raise UsageError(f'--to_hf={folder}: holds an adapter; give a new folder')
   parts = trained_lib.built(workdir)
-  step, params = trained_lib.load_adapters(
-    workdir, parts, at_most=best_step(parts.config, workdir)
-  )
+  step, params = trained_lib.load_adapters(workdir, parts, at_most=best_step(parts.config, workdir))
   if 'new_rows' in params:
     raise UsageError(
       '--adapter: the run added tokens to the table, which an adapter of PEFT '
@@ -474,16 +458,15 @@ def to_peft(workdir: str, folder: str) -> None:
   log.info('%s: exported the adapters of step %d', folder, step)
   if not of_hf:
     log.warning(
-      '%s: export its base, %s, too, and name that export in '
-      'base_model_name_or_path of %s',
-      *(folder, base, hf.ADAPTER),
+      '%s: export its base, %s, too, and name that export in base_model_name_or_path of %s',
+      folder,
+      base,
+      hf.ADAPTER,
     )
 
 
 def _generation(
-  workdir: str,
-  tokenizer: tokenizer_lib.Tokenizer | None,
-  options: dict[str, Any],
+  workdir: str, tokenizer: tokenizer_lib.Tokenizer | None, options: dict[str, Any]
 ) -> dict[str, bytes]:
   """generation_config.json: the import's, or one with its rules.
 
@@ -503,9 +486,7 @@ def _generation(
       return {GENERATION: data}
     new = values | {start: ids[start]}
     return {GENERATION: data if new == values else _json(new)}
-  rules = (
-    generation.written(constraints.of(tokenizer.special)) if tokenizer else {}
-  )
+  rules = generation.written(constraints.of(tokenizer.special)) if tokenizer else {}
   if not rules or not options:
     return {}
   return {GENERATION: _json({**ids, **rules})}
@@ -541,12 +522,7 @@ def _vocabulary(
   # A chat template writes special tokens by name.
   names = 'mask' in needs.tokens or bool(sentinels or template)
   try:
-    files = export.files(
-      tokenizer,
-      _template(config, special),
-      roles,
-      names=names,
-    )
+    files = export.files(tokenizer, _template(config, special), roles, names=names)
   except UsageError as e:
     raise UsageError(
       f'tokenizer.name={config.tokenizer.name!r}: {e}; give '
@@ -576,17 +552,11 @@ def _template(config: config_lib.Config, special: Special) -> export.Template:
   found = Frame.of_encoder(special, forms)
   types = choice(model, 'input').kwargs.get('token_types', 0)
   return export.Template(
-    found.start,
-    found.delimiter,
-    found.end,
-    types > 1 or forms == 'last',
-    forms == 'last',
+    found.start, found.delimiter, found.end, types > 1 or forms == 'last', forms == 'last'
   )
 
 
-def _token_ids(
-  config: config_lib.Config, tokenizer: tokenizer_lib.Tokenizer
-) -> dict[str, Any]:
+def _token_ids(config: config_lib.Config, tokenizer: tokenizer_lib.Tokenizer) -> dict[str, Any]:
   """The special tokens' ids in config.json: an import's, or the tokenizer's."""
   special, eos_id = tokenizer.special, tokenizer.eos_id
   starts = objectives.needs(config.objective.name).decoder_start

@@ -8,15 +8,7 @@ from gpt_jax.core import ranges
 from gpt_jax.core.entries import Field, Section
 from gpt_jax.core.objectives.choices import FEATURES, LORAS, VIEWS
 from gpt_jax.core.optim.batch_ramp import MIXINGS
-from gpt_jax.core.ranges import (
-  Count,
-  Fraction,
-  Probability,
-  Rate,
-  Share,
-  Weight,
-  Whole,
-)
+from gpt_jax.core.ranges import Count, Fraction, Probability, Rate, Share, Weight, Whole
 
 FILLED = 'Filled in by finetune:'
 
@@ -44,10 +36,7 @@ FINETUNE = Section(
     'Empty: only `task`.',
   ),
   mixing=Field(
-    'proportional',
-    str,
-    'How the batches of several tasks are mixed in an epoch.',
-    calls=MIXINGS,
+    'proportional', str, 'How the batches of several tasks are mixed in an epoch.', calls=MIXINGS
   ),
   transfer=Field(
     'all',
@@ -55,9 +44,7 @@ FINETUNE = Section(
     'Which pre-trained parameters to start from: all, none (from scratch), '
     'embeddings, layers(3): the embeddings and the first three layers.',
   ),
-  freeze=Field(
-    0, Whole, 'Freeze the embeddings and the first N layers; 0 freezes nothing.'
-  ),
+  freeze=Field(0, Whole, 'Freeze the embeddings and the first N layers; 0 freezes nothing.'),
   unfreeze=Field(
     0,
     Whole,
@@ -115,13 +102,9 @@ FINETUNE = Section(
     'backpropagate through the whole row.',
   ),
   dropout=Field(
-    0.1,
-    Fraction,
-    'Dropout rate: "We add dropout to the classifier with a rate of 0.1."',
+    0.1, Fraction, 'Dropout rate: "We add dropout to the classifier with a rate of 0.1."'
   ),
-  task_dropout=Section(
-    'Dropout rate of single tasks, by name, if there are several.'
-  ),
+  task_dropout=Section('Dropout rate of single tasks, by name, if there are several.'),
   views=Field(
     'none',
     str,
@@ -163,18 +146,13 @@ FINETUNE = Section(
   ),
   peak=Field(6.25e-5, Rate, 'Peak learning rate.'),
   warmup=Field(
-    0.002,
-    Probability,
-    'Fraction of training that is warmup: "warmup over 0.2% of training".',
+    0.002, Probability, 'Fraction of training that is warmup: "warmup over 0.2% of training".'
   ),
-  patience=Field(
-    0, Whole, 'Stop after N evaluations without a better dev score; 0: never.'
-  ),
+  patience=Field(0, Whole, 'Stop after N evaluations without a better dev score; 0: never.'),
   select=Field(
     'last',
     Literal['last', 'best'],
-    'Which checkpoint makes the predictions: the last, or the best by dev '
-    'score.',
+    'Which checkpoint makes the predictions: the last, or the best by dev score.',
   ),
   model=Section(
     'Overrides of fields of the pre-trained model; empty: unchanged.',
@@ -182,28 +160,17 @@ FINETUNE = Section(
     dtype=Field(None, str, 'model.dtype.'),
     remat=Field(None, str, 'model.remat.'),
     loop=Field(None, str, 'model.loop.'),
-    attention=Field(
-      None, str, "model.attention, to change the dropout of 'lstm(...)'."
-    ),
+    attention=Field(None, str, "model.attention, to change the dropout of 'lstm(...)'."),
     attention_backend=Field(None, str, 'model.attention_backend; empty: auto.'),
   ),
   init=Field(None, str, f'{FILLED} the pre-trained model.'),
   backward=Field(
-    None,
-    bool,
-    f'{FILLED} whether texts are read from right to left, as by the '
-    'pre-trained model.',
+    None, bool, f'{FILLED} whether texts are read from right to left, as by the pre-trained model.'
   ),
   sequences=Field(None, int, f'{FILLED} sequences per example.'),
-  vocab_size=Field(
-    None, int, f'{FILLED} rows of the pre-trained embedding table.'
-  ),
+  vocab_size=Field(None, int, f'{FILLED} rows of the pre-trained embedding table.'),
   labels=Field(None, list, f'{FILLED} the classes.'),
-  data=Field(
-    None,
-    str,
-    f'{FILLED} the number and a hash of the training and dev examples.',
-  ),
+  data=Field(None, str, f'{FILLED} the number and a hash of the training and dev examples.'),
   order=Field(None, str, f'{FILLED} how the examples are shuffled.'),
   each=Section(
     f'{FILLED} for several tasks a section per task with its call, examples, '

@@ -89,9 +89,7 @@ class TaskSplit:
     """The examples as rows; without class weights and scale."""
     task, kind, examples = encoded.task, KINDS[encoded.task.kind], ()
     # The target of a prompt is a text of its own.
-    labelled = kind.head is None or all(
-      example.label is not None for example in encoded.examples
-    )
+    labelled = kind.head is None or all(example.label is not None for example in encoded.examples)
     if kind.keeps_examples:
       examples = encoded.examples
     return cls(task, kind.rows(encoded), labelled, examples=examples)
@@ -169,9 +167,7 @@ class TaskKind(abc.ABC):
     """Rows that the token table needs; `reads`: a key of `FORMS`."""
     return NUM_SPECIAL if reads == 'extract' else 0
 
-  def longest(
-    self, task: Task, tokens: list[list[Tokens]], special: Frame
-  ) -> int:
+  def longest(self, task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
     """Tokens of the longest uncut row."""
     return longest(task, tokens, special)
 
@@ -218,10 +214,7 @@ class ClassificationKind(TaskKind):
 
   def objective(self, task: Task, tuned: Fields, head: Fields) -> Objective:
     return objectives.Classification(
-      num_labels=len(task.labels),
-      length=tuned['length'],
-      sequences=tuned['sequences'],
-      **head,
+      num_labels=len(task.labels), length=tuned['length'], sequences=tuned['sequences'], **head
     )
 
   def judge(self, split: TaskSplit, raw: np.ndarray) -> Judgement:
@@ -247,9 +240,7 @@ class ChoiceKind(ClassificationKind):
   head = 'choice'
 
   def objective(self, task: Task, tuned: Fields, head: Fields) -> Objective:
-    return objectives.Choice(
-      answers=tuned['sequences'], length=tuned['length'], **head
-    )
+    return objectives.Choice(answers=tuned['sequences'], length=tuned['length'], **head)
 
 
 class RegressionKind(TaskKind):
@@ -261,9 +252,7 @@ class RegressionKind(TaskKind):
     return {**batch, 'labels': labels.astype(np.float32)}
 
   def objective(self, task: Task, tuned: Fields, head: Fields) -> Objective:
-    return objectives.Regression(
-      length=tuned['length'], sequences=tuned['sequences'], **head
-    )
+    return objectives.Regression(length=tuned['length'], sequences=tuned['sequences'], **head)
 
   def judge(self, split: TaskSplit, raw: np.ndarray) -> Judgement:
     (mean, deviation), labels = split.scale, split.rows.labels
@@ -289,9 +278,7 @@ class TargetKind(TaskKind):
   def num_new_tokens(self, reads: str) -> int:
     return 0
 
-  def longest(
-    self, task: Task, tokens: list[list[Tokens]], special: Frame
-  ) -> int:
+  def longest(self, task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
     # Of GPT-1's frame only the tokens before a text are read.
     return max(sum(map(len, t)) for t in tokens) + len(special.start) - 1
 
@@ -321,10 +308,7 @@ class TargetKind(TaskKind):
   def columns(self, split: TaskSplit, found: Outputs) -> dict[str, list]:
     """Whether all tokens are the most likely ones, and the loss per token."""
     per_token = found.raw[:, 0] / found.raw[:, 1]
-    return {
-      'exact_match': found.predictions.tolist(),
-      'loss': [f'{x:.6g}' for x in per_token],
-    }
+    return {'exact_match': found.predictions.tolist(), 'loss': [f'{x:.6g}' for x in per_token]}
 
 
 class SpansKind(TaskKind):
@@ -371,9 +355,7 @@ class TagsKind(TaskKind):
     if views := spec.build('finetune.views', tuned['views'], VIEWS):
       unlabelled = UNLABELLED in task.paths
       return CrossView(**rows, **views._asdict(), unlabelled=unlabelled)
-    return objectives.Tags(
-      **rows, dropout=head['dropout'], features=head['features']
-    )
+    return objectives.Tags(**rows, dropout=head['dropout'], features=head['features'])
 
   def judge(self, split: TaskSplit, raw: np.ndarray) -> Judgement:
     task, rows = split.task, split.rows

@@ -50,19 +50,13 @@ def rank(candidates: Sequence[Ratings], safety: float) -> list[int]:
   return sorted(safe, key=lambda i: -candidates[i].quality)
 
 
-def rate(
-  scorer: Scorer, context: str, responses: Sequence[str]
-) -> list[Ratings]:
+def rate(scorer: Scorer, context: str, responses: Sequence[str]) -> list[Ratings]:
   """Rates responses to a context.
 
   P(1) is a softmax over the two rating tokens alone.
   """
   requests = [
-    ScoreRequest(
-      f'{context}{SENTINEL} {response} {attribute.upper()}',
-      f' {rating}',
-      'a candidate',
-    )
+    ScoreRequest(f'{context}{SENTINEL} {response} {attribute.upper()}', f' {rating}', 'a candidate')
     for response in responses
     for attribute in Ratings._fields
     for rating in (0, 1)
@@ -97,9 +91,7 @@ class Turn(NamedTuple):
 
 
 def respond(
-  generate: Callable[[str], str],
-  context: str,
-  tools: Sequence[Callable[[str], list[str]]],
+  generate: Callable[[str], str], context: str, tools: Sequence[Callable[[str], list[str]]]
 ) -> Turn:
   """Generates responses until one is for the user.
 
@@ -158,8 +150,7 @@ def metrics(records: Sequence[Record]) -> dict[str, float]:
   unknown = [row for row in claims if not row['known']]
   supported = sum(row['supported'] for row in claims)
   counts: dict[str, tuple[int, int]] = {
-    name: (sum(row[name] for row in rows), len(rows))
-    for name in (*_QUALITY, 'safe')
+    name: (sum(row[name] for row in rows), len(rows)) for name in (*_QUALITY, 'safe')
   }
   counts['groundedness'] = supported, len(claims)
   counts['informativeness'] = supported, len(rows)
@@ -177,8 +168,5 @@ def _labels(record: Record) -> Mapping[str, bool]:
   labels = {name: record[name] for name in _LABELS}
   for name, value in labels.items():
     if not isinstance(value, bool):
-      raise UsageError(
-        f'{record.where}: {name}={value!r} is neither true nor false; mend the '
-        'line'
-      )
+      raise UsageError(f'{record.where}: {name}={value!r} is neither true nor false; mend the line')
   return labels

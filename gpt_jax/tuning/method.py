@@ -39,14 +39,7 @@ from gpt_jax.hf_tokenizers import special_files
 from gpt_jax.opening.models import Pretrained, open_model
 from gpt_jax.reports import runs
 from gpt_jax.tuning import recipe, rollouts, run
-from gpt_jax.tuning.data import (
-  DEV,
-  ORDER,
-  MeansEvaluation,
-  Row,
-  ShuffledRows,
-  limited,
-)
+from gpt_jax.tuning.data import DEV, ORDER, MeansEvaluation, Row, ShuffledRows, limited
 from gpt_jax.tuning.dialogues import Encoder, LearnedTokens
 from gpt_jax.tuning.fields import FINETUNE
 from gpt_jax.tuning.recipe import Start
@@ -58,8 +51,17 @@ FLAGS = ('train', 'dev', 'prompts', 'reward')
 # The fields of the section `finetune` that all methods use.
 COMMON = frozenset(
   [
-    *('task', 'length', 'too_long', 'examples', 'epochs', 'peak', 'warmup'),
-    *('patience', 'select', 'freeze', 'lora'),
+    'task',
+    'length',
+    'too_long',
+    'examples',
+    'epochs',
+    'peak',
+    'warmup',
+    'patience',
+    'select',
+    'freeze',
+    'lora',
     *(f'model.{name}' for name in FINETUNE['model']),
   ]
 )
@@ -142,9 +144,7 @@ class MethodLesson(run.Lesson):
     better = self.method.criterion
     return better[: better.startswith('-')] + DEV + better.lstrip('-')
 
-  def data(
-    self, parts: Parts, first: Callable[..., TrainState], workdir: str
-  ) -> Data:
+  def data(self, parts: Parts, first: Callable[..., TrainState], workdir: str) -> Data:
     train = self.prepared.train
     self.prepared.begin(parts, lambda: first(keep=True).eval_params, workdir)
     if isinstance(train, rollouts.Plan):
@@ -157,12 +157,7 @@ class MethodLesson(run.Lesson):
   def result(self, run: Run, state: TrainState) -> dict[str, Any]:
     """The figures of all splits, at last and at first."""
     tuned, figures = self.config.finetune, self.prepared.figures
-    result = {
-      'task': tuned.task,
-      'init': tuned.init,
-      'step': int(state.step),
-      **figures,
-    }
+    result = {'task': tuned.task, 'init': tuned.init, 'step': int(state.step), **figures}
     if run.evaluation is None:
       result['train'] = {**figures['train'], **last_means(run.workdir)}
     else:
@@ -203,9 +198,7 @@ def post_train(method: str, args: Any, *files: str) -> dict[str, Any]:
   return result
 
 
-def _first_figures(
-  workdir: str, shown: Sequence[str], prefix: str
-) -> dict[str, float]:
+def _first_figures(workdir: str, shown: Sequence[str], prefix: str) -> dict[str, float]:
   """The first of a run's figures for people, and their step."""
   for line in metrics.read(workdir):
     figures = {n: line[prefix + n] for n in shown if prefix + n in line}
@@ -220,8 +213,7 @@ def told(result: dict[str, Any], text: str) -> str:
   begin, end = first.pop('step', None), result['step']
   last = result['dev' if 'dev' in result else 'train']
   each = [
-    f'{report.named(first, [name], decimals=4)} to '
-    f'{report.figure(last[name], decimals=4)}'
+    f'{report.named(first, [name], decimals=4)} to {report.figure(last[name], decimals=4)}'
     for name in first
     if name in last
   ]
@@ -274,9 +266,7 @@ def prepare(config: Config, command: str, source: Pretrained) -> MethodLesson:
     data=prepared.data,
   )
   if encoder.chats:
-    tokenizer = special_files.with_template(
-      tokenizer, encoder.template, prepared.ends
-    )
+    tokenizer = special_files.with_template(tokenizer, encoder.template, prepared.ends)
     if never := prepared.ends - tokenizer.special.stop_ids:
       names = [n for n, i in tokenizer.special.names.items() if i in never]
       log.warning(
@@ -337,8 +327,7 @@ def of_config(config: Config, command: str) -> Method:
   tuned = config.get('finetune')
   if tuned is None:
     raise UsageError(
-      '--config: has no section finetune; start it from '
-      f'configs/finetune/{command}.py'
+      f'--config: has no section finetune; start it from configs/finetune/{command}.py'
     )
   (call,) = spec.parse('finetune.task', tuned.task)[:1]
   if call.name != command:
@@ -352,8 +341,7 @@ def of_config(config: Config, command: str) -> Method:
   for name, value in config_lib.flatten(tuned).items():
     if name not in method.reads and value != usual.get(name):
       raise UsageError(
-        f'finetune.{name}={value!r}: {command} does not use it; leave it at '
-        f'{usual.get(name)!r}'
+        f'finetune.{name}={value!r}: {command} does not use it; leave it at {usual.get(name)!r}'
       )
   return method
 
@@ -369,10 +357,7 @@ def with_files(config: Config, **paths: str | None) -> Config:
     return config
   (call,) = spec.parse('finetune.task', config.finetune.task)[:1]
   names = [*paths]
-  args = [
-    replaced.pop(name, value)
-    for name, value in zip(names, call.args, strict=False)
-  ]
+  args = [replaced.pop(name, value) for name, value in zip(names, call.args, strict=False)]
   args += call.args[len(names) :]
   call = call._replace(args=tuple(args), kwargs={**call.kwargs, **replaced})
   config = config_lib.unlocked(config)
@@ -408,8 +393,7 @@ def left_out(reasons: Mapping[str, int]) -> str:
 
 
 def digest(
-  encoded: Mapping[str, Sequence[LearnedTokens]],
-  sizes_of_rows: Sequence[int] = (),
+  encoded: Mapping[str, Sequence[LearnedTokens]], sizes_of_rows: Sequence[int] = ()
 ) -> str:
   """The numbers of train and dev examples, and a hash of their tokens.
 

@@ -62,14 +62,7 @@ class TokenRows:
     num_sequences: how many there are.
   """
 
-  def __init__(
-    self,
-    sequences: Sequence[LearnedTokens],
-    length: int,
-    pad: int,
-    *,
-    packed: bool,
-  ):
+  def __init__(self, sequences: Sequence[LearnedTokens], length: int, pad: int, *, packed: bool):
     """`pad` fills rows; without `packed` each sequence is a row."""
     self._sequences, self._length, self._pad = sequences, length, pad
     self._packed = packed

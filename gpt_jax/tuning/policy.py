@@ -14,15 +14,7 @@ import numpy as np
 
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.config import Config
-from gpt_jax.core.ranges import (
-  Count,
-  NotNegative,
-  Positive,
-  Probability,
-  Share,
-  Weight,
-  whole,
-)
+from gpt_jax.core.ranges import Count, NotNegative, Positive, Probability, Share, Weight, whole
 from gpt_jax.core.rows.row_order import Batch
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
@@ -38,10 +30,7 @@ _ONLINE = COMMON - {'patience', 'select'}
 
 
 def _rollouts(
-  method: 'GrpoMethod | PpoMethod',
-  config: Config,
-  encoder: Encoder,
-  **plan: Any,
+  method: 'GrpoMethod | PpoMethod', config: Config, encoder: Encoder, **plan: Any
 ) -> tuple[rollouts.Plan, int, dict[str, Any]]:
   """A method's plan, `finetune.length`, and figures of its prompts."""
   length, path = config.finetune.length, method.prompts
@@ -63,26 +52,25 @@ def _rollouts(
     if keeps(config, prompt.where, len(prompt.ids), most)
   ]
   if not fitting:
-    raise UsageError(
-      f'{path}: no prompt fits into {most} tokens; raise finetune.length'
-    )
+    raise UsageError(f'{path}: no prompt fits into {most} tokens; raise finetune.length')
   cut = sum(len(prompt.ids) > most for prompt in prompts)
-  figures = {
-    'prompts': len(fitting),
-    'cut': cut if len(fitting) == len(prompts) else 0,
-  }
+  figures = {'prompts': len(fitting), 'cut': cut if len(fitting) == len(prompts) else 0}
   figures['left_out'] = len(prompts) - len(fitting)
   log.info(
     '%s: %s prompts of at most %d tokens; %d cut, %d left out',
-    *(path, f'{len(fitting):,}', min(longest, most), figures['cut']),
+    path,
+    f'{len(fitting):,}',
+    min(longest, most),
+    figures['cut'],
     figures['left_out'],
   )
   counts = rollouts.column_counts(fitting).items()
   if partial := [f'{n!r} (in {c:,})' for n, c in counts if c < len(fitting)]:
     log.info(
-      '%s: not all %s prompts have the columns %s; for the others a reward '
-      'function gets None',
-      *(path, f'{len(fitting):,}', ', '.join(partial)),
+      '%s: not all %s prompts have the columns %s; for the others a reward function gets None',
+      path,
+      f'{len(fitting):,}',
+      ', '.join(partial),
     )
   if config_lib.ramp(config).stages[1:]:
     raise UsageError(
@@ -190,9 +178,7 @@ class GrpoMethod(Method):
     mask = arrays['mask']
     within = policy.within_groups(scores_N, self.num_generations)
     deviations = within.std(axis=1, ddof=1)
-    advantages_N = policy.group_advantages(
-      scores_N, self.num_generations, self.scale_rewards
-    )
+    advantages_N = policy.group_advantages(scores_N, self.num_generations, self.scale_rewards)
     if self.mask_truncated_completions:
       mask = mask * ended_N[:, None]
     batch = {
@@ -278,8 +264,7 @@ class PpoMethod(Method):
     if self.ptx:
       texts = [*records.examples(self.ptx_text)]
       encoded = [
-        fitted(encoder.encode(x, 'all'), length + 1)
-        for x in some(config, '', texts, self.ptx_text)
+        fitted(encoder.encode(x, 'all'), length + 1) for x in some(config, '', texts, self.ptx_text)
       ]
       pad = encoder.tokenizer.special.pad_id
       rows = TokenRows(encoded, length, pad, packed=False)
@@ -319,9 +304,7 @@ class PpoMethod(Method):
     }
     if self.whiten_rewards:
       rewards = policy.whiten(rewards, mask, shift_mean=False)
-    advantages, returns = policy.gae(
-      rewards, arrays['old_values'], mask, self.gamma, self.lam
-    )
+    advantages, returns = policy.gae(rewards, arrays['old_values'], mask, self.gamma, self.lam)
     batch = {
       **{n: x for n, x in arrays.items() if n != 'ref_log_probs'},
       'advantages': policy.whiten(advantages, mask),

@@ -35,15 +35,7 @@ from gpt_jax.tuning import data as data_lib
 from gpt_jax.tuning import records
 from gpt_jax.tuning.data import BatchMaker
 from gpt_jax.tuning.dialogues import Encoder, LearnedTokens, ends, fitted
-from gpt_jax.tuning.method import (
-  COMMON,
-  Method,
-  Prepared,
-  digest,
-  keeps,
-  left_out,
-  some,
-)
+from gpt_jax.tuning.method import COMMON, Method, Prepared, digest, keeps, left_out, some
 from gpt_jax.tuning.objectives.preference import Dpo, LossType, RewardModel
 from gpt_jax.tuning.recipe import length_of
 from gpt_jax.tuning.records import RankedTexts
@@ -62,8 +54,7 @@ class Ranked(NamedTuple):
 def encode(rankings: Sequence[RankedTexts], encoder: Encoder) -> list[Ranked]:
   """Encodes rankings; the tokens of the completions are marked as learned."""
   return [
-    Ranked(one.where, [encoder.encode(x, 'completion') for x in one.examples()])
-    for one in rankings
+    Ranked(one.where, [encoder.encode(x, 'completion') for x in one.examples()]) for one in rankings
   ]
 
 
@@ -106,9 +97,7 @@ def fit(
     kept.append(Ranked(one.where, short))
     cut += longest > most
   if not kept:
-    raise UsageError(
-      f'{path}: no ranking fits into {most} tokens; raise finetune.length'
-    )
+    raise UsageError(f'{path}: no ranking fits into {most} tokens; raise finetune.length')
   counts = [len(one.completions) for one in kept]
   figures = {
     'examples': len(ranked),
@@ -193,10 +182,7 @@ def outputs(parts: Parts, params: Any, *splits: BatchMaker) -> list[np.ndarray]:
 
 
 def add_reference(
-  splits: dict[str, PreferenceRows],
-  parts: Parts,
-  params: Callable[[], Any],
-  workdir: str,
+  splits: dict[str, PreferenceRows], parts: Parts, params: Callable[[], Any], workdir: str
 ) -> None:
   """Sets the reference's log-probabilities of each split.
 
@@ -212,8 +198,7 @@ def add_reference(
     computed = outputs(parts, params(), *rows)
     log_probs = dict(zip(splits, computed, strict=True))
     log.info(
-      "the reference's log-probabilities of %s pairs are in %s",
-      *(f'{sum(map(len, rows)):,}', path),
+      "the reference's log-probabilities of %s pairs are in %s", f'{sum(map(len, rows)):,}', path
     )
     if hosts.index() == 0:
       os.makedirs(workdir, exist_ok=True)
@@ -289,9 +274,7 @@ def judged(scores_NK: np.ndarray, rows: RankedRows) -> dict[str, Any]:
   }
 
 
-def calibration(
-  margins: np.ndarray, num_bins: int = 10
-) -> tuple[float, list[dict[str, float]]]:
+def calibration(margins: np.ndarray, num_bins: int = 10) -> tuple[float, list[dict[str, float]]]:
   """The expected calibration error, and its bins of equal width over [0.5, 1].
 
   Args:
@@ -320,10 +303,7 @@ def write_rewards(path: str, scores_NK: np.ndarray, rows: RankedRows) -> None:
   """Writes a line for each ranking: where it is, and its rewards."""
   lines = [
     json.dumps(
-      {
-        'where': one.where,
-        'rewards': [float(f'{x:.6g}') for x in scores[: len(one.completions)]],
-      }
+      {'where': one.where, 'rewards': [float(f'{x:.6g}') for x in scores[: len(one.completions)]]}
     )
     for scores, one in zip(scores_NK, rows.ranked, strict=True)
   ]
@@ -369,15 +349,10 @@ class Preferences(Method):
       records.check_apart(read['train'], read['dev'])
     else:
       rankings = [*records.rankings(self.train)]
-      read = records.split_by_prompt(
-        rankings, self.dev_share, config.seed, self.train
-      )
+      read = records.split_by_prompt(rankings, self.dev_share, config.seed, self.train)
     read = {n: some(config, n, each, paths[n]) for n, each in read.items()}
     ranked = {name: encode(each, encoder) for name, each in read.items()}
-    every = {
-      name: [x for one in each for x in one.completions]
-      for name, each in ranked.items()
-    }
+    every = {name: [x for one in each for x in one.completions] for name, each in ranked.items()}
     if self.writes:
       examples = [x for one in read['train'] for x in one.examples()]
       ends(self.train, examples, every['train'], encoder.tokenizer)
@@ -438,9 +413,7 @@ class Reward(Preferences):
     return prepared._replace(judged=functools.partial(_scored, prepared.dev))
 
 
-def _scored(
-  rows: RankedRows, parts: Parts, params: Any, workdir: str
-) -> dict[str, Any]:
+def _scored(rows: RankedRows, parts: Parts, params: Any, workdir: str) -> dict[str, Any]:
   """Calibration, and whether length explains the rewards, which it writes."""
   (scores,) = outputs(parts, params, rows)
   if hosts.index() == 0:

@@ -38,10 +38,7 @@ from gpt_jax.tuning.rows import Frame, Tokens, num_sequences
 from gpt_jax.tuning.transfer import TRANSFERS
 
 # The values of `finetune.head`.
-HEADS = (
-  *('extract', 'concat', 'first', 'last', 'choice', 'spans', 'tokens'),
-  'biattentive',
-)
+HEADS = ('extract', 'concat', 'first', 'last', 'choice', 'spans', 'tokens', 'biattentive')
 
 
 def task_of(config: Config) -> Task:
@@ -57,8 +54,7 @@ def task_of(config: Config) -> Task:
   spec.build('finetune.class_weights', tuned.class_weights, CLASS_WEIGHTS)
   if tuned.too_long == 'drop':
     raise UsageError(
-      "finetune.too_long='drop': a task predicts all of its examples; give cut "
-      'or refuse'
+      "finetune.too_long='drop': a task predicts all of its examples; give cut or refuse"
     )
   if not task.paths.get('train') or not task.paths.get('dev'):
     raise UsageError(
@@ -80,9 +76,7 @@ def read_task(config: Config) -> tuple[Task, dict[str, list[Example]]]:
       for split, path in task.paths.items()
     }
   except NoFileError as e:
-    raise UsageError(
-      f'finetune.task={tuned.task!r}: {e}; name another file in it'
-    ) from e
+    raise UsageError(f'finetune.task={tuned.task!r}: {e}; name another file in it') from e
   return task, {**examples, 'train': limited(config, examples['train'])}
 
 
@@ -145,18 +139,13 @@ class Start:
   tuned: dict[str, Any]
 
   @classmethod
-  def of(
-    cls, config: Config, init: Pretrained, tokenizer: Tokenizer, new: int
-  ) -> 'Start':
+  def of(cls, config: Config, init: Pretrained, tokenizer: Tokenizer, new: int) -> 'Start':
     """The model of --init, or of the config, with rows for `new` tokens."""
     tuned = config.finetune
     model: Any = ConfigDict(init.model or config.model)
     if init.model is not None:
       num_rows = model.vocab_size
-      if (
-        tokenizer.vocab_size > num_rows
-        and ModelChoices.of(model).input.reader is None
-      ):
+      if tokenizer.vocab_size > num_rows and ModelChoices.of(model).input.reader is None:
         raise UsageError(
           f'--init={init.name}: its tokenizer has {tokenizer.vocab_size} '
           f'tokens, its model {num_rows}; give the tokenizer that it was '
@@ -190,17 +179,13 @@ class Start:
       scratch = init.model is None and field == 'vectors'
       if config.optim[field] and not scratch:
         raise UsageError(
-          f'optim.{field}={config.optim[field]!r}: fine-tuning starts from '
-          '--init; leave it empty'
+          f'optim.{field}={config.optim[field]!r}: fine-tuning starts from --init; leave it empty'
         )
     pooler = tuned.get('pooler')
     return cls(
       model,
       init.tokenizer_name or config.tokenizer.name,
-      {
-        'vocab_size': num_rows,
-        'pooler': init.pooler if pooler is None else pooler,
-      },
+      {'vocab_size': num_rows, 'pooler': init.pooler if pooler is None else pooler},
     )
 
 
@@ -271,9 +256,7 @@ class Recipe:
     return cls(task, start, reads, frame, objective, fields)
 
 
-def _num_sequences(
-  call: str, task: Task, examples: Mapping[str, list[Example]], reads: str
-) -> int:
+def _num_sequences(call: str, task: Task, examples: Mapping[str, list[Example]], reads: str) -> int:
   """Number of sequences per example, the same in all splits."""
   counts = {num_sequences(task, split, reads) for split in examples.values()}
   if len(counts) > 1:
@@ -290,9 +273,7 @@ def _num_sequences(
   return count
 
 
-def _objective(
-  kind: TaskKind, task: Task, reads: str, tuned: Mapping[str, Any]
-) -> Objective:
+def _objective(kind: TaskKind, task: Task, reads: str, tuned: Mapping[str, Any]) -> Objective:
   """The objective of a task, with the head that reads this model."""
   head = {
     'auxiliary': tuned['auxiliary'],
@@ -331,8 +312,7 @@ def check_head(tuned: Any, task: Task, reads: str, features: str) -> float:
     )
   if kind.head is None and features:
     raise UsageError(
-      f'finetune.features={features!r}: target(...) trains a language '
-      'model; leave it empty'
+      f'finetune.features={features!r}: target(...) trains a language model; leave it empty'
     )
   if reads == 'concat' and kind.head == 'choice':
     raise UsageError(
@@ -419,8 +399,7 @@ def dropout_of(tuned: Any) -> float:
   for name in tuned.task_dropout:
     if name not in TUNED:
       raise UsageError(
-        f'finetune.task_dropout.{name}: there is no such task; one of '
-        + ', '.join(TUNED)
+        f'finetune.task_dropout.{name}: there is no such task; one of ' + ', '.join(TUNED)
       )
   name = spec.parse('finetune.task', tuned.task)[0].name
   return tuned.task_dropout.get(name, tuned.dropout)
@@ -438,16 +417,13 @@ def reads_backward(tuned: Any, task: Task, init: Pretrained) -> bool:
   return backward
 
 
-def length_of(
-  length: int | None, longest: int, context: int, *, least: int = 2
-) -> int:
+def length_of(length: int | None, longest: int, context: int, *, least: int = 2) -> int:
   """Tokens of a row: `finetune.length`, or the longest's if they fit."""
   if length is None:
     length = min(context, 8 * math.ceil(longest / 8))
   if not least <= length <= context:
     raise UsageError(
-      f"finetune.length={length}: must be from {least} to the model's context "
-      f'of {context}'
+      f"finetune.length={length}: must be from {least} to the model's context of {context}"
     )
   return length
 
@@ -475,8 +451,7 @@ def written(objective: Objective) -> str:
   arguments = {
     field.name: getattr(objective, field.name)
     for field in dataclasses.fields(kind)
-    if field.name not in _LATER
-    or getattr(objective, field.name) != field.default
+    if field.name not in _LATER or getattr(objective, field.name) != field.default
   }
   return spec.written(Call(name, (), arguments))
 

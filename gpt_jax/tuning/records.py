@@ -69,9 +69,7 @@ def examples(path: str) -> Iterator[TextExample]:
 def read(path: str) -> Iterator[Record]:
   """The objects of a file of JSON lines; or the rows of another table."""
   if lines.kind(path) == '.json':
-    raise UsageError(
-      f'{path}: by its name one JSON value; for JSON lines rename it to .jsonl'
-    )
+    raise UsageError(f'{path}: by its name one JSON value; for JSON lines rename it to .jsonl')
   return records.read(path)
 
 
@@ -81,9 +79,7 @@ def example(record: Record) -> TextExample:
   if 'messages' in fields:
     messages = content(record, 'messages')
     if isinstance(messages, str):
-      raise UsageError(
-        f'{where}: messages={messages!r} is a text; give a list of messages'
-      )
+      raise UsageError(f'{where}: messages={messages!r} is a text; give a list of messages')
     check_roles(where, messages)
     if messages[-1]['role'] != 'assistant':
       messages = messages[: _after_last_answer(where, messages)]
@@ -162,9 +158,7 @@ def ranking(record: Record) -> RankedTexts:
   prompt = None
   if 'prompt' in fields or 'completions' in fields:
     prompt = content(record, 'prompt')
-  if prompt is None or (
-    isinstance(prompt, str) and not isinstance(each[0], str)
-  ):
+  if prompt is None or (isinstance(prompt, str) and not isinstance(each[0], str)):
     prompt, each = _common_prompt(where, [*named], each, alone=prompt is None)
   for completion in each:
     if prompt or not isinstance(prompt, str):
@@ -202,8 +196,7 @@ def _common_prompt(
     if not rest or (isinstance(rest, str) and not rest.strip()):
       mend = f'{_MEND}, or give prompt' if alone else _MEND
       raise UsageError(
-        f'{where}: {name} has nothing after the beginning that it shares with '
-        f'the other; {mend}'
+        f'{where}: {name} has nothing after the beginning that it shares with the other; {mend}'
       )
   return first[:count], rests
 
@@ -234,9 +227,7 @@ def split_by_prompt(
   }
 
 
-def check_apart(
-  train: Sequence[RankedTexts], dev: Sequence[RankedTexts]
-) -> None:
+def check_apart(train: Sequence[RankedTexts], dev: Sequence[RankedTexts]) -> None:
   """Refuses splits that share a prompt: its pairs resemble each other."""
   places = {one.key: one.where for one in train}
   for one in dev:
@@ -257,8 +248,7 @@ def content(record: Record, column: str) -> Content:
     return value
   if not isinstance(value, list) or not value:
     raise UsageError(
-      f'{where}: {column}={value!r} is neither a text nor a list of messages; '
-      f'{_MEND}'
+      f'{where}: {column}={value!r} is neither a text nor a list of messages; {_MEND}'
     )
   return [_message(where, column, i, x) for i, x in enumerate(value)]
 
@@ -266,15 +256,10 @@ def content(record: Record, column: str) -> Content:
 def _message(where: str, column: str, i: int, value: Any) -> Message:
   name = f'{column}[{i}]'
   if not isinstance(value, dict):
-    raise UsageError(
-      f'{where}: {name}={value!r} is not a message, with role and content; '
-      f'{_MEND}'
-    )
+    raise UsageError(f'{where}: {name}={value!r} is not a message, with role and content; {_MEND}')
   role, said = value.get('role'), value.get('content')
   if role not in _ROLES:
-    raise UsageError(
-      f'{where}: {name}: role={role!r} is unknown; one of {", ".join(_ROLES)}'
-    )
+    raise UsageError(f'{where}: {name}: role={role!r} is unknown; one of {", ".join(_ROLES)}')
   if value.get('tool_calls'):
     if role != 'assistant':
       raise UsageError(
@@ -285,9 +270,7 @@ def _message(where: str, column: str, i: int, value: Any) -> Message:
     said = '' if said is None else said
     value = {**value, 'content': said}
   if not isinstance(said, str):
-    raise UsageError(
-      f'{where}: {name}: content={said!r} is not a text; {_MEND}'
-    )
+    raise UsageError(f'{where}: {name}: content={said!r} is not a text; {_MEND}')
   empty = not said.strip() and not value.get('tool_calls')
   if empty and role == 'assistant':
     raise UsageError(f'{where}: {name}: the answer is empty; {_MEND}')
@@ -331,6 +314,4 @@ def _after_last_answer(where: str, messages: Sequence[Message]) -> int:
   for count in range(len(messages), 0, -1):
     if messages[count - 1]['role'] == 'assistant':
       return count
-  raise UsageError(
-    f'{where}: has no message of the assistant, and these are learned; {_MEND}'
-  )
+  raise UsageError(f'{where}: has no message of the assistant, and these are learned; {_MEND}')

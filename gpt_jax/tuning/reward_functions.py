@@ -58,16 +58,13 @@ def load(name: str, prompts: Sequence[RolloutPrompt], template: str) -> Reward:
     takes = inspect.signature(user_function).parameters
   except (TypeError, ValueError) as e:  # of a function that is not in Python
     raise UsageError(
-      f'{where}: the arguments of {function} are not known ({e}); name a '
-      'function that calls it'
+      f'{where}: the arguments of {function} are not known ({e}); name a function that calls it'
     ) from e
   everything = any(x.kind is x.VAR_KEYWORD for x in takes.values())
   _check_columns(where, takes, prompts)
 
   def reward(
-    contents: Sequence[Content],
-    completions: Sequence[Content],
-    columns: Mapping[str, list[Any]],
+    contents: Sequence[Content], completions: Sequence[Content], columns: Mapping[str, list[Any]]
   ) -> np.ndarray:
     arguments = {n: x for n, x in columns.items() if everything or n in takes}
     arguments |= {'prompts': contents, 'completions': completions}
@@ -82,9 +79,7 @@ def load(name: str, prompts: Sequence[RolloutPrompt], template: str) -> Reward:
       if isinstance(scores, Iterator):  # it runs the user's code, too
         scores = [*scores]
     except (Exception, SystemExit) as e:
-      raise UsageError(
-        f'{where}: raised {type(e).__name__}: {e}; mend it, and start again'
-      ) from e
+      raise UsageError(f'{where}: raised {type(e).__name__}: {e}; mend it, and start again') from e
     scores = checked(where, scores, count)
     return multihost_utils.broadcast_one_to_all(scores)
 
@@ -92,9 +87,7 @@ def load(name: str, prompts: Sequence[RolloutPrompt], template: str) -> Reward:
 
 
 def _check_columns(
-  where: str,
-  takes: Mapping[str, inspect.Parameter],
-  prompts: Sequence[RolloutPrompt],
+  where: str, takes: Mapping[str, inspect.Parameter], prompts: Sequence[RolloutPrompt]
 ) -> None:
   """Checks that the prompts have the columns that a function requires."""
   arguments = 'prompts', 'completions'
@@ -133,9 +126,7 @@ def _function(where: str, file: str, name: str) -> Callable[..., Any]:
   try:
     spec.loader.exec_module(module)
   except (Exception, SystemExit) as e:  # anything that a user's file may raise
-    raise UsageError(
-      f'{where}: {file} does not load ({type(e).__name__}: {e}); mend it'
-    ) from e
+    raise UsageError(f'{where}: {file} does not load ({type(e).__name__}: {e}); mend it') from e
   function = vars(module).get(name)
   if not callable(function):
     raise UsageError(
@@ -156,8 +147,7 @@ def checked(where: str, scores: Any, count: int) -> np.ndarray:
   if listed is None or len(listed) != count:
     got = type(scores).__name__ if listed is None else f'{len(listed)} numbers'
     raise UsageError(
-      f'{where}: returns {got} for {count} completions; return a list with one '
-      'for each'
+      f'{where}: returns {got} for {count} completions; return a list with one for each'
     )
   numbers_N = np.array([_number(x) for x in listed], np.float32)
   for i, x in enumerate(listed):

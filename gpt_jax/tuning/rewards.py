@@ -93,9 +93,7 @@ class RewardFunction:
       self._rows = parts.eval_rows
       self._outputs = _on_mesh(parts, objective, params)
 
-  def __call__(
-    self, prompts: Sequence[Text], completions: Sequence[Text]
-  ) -> np.ndarray:
+  def __call__(self, prompts: Sequence[Text], completions: Sequence[Text]) -> np.ndarray:
     """The scores of completions of prompts, one each, float32 [N].
 
     Texts and messages are encoded as in training, with the end of a document
@@ -112,10 +110,7 @@ class RewardFunction:
       while length < len(each[numbers[-1]]):
         length *= 2
       shape = self._rows, 1, min(length, self._context)
-      batch = {
-        'inputs': np.zeros(shape, np.int32),
-        'lengths': np.ones(shape[:2], np.int32),
-      }
+      batch = {'inputs': np.zeros(shape, np.int32), 'lengths': np.ones(shape[:2], np.int32)}
       for row, number in enumerate(numbers):
         batch['inputs'][row, 0, : len(each[number])] = each[number]
         batch['lengths'][row] = len(each[number])
@@ -150,9 +145,7 @@ class ClassProbability:
     self._special = frame_of(config.model, config.finetune, tokenizer)
     self._outputs = _on_mesh(parts, parts.objective, params)
 
-  def __call__(
-    self, prompts: Sequence[Content], completions: Sequence[Content]
-  ) -> np.ndarray:
+  def __call__(self, prompts: Sequence[Content], completions: Sequence[Content]) -> np.ndarray:
     """The scores of completions of prompts, which are texts; float32 [N]."""
     examples = []
     for prompt, completion in zip(prompts, completions, strict=True):
@@ -163,15 +156,13 @@ class ClassProbability:
         )
       examples.append(tasks.Example(_WHERE, (prompt + completion,), None))
     tuned, special = self._parts.config.finetune, self._special
-    tokens = rows_lib.encode(
-      examples, self._tokenizer, backward=bool(tuned.backward)
-    )
+    tokens = rows_lib.encode(examples, self._tokenizer, backward=bool(tuned.backward))
     length = tuned.length
     longest = rows_lib.longest(_ONE_TEXT, tokens, special)
     if longest > length:
       raise UsageError(_too_long(longest, 'the classifier', length))
     encoded = rows_lib.EncodedExamples(
-      *(_ONE_TEXT, examples, tokens, self._tokenizer, special, length)
+      _ONE_TEXT, examples, tokens, self._tokenizer, special, length
     )
     split, rows, outputs = TaskSplit.of(encoded), self._parts.eval_rows, []
     for start in range(0, len(examples), rows):
@@ -183,9 +174,7 @@ class ClassProbability:
     return probabilities(raw)[:, 1].astype(np.float32)
 
 
-def _on_mesh(
-  parts: Parts, objective: Objective, params: Any
-) -> Callable[[Batch], jax.Array]:
+def _on_mesh(parts: Parts, objective: Objective, params: Any) -> Callable[[Batch], jax.Array]:
   """From a batch of `eval_rows` rows to the outputs, whole on every device."""
   whole = sharding.replicated(parts.mesh)
   step = jax.jit(objective.outputs, out_shardings=whole)
@@ -203,9 +192,7 @@ _ONE_TEXT = tasks.Task('classification', {}, ('text',))
 Scorer = RewardFunction | ClassProbability
 
 
-def open_reward(
-  folder: str, field: str = '--reward', template: str = ''
-) -> Scorer:
+def open_reward(folder: str, field: str = '--reward', template: str = '') -> Scorer:
   """Opens the model in a folder that scores completions.
 
   Args:
@@ -256,11 +243,7 @@ def open_reward(
 
 
 def _of_hf(
-  folder: str,
-  field: str,
-  template: str,
-  fields: dict[str, Any],
-  wrong: UsageError,
+  folder: str, field: str, template: str, fields: dict[str, Any], wrong: UsageError
 ) -> RewardFunction:
   model = hf.HeaderSource(folder).model
   if model.origin.kind != 'classification':
@@ -271,10 +254,7 @@ def _of_hf(
     raise wrong
   exported = (fields.get('task_specific_params') or {}).get('reward', {})
   return RewardFunction(
-    model,
-    params,
-    _encoder(source, folder, template),
-    exported.get('mean_best_reward', 0.0),
+    model, params, _encoder(source, folder, template), exported.get('mean_best_reward', 0.0)
   )
 
 

@@ -127,9 +127,7 @@ def digest(prompts: Sequence[RolloutPrompt]) -> str:
 
 # (prompts, completions, columns by name) -> float32 [N]; each argument has an
 # entry per completion, None where the line of its prompt lacks a column.
-Reward = Callable[
-  [Sequence[Content], Sequence[Content], Mapping[str, list[Any]]], np.ndarray
-]
+Reward = Callable[[Sequence[Content], Sequence[Content], Mapping[str, list[Any]]], np.ndarray]
 
 
 # Rollouts.
@@ -313,18 +311,11 @@ class Rollouts:
     """Passes over the prompts, and means over the rollouts since the last."""
     figures, self._figures = self._figures, []
     names = dict.fromkeys(name for one in figures for name in one)
-    means = {
-      name: float(np.mean([one[name] for one in figures if name in one]))
-      for name in names
-    }
+    means = {name: float(np.mean([one[name] for one in figures if name in one])) for name in names}
     return {'epochs': rows.index / self.rows_per_epoch, **means}
 
   def batches(
-    self,
-    parts: Parts,
-    start: int,
-    rows: RowsOfStep,
-    state: Callable[[], TrainState],
+    self, parts: Parts, start: int, rows: RowsOfStep, state: Callable[[], TrainState]
   ) -> Generator[Batch]:
     """See `training.run.Data`."""
     del rows  # of a store
@@ -342,14 +333,9 @@ class Rollouts:
         batch = window
         self._costs.begin()
       chosen = self._rows_of(step)[parts.host_rows(self._rows)]
-      yield {
-        **{name: x[chosen] for name, x in batch.items()},
-        **self._text(step),
-      }
+      yield {**{name: x[chosen] for name, x in batch.items()}, **self._text(step)}
 
-  def _take_reference(
-    self, start: int, state: Callable[[], TrainState]
-  ) -> None:
+  def _take_reference(self, start: int, state: Callable[[], TrainState]) -> None:
     """Keeps the parameters of step 0, which the first update overwrites.
 
     Adapters start at 0, so their reference is the base, held once.
@@ -373,12 +359,7 @@ class Rollouts:
 
   # A window: read, or made and kept.
 
-  def _window(
-    self,
-    window: int,
-    start: int,
-    state: Callable[[], TrainState],
-  ) -> Batch | None:
+  def _window(self, window: int, start: int, state: Callable[[], TrainState]) -> Batch | None:
     """The arrays [N, ...] of a window; None if SIGTERM came meanwhile.
 
     Only a window that began before this process did is read: a later file is
@@ -429,9 +410,7 @@ class Rollouts:
       if window < max(needed, default=0) and window not in needed:
         os.remove(os.path.join(self._folder, name))
 
-  def _make(
-    self, window: int, params: Any
-  ) -> tuple[Batch, dict[str, float]] | None:
+  def _make(self, window: int, params: Any) -> tuple[Batch, dict[str, float]] | None:
     """Draws, scores and weighs completions; None if SIGTERM came meanwhile."""
     plan, costs = self._plan, self._costs
     prompts = [plan.prompts[i] for i in self._prompts(window)]
@@ -463,23 +442,16 @@ class Rollouts:
     }
     return batch, figures
 
-  def _draw(
-    self, window: int, prompts: list[RolloutPrompt], params: Any
-  ) -> list[list[int]] | None:
+  def _draw(self, window: int, prompts: list[RolloutPrompt], params: Any) -> list[list[int]] | None:
     """The ids of completions, with the token that ends each."""
     stops = self._tokenizer.special.stop_ids
     parts, count = self._parts, jax.process_count()
     mesh, full = parts.mesh, parts.objective.full(params)
     own_params = {n: x for n, x in full.items() if n not in ('heads', 'parts')}
     if count > 1:
-      boxed = jax.eval_shape(
-        functools.partial(forward.init, parts.model), jax.random.key(0)
-      )
+      boxed = jax.eval_shape(functools.partial(forward.init, parts.model), jax.random.key(0))
       mesh, own_params = sharding.copy_per_process(
-        own_params,
-        {n: boxed[n] for n in own_params},
-        parts.rules,
-        parts.model.d_model,
+        own_params, {n: boxed[n] for n in own_params}, parts.rules, parts.model.d_model
       )
     decoder = Decoder.of(self._parts.model, own_params, self._tokenizer)
     # What the files of an imported model forbid is no part of the policy.
@@ -492,9 +464,7 @@ class Rollouts:
         sampler=Sampler(temperature=self._plan.temperature),
         seed=int(seed),
       )
-      for prompt, seed in zip(
-        prompts, seeds.generate_state(len(prompts)), strict=True
-      )
+      for prompt, seed in zip(prompts, seeds.generate_state(len(prompts)), strict=True)
     ][jax.process_index() :: count]
     share = -(-len(prompts) // count), self._plan.max_tokens
     ids_NL = np.full(share, -1, np.int32)
@@ -516,9 +486,7 @@ class Rollouts:
     tokens = shares.swapaxes(0, 1).reshape(-1, self._plan.max_tokens)
     return [ids[ids >= 0].tolist() for ids in tokens[: len(prompts)]]
 
-  def _score(
-    self, prompts: list[RolloutPrompt], tokens: list[list[int]]
-  ) -> np.ndarray:
+  def _score(self, prompts: list[RolloutPrompt], tokens: list[list[int]]) -> np.ndarray:
     """The reward of each completion."""
     stops, completions = self._tokenizer.special.stop_ids, []
     for prompt, ids in zip(prompts, tokens, strict=True):
@@ -527,16 +495,11 @@ class Rollouts:
       text = ''.join(map(stream.push, inside)) + stream.finish()
       message = [{'role': 'assistant', 'content': text}]
       completions.append(text if isinstance(prompt.content, str) else message)
-    columns = {
-      name: [prompt.columns.get(name) for prompt in prompts]
-      for name in self._columns
-    }
+    columns = {name: [prompt.columns.get(name) for prompt in prompts] for name in self._columns}
     contents = [prompt.content for prompt in prompts]
     return self._plan.reward(contents, completions, columns)
 
-  def _arrays(
-    self, prompts: list[RolloutPrompt], tokens: list[list[int]]
-  ) -> dict[str, np.ndarray]:
+  def _arrays(self, prompts: list[RolloutPrompt], tokens: list[list[int]]) -> dict[str, np.ndarray]:
     """The rows: a prompt, its completion, and padding."""
     shape = len(tokens), self._length + 1
     ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
@@ -575,7 +538,5 @@ def last_means(workdir: str) -> dict[str, float]:
   names = ('reward', 'completions/', 'objective/', 'frac_reward')
   means = {n: x for n, x in lines[-1].items() if n.startswith(names)}
   measured = [line for line in lines if 'memory/rollout' in line][-1:]
-  memory = {
-    n: x for x in measured for n, x in x.items() if n.startswith('memory/')
-  }
+  memory = {n: x for x in measured for n, x in x.items() if n.startswith('memory/')}
   return means | memory

@@ -82,11 +82,7 @@ class Frame(NamedTuple):
 
   @classmethod
   def of_encoder(
-    cls,
-    found: tokenizer_special.Special,
-    forms: str = 'first',
-    *,
-    optional: bool = False,
+    cls, found: tokenizer_special.Special, forms: str = 'first', *, optional: bool = False
   ) -> 'Frame':
     """The frame of BERT or RoBERTa; with `forms='last'` of XLNet.
 
@@ -165,10 +161,7 @@ def joined(groups: Groups, special: Frame, length: int) -> Joined:
   if excess:
     texts = fit(texts, room)
   left = iter(texts)
-  parts = [
-    np.concatenate([next(left) for _ in group]).astype(np.int32)
-    for group in groups
-  ]
+  parts = [np.concatenate([next(left) for _ in group]).astype(np.int32) for group in groups]
   out = [np.array(special.start, np.int32), parts[0]]
   for part in parts[1:]:
     out += [np.array(special.delimiter, np.int32), part]
@@ -181,8 +174,7 @@ def joined(groups: Groups, special: Frame, length: int) -> Joined:
 def longest(task: Task, tokens: list[list[Tokens]], special: Frame) -> int:
   """The length of the longest uncut sequence."""
   return max(
-    sum(len(text) for group in groups for text in group)
-    + special.around(len(groups))
+    sum(len(text) for group in groups for text in group) + special.around(len(groups))
     for texts in tokens
     for groups in sequences(task, texts, special)
   )
@@ -198,8 +190,7 @@ def num_sequences(task: Task, examples: list[Example], forms: str) -> int:
   for example, count in zip(examples, counts, strict=True):
     if count != counts[0]:
       raise UsageError(
-        f'{example.where}: has {count} answers, others {counts[0]}; give all '
-        'the same number'
+        f'{example.where}: has {count} answers, others {counts[0]}; give all the same number'
       )
   return counts[0]
 
@@ -229,9 +220,7 @@ FORMS = {
       [[text] for text in texts],
       [[text] for text in reversed(texts)],
     ],
-    'choice': lambda texts, count: [
-      [texts[:count], [answer]] for answer in texts[count:]
-    ],
+    'choice': lambda texts, count: [[texts[:count], [answer]] for answer in texts[count:]],
   },
   'concat': _ENCODERS,
   'apart': dict.fromkeys(
@@ -350,14 +339,10 @@ def head_rows(split: EncodedExamples) -> TaskRows:
     examples.append(parts)
   inputs = split.filled([p.ids for parts in examples for p in parts])
   shape = (len(examples), len(examples[0]))
-  lengths = np.array(
-    [[len(p.ids) for p in parts] for parts in examples], np.int32
-  )
+  lengths = np.array([[len(p.ids) for p in parts] for parts in examples], np.int32)
   second = None
   if split.special.forms not in ('extract', 'apart'):
-    second = np.array(
-      [[p.second for p in parts] for parts in examples], np.int32
-    )
+    second = np.array([[p.second for p in parts] for parts in examples], np.int32)
   dtype = np.float32 if split.task.regression else np.int32
   labels = np.array([example.label or 0 for example in split.examples], dtype)
   return TaskRows(inputs.reshape(*shape, -1), lengths, labels, cut, second)
@@ -499,10 +484,7 @@ def _label(one: Example, window: Window) -> tuple[int, int]:
 
 
 def found_spans(
-  options: SpanOptions,
-  examples: Sequence[Example],
-  windows: Sequence[Window],
-  raw: np.ndarray,
+  options: SpanOptions, examples: Sequence[Example], windows: Sequence[Window], raw: np.ndarray
 ) -> list[str]:
   """The answer to each question; '' if there is none.
 
@@ -530,9 +512,7 @@ def found_spans(
   ]
 
 
-def _best(
-  window: Window, start: np.ndarray, end: np.ndarray, most: int
-) -> tuple[float, int, int]:
+def _best(window: Window, start: np.ndarray, end: np.ndarray, most: int) -> tuple[float, int, int]:
   """Best score of a span of up to `most` tokens, and its first and last."""
   count = len(window.bounds)
   if not count:
@@ -601,9 +581,7 @@ def _first_tokens(text: str, tokenizer: Tokenizer) -> np.ndarray:
   return first
 
 
-def found_tags(
-  task: Task, places: Sequence[np.ndarray], raw: np.ndarray
-) -> list[np.ndarray]:
+def found_tags(task: Task, places: Sequence[np.ndarray], raw: np.ndarray) -> list[np.ndarray]:
   """The predicted tags of all words, by number.
 
   Args:

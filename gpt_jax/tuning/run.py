@@ -49,9 +49,7 @@ class Lesson(abc.ABC):
   evaluates: bool = True
 
   @abc.abstractmethod
-  def data(
-    self, parts: Parts, first: Callable[..., TrainState], workdir: str
-  ) -> Data:
+  def data(self, parts: Parts, first: Callable[..., TrainState], workdir: str) -> Data:
     """The training data.
 
     `first` makes the state that a new run starts from; with `keep=True` the
@@ -75,10 +73,7 @@ class Lesson(abc.ABC):
 def trained(lesson: Lesson, source: Pretrained, workdir: str) -> dict[str, Any]:
   """Trains to the end, and judges; returns the contents of result.json."""
   stacks = os.path.join(workdir, f'stacks_{hosts.index()}.txt')
-  with (
-    workdir_lib.locked(workdir),
-    watchdog.watching(watchdog.deadlines(lesson.config), stacks),
-  ):
+  with workdir_lib.locked(workdir), watchdog.watching(watchdog.deadlines(lesson.config), stacks):
     run, state = start(lesson, source, workdir)
     state = loop.fit(run, state)
     watchdog.enter('end')
@@ -90,9 +85,7 @@ def trained(lesson: Lesson, source: Pretrained, workdir: str) -> dict[str, Any]:
     return result
 
 
-def start(
-  lesson: Lesson, source: Pretrained, workdir: str
-) -> tuple[Run, TrainState]:
+def start(lesson: Lesson, source: Pretrained, workdir: str) -> tuple[Run, TrainState]:
   """Opens the run; returns its newest state, or the initial one."""
   config, tuned = lesson.config, lesson.config.finetune
   workdir_lib.check_same_run(config, workdir)

@@ -10,22 +10,8 @@ from gpt_jax.core.config import Config
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
 from gpt_jax.tuning import records
-from gpt_jax.tuning.dialogues import (
-  Encoder,
-  LearnedTokens,
-  LossOn,
-  ends,
-  fitted,
-)
-from gpt_jax.tuning.method import (
-  COMMON,
-  Method,
-  Prepared,
-  digest,
-  keeps,
-  left_out,
-  some,
-)
+from gpt_jax.tuning.dialogues import Encoder, LearnedTokens, LossOn, ends, fitted
+from gpt_jax.tuning.method import COMMON, Method, Prepared, digest, keeps, left_out, some
 from gpt_jax.tuning.objectives.dialogue import Dialogue
 from gpt_jax.tuning.packing import TokenRows
 from gpt_jax.tuning.recipe import length_of
@@ -56,8 +42,7 @@ class Sft(Method):
     """Encodes all examples, and makes rows of them."""
     paths = {'train': self.train, 'dev': self.dev}
     examples = {
-      split: some(config, split, [*records.examples(path)], path)
-      for split, path in paths.items()
+      split: some(config, split, [*records.examples(path)], path) for split, path in paths.items()
     }
     encoded = {
       split: [encoder.encode(one, self.loss_on) for one in of_split]
@@ -71,13 +56,10 @@ class Sft(Method):
     tokenizer = encoder.tokenizer
     pad, splits, figures = tokenizer.special.pad_id, {}, {}
     for split, path in paths.items():
-      kept, figures[split], reasons = fit(
-        config, path, examples[split], encoded[split], length + 1
-      )
+      kept, figures[split], reasons = fit(config, path, examples[split], encoded[split], length + 1)
       splits[split] = TokenRows(kept, length, pad, packed=self.packing)
       log.info(
-        '%s: %s examples in %s rows of %d tokens; %s tokens learned, '
-        '%d examples cut, %s',
+        '%s: %s examples in %s rows of %d tokens; %s tokens learned, %d examples cut, %s',
         path,
         f'{len(examples[split]):,}',
         f'{len(splits[split]):,}',
@@ -98,11 +80,7 @@ class Sft(Method):
 
 
 def fit(
-  config: Config,
-  path: str,
-  examples: list[TextExample],
-  encoded: list[LearnedTokens],
-  most: int,
+  config: Config, path: str, examples: list[TextExample], encoded: list[LearnedTokens], most: int
 ) -> tuple[list[LearnedTokens], dict[str, int], Mapping[str, int]]:
   """Cuts, leaves out or refuses examples of more than `most` tokens.
 
@@ -127,8 +105,7 @@ def fit(
     cut += too_long
   if not kept:
     raise UsageError(
-      f'{path}: nothing is left to learn in rows of finetune.length='
-      f'{most - 1} tokens; raise it'
+      f'{path}: nothing is left to learn in rows of finetune.length={most - 1} tokens; raise it'
     )
   figures = {
     'examples': len(examples),

@@ -58,9 +58,7 @@ class Mixing(abc.ABC):
         f'batch.size={config.batch.size!r}: must be one number for a run on '
         'several tasks, without a ramp; give the examples per batch'
       )
-    return TaskOrder(
-      sizes, batch_size=config.batch.size, seed=config.seed, mixing=self
-    )
+    return TaskOrder(sizes, batch_size=config.batch.size, seed=config.seed, mixing=self)
 
   def ramp(self, config: Any) -> Ramp:
     """The rows of each step of a run, their length and their task.
@@ -93,10 +91,7 @@ def _ramp(
 ) -> Ramp:
   """The ramp of tasks (name, examples, tokens): a stage per run of steps."""
   order = TaskOrder(
-    {name: examples for name, examples, _ in sizes},
-    batch_size=batch_size,
-    seed=seed,
-    mixing=mixing,
+    {name: examples for name, examples, _ in sizes}, batch_size=batch_size, seed=seed, mixing=mixing
   )
   lengths = {name: tokens for name, _, tokens in sizes}
   stages: list[Stage] = []
@@ -105,9 +100,7 @@ def _ramp(
     task = order.step(step).task
     if not stages or stages[-1].task != task:
       rows = step * batch_size
-      stages.append(
-        Stage(step, batch_size, lengths[task], rows, consumed, task)
-      )
+      stages.append(Stage(step, batch_size, lengths[task], rows, consumed, task))
     consumed += batch_size * lengths[task]
   return Ramp(tuple(stages))
 
@@ -147,12 +140,7 @@ class TaskOrder:
   """Each step's batch, as a function of the sizes, the seed and the step."""
 
   def __init__(
-    self,
-    sizes: Mapping[str, int],
-    *,
-    batch_size: int,
-    seed: int,
-    mixing: Mixing = Proportional(),
+    self, sizes: Mapping[str, int], *, batch_size: int, seed: int, mixing: Mixing = Proportional()
   ):
     """Makes the order.
 

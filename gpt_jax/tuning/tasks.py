@@ -95,9 +95,7 @@ class TasksLesson(run.Lesson):
       return f'-{data_lib.AVERAGE}'
     return f'-{data_lib.DEV}{self.each[""].recipe.task.metrics[0]}'
 
-  def data(
-    self, parts: Parts, first: Callable[..., TrainState], workdir: str
-  ) -> Data:
+  def data(self, parts: Parts, first: Callable[..., TrainState], workdir: str) -> Data:
     train = {n: one.splits['train'] for n, one in self.each.items()}
     if self.alone:
       train = _turns(self.each[''].splits)
@@ -125,9 +123,7 @@ class TasksLesson(run.Lesson):
     figures, outputs = {}, {}
     for name, one in self.each.items():
       splits = {**one.splits, **self.further}
-      figures[name], outputs[name] = data_lib.measured(
-        run, state, evaluation, name, splits
-      )
+      figures[name], outputs[name] = data_lib.measured(run, state, evaluation, name, splits)
     tuned = self.config.finetune
     result = {'init': tuned.init, 'step': int(state.step)}
     if not self.alone:
@@ -220,17 +216,12 @@ def prepare(config: Config, init: Pretrained, workdir: str) -> TasksLesson:
       texts.setdefault(split, []).extend(of_split)
   tokenizer = init.tokenizer or own_tokenizer(config, texts, workdir)
   model: Any = ConfigDict(init.model) if init.model else config.model
-  tokenizer = opened(
-    model, tokenizer, (example for split in texts.values() for example in split)
-  )
+  tokenizer = opened(model, tokenizer, (example for split in texts.values() for example in split))
   each = {
     name: _encoded(configs[name], init, task, examples, tokenizer)
     for name, (task, examples) in read_tasks.items()
   }
-  if calls:
-    config = _several(config, init, each)
-  else:
-    config = _one(config, init, each[''])
+  config = _several(config, init, each) if calls else _one(config, init, each[''])
   return TasksLesson(config, tokenizer, each)
 
 
@@ -245,12 +236,9 @@ def _encoded(
   tuned = config.finetune
   backward = recipe.reads_backward(tuned, task, init)
   tokens = {
-    split: encode(of_split, tokenizer, backward=backward)
-    for split, of_split in examples.items()
+    split: encode(of_split, tokenizer, backward=backward) for split, of_split in examples.items()
   }
-  of_task = Recipe.of(
-    config, init, task, examples, tokens, tokenizer, backward=backward
-  )
+  of_task = Recipe.of(config, init, task, examples, tokens, tokenizer, backward=backward)
   splits = {}
   for name, of_split in examples.items():
     split = _split(of_task, tuned.too_long, of_split, tokens[name], tokenizer)
@@ -273,10 +261,7 @@ def _one(config: Config, init: Pretrained, one: TaskSplits) -> Config:
   if len(by_turn) > 1:
     _check_turns(config, 'unlabelled text')
     sizes = {turn: len(split) for turn, split in by_turn.items()}
-    sections = {
-      turn: {'examples': size, 'tokens': tuned['length']}
-      for turn, size in sizes.items()
-    }
+    sections = {turn: {'examples': size, 'tokens': tuned['length']} for turn, size in sizes.items()}
     a_pass = _order(config, sizes).steps_per_epoch
   else:
     # If batches grow, a pass is counted with the rows of the first one.
@@ -294,9 +279,7 @@ def _one(config: Config, init: Pretrained, one: TaskSplits) -> Config:
   )
 
 
-def _several(
-  config: Config, init: Pretrained, each: Mapping[str, TaskSplits]
-) -> Config:
+def _several(config: Config, init: Pretrained, each: Mapping[str, TaskSplits]) -> Config:
   """The resolved config of a run on several tasks."""
   first = next(iter(each.values())).recipe
   sections = {
@@ -351,9 +334,7 @@ def _split(
   return split
 
 
-def opened(
-  model: Any, tokenizer: Tokenizer, examples: Iterable[Example]
-) -> Tokenizer:
+def opened(model: Any, tokenizer: Tokenizer, examples: Iterable[Example]) -> Tokenizer:
   """A tokenizer that knows all words of some examples, for their characters.
 
   The given one if the model does not read characters.
@@ -363,9 +344,7 @@ def opened(
   return reader.opened(tokenizer, texts) if reader else tokenizer
 
 
-def own_tokenizer(
-  config: Config, examples: dict[str, list[Example]], workdir: str
-) -> Tokenizer:
+def own_tokenizer(config: Config, examples: dict[str, list[Example]], workdir: str) -> Tokenizer:
   """The tokenizer of `tokenizer.name`, trained if needed.
 
   It learns from the texts of the train split, and from unlabelled ones.
@@ -385,15 +364,11 @@ def own_tokenizer(
     ]
 
   return tokenizer_lib.build(
-    config.tokenizer.name,
-    documents(['train', UNLABELLED]),
-    documents([*examples]),
+    config.tokenizer.name, documents(['train', UNLABELLED]), documents([*examples])
   )
 
 
-def _weighted(
-  tuned: Any, task: Task, splits: dict[str, TaskSplit]
-) -> dict[str, TaskSplit]:
+def _weighted(tuned: Any, task: Task, splits: dict[str, TaskSplit]) -> dict[str, TaskSplit]:
   """Adds class weights and the scale of scores, from the train split."""
   labels = splits['train'].rows.labels
   scale, weights = UNSCALED, None
@@ -403,10 +378,7 @@ def _weighted(
   build = spec.build('finetune.class_weights', text, data_lib.CLASS_WEIGHTS)
   if build is not None:
     if task.kind != 'classification':
-      raise UsageError(
-        f'finetune.class_weights={text!r}: {task.form} has no classes; give '
-        'none'
-      )
+      raise UsageError(f'finetune.class_weights={text!r}: {task.form} has no classes; give none')
     weights = build(labels, len(task.labels))
   return {
     name: dataclasses.replace(
@@ -422,8 +394,7 @@ def _further(lesson: TasksLesson, path: str) -> dict[str, TaskSplit]:
   name = os.path.basename(path).partition('.')[0]
   if name in (*splits, 'task', 'init', 'step', 'metrics', ensemble.NAME):
     raise UsageError(
-      f'--predict={path}: {name} is the name of something else in '
-      f'{run.RESULT}; rename the file'
+      f'--predict={path}: {name} is the name of something else in {run.RESULT}; rename the file'
     )
   try:
     examples = read(of_task.task, '', path)
@@ -445,9 +416,7 @@ def _heads(each: Mapping[str, TaskSplits]) -> list[str]:
 
   With several tasks those of the same names; else the one of the same task.
   """
-  return [
-    one.head for n, one in each.items() if one.head and n in ('', one.head)
-  ]
+  return [one.head for n, one in each.items() if one.head and n in ('', one.head)]
 
 
 def in_folder(text: str, glue: str) -> str:

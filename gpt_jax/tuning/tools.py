@@ -115,9 +115,7 @@ class Retriever:
     try:
       counts = self._words.fit_transform(self.paragraphs).tocsc()
     except ValueError as e:
-      raise UsageError(
-        f'{field}={pattern}: holds no words; name files of texts'
-      ) from e
+      raise UsageError(f'{field}={pattern}: holds no words; name files of texts') from e
     length_P = np.asarray(counts.sum(axis=1))[:, 0]
     length_P = 1.2 * (0.25 + 0.75 * length_P / length_P.mean())
     n_W = counts.getnnz(axis=0)
@@ -147,11 +145,9 @@ def translator(workdir: str) -> Callable[[str], list[str]]:
     )
   trained = models.load(workdir, 'write')
   generator = TextGenerator(
-    *(
-      trained.decoder(),
-      trained.tokenizer,
-      Options(sampler=Sampler(0)),
-    ),
+    trained.decoder(),
+    trained.tokenizer,
+    Options(sampler=Sampler(0)),
     rows=1,
     sources=models.source_format(trained.parts, trained.tokenizer),
   )

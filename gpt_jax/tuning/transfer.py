@@ -119,9 +119,7 @@ TRANSFERS: dict[str, Callable[..., Amount]] = {
 # Choosing the head that a task continues with, from a model of several tasks.
 
 
-def head_of(
-  task: str, labels: Sequence[str], scores: str, init: Pretrained
-) -> str:
+def head_of(task: str, labels: Sequence[str], scores: str, init: Pretrained) -> str:
   """The task of `init` whose head a task continues with; '' if none.
 
   It is the published task of the same name, or the same call on the user's
@@ -136,9 +134,7 @@ def head_of(
   name = spec.parse('finetune.task', task)[0].name
   for other, section in init.tasks.items():
     name_of_other = spec.parse('finetune.tasks', section['task'])[0].name
-    same = task == section['task'] or (
-      name == name_of_other and name not in FORMS
-    )
+    same = task == section['task'] or (name == name_of_other and name not in FORMS)
     learned = section['labels'] or section['scores']
     if same and learned == ([*labels] or scores):
       return other

@@ -36,12 +36,7 @@ DECODE = [
   '--prompts=7,17',
   '--steps=5',
 ]
-TRAIN = [
-  *SIZES,
-  '--config.model.context_length=13',
-  '--config.batch.size=5',
-  '--steps=6',
-]
+TRAIN = [*SIZES, '--config.model.context_length=13', '--config.batch.size=5', '--steps=6']
 
 
 def test_turns_are_answered_and_add_up():
@@ -73,9 +68,7 @@ def test_results_are_medians_over_rounds():
     {'seconds': [5, 2, 8], 'cpu_seconds': [1, 3, 3]},
     {'seconds': [7, 2, 2], 'cpu_seconds': [1, 5, 5]},
   ]
-  rounds = [
-    {**r, 'cache_bytes': 3, 'peak_bytes': i} for i, r in enumerate(rounds)
-  ]
+  rounds = [{**r, 'cache_bytes': 3, 'peak_bytes': i} for i, r in enumerate(rounds)]
   assert against._decode_result(rounds, batch=6) == {
     'tokens_per_second': 3.0,
     'cpu_seconds_a_step': 3.0,
@@ -103,15 +96,11 @@ def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
     assert case['torch']['cache_bytes'] == (case['prompt'] + 5) * slot
     assert case['ours']['cache_bytes'] >= (case['prompt'] + 5) * slot
     one, two = case['ours'], case['torch']
-    np.testing.assert_allclose(
-      case['speedup'], one['tokens_per_second'] / two['tokens_per_second']
-    )
+    np.testing.assert_allclose(case['speedup'], one['tokens_per_second'] / two['tokens_per_second'])
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
-@pytest.mark.parametrize(
-  'name, layers', [('t5.py:small', 2), ('benchmark.py:gpt2', 0)]
-)
+@pytest.mark.parametrize('name, layers', [('t5.py:small', 2), ('benchmark.py:gpt2', 0)])
 def test_both_sides_find_the_same_tokens(name, layers, capsys):
   """By beam search; sources of 59 tokens leave the decoder its context."""
   flags = [f'--config={ROOT}/configs/{name}', *DECODE, '--json', '--what=beam']
@@ -186,7 +175,9 @@ def test_both_sides_train_the_same_lstms(capsys):
     '--config.model.d_model=7',
     '--config.model.context_length=13',
     '--config.batch.size=3',
-    *('--what=lstm', '--against=torch', '--steps=6'),
+    '--what=lstm',
+    '--against=torch',
+    '--steps=6',
   ]
   assert main(['benchmark', *flags, '--json']) == 0
   found = json.loads(capsys.readouterr().out)
@@ -200,9 +191,7 @@ def test_both_sides_train_the_same_lstms(capsys):
 
 
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
-@pytest.mark.parametrize(
-  'name, layers', [('benchmark.py:char', 0), ('t5.py:cpu', 2)]
-)
+@pytest.mark.parametrize('name, layers', [('benchmark.py:char', 0), ('t5.py:cpu', 2)])
 def test_both_sides_have_the_same_losses(name, layers, capsys):
   flags = [f'--config={ROOT}/configs/{name}', *TRAIN, '--json']
   flags.append(f'--config.model.num_encoder_layers={layers}')

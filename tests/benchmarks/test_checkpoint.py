@@ -14,8 +14,7 @@ def test_local_saves_are_timed_and_leave_nothing(tmp_path):
   local = LocalCheckpoints(str(tmp_path / 'w'), str(tmp_path / 'memory'))
   state = place(state_at(3), *HERE)
   after, found = checkpoint.local_saves(
-    lambda state, batch: (state._replace(step=state.step + 1), batch),
-    *(state, {}, local),
+    lambda state, batch: (state._replace(step=state.step + 1), batch), state, {}, local
   )
   assert int(after.step) == 3 + 7 * 2 + 3
   assert not [*(tmp_path / 'memory').iterdir()]
@@ -29,7 +28,5 @@ def test_local_saves_are_timed_and_leave_nothing(tmp_path):
     'processes': 4,
     'local': dict.fromkeys(found, 2.0) | {'blocked_seconds': 0.5},
   }
-  assert '0.500 s of the training thread, 25% of a step' in checkpoint.report(
-    result
-  )
+  assert '0.500 s of the training thread, 25% of a step' in checkpoint.report(result)
   assert checkpoint.report(result).endswith('4 processes, 2.00 GiB each')

@@ -51,9 +51,13 @@ def test_an_encoders_output_is_multiplied_once():
 def test_rates(capsys):
   flags = [
     f'--config={CONFIGS}/benchmark.py:gpt2',
-    *('--config.model.num_layers=1', '--config.model.d_model=24'),
-    *('--config.model.num_heads=3', '--config.model.vocab_size=97'),
-    *('--what=products', '--batches=1,3', '--steps=1'),
+    '--config.model.num_layers=1',
+    '--config.model.d_model=24',
+    '--config.model.num_heads=3',
+    '--config.model.vocab_size=97',
+    '--what=products',
+    '--batches=1,3',
+    '--steps=1',
   ]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(decode, '_MOST', 2)

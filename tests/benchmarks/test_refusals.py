@@ -49,11 +49,7 @@ NO_COUNT = "cannot count this model's products"
       [*DECODE, '--prompts=59'],
       '--prompts: 59 and 6 new tokens exceed model.context_length=64',
     ),
-    (
-      'benchmark.py:gpt2',
-      [*DECODE, '--config.model.num_encoder_layers=1'],
-      'objective.name=',
-    ),
+    ('benchmark.py:gpt2', [*DECODE, '--config.model.num_encoder_layers=1'], 'objective.name='),
     ('benchmark.py:gpt2', [*SIZES, '--what=beam'], 'give --against torch'),
     *(
       ('smoke.py', ['--what=prepare', f'--text={text}'], message)

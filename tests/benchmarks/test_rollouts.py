@@ -13,9 +13,13 @@ from gpt_jax.benchmarks import rollouts
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 FLAGS = [
   f'--config={CONFIGS}/benchmark.py:rollouts',
-  *('--config.model.num_layers=1', '--config.model.d_model=24'),
-  *('--config.model.num_heads=3', '--config.model.vocab_size=97'),
-  *('--config.model.context_length=22', '--what=rollouts', '--steps=1'),
+  '--config.model.num_layers=1',
+  '--config.model.d_model=24',
+  '--config.model.num_heads=3',
+  '--config.model.vocab_size=97',
+  '--config.model.context_length=22',
+  '--what=rollouts',
+  '--steps=1',
 ]
 
 

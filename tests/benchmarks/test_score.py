@@ -28,9 +28,7 @@ def test_passages_are_as_long_as_lambadas():
 def test_passages_are_scored():
   found = score.measure(config(), 11)
   assert found['passages'] == 11
-  assert found['tokens'] == sum(
-    row.length for row in score.passages(11, 48, CONTEXT)
-  )
+  assert found['tokens'] == sum(row.length for row in score.passages(11, 48, CONTEXT))
   rate = found['ours']['passages_per_second']
   assert rate == pytest.approx(11 / found['ours']['seconds'])
   assert f'{rate:,.2f} passages/s' in score.report(found)

@@ -13,9 +13,12 @@ from gpt_jax.benchmarks import serve
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 FLAGS = [
   f'--config={CONFIGS}/benchmark.py:rollouts',
-  *('--config.model.num_layers=1', '--config.model.d_model=24'),
-  *('--config.model.num_heads=3', '--config.model.vocab_size=260'),
-  *('--config.model.context_length=22', '--what=serve'),
+  '--config.model.num_layers=1',
+  '--config.model.d_model=24',
+  '--config.model.num_heads=3',
+  '--config.model.vocab_size=260',
+  '--config.model.context_length=22',
+  '--what=serve',
 ]
 
 

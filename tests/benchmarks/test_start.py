@@ -11,7 +11,10 @@ from gpt_jax.__main__ import main
 from gpt_jax.benchmarks.start import PARTS
 
 FLAGS = [
-  *('benchmark', '--config=configs/smoke.py', '--what=start', '--steps=2'),
+  'benchmark',
+  '--config=configs/smoke.py',
+  '--what=start',
+  '--steps=2',
   "--config.data.source=text('configs/b*.py')",
   '--config.data.holdout=none',
   '--config.tokenizer.name=bytes',

@@ -27,26 +27,15 @@ FINETUNE = f'--config={ROOT}/configs/finetune/rte.py'
 W = '--workdir=w'
 
 BAD = {
-  'command': (
-    ['trian'],
-    "gpt-jax: unknown command 'trian'; did you mean train? one of train, ",
-  ),
+  'command': (['trian'], "gpt-jax: unknown command 'trian'; did you mean train? one of train, "),
   'flag': (['train', SMOKE, '--wordkir=w'], 'wordkir'),
   'flag value': (['generate', W, '--prompt=x', '--top_k=-1'], 'top_k'),
   'flag type': (['generate', W, '--prompt=x', '--seed=one'], 'seed'),
   **{
     f'flag {flag}': (argv, f': flag --{flag}: {message}')
     for flag, argv, message in (
-      (
-        'port=x',
-        ['serve', W, '--port=x'],
-        'takes whole numbers from 0 to 65,535',
-      ),
-      (
-        'top_p=',
-        ['generate', W, '--prompt=x', '--top_p='],
-        'takes numbers from 0 to 1',
-      ),
+      ('port=x', ['serve', W, '--port=x'], 'takes whole numbers from 0 to 65,535'),
+      ('top_p=', ['generate', W, '--prompt=x', '--top_p='], 'takes numbers from 0 to 1'),
       ('json=maybe', ['inspect', '--json=maybe'], 'takes true or false'),
     )
   },
@@ -55,14 +44,8 @@ BAD = {
     ['generate', W, '--prompts=./a.txt', '--out=a.txt'],
     '--out=a.txt: is what --prompts names, and would be overwritten',
   ),
-  'export over the run': (
-    ['convert', W, '--to_hf=w/'],
-    '--to_hf=w/: is what --workdir names',
-  ),
-  'run over the model': (
-    ['convert', W, '--from_hf=w'],
-    '--workdir=w: is what --from_hf names',
-  ),
+  'export over the run': (['convert', W, '--to_hf=w/'], '--to_hf=w/: is what --workdir names'),
+  'run over the model': (['convert', W, '--from_hf=w'], '--workdir=w: is what --from_hf names'),
   'temperature': (
     ['generate', W, '--prompt=x', '--temperature=nan'],
     'flag --temperature=nan: must be a finite number',
@@ -114,10 +97,7 @@ BAD = {
     ['train', f'{GPT2}:7b', W],
     'configs/gpt2.py:7b: unknown size; one of small, medium, large, xl',
   ),
-  'no size': (
-    ['train', f'{SMOKE}:big', W],
-    'configs/smoke.py:big: has one size; leave :big out',
-  ),
+  'no size': (['train', f'{SMOKE}:big', W], 'configs/smoke.py:big: has one size; leave :big out'),
   'field': (['train', SMOKE, W, '--config.model.num_layer=3'], 'num_layer'),
   'section': (['train', SMOKE, W, '--config.modell.num_layers=3'], 'modell'),
   'type': (['train', SMOKE, W, '--config.model.num_layers=x'], 'num_layers'),
@@ -158,19 +138,13 @@ BAD = {
     ['train', SMOKE, W, '--config.schedule.num_steps=5G'],
     "schedule.num_steps='5G': give a whole number of steps or tokens",
   ),
-  'inspect': (
-    ['inspect', f'{GPT2}:7b'],
-    'configs/gpt2.py:7b: unknown size; one of small',
-  ),
+  'inspect': (['inspect', f'{GPT2}:7b'], 'configs/gpt2.py:7b: unknown size; one of small'),
   'steps': (['inspect', '--steps=3'], '--workdir is missing'),
   'no steps': (['inspect', W], '--steps is missing'),
   'ledger': (['inspect', W, '--steps=3'], '--workdir=w: holds no run'),
   'two plots': (['plot', SMOKE, W], 'give one'),
   'vocabulary': (['inspect', SMOKE], 'model.vocab_size is empty'),
-  'task': (
-    ['evaluate', W, '--tasks=validation,lambad'],
-    "unknown 'lambad'; one of",
-  ),
+  'task': (['evaluate', W, '--tasks=validation,lambad'], "unknown 'lambad'; one of"),
   'evaluate': (['evaluate', W], '--workdir=w: holds no run'),
   'generate': (['generate', W, '--prompt=x'], '--workdir=w: holds no run'),
   'prompt': (['generate', W, '--prompt='], '--prompt is empty'),
@@ -201,10 +175,7 @@ BAD = {
     ['train', SMOKE, W, '--config.optim.name=adamw(weight_decay=1e30)'],
     'weight_decay=1e+30 must be at most 1,000,000',
   ),
-  'epsilon': (
-    ['train', SMOKE, W, '--config.optim.name=adamw(eps=5)'],
-    'eps=5 must be at most 1',
-  ),
+  'epsilon': (['train', SMOKE, W, '--config.optim.name=adamw(eps=5)'], 'eps=5 must be at most 1'),
   'norm': (
     ['train', SMOKE, W, '--config.model.norm=rmsnorm(epsilon=1e30)'],
     'epsilon=1e+30 must be at most 1',
@@ -221,10 +192,7 @@ BAD = {
     ['train', SMOKE, W, '--config.data.clean=minhash, minhash(rows=5)'],
     'names minhash twice with the same arguments; once is enough',
   ),
-  'figure': (
-    ['plot', SMOKE, '--out=x.nope'],
-    '--out=x.nope: must end in .png; rename it',
-  ),
+  'figure': (['plot', SMOKE, '--out=x.nope'], '--out=x.nope: must end in .png; rename it'),
   'budget': (
     ['plan', '--budget=1e-5'],
     '--budget=1e-05: 1e-05 training FLOPs train no model; give at least 1e+09',
@@ -236,21 +204,12 @@ BAD = {
   'no run': (['compare', W], "--run is missing; give 'NAME FILE[:SIZE]'"),
   'run': (['compare', W, '--run=a'], "--run='a': give 'NAME"),
   'run of two': (['compare', W, '--run=a b.py c.py'], "c.py': give 'NAME"),
-  'run twice': (
-    ['compare', W, '--run=a b.py', '--run=a c.py'],
-    'the names a, a must differ',
-  ),
+  'run twice': (['compare', W, '--run=a b.py', '--run=a c.py'], 'the names a, a must differ'),
   'run data': (['compare', W, '--run=data b.py'], "'data' must name a folder"),
   'run above': (['compare', W, '--run=../a b.py'], "'../a' must name a folder"),
-  'seeds': (
-    ['compare', W, '--run=a b.py', '--seeds=0,x'],
-    '--seeds=0,x: give distinct whole',
-  ),
+  'seeds': (['compare', W, '--run=a b.py', '--seeds=0,x'], '--seeds=0,x: give distinct whole'),
   'no direction': (['convert', W], 'give one of --from_hf and --to_hf'),
-  'directions': (
-    ['convert', W, '--from_hf=a', '--to_hf=b'],
-    'give one of --from_hf and --to_hf',
-  ),
+  'directions': (['convert', W, '--from_hf=a', '--to_hf=b'], 'give one of --from_hf and --to_hf'),
   **{
     f'shard size {size!r}': (
       ['convert', W, '--to_hf=out', f'--max_shard_size={size}'],
@@ -263,24 +222,15 @@ BAD = {
     ['tokenizers', '--text=other.txt'],
     "give --tokenizer 'NAME CALL' with different names",
   ),
-  'no name': (
-    ['tokenizers', '--text=other.txt', '--tokenizer=bytes'],
-    "give 'NAME CALL'",
-  ),
-  'no such text': (
-    ['tokenizers', '--text=gone/*.txt', '--tokenizer=a bytes'],
-    'no file matches',
-  ),
+  'no name': (['tokenizers', '--text=other.txt', '--tokenizer=bytes'], "give 'NAME CALL'"),
+  'no such text': (['tokenizers', '--text=gone/*.txt', '--tokenizer=a bytes'], 'no file matches'),
   'tokenizer twice': (
     ['tokenizers', '--text=x', '--tokenizer=a bytes', '--tokenizer=a words'],
     'repeats a name (a, a)',
   ),
   'port': (['serve', W, '--port=65536'], 'must be at most 65,535'),
   'connections': (['serve', W, '--max_connections=0'], 'must be at least 1'),
-  'warm up': (
-    ['serve', W, '--warm_up=40+16,7'],
-    '--warm_up=7: give PROMPT+NEW',
-  ),
+  'warm up': (['serve', W, '--warm_up=40+16,7'], '--warm_up=7: give PROMPT+NEW'),
   'no key': (['serve', W, '--api_key_file=none'], 'no such file'),
   'a folder of keys': (['serve', W, '--api_key_file=.'], 'is a directory'),
   'a public key': (
@@ -323,10 +273,7 @@ def test_bad_usage_of_the_installed_command(tmp_path):
   """In a process of its own, away from the checkout."""
   argv = ['train', SMOKE, W, '--config.model.ffn=swiglo']
   done = subprocess.run(
-    [sys.executable, '-m', 'gpt_jax', *argv],
-    cwd=tmp_path,
-    capture_output=True,
-    text=True,
+    [sys.executable, '-m', 'gpt_jax', *argv], cwd=tmp_path, capture_output=True, text=True
   )
   assert done.returncode == 2
   assert done.stdout == ''
@@ -367,9 +314,7 @@ def test_a_config_that_is_not_the_whole_tree(main, tmp_path, capfd):
   assert err.count('\n') == 1 and 'is missing from the config' in err
 
 
-@pytest.mark.parametrize(
-  'argv, code', [([], 2), (['--help'], 0), (['-h'], 0), (['help'], 0)]
-)
+@pytest.mark.parametrize('argv, code', [([], 2), (['--help'], 0), (['-h'], 0), (['help'], 0)])
 def test_usage(main, capsys, argv, code):
   assert main(argv) == code
   out = capsys.readouterr().out
@@ -551,9 +496,7 @@ def write_beside(folder):
   checkpoint.write(folder, {}, [], {'b': bytes(99999)})
 
 
-@pytest.mark.parametrize(
-  'write', [write_text, write_small, write_weights, write_beside]
-)
+@pytest.mark.parametrize('write', [write_text, write_small, write_weights, write_beside])
 def test_what_cannot_be_written_is_named(tmp_path, main, capsys, write):
   module = Module(None)
   module.main = lambda args: write(str(tmp_path))
@@ -572,9 +515,7 @@ def test_logs_go_to_stderr(main, capsys):
   assert out == '' and 'a line' in err
 
 
-def test_a_full_place_is_found_where_no_file_is_named(
-  tmp_path, main, capsys, monkeypatch
-):
+def test_a_full_place_is_found_where_no_file_is_named(tmp_path, main, capsys, monkeypatch):
   """As where a file that is open already is written to."""
   statvfs, full = os.statvfs, []
 

@@ -60,8 +60,15 @@ def workdir(tmp_path_factory):
 
 def test_train_leaves_the_workdir_that_the_design_promises(workdir):
   assert {p.name for p in workdir.iterdir()} == {
-    *('config.json', 'metrics.jsonl', 'checkpoints', 'tokenizer', 'data'),
-    *('loss.png', 'samples.txt', 'tensorboard', '.lock'),
+    'config.json',
+    'metrics.jsonl',
+    'checkpoints',
+    'tokenizer',
+    'data',
+    'loss.png',
+    'samples.txt',
+    'tensorboard',
+    '.lock',
   }
   tables = files_page.tables()
   for name, folder in (
@@ -78,9 +85,7 @@ def test_train_leaves_the_workdir_that_the_design_promises(workdir):
       assert [name for name in line if not known.fullmatch(name)] == []
   losses = [m['loss'] for m in lines if 'loss' in m]
   assert losses[0] > losses[-1] + 0.5
-  assert {m['step'] for m in lines if 'eval/validation/loss' in m} == {
-    *(10, 20, STEPS)
-  }
+  assert {m['step'] for m in lines if 'eval/validation/loss' in m} == {10, 20, STEPS}
   keys = {'tokens', 'learning_rate', 'batch_rows', 'grad_norm', 'mfu'}
   keys |= {'tokens_per_second', 'data_wait_seconds'}
   assert all(keys <= m.keys() for m in lines if 'loss' in m)
@@ -114,10 +119,7 @@ def test_evaluate_scores_tasks(workdir, tasks_dir, capsys):
     assert found[key.replace('lambada', 'again')] == found[key]
   saved = workdir / 'evaluations' / f'step-{STEPS}.json'
   kept = json.loads(saved.read_text())
-  assert kept.pop('model') and kept.pop('tasks') == {
-    'lambada': 'lambada',
-    'again': 'lambada',
-  }
+  assert kept.pop('model') and kept.pop('tasks') == {'lambada': 'lambada', 'again': 'lambada'}
   assert kept == found
   assert main(['evaluate', *flags, '--tasks=lambada']) == 0
   # What was measured of the same model before is still there.
@@ -171,9 +173,7 @@ def test_inspect_shows_the_documents_of_steps(workdir, capsys):
   assert out.count('\n') == 5 and out.startswith('step 9 row 40 epoch 0 ')
 
 
-def test_inspect_draws_the_documents_of_steps(
-  workdir, tmp_path, monkeypatch, capsys
-):
+def test_inspect_draws_the_documents_of_steps(workdir, tmp_path, monkeypatch, capsys):
   """Those that it prints."""
   flags = ['inspect', f'--workdir={workdir}', '--steps=2:9']
   assert main([*flags, '--json']) == 0
@@ -195,9 +195,7 @@ def test_inspect_draws_the_documents_of_steps(
   assert {(read.step, read.document) for read in drawn} == printed
 
 
-@pytest.mark.parametrize(
-  'steps', ['0', '5:5', '7:5', '1:23', '22', 'x', '1:', '-1:3']
-)
+@pytest.mark.parametrize('steps', ['0', '5:5', '7:5', '1:23', '22', 'x', '1:', '-1:3'])
 def test_inspect_refuses_steps_that_are_not_there(workdir, capsys, steps):
   assert main(['inspect', f'--workdir={workdir}', f'--steps={steps}']) == 2
   error = capsys.readouterr().err
@@ -240,9 +238,7 @@ def test_evaluate_prints_what_training_measured_last(workdir, capsys):
   bits = found['eval/validation/loss'] / math.log(2)
   np.testing.assert_allclose(
     found['eval/validation/bits_per_byte'],
-    bits
-    * (manifest['num_bytes'] + manifest['num_documents'])
-    / manifest['num_bytes'],
+    bits * (manifest['num_bytes'] + manifest['num_documents']) / manifest['num_bytes'],
   )
 
 
@@ -335,9 +331,7 @@ def test_generate_ends_before_a_stop_text(workdir, capsys):
     (['--prompt=abc', '--max_tokens=59'], '--max_tokens'),
   ],
 )
-def test_generate_refuses_what_does_not_fit(
-  workdir, capsys, monkeypatch, flags, field
-):
+def test_generate_refuses_what_does_not_fit(workdir, capsys, monkeypatch, flags, field):
   monkeypatch.setattr('sys.stdin', stdin_of(''))
   assert main(['generate', f'--workdir={workdir}', *flags]) == 2
   error = capsys.readouterr().err
@@ -346,15 +340,11 @@ def test_generate_refuses_what_does_not_fit(
 
 def test_another_config_is_refused_and_nothing_changes(workdir, capsys):
   before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
-  code = main(
-    ['train', f'--config={ROOT}/configs/smoke.py', f'--workdir={workdir}']
-  )
+  code = main(['train', f'--config={ROOT}/configs/smoke.py', f'--workdir={workdir}'])
   assert code == 2
   error = capsys.readouterr().err
   assert 'model.num_layers: 2 -> 4' in error
-  assert before == {
-    p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()
-  }
+  assert before == {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
 
 
 def test_plot_compares_runs(workdir, tmp_path, capsys):
@@ -440,8 +430,13 @@ def test_a_browser_shows_the_report(workdir, tmp_path):
   assert main(['report', f'--workdir={workdir}', f'--out={out}']) == 0
   subprocess.run(
     [
-      *(BROWSER, '--headless', '--no-sandbox', '--disable-gpu'),
-      *('--window-size=1000,1500', f'--screenshot={picture}', out.as_uri()),
+      BROWSER,
+      '--headless',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--window-size=1000,1500',
+      f'--screenshot={picture}',
+      out.as_uri(),
     ],
     check=True,
     timeout=120,
@@ -461,8 +456,7 @@ def test_inspect_counts_gpt2(capsys):
   # 6 * (24 layers of 12 d^2, and the output table) + 12 L d T.
   d, layers, vocab, context = 1024, 24, 50_257, 1024
   assert (
-    found['flops_per_token']
-    == 6 * (layers * 12 * d * d + vocab * d) + 12 * layers * d * context
+    found['flops_per_token'] == 6 * (layers * 12 * d * d + vocab * d) + 12 * layers * d * context
   )
   assert [s['rows'] for s in found['schedule']] == [512]
   assert main(['inspect', config]) == 0
@@ -510,12 +504,9 @@ def test_benchmark_measures_a_step(capsys):
   assert main(['benchmark', *flags]) == 0
   found = json.loads(capsys.readouterr().out)
   tokens = 8 * 64
+  np.testing.assert_allclose(found['tokens_per_second'], tokens / found['step_seconds'])
   np.testing.assert_allclose(
-    found['tokens_per_second'], tokens / found['step_seconds']
-  )
-  np.testing.assert_allclose(
-    found['mfu'],
-    found['tokens_per_second'] * found['flops_per_token'] / found['peak_flops'],
+    found['mfu'], found['tokens_per_second'] * found['flops_per_token'] / found['peak_flops']
   )
   assert 0 <= found['data_wait_fraction'] < 1
 
@@ -600,12 +591,7 @@ def test_doctor_finds_this_machine_sound(capsys):
 def test_bad_corpus_leaves_nothing_behind(tmp_path, capsys, name):
   path = tmp_path / 'corpus.txt'
   path.write_bytes(
-    {
-      'text': b'',
-      'missing': b'',
-      'encoding': b'abc\xff\xfe',
-      'short': b'far too short',
-    }[name]
+    {'text': b'', 'missing': b'', 'encoding': b'abc\xff\xfe', 'short': b'far too short'}[name]
   )
   if name == 'missing':
     path.unlink()

@@ -62,22 +62,19 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
   drawn = []
   monkeypatch.setattr(
     'gpt_jax.reports.runs.loss_curves',
-    lambda workdirs, out, names: drawn.append(
-      [*zip(names, workdirs, strict=True)]
-    ),
+    lambda workdirs, out, names: drawn.append([*zip(names, workdirs, strict=True)]),
   )
   argv = [
-    *('compare', f'--workdir={tmp_path}', '--seeds=0,2'),
+    'compare',
+    f'--workdir={tmp_path}',
+    '--seeds=0,2',
     '--run=dense a.py:small',
     '--run=experts b.py --config.x=1',
     '--flags=--config.y=2 --config.x=3',
   ]
   assert main(argv) == 0
   both = ['--config.y=2', '--config.x=3']
-  dense, experts = (
-    ['--config', 'a.py:small', *both],
-    ['--config', 'b.py', *both],
-  )
+  dense, experts = (['--config', 'a.py:small', *both], ['--config', 'b.py', *both])
   experts.append('--config.x=1')  # its own flags count
   root = str(tmp_path)
   assert trained == [
@@ -86,13 +83,10 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
     ('dense', 2, dense, root),
     ('experts', 2, experts, root),
   ]
-  assert drawn == [
-    [('dense', f'{root}/dense/0'), ('experts', f'{root}/experts/0')]
-  ]
+  assert drawn == [[('dense', f'{root}/dense/0'), ('experts', f'{root}/experts/0')]]
   # 130 tokens a second are 10 rows of 13.
   assert capsys.readouterr().out.splitlines() == [
-    '| run | validation loss | examples per second | dropped fraction '
-    '| of each seed |',
+    '| run | validation loss | examples per second | dropped fraction | of each seed |',
     '| --- | --- | --- | --- | --- |',
     '| dense | 5 | 10 | - | 4.0000, 6.0000 |',
     '| experts | 3 | 5 | 0.65 | 3.0000, 3.0000 |',
@@ -101,9 +95,7 @@ def test_runs_are_summed_up_seed_by_seed(tmp_path, monkeypatch, capsys):
   assert result['experts'][0]['dropped_fraction'] == pytest.approx(0.15)
 
 
-def test_runs_that_start_from_a_model_are_fine_tuned(
-  tmp_path, monkeypatch, capsys
-):
+def test_runs_that_start_from_a_model_are_fine_tuned(tmp_path, monkeypatch, capsys):
   called = []
 
   def wait_for(command):
@@ -118,7 +110,10 @@ def test_runs_that_start_from_a_model_are_fine_tuned(
 
   monkeypatch.setattr(comparison, 'wait_for', wait_for)
   argv = [
-    *('compare', f'--workdir={tmp_path}', '--seeds=0,1', '--flags=--init W'),
+    'compare',
+    f'--workdir={tmp_path}',
+    '--seeds=0,1',
+    '--flags=--init W',
     '--run=cola a.py:cola',
     '--run=rte a.py:rte --config.finetune.transfer=none',
   ]
@@ -154,7 +149,10 @@ def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
   ]
   flags = [f'"{flag}"' for flag in flags]
   argv = [
-    *('compare', f'--workdir={tmp_path}', '--seeds=5', '--json'),
+    'compare',
+    f'--workdir={tmp_path}',
+    '--seeds=5',
+    '--json',
     f'--run=tiny {ROOT}/configs/switch.py:tiny',
     f'--flags={" ".join(flags)}',
   ]
@@ -235,9 +233,7 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
     f'comparison.wait_for([sys.executable, "-c", {run!r}])'
   )
   # The run has the pipe too: it is at its end once both have ended.
-  process = subprocess.Popen(
-    [sys.executable, '-c', parent], stderr=subprocess.PIPE
-  )
+  process = subprocess.Popen([sys.executable, '-c', parent], stderr=subprocess.PIPE)
   while not ready.exists():
     assert process.poll() is None
     time.sleep(0.01)
@@ -256,11 +252,7 @@ def test_the_table_has_the_columns_of_all_seeds():
   """Also where all updates of one seed were skipped."""
   runs = [
     {'validation_loss': 4.0, 'examples_per_second': 2.0},
-    {
-      'validation_loss': 2.0,
-      'examples_per_second': 4.0,
-      'dropped_fraction': 0.5,
-    },
+    {'validation_loss': 2.0, 'examples_per_second': 4.0, 'dropped_fraction': 0.5},
   ]
   expected = '| a | 3 | 3 | 0.5 | 4.0000, 2.0000 |'
   assert comparison.table({'a': runs}).splitlines()[-1] == expected

@@ -90,11 +90,9 @@ def encoder(folder, name='bert_mlm', left_out='cls.seq_relationship.'):
 @pytest.mark.parametrize(
   'name',
   [
-    *('bert_mlm', 'albert_pretraining'),
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in ('bert_pretraining', 'roberta_mlm')
-    ),
+    'bert_mlm',
+    'albert_pretraining',
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ('bert_pretraining', 'roberta_mlm')),
   ],
 )
 def test_encoders_there_and_back(tmp_path, name):
@@ -144,9 +142,7 @@ def test_heads_have_no_place_in_a_workdir(tmp_path):
 
 def checkpoint_with_vocabulary(folder):
   """GPT-2 of the tiny fixture, with 112 tokens: letters and a merge."""
-  (folder / 'model.safetensors').write_bytes(
-    (ROOT / 'gpt2_lm' / 'model.safetensors').read_bytes()
-  )
+  (folder / 'model.safetensors').write_bytes((ROOT / 'gpt2_lm' / 'model.safetensors').read_bytes())
   (folder / 'config.json').write_text(json.dumps(config(ROOT / 'gpt2_lm')))
   tokens = [chr(i) for i in range(33, 127)] + ['Ġ', 'ab', '<|endoftext|>']
   known = {token: i for i, token in enumerate(tokens)}
@@ -316,9 +312,7 @@ def initial(workdir, fields):
 def test_a_decoder_with_an_encoders_tokenizer(tmp_path, capsys):
   """Nothing stands around its prompts, and a document ends before the next."""
   workdir, out = tmp_path / 'w', tmp_path / 'out'
-  files = [
-    next(TOKENIZERS.glob(f'byte_bpe/{n}.*')) for n in ('vocab', 'merges')
-  ]
+  files = [next(TOKENIZERS.glob(f'byte_bpe/{n}.*')) for n in ('vocab', 'merges')]
   call = f'byte_bpe_file({str(files[0])!r}, {str(files[1])!r})'
   made = tokenizer_lib.build(call, [])
   made.save(str(workdir / 'tokenizer'))
@@ -330,9 +324,7 @@ def test_a_decoder_with_an_encoders_tokenizer(tmp_path, capsys):
   assert (found['bos_token_id'], found['eos_token_id']) == (eos, eos)
   library = tokenizers.Tokenizer.from_file(str(out / 'tokenizer.json'))
   assert library.encode('of it').ids == made.encode('of it').tolist()
-  again = special_files.tokenizer(
-    f'hf_tokenizer({str(out / "tokenizer.json")!r})', str(out)
-  )
+  again = special_files.tokenizer(f'hf_tokenizer({str(out / "tokenizer.json")!r})', str(out))
   assert again.special.prompt([7]) == [7] and again.special.first_id == eos
   # What would be read otherwise is refused before anything is written.
   shutil.rmtree(workdir / 'tokenizer')
@@ -341,10 +333,7 @@ def test_a_decoder_with_an_encoders_tokenizer(tmp_path, capsys):
   tokenizer_lib.build(call, documents).save(str(workdir / 'tokenizer'))
   argv[-1] = f'--to_hf={tmp_path / "out2"}'
   assert __main__.main(argv) == 2
-  assert (
-    'give --tokenizer=false to export the model alone'
-    in capsys.readouterr().err
-  )
+  assert 'give --tokenizer=false to export the model alone' in capsys.readouterr().err
   assert not (tmp_path / 'out2').exists()
   assert __main__.main([*argv, '--tokenizer=false']) == 0
   assert not (tmp_path / 'out2/tokenizer.json').exists()

@@ -50,8 +50,7 @@ def test_exports_are_split_into_files_of_a_size(tmp_path, workdir):
     np.testing.assert_array_equal(after[name], value, name, strict=True)
   largest = max(x.nbytes for x in before.values())
   sizes = [
-    sum(x.nbytes for x in load_file(path).values())
-    for path in out.glob('model-*.safetensors')
+    sum(x.nbytes for x in load_file(path).values()) for path in out.glob('model-*.safetensors')
   ]
   assert len(sizes) > 3 and max(sizes) <= max(largest, 20_000)
   index = json.loads((out / INDEX).read_text())
@@ -60,9 +59,7 @@ def test_exports_are_split_into_files_of_a_size(tmp_path, workdir):
   importing.from_hf(str(out), str(again))
   _, params = hf.load(str(out))
   state = trained_lib.load_state(str(again))[1]
-  np.testing.assert_array_equal(
-    state.params['embed']['embedding'], params['embed']['embedding']
-  )
+  np.testing.assert_array_equal(state.params['embed']['embedding'], params['embed']['embedding'])
 
 
 def test_nothing_is_read_before_it_is_needed(tmp_path, monkeypatch, workdir):
@@ -170,9 +167,7 @@ def write_like_7b(folder, *, layers=32, width=640, hidden=1728, vocab=4001):
     return out | {'model.norm.weight': matrix(width)}
 
   groups = [range(i, i + 4) for i in range(0, layers, 4)]
-  parts = [
-    lambda g=g: {n: x for i in g for n, x in layer(i).items()} for g in groups
-  ]
+  parts = [lambda g=g: {n: x for i in g for n, x in layer(i).items()} for g in groups]
   places, size = {}, 0
   folder.mkdir()
   for number, part in enumerate([*parts, outside]):

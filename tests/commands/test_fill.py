@@ -27,17 +27,7 @@ from tests.support.decoding import generate
 from tests.support.golden_io import ROOT
 from tests.support.stdin import stdin_of
 
-WORDS = [
-  '[PAD]',
-  '[UNK]',
-  '[CLS]',
-  '[SEP]',
-  '[MASK]',
-  '.',
-  'paris',
-  'is',
-  'the',
-]
+WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '.', 'paris', 'is', 'the']
 WORDS += ['of', 'france', 'capital', '##s', *(f'w{i}' for i in range(99))]
 TEXT = 'Paris is the [MASK] of France.'
 
@@ -91,10 +81,7 @@ def test_each_mask_is_filled(ready, capsys, monkeypatch):
   assert [x['text'] for x in found] == [TEXT, second]
   ids = [2, *(WORDS.index(w) for w in ('paris', 'is', 'the'))]
   ids += [4, WORDS.index('of'), WORDS.index('france'), 5, 3]
-  rows = [
-    np.array(ids),
-    np.array([2, 8, 4, 4, *tokenizer.encode(second[18:]), 3]),
-  ]
+  rows = [np.array(ids), np.array([2, 8, 4, 4, *tokenizer.encode(second[18:]), 3])]
   padded = np.zeros((2, max(map(len, rows))), int)
   for to, row in zip(padded, rows, strict=True):
     to[: len(row)] = row
@@ -103,19 +90,13 @@ def test_each_mask_is_filled(ready, capsys, monkeypatch):
   scores = np.asarray(hf.forward(model, params, **given)['prediction_logits'])
   for row, logits, said in zip(rows, scores, found, strict=True):
     logits = np.asarray(logits, np.float64)
-    for place, fillers in zip(
-      np.flatnonzero(row == 4), said['masks'], strict=True
-    ):
+    for place, fillers in zip(np.flatnonzero(row == 4), said['masks'], strict=True):
       shares = np.exp(logits[place] - logits[place].max())
       shares /= shares.sum()
       best = np.argsort(-shares)[:3]
       assert [f['id'] for f in fillers] == best.tolist()
-      np.testing.assert_allclose(
-        [f['probability'] for f in fillers], shares[best], rtol=1e-4
-      )
-      assert [f['token'] for f in fillers] == [
-        tokenizer.decode([i]).strip() for i in best
-      ]
+      np.testing.assert_allclose([f['probability'] for f in fillers], shares[best], rtol=1e-4)
+      assert [f['token'] for f in fillers] == [tokenizer.decode([i]).strip() for i in best]
   masks = [[fill.Filler('a', 7, 0.25), fill.Filler('b', 8, 0.125)]] * 2
   assert shown('x', masks) == ['x', *['  a 0.2500, b 0.1250'] * 2]
 
@@ -127,18 +108,11 @@ def test_each_mask_is_filled(ready, capsys, monkeypatch):
     ({'model.attention': 'full'}, 'wordpiece', TEXT, 'is not an encoder'),
     ({'finetune.task': 'sst2()'}, 'wordpiece', TEXT, r'fine-tuned on sst2\(\)'),
     ({}, 'wordpiece', 'Paris is.', r"'Paris is.': has no \[MASK\]"),
-    (
-      {},
-      'wordpiece',
-      TEXT + ' w1' * 40,
-      'holds 40: 9 too many;',
-    ),
+    ({}, 'wordpiece', TEXT + ' w1' * 40, 'holds 40: 9 too many;'),
     ({}, 'wordpiece', None, '--text is missing'),
   ],
 )
-def test_bad_input_is_one_line(
-  ready, tmp_path, capsys, fields, tokenizer, text, why
-):
+def test_bad_input_is_one_line(ready, tmp_path, capsys, fields, tokenizer, text, why):
   folder = ready[0]
   if fields:
     folder = tmp_path / 'w'
@@ -186,13 +160,9 @@ def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
       sources=sources,
       max_tokens=18,
       stop_ids=tokenizer.special.stop_ids,
-      never_V=constraints.never_drawn(
-        tokenizer, trained.parts.model.vocab_size
-      ),
+      never_V=constraints.never_drawn(tokenizer, trained.parts.model.vocab_size),
     )
-  for text, source, answer, said in zip(
-    texts, sources, answers, found, strict=True
-  ):
+  for text, source, answer, said in zip(texts, sources, answers, found, strict=True):
     (filled,) = said['filled']
     assert said['text'] == text and filled['score'] < 0
     assert filled['text'] == files.fill_blanks(tokenizer, source, answer)

@@ -97,16 +97,12 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
       sampler=Sampler(temperature),
       seed=seed,
       stop_ids=trained.tokenizer.special.stop_ids,
-      never_V=constraints.never_drawn(
-        trained.tokenizer, trained.parts.model.vocab_size
-      ),
+      never_V=constraints.never_drawn(trained.tokenizer, trained.parts.model.vocab_size),
     )
   return out
 
 
-def test_a_file_of_prompts_and_its_resumption(
-  workdir, run, tmp_path, monkeypatch
-):
+def test_a_file_of_prompts_and_its_resumption(workdir, run, tmp_path, monkeypatch):
   path, out = tmp_path / 'in.jsonl', tmp_path / 'out.jsonl'
   chat = [{'role': 'user', 'content': 'Speak <|im_end|>'}]
   entries = [{'prompt': text} for text in LINES] + [{'messages': chat}]
@@ -123,26 +119,18 @@ def test_a_file_of_prompts_and_its_resumption(
   assert template is not None
   prompts = [tokenizer.encode(text).tolist() for text in LINES]
   prompts.append(template.ids(tokenizer, chat))
-  for row, entry, prompt, new in zip(
-    rows, entries, prompts, drawn(workdir, prompts), strict=True
-  ):
+  for row, entry, prompt, new in zip(rows, entries, prompts, drawn(workdir, prompts), strict=True):
     finish = 'length' if len(new) == 7 else 'stop'
     text = tokenizer.decode([*prompt, *new])
     text = text.removeprefix(tokenizer.decode(prompt))
     found = {'text': text, 'tokens': len(new), 'finish': finish}
-    assert {**row, 'index': 0} == {
-      'index': 0,
-      **entry,
-      'continuations': [found],
-    }
+    assert {**row, 'index': 0} == {'index': 0, **entry, 'continuations': [found]}
   # In the order in which they finished, and torn: two are done again.
   lines = whole.splitlines(keepends=True)
   out.write_bytes(b''.join([*lines[4:], *lines[:2], lines[2][:17]]))
   added = []
   add = engine.Engine.add
-  monkeypatch.setattr(
-    engine.Engine, 'add', lambda *a: (added.append(a[1]), add(*a))[1]
-  )
+  monkeypatch.setattr(engine.Engine, 'add', lambda *a: (added.append(a[1]), add(*a))[1])
   code, _, stderr = run(*flags)
   assert code == 0 and '5 prompts are done' in stderr
   assert [list(request.ids) for request in added] == prompts[2:4]
@@ -237,17 +225,12 @@ def test_a_draft_proposes(run, workdir, tmp_path):
   assert code == 2 and 'holds results of another draft;' in stderr
 
 
-def test_weights_of_eight_bits_are_used_and_told_apart(
-  run, tmp_path, monkeypatch
-):
+def test_weights_of_eight_bits_are_used_and_told_apart(run, tmp_path, monkeypatch):
   params, init = [], engine.Engine.__init__
   monkeypatch.setattr(
     engine.Engine,
     '__init__',
-    lambda self, decoder, **kw: (
-      params.append(decoder.params),
-      init(self, decoder, **kw),
-    )[1],
+    lambda self, decoder, **kw: (params.append(decoder.params), init(self, decoder, **kw))[1],
   )
   path, out = tmp_path / 'in.txt', tmp_path / 'out.jsonl'
   path.write_text('The cat')
@@ -262,8 +245,7 @@ def test_weights_of_eight_bits_are_used_and_told_apart(
 
 def test_a_draft_with_another_vocabulary_is_refused(run, tmp_path):
   made = special_files.tokenizer(
-    f'hf_tokenizer({str(GOLDEN / "gpt2" / "tokenizer.json")!r})',
-    str(GOLDEN / 'gpt2'),
+    f'hf_tokenizer({str(GOLDEN / "gpt2" / "tokenizer.json")!r})', str(GOLDEN / 'gpt2')
   )
   made.save(str(tmp_path / 'tokenizer'))
   code, stdout, stderr = run('--prompt=The cat', f'--draft={tmp_path}')
@@ -283,7 +265,8 @@ def test_lines_of_a_pipe_are_a_chat(run, workdir, monkeypatch):
     patched.setattr(programs, 'BLOCK', 16)
     patched.setattr(programs, 'read_block', noted)
     code, stdout, _ = run(
-      *('--max_tokens=5', '--seed=3'),
+      '--max_tokens=5',
+      '--seed=3',
       stdin='hear me\n\n/help\n//etc\n/reset\nhear me\n/exit\nno more\n',
     )
   tokenizer = tokenizer_lib.load(str(workdir / 'tokenizer'))
@@ -336,8 +319,7 @@ def test_a_long_chat_forgets_its_oldest_messages(run):
   code, stdout, stderr = run(*flags, stdin=lines)
   assert code == 2 and 'the conversation has ' in stderr
   assert stderr.endswith(
-    '; shorten it, forget what was said with /reset, or start again with '
-    '--truncate=left\n'
+    '; shorten it, forget what was said with /reset, or start again with --truncate=left\n'
   )
   assert stdout and stderr.count('\n') == 1
   code, stdout, _ = run(*flags, '--truncate=left', stdin=lines)
@@ -360,12 +342,7 @@ def test_what_is_said_of_a_prompt_that_does_not_fit(more, options, remedies):
   """The context holds a token of the answer, too."""
   num_tokens = CONTEXT + more
   with pytest.raises(UsageError) as e:
-    texts.fitted(
-      [0] * num_tokens,
-      Bytes(),
-      texts.Options(**options),
-      context_length=CONTEXT,
-    )
+    texts.fitted([0] * num_tokens, Bytes(), texts.Options(**options), context_length=CONTEXT)
   said = str(e.value)
   assert said.endswith(f'; {remedies}')
   plural = '' if num_tokens == 1 else 's'
@@ -377,15 +354,9 @@ BAD = {
   'json': (['x.jsonl', '{'], 'x.jsonl:1: is not JSON'),
   'no prompt': (['x.jsonl', '{"prompt": ""}'], 'x.jsonl:1: needs a prompt'),
   'list': (['x.jsonl', '[1]'], 'x.jsonl:1: needs a prompt'),
-  'both': (
-    ['x.jsonl', '{"prompt": "a", "messages": [{}]}'],
-    'x.jsonl:1: needs a prompt',
-  ),
+  'both': (['x.jsonl', '{"prompt": "a", "messages": [{}]}'], 'x.jsonl:1: needs a prompt'),
   'role': (['x.jsonl', '{"messages": [{"role": "user"}]}'], 'needs a prompt'),
-  'surrogate': (
-    ['x.jsonl', r'{"prompt": "\ud800"}'],
-    'x.jsonl:1: the text is not UTF-8',
-  ),
+  'surrogate': (['x.jsonl', r'{"prompt": "\ud800"}'], 'x.jsonl:1: the text is not UTF-8'),
   'empty': (['x.txt', '\n \n'], 'x.txt: holds no prompt'),
   'name': (['x.csv', 'a'], 'x.csv: is neither .txt'),
   'encoding': (['x.txt', b'\xff'], 'x.txt:1: is not UTF-8: byte 0'),

@@ -25,8 +25,7 @@ TEXT = [
   '--config.data.holdout=none',
 ]
 TASK = [
-  '--config.finetune.task='
-  "classification('t.tsv', 't.tsv', text='a', label='b')",
+  "--config.finetune.task=classification('t.tsv', 't.tsv', text='a', label='b')",
   '--config.tokenizer.name=bytes',
 ]
 
@@ -45,8 +44,7 @@ READ = {
   'convert --from_hf': ['convert', '--workdir=w'],
   'convert --workdir': ['convert', '--to_hf=out'],
   'finetune --init': ['finetune', FINETUNE, '--workdir=w'],
-  'finetune --predict': ['finetune', FINETUNE, '--init=none', '--workdir=w']
-  + TASK,
+  'finetune --predict': ['finetune', FINETUNE, '--init=none', '--workdir=w'] + TASK,
   'tokenizers --text': ['tokenizers', '--tokenizer=b bytes'],
   'plan --fit': ['plan', '--budget=1e18'],
   'train --config': ['train', '--workdir=w'],
@@ -160,9 +158,7 @@ def test_what_is_in_the_way_of_a_run(main, capfd, tmp_path, argv, path):
   assert files(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-  'kind', ['missing', 'below a file', 'too long', 'folder', 'pipe']
-)
+@pytest.mark.parametrize('kind', ['missing', 'below a file', 'too long', 'folder', 'pipe'])
 @pytest.mark.parametrize('case', DRAWN)
 def test_a_file_that_is_written(main, capfd, tmp_path, case, kind):
   """A pipe stands for a device, which a rename would replace."""
@@ -186,9 +182,7 @@ def is_a_folder(command, flag):
 
 
 # How the help of a flag that takes a folder names it.
-FOLDER = re.compile(
-  r'^(Folder|Workdir)|(: |^|the |[Aa] )(work)dir of|a workdir'
-)
+FOLDER = re.compile(r'^(Folder|Workdir)|(: |^|the |[Aa] )(work)dir of|a workdir')
 
 
 @pytest.mark.parametrize('command', __main__.COMMANDS)
@@ -209,9 +203,7 @@ def test_a_folder_in_a_bucket(main, monkeypatch, command):
     if is_a_folder(command, flag):
       for url in ('gs://bucket/x', 's3://bucket/x'):
         cli._check_urls(values.paths, given | {flag: url})
-      with pytest.raises(
-        UsageError, match=f'^--{flag}=az://b/x: .* in a bucket'
-      ):
+      with pytest.raises(UsageError, match=f'^--{flag}=az://b/x: .* in a bucket'):
         cli._check_urls(values.paths, given | {flag: 'az://b/x'})
     elif flag in values.paths and flag != 'text':
       with pytest.raises(UsageError, match=f'^--{flag}=gs:.*must be a path'):
@@ -223,9 +215,7 @@ def test_a_folder_in_a_bucket(main, monkeypatch, command):
     cli._check_urls(values.paths, given | {'workdir': 'gs://bucket/x'})
 
 
-@pytest.mark.parametrize(
-  'case', sorted({*READ, *WRITTEN, *DRAWN} - {*URLS_TOO})
-)
+@pytest.mark.parametrize('case', sorted({*READ, *WRITTEN, *DRAWN} - {*URLS_TOO}))
 def test_urls_are_refused_at_once(main, capfd, tmp_path, case):
   """Folders may be in buckets of two kinds, files may not."""
   argv = {**READ, **WRITTEN, **DRAWN}[case]

@@ -73,9 +73,9 @@ def docs(tmp_path, monkeypatch):
     ("wordpiece_file('vocab.txt')", False, True),
     ('byte_bpe(277)', True, False),
     (
-      "sentencepiece(290, normalization='nfkc_cf', "
-      "special=['[CLS]', '[SEP]', '[MASK]'])",
-      *(False, False),
+      "sentencepiece(290, normalization='nfkc_cf', special=['[CLS]', '[SEP]', '[MASK]'])",
+      False,
+      False,
     ),
   ],
 )

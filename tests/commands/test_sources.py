@@ -136,9 +136,7 @@ def searches(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_is_searched_in_its_order_and_resumed(
-  run, workdir, tmp_path, searches
-):
+def test_a_file_is_searched_in_its_order_and_resumed(run, workdir, tmp_path, searches):
   path, out = tmp_path / 'in.de', tmp_path / 'out.jsonl'
   path.write_text('\n'.join(LINES) + '\n')
   flags = [f'--sources={path}', f'--out={out}', '--rows=2', '--beam=3']
@@ -156,12 +154,7 @@ def test_a_file_is_searched_in_its_order_and_resumed(
   decode = load(str(workdir)).tokenizer.decode
   for row in rows:
     assert row['continuations'] == [
-      {
-        'text': decode(h.ids),
-        'tokens': len(h.ids),
-        'finish': h.finish,
-        'score': h.score,
-      }
+      {'text': decode(h.ids), 'tokens': len(h.ids), 'finish': h.finish, 'score': h.score}
       for h in found[row['index']][:2]
     ]
   # Two are missing, and are done again.
@@ -172,9 +165,7 @@ def test_a_file_is_searched_in_its_order_and_resumed(
   again = out.read_bytes().splitlines(keepends=True)
   assert searches[-1][0] == 2 and again[2:] == lines[2:]
   for line, row in zip(again, rows[:2], strict=False):
-    for new, old in zip(
-      json.loads(line)['continuations'], row['continuations'], strict=True
-    ):
+    for new, old in zip(json.loads(line)['continuations'], row['continuations'], strict=True):
       # Another batch may round otherwise.
       assert abs(new.pop('score') - old.pop('score')) < 1e-5
       assert new == old
@@ -204,9 +195,7 @@ def test_a_source_loses_its_end_as_in_an_evaluation(run, workdir):
   flags += ['--max_tokens=5']
   code, stdout, stderr = run(*flags)
   trained = load(str(workdir))
-  request, cut = Scorer(trained.parts, None, trained.tokenizer).source_request(
-    text, 5
-  )
+  request, cut = Scorer(trained.parts, None, trained.tokenizer).source_request(text, 5)
   excess = len(ids_of(workdir, text)) - CONTEXT
   assert (code, cut) == (0, excess) and len(request.source) == CONTEXT
   assert '1 of 2 sources do not fit' in stderr and f'to {cut}' in stderr
@@ -257,9 +246,7 @@ def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
   flags = [f'--source={text}', '--temperature=0', '--max_tokens=5']
   code, stdout, stderr = run(*flags, folder=folder)
   assert (code, stdout) == (0, expected + '\n'), stderr
-  scorer = Scorer(
-    trained.parts, trained.state.eval_params, trained.tokenizer, rows=2
-  )
+  scorer = Scorer(trained.parts, trained.state.eval_params, trained.tokenizer, rows=2)
   request, _ = scorer.source_request(text, 5)
   ((_, written),) = scorer.generate([request])
   assert written == expected.strip()
@@ -278,10 +265,7 @@ def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
     (['--source=x', '--prompt=x'], 'give one of --prompt and --source'),
     (['--source='], '--source is empty'),
     (['--sources=x.de'], '--out: needs --prompts or --sources'),
-    (
-      ['--source=x', '--beam=2', '--temperature=0'],
-      'so --temperature has no effect',
-    ),
+    (['--source=x', '--beam=2', '--temperature=0'], 'so --temperature has no effect'),
     (['--source=x', '--beam=2', '--stop=a'], 'so --stop has no effect; leave'),
     (['--source=x', '--beam=2', '--stream'], 'leave --stream out'),
     (['--source=x', '--beam=2', '--num_samples=3'], 'must be at most --beam=2'),

@@ -43,9 +43,7 @@ def checkpoint(folder, name, ids, **generation):
   values = {n: x for n, x in values.items() if not n.endswith('_token_id')}
   (folder / 'config.json').write_text(json.dumps(values | ids))
   vocabulary = {token: i for i, token in enumerate([*NAMES, 'x', 'y'])}
-  made = tokenizers.Tokenizer(
-    tokenizers.models.WordLevel(vocabulary, unk_token='x')
-  )
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='x'))
   made.add_special_tokens([*NAMES])
   made.save(str(folder / 'tokenizer.json'))
   ends = ids.get('eos_token_id', 8)
@@ -131,9 +129,7 @@ def test_further_stops_replace_no_other_rule(tmp_path):
   checkpoint(folder, 'gpt2_lm', PAIRS | {'suppress_tokens': [5]})
   name = f'hf_tokenizer({str(folder / "tokenizer.json")!r})'
   made = special_files.tokenizer(name, str(folder))
-  made = special_files.with_template(
-    made, chat.ChatTemplate('x', {}, 'here'), {2}
-  )
+  made = special_files.with_template(made, chat.ChatTemplate('x', {}, 'here'), {2})
   found = json.loads(made.contents[special.GENERATION])
   assert found == PAIRS | {'eos_token_id': [1, 2], 'bad_words_ids': [[5]]}
 
@@ -142,9 +138,7 @@ def test_a_reward_model_is_not_padded_with_its_end():
   """A text ends with that token, which would not be read."""
   options = {'bos_token_id': 3, 'eos_token_id': [1, 4], 'pad_token_id': 4}
   unused: Any = None
-  tuned = exporting._Tuned(
-    *(unused, unused, {'score': {'kernel': [[0.0]]}}, options, (), 4, 0.0)
-  )
+  tuned = exporting._Tuned(unused, unused, {'score': {'kernel': [[0.0]]}}, options, (), 4, 0.0)
   found = exporting._reward(tuned).options
   assert found['pad_token_id'] is None and found['eos_token_id'] == [1, 4]
   found = exporting._reward(tuned._replace(pad=5)).options

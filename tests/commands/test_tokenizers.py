@@ -74,10 +74,7 @@ def test_a_saved_tokenizer_is_one_of_them(texts, capsys):
   ('argv', 'what'),
   [
     (['--text=other.txt', '--tokenizer=a W/gone'], 'no saved tokenizer'),
-    (
-      ['--text=other.txt', '--tokenizer=a letters'],
-      "unknown 'letters'; one of",
-    ),
+    (['--text=other.txt', '--tokenizer=a letters'], "unknown 'letters'; one of"),
     (
       ['--text=other.txt', '--tokenizer=a sentencepiece(300)'],
       'needs text to learn from; give --config',

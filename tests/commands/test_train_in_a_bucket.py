@@ -146,8 +146,13 @@ def test_killed_and_gone_on_with(make, tmp_path, kind):
   assert lines(logged(bucket)) == expected
   names = {n.removeprefix('runs/one/').split('/')[0] for n in bucket.objects}
   assert names == {
-    *('checkpoints', 'config.json', 'data', 'loss.png', 'metrics.jsonl'),
-    *('tensorboard', 'tokenizer'),
+    'checkpoints',
+    'config.json',
+    'data',
+    'loss.png',
+    'metrics.jsonl',
+    'tensorboard',
+    'tokenizer',
   }
   flags = (f'--workdir={url}', '--json')
   ((text, _),) = done(start(bucket, 'evaluate', *flags))
@@ -214,8 +219,10 @@ def test_credentials_expire_and_come_back(kind):
   bucket, url = KINDS[kind](lambda i: fault[0]), f'{kind}://{RUN}'
   flags = [
     *(flag for flag in FLAGS if 'steps' not in flag),
-    *('--config.schedule.num_steps=500', '--config.checkpoint.every_steps=50'),
-    *('--config.eval.every_steps=500', f'--workdir={url}'),
+    '--config.schedule.num_steps=500',
+    '--config.checkpoint.every_steps=50',
+    '--config.eval.every_steps=500',
+    f'--workdir={url}',
   ]
   (run,) = start(bucket, 'train', *flags)
   reach(bucket, 50, [run])
@@ -252,15 +259,15 @@ def test_two_hosts_without_a_shared_file_system(make, tmp_path):
   done(start(bucket, 'train', *flags, f'--workdir={url}', processes=2))
   found = lines(logged(bucket))
   assert found.keys() == expected.keys()
-  np.testing.assert_allclose(
-    [*found.values()], [*expected.values()], rtol=1e-5, atol=1e-6
-  )
+  np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=1e-5, atol=1e-6)
 
 
 def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
   """What makes a model and goes on from it, all below one folder."""
   store = [
-    *(FLAGS[0], "--config.data.source=text('configs/b*.py')", *FLAGS[2:]),
+    FLAGS[0],
+    "--config.data.source=text('configs/b*.py')",
+    *FLAGS[2:],
     f'--config.data.store={folder}/store',
   ]
   tasks = '--config.finetune.epochs=1 --config.batch.size=7'
@@ -268,20 +275,22 @@ def commands_of(folder: str, local: pathlib.Path) -> list[list[str]]:
     ['prepare', *store[:-1], f'--out={folder}/store'],
     ['train', *store, f'--workdir={folder}/model'],
     [
-      *('teach', *store, f'--teacher={folder}/model', f'--out={folder}/taught'),
+      'teach',
+      *store,
+      f'--teacher={folder}/model',
+      f'--out={folder}/taught',
       "--config.objective.name=distilled(text='causal', top_k=5, cosine=0.0)",
     ],
     [
-      *('finetune', f'--init={folder}/model', f'--workdir={folder}/tuned'),
+      'finetune',
+      f'--init={folder}/model',
+      f'--workdir={folder}/tuned',
       '--config=configs/finetune/sst2.py',
       f"--config.finetune.task=sst2('{local}/SST-2')",
       '--config.finetune.length=19',
       *tasks.split(),
     ],
-    [
-      part.replace('{out}', f'{folder}/scaling')
-      for part in crash.JOBS['scaling'].argv
-    ],
+    [part.replace('{out}', f'{folder}/scaling') for part in crash.JOBS['scaling'].argv],
   ]
 
 
@@ -303,15 +312,8 @@ def test_commands_that_go_on_from_a_model(make, tmp_path):
     for command in commands_of(folder, tmp_path):
       done(start(bucket, *command))
   assert bucket.faults > 5
-  expected = {
-    path.relative_to(disk).as_posix(): path
-    for path in disk.rglob('*')
-    if path.is_file()
-  }
-  found = {
-    name.removeprefix('all/'): content
-    for name, (_, content) in bucket.objects.items()
-  }
+  expected = {path.relative_to(disk).as_posix(): path for path in disk.rglob('*') if path.is_file()}
+  found = {name.removeprefix('all/'): content for name, (_, content) in bucket.objects.items()}
   names = [n for n in expected if any(part in n for part in RESULTS)]
   assert len({name.split('/')[0] for name in names}) == len(RESULTS)
   assert not any('.lease' in name or 'tmp' in name for name in found)

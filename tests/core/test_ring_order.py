@@ -18,8 +18,7 @@ def distances(cells):
 
 
 @pytest.mark.parametrize(
-  'shape',
-  [(2, 2), (2, 1, 7), (7, 2), (5, 6), (3, 1, 4), (4, 4), (3, 5, 2), (2, 3, 2)],
+  'shape', [(2, 2), (2, 1, 7), (7, 2), (5, 6), (3, 1, 4), (4, 4), (3, 5, 2), (2, 3, 2)]
 )
 def test_all_chips_of_a_box(shape):
   cells = ring_order.cycle(shape)
@@ -28,9 +27,7 @@ def test_all_chips_of_a_box(shape):
   assert set(distances(cells)) == {1}
 
 
-@pytest.mark.parametrize(
-  'shape', [(1, 1), (1, 8), (4, 1, 1), (3, 5), (3, 3, 3)]
-)
+@pytest.mark.parametrize('shape', [(1, 1), (1, 8), (4, 1, 1), (3, 5), (3, 3, 3)])
 def test_none(shape):
   """In one row, or where squares of a chessboard would be one too many."""
   assert ring_order.cycle(shape) is None
@@ -45,9 +42,7 @@ def mesh(shape, sizes):
   return types.SimpleNamespace(devices=devices.reshape(sizes), axis_names=names)
 
 
-@pytest.mark.parametrize(
-  'shape, sizes', [((4, 8), (2, 16, 1)), ((2, 2, 4), (1, 16, 1))]
-)
+@pytest.mark.parametrize('shape, sizes', [((4, 8), (2, 16, 1)), ((2, 2, 4), (1, 16, 1))])
 def test_along_an_axis(shape, sizes):
   made = mesh(shape, sizes)
   order = ring_order.along(made, 'context')

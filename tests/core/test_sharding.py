@@ -43,9 +43,7 @@ def mesh_of(*sizes):
 )
 def test_make_mesh(sizes, shape):
   mesh = mesh_of(*sizes)
-  assert mesh.axis_names == (
-    *('data', 'stage', 'fsdp', 'expert', 'context', 'tensor'),
-  )
+  assert mesh.axis_names == ('data', 'stage', 'fsdp', 'expert', 'context', 'tensor')
   assert mesh.devices.shape == with_stage(shape)
   assert {*mesh.devices.flat} == {*jax.devices()}
 
@@ -76,9 +74,7 @@ def test_fsdp_takes_what_divides_the_width(sizes, count, width, expected):
     ((-1, 8, 1, 1, 1), 56, 8, 768, None),
   ],
 )
-def test_fewer_devices_that_split_the_model_more(
-  sizes, count, each, width, expected
-):
+def test_fewer_devices_that_split_the_model_more(sizes, count, each, width, expected):
   mesh = dict(zip(sharding.AXES, with_stage(sizes), strict=True))
   found = sharding.fewer_devices(mesh, count, width=width, each=each)
   assert found == expected
@@ -109,16 +105,13 @@ def test_bad_mesh(sizes, why):
   )
 
 
-@pytest.mark.parametrize(
-  'sizes, nearest', [((3, -1, 1, 1, 1), 6), ((16, -1, 1, 1, 1), 16)]
-)
+@pytest.mark.parametrize('sizes, nearest', [((3, -1, 1, 1, 1), 6), ((16, -1, 1, 1, 1), 16)])
 def test_an_open_mesh_names_the_nearest_number_of_devices(sizes, nearest):
   fixed = sizes[0]
   with pytest.raises(UsageError) as error:
     mesh_of(*sizes)
   assert str(error.value).endswith(
-    f'; those that are not -1 multiply to {fixed}: start on {nearest}, or '
-    'change the sizes'
+    f'; those that are not -1 multiply to {fixed}: start on {nearest}, or change the sizes'
   )
 
 
@@ -141,16 +134,12 @@ def test_unknown_mesh_axis():
 
 
 def boxed(shape, names):
-  return nn.LogicallyPartitioned(
-    jax.ShapeDtypeStruct(shape, jnp.float32), names
-  )
+  return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), names)
 
 
 def test_check_divisible():
   mesh = mesh_of(2, 2, 1, 1, 2)
-  rules = sharding.parse_rules(
-    {'embed': 'data, fsdp', 'vocab': 'tensor', 'norm': ''}
-  )
+  rules = sharding.parse_rules({'embed': 'data, fsdp', 'vocab': 'tensor', 'norm': ''})
   tree = {
     'norm': {'scale': boxed((7,), ('norm',))},
     'a': {'kernel': boxed((12, 6), ('embed', 'vocab'))},
@@ -241,16 +230,11 @@ def test_every_logical_axis_has_a_rule():
     tiny.model(num_encoder_layers=2, position='t5_bias', ffn='geglu'),
     tiny.model(ffn='switch(num_experts=2)'),
     tiny.model(d_model=22, position='transformer_xl', norm='rmsnorm'),
-    tiny.model(
-      input='adaptive(cutoffs=(7,), d_embed=5, div_val=2)',
-      output='adaptive(own=(0,))',
-    ),
+    tiny.model(input='adaptive(cutoffs=(7,), d_embed=5, div_val=2)', output='adaptive(own=(0,))'),
   ):
     tokens = np.zeros((1, 1), np.int32)
     tree = jax.eval_shape(model.init, jax.random.key(0), tokens)
-    for leaf in jax.tree.leaves(
-      tree, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
-    ):
+    for leaf in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)):
       assert len(leaf.names) == leaf.value.ndim
       names |= {*leaf.names}
   assert names | {'batch', 'group', 'length', 'stream'} == {*rules}
@@ -297,9 +281,7 @@ SHARDS = {
 def test_each_device_holds_its_part(sizes):
   run = tiny.build(tiny.config(**tiny.MESHABLE), sizes)
   shapes = parts_lib.abstract_state(run)
-  state = jax.tree.map(
-    lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), shapes
-  )
+  state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), shapes)
   moments = state.opt_state[0]
   found = {}
   for tree in (state.params, moments.mu, moments.nu):
@@ -379,9 +361,7 @@ def test_one_device_mesh_by_hand():
   """What `tiny.build` relies on: shardings follow the mesh they are given."""
   run = tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1))
   assert isinstance(run.mesh, Mesh)
-  assert {d for s in jax.tree.leaves(run.shardings) for d in s.device_set} == {
-    jax.devices()[0]
-  }
+  assert {d for s in jax.tree.leaves(run.shardings) for d in s.device_set} == {jax.devices()[0]}
 
 
 # Loops start programs without waiting for them, and not too many.

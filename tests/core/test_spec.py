@@ -46,11 +46,7 @@ def mixture(*parts: Pair, seed: int = 0):
 
 
 TABLE = Annotated[Any, ranges.OneOf(('one', 2))]
-CHOICES = {
-  'local': local,
-  'rope': rope,
-  'full': lambda: 'full',
-}
+CHOICES = {'local': local, 'rope': rope, 'full': lambda: 'full'}
 
 
 @pytest.mark.parametrize(
@@ -74,11 +70,7 @@ CHOICES = {
       [
         Call(
           'mix',
-          (
-            Pair('web', 0.6),
-            Pair('my, (b:', [1, {2: 3}]),
-            Pair('c4/en-1.0', -4),
-          ),
+          (Pair('web', 0.6), Pair('my, (b:', [1, {2: 3}]), Pair('c4/en-1.0', -4)),
           {'seed': 3},
         ),
         Call('full', (), {}),
@@ -86,11 +78,7 @@ CHOICES = {
     ),
     (
       'full, local(window=256), full',
-      [
-        Call('full', (), {}),
-        Call('local', (), {'window': 256}),
-        Call('full', (), {}),
-      ],
+      [Call('full', (), {}), Call('local', (), {'window': 256}), Call('full', (), {})],
     ),
   ],
 )
@@ -171,20 +159,12 @@ def test_build(text, result):
   [
     ('lokal', "a.b='lokal': unknown 'lokal'; one of full, local, rope"),
     ('full, full', "a.b='full, full': names 2 choices; give one"),
-    (
-      'local',
-      "a.b='local': missing a required argument: 'window'; local takes "
-      '(window: int)',
-    ),
+    ('local', "a.b='local': missing a required argument: 'window'; local takes (window: int)"),
     (
       'local(size=3)',
-      "a.b='local(size=3)': missing a required argument: 'window'; local "
-      'takes (window: int)',
+      "a.b='local(size=3)': missing a required argument: 'window'; local takes (window: int)",
     ),
-    (
-      'full(3)',
-      "a.b='full(3)': too many positional arguments; full takes ()",
-    ),
+    ('full(3)', "a.b='full(3)': too many positional arguments; full takes ()"),
     (
       'rope(base=1.0)',
       "a.b='rope(base=1.0)': got an unexpected keyword argument 'base'; rope "
@@ -307,28 +287,18 @@ names = st.from_regex(r'[a-zA-Z_][a-zA-Z0-9_]{0,7}', fullmatch=True).filter(
 # Without NUL, which no text of ours may have.
 texts = st.text(st.characters(codec='utf-8', min_codepoint=1))
 values = st.one_of(
-  st.integers(),
-  st.floats(allow_nan=False, allow_infinity=False),
-  texts,
-  st.booleans(),
-  st.none(),
+  st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts, st.booleans(), st.none()
 )
 calls = st.builds(
   Call,
   names,
-  st.lists(
-    values | st.builds(Pair, texts, values),
-    max_size=3,
-  ).map(tuple),
+  st.lists(values | st.builds(Pair, texts, values), max_size=3).map(tuple),
   st.dictionaries(names, values, max_size=3),
 )
 
 
 def written(call):
-  arguments = [
-    f'{a.key!r}: {a.value!r}' if isinstance(a, Pair) else repr(a)
-    for a in call.args
-  ]
+  arguments = [f'{a.key!r}: {a.value!r}' if isinstance(a, Pair) else repr(a) for a in call.args]
   arguments += [f'{name}={value!r}' for name, value in call.kwargs.items()]
   return f'{call.name}({", ".join(arguments)})'
 
@@ -365,6 +335,4 @@ def test_what_is_said_to_install():
 
 
 def test_counts_in_words():
-  assert [spec.counted(n, 'host') for n in (0, 1, 2048)] == [
-    *('0 hosts', '1 host', '2,048 hosts')
-  ]
+  assert [spec.counted(n, 'host') for n in (0, 1, 2048)] == ['0 hosts', '1 host', '2,048 hosts']

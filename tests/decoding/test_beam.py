@@ -22,10 +22,7 @@ from tests.support import beam_reference, checkpoints, golden_io, tiny
 from tests.support.decoding import generate
 
 # gen_beam_bart and gen_beam_marian: by adding their names here.
-FOLDERS = [
-  golden_io.ROOT / f'gen_beam_{name}'
-  for name in ('t5', 'gpt2', 'bart', 'marian')
-]
+FOLDERS = [golden_io.ROOT / f'gen_beam_{name}' for name in ('t5', 'gpt2', 'bart', 'marian')]
 # The rules are the same for all; other families only compile anew.
 CASES = [
   pytest.param(folder, name, marks=[pytest.mark.slow] * (i > 1))
@@ -46,18 +43,14 @@ def found(model, params, asked, beam, rows=8):
   return [out[i] for i in range(len(asked))]
 
 
-@pytest.mark.parametrize(
-  'folder, name', CASES, ids=lambda x: getattr(x, 'name', x)
-)
+@pytest.mark.parametrize('folder, name', CASES, ids=lambda x: getattr(x, 'name', x))
 def test_what_transformers_found(folder, name):
   """Sequences and lengths exactly, scores to 1e-4."""
   model, params = loaded(folder)
   golden, config = golden_io.case(folder, name), golden_io.config(folder)
   rows = [
     ids[kept == 1].tolist()
-    for ids, kept in zip(
-      golden.inputs['input_ids'], golden.inputs['attention_mask'], strict=True
-    )
+    for ids, kept in zip(golden.inputs['input_ids'], golden.inputs['attention_mask'], strict=True)
   ]
   start = config.get('decoder_start_token_id')
   eos, static = config['eos_token_id'], golden.static
@@ -69,9 +62,7 @@ def test_what_transformers_found(folder, name):
     no_repeat_ngram=static.get('no_repeat_ngram_size', 0),
     # The start token or the prompt counts there.
     min_tokens=max(
-      0,
-      static.get('min_length', 0)
-      - (1 if model.num_encoder_layers else len(rows[0])),
+      0, static.get('min_length', 0) - (1 if model.num_encoder_layers else len(rows[0]))
     ),
   )
   most = static['max_new_tokens']
@@ -87,10 +78,7 @@ def test_what_transformers_found(folder, name):
       expected = golden.outputs['sequences'][text, i]
       whole = [*asked[text].ids, *ids]
       np.testing.assert_array_equal(expected[: len(whole)], whole)
-      assert (
-        np.abs(hypothesis.score - golden.outputs['sequences_scores'][text, i])
-        < 1e-4
-      )
+      assert np.abs(hypothesis.score - golden.outputs['sequences_scores'][text, i]) < 1e-4
 
 
 T5, GPT2, *_ = FOLDERS
@@ -104,9 +92,7 @@ def asked_of(folder, most, stop=STOP):
   """What is asked: the texts are sources, or prompts of two lengths."""
   if folder is T5:
     return [Request([0], most, stop_ids=stop, source=ids) for ids in SOURCES]
-  return [
-    Request(ids, most + i, stop_ids=stop) for i, ids in enumerate(SOURCES)
-  ]
+  return [Request(ids, most + i, stop_ids=stop) for i, ids in enumerate(SOURCES)]
 
 
 @functools.cache
@@ -122,9 +108,7 @@ def logits_fn(folder):
       source = Row(source_1M, real_BL=mask_1M)
       row = row._replace(extra={'source': source})
     out = model.apply({'params': params}, row)
-    return model.apply(
-      {'params': params}, out.hidden_BLD[0, at], method='logits'
-    )
+    return model.apply({'params': params}, out.hidden_BLD[0, at], method='logits')
 
   def logits_of(ids, source):
     ids_1L, source_1M = np.zeros((1, L), int), np.zeros((1, 17), int)
@@ -186,9 +170,7 @@ def test_an_lstm_searches_by_the_rules():
   @jax.jit
   def logits_at(ids_1L, at):
     out = model.apply({'params': params}, ids_1L)
-    return model.apply(
-      {'params': params}, out.hidden_BLD[0, at], method='logits'
-    )
+    return model.apply({'params': params}, out.hidden_BLD[0, at], method='logits')
 
   def logits_of(ids):
     ids_1L = np.zeros((1, CONTEXT), int)
@@ -196,12 +178,8 @@ def test_an_lstm_searches_by_the_rules():
     return logits_at(ids_1L, len(ids) - 1)
 
   beam, stop = BeamSettings(3, length_penalty=0.7), {1, 5}
-  asked = [
-    Request(tiny.tokens(n, seed=n).tolist(), 9, stop_ids=stop) for n in (5, 19)
-  ]
-  for request, hypotheses in zip(
-    asked, found(model, params, asked, beam), strict=True
-  ):
+  asked = [Request(tiny.tokens(n, seed=n).tolist(), 9, stop_ids=stop) for n in (5, 19)]
+  for request, hypotheses in zip(asked, found(model, params, asked, beam), strict=True):
     expected = beam_reference.search(
       logits_of,
       list(request.ids),
@@ -227,12 +205,7 @@ def test_a_text_does_not_depend_on_its_company():
   """Seven in batches of three and alone, in the order of the texts."""
   lengths = (3, 14, 5, 2, 7, 9, 11)
   asked = [
-    Request(
-      [0],
-      5 + n,
-      stop_ids={1},
-      source=tiny.tokens(n, seed=n, vocab_size=89).tolist(),
-    )
+    Request([0], 5 + n, stop_ids={1}, source=tiny.tokens(n, seed=n, vocab_size=89).tolist())
     for n in lengths
   ]
   model, params = loaded(T5)
@@ -243,18 +216,14 @@ def test_a_text_does_not_depend_on_its_company():
     (alone,) = found(model, params, [one], beam)
     assert [h.ids for h in alone] == [h.ids for h in expected]
     assert [h.finish for h in alone] == [h.finish for h in expected]
-    np.testing.assert_allclose(
-      [h.score for h in alone], [h.score for h in expected], atol=1e-5
-    )
+    np.testing.assert_allclose([h.score for h in alone], [h.score for h in expected], atol=1e-5)
 
 
 def test_what_has_ended_never_changes():
   """It stays, or gives way to better ones, until its text is done."""
   model, params = loaded(T5)
   rows = [Slot(i, r, [0]) for i, r in enumerate(asked_of(T5, 23))]
-  running = Search(
-    Decoder(model, params), rows, BeamSettings(4, length_penalty=2.0), slots=8
-  )
+  running = Search(Decoder(model, params), rows, BeamSettings(4, length_penalty=2.0), slots=8)
   before, changes = {0: [], 1: []}, 0
   while running.rows:
     state = jax.device_get(running._state)
@@ -313,8 +282,7 @@ def test_over_a_mesh():
   model = checkpoints.plain(run.model, num_encoder_layers=1)
   model, params = programs.for_decoding(model, tiny.params(model))
   asked = [
-    Request([1], 9, stop_ids={3}, source=tiny.tokens(n, seed=n).tolist())
-    for n in (5, 7, 11, 13)
+    Request([1], 9, stop_ids={3}, source=tiny.tokens(n, seed=n).tolist()) for n in (5, 7, 11, 13)
   ]
   beam = BeamSettings(3, no_repeat_ngram=2)
   expected = found(model, params, asked, beam)
@@ -326,9 +294,7 @@ def test_over_a_mesh():
     lies = [x.sharding.spec for x in one._caches[0][:2]]
   for ours, theirs in zip(out, expected, strict=True):
     assert [h.ids for h in ours] == [h.ids for h in theirs]
-    np.testing.assert_allclose(
-      [h.score for h in ours], [h.score for h in theirs], atol=1e-4
-    )
+    np.testing.assert_allclose([h.score for h in ours], [h.score for h in theirs], atol=1e-4)
   assert [spec[:2] for spec in lies] == [(('data', 'fsdp'), 'tensor')] * 2
 
 

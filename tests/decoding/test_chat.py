@@ -70,9 +70,7 @@ def test_no_message_ends_itself(name):
 
 def test_no_argument_of_a_call_ends_a_message():
   made = imported(NAMES[0])
-  source = (
-    '{% for k, v in messages[0].call.items() %}{{ k }}={{ v }}{% endfor %}'
-  )
+  source = '{% for k, v in messages[0].call.items() %}{{ k }}={{ v }}{% endfor %}'
   specials = {*made.special.names}
   call = dict.fromkeys(specials, ' '.join(specials))
   chat = [{'role': 'user', 'content': '', 'call': call}]
@@ -81,18 +79,12 @@ def test_no_argument_of_a_call_ends_a_message():
   assert not {*ids} & {*made.special.names.values()}
 
 
-@pytest.mark.parametrize(
-  ('named', 'name'), [('chatml', 'smollm2'), ('llama2', 'llama')]
-)
+@pytest.mark.parametrize(('named', 'name'), [('chatml', 'smollm2'), ('llama2', 'llama')])
 def test_templates_by_name_are_the_usual_ones(named, name):
   """Where there is a system message, for which SmolLM2 has a default."""
   made = imported(name)
   template = chat.choose(named, made, '')
-  cases = [
-    case
-    for case in RECORDED[name]['chats']
-    if case['messages'][0]['role'] == 'system'
-  ]
+  cases = [case for case in RECORDED[name]['chats'] if case['messages'][0]['role'] == 'system']
   assert cases
   for case in cases:
     text = template.render(case['messages'], case['more'])
@@ -195,10 +187,7 @@ def test_where_a_template_is_found(tmp_path):
   (tmp_path / 'chat_template.jinja').unlink()
   assert loaded(tmp_path).render([]) == 'other'
   write(
-    [
-      {'name': 'tool_use', 'template': 'a'},
-      {'name': 'default', 'template': 'b{{ pad_token }}'},
-    ]
+    [{'name': 'tool_use', 'template': 'a'}, {'name': 'default', 'template': 'b{{ pad_token }}'}]
   )
   (tmp_path / 'special_tokens_map.json').write_text('{"pad_token": "<p>"}')
   assert loaded(tmp_path).render([]) == 'b<p>'

@@ -36,9 +36,7 @@ def loaded(name):
   return programs.for_decoding(*hf.load(str(golden_io.ROOT / name)))
 
 
-@pytest.mark.parametrize(
-  'case', CASES, ids=lambda x: f'{x["model"]}-{x["name"]}-{x["beams"]}'
-)
+@pytest.mark.parametrize('case', CASES, ids=lambda x: f'{x["model"]}-{x["name"]}-{x["beams"]}')
 def test_what_transformers_generated(case):
   """Every hypothesis to the token, and its score to 1e-4."""
   model, params = loaded(case['model'])
@@ -51,7 +49,9 @@ def test_what_transformers_generated(case):
   never_V = np.isin(np.arange(89), read.never)
   if case['beams'] == 1:
     (new,) = generate(
-      *(model, params, [ids]),
+      model,
+      params,
+      [ids],
       max_tokens=most,
       sampler=GREEDY,
       seed=0,
@@ -103,7 +103,9 @@ def test_scores_that_are_no_numbers_are_told(way, value):
       [*search(Decoder(model, broken), asked, BeamSettings(3), rows=1)]
     else:
       generate(
-        *(model, broken, [[1, 5]]),
+        model,
+        broken,
+        [[1, 5]],
         max_tokens=7,
         sampler=Sampler(temperature=0 if way == 'greedy' else 1.0),
         seed=0,
@@ -123,12 +125,8 @@ def test_a_row_without_scores_ends_alone():
   tokens = []
   while engine.num_running or engine.num_waiting:
     tokens += engine.step()
-  assert [t for t in tokens if t.request == bad] == [
-    requests.Token(bad, None, requests.FAILED)
-  ]
-  assert [t.finish for t in tokens if t.request == good][-1] in (
-    *('stop', 'length'),
-  )
+  assert [t for t in tokens if t.request == bad] == [requests.Token(bad, None, requests.FAILED)]
+  assert [t.finish for t in tokens if t.request == good][-1] in ('stop', 'length')
 
 
 @pytest.mark.parametrize(
@@ -178,9 +176,7 @@ def test_what_changes_nothing_is_taken():
 @pytest.mark.parametrize('case', CASES[:14:2], ids=lambda x: x['name'])
 def test_there_and_back(case):
   """By special.json, and by a file of Hugging Face's."""
-  read = functools.partial(
-    generation.read, name='f', vocab_size=89, stops=STOPS
-  )
+  read = functools.partial(generation.read, name='f', vocab_size=89, stops=STOPS)
   found = read(case['values'])
   entries = json.loads(json.dumps(constraints_lib.written(found)))
   assert constraints_lib.restored(entries) == found != ANY
@@ -212,10 +208,7 @@ def test_many_runs_and_ngrams_are_those_of_transformers(length):
   torch = pytest.importorskip('torch')
   process = pytest.importorskip('transformers.generation.logits_process')
   rng, V = np.random.default_rng(length), 11
-  runs = [
-    tuple(rng.integers(0, V if i % 3 else 2, 2 + i % 4).tolist())
-    for i in range(60)
-  ]
+  runs = [tuple(rng.integers(0, V if i % 3 else 2, 2 + i % 4).tolist()) for i in range(60)]
   runs += [tuple(rng.integers(0, 2, 30).tolist()), (1, 1, 1)]
   ids = rng.integers(0, 3, (13, length))
   ids[0] = 1
@@ -225,10 +218,7 @@ def test_many_runs_and_ngrams_are_those_of_transformers(length):
       process.NoBadWordsLogitsProcessor([[*run] for run in runs]),
     ),
     *(
-      (
-        Constraints(no_repeat_ngram=size),
-        process.NoRepeatNGramLogitsProcessor(size),
-      )
+      (Constraints(no_repeat_ngram=size), process.NoRepeatNGramLogitsProcessor(size))
       for size in (1, 2, 3, 5, 24)
     ),
   ]:

@@ -82,9 +82,7 @@ def test_a_recurrent_state_is_kept_from_padding():
 def test_warmed_up_requests_compile_nothing():
   """Of the sizes that were given, from one row to all."""
   small = tiny.model(num_layers=1, context_length=127)
-  made = functools.partial(
-    Engine, Decoder(*programs.for_decoding(small, tiny.params(small)))
-  )
+  made = functools.partial(Engine, Decoder(*programs.for_decoding(small, tiny.params(small))))
   assert [*warm_up(made(slots=3), 11, 7)] == [1, 2, 3]
   compiled = programs.read_block, programs.draw, programs.decode_step
   before = [program._cache_size() for program in compiled]
@@ -119,12 +117,18 @@ def any_requests(num):
     length = int(rng.integers(1, 127))
     new = int(rng.integers(1, 128 - length))
     sampler = Sampler(
-      *(i % 2, 5 * (i % 3), (0.9, 1.0)[i % 5 > 2], 0.1 * (i % 7 == 0)),
+      i % 2,
+      5 * (i % 3),
+      (0.9, 1.0)[i % 5 > 2],
+      0.1 * (i % 7 == 0),
       repetition_penalty=(1.0, 1.3)[i % 4 == 0],
     )
     num_top = (None, 0, 20)[i % 3]
     yield Request(
-      *(prompt(length), new, sampler, i),
+      prompt(length),
+      new,
+      sampler,
+      i,
       num_top=num_top,
       scores_prompt=num_top is not None and i % 2 == 0,
     )
@@ -201,9 +205,7 @@ def test_ends_are_told_with_the_last_token():
   tokens = list(batch.run())
   assert [t for t in tokens if t.request == one][-1] == Token(one, None, 'stop')
   assert ids_of(tokens, one) == plain[:at]
-  assert [t for t in tokens if t.request == two][-1] == Token(
-    two, plain[at - 1], 'length'
-  )
+  assert [t for t in tokens if t.request == two][-1] == Token(two, plain[at - 1], 'length')
 
 
 def test_cancelled_requests_are_forgotten():
@@ -357,9 +359,7 @@ def chat(batch, *, turns):
 def test_a_turn_reads_what_is_new(monkeypatch):
   """Whole blocks of eight tokens that the row before held, windows or not."""
   monkeypatch.setattr(programs, 'BLOCK', 8)
-  seen = tiny.model(
-    num_layers=2, context_length=97, attention='local(window=11), full'
-  )
+  seen = tiny.model(num_layers=2, context_length=97, attention='local(window=11), full')
   made = programs.for_decoding(seen, tiny.params(seen))
   sizes = counted_blocks(monkeypatch)
   expected = chat(Engine(Decoder(*made), slots=1), turns=2)
@@ -399,10 +399,18 @@ def test_memory_goes_back_when_caches_outgrow_those_before(monkeypatch):
 @pytest.mark.parametrize(
   'length, longest, slots',
   [
-    *((1, 8192, 64), (64, 8192, 64), (65, 8192, 128), (512, 8192, 512)),
-    *((513, 8192, 768), (769, 8192, 1024), (1025, 8192, 1536)),
-    *((1537, 8192, 2048), (2049, 8192, 3072), (8000, 8192, 8192)),
-    *((70, 100, 100), (13, 13, 13)),
+    (1, 8192, 64),
+    (64, 8192, 64),
+    (65, 8192, 128),
+    (512, 8192, 512),
+    (513, 8192, 768),
+    (769, 8192, 1024),
+    (1025, 8192, 1536),
+    (1537, 8192, 2048),
+    (2049, 8192, 3072),
+    (8000, 8192, 8192),
+    (70, 100, 100),
+    (13, 13, 13),
   ],
 )
 def test_a_cache_has_the_size_of_what_it_holds(length, longest, slots):

@@ -26,9 +26,7 @@ def test_names_of_blanks_are_tokens(text, expected):
   """As T5 reads them in training: a sentinel in the place of some pieces."""
   found = files.encode_blanks(tokenizer(), text).tolist()
   assert found == ids(*expected)
-  assert files.has_blanks(tokenizer(), found) == (
-    '<mask>' in text or '_0' in text
-  )
+  assert files.has_blanks(tokenizer(), found) == ('<mask>' in text or '_0' in text)
   source = files.SourceEntry('--source', text)
   assert source.encoded(tokenizer()).tolist() == found
 
@@ -40,24 +38,12 @@ FIRST = ids('<extra_id_0>', '▁is', '▁the', '▁capital')
 @pytest.mark.parametrize(
   'source, answer, expected',
   [
-    (
-      SOURCE,
-      [*FIRST, *ids('<extra_id_1>', '▁France.')],
-      'Paris is the capital of France.',
-    ),
+    (SOURCE, [*FIRST, *ids('<extra_id_1>', '▁France.')], 'Paris is the capital of France.'),
     # In another order, a blank left out, one said twice after other words.
-    (
-      SOURCE,
-      [*ids('<extra_id_1>', '▁France.'), *FIRST],
-      'Paris is the capital of France.',
-    ),
+    (SOURCE, [*ids('<extra_id_1>', '▁France.'), *FIRST], 'Paris is the capital of France.'),
     (SOURCE, FIRST, 'Paris is the capital of'),
     (SOURCE, [], 'Paris of'),
-    (
-      SOURCE,
-      [*ids('▁x'), *FIRST, *ids('<extra_id_0>', '▁x')],
-      'Paris is the capital of',
-    ),
+    (SOURCE, [*ids('▁x'), *FIRST, *ids('<extra_id_0>', '▁x')], 'Paris is the capital of'),
     # BART writes the whole text.
     (ids('▁Paris', '<mask>'), ids('▁Paris', '▁is'), 'Paris is'),
   ],

@@ -38,8 +38,7 @@ def params():
 def scores(tokens, types, seen, last):
   variables = {'params': params()}
   out = MODEL.apply(
-    variables,
-    Row(tokens[None], token_types_BL=types[None], visible_BLM=seen[None]),
+    variables, Row(tokens[None], token_types_BL=types[None], visible_BLM=seen[None])
   )
   logits = MODEL.apply(variables, out.hidden_BLD[0, last], method='logits')
   return jax.nn.log_softmax(logits)
@@ -52,18 +51,14 @@ def next_scores(source, written):
   tokens[: len(row)] = row
   place = np.arange(LONGEST)
   of_source = place < len(source)
-  seen = of_source[None] | (
-    ~of_source[:, None] & (place[None] <= place[:, None])
-  )
+  seen = of_source[None] | (~of_source[:, None] & (place[None] <= place[:, None]))
   types = np.where(of_source, *TYPES)
   return np.asarray(scores(tokens, types, seen, len(row) - 1))
 
 
 def test_each_token_is_that_of_a_mask_in_its_place():
   """Of sources of three lengths, all at a time."""
-  decoder = engine.Engine(
-    Decoder(MODEL, params(), ByMask(MASK, TYPES)), slots=4
-  )
+  decoder = engine.Engine(Decoder(MODEL, params(), ByMask(MASK, TYPES)), slots=4)
   greedy = Sampler(temperature=0)
   found = {decoder.add(Request(s, MOST, greedy)): [] for s in SOURCES}
   for token in decoder.run():
@@ -77,10 +72,7 @@ def test_each_token_is_that_of_a_mask_in_its_place():
 
 
 def test_hypotheses_have_the_scores_of_whole_rows():
-  asked = [
-    Request(source, 4, stop_ids={END}, num_source=len(source))
-    for source in SOURCES
-  ]
+  asked = [Request(source, 4, stop_ids={END}, num_source=len(source)) for source in SOURCES]
   # What a source says may be said again, once.
   beam = BeamSettings(3, 0.0, no_repeat_ngram=1)
   decoder = Decoder(MODEL, params(), ByMask(MASK, TYPES))
@@ -92,10 +84,7 @@ def test_hypotheses_have_the_scores_of_whole_rows():
       again |= {*ids} & {*SOURCES[number]}
       assert len({*ids}) == len(ids)
       ids = ids + [END] * (finish == 'stop')
-      total = sum(
-        next_scores(SOURCES[number], ids[:n])[token]
-        for n, token in enumerate(ids)
-      )
+      total = sum(next_scores(SOURCES[number], ids[:n])[token] for n, token in enumerate(ids))
       np.testing.assert_allclose(score, total, rtol=1e-4)
   assert 'length' in finishes and again
 
@@ -129,9 +118,7 @@ def next_after(source, written, both):
 
 @pytest.mark.parametrize('both', [True, False])
 def test_a_decoder_writes_after_prefixes(both):
-  decoder = engine.Engine(
-    Decoder(DECODER, decoder_params(), AfterPrefix(both)), slots=4
-  )
+  decoder = engine.Engine(Decoder(DECODER, decoder_params(), AfterPrefix(both)), slots=4)
   greedy = Sampler(temperature=0)
   asked = [Request([*s, START], MOST, greedy) for s in SOURCES]
   found = {decoder.add(request): [] for request in asked}
@@ -150,17 +137,13 @@ def test_a_decoder_writes_after_prefixes(both):
 
 def test_hypotheses_after_a_prefix_have_the_scores_of_whole_rows():
   asked = [
-    Request([*source, START], 4, stop_ids={END}, num_source=len(source))
-    for source in SOURCES
+    Request([*source, START], 4, stop_ids={END}, num_source=len(source)) for source in SOURCES
   ]
   decoder = Decoder(DECODER, decoder_params(), AfterPrefix(both=True))
-  for number, hypotheses in search(
-    decoder, asked, BeamSettings(3, 0.0), rows=4
-  ):
+  for number, hypotheses in search(decoder, asked, BeamSettings(3, 0.0), rows=4):
     for ids, score, finish in hypotheses:
       ids = ids + [END] * (finish == 'stop')
       total = sum(
-        next_after(SOURCES[number], ids[:n], both=True)[token]
-        for n, token in enumerate(ids)
+        next_after(SOURCES[number], ids[:n], both=True)[token] for n, token in enumerate(ids)
       )
       np.testing.assert_allclose(score, total, rtol=1e-4)

@@ -77,9 +77,7 @@ def check(request, tokens):
     assert len(score.top) == request.num_top
     order = np.sort(own_V)[::-1][: request.num_top]
     np.testing.assert_allclose([x for _, x in score.top], order, atol=1e-5)
-    np.testing.assert_allclose(
-      [own_V[i] for i, _ in score.top], order, atol=1e-5
-    )
+    np.testing.assert_allclose([own_V[i] for i, _ in score.top], order, atol=1e-5)
 
 
 REQUESTS = [
@@ -87,12 +85,7 @@ REQUESTS = [
   Request(prompt(LONG, 2), 5, Sampler(2.0), 3, num_top=0, scores_prompt=True),
   Request(prompt(19, 3), 17, Sampler(0.5, top_k=7), 5),
   Request(prompt(3, 4), 2, Sampler(3.0, top_p=0.9), 7, num_top=NUM_TOP),
-  Request(
-    prompt(7, 6),
-    *(7, Sampler(0, repetition_penalty=1.7)),
-    num_top=2,
-    scores_prompt=True,
-  ),
+  Request(prompt(7, 6), 7, Sampler(0, repetition_penalty=1.7), num_top=2, scores_prompt=True),
   Request(prompt(5, 1), 3, Sampler(2.0), 13, num_top=1, scores_prompt=True),
 ]
 

@@ -92,10 +92,7 @@ def with_a_gap():
   )
   made.add_special_tokens(['<eos>'])
   return hf_tokenizers.HfTokenizer(
-    {
-      hf_tokenizers.FILE: made.to_str().encode(),
-      hf_tokenizers.EOS: json.dumps('<eos>').encode(),
-    }
+    {hf_tokenizers.FILE: made.to_str().encode(), hf_tokenizers.EOS: json.dumps('<eos>').encode()}
   )
 
 
@@ -137,8 +134,7 @@ def test_no_sampler_draws_them(ways, with_draft):
     engine = Engine(Decoder(*model(), never_V=never_V), slots=32, draft=draft)
     asked = itertools.product(ways, PROMPTS)
     found = {
-      engine.add(Request(ids, MOST, ways[way], i)): (way, [])
-      for i, (way, ids) in enumerate(asked)
+      engine.add(Request(ids, MOST, ways[way], i)): (way, []) for i, (way, ids) in enumerate(asked)
     }
     for token in engine.run():
       found[token.request][1].append(token.id)
@@ -160,9 +156,7 @@ def test_frequencies_are_those_of_what_is_left():
   rows = 4096
   samplers = sampler.stack([Sampler()] * rows, range(rows))
   shown = np.broadcast_to(logits.astype(np.float32), (rows, V))
-  found = sampler.draw(
-    *(sampler.suppress(shown, NEVER), samplers, np.zeros(rows, np.int32))
-  )
+  found = sampler.draw(sampler.suppress(shown, NEVER), samplers, np.zeros(rows, np.int32))
   probs = np.exp(logits - logits.max())
   probs[[i for i in range(V) if i not in ALLOWED]] = 0
   probs /= probs.sum()
@@ -177,10 +171,7 @@ def test_beam_search_passes_them_by_and_scores_as_before(size):
   beam = BeamSettings(size, length_penalty=0.0)
   asked = [Request(ids, MOST) for ids in PROMPTS]
   generator = TextGenerator(
-    *(Decoder.of(made, params, TOKENIZER), TOKENIZER),
-    Options(num_samples=size),
-    rows=3,
-    beam=beam,
+    Decoder.of(made, params, TOKENIZER), TOKENIZER, Options(num_samples=size), rows=3, beam=beam
   )
   found = dict(generator.complete(asked))
   for number, prompt in enumerate(PROMPTS):
@@ -189,9 +180,7 @@ def test_beam_search_passes_them_by_and_scores_as_before(size):
       new = TOKENIZER.encode(continuation.text).tolist()
       assert {*new} <= ALLOWED
       if len(new) == MOST:  # else it holds the end of a document
-        np.testing.assert_allclose(
-          continuation.score, log_prob(prompt, new), rtol=1e-4
-        )
+        np.testing.assert_allclose(continuation.score, log_prob(prompt, new), rtol=1e-4)
     if size == 1:
       assert found[number][0].text == TOKENIZER.decode(greedy(prompt))
 
@@ -200,8 +189,7 @@ def test_beam_search_passes_them_by_and_scores_as_before(size):
 def test_what_writes_behind_a_source_draws_none(size):
   made, params = model(attention='bidirectional', input='tokens(token_types=6)')
   rows = [
-    Request(ids, MOST, Sampler(temperature=0))._replace(num_source=len(ids))
-    for ids in PROMPTS
+    Request(ids, MOST, Sampler(temperature=0))._replace(num_source=len(ids)) for ids in PROMPTS
   ]
 
   def ids(never_V):
@@ -230,10 +218,7 @@ def test_nothing_of_them_fills_a_mask(tmp_path):
   assert sorted(f.id for f in found) == [*range(len(words))]
   out = made.apply(
     {'params': params},
-    Row(
-      np.pad(row, (0, 16 - len(row)))[None],
-      real_BL=np.arange(16)[None] < len(row),
-    ),
+    Row(np.pad(row, (0, 16 - len(row)))[None], real_BL=np.arange(16)[None] < len(row)),
   )
   logits = made.apply({'params': params}, out.hidden_BLD[0, 2], method='logits')
   shares = np.asarray(jax.nn.softmax(logits))
@@ -256,9 +241,7 @@ def test_a_greedy_answer_is_judged_as_it_is_drawn():
     'counts': np.array([len(new)]),
   }
   for never_V, expected in ((None, False), (NEVER, True)):
-    sums, best_B = forward.score_rows(
-      params, batch, model=made, never_V=never_V
-    )
+    sums, best_B = forward.score_rows(params, batch, model=made, never_V=never_V)
     assert bool(best_B[0]) == expected
     np.testing.assert_allclose(sums[0], log_prob(prompt, new), rtol=1e-4)
 

@@ -53,8 +53,6 @@ def test_the_oldest_goes_and_what_went_on():
   assert found(kept, [1] * 9) == (3, 6)
 
 
-@pytest.mark.parametrize(
-  'most, length, wanted', [(0, 9, False), (1, 2, False), (1, 3, True)]
-)
+@pytest.mark.parametrize('most, length, wanted', [(0, 9, False), (1, 2, False), (1, 3, True)])
 def test_less_than_a_block_is_not_kept(most, length, wanted):
   assert PrefixCache(most).wants([5] * length) == wanted

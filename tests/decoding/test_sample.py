@@ -96,10 +96,7 @@ def test_greedy_continuations_alone_and_together():
 def test_encoder_decoders():
   """From sources of several lengths, against a forward pass each."""
   both = tiny.model(
-    num_layers=2,
-    num_encoder_layers=3,
-    position='t5_bias',
-    init_weights='normal(stddev=1.0)',
+    num_layers=2, num_encoder_layers=3, position='t5_bias', init_weights='normal(stddev=1.0)'
   )
   weights = tiny.params(both)
 
@@ -121,20 +118,12 @@ def test_encoder_decoders():
       ids.append(int(np.argmax(scores[0, len(ids) - 1])))
     expected.append(ids[len(prompt) :])
   found = decoding.generate(
-    both,
-    weights,
-    prompts,
-    sources=sources,
-    max_tokens=5,
-    sampler=GREEDY,
-    seed=0,
+    both, weights, prompts, sources=sources, max_tokens=5, sampler=GREEDY, seed=0
   )
   assert found == expected
   assert expected[0] != expected[1]
   with pytest.raises(AssertionError):
-    decoding.generate(
-      both, weights, prompts, max_tokens=5, sampler=GREEDY, seed=0
-    )
+    decoding.generate(both, weights, prompts, max_tokens=5, sampler=GREEDY, seed=0)
 
 
 def test_continuation_may_fill_the_context():
@@ -174,18 +163,14 @@ def test_stop_when_is_asked_after_each_token():
   found = generate(PROMPTS, stop_when=stop_when)
   short = [ids[0] == plain[1][0] for ids in plain]
   assert 0 < sum(short) < len(short)
-  assert found == [
-    ids[:2] if s else ids for ids, s in zip(plain, short, strict=True)
-  ]
+  assert found == [ids[:2] if s else ids for ids, s in zip(plain, short, strict=True)]
   # Never of a row that has ended.
   assert len(asked) == sum(len(ids) for ids in found)
 
 
 def test_draws_are_a_function_of_the_seed():
   warm = Sampler(temperature=3.0)
-  one, same, other = (
-    generate(PROMPTS, sampler=warm, seed=seed) for seed in (1, 1, 2)
-  )
+  one, same, other = (generate(PROMPTS, sampler=warm, seed=seed) for seed in (1, 1, 2))
   assert one == same
   assert one != other
   # Rows that hold the same prompt go different ways.
@@ -196,9 +181,7 @@ def test_draws_are_a_function_of_the_seed():
 def test_each_token_is_a_new_draw():
   """Where all tokens are as likely, ten draws are hardly ever the same."""
   flat = jax.tree.map(np.zeros_like, params())
-  found = decoding.generate(
-    model(), flat, [[1], [2]], max_tokens=10, sampler=Sampler(), seed=0
-  )
+  found = decoding.generate(model(), flat, [[1], [2]], max_tokens=10, sampler=Sampler(), seed=0)
   assert all(len({*ids}) > 4 for ids in found)
 
 

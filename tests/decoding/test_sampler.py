@@ -82,9 +82,7 @@ def test_top_p_is_taken_of_what_top_k_left():
 
 
 # Of the largest probability, .42: .25, .19, .11 and .08 are .60, .45, .27, .18.
-@pytest.mark.parametrize(
-  'min_p, num_kept', [(0.0, 7), (0.2, 4), (0.5, 2), (1.0, 1)]
-)
+@pytest.mark.parametrize('min_p, num_kept', [(0.0, 7), (0.2, 4), (0.5, 2), (1.0, 1)])
 def test_min_p(min_p, num_kept):
   probs = reference.softmax(np.float64(LOGITS))
   kept = np.flatnonzero(probs >= min_p * probs.max())
@@ -152,8 +150,13 @@ def test_filters_of_many_tokens_equal_those_of_sorted_ones():
   sizes = np.float32([1e-30, 0.1, 1, 3, 30, 1e3, 1e30])
   logits = rng.normal(size=(7, V)).astype(np.float32) * sizes[:, None]
   samplers = [
-    *(Sampler(top_k=17), Sampler(top_p=0.4), Sampler(top_k=100, top_p=0.9)),
-    *(Sampler(top_p=0.97), Sampler(top_k=2), Sampler(), Sampler(top_k=503)),
+    Sampler(top_k=17),
+    Sampler(top_p=0.4),
+    Sampler(top_k=100, top_p=0.9),
+    Sampler(top_p=0.97),
+    Sampler(top_k=2),
+    Sampler(),
+    Sampler(top_k=503),
   ]
   stacked = sampler_lib.stack(samplers, [0] * 7)
   found = np.asarray(sampler_lib._kept(jnp.array(logits), stacked))

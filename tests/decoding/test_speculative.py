@@ -142,8 +142,7 @@ def test_greedy_ids_are_those_without_a_draft():
   stops = {plain[0][5]}
   stopped = [request._replace(stop_ids=stops) for request in requests]
   expected = [
-    ids[: min((i for i, x in enumerate(ids) if x in stops), default=None)]
-    for ids in plain
+    ids[: min((i for i, x in enumerate(ids) if x in stops), default=None)] for ids in plain
   ]
   assert continued(batch, stopped) == expected
   # What a round gives after the end that a caller sees is dropped.
@@ -209,10 +208,7 @@ def p_value(counts, probs):
   found = [*counts[~rare], counts[rare].sum()]
   means = [*expected[~rare], expected[rare].sum()]
   if means[-1] < 5:
-    found, means = (
-      [*found[:-2], sum(found[-2:])],
-      [*means[:-2], sum(means[-2:])],
-    )
+    found, means = ([*found[:-2], sum(found[-2:])], [*means[:-2], sum(means[-2:])])
   return scipy.stats.chisquare(found, means, sum_check=False).pvalue
 
 
@@ -226,9 +222,7 @@ def test_counts_of_each_place_follow_the_model(sampler):
   """
   start, rows, num_tokens = prompt(3, 7), 2048, 2
   batch = engine(rows, num_tokens)
-  found = np.array(
-    continued(batch, [Request(start, 4, sampler, seed) for seed in range(rows)])
-  )
+  found = np.array(continued(batch, [Request(start, 4, sampler, seed) for seed in range(rows)]))
   assert 0.1 < batch.proposals.accepted / batch.proposals.proposed < 0.9
   texts, weights = np.array([start]), np.ones(1)
   for place in range(4):
@@ -241,8 +235,7 @@ def test_counts_of_each_place_follow_the_model(sampler):
       both = np.bincount(found[:, 0] * V + found[:, 1], minlength=V * V)
       assert p_value(both, weights) > LEAST
     texts = np.concatenate(
-      [np.repeat(texts, V, axis=0), np.tile(np.arange(V), len(texts))[:, None]],
-      axis=1,
+      [np.repeat(texts, V, axis=0), np.tile(np.arange(V), len(texts))[:, None]], axis=1
     )
 
 
@@ -263,16 +256,13 @@ def test_proposals_are_accepted_as_often_as_the_distributions_overlap():
   first = np.full(rows, 5, np.int32)
   every = np.broadcast_to
   proposed = np.stack(
-    [PROPOSE(every(q[i], (rows, V)), stacked, first + i) for i in range(N)],
-    axis=1,
+    [PROPOSE(every(q[i], (rows, V)), stacked, first + i) for i in range(N)], axis=1
   )
   accepted, own = JUDGE(
     proposed, every(p, (rows, N + 1, V)), every(q, (rows, N, V)), stacked, first
   )
   probs = reference.softmax(np.float64(p))
-  overlaps = np.minimum(probs[:-1], reference.softmax(np.float64(q))).sum(
-    axis=1
-  )
+  overlaps = np.minimum(probs[:-1], reference.softmax(np.float64(q))).sum(axis=1)
   reach = np.cumprod([1, *overlaps])
   expected = reach - [*reach[1:], 0]
   assert p_value(np.bincount(accepted, minlength=N + 1), expected) > LEAST
@@ -291,10 +281,7 @@ def test_proposals_are_accepted_as_often_as_the_distributions_overlap():
   'changes, why',
   [
     ({'vocab_size': 13}, "has a vocabulary of 13 and the model's is 7"),
-    (
-      {'context_length': 47},
-      "has a context of 47 tokens and the model's is 53",
-    ),
+    ({'context_length': 47}, "has a context of 47 tokens and the model's is 53"),
     ({'num_encoder_layers': 1}, 'an encoder-decoder neither proposes'),
     ({'attention': 'lstm(17)', 'block': 'plain'}, 'cannot go back to before'),
   ],

@@ -41,9 +41,7 @@ def metaspace(strip=True):
   vocab |= {f'<0x{byte:02X}>': 5 + byte for byte in range(256)}
   vocab |= {'▁': 261, 'a': 262, 'b': 263}
   made = tokenizers.Tokenizer(
-    tokenizers.models.BPE(
-      vocab, [('▁', 'a'), ('▁', 'b')], unk_token='<unk>', byte_fallback=True
-    )
+    tokenizers.models.BPE(vocab, [('▁', 'a'), ('▁', 'b')], unk_token='<unk>', byte_fallback=True)
   )
   made.decoder = tokenizers.decoders.Sequence(
     [
@@ -54,9 +52,7 @@ def metaspace(strip=True):
     ]
   )
   made.normalizer = tokenizers.normalizers.Replace(' ', '▁')
-  return HfTokenizer(
-    {'hf_tokenizer.json': made.to_str().encode(), 'eos.json': b'"</s>"'}
-  )
+  return HfTokenizer({'hf_tokenizer.json': made.to_str().encode(), 'eos.json': b'"</s>"'})
 
 
 def byte_level():
@@ -167,7 +163,17 @@ def test_spaces_between_tokens_are_kept():
   pieces = shown(stream_of(tokenizer, [2]), ids)
   assert pieces == [
     # The bytes with what ends their run: one more would make marks of all.
-    *(' b', 'c', ' a', '', '', '', '€ a', ' b', '', ' b', ''),
+    ' b',
+    'c',
+    ' a',
+    '',
+    '',
+    '',
+    '€ a',
+    ' b',
+    '',
+    ' b',
+    '',
   ]
   assert 'a' + ''.join(pieces) == tokenizer.decode([2, *ids])
 

@@ -16,11 +16,7 @@ from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.agreement import Reference
 from gpt_jax.opening import importing
 from gpt_jax.opening import models as trained_lib
-from tests.commands.test_convert import (
-  TOKENIZERS,
-  checkpoint_with_vocabulary,
-  encoder,
-)
+from tests.commands.test_convert import TOKENIZERS, checkpoint_with_vocabulary, encoder
 from tests.support.golden_io import ROOT, config, tensors
 
 TEXT = 'abc d ab'
@@ -92,9 +88,7 @@ def test_other_token_ids_are_found(folders, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_masked_model_and_its_head_of_two_texts(
-  tmp_path, monkeypatch, capsys
-):
+def test_a_masked_model_and_its_head_of_two_texts(tmp_path, monkeypatch, capsys):
   folder = encoder(tmp_path / 'hf', left_out='no tensor')
   importing.from_hf(str(folder), str(tmp_path / 'w'))
   seen, wrong = [], 0.0
@@ -140,9 +134,7 @@ def test_an_encoder_decoder(tmp_path, monkeypatch, capsys):
   def run_reference(folder, text, run, written):
     seen.append((run, written))
     out = hf.forward(
-      *hf.load(folder),
-      input_ids=np.array([run]),
-      decoder_input_ids=np.array([written]),
+      *hf.load(folder), input_ids=np.array([run]), decoder_input_ids=np.array([written])
     )
     return Reference(np.array(out['logits'][0]) + wrong, run)
 
@@ -225,9 +217,7 @@ def test_a_fine_tuned_head_is_compared_by_its_own_row(
   monkeypatch.setattr(agreement, 'head', lambda *args: logits)
   monkeypatch.setattr(agreement, 'library', lambda name: None)
   monkeypatch.setattr(
-    agreement,
-    'run_reference',
-    lambda folder, text, run: Reference(logits, ids, ''),
+    agreement, 'run_reference', lambda folder, text, run: Reference(logits, ids, '')
   )
   folder, workdir = map(str, folders)
   how = {'sequence': lambda config, tokenizer, text: run}

@@ -27,9 +27,7 @@ def config(tmp_path):
   (tmp_path / 'lambada').mkdir()
   text = json.dumps({'text': 'a b'})
   (tmp_path / 'lambada' / 'lambada_test.jsonl').write_text(text + '\n')
-  config = tiny.config(
-    **{'eval.tasks': 'lambada', 'eval.tasks_dir': str(tmp_path)}
-  )
+  config = tiny.config(**{'eval.tasks': 'lambada', 'eval.tasks_dir': str(tmp_path)})
   config.data.holdout = 'tail(fraction=0.1)'
   config.eval.sets = {'lambada': "text('x')"}
   (tmp_path / 'config.json').write_text(config_lib.to_json(config))
@@ -40,10 +38,7 @@ def config(tmp_path):
   ('flags', 'error'),
   [
     (['--seed=-1', '--tasks=lambada'], 'seed'),
-    (
-      ["--tasks=lambada(shown='none.jsonl')", '--shots=0,1'],
-      'none.jsonl: no such file',
-    ),
+    (["--tasks=lambada(shown='none.jsonl')", '--shots=0,1'], 'none.jsonl: no such file'),
     (['--tasks=validation,lambada'], '--tasks: lambada is a set of eval.sets'),
     (
       ['--tasks=lambada', '--steps=all', '--average=2'],
@@ -70,9 +65,7 @@ def test_bad_use_is_told_first(tmp_path, capsys, flags, error):
 
 
 @pytest.mark.usefixtures('config')
-def test_checkpoints_are_measured_one_after_the_other(
-  tmp_path, capsys, monkeypatch
-):
+def test_checkpoints_are_measured_one_after_the_other(tmp_path, capsys, monkeypatch):
   runs = {2: broken(0.0, 2), 5: broken(0.7, 5)}
   kept = types.SimpleNamespace(at=lambda step: runs[step])
   monkeypatch.setattr(trained_lib, 'kept_steps', lambda *_: [2, 5])
@@ -112,9 +105,7 @@ def broken(value, step=3):
 @pytest.mark.parametrize('value', [np.nan, np.inf])
 @pytest.mark.parametrize('json_flag', [[], ['--json']])
 @pytest.mark.usefixtures('config')
-def test_a_task_without_scores_fails_in_a_line(
-  tmp_path, capsys, monkeypatch, value, json_flag
-):
+def test_a_task_without_scores_fails_in_a_line(tmp_path, capsys, monkeypatch, value, json_flag):
   """Right answers are none of a model that gives NaN; nor are wrong ones."""
   monkeypatch.setattr(trained_lib, 'load', lambda *_: broken(value))
   folders = [f'--workdir={tmp_path}', f'--tasks_dir={tmp_path}']
@@ -138,9 +129,7 @@ def test_a_task_without_scores_fails_in_a_line(
     ({'loss': math.nan, 'tokens': 0}, UsageError, 'tokens=0: the held-out'),
   ],
 )
-def test_a_held_out_loss_is_a_number(
-  tmp_path, monkeypatch, values, error, message
-):
+def test_a_held_out_loss_is_a_number(tmp_path, monkeypatch, values, error, message):
   found = {f'eval/validation/{key}': value for key, value in values.items()}
   monkeypatch.setattr(validation, 'held_out_sets', lambda *_: {})
   monkeypatch.setattr(validation, 'HeldOut', lambda *_: lambda _: found)
@@ -154,11 +143,7 @@ def test_a_run_goes_on_where_a_task_has_no_scores(config, monkeypatch, caplog):
   monkeypatch.setattr(in_loop, 'HeldOut', lambda *_: lambda *_: found)
   run = broken(np.nan)
   evaluation = in_loop.HeldOutAndTasks(
-    run.parts,
-    sets={},
-    tasks=in_loop.tasks(config),
-    tokenizer=run.tokenizer,
-    outputs='',
+    run.parts, sets={}, tasks=in_loop.tasks(config), tokenizer=run.tokenizer, outputs=''
   )
   with caplog.at_level('WARNING'):
     assert evaluation(run.state.eval_params) == found
@@ -181,9 +166,7 @@ def test_a_task_while_training_is_no_set_too(config):
     ('profile', ['--steps=1:2']),
   ],
 )
-def test_an_import_has_no_text_of_its_own(
-  config, tmp_path, capsys, command, flags
-):
+def test_an_import_has_no_text_of_its_own(config, tmp_path, capsys, command, flags):
   """And no prepare would give it one: the remedy is another."""
   (tmp_path / 'hf.json').write_text('{}')
   given = [f'--workdir={tmp_path}', *flags]

@@ -10,9 +10,7 @@ import pytest
 from gpt_jax.evaluation import forward
 from gpt_jax.evaluation.forward import BatchLimits, ScoredRow
 
-LIMITS = BatchLimits(
-  tokens=211, rows=13, cached=499, shards=1, program=17, padded=lambda n: n
-)
+LIMITS = BatchLimits(tokens=211, rows=13, cached=499, shards=1, program=17, padded=lambda n: n)
 
 
 def cost(sizes, lengths, counts):

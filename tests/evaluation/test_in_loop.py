@@ -65,8 +65,11 @@ def test_tasks_are_evaluated_while_training(tmp_path, capsys):
   assert main(['evaluate', f'--workdir={workdir}', *options]) == 0
   found = json.loads(capsys.readouterr().out)
   for name in (
-    *('lambada/perplexity', 'lambada/accuracy', 'lambada/perplexity_stderr'),
-    *('text/notes/loss', 'text/notes/word_perplexity'),
+    'lambada/perplexity',
+    'lambada/accuracy',
+    'lambada/perplexity_stderr',
+    'text/notes/loss',
+    'text/notes/word_perplexity',
   ):
     key = f'eval/{name}'
     assert found[key] == pytest.approx(lines[-1][key], rel=1e-5)

@@ -114,10 +114,20 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path, capsys):
   names = [f'local_{name}' for name in tasks]
   subprocess.run(
     [
-      *(sys.executable, '-m', 'gpt_jax.evaluation.lm_eval', 'run'),
-      *('--model', 'gpt_jax', '--model_args', f'workdir={workdir}'),
-      *('--tasks', ','.join(names), '--include_path', str(tmp_path)),
-      *('--output_path', str(out)),
+      sys.executable,
+      '-m',
+      'gpt_jax.evaluation.lm_eval',
+      'run',
+      '--model',
+      'gpt_jax',
+      '--model_args',
+      f'workdir={workdir}',
+      '--tasks',
+      ','.join(names),
+      '--include_path',
+      str(tmp_path),
+      '--output_path',
+      str(out),
     ],
     check=True,
     cwd=ROOT,
@@ -155,15 +165,12 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path, capsys):
     # Padded on the right, which changes nothing before.
     inputs = np.zeros((1, 61), np.int32)
     inputs[0, : len(ids) - 1] = ids[:-1]
-    logits = np.asarray(run(inputs), np.float64)[0, len(ids) - 1 - count :][
-      :count
-    ]
+    logits = np.asarray(run(inputs), np.float64)[0, len(ids) - 1 - count :][:count]
     picked = logits[range(count), ids[-count:]]
     return float((picked - np.log(np.exp(logits).sum(-1))).sum())
 
   right = [
-    np.argmax([log_prob(f'Q: {d["q"]}\nA:', f' {c}') for c in d['choices']])
-    == d['label']
+    np.argmax([log_prob(f'Q: {d["q"]}\nA:', f' {c}') for c in d['choices']]) == d['label']
     for d in DOCUMENTS
   ]
   assert results['local_choices']['acc,none'] == pytest.approx(np.mean(right))
@@ -171,9 +178,7 @@ def test_tasks_of_lm_eval_run_on_a_workdir(workdir, tmp_path, capsys):
   assert len(short) == len(DOCUMENTS)
   total = sum(log_prob('', q) for q in short)
   expected = math.exp(-total / sum(len(q.encode()) for q in short))
-  assert results['local_perplexity']['byte_perplexity,none'] == pytest.approx(
-    expected, rel=1e-4
-  )
+  assert results['local_perplexity']['byte_perplexity,none'] == pytest.approx(expected, rel=1e-4)
   assert 'exact_match,none' in results['local_generation']
 
 
@@ -202,6 +207,5 @@ def test_answers_are_drawn_as_lm_eval_asks(workdir, caplog):
   answers(max_tokens=31)
   ours = [r for r in caplog.records if r.name == 'gpt_jax']
   assert [r.getMessage() for r in ours] == [
-    'max_gen_toks=31: half of the context of 61 tokens is the prompt, answers '
-    'end after 30'
+    'max_gen_toks=31: half of the context of 61 tokens is the prompt, answers end after 30'
   ]

@@ -16,9 +16,7 @@ class Store:
   """A token store of documents in memory."""
 
   def __init__(self, documents, tokenizer):
-    parts = [
-      [*tokenizer.encode(d).tolist(), tokenizer.eos_id] for d in documents
-    ]
+    parts = [[*tokenizer.encode(d).tolist(), tokenizer.eos_id] for d in documents]
     self._ids = np.concatenate(parts)
     self.document_ends = np.cumsum([len(p) for p in parts])
 
@@ -100,18 +98,14 @@ def test_what_training_has_not_seen_is_counted_by_itself(tmp_path):
   right = [1, 1, 1, 0]
   assert found['eval/m/accuracy'] == pytest.approx(5 / 7)
   assert found['eval/m/accuracy_clean'] == 3 / 4
-  assert found['eval/m/accuracy_clean_stderr'] == pytest.approx(
-    np.std(right, ddof=1) / 2
-  )
+  assert found['eval/m/accuracy_clean_stderr'] == pytest.approx(np.std(right, ddof=1) / 2)
   assert found['eval/m/accuracy_per_byte_clean'] == 3 / 4
   assert found['eval/m/examples_clean'] == 4
   assert found['eval/m/examples'] == 7
   assert 'eval/m/chance_clean' not in found
   assert found['eval/q/exact_match'] == 0.5
   assert found['eval/q/exact_match_clean'] == 1
-  found = measure(
-    tmp_path, call, seen={'m': frozenset(range(7)), 'q': frozenset()}
-  )
+  found = measure(tmp_path, call, seen={'m': frozenset(range(7)), 'q': frozenset()})
   assert found['eval/m/examples_clean'] == 0
   assert 'eval/m/accuracy_clean' not in found
   assert found['eval/q/exact_match_clean'] == found['eval/q/exact_match']

@@ -37,10 +37,7 @@ def test_lambada_with_a_blank(tmp_path):
   alice = 'Alice was friends with Bob. Alice went to visit her friend ____. ->'
   george = 'George bought a ball, a glove, and a ____. ->'
   lead = 'Fill in blank:\n\n'
-  assert asked(tmp_path, call) == {
-    lead + alice: [' Bob'],
-    lead + george: [' bat'],
-  }
+  assert asked(tmp_path, call) == {lead + alice: [' Bob'], lead + george: [' bat']}
   assert asked(tmp_path, call, shots=1) == {
     f'{lead}{george} bat\n\n{alice}': [' Bob'],
     f'{lead}{alice} Bob\n\n{george}': [' bat'],
@@ -56,10 +53,7 @@ def test_lambada_with_a_blank(tmp_path):
 def test_lambada_as_its_authors_have_it(tmp_path):
   path = tmp_path / 'lambada' / 'lambada_test_plain_text.txt'
   put(path, 'he said " no\n\nshe saw the zoo\n')
-  assert asked(tmp_path, 'lambada') == {
-    'he said "': [' no'],
-    'she saw the': [' zoo'],
-  }
+  assert asked(tmp_path, 'lambada') == {'he said "': [' no'], 'she saw the': [' zoo']}
 
 
 ARTICLES = {
@@ -100,10 +94,7 @@ def test_race_from_its_folders(articles):
   assert found['eval/race/level_high/examples'] == 1
   (high,) = build(articles, "race(level='high')")
   assert high.task.texts() == [
-    (
-      str(articles / 'RACE' / 'test' / 'high' / '2.txt'),
-      'Article: Snow.\n\nQ: Cold?\n\nA: so',
-    )
+    (str(articles / 'RACE' / 'test' / 'high' / '2.txt'), 'Article: Snow.\n\nQ: Cold?\n\nA: so')
   ]
 
 
@@ -155,10 +146,7 @@ STORY = (
 @pytest.mark.parametrize(
   ('file', 'call'),
   [
-    (
-      'cloze_test_test__spring2016 - cloze_test_ALL_test.csv',
-      'story_cloze',
-    ),
+    ('cloze_test_test__spring2016 - cloze_test_ALL_test.csv', 'story_cloze'),
     ('cloze_test_test__spring2016.csv', 'story_cloze'),
     (
       'cloze_test_val__winter2018-cloze_test_ALL_val - 1 - 1.csv',
@@ -200,7 +188,10 @@ def test_hellaswag_as_published(tmp_path):
   write(tmp_path / 'hellaswag' / 'hellaswag_val.jsonl', record)
   assert asked(tmp_path, 'hellaswag') == {
     'Roof shingle removal: A man is sitting on a roof in Rome. He and ann': [
-      *(' use. Go', ' rip it.', ' hold it.', '  pull.')
+      ' use. Go',
+      ' rip it.',
+      ' hold it.',
+      '  pull.',
     ]
   }
 
@@ -210,21 +201,11 @@ def test_hellaswag_as_published(tmp_path):
   [
     (
       'boolq/dev.jsonl',
-      {
-        'question': 'is snow cold',
-        'title': 'Snow',
-        'answer': True,
-        'passage': 'It is ice.',
-      },
+      {'question': 'is snow cold', 'title': 'Snow', 'answer': True, 'passage': 'It is ice.'},
     ),
     (
       'BoolQ/val.jsonl',
-      {
-        'question': 'is snow cold?',
-        'passage': 'Snow -- It is ice.',
-        'idx': 0,
-        'label': True,
-      },
+      {'question': 'is snow cold?', 'passage': 'Snow -- It is ice.', 'idx': 0, 'label': True},
     ),
   ],
 )
@@ -262,9 +243,7 @@ def test_perplexity_is_of_the_words_before_detokenizing(tmp_path):
   calls = "ptb(detokenize=True, name='a'), text('mine.txt', detokenizer='ptb')"
   found = measure(tmp_path, calls)
   for name in ('a', 'text/mine-detokenizer_ptb'):
-    values = {
-      key.removeprefix(f'eval/{name}/'): value for key, value in found.items()
-    }
+    values = {key.removeprefix(f'eval/{name}/'): value for key, value in found.items()}
     total = sum(shown.encode()) / 1000
     assert values['words'] == 5 + 4 + 2
     assert values['bytes'] == len(text) and values['tokens'] == len(shown)

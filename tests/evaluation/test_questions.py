@@ -18,10 +18,7 @@ ROGER = (
   'Roger has 5 tennis balls. He buys 2 more cans of tennis balls. Each can has '
   '3 tennis balls. How many tennis balls does he have now?'
 )
-STEPS = (
-  'Roger started with 5 balls. 2 cans of 3 tennis balls each is 6 tennis balls.'
-  ' 5 + 6 = 11.'
-)
+STEPS = 'Roger started with 5 balls. 2 cans of 3 tennis balls each is 6 tennis balls. 5 + 6 = 11.'
 APPLES = (
   'The cafeteria had 23 apples. If they used 20 to make lunch and bought 6 '
   'more, how many apples do they have?'
@@ -103,16 +100,17 @@ def test_a_text_without_a_number_is_wrong(files):
 @functools.cache
 def scorer():
   size, length = Bytes().vocab_size, 31
-  config = tiny.config(
-    **{'model.vocab_size': size, 'model.context_length': length}
-  )
+  config = tiny.config(**{'model.vocab_size': size, 'model.context_length': length})
   run = tiny.build(config, (1, 1, 1))
   return Scorer(run, tiny.params(run.model), Bytes(), rows=2)
 
 
 def sampled(seeds, stop='Q:'):
   return scorer().answers(
-    *(['ab'] * len(seeds), 11, Journal(None, ''), lambda *_: None),
+    ['ab'] * len(seeds),
+    11,
+    Journal(None, ''),
+    lambda *_: None,
     stop=stop,
     sampler=Sampler(2.0),
     seeds=seeds,

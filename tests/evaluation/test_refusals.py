@@ -33,10 +33,7 @@ class Case(NamedTuple):
 
 
 def choices(count):
-  return [
-    {'context': f'c{i}', 'choices': [f'r{i}', f'w{i}'], 'label': 0}
-    for i in range(count)
-  ]
+  return [{'context': f'c{i}', 'choices': [f'r{i}', f'w{i}'], 'label': 0} for i in range(count)]
 
 
 def piqa(labels, **more):
@@ -65,12 +62,8 @@ CASES = [
     r"^--tasks: .*text\(path='a/x.txt'\) and text\(path='b/x.txt'\) would both "
     r'report as eval/text/x; .* name=$',
   ),
-  Case(
-    "lambada, text('x', name='lambada')", '^--tasks: .*both report as eval/lam'
-  ),
-  Case(
-    "text('x', name='a/b')", "^--tasks: .*name='a/b': is not a name for resul"
-  ),
+  Case("lambada, text('x', name='lambada')", '^--tasks: .*both report as eval/lam'),
+  Case("text('x', name='a/b')", "^--tasks: .*name='a/b': is not a name for resul"),
   Case("text('x', name='')", "^--tasks: .*name='': is not a name"),
   Case("text('x', name='validation')", 'is not a name .* and not validation'),
   Case("text('x', name=3)", '^--tasks: .*name=3: is not a name'),
@@ -92,11 +85,7 @@ CASES = [
   Case("text('label.jsonl', stride=-1)", 'stride=-1 must be at le', LABEL),
   Case("wikitext2('label.jsonl', stride=-1)", 'stride=-1 must be', LABEL),
   Case("qa('label.jsonl', max_tokens=0)", 'max_tokens=0 must be at', LABEL),
-  Case(
-    "text('empty.txt', stride=2000)",
-    'stride=2000 exceeds the context',
-    {'empty.txt': ''},
-  ),
+  Case("text('empty.txt', stride=2000)", 'stride=2000 exceeds the context', {'empty.txt': ''}),
   Case("seq2seq('a', 'a', metrics='blue')", "'blue': no such metric", LINES),
   # Files that are not there.
   Case('lambada', r'lambada_test\.jsonl: no such file; fetch .* --tasks_dir'),
@@ -128,9 +117,7 @@ CASES = [
   Case('piqa', r'labels\.lst:3: has no label', piqa('0\n1\n')),
   Case('piqa', 'has 4 labels, .* 3 lines', piqa('0\n1\n0\n1\n')),
   Case("text('empty.txt')", r'empty\.txt: holds no text', {'empty.txt': ''}),
-  Case(
-    "multiple_choice('empty.txt')", 'its files are empty', {'empty.txt': ''}
-  ),
+  Case("multiple_choice('empty.txt')", 'its files are empty', {'empty.txt': ''}),
   Case("seq2seq('empty', 'empty')", 'empty: holds no line', LINES),
   Case("seq2seq('a', 'b')", 'a has 2 lines and b 1: line i', LINES),
   Case("seq2seq('latin', 'a')", 'latin:2: is not UTF-8', LINES),
@@ -139,25 +126,15 @@ CASES = [
     r'plain_text\.txt:2: is not UTF-8',
     {'lambada/lambada_test_plain_text.txt': b'a b\n\xff c\n'},
   ),
-  Case(
-    "race(level='high')",
-    r'high/2\.txt: is not JSON',
-    {'RACE/test/high/2.txt': '{'},
-  ),
-  Case(
-    "qa('broken.jsonl')",
-    r'broken\.jsonl:1: is not JSON',
-    {'broken.jsonl': '{"question": \n'},
-  ),
+  Case("race(level='high')", r'high/2\.txt: is not JSON', {'RACE/test/high/2.txt': '{'}),
+  Case("qa('broken.jsonl')", r'broken\.jsonl:1: is not JSON', {'broken.jsonl': '{"question": \n'}),
   # Records.
   Case(
     "multiple_choice('wrong.jsonl')",
     r"wrong\.jsonl:1: has no column 'cont",
     {'wrong.jsonl': [{'text': ''}]},
   ),
-  Case(
-    "multiple_choice('label.jsonl')", r'label\.jsonl:1: label 2 is none', LABEL
-  ),
+  Case("multiple_choice('label.jsonl')", r'label\.jsonl:1: label 2 is none', LABEL),
   Case(
     'story_cloze',
     r"label '0' is none .* 1, 2;",
@@ -173,11 +150,7 @@ CASES = [
     r"'maybe' is none .* False, True;",
     {'BoolQ/val.jsonl': [{**BOOLQ, 'idx': 0, 'label': 'maybe'}]},
   ),
-  Case(
-    'cola_zero_shot',
-    r"dev\.tsv:1: the label '2' is none",
-    {'CoLA/dev.tsv': 'x\t2\t\tab\n'},
-  ),
+  Case('cola_zero_shot', r"dev\.tsv:1: the label '2' is none", {'CoLA/dev.tsv': 'x\t2\t\tab\n'}),
   Case(
     "gsm8k('bad.jsonl')",
     r'bad\.jsonl:1: answer holds no number',
@@ -211,9 +184,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-  'case', CASES, ids=[f'{case.call}: {case.error}' for case in CASES]
-)
+@pytest.mark.parametrize('case', CASES, ids=[f'{case.call}: {case.error}' for case in CASES])
 def test_refusals(case, tmp_path):
   for name, contents in case.files.items():
     path = tmp_path / name
@@ -233,39 +204,22 @@ def test_refusals(case, tmp_path):
 
 
 CHOICES = {'context': 'a', 'choices': ['b', 'c'], 'label': 0}
-ARTICLE = {
-  'article': 'a',
-  'questions': ['b'],
-  'options': [['c', 'd', 'e']],
-  'answers': ['A'],
-}
+ARTICLE = {'article': 'a', 'questions': ['b'], 'options': [['c', 'd', 'e']], 'answers': ['A']}
 SCENE = {'activity_label': 'a', 'ctx': 'b', 'endings': ['c', 'd'], 'label': 1}
 
 
 @pytest.mark.parametrize(
   ('task', 'record', 'error'),
   [
-    (
-      'multiple_choice',
-      {**CHOICES, 'choices': 'yes'},
-      "choices='yes' is not a l",
-    ),
+    ('multiple_choice', {**CHOICES, 'choices': 'yes'}, "choices='yes' is not a l"),
     ('multiple_choice', {**CHOICES, 'choices': 3}, 'choices=3 is not a list'),
     ('multiple_choice', {**CHOICES, 'choices': []}, 'is not a list of texts'),
     ('multiple_choice', {**CHOICES, 'choices': ['b', 3]}, 'is not a list of t'),
     ('multiple_choice', {**CHOICES, 'label': 0.9}, 'label 0.9 is none of'),
     ('multiple_choice', {**CHOICES, 'label': True}, 'label True is none of'),
-    (
-      'multiple_choice',
-      {**CHOICES, 'label': 'A'},
-      "label 'A' is none of its 2",
-    ),
+    ('multiple_choice', {**CHOICES, 'label': 'A'}, "label 'A' is none of its 2"),
     ('multiple_choice', {**CHOICES, 'label': -1}, 'label -1 is none of'),
-    (
-      'multiple_choice',
-      {**CHOICES, 'context': None},
-      'context=None is no',
-    ),
+    ('multiple_choice', {**CHOICES, 'context': None}, 'context=None is no'),
     ('multiple_choice', {**CHOICES, 'choices': ['b']}, 'has one choice; at le'),
     (
       'cbt',

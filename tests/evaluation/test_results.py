@@ -35,9 +35,7 @@ def test_a_name_follows_from_the_call(call, name):
 def test_one_task_on_several_files(tmp_path):
   (tmp_path / 'a.txt').write_text('aaaa')
   (tmp_path / 'b.txt').write_text('bbbbbb')
-  calls = (
-    "text('a.txt', name='a'), text('b.txt'), text('a.txt'), text('b.txt', 2)"
-  )
+  calls = "text('a.txt', name='a'), text('b.txt'), text('a.txt'), text('b.txt', 2)"
   found = measure(tmp_path, calls)
   sizes = {'a': 4, 'text/b': 6, 'text/a': 4, 'text/b-stride_2': 6}
   for name, size in sizes.items():

@@ -42,10 +42,7 @@ def make(sizes=(1, 1, 1), *, rows=None, tokens=None, **changes) -> Scorer:
 
 def short_rows(count: int) -> list[ScoredRow]:
   """Rows of 16 tokens that differ in the last id, the second scored one."""
-  return [
-    ScoredRow(np.append(np.arange(16), i).astype(np.int32), 2)
-    for i in range(count)
-  ]
+  return [ScoredRow(np.append(np.arange(16), i).astype(np.int32), 2) for i in range(count)]
 
 
 def quiet(stage, done, total):
@@ -85,9 +82,7 @@ def expected(logits_of_batch, request):
 @pytest.mark.parametrize('sizes', [(1, 1, 1), (2, 2, 2)])
 def test_scores_equal_one_row_at_a_time(sizes):
   scorer = make(sizes)
-  scores = scorer.requests(
-    [ScoreRequest(*r) for r in REQUESTS], Journal(None, ''), quiet
-  )
+  scores = scorer.requests([ScoreRequest(*r) for r in REQUESTS], Journal(None, ''), quiet)
   logits_of_batch = logits_of(scorer)
   for request, found in zip(REQUESTS, scores, strict=True):
     log_prob, greedy = expected(logits_of_batch, request)
@@ -101,9 +96,7 @@ def test_scores_equal_one_row_at_a_time(sizes):
 @pytest.mark.parametrize(
   'position',
   [
-    pytest.param(
-      name, marks=() if name == 'transformer_xl' else pytest.mark.slow
-    )
+    pytest.param(name, marks=() if name == 'transformer_xl' else pytest.mark.slow)
     # These know whole rows, and have no caches to share.
     for name in sorted({*POSITIONS} - {'deberta', 'xlnet'})
   ],
@@ -198,9 +191,7 @@ def test_a_batch_is_no_larger_than_its_rows(monkeypatch, sizes, few):
   assert shapes == [(few, 16), (full, 16), (half, 16), (half, 16)]
 
 
-@pytest.mark.parametrize(
-  'most, shape', [({'rows': 3}, (3, 16)), ({'tokens': 79}, (4, 16))]
-)
+@pytest.mark.parametrize('most, shape', [({'rows': 3}, (3, 16)), ({'tokens': 79}, (4, 16))])
 def test_a_batch_holds_what_was_asked(most, shape):
   scorer = make(**most)
   batches = []
@@ -219,9 +210,7 @@ def test_greedy_text_is_told_from_another():
   ids = [256, *b'ab']
   for _ in range(2):
     row = np.array([*ids, 0])
-    hidden = scorer._parts.model.apply(
-      {'params': scorer.params}, row[None, :-1]
-    )
+    hidden = scorer._parts.model.apply({'params': scorer.params}, row[None, :-1])
     logits = scorer._parts.model.apply(
       {'params': scorer.params}, hidden.hidden_BLD, method='logits'
     )
@@ -250,9 +239,7 @@ def test_a_token_across_the_boundary_belongs_to_the_continuation():
 def test_equal_rows_are_scored_once():
   scorer, told = make(), []
   rows = [short_rows(2)[i] for i in (0, 1, 0, 0, 1)]
-  found = scorer.rows(
-    rows, Journal(None, ''), lambda stage, done, total: told.append(total)
-  )
+  found = scorer.rows(rows, Journal(None, ''), lambda stage, done, total: told.append(total))
   assert set(told) == {2}
   assert found[0] == found[2] == found[3] != found[1] == found[4]
 

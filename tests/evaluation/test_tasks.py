@@ -31,9 +31,7 @@ def test_lambada_asks_for_the_last_word(tmp_path):
   assert found['eval/lambada/accuracy_stderr'] == pytest.approx(
     np.std([0, 1], ddof=1) / math.sqrt(2)
   )
-  assert found['eval/lambada/perplexity'] == pytest.approx(
-    math.exp(np.mean(losses))
-  )
+  assert found['eval/lambada/perplexity'] == pytest.approx(math.exp(np.mean(losses)))
   assert found['eval/lambada/majority'] == 0.5
 
 
@@ -92,9 +90,7 @@ def test_scores_of_a_part_are_kept_apart(tmp_path):
 
   folder = tmp_path / 'evaluations'
   for limit in (None, 2, 3, None):
-    measure(
-      tmp_path, 'lambada', scorer=Keeper(), limit=limit, folder=str(folder)
-    )
+    measure(tmp_path, 'lambada', scorer=Keeper(), limit=limit, folder=str(folder))
   heads = {p.name: p.read_text().split('\n')[0] for p in folder.iterdir()}
   assert len(heads) == 3
   for part, rows in (('limit-2', '2'), ('limit-3', '3'), ('lambada-0', '5')):
@@ -117,7 +113,7 @@ def test_race_takes_answers_less_what_they_are_in_general(tmp_path):
   found = measure(tmp_path, call, shots=(0,), scorer=scorer)
   prompt = 'Article: Text.\n\nQ: Why?\n\nA:'
   assert [(r.context, r.continuation) for r in scorer.seen[:4]] == [
-    *[(prompt, ' zz'), ('A:', ' zz'), (prompt, ' a'), ('A:', ' a')],
+    *[(prompt, ' zz'), ('A:', ' zz'), (prompt, ' a'), ('A:', ' a')]
   ]
   assert found['eval/race/accuracy'] == 0.5
   # The context changes nothing here: all are equal, and none is the answer.
@@ -152,10 +148,7 @@ def test_white_space_behind_a_choice_counts_as_in_lm_eval():
 
 @pytest.mark.parametrize('shown', ['rest', 'mine.jsonl'])
 def test_shots_are_other_examples_by_the_seed(tmp_path, caplog, shown):
-  records = [
-    {'context': f'c{i}', 'choices': [f'r{i}', f'w{i}'], 'label': 0}
-    for i in range(7)
-  ]
+  records = [{'context': f'c{i}', 'choices': [f'r{i}', f'w{i}'], 'label': 0} for i in range(7)]
   write(tmp_path / 'mine.jsonl', *records)
   call = f"multiple_choice('mine.jsonl', shown={shown!r}, name='mine')"
   told = []
@@ -263,18 +256,12 @@ def test_every_token_is_predicted_once(stride):
 def test_perplexity_per_token_byte_and_word(tmp_path):
   text = ' \n = Title = \n \n One two <é> . \n'
   (tmp_path / 't.txt').write_text(text, encoding='utf-8')
-  found = measure(
-    tmp_path, "text('t.txt', stride=2, name='text')", scorer=Believer(5)
-  )
+  found = measure(tmp_path, "text('t.txt', stride=2, name='text')", scorer=Believer(5))
   total = sum(text.encode()) / 1000
   assert found['eval/text/words'] == 3 + 4 + 4
   assert found['eval/text/loss'] == pytest.approx(total / len(text.encode()))
-  assert found['eval/text/word_perplexity'] == pytest.approx(
-    math.exp(total / 11)
-  )
-  assert found['eval/text/bits_per_byte'] == pytest.approx(
-    total / len(text.encode()) / math.log(2)
-  )
+  assert found['eval/text/word_perplexity'] == pytest.approx(math.exp(total / 11))
+  assert found['eval/text/bits_per_byte'] == pytest.approx(total / len(text.encode()) / math.log(2))
   # The windows of 5, then 2 tokens: a ratio's error from what each differs.
   ids = text.encode()
   parts = [ids[:5], *(ids[i : i + 2] for i in range(5, len(ids), 2))]
@@ -336,8 +323,6 @@ def test_all_files_are_read_before_anything_is_measured(tmp_path):
 
 
 def test_labels_may_be_texts(tmp_path):
-  write(
-    tmp_path / 'a.jsonl', {'context': 'a', 'choices': ['b', 'c'], 'label': '1'}
-  )
+  write(tmp_path / 'a.jsonl', {'context': 'a', 'choices': ['b', 'c'], 'label': '1'})
   found = measure(tmp_path, "multiple_choice('a.jsonl')")
   assert found['eval/multiple_choice/a/accuracy'] == 0

@@ -51,11 +51,7 @@ def test_translations_are_compared_line_by_line(tmp_path):
   out = str(tmp_path / 'step-7-')
   found, writes, tasks = measured(call, tmp_path, texts, outputs=out)
   key = 'eval/seq2seq/test-prefix_to_German/'
-  assert writes.sources == [
-    'to German: a cat',
-    'to German: ',
-    'to German: no end',
-  ]
+  assert writes.sources == ['to German: a cat', 'to German: ', 'to German: no end']
   assert writes.max_tokens == 0 and found[f'{key}examples'] == 3
   # Words 7 of 7, pairs 4 of 5, triples 3 of 3, quadruples 2 of 2.
   assert found[f'{key}bleu'] == pytest.approx(100 * (4 / 5) ** 0.25)
@@ -113,16 +109,12 @@ def test_f1_of_answers_that_say_nothing(tmp_path):
 
 def test_similarities(tmp_path):
   rows = [f'x\ty\t{y}\n' for y in (0.3, 2.57, 4.9, 1.0)]
-  put(
-    tmp_path, 'STS-B/dev.tsv', 'sentence1\tsentence2\tscore\n' + ''.join(rows)
-  )
+  put(tmp_path, 'STS-B/dev.tsv', 'sentence1\tsentence2\tscore\n' + ''.join(rows))
   found, writes, _ = measured('stsb', tmp_path, ['0.4', '2.6', '9', '1.0'])
   assert writes.max_tokens == len('0.0') + 1
   assert found['eval/stsb/invalid'] == 1
   said, right = [0.4, 2.6, -1.0, 1.0], [0.3, 2.57, 4.9, 1.0]
-  assert found['eval/stsb/pearson'] == pytest.approx(
-    np.corrcoef(said, right)[0, 1]
-  )
+  assert found['eval/stsb/pearson'] == pytest.approx(np.corrcoef(said, right)[0, 1])
   ranks = [np.argsort(np.argsort(x)) for x in (said, right)]
   assert found['eval/stsb/spearman'] == pytest.approx(np.corrcoef(*ranks)[0, 1])
   # What is constant explains nothing.
@@ -152,10 +144,7 @@ def test_the_flags_are_a_task_of_files(tmp_path, monkeypatch):
   [
     ({'model.num_encoder_layers': 3}, 'text/a scores texts with a decoder'),
     ({'model.attention': 'bidirectional'}, 'the model is an encoder'),
-    (
-      {'objective.name': "prefix(text='seq2seq()')"},
-      'trained it on sources followed by',
-    ),
+    ({'objective.name': "prefix(text='seq2seq()')"}, 'trained it on sources followed by'),
   ],
 )
 def test_tasks_while_training_suit_the_model(tmp_path, changes, words):

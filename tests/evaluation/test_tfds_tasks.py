@@ -11,9 +11,7 @@ from gpt_jax.core.files import tfds
 from gpt_jax.core.spec import UsageError
 from tests.support.tasks import Believer, build, measure
 
-library = pytest.importorskip(
-  'tensorflow_datasets', reason='needs the extra tfds'
-)
+library = pytest.importorskip('tensorflow_datasets', reason='needs the extra tfds')
 
 
 def prepare(folder, name, config, features, **splits):
@@ -33,15 +31,10 @@ def prepare(folder, name, config, features, **splits):
   }
   base = library.core.GeneratorBasedBuilder
   made = types.new_class(
-    name,
-    (base,),
-    {'skip_registration': True},
-    lambda body: body.update(fields),
+    name, (base,), {'skip_registration': True}, lambda body: body.update(fields)
   )
   with tfds._quiet():
-    made(
-      data_dir=str(folder), file_format='array_record'
-    ).download_and_prepare()
+    made(data_dir=str(folder), file_format='array_record').download_and_prepare()
 
 
 @pytest.fixture
@@ -50,8 +43,7 @@ def sets(tmp_path, monkeypatch):
   text = library.features.Text()
   texts = library.features.Sequence(library.features.Text())
   stories = [
-    {'context': 'It rained.', 'endings': ['He ran.', 'He sat.'], 'label': n}
-    for n in (1, 2)
+    {'context': 'It rained.', 'endings': ['He ran.', 'He sat.'], 'label': n} for n in (1, 2)
   ]
   prepare(
     tmp_path,
@@ -67,19 +59,14 @@ def sets(tmp_path, monkeypatch):
     'bool_q',
     '',
     {**dict.fromkeys(names, text), 'answer': np.bool_},
-    validation=[
-      {'question': 'is it', 'passage': 'Yes.', 'title': 'T', 'answer': True}
-    ],
+    validation=[{'question': 'is it', 'passage': 'Yes.', 'title': 'T', 'answer': True}],
   )
   names = ('id', 'goal', 'sol1', 'sol2')
   prepare(
     tmp_path,
     'piqa',
     '',
-    {
-      **dict.fromkeys(names, text),
-      'label': library.features.ClassLabel(num_classes=2),
-    },
+    {**dict.fromkeys(names, text), 'label': library.features.ClassLabel(num_classes=2)},
     validation=[{'id': '', 'goal': 'Go', 'sol1': 'b', 'sol2': 'é', 'label': 1}],
   )
   prepare(
@@ -154,9 +141,7 @@ def test_race_and_its_lists_of_lists(monkeypatch):
     'options': options,
   }
   asked = []
-  builder = types.SimpleNamespace(
-    as_data_source={'test': Examples([example])}.get
-  )
+  builder = types.SimpleNamespace(as_data_source={'test': Examples([example])}.get)
 
   def find(name, folder):
     asked.append(name)

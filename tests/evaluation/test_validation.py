@@ -54,9 +54,7 @@ def evaluated(capsys, workdir, *flags):
   return json.loads(capsys.readouterr().out)
 
 
-def test_either_kind_of_pairs_is_that_of_a_run_trained_so(
-  workdir, tmp_path, capsys
-):
+def test_either_kind_of_pairs_is_that_of_a_run_trained_so(workdir, tmp_path, capsys):
   found = evaluated(capsys, workdir, '--pairs=next,order')
   key = 'eval/validation/pair_{}'
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()

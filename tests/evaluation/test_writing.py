@@ -143,11 +143,7 @@ def test_a_journal_of_one_search_is_none_of_another(tmp_path):
   run, params = make(1)
   scorer = Scorer(run, params, Bytes(), rows=2)
   path = str(tmp_path / 'texts.jsonl')
-  beams = (
-    None,
-    BeamSettings(3, length_penalty=0.0),
-    BeamSettings(3, length_penalty=2.0),
-  )
+  beams = (None, BeamSettings(3, length_penalty=0.0), BeamSettings(3, length_penalty=2.0))
   for beam in beams:
     asked = SOURCES[:1], 3, Journal(path, 'm'), lambda *_: None
     assert scorer.texts(*asked, beam).new == 1

@@ -35,10 +35,7 @@ def test_no_text_is_judged_by_a_threshold_fitted_to_it():
   labels = (rng.random(97) < 0.6).astype(int)
   totals, lengths = rng.normal(labels - 50, 7), rng.integers(3, 11, 97)
   examples = [Prompt('', '', ('x',), int(label)) for label in labels]
-  scores = [
-    [Score(float(total), int(n), 0, 0)]
-    for total, n in zip(totals, lengths, strict=True)
-  ]
+  scores = [[Score(float(total), int(n), 0, 0)] for total, n in zip(totals, lengths, strict=True)]
   found = likelihood.threshold(examples, scores)
   means = totals / lengths
   halves = [np.arange(97) % 2 == i for i in (0, 1)]
@@ -50,9 +47,7 @@ def test_no_text_is_judged_by_a_threshold_fitted_to_it():
   assert found['accuracy'] == np.mean(said == labels)
   assert found['matthews_fitted'] >= found['matthews']
   assert found['chance'] == 0
-  without = [
-    matthews(np.delete(labels, i), np.delete(said, i)) for i in range(97)
-  ]
+  without = [matthews(np.delete(labels, i), np.delete(said, i)) for i in range(97)]
   error = np.std(without) * np.sqrt(96)
   assert found['matthews_stderr'] == pytest.approx(error)
 
@@ -82,11 +77,7 @@ def test_cola_and_sst2(tmp_path):
   found = measure(tmp_path, 'sst2_zero_shot', scorer=scorer)
   asked = [(r.context, r.continuation) for r in scorer.seen]
   assert asked == [
-    *[
-      (f'{text} very', word)
-      for text in ('it is fun', 'no')
-      for word in (' negative', ' positive')
-    ]
+    *[(f'{text} very', word) for text in ('it is fun', 'no') for word in (' negative', ' positive')]
   ]
   name = 'eval/sst2_zero_shot'
   assert found[f'{name}/accuracy'] == 0.5
@@ -132,9 +123,7 @@ def test_curves_over_the_steps(tmp_path):
   }
   tasks = build(tmp_path, calls)
   held_out, cola, text = suite.curves(found, tasks, relative=True)
-  assert held_out == FigureCurve(
-    'validation', 'loss', {3: (7 / 3, 0), 11: (7 / 11, 0)}
-  )
+  assert held_out == FigureCurve('validation', 'loss', {3: (7 / 3, 0), 11: (7 / 11, 0)})
   assert cola[:2] == ('cola_zero_shot', 'relative')
   assert [*cola.values] == [3, 11]
   assert text[:2] == ('text/mine', 'loss')

@@ -25,9 +25,7 @@ def as_published():
   weights = tensors(PRETRAINING)
   words = weights['bert.embeddings.word_embeddings.weight']
   weights['cls.predictions.decoder.weight'] = words.copy()
-  weights['cls.predictions.decoder.bias'] = weights[
-    'cls.predictions.bias'
-  ].copy()
+  weights['cls.predictions.decoder.bias'] = weights['cls.predictions.bias'].copy()
   for name in [n for n in weights if 'LayerNorm' in n]:
     old = name.replace('LayerNorm.weight', 'LayerNorm.gamma')
     old = old.replace('LayerNorm.bias', 'LayerNorm.beta')
@@ -39,9 +37,7 @@ def test_older_files(tmp_path):
   weights = as_published()
   ids = np.arange(40)[None]
   buffer = {'bert.embeddings.position_ids': ids}
-  folder = checkpoints.write(
-    tmp_path / 'in', config(PRETRAINING), weights | buffer
-  )
+  folder = checkpoints.write(tmp_path / 'in', config(PRETRAINING), weights | buffer)
   model, params = hf.load(folder)
   golden = case(PRETRAINING, 'main')
   out = hf.forward(model, params, **golden.inputs)
@@ -51,9 +47,7 @@ def test_older_files(tmp_path):
   checkpoints.assert_tensors(tmp_path / 'out', weights)
 
 
-@pytest.mark.parametrize(
-  'name', ['cls.predictions.decoder.weight', 'cls.predictions.decoder.bias']
-)
+@pytest.mark.parametrize('name', ['cls.predictions.decoder.weight', 'cls.predictions.decoder.bias'])
 def test_copies_that_differ_are_refused(tmp_path, name):
   weights = as_published()
   weights[name][3] += 1
@@ -71,15 +65,11 @@ def test_copies_that_differ_are_refused(tmp_path, name):
   ],
 )
 @pytest.mark.parametrize('spelling', ['bias', 'decoder.bias'])
-def test_exports_have_both_spellings_of_the_bias(
-  tmp_path, name, head, spelling
-):
+def test_exports_have_both_spellings_of_the_bias(tmp_path, name, head, spelling):
   weights = tensors(ROOT / name)
   bias = weights.pop(f'{head}.bias')
   folder = checkpoints.write(
-    tmp_path / 'in',
-    config(ROOT / name),
-    weights | {f'{head}.{spelling}': bias},
+    tmp_path / 'in', config(ROOT / name), weights | {f'{head}.{spelling}': bias}
   )
   hf.save(str(tmp_path / 'out'), *hf.load(folder))
   found = tensors(tmp_path / 'out')
@@ -97,11 +87,7 @@ def test_exports_have_both_spellings_of_the_bias(
 )
 def test_a_masked_lm_may_bring_the_other_heads(tmp_path, left_out, kind):
   """So it is in bert-base-uncased and in roberta-base."""
-  weights = {
-    name: x
-    for name, x in tensors(PRETRAINING).items()
-    if not name.startswith(left_out)
-  }
+  weights = {name: x for name, x in tensors(PRETRAINING).items() if not name.startswith(left_out)}
   values = config(PRETRAINING) | {'architectures': ['BertForMaskedLM']}
   model, params = hf.load(checkpoints.write(tmp_path / 'in', values, weights))
   assert model.origin.kind == kind
@@ -115,9 +101,7 @@ def test_a_masked_lm_may_bring_the_other_heads(tmp_path, left_out, kind):
 
 def test_the_body_with_its_pooler(tmp_path):
   weights = {
-    n.removeprefix('bert.'): x
-    for n, x in tensors(PRETRAINING).items()
-    if n.startswith('bert.')
+    n.removeprefix('bert.'): x for n, x in tensors(PRETRAINING).items() if n.startswith('bert.')
   }
   values = config(PRETRAINING) | {'architectures': ['BertModel']}
   model, params = hf.load(checkpoints.write(tmp_path / 'in', values, weights))
@@ -197,10 +181,7 @@ def test_fields_of_alberts_groups_and_inner_layers():
 def test_what_transformers_leaves_out_of_alberts_config():
   """The defaults of `AlbertConfig`."""
   options = config(ROOT / 'albert_cls')
-  for name in (
-    'hidden_act',
-    *(f'{x}_dropout_prob' for x in ('hidden', 'attention_probs')),
-  ):
+  for name in ('hidden_act', *(f'{x}_dropout_prob' for x in ('hidden', 'attention_probs'))):
     del options[name]
   fields = ALBERT.fields(Options(options))
   assert fields['ffn'] == 'gelu_tanh'
@@ -246,9 +227,7 @@ def test_big_bird_keeps_its_seed(tmp_path):
   model, params = hf.load(str(RANDOM))
   del params['heads']
   ours = 'bigbird(block=4, random=2, seed=7)'
-  hf.save(
-    str(tmp_path / 'out'), checkpoints.plain(model, attention=ours), params
-  )
+  hf.save(str(tmp_path / 'out'), checkpoints.plain(model, attention=ours), params)
   again, params_again = hf.load(str(tmp_path / 'out'))
   written = config(tmp_path / 'out')
   assert written['architectures'] == ['BigBirdForMaskedLM']
@@ -257,17 +236,11 @@ def test_big_bird_keeps_its_seed(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, params_again, params)
   for other in ('bigbird(block=4, window=5)', 'bigbird(block=4, extra=8)'):
     changed = {**params, 'extra_tokens': {'embedding': np.zeros((8, 32))}}
-    with pytest.raises(
-      UsageError, match=r'nearest is big_bird, but for model\.attention='
-    ):
-      hf.save(
-        str(tmp_path / 'no'), checkpoints.plain(model, attention=other), changed
-      )
+    with pytest.raises(UsageError, match=r'nearest is big_bird, but for model\.attention='):
+      hf.save(str(tmp_path / 'no'), checkpoints.plain(model, attention=other), changed)
 
 
-@pytest.mark.parametrize(
-  'name, head', [('TokenClassification', 3), ('MultipleChoice', 1)]
-)
+@pytest.mark.parametrize('name, head', [('TokenClassification', 3), ('MultipleChoice', 1)])
 def test_big_birds_other_classes_have_the_pooler_too(tmp_path, name, head):
   """As transformers 5.23 writes them; the tokens' one does not read it."""
   weights = {n: x for n, x in tensors(RANDOM).items() if n.startswith('bert.')}
@@ -286,9 +259,7 @@ def test_big_birds_other_classes_have_the_pooler_too(tmp_path, name, head):
     ids = case(RANDOM, 'nomask').inputs['input_ids']
     out = hf.forward(model, params, input_ids=ids)
     kernel = weights['classifier.weight'].T
-    logits = (
-      out['last_hidden_state'] @ kernel + weights['classifier.bias'][None, None]
-    )
+    logits = out['last_hidden_state'] @ kernel + weights['classifier.bias'][None, None]
     np.testing.assert_allclose(out['logits'], logits, rtol=1e-4, atol=1e-4)
 
 

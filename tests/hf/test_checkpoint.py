@@ -30,11 +30,7 @@ def assert_computes_the_same(folder, of=GPT2):
 
 @pytest.mark.parametrize(
   'name, prefix',
-  [
-    ('gpt2_lm', 'transformer.'),
-    ('openai_gpt_lm', 'transformer.'),
-    ('gpt_neo_lm', 'transformer.'),
-  ],
+  [('gpt2_lm', 'transformer.'), ('openai_gpt_lm', 'transformer.'), ('gpt_neo_lm', 'transformer.')],
 )
 def test_published_names_without_the_prefix(tmp_path, name, prefix):
   weights = {n.removeprefix(prefix): x for n, x in tensors(ROOT / name).items()}
@@ -94,8 +90,15 @@ def sharded(folder, shard):
 @pytest.mark.parametrize(
   'shard',
   [
-    *('../a.safetensors', '/a.safetensors', 'x/../../a.safetensors', '..', ''),
-    *('..\\a.safetensors', 'a.safetensors\0', 3, None),
+    '../a.safetensors',
+    '/a.safetensors',
+    'x/../../a.safetensors',
+    '..',
+    '',
+    '..\\a.safetensors',
+    'a.safetensors\0',
+    3,
+    None,
   ],
   ids=repr,
 )
@@ -127,9 +130,7 @@ def test_an_index_without_a_map_is_refused(tmp_path, index):
     hf.load(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-  'dtype, stored', [(np.float16, 'F16'), (jax.numpy.bfloat16, 'BF16')]
-)
+@pytest.mark.parametrize('dtype, stored', [(np.float16, 'F16'), (jax.numpy.bfloat16, 'BF16')])
 def test_half_precision_comes_back_in_it(tmp_path, dtype, stored):
   weights = {n: x.astype(dtype) for n, x in tensors(GPT2).items()}
   folder = checkpoints.write(tmp_path / 'in', config(GPT2), weights)
@@ -150,9 +151,7 @@ def test_half_precision_comes_back_in_it(tmp_path, dtype, stored):
     (np.float16, np.inf, 'NaN or infinite numbers'),
   ],
 )
-def test_numbers_that_a_file_does_not_hold_are_refused(
-  tmp_path, dtype, value, why
-):
+def test_numbers_that_a_file_does_not_hold_are_refused(tmp_path, dtype, value, why):
   weights = {n: x.astype(dtype) for n, x in tensors(GPT2).items()}
   folder = checkpoints.write(tmp_path / 'in', config(GPT2), weights)
   model, params = hf.load(folder)
@@ -194,9 +193,7 @@ def test_damaged_files_are_named(tmp_path):
     hf.load(str(folder))
   for text in ('{', '[]', '[' * 100_000):
     (folder / 'config.json').write_text(text)
-    with pytest.raises(
-      UsageError, match=r'config\.json: is damaged, not .*JSON'
-    ):
+    with pytest.raises(UsageError, match=r'config\.json: is damaged, not .*JSON'):
       hf.load(str(folder))
 
 
@@ -271,8 +268,7 @@ def test_a_table_that_is_not_read_warns(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-  'name',
-  ['config.json', 'model.safetensors', 'model.safetensors.index.json'],
+  'name', ['config.json', 'model.safetensors', 'model.safetensors.index.json']
 )
 def test_what_is_no_file_is_not_opened(tmp_path, name):
   folder = tmp_path / 'in'

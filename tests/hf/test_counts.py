@@ -58,11 +58,7 @@ DEBERTA_V2 |= {'model_type': 'deberta-v2', 'vocab_size': 128_100}
 DEBERTA_V2 |= {'position_buckets': 256, 'share_att_key': True}
 DEBERTA_V2 |= {'norm_rel_ebd': 'layer_norm'}
 XLARGE = LARGE | {'hidden_size': 2048, 'intermediate_size': 8192}
-XXLARGE = BASE | {
-  'hidden_size': 4096,
-  'num_attention_heads': 64,
-  'intermediate_size': 16_384,
-}
+XXLARGE = BASE | {'hidden_size': 4096, 'num_attention_heads': 64, 'intermediate_size': 16_384}
 
 BIG_BIRD = {'architectures': ['BigBirdForPreTraining'], 'vocab_size': 50_358}
 BIG_BIRD |= {'model_type': 'big_bird'}
@@ -203,14 +199,8 @@ def both(layers, heads, d_ff):
     (BART, 406_291_456),
     (MBART, 610_851_840),
     # HF counts two tables of 512 sines besides, which nothing trains.
-    (
-      MARIAN | both(6, 8, 2048) | {'d_model': 512},
-      63_606_784 - 2 * 512 * 512,
-    ),
-    (
-      MARIAN | both(6, 16, 4096) | {'d_model': 1024},
-      215_293_952 - 2 * 512 * 1024,
-    ),
+    (MARIAN | both(6, 8, 2048) | {'d_model': 512}, 63_606_784 - 2 * 512 * 512),
+    (MARIAN | both(6, 16, 4096) | {'d_model': 1024}, 215_293_952 - 2 * 512 * 1024),
     (LLAMA_8B, 8_030_261_248),
     (QWEN3_8B, 8_190_735_360),
     (OLMO2_7B, 7_298_617_344),

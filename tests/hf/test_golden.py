@@ -66,17 +66,31 @@ def of_kind(call):
 # `deberta_v2_mlm` and the mask decoder of tests/papers/deberta/test_deberta.py
 # cover them.
 HEADS = (
-  *('albert_cls', 'roberta_qa', 'roberta_tok'),
-  *('electra_qa', 'electra_tok', 'big_bird_full'),
-  *('deberta_cls', 'deberta_emd', 'deberta_mlm', 'deberta_mlm_new'),
-  *('deberta_v2_unshared', 'deberta_v3_cls', 'deberta_v3_mlm'),
+  'albert_cls',
+  'roberta_qa',
+  'roberta_tok',
+  'electra_qa',
+  'electra_tok',
+  'big_bird_full',
+  'deberta_cls',
+  'deberta_emd',
+  'deberta_mlm',
+  'deberta_mlm_new',
+  'deberta_v2_unshared',
+  'deberta_v3_cls',
+  'deberta_v3_mlm',
 )
 # Whose masks, left padding, token types and memories are not left to the rest:
 # plain, with a bias of distances, rotated, with windows, encoder-decoders with
 # experts and without, recurrent.
 IN_FULL = (
-  *('gpt2_lm', 'falcon_alibi', 'llama_gqa', 'gemma3_lm', 't5_v11'),
-  *('switch_lm', 'transfo_xl_lm'),
+  'gpt2_lm',
+  'falcon_alibi',
+  'llama_gqa',
+  'gemma3_lm',
+  't5_v11',
+  'switch_lm',
+  'transfo_xl_lm',
 )
 # With an order and a memory; its other cases are of parts of these.
 TWO_STREAMS = {('xlnet_lm', 'main'), ('xlnet_lm', 'perm_mems')}
@@ -120,10 +134,7 @@ def test_the_families_are_here():
 
 @pytest.mark.parametrize(
   'folder, case_name',
-  [
-    pytest.param(*x, marks=[pytest.mark.slow] * repeats(*x))
-    for x in of_kind('forward')
-  ],
+  [pytest.param(*x, marks=[pytest.mark.slow] * repeats(*x)) for x in of_kind('forward')],
   ids=name,
 )
 def test_forward(folder, case_name, record_property):
@@ -146,10 +157,7 @@ def is_first(folder, case_name):
 
 @pytest.mark.parametrize(
   'folder, case_name',
-  [
-    pytest.param(*x, marks=[pytest.mark.slow] * (not is_first(*x)))
-    for x in of_kind('greedy')
-  ],
+  [pytest.param(*x, marks=[pytest.mark.slow] * (not is_first(*x))) for x in of_kind('greedy')],
   ids=name,
 )
 def test_greedy_decoding(folder, case_name):
@@ -167,14 +175,7 @@ def test_greedy_decoding(folder, case_name):
   if sources:
     np.testing.assert_array_equal(sequences[:, :1], rows)
   expected = sequences[:, width:]
-  new = generate(
-    model,
-    params,
-    rows,
-    sources=sources,
-    max_tokens=expected.shape[1],
-    seed=0,
-  )
+  new = generate(model, params, rows, sources=sources, max_tokens=expected.shape[1], seed=0)
   np.testing.assert_array_equal(new, expected)
 
 
@@ -196,9 +197,7 @@ def test_parameters(folder):
 def test_a_table_reads_what_it_writes(folder):
   model = hf.HeaderSource(str(folder)).model
   family, kind = model.family, model.origin.kind
-  again = fields_of(
-    *(family, kind, family.options(model)), bias='bias=True' in model.output
-  )
+  again = fields_of(family, kind, family.options(model), bias='bias=True' in model.output)
   assert again == {field: getattr(model, field) for field in again}
 
 
@@ -213,9 +212,7 @@ def test_export_gives_back_the_import(folder, tmp_path):
     np.testing.assert_array_equal(after[tensor], value, tensor, strict=True)
   rewritten = REWRITTEN.get(folder.name, {})
   assert config(tmp_path) == config(folder) | rewritten
-  assert hf.load(str(tmp_path))[0].clone(origin=None) == model.clone(
-    origin=None
-  )
+  assert hf.load(str(tmp_path))[0].clone(origin=None) == model.clone(origin=None)
 
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=name)

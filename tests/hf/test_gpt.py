@@ -53,16 +53,9 @@ def test_defaults_are_those_of_7b():
     ({'multi_query': False, 'parallel_attn': False}, (6, 'pre')),
     ({'parallel_attn': False, 'num_ln_in_parallel_attn': 2}, (1, 'pre')),
     # 40B, and 11B with one norm.
+    ({'new_decoder_architecture': True, 'num_kv_heads': 2}, (2, 'parallel(num_norms=2)')),
     (
-      {'new_decoder_architecture': True, 'num_kv_heads': 2},
-      (2, 'parallel(num_norms=2)'),
-    ),
-    (
-      {
-        'new_decoder_architecture': True,
-        'num_kv_heads': 3,
-        'num_ln_in_parallel_attn': 1,
-      },
+      {'new_decoder_architecture': True, 'num_kv_heads': 3, 'num_ln_in_parallel_attn': 1},
       (3, 'parallel(num_norms=1)'),
     ),
     ({'new_decoder_architecture': True}, (6, 'parallel(num_norms=2)')),
@@ -92,28 +85,19 @@ def test_alibi_needs_no_rotary_options():
   ],
 )
 def test_fused_heads(kv_heads, order):
-  model = tiny.model(
-    **FALCON_MODEL | {'num_kv_heads': kv_heads, 'block': 'parallel'}
-  )
-  (fused,) = [
-    t for t in FALCON.tensors(model) if t.names[0].endswith('value.weight')
-  ]
+  model = tiny.model(**FALCON_MODEL | {'num_kv_heads': kv_heads, 'block': 'parallel'})
+  (fused,) = [t for t in FALCON.tensors(model) if t.names[0].endswith('value.weight')]
   # Each entry says where it belongs: which of three, head, feature, input.
   parts = [
     np.array(
-      [
-        [1000 * i + 100 * (c // 4) + 10 * (c % 4) + row for c in range(4 * n)]
-        for row in range(5)
-      ]
+      [[1000 * i + 100 * (c // 4) + 10 * (c % 4) + row for c in range(4 * n)] for row in range(5)]
     )
     for i, n in enumerate((6, kv_heads, kv_heads))
   ]
   joined = fused.join(parts)
   starts = [1000 * 'qkv'.index(h[0]) + 100 * int(h[1]) for h in order.split()]
   expected = [
-    [start + 10 * feature + row for row in range(5)]
-    for start in starts
-    for feature in range(4)
+    [start + 10 * feature + row for row in range(5)] for start in starts for feature in range(4)
   ]
   np.testing.assert_array_equal(joined, expected)
   for found, part in zip(fused.split(joined), parts, strict=True):

@@ -53,9 +53,7 @@ def test_defaults_of_llama():
   assert found['norm'] == 'rmsnorm(epsilon=1e-06)'
   # Null is as good as nothing.
   nulls = {'head_dim': None, 'num_key_value_heads': None, 'rope_scaling': None}
-  assert fields('llama', hidden_size=24, **nulls) == fields(
-    'llama', hidden_size=24, head_dim=4
-  )
+  assert fields('llama', hidden_size=24, **nulls) == fields('llama', hidden_size=24, head_dim=4)
 
 
 @pytest.mark.parametrize(
@@ -70,21 +68,14 @@ def test_defaults_of_llama():
 def test_biases(attention, ffn, bias):
   found = fields('llama', attention_bias=attention, mlp_bias=ffn)
   assert found['bias'] == bias
-  written = LLAMA.options(
-    tiny.model(ffn='swiglu', norm='rmsnorm', position='rope', bias=bias)
-  )
+  written = LLAMA.options(tiny.model(ffn='swiglu', norm='rmsnorm', position='rope', bias=bias))
   assert written['attention_bias'] == attention
   assert written['mlp_bias'] == ffn
 
 
 @pytest.mark.parametrize(
   'name, ours',
-  [
-    ('silu', 'swiglu'),
-    ('gelu', 'geglu'),
-    ('gelu_pytorch_tanh', 'geglu_tanh'),
-    ('relu', 'reglu'),
-  ],
+  [('silu', 'swiglu'), ('gelu', 'geglu'), ('gelu_pytorch_tanh', 'geglu_tanh'), ('relu', 'reglu')],
 )
 def test_activations(name, ours):
   assert fields('llama', hidden_act=name)['ffn'] == ours
@@ -123,12 +114,8 @@ def test_yarn():
   assert yarn(original_max_position_embeddings=32, factor=None) == start + betas
   # Without the original length it is the whole one.
   assert yarn(factor=4.0) == 'factor=4.0, original_context=128, ' + betas
-  assert yarn(**given, beta_fast=16, beta_slow=2) == (
-    start + 'beta_fast=16, beta_slow=2'
-  )
-  assert yarn(**given, attention_factor=1.5) == (
-    start + betas + ', attention_factor=1.5'
-  )
+  assert yarn(**given, beta_fast=16, beta_slow=2) == (start + 'beta_fast=16, beta_slow=2')
+  assert yarn(**given, attention_factor=1.5) == (start + betas + ', attention_factor=1.5')
   assert yarn(**given, truncate=False) == start + betas + ', truncate=False'
   # One of DeepSeek's two factors alone does nothing.
   assert yarn(**given, mscale=0.7) == start + betas
@@ -178,9 +165,7 @@ def test_defaults_of_qwen3():
   assert found['output'] == 'untied'
   assert found['context_length'] == 32_768
   assert fields('qwen3', head_dim=None)['head_size'] == 128
-  assert (
-    fields('qwen3', attention_bias=True)['bias'] == 'where(qkv=True, out=True)'
-  )
+  assert fields('qwen3', attention_bias=True)['bias'] == 'where(qkv=True, out=True)'
   assert fields('qwen3', tie_word_embeddings=True)['output'] == 'tied'
 
 
@@ -208,9 +193,7 @@ def test_defaults_of_olmo2():
   assert found['head_size'] == 8
   assert found['output'] == 'untied'
   assert found['context_length'] == 2048
-  assert (
-    fields('olmo2', attention_bias=True)['bias'] == 'where(qkv=True, out=True)'
-  )
+  assert fields('olmo2', attention_bias=True)['bias'] == 'where(qkv=True, out=True)'
   assert fields('olmo2', tie_word_embeddings=True)['output'] == 'tied'
 
 
@@ -257,14 +240,8 @@ def test_bounds_and_scales():
 
 def test_the_two_spellings_of_both_bases():
   scaling = {'rope_type': 'linear', 'factor': 8.0}
-  expected = (
-    "rope(theta=5000.0, scaling='linear(factor=8.0)', local_theta=70.0)"
-  )
-  older = {
-    'rope_theta': 5000.0,
-    'rope_local_base_freq': 70.0,
-    'rope_scaling': scaling,
-  }
+  expected = "rope(theta=5000.0, scaling='linear(factor=8.0)', local_theta=70.0)"
+  older = {'rope_theta': 5000.0, 'rope_local_base_freq': 70.0, 'rope_scaling': scaling}
   newer = {
     'full_attention': {'rope_theta': 5000.0, **scaling},
     'sliding_attention': {'rope_theta': 70.0, 'rope_type': 'default'},
@@ -331,6 +308,4 @@ def test_what_hugging_face_lacks_is_refused(tmp_path, ffn):
   model = tiny.model(**DECODER, ffn=ffn)
   with pytest.raises(UsageError, match='no Hugging Face model') as error:
     hf.save(str(tmp_path), model, {})
-  assert re.search(
-    r'nearest is mixtral, but for model\.ffn=.*?switch\(', str(error.value)
-  )
+  assert re.search(r'nearest is mixtral, but for model\.ffn=.*?switch\(', str(error.value))

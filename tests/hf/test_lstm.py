@@ -69,9 +69,7 @@ def test_elmo_computes_the_recorded_values_and_comes_back(tmp_path):
   golden = case(ELMO, 'main')
   real = golden.valid['tokens']
   out, sown = model.apply(
-    {'params': params},
-    Row(golden.inputs['characters'], real_BL=real),
-    mutable=['intermediates'],
+    {'params': params}, Row(golden.inputs['characters'], real_BL=real), mutable=['intermediates']
   )
   sown = sown['intermediates']
   layers = np.stack([sown['embedded'][0], *layer_outputs(sown)])
@@ -81,10 +79,7 @@ def test_elmo_computes_the_recorded_values_and_comes_back(tmp_path):
   ahead = np.split(out.hidden_BLD, 2, axis=-1)[0]
   logits = model.apply({'params': params}, ahead, method='logits')
   np.testing.assert_allclose(
-    logits[:, :-1][real[:, 1:]],
-    golden.outputs['forward_logits'][real[:, 1:]],
-    rtol=1e-5,
-    atol=1e-5,
+    logits[:, :-1][real[:, 1:]], golden.outputs['forward_logits'][real[:, 1:]], rtol=1e-5, atol=1e-5
   )
   assert_comes_back(model, params, tmp_path, OF_TASK)
 
@@ -92,25 +87,13 @@ def test_elmo_computes_the_recorded_values_and_comes_back(tmp_path):
 @pytest.mark.parametrize(
   ('fixture', 'changes', 'message'),
   [
-    (
-      AWD_LSTM,
-      {'dropout': 0.5},
-      'dropout=0.5: must have a rate for each place',
-    ),
+    (AWD_LSTM, {'dropout': 0.5}, 'dropout=0.5: must have a rate for each place'),
     (AWD_LSTM, {'dropout': {'input': 'a'}}, "input='a': must be a number"),
-    (
-      AWD_LSTM,
-      {'hidden_size': 11},
-      r'weight_ih_l0 is \(40, 6\), not \(44, 6\)',
-    ),
+    (AWD_LSTM, {'hidden_size': 11}, r'weight_ih_l0 is \(40, 6\), not \(44, 6\)'),
     (AWD_LSTM, {'num_layers': 4}, 'num_layers=4: is more than the files'),
     (ELMO, {'filters': 3}, 'filters=3: must be pairs of a width and a number'),
     (ELMO, {'filters': [[1, 4]]}, r'conv\.|highway\.|not'),
-    (
-      ELMO,
-      {'cell_size': 11},
-      r'input_linearity.weight is \(40, 6\), not \(44, 6\)',
-    ),
+    (ELMO, {'cell_size': 11}, r'input_linearity.weight is \(40, 6\), not \(44, 6\)'),
     (ELMO, {'num_layers': 3}, r'2\.input_linearity.weight is missing'),
   ],
 )

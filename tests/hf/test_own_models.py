@@ -83,9 +83,7 @@ ROTATIONS = (
     (LLAMA | {'attention': 'local(window=5)'}, 'mistral'),
     *(
       pytest.param(
-        LLAMA | {'position': position, 'attention': 'local(window=5)'},
-        'mistral',
-        marks=SLOW,
+        LLAMA | {'position': position, 'attention': 'local(window=5)'}, 'mistral', marks=SLOW
       )
       for position in ROTATIONS[1:]
     ),
@@ -135,10 +133,7 @@ def test_decoders_come_back(model, expected, tmp_path):
 
 @pytest.mark.parametrize(
   'position, attention',
-  [
-    ('rope', 'local(window=5)'),
-    *((position, 'full') for position in ROTATIONS),
-  ],
+  [('rope', 'local(window=5)'), *((position, 'full') for position in ROTATIONS)],
 )
 def test_rotations_compute_the_same(position, attention, tmp_path):
   """Also from the older spelling, which an older release reads."""
@@ -187,10 +182,7 @@ TRANSFO_XL = {
       r'nearest is gpt_neox, but for .*model\.num_kv_heads',
     ),
     *(
-      (
-        QWEN3 | changes,
-        rf'nearest is (qwen3|llama), but for .*model\.{next(iter(changes))}=',
-      )
+      (QWEN3 | changes, rf'nearest is (qwen3|llama), but for .*model\.{next(iter(changes))}=')
       for changes in (
         {'attention': 'local(window=3), local(window=5)'},
         {'attention_scale': 'rsqrt(softcap=3)'},
@@ -201,15 +193,8 @@ TRANSFO_XL = {
       )
     ),
     *(
-      (
-        TRANSFO_XL | changes,
-        rf'nearest is transfo-xl, but for .*model\.{next(iter(changes))}',
-      )
-      for changes in (
-        {'block': 'pre'},
-        {'ffn': 'gelu'},
-        {'attention': 'local(window=3)'},
-      )
+      (TRANSFO_XL | changes, rf'nearest is transfo-xl, but for .*model\.{next(iter(changes))}')
+      for changes in ({'block': 'pre'}, {'ffn': 'gelu'}, {'attention': 'local(window=3)'})
     ),
   ],
 )
@@ -222,11 +207,7 @@ def test_what_no_family_has_is_refused(model, message, tmp_path):
 @pytest.mark.parametrize(
   'name, changes, message',
   [
-    (
-      'marian_lm',
-      {'position': 'sinusoidal'},
-      r'nearest is marian, but for .*model\.position=',
-    ),
+    ('marian_lm', {'position': 'sinusoidal'}, r'nearest is marian, but for .*model\.position='),
     (
       'albert_groups',
       {'share': 'attention'},
@@ -234,9 +215,7 @@ def test_what_no_family_has_is_refused(model, message, tmp_path):
     ),
   ],
 )
-def test_a_recorded_model_with_a_change_is_refused(
-  name, changes, message, tmp_path
-):
+def test_a_recorded_model_with_a_change_is_refused(name, changes, message, tmp_path):
   model, params = hf.load(str(ROOT / name))
   with pytest.raises(UsageError, match=message):
     hf.save(str(tmp_path), checkpoints.plain(model, **changes), params)
@@ -292,18 +271,9 @@ def test_a_model_of_our_own_with_both_heads(tmp_path):
     ('electra_disc', 'replaced', 'ElectraForPreTraining'),
     ('electra_gen', 'lm', 'ElectraForMaskedLM'),
     ('electra_cls', 'gelu_classification', 'ElectraForSequenceClassification'),
-    (
-      *('deberta_cls', 'gelu_classification'),
-      'DebertaForSequenceClassification',
-    ),
-    (
-      *('deberta_v3_cls', 'gelu_classification'),
-      'DebertaV2ForSequenceClassification',
-    ),
-    (
-      *('distilbert_cls', 'relu_classification'),
-      'DistilBertForSequenceClassification',
-    ),
+    ('deberta_cls', 'gelu_classification', 'DebertaForSequenceClassification'),
+    ('deberta_v3_cls', 'gelu_classification', 'DebertaV2ForSequenceClassification'),
+    ('distilbert_cls', 'relu_classification', 'DistilBertForSequenceClassification'),
   ],
 )
 def test_heads_come_back_under_their_class(tmp_path, name, kind, architecture):

@@ -50,14 +50,10 @@ def test_a_recorded_adapter_comes_back(tmp_path):
   """Its A is that of query, key and value, so the rank stays 4."""
   known = load_file(FOLDER / 'adapter/adapter_model.safetensors')
   name = 'base_model.model.transformer.h.{}.attn.c_attn.lora_{}.weight'
-  a, b = (
-    np.stack([known[name.format(i, x)].T for i in range(2)]) for x in 'AB'
-  )
+  a, b = (np.stack([known[name.format(i, x)].T for i in range(2)]) for x in 'AB')
   block = {
     part: {'kernel_A': a, 'kernel_B': x}
-    for part, x in zip(
-      ('query', 'key', 'value'), np.split(b, 3, axis=-1), strict=True
-    )
+    for part, x in zip(('query', 'key', 'value'), np.split(b, 3, axis=-1), strict=True)
   }
   tree = {'decoder': {'periods': {'block_0': {'attention': block}}}}
   model, out = hf.load(str(FOLDER))[0], tmp_path / 'out'
@@ -85,16 +81,12 @@ def test_an_adapter_of_the_class_without_a_head(tmp_path):
   folder = adapter(tmp_path / 'b')
   path = tmp_path / 'b/adapter_model.safetensors'
   tensors = load_file(path)
-  save_file(
-    {n.replace('.transformer.h', '.h'): x for n, x in tensors.items()}, path
-  )
+  save_file({n.replace('.transformer.h', '.h'): x for n, x in tensors.items()}, path)
   jax.tree.map(np.testing.assert_array_equal, hf.load(folder)[1], expected)
 
 
 def test_kernels_that_peft_does_not_adapt_are_refused(tmp_path):
-  with pytest.raises(
-    UsageError, match='PEFT has no adapter of this kernel in x'
-  ):
+  with pytest.raises(UsageError, match='PEFT has no adapter of this kernel in x'):
     exported('xlnet_lm', 'query, value', False, tmp_path)
 
 
@@ -109,8 +101,7 @@ def exported(name, on, rslora, out):
   heads = params.pop('heads', {})
   merged = lora.merged({'adapters': tree, 'parts': {'base': params}})
   hf.save_adapter(
-    *(str(out), model, tree, heads),
-    **{'alpha': 7.0, 'rslora': rslora, 'base': str(ROOT / name)},
+    str(out), model, tree, heads, **{'alpha': 7.0, 'rslora': rslora, 'base': str(ROOT / name)}
   )
   return model, merged, heads
 
@@ -129,9 +120,7 @@ def exported(name, on, rslora, out):
   ],
 )
 def test_peft_computes_the_same(name, on, auto, tmp_path):
-  peft, torch, theirs = map(
-    importlib.import_module, ('peft', 'torch', 'transformers')
-  )
+  peft, torch, theirs = map(importlib.import_module, ('peft', 'torch', 'transformers'))
   model, merged, heads = exported(name, on, False, tmp_path)
   if heads:
     merged['heads'] = heads
@@ -141,13 +130,9 @@ def test_peft_computes_the_same(name, on, auto, tmp_path):
   if model.num_encoder_layers:
     given['decoder_input_ids'] = given['input_ids'][:, :7]
   with torch.no_grad():
-    expected = loaded(
-      **{n: torch.from_numpy(np.int64(ids)) for n, ids in given.items()}
-    ).logits
+    expected = loaded(**{n: torch.from_numpy(np.int64(ids)) for n, ids in given.items()}).logits
     with loaded.disable_adapter():
-      plain = loaded(
-        **{n: torch.from_numpy(np.int64(ids)) for n, ids in given.items()}
-      ).logits
+      plain = loaded(**{n: torch.from_numpy(np.int64(ids)) for n, ids in given.items()}).logits
   assert (expected - plain).abs().max() > 1e-2
   ours = hf.forward(model, merged, **given)['logits']
   np.testing.assert_allclose(ours, expected.numpy(), atol=1e-4, rtol=1e-5)
@@ -176,9 +161,7 @@ def test_an_export_is_the_merged_model(name, on, rslora, tmp_path):
     whole = {n: x for n, x in tensors.items() if 'lora_' not in n}
     known = golden_io.tensors(ROOT / name)
     for key, x in whole.items():
-      np.testing.assert_array_equal(
-        x, known[key.removeprefix('base_model.model.')]
-      )
+      np.testing.assert_array_equal(x, known[key.removeprefix('base_model.model.')])
     save_file({n: tensors[n] for n in {*tensors} - {*whole}}, path)
     path = out / 'adapter_config.json'
     config = json.loads(path.read_text())
@@ -219,10 +202,7 @@ def test_what_is_refused(options, why, tmp_path):
     hf.load(adapter(tmp_path / 'a', **options))
 
 
-@pytest.mark.parametrize(
-  'pattern',
-  [r'(\w+\.?)+\d', '(.*a)*b', '(x?){99}y|((.*)*)*!', '(a|a|.)+#'],
-)
+@pytest.mark.parametrize('pattern', [r'(\w+\.?)+\d', '(.*a)*b', '(x?){99}y|((.*)*)*!', '(a|a|.)+#'])
 def test_a_pattern_without_an_end_is_refused(pattern, monkeypatch):
   monkeypatch.setattr(peft, '_SECONDS', 0.5)
   options = peft._Options({'alpha_pattern': {pattern: 1}})
@@ -254,9 +234,7 @@ def test_patterns_fit_as_in_peft(patterns):
   other = importlib.import_module('peft.utils.other')
   numbers = {pattern: i for i, pattern in enumerate(patterns)}
   options = peft._Options({'alpha_pattern': numbers, 'lora_alpha': 9})
-  expected = {
-    m: numbers.get(other.get_pattern_key(numbers, m), 9) for m in MODULES
-  }
+  expected = {m: numbers.get(other.get_pattern_key(numbers, m), 9) for m in MODULES}
   assert {*expected.values()} > {0}
   read = peft._of_modules(options, 'alpha_pattern', 'lora_alpha', MODULES)
   assert read == expected
@@ -281,11 +259,7 @@ def test_tensors_of_other_kinds_are_refused(tmp_path):
     ({first: tensors[first] + np.float32('nan')}, 'A.weight holds NaN or inf'),
     ({first: np.int32(tensors[first])}, 'is of type I32; one of F32, F16'),
   ):
-    changed = {
-      n: np.ascontiguousarray(x)
-      for n, x in (tensors | change).items()
-      if x is not None
-    }
+    changed = {n: np.ascontiguousarray(x) for n, x in (tensors | change).items() if x is not None}
     save_file(changed, path)
     with pytest.raises(UsageError, match=why):
       hf.load(folder)
@@ -298,17 +272,12 @@ def with_tokenizer(folder, words):
   """Puts a tokenizer of words beside a model or an adapter."""
   names = ['<unk>', '<|endoftext|>', *words]
   library = tokenizers.Tokenizer(
-    tokenizers.models.WordLevel(
-      {name: i for i, name in enumerate(names)}, unk_token='<unk>'
-    )
+    tokenizers.models.WordLevel({name: i for i, name in enumerate(names)}, unk_token='<unk>')
   )
   library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
   library.add_special_tokens(['<|endoftext|>'])
   library.save(str(folder / 'tokenizer.json'))
-  config = {
-    'eos_token': '<|endoftext|>',
-    'tokenizer_class': 'PreTrainedTokenizerFast',
-  }
+  config = {'eos_token': '<|endoftext|>', 'tokenizer_class': 'PreTrainedTokenizerFast'}
   (folder / 'tokenizer_config.json').write_text(json.dumps(config))
 
 

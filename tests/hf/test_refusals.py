@@ -146,11 +146,7 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
       'factor=0: must be above 0',
     ),
     ('llama', {'rope_scaling': {'rope_type': 'linear'}}, 'factor=None'),
-    (
-      'llama',
-      {'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0}},
-      'low_freq_factor=None',
-    ),
+    ('llama', {'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0}}, 'low_freq_factor=None'),
     (
       'llama',
       {'rope_scaling': {'type': 'yarn', 'factor': 2, 'attention_factor': 0}},
@@ -161,38 +157,18 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
       {'rope_parameters': {'full_attention': {'rope_theta': 1e4}}},
       'rope_parameters=.*each kind of layer',
     ),
-    (
-      'llama',
-      {'rope_parameters': 'yarn'},
-      "rope_parameters='yarn': must be an object",
-    ),
+    ('llama', {'rope_parameters': 'yarn'}, "rope_parameters='yarn': must be an object"),
     ('llama', {'partial_rotary_factor': 0.5}, 'partial_rotary_factor=0.5'),
-    (
-      'llama',
-      {'rope_parameters': {'partial_rotary_factor': 0.5}},
-      'partial_rotary_factor=0.5',
-    ),
+    ('llama', {'rope_parameters': {'partial_rotary_factor': 0.5}}, 'partial_rotary_factor=0.5'),
     ('llama', {'hidden_act': 'relu2'}, "hidden_act='relu2': is not supported"),
     ('llama', {'head_dim': 5}, 'head_dim=5: 5 features do not form pairs'),
     ('llama', {'num_key_value_heads': 4}, 'num_key_value_heads=4: must divide'),
-    (
-      'llama',
-      {'intermediate_size': None},
-      'intermediate_size=None: must be a whole',
-    ),
+    ('llama', {'intermediate_size': None}, 'intermediate_size=None: must be a whole'),
     ('llama', {'mlp_bias': 'yes'}, "mlp_bias='yes': must be true or false"),
     ('qwen3', {'hidden_act': 'relu2'}, "hidden_act='relu2': is not supported"),
     ('qwen3', {'attention_bias': 1}, 'attention_bias=1: must be true or false'),
-    (
-      'qwen3',
-      {'tie_word_embeddings': 'no'},
-      "tie_word_embeddings='no': must be true",
-    ),
-    (
-      'qwen3',
-      {'use_sliding_window': 7},
-      'use_sliding_window=7: must be true or false',
-    ),
+    ('qwen3', {'tie_word_embeddings': 'no'}, "tie_word_embeddings='no': must be true"),
+    ('qwen3', {'use_sliding_window': 7}, 'use_sliding_window=7: must be true or false'),
     (
       'qwen3',
       {'layer_types': ['sliding_attention'] * 5},
@@ -206,23 +182,11 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
     ('qwen3', {'layer_types': [['full_attention']] * 5}, 'is not supported'),
     ('qwen3', {'layer_types': ['full_attention']}, 'must be a list of 5 names'),
     ('qwen3', {'layer_types': 'full_attention'}, 'must be a list of 5 names'),
-    (
-      'qwen3',
-      {'rope_scaling': {'type': 'dynamic'}},
-      "type='dynamic': is not supported",
-    ),
+    ('qwen3', {'rope_scaling': {'type': 'dynamic'}}, "type='dynamic': is not supported"),
     ('olmo2', {'hidden_act': 'relu2'}, "hidden_act='relu2': is not supported"),
-    (
-      'olmo2',
-      {'attention_bias': 'yes'},
-      "attention_bias='yes': must be true or false",
-    ),
+    ('olmo2', {'attention_bias': 'yes'}, "attention_bias='yes': must be true or false"),
     ('olmo2', {'num_key_value_heads': 4}, 'num_key_value_heads=4: must divide'),
-    (
-      'olmo2',
-      {'rope_scaling': {'rope_type': 'longrope'}},
-      "rope_type='longrope'",
-    ),
+    ('olmo2', {'rope_scaling': {'rope_type': 'longrope'}}, "rope_type='longrope'"),
     ('gemma2', {'hidden_activation': 'relu2'}, "hidden_activation='relu2'"),
     ('gemma2', {'use_bidirectional_attention': True}, 'only False'),
     ('gemma2', {'sliding_window': None}, 'supported without sliding_window'),
@@ -230,11 +194,7 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
     ('gemma2', {'attn_logit_softcapping': True}, 'must be a number'),
     ('gemma2', {'query_pre_attn_scalar': 'x'}, 'must be a number'),
     ('gemma2', {'layer_types': ['full_attention']}, 'a list of 7 names'),
-    (
-      'gemma2',
-      {'rope_parameters': {'full_attention': {}}},
-      'for each kind of layer',
-    ),
+    ('gemma2', {'rope_parameters': {'full_attention': {}}}, 'for each kind of layer'),
     ('gemma3_text', {'use_bidirectional_attention': True}, 'only False'),
     ('gemma3_text', {'attn_logit_softcapping': 50.0}, 'only None'),
     ('gemma3_text', {'rope_parameters': {'rope_theta': 1e4}}, 'for each kind'),
@@ -245,19 +205,11 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
     ),
     (
       'gemma3_text',
-      {
-        'rope_parameters': {
-          'sliding_attention': {'rope_type': 'linear', 'factor': 8.0}
-        }
-      },
+      {'rope_parameters': {'sliding_attention': {'rope_type': 'linear', 'factor': 8.0}}},
       "rope_type='linear': is not supported, only 'default'",
     ),
     ('gemma3_text', {'rope_scaling': 'linear'}, 'must be an object'),
-    (
-      'gemma3_text',
-      {'partial_rotary_factor': 0.5},
-      'partial_rotary_factor=0.5: is not supported',
-    ),
+    ('gemma3_text', {'partial_rotary_factor': 0.5}, 'partial_rotary_factor=0.5: is not supported'),
     (
       'falcon',
       {'new_decoder_architecture': True, 'parallel_attn': False},
@@ -273,21 +225,13 @@ def test_no_activation_of_the_summary_is_xlnets_default(tmp_path):
       {'new_decoder_architecture': True, 'num_ln_in_parallel_attn': 3},
       'num_ln_in_parallel_attn=3: .* new_decoder_architecture=True',
     ),
-    (
-      'falcon',
-      {'multi_query': False, 'num_kv_heads': 2},
-      'num_kv_heads=2: .* must be 6',
-    ),
+    ('falcon', {'multi_query': False, 'num_kv_heads': 2}, 'num_kv_heads=2: .* must be 6'),
     (
       'falcon',
       {'new_decoder_architecture': True, 'num_kv_heads': 4},
       'num_kv_heads=4: must divide',
     ),
-    (
-      'falcon',
-      {'activation': 'swiglu'},
-      "activation='swiglu': is not supported",
-    ),
+    ('falcon', {'activation': 'swiglu'}, "activation='swiglu': is not supported"),
     ('falcon', {'hidden_size': 25}, 'num_attention_heads=6: .* hidden_size=25'),
     (
       'falcon',
@@ -314,10 +258,7 @@ def test_what_is_not_supported_is_named(model_type, options, message):
 
 @pytest.mark.parametrize(
   'one, value, other',
-  [
-    ('rotary_emb_base', 300.0, 'rope_theta'),
-    ('rotary_pct', 0.5, 'partial_rotary_factor'),
-  ],
+  [('rotary_emb_base', 300.0, 'rope_theta'), ('rotary_pct', 0.5, 'partial_rotary_factor')],
 )
 def test_two_names_of_a_number_must_agree(one, value, other):
   sizes = {'hidden_size': 32, 'num_attention_heads': 2}
@@ -374,9 +315,7 @@ def test_hostile_options_are_refused_at_once(tmp_path, name):
     ('transfo_xl_lm', 'n_head', 10**6, 'its sizes are of .* numbers, and the'),
   ],
 )
-def test_absurd_sizes_are_refused_at_once(
-  tmp_path, monkeypatch, name, option, value, why
-):
+def test_absurd_sizes_are_refused_at_once(tmp_path, monkeypatch, name, option, value, why):
   """Whatever the number of numbers, before a model of that size is traced."""
   folder = checkpoints.changed(tmp_path, name, **{option: value})
   of = Bounds.of
@@ -431,14 +370,9 @@ def test_a_size_beyond_the_files_is_named(tmp_path, option):
     ),
     (
       't5_v11',
-      [
-        'lm_head.weight',
-        'decoder.block.1.layer.1.EncDecAttention.k.weight',
-      ],
+      ['lm_head.weight', 'decoder.block.1.layer.1.EncDecAttention.k.weight'],
       {
-        'encoder.block.1.layer.1.DenseReluDense.wi_0.weight': np.zeros(
-          (64, 31), np.float32
-        ),
+        'encoder.block.1.layer.1.DenseReluDense.wi_0.weight': np.zeros((64, 31), np.float32),
         'encoder.block.2.layer.0.layer_norm.weight': np.zeros(32, np.float32),
       },
       [
@@ -451,9 +385,7 @@ def test_a_size_beyond_the_files_is_named(tmp_path, option):
 def test_every_wrong_tensor_is_listed(tmp_path, name, missing, other, expected):
   weights = {n: x for n, x in tensors(ROOT / name).items() if n not in missing}
   with pytest.raises(UsageError) as error:
-    hf.load(
-      checkpoints.write(tmp_path / 'in', config(ROOT / name), weights | other)
-    )
+    hf.load(checkpoints.write(tmp_path / 'in', config(ROOT / name), weights | other))
   for text in (*(f'{n} is missing' for n in missing), *expected):
     assert text in str(error.value)
 
@@ -465,48 +397,20 @@ IDS = np.ones((2, 3), np.int32)
 @pytest.mark.parametrize(
   'name, inputs, message',
   [
-    (
-      'gpt_neox_lm',
-      {'token_type_ids': IDS},
-      'token_type_ids: gpt_neox takes none',
-    ),
+    ('gpt_neox_lm', {'token_type_ids': IDS}, 'token_type_ids: gpt_neox takes none'),
     ('gpt_neox_lm', {'mc_labels': IDS[:, 0]}, 'no choice head'),
     ('t5_v10', {}, 'decoder_input_ids or labels: are'),
-    (
-      't5_v10',
-      {'labels': IDS, 'position_ids': IDS},
-      r'position_ids.*takes none',
-    ),
+    ('t5_v10', {'labels': IDS, 'position_ids': IDS}, r'position_ids.*takes none'),
     ('t5_cls', {'input_ids': IDS + 1}, 'no eos_token_id=1 in a row'),
     ('bart_cls', {'input_ids': IDS + 4}, 'no eos_token_id=2 in a row'),
     ('gpt2_lm', {'decoder_input_ids': IDS}, r'decoder_input_ids.*no encoder'),
-    (
-      'gpt2_lm',
-      {'output_router_logits': True},
-      'output_router_logits: this model has',
-    ),
+    ('gpt2_lm', {'output_router_logits': True}, 'output_router_logits: this model has'),
     ('gpt2_lm', {'mems': IDS}, 'only Transformer-XL and XLNet take'),
     ('bert_cls', {'perm_mask': IDS}, 'perm_mask: only XLNet'),
-    (
-      'transfo_xl_lm',
-      {'attention_mask': IDS},
-      'attention_mask: transfo-xl takes none',
-    ),
-    (
-      'transfo_xl_lm',
-      {'position_ids': IDS},
-      'position_ids: transfo-xl takes none',
-    ),
-    (
-      'transfo_xl_lm',
-      {'token_type_ids': IDS},
-      'token_type_ids: transfo-xl takes none',
-    ),
-    (
-      'transfo_xl_lm',
-      {'mems': np.zeros((2, 7, 2, 32))},
-      r'mems: must be \(2, 8, 2, 32\)',
-    ),
+    ('transfo_xl_lm', {'attention_mask': IDS}, 'attention_mask: transfo-xl takes none'),
+    ('transfo_xl_lm', {'position_ids': IDS}, 'position_ids: transfo-xl takes none'),
+    ('transfo_xl_lm', {'token_type_ids': IDS}, 'token_type_ids: transfo-xl takes none'),
+    ('transfo_xl_lm', {'mems': np.zeros((2, 7, 2, 32))}, r'mems: must be \(2, 8, 2, 32\)'),
     ('xlnet_lm', {'position_ids': IDS}, 'position_ids: xlnet takes none'),
     ('xlnet_lm', {'mems': np.zeros((2, 8, 3, 32))}, 'mems: must be'),
     ('xlnet_lm', {'target_mapping': np.ones((2, 1, 3))}, 'a single 1'),

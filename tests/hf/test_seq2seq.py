@@ -55,10 +55,7 @@ def test_versions_of_t5_in_both_spellings(options, output):
   ],
 )
 def test_feed_forward_layers_of_t5(proj, ffn, activation):
-  derived = {
-    'dense_act_fn': activation,
-    'is_gated_act': proj.startswith('gated'),
-  }
+  derived = {'dense_act_fn': activation, 'is_gated_act': proj.startswith('gated')}
   assert fields('t5', feed_forward_proj=proj)['ffn'] == ffn
   assert fields('t5', feed_forward_proj=proj, **derived)['ffn'] == ffn
 
@@ -76,16 +73,12 @@ def test_older_files_of_t5(tmp_path):
   shared = weights['shared.weight']
   for name in ('encoder.embed_tokens', 'decoder.embed_tokens', 'lm_head'):
     weights[f'{name}.weight'] = shared.copy()
-  never_used = (
-    'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight'
-  )
+  never_used = 'decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight'
   buffer = {never_used: np.ones((8, 4), np.float32)}
   values = config(V10)
   for name in ('dense_act_fn', 'is_gated_act', 'scale_decoder_outputs'):
     del values[name]
-  model, params = hf.load(
-    checkpoints.write(tmp_path / 'in', values, weights | buffer)
-  )
+  model, params = hf.load(checkpoints.write(tmp_path / 'in', values, weights | buffer))
   golden = case(V10, 'main')
   out = hf.forward(model, params, **golden.inputs)
   assert golden.max_error('logits', out['logits']) < 1e-4
@@ -160,16 +153,11 @@ def test_t5_1_1_with_tied_tables(tmp_path):
   assert values['tie_word_embeddings'] and not values['scale_decoder_outputs']
   tied = ('lm_head', 'embed_tokens')
   weights = {
-    n: x.numpy()
-    for n, x in theirs.state_dict().items()
-    if not any(name in n for name in tied)
+    n: x.numpy() for n, x in theirs.state_dict().items() if not any(name in n for name in tied)
   }
   folder = checkpoints.write(tmp_path / 'in', values, weights)
   model, params = hf.load(folder)
-  inputs = {
-    'input_ids': np.arange(3, 14)[None],
-    'decoder_input_ids': np.arange(5, 12)[None],
-  }
+  inputs = {'input_ids': np.arange(3, 14)[None], 'decoder_input_ids': np.arange(5, 12)[None]}
   with torch.no_grad():
     expected = theirs(**{n: torch.tensor(x) for n, x in inputs.items()}).logits
   found = hf.forward(model, params, **inputs)['logits']
@@ -204,16 +192,11 @@ def test_marian_of_an_odd_width(tmp_path):
   ).eval()
   computed = ('lm_head', 'embed_tokens', 'embed_positions')
   weights = {
-    n: x.numpy()
-    for n, x in theirs.state_dict().items()
-    if not any(name in n for name in computed)
+    n: x.numpy() for n, x in theirs.state_dict().items() if not any(name in n for name in computed)
   }
   folder = checkpoints.write(tmp_path / 'in', theirs.config.to_dict(), weights)
   model, params = hf.load(folder)
-  inputs = {
-    'input_ids': np.arange(1, 15)[None],
-    'decoder_input_ids': np.arange(3, 16)[None],
-  }
+  inputs = {'input_ids': np.arange(1, 15)[None], 'decoder_input_ids': np.arange(3, 16)[None]}
   with torch.no_grad():
     expected = theirs(**{n: torch.tensor(x) for n, x in inputs.items()}).logits
   found = hf.forward(model, params, **inputs)['logits']
@@ -226,9 +209,7 @@ def test_marians_sines_may_be_in_the_file(tmp_path):
   for stack in ('encoder', 'decoder'):
     name = f'model.{stack}.embed_positions.weight'
     weights[name] = np.ones((40, 32), np.float32)
-  model, _ = hf.load(
-    checkpoints.write(tmp_path / 'in', config(MARIAN), weights)
-  )
+  model, _ = hf.load(checkpoints.write(tmp_path / 'in', config(MARIAN), weights))
   assert model == hf.load(str(MARIAN))[0]
 
 
@@ -257,9 +238,7 @@ def test_gradients(tmp_path):
   expected = meta(BART)['loss_grad_norm']
   assert {*found} - {*expected} == {'final_logits_bias'}
   for name, value in expected.items():
-    np.testing.assert_allclose(
-      found[name], value, rtol=1e-3, atol=1e-6, err_msg=name
-    )
+    np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.slow
@@ -349,12 +328,8 @@ def test_routers_with_a_bias(tmp_path):
   ids = tiny.tokens(2, 5, vocab_size=values['vocab_size'])
 
   def routed(folder, values, weights):
-    model, params = hf.load(
-      checkpoints.write(tmp_path / folder, values, weights)
-    )
-    out = hf.forward(
-      model, params, input_ids=ids, labels=ids, output_router_logits=True
-    )
+    model, params = hf.load(checkpoints.write(tmp_path / folder, values, weights))
+    out = hf.forward(model, params, input_ids=ids, labels=ids, output_router_logits=True)
     return model, params, np.asarray(out['encoder_router_logits'])
 
   *_, plain = routed('plain', values, weights)
@@ -374,9 +349,7 @@ def test_routers_with_a_bias(tmp_path):
   np.testing.assert_allclose(found[0], plain[0] + biases[first], atol=1e-5)
   # Other experts are chosen, so that what follows is not the same.
   assert np.any(found[0].argmax(-1) != plain[0].argmax(-1))
-  checkpoints.assert_round_trip(
-    tmp_path / 'out', model, params, weights | biases
-  )
+  checkpoints.assert_round_trip(tmp_path / 'out', model, params, weights | biases)
   assert config(tmp_path / 'out')['router_bias'] is True
 
 

@@ -57,9 +57,7 @@ def ours(cutoffs, d_embed, div_val, own=(), **changes):
 
 def test_options_as_fields(tmp_path):
   changes = {'same_length': False, 'mem_len': 0, 'clamp_len': -1}
-  model, params = hf.load(
-    checkpoints.changed(tmp_path, 'transfo_xl_lm', **changes)
-  )
+  model, params = hf.load(checkpoints.changed(tmp_path, 'transfo_xl_lm', **changes))
   assert model.attention == 'full'
   assert model.position == 'transformer_xl(memory=0, clamp=0)'
   ids = tiny.tokens(2, 5)
@@ -93,9 +91,7 @@ def test_transformer_xl_comes_back(tmp_path, model):
   ids, labels = tiny.tokens(2, 7), tiny.tokens(2, 7, seed=1)
   labels[0, 2:4] = -100
   out = hf.forward(again, params_again, input_ids=ids)
-  hidden = model.apply(
-    {'params': params}, ids, init_memories(model, 2)
-  ).hidden_BLD
+  hidden = model.apply({'params': params}, ids, init_memories(model, 2)).hidden_BLD
   expected = model.apply({'params': params}, hidden, method='logits')
   np.testing.assert_allclose(out['log_probs'], expected, rtol=1e-4, atol=1e-4)
   # Losses are those of the labels that count, then zeros.
@@ -107,9 +103,7 @@ def test_transformer_xl_comes_back(tmp_path, model):
   found = np.asarray(out['losses']).reshape(-1)
   if '(),' not in model.input:
     assert not np.any(found[-2:])
-  np.testing.assert_allclose(
-    np.sort(found), np.sort([0, 0, *losses]), rtol=1e-4, atol=1e-4
-  )
+  np.testing.assert_allclose(np.sort(found), np.sort([0, 0, *losses]), rtol=1e-4, atol=1e-4)
 
 
 def test_the_body_of_transformer_xl_alone(tmp_path):
@@ -136,17 +130,10 @@ def test_tied_copies_as_published(tmp_path):
   """The first releases' files repeat what is tied; an export does, too."""
   first = tensors(DIV)
   copies = {
-    f'crit.out_layers.{i}.weight': first[
-      f'transformer.word_emb.emb_layers.{i}.weight'
-    ]
+    f'crit.out_layers.{i}.weight': first[f'transformer.word_emb.emb_layers.{i}.weight']
     for i in range(3)
-  } | {
-    f'crit.out_projs.{i}': first[f'transformer.word_emb.emb_projs.{i}']
-    for i in (1, 2)
-  }
-  model, params = hf.load(
-    checkpoints.write(tmp_path / 'in', config(DIV), first | copies)
-  )
+  } | {f'crit.out_projs.{i}': first[f'transformer.word_emb.emb_projs.{i}'] for i in (1, 2)}
+  model, params = hf.load(checkpoints.write(tmp_path / 'in', config(DIV), first | copies))
   assert isinstance(model, Transformer)
   hf.save(str(tmp_path / 'out'), model, params)
   assert {*tensors(tmp_path / 'out')} == {*first, *copies}
@@ -172,11 +159,7 @@ def test_fields_of_xlnet():
 
 @pytest.mark.parametrize(
   'kind, name',
-  [
-    ('lm', 'XLNetLMHeadModel'),
-    ('last_choice', 'XLNetForMultipleChoice'),
-    ('body', 'XLNetModel'),
-  ],
+  [('lm', 'XLNetLMHeadModel'), ('last_choice', 'XLNetForMultipleChoice'), ('body', 'XLNetModel')],
 )
 def test_xlnet_comes_back(kind, name, tmp_path):
   model = tiny.model(**XLNET)
@@ -194,12 +177,8 @@ def test_xlnet_comes_back(kind, name, tmp_path):
   if kind != 'lm':
     params.pop('head_bias')
   jax.tree.map(np.testing.assert_array_equal, read, params)
-  with pytest.raises(
-    UsageError, match=r'nearest is xlnet, but for model\.bias'
-  ):
-    hf.save(
-      str(tmp_path), model.clone(position='xlnet(memory=5)', bias='all'), {}
-    )
+  with pytest.raises(UsageError, match=r'nearest is xlnet, but for model\.bias'):
+    hf.save(str(tmp_path), model.clone(position='xlnet(memory=5)', bias='all'), {})
 
 
 @pytest.mark.slow
@@ -226,9 +205,7 @@ def test_what_xlnet_writes():
     use_mems=False,
   )
   best = np.argmax(np.asarray(out['logits']), axis=-1)
-  np.testing.assert_array_equal(
-    best.reshape(len(written), -1), written[:, first:]
-  )
+  np.testing.assert_array_equal(best.reshape(len(written), -1), written[:, first:])
 
 
 @pytest.mark.parametrize('options, memory', [({}, 512), ({'mem_len': None}, 0)])

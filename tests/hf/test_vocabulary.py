@@ -141,30 +141,28 @@ def test_an_eos_token_of_a_sentencepiece_model(tmp_path):
   ('file', 'entries', 'options', 'words'),
   [
     (
-      *('tokenizer.model', {'add_prefix_space': False}, {}),
+      'tokenizer.model',
+      {'add_prefix_space': False},
+      {},
       'add_prefix_space=False: tokenizer.model has add_dummy_prefix=True',
     ),
     (
-      *('tokenizer.model', {}, {'add_dummy_prefix': False}),
+      'tokenizer.model',
+      {},
+      {'add_dummy_prefix': False},
       'add_prefix_space=None: tokenizer.model has add_dummy_prefix=False',
     ),
     (
-      *('tokenizer.model', {}, {'normalization_rule_name': 'nfkc'}),
+      'tokenizer.model',
+      {},
+      {'normalization_rule_name': 'nfkc'},
       "tokenizer_class='LlamaTokenizer': this class does not read",
     ),
     *(
-      (
-        'spiece.model',
-        {'tokenizer_class': name},
-        {},
-        'this class does not read',
-      )
+      ('spiece.model', {'tokenizer_class': name}, {}, 'this class does not read')
       for name in ('AlbertTokenizer', 'XLNetTokenizer', 'DebertaV2Tokenizer')
     ),
-    (
-      *('spiece.model', {'tokenizer_class': 'T5Tokenizer'}, {}),
-      'this class does not read',
-    ),
+    ('spiece.model', {'tokenizer_class': 'T5Tokenizer'}, {}, 'this class does not read'),
   ],
 )
 def test_a_class_that_reads_otherwise_than_sentencepiece_is_refused(
@@ -184,9 +182,7 @@ def test_a_class_that_reads_otherwise_than_sentencepiece_is_refused(
     ({'tokenizer_class': 'Qwen2Tokenizer'}, 'is read as GPT-2'),
   ],
 )
-def test_a_class_that_reads_otherwise_than_gpt2_is_refused(
-  tmp_path, entries, words
-):
+def test_a_class_that_reads_otherwise_than_gpt2_is_refused(tmp_path, entries, words):
   copy(tmp_path, 'byte_bpe', vocab='vocab.json', merges='merges.txt')
   (tmp_path / 'tokenizer_config.json').write_text(json.dumps(entries))
   with pytest.raises(UsageError, match=words):
@@ -202,8 +198,7 @@ def test_robertas_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'name',
-  ['tokenizer.json', 'tokenizer_config.json', 'config.json', 'vocab.txt'],
+  'name', ['tokenizer.json', 'tokenizer_config.json', 'config.json', 'vocab.txt']
 )
 @pytest.mark.parametrize('what', ['fifo', 'device', 'folder'])
 def test_what_is_no_file_is_refused_before_it_is_read(tmp_path, name, what):

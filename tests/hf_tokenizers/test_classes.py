@@ -6,35 +6,48 @@ import json
 
 import pytest
 import tokenizers
-from tokenizers import (
-  AddedToken,
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-  processors,
-)
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import vocabulary
 from gpt_jax.hf_tokenizers import classes
 
 TEXTS = (
-  *('hello world', ' hello', 'Hello  World', 'Café É', '日本 x', ' a\n\tb  '),
-  *(
-    '``x\'\' "y"',
-    'e\u0301 ﬁ',
-    'a,b.c!',
-    'x\u3000y',
-    '\u2581a \u2581',
-    '😀 ab',
-  ),
-  *('\uff21', '', '\n', 'a\r\n\r\nb', 'foo bar', "it's 1, 2"),
+  'hello world',
+  ' hello',
+  'Hello  World',
+  'Café É',
+  '日本 x',
+  ' a\n\tb  ',
+  '``x\'\' "y"',
+  'e\u0301 ﬁ',
+  'a,b.c!',
+  'x\u3000y',
+  '\u2581a \u2581',
+  '😀 ab',
+  '\uff21',
+  '',
+  '\n',
+  'a\r\n\r\nb',
+  'foo bar',
+  "it's 1, 2",
 )
 SPECIAL = (
   # Some classes know the id of the unknown token: 0, 1, 2 (T5) or 3.
-  *('<cls>', '<sep>', '<unk>', '<mask>', '<s>', '</s>', '<pad>', '[UNK]'),
-  *('[CLS]', '[SEP]', '[PAD]', '[MASK]', '<|endoftext|>', 'en_XX'),
+  '<cls>',
+  '<sep>',
+  '<unk>',
+  '<mask>',
+  '<s>',
+  '</s>',
+  '<pad>',
+  '[UNK]',
+  '[CLS]',
+  '[SEP]',
+  '[PAD]',
+  '[MASK]',
+  '<|endoftext|>',
+  'en_XX',
 )
 LETTERS = 'abcdefghijklmnopqrstuvwxyzHWCÉé日本,.!"\'`'
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -77,9 +90,7 @@ def ended():
 def wordpiece():
   pieces = [*SPECIAL, *LETTERS, *(f'##{x}' for x in LETTERS)]
   model = models.WordPiece(
-    {p: i for i, p in enumerate(pieces)},
-    unk_token='[UNK]',
-    max_input_chars_per_word=4,
+    {p: i for i, p in enumerate(pieces)}, unk_token='[UNK]', max_input_chars_per_word=4
   )
   made = tokenizers.Tokenizer(model)
   made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -101,7 +112,9 @@ CASES = [
   (byte_level, 'gpt', 'GPTNeoXTokenizer', [{}, {'add_prefix_space': True}]),
   (byte_level, 'gpt', 'Qwen2Tokenizer', [{}, {'add_prefix_space': True}]),
   (
-    *(byte_level, 'roberta', 'RobertaTokenizer'),
+    byte_level,
+    'roberta',
+    'RobertaTokenizer',
     [{}, {'add_prefix_space': True, 'trim_offsets': False}],
   ),
   (byte_level, 'roberta', 'BartTokenizerFast', [{'add_prefix_space': True}]),
@@ -110,18 +123,26 @@ CASES = [
   (byte_level, 'gpt', 'PreTrainedTokenizerFast', [{'add_prefix_space': True}]),
   (ended, 'roberta', 'OpenAIGPTTokenizer', [{}, {'do_lower_case': False}]),
   (
-    *(marked, 'roberta', 'LlamaTokenizer'),
+    marked,
+    'roberta',
+    'LlamaTokenizer',
     [
-      *({}, {'legacy': True}, {'legacy': False, 'add_prefix_space': None}),
+      {},
+      {'legacy': True},
+      {'legacy': False, 'add_prefix_space': None},
       {'add_prefix_space': False, 'add_bos_token': True},
     ],
   ),
   (marked, 'roberta', 'CodeLlamaTokenizer', [{}, {'add_prefix_space': False}]),
   (marked, 'roberta', 'GemmaTokenizer', [{'add_prefix_space': True}]),
   (
-    *(wordpiece, 'bert', 'BertTokenizer'),
+    wordpiece,
+    'bert',
+    'BertTokenizer',
     [
-      *({}, {'do_lower_case': False}, {'strip_accents': False}),
+      {},
+      {'do_lower_case': False},
+      {'strip_accents': False},
       {'do_lower_case': False, 'strip_accents': True},
       {'tokenize_chinese_chars': False, 'strip_accents': None},
     ],
@@ -130,25 +151,25 @@ CASES = [
   (wordpiece, 'bert', 'ElectraTokenizer', [{'strip_accents': False}]),
   (wordpiece, 'roberta', 'MPNetTokenizer', [{'do_lower_case': False}]),
   (
-    *(unigram, 'bert', 'AlbertTokenizer'),
-    [
-      *({}, {'do_lower_case': False, 'keep_accents': True}),
-      {'add_prefix_space': False},
-    ],
+    unigram,
+    'bert',
+    'AlbertTokenizer',
+    [{}, {'do_lower_case': False, 'keep_accents': True}, {'add_prefix_space': False}],
   ),
   (
-    *(unigram, 'roberta', 'XLNetTokenizer'),
+    unigram,
+    'roberta',
+    'XLNetTokenizer',
     [{}, {'do_lower_case': True, 'keep_accents': True, 'unk_id': 3}],
   ),
   (unigram, 'roberta', 'T5Tokenizer', [{}, {'legacy': False}]),
   (unigram, 'roberta', 'XLMRobertaTokenizer', [{'add_prefix_space': False}]),
   (unigram, 'roberta', 'MBartTokenizer', [{}]),
   (
-    *(unigram, 'bert', 'DebertaV2Tokenizer'),
-    [
-      *({}, {'do_lower_case': True, 'split_by_punct': True}),
-      {'add_prefix_space': False, 'unk_id': 3},
-    ],
+    unigram,
+    'bert',
+    'DebertaV2Tokenizer',
+    [{}, {'do_lower_case': True, 'split_by_punct': True}, {'add_prefix_space': False, 'unk_id': 3}],
   ),
   (unigram, 'bert', 'BigBirdTokenizer', [{}, {'add_prefix_space': False}]),
 ]
@@ -186,11 +207,7 @@ def compare(theirs, folder):
 
 @pytest.mark.parametrize(
   ('make', 'roles', 'name', 'options'),
-  [
-    (make, roles, name, options)
-    for make, roles, name, several in CASES
-    for options in several
-  ],
+  [(make, roles, name, options) for make, roles, name, several in CASES for options in several],
 )
 def test_a_class_reads_as_in_transformers(tmp_path, make, roles, name, options):
   transformers = pytest.importorskip('transformers')
@@ -208,11 +225,7 @@ def test_added_tokens_of_tokenizer_config(tmp_path):
   transformers = pytest.importorskip('transformers')
   more = {'900': AddedToken('hello', normalized=False).__getstate__()}
   for name in ('PreTrainedTokenizerFast', 'GPT2Tokenizer'):
-    write(
-      *(tmp_path, byte_level(), 'gpt'),
-      tokenizer_class=name,
-      added_tokens_decoder=more,
-    )
+    write(tmp_path, byte_level(), 'gpt', tokenizer_class=name, added_tokens_decoder=more)
     compare(transformers.AutoTokenizer.from_pretrained(tmp_path), tmp_path)
 
 
@@ -240,11 +253,7 @@ def test_the_class_of_a_model(tmp_path):
 @pytest.mark.parametrize(
   ('make', 'entries', 'words'),
   [
-    (
-      byte_level,
-      {'tokenizer_class': 'WhisperTokenizer'},
-      'rules of this class',
-    ),
+    (byte_level, {'tokenizer_class': 'WhisperTokenizer'}, 'rules of this class'),
     (byte_level, {'tokenizer_class': 'MarianTokenizer'}, 'rules of this class'),
     (unigram, {'tokenizer_class': 'GPT2Tokenizer'}, 'has a Unigram'),
     (

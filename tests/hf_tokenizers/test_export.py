@@ -29,22 +29,42 @@ DOCUMENTS = [Document(str(i), TEXT * 7) for i in range(5)]
 # As texts of users are: white space of all kinds, characters of several code
 # points, both ways to write an accent, names of special tokens.
 HARD = (
-  *('', ' ', '  x', 'x  ', '\n', '\r', 'a\rb\r\nc', '\t a \t', '\u00a0x\u2003'),
-  *(
-    '😀👨‍👩‍👧 ❤️🇩🇪',
-    'é',
-    'e\u0301 E\u0301',
-    'ﬁ \uff21 ½',
-    'İstanbul',
-    '你好, 世界',
-  ),
-  *('▁', 'a▁b ▁', '\x00', '\ufffd', '<0x41>', '</s>', 'x <s> y</s>'),
-  *('[CLS] a [SEP]', '<unk> <pad> <|endoftext|>', '<extra_id_0>'),
-  *('-' * 23, ' ' * 23 + 'x', '\n' * 7, 'the of it', 'not Known: Zebra'),
+  '',
+  ' ',
+  '  x',
+  'x  ',
+  '\n',
+  '\r',
+  'a\rb\r\nc',
+  '\t a \t',
+  '\u00a0x\u2003',
+  '😀👨‍👩‍👧 ❤️🇩🇪',
+  'é',
+  'e\u0301 E\u0301',
+  'ﬁ \uff21 ½',
+  'İstanbul',
+  '你好, 世界',
+  '▁',
+  'a▁b ▁',
+  '\x00',
+  '\ufffd',
+  '<0x41>',
+  '</s>',
+  'x <s> y</s>',
+  '[CLS] a [SEP]',
+  '<unk> <pad> <|endoftext|>',
+  '<extra_id_0>',
+  '-' * 23,
+  ' ' * 23 + 'x',
+  '\n' * 7,
+  'the of it',
+  'not Known: Zebra',
 )
 MARKS = "special=['<pad>', '[CLS]', '[SEP]', '[MASK]']"
 NAMES = (
-  *('bytes', 'frequent_bytes(vocab_size=23)', 'characters'),
+  'bytes',
+  'frequent_bytes(vocab_size=23)',
+  'characters',
   'words(vocab_size=17)',
   'sentencepiece(vocab_size=308)',
   "sentencepiece(vocab_size=308, model='bpe')",
@@ -138,9 +158,7 @@ def test_the_library_gives_our_ids(tmp_path, name):
 def test_an_import_of_it_gives_our_ids(tmp_path, name):
   made = build(name)
   folder = written(tmp_path / 'hf', made, Template(), 'gpt2')
-  again = special_files.tokenizer(
-    f'hf_tokenizer({folder + "/tokenizer.json"!r})', folder
-  )
+  again = special_files.tokenizer(f'hf_tokenizer({folder + "/tokenizer.json"!r})', folder)
   for text in (*HARD, TEXT, *(d.text for d in DOCUMENTS[:1])):
     ids = ids_of(made, text)
     assert ids_of(again, text) == ids
@@ -177,13 +195,9 @@ def test_any_text_and_long_rows(model):
 @pytest.mark.parametrize('form', ['NFC', 'NFD'])
 def test_letters_with_accents(normalization, form):
   """As far as they are one character when composed."""
-  made = build(
-    f'sentencepiece(vocab_size=308, normalization={normalization!r})'
-  )
+  made = build(f'sentencepiece(vocab_size=308, normalization={normalization!r})')
   library = in_library.of(made)
-  letters = [
-    c for c in map(chr, range(0xC0, 0x250)) if unicodedata.category(c)[0] == 'L'
-  ]
+  letters = [c for c in map(chr, range(0xC0, 0x250)) if unicodedata.category(c)[0] == 'L']
   letters += [chr(i) for i in range(0x1E00, 0x1EFA)]
   for letter in letters:
     text = unicodedata.normalize(form, f'a{letter} {letter}b')

@@ -54,9 +54,7 @@ def test_a_model_trained_here_keeps_its_own():
   theirs = imported('llama')
   # The ids of a text are the same, hence a store of tokens serves both.
   assert made.fingerprint == theirs.fingerprint
-  assert tokenizer.build('bytes', []).special.before(first_scored=True) == (
-    256,
-  )
+  assert tokenizer.build('bytes', []).special.before(first_scored=True) == (256,)
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -213,9 +211,7 @@ def test_a_config_names_unusual_tokens(tmp_path):
   roles = special_files.tokenizer(call(tmp_path), str(tmp_path)).special
   assert (roles.cls_id, roles.mask_id) == (2, 4)
   # An import of before there were roles: by the names that it kept.
-  older = json.loads(
-    special_files.special_files(str(tmp_path), mine)[special.SPECIAL]
-  )
+  older = json.loads(special_files.special_files(str(tmp_path), mine)[special.SPECIAL])
   older = {k: v for k, v in older.items() if k not in ('cls', 'sep', 'mask')}
   contents = {special.SPECIAL: json.dumps(older).encode()}
   roles = special.of(contents, 2, {})

@@ -68,8 +68,12 @@ def test_up_from_nothing_to_results(cloud):
   assert len(cloud.calls('queued-resources', 'create')) == 2
   [create, _] = cloud.calls('queued-resources', 'create')
   assert create[2:] == [
-    *('run', '--node-id=run', '--runtime-version=tpu-ubuntu2204-base'),
-    *('--accelerator-type=v4-16', '--spot', '--zone=us-central2-b'),
+    'run',
+    '--node-id=run',
+    '--runtime-version=tpu-ubuntu2204-base',
+    '--accelerator-type=v4-16',
+    '--spot',
+    '--zone=us-central2-b',
   ]
   assert (cloud.folder / 'buckets/b/run/config.json').exists()
   assert cloud.states() == {}
@@ -83,9 +87,7 @@ def test_up_from_nothing_to_results(cloud):
     ('134 1', 1, 't1v-run-w-1: program: ends with 1', 'always'),
   ],
 )
-def test_up_stops_where_starting_again_would_not_help(
-  cloud, codes, code, words, after
-):
+def test_up_stops_where_starting_again_would_not_help(cloud, codes, code, words, after):
   cloud.codes(codes, '0 0')
   settings = cloud.settings(RESULTS='gs://b/run', DELETE_AFTER=after)
   found, said = cloud.run('up', settings, '--yes')
@@ -177,11 +179,7 @@ def test_stragglers_are_ended_and_the_run_starts_again(cloud):
   settings = cloud.settings(STRAGGLER_SECONDS='1')
   process = cloud.start('up', settings, '--yes')
   assert any('ending those' in line for line in process.stdout)
-  wait_until(
-    lambda: all(
-      (cloud.folder / f'starts.{i}').read_text() == '2\n' for i in '01'
-    )
-  )
+  wait_until(lambda: all((cloud.folder / f'starts.{i}').read_text() == '2\n' for i in '01'))
   process.send_signal(signal.SIGTERM)
   process.communicate()
   # Another tree is not put under the one that still runs.
@@ -194,9 +192,7 @@ def test_stragglers_are_ended_and_the_run_starts_again(cloud):
 @pytest.mark.slow
 def test_single_steps(cloud):
   cloud.codes('wait wait', '0 0')
-  settings = cloud.settings(
-    RESULTS='gs://b/run', ENVIRONMENT="('FLAVOUR=two  words')"
-  )
+  settings = cloud.settings(RESULTS='gs://b/run', ENVIRONMENT="('FLAVOUR=two  words')")
   assert cloud.run('create', settings, '--yes')[0] == 0
   assert 'asked for already' in cloud.run('create', settings, '--yes')[1]
   assert cloud.run('wait', settings)[0] == 0
@@ -308,9 +304,7 @@ def test_slashes_at_the_end_are_none(cloud):
 @pytest.mark.parametrize('request_', ['queued', 'direct'])
 def test_a_node_stopped_by_hand_is_started_and_not_deleted(cloud, request_):
   cloud.change(workers=1, states=['ACTIVE'])
-  settings = cloud.settings(
-    ACCELERATOR='v6e-8', REQUEST=request_, SPOT='no', RESULTS='gs://b/run'
-  )
+  settings = cloud.settings(ACCELERATOR='v6e-8', REQUEST=request_, SPOT='no', RESULTS='gs://b/run')
   assert cloud.run('create', settings, '--yes')[0] == 0
   cloud.stop()
   code, said = cloud.run('wait', settings)
@@ -356,7 +350,10 @@ def test_several_slices(cloud):
   [create] = cloud.calls('queued-resources', 'create')
   assert {'--node-count=2', '--node-prefix=run'} <= {*create}
   assert [r.parts[-3:-1] for r in cloud.runs()] == [
-    *(('run-0', '0'), ('run-0', '1'), ('run-1', '0'), ('run-1', '1'))
+    ('run-0', '0'),
+    ('run-0', '1'),
+    ('run-1', '0'),
+    ('run-1', '1'),
   ]
 
 
@@ -424,20 +421,14 @@ def test_one_slice_of_two_is_told_of_no_other(cloud):
   cloud.change(workers=1, states=['ACTIVE'])
   cloud.codes('wait wait', '0')
   settings = cloud.settings(
-    ACCELERATOR='v4-8',
-    SLICES='2',
-    MIN_SLICES='1',
-    SLICE_WAIT_SECONDS='0',
-    WORKDIR='gs://b/run',
+    ACCELERATOR='v4-8', SLICES='2', MIN_SLICES='1', SLICE_WAIT_SECONDS='0', WORKDIR='gs://b/run'
   )
   process = cloud.start('up', settings, '--yes')
   wait_until(lambda: len(list(cloud.folder.glob('waiting.*'))) == 2)
   cloud.lose('run-0')
   said = process.communicate()[0]
   assert process.returncode == 0 and 'running on 1 hosts' in said, said
-  [*_, alone] = [
-    c[4] for c in cloud.calls('tpu-vm', 'ssh') if ' start ' in c[4]
-  ]
+  [*_, alone] = [c[4] for c in cloud.calls('tpu-vm', 'ssh') if ' start ' in c[4]]
   assert 'RUN_SLICES=run-1 bash' in alone
   # Nobody asks for less than all where that is not said.
   code, said = cloud.run('delete', settings, '--yes')
@@ -453,7 +444,9 @@ def test_request_of_one_node(cloud):
   assert code == 0, said
   [create] = cloud.calls('tpu-vm', 'create')
   assert create[2:] == [
-    *('run', '--version=tpu-ubuntu2204-base', '--accelerator-type=v4-16'),
+    'run',
+    '--version=tpu-ubuntu2204-base',
+    '--accelerator-type=v4-16',
     '--zone=us-central2-b',
   ]
   assert cloud.calls('queued-resources') == []
@@ -478,9 +471,7 @@ def test_a_request_that_fails_says_why_and_is_made_again(cloud):
 
 def test_a_request_that_cannot_succeed_is_made_once(cloud):
   cloud.change(failures=9, reason='Quota limit exceeded')
-  settings = cloud.settings(
-    RETRY_SECONDS='0.1', RESULTS='gs://b/run', DELETE_AFTER='always'
-  )
+  settings = cloud.settings(RETRY_SECONDS='0.1', RESULTS='gs://b/run', DELETE_AFTER='always')
   code, said = cloud.run('up', settings, '--yes')
   assert code == 1 and 'Quota limit' in said.splitlines()[-1], said
   assert len(cloud.calls('queued-resources', 'create')) == 1
@@ -512,8 +503,11 @@ def test_dry_run_calls_nothing(cloud):
   assert code == 0 and cloud.calls() == []
   verbs = re.findall(r'^gcloud compute tpus (\S+ \S+)', said, re.MULTILINE)
   assert [v for i, v in enumerate(verbs) if v != verbs[i - 1]] == [
-    *('queued-resources create', 'queued-resources describe', 'tpu-vm scp'),
-    *('tpu-vm ssh', 'queued-resources delete'),
+    'queued-resources create',
+    'queued-resources describe',
+    'tpu-vm scp',
+    'tpu-vm ssh',
+    'queued-resources delete',
   ]
   # All but the cost can be pasted.
   script = said.partition('\n')[2]
@@ -551,9 +545,7 @@ def test_secrets_are_never_shown(cloud):
     assert 'the key is s3cr/t*$(x) [a]' in (run / 'log').read_text()
     assert (run / 'secrets').stat().st_mode & 0o077 == 0
     assert not (run.parent / 'gpt_jax_bundle.tgz').exists()
-  of_job = {
-    (run / 'secrets').read_text().splitlines()[-1] for run in cloud.runs()
-  }
+  of_job = {(run / 'secrets').read_text().splitlines()[-1] for run in cloud.runs()}
   (line,) = of_job  # one for all hosts
   assert re.fullmatch('GPT_JAX_JOB_SECRET=[0-9a-f]{64}', line)
   assert line[-64:] not in all_said
@@ -565,16 +557,33 @@ def test_secrets_are_never_shown(cloud):
 @pytest.mark.parametrize(
   'field, value',
   [
-    *(('NAME', ''), ('NAME', 'Run'), ('ZONE', ''), ('COMMAND', '()')),
-    *(('ACCELERATOR', 'v4-12'), ('ACCELERATOR', 'v3-8')),
-    *(('ACCELERATOR', 'v6e-12'), ('ACCELERATOR', 'tpu7x-8')),
-    *(('SPOT', 'true'), ('SLICES', '0'), ('REQUEST', 'soon')),
-    *(('RESULTS', '/tmp'), ('WORKDIR', 'gs://b'), ('PRICE', '3$')),
-    *(('SECRETS_FILE', '/none'), ('POLL_SECONDS', 'x'), ('SLICES', '08')),
-    *(('MIN_SLICES', '2'), ('MIN_SLICES', '0'), ('SLICE_WAIT_SECONDS', 'x')),
-    *(('STRAGGLER_SECONDS', '0'), ('RESULTS', 'gs://')),
-    *(('REQUEST_TRIES', '0'), ('RETRY_SECONDS', 'x'), ('ENVIRONMENT', '1=2')),
-    *(('INCLUDE', 'nowhere.txt'), ('INCLUDE', '.git')),
+    ('NAME', ''),
+    ('NAME', 'Run'),
+    ('ZONE', ''),
+    ('COMMAND', '()'),
+    ('ACCELERATOR', 'v4-12'),
+    ('ACCELERATOR', 'v3-8'),
+    ('ACCELERATOR', 'v6e-12'),
+    ('ACCELERATOR', 'tpu7x-8'),
+    ('SPOT', 'true'),
+    ('SLICES', '0'),
+    ('REQUEST', 'soon'),
+    ('RESULTS', '/tmp'),
+    ('WORKDIR', 'gs://b'),
+    ('PRICE', '3$'),
+    ('SECRETS_FILE', '/none'),
+    ('POLL_SECONDS', 'x'),
+    ('SLICES', '08'),
+    ('MIN_SLICES', '2'),
+    ('MIN_SLICES', '0'),
+    ('SLICE_WAIT_SECONDS', 'x'),
+    ('STRAGGLER_SECONDS', '0'),
+    ('RESULTS', 'gs://'),
+    ('REQUEST_TRIES', '0'),
+    ('RETRY_SECONDS', 'x'),
+    ('ENVIRONMENT', '1=2'),
+    ('INCLUDE', 'nowhere.txt'),
+    ('INCLUDE', '.git'),
     ('DELETE_AFTER', 'yes'),  # and no RESULTS
   ],
 )

@@ -81,9 +81,7 @@ def test_manifest(cloud):
   assert (jobset['kind'], jobset['metadata']['name']) == ('JobSet', 'run')
   assert jobset['spec']['failurePolicy'] == {
     'maxRestarts': 7,
-    'rules': [
-      {'action': 'FailJobSet', 'onJobFailureReasons': ['PodFailurePolicy']}
-    ],
+    'rules': [{'action': 'FailJobSet', 'onJobFailureReasons': ['PodFailurePolicy']}],
   }
   [replicated] = jobset['spec']['replicatedJobs']
   assert replicated['replicas'] == 3
@@ -133,9 +131,7 @@ def test_manifest(cloud):
 
 @pytest.mark.parametrize('nfs', ['', '10.0.0.2:/share'])
 def test_a_run_in_a_bucket_needs_no_share(cloud, nfs):
-  code, text = gke(
-    cloud, 'manifest', settings(cloud, WORKDIR='gs://b/run', NFS=nfs)
-  )
+  code, text = gke(cloud, 'manifest', settings(cloud, WORKDIR='gs://b/run', NFS=nfs))
   assert code == 0, text
   job = yaml.safe_load(text)['spec']['replicatedJobs'][0]['template']['spec']
   pod = job['template']['spec']
@@ -155,9 +151,7 @@ def test_a_run_in_a_bucket_needs_no_share(cloud, nfs):
   ],
 )
 def test_slices(cloud, accelerator, kind, topology, hosts, chips):
-  code, text = gke(
-    cloud, 'manifest', settings(cloud, ACCELERATOR=accelerator, SPOT='no')
-  )
+  code, text = gke(cloud, 'manifest', settings(cloud, ACCELERATOR=accelerator, SPOT='no'))
   assert code == 0, text
   topologies = pytest.importorskip('gpt_jax.core.costs.topologies')
   assert topologies.parse(accelerator).hosts == hosts
@@ -262,19 +256,27 @@ def test_xpk(cloud):
   words = json.loads(
     subprocess.check_output(
       [
-        *('bash', '-c'),
-        f'xpk() {{ python3 -c "import json, sys; print(json.dumps('
-        f'sys.argv[1:]))" "$@"; }}; {line}',
+        'bash',
+        '-c',
+        f'xpk() {{ python3 -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"; }}; {line}',
       ],
       env={**os.environ},
       text=True,
     )
   )
   assert words == [
-    *('workload', 'create', '--cluster=c', '--workload=run'),
-    *('--zone=us-central2-b', '--tpu-type=v4-16', '--num-slices=1'),
-    *('--docker-image=registry/gpt_jax:1', '--max-restarts=100'),
-    *('--restart-on-exit-codes=75', '--env=A=b c', '--env=LIBTPU_INIT_ARGS='),
+    'workload',
+    'create',
+    '--cluster=c',
+    '--workload=run',
+    '--zone=us-central2-b',
+    '--tpu-type=v4-16',
+    '--num-slices=1',
+    '--docker-image=registry/gpt_jax:1',
+    '--max-restarts=100',
+    '--restart-on-exit-codes=75',
+    '--env=A=b c',
+    '--env=LIBTPU_INIT_ARGS=',
     '--command=gpt-jax train --a=b\\ c',
   ]
 
@@ -289,8 +291,13 @@ def test_a_jobset_has_all_of_its_slices(cloud):
 @pytest.mark.parametrize(
   'field, value',
   [
-    *(('IMAGE', ''), ('NFS', 'share'), ('NFS', ''), ('WORKDIR', '/home/run')),
-    *(('TOPOLOGY', '4x4x4'), ('TOPOLOGY', '8'), ('ACCELERATOR', 'v4-9')),
+    ('IMAGE', ''),
+    ('NFS', 'share'),
+    ('NFS', ''),
+    ('WORKDIR', '/home/run'),
+    ('TOPOLOGY', '4x4x4'),
+    ('TOPOLOGY', '8'),
+    ('ACCELERATOR', 'v4-9'),
     ('ACCELERATOR', 'v5p-768'),  # 8x8x6 or 4x8x12: no usual shape
   ],
 )
@@ -313,9 +320,7 @@ def image_user():
 def test_the_image_has_what_pip_needs():
   """setup.py lists the packages; without it pip refuses two folders."""
   lines = (ROOT / 'launch/Dockerfile').read_text().splitlines()
-  copied = {
-    word for line in lines if line.startswith('COPY ') for word in line.split()
-  }
+  copied = {word for line in lines if line.startswith('COPY ') for word in line.split()}
   project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
   needed = {project['readme'], *project['license-files']}
   needed |= {'pyproject.toml', 'setup.py', 'launch/requirements.txt'}

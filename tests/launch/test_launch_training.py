@@ -54,8 +54,7 @@ def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   process = cloud.start('up', settings, '--yes')
   wait_until(
     lambda: (
-      process.poll() is not None
-      or any(m['step'] >= 2 for m in metrics.read(str(cloud.workdir)))
+      process.poll() is not None or any(m['step'] >= 2 for m in metrics.read(str(cloud.workdir)))
     )
   )
   said = cloud.take_away()
@@ -63,9 +62,7 @@ def test_create_run_preempt_resume_finish(tmp_path, monkeypatch):
   assert process.returncode == 0, out
   # Told to stop at a step that none of them chose alone.
   assert len(said) == 4
-  assert {line.partition(' in ')[0] for line in said} == {
-    said[0].partition(' in ')[0]
-  }
+  assert {line.partition(' in ')[0] for line in said} == {said[0].partition(' in ')[0]}
   assert said[0].startswith('gpt-jax train: stopped; saved step ')
   step = int(said[0].split()[5])
   assert 2 <= step < STEPS

@@ -31,22 +31,15 @@ def pinned():
 
 @pytest.fixture(scope='module')
 def hashed():
-  return {
-    name: (version, count)
-    for name, version, count in entries('launch/requirements.txt')
-  }
+  return {name: (version, count) for name, version, count in entries('launch/requirements.txt')}
 
 
-def test_every_package_has_a_hash_and_the_version_of_the_constraints(
-  hashed, pinned
-):
+def test_every_package_has_a_hash_and_the_version_of_the_constraints(hashed, pinned):
   assert all(count for _, count in hashed.values())
   of_the_build = {'setuptools'}
-  assert {
-    name: version
-    for name, (version, _) in hashed.items()
-    if name not in of_the_build
-  } == {name: pinned[name] for name in hashed.keys() - of_the_build}
+  assert {name: version for name, (version, _) in hashed.items() if name not in of_the_build} == {
+    name: pinned[name] for name in hashed.keys() - of_the_build
+  }
 
 
 def test_all_that_the_image_needs_is_there(hashed):
@@ -64,6 +57,5 @@ def test_the_image_installs_nothing_without_a_hash():
   text = (ROOT / 'launch/Dockerfile').read_text(encoding='utf-8')
   installs = re.findall(r'^RUN pip install (.*)$', text, re.MULTILINE)
   assert [
-    '--require-hashes' in line or '--no-deps --no-build-isolation' in line
-    for line in installs
+    '--require-hashes' in line or '--no-deps --no-build-isolation' in line for line in installs
   ] == [True, True]

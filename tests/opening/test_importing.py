@@ -146,9 +146,7 @@ def test_tokens_without_a_row(tmp_path, caplog, special):
   num_rows = config(source)['vocab_size']
   words = {f'w{i}': i for i in range(num_rows - 2)}
   words |= {'</s>': num_rows - 2, '<unk>': num_rows - 1}
-  made = tokenizers.Tokenizer(
-    tokenizers.models.WordLevel(words, unk_token='<unk>')
-  )
+  made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token='<unk>'))
   made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
   made.add_tokens([tokenizers.AddedToken('<pad>', special=special)])
   plain = {'tokenizer_class': 'PreTrainedTokenizerFast'}  # GPT-2's reads a BPE
@@ -169,9 +167,7 @@ def test_tokens_without_a_row(tmp_path, caplog, special):
   if special:  # its name in a text is text
     assert read.encode('w3 <pad>').tolist() == [3, num_rows - 1]
   # A document could not end: an import without a tokenizer.
-  (source / 'tokenizer_config.json').write_text(
-    json.dumps({**plain, 'eos_token': '<pad>'})
-  )
+  (source / 'tokenizer_config.json').write_text(json.dumps({**plain, 'eos_token': '<pad>'}))
   importing.from_hf(str(source), str(tmp_path / 'w2'))
   assert f'ends documents has id {num_rows}; name another' in caplog.text
   assert not (tmp_path / 'w2/tokenizer').exists()

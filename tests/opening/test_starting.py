@@ -100,9 +100,7 @@ def test_what_does_not_fit_is_refused(workdir, fields, why):
     ({'optim.drawn': 'positon/*'}, "no parameter is called 'positon"),
   ],
 )
-def test_what_does_not_fit_is_refused_before_there_is_text(
-  tmp_path, workdir, fields, why
-):
+def test_what_does_not_fit_is_refused_before_there_is_text(tmp_path, workdir, fields, why):
   fields |= {'optim.start': str(workdir[0])}
   config = config_lib.resolve(tiny.config(**SIZES | fields))
   with pytest.raises(UsageError, match=why):
@@ -116,11 +114,7 @@ def test_what_does_not_fit_is_refused_before_there_is_text(
     {'model.vocab_size': None},
     {'model.context_length': 19, 'optim.drawn': 'positions/*'},
     # Whose size is that of the tokenizer.
-    {
-      'model.vocab_size': None,
-      'optim.drawn': 'embed/*',
-      'tokenizer.name': 'characters',
-    },
+    {'model.vocab_size': None, 'optim.drawn': 'embed/*', 'tokenizer.name': 'characters'},
   ],
 )
 def test_what_fits_is_taken(tmp_path, workdir, fields):
@@ -149,20 +143,12 @@ def test_the_config_of_continued_training(tmp_path, workdir):
   ('name', 'expected'),
   [
     ('llama_gqa', {}),
-    (
-      'bert_pretraining',
-      {'objective.name': "masked(pair='next')", 'data.rows': "pairs('next')"},
-    ),
-    (
-      't5_v11',
-      {'objective.name': "seq2seq(start='pad')", 'data.rows': 'parallel'},
-    ),
+    ('bert_pretraining', {'objective.name': "masked(pair='next')", 'data.rows': "pairs('next')"}),
+    ('t5_v11', {'objective.name': "seq2seq(start='pad')", 'data.rows': 'parallel'}),
   ],
 )
 def test_what_an_import_predicts_further(name, expected):
-  source = models.Pretrained(
-    name, tokenizer_name='bytes', folder=str(ROOT / name)
-  )
+  source = models.Pretrained(name, tokenizer_name='bytes', folder=str(ROOT / name))
   found = starting.pretraining(source, 'configs/continue.py')
   sentences = found.pop('data.sentences', 'terminal')
   assert found == {'tokenizer.name': 'bytes', **expected}

@@ -13,11 +13,7 @@ from gpt_jax.core.optim.train_state import TrainState
 from gpt_jax.core.spec import UsageError
 from gpt_jax.opening import streaming
 
-AXES = {
-  'decoder/periods/block_0/ffn': 2,
-  'decoder/periods/block_0/norm': 1,
-  'embed': 0,
-}
+AXES = {'decoder/periods/block_0/ffn': 2, 'decoder/periods/block_0/norm': 1, 'embed': 0}
 
 
 def params():
@@ -36,9 +32,7 @@ def state(tree):
 
 def abstract(of):
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), of
-  )
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), of)
 
 
 def fill(to):
@@ -69,9 +63,7 @@ def assert_opens_as(workdir, expected):
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16, jnp.int8])
 def test_fingerprints_add_up(dtype, monkeypatch):
   monkeypatch.setattr(Running, '_STEP', 4)
-  whole = (np.random.default_rng(1).standard_normal((3, 5, 7)) * 9).astype(
-    dtype
-  )
+  whole = (np.random.default_rng(1).standard_normal((3, 5, 7)) * 9).astype(dtype)
   sums = Running(whole.shape)
   for layer in (1, 2, 0):
     for row in range(5):

@@ -34,9 +34,7 @@ TEACHER = [
   '--config.model.context_length=24',
   '--config.schedule.num_steps=1',
 ]
-STORED = (
-  "--config.objective.name=distilled(text='causal', cosine=0.0, top_k=5{})"
-)
+STORED = "--config.objective.name=distilled(text='causal', cosine=0.0, top_k=5{})"
 
 
 @pytest.fixture(scope='module')
@@ -70,9 +68,7 @@ def test_one_config_makes_a_smaller_one(folder):
   assert found.pop('n_layer') == 2 and before.pop('n_layer') == 3
   assert found == before
   parts, state = trained_lib.load_state(str(folder / 'half'))
-  assert parts.config.objective.name == (
-    "distilled(text='causal', layers=(0, 2))"
-  )
+  assert parts.config.objective.name == ("distilled(text='causal', layers=(0, 2))")
   assert {*state.params['parts']} == {'teacher'}
 
 

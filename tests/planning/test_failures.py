@@ -29,9 +29,7 @@ def test_one_tier_is_dalys(a_day):
 
 def test_a_local_tier_alone_is_dalys_too():
   """Where no failure takes both copies, the workdir is never read."""
-  times = tiers(
-    *(1e9, 0, 1e9), local_every=300, local_blocks=3, local_restore=40, both=0
-  )
+  times = tiers(1e9, 0, 1e9, local_every=300, local_blocks=3, local_restore=40, both=0)
   found = simulate(7, 1.0, times, local=True, days=3000)
   # The first save comes a little after the start.
   assert found.goodput == pytest.approx(daly(300, 3, 640, 86400 / 7), rel=0.01)
@@ -39,10 +37,7 @@ def test_a_local_tier_alone_is_dalys_too():
 
 def test_where_all_copies_are_lost_the_local_tier_only_costs():
   times = tiers(both=1, local_blocks=0, restore=30, local_restore=30)
-  found = [
-    simulate(9, 1.0, times, local=local, days=2000).goodput
-    for local in (False, True)
-  ]
+  found = [simulate(9, 1.0, times, local=local, days=2000).goodput for local in (False, True)]
   # Other random numbers.
   assert found[0] == pytest.approx(found[1], rel=0.01)
 
@@ -61,9 +56,7 @@ def test_the_command(capsys, monkeypatch):
   assert 'Llama 3 405B' in capsys.readouterr().out
   assert main(['plan', '--failures=1000', '--json']) == 0
   found = json.loads(capsys.readouterr().out)
-  assert [row['failures_a_day'] for row in found['rows']] == pytest.approx(
-    [14.11, 3.79], abs=0.01
-  )
+  assert [row['failures_a_day'] for row in found['rows']] == pytest.approx([14.11, 3.79], abs=0.01)
   for row in found['rows']:
     assert row['both_tiers']['goodput'] > row['workdir']['goodput']
   assert main(['plan', '--failures=1000', '--tiers=tiers(every=0)']) == 2

@@ -176,9 +176,7 @@ branch_computations={%else, %rare}, metadata={op_name="jit(f)/SCOPE/cond"}
 
 
 def kernel(name, result, operands, extra=''):
-  lines = [
-    f'  %p{i} = {shape} parameter({i})' for i, shape in enumerate(operands)
-  ]
+  lines = [f'  %p{i} = {shape} parameter({i})' for i, shape in enumerate(operands)]
   names = ', '.join(f'%p{i}' for i in range(len(operands)))
   return '\n'.join(
     [
@@ -293,9 +291,7 @@ PARAMETERS = [
 @pytest.mark.parametrize('form', FORMS)
 def test_collectives_by_axis(form):
   mesh = tiny.make_mesh(1, 2, 2)
-  text = functools.reduce(
-    lambda text, pair: text.replace(*pair), form.items(), GROUPS
-  )
+  text = functools.reduce(lambda text, pair: text.replace(*pair), form.items(), GROUPS)
   found = collectives.read(hlo.parse(text), mesh)
   size = 8 * 640 * 2
   assert collectives.totals(found) == {
@@ -408,18 +404,13 @@ def compile_layers(unroll, shardings=(None, None)):
     jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
     for shape, sharding in zip(((16, D), (5, D, D)), shardings, strict=True)
   )
-  f = jax.jit(
-    jax.grad(functools.partial(layers, unroll), argnums=1),
-    out_shardings=shardings[1],
-  )
+  f = jax.jit(jax.grad(functools.partial(layers, unroll), argnums=1), out_shardings=shardings[1])
   return f.lower(*args).compile()
 
 
 def test_scanned_is_unrolled():
   scanned, unrolled = (compile_layers(n) for n in (1, 5))
-  counts = [
-    op_costs.count(hlo.parse(c.as_text())).total for c in (scanned, unrolled)
-  ]
+  counts = [op_costs.count(hlo.parse(c.as_text())).total for c in (scanned, unrolled)]
   # Forward, and both gradients but the first layer's input's.
   products = 3 * 5 - 1
   assert counts[1] == products * 2 * 16 * D * D
@@ -434,11 +425,7 @@ def test_collectives_of_a_loop():
   mesh = tiny.make_mesh(1, 2, 1)
   place = functools.partial(NamedSharding, mesh)
   compiled = compile_layers(
-    1,
-    (
-      place(PartitionSpec('fsdp', None)),
-      place(PartitionSpec(None, 'fsdp', None)),
-    ),
+    1, (place(PartitionSpec('fsdp', None)), place(PartitionSpec(None, 'fsdp', None)))
   )
   found = collectives.read(hlo.parse(compiled.as_text()), mesh)
   totals = collectives.totals(found)
@@ -452,9 +439,7 @@ def test_collectives_of_a_loop():
 # Estimates, of schedules made by hand.
 
 
-RATES = schedule.DeviceRates(
-  peak=275e12, vector=4e12, memory=1e12, link=45e9, dcn=6.25e9
-)
+RATES = schedule.DeviceRates(peak=275e12, vector=4e12, memory=1e12, link=45e9, dcn=6.25e9)
 CUBE_SLICES = topologies.parse('v4:4x4x4')
 SMALL_SLICES = topologies.parse('v4:2x2x2')
 
@@ -496,16 +481,10 @@ LATENCY = schedule.LATENCY
   'events, spent',
   [
     # The longest of the three; attention kernels take turns.
-    (
-      [Work(0.9 * 275e12, 2e12, 0.25e12)],
-      {'products': 1.0},
-    ),
+    ([Work(0.9 * 275e12, 2e12, 0.25e12)], {'products': 1.0}),
     ([Work(0.45 * 275e12, 2e12, 4e12)], {'products': 0.5, 'memory': 3.5}),
     ([Work(0, 2e12, 0)], {'vector': 0.5}),
-    (
-      [Work(0.9 * 275e12, 2e12, 0, serial=True)],
-      {'products': 1.0, 'vector': 0.5},
-    ),
+    ([Work(0.9 * 275e12, 2e12, 0, serial=True)], {'products': 1.0, 'vector': 0.5}),
     # A transfer of 3 s beside 1 s of work; one that nothing runs beside; one
     # to another slice behind no link.
     (
@@ -519,10 +498,7 @@ LATENCY = schedule.LATENCY
     ([Send('a', 6.25e9, 0), Wait('a')], {'dcn': 1.0 + LATENCY}),
     ([Send('a', 6.25e9, 0)], {'dcn': 1.0 + LATENCY}),
     # Copies of main memory take turns with what else it serves.
-    (
-      [Fetch('a', 1e12), Work(0, 0, 1e12), Wait('a')],
-      {'memory': 2.0},
-    ),
+    ([Fetch('a', 1e12), Work(0, 0, 1e12), Wait('a')], {'memory': 2.0}),
     # A loop of three; what it started before and does not wait for, it sends
     # all the same.
     (
@@ -534,9 +510,7 @@ LATENCY = schedule.LATENCY
 )
 def test_replays(events, spent):
   found = schedule.step_time(events, RATES)
-  assert {k: v for k, v in found._asdict().items() if v and k != 'step'} == (
-    pytest.approx(spent)
-  )
+  assert {k: v for k, v in found._asdict().items() if v and k != 'step'} == (pytest.approx(spent))
   assert found.step == pytest.approx(sum(spent.values()))
   written = json.loads(json.dumps(published.to_json(events, digits=15)))
   assert schedule.step_time(published.from_json(written), RATES) == found
@@ -592,9 +566,7 @@ def test_work_of_a_schedule():
 
 
 def test_attention_kernels_skip_blocks():
-  program = hlo.parse(
-    kernel('splash_mha_fwd_x', f'({Q})', ('s8[1,2,2]', Q, KV, KV))
-  )
+  program = hlo.parse(kernel('splash_mha_fwd_x', f'({Q})', ('s8[1,2,2]', Q, KV, KV)))
   (skips,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=True)
   (whole,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=False)
   # Heads of 8 take the unit's 128; of four blocks one is above the diagonal.
@@ -657,11 +629,7 @@ def test_flash_attention_says_what_it_does():
   """FLOPs, scores and bytes by its estimate, features by its name."""
   estimate = ''.join(
     f'"{name}":"{n}",'
-    for name, n in (
-      ('flops', 1000),
-      ('transcendentals', 70),
-      ('bytes_accessed', 300),
-    )
+    for name, n in (('flops', 1000), ('transcendentals', 70), ('bytes_accessed', 300))
   )
   extra = f'"cost_estimate":{{{estimate}}}'
   each = {

@@ -29,22 +29,13 @@ def test_palm_gets_the_mesh_of_its_paper():
   config = layouts.apply(config, {'model.remat': 'full'})
   slices = topologies.parse('v4:12x16x16', 2)
   best = layouts.candidates(config, slices, micro=True)[0]
-  assert best.sizes == {
-    'data': 2,
-    'fsdp': 256,
-    'expert': 1,
-    'stage': 1,
-    'context': 1,
-    'tensor': 12,
-  }
+  assert best.sizes == {'data': 2, 'fsdp': 256, 'expert': 1, 'stage': 1, 'context': 1, 'tensor': 12}
   assert best.changes['batch.micro_rows'] == 0
   # The parameters and their two moments have 4 bytes each. The vocabulary and
   # the one key/value head are not divisible by 12, and are whole over tensor.
   whole = 256_000 * 18_432 + 118 * 2 * 18_432 * 256
   split = 540_354_281_472 - whole
-  assert best.state == pytest.approx(
-    3 * 4 * (whole + split / 12) / 256, rel=1e-4
-  )
+  assert best.state == pytest.approx(3 * 4 * (whole + split / 12) / 256, rel=1e-4)
 
 
 def test_rows_are_split_where_they_are_few():
@@ -70,9 +61,7 @@ def test_rows_are_split_where_they_are_few():
   assert {x.sizes['context'] for x in tried(2050, 16)} == {1}
 
 
-@pytest.mark.parametrize(
-  'config', [t5.get_config('base'), deberta.get_config('base')]
-)
+@pytest.mark.parametrize('config', [t5.get_config('base'), deberta.get_config('base')])
 def test_rows_stay_whole_where_they_must(config):
   fields = {'batch.size': 8, 'model.vocab_size': 32_128}
   config = layouts.apply(config_lib.resolve(config), fields)
@@ -145,23 +134,12 @@ def test_why_no_mesh_serves():
 
 @pytest.mark.parametrize(
   'changes',
-  [
-    {},
-    {'model.num_kv_heads': 1, 'model.vocab_size': 50},
-    {'optim.ema': 'ema(decay=0.9)'},
-  ],
+  [{}, {'model.num_kv_heads': 1, 'model.vocab_size': 50}, {'optim.ema': 'ema(decay=0.9)'}],
 )
 def test_bytes_of_the_state_are_those_of_its_shards(changes):
   config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **changes}))
   run = parts_lib.build(config)
-  mesh = {
-    'data': 1,
-    'stage': 1,
-    'fsdp': 2,
-    'expert': 1,
-    'context': 1,
-    'tensor': 4,
-  }
+  mesh = {'data': 1, 'stage': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 4}
   abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
   shardings = parts_lib.state_shardings(
     run.objective, run.optimizer, abstract, run.rules, run.average
@@ -171,8 +149,7 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
     shapes = jax.tree.leaves(getattr(parts_lib.abstract_state(run), part))
     placed = jax.tree.leaves(getattr(shardings, part))
     return sum(
-      jax.ShapeDtypeStruct(s.shard_shape(x.shape), x.dtype).size
-      * x.dtype.itemsize
+      jax.ShapeDtypeStruct(s.shard_shape(x.shape), x.dtype).size * x.dtype.itemsize
       for x, s in zip(shapes, placed, strict=True)
     )
 
@@ -191,14 +168,7 @@ def test_experts_without_a_capacity_have_room_for_all_tokens():
     'model.remat': 'full',
     'batch.size': 1024,
   }
-  slices, mesh = (
-    topologies.parse('v5p:4x4x4'),
-    fitting.UNSET
-    | {
-      'fsdp': 8,
-      'expert': 8,
-    },
-  )
+  slices, mesh = (topologies.parse('v5p:4x4x4'), fitting.UNSET | {'fsdp': 8, 'expert': 8})
   config = config_lib.resolve(llama.get_config('7b'))
   found = []
   for factor in (", capacity_factor='none'", ''):
@@ -216,17 +186,8 @@ def test_experts_without_a_capacity_have_room_for_all_tokens():
 
 def test_micro_rows_divide_the_last_stage():
   rows = 'ramp(0:24, 5_steps:48)'
-  config = config_lib.resolve(
-    tiny.config(**{'batch.size': rows, 'schedule.num_steps': 20})
-  )
-  mesh = {
-    'data': 1,
-    'stage': 1,
-    'fsdp': 4,
-    'expert': 1,
-    'context': 1,
-    'tensor': 2,
-  }
+  config = config_lib.resolve(tiny.config(**{'batch.size': rows, 'schedule.num_steps': 20}))
+  mesh = {'data': 1, 'stage': 1, 'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2}
   # Of each of four devices' 12; 0 is all at once.
   costs = CostModel(config, topologies.parse('v5e:2x4'))
   assert costs.micro_choices(mesh) == [0, 6, 4, 3, 2, 1]
@@ -251,9 +212,7 @@ def test_an_encoder_decoder_counts_each_side():
   attention, ffn = 4 * 768**2, 2 * 768 * 3072
   source = 12 * (attention + ffn) + 12 * 2 * 768**2
   target = 12 * (attention + 2 * 768**2 + ffn) + 32_128 * 768
-  assert flops.met_parameters(config, params) == pytest.approx(
-    (source * 512 + target * 114) / 568
-  )
+  assert flops.met_parameters(config, params) == pytest.approx((source * 512 + target * 114) / 568)
 
 
 def test_products_in_int8():
@@ -261,9 +220,7 @@ def test_products_in_int8():
   fields = {'batch.micro_rows': 0, 'model.vocab_size': 48}
   plain, both, inputs = (
     CostModel(
-      config_lib.resolve(
-        tiny.config(**tiny.MESHABLE | fields | {'model.matmul': text})
-      ),
+      config_lib.resolve(tiny.config(**tiny.MESHABLE | fields | {'model.matmul': text})),
       topologies.parse('v5e:2x4'),
     )
     for text in ('plain', 'int8', "int8(gradients='inputs')")
@@ -296,9 +253,7 @@ def test_stages_and_their_bubble():
   assert costs.schedule(mesh, 0, 64) == (4, 1, 32)
   assert costs.schedule(mesh, 2, 64) == (4, 1, 8)
   assert costs.schedule(mesh, 0, 64).bubble == pytest.approx(3 / 35)
-  one, four, eight = (
-    layouts.state_of(config).bytes(whole | {'stage': n}) for n in (1, 4, 8)
-  )
+  one, four, eight = (layouts.state_of(config).bytes(whole | {'stage': n}) for n in (1, 4, 8))
   assert (one - four) / (one - eight) == pytest.approx((3 / 4) / (7 / 8))
   # A copy in bfloat16, the sum and one step's gradients: 8 bytes for a weight
   # of a stage on each device, where the state has 12.

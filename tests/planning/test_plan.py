@@ -148,11 +148,7 @@ def test_a_plan_that_does_not_fit(found):
       {},
       {'model.remat': 'full', 'batch.micro_rows': 4},
     ),
-    (
-      {'batch.micro_rows': 2},
-      {'remat': False},
-      {'model.remat': 'none', 'batch.micro_rows': 2},
-    ),
+    ({'batch.micro_rows': 2}, {'remat': False}, {'model.remat': 'none', 'batch.micro_rows': 2}),
     ({'model.remat': 'full'}, {'remat': False}, None),
   ],
 )
@@ -161,9 +157,7 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
   config = config_lib.resolve(
     tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 0})
   )
-  request = SearchRequest(
-    config, topologies.parse('v5e:2x2'), **{'micro': True, **given}
-  )
+  request = SearchRequest(config, topologies.parse('v5e:2x2'), **{'micro': True, **given})
 
   def compile_plan(request, changes, note, *, last_only):
     fields = config_lib.flatten(layouts.apply(request.config, changes))
@@ -173,9 +167,7 @@ def test_the_smallest_change(monkeypatch, needs, given, expected):
 
   monkeypatch.setattr(search, 'compile_plan', compile_plan)
   notes = []
-  found = search.smallest_change(
-    request, TooLarge(Shape(32, 128), 2.0, 1.0), notes.append
-  )
+  found = search.smallest_change(request, TooLarge(Shape(32, 128), 2.0, 1.0), notes.append)
   assert found.row_tokens == 128
   assert (found.rows, found.needed, found.limit) == (32, 2.0, 1.0)
   suggestion = found.suggestion
@@ -206,10 +198,26 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
 def a_plan(request, changes, time):
   """A plan of so many seconds a step, with the figures that are shown."""
   stage = compile_lib.StageTimes(
-    *(0, 16, 64, 1, 1024, 30.0),
+    0,
+    16,
+    64,
+    1,
+    1024,
+    30.0,
     compile_lib.Hbm(1.0 * GIB, 2.0 * GIB, 1.0, 2.0, 3.0, 4.0, 0.0),
     compile_lib.StepFlops(1e9, 1e9, 1e9, {}, ()),
-    *({}, (0.0, 0.0), (), (), 0.0, time, {}, 'products', 0.4, 0.3, 0.17, ()),
+    {},
+    (0.0, 0.0),
+    (),
+    (),
+    0.0,
+    time,
+    {},
+    'products',
+    0.4,
+    0.3,
+    0.17,
+    (),
   )
   whole = compile_lib.Whole(1000, 10, 2.0, 100.0, 0.4, 0.3)
   config = layouts.apply(request.config, changes)
@@ -218,22 +226,14 @@ def a_plan(request, changes, time):
 
 @pytest.mark.parametrize(
   ('seconds', 'taken', 'said'),
-  [
-    (1.0, True, ''),
-    (4.0, False, 'estimated to take 100% longer'),
-    (None, False, 'needs 2'),
-  ],
+  [(1.0, True, ''), (4.0, False, 'estimated to take 100% longer'), (None, False, 'needs 2')],
 )
 def test_what_the_cost_model_expects_to_be_faster_is_compiled(
   monkeypatch, caplog, seconds, taken, said
 ):
   """Everything is recomputed, and need not be: the better of two is taken."""
-  config = report.load_config(
-    ROOT, 'configs/gpt2.py:small', {'model.remat': 'full'}
-  )
-  request = SearchRequest(
-    config, topologies.parse('v5e:2x4'), mesh=True, micro=True
-  )
+  config = report.load_config(ROOT, 'configs/gpt2.py:small', {'model.remat': 'full'})
+  request = SearchRequest(config, topologies.parse('v5e:2x4'), mesh=True, micro=True)
   compiled = []
 
   def compile_plan(request, changes, note, *, last_only):
@@ -260,9 +260,7 @@ def test_what_the_cost_model_expects_to_be_faster_is_compiled(
   assert found.beaten is first
   assert report.to_json('x', found)['beaten']['seconds'] == 2.0
   # What does not fit as it is gets the faster change, too.
-  misfit = search.Misfit(
-    *(config, request.slices, {}, 16, 7, 2.0, 1.0, first, 1, (), None)
-  )
+  misfit = search.Misfit(config, request.slices, {}, 16, 7, 2.0, 1.0, first, 1, (), None)
   changed = search.better(request, misfit, notes.append)
   assert isinstance(changed, search.Misfit)
   assert changed.suggestion is not None
@@ -282,8 +280,17 @@ def test_what_the_cost_model_expects_to_be_faster_is_compiled(
 OUTCOMES = {
   'v5e:2x4': lambda request: a_plan(request, {}, 1.0),
   'v4:2x2x1': lambda request: search.Misfit(
-    *(request.config, request.slices, {}, 16, 7, 64.0 * GIB, 30.75 * GIB),
-    *(a_plan(request, {'model.remat': 'full'}, 2.0), 1, (), None),
+    request.config,
+    request.slices,
+    {},
+    16,
+    7,
+    64.0 * GIB,
+    30.75 * GIB,
+    a_plan(request, {'model.remat': 'full'}, 2.0),
+    1,
+    (),
+    None,
   ),
   'v6e:2x2': 'mesh.fsdp: does not divide',
   'tpu7x:2x2x1': lambda request: a_plan(request, {}, 3.0),
@@ -310,10 +317,7 @@ def test_several_slices_are_compared(compare, capsys):
   flags = ['--topology=v5e:2x4,v5litepod-8, v4-8', '--topology=v6e-4,tpu7x-8']
   assert compare(*flags) == 0
   out = capsys.readouterr().out
-  rows = {
-    name: [line for line in out.splitlines() if line.startswith(name)]
-    for name in OUTCOMES
-  }
+  rows = {name: [line for line in out.splitlines() if line.startswith(name)] for name in OUTCOMES}
   # 100 chip-hours, at $1.20 and $3.22.
   assert rows['v5e:2x4'][0].split()[1:3] == ['8', 'yes']
   assert rows['v5e:2x4'][0].split()[-2:] == ['2', '120']
@@ -375,9 +379,7 @@ def test_flags_of_libtpu():
 def test_search_ranks_what_fits(monkeypatch):
   """By time; what does not fit is counted; no more compiles than asked for."""
   config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
-  request = SearchRequest(
-    config, topologies.parse('v5e:2x4'), mesh=True, micro=True
-  )
+  request = SearchRequest(config, topologies.parse('v5e:2x4'), mesh=True, micro=True)
   compiled = []
 
   def compile_plan(request, changes, note, *, last_only):
@@ -443,9 +445,7 @@ def test_every_paper_has_a_plan_that_fits():
     config = report.load_config(ROOT, entry['config'], entry['overrides'])
     # The overrides change how it is trained, and not for how long.
     plain = report.load_config(ROOT, entry['config'], {})
-    tokens, asked = (
-      config_lib.ramp(c).tokens(c.schedule.num_steps) for c in (config, plain)
-    )
+    tokens, asked = (config_lib.ramp(c).tokens(c.schedule.num_steps) for c in (config, plain))
     assert tokens == pytest.approx(asked, rel=1e-3), entry['config']
     slices = topologies.parse(entry['topology'], entry['slices'])
     found = entry.get('found')
@@ -461,15 +461,11 @@ def test_every_paper_has_a_plan_that_fits():
     (False, False, r'helps here; batch\.micro_rows, model\.remat: kept as'),
   ],
 )
-def test_what_was_given_is_said_where_nothing_fits(
-  monkeypatch, capsys, micro, remat, said
-):
+def test_what_was_given_is_said_where_nothing_fits(monkeypatch, capsys, micro, remat, said):
   config = config_lib.resolve(
     tiny.config(**{**tiny.MESHABLE, 'batch.size': 32, 'batch.micro_rows': 0})
   )
-  request = SearchRequest(
-    config, topologies.parse('v5e:2x2'), mesh=True, micro=micro, remat=remat
-  )
+  request = SearchRequest(config, topologies.parse('v5e:2x2'), mesh=True, micro=micro, remat=remat)
   error = TooLarge(Shape(32, 128), 2.0 * 2**30, 1.0 * 2**30)
 
   def compile_plan(*args, **kwargs):
@@ -532,16 +528,12 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
     'attention': ['encoder full: splash', 'decoder full: flash'],
   }
   config = report.load_config(ROOT, entry['config'], {})
-  monkeypatch.setattr(
-    report, 'load_config', lambda root, name, overrides: config
-  )
+  monkeypatch.setattr(report, 'load_config', lambda root, name, overrides: config)
   asked = []
 
   def make(request, note, *, last_only):
     asked.append(request)
-    return search.FittingPlan(
-      config, request.slices, {'mesh.fsdp': 8}, [], None
-    )
+    return search.FittingPlan(config, request.slices, {'mesh.fsdp': 8}, [], None)
 
   monkeypatch.setattr(search, 'make', make)
   monkeypatch.setattr(report, '_found', lambda plan: dict(found))
@@ -552,9 +544,7 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   assert asked[0].mesh and asked[0].micro
   found['peak_gib'] = 3.3
   drift = report.recompile(tmp_path, 'gpt2', print)
-  assert drift == [
-    'configs/gpt2.py:small on 1 x v5e:2x4: peak_gib was 3 and is 3.3'
-  ]
+  assert drift == ['configs/gpt2.py:small on 1 x v5e:2x4: peak_gib was 3 and is 3.3']
   # With the overrides that were written down: nothing is open.
   assert not asked[1].mesh
   text = (tmp_path / report.PAGE).read_text()

@@ -17,10 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 BUDGET = '--budget=1e20'
 GPT2 = '--config=configs/gpt2.py:small'
 SWEEP = '--config=configs/scaling.py'
-SIZES = (
-  '--config.sweep.sizes=size(1, 6, 1), size(1, 10, 1), size(1, 14, 1), '
-  'size(1, 22, 1)'
-)
+SIZES = '--config.sweep.sizes=size(1, 6, 1), size(1, 10, 1), size(1, 14, 1), size(1, 22, 1)'
 
 
 @pytest.fixture
@@ -63,30 +60,18 @@ def refused(capsys, argv: list[str]) -> str:
     ([GPT2], '--topology is missing'),
     ([GPT2, '--topology=v4-8', '--slices=0'], 'slices=0'),
     ([GPT2, '--topology=v5e:16x32'], 'v5e:16x16 (256 chips)'),
-    (
-      [GPT2, '--topology=v4:4x4x5'],
-      'v4:4x4x4 (64 chips), v4:4x4x8 (128 chips)',
-    ),
+    ([GPT2, '--topology=v4:4x4x5'], 'v4:4x4x4 (64 chips), v4:4x4x8 (128 chips)'),
     ([GPT2, '--topology=v4:16x16x12'], 'v4:12x16x16 (3072 chips)'),
-    (
-      [GPT2, '--topology=v4-100'],
-      'v4:2x4x4 (32 chips), v4:4x4x4 (64 chips)',
-    ),
+    ([GPT2, '--topology=v4-100'], 'v4:2x4x4 (32 chips), v4:4x4x4 (64 chips)'),
     ([GPT2, '--topology=v4:16x16x20'], 'v4:16x16x16 (4096 chips)'),
     ([GPT2, '--topology=v4:4x4'], 'has 3 dimensions, as in v4:2x4x4'),
     ([GPT2, '--topology=v9:2x2'], 'unknown generation'),
     ([GPT2, '--topology=a100'], 'no slice has that name'),
     ([GPT2, '--topology=v4-8,v9:2x2'], '--topology=v9:2x2: unknown generation'),
     ([GPT2, '--topology=v4-8,'], '--topology=: no slice has that name'),
-    (
-      [GPT2, '--topology=v4-8', '--topology=v5e-8', '--memory=a.png'],
-      '--topology has 2 slices',
-    ),
+    ([GPT2, '--topology=v4-8', '--topology=v5e-8', '--memory=a.png'], '--topology has 2 slices'),
     # Flags of libtpu.
-    (
-      [GPT2, '--topology=v4-8', '--flags=--xla_a'],
-      '--flags: --xla_a: give --NAME=VALUE',
-    ),
+    ([GPT2, '--topology=v4-8', '--flags=--xla_a'], '--flags: --xla_a: give --NAME=VALUE'),
   ],
 )
 def test_plan(folder, capsys, flags, message):
@@ -97,9 +82,7 @@ def test_plan(folder, capsys, flags, message):
 def test_a_fit_that_is_no_law(folder, capsys, value):
   numbers = {key: {'value': 2.0} for key in ('E', 'A', 'B', 'alpha', 'beta')}
   path = folder / 'scaling.json'
-  path.write_text(
-    json.dumps({'approach_3': {**numbers, 'alpha': {'value': value}}})
-  )
+  path.write_text(json.dumps({'approach_3': {**numbers, 'alpha': {'value': value}}}))
   error = refused(capsys, ['plan', BUDGET, f'--fit={path}'])
   assert f'--fit={path}: ' in error
 
@@ -122,14 +105,8 @@ def test_without_the_compiler(monkeypatch, capsys):
     ([SWEEP, '--config.sweep.sizes=size(2)'], 'sweep.sizes'),
     ([SWEEP, '--config.sweep.sizes=sized(2, 8, 1)'], "unknown 'sized'"),
     ([SWEEP, '--config.sweep.sizes=size(2, 9, 2)'], 'model.d_model=9'),
-    (
-      [SWEEP, '--config.sweep.sizes=size(2, 24, 1), size(2, 24, 2)'],
-      'two of them are alike',
-    ),
-    (
-      [SWEEP, '--config.schedule.name=noam(d_model=8)'],
-      'has no peak for sweep.sizes',
-    ),
+    ([SWEEP, '--config.sweep.sizes=size(2, 24, 1), size(2, 24, 2)'], 'two of them are alike'),
+    ([SWEEP, '--config.schedule.name=noam(d_model=8)'], 'has no peak for sweep.sizes'),
     ([SWEEP, '--config.data.holdout=none'], 'fitted to held-out losses'),
   ],
 )
@@ -202,15 +179,12 @@ def test_damaged_plans(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-  ('name', 'value'),
-  [('A', 1e38), ('B', 1e-37), ('alpha', 1e-30), ('beta', 1e-30), ('E', 1e30)],
+  ('name', 'value'), [('A', 1e38), ('B', 1e-37), ('alpha', 1e-30), ('beta', 1e-30), ('E', 1e30)]
 )
 def test_a_law_that_gives_no_model(folder, capsys, name, value):
   numbers = {'E': 1.7, 'A': 406.0, 'B': 410.0, 'alpha': 0.34, 'beta': 0.28}
   law = {x: {'value': number} for x, number in numbers.items()}
   path = folder / 'scaling.json'
   path.write_text(json.dumps({'approach_3': {**law, name: {'value': value}}}))
-  error = refused(
-    capsys, ['plan', BUDGET, '--inference_tokens=1e12', f'--fit={path}']
-  )
+  error = refused(capsys, ['plan', BUDGET, '--inference_tokens=1e12', f'--fit={path}'])
   assert f'--fit={path}: its law has no optimum for' in error

@@ -20,8 +20,7 @@ from tests.support.corpora import TEST, contents, web_pages
 
 HAS_BEAM = importlib.util.find_spec('apache_beam') is not None
 needs_beam = pytest.mark.skipif(
-  not HAS_BEAM,
-  reason='needs Apache Beam in an environment of its own: make beam',
+  not HAS_BEAM, reason='needs Apache Beam in an environment of its own: make beam'
 )
 # Beam's own, and those of what it imports.
 pytestmark = pytest.mark.filterwarnings('default')
@@ -64,11 +63,7 @@ def test_the_module_that_preparing_imports_is_there():
 @needs_beam
 @pytest.mark.parametrize(
   ('holdout', 'tokenizer'),
-  [
-    ('documents(fraction=0.2)', 'bytes'),
-    ('none', TRAINED),
-    ("text('docs/0*.txt')", 'characters'),
-  ],
+  [('documents(fraction=0.2)', 'bytes'), ('none', TRAINED), ("text('docs/0*.txt')", 'characters')],
 )
 def test_the_same_bytes(corpus, make_config, small, holdout, tokenizer):
   config = make_config(holdout=holdout, tokenizer=tokenizer).unlock()
@@ -84,9 +79,7 @@ def test_the_same_bytes(corpus, make_config, small, holdout, tokenizer):
 
 
 @needs_beam
-def test_copies_of_held_out_documents_are_counted(
-  corpus, make_config, small, caplog
-):
+def test_copies_of_held_out_documents_are_counted(corpus, make_config, small, caplog):
   for path in sorted((corpus / 'docs').iterdir())[:7]:
     for copy in range(3):
       (path.parent / f'{copy}-{path.name}').write_bytes(path.read_bytes())
@@ -102,10 +95,7 @@ def test_the_same_bytes_of_a_mixture_of_many_kinds(corpus, make_config, small):
   (corpus / 'b.jsonl').write_text('\n'.join(['{', *lines[97:]]))
   config = make_config(
     'mixture(web:0.6, docs:0.4)',
-    sources={
-      'web': "jsonl('*.jsonl', on_error='skip')",
-      'docs': "text('docs/*.txt')",
-    },
+    sources={'web': "jsonl('*.jsonl', on_error='skip')", 'docs': "text('docs/*.txt')"},
   )
   both(config)
   parts = manifest.read('beam').parts
@@ -154,31 +144,21 @@ def test_cleaning_leaves_the_same_bytes(web, make_config, clean, rules):
   config = make_config(
     'mixture(web:0.6, books:0.4)',
     clean=clean,
-    sources={
-      name: f"jsonl('{name}*.jsonl', on_error='skip')"
-      for name in ('web', 'books')
-    },
+    sources={name: f"jsonl('{name}*.jsonl', on_error='skip')" for name in ('web', 'books')},
   )
   found = both(config)
   made = manifest.read('beam')
   taken = [*made.cleaning['rules']]
   for rule in rules:
     assert any(rule in name for name in taken), (rule, taken)
-  assert {*json.loads(found['cleaning.json'])['steps'][0]['sources']} == {
-    'books',
-    'web',
-  }
+  assert {*json.loads(found['cleaning.json'])['steps'][0]['sources']} == {'books', 'web'}
   assert made.skipped == {
-    f'{name}: {kind}': 3
-    for name in ('books', 'web')
-    for kind in ('held no text', 'is not JSON')
+    f'{name}: {kind}': 3 for name in ('books', 'web') for kind in ('held no text', 'is not JSON')
   }
   assert not (web / 'beam' / 'cleaning').exists()
 
 
-@pytest.mark.parametrize(
-  'runner', ['', pytest.param('DirectRunner', marks=needs_beam)]
-)
+@pytest.mark.parametrize('runner', ['', pytest.param('DirectRunner', marks=needs_beam)])
 @pytest.mark.parametrize('workers', [1, 2])
 @pytest.mark.parametrize('mixed', [True, False])
 def test_pieces_of_a_document_are_on_one_side(
@@ -213,7 +193,8 @@ def test_cleaning_of_one_source_beside_one_held_out(web, make_config):
   (web / 'valid.txt').write_text('no sentence { here')
   config = make_config(
     "jsonl('*.jsonl', on_error='skip')",
-    *("text('valid.txt')", TRAINED),
+    "text('valid.txt')",
+    TRAINED,
     clean='c4(words=1, sentences=1), minhash',
   )
   both(config)
@@ -230,9 +211,7 @@ def test_cleaning_of_one_source_beside_one_held_out(web, make_config):
 
 @needs_beam
 @pytest.mark.parametrize('change', ['', 'clean', 'file'])
-def test_finished_cleaning_is_not_repeated(
-  web, make_config, monkeypatch, change
-):
+def test_finished_cleaning_is_not_repeated(web, make_config, monkeypatch, change):
   config = make_config("jsonl('web*.jsonl', on_error='skip')", clean='minhash')
   config.tokenizer.name = 'sentencepiece(vocab_size=30000)'
   with pytest.raises(UsageError, match='at most'):
@@ -244,32 +223,23 @@ def test_finished_cleaning_is_not_repeated(
     lines = (web / 'web0.jsonl').read_text().splitlines(keepends=True)
     (web / 'web0.jsonl').write_text(''.join(lines[1:]))
   else:
-    monkeypatch.setattr(
-      'gpt_jax.preparing_on_beam.executor._lay_out_cleaning', None
-    )
+    monkeypatch.setattr('gpt_jax.preparing_on_beam.executor._lay_out_cleaning', None)
   both(config)
 
 
 @needs_beam
-def test_workers_with_other_libraries_are_refused(
-  web, make_config, monkeypatch
-):
+def test_workers_with_other_libraries_are_refused(web, make_config, monkeypatch):
   config = make_config("jsonl('web1.jsonl', on_error='skip')", clean='minhash')
   releases = iter(range(100))
   monkeypatch.setattr(
-    'gpt_jax.core.text.clean.choices.versions',
-    lambda: {'datasketch': f'2.0.{next(releases)}'},
+    'gpt_jax.core.text.clean.choices.versions', lambda: {'datasketch': f'2.0.{next(releases)}'}
   )
-  with pytest.raises(
-    UsageError, match=r'a worker has .*2\.0\.1.* has .*2\.0\.0'
-  ):
+  with pytest.raises(UsageError, match=r'a worker has .*2\.0\.1.* has .*2\.0\.0'):
     prepare.prepare(config, 'beam', executor=on('DirectRunner'))
 
 
 @needs_beam
-def test_a_tokenizer_file_is_no_file_of_the_corpus(
-  corpus, make_config, hf_tokenizer, small
-):
+def test_a_tokenizer_file_is_no_file_of_the_corpus(corpus, make_config, hf_tokenizer, small):
   both(make_config(tokenizer=hf_tokenizer))
 
 
@@ -295,9 +265,7 @@ def test_what_is_wrong_is_said_as_without_beam(corpus, make_config):
 
 
 @needs_beam
-def test_what_a_killed_process_left_is_written_again(
-  corpus, make_config, small
-):
+def test_what_a_killed_process_left_is_written_again(corpus, make_config, small):
   def report(stage, done, total):
     if stage == 'tokenizing' and done > 3000:
       raise KeyboardInterrupt

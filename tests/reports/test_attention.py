@@ -15,10 +15,7 @@ from tests.support import tiny
 
 L = 13
 # Query i sees key j: written from the papers.
-RULES = {
-  'full': lambda i, j: j <= i,
-  'local(window=3)': lambda i, j: i - 3 < j <= i,
-}
+RULES = {'full': lambda i, j: j <= i, 'local(window=3)': lambda i, j: i - 3 < j <= i}
 
 
 def written(rule, length=L):
@@ -44,9 +41,7 @@ def test_what_differs_between_rows_is_an_example():
   changes = {'objective.name': 'prefix', 'model.attention': 'full, local(3)'}
   full, local = masks(**changes).values()
   np.testing.assert_array_equal(full, written(lambda i, j: j <= i or j < 5))
-  np.testing.assert_array_equal(
-    local, written(lambda i, j: i - j < 3 and (j <= i or j < 5))
-  )
+  np.testing.assert_array_equal(local, written(lambda i, j: i - j < 3 and (j <= i or j < 5)))
   (left,) = masks(**{'objective.name': "prefix(sees='left')"}).values()
   np.testing.assert_array_equal(left, written(RULES['full']))
   config = config_lib.resolve_model(loading.read('configs/transformer.py:cpu'))
@@ -94,11 +89,7 @@ def test_extra_tokens_of_bigbird():
       ['decoder full', 'decoder cross-attention', 'encoder bidirectional'],
       [(29, 29), (29, 128), (128, 128)],
     ),
-    (
-      'transformer_xl',
-      ['decoder full, after a memory of 32'],
-      [(32, 64)],
-    ),
+    ('transformer_xl', ['decoder full, after a memory of 32'], [(32, 64)]),
   ],
 )
 def test_stacks_and_memories(config, names, shapes):
@@ -111,9 +102,7 @@ def test_stacks_and_memories(config, names, shapes):
 def test_orders_of_unilm_and_xlnet():
   """The four masks of UniLM; XLNet's streams."""
   config = config_lib.resolve_model(loading.read('configs/unilm.py:cpu'))
-  both, left, right, pairs = (
-    item.mask for item in attention.seen(config, length=L)
-  )
+  both, left, right, pairs = (item.mask for item in attention.seen(config, length=L))
   assert both.all()
   np.testing.assert_array_equal(left, written(lambda i, j: j <= i))
   np.testing.assert_array_equal(right, written(lambda i, j: j >= i))
@@ -135,13 +124,13 @@ def test_the_picture_has_the_masks(tmp_path, monkeypatch, capsys):
   drawn = []
   save = runs.save_figure
   monkeypatch.setattr(
-    runs,
-    'save_figure',
-    lambda figure, out: drawn.append(figure) or save(figure, out),
+    runs, 'save_figure', lambda figure, out: drawn.append(figure) or save(figure, out)
   )
   out = tmp_path / 'seen.png'
   argv = [
-    *('inspect', '--config=configs/smoke.py', f'--attention={out}'),
+    'inspect',
+    '--config=configs/smoke.py',
+    f'--attention={out}',
     '--config.model.attention=full, local(window=3)',
     f'--config.model.context_length={L}',
   ]
@@ -150,9 +139,7 @@ def test_the_picture_has_the_masks(tmp_path, monkeypatch, capsys):
   assert out.read_bytes().startswith(b'\x89PNG')
   full, local = drawn[0].axes
   for axes, rule in ((full, 'full'), (local, 'local(window=3)')):
-    np.testing.assert_array_equal(
-      axes.images[0].get_array(), written(RULES[rule])
-    )
+    np.testing.assert_array_equal(axes.images[0].get_array(), written(RULES[rule]))
   # 1 + 2 + 11 * 3 = 36 of 13 * 13.
   assert local.get_title() == 'decoder local\n2.8 of 13 keys a query, 21.3%'
 

@@ -25,10 +25,7 @@ LINES = [
 ]
 FILES = {
   'evaluations/step-10.json': {'step': 10, 'eval/t/accuracy': 0.5},
-  'replays/7_state.json': {
-    **{'step': 7, 'kind': 'state'},
-    'devices': [{'id': 1, 'host': 0}],
-  },
+  'replays/7_state.json': {**{'step': 7, 'kind': 'state'}, 'devices': [{'id': 1, 'host': 0}]},
 }
 OF_A_FILE = {
   'empty': b'',
@@ -95,9 +92,7 @@ def test_a_damaged_file(run, capsys, how):
     elif name in ('metrics.jsonl', 'config.json'):
       said = refused(capsys, ['report', f'--workdir={run}'])
       assert str(path) in said
-      assert ('line 1 is damaged' in said) == (
-        name == 'metrics.jsonl' and how != 'a folder'
-      )
+      assert ('line 1 is damaged' in said) == (name == 'metrics.jsonl' and how != 'a folder')
     else:
       page, warned = written(capsys, run)
       damaged = name != 'samples.txt' or how in ('binary', 'a folder')
@@ -125,9 +120,14 @@ def test_a_damaged_line(run, capsys, number):
 @pytest.mark.parametrize(
   ('number', 'name'),
   [
-    *((0, 'time'), (0, 'seconds'), (0, 'context_length')),
-    *((0, 'rows_per_epoch'), (1, 'tokens'), (1, 'data_wait_seconds')),
-    *((2, 'seconds'), (3, 'time')),
+    (0, 'time'),
+    (0, 'seconds'),
+    (0, 'context_length'),
+    (0, 'rows_per_epoch'),
+    (1, 'tokens'),
+    (1, 'data_wait_seconds'),
+    (2, 'seconds'),
+    (3, 'time'),
   ],
 )
 def test_a_line_without_a_field(run, capsys, number, name):
@@ -139,9 +139,7 @@ def test_a_line_without_a_field(run, capsys, number, name):
     assert f'line {number + 1} of metrics.jsonl lacks {name}' in said
 
 
-@pytest.mark.parametrize(
-  'name', ['jax', 'device', 'devices', 'processes', 'command', 'overrides']
-)
+@pytest.mark.parametrize('name', ['jax', 'device', 'devices', 'processes', 'command', 'overrides'])
 def test_what_the_page_can_do_without(run, capsys, name):
   lines = [dict(line) for line in LINES]
   del lines[0][name]

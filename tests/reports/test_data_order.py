@@ -34,14 +34,7 @@ def test_points_are_documents_of_steps(tmp_path, monkeypatch):
   assert data_order.chart(ROWS, 13, str(out)) == str(out)
   assert out.read_bytes().startswith(b'\x89PNG')
   (axes,) = figures[0].axes
-  points = {
-    found.get_label(): found.get_offsets().tolist()
-    for found in axes.collections
-  }
-  assert points == {
-    'epoch 0': [[3, 2], [3, 3]],
-    'epoch 1': [[5, 7], [5, 5]],
-    'web': [[5, 11]],
-  }
+  points = {found.get_label(): found.get_offsets().tolist() for found in axes.collections}
+  assert points == {'epoch 0': [[3, 2], [3, 3]], 'epoch 1': [[5, 7], [5, 5]], 'web': [[5, 11]]}
   assert axes.get_title() == '5 of 13 documents read'
   assert axes.get_ylim() == (-0.5, 12.5)

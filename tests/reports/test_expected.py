@@ -106,8 +106,7 @@ def test_bands_are_means_and_deviations_of_the_seeds(run):
   means = [LOSSES[:, :2].mean(1), LOSSES[:, 3], LOSSES[:, [4, 6]].mean(1)]
   # Of a single loss, from the mean of two, one and two.
   first, second, third = (
-    np.sum((m - m.mean()) ** 2) / 2 * k
-    for m, k in zip(means, (2, 1, 2), strict=True)
+    np.sum((m - m.mean()) ** 2) / 2 * k for m, k in zip(means, (2, 1, 2), strict=True)
   )
   expected_widths = [
     4 * math.sqrt((first + second) / 2 * 4 / 3 / 2) + 0.02 * means[0].mean(),
@@ -132,7 +131,12 @@ def test_spans_double(fast, run):
   curve = expected.KnownCurve(steps, np.stack([9.0 - steps / 99] * 3))
   found = expected._spans('loss', curve, dict.fromkeys(steps.tolist(), 8.0), 0)
   assert [(s.first, s.last) for s in found] == [
-    *((1, 10), (11, 20), (21, 40), (41, 80), (81, 160), (161, 320)),
+    (1, 10),
+    (11, 20),
+    (21, 40),
+    (41, 80),
+    (81, 160),
+    (161, 320),
   ]
 
 
@@ -142,9 +146,7 @@ def test_a_run_within_its_bands(run, capsys):
   assert main(['compare', '--expected', f'--workdir={workdir}']) == 0
   printed = capsys.readouterr().out.splitlines()
   assert printed[2].startswith('| steps 1 to 10 | training | ')
-  assert printed[-1] == (
-    'as expected of configs/tiny.py up to step 20, of 35 that are known'
-  )
+  assert printed[-1] == ('as expected of configs/tiny.py up to step 20, of 35 that are known')
   argv = ['compare', '--expected', '--json', f'--workdir={workdir}']
   assert main(argv) == 0
   found = json.loads(capsys.readouterr().out)
@@ -188,9 +190,7 @@ def test_the_library_of_another_python_widens_the_band(run, tmp_path, capsys):
 
 
 def test_runs_of_which_nothing_is_known(run):
-  with pytest.raises(
-    UsageError, match=r'configs/tiny.py, are for model.d_model='
-  ):
+  with pytest.raises(UsageError, match=r'configs/tiny.py, are for model.d_model='):
     expected.judge(run({10: 8.0}, **{'model.d_model': 24}))
   with pytest.raises(UsageError, match=r'--config.log.every_steps=5'):
     expected.judge(run({7: 8.0}))
@@ -236,8 +236,7 @@ def test_known_losses_are_of_the_config_as_it_is(name):
   filled = {*known.fields} - {*fields}  # by a run, from its tokenizer
   assert filled <= {'model.vocab_size'}
   assert {**known.fields, **fields} == known.fields, (
-    f'{known.config} has changed; write its losses again: make expected '
-    f'ONLY={name}'
+    f'{known.config} has changed; write its losses again: make expected ONLY={name}'
   )
   losses = known.curves['loss']
   last = making.STEPS[known.config.removeprefix('configs/')]
@@ -276,9 +275,7 @@ START = 'import sys\nfrom gpt_jax.__main__ import main\nsys.exit(main())\n'
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_sound_run_lies_in_its_band_and_a_faulty_one_does_not(
-  tmp_path, capfd
-):
+def test_a_sound_run_lies_in_its_band_and_a_faulty_one_does_not(tmp_path, capfd):
   """The first steps of the smoke run."""
   making.train('smoke.py', 3, tmp_path, 30)
   assert main(['compare', '--expected', f'--workdir={tmp_path}/3']) == 0

@@ -16,9 +16,7 @@ from gpt_jax.reports import explaining
 PAGE = pathlib.Path(__file__).parents[2] / 'docs/fields.md'
 
 
-@pytest.mark.parametrize(
-  ('name', 'table'), [('model.dtype', DTYPES), ('model.remat', REMATS)]
-)
+@pytest.mark.parametrize(('name', 'table'), [('model.dtype', DTYPES), ('model.remat', REMATS)])
 def test_names_are_those_of_the_table(name, table):
   """They are written out, as the table is in a file that imports JAX."""
   assert {*typing.get_args(FIELDS[name].takes)} == {*table}
@@ -61,10 +59,7 @@ def test_calls_with_their_arguments():
   assert skip['takes'] == {'at_most': 'whole numbers >= 0'}
   assert skip['doc'].startswith('Skips the update of a batch')
   lines = explaining.text([found]).splitlines()
-  assert lines[:2] == [
-    "optim.on_spike='stop'",
-    '  takes a call; free on resume',
-  ]
+  assert lines[:2] == ["optim.on_spike='stop'", '  takes a call; free on resume']
   assert '  skip(at_most=10)' in lines
 
 

@@ -18,9 +18,7 @@ class Clock:
     """Replaces the clocks of metrics."""
     self.now = self.began = 1000.0
     monkeypatch.setattr(metrics, '_now', lambda: self.now)
-    monkeypatch.setattr(
-      metrics, 'seconds_since_start', lambda: self.now - self.began
-    )
+    monkeypatch.setattr(metrics, 'seconds_since_start', lambda: self.now - self.began)
 
 
 @pytest.fixture
@@ -31,9 +29,7 @@ def run(tmp_path, monkeypatch):
   def train(done, until, *, start, compile):
     clock.began = clock.now
     clock.now += start
-    log = Metrics(
-      str(tmp_path), step=done, active=True, context_length=7, rows_per_epoch=40
-    )
+    log = Metrics(str(tmp_path), step=done, active=True, context_length=7, rows_per_epoch=40)
     clock.now += compile
     log.write(done, event='compiled', seconds=compile)
     for step in range(done + 1, until + 1):
@@ -66,9 +62,7 @@ def test_a_compilation_before_the_first_line_counts_once(run, monkeypatch):
   before = goodput.account(metrics.read(str(run)))
   clock = Clock(monkeypatch)
   clock.now, clock.began = 2000.0, 1960.0
-  log = Metrics(
-    str(run), step=8, active=True, context_length=7, rows_per_epoch=40
-  )
+  log = Metrics(str(run), step=8, active=True, context_length=7, rows_per_epoch=40)
   log.write(8, event='compiled', seconds=23.0)
   clock.now += 2
   log.write(8, event='saved', seconds=2.0)

@@ -48,9 +48,7 @@ def test_a_device_holds_what_its_shard_holds(tmp_path):
   ]
   found = layout.splits(config)
   assert [split.held for split in found] == expected
-  assert {a for x in found for _, _, by in x.dimensions for a in by} == {
-    *('fsdp', 'expert', 'tensor')
-  }
+  assert {a for x in found for _, _, by in x.dimensions for a in by} == {'fsdp', 'expert', 'tensor'}
   out = tmp_path / 'split.png'
   assert layout.sharding_chart(config, str(out)) == str(out)
   assert out.read_bytes().startswith(b'\x89PNG')

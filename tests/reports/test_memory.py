@@ -22,8 +22,7 @@ PLAN = {
   'config': 'configs/gpt2.py:small',
   'topology': 'v5e:2x4',
   'stages': [
-    {'rows': 17 * (i + 1), 'row_tokens': 1024, 'hbm': hbm._asdict()}
-    for i, hbm in enumerate(HBM)
+    {'rows': 17 * (i + 1), 'row_tokens': 1024, 'hbm': hbm._asdict()} for i, hbm in enumerate(HBM)
   ],
 }
 
@@ -62,17 +61,11 @@ def test_bars_are_the_parts_of_the_peak(tmp_path, figures):
 
 
 def test_all_parts_are_drawn():
-  assert {*memory.PARTS} == {*compile_lib.Hbm._fields} - {
-    'peak',
-    'limit',
-    'host',
-  }
+  assert {*memory.PARTS} == {*compile_lib.Hbm._fields} - {'peak', 'limit', 'host'}
 
 
 @pytest.mark.parametrize('fits', [True, False])
-def test_the_plan_that_fits_is_drawn(
-  fits, tmp_path, figures, monkeypatch, capsys
-):
+def test_the_plan_that_fits_is_drawn(fits, tmp_path, figures, monkeypatch, capsys):
   """Where the config's own does not, the one that is suggested."""
   plan = mock.create_autospec(search.FittingPlan, instance=True)
   misfit = mock.create_autospec(search.Misfit, instance=True)
@@ -86,8 +79,11 @@ def test_the_plan_that_fits_is_drawn(
   monkeypatch.setattr(report, 'to_json', lambda name, x: shown[id(x)])
   out = tmp_path / 'memory.png'
   argv = [
-    *('plan', '--config=configs/gpt2.py:small', '--topology=v5e:2x4'),
-    *('--json', f'--memory={out}'),
+    'plan',
+    '--config=configs/gpt2.py:small',
+    '--topology=v5e:2x4',
+    '--json',
+    f'--memory={out}',
   ]
   assert main(argv) == (0 if fits else 1)
   assert json.loads(capsys.readouterr().out) == shown[id(found)]

@@ -11,8 +11,17 @@ from tests.support.metrics_page import EVENTS, METRICS
 ROOT = pathlib.Path(__file__).parents[2]
 # What a metric of an objective or of a rollout begins with.
 _GROUPS = (
-  *('objective/', 'rewards/', 'logps/', 'completions/', 'policy/', 'val/'),
-  *('loss/', 'clip_ratio/', 'rollout/', 'time/', 'memory/'),
+  'objective/',
+  'rewards/',
+  'logps/',
+  'completions/',
+  'policy/',
+  'val/',
+  'loss/',
+  'clip_ratio/',
+  'rollout/',
+  'time/',
+  'memory/',
 )
 _VARIES = re.compile(r'[A-Z]+')
 
@@ -23,10 +32,7 @@ def literals(tree):
   for node in ast.walk(tree):
     if isinstance(node, ast.JoinedStr):
       inside |= {id(part) for part in node.values}
-      yield ''.join(
-        part.value if isinstance(part, ast.Constant) else 'X'
-        for part in node.values
-      )
+      yield ''.join(part.value if isinstance(part, ast.Constant) else 'X' for part in node.values)
   for node in ast.walk(tree):
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
     if is_text and id(node) not in inside:
@@ -63,9 +69,7 @@ def test_every_metric_of_an_objective_is_listed():
 def test_every_other_metric_is_one_of_the_code():
   files = [*(ROOT / 'gpt_jax').rglob('*.py')]
   source = {
-    text
-    for path in files
-    for text in literals(ast.parse(path.read_text(encoding='utf-8')))
+    text for path in files for text in literals(ast.parse(path.read_text(encoding='utf-8')))
   }
   # `dropped` and the like are fields of the routers' statistics.
   moe = (ROOT / 'gpt_jax/core/nn/router_stats.py').read_text()

@@ -15,8 +15,13 @@ from gpt_jax.reports import runs, studies, task_curves
 def test_centred_mean_is_of_the_same_number_on_both_sides():
   values = [3.0, 5.0, 11.0, 2.0, 7.0, 13.0, 1.0]
   expected = [
-    *(3.0, np.mean(values[:3]), np.mean(values[:5]), np.mean(values[1:6])),
-    *(np.mean(values[2:]), np.mean(values[4:]), 1.0),
+    3.0,
+    np.mean(values[:3]),
+    np.mean(values[:5]),
+    np.mean(values[1:6]),
+    np.mean(values[2:]),
+    np.mean(values[4:]),
+    1.0,
   ]
   np.testing.assert_allclose(runs.centred_mean(values, 2), expected)
 
@@ -35,16 +40,7 @@ def pixels(text, **options):
   return drawn
 
 
-NAMES = [
-  'r$x^_$',
-  '$',
-  'a$b$c$',
-  r'a\$b$',
-  r'\frac',
-  'a_b^c',
-  '$\\nope{$',
-  '%d {0}',
-]
+NAMES = ['r$x^_$', '$', 'a$b$c$', r'a\$b$', r'\frac', 'a_b^c', '$\\nope{$', '%d {0}']
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -124,7 +120,5 @@ def test_two_runs_of_one_name_are_told_apart(tmp_path, figures, capsys):
   first = [said.partition(':')[0] for said in legend(figures[0])]
   assert first == ['dense', 'switch']
   capsys.readouterr()
-  assert (
-    main(['plot', f'--workdir={tmp_path}/dense/0,{tmp_path}/dense/0/']) == 2
-  )
+  assert main(['plot', f'--workdir={tmp_path}/dense/0,{tmp_path}/dense/0/']) == 2
   assert 'names a folder twice' in capsys.readouterr().err

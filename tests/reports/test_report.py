@@ -123,9 +123,7 @@ def test_who_set_a_field(write):
   found = {row[1]: row for row in rows[at + 1 :] if len(row) == 4}
   assert found['model.position'][::2] == ['command line', "'rope'"]
   assert found['seed'] == ['command line', 'seed', '0', '0']
-  assert found['optim.clip_norm'] == [
-    *('config file', 'optim.clip_norm', '0.7', '1.0')
-  ]
+  assert found['optim.clip_norm'] == ['config file', 'optim.clip_norm', '0.7', '1.0']
   assert found['mesh.data'] == ['program', 'mesh.data', '2', '1']
   groups = [row[0] for row in rows[at + 1 :] if len(row) == 4]
   groups = [g for g in groups if g in ('command line', 'config file')]
@@ -134,9 +132,7 @@ def test_who_set_a_field(write):
 
 def test_a_run_of_no_command_says_no_more_than_is_known(write):
   kept = ('command', 'overrides', 'filled', 'parameters')
-  rows = Table(
-    write({name: x for name, x in START.items() if name not in kept})
-  ).rows
+  rows = Table(write({name: x for name, x in START.items() if name not in kept})).rows
   assert rows[0] == ['device', '2 x abacus']
   assert ['optim.clip_norm', '0.7', '1.0'] in rows
 
@@ -148,10 +144,7 @@ def test_a_workdir_that_looks_like_a_pattern_shows_its_own(tmp_path):
       write_run(tmp_path / folder)
       stored = {'step': 7 + at, 'eval/task/accuracy': value}
       replay = {'step': 2 + at, 'kind': 'state', 'devices': []}
-      for path, found in (
-        ('evaluations/step-7.json', stored),
-        ('replays/2_state.json', replay),
-      ):
+      for path, found in (('evaluations/step-7.json', stored), ('replays/2_state.json', replay)):
         file = tmp_path / folder / path
         file.parent.mkdir()
         file.write_text(json.dumps(found))

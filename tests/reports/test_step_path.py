@@ -55,8 +55,13 @@ def test_callers_come_before_callees_and_are_indented_less():
   """The order of the hops in README, down to the matrix product."""
   depths = {function.name: function.depth for function in of_tiny()}
   hops = (
-    *('train_step', 'Causal.loss', 'Transformer.__call__', 'Stack.__call__'),
-    *('Block.__call__', 'Attention.__call__', 'attend'),
+    'train_step',
+    'Causal.loss',
+    'Transformer.__call__',
+    'Stack.__call__',
+    'Block.__call__',
+    'Attention.__call__',
+    'attend',
   )
   names = [name for name in depths if name in hops]
   assert names == [*hops]

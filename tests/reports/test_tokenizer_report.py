@@ -19,8 +19,7 @@ class Lower:
 
   def encode_batch(self, texts):
     return [
-      np.array([ord(c) - 97 for c in text.lower() if 'a' <= c <= 'z'], np.int32)
-      for text in texts
+      np.array([ord(c) - 97 for c in text.lower() if 'a' <= c <= 'z'], np.int32) for text in texts
     ]
 
   def decode(self, ids):
@@ -54,8 +53,6 @@ def test_a_change_late_in_a_document_is_found():
 def test_a_change_is_told_in_one_line():
   assert changes.change(Lower(), 'abc') == ''
   found = changes.change(Lower(), 'ab\nc')
-  assert found.startswith(
-    r"does not keep the text ('ab\nc' comes back as 'abc')"
-  )
+  assert found.startswith(r"does not keep the text ('ab\nc' comes back as 'abc')")
   # Books are long: what is told is in their first characters.
   assert changes.change(Lower(), 'a' * (1 << 14) + 'B') == ''

@@ -15,14 +15,7 @@ from gpt_jax.core.checkpoints.checkpointer import Checkpointer
 from gpt_jax.core.spec import UsageError
 from gpt_jax.resilience import local as local_lib
 from gpt_jax.resilience.local import LocalCheckpoints
-from gpt_jax.resilience.shards import (
-  FailurePlace,
-  File,
-  Writers,
-  assign,
-  missing,
-  ring_step,
-)
+from gpt_jax.resilience.shards import FailurePlace, File, Writers, assign, missing, ring_step
 from tests.core.checkpoints.test_checkpointer import (
   HERE,
   ONE,
@@ -32,12 +25,7 @@ from tests.core.checkpoints.test_checkpointer import (
   same_bits,
   state_at,
 )
-from tests.core.runtime.test_hosts import (
-  ends,
-  reach,
-  start_command,
-  start_python,
-)
+from tests.core.runtime.test_hosts import ends, reach, start_command, start_python
 from tests.support import whole_runs
 
 RECORD = {'lines': [{'step': 3, 'loss': 2.5}]}
@@ -47,12 +35,7 @@ RECORD = {'lines': [{'step': 3, 'loss': 2.5}]}
 
 A, B, C, D = map(FailurePlace, 'abcd')
 # Two machines in each of two slices.
-SLICES = [
-  FailurePlace('a', 0),
-  FailurePlace('b', 0),
-  FailurePlace('c', 1),
-  FailurePlace('d', 1),
-]
+SLICES = [FailurePlace('a', 0), FailurePlace('b', 0), FailurePlace('c', 1), FailurePlace('d', 1)]
 
 
 @pytest.mark.parametrize(
@@ -79,12 +62,7 @@ def test_copies_go_to_another_machine_and_slice(places, step):
     # Split over the processes: each shard is copied to the next one.
     ([7, 7, 7], [{0}, {1}, {2}], [A, B, C], [((0,), 1), ((1,), 2), ((2,), 0)]),
     # Replicated: two write it themselves, and all write equally much.
-    (
-      [5, 5],
-      [{0, 1, 2, 3}] * 2,
-      [A, B, C, D],
-      [((0, 1), None), ((2, 3), None)],
-    ),
+    ([5, 5], [{0, 1, 2, 3}] * 2, [A, B, C, D], [((0, 1), None), ((2, 3), None)]),
     # A replica on the same machine is no copy; one on another slice is better.
     ([3], [{0, 1}], [A, A, B, B], [((0,), 2)]),
     ([3], [{0, 1, 2}], SLICES, [((0, 2), None)]),
@@ -99,22 +77,14 @@ def test_who_writes_a_shard(sizes, holders, places, expected):
 def test_any_one_machine_may_be_lost(seed):
   rng = np.random.default_rng(seed)
   each = rng.integers(1, 4, size=rng.integers(2, 5))  # processes of a machine
-  places = [
-    FailurePlace(str(m)) for m, count in enumerate(each) for _ in range(count)
-  ]
+  places = [FailurePlace(str(m)) for m, count in enumerate(each) for _ in range(count)]
   holders = [
-    {*rng.choice(len(places), rng.integers(1, len(places) + 1)).tolist()}
-    for _ in range(9)
+    {*rng.choice(len(places), rng.integers(1, len(places) + 1)).tolist()} for _ in range(9)
   ]
   found = assign([1] * len(holders), holders, places)
-  held = [
-    [i for i, w in enumerate(found) if p in w.own or p == w.copy]
-    for p in range(len(places))
-  ]
+  held = [[i for i, w in enumerate(found) if p in w.own or p == w.copy] for p in range(len(places))]
   for lost in {x.machine for x in places}:
-    left = [
-      one for one, x in zip(held, places, strict=True) if x.machine != lost
-    ]
+    left = [one for one, x in zip(held, places, strict=True) if x.machine != lost]
     assert missing(len(holders), left) == []
   assert all({*w.own} <= h for w, h in zip(found, holders, strict=True))
   assert missing(len(holders) + 2, held) == [len(holders), len(holders) + 1]
@@ -192,18 +162,9 @@ def rename(path: pathlib.Path, run: str) -> None:
 
 DAMAGES = {
   'a flipped byte': (flip, 'part 0 of params/kernel was changed'),
-  'a flipped byte of the list': (
-    lambda path: flip(path, -200),
-    'its list of shards was changed',
-  ),
-  'cut': (
-    lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    'it is cut off',
-  ),
-  'cut at the start': (
-    lambda path: path.write_bytes(path.read_bytes()[1:]),
-    'it is cut off',
-  ),
+  'a flipped byte of the list': (lambda path: flip(path, -200), 'its list of shards was changed'),
+  'cut': (lambda path: path.write_bytes(path.read_bytes()[:-1]), 'it is cut off'),
+  'cut at the start': (lambda path: path.write_bytes(path.read_bytes()[1:]), 'it is cut off'),
   'empty': (lambda path: path.write_bytes(b''), 'it is cut off'),
   'another run': (lambda path: rename(path, 'ab12'), 'it is of another run'),
 }
@@ -235,12 +196,7 @@ def test_the_newest_of_both_tiers_is_used(tmp_path):
     persistent.save(place(state_at(step), *ONE))
   persistent.close()
   target = abstract(place(state_at(0), *ONE))
-  for local, at_most, expected in (
-    (3, None, 5),
-    (7, None, 7),
-    (7, 6, 5),
-    (3, 4, 3),
-  ):
+  for local, at_most, expected in ((3, None, 5), (7, None, 7), (7, 6, 5), (3, 4, 3)):
     save(tmp_path, local, at=ONE)
     both = Checkpointer(str(tmp_path / 'w'), keep=9, local=opened(tmp_path))
     state = both.restore(target, at_most=at_most)
@@ -398,12 +354,7 @@ if me == 0:
 @pytest.mark.slow  # two processes
 def test_what_one_machine_loses_comes_from_the_other(tmp_path):
   (tmp_path / 'w').mkdir()
-  arguments = [
-    '-c',
-    MACHINES,
-    str(tmp_path / 'w'),
-    f'{tmp_path}/host{{process}}',
-  ]
+  arguments = ['-c', MACHINES, str(tmp_path / 'w'), f'{tmp_path}/host{{process}}']
   processes = start_python(arguments, 2, 4)
   out = [process.communicate() for process in processes]
   assert [p.returncode for p in processes] == [0, 0], out
@@ -426,7 +377,8 @@ def test_what_one_machine_loses_comes_from_the_other(tmp_path):
 # Whole runs --------------------------------------------------------------
 
 FLAGS = [
-  *('train', '--config=configs/smoke.py'),
+  'train',
+  '--config=configs/smoke.py',
   "--config.data.source=text('configs/*.py')",
   '--config.data.holdout=tail(fraction=0.1)',
   '--config.tokenizer.name=bytes',
@@ -485,10 +437,7 @@ def test_a_run_goes_on_from_what_its_hosts_hold(tmp_path, monkeypatch):
   assert codes == [0, 0], said
   killed_at(tmp_path, 7)
   assert not [*(tmp_path / 'killed/checkpoints').iterdir()]
-  held = {
-    i: {file.suffix for file in (tmp_path / f'host{i}').glob('*/*')}
-    for i in range(2)
-  }
+  held = {i: {file.suffix for file in (tmp_path / f'host{i}').glob('*/*')} for i in range(2)}
   assert {'.own', '.copy'} <= held[0] & held[1]
   # One host comes back without its memory.
   shutil.rmtree(tmp_path / 'host1')

@@ -39,9 +39,7 @@ def flipped_here(x):
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     mask = jnp.zeros(bits.shape, jnp.uint32).at[(0,) * bits.ndim].set(BIT)
     is_bad = jax.lax.axis_index(sharding.AXES) == BAD
-    return jax.lax.bitcast_convert_type(
-      bits ^ jnp.where(is_bad, mask, 0), jnp.float32
-    )
+    return jax.lax.bitcast_convert_type(bits ^ jnp.where(is_bad, mask, 0), jnp.float32)
 
   axes = ('batch', *[None] * (x.ndim - 1))
   return layout.per_device(here, (axes,), axes)(x)
@@ -69,9 +67,7 @@ def faulty(compile_it, kind):
   call = block.FeedForward.__call__
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
-      block.FeedForward,
-      '__call__',
-      lambda *args, **named: WRONG[kind](call(*args, **named)),
+      block.FeedForward, '__call__', lambda *args, **named: WRONG[kind](call(*args, **named))
     )
     return compile_it().call
 
@@ -114,12 +110,8 @@ class Rig:
     self.batch = tiny.batch(16, 7, 48)
     # A token that does not count has no gradient: no bit of it matters.
     self.batch['weights'] = np.ones_like(self.batch['weights'])
-    self.compile_step = functools.partial(
-      compiled_lib.compile_train_step, self.parts, self.shape
-    )
-    self.compile_prints = functools.partial(
-      replay_lib.compile_shard_prints, self.parts, self.shape
-    )
+    self.compile_step = functools.partial(compiled_lib.compile_train_step, self.parts, self.shape)
+    self.compile_prints = functools.partial(replay_lib.compile_shard_prints, self.parts, self.shape)
     self.sound = self.compile_step()
     self.prints = self.compile_prints()
     self._start = jax.device_get(parts_lib.initial_state(self.parts))
@@ -155,9 +147,7 @@ class Rig:
     state = self.first()
     program = self.sound._replace(call=step_call or self.sound.call)
     for step in range(1, STEPS + 1):
-      checked = replay and replay.step(
-        *(step, state, self.batch, self.shape, program, ())
-      )
+      checked = replay and replay.step(step, state, self.batch, self.shape, program, ())
       if checked:
         state, out = checked
       else:
@@ -200,15 +190,11 @@ def test_a_sound_run_has_the_same_bits_and_says_nothing(rig, tmp_path, caplog):
 
 @pytest.mark.parametrize('kind', WRONG)
 @pytest.mark.parametrize('number', [1, 2])
-def test_one_wrong_run_of_a_step_is_outvoted(
-  rigs, kind, number, tmp_path, caplog
-):
+def test_one_wrong_run_of_a_step_is_outvoted(rigs, kind, number, tmp_path, caplog):
   """A flipped bit in an activation or a gradient, in either of the two."""
   rig = rigs('data8')
   wrong = rig.faulty(kind, 'step')
-  found = rig.train(
-    rig.replay(tmp_path), step_call=once(number, rig.sound.call, wrong)
-  )
+  found = rig.train(rig.replay(tmp_path), step_call=once(number, rig.sound.call, wrong))
   np.testing.assert_array_equal(found, rig.expected)
   assert 'step 2: its result differs between runs; two of 3' in caplog.text
   said = evidence(tmp_path, '2_step')
@@ -237,16 +223,12 @@ def test_a_device_that_is_always_wrong_is_named(rig, kind, tmp_path):
   size = rig.parts.mesh.size // rig.parts.mesh.shape['data']
   first = BAD // size * size
   expected = [first + i for i in range(size)]
-  assert [x['id'] for x in evidence(tmp_path, '2_gradients')['devices']] == (
-    expected
-  )
+  assert [x['id'] for x in evidence(tmp_path, '2_gradients')['devices']] == (expected)
   for device in expected:
     assert f'device {device} (host 0)' in str(error.value)
 
 
-def test_a_device_that_is_wrong_once_is_named_and_the_run_goes_on(
-  rigs, tmp_path, caplog
-):
+def test_a_device_that_is_wrong_once_is_named_and_the_run_goes_on(rigs, tmp_path, caplog):
   rig = rigs('data8')
   wrong = rig.faulty('gradient', 'prints')
   found = rig.train(rig.replay(tmp_path, once(2, rig.prints.call, wrong)))
@@ -283,9 +265,7 @@ def test_a_flipped_bit_of_a_parameter(rig, tmp_path, caplog):
 
   with pytest.raises(GoBack):
     rig.train(rig.replay(tmp_path), between=between)
-  assert f'the copies of {NORM} of the state differ, on device {BAD} ' in (
-    caplog.text
-  )
+  assert f'the copies of {NORM} of the state differ, on device {BAD} ' in (caplog.text)
   said = evidence(tmp_path, '3_copies')
   assert (said['arrays'], said['last_check_passed']) == ([NORM], 2)
 
@@ -422,7 +402,9 @@ def test_a_run_with_faults_ends_as_one_without(tmp_path, monkeypatch, caplog):
   assert len(logged[0]) == 11
   folder = tmp_path / 'faults' / 'replays'
   assert sorted(x.name for x in folder.iterdir()) == [
-    *('11_spike.json', '3_step.json', '8_copies.json')
+    '11_spike.json',
+    '3_step.json',
+    '8_copies.json',
   ]
   assert evidence(folder, '11_spike')['runs'][0]['loss'] == 'nan'
   said = evidence(folder, '3_step')

@@ -11,11 +11,7 @@ import pytest
 
 from gpt_jax.resilience import transfer
 
-PIECES = {
-  'empty': b'',
-  'one': b'x',
-  'large': np.random.default_rng(0).bytes(7 << 20),
-}
+PIECES = {'empty': b'', 'one': b'x', 'large': np.random.default_rng(0).bytes(7 << 20)}
 
 
 @pytest.fixture

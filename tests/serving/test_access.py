@@ -309,9 +309,7 @@ def test_an_empty_key_in_the_environment(monkeypatch):
 
 def test_names_of_hosts():
   names = ['Models.Example.com.', '10.0.0.7', '[2001:db8::7]', '*']
-  assert access.read_allowed_hosts(names) == (
-    *('models.example.com', '10.0.0.7', '2001:db8::7', '*'),
-  )
+  assert access.read_allowed_hosts(names) == ('models.example.com', '10.0.0.7', '2001:db8::7', '*')
   for wrong in ('https://a.example', 'a.example:80', '*.example', ''):
     with pytest.raises(ValueError, match='without scheme and port'):
       access.read_allowed_hosts(['a', wrong])
@@ -320,8 +318,12 @@ def test_names_of_hosts():
 @pytest.mark.parametrize(
   ('address', 'is_loopback'),
   [
-    *(('127.0.0.1', True), ('127.3.2.1', True), ('::1', True)),
-    *(('0.0.0.0', False), ('::', False), ('fe80::1%eth0', False)),
+    ('127.0.0.1', True),
+    ('127.3.2.1', True),
+    ('::1', True),
+    ('0.0.0.0', False),
+    ('::', False),
+    ('fe80::1%eth0', False),
   ],
 )
 def test_loopback(address, is_loopback):

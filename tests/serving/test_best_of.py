@@ -40,22 +40,12 @@ def api():
 
 def best(prompt, each, n):
   """Text and finish of the best continuations, by an engine of its own."""
-  found = expected(
-    [prompt],
-    max_tokens=LENGTH,
-    sampler=Sampler(2.0),
-    seeds=seeds_of(SEED, each),
-  )
+  found = expected([prompt], max_tokens=LENGTH, sampler=Sampler(2.0), seeds=seeds_of(SEED, each))
   return sorted(found, key=lambda end: -score(end[0]))[:n]
 
 
 def ask(api, **more):
-  fields = {
-    'prompt': PROMPTS,
-    'temperature': 2.0,
-    'seed': SEED,
-    'model': 'tiny',
-  }
+  fields = {'prompt': PROMPTS, 'temperature': 2.0, 'seed': SEED, 'model': 'tiny'}
   fields |= {'max_tokens': LENGTH} | more
   return api.client.completions.create(**fields)
 
@@ -77,9 +67,7 @@ def test_a_stream_has_the_best_as_a_whole(api):
   choices = [event.choices[0] for event in events]
   found = [(choice.text, choice.finish_reason) for choice in choices]
   assert found == [
-    (prompt + text, finish)
-    for prompt in PROMPTS
-    for text, finish in best(prompt, EACH, 1)
+    (prompt + text, finish) for prompt in PROMPTS for text, finish in best(prompt, EACH, 1)
   ]
   assert choices[1].logprobs.tokens[:3] == [*'cde']
 
@@ -88,11 +76,7 @@ def test_a_chat_is_scored_as_messages(api):
   SEEN.clear()
   message = {'role': 'user', 'content': 'Hi'}
   answer = api.client.chat.completions.create(
-    model='tiny',
-    messages=[message],
-    temperature=2.0,
-    seed=SEED,
-    max_tokens=LENGTH,
+    model='tiny', messages=[message], temperature=2.0, seed=SEED, max_tokens=LENGTH
   )
   ((text, _),) = best('u:Hi;a:', 2, 1)
   assert answer.choices[0].message.content == text
@@ -116,9 +100,7 @@ def test_a_server_that_stops_does_not_wait_for_a_reward_model(monkeypatch):
 
   monkeypatch.setattr(server, '_STEP_SECONDS', 0.1)
   monkeypatch.setattr(server.atexit, 'register', lambda *_: None)
-  slow = Running(
-    make_engine, served=SERVED._replace(best_of=2, rank=never), drain=0
-  )
+  slow = Running(make_engine, served=SERVED._replace(best_of=2, rank=never), drain=0)
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
     answer = pool.submit(ask, slow)
     assert entered.wait(60)

@@ -158,8 +158,7 @@ def test_after_an_unread_body_comes_the_next_request(serve):
   api = serve(idle_seconds=SOON)
   with connect(api) as connection:
     connection.sendall(
-      b'POST /nowhere' + KEPT + b'Content-Type: application/json\r\n'
-      b'Content-Length: 5\r\n\r\n12'
+      b'POST /nowhere' + KEPT + b'Content-Type: application/json\r\nContent-Length: 5\r\n\r\n12'
     )
     assert answer(connection)[0] == 404
     connection.sendall(b'345GET /health' + KEPT + b'\r\n')
@@ -346,9 +345,7 @@ NO_LIMIT = resource.RLIM_INFINITY
 def test_each_connection_is_an_open_file(monkeypatch, soft, hard, raised):
   set_to = []
   monkeypatch.setattr(resource, 'getrlimit', lambda kind: (soft, hard))
-  monkeypatch.setattr(
-    resource, 'setrlimit', lambda kind, both: set_to.append(both)
-  )
+  monkeypatch.setattr(resource, 'setrlimit', lambda kind, both: set_to.append(both))
   if isinstance(raised, str):
     with pytest.raises(ValueError, match=f'--max_connections=512: .*{raised}'):
       reserve_files(LIMITS)

@@ -15,29 +15,17 @@ import struct
 import pytest
 
 from gpt_jax.decoding.settings import Sampler
-from tests.support.served import (
-  BODY,
-  HTTP,
-  POST,
-  connect,
-  expected,
-  received,
-  talk,
-  whole,
-)
+from tests.support.served import BODY, HTTP, POST, connect, expected, received, talk, whole
 
 NUM_CLIENTS = 200
 DRAWN = Sampler(temperature=1.0)
 # Prompt, sampler, seed: what the polite ask for, again and again.
 ASKED = [
-  (chr(97 + i) * (1 + i % 5), DRAWN if i % 2 else Sampler(temperature=0), i)
-  for i in range(20)
+  (chr(97 + i) * (1 + i % 5), DRAWN if i % 2 else Sampler(temperature=0), i) for i in range(20)
 ]
 GOOD = b'{"prompt": "ab", "max_tokens": 3, "temperature": 0}'
 LONG = json.dumps({'prompt': 'ab', 'max_tokens': 50, 'n': 2}).encode()
-STREAM = json.dumps(
-  {'prompt': 'ab', 'max_tokens': 50, 'n': 2, 'stream': True}
-).encode()
+STREAM = json.dumps({'prompt': 'ab', 'max_tokens': 50, 'n': 2, 'stream': True}).encode()
 
 
 def polite(api, asked, *, stream):
@@ -57,9 +45,7 @@ def polite(api, asked, *, stream):
     (choice,) = json.loads(answer)['choices']
     return choice['text'], choice['finish_reason']
   events = [
-    line.removeprefix(b'data: ')
-    for line in answer.split(b'\r\n')
-    if line.startswith(b'data: ')
+    line.removeprefix(b'data: ') for line in answer.split(b'\r\n') if line.startswith(b'data: ')
   ]
   *pieces, done = [event.strip() for event in events]
   assert done == b'[DONE]'
@@ -174,8 +160,5 @@ def test_a_rude_client_alone(api, kind, caplog):
   caplog.set_level(logging.INFO)
   RUDE[kind](api)
   api.idle()
-  assert (
-    polite(api, ASKED[0], stream=False)
-    == (expected([ASKED[0][0]], max_tokens=5)[0])
-  )
+  assert polite(api, ASKED[0], stream=False) == (expected([ASKED[0][0]], max_tokens=5)[0])
   assert 'Traceback' not in caplog.text

@@ -10,12 +10,7 @@ from gpt_jax.core.tokenizers.simple import Characters
 from gpt_jax.decoding.logprobs import TokenLogprobs
 from gpt_jax.serving.logprobs import Named, TokenNames, of_chat, of_completion
 from tests.support import tiny
-from tests.support.served import (
-  CONTEXT,
-  TOKENIZER,
-  expected,
-  model,
-)
+from tests.support.served import CONTEXT, TOKENIZER, expected, model
 
 
 def log_softmax(text):
@@ -39,31 +34,20 @@ PROMPTS = ['ab', 'cdefg']
 
 def test_a_completion_with_its_prompt(api):
   answer = api.client.completions.create(
-    model='tiny',
-    prompt=PROMPTS,
-    temperature=0,
-    max_tokens=5,
-    logprobs=2,
-    echo=True,
+    model='tiny', prompt=PROMPTS, temperature=0, max_tokens=5, logprobs=2, echo=True
   )
   texts = expected(PROMPTS, max_tokens=5)
-  for choice, prompt, (text, _) in zip(
-    answer.choices, PROMPTS, texts, strict=True
-  ):
+  for choice, prompt, (text, _) in zip(answer.choices, PROMPTS, texts, strict=True):
     assert choice.text == prompt + text
     found = choice.logprobs
     assert found.tokens[: len(prompt)] == [*prompt]
     assert found.text_offset[: len(prompt) + 1] == [*range(len(prompt) + 1)]
     assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
-    np.testing.assert_allclose(
-      found.token_logprobs[1 : len(prompt)], own(prompt, 1), atol=1e-5
-    )
+    np.testing.assert_allclose(found.token_logprobs[1 : len(prompt)], own(prompt, 1), atol=1e-5)
     # Greedy: each new token is the most probable.
     new = found.top_logprobs[len(prompt) :]
     assert len(new) == 5 and all(2 <= len(top) <= 3 for top in new)
-    for top, logprob in zip(
-      new, found.token_logprobs[len(prompt) :], strict=True
-    ):
+    for top, logprob in zip(new, found.token_logprobs[len(prompt) :], strict=True):
       assert max(top.values()) == logprob
 
 
@@ -76,9 +60,7 @@ def test_a_prompt_alone_is_scored(api):
   (choice,) = answer.choices
   assert (choice.text, choice.finish_reason) == (prompt, 'length')
   assert answer.usage.completion_tokens == 0
-  np.testing.assert_allclose(
-    choice.logprobs.token_logprobs[1:], own(prompt, 1), atol=1e-5
-  )
+  np.testing.assert_allclose(choice.logprobs.token_logprobs[1:], own(prompt, 1), atol=1e-5)
 
 
 def test_echo_without_logprobs(api):
@@ -107,9 +89,7 @@ def test_a_chat_and_its_stream(api):
   assert len(content) == answer.usage.completion_tokens
   first_V = log_softmax('u:Hi;a:')[-1]
   np.testing.assert_allclose(
-    [x.logprob for x in content[0].top_logprobs],
-    np.sort(first_V)[:-3:-1],
-    atol=1e-5,
+    [x.logprob for x in content[0].top_logprobs], np.sort(first_V)[:-3:-1], atol=1e-5
   )
   for token in content:
     named = token.token.startswith('token_id:')
@@ -143,9 +123,7 @@ def test_tokens_of_a_stop_text_are_not_listed(api, size, stream):
   ask = {'model': 'tiny', 'prompt': 'ab', 'temperature': 1.0, 'seed': 1}
   ask |= {'max_tokens': 9, 'logprobs': 0}
   whole = api.client.completions.create(**ask).choices[0]
-  start = next(
-    i for i in range(2, 9) if whole.text.find(whole.text[i : i + size]) == i
-  )
+  start = next(i for i in range(2, 9) if whole.text.find(whole.text[i : i + size]) == i)
   stop = whole.text[start : start + size]
   asked = api.client.completions.create(**ask, stop=[stop], stream=stream)
   choices = [x.choices[0] for x in asked] if stream else asked.choices
@@ -169,9 +147,15 @@ def of_bytes(data, start=0, top=()):
 @pytest.mark.parametrize(
   'data',
   [
-    *(b'\xffabc', b'a\xff\xfeb', b'\xc3a', b'\xf0\x9fa\x98\x80b'),
-    *('aé\U0001f600b'.encode(), b'\x80\x80\x80\x80z', b'\xe2\x82x\xff'),
-    *(b'\xc3\xc3\xa9z', b'\xf0\x9f\x98\xf0\x9f\x98\x80!'),
+    b'\xffabc',
+    b'a\xff\xfeb',
+    b'\xc3a',
+    b'\xf0\x9fa\x98\x80b',
+    'aé\U0001f600b'.encode(),
+    b'\x80\x80\x80\x80z',
+    b'\xe2\x82x\xff',
+    b'\xc3\xc3\xa9z',
+    b'\xf0\x9f\x98\xf0\x9f\x98\x80!',
   ],
 )
 def test_offsets_are_those_of_the_text(data):

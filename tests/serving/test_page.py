@@ -20,9 +20,7 @@ from tests.support.served import (
   received,
 )
 
-needs_chromium = pytest.mark.skipif(
-  not browser.CHROMIUM, reason='needs Chromium'
-)
+needs_chromium = pytest.mark.skipif(not browser.CHROMIUM, reason='needs Chromium')
 KEY = 'a-key'
 # What a browser would run if the page took texts for HTML.
 HTML = '<img src=x onerror="stolen = 1"><script>stolen = 1</script>&lt;'
@@ -65,8 +63,7 @@ def test_the_page_asks_no_other_server(api):
 def texts(page):
   """What the page shows: whose text it is, and the text."""
   return page.value(
-    "[...document.querySelectorAll('#text > *')].map("
-    'x => [x.dataset.role, x.textContent])'
+    "[...document.querySelectorAll('#text > *')].map(x => [x.dataset.role, x.textContent])"
   )
 
 
@@ -100,9 +97,7 @@ def test_a_text_goes_on(plain, opened):
   assert not write(page, '')
   ((second, _),) = expected([f'ab{first}'], max_tokens=5)
   assert texts(page)[2:] == [['assistant', second]]
-  assert page.value("document.getElementById('text').textContent") == (
-    f'ab{first}{second}'
-  )
+  assert page.value("document.getElementById('text').textContent") == (f'ab{first}{second}')
   page.value("document.getElementById('new').click()")
   assert texts(page) == []
   asked = {url.partition('/v1')[0].rstrip('/') for url in page.requests()}
@@ -124,10 +119,7 @@ def test_a_chat_in_roles(api, opened):
   assert not write(page, 'b')
   prompt = f's:s;u:a;a:{first};u:b;a:'
   ((second, _),) = expected([prompt], max_tokens=3)
-  assert texts(page) == [
-    *(['user', 'a'], ['assistant', first]),
-    *(['user', 'b'], ['assistant', second]),
-  ]
+  assert texts(page) == [['user', 'a'], ['assistant', first], ['user', 'b'], ['assistant', second]]
 
 
 @pytest.mark.slow

@@ -48,9 +48,7 @@ class Watched:
 
 def plan(tokenizer, **fields):
   kind = requests.ChatRequest if 'messages' in fields else requests.Completion
-  return requests.plan(
-    SERVED._replace(tokenizer=tokenizer), kind.model_validate(fields)
-  )
+  return requests.plan(SERVED._replace(tokenizer=tokenizer), kind.model_validate(fields))
 
 
 @pytest.mark.parametrize('chat', [False, True])
@@ -73,9 +71,7 @@ def test_a_long_text_of_few_tokens_is_taken(length):
     given = text if tokenizer is not TOKENIZER else 'x' * length
     (row,), num_read = plan(tokenizer, prompt=given, max_tokens=1)
     ids = TOKENIZER.encode('x' * length)
-    np.testing.assert_array_equal(
-      row.request.ids, TOKENIZER.special.prompt(ids)
-    )
+    np.testing.assert_array_equal(row.request.ids, TOKENIZER.special.prompt(ids))
     assert num_read == max(length, 1)
 
 
@@ -122,9 +118,7 @@ def test_others_are_served_while_requests_are_read(monkeypatch, name):
       assert status == 200 and json.loads(health)['status'] == 'ok'
     assert len(together) == 2
     shut.set()
-    answers = [
-      received(connection).partition(b'\r\n\r\n')[2] for connection in opened
-    ]
+    answers = [received(connection).partition(b'\r\n\r\n')[2] for connection in opened]
     assert len({json.loads(a)['choices'][0]['text'] for a in answers}) == 1
   finally:
     shut.set()

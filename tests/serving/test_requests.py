@@ -55,9 +55,7 @@ def test_prompts(given, prompts):
   assert completion(prompt=given, n=3).num_prompts == len(prompts)
 
 
-@pytest.mark.parametrize(
-  'given', [[], [[]], 3, 1.5, {}, True, [1, 'a'], [[1.5]]]
-)
+@pytest.mark.parametrize('given', [[], [[]], 3, 1.5, {}, True, [1, 'a'], [[1.5]]])
 def test_what_is_no_prompt(given):
   error = refusal(json.dumps({'prompt': given}).encode())
   assert error.param == 'prompt' and error.message.startswith('prompt: must')
@@ -68,10 +66,7 @@ def test_what_is_no_prompt(given):
   [
     ({str(i): 1 for i in range(90)}, 'is not supported'),
     ({'metadata': {str(i): 1 for i in range(90)}}, 'an object of 90 names'),
-    (
-      {'stream_options': {str(i): 1 for i in range(90)}},
-      'an object of 90 names',
-    ),
+    ({'stream_options': {str(i): 1 for i in range(90)}}, 'an object of 90 names'),
     ({'prompt': [{str(i): 1 for i in range(90)}]}, 'an object of 90 names'),
   ],
 )
@@ -127,9 +122,13 @@ def test_what_openais_client_may_send_is_taken():
 @pytest.mark.parametrize(
   ('name', 'value'),
   [
-    *(('service_tier', 'flex'), ('store', True), ('tool_choice', 'required')),
-    *(('reasoning_effort', 'high'), ('modalities', ['text', 'audio'])),
-    *(('parallel_tool_calls', 1), ('verbosity', 'low')),
+    ('service_tier', 'flex'),
+    ('store', True),
+    ('tool_choice', 'required'),
+    ('reasoning_effort', 'high'),
+    ('modalities', ['text', 'audio']),
+    ('parallel_tool_calls', 1),
+    ('verbosity', 'low'),
   ],
 )
 def test_what_asks_for_more_is_refused(name, value):
@@ -144,12 +143,9 @@ def test_seeds_of_64_bits(seed):
 
 
 @pytest.mark.parametrize(
-  ('length', 'most', 'drawn'),
-  [(1, 61, 16), (50, 61, 11), (60, 61, 1), (50, 3, 3), (1, 3, 3)],
+  ('length', 'most', 'drawn'), [(1, 61, 16), (50, 61, 11), (60, 61, 1), (50, 3, 3), (1, 3, 3)]
 )
-def test_the_default_of_max_tokens_is_what_there_is_room_for(
-  length, most, drawn
-):
+def test_the_default_of_max_tokens_is_what_there_is_room_for(length, most, drawn):
   served = SERVED._replace(max_tokens=most)
   (row,), _ = requests.plan(served, completion(prompt='a' * length))
   assert row.request.max_tokens == drawn
@@ -228,10 +224,7 @@ def test_a_value_out_of_its_range(name, value, why):
     (b'[' * 100_000, 'not JSON'),
     (b'{"prompt": "a", "temperature": NaN}', 'not JSON'),
     (b'{"prompt": "a", "temperature": Infinity}', 'not JSON'),
-    (
-      b'{"prompt": "a", "seed": 1' + b'0' * 99 + b'}',
-      'seed: Input',
-    ),
+    (b'{"prompt": "a", "seed": 1' + b'0' * 99 + b'}', 'seed: Input'),
     (b'{"prompt": "a", "seed": ' + b'9' * 5000 + b'}', 'out of range'),
     (b'["a"]', 'not a JSON object'),
     (b'{}', 'prompt: is missing'),
@@ -254,18 +247,9 @@ def test_a_body_that_cannot_be_read(body, why):
     ({'messages': []}, 'messages: '),
     ({'messages': [{'role': 'user'}]}, 'messages.0.content: is missing'),
     ({'messages': [{'content': 'Hi'}]}, 'messages.0.role: is missing'),
-    (
-      {'messages': [{'role': 'user', 'content': [{'type': 'image_url'}]}]},
-      "parts of type 'text'",
-    ),
-    (
-      {'messages': [MESSAGE], 'max_tokens': 3, 'max_completion_tokens': 5},
-      'not both',
-    ),
-    (
-      {'messages': [MESSAGE], 'top_logprobs': 3},
-      "top_logprobs needs 'logprobs': true",
-    ),
+    ({'messages': [{'role': 'user', 'content': [{'type': 'image_url'}]}]}, "parts of type 'text'"),
+    ({'messages': [MESSAGE], 'max_tokens': 3, 'max_completion_tokens': 5}, 'not both'),
+    ({'messages': [MESSAGE], 'top_logprobs': 3}, "top_logprobs needs 'logprobs': true"),
     ({'messages': [MESSAGE], 'max_tokens': 0}, 'must be at least 1'),
   ],
 )

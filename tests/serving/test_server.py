@@ -50,9 +50,7 @@ def post(api, body):
 
 def test_greedy_texts_are_those_of_generate(api):
   texts = ['a', 'bcd', 'efghijk']
-  answer = api.client.completions.create(
-    model='tiny', prompt=texts, temperature=0, max_tokens=7
-  )
+  answer = api.client.completions.create(model='tiny', prompt=texts, temperature=0, max_tokens=7)
   assert ends(answer) == expected(texts, max_tokens=7)
   assert [choice.index for choice in answer.choices] == [0, 1, 2]
   assert answer.object == 'text_completion' and answer.model == 'tiny'
@@ -60,17 +58,13 @@ def test_greedy_texts_are_those_of_generate(api):
   assert (usage.prompt_tokens, usage.completion_tokens) == (1 + 3 + 7, 3 * 7)
   assert usage.total_tokens == 11 + 21
   of_ids = [TOKENIZER.encode(text).tolist() for text in texts]
-  again = api.client.completions.create(
-    model='tiny', prompt=of_ids, temperature=0, max_tokens=7
-  )
+  again = api.client.completions.create(model='tiny', prompt=of_ids, temperature=0, max_tokens=7)
   assert ends(again) == ends(answer)
 
 
 def test_choices_end_with_the_document_or_at_the_limit(api):
   n, seed, sampler = 8, 5, Sampler(temperature=1.5)
-  wanted = expected(
-    ['ab'], max_tokens=53, sampler=sampler, seeds=seeds_of(seed, n)
-  )
+  wanted = expected(['ab'], max_tokens=53, sampler=sampler, seeds=seeds_of(seed, n))
   assert {end for _, end in wanted} == {'stop', 'length'}
   answer = api.client.completions.create(
     model='tiny', prompt='ab', temperature=1.5, max_tokens=53, n=n, seed=seed
@@ -83,11 +77,7 @@ def test_a_stop_text_ends_a_choice_and_is_no_part_of_it(api):
   stop = text[5:8]
   before = text[: text.index(stop)]
   answer = api.client.completions.create(
-    model='tiny',
-    prompt='ab',
-    temperature=0,
-    max_tokens=17,
-    stop=['never there', stop],
+    model='tiny', prompt='ab', temperature=0, max_tokens=17, stop=['never there', stop]
   )
   assert ends(answer) == [(before, 'stop')]
 
@@ -128,8 +118,7 @@ def test_one_seed_gives_one_text_in_any_company(api):
   assert ends(ask()) == alone
   with concurrent.futures.ThreadPoolExecutor(21) as pool:
     others = [
-      pool.submit(ask, prompt='x' * (1 + i), seed=i, temperature=1 + i / 10)
-      for i in range(20)
+      pool.submit(ask, prompt='x' * (1 + i), seed=i, temperature=1 + i / 10) for i in range(20)
     ]
     assert ends(pool.submit(ask).result()) == alone
     assert len({ends(other.result())[0] for other in others}) > 10
@@ -155,10 +144,7 @@ MESSAGES = [
 def test_a_chat_is_the_completion_of_its_template(api):
   ((text, finish),) = expected(['s:go;u:Hi;a:'], max_tokens=11)
   ask = functools.partial(
-    api.client.chat.completions.create,
-    model='tiny',
-    messages=MESSAGES,
-    temperature=0,
+    api.client.chat.completions.create, model='tiny', messages=MESSAGES, temperature=0
   )
   answer = ask(max_completion_tokens=11)
   (choice,) = answer.choices
@@ -174,11 +160,7 @@ def test_a_chat_is_the_completion_of_its_template(api):
 def test_a_chat_in_pieces(api):
   ((text, finish),) = expected(['s:go;u:Hi;a:'], max_tokens=11)
   first, *events = api.client.chat.completions.create(
-    model='tiny',
-    messages=MESSAGES,
-    temperature=0,
-    max_tokens=11,
-    stream=True,
+    model='tiny', messages=MESSAGES, temperature=0, max_tokens=11, stream=True
   )
   assert first.choices[0].delta.role == 'assistant'
   assert first.object == 'chat.completion.chunk'
@@ -190,9 +172,7 @@ def test_a_chat_in_pieces(api):
 
 def test_what_a_template_refuses(api):
   with pytest.raises(openai.BadRequestError, match='template fails: no') as e:
-    api.client.chat.completions.create(
-      model='tiny', messages=[{'role': 'tool', 'content': 'Hi'}]
-    )
+    api.client.chat.completions.create(model='tiny', messages=[{'role': 'tool', 'content': 'Hi'}])
   assert e.value.param == 'messages'
 
 
@@ -231,19 +211,13 @@ def test_malformed_json(api, body):
 
 
 def test_an_empty_prompt_and_the_smallest_temperature(api):
-  answer = api.client.completions.create(
-    model='tiny', prompt='', temperature=1.2e-38, max_tokens=2
-  )
+  answer = api.client.completions.create(model='tiny', prompt='', temperature=1.2e-38, max_tokens=2)
   assert answer.usage.completion_tokens <= 2
 
 
 @pytest.mark.parametrize(
   ('path', 'status'),
-  [
-    (b'GET /v1/completions', 405),
-    (b'GET /secret', 404),
-    (b'GET /%0a%1b[31m', 404),
-  ],
+  [(b'GET /v1/completions', 405), (b'GET /secret', 404), (b'GET /%0a%1b[31m', 404)],
 )
 def test_other_paths(api, path, status):
   found, body = talk(api, path + HTTP)
@@ -299,11 +273,7 @@ def test_a_body_cut_short(api, caplog):
 def test_a_full_queue_says_when_to_come_again(api, gate):
   with concurrent.futures.ThreadPoolExecutor(3) as pool:
     ask = functools.partial(
-      api.client.completions.create,
-      model='tiny',
-      prompt='a',
-      temperature=0,
-      max_tokens=2,
+      api.client.completions.create, model='tiny', prompt='a', temperature=0, max_tokens=2
     )
     first = pool.submit(ask, n=128)
     while not api.worker._open:
@@ -315,9 +285,7 @@ def test_a_full_queue_says_when_to_come_again(api, gate):
     assert e.value.message.count('128') == 1
     second = pool.submit(ask, n=102)
     gate.open.set()
-    assert {*ends(first.result()), *ends(second.result())} == {
-      *expected(['a'], max_tokens=2)
-    }
+    assert {*ends(first.result()), *ends(second.result())} == {*expected(['a'], max_tokens=2)}
 
 
 class Panic(BaseException):
@@ -333,9 +301,7 @@ def test_an_engine_that_fails(api, monkeypatch, caplog, stream):
   """Answered, logged, and the next request goes on with a new engine."""
   before = api.worker.engine
   monkeypatch.setattr(before, 'step', failing)
-  ask = functools.partial(
-    api.client.completions.create, model='tiny', prompt='a', max_tokens=3
-  )
+  ask = functools.partial(api.client.completions.create, model='tiny', prompt='a', max_tokens=3)
   with pytest.raises(openai.APIError) as e:
     list(ask(stream=True)) if stream else ask()
   assert 'the server failed' in str(e.value)
@@ -426,16 +392,12 @@ def test_a_step_that_goes_on_is_not_waited_for(monkeypatch, caplog):
   """Such as one that compiles; then the process ends without it."""
   at_exit, codes = [], []
   monkeypatch.setattr(server, '_STEP_SECONDS', 0.01)
-  monkeypatch.setattr(
-    server.atexit, 'register', lambda *call: at_exit.append(call)
-  )
+  monkeypatch.setattr(server.atexit, 'register', lambda *call: at_exit.append(call))
   monkeypatch.setattr(server.os, '_exit', codes.append)
   api = Running(make_engine, drain=0)
   gate = Gate(api.worker, monkeypatch)
   with concurrent.futures.ThreadPoolExecutor(1) as pool:
-    open_one = pool.submit(
-      api.client.completions.create, model='tiny', prompt='a'
-    )
+    open_one = pool.submit(api.client.completions.create, model='tiny', prompt='a')
     while not api.worker._running:
       time.sleep(0.01)
     api.server.should_exit = True

@@ -66,10 +66,7 @@ def test_a_warm_up_says_how_far_it_is(slow, caplog, sizes, seconds, first):
     (
       True,
       '/v1/chat/completions',
-      {
-        'messages': [{'role': 'user', 'content': 'Hello'}],
-        'max_tokens': 20,
-      },
+      {'messages': [{'role': 'user', 'content': 'Hello'}], 'max_tokens': 20},
     ),
   ],
 )

@@ -72,9 +72,7 @@ def run(workdir, capsys, gate):
         assert time.monotonic() < end
         time.sleep(0.01)
         url = re.search(r'http://\S+/v1\b', capsys.readouterr().out)
-      with openai.OpenAI(
-        base_url=url[0], api_key='none', max_retries=0
-      ) as client:
+      with openai.OpenAI(base_url=url[0], api_key='none', max_retries=0) as client:
         return use_client(client)
     finally:
       gate.set()
@@ -115,9 +113,7 @@ def test_what_is_open_is_finished(run, gate):
     (only,) = api.models.list().data
     assert only.id == 'tiny'
     messages = [{'role': 'user', 'content': 'ab'}]
-    stream = api.chat.completions.create(
-      model='tiny', messages=messages, max_tokens=5, stream=True
-    )
+    stream = api.chat.completions.create(model='tiny', messages=messages, max_tokens=5, stream=True)
     next(stream)
     stop()
     gate.set()
@@ -159,9 +155,7 @@ def test_a_second_interrupt_ends_the_wait(run):
   run(client, '--drain_seconds=600')
 
 
-def test_a_stream_that_nobody_reads_is_not_waited_for(
-  run, gate, monkeypatch, capsys, caplog
-):
+def test_a_stream_that_nobody_reads_is_not_waited_for(run, gate, monkeypatch, capsys, caplog):
   """No buffer holds it, as all are small; the others are answered."""
 
   def bind(host, port, bind=server.bind):
@@ -199,9 +193,7 @@ def test_a_stream_that_nobody_reads_is_not_waited_for(
   assert 'Traceback' not in written and 'Exception' not in written
 
 
-def test_without_its_library_it_says_what_to_install(
-  workdir, capsys, monkeypatch
-):
+def test_without_its_library_it_says_what_to_install(workdir, capsys, monkeypatch):
   for name in [*sys.modules]:
     if name.startswith('gpt_jax.serving'):
       monkeypatch.delitem(sys.modules, name)
@@ -229,9 +221,7 @@ def test_a_busy_port_is_one_line(workdir, capsys):
   assert f'--host=127.0.0.1 --port={port}: address already in use; ' in line
 
 
-def test_a_port_that_is_taken_while_the_model_loads(
-  workdir, capsys, monkeypatch
-):
+def test_a_port_that_is_taken_while_the_model_loads(workdir, capsys, monkeypatch):
   """Two servers may bind a port; the second one to listen says so."""
   bind, others = server.bind, []
 
@@ -253,13 +243,9 @@ def test_a_port_that_is_taken_while_the_model_loads(
   ('host', 'key', 'is_told'),
   [('0.0.0.0', None, True), ('0.0.0.0', 'none', False), ('::1', None, False)],
 )
-def test_whoever_reaches_a_server_without_a_key_may_use_it(
-  run, monkeypatch, host, key, is_told
-):
+def test_whoever_reaches_a_server_without_a_key_may_use_it(run, monkeypatch, host, key, is_told):
   said = []
-  monkeypatch.setattr(
-    log, 'warning', lambda text, *args: said.append(text % args)
-  )
+  monkeypatch.setattr(log, 'warning', lambda text, *args: said.append(text % args))
   if key is not None:  # the client's
     monkeypatch.setenv(access.KEY_VARIABLE, key)
   run(lambda api: api.models.list().data, f'--host={host}')

@@ -19,8 +19,7 @@ LAW = Fit(1.1, 9.0, 40.0, 0.3, 0.35)
 FLAGS = [
   '--config=configs/scaling.py',
   '--config.sweep.budgets=3e9, 1e9',
-  '--config.sweep.sizes=size(1, 6, 1, 0.5), size(1, 10, 1), size(1, 14, 1), '
-  'size(1, 22, 1)',
+  '--config.sweep.sizes=size(1, 6, 1, 0.5), size(1, 10, 1), size(1, 14, 1), size(1, 22, 1)',
   '--config.sweep.min_tokens_per_parameter=0.1',
   '--config.batch.size=3',
   '--config.model.context_length=13',
@@ -63,9 +62,7 @@ def grid(*flags):
   taken = []
   original = sweep.grid
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      sweep, 'grid', lambda config: taken.extend(original(config)) or taken
-    )
+    patch.setattr(sweep, 'grid', lambda config: taken.extend(original(config)) or taken)
     patch.setattr(scaling, 'listing', lambda _: '')
     assert main(['scaling', *flags, '--dry_run']) == 0
   return taken
@@ -96,9 +93,7 @@ def test_the_grid(cells):
   assert 'cosine(peak=0.5, warmup=40' in first.config.schedule.name
   assert 'peak=4e-3' in cells[1].config.schedule.name
   rate = config_lib.schedule(first.config)
-  assert rate(first.config.schedule.num_steps - 1) == pytest.approx(
-    0.1 * 0.5, rel=1e-2
-  )
+  assert rate(first.config.schedule.num_steps - 1) == pytest.approx(0.1 * 0.5, rel=1e-2)
 
 
 def test_a_sweep_to_its_end(cells, trained, tmp_path, capsys, monkeypatch):
@@ -150,7 +145,10 @@ def test_text_seen_again_is_warned_of(cells, trained, tmp_path, monkeypatch):
 def test_arguments(cells):
   given = ['--config', 'a.py', '--workdir', 'W', '-config.x=1', '--noconfig.y=']
   assert sweep.arguments(given, cells[0])[:4] == [
-    *('--config', 'a.py', '-config.x=1', '--noconfig.y=')
+    '--config',
+    'a.py',
+    '-config.x=1',
+    '--noconfig.y=',
   ]
   with pytest.raises(ValueError, match=r'--config.x: write --config'):
     sweep.arguments(['--config.x', '1'], cells[0])

@@ -75,9 +75,7 @@ def lion(theta, gradients, rate, decays, *, b1, b2, weight_decay):
   return theta
 
 
-def sgd(
-  theta, gradients, rate, decays, *, momentum=0.0, nesterov=False, l2=0.0
-):
+def sgd(theta, gradients, rate, decays, *, momentum=0.0, nesterov=False, l2=0.0):
   """Momentum, and Nesterov's in the form that starts from the point reached."""
   v = np.zeros_like(theta)
   for t, g in enumerate(gradients):
@@ -144,18 +142,7 @@ def newton_schulz(x, num_steps):
   return x
 
 
-def muon(
-  theta,
-  gradients,
-  rate,
-  decays,
-  *,
-  momentum,
-  nesterov,
-  rms,
-  weight_decay,
-  num_steps=5,
-):
+def muon(theta, gradients, rate, decays, *, momentum, nesterov, rms, weight_decay, num_steps=5):
   """Liu et al., algorithm 1, whose B is Jordan's momentum; decays always."""
   buffer = np.zeros_like(theta)
   rows, columns = theta.shape

@@ -26,17 +26,14 @@ class Page:
     theirs_in, self._out = os.pipe()
     self._in, theirs_out = os.pipe()
     command = [
-      *(CHROMIUM, *FLAGS, '--remote-debugging-pipe', '--no-first-run'),
+      CHROMIUM,
+      *FLAGS,
+      '--remote-debugging-pipe',
+      '--no-first-run',
       f'--user-data-dir={folder}',
     ]
     self._process = subprocess.Popen(
-      [
-        'bash',
-        '-c',
-        f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}',
-        'bash',
-        *command,
-      ],
+      ['bash', '-c', f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', 'bash', *command],
       pass_fds=(theirs_in, theirs_out),
       stderr=subprocess.DEVNULL,
     )
@@ -45,9 +42,7 @@ class Page:
     self._held = b''
     self._session: str | None = None
     target = self._call('Target.createTarget', url='about:blank')['targetId']
-    self._session = self._call(
-      'Target.attachToTarget', targetId=target, flatten=True
-    )['sessionId']
+    self._session = self._call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
     for domain in ('Page', 'Runtime', 'Log', 'Network'):
       self._call(f'{domain}.enable')
     self._call('Page.navigate', url=url)
@@ -64,9 +59,7 @@ class Page:
 
   def value(self, script: str) -> Any:
     """The value of an expression on the page."""
-    answer = self._call(
-      'Runtime.evaluate', expression=script, returnByValue=True
-    )
+    answer = self._call('Runtime.evaluate', expression=script, returnByValue=True)
     assert 'exceptionDetails' not in answer, answer
     return answer['result'].get('value')
 

@@ -53,9 +53,7 @@ def fields(model_type: str, **options: Any) -> dict[str, Any]:
   return FAMILIES[model_type].fields(given)
 
 
-def write(
-  folder: pathlib.Path, values: dict[str, Any], weights: dict[str, Any]
-) -> str:
+def write(folder: pathlib.Path, values: dict[str, Any], weights: dict[str, Any]) -> str:
   """Writes a checkpoint; returns its folder."""
   folder.mkdir(exist_ok=True)
   (folder / 'config.json').write_text(json.dumps(values))
@@ -65,9 +63,7 @@ def write(
 
 def changed(folder: pathlib.Path, name: str, **options: Any) -> str:
   """Writes a recorded checkpoint with other options."""
-  return write(
-    folder / name, config(ROOT / name) | options, tensors(ROOT / name)
-  )
+  return write(folder / name, config(ROOT / name) | options, tensors(ROOT / name))
 
 
 def plain(model: Transformer, **changes: Any) -> Transformer:

@@ -52,10 +52,7 @@ from gpt_jax.planning import compile as compile_lib
 from gpt_jax.resilience import replay as replay_lib
 from tests.support import tiny
 
-CHIPS = {
-  **{'v4': 'megacore', 'v5p': 'megacore'},
-  **{'v5e': 'default', 'v6e': 'default'},
-}
+CHIPS = {**{'v4': 'megacore', 'v5p': 'megacore'}, **{'v5e': 'default', 'v6e': 'default'}}
 
 
 def make_mesh(topology, **sizes):
@@ -85,11 +82,7 @@ def parts_of(mesh, fields):
   return run._replace(
     mesh=mesh,
     shardings=parts_lib.state_shardings(
-      run.objective,
-      run.optimizer,
-      mesh,
-      run.rules,
-      on_host=run.config.optim.state == 'host',
+      run.objective, run.optimizer, mesh, run.rules, on_host=run.config.optim.state == 'host'
     ),
     batch_sharding=sharding.batch_sharding(mesh, run.rules),
   )
@@ -132,7 +125,10 @@ def attention(topology):
 
     def total(q, k, v, segments, pattern=pattern, backend=backend):
       request = Request(
-        *(q, k, v, spec.build('model.attention', pattern, PATTERNS)),
+        q,
+        k,
+        v,
+        spec.build('model.attention', pattern, PATTERNS),
         Visibility(segments_BL=segments),
         scale=head_size**-0.5,
       )
@@ -192,10 +188,7 @@ def flash(topology):
     '40': {'head_size': 40},
     '128': {'head_size': 128},
     'gopher': {'head_size': 128, 'position': 'transformer_xl'},
-    'transformer_xl': {
-      'head_size': 40,
-      'position': 'transformer_xl(memory=300, segment=300)',
-    },
+    'transformer_xl': {'head_size': 40, 'position': 'transformer_xl(memory=300, segment=300)'},
     'xlnet': {
       'head_size': 64,
       'num_kv_heads': 4,
@@ -289,13 +282,9 @@ def layout():
   return {
     'calls': counted.calls,
     'unknown': [*counted.unknown],
-    'gradients': {
-      name: x.kind for name, x in collectives.gradients(sent, names)
-    },
+    'gradients': {name: x.kind for name, x in collectives.gradients(sent, names)},
     'gathers': gathers,
-    'float32': [
-      x.path for x in collectives.float32_gathers(sent, least=1 << 20)
-    ],
+    'float32': [x.path for x in collectives.float32_gathers(sent, least=1 << 20)],
     'most_trips': max(x.trips for x in sent if x.axes == ('fsdp',)),
     # What rematerialisation keeps of the layers: whole, or split.
     'whole': f'{saved}{width}]' in text,
@@ -322,10 +311,7 @@ def micro_batches():
     'batch.size': 64,
   }
   found = {}
-  for name, sizes in (
-    ('data8', {'data': 8}),
-    ('data2_fsdp4', {'data': 2, 'fsdp': 4}),
-  ):
+  for name, sizes in (('data8', {'data': 8}), ('data2_fsdp4', {'data': 2, 'fsdp': 4})):
     mesh = make_mesh('v5e:2x4', **sizes)
     for micro_rows in (4, 1):
       step = compile_step(mesh, {**fields, 'batch.micro_rows': micro_rows})
@@ -419,8 +405,11 @@ def matmul(topology):
   found = {}
   for text in ('plain', 'int8', "int8(gradients='inputs')"):
     layer = FeedForward(
-      *(layers.FORMS['gelu_tanh'], 16384, False),
-      *(INITS['normal']()(1), jnp.bfloat16),
+      layers.FORMS['gelu_tanh'],
+      16384,
+      False,
+      INITS['normal']()(1),
+      jnp.bfloat16,
       spec.build('model.matmul', text, MATMULS),
     )
 
@@ -445,8 +434,7 @@ def matmul(topology):
       'products': _milliseconds(program, slices.chip.clock, products=True),
       'replay': 1e3 * replayed.step,
       'sums in int32': sum(
-        op_costs.dimensions(s) is not None
-        and s.instruction.shapes[0].dtype == 's32'
+        op_costs.dimensions(s) is not None and s.instruction.shapes[0].dtype == 's32'
         for s in program.steps
       ),
     }
@@ -492,16 +480,10 @@ def switch(topology):
   found = {}
   for name, ffn in (
     ('capacity', "gelu, switch(num_experts=8, expert='swiglu')"),
-    (
-      'dropless',
-      "gelu, switch(num_experts=8, capacity_factor='none', top_k=2)",
-    ),
+    ('dropless', "gelu, switch(num_experts=8, capacity_factor='none', top_k=2)"),
   ):
     text = compile_step(mesh, {**fields, 'ffn': ffn}).as_text()
-    found[name] = [
-      num_kernels(text),
-      *(text.count(f' {opcode}(') for opcode in opcodes),
-    ]
+    found[name] = [num_kernels(text), *(text.count(f' {opcode}(') for opcode in opcodes)]
   return found
 
 
@@ -514,9 +496,7 @@ def flags():
   refused = {}
   for chip in ('v4', 'v5e', 'v5p', 'v6e'):
     topology = f'{chip}:2x2x2' if chip in ('v4', 'v5p') else f'{chip}:2x2'
-    slice_ = topologies.get_topology_desc(
-      platform='tpu', topology_name=topology
-    )
+    slice_ = topologies.get_topology_desc(platform='tpu', topology_name=topology)
     mesh = Mesh(np.array(slice_.devices).reshape(-1), ('fsdp',))
     rows = NamedSharding(mesh, PartitionSpec('fsdp'))
     # The product gathers a weight.

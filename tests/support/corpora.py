@@ -94,9 +94,7 @@ def hf_tokenizer(corpus):
   alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
   vocabulary = {piece: i for i, piece in enumerate([*alphabet, '<eos>'])}
   made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-    add_prefix_space=False
-  )
+  made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.decoder = tokenizers.decoders.ByteLevel()
   made.add_special_tokens(['<eos>'])
   made.save(str(corpus / 'tokenizer.json'))
@@ -150,9 +148,7 @@ def make_bucket(monkeypatch):
     for name, value in made[-1].variables().items():
       monkeypatch.setenv(name, value)
     quick = {'initial_delay': '2ms', 'max_delay': '9ms', 'max_retries': 32}
-    context = ts.Context(
-      {'gcs_request_retries': quick, 's3_request_retries': quick}
-    )
+    context = ts.Context({'gcs_request_retries': quick, 's3_request_retries': quick})
     monkeypatch.setattr(files, '_context', lambda keep: context)
     monkeypatch.setattr(files, '_answered', set())
     return made[-1]

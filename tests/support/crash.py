@@ -60,7 +60,9 @@ FLAGS = [
 ]
 GROWING = f'--config.batch.size=ramp(0:3, {STEPS // 2}_steps:6)'
 PRE_TRAINING = [
-  *('train', GROWING, "--config.data.source=text('configs/*.py')"),
+  'train',
+  GROWING,
+  "--config.data.source=text('configs/*.py')",
   '--config.data.holdout=tail(fraction=0.1)',
 ]
 # A command and its flags, in which {folder} has the files below.
@@ -84,8 +86,11 @@ KINDS['local'] = [
   '--config.checkpoint.local_dir={folder}',
 ]
 KINDS['sft'] = [
-  *('sft', '--config=configs/finetune/sft.py', '--init=none'),
-  *('--config.tokenizer.name=bytes', '--config.model.num_heads=4'),
+  'sft',
+  '--config=configs/finetune/sft.py',
+  '--init=none',
+  '--config.tokenizer.name=bytes',
+  '--config.model.num_heads=4',
   '--train={folder}/dialogues.jsonl',
   '--dev={folder}/dialogues.jsonl',
   "--config.finetune.task=sft('', '', template='vicuna')",
@@ -93,10 +98,14 @@ KINDS['sft'] = [
 ]
 # Windows of four updates, and checkpoints within them.
 KINDS['ppo'] = [
-  *('ppo', '--config=configs/finetune/ppo.py', '--init=none'),
-  *('--config.tokenizer.name=bytes', '--config.model.num_heads=4'),
+  'ppo',
+  '--config=configs/finetune/ppo.py',
+  '--init=none',
+  '--config.tokenizer.name=bytes',
+  '--config.model.num_heads=4',
   '--config.finetune.peak=1e-3',
-  *('--prompts={folder}/prompts.jsonl', '--reward={folder}/rewards.py:share'),
+  '--prompts={folder}/prompts.jsonl',
+  '--reward={folder}/rewards.py:share',
   "--config.finetune.task=ppo('', '', max_completion_length=5, "
   'num_mini_batches=2, num_ppo_epochs=2, ptx=2.0, '
   "ptx_text='{folder}/prompts.jsonl')",
@@ -106,8 +115,16 @@ KINDS['ppo'] = [
 
 # Of `whole_runs`.
 TINY = (
-  *('mass', 'electra', 'ulmfit', 'elmo', 'distilbert', 'cvt', 'classifier'),
-  *('adapters', 'transformer_xl', 'switch'),
+  'mass',
+  'electra',
+  'ulmfit',
+  'elmo',
+  'distilbert',
+  'cvt',
+  'classifier',
+  'adapters',
+  'transformer_xl',
+  'switch',
 )
 _TINY_FIELDS = {
   'schedule.num_steps': STEPS,
@@ -115,7 +132,8 @@ _TINY_FIELDS = {
   'eval.every_steps': EVAL_EVERY,
 }
 _STORE = [
-  *('--config=configs/smoke.py', '--config.tokenizer.name=bytes'),
+  '--config=configs/smoke.py',
+  '--config.tokenizer.name=bytes',
   "--config.data.source=text('configs/*.py')",
 ]
 _SMALL = (
@@ -147,7 +165,9 @@ _TAUGHT = [*_STORE, '--config.data.store={folder}/store']
 JOBS = {
   'prepare': Job(
     [
-      *('prepare', '--config=configs/smoke.py', '--out={out}'),
+      'prepare',
+      '--config=configs/smoke.py',
+      '--out={out}',
       "--config.data.source=text('gpt_jax/*/*.py')",
       '--config.data.clean=c4, minhash',
       '--config.tokenizer.name=byte_bpe(vocab_size=400)',
@@ -156,38 +176,44 @@ JOBS = {
   ),
   'teach': Job(
     [
-      *('teach', *_TAUGHT, '--teacher={folder}/teacher', '--out={out}'),
-      *('--config.model.context_length=31', '--config.batch.size=4'),
+      'teach',
+      *_TAUGHT,
+      '--teacher={folder}/teacher',
+      '--out={out}',
+      '--config.model.context_length=31',
+      '--config.batch.size=4',
       "--config.objective.name=distilled(text='causal', top_k=5, cosine=0.0)",
     ],
     '**/*',
     (
       ['prepare', *_STORE, '--out={folder}/store'],
-      [
-        *('train', *_TAUGHT, '--workdir={folder}/teacher', *FLAGS),
-        '--config.schedule.num_steps=1',
-      ],
+      ['train', *_TAUGHT, '--workdir={folder}/teacher', *FLAGS, '--config.schedule.num_steps=1'],
     ),
   ),
   'compare': Job(
     [
-      *('compare', '--workdir={out}', '--seeds=0,1'),
-      *('--run=a configs/smoke.py', '--run=b configs/smoke.py '),
-      f'--flags={_SMALL} --config.schedule.num_steps=12 '
-      '--config.checkpoint.every_steps=5',
+      'compare',
+      '--workdir={out}',
+      '--seeds=0,1',
+      '--run=a configs/smoke.py',
+      '--run=b configs/smoke.py ',
+      f'--flags={_SMALL} --config.schedule.num_steps=12 --config.checkpoint.every_steps=5',
     ],
     'compare.json',
   ),
   'scaling': Job(
     [
-      *('scaling', '--config=configs/scaling.py', '--workdir={out}'),
-      *('--samples=10', '--config.sweep.budgets=3e7, 6e7'),
-      '--config.sweep.sizes=size(1, 12, 2, 5e-3), size(1, 16, 2, 5e-3), '
-      'size(1, 24, 2, 5e-3)',
+      'scaling',
+      '--config=configs/scaling.py',
+      '--workdir={out}',
+      '--samples=10',
+      '--config.sweep.budgets=3e7, 6e7',
+      '--config.sweep.sizes=size(1, 12, 2, 5e-3), size(1, 16, 2, 5e-3), size(1, 24, 2, 5e-3)',
       '--config.sweep.min_tokens_per_parameter=0.01',
       '--config.schedule.name=constant(peak=1e-3)',
       '--config.model.context_length=16',
-      *('--config.batch.size=4', '--config.checkpoint.every_steps=5'),
+      '--config.batch.size=4',
+      '--config.checkpoint.every_steps=5',
       '--config.data.holdout=tail(fraction=0.1)',
       "--config.data.source=text('configs/b*.py')",
     ],
@@ -239,13 +265,7 @@ class Run:
   """A workdir, and the process that trains in it."""
 
   def __init__(
-    self,
-    workdir: pathlib.Path,
-    kind: str,
-    config: str,
-    flags: list[str],
-    *,
-    forked: bool = False,
+    self, workdir: pathlib.Path, kind: str, config: str, flags: list[str], *, forked: bool = False
   ):
     """Starts nothing yet; `forked`: see `forks`."""
     self.workdir = workdir
@@ -324,9 +344,7 @@ class Run:
   def evaluating(self) -> bool:
     """Whether a step waits for its evaluation."""
     lines = [line for line in self.lines() if 'event' not in line]
-    return bool(
-      lines and 'loss' in lines[-1] and lines[-1]['step'] % EVAL_EVERY == 0
-    )
+    return bool(lines and 'loss' in lines[-1] and lines[-1]['step'] % EVAL_EVERY == 0)
 
   def began_command(self) -> bool:
     """Whether it has said anything but that Python itself was interrupted."""
@@ -362,17 +380,12 @@ class Work:
     """Starts nothing yet."""
     self.workdir, self._job = out, JOBS[kind]
     self._said = out.with_suffix('.stderr')
-    self._argv = [
-      flag.replace('{out}', str(out))
-      for flag in _in(out.parent, self._job.argv)
-    ]
+    self._argv = [flag.replace('{out}', str(out)) for flag in _in(out.parent, self._job.argv)]
 
   def start(self) -> None:
     """Starts the command, the same each time."""
     self.began = time.monotonic()
-    self.process = forks.Fork(
-      self._argv, folder=str(ROOT), said=str(self._said)
-    )
+    self.process = forks.Fork(self._argv, folder=str(ROOT), said=str(self._said))
 
   def said(self) -> str:
     """What the process said on stderr."""
@@ -399,9 +412,7 @@ def content(path: pathlib.Path) -> Any:
   def timeless(x: Any) -> Any:
     if isinstance(x, dict):
       items = x.items()
-      return {
-        k: timeless(v) for k, v in items if not any(c in k for c in CLOCKS)
-      }
+      return {k: timeless(v) for k, v in items if not any(c in k for c in CLOCKS)}
     return [timeless(y) for y in x] if isinstance(x, list) else x
 
   return timeless(json.loads(path.read_text(encoding='utf-8')))
@@ -468,9 +479,7 @@ def differences(whole: Run, killed: Run, after: int = 0) -> list[str]:
 
   logging.getLogger('absl').setLevel(logging.ERROR)
   found = []
-  a, b = (
-    [x for x in run.results() if x['step'] > after] for run in (whole, killed)
-  )
+  a, b = ([x for x in run.results() if x['step'] > after] for run in (whole, killed))
   if a != b:
     steps = [x['step'] for x, y in zip(a, b, strict=False) if x != y]
     found.append(f'metrics differ: {len(a)} lines and {len(b)}, steps {steps}')
@@ -488,12 +497,7 @@ def differences(whole: Run, killed: Run, after: int = 0) -> list[str]:
 
 
 def kill_job(
-  kind: str,
-  whole: Work,
-  seconds: float,
-  folder: pathlib.Path,
-  most: int,
-  rng: random.Random,
+  kind: str, whole: Work, seconds: float, folder: pathlib.Path, most: int, rng: random.Random
 ) -> tuple[str, Work, int]:
   """Kills a job at up to four moments of the `seconds` that it takes.
 
@@ -534,19 +538,20 @@ def main() -> int:
   )
   parser.add_argument('--kills', type=int, default=100)
   parser.add_argument('--seed', type=int, default=0, help='of the moments')
+  parser.add_argument('--config', default='configs/smoke.py', help='of pre-training')
   parser.add_argument(
-    '--config', default='configs/smoke.py', help='of pre-training'
-  )
-  parser.add_argument(
-    '--kinds',
-    default=','.join([*KINDS, *JOBS]),
-    help=f'of runs; also {", ".join(TINY)}',
+    '--kinds', default=','.join([*KINDS, *JOBS]), help=f'of runs; also {", ".join(TINY)}'
   )
   args, flags = parser.parse_known_args()
   rng, console = random.Random(args.seed), Console()
   folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_crash_'))
   table = Table(
-    *('kill', 'run', 'moment', 'signal', 'last step logged', 'resumed at'),
+    'kill',
+    'run',
+    'moment',
+    'signal',
+    'last step logged',
+    'resumed at',
     title=f'{args.kills} kills, seed {args.seed}',
   )
 
@@ -565,9 +570,7 @@ def main() -> int:
   for kind in kinds:
     if kind in JOBS:
       for number, argv in enumerate(JOBS[kind].before):
-        before = forks.Fork(
-          _in(folder, argv), folder=str(ROOT), said=f'{folder}/{number}.stderr'
-        )
+        before = forks.Fork(_in(folder, argv), folder=str(ROOT), said=f'{folder}/{number}.stderr')
         assert before.wait() == 0, argv
       work = Work(folder / kind, kind)
       work.start()
@@ -585,9 +588,7 @@ def main() -> int:
           said=f'{folder}/{kind}.before',
         )
         assert before.wait() == 0, kind
-    whole = wholes[kind] = Run(
-      folder / f'whole_{kind}', kind, args.config, flags, forked=True
-    )
+    whole = wholes[kind] = Run(folder / f'whole_{kind}', kind, args.config, flags, forked=True)
     whole.start()
     if whole.process.wait() != 0:
       return fail('the run that is left alone failed', whole)
@@ -602,17 +603,13 @@ def main() -> int:
       if why:
         return fail(why, run)
       if done:
-        table.add_row(
-          *(str(kills), f'{complete}, {kind}', 'any', f'{done} kills', '', '')
-        )
+        table.add_row(str(kills), f'{complete}, {kind}', 'any', f'{done} kills', '', '')
         console.print(f'kill {kills} of {args.kills}: {done} of {kind}')
       shutil.rmtree(run.workdir)
       complete += 1
       continue
     planned = next(planned_of[kind])
-    run = Run(
-      folder / f'killed{complete}', kind, args.config, flags, forked=True
-    )
+    run = Run(folder / f'killed{complete}', kind, args.config, flags, forked=True)
     if args.kills < len(kinds) * len(planned):
       # Too few for all: some of each kind's, other than the first.
       planned = planned[1 : 1 - (-args.kills // len(kinds))]
@@ -646,9 +643,7 @@ def main() -> int:
     complete += 1
     shutil.rmtree(run.workdir)
   console.print(table)
-  console.print(
-    f'{kills} kills of {complete} runs: all end as the one that was left alone'
-  )
+  console.print(f'{kills} kills of {complete} runs: all end as the one that was left alone')
   shutil.rmtree(folder)
   return 0
 

@@ -145,9 +145,7 @@ def names(line: str, damage: Damage) -> bool:
   return False
 
 
-def judge(
-  whole: crash.Run, run: crash.Run, code: int, damage: Damage
-) -> tuple[str, str]:
+def judge(whole: crash.Run, run: crash.Run, code: int, damage: Damage) -> tuple[str, str]:
   """How a damage ended, in a word; and what is wrong with that, if anything."""
   said = run.said().rstrip()
   last = said.rpartition('\n')[2]
@@ -186,12 +184,8 @@ def main() -> int:
   )
   parser.add_argument('--damages', type=int, default=100)
   parser.add_argument('--seed', type=int, default=0, help='of the damages')
-  parser.add_argument(
-    '--config', default='configs/smoke.py', help='of pre-training'
-  )
-  parser.add_argument(
-    '--kinds', default=f'decoder,encoder,sft,{EVALUATE}', help='of runs'
-  )
+  parser.add_argument('--config', default='configs/smoke.py', help='of pre-training')
+  parser.add_argument('--kinds', default=f'decoder,encoder,sft,{EVALUATE}', help='of runs')
   args, flags = parser.parse_known_args()
   rng, console = random.Random(args.seed), Console()
   folder = pathlib.Path(tempfile.mkdtemp(prefix='gpt_jax_damage_'))
@@ -203,9 +197,7 @@ def main() -> int:
     run = (
       Evaluation(folder / name)
       if kind == EVALUATE
-      else crash.Run(
-        folder / name, kind, args.config, [*FLAGS, *flags], forked=True
-      )
+      else crash.Run(folder / name, kind, args.config, [*FLAGS, *flags], forked=True)
     )
     run.start()
     return run
@@ -242,10 +234,7 @@ def main() -> int:
       shutil.rmtree(run.workdir)
       run.workdir.with_suffix('.stderr').unlink()
   outcomes = sorted({end for *_, end in ends})
-  table = Table(
-    *('file', 'damage', *outcomes),
-    title=f'{args.damages} damages, seed {args.seed}',
-  )
+  table = Table('file', 'damage', *outcomes, title=f'{args.damages} damages, seed {args.seed}')
   for file, how in sorted({(file, how) for file, how, _ in ends}):
     table.add_row(file, how, *(str(ends[file, how, x]) for x in outcomes))
   console.print(table)

@@ -33,10 +33,7 @@ def generate(
   requests = [
     Request(ids, max_tokens, sampler, own, stop_ids, source)
     for ids, source, own in zip(
-      prompts,
-      sources or [None] * len(prompts),
-      seeds_of(seed, len(prompts)),
-      strict=True,
+      prompts, sources or [None] * len(prompts), seeds_of(seed, len(prompts)), strict=True
     )
   ]
   found = dict(

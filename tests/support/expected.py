@@ -72,7 +72,9 @@ def train(
   if last_step(workdir) >= steps and not whole:
     return
   command = [
-    *(sys.executable, *program, 'train'),
+    sys.executable,
+    *program,
+    'train',
     f'--config=configs/{config}',
     f'--workdir={workdir}',
     f'--config.seed={seed}',
@@ -142,8 +144,7 @@ def write(config: str, folder: pathlib.Path, steps: int) -> None:
 
 def main() -> None:
   parser = argparse.ArgumentParser(
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument('--work', type=pathlib.Path, required=True)
   parser.add_argument('--only', default='', help='a pattern of config names')

@@ -68,9 +68,7 @@ class Cloud:
     self._state['states'] = ['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']
     self._write()
     (folder / 'program.sh').write_text(PROGRAM)
-    gcloud = (
-      f'#!/bin/sh\nexec {sys.executable} -S {ROOT}/tests/support/fake_gcloud.py'
-    )
+    gcloud = f'#!/bin/sh\nexec {sys.executable} -S {ROOT}/tests/support/fake_gcloud.py'
     self.script('gcloud', gcloud + ' "$@"\n')
     self.script('uv', UV)
 

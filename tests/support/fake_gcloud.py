@@ -57,10 +57,7 @@ def main(argv: list[str]) -> int:
     def left_out(folder: str, names: list[str]) -> list[str]:
       import re
 
-      pattern, at = (
-        flags.get('--exclude', '$^'),
-        os.path.relpath(folder, source),
-      )
+      pattern, at = (flags.get('--exclude', '$^'), os.path.relpath(folder, source))
       paths = {n: os.path.normpath(f'{at}/{n}') for n in names}
       return [n for n in names if re.match(pattern, paths[n])]
 
@@ -235,10 +232,7 @@ def ssh(node: str, worker: str, command: str, broken: int | None) -> int:
     }
     processes.append(
       subprocess.Popen(
-        ['bash', '-c', command],
-        cwd=home(node, i),
-        env=env,
-        stdin=subprocess.DEVNULL,
+        ['bash', '-c', command], cwd=home(node, i), env=env, stdin=subprocess.DEVNULL
       )
     )
   codes = [p.wait() for p in processes] + [255] * (broken is not None)
@@ -256,9 +250,7 @@ def joined(cloud, owner, node: str, command: str) -> tuple[int, int, int]:
   if not given:
     return owner['nodes'].index(node), len(owner['nodes']), owner['port']
   first = given['COORDINATOR_ADDRESS'].removesuffix('.internal')
-  [port] = [
-    r['port'] for r in cloud['resources'].values() if first in r['nodes']
-  ]
+  [port] = [r['port'] for r in cloud['resources'].values() if first in r['nodes']]
   return int(given['SLICE_ID']), int(given['NUM_SLICES']), port
 
 

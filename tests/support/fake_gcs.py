@@ -77,10 +77,7 @@ class Bucket:
 
   def variables(self) -> dict[str, str]:
     """Of the environment: TensorStore's own, read when a driver starts."""
-    return {
-      'TENSORSTORE_GCS_HTTP_URL': self.url,
-      'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none',
-    }
+    return {'TENSORSTORE_GCS_HTTP_URL': self.url, 'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none'}
 
   def close(self) -> None:
     """Ends the server."""

@@ -84,9 +84,7 @@ class Bucket(fake_gcs.Bucket):
     """A page of two, so that there are several."""
     after = query.get('continuation-token') or query.get('start-after', '')
     names = sorted(
-      name
-      for name in self.objects
-      if name.startswith(query.get('prefix', '')) and name > after
+      name for name in self.objects if name.startswith(query.get('prefix', '')) and name > after
     )
     page = ''.join(
       f'<Contents><Key>{saxutils.escape(name)}</Key>'

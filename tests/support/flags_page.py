@@ -39,8 +39,7 @@ def _lines() -> Iterator[str]:
   for code, said in cli.EXIT_CODES.items():
     yield f'| {code} | {said} |'
   yield (
-    '\n[When things go wrong](training.md#when-things-go-wrong) says which '
-    'event ends with which.'
+    '\n[When things go wrong](training.md#when-things-go-wrong) says which event ends with which.'
   )
   for name in sorted(COMMANDS):
     module = importlib.import_module(f'gpt_jax.commands.{name}')

@@ -25,20 +25,13 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / 'gpt_jax'
-LISTS = (
-  *('importers', 'callers', 'step', 'forward', 'upwards', 'papers', 'words'),
-  'classes',
-)
+LISTS = ('importers', 'callers', 'step', 'forward', 'upwards', 'papers', 'words', 'classes')
 # Whose closures are counted.
-STARTS = (
-  *('commands.train', 'core.training.loop', 'core.training.step'),
-  'core.nn.transformer',
-)
+STARTS = ('commands.train', 'core.training.loop', 'core.training.step', 'core.nn.transformer')
 MODEL = ('transformer', 'stack', 'block', 'attention', 'attend')
 # A name of one of these says how a thing came about, not what it is.
 WORDS = frozenset(
-  ('found', 'given', 'own', 'known', 'made')
-  + ('taken', 'seen', 'drawn', 'kept', 'wanted')
+  ('found', 'given', 'own', 'known', 'made') + ('taken', 'seen', 'drawn', 'kept', 'wanted')
 )
 # Folders of papers whose names are the core's words too: its model is a
 # `Transformer`, and texts consist of characters.
@@ -62,10 +55,7 @@ def trees() -> dict[str, ast.Module]:
 
 def num_lines(folder: pathlib.Path) -> int:
   """Lines of all Python files below a folder."""
-  return sum(
-    len(path.read_text(encoding='utf-8').splitlines())
-    for path in folder.rglob('*.py')
-  )
+  return sum(len(path.read_text(encoding='utf-8').splitlines()) for path in folder.rglob('*.py'))
 
 
 @functools.cache
@@ -109,18 +99,13 @@ def in_a_table(module: str, importer: str) -> bool:
   tables = (
     node.value
     for node in trees()[importer].body
-    if isinstance(node, ast.Assign | ast.AnnAssign)
-    and isinstance(node.value, ast.Dict | ast.Tuple)
+    if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict | ast.Tuple)
   )
   names = {
-    name
-    for name, full in bindings(importer).items()
-    if module in (full, full.rpartition('.')[0])
+    name for name, full in bindings(importer).items() if module in (full, full.rpartition('.')[0])
   }
   return any(
-    isinstance(node, ast.Name) and node.id in names
-    for table in tables
-    for node in ast.walk(table)
+    isinstance(node, ast.Name) and node.id in names for table in tables for node in ast.walk(table)
   )
 
 
@@ -129,9 +114,7 @@ def single_importers() -> list[str]:
   return [
     f'{module}  <- {importer}'
     for module, (importer, *others) in sorted(importers().items())
-    if not others
-    and not module.startswith('gpt_jax.commands')
-    and not in_a_table(module, importer)
+    if not others and not module.startswith('gpt_jax.commands') and not in_a_table(module, importer)
   ]
 
 
@@ -201,14 +184,8 @@ def paper_names() -> list[str]:
 
   Comments and docstrings cite papers, and are left out.
   """
-  folders = {
-    f.name
-    for f in (PACKAGE / 'papers').iterdir()
-    if (f / '__init__.py').exists()
-  }
-  name = re.compile(
-    rf'(?<![a-z])({"|".join(sorted(folders - COMMON))})(?![a-z])', re.IGNORECASE
-  )
+  folders = {f.name for f in (PACKAGE / 'papers').iterdir() if (f / '__init__.py').exists()}
+  name = re.compile(rf'(?<![a-z])({"|".join(sorted(folders - COMMON))})(?![a-z])', re.IGNORECASE)
   places = []
   for module, tree in trees().items():
     if not module.startswith('gpt_jax.core.'):
@@ -240,9 +217,7 @@ def empty_names() -> list[str]:
     f'{module}:{node.lineno}  {node.id}'
     for module, tree in trees().items()
     for node in ast.walk(tree)
-    if isinstance(node, ast.Name)
-    and isinstance(node.ctx, ast.Store)
-    and node.id in WORDS
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in WORDS
   ]
 
 
@@ -254,9 +229,7 @@ def repeated_classes() -> list[str]:
       if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
         places[node.name].append(module)
   return [
-    f'{name}: {", ".join(modules)}'
-    for name, modules in sorted(places.items())
-    if len(modules) > 1
+    f'{name}: {", ".join(modules)}' for name, modules in sorted(places.items()) if len(modules) > 1
   ]
 
 
@@ -313,9 +286,7 @@ def journeys() -> tuple[set[str], set[str], list[str]]:
   from gpt_jax.core.training import parts as parts_lib
 
   config = gpt2.get_config('small').unlock()
-  config.model.update(
-    {'num_layers': 2, 'd_model': 32, 'num_heads': 2, 'context_length': 16}
-  )
+  config.model.update({'num_layers': 2, 'd_model': 32, 'num_heads': 2, 'context_length': 16})
   config.batch.update({'size': 2, 'micro_rows': 2})
   with entered() as of_step, parsed() as fields:
     parts = parts_lib.build(config_lib.resolve(config))
@@ -331,17 +302,14 @@ def sizes(folder: pathlib.Path) -> list[tuple[str, int, int]]:
   """(name, files, lines) of each package in a folder, largest first."""
   packages = [f for f in folder.iterdir() if (f / '__init__.py').is_file()]
   counts = [
-    (package.name, len([*package.rglob('*.py')]), num_lines(package))
-    for package in packages
+    (package.name, len([*package.rglob('*.py')]), num_lines(package)) for package in packages
   ]
   return sorted(counts, key=lambda count: -count[2])
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
-  parser.add_argument(
-    '--list', choices=LISTS, help='print the names behind one of the counts'
-  )
+  parser.add_argument('--list', choices=LISTS, help='print the names behind one of the counts')
   args = parser.parse_args()
   of_step, of_forward, fields = journeys()
   lists: dict[str, list[str]] = {

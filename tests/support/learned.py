@@ -58,8 +58,6 @@ def accuracy(example: Example, *, steps: int, **fields: Any) -> float:
     params = nn.meta.unbox(params)
     state = params, optimizer.init(params)
     (params, _), _ = jax.lax.scan(step, state, jnp.arange(steps))
-    return jnp.mean(
-      jax.lax.map(lambda n: right(params, n), steps + jnp.arange(8))
-    )
+    return jnp.mean(jax.lax.map(lambda n: right(params, n), steps + jnp.arange(8)))
 
   return float(whole())

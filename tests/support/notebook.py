@@ -69,12 +69,7 @@ def notebook() -> str:
 
 
 def _cell(kind: str, name: str, text: str) -> dict[str, Any]:
-  return {
-    'cell_type': kind,
-    'id': name,
-    'metadata': {},
-    'source': _lines(text),
-  }
+  return {'cell_type': kind, 'id': name, 'metadata': {}, 'source': _lines(text)}
 
 
 def _lines(text: str) -> list[str]:

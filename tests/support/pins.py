@@ -43,8 +43,7 @@ def runs() -> list[str]:
   found = [
     path.stem
     for path in sorted((ROOT / 'configs').glob('*.py'))
-    if path.stem in SMALL
-    or re.search(r"^ *'cpu': |\{.*'cpu': ", path.read_text(), re.MULTILINE)
+    if path.stem in SMALL or re.search(r"^ *'cpu': |\{.*'cpu': ", path.read_text(), re.MULTILINE)
   ]
   return sorted(found, key=lambda name: name != TEACHER)
 
@@ -138,9 +137,7 @@ def pin_run(name: str, work: pathlib.Path) -> dict[str, Any]:
   lines = [json.loads(line) for line in (folder / 'metrics.jsonl').open()]
   logged = [line for line in lines if 'grad_norm' in line]
   evaluated = [line for line in lines if any('eval/' in key for key in line)]
-  metadata = json.loads(
-    next((folder / 'checkpoints').rglob('_METADATA')).read_text()
-  )
+  metadata = json.loads(next((folder / 'checkpoints').rglob('_METADATA')).read_text())
   ledger = gpt_jax('inspect', f'--workdir={folder}', f'--steps=1:{STEPS + 1}')
   pinned = {
     'losses': [float(line['loss']).hex() for line in logged],
@@ -212,8 +209,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def main() -> int:
   parser = argparse.ArgumentParser(
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument('action', choices=('write', 'check'))
   parser.add_argument('file', type=pathlib.Path)

@@ -10,8 +10,21 @@ import gpt_jax
 for _module in pkgutil.walk_packages(gpt_jax.__path__, 'gpt_jax.'):
   # What needs an extra, or runs when it is imported, is left to the commands.
   if _module.name.split('.')[1] in (
-    *('checkpoints', 'commands', 'config', 'costs', 'files', 'nn', 'optim'),
-    *('objectives', 'plots', 'rows', 'runtime', 'tasks', 'text', 'tokenizers'),
-    *('tokens', 'training'),
+    'checkpoints',
+    'commands',
+    'config',
+    'costs',
+    'files',
+    'nn',
+    'optim',
+    'objectives',
+    'plots',
+    'rows',
+    'runtime',
+    'tasks',
+    'text',
+    'tokenizers',
+    'tokens',
+    'training',
   ) and not _module.name.endswith(('_beam', 'tfds_build')):
     importlib.import_module(_module.name)

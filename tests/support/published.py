@@ -147,13 +147,7 @@ POINTS = {
     'v5p:4x8x8',
     1,
     _LLAMA,
-    llama(
-      *(80, 8192, 28_672, 64, 8),
-      rows=256,
-      length=4096,
-      remat='dots',
-      fsdp=256,
-    ),
+    llama(80, 8192, 28_672, 64, 8, rows=256, length=4096, remat='dots', fsdp=256),
     0.654,
     'MaxText, 2024; recomputes a little more, of 4 rows a chip; here 1',
   ),
@@ -161,13 +155,7 @@ POINTS = {
     'v6e:16x16',
     1,
     _LLAMA,
-    llama(
-      *(32, 4096, 14_336, 32, 8),
-      rows=1024,
-      length=8192,
-      vocabulary=128_256,
-      fsdp=256,
-    ),
+    llama(32, 4096, 14_336, 32, 8, rows=1024, length=8192, vocabulary=128_256, fsdp=256),
     0.45,
     'MaxText, 2025; keeps attention in host memory, here recomputed',
   ),
@@ -175,13 +163,7 @@ POINTS = {
     'v6e:16x16',
     1,
     _LLAMA,
-    llama(
-      *(80, 8192, 28_672, 64, 8),
-      rows=1024,
-      length=8192,
-      vocabulary=128_256,
-      fsdp=256,
-    ),
+    llama(80, 8192, 28_672, 64, 8, rows=1024, length=8192, vocabulary=128_256, fsdp=256),
     0.497,
     'tpu-recipes, 2025: 34.562 s a step; keeps inputs of layers, queries, keys '
     'and values in host memory, here recomputed',
@@ -191,14 +173,7 @@ POINTS = {
     'v6e:16x16',
     2,
     _LLAMA,
-    llama(
-      *(126, 16_384, 53_248, 128, 8),
-      rows=512,
-      length=8192,
-      vocabulary=128_256,
-      data=2,
-      fsdp=256,
-    ),
+    llama(126, 16_384, 53_248, 128, 8, rows=512, length=8192, vocabulary=128_256, data=2, fsdp=256),
     0.428,
     'tpu-recipes, 2025: 54.803 s a step; fsdp over both slices, and inputs of '
     'layers in host memory',
@@ -208,7 +183,7 @@ POINTS = {
     'v6e:16x16',
     1,
     _LLAMA,
-    llama(*(80, 8192, 28_672, 64, 8), rows=1024, length=4096, fsdp=256),
+    llama(80, 8192, 28_672, 64, 8, rows=1024, length=4096, fsdp=256),
     0.457,
     'tpu-recipes, 2024: 17.373 s a step',
     'apart',
@@ -217,8 +192,7 @@ POINTS = {
     'v6e:2x4',
     1,
     _LLAMA,
-    llama(*(32, 4096, 14_336, 32, 8), rows=48, length=8192, fsdp=8)
-    | {'batch.micro_rows': 3},
+    llama(32, 4096, 14_336, 32, 8, rows=48, length=8192, fsdp=8) | {'batch.micro_rows': 3},
     0.471,
     'tpu-recipes, 2025: 6.320 s a step; keeps attention in host memory, here '
     'recomputed; 6 rows a chip, here 3 at a time, as 6 need 35.6 GiB',
@@ -228,16 +202,9 @@ POINTS = {
     'v6e:2x4',
     1,
     _LLAMA,
-    llama(
-      *(32, 4096, 14_336, 32, 8),
-      rows=24,
-      length=8192,
-      vocabulary=128_256,
-      fsdp=8,
-    ),
+    llama(32, 4096, 14_336, 32, 8, rows=24, length=8192, vocabulary=128_256, fsdp=8),
     0.45,
-    'tpu-recipes, 2025: 3.443 s a step; keeps attention in host memory, here '
-    'recomputed',
+    'tpu-recipes, 2025: 3.443 s a step; keeps attention in host memory, here recomputed',
     'apart',
   ),
   'MaxText 64B, v5e': Point(
@@ -262,13 +229,7 @@ POINTS = {
     'v5p:4x4x8',
     1,
     _LLAMA,
-    llama(
-      *(64, 8192, 57_344, 128, 128),
-      rows=128,
-      remat='dots',
-      fsdp=16,
-      tensor=8,
-    ),
+    llama(64, 8192, 57_344, 128, 128, rows=128, remat='dots', fsdp=16, tensor=8),
     0.687,
     'MaxText, 2024',
     'apart',
@@ -287,9 +248,7 @@ def record(name: str) -> None:
   write(name, program, slices)
 
 
-def write(
-  name: str, program: compile_lib.CompiledStage, slices: topologies.Slices
-) -> None:
+def write(name: str, program: compile_lib.CompiledStage, slices: topologies.Slices) -> None:
   """Writes the schedule of a point's program down."""
   parts = program.parts
   text = hlo.parse(program.compiled.call.as_text())
@@ -297,10 +256,7 @@ def write(
   events = schedule.read(text, sent, parts.mesh, slices, causal=True)
   stage = compile_lib.measure(program, slices)
   found = json.loads(FILE.read_text()) if FILE.exists() else {}
-  found[name] = {
-    'model_flops': stage.flops.model,
-    'events': to_json(shorten(events, slices)),
-  }
+  found[name] = {'model_flops': stage.flops.model, 'events': to_json(shorten(events, slices))}
   lines = (f'{json.dumps(key)}: {json.dumps(x)}' for key, x in found.items())
   FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n')
 
@@ -325,9 +281,7 @@ def to_json(events: Iterable[schedule.Event], digits: int = 3) -> list:
 
 def from_json(lists: list) -> tuple[schedule.Event, ...]:
   """What `to_json` wrote."""
-  kinds: dict[str, Any] = {
-    kind.__name__: kind for kind in (Work, Fetch, Send, Wait, Loop)
-  }
+  kinds: dict[str, Any] = {kind.__name__: kind for kind in (Work, Fetch, Send, Wait, Loop)}
   return tuple(
     kinds[name](*(from_json(y) if isinstance(y, list) else y for y in fields))
     for name, *fields in lists
@@ -352,9 +306,7 @@ def shorten(
         kept.append(x._replace(events=of(x.events, trips * x.trips)))
       elif isinstance(x, schedule.Wait) or trips * takes(x) >= least:
         kept.append(x)
-    started = {
-      x.key for x in kept if isinstance(x, schedule.Fetch | schedule.Send)
-    }
+    started = {x.key for x in kept if isinstance(x, schedule.Fetch | schedule.Send)}
     short = {key: str(number) for number, key in enumerate(sorted(started))}
     return tuple(
       x._replace(key=short[x.key]) if hasattr(x, 'key') else x
@@ -389,10 +341,7 @@ def left_out(found: dict[str, tuple[float, float]]) -> dict[str, float]:
   """Errors after scaling by the factor that fits the other points best."""
   logs = {name: math.log1p(off) for name, (_, off) in found.items()}
   total = sum(logs.values())
-  return {
-    name: math.expm1(x - (total - x) / (len(logs) - 1))
-    for name, x in logs.items()
-  }
+  return {name: math.expm1(x - (total - x) / (len(logs) - 1)) for name, x in logs.items()}
 
 
 def markdown() -> str:
@@ -409,8 +358,7 @@ def markdown() -> str:
     if name in found:
       estimated = '{:.1%} | {:+.0%}'.format(*found[name])
     lines.append(
-      f'| {name} | {point.group} | {slices} | {point.mfu:.1%} | {estimated} '
-      f'| {point.source} |'
+      f'| {name} | {point.group} | {slices} | {point.mfu:.1%} | {estimated} | {point.source} |'
     )
   offs = {name: off for name, (_, off) in found.items()}
   groups = {

@@ -32,9 +32,7 @@ def main() -> None:
   record(args.folder, args.architecture, json.loads(args.config), args.seed)
 
 
-def record(
-  folder: pathlib.Path, architecture: str, fields: dict, seed: int = 0
-) -> None:
+def record(folder: pathlib.Path, architecture: str, fields: dict, seed: int = 0) -> None:
   """Writes the model, its inputs and its outputs into a new folder."""
   torch.manual_seed(seed)
   torch.set_num_threads(1)

@@ -161,16 +161,7 @@ def qk(p, name, x, heads, norm):
 
 
 def self_attention(
-  p,
-  x,
-  *,
-  heads,
-  kv_heads,
-  window=None,
-  pattern=None,
-  mask=None,
-  norm=layer_norm,
-  **scores,
+  p, x, *, heads, kv_heads, window=None, pattern=None, mask=None, norm=layer_norm, **scores
 ):
   """Attention of x to itself, causal unless the pattern says otherwise.
 
@@ -225,15 +216,7 @@ def normalize(p, name, x, norm=layer_norm):
 
 
 def block(
-  p,
-  x,
-  *,
-  kind,
-  norm=layer_norm,
-  activation=gelu_tanh,
-  memory=None,
-  memory_mask=None,
-  **attention,
+  p, x, *, kind, norm=layer_norm, activation=gelu_tanh, memory=None, memory_mask=None, **attention
 ):
   """One layer; `kind` says where the norms stand.
 
@@ -243,13 +226,9 @@ def block(
   """
   heads = {name: attention[name] for name in ('heads', 'kv_heads')}
   heads['scale'] = attention.get('scale')
-  sublayers = {
-    'attention': lambda x: self_attention(p['attention'], x, **attention)
-  }
+  sublayers = {'attention': lambda x: self_attention(p['attention'], x, **attention)}
   if 'cross' in p:
-    sublayers['cross'] = lambda x: cross_attention(
-      p['cross'], x, memory, memory_mask, **heads
-    )
+    sublayers['cross'] = lambda x: cross_attention(p['cross'], x, memory, memory_mask, **heads)
   sublayers['ffn'] = lambda x: feed_forward(p['ffn'], x, activation)
   if kind == 'parallel':
     h = normalize(p, 'attention_norm', x, norm)
@@ -299,9 +278,7 @@ def hidden(params, tokens, *, kind, num_layers, heads, kv_heads, windows):
   x = p['embed']['embedding'][tokens]
   x = x + p['positions']['embedding'][: tokens.shape[1]]
   layers = [{'window': windows[i % len(windows)]} for i in range(num_layers)]
-  x = stack(p['decoder'], x, layers, kind=kind, heads=heads, kv_heads=kv_heads)[
-    -1
-  ]
+  x = stack(p['decoder'], x, layers, kind=kind, heads=heads, kv_heads=kv_heads)[-1]
   return normalize(p, 'final_norm', x) if 'final_norm' in p else x
 
 
@@ -310,9 +287,7 @@ def cross_entropy(hidden, table, targets, weights):
   total = 0.0
   for index in np.ndindex(*targets.shape):
     logits = table @ hidden[index]
-    total += weights[index] * (
-      special.logsumexp(logits) - logits[targets[index]]
-    )
+    total += weights[index] * (special.logsumexp(logits) - logits[targets[index]])
   return total
 
 

@@ -18,9 +18,7 @@ IDS = {name: i for i, name in enumerate([*WORDS, *SPECIAL])}
 def tokenizer():
   """Of T5's kind: a space before each text, and sentinels from the end."""
   made = tokenizers.Tokenizer(
-    tokenizers.models.WordLevel(
-      {name: IDS[name] for name in WORDS}, unk_token='<unk>'
-    )
+    tokenizers.models.WordLevel({name: IDS[name] for name in WORDS}, unk_token='<unk>')
   )
   made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
   made.decoder = tokenizers.decoders.Metaspace()

@@ -41,10 +41,7 @@ SERVED = ServedModel('tiny', TOKENIZER, TEMPLATE, CONTEXT, CONTEXT)
 @functools.cache
 def model():
   return tiny.model(
-    vocab_size=TOKENIZER.vocab_size,
-    context_length=CONTEXT,
-    num_layers=1,
-    dropout='none',
+    vocab_size=TOKENIZER.vocab_size, context_length=CONTEXT, num_layers=1, dropout='none'
   )
 
 
@@ -55,24 +52,16 @@ def make_engine():
 class Running:
   """A server on a thread of its own."""
 
-  def __init__(
-    self, make_engine, *, limits=LIMITS, access=ACCESS, drain=5, served=SERVED
-  ):
+  def __init__(self, make_engine, *, limits=LIMITS, access=ACCESS, drain=5, served=SERVED):
     self.bound = server.bind('127.0.0.1', 0)
     self.url = server.url(self.bound)
     self.address = self.bound.getsockname()
     self.worker = Worker(make_engine, max_rows=MOST, log_seconds=0.0)
     made = app_lib.build(
-      served,
-      self.worker,
-      access=access,
-      max_body_bytes=BODY,
-      body_seconds=limits.body_seconds,
+      served, self.worker, access=access, max_body_bytes=BODY, body_seconds=limits.body_seconds
     )
     ready = threading.Event()
-    self.server = server.LoggingServer(
-      made, drain_seconds=drain, limits=limits, started=ready.set
-    )
+    self.server = server.LoggingServer(made, drain_seconds=drain, limits=limits, started=ready.set)
     run = server.serve(self.server, self.worker, self.bound)
     self.failed = []
     self.thread = threading.Thread(target=self._run, args=(run,))

@@ -25,9 +25,7 @@ class Believer:
   def requests(self, requests, journal, report):
     self.seen += requests
     return [
-      self._score(r.continuation.encode())
-      if len(r.continuation) <= self.context_length
-      else None
+      self._score(r.continuation.encode()) if len(r.continuation) <= self.context_length else None
       for r in requests
     ]
 

@@ -143,9 +143,7 @@ def params(module: Transformer, seed: int = 0) -> Any:
 
 def tokens(*shape: int, seed: int = 0, vocab_size: int = V) -> np.ndarray:
   """Random ids."""
-  return np.random.default_rng(seed).integers(
-    vocab_size, size=shape, dtype=np.int32
-  )
+  return np.random.default_rng(seed).integers(vocab_size, size=shape, dtype=np.int32)
 
 
 def batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
@@ -153,21 +151,11 @@ def batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
   ids = tokens(rows, length + 1, vocab_size=vocab_size)
   rng = np.random.default_rng(1)
   weights = rng.random((rows, length)) < np.linspace(0.2, 1, rows)[:, None]
-  return {
-    'inputs': ids[:, :-1],
-    'targets': ids[:, 1:],
-    'weights': weights.astype(np.float32),
-  }
+  return {'inputs': ids[:, :-1], 'targets': ids[:, 1:], 'weights': weights.astype(np.float32)}
 
 
 def make_mesh(
-  data: int,
-  fsdp: int,
-  tensor: int,
-  *,
-  expert: int = 1,
-  context: int = 1,
-  stage: int = 1,
+  data: int, fsdp: int, tensor: int, *, expert: int = 1, context: int = 1, stage: int = 1
 ) -> Mesh:
   """A mesh of the first devices, as many as it needs."""
   shape = (data, stage, fsdp, expert, context, tensor)

@@ -21,10 +21,7 @@ def compiled(*args: str) -> Any:
   # Those of `conftest` are for the CPU's compiler.
   env = {name: x for name, x in os.environ.items() if name != 'XLA_FLAGS'}
   done = subprocess.run(
-    [sys.executable, str(_SCRIPT), *args],
-    env=env,
-    capture_output=True,
-    text=True,
+    [sys.executable, str(_SCRIPT), *args], env=env, capture_output=True, text=True
   )
   assert not done.returncode, done.stderr[-3000:]
   return json.loads(done.stdout)

@@ -62,8 +62,7 @@ _COVE = {
   'model.source_vocab_size': 56,
   'model.num_layers': 2,
   'model.num_heads': 1,
-  'model.encoder_attention': "lstm(12, directions='both', dropout=0.3), "
-  "lstm(8, directions='both')",
+  'model.encoder_attention': "lstm(12, directions='both', dropout=0.3), lstm(8, directions='both')",
   'model.attention': 'lstm(24), lstm(32, attends=True, dropout=0.2)',
   'model.dropout': 'rates(words=0.1)',
   'optim.trained': 'encoder/*, decoder/*, embed/*, head/*',
@@ -95,8 +94,7 @@ _ELMO = Tiny(
     'model.num_layers': 2,
     'model.num_heads': 1,
     'model.input': 'characters(((1, 8), (3, 16)), length=9)',
-    'model.attention': f'{_TWO_WAYS}), {_TWO_WAYS}, '
-    'dropout=0.1, residual=True)',
+    'model.attention': f'{_TWO_WAYS}), {_TWO_WAYS}, dropout=0.1, residual=True)',
     'objective.name': 'bilm(segment=5, negatives=7)',
     'optim.name': 'adagrad(initial=0.1)',
     'schedule.name': 'constant(peak=0.1)',
@@ -138,8 +136,7 @@ RUNS = {
     },
   ),
   'mass': Tiny(
-    'mass.py:cpu',
-    {**_BPE, 'model.num_encoder_layers': 1, 'batch.length': 'stages(24)'},
+    'mass.py:cpu', {**_BPE, 'model.num_encoder_layers': 1, 'batch.length': 'stages(24)'}
   ),
   'prefix': Tiny(
     'gpt1.py:cpu',
@@ -196,10 +193,7 @@ RUNS = {
   # The numbers of its texts are no words of the model's list.
   'elmo_features': Tiny(
     'finetune/sst2.py',
-    {
-      'init': '{}/before',
-      'finetune.task': "classification('{}/train.tsv', '{}/dev.tsv')",
-    },
+    {'init': '{}/before', 'finetune.task': "classification('{}/train.tsv', '{}/dev.tsv')"},
     'finetune',
     before=_ELMO._replace(fields={**_ELMO.fields, 'schedule.num_steps': 1}),
   ),
@@ -255,12 +249,7 @@ RUNS = {
     },
     before=Tiny(
       'bert.py:cpu',
-      {
-        **_PIECES,
-        'model.num_layers': 4,
-        'schedule.num_steps': 1,
-        'data.store': '{}/store',
-      },
+      {**_PIECES, 'model.num_layers': 4, 'schedule.num_steps': 1, 'data.store': '{}/store'},
     ),
   ),
   # Three batches of labelled sentences a pass, one of unlabelled ones.
@@ -274,8 +263,7 @@ RUNS = {
       'model.attention': "lstm(24, 16, 'both', dropout=0.5), "
       "lstm(16, directions='both', dropout=0.5)",
       'tokenizer.name': 'words()',
-      'finetune.task': "tags('{}/train.conll', '{}/dev.conll', "
-      "unlabelled='{}/0.txt')",
+      'finetune.task': "tags('{}/train.conll', '{}/dev.conll', unlabelled='{}/0.txt')",
       'optim.name': 'sgd(momentum=0.9)',
       'optim.ema': 'ema(decay=0.9)',
       'batch.size': 23,
@@ -401,9 +389,7 @@ def write_files(folder: pathlib.Path) -> None:
     (folder / f'{split}.conll').write_text('\n'.join(rows))
 
 
-def flags_of(
-  run: Tiny, folder: pathlib.Path, changes: dict[str, Any]
-) -> list[str]:
+def flags_of(run: Tiny, folder: pathlib.Path, changes: dict[str, Any]) -> list[str]:
   """The flags of a run on the files of a folder, without the workdir."""
   fields = {**_FIELDS, 'data.source': "text('{}/*.txt')", **run.fields}
   flags = [f'--config={CONFIGS}/{run.file}']
@@ -413,9 +399,7 @@ def flags_of(
   return flags
 
 
-def _train(
-  run: Tiny, folder: pathlib.Path, workdir: pathlib.Path, changes: dict
-) -> list[str]:
+def _train(run: Tiny, folder: pathlib.Path, workdir: pathlib.Path, changes: dict) -> list[str]:
   """Trains a run; returns its flags without the workdir."""
   flags = flags_of(run, folder, changes)
   assert main([run.command, *flags, f'--workdir={workdir}']) == 0
@@ -437,9 +421,7 @@ def logged(workdir: pathlib.Path) -> list[dict[str, Any]]:
   ]
 
 
-def assert_resumes(
-  first: Trained, workdir: pathlib.Path, command: str = 'train'
-):
+def assert_resumes(first: Trained, workdir: pathlib.Path, command: str = 'train'):
   """A copy without the last checkpoint ends with the same state and log.
 
   Returns:

@@ -37,9 +37,7 @@ def test_the_choice_and_the_rest_of_the_sentence(tmp_path):
     asked.setdefault(request.context, []).append(request.continuation)
   assert asked == {
     f'{story} "': [f'{word}," said he.' for word in ('zzz', 'b', 'zz')],
-    f"{story} It was Bob's": [
-      f" {word} that he didn't see." for word in ('a', 'zz', 'b')
-    ],
+    f"{story} It was Bob's": [f" {word} that he didn't see." for word in ('a', 'zz', 'b')],
     f'{story} They saw the': [' zz', ' zzz', ' a'],
   }
   # By bytes 'b', 'a' and 'a' are the most probable.
@@ -58,18 +56,12 @@ GOOD = QUESTIONS[0]
   [
     (['', *GOOD[:4], *GOOD[5:]], r"ex\.txt:6: begins with '6', and line 5 of"),
     (GOOD[:20] + GOOD, r"ex\.txt:21: begins with '1', and line 21 of a ques"),
-    (
-      [*GOOD[:20], '21 It is .'],
-      r'ex\.txt:21: is not a sentence with one XXXXX',
-    ),
+    ([*GOOD[:20], '21 It is .'], r'ex\.txt:21: is not a sentence with one XXXXX'),
     (
       [*GOOD[:20], '21 XXXXX is XXXXX .\ta\t\ta|b'],
       r'ex\.txt:21: is not a sentence with one XXXXX',
     ),
-    (
-      [*GOOD[:20], '21 XXXXX .\tc\t\ta|b'],
-      r"ex\.txt:21: label 'c' is none of its 2 choices",
-    ),
+    ([*GOOD[:20], '21 XXXXX .\tc\t\ta|b'], r"ex\.txt:21: label 'c' is none of its 2 choices"),
     (GOOD[:7], r'ex\.txt:7: ends within a question, of which 7 of 21 lines'),
   ],
 )

@@ -19,13 +19,11 @@ SHARED = pathlib.Path(__file__).parents[3] / 'shared/data'
       'wikitext',
       ' = = War = = \n \n He paid 1 @,@ 000 @.@ 5 ( " half @-@ price " ) ; '
       "don 't , at 9 : 30 / 10 , the Smiths ' : 50 % . \n",
-      '== War ==\n\nHe paid 1,000.5 ("half-price"); '
-      "don't, at 9: 30/10, the Smiths': 50%.\n",
+      '== War ==\n\nHe paid 1,000.5 ("half-price"); don\'t, at 9: 30/10, the Smiths\': 50%.\n',
     ),
     (
       'ptb',
-      "`` Well , '' he said , `` I did n't -LRB- quite -RRB- see Mr. Bob 's "
-      "dogs ' XXXXX ... ''",
+      "`` Well , '' he said , `` I did n't -LRB- quite -RRB- see Mr. Bob 's dogs ' XXXXX ... ''",
       '"Well," he said, "I didn\'t (quite) see Mr. Bob\'s dogs\' XXXXX..."',
     ),
     (

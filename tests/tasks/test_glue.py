@@ -14,10 +14,8 @@ FINCHER = (
   'know-how to the service of psychological insight . '
 )
 PURETUNES = (
-  'Representatives for Puretunes could not immediately be reached for comment '
-  'Wednesday.',
-  'Puretunes representatives could not be located Thursday to comment on the '
-  'suit.',
+  'Representatives for Puretunes could not immediately be reached for comment Wednesday.',
+  'Puretunes representatives could not be located Thursday to comment on the suit.',
 )
 ITALIANS = (
   "A smaller proportion of Yugoslavia's Italians were settled in Slovenia (at "
@@ -31,40 +29,31 @@ ITALIANS = (
   'name, texts, label, source, target',
   [
     (
-      *('cola', ('John made Bill master of himself.',), 1),
-      *('cola sentence: John made Bill master of himself.', 'acceptable'),
+      'cola',
+      ('John made Bill master of himself.',),
+      1,
+      'cola sentence: John made Bill master of himself.',
+      'acceptable',
     ),
+    ('sst2', (FINCHER,), 1, f'sst2 sentence: {FINCHER[:-1]}', 'positive'),
+    ('stsb', PURETUNES, 3.25, f'stsb sentence1: {PURETUNES[0]} sentence2: {PURETUNES[1]}', '3.2'),
     (
-      *('sst2', (FINCHER,), 1),
-      *(f'sst2 sentence: {FINCHER[:-1]}', 'positive'),
-    ),
-    (
-      *('stsb', PURETUNES, 3.25),
-      f'stsb sentence1: {PURETUNES[0]} sentence2: {PURETUNES[1]}',
-      '3.2',
-    ),
-    (
-      *('rte', ITALIANS, 1),
+      'rte',
+      ITALIANS,
+      1,
       f'rte sentence1: {ITALIANS[0]} sentence2: {ITALIANS[1]}',
       'not_entailment',
     ),
     (
-      *('mnli', ('I hate pigeons.', 'I love them.'), 2),
+      'mnli',
+      ('I hate pigeons.', 'I love them.'),
+      2,
       'mnli hypothesis: I love them. premise: I hate pigeons.',
       'contradiction',
     ),
-    (
-      *('qnli', ('Where?', 'Here.'), 0),
-      *('qnli question: Where? sentence: Here.', 'entailment'),
-    ),
-    (
-      *('qqp', ('A?', 'B?'), 0),
-      *('qqp question1: A? question2: B?', 'not_duplicate'),
-    ),
-    (
-      *('mrpc', ('A', 'B'), 1),
-      *('mrpc sentence1: A sentence2: B', 'equivalent'),
-    ),
+    ('qnli', ('Where?', 'Here.'), 0, 'qnli question: Where? sentence: Here.', 'entailment'),
+    ('qqp', ('A?', 'B?'), 0, 'qqp question1: A? question2: B?', 'not_duplicate'),
+    ('mrpc', ('A', 'B'), 1, 'mrpc sentence1: A sentence2: B', 'equivalent'),
   ],
 )
 def test_as_printed(name, texts, label, source, target):
@@ -124,10 +113,7 @@ def test_a_source_of_pairs(tmp_path):
     ('train:1#target', 'positive'),
   ]
   dev = f"text_to_text('sst2', '{tmp_path}', split='dev')"
-  assert [text for _, text in documents(dev)] == [
-    'sst2 sentence: fine',
-    'positive',
-  ]
+  assert [text for _, text in documents(dev)] == ['sst2 sentence: fine', 'positive']
   read = sources.load('data.source', dev)
   assert read.files == {'dev.tsv': str(tmp_path / 'dev.tsv')}
   mixed = f"mixture(a:\"text_to_text('sst2', '{tmp_path}')\")"
@@ -148,11 +134,7 @@ def test_what_is_wrong_is_named(tmp_path, call, words):
 
 
 def test_the_real_sets_have_the_tables_examples(shared):
-  for name, folder, size in (
-    ('cola', 'CoLA', 8551),
-    ('rte', 'RTE', 2490),
-    ('stsb', 'STS-B', 5749),
-  ):
+  for name, folder, size in (('cola', 'CoLA', 8551), ('rte', 'RTE', 2490), ('stsb', 'STS-B', 5749)):
     task = glue.load(name, str(shared / 'glue' / folder))
     found = [*glue.pairs(name, task, 'train')]
     assert len(found) == size

@@ -16,14 +16,10 @@ def test_as_squad_compares_them():
   pairs = json.loads((ROOT / 'metrics/answers.json').read_text())
   with np.load(ROOT / 'metrics/golden.npz') as recorded:
     exact, f1 = (recorded[f'squad/out/{n}'] for n in ('exact_match', 'f1_v2'))
-  assert [metrics.normal(p['prediction']) for p in pairs] == [
-    p['normalised'] for p in pairs
-  ]
+  assert [metrics.normal(p['prediction']) for p in pairs] == [p['normalised'] for p in pairs]
   found = [(p['prediction'], p['answers']) for p in pairs]
   np.testing.assert_array_equal([metrics.exact_match(*x) for x in found], exact)
-  np.testing.assert_allclose(
-    [metrics.words_f1(*x) for x in found], f1, atol=1e-7
-  )
+  np.testing.assert_allclose([metrics.words_f1(*x) for x in found], f1, atol=1e-7)
 
 
 def recorded():
@@ -57,12 +53,10 @@ def test_bleu_by_hand():
   # 14 words each, 10 of them, 5 pairs, 2 triples and 1 quadruple in common:
   # (10/14 5/13 2/12 1/11)^(1/4) = 0.25400, and nothing for brevity.
   text = (
-    '빛이 썩는 노인은 완벽한 어두운곳에서 잠든 사람과 비교할 때 강박증이 '
-    '심해질 기회가 훨씬 높았다'
+    '빛이 썩는 노인은 완벽한 어두운곳에서 잠든 사람과 비교할 때 강박증이 심해질 기회가 훨씬 높았다'
   )
   reference = (
-    '빛이 썩는 사람은 완벽한 어둠에서 잠든 사람과 비교할 때 우울증이 '
-    '심해질 가능성이 훨씬 높았다'
+    '빛이 썩는 사람은 완벽한 어둠에서 잠든 사람과 비교할 때 우울증이 심해질 가능성이 훨씬 높았다'
   )
   found = METRICS['texts']['bleu']([text], [reference])
   by_hand = (10 / 14 * 5 / 13 * 2 / 12 * 1 / 11) ** 0.25

@@ -41,7 +41,4 @@ def test_each_right_candidate_stands_among_wrong_ones(tmp_path):
     (('q2', 'c', 'g'), 0),
   ]
   wide = f"qnli_ranking('{tmp_path}', candidates=3)"
-  assert groups(tmp_path, wide) == [
-    (('q1', 'a', 'b', 'd'), 1),
-    (('q1', 'a', 'd', 'f'), 2),
-  ]
+  assert groups(tmp_path, wide) == [(('q1', 'a', 'b', 'd'), 1), (('q1', 'a', 'd', 'f'), 2)]

@@ -56,21 +56,9 @@ REFUSED = [
     {**GOOD, 'dev.tsv': 'review\tstars\nok\t2\nok\t3\n'},
     r"dev\.tsv:3: the label '3' is none of 1, 2",
   ),
-  (
-    STARS,
-    {**GOOD, 'dev.tsv': 'text\tstars\nok\t2\n'},
-    r"dev\.tsv:2: has no column 'review'",
-  ),
-  (
-    STARS,
-    {**GOOD, 'dev.tsv': 'review\tstars\n'},
-    r'dev\.tsv: holds no examples',
-  ),
-  (
-    "classification('t.tsv', 't.tsv', labels='a, b')",
-    {'t.tsv': 'text\nx\n'},
-    "no column 'label'",
-  ),
+  (STARS, {**GOOD, 'dev.tsv': 'text\tstars\nok\t2\n'}, r"dev\.tsv:2: has no column 'review'"),
+  (STARS, {**GOOD, 'dev.tsv': 'review\tstars\n'}, r'dev\.tsv: holds no examples'),
+  ("classification('t.tsv', 't.tsv', labels='a, b')", {'t.tsv': 'text\nx\n'}, "no column 'label'"),
   # Labels and scores.
   (
     LINES,
@@ -96,7 +84,7 @@ REFUSED = [
       {'t.jsonl': f'{{"a": "", "b": "", "label": {value}}}'},
       r"t\.jsonl:1: 'label' holds .*, which is not a finite number",
     )
-    for value in (*('"much"', '"nan"', 'NaN', '-Infinity', '1e999', 'null'),)
+    for value in ('"much"', '"nan"', 'NaN', '-Infinity', '1e999', 'null')
   ),
   (
     CHOICE.format("labels='A, B, C, D'"),
@@ -130,11 +118,7 @@ REFUSED = [
       ('{} {b}', 'more in its braces'),
     )
   ),
-  (
-    "ranking('t.tsv', 't.tsv', candidates=1)",
-    {},
-    'candidates=1: a group needs',
-  ),
+  ("ranking('t.tsv', 't.tsv', candidates=1)", {}, 'candidates=1: a group needs'),
   # Metrics.
   (
     TABLE.format(", metrics='f1'"),
@@ -156,11 +140,7 @@ REFUSED = [
     of_classes('12'),
     "labels names '2' more than once; name each",
   ),
-  (
-    TABLE.format(", metrics='bleu'"),
-    of_classes('12'),
-    "metric 'bleu': unknown; one of accuracy",
-  ),
+  (TABLE.format(", metrics='bleu'"), of_classes('12'), "metric 'bleu': unknown; one of accuracy"),
   # Spans.
   (
     "squad('', version='2.0')",
@@ -179,11 +159,7 @@ REFUSED = [
   ),
   # Tags.
   (CONLL, {'t.conll': 'a O\nb\n'}, r't\.conll:2: has a word and no tag'),
-  (
-    CONLL,
-    {'t.conll': 'a X O\nb O\n'},
-    r't\.conll:2: has 2 columns, the line before 3',
-  ),
+  (CONLL, {'t.conll': 'a X O\nb O\n'}, r't\.conll:2: has 2 columns, the line before 3'),
   (TAGS, tagged(['a'], []), 'has 1 words and 0 tags'),
   (
     "tags('t.jsonl', 'dev.jsonl')",
@@ -211,9 +187,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
-  ('call', 'files', 'message'), REFUSED, ids=[m for _, _, m in REFUSED]
-)
+@pytest.mark.parametrize(('call', 'files', 'message'), REFUSED, ids=[m for _, _, m in REFUSED])
 def test_refusals(tmp_path, call, files, message):
   for name, text in files.items():
     put(tmp_path, name, text)

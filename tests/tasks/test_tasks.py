@@ -21,13 +21,9 @@ def task(text):
 
 
 def test_a_users_own_table_is_one_line(tmp_path):
-  train = put(
-    tmp_path, 'train.tsv', 'review\tstars\nbad\t1\nso so\t10\nok\t2\n'
-  )
+  train = put(tmp_path, 'train.tsv', 'review\tstars\nbad\t1\nso so\t10\nok\t2\n')
   dev = put(tmp_path, 'dev.tsv', 'review\tstars\nok\t2\n')
-  found = task(
-    f"classification('{train}', '{dev}', text='review', label='stars')"
-  )
+  found = task(f"classification('{train}', '{dev}', text='review', label='stars')")
   found = with_labels(found)
   assert found.labels == ('1', '2', '10')
   examples = read(found, 'train')
@@ -39,25 +35,18 @@ def test_scores_and_templates(tmp_path):
   rows = [{'a': 'x', 'b': 'y', 'n': 2, 'label': 1.5}]
   path = put(tmp_path, 't.jsonl', json.dumps(rows[0]) + '\n')
   found = task(
-    f"similarity('{path}', '{path}', first='{{a}} has {{n}}', second='b', "
-    'regression=True)'
+    f"similarity('{path}', '{path}', first='{{a}} has {{n}}', second='b', regression=True)"
   )
   assert found.metrics == ('pearson', 'spearman')
   assert read(found, 'dev')[0][1:] == (('x has 2', 'y'), 1.5)
 
 
 @pytest.mark.parametrize(
-  'template, expected',
-  [
-    ('{a}, then {b}', 'x, then y'),
-    ('{{{a}}} {{b}}', '{x} {b}'),
-  ],
+  'template, expected', [('{a}, then {b}', 'x, then y'), ('{{{a}}} {{b}}', '{x} {b}')]
 )
 def test_a_template_names_columns_alone(tmp_path, template, expected):
   path = put(tmp_path, 't.jsonl', '{"a": "x", "b": "y", "label": 1}\n')
-  found = task(
-    f"choice('{path}', '{path}', context='{template}', answers='a, b')"
-  )
+  found = task(f"choice('{path}', '{path}', context='{template}', answers='a, b')")
   assert read(found, 'dev')[0].texts == (expected, 'x', 'y')
 
 
@@ -86,9 +75,7 @@ def test_a_test_split_needs_no_labels(tmp_path):
 @pytest.mark.parametrize('name', [n for n in TUNED if n not in FORMS])
 def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch, name):
   for split in ('train', 'dev'):
-    with pytest.raises(
-      UsageError, match=r'no such file.*To get it: .*https.*tfds build'
-    ):
+    with pytest.raises(UsageError, match=r'no such file.*To get it: .*https.*tfds build'):
       read(task(f"{name}('{tmp_path}')"), split)
   monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
   with pytest.raises(UsageError, match=r'tfds build.*Or .*https'):
@@ -97,9 +84,7 @@ def test_absent_data_says_how_to_get_it(tmp_path, monkeypatch, name):
 
 @pytest.mark.parametrize('name', [n for n in PROMPTED if 'multi' not in n])
 def test_absent_prompts_say_how_to_get_them(tmp_path, name):
-  with pytest.raises(
-    UsageError, match=r'no such file(;|\. To get it:) .*https?://'
-  ):
+  with pytest.raises(UsageError, match=r'no such file(;|\. To get it:) .*https?://'):
     next(PROMPTED[name]().examples(str(tmp_path)))
 
 
@@ -134,11 +119,7 @@ def test_a_task_for_both_reads_the_same_answers(tmp_path):
 
 def test_glue_as_microsoft_published_mrpc(tmp_path):
   head = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n'
-  put(
-    tmp_path,
-    'msr_paraphrase_train.txt',
-    head + '1\t7\t8\ta\tb\n0\t5\t6\tc\td\n',
-  )
+  put(tmp_path, 'msr_paraphrase_train.txt', head + '1\t7\t8\ta\tb\n0\t5\t6\tc\td\n')
   put(tmp_path, 'dev_ids.tsv', '7\t8\n')
   put(tmp_path, 'dev.tsv', head + '1\t7\t8\ta\tb\n')
   found = task(f"mrpc('{tmp_path}')")
@@ -210,41 +191,34 @@ TABLES = {  # the call, and a good line of its table
   'classes': ('classification({})', {'text': 'a'}, 'label', ['x', 'y']),
   'classes named': (
     "classification({}, labels='None, x, y, -1')",
-    *({'text': 'a'}, 'label', ['x', 'y']),
+    {'text': 'a'},
+    'label',
+    ['x', 'y'],
   ),
-  'two texts': (
-    *('entailment({})', {'premise': 'a', 'hypothesis': 'b'}),
-    *('label', ['x', 'y']),
-  ),
-  'scores': (
-    'classification({}, regression=True)',
-    *({'text': 'a'}, 'label', [0.5, -1]),
-  ),
-  'choice': (
-    'choice({})',
-    *({'context': 'a', 'answers': ['b', 'c']}, 'label', [0, 1]),
-  ),
-  'ranking': (
-    "ranking({}, question='q', candidate='c')",
-    *({'q': 'a', 'c': 'b'}, 'label', [1, 0]),
-  ),
+  'two texts': ('entailment({})', {'premise': 'a', 'hypothesis': 'b'}, 'label', ['x', 'y']),
+  'scores': ('classification({}, regression=True)', {'text': 'a'}, 'label', [0.5, -1]),
+  'choice': ('choice({})', {'context': 'a', 'answers': ['b', 'c']}, 'label', [0, 1]),
+  'ranking': ("ranking({}, question='q', candidate='c')", {'q': 'a', 'c': 'b'}, 'label', [1, 0]),
   'tags': ('tags({})', {'words': ['a', 'b']}, 'tags', [['x', 'y'], ['y', 'x']]),
   'spans': (
-    *('spans({})', {'question': 'a', 'context': 'b c'}, 'answers'),
+    'spans({})',
+    {'question': 'a', 'context': 'b c'},
+    'answers',
     [[{'text': 'b', 'answer_start': 0}], [{'text': 'c', 'answer_start': 2}]],
   ),
   'target': ('target({})', {'prompt': 'a'}, 'target', ['x', 'y']),
 }
 NONE = [None, '', ' ', float('nan')]
 MISSING = [(name, value) for name in TABLES for value in NONE] + [
-  *(('tags', [None, 'x']), ('tags', ['x', '']), ('tags', [])),
-  *(('spans', []), ('spans', [{'text': '', 'answer_start': 0}])),
+  ('tags', [None, 'x']),
+  ('tags', ['x', '']),
+  ('tags', []),
+  ('spans', []),
+  ('spans', [{'text': '', 'answer_start': 0}]),
   ('spans', [{'text': None, 'answer_start': 0}]),
-  (
-    'spans',
-    [{'text': 'b', 'answer_start': 0}, {'text': '', 'answer_start': 0}],
-  ),
-  *(('choice', -1), ('classes', [])),
+  ('spans', [{'text': 'b', 'answer_start': 0}, {'text': '', 'answer_start': 0}]),
+  ('choice', -1),
+  ('classes', []),
 ]
 
 
@@ -256,8 +230,7 @@ def test_an_example_without_a_label_is_refused(tmp_path, name, value, split):
   files = {'train': good, 'dev': good}
   files = files | {split: [*good, fields | {label: value}]}
   paths = [
-    put(tmp_path, f'{key}.jsonl', '\n'.join(map(json.dumps, lines)))
-    for key, lines in files.items()
+    put(tmp_path, f'{key}.jsonl', '\n'.join(map(json.dumps, lines))) for key, lines in files.items()
   ]
   found = task(call.format(', '.join(map(repr, map(str, paths)))))
   with pytest.raises(UsageError, match=rf'{split}\.jsonl:3: '):
@@ -266,9 +239,7 @@ def test_an_example_without_a_label_is_refused(tmp_path, name, value, split):
       read(found, key)
 
 
-@pytest.mark.parametrize(
-  'name', [n for n in TABLES if n not in ('ranking', 'target')]
-)
+@pytest.mark.parametrize('name', [n for n in TABLES if n not in ('ranking', 'target')])
 @pytest.mark.parametrize('value', [None, ''])
 def test_a_test_table_may_leave_labels_empty(tmp_path, name, value):
   call, fields, label, values = TABLES[name]

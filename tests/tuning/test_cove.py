@@ -23,9 +23,7 @@ EXAMPLES, LENGTH = 3, 5
 
 
 def objective(sequences):
-  call = Classification(
-    *(2, LENGTH, sequences, 0.0, 0.0, 'biattentive'), features='ends'
-  )
+  call = Classification(2, LENGTH, sequences, 0.0, 0.0, 'biattentive', features='ends')
   return call.bind(tiny.model(**FIELDS))
 
 
@@ -59,9 +57,7 @@ def test_padding_is_not_read(made):
   outputs = jax.jit(one.outputs)
   places = np.arange(LENGTH)[None, None]
   other = (batch['inputs'] + 1) % SOURCES
-  padded = np.where(
-    places < batch['lengths'][..., None], batch['inputs'], other
-  )
+  padded = np.where(places < batch['lengths'][..., None], batch['inputs'], other)
   np.testing.assert_allclose(
     outputs(params, {**batch, 'inputs': padded}), outputs(params, batch),
     atol=1e-6,
@@ -84,24 +80,12 @@ def test_texts_are_read_apart():
 @pytest.mark.parametrize(
   ('changes', 'reads', 'why'),
   [
-    (
-      {'features': 'layer(-1)'},
-      'apart',
-      "is an encoder-decoder, .*give 'ends'",
-    ),
-    (
-      {'features': None},
-      'apart',
-      'features=None: --init is an encoder-decoder',
-    ),
+    ({'features': 'layer(-1)'}, 'apart', "is an encoder-decoder, .*give 'ends'"),
+    ({'features': None}, 'apart', 'features=None: --init is an encoder-decoder'),
     ({}, 'first', "features='ends': is for the encoder of an encoder-decoder"),
     ({'task': "tags('a', 'b')"}, 'apart', 'for a class or a score of one text'),
     ({'freeze': 1}, 'apart', 'freeze=1: does not work with the frozen encoder'),
-    (
-      {'lora': 'lora()'},
-      'apart',
-      "lora='lora.*: does not work with the frozen",
-    ),
+    ({'lora': 'lora()'}, 'apart', "lora='lora.*: does not work with the frozen"),
     ({'tasks': 'rte()'}, 'apart', 'tasks=.*: does not work with the frozen'),
     ({'head': 'first'}, 'apart', 'does not do this task .* give biattentive'),
   ],

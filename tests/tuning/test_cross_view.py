@@ -53,10 +53,7 @@ def test_files_are_judged_and_predicted(folder):
   result = json.loads((folder / 'w/result.json').read_text())
   assert {*result['dev']} >= {'f1', 'accuracy', 'loss'}
   assert 'unlabelled' not in result
-  assert {p.name for p in (folder / 'w/predictions').iterdir()} == {
-    'dev.tsv',
-    'new.tsv',
-  }
+  assert {p.name for p in (folder / 'w/predictions').iterdir()} == {'dev.tsv', 'new.tsv'}
   text = (folder / 'w/predictions/new.tsv').read_text()
   rows = [*csv.DictReader(text.splitlines(), delimiter='\t')]
   assert [len(row['prediction'].split()) for row in rows] == [2, 1]

@@ -42,10 +42,7 @@ def trained(call):
 # Of each kind of tokenizer one, and what ends an answer.
 MADE = {
   'byte-level BPE': (lambda: imported('smollm2'), '<|im_end|>'),
-  'byte-level BPE, a file of its own': (
-    lambda: imported('llama3'),
-    '<|eot_id|>',
-  ),
+  'byte-level BPE, a file of its own': (lambda: imported('llama3'), '<|eot_id|>'),
   'BPE with spaces before words': (lambda: imported('llama'), '</s>'),
   'trained byte-level BPE': (lambda: trained('byte_bpe(290)'), '</s>'),
   'bytes': (lambda: trained('bytes'), '<|endoftext|>'),
@@ -73,9 +70,7 @@ def test_the_answers_are_learned_and_nothing_else(kind, name):
   As pieces: between the names of special tokens a text is encoded alone.
   """
   made, end = kind
-  found = encoder_of(made, name).encode(
-    TextExample('a:1', None, CHAT), 'assistant'
-  )
+  found = encoder_of(made, name).encode(TextExample('a:1', None, CHAT), 'assistant')
   runs = np.flatnonzero(np.diff([False, *found.learned, False])).reshape(-1, 2)
   assert len(runs) == 2
   names = made.special.names
@@ -178,9 +173,7 @@ def test_templates_by_name_write_what_tools_return(kind):
   made, end = kind
   calling = {'role': 'assistant', 'content': 'heat(Ulm)'}
   messages = [ASKED, calling, *RESULTS, ANSWER]
-  found = encoder_of(made, 'zephyr').encode(
-    TextExample('a:1', None, messages), 'assistant'
-  )
+  found = encoder_of(made, 'zephyr').encode(TextExample('a:1', None, messages), 'assistant')
   runs = np.flatnonzero(np.diff([False, *found.learned, False])).reshape(-1, 2)
   said = [made.decode(found.ids[slice(*run)]) for run in runs]
   assert len(said) == 2
@@ -196,9 +189,7 @@ def test_no_token_stands_twice_before_a_conversation():
   made = imported('llama3')
   template = ChatTemplate.load(str(GOLDEN / 'llama3'))
   assert template is not None
-  found = Encoder(made, lambda: template).encode(
-    TextExample('a:1', None, CHAT), 'assistant'
-  )
+  found = Encoder(made, lambda: template).encode(TextExample('a:1', None, CHAT), 'assistant')
   start = made.special.names['<|begin_of_text|>']
   assert np.count_nonzero(found.ids == start) == 1
   text = Encoder(made, lambda: template).encode(
@@ -243,9 +234,7 @@ def test_a_prompt_is_the_beginning_of_what_is_learned(kind):
 
 def test_templates_that_change_the_past_are_refused():
   made = tokenizer.build('bytes', [])
-  last = (
-    "{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}"
-  )
+  last = "{% for m in messages %}{{ m.content if loop.last else '-' }}{% endfor %}"
   encoder = Encoder(made, lambda: ChatTemplate(last, {}))
   with pytest.raises(UsageError, match=r'a:7: .*changes earlier messages'):
     encoder.encode(TextExample('a:7', None, CHAT), 'assistant')

@@ -58,9 +58,7 @@ def test_words_outside_of_the_list_are_read_exactly(tmp_path):
     np.testing.assert_array_equal(batch['lengths'][:, 0], [3, 4, 3])
 
 
-@pytest.mark.parametrize(
-  ('features', 'shares'), [(None, 3), ('layer(0)', 0), ('', None)]
-)
+@pytest.mark.parametrize(('features', 'shares'), [(None, 3), ('layer(0)', 0), ('', None)])
 def test_the_model_is_frozen_unless_it_is_asked_for(features, shares, tmp_path):
   """By default the head reads a mix of the word vectors and both layers."""
   plan = prepared(tmp_path, **{'finetune.features': features})
@@ -95,6 +93,4 @@ def test_answers_that_are_scored_alone_are_refused():
   config = base.get_config().unlock()
   config.finetune.task = 'race()'
   with pytest.raises(UsageError, match=r"task='race\(\)': scores each answer"):
-    recipe.check_head(
-      config.finetune, SimpleNamespace(kind='choice', paths={}), 'concat', ''
-    )
+    recipe.check_head(config.finetune, SimpleNamespace(kind='choice', paths={}), 'concat', '')

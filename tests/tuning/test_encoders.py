@@ -125,9 +125,7 @@ def test_a_task_is_learned_and_exported(bert, tmp_path, form):
   else:
     given = [inputs_of(r['question'], r['context']) for r in rows]
   ids, types, mask = np.moveaxis(np.array(given), -2, 0)
-  out = hf.forward(
-    model, params, input_ids=ids, token_type_ids=types, attention_mask=mask
-  )
+  out = hf.forward(model, params, input_ids=ids, token_type_ids=types, attention_mask=mask)
   if form == 'spans':
     assert out['start_logits'].shape == (41, 40)
     return

@@ -38,8 +38,7 @@ def test_probabilities_are_averaged(tmp_path):
   splits = {'train': split, 'dev': split}
   ensemble.check(folders[1:], splits)
   found = ensemble.average(
-    *(folders[0], folders[1:], splits, {'dev': judged(split, each[0])}),
-    active=True,
+    folders[0], folders[1:], splits, {'dev': judged(split, each[0])}, active=True
   )
   expected = np.mean([softmax(raw) for raw in each], axis=0)
   right = np.argmax(expected, axis=1) == split.rows.labels

@@ -98,20 +98,14 @@ def params(workdir):
 def test_the_classifier_rewards_completions(workdir, task):
   """By the probabilities of its second class that finetune predicted."""
   with open(workdir / 'predictions/dev.tsv', encoding='utf-8') as f:
-    predicted = [
-      float(row['p(yes)']) for row in csv.DictReader(f, delimiter='\t')
-    ]
+    predicted = [float(row['p(yes)']) for row in csv.DictReader(f, delimiter='\t')]
   texts = [text for text, _ in sentences(101, 2)]
   score = rewards.open_reward(str(workdir))
   found = score([x[:3] for x in texts], [x[3:] for x in texts])
   np.testing.assert_allclose(found, predicted, rtol=1e-4)
-  with pytest.raises(
-    UsageError, match='has 30 tokens, of which the classifier'
-  ):
+  with pytest.raises(UsageError, match='has 30 tokens, of which the classifier'):
     score(['a' * 13], ['b' * 15])
-  with pytest.raises(
-    UsageError, match='reads texts, and the prompts are messages'
-  ):
+  with pytest.raises(UsageError, match='reads texts, and the prompts are messages'):
     score([[{'role': 'user', 'content': 'a'}]], ['b'])
 
 
@@ -224,9 +218,7 @@ def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
 def test_a_run_in_a_bucket_is_known_by_its_url(workdir, monkeypatch):
   """Not by the copy that this process has, or no other could go on."""
   before = pretrained_lib.open_model(str(workdir), 'tune', '--init').name
-  monkeypatch.setattr(
-    buckets, 'shown', lambda path: path.replace(str(workdir), 'gs://b/run')
-  )
+  monkeypatch.setattr(buckets, 'shown', lambda path: path.replace(str(workdir), 'gs://b/run'))
   after = pretrained_lib.open_model(str(workdir), 'tune', '--init').name
   assert before == after.replace('gs://b/run', str(workdir)) != after
 
@@ -238,12 +230,9 @@ def test_from_a_folder_of_hugging_face(workdir, tmp_path, monkeypatch):
   hf.save(str(tmp_path), run.model, body)
   with pytest.raises(UsageError, match=r'has neither tokenizer\.json'):
     pretrained_lib.open_model(str(tmp_path), 'tune', '--init')
-  monkeypatch.setattr(
-    pretrained_lib.vocabulary, 'read', lambda *_: ('bytes', Bytes())
-  )
+  monkeypatch.setattr(pretrained_lib.vocabulary, 'read', lambda *_: ('bytes', Bytes()))
   ours, theirs = (
-    pretrained_lib.open_model(str(folder), 'tune', '--init')
-    for folder in (workdir, tmp_path)
+    pretrained_lib.open_model(str(folder), 'tune', '--init') for folder in (workdir, tmp_path)
   )
   assert (theirs.tokenizer.vocab_size, theirs.tokenizer_name) == (257, 'bytes')
   # What another task's W_y has learned is left behind.

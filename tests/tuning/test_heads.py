@@ -31,9 +31,7 @@ def rows(count, seed):
   texts = [''.join(rng.choice([*'abcxyz '], size=7)) for _ in range(2 * count)]
   return [
     {'a': a, 'b': b, 'label': str(x), 'score': float(x * 3.5 + 11)}
-    for a, b, x in zip(
-      texts[:count], texts[count:], rng.integers(2, size=count), strict=True
-    )
+    for a, b, x in zip(texts[:count], texts[count:], rng.integers(2, size=count), strict=True)
   ]
 
 
@@ -113,9 +111,7 @@ def test_classification_is_read_at_the_extract_token(tables, tmp_path):
   told = config['task_specific_params']['classification']
   assert told['extract_token_id'] == EXTRACT
   model, params = hf.load(str(out))
-  ids = padded(
-    [sequence(r['a'], r['b']) for r in rows(11, 2)], config['pad_token_id']
-  )
+  ids = padded([sequence(r['a'], r['b']) for r in rows(11, 2)], config['pad_token_id'])
   logits = hf.forward(model, params, input_ids=ids)['logits']
   np.testing.assert_allclose(logits, found.raw, atol=1e-5)
 
@@ -155,9 +151,7 @@ def test_choices_have_two_heads(tables, tmp_path):
   config = json.loads((out / 'config.json').read_text())
   assert config['architectures'] == ['GPT2DoubleHeadsModel']
   model, params = hf.load(str(out))
-  choices = [
-    padded([sequence(r['a'], r[x]) for x in 'ab'], 0) for r in rows(11, 2)
-  ]
+  choices = [padded([sequence(r['a'], r[x]) for x in 'ab'], 0) for r in rows(11, 2)]
   ids = np.stack(choices)
   at = np.argmax(ids == EXTRACT, axis=-1)
   given = {'input_ids': ids, 'mc_token_ids': at}
@@ -187,9 +181,7 @@ def test_an_encoders_heads_have_classes(name, kind, classes):
   assert found.options.get('id2label') == named
   config.finetune.pooler = 'gelu'
   if kind == 'pooled_class':
-    assert (
-      exporting.exported_head(config, given, {}).kind == 'gelu_classification'
-    )
+    assert exporting.exported_head(config, given, {}).kind == 'gelu_classification'
 
 
 CLASSES = (
@@ -249,10 +241,7 @@ def test_names_of_classes_come_back(tmp_path):
   told = {str(i): name for i, name in enumerate(sorted(names))}
   assert model.options.get('id2label') == told
   hf.save(again, model, params)
-  first, second = (
-    json.loads(Path(folder, 'config.json').read_text())
-    for folder in (out, again)
-  )
+  first, second = (json.loads(Path(folder, 'config.json').read_text()) for folder in (out, again))
   assert first == second and first['id2label'] == told
   assert first['label2id'] == {name: int(i) for i, name in told.items()}
 

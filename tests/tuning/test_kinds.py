@@ -20,13 +20,7 @@ LENGTH = 11
 
 def task_of(name):
   form = 'classification' if name == 'regression' else name
-  return Task(
-    form,
-    {},
-    ('a', 'b'),
-    labels=('x', 'y', 'z'),
-    regression=name == 'regression',
-  )
+  return Task(form, {}, ('a', 'b'), labels=('x', 'y', 'z'), regression=name == 'regression')
 
 
 def test_every_form_has_a_kind():

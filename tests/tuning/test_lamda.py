@@ -32,9 +32,7 @@ def test_unsafe_candidates_are_dropped_and_the_others_ranked():
     Ratings(0.5, 1.0, 1.0, 0.2),
     Ratings(1.0, 1.0, 1.0, 0.9),
   ]
-  np.testing.assert_allclose(
-    [x.quality for x in table], [3.9, 4.6, 3.6, 4.2, 3.5, 5.0]
-  )
+  np.testing.assert_allclose([x.quality for x in table], [3.9, 4.6, 3.6, 4.2, 3.5, 5.0])
   assert lamda.rank(table, safety=0.5) == [3, 0, 2, 4]
   assert lamda.rank(table, safety=0.85) == [0, 2]
   assert lamda.rank(table, safety=0.0)[0] == 5
@@ -62,9 +60,7 @@ def test_a_rating_is_a_softmax_over_its_two_tokens():
       ids = np.array([[Bytes().eos_id, *text.encode()]])
       # What follows a token does not change what it predicts: one program.
       padded = np.pad(ids, ((0, 0), (0, 61 - ids.shape[1])))
-      pair = jax.nn.softmax(
-        logits_LV(padded)[ids.shape[1] - 1, np.array([*b'01'])]
-      )
+      pair = jax.nn.softmax(logits_LV(padded)[ids.shape[1] - 1, np.array([*b'01'])])
       np.testing.assert_allclose(rating, pair[1], atol=1e-5)
   with pytest.raises(UsageError, match='context of 61 tokens; shorten it'):
     lamda.rate(judge, 'x' * 60, ['a'])
@@ -153,10 +149,7 @@ def test_tools_are_asked_until_the_user_is_answered():
   turn = lamda.respond(generate, question, [tools.calculator])
   assert turn.answer == 'It is 286353454.'
   assert turn.queries == [('1736271 + 284617183', ['286353454'])]
-  assert seen == [
-    question,
-    f'{question} RESPONSE TS, 1736271 + 284617183 TOOLS 286353454',
-  ]
+  assert seen == [question, f'{question} RESPONSE TS, 1736271 + 284617183 TOOLS 286353454']
   # Without end, and without tools.
   turn = lamda.respond(lambda _: 'TS, ?', 'a', [tools.calculator])
   assert turn == ('TS, ?', [('?', [])] * 4)
@@ -217,9 +210,7 @@ def test_the_page_does_what_it_says(tmp_path, monkeypatch, capsys):
   assert 'none of 4 responses is safe' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-  'flags', [[], ['--prompt=a', '--labels=b'], ['--prompt=a']]
-)
+@pytest.mark.parametrize('flags', [[], ['--prompt=a', '--labels=b'], ['--prompt=a']])
 def test_what_the_command_refuses(flags, capsys):
   assert main(['lamda', *flags]) == 2
   assert capsys.readouterr().err.count('\n') == 1

@@ -105,7 +105,9 @@ def test_a_checkpoint_holds_adapters_and_heads(folders):
   step = restore.folder_of(str(folders / 'run')) / '4'
   names = {*restore.contents(step).arrays}
   assert {n.split('/')[1] for n in names if n.startswith('params/')} == {
-    *('adapters', 'heads', 'new_rows')
+    'adapters',
+    'heads',
+    'new_rows',
   }
   rest = [n for n in names if not n.startswith('params/') and '/' in n]
   assert rest and not [n for n in rest if 'base' in n]
@@ -115,9 +117,7 @@ def test_a_checkpoint_holds_adapters_and_heads(folders):
 
 
 def test_what_is_loaded_is_the_base_with_adapters(folders):
-  base = jax.device_get(
-    models.open_model(str(folders / 'base'), 'tune').params()
-  )
+  base = jax.device_get(models.open_model(str(folders / 'base'), 'tune').params())
   parts, state = params(folders / 'run')
   shapes = parts_lib.abstract_state(parts).params
   jax.tree.map(lambda a, b: a.shape == b.shape or 1 / 0, state.params, shapes)
@@ -195,15 +195,11 @@ def test_an_adapter_goes_to_peft_and_comes_back(folders, tmp_path, capsys):
   assert main(argv) == 0
   found, expected = params(tmp_path / 'again')[1], params(run)[1]
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
-    found.params,
-    expected.eval_params,
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found.params, expected.eval_params
   )
 
 
-def test_the_base_is_in_the_bucket_before_a_checkpoint_is(
-  tmp_path, monkeypatch
-):
+def test_the_base_is_in_the_bucket_before_a_checkpoint_is(tmp_path, monkeypatch):
   sent = []
   monkeypatch.setattr(buckets, 'uploaded', sent.append)
   base = adapters.Base(str(tmp_path / 'base'), 'abc')
@@ -222,9 +218,7 @@ def test_another_base_is_refused(folders, tmp_path, capsys):
   assert known['folder'] == str(folders / 'base')
   known['folder'] = str(there / 'base')
   path.write_text(json.dumps(known))
-  with pytest.raises(
-    UsageError, match=r'the base=.*base: holds no config.json'
-  ):
+  with pytest.raises(UsageError, match=r'the base=.*base: holds no config.json'):
     models.load_state(str(there / 'run'))
   (there / 'base').mkdir()
   tiny.save(there / 'base', BYTES, **SIZES, seed=2)
@@ -250,15 +244,10 @@ def test_eight_devices_are_one():
     batch = parts.put(tiny.batch(16, 7, 48), 16)
     with parts_lib.sharding.use(parts.mesh, parts.rules):
       step = jax.jit(
-        lambda p, b: mean_gradients(
-          p, b, jax.random.key(3), objective=objective, num_micro=1
-        )
+        lambda p, b: mean_gradients(p, b, jax.random.key(3), objective=objective, num_micro=1)
       )
       found.append(jax.device_get(step(whole, batch)))
   (loss, _, one), (other, _, many) = found
   np.testing.assert_allclose(loss, other, rtol=1e-6)
   assert {*one} == {'adapters'}
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    *(one, many),
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), one, many)

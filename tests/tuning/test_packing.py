@@ -21,10 +21,7 @@ ROOM = 11
 def sequences():
   rng = np.random.default_rng(0)
   return [
-    LearnedTokens(
-      tiny.tokens(size + 1, seed=i),
-      np.array([False, *(rng.random(size) < 0.6)]),
-    )
+    LearnedTokens(tiny.tokens(size + 1, seed=i), np.array([False, *(rng.random(size) < 0.6)]))
     for i, size in enumerate(SIZES)
   ]
 
@@ -45,9 +42,7 @@ def test_best_fit_against_a_search_of_all_rows():
     rooms.append((min(fits) if fits else 29) - size)
   found = best_fit(sizes, 29)
   assert sorted(itertools.chain(*found)) == [*range(97)]
-  assert sorted(29 - sum(sizes[i] for i in one) for one in found) == sorted(
-    rooms
-  )
+  assert sorted(29 - sum(sizes[i] for i in one) for one in found) == sorted(rooms)
 
 
 @pytest.mark.parametrize('attention', ['full', 'local(window=4)'])
@@ -79,15 +74,9 @@ def test_accuracy_and_entropy_by_numpy():
   objective = choices.build(f'dialogue(length={ROOM}, packed=True)', model)
   out = jax.jit(model.apply)(
     {'params': params},
-    Row(
-      batch['inputs'],
-      positions_BL=batch['positions'],
-      segments_BL=batch['segments'],
-    ),
+    Row(batch['inputs'], positions_BL=batch['positions'], segments_BL=batch['segments']),
   )
-  logits = np.asarray(
-    model.apply({'params': params}, out.hidden_BLD, method='logits'), np.float64
-  )
+  logits = np.asarray(model.apply({'params': params}, out.hidden_BLD, method='logits'), np.float64)
   logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   weights, targets = batch['weights'], batch['targets']
   nll = -np.take_along_axis(logs, targets[..., None], -1)[..., 0]
@@ -95,12 +84,6 @@ def test_accuracy_and_entropy_by_numpy():
   metrics = {n: x.sum / x.weight for n, x in (found.metrics or {}).items()}
   mean = lambda x: (x * weights).sum() / weights.sum()  # noqa: E731
   np.testing.assert_allclose(found.sum / found.weight, mean(nll), rtol=1e-5)
-  np.testing.assert_allclose(
-    metrics['entropy'],
-    mean(-(np.exp(logs) * logs).sum(-1)),
-    rtol=1e-5,
-  )
+  np.testing.assert_allclose(metrics['entropy'], mean(-(np.exp(logs) * logs).sum(-1)), rtol=1e-5)
   right = logits.argmax(-1) == targets
-  np.testing.assert_allclose(
-    metrics['mean_token_accuracy'], mean(right), rtol=1e-6
-  )
+  np.testing.assert_allclose(metrics['mean_token_accuracy'], mean(right), rtol=1e-6)

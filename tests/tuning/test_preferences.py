@@ -50,10 +50,7 @@ def ranked(path, count, seed, *, most=2):
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
   folder = tmp_path_factory.mktemp('files')
-  return (
-    ranked(folder / 'train.jsonl', 61, 1, most=3),
-    ranked(folder / 'dev.jsonl', 17, 2),
-  )
+  return (ranked(folder / 'train.jsonl', 61, 1, most=3), ranked(folder / 'dev.jsonl', 17, 2))
 
 
 def flags(command, files, workdir, *more, init='none'):
@@ -108,9 +105,7 @@ def test_a_reward_model_learns_a_rule(runs, files):
   margins = rewards[:, 0] - rewards[:, 1]
   np.testing.assert_allclose(margins.mean(), dev['margin'], rtol=1e-4)
   np.testing.assert_allclose(np.mean(margins > 0), dev['accuracy'])
-  np.testing.assert_allclose(
-    rewards[:, 0].mean(), dev['mean_best_reward'], rtol=1e-4
-  )
+  np.testing.assert_allclose(rewards[:, 0].mean(), dev['mean_best_reward'], rtol=1e-4)
   np.testing.assert_allclose(rewards.mean(), dev['mean_reward'], rtol=1e-4)
   assert json.loads(lines[3])['where'] == f'{files[1]}:4'
   train = result_of(runs['reward'])['train']
@@ -146,9 +141,7 @@ def test_dpo_raises_the_margin(runs, files):
   assert dev['rewards/margins'] > 0.1
   assert dev['loss'] < np.log(2)
   np.testing.assert_allclose(
-    dev['rewards/margins'],
-    dev['rewards/chosen'] - dev['rewards/rejected'],
-    rtol=1e-6,
+    dev['rewards/margins'], dev['rewards/chosen'] - dev['rewards/rejected'], rtol=1e-6
   )
 
 
@@ -156,10 +149,7 @@ def test_dpo_raises_the_margin(runs, files):
 @pytest.mark.parametrize('command', ['reward', 'dpo'])
 def test_adapters_are_trained_beside_the_model(command, runs, files, tmp_path):
   """Of the merged model the adapted kernels differ, and the new head."""
-  more = [
-    "--config.finetune.lora=lora(rank=3, on='query')",
-    '--config.schedule.num_steps=2',
-  ]
+  more = ["--config.finetune.lora=lora(rank=3, on='query')", '--config.schedule.num_steps=2']
   base, workdir = runs['dpo'], tmp_path / 'w'
   assert main(flags(command, files, workdir, *more, init=base)) == 0
   before, after = (
@@ -208,13 +198,8 @@ def test_the_first_step_is_at_the_reference(files, tmp_path):
 
 def test_a_file_alone_is_split_by_prompt(tmp_path):
   """The same split each time, and no prompt on both sides."""
-  found = [
-    records.RankedTexts(f'a:{i}', f'prompt {i % 13}', [f'x{i}', f'y{i}'])
-    for i in range(40)
-  ]
-  one, again, other = (
-    records.split_by_prompt(found, 0.2, seed, 'a') for seed in (1, 1, 2)
-  )
+  found = [records.RankedTexts(f'a:{i}', f'prompt {i % 13}', [f'x{i}', f'y{i}']) for i in range(40)]
+  one, again, other = (records.split_by_prompt(found, 0.2, seed, 'a') for seed in (1, 1, 2))
   assert one == again != other
   sides = [{x.prompt for x in one[name]} for name in ('train', 'dev')]
   assert [len(side) for side in sides] == [10, 3]
@@ -234,11 +219,7 @@ SAID = [{'role': 'assistant', 'content': x} for x in ('one', 'two')]
     # TRL leaves a space to the completions.
     ({'chosen': 'so I say', 'rejected': 'so I go'}, 'so I', [' say', ' go']),
     ({'chosen': 'x', 'rejected': 'y'}, '', ['x', 'y']),
-    (
-      {'chosen': [USER, SAID[0]], 'rejected': [USER, SAID[1]]},
-      [USER],
-      [[SAID[0]], [SAID[1]]],
-    ),
+    ({'chosen': [USER, SAID[0]], 'rejected': [USER, SAID[1]]}, [USER], [[SAID[0]], [SAID[1]]]),
     ({'prompt': 'a', 'completions': ['b', 'c', 'd']}, 'a', ['b', 'c', 'd']),
     # As ultrafeedback_binarized has them.
     (
@@ -255,11 +236,7 @@ SAID = [{'role': 'assistant', 'content': x} for x in ('one', 'two')]
       [SYSTEM, USER, SAID[0], USER],
       [[SAID[0]], [SAID[1], USER, SAID[0]]],
     ),
-    (
-      {'prompt': 'u', 'completions': [[USER, x] for x in SAID]},
-      [USER],
-      [[SAID[0]], [SAID[1]]],
-    ),
+    ({'prompt': 'u', 'completions': [[USER, x] for x in SAID]}, [USER], [[SAID[0]], [SAID[1]]]),
   ],
 )
 def test_forms_of_rows(row, prompt, completions):
@@ -271,11 +248,7 @@ def test_what_is_left_out_is_told_with_reasons():
   """Of rankings whose completions begin after two tokens of a prompt."""
   ranked = [
     preferences.Ranked(
-      f'f:{i}',
-      [
-        preferences.LearnedTokens(np.array(x), np.arange(len(x)) > 1)
-        for x in pair
-      ],
+      f'f:{i}', [preferences.LearnedTokens(np.array(x), np.arange(len(x)) > 1) for x in pair]
     )
     for i, pair in enumerate(
       [
@@ -304,9 +277,7 @@ def test_calibration_by_hand():
   error, bins = preferences.calibration(margins)
   assert [x['pairs'] for x in bins] == [1, 1, 2]
   assert [x['accuracy'] for x in bins] == [0.5, 1.0, 0.5]
-  np.testing.assert_allclose(
-    error, (0 + (1 - sigma[1]) + 2 * (sigma[2] - 0.5)) / 4
-  )
+  np.testing.assert_allclose(error, (0 + (1 - sigma[1]) + 2 * (sigma[2] - 0.5)) / 4)
 
 
 def test_length_is_told_apart_from_preference():
@@ -319,8 +290,7 @@ def test_length_is_told_apart_from_preference():
     return preferences.LearnedTokens(ids, ids >= 2)
 
   rows = preferences.RankedRows(
-    [preferences.Ranked('a', [encoded(n) for n in pair]) for pair in sizes],
-    *(2, 11),
+    [preferences.Ranked('a', [encoded(n) for n in pair]) for pair in sizes], 2, 11
   )
   found = preferences.judged(2.0 * sizes, rows)
   np.testing.assert_allclose(found['length_correlation'], 1.0)
@@ -329,9 +299,7 @@ def test_length_is_told_apart_from_preference():
   np.testing.assert_allclose(found['mean_best_reward'], 2 * sizes[:, 0].mean())
 
 
-def test_a_reward_model_scores_texts_here_and_in_transformers(
-  runs, files, tmp_path
-):
+def test_a_reward_model_scores_texts_here_and_in_transformers(runs, files, tmp_path):
   """As in predictions/dev.jsonl, less their mean; exported it scores alike."""
   rows = [*records.rankings(files[1])]
   lines = (runs['reward'] / 'predictions/dev.jsonl').read_text().splitlines()
@@ -347,10 +315,7 @@ def test_a_reward_model_scores_texts_here_and_in_transformers(
     return np.array(score.tokenizer.encode(text), np.int32)
 
   eos = np.array([score.tokenizer.eos_id], np.int32)
-  of_ids = score(
-    [ids(x) for x in prompts],
-    [np.concatenate([ids(x), eos]) for x in texts[1]],
-  )
+  of_ids = score([ids(x) for x in prompts], [np.concatenate([ids(x), eos]) for x in texts[1]])
   np.testing.assert_allclose(of_ids, found[:, 1], atol=1e-5)
   folder = tmp_path / 'hf'
   argv = ['convert', f'--workdir={runs["reward"]}', f'--to_hf={folder}']
@@ -358,9 +323,7 @@ def test_a_reward_model_scores_texts_here_and_in_transformers(
   config = json.loads((folder / 'config.json').read_text())
   assert config['architectures'] == ['GPT2ForSequenceClassification']
   exported = rewards.open_reward(str(folder))
-  np.testing.assert_allclose(
-    exported(prompts, texts[0]), found[:, 0], atol=1e-5
-  )
+  np.testing.assert_allclose(exported(prompts, texts[0]), found[:, 0], atol=1e-5)
   model, params = hf.load(str(folder))
   whole = np.concatenate([ids(prompts[0]), ids(texts[0][0]), eos])
   logits = hf.forward(model, params, input_ids=whole[None])['logits']
@@ -376,16 +339,12 @@ def test_generate_prints_the_samples_with_the_highest_rewards(runs, capsys):
     return capsys.readouterr().out
 
   prompt = 'abc:'
-  given = json.loads(
-    generate(f'--prompt={prompt}', '--num_samples=5', '--json')
-  )
+  given = json.loads(generate(f'--prompt={prompt}', '--num_samples=5', '--json'))
   texts = [x.removeprefix(prompt) for x in given['prompts'][0]['samples']]
   scores = rewards.open_reward(str(runs['reward']))([prompt] * 5, texts)
   order = np.argsort(-scores)[:2]
   reward = '--best_of=5', f'--reward={runs["reward"]}', '--num_samples=2'
-  (best,) = json.loads(generate(f'--prompt={prompt}', *reward, '--json'))[
-    'prompts'
-  ]
+  (best,) = json.loads(generate(f'--prompt={prompt}', *reward, '--json'))['prompts']
   assert best['samples'] == [prompt + texts[i] for i in order]
   np.testing.assert_allclose(best['scores'], scores[order], atol=1e-5)
   prompts, out = runs['dpo'] / 'in.jsonl', runs['dpo'] / 'out.jsonl'
@@ -442,9 +401,7 @@ def test_the_hash_of_rankings_has_their_grouping(files, tmp_path):
     path.write_text('\n'.join(lines))
     config = config_lib.unlocked(reward.get_config())
     config.model.context_length = 16
-    encoder = Encoder(
-      tokenizer_lib.build('bytes', []), lambda: pytest.fail('no chat')
-    )
+    encoder = Encoder(tokenizer_lib.build('bytes', []), lambda: pytest.fail('no chat'))
     prepared = preferences.Reward(str(path), files[1]).prepare(config, encoder)
     found.append(prepared.data)
   assert [x.partition(',')[0] for x in found] == ['4 train'] * 2

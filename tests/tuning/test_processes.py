@@ -43,8 +43,7 @@ def letters(prompts, completions):
 @pytest.fixture
 def folder(tmp_path):
   pairs = [
-    {'prompt': 'say ' + x, 'chosen': x * n, 'rejected': 'z' * n}
-    for n, x in enumerate('abcdefg', 1)
+    {'prompt': 'say ' + x, 'chosen': x * n, 'rejected': 'z' * n} for n, x in enumerate('abcdefg', 1)
   ]
   prompts = [{'prompt': x['prompt']} for x in pairs]
   for name, rows in ('pairs', pairs), ('prompts', prompts):
@@ -117,7 +116,8 @@ def test_processes_stop_together_in_a_rollout(folder):
   """And while one of them scores; the run ends in the same bits."""
   whole, stopped = folder / 'whole', folder / 'stopped'
   command = [
-    *('ppo', '--config=configs/finetune/ppo.py'),
+    'ppo',
+    '--config=configs/finetune/ppo.py',
     f'--config.finetune.task={TASKS["ppo"]}',
     f'--prompts={folder}/prompts.jsonl',
     f'--reward={folder}/rewards.py:letters',

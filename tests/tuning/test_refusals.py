@@ -31,10 +31,7 @@ REWARD = "reward('{train}')"
 DPO = "dpo('{train}', template='vicuna')"
 USER, SAYS = ({'role': r, 'content': 'x'} for r in ('user', 'assistant'))
 OTHER = {**SAYS, 'content': 'y'}
-CALLS = {
-  'role': 'assistant',
-  'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}],
-}
+CALLS = {'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': {}}}]}
 
 PROMPT = {'prompt': 'b', 'answer': 1}
 GRPO = "grpo('{train}', '{folder}/r.py:good', max_completion_length=4)"
@@ -138,12 +135,7 @@ CASES = [
     r"messages\[0\]: has tool_calls and the role 'user'",
   ),
   (chat('user'), VICUNA, [], 'has no message of the assistant'),
-  (
-    said(('user', 'x'), ('assistant', ' ')),
-    VICUNA,
-    [],
-    r'messages\[1\]: the answer is empty',
-  ),
+  (said(('user', 'x'), ('assistant', ' ')), VICUNA, [], r'messages\[1\]: the answer is empty'),
   ({'messages': [7]}, VICUNA, [], r'messages\[0\]=7 is not a message'),
   ({'messages': []}, VICUNA, [], r'messages=\[\] is neither a text nor'),
   ({'messages': 'x'}, VICUNA, [], "messages='x' is a text"),
@@ -200,12 +192,7 @@ CASES = [
     [],
     'nothing.jsonl: no such file; give another with --dev, or as dev in fin',
   ),
-  (
-    GOOD,
-    "sft('', '{train}')",
-    [],
-    "train='': names no file; give one with --t",
-  ),
+  (GOOD, "sft('', '{train}')", [], "train='': names no file; give one with --t"),
   (
     PAIR,
     "dpo('{train}', 'nothing.jsonl')",
@@ -249,12 +236,7 @@ CASES = [
     [],
     'of prompt and completion, one is a text and one a list',
   ),
-  (
-    GOOD,
-    VICUNA,
-    ['finetune.length=99'],
-    'length=99: must be from 2 to the mod',
-  ),
+  (GOOD, VICUNA, ['finetune.length=99'], 'length=99: must be from 2 to the mod'),
   (
     GOOD,
     VICUNA,
@@ -263,18 +245,8 @@ CASES = [
   ),
   (GOOD, VICUNA, ['finetune.length=5'], 'nothing is left to learn in rows'),
   (GOOD, VICUNA, ['finetune.dropout=0.2'], 'sft does not use it; leave it at'),
-  (
-    GOOD,
-    VICUNA,
-    ['finetune.head=spans'],
-    'finetune.head=.*sft does not use it',
-  ),
-  (
-    GOOD,
-    VICUNA,
-    ['model.attention=bidirectional'],
-    'holds an encoder .* give a decoder',
-  ),
+  (GOOD, VICUNA, ['finetune.head=spans'], 'finetune.head=.*sft does not use it'),
+  (GOOD, VICUNA, ['model.attention=bidirectional'], 'holds an encoder .* give a decoder'),
   (
     GOOD,
     VICUNA,
@@ -284,12 +256,7 @@ CASES = [
   (GOOD, VICUNA, ['tokenizer.name=words(9)'], 'is trained on text, and post'),
   ({'a': 1}, REWARD, [], "train.jsonl:2: has neither chosen .*but 'a'"),
   ({'chosen': 'x'}, DPO, [], r"train.jsonl:2: has no column 'rejected'"),
-  (
-    {'chosen': 'x', 'completions': ['x', 'y']},
-    REWARD,
-    [],
-    "train.jsonl:2: has no column 'prompt'",
-  ),
+  ({'chosen': 'x', 'completions': ['x', 'y']}, REWARD, [], "train.jsonl:2: has no column 'prompt'"),
   ({**PAIR, 'rejected': 'b'}, DPO, [], 'chosen and rejected are equal'),
   ({**PAIR, 'rejected': ' '}, REWARD, [], 'rejected is empty'),
   ({'chosen': 'x', 'rejected': 'xy'}, DPO, [], 'chosen has nothing after'),
@@ -313,11 +280,7 @@ CASES = [
     "message 1 has the role 'user', and 'assistant' is due",
   ),
   (
-    {
-      'prompt': [USER],
-      'chosen': [SAYS],
-      'rejected': [{**SAYS, 'content': 'y'}],
-    },
+    {'prompt': [USER], 'chosen': [SAYS], 'rejected': [{**SAYS, 'content': 'y'}]},
     REWARD,
     [],
     "template='': the model has no chat",
@@ -335,12 +298,7 @@ CASES = [
     ['finetune.too_long=refuse'],
     'train.jsonl:2: has 72 tokens, of which 64 fit; raise',
   ),
-  (
-    {**PAIR, 'prompt': 'b' * 70},
-    DPO,
-    [],
-    'no ranking fits into 65 tokens; raise',
-  ),
+  ({**PAIR, 'prompt': 'b' * 70}, DPO, [], 'no ranking fits into 65 tokens; raise'),
   (
     {**PAIR, 'prompt': 'b'},
     "dpo('{train}', loss_type='ipo', label_smoothing=0.1)",

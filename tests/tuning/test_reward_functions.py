@@ -109,11 +109,7 @@ def bad(prompts, completions, tags):
 )
 def test_bad_functions_are_refused(text, message, tmp_path):
   columns = {'answer': 1}, {} if 'answer' in text else {'answer': 2}
-  prompts = [
-    RolloutPrompt(f'f:{i}', 'a', [1], x) for i, x in enumerate(columns, 1)
-  ]
-  prompts.append(
-    RolloutPrompt('f:3', 'a', [1], {'completions': 'b', 'answer': 3})
-  )
+  prompts = [RolloutPrompt(f'f:{i}', 'a', [1], x) for i, x in enumerate(columns, 1)]
+  prompts.append(RolloutPrompt('f:3', 'a', [1], {'completions': 'b', 'answer': 3}))
   with pytest.raises(UsageError, match=re.escape(message)):
     loaded(tmp_path, text, prompts)

@@ -46,11 +46,7 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('files')
   (folder / 'rewards.py').write_text(REWARDS)
   rows = [
-    {
-      'prompt': 'say ' + x * n,
-      'letter': x,
-      **({'mark': x.upper()} if n > 1 else {}),
-    }
+    {'prompt': 'say ' + x * n, 'letter': x, **({'mark': x.upper()} if n > 1 else {})}
     for n, x in enumerate('abc', 1)
   ]
   text = ''.join(json.dumps(row) + '\n' for row in rows)
@@ -115,10 +111,7 @@ def test_a_bandit_is_solved(method, folder, tmp_path):
   ('task', 'key'),
   [
     ('grpo(max_completion_length=1, beta=20.0)', 'kl'),
-    (
-      "ppo(max_completion_length=1, kl_coef=20.0, kl_estimator='k3')",
-      'objective/kl',
-    ),
+    ("ppo(max_completion_length=1, kl_coef=20.0, kl_estimator='k3')", 'objective/kl'),
   ],
 )
 def test_a_large_beta_holds_the_policy(task, key, folder, tmp_path):
@@ -136,10 +129,7 @@ WINDOWS = {
   "ptx=2.0, ptx_text='{folder}/texts.jsonl', whiten_rewards=True, "
   'missing_eos_penalty=0.5)',
 }
-EVERY_3 = (
-  *('batch.size=8', 'checkpoint.every_steps=3', 'checkpoint.keep=3'),
-  'log.every_steps=1',
-)
+EVERY_3 = ('batch.size=8', 'checkpoint.every_steps=3', 'checkpoint.keep=3', 'log.every_steps=1')
 
 
 @pytest.fixture(scope='module', params=WINDOWS)
@@ -151,8 +141,7 @@ def run(request, folder, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     show = report.Progress.show
     patch.setattr(
-      *(report.Progress, 'show'),
-      lambda self, *args: (lines.append(args), show(self, *args)),
+      report.Progress, 'show', lambda self, *args: (lines.append(args), show(self, *args))
     )
     done = trained(folder, workdir, task, 'letters', *EVERY_3, steps=7)
   (workdir.parent / 'shown.json').write_text(json.dumps(lines))
@@ -162,11 +151,7 @@ def run(request, folder, tmp_path_factory):
 def test_columns_that_some_prompts_lack_are_told(folder, tmp_path, capfd):
   """Before the refusal, so that nothing needs to be trained."""
   argv = flags(
-    folder,
-    'grpo(max_completion_length=4)',
-    'letters',
-    'batch.size=ramp(0:8, 1_steps:16)',
-    steps=2,
+    folder, 'grpo(max_completion_length=4)', 'letters', 'batch.size=ramp(0:8, 1_steps:16)', steps=2
   )
   assert main(['grpo', *argv, f'--workdir={tmp_path}/w']) == 2
   said = "not all 3 prompts have the columns 'mark' (in 2); for the others"
@@ -207,9 +192,7 @@ def test_log_lines_show_the_reward(run, capsys):
   assert all(' | loss ' in text for _, text in shown)
   assert main([run.name, *run.flags, f'--workdir={run.workdir}']) == 0
   said = capsys.readouterr().out.splitlines()
-  assert said[1].startswith(
-    f'from step 1 to step 7: reward {first:.4f} to {last:.4f}'
-  )
+  assert said[1].startswith(f'from step 1 to step 7: reward {first:.4f} to {last:.4f}')
 
 
 def test_a_complete_run_without_its_log_has_no_rewards(run, tmp_path, capsys):
@@ -231,9 +214,7 @@ def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
   shutil.copytree(run.workdir, earlier)
   shutil.rmtree(earlier / 'checkpoints/6')
   (earlier / 'rollouts/4.npz').write_bytes(b'of a run that was ahead')
-  whole_runs.assert_resumes(
-    run._replace(workdir=earlier), tmp_path / 'again', run.name
-  )
+  whole_runs.assert_resumes(run._replace(workdir=earlier), tmp_path / 'again', run.name)
   whole_runs.same_state(run.workdir, tmp_path / 'again', step=7)
 
 
@@ -250,7 +231,12 @@ def test_adapters(run, folder, tmp_path, monkeypatch):
   task = WINDOWS[run.name].format(folder=folder)
   lora = "finetune.lora=lora(rank=3, on='query')"
   adapted = trained(
-    *(folder, tmp_path / 'w', task, 'letters', *EVERY_3, lora),
+    folder,
+    tmp_path / 'w',
+    task,
+    'letters',
+    *EVERY_3,
+    lora,
     'checkpoint.every_steps=4',
     steps=5,
     init=run.workdir,

@@ -146,9 +146,7 @@ def test_each_task_is_told_of_and_predicted(workdir):
   lines = metrics.read(str(workdir))
   order = TaskOrder(SIZES, batch_size=8, seed=0)
   logged = [m for m in lines if 'loss' in m]
-  assert [m['task'] for m in logged] == [
-    order.step(i).task for i in range(STEPS)
-  ]
+  assert [m['task'] for m in logged] == [order.step(i).task for i in range(STEPS)]
   # [CLS] text [SEP] or [CLS] question [SEP] candidate [SEP], of each candidate.
   lengths = {'classification': 8, 'ranking': 2 * 16}
   counts = [8 * lengths[m['task']] for m in logged]
@@ -157,10 +155,7 @@ def test_each_task_is_told_of_and_predicted(workdir):
   assert sum(m.get('event') == 'compiled' for m in lines) == 2
   evaluated = [m for m in lines if 'eval/validation/average' in m]
   assert [m['step'] for m in evaluated] == [STEPS]
-  last, result = (
-    evaluated[-1],
-    json.loads((workdir / 'result.json').read_text()),
-  )
+  last, result = (evaluated[-1], json.loads((workdir / 'result.json').read_text()))
   scores = [last[f'eval/{name}/accuracy'] for name in SIZES]
   assert last['eval/validation/average'] == np.mean(scores) == result['average']
   for name in SIZES:
@@ -181,8 +176,7 @@ def test_the_head_of_the_other_task_does_not_move(states):
   for task, before, after in zip(steps[1:], states, states[1:], strict=False):
     for name in SIZES:
       trees = (
-        jax.tree.leaves((s.params['parts'][name], moments(s, name)))
-        for s in (before, after)
+        jax.tree.leaves((s.params['parts'][name], moments(s, name))) for s in (before, after)
       )
       same = [np.array_equal(*pair) for pair in zip(*trees, strict=True)]
       assert not any(same) if name == task else all(same), name
@@ -200,9 +194,7 @@ def test_the_average_is_over_all_steps(states):
   """Also over those of the other task, in which a head is as it was."""
   for before, after in itertools.pairwise(states):
     jax.tree.map(
-      lambda a, p, new: np.testing.assert_allclose(
-        new, 0.9 * a + 0.1 * p, rtol=1e-5, atol=1e-7
-      ),
+      lambda a, p, new: np.testing.assert_allclose(new, 0.9 * a + 0.1 * p, rtol=1e-5, atol=1e-7),
       before.ema,
       after.params,
       after.ema,
@@ -222,9 +214,7 @@ def test_a_task_goes_on_from_its_own_head(workdir, states, tasks):
   params, averages = source.params(), states[-1].ema
   found = transfer.with_heads(params, ['classification'], alone=True)
   expected = averages['parts']['classification']['classifier']
-  jax.tree.map(
-    np.testing.assert_array_equal, found['heads']['classifier'], expected
-  )
+  jax.tree.map(np.testing.assert_array_equal, found['heads']['classifier'], expected)
   pooler = averages['heads']['pooler']
   jax.tree.map(np.testing.assert_array_equal, found['heads']['pooler'], pooler)
   both = transfer.with_heads(params, [*SIZES], alone=False)
@@ -250,8 +240,11 @@ def test_one_task_is_fine_tuned_from_several(workdir, tasks, tmp_path):
   """It starts as the model of all, and so predicts alike until it moves."""
   alone = tmp_path / 'alone'
   argv = [
-    *('finetune', f'--config={CONFIGS}/finetune/mt_dnn.py'),
-    *(f'--init={workdir}', f'--workdir={alone}', f'--tasks={tasks[1]}'),
+    'finetune',
+    f'--config={CONFIGS}/finetune/mt_dnn.py',
+    f'--init={workdir}',
+    f'--workdir={alone}',
+    f'--tasks={tasks[1]}',
     '--config.finetune.peak=1e-30',
     '--config.optim.name=adamw',
     '--config.batch.size=8',
@@ -260,9 +253,7 @@ def test_one_task_is_fine_tuned_from_several(workdir, tasks, tmp_path):
     '--config.log.every_steps=1',
   ]
   assert main(argv) == 0
-  ours, theirs = (
-    json.loads((w / 'result.json').read_text()) for w in (alone, workdir)
-  )
+  ours, theirs = (json.loads((w / 'result.json').read_text()) for w in (alone, workdir))
   assert ours['init'] == f'{workdir}, step {STEPS}, head of ranking'
   assert ours['dev'] == pytest.approx(theirs['tasks']['ranking']['dev'])
   assert ours['train']['examples'] == SIZES['ranking']
@@ -275,8 +266,6 @@ def test_one_task_is_fine_tuned_from_several(workdir, tasks, tmp_path):
 
 
 def test_tasks_are_called_and_found():
-  assert in_folder("rte, cola('here'), snli", '/glue') == (
-    "rte('/glue/RTE'), cola('here'), snli()"
-  )
+  assert in_folder("rte, cola('here'), snli", '/glue') == ("rte('/glue/RTE'), cola('here'), snli()")
   text = "rte(), choice('a', 'b'), choice('c', 'd'), choice('e', 'f')"
   assert [*named(text)] == ['rte', 'choice', 'choice_2', 'choice_3']

@@ -45,10 +45,7 @@ def dialogues(path, count, seed):
 @pytest.fixture(scope='module')
 def files(tmp_path_factory):
   folder = tmp_path_factory.mktemp('files')
-  return (
-    dialogues(folder / 'train.jsonl.gz', 61, 1),
-    dialogues(folder / 'dev.jsonl', 17, 2),
-  )
+  return (dialogues(folder / 'train.jsonl.gz', 61, 1), dialogues(folder / 'dev.jsonl', 17, 2))
 
 
 def flags(files, workdir, *more, init='none'):
@@ -129,18 +126,13 @@ def test_the_model_chats_here_and_in_transformers(workdir, files, tmp_path):
   ours = tokenizer.load(str(workdir / 'tokenizer'))
   call = f"hf_tokenizer('{folder}/tokenizer.json')"
   theirs = special_files.tokenizer(call, str(folder))
-  templates = [
-    ChatTemplate.load(str(path)) for path in (workdir / 'tokenizer', folder)
-  ]
+  templates = [ChatTemplate.load(str(path)) for path in (workdir / 'tokenizer', folder)]
   ids = [
     template and template.ids(made, chat)
     for template, made in zip(templates, (ours, theirs), strict=True)
   ]
   assert ids[0] == ids[1] == [*b'USER: say b ASSISTANT:']
-  more = [
-    '--config.finetune.task=sft("a", "b")',
-    '--config.schedule.num_steps=1',
-  ]
+  more = ['--config.finetune.task=sft("a", "b")', '--config.schedule.num_steps=1']
   assert main(flags(files, tmp_path / 'w2', *more, init=str(folder))) == 0
   result = json.loads((tmp_path / 'w2/result.json').read_text())
   before = json.loads((workdir / 'result.json').read_text())
@@ -149,21 +141,13 @@ def test_the_model_chats_here_and_in_transformers(workdir, files, tmp_path):
 
 def test_adapters_are_trained_beside_the_model(workdir, files, tmp_path):
   """Of the merged model the adapted kernels differ, and nothing else."""
-  more = [
-    "--config.finetune.lora=lora(rank=3, on='query')",
-    '--config.schedule.num_steps=2',
-  ]
+  more = ["--config.finetune.lora=lora(rank=3, on='query')", '--config.schedule.num_steps=2']
   argv = flags(files, tmp_path / 'w', *more, init=str(workdir))
   assert main(argv) == 0
-  trees = [
-    models.load_state(str(path))[1].eval_params
-    for path in (workdir, tmp_path / 'w')
-  ]
+  trees = [models.load_state(str(path))[1].eval_params for path in (workdir, tmp_path / 'w')]
   same = jax.tree.map(lambda *x: bool(np.all(x[0] == x[1])), *trees)
   changed = {
-    params.name_of(path)
-    for path, equal in jax.tree_util.tree_leaves_with_path(same)
-    if not equal
+    params.name_of(path) for path, equal in jax.tree_util.tree_leaves_with_path(same) if not equal
   }
   assert changed and all('query/kernel' in name for name in changed)
 

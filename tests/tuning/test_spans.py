@@ -54,9 +54,7 @@ def test_squads_files_are_read(tmp_path):
 
 
 def rows(task, examples, length, **more):
-  return span_rows(
-    EncodedExamples(task, examples, [], Bytes(), BERT, length, **more)
-  )
+  return span_rows(EncodedExamples(task, examples, [], Bytes(), BERT, length, **more))
 
 
 def test_a_long_text_is_read_in_windows(tmp_path):
@@ -87,11 +85,7 @@ def test_a_long_text_is_read_in_windows(tmp_path):
 def test_a_question_may_be_cut(tmp_path):
   task, examples = read(tmp_path, EVE, max_question=2)
   found = rows(task, examples, 40)
-  assert found.cut == 1 and found.inputs[0, 0, :4].tolist() == [
-    CLS,
-    *b'wh',
-    SEP,
-  ]
+  assert found.cut == 1 and found.inputs[0, 0, :4].tolist() == [CLS, *b'wh', SEP]
 
 
 def brute_force(options, origins, raw, contexts):
@@ -117,9 +111,7 @@ def brute_force(options, origins, raw, contexts):
 
 @pytest.mark.parametrize('version', ['1.1', '2.0'])
 def test_the_best_valid_span_of_all_windows(tmp_path, version):
-  task, examples = read(
-    tmp_path, *[EVE] * 17, version=version, stride=5, max_answer=7
-  )
+  task, examples = read(tmp_path, *[EVE] * 17, version=version, stride=5, max_answer=7)
   options = task.options._replace(null_threshold=-6.0)
   windows = rows(task, examples, 18)
   raw = np.random.default_rng(3).normal(size=(len(windows), 36))

@@ -40,10 +40,7 @@ def conll(folder):
 def test_conlls_files_are_read(tmp_path):
   task, found = conll(tmp_path)
   assert [*task.paths] == ['train', 'dev', 'test']
-  assert [e.texts for e in found] == [
-    ('U.N. official Rolf Ek',),
-    ('New York Oslo',),
-  ]
+  assert [e.texts for e in found] == [('U.N. official Rolf Ek',), ('New York Oslo',)]
   assert [rows.tag_names(task, e.label) for e in found] == [
     ['B-ORG', 'O', 'B-PER', 'I-PER'],
     ['B-LOC', 'I-LOC', 'B-LOC'],
@@ -54,9 +51,7 @@ def test_conlls_files_are_read(tmp_path):
 def test_the_first_token_of_a_word_is_asked(tmp_path):
   task, examples = conll(tmp_path)
   tokens = rows.encode(examples, Bytes())
-  made = rows.tag_rows(
-    EncodedExamples(task, examples, tokens, Bytes(), BERT, 19)
-  )
+  made = rows.tag_rows(EncodedExamples(task, examples, tokens, Bytes(), BERT, 19))
   # 'U.N. official Rolf Ek' is 21 bytes, of which 17 have room: 'Ek' is cut off.
   assert made.inputs[0, 0].tolist() == [CLS, *b'U.N. official Rol', SEP]
   assert made.cut == 1

@@ -51,9 +51,7 @@ def test_names_with_white_space_keep_the_lines_of_predictions(tmp_path):
   names = ('a\tb', 'c\r\nd', 'e, f')
   task = Task('classification', {}, ('',), labels=names)
   labels = np.array([2, 0, 1], np.int32)
-  split = TaskSplit(
-    task, TaskRows(np.zeros((3, 1, 2), np.int32), labels, labels, 0)
-  )
+  split = TaskSplit(task, TaskRows(np.zeros((3, 1, 2), np.int32), labels, labels, 0))
   raw = np.eye(3, dtype=np.float32)[labels]
   write_predictions(str(tmp_path / 'p.tsv'), split, Outputs(raw, labels, {}))
   with open(tmp_path / 'p.tsv', newline='') as f:

@@ -24,9 +24,7 @@ def test_an_epoch_of_glue_has_the_batches_of_each_task_once():
   glue = {'cola': 8551, 'sst2': 67_349, 'stsb': 5749, 'rte': 2490, 'mrpc': 3668}
   order = TaskOrder(glue, batch_size=32, seed=3)
   assert order.steps_per_epoch == 268 + 2105 + 180 + 78 + 115 == 2746
-  counts = collections.Counter(
-    order.step(2746 + i) for i in range(order.steps_per_epoch)
-  )
+  counts = collections.Counter(order.step(2746 + i) for i in range(order.steps_per_epoch))
   assert {*counts.values()} == {1}
   of_task = collections.Counter(step.task for step in counts)
   assert of_task == {'cola': 268, 'sst2': 2105, 'stsb': 180, 'rte': 78,
@@ -54,10 +52,7 @@ def test_each_example_is_seen_once_in_each_epoch_in_batches_of_one_task():
   again, other = (TaskOrder(SIZES, batch_size=5, seed=s) for s in (3, 4))
   assert [again.step(i) for i in (12, 3)] == [order.step(i) for i in (12, 3)]
   assert [other.step(i) for i in range(8)] != [order.step(i) for i in range(8)]
-  assert order.epochs(16) == {
-    **{f'epochs/{task}': 2.0 for task in SIZES},
-    'epochs': 2.0,
-  }
+  assert order.epochs(16) == {**{f'epochs/{task}': 2.0 for task in SIZES}, 'epochs': 2.0}
   done = seen[0][:4]
   assert order.epochs(4)['epochs/mrpc'] == done.count('mrpc') / 5
 

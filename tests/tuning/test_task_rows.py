@@ -26,9 +26,7 @@ def rows(form, texts, length=16, **more):
   of = Task(form, {}, ('',) * (1 if form == 'choice' else len(texts)))
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  return task_rows.head_rows(
-    EncodedExamples(of, examples, tokens, Bytes(), GPT1, length, **more)
-  )
+  return task_rows.head_rows(EncodedExamples(of, examples, tokens, Bytes(), GPT1, length, **more))
 
 
 def shown(found):
@@ -107,9 +105,7 @@ def test_rows_begin_as_the_model_was_trained():
   tokens = task_rows.encode(examples, Started())
 
   def found(length):
-    rows = task_rows.target_rows(
-      EncodedExamples(TARGET, examples, tokens, Started(), GPT1, length)
-    )
+    rows = task_rows.target_rows(EncodedExamples(TARGET, examples, tokens, Started(), GPT1, length))
     return rows.inputs[0, 0].tolist(), rows.lengths[0].tolist()
 
   assert found(10) == ([1, *b'abc = x', 256, 2, 2], [6, 9])
@@ -145,29 +141,18 @@ def test_an_encoder_reads_both_texts_once(kind, form, texts, expected):
   """BERT's figure 4; RoBERTa has the separator twice between two texts."""
   special = Frame.of_encoder(ENCODERS[kind])
   form, _, count = form.partition(' ')
-  of = Task(
-    form, {}, ('',) * int(count or 1 if form == 'choice' else len(texts))
-  )
+  of = Task(form, {}, ('',) * int(count or 1 if form == 'choice' else len(texts)))
   examples = [Example('t:1', tuple(texts), 1)]
   tokens = task_rows.encode(examples, Bytes())
-  made = task_rows.head_rows(
-    EncodedExamples(of, examples, tokens, Bytes(), special, 13)
-  )
+  made = task_rows.head_rows(EncodedExamples(of, examples, tokens, Bytes(), special, 13))
   names = {301: '<', 302: '>', 303: '.'}
-  found = [
-    ''.join(names.get(t) or chr(t) for t in row) for row in made.inputs[0]
-  ]
+  found = [''.join(names.get(t) or chr(t) for t in row) for row in made.inputs[0]]
   if kind == 'roberta':
     first = len(texts[0]) + 1
-    expected = [
-      row[:first] + '>' * (form != 'classification') + row[first:]
-      for row in expected
-    ]
+    expected = [row[:first] + '>' * (form != 'classification') + row[first:] for row in expected]
   assert found == [row.ljust(13, '.') for row in expected]
   assert made.second is not None
-  for row, length, second in zip(
-    expected, made.lengths[0], made.second[0], strict=True
-  ):
+  for row, length, second in zip(expected, made.lengths[0], made.second[0], strict=True):
     assert length == len(row)
     assert row[second - 1] == '>' and row[:second].strip('<>') == texts[0]
 

@@ -71,11 +71,7 @@ TEXTS = {
   'b.txt': 'Paris is in France.',
   'c.md': 'A whale is no fish.',
 }
-PARAGRAPHS = [
-  'The cat sat on the red mat.',
-  'A dog barked at the cat.',
-  'Paris is in France.',
-]
+PARAGRAPHS = ['The cat sat on the red mat.', 'A dog barked at the cat.', 'Paris is in France.']
 
 
 @pytest.fixture

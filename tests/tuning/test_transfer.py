@@ -23,26 +23,16 @@ def built(**fields):
 
 @functools.cache
 def pretrained():
-  return tiny.params(
-    tiny.model(num_layers=4, attention='full, local(window=3)')
-  )
+  return tiny.params(tiny.model(num_layers=4, attention='full, local(window=3)'))
 
 
 @pytest.mark.parametrize('amount', [None, 0, 3])
 def test_what_is_transferred(amount):
-  fields = {
-    'num_layers': 4,
-    'attention': 'full, local(window=3)',
-    'vocab_size': tiny.V + 3,
-  }
+  fields = {'num_layers': 4, 'attention': 'full, local(window=3)', 'vocab_size': tiny.V + 3}
   model = tiny.model(**fields)
-  fresh = tiny.random_like(
-    tiny.shapes(built(**fields)),
-    seed=7,
-  )
+  fresh = tiny.random_like(tiny.shapes(built(**fields)), seed=7)
   given = {
-    params_lib.name_of(path): x
-    for path, x in jax.tree_util.tree_leaves_with_path(pretrained())
+    params_lib.name_of(path): x for path, x in jax.tree_util.tree_leaves_with_path(pretrained())
   }
   masks = {}
   if amount is not None:
@@ -52,12 +42,8 @@ def test_what_is_transferred(amount):
   )
   found = jax.jit(init)(jax.random.key(0), given).params
   table = found['embed']['embedding']
-  np.testing.assert_array_equal(
-    table[: tiny.V], pretrained()['embed']['embedding']
-  )
-  np.testing.assert_array_equal(
-    table[tiny.V :], fresh['embed']['embedding'][tiny.V :]
-  )
+  np.testing.assert_array_equal(table[: tiny.V], pretrained()['embed']['embedding'])
+  np.testing.assert_array_equal(table[tiny.V :], fresh['embed']['embedding'][tiny.V :])
   np.testing.assert_array_equal(
     found['positions']['embedding'], pretrained()['positions']['embedding']
   )
@@ -65,16 +51,10 @@ def test_what_is_transferred(amount):
   for layer in range(4):
     period, block = divmod(layer, 2)
     source = pretrained() if amount is None or layer < amount else fresh
-    parts = (
-      tree['decoder']['periods'][f'block_{block}'] for tree in (found, source)
-    )
-    jax.tree.map(
-      lambda a, b, p=period: np.testing.assert_array_equal(a[p], b[p]), *parts
-    )
+    parts = (tree['decoder']['periods'][f'block_{block}'] for tree in (found, source))
+    jax.tree.map(lambda a, b, p=period: np.testing.assert_array_equal(a[p], b[p]), *parts)
   last = pretrained() if amount is None else fresh
-  jax.tree.map(
-    np.testing.assert_array_equal, found['final_norm'], last['final_norm']
-  )
+  jax.tree.map(np.testing.assert_array_equal, found['final_norm'], last['final_norm'])
   jax.tree.map(np.testing.assert_array_equal, found['heads'], fresh['heads'])
 
 

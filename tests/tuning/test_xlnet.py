@@ -74,8 +74,6 @@ def test_a_task_is_learned_and_exported(tmp_path):
     for row in map(json.loads, lines)
   ]
   ids, types, mask = np.moveaxis(np.array(given), -2, 0)
-  out = hf.forward(
-    model, params, input_ids=ids, token_type_ids=types, attention_mask=mask
-  )
+  out = hf.forward(model, params, input_ids=ids, token_type_ids=types, attention_mask=mask)
   best = np.argmax(np.asarray(out['logits']), axis=-1)
   assert [str(i) for i in best] == said

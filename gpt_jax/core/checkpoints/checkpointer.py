@@ -84,12 +84,7 @@ class Regular(NamedTuple):
 
 
 def retention_policy(
-  losses: dict[int, float],
-  *,
-  keep: int,
-  every_steps: int,
-  keep_every_steps: int,
-  keep_best: int,
+  losses: dict[int, float], *, keep: int, every_steps: int, keep_every_steps: int, keep_best: int
 ) -> Regular:
   """The policy of the section `checkpoint` of a config.
 
@@ -105,14 +100,10 @@ def retention_policy(
     policies.append(checkpoint_managers.EveryNSteps(keep_every_steps))
   if keep_best:
     policies.append(Best(keep_best, losses))
-  return Regular(
-    every_steps, checkpoint_managers.AnyPreservationPolicy(policies)
-  )
+  return Regular(every_steps, checkpoint_managers.AnyPreservationPolicy(policies))
 
 
-def rewind_target(
-  steps: Sequence[int], *, spike: int, before: int, every: int
-) -> int:
+def rewind_target(steps: Sequence[int], *, spike: int, before: int, every: int) -> int:
   """The checkpoint to go back to; 0 is the start of the run.
 
   The newest at least `before` steps before the spike; if retention left none
@@ -250,9 +241,7 @@ class Checkpointer:
 
   def _open(self):
     self._manager = ocp.CheckpointManager(
-      restore.absolute(self._folder),
-      options=self._options,
-      handler_registry=registry(Handler()),
+      restore.absolute(self._folder), options=self._options, handler_registry=registry(Handler())
     )
 
   def steps(self) -> list[int]:
@@ -280,17 +269,14 @@ class Checkpointer:
     if step in self.steps():
       return
     record = self._record(step) if self._record else None
-    checksums = signed(
-      CheckpointContents(arrays(state, fingerprint(state)), record)
-    )
+    checksums = signed(CheckpointContents(arrays(state, fingerprint(state)), record))
     self._pending = step
     restore.quiet_late_futures()
     try:
       self._manager.save(
         step,
         args=ocp.args.Composite(
-          state=ocp.args.PyTreeSave(state),
-          checksums=ocp.args.JsonSave(checksums),
+          state=ocp.args.PyTreeSave(state), checksums=ocp.args.JsonSave(checksums)
         ),
       )
     except Exception as e:
@@ -411,11 +397,7 @@ class Checkpointer:
   # Restoring ---------------------------------------------------------------
 
   def restore(
-    self,
-    abstract: TrainState,
-    *,
-    at_most: int | None = None,
-    moments: bool = True,
+    self, abstract: TrainState, *, at_most: int | None = None, moments: bool = True
   ) -> TrainState | None:
     """Restores the newest sound checkpoint onto the shardings of `abstract`.
 
@@ -452,9 +434,7 @@ class Checkpointer:
       state, reason, record = restore.read(folder, abstract, moments=moments)
       if state is None:
         damaged[step] = reason
-        log.warning(
-          'checkpoint %s is damaged (%s)', self._folder / str(step), reason
-        )
+        log.warning('checkpoint %s is damaged (%s)', self._folder / str(step), reason)
         continue
       if damaged:
         self._set_aside(list(damaged))

@@ -148,11 +148,7 @@ class CheckpointContents(NamedTuple):
 def signed(contents: CheckpointContents) -> dict[str, Any]:
   """The contents as JSON, with the checksum of that JSON."""
   rows = {name: list(array) for name, array in contents.arrays.items()}
-  return {
-    'arrays': rows,
-    'record': contents.record,
-    'sha256': _digest(rows, contents.record),
-  }
+  return {'arrays': rows, 'record': contents.record, 'sha256': _digest(rows, contents.record)}
 
 
 def verified(text: str) -> CheckpointContents:
@@ -165,9 +161,7 @@ def verified(text: str) -> CheckpointContents:
   rows, record = content['arrays'], content['record']
   if content['sha256'] != _digest(rows, record):
     raise ValueError('the list of checksums was changed')
-  return CheckpointContents(
-    {name: Array(*row) for name, row in rows.items()}, record
-  )
+  return CheckpointContents({name: Array(*row) for name, row in rows.items()}, record)
 
 
 def _digest(rows: dict[str, list], record: Any) -> str:
@@ -238,16 +232,12 @@ class StepNames(ocp.path.step.NameFormat[ocp.path.step.Metadata]):
     """The name of a step's folder."""
     return self._named.build_name(step)
 
-  def find_all(
-    self, base_path: epath.PathLike
-  ) -> Iterator[ocp.path.step.Metadata]:
+  def find_all(self, base_path: epath.PathLike) -> Iterator[ocp.path.step.Metadata]:
     """The finished checkpoints."""
     for metadata in self._named.find_all(base_path):
       yield _Step(metadata.step, metadata.path)
 
-  def find_step(
-    self, base_path: epath.PathLike, step: int
-  ) -> ocp.path.step.Metadata:
+  def find_step(self, base_path: epath.PathLike, step: int) -> ocp.path.step.Metadata:
     """The checkpoint of a step; raises ValueError if there is none."""
     metadata = self._named.find_step(base_path, step)
     return _Step(metadata.step, metadata.path)
@@ -364,9 +354,7 @@ def contents(folder: epath.Path) -> CheckpointContents:
   return verified((folder / 'checksums/metadata').read_text(encoding='utf-8'))
 
 
-def read(
-  folder: epath.Path, abstract: TrainState, *, moments: bool = True
-) -> Found:
+def read(folder: epath.Path, abstract: TrainState, *, moments: bool = True) -> Found:
   """Reads the checkpoint in `folder`; a collective of all processes.
 
   Args:
@@ -396,8 +384,7 @@ def read(
     # Use the handler directly: the manager would wait for hosts that failed.
     state = TrainState(
       *ocp.PyTreeCheckpointHandler().restore(
-        literal(folder / 'state'),
-        args=ocp.args.PyTreeRestore(target, places),
+        literal(folder / 'state'), args=ocp.args.PyTreeRestore(target, places)
       )
     )
   except Exception as e:
@@ -414,9 +401,7 @@ def read(
     state = state._replace(opt_state=())
   state_arrays = arrays(state, fingerprint(state))
   wrong = [
-    name
-    for name, array in state_arrays.items()
-    if array.fingerprint != saved[name].fingerprint
+    name for name, array in state_arrays.items() if array.fingerprint != saved[name].fingerprint
   ]
   if wrong:
     return Found(reason=f'fingerprint differs in {", ".join(wrong)}')

@@ -3,14 +3,7 @@
 """The config: its tree of defaults, resolving, validation."""
 
 from gpt_jax.core.config.defaults import CALL_STRINGS, FIELDS
-from gpt_jax.core.config.fields import (
-  Config,
-  differences,
-  flatten,
-  from_json,
-  to_json,
-  unlocked,
-)
+from gpt_jax.core.config.fields import Config, differences, flatten, from_json, to_json, unlocked
 from gpt_jax.core.config.lengths import (
   in_percent,
   order,

@@ -20,23 +20,14 @@ from gpt_jax.core import ranges
 from gpt_jax.core.config.log_trackers import TRACKERS
 from gpt_jax.core.entries import Field, Section
 from gpt_jax.core.nn.choices import CHOICES as MODEL
-from gpt_jax.core.objectives.choices import (
-  OBJECTIVES,
-  PRETRAINING,
-)
+from gpt_jax.core.objectives.choices import OBJECTIVES, PRETRAINING
 from gpt_jax.core.optim.batch_ramp import LENGTHS, RAMPS
 from gpt_jax.core.optim.optimizer import OPTIMIZERS
 from gpt_jax.core.optim.outer import OUTERS
 from gpt_jax.core.optim.rounding import AVERAGES, PRECISIONS
 from gpt_jax.core.optim.schedules import LAST_STEP, SCHEDULES
 from gpt_jax.core.optim.spikes import SPIKES
-from gpt_jax.core.ranges import (
-  Count,
-  NotNegative,
-  Seconds,
-  Seed,
-  Whole,
-)
+from gpt_jax.core.ranges import Count, NotNegative, Seconds, Seed, Whole
 from gpt_jax.core.rows.row_makers import ROWS
 from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.core.text.clean.choices import STEPS as CLEANING
@@ -55,9 +46,7 @@ T = TypeVar('T')
 def size(file: str, arg: str, sizes: Mapping[str, T]) -> T:
   """The entry `arg` of a config's table of sizes."""
   if arg not in sizes:
-    raise UsageError(
-      f'{_name(file)}:{arg}: unknown size; one of ' + ', '.join(sizes)
-    )
+    raise UsageError(f'{_name(file)}:{arg}: unknown size; one of ' + ', '.join(sizes))
   return sizes[arg]
 
 
@@ -86,9 +75,7 @@ def corpora(config: Any, **percent: float) -> None:
   """
   total = sum(percent.values())
   weights = [f'{name}:{part / total:.9g}' for name, part in percent.items()]
-  config.data.sources = {
-    name: f"jsonl('corpora/{name}/*.jsonl*')" for name in percent
-  }
+  config.data.sources = {name: f"jsonl('corpora/{name}/*.jsonl*')" for name in percent}
   config.data.source = f'mixture({", ".join(weights)})'
 
 
@@ -106,46 +93,29 @@ WAIT = Annotated[int, ranges.whole(1, 10**6)]
 
 TREE: dict[str, Any] = {}
 
-TREE['seed'] = Field(
-  0, Seed, 'Initial parameters, data order and dropout are functions of it.'
-)
+TREE['seed'] = Field(0, Seed, 'Initial parameters, data order and dropout are functions of it.')
 
 TREE['model'] = Section(
   'The model: the fields of `Transformer` in gpt_jax/core/nn/transformer.py.',
   vocab_size=Field(
     None,
     Count,
-    'Rows of the table of token embeddings; empty: as many as the tokenizer '
-    'has tokens.',
+    'Rows of the table of token embeddings; empty: as many as the tokenizer has tokens.',
   ),
   context_length=Field(1024, WIDTH, 'Tokens per row.'),
-  num_layers=Field(
-    12, LAYERS, 'Number of layers; in an encoder-decoder, of the decoder.'
-  ),
+  num_layers=Field(12, LAYERS, 'Number of layers; in an encoder-decoder, of the decoder.'),
   d_model=Field(768, WIDTH, 'Width of the states between layers.'),
   num_heads=Field(12, WIDTH, 'Attention heads.'),
-  num_kv_heads=Field(
-    None, WIDTH, 'Heads of keys and values; empty: num_heads.'
-  ),
-  head_size=Field(
-    None,
-    WIDTH,
-    "Width of a head's queries and keys; empty: d_model / num_heads.",
-  ),
+  num_kv_heads=Field(None, WIDTH, 'Heads of keys and values; empty: num_heads.'),
+  head_size=Field(None, WIDTH, "Width of a head's queries and keys; empty: d_model / num_heads."),
   value_size=Field(0, OWN_WIDTH, "Width of a head's values; 0: head_size."),
   encoder_num_heads=Field(
-    0,
-    OWN_WIDTH,
-    'Heads of the encoder, with the same total width; 0: num_heads.',
+    0, OWN_WIDTH, 'Heads of the encoder, with the same total width; 0: num_heads.'
   ),
-  d_ff=Field(
-    None, WIDTH, 'Width of the feed-forward layers; empty: 4 * d_model.'
-  ),
+  d_ff=Field(None, WIDTH, 'Width of the feed-forward layers; empty: 4 * d_model.'),
   encoder_d_ff=Field(0, OWN_WIDTH, 'd_ff of the encoder; 0: d_ff.'),
   num_encoder_layers=Field(
-    0,
-    DEPTH,
-    'Number of encoder layers; above 0 the model is an encoder-decoder.',
+    0, DEPTH, 'Number of encoder layers; above 0 the model is an encoder-decoder.'
   ),
   num_source_layers=Field(
     0,
@@ -169,27 +139,21 @@ TREE['model'] = Section(
     'group repeats its `inner` layers.',
   ),
   input=Field('tokens', MODEL['input'], 'The token embeddings.'),
-  position=Field(
-    'learned', MODEL['position'], 'How positions enter the model.'
-  ),
+  position=Field('learned', MODEL['position'], 'How positions enter the model.'),
   attention=Field(
     'full',
     str,
-    'Which tokens a token attends to. A comma-separated list repeats over the '
-    'layers.',
+    'Which tokens a token attends to. A comma-separated list repeats over the layers.',
     calls=MODEL['attention'],
   ),
   encoder_attention=Field(
     None,
     str,
-    "The encoder's attention: bidirectional, or recurrent layers; empty: "
-    'bidirectional.',
+    "The encoder's attention: bidirectional, or recurrent layers; empty: bidirectional.",
     calls=MODEL['encoder_attention'],
   ),
   attention_scale=Field(
-    'rsqrt',
-    MODEL['attention_scale'],
-    'The factor that attention scores are multiplied by.',
+    'rsqrt', MODEL['attention_scale'], 'The factor that attention scores are multiplied by.'
   ),
   attention_backend=Field(
     'auto',
@@ -211,16 +175,9 @@ TREE['model'] = Section(
     calls=MODEL['ffn'],
   ),
   encoder_ffn=Field(
-    None,
-    str,
-    "The encoder's ffn; empty: the same as ffn.",
-    calls=MODEL['encoder_ffn'],
+    None, str, "The encoder's ffn; empty: the same as ffn.", calls=MODEL['encoder_ffn']
   ),
-  norm=Field(
-    'layernorm(epsilon=1e-5)',
-    MODEL['norm'],
-    'Kind of all normalization layers.',
-  ),
+  norm=Field('layernorm(epsilon=1e-5)', MODEL['norm'], 'Kind of all normalization layers.'),
   block=Field(
     'pre',
     MODEL['block'],
@@ -229,13 +186,9 @@ TREE['model'] = Section(
   ),
   bias=Field('all', MODEL['bias'], 'Which dense layers have biases.'),
   output=Field(
-    'tied',
-    MODEL['output'],
-    'The output layer: whether it reuses the token embeddings.',
+    'tied', MODEL['output'], 'The output layer: whether it reuses the token embeddings.'
   ),
-  dropout=Field(
-    'none', MODEL['dropout'], 'Dropout rates; a rate that is not given is 0.'
-  ),
+  dropout=Field('none', MODEL['dropout'], 'Dropout rates; a rate that is not given is 0.'),
   matmul=Field(
     'plain',
     MODEL['matmul'],
@@ -245,9 +198,7 @@ TREE['model'] = Section(
     'the policies of ppo and grpo.',
   ),
   init_weights=Field(
-    'normal(stddev=0.02)',
-    MODEL['init_weights'],
-    'Distribution of the initial weights.',
+    'normal(stddev=0.02)', MODEL['init_weights'], 'Distribution of the initial weights.'
   ),
   dtype=Field(
     'bfloat16',
@@ -324,8 +275,7 @@ TREE['data'] = Section(
   clean=Field(
     'none',
     str,
-    'Cleaning steps, separated by commas and applied in this order, before the '
-    'held-out split.',
+    'Cleaning steps, separated by commas and applied in this order, before the held-out split.',
     calls=CLEANING,
   ),
   holdout=Field(
@@ -334,9 +284,7 @@ TREE['data'] = Section(
     'How the held-out text is chosen, or another source to read it from.',
     calls=HOLDOUTS,
   ),
-  store=Field(
-    None, str, 'Folder of the token store; empty: WORKDIR/data.', free=True
-  ),
+  store=Field(None, str, 'Folder of the token store; empty: WORKDIR/data.', free=True),
   rows=Field(
     'stream',
     ROWS,
@@ -345,9 +293,7 @@ TREE['data'] = Section(
     'parallel, for a source of pairs, packs as many pairs as fit into '
     'context_length tokens on each side.',
   ),
-  compression=Field(
-    'none', str, 'Compression of the token store.', calls=COMPRESSIONS
-  ),
+  compression=Field('none', str, 'Compression of the token store.', calls=COMPRESSIONS),
   sentences=Field(
     'none',
     SPLITTERS,
@@ -364,8 +310,7 @@ TREE['data'] = Section(
 )
 
 TREE['tokenizer'] = Section(
-  'The tokenizer: a new one, trained on the training split, or an existing '
-  'one.',
+  'The tokenizer: a new one, trained on the training split, or an existing one.',
   name=Field(
     "sentencepiece(vocab_size=32000, model='bpe')",
     str,
@@ -400,23 +345,15 @@ TREE['optim'] = Section(
     'table (of the source table, if there is one); other rows are random. To '
     'keep the table unchanged, see trained.',
   ),
-  trained=Field(
-    '', str, 'Parameters to train, by patterns as in `drawn`; empty: all.'
-  ),
-  name=Field(
-    'adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)',
-    OPTIMIZERS,
-    'The optimizer.',
-  ),
+  trained=Field('', str, 'Parameters to train, by patterns as in `drawn`; empty: all.'),
+  name=Field('adamw(b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)', OPTIMIZERS, 'The optimizer.'),
   outer=Field(
     'none',
     OUTERS,
     'Replicas along the mesh axis data take optimizer steps '
     'independently, and every few steps an outer optimizer combines them.',
   ),
-  clip_norm=Field(
-    1.0, NotNegative, 'Maximum global norm of the gradient; 0: no clipping.'
-  ),
+  clip_norm=Field(1.0, NotNegative, 'Maximum global norm of the gradient; 0: no clipping.'),
   precision=Field(
     'float32',
     PRECISIONS,
@@ -496,9 +433,7 @@ TREE['batch'] = Section(
 TREE['mesh'] = Section(
   'Number of devices along each axis of the mesh; -1: all remaining devices.',
   free=True,
-  data=Field(
-    1, DEVICES, 'Data parallelism: copies of the model, each with its own rows.'
-  ),
+  data=Field(1, DEVICES, 'Data parallelism: copies of the model, each with its own rows.'),
   stage=Field(
     1,
     DEVICES,
@@ -512,28 +447,16 @@ TREE['mesh'] = Section(
     "-1 it gets as many devices as divide the model's width, and data gets "
     'the rest.',
   ),
-  expert=Field(
-    1, DEVICES, 'Expert parallelism: splits the experts and the rows.'
-  ),
-  context=Field(
-    1,
-    DEVICES,
-    'Sequence parallelism: splits each row; see model.attention_backend.',
-  ),
-  tensor=Field(
-    1,
-    DEVICES,
-    'Tensor parallelism: splits heads, feed-forward layers and vocabulary.',
-  ),
+  expert=Field(1, DEVICES, 'Expert parallelism: splits the experts and the rows.'),
+  context=Field(1, DEVICES, 'Sequence parallelism: splits each row; see model.attention_backend.'),
+  tensor=Field(1, DEVICES, 'Tensor parallelism: splits heads, feed-forward layers and vocabulary.'),
   rules=Section(
     "Logical axis of a parameter or activation -> mesh axes; '': not split.",
     batch=Field('data, stage, fsdp, expert', str, 'Rows of a batch.'),
     group=Field('data, fsdp', str, 'Token groups of the experts.'),
     expert=Field('expert', str, 'Experts.'),
     length=Field('context', str, 'Tokens of a row.'),
-    stream=Field(
-      'tensor', str, 'Features of the residual stream between layers.'
-    ),
+    stream=Field('tensor', str, 'Features of the residual stream between layers.'),
     embed=Field('fsdp, context', str, 'Width of the model, in parameters.'),
     heads=Field('tensor', str, 'Heads of queries.'),
     kv_heads=Field('tensor', str, 'Heads of keys and values.'),
@@ -552,18 +475,10 @@ TREE['mesh'] = Section(
 TREE['checkpoint'] = Section(
   'When a run saves, and what it keeps.',
   free=True,
-  every_steps=Field(
-    1000, Count, 'Save every N steps, and after the last step.'
-  ),
-  keep=Field(
-    2, Count, 'Keep the newest N checkpoints, and one saved at a preemption.'
-  ),
-  keep_every_steps=Field(
-    0, Whole, 'Keep the checkpoints of every Nth step forever; 0: none.'
-  ),
-  keep_best=Field(
-    0, Whole, 'Keep the N evaluated checkpoints with the lowest held-out loss.'
-  ),
+  every_steps=Field(1000, Count, 'Save every N steps, and after the last step.'),
+  keep=Field(2, Count, 'Keep the newest N checkpoints, and one saved at a preemption.'),
+  keep_every_steps=Field(0, Whole, 'Keep the checkpoints of every Nth step forever; 0: none.'),
+  keep_best=Field(0, Whole, 'Keep the N evaluated checkpoints with the lowest held-out loss.'),
   local_every_steps=Field(
     0,
     Whole,
@@ -579,8 +494,7 @@ TREE['checkpoint'] = Section(
   grace_seconds=Field(
     30.0,
     Seconds,
-    'Time from SIGTERM until the process is killed; a run warns if saving '
-    'takes longer.',
+    'Time from SIGTERM until the process is killed; a run warns if saving takes longer.',
   ),
 )
 
@@ -588,14 +502,10 @@ TREE['eval'] = Section(
   'Evaluation during the run.',
   free=True,
   every_steps=Field(
-    1000,
-    Whole,
-    'Evaluate every N steps and after the last step; 0: only after the last.',
+    1000, Whole, 'Evaluate every N steps and after the last step; 0: only after the last.'
   ),
   rows=Field(64, Count, 'Rows per evaluation batch.'),
-  num_batches=Field(
-    None, Count, 'Batches of each held-out set; empty: all of it.'
-  ),
+  num_batches=Field(None, Count, 'Batches of each held-out set; empty: all of it.'),
   sets=Section(
     'Additional held-out sets: name -> a source, as in data.source. They are '
     'prepared with the token store, and reported as eval/NAME/loss, '
@@ -629,8 +539,7 @@ TREE['watchdog'] = Section(
 )
 
 TREE['replay'] = Section(
-  'Detection of silent data corruption by repeating work; see '
-  'docs/training.md.',
+  'Detection of silent data corruption by repeating work; see docs/training.md.',
   free=True,
   every_steps=Field(
     0,
@@ -645,9 +554,7 @@ TREE['hosts'] = Section(
   'Runs on several hosts, with --distributed.',
   free=True,
   join_seconds=Field(300, WAIT, 'How long to wait for all hosts to start.'),
-  heartbeat_seconds=Field(
-    30, WAIT, 'A host silent for longer is considered dead.'
-  ),
+  heartbeat_seconds=Field(30, WAIT, 'A host silent for longer is considered dead.'),
 )
 
 TREE['log'] = Section(
@@ -660,11 +567,7 @@ TREE['log'] = Section(
     'Trackers that also show metrics.jsonl, separated by commas.',
     calls=TRACKERS,
   ),
-  sample_prompt=Field(
-    'The ',
-    str,
-    "Prompt for a sample at the end of the run; '': no sample.",
-  ),
+  sample_prompt=Field('The ', str, "Prompt for a sample at the end of the run; '': no sample."),
   sample_tokens=Field(100, Whole, 'Tokens of the sample.'),
 )
 
@@ -698,23 +601,15 @@ def _entries(section: Mapping[str, Any], prefix: str = '') -> Iterator[Any]:
 
 # Sections that only some configs have; wings declare them.
 OPTIONAL = Table({}, 'section')
-_ENTRIES = dict(
-  _entries({**TREE, **{name: OPTIONAL[name] for name in sorted(OPTIONAL)}})
-)
+_ENTRIES = dict(_entries({**TREE, **{name: OPTIONAL[name] for name in sorted(OPTIONAL)}}))
 FIELDS = {name: x for name, x in _ENTRIES.items() if isinstance(x, Field)}
 SECTIONS = {name: x for name, x in _ENTRIES.items() if isinstance(x, Section)}
 # The fields that name one of several choices, with its arguments.
 CALL_STRINGS: dict[str, Mapping[str, Any]] = {
-  name: field.takes
-  for name, field in FIELDS.items()
-  if isinstance(field.takes, Mapping)
+  name: field.takes for name, field in FIELDS.items() if isinstance(field.takes, Mapping)
 }
 # The beginnings of the names of fields that may change when a run resumes.
 FREE_ON_RESUME = (
-  *(
-    f'{name}.'
-    for name, x in _ENTRIES.items()
-    if isinstance(x, Section) and x.free
-  ),
+  *(f'{name}.' for name, x in _ENTRIES.items() if isinstance(x, Section) and x.free),
   *(name for name, field in FIELDS.items() if field.free),
 )

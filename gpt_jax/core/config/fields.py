@@ -62,10 +62,7 @@ def differences(old: Config, new: Config) -> list[str]:
 
 # Sections whose field names the user chooses. The sections of `models` have the
 # fields of `model`.
-OPEN = (
-  *('data.sources', 'eval.sets', 'eval.words'),
-  *('finetune.task_dropout', 'finetune.each'),
-)
+OPEN = ('data.sources', 'eval.sets', 'eval.words', 'finetune.task_dropout', 'finetune.each')
 
 # Other frameworks' names of fields and of their arguments -> ours.
 _RATE = "schedule.name='cosine(peak=3e-4, warmup=2000)'"
@@ -75,14 +72,11 @@ _WORDS = {
   _RATE: 'lr learning_rate max_lr base_lr peak_lr min_lr warmup warmup_steps '
   'warmup_iters num_warmup_steps warmup_ratio lr_scheduler lr_scheduler_type '
   'lr_schedule scheduler decay_lr lr_decay_iters',
-  _ADAM: 'optimizer weight_decay beta1 beta2 betas adam_beta1 adam_beta2 '
-  'adam_epsilon',
+  _ADAM: 'optimizer weight_decay beta1 beta2 betas adam_beta1 adam_beta2 adam_epsilon',
   _DROPOUT: 'dropout attention_dropout attn_dropout resid_dropout attn_pdrop '
   'resid_pdrop embd_pdrop hidden_dropout hidden_dropout_prob dropout_rate',
-  'optim.clip_norm': 'grad_clip gradient_clipping max_grad_norm clip_grad '
-  'clip_grad_norm clip',
-  'batch.size': 'batch_size train_batch_size global_batch_size '
-  'per_device_train_batch_size',
+  'optim.clip_norm': 'grad_clip gradient_clipping max_grad_norm clip_grad clip_grad_norm clip',
+  'batch.size': 'batch_size train_batch_size global_batch_size per_device_train_batch_size',
   'batch.micro_rows': 'micro_batch_size gradient_accumulation_steps grad_accum '
   'gradient_accumulation accumulate_grad_batches',
   'schedule.num_steps': 'epochs num_epochs num_train_epochs max_epochs '
@@ -106,8 +100,7 @@ _WORDS = {
   "model.position='rope(theta=1e4)'": 'rope_theta',
   "model.attention='local(window=256)'": 'sliding_window',
   "model.dtype='bfloat16'": 'bf16 fp16 mixed_precision',
-  'checkpoint.every_steps': 'save_steps save_interval save_every '
-  'checkpoint_interval ckpt_every',
+  'checkpoint.every_steps': 'save_steps save_interval save_every checkpoint_interval ckpt_every',
   'checkpoint.keep': 'save_total_limit',
   'eval.every_steps': 'eval_steps eval_interval eval_every',
   'eval.num_batches': 'eval_iters',
@@ -117,9 +110,7 @@ _WORDS = {
   'data.workers': 'num_workers num_proc',
   'mesh.data': 'devices num_devices gpus num_gpus',
 }
-_MEANT = {
-  word: field for field, words in _WORDS.items() for word in words.split()
-}
+_MEANT = {word: field for field, words in _WORDS.items() for word in words.split()}
 # The fields that replace them in a config for fine-tuning.
 _TUNED = {
   _RATE: 'finetune.peak and finetune.warmup',
@@ -164,23 +155,18 @@ def check_override(config: Config, field: str) -> None:
     names = config_path.split(field)
   except (ValueError, SyntaxError, TypeError) as e:
     raise UsageError(
-      f'--config.{field}: is not the name of a field; write '
-      '--config.SECTION.FIELD=VALUE'
+      f'--config.{field}: is not the name of a field; write --config.SECTION.FIELD=VALUE'
     ) from e
   section: Any = config
   for i, name in enumerate(names):
     found = isinstance(section, ConfigDict) and name in section
     if not found and names[0] == 'models' and i == 2 and name in config.model:
       with section.unlocked():
-        section[name] = FieldReference(
-          config.model[name], field_type=config.model.get_type(name)
-        )
+        section[name] = FieldReference(config.model[name], field_type=config.model.get_type(name))
     elif not found:
       raise _unknown('.'.join(map(str, names)), None, known)
     elif section.get_type(name) is list:
-      raise UsageError(
-        f'--config.{field}: is filled in by the run; leave the flag out'
-      )
+      raise UsageError(f'--config.{field}: is filled in by the run; leave the flag out')
     section = section[name]
 
 
@@ -246,8 +232,7 @@ def _unknown(field: str, value: Any, known: Config) -> UsageError:
     likely = likely.replace('model.', part[0], 1)
   likely = f'did you mean {likely}? ' * bool(likely)
   return UsageError(
-    f'{field}{given}: there is no such field; {likely}'
-    'gpt-jax inspect --fields lists all fields'
+    f'{field}{given}: there is no such field; {likely}gpt-jax inspect --fields lists all fields'
   )
 
 

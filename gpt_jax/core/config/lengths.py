@@ -30,8 +30,7 @@ def ramp(config: Config) -> Ramp:
   lengths = config.batch.get('length') or None  # older configs have none
   if lengths and config.get('finetune'):
     raise UsageError(
-      f'batch.length={lengths!r}: fine-tuning takes its length from '
-      'finetune.length; leave it empty'
+      f'batch.length={lengths!r}: fine-tuning takes its length from finetune.length; leave it empty'
     )
   tuned = config.get('finetune')
   if tuned and tuned.get('each'):  # several tasks

@@ -21,12 +21,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_flags import config_path
 
-from gpt_jax.core.config.fields import (
-  Config,
-  check_known,
-  check_override,
-  meant,
-)
+from gpt_jax.core.config.fields import Config, check_known, check_override, meant
 from gpt_jax.core.spec import KINDS, UsageError, printable, shown
 
 # The configs shipped with gpt_jax: `configs/` of a clone or of a wheel.
@@ -103,11 +98,7 @@ def importable(file: str = '') -> Iterator[None]:
     if folder in sys.path:  # the config may have changed it
       last = len(sys.path) - 1 - sys.path[::-1].index(folder)
       del sys.path[last]
-    beside = [
-      name
-      for name in {*sys.modules} - before
-      if _lies_in(name.partition('.')[0], folder)
-    ]
+    beside = [name for name in {*sys.modules} - before if _lies_in(name.partition('.')[0], folder)]
     for name in {*_imported(), *beside}:
       del sys.modules[name]
     sys.modules.update(kept)
@@ -156,8 +147,7 @@ def _check_names(file: str, ours: str, own: str) -> None:
     if os.path.samefile(other, file) or filecmp.cmp(mine, other, shallow=False):
       continue
     raise UsageError(
-      f'--config={file}: imports {name}, which is {mine} and not {other}; '
-      'rename the latter'
+      f'--config={file}: imports {name}, which is {mine} and not {other}; rename the latter'
     )
 
 
@@ -208,9 +198,7 @@ def parse(values: flags.FlagValues, argv: list[str]) -> None:
     name = str(e).removeprefix(_NO_VALUE).lstrip('-')
     if str(e).startswith(_NO_VALUE) and name in values:
       use = str(values[name].help)
-      raise UsageError(
-        f'--{name}: has no value; write --{name}=VALUE: {use}'
-      ) from e
+      raise UsageError(f'--{name}: has no value; write --{name}=VALUE: {use}') from e
     # An invalid value of a flag or a field.
     raise UsageError(one_line(e)) from e
   if len(rest) > 1:
@@ -232,9 +220,7 @@ def _read_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
     if arg.startswith('-') and flag.startswith('config.'):
       check_override(config, flag.removeprefix('config.'))
   delattr(values, 'config')
-  config_flags.DEFINE_config_dict(
-    'config', config, _HELP, flag_values=values, sys_argv=argv
-  )
+  config_flags.DEFINE_config_dict('config', config, _HELP, flag_values=values, sys_argv=argv)
   return argv
 
 
@@ -324,8 +310,7 @@ def _cause(error: BaseException, file: str) -> str:
   where = [
     (frame.filename, frame.lineno)
     for frame in traceback.extract_tb(error.__traceback__)
-    if os.path.dirname(os.path.abspath(frame.filename)) == folder
-    and os.path.isfile(frame.filename)
+    if os.path.dirname(os.path.abspath(frame.filename)) == folder and os.path.isfile(frame.filename)
   ]
   if isinstance(error, SyntaxError) and error.filename:
     where.append((error.filename, error.lineno))
@@ -340,8 +325,7 @@ def _unknown(name: str, values: flags.FlagValues) -> str:
   """One line on a flag unknown to the command."""
   if name.startswith('config.'):
     return (
-      f'--{name}: overrides a field of a config, but --config is missing; '
-      'give --config FILE too'
+      f'--{name}: overrides a field of a config, but --config is missing; give --config FILE too'
     )
   found = difflib.get_close_matches(name.replace('-', '_'), [*values], 1)
   likely = f'--{found[0]}' if found else ''

@@ -45,9 +45,7 @@ def load(text: str) -> list[Tracker]:
   names = [call.name for call in spec.parse(FIELD, text)]
   found = spec.build_all(FIELD, text, TRACKERS)
   if len(names) > 1 and 'none' in names:
-    raise UsageError(
-      f"{FIELD}={text!r}: 'none' excludes other trackers; leave one out"
-    )
+    raise UsageError(f"{FIELD}={text!r}: 'none' excludes other trackers; leave one out")
   if len({*names}) < len(names):
     raise UsageError(f'{FIELD}={text!r}: lists a tracker twice; list it once')
   return [tracker for tracker in found if tracker is not None]
@@ -63,16 +61,11 @@ def tensorboard() -> TensorBoard:
 
 
 def wandb(
-  project: str,
-  entity: str = '',
-  name: str = '',
-  mode: Literal['', 'online', 'offline'] = '',
+  project: str, entity: str = '', name: str = '', mode: Literal['', 'online', 'offline'] = ''
 ) -> WandB:
   """A run of Weights & Biases."""
   if not project:
-    raise UsageError(
-      f'{FIELD}: project={project!r} is empty; name a project of W&B'
-    )
+    raise UsageError(f'{FIELD}: project={project!r} is empty; name a project of W&B')
   return WandB(project, entity, name, mode)
 
 

@@ -94,9 +94,7 @@ def transformer(config: Config, name: str = '') -> 'nn.Transformer':
   return nn.make_model(**section)
 
 
-def objective(
-  config: Config, tokenizer: Tokenizer | None = None
-) -> 'base.Objective':
+def objective(config: Config, tokenizer: Tokenizer | None = None) -> 'base.Objective':
   """The objective of a resolved config, with all its models.
 
   Args:
@@ -122,8 +120,7 @@ def check_objective(config: Config) -> None:
   teacher = config.objective.teacher
   if teacher and not (needs.frozen or needs.stored):
     raise UsageError(
-      f'objective.teacher={teacher!r}: objective.name={name!r} has no teacher; '
-      'leave it empty'
+      f'objective.teacher={teacher!r}: objective.name={name!r} has no teacher; leave it empty'
     )
   for part in ('', *config.models):
     with named(part):
@@ -144,9 +141,7 @@ def check_objective(config: Config) -> None:
 def _check_model(config: Config, needs: 'base.Needs') -> None:
   """Checks that the objective can train `config.model`."""
   model, name = config.model, config.objective.name
-  causal = [
-    pattern.causal for pattern in build.ModelChoices.of(model).attention
-  ]
+  causal = [pattern.causal for pattern in build.ModelChoices.of(model).attention]
   if needs.attention == 'causal' and not all(causal):
     raise UsageError(
       f'model.attention={model.attention!r}: tokens would see the targets of '
@@ -157,9 +152,7 @@ def _check_model(config: Config, needs: 'base.Needs') -> None:
       f'model.attention={model.attention!r}: objective.name={name!r} trains '
       "models that see both sides of a token; take 'bidirectional'"
     )
-  if (
-    needs.attention == 'bidirectional' and build.ModelChoices.of(model).separate
-  ):
+  if needs.attention == 'bidirectional' and build.ModelChoices.of(model).separate:
     raise UsageError(
       f'model.attention={model.attention!r}: objective.name={name!r} trains '
       'models that see both sides of a token, and each of its LSTMs sees one; '
@@ -242,9 +235,7 @@ def check_resolved(config: Config) -> None:
   check_known(config)
   steps = config.schedule.num_steps
   if type(steps) is not int:
-    raise UsageError(
-      f'schedule.num_steps={shown(steps)}: must be a whole number'
-    )
+    raise UsageError(f'schedule.num_steps={shown(steps)}: must be a whole number')
   for name in ('', *config.models):
     with named(name):
       part = of_part(config, name)

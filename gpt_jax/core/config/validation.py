@@ -59,11 +59,7 @@ def check_depths(config: Config) -> None:
 def _check_encoder(config: Config) -> None:
   """Checks that encoder fields are only set if there is an encoder."""
   model = config.model
-  for field, none in (
-    ('encoder_num_heads', 0),
-    ('encoder_d_ff', 0),
-    ('encoder_attention', None),
-  ):
+  for field, none in (('encoder_num_heads', 0), ('encoder_d_ff', 0), ('encoder_attention', None)):
     if model[field] and not model.num_encoder_layers:
       raise UsageError(
         f'model.{field}={model[field]!r}: needs an encoder; set '
@@ -72,8 +68,7 @@ def _check_encoder(config: Config) -> None:
   build.encoder_sizes(model)
   patterns = build.ModelChoices.of(model).encoder_attention
   if model.num_encoder_layers and any(
-    pattern.name != 'bidirectional' and not pattern.recurrent
-    for pattern in patterns
+    pattern.name != 'bidirectional' and not pattern.recurrent for pattern in patterns
   ):
     raise UsageError(
       f"model.encoder_attention={model.encoder_attention!r}: an encoder's "
@@ -90,8 +85,7 @@ def _check_source(config: Config, choices: 'build.ModelChoices') -> None:
       given = f'model.source_vocab_size={model.source_vocab_size}'
       if not model.num_encoder_layers:
         raise UsageError(
-          f'{given}: needs an encoder; set model.num_encoder_layers, or '
-          'model.source_vocab_size=0'
+          f'{given}: needs an encoder; set model.num_encoder_layers, or model.source_vocab_size=0'
         )
       if narrow:
         raise UsageError(
@@ -102,8 +96,7 @@ def _check_source(config: Config, choices: 'build.ModelChoices') -> None:
   given = f'model.num_source_layers={model.num_source_layers}'
   if not model.num_encoder_layers:
     raise UsageError(
-      f'{given}: needs an encoder; set model.num_encoder_layers, or '
-      'model.num_source_layers=0'
+      f'{given}: needs an encoder; set model.num_encoder_layers, or model.num_source_layers=0'
     )
   ffns = choices.encoder_ffn
   if len(ffns) > 1 or any(ffn.router for ffn in ffns):
@@ -135,8 +128,7 @@ def _check_stacks(config: Config, choices: 'build.ModelChoices') -> None:
   for field in ('encoder_num_heads', 'encoder_d_ff'):
     if model[field]:
       raise UsageError(
-        f'{given}: needs equal layers in both stacks; set '
-        f'model.{field}={model[field]} to 0'
+        f'{given}: needs equal layers in both stacks; set model.{field}={model[field]} to 0'
       )
   texts = (model.encoder_ffn or model.ffn, model.ffn)
   encoder, decoder = (spec.parse('model.ffn', text) for text in texts)
@@ -197,10 +189,7 @@ def check_sizes(config: Config) -> None:
   for names, size in (
     (('num_layers', 'd_model', 'd_ff'), of_ffn * m.d_ff),
     (('num_layers', 'd_model', 'encoder_d_ff'), of_ffn * m.encoder_d_ff),
-    (
-      ('num_layers', 'd_model', 'num_heads', 'head_size'),
-      layers * m.d_model * heads,
-    ),
+    (('num_layers', 'd_model', 'num_heads', 'head_size'), layers * m.d_model * heads),
     (('vocab_size', 'd_model'), vocab * m.d_model),
     (('context_length', 'vocab_size'), tokens * vocab),
     (('context_length', 'd_model'), tokens * m.d_model * layers),
@@ -240,8 +229,7 @@ def check_fields(config: Config, *, filled: bool = True) -> None:
       spec.check_text(field, value)
     elif field.startswith(('data.sources.', 'eval.sets.')):
       raise UsageError(
-        f'{field}={shown(value)}: must be a text that calls a source, such as '
-        '"text(\'a.txt\')"'
+        f'{field}={shown(value)}: must be a text that calls a source, such as "text(\'a.txt\')"'
       )
     elif isinstance(value, list):
       if not all(isinstance(text, str) for text in value):
@@ -305,14 +293,10 @@ def _check_outer(config: Config) -> None:
     return
   said = f'optim.outer={config.optim.outer!r}'
   if config.get('finetune'):
-    raise UsageError(
-      f"{said}: is for pre-training; give 'none' in fine-tuning and "
-      'post-training'
-    )
+    raise UsageError(f"{said}: is for pre-training; give 'none' in fine-tuning and post-training")
   if config.optim.state == 'host':
     raise UsageError(
-      f'{said}: keeps the moments of its replicas on the devices; give '
-      "optim.state='device'"
+      f"{said}: keeps the moments of its replicas on the devices; give optim.state='device'"
     )
   for stage in ramp(config).stages:
     if stage.rows % apart.replicas:
@@ -378,13 +362,9 @@ def validate(config: Config) -> None:
 def _check_type(field: str, value: Any, default: Any, kind: type) -> None:
   if value is None:
     if default is not None:
-      raise UsageError(
-        f'{field}: must not be empty; its default is {shown(default)}'
-      )
+      raise UsageError(f'{field}: must not be empty; its default is {shown(default)}')
     return
-  if kind in KINDS and (
-    not isinstance(value, kind) or (isinstance(value, bool) != (kind is bool))
-  ):
+  if kind in KINDS and (not isinstance(value, kind) or (isinstance(value, bool) != (kind is bool))):
     if kind is float and type(value) is int:
       return
     raise UsageError(f'{field}={shown(value)}: must be {KINDS[kind]}')

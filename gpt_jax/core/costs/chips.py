@@ -52,10 +52,7 @@ class Chip(NamedTuple):
     return len(self.small[0])
 
 
-_SMALL_2D = (
-  *((1, 1), (2, 2), (2, 4), (4, 4)),
-  *((4, 8), (8, 8), (8, 16), (16, 16)),
-)
+_SMALL_2D = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL_3D = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 CHIPS = {
@@ -180,11 +177,7 @@ PEAKS = {
 # Accelerators by their cloud names, such as v4-512: the bf16 peak of a chip,
 # and how many of the units that the number counts (cores or chips) it has.
 CLOUD_NAMES = {
-  **{
-    prefix: (chip.peak, chip.cores)
-    for chip in CHIPS.values()
-    for prefix in chip.prefixes
-  },
+  **{prefix: (chip.peak, chip.cores) for chip in CHIPS.values() for prefix in chip.prefixes},
   'a100': (PEAKS['NVIDIA A100'], 1),
   'h100': (PEAKS['NVIDIA H100'], 1),
 }

@@ -136,10 +136,7 @@ def met_parameters(config: Config, params: Any) -> float:
   encoder-decoder, where each side's tokens use its own parameters.
   """
   length = config_lib.row_tokens(config)
-  return sum(
-    _met(model, length) + _of_heads(model, length)
-    for model in _models(config, params)
-  )
+  return sum(_met(model, length) + _of_heads(model, length) for model in _models(config, params))
 
 
 def share_of_layers(config: Config, params: Any) -> float:
@@ -166,12 +163,10 @@ def _products(model: _Model) -> dict[str, int]:
   # DeBERTa's last layer may be run more than once.
   again = {'decoder': choices.position.last_layer_runs - 1}
   return {
-    name: count * uses[name]
-    + count * again.get(name.split('/')[0], 0) // config.model.num_layers
+    name: count * uses[name] + count * again.get(name.split('/')[0], 0) // config.model.num_layers
     for name, count in active.items()
     # An adaptive embedding has `kernel_0`, `embedding_0`, ...
-    if ('/kernel' in name and '/relative' not in name)
-    or name.startswith(f'{head}/embedding')
+    if ('/kernel' in name and '/relative' not in name) or name.startswith(f'{head}/embedding')
   }
 
 
@@ -320,9 +315,7 @@ def per_token(config: Config, params: Any, length: int | None = None) -> int:
   return _per_token(config, params, lambda seen: int(seen.max()), length)
 
 
-def per_token_causal(
-  config: Config, params: Any, length: int | None = None
-) -> int:
+def per_token_causal(config: Config, params: Any, length: int | None = None) -> int:
   """`per_token` with the mean number of visible keys: see `FORMULA_CAUSAL`.
 
   In an encoder's layers and in cross-attention all keys are visible: they count
@@ -332,10 +325,7 @@ def per_token_causal(
 
 
 def _per_token(
-  config: Config,
-  params: Any,
-  span: Callable[[np.ndarray], float],
-  length: int | None,
+  config: Config, params: Any, span: Callable[[np.ndarray], float], length: int | None
 ) -> int:
   if length is None:
     needs = objectives.needs(config.objective.name)
@@ -348,9 +338,7 @@ def _per_token(
   )
 
 
-def _attended(
-  counted: _Model, span: Callable[[np.ndarray], float], length: int
-) -> int | float:
+def _attended(counted: _Model, span: Callable[[np.ndarray], float], length: int) -> int | float:
   """The sum over the layers of heads * head size * `span`: see `FORMULA`.
 
   With `span` the context it is LHQT of PaLM's appendix B.
@@ -362,17 +350,12 @@ def _attended(
   of_source, of_target = config_lib.sides(config, length)
   choices = ModelChoices.of(model)
   of_target += choices.num_extra
-  spans = [
-    _span(choices.position, pattern, span, of_target)
-    for pattern in choices.attention
-  ]
+  spans = [_span(choices.position, pattern, span, of_target) for pattern in choices.attention]
   total = sum(spans[i % len(spans)] for i in range(model.num_layers))
   if choices.recurrent:
     attending = sum(layer.attends for layer in choices.recurrent)
     attending *= model.num_layers // len(choices.recurrent)
-    return (
-      attending * (choices.memory_width or 0) * of_source * of_target / length
-    )
+    return attending * (choices.memory_width or 0) * of_source * of_target / length
   if model.num_encoder_layers:
     total = (total + model.num_layers * of_source) * of_target / length
     before = model.num_encoder_layers + model.num_source_layers
@@ -387,10 +370,7 @@ def _attended(
 
 
 def _span(
-  position: Position,
-  pattern: Pattern,
-  span: Callable[[np.ndarray], float],
-  length: int,
+  position: Position, pattern: Pattern, span: Callable[[np.ndarray], float], length: int
 ) -> float:
   """`span` of a pattern; for block patterns the mean, since few see all."""
   if position.recurrence:

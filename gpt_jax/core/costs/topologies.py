@@ -105,8 +105,7 @@ def parse(text: str, number: int = 1) -> Slices:
       )
     if shape not in sold(chip):
       raise UsageError(
-        f'{wrong} no such slice is sold; the nearest: '
-        + _nearest(chip, math.prod(shape), shape)
+        f'{wrong} no such slice is sold; the nearest: ' + _nearest(chip, math.prod(shape), shape)
       )
     return Slices(chip, shape, number)
   found = re.fullmatch(r'(\w+)-(\d+)', text.strip())
@@ -116,8 +115,7 @@ def parse(text: str, number: int = 1) -> Slices:
     if rest or not shapes:
       unit = 'chips' if chip.cores == 1 else 'cores, two a chip'
       raise UsageError(
-        f'{wrong} no slice of that many {unit} is sold; the nearest: '
-        + _nearest(chip, chips, ())
+        f'{wrong} no slice of that many {unit} is sold; the nearest: ' + _nearest(chip, chips, ())
       )
     return Slices(chip, shapes[0], number)
   raise UsageError(f'{wrong} no slice has that name; {CHOICES}')
@@ -173,10 +171,7 @@ def _nearest(chip: Chip, chips: int, shape: Shape) -> str:
     by_size.setdefault(math.prod(slices), slices)
   below = [s for n, s in by_size.items() if n <= chips][-1:]
   above = [s for n, s in by_size.items() if n > chips][:1]
-  return ', '.join(
-    f'{chip.name}:{_text(s)} ({math.prod(s)} chips)'
-    for s in same or below + above
-  )
+  return ', '.join(f'{chip.name}:{_text(s)} ({math.prod(s)} chips)' for s in same or below + above)
 
 
 def _text(shape: Shape) -> str:

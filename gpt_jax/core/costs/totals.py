@@ -29,9 +29,7 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
   params = objective.shapes
   table = flops.parameter_table(params)
   parameters = sum(math.prod(shape) for shape in table.values())
-  embeddings = sum(
-    math.prod(s) for name, s in table.items() if name.endswith('/embedding')
-  )
+  embeddings = sum(math.prod(s) for name, s in table.items() if name.endswith('/embedding'))
   ramp = config_lib.ramp(config)
   steps = config.schedule.num_steps
   by_shape = ramp.tokens_by_shape(0, steps)
@@ -47,14 +45,11 @@ def figures_of(config: Config) -> tuple[Any, dict[str, int]]:
     'parameters_without_embeddings': parameters - embeddings,
     'parameters_matmul': flops.matmul_parameters(config, params),
     'flops_per_token': flops.per_token(config, params, last.length),
-    'flops_per_token_causal': flops.per_token_causal(
-      config, params, last.length
-    ),
+    'flops_per_token_causal': flops.per_token_causal(config, params, last.length),
     'tokens_per_step': last.shape.tokens,
     'tokens_total': ramp.tokens(steps),
     'flops_total': sum(
-      flops.per_token(config, params, shape.length) * tokens
-      for shape, tokens in by_shape.items()
+      flops.per_token(config, params, shape.length) * tokens for shape, tokens in by_shape.items()
     ),
   }
 
@@ -126,7 +121,8 @@ def stages(config: Config) -> list[ScheduleRow]:
   return [
     ScheduleRow(
       stage.start + 1,
-      *(stage.rows, stage.length),
+      stage.rows,
+      stage.length,
       stage.shape.tokens,
       ramp.tokens(stage.start),
       float(rate(stage.start)),

@@ -95,8 +95,7 @@ class _Copy:
         os.replace(part, path)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as e:
       raise UsageError(
-        f'{self.url}: holds a file and a folder of one name, at {name}; '
-        'remove one of them'
+        f'{self.url}: holds a file and a folder of one name, at {name}; remove one of them'
       ) from e
     finally:
       with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -132,8 +131,7 @@ class _Copy:
       gone = [
         name
         for name in self._known
-        if name.startswith(below)
-        and not os.path.exists(os.path.join(self.folder, name))
+        if name.startswith(below) and not os.path.exists(os.path.join(self.folder, name))
       ]
       for name in sorted(gone, key=_order, reverse=True):
         files.delete(self.url, name)
@@ -156,10 +154,7 @@ class _Copy:
     found, generation, _ = files.read_versioned(self.url, LEASE)
     if found is not None:
       host = found.decode(errors='replace').partition(' ')[0]
-      log.info(
-        '%s: a process on %s had it; waiting %g s for a sign of it',
-        *(self.url, host, DEAD),
-      )
+      log.info('%s: a process on %s had it; waiting %g s for a sign of it', self.url, host, DEAD)
       before, until = generation, time.monotonic() + DEAD
       while found is not None and time.monotonic() < until:
         time.sleep(LOOK)
@@ -280,9 +275,7 @@ def copied(url: str, *, everything: bool = False) -> Iterator[str]:
   """
   everything = everything or not in_place(url)
   if not everything and importlib.util.find_spec('gcsfs') is None:
-    raise UsageError(
-      f'{url}: checkpoints in a bucket need gcsfs; run {install("gcs")}'
-    )
+    raise UsageError(f'{url}: checkpoints in a bucket need gcsfs; run {install("gcs")}')
   url = url.rstrip('/')
   files.inside(url.partition('://')[2], of=url)
   made = tempfile.mkdtemp(prefix='gpt_jax_')
@@ -318,8 +311,7 @@ def copied(url: str, *, everything: bool = False) -> Iterator[str]:
       except Exception as e:
         kind = UsageError if isinstance(e, files.DeniedError) else RuntimeError
         raise kind(
-          f'{copy.url}: the last files were not uploaded ({e}); they are in '
-          f'{copy.folder}'
+          f'{copy.url}: the last files were not uploaded ({e}); they are in {copy.folder}'
         ) from e
       copy.remove()
   finally:
@@ -358,10 +350,7 @@ def shown(path: str) -> str:
 
 def write_atomically(path: str, text: str) -> None:
   """Replaces a file as a whole: a crash leaves the old one or the new one."""
-  with (
-    files.replacing(path) as temporary,
-    open(temporary, 'w', encoding='utf-8') as f,
-  ):
+  with files.replacing(path) as temporary, open(temporary, 'w', encoding='utf-8') as f:
     f.write(text)
   uploaded(path)
 

@@ -156,9 +156,7 @@ class Source:
     if unit is None:
       self._log(skip, num_empty)
       if not num_documents:
-        raise UsageError(
-          f'{self.call}: its files hold no text; name other files'
-        )
+        raise UsageError(f'{self.call}: its files hold no text; name other files')
     if num_empty:
       skip.counts[self.empty] = num_empty
     if skipped is not None:
@@ -186,8 +184,7 @@ class Source:
     self._logged = True
     for kind, example in skip.examples.items():
       log.warning(
-        '%s: skipped %d that %s; the first: %s',
-        *(self.call, skip.counts[kind], kind, example),
+        '%s: skipped %d that %s; the first: %s', self.call, skip.counts[kind], kind, example
       )
     if num_empty:
       log.info('%s: left out %d that %s', self.call, num_empty, self.empty)
@@ -203,6 +200,5 @@ def _failing(bad: Bad, on_error: OnError | None) -> Bad:
   if on_error is None:
     return bad
   return Bad(
-    *(bad.where, bad.kind),
-    f"{bad.detail}; or write on_error='skip' in the call, to leave it out",
+    bad.where, bad.kind, f"{bad.detail}; or write on_error='skip' in the call, to leave it out"
   )

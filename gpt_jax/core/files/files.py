@@ -142,10 +142,7 @@ def replaceable(folder: str) -> str:
       (group, 'other users of its group', 'g-w'),
     ):
       if writable and not found.st_mode & stat.S_ISVTX:
-        return (
-          f'{who} may write to {path}; chmod {mode} it, or name a folder of '
-          'your own'
-        )
+        return f'{who} may write to {path}; chmod {mode} it, or name a folder of your own'
     if path == os.path.dirname(path):
       return ''
     path = os.path.dirname(path)
@@ -249,9 +246,7 @@ def read_versioned(folder: str, name: str, known: bytes = b'') -> Versioned:
   else:
     result = _wait(folder, store.read(name))
   found = result.value if result.state == 'value' else None
-  return Versioned(
-    found, result.stamp.generation, changed=result.state != 'unspecified'
-  )
+  return Versioned(found, result.stamp.generation, changed=result.state != 'unspecified')
 
 
 def download(folder: str, name: str, path: str, known: bytes) -> Versioned:
@@ -279,17 +274,14 @@ def download(folder: str, name: str, path: str, known: bytes) -> Versioned:
         file, version = stack.enter_context(open(path, 'wb')), None
       if version not in (None, result.stamp.generation):
         raise FailedError(
-          f'{join(folder, name)}: was written while it was read; give the same '
-          'command again'
+          f'{join(folder, name)}: was written while it was read; give the same command again'
         )
       version = result.stamp.generation
       file.write(result.value)
   return Versioned(None, version or b'', True)
 
 
-def _part(
-  folder: str, store: 'ts.KvStore', name: str, part: slice, known: bytes
-) -> Any:
+def _part(folder: str, store: 'ts.KvStore', name: str, part: slice, known: bytes) -> Any:
   """Reads a part of an object, up to its end; None: it ends before."""
   how: dict[str, Any] = {'if_not_equal': known} if known else {}
   try:
@@ -313,9 +305,7 @@ def _part(
   ) from error
 
 
-def write_versioned(
-  folder: str, name: str, data: bytes, version: bytes
-) -> bytes | None:
+def write_versioned(folder: str, name: str, data: bytes, version: bytes) -> bytes | None:
   """Writes a file if it still has a version; returns the new one, or None."""
   written = _store(folder).write(name, data, if_equal=version)
   return _wait(folder, written).generation or None
@@ -414,8 +404,7 @@ def check_reached(folder: str, error: ValueError) -> None:
   if not is_local(folder) and _UNREACHED.search(str(error)):
     why = str(error).partition('\n')[0].partition(' [')[0]
     raise FailedError(
-      f'{folder}: the bucket does not answer ({why}); give the same command '
-      'again, which goes on'
+      f'{folder}: the bucket does not answer ({why}); give the same command again, which goes on'
     ) from error
 
 
@@ -448,9 +437,7 @@ def _store(folder: str) -> 'ts.KvStore':
     return ts.KvStore.open(spec, context=_context(True)).result()
   except ValueError as e:
     why = str(e).partition(' [')[0]
-    raise UsageError(
-      f'{folder}: no folder can be there: {why}; give another'
-    ) from e
+    raise UsageError(f'{folder}: no folder can be there: {why}; give another') from e
 
 
 def check_regular(path: str, *, remedy: str) -> None:
@@ -472,9 +459,7 @@ def read_regular(path: str, *, remedy: str) -> bytes | None:
     raise UsageError(f'{path}: cannot be read: {e.strerror}; {remedy}') from e
 
 
-def read_json(
-  path: str, *, remedy: str, needs: tuple[str, ...] = (), kind: Any = dict
-) -> Any:
+def read_json(path: str, *, remedy: str, needs: tuple[str, ...] = (), kind: Any = dict) -> Any:
   """Reads a JSON object that we wrote, and that a crash may have damaged.
 
   Args:
@@ -491,9 +476,7 @@ def read_json(
   return parsed
 
 
-def parse(
-  data: bytes, path: str, *, remedy: str, needs: tuple[str, ...] = ()
-) -> Any:
+def parse(data: bytes, path: str, *, remedy: str, needs: tuple[str, ...] = ()) -> Any:
   """Like `read_json`, from the bytes of the file."""
   try:
     found = json.loads(data)
@@ -502,7 +485,5 @@ def parse(
   if not isinstance(found, dict):
     raise UsageError(f'{path}: is damaged, not a JSON object; {remedy}')
   if missing := [key for key in needs if key not in found]:
-    raise UsageError(
-      f'{path}: is damaged, it lacks {", ".join(missing)}; {remedy}'
-    )
+    raise UsageError(f'{path}: is damaged, it lacks {", ".join(missing)}; {remedy}')
   return found

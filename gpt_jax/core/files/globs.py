@@ -16,13 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpt_jax.core.files.document import (
-  Bad,
-  Document,
-  Skip,
-  Stream,
-  unreadable,
-)
+from gpt_jax.core.files.document import Bad, Document, Skip, Stream, unreadable
 from gpt_jax.core.files.lines import COMPRESSED
 from gpt_jax.core.spec import NoFileError, UsageError
 
@@ -81,16 +75,12 @@ def find(*patterns: str) -> Matches:
     paths = {p for part in _parts(path) for p in _expand('', part, passed)}
     if not paths and not passed.bad:
       raise _none(pattern, path)
-    named |= {
-      pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths
-    }
+    named |= {pathlib.Path(os.path.relpath(p, root or '.')).as_posix(): p for p in paths}
   for name in named:
     try:
       name.encode()
     except UnicodeEncodeError:
-      raise UsageError(
-        f'{name!a}: the name of this file is not in UTF-8; rename it'
-      ) from None
+      raise UsageError(f'{name!a}: the name of this file is not in UTF-8; rename it') from None
   found = Matches(sorted(named.items()))
   found.bad = sorted({str(b): b for b in passed.bad}.values(), key=str)
   found.hidden = sorted(passed.hidden)
@@ -171,10 +161,7 @@ def size(path: str) -> int:
 
 
 def _expand(
-  folder: str,
-  parts: tuple[str, ...],
-  passed: _Passed,
-  above: tuple[str, ...] = (),
+  folder: str, parts: tuple[str, ...], passed: _Passed, above: tuple[str, ...] = ()
 ) -> Iterator[str]:
   """Yields the files below `folder`; `above` are the real folders so far."""
   if not parts:

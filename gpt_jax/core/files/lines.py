@@ -21,12 +21,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from gpt_jax.core.files.document import (
-  Bad,
-  OnBad,
-  Skip,
-  unreadable,
-)
+from gpt_jax.core.files.document import Bad, OnBad, Skip, unreadable
 from gpt_jax.core.spec import UsageError
 
 COMPRESSED = ('.gz', '.zst', '.zstd')
@@ -128,9 +123,7 @@ def whole_input() -> str:
   return found.removesuffix('\n').removesuffix('\r')
 
 
-def decoded(
-  where: str, data: bytes, remedy: str = 'convert it to UTF-8'
-) -> str:
+def decoded(where: str, data: bytes, remedy: str = 'convert it to UTF-8') -> str:
   """Decodes UTF-8; `where` and `remedy` are for the error."""
   try:
     return data.decode('utf-8')
@@ -138,9 +131,7 @@ def decoded(
     raise not_utf8(where, e, remedy) from e
 
 
-def not_utf8(
-  where: str, error: UnicodeDecodeError, remedy: str = 'convert it to UTF-8'
-) -> Bad:
+def not_utf8(where: str, error: UnicodeDecodeError, remedy: str = 'convert it to UTF-8') -> Bad:
   """The error of bytes that are not UTF-8."""
   return Bad(where, 'is not UTF-8', f': byte {error.start}; {remedy}')
 
@@ -151,9 +142,7 @@ fail = Skip()
 
 def _limited(name: str, file: BinaryIO, skip: OnBad) -> Iterator[bytes]:
   """The lines of an open file, without a byte-order mark; see `every`."""
-  for number, line in enumerate(
-    iter(lambda: file.readline(LONGEST + 1), b''), start=1
-  ):
+  for number, line in enumerate(iter(lambda: file.readline(LONGEST + 1), b''), start=1):
     if number == 1:
       line = line.removeprefix(codecs.BOM_UTF8)
     if len(line) <= LONGEST:
@@ -218,9 +207,7 @@ class _Zstd(io.RawIOBase):
 
   def __init__(self, path: str):
     self._file = open(path, 'rb')  # noqa: SIM115 (see close)
-    self._decompressor = zstandard.ZstdDecompressor(
-      max_window_size=_LARGEST_WINDOW
-    )
+    self._decompressor = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
     self._frame = None
     self._input, self._output = b'', memoryview(b'')
 
@@ -284,9 +271,7 @@ def value(where: str, data: bytes, once: Collection[str] | None = None) -> Any:
   except UnicodeDecodeError as e:
     raise not_utf8(where, e) from e
   except RecursionError as e:
-    raise Bad(
-      where, 'is not JSON', ': values within values, too deep; remove it'
-    ) from e
+    raise Bad(where, 'is not JSON', ': values within values, too deep; remove it') from e
   except ValueError as e:
     # Python's own advice, after the ';', is for programmers.
     why = str(e).partition(';')[0]
@@ -315,9 +300,7 @@ def texts_in(found: Any) -> Iterator[str]:
       left += reversed(part)
 
 
-def entries(
-  where: str, line: bytes, fields: Sequence[str], call: str
-) -> list[str]:
+def entries(where: str, line: bytes, fields: Sequence[str], call: str) -> list[str]:
   """The texts under some fields of a JSON object; `Bad` if they are not there.
 
   Args:
@@ -333,9 +316,7 @@ def entries(
       if isinstance(found, dict):
         held = sorted(found)[:_LISTED]
       raise Bad(
-        where,
-        f'has no text under {field!r}',
-        f', it holds {held}; name the entry as in {call}',
+        where, f'has no text under {field!r}', f', it holds {held}; name the entry as in {call}'
       )
     wanted.append(found[field])
     if b'\\u' in line:  # an escape may write half of a surrogate pair

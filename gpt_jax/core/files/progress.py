@@ -76,9 +76,7 @@ def bar(unit: str = '') -> Iterator[Report]:
     yield _logged(unit)
     return
   # The rate follows from all of a stage: its reports may be minutes apart.
-  bars = progress.Progress(
-    *columns, console=console, speed_estimate_period=math.inf
-  )
+  bars = progress.Progress(*columns, console=console, speed_estimate_period=math.inf)
   tasks: dict[str, progress.TaskID] = {}
 
   def end() -> None:
@@ -98,9 +96,7 @@ def bar(unit: str = '') -> Iterator[Report]:
 
 
 @contextlib.contextmanager
-def every(
-  seconds: float, act: Callable[[], None]
-) -> Iterator[Callable[[], None]]:
+def every(seconds: float, act: Callable[[], None]) -> Iterator[Callable[[], None]]:
   """Calls `act` in a thread, every `seconds`.
 
   Yields:
@@ -125,9 +121,7 @@ def every(
     thread.join()
 
 
-def counted(
-  report: Report, stage: str, total: int | None
-) -> Callable[[int], None]:
+def counted(report: Report, stage: str, total: int | None) -> Callable[[int], None]:
   """Returns a function that adds counts up, and reports their sum."""
   done = 0
 
@@ -156,10 +150,8 @@ def _logged(unit: str) -> Report:
     if total and rate:
       left = f', {max(total - done, 0) / rate / 60:.1f} minutes left'
     if unit:
-      log.info(*('%s: %d %s, %.1f a second%s', stage, done, unit, rate, left))
+      log.info('%s: %d %s, %.1f a second%s', stage, done, unit, rate, left)
     else:
-      log.info(
-        *('%s: %.0f MB, %.1f MB/s%s', stage, done / 1e6, rate / 1e6, left)
-      )
+      log.info('%s: %.0f MB, %.1f MB/s%s', stage, done / 1e6, rate / 1e6, left)
 
   return report

@@ -80,9 +80,7 @@ def _conll(path: str) -> Iterator[Record]:
   for number, line in lines.numbered(path, lines.fail):
     cells = lines.text(f'{path}:{number}', line).split()
     if len(cells) < 2:
-      raise UsageError(
-        f'{path}:{number}: has a word and no tag; mend or remove the line'
-      )
+      raise UsageError(f'{path}:{number}: has a word and no tag; mend or remove the line')
     # Blank lines are not numbered here: they part sentences.
     if rows and (number > last + 1 or cells[0] == _DOCUMENT):
       yield sentence()
@@ -122,9 +120,7 @@ def read(path: str, columns: Sequence[str] = ()) -> Iterator[Record]:
   kind = lines.kind(path)
   if kind not in READERS:
     raise UsageError(
-      f'{path}: is none of '
-      + ', '.join(READERS)
-      + '; convert it, or rename it if it is one'
+      f'{path}: is none of ' + ', '.join(READERS) + '; convert it, or rename it if it is one'
     )
   if not os.path.isfile(path):
     raise NoFileError(f'{path}: no such file')
@@ -155,9 +151,7 @@ def csv_rows(path: str) -> Iterator[tuple[str, list[str]]]:
     try:
       row = next(reader, None)
     except csv.Error as e:
-      raise UsageError(
-        f'{path}:{reader.line_num}: is not CSV: {e}; mend or remove the row'
-      ) from e
+      raise UsageError(f'{path}:{reader.line_num}: is not CSV: {e}; mend or remove the row') from e
     if row is None:
       return
     if row:
@@ -182,9 +176,7 @@ def ragged(where: str, row: Sequence[str], names: Sequence[str]) -> UsageError:
   )
 
 
-def _table(
-  rows: Iterator[tuple[str, list[str]]], columns: Sequence[str]
-) -> Iterator[Record]:
+def _table(rows: Iterator[tuple[str, list[str]]], columns: Sequence[str]) -> Iterator[Record]:
   names = [*columns]
   for where, row in rows:
     if not names:
@@ -192,8 +184,7 @@ def _table(
       for name in {*names} - {''}:
         if names.count(name) > 1:
           raise UsageError(
-            f'{where}: has {names.count(name)} columns {name!r}; rename or '
-            'remove all but one'
+            f'{where}: has {names.count(name)} columns {name!r}; rename or remove all but one'
           )
       continue
     if len(row) != len(names):

@@ -16,12 +16,7 @@ from gpt_jax.core import ranges
 
 _INT = ranges.whole(-ranges.INT64, ranges.INT64)
 _FLOAT = ranges.number(-ranges.LARGEST)
-_NAMES = {
-  str: 'a text',
-  bool: 'true or false',
-  dict: 'an object',
-  types.NoneType: 'null',
-}
+_NAMES = {str: 'a text', bool: 'true or false', dict: 'an object', types.NoneType: 'null'}
 
 
 def problem(value: Any, kind: Any, name: str = '') -> str:

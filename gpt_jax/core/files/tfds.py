@@ -18,15 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpt_jax.core.files import lines
-from gpt_jax.core.files.document import (
-  Bad,
-  Document,
-  OnBad,
-  OnError,
-  Skip,
-  Source,
-  unreadable,
-)
+from gpt_jax.core.files.document import Bad, Document, OnBad, OnError, Skip, Source, unreadable
 from gpt_jax.core.spec import NotPreparedError, UsageError, install, optional
 
 _EXAMPLES = 256  # read at once
@@ -84,10 +76,7 @@ def by_name(name: str, data_dir: str) -> Any:
 
 
 def tfds_dir(
-  path: str,
-  split: str = 'train',
-  field: str = 'text',
-  on_error: OnError = 'fail',
+  path: str, split: str = 'train', field: str = 'text', on_error: OnError = 'fail'
 ) -> Source:
   """One document per example of the prepared data set in folder `path`.
 
@@ -117,9 +106,7 @@ def in_folder(path: str, call: str) -> Any:
 
 def _library() -> Any:
   with _quiet():
-    return optional(
-      'tensorflow_datasets', 'tfds(...) needs tensorflow-datasets', 'tfds'
-    )
+    return optional('tensorflow_datasets', 'tfds(...) needs tensorflow-datasets', 'tfds')
 
 
 @contextlib.contextmanager
@@ -161,9 +148,7 @@ def _find(library: Any, name: str, folder: str) -> Any:
     except library.core.DatasetNotFoundError:
       return None
     except Exception as e:
-      raise UsageError(
-        f'tfds({name!r}): {_line(e)}; name a set as TFDS does'
-      ) from e
+      raise UsageError(f'tfds({name!r}): {_line(e)}; name a set as TFDS does') from e
 
 
 def _prepare(builder: Any, name: str, folder: str):
@@ -181,8 +166,7 @@ def _prepare(builder: Any, name: str, folder: str):
     raise NotPreparedError(
       f'tfds({name!r}): is not prepared in {folder}. {_how(name, folder)}'
       + (
-        f', or put its downloads ({", ".join(sorted(wanted))}) into '
-        f'{downloads}/manual'
+        f', or put its downloads ({", ".join(sorted(wanted))}) into {downloads}/manual'
         if 0 < len(wanted) < 10
         else ''
       )
@@ -200,8 +184,7 @@ def _prepare(builder: Any, name: str, folder: str):
   if done.returncode:
     why = (done.stderr.strip() or 'no message').splitlines()[-1]
     raise NotPreparedError(
-      f'tfds({name!r}): preparing it from {manual[0]} failed: {why}. '
-      + _how(name, folder)
+      f'tfds({name!r}): preparing it from {manual[0]} failed: {why}. ' + _how(name, folder)
     )
 
 
@@ -218,9 +201,7 @@ def _examples(builder: Any, call: str, split: str) -> Any:
     ) from e
   except Exception as e:
     splits = ', '.join(sorted(builder.info.splits)) or 'none'
-    raise UsageError(
-      f'{call}: split={split!r}: {_line(e)}; it has {splits}'
-    ) from e
+    raise UsageError(f'{call}: split={split!r}: {_line(e)}; it has {splits}') from e
 
 
 def _in_order(
@@ -285,9 +266,7 @@ def reader(
         continue
       yield from make(f'{split}:{number}', texts)
 
-  units = [
-    functools.partial(unit, first) for first in range(0, len(found), _UNIT)
-  ]
+  units = [functools.partial(unit, first) for first in range(0, len(found), _UNIT)]
   return Source(units=units, files=files, on_error=on_error, empty=empty)
 
 

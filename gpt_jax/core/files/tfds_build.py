@@ -42,15 +42,11 @@ def main(name: str, data_dir: str, manual_dir: str):
   tfds = importlib.import_module('tensorflow_datasets')
   if importlib.util.find_spec('tensorflow') is None:
     # Builders, which are imported later, find this as TensorFlow.
-    shared = importlib.import_module(
-      'tensorflow_datasets.core.utils.lazy_imports_utils'
-    )
+    shared = importlib.import_module('tensorflow_datasets.core.utils.lazy_imports_utils')
     gfile = types.SimpleNamespace(gfile=_FILES)
     stand_in = types.SimpleNamespace(io=gfile)
     shared.__dict__['tensorflow'] = stand_in
-  config = tfds.download.DownloadConfig(
-    manual_dir=manual_dir, try_download_gcs=False
-  )
+  config = tfds.download.DownloadConfig(manual_dir=manual_dir, try_download_gcs=False)
   tfds.builder(name, data_dir=data_dir, try_gcs=False).download_and_prepare(
     download_dir=os.path.join(data_dir, 'downloads'),
     download_config=config,

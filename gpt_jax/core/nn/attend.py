@@ -61,9 +61,7 @@ def attend(
   if dropout is not None:
     L, M = q_BLHK.shape[1], k_BGMK.shape[2]
     query_L, key_M = places or (jnp.arange(L), jnp.arange(M))
-    kept_BHLM = dropout.kept(
-      q_BLHK.shape[2], query_L[None, :, None], key_M[None, None]
-    )
+    kept_BHLM = dropout.kept(q_BLHK.shape[2], query_L[None, :, None], key_M[None, None])
     kept_BGQM, keep = kept_BHLM.reshape(scores_BGQM.shape), dropout.keep
   mask = for_groups(mask, scores_BGQM)
   out_BGQK: Any = weighted(scores_BGQM, v_BGMK, mask, kept_BGQM, keep)
@@ -285,10 +283,7 @@ def for_groups(mask: jax.Array, x_BGQN: Any) -> jax.Array:
 
 
 def scores(
-  products_BGQM: Any,
-  scale: float | jax.Array,
-  bias: jax.Array | None,
-  softcap: float,
+  products_BGQM: Any, scale: float | jax.Array, bias: jax.Array | None, softcap: float
 ) -> jax.Array:
   """The scores scale * products + bias, softcapped, float32."""
   scores_BGQM = scale * products_BGQM
@@ -304,9 +299,7 @@ def scores(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def float32_einsum(
-  subscripts: str, left: jax.Array, right: jax.Array
-) -> jax.Array:
+def float32_einsum(subscripts: str, left: jax.Array, right: jax.Array) -> jax.Array:
   """`jnp.einsum` whose result is not rounded to the dtype of its inputs.
 
   The incoming gradient is rounded to that dtype before the products: those of
@@ -322,12 +315,8 @@ def _float32_einsum(subscripts, left, right):
 def _float32_einsum_gradient(subscripts, inputs, gradient):
   left, right = inputs
   gradient = gradient.astype(left.dtype)
-  of_left = jax.linear_transpose(
-    lambda x: jnp.einsum(subscripts, x, right), left
-  )
-  of_right = jax.linear_transpose(
-    lambda x: jnp.einsum(subscripts, left, x), right
-  )
+  of_left = jax.linear_transpose(lambda x: jnp.einsum(subscripts, x, right), left)
+  of_right = jax.linear_transpose(lambda x: jnp.einsum(subscripts, left, x), right)
   return *of_left(gradient), *of_right(gradient)
 
 
@@ -386,9 +375,7 @@ def _forward(scores_BGQM, v_BGMK, mask, kept_BGQM, keep):
   # The scores of a query that sees nothing have no gradient.
   of_scores_BGQ1 = jnp.where(top_BGQ1 > HIDDEN, share_BGQ1, 0)
   shares = share_BGQ1, of_scores_BGQ1
-  exp_BGQM, shares, out_BGQK = checkpoint_name(
-    (exp_BGQM, shares, out_BGQK), KEPT
-  )
+  exp_BGQM, shares, out_BGQK = checkpoint_name((exp_BGQM, shares, out_BGQK), KEPT)
   return out_BGQK, (exp_BGQM, shares, v_BGMK, kept_BGQM, out_BGQK)
 
 
@@ -400,9 +387,7 @@ def _backward(keep, residuals, grad_BGQK):
   """
   exp_BGQM, shares, v_BGMK, kept_BGQM, out_BGQK = residuals
   share_BGQ1, of_scores_BGQ1 = shares
-  mean_BGQ1 = jnp.sum(
-    grad_BGQK.astype(jnp.float32) * out_BGQK, axis=-1, keepdims=True
-  )
+  mean_BGQ1 = jnp.sum(grad_BGQK.astype(jnp.float32) * out_BGQK, axis=-1, keepdims=True)
   of_probs_BGQM: Any = float32_einsum('BGQK,BGMK->BGQM', grad_BGQK, v_BGMK)
   of_probs_BGQM = _dropped(of_probs_BGQM, kept_BGQM, keep)
   probs_BGQM = exp_BGQM * share_BGQ1
@@ -415,9 +400,7 @@ def _backward(keep, residuals, grad_BGQK):
 weighted.defvjp(_forward, _backward)
 
 
-def _dropped(
-  x_BGQM: jax.Array, kept_BGQM: jax.Array | None, keep: float
-) -> jax.Array:
+def _dropped(x_BGQM: jax.Array, kept_BGQM: jax.Array | None, keep: float) -> jax.Array:
   if kept_BGQM is None:
     return x_BGQM
   return jnp.where(kept_BGQM, x_BGQM / keep, 0)
@@ -439,9 +422,7 @@ def _plus_shared(x_BGQM, shared_GQM):
 
 def _of_shared(_, grad_BGQM):
   ones_B = jnp.ones(len(grad_BGQM), grad_BGQM.dtype)
-  of_shared_GQM = jnp.einsum(
-    'B,BGQM->GQM', ones_B, grad_BGQM, precision=jax.lax.Precision.HIGHEST
-  )
+  of_shared_GQM = jnp.einsum('B,BGQM->GQM', ones_B, grad_BGQM, precision=jax.lax.Precision.HIGHEST)
   return grad_BGQM, of_shared_GQM
 
 

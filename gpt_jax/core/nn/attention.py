@@ -11,12 +11,7 @@ from flax import linen as nn
 
 from gpt_jax.core.nn.attend import Request, Scale
 from gpt_jax.core.nn.attention_dropout import AttentionDropout
-from gpt_jax.core.nn.backends import (
-  Backend,
-  attend_rows,
-  backend_for,
-  reference,
-)
+from gpt_jax.core.nn.backends import Backend, attend_rows, backend_for, reference
 from gpt_jax.core.nn.int8 import Int8
 from gpt_jax.core.nn.kv_cache import Cache, KVCache, attend_so_far
 from gpt_jax.core.nn.layers import Dense, Initializers, Projections, row_numbers
@@ -68,12 +63,7 @@ class Attention(nn.Module):
       nn.share_scope(self, self.terms)
 
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None = None,
-    *,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None = None, *, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """Attends within `x_BLD`, or to a cache.
 

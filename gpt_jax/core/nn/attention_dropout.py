@@ -75,9 +75,7 @@ class AttentionDropout(NamedTuple):
       key: int, the places of the keys in theirs.
     """
     more = jnp.broadcast_shapes(query.shape, key.shape)[1:]
-    hashes = self.of_heads(num_heads).reshape(
-      len(self.rows_B), num_heads, *(1,) * len(more)
-    )
+    hashes = self.of_heads(num_heads).reshape(len(self.rows_B), num_heads, *(1,) * len(more))
     for place in (key, query):
       hashes = hashed(hashes ^ place.astype(jnp.uint32)[None])
     return kept(hashes, self.rate)

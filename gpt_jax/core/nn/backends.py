@@ -15,12 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.core.nn import layout
-from gpt_jax.core.nn.attend import (
-  Request,
-  attend_across,
-  attend_with_memory,
-  attend_within,
-)
+from gpt_jax.core.nn.attend import Request, attend_across, attend_with_memory, attend_within
 from gpt_jax.core.spec import UsageError
 
 # What a request may need from a backend, and where its need comes from.
@@ -119,15 +114,11 @@ def lacks(can: frozenset[str], request: Request) -> str | None:
   missing = features(request) - can
   why = next((why for name, why in WHY.items() if name in missing), None)
   return why and why.format(
-    pattern=request.pattern.name,
-    keys=request.k_BLGK.shape[-1],
-    values=request.v_BLGK.shape[-1],
+    pattern=request.pattern.name, keys=request.k_BLGK.shape[-1], values=request.v_BLGK.shape[-1]
   )
 
 
-def attend_rows(
-  request: Request, *, backend: Backend, layer: tuple[str, ...] = ()
-) -> jax.Array:
+def attend_rows(request: Request, *, backend: Backend, layer: tuple[str, ...] = ()) -> jax.Array:
   """The attention of a request, computed by `backend`: [B, L, H, K].
 
   The output of queries that are padding differs between backends, and is
@@ -157,9 +148,7 @@ class Asked(NamedTuple):
     return f'{stack} {name}'
 
 
-_ASKED: contextvars.ContextVar[list[Asked] | None] = contextvars.ContextVar(
-  'asked', default=None
-)
+_ASKED: contextvars.ContextVar[list[Asked] | None] = contextvars.ContextVar('asked', default=None)
 
 
 @contextlib.contextmanager
@@ -202,8 +191,7 @@ def check(backend: Backend, request: Request) -> None:
   why = refusal(backend, request)
   if why:
     raise UsageError(
-      f'model.attention_backend={backend.name}: {why}; change that, or take '
-      'auto or reference'
+      f'model.attention_backend={backend.name}: {why}; change that, or take auto or reference'
     )
 
 
@@ -238,14 +226,9 @@ def takes_distances(backend: Backend, request: Request) -> bool:
 
 def not_split(request: Request) -> str | None:
   """Why rows, tokens or heads do not divide over their mesh axes, or None."""
-  sizes = dict(
-    zip(('batch', 'length', 'heads'), request.q_BLHK.shape, strict=False)
-  )
+  sizes = dict(zip(('batch', 'length', 'heads'), request.q_BLHK.shape, strict=False))
   for logical, size in sizes.items():
     parts = layout.num_parts(logical)
     if size % parts:
-      return (
-        f'{size} ({logical}) does not divide over the {parts} devices of '
-        f'mesh.rules.{logical}'
-      )
+      return f'{size} ({logical}) does not divide over the {parts} devices of mesh.rules.{logical}'
   return None

@@ -48,11 +48,7 @@ class Block(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None, layer: jax.Array
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache with this block's keys, values."""
     drop = self.residual_dropout()
@@ -60,9 +56,7 @@ class Block(nn.Module):
     h_BLD = layout.gather(norm(x_BLD))
     if cache is not None:
       cache = cache.normed(norm)
-    y_BLD, cache = self.attention(name='attention')(
-      h_BLD, context, cache, layer=layer
-    )
+    y_BLD, cache = self.attention(name='attention')(h_BLD, context, cache, layer=layer)
     decoding = isinstance(cache, KVCache)
     if self.places.parallel:
       if not self.places.shared:
@@ -84,9 +78,7 @@ class Block(nn.Module):
       return lambda x_BLD: x_BLD
     return self.norm(name=f'{sublayer}_norm')
 
-  def add(
-    self, sublayer: str, x_BLD: jax.Array, y_BLD: jax.Array, drop: Dropout
-  ) -> jax.Array:
+  def add(self, sublayer: str, x_BLD: jax.Array, y_BLD: jax.Array, drop: Dropout) -> jax.Array:
     """Adds a sublayer's output to the residual stream."""
     if self.places.after:
       norm = self.norm(name=f'{sublayer}_output_norm')
@@ -147,9 +139,7 @@ def post(qk_norm: QkNorm = 'none') -> BlockChoice:
   return BlockChoice(Places(stream=True), qk_norm)
 
 
-def parallel(
-  num_norms: Literal[1, 2] = 1, qk_norm: QkNorm = 'none'
-) -> BlockChoice:
+def parallel(num_norms: Literal[1, 2] = 1, qk_norm: QkNorm = 'none') -> BlockChoice:
   """Both sublayers at once: x + attention(norm(x)) + ffn(norm(x)).
 
   PaLM (section 2), GPT-J, Falcon 7B; with two norms each sublayer has its own:
@@ -180,20 +170,14 @@ class FeedForward(nn.Module):
   def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
     """[B, L, D] -> [B, L, D]; `decoding` matters to experts only."""
     del decoding
-    dense = functools.partial(
-      Dense, bias=self.bias, dtype=self.dtype, matmul=self.matmul
-    )
-    widen = functools.partial(
-      dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel
-    )
+    dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype, matmul=self.matmul)
+    widen = functools.partial(dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel)
     h_BLF = widen(name='in')(x_BLD)
     if self.form.gated:
       h_BLF *= self.form.activation(widen(name='gate')(x_BLD))
     else:
       h_BLF = self.form.activation(h_BLF)
-    narrow = dense(
-      x_BLD.shape[-1], ('mlp', 'embed'), self.inits.residual, name='out'
-    )
+    narrow = dense(x_BLD.shape[-1], ('mlp', 'embed'), self.inits.residual, name='out')
     return narrow(h_BLF)
 
 

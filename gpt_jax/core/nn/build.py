@@ -273,9 +273,7 @@ def make_stack(
   )
 
 
-def make_bias(
-  model: Any, layers: Sequence[Layer], sizes: LayerSizes
-) -> nn.Module:
+def make_bias(model: Any, layers: Sequence[Layer], sizes: LayerSizes) -> nn.Module:
   """The module that gives all layers of a stack their bias on the scores."""
   pattern = layers[0].attention
   if any(layer.attention.causal != pattern.causal for layer in layers):
@@ -305,10 +303,7 @@ def needs_whole_rows(model: Any) -> tuple[str, str] | None:
     return 'position', 'scores by distances within whole rows'
   for pattern in (*choices.attention, *choices.encoder_attention):
     if pattern.blocks:
-      return (
-        'attention',
-        f'the blocks of {pattern.name} are those of whole rows',
-      )
+      return ('attention', f'the blocks of {pattern.name} are those of whole rows')
     if pattern.recurrent:
       return 'attention', 'reads the tokens of a row one after the other'
   return None

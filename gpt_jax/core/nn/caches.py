@@ -31,9 +31,7 @@ class LstmState(NamedTuple):
   cross: KVCache | None = None
 
 
-def init_caches(
-  model: Transformer, batch_size: int, length: int, memory_length: int = 0
-) -> Caches:
+def init_caches(model: Transformer, batch_size: int, length: int, memory_length: int = 0) -> Caches:
   """Empty caches for `batch_size` rows of at most `length` tokens.
 
   With a `memory_length` they also keep the keys and values of `memory_BMD`.
@@ -56,8 +54,7 @@ def init_caches(
       if memory_length and layer.attends:
         width = choices.memory_width
         cross = KVCache(
-          zeros((*shape, 1, width, memory_length)),
-          zeros((*shape, 1, memory_length, width)),
+          zeros((*shape, 1, width, memory_length)), zeros((*shape, 1, memory_length, width))
         )
       hidden, cells = zeros((*shape, layer.width)), (*shape, layer.cells)
       return LstmState(hidden, jnp.zeros(cells), cross)
@@ -73,8 +70,7 @@ def init_caches(
     return KVCache(key_BGKM, value_BGMK, cross)
 
   return tuple(
-    cache(length, cache(memory_length, None) if memory_length else None)
-    for _ in range(entries)
+    cache(length, cache(memory_length, None) if memory_length else None) for _ in range(entries)
   )
 
 
@@ -111,9 +107,7 @@ def take_rows(
   if index_of_memory is None:
     index_of_memory = index_B
 
-  def take(
-    cache: KVCache, index_B: np.ndarray, length: int, cross: KVCache | None
-  ) -> KVCache:
+  def take(cache: KVCache, index_B: np.ndarray, length: int, cross: KVCache | None) -> KVCache:
     own = _take(cache._replace(cross=None), index_B, length=length)
     return own._replace(cross=cross)
 
@@ -144,9 +138,7 @@ def reorder(caches: Caches, index_B: jax.Array) -> Caches:
   return tuple(map(take, caches))
 
 
-def empty(
-  like: Caches, num_rows: int, length: int, memory_length: int = 0
-) -> Caches:
+def empty(like: Caches, num_rows: int, length: int, memory_length: int = 0) -> Caches:
   """Zeros for `num_rows` rows, of the kinds of other caches.
 
   Args:
@@ -176,16 +168,11 @@ def empty(
   return tuple(out)
 
 
-def take_row(
-  caches: Caches, index: int, length: int, memory_length: int = 0
-) -> Caches:
+def take_row(caches: Caches, index: int, length: int, memory_length: int = 0) -> Caches:
   """Takes a row of the caches, cut to `length` and `memory_length` slots."""
   slots = (cache.num_slots for cache in caches if isinstance(cache, KVCache))
   return take_rows(
-    caches,
-    np.array([index]),
-    min([length, *slots]),
-    min(memory_length, num_memory(caches)),
+    caches, np.array([index]), min([length, *slots]), min(memory_length, num_memory(caches))
   )
 
 

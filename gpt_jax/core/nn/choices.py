@@ -24,11 +24,7 @@ def _dense(form: str) -> Callable[[], Any]:
 MODELS = Table({}, 'model')
 INPUTS = Table(_of('embed', 'tokens'), 'model.input')
 POSITIONS = Table(
-  _of(
-    'positions',
-    'alibi learned learned_by_layer none rope sinusoidal',
-  ),
-  'model.position',
+  _of('positions', 'alibi learned learned_by_layer none rope sinusoidal'), 'model.position'
 )
 PATTERNS = Table(_of('masks', 'bidirectional full local'), 'model.attention')
 SCALES = Table(_of('attend', 'by_layer none rsqrt'))
@@ -39,12 +35,8 @@ BACKENDS = Table(
   'model.attention_backend',
 )
 # The keys of `layers.FORMS`.
-_FORMS = (
-  'relu gelu gelu_tanh silu tanh glu bilinear reglu geglu geglu_tanh swiglu'
-)
-FFNS = Table(
-  {form: _dense(form) for form in _FORMS.split()} | _of('moe', 'switch')
-)
+_FORMS = 'relu gelu gelu_tanh silu tanh glu bilinear reglu geglu geglu_tanh swiglu'
+FFNS = Table({form: _dense(form) for form in _FORMS.split()} | _of('moe', 'switch'))
 NORMS = Table(_of('layers', 'layernorm rmsnorm'))
 BLOCKS = Table(_of('block', 'parallel plain post pre reordered sandwich'))
 BIASES = Table(
@@ -55,23 +47,14 @@ BIASES = Table(
   }
 )
 OUTPUTS = Table(_of('heads', 'tied untied'), 'model.output')
-DROPOUTS = Table(
-  {'none': 'gpt_jax.core.nn.layers:no_dropout', **_of('layers', 'rates')}
-)
+DROPOUTS = Table({'none': 'gpt_jax.core.nn.layers:no_dropout', **_of('layers', 'rates')})
 MATMULS = Table(_of('int8', 'int8 plain'))
 INITS = Table(
-  _of(
-    'layers',
-    'gpt2 normal palm switch transformer truncated_normal uniform',
-  ),
+  _of('layers', 'gpt2 normal palm switch transformer truncated_normal uniform'),
   'model.init_weights',
 )
 SHARES = Table(
-  {
-    'all': 'gpt_jax.core.nn.stack:everything',
-    **_of('stack', 'attention ffn none'),
-  },
-  'model.share',
+  {'all': 'gpt_jax.core.nn.stack:everything', **_of('stack', 'attention ffn none')}, 'model.share'
 )
 PIPELINES = Table(_of('pipeline', 'circular'))
 

@@ -88,9 +88,7 @@ def _forward(ring, q_BLHK, k_BMGK, v_BMGK, bias, info):
     return online_softmax.add(ring.settings, queries, keys, here, sums), None
 
   sums, _ = _round(ring, Keys(k_BMGK, v_BMGK, info.key), visit)
-  y_BGRLK, log_BGRL = (
-    sums if ring.kernel else online_softmax.finished(ring.settings, sums)
-  )
+  y_BGRLK, log_BGRL = sums if ring.kernel else online_softmax.finished(ring.settings, sums)
   y_BLGRK = jnp.einsum('BGRLK->BLGRK', y_BGRLK)
   y_BLHK = y_BLGRK.reshape(q_BLHK.shape).astype(q_BLHK.dtype)
   return y_BLHK, (q_BLHK, k_BMGK, v_BMGK, bias, info, y_BLHK, log_BGRL)
@@ -112,14 +110,10 @@ def _backward(ring, saved, dy_BLHK):
   def visit(before, keys, hop):
     if ring.kernel:
       of_kernel = ring_kernel.Residuals(y_BLHK, dy_BLHK, log_BGRL)
-      by = ring_kernel.gradients(
-        ring.kernel, queries, keys, of_kernel, own=before is None
-      )
+      by = ring_kernel.gradients(ring.kernel, queries, keys, of_kernel, own=before is None)
     else:
       here = _of_keys(pairs, ring, hop, M)
-      by = online_softmax.gradients(
-        ring.settings, queries, keys, here, residuals
-      )
+      by = online_softmax.gradients(ring.settings, queries, keys, here, residuals)
     if before is None:
       return by[:3], by.dbias
     dq, dk, dv = before
@@ -206,9 +200,7 @@ def _owner(ring: Ring, hop: jax.Array | int) -> jax.Array:
   return jnp.asarray(order)[(here - hop) % len(order)]
 
 
-def _of_keys(
-  pairs: Pairs, ring: Ring, hop: jax.Array | int, length: int
-) -> Pairs:
+def _of_keys(pairs: Pairs, ring: Ring, hop: jax.Array | int, length: int) -> Pairs:
   """The columns of the keys that are here after `hop` hops."""
   if not ring.axes:
     return pairs
@@ -266,9 +258,7 @@ def all_gather(
   return _per_device(local, request)
 
 
-def around(
-  request: Request, *, block: int, kernel: ring_kernel.Kernel | None
-) -> jax.Array:
+def around(request: Request, *, block: int, kernel: ring_kernel.Kernel | None) -> jax.Array:
   """Ring attention: see `Ring`."""
   axes, hops = layout.mesh_axes('length'), _hops(request)
   # Keys that do not go all the way round come from earlier parts of the row.
@@ -282,9 +272,7 @@ def around(
   return _per_device(local, request)
 
 
-def ulysses(
-  request: Request, *, block: int, kernel: kernels.Local | None
-) -> jax.Array:
+def ulysses(request: Request, *, block: int, kernel: kernels.Local | None) -> jax.Array:
   """DeepSpeed-Ulysses: splits heads instead of rows during attention.
 
   An all-to-all each way lets each device attend within whole rows, with some of
@@ -302,9 +290,7 @@ def ulysses(
     return jax.lax.all_to_all(x, axes, split, joined, tiled=True)
 
   def local(q_BLHK, k_BMGK, v_BMGK, bias, info: TokenInfo):
-    q_BLHK, k_BMGK, v_BMGK = (
-      swapped(x, 2, 1) for x in (q_BLHK, k_BMGK, v_BMGK)
-    )
+    q_BLHK, k_BMGK, v_BMGK = (swapped(x, 2, 1) for x in (q_BLHK, k_BMGK, v_BMGK))
     if bias is not None:
       bias = swapped(bias, 1, 2)
     of_rows = {'prefix_B': info.prefix_B, 'hashes_BH': info.hashes_BH}
@@ -351,14 +337,10 @@ def _gathered(tree: Any, axes: tuple[str, ...]) -> Any:
   """Gathers the parts of each row along its length."""
   if not axes:
     return tree
-  return jax.tree.map(
-    lambda x: jax.lax.all_gather(x, axes, axis=1, tiled=True), tree
-  )
+  return jax.tree.map(lambda x: jax.lax.all_gather(x, axes, axis=1, tiled=True), tree)
 
 
-def _per_device(
-  local: Local, request: Request, parts_of_heads: int = 1
-) -> jax.Array:
+def _per_device(local: Local, request: Request, parts_of_heads: int = 1) -> jax.Array:
   """Runs `local` on each device, with scaled queries.
 
   `parts_of_heads`: parts of a device's heads that `local` splits them into.
@@ -374,9 +356,7 @@ def _per_device(
     hashes = hashes.reshape(len(hashes), devices, parts_of_heads, -1)
     split = 'length' if parts_of_heads > 1 else None
     of_hashes: Any = ('batch', 'heads', split, None)
-  info = TokenInfo(
-    *(tokens, tokens, visibility.prefix_B, visibility.mask_BLM, hashes)
-  )
+  info = TokenInfo(tokens, tokens, visibility.prefix_B, visibility.mask_BLM, hashes)
   bias = request.bias
   assert not hasattr(bias, 'feature')
 

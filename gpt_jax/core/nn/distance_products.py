@@ -67,8 +67,7 @@ class ByKind(NamedTuple):
   def of_some(self, part: slice) -> 'ByKind':
     """The numbers of some queries."""
     return self._replace(
-      numbers_BHLS=self.numbers_BHLS[:, :, part],
-      of_queries_BL=self.of_queries_BL[:, part],
+      numbers_BHLS=self.numbers_BHLS[:, :, part], of_queries_BL=self.of_queries_BL[:, part]
     )
 
 

@@ -11,14 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.core.nn import layout
-from gpt_jax.core.nn.layers import (
-  ACTIVATIONS,
-  Dropout,
-  Initializer,
-  Initializers,
-  Rates,
-  parameter,
-)
+from gpt_jax.core.nn.layers import ACTIVATIONS, Dropout, Initializer, Initializers, Rates, parameter
 from gpt_jax.core.nn.positions import Position
 from gpt_jax.core.ranges import OneOf, Whole
 
@@ -204,10 +197,7 @@ class Inputs(nn.Module):
       self.embed = self._table(self.vocab_size)
     else:
       self.embed = choice.embedding(
-        num_rows=self.vocab_size,
-        d_model=self.d_model,
-        inits=inits,
-        dtype=self.dtype,
+        num_rows=self.vocab_size, d_model=self.d_model, inits=inits, dtype=self.dtype
       )
     if self.encoder_vocab_size:
       self.encoder_embed = self._table(self.encoder_vocab_size)
@@ -220,17 +210,13 @@ class Inputs(nn.Module):
         self.encoder_embed_norm = self.norm()
     if self.position.embed:
       make_positions = functools.partial(
-        self.position.embed,
-        context_length=self.context_length,
-        initializer=inits.position,
+        self.position.embed, context_length=self.context_length, initializer=inits.position
       )
       self.positions = make_positions()
       if self.encoder:
         self.encoder_positions = make_positions()
     if choice.d_embed:
-      self.embed_projection = Projection(
-        choice.d_embed, self.d_model, inits.kernel, self.dtype
-      )
+      self.embed_projection = Projection(choice.d_embed, self.d_model, inits.kernel, self.dtype)
     self.embed_dropout = Dropout(self.rates.embedding)
 
   def __call__(
@@ -276,9 +262,7 @@ class Inputs(nn.Module):
     """Applies the dropout of input vectors."""
     return self.embed_dropout(x_BLD, deterministic=not self.has_rng('dropout'))
 
-  def _without_words(
-    self, x_BLD: jax.Array, tokens_BL: jax.Array, vocab_size: int
-  ) -> jax.Array:
+  def _without_words(self, x_BLD: jax.Array, tokens_BL: jax.Array, vocab_size: int) -> jax.Array:
     """Drops the same words in all rows, in training."""
     if not self.rates.words or not self.has_rng('dropout'):
       return x_BLD
@@ -290,9 +274,7 @@ class Inputs(nn.Module):
 
   def narrow(self, hidden: jax.Array) -> jax.Array:
     """[..., D] to the width of the tokens' vectors."""
-    return (
-      self.embed_projection.narrow(hidden) if self.choice.d_embed else hidden
-    )
+    return self.embed_projection.narrow(hidden) if self.choice.d_embed else hidden
 
   def _table(self, num_rows: int, name: str | None = None) -> Embedding:
     initializer = self.inits.embedding

@@ -18,15 +18,7 @@ import jax.numpy as jnp
 from gpt_jax.core.nn import context_parallel, kernels, layout, ring_kernel
 from gpt_jax.core.nn import flash as flash_lib
 from gpt_jax.core.nn.attend import Request
-from gpt_jax.core.nn.backends import (
-  ALL,
-  RARE,
-  Backend,
-  lacks,
-  not_split,
-  reference,
-  refusal,
-)
+from gpt_jax.core.nn.backends import ALL, RARE, Backend, lacks, not_split, reference, refusal
 from gpt_jax.core.nn.backends import run as run_backend
 from gpt_jax.core.nn.choices import BACKENDS
 from gpt_jax.core.nn.kernels import SPLASH
@@ -111,14 +103,9 @@ def splash(
     interpret: runs on any device, slowly: for tests.
   """
   if block < kernels.LANES or block % kernels.LANES:
-    raise UsageError(
-      f'model.attention_backend: block={block} is not a multiple of '
-      f'{kernels.LANES}'
-    )
+    raise UsageError(f'model.attention_backend: block={block} is not a multiple of {kernels.LANES}')
 
-  run = functools.partial(
-    kernels.splash, block=block, fused_until=fused_until, interpret=interpret
-  )
+  run = functools.partial(kernels.splash, block=block, fused_until=fused_until, interpret=interpret)
 
   def sizes(request: Request) -> str | None:
     return odd_sizes(request, block) or not_split(request)
@@ -139,10 +126,7 @@ def flash(block: Count = flash_lib.BLOCK, interpret: bool = False) -> Backend:
     interpret: runs on any device, slowly: for tests.
   """
   if block % kernels.LANES:
-    raise UsageError(
-      f'model.attention_backend: block={block} is not a multiple of '
-      f'{kernels.LANES}'
-    )
+    raise UsageError(f'model.attention_backend: block={block} is not a multiple of {kernels.LANES}')
   run = functools.partial(flash_lib.attend, block=block, interpret=interpret)
 
   def sizes(request: Request) -> str | None:
@@ -165,9 +149,7 @@ def cudnn() -> Backend:
     head_size = request.q_BLHK.shape[3]
     largest = 128 if capability < 9 else 256
     if head_size % 8 or head_size > largest:
-      return (
-        f'model.head_size={head_size} is above {largest} or no multiple of 8'
-      )
+      return f'model.head_size={head_size} is above {largest} or no multiple of 8'
     length = request.q_BLHK.shape[1]
     if length % 2:
       return f'rows have an odd number of tokens, {length}'
@@ -246,9 +228,7 @@ def ulysses(block: Count = 1024, interpret: bool = False) -> Backend:
   return _over_context('ulysses', run, block)._replace(sizes=sizes)
 
 
-def takes_kernel(
-  name: str, kernel: str, why_not: str | None, interpret: bool
-) -> bool:
+def takes_kernel(name: str, kernel: str, why_not: str | None, interpret: bool) -> bool:
   """Whether split rows use a kernel; logs the decision."""
   if not interpret and layout.platform() != 'tpu':
     return False
@@ -288,9 +268,7 @@ def _always(request: Request) -> bool:
   return True
 
 
-def _over_context(
-  name: str, run: Callable[..., jax.Array], block: int
-) -> Backend:
+def _over_context(name: str, run: Callable[..., jax.Array], block: int) -> Backend:
   """A backend for rows that may be split over devices."""
   can = ALL - {'blocks', 'two_sizes', *RARE}
   can -= {'by_distance', 'products'}
@@ -298,7 +276,4 @@ def _over_context(
 
 
 # What `auto` tries in turn, by platform.
-FASTEST: dict[str, tuple[Callable[[], Backend], ...]] = {
-  'gpu': (cudnn,),
-  'tpu': (splash, flash),
-}
+FASTEST: dict[str, tuple[Callable[[], Backend], ...]] = {'gpu': (cudnn,), 'tpu': (splash, flash)}

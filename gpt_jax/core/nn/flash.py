@@ -16,13 +16,7 @@ from gpt_jax.core.nn import layout
 from gpt_jax.core.nn.attend import ByDistance, Request
 from gpt_jax.core.nn.distance_products import ByKind, DistanceProducts, Products
 from gpt_jax.core.nn.flash_distances import SUBLANES, strips, table
-from gpt_jax.core.nn.flash_kernel import (
-  PADDING,
-  Operands,
-  Static,
-  attend_blocks,
-  may_see,
-)
+from gpt_jax.core.nn.flash_kernel import PADDING, Operands, Static, attend_blocks, may_see
 from gpt_jax.core.nn.kernels import LANES, for_devices
 
 # The largest block of queries and of keys.
@@ -60,8 +54,7 @@ def obstacle(request: Request, parts: int = 1) -> str | None:
   longest //= -(-head_size // LANES) * size
   if most > longest:
     return (
-      f'rows of {most} tokens are longer than {longest}: {what} would not fit '
-      'in the vector memory'
+      f'rows of {most} tokens are longer than {longest}: {what} would not fit in the vector memory'
     )
   return None
 
@@ -97,15 +90,10 @@ def _from_places(request: Request, **how: Any) -> jax.Array:
   if kinds is not None:
     numbers = spread(kinds.numbers_BHLS.swapaxes(1, 2)).swapaxes(1, 2)
     kinds = ByKind(numbers, spread(kinds.of_queries_BL), kinds.of_keys_BM)
-  bias = bias._replace(
-    of_queries=bias.of_queries._replace(x_BLHK=spread(x_BLHK)), by_kind=kinds
-  )
+  bias = bias._replace(of_queries=bias.of_queries._replace(x_BLHK=spread(x_BLHK)), by_kind=kinds)
   numbers_BL = jnp.broadcast_to(request.first + jnp.arange(L), (B, L))
   whole = request._replace(
-    q_BLHK=spread(request.q_BLHK),
-    visibility=seen._replace(order=order),
-    bias=bias,
-    places_BL=None,
+    q_BLHK=spread(request.q_BLHK), visibility=seen._replace(order=order), bias=bias, places_BL=None
   )
   numbers_BL = spread(numbers_BL) if request.dropout is not None else None
   y_BMHK = _in_order(whole, numbers_BL, **how)
@@ -113,11 +101,7 @@ def _from_places(request: Request, **how: Any) -> jax.Array:
 
 
 def _in_order(
-  request: Request,
-  numbers_BL: jax.Array | None,
-  *,
-  block: int,
-  interpret: bool,
+  request: Request, numbers_BL: jax.Array | None, *, block: int, interpret: bool
 ) -> jax.Array:
   """`attend` for queries where the last keys are; numbers as in `Operands`."""
   q_BLHK, k_BLGK, v_BLGK = for_devices(request, layout.num_parts('heads'))
@@ -161,16 +145,33 @@ def _in_order(
   heads, tokens = ('batch', None, 'heads', None), ('batch', None)
   products: Any = Products(heads, (None, 'heads', None))  # pyright: ignore
   axes = (
-    *(heads, heads, heads, ('heads', None), ('batch', 'heads'), ('batch',)),
-    *(tokens, tokens, tokens),
+    heads,
+    heads,
+    heads,
+    ('heads', None),
+    ('batch', 'heads'),
+    ('batch',),
+    tokens,
+    tokens,
+    tokens,
     *(x and products for x in (of_queries, of_keys)),
     by_kind and ByKind(('batch', 'heads', None, None), tokens, tokens),  # pyright: ignore
     tokens,
   )
   return layout.per_device(run, axes, heads)(
-    *(q_BLHK, k_BLGK, v_BLGK, strip_HD, hashes_BH, seen.prefix_B),
-    *(of_queries_BL, segments_BM, real_BM),
-    *(of_queries, of_keys, by_kind, numbers_BL),
+    q_BLHK,
+    k_BLGK,
+    v_BLGK,
+    strip_HD,
+    hashes_BH,
+    seen.prefix_B,
+    of_queries_BL,
+    segments_BM,
+    real_BM,
+    of_queries,
+    of_keys,
+    by_kind,
+    numbers_BL,
   )
 
 
@@ -186,8 +187,19 @@ def in_parts(request: Request, *, block: int, interpret: bool) -> Any:
     if hashes_BH is not None:
       hashes_BH = jax.lax.bitcast_convert_type(hashes_BH, jnp.int32)
     return _per_device(
-      *(q_BLHK, k_BMGK, v_BMGK, None, hashes_BH, prefix_B),
-      *(query.segments, key.segments, key.real, None, None, None, None),
+      q_BLHK,
+      k_BMGK,
+      v_BMGK,
+      None,
+      hashes_BH,
+      prefix_B,
+      query.segments,
+      key.segments,
+      key.real,
+      None,
+      None,
+      None,
+      None,
       jnp.stack([query.places[0, 0], key.places[0, 0]]),
       causal=pattern.causal,
       window=pattern.window,
@@ -230,9 +242,7 @@ def _per_device(
       key_ids_BM = jnp.zeros((B, M), jnp.int32)
     if real_BM is not None:
       key_ids_BM = jnp.where(real_BM, key_ids_BM, PADDING)
-    key_ids_BM = jnp.pad(
-      key_ids_BM, ((0, 0), (0, more[1])), constant_values=PADDING
-    )
+    key_ids_BM = jnp.pad(key_ids_BM, ((0, 0), (0, more[1])), constant_values=PADDING)
 
   def filled(x_BL: Any, more: int) -> Any:
     return x_BL if x_BL is None else jnp.pad(x_BL, ((0, 0), (0, more)))
@@ -278,8 +288,16 @@ def _per_device(
     heads_first(q_BLHK, more[0]),
     heads_first(k_BMGK, more[1]),
     heads_first(v_BMGK, more[1]),
-    *(strips_HNW, hashes_BH, prefix_B, query_ids_BL, key_ids_BM),
-    *(of_queries, of_keys, by_kind, numbers_BL, firsts),
+    strips_HNW,
+    hashes_BH,
+    prefix_B,
+    query_ids_BL,
+    key_ids_BM,
+    of_queries,
+    of_keys,
+    by_kind,
+    numbers_BL,
+    firsts,
   )
   out_BHLK: Any = attend_blocks(given, operands)
   return out_BHLK.swapaxes(1, 2)[:, :L, :, : v_BMGK.shape[3]]

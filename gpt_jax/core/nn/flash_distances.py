@@ -29,10 +29,7 @@ SUBLANES = 8
 def product(x: jax.Array, y: jax.Array, axes: tuple[int, int]) -> jax.Array:
   """Sums over these axes of x and y, in float32."""
   return jax.lax.dot_general(
-    x,
-    y,
-    (((axes[0],), (axes[1],)), ((), ())),
-    preferred_element_type=jnp.float32,
+    x, y, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=jnp.float32
   )
 
 
@@ -82,9 +79,7 @@ def unskewed(x_LM: jax.Array) -> jax.Array:
 # that any of them needs.
 
 
-def table(
-  table_NHK: jax.Array, length: int, whole: int, after: int
-) -> jax.Array:
+def table(table_NHK: jax.Array, length: int, whole: int, after: int) -> jax.Array:
   """A table whose entry `whole` + column - row is the vector of that distance.
 
   Rows and columns are counted over all blocks. [H, `whole` + `after`, K], with

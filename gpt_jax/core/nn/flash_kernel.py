@@ -30,13 +30,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from gpt_jax.core.nn.attention_dropout import hashed, kept
 from gpt_jax.core.nn.distance_products import ByKind, Products
-from gpt_jax.core.nn.flash_distances import (
-  by_distance,
-  of_distances,
-  product,
-  skewed,
-  unskewed,
-)
+from gpt_jax.core.nn.flash_distances import by_distance, of_distances, product, skewed, unskewed
 from gpt_jax.core.nn.kernels import LANES
 
 # The score of a hidden key. Twice its negative overflows to an exponential of
@@ -125,10 +119,7 @@ def _forward(static: Static, x: Operands):
     grid=lambda i, j: (i, j),
     out={
       'out': ((B, H, L, K), x.v_BGMK.dtype, (1, 1, size, K), of_queries),
-      'log': (
-        *((B, H, 1, L), jnp.float32, (1, 1, 1, size)),
-        lambda b, h, i, j: (b, h, 0, i),
-      ),
+      'log': ((B, H, 1, L), jnp.float32, (1, 1, 1, size), lambda b, h, i, j: (b, h, 0, i)),
     },
     scratch={'top': (size, LANES), 'sum': (size, LANES), 'acc': (size, K)},
     products=(1, 1, 1),
@@ -139,10 +130,7 @@ def _forward(static: Static, x: Operands):
 def _backward(static: Static, residuals, grad_BHLK):
   x, out_BHLK, log_BH1L = residuals
   (B, H, L, K), (_, G, M, V) = x.q_BHLK.shape, x.v_BGMK.shape
-  of_head, of_keys = (
-    lambda b, h, i, j: (b, h, 0, 0),
-    lambda b, h, i, j: (b, h, j, 0),
-  )
+  of_head, of_keys = (lambda b, h, i, j: (b, h, 0, 0), lambda b, h, i, j: (b, h, j, 0))
   size = static.blocks[1]
   # Of query heads; those that share a head of keys are summed below.
   dtype = x.k_BGMK.dtype if G == H else jnp.float32
@@ -156,10 +144,7 @@ def _backward(static: Static, residuals, grad_BHLK):
     out['dkinds'] = (B, H, 2, L), jnp.float32, (1, 1, 2, L), of_head
   if x.strips_HNW is not None:
     _, N, W = x.strips_HNW.shape
-    out['dstrips'] = (
-      *((H, N, 1, W), jnp.float32, (1, N, 1, W)),
-      lambda b, h, i, j: (h, 0, 0, 0),
-    )
+    out['dstrips'] = ((H, N, 1, W), jnp.float32, (1, N, 1, W), lambda b, h, i, j: (h, 0, 0, 0))
   for name, given, rows, place in (
     ('queries', x.of_queries, L, of_head),
     ('keys', x.of_keys, size, of_keys),
@@ -167,10 +152,7 @@ def _backward(static: Static, residuals, grad_BHLK):
     if given is not None:
       x_BHLK, (_, N, _) = given.x_BLHK, given.table_NHK.shape
       out[f'd{name}'] = x_BHLK.shape, x_BHLK.dtype, (1, 1, rows, K), place
-      out[f'd{name}_table'] = (
-        *((H, N, K), jnp.float32, (1, N, K)),
-        lambda b, h, i, j: (h, 0, 0),
-      )
+      out[f'd{name}_table'] = ((H, N, K), jnp.float32, (1, N, K), lambda b, h, i, j: (h, 0, 0))
       scratch[f'd{name}_acc'] = rows, K
   found = _call(
     'flash_backward',
@@ -186,10 +168,7 @@ def _backward(static: Static, residuals, grad_BHLK):
   dq, dk, dv, *_ = found
   found = dict(zip(out, found, strict=True))
   if G < H:
-    dk, dv = (
-      y.reshape(B, G, H // G, M, -1).sum(axis=2).astype(x.k_BGMK.dtype)
-      for y in (dk, dv)
-    )
+    dk, dv = (y.reshape(B, G, H // G, M, -1).sum(axis=2).astype(x.k_BGMK.dtype) for y in (dk, dv))
   gradient = Operands(dq, dk, dv)
   keep = 1 - static.rate
   if x.strips_HNW is not None:
@@ -258,38 +237,22 @@ def _call(
   add('v', x.v_BGMK, (1, 1, size[1], V), of_keys)
   if x.strips_HNW is not None:
     add(
-      *('strip', x.strips_HNW[:, :, None], (1, 1, 1, sum(size))),
+      'strip',
+      x.strips_HNW[:, :, None],
+      (1, 1, 1, sum(size)),
       lambda b, h, i, j: (h, j - i + num[0] - 1, 0, 0),
     )
   if x.query_ids_BL is not None:
-    add(
-      *('query_ids', x.query_ids_BL[:, None], (1, 1, size[0])),
-      lambda b, h, i, j: (b, 0, i),
-    )
+    add('query_ids', x.query_ids_BL[:, None], (1, 1, size[0]), lambda b, h, i, j: (b, 0, i))
   if x.key_ids_BM is not None:
-    add(
-      *('key_ids', x.key_ids_BM[:, None], (1, 1, size[1])),
-      lambda b, h, i, j: (b, 0, j),
-    )
+    add('key_ids', x.key_ids_BM[:, None], (1, 1, size[1]), lambda b, h, i, j: (b, 0, j))
   if x.numbers_BL is not None:
-    add(
-      *('numbers', x.numbers_BL[:, None], (1, 1, size[0])),
-      lambda b, h, i, j: (b, 0, i),
-    )
+    add('numbers', x.numbers_BL[:, None], (1, 1, size[0]), lambda b, h, i, j: (b, 0, i))
   if x.by_kind is not None:
     numbers_BH2L, of_queries_BL, of_keys_BM = x.by_kind
-    add(
-      *('kinds', numbers_BH2L, (1, 1, 2, size[0])),
-      lambda b, h, i, j: (b, h, 0, i),
-    )
-    add(
-      *('query_kinds', of_queries_BL[:, None], (1, 1, size[0])),
-      lambda b, h, i, j: (b, 0, i),
-    )
-    add(
-      *('key_kinds', of_keys_BM[:, None], (1, 1, size[1])),
-      lambda b, h, i, j: (b, 0, j),
-    )
+    add('kinds', numbers_BH2L, (1, 1, 2, size[0]), lambda b, h, i, j: (b, h, 0, i))
+    add('query_kinds', of_queries_BL[:, None], (1, 1, size[0]), lambda b, h, i, j: (b, 0, i))
+    add('key_kinds', of_keys_BM[:, None], (1, 1, size[1]), lambda b, h, i, j: (b, 0, j))
   for key, given, rows, place in (
     ('queries', x.of_queries, size[0], of_queries),
     ('keys', x.of_keys, size[1], lambda b, h, i, j: (b, h, j, 0)),
@@ -297,13 +260,10 @@ def _call(
     if given is not None:
       add(key, given.x_BLHK, (1, 1, rows, K), place)
       _, N, _ = given.table_NHK.shape
-      add(
-        *(f'{key}_table', given.table_NHK, (1, N, K)),
-        lambda b, h, i, j: (h, 0, 0),
-      )
+      add(f'{key}_table', given.table_NHK, (1, N, K), lambda b, h, i, j: (h, 0, 0))
   for key, array in (more or {}).items():
     if key == 'log':
-      add(*(key, array, (1, 1, 1, size[0])), lambda b, h, i, j: (b, h, 0, i))
+      add(key, array, (1, 1, 1, size[0]), lambda b, h, i, j: (b, h, 0, i))
     else:
       add(key, array, (1, 1, size[0], V), of_queries)
 
@@ -322,19 +282,13 @@ def _call(
     query, key, firsts = static.before, 0, refs['firsts']
     if firsts is not None:
       query, key = firsts[0], firsts[1]
-    at = At(
-      *(b, h, i, j, *num, H),
-      query=query + i * size[0],
-      key=key + j * size[1],
-    )
+    at = At(b, h, i, j, *num, H, query=query + i * size[0], key=key + j * size[1])
     kernel(static, at, SimpleNamespace(**refs))
 
   # The last of the queries take longest where rows are split.
   first = static.before if x.firsts is None else M - L
   seen = sum(
-    bool(may_see(static, first + i, j))
-    for i in range(0, L, size[0])
-    for j in range(0, M, size[1])
+    bool(may_see(static, first + i, j)) for i in range(0, L, size[0]) for j in range(0, M, size[1])
   )
   scores = B * H * seen * math.prod(size)
   features = [
@@ -355,18 +309,16 @@ def _call(
       grid=(H, B, *grid(*num)),
       in_specs=[spec(*given[1:]) for given in inputs.values()],
       out_specs=[spec(*given[2:]) for given in out.values()],
-      scratch_shapes=[
-        pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()
-      ],
+      scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
     ),
-    out_shape=[
-      jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, *_ in out.values()
-    ],
+    out_shape=[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, *_ in out.values()],
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=(
-        *('parallel', 'arbitrary' if summed else 'parallel'),
-        *('arbitrary', 'arbitrary'),
-      ),
+        'parallel',
+        'arbitrary' if summed else 'parallel',
+        'arbitrary',
+        'arbitrary',
+      )
     ),
     interpret=static.interpret,
     name='_'.join([name, *features]),
@@ -384,9 +336,7 @@ def _traffic(grid, num, inputs, out, rows: tuple[int, int]) -> int:
   Rows are stored in whole LANES.
   """
   places = [
-    grid(first, second)
-    for first in range(grid(*num)[0])
-    for second in range(grid(*num)[1])
+    grid(first, second) for first in range(grid(*num)[0]) for second in range(grid(*num)[1])
   ]
   total = 0
   both = [(a.dtype, block, place) for a, block, place in inputs.values()]
@@ -404,9 +354,20 @@ def _traffic(grid, num, inputs, out, rows: tuple[int, int]) -> int:
 
 # The references of inputs that a kernel may lack.
 UNUSED = (
-  *('hashes', 'prefix', 'firsts', 'strip', 'query_ids', 'key_ids'),
-  *('queries', 'queries_table', 'keys', 'keys_table'),
-  *('kinds', 'query_kinds', 'key_kinds', 'numbers'),
+  'hashes',
+  'prefix',
+  'firsts',
+  'strip',
+  'query_ids',
+  'key_ids',
+  'queries',
+  'queries_table',
+  'keys',
+  'keys_table',
+  'kinds',
+  'query_kinds',
+  'key_kinds',
+  'numbers',
 )
 
 
@@ -500,9 +461,7 @@ def _backward_kernel(static: Static, at: At, refs: Any) -> None:
     of_probs_LM = product(grad_LV, refs.v[0, 0], (1, 1))
     # sum_m p_m dp_m is the product of the output and its gradient.
     mean_L1 = jnp.sum(
-      grad_LV.astype(jnp.float32) * refs.y[0, 0].astype(jnp.float32),
-      axis=1,
-      keepdims=True,
+      grad_LV.astype(jnp.float32) * refs.y[0, 0].astype(jnp.float32), axis=1, keepdims=True
     )
     kept_LM = probs_LM
     if static.rate:
@@ -524,19 +483,15 @@ def _backward_kernel(static: Static, at: At, refs: Any) -> None:
       other_LM = jnp.where(_other_kind(refs), of_scores_LM, 0.0)
       other_L1 = other_LM.sum(axis=1, keepdims=True)
       same_L1 = of_scores_LM.sum(axis=1, keepdims=True) - other_L1
-      refs.dkinds[0, 0, :, rows] += jnp.concatenate(
-        [_as_row(same_L1), _as_row(other_L1)]
-      )
+      refs.dkinds[0, 0, :, rows] += jnp.concatenate([_as_row(same_L1), _as_row(other_L1)])
     of_queries, of_keys = _first_distances(static, at)
     if refs.queries is not None:
       refs.dqueries_acc[rows] += of_distances(
-        *(of_scores_LM, refs.queries, refs.queries_table),
-        *(refs.dqueries_table, of_queries),
+        of_scores_LM, refs.queries, refs.queries_table, refs.dqueries_table, of_queries
       )
     if refs.keys is not None:
       refs.dkeys_acc[...] += of_distances(
-        *(of_scores_LM.T, refs.keys, refs.keys_table),
-        *(refs.dkeys_table, of_keys),
+        of_scores_LM.T, refs.keys, refs.keys_table, refs.dkeys_table, of_keys
       )
 
   @pl.when(at.i == at.num_i - 1)
@@ -581,22 +536,16 @@ def may_see(static: Static, query: Any, key: Any) -> Any:
   return seen
 
 
-def _scores(
-  static: Static, at: At, refs: Any
-) -> tuple[jax.Array, jax.Array | None]:
+def _scores(static: Static, at: At, refs: Any) -> tuple[jax.Array, jax.Array | None]:
   """Scores with HIDDEN ones; and, with a softcap, its slope."""
   scores_LM = product(refs.q[0, 0], refs.k[0, 0], (1, 1))
   if refs.strip is not None:
     scores_LM += skewed(refs.strip[0, 0], static.blocks)
   of_queries, of_keys = _first_distances(static, at)
   if refs.queries is not None:
-    scores_LM += by_distance(
-      refs.queries, refs.queries_table, of_queries, static.blocks[1]
-    )
+    scores_LM += by_distance(refs.queries, refs.queries_table, of_queries, static.blocks[1])
   if refs.keys is not None:
-    scores_LM += by_distance(
-      refs.keys, refs.keys_table, of_keys, static.blocks[0]
-    ).T
+    scores_LM += by_distance(refs.keys, refs.keys_table, of_keys, static.blocks[0]).T
   if refs.kinds is not None:
     kinds = refs.kinds[0, 0]
     same_L1, other_L1 = _as_column(kinds[:1]), _as_column(kinds[1:])

@@ -9,21 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.core.nn.embed import (
-  SCALES,
-  Embedding,
-  Input,
-  Inputs,
-  Scale,
-  Transform,
-)
-from gpt_jax.core.nn.layers import (
-  ACTIVATIONS,
-  Activation,
-  Dense,
-  Initializers,
-  parameter,
-)
+from gpt_jax.core.nn.embed import SCALES, Embedding, Input, Inputs, Scale, Transform
+from gpt_jax.core.nn.layers import ACTIVATIONS, Activation, Dense, Initializers, parameter
 from gpt_jax.core.ranges import NotNegative
 from gpt_jax.core.spec import UsageError
 
@@ -119,19 +106,14 @@ class Head(nn.Module):
       )
     if not choice.tied:
       self.head = Embedding(
-        *(self.vocab_size, self.d_model),
-        *(inits.output or inits.embedding, self.dtype),
+        self.vocab_size, self.d_model, inits.output or inits.embedding, self.dtype
       )
     if choice.transform:
-      self.output_dense = Dense(
-        self._width, ('embed', 'mlp'), inits.kernel, True, self.dtype
-      )
+      self.output_dense = Dense(self._width, ('embed', 'mlp'), inits.kernel, True, self.dtype)
       self.output_norm = self.norm()
     if choice.bias:
       zeros = nn.initializers.zeros
-      self.head_bias = parameter(
-        self, 'head_bias', zeros, (self.vocab_size,), ('vocab',)
-      )
+      self.head_bias = parameter(self, 'head_bias', zeros, (self.vocab_size,), ('vocab',))
 
   def table(self, inputs: Inputs) -> jax.Array:
     """See `Transformer.output_table`."""
@@ -172,8 +154,6 @@ class Head(nn.Module):
     softcap = self.choice.softcap
     return softcap * jnp.tanh(logits / softcap) if softcap else logits
 
-  def nll(
-    self, hidden: jax.Array, targets: jax.Array, inputs: Inputs
-  ) -> jax.Array:
+  def nll(self, hidden: jax.Array, targets: jax.Array, inputs: Inputs) -> jax.Array:
     """See `Transformer.nll`."""
     return self.softmax.nll(hidden, targets, inputs.embed)

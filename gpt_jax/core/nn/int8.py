@@ -158,9 +158,7 @@ def _over(scale_1F: jax.Array, like: jax.Array) -> jax.Array:
 
 def _dot(a: jax.Array, b: jax.Array, contracted: Any) -> jax.Array:
   kind = jnp.int32 if a.dtype == jnp.int8 else a.dtype
-  return jax.lax.dot_general(
-    a, b, (contracted, ((), ())), preferred_element_type=kind
-  )
+  return jax.lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=kind)
 
 
 def rounded(

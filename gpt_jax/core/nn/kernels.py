@@ -40,21 +40,15 @@ EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
 Local = Callable[..., jax.Array]
 
 
-def splash(
-  request: Request, *, block: int, fused_until: int, interpret: bool
-) -> jax.Array:
+def splash(request: Request, *, block: int, fused_until: int, interpret: bool) -> jax.Array:
   """JAX's Pallas kernel for TPU: see `backends.splash`."""
-  local = splash_in_rows(
-    request, block=block, fused_until=fused_until, interpret=interpret
-  )
+  local = splash_in_rows(request, block=block, fused_until=fused_until, interpret=interpret)
   visibility = request.visibility
   ids_BL = documents(visibility.key_mask_BM, visibility.segments_BL)
   return _per_device(local, request, ids_BL)
 
 
-def splash_in_rows(
-  request: Request, *, block: int, fused_until: int, interpret: bool
-) -> Local:
+def splash_in_rows(request: Request, *, block: int, fused_until: int, interpret: bool) -> Local:
   """Splash for a request, on the rows and heads of one device."""
   length = request.q_BLHK.shape[1]
   return functools.partial(
@@ -80,11 +74,7 @@ def cudnn(request: Request) -> jax.Array:
   return _per_device(local, request, ids_BL)
 
 
-def _per_device(
-  local: Local,
-  request: Request,
-  segments_BL: jax.Array | None,
-) -> jax.Array:
+def _per_device(local: Local, request: Request, segments_BL: jax.Array | None) -> jax.Array:
   """Runs `local(q, k, v, segments)` on each device, with scaled queries."""
   qkv = for_devices(request, layout.num_parts('heads'))
   heads = ('batch', None, 'heads', None)
@@ -93,9 +83,7 @@ def _per_device(
   return run(*qkv, segments_BL)
 
 
-def for_devices(
-  request: Request, parts: int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def for_devices(request: Request, parts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Scaled queries, keys and values, whose heads divide by `parts`.
 
   Each device needs the key/value heads of its query heads. If there are fewer
@@ -110,9 +98,7 @@ def for_devices(
   return q_BLHK, k_BLGK, v_BLGK
 
 
-def documents(
-  mask_BL: jax.Array | None, segments_BL: jax.Array | None
-) -> jax.Array | None:
+def documents(mask_BL: jax.Array | None, segments_BL: jax.Array | None) -> jax.Array | None:
   """Combines documents and padding: tokens see those of equal number."""
   if mask_BL is None:
     return segments_BL
@@ -149,9 +135,7 @@ def block_size(length: int, block: int) -> int | None:
   return None
 
 
-def blocks(
-  length: int, block: int, *, fused: bool
-) -> splash_attention.BlockSizes:
+def blocks(length: int, block: int, *, fused: bool) -> splash_attention.BlockSizes:
   """Splash's block sizes for rows of this length.
 
   Args:
@@ -188,9 +172,7 @@ def _splash(
 ) -> jax.Array:
   """Maps splash over rows: it takes one, heads first, with scaled queries."""
   L, H = q_BLHK.shape[1:3]
-  kernel = make(
-    pattern, L, H, blocks=blocks, softcap=softcap, interpret=interpret
-  )
+  kernel = make(pattern, L, H, blocks=blocks, softcap=softcap, interpret=interpret)
   ids = None
   if segments_BL is not None:
     ids = splash_attention.SegmentIds(segments_BL, segments_BL)

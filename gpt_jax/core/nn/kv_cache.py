@@ -73,18 +73,14 @@ class KVCache(NamedTuple):
 
 def cache_of(key_BMGK: jax.Array, value_BMGK: jax.Array) -> KVCache:
   """A cache filled with these keys and values."""
-  return KVCache(
-    jnp.einsum('BMGK->BGKM', key_BMGK), jnp.einsum('BMGK->BGMK', value_BMGK)
-  )
+  return KVCache(jnp.einsum('BMGK->BGKM', key_BMGK), jnp.einsum('BMGK->BGMK', value_BMGK))
 
 
 # A `KVCache`, or what the layers of a paper carry from token to token.
 Cache = Any
 
 
-def attend_so_far(
-  request: Request, positions_BL: jax.Array, cache: KVCache
-) -> jax.Array:
+def attend_so_far(request: Request, positions_BL: jax.Array, cache: KVCache) -> jax.Array:
   """Attends to a cache, whose slots queries see up to their positions.
 
   Raises:
@@ -104,13 +100,7 @@ def attend_so_far(
   places_1M = jnp.arange(cache.num_slots)[None]
   # Slots past the newest token hold padding or zeros. They are later than every
   # query, so the causal mask hides them.
-  mask = visible(
-    pattern,
-    Tokens(positions_BL),
-    Tokens(places_1M),
-    seen.prefix_B,
-    seen.mask_BLM,
-  )
+  mask = visible(pattern, Tokens(positions_BL), Tokens(places_1M), seen.prefix_B, seen.mask_BLM)
   assert not hasattr(request.bias, 'feature')
   key_BGKM, value_BGMK = cache.keys_and_values()
   return attend_to_cache(
@@ -165,9 +155,7 @@ def attend_to_cache(
 _SCORES = 1 << 20
 
 
-def _few_heads_at_a_time(
-  run: Callable[..., Any], inputs: tuple[Any, ...]
-) -> jax.Array:
+def _few_heads_at_a_time(run: Callable[..., Any], inputs: tuple[Any, ...]) -> jax.Array:
   """`run(*inputs)`: [B, G, Q, K]; on one CPU device in parts of `_SCORES`.
 
   Args:

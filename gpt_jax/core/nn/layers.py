@@ -105,9 +105,7 @@ def switch(scale: Positive = 0.1, embedding: Positive = 0.02):
   def build(num_layers: int) -> Initializers:
     del num_layers
     table = nn.initializers.normal(embedding)
-    kernel = nn.initializers.variance_scaling(
-      scale, 'fan_in', 'truncated_normal'
-    )
+    kernel = nn.initializers.variance_scaling(scale, 'fan_in', 'truncated_normal')
     return Initializers(table, table, kernel, kernel)
 
   return build
@@ -248,9 +246,7 @@ def parameter(
   return value
 
 
-def low_rank(
-  module: nn.Module, name: str
-) -> tuple[jax.Array, jax.Array] | None:
+def low_rank(module: nn.Module, name: str) -> tuple[jax.Array, jax.Array] | None:
   """The matrices A and B beside a kernel, to which A B is to be added.
 
   A model creates none: see `tuning.objectives.lora`.
@@ -271,9 +267,7 @@ def adapter_input(module: nn.Module, x: jax.Array) -> jax.Array:
     return x
   keep = 1 - jax.lax.stop_gradient(module.get_variable('params', rate))
   kept = draw_by_row(
-    lambda key, shape: jax.random.bernoulli(key, keep, shape),
-    module.make_rng('dropout'),
-    x.shape,
+    lambda key, shape: jax.random.bernoulli(key, keep, shape), module.make_rng('dropout'), x.shape
   )
   return jnp.where(kept, x / keep.astype(x.dtype), jnp.zeros_like(x))
 
@@ -308,9 +302,7 @@ class Dense(nn.Module):
       y = dot(rows, kernel_FD.astype(self.dtype))
     else:
       shape = (x.shape[-1], self.features)
-      kernel = parameter(
-        *(self, 'kernel', self.initializer, shape, self.axes), adapted=False
-      )
+      kernel = parameter(self, 'kernel', self.initializer, shape, self.axes, adapted=False)
       if kernel.dtype == jnp.int8:
         scale = self.get_variable('params', 'scale')
         y = int8.dot(rows, kernel, scale).astype(self.dtype)
@@ -361,9 +353,7 @@ class Projections(nn.Module):
     """Creates the dense layers, and the norms if there are any."""
     self.query = dense(self, self.num_heads, 'heads', kernel=self.inits.query)
     self.key = dense(self, self.num_kv_heads, 'kv_heads', bias=self.key_bias)
-    self.value = dense(
-      self, self.num_kv_heads, 'kv_heads', size=self.value_size
-    )
+    self.value = dense(self, self.num_kv_heads, 'kv_heads', size=self.value_size)
     if self.qk_norm != 'none':
       assert self.norm is not None
       self.query_norm, self.key_norm = self.norm(), self.norm()
@@ -439,9 +429,7 @@ class Rows(NamedTuple):
     return (self.numbers_B < self.count).astype(jnp.float32)
 
 
-_HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar(
-  'batch_rows', default=None
-)
+_HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar('batch_rows', default=None)
 
 
 @contextlib.contextmanager
@@ -585,13 +573,9 @@ class Dropout(nn.Module):
   deterministic: bool | None = None
 
   @nn.compact
-  def __call__(
-    self, x: jax.Array, deterministic: bool | None = None
-  ) -> jax.Array:
+  def __call__(self, x: jax.Array, deterministic: bool | None = None) -> jax.Array:
     """Zeroes values, and divides the kept ones by `keep`: [rows, ...]."""
-    if self.rate == 0.0 or nn.merge_param(
-      'deterministic', self.deterministic, deterministic
-    ):
+    if self.rate == 0.0 or nn.merge_param('deterministic', self.deterministic, deterministic):
       return x
     kept = self.kept(x.shape)
     return jnp.where(kept, x / self.keep, jnp.zeros_like(x))
@@ -611,11 +595,7 @@ class Dropout(nn.Module):
 
 
 def layer_norm(
-  x: jax.Array,
-  scale_D: jax.Array | None,
-  bias_D: jax.Array | None,
-  *,
-  epsilon: float,
+  x: jax.Array, scale_D: jax.Array | None, bias_D: jax.Array | None, *, epsilon: float
 ) -> jax.Array:
   """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016)."""
   lead = (1,) * (x.ndim - 1) + (-1,)
@@ -712,9 +692,7 @@ def layernorm(
   return functools.partial(LayerNorm, epsilon=epsilon, scale=scale, bias=bias)
 
 
-def rmsnorm(
-  epsilon: Epsilon = 1e-6, plus_one: bool = False
-) -> Callable[..., nn.Module]:
+def rmsnorm(epsilon: Epsilon = 1e-6, plus_one: bool = False) -> Callable[..., nn.Module]:
   """RMSNorm.
 
   Args:
@@ -748,9 +726,7 @@ def no_biases():
   return Biases(False, False, False)
 
 
-def where(
-  qkv: bool = False, out: bool = False, ffn: bool = False, key: bool = True
-) -> Biases:
+def where(qkv: bool = False, out: bool = False, ffn: bool = False, key: bool = True) -> Biases:
   """Biases in the named places only (GPT-Neo: out, ffn; GPT-J: ffn).
 
   key=False leaves keys out of qkv (DeBERTa).

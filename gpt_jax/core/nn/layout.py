@@ -53,17 +53,14 @@ def within(*split: str):
   # Tuples of axes, as the caller gave them; Flax would take other types, too.
   given: Any = nn.get_logical_axis_rules()
   rules = tuple(
-    (logical, tuple(axis for axis in axes if axis not in split))
-    for logical, axes in given
+    (logical, tuple(axis for axis in axes if axis not in split)) for logical, axes in given
   )
   with nn.logical_axis_rules(rules):
     yield
 
 
 def per_device(
-  function: Callable[..., jax.Array],
-  in_axes: Any,
-  out_axes: LogicalAxes,
+  function: Callable[..., jax.Array], in_axes: Any, out_axes: LogicalAxes
 ) -> Callable[..., jax.Array]:
   """Runs `function` on each device's shards of its arguments.
 
@@ -82,9 +79,7 @@ def per_device(
 
 
 def _is_names(tree: Any) -> bool:
-  return type(tree) is tuple and all(
-    name is None or isinstance(name, str) for name in tree
-  )
+  return type(tree) is tuple and all(name is None or isinstance(name, str) for name in tree)
 
 
 def _spec(axes: LogicalAxes) -> PartitionSpec:
@@ -113,18 +108,14 @@ def spec(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> PartitionSpec:
   return _spec(_divided(shape, axes))
 
 
-def _divided(
-  shape: tuple[int, ...], axes: tuple[str | None, ...]
-) -> LogicalAxes:
+def _divided(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> LogicalAxes:
   return tuple(
     None if name is None or size % num_parts(name) else name
     for name, size in zip(axes, shape, strict=True)
   )
 
 
-def constrain_tokens(
-  x: jax.Array, axes: tuple[str | tuple[str, ...] | None, ...]
-) -> jax.Array:
+def constrain_tokens(x: jax.Array, axes: tuple[str | tuple[str, ...] | None, ...]) -> jax.Array:
   """`constrain`, with dimensions that may be split over several logical axes.
 
   One is the devices' parts of a batch, split by rows and by their length.
@@ -165,8 +156,8 @@ class Weight(NamedTuple):
   dtype: Any
 
 
-_READ: contextvars.ContextVar[dict[int, Weight] | None] = (
-  contextvars.ContextVar('weights_read', default=None)
+_READ: contextvars.ContextVar[dict[int, Weight] | None] = contextvars.ContextVar(
+  'weights_read', default=None
 )
 
 

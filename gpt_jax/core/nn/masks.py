@@ -189,10 +189,7 @@ def visible(
 
 
 def may_see(
-  pattern: Pattern,
-  query: Tokens,
-  key: Tokens,
-  prefix_B: jax.Array | None = None,
+  pattern: Pattern, query: Tokens, key: Tokens, prefix_B: jax.Array | None = None
 ) -> jax.Array | None:
   """Whether any query may see any key; None: the pattern bounds nothing.
 

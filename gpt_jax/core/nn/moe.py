@@ -112,9 +112,7 @@ def rank(experts_A: jax.Array, num_experts: int) -> Ranking:
   counts_E = jnp.sum(chosen_AE, axis=0, dtype=jnp.int32)
   starts_E = jnp.cumsum(counts_E) - counts_E
   ranks_A = index_A - starts_E[sorted_A]
-  ranks_A = (
-    jnp.zeros_like(ranks_A).at[order_A].set(ranks_A, unique_indices=True)
-  )
+  ranks_A = jnp.zeros_like(ranks_A).at[order_A].set(ranks_A, unique_indices=True)
   return Ranking(order_A, counts_E, starts_E, ranks_A)
 
 
@@ -143,9 +141,7 @@ def place(
   """
   A, S = len(experts_A), len(owners_S)
   within_S = jnp.arange(S, dtype=jnp.int32) - bases_E[owners_S]
-  sources_S = ranking.order_A.at[ranking.starts_E[owners_S] + within_S].get(
-    mode='clip'
-  )
+  sources_S = ranking.order_A.at[ranking.starts_E[owners_S] + within_S].get(mode='clip')
   sources_S = jnp.where(within_S < ranking.counts_E[owners_S], sources_S, A)
   slots_A = bases_E[experts_A] + ranking.ranks_A
   if size is not None:
@@ -185,9 +181,7 @@ def gather_slots(x_ND: jax.Array, slots: Slots, top_k: int) -> jax.Array:
   return move(x_ND, slots.sources_S // top_k, to_NJ)
 
 
-def combine_slots(
-  y_SD: jax.Array, slots: Slots, gates_NJ: jax.Array
-) -> jax.Array:
+def combine_slots(y_SD: jax.Array, slots: Slots, gates_NJ: jax.Array) -> jax.Array:
   """sum_j gate_j y_j: [S, D] to float32 [T, D]; a dropped choice adds zero."""
   picked_AD: Any = move(y_SD, slots.slots_A, slots.sources_S[:, None])
   picked_NJD = picked_AD.reshape(*gates_NJ.shape, -1)
@@ -322,9 +316,7 @@ def _over(logical: str, size: int) -> str | None:
   return None if size % layout.num_parts(logical) else logical
 
 
-def dropless(
-  x_UTD: jax.Array, choices: Choices, weights: Weights, form: Form
-) -> jax.Array:
+def dropless(x_UTD: jax.Array, choices: Choices, weights: Weights, form: Form) -> jax.Array:
   """Each expert takes all of its tokens.
 
   If devices split the experts, each sends its tokens to the devices of their
@@ -334,9 +326,7 @@ def dropless(
   wide: Any = ('expert', None, 'mlp'), ('expert', 'mlp')
   narrow: Any = ('expert', 'mlp', None), ('expert', None)
   gate = None if weights.gate is None else wide
-  local = functools.partial(
-    _dropless_on_device, form=form, num_experts=choices.probs_NE.shape[-1]
-  )
+  local = functools.partial(_dropless_on_device, form=form, num_experts=choices.probs_NE.shape[-1])
   axes = tokens, tokens, tokens, Weights(wide, gate, narrow)
   run = layout.per_device(local, axes, tokens)
   U = len(x_UTD)
@@ -359,9 +349,7 @@ def _dropless_on_device(
 ) -> jax.Array:
   """The outputs for this device's tokens, of experts wherever they are."""
   over_experts = layout.mesh_axes('expert')
-  x_ND, experts_NJ, gates_NJ = (
-    y.reshape(-1, y.shape[-1]) for y in (x_UTD, experts_UTJ, gates_UTJ)
-  )
+  x_ND, experts_NJ, gates_NJ = (y.reshape(-1, y.shape[-1]) for y in (x_UTD, experts_UTJ, gates_UTJ))
   top_k, experts_A = experts_NJ.shape[-1], experts_NJ.reshape(-1)
   ranking = rank(experts_A, num_experts)
   A, held = len(experts_A), weights.widen[0].shape[0]
@@ -415,9 +403,7 @@ class Runs(NamedTuple):
   arriving_K: jax.Array
 
 
-def runs(
-  counts_PE: jax.Array, here: jax.Array | int, bases_E: jax.Array
-) -> tuple[Runs, Runs]:
+def runs(counts_PE: jax.Array, here: jax.Array | int, bases_E: jax.Array) -> tuple[Runs, Runs]:
   """The runs of a device's tokens to the experts' devices, and back.
 
   Args:
@@ -443,11 +429,7 @@ def runs(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def exchange(
-  axes: tuple[str, ...],
-  lengths: tuple[int, int],
-  x_ND: jax.Array,
-  there: Runs,
-  back: Runs,
+  axes: tuple[str, ...], lengths: tuple[int, int], x_ND: jax.Array, there: Runs, back: Runs
 ) -> jax.Array:
   """Exchanges runs of rows between the devices along mesh axes.
 
@@ -502,11 +484,7 @@ exchange.defvjp(_exchange, _exchange_gradient)
 
 
 def _multiply_blocks(
-  x_SD: jax.Array,
-  weights: Weights,
-  form: Form,
-  blocks: grouped.Blocks,
-  expected: int,
+  x_SD: jax.Array, weights: Weights, form: Form, blocks: grouped.Blocks, expected: int
 ) -> jax.Array:
   """Each slot through its expert, [S, D]; a partial sum if F is split.
 
@@ -625,9 +603,7 @@ class Switch(nn.Module):
       y_UTD = dropless(x_UTD, choices, weights, self.form)
       kept_UTJ = jnp.ones_like(choices.experts_NJ, bool)
     else:
-      y_UTD, kept_UTJ = with_capacity(
-        x_UTD, choices, weights, self.form, capacity, self._product()
-      )
+      y_UTD, kept_UTJ = with_capacity(x_UTD, choices, weights, self.form, capacity, self._product())
     if not self.is_initializing():  # `init` would return the sown values too
       stats = _stats(router, logits_UTE, choices, kept_UTJ)
       self.sow('router', 'stats', stats)
@@ -644,9 +620,7 @@ class Switch(nn.Module):
     if training and self.router.jitter:
       eps = self.router.jitter
       x_UTD *= draw_by_row(
-        lambda key, shape: jax.random.uniform(
-          key, shape, jnp.float32, 1 - eps, 1 + eps
-        ),
+        lambda key, shape: jax.random.uniform(key, shape, jnp.float32, 1 - eps, 1 + eps),
         self.make_rng('dropout'),
         x_UTD.shape,
       )
@@ -669,12 +643,8 @@ class Switch(nn.Module):
 
   def _weights(self, d_model: int) -> Weights:
     E, D, F = self.router.num_experts, d_model, self.d_ff
-    widen = functools.partial(
-      Expert, (E, D, F), ('expert', 'embed', 'mlp'), self.inits.kernel
-    )
-    narrow = functools.partial(
-      Expert, (E, F, D), ('expert', 'mlp', 'embed'), self.inits.residual
-    )
+    widen = functools.partial(Expert, (E, D, F), ('expert', 'embed', 'mlp'), self.inits.kernel)
+    narrow = functools.partial(Expert, (E, F, D), ('expert', 'mlp', 'embed'), self.inits.residual)
     make = {'bias': self.bias, 'dtype': self.dtype}
     return Weights(
       widen(**make, name='in')(),
@@ -701,10 +671,7 @@ class _Router(nn.Module):
 
 
 def _stats(
-  router: Router,
-  logits_UTE: jax.Array,
-  choices: Choices,
-  kept_UTJ: jax.Array,
+  router: Router, logits_UTE: jax.Array, choices: Choices, kept_UTJ: jax.Array
 ) -> RouterStats:
   """The statistics of each group, averaged over groups."""
   probs_UTE, E = choices.probs_NE, router.num_experts

@@ -80,16 +80,10 @@ def nothing(q_BLGRK: jax.Array) -> Sums:
   """The sums over no keys."""
   B, L, G, R, K = q_BLGRK.shape
   zeros = jnp.zeros((B, G, R, L), jnp.float32)
-  return Sums(
-    jnp.zeros((B, G, R, L, K), jnp.float32),
-    zeros,
-    jnp.full_like(zeros, HIDDEN),
-  )
+  return Sums(jnp.zeros((B, G, R, L, K), jnp.float32), zeros, jnp.full_like(zeros, HIDDEN))
 
 
-def add(
-  settings: Settings, queries: Queries, keys: Keys, pairs: Pairs, sums: Sums
-) -> Sums:
+def add(settings: Settings, queries: Queries, keys: Keys, pairs: Pairs, sums: Sums) -> Sums:
   """The sums with more keys."""
 
   def of_queries(_, x):
@@ -101,9 +95,7 @@ def add(
       def more() -> Sums:
         return _add_block(settings, query, key, pair, sums)
 
-      wanted = may_see(
-        settings.pattern, query.tokens, key.tokens, query.prefix_B
-      )
+      wanted = may_see(settings.pattern, query.tokens, key.tokens, query.prefix_B)
       return _where(wanted, more, lambda: sums), None
 
     return None, jax.lax.scan(of_keys, sums, (keys_Y, pairs))[0]
@@ -149,11 +141,7 @@ class Gradients(NamedTuple):
 
 
 def gradients(
-  settings: Settings,
-  queries: Queries,
-  keys: Keys,
-  pairs: Pairs,
-  residuals: Residuals,
+  settings: Settings, queries: Queries, keys: Keys, pairs: Pairs, residuals: Residuals
 ) -> Gradients:
   """The gradients through these keys, which may be a part of all keys."""
   queries_X = _query_blocks(settings, queries)
@@ -173,9 +161,7 @@ def gradients(
         new = (dkv[0] + by.dk_BMGK, dkv[1] + by.dv_BMGK)
         return dq + by.dq_BLGRK, (new, by.dbias)
 
-      wanted = may_see(
-        settings.pattern, query.tokens, key.tokens, query.prefix_B
-      )
+      wanted = may_see(settings.pattern, query.tokens, key.tokens, query.prefix_B)
       return _where(wanted, more, lambda: (dq, (dkv, dbias)))
 
     start = jnp.zeros(query.q_BLGRK.shape, jnp.float32)
@@ -197,25 +183,18 @@ def _scores(
 ) -> tuple[jax.Array, jax.Array]:
   """The scores, float32 [B, G, R, L, M], and their mask."""
   scores_BGRLM = jnp.einsum(
-    'BLGRK,BMGK->BGRLM',
-    query.q_BLGRK,
-    key.k_BMGK,
-    preferred_element_type=jnp.float32,
+    'BLGRK,BMGK->BGRLM', query.q_BLGRK, key.k_BMGK, preferred_element_type=jnp.float32
   )
   if pair.bias is not None:
     shape = (-1, *scores_BGRLM.shape[1:])
     scores_BGRLM += pair.bias.reshape(shape).astype(jnp.float32)
   if settings.softcap:
     scores_BGRLM = settings.softcap * jnp.tanh(scores_BGRLM / settings.softcap)
-  mask_BLM = visible(
-    settings.pattern, query.tokens, key.tokens, query.prefix_B, pair.visible
-  )
+  mask_BLM = visible(settings.pattern, query.tokens, key.tokens, query.prefix_B, pair.visible)
   return scores_BGRLM, mask_BLM[:, None, None]
 
 
-def _add_block(
-  settings: Settings, query: Queries, key: Keys, pair: Pairs, sums: Sums
-) -> Sums:
+def _add_block(settings: Settings, query: Queries, key: Keys, pair: Pairs, sums: Sums) -> Sums:
   scores_BGRLM, mask = _scores(settings, query, key, pair)
   scores_BGRLM = jnp.where(mask, scores_BGRLM, HIDDEN)
   top_BGRL = jnp.maximum(sums.top_BGRL, jnp.max(scores_BGRLM, axis=-1))
@@ -238,11 +217,7 @@ def _add_block(
 
 
 def _gradient_block(
-  settings: Settings,
-  query: Queries,
-  key: Keys,
-  pair: Pairs,
-  residuals: Residuals,
+  settings: Settings, query: Queries, key: Keys, pair: Pairs, residuals: Residuals
 ) -> Gradients:
   """The gradients of one block: ds = p (m dy v - dy y).
 
@@ -281,9 +256,7 @@ def _gradient_block(
   )
 
 
-def _where_kept(
-  settings: Settings, query: Queries, key: Keys, x_BGRLM: jax.Array
-) -> jax.Array:
+def _where_kept(settings: Settings, query: Queries, key: Keys, x_BGRLM: jax.Array) -> jax.Array:
   """Zero where dropout drops the probability."""
   if query.hashes_BGR is None:
     return x_BGRLM
@@ -299,12 +272,8 @@ def _where(wanted: jax.Array | None, do: Callable, leave: Callable) -> Any:
 
 
 def _query_blocks(settings: Settings, queries: Queries) -> Queries:
-  q_X, tokens_X = (
-    jax.tree.map(lambda x: _blocks(settings, x, 1), x) for x in queries[:2]
-  )
-  of_rows = jax.tree.map(
-    lambda x: jnp.broadcast_to(x[None], (len(q_X), *x.shape)), queries[2:]
-  )
+  q_X, tokens_X = (jax.tree.map(lambda x: _blocks(settings, x, 1), x) for x in queries[:2])
+  of_rows = jax.tree.map(lambda x: jnp.broadcast_to(x[None], (len(q_X), *x.shape)), queries[2:])
   return Queries(q_X, tokens_X, *of_rows)
 
 
@@ -329,9 +298,7 @@ def _blocks(settings: Settings, x: jax.Array, dim: int) -> jax.Array:
   """
   length = x.shape[dim]
   half = length // 2 if length % 2 == 0 else length
-  size = max(
-    s for s in range(1, min(half, settings.block) + 1) if half % s == 0
-  )
+  size = max(s for s in range(1, min(half, settings.block) + 1) if half % s == 0)
   shape = (*x.shape[:dim], length // size, size, *x.shape[dim + 1 :])
   return jnp.moveaxis(x.reshape(shape), dim, 0)
 

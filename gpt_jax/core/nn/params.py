@@ -118,15 +118,16 @@ def _named(names: tuple[str, ...], wanted: list[str]) -> list[str]:
 
 # The modules below the first layer.
 _BELOW = (
-  *(
-    'embed',
-    'encoder_embed',
-    'segments',
-    'embed_norm',
-    'embed_projection',
-    'positions',
-  ),
-  *('decoder_bias', 'distances', 'convolution', 'relative_biases'),
+  'embed',
+  'encoder_embed',
+  'segments',
+  'embed_norm',
+  'embed_projection',
+  'positions',
+  'decoder_bias',
+  'distances',
+  'convolution',
+  'relative_biases',
 )
 
 
@@ -211,9 +212,7 @@ def combine(masks: Any, inside: Any, outside: Any) -> Any:
   return jax.tree.map(pick, masks, inside, outside)
 
 
-def unstack(
-  params: Any, part: Callable[[Any, int], Any] = operator.getitem
-) -> Any:
+def unstack(params: Any, part: Callable[[Any, int], Any] = operator.getitem) -> Any:
   """Converts parameters of a stacked model for one with `loop=UNSTACKED`.
 
   `part` gives the leaf of each period from a stacked one. Parameters that
@@ -224,9 +223,7 @@ def unstack(
     if name in out:
       stacked = out[name]['periods']
       most = max(x.shape[0] for x in jax.tree.leaves(stacked))
-      out[name] = {
-        f'period_{i}': _with_entry(stacked, i, part) for i in range(most)
-      }
+      out[name] = {f'period_{i}': _with_entry(stacked, i, part) for i in range(most)}
   if 'source' in out:
     out['source'] = unstack(out['source'], part)
   return out

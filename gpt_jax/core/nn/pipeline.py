@@ -52,9 +52,7 @@ class Circular(NamedTuple):
 
 
 def circular(
-  repeats: Count = 1,
-  rows: Count = 1,
-  weights: Literal['layer', 'stage'] = 'layer',
+  repeats: Count = 1, rows: Count = 1, weights: Literal['layer', 'stage'] = 'layer'
 ) -> Circular:
   """Micro-batches go through the stages of mesh.stage one after the other.
 
@@ -132,9 +130,7 @@ def parts_of(how: Circular, rows: int) -> Parts | None:
   holders = tuple(
     axis
     for axis in axes
-    if axis != STAGE
-    and not how.together
-    and (how.weights == 'stage' or axis == REPLICAS)
+    if axis != STAGE and not how.together and (how.weights == 'stage' or axis == REPLICAS)
   )
   return Parts(
     rows,
@@ -146,9 +142,7 @@ def parts_of(how: Circular, rows: int) -> Parts | None:
   )
 
 
-def over_stages(
-  x: jax.Array, axis: int = 0, holders: tuple[str, ...] = ()
-) -> jax.Array:
+def over_stages(x: jax.Array, axis: int = 0, holders: tuple[str, ...] = ()) -> jax.Array:
   """Splits an axis over the stages, and the next one over `holders`, if any.
 
   Others are left as they are.
@@ -195,9 +189,7 @@ def run(
   """
   S, R, M = schedule
   tree_map, at_S = jax.tree.map, jnp.arange(S)
-  split = tree_map(
-    lambda x: over_stages(x.reshape(R, S, -1, *x.shape[1:]), 1), layers
-  )
+  split = tree_map(lambda x: over_stages(x.reshape(R, S, -1, *x.shape[1:]), 1), layers)
   if holders:
     mesh = jax.sharding.get_abstract_mesh()
     P = math.prod(mesh.shape[axis] for axis in holders)
@@ -263,9 +255,7 @@ def run(
 
     waiting = zeros((M - S,)) if R > 1 and M > S else None
     start = zeros(()), waiting, rows
-    (_, _, out), more = jax.lax.scan(
-      step, start, jnp.arange(schedule.steps, dtype=jnp.int32)
-    )
+    (_, _, out), more = jax.lax.scan(step, start, jnp.arange(schedule.steps, dtype=jnp.int32))
   # Results came S - 1 steps after the slots that their micro-batches left.
   out = tree_map(lambda x: jnp.roll(x, 1 - S, axis=1), out)
   return out, tree_map(lambda x: _by_layer(x, schedule), more)
@@ -344,9 +334,7 @@ class _Copy(NamedTuple):
   sums: jax.Array
 
 
-def _copies(
-  split: Any, number: int, holders: tuple[str, ...], weights: Any
-) -> Any:
+def _copies(split: Any, number: int, holders: tuple[str, ...], weights: Any) -> Any:
   """[R, S, n, ...] to P copies, [R, S, P, n, ...]."""
 
   def copied(x, rest=None):
@@ -413,6 +401,4 @@ def in_step(tree: Any, x: jax.Array) -> Any:
   return jax.lax.optimization_barrier((tree, x))[0]
 
 
-in_step.defvjp(
-  lambda tree, x: (in_step(tree, x), None), lambda _, d_tree: (d_tree, None)
-)
+in_step.defvjp(lambda tree, x: (in_step(tree, x), None), lambda _, d_tree: (d_tree, None))

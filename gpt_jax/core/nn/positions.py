@@ -25,14 +25,7 @@ from gpt_jax.core.nn.layers import Initializer, Initializers, parameter
 from gpt_jax.core.nn.layout import platform
 from gpt_jax.core.nn.masks import Pattern
 from gpt_jax.core.nn.row import Context
-from gpt_jax.core.ranges import (
-  Count,
-  NotNegative,
-  OneOf,
-  Positive,
-  Share,
-  Whole,
-)
+from gpt_jax.core.ranges import Count, NotNegative, OneOf, Positive, Share, Whole
 from gpt_jax.core.spec import UsageError
 
 # The hooks of a position encoding.
@@ -170,9 +163,7 @@ class LearnedPositions(nn.Module):
   initializer: Initializer
 
   @nn.compact
-  def __call__(
-    self, x_BLD: jax.Array, positions_BL: jax.Array | None
-  ) -> jax.Array:
+  def __call__(self, x_BLD: jax.Array, positions_BL: jax.Array | None) -> jax.Array:
     """Adds the vectors; `positions_BL` None means 0, 1, 2, ... in each row."""
     shape = (self.context_length + self.offset, x_BLD.shape[-1])
     axes = ('position', 'embed')
@@ -191,9 +182,7 @@ class SinusoidalPositions(nn.Module):
   context_length: int
   initializer: Initializer
 
-  def __call__(
-    self, x_BLD: jax.Array, positions_BL: jax.Array | None
-  ) -> jax.Array:
+  def __call__(self, x_BLD: jax.Array, positions_BL: jax.Array | None) -> jax.Array:
     """Adds the vectors; `positions_BL` None means 0, 1, 2, ... in each row."""
     if positions_BL is None:
       positions_BL = jnp.arange(x_BLD.shape[1])[None]
@@ -223,11 +212,7 @@ class WithPositions(nn.Module):
     self.positions = self.make_positions()
 
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """[B, L, D] -> [B, L, D] and the cache, as a block's."""
     x_BLD = layout.stream(self.positions(x_BLD, context.positions_BL))
@@ -313,12 +298,7 @@ def yarn(
   return build
 
 
-SCALINGS = {
-  'linear': linear,
-  'llama3': llama3,
-  'none': no_scaling,
-  'yarn': yarn,
-}
+SCALINGS = {'linear': linear, 'llama3': llama3, 'none': no_scaling, 'yarn': yarn}
 
 
 Layout = Literal['half', 'interleaved']
@@ -342,10 +322,7 @@ def make_rotate(
       )
     radians, scale = frequencies(size, theta)
     radians = jnp.asarray(radians, jnp.float32)
-    angles_BL1I = (
-      positions_BL.astype(jnp.float32)[:, :, None, None]
-      * radians[None, None, None]
-    )
+    angles_BL1I = positions_BL.astype(jnp.float32)[:, :, None, None] * radians[None, None, None]
     cos, sin = jnp.cos(angles_BL1I) * scale, jnp.sin(angles_BL1I) * scale
     if platform() == 'cpu':
       cos, sin = computed_once(cos), computed_once(sin)
@@ -445,9 +422,7 @@ def learned_by_layer() -> Position:
   return Position(block=block)
 
 
-def sinusoidal(
-  layout: Literal['interleaved', 'halves'] = 'interleaved',
-) -> Position:
+def sinusoidal(layout: Literal['interleaved', 'halves'] = 'interleaved') -> Position:
   """Fixed sines and cosines, `interleaved` or in `halves`."""
   return Position(embed=functools.partial(SinusoidalPositions, layout))
 

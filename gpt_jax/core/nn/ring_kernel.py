@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_kernel,
-)
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 from gpt_jax.core.nn import kernels, layout
 from gpt_jax.core.nn.attend import Request
@@ -65,9 +63,7 @@ class Residuals(NamedTuple):
   log_BGRL: jax.Array
 
 
-def make(
-  request: Request, *, block: int, fused_until: int, interpret: bool
-) -> Kernel:
+def make(request: Request, *, block: int, fused_until: int, interpret: bool) -> Kernel:
   """The kernel of a request without `obstacle`; see `backends.splash`."""
   here, chunk = _lengths(request)
   return Kernel(
@@ -89,10 +85,7 @@ def obstacle(request: Request, block: int) -> str | None:
     return f'of each chunk of a row, {why}'
   size = kernels.block_size(chunk, block)
   if size is not None and here > kernels.MOST_BLOCKS * size:
-    return (
-      f'{here} tokens on a device are more than {kernels.MOST_BLOCKS} blocks '
-      f'of {size}'
-    )
+    return f'{here} tokens on a device are more than {kernels.MOST_BLOCKS} blocks of {size}'
   return None
 
 
@@ -103,9 +96,7 @@ def _lengths(request: Request) -> tuple[int, int]:
   return here, here // 2 if zigzag else here
 
 
-def add(
-  kernel: Kernel, queries: Queries, keys: Keys, before: Partial | None
-) -> Partial:
+def add(kernel: Kernel, queries: Queries, keys: Keys, before: Partial | None) -> Partial:
   """Attention to more keys.
 
   Args:
@@ -131,12 +122,7 @@ def add(
 
 
 def gradients(
-  kernel: Kernel,
-  queries: Queries,
-  keys: Keys,
-  residuals: Residuals,
-  *,
-  own: bool,
+  kernel: Kernel, queries: Queries, keys: Keys, residuals: Residuals, *, own: bool
 ) -> Gradients:
   """`online_softmax.gradients`; `own`: the keys are of this device."""
   if own:
@@ -146,12 +132,8 @@ def gradients(
 
   def visit(before: Gradients, query: slice, key: slice) -> Gradients:
     y_BLHK, dy_BLHK, log_BGRL = residuals
-    of_some = Residuals(
-      y_BLHK[:, query], dy_BLHK[:, query], log_BGRL[..., query]
-    )
-    by = _differentiate(
-      kernel, _some(queries, query), _some(keys, key), of_some
-    )
+    of_some = Residuals(y_BLHK[:, query], dy_BLHK[:, query], log_BGRL[..., query])
+    by = _differentiate(kernel, _some(queries, query), _some(keys, key), of_some)
     return Gradients(
       before.dq_BLGRK.at[:, query].add(by.dq_BLGRK),
       before.dk_BMGK.at[:, key].add(by.dk_BMGK),
@@ -217,25 +199,16 @@ def _some(x: Any, part: slice) -> Any:
   return jax.tree.map(lambda x: x[:, part], x)
 
 
-def _attend(
-  kernel: Kernel, queries: Queries, keys: Keys, *, own: bool = False
-) -> Partial:
+def _attend(kernel: Kernel, queries: Queries, keys: Keys, *, own: bool = False) -> Partial:
   B, L, G, R, K = queries.q_BLGRK.shape
   splash = _splash(kernel, L, G * R, own)
-  y_BHLK, (log_BHL,) = jax.vmap(splash)(
-    *_heads_first(queries, keys), _documents(queries, keys)
-  )
+  y_BHLK, (log_BHL,) = jax.vmap(splash)(*_heads_first(queries, keys), _documents(queries, keys))
   y_BGRLK = y_BHLK.astype(jnp.float32).reshape(B, G, R, L, K)
   return Partial(y_BGRLK, log_BHL.reshape(B, G, R, L))
 
 
 def _differentiate(
-  kernel: Kernel,
-  queries: Queries,
-  keys: Keys,
-  residuals: Residuals,
-  *,
-  own: bool = False,
+  kernel: Kernel, queries: Queries, keys: Keys, residuals: Residuals, *, own: bool = False
 ) -> Gradients:
   B, L, G, R, K = queries.q_BLGRK.shape
   splash = _splash(kernel, L, G * R, own)
@@ -245,14 +218,10 @@ def _differentiate(
     saved = (q_HLK, k_GMK, v_GMK, ids, None, y_HLK, log_HL, *masks)
     # With output and sums over all keys; the kernel's own derivative would use
     # those over these keys only.
-    by = splash_attention_kernel._splash_attention_bwd(
-      **splash.kwargs, res=saved, do=dy_HLK
-    )
+    by = splash_attention_kernel._splash_attention_bwd(**splash.kwargs, res=saved, do=dy_HLK)
     return by[3:6]
 
-  y_BHLK, dy_BHLK = (
-    x.swapaxes(1, 2).astype(queries.q_BLGRK.dtype) for x in residuals[:2]
-  )
+  y_BHLK, dy_BHLK = (x.swapaxes(1, 2).astype(queries.q_BLGRK.dtype) for x in residuals[:2])
   dq_BHLK, dk_BGMK, dv_BGMK = jax.vmap(of_row)(
     *_heads_first(queries, keys),
     _documents(queries, keys),
@@ -260,9 +229,7 @@ def _differentiate(
     residuals.log_BGRL.reshape(B, G * R, L),
     dy_BHLK,
   )
-  dq, dk, dv = (
-    x.swapaxes(1, 2).astype(jnp.float32) for x in (dq_BHLK, dk_BGMK, dv_BGMK)
-  )
+  dq, dk, dv = (x.swapaxes(1, 2).astype(jnp.float32) for x in (dq_BHLK, dk_BGMK, dv_BGMK))
   return Gradients(dq.reshape(B, L, G, R, K), dk, dv, None)
 
 
@@ -280,18 +247,14 @@ def _splash(
   )
 
 
-def _heads_first(
-  queries: Queries, keys: Keys
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _heads_first(queries: Queries, keys: Keys) -> tuple[jax.Array, jax.Array, jax.Array]:
   B, L, G, R, K = queries.q_BLGRK.shape
   q_BLHK = queries.q_BLGRK.reshape(B, L, G * R, K)
   q, k, v = (x.swapaxes(1, 2) for x in (q_BLHK, keys.k_BMGK, keys.v_BMGK))
   return q, k, v
 
 
-def _documents(
-  queries: Queries, keys: Keys
-) -> splash_attention.SegmentIds | None:
+def _documents(queries: Queries, keys: Keys) -> splash_attention.SegmentIds | None:
   of_queries, of_keys = (
     kernels.documents(x.tokens.real, x.tokens.segments) for x in (queries, keys)
   )

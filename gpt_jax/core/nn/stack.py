@@ -97,8 +97,7 @@ class Stack(nn.Module):
       metadata_params={nn.PARTITION_NAME: 'layers'},
       # It traces the layers twice; without, those that draw random numbers
       # would draw others.
-      check_constancy_invariants=self.is_initializing()
-      or (self.draws and self.has_rng('dropout')),
+      check_constancy_invariants=self.is_initializing() or (self.draws and self.has_rng('dropout')),
     )
     return loop(self.blocks, name='periods')
 
@@ -149,9 +148,7 @@ class Stack(nn.Module):
     """Unattached, but named so that the program's paths match parameters'."""
     return Period(self.blocks, parent=None, name='periods')
 
-  def as_function(
-    self, context: Context, counted: dict | None = None
-  ) -> Callable[..., Any]:
+  def as_function(self, context: Context, counted: dict | None = None) -> Callable[..., Any]:
     """One run of the period: (x, params, (caches, index, rngs)) to results.
 
     `counted`: how many random numbers Flax takes as drawn before.
@@ -166,9 +163,7 @@ class Stack(nn.Module):
 
     def run(x_BLD, params, of_run):
       caches, index, rngs = of_run
-      (x_BLD, caches), sown = apply(
-        {'params': params}, x_BLD, context, caches, index, rngs=rngs
-      )
+      (x_BLD, caches), sown = apply({'params': params}, x_BLD, context, caches, index, rngs=rngs)
       return x_BLD, (caches, sown)
 
     return run
@@ -193,8 +188,7 @@ class Stack(nn.Module):
       return sets(self.sharing.num_sets(part, number))[block][part]
 
     return {
-      block: {part: drawn(block, part) for part in parts}
-      for block, parts in sets(number).items()
+      block: {part: drawn(block, part) for part in parts} for block, parts in sets(number).items()
     }
 
   def _scan_shared(
@@ -213,11 +207,7 @@ class Stack(nn.Module):
 
     def split(shared: bool) -> Params:
       return {
-        block: {
-          part: tree
-          for part, tree in parts.items()
-          if self.sharing.shares(part) == shared
-        }
+        block: {part: tree for part, tree in parts.items() if self.sharing.shares(part) == shared}
         for block, parts in params.items()
       }
 
@@ -226,9 +216,7 @@ class Stack(nn.Module):
 
       def step(x_BLD, of_run):
         unshared, rest = of_run
-        params = {
-          block: {**shared[block], **parts} for block, parts in unshared.items()
-        }
+        params = {block: {**shared[block], **parts} for block, parts in unshared.items()}
         return run(x_BLD, params, rest)
 
       return jax.lax.scan(step, x_BLD, of_runs, unroll=unroll)
@@ -254,10 +242,7 @@ class Stack(nn.Module):
     sets = [self.get_variable('params', f'period_{i}') for i in range(number)]
     for i in range(number):
       params = {
-        block: {
-          part: sets[self.sharing.set_of(i, part, number)][block][part]
-          for part in parts
-        }
+        block: {part: sets[self.sharing.set_of(i, part, number)][block][part] for part in parts}
         for block, parts in sets[0].items()
       }
       of_run = caches[i * size : (i + 1) * size]
@@ -380,9 +365,7 @@ REMATS: dict[str, Callable | None] = {
   'none': None,
   'full': _policies.nothing_saveable,
   'dots': _products(_policies.dots_with_no_batch_dims_saveable),
-  'offload': _products(
-    _policies.offload_dot_with_no_batch_dims('device', 'pinned_host')
-  ),
+  'offload': _products(_policies.offload_dot_with_no_batch_dims('device', 'pinned_host')),
 }
 
 
@@ -410,9 +393,7 @@ UNSTACKED = 'unstacked'
 # What layers sowed.
 
 
-def layer_outputs(
-  intermediates: Any, stack: str = 'decoder'
-) -> list[jax.Array]:
+def layer_outputs(intermediates: Any, stack: str = 'decoder') -> list[jax.Array]:
   """The output of each layer of a stack, before any last norm.
 
   Args:
@@ -425,9 +406,7 @@ def layer_outputs(
   return [block[n] for n in range(len(period[0])) for block in period]
 
 
-def layer_routers(
-  intermediates: Any, stack: str = 'decoder'
-) -> dict[str, jax.Array]:
+def layer_routers(intermediates: Any, stack: str = 'decoder') -> dict[str, jax.Array]:
   """Outputs of the routers of a stack; empty if no layer has experts.
 
   Args:
@@ -444,8 +423,7 @@ def layer_routers(
   out = {}
   for name in ('logits', 'kept') if blocks else ():
     of_blocks = [
-      period[block]['ffn'][f'router_{name}'][0]
-      for block in sorted(blocks, key=len_then_name)
+      period[block]['ffn'][f'router_{name}'][0] for block in sorted(blocks, key=len_then_name)
     ]
     layers = jnp.stack(of_blocks, axis=1)
     out[name] = layers.reshape(-1, *layers.shape[2:])

@@ -23,9 +23,7 @@ _INPUT = 'layer_input'
 _policies = jax.checkpoint_policies
 
 
-def run(
-  stack: Any, parts: pipeline.Parts, x_BLD: jax.Array, context: Context
-) -> jax.Array:
+def run(stack: Any, parts: pipeline.Parts, x_BLD: jax.Array, context: Context) -> jax.Array:
   """Runs the layers of a `Stack`: [B, L, D] -> [B, L, D]."""
   number, here = stack.num_periods, layers.rows_here()
   params, rngs = nn.meta.unbox(stack.get_variable('params', 'periods')), {}
@@ -99,16 +97,11 @@ def _partition(context: Context) -> tuple[Context, Context]:
 def _combine(per_row: Context, shared: Context) -> Context:
   """The inverse of `_partition`."""
   return jax.tree.map(
-    lambda x, y: y if x is None else x,
-    per_row,
-    shared,
-    is_leaf=lambda x: x is None,
+    lambda x, y: y if x is None else x, per_row, shared, is_leaf=lambda x: x is None
   )
 
 
-def _first(
-  stack: Any, of_layers: Any, x_BLD: jax.Array, context: Context
-) -> tuple[dict, Any]:
+def _first(stack: Any, of_layers: Any, x_BLD: jax.Array, context: Context) -> tuple[dict, Any]:
   """RNG counters after one period, and how each kernel is read.
 
   The latter are a `layout.Weight` or None for each parameter.
@@ -131,12 +124,7 @@ def _first(
 
 
 def _stage(
-  stack: Any,
-  of_layers: Any,
-  x_BLD: jax.Array,
-  context: Context,
-  *,
-  drawn: dict,
+  stack: Any, of_layers: Any, x_BLD: jax.Array, context: Context, *, drawn: dict
 ) -> tuple[jax.Array, Any]:
   """Some of the layers, by their parameters, numbers and random keys."""
   run = of_period = stack.as_function(context, drawn)
@@ -157,9 +145,7 @@ def _stage(
   return jax.lax.scan(step, x_BLD, of_layers, unroll=unroll)
 
 
-def _shares(
-  parts: pipeline.Parts, rows: layers.Rows | None, number: int
-) -> jax.Array:
+def _shares(parts: pipeline.Parts, rows: layers.Rows | None, number: int) -> jax.Array:
   """The weight of each micro-batch's means over its rows in those of all."""
   if rows is None or not rows.filled:
     return jnp.full(number, 1 / number)

@@ -102,9 +102,7 @@ class Transformer(nn.Module):
   in_stages = True
   cls_place = 'first'
 
-  def __call__(
-    self, row: Row | jax.Array, caches: Caches | None = None
-  ) -> Output:
+  def __call__(self, row: Row | jax.Array, caches: Caches | None = None) -> Output:
     """Runs the stack.
 
     Sows `embedded` and the output of each layer into the collection
@@ -142,9 +140,7 @@ class Transformer(nn.Module):
       inits=choices.init_weights,
       dtype=self._dtype,
       encoder=self.num_encoder_layers > 0,
-      encoder_vocab_size=0
-      if self.num_source_layers
-      else self.source_vocab_size,
+      encoder_vocab_size=0 if self.num_source_layers else self.source_vocab_size,
     )
     self.setup_stacks()
     self._head = Head(
@@ -170,11 +166,7 @@ class Transformer(nn.Module):
       self.final_norm = choices.norm()
 
   def make_stack(
-    self,
-    layers: tuple[Layer, ...],
-    num_layers: int,
-    sizes: LayerSizes,
-    **fields: Any,
+    self, layers: tuple[Layer, ...], num_layers: int, sizes: LayerSizes, **fields: Any
   ) -> Stack:
     """A stack that repeats `layers`: see `build.make_stack`."""
     return make_stack(self, self._dtype, layers, num_layers, sizes, **fields)
@@ -209,15 +201,11 @@ class Transformer(nn.Module):
 
     `side='encoder_'` uses the encoder's own parts in an encoder-decoder.
     """
-    x_BLD = self._inputs(
-      row.tokens_BL, row.positions, row.token_types_BL, side=side
-    )
+    x_BLD = self._inputs(row.tokens_BL, row.positions, row.token_types_BL, side=side)
     self.sow('intermediates', f'{side}embedded', x_BLD)
     return x_BLD
 
-  def context(
-    self, row: Row, caches: Caches | None = None, stack: str = 'decoder'
-  ) -> Context:
+  def context(self, row: Row, caches: Caches | None = None, stack: str = 'decoder') -> Context:
     """What all layers of a stack read, beside their input."""
     bias = self._bias(row, caches, stack)
     return Context(row.positions, row.visibility, bias, row.extra)
@@ -268,9 +256,7 @@ class Transformer(nn.Module):
     """-log P of an adaptive softmax: [..., D] and ids [...] to [...]."""
     return self._head.nll(hidden, targets, self._inputs)
 
-  def _bias(
-    self, row: Row, caches: Caches | None, stack: str
-  ) -> jax.Array | ByDistance | None:
+  def _bias(self, row: Row, caches: Caches | None, stack: str) -> jax.Array | ByDistance | None:
     """The bias of a stack's scores, if the position has one."""
     if not self._choices.position.bias:
       return None
@@ -330,9 +316,7 @@ def make_model(**fields: Any) -> Transformer:
 # What the layers of a model ask of their backends, before anything runs.
 
 
-def requests(
-  model: Transformer, row: Row, method: str = '__call__'
-) -> list[Asked]:
+def requests(model: Transformer, row: Row, method: str = '__call__') -> list[Asked]:
   """What each kind of layer asks for rows of these shapes, in training."""
   leaves, form = jax.tree.flatten(row)
   shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)

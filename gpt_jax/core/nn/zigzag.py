@@ -11,9 +11,7 @@ from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.transformer import Transformer, requests
 
 
-def zigzag_places(
-  model: Transformer, shape_BL: tuple[int, ...]
-) -> np.ndarray | None:
+def zigzag_places(model: Transformer, shape_BL: tuple[int, ...]) -> np.ndarray | None:
   """The place of each token in rows of a shape, int32 [L]; None: in order.
 
   Rows stay in order if the load is even anyway (no layer sees all earlier
@@ -24,11 +22,7 @@ def zigzag_places(
   if parts == 1 or length % (2 * parts) or model.num_encoder_layers:
     return None
   choices = ModelChoices.of(model)
-  if (
-    needs_whole_rows(model)
-    or any(choices.dropout)
-    or any(ffn.router for ffn in choices.ffn)
-  ):
+  if needs_whole_rows(model) or any(choices.dropout) or any(ffn.router for ffn in choices.ffn):
     return None
   if not any(p.causal and p.window is None for p in choices.attention):
     return None

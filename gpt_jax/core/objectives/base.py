@@ -147,9 +147,7 @@ class Needs(NamedTuple):
       low, high = high, 2 * high
     while high - low > 1:
       middle = (low + high) // 2
-      low, high = (
-        (middle, high) if self.text_length(middle) <= length else (low, middle)
-      )
+      low, high = (middle, high) if self.text_length(middle) <= length else (low, middle)
     return low, self.target_length(low)
 
   @property
@@ -162,9 +160,7 @@ class Needs(NamedTuple):
     """Whether the run's model stores parameters as differences from a part."""
     return any(part.added for part in self.parts.values())
 
-  def merged(
-    self, params: Params, add: Callable[[Any, Any], Any] = operator.add
-  ) -> Params:
+  def merged(self, params: Params, add: Callable[[Any, Any], Any] = operator.add) -> Params:
     """All parameters, with stored differences summed to full parameters.
 
     Args:
@@ -220,10 +216,7 @@ class Objective(abc.ABC):
     """What the objective requires of models, rows and tokenizer."""
 
   def bind(
-    self,
-    model: Transformer,
-    tokenizer: Tokenizer | None = None,
-    **parts: Transformer,
+    self, model: Transformer, tokenizer: Tokenizer | None = None, **parts: Transformer
   ) -> Self:
     """A copy bound to the given models, which are checked.
 
@@ -345,12 +338,7 @@ class TextObjective(Objective):
 
   @abc.abstractmethod
   def loss_of_states(
-    self,
-    params: Params,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    *,
-    evaluating: bool,
+    self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
     """The loss of the last states, without the routers' penalty."""
 
@@ -370,7 +358,5 @@ class TextObjective(Objective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss of a batch, routers included."""
     hidden_BLD, stats = forward.states(self.model, params, batch, key)
-    found = self.loss_of_states(
-      params, hidden_BLD, batch, evaluating=key is None
-    )
+    found = self.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
     return forward.add_routers(found, stats, training=key is not None)

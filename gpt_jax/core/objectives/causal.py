@@ -13,11 +13,7 @@ from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.zigzag import zigzag_places
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, TextObjective
-from gpt_jax.core.objectives.cross_entropy import (
-  CHUNK_LOGITS,
-  chunked,
-  token_loss,
-)
+from gpt_jax.core.objectives.cross_entropy import CHUNK_LOGITS, chunked, token_loss
 from gpt_jax.core.objectives.loss import Batch, Loss, Params
 from gpt_jax.core.ranges import Weight
 from gpt_jax.core.rows.rows import Keys, Rows
@@ -84,29 +80,20 @@ class Causal(TextObjective):
     return super().loss(params, batch, key)
 
   def loss_of_states(
-    self,
-    params: Params,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    *,
-    evaluating: bool,
+    self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
     """Cross-entropy with each token's target."""
     targets = batch['targets'], batch['weights']
     if not self._adaptive:
       scores = forward.scores(self.model, params, hidden_BLD)
-      return token_loss(
-        scores, *targets, z_loss=0.0 if evaluating else self.z_loss
-      )
+      return token_loss(scores, *targets, z_loss=0.0 if evaluating else self.z_loss)
 
     # An adaptive softmax has several tables. As `map_logits`, a chunk of
     # positions at a time.
     @jax.checkpoint
     def add(total, chunk):
       hidden_PND, targets_PN, weights_PN = chunk
-      nll_PN: Any = self.model.apply(
-        {'params': params}, hidden_PND, targets_PN, method='nll'
-      )
+      nll_PN: Any = self.model.apply({'params': params}, hidden_PND, targets_PN, method='nll')
       return total + jnp.sum(nll_PN * weights_PN), None
 
     chunks = chunked(self.model.vocab_size, hidden_BLD, *targets)

@@ -17,12 +17,7 @@ with epy.lazy_imports():
   from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
 
 # Those of pre-training, which a config names.
-PRETRAINING = Table(
-  {
-    'causal': 'gpt_jax.core.objectives.causal:Causal',
-  },
-  'objective.name',
-)
+PRETRAINING = Table({'causal': 'gpt_jax.core.objectives.causal:Causal'}, 'objective.name')
 # And those that fine-tuning and post-training set according to their task.
 OBJECTIVES = Table(
   {
@@ -99,9 +94,7 @@ def check_parts(name: str, parts: Collection[str]) -> None:
       + (', or train with objective.teacher' if known[part].frozen else '')
     )
   for part in sorted({*parts} - known.keys()):
-    raise UsageError(
-      f'models.{part}: objective.name={name!r} has no {part}; leave it out'
-    )
+    raise UsageError(f'models.{part}: objective.name={name!r} has no {part}; leave it out')
 
 
 def unbound(name: str) -> 'base.Objective':

@@ -122,15 +122,12 @@ def token_loss(
   """The loss of targets by `penalised_cross_entropy`, without metrics."""
   hidden_BLD, table_VD, softcap = scores
   sums: Sums = penalised_cross_entropy(
-    *(hidden_BLD, table_VD, targets_BL, weights_BL),
-    *(z_loss, softcap, smoothing),
+    hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoothing
   )
   return Loss(sums.total, jnp.sum(weights_BL), sums.penalty)
 
 
-def map_logits(
-  of_logits: Callable[..., Any], scores: Scores, *arrays: jax.Array
-) -> Any:
+def map_logits(of_logits: Callable[..., Any], scores: Scores, *arrays: jax.Array) -> Any:
   """Computes something of each position's logits, a chunk at a time.
 
   The backward pass computes the logits of each chunk again.
@@ -158,10 +155,7 @@ def map_logits(
 
 
 def token_log_probs(
-  scores: Scores,
-  targets_BL: jax.Array,
-  temperature: float = 1.0,
-  never_V: Any = None,
+  scores: Scores, targets_BL: jax.Array, temperature: float = 1.0, never_V: Any = None
 ) -> jax.Array:
   """The log-probability of each target, float32 [B, L], differentiable.
 
@@ -191,9 +185,7 @@ def right(scores: Scores, targets_BL: jax.Array) -> jax.Array:
   )
 
 
-def accuracy(
-  scores: Scores, targets_BL: jax.Array, weights_BL: jax.Array
-) -> Mean:
+def accuracy(scores: Scores, targets_BL: jax.Array, weights_BL: jax.Array) -> Mean:
   """The weighted share of the targets that have the largest logit."""
   return Mean.of(right(scores, targets_BL), weights_BL)
 
@@ -226,31 +218,18 @@ def sampled(scores: Scores, keys_B: jax.Array, temperature: float) -> jax.Array:
     return jnp.argmax(logits_PNV, axis=-1).astype(jnp.int32)
 
   return map_logits(
-    draw,
-    Scores(*jax.lax.stop_gradient(scores[:2]), scores.softcap),
-    jax.random.key_data(keys_BL),
+    draw, Scores(*jax.lax.stop_gradient(scores[:2]), scores.softcap), jax.random.key_data(keys_BL)
   )
 
 
-def _forward(
-  hidden_BLD,
-  table_VD,
-  targets_BL,
-  weights_BL,
-  z_loss,
-  softcap,
-  smoothing,
-  measured,
-):
+def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoothing, measured):
   """The sums, with the gradients of their total as residuals."""
   V, D = table_VD.shape
   dtype = table_VD.dtype
   table_VD = whole_table(table_VD)
 
   def add(carry, chunk):
-    return _with_gradients(
-      carry, chunk, table_VD, V, z_loss, softcap, smoothing
-    )
+    return _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing)
 
   B, L = hidden_BLD.shape[:2]
   chunks = chunked(V, hidden_BLD, targets_BL, weights_BL)
@@ -307,12 +286,7 @@ def _with_gradients(carry, chunk, table_VD, V, z_loss, softcap, smoothing):
     delta_PNV *= 1 - jnp.square(tanh_PNV)
   delta_PNV = delta_PNV.astype(hidden_PND.dtype)
   grad_PND = jnp.einsum('PNV,VD->PND', delta_PNV, table_VD)
-  grad_PVD += jnp.einsum(
-    'PNV,PND->PVD',
-    delta_PNV,
-    hidden_PND,
-    preferred_element_type=jnp.float32,
-  )
+  grad_PVD += jnp.einsum('PNV,PND->PVD', delta_PNV, hidden_PND, preferred_element_type=jnp.float32)
   grad_PVD = layout.constrain_tokens(grad_PVD, (PARTS, 'vocab', None))
   sums = _add(sums, *terms, weights_PN)
   sums = _measured(sums, logits_PNV, log_z_PN, targets_PN, weights_PN)
@@ -356,10 +330,7 @@ def _zeros(measured: bool) -> Sums | Measured:
 
 
 def _add(
-  sums: Sums | Measured,
-  nll_PN: jax.Array,
-  penalty_PN: jax.Array | None,
-  weights_PN: jax.Array,
+  sums: Sums | Measured, nll_PN: jax.Array, penalty_PN: jax.Array | None, weights_PN: jax.Array
 ) -> Sums | Measured:
   """Adds a chunk to the sums."""
   total = sums.total + jnp.sum(nll_PN * weights_PN)
@@ -402,9 +373,7 @@ def chunk_logits(
   hidden_PND: jax.Array, table_VD: jax.Array, vocab_size: int, softcap: float
 ) -> jax.Array:
   """Logits of a chunk; the table's padding rows score `NEVER`."""
-  logits_PNV = jnp.einsum(
-    'PND,VD->PNV', hidden_PND, table_VD, preferred_element_type=jnp.float32
-  )
+  logits_PNV = jnp.einsum('PND,VD->PNV', hidden_PND, table_VD, preferred_element_type=jnp.float32)
   logits_PNV = layout.constrain_tokens(logits_PNV, (PARTS, None, 'vocab'))
   if softcap:
     logits_PNV = softcap * jnp.tanh(logits_PNV / softcap)

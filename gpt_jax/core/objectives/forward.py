@@ -25,9 +25,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 
 
-def read(
-  model: Transformer, tokenizer: Tokenizer | None, tokens: np.ndarray
-) -> np.ndarray:
+def read(model: Transformer, tokenizer: Tokenizer | None, tokens: np.ndarray) -> np.ndarray:
   """What a model reads of tokens [...]: their ids, or as `input.reader` says.
 
   On the host. Without a tokenizer it has the right shape only.
@@ -72,11 +70,7 @@ def apply(
 
 
 def states(
-  model: Transformer,
-  params: Params,
-  batch: Batch,
-  key: jax.Array | None,
-  **extra: jax.Array,
+  model: Transformer, params: Params, batch: Batch, key: jax.Array | None, **extra: jax.Array
 ) -> tuple[jax.Array, dict[str, RouterStats]]:
   """The last states [B, L, D] of a batch, and router statistics by stack.
 
@@ -101,9 +95,7 @@ def at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
   return jnp.take_along_axis(hidden_BLD, positions, axis=1)
 
 
-def check_scores(
-  model: Transformer, objective: str, *, field: str = 'model'
-) -> None:
+def check_scores(model: Transformer, objective: str, *, field: str = 'model') -> None:
   """Rejects an adaptive softmax, which has no single output table."""
   if ModelChoices.of(model).output.softmax:
     raise UsageError(
@@ -120,9 +112,7 @@ def scores(model: Transformer, params: Params, hidden_BLD: jax.Array) -> Scores:
   return Scores(hidden, table_VD, model.output_softcap)
 
 
-def add_routers(
-  loss: Loss, routers: dict[str, RouterStats], *, training: bool
-) -> Loss:
+def add_routers(loss: Loss, routers: dict[str, RouterStats], *, training: bool) -> Loss:
   """Adds the routers' metrics and, in training, their penalty to the loss."""
   total, weight, penalty, metrics, added = loss
   # Replicas have equally many rows, but not equally many tokens that count. A

@@ -103,9 +103,7 @@ def stages(*stages: Pair | int) -> Plan:
   return _plan('batch.length', stages, 'stages(128, 90%:512)')
 
 
-def linear_ramp(
-  start: Count, stop: Count, over: int | str, stages: Count
-) -> Plan:
+def linear_ramp(start: Count, stop: Count, over: int | str, stages: Count) -> Plan:
   """Grows linearly over tokens or steps, in stages.
 
   Successive stages grow by about the same factor: equally long ones would spend
@@ -133,10 +131,7 @@ def linear_ramp(
 
   def plan(num_steps: Any) -> list[Plateau]:
     count, unit = _boundary('batch.size: over', str(over), num_steps)
-    return [
-      Plateau(Amount(count * (r - start) // (stop - start), unit), r)
-      for r in [*rows, stop]
-    ]
+    return [Plateau(Amount(count * (r - start) // (stop - start), unit), r) for r in [*rows, stop]]
 
   return plan
 
@@ -148,27 +143,19 @@ def _plan(field: str, entries: tuple[Pair | int, ...], example: str) -> Plan:
     if not isinstance(stage, Pair):
       if pairs:
         raise UsageError(
-          f'{field}: stages={spec.shown(stage)} has no start; give '
-          f'START:VALUE, as in {example!r}'
+          f'{field}: stages={spec.shown(stage)} has no start; give START:VALUE, as in {example!r}'
         )
       stage = Pair('0', stage)
     pairs.append(stage)
     if problem := ranges.declared(Count).problem(stage.value):
-      raise UsageError(
-        f'{field}: {stage.key}:{spec.shown(stage.value)}: {problem}'
-      )
+      raise UsageError(f'{field}: {stage.key}:{spec.shown(stage.value)}: {problem}')
 
   def plan(num_steps: Any) -> list[Plateau]:
     entries = [
-      Plateau(
-        _boundary(f'{field}: boundary', stage.key, num_steps), stage.value
-      )
-      for stage in pairs
+      Plateau(_boundary(f'{field}: boundary', stage.key, num_steps), stage.value) for stage in pairs
     ]
     if not entries or entries[0].begin.count:
-      raise UsageError(
-        f'{field}: the first stage must begin at 0, as in {example!r}'
-      )
+      raise UsageError(f'{field}: the first stage must begin at 0, as in {example!r}')
     return entries
 
   return plan
@@ -181,8 +168,7 @@ def _boundary(field: str, text: str, num_steps: Any) -> Amount:
   percent = _PERCENT.fullmatch(text)
   if not percent:
     raise UsageError(
-      f"{field}={spec.shown(text)}: give a part of the steps below '100%', "
-      "as in '90%'"
+      f"{field}={spec.shown(text)}: give a part of the steps below '100%', as in '90%'"
     )
   whole = schedules.parse('schedule.num_steps', num_steps)
   if whole.unit != 'steps':
@@ -205,12 +191,8 @@ def _joined(sizes: list[Plateau], lengths: list[Plateau]) -> Ramp:
   left = [plateaus[1:] for plateaus in given.values()]
   ramp = Ramp((Stage(0, rows, length, 0, 0),))
   while any(left):
-    starts = [
-      ramp.step_at(plateaus[0].begin) if plateaus else None for plateaus in left
-    ]
-    for name, start, before, plateaus in zip(
-      given, starts, began, left, strict=True
-    ):
+    starts = [ramp.step_at(plateaus[0].begin) if plateaus else None for plateaus in left]
+    for name, start, before, plateaus in zip(given, starts, began, left, strict=True):
       if start is not None and start <= before:
         begin, value = plateaus[0]
         raise UsageError(

@@ -31,9 +31,7 @@ class MicroBatches(NamedTuple):
     return self.filled(num_rows) // self.num_micro
 
 
-def divided(
-  num_rows: int, *, num_shards: int, micro_rows: int | None
-) -> MicroBatches:
+def divided(num_rows: int, *, num_shards: int, micro_rows: int | None) -> MicroBatches:
   """The fewest micro-batches with at most `micro_rows` rows on a device.
 
   Args:

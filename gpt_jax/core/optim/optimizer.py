@@ -14,15 +14,7 @@ from typing import Any
 
 from etils import epy
 
-from gpt_jax.core.ranges import (
-  Count,
-  Epsilon,
-  Fraction,
-  NotNegative,
-  Positive,
-  Weight,
-  Whole,
-)
+from gpt_jax.core.ranges import Count, Epsilon, Fraction, NotNegative, Positive, Weight, Whole
 from gpt_jax.core.spec import UsageError
 
 with epy.lazy_imports():
@@ -51,9 +43,7 @@ def is_matrix(path: Any) -> bool:
 
 def decay_mask(params: Any) -> Any:
   """True for each parameter that weight decay acts on."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, _: is_matrix(path), params
-  )
+  return jax.tree_util.tree_map_with_path(lambda path, _: is_matrix(path), params)
 
 
 # Stacked tensors: operations on whole tensors, applied to each layer's slice.
@@ -76,9 +66,7 @@ def num_stacked(names: 'jax.sharding.PartitionSpec') -> int:
   return count
 
 
-def per_layer(
-  inner: 'optax.GradientTransformation', axes: Any
-) -> 'optax.GradientTransformation':
+def per_layer(inner: 'optax.GradientTransformation', axes: Any) -> 'optax.GradientTransformation':
   """Applies `inner` to each layer's and each expert's tensor alone.
 
   Args:
@@ -90,24 +78,19 @@ def per_layer(
     `inner` for each, stacked as the parameter is.
   """
 
-  def slices(
-    function: Callable, names: 'jax.sharding.PartitionSpec'
-  ) -> Callable:
+  def slices(function: Callable, names: 'jax.sharding.PartitionSpec') -> Callable:
     for _ in range(num_stacked(names)):
       function = jax.vmap(function)
     return function
 
   def init(params):
-    return jax.tree.map(
-      lambda p, names: slices(inner.init, names)(p), params, axes
-    )
+    return jax.tree.map(lambda p, names: slices(inner.init, names)(p), params, axes)
 
   def update(updates, state, params=None):
     leaves, tree = jax.tree.flatten(updates)
     parts = (tree.flatten_up_to(part) for part in (state, params, axes))
     pairs = [
-      slices(inner.update, names)(u, s, p)
-      for u, s, p, names in zip(leaves, *parts, strict=True)
+      slices(inner.update, names)(u, s, p) for u, s, p, names in zip(leaves, *parts, strict=True)
     ]
     new_updates, new_state = zip(*pairs, strict=True)
     return tree.unflatten(new_updates), tree.unflatten(new_state)
@@ -128,9 +111,7 @@ def scale_by_rate() -> 'optax.GradientTransformationExtraArgs':
   return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
-def elementwise(
-  make: Callable[..., 'optax.GradientTransformation'], **settings: Any
-) -> Build:
+def elementwise(make: Callable[..., 'optax.GradientTransformation'], **settings: Any) -> Build:
   """An optimizer of optax that treats each number alone, as a `Build`.
 
   Args:
@@ -155,12 +136,7 @@ def elementwise(
 # Adam and its descendants: Adamax, AdamW, LAMB.
 
 
-def adam(
-  b1: Fraction = 0.9,
-  b2: Fraction = 0.999,
-  eps: Epsilon = 1e-8,
-  l2: Weight = 0.0,
-) -> Build:
+def adam(b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8, l2: Weight = 0.0) -> Build:
   """Adam (Kingma and Ba, algorithm 1).
 
   Args:
@@ -178,9 +154,7 @@ def _with_l2(l2: float, build: Build) -> Build:
   """Adds l2 * theta to the gradient of each weight."""
   if not l2:
     return build
-  return lambda axes: optax.chain(
-    optax.add_decayed_weights(l2, decay_mask), build(axes)
-  )
+  return lambda axes: optax.chain(optax.add_decayed_weights(l2, decay_mask), build(axes))
 
 
 def adagrad(initial: Weight = 0.1, eps: Epsilon = 1e-7) -> Build:
@@ -195,9 +169,7 @@ def adagrad(initial: Weight = 0.1, eps: Epsilon = 1e-7) -> Build:
   return elementwise(optax.adagrad, initial_accumulator_value=initial, eps=eps)
 
 
-def adamax(
-  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8
-) -> Build:
+def adamax(b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8) -> Build:
   """Adamax (Kingma and Ba, algorithm 2): Adam with the infinity norm.
 
   u <- max(b2 u, |g| + eps), without weight decay. The paper has no eps, and
@@ -207,10 +179,7 @@ def adamax(
 
 
 def adamw(
-  b1: Fraction = 0.9,
-  b2: Fraction = 0.999,
-  eps: Epsilon = 1e-8,
-  weight_decay: Weight = 0.01,
+  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-8, weight_decay: Weight = 0.01
 ) -> Build:
   """AdamW (Loshchilov and Hutter, algorithm 2): decoupled decay.
 
@@ -222,10 +191,7 @@ def adamw(
 
 
 def lamb(
-  b1: Fraction = 0.9,
-  b2: Fraction = 0.999,
-  eps: Epsilon = 1e-6,
-  weight_decay: Weight = 0.01,
+  b1: Fraction = 0.9, b2: Fraction = 0.999, eps: Epsilon = 1e-6, weight_decay: Weight = 0.01
 ) -> Build:
   """LAMB (You et al. 2020, algorithm 2), phi(z) = z.
 
@@ -280,24 +246,17 @@ def adafactor(
 
   def build(axes: Axes) -> 'optax.GradientTransformation':
     of_tensor = [
-      optax.scale_by_factored_rms(
-        factored, decay_rate=decay, min_dim_size_to_factor=min_size
-      )
+      optax.scale_by_factored_rms(factored, decay_rate=decay, min_dim_size_to_factor=min_size)
     ]
     if clip:
       of_tensor.append(optax.clip_by_block_rms(clip))
     if parameter_scale:
       of_tensor.append(optax.scale_by_param_block_rms(MIN_SCALE))
-    parts = [
-      per_layer(optax.chain(*of_tensor), axes),
-      scale_by_rate(),
-    ]
+    parts = [per_layer(optax.chain(*of_tensor), axes), scale_by_rate()]
     if b1:
       parts.append(optax.ema(b1, debias=False))
     if weight_decay:
-      decay_all = optax.GradientTransformationExtraArgs(
-        optax.init_empty_state, decay_weights
-      )
+      decay_all = optax.GradientTransformationExtraArgs(optax.init_empty_state, decay_weights)
       parts.append(optax.masked(decay_all, decay_mask))
     return optax.chain(*parts)
 
@@ -342,9 +301,7 @@ def muon(
   """
 
   def build(axes: Axes) -> 'optax.GradientTransformation':
-    def label(
-      path: Any, x: 'jax.Array', names: 'jax.sharding.PartitionSpec'
-    ) -> str:
+    def label(path: Any, x: 'jax.Array', names: 'jax.sharding.PartitionSpec') -> str:
       matrix = x.ndim - num_stacked(names) == 2
       return 'muon' if matrix and 'kernel' in path[-1].key else 'adamw'
 
@@ -353,10 +310,7 @@ def muon(
 
     kernels = optax.chain(
       contrib.scale_by_muon(
-        ns_steps=num_steps,
-        beta=momentum,
-        nesterov=nesterov,
-        weight_dimension_numbers=_last_two,
+        ns_steps=num_steps, beta=momentum, nesterov=nesterov, weight_dimension_numbers=_last_two
       ),
       optax.stateless(lambda updates, _: jax.tree.map(scale, updates)),
       optax.add_decayed_weights(weight_decay),
@@ -379,17 +333,13 @@ def _last_two(updates: Any) -> Any:
   return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(-2, -1), updates)
 
 
-def lion(
-  b1: Fraction = 0.9, b2: Fraction = 0.99, weight_decay: Weight = 0.1
-) -> Build:
+def lion(b1: Fraction = 0.9, b2: Fraction = 0.99, weight_decay: Weight = 0.1) -> Build:
   """Lion (Chen et al. 2023, algorithm 2): the sign of a momentum."""
   decay = {'weight_decay': weight_decay, 'mask': decay_mask}
   return elementwise(optax.lion, b1=b1, b2=b2, **decay)
 
 
-def sgd(
-  momentum: Fraction = 0.0, nesterov: bool = False, l2: Weight = 0.0
-) -> Build:
+def sgd(momentum: Fraction = 0.0, nesterov: bool = False, l2: Weight = 0.0) -> Build:
   """Gradient descent, with momentum or Nesterov's (Sutskever et al. 2013).
 
   v <- momentum * v + g; the step is along v, or along g + momentum * v with

@@ -50,9 +50,7 @@ def add(params: Any, updates: Any, key: 'jax.Array') -> Any:
   """
   leaves, tree = jax.tree.flatten(params)
   out = []
-  for i, (param, update) in enumerate(
-    zip(leaves, tree.flatten_up_to(updates), strict=True)
-  ):
+  for i, (param, update) in enumerate(zip(leaves, tree.flatten_up_to(updates), strict=True)):
     total = param.astype(jnp.float32) + update
     if param.dtype == jnp.bfloat16:
       total = stochastic_round(total, jax.random.fold_in(key, i))
@@ -143,9 +141,7 @@ def ema(decay: Fraction = 0.999) -> Average:
 
   def update(average: Any, params: Any, step: 'jax.Array', start: Any) -> Any:
     del step, start
-    return jax.tree.map(
-      lambda a, p: a + (1 - decay) * (p - a), average, to_float32(params)
-    )
+    return jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), average, to_float32(params))
 
   return Average(update)
 
@@ -172,9 +168,7 @@ def mean(start: Whole = 0, patience: Whole = 0) -> Average:
     first = start if decided is None else decided
     number = (step - first + 1).astype(jnp.float32)
     return jax.tree.map(
-      lambda a, p: jnp.where(step > first, a + (p - a) / number, p),
-      average,
-      to_float32(params),
+      lambda a, p: jnp.where(step > first, a + (p - a) / number, p), average, to_float32(params)
     )
 
   return Average(update, patience)

@@ -26,14 +26,7 @@ with epy.lazy_imports():
 
 _PATTERN = re.compile(r'(\d[\d_]{,30}(?:\.\d{1,30})?)([kMGBT]?)_(steps|tokens)')
 _STEPS = re.compile(r'\d[\d_]{,30}')
-_SUFFIXES = {
-  '': 1,
-  'k': 10**3,
-  'M': 10**6,
-  'G': 10**9,
-  'B': 10**9,
-  'T': 10**12,
-}
+_SUFFIXES = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9, 'B': 10**9, 'T': 10**12}
 
 
 class Amount(NamedTuple):
@@ -117,9 +110,7 @@ class Ramp:
 
   def stage(self, step: int) -> Stage:
     """The stage that `step` belongs to."""
-    return self.stages[
-      bisect.bisect_right(self.stages, step, key=lambda s: s.start) - 1
-    ]
+    return self.stages[bisect.bisect_right(self.stages, step, key=lambda s: s.start) - 1]
 
   def rows(self, step: int) -> int:
     """Rows in the batch of `step`."""
@@ -142,10 +133,7 @@ class Ramp:
     """
     stage = self.stage(step)
     before = (step - stage.start) * stage.rows
-    return (
-      *(stage.offset + before, stage.rows),
-      *(stage.length, stage.index + before),
-    )
+    return (stage.offset + before, stage.rows, stage.length, stage.index + before)
 
   def tokens(self, step: int) -> int:
     """Tokens of all steps before `step`."""
@@ -264,19 +252,12 @@ class Clock(NamedTuple):
     """The start of each stage, and the count of each of its steps."""
     if self.unit == 'steps':
       return [(0, 1)]
-    return [
-      (stage.start, stage.rows * stage.length)
-      for stage in self.ramp.between(0, LAST_STEP)
-    ]
+    return [(stage.start, stage.rows * stage.length) for stage in self.ramp.between(0, LAST_STEP)]
 
 
 def _piecewise(pieces: list[_Piece]) -> Fraction:
-  starts, anchors = (
-    np.array([p[i] for p in pieces], np.int32) for i in range(2)
-  )
-  bases, slopes = (
-    np.array([p[i] for p in pieces], np.float32) for i in range(2, 4)
-  )
+  starts, anchors = (np.array([p[i] for p in pieces], np.int32) for i in range(2))
+  bases, slopes = (np.array([p[i] for p in pieces], np.float32) for i in range(2, 4))
 
   def fraction(step: 'jax.typing.ArrayLike') -> 'jax.Array':
     step = jnp.asarray(step, jnp.int32)
@@ -314,10 +295,7 @@ def constant(peak: Rate, warmup: int | str = 0) -> Build:
 
 
 def cosine(
-  peak: Rate,
-  warmup: int | str = 0,
-  final: Probability = 0.0,
-  decay: int | str = '',
+  peak: Rate, warmup: int | str = 0, final: Probability = 0.0, decay: int | str = ''
 ) -> Build:
   """Gives peak * (final + (1 - final) * (1 + cos(pi x)) / 2), x from 0 to 1.
 
@@ -337,10 +315,7 @@ def cosine(
 
 
 def linear(
-  peak: Rate,
-  warmup: int | str = 0,
-  final: Probability = 0.0,
-  decay: int | str = '',
+  peak: Rate, warmup: int | str = 0, final: Probability = 0.0, decay: int | str = ''
 ) -> Build:
   """From peak to `final` * peak in a straight line; arguments as `cosine`."""
   return _decay(lambda left: left, peak, warmup, final, decay)
@@ -359,15 +334,11 @@ def rsqrt(peak: Rate, hold: int | str = 10_000, warmup: int | str = 0) -> Build:
     clock = Clock(ramp, held.unit)
     if held.count < max(1, clock.at(warm)):
       raise UsageError(
-        f'schedule.name: hold={hold!r} must be positive, and no shorter than '
-        f'warmup={warmup!r}'
+        f'schedule.name: hold={hold!r} must be positive, and no shorter than warmup={warmup!r}'
       )
     held_times = clock.since_start(held.count)
     return _warm_up(
-      peak,
-      warm,
-      ramp,
-      lambda step: peak * jax.lax.rsqrt(jnp.maximum(held_times(step), 1.0)),
+      peak, warm, ramp, lambda step: peak * jax.lax.rsqrt(jnp.maximum(held_times(step), 1.0))
     )
 
   return build
@@ -425,9 +396,7 @@ def slanted(
   return build
 
 
-def sqrt_decay(
-  peak: Rate, decay: NotNegative = 0.005, warmup: int | str = 0
-) -> Build:
+def sqrt_decay(peak: Rate, decay: NotNegative = 0.005, warmup: int | str = 0) -> Build:
   """Gives peak * min((n + 1) / warmup, 1) / (1 + decay * sqrt(n)).
 
   n is the number of steps before. CVT's released code (Clark et al., 2018): 0.5
@@ -536,10 +505,7 @@ def _decay(
 
 
 def _warm_up(
-  peak: float,
-  warm: Amount,
-  ramp: Ramp,
-  after: Callable[['jax.Array'], 'jax.Array'],
+  peak: float, warm: Amount, ramp: Ramp, after: Callable[['jax.Array'], 'jax.Array']
 ) -> Schedule:
   """Linear warm-up, then `after`, a function of the step."""
   end = min(ramp.step_at(warm), LAST_STEP)

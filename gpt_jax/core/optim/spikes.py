@@ -41,10 +41,7 @@ def skip(at_most: Whole = 10) -> SpikePolicy:
 
 
 def rewind(
-  threshold: NotNegative = 0.0,
-  before: Whole = 100,
-  batches: Count = 200,
-  at_most: Whole = 10,
+  threshold: NotNegative = 0.0, before: Whole = 100, batches: Count = 200, at_most: Whole = 10
 ) -> SpikePolicy:
   """Goes back to a checkpoint, and skips batches (PaLM, section 5.1).
 
@@ -55,9 +52,7 @@ def rewind(
   return SpikePolicy('rewind', threshold, at_most, before, batches)
 
 
-def is_spike(
-  policy: SpikePolicy, loss: float, grad_norm: float, logged: Sequence[float]
-) -> bool:
+def is_spike(policy: SpikePolicy, loss: float, grad_norm: float, logged: Sequence[float]) -> bool:
   """Whether a step is a spike.
 
   Args:

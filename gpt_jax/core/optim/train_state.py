@@ -138,7 +138,5 @@ def moved(updates: Any, stages: Stages, step: jax.Array) -> Any:
   Its gradients are 0, but weight decay would still change it.
   """
   return jax.tree.map(
-    lambda trained, x: jnp.where(trained, x, 0),
-    stages.trains(updates, stages.at(step)),
-    updates,
+    lambda trained, x: jnp.where(trained, x, 0), stages.trains(updates, stages.at(step)), updates
   )

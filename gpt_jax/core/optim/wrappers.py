@@ -49,14 +49,11 @@ def each_part(
 
   def init(params: Any) -> Any:
     return PartStates(
-      rest.init(_rest(params)),
-      {name: one.init(_part(params, name)) for name, one in parts.items()},
+      rest.init(_rest(params)), {name: one.init(_part(params, name)) for name, one in parts.items()}
     )
 
   def update(updates: Any, state: Any, params: Any = None, **extra) -> Any:
-    of_rest: Any = rest.update(
-      _rest(updates), state.rest, _rest(params), **extra
-    )
+    of_rest: Any = rest.update(_rest(updates), state.rest, _rest(params), **extra)
     found: dict[str, Any] = {}
     states = dict(state.parts)
     for name in updates['parts']:
@@ -162,9 +159,7 @@ class _Group(NamedTuple):
   sound: jax.Array
   extra: Mapping[str, Any]
 
-  def update(
-    self, grads: Arrays, state: Arrays, params: Any
-  ) -> tuple[Arrays, Arrays]:
+  def update(self, grads: Arrays, state: Arrays, params: Any) -> tuple[Arrays, Arrays]:
     """The updates, and the new state in the memory that it came from."""
     old = {name: near(x) for name, x in state.items()}
     updates, new = self.optimizer.update(
@@ -173,22 +168,14 @@ class _Group(NamedTuple):
       params,
       **self.extra,
     )
-    kept = {
-      name: jnp.where(self.sound, x, old[name])
-      for name, x in _by_path(new).items()
-    }
+    kept = {name: jnp.where(self.sound, x, old[name]) for name, x in _by_path(new).items()}
     far = jax.memory.Space.Host
     return _by_path(updates), {
-      name: jax.device_put(x, far) if is_there(state[name]) else x
-      for name, x in kept.items()
+      name: jax.device_put(x, far) if is_there(state[name]) else x for name, x in kept.items()
     }
 
   def turn(
-    self,
-    counts: Arrays,
-    params: Any,
-    layer: jax.Array,
-    arrays: tuple[Arrays, Arrays],
+    self, counts: Arrays, params: Any, layer: jax.Array, arrays: tuple[Arrays, Arrays]
   ) -> tuple[Arrays, Arrays]:
     """Updates one layer in the arrays of all layers: gradients and state."""
 
@@ -231,13 +218,8 @@ def _length(path: Any, names: PartitionSpec, x: jax.Array) -> int:
 
 def _only(lengths: Any, length: int, tree: Any) -> Any:
   """Masks the leaves of a tree whose stacks have another length."""
-  return jax.tree.map(
-    lambda n, x: x if n == length else optax.MaskedNode(), lengths, tree
-  )
+  return jax.tree.map(lambda n, x: x if n == length else optax.MaskedNode(), lengths, tree)
 
 
 def _by_path(tree: Any) -> Arrays:
-  return {
-    jax.tree_util.keystr(path): x
-    for path, x in jax.tree_util.tree_leaves_with_path(tree)
-  }
+  return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}

@@ -21,9 +21,7 @@ class BatchRows(NamedTuple):
   def share(self, host_rows: Callable[[int], slice]) -> 'BatchRows':
     """The rows of one host: `host_rows` maps a count to the host's slice."""
     start, stop, _ = host_rows(self.count).indices(self.count)
-    return self._replace(
-      offset=self.offset + start, index=self.index + start, count=stop - start
-    )
+    return self._replace(offset=self.offset + start, index=self.index + start, count=stop - start)
 
   @property
   def numbers(self) -> range:
@@ -75,15 +73,11 @@ class Skips(NamedTuple):
     def shifted_rows(step: int) -> BatchRows:
       of_step = rows(step)
       skipped = sum(s.rows for s in self.skips if s.step <= step)
-      return of_step._replace(
-        offset=of_step.offset + skipped, index=of_step.index + skipped
-      )
+      return of_step._replace(offset=of_step.offset + skipped, index=of_step.index + skipped)
 
     return shifted_rows
 
-  def add(
-    self, rows: RowsOfStep, *, step: int, spike: int, batches: int
-  ) -> 'Skips':
+  def add(self, rows: RowsOfStep, *, step: int, spike: int, batches: int) -> 'Skips':
     """Adds a skip that covers at least all rows consumed up to the spike.
 
     Args:

@@ -54,12 +54,7 @@ class LedgerStep(NamedTuple):
 
 
 def steps(
-  store: TokenStore,
-  *,
-  seed: int,
-  start: int,
-  stop: int,
-  rows: RowsOfStep,
+  store: TokenStore, *, seed: int, start: int, stop: int, rows: RowsOfStep
 ) -> Iterator[LedgerStep]:
   """Yields what steps [start, stop), counted from 0, consume over all hosts.
 
@@ -83,7 +78,10 @@ def steps(
         both = [[s for part in both[side::2] for s in part] for side in (0, 1)]
       read.append(
         LedgerRow(
-          *(number, place.source, place.epoch, place.row),
+          number,
+          place.source,
+          place.epoch,
+          place.row,
           begin=texts.ranges[0].start,
           spans=both[0],
           second=both[-1] if len(both) > 1 else [],
@@ -95,9 +93,7 @@ def steps(
     yield LedgerStep(step, read)
 
 
-def _sentences(
-  ends: np.ndarray | None, ranges: list[range]
-) -> list[tuple[int, int]]:
+def _sentences(ends: np.ndarray | None, ranges: list[range]) -> list[tuple[int, int]]:
   """The sentences in each range, by the ends of all; [] if `ends` is None."""
   if ends is None:
     return []

@@ -111,9 +111,7 @@ def documents() -> partial[RowMaker]:
   return partial(Documents)
 
 
-def _report(
-  found: RowMaker, tokens: dict[str, int], store: TokenStore, length: int
-) -> None:
+def _report(found: RowMaker, tokens: dict[str, int], store: TokenStore, length: int) -> None:
   """Logs the number of rows, and their fraction of padding."""
   counted, rows = sum(tokens.values()), found.num_rows
   if not rows:
@@ -123,7 +121,10 @@ def _report(
     )
   log.info(
     '%s: %d rows (data.rows=%r), of which %.1f%% is padding',
-    *(store.folder, rows, store.rows, 100 * (1 - counted / (rows * length))),
+    store.folder,
+    rows,
+    store.rows,
+    100 * (1 - counted / (rows * length)),
   )
   sizes = SourceSizes(found.sizes, tokens, store.num_examples())
   for phase in store.mixture:
@@ -132,10 +133,4 @@ def _report(
       log.info('%s: %s', store.folder, mixture.described(phase, sizes))
 
 
-ROWS = Table(
-  {
-    'stream': stream,
-    'documents': documents,
-  },
-  'data.rows',
-)
+ROWS = Table({'stream': stream, 'documents': documents}, 'data.rows')

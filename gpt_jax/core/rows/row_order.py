@@ -107,9 +107,7 @@ class RowSource:
 
 def sources(store: TokenStore, *, seed: int) -> Callable[[int], RowSource]:
   """The rows of a run by their length, made at the first call for each."""
-  return functools.cache(
-    lambda length: RowSource(store, length=length, seed=seed)
-  )
+  return functools.cache(lambda length: RowSource(store, length=length, seed=seed))
 
 
 def all_rows(count: int) -> slice:

@@ -79,16 +79,9 @@ class Keys(NamedTuple):
     # An array, since a list with 2**64 - 1 would become floats. The counter of
     # one purpose never reaches that of the next.
     keys = np.stack(
-      [
-        np.full(len(self.run), self.seed, np.uint64),
-        self.run.astype(np.uint64),
-      ],
-      axis=1,
+      [np.full(len(self.run), self.seed, np.uint64), self.run.astype(np.uint64)], axis=1
     )
-    return [
-      np.random.Generator(np.random.Philox(key=k, counter=[0, 0, 0, purpose]))
-      for k in keys
-    ]
+    return [np.random.Generator(np.random.Philox(key=k, counter=[0, 0, 0, purpose])) for k in keys]
 
 
 # Purposes of `Keys.generators`.
@@ -112,8 +105,7 @@ def check_length(rows: str, length: int, least: int, has: str) -> None:
   """Checks that a row of `data.rows` has room for what every row has."""
   if length < least:
     raise UsageError(
-      f'model.context_length={length}: a row of data.rows={rows!r} has {has}; '
-      f'give {least} or more'
+      f'model.context_length={length}: a row of data.rows={rows!r} has {has}; give {least} or more'
     )
 
 

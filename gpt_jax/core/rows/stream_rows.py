@@ -49,15 +49,11 @@ def begins(ends: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
     document = following[document]
   counts = full[heads] + 1
   rows = np.repeat(starts[heads], counts)
-  rows += length * (
-    np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-  )
+  rows += length * (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts))
   return np.append(rows, stop)
 
 
-def segments_of(
-  targets: np.ndarray, eos_id: int
-) -> tuple[np.ndarray, np.ndarray]:
+def segments_of(targets: np.ndarray, eos_id: int) -> tuple[np.ndarray, np.ndarray]:
   """Each target's document within its row, and its position in the document.
 
   Args:
@@ -84,10 +80,7 @@ class Stream(RowMaker):
     """Counts the rows; there may be none."""
     self._store, self._length = store, length
     self._parts = store.parts()
-    self.sizes = {
-      name: (stop - start - 1) // length
-      for name, (start, stop) in self._parts.items()
-    }
+    self.sizes = {name: (stop - start - 1) // length for name, (start, stop) in self._parts.items()}
 
   @property
   def num_rows(self) -> int:
@@ -102,10 +95,7 @@ class Stream(RowMaker):
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     """The tokens of each row; the first is an input only."""
     del keys
-    return [
-      Texts([range(start, start + self._length + 1)], 0)
-      for start in self._starts(places)
-    ]
+    return [Texts([range(start, start + self._length + 1)], 0) for start in self._starts(places)]
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
     del keys
@@ -120,10 +110,7 @@ class Stream(RowMaker):
     return rows_lib.cut(windows, places < len(self._store))
 
   def _starts(self, places: Sequence[Place]) -> list[int]:
-    return [
-      self._parts[place.source][0] + place.row * self._length
-      for place in places
-    ]
+    return [self._parts[place.source][0] + place.row * self._length for place in places]
 
 
 class Documents(RowMaker):
@@ -137,8 +124,7 @@ class Documents(RowMaker):
     self._store, self._length = store, length
     ends = store.document_ends
     self._begins = {
-      name: begins(ends, length, start, stop)
-      for name, (start, stop) in store.parts().items()
+      name: begins(ends, length, start, stop) for name, (start, stop) in store.parts().items()
     }
     self.sizes = {name: len(x) - 1 for name, x in self._begins.items()}
     self.tokens = {n: int(x[-1] - x[0]) for n, x in self._begins.items()}

@@ -50,8 +50,7 @@ def libtpu() -> str:
   files = glob.glob('/dev/accel*') + glob.glob('/dev/vfio/*')
   if any(re.fullmatch(r'/dev/(accel|vfio/)\d+', name) for name in files):
     raise RuntimeError(
-      f'/dev has TPUs, and JAX uses {backend}; '
-      f'run {install("tpu")}, and end what else uses them'
+      f'/dev has TPUs, and JAX uses {backend}; run {install("tpu")}, and end what else uses them'
     )
   return f'{f"libtpu {version}, unused" if version else "none"} on {backend}'
 
@@ -82,8 +81,7 @@ def memory() -> str:
   if not limits:
     whole, left = memory_lib.of_host(), memory_lib.left_on_host()
     return (
-      f'{whole / 2**30:.1f} GiB of the host, shared by its devices; '
-      f'{left / 2**30:.1f} are free'
+      f'{whole / 2**30:.1f} GiB of the host, shared by its devices; {left / 2**30:.1f} are free'
     )
   used = max(s.get('bytes_in_use', 0) for s in stats if s)
   return f'{min(limits) / 2**30:.2f} GiB a device, {used / 2**30:.2f} in use'
@@ -99,9 +97,7 @@ def matmul() -> str:
   @jax.jit
   def products(x):
     # Each product depends on the one before; the factor keeps them finite.
-    return jax.lax.fori_loop(
-      0, repeats, lambda _, y: (y @ x) * np.array(1 / size, dtype), x
-    )
+    return jax.lax.fori_loop(0, repeats, lambda _, y: (y @ x) * np.array(1 / size, dtype), x)
 
   def timed(device) -> Callable[[], object]:
     x = jax.device_put(jnp.ones((size, size), dtype), device)
@@ -134,21 +130,16 @@ def interconnect() -> str:
 
   def arrays(size: int) -> jax.Array:
     return jax.jit(
-      lambda: jnp.zeros((count, size // 2), jnp.bfloat16),
-      out_shardings=NamedSharding(mesh, spec),
+      lambda: jnp.zeros((count, size // 2), jnp.bfloat16), out_shardings=NamedSharding(mesh, spec)
     )()
 
   def program(exchange, out_spec):
     # check_vma=False: it cannot infer that a gather's result is replicated.
     return jax.jit(
-      jax.shard_map(
-        exchange, mesh=mesh, in_specs=spec, out_specs=out_spec, check_vma=False
-      )
+      jax.shard_map(exchange, mesh=mesh, in_specs=spec, out_specs=out_spec, check_vma=False)
     )
 
-  gather = program(
-    lambda x: jax.lax.all_gather(x, 'all', tiled=True), PartitionSpec()
-  )
+  gather = program(lambda x: jax.lax.all_gather(x, 'all', tiled=True), PartitionSpec())
   shift = program(lambda x: jax.lax.ppermute(x, 'all', ring), spec)
   x, y = arrays(max(whole // count, 2)), arrays(part)
   gathered, shifted = _medians([lambda: gather(x), lambda: shift(y)])
@@ -189,8 +180,7 @@ def lacks(*, key: bool) -> list[str]:
   missing = []
   if os.geteuid() == 0:
     missing.append(
-      'runs as root: whatever a config or a package does, it may do anywhere; '
-      'use a user of its own'
+      'runs as root: whatever a config or a package does, it may do anywhere; use a user of its own'
     )
   mask = os.umask(0o077)
   os.umask(mask)
@@ -203,9 +193,7 @@ def lacks(*, key: bool) -> list[str]:
   if not _is_sticky(temporary) and (why := open_to_others(temporary)):
     missing.append(f'TMPDIR {temporary}: {why}, or chmod +t it')
   if not key:
-    missing.append(
-      'no API key: serve to this machine alone, or give --api_key_file'
-    )
+    missing.append('no API key: serve to this machine alone, or give --api_key_file')
   return missing
 
 

@@ -48,9 +48,7 @@ from gpt_jax.core.spec import UsageError
 # Starts each line of both sides, to tell our processes from other programs.
 _HELLO = 'gpt_jax roll call'
 _GREETING = re.compile(rf'{_HELLO}: ([0-9a-f]{{32}})\n')
-_CALL = re.compile(
-  rf'{_HELLO}: (\d{{1,9}}) of (\d{{1,9}}) by ([0-9a-f]{{16}}) ([0-9a-f]{{64}})'
-)
+_CALL = re.compile(rf'{_HELLO}: (\d{{1,9}}) of (\d{{1,9}}) by ([0-9a-f]{{16}}) ([0-9a-f]{{64}})')
 _GO = 'go'
 # The environment variable that holds the secret, the same on every host.
 SECRET = 'GPT_JAX_JOB_SECRET'
@@ -78,9 +76,7 @@ def call(address: str, *, count: int, index: int, seconds: float) -> None:
   if index == 0:
     _listen(int(port), count, seconds)
   else:
-    _report(
-      *(host.strip('[]'), int(port)), count=count, index=index, seconds=seconds
-    )
+    _report(host.strip('[]'), int(port), count=count, index=index, seconds=seconds)
 
 
 def _signed(*parts: object) -> str:
@@ -194,7 +190,8 @@ class _Listener:
       log.warning(
         'a caller that says it is process %d does not know the secret of this '
         'job, and is ignored; give all processes the same %s',
-        *(index, SECRET),
+        index,
+        SECRET,
       )
       self._drop(caller)
       return
@@ -232,9 +229,7 @@ def _listen(port: int, count: int, seconds: float) -> None:
   deadline = time.monotonic() + seconds
   both = socket.has_dualstack_ipv6()
   family = socket.AF_INET6 if both else socket.AF_INET
-  with socket.create_server(
-    ('', port), family=family, dualstack_ipv6=both
-  ) as server:
+  with socket.create_server(('', port), family=family, dualstack_ipv6=both) as server:
     server.setblocking(False)
     with contextlib.closing(_Listener(server, count)) as listener:
       told = time.monotonic()
@@ -249,9 +244,7 @@ def _listen(port: int, count: int, seconds: float) -> None:
     raise RuntimeError(_late(_saw(missing, count), seconds))
 
 
-def _report(
-  host: str, port: int, *, count: int, index: int, seconds: float
-) -> None:
+def _report(host: str, port: int, *, count: int, index: int, seconds: float) -> None:
   deadline = time.monotonic() + seconds
   name = os.urandom(8).hex()
   while True:
@@ -291,10 +284,7 @@ def _saw(missing: list[int], count: int) -> str:
 
 
 def _late(what: str, seconds: float) -> str:
-  said = (
-    f'{what}, after hosts.join_seconds={seconds:g}; start the same command on '
-    'every host'
-  )
+  said = f'{what}, after hosts.join_seconds={seconds:g}; start the same command on every host'
   if 'JAX_NUM_PROCESSES' in os.environ:  # a TPU slice needs all of its hosts
     said += ', or on those that are there, with a smaller JAX_NUM_PROCESSES'
   return said
@@ -333,9 +323,7 @@ def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
   address = os.environ.get('JAX_COORDINATOR_ADDRESS')
   if None in (address, num, index):
     find = clusters.ClusterEnv.auto_detect_unset_distributed_params
-    address, num, index, _ = find(
-      address, num, index, None, None, int(join_seconds)
-    )
+    address, num, index, _ = find(address, num, index, None, None, int(join_seconds))
   if address is None or num is None or index is None:
     raise UsageError(
       '--distributed: no hosts are known; set JAX_COORDINATOR_ADDRESS, '
@@ -374,9 +362,7 @@ def together() -> Iterator[None]:
       _leaving.set()
       reason = ' '.join(str(e).split())[:500]
       with contextlib.suppress(RuntimeError):  # the service may have ended
-        _client().key_value_set(
-          f'{_FAILED}/{index()}', f'{type(e).__name__}: {reason}'
-        )
+        _client().key_value_set(f'{_FAILED}/{index()}', f'{type(e).__name__}: {reason}')
       atexit.register(_leave, code)
     raise
 
@@ -437,10 +423,7 @@ def gather(value: T) -> list[T]:
   padded = np.zeros(1 << int(max(sizes)).bit_length(), np.uint8)
   padded[: len(text)] = np.frombuffer(text, np.uint8)
   rows = multihost_utils.process_allgather(padded)
-  return [
-    json.loads(row[:size].tobytes())
-    for row, size in zip(rows, sizes, strict=True)
-  ]
+  return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
 def index() -> int:

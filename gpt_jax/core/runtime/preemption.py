@@ -93,11 +93,7 @@ def ending() -> Iterator[None]:
   for them: the main thread may be in C++, and libraries such as libtpu replace
   the handler of SIGTERM by one that writes a stack. In the main thread only.
   """
-  numbers = {
-    number
-    for number in _ENDED_BY
-    if signal.getsignal(number) is not signal.SIG_IGN
-  }
+  numbers = {number for number in _ENDED_BY if signal.getsignal(number) is not signal.SIG_IGN}
   if threading.current_thread() is not threading.main_thread() or not numbers:
     yield
     return
@@ -177,16 +173,9 @@ def ask(before_exit: Callable[[], None] = lambda: None) -> None:
   if phase in AT_ONCE:
     for function in (*_leaving, before_exit):
       function()
-    end(
-      f'preempted in phase {phase}, with nothing new to save; start again to '
-      'continue',
-      EXIT_CODE,
-    )
+    end(f'preempted in phase {phase}, with nothing new to save; start again to continue', EXIT_CODE)
   if first:
-    say(
-      f'{program()}: stopping: {_State.ahead}; Ctrl-C again ends now, without '
-      'saving'
-    )
+    say(f'{program()}: stopping: {_State.ahead}; Ctrl-C again ends now, without saving')
 
 
 @contextlib.contextmanager

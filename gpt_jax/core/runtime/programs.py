@@ -74,7 +74,8 @@ def _warn_of_others(folder: str) -> None:
     log.warning(
       'JAX_COMPILATION_CACHE_DIR=%s: others can run code in this process '
       'through what they put there: %s',
-      *(folder, why),
+      folder,
+      why,
     )
 
 

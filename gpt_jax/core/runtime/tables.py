@@ -26,10 +26,7 @@ def console() -> rich.console.Console:
   """Prints to standard output; what is in brackets is text, not a style."""
   terminal = sys.stdout is not None and sys.stdout.isatty()
   return rich.console.Console(
-    width=None if terminal else _NO_LIMIT,
-    force_terminal=terminal,
-    markup=False,
-    emoji=False,
+    width=None if terminal else _NO_LIMIT, force_terminal=terminal, markup=False, emoji=False
   )
 
 
@@ -81,9 +78,7 @@ class TextTable:
     lines = [
       line
       for cells in rows
-      for line in itertools.zip_longest(
-        *(str(cell).split('\n') for cell in cells), fillvalue=''
-      )
+      for line in itertools.zip_longest(*(str(cell).split('\n') for cell in cells), fillvalue='')
     ]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

@@ -59,10 +59,7 @@ def during(name: str) -> Iterator[None]:
 
 def deadlines(config: Any) -> dict[str, float]:
   """Seconds by phase, from the section `watchdog` of a config."""
-  return {
-    name.removesuffix('_seconds'): seconds
-    for name, seconds in config.watchdog.items()
-  }
+  return {name.removesuffix('_seconds'): seconds for name, seconds in config.watchdog.items()}
 
 
 @contextlib.contextmanager

@@ -88,16 +88,12 @@ class Split(NamedTuple):
       return self._held_out(skipped, beyond)
     return self._sided(skipped, number)
 
-  def _sided(
-    self, skipped: Counter[str] | None, unit: int | None = None
-  ) -> Iterator[Part]:
+  def _sided(self, skipped: Counter[str] | None, unit: int | None = None) -> Iterator[Part]:
     for document in self.source.documents(skipped, unit):
       name = self.parent(document.name) if self.side else ''
       yield Part(document, self.side is not None and self.side(name))
 
-  def _held_out(
-    self, skipped: Counter[str] | None, unit: int | None = None
-  ) -> Iterator[Part]:
+  def _held_out(self, skipped: Counter[str] | None, unit: int | None = None) -> Iterator[Part]:
     assert self.other is not None
     counts = Counter[str]()
     for document in self.other.documents(counts, unit):

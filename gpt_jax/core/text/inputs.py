@@ -30,9 +30,7 @@ LEFT_OUT = ', left out'
 
 def look(paths: Mapping[str, str]) -> dict[str, str]:
   """Returns name -> 'size:hash' of files that exist."""
-  return {
-    name: _sample(path) for name, path in paths.items() if os.path.isfile(path)
-  }
+  return {name: _sample(path) for name, path in paths.items() if os.path.isfile(path)}
 
 
 def names_hash(paths: Mapping[str, str]) -> str:
@@ -76,8 +74,7 @@ def changes(folder: str, paths: Mapping[str, str]) -> str:
     'removed': sorted(before.keys() - now.keys()),
   }
   return '; '.join(
-    f'{len(names)} {what}: '
-    + ', '.join(names[:_SHOWN] + ['...'][: len(names) > _SHOWN])
+    f'{len(names)} {what}: ' + ', '.join(names[:_SHOWN] + ['...'][: len(names) > _SHOWN])
     for what, names in changed.items()
     if names
   )

@@ -73,9 +73,7 @@ class Index:
         windows.append(np.lib.stride_tricks.sliding_window_view(row, n))
         owners.append(np.full(len(ids) - n + 1, number, np.int32))
     self._words = [*self._ids]
-    self._rows, grams = np.unique(
-      np.concatenate(windows), axis=0, return_inverse=True
-    )
+    self._rows, grams = np.unique(np.concatenate(windows), axis=0, return_inverse=True)
     # The texts of each n-gram, one after the other.
     pairs = np.stack([grams.reshape(-1), np.concatenate([*owners, _NO_OWNER])])
     pairs = np.unique(pairs, axis=1)
@@ -143,6 +141,4 @@ def _located(text: str, found: list[tuple[int, int]], n: int) -> list[Overlap]:
       number += 1
     if number > last:
       break
-  return [
-    Overlap(gram, spans[at][0], spans[at + n - 1][1]) for at, gram in found
-  ]
+  return [Overlap(gram, spans[at][0], spans[at + n - 1][1]) for at, gram in found]

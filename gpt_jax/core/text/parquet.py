@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt_jax.core.files import globs, lines
-from gpt_jax.core.files.document import (
-  Bad,
-  Document,
-  OnError,
-  Skip,
-  Source,
-  unreadable,
-)
+from gpt_jax.core.files.document import Bad, Document, OnError, Skip, Source, unreadable
 from gpt_jax.core.spec import optional
 from gpt_jax.core.text.sources import matching
 
@@ -24,14 +17,13 @@ from gpt_jax.core.text.sources import matching
 _ROWS, _HELD = 256, 1 << 27
 
 # Arrow's types of texts, which files may also declare as bytes.
-_TEXTS = {
-  f'{size}{kind}' for kind in ('string', 'binary') for size in ('', 'large_')
-} | {'string_view', 'binary_view'}
+_TEXTS = {f'{size}{kind}' for kind in ('string', 'binary') for size in ('', 'large_')} | {
+  'string_view',
+  'binary_view',
+}
 
 
-def parquet(
-  pattern: str, column: str = 'text', on_error: OnError = 'fail'
-) -> Source:
+def parquet(pattern: str, column: str = 'text', on_error: OnError = 'fail') -> Source:
   """One document per row; its text is the entry of `column`.
 
   A column inside another is named as in 'meta.text', like one whose name has a
@@ -74,8 +66,13 @@ def _parquet_errors() -> tuple[type[Exception], ...]:
   """
   arrow: Any = importlib.import_module('pyarrow')
   return (
-    *(arrow.ArrowException, OSError, ValueError, NotImplementedError),
-    *(LookupError, TypeError, OverflowError),
+    arrow.ArrowException,
+    OSError,
+    ValueError,
+    NotImplementedError,
+    LookupError,
+    TypeError,
+    OverflowError,
   )
 
 
@@ -99,9 +96,7 @@ def _values(tables: Any, path: str, column: str) -> Iterator[Any]:
       size = held.column(number).total_uncompressed_size
       rows = held.num_rows * _HELD // max(size, 1)
       for batch in file.iter_batches(
-        batch_size=min(max(rows, 1), _ROWS),
-        row_groups=[group],
-        columns=[column],
+        batch_size=min(max(rows, 1), _ROWS), row_groups=[group], columns=[column]
       ):
         values = batch.column(batch.schema.get_field_index(top))
         for name in inner:

@@ -16,15 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from gpt_jax.core import spec
 from gpt_jax.core.files import globs, lines
-from gpt_jax.core.files.document import (
-  Bad,
-  Document,
-  OnError,
-  Skip,
-  Source,
-  Stream,
-  prefixed,
-)
+from gpt_jax.core.files.document import Bad, Document, OnError, Skip, Source, Stream, prefixed
 from gpt_jax.core.ranges import Count
 from gpt_jax.core.spec import NoFileError, Pair, Table, UsageError
 
@@ -48,10 +40,7 @@ def parents(field: str, text: str) -> Callable[[str], str]:
     return without_numbers
   if call.name != 'mixture':
     return lambda name: name
-  within = {
-    pair.key: parents(f'data.sources.{pair.key}', pair.value)
-    for pair in call.args
-  }
+  within = {pair.key: parents(f'data.sources.{pair.key}', pair.value) for pair in call.args}
 
   def parent(name: str) -> str:
     source, slash, rest = name.partition('/')
@@ -116,10 +105,7 @@ def of_pairs(field: str, text: str) -> bool:
 def stdlib() -> Source:
   """The standard library of the running Python, without its tests."""
   root = sysconfig.get_path('stdlib')
-  skipped = {
-    *('test', 'tests', 'idle_test', '__pycache__'),
-    *('site-packages', 'dist-packages'),
-  }
+  skipped = {'test', 'tests', 'idle_test', '__pycache__', 'site-packages', 'dist-packages'}
   built = ('_sysconfigdata', 'config-')  # they differ between machines
   files = {}
   for folder, subfolders, names in os.walk(root):
@@ -178,14 +164,10 @@ def _in_folder(pattern: str) -> str:
   found = [name for name in everything if name.endswith(_ENDINGS)]
   if not found:
     return pattern  # `find` will say what its files are
-  _log_once(
-    f'text({pattern!r}): reads the files below this folder that end in '
-    + _endings(found)
-  )
+  _log_once(f'text({pattern!r}): reads the files below this folder that end in ' + _endings(found))
   if others := everything.keys() - {*found}:
     _log_once(
-      f'text({pattern!r}): left out other files ({len(others)}), that end in '
-      + _endings(others)
+      f'text({pattern!r}): left out other files ({len(others)}), that end in ' + _endings(others)
     )
   return f'{below}{{{",".join(_ENDINGS)}}}'
 
@@ -204,9 +186,7 @@ def _log_once(message: str):
   log.info('%s', message)
 
 
-def jsonl(
-  pattern: str, field: str = 'text', on_error: OnError = 'fail'
-) -> Source:
+def jsonl(pattern: str, field: str = 'text', on_error: OnError = 'fail') -> Source:
   """One document per line; its text is the entry `field` of a JSON object.
 
   Files whose names end in .gz are read through gzip, in .zst through zstd. A
@@ -240,9 +220,7 @@ def mixture(*calls: Pair) -> Source:
       f'data.sources.{calls[kinds.index(False)].key} does not; a mixture has '
       'sources of one kind'
     )
-  named = {
-    pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls
-  }
+  named = {pair.key: load(f'data.sources.{pair.key}', pair.value) for pair in calls}
 
   def stream(name: str, unit: int | None, skip: Skip) -> Iterator[Document]:
     counts = Counter[str]()
@@ -282,8 +260,7 @@ def passages(documents: str, chars: Count = 1000) -> Source:
   """
   if of_pairs('passages', documents):
     raise UsageError(
-      f'passages({documents!r}): would cut sides of pairs; name the source of '
-      'pairs itself'
+      f'passages({documents!r}): would cut sides of pairs; name the source of pairs itself'
     )
   source = load('passages', documents)
 
@@ -301,9 +278,7 @@ def passages(documents: str, chars: Count = 1000) -> Source:
   )
 
 
-def _text_files(
-  files: globs.Matches, on_error: OnError | None = None
-) -> Source:
+def _text_files(files: globs.Matches, on_error: OnError | None = None) -> Source:
   def unit(named: Sequence[tuple[str, str]], skip: Skip) -> Iterator[Document]:
     for name, path in named:
       try:
@@ -318,10 +293,7 @@ def _text_files(
 
 
 def of_lines(
-  files: globs.Matches,
-  units: Sequence[Stream],
-  on_error: OnError | None,
-  empty: str = Source.empty,
+  files: globs.Matches, units: Sequence[Stream], on_error: OnError | None, empty: str = Source.empty
 ) -> Source:
   """A source of text files, which may be compressed."""
   return Source(

@@ -35,9 +35,7 @@ class Alignment:
     found = np.array(encoding.offsets, np.int32).reshape(-1, 2)
     if self._normalizer is not None:
       self._extend(text, found)
-    same = np.flatnonzero(
-      (found[1:] == found[:-1]).all(1) & (found[1:, 1] - found[1:, 0] > 1)
-    )
+    same = np.flatnonzero((found[1:] == found[:-1]).all(1) & (found[1:, 1] - found[1:, 0] > 1))
     if len(same):
       spelled = encoding.tokens
       ends = np.flatnonzero(np.diff(same) > 1)
@@ -99,17 +97,13 @@ class Alignment:
     if self._inside(text) == text:
       return [(character, 1) for character in text]
     starts = [0]
-    starts += [
-      i for i in range(1, len(text)) if not self._joined(text[i - 1 : i + 1])
-    ]
+    starts += [i for i in range(1, len(text)) if not self._joined(text[i - 1 : i + 1])]
     parts = zip(starts, [*starts[1:], len(text)], strict=True)
     return [(self._inside(text[i:j]), j - i) for i, j in parts]
 
   def _joins(self, pair: str) -> bool:
     """Whether two characters become something else than each alone."""
-    return len(pair) > 1 and self._inside(pair) != ''.join(
-      map(self._inside, pair)
-    )
+    return len(pair) > 1 and self._inside(pair) != ''.join(map(self._inside, pair))
 
   def _inside(self, text: str) -> str:
     """What a part of a text becomes that is not at an end."""

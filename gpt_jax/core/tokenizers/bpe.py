@@ -10,12 +10,7 @@ import json
 import re
 
 import tokenizers
-from tokenizers import (
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-)
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import hf, saved, words
@@ -57,9 +52,7 @@ class Bpe(hf.Library):
         "eos='TOKEN' names another end of documents"
       ) from e
     except Exception as e:  # `tokenizers` raises plain `Exception`
-      raise UsageError(
-        f'the vocabulary files do not fit {kind}: {e}; fetch both again'
-      ) from e
+      raise UsageError(f'the vocabulary files do not fit {kind}: {e}; fetch both again') from e
 
   @property
   def special_names(self) -> dict[str, int]:
@@ -76,14 +69,10 @@ class Bpe(hf.Library):
   @functools.cached_property
   def _words(self) -> words.Words:
     special = {self.eos_id, self.id_of('<unk>')}
-    pieces = [
-      None if i in special else self.token(i) for i in range(self.vocab_size)
-    ]
+    pieces = [None if i in special else self.token(i) for i in range(self.vocab_size)]
     if self.kind == 'gpt1_bpe':
       return words.of_suffix(pieces, '</w>')
-    return words.of_text(
-      None if piece is None else words.of_bytes(piece) for piece in pieces
-    )
+    return words.of_text(None if piece is None else words.of_bytes(piece) for piece in pieces)
 
 
 def gpt2_bpe(encoder: str, merges: str, eos: str = '') -> Maker:
@@ -114,9 +103,7 @@ def _from_files(kind: str, encoder: str, merges: str, eos: str) -> Bpe:
   try:
     return Bpe(kind, contents)
   except UsageError as e:
-    raise UsageError(
-      f'tokenizer.name: {kind}({encoder!r}, {merges!r}): {e}'
-    ) from e
+    raise UsageError(f'tokenizer.name: {kind}({encoder!r}, {merges!r}): {e}') from e
 
 
 def read_merges(data: bytes) -> list[tuple[str, str]]:

@@ -22,10 +22,7 @@ EOS = 'eos.json'  # the token that ends a document
 
 # Ids for each token of a vocabulary; some are left out.
 _MOST_GAPS = 10
-_FAILS = (
-  'the tokenizer has no token for a part of the text, or fails on it ({}); '
-  'leave it out'
-)
+_FAILS = 'the tokenizer has no token for a part of the text, or fails on it ({}); leave it out'
 # Puts nothing around a text.
 _PLAIN: Any = {'add_special_tokens': False}
 
@@ -35,9 +32,7 @@ class Library(saved.Vocabulary):
 
   in_threads = False  # its results become lists, under Python's lock
 
-  def __init__(
-    self, kind: str, contents: dict[str, bytes], library: tokenizers.Tokenizer
-  ):
+  def __init__(self, kind: str, contents: dict[str, bytes], library: tokenizers.Tokenizer):
     """`library` was made from the files `contents`."""
     super().__init__(kind, contents)
     self.library = library
@@ -81,9 +76,7 @@ class Library(saved.Vocabulary):
   def _alignment(self) -> alignment.Alignment:
     return alignment.Alignment(self.library)
 
-  def _joined(
-    self, parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]
-  ) -> np.ndarray:
+  def _joined(self, parts: Sequence[str], encoded: Sequence[tokenizers.Encoding]) -> np.ndarray:
     """Offsets, int32 [num_tokens, 2], of a text whose parts were encoded."""
     found, start = [], 0
     for part, encoding in zip(parts, encoded, strict=True):
@@ -168,10 +161,7 @@ class HfTokenizer(Library):
   @functools.cached_property
   def _words(self) -> words.Words:
     special = {*self.special_names.values(), self.eos_id}
-    pieces = [
-      None if i in special else self.token(i) or ''
-      for i in range(self.vocab_size)
-    ]
+    pieces = [None if i in special else self.token(i) or '' for i in range(self.vocab_size)]
     model: Any = self.library.model
     if prefix := getattr(model, 'continuing_subword_prefix', None):
       return words.of_prefix([piece or '' for piece in pieces], prefix)

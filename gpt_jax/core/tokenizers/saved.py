@@ -75,8 +75,7 @@ def paired(target: Any, sources: Any) -> Any:
   """A tokenizer like `target` that reads sources of pairs by another."""
   if target.own_sources or sources.own_sources:
     raise UsageError(
-      'tokenizer.name: one of the two tokenizers of sides is a pair itself; '
-      'give single ones'
+      'tokenizer.name: one of the two tokenizers of sides is a pair itself; give single ones'
     )
   pair = copy.copy(target)
   pair.own_sources = sources
@@ -176,9 +175,7 @@ def user_file(path: str, what: str) -> bytes:
     with open(path, 'rb') as file:
       return file.read()
   except OSError as e:
-    raise UsageError(
-      f'tokenizer.name: cannot read {path!r} ({e.strerror}); name {what}'
-    ) from e
+    raise UsageError(f'tokenizer.name: cannot read {path!r} ({e.strerror}); name {what}') from e
 
 
 def fingerprint(kind: str, contents: Mapping[str, bytes]) -> str:

@@ -25,15 +25,8 @@ MODEL = 'sentencepiece.model'
 # number, type (protobuf's, or a message below), default. Protobuf keeps the
 # others. The package's own classes need a protobuf that Apache Beam refuses.
 _FIELDS = {
-  'Piece': (
-    ('piece', 1, 'STRING', ''),
-    ('score', 2, 'FLOAT', '0'),
-    ('type', 3, 'INT32', '1'),
-  ),
-  'Trainer': (
-    ('model_type', 3, 'INT32', '1'),
-    ('byte_fallback', 35, 'BOOL', 'false'),
-  ),
+  'Piece': (('piece', 1, 'STRING', ''), ('score', 2, 'FLOAT', '0'), ('type', 3, 'INT32', '1')),
+  'Trainer': (('model_type', 3, 'INT32', '1'), ('byte_fallback', 35, 'BOOL', 'false')),
   'Normalizer': (
     ('name', 1, 'STRING', ''),
     ('precompiled_charsmap', 2, 'BYTES', ''),
@@ -212,9 +205,7 @@ def message() -> Any:
         added.type = kinds.Type.Value(f'TYPE_{kind}')
   pool = descriptor_pool.DescriptorPool()
   pool.Add(file)
-  return message_factory.GetMessageClass(
-    pool.FindMessageTypeByName('gpt_jax.Model')
-  )
+  return message_factory.GetMessageClass(pool.FindMessageTypeByName('gpt_jax.Model'))
 
 
 def sentencepiece_file(path: str, eos: str = '') -> Maker:
@@ -232,8 +223,6 @@ def sentencepiece_file(path: str, eos: str = '') -> Maker:
     try:
       return SentencePiece('sentencepiece_file', contents)
     except UsageError as e:
-      raise UsageError(
-        f'tokenizer.name: {path!r} {e}; or name another model'
-      ) from e
+      raise UsageError(f'tokenizer.name: {path!r} {e}; or name another model') from e
 
   return Maker(read)

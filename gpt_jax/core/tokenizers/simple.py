@@ -208,9 +208,7 @@ class WordList(Simple):
 
   def decode(self, ids: Iterable[int]) -> str:
     words = [
-      UNKNOWN if i == _UNKNOWN_ID else self.words[i - 2]
-      for i in map(int, ids)
-      if i != self.eos_id
+      UNKNOWN if i == _UNKNOWN_ID else self.words[i - 2] for i in map(int, ids) if i != self.eos_id
     ]
     return _EDGES.sub('\n', ' '.join(words))
 

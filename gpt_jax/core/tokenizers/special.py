@@ -71,9 +71,7 @@ class Special(NamedTuple):
     return [*self.prompt_start, *map(int, ids)] or [self.first_id]
 
 
-def of(
-  contents: Mapping[str, bytes], eos_id: int, names: Mapping[str, int]
-) -> Special:
+def of(contents: Mapping[str, bytes], eos_id: int, names: Mapping[str, int]) -> Special:
   """The special tokens of a saved tokenizer.
 
   Args:
@@ -139,9 +137,7 @@ def usual(role: str, names: Mapping[str, int]) -> int | None:
   return None
 
 
-def encode(
-  text: str, names: Mapping[str, int], plain: Callable[[str], np.ndarray]
-) -> np.ndarray:
+def encode(text: str, names: Mapping[str, int], plain: Callable[[str], np.ndarray]) -> np.ndarray:
   """Encodes a text in which names of special tokens are those tokens.
 
   Args:
@@ -156,9 +152,7 @@ def encode(
   return np.concatenate(ids)
 
 
-def offsets(
-  text: str, names: Mapping[str, int], plain: Callable[[str], np.ndarray]
-) -> np.ndarray:
+def offsets(text: str, names: Mapping[str, int], plain: Callable[[str], np.ndarray]) -> np.ndarray:
   """Where the tokens of `encode` come from: int32 [num_tokens, 2].
 
   Args:
@@ -181,9 +175,7 @@ def offsets(
   return np.concatenate(found)
 
 
-def _parts(
-  text: str, names: Mapping[str, int]
-) -> Iterator[tuple[int, int, int | None]]:
+def _parts(text: str, names: Mapping[str, int]) -> Iterator[tuple[int, int, int | None]]:
   """Splits a text at names: start, stop, and the token's id, None: plain."""
   longest = sorted(names, key=len, reverse=True)
   pattern = '|'.join(map(re.escape, longest)) or r'(?!)'
@@ -211,9 +203,7 @@ def with_masks(made: Any, text: str) -> np.ndarray:
   """
   found: Special = made.special
   if found.mask_id is None:
-    raise UsageError(
-      'the tokenizer has no token for what is to be predicted, [MASK] or <mask>'
-    )
+    raise UsageError('the tokenizer has no token for what is to be predicted, [MASK] or <mask>')
   (mask,) = (n for n, i in found.names.items() if i == found.mask_id)
   others = {name: i for name, i in found.names.items() if name != mask}
   text = re.sub(rf'\s+{re.escape(mask)}', mask, guarded(text, others))

@@ -142,9 +142,7 @@ class Maker(NamedTuple):
   sources: 'Maker | None' = None
 
   def __call__(
-    self,
-    train_documents: Iterable[Document],
-    all_documents: Iterable[Document] | None = None,
+    self, train_documents: Iterable[Document], all_documents: Iterable[Document] | None = None
   ) -> Tokenizer:
     """Makes the tokenizer.
 
@@ -174,9 +172,7 @@ def maker(text: str) -> Maker:
 
 
 def build(
-  text: str,
-  train_documents: Iterable[Document],
-  all_documents: Iterable[Document] | None = None,
+  text: str, train_documents: Iterable[Document], all_documents: Iterable[Document] | None = None
 ) -> Tokenizer:
   """Makes the tokenizer that `tokenizer.name` calls for; see `Maker`."""
   return maker(text)(train_documents, all_documents)
@@ -204,8 +200,7 @@ def load(folder: str) -> Tokenizer:
   except (UsageError, KeyError) as e:
     why = f'{e} is missing' if isinstance(e, KeyError) else e
     raise UsageError(
-      f'{folder}: {why}; copy the tokenizer folder again, or prepare the data '
-      'again'
+      f'{folder}: {why}; copy the tokenizer folder again, or prepare the data again'
     ) from e
 
 
@@ -227,8 +222,7 @@ def of_folder(folder: str) -> Maker:
     path = inside if os.path.isdir(inside) else folder
     if not os.path.isdir(path):
       raise UsageError(
-        f'{_FIELD}: saved({folder!r}): there is no such folder; name a '
-        'workdir, or a token store'
+        f'{_FIELD}: saved({folder!r}): there is no such folder; name a workdir, or a token store'
       )
     return load(path)
 

@@ -47,10 +47,7 @@ def too_small(chunks: Iterable[str], size: int, most: str) -> str:
   """The error that a sample of `size` bytes supports at most `most` pieces."""
   held = num_bytes(chunks)
   more = f'raise sample_bytes above {held}' if held >= size else 'add text'
-  return (
-    f'{held} bytes of this corpus support at most {most}; ask for no more, or '
-    + more
-  )
+  return f'{held} bytes of this corpus support at most {most}; ask for no more, or ' + more
 
 
 def take(documents: Iterable[Document], most: int, seed: int) -> list[str]:
@@ -87,10 +84,7 @@ _SEP = '[SEP]'
 
 # Texts with a meaning of their own in a model.
 _TAKEN = r'[\n\t\0\u2581]|^(<unk>|<s>|</s>|<0x[0-9A-F]{2}>)$'
-_RESERVED = {
-  'symbols': re.compile(rf'{_TAKEN}|^<pad>$'),
-  'special': re.compile(_TAKEN),
-}
+_RESERVED = {'symbols': re.compile(rf'{_TAKEN}|^<pad>$'), 'special': re.compile(_TAKEN)}
 
 # Log-probabilities of pieces are multiples of 1 / _SCALE. So their sums over a
 # long text are exact in 32 bits, and of two equally probable segmentations,
@@ -174,9 +168,7 @@ def sentencepiece(
       raise UsageError(f'tokenizer.name: {call}: {why}') from e
     return SentencePiece('sentencepiece', {MODEL: data})
 
-  return Maker(
-    train, learned=True, vocab_size=vocab_size, special=frozenset(special)
-  )
+  return Maker(train, learned=True, vocab_size=vocab_size, special=frozenset(special))
 
 
 def _flaw(texts: object, reserved: re.Pattern) -> str:

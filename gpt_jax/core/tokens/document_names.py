@@ -42,10 +42,7 @@ def of_store(store: TokenStore) -> Callable[[int], str]:
   parts = {'': (call, len(store))}
   if mixture.is_mixture(contents.source):
     parts = {
-      pair.key: (
-        spec.parse(f'data.sources.{pair.key}', pair.value)[0],
-        contents.parts[pair.key],
-      )
+      pair.key: (spec.parse(f'data.sources.{pair.key}', pair.value)[0], contents.parts[pair.key])
       for pair in call.args
       if pair.key in contents.parts
     }
@@ -80,14 +77,8 @@ def files_of_texts(source: str, names: Iterable[str]) -> set[str]:
       f'{pair.key}/': spec.parse(f'data.sources.{pair.key}', pair.value)[0]
       for pair in calls[''].args
     }
-  begin = tuple(
-    prefix for prefix, call in calls.items() if call.name in _BY_FILE
-  )
-  return {
-    name
-    for name in names
-    if name.startswith(begin) and not name.startswith(_OTHERS)
-  }
+  begin = tuple(prefix for prefix, call in calls.items() if call.name in _BY_FILE)
+  return {name for name in names if name.startswith(begin) and not name.startswith(_OTHERS)}
 
 
 def _one_each(
@@ -112,9 +103,7 @@ def _one_each(
     # The first characters, the last document of which may be cut. A store that
     # an older version made does not say which files it left out.
     left_out = sum(
-      number
-      for kind, number in contents.skipped.items()
-      if kind not in globs.NO_FILES
+      number for kind, number in contents.skipped.items() if kind not in globs.NO_FILES
     )
     return own[:count] if left_out == len(found) - len(own) else []
   if held_out.name == 'documents':

@@ -25,13 +25,7 @@ import numpy as np
 
 from gpt_jax.core.files import files, progress
 from gpt_jax.core.files import workers as workers_lib
-from gpt_jax.core.files.document import (
-  SIDES,
-  Bad,
-  Document,
-  Skippable,
-  of_source,
-)
+from gpt_jax.core.files.document import SIDES, Bad, Document, Skippable, of_source
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text.holdout import Part
 from gpt_jax.core.tokenizers import tokenizer
@@ -109,10 +103,7 @@ def batches(parts: Iterator[Part], made: Tokenizer) -> Iterator[list[Piece]]:
 
 
 def encoded(
-  pieces: Iterator[list[Piece]],
-  made: Tokenizer,
-  workers: int,
-  sentences: str = 'none',
+  pieces: Iterator[list[Piece]], made: Tokenizer, workers: int, sentences: str = 'none'
 ) -> Iterator[tuple[list[Piece], list[Encoded]]]:
   """Yields each batch of `pieces` with their tokens, in order."""
   here = functools.partial(encode_texts, made, sentences)
@@ -143,16 +134,13 @@ def _in_pool(
   """Encodes in `pool`, and shuts it down."""
   try:
     yield from workers_lib.in_order(
-      ((b, pool.submit(encode, [*map(text_of, b)])) for b in batches),
-      2 * workers,
+      ((b, pool.submit(encode, [*map(text_of, b)])) for b in batches), 2 * workers
     )
   finally:
     pool.shutdown(cancel_futures=True)
 
 
-def encode_texts(
-  made: Tokenizer, sentences: str, texts: _Texts
-) -> list[Encoded]:
+def encode_texts(made: Tokenizer, sentences: str, texts: _Texts) -> list[Encoded]:
   """The tokens of pieces."""
   split = store.splitter(sentences)
   found: list[Encoded | None] = [None] * len(texts)
@@ -240,12 +228,7 @@ class SplitArrays:
     num_dropped: documents that have no tokens, and were left out.
   """
 
-  def __init__(
-    self,
-    sentences: str,
-    in_mixture: bool,
-    counts: dict[str, Any] | None = None,
-  ):
+  def __init__(self, sentences: str, in_mixture: bool, counts: dict[str, Any] | None = None):
     """Begins, or resumes from `counts`.
 
     Args:
@@ -302,9 +285,7 @@ class SplitArrays:
     self.num_dropped += 1
     self._dropped = piece.part
     if self._begun is piece.part:  # pieces before this one are written
-      nothing = Encoded(
-        np.empty(0, np.int32), tokens.eos_id, tokens.sentence_ends
-      )
+      nothing = Encoded(np.empty(0, np.int32), tokens.eos_id, tokens.sentence_ends)
       self._append(Piece(piece.part, '', True), nothing)
 
   def _append(self, piece: Piece, tokens: Encoded):
@@ -374,7 +355,8 @@ def start(corpus: Corpus, folder: str, report: progress.Report) -> Tokenizer:
   made.save(files.join(folder, store.TOKENIZER))
   log.info(
     '%s: %d tokens in %.1f s',
-    *(corpus.settings.tokenizer, made.vocab_size),
+    corpus.settings.tokenizer,
+    made.vocab_size,
     time.monotonic() - started,
   )
   return made
@@ -419,16 +401,12 @@ class StoreWriter:
       sides[True] = files.join(folder, store.VALIDATION)
     for held_out, path in sides.items():
       counts = state and json.loads(bytes(state[f'{held_out}']))
-      self._splits[held_out] = SplitArrays(
-        settings.sentences, corpus.in_mixture, counts
-      )
+      self._splits[held_out] = SplitArrays(settings.sentences, corpus.in_mixture, counts)
       self._arrays[held_out] = {}
       for name in self._splits[held_out].lengths:
         dtype = store.array_dtype(name, dtype_of(tokenizer))
         self._arrays[held_out][name] = ArrayWriter(
-          *(path, name, dtype, settings.compression),
-          state=state,
-          key=f'{held_out}/{name}',
+          path, name, dtype, settings.compression, state=state, key=f'{held_out}/{name}'
         )
 
   def skip(self, num_documents: int) -> Iterator[Part]:
@@ -440,8 +418,7 @@ class StoreWriter:
   def write(self, num_workers: int) -> Iterator[list[Part]]:
     """Encodes and writes the documents; yields them, a batch at a time."""
     for batch, tokens in encoded(
-      batches(self._documents, self.tokenizer),
-      *(self.tokenizer, num_workers, self._sentences),
+      batches(self._documents, self.tokenizer), self.tokenizer, num_workers, self._sentences
     ):
       done = []
       for piece, found in zip(batch, tokens, strict=True):
@@ -491,7 +468,8 @@ class StoreWriter:
     return {
       held_out: SplitContents(
         {name: array.close() for name, array in self._arrays[held_out].items()},
-        *(split.num_bytes, split.parts),
+        split.num_bytes,
+        split.parts,
       )
       for held_out, split in self._splits.items()
     }
@@ -502,9 +480,7 @@ def dtype_of(made: Tokenizer) -> str:
   return store.token_dtype(max(made.vocab_size, made.sources.vocab_size))
 
 
-def manifest_of(
-  settings: Settings, made: Tokenizer, split: SplitContents, **more
-) -> Manifest:
+def manifest_of(settings: Settings, made: Tokenizer, split: SplitContents, **more) -> Manifest:
   """The manifest of a split that `made` encoded; `more` are other entries."""
   found = {
     name: split.arrays.get(name, Written(0, []))

@@ -52,15 +52,10 @@ def check(config: Any):
     spec.parse(f'eval.sets.{name}', call)
   for name, count in words.items():
     if name not in sets:
+      raise UsageError(f'eval.words.{name}: eval.sets has no {name}, it has {sorted(sets)}')
+    if count not in _WORDS and not (isinstance(count, int | float) and count > 0):
       raise UsageError(
-        f'eval.words.{name}: eval.sets has no {name}, it has {sorted(sets)}'
-      )
-    if count not in _WORDS and not (
-      isinstance(count, int | float) and count > 0
-    ):
-      raise UsageError(
-        f'eval.words.{name}={count!r}: give the number of words, or one of '
-        + ', '.join(_WORDS)
+        f'eval.words.{name}={count!r}: give the number of words, or one of ' + ', '.join(_WORDS)
       )
 
 
@@ -107,9 +102,7 @@ def _check_same(name: str, folder: str, call: str, store: TokenStore):
       'another name, or remove that folder'
     )
   if found.tokenizer_fingerprint != store.manifest.tokenizer_fingerprint:
-    raise UsageError(
-      f'{folder}: was prepared with another tokenizer; remove that folder'
-    )
+    raise UsageError(f'{folder}: was prepared with another tokenizer; remove that folder')
 
 
 def _write(name: str, folder: str, call: str, store: TokenStore):
@@ -134,7 +127,9 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
       num_words += len(part.document.text.split())
       num_lines += part.document.text.count('\n')
   written = encode.manifest_of(
-    *(settings, made, writer.close()[False]),
+    settings,
+    made,
+    writer.close()[False],
     source_sha256=writer.digest.hexdigest(),
     num_words=num_words,
     num_lines=num_lines,
@@ -144,6 +139,9 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
   manifest.write(folder, written)
   log.info(
     'eval set %s: %d documents, %d bytes, %d tokens, %d words',
-    *(name, written.num_documents, written.num_bytes, written.num_tokens),
+    name,
+    written.num_documents,
+    written.num_bytes,
+    written.num_tokens,
     num_words,
   )

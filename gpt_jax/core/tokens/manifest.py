@@ -68,8 +68,14 @@ class Manifest:
     The same wherever the store lies, and however it is compressed.
     """
     names = (
-      *('tokenizer_fingerprint', 'vocab_size', 'eos_id', 'dtype'),
-      *('num_tokens', 'num_documents', 'tokens_crc32', 'document_ends_crc32'),
+      'tokenizer_fingerprint',
+      'vocab_size',
+      'eos_id',
+      'dtype',
+      'num_tokens',
+      'num_documents',
+      'tokens_crc32',
+      'document_ends_crc32',
     )
     read: dict[str, Any] = {name: getattr(self, name) for name in names}
     if self.sentence_ends_crc32:
@@ -99,8 +105,7 @@ def read(folder: str) -> Manifest:
   data = files.read(folder, NAME)
   if data is None:
     raise UsageError(
-      f'{path}: is missing, so {folder} holds no finished token store; run '
-      'gpt-jax prepare'
+      f'{path}: is missing, so {folder} holds no finished token store; run gpt-jax prepare'
     )
   try:
     entries = json.loads(data)
@@ -119,8 +124,7 @@ def read(folder: str) -> Manifest:
     return Manifest(**entries)
   except TypeError as e:
     raise UsageError(
-      f'{path}: was written by another version of gpt_jax; take that one, or '
-      'prepare the data again'
+      f'{path}: was written by another version of gpt_jax; take that one, or prepare the data again'
     ) from e
 
 
@@ -137,6 +141,4 @@ def _digest(entries: dict) -> str:
 
 
 def _damaged_manifest(path: str) -> UsageError:
-  return UsageError(
-    f'{path}: is damaged; remove the folder and prepare the data again'
-  )
+  return UsageError(f'{path}: is damaged; remove the folder and prepare the data again')

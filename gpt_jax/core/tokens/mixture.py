@@ -124,9 +124,7 @@ def _check(field: str, phase: Phase) -> None:
 def mixture(
   *weights: Pair,
   from_token: NotNegative = 0,
-  draw: Literal[
-    'without_replacement', 'with_replacement'
-  ] = 'without_replacement',
+  draw: Literal['without_replacement', 'with_replacement'] = 'without_replacement',
   shares: Literal['rows', 'tokens', 'examples'] = 'rows',
   limit: Whole = 0,
 ) -> Phase:
@@ -145,8 +143,7 @@ def mixture(
   numbers = not any(real.problem(weight) for weight in named.values())
   if not weights or len(named) < len(weights) or not numbers:
     raise UsageError(
-      'data.source: give each source one weight, as in '
-      "'mixture(web:0.6, books:0.4)'"
+      "data.source: give each source one weight, as in 'mixture(web:0.6, books:0.4)'"
     )
   return Phase(named, int(from_token), draw, shares, limit)
 
@@ -220,8 +217,7 @@ def described(phase: Phase, sizes: SourceSizes) -> str:
   return f'from token {phase.from_token:,} weights are shares of ' + (
     f'{phase.shares}: '
     + ', '.join(
-      f'{name} {rows[name]:.3g} of rows, {means[name] / total:.3g} of tokens'
-      for name in rows
+      f'{name} {rows[name]:.3g} of rows, {means[name] / total:.3g} of tokens' for name in rows
     )
   )
 
@@ -259,16 +255,12 @@ class Order:
     self._names = sorted(sizes)
     self._first = [-(-phase.from_token // length) for phase in phases]
     tokens = tokens or {name: size * length for name, size in sizes.items()}
-    of_sources = SourceSizes(
-      sizes, tokens, {} if examples is None else examples
-    )
+    of_sources = SourceSizes(sizes, tokens, {} if examples is None else examples)
     shares = [row_shares(phase, of_sources) for phase in phases]
     self._counts = [_counts(share, self._names) for share in shares]
     self._pattern = functools.lru_cache(maxsize=8)(self._make_pattern)
     self._orders = {
-      name: Shuffle(size, f'{seed}/{name}')
-      for name, size in sizes.items()
-      if size > 0
+      name: Shuffle(size, f'{seed}/{name}') for name, size in sizes.items() if size > 0
     }
     # Draws of each source before each phase.
     self._before = [np.zeros(len(self._names), np.int64)]
@@ -281,11 +273,7 @@ class Order:
     block, slot = divmod(index - self._first[phase], BLOCK)
     sources, ranks = self._pattern(phase, block)
     source = int(sources[slot])
-    draw = int(
-      self._before[phase][source]
-      + block * self._counts[phase][source]
-      + ranks[slot]
-    )
+    draw = int(self._before[phase][source] + block * self._counts[phase][source] + ranks[slot])
     name = self._names[source]
     size = self._sizes[name]
     if self._phases[phase].draw == 'with_replacement':
@@ -317,13 +305,9 @@ class Order:
       partial = np.bincount(sources[:slot], minlength=len(self._names))
     return self._before[phase] + block * self._counts[phase] + partial
 
-  def _make_pattern(
-    self, phase: int, block: int
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def _make_pattern(self, phase: int, block: int) -> tuple[np.ndarray, np.ndarray]:
     """The source of each row of a block, and its rank among that source's."""
-    key = hashlib.blake2b(
-      f'{self._seed}/{phase}/{block}'.encode(), digest_size=16
-    ).digest()
+    key = hashlib.blake2b(f'{self._seed}/{phase}/{block}'.encode(), digest_size=16).digest()
     # Raw bits, whose values NumPy does not change.
     bits = np.random.Philox(key=int.from_bytes(key, 'little')).random_raw(BLOCK)
     counts = self._counts[phase]

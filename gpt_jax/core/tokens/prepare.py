@@ -30,12 +30,7 @@ from gpt_jax.core.text.clean import stages
 from gpt_jax.core.tokenizers import changes, tokenizer
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.core.tokens import corpus as corpus_lib
-from gpt_jax.core.tokens import (
-  document_names,
-  encode,
-  eval_sets,
-  manifest,
-)
+from gpt_jax.core.tokens import document_names, encode, eval_sets, manifest
 from gpt_jax.core.tokens import store as token_store
 from gpt_jax.core.tokens.corpus import Corpus, Settings
 from gpt_jax.core.tokens.duplicates import Duplicates
@@ -71,9 +66,7 @@ class Executor(Protocol):
     """
     ...
 
-  def write(
-    self, corpus: Corpus, folder: str, looked_at: dict[str, str]
-  ) -> StoreContents:
+  def write(self, corpus: Corpus, folder: str, looked_at: dict[str, str]) -> StoreContents:
     """Writes the arrays of the store, or resumes where a process died."""
     ...
 
@@ -151,9 +144,9 @@ def ensure(config: Any, folder: str) -> TokenStore:
     # A run goes on with the store it began with, also without the corpus.
     if changed := _changes(settings, folder):
       log.warning(
-        '%s: the files that this token store was made from have changed (%s); '
-        'it is used as it is',
-        *(folder, changed),
+        '%s: the files that this token store was made from have changed (%s); it is used as it is',
+        folder,
+        changed,
       )
   else:
     # A set that is missing is refused before the hours that encoding may take.
@@ -178,9 +171,7 @@ def _check_rows(config: Any, corpus: str):
 def _check_same(folder: str, contents: Manifest, expected: Settings):
   """Raises if the store was prepared with other settings."""
   differing = []
-  for field, name, value in zip(
-    corpus_lib.FIELDS, Settings._fields, expected, strict=True
-  ):
+  for field, name, value in zip(corpus_lib.FIELDS, Settings._fields, expected, strict=True):
     before = getattr(contents, name)
     if spec.parse(field, before) != spec.parse(field, value):
       differing.append(f'{field}={before!r} where the config has {value!r}')
@@ -198,16 +189,12 @@ def _refuse_foreign(folder: str):
   The order of the checks matters where another process is writing: its mark is
   there from before its first file until after the manifest.
   """
-  present = {name.split('/')[0] for name in files.names(folder)} & {
-    *token_store.PARTS,
-    _CLEANING,
-  }
+  present = {name.split('/')[0] for name in files.names(folder)} & {*token_store.PARTS, _CLEANING}
   if not present or files.read(folder, _UNFINISHED) is not None:
     return
   if not manifest.exists(folder):
     raise UsageError(
-      f'{folder}: holds {", ".join(sorted(present))} but no token store; name '
-      'an empty folder'
+      f'{folder}: holds {", ".join(sorted(present))} but no token store; name an empty folder'
     )
 
 
@@ -226,9 +213,7 @@ def _refuse_corpus(folder: str, corpus: Corpus):
       )
 
 
-def _report_cleaning(
-  corpus: Corpus, folder: str, result: stages.Result
-) -> dict[str, Any]:
+def _report_cleaning(corpus: Corpus, folder: str, result: stages.Result) -> dict[str, Any]:
   """Writes the report; returns the manifest's entry about the cleaning."""
   entries = result.entries
   for entry, step in zip(entries, corpus.steps, strict=True):
@@ -240,8 +225,10 @@ def _report_cleaning(
   summary = clean_report.summary(entries)
   log.info(
     'cleaned: %d of %d documents and %d of %d bytes are left',
-    *(summary['documents_out'], summary['documents_in']),
-    *(summary['bytes_out'], summary['bytes_in']),
+    summary['documents_out'],
+    summary['documents_in'],
+    summary['bytes_out'],
+    summary['bytes_in'],
   )
   if not summary['bytes_out']:
     path = files.join(folder, clean_report.NAME)
@@ -289,7 +276,9 @@ class LocalWorkers:
     source, settings = corpus.split.source, corpus.settings
     below = _cleaning_folder(folder)
     result = clean_run.clean(
-      *(source, settings.clean, below),
+      source,
+      settings.clean,
+      below,
       [settings.source, inputs.look(corpus.files)],
       in_mixture=corpus.in_mixture,
       num_workers=self._num_workers,
@@ -297,9 +286,7 @@ class LocalWorkers:
     )
     return stages.cleaned(source, below, result), result
 
-  def write(
-    self, corpus: Corpus, folder: str, looked_at: dict[str, str]
-  ) -> StoreContents:
+  def write(self, corpus: Corpus, folder: str, looked_at: dict[str, str]) -> StoreContents:
     split = corpus.split
     # What a store that is gone on with must be of.
     same_as = {'settings': [*corpus.settings], 'inputs': looked_at}
@@ -334,11 +321,7 @@ class LocalWorkers:
     )
 
   def _resume(
-    self,
-    corpus: Corpus,
-    folder: str,
-    same_as: dict[str, Any],
-    copies: Duplicates,
+    self, corpus: Corpus, folder: str, same_as: dict[str, Any], copies: Duplicates
   ) -> StoreWriter:
     """Resumes where a process died (`StartOver`: something has changed)."""
     state = token_store.read_state(folder, same_as)
@@ -358,9 +341,7 @@ class LocalWorkers:
     return writer
 
 
-def _left_out(
-  corpus: Corpus, contents: StoreContents, looked_at: dict[str, str]
-) -> dict[str, str]:
+def _left_out(corpus: Corpus, contents: StoreContents, looked_at: dict[str, str]) -> dict[str, str]:
   """The entries of files that are one document each, and that became none.
 
   `document_names` numbers the documents by them. The corpus is read once more,
@@ -374,14 +355,9 @@ def _left_out(
   return {name: looked_at[name] + inputs.LEFT_OUT for name in texts}
 
 
-def _save(
-  folder: str, same_as: dict[str, Any], writer: StoreWriter
-) -> list[int]:
+def _save(folder: str, same_as: dict[str, Any], writer: StoreWriter) -> list[int]:
   """Writes the state from which to resume; returns `StoreWriter.on_disk`."""
-  state = {
-    'num_documents': writer.num_documents,
-    'sha256': writer.digest.hexdigest(),
-  }
+  state = {'num_documents': writer.num_documents, 'sha256': writer.digest.hexdigest()}
   arrays = {'json': token_store.as_bytes(same_as | state)} | writer.state()
   token_store.write_state(folder, arrays)
   return writer.on_disk
@@ -395,10 +371,7 @@ def _warn_of_losses(settings: Settings, made: Tokenizer, document: Document):
 
 
 def _write_manifests(
-  corpus: Corpus,
-  folder: str,
-  contents: StoreContents,
-  cleaning: dict[str, Any],
+  corpus: Corpus, folder: str, contents: StoreContents, cleaning: dict[str, Any]
 ) -> Manifest:
   """Writes the manifests, the train split's last, and logs counts."""
   settings, pairs = corpus.settings, corpus.split.pairs
@@ -412,7 +385,9 @@ def _write_manifests(
         "'tail(fraction=0.1)', which splits by characters"
       )
     done[held_out] = encode.manifest_of(
-      *(settings, contents.tokenizer, part),
+      settings,
+      contents.tokenizer,
+      part,
       source_sha256=contents.sha256,
       cleaning=cleaning,
       skipped=dict(sorted(contents.skipped.items())),
@@ -431,8 +406,10 @@ def _write_manifests(
     log.info(
       '%s: %d %s, %d bytes, %d tokens',
       'validation' if held_out else 'train',
-      *(written.num_documents // number, kind),
-      *(written.num_bytes, written.num_tokens),
+      written.num_documents // number,
+      kind,
+      written.num_bytes,
+      written.num_tokens,
     )
     if written.num_tokens > _LONG * written.num_documents and not held_out:
       log.warning(
@@ -450,7 +427,9 @@ def _write_manifests(
       '%s%d of %d held-out %s are in the training split too, word for word '
       'under other names: remove them%s',
       '' if exact else 'about ',
-      *(count, done[True].num_documents // number, kind),
+      count,
+      done[True].num_documents // number,
+      kind,
       '' if pairs else ", for instance by data.clean='minhash'",
     )
   return done[False]

@@ -23,9 +23,7 @@ Split = Callable[[str], Iterable[int]]
 
 def terminal() -> Splitter:
   """After terminal punctuation and space, and at line ends."""
-  return functools.partial(
-    in_tokens, lambda text: (stop for _, stop in spans(text))
-  )
+  return functools.partial(in_tokens, lambda text: (stop for _, stop in spans(text)))
 
 
 def lines() -> Splitter:
@@ -41,9 +39,7 @@ def line_ends(text: str) -> Iterable[int]:
   yield len(text)
 
 
-def in_tokens(
-  split: Split, text: str, offsets: np.ndarray, last: bool
-) -> np.ndarray:
+def in_tokens(split: Split, text: str, offsets: np.ndarray, last: bool) -> np.ndarray:
   """After which tokens of a text sentences end, without the document's end.
 
   Args:

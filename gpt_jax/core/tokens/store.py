@@ -48,13 +48,7 @@ def shard_size(dtype: str) -> int:
 
 
 def write_shard(
-  folder: str,
-  name: str,
-  dtype: str,
-  length: int,
-  i: int,
-  values: np.ndarray,
-  compression: str,
+  folder: str, name: str, dtype: str, length: int, i: int, values: np.ndarray, compression: str
 ):
   """Writes file `i` of an array of `length` elements, as `ArrayWriter` would.
 
@@ -118,9 +112,7 @@ class ArrayWriter:
       return
     self._length, self._crc32 = json.loads(bytes(state[f'{key}/written']))
     self._waiting, self._num_waiting = [state[key]], len(state[key])
-    array = files.open_array(
-      path, store_data_equal_to_fill_value=True, keep=False, open=True
-    )
+    array = files.open_array(path, store_data_equal_to_fill_value=True, keep=False, open=True)
     if array.shape[0] < self._length:
       raise ValueError(f'{path} is too short')
     # Later values are written again.
@@ -158,9 +150,7 @@ class ArrayWriter:
     self._waiting, self._num_waiting = [rest.copy()], len(rest)
     self._crc32 += manifest.checksums(values)
     stop = self._length + count
-    self._array = self._array.resize(
-      exclusive_max=[stop], expand_only=True
-    ).result()
+    self._array = self._array.resize(exclusive_max=[stop], expand_only=True).result()
     self._array[self._length : stop].write(values).result()
     self._length = stop
 
@@ -185,18 +175,13 @@ def none() -> list[dict[str, Any]]:
   return []
 
 
-def zstd(
-  level: Annotated[int, ranges.whole(1, 19)] = 3,
-) -> list[dict[str, Any]]:
+def zstd(level: Annotated[int, ranges.whole(1, 19)] = 3) -> list[dict[str, Any]]:
   """Zstandard: smaller on the disk, and faster over a slow network."""
   return [{'name': 'zstd', 'configuration': {'level': level}}]
 
 
 def _metadata(dtype: str, shard: int, compression: str) -> dict:
-  checked = [
-    {'name': 'bytes', 'configuration': {'endian': 'little'}},
-    {'name': 'crc32c'},
-  ]
+  checked = [{'name': 'bytes', 'configuration': {'endian': 'little'}}, {'name': 'crc32c'}]
   sharding = {
     'chunk_shape': [_CHUNK],
     'codecs': [checked[0], *codec(compression), checked[1]],
@@ -206,10 +191,7 @@ def _metadata(dtype: str, shard: int, compression: str) -> dict:
     'data_type': dtype,
     'shape': [0],
     'fill_value': 0,
-    'chunk_grid': {
-      'name': 'regular',
-      'configuration': {'chunk_shape': [shard]},
-    },
+    'chunk_grid': {'name': 'regular', 'configuration': {'chunk_shape': [shard]}},
     'codecs': [{'name': 'sharding_indexed', 'configuration': sharding}],
   }
 
@@ -313,9 +295,7 @@ class TokenStore:
     return self.manifest.num_tokens
 
   @classmethod
-  def open(
-    cls, folder: str, *, in_memory_bytes: int = IN_MEMORY_BYTES
-  ) -> 'TokenStore':
+  def open(cls, folder: str, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> 'TokenStore':
     """Opens the token store in `folder`.
 
     Args:
@@ -367,10 +347,7 @@ class TokenStore:
     """The tokens [start, stop) of each source of a mixture; else of ''."""
     stops = self.manifest.parts if self.mixture else {'': len(self)}
     starts = [0, *stops.values()]
-    return {
-      name: (start, stop)
-      for start, (name, stop) in zip(starts, stops.items(), strict=False)
-    }
+    return {name: (start, stop) for start, (name, stop) in zip(starts, stops.items(), strict=False)}
 
   def num_examples(self) -> dict[str, int]:
     """Documents of each source of a mixture whose weights count them; else {}.
@@ -455,8 +432,7 @@ class TokenStore:
     loaded = tokenizer.load(folder)
     if loaded.fingerprint != self.manifest.tokenizer_fingerprint:
       raise UsageError(
-        f'{folder}: is not the tokenizer that wrote this token store; prepare '
-        'the data again'
+        f'{folder}: is not the tokenizer that wrote this token store; prepare the data again'
       )
     return loaded
 
@@ -527,9 +503,7 @@ def _open(folder: str, name: str, dtype: str, length: int) -> 'ts.TensorStore':
   return array
 
 
-def _load(
-  folder: str, name: str, array: 'ts.TensorStore', crc32: list[int]
-) -> np.ndarray:
+def _load(folder: str, name: str, array: 'ts.TensorStore', crc32: list[int]) -> np.ndarray:
   """Reads an array into memory and compares it with the manifest."""
   try:
     values = array.read().result()

@@ -119,9 +119,7 @@ def jit_train_step(parts: Parts, shape: Shape) -> tuple[Any, list[Any]]:
     average=parts.average,
     num_steps=parts.config.schedule.num_steps,
   )
-  jitted = jax.jit(
-    step, donate_argnums=0, out_shardings=(parts.shardings, metrics)
-  )
+  jitted = jax.jit(step, donate_argnums=0, out_shardings=(parts.shardings, metrics))
   batch = abstract_batch(parts, *shape, training=True)
   args = [abstract_state(parts), batch]
   if parts.average and parts.average.patience:
@@ -189,7 +187,9 @@ def compile_stages(
     log.info(
       'compiled the training step%s for %d rows of %d tokens in %.1f s',
       f' of {shape.task}' * bool(shape.task),
-      *(shape.rows, shape.length, step.seconds),
+      shape.rows,
+      shape.length,
+      step.seconds,
     )
     fields = {name: x for name, x in shape._asdict().items() if x != ''}
     metrics.write(done, event='compiled', **fields, seconds=step.seconds)
@@ -199,9 +199,7 @@ def compile_eval_step(parts: Parts) -> Compiled:
   """Compiles `step.eval_step`."""
   jitted = jax.jit(functools.partial(eval_step, objective=parts.objective))
   batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest)
-  return compile_on_mesh(
-    parts, jitted, abstract_state(parts).eval_params, batch
-  )
+  return compile_on_mesh(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
 def compile_outputs(parts: Parts, task: str = '') -> Compiled:
@@ -214,14 +212,10 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
   whole = sharding.replicated(parts.mesh)
   jitted = jax.jit(outputs, out_shardings=whole)
   batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest, task)
-  return compile_on_mesh(
-    parts, jitted, abstract_state(parts).eval_params, batch
-  )
+  return compile_on_mesh(parts, jitted, abstract_state(parts).eval_params, batch)
 
 
-def compile_on_mesh(
-  parts: Parts, jitted, *args, options: dict[str, str] | None = None
-) -> Compiled:
+def compile_on_mesh(parts: Parts, jitted, *args, options: dict[str, str] | None = None) -> Compiled:
   """Compiles a `jax.jit` for these arguments, which may be abstract.
 
   Args:
@@ -236,12 +230,7 @@ def compile_on_mesh(
 
 
 def abstract_batch(
-  parts: Parts,
-  num_rows: int,
-  length: int,
-  task: str = '',
-  *,
-  training: bool = False,
+  parts: Parts, num_rows: int, length: int, task: str = '', *, training: bool = False
 ) -> dict[str, Any]:
   """Shapes, dtypes and shardings of a batch of rows of `length` tokens."""
   objective, config = parts.objective.of(task), parts.config
@@ -253,9 +242,7 @@ def abstract_batch(
     batch = {**batch, **stored.blank(length)}
   return {
     name: jax.ShapeDtypeStruct(
-      (num_rows, *x.shape[1:]),
-      x.dtype,
-      sharding=parts.rows_sharding(num_rows),
+      (num_rows, *x.shape[1:]), x.dtype, sharding=parts.rows_sharding(num_rows)
     )
     for name, x in batch.items()
   }

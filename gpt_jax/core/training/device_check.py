@@ -15,10 +15,7 @@ from gpt_jax.core.config import Config
 from gpt_jax.core.nn import int8, pipeline
 from gpt_jax.core.nn.attend import Request
 from gpt_jax.core.nn.backends import Backend, backend_for, check
-from gpt_jax.core.nn.build import (
-  ModelChoices,
-  needs_whole_rows,
-)
+from gpt_jax.core.nn.build import ModelChoices, needs_whole_rows
 from gpt_jax.core.nn.masks import Order
 from gpt_jax.core.nn.transformer import model_class, requests
 from gpt_jax.core.objectives import choices as objectives
@@ -89,9 +86,7 @@ def attention(config: Config, rows: int, length: int) -> list[str]:
   """
   lines = []
   for name in ('', *config.models):
-    for layer, backend, request in attention_requests(
-      config, name, rows, length
-    ):
+    for layer, backend, request in attention_requests(config, name, rows, length):
       why = ''
       if backend.choice:
         backend, why = backend.choice(request)
@@ -145,11 +140,7 @@ def attention_requests(
     batch['order'] = Order(ids(of_decoder), ids(of_decoder))
   layers = requests(model, model.row(batch))
   for asked in sorted(layers, key=lambda x: x.kind.startswith('encoder')):
-    yield (
-      asked.kind,
-      backend_for(asked.request, choices.attention_backend),
-      asked.request,
-    )
+    yield (asked.kind, backend_for(asked.request, choices.attention_backend), asked.request)
 
 
 def _routed(ffns: Sequence[Any]) -> bool:
@@ -243,9 +234,7 @@ def _check_stages(config: Config, stages: int, rules: dict) -> None:
           f'of {period} layers, {stages * repeats * period}; change mesh.stage '
           'or model.pipeline'
         )
-      if choices.pipeline.weights == 'stage' and any(
-        x.ffn.router for x in choices.decoder
-      ):
+      if choices.pipeline.weights == 'stage' and any(x.ffn.router for x in choices.decoder):
         raise UsageError(
           f"model.pipeline={model.pipeline!r}: with weights='stage' a device "
           'computes its rows alone, and the experts of model.ffn are for the '
@@ -259,9 +248,7 @@ def _check_stages(config: Config, stages: int, rules: dict) -> None:
         )
 
 
-def _check_replicas(
-  config: Config, replicas: int, sizes: Mapping[str, int], rules: dict
-) -> None:
+def _check_replicas(config: Config, replicas: int, sizes: Mapping[str, int], rules: dict) -> None:
   """Checks that the mesh splits replicas that train apart, and rows alone."""
   said = f'optim.outer={config.optim.outer!r}'
   data = sizes[sharding.REPLICAS]
@@ -272,9 +259,7 @@ def _check_replicas(
       '--config.mesh.fsdp=-1'
     )
   if sizes[pipeline.STAGE] > 1:
-    raise UsageError(
-      f'{said}: its replicas have no pipelines; give mesh.stage=1'
-    )
+    raise UsageError(f'{said}: its replicas have no pipelines; give mesh.stage=1')
   if not sharding.replicas_apart(tuple(rules.items())):
     raise UsageError(
       f'{said}: mesh.rules splits more than the rows by data, over which its '

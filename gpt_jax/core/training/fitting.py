@@ -35,13 +35,7 @@ from gpt_jax.core.spec import FailedError, Table, UsageError
 from gpt_jax.core.training import device_check, metrics
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training import workdir as workdir_lib
-from gpt_jax.core.training.compiled import (
-  Compiled,
-  Stages,
-  TooLarge,
-  compile_train_step,
-  peak,
-)
+from gpt_jax.core.training.compiled import Compiled, Stages, TooLarge, compile_train_step, peak
 from gpt_jax.core.training.parts import Parts
 
 T = TypeVar('T')
@@ -82,9 +76,7 @@ def is_open(config: Config) -> bool:
   return all(config.mesh[axis] == n for axis, n in UNSET.items())
 
 
-def with_mesh(
-  config: Config, workdir: str = '', devices: Sequence[Any] | None = None
-) -> Config:
+def with_mesh(config: Config, workdir: str = '', devices: Sequence[Any] | None = None) -> Config:
   """A config with its mesh chosen by the cost model, if it is left open.
 
   Only TPU slices have a cost model; elsewhere an open mesh stays as it is.
@@ -104,8 +96,7 @@ def with_mesh(
   if former is not None and dict(former.mesh) == UNSET:
     return config  # of a version that did not choose
   if former is not None and (
-    math.prod(former.mesh.values()) == len(devices)
-    and former.slices in (None, slices.number)
+    math.prod(former.mesh.values()) == len(devices) and former.slices in (None, slices.number)
   ):
     mesh = dict(former.mesh)
   else:
@@ -144,9 +135,7 @@ class MicroRows:
     return next((n for n in choices if n and 2 * n <= now), None)
 
 
-def halving(
-  choices: MicroRows, mesh: Mesh, first: int, attempt: Callable[[int], T]
-) -> T:
+def halving(choices: MicroRows, mesh: Mesh, first: int, attempt: Callable[[int], T]) -> T:
   """Calls `attempt` with half as many rows until it does not raise `TooLarge`.
 
   Args:
@@ -176,9 +165,7 @@ def halving(
       micro_rows = fewer
 
 
-def fitted(
-  parts: Parts, shapes: Sequence[Shape], workdir: str = ''
-) -> tuple[Parts, Stages]:
+def fitted(parts: Parts, shapes: Sequence[Shape], workdir: str = '') -> tuple[Parts, Stages]:
   """Compiles training steps, with as many rows at a time as fit.
 
   Args:
@@ -212,9 +199,7 @@ def change(known: Before, parts: Parts) -> str:
     return ''
   shape = parts.shapes()[-1]
   split = math.prod(was[axis] for axis in dict(parts.rules)['batch'])
-  former = divided(
-    shape.rows, num_shards=split, micro_rows=known.micro_rows
-  ).num_micro
+  former = divided(shape.rows, num_shards=split, micro_rows=known.micro_rows).num_micro
   return (
     f'{_named(was)} before, {_named(now)} now; micro-batches: {former} before, '
     f'{parts.micro_batches(shape).num_micro} now; the {shape.rows} rows of a '
@@ -225,14 +210,10 @@ def change(known: Before, parts: Parts) -> str:
 def _named(mesh: Mapping[str, int]) -> str:
   sizes = ', '.join(f'{axis}={n}' for axis, n in mesh.items() if n > 1)
   devices = math.prod(mesh.values())
-  return f'{devices} device{"s" * (devices > 1)}' + (
-    f' ({sizes})' if sizes else ''
-  )
+  return f'{devices} device{"s" * (devices > 1)}' + (f' ({sizes})' if sizes else '')
 
 
-def _fitted(
-  parts: Parts, shapes: Sequence[Shape], former: Before | None
-) -> tuple[Parts, Stages]:
+def _fitted(parts: Parts, shapes: Sequence[Shape], former: Before | None) -> tuple[Parts, Stages]:
   """`fitted`, for a run that was trained as `former`."""
   fixed, mesh = parts.config.batch.micro_rows, dict(parts.mesh.shape)
   limit = parts_lib.memory_of_device(parts.mesh)
@@ -250,8 +231,7 @@ def _fitted(
         f'many as fit; or give {_LESS}'
       ) from e
   least = held + sum(
-    4 * math.prod(x.sharding.shard_shape(x.shape))
-    for x in jax.tree.leaves(trained)
+    4 * math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(trained)
   )
   whole = device_check.groups_span_rows(parts.config)
   first = 0
@@ -284,14 +264,9 @@ def _fitted(
   return chosen_parts, steps
 
 
-def _compiled(
-  parts: Parts, shapes: Sequence[Shape], limit: float | None
-) -> Stages:
+def _compiled(parts: Parts, shapes: Sequence[Shape], limit: float | None) -> Stages:
   """Compiles the steps, the largest first: if any does not fit, it is this."""
-  steps = {
-    shape: compile_train_step(parts, shape, limit=limit)
-    for shape in reversed(shapes)
-  }
+  steps = {shape: compile_train_step(parts, shape, limit=limit) for shape in reversed(shapes)}
   return {shape: steps[shape] for shape in shapes}
 
 
@@ -302,8 +277,7 @@ def check_state(parts: Parts) -> None:
   parts_lib.check_memory(
     parts,
     state,
-    f'model: {count:,} parameters and the state of optim.name='
-    f'{parts.config.optim.name!r}',
+    f'model: {count:,} parameters and the state of optim.name={parts.config.optim.name!r}',
     f'give a smaller model, {_SPLIT}{_on_fewer(parts)}',
   )
 
@@ -316,16 +290,19 @@ def _tell(parts: Parts, shape: Shape, step: Compiled) -> None:
   log.info(
     'the step of %d rows of %d tokens takes %s of a device%s; '
     'parameters and optimizer take %s of these',
-    *(shape.rows, shape.length, _size(needed)),
+    shape.rows,
+    shape.length,
+    _size(needed),
     f', which has {_size(limit)}' if limit else '',
     _size(held),
   )
   left = memory.left_on_host()
   if _platform(parts) == 'cpu' and needed * jax.local_device_count() > left:
     log.warning(
-      'other processes leave %.2f GiB of this machine, which is too little: '
-      'end them, or give %s%s',
-      *(left / GIB, _fewer_rows(parts), _LESS),
+      'other processes leave %.2f GiB of this machine, which is too little: end them, or give %s%s',
+      left / GIB,
+      _fewer_rows(parts),
+      _LESS,
     )
 
 
@@ -355,8 +332,7 @@ def _fewer_rows(parts: Parts) -> str:
 
 def _nothing_fits(parts: Parts, error: TooLarge) -> UsageError:
   return UsageError(
-    f'batch.micro_rows: {error}, with the fewest rows at a time; give {_LESS}'
-    + _on_fewer(parts)
+    f'batch.micro_rows: {error}, with the fewest rows at a time; give {_LESS}' + _on_fewer(parts)
   )
 
 

@@ -25,9 +25,7 @@ class HeldOut:
     self._parts, self._sets = parts, sets
     self._step = compiled_lib.compile_eval_step(parts).call
 
-  def __call__(
-    self, params, stop: Callable[[], bool] = lambda: False
-  ) -> dict[str, float] | None:
+  def __call__(self, params, stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
     """Loss, perplexity and bits per byte under keys `eval/NAME/...`.
 
     Bits per byte are bits per token times the set's tokens per byte; the
@@ -76,9 +74,7 @@ class HeldOut:
       if stop():
         return None
     # In float64, so that order and number of the batches do not matter.
-    totals = jax.tree.map(
-      lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums)
-    )
+    totals = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums))
     values: dict[str, float] = {}
     for name, means in totals.items():
       (total, weight), *added = [means] if isinstance(means, Mean) else means

@@ -57,18 +57,13 @@ def fit(training: Run, state: TrainState) -> TrainState:
     training.checkpointer.close()
     return state
   if state.ema is not None:
-    log.info(
-      'evaluating and sampling the average of the weights, optim.ema=%s',
-      config.optim.ema,
-    )
+    log.info('evaluating and sampling the average of the weights, optim.ema=%s', config.optim.ema)
   for step, loss in past.held_out:
     training.checkpointer.evaluated(step, loss)
   metrics = training.open_metrics(done)
   train_steps: Stages = {}
   with watchdog.during('compile'):
-    compile_stages(
-      training.parts, done, train_steps, metrics, training.programs
-    )
+    compile_stages(training.parts, done, train_steps, metrics, training.programs)
     callbacks = Callbacks(training, state, train_steps)
     callbacks.compiled(train_steps)
   while True:
@@ -96,10 +91,7 @@ class LoopEnd(NamedTuple):
 
 
 def attempt(
-  training: Run,
-  train_steps: Stages,
-  callbacks: 'Callbacks',
-  state: TrainState,
+  training: Run, train_steps: Stages, callbacks: 'Callbacks', state: TrainState
 ) -> LoopEnd:
   """Runs the loop, until it ends or the run has to go back."""
   try:
@@ -114,10 +106,7 @@ def attempt(
 
 
 def loop(
-  training: Run,
-  train_steps: Stages,
-  callbacks: 'Callbacks',
-  state: TrainState,
+  training: Run, train_steps: Stages, callbacks: 'Callbacks', state: TrainState
 ) -> TrainState:
   """The training loop, from the state's step to the last.
 
@@ -176,9 +165,7 @@ def loop(
   return state
 
 
-def _until_refused(
-  batches: Iterator[Any], refused: list[UsageError]
-) -> Iterator[Any]:
+def _until_refused(batches: Iterator[Any], refused: list[UsageError]) -> Iterator[Any]:
   """Yields batches until the user must mend their source, such as a reward.
 
   Several processes cannot save when one of them fails.
@@ -210,18 +197,12 @@ class Callbacks:
     parts, config = training.parts, training.parts.config
     self._training = training
     self._cadence = cadence_of(config, patience=training.patience)
-    self._evaluation = (
-      training.evaluation(parts) if training.evaluation else None
-    )
+    self._evaluation = training.evaluation(parts) if training.evaluation else None
     self.meter = Meter(parts, state.params, train_steps)
-    self._saver = Saver(
-      training.checkpointer, grace_seconds=config.checkpoint.grace_seconds
-    )
+    self._saver = Saver(training.checkpointer, grace_seconds=config.checkpoint.grace_seconds)
     fields = config_lib.flatten(config)
     self.listeners: list[Listener] = [
-      LISTENERS[field](parts, training.write_step)
-      for field in LISTENERS
-      if fields[field]
+      LISTENERS[field](parts, training.write_step) for field in LISTENERS if fields[field]
     ]
 
   def begin(self, metrics: Metrics, past: Past, done: int) -> None:
@@ -252,12 +233,7 @@ class Callbacks:
       listener.compiled(train_steps)
 
   def step(
-    self,
-    step: int,
-    state: TrainState,
-    batch: dict[str, Any],
-    shape: Shape,
-    program: Compiled,
+    self, step: int, state: TrainState, batch: dict[str, Any], shape: Shape, program: Compiled
   ) -> tuple[TrainState, dict[str, Any]]:
     """Takes a step, unless a listener does; the arguments are a listener's."""
     start = self.average_start
@@ -363,14 +339,7 @@ class Callbacks:
     """Whether the run ends early: see `Run.patience`."""
     return gave_up(self._held_out, self._training.patience)
 
-  def save(
-    self,
-    step: int,
-    state: TrainState,
-    out: dict[str, Any],
-    *,
-    local: bool = False,
-  ) -> None:
+  def save(self, step: int, state: TrainState, out: dict[str, Any], *, local: bool = False) -> None:
     """Starts to save a state; `out` is the output of its last step.
 
     Args:
@@ -413,7 +382,8 @@ class Callbacks:
     if self.gave_up:
       log.info(
         'step %d: ending early, %d evaluations brought nothing better',
-        *(step, self._training.patience),
+        step,
+        self._training.patience,
       )
     seconds = self._saver.finish(state)
     self._metrics.write(step, event='saved', seconds=seconds)
@@ -462,7 +432,8 @@ class Saver:
         log.warning(
           'a save took %.1f s, longer than checkpoint.grace_seconds=%g: a '
           'preemption would end the process before it is done',
-          *(seconds, self._grace),
+          seconds,
+          self._grace,
         )
 
   def finish(self, state: TrainState, *, preempted: bool = False) -> float:

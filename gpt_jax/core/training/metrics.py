@@ -20,8 +20,7 @@ from gpt_jax.core.spec import UsageError
 HELD_OUT = 'eval/validation/loss'
 _LOSS = re.compile('eval/([^/]+)/loss')
 _REMEDY = (
-  'restore the file from a copy, or delete that line: checkpoints hold all '
-  'that a resume needs'
+  'restore the file from a copy, or delete that line: checkpoints hold all that a resume needs'
 )
 # Up to the end of the year 9999, which is the last that a date can have.
 _Time = Annotated[float, ranges.number(0, 253_402_300_799)]
@@ -120,9 +119,7 @@ def _kind(name: str) -> Any:
 
 def held_out_losses(values: dict[str, Any]) -> dict[str, float]:
   """The losses of the held-out sets by name, `validation` first."""
-  losses = {
-    m[1]: x for name, x in values.items() if (m := _LOSS.fullmatch(name))
-  }
+  losses = {m[1]: x for name, x in values.items() if (m := _LOSS.fullmatch(name))}
   return dict(sorted(losses.items(), key=lambda item: item[0] != 'validation'))
 
 
@@ -288,9 +285,7 @@ class Metrics:
         tracker.close()
 
 
-def _lost(
-  before: list[dict], dropped: list[dict], step: int
-) -> dict[str, float]:
+def _lost(before: list[dict], dropped: list[dict], step: int) -> dict[str, float]:
   """The fields of an event `start` about the lines that it drops.
 
   All time after the last line that is kept is lost, whatever it was spent on.
@@ -299,10 +294,7 @@ def _lost(
   if not before and not dropped:
     return {}
   last = (before + dropped)[-1]
-  if before:
-    since = before[-1]['time']
-  else:
-    since = dropped[0]['time'] - dropped[0].get('seconds', 0.0)
+  since = before[-1]['time'] if before else dropped[0]['time'] - dropped[0].get('seconds', 0.0)
   return {
     'lost_steps': max((m['step'] for m in dropped), default=step) - step,
     'lost_seconds': max(0.0, last['time'] - since),

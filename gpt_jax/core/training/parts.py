@@ -103,11 +103,7 @@ class Parts(NamedTuple):
         # A device has as many replicas at a time.
         micro_rows=at_once and max(1, at_once * data // replicas),
       )
-    parts = divided(
-      shape.rows,
-      num_shards=self.num_shards,
-      micro_rows=self.config.batch.micro_rows,
-    )
+    parts = divided(shape.rows, num_shards=self.num_shards, micro_rows=self.config.batch.micro_rows)
     return parts._replace(num_replicas=self._num_replicas(parts, shape))
 
   def _num_replicas(self, parts: MicroBatches, shape: Shape) -> int:
@@ -197,12 +193,7 @@ class Parts(NamedTuple):
     return self.put({name: x[rows] for name, x in batch.items()}, num_rows)
 
 
-def build(
-  config: Config,
-  mesh: Mesh | None = None,
-  *,
-  tokenizer: Tokenizer | None = None,
-) -> Parts:
+def build(config: Config, mesh: Mesh | None = None, *, tokenizer: Tokenizer | None = None) -> Parts:
   """Builds the parts of a config whose `model.vocab_size` is known.
 
   Args:
@@ -259,16 +250,12 @@ def build(
     spec.build('optim.precision', optim.precision, PRECISIONS),
     average,
     outer,
-    state_shardings(
-      objective, optimizer, mesh, rules, average, outer, on_host=on_host
-    ),
+    state_shardings(objective, optimizer, mesh, rules, average, outer, on_host=on_host),
     sharding.batch_sharding(mesh, rules),
   )
 
 
-def _check_on_host(
-  objective: Objective, mesh: Mesh, rules: sharding.Rules
-) -> None:
+def _check_on_host(objective: Objective, mesh: Mesh, rules: sharding.Rules) -> None:
   if objective.stages():
     raise UsageError(
       "optim.state='host': does not work with training in stages, each of "
@@ -295,22 +282,18 @@ def initial_state(
       they broadcast against it.
   """
   init = make_init(
-    *(parts.objective, parts.optimizer, parts.precision, parts.average, masks),
-    outer=parts.outer,
+    parts.objective, parts.optimizer, parts.precision, parts.average, masks, outer=parts.outer
   )
   with sharding.use(parts.mesh, parts.rules):
     return jax.jit(init, out_shardings=parts.shardings)(
-      jax.random.key(parts.config.seed),
-      dict(given),
+      jax.random.key(parts.config.seed), dict(given)
     )
 
 
 def abstract_state(parts: Parts) -> TrainState:
   """Shapes, dtypes and shardings of the state; allocates nothing."""
   begin = functools.partial(
-    _begin,
-    *(parts.objective, parts.optimizer, parts.precision, parts.average),
-    parts.outer,
+    _begin, parts.objective, parts.optimizer, parts.precision, parts.average, parts.outer
   )
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
@@ -388,9 +371,7 @@ def make_init(
   describes `masks`.
   """
 
-  def init(
-    key: jax.Array, given: Mapping[str, Any] = MappingProxyType({})
-  ) -> TrainState:
+  def init(key: jax.Array, given: Mapping[str, Any] = MappingProxyType({})) -> TrainState:
     def place(path: Any, drawn: jax.Array) -> jax.Array:
       name = params_lib.name_of(path)
       if name not in given:
@@ -433,9 +414,7 @@ def _placed(drawn: jax.Array, given: Any, mask: Any) -> jax.Array:
   if not grown:
     return jnp.where(mask, jnp.asarray(given, drawn.dtype), drawn)
   # A table's mask is the same for all its rows.
-  first = jnp.where(
-    np.all(mask), jnp.asarray(given, drawn.dtype), drawn[:num_rows]
-  )
+  first = jnp.where(np.all(mask), jnp.asarray(given, drawn.dtype), drawn[:num_rows])
   return jnp.concatenate([first, drawn[num_rows:]])
 
 
@@ -462,9 +441,7 @@ def state_shardings(
   split = {
     _names(path): (leaf.shape, sharding)
     for (path, leaf), sharding in zip(
-      jax.tree_util.tree_leaves_with_path(shapes),
-      jax.tree.leaves(params),
-      strict=True,
+      jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(params), strict=True
     )
   }
 
@@ -481,16 +458,12 @@ def state_shardings(
 
   def of_state(optimizer: optax.GradientTransformation) -> Any:
     trained = train_state.trained(shapes, objective.frozen)
-    return jax.tree_util.tree_map_with_path(
-      of_moment, jax.eval_shape(optimizer.init, trained)
-    )
+    return jax.tree_util.tree_map_with_path(of_moment, jax.eval_shape(optimizer.init, trained))
 
   opt_state = of_state(optimizer)
   trained = train_state.trained(params, objective.frozen)
   if outer:
-    opt_state = outer.state_shardings(
-      trained, opt_state, of_state(outer.optimizer)
-    )
+    opt_state = outer.state_shardings(trained, opt_state, of_state(outer.optimizer))
   ema = trained if average else None
   return TrainState(whole, params, opt_state, ema)
 

@@ -68,9 +68,7 @@ class RunInput(NamedTuple):
 class History:
   """The history of a run, in the memory of each process."""
 
-  def __init__(
-    self, workdir: str, *, store: str = '', inputs: Sequence[RunInput] = ()
-  ):
+  def __init__(self, workdir: str, *, store: str = '', inputs: Sequence[RunInput] = ()):
     """Reads skips.json; call `restart` once a checkpoint is restored.
 
     Args:
@@ -114,8 +112,7 @@ class History:
     entry = {
       name: value
       for name, value in line.items()
-      if name in ('step', 'loss', 'event', 'routers')
-      or name.startswith('eval/')
+      if name in ('step', 'loss', 'event', 'routers') or name.startswith('eval/')
     }
     if len(entry) > 1:
       self._lines.append(entry)
@@ -161,9 +158,7 @@ class History:
     lines = metrics.read(self._workdir)
     have = {(line['step'], name) for line in lines for name in line}
     lost = [
-      line['step']
-      for line in self._lines
-      if not {(line['step'], name) for name in line} <= have
+      line['step'] for line in self._lines if not {(line['step'], name) for name in line} <= have
     ]
     problem = ''
     if not lines and step > 0:
@@ -175,7 +170,9 @@ class History:
         '%s: %s; the weights are those of the checkpoint of step %d all the '
         'same, but the curves will have a gap: if there is a copy of the file, '
         'stop, restore it, and give the same command again',
-        *(os.path.join(self._workdir, 'metrics.jsonl'), problem, step),
+        os.path.join(self._workdir, 'metrics.jsonl'),
+        problem,
+        step,
       )
 
 
@@ -302,9 +299,7 @@ class Spike(RuntimeError):
 class SpikeGuard:
   """Checks the outputs of each step for spikes, once."""
 
-  def __init__(
-    self, policy: SpikePolicy, losses: list[float], skipped: list[int]
-  ):
+  def __init__(self, policy: SpikePolicy, losses: list[float], skipped: list[int]):
     """Continues from the logged losses and the skipped steps so far."""
     self._policy = policy
     self._losses, self._skipped = [*losses], [*skipped]
@@ -314,9 +309,7 @@ class SpikeGuard:
     if math.isfinite(loss):
       self._losses.append(loss)
 
-  def check(
-    self, last: int, outputs: list[dict[str, Any]]
-  ) -> list[tuple[int, dict[str, Any]]]:
+  def check(self, last: int, outputs: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
     """Looks for spikes in the outputs of the steps up to `last`.
 
     Returns:
@@ -349,14 +342,10 @@ def check_state(step: int, state: TrainState, output: dict[str, Any]) -> None:
     Spike: some number became infinite or NaN though the gradient was finite.
   """
   if not _all_finite(state):
-    raise Spike(
-      f'the state after step {step} is not finite', step=step, output=output
-    )
+    raise Spike(f'the state after step {step} is not finite', step=step, output=output)
 
 
 @jax.jit
 def _all_finite(state: TrainState) -> jax.Array:
-  floats = [
-    x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)
-  ]
+  floats = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in floats]))

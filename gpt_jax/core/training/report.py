@@ -72,7 +72,8 @@ class Meter:
     log.info(
       'MFU: %.4g FLOPs a token, at most %.3g FLOP/s (%s)',
       self._per_token(largest)['mfu'],
-      *(self._peak, source),
+      self._peak,
+      source,
     )
     self.taken = 0  # steps of this process
     self._most = 1  # steps under way, until their speed is known
@@ -179,9 +180,7 @@ class Meter:
     compiler = self._train_steps[shape].flops / shape.tokens
     return {'mfu': model, 'mfu_causal': causal, 'mfu_compiler': compiler}
 
-  def _utilisation(
-    self, by_shape: dict[Shape, int], seconds: float
-  ) -> dict[str, float]:
+  def _utilisation(self, by_shape: dict[Shape, int], seconds: float) -> dict[str, float]:
     """Three kinds of MFU, from the number of tokens by batch shape."""
     shares: dict[str, float] = {}
     for shape, tokens in by_shape.items():
@@ -195,10 +194,7 @@ class Meter:
     ramp = self._parts.ramp
     if len(self._flops) == 1:
       return {}
-    return {
-      'row_tokens': ramp.shape(step - 1).length,
-      'rows': ramp.offset(step),
-    }
+    return {'row_tokens': ramp.shape(step - 1).length, 'rows': ramp.offset(step)}
 
   def _task(self, step: int) -> dict[str, str]:
     """The task whose loss this is, if there are several."""
@@ -221,9 +217,7 @@ def summary(values: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
 _PLAIN_NAMES = {'objective/scores': 'reward', 'objective/kl': 'KL'}
 
 
-def named(
-  values: Mapping[str, Any], names: Sequence[str], decimals: int = 3
-) -> str:
+def named(values: Mapping[str, Any], names: Sequence[str], decimals: int = 3) -> str:
   """Those of some metrics that are there: 'reward 0.125, KL 0.031'."""
   return ', '.join(
     f'{_PLAIN_NAMES.get(name, name)} {figure(values[name], decimals)}'
@@ -267,9 +261,7 @@ class Progress:
       disable=not (active and console.is_terminal),
     )
     self._lines = active and not console.is_terminal
-    self._task = self._bar.add_task(
-      '', total=total, completed=done, text='', left=''
-    )
+    self._task = self._bar.add_task('', total=total, completed=done, text='', left='')
 
   def __enter__(self):
     """Shows the bar."""
@@ -333,9 +325,7 @@ def layers(config: Config, stack: str) -> list[int]:
   return [i for i in range(count) if ffns[i % len(ffns)].router is not None]
 
 
-def of_routers(
-  config: Config, outputs: Sequence[dict[str, Any]]
-) -> dict[str, float | list[float]]:
+def of_routers(config: Config, outputs: Sequence[dict[str, Any]]) -> dict[str, float | list[float]]:
   """Router metrics: means over some steps; empty without experts.
 
   Args:
@@ -387,14 +377,11 @@ def dead_experts(values: dict[str, Any]) -> str:
   if not dead:
     return ''
   named = [
-    f'{stack} {layer.replace("_", " ")} expert {expert}'
-    for stack, layer, expert in dead[:NAMED]
+    f'{stack} {layer.replace("_", " ")} expert {expert}' for stack, layer, expert in dead[:NAMED]
   ]
   if len(dead) > NAMED:
     named.append(f'and {len(dead) - NAMED} more')
-  return 'dead experts, which no token chose since the last log line: ' + (
-    ', '.join(named)
-  )
+  return 'dead experts, which no token chose since the last log line: ' + (', '.join(named))
 
 
 def is_load(name: str) -> bool:
@@ -419,8 +406,7 @@ def check_trackers(config: Config) -> None:
       wandb = importlib.import_module('wandb')
     except ImportError as e:
       raise UsageError(
-        f'{log_trackers.FIELD}: wandb(...) needs the package wandb; run '
-        + install('wandb')
+        f'{log_trackers.FIELD}: wandb(...) needs the package wandb; run ' + install('wandb')
       ) from e
     mode = tracker.mode or os.environ.get('WANDB_MODE') or 'online'
     if mode == 'online' and not wandb.login(prompt=False):
@@ -446,9 +432,7 @@ class TensorBoardTracker:
 
   def __init__(self, workdir: str, step: int):
     """Opens a file; `step` steps are done."""
-    self._board: Any = SummaryWriter(
-      os.path.join(workdir, 'tensorboard'), purge_step=step + 1
-    )
+    self._board: Any = SummaryWriter(os.path.join(workdir, 'tensorboard'), purge_step=step + 1)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Adds the numbers of a step."""

@@ -29,14 +29,7 @@ from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.core.tokens import eval_sets, manifest, prepare
 from gpt_jax.core.tokens.store import TokenStore
-from gpt_jax.core.training import (
-  device_check,
-  fitting,
-  metrics,
-  origins,
-  report,
-  store_data,
-)
+from gpt_jax.core.training import device_check, fitting, metrics, origins, report, store_data
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training import past as past_lib
 from gpt_jax.core.training import workdir as workdir_lib
@@ -68,11 +61,7 @@ class Data(Protocol):
     ...
 
   def batches(
-    self,
-    parts: Parts,
-    start: int,
-    rows: RowsOfStep,
-    state: Callable[[], TrainState],
+    self, parts: Parts, start: int, rows: RowsOfStep, state: Callable[[], TrainState]
   ) -> Generator[row_order.Batch]:
     """Yields this host's share of each batch, from step `start` on.
 
@@ -102,9 +91,7 @@ class Data(Protocol):
 class Evaluation(Protocol):
   """A run's evaluation, compiled once."""
 
-  def __call__(
-    self, params: Any, stop: Callable[[], bool] = ...
-  ) -> dict[str, Any] | None:
+  def __call__(self, params: Any, stop: Callable[[], bool] = ...) -> dict[str, Any] | None:
     """Returns `eval/...`, or None if `stop()` became true."""
     ...
 
@@ -198,8 +185,7 @@ class Run(NamedTuple):
       mesh = device_check.check_devices(config)
       if not manifest.exists(folder) and not workdir_lib.is_import(workdir):
         raise UsageError(
-          f'--workdir={workdir}: its token store {folder} is missing; run '
-          'train to make it again'
+          f'--workdir={workdir}: its token store {folder} is missing; run train to make it again'
         )
       store = store_data.open_store(config, workdir)
       store = store.ordered(config.data.source, config.data.rows)
@@ -212,9 +198,7 @@ class Run(NamedTuple):
       workdir_lib.check_tokenizer(config)
     with workdir_lib.untouched_if_refused(workdir, folder):
       with watchdog.during('prepare'):
-        store = hosts.first_process_first(
-          lambda: prepare.ensure(config, folder), 'prepare'
-        )
+        store = hosts.first_process_first(lambda: prepare.ensure(config, folder), 'prepare')
       return _opened(config, mesh, workdir, store, evaluation, read_only=False)
 
   def judged(self, values: dict[str, Any]) -> float | None:
@@ -260,9 +244,7 @@ class Run(NamedTuple):
       slices=topologies.num_slices(jax.devices()),
       mesh=dict(self.parts.mesh.shape),
       micro_rows=config.batch.micro_rows,
-      parameters=sum(
-        x.size for x in jax.tree.leaves(self.parts.objective.shapes)
-      ),
+      parameters=sum(x.size for x in jax.tree.leaves(self.parts.objective.shapes)),
       **_record(config),
       **start,
     )
@@ -275,19 +257,11 @@ class Run(NamedTuple):
     """The past at step `done`; a collective: every process must call it."""
     lines = self.history.lines(done)
     logged = [m['loss'] for m in lines if 'loss' in m]
-    unlogged = [
-      m['routers']
-      for m in lines
-      if m.get('event') == 'unlogged' and m['step'] == done
-    ]
+    unlogged = [m['routers'] for m in lines if m.get('event') == 'unlogged' and m['step'] == done]
     past: dict[str, Any] = dict(
       losses=[x for x in logged if math.isfinite(x)][-WINDOW:],
       skipped=[m['step'] for m in lines if m.get('event') == 'skipped'],
-      held_out=[
-        (m['step'], value)
-        for m in lines
-        if (value := self.judged(m)) is not None
-      ],
+      held_out=[(m['step'], value) for m in lines if (value := self.judged(m)) is not None],
       unlogged=unlogged[-1] if unlogged else [],
     )
     return Past(**hosts.broadcast_from_host0(past))
@@ -296,9 +270,7 @@ class Run(NamedTuple):
     """Step, counted from 0 -> its rows, without those left out."""
     return self.history.skips.shifted(self.unskipped_rows)
 
-  def batches(
-    self, done: int, state: Callable[[], TrainState]
-  ) -> Generator[row_order.Batch]:
+  def batches(self, done: int, state: Callable[[], TrainState]) -> Generator[row_order.Batch]:
     """The batches after step `done`, to the last: see `Data.batches`.
 
     Args:
@@ -346,13 +318,13 @@ class Run(NamedTuple):
       before=policy.before,
       every=self.parts.config.checkpoint.every_steps,
     )
-    new = skipped.add(
-      self.unskipped_rows, step=step, spike=spike.step, batches=policy.batches
-    )
+    new = skipped.add(self.unskipped_rows, step=step, spike=spike.step, batches=policy.batches)
     log.warning(
-      '%s: going back to step %d, and leaving out %d rows from there; rows of '
-      'the spike: %s',
-      *(spike, step, new.skips[-1].rows, file),
+      '%s: going back to step %d, and leaving out %d rows from there; rows of the spike: %s',
+      spike,
+      step,
+      new.skips[-1].rows,
+      file,
     )
     self._write_skips(new)
     self.finish_rewind()
@@ -406,10 +378,7 @@ class Run(NamedTuple):
     rows: their numbers in the run's order and in the data.
     """
     figures = {name: output[name] for name in past_lib.FIGURES}
-    about = {
-      'learning_rate': float(self.parts.schedule(step - 1)),
-      **jax.tree.map(float, figures),
-    }
+    about = {'learning_rate': float(self.parts.schedule(step - 1)), **jax.tree.map(float, figures)}
     return self.write_step(f'spikes/{step}.json', step, about)
 
   def write_step(self, name: str, step: int, about: dict[str, Any]) -> str:
@@ -557,10 +526,7 @@ def _opened(
   """Opens a run whose token store is open: see `Run.open`."""
   tokenizer, fingerprint = store.tokenizer(), store.manifest.fingerprint
   config = config_lib.set_vocab_size(
-    config,
-    tokenizer.vocab_size,
-    config.tokenizer.name,
-    tokenizer.source_vocab_size,
+    config, tokenizer.vocab_size, config.tokenizer.name, tokenizer.source_vocab_size
   )
   if not read_only:
     workdir_lib.warn_of_spare_rows(config, tokenizer)
@@ -572,10 +538,7 @@ def _opened(
   if objectives.needs(config.objective.name).stored:
     more = STORED['objective.teacher'](config, store)
   data = StoreData(
-    store,
-    lengths=[s.length for s in config_lib.ramp(config).stages],
-    seed=config.seed,
-    more=more,
+    store, lengths=[s.length for s in config_lib.ramp(config).stages], seed=config.seed, more=more
   )
   sets = {} if read_only else eval_sets.held_out(config, store)
   for held_out in sets.values():  # refuses sets without such rows now
@@ -647,14 +610,11 @@ def _about(parts: Parts, num_tokens: int, data: StoreData) -> str:
   )
 
 
-def _too_little_text(
-  parts: Parts, data: StoreData, *, held_out: bool
-) -> Iterator[str]:
+def _too_little_text(parts: Parts, data: StoreData, *, held_out: bool) -> Iterator[str]:
   """Warnings about a corpus that is small for the run."""
   last = config_lib.order(parts.ramp)(parts.config.schedule.num_steps)
   often = [
-    f'{name.removeprefix("epochs/") if "/" in name else "its corpus"} '
-    f'{times:,.0f} times'
+    f'{name.removeprefix("epochs/") if "/" in name else "its corpus"} {times:,.0f} times'
     for name, times in data.epochs(last).items()
     if times > _MANY
   ]

@@ -26,9 +26,7 @@ from gpt_jax.core.optim.train_state import TrainState
 REPLICA_AXIS = 'replicas'
 
 
-def summed(
-  function: Callable[[Any], Any], batch: Any, parts: MicroBatches
-) -> Any:
+def summed(function: Callable[[Any], Any], batch: Any, parts: MicroBatches) -> Any:
   """The sum of a function over micro-batches, in float32 if there are several.
 
   The division affects only rounding.
@@ -37,10 +35,7 @@ def summed(
   filled = parts.filled(num_rows)
   if filled > num_rows:
     batch = jax.tree.map(
-      lambda x: _over_devices(
-        jnp.pad(x, [(0, filled - num_rows), *[(0, 0)] * (x.ndim - 1)])
-      ),
-      batch,
+      lambda x: _over_devices(jnp.pad(x, [(0, filled - num_rows), *[(0, 0)] * (x.ndim - 1)])), batch
     )
 
   over = parts.num_micro > 1 and parts.num_replicas > 1
@@ -57,9 +52,7 @@ def summed(
     return of(given)
   # Micro-batch i is every n-th row from row i on, so each device already holds
   # its share of every micro-batch.
-  each = jax.tree.map(
-    lambda x: x.reshape(-1, parts.num_micro, *x.shape[1:]).swapaxes(0, 1), given
-  )
+  each = jax.tree.map(lambda x: x.reshape(-1, parts.num_micro, *x.shape[1:]).swapaxes(0, 1), given)
   run = _by_replica(of, parts.num_replicas) if over else of
 
   def add(sums, part):
@@ -76,19 +69,13 @@ def _over_devices(x: jax.Array) -> jax.Array:
   return layout.constrain(x, ('batch', *[None] * (x.ndim - 1)))
 
 
-def _by_replica(
-  function: Callable[[Any], Any], replicas: int
-) -> Callable[[Any], Any]:
+def _by_replica(function: Callable[[Any], Any], replicas: int) -> Callable[[Any], Any]:
   """Maps the function over each replica's rows: results [replicas, ...].
 
   Otherwise the compiler sums the gradients over all devices after every
   micro-batch, to keep the loop's carry replicated.
   """
-  mapped = jax.vmap(
-    function,
-    axis_name=REPLICA_AXIS,
-    spmd_axis_name=sharding.REPLICAS,
-  )
+  mapped = jax.vmap(function, axis_name=REPLICA_AXIS, spmd_axis_name=sharding.REPLICAS)
 
   def run(part: Any) -> Any:
     split = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), part)
@@ -164,12 +151,7 @@ def train_step(
   """
   stages = objective.stages()
   state, batch, key, objective = begun(
-    state,
-    batch,
-    objective=objective,
-    optimizer=optimizer,
-    seed=seed,
-    num_steps=num_steps,
+    state, batch, objective=objective, optimizer=optimizer, seed=seed, num_steps=num_steps
   )
   if replica is not None:
     key = jax.random.fold_in(key, replica)
@@ -184,11 +166,7 @@ def train_step(
   )
   grad_norm = optax.tree.norm(grads)
   named = {**grads, **grads.get('parts', {})}
-  grad_norms = {
-    name: optax.tree.norm(part)
-    for name, part in named.items()
-    if name != 'parts'
-  }
+  grad_norms = {name: optax.tree.norm(part) for name, part in named.items() if name != 'parts'}
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
@@ -198,17 +176,11 @@ def train_step(
   # The rate is a function of the step, which counts skipped updates too. The
   # moments' own counts do not: a skipped gradient did not enter the moments.
   updates, opt_state = optax.with_extra_args_support(optimizer).update(
-    grads,
-    state.opt_state,
-    old_params,
-    rate=jnp.float32(schedule(state.step)),
-    sound=sound,
+    grads, state.opt_state, old_params, rate=jnp.float32(schedule(state.step)), sound=sound
   )
   if stages:
     updates = train_state.moved(updates, stages, state.step)
-  new_params = rounding.add(
-    old_params, updates, jax.random.fold_in(key, ROUNDING)
-  )
+  new_params = rounding.add(old_params, updates, jax.random.fold_in(key, ROUNDING))
   params = train_state.with_frozen(new_params, state.params, objective.frozen)
   ema = None
   if average:
@@ -217,11 +189,7 @@ def train_step(
     ema = average.update(state.ema, untrained, state.step + 1, average_start)
   new = TrainState(state.step + 1, params, opt_state, ema)
   old = state._replace(step=new.step)
-  state = jax.tree.map(
-    lambda n, o: n if wrappers.is_there(o) else jnp.where(sound, n, o),
-    new,
-    old,
-  )
+  state = jax.tree.map(lambda n, o: n if wrappers.is_there(o) else jnp.where(sound, n, o), new, old)
   metrics |= {'loss': loss, 'grad_norm': grad_norm, 'grad_norms': grad_norms}
   return state, metrics
 
@@ -286,9 +254,7 @@ def mean_gradients(
   # Class weights may add up to less than 1, so no max(weight, 1). Without any
   # weight the sums are 0.
   weight = jnp.where(weight > 0, weight, 1)
-  loss, grads = jax.tree.map(
-    lambda x: x.astype(jnp.float32) / weight, (loss, grads)
-  )
+  loss, grads = jax.tree.map(lambda x: x.astype(jnp.float32) / weight, (loss, grads))
   return loss, {name: _value(mean) for name, mean in metrics.items()}, grads
 
 

@@ -19,12 +19,7 @@ from gpt_jax.core.tokens import document_names, manifest
 from gpt_jax.core.tokens.store import TokenStore
 from gpt_jax.core.training import workdir as workdir_lib
 from gpt_jax.core.training.parts import Parts
-from gpt_jax.core.training.past import (
-  FIGURES,
-  RunInput,
-  check_store,
-  known_skips,
-)
+from gpt_jax.core.training.past import FIGURES, RunInput, check_store, known_skips
 
 
 class More(NamedTuple):
@@ -38,12 +33,7 @@ class StoreData:
   """The rows of a token store in the order of a run."""
 
   def __init__(
-    self,
-    store: TokenStore,
-    *,
-    lengths: Sequence[int],
-    seed: int,
-    more: More | None = None,
+    self, store: TokenStore, *, lengths: Sequence[int], seed: int, more: More | None = None
   ):
     """Rows in the order that the seed gives.
 
@@ -109,9 +99,7 @@ def open_store(config: Config, workdir: str) -> TokenStore:
 _ROWS = ('first_row', 'num_rows', 'row_tokens', 'first_index')
 
 
-def rows(
-  workdir: str, steps: str, *, text: bool = False
-) -> tuple[str, Iterator[dict[str, Any]]]:
+def rows(workdir: str, steps: str, *, text: bool = False) -> tuple[str, Iterator[dict[str, Any]]]:
   """The folder of the token store, and the rows of some steps of a run.
 
   Args:
@@ -126,9 +114,7 @@ def rows(
     seed=config.seed,
     start=start - 1,
     stop=stop - 1,
-    rows=known_skips(workdir).shifted(
-      config_lib.order(config_lib.ramp(config))
-    ),
+    rows=known_skips(workdir).shifted(config_lib.order(config_lib.ramp(config))),
   )
   tokenizer = store.tokenizer() if text else None
   name_of = document_names.of_store(store)
@@ -139,10 +125,7 @@ def rows(
         line = {'step': step.step + 1, **row._asdict()}
         texts, pairs = line.pop('texts'), store.manifest.pairs
         for name in ('spans', 'second'):
-          line[name] = [
-            {**span._asdict(), 'name': name_of(span.document)}
-            for span in line[name]
-          ]
+          line[name] = [{**span._asdict(), 'name': name_of(span.document)} for span in line[name]]
         if len(texts) < 2:
           del line['second']
         if len(texts) < 2 or pairs:
@@ -150,9 +133,7 @@ def rows(
         if not row.sentences:
           del line['sentences']
         if tokenizer:
-          said = [
-            store.text(tokenizer, text.start, text.stop) for text in texts
-          ]
+          said = [store.text(tokenizer, text.start, text.stop) for text in texts]
           if pairs:
             line |= {'sources': said[::2], 'targets': said[1::2]}
           else:
@@ -180,16 +161,13 @@ def spike(file: str) -> dict[str, Any]:
     )
   except FileNotFoundError as e:
     raise UsageError(
-      f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json '
-      'of a run'
+      f'--spike={file}: {e.filename} is missing; give WORKDIR/spikes/STEP.json of a run'
     ) from e
   config = workdir_lib.read_config(workdir)
   store = _trained_on(config, workdir)
   tokenizer = load_tokenizer(os.path.join(workdir, 'tokenizer'))
   batch_rows = BatchRows(*(record[name] for name in _ROWS))
-  source = row_order.RowSource(
-    store, length=batch_rows.length, seed=config.seed
-  )
+  source = row_order.RowSource(store, length=batch_rows.length, seed=config.seed)
   rows, _ = source.read(batch_rows)
   sides = [rows] if rows.source is None else [rows.source, rows]
   tokenizers = [tokenizer.sources, tokenizer]
@@ -210,12 +188,9 @@ def step_range(text: str, num_steps: int) -> tuple[int, int]:
     start = int(first)
     end = int(stop) if colon else start + 1
   except ValueError as e:
-    raise UsageError(
-      f'--steps={text}: give a step, or a range such as 100:110'
-    ) from e
+    raise UsageError(f'--steps={text}: give a step, or a range such as 100:110') from e
   if not 1 <= start < end <= num_steps + 1:
     raise UsageError(
-      f'--steps={text}: the steps of this run are 1 to {num_steps}; give one '
-      'or more of them'
+      f'--steps={text}: the steps of this run are 1 to {num_steps}; give one or more of them'
     )
   return start, end

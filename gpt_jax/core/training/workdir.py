@@ -46,9 +46,7 @@ def read_config(workdir: str, field: str = '--workdir') -> Config:
   try:
     fields = files.read_json(path, remedy=RESTORE, needs=('model', 'tokenizer'))
   except (FileNotFoundError, NotADirectoryError) as e:
-    raise UsageError(
-      f'{field}={workdir}: holds no run (no config.json); train one first'
-    ) from e
+    raise UsageError(f'{field}={workdir}: holds no run (no config.json); train one first') from e
   try:
     config = ConfigDict(fields).lock()
     config_lib.check_resolved(config)
@@ -118,8 +116,7 @@ def untouched_if_refused(*folders: str):
   corrected command as well.
   """
   before = {
-    folder: set(os.listdir(folder)) if os.path.isdir(folder) else None
-    for folder in folders
+    folder: set(os.listdir(folder)) if os.path.isdir(folder) else None for folder in folders
   }
   try:
     yield
@@ -150,8 +147,7 @@ def check_same_run(config: Config, workdir: str) -> None:
   if not os.path.exists(path):
     if newest:
       raise UsageError(
-        f'{path}: is missing, and there is a checkpoint of step '
-        f'{newest.step}; {RESTORE}'
+        f'{path}: is missing, and there is a checkpoint of step {newest.step}; {RESTORE}'
       )
     return
   old = read_config(workdir)
@@ -205,10 +201,7 @@ def _other_past(old: Config, new: Config, done: int) -> str:
   ramps = [config_lib.ramp(c).between(0, done) for c in (old, new)]
   if ramps[0] != ramps[1]:
     return f'batch.size or batch.length of the {done:,} steps done would differ'
-  rates = [
-    np.asarray(jax.vmap(config_lib.schedule(c))(jnp.arange(done)))
-    for c in (old, new)
-  ]
+  rates = [np.asarray(jax.vmap(config_lib.schedule(c))(jnp.arange(done))) for c in (old, new)]
   differs = np.flatnonzero(rates[0] != rates[1])
   if differs.size:
     return (
@@ -247,8 +240,7 @@ def check_store_folder(config: Config) -> None:
     there = os.path.dirname(there)
   if not os.path.isdir(there):
     raise UsageError(
-      f'data.store={path!r}: {there} is not a folder; give a folder, which '
-      'is made if it is missing'
+      f'data.store={path!r}: {there} is not a folder; give a folder, which is made if it is missing'
     )
 
 
@@ -259,9 +251,7 @@ def check_tokenizer(config: Config) -> None:
   tokenizer = None if maker.learned else maker.make([])
   names = frozenset(tokenizer.special.names) if tokenizer else maker.special
   objective, rows = config.objective.name, config.data.rows
-  needed = dict.fromkeys(
-    objectives.needs(objective).tokens, f'objective.name={objective!r}'
-  )
+  needed = dict.fromkeys(objectives.needs(objective).tokens, f'objective.name={objective!r}')
   if row_makers.of_sentences(rows):
     needed |= dict.fromkeys(('cls', 'sep'), f'data.rows={rows!r}')
   for role in sorted(needed):
@@ -277,9 +267,7 @@ def check_tokenizer(config: Config) -> None:
         f'sentencepiece with {token} among its special tokens'
       )
   objectives.check_sentinels(
-    names,
-    objectives.needs(objective).sentinels(config.model.context_length),
-    objective,
+    names, objectives.needs(objective).sentinels(config.model.context_length), objective
   )
   # Tokens that sources have of their own are known once there is a store.
   of_sources = None if maker.sources else 0
@@ -332,7 +320,11 @@ def _warn_of_spare_rows(config: Config, size: int, of_sources: int) -> None:
       log.warning(
         '%s=%d: tokenizer.name=%r has %d tokens, so %d rows of the table are '
         'never read, and their ids never generated; %s',
-        *(field, rows, config.tokenizer.name, tokens, rows - tokens),
+        field,
+        rows,
+        config.tokenizer.name,
+        tokens,
+        rows - tokens,
         "leave the field empty (None) to take the tokenizer's number"
         if field != 'model.source_vocab_size'
         else "set the field to 0 to take the tokenizer's number",

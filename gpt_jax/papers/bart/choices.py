@@ -6,5 +6,5 @@ ROWS = {
   'objective.name': {
     'mass': 'gpt_jax.papers.bart.denoise:Mass',
     'denoise': 'gpt_jax.papers.bart.denoise:Denoise',
-  },
+  }
 }

@@ -92,9 +92,7 @@ def _num_hidden(lengths: np.ndarray, rate: float) -> np.ndarray:
   return np.minimum(np.maximum(wanted, 1), np.maximum(lengths - 1, 1))
 
 
-def mass_batch(
-  rows: Rows, keys: Keys, masking: Masking, first_id: int
-) -> dict[str, np.ndarray]:
+def mass_batch(rows: Rows, keys: Keys, masking: Masking, first_id: int) -> dict[str, np.ndarray]:
   """Hides a span of each row, for an encoder-decoder: see `seq2seq`.
 
   Args:
@@ -332,9 +330,7 @@ def rotate() -> Step:
   return step
 
 
-def _some(
-  rate: float, count: int, generator: np.random.Generator
-) -> np.ndarray:
+def _some(rate: float, count: int, generator: np.random.Generator) -> np.ndarray:
   """Draws positions; their number is `rate * count` on average."""
   chosen = int(rate * count - 1e-9 + generator.random())
   return generator.choice(count, size=min(chosen, count), replace=False)
@@ -364,13 +360,7 @@ def _spans(
   return places - np.arange(len(lengths)) + before, lengths
 
 
-NOISES = {
-  'delete': delete,
-  'infill': infill,
-  'mask': mask,
-  'permute': permute,
-  'rotate': rotate,
-}
+NOISES = {'delete': delete, 'infill': infill, 'mask': mask, 'permute': permute, 'rotate': rotate}
 
 
 _FIELD = 'objective.name: noise'
@@ -397,10 +387,7 @@ class Denoise(EncoderDecoder):
   def needs(self) -> Needs:
     """An encoder-decoder and a [MASK]."""
     return Needs(
-      encoder=True,
-      decoder_start=self.start,
-      rows=('stream', 'sentences'),
-      tokens=('mask',),
+      encoder=True, decoder_start=self.start, rows=('stream', 'sentences'), tokens=('mask',)
     )
 
   def check(self) -> None:
@@ -459,10 +446,7 @@ def _corrupted_rows(
   for i, generator in enumerate(keys.generators(MASKING)):
     real = rows.real[i]
     source = corrupted(
-      *(rows.tokens[i, real], starts_BL[i, real], open_BL[i, real]),
-      steps,
-      generator,
-      vocabulary,
+      rows.tokens[i, real], starts_BL[i, real], open_BL[i, real], steps, generator, vocabulary
     )
     sources_BM[i, : len(source)] = source
     mask_BM[i, : len(source)] = True

@@ -33,9 +33,7 @@ _ROLES = {
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def byte_bpe(
-  vocab_size: Count, sample_bytes: Bytes = 0, seed: Seed = 0
-) -> Maker:
+def byte_bpe(vocab_size: Count, sample_bytes: Bytes = 0, seed: Seed = 0) -> Maker:
   """Byte-level BPE trained on the training split.
 
   By the `tokenizers` library, which joins the most frequent pair of pieces as
@@ -50,10 +48,7 @@ def byte_bpe(
   call = f'tokenizer.name: byte_bpe(vocab_size={vocab_size})'
   least = len(_ROLES) + len(_BYTES)
   if vocab_size < least:
-    raise UsageError(
-      f'{call}: there are {least} pieces of bytes and special tokens; ask for '
-      'more'
-    )
+    raise UsageError(f'{call}: there are {least} pieces of bytes and special tokens; ask for more')
 
   def train(documents: Iterable[Document]) -> hf.HfTokenizer:
     chunks = training.take(documents, size, seed)
@@ -71,12 +66,7 @@ def byte_bpe(
       raise UsageError(f'{call}: {training.too_small(chunks, size, most)}')
     return _encoders(library)
 
-  return Maker(
-    train,
-    learned=True,
-    vocab_size=vocab_size,
-    special=frozenset(_ROLES.values()),
-  )
+  return Maker(train, learned=True, vocab_size=vocab_size, special=frozenset(_ROLES.values()))
 
 
 def byte_bpe_file(vocabulary: str, merges: str, eos: str = '') -> Maker:
@@ -98,13 +88,10 @@ def byte_bpe_file(vocabulary: str, merges: str, eos: str = '') -> Maker:
       model = models.BPE(pieces, read_merges(contents[1]))
       missing = [token for token in _ROLES.values() if token not in pieces]
     except Exception as e:  # `tokenizers` raises plain `Exception`
-      raise UsageError(
-        f'{where}: the files do not fit: {e}; fetch both again'
-      ) from e
+      raise UsageError(f'{where}: the files do not fit: {e}; fetch both again') from e
     if missing:
       raise UsageError(
-        f'{where}: the vocabulary has no {", ".join(missing)}; if it is '
-        "GPT-2's, name gpt2_bpe"
+        f"{where}: the vocabulary has no {', '.join(missing)}; if it is GPT-2's, name gpt2_bpe"
       )
     return _encoders(byte_level(model), eos)
 

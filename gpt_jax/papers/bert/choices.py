@@ -15,7 +15,5 @@ ROWS = {
     'byte_bpe': 'gpt_jax.papers.bert.byte_bpe:byte_bpe',
     'byte_bpe_file': 'gpt_jax.papers.bert.byte_bpe:byte_bpe_file',
   },
-  'objective.name': {
-    'masked': 'gpt_jax.papers.bert.masked:Masked',
-  },
+  'objective.name': {'masked': 'gpt_jax.papers.bert.masked:Masked'},
 }

@@ -79,9 +79,7 @@ class Masking(NamedTuple):
     # Without the epsilon, rounding errors would make 0.15 x 20 more than 3.
     return max(math.ceil(self.rate * length - 1e-9), 1)
 
-  def __call__(
-    self, rows: Rows, keys: Keys, starts: np.ndarray | None
-  ) -> dict[str, np.ndarray]:
+  def __call__(self, rows: Rows, keys: Keys, starts: np.ndarray | None) -> dict[str, np.ndarray]:
     """Chooses and replaces tokens.
 
     Args:
@@ -125,9 +123,7 @@ class Masking(NamedTuple):
       'masked_weights': weights_BP.astype(np.float32),
     }
 
-  def replaced(
-    self, ids: np.ndarray, fate: np.ndarray, token: np.ndarray
-  ) -> np.ndarray:
+  def replaced(self, ids: np.ndarray, fate: np.ndarray, token: np.ndarray) -> np.ndarray:
     """Replacements of chosen tokens, by two uniform draws below 1 for each.
 
     Args:
@@ -147,11 +143,7 @@ class Masking(NamedTuple):
     return np.maximum(count_B, real_BL.any(axis=1))
 
   def _spans(
-    self,
-    open_L: np.ndarray,
-    starts_L: np.ndarray,
-    count: int,
-    generator: np.random.Generator,
+    self, open_L: np.ndarray, starts_L: np.ndarray, count: int, generator: np.random.Generator
   ) -> np.ndarray:
     """Chooses whole words, or runs of tokens or words; bool [L].
 
@@ -187,10 +179,7 @@ def ngrams(longest: int) -> tuple[float, ...]:
 
 
 def masked_batch(
-  rows: Rows,
-  keys: Keys,
-  masking: Masking,
-  starts: np.ndarray | None = None,
+  rows: Rows, keys: Keys, masking: Masking, starts: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
   """A batch of rows with masked tokens.
 
@@ -204,9 +193,7 @@ def masked_batch(
   batch: dict[str, np.ndarray] = {'mask': rows.real}
   if not masking.vocab_size:
     assert not rows.real.any(), 'rows of text need their tokenizer'
-    blank = np.zeros(
-      (len(rows.tokens), masking.places(rows.tokens.shape[1])), int
-    )
+    blank = np.zeros((len(rows.tokens), masking.places(rows.tokens.shape[1])), int)
     batch |= {
       'inputs': rows.tokens,
       'masked_positions': blank.astype(np.int32),
@@ -289,9 +276,7 @@ class Masked(TextObjective):
     pairs = self.pair != 'none'
     return Needs(
       attention='bidirectional',
-      rows=('pairs',)
-      if pairs
-      else ('stream', 'documents', 'sentences', 'pairs'),
+      rows=('pairs',) if pairs else ('stream', 'documents', 'sentences', 'pairs'),
       pair=self.pair if pairs else '',
       tokens=('mask',),
       scored=Scored(self.masking.places, lambda length: 1),
@@ -347,12 +332,7 @@ class Masked(TextObjective):
     return batch['mask'].astype(jnp.float32)
 
   def loss_of_states(
-    self,
-    params: Params,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    *,
-    evaluating: bool,
+    self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
     """The loss of the chosen tokens, and of the pairs if there are any."""
     states_BPD = self.chosen(hidden_BLD, batch)

@@ -45,24 +45,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gpt_jax.core.ranges import Probability
-from gpt_jax.core.rows.rows import (
-  MAKING_ROWS,
-  Keys,
-  RowMaker,
-  Rows,
-  Texts,
-  check_length,
-)
+from gpt_jax.core.rows.rows import MAKING_ROWS, Keys, RowMaker, Rows, Texts, check_length
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokens.mixture import Place
 from gpt_jax.core.tokens.store import TokenStore
-from gpt_jax.papers.bert.sentence_rows import (
-  Sentences,
-  assemble,
-  check_special,
-  sentences,
-  walk,
-)
+from gpt_jax.papers.bert.sentence_rows import Sentences, assemble, check_special, sentences, walk
 from gpt_jax.papers.unilm import unified_order
 
 _AROUND = 3  # [CLS] and two [SEP]
@@ -82,17 +69,14 @@ class PairRows(RowMaker):
   made_of = 'sentences'
   arrays = ('special', 'token_types', 'pair')
 
-  def __init__(
-    self, store: TokenStore, length: int, *, pair: str, short: float
-  ):
+  def __init__(self, store: TokenStore, length: int, *, pair: str, short: float):
     """Finds where rows begin; arguments as of `row_makers.pairs`."""
     check_special(store)
     check_length(store.rows, length, _LEAST, '[CLS], two [SEP] and two texts')
     self._store, self._length, self._pair = store, length, pair
     self._capacity = length - _AROUND
     self._chunks = {
-      name: chunks(found, self._capacity, short=short)
-      for name, found in sentences(store).items()
+      name: chunks(found, self._capacity, short=short) for name, found in sentences(store).items()
     }
     for name, found in self._chunks.items():
       if len(found.documents) < 3:
@@ -104,17 +88,14 @@ class PairRows(RowMaker):
         )
     self.sizes = {n: len(found.first) for n, found in self._chunks.items()}
     self.tokens = {
-      name: _num_tokens(found, self._capacity, pair)
-      for name, found in self._chunks.items()
+      name: _num_tokens(found, self._capacity, pair) for name, found in self._chunks.items()
     }
 
   def texts(self, places: Sequence[Place], keys: Keys) -> list[Texts]:
     found = []
     generators = keys.generators(MAKING_ROWS)
     pairs = self._pairs(keys)
-    for (source, _, row), pair, generator in zip(
-      places, pairs, generators, strict=True
-    ):
+    for (source, _, row), pair, generator in zip(places, pairs, generators, strict=True):
       if row < self.sizes[source]:
         drawn = (self._capacity, pair, generator)
         found.append(texts(self._chunks[source], row, *drawn))
@@ -130,9 +111,7 @@ class PairRows(RowMaker):
     return np.where(both, 'next', 'following').tolist()
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    return assemble(
-      self._store, self.texts(places, keys), self._length, types=True
-    )
+    return assemble(self._store, self.texts(places, keys), self._length, types=True)
 
 
 class Chunks(NamedTuple):
@@ -165,19 +144,10 @@ def chunks(found: Sentences, capacity: int, *, short: float) -> Chunks:
   stop = np.minimum(stop, ends)
   first = walk(stop)
   starts = np.flatnonzero(np.diff(found.documents, prepend=-1))
-  return Chunks(
-    found,
-    tokens,
-    np.append(starts, count),
-    first,
-    stop[first],
-    aim[first],
-  )
+  return Chunks(found, tokens, np.append(starts, count), first, stop[first], aim[first])
 
 
-def _middle(
-  first: np.ndarray, stop: np.ndarray, draw: np.ndarray
-) -> np.ndarray:
+def _middle(first: np.ndarray, stop: np.ndarray, draw: np.ndarray) -> np.ndarray:
   """Exclusive last sentence of A, which has at least one."""
   return first + 1 + (draw * (stop - first - 1)).astype(np.int64)
 
@@ -207,11 +177,7 @@ def _num_tokens(found: Chunks, capacity: int, pair: str) -> int:
 
 
 def texts(
-  found: Chunks,
-  row: int,
-  capacity: int,
-  pair: str,
-  generator: np.random.Generator,
+  found: Chunks, row: int, capacity: int, pair: str, generator: np.random.Generator
 ) -> Texts:
   """A and B of a row, and whether B follows A.
 
@@ -232,18 +198,13 @@ def texts(
   elif label:
     a, b = b, a
   ranges = [
-    range(int(found.sentences.starts[i]), int(found.sentences.stops[j - 1]))
-    for i, j in (a, b)
+    range(int(found.sentences.starts[i]), int(found.sentences.stops[j - 1])) for i, j in (a, b)
   ]
   return Texts(cut(ranges, capacity, generator), label)
 
 
 def _another(
-  found: Chunks,
-  sentence: np.ndarray,
-  aim: np.ndarray,
-  which: np.ndarray,
-  where: np.ndarray,
+  found: Chunks, sentence: np.ndarray, aim: np.ndarray, which: np.ndarray, where: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Sentences of another document: `aim` tokens, or up to its end.
 
@@ -265,9 +226,7 @@ def _another(
   return first, np.minimum(stop, end)
 
 
-def cut(
-  ranges: list[range], capacity: int, generator: np.random.Generator
-) -> list[range]:
+def cut(ranges: list[range], capacity: int, generator: np.random.Generator) -> list[range]:
   """Two texts of at most `capacity` tokens together.
 
   As often as necessary, the longer text (the second if equal) loses its first
@@ -349,9 +308,7 @@ class HalfRows(RowMaker):
     found = self.texts(places, keys)
     special, L = self._store.special, self._length
     assert special.cls_id is not None and special.sep_id is not None
-    cls, sep = (
-      np.array([i], np.int32) for i in (special.cls_id, special.sep_id)
-    )
+    cls, sep = (np.array([i], np.int32) for i in (special.cls_id, special.sep_id))
     tokens = np.full((len(found), L), special.pad_id, np.int32)
     real, put_in = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, bool)
     types, reused = np.zeros_like(tokens), np.zeros(tokens.shape, bool)
@@ -370,18 +327,9 @@ class HalfRows(RowMaker):
       tokens[i], real[i] = np.concatenate(order), True
       types[i], put_in[i], reused[i] = np.repeat(kinds, sizes, axis=0).T
     pair = np.array([texts.pair for texts in found], np.int32)
-    return Rows(
-      tokens,
-      real,
-      special=put_in,
-      token_types=types,
-      pair=pair,
-      reused=reused,
-    )
+    return Rows(tokens, real, special=put_in, token_types=types, pair=pair, reused=reused)
 
-  def _texts(
-    self, source: str, row: int, generator: np.random.Generator, back: bool
-  ) -> Texts:
+  def _texts(self, source: str, row: int, generator: np.random.Generator, back: bool) -> Texts:
     """The first half, A and B of a row; pair is 1 if B is from elsewhere."""
     start, stop = self._parts[source]
     room, reused = self._room, self._reused

@@ -41,9 +41,7 @@ def check_special(store: TokenStore):
   """Checks that the tokenizer has [CLS] and [SEP]."""
   special = store.special
   missing = [
-    name
-    for name, i in (('[CLS]', special.cls_id), ('[SEP]', special.sep_id))
-    if i is None
+    name for name, i in (('[CLS]', special.cls_id), ('[SEP]', special.sep_id)) if i is None
   ]
   if missing:
     raise UsageError(
@@ -66,8 +64,7 @@ def sentences(store: TokenStore) -> dict[str, Sentences]:
     if not kept.any():
       where = f' of the source {name}' if name else ''
       raise UsageError(
-        f'{store.folder}: data.rows={store.rows!r}: no document{where} has a '
-        'token; add text'
+        f'{store.folder}: data.rows={store.rows!r}: no document{where} has a token; add text'
       )
     found[name] = Sentences(starts[kept], stops[kept], documents[kept])
   return found
@@ -87,9 +84,7 @@ def walk(following: np.ndarray) -> np.ndarray:
   return np.array(heads, np.int64)
 
 
-def assemble(
-  store: TokenStore, found: Sequence[Texts], length: int, *, types: bool
-) -> Rows:
+def assemble(store: TokenStore, found: Sequence[Texts], length: int, *, types: bool) -> Rows:
   """Assembles rows from their texts.
 
   Args:
@@ -145,9 +140,7 @@ class SentenceRows(RowMaker):
     self._store, self._length = store, length
     self._bounds, self.tokens = {}, {}
     for name, found in sentences(store).items():
-      self._bounds[name], counts = bounds(
-        found, length - _AROUND, crossing=crossing
-      )
+      self._bounds[name], counts = bounds(found, length - _AROUND, crossing=crossing)
       self.tokens[name] = int(np.sum(counts + _AROUND))
     self.sizes = {name: len(found) for name, found in self._bounds.items()}
 
@@ -160,14 +153,10 @@ class SentenceRows(RowMaker):
     return found
 
   def read(self, places: Sequence[Place], keys: Keys) -> Rows:
-    return assemble(
-      self._store, self.texts(places, keys), self._length, types=False
-    )
+    return assemble(self._store, self.texts(places, keys), self._length, types=False)
 
 
-def bounds(
-  found: Sentences, capacity: int, *, crossing: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def bounds(found: Sentences, capacity: int, *, crossing: bool) -> tuple[np.ndarray, np.ndarray]:
   """Where rows begin and end.
 
   Args:
@@ -196,9 +185,7 @@ def bounds(
   return np.stack([starts[heads], stops[lasts]], axis=1), counts
 
 
-def _cut(
-  found: Sentences, capacity: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cut(found: Sentences, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Starts, stops and documents, with long sentences cut into `capacity`."""
   counts = -(-(found.stops - found.starts) // capacity)
   starts = np.repeat(found.starts, counts)

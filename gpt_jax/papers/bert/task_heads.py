@@ -8,14 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.core.nn.layers import (
-  Activation,
-  Dense,
-  Dropout,
-  Initializer,
-  gelu_exact,
-  parameter,
-)
+from gpt_jax.core.nn.layers import Activation, Dense, Dropout, Initializer, gelu_exact, parameter
 
 
 class Pooler(nn.Module):
@@ -29,9 +22,7 @@ class Pooler(nn.Module):
   def __call__(self, hidden_BD: jax.Array) -> jax.Array:
     """[B, D] to [B, D]."""
     size = hidden_BD.shape[-1]
-    dense = Dense(
-      size, ('embed', 'mlp'), self.initializer, True, self.dtype, name='dense'
-    )
+    dense = Dense(size, ('embed', 'mlp'), self.initializer, True, self.dtype, name='dense')
     nn.share_scope(self, dense)
     return self.activation(dense(hidden_BD))
 
@@ -45,9 +36,7 @@ class PairHead(nn.Module):
   def __call__(self, pooled_BD: jax.Array) -> jax.Array:
     """[B, D] to float32 logits [B, 2]."""
     # So few outputs cost nothing in float32.
-    dense = Dense(
-      2, ('embed', 'head'), self.initializer, True, jnp.float32, name='dense'
-    )
+    dense = Dense(2, ('embed', 'head'), self.initializer, True, jnp.float32, name='dense')
     nn.share_scope(self, dense)
     return dense(pooled_BD.astype(jnp.float32))
 
@@ -72,9 +61,7 @@ class Classifier(nn.Module):
     """[B, D] to float32 [B, num_outputs]."""
     drop = Dropout(self.dropout, deterministic=not self.has_rng('dropout'))
     shape = (hidden_BD.shape[-1], self.num_outputs)
-    kernel = parameter(
-      self, 'kernel', self.initializer, shape, ('embed', 'head')
-    )
+    kernel = parameter(self, 'kernel', self.initializer, shape, ('embed', 'head'))
     # So few outputs cost nothing in float32.
     return drop(hidden_BD.astype(jnp.float32)) @ kernel.astype(jnp.float32)
 
@@ -161,10 +148,7 @@ class View(nn.Module):
   @nn.compact
   def __call__(self, states_SLD: jax.Array) -> jax.Array:
     """[S, L, D] to [S, L, K]."""
-    hidden = Dense(
-      *(self.width, ('embed', 'mlp'), self.initializer, True, jnp.float32),
-      name='hidden',
-    )
+    hidden = Dense(self.width, ('embed', 'mlp'), self.initializer, True, jnp.float32, name='hidden')
     x_SLF = jax.nn.relu(hidden(states_SLD.astype(jnp.float32)))
     return _dense('classifier', self.num_outputs, self.initializer)(x_SLF)
 
@@ -230,15 +214,9 @@ class ReplacedHead(nn.Module):
   def __call__(self, hidden_BLD: jax.Array) -> jax.Array:
     """[B, L, D] to float32 logits [B, L]; above 0: replaced."""
     size = hidden_BLD.shape[-1]
-    inner = Dense(
-      *(size, ('embed', 'mlp'), self.initializer, True, self.dtype),
-      name='replaced_dense',
-    )
+    inner = Dense(size, ('embed', 'mlp'), self.initializer, True, self.dtype, name='replaced_dense')
     # One output costs nothing in float32.
-    last = Dense(
-      *(1, ('embed', 'head'), self.initializer, True, jnp.float32),
-      name='replaced',
-    )
+    last = Dense(1, ('embed', 'head'), self.initializer, True, jnp.float32, name='replaced')
     x_BLD = self.activation(inner(hidden_BLD))
     return last(x_BLD.astype(jnp.float32))[..., 0]
 

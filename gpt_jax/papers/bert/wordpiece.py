@@ -16,14 +16,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 import tokenizers
-from tokenizers import (
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-  processors,
-  trainers,
-)
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from gpt_jax.core.files import lines
 from gpt_jax.core.files.document import Document
@@ -83,19 +76,11 @@ def wordpiece(
       raise UsageError(f'{call}: {training.too_small(chunks, size, most)}')
     return _made(vocabulary, normalizer)
 
-  return Maker(
-    train,
-    learned=True,
-    vocab_size=vocab_size,
-    special=frozenset(_ROLES.values()),
-  )
+  return Maker(train, learned=True, vocab_size=vocab_size, special=frozenset(_ROLES.values()))
 
 
 def wordpiece_file(
-  path: str,
-  lowercase: bool = True,
-  strip_accents: bool | None = None,
-  eos: str = '',
+  path: str, lowercase: bool = True, strip_accents: bool | None = None, eos: str = ''
 ) -> Maker:
   """A `vocab.txt`, such as BERT's: one piece a line.
 
@@ -115,8 +100,7 @@ def wordpiece_file(
       pieces.pop()
     if why := _flaw(pieces):
       raise UsageError(
-        f'tokenizer.name: {path!r} {why}; name the vocab.txt of a BERT, one '
-        'piece a line'
+        f'tokenizer.name: {path!r} {why}; name the vocab.txt of a BERT, one piece a line'
       )
     return _made(pieces, _normalizer(lowercase, strip_accents), eos)
 
@@ -138,12 +122,8 @@ def _flaw(pieces: Sequence[str]) -> str:
   return ''
 
 
-def _normalizer(
-  lowercase: bool, strip_accents: bool | None
-) -> normalizers.BertNormalizer:
-  return normalizers.BertNormalizer(
-    lowercase=lowercase, strip_accents=strip_accents
-  )
+def _normalizer(lowercase: bool, strip_accents: bool | None) -> normalizers.BertNormalizer:
+  return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
 
 
 def _made(
@@ -166,9 +146,7 @@ def _library(
 ) -> tokenizers.Tokenizer:
   library = tokenizers.Tokenizer(
     models.WordPiece(
-      vocabulary,
-      unk_token=_ROLES['unk_token'],
-      max_input_chars_per_word=_LONGEST_WORD,
+      vocabulary, unk_token=_ROLES['unk_token'], max_input_chars_per_word=_LONGEST_WORD
     )
   )
   library.normalizer = normalizer
@@ -197,10 +175,7 @@ def _alphabet(
 
 
 def _train(
-  chunks: Sequence[str],
-  first: list[str],
-  normalizer: normalizers.BertNormalizer,
-  vocab_size: int,
+  chunks: Sequence[str], first: list[str], normalizer: normalizers.BertNormalizer, vocab_size: int
 ) -> list[str]:
   """The pieces in order; those of `first` come first.
 

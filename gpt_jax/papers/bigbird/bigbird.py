@@ -104,9 +104,7 @@ class Blocks(NamedTuple):
     return seen
 
 
-def random_blocks(
-  blocks: Blocks, layer: jax.Array | int, num_heads: int, number: int
-) -> jax.Array:
+def random_blocks(blocks: Blocks, layer: jax.Array | int, num_heads: int, number: int) -> jax.Array:
   """The random blocks of each head and block of queries, int32 [H, N, random].
 
   They are drawn without replacement from the `number` blocks between the global
@@ -202,9 +200,7 @@ def dense(request: Request) -> jax.Array:
   return _real(request, ungrouped(out_BGQK, request.q_BLHK.shape))
 
 
-def listed(
-  blocks: Blocks, layer: jax.Array | int | None, num_heads: int, length: int
-) -> jax.Array:
+def listed(blocks: Blocks, layer: jax.Array | int | None, num_heads: int, length: int) -> jax.Array:
   """How often each query's list holds each key, int32 [H, L, L].
 
   For rows long enough that not all tokens see all.
@@ -229,9 +225,7 @@ def listed(
   return counts.at[:, start:stop, start:stop].set(shown)
 
 
-def gathered(
-  request: Request, kernel: Callable[[Request], jax.Array] | None = None
-) -> jax.Array:
+def gathered(request: Request, kernel: Callable[[Request], jax.Array] | None = None) -> jax.Array:
   """Attention of each block of queries to the blocks of keys that it sees.
 
   `kernel` gives the output of the tokens between the global ones.
@@ -254,17 +248,12 @@ def gathered(
     places=(_outside(jnp.arange(L)[None], start, stop)[0], jnp.arange(L)),
     softcap=request.softcap,
   )
-  if kernel:
-    others = kernel(request)
-  else:
-    others = _between(request, mask_BM, start, stop)
+  others = kernel(request) if kernel else _between(request, mask_BM, start, stop)
   parts = of_global[:, :start], others, of_global[:, start:]
   return _real(request, jnp.concatenate(parts, axis=1))
 
 
-def _between(
-  request: Request, mask_BM: jax.Array, start: int, stop: int
-) -> jax.Array:
+def _between(request: Request, mask_BM: jax.Array, start: int, stop: int) -> jax.Array:
   """The output of the tokens [start, stop), [B, stop - start, H, K]."""
   blocks, (G, H) = _blocks(request), _heads(request)
   # How often a list has a key: zero for padding within blocks and beyond the
@@ -325,9 +314,7 @@ def _between(
   )
   # Lists are gathered again in the backward pass: those of all blocks would
   # store each key many times.
-  some = jax.checkpoint(
-    some, policy=jax.checkpoint_policies.save_only_these_names(KEPT)
-  )
+  some = jax.checkpoint(some, policy=jax.checkpoint_policies.save_only_these_names(KEPT))
   out_BXNQK = jnp.concatenate(list(jax.lax.map(some, chunks)), axis=2)
   out_BXNQK = out_BXNQK[:, :, :N]
   out_BXNRLK = out_BXNQK.reshape(B, X, N, H // X, L, -1)
@@ -362,8 +349,7 @@ def _split(x: jax.Array, axis: int, size: int, around: int = 0) -> jax.Array:
   widths[axis] = (around, around + number * size - x.shape[axis])
   x = jnp.pad(x, widths)
   parts = [
-    jax.lax.slice_in_dim(x, i * size, (i + 1) * size + 2 * around, axis=axis)
-    for i in range(number)
+    jax.lax.slice_in_dim(x, i * size, (i + 1) * size + 2 * around, axis=axis) for i in range(number)
   ]
   return jnp.stack(parts)
 
@@ -465,9 +451,7 @@ class ExtraTokens(Transformer):
     blocks, initializer = self._blocks, self._choices.init_weights.embedding
     self.extra_tokens = Table((blocks.extra, self.d_model), initializer)
 
-  def __call__(
-    self, row: Row | jax.Array, caches: Caches | None = None
-  ) -> Output:
+  def __call__(self, row: Row | jax.Array, caches: Caches | None = None) -> Output:
     """Runs the stack on rows that are longer, and drops what was added."""
     row = Row.of(row)
     x_BLD = self.embedded(row)
@@ -518,12 +502,8 @@ def _moved_back(context: Context, E: int) -> Context:
   if order is not None:
     int32 = jnp.iinfo(jnp.int32)
     order = Order(
-      bounds_BL=jnp.pad(
-        order.bounds_BL, ((0, 0), (E, 0)), constant_values=int32.max - 1
-      ),
-      ranks_BM=jnp.pad(
-        order.ranks_BM, ((0, 0), (E, 0)), constant_values=int32.min
-      ),
+      bounds_BL=jnp.pad(order.bounds_BL, ((0, 0), (E, 0)), constant_values=int32.max - 1),
+      ranks_BM=jnp.pad(order.ranks_BM, ((0, 0), (E, 0)), constant_values=int32.min),
     )
   positions_BL = context.positions_BL
   if positions_BL is not None:
@@ -531,7 +511,5 @@ def _moved_back(context: Context, E: int) -> Context:
     positions_BL = jnp.concatenate([front, positions_BL + E], axis=1)
   return context._replace(
     positions_BL=positions_BL,
-    visibility=seen._replace(
-      key_mask_BM=mask_BM, visible_BLM=visible_BLM, order=order
-    ),
+    visibility=seen._replace(key_mask_BM=mask_BM, visible_BLM=visible_BLM, order=order),
   )

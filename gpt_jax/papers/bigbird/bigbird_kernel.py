@@ -91,9 +91,7 @@ def blocks(interpret: bool = False) -> Backend:
 
   def sizes(request: Request) -> str | None:
     if request.pattern.blocks is None:
-      return (
-        f'model.attention holds {request.pattern.name}, which lists no blocks'
-      )
+      return f'model.attention holds {request.pattern.name}, which lists no blocks'
     return None
 
   return Backend('blocks', run, ALL - lacking, sizes)
@@ -143,31 +141,25 @@ def between(request: Request, *, interpret: bool) -> jax.Array:
     real = jnp.broadcast_to(jnp.asarray(real, jnp.int32), (B, real.shape[1]))
     real = real.reshape(B, number + 2, blocks.size)
     real = jnp.tile(real, (1, 1, 2 + blocks.window + blocks.random))
-  static = Static(
-    *(blocks.size, blocks.window),
-    0.0 if dropout is None else dropout.rate,
-    interpret,
-  )
+  static = Static(blocks.size, blocks.window, 0.0 if dropout is None else dropout.rate, interpret)
 
   def local(q_BLHK, k_BLGK, v_BLGK, random, hashes, real):
     more = ((0, 0),) * 3 + ((0, -q_BLHK.shape[3] % SUBLANES),)
-    q_BHLK, k_BGMK, v_BGMK = (
-      jnp.pad(x, more).swapaxes(1, 2) for x in (q_BLHK, k_BLGK, v_BLGK)
-    )
+    q_BHLK, k_BGMK, v_BGMK = (jnp.pad(x, more).swapaxes(1, 2) for x in (q_BLHK, k_BLGK, v_BLGK))
     x = Operands(q_BHLK, k_BGMK, v_BGMK, random, hashes, real)
     out_BHLK: Any = _attend(static, x)
     return out_BHLK.swapaxes(1, 2)[..., : v_BLGK.shape[3]]
 
   heads = ('batch', None, 'heads', None)
-  axes = (
-    *(heads, heads, heads, ('heads', None, None)),
-    *(('batch', 'heads'), ('batch', None, None)),
-  )
+  axes = (heads, heads, heads, ('heads', None, None), ('batch', 'heads'), ('batch', None, None))
   assert request.layer is not None
   return layout.per_device(local, axes, heads)(
-    *(q_BLHK[:, start:stop], k_BLGK, v_BLGK),
+    q_BLHK[:, start:stop],
+    k_BLGK,
+    v_BLGK,
     random_blocks(blocks, request.layer, H, number),
-    *(hashes, real),
+    hashes,
+    real,
   )
 
 
@@ -210,10 +202,7 @@ def _backward(static: Static, residuals, grad_BHLK):
     products=5,
   )
   if G < H:
-    dk, dv = (
-      y.reshape(B, G, H // G, M, -1).sum(axis=2).astype(x.k_BGMK.dtype)
-      for y in (dk, dv)
-    )
+    dk, dv = (y.reshape(B, G, H // G, M, -1).sum(axis=2).astype(x.k_BGMK.dtype) for y in (dk, dv))
   return (Operands(dq, dk, dv, *[None] * 3),)  # pyright: ignore
 
 
@@ -260,15 +249,10 @@ def _call(
 
     return pl.BlockSpec((1, 1, tokens, K), index)
 
-  specs = [
-    spec(tokens, G if key in ('k', 'v') else H)
-    for key, (_, tokens) in inputs.items()
-  ]
+  specs = [spec(tokens, G if key in ('k', 'v') else H) for key, (_, tokens) in inputs.items()]
   arrays = [array for array, _ in inputs.values()]
   if x.real is not None:
-    specs.append(
-      pl.BlockSpec((1, *x.real.shape[1:]), lambda b, h, n, *_: (b, 0, 0))
-    )
+    specs.append(pl.BlockSpec((1, *x.real.shape[1:]), lambda b, h, n, *_: (b, 0, 0)))
     arrays.append(x.real)
     inputs['real'] = x.real, size
   names = (*scalars, *inputs, *out, *scratch)
@@ -303,22 +287,14 @@ def _call(
       grid=(B, H, number),
       in_specs=specs,
       out_specs=[spec(tokens) for _, _, tokens in out.values()],
-      scratch_shapes=[
-        pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()
-      ],
+      scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
     ),
-    out_shape=[
-      jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in out.values()
-    ],
-    compiler_params=pltpu.CompilerParams(
-      dimension_semantics=('parallel', 'parallel', 'arbitrary')
-    ),
+    out_shape=[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in out.values()],
+    compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel', 'arbitrary')),
     interpret=static.interpret,
     name=name,
     cost_estimate=pl.CostEstimate(
-      flops=2 * scores * products * K,
-      transcendentals=scores,
-      bytes_accessed=moved,
+      flops=2 * scores * products * K, transcendentals=scores, bytes_accessed=moved
     ),
   )(*scalars.values(), *arrays)
 
@@ -349,14 +325,11 @@ def _backward_kernel(static: Static, refs: Any, n: Any, number: int) -> None:
   kept_LM = probs_LM
   if keep_LM is not None:
     kept_LM, of_probs_LM = (
-      jnp.where(keep_LM, x_LM, 0.0) / (1 - static.rate)
-      for x_LM in (probs_LM, of_probs_LM)
+      jnp.where(keep_LM, x_LM, 0.0) / (1 - static.rate) for x_LM in (probs_LM, of_probs_LM)
     )
   # sum_m p_m dp_m is the product of the output and its gradient.
   mean_L1 = jnp.sum(
-    grad_LK.astype(jnp.float32) * refs.y[0, 0].astype(jnp.float32),
-    axis=1,
-    keepdims=True,
+    grad_LK.astype(jnp.float32) * refs.y[0, 0].astype(jnp.float32), axis=1, keepdims=True
   )
   of_scores_LM = (probs_LM * (of_probs_LM - mean_L1)).astype(query_LK.dtype)
   refs.dq[0, 0] = product(of_scores_LM, key_MK, (1, 0)).astype(refs.dq.dtype)
@@ -418,7 +391,5 @@ def _rows(static: Static, block: Any) -> Any:
 
 def _gathered(static: Static, refs: Any, x: Any) -> jax.Array:
   """The list's keys or values, [M, K]."""
-  parts = [
-    x[0, 0, _rows(static, _within(block, refs))] for block in refs.listed
-  ]
+  parts = [x[0, 0, _rows(static, _within(block, refs))] for block in refs.listed]
   return jnp.concatenate(parts)

@@ -3,10 +3,6 @@
 """Rows of the core's tables, by the field that names them."""
 
 ROWS = {
-  'model.attention': {
-    'bigbird': 'gpt_jax.papers.bigbird.bigbird:bigbird',
-  },
-  'model.attention_backend': {
-    'blocks': 'gpt_jax.papers.bigbird.bigbird_kernel:blocks',
-  },
+  'model.attention': {'bigbird': 'gpt_jax.papers.bigbird.bigbird:bigbird'},
+  'model.attention_backend': {'blocks': 'gpt_jax.papers.bigbird.bigbird_kernel:blocks'},
 }

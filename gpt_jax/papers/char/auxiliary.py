@@ -124,9 +124,7 @@ class Auxiliary(Objective):
       table_NVD = table_NVD.astype(DTYPES[self.model.dtype])
       losses_N, counted = further(chosen, table_NVD, active_N, batch, k)
       added += (self.weight if k else 1.0) * jnp.sum(losses_N)
-      metrics[f'objective/target_{k + 1}_loss'] = Mean(
-        losses_N[-1], counted * active_N[-1]
-      )
+      metrics[f'objective/target_{k + 1}_loss'] = Mean(losses_N[-1], counted * active_N[-1])
     found = Loss(own.sum + added, own.weight, added, metrics)
     return forward.add_routers(found, routers, training=True)
 
@@ -138,9 +136,7 @@ def states(
 
   The last layer's states are taken after the final norm.
   """
-  out, sown = forward.apply(
-    model, params, Row(batch['inputs']), key, sow=('intermediates',)
-  )
+  out, sown = forward.apply(model, params, Row(batch['inputs']), key, sow=('intermediates',))
   below = layer_outputs(sown['intermediates'])[:-1]
   return jnp.stack([*below, out.hidden_BLD]), forward.routers(sown)
 
@@ -158,11 +154,7 @@ def is_active(done: jax.Array, num_layers: int) -> jax.Array:
 
 
 def further(
-  states_NBLD: jax.Array,
-  table_NVD: jax.Array,
-  active_N: jax.Array,
-  batch: Batch,
-  k: int,
+  states_NBLD: jax.Array, table_NVD: jax.Array, active_N: jax.Array, batch: Batch, k: int
 ) -> tuple[jax.Array, jax.Array]:
   """Sums of each layer's cross-entropy with its own classifier.
 
@@ -177,8 +169,7 @@ def further(
   """
   L = batch['targets'].shape[1]
   moved = {
-    name: jnp.pad(batch[name][:, k:], ((0, 0), (0, min(k, L))))
-    for name in ('targets', 'weights')
+    name: jnp.pad(batch[name][:, k:], ((0, 0), (0, min(k, L)))) for name in ('targets', 'weights')
   }
   weights_BL = moved['weights']
   if k:  # only positions that count themselves predict

@@ -92,10 +92,7 @@ def smooth(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
   width = max(1, len(losses) // 10)
   kernel = np.full(width, 1 / width)
   # 'valid': only where the whole window fits.
-  return (
-    np.exp(np.convolve(np.log(flops), kernel, 'valid')),
-    np.convolve(losses, kernel, 'valid'),
-  )
+  return (np.exp(np.convolve(np.log(flops), kernel, 'valid')), np.convolve(losses, kernel, 'valid'))
 
 
 def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
@@ -117,12 +114,7 @@ def envelope(curves: Sequence[Curve], least: float, most: float) -> Envelope:
   kept = lowest < before
   parameters = np.array([c.parameters for c in curves], float)[best]
   per_token = np.array([c.flops_per_token for c in curves])[best]
-  return Envelope(
-    flops[kept],
-    lowest[kept],
-    parameters[kept],
-    (flops / per_token)[kept],
-  )
+  return Envelope(flops[kept], lowest[kept], parameters[kept], (flops / per_token)[kept])
 
 
 def envelope_frontier(found: Envelope) -> Frontier:
@@ -133,10 +125,7 @@ def envelope_frontier(found: Envelope) -> Frontier:
   """
   if len(set(found.parameters)) < 2:
     raise ValueError('approach 1 needs two sizes on the envelope')
-  return Frontier(
-    power_law(found.flops, found.parameters),
-    power_law(found.flops, found.tokens),
-  )
+  return Frontier(power_law(found.flops, found.parameters), power_law(found.flops, found.tokens))
 
 
 def envelope_bootstrap(
@@ -174,18 +163,14 @@ class BudgetProfile(NamedTuple):
   loss: float
 
 
-def isoflop_profiles(
-  points: Sequence[Point],
-) -> tuple[list[BudgetProfile], list[str]]:
+def isoflop_profiles(points: Sequence[Point]) -> tuple[list[BudgetProfile], list[str]]:
   """The profiles with a minimum, and a message for each budget without."""
   found, missing = [], []
   for budget in sorted({p.budget for p in points}):
     runs = [p for p in points if p.budget == budget]
     runs.sort(key=lambda p: p.parameters)
     if len(runs) < MIN_SIZES:
-      missing.append(
-        f'{budget:g} FLOPs: a parabola needs {MIN_SIZES} sizes, not {len(runs)}'
-      )
+      missing.append(f'{budget:g} FLOPs: a parabola needs {MIN_SIZES} sizes, not {len(runs)}')
       continue
     parabola, n = _minimum([p.parameters for p in runs], runs)
     d = _minimum([p.tokens for p in runs], runs)[1]
@@ -214,14 +199,11 @@ def isoflop_frontier(found: Sequence[BudgetProfile]) -> Frontier:
   # Runs consist of whole steps: use the FLOPs spent, not the budget.
   spent = [float(np.mean([p.flops for p in f.points])) for f in found]
   return Frontier(
-    power_law(spent, [f.parameters for f in found]),
-    power_law(spent, [f.tokens for f in found]),
+    power_law(spent, [f.parameters for f in found]), power_law(spent, [f.tokens for f in found])
   )
 
 
-def isoflop_bootstrap(
-  found: Sequence[BudgetProfile], samples: int, seed: int
-) -> list[Frontier]:
+def isoflop_bootstrap(found: Sequence[BudgetProfile], samples: int, seed: int) -> list[Frontier]:
   """Refits the power laws to `samples` sets of resampled residuals.
 
   A budget whose parabola has no minimum in a sample is dropped from it, and the
@@ -229,14 +211,10 @@ def isoflop_bootstrap(
   has more than `MIN_SIZES` sizes, since there are no residuals.
   """
   rng = np.random.default_rng(seed)
-  fitted = [
-    np.polyval(f.parabola, np.log([p.parameters for p in f.points]))
-    for f in found
-  ]
+  fitted = [np.polyval(f.parabola, np.log([p.parameters for p in f.points])) for f in found]
   # 3 parameters fitted to n points: the residuals are too small by this factor.
   by_budget = [
-    (np.array([p.loss for p in f.points]) - at)
-    * np.sqrt(len(at) / (len(at) - 3))
+    (np.array([p.loss for p in f.points]) - at) * np.sqrt(len(at) / (len(at) - 3))
     for f, at in zip(found, fitted, strict=True)
     if len(at) > 3
   ]
@@ -247,9 +225,7 @@ def isoflop_bootstrap(
     drawn = [
       p._replace(loss=float(loss))
       for f, at in zip(found, fitted, strict=True)
-      for p, loss in zip(
-        f.points, at + rng.choice(residuals, len(at)), strict=True
-      )
+      for p, loss in zip(f.points, at + rng.choice(residuals, len(at)), strict=True)
     ]
     again = isoflop_profiles(drawn)[0]
     if len(again) > 1:
@@ -257,9 +233,7 @@ def isoflop_bootstrap(
   return out
 
 
-def _minimum(
-  xs: Sequence[float], runs: Sequence[Point]
-) -> tuple[np.ndarray, float | None]:
+def _minimum(xs: Sequence[float], runs: Sequence[Point]) -> tuple[np.ndarray, float | None]:
   """The parabola in log x, and its minimum if that lies within the data."""
   logs = np.log(xs)
   parabola = np.polyfit(logs, [p.loss for p in runs], 2)
@@ -330,9 +304,7 @@ def parametric_bootstrap(
   log_n, log_d, log_l = _data(points)
   predicted = np.log(fitted.loss(np.exp(log_n), np.exp(log_d)))
   residuals = (log_l - predicted) * np.sqrt(len(points) / (len(points) - 5))
-  start = np.array(
-    [*np.log([fitted.A, fitted.B, fitted.E]), fitted.alpha, fitted.beta]
-  )
+  start = np.array([*np.log([fitted.A, fitted.B, fitted.E]), fitted.alpha, fitted.beta])
   found = []
   for _ in range(samples):
     losses = predicted + rng.choice(residuals, len(points))
@@ -359,9 +331,7 @@ def objective(
   slope = np.clip(residual, -1, 1) / DELTA
   of_a, of_b, of_e = (slope * np.exp(x - total) for x in (of_n, of_d, e))
   gradient = [of_a, of_b, of_e, -of_a * log_n, -of_b * log_d]
-  return huber(1.0, residual).sum(-1), np.stack(
-    [g.sum(-1) for g in gradient], -1
-  )
+  return huber(1.0, residual).sum(-1), np.stack([g.sum(-1) for g in gradient], -1)
 
 
 def _data(points: Sequence[Point]) -> tuple[np.ndarray, ...]:
@@ -369,9 +339,7 @@ def _data(points: Sequence[Point]) -> tuple[np.ndarray, ...]:
   return tuple(np.log(np.array(rows, float)).T)
 
 
-def _best(
-  starts: Sequence[np.ndarray], data: tuple[np.ndarray, ...]
-) -> np.ndarray:
+def _best(starts: Sequence[np.ndarray], data: tuple[np.ndarray, ...]) -> np.ndarray:
   """Runs L-BFGS from each start and returns the best end."""
   log_n, log_d, log_l = data
   # Centred: otherwise a and alpha are nearly collinear, and L-BFGS crawls along
@@ -381,9 +349,7 @@ def _best(
 
   def moved(theta: np.ndarray, sign: int) -> np.ndarray:
     a, b, e, alpha, beta = theta
-    return np.array(
-      [a - sign * alpha * mean_n, b - sign * beta * mean_d, e, alpha, beta]
-    )
+    return np.array([a - sign * alpha * mean_n, b - sign * beta * mean_d, e, alpha, beta])
 
   # One thread: with 5 unknowns, BLAS threads wait for each other for far longer
   # than the fit takes.
@@ -444,10 +410,7 @@ class Fits(NamedTuple):
       found['tokens'] = tokens._asdict()
     if out['approach_2']:
       out['approach_2']['minima'] = [
-        {
-          name: getattr(profile, name)
-          for name in ('budget', 'parameters', 'tokens', 'loss')
-        }
+        {name: getattr(profile, name) for name in ('budget', 'parameters', 'tokens', 'loss')}
         for profile in self.profiles
       ]
     return {**out, 'warnings': self.warnings}
@@ -479,9 +442,7 @@ def _cell(value: float, bounds: tuple[float, float] | None) -> str:
   return f'{shown} ({bounds[0]:.3g} to {bounds[1]:.3g})' if bounds else shown
 
 
-def fit_all(
-  points: Sequence[Point], curves: Sequence[Curve], samples: int, seed: int
-) -> Fits:
+def fit_all(points: Sequence[Point], curves: Sequence[Curve], samples: int, seed: int) -> Fits:
   """Fits all three approaches.
 
   Raises:
@@ -497,14 +458,8 @@ def fit_all(
       lambda: envelope_frontier(outline),
       lambda law: envelope_bootstrap(curves, least, most, *drawn),
     ),
-    2: (
-      lambda: isoflop_frontier(profiles),
-      lambda law: isoflop_bootstrap(profiles, *drawn),
-    ),
-    3: (
-      lambda: fit_parametric(points),
-      lambda fit: parametric_bootstrap(points, fit, *drawn),
-    ),
+    2: (lambda: isoflop_frontier(profiles), lambda law: isoflop_bootstrap(profiles, *drawn)),
+    3: (lambda: fit_parametric(points), lambda fit: parametric_bootstrap(points, fit, *drawn)),
   }
   laws: dict[int, Any] = {}
   values = {}
@@ -522,8 +477,7 @@ def fit_all(
       )
     laws[number] = law
     values[number] = {
-      name: (value, interval([x[name] for x in again]))
-      for name, value in _numbers(law).items()
+      name: (value, interval([x[name] for x in again])) for name, value in _numbers(law).items()
     }
   if not laws:
     raise RuntimeError('nothing could be fitted: ' + '; '.join(warnings))

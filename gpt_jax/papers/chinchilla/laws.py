@@ -69,9 +69,7 @@ class Fit(NamedTuple):
     N = G (C / 6)^a and D = (C / 6)^b / G, where G is
     (alpha A / (beta B))^(1 / (alpha + beta)).
     """
-    g = (self.alpha * self.A / (self.beta * self.B)) ** (
-      1 / (self.alpha + self.beta)
-    )
+    g = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
     return Optimum(g * (flops / 6) ** self.a, (flops / 6) ** self.b / g)
 
   def tokens(self, parameters: float, loss: float) -> float:
@@ -171,9 +169,7 @@ class Served(NamedTuple):
     return self.training_flops + self.inference_flops
 
 
-def serve(
-  fit: Fit, flops: float, inference_tokens: float
-) -> tuple[Served, Served]:
+def serve(fit: Fit, flops: float, inference_tokens: float) -> tuple[Served, Served]:
   """The compute-optimal model, and the one with the fewest total FLOPs.
 
   Both have the predicted loss of the compute-optimal model for `flops`.
@@ -215,9 +211,7 @@ def serve(
 LEAST_FLOPS = 1e9
 
 
-def training_flops(
-  chips: str, days: float, mfu: float
-) -> tuple[float, dict[str, Any]]:
+def training_flops(chips: str, days: float, mfu: float) -> tuple[float, dict[str, Any]]:
   """Training FLOPs, and what they were computed from.
 
   `chips` is a cloud name such as v4-512 (512 cores, which are 256 chips), `mfu`
@@ -245,11 +239,7 @@ def training_flops(
 
 
 def plan(
-  flops: float,
-  assumed: dict[str, Any],
-  *,
-  inference_tokens: float | None,
-  fit_path: str | None,
+  flops: float, assumed: dict[str, Any], *, inference_tokens: float | None, fit_path: str | None
 ) -> dict[str, Any]:
   """The optimum for a budget under each law, and the nearest shipped config.
 
@@ -261,8 +251,7 @@ def plan(
   if flops < LEAST_FLOPS:
     how = '--chips, --days, --mfu' if assumed else f'--budget={flops:g}'
     raise UsageError(
-      f'{how}: {flops:.3g} training FLOPs train no model; give at least '
-      f'{LEAST_FLOPS:g}'
+      f'{how}: {flops:.3g} training FLOPs train no model; give at least {LEAST_FLOPS:g}'
     )
   fits = dict(FITS)
   if fit_path:
@@ -300,9 +289,7 @@ def plan(
       }
       for name, fit in fits.items()
       for kind, model in zip(
-        ('compute-optimal', 'least in all'),
-        serve(fit, flops, inference_tokens),
-        strict=True,
+        ('compute-optimal', 'least in all'), serve(fit, flops, inference_tokens), strict=True
       )
     ]
   return {**out, 'notes': NOTES}
@@ -333,9 +320,7 @@ def read_fit(path: str) -> Fit:
   return fit
 
 
-def _check_law(
-  fit: Fit, flops: float, inference_tokens: float | None, path: str
-) -> None:
+def _check_law(fit: Fit, flops: float, inference_tokens: float | None, path: str) -> None:
   """Refuses a law whose optimum is no model, or is more than a float holds."""
   try:
     found = fit.optimum(flops)
@@ -412,10 +397,7 @@ def show(found: dict[str, Any], console: Console) -> None:
   table = _table('The model to train', ('law',), columns)
   for row in found['optima']:
     loss = row.get('predicted_loss')
-    figures = (
-      f'{row["tokens_per_parameter"]:.3g}',
-      f'{loss:.3f}' if loss else '',
-    )
+    figures = (f'{row["tokens_per_parameter"]:.3g}', f'{loss:.3f}' if loss else '')
     _add(table, row, (row['law'],), figures)
   console.print(table)
   if 'served' in found:
@@ -433,19 +415,12 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(f'- {note}')
 
 
-def _table(
-  title: str, names: Iterable[str], figures: Iterable[str]
-) -> TextTable:
+def _table(title: str, names: Iterable[str], figures: Iterable[str]) -> TextTable:
   right = [*figures]
   return TextTable(*names, *right, 'nearest config', title=title, right=right)
 
 
-def _add(
-  table: TextTable,
-  row: dict[str, Any],
-  names: Iterable[str],
-  rest: Iterable[str],
-) -> None:
+def _add(table: TextTable, row: dict[str, Any], names: Iterable[str], rest: Iterable[str]) -> None:
   """Adds a row: names, parameters, tokens, the rest, the nearest config."""
   config = ''
   if 'config' in row:

@@ -2,8 +2,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the core's tables, by the field that names them."""
 
-ROWS = {
-  'model.position': {
-    'deberta': 'gpt_jax.papers.deberta.deberta:deberta',
-  },
-}
+ROWS = {'model.position': {'deberta': 'gpt_jax.papers.deberta.deberta:deberta'}}

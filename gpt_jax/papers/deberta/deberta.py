@@ -18,13 +18,7 @@ from flax import linen as nn
 
 from gpt_jax.core.nn.distance_products import DistanceProducts, Products
 from gpt_jax.core.nn.kv_cache import Cache
-from gpt_jax.core.nn.layers import (
-  ACTIVATIONS,
-  Initializer,
-  Projections,
-  dense,
-  parameter,
-)
+from gpt_jax.core.nn.layers import ACTIVATIONS, Initializer, Projections, dense, parameter
 from gpt_jax.core.nn.positions import (
   Factory,
   LearnedPositions,
@@ -61,29 +55,16 @@ class Deberta(Transformer):
     choices, dtype = self._choices, self._dtype
     settings, inits = choices.position.settings, choices.init_weights
     self.distances = DistanceTable(
-      settings.num_rows,
-      settings.normed,
-      self.d_model,
-      choices.norm,
-      inits.position,
-      dtype,
+      settings.num_rows, settings.normed, self.d_model, choices.norm, inits.position, dtype
     )
     if settings.convolution:
       self.convolution = Convolution(
-        settings.convolution,
-        settings.activation,
-        choices.norm,
-        inits.kernel,
-        dtype,
+        settings.convolution, settings.activation, choices.norm, inits.kernel, dtype
       )
     if settings.mask_decoder:
-      self.late_positions = LearnedPositions(
-        0, self.context_length, inits.position
-      )
+      self.late_positions = LearnedPositions(0, self.context_length, inits.position)
 
-  def __call__(
-    self, row: Row | jax.Array, caches: Caches | None = None
-  ) -> Output:
+  def __call__(self, row: Row | jax.Array, caches: Caches | None = None) -> Output:
     """Runs the stack, whose layers get what they share by their context."""
     row = Row.of(row)
     x_BLD = self.embedded(row)
@@ -219,9 +200,7 @@ def row_of(distance: np.ndarray, max_distance: int, buckets: int) -> np.ndarray:
   return np.clip(distance + span, 0, 2 * span - 1)
 
 
-def _bucketed(
-  distance: np.ndarray, max_distance: int, middle: int
-) -> np.ndarray:
+def _bucketed(distance: np.ndarray, max_distance: int, middle: int) -> np.ndarray:
   """The buckets of distances above `middle`."""
   # In float32, as in the released models' code.
   far = np.float32(np.maximum(np.abs(distance), middle)) / np.float32(middle)
@@ -286,11 +265,7 @@ class FirstBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """[B, L, D] -> [B, L, D]."""
     block = self.block()
@@ -323,11 +298,7 @@ class LateBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """[B, L, D] -> [B, L, D]; the context's `late_BLD` is P."""
     block = self.block()
@@ -361,12 +332,7 @@ class LateAttention(nn.Module):
     nn.share_scope(self, self.inner)
 
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None = None,
-    *,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None = None, *, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """[B, L, D] -> [B, L, D]."""
     q_BLHK = self.inner.projections.queries(x_BLD)
@@ -408,22 +374,16 @@ def deberta(
     activation: of the convolution, from `ACTIVATIONS`.
   """
   if not (c2c or c2p or p2c):
-    raise UsageError(
-      'model.position=deberta: c2c, c2p and p2c are all False; one must be on'
-    )
+    raise UsageError('model.position=deberta: c2c, c2p and p2c are all False; one must be on')
   if convolution and convolution % 2 == 0:
-    raise UsageError(
-      f'model.position: convolution={convolution} must be odd, or 0'
-    )
+    raise UsageError(f'model.position: convolution={convolution} must be odd, or 0')
   # Half of the buckets hold a distance each, and the last one is the longest.
   if buckets and not 2 <= buckets // 2 < max_distance - 1:
     raise UsageError(
       f'model.position: buckets={buckets} must be at least 4, and half of them '
       f'below max_distance - 1, which is {max_distance - 1}'
     )
-  terms = functools.partial(
-    Disentangled, max_distance, buckets, c2c, c2p, p2c, shared
-  )
+  terms = functools.partial(Disentangled, max_distance, buckets, c2c, c2p, p2c, shared)
 
   def block(make: Any, model: Model) -> Factory:
     fields = model.fields
@@ -450,11 +410,7 @@ def deberta(
     return make
 
   settings = DebertaSettings(
-    num_rows(max_distance, buckets),
-    norm,
-    mask_decoder,
-    convolution,
-    activation,
+    num_rows(max_distance, buckets), norm, mask_decoder, convolution, activation
   )
   return Position(
     functools.partial(LearnedPositions, 0) if absolute else None,

@@ -74,9 +74,7 @@ class DiLoCo:
   def optimizer(self) -> optax.GradientTransformation:
     """Of the parameters that the replicas start from."""
     return optax.sgd(
-      self.learning_rate,
-      momentum=self.momentum or None,
-      nesterov=bool(self.momentum),
+      self.learning_rate, momentum=self.momentum or None, nesterov=bool(self.momentum)
     )
 
   def init(self, params: Any, opt_state: Any) -> ReplicaStates:
@@ -88,9 +86,7 @@ class DiLoCo:
       jnp.float32(0),
     )
 
-  def state_shardings(
-    self, params: Any, opt_state: Any, outer: Any
-  ) -> ReplicaStates:
+  def state_shardings(self, params: Any, opt_state: Any, outer: Any) -> ReplicaStates:
     """A `NamedSharding` for each leaf of a `ReplicaStates`."""
 
     def several(one: NamedSharding) -> NamedSharding:
@@ -154,17 +150,10 @@ class DiLoCo:
       params = train_state.trained(new.params, objective.frozen)
       return params, new.opt_state, metrics
 
-    split = jax.tree.map(
-      lambda x: x.reshape(self.replicas, -1, *x.shape[1:]), batch
-    )
+    split = jax.tree.map(lambda x: x.reshape(self.replicas, -1, *x.shape[1:]), batch)
     with layout.within(sharding.REPLICAS):
-      params, opt_state, metrics = jax.vmap(
-        step, spmd_axis_name=sharding.REPLICAS
-      )(
-        replicas.params,
-        replicas.opt_state,
-        step_lib.apart(split),
-        jnp.arange(self.replicas),
+      params, opt_state, metrics = jax.vmap(step, spmd_axis_name=sharding.REPLICAS)(
+        replicas.params, replicas.opt_state, step_lib.apart(split), jnp.arange(self.replicas)
       )
     done = state.step + 1
     key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -172,9 +161,7 @@ class DiLoCo:
 
     def join(theta: Any, own: Any, outer_state: Any, _: Any) -> Any:
       gradient = jax.tree.map(
-        lambda old, each: (
-          old.astype(jnp.float32) - jnp.mean(each.astype(jnp.float32), axis=0)
-        ),
+        lambda old, each: old.astype(jnp.float32) - jnp.mean(each.astype(jnp.float32), axis=0),
         theta,
         own,
       )
@@ -189,7 +176,10 @@ class DiLoCo:
         (done % self.steps == 0) | (done == num_steps),
         join,
         lambda *same: same,
-        *(theta, params, replicas.outer, replicas.grad_norm),
+        theta,
+        params,
+        replicas.outer,
+        replicas.grad_norm,
       )
     ema = None
     if average:
@@ -204,10 +194,7 @@ class DiLoCo:
 
   def pooled(self, outputs: Sequence[ReplicaOutputs]) -> list[dict[str, Any]]:
     """The metrics of some steps: means over the replicas."""
-    return [
-      jax.tree.map(lambda x: jnp.mean(x, axis=0), one.of_each) | one.outer
-      for one in outputs
-    ]
+    return [jax.tree.map(lambda x: jnp.mean(x, axis=0), one.of_each) | one.outer for one in outputs]
 
   def _copies(self, x: Any) -> jax.Array:
     return jnp.broadcast_to(x, (self.replicas, *jnp.shape(x)))

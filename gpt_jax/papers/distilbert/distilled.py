@@ -25,14 +25,7 @@ from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.params import flatten
 from gpt_jax.core.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.core.objectives import forward
-from gpt_jax.core.objectives.base import (
-  Needs,
-  Objective,
-  Part,
-  Scored,
-  Stored,
-  TextObjective,
-)
+from gpt_jax.core.objectives.base import Needs, Objective, Part, Scored, Stored, TextObjective
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Means, Params, share
 from gpt_jax.core.ranges import Positive, Weight, Whole
@@ -89,8 +82,7 @@ class Distilled(Objective):
       )
     if any(not isinstance(n, int) or isinstance(n, bool) for n in self.layers):
       raise UsageError(
-        f'objective.name: layers={self.layers}: must be whole numbers, such as '
-        '(0, 2, 4)'
+        f'objective.name: layers={self.layers}: must be whole numbers, such as (0, 2, 4)'
       )
     if not self.top_k:
       return
@@ -122,8 +114,12 @@ class Distilled(Objective):
     # Causal rows are the same in each epoch.
     times = getattr(self._text, 'static', 1)
     return Stored(
-      *(self.text, self.places, self.temperature, self.top_k),
-      *(times, positions),
+      self.text,
+      self.places,
+      self.temperature,
+      self.top_k,
+      times,
+      positions,
       lambda length: teacher_outputs.blank(positions(length), self.top_k),
     )
 
@@ -137,12 +133,9 @@ class Distilled(Objective):
       scored = Scored(_whole, _none) if real else own
       return needs._replace(scored=scored, stored=self._stored)
     both = own and Scored(_whole if real else own.output, own.heads)
-    of_teacher = Scored(
-      (both.output if both else _whole) if self.soft else _none, _none
-    )
+    of_teacher = Scored((both.output if both else _whole) if self.soft else _none, _none)
     return needs._replace(
-      scored=both if self.soft else own,
-      parts={'teacher': Part(scored=of_teacher, frozen=True)},
+      scored=both if self.soft else own, parts={'teacher': Part(scored=of_teacher, frozen=True)}
     )
 
   @functools.cached_property
@@ -199,10 +192,7 @@ class Distilled(Objective):
       read = _read_by(self.teacher, batch)
       guide, _ = forward.states(self.teacher, trees['teacher'], read, None)
     found = plain.loss_of_states(ours, hidden, seen, evaluating=evaluating)
-    metrics: dict[str, Mean | Means] = {
-      **(found.metrics or {}),
-      'objective/hard_loss': found.means,
-    }
+    metrics: dict[str, Mean | Means] = {**(found.metrics or {}), 'objective/hard_loss': found.means}
     # The other losses, each with its factor and its name in `weights`.
     others: list[tuple[float, Mean, str]] = []
     if self.soft and not (self.top_k and evaluating):
@@ -214,15 +204,14 @@ class Distilled(Objective):
       weights = self._soft_weights(batch)
       if guide is None:
         divergence = soft_targets.top_divergence(
-          student,
-          *(batch['teacher_ids'], batch['teacher_log_probs']),
-          *(weights, self.temperature),
+          student, batch['teacher_ids'], batch['teacher_log_probs'], weights, self.temperature
         )
       else:
         divergence = soft_targets.divergence(
           student,
           forward.scores(self.teacher, trees['teacher'], at(guide)),
-          *(weights, self.temperature),
+          weights,
+          self.temperature,
         )
       mean = Mean(self.temperature**2 * divergence, jnp.sum(weights))
       metrics['objective/soft_loss'] = mean
@@ -334,9 +323,7 @@ def copied(
   return {**params, **outside, 'decoder': {'periods': periods}}
 
 
-def check_layers(
-  model: Transformer, teacher: Transformer, layers: Sequence[int]
-) -> None:
+def check_layers(model: Transformer, teacher: Transformer, layers: Sequence[int]) -> None:
   """Checks that `layers` of the teacher can initialise the student."""
   given = f'objective.name: layers={tuple(layers)}'
   wrong = [n for n in layers if not 0 <= n < teacher.num_layers]
@@ -350,10 +337,7 @@ def check_layers(
       f'{given}: are {len(layers)}, but model.num_layers={model.num_layers}; '
       'name one of the teacher for each, or none to start at random'
     )
-  for field, shares in (
-    ('model', model.share),
-    ('models.teacher', teacher.share),
-  ):
+  for field, shares in (('model', model.share), ('models.teacher', teacher.share)):
     if shares != 'none':
       raise UsageError(
         f'{field}.share={shares!r}: layers that share parameters are not '
@@ -365,9 +349,7 @@ def check_layers(
       f'{given}: the teacher has no {missing[0]}; make model like '
       'models.teacher, or leave layers out'
     )
-  found: Any = jax.eval_shape(
-    lambda a, b: copied(a, b, model, teacher, layers), ours, theirs
-  )
+  found: Any = jax.eval_shape(lambda a, b: copied(a, b, model, teacher, layers), ours, theirs)
   theirs = flatten(found)
   for name, x in sorted(flatten(ours).items()):
     if x.shape != theirs[name].shape:

@@ -22,10 +22,7 @@ _TINY = 1e-12
 
 
 def divergence(
-  student: Scores,
-  teacher: Scores,
-  weights_BL: jax.Array,
-  temperature: float,
+  student: Scores, teacher: Scores, weights_BL: jax.Array, temperature: float
 ) -> jax.Array:
   """The weighted sum of KL(softmax(z_t / T) || softmax(z_s / T)).
 
@@ -54,9 +51,7 @@ def divergence(
   return jax.lax.scan(jax.checkpoint(add), jnp.float32(0), chunks)[0]
 
 
-def most_probable(
-  teacher: Scores, top_k: int, temperature: float
-) -> tuple[jax.Array, jax.Array]:
+def most_probable(teacher: Scores, top_k: int, temperature: float) -> tuple[jax.Array, jax.Array]:
   """A teacher's most probable tokens, and their log-probabilities.
 
   Args:
@@ -127,9 +122,7 @@ def top_divergence(
 
 def _of_others(log_probs_PNV: jax.Array, ids_PNk: jax.Array) -> jax.Array:
   """The log-probability of all tokens but the given ones."""
-  others = jnp.put_along_axis(
-    log_probs_PNV, ids_PNk, NEVER, axis=-1, inplace=False
-  )
+  others = jnp.put_along_axis(log_probs_PNV, ids_PNk, NEVER, axis=-1, inplace=False)
   return jax.nn.logsumexp(others, axis=-1)
 
 

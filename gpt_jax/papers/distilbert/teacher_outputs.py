@@ -87,10 +87,7 @@ class Writer:
       vocab_size: of the teacher.
     """
     self._folder, self._wanted = folder, wanted
-    self._dtypes = {
-      IDS: token_dtype(vocab_size),
-      LOG_PROBS: 'float16',
-    }
+    self._dtypes = {IDS: token_dtype(vocab_size), LOG_PROBS: 'float16'}
     try:
       state = store.read_state(folder, wanted)
       counts = json.loads(bytes(state['counts']))
@@ -108,9 +105,7 @@ class Writer:
       for name, dtype in self._dtypes.items()
     }
 
-  def add(
-    self, ids_RPk: np.ndarray, log_probs_RPk: np.ndarray, weights_RP: np.ndarray
-  ) -> None:
+  def add(self, ids_RPk: np.ndarray, log_probs_RPk: np.ndarray, weights_RP: np.ndarray) -> None:
     """Appends the outputs of the next rows.
 
     Args:
@@ -162,9 +157,7 @@ def read(folder: str) -> OutputsManifest | None:
     version = entries.pop('format_version')
     fingerprint = entries.pop('fingerprint')
     if version == FORMAT_VERSION:
-      contents = OutputsManifest(
-        **entries | {'rows': OutputRows(**entries['rows'])}
-      )
+      contents = OutputsManifest(**entries | {'rows': OutputRows(**entries['rows'])})
       if contents.fingerprint == fingerprint:
         return contents
   except (ValueError, RecursionError, TypeError, KeyError) as e:
@@ -211,9 +204,7 @@ class TeacherOutputs:
     with ts.Batch() as batch:
       for name, array in self._arrays.items():
         size = rows.positions * (rows.top_k + (name == LOG_PROBS))
-        found[name] = [
-          array[n * size : (n + 1) * size].read(batch=batch) for n in numbers
-        ]
+        found[name] = [array[n * size : (n + 1) * size].read(batch=batch) for n in numbers]
     try:
       read = {name: [x.result() for x in found[name]] for name in found}
     except ValueError as e:

@@ -2,8 +2,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the core's tables, by the field that names them."""
 
-ROWS = {
-  'objective.name': {
-    'electra': 'gpt_jax.papers.electra.electra:Electra',
-  },
-}
+ROWS = {'objective.name': {'electra': 'gpt_jax.papers.electra.electra:Electra'}}

@@ -60,11 +60,7 @@ TABLES = ('embed', 'positions', 'segments')
 SHARED = (*TABLES, 'embed_norm')
 # -> parameters that the generator takes from the model, and parameters that the
 # model stores as differences from the generator's.
-SHARINGS = {
-  'es': (SHARED, ()),
-  'nes': ((), ()),
-  'gdes': ((), TABLES),
-}
+SHARINGS = {'es': (SHARED, ()), 'nes': ((), ()), 'gdes': ((), TABLES)}
 
 
 # -> whether only the chosen tokens are scored, and whether over the vocabulary
@@ -114,10 +110,7 @@ class Electra(Objective):
   @property
   def masking(self) -> Masking:
     """How tokens are chosen; all of them become [MASK]."""
-    return Masking(
-      *(self.rate, 1.0, 0.0),
-      most=lambda length: int((self.rate + 0.005) * length),
-    )
+    return Masking(self.rate, 1.0, 0.0, most=lambda length: int((self.rate + 0.005) * length))
 
   @property
   def _chosen_only(self) -> bool:
@@ -214,9 +207,7 @@ class Electra(Objective):
     """The generator's stage first, if `generator_steps` is set."""
     if not self.generator_steps:
       return None
-    return Stages(
-      (self.generator_steps,), self.trains, self.loss_of_stage, self.enter
-    )
+    return Stages((self.generator_steps,), self.trains, self.loss_of_stage, self.enter)
 
   def trains(self, tree: Params, stage: jax.Array) -> Params:
     """The generator in stage 0, all others in stage 1."""
@@ -232,11 +223,7 @@ class Electra(Objective):
     return {**params, **jax.tree.map(jnp.copy, own)}
 
   def loss_of_stage(
-    self,
-    params: Params,
-    batch: Batch,
-    key: jax.Array | None,
-    stage: jax.Array,
+    self, params: Params, batch: Batch, key: jax.Array | None, stage: jax.Array
   ) -> Loss:
     """The first mean only, or the second."""
     return self._weighed(params, batch, key, (stage == 0, stage == 1))
@@ -245,9 +232,7 @@ class Electra(Objective):
     """The loss at the top of this file."""
     return self._weighed(params, batch, key, (1, 1))
 
-  def _weighed(
-    self, params: Params, batch: Batch, key: jax.Array | None, factors: tuple
-  ) -> Loss:
+  def _weighed(self, params: Params, batch: Batch, key: jax.Array | None, factors: tuple) -> Loss:
     """Both means, each times a factor."""
     evaluating = key is None
     # Held-out rows get the same replacements in each evaluation.
@@ -271,30 +256,21 @@ class Electra(Objective):
     replaced_BL = corrupt_BL != original_BL
     if self._scores_vocabulary:
       total, metrics = self._vocabulary_loss(
-        *(model, hidden_BLD, original_BL, replaced_BL, batch),
-        evaluating=evaluating,
+        model, hidden_BLD, original_BL, replaced_BL, batch, evaluating=evaluating
       )
     else:
-      total, metrics = self._replaced_loss(
-        model['heads'], hidden_BLD, replaced_BL, batch
-      )
+      total, metrics = self._replaced_loss(model['heads'], hidden_BLD, replaced_BL, batch)
     found = found._replace(metrics={**(found.metrics or {}), **metrics})
     if evaluating:
       counted = jnp.sum(self._weights(batch))
       found = found._replace(added=(Mean(self.weight * total, counted),))
     else:
       factor = self.weight * share(batch, 'second')
-      found = found._replace(
-        sum=factors[0] * found.sum + factors[1] * factor * total
-      )
+      found = found._replace(sum=factors[0] * found.sum + factors[1] * factor * total)
     return forward.add_routers(found, routers, training=not evaluating)
 
   def _replaced_loss(
-    self,
-    heads: Params,
-    hidden_BLD: jax.Array,
-    replaced_BL: jax.Array,
-    batch: Batch,
+    self, heads: Params, hidden_BLD: jax.Array, replaced_BL: jax.Array, batch: Batch
   ) -> tuple[jax.Array, dict[str, Mean]]:
     """Loss of detecting replaced tokens (section 2): the sum, and metrics."""
     logits_BL: Any = self._head.apply({'params': heads}, hidden_BLD)
@@ -342,9 +318,7 @@ class Electra(Objective):
       return batch['mask'].astype(jnp.float32)
     rows_B1 = jnp.arange(len(batch['mask']))[:, None]
     zeros_BL = jnp.zeros(batch['mask'].shape, jnp.float32)
-    return zeros_BL.at[rows_B1, batch['masked_positions']].max(
-      batch['masked_weights']
-    )
+    return zeros_BL.at[rows_B1, batch['masked_positions']].max(batch['masked_weights'])
 
   def weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Numbers of chosen tokens, and of those of the second loss."""
@@ -362,9 +336,7 @@ def _placed(batch: Batch, ids_BP: jax.Array) -> jax.Array:
   return inputs_BL.at[rows_B1, at_BP].set(ids_BP)
 
 
-def _check_shared(
-  model: Transformer, generator: Transformer, part: Part
-) -> None:
+def _check_shared(model: Transformer, generator: Transformer, part: Part) -> None:
   """Checks that shared parameters have the same shape in both models."""
   ours, theirs = parameter_shapes(model), parameter_shapes(generator)
   for name in (*part.shared, *part.added):

@@ -40,11 +40,7 @@ class Biattentive(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    y_BLD: jax.Array,
-    real_x_BL: jax.Array,
-    real_y_BL: jax.Array,
+    self, x_BLD: jax.Array, y_BLD: jax.Array, real_x_BL: jax.Array, real_y_BL: jax.Array
   ) -> jax.Array:
     """Vectors [B, L, D] of two texts and their real tokens to [B, K]."""
     narrow = self._dense(SIZE, 'narrow')
@@ -59,10 +55,7 @@ class Biattentive(nn.Module):
     pooled = []
     for name, integrate, one, other, scores, real_one, real_other in (
       ('first', integrate_x, x_BLD, y_BLD, scores_BLM, real_x_BL, real_y_BL),
-      (
-        *('second', integrate_y, y_BLD, x_BLD),
-        *(scores_BLM.swapaxes(1, 2), real_y_BL, real_x_BL),
-      ),
+      ('second', integrate_y, y_BLD, x_BLD, scores_BLM.swapaxes(1, 2), real_y_BL, real_x_BL),
     ):
       scores = jnp.where(real_other[:, None], scores, HIDDEN)
       seen = jax.nn.softmax(scores, axis=-1) @ other
@@ -94,9 +87,7 @@ class Biattentive(nn.Module):
 
     return run
 
-  def _pooled(
-    self, x_BLD: jax.Array, real_BL: jax.Array, dense: Dense
-  ) -> list[jax.Array]:
+  def _pooled(self, x_BLD: jax.Array, real_BL: jax.Array, dense: Dense) -> list[jax.Array]:
     real_BL1 = real_BL[..., None]
     count_B1 = jnp.sum(real_BL, axis=1, keepdims=True)
     weights_BL1 = jax.nn.softmax(jnp.where(real_BL1, dense(x_BLD), HIDDEN), 1)

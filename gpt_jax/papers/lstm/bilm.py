@@ -52,9 +52,7 @@ class BiLm(Objective):
   @property
   def needs(self) -> Needs:
     """A model of two directions."""
-    return Needs(
-      attention='separate', rows=('stream',), candidates=self.negatives
-    )
+    return Needs(attention='separate', rows=('stream',), candidates=self.negatives)
 
   def check(self) -> None:
     """Rejects models whose directions read each other, or one softmax."""
@@ -95,9 +93,7 @@ class BiLm(Objective):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The mean of both directions'; with a key over a sample of words."""
-    hidden_BLD, _ = forward.states(
-      self.model, params, batch, key, cuts=batch['cuts']
-    )
+    hidden_BLD, _ = forward.states(self.model, params, batch, key, cuts=batch['cuts'])
     ahead_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
     tokens_BL, weights_BL = batch['tokens'], batch['weights']
     sampled = key is not None and self.negatives > 0
@@ -111,9 +107,7 @@ class BiLm(Objective):
       scores = forward.scores(self.model, params, states_BLD)
       if sampled:
         assert key is not None
-        nll_BL = sampled_nll(
-          scores, targets_BL, jax.random.fold_in(key, i + 1), self.negatives
-        )
+        nll_BL = sampled_nll(scores, targets_BL, jax.random.fold_in(key, i + 1), self.negatives)
         total = jnp.sum(nll_BL * weights_BL)
       else:
         total = token_loss(scores, targets_BL, weights_BL).sum
@@ -133,9 +127,7 @@ class BiLm(Objective):
 # the sample.)
 
 
-def sampled_nll(
-  scores: Scores, targets_BL: jax.Array, key: jax.Array, number: int
-) -> jax.Array:
+def sampled_nll(scores: Scores, targets_BL: jax.Array, key: jax.Array, number: int) -> jax.Array:
   """-log softmax of each target among a sample of words, float32 [B, L].
 
   All targets have the same sample; where it holds the target itself, that
@@ -158,9 +150,7 @@ def sampled_nll(
     return logits - log_expected(ids, V, number)
 
   rows_BLD = look_up(table_VD, targets_BL, dtype)
-  true_BL = jnp.einsum(
-    'BLD,BLD->BL', hidden_BLD, rows_BLD, preferred_element_type=jnp.float32
-  )
+  true_BL = jnp.einsum('BLD,BLD->BL', hidden_BLD, rows_BLD, preferred_element_type=jnp.float32)
   true_BL = corrected(true_BL, targets_BL)
   rows_1ND: Any = look_up(table_VD, ids_N[None], dtype)
   logits_BLN = jnp.einsum(

@@ -101,9 +101,7 @@ class CharacterCnn(nn.Module):
     for i in range(own.num_highways):
       x_NF = Highway(inits, self.dtype, name=f'highway_{i}')(x_NF)
     axes = 'mlp', 'embed'
-    projection = Dense(
-      *(self.features, axes, inits.kernel, True, self.dtype), name='projection'
-    )
+    projection = Dense(self.features, axes, inits.kernel, True, self.dtype, name='projection')
     return projection(x_NF.reshape(B, L, -1))
 
 

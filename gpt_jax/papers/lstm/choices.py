@@ -3,12 +3,8 @@
 """Rows of the core's tables, by the field that names them."""
 
 ROWS = {
-  'model.attention': {
-    'lstm': 'gpt_jax.papers.lstm.lstm:lstm',
-  },
-  'model.input': {
-    'characters': 'gpt_jax.papers.lstm.word_characters:characters',
-  },
+  'model.attention': {'lstm': 'gpt_jax.papers.lstm.lstm:lstm'},
+  'model.input': {'characters': 'gpt_jax.papers.lstm.word_characters:characters'},
   'objective.name': {
     'recurrent': 'gpt_jax.papers.lstm.recurrent:Recurrent',
     'bilm': 'gpt_jax.papers.lstm.bilm:BiLm',

@@ -64,11 +64,7 @@ class Clips(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def scan(
-  gates_LBZ: jax.Array,
-  weights: Weights,
-  state: LstmState,
-  tokens: Tokens,
-  clips: Clips,
+  gates_LBZ: jax.Array, weights: Weights, state: LstmState, tokens: Tokens, clips: Clips
 ) -> tuple[jax.Array, LstmState]:
   """Reads the tokens one after the other: hidden states [L, B, P], last state.
 
@@ -91,14 +87,10 @@ def _forward(gates_LBZ, weights, state, tokens, clips):
     if weights.projection_SP is not None:
       hidden_BP = _dot(hidden_BP, weights.projection_SP)
       hidden_BP = _clip(hidden_BP, clips.projection).astype(old.hidden_BP.dtype)
-    new = jax.tree.map(
-      lambda n, o: jnp.where(at.real, n, o), LstmState(hidden_BP, cell_BS), old
-    )
+    new = jax.tree.map(lambda n, o: jnp.where(at.real, n, o), LstmState(hidden_BP, cell_BS), old)
     return new, (jnp.where(at.real, hidden_BP, 0), gates_BZ, old)
 
-  last, (y_LBP, gates_LBZ, before) = jax.lax.scan(
-    step, state, (gates_LBZ, _columns(tokens))
-  )
+  last, (y_LBP, gates_LBZ, before) = jax.lax.scan(step, state, (gates_LBZ, _columns(tokens)))
   return (y_LBP, last), (gates_LBZ, weights, before, y_LBP, tokens)
 
 
@@ -120,14 +112,10 @@ def _backward(clips, saved, grads):
       dhidden = back(dprojected_BP, weights.projection_SP)
       projected = hidden_BS.astype(y_BP.dtype), dprojected_BP
     dgates_BZ, dcell_BS = pull((dnew.cell_BS, dhidden))
-    dold = LstmState(
-      back(dgates_BZ.astype(y_BP.dtype), weights.hidden_PZ), dcell_BS
-    )
+    dold = LstmState(back(dgates_BZ.astype(y_BP.dtype), weights.hidden_PZ), dcell_BS)
     passes = ~(at.starts | at.cuts)
     dold = jax.tree.map(
-      lambda d, kept: jnp.where(passes, jnp.where(at.real, d, kept), 0),
-      dold,
-      dstate,
+      lambda d, kept: jnp.where(passes, jnp.where(at.real, d, kept), 0), dold, dstate
     )
     return dold, (dgates_BZ, projected)
 
@@ -148,9 +136,7 @@ def _backward(clips, saved, grads):
 scan.defvjp(_forward, _backward)
 
 
-def _cell(
-  gates_BZ: jax.Array, cell_BS: jax.Array, clip: float
-) -> tuple[jax.Array, jax.Array]:
+def _cell(gates_BZ: jax.Array, cell_BS: jax.Array, clip: float) -> tuple[jax.Array, jax.Array]:
   """The new cells and, before any projection, the hidden state."""
   i, f, g, o = jnp.split(gates_BZ, 4, axis=-1)
   cell_BS = jax.nn.sigmoid(f) * cell_BS + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -179,9 +165,7 @@ def back(dy_BN: jax.Array, kernel_MN: jax.Array) -> jax.Array:
 def summed(x_LBM: jax.Array, y_LBN: jax.Array) -> jax.Array:
   """The sum of the outer products of all tokens, [M, N]."""
   if layout.num_parts('batch') > 1:  # such rows cannot be flattened
-    return jnp.einsum(
-      'LBM,LBN->MN', x_LBM, y_LBN, preferred_element_type=jnp.float32
-    )
+    return jnp.einsum('LBM,LBN->MN', x_LBM, y_LBN, preferred_element_type=jnp.float32)
   x_UM, y_UN = (x.reshape(-1, x.shape[-1]) for x in (x_LBM, y_LBN))
   return _dot(x_UM.T, y_UN)
 
@@ -227,9 +211,7 @@ class Direction(nn.Module):
     own, (B, L, _) = self.settings, x_BLD.shape
     gates = 4 * own.size
     dense = Dense(
-      *(gates, ('embed', 'mlp'), self.inits.kernel),
-      *(own.biases > 0, self.dtype),
-      name='input',
+      gates, ('embed', 'mlp'), self.inits.kernel, own.biases > 0, self.dtype, name='input'
     )
     if layout.num_parts('batch') > 1:  # such rows come first: see `Dense`
       gates_LBZ = dense(x_BLD).swapaxes(0, 1)
@@ -240,19 +222,13 @@ class Direction(nn.Module):
       zeros = nn.initializers.zeros
       bias_Z = parameter(self, 'bias_hidden', zeros, (gates,), ('mlp',))
       gates_LBZ += bias_Z[None, None]
-    hidden_PZ = self._kernel(
-      'kernel_hidden', (own.width, gates), ('embed', 'mlp')
-    )
+    hidden_PZ = self._kernel('kernel_hidden', (own.width, gates), ('embed', 'mlp'))
     weights = Weights(self._dropped(hidden_PZ))
     if own.projection:
-      kernel = self._kernel(
-        'kernel_projection', (own.size, own.width), ('mlp', 'embed')
-      )
+      kernel = self._kernel('kernel_projection', (own.size, own.width), ('mlp', 'embed'))
       weights = weights._replace(projection_SP=kernel)
     if state is None:
-      state = LstmState(
-        jnp.zeros((B, own.width), self.dtype), jnp.zeros((B, own.size))
-      )
+      state = LstmState(jnp.zeros((B, own.width), self.dtype), jnp.zeros((B, own.size)))
     tokens = _tokens(context, (L, B), reverse=self.reverse)
     # From right to left the padding at the end of a row comes first, and leaves
     # the state: reading begins at the row's own last token.
@@ -261,9 +237,7 @@ class Direction(nn.Module):
     y_LBP, last = out
     return y_LBP[order].swapaxes(0, 1), last
 
-  def _kernel(
-    self, name: str, shape: tuple[int, int], axes: tuple[str, str]
-  ) -> jax.Array:
+  def _kernel(self, name: str, shape: tuple[int, int], axes: tuple[str, str]) -> jax.Array:
     kernel = parameter(self, name, self.inits.kernel, shape, axes)
     return layout.weight(kernel, axes, self.dtype)
 
@@ -272,22 +246,15 @@ class Direction(nn.Module):
     rate = self.settings.weight_drop
     if not rate or not self.has_rng('dropout'):
       return kernel
-    kept = jax.random.bernoulli(
-      self.make_rng('dropout'), 1 - rate, kernel.shape
-    )
+    kept = jax.random.bernoulli(self.make_rng('dropout'), 1 - rate, kernel.shape)
     return jnp.where(kept, kernel / (1 - rate), 0).astype(kernel.dtype)
 
 
-def _tokens(
-  context: Context, shape_LB: tuple[int, int], *, reverse: bool
-) -> Tokens:
+def _tokens(context: Context, shape_LB: tuple[int, int], *, reverse: bool) -> Tokens:
   """What the loop does at each token, in the order that it reads them."""
   mask_BL = context.visibility.key_mask_BM
   segments_BL = context.visibility.segments_BL
-  real, starts, cuts = (
-    jnp.ones(shape_LB, bool),
-    *[jnp.zeros(shape_LB, bool)] * 2,
-  )
+  real, starts, cuts = (jnp.ones(shape_LB, bool), *[jnp.zeros(shape_LB, bool)] * 2)
   if mask_BL is not None:
     real = mask_BL.T
   if segments_BL is not None:
@@ -324,9 +291,7 @@ class GlobalAttention(nn.Module):
     else:
       assert cache is not None
       width = cache.value_BGMK.shape[-1]
-    dense = functools.partial(
-      Dense, initializer=self.inits.kernel, bias=True, dtype=self.dtype
-    )
+    dense = functools.partial(Dense, initializer=self.inits.kernel, bias=True, dtype=self.dtype)
     q_BLK = dense(width, ('embed', 'heads'), name='query')(h_BLP)
     seen, cache = attend_to_encoded(q_BLK[:, :, None], values, context, cache)
     both = jnp.concatenate([seen[:, :, 0], h_BLP], axis=-1)
@@ -356,11 +321,7 @@ class Lstm(nn.Module):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: LstmState | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: LstmState | None, layer: jax.Array
   ) -> tuple[jax.Array, LstmState | None]:
     """[B, L, D] -> [B, L, P], or 2 P of both; the state if one is given."""
     del layer
@@ -370,9 +331,7 @@ class Lstm(nn.Module):
         'mask for each of them, as the objective has; take an attention pattern'
       )
     x_BLD = self._locked(self.input_dropout, x_BLD)
-    make = functools.partial(
-      Direction, self.settings, inits=self.inits, dtype=self.dtype
-    )
+    make = functools.partial(Direction, self.settings, inits=self.inits, dtype=self.dtype)
     forward_BLD = backward_BLD = x_BLD
     if self.directions == 'separate':
       forward_BLD, backward_BLD = jnp.split(x_BLD, 2, axis=-1)
@@ -446,10 +405,7 @@ def lstm(
     )
   settings = Recurrence(size, projection, biases, clips, weight_drop)
   make = functools.partial(
-    Lstm,
-    *(settings, directions, residual, attends),
-    dropout=dropout,
-    input_dropout=input_dropout,
+    Lstm, settings, directions, residual, attends, dropout=dropout, input_dropout=input_dropout
   )
   both = directions != 'forward'
   width = settings.width * (1 + both)

@@ -106,11 +106,7 @@ class Recurrent(Causal):
     if key is None:
       return super().loss(params, batch, None)
     out, sown = forward.apply(
-      self.model,
-      params,
-      self.model.row(batch, cuts=batch['cuts']),
-      key,
-      sow=('intermediates',),
+      self.model, params, self.model.row(batch, cuts=batch['cuts']), key, sow=('intermediates',)
     )
     found = self.loss_of_states(params, out.hidden_BLD, batch, evaluating=False)
     raw_BLD = last_raw(sown['intermediates']).astype(jnp.float32)
@@ -119,9 +115,7 @@ class Recurrent(Causal):
     penalty = self.alpha * jnp.sum(squares_BL * batch['weights'])
     pairs_BL = _pairs(batch) * share(batch, 'pairs')
     penalty += self.beta * jnp.sum(steps_BL * pairs_BL)
-    return found._replace(
-      sum=found.sum + penalty, penalty=found.penalty + penalty
-    )
+    return found._replace(sum=found.sum + penalty, penalty=found.penalty + penalty)
 
 
 def _pairs(batch: Batch) -> jax.Array:

@@ -25,8 +25,7 @@ def check_layers(config: Config) -> None:
         'one of them'
       )
     if field == 'encoder_attention' and any(
-      layer.attends or layer.residual or layer.directions == 'separate'
-      for layer in layers
+      layer.attends or layer.residual or layer.directions == 'separate' for layer in layers
     ):
       raise UsageError(
         f"model.encoder_attention={model.encoder_attention!r}: an encoder's "
@@ -37,8 +36,10 @@ def check_layers(config: Config) -> None:
     return
   layers = choices.recurrent
   for field, value in (
-    *(('position', 'none'), ('share', 'none')),
-    *(('num_source_layers', 0), ('matmul', 'plain')),
+    ('position', 'none'),
+    ('share', 'none'),
+    ('num_source_layers', 0),
+    ('matmul', 'plain'),
   ):
     if model[field] != value:
       raise UsageError(
@@ -71,12 +72,9 @@ def check_layers(config: Config) -> None:
       f'{given}: its last layer is {layers[-1].width} wide; make it as wide as '
       f'model.d_model={model.d_model}'
     )
-  if 'separate' in {layer.directions for layer in layers} and not (
-    choices.separate
-  ):
+  if 'separate' in {layer.directions for layer in layers} and not (choices.separate):
     raise UsageError(
-      f"{given}: lstm(directions='separate') works in all layers or in none; "
-      'change the others'
+      f"{given}: lstm(directions='separate') works in all layers or in none; change the others"
     )
   below = [model.d_model, *(layer.width for layer in layers)]
   for width, layer in zip(below, layers, strict=False):

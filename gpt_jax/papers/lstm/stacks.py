@@ -30,21 +30,14 @@ class TwoDirections(Transformer):
 
   def embedded(self, row: Row, side: str = '') -> jax.Array:
     """The same vectors for both, [B, L, D]."""
-    x_BLP = self._inputs(
-      row.tokens_BL, row.positions, row.token_types_BL, side=side
-    )
+    x_BLP = self._inputs(row.tokens_BL, row.positions, row.token_types_BL, side=side)
     x_BLD = jnp.concatenate([x_BLP, x_BLP], axis=-1)
     self.sow('intermediates', f'{side}embedded', x_BLD)
     return x_BLD
 
 
 def make_stack(
-  layers: Sequence[Recurrent],
-  model: Any,
-  num_layers: int,
-  *,
-  inits: Initializers,
-  dtype: Any,
+  layers: Sequence[Recurrent], model: Any, num_layers: int, *, inits: Initializers, dtype: Any
 ) -> Stack:
   """A stack that repeats `layers`, with the fields of a `Transformer`."""
   blocks = (functools.partial(x.make, inits=inits, dtype=dtype) for x in layers)
@@ -56,12 +49,7 @@ class WideningPeriod(Period):
   """A period whose output is not as wide as its input: no carry of a loop."""
 
   def __call__(
-    self,
-    carry: tuple[()],
-    x_BLD: jax.Array,
-    context: Context,
-    caches: Caches,
-    index: jax.Array,
+    self, carry: tuple[()], x_BLD: jax.Array, context: Context, caches: Caches, index: jax.Array
   ) -> tuple[tuple[()], tuple[jax.Array, Caches]]:
     """As `Period`, after the empty carry."""
     return carry, super().__call__(x_BLD, context, caches, index)

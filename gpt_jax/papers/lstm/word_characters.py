@@ -57,9 +57,7 @@ def words_of(tokenizer: Tokenizer) -> list[str]:
   """The word of each id, of a tokenizer of words."""
   if isinstance(tokenizer, WordList):
     return tokenizer.listed
-  if isinstance(tokenizer, HfTokenizer) and isinstance(
-    tokenizer.library.model, models.WordLevel
-  ):
+  if isinstance(tokenizer, HfTokenizer) and isinstance(tokenizer.library.model, models.WordLevel):
     return [tokenizer.token(i) or '' for i in range(tokenizer.vocab_size)]
   raise UsageError(
     'model.input: characters(...): reads words, and the tokens of this '
@@ -94,9 +92,7 @@ def opened(tokenizer: Tokenizer, texts: Iterable[str]) -> WordList:
 
 
 @functools.lru_cache(2)  # it is large, and asked for with each batch
-def table(
-  tokenizer: Tokenizer, num_characters: int = NUM_IDS, length: int = 50
-) -> np.ndarray:
+def table(tokenizer: Tokenizer, num_characters: int = NUM_IDS, length: int = 50) -> np.ndarray:
   """The characters of each token of a tokenizer of words, int16 [V, length].
 
   Args:
@@ -162,10 +158,7 @@ class Reader(NamedTuple):
 
 
 # ELMo's convolutions: width, number of filters.
-_FILTERS = (
-  *((1, 32), (2, 32), (3, 64), (4, 128)),
-  *((5, 256), (6, 512), (7, 1024)),
-)
+_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 def characters(
@@ -202,9 +195,7 @@ def characters(
       f'width, at most length={length}, and a number of filters, such as '
       '((1, 32), (2, 64))'
     )
-  sizes = Characters(
-    tuple(filters), d_embed, num_highways, num_characters, length
-  )
+  sizes = Characters(tuple(filters), d_embed, num_highways, num_characters, length)
   return Input(
     SCALES['none'],
     embedding=functools.partial(_network, sizes),
@@ -214,11 +205,7 @@ def characters(
 
 
 def _network(
-  sizes: Characters,
-  num_rows: int,
-  d_model: int,
-  inits: Initializers,
-  dtype: Any,
+  sizes: Characters, num_rows: int, d_model: int, inits: Initializers, dtype: Any
 ) -> CharacterCnn:
   del num_rows  # a word has no row of its own
   return CharacterCnn(sizes, d_model, inits, dtype)

@@ -16,8 +16,5 @@ UNSUPERVISED = {
 ROWS = {
   'model.position': {'t5_bias': 'gpt_jax.papers.t5.layers:t5_bias'},
   'model.init_weights': {'t5': 'gpt_jax.papers.t5.layers:t5'},
-  'objective.name': {
-    **UNSUPERVISED,
-    'prefix': 'gpt_jax.papers.t5.prefix:Prefix',
-  },
+  'objective.name': {**UNSUPERVISED, 'prefix': 'gpt_jax.papers.t5.prefix:Prefix'},
 }

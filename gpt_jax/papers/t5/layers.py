@@ -86,14 +86,11 @@ def t5(head_size: Count = 64):
     del num_layers
     table = nn.initializers.normal(1.0)
     kernel, query = (
-      nn.initializers.variance_scaling(scale, 'fan_in', 'normal')
-      for scale in (1.0, 1 / head_size)
+      nn.initializers.variance_scaling(scale, 'fan_in', 'normal') for scale in (1.0, 1 / head_size)
     )
     # The table of biases by bucket and head.
     position = nn.initializers.variance_scaling(1.0, 'fan_avg', 'uniform')
-    output = nn.initializers.variance_scaling(
-      1.0, 'fan_in', 'normal', in_axis=-1, out_axis=-2
-    )
+    output = nn.initializers.variance_scaling(1.0, 'fan_in', 'normal', in_axis=-1, out_axis=-2)
     return Initializers(table, position, kernel, kernel, query, output)
 
   return build

@@ -30,9 +30,7 @@ from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.papers.t5.choices import UNSUPERVISED
 
 # Objectives whose source and target can be joined to one row.
-TEXTS = Table(
-  {'seq2seq': 'gpt_jax.papers.transformer.seq2seq:Seq2Seq', **UNSUPERVISED}
-)
+TEXTS = Table({'seq2seq': 'gpt_jax.papers.transformer.seq2seq:Seq2Seq', **UNSUPERVISED})
 
 
 @dataclass(frozen=True)
@@ -115,9 +113,7 @@ class Prefix(Objective):
     """The loss of the tokens after the prefix."""
     hidden_BLD, routers = forward.states(self.model, params, batch, key)
     hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
-    found = self.plain.loss_of_states(
-      params, hidden_BLD, batch, evaluating=key is None
-    )
+    found = self.plain.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
     return forward.add_routers(found, routers, training=key is not None)
 
 

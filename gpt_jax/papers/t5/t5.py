@@ -47,9 +47,7 @@ class Side(NamedTuple):
   tokens: np.ndarray
   kept: np.ndarray
 
-  def ended(
-    self, width: int, *, eos_id: int, pad_id: int
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def ended(self, width: int, *, eos_id: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
     """The kept tokens without gaps, then eos, then padding.
 
     A row without kept tokens has no eos either.
@@ -79,9 +77,7 @@ def span_counts(length: Any, rate: float, mean: float) -> tuple[Any, Any]:
   return noise.astype(np.int64), spans.astype(np.int64)
 
 
-def random_spans(
-  real: np.ndarray, draws: np.ndarray, *, rate: float, mean: float
-) -> np.ndarray:
+def random_spans(real: np.ndarray, draws: np.ndarray, *, rate: float, mean: float) -> np.ndarray:
   """Noise in spans of random lengths; bool [B, L].
 
   Noise tokens and kept tokens are each divided at random into as many parts as
@@ -105,9 +101,7 @@ def random_spans(
   return alternating(kept_breaks, noise_breaks, kept, noise) & real
 
 
-def _breaks(
-  draws: np.ndarray, count: np.ndarray, parts: np.ndarray
-) -> np.ndarray:
+def _breaks(draws: np.ndarray, count: np.ndarray, parts: np.ndarray) -> np.ndarray:
   """After which of `count` items a new part begins; bool [B, W]."""
   gaps = np.arange(draws.shape[1])[None] < count[:, None] - 1
   rank = np.argsort(np.argsort(np.where(gaps, draws, 2.0)))
@@ -115,10 +109,7 @@ def _breaks(
 
 
 def alternating(
-  kept_breaks: np.ndarray,
-  noise_breaks: np.ndarray,
-  num_kept: np.ndarray,
-  num_noise: np.ndarray,
+  kept_breaks: np.ndarray, noise_breaks: np.ndarray, num_kept: np.ndarray, num_noise: np.ndarray
 ) -> np.ndarray:
   """Noise made of two partitions whose parts alternate; bool [B, L].
 
@@ -130,10 +121,7 @@ def alternating(
   """
   never = 2 * (kept_breaks.shape[1] + noise_breaks.shape[1])
   orders = []
-  for breaks, count, is_noise in (
-    (kept_breaks, num_kept, 0),
-    (noise_breaks, num_noise, 1),
-  ):
+  for breaks, count, is_noise in ((kept_breaks, num_kept, 0), (noise_breaks, num_noise, 1)):
     span = np.cumsum(breaks, axis=1) - breaks
     inside = np.arange(breaks.shape[1])[None] < count[:, None]
     orders.append(np.where(inside, 2 * span + is_noise, never))
@@ -141,9 +129,7 @@ def alternating(
   return order % 2 == 1
 
 
-def independent(
-  real: np.ndarray, draws: np.ndarray, *, rate: float
-) -> np.ndarray:
+def independent(real: np.ndarray, draws: np.ndarray, *, rate: float) -> np.ndarray:
   """Chooses `rate` of each row's tokens, at any positions; bool [B, L].
 
   The released code draws each token independently, so that the number varies;
@@ -170,10 +156,7 @@ def prefix(real: np.ndarray, draw: np.ndarray) -> np.ndarray:
 
 
 def with_sentinels(
-  tokens: np.ndarray,
-  noise: np.ndarray,
-  real: np.ndarray,
-  sentinels: np.ndarray,
+  tokens: np.ndarray, noise: np.ndarray, real: np.ndarray, sentinels: np.ndarray
 ) -> Side:
   """Replaces the spans of noise by sentinels 0, 1, 2, ...
 
@@ -195,9 +178,7 @@ def with_sentinels(
   return Side(tokens, real & (~noise | first))
 
 
-def masked(
-  tokens: np.ndarray, noise: np.ndarray, real: np.ndarray, mask_id: int
-) -> Side:
+def masked(tokens: np.ndarray, noise: np.ndarray, real: np.ndarray, mask_id: int) -> Side:
   """Replaces each noise token by `mask_id` (`noise_token_to_sentinel`)."""
   return Side(np.where(noise, np.int32(mask_id), tokens), real)
 
@@ -329,13 +310,10 @@ class T5(EncoderDecoder):
       ids, vocab_size = sentinel_ids(special.names), tokenizer.vocab_size
     draws = [g.random((2, L)) for g in keys.generators(MASKING)]
     text = Text(
-      *(rows.tokens, rows.real, np.stack(draws, axis=1)),
-      *(np.array(ids, np.int32), vocab_size),
+      rows.tokens, rows.real, np.stack(draws, axis=1), np.array(ids, np.int32), vocab_size
     )
     both = zip(self.corrupt(text), self.sizes(L), strict=True)
-    (sources, source_mask), (targets, real) = (
-      side.ended(width, **ends) for side, width in both
-    )
+    (sources, source_mask), (targets, real) = (side.ended(width, **ends) for side, width in both)
     return {
       'sources': sources,
       'source_mask': source_mask,
@@ -366,9 +344,7 @@ class Span(T5):
 
   def corrupt(self, text: Text) -> tuple[Side, Side]:
     """Replaces random spans by sentinels."""
-    noise = random_spans(
-      text.real, text.draws[0], rate=self.rate, mean=self.length
-    )
+    noise = random_spans(text.real, text.draws[0], rate=self.rate, mean=self.length)
     return text.replaced(noise)
 
   def sizes(self, length: int) -> tuple[int, int]:
@@ -419,10 +395,7 @@ class DropTokens(T5):
   def corrupt(self, text: Text) -> tuple[Side, Side]:
     """Kept tokens, and dropped tokens."""
     noise = text.chosen(self.rate)
-    return (
-      Side(text.tokens, text.real & ~noise),
-      Side(text.tokens, text.real & noise),
-    )
+    return (Side(text.tokens, text.real & ~noise), Side(text.tokens, text.real & noise))
 
   def sizes(self, length: int) -> tuple[int, int]:
     """Source and target add up to the text."""

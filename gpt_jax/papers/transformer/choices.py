@@ -3,24 +3,14 @@
 """Rows of the core's tables, by the field that names them."""
 
 ROWS = {
-  'model': {
-    'encoder_decoder': (
-      'gpt_jax.papers.transformer.encoder_decoder:EncoderDecoderModel'
-    ),
-  },
-  'model.share': {
-    'stacks': 'gpt_jax.papers.transformer.encoder_decoder:stacks',
-  },
-  'data.rows': {
-    'parallel': 'gpt_jax.papers.transformer.parallel_rows:parallel',
-  },
+  'model': {'encoder_decoder': ('gpt_jax.papers.transformer.encoder_decoder:EncoderDecoderModel')},
+  'model.share': {'stacks': 'gpt_jax.papers.transformer.encoder_decoder:stacks'},
+  'data.rows': {'parallel': 'gpt_jax.papers.transformer.parallel_rows:parallel'},
   'data.source of pairs': {
     'parallel_text': 'gpt_jax.papers.transformer.pairs:parallel_text',
     'parallel_jsonl': 'gpt_jax.papers.transformer.pairs:parallel_jsonl',
     'parallel_tfds': 'gpt_jax.papers.transformer.pairs:parallel_tfds',
     'parallel_tfds_dir': 'gpt_jax.papers.transformer.pairs:parallel_tfds_dir',
   },
-  'objective.name': {
-    'seq2seq': 'gpt_jax.papers.transformer.seq2seq:Seq2Seq',
-  },
+  'objective.name': {'seq2seq': 'gpt_jax.papers.transformer.seq2seq:Seq2Seq'},
 }

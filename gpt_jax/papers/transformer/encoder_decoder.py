@@ -32,9 +32,7 @@ class EncoderDecoderModel(Transformer):
 
   in_stages = False
 
-  def __call__(
-    self, row: Row | jax.Array, caches: Caches | None = None
-  ) -> Output:
+  def __call__(self, row: Row | jax.Array, caches: Caches | None = None) -> Output:
     """Runs both stacks.
 
     Args:
@@ -136,11 +134,7 @@ class CrossBlock(Block):
 
   @nn.compact
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None, layer: jax.Array
   ) -> Result:
     """[B, L, D] -> [B, L, D] and the cache, as `Block`."""
     if self.places.parallel:
@@ -150,9 +144,7 @@ class CrossBlock(Block):
       )
     drop = self.residual_dropout()
     h_BLD = layout.gather(self.norm_before('attention')(x_BLD))
-    y_BLD, cache = self.attention(name='attention')(
-      h_BLD, context, cache, layer=layer
-    )
+    y_BLD, cache = self.attention(name='attention')(h_BLD, context, cache, layer=layer)
     x_BLD = self.add('attention', x_BLD, y_BLD, drop)
     h_BLD = layout.gather(self.norm_before('cross')(x_BLD))
     attention: Any = self.attention
@@ -172,21 +164,13 @@ class CrossAttention(Attention):
   """Queries from `x_BLD`, keys and values from the encoder's output."""
 
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None = None,
-    *,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None = None, *, layer: jax.Array
   ) -> tuple[jax.Array, KVCache]:
     """[B, L, D] and the encoder's keys and values, or those in `cache`."""
     q_BLHK = self.projections.queries(x_BLD)
     keys_and_values, encoded_BMD = None, context.extra['encoded']
     if encoded_BMD is not None:
-      keys_and_values = (
-        self.projections.keys(encoded_BMD),
-        self.projections.values(encoded_BMD),
-      )
+      keys_and_values = (self.projections.keys(encoded_BMD), self.projections.values(encoded_BMD))
     y_BLHK, cache = attend_to_encoded(
       q_BLHK,
       keys_and_values,
@@ -277,9 +261,7 @@ class MirroredStack(Stack):
   """Has no parameters, but is called with those of the decoder's layers."""
 
   @nn.compact
-  def __call__(
-    self, x_BLD: jax.Array, context: Context, params: Any
-  ) -> jax.Array:
+  def __call__(self, x_BLD: jax.Array, context: Context, params: Any) -> jax.Array:
     """Runs without the decoder's cross-attention: [B, L, D] -> [B, L, D]."""
     if self.is_initializing():  # the decoder has none yet
       return x_BLD

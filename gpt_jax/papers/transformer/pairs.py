@@ -15,23 +15,14 @@ from collections.abc import Iterator, Sequence
 
 from gpt_jax.core.files import globs, lines
 from gpt_jax.core.files import tfds as tfds_lib
-from gpt_jax.core.files.document import (
-  SIDES,
-  Bad,
-  Document,
-  OnError,
-  Skip,
-  Source,
-)
+from gpt_jax.core.files.document import SIDES, Bad, Document, OnError, Skip, Source
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text import sources
 
 _EMPTY = 'had an empty side'
 
 
-def parallel_text(
-  source: str, target: str, on_error: OnError = 'fail'
-) -> Source:
+def parallel_text(source: str, target: str, on_error: OnError = 'fail') -> Source:
   """Line i of one file with line i of another.
 
   Files are read through gzip or zstd if their names end in .gz or .zst. With
@@ -67,9 +58,7 @@ def parallel_text(
   )
 
 
-def parallel_jsonl(
-  pattern: str, source: str, target: str, on_error: OnError = 'fail'
-) -> Source:
+def parallel_jsonl(pattern: str, source: str, target: str, on_error: OnError = 'fail') -> Source:
   """One pair per line: the entries `source` and `target` of a JSON object.
 
   Files and `on_error` are as for `jsonl`.
@@ -106,36 +95,16 @@ def parallel_tfds(
   """
   builder = tfds_lib.by_name(name, data_dir)
   call = f'parallel_tfds({name!r})'
-  return tfds_lib.reader(
-    builder,
-    call,
-    split,
-    (source, target),
-    on_error,
-    make=_pair,
-    empty=_EMPTY,
-  )
+  return tfds_lib.reader(builder, call, split, (source, target), on_error, make=_pair, empty=_EMPTY)
 
 
 def parallel_tfds_dir(
-  path: str,
-  source: str,
-  target: str,
-  split: str = 'train',
-  on_error: OnError = 'fail',
+  path: str, source: str, target: str, split: str = 'train', on_error: OnError = 'fail'
 ) -> Source:
   """One pair per example of a prepared data set in a folder; see `tfds_dir`."""
   call = f'parallel_tfds_dir({path!r})'
   builder = tfds_lib.in_folder(path, call)
-  return tfds_lib.reader(
-    builder,
-    call,
-    split,
-    (source, target),
-    on_error,
-    make=_pair,
-    empty=_EMPTY,
-  )
+  return tfds_lib.reader(builder, call, split, (source, target), on_error, make=_pair, empty=_EMPTY)
 
 
 def _pair(name: str, texts: Sequence[str]) -> Iterator[Document]:
@@ -147,9 +116,7 @@ def _pair(name: str, texts: Sequence[str]) -> Iterator[Document]:
     yield Document(name, '')
 
 
-def _side_by_side(
-  name: str, paths: Sequence[str], skip: Skip
-) -> Iterator[Document]:
+def _side_by_side(name: str, paths: Sequence[str], skip: Skip) -> Iterator[Document]:
   """The pairs of two files."""
   broken = False
 
@@ -161,8 +128,7 @@ def _side_by_side(
   with contextlib.ExitStack() as opened:
     # Closed here: an error below would hold both files, open, until it is gone.
     sides = [
-      opened.enter_context(contextlib.closing(lines.every(path, skip_line)))
-      for path in paths
+      opened.enter_context(contextlib.closing(lines.every(path, skip_line))) for path in paths
     ]
     for number, both in enumerate(itertools.zip_longest(*sides), start=1):
       if None in both:
@@ -180,8 +146,7 @@ def _side_by_side(
         continue
       try:
         texts = [
-          lines.text(f'{path}:{number}', line)
-          for path, line in zip(paths, both, strict=True)
+          lines.text(f'{path}:{number}', line) for path, line in zip(paths, both, strict=True)
         ]
       except Bad as e:
         skip(e)
@@ -192,8 +157,4 @@ def _side_by_side(
 def _both(source: dict[str, str], target: dict[str, str]) -> dict[str, str]:
   """Name -> path of the files of both sides, which may have the same names."""
   named = {'source': source, 'target': target}
-  return {
-    f'{side}: {name}': path
-    for side, files in named.items()
-    for name, path in files.items()
-  }
+  return {f'{side}: {name}': path for side, files in named.items() for name, path in files.items()}

@@ -120,9 +120,7 @@ class ParallelRows(RowMaker):
       [[np.append(self._start, text) for text in row[::2]] for row in found],
       self._store.source_special.pad_id,
     )
-    target = self._side(
-      [row[1::2] for row in found], self._store.special.pad_id
-    )
+    target = self._side([row[1::2] for row in found], self._store.special.pad_id)
     return target._replace(source=source)
 
   def _side(self, found: list[list[np.ndarray]], pad_id: int) -> Rows:
@@ -146,16 +144,19 @@ class ParallelRows(RowMaker):
   def _log(self, counts: np.ndarray, cut: int):
     room = self.num_rows * self._length
     log.info(
-      '%s: %d pairs; of the sources %.1f%% of the rows is padding, of the '
-      'targets %.1f%%',
-      *(self._store.folder, len(counts)),
+      '%s: %d pairs; of the sources %.1f%% of the rows is padding, of the targets %.1f%%',
+      self._store.folder,
+      len(counts),
       *(100 * (1 - counts.sum(axis=0) / max(room, 1))),
     )
     if cut:
       log.warning(
         '%s: %d of %d pairs have a side of more than model.context_length=%d '
         'tokens: it is cut there',
-        *(self._store.folder, cut, len(counts), self._length),
+        self._store.folder,
+        cut,
+        len(counts),
+        self._length,
       )
 
 

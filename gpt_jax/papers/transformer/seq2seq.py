@@ -51,12 +51,7 @@ class EncoderDecoder(TextObjective):
     return sides.start_id(self.start, tokenizer.special) if tokenizer else 0
 
   def loss_of_states(
-    self,
-    params: Params,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    *,
-    evaluating: bool,
+    self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
     """Cross-entropy with the target text."""
     scores = forward.scores(self.model, params, hidden_BLD)

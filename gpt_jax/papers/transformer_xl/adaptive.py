@@ -112,9 +112,7 @@ class AdaptiveEmbedding(nn.Module):
     """Looks tokens up: [B, L] -> [B, L, D]."""
     x_BLD: Any = 0
     bounds = self.clusters.bounds(self.num_rows)
-    for i, (table, (start, stop)) in enumerate(
-      zip(self.tables(), bounds, strict=True)
-    ):
+    for i, (table, (start, stop)) in enumerate(zip(self.tables(), bounds, strict=True)):
       # As in `Embedding`: whole rows.
       table = nn.with_logical_constraint(table, ('vocab', None))
       index = jnp.clip(tokens_BL - start, 0, stop - start - 1)
@@ -178,9 +176,7 @@ class AdaptiveSoftmax(nn.Module):
       self.cluster_embedding = parameter(
         self, 'cluster_embedding', self.initializer, shape, ('cluster', 'embed')
       )
-      self.cluster_bias = parameter(
-        self, 'cluster_bias', zeros, (num_tails,), ('cluster',)
-      )
+      self.cluster_bias = parameter(self, 'cluster_bias', zeros, (num_tails,), ('cluster',))
     self._biases = [
       parameter(self, f'bias_{i}', zeros, (stop - start,), ('vocab',))
       for i, (start, stop) in enumerate(clusters.bounds(self.vocab_size))
@@ -200,21 +196,15 @@ class AdaptiveSoftmax(nn.Module):
     """Log-probabilities, [..., D] -> float32 [..., V]."""
     return adaptive_log_probs(self._scores(hidden, embed))
 
-  def nll(
-    self, hidden: jax.Array, targets: jax.Array, embed: AdaptiveEmbedding
-  ) -> jax.Array:
+  def nll(self, hidden: jax.Array, targets: jax.Array, embed: AdaptiveEmbedding) -> jax.Array:
     """-log P of targets [...], float32."""
     scores = self._scores(hidden, embed)
     return adaptive_nll(scores, targets, self.clusters.bounds(self.vocab_size))
 
-  def _scores(
-    self, hidden: jax.Array, embed: AdaptiveEmbedding
-  ) -> list[jax.Array]:
+  def _scores(self, hidden: jax.Array, embed: AdaptiveEmbedding) -> list[jax.Array]:
     """Scores within each cluster, see `adaptive_log_probs`."""
     logits, tables = [], embed.tables()
-    for i, (table, kernel) in enumerate(
-      zip(tables, embed.kernels(), strict=True)
-    ):
+    for i, (table, kernel) in enumerate(zip(tables, embed.kernels(), strict=True)):
       x = hidden
       if i in self.own:
         own = self._kernels[str(i)].astype(self.dtype)
@@ -226,9 +216,7 @@ class AdaptiveSoftmax(nn.Module):
         entries = self.cluster_embedding.astype(self.dtype)
         table = jnp.concatenate([table, entries])
         bias = jnp.concatenate([bias, self.cluster_bias])
-      scores = jnp.einsum(
-        '...W,VW->...V', x, table, preferred_element_type=jnp.float32
-      )
+      scores = jnp.einsum('...W,VW->...V', x, table, preferred_element_type=jnp.float32)
       logits.append(scores + bias.reshape((1,) * (scores.ndim - 1) + (-1,)))
     return logits
 
@@ -252,9 +240,7 @@ def adaptive_log_probs(logits: Sequence[jax.Array]) -> jax.Array:
 
 
 def adaptive_nll(
-  logits: Sequence[jax.Array],
-  targets: jax.Array,
-  bounds: Sequence[tuple[int, int]],
+  logits: Sequence[jax.Array], targets: jax.Array, bounds: Sequence[tuple[int, int]]
 ) -> jax.Array:
   """-log P of targets [...], as from `adaptive_log_probs`.
 
@@ -280,9 +266,7 @@ def _nll(logits: jax.Array, at: jax.Array) -> jax.Array:
   return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
-def adaptive(
-  cutoffs: tuple, d_embed: Count, div_val: Count = 1, scale: Scale = 'none'
-) -> Input:
+def adaptive(cutoffs: tuple, d_embed: Count, div_val: Count = 1, scale: Scale = 'none') -> Input:
   """Narrower vectors for rarer tokens (Baevski and Auli 2019).
 
   Args:
@@ -322,6 +306,4 @@ def _softmax(own: tuple[int, ...], input: Input, **sizes: Any) -> nn.Module:
 def clusters_of(input: Input) -> Clusters | None:
   """Those of an adaptive input; None: another input."""
   make: Any = input.embedding
-  return (
-    make.args[0] if getattr(make, 'func', None) is AdaptiveEmbedding else None
-  )
+  return make.args[0] if getattr(make, 'func', None) is AdaptiveEmbedding else None

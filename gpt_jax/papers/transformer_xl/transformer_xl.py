@@ -22,14 +22,7 @@ from gpt_jax.core.nn.distance_products import DistanceProducts, Products
 from gpt_jax.core.nn.kv_cache import Cache, KVCache, check_whole
 from gpt_jax.core.nn.layers import Projections, dense, parameter
 from gpt_jax.core.nn.masks import Pattern
-from gpt_jax.core.nn.positions import (
-  Factory,
-  Model,
-  Position,
-  ScoreBias,
-  ScoreInputs,
-  sinusoids,
-)
+from gpt_jax.core.nn.positions import Factory, Model, Position, ScoreBias, ScoreInputs, sinusoids
 from gpt_jax.core.nn.row import Context, Visibility
 from gpt_jax.core.nn.stack import Caches
 from gpt_jax.core.nn.transformer import DTYPES, Transformer
@@ -164,9 +157,7 @@ class SegmentMemory(NamedTuple):
     return self._replace(hidden_BMD=norm(self.hidden_BMD))
 
 
-def init_memories(
-  model: Transformer, batch_size: int, *, real: bool = True
-) -> Caches:
+def init_memories(model: Transformer, batch_size: int, *, real: bool = True) -> Caches:
   """The memories before the first segment: zeros, which count as tokens.
 
   If not `real`, they are masked: nothing precedes the first segment.
@@ -178,8 +169,7 @@ def init_memories(
   recurrence = choices.position.recurrence
   if not (recurrence and recurrence.memory):
     raise UsageError(
-      f'model.position={model.position!r}: keeps no memory; take '
-      'transformer_xl(memory=...)'
+      f'model.position={model.position!r}: keeps no memory; take transformer_xl(memory=...)'
     )
   entries = len(choices.decoder)
   shape = (model.num_layers // entries, batch_size)
@@ -235,11 +225,7 @@ class Remembering(nn.Module):
     nn.share_scope(self, self.inner)
 
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """[B, L, D] -> [B, L, D] and the memory for the next segment."""
     if not isinstance(cache, SegmentMemory):
@@ -269,12 +255,7 @@ class SegmentAttention(nn.Module):
     nn.share_scope(self, self.inner)
 
   def __call__(
-    self,
-    x_BLD: jax.Array,
-    context: Context,
-    cache: Cache | None = None,
-    *,
-    layer: jax.Array,
+    self, x_BLD: jax.Array, context: Context, cache: Cache | None = None, *, layer: jax.Array
   ) -> tuple[jax.Array, Cache | None]:
     """As `Attention`; `cache` may be a memory, whose tokens precede `x_BLD`."""
     if isinstance(cache, KVCache):
@@ -312,9 +293,7 @@ class SegmentAttention(nn.Module):
       x_BLD = jnp.concatenate([memory.hidden_BMD, x_BLD], axis=1)
     return self.inner.within(q_BLHK, x_BLD, context, None, layer, run)[0]
 
-  def _within_reach(
-    self, length: int, context: Context, cache: KVCache
-  ) -> Context:
+  def _within_reach(self, length: int, context: Context, cache: KVCache) -> Context:
     """Queries see the slots of their segment and of its memory alone."""
     seen, places_1M = context.visibility, jnp.arange(cache.num_slots)[None]
     query_BL1 = context.positions(length)[:, :, None]
@@ -325,15 +304,12 @@ class SegmentAttention(nn.Module):
     return context._replace(visibility=seen)
 
 
-def _with_memory(
-  visibility: Visibility, memory: SegmentMemory, length: int
-) -> Visibility:
+def _with_memory(visibility: Visibility, memory: SegmentMemory, length: int) -> Visibility:
   """The visibility of a memory's tokens and of the row's `length` keys."""
   assert visibility.segments_BL is None
   if visibility.prefix_B is not None:
     raise UsageError(
-      'model.position: no memory can precede rows with a prefix; take another '
-      'position'
+      'model.position: no memory can precede rows with a prefix; take another position'
     )
   real_BM, given_BLM = visibility.key_mask_BM, visibility.visible_BLM
   B, before = memory.hidden_BMD.shape[:2]
@@ -343,17 +319,13 @@ def _with_memory(
     real_BM = jnp.broadcast_to(real_BM, (B, length))
     real_BM = jnp.concatenate([memory.real(), real_BM], axis=1)
   if given_BLM is not None:
-    given_BLM = jnp.pad(
-      given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True
-    )
+    given_BLM = jnp.pad(given_BLM, ((0, 0), (0, 0), (before, 0)), constant_values=True)
   order = visibility.order
   if order is not None:  # all see the memory
     lowest = jnp.full((B, before), jnp.iinfo(jnp.int32).min, jnp.int32)
     ranks_BM = jnp.concatenate([lowest, order.ranks_BM], axis=1)
     order = order._replace(ranks_BM=ranks_BM)
-  return visibility._replace(
-    key_mask_BM=real_BM, visible_BLM=given_BLM, order=order
-  )
+  return visibility._replace(key_mask_BM=real_BM, visible_BLM=given_BLM, order=order)
 
 
 class Parts(NamedTuple):
@@ -377,9 +349,7 @@ def split(
     context: without positions and masks.
     memory: of the text before the rows; None: there is none.
   """
-  if context.positions_BL is not None or any(
-    x is not None for x in context.visibility
-  ):
+  if context.positions_BL is not None or any(x is not None for x in context.visibility):
     raise UsageError(
       'model.position=transformer_xl(segment=...): needs rows of one '
       "continuous text; set data.rows='stream', or leave segment out"
@@ -399,10 +369,7 @@ def split(
   return Parts(
     _filled(q_BLHK, number * size).reshape(N, size, *q_BLHK.shape[2:]),
     x_BLD.reshape(N, size, D),
-    SegmentMemory(
-      hidden_BSMD.reshape(N, M, D),
-      jnp.take(real, at_SM, axis=1).reshape(N, M),
-    ),
+    SegmentMemory(hidden_BSMD.reshape(N, M, D), jnp.take(real, at_SM, axis=1).reshape(N, M)),
   )
 
 
@@ -412,9 +379,7 @@ def joined(y_NLHK: jax.Array, shape: tuple[int, ...]) -> jax.Array:
   return y_NLHK.reshape(B, -1, *shape[2:])[:, :L]
 
 
-def reaches(
-  recurrence: Recurrence, query: jax.Array, key: jax.Array
-) -> jax.Array:
+def reaches(recurrence: Recurrence, query: jax.Array, key: jax.Array) -> jax.Array:
   """Whether a key is in the query's segment or in that segment's memory.
 
   With this mask, reading a row at once or token by token equals reading it by
@@ -437,10 +402,7 @@ def _filled(x: jax.Array, length: int) -> jax.Array:
 
 
 def transformer_xl(
-  memory: Whole = 0,
-  clamp: Whole = 0,
-  segment: Whole = 0,
-  biases: Literal['own', 'shared'] = 'own',
+  memory: Whole = 0, clamp: Whole = 0, segment: Whole = 0, biases: Literal['own', 'shared'] = 'own'
 ) -> Position:
   """Transformer-XL's relative attention (Dai et al. 2019, section 3.3).
 
@@ -474,6 +436,4 @@ def remembering(
   del model
   make_attention = make.keywords['attention']
   make_attention = functools.partial(attention, make_attention, recurrence)
-  return functools.partial(
-    block, functools.partial(make, attention=make_attention)
-  )
+  return functools.partial(block, functools.partial(make, attention=make_attention))

@@ -6,5 +6,5 @@ ROWS = {
   'objective.name': {
     'unified': 'gpt_jax.papers.unilm.unified:Unified',
     'unified_target': 'gpt_jax.papers.unilm.unified:UnifiedTarget',
-  },
+  }
 }

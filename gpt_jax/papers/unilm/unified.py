@@ -32,18 +32,9 @@ from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params
 from gpt_jax.core.ranges import Fraction, Probability
 from gpt_jax.core.rows.rows import Keys, Rows
 from gpt_jax.core.spec import UsageError
-from gpt_jax.papers.bert.masked import (
-  Masked,
-  Masking,
-  check_shares,
-  masked_batch,
-)
+from gpt_jax.papers.bert.masked import Masked, Masking, check_shares, masked_batch
 from gpt_jax.papers.t5 import prefix
-from gpt_jax.papers.transformer.seq2seq import (
-  Seq2Seq,
-  parallel_batch,
-  written_loss,
-)
+from gpt_jax.papers.transformer.seq2seq import Seq2Seq, parallel_batch, written_loss
 from gpt_jax.papers.unilm import unified_order
 from gpt_jax.papers.unilm.unified_order import NAMES, SEQ2SEQ
 
@@ -139,9 +130,7 @@ class Unified(Objective):
     model, plain = self.model, self.plain
     seen: Any = {'order': order(batch['masks'], batch['second'])}
     hidden_BLD, routers = forward.states(model, params, batch | seen, key)
-    found = plain.loss_of_states(
-      params, hidden_BLD, batch, evaluating=key is None
-    )
+    found = plain.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
     states_BPD = plain.chosen(hidden_BLD, batch)
     targets_BP = batch['masked_targets']
     scores = forward.scores(model, params, states_BPD)
@@ -247,9 +236,7 @@ class UnifiedTarget(Objective):
       attention='bidirectional',
       decoder_start='',
       tokens=('mask', 'cls'),
-      scored=Scored(
-        lambda length: masking.places(of_target(length)), lambda length: 1
-      ),
+      scored=Scored(lambda length: masking.places(of_target(length)), lambda length: 1),
       in_row='mask',
     )
 
@@ -273,9 +260,7 @@ class UnifiedTarget(Objective):
     second_BL = np.broadcast_to(second_L, both['inputs'].shape)
     types = types_of(self.model, SEQ2SEQ)
     return {
-      'inputs': np.concatenate(
-        [both['inputs'][:, :M], target['inputs']], axis=1
-      ),
+      'inputs': np.concatenate([both['inputs'][:, :M], target['inputs']], axis=1),
       'mask': np.concatenate([both['mask'][:, :M], rows.real], axis=1),
       'segments': both['segments'],
       'positions': both['positions'],
@@ -293,7 +278,8 @@ class UnifiedTarget(Objective):
     states_BPD = forward.at_chosen(hidden_BLD, batch)
     found = written_loss(
       forward.scores(model, params, states_BPD),
-      *(batch['masked_targets'], batch['masked_weights']),
+      batch['masked_targets'],
+      batch['masked_weights'],
       0.0 if evaluating else self.label_smoothing,
       evaluating=evaluating,
     )

@@ -15,11 +15,7 @@ BIDIRECTIONAL, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SEQ2SEQ = range(4)
 NAMES = ('bidirectional', 'left_to_right', 'right_to_left', 'seq2seq')
 
 _TURNS = np.array(
-  [
-    *(BIDIRECTIONAL, SEQ2SEQ, LEFT_TO_RIGHT),
-    *(BIDIRECTIONAL, SEQ2SEQ, RIGHT_TO_LEFT),
-  ],
-  np.int32,
+  [BIDIRECTIONAL, SEQ2SEQ, LEFT_TO_RIGHT, BIDIRECTIONAL, SEQ2SEQ, RIGHT_TO_LEFT], np.int32
 )
 
 

@@ -92,9 +92,7 @@ class Permutation(NamedTuple):
       for begin in range(0, segments * length, length):
         segment = slice(begin, begin + length)
         # A row with padding has fewer tokens to choose.
-        goal = min(
-          P, max(int(rows.real[row, segment].sum()) // self.context, 1)
-        )
+        goal = min(P, max(int(rows.real[row, segment].sum()) // self.context, 1))
         order_L = np.zeros(length, np.int64)
         for place, count in _parts(reused_BL[row, segment], goal):
           chosen_BL[row, begin + place] = self._choose(
@@ -103,10 +101,7 @@ class Permutation(NamedTuple):
           order_L[place] = self.order(len(place), generator)
         late_L = chosen_BL[row, segment] | special_BL[row, segment]
         ranks_BL[row, segment] = ranks(order_L, late_L, reused_BL[row, segment])
-    return {
-      'ranks': ranks_BL,
-      **_gathered(rows.tokens, chosen_BL, segments, P),
-    }
+    return {'ranks': ranks_BL, **_gathered(rows.tokens, chosen_BL, segments, P)}
 
   def order(self, length: int, generator: np.random.Generator) -> np.ndarray:
     """Each token's place in the order of prediction, int64 [length]."""
@@ -116,11 +111,7 @@ class Permutation(NamedTuple):
     return np.argsort(np.argsort(found))  # a last block may be shorter
 
   def _choose(
-    self,
-    open_L: np.ndarray,
-    starts_L: np.ndarray,
-    goal: int,
-    generator: np.random.Generator,
+    self, open_L: np.ndarray, starts_L: np.ndarray, goal: int, generator: np.random.Generator
   ) -> np.ndarray:
     """Chooses `goal` of the open tokens, or all of them; bool [L]."""
     chosen_L = np.zeros(len(open_L), bool)
@@ -149,9 +140,7 @@ class Permutation(NamedTuple):
     return chosen_L
 
 
-def ranks(
-  order_L: np.ndarray, late_L: np.ndarray, reused_L: np.ndarray
-) -> np.ndarray:
+def ranks(order_L: np.ndarray, late_L: np.ndarray, reused_L: np.ndarray) -> np.ndarray:
   """The ranks of a row's tokens.
 
   Args:
@@ -285,11 +274,7 @@ def order(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> Order:
 
 
 def predictions(
-  model: Transformer,
-  params: Params,
-  batch: Batch,
-  key: jax.Array | None,
-  segments: int = 1,
+  model: Transformer, params: Params, batch: Batch, key: jax.Array | None, segments: int = 1
 ) -> tuple[jax.Array, dict[str, RouterStats]]:
   """The last states of the second stream [B, P, D], and router statistics.
 

@@ -18,12 +18,7 @@ from flax import linen as nn
 from gpt_jax.core.nn.attend import Request, float32_einsum
 from gpt_jax.core.nn.distance_products import ByKind, DistanceProducts, Products
 from gpt_jax.core.nn.layers import Projections, dense, parameter
-from gpt_jax.core.nn.positions import (
-  Position,
-  ScoreBias,
-  ScoreInputs,
-  sinusoids,
-)
+from gpt_jax.core.nn.positions import Position, ScoreBias, ScoreInputs, sinusoids
 from gpt_jax.core.nn.row import Context, Row, Visibility
 from gpt_jax.core.nn.stack import Caches
 from gpt_jax.core.nn.transformer import Output, Transformer
@@ -57,9 +52,7 @@ class XlNet(Transformer):
         self, 'query_embedding', initializer, (self.d_model,), ('embed',)
       )
 
-  def __call__(
-    self, row: Row | jax.Array, caches: Caches | None = None
-  ) -> Output:
+  def __call__(self, row: Row | jax.Array, caches: Caches | None = None) -> Output:
     """Runs both streams, or one: see above."""
     row = Row.of(row)
     x_BLD = self.embedded(row._replace(token_types_BL=None))
@@ -77,8 +70,7 @@ class XlNet(Transformer):
     """[B, P, D]."""
     if not self._choices.input.queries:
       raise UsageError(
-        'predicted: the model has no second stream; set '
-        "model.input='tokens(queries=True)'"
+        "predicted: the model has no second stream; set model.input='tokens(queries=True)'"
       )
     x_D = self.query_embedding.astype(self._dtype)
     shape = *predicted_BP.shape, len(x_D)
@@ -104,17 +96,14 @@ class SegmentTerms(nn.Module):
     self.content_bias = parameter(self, 'content_bias', zeros, shape, axes)
     self.position_bias = parameter(self, 'position_bias', zeros, shape, axes)
     self.segment_bias = parameter(self, 'segment_bias', zeros, shape, axes)
-    self.segments = parameter(
-      self, 'segments', to.inits.kernel, (2, *shape), ('buckets', *axes)
-    )
+    self.segments = parameter(self, 'segments', to.inits.kernel, (2, *shape), ('buckets', *axes))
     self.relative = dense(to, to.num_heads, 'heads', bias=False)
 
   def __call__(self, inputs: ScoreInputs) -> tuple[jax.Array, ScoreBias]:
     """See `ScoreInputs`."""
     if inputs.cache is not None:
       raise UsageError(
-        'model.position=xlnet: cannot decode with a cache; score texts, or '
-        'take transformer_xl'
+        'model.position=xlnet: cannot decode with a cache; score texts, or take transformer_xl'
       )
     context, q_BLHK = inputs.context, inputs.q_BLHK
     q_content, q_position, q_segment = (
@@ -168,10 +157,7 @@ class TwoStreamAttention(SegmentAttention):
       x_BLD = _keys(x_BLD, context)
       before = 0 if memory is None else memory.hidden_BMD.shape[1]
       run = functools.partial(
-        _two_streams,
-        predicted_BP=predicted_BP,
-        before=before,
-        attend=self.inner.attend,
+        _two_streams, predicted_BP=predicted_BP, before=before, attend=self.inner.attend
       )
     return super().attend(q_BLHK, x_BLD, memory, context, layer, run)
 
@@ -193,10 +179,7 @@ def _keys(x_BLD: jax.Array, context: Context) -> jax.Array:
 
 
 def _two_streams(
-  request: Request,
-  predicted_BP: jax.Array,
-  before: int,
-  attend: Callable[[Request], jax.Array],
+  request: Request, predicted_BP: jax.Array, before: int, attend: Callable[[Request], jax.Array]
 ) -> jax.Array:
   """Attention of a row's tokens, and that of its predictions."""
   L, bias = request.k_BLGK.shape[1] - before, request.bias
@@ -236,10 +219,7 @@ def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
     terms=functools.partial(SegmentTerms, clamp),
     model=XlNet,
     block=functools.partial(
-      remembering,
-      recurrence,
-      block=TokensRemembering,
-      attention=TwoStreamAttention,
+      remembering, recurrence, block=TokensRemembering, attention=TwoStreamAttention
     ),
     recurrence=recurrence,
   )

@@ -86,9 +86,7 @@ def adapted(config: Config, objective: Objective) -> Objective:
     return objective
   tuned, call = config.finetune, f'{FIELD}={config.finetune.lora!r}'
   if tuned.init in (None, 'none'):
-    raise UsageError(
-      f"{call}: adapts a trained model, and --init=none has none; give 'none'"
-    )
+    raise UsageError(f"{call}: adapts a trained model, and --init=none has none; give 'none'")
   fields = {
     'finetune.transfer': (tuned.transfer, 'all'),
     'finetune.freeze': (tuned.freeze, 0),
@@ -122,8 +120,7 @@ def given(config: Config, params: Mapping[str, Any]) -> Mapping[str, Any]:
   if of(config) is None:
     return params
   return {
-    n if n.startswith(('heads/', 'parts/')) else f'parts/{BASE}/{n}': x
-    for n, x in params.items()
+    n if n.startswith(('heads/', 'parts/')) else f'parts/{BASE}/{n}': x for n, x in params.items()
   }
 
 
@@ -156,14 +153,14 @@ def resume_or_start(
   start = first()
   base, trained = Base(folder, fingerprint(start.params)), count(start.params)
   run, state = run_lib.resume_or_start(
-    *(parts, workdir, data),
+    parts,
+    workdir,
+    data,
     first=first,
     start=start,
     inputs=[
       RunInput(
-        'base',
-        base.fingerprint,
-        'has adapters of the model with fingerprint {}, and --init has',
+        'base', base.fingerprint, 'has adapters of the model with fingerprint {}, and --init has'
       )
     ],
     **others,
@@ -172,7 +169,9 @@ def resume_or_start(
     write(workdir, base)
   log.info(
     '%s: %d of %d parameters are trained, beside the model %s',
-    *(parts.config.finetune.lora, *trained, base.fingerprint),
+    parts.config.finetune.lora,
+    *trained,
+    base.fingerprint,
   )
   return run, state
 
@@ -193,9 +192,7 @@ def read(workdir: str) -> Base:
   try:
     contents = files.read_json(path, remedy=remedy, needs=Base._fields)
   except FileNotFoundError as e:
-    raise UsageError(
-      f'{path}: is missing, and says what the adapters are of; {remedy}'
-    ) from e
+    raise UsageError(f'{path}: is missing, and says what the adapters are of; {remedy}') from e
   return Base(str(contents['folder']), str(contents['fingerprint']))
 
 

@@ -103,9 +103,9 @@ class CrossView(EachTokenTask):
     inputs = {'full': first + second, **dict.fromkeys(VIEWS, first // 2)}
     modules: dict[str, Any] = {}
     for i, (name, width) in enumerate(inputs.items(), start=1):
-      modules[name] = self._view.init(
-        jax.random.fold_in(key, i), jnp.zeros((1, 1, width))
-      )['params']
+      modules[name] = self._view.init(jax.random.fold_in(key, i), jnp.zeros((1, 1, width)))[
+        'params'
+      ]
     parts = {'full': modules.pop('full')}
     parts |= {'views': modules} if self.unlabelled else {}
     return {**forward.init(self.model, key), 'parts': parts}
@@ -115,9 +115,7 @@ class CrossView(EachTokenTask):
     kernel = ModelChoices.of(self.model).init_weights.kernel
     return View(self.num_labels, self.model.d_model // 2, kernel)
 
-  def scores(
-    self, params: Params, batch: Batch, key: jax.Array | None
-  ) -> TaskScores:
+  def scores(self, params: Params, batch: Batch, key: jax.Array | None) -> TaskScores:
     """The full module's logits, [B, L K]."""
     states_BLD, sown = self._states(self.model, params, batch, key)
     logits_BLK = self._logits(params['parts']['full'], states_BLD)
@@ -128,13 +126,7 @@ class CrossView(EachTokenTask):
     self, model: Transformer, params: Params, batch: Batch, key: Any
   ) -> tuple[jax.Array, Any]:
     """[h1, h2] of all tokens, and what the model sows."""
-    _, sown = forward.apply(
-      model,
-      params,
-      self.row(batch, key),
-      key,
-      sow=('intermediates',),
-    )
+    _, sown = forward.apply(model, params, self.row(batch, key), key, sow=('intermediates',))
     layers = layer_outputs(sown['intermediates'])
     return jnp.concatenate(layers, axis=-1), sown
 
@@ -151,9 +143,7 @@ class CrossView(EachTokenTask):
     each_BL = -(1 - self.smoothing) * right_BL - self.smoothing * even_BL
     return jnp.sum(jnp.where(labels >= 0, each_BL, 0), axis=1)
 
-  def loss_of_views(
-    self, params: Params, batch: Batch, key: jax.Array | None
-  ) -> Loss:
+  def loss_of_views(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss of an unlabelled batch; words have labels of 0."""
     target = self.scores(jax.lax.stop_gradient(params), batch, None).outputs_BK
     target_BLK = _log_probs(target, self.num_labels)
@@ -167,16 +157,12 @@ class CrossView(EachTokenTask):
       total += mean.sum
     return Loss(total, jnp.sum(weights_BL), metrics=metrics)
 
-  def views(
-    self, params: Params, batch: Batch, key: jax.Array | None
-  ) -> dict[str, jax.Array]:
+  def views(self, params: Params, batch: Batch, key: jax.Array | None) -> dict[str, jax.Array]:
     """The auxiliary modules' logits by name, [B, L, K]."""
     model = with_dropout(self.model, self.dropout)
     states_BLD, _ = self._states(model, params, batch, key)
     first, _ = ModelChoices.of(self.model).recurrent
-    right_BLP, left_BLP, _ = jnp.split(
-      states_BLD, (first.width // 2, first.width), axis=-1
-    )
+    right_BLP, left_BLP, _ = jnp.split(states_BLD, (first.width // 2, first.width), axis=-1)
     read = {
       'forward': right_BLP,
       'backward': left_BLP,
@@ -206,16 +192,13 @@ def _moved(x_BLP: jax.Array, distance: int) -> jax.Array:
 def with_dropout(model: Transformer, rate: float) -> Transformer:
   """The model with another rate wherever its LSTMs or inputs have dropout."""
 
-  def written(
-    field: str, choices: Mapping[str, Callable], names: tuple[str, ...]
-  ) -> str:
+  def written(field: str, choices: Mapping[str, Callable], names: tuple[str, ...]) -> str:
     calls = spec.bind_all(f'model.{field}', getattr(model, field), choices)
     return ', '.join(
       spec.written(
         call._replace(
           kwargs={
-            name: rate if name in names and value else value
-            for name, value in call.kwargs.items()
+            name: rate if name in names and value else value for name, value in call.kwargs.items()
           }
         )
       )
@@ -231,9 +214,7 @@ def with_dropout(model: Transformer, rate: float) -> Transformer:
 class _Turn(Objective):
   """The objective of one kind of batch."""
 
-  def __init__(
-    self, whole: CrossView, *, frozen: str, loss: Callable[..., Loss]
-  ):
+  def __init__(self, whole: CrossView, *, frozen: str, loss: Callable[..., Loss]):
     self._whole, self._frozen, self._loss = whole, frozen, loss
 
   @property
@@ -271,9 +252,7 @@ def none() -> None:
   return
 
 
-def cross_view(
-  smoothing: Fraction = 0.1, dropout: Fraction = 0.2
-) -> CrossViewSettings:
+def cross_view(smoothing: Fraction = 0.1, dropout: Fraction = 0.2) -> CrossViewSettings:
   """Cross-view training: views of a tagger learn from unlabelled text.
 
   Args:

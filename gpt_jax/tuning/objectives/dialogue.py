@@ -17,10 +17,7 @@ import numpy as np
 
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.causal import Target
-from gpt_jax.core.objectives.cross_entropy import (
-  Measured,
-  penalised_cross_entropy,
-)
+from gpt_jax.core.objectives.cross_entropy import Measured, penalised_cross_entropy
 from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params
 
 
@@ -47,17 +44,15 @@ class Dialogue(Target):
     return {**batch, 'segments': batch['inputs'], 'positions': batch['inputs']}
 
   def loss_of_states(
-    self,
-    params: Params,
-    hidden_BLD: jax.Array,
-    batch: Batch,
-    *,
-    evaluating: bool,
+    self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
     """Cross-entropy, with TRL's metrics of the predictions."""
     hidden, table_VD, softcap = forward.scores(self.model, params, hidden_BLD)
     sums: Measured = penalised_cross_entropy(
-      *(hidden, table_VD, batch['targets'], batch['weights']),
+      hidden,
+      table_VD,
+      batch['targets'],
+      batch['weights'],
       0.0 if evaluating else self.z_loss,
       softcap,
       measured=True,

@@ -33,9 +33,7 @@ class Frozen:
 
     return objective.replaced(loss=loss)
 
-  def optimizer(
-    self, optimizer: optax.GradientTransformation
-  ) -> optax.GradientTransformation:
+  def optimizer(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """The optimizer, with zero updates (weight decay) for frozen ones."""
 
     def keep(updates, params):
@@ -74,11 +72,7 @@ def body() -> Frozen:
 
 def all_but(patterns: str) -> Frozen:
   """Freezes all that the patterns do not match: see `params.matching`."""
-  return Frozen(
-    lambda params: jax.tree.map(
-      np.logical_not, params_lib.matching(params, patterns)
-    )
-  )
+  return Frozen(lambda params: jax.tree.map(np.logical_not, params_lib.matching(params, patterns)))
 
 
 def only(
@@ -94,10 +88,7 @@ def only(
 
 
 def by_level(
-  optimizer: optax.GradientTransformation,
-  model: Any,
-  num_rows: int,
-  decay: float,
+  optimizer: optax.GradientTransformation, model: Any, num_rows: int, decay: float
 ) -> optax.GradientTransformation:
   """Discriminative fine-tuning: each level has `decay` times the rate above.
 
@@ -115,9 +106,7 @@ def by_level(
   return optax.chain(optimizer, optax.stateless(scale))
 
 
-def gradual(
-  objective: Objective, model: Any, num_rows: int, every: int
-) -> Objective:
+def gradual(objective: Objective, model: Any, num_rows: int, every: int) -> Objective:
   """Gradual unfreezing: the head is trained alone, then one more level, ...
 
   Args:
@@ -132,9 +121,7 @@ def gradual(
     levels = params_lib.levels(tree, model, num_rows)
     return jax.tree.map(lambda level: level >= top - stage, levels)
 
-  def loss(
-    params: Params, batch: Batch, key: jax.Array | None, stage: jax.Array
-  ) -> Loss:
+  def loss(params: Params, batch: Batch, key: jax.Array | None, stage: jax.Array) -> Loss:
     params = jax.tree.map(
       lambda trained, x: jnp.where(trained, x, jax.lax.stop_gradient(x)),
       trains(params, stage),

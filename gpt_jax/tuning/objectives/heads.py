@@ -28,18 +28,10 @@ from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.core.objectives.loss import Batch, Params
 from gpt_jax.core.ranges import Count, Whole
 from gpt_jax.core.spec import UsageError
-from gpt_jax.papers.bert.task_heads import (
-  Classifier,
-  EachToken,
-  FirstToken,
-  SpanEnds,
-  TwoLayers,
-)
+from gpt_jax.papers.bert.task_heads import Classifier, EachToken, FirstToken, SpanEnds, TwoLayers
 from gpt_jax.papers.lstm.biattentive import Biattentive
 
-Module = (
-  Biattentive | Classifier | EachToken | FirstToken | SpanEnds | TwoLayers
-)
+Module = Biattentive | Classifier | EachToken | FirstToken | SpanEnds | TwoLayers
 
 
 class TaskHead(NamedTuple):
@@ -66,11 +58,7 @@ class TaskHead(NamedTuple):
     return {self.within: variables} if self.within else variables
 
   def outputs(
-    self,
-    params: Params,
-    states_SLD: jax.Array,
-    batch: Batch,
-    key: jax.Array | None,
+    self, params: Params, states_SLD: jax.Array, batch: Batch, key: jax.Array | None
   ) -> jax.Array:
     """The outputs, float32 [B, K].
 
@@ -134,10 +122,7 @@ def two_texts(states_SLD: jax.Array, batch: Batch) -> tuple[jax.Array, ...]:
   lengths_BC, (_, L, D) = batch['lengths'], states_SLD.shape
   states_BCLD = states_SLD.astype(jnp.float32).reshape(*lengths_BC.shape, L, D)
   real_BCL = jnp.arange(L)[None, None] < lengths_BC[..., None]
-  return (
-    *(states_BCLD[:, 0], states_BCLD[:, -1]),
-    *(real_BCL[:, 0], real_BCL[:, -1]),
-  )
+  return (states_BCLD[:, 0], states_BCLD[:, -1], real_BCL[:, 0], real_BCL[:, -1])
 
 
 # Features: states of a frozen model that a head reads.
@@ -171,9 +156,7 @@ class Features(NamedTuple):
     first = self.first + (num_layers + 1 if self.first < 0 else 0)
     span = range(first, first + (self.count or num_layers))
     if not 0 <= span.start < span.stop <= num_layers + 1:
-      raise UsageError(
-        f'finetune.features={self.text!r}: the model has {num_layers} layers'
-      )
+      raise UsageError(f'finetune.features={self.text!r}: the model has {num_layers} layers')
     return (0, *span) if self.ends else span
 
 
@@ -200,9 +183,7 @@ def weighted_sum(count: Whole = 0) -> Features:
 def width(features: Features | None, model: Transformer) -> int:
   """Width of a token's features."""
   if model.num_encoder_layers:  # the embeddings, and the encoder's output
-    return model.d_model + (
-      ModelChoices.of(model).memory_width or model.d_model
-    )
+    return model.d_model + (ModelChoices.of(model).memory_width or model.d_model)
   if features is None or features.weighted:
     return model.d_model
   return len(features.layers(model.num_layers)) * model.d_model

@@ -147,9 +147,7 @@ class Lora:
       module, _, leaf = name.rpartition('/')
       if leaf == 'kernel_A':
         b, kernel = pairs[f'{module}/kernel_B'], f'{module}/kernel'
-        product = jnp.matmul(
-          a.astype(jnp.float32), b.astype(jnp.float32), precision='highest'
-        )
+        product = jnp.matmul(a.astype(jnp.float32), b.astype(jnp.float32), precision='highest')
         flat[kernel] = flat[kernel].astype(jnp.float32) + self.scale * product
     return params_lib.nest(flat)
 
@@ -162,11 +160,7 @@ class Lora:
       and _module(name) not in _BESIDE
       and box.value.ndim - num_stacked(box.names) == 2
     }
-    names = {
-      name
-      for word in self.on.split(',')
-      for name in self._named(word.strip(), kernels)
-    }
+    names = {name for word in self.on.split(',') for name in self._named(word.strip(), kernels)}
     return sorted(names)
 
   def _named(self, word: str, kernels: dict[str, Any]) -> list[str]:
@@ -209,12 +203,8 @@ class Lora:
     a = jax.random.uniform(key, shape, jnp.float32, -bound, bound)
     b = jnp.zeros((*stack, self.rank, num_out), jnp.float32)
     return {
-      f'{_ADAPTERS}/{name}_A': box.replace(
-        value=a, names=(*names, name_in, None)
-      ),
-      f'{_ADAPTERS}/{name}_B': box.replace(
-        value=b, names=(*names, None, name_out)
-      ),
+      f'{_ADAPTERS}/{name}_A': box.replace(value=a, names=(*names, name_in, None)),
+      f'{_ADAPTERS}/{name}_B': box.replace(value=b, names=(*names, None, name_out)),
     }
 
 

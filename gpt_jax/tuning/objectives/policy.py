@@ -41,9 +41,7 @@ Array = jax.Array | np.ndarray
 KlEstimator = Literal['k1', 'k2', 'k3']
 
 
-def kl_estimate(
-  log_probs: Array, reference: Array, estimator: KlEstimator
-) -> jax.Array:
+def kl_estimate(log_probs: Array, reference: Array, estimator: KlEstimator) -> jax.Array:
   """An estimate of KL(pi, pi_ref) from each token that pi sampled, in nats.
 
   With d = log(pi_ref / pi): k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d
@@ -70,11 +68,7 @@ def rlhf_rewards(
 
 
 def gae(
-  rewards_BL: np.ndarray,
-  values_BL: np.ndarray,
-  mask_BL: np.ndarray,
-  gamma: float,
-  lam: float,
+  rewards_BL: np.ndarray, values_BL: np.ndarray, mask_BL: np.ndarray, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
   """Advantages and returns (Schulman et al., 2016, equation 16).
 
@@ -84,9 +78,7 @@ def gae(
   and returns A_t + V(s_t); V is 0 after the last token of the mask. Both are
   float64, or what cancels would leave the rounding of sums.
   """
-  rewards_BL, values_BL = (
-    x.astype(np.float64) for x in (rewards_BL, values_BL)
-  )
+  rewards_BL, values_BL = (x.astype(np.float64) for x in (rewards_BL, values_BL))
   next_A = next_V = np.zeros(len(rewards_BL))
   advantages_BL = np.zeros_like(rewards_BL)
   for t in reversed(range(rewards_BL.shape[1])):
@@ -98,9 +90,7 @@ def gae(
   return advantages_BL, (advantages_BL + values_BL) * mask_BL
 
 
-def whiten(
-  x: np.ndarray, mask: np.ndarray, *, shift_mean: bool = True
-) -> np.ndarray:
+def whiten(x: np.ndarray, mask: np.ndarray, *, shift_mean: bool = True) -> np.ndarray:
   """Scales to variance 1 over the mask, and to mean 0 if `shift_mean`.
 
   Where all are equal, their difference from the mean is exactly 0: it would
@@ -156,11 +146,7 @@ def within_groups(rewards_N: np.ndarray, num_generations: int) -> np.ndarray:
 
 
 def clipped_policy_loss(
-  log_probs: jax.Array,
-  old: jax.Array,
-  advantages: jax.Array,
-  low: float,
-  high: float,
+  log_probs: jax.Array, old: jax.Array, advantages: jax.Array, low: float, high: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """The loss of each token, its ratio, and whether the clip binds.
 
@@ -246,9 +232,7 @@ class Policy(Objective):
     """The last states [B, L, D], and router statistics."""
     return forward.states(self.model, params, {'inputs': batch['inputs']}, None)
 
-  def _log_probs(
-    self, params: Params, batch: Batch, hidden_BLD: jax.Array
-  ) -> jax.Array:
+  def _log_probs(self, params: Params, batch: Batch, hidden_BLD: jax.Array) -> jax.Array:
     scores = forward.scores(self.model, params, hidden_BLD)
     never_V = None
     if self.tokenizer is not None:
@@ -295,8 +279,11 @@ class Grpo(Policy):
     mask_BL, weights_B = batch['mask'], batch['weights']
     advantages_BL = batch['advantages']
     losses_BL, ratio_BL, binds_BL = clipped_policy_loss(
-      *(log_probs_BL, batch['old_log_probs'], advantages_BL),
-      *(self.epsilon, self.epsilon_high or self.epsilon),
+      log_probs_BL,
+      batch['old_log_probs'],
+      advantages_BL,
+      self.epsilon,
+      self.epsilon_high or self.epsilon,
     )
     values = {
       'clip_ratio/low_mean': binds_BL & (advantages_BL < 0),
@@ -317,9 +304,7 @@ class Grpo(Policy):
       weight = jnp.sum(weights_B) * self.max_tokens
     metrics = {name: Mean.of(x, mask_BL) for name, x in values.items()}
     return forward.add_routers(
-      Loss(total, weight, jnp.zeros(()), metrics),
-      stats,
-      training=key is not None,
+      Loss(total, weight, jnp.zeros(()), metrics), stats, training=key is not None
     )
 
 
@@ -399,13 +384,11 @@ class Ppo(Policy):
     log_probs_BL = self._log_probs(params, batch, hidden_BLD)
     mask_BL, old_BL = batch['mask'], batch['old_log_probs']
     policy_BL, ratio_BL, binds_BL = clipped_policy_loss(
-      *(log_probs_BL, old_BL, batch['advantages']),
-      *(self.cliprange, self.cliprange),
+      log_probs_BL, old_BL, batch['advantages'], self.cliprange, self.cliprange
     )
     values_BL = self._values(params, hidden_BLD)
     value_BL, value_binds_BL = clipped_value_loss(
-      *(values_BL, batch['old_values'], batch['returns']),
-      self.cliprange_value,
+      values_BL, batch['old_values'], batch['returns'], self.cliprange_value
     )
     values = {
       'loss/policy_avg': policy_BL,
@@ -428,7 +411,5 @@ class Ppo(Policy):
       total += means['loss/ptx_avg'].sum
       stats = stats | {f'ptx_{name}': found for name, found in more.items()}
     return forward.add_routers(
-      Loss(total, jnp.sum(mask_BL), jnp.zeros(()), means),
-      stats,
-      training=key is not None,
+      Loss(total, jnp.sum(mask_BL), jnp.zeros(()), means), stats, training=key is not None
     )

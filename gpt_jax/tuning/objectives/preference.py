@@ -98,15 +98,11 @@ class RewardModel(TaskObjective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The mean over prompts of the mean over pairs."""
     scores, weights_B = self.scores(params, batch, key), batch['weights']
-    terms = ranking_terms(
-      scores.outputs_BK, batch['labels'], self.center_rewards_coefficient
-    )
+    terms = ranking_terms(scores.outputs_BK, batch['labels'], self.center_rewards_coefficient)
     metrics = {name: Mean.of(x, weights_B) for name, x in terms.items()}
     loss = metrics.pop('loss')
     return forward.add_routers(
-      Loss(*loss, jnp.zeros(()), metrics),
-      forward.routers(scores.sown),
-      training=key is not None,
+      Loss(*loss, jnp.zeros(()), metrics), forward.routers(scores.sown), training=key is not None
     )
 
 
@@ -210,9 +206,7 @@ class Dpo(Objective):
     if self.loss_type == 'ipo':
       each_B2 = ratio_B2 / jnp.maximum(jnp.sum(batch['counts'], axis=2), 1)
       margin_B = each_B2[:, 0] - each_B2[:, 1]
-    losses_B = dpo_losses(
-      margin_B, self.beta, self.loss_type, self.label_smoothing
-    )
+    losses_B = dpo_losses(margin_B, self.beta, self.loss_type, self.label_smoothing)
     rewards_B2 = self.beta * jax.lax.stop_gradient(ratio_B2)
     chosen_B, rejected_B = rewards_B2.T
     weights_B = batch['weights']
@@ -226,7 +220,5 @@ class Dpo(Objective):
     }
     means = {name: Mean.of(x, weights_B) for name, x in figures.items()}
     return forward.add_routers(
-      Loss(*Mean.of(losses_B, weights_B), jnp.zeros(()), means),
-      stats,
-      training=key is not None,
+      Loss(*Mean.of(losses_B, weights_B), jnp.zeros(()), means), stats, training=key is not None
     )

@@ -116,20 +116,16 @@ class TaskObjective(Objective):
         f'dropout={self.dropout} must be in [0, 1)'
       )
     if self.pooler not in POOLERS or self.pooler == 'none':
-      raise UsageError(
-        f'finetune.pooler={self.pooler!r}: unknown; one of tanh, gelu, relu'
-      )
+      raise UsageError(f'finetune.pooler={self.pooler!r}: unknown; one of tanh, gelu, relu')
     if self.features:
       spec.build('finetune.features', self.features, FEATURES)
 
   @property
   def needs(self) -> Needs:
     """A model whose attention fits the head; batches come from the task."""
-    attention = {
-      'extract': 'causal',
-      'first': 'bidirectional',
-      'last': 'bidirectional',
-    }.get(self.read, 'any')
+    attention = {'extract': 'causal', 'first': 'bidirectional', 'last': 'bidirectional'}.get(
+      self.read, 'any'
+    )
     if self.read == 'biattentive':
       once = 'maxout', 'classifier'
       return Needs(
@@ -142,9 +138,7 @@ class TaskObjective(Objective):
     scored = None
     if not self.auxiliary:
       heads = self.num_sequences
-      scored = Scored(
-        lambda length: 0, lambda length: length if self.each_token else heads
-      )
+      scored = Scored(lambda length: 0, lambda length: length if self.each_token else heads)
     return Needs(attention, rows=(), scored=scored)
 
   def check(self) -> None:
@@ -167,9 +161,7 @@ class TaskObjective(Objective):
   def example(self) -> dict[str, np.ndarray]:
     C = self.num_sequences
     batch = {
-      'inputs': forward.read(
-        self.model, None, np.zeros((1, C, self.length), np.int32)
-      ),
+      'inputs': forward.read(self.model, None, np.zeros((1, C, self.length), np.int32)),
       'lengths': np.ones((1, C), np.int32),
       'labels': np.zeros((1, *self.label_shape), self.label_type),
       'weights': np.ones(1, np.float32),
@@ -199,9 +191,7 @@ class TaskObjective(Objective):
       module = Classifier(count, kernel, self.dropout)
       return heads.TaskHead(module, reads, within='score')
     if self.read == 'concat':
-      return heads.TaskHead(
-        TwoLayers(count, kernel, self.dropout), heads.pooled
-      )
+      return heads.TaskHead(TwoLayers(count, kernel, self.dropout), heads.pooled)
     if self.read == 'tokens':
       module = EachToken(count, kernel, self.dropout)
       return heads.TaskHead(module, heads.all_tokens)
@@ -211,9 +201,7 @@ class TaskObjective(Objective):
     pooler = 'none' if self.features else self.pooler
     module = FirstToken(count, kernel, self.dropout, pooler)
     last = self.read == 'last'
-    return heads.TaskHead(
-      module, heads.last_token if last else heads.all_tokens
-    )
+    return heads.TaskHead(module, heads.last_token if last else heads.all_tokens)
 
   def init(self, key: jax.Array) -> Params:
     """Parameters of the model and of the head."""
@@ -227,9 +215,7 @@ class TaskObjective(Objective):
     # Stored like Hugging Face's classification heads, see `hf.heads`.
     return {**params, 'heads': of_heads}
 
-  def scores(
-    self, params: Params, batch: Batch, key: jax.Array | None
-  ) -> TaskScores:
+  def scores(self, params: Params, batch: Batch, key: jax.Array | None) -> TaskScores:
     """The outputs and states that both losses are computed from."""
     if self.read == 'biattentive':
       states_SLD = self._encoded(params, batch)
@@ -266,19 +252,14 @@ class TaskObjective(Objective):
     real_SL = jnp.arange(L)[None] < batch['lengths'].reshape(B * C, 1)
     row = Row(batch['inputs'].reshape(B * C, L), real_BL=real_SL)
     found: Any = self.model.apply(
-      {'params': params},
-      row,
-      method='encode',
-      mutable=['intermediates'],
+      {'params': params}, row, method='encode', mutable=['intermediates']
     )
     memory_SLD, sown = found
     (below_SLD,) = sown['intermediates']['encoder_embedded']
     states_SLD = jnp.concatenate([below_SLD, memory_SLD], axis=-1)
     return jax.lax.stop_gradient(states_SLD)
 
-  def _hidden(
-    self, params: Params, batch: Batch, key: jax.Array | None
-  ) -> tuple[jax.Array, Any]:
+  def _hidden(self, params: Params, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Any]:
     """The last states [S, L, D] of all sequences, and sown collections."""
     frozen = bool(self.features)  # without dropout: features are constant
     out, sown = forward.apply(
@@ -332,9 +313,7 @@ class TaskObjective(Objective):
       training=key is not None,
     )
 
-  def _language_model(
-    self, params: Params, batch: Batch, hidden_SLD: jax.Array
-  ) -> jax.Array:
+  def _language_model(self, params: Params, batch: Batch, hidden_SLD: jax.Array) -> jax.Array:
     """The weighted sum of the examples' L1."""
     tokens_BCL, lengths_BC = batch['inputs'], batch['lengths']
     B, C, L = tokens_BCL.shape
@@ -505,11 +484,7 @@ def _cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
 
 # The layers of heads that all tasks share.
 _SHARED = ('pooler',)
-OF_TASKS = {
-  'choice': Choice,
-  'classification': Classification,
-  'regression': Regression,
-}
+OF_TASKS = {'choice': Choice, 'classification': Classification, 'regression': Regression}
 
 
 class Tasks(Objective):

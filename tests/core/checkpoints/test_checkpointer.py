@@ -26,21 +26,13 @@ from orbax.checkpoint._src.serialization import ocdbt_utils
 from gpt_jax.core.checkpoints import checkpointer as checkpoint
 from gpt_jax.core.checkpoints import restore as restore_lib
 from gpt_jax.core.checkpoints.checkpointer import Checkpointer, DamageError
-from gpt_jax.core.checkpoints.restore import (
-  Array,
-  database,
-  difference,
-  fingerprint,
-  reason_of,
-)
+from gpt_jax.core.checkpoints.restore import Array, database, difference, fingerprint, reason_of
 from gpt_jax.core.optim.train_state import TrainState
 from gpt_jax.core.spec import FailedError, UsageError
 from gpt_jax.opening import streaming
 
 # Where Orbax fails to read one array it drops the tasks that read the others.
-pytestmark = pytest.mark.filterwarnings(
-  'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 
 DTYPES = ['float32', 'bfloat16', 'int32', 'uint8']
 SHAPE = (3, 5, 7)
@@ -85,10 +77,7 @@ def test_fingerprint_is_its_formula(dtype):
 
 
 def test_fingerprint_has_one_number_for_each_array():
-  tree = {
-    'b': [random_bits('float32', 5), np.float32(3)],
-    'a': np.int32(7),
-  }
+  tree = {'b': [random_bits('float32', 5), np.float32(3)], 'a': np.int32(7)}
   found = fingerprint(tree)
   assert found.dtype == jnp.uint32
   assert found[0] == 7
@@ -149,17 +138,13 @@ def place(state, sizes, spec):
   """On a mesh, matrices split by `spec` and the rest copied."""
 
   def sharding(x):
-    return NamedSharding(
-      mesh(*sizes), PartitionSpec(*spec) if x.ndim == 2 else PartitionSpec()
-    )
+    return NamedSharding(mesh(*sizes), PartitionSpec(*spec) if x.ndim == 2 else PartitionSpec())
 
   return jax.tree.map(lambda x: jax.device_put(x, sharding(x)), state)
 
 
 def abstract(state):
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-  )
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 
 
 ONE = ((1, 1), ())
@@ -234,9 +219,7 @@ def test_an_interrupted_read_is_no_damage(tmp_path, monkeypatch):
   def interrupted(*_, **__):
     raise Exception('while reading') from KeyboardInterrupt()
 
-  monkeypatch.setattr(
-    restore_lib.ocp.PyTreeCheckpointHandler, 'restore', interrupted
-  )
+  monkeypatch.setattr(restore_lib.ocp.PyTreeCheckpointHandler, 'restore', interrupted)
   with pytest.raises(KeyboardInterrupt):
     restore(tmp_path)
 
@@ -249,9 +232,7 @@ def test_no_checkpoint_yet(tmp_path):
 @pytest.mark.parametrize(
   'name', ['[a]', 'x[1-9]', '[!a]', '*', '?', '**', 'a/[b]/c', '%41', '#', '|']
 )
-def test_no_character_of_a_path_is_a_pattern(
-  tmp_path, monkeypatch, name, relative
-):
+def test_no_character_of_a_path_is_a_pattern(tmp_path, monkeypatch, name, relative):
   """Beside a folder that a pattern would find, whose arrays are others."""
   monkeypatch.chdir(tmp_path)
   for other in ('a', 'x3', 'b'):
@@ -285,9 +266,7 @@ def test_a_path_that_cannot_be_saved_in_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize('lost', ['all', 'some'])
-def test_a_merge_that_lost_arrays_is_a_failed_save(
-  tmp_path, monkeypatch, logged, lost
-):
+def test_a_merge_that_lost_arrays_is_a_failed_save(tmp_path, monkeypatch, logged, lost):
   """The older checkpoint stays, and the save is tried again."""
 
   async def merge(directory, ts_context, **_):
@@ -321,9 +300,7 @@ def test_old_checkpoints_are_deleted(tmp_path):
 
 
 def largest_file(workdir, step):
-  files = [
-    p for p in (workdir / f'checkpoints/{step}').rglob('*') if p.is_file()
-  ]
+  files = [p for p in (workdir / f'checkpoints/{step}').rglob('*') if p.is_file()]
   found = max(files, key=lambda p: p.stat().st_size)
   # It holds the arrays: 64 * 48 floats, three times.
   assert found.stat().st_size > 3 * 64 * 48
@@ -378,10 +355,16 @@ DAMAGES = [flip, truncate, empty, delete]
 DAMAGES += [not_utf8, zeros, a_number, a_list, deep, folder]
 # All that Orbax writes, and we. Of data files there are many: see below.
 FILES = [
-  *('_CHECKPOINT_METADATA', 'commit_success.txt', 'checksums/metadata'),
-  *('checksums/commit_success.txt', 'state/_METADATA', 'state/_sharding'),
-  *('state/array_metadatas/process_0', 'state/commit_success.txt'),
-  *('state/manifest.ocdbt', 'state/ocdbt.process_0/manifest.ocdbt'),
+  '_CHECKPOINT_METADATA',
+  'commit_success.txt',
+  'checksums/metadata',
+  'checksums/commit_success.txt',
+  'state/_METADATA',
+  'state/_sharding',
+  'state/array_metadatas/process_0',
+  'state/commit_success.txt',
+  'state/manifest.ocdbt',
+  'state/ocdbt.process_0/manifest.ocdbt',
 ]
 # Without them nothing can be read, or was never committed.
 NEEDED = {
@@ -412,15 +395,11 @@ def test_damage_is_found_or_does_no_harm(two, tmp_path, caplog, file, damage):
   # Before the data are opened, `train` asks which checkpoint is the newest.
   known = restore_lib.newest(str(tmp_path))
   assert known is not None
-  unknown = file == 'checksums/metadata' or (file, damage) == (
-    *('commit_success.txt', delete),
-  )
+  unknown = file == 'checksums/metadata' or (file, damage) == ('commit_success.txt', delete)
   assert known.step == (3 if unknown else 5)
   target = abstract(place(state_at(0), *ONE))
   step, arrays = streaming.opened(str(tmp_path), target)
-  np.testing.assert_array_equal(
-    np.asarray(arrays['kernel']), state_at(step).params['kernel']
-  )
+  np.testing.assert_array_equal(np.asarray(arrays['kernel']), state_at(step).params['kernel'])
   with caplog.at_level('WARNING', 'gpt_jax'):
     state, steps = restore(tmp_path)
   if steps == [3, 5]:
@@ -452,9 +431,7 @@ def test_a_wrong_number_that_reads_well_is_damage_too(two, tmp_path):
   checkpointer.save(place(other, *HERE))
   checkpointer.close()
   (tmp_path / 'a/checkpoints/5/state').rename(tmp_path / 'gone')
-  (tmp_path / 'b/checkpoints/5/state').rename(
-    tmp_path / 'a/checkpoints/5/state'
-  )
+  (tmp_path / 'b/checkpoints/5/state').rename(tmp_path / 'a/checkpoints/5/state')
   state, steps = restore(tmp_path / 'a')
   assert same_bits(state, state_at(3))
   assert steps == [3]
@@ -710,9 +687,7 @@ def test_a_last_save_without_room_fails_the_run(tmp_path, logged, monkeypatch):
   assert restore(tmp_path, at=ONE)[1] == [3]
 
 
-def test_a_preempted_run_gives_up_within_its_grace(
-  tmp_path, logged, monkeypatch
-):
+def test_a_preempted_run_gives_up_within_its_grace(tmp_path, logged, monkeypatch):
   """By the number of tries: clocks of hosts differ."""
   waits = []
   clock = types.SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)

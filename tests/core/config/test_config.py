@@ -66,9 +66,7 @@ def test_every_number_of_the_base_has_a_range():
 )
 def test_a_run_within_its_warm_up(name, steps, longer):
   """It is said if no step has the peak rate, and the part that it reaches."""
-  config = config_lib.resolve(
-    tiny.config(**{'schedule.name': name, 'schedule.num_steps': steps})
-  )
+  config = config_lib.resolve(tiny.config(**{'schedule.name': name, 'schedule.num_steps': steps}))
   rate = config_lib.schedule(config)
   rates = [float(rate(step)) for step in range(30)]
   assert longer == (max(rates[:steps]) < 0.999 * max(rates))
@@ -79,15 +77,11 @@ def test_a_run_within_its_warm_up(name, steps, longer):
 
 
 @pytest.mark.parametrize(
-  'given, steps',
-  [(20, 20), ('2k_steps', 2000), ('1_tokens', 1), ('8k_tokens', 53)],
+  'given, steps', [(20, 20), ('2k_steps', 2000), ('1_tokens', 1), ('8k_tokens', 53)]
 )
 def test_the_length_of_a_run(given, steps):
   # 40 steps of 8 rows of 13 tokens, and as many of 24 as hold the rest.
-  changes = {
-    'batch.size': 'ramp(0:8, 40_steps:24)',
-    'schedule.num_steps': given,
-  }
+  changes = {'batch.size': 'ramp(0:8, 40_steps:24)', 'schedule.num_steps': given}
   config = config_lib.resolve(tiny.config(**changes))
   assert config.schedule.num_steps == steps
   assert config_lib.resolve(config) == config
@@ -131,9 +125,7 @@ def test_json_round_trip(vocab_size):
 
 def test_differences_name_field_and_both_values():
   old = config_lib.resolve(tiny.config())
-  new = config_lib.resolve(
-    tiny.config(**{'seed': 3, 'model.ffn': 'relu', 'batch.size': 24})
-  )
+  new = config_lib.resolve(tiny.config(**{'seed': 3, 'model.ffn': 'relu', 'batch.size': 24}))
   assert {*config_lib.differences(old, new)} == {
     'seed: 0 -> 3',
     "model.ffn: 'gelu_tanh' -> 'relu'",
@@ -171,12 +163,15 @@ def test_what_a_run_may_not_go_on_with():
   """Every field but the free ones: a list that grows with the tree."""
   config = config_lib.resolve(base.get_config())
   empty = config_lib.from_json('{}')
-  sections = {
-    d.partition(':')[0].partition('.')[0]
-    for d in config_lib.differences(config, empty)
-  }
+  sections = {d.partition(':')[0].partition('.')[0] for d in config_lib.differences(config, empty)}
   assert sections == {
-    *('seed', 'model', 'objective', 'data', 'tokenizer', 'optim', 'schedule'),
+    'seed',
+    'model',
+    'objective',
+    'data',
+    'tokenizer',
+    'optim',
+    'schedule',
     'batch',
   }
 
@@ -213,10 +208,7 @@ def test_lengths_of_rows_are_those_of_their_text():
   stages = config_lib.ramp(config).stages
   assert [stage.length for stage in stages] == [141, 568]
   assert config_lib.row_tokens(config) == 568
-  assert [config_lib.sides(config, n) for n in (141, 568)] == [
-    (128, 29),
-    (512, 114),
-  ]
+  assert [config_lib.sides(config, n) for n in (141, 568)] == [(128, 29), (512, 114)]
 
 
 def test_words_name_fields_that_there_are():

@@ -36,8 +36,7 @@ def sizes(name):
 
 
 FILES = sorted(
-  '.'.join(path.relative_to(FOLDER).with_suffix('').parts)
-  for path in FOLDER.rglob('*.py')
+  '.'.join(path.relative_to(FOLDER).with_suffix('').parts) for path in FOLDER.rglob('*.py')
 )
 # Those with a section `finetune` are for fine-tuning and post-training, the
 # others for `train`.
@@ -62,11 +61,18 @@ def test_config_resolves(name, size):
   resolved = config_lib.resolve_model(config)
   unknown = {k for k, v in config_lib.flatten(resolved).items() if v is None}
   assert unknown <= {
-    *('model.vocab_size', 'data.store', 'data.workers', 'eval.num_batches'),
+    'model.vocab_size',
+    'data.store',
+    'data.workers',
+    'eval.num_batches',
     'eval.tasks',
-    *('batch.length', 'batch.micro_rows', 'model.encoder_ffn'),
-    *('models.generator.encoder_ffn', 'models.teacher.encoder_ffn'),
-    *('model.encoder_attention', 'models.generator.encoder_attention'),
+    'batch.length',
+    'batch.micro_rows',
+    'model.encoder_ffn',
+    'models.generator.encoder_ffn',
+    'models.teacher.encoder_ffn',
+    'model.encoder_attention',
+    'models.generator.encoder_attention',
     'models.teacher.encoder_attention',
   }
   assert config_lib.resolve(config) == resolved
@@ -165,9 +171,7 @@ def test_batch_splits_over_any_number_of_devices(name, size):
   for count in (1, 8, 64, 512):
     devices = [Device(i) for i in range(count)]
     device_check.check_devices(config, devices)
-    mesh = sharding.make_mesh(
-      config.mesh, devices, width=config_lib.width(config)
-    )
+    mesh = sharding.make_mesh(config.mesh, devices, width=config_lib.width(config))
     assert config.model.d_model % mesh.shape['fsdp'] == 0
     assert mesh.size == count
 
@@ -285,18 +289,10 @@ BASE = 12, 768, 12, 64, 12, 3072, 50_257, 1024
 ROWS = {
   'gpt1-117m': (12, 768, 12, 64, 12, 3072, 40_478, 512, 116_534_784, '117M'),
   'gpt1-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_615_040, '2.6M'),
-  'gpt2-small': (
-    *(12, 768, 12, 64, 12, 3072, 50_257, 1024, 124_439_808, '124M'),
-  ),
-  'gpt2-medium': (
-    *(24, 1024, 16, 64, 16, 4096, 50_257, 1024, 354_823_168, '355M'),
-  ),
-  'gpt2-large': (
-    *(36, 1280, 20, 64, 20, 5120, 50_257, 1024, 774_030_080, '774M'),
-  ),
-  'gpt2-xl': (
-    *(48, 1600, 25, 64, 25, 6400, 50_257, 1024, 1_557_611_200, '1.56B'),
-  ),
+  'gpt2-small': (12, 768, 12, 64, 12, 3072, 50_257, 1024, 124_439_808, '124M'),
+  'gpt2-medium': (24, 1024, 16, 64, 16, 4096, 50_257, 1024, 354_823_168, '355M'),
+  'gpt2-large': (36, 1280, 20, 64, 20, 5120, 50_257, 1024, 774_030_080, '774M'),
+  'gpt2-xl': (48, 1600, 25, 64, 25, 6400, 50_257, 1024, 1_557_611_200, '1.56B'),
   'gpt3-125m': (12, 768, 12, 64, 12, 3072, *PLAIN, 125_226_240, '125M'),
   'gpt3-350m': (24, 1024, 16, 64, 16, 4096, *PLAIN, 355_871_744, '350M'),
   'gpt3-760m': (24, 1536, 16, 96, 16, 6144, *PLAIN, 760_300_032, '760M'),
@@ -304,47 +300,25 @@ ROWS = {
   'gpt3-2.7b': (32, 2560, 32, 80, 32, 10_240, *PLAIN, 2_651_553_280, '2.7B'),
   'gpt3-6.7b': (32, 4096, 32, 128, 32, 16_384, *PLAIN, 6_658_404_352, '6.7B'),
   'gpt3-13b': (40, 5140, 40, 128, 40, 20_560, *PLAIN, 12_936_488_380, '13.0B'),
-  'gpt3-175b': (
-    *(96, 12_288, 96, 128, 96, 49_152, *PLAIN, 174_604_259_328, '175B'),
-  ),
+  'gpt3-175b': (96, 12_288, 96, 128, 96, 49_152, *PLAIN, 174_604_259_328, '175B'),
   'gopher-44m': (8, 512, 16, 32, 16, 2048, *PIECES, 43_700_736, '44M'),
   'gopher-117m': (12, 768, 12, 64, 12, 3072, *PIECES, 116_709_120, '117M'),
   'gopher-417m': (12, 1536, 12, 128, 12, 6144, *PIECES, 417_443_328, '417M'),
   'gopher-1.4b': (24, 2048, 16, 128, 16, 8192, *PIECES, 1_374_799_872, '1.4B'),
-  'gopher-7.1b': (
-    *(32, 4096, 32, 128, 32, 16_384, *PIECES, 7_112_101_888, '7.1B'),
-  ),
-  'gopher-280b': (
-    *(80, 16_384, 128, 128, 128, 65_536, *PIECES, 279_714_217_984, '280B'),
-  ),
-  'chinchilla-70b': (
-    *(80, 8192, 64, 128, 64, 32_768, *PIECES, 70_063_890_432, '70B'),
-  ),
-  'lamda-137b': (
-    *(64, 8192, 128, 128, 128, 65_536, *PIECES, 137_715_798_016, '137B'),
-  ),
+  'gopher-7.1b': (32, 4096, 32, 128, 32, 16_384, *PIECES, 7_112_101_888, '7.1B'),
+  'gopher-280b': (80, 16_384, 128, 128, 128, 65_536, *PIECES, 279_714_217_984, '280B'),
+  'chinchilla-70b': (80, 8192, 64, 128, 64, 32_768, *PIECES, 70_063_890_432, '70B'),
+  'lamda-137b': (64, 8192, 128, 128, 128, 65_536, *PIECES, 137_715_798_016, '137B'),
   'palm-8b': (32, 4096, 16, 256, 1, 16_384, *PALM, 8_631_877_632, '8.63B'),
   'palm-62b': (64, 8192, 32, 256, 1, 32_768, *PALM, 62_495_129_600, '62.50B'),
-  'palm-540b': (
-    *(118, 18_432, 48, 256, 1, 73_728, *PALM, 540_354_281_472, '540.35B'),
-  ),
-  'llama-7b': (
-    *(32, 4096, 32, 128, 32, 11_008, *PIECES, 6_738_415_616, '6.7B'),
-  ),
-  'llama-13b': (
-    *(40, 5120, 40, 128, 40, 13_824, *PIECES, 13_015_864_320, '13.0B'),
-  ),
-  'llama-33b': (
-    *(60, 6656, 52, 128, 52, 17_920, *PIECES, 32_528_943_616, '32.5B'),
-  ),
-  'llama-65b': (
-    *(80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
-  ),
+  'palm-540b': (118, 18_432, 48, 256, 1, 73_728, *PALM, 540_354_281_472, '540.35B'),
+  'llama-7b': (32, 4096, 32, 128, 32, 11_008, *PIECES, 6_738_415_616, '6.7B'),
+  'llama-13b': (40, 5120, 40, 128, 40, 13_824, *PIECES, 13_015_864_320, '13.0B'),
+  'llama-33b': (60, 6656, 52, 128, 52, 17_920, *PIECES, 32_528_943_616, '32.5B'),
+  'llama-65b': (80, 8192, 64, 128, 64, 22_016, *PIECES, 65_285_660_672, '65.3B'),
   'llama3-8b': (32, 4096, 32, 128, 8, 14_336, *TIK, 8_030_261_248, '8B'),
   'llama3-70b': (80, 8192, 64, 128, 8, 28_672, *TIK, 70_553_706_496, '71B'),
-  'llama3-405b': (
-    *(126, 16_384, 128, 128, 8, 53_248, *TIK, 405_853_388_800, '406B'),
-  ),
+  'llama3-405b': (126, 16_384, 128, 128, 8, 53_248, *TIK, 405_853_388_800, '406B'),
   # Of these the paper has the encoder-decoders: table 9.
   'switch-tiny': (*TINY, 738_048, '0.7M'),
   'switch-tiny-dense': (*TINY, 273_792, '0.3M'),
@@ -353,45 +327,29 @@ ROWS = {
   'switch-base-32': (*BASE, 1_002_959_616, '1.0B'),
   'switch-base-64': (*BASE, 1_909_814_016, '1.9B'),
   'switch-base-128': (*BASE, 3_723_522_816, '3.7B'),
-  'switch-t5-base-128': (
-    *(12, 768, 12, 64, 12, 2048, *T5, 7_415_217_408, '7.4B'),
-  ),
-  'switch-t5-large': (
-    *(24, 1024, 16, 64, 16, 4096, *T5, 26_309_291_008, '26B'),
-  ),
-  'switch-xxl': (
-    *(24, 4096, 64, 64, 64, 10_240, *T5, 394_543_476_736, '395B'),
-  ),
+  'switch-t5-base-128': (12, 768, 12, 64, 12, 2048, *T5, 7_415_217_408, '7.4B'),
+  'switch-t5-large': (24, 1024, 16, 64, 16, 4096, *T5, 26_309_291_008, '26B'),
+  'switch-xxl': (24, 4096, 64, 64, 64, 10_240, *T5, 394_543_476_736, '395B'),
   # No one vocabulary gives the sizes that the paper prints: 37,000 pieces here.
   'transformer-base': (6, 512, 8, 64, 8, 2048, *JOINT, 63_082_496, '65M'),
   'transformer-big': (6, 1024, 16, 64, 16, 4096, *JOINT, 214_245_376, '213M'),
   'transformer-cpu': (3, 192, 4, 48, 4, 448, 8000, 128, 3_911_808, '3.9M'),
-  'cove-base': (*(2, 300, 1, 300, 1, 1200, 50_000, 128, 155_505_300, '156M'),),
+  'cove-base': (2, 300, 1, 300, 1, 1200, 50_000, 128, 155_505_300, '156M'),
   'cove-cpu': (2, 100, 1, 100, 1, 400, 12_000, 128, 3_015_100, '3.0M'),
   'bert-base': (12, 768, 12, 64, 12, 3072, *WORDS, 110_106_428, '110M'),
   'bert-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 336_226_108, '340M'),
   'bert-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
-  'unilm-base': (
-    *(12, 768, 12, 64, 12, 3072, 28_996, 512, 108_932_934, '109M'),
-  ),
-  'unilm-large': (
-    *(24, 1024, 16, 64, 16, 4096, 28_996, 512, 334_661_958, '340M'),
-  ),
+  'unilm-base': (12, 768, 12, 64, 12, 3072, 28_996, 512, 108_932_934, '109M'),
+  'unilm-large': (24, 1024, 16, 64, 16, 4096, 28_996, 512, 334_661_958, '340M'),
   'unilm-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_694_786, '2.7M'),
   # The paper says BERT's sizes, and prints no count.
   'xlnet-base': (12, 768, 12, 64, 12, 3072, 32_000, 512, 116_750_336, '117M'),
-  'xlnet-large': (
-    *(24, 1024, 16, 64, 16, 4096, 32_000, 512, 360_300_800, '360M'),
-  ),
+  'xlnet-large': (24, 1024, 16, 64, 16, 4096, 32_000, 512, 360_300_800, '360M'),
   'xlnet-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_718_400, '2.7M'),
   'mass-base': (6, 1024, 8, 128, 8, 4096, 60_000, 100, 238_066_272, '238M'),
   'mass-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_966_272, '3.0M'),
-  'bigbird-base': (
-    *(12, 768, 12, 64, 12, 3072, 50_358, 4096, 128_112_824, '128M'),
-  ),
-  'bigbird-large': (
-    *(24, 1024, 16, 64, 16, 4096, 50_358, 4096, 360_228_024, '360M'),
-  ),
+  'bigbird-base': (12, 768, 12, 64, 12, 3072, 50_358, 4096, 128_112_824, '128M'),
+  'bigbird-large': (24, 1024, 16, 64, 16, 4096, 50_358, 4096, 360_228_024, '360M'),
   'bigbird-cpu': (4, 192, 6, 32, 6, 768, 4096, 512, 2_645_634, '2.6M'),
   'roberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 124_697_433, '125M'),
   'roberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 355_412_057, '355M'),
@@ -399,24 +357,26 @@ ROWS = {
   # With the 512 positions of the mask decoder.
   'deberta-base': (12, 768, 12, 64, 12, 3072, *BYTES, 139_637_337, '140M'),
   'deberta-large': (24, 1024, 16, 64, 16, 4096, *BYTES, 406_789_209, '407M'),
-  'deberta-v3_base': (
-    *(12, 768, 12, 64, 12, 3072, 128_100, 512, 326_447_461, '326M'),
-  ),
+  'deberta-v3_base': (12, 768, 12, 64, 12, 3072, 128_100, 512, 326_447_461, '326M'),
   'deberta-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 3_050_176, '3.1M'),
   'albert-base': (12, 768, 12, 64, 12, 3072, *LITE, 11_813_810, '12M'),
   'albert-large': (24, 1024, 16, 64, 16, 4096, *LITE, 17_847_474, '18M'),
   'albert-xlarge': (24, 2048, 32, 64, 32, 8192, *LITE, 59_021_490, '59M'),
-  'albert-xxlarge': (
-    *(12, 4096, 64, 64, 64, 16_384, *LITE, 223_158_450, '223M'),
-  ),
+  'albert-xxlarge': (12, 4096, 64, 64, 64, 16_384, *LITE, 223_158_450, '223M'),
   'bart-base': (6, 768, 12, 64, 12, 3072, 50_265, 1024, 139_420_416, '139M'),
-  'bart-large': (
-    *(12, 1024, 16, 64, 16, 4096, 50_265, 1024, 406_291_456, '406M'),
-  ),
+  'bart-large': (12, 1024, 16, 64, 16, 4096, 50_265, 1024, 406_291_456, '406M'),
   # With six layers of 12,596,224, a table, positions and a norm before large.
   'bart-translation': (
-    *(12, 1024, 16, 64, 16, 4096, 50_265, 1024),
-    *(406_291_456 + 6 * 12_596_224 + (50_265 + 1026 + 2) * 1024, '534M'),
+    12,
+    1024,
+    16,
+    64,
+    16,
+    4096,
+    50_265,
+    1024,
+    406_291_456 + 6 * 12_596_224 + (50_265 + 1026 + 2) * 1024,
+    '534M',
   ),
   'bart-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 2_962_944, '3.0M'),
   # With the generators; the paper prints the discriminators, without head.
@@ -425,12 +385,8 @@ ROWS = {
   'electra-large': (24, 1024, 16, 64, 16, 4096, *WORDS, 354_655_291, '335M'),
   'electra-cpu': (4, 192, 6, 32, 6, 768, 4096, 256, 2_882_305, '2.9M'),
   # With the teachers, 109,514,298 and 2,657,344.
-  'distilbert-base': (
-    *(6, 768, 12, 64, 12, 3072, *WORDS, 66_985_530 + 109_514_298, '66M'),
-  ),
-  'distilbert-cpu': (
-    *(2, 192, 6, 32, 6, 768, 4096, 256, 1_767_232 + 2_657_344, '4.4M'),
-  ),
+  'distilbert-base': (6, 768, 12, 64, 12, 3072, *WORDS, 66_985_530 + 109_514_298, '66M'),
+  'distilbert-cpu': (2, 192, 6, 32, 6, 768, 4096, 256, 1_767_232 + 2_657_344, '4.4M'),
   'albert-cpu': (4, 256, 4, 64, 4, 1024, 8192, 256, 2_012_290, '2.0M'),
   't5-small': (6, 512, 8, 64, 8, 2048, *T5, 60_506_624, '61M'),
   't5-base': (12, 768, 12, 64, 12, 3072, *T5, 222_903_552, '223M'),
@@ -444,29 +400,16 @@ ROWS = {
   't5-v1.1-xxl': (24, 4096, 64, 64, 64, 10_240, *T5, 11_135_332_352, '11B'),
   't5-cpu': (3, 192, 6, 32, 6, 768, 4096, 128, 3_886_656, '3.9M'),
   # The released sizes of the large one do not give the 257M that it prints.
-  'transformer_xl-wt103': (
-    *(16, 410, 10, 41, 10, 2100, 267_735, 900, 151_107_538, '151M'),
-  ),
-  'transformer_xl-wt103-large': (
-    *(18, 1024, 16, 64, 16, 4096, 267_735, 3072, 285_170_506, '257M'),
-  ),
-  'transformer_xl-enwik8-12': (
-    *(12, 512, 8, 64, 8, 2048, 204, 5632, 41_055_436, '41M'),
-  ),
-  'transformer_xl-enwik8-24': (
-    *(24, 1024, 8, 128, 8, 3072, 204, 3136, 277_231_820, '277M'),
-  ),
+  'transformer_xl-wt103': (16, 410, 10, 41, 10, 2100, 267_735, 900, 151_107_538, '151M'),
+  'transformer_xl-wt103-large': (18, 1024, 16, 64, 16, 4096, 267_735, 3072, 285_170_506, '257M'),
+  'transformer_xl-enwik8-12': (12, 512, 8, 64, 8, 2048, 204, 5632, 41_055_436, '41M'),
+  'transformer_xl-enwik8-24': (24, 1024, 8, 128, 8, 3072, 204, 3136, 277_231_820, '277M'),
   'transformer_xl-cpu': (3, 128, 4, 32, 4, 512, 204, 256, 669_004, '0.7M'),
   'ulmfit-wt2': (3, 400, 1, 400, 1, 1600, 33_278, 280, 33_556_078, '33.6M'),
   'ulmfit-ptb': (3, 400, 1, 400, 1, 1600, 10_000, 280, 24_221_600, '24.2M'),
-  'ulmfit-wt103': (
-    *(3, 400, 1, 400, 1, 1600, 238_462, 280, 115_834_862, '116M'),
-  ),
+  'ulmfit-wt103': (3, 400, 1, 400, 1, 1600, 238_462, 280, 115_834_862, '116M'),
   'ulmfit-cpu': (3, 64, 1, 64, 1, 256, 128, 280, 568_960, '0.6M'),
-  'elmo-base': (
-    *(2, 1024, 1, 1024, 1, 4096, 793_471, 160, 93_600_864 + 407_050_623),
-    '501M',
-  ),
+  'elmo-base': (2, 1024, 1, 1024, 1, 4096, 793_471, 160, 93_600_864 + 407_050_623, '501M'),
   'elmo-cpu': (2, 128, 1, 128, 1, 512, 4096, 160, 798_128, '0.8M'),
   'char-t12': (12, 512, 2, 256, 2, 2048, 256, 512, 44_251_136, '44M'),
   'char-t64': (64, 512, 2, 256, 2, 2048, 256, 512, 235_438_080, '235M'),
@@ -479,9 +422,7 @@ ACTIVE = {
   'elmo-base': 93_600_864 + 8192 * 512 + 793_471,  # of the softmax a sample
   'elmo-cpu': 568_752,
   'switch-tiny': 273_792 + 2 * 64 * 8,
-  **{
-    f'switch-base-{n}': 124_439_808 + 6 * 768 * n for n in (8, 16, 32, 64, 128)
-  },
+  **{f'switch-base-{n}': 124_439_808 + 6 * 768 * n for n in (8, 16, 32, 64, 128)},
   'switch-t5-base-128': 222_903_552 + 12 * 768 * 128,
   'switch-t5-large': 737_668_096 + 24 * 1024 * 128,
   'switch-xxl': 11_003_736_064 + 24 * 4096 * 128,
@@ -527,9 +468,7 @@ def test_decoder_row(row):
     ('xxl', "switch(num_experts=64, expert='geglu')", 10_240, '392B'),
   ],
 )
-def test_switch_sizes_that_the_paper_prints_with_other_totals(
-  size, ffn, d_ff, printed
-):
+def test_switch_sizes_that_the_paper_prints_with_other_totals(size, ffn, d_ff, printed):
   """26B and 395B in its table 9."""
   config = module('switch').get_config(size).unlock()
   config.model.ffn, config.model.d_ff = ffn, d_ff
@@ -640,18 +579,16 @@ LITE_INPUT = 'tokens(token_types=2, norm=True, d_embed={})'
     ('bert', 'base', {'num_layers': 6, 'num_heads': 3}, 67_579_196, False),
     ('bert', 'large', {'num_layers': 12}, 185_071_420, False),
     ('bert', 'base', {'vocab_size': 28_996}, 108_932_934, False),
-    (
-      *('unilm', 'large'),
-      {'input': 'tokens(token_types=6, norm=True)'},
-      *(334_666_054, False),
-    ),
+    ('unilm', 'large', {'input': 'tokens(token_types=6, norm=True)'}, 334_666_054, False),
     ('bert', 'base', {}, 109_482_240, True),
     ('bigbird', 'base', {}, 127_468_800, True),
     ('bigbird', 'large', {}, 359_123_968, True),
     (
-      *('bigbird', 'base'),
+      'bigbird',
+      'base',
       {'attention': 'bigbird(block=64, random=0, extra=256)'},
-      *(128_309_432, False),
+      128_309_432,
+      False,
     ),
     ('bert', 'large', {}, 335_141_888, True),
     *(
@@ -675,11 +612,7 @@ LITE_INPUT = 'tokens(token_types=2, norm=True, d_embed={})'
       ('albert', 'large', {'num_layers': depth}, 17_683_968, True)
       for depth in (1, 3, 6, 12, 24, 48)
     ),
-    (
-      *('albert', 'large'),
-      {'num_layers': 3, 'd_model': 6144, 'num_heads': 96},
-      *(495_518_208, True),
-    ),
+    ('albert', 'large', {'num_layers': 3, 'd_model': 6144, 'num_heads': 96}, 495_518_208, True),
   ],
 )
 def test_ablations_of_encoders(name, size, overrides, parameters, bare):
@@ -760,10 +693,7 @@ def test_models_of_distilbert():
   assert teacher == 110_106_428 - (768 * 769 + 2 * 769)
   body = {*params} - {'output_dense', 'output_norm', 'head_bias', 'parts'}
   assert (
-    sum(
-      math.prod(x.shape) for x in jax.tree.leaves({n: params[n] for n in body})
-    )
-    == 66_362_880
+    sum(math.prod(x.shape) for x in jax.tree.leaves({n: params[n] for n in body})) == 66_362_880
   )
   for count in ('66,985,530', '66,362,880', '109,514,298'):
     assert count in str(module('distilbert').__doc__)
@@ -802,8 +732,7 @@ def test_models_of_electra(size, discriminator, generator):
   )
   d_embed = {'small': 128, 'base': 768, 'large': 1024}[size]
   both = [
-    x.num_layers * (12 * x.d_model**2)
-    + (x.d_model != d_embed) * d_embed * x.d_model
+    x.num_layers * (12 * x.d_model**2) + (x.d_model != d_embed) * d_embed * x.d_model
     for x in (m, g)
   ]
   head = m.d_model**2 + m.d_model
@@ -816,25 +745,17 @@ def test_models_of_electra(size, discriminator, generator):
 def test_switch_tiny_and_its_twin():
   """Equal FLOPs but for the routers, and nothing else differs."""
   switch, dense = (
-    config_lib.resolve(module('switch').get_config(size))
-    for size in ('tiny', 'tiny-dense')
+    config_lib.resolve(module('switch').get_config(size)) for size in ('tiny', 'tiny-dense')
   )
-  found = {
-    text.partition(':')[0] for text in config_lib.differences(switch, dense)
-  }
+  found = {text.partition(':')[0] for text in config_lib.differences(switch, dense)}
   assert found == {'model.ffn'}
-  switch, dense = (
-    totals.figures_of(config)[1]['flops_per_token']
-    for config in (switch, dense)
-  )
+  switch, dense = (totals.figures_of(config)[1]['flops_per_token'] for config in (switch, dense))
   assert switch - dense == 6 * 2 * 64 * 8
 
 
 def test_palm_has_no_scales_in_its_norms():
   """With them the largest of the table would be 540.36B."""
-  config = config_lib.unlocked(
-    config_lib.resolve(module('palm').get_config('540b'))
-  )
+  config = config_lib.unlocked(config_lib.resolve(module('palm').get_config('540b')))
   config.model.norm = 'layernorm(bias=False)'
   with_scales = totals.figures_of(config)[1]['parameters']
   # One norm for each layer's attention and feed-forward, and the last.
@@ -859,13 +780,7 @@ def test_parameters_in_words(parameters, text):
 
 @pytest.mark.parametrize(
   'count, text',
-  [
-    (999.99e6, '1.0B'),
-    (960e6, '960.0M'),
-    (67e9, '67.0B'),
-    (216.2e12, '216.2T'),
-    (5.0, '5.0'),
-  ],
+  [(999.99e6, '1.0B'), (960e6, '960.0M'), (67e9, '67.0B'), (216.2e12, '216.2T'), (5.0, '5.0')],
 )
 def test_counts_with_one_digit(count, text):
   assert totals.short(count) == text

@@ -33,13 +33,26 @@ SMALL = {
   'schedule.name': 'constant(peak=1e-2)',
 }
 LINEAGE = (
-  *('gpt1', 'gpt2', 'gpt3', 'gopher', 'switch', 'chinchilla', 'lamda', 'palm'),
-  *('llama', 'llama3', 'bert', 'roberta', 'albert', 'electra', 'unilm', 't5'),
-  *('deberta', 'bigbird'),
+  'gpt1',
+  'gpt2',
+  'gpt3',
+  'gopher',
+  'switch',
+  'chinchilla',
+  'lamda',
+  'palm',
+  'llama',
+  'llama3',
+  'bert',
+  'roberta',
+  'albert',
+  'electra',
+  'unilm',
+  't5',
+  'deberta',
+  'bigbird',
 )
-ENCODERS = (
-  *('bert', 'roberta', 'albert', 'electra', 'unilm', 'deberta', 'bigbird'),
-)
+ENCODERS = ('bert', 'roberta', 'albert', 'electra', 'unilm', 'deberta', 'bigbird')
 
 
 def losses(name, **changes):

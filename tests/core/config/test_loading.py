@@ -121,9 +121,7 @@ def test_two_configs_of_one_name(elsewhere, package):
 
 def test_what_a_config_prints_is_no_result(elsewhere, capsys):
   text = "print('loading')\n" + MINE.format(name='size')
-  write(
-    elsewhere / 'mine.py', text.replace('  config =', '  print(1)\n  config =')
-  )
+  write(elsewhere / 'mine.py', text.replace('  config =', '  print(1)\n  config ='))
   flags = ['--config=mine.py', '--config.model.vocab_size=97', '--json']
   assert main(['inspect', *flags]) == 0
   said = capsys.readouterr()
@@ -174,10 +172,7 @@ def test_flags_from_a_file(elsewhere):
       "batch.size='abc': must be a whole number of rows, such as 512, or "
       "stages as in 'ramp(0:512, 50k_steps:1024)'",
     ),
-    (
-      'batch.size=12.5',
-      'batch.size=12.5: must be a whole number of rows, such as 512, or',
-    ),
+    ('batch.size=12.5', 'batch.size=12.5: must be a whole number of rows, such as 512, or'),
   ],
 )
 def test_a_value_of_another_type(capsys, override, said):
@@ -214,9 +209,6 @@ def test_configs_of_an_installed_wheel(tmp_path):
   )
   # -I: neither PYTHONPATH nor the working directory; -S would lose jax.
   done = subprocess.run(
-    [sys.executable, '-I', '-c', program],
-    cwd=home,
-    capture_output=True,
-    text=True,
+    [sys.executable, '-I', '-c', program], cwd=home, capture_output=True, text=True
   )
   assert (done.stderr, done.stdout) == ('', '8 24 256\n')

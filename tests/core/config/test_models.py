@@ -20,7 +20,11 @@ def test_a_part_states_what_differs_and_is_resolved_whole():
   assert {*part} == {*whole}
   # Heads of 64 in both.
   assert {name for name in part if part[name] != whole[name]} == {
-    *('d_model', 'num_heads', 'num_kv_heads', 'd_ff', 'output')
+    'd_model',
+    'num_heads',
+    'num_kv_heads',
+    'd_ff',
+    'output',
   }
   assert (part.d_ff, part.norm, whole.d_ff) == (97, 'rmsnorm', 1024)
   # What follows from other fields follows from the part's.

@@ -120,9 +120,7 @@ def file(text):
   """A config file, beside a module that fails."""
   pathlib.Path('helper.py').write_text('1 / 0')
   pathlib.Path('mine.py').write_text(text)
-  loading.load_config(
-    'mine.py:big' if 'def get_config()' in text else 'mine.py', []
-  )
+  loading.load_config('mine.py:big' if 'def get_config()' in text else 'mine.py', [])
 
 
 def line(text, ancestor='configs.base'):
@@ -163,11 +161,7 @@ REFUSED = [
     'model.d_model=17: is not divisible by model.num_heads=3; change one of '
     'them, or set model.head_size',
   ),
-  (
-    model,
-    {'num_heads': 0, 'head_size': None},
-    'model.num_heads=0: must be at least 1',
-  ),
+  (model, {'num_heads': 0, 'head_size': None}, 'model.num_heads=0: must be at least 1'),
   (
     model,
     {'num_heads': 7, 'num_kv_heads': 3},
@@ -195,10 +189,7 @@ REFUSED = [
   ),
   (
     model,
-    {
-      'ffn': 'switch(num_experts=2), relu, switch(num_experts=3)',
-      'num_layers': 3,
-    },
+    {'ffn': 'switch(num_experts=2), relu, switch(num_experts=3)', 'num_layers': 3},
     "model.ffn='switch(num_experts=2), relu, switch(num_experts=3)': "
     'layers with different num_experts cannot be reported together; give all '
     'layers the same num_experts',
@@ -207,8 +198,7 @@ REFUSED = [
   (
     model,
     {'attention': 'full, lokal'},
-    "model.attention='full, lokal': unknown 'lokal'; one of "
-    + ', '.join(sorted(PATTERNS)),
+    "model.attention='full, lokal': unknown 'lokal'; one of " + ', '.join(sorted(PATTERNS)),
   ),
   (
     model,
@@ -225,34 +215,18 @@ REFUSED = [
     {'dropout': 'rates(embedding=-0.1)'},
     "model.dropout='rates(embedding=-0.1)': embedding=-0.1 must be at least 0",
   ),
-  (
-    model,
-    {'dtype': 'float16'},
-    "model.dtype='float16': is unknown; one of float32, bfloat16",
-  ),
+  (model, {'dtype': 'float16'}, "model.dtype='float16': is unknown; one of float32, bfloat16"),
   (model, {'share': 'all(groups=0)'}, 'groups=0 must be at least 1'),
   # Values of another type, or none.
-  (
-    model,
-    {'num_layers': None},
-    'model.num_layers: must not be empty; its default is 12',
-  ),
-  (
-    model,
-    {'dtype': None},
-    "model.dtype: must not be empty; its default is 'bfloat16'",
-  ),
+  (model, {'num_layers': None}, 'model.num_layers: must not be empty; its default is 12'),
+  (model, {'dtype': None}, "model.dtype: must not be empty; its default is 'bfloat16'"),
   (model, {'num_layers': '3'}, "num_layers='3': must be a whole number"),
   (model, {'norm': 3}, 'model.norm=3: must be a text'),
   (model, {'num_heads': True}, 'num_heads=True: must be a whole number'),
   (model, {'depth': 3}, f'model.depth=3{NO_FIELD}'),
   (resolve, {'optim.clip_norm': 'x'}, "clip_norm='x': must be a number"),
   (resolve, {'data.source': "text('a\0b')"}, 'has a NUL character; remove it'),
-  (
-    resolve,
-    {'log.sample_prompt': 'a\0b'},
-    "log.sample_prompt='a\\x00b': has a NUL character",
-  ),
+  (resolve, {'log.sample_prompt': 'a\0b'}, "log.sample_prompt='a\\x00b': has a NUL character"),
   (
     resolve,
     {'log.sample_prompt': '\udc80'},
@@ -261,8 +235,7 @@ REFUSED = [
   (
     resolve,
     {'data.sources': {'a': 3}},
-    'data.sources.a=3: must be a text that calls a source, such as '
-    '"text(\'a.txt\')"',
+    'data.sources.a=3: must be a text that calls a source, such as "text(\'a.txt\')"',
   ),
   (resolve, {'model': 3}, 'model=3: must be a section'),
   (resolve, {'mesh': None}, 'mesh=None: must be a section'),
@@ -280,18 +253,10 @@ REFUSED = [
   ),
   (
     resolve,
-    {
-      'model.context_length': 2**24,
-      'batch.size': 2**13,
-      'batch.micro_rows': 1,
-    },
+    {'model.context_length': 2**24, 'batch.size': 2**13, 'batch.micro_rows': 1},
     'need an array of',
   ),
-  (
-    model,
-    {'ffn': 'switch(num_experts=2147483647)', 'd_ff': 2**24},
-    'need an array of',
-  ),
+  (model, {'ffn': 'switch(num_experts=2147483647)', 'd_ff': 2**24}, 'need an array of'),
   # Batches, the length of the run, and its schedule.
   (resolve, {'schedule.num_steps': 0}, 'num_steps=0: must be at least 1'),
   (resolve, {'schedule.num_steps': '0_tokens'}, 'num_steps=0: must be at lea'),
@@ -317,15 +282,10 @@ REFUSED = [
   (
     resolve,
     {'schedule.num_steps': '9T_tokens'},
-    "schedule.num_steps='9T_tokens': gives 43,269,230,770 steps, more than the "
-    'maximum of ',
+    "schedule.num_steps='9T_tokens': gives 43,269,230,770 steps, more than the maximum of ",
   ),
   (resolve, {'batch.size': 0}, 'batch.size=0: must be at least 1'),
-  (
-    resolve,
-    {'batch.size': '16'},
-    "batch.size='16': must be a whole number",
-  ),
+  (resolve, {'batch.size': '16'}, "batch.size='16': must be a whole number"),
   (
     resolve,
     {'schedule.name': 'wsd(1e-3, cooldown=21)'},
@@ -357,14 +317,12 @@ REFUSED = [
   (
     resolve,
     {'model.num_encoder_layers': 2},
-    "model.num_encoder_layers=2: objective.name='causal' trains decoders; "
-    'give 0',
+    "model.num_encoder_layers=2: objective.name='causal' trains decoders; give 0",
   ),
   (
     resolve,
     {'objective.teacher': 'W'},
-    "objective.teacher='W': objective.name='causal' has no teacher; leave it "
-    'empty',
+    "objective.teacher='W': objective.name='causal' has no teacher; leave it empty",
   ),
   # Recurrent layers.
   (
@@ -376,23 +334,15 @@ REFUSED = [
   (
     model,
     {'encoder_attention': 'full', 'num_encoder_layers': 5},
-    "model.encoder_attention='full': an encoder's layers are bidirectional; "
-    "take 'bidirectional'",
+    "model.encoder_attention='full': an encoder's layers are bidirectional; take 'bidirectional'",
   ),
   (
     lstm,
-    {
-      'encoder_attention': 'lstm(size=16, residual=True)',
-      'num_encoder_layers': 1,
-    },
+    {'encoder_attention': 'lstm(size=16, residual=True)', 'num_encoder_layers': 1},
     "model.encoder_attention='lstm(size=16, residual=True)': an encoder's lstm "
     'works without attends, residual and separate directions',
   ),
-  (
-    lstm,
-    {'num_encoder_layers': 1},
-    'model.encoder_attention=None and model.block=',
-  ),
+  (lstm, {'num_encoder_layers': 1}, 'model.encoder_attention=None and model.block='),
   (
     lstm,
     {'num_encoder_layers': 1, 'encoder_attention': 'lstm(3)'},
@@ -438,11 +388,7 @@ REFUSED = [
     "model.attention='lstm(17)' and model.block='pre': lstm in all layers and "
     "model.block='plain' need each other; change one of them",
   ),
-  (
-    model,
-    {'block': 'plain'},
-    "model.attention='full' and model.block='plain': lstm in all",
-  ),
+  (model, {'block': 'plain'}, "model.attention='full' and model.block='plain': lstm in all"),
   (
     lstm,
     {'position': 'learned'},
@@ -452,8 +398,7 @@ REFUSED = [
   (
     lstm,
     {'attention': 'lstm(11)'},
-    "model.attention='lstm(11)': its last layer is 11 wide; make it as wide as "
-    'model.d_model=17',
+    "model.attention='lstm(11)': its last layer is 11 wide; make it as wide as model.d_model=17",
   ),
   (
     lstm,
@@ -470,8 +415,7 @@ REFUSED = [
     lstm,
     {
       **{'d_model': 34, 'num_layers': 2},
-      'attention': "lstm(17, directions='separate'), "
-      "lstm(17, directions='both')",
+      'attention': "lstm(17, directions='separate'), lstm(17, directions='both')",
     },
     "lstm(directions='separate') works in all layers or in none; change the",
   ),
@@ -512,10 +456,7 @@ REFUSED = [
   ),
   (
     words,
-    {
-      **{'input': 'characters()', 'output': 'untied'},
-      'dropout': 'rates(words=0.1)',
-    },
+    {**{'input': 'characters()', 'output': 'untied'}, 'dropout': 'rates(words=0.1)'},
     "model.dropout='rates(words=0.1)': needs a table of words, and",
   ),
   # Encoders.
@@ -553,19 +494,14 @@ REFUSED = [
   (stacks, {'encoder_d_ff': 19}, 'set model.encoder_d_ff=19 to 0'),
   (
     stacks,
-    {
-      'attention': 'full, local(window=3)',
-      'num_layers': 4,
-      'num_encoder_layers': 4,
-    },
+    {'attention': 'full, local(window=3)', 'num_layers': 4, 'num_encoder_layers': 4},
     'needs equal layers in both stacks',
   ),
   # An encoder before the encoder.
   (
     model,
     {'source_vocab_size': 12},
-    'model.source_vocab_size=12: needs an encoder; set '
-    'model.num_encoder_layers',
+    'model.source_vocab_size=12: needs an encoder; set model.num_encoder_layers',
   ),
   (
     source,
@@ -584,8 +520,7 @@ REFUSED = [
   (
     source_tokens,
     13,
-    'model.source_vocab_size=12: is smaller than the 13 source tokens of '
-    "tokenizer.name='sides'",
+    "model.source_vocab_size=12: is smaller than the 13 source tokens of tokenizer.name='sides'",
   ),
   # Several models.
   (part, {'d_modell': 3}, f'models.generator.d_modell=3{NO_FIELD}'),
@@ -595,11 +530,7 @@ REFUSED = [
   (part, {'loop': 'no'}, "models.generator.loop='no': is unknown"),
   (part, {'num_heads': 7}, 'models.generator.d_model=64: is not divisible'),
   (part, {'num_kv_heads': 3}, 'models.generator.num_heads=1: is not divisible'),
-  (
-    part,
-    {'attention': 'full'},
-    "models.generator.attention='full': objective.name='electra",
-  ),
+  (part, {'attention': 'full'}, "models.generator.attention='full': objective.name='electra"),
   (without_part, config_lib.resolve, 'models.generator is missing: objec'),
   (
     without_part,  # where a model is only looked at, too
@@ -633,19 +564,11 @@ REFUSED = [
     'line 2: ValueError: no such corpus',
   ),
   (file, 'def get_config():\n  pass', 'TypeError: get_config() takes 0'),
-  (
-    line,
-    'del config.optim',
-    'optim is missing from the config; build the config on one ',
-  ),
+  (line, 'del config.optim', 'optim is missing from the config; build the config on one '),
   (line, 'del config.optim.name', 'optim.name is missing from the config; '),
   (line, 'config.optim = 3', 'optim=3: must be a section'),
   (line, 'config.models.x = 3', 'models.x=3: must be a section'),
-  (
-    line,
-    'config.finetune = dict(task="rte()")',
-    'finetune.auxiliary is missing from the config; ',
-  ),
+  (line, 'config.finetune = dict(task="rte()")', 'finetune.auxiliary is missing from the config; '),
   # Overrides.
   (
     tuned_flag,
@@ -657,11 +580,7 @@ REFUSED = [
   (flag, 'x', "unexpected argument 'x'; see --help"),
   # Names that there are not, and what is likely meant: of a file,
   *(
-    (
-      action,
-      f'config.{name} = 1',
-      f'{name}=1{NO_FIELD}{meant and "did you mean "}{meant}',
-    )
+    (action, f'config.{name} = 1', f'{name}=1{NO_FIELD}{meant and "did you mean "}{meant}')
     for action, name, meant in (
       (line, 'optim.clipnorm', 'optim.clip_norm?'),
       (line, 'batch.sise', 'batch.size?'),
@@ -683,11 +602,7 @@ REFUSED = [
   (line, 'config.trainer = dict()', f'trainer{NO_FIELD}gpt-jax inspect'),
   # as a flag of a field, and of none, in the words of other frameworks,
   *(
-    (
-      flag,
-      f'--{prefix}{word}=3',
-      f'{word}: there is no such {kind}; did you mean {start}{meant}',
-    )
+    (flag, f'--{prefix}{word}=3', f'{word}: there is no such {kind}; did you mean {start}{meant}')
     for word, meant in (
       ('lr', 'schedule.name='),
       ('optim.learning_rate', 'schedule.name='),
@@ -702,10 +617,7 @@ REFUSED = [
       ('seq_len', 'model.context_length'),
       ('grad_clip', 'optim.clip_norm'),
     )
-    for prefix, kind, start in (
-      ('config.', 'field', ''),
-      ('', 'flag', '--config.'),
-    )
+    for prefix, kind, start in (('config.', 'field', ''), ('', 'flag', '--config.'))
   ),
   (flag, '--batch-size=3', 'did you mean --config.batch.size?'),
   # and of `inspect --field`.
@@ -716,9 +628,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
-  ('action', 'given', 'message'), REFUSED, ids=[m for _, _, m in REFUSED]
-)
+@pytest.mark.parametrize(('action', 'given', 'message'), REFUSED, ids=[m for _, _, m in REFUSED])
 def test_refusals(tmp_path, monkeypatch, action, given, message):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(UsageError) as error:
@@ -776,9 +686,7 @@ def test_a_number_out_of_its_range(field):
     assert len(message) < 400
 
 
-@pytest.mark.parametrize(
-  'command', ['train', 'prepare', 'tokenizers', 'plot', 'plan', 'teach']
-)
+@pytest.mark.parametrize('command', ['train', 'prepare', 'tokenizers', 'plot', 'plan', 'teach'])
 def test_all_commands_refuse(tmp_path, capsys, monkeypatch, command):
   """Also those that read but a part of the config; nothing is written."""
   monkeypatch.chdir(tmp_path)

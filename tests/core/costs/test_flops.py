@@ -73,9 +73,7 @@ def test_norms_are_no_products():
   plain, more = (tiny.model(**fields, block=b) for b in ('pre', block))
 
   def counts(model):
-    config = tiny.config(
-      **{f'model.{n}': getattr(model, n) for n in (*fields, 'block')}
-    )
+    config = tiny.config(**{f'model.{n}': getattr(model, n) for n in (*fields, 'block')})
     params = tiny.params(model)
     shapes = flops.parameter_table(params).values()
     parameters = sum(math.prod(shape) for shape in shapes)
@@ -100,7 +98,10 @@ def mask_of(call, length):
 # One at least of every pattern; windows that divide nothing, those of one
 # token, and those longer than the row.
 PATTERN_CALLS = [
-  *('full', 'bidirectional', 'local(window=5)', 'local(window=17)'),
+  'full',
+  'bidirectional',
+  'local(window=5)',
+  'local(window=17)',
   'local(window=1)',
   'bigbird(block=2, window=1, random=1)',
 ]
@@ -256,24 +257,19 @@ def test_parameter_table_of_real_and_abstract_parameters():
   real = flops.parameter_table(tiny.params(model))
   assert real['embed/embedding'] == (tiny.V, tiny.D)
   assert real['decoder/periods/block_0/ffn/in/kernel'] == (5, tiny.D, tiny.F)
-  boxed = jax.eval_shape(model.init, jax.random.key(0), tiny.tokens(1, 1))[
-    'params'
-  ]
+  boxed = jax.eval_shape(model.init, jax.random.key(0), tiny.tokens(1, 1))['params']
   assert flops.parameter_table(boxed) == real
 
 
 @pytest.mark.parametrize('own', [{}, ENCODERS_OWN], ids=['alike', 'own'])
 @pytest.mark.parametrize('objective, sizes', OF_SIDES)
-def test_each_side_of_an_encoder_decoder_counts_its_own_tokens(
-  objective, sizes, own
-):
+def test_each_side_of_an_encoder_decoder_counts_its_own_tokens(objective, sizes, own):
   """By hand, and against the products of the traced step."""
   text, M, L = sizes
   changes = {'num_layers': 3, 'num_encoder_layers': 2, 'context_length': M}
   changes |= own
   config = tiny.config(
-    **{f'model.{k}': v for k, v in changes.items()},
-    **{'objective.name': objective},
+    **{f'model.{k}': v for k, v in changes.items()}, **{'objective.name': objective}
   )
   model = tiny.model(**changes)
   params = tiny.params(model)
@@ -297,7 +293,7 @@ def test_each_side_of_an_encoder_decoder_counts_its_own_tokens(
     **dict.fromkeys(('inputs', 'targets'), zeros),
     'weights': np.ones((2, L), np.float32),
   }
-  jaxpr = jax.make_jaxpr(
-    lambda *args: step.mean_gradients(*args, objective=made, num_micro=1)
-  )(params, batch, jax.random.key(0))
+  jaxpr = jax.make_jaxpr(lambda *args: step.mean_gradients(*args, objective=made, num_micro=1))(
+    params, batch, jax.random.key(0)
+  )
   assert matmuls.flops(jaxpr) == 2 * row

@@ -68,17 +68,12 @@ def count(name, traced):
   rows, length, _ = config_lib.ramp(config).stages[-1].shape
   one = blank(config.data.rows, length)
   made = objective.make_batch(one, Keys.held_out(np.zeros(1, np.int64)))
-  batch = {
-    key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-    for key, x in made.items()
-  }
+  batch = {key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for key, x in made.items()}
 
   def gradients(params, batch, key):
     if objective.needs.progress:
       batch = objective.progress(batch, 0.0)
-    return step.mean_gradients(
-      params, batch, key, objective=objective, num_micro=1
-    )
+    return step.mean_gradients(params, batch, key, objective=objective, num_micro=1)
 
   jaxpr = jax.make_jaxpr(gradients)(params, batch, jax.random.key(0))
   tokens = rows * length
@@ -86,10 +81,7 @@ def count(name, traced):
 
 
 # Of the kinds of layers that other files have.
-ALIKE = (
-  *('base.py', 'chinchilla.py:70b', 'lamda.py:137b'),
-  'scaling.py',
-)
+ALIKE = ('base.py', 'chinchilla.py:70b', 'lamda.py:137b', 'scaling.py')
 
 
 def test_all_configs_are_there():
@@ -100,9 +92,7 @@ def test_all_configs_are_there():
   'name, last',
   # One size of each file is fast enough for every day; all are for CI.
   [
-    pytest.param(
-      name, last, marks=[pytest.mark.slow] * (not last or name in ALIKE)
-    )
+    pytest.param(name, last, marks=[pytest.mark.slow] * (not last or name in ALIKE))
     for name, last in shipped().items()
   ],
 )
@@ -111,9 +101,7 @@ def test_flops_are_what_they_were(name, last):
   meant = 'if it was meant: python tests/core/costs/test_golden_flops.py'
   found = count(name, traced=last)
   # A quotient; its golden figure went through JSON.
-  assert found.pop('traced', 0) == pytest.approx(
-    golden.pop('traced', 0), rel=1e-9
-  ), meant
+  assert found.pop('traced', 0) == pytest.approx(golden.pop('traced', 0), rel=1e-9), meant
   assert found == golden, meant
 
 

@@ -60,8 +60,10 @@ def test_the_table_of_launch():
     hbm = slices.chip.hbm / GIB
     assert figures == [
       slices.name.partition(':')[2],
-      *(f'{slices.chips:,}', f'{slices.hosts:,}'),
-      *(f'{hbm:g} GiB', f'{hbm * slices.chips:,.0f} GiB'),
+      f'{slices.chips:,}',
+      f'{slices.hosts:,}',
+      f'{hbm:g} GiB',
+      f'{hbm * slices.chips:,.0f} GiB',
     ]
     for config in re.findall('`(.*?)`', configs):
       assert (slices.name, config) in found

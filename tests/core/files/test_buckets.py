@@ -60,9 +60,7 @@ def test_small_files_come_and_go_through_faults(make_bucket):
   put(bucket, **there)
   with buckets.copied(f'{URL}/') as folder:
     found = sorted(
-      str(path.relative_to(folder))
-      for path in pathlib.Path(folder).rglob('*')
-      if path.is_file()
+      str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob('*') if path.is_file()
     )
     assert found == ['config.json', 'tokenizer/pieces']
     assert os.path.basename(folder) == 'first'
@@ -83,23 +81,26 @@ def test_small_files_come_and_go_through_faults(make_bucket):
 @pytest.mark.parametrize(
   'name',
   [
-    *('../x', '../../x', 'a/../../../x', '..', '/x', './x', 'a//x', '..\\x'),
-    *('tokenizer/../../../x', '\0'),
+    '../x',
+    '../../x',
+    'a/../../../x',
+    '..',
+    '/x',
+    './x',
+    'a//x',
+    '..\\x',
+    'tokenizer/../../../x',
+    '\0',
   ],
 )
-def test_no_object_is_written_outside_the_copy(
-  make_bucket, monkeypatch, tmp_path, name
-):
+def test_no_object_is_written_outside_the_copy(make_bucket, monkeypatch, tmp_path, name):
   """Nor is what the object's name reaches by the way deleted."""
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'tmp'))
   (tmp_path / 'tmp').mkdir()
   (tmp_path / 'x').write_text('mine')
   bucket = make_bucket()
   put(bucket, **{'config.json': b'{}', name: b'theirs'})
-  with (
-    pytest.raises(UsageError, match=f'^{URL}: names the file '),
-    buckets.copied(URL),
-  ):
+  with pytest.raises(UsageError, match=f'^{URL}: names the file '), buckets.copied(URL):
     raise AssertionError
   found = [path for path in tmp_path.rglob('*') if path.is_file()]
   assert found == [tmp_path / 'x']
@@ -110,9 +111,7 @@ def test_no_object_is_written_outside_the_copy(
 @pytest.mark.parametrize(
   'url', ['gs://bucket/..', 'gs://bucket/a/../b', 'gs://bucket//a', 'gs://..']
 )
-def test_no_url_leads_out_of_the_temporary_folder(
-  make_bucket, monkeypatch, tmp_path, url
-):
+def test_no_url_leads_out_of_the_temporary_folder(make_bucket, monkeypatch, tmp_path, url):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   (tmp_path / 'x').write_text('mine')
   make_bucket()
@@ -135,10 +134,7 @@ def test_folders_that_tools_make_are_no_files(make_bucket):
 @pytest.mark.parametrize('names', [('a', 'a/b'), ('a/b/c', 'a/b')])
 def test_a_file_and_a_folder_of_one_name_are_refused(make_bucket, names):
   put(make_bucket(), **dict.fromkeys(names, b'x'))
-  with (
-    pytest.raises(UsageError, match='a file and a folder of one name'),
-    buckets.copied(URL),
-  ):
+  with pytest.raises(UsageError, match='a file and a folder of one name'), buckets.copied(URL):
     raise AssertionError
 
 
@@ -159,16 +155,11 @@ def test_what_is_uploaded_is_there_when_that_returns(make_bucket):
     assert held(bucket)['metrics.jsonl'] == b'1\n2\n'
 
 
-def test_a_bucket_that_fails_is_told_of_and_tried_again(
-  make_bucket, monkeypatch, caplog
-):
+def test_a_bucket_that_fails_is_told_of_and_tried_again(make_bucket, monkeypatch, caplog):
   faults = ['']
   bucket = make_bucket(lambda number: faults[0])
   monkeypatch.setattr(logging.getLogger('gpt_jax'), 'propagate', True)
-  with (
-    pytest.raises(RuntimeError, match='not uploaded') as failed,
-    buckets.copied(URL) as folder,
-  ):
+  with pytest.raises(RuntimeError, match='not uploaded') as failed, buckets.copied(URL) as folder:
     write(folder, 'metrics.jsonl', b'1\n')
     faults[0] = 'busy'
     buckets.uploaded(folder)
@@ -242,18 +233,12 @@ def test_a_lease_whose_answer_is_lost_is_kept(make_bucket):
   assert [*held(bucket)] == ['config.json']
 
 
-def test_a_process_that_ends_at_once_leaves_nothing_behind(
-  make_bucket, monkeypatch
-):
+def test_a_process_that_ends_at_once_leaves_nothing_behind(make_bucket, monkeypatch):
   bucket = make_bucket()
   ended = []
   monkeypatch.setattr(preemption, 'end', lambda *args: ended.append(args))
   monkeypatch.setattr(watchdog, 'now', lambda: watchdog.Phase('prepare', 0.0))
-  with (
-    preemption.leaving(buckets.leave),
-    buckets.copied(URL) as folder,
-    buckets.leased(folder),
-  ):
+  with preemption.leaving(buckets.leave), buckets.copied(URL) as folder, buckets.leased(folder):
     write(folder, 'config.json', b'{}')
     preemption.ask()
     assert held(bucket) == {'config.json': b'{}'}
@@ -278,10 +263,7 @@ def test_a_bucket_that_refuses_leaves_no_copy(make_bucket, monkeypatch):
 
 def test_it_says_what_to_install(monkeypatch):
   monkeypatch.setattr(buckets.importlib.util, 'find_spec', lambda name: None)
-  with (
-    pytest.raises(UsageError, match=r'pip install .*\[gcs\]'),
-    buckets.copied(URL),
-  ):
+  with pytest.raises(UsageError, match=r'pip install .*\[gcs\]'), buckets.copied(URL):
     pass
 
 
@@ -297,9 +279,7 @@ EVERYTHING = {
 
 def names_below(folder):
   return {
-    str(path.relative_to(folder))
-    for path in pathlib.Path(folder).rglob('*')
-    if path.is_file()
+    str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob('*') if path.is_file()
   }
 
 
@@ -348,9 +328,7 @@ def test_only_what_changed_is_fetched_again(make_bucket, kind):
 @pytest.mark.parametrize('done', range(9))
 def test_an_upload_that_ends_anywhere_leaves_nothing_half(make_bucket, done):
   """What says that others are whole comes after them; the rest is here."""
-  bucket = make_bucket(
-    lambda i: 'expired' if i >= start + done else '', kind='s3'
-  )
+  bucket = make_bucket(lambda i: 'expired' if i >= start + done else '', kind='s3')
   start = 10**9
   url = 's3://bucket/runs/first'
   with (
@@ -368,9 +346,7 @@ def test_an_upload_that_ends_anywhere_leaves_nothing_half(make_bucket, done):
   for name, others in {
     'data/manifest.json': ['data/tokens/c/0'],
     'data/unfinished.npz': ['data/tokens/c/0'],
-    'a/0/checkpoints/3/commit_success.txt': [
-      *('a/0/checkpoints/3/state/x', 'a/0/metrics.jsonl'),
-    ],
+    'a/0/checkpoints/3/commit_success.txt': ['a/0/checkpoints/3/state/x', 'a/0/metrics.jsonl'],
   }.items():
     assert name not in there or {*others} <= {*there}
   assert len(there) == min(done, 7)
@@ -378,9 +354,7 @@ def test_an_upload_that_ends_anywhere_leaves_nothing_half(make_bucket, done):
   assert names_below(left) >= {'compare.json', 'data/unfinished.npz'}
 
 
-def test_a_checkpoint_that_is_being_deleted_does_not_count(
-  make_bucket, monkeypatch
-):
+def test_a_checkpoint_that_is_being_deleted_does_not_count(make_bucket, monkeypatch):
   bucket = make_bucket(kind='s3')
   send = buckets._Copy.send
 
@@ -394,25 +368,20 @@ def test_a_checkpoint_that_is_being_deleted_does_not_count(
     for name, data in EVERYTHING.items():
       write(folder, name, data)
   assert {*EVERYTHING} - {*held(bucket)} == {
-    *('a/0/checkpoints/3/state/x', 'a/0/checkpoints/3/commit_success.txt')
+    'a/0/checkpoints/3/state/x',
+    'a/0/checkpoints/3/commit_success.txt',
   }
 
 
 def test_half_a_checkpoint_is_not_fetched(make_bucket):
   """A reader leaves it, as it may be being uploaded; who trains removes it."""
   bucket = make_bucket(kind='s3')
-  half = {
-    'a/0/checkpoints/5/state/x': b'half',
-    'a/0/checkpoints/5/state/commit_success.txt': b'',
-  }
+  half = {'a/0/checkpoints/5/state/x': b'half', 'a/0/checkpoints/5/state/commit_success.txt': b''}
   put(bucket, **EVERYTHING, **half)
   with buckets.copied('s3://bucket/runs/first') as folder:
     assert names_below(folder) == {*EVERYTHING}
   assert held(bucket) == EVERYTHING | half
-  with (
-    buckets.copied('s3://bucket/runs/first') as folder,
-    buckets.leased(folder),
-  ):
+  with buckets.copied('s3://bucket/runs/first') as folder, buckets.leased(folder):
     buckets.refetched(folder)
     assert names_below(folder) == {*EVERYTHING}
   assert held(bucket) == EVERYTHING
@@ -420,14 +389,22 @@ def test_half_a_checkpoint_is_not_fetched(make_bucket):
 
 def test_checkpoints_are_uploaded_one_after_the_other():
   names = [
-    *('checkpoints/10/state/x', 'checkpoints/10/commit_success.txt'),
-    *('checkpoints/9/state/x', 'checkpoints/9/commit_success.txt'),
-    *('metrics.jsonl', 'data/manifest.json', 'data/tokens/c/0'),
+    'checkpoints/10/state/x',
+    'checkpoints/10/commit_success.txt',
+    'checkpoints/9/state/x',
+    'checkpoints/9/commit_success.txt',
+    'metrics.jsonl',
+    'data/manifest.json',
+    'data/tokens/c/0',
   ]
   assert sorted(names, key=buckets._order) == [
-    *('data/tokens/c/0', 'data/manifest.json', 'metrics.jsonl'),
-    *('checkpoints/9/state/x', 'checkpoints/9/commit_success.txt'),
-    *('checkpoints/10/state/x', 'checkpoints/10/commit_success.txt'),
+    'data/tokens/c/0',
+    'data/manifest.json',
+    'metrics.jsonl',
+    'checkpoints/9/state/x',
+    'checkpoints/9/commit_success.txt',
+    'checkpoints/10/state/x',
+    'checkpoints/10/commit_success.txt',
   ]
 
 
@@ -452,9 +429,7 @@ def test_files_come_in_parts(make_bucket, monkeypatch, kind, size):
     assert max(len(one.value) for one in read if one) <= 11
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_mixed(
-  make_bucket, monkeypatch
-):
+def test_a_file_that_changes_while_it_is_read_is_not_mixed(make_bucket, monkeypatch):
   monkeypatch.setattr(files, '_FIRST', 3)
   monkeypatch.setattr(files, '_BLOCK', 3)
   bucket = make_bucket()
@@ -467,10 +442,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_mixed(
     return result
 
   monkeypatch.setattr(files, '_part', overwritten)
-  with (
-    pytest.raises(FailedError, match='first/a: was written while'),
-    buckets.copied(URL),
-  ):
+  with pytest.raises(FailedError, match='first/a: was written while'), buckets.copied(URL):
     pass
 
 

@@ -70,8 +70,24 @@ def test_all_other_characters_are_themselves(tmp_path, name):
 
 
 OUTSIDE = [
-  *('..', '../x', 'a/../../x', 'a/..', '/x', '/', '', '.', 'a//b', 'a/', './x'),
-  *('..\\x', 'a\\b', 'a\0', '\0', 3, None, ['x']),
+  '..',
+  '../x',
+  'a/../../x',
+  'a/..',
+  '/x',
+  '/',
+  '',
+  '.',
+  'a//b',
+  'a/',
+  './x',
+  '..\\x',
+  'a\\b',
+  'a\0',
+  '\0',
+  3,
+  None,
+  ['x'],
 ]
 
 
@@ -94,9 +110,7 @@ def test_no_planted_link_is_followed(tmp_path):
   writes = {
     'out.txt': lambda: write_atomically(str(out), 'new'),
     'a.png': lambda: runs.save_figure(Figure(), f'{tmp_path}/a.png'),
-    'export/config.json': lambda: hf_checkpoint.write(
-      f'{tmp_path}/export', {}, [[]], {}
-    ),
+    'export/config.json': lambda: hf_checkpoint.write(f'{tmp_path}/export', {}, [[]], {}),
   }
   (tmp_path / 'export').mkdir()
   for name in writes:
@@ -123,9 +137,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize('what', ['nothing', 'ours', 'link', 'file', 'theirs'])
-def test_a_folder_of_temporary_data_is_the_users_alone(
-  tmp_path, monkeypatch, what
-):
+def test_a_folder_of_temporary_data_is_the_users_alone(tmp_path, monkeypatch, what):
   folder = tmp_path / 'cleaning'
   if what in ('ours', 'theirs'):
     folder.mkdir()
@@ -142,9 +154,7 @@ def test_a_folder_of_temporary_data_is_the_users_alone(
     assert folder.stat().st_mode & 0o777 == 0o700
     return
   whose = 'one of ' + pwd.getpwuid(os.stat(tmp_path).st_uid).pw_name
-  message = (
-    f'should be .* yours, and is {whose if what == "theirs" else "none"}'
-  )
+  message = f'should be .* yours, and is {whose if what == "theirs" else "none"}'
   with pytest.raises(UsageError, match=rf'{message}; .* by a\.field$'):
     files.make_own_folder(str(folder), 'a.field')
 
@@ -193,10 +203,7 @@ def test_what_is_written_is_read_through_faults(make_bucket, kind):
     dtype='uint16',
     metadata={
       'shape': [977],
-      'chunk_grid': {
-        'name': 'regular',
-        'configuration': {'chunk_shape': [401]},
-      },
+      'chunk_grid': {'name': 'regular', 'configuration': {'chunk_shape': [401]}},
     },
   )
   array.write(data).result()
@@ -216,9 +223,7 @@ def test_what_is_written_is_read_through_faults(make_bucket, kind):
   assert [*bucket.objects] == ['a/store/manifest.json']
 
 
-def test_a_bucket_that_does_not_answer_is_named(
-  make_bucket, monkeypatch, caplog
-):
+def test_a_bucket_that_does_not_answer_is_named(make_bucket, monkeypatch, caplog):
   make_bucket(lambda i: 'silent')
   monkeypatch.setattr(files, '_REPORTED', 0.1)
   monkeypatch.setattr(files, '_GIVEN_UP', 0.3)

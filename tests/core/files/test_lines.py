@@ -48,14 +48,10 @@ READERS = {
   'lines': lambda path, m: [*lines.texts(path)],
   'standard input': piped,
   'prompts': lambda path, m: [x[:2] for x in prompt_files.read(path)],
-  'sources': lambda path, m: [
-    tuple(x) for x in prompt_files.read_sources(path)
-  ],
+  'sources': lambda path, m: [tuple(x) for x in prompt_files.read_sources(path)],
   'parallel_text': pairs,
   'evaluate': lambda path, m: text_tasks._lines('', path),
-  'passages': lambda path, m: [
-    (x.where, x['text']) for x in choices._passages(path)
-  ],
+  'passages': lambda path, m: [(x.where, x['text']) for x in choices._passages(path)],
   'table': lambda path, m: [(x, y[0]) for x, y in records.tsv_rows(path)],
   'held-out text': held_out,
 }
@@ -71,9 +67,7 @@ def test_lines_end_at_line_feeds(tmp_path, monkeypatch, reader):
 
 
 @pytest.mark.parametrize('reader', READERS)
-def test_what_is_no_utf8_is_refused_with_its_place(
-  tmp_path, monkeypatch, reader
-):
+def test_what_is_no_utf8_is_refused_with_its_place(tmp_path, monkeypatch, reader):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('a.txt').write_bytes(b'a\nbc\xff\nd')
   where = {
@@ -88,24 +82,16 @@ def test_lines_of_json(tmp_path, monkeypatch):
   """A byte-order mark, and both line ends."""
   monkeypatch.chdir(tmp_path)
   pathlib.Path('a.jsonl').write_bytes(
-    b'\xef\xbb\xbf{"prompt": "alpha", "source": "x"}\r\n'
-    b'{"prompt": "a\\rb", "source": "y"}'
+    b'\xef\xbb\xbf{"prompt": "alpha", "source": "x"}\r\n{"prompt": "a\\rb", "source": "y"}'
   )
   assert [x.text for x in prompt_files.read('a.jsonl')] == ['alpha', 'a\rb']
   assert [x.text for x in prompt_files.read_sources('a.jsonl')] == ['x', 'y']
 
 
 @pytest.mark.parametrize(
-  'data, expected',
-  [
-    (b'\xef\xbb\xbfa\rb\r\nc\r\n', 'a\rb\r\nc'),
-    (b'a\n\n', 'a\n'),
-    (b'a', 'a'),
-  ],
+  'data, expected', [(b'\xef\xbb\xbfa\rb\r\nc\r\n', 'a\rb\r\nc'), (b'a\n\n', 'a\n'), (b'a', 'a')]
 )
-def test_a_prompt_of_standard_input_is_a_whole_text(
-  monkeypatch, data, expected
-):
+def test_a_prompt_of_standard_input_is_a_whole_text(monkeypatch, data, expected):
   monkeypatch.setattr('sys.stdin', stdin_of(data))
   (prompt,) = prompt_files.typed('--prompt', ['-'])
   assert prompt == expected
@@ -135,17 +121,8 @@ def test_a_long_line_is_left_out(tmp_path, monkeypatch, ending, end):
   data = [b'a\n', b'x' * 11 + b'\n', b'\n', longest, b'y' * 3000 + end]
   path = pack_into(tmp_path, f'a{ending}', b''.join(data))
   found = []
-  assert [*lines.every(path, found.append)] == [
-    b'a\n',
-    b'',
-    b'\n',
-    longest,
-    b'',
-  ]
-  assert [*lines.numbered(path, lambda bad: None)] == [
-    (1, b'a\n'),
-    (4, longest),
-  ]
+  assert [*lines.every(path, found.append)] == [b'a\n', b'', b'\n', longest, b'']
+  assert [*lines.numbered(path, lambda bad: None)] == [(1, b'a\n'), (4, longest)]
   why = 'has more than 64 MiB in one line; split the line, or leave it out'
   assert [str(bad) for bad in found] == [f'{path}:{n}: {why}' for n in (2, 5)]
 
@@ -203,9 +180,7 @@ def put(tmp_path, monkeypatch, kind):
 
 @pytest.mark.parametrize('kind', BAD | SURROGATE)
 @pytest.mark.parametrize('name', CALLS)
-def test_a_bad_line_of_json_is_refused_or_skipped(
-  tmp_path, monkeypatch, caplog, kind, name
-):
+def test_a_bad_line_of_json_is_refused_or_skipped(tmp_path, monkeypatch, caplog, kind, name):
   _, why = put(tmp_path, monkeypatch, kind)
   call = CALLS[name]
   with pytest.raises(UsageError, match=rf'^a\.jsonl:2: {why}'):
@@ -223,9 +198,7 @@ def test_a_bad_line_of_a_table_is_refused(tmp_path, monkeypatch, kind, name):
     TABLES[name](path)
 
 
-@pytest.mark.parametrize(
-  'kind', ['digits', 'deep', 'surrogate', 'broken', 'gz']
-)
+@pytest.mark.parametrize('kind', ['digits', 'deep', 'surrogate', 'broken', 'gz'])
 def test_bad_json_of_squad_is_refused(tmp_path, kind):
   value, why = (BAD | SURROGATE | {'gz': ('1', 'cannot be read')})[kind]
   data = f'{{"data": [], "version": "\\ud800", "n": {value}}}'.encode()
@@ -283,17 +256,27 @@ def tree(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   'pattern',
   [
-    *('r/*', 'r/**', 'r/**/*', 'r/**/*.txt', '**/a.txt', 'r/b/*/d.*', '*/*'),
-    *('r/**/c/*.md', 'r/**/**/*.txt', 'r/a.txt', 'r/.h/*', 'r/[bf]/*', 'r/*/g'),
-    *('r/b/**', '**', './r/*.txt', 'r/../r/*.txt'),
+    'r/*',
+    'r/**',
+    'r/**/*',
+    'r/**/*.txt',
+    '**/a.txt',
+    'r/b/*/d.*',
+    '*/*',
+    'r/**/c/*.md',
+    'r/**/**/*.txt',
+    'r/a.txt',
+    'r/.h/*',
+    'r/[bf]/*',
+    'r/*/g',
+    'r/b/**',
+    '**',
+    './r/*.txt',
+    'r/../r/*.txt',
   ],
 )
 def test_the_files_are_those_of_glob(tree, pattern):
-  expected = {
-    os.path.abspath(p)
-    for p in glob.glob(pattern, recursive=True)
-    if os.path.isfile(p)
-  }
+  expected = {os.path.abspath(p) for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)}
   found = globs.find(pattern)
   assert {os.path.abspath(p) for p in found.values()} == expected
   assert len(found) == len(expected) and list(found) == sorted(found)
@@ -350,9 +333,7 @@ def test_a_folder_says_what_to_write(tree, monkeypatch, call, instead):
     list(sources.documents('data.source', call))
   assert str(e.value).endswith(f' is a folder; write {instead}')
   if 'empty' not in call:
-    assert (
-      len(list(sources.documents('data.source', "text('notes/**/*.log')"))) == 3
-    )
+    assert len(list(sources.documents('data.source', "text('notes/**/*.log')"))) == 3
 
 
 def names(call):
@@ -378,21 +359,17 @@ def test_of_a_folder_the_text_files_are_read(tmp_path, monkeypatch, caplog):
   left_out = [m for m in caplog.messages if m.startswith("text('notes'): left")]
   assert left_out == [
     "text('notes'): left out other files (1), that end in .png (1)",
-    "text('notes'): left out 2 hidden, whose names begin with a dot: "
-    'notes/.git, notes/b/.f.md',
+    "text('notes'): left out 2 hidden, whose names begin with a dot: notes/.git, notes/b/.f.md",
   ]
 
 
 def test_what_a_pattern_passes_over_is_logged(tmp_path, monkeypatch, caplog):
   caplog.set_level('INFO')
   monkeypatch.chdir(tmp_path)
-  touch(
-    tmp_path / 'r', 'a.md', 'b/c.md', 'd/e.md', '.f.md', '.g/h.md', '.i.txt'
-  )
+  touch(tmp_path / 'r', 'a.md', 'b/c.md', 'd/e.md', '.f.md', '.g/h.md', '.i.txt')
   assert names("text('r/*')") == ['a.md']
   assert caplog.messages == [
-    "text('r/*'): left out 3 hidden, whose names begin with a dot: r/.f.md, "
-    'r/.g, r/.i.txt',
+    "text('r/*'): left out 3 hidden, whose names begin with a dot: r/.f.md, r/.g, r/.i.txt",
     "text('r/*'): left out what lies in folders (2), which a pattern with /**/ "
     'would read: r/b, r/d',
   ]

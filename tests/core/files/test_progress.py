@@ -59,9 +59,7 @@ with progress.bar('rows') as report:
 def on_terminal(*args):
   """What `LOGGING` writes to a terminal, and its exit code."""
   outer, inner = pty.openpty()
-  process = subprocess.Popen(
-    [sys.executable, '-c', LOGGING, *args], stderr=inner, stdout=inner
-  )
+  process = subprocess.Popen([sys.executable, '-c', LOGGING, *args], stderr=inner, stdout=inner)
   os.close(inner)
   written = b''
   try:

@@ -24,9 +24,7 @@ def placed(tmp_path_factory, shared):
   """A folder of TFDS with Shakespeare's download in place."""
   root = tmp_path_factory.mktemp('tfds')
   (root / 'downloads' / 'manual').mkdir(parents=True)
-  shutil.copy(
-    shared / 'tinyshakespeare' / 'input.txt', root / 'downloads' / 'manual'
-  )
+  shutil.copy(shared / 'tinyshakespeare' / 'input.txt', root / 'downloads' / 'manual')
   return root
 
 
@@ -49,10 +47,7 @@ def test_a_download_in_place_is_enough(placed, shared):
   source = sources.load('data.source', f"tfds_dir('{version}')")
   assert 'dataset_info.json' in source.files
   for call, words in {
-    f"tfds_dir('{version}', split='trian')": [
-      'trian',
-      'test, train, validation',
-    ],
+    f"tfds_dir('{version}', split='trian')": ['trian', 'test, train, validation'],
     f"tfds_dir('{version}', field='body')": ["'body'", "['text']"],
     f"tfds_dir('{placed}')": ['is not a prepared set', 'dataset_info.json'],
   }.items():
@@ -100,10 +95,7 @@ def test_the_numbers_of_classes_are_understood(monkeypatch):
   monkeypatch.setattr(tfds, 'by_name', lambda name, folder: builder)
   task = spec.build('finetune.task', 'sst2()', TUNED)
   found = tasks.read(task, 'train')
-  assert [(*e.texts, e.label) for e in found] == [
-    ('ein Satz', 1),
-    ('noch é', 0),
-  ]
+  assert [(*e.texts, e.label) for e in found] == [('ein Satz', 1), ('noch é', 0)]
   assert found[1].where == "tfds('glue/sst2'): train:1"
   with pytest.raises(UsageError, match=r'validation:0: the label 2 is none of'):
     tasks.read(task, 'dev')
@@ -135,9 +127,7 @@ def test_a_set_imports_nothing_but_tfds(placed, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(tmp_path))
   features = folder / 'features.json'
-  text = features.read_text().replace(
-    'tensorflow_datasets.core.features.text_feature', 'planted'
-  )
+  text = features.read_text().replace('tensorflow_datasets.core.features.text_feature', 'planted')
   features.write_text(text)
   message = "features.json names the class 'planted.Text', which is not of"
   other = tmp_path / 'another_set' / '1.0.0'

@@ -60,11 +60,7 @@ def test_sizes(num_layers, width, body, with_heads):
 @slow
 @pytest.mark.parametrize(
   'num_layers, width, parameters',
-  [
-    (12, 768, 109_081_344),
-    (24, 1024, 334_607_360),
-    (24, 2048, 1_275_291_648),
-  ],
+  [(12, 768, 109_081_344), (24, 1024, 334_607_360), (24, 2048, 1_275_291_648)],
 )
 def test_the_berts_it_is_compared_with(num_layers, width, parameters):
   """Embeddings as wide as the model have no layer after them."""

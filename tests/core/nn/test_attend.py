@@ -12,13 +12,7 @@ import pytest
 from gpt_jax.core import spec
 from gpt_jax.core.nn import attend as attend_lib
 from gpt_jax.core.nn import kv_cache
-from gpt_jax.core.nn.attend import (
-  HIDDEN,
-  Request,
-  attend_within,
-  plus_shared,
-  weighted,
-)
+from gpt_jax.core.nn.attend import HIDDEN, Request, attend_within, plus_shared, weighted
 from gpt_jax.core.nn.attention_dropout import AttentionDropout
 from gpt_jax.core.nn.choices import PATTERNS
 from gpt_jax.core.nn.row import Visibility
@@ -110,28 +104,16 @@ def test_blocks_of_queries(text, seen):
     )
 
   expected = reference.attend(
-    *(np.float64(x) for x in (q, k, v)),
-    sees,
-    scale=0.3,
-    bias=lambda *index: bias[index],
+    *(np.float64(x) for x in (q, k, v)), sees, scale=0.3, bias=lambda *index: bias[index]
   )
   found = np.asarray(
-    run(
-      text,
-      *(q, k, v),
-      visibility=Visibility(mask, ids, prefix, whole),
-      bias=np.float32(bias),
-    )
+    run(text, q, k, v, visibility=Visibility(mask, ids, prefix, whole), bias=np.float32(bias))
   )
   assert np.isfinite(found).all()
-  any_key = np.array(
-    [[any(sees(b, i, j) for j in range(L)) for i in range(L)] for b in range(B)]
-  )
+  any_key = np.array([[any(sees(b, i, j) for j in range(L)) for i in range(L)] for b in range(B)])
   blind = mask is not None and text != 'bidirectional'
   assert any_key.all() != blind
-  np.testing.assert_allclose(
-    found[any_key], expected[any_key], rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(found[any_key], expected[any_key], rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_are_as_large_as_said(monkeypatch):
@@ -197,9 +179,7 @@ def test_bfloat16_scores_are_not_rounded():
   # No power of two: queries must not be rounded when they are scaled either.
   scale = 5.3
   expected = reference.attend(*wide, lambda b, i, j: j <= i, scale=scale)
-  assert (
-    np.abs(np.einsum('blhk,bmk->bhlm', wide[0], wide[1][:, :, 0])).max() > 9
-  )
+  assert np.abs(np.einsum('blhk,bmk->bhlm', wide[0], wide[1][:, :, 0])).max() > 9
   found = np.float64(np.float32(run('full', q, k, v, scale=scale)))
   # What is left: probabilities and outputs are rounded to eight bits.
   bound = 2.0**-7 * np.abs(wide[2]).max()
@@ -224,10 +204,7 @@ def test_bfloat16_gradients():
 
 @pytest.mark.parametrize(
   'text',
-  [
-    pytest.param(text, marks=[pytest.mark.slow] * (text != 'local(window=4)'))
-    for text in KINDS
-  ],
+  [pytest.param(text, marks=[pytest.mark.slow] * (text != 'local(window=4)')) for text in KINDS],
 )
 def test_documents_have_no_gradient_to_each_other(text):
   q, k, v = qkv()
@@ -285,9 +262,7 @@ def test_gradients_equal_those_of_its_parts(drop):
 
   def gradients(function):
     def both(scores, v, grad):
-      out, back = jax.vjp(
-        lambda s, v: function(s, v, mask, kept, 1 - drop), scores, v
-      )
+      out, back = jax.vjp(lambda s, v: function(s, v, mask, kept, 1 - drop), scores, v)
       return out, *back(grad)
 
     return jax.jit(both)(scores, v, grad)
@@ -339,9 +314,7 @@ def test_sum_over_rows_of_a_shared_bias():
     return jnp.sum(plus_shared(x, bias) * weights)
 
   value, (of_x, of_bias) = jax.value_and_grad(total, (0, 1))(scores, shared)
-  np.testing.assert_allclose(
-    value, np.sum((scores + shared) * weights), rtol=1e-5
-  )
+  np.testing.assert_allclose(value, np.sum((scores + shared) * weights), rtol=1e-5)
   np.testing.assert_array_equal(of_x, weights)
   np.testing.assert_allclose(of_bias, weights.sum(0), rtol=1e-5, atol=1e-6)
 
@@ -385,9 +358,7 @@ def test_scores_are_bounded_with_their_bias():
   bias = np.float32(np.random.default_rng(4).normal(size=(1, 6, Q, M)))
   bounded = functools.partial(scaled, mask=np.ones((Q, M), bool), bias=bias)
   expected = reference.attend(
-    *(q, k, v, lambda b, i, j: True),
-    bias=lambda b, h, i, j: bias[0, h, i, j],
-    softcap=0.7,
+    q, k, v, lambda b, i, j: True, bias=lambda b, h, i, j: bias[0, h, i, j], softcap=0.7
   )
   found = jax.jit(functools.partial(bounded, softcap=0.7))(q, k, v)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -417,9 +388,7 @@ def test_a_cache_a_few_heads_at_a_time(monkeypatch, groups, rows_of):
     )
 
   assert 'scan' in str(jax.make_jaxpr(to_cache)(*args))
-  np.testing.assert_allclose(
-    jax.jit(to_cache)(*args), jax.jit(attend)(*args), atol=1e-6
-  )
+  np.testing.assert_allclose(jax.jit(to_cache)(*args), jax.jit(attend)(*args), atol=1e-6)
 
 
 def test_what_is_masked_has_no_gradient():

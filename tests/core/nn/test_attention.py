@@ -85,11 +85,7 @@ def test_module(window, heads, kv_heads):
   assert params['query']['kernel'].shape == (D, heads * K)
   assert params['value']['kernel'].shape == (D, kv_heads * K)
   expected = reference.self_attention(
-    reference.to_float64(params),
-    np.float64(x),
-    heads=heads,
-    kv_heads=kv_heads,
-    window=window,
+    reference.to_float64(params), np.float64(x), heads=heads, kv_heads=kv_heads, window=window
   )
   y, cache = run(attention)(params, x, HERE)
   assert cache is None
@@ -101,9 +97,7 @@ def test_module(window, heads, kv_heads):
 def test_biases_are_where_they_are_asked_for(qkv, out):
   boxed, _, _ = with_params(module(full(), bias=(qkv, out)))
   found = {name for name, p in boxed.items() if 'bias' in p}
-  assert found == ({'query', 'key', 'value'} if qkv else set()) | (
-    {'out'} if out else set()
-  )
+  assert found == ({'query', 'key', 'value'} if qkv else set()) | ({'out'} if out else set())
 
 
 def test_cache_is_written_at_the_positions_of_each_row():
@@ -113,10 +107,7 @@ def test_cache_is_written_at_the_positions_of_each_row():
   before = [np.float32(rng.normal(size=(B, M, 2, K))) for _ in range(2)]
   positions = np.array([[0, 1, 2, 3, 4], [2, 3, 4, 5, 6], [6, 7, 8, 9, 10]])
   _, cache = run(attention)(params, x, at(positions), cache_of(*before))
-  after = (
-    np.einsum('bgkm->bmgk', cache.key_BGKM),
-    np.einsum('bgmk->bmgk', cache.value_BGMK),
-  )
+  after = (np.einsum('bgkm->bmgk', cache.key_BGKM), np.einsum('bgmk->bmgk', cache.value_BGMK))
   for name, old, new in zip(('key', 'value'), before, after, strict=True):
     expected = old.copy()
     made = reference.dense(params[name], x).reshape(B, L, 2, K)
@@ -156,9 +147,7 @@ def test_dropout_needs_a_key_and_a_rate():
 
   plain = drop(without, dropout=jax.random.key(0))
   np.testing.assert_array_equal(drop(attention), plain)
-  one, again, other = (
-    drop(attention, dropout=jax.random.key(seed)) for seed in (1, 1, 2)
-  )
+  one, again, other = (drop(attention, dropout=jax.random.key(seed)) for seed in (1, 1, 2))
   np.testing.assert_array_equal(one, again)
   assert not np.allclose(one, plain)
   assert not np.allclose(one, other)
@@ -192,9 +181,7 @@ def test_scale(name, layer, expected, cross):
     apply = functools.partial(attention.apply, layer=layer)
     y, _ = jax.jit(apply)({'params': params}, x, context)
     everything = np.ones((B, M), bool)
-    wanted = reference.cross_attention(
-      p, np.float64(x), memory, everything, **given
-    )
+    wanted = reference.cross_attention(p, np.float64(x), memory, everything, **given)
   else:
     y, _ = run(attention, np.int32(layer))(params, x, HERE)
     wanted = reference.self_attention(p, np.float64(x), **given)
@@ -213,11 +200,7 @@ def test_padding_on_the_left_and_on_the_right():
   context = Context(visibility=Visibility(key_mask_BM=mask))
   y, _ = run(attention)(params, x, context)
   expected = reference.self_attention(
-    reference.to_float64(params),
-    np.float64(x),
-    heads=6,
-    kv_heads=2,
-    mask=mask,
+    reference.to_float64(params), np.float64(x), heads=6, kv_heads=2, mask=mask
   )
   np.testing.assert_allclose(y[mask], expected[mask], rtol=1e-4, atol=1e-5)
   assert np.isfinite(y).all()
@@ -241,12 +224,7 @@ def test_cross_attention_reads_what_is_not_padding():
   same, _ = apply({'params': params}, x, context._replace(visibility=hidden))
   np.testing.assert_array_equal(y, same)
   expected = reference.cross_attention(
-    reference.to_float64(params),
-    np.float64(x),
-    np.float64(memory),
-    mask,
-    heads=6,
-    kv_heads=2,
+    reference.to_float64(params), np.float64(x), np.float64(memory), mask, heads=6, kv_heads=2
   )
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
@@ -262,6 +240,4 @@ def test_a_cache_knows_no_padding_and_no_documents():
     {'segments_BL': np.zeros((B, L), np.int32)},
   ):
     with pytest.raises(AssertionError):
-      run(attention)(
-        params, x, context._replace(visibility=Visibility(**given)), cache
-      )
+      run(attention)(params, x, context._replace(visibility=Visibility(**given)), cache)

@@ -58,8 +58,7 @@ def test_rate_and_independence(rate):
   """Neighbours of each kind agree as often as two independent draws do."""
   rows = np.arange(7, dtype=np.uint32)
   whole, other = (
-    np.asarray(draw(AttentionDropout(rate, jnp.uint32(s), rows), 5, 67, 67))
-    for s in (0, 1)
+    np.asarray(draw(AttentionDropout(rate, jnp.uint32(s), rows), 5, 67, 67)) for s in (0, 1)
   )
   assert abs(np.mean(~whole) - rate) < 5 * np.sqrt(rate / whole.size)
   agree = rate**2 + (1 - rate) ** 2
@@ -79,10 +78,7 @@ def test_reference_drops_by_places_in_the_row(block, monkeypatch):
   q, k, v = qkv()
   pattern = spec.build('model.attention', 'local(window=11)', PATTERNS)
   expected = reference.attend(
-    *(np.float64(x) for x in (q, k, v)),
-    lambda b, i, j: i - 11 < j <= i,
-    scale=0.3,
-    weight=weight,
+    *(np.float64(x) for x in (q, k, v)), lambda b, i, j: i - 11 < j <= i, scale=0.3, weight=weight
   )
   request = Request(q, k, v, pattern, Visibility(), 0.3, dropout=DROPOUT)
   found = jax.jit(lambda: attend_lib.attend_within(request))()
@@ -91,12 +87,8 @@ def test_reference_drops_by_places_in_the_row(block, monkeypatch):
 
 def test_cross_attention():
   q, k, v = qkv(M)
-  found, _ = attend_to_encoded(
-    q, (k, v), Context(), None, scale=0.3, dropout=DROPOUT
-  )
-  expected = reference.attend(
-    q, k, v, lambda b, i, j: True, scale=0.3, weight=weight
-  )
+  found, _ = attend_to_encoded(q, (k, v), Context(), None, scale=0.3, dropout=DROPOUT)
+  expected = reference.attend(q, k, v, lambda b, i, j: True, scale=0.3, weight=weight)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -120,10 +120,7 @@ def test_splash_refuses(changes, reason):
     ({'attention': 'bigbird'}, 'model.attention holds bigbird, which lists bl'),
     ({'seen': MASKS}, 'rows have a mask of their own'),
     ({'length': 63}, 'rows of 63 tokens are shorter than 64'),
-    (
-      {'length': 4098},
-      'rows of 4098 tokens are longer than 4096: the gradient of a head would ',
-    ),
+    ({'length': 4098}, 'rows of 4098 tokens are longer than 4096: the gradient of a head would '),
     (
       {'length': 1026, 'bias': PRODUCTS},
       'rows of 1026 tokens are longer than 1024: the vectors of their distanc',
@@ -184,9 +181,7 @@ def test_cudnn_by_the_gpu(on):
   on('gpu', 9.0)
   assert backends.refusal(fast_backends.cudnn(), asked) is None
   on('gpu', 7.5)
-  assert '7.5 is below 8.0' in str(
-    backends.refusal(fast_backends.cudnn(), asked)
-  )
+  assert '7.5 is below 8.0' in str(backends.refusal(fast_backends.cudnn(), asked))
 
 
 @pytest.mark.parametrize(
@@ -195,10 +190,7 @@ def test_cudnn_by_the_gpu(on):
     ('splash(block=100)', 'block=100 is not a multiple of 128'),
     ('splash(block=0)', 'block=0 must be at least 1'),
     ('flash(block=100)', 'block=100 is not a multiple of 128'),
-    (
-      'best',
-      "unknown 'best'; one of all_gather, auto, blocks, cudnn, flash, ref",
-    ),
+    ('best', "unknown 'best'; one of all_gather, auto, blocks, cudnn, flash, ref"),
   ],
 )
 def test_arguments(text, why):
@@ -227,16 +219,17 @@ def test_auto_on_tpu(lines, on):
   on('tpu')
   assert fast_backends.pick(request()).name == 'splash'
   masked = request(seen=MASKS)
-  assert (
-    fast_backends.pick(masked).name
-    == fast_backends.pick(masked).name
-    == 'reference'
-  )
+  assert fast_backends.pick(masked).name == fast_backends.pick(masked).name == 'reference'
   assert np.array_equal(attend('auto', masked), attend('reference', masked))
   across = {'keys': Tokens(np.arange(L)[None])}
   for changes in (
-    *({'length': 100}, {'drop': 0.1}, {'bias': STRIP}, {'seen': PREFIXES}),
-    *({'bias': PRODUCTS}, {'bias': PRODUCTS, 'before': 56}, across),
+    {'length': 100},
+    {'drop': 0.1},
+    {'bias': STRIP},
+    {'seen': PREFIXES},
+    {'bias': PRODUCTS},
+    {'bias': PRODUCTS, 'before': 56},
+    across,
     {'seen': ORDER, 'attention': 'bidirectional'},
   ):
     assert fast_backends.pick(request(**changes)).name == 'flash'
@@ -338,8 +331,7 @@ def test_auto_on_gpu(lines, on):
   assert fast_backends.pick(request()).name == 'reference'
   assert lines == [
     'attention: cudnn',
-    'attention: reference, not cudnn: model.dtype=float32 is neither bfloat16 '
-    'nor float16',
+    'attention: reference, not cudnn: model.dtype=float32 is neither bfloat16 nor float16',
   ]
 
 
@@ -354,9 +346,7 @@ def test_a_model_whose_backend_cannot_serve_it():
 
 def test_kernels_want_values_as_wide_as_keys(tmp_path):
   """And so does whoever has no such models (rows B of the Transformer's)."""
-  q, v = (
-    jax.ShapeDtypeStruct((1, 128, 2, size), np.float32) for size in (64, 96)
-  )
+  q, v = (jax.ShapeDtypeStruct((1, 128, 2, size), np.float32) for size in (64, 96))
   whole = Request(q, q, v, pattern('full'), EVERYTHING, 1.0)
   parts = whole._replace(pattern=pattern('bigbird(block=16)'))
   refused = [(SPLASH, whole), ('blocks', parts)]
@@ -366,8 +356,6 @@ def test_kernels_want_values_as_wide_as_keys(tmp_path):
     with pytest.raises(UsageError, match=message):
       backends.check(backend(text), asked)
   backends.check(backend('reference'), whole)
-  model = tiny.model(
-    value_size=5, num_layers=1, num_kv_heads=tiny.H, d_model=18, head_size=3
-  )
+  model = tiny.model(value_size=5, num_layers=1, num_kv_heads=tiny.H, d_model=18, head_size=3)
   with pytest.raises(UsageError, match=r'model\.value_size=5'):
     hf.save(str(tmp_path), model, tiny.params(model))

@@ -15,15 +15,7 @@ from flax.core.meta import unbox
 from gpt_jax.core import spec
 from gpt_jax.core.nn.attention import Attention
 from gpt_jax.core.nn.block import Block
-from gpt_jax.core.nn.choices import (
-  BACKENDS,
-  BLOCKS,
-  FFNS,
-  INITS,
-  NORMS,
-  POSITIONS,
-  SCALES,
-)
+from gpt_jax.core.nn.choices import BACKENDS, BLOCKS, FFNS, INITS, NORMS, POSITIONS, SCALES
 from gpt_jax.core.nn.layers import FORMS
 from gpt_jax.core.nn.masks import local
 from gpt_jax.core.nn.row import Context
@@ -46,10 +38,7 @@ KINDS = {
 # What blocks normalise at the end of each sublayer, and before it.
 NORMS_OF = {
   'parallel': {'attention_norm'},
-  'sandwich': {
-    *('attention_norm', 'attention_output_norm'),
-    *('ffn_norm', 'ffn_output_norm'),
-  },
+  'sandwich': {'attention_norm', 'attention_output_norm', 'ffn_norm', 'ffn_output_norm'},
   'reordered': {'attention_output_norm', 'ffn_output_norm'},
 }
 
@@ -216,9 +205,7 @@ B, L, D, F = 3, 5, 17, 29
 
 
 def make_ffn(name, *, bias=True, dtype=jnp.float32):
-  return FFNS[name]().make(
-    d_ff=F, bias=bias, inits=INITS['normal']()(1), dtype=dtype
-  )
+  return FFNS[name]().make(d_ff=F, bias=bias, inits=INITS['normal']()(1), dtype=dtype)
 
 
 FORMULAS = reference.ACTIVATIONS | reference.GATES
@@ -235,9 +222,7 @@ def test_activation(name):
 
 def test_the_forms_of_gelu_differ():
   x = np.linspace(-3, 3, 101, dtype=np.float32)
-  exact, approximate = (
-    FORMS[name].activation(x) for name in ('gelu', 'gelu_tanh')
-  )
+  exact, approximate = (FORMS[name].activation(x) for name in ('gelu', 'gelu_tanh'))
   assert 1e-4 < np.max(np.abs(exact - approximate)) < 1e-3
 
 
@@ -248,15 +233,8 @@ def test_ffn(name, bias):
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(B, L, D)))
   boxed = jax.eval_shape(module.init, jax.random.key(0), x)['params']
-  axes = {
-    f'{layer}/{kind}': p.names
-    for layer, sub in boxed.items()
-    for kind, p in sub.items()
-  }
-  expected_axes = {
-    'in/kernel': ('embed', 'mlp'),
-    'out/kernel': ('mlp', 'embed'),
-  }
+  axes = {f'{layer}/{kind}': p.names for layer, sub in boxed.items() for kind, p in sub.items()}
+  expected_axes = {'in/kernel': ('embed', 'mlp'), 'out/kernel': ('mlp', 'embed')}
   if name in reference.GATES:
     expected_axes['gate/kernel'] = ('embed', 'mlp')
     if bias:

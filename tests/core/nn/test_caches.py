@@ -122,8 +122,7 @@ def test_a_step_makes_nothing_of_a_caches_size_but_the_cache(rows):
   whole = [
     kind
     for shape, kind in made
-    if math.prod(map(int, shape.split(','))) == size
-    and kind not in ('parameter', 'bitcast')
+    if math.prod(map(int, shape.split(','))) == size and kind not in ('parameter', 'bitcast')
   ]
   # Of each layer keys and values.
   assert len(whole) == 2 * num_layers, whole

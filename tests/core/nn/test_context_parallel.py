@@ -35,9 +35,7 @@ SEES = rng.random((B, L, L)) < 0.5
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def attend(
-  backend, pattern, visibility, bias, softcap, order=None, dropout=None
-):
+def attend(backend, pattern, visibility, bias, softcap, order=None, dropout=None):
   """What the layer computes, and the gradients of sum(y DY).
 
   `order`: of the tokens; what is returned is in the order of the row.
@@ -60,7 +58,9 @@ def attend(
       q, k, v = (x[:, order] for x in (q, k, v))
       bias = None if bias is None else bias[:, :, order][..., order]
     request = Request(
-      *(q, k, v),
+      q,
+      k,
+      v,
       spec.build('model.attention', pattern, PATTERNS),
       jax.tree.map(jnp.asarray, visibility),
       0.3,
@@ -83,15 +83,9 @@ def check(backend, sizes, pattern, visibility, bias, softcap, permuted):
   expected = attend('reference', pattern, visibility, bias, softcap)
   order = zigzag(L, sizes['context']) if permuted else None
   tensor = sizes.get('tensor', 1)
-  with sharding.use(
-    tiny.make_mesh(1, 2, tensor, context=sizes['context']), RULES
-  ):
+  with sharding.use(tiny.make_mesh(1, 2, tensor, context=sizes['context']), RULES):
     found = attend(backend, pattern, visibility, bias, softcap, order)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-    found,
-    expected,
-  )
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +102,7 @@ def test_documents_with_a_bias_and_a_softcap(backend, sizes, permuted):
   check(backend, sizes, 'full', seen, BIAS, 2.0, permuted)
 
 
-DROPOUT = AttentionDropout(
-  0.3, jnp.uint32(3_000_000_019), np.array([5, 1_000_003], np.uint32)
-)
+DROPOUT = AttentionDropout(0.3, jnp.uint32(3_000_000_019), np.array([5, 1_000_003], np.uint32))
 
 
 @pytest.mark.parametrize(
@@ -127,11 +119,7 @@ def test_dropout_is_that_of_one_device(backend, sizes):
   tensor, context = sizes.get('tensor', 1), sizes['context']
   with sharding.use(tiny.make_mesh(1, 2, tensor, context=context), RULES):
     found = attend(backend, *given, dropout=DROPOUT)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
-    found,
-    expected,
-  )
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), found, expected)
 
 
 def test_another_order_of_devices(monkeypatch):
@@ -178,9 +166,7 @@ def test_what_is_sent(backend, collectives):
   def total(x):
     pattern = spec.build('model.attention', 'full', PATTERNS)
     built = spec.build('model.attention_backend', backend, BACKENDS)
-    return jnp.sum(
-      attend_rows(Request(*x, pattern, Visibility(), 0.3), backend=built)
-    )
+    return jnp.sum(attend_rows(Request(*x, pattern, Visibility(), 0.3), backend=built))
 
   with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):
     text = str(jax.make_jaxpr(jax.grad(total))((Q, KEYS, VALUES)))
@@ -214,10 +200,7 @@ def test_nothing_as_large_as_the_scores_is_kept(backend):
 
 def test_refused():
   request = Request(
-    *(Q, KEYS, VALUES),
-    spec.build('model.attention', 'full', PATTERNS),
-    Visibility(),
-    0.3,
+    Q, KEYS, VALUES, spec.build('model.attention', 'full', PATTERNS), Visibility(), 0.3
   )
   ulysses = BACKENDS['ulysses']()
   with sharding.use(tiny.make_mesh(1, 1, 1, context=8), RULES):
@@ -278,9 +261,7 @@ def test_rows_of_causal_models():
     ({'num_heads': 3, 'num_kv_heads': 1}, 256, False),
   ],
 )
-def test_rows_that_splash_reads_stay_in_order(
-  changes, length, ordered, monkeypatch
-):
+def test_rows_that_splash_reads_stay_in_order(changes, length, ordered, monkeypatch):
   fields = {'head_size': 64, 'context_length': 256, **changes}
   model = tiny.model(**fields)
   with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):

@@ -54,17 +54,15 @@ def test_bfloat16_is_rounded_after_the_lookup():
 def test_gradient_of_a_token_is_summed_over_its_places():
   module, params = make_table(jnp.float32)
   weights = np.float32(np.random.default_rng(0).normal(size=(2, 3, D)))
-  gradient = jax.grad(lambda p: (module.apply(p, TOKENS) * weights).sum())(
-    params
-  )['params']['embedding'].value
+  gradient = jax.grad(lambda p: (module.apply(p, TOKENS) * weights).sum())(params)['params'][
+    'embedding'
+  ].value
   expected = np.zeros((V, D))
   np.add.at(expected, TOKENS, weights)
   np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  'scale, expected', [('none', 1), ('sqrt', 13), ('rsqrt', 1 / 13)]
-)
+@pytest.mark.parametrize('scale, expected', [('none', 1), ('sqrt', 13), ('rsqrt', 1 / 13)])
 def test_scales_by_width(scale, expected):
   texts = (f'tokens(scale={scale!r})', f'tied(scale={scale!r})')
   for text, choices in zip(texts, (INPUTS, OUTPUTS), strict=True):
@@ -108,9 +106,7 @@ def test_input(text, scale):
   @jax.jit
   def embedded(params, types):
     _, sown = model.apply(
-      {'params': params},
-      Row(tokens, token_types_BL=types),
-      mutable='intermediates',
+      {'params': params}, Row(tokens, token_types_BL=types), mutable='intermediates'
     )
     return sown['intermediates']['embedded'][0]
 
@@ -188,17 +184,11 @@ def test_output(text, head, scale):
   table = np.concatenate([table, bias[:, None]], axis=-1)
   targets, weights = batch['targets'], batch['weights']
   np.testing.assert_allclose(
-    loss,
-    reference.cross_entropy(wide, table, targets, weights),
-    rtol=1e-5,
+    loss, reference.cross_entropy(wide, table, targets, weights), rtol=1e-5
   )
   if 'bias' in text:
-    _, d_table = reference.cross_entropy_gradients(
-      wide, table, targets, weights
-    )
-    np.testing.assert_allclose(
-      gradient['head_bias'], d_table[:, -1], rtol=1e-3, atol=1e-4
-    )
+    _, d_table = reference.cross_entropy_gradients(wide, table, targets, weights)
+    np.testing.assert_allclose(gradient['head_bias'], d_table[:, -1], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +201,7 @@ def test_output(text, head, scale):
 )
 def test_output_beside_embeddings_of_another_width(text, d_embed):
   """A tied table is as narrow as they are, and so is what it multiplies."""
-  model = tiny.model(
-    input=f'tokens(d_embed={d_embed})', output=text, num_layers=1
-  )
+  model = tiny.model(input=f'tokens(d_embed={d_embed})', output=text, num_layers=1)
   params, batch = tiny.params(model), tiny.batch(B, L, tiny.V)
   assert params['embed']['embedding'].shape == (tiny.V, d_embed)
   assert params['embed_projection']['kernel'].shape == (d_embed, D)
@@ -237,9 +225,7 @@ def test_output_beside_embeddings_of_another_width(text, d_embed):
   table = p['embed' if text.startswith('tied') else 'head']['embedding']
   expected = x @ table.T + p.get('head_bias', np.zeros(tiny.V))
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
-  wanted = reference.cross_entropy(
-    expected, np.eye(tiny.V), batch['targets'], batch['weights']
-  )
+  wanted = reference.cross_entropy(expected, np.eye(tiny.V), batch['targets'], batch['weights'])
   np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
 
@@ -261,9 +247,7 @@ def test_bounded_logits(text):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
   loss = jax.jit(Causal().bind(model).loss)(params, batch, None).sum
   ones = np.eye(tiny.V)
-  wanted = reference.cross_entropy(
-    expected, ones, batch['targets'], batch['weights']
-  )
+  wanted = reference.cross_entropy(expected, ones, batch['targets'], batch['weights'])
   np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
 
@@ -293,15 +277,11 @@ def adaptive(div_val, d_embed, own=(), cutoffs=CUTOFFS, **changes):
 
 
 def logits_of(model, params, hidden):
-  return jax.jit(lambda p, h: model.apply({'params': p}, h, method='logits'))(
-    params, hidden
-  )
+  return jax.jit(lambda p, h: model.apply({'params': p}, h, method='logits'))(params, hidden)
 
 
 def embedded_of(model, params, tokens):
-  run = jax.jit(
-    lambda p: model.apply({'params': p}, tokens, mutable=['intermediates'])
-  )
+  run = jax.jit(lambda p: model.apply({'params': p}, tokens, mutable=['intermediates']))
   return run(params)[1]['intermediates']['embedded'][0]
 
 
@@ -402,9 +382,7 @@ def test_causal_objective(monkeypatch):
     loss = objective.loss(params, batch, None)
     return loss.sum, loss
 
-  gradient, loss = jax.device_get(
-    jax.jit(jax.grad(total, has_aux=True))(params)
-  )
+  gradient, loss = jax.device_get(jax.jit(jax.grad(total, has_aux=True))(params))
   hidden = jax.jit(model.apply)({'params': params}, batch['inputs']).hidden_BLD
   log_probs = np.asarray(logits_of(model, params, hidden))
   index = batch['targets'][..., None]
@@ -424,22 +402,13 @@ def test_causal_objective(monkeypatch):
 @pytest.mark.parametrize(
   'make, message',
   [
-    (
-      lambda: adaptive(2, NARROW, cutoffs=(5, 5)),
-      r'cutoffs=\(5, 5\) must increase',
-    ),
-    (
-      lambda: adaptive(2, NARROW, cutoffs=(5, 23)),
-      'to below model.vocab_size=23',
-    ),
+    (lambda: adaptive(2, NARROW, cutoffs=(5, 5)), r'cutoffs=\(5, 5\) must increase'),
+    (lambda: adaptive(2, NARROW, cutoffs=(5, 23)), 'to below model.vocab_size=23'),
     (lambda: adaptive(2, NARROW, cutoffs=(0,)), 'must increase, from 1'),
     (lambda: adaptive(2, NARROW, cutoffs=(5.0,)), 'takes whole numbers'),
     (lambda: adaptive(4, NARROW), 'd_embed=13 is too narrow'),
     (lambda: adaptive(0, NARROW), 'at least 1'),
-    (
-      lambda: adaptive(2, NARROW, (3,)),
-      r'own=\(3,\) must be numbers of clusters',
-    ),
+    (lambda: adaptive(2, NARROW, (3,)), r'own=\(3,\) must be numbers of clusters'),
     (lambda: adaptive(1, D, (0,)), 'there must be projections'),
     (lambda: adaptive(2, NARROW, input='tokens'), 'needs adaptive embeddings'),
   ],

@@ -140,7 +140,12 @@ def case(
         ByKind(given['n'], *of_kinds) if 'n' in given else None,
       )
     return Request(
-      *(q, k, v, build(PATTERNS, text), visibility, K**-0.5),
+      q,
+      k,
+      v,
+      build(PATTERNS, text),
+      visibility,
+      K**-0.5,
       scores,
       dropout,
       softcap=softcap,
@@ -169,30 +174,16 @@ def check_equal(found, expected):
   for name in expected:
     size = np.abs(expected[name]).max()
     assert size > 0.1, name
-    np.testing.assert_allclose(
-      found[name], expected[name], rtol=0, atol=1e-5 * size, err_msg=name
-    )
+    np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5 * size, err_msg=name)
 
 
 CASES = {
   'bert': dict(text='bidirectional', seen='padding', rate=0.1, heads=(3, 3)),
-  't5': dict(
-    text='bidirectional', seen='padding', rate=0.3, bias=True, heads=(3, 3)
-  ),
-  'unilm': dict(
-    text='bidirectional',
-    seen='padding',
-    rate=0.1,
-    heads=(3, 3),
-    masks=(1, 2, 3),
-  ),
+  't5': dict(text='bidirectional', seen='padding', rate=0.3, bias=True, heads=(3, 3)),
+  'unilm': dict(text='bidirectional', seen='padding', rate=0.1, heads=(3, 3), masks=(1, 2, 3)),
   'decoder': dict(text='full', bias=True, rate=0.1, length=114, heads=(3, 3)),
-  'across': dict(
-    text='bidirectional', num_keys=M, seen='padding', rate=0.1, heads=(3, 3)
-  ),
-  'packed across': dict(
-    text='bidirectional', num_keys=M, seen='padding documents'
-  ),
+  'across': dict(text='bidirectional', num_keys=M, seen='padding', rate=0.1, heads=(3, 3)),
+  'packed across': dict(text='bidirectional', num_keys=M, seen='padding documents'),
   'packed': dict(text='full', seen='documents padding', bias=True, rate=0.1),
   'grouped': dict(text='full', heads=(6, 2), bias=True),
   'window': dict(text='local(window=50)', bias=True, rate=0.1),
@@ -201,27 +192,13 @@ CASES = {
   'softcap': dict(text='full', softcap=0.7, bias=True, value_size=V),
   'gopher': dict(text='full', heads=(2, 1), products='queries'),
   'transformer-xl': dict(
-    text='full',
-    heads=(2, 2),
-    length=149,
-    before=130,
-    seen='padding',
-    rate=0.1,
-    products='queries',
+    text='full', heads=(2, 2), length=149, before=130, seen='padding', rate=0.1, products='queries'
   ),
   'same length': dict(
-    text='local(window=90)',
-    heads=(2, 2),
-    length=149,
-    before=130,
-    products='queries',
+    text='local(window=90)', heads=(2, 2), length=149, before=130, products='queries'
   ),
   'deberta': dict(
-    text='bidirectional',
-    heads=(2, 2),
-    seen='padding',
-    rate=0.1,
-    products='queries keys',
+    text='bidirectional', heads=(2, 2), seen='padding', rate=0.1, products='queries keys'
   ),
   'xlnet': dict(
     text='bidirectional',
@@ -242,22 +219,24 @@ CASES = {
     ordered=True,
     predicted=29,
   ),
-  'causal deberta': dict(
-    text='full', heads=(2, 2), seen='documents', products='keys'
-  ),
+  'causal deberta': dict(text='full', heads=(2, 2), seen='documents', products='keys'),
 }
 
 
 # Of these the others have each mechanism, alone or with one more.
 OTHERS = {
-  *('bert', 'decoder', 'across', 'window', 'prefix', 'gopher', 'same length'),
+  'bert',
+  'decoder',
+  'across',
+  'window',
+  'prefix',
+  'gopher',
+  'same length',
   'causal deberta',
 }
 
 
-@pytest.mark.parametrize(
-  'name', [slow(name) if name in OTHERS else name for name in CASES]
-)
+@pytest.mark.parametrize('name', [slow(name) if name in OTHERS else name for name in CASES])
 def test_equals_the_reference(name):
   """Output and all gradients, in rows of two blocks of 128 with a rest."""
   given = case(**CASES[name])
@@ -281,12 +260,7 @@ def test_rows_that_are_split_over_devices(changes):
   check_equal(found, expected)
 
 
-MODEL = {
-  'head_size': 8,
-  'num_layers': 1,
-  'attention': 'full',
-  'dropout': 'rates(attention=0.1)',
-}
+MODEL = {'head_size': 8, 'num_layers': 1, 'attention': 'full', 'dropout': 'rates(attention=0.1)'}
 MODELS = {
   't5': {
     'num_encoder_layers': 1,
@@ -334,9 +308,7 @@ def loss_of(name, backend):
     source = Row(tiny.tokens(2, L), real_BL=mask)
     given = {'extra': {'source': source}}
   elif name == 'xlnet':
-    ranks_BL, places_BP = (
-      np.stack([rng.permutation(L)[:n] for _ in range(2)]) for n in (L, 13)
-    )
+    ranks_BL, places_BP = (np.stack([rng.permutation(L)[:n] for _ in range(2)]) for n in (L, 13))
     given = {
       'order': order(ranks_BL, np.take_along_axis(ranks_BL, places_BP, axis=1)),
       'extra': {'predicted': places_BP},
@@ -393,14 +365,10 @@ def test_a_model(name):
   size = max(np.abs(x).max() for x in jax.tree.leaves(expected))
   paths = dict(jax.tree.leaves_with_path(found))
   for part in BY_DISTANCE[name]:
-    sizes = [
-      np.abs(x).max() for path, x in paths.items() if part in keystr(path)
-    ]
+    sizes = [np.abs(x).max() for path, x in paths.items() if part in keystr(path)]
     assert sizes and max(sizes) > 1e-3 * size, part
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * size),
-    found,
-    expected,
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * size), found, expected
   )
 
 
@@ -429,25 +397,16 @@ def test_any_mesh_and_micro_batches(position):
 
   first, one = params((1, 1, 1), **{'model.attention_backend': 'reference'})
   backend = 'flash(interpret=True)'
-  _, many = params(
-    (2, 2, 2),
-    **{'model.attention_backend': backend, 'batch.micro_rows': 2},
-  )
+  _, many = params((2, 2, 2), **{'model.attention_backend': backend, 'batch.micro_rows': 2})
 
   steps = jax.tree.map(np.subtract, one, first)
   # Those of keys' biases are zero, but for rounding.
   size = max(np.abs(x).max() for x in jax.tree.leaves(steps))
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * size),
-    many,
-    one,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * size), many, one)
 
 
 @pytest.mark.tpu
-@pytest.mark.parametrize(
-  'topology', ['v5e:2x4', pytest.param('v4:2x2x1', marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize('topology', ['v5e:2x4', pytest.param('v4:2x2x1', marks=pytest.mark.long)])
 def test_train_steps_compile(topology):
   """Forward, the same for the backward pass, and backward."""
   assert tpu.compiled('flash', topology) == {

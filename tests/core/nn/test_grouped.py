@@ -33,9 +33,7 @@ def test_layout(counts, size):
   assert grouped.starts(jnp.asarray(counts), size).tolist() == starts
 
 
-@pytest.mark.parametrize(
-  'dtype, error', [('float32', 1e-5), ('bfloat16', 0.02)]
-)
+@pytest.mark.parametrize('dtype, error', [('float32', 1e-5), ('bfloat16', 0.02)])
 @pytest.mark.parametrize('kernel', [False, True])
 def test_matmul(kernel, dtype, error):
   """And its gradients, against a product with the matrix of each row."""
@@ -63,26 +61,18 @@ def test_matmul(kernel, dtype, error):
     return jax.jit(jax.grad(total, (0, 1), has_aux=True))(*args)
 
   if kernel:
-    function = functools.partial(
-      grouped.by_kernel, blocks=blocks, interpret=True
-    )
+    function = functools.partial(grouped.by_kernel, blocks=blocks, interpret=True)
   else:
     function = functools.partial(grouped.matmul, blocks=blocks)
   found = gradients(function, x, w)
   expected = gradients(by_row, *(np.float32(a) for a in (x, w)))
-  for ours, theirs in zip(
-    *map(jax.tree.leaves, (found, expected)), strict=True
-  ):
+  for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     assert ours.dtype == dtype
     scale = np.abs(theirs).max()
-    np.testing.assert_allclose(
-      np.float32(ours), theirs, rtol=error, atol=error * scale
-    )
+    np.testing.assert_allclose(np.float32(ours), theirs, rtol=error, atol=error * scale)
 
 
-@pytest.mark.parametrize(
-  'dtype', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('dtype', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)])
 def test_lowers_for_tpu(dtype):
   """As far as three Mosaic kernels; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
@@ -114,13 +104,7 @@ def test_block_size(rows, num_experts, size):
   'width, bytes_each, tile',
   # Three tiles of at most 1,024, in whole lanes; a width of one tile is taken
   # as it is.
-  [
-    (2500, 2, 896),
-    (14336, 2, 1024),
-    (768, 2, 768),
-    (1030, 2, 640),
-    (96, 4, 96),
-  ],
+  [(2500, 2, 896), (14336, 2, 1024), (768, 2, 768), (1030, 2, 640), (96, 4, 96)],
 )
 def test_tiles(width, bytes_each, tile):
   assert grouped.tile_of(width, bytes_each) == tile

@@ -88,10 +88,7 @@ def test_products_and_gradients_are_those_of_the_equations(shape):
   tokens = int8.token_hash(key, jnp.asarray(numbers, jnp.uint32))
   seed = int(jax.random.bits(key, (), jnp.uint32))
   noise = hashed(seed, numbers.tolist(), F) / 2**16
-  y, dx, dw = found(
-    *(BOTH, x.reshape(*shape, D), w, dy.reshape(*shape, F)),
-    tokens.reshape(shape),
-  )
+  y, dx, dw = found(BOTH, x.reshape(*shape, D), w, dy.reshape(*shape, F), tokens.reshape(shape))
   one, two, three = expected(x, w, dy, noise)
   near = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-30)
   near(y.reshape(N, F), one)
@@ -181,20 +178,13 @@ def step(how, micro, kind=layers.Dense, **fields):
   return [jax.tree.map(np.asarray, part(i)) for i in range(micro)]
 
 
-MESHES = [
-  {'data': 8},
-  {'fsdp': 8},
-  {'tensor': 8},
-  {'data': 2, 'fsdp': 2, 'tensor': 2},
-]
+MESHES = [{'data': 8}, {'fsdp': 8}, {'tensor': 8}, {'data': 2, 'fsdp': 2, 'tensor': 2}]
 
 
 def on(sizes):
   """The mesh with these sizes, and its rules."""
   shape = [sizes.get(axis, 1) for axis in sharding.AXES]
-  mesh = jax.sharding.Mesh(
-    np.array(jax.devices()[: np.prod(shape)]).reshape(shape), sharding.AXES
-  )
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[: np.prod(shape)]).reshape(shape), sharding.AXES)
   rules = tiny.config().mesh.rules
   return sharding.use(mesh, sharding.parse_rules(rules))
 
@@ -235,9 +225,7 @@ def test_plain_is_what_it_was_and_so_is_int8_without_random_numbers():
 
 
 def test_low_rank_products_beside_the_kernel_are_exact():
-  layer = layers.Dense(
-    5, (None, 'mlp'), nn.initializers.normal(), False, 'f4', BOTH
-  )
+  layer = layers.Dense(5, (None, 'mlp'), nn.initializers.normal(), False, 'f4', BOTH)
   rng = np.random.default_rng(0)
   x, w, _ = arrays()
   a, b = (np.float32(rng.normal(size=s)) for s in ((D, 2), (2, F)))
@@ -293,10 +281,7 @@ def test_dots_keeps_the_result_and_not_its_sums():
     run = jax.checkpoint(layer, policy=REMATS[name])
     arrays_kept = jax.tree.leaves(jax.vjp(run, x)[1])
     shapes = {(a.shape, str(a.dtype)) for a in arrays_kept}
-    assert {s for s, kind in shapes if kind == 'float32'} - {
-      x.shape,
-      w.shape,
-    } == kept
+    assert {s for s, kind in shapes if kind == 'float32'} - {x.shape, w.shape} == kept
     assert not any(kind == 'int32' for _, kind in shapes)
 
 
@@ -355,6 +340,4 @@ def test_a_row_does_not_depend_on_the_others():
   dot = jax.jit(int8.dot)
   together = np.asarray(dot(x, *small))
   for start, stop in ((0, 1), (5, 7), (9, 22)):
-    np.testing.assert_array_equal(
-      dot(x[start:stop], *small), together[start:stop]
-    )
+    np.testing.assert_array_equal(dot(x[start:stop], *small), together[start:stop])

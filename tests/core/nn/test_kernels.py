@@ -191,9 +191,7 @@ def test_splash_on_a_mesh(sizes, heads, local_heads, seen, shapes):
     slow((1, 1, 2), 2, (8, 2), (2, 1), 'local(window=100)', 'documents'),
   ],
 )
-def test_splash_within_ulysses(
-  sizes, context, heads, local_heads, attention, seen, shapes
-):
+def test_splash_within_ulysses(sizes, context, heads, local_heads, attention, seen, shapes):
   """Each device computes whole rows of some heads."""
   inputs = qkv(*heads)
   with sharding.use(tiny.make_mesh(*sizes, context=context), RULES):
@@ -238,9 +236,7 @@ def test_a_model_on_a_mesh():
   expected = gradients('reference')
   with sharding.use(tiny.make_mesh(2, 2, 2), RULES):
     found = gradients(SPLASH)
-  for ours, theirs in zip(
-    *map(jax.tree.leaves, (found, expected)), strict=True
-  ):
+  for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     scale = np.abs(theirs).max()
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * scale)
 
@@ -297,18 +293,24 @@ def test_blocks_of_masks(window, rows, columns):
       block = slice(start, start + rows), slice(first, first + columns)
       found = mask[block]
       assert found.shape == (1, 1) or not (found.all() or not found.any())
-      assert np.array_equal(
-        np.broadcast_to(found, (rows, columns)), expected[block]
-      )
+      assert np.array_equal(np.broadcast_to(found, (rows, columns)), expected[block])
 
 
 @pytest.mark.parametrize(
   'length, size',
   [
-    *((128, 128), (384, 384), (512, 512), (640, 128), (768, 384), (2048, 512)),
+    (128, 128),
+    (384, 384),
+    (512, 512),
+    (640, 128),
+    (768, 384),
+    (2048, 512),
     # 512 blocks at most.
     (128 * 1025, 640),
-    *((1 << 18, 512), (1 << 19, 1024), (1 << 20, None), (128 * 1021, None)),
+    (1 << 18, 512),
+    (1 << 19, 1024),
+    (1 << 20, None),
+    (128 * 1021, None),
   ],
 )
 def test_blocks_divide_the_length(length, size):
@@ -335,9 +337,7 @@ def test_lowers_for_tpu(fused_until):
 
 
 @pytest.mark.tpu
-@pytest.mark.parametrize(
-  'topology', ['v5e:2x4', pytest.param('v4:2x2x1', marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize('topology', ['v5e:2x4', pytest.param('v4:2x2x1', marks=pytest.mark.long)])
 def test_attention_and_the_train_step_compile(topology):
   assert tpu.compiled('attention', topology) == {
     # Forward, and backward in one kernel or in two.

@@ -88,14 +88,10 @@ def test_gradient():
   def gradient(x):
     return jnp.sum(weights * layer_norm(x, scale, bias, epsilon=1e-5))
 
-  np.testing.assert_allclose(
-    np.sum(gradient(x) * direction), expected, rtol=1e-4
-  )
+  np.testing.assert_allclose(np.sum(gradient(x) * direction), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-  'owned', [{'scale', 'bias'}, {'scale'}, {'bias'}, set()]
-)
+@pytest.mark.parametrize('owned', [{'scale', 'bias'}, {'scale'}, {'bias'}, set()])
 def test_module_owns_scale_and_bias(owned):
   has = {name: name in owned for name in ('scale', 'bias')}
   module = NORMS['layernorm'](epsilon=0.1, **has)()
@@ -146,9 +142,7 @@ def test_rms_norm_gradient():
   d_scale = rng.normal(size=D)
 
   def loss(h):
-    return np.sum(
-      weights * reference.rms_norm(x + h * d_x, scale + h * d_scale)
-    )
+    return np.sum(weights * reference.rms_norm(x + h * d_x, scale + h * d_scale))
 
   h = 1e-5
   expected = (loss(h) - loss(-h)) / (2 * h)
@@ -197,17 +191,13 @@ RESIDUAL = 1 / np.sqrt(10)
 def initial(**changes):
   model = tiny.model(d_model=97, d_ff=193, vocab_size=211, **changes)
   tokens = np.zeros((1, 1), np.int32)
-  return jax.jit(lambda key: nn.meta.unbox(model.init(key, tokens)['params']))(
-    jax.random.key(0)
-  )
+  return jax.jit(lambda key: nn.meta.unbox(model.init(key, tokens)['params']))(jax.random.key(0))
 
 
 def leaves(params):
   return {
     name: np.asarray(leaf)
-    for name, leaf in zip(
-      flops.parameter_table(params), jax.tree.leaves(params), strict=True
-    )
+    for name, leaf in zip(flops.parameter_table(params), jax.tree.leaves(params), strict=True)
   }
 
 
@@ -218,11 +208,7 @@ def assert_normal(x, stddev):
 
 
 @pytest.mark.parametrize(
-  'init, residual',
-  [
-    ('normal(stddev=0.05)', 0.05),
-    ('gpt2(stddev=0.05)', 0.05 * RESIDUAL),
-  ],
+  'init, residual', [('normal(stddev=0.05)', 0.05), ('gpt2(stddev=0.05)', 0.05 * RESIDUAL)]
 )
 def test_initial_parameters(init, residual):
   found = leaves(initial(init_weights=init, output='untied'))
@@ -238,9 +224,7 @@ def test_initial_parameters(init, residual):
   kernels = [name for name in found if name.endswith('kernel')]
   assert len(kernels) == 6
   embeddings = {n for n in found if n.endswith('embedding')}
-  assert embeddings == {
-    *('embed/embedding', 'positions/embedding', 'head/embedding'),
-  }
+  assert embeddings == {'embed/embedding', 'positions/embedding', 'head/embedding'}
 
 
 def test_layers_start_from_different_numbers():
@@ -253,9 +237,7 @@ def test_layers_start_from_different_numbers():
 
 def test_initial_parameters_are_a_function_of_the_key_alone():
   one = leaves(initial(**NORMAL))
-  same = leaves(
-    initial(**NORMAL, loop='unroll', remat='full', dtype='bfloat16')
-  )
+  same = leaves(initial(**NORMAL, loop='unroll', remat='full', dtype='bfloat16'))
   assert one.keys() == same.keys()
   for name in one:
     np.testing.assert_array_equal(one[name], same[name])
@@ -274,9 +256,7 @@ def test_roles():
 
 def test_t5():
   """1 / sqrt(n) each, of queries another sqrt(head size) less."""
-  found = leaves(
-    initial(init_weights='t5(head_size=7)', num_layers=2, output='untied')
-  )
+  found = leaves(initial(init_weights='t5(head_size=7)', num_layers=2, output='untied'))
   width, heads = 97, 6 * 7
   deviations = {
     'embed/embedding': 1.0,

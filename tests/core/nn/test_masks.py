@@ -60,12 +60,8 @@ def test_pattern(text, drawing):
   pattern = spec.build('model.attention', text, PATTERNS)
   expected = mask(drawing)
   index = jnp.arange(len(expected))
-  np.testing.assert_array_equal(
-    pattern.visible(index[:, None], index[None, :]), expected
-  )
-  np.testing.assert_array_equal(
-    pattern.num_visible(len(expected)), expected.sum(axis=1)
-  )
+  np.testing.assert_array_equal(pattern.visible(index[:, None], index[None, :]), expected)
+  np.testing.assert_array_equal(pattern.num_visible(len(expected)), expected.sum(axis=1))
 
 
 @pytest.mark.parametrize('text', ['bidirectional', 'full', 'local(window=4)'])

@@ -44,9 +44,7 @@ def inputs(seed=2, rows=B):
 @functools.partial(jax.jit, static_argnames=('module', 'training'))
 def apply(module, params, x, training=True):
   rngs = {'dropout': KEY} if training else {}
-  y, sown = module.apply(
-    {'params': params}, x, rngs=rngs, mutable=['router', 'intermediates']
-  )
+  y, sown = module.apply({'params': params}, x, rngs=rngs, mutable=['router', 'intermediates'])
   return y, sown['router']['stats'][0], sown['intermediates']
 
 
@@ -100,10 +98,7 @@ CASES = {
   'bias of the router': ({'router_bias': True}, {'capacity': 2}),
   'top 2': ({'top_k': 2, 'capacity_factor': 1.7}, {'capacity': 3}),
   'dropless': ({'capacity_factor': 'none'}, {}),
-  'dropless top 2': (
-    {'capacity_factor': 'none', 'top_k': 2, 'expert': 'geglu'},
-    {},
-  ),
+  'dropless top 2': ({'capacity_factor': 'none', 'top_k': 2, 'expert': 'geglu'}, {}),
 }
 
 
@@ -128,17 +123,13 @@ def test_layer(case):
   np.testing.assert_array_equal(sown['router_kept'][0], kept)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
   for name, value in numbers.items():
-    np.testing.assert_allclose(
-      getattr(stats, name), value, rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(getattr(stats, name), value, rtol=1e-4, atol=1e-6)
   penalty = 0.3 * numbers['balance'] + 0.2 * numbers['z_loss']
   np.testing.assert_allclose(stats.penalty, penalty, rtol=1e-4)
   assert ('bias' in params['router']) == ('router_bias' in asked)
   logits = np.float64(x) @ np.float64(params['router']['kernel'])
   logits += params['router'].get('bias', 0)
-  np.testing.assert_allclose(
-    sown['router_logits'][0], logits, rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(sown['router_logits'][0], logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +152,7 @@ def test_gradients(text):
     gates, best = jax.lax.top_k(jax.nn.softmax(logits), router.top_k)
     if router.top_k > 1:
       gates /= gates.sum(-1, keepdims=True)
-    gates = jnp.einsum(
-      'BLK,BLKE->BLE', gates * kept, jax.nn.one_hot(best, router.num_experts)
-    )
+    gates = jnp.einsum('BLK,BLKE->BLE', gates * kept, jax.nn.one_hot(best, router.num_experts))
 
     def widen(name):
       y = jnp.einsum('BLD,EDF->BLEF', x, params[name]['kernel'])
@@ -178,14 +167,8 @@ def test_gradients(text):
   def ours(params, x):
     return jnp.sum(weights * apply(module, params, x)[0])
 
-  found, expected = (
-    jax.jit(jax.value_and_grad(f, (0, 1)))(params, x) for f in (ours, dense)
-  )
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    found,
-    expected,
-  )
+  found, expected = (jax.jit(jax.value_and_grad(f, (0, 1)))(params, x) for f in (ours, dense))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
 
 
 def permuted(params, order):
@@ -202,13 +185,9 @@ def test_permuting_the_experts_permutes_their_order_alone(factor):
   module = layer(f'switch(num_experts=3, jitter=0, capacity_factor={factor})')
   params, order = params_of(module), np.array([2, 0, 1])
   y, stats, sown = apply(module, params, inputs())
-  other, other_stats, other_sown = apply(
-    module, permuted(params, order), inputs()
-  )
+  other, other_stats, other_sown = apply(module, permuted(params, order), inputs())
   np.testing.assert_allclose(other, y, rtol=1e-5, atol=1e-6)
-  np.testing.assert_array_equal(
-    other_sown['router_kept'][0], sown['router_kept'][0]
-  )
+  np.testing.assert_array_equal(other_sown['router_kept'][0], sown['router_kept'][0])
   assert len({*stats.load_E.tolist()}) > 1
   np.testing.assert_allclose(other_stats.load_E, stats.load_E[order])
   for a, b in zip(other_stats[1:], stats[1:], strict=True):
@@ -232,11 +211,7 @@ def test_a_large_capacity_is_dropless():
   """Up to the whole group: 6 * 3 / 3."""
   params = params_of(layer('switch(num_experts=3)'))
   large, none = (
-    apply(
-      layer(f'switch(num_experts=3, jitter=0, capacity_factor={factor})'),
-      params,
-      inputs(),
-    )
+    apply(layer(f'switch(num_experts=3, jitter=0, capacity_factor={factor})'), params, inputs())
     for factor in (3, "'none'")
   )
   assert large[1].dropped == 0
@@ -244,10 +219,7 @@ def test_a_large_capacity_is_dropless():
 
 
 def test_jitter_moves_the_router_alone_and_in_training_alone():
-  module, plain = (
-    layer(f'switch(num_experts=3, capacity=6, jitter={eps})')
-    for eps in (0.1, 0)
-  )
+  module, plain = (layer(f'switch(num_experts=3, capacity=6, jitter={eps})') for eps in (0.1, 0))
   params, x = params_of(module), inputs()
   logits = [
     np.asarray(apply(m, params, x, training)[2]['router_logits'][0])
@@ -289,11 +261,7 @@ def test_initial_parameters():
   module = layer('switch(num_experts=3)')
   x = np.zeros((1, 1, 300), np.float32)
   boxed = jax.jit(module.init)(jax.random.key(0), x)['params']
-  axes = {
-    f'{part}/{kind}': p.names
-    for part, kinds in boxed.items()
-    for kind, p in kinds.items()
-  }
+  axes = {f'{part}/{kind}': p.names for part, kinds in boxed.items() for kind, p in kinds.items()}
   assert axes == {
     'router/kernel': ('embed', 'router'),
     'in/kernel': ('expert', 'embed', 'mlp'),
@@ -316,9 +284,7 @@ def largest(jaxpr):
   sizes = [0]
   for equation in jaxpr.eqns:
     sizes += [v.aval.size for v in equation.outvars]
-    for value in jax.tree.leaves(
-      equation.params, is_leaf=lambda x: hasattr(x, 'eqns')
-    ):
+    for value in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, 'eqns')):
       inner = getattr(value, 'jaxpr', value)
       if hasattr(inner, 'eqns'):
         sizes.append(largest(inner))
@@ -328,9 +294,7 @@ def largest(jaxpr):
 @pytest.mark.parametrize('factor', [1.25, "'none'"])
 def test_memory_is_linear_in_the_tokens(factor):
   """A one-hot [tokens, experts, capacity] would grow with their square."""
-  module = layer(
-    f'switch(num_experts=16, top_k=2, capacity_factor={factor})', bias=False
-  )
+  module = layer(f'switch(num_experts=16, top_k=2, capacity_factor={factor})', bias=False)
   params = params_of(module)
 
   def size(tokens):
@@ -399,24 +363,14 @@ def test_capacity():
 
 @pytest.mark.parametrize(
   'size, rows, group',
-  [
-    (0, 3, 8),
-    (4, 3, 4),
-    (8, 3, 8),
-    (16, 4, 16),
-    (16, 3, 0),
-    (3, 3, 0),
-    (12, 3, 0),
-  ],
+  [(0, 3, 8), (4, 3, 4), (8, 3, 8), (16, 4, 16), (16, 3, 0), (3, 3, 0), (12, 3, 0)],
 )
 def test_group(size, rows, group):
   asked = router(f'num_experts=2, group_size={size}')
   if group:
     assert asked.group_of(rows, 8) == group
     return
-  with pytest.raises(
-    UsageError, match=f'group_size={size} does not fit {rows}'
-  ):
+  with pytest.raises(UsageError, match=f'group_size={size} does not fit {rows}'):
     asked.group_of(rows, 8)
 
 
@@ -425,25 +379,35 @@ def test_group(size, rows, group):
 
 # The two worked examples of the load-balancing loss: p(x) of ten tokens.
 BALANCED = [
-  *([0.70, 0.10, 0.20], [0.80, 0.12, 0.08], [0.90, 0.05, 0.05]),
-  *([0.65, 0.20, 0.15], [0.08, 0.80, 0.12], [0.20, 0.75, 0.05]),
-  *([0.12, 0.73, 0.15], [0.10, 0.09, 0.81], [0.04, 0.06, 0.90]),
+  [0.70, 0.10, 0.20],
+  [0.80, 0.12, 0.08],
+  [0.90, 0.05, 0.05],
+  [0.65, 0.20, 0.15],
+  [0.08, 0.80, 0.12],
+  [0.20, 0.75, 0.05],
+  [0.12, 0.73, 0.15],
+  [0.10, 0.09, 0.81],
+  [0.04, 0.06, 0.90],
   [0.25, 0.07, 0.68],
 ]
 COLLAPSED = [
-  *([0.70, 0.10, 0.20], [0.80, 0.12, 0.08], [0.90, 0.05, 0.05]),
+  [0.70, 0.10, 0.20],
+  [0.80, 0.12, 0.08],
+  [0.90, 0.05, 0.05],
   # The negative number is printed so.
-  *([0.65, 0.20, 0.15], [0.74, 0.05, 0.21], [0.85, 0.18, -0.03]),
-  *([0.12, 0.73, 0.15], [0.73, 0.23, 0.04], [0.89, 0.06, 0.05]),
+  [0.65, 0.20, 0.15],
+  [0.74, 0.05, 0.21],
+  [0.85, 0.18, -0.03],
+  [0.12, 0.73, 0.15],
+  [0.73, 0.23, 0.04],
+  [0.89, 0.06, 0.05],
   [0.25, 0.07, 0.68],
 ]
 
 
 def test_load_balance_of_the_balanced_example():
   choices = moe.choose(jnp.log(jnp.asarray(BALANCED)), 1, False)
-  assert choices.experts_NJ.tolist() == [
-    [i] for i in [0] * 4 + [1] * 3 + [2] * 3
-  ]
+  assert choices.experts_NJ.tolist() == [[i] for i in [0] * 4 + [1] * 3 + [2] * 3]
   fractions = np.bincount(np.ravel(choices.experts_NJ)) / 10
   found = moe.load_balance(choices.probs_NE, np.float32(fractions))
   assert float(found) / 3 == pytest.approx(0.3384, abs=5e-5)
@@ -491,8 +455,7 @@ def placed(experts_A, capacity):
 
 @hypothesis.settings(max_examples=40)
 @hypothesis.given(
-  st.lists(st.integers(0, N - 1), min_size=A, max_size=A),
-  st.sampled_from([1, 3, 7]),
+  st.lists(st.integers(0, N - 1), min_size=A, max_size=A), st.sampled_from([1, 3, 7])
 )
 def test_each_expert_takes_its_first(experts, capacity):
   """Each in turn, so that none depends on a later one."""
@@ -542,29 +505,19 @@ def test_gather_and_combine(top_k):
   onehot = onehot.reshape(T, top_k, S)
 
   def by_slots(x, y, gates):
-    return (
-      moe.gather_slots(x, slots, top_k),
-      moe.combine_slots(y, slots, gates),
-    )
+    return (moe.gather_slots(x, slots, top_k), moe.combine_slots(y, slots, gates))
 
   def by_products(x, y, gates):
-    return (
-      jnp.einsum('TKS,TD->SD', onehot, x),
-      jnp.einsum('TKS,TK,SD->TD', onehot, gates, y),
-    )
+    return (jnp.einsum('TKS,TD->SD', onehot, x), jnp.einsum('TKS,TK,SD->TD', onehot, gates, y))
 
-  weights = tuple(
-    jnp.sin(np.arange(n * D, dtype=np.float32)).reshape(n, D) for n in (S, T)
-  )
+  weights = tuple(jnp.sin(np.arange(n * D, dtype=np.float32)).reshape(n, D) for n in (S, T))
 
   @functools.partial(jax.jit, static_argnums=0)
   def values_and_gradients(function, x, y, gates):
     values, pull = jax.vjp(function, x, y, gates)
     return *values, *pull(weights)
 
-  found, expected = (
-    values_and_gradients(f, x, y, gates) for f in (by_slots, by_products)
-  )
+  found, expected = (values_and_gradients(f, x, y, gates) for f in (by_slots, by_products))
   for ours, theirs in zip(found, expected, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -674,9 +627,7 @@ def test_exchange():
     return moe.exchange(('expert',), (longest, ROOM), x_ND, *runs)
 
   spec = jax.sharding.PartitionSpec('expert')
-  function = jax.shard_map(
-    on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
-  )
+  function = jax.shard_map(on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
   @jax.jit
   def both(x):

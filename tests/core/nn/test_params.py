@@ -28,9 +28,7 @@ def test_entries_of_a_stack_are_named_one_by_one():
   assert not masks['embed']['embedding'].any() and masks['scale'].all()
 
 
-@pytest.mark.parametrize(
-  'patterns', ['enc*', 'encoder/periods/block_0/in/kernel', '*/kernel']
-)
+@pytest.mark.parametrize('patterns', ['enc*', 'encoder/periods/block_0/in/kernel', '*/kernel'])
 def test_a_whole_stack_is_named_as_inspect_does(patterns):
   masks = params_lib.matching(PARAMS, patterns)
   assert masks['encoder']['periods']['block_0']['in']['kernel'].all()
@@ -56,9 +54,7 @@ def test_products(rows, dtype):
   found = jax.jit(layers.dot)(x, kernel.T)
   assert found.dtype == dtype
   expected = np.float64(x) @ np.float64(kernel)
-  np.testing.assert_allclose(
-    np.float64(found), expected, atol=1e-4 if dtype == 'float32' else 0.2
-  )
+  np.testing.assert_allclose(np.float64(found), expected, atol=1e-4 if dtype == 'float32' else 0.2)
 
 
 @pytest.mark.parametrize('bias', ['all', 'none'])
@@ -94,9 +90,7 @@ def test_a_model_with_rounded_kernels_computes_nearly_the_same():
     assert block['attention'][name]['kernel'].dtype == np.int8
   assert block['ffn']['in']['kernel'].dtype == np.int8
   tokens = tiny.tokens(3, 11)
-  run = jax.jit(
-    lambda params: model.apply({'params': params}, tokens).hidden_BLD
-  )
+  run = jax.jit(lambda params: model.apply({'params': params}, tokens).hidden_BLD)
   exact, near = np.asarray(run(params)), np.asarray(run(small))
   error = np.linalg.norm(near - exact) / np.linalg.norm(exact)
   # Rounding to 127 steps: under a hundredth for each of a few products.

@@ -46,9 +46,7 @@ def stage(layers, shift_D, rows):
 )
 def test_run(axes, repeats, each, rows, at_once):
   """Values, gradients and each layer's further results; bubbles are nan."""
-  mesh = tiny.make_mesh(
-    axes.get('data', 1), axes.get('fsdp', 1), 1, stage=axes['stage']
-  )
+  mesh = tiny.make_mesh(axes.get('data', 1), axes.get('fsdp', 1), 1, stage=axes['stage'])
   number = axes['stage'] * repeats * each
   rng = np.random.default_rng(0)
   w_NDD, shift_D, x_BLD, weight_BLD = (
@@ -85,11 +83,7 @@ def test_run(axes, repeats, each, rows, at_once):
   with sharding.use(mesh, RULES):
     gradient = jax.value_and_grad(over_stages, argnums=(0, 1, 2))
     found = jax.jit(gradient)(*given)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
-    found,
-    expected,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, expected)
 
 
 @pytest.mark.parametrize('each', [1, 3])
@@ -109,11 +103,7 @@ def test_rows_stay_on_their_devices(each):
     return parts.joined(x_SWbD)
 
   with sharding.use(mesh, RULES):
-    compiled = (
-      jax.jit(there_and_back, in_shardings=lies, out_shardings=lies)
-      .lower(x_BD)
-      .compile()
-    )
+    compiled = jax.jit(there_and_back, in_shardings=lies, out_shardings=lies).lower(x_BD).compile()
   text = compiled.as_text()
   for kind in ('all-gather', 'all-to-all', 'permute(', 'all-reduce'):
     assert kind not in text
@@ -121,9 +111,7 @@ def test_rows_stay_on_their_devices(each):
   np.testing.assert_array_equal(compiled(np.float32(x_BD)), x_BD)
 
 
-@pytest.mark.parametrize(
-  'stages, repeats, micro_batches, steps', [(8, 1, 8, 15), (4, 3, 8, 27)]
-)
+@pytest.mark.parametrize('stages, repeats, micro_batches, steps', [(8, 1, 8, 15), (4, 3, 8, 27)])
 def test_bubble(stages, repeats, micro_batches, steps):
   schedule = Schedule(stages, repeats, micro_batches)
   assert schedule.steps == steps

@@ -16,11 +16,7 @@ from gpt_jax.core.costs import matmuls
 from gpt_jax.core.nn.caches import init_caches
 from gpt_jax.core.nn.choices import PATTERNS, POSITIONS
 from gpt_jax.core.nn.masks import Pattern, full, local
-from gpt_jax.core.nn.positions import (
-  SCALINGS,
-  Position,
-  alibi_slopes,
-)
+from gpt_jax.core.nn.positions import SCALINGS, Position, alibi_slopes
 from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.transformer import parameter_shapes
 from gpt_jax.core.spec import UsageError
@@ -38,9 +34,7 @@ def build(text):
 
 
 def make(text, d_model=D):
-  module = build(text).embed(
-    context_length=CONTEXT, initializer=nn.initializers.normal(0.5)
-  )
+  module = build(text).embed(context_length=CONTEXT, initializer=nn.initializers.normal(0.5))
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(B, L, d_model)))
   params = jax.jit(module.init)(jax.random.key(0), x, None)
@@ -122,9 +116,7 @@ def test_learned_adds_the_vector_of_each_position(offset):
   expected = [[x[b, i] + table[i] for i in range(L)] for b in range(B)]
   np.testing.assert_array_equal(module.apply(params, x, None), expected)
   # With them, in any order.
-  expected = [
-    [x[b, i] + table[PLACES[b, i]] for i in range(L)] for b in range(B)
-  ]
+  expected = [[x[b, i] + table[PLACES[b, i]] for i in range(L)] for b in range(B)]
   np.testing.assert_array_equal(module.apply(params, x, PLACES), expected)
 
 
@@ -192,10 +184,7 @@ def test_sinusoidal_is_computed_in_float32():
     ('rope(fraction=0.0)', 'fraction=0.0 must be above 0'),
     ('rope(fraction=1.5)', 'fraction=1.5 must be at most 1'),
     ('rope(theta=1e999)', 'theta=inf must be a finite number'),
-    (
-      "rope(scaling='dynamic')",
-      "unknown 'dynamic'; one of linear, llama3",
-    ),
+    ("rope(scaling='dynamic')", "unknown 'dynamic'; one of linear, llama3"),
     (
       "rope(scaling='llama3(8, original_context=64, low_freq_factor=4)')",
       'high_freq_factor=4.0 must be above low_freq_factor=4',
@@ -281,9 +270,7 @@ def test_each_pair_turns(layout, fraction, size):
   x = heads_of()
   rope = POSITIONS['rope'](theta=THETA, fraction=fraction, layout=layout)
   found = jax.jit(rope.rotate)(x, AT)
-  expected = expected_turn(
-    x, AT, layout=layout, size=size, frequencies=frequencies_of(size)
-  )
+  expected = expected_turn(x, AT, layout=layout, size=size, frequencies=frequencies_of(size))
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
   np.testing.assert_array_equal(found[..., size:], x[..., size:])
 
@@ -294,9 +281,7 @@ def test_each_pair_turns(layout, fraction, size):
   'scaling', ['none', 'linear(factor=3)', 'yarn(factor=3, original_context=64)']
 )
 def test_scores_depend_on_the_distance_alone(layout, fraction, scaling):
-  rope = POSITIONS['rope'](
-    theta=THETA, fraction=fraction, layout=layout, scaling=scaling
-  )
+  rope = POSITIONS['rope'](theta=THETA, fraction=fraction, layout=layout, scaling=scaling)
   q, k = heads_of(1), heads_of(2)
   rotate = jax.jit(rope.rotate)
 
@@ -321,28 +306,21 @@ def test_position_zero_stays():
   'call, expected',
   [
     ('none', lambda size, theta: frequencies_of(size, theta)),
-    (
-      'linear(factor=2.5)',
-      lambda size, theta: [f / 2.5 for f in frequencies_of(size, theta)],
-    ),
+    ('linear(factor=2.5)', lambda size, theta: [f / 2.5 for f in frequencies_of(size, theta)]),
     (
       'llama3(factor=8, original_context=64)',
       lambda size, theta: llama3(size, theta, factor=8, original=64),
     ),
     (
-      'llama3(factor=4, original_context=100, low_freq_factor=2,'
-      ' high_freq_factor=16)',
-      lambda size, theta: llama3(
-        size, theta, factor=4, original=100, low=2, high=16
-      ),
+      'llama3(factor=4, original_context=100, low_freq_factor=2, high_freq_factor=16)',
+      lambda size, theta: llama3(size, theta, factor=4, original=100, low=2, high=16),
     ),
     (
       'yarn(factor=4, original_context=512)',
       lambda size, theta: yarn(size, theta, factor=4, original=512),
     ),
     (
-      'yarn(factor=4, original_context=512, beta_fast=10, beta_slow=2,'
-      ' truncate=False)',
+      'yarn(factor=4, original_context=512, beta_fast=10, beta_slow=2, truncate=False)',
       lambda size, theta: yarn(
         size, theta, factor=4, original=512, fast=10, slow=2, truncate=False
       ),
@@ -350,9 +328,7 @@ def test_position_zero_stays():
     # Fewer than 2 pi tokens: the bounds cross.
     (
       'yarn(factor=4, original_context=3, truncate=False)',
-      lambda size, theta: yarn(
-        size, theta, factor=4, original=3, truncate=False
-      ),
+      lambda size, theta: yarn(size, theta, factor=4, original=3, truncate=False),
     ),
   ],
 )
@@ -380,11 +356,7 @@ def test_llama3_keeps_ramps_and_divides():
 
 
 @pytest.mark.parametrize(
-  'extra, scale',
-  [
-    ('', 0.1 * math.log(16) + 1),
-    (', attention_factor=1.25', 1.25),
-  ],
+  'extra, scale', [('', 0.1 * math.log(16) + 1), (', attention_factor=1.25', 1.25)]
 )
 def test_yarn_scales_queries_and_keys(extra, scale):
   call = f'yarn(factor=16, original_context=64{extra})'
@@ -392,12 +364,7 @@ def test_yarn_scales_queries_and_keys(extra, scale):
   x = heads_of()
   found = jax.jit(rope.rotate)(x, AT)
   expected = expected_turn(
-    x,
-    AT,
-    layout='half',
-    size=K,
-    frequencies=yarn(K, THETA, factor=16, original=64),
-    scale=scale,
+    x, AT, layout='half', size=K, frequencies=yarn(K, THETA, factor=16, original=64), scale=scale
   )
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
@@ -526,9 +493,7 @@ def test_each_layer_adds_its_own():
     plain_BLD = plain.apply({'params': without}, tokens).hidden_BLD
     params = {'params': with_tables(tables)}
     positions = np.broadcast_to(np.arange(L), (B, L))
-    cached = model.apply(
-      params, Row(tokens, positions), init_caches(model, B, L)
-    )
+    cached = model.apply(params, Row(tokens, positions), init_caches(model, B, L))
     return model.apply(params, tokens).hidden_BLD, cached.hidden_BLD, plain_BLD
 
   both, cached, expected = run(tables, without)

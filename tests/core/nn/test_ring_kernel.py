@@ -46,9 +46,7 @@ def results(text, asked, weight=1.0):
   backend = spec.build('model.attention_backend', text, BACKENDS)
 
   def loss(q, k, v):
-    found = backends.attend_rows(
-      asked._replace(q_BLHK=q, k_BLGK=k, v_BLGK=v), backend=backend
-    )
+    found = backends.attend_rows(asked._replace(q_BLHK=q, k_BLGK=k, v_BLGK=v), backend=backend)
     found *= weight
     return jnp.sum(found**2), found
 
@@ -80,9 +78,7 @@ def calls(monkeypatch):
     (4, 512, 'bidirectional', False, False, 0.0, {(128, 128)}),
   ],
 )
-def test_the_reference(
-  context, length, pattern, permuted, packed, softcap, expected, calls
-):
+def test_the_reference(context, length, pattern, permuted, packed, softcap, expected, calls):
   seen = {'segments_BL': documents(length)} if packed else {}
   asked = request(length, pattern, **seen)._replace(softcap=softcap)
   wanted = results('reference', asked)
@@ -110,18 +106,13 @@ def test_chunks_without_a_common_document_are_not_visited():
   order = zigzag(length, 2)  # chunks 0 and 3, 1 and 2
   odd = np.where(chunk == 0, np.nan, 0)[..., None, None].astype(np.float32)
   q, k, v = (x[:, order] for x in (asked[0], asked[1] + odd, asked[2] + odd))
-  seen = Visibility(
-    segments_BL=jnp.asarray(chunk[:, order]),
-    places_1L=jnp.asarray(order[None]),
-  )
+  seen = Visibility(segments_BL=jnp.asarray(chunk[:, order]), places_1L=jnp.asarray(order[None]))
   asked = asked._replace(q_BLHK=q, k_BLGK=k, v_BLGK=v, visibility=seen)
   with sharding.use(tiny.make_mesh(1, 1, 1, context=2), RULES):
     found = results('ring(interpret=True)', asked)
   for ours, theirs in zip(found, expected, strict=True):
     assert np.isnan(ours[:, :128]).any()
-    np.testing.assert_allclose(
-      ours[:, 256:], theirs[:, 128:384], rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(ours[:, 256:], theirs[:, 128:384], rtol=1e-4, atol=1e-5)
 
 
 def test_padding_is_not_seen():
@@ -145,9 +136,7 @@ def test_padding_is_not_seen():
     ('bidirectional', 1024, 'all_gather'),
   ],
 )
-def test_auto_takes_it_where_heads_do_not_suffice(
-  pattern, length, name, monkeypatch
-):
+def test_auto_takes_it_where_heads_do_not_suffice(pattern, length, name, monkeypatch):
   monkeypatch.setattr(layout, 'platform', lambda: 'tpu')
   asked = request(length, pattern)
   if pattern == 'bidirectional':
@@ -174,9 +163,7 @@ def test_auto_takes_it_where_heads_do_not_suffice(
 def test_too_long(length, why):
   shape = jax.ShapeDtypeStruct((1, length, H, K), np.float32)
   places = jax.ShapeDtypeStruct((1, length), np.int32)
-  asked = request(128)._replace(
-    q_BLHK=shape, visibility=Visibility(places_1L=places)
-  )
+  asked = request(128)._replace(q_BLHK=shape, visibility=Visibility(places_1L=places))
   with sharding.use(tiny.make_mesh(1, 1, 1, context=4), RULES):
     found = ring_kernel.obstacle(asked, 512)
   assert found is None if why is None else re.search(why, found)

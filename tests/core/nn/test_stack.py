@@ -38,11 +38,7 @@ def loss_and_gradient(**changes):
   objective = Causal().bind(model)
   gradient = jax.value_and_grad(lambda p, b, k: objective.loss(p, b, k).sum)
   return jax.device_get(
-    jax.jit(gradient)(
-      tiny.params(model),
-      tiny.batch(B, L, tiny.V),
-      jax.random.key(3),
-    )
+    jax.jit(gradient)(tiny.params(model), tiny.batch(B, L, tiny.V), jax.random.key(3))
   )
 
 
@@ -50,9 +46,7 @@ def assert_same(one, other):
   (loss, gradient), (other_loss, other_gradient) = one, other
   np.testing.assert_allclose(loss, other_loss, rtol=1e-6)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-    gradient,
-    other_gradient,
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient, other_gradient
   )
 
 
@@ -167,11 +161,7 @@ def test_each_layer_draws_its_own_dropout(loop):
     stack = Stack(blocks, 6, 'none', 'scan', SHARES['all'](groups=3))
     variables = {'params': {'periods': {'block_0': {}, 'block_1': {}}}}
   x = np.zeros((11, 13, 17), np.float32)
-  run = jax.jit(
-    lambda key: stack.apply(
-      variables, x, Context(), None, rngs={'dropout': key}
-    )[0]
-  )
+  run = jax.jit(lambda key: stack.apply(variables, x, Context(), None, rngs={'dropout': key})[0])
   found = np.asarray(run(jax.random.key(0)))
   for i in range(7):
     share = math.comb(6, i) / 2**6
@@ -185,14 +175,10 @@ def saved_bytes(remat):
   params, tokens = tiny.params(model), tiny.tokens(B, L)
 
   def residuals(params):
-    _, vjp = jax.vjp(
-      lambda p: model.apply({'params': p}, tokens).hidden_BLD, params
-    )
+    _, vjp = jax.vjp(lambda p: model.apply({'params': p}, tokens).hidden_BLD, params)
     return jax.tree.leaves(vjp)
 
-  return sum(
-    x.size * x.dtype.itemsize for x in jax.eval_shape(residuals, params)
-  )
+  return sum(x.size * x.dtype.itemsize for x in jax.eval_shape(residuals, params))
 
 
 def test_remat_saves_memory():
@@ -213,9 +199,7 @@ def embedded(params, tokens):
 
 def outputs_by_hand(params, tokens, layers, **kind):
   """Of each layer, and the last normalised."""
-  out = reference.stack(
-    params['decoder'], embedded(params, tokens), layers, **{**KIND, **kind}
-  )
+  out = reference.stack(params['decoder'], embedded(params, tokens), layers, **{**KIND, **kind})
   p = reference.to_float64(params)
   if 'final_norm' in p:
     out.append(reference.normalize(p, 'final_norm', out[-1]))
@@ -271,8 +255,7 @@ def test_each_layer_has_its_scale(text, scales, loop):
 
   def by_hand(scales):
     layers = [
-      {'window': window, 'scale': scale}
-      for window, scale in zip(WINDOWS, scales, strict=True)
+      {'window': window, 'scale': scale} for window, scale in zip(WINDOWS, scales, strict=True)
     ]
     return outputs_by_hand(params, tokens, layers)[-1]
 
@@ -283,12 +266,7 @@ def test_each_layer_has_its_scale(text, scales, loop):
 
 
 @pytest.mark.parametrize(
-  'kind, changes',
-  [
-    ('pre', {}),
-    ('post', {}),
-    ('post', {'loop': 'unroll', 'remat': 'full'}),
-  ],
+  'kind, changes', [('pre', {}), ('post', {}), ('post', {'loop': 'unroll', 'remat': 'full'})]
 )
 def test_layer_outputs(kind, changes):
   """Layer by layer, before the last norm."""
@@ -315,14 +293,9 @@ def test_layer_outputs(kind, changes):
 
 def test_fewer_layers_are_the_first_of_more():
   """A model of the first two layers ends where layer 1 of four ends."""
-  many, few = (
-    tiny.model(**{**TWO, 'num_layers': n}, block='post') for n in (6, 2)
-  )
+  many, few = (tiny.model(**{**TWO, 'num_layers': n}, block='post') for n in (6, 2))
   params, tokens = tiny.params(many), tiny.tokens(B, L)
-  first = {
-    **params,
-    'decoder': jax.tree.map(lambda x: x[:1], params['decoder']),
-  }
+  first = {**params, 'decoder': jax.tree.map(lambda x: x[:1], params['decoder'])}
   _, sown = jax.jit(functools.partial(many.apply, mutable='intermediates'))(
     {'params': params}, tokens
   )
@@ -336,9 +309,7 @@ def test_fewer_layers_are_the_first_of_more():
 def test_layer_outputs_are_sorted_by_number():
   """Eleven layers in a period: hidden_10 comes after hidden_9."""
   names = [f'hidden_{i}' for i in (10, 2, 0, 1, 3, 4, 5, 6, 7, 8, 9)]
-  sown = {
-    name: (np.array([int(name[7:]), 11 + int(name[7:])]),) for name in names
-  }
+  sown = {name: (np.array([int(name[7:]), 11 + int(name[7:])]),) for name in names}
   found = layer_outputs({'encoder': {'periods': sown}}, 'encoder')
   assert found == [*range(22)]
 
@@ -352,9 +323,7 @@ def test_parameters_carry_the_axis_layers():
   assert block['attention']['key']['bias'].names == ('layers', 'kv_heads')
   assert block['attention_norm']['scale'].names == ('layers', 'norm')
   assert boxed['final_norm']['scale'].names == ('norm',)
-  for leaf in jax.tree.leaves(
-    boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
-  ):
+  for leaf in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)):
     assert len(leaf.names) == leaf.value.ndim
 
 
@@ -423,9 +392,7 @@ def test_a_shared_gradient_is_the_sum_over_its_layers(share, fields):
   # The transpose of copying is the sum over the copies.
   (summed,) = jax.jit(lambda p, g: jax.vjp(copy, p)[1](g))(params, of_layers)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-    gradient,
-    summed,
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient, summed
   )
 
 
@@ -512,10 +479,7 @@ def test_the_lowest_layers_are_whole_groups():
   assert divided == [0, 3, 6]
   masks = params_lib.lowest(tiny.params(model), 3, model)
   block = masks['decoder']['periods']['block_0']
-  for part, expected in (
-    ('attention', [True] * 3 + [False] * 3),
-    ('ffn', [True, False]),
-  ):
+  for part, expected in (('attention', [True] * 3 + [False] * 3), ('ffn', [True, False])):
     for mask in jax.tree.leaves(block[part]):
       np.testing.assert_array_equal(mask.reshape(-1), expected)
 
@@ -530,19 +494,14 @@ def mirrored(params):
   return {**params, 'encoder': {'periods': {'block_0': own}}}
 
 
-@pytest.mark.parametrize(
-  'fields', [{}, slow({'loop': 'unroll', 'remat': 'full', 'block': 'post'})]
-)
+@pytest.mark.parametrize('fields', [{}, slow({'loop': 'unroll', 'remat': 'full', 'block': 'post'})])
 def test_both_stacks_compute_by_the_same_layers(fields):
   """As two with equal ones do, and their gradients are summed."""
   shared = tiny.model(share='stacks', **STACKS, **fields)
   plain = tiny.model(**STACKS, **fields)
   params, tokens = tiny.params(shared), tiny.tokens(B, L)
   assert 'encoder' not in params
-  sources, mask = (
-    tiny.tokens(B, 7, seed=1),
-    np.arange(7)[None] < [[7], [4], [2]],
-  )
+  sources, mask = (tiny.tokens(B, 7, seed=1), np.arange(7)[None] < [[7], [4], [2]])
 
   def loss(model, params):
     source = Row(sources, real_BL=mask)
@@ -562,16 +521,12 @@ def test_both_stacks_compute_by_the_same_layers(fields):
   ((_, memory), gradient), (expected, summed) = run(params)
   np.testing.assert_allclose(memory, expected, rtol=1e-5, atol=1e-5)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-    gradient,
-    summed,
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient, summed
   )
   # As engines decode.
   apart_model, split = for_decoding(shared, params)
   again = jax.jit(
-    lambda p: apart_model.apply(
-      {'params': p}, Row(sources, real_BL=mask), method='encode'
-    )
+    lambda p: apart_model.apply({'params': p}, Row(sources, real_BL=mask), method='encode')
   )(split)
   np.testing.assert_allclose(memory, again, rtol=1e-5, atol=1e-5)
 

@@ -45,11 +45,7 @@ def expected_hidden(params, tokens, *, kind):
 
 @pytest.mark.parametrize(
   'kind, output',
-  [
-    ('pre', 'tied'),
-    pytest.param('post', 'tied', marks=pytest.mark.slow),
-    ('post', 'untied'),
-  ],
+  [('pre', 'tied'), pytest.param('post', 'tied', marks=pytest.mark.slow), ('post', 'untied')],
 )
 def test_loss_and_gradient_are_those_of_the_papers(kind, output):
   """GPT-1 ('post') and GPT-2 ('pre'); the gradient along a direction."""
@@ -70,9 +66,7 @@ def test_loss_and_gradient_are_those_of_the_papers(kind, output):
   def expected_loss(params):
     hidden = expected_hidden(params, batch['inputs'], kind=kind)
     table = params[head]['embedding']
-    return reference.cross_entropy(
-      hidden, table, batch['targets'], batch['weights']
-    )
+    return reference.cross_entropy(hidden, table, batch['targets'], batch['weights'])
 
   (loss, weight), gradient = jax.device_get(value_and_gradient(params))
   wide = reference.to_float64(params)
@@ -131,10 +125,7 @@ def test_without_positions_order_is_seen_by_the_mask_alone():
 
 
 def test_bias_none_equals_biases_of_zero():
-  with_bias, without = (
-    tiny.model(num_layers=2),
-    tiny.model(num_layers=2, bias='none'),
-  )
+  with_bias, without = (tiny.model(num_layers=2), tiny.model(num_layers=2, bias='none'))
   params = tiny.params(without)
   zeros = tiny.params(with_bias)
 
@@ -150,19 +141,14 @@ def test_bias_none_equals_biases_of_zero():
   zeros = jax.tree_util.tree_map_with_path(fill, zeros)
   tokens = tiny.tokens(B, L)
   np.testing.assert_allclose(
-    forward(without)(params, tokens),
-    forward(with_bias)(zeros, tokens),
-    rtol=1e-5,
-    atol=1e-6,
+    forward(without)(params, tokens), forward(with_bias)(zeros, tokens), rtol=1e-5, atol=1e-6
   )
 
 
 def test_bfloat16_is_near_float32():
   model, half = tiny.model(), tiny.model(dtype='bfloat16')
   params, tokens = tiny.params(model), tiny.tokens(B, L)
-  exact, rounded = (
-    np.asarray(forward(m)(params, tokens)) for m in (model, half)
-  )
+  exact, rounded = (np.asarray(forward(m)(params, tokens)) for m in (model, half))
   assert exact.dtype == jnp.float32
   assert rounded.dtype == jnp.bfloat16
   # States are normalised, near 1; bfloat16 has 8 bits.
@@ -180,9 +166,7 @@ def test_a_new_model_predicts_every_token_alike():
   small = jax.tree.map(lambda p: 0.02 * p, params)
   batch = tiny.batch(B, L, tiny.V)
   loss = jax.jit(Causal().bind(model).loss)(small, batch, None)
-  np.testing.assert_allclose(
-    loss.sum / loss.weight, math.log(tiny.V), rtol=1e-2
-  )
+  np.testing.assert_allclose(loss.sum / loss.weight, math.log(tiny.V), rtol=1e-2)
 
 
 def test_many_choices_together():
@@ -269,8 +253,7 @@ def test_dropout_needs_a_key(place):
   expected = forward(plain)(params, tokens)
   np.testing.assert_array_equal(forward(model)(params, tokens), expected)
   one, again, other = (
-    np.asarray(dropped(model)(params, tokens, jax.random.key(seed)))
-    for seed in (1, 1, 2)
+    np.asarray(dropped(model)(params, tokens, jax.random.key(seed))) for seed in (1, 1, 2)
   )
   np.testing.assert_array_equal(one, again)
   # The first token attends to itself alone, and to nothing if that is dropped.
@@ -383,20 +366,13 @@ def by_hand(name, params, tokens, source, mask):
 
   everything = [{'pattern': ('bidirectional',), 'mask': mask, **biases[0]}]
   own = {'heads': 3, 'kv_heads': 1} if name == 'uneven' else {}
-  encoded = reference.stack(
-    p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared | own
-  )
+  encoded = reference.stack(p['encoder'], embed(source, 'encoder_'), 2 * everything, **shared | own)
   memory = encoded[-1]
   if 'encoder_norm' in p:
     memory = reference.normalize(p, 'encoder_norm', memory, norm)
   causal = [{'window': 4 if name == 'pre' else None, **biases[1]}]
   decoded = reference.stack(
-    p['decoder'],
-    embed(tokens),
-    3 * causal,
-    memory=memory,
-    memory_mask=mask,
-    **shared,
+    p['decoder'], embed(tokens), 3 * causal, memory=memory, memory_mask=mask, **shared
   )
   hidden = decoded[-1]
   if 'final_norm' in p:
@@ -407,9 +383,7 @@ def by_hand(name, params, tokens, source, mask):
 @functools.cache
 def run_both(model):
   def run(params, tokens, **extra):
-    out, sown = model.apply(
-      {'params': params}, Row(tokens, extra=extra), mutable='intermediates'
-    )
+    out, sown = model.apply({'params': params}, Row(tokens, extra=extra), mutable='intermediates')
     return out, sown['intermediates']
 
   return jax.jit(run)
@@ -442,12 +416,8 @@ def test_memory_may_be_computed_once():
   encode = functools.partial(model.apply, method='encode')
   memory = jax.jit(encode)({'params': params}, Row(source, real_BL=mask))
   np.testing.assert_allclose(memory, out.memory_BMD, rtol=1e-5, atol=1e-6)
-  again, _ = run_both(model)(
-    params, tokens, encoded=memory, source=Row(None, real_BL=mask)
-  )
-  np.testing.assert_allclose(
-    again.hidden_BLD, out.hidden_BLD, rtol=1e-5, atol=1e-5
-  )
+  again, _ = run_both(model)(params, tokens, encoded=memory, source=Row(None, real_BL=mask))
+  np.testing.assert_allclose(again.hidden_BLD, out.hidden_BLD, rtol=1e-5, atol=1e-5)
 
 
 def test_who_sees_whom():
@@ -480,10 +450,7 @@ def test_gradient_reaches_every_parameter():
   @jax.jit
   @jax.grad
   def gradient(params):
-    out = model.apply(
-      {'params': params},
-      Row(tokens, extra={'source': Row(source, real_BL=mask)}),
-    )
+    out = model.apply({'params': params}, Row(tokens, extra={'source': Row(source, real_BL=mask)}))
     return jnp.sum(out.hidden_BLD**3)
 
   found = jax.device_get(gradient(params))
@@ -594,9 +561,7 @@ def test_its_output_stands_for_the_vectors_of_tokens():
   table = np.zeros((tiny.V, tiny.D), np.float32)
   table[:M] = alone(params['source'])[0]
   rest = {name: x for name, x in params.items() if name != 'source'}
-  assert not np.array_equal(
-    params['source']['embed']['embedding'], rest['embed']['embedding']
-  )
+  assert not np.array_equal(params['source']['embed']['embedding'], rest['embed']['embedding'])
   rest['embed'] = {'embedding': jnp.asarray(table)}
   expected = encode(tiny.model(**given), rest, np.arange(M)[None], mask)
   found = encode(model, params, ids, mask)
@@ -611,9 +576,7 @@ def test_the_decoder_reads_and_scores_by_the_old_table():
   model = tiny.model(num_source_layers=1, **FIELDS)
   shapes = jax.tree.map(jnp.shape, tiny.params(model))
   assert shapes['source']['embed'] == shapes['embed']
-  assert shapes['source'].keys() == {
-    *('embed', 'positions', 'decoder'),
-  }
+  assert shapes['source'].keys() == {'embed', 'positions', 'decoder'}
 
 
 def test_no_family_of_hugging_face_has_one(tmp_path):

@@ -65,9 +65,7 @@ def test_the_encoder_equals_torch(padding):
     | {'source_vocab_size': rows * length}
   )
   weights = {
-    name.removeprefix('bi.'): x
-    for name, x in tensors(TORCH).items()
-    if name.startswith('bi.')
+    name.removeprefix('bi.'): x for name, x in tensors(TORCH).items() if name.startswith('bi.')
   }
   params = tiny.params(model)
   params['encoder_embed'] = {'embedding': x_BLD.reshape(-1, width)}
@@ -75,10 +73,7 @@ def test_the_encoder_equals_torch(padding):
     'periods': {
       f'block_{i}': jax.tree.map(
         lambda x: x[None],
-        {
-          'forward': of_torch(weights, f'l{i}'),
-          'backward': of_torch(weights, f'l{i}_reverse'),
-        },
+        {'forward': of_torch(weights, f'l{i}'), 'backward': of_torch(weights, f'l{i}_reverse')},
       )
       for i in range(2)
     }
@@ -86,11 +81,9 @@ def test_the_encoder_equals_torch(padding):
   tokens = np.arange(rows * length).reshape(rows, length)
   tokens = np.pad(tokens, ((0, 0), (0, padding)))
   mask = np.arange(length + padding) < lengths[:, None]
-  found = jax.jit(
-    lambda p: model.apply(
-      {'params': p}, Row(tokens, real_BL=mask), method='encode'
-    )
-  )(params)
+  found = jax.jit(lambda p: model.apply({'params': p}, Row(tokens, real_BL=mask), method='encode'))(
+    params
+  )
   assert golden.max_error('output', found[:, :length]) < 1e-5
   assert not np.any(found[:, length:])
 
@@ -112,8 +105,7 @@ def test_attention_equals_its_equation(made):
   h_BLP = np.asarray(of_block['forward']['__call__'][0][0][0])
   z_BMD = np.asarray(out.memory_BMD)
   layers = jax.tree.map(
-    lambda x: np.asarray(x[0], np.float64),
-    params['decoder']['periods']['block_1']['attention'],
+    lambda x: np.asarray(x[0], np.float64), params['decoder']['periods']['block_1']['attention']
   )
 
   def dense(name, x):

@@ -56,16 +56,12 @@ FRAGILE = ('rope', 'transformer_xl')
     ('full', 2, 'learned'),
     slow('local(window=3), full, local(2)', 6, 'learned'),
     *(
-      (PATTERNS, 2, position)
-      if position in FRAGILE
-      else slow(PATTERNS, 2, position)
+      (PATTERNS, 2, position) if position in FRAGILE else slow(PATTERNS, 2, position)
       for position in POSITIONS
     ),
   ],
 )
-def test_a_later_token_changes_no_earlier_state(
-  attention, num_layers, position, monkeypatch
-):
+def test_a_later_token_changes_no_earlier_state(attention, num_layers, position, monkeypatch):
   """To the bit, also where queries are taken in blocks."""
   monkeypatch.setattr(attend_lib, 'QUERY_BLOCK', 5)
   changes = {'position': position, **POSITIONS[position]}
@@ -100,9 +96,7 @@ def test_local_layers_see_as_far_as_their_windows():
   np.testing.assert_array_equal(np.flatnonzero(differs), [4, 5, 6, 7, 8])
 
 
-@pytest.mark.parametrize(
-  'attention', ['full, local(window=4)', 'bidirectional']
-)
+@pytest.mark.parametrize('attention', ['full, local(window=4)', 'bidirectional'])
 def test_padding_on_either_side_is_as_if_it_were_not_there(attention):
   model = tiny.model(num_layers=2, attention=attention)
   params, tokens = tiny.params(model), tiny.tokens(B, L)
@@ -129,16 +123,11 @@ def test_padding_on_either_side_is_as_if_it_were_not_there(attention):
 def test_packed_documents_are_as_if_alone(position):
   """And the second one's loss has no gradient to the first one's words."""
   changes = {'position': position, **POSITIONS[position]}
-  model = tiny.model(
-    num_layers=2, attention='full, local(window=4)', output='untied', **changes
-  )
+  model = tiny.model(num_layers=2, attention='full, local(window=4)', output='untied', **changes)
   params = tiny.params(model)
   # The documents share no token.
   tokens = np.concatenate(
-    [
-      tiny.tokens(B, 5, vocab_size=11),
-      11 + tiny.tokens(B, 6, vocab_size=tiny.V - 11, seed=1),
-    ],
+    [tiny.tokens(B, 5, vocab_size=11), 11 + tiny.tokens(B, 6, vocab_size=tiny.V - 11, seed=1)],
     axis=1,
   )
   ids = np.broadcast_to(np.repeat([4, 7], (5, 6)), tokens.shape)
@@ -147,25 +136,18 @@ def test_packed_documents_are_as_if_alone(position):
   @jax.jit
   def run(params):
     def loss(params):
-      hidden = model.apply(
-        {'params': params}, Row(tokens, places, segments_BL=ids)
-      ).hidden_BLD
+      hidden = model.apply({'params': params}, Row(tokens, places, segments_BL=ids)).hidden_BLD
       logits = model.apply({'params': params}, hidden[:, 5:-1], method='logits')
-      return optax.softmax_cross_entropy_with_integer_labels(
-        logits, tokens[:, 6:]
-      ).sum(), hidden
+      return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 6:]).sum(), hidden
 
     gradient, hidden = jax.grad(loss, has_aux=True)(params)
     alone = [
-      model.apply({'params': params}, part).hidden_BLD
-      for part in (tokens[:, :5], tokens[:, 5:])
+      model.apply({'params': params}, part).hidden_BLD for part in (tokens[:, :5], tokens[:, 5:])
     ]
     return gradient['embed']['embedding'], hidden, alone
 
   gradient, hidden, alone = run(params)
-  np.testing.assert_allclose(
-    hidden, np.concatenate(alone, axis=1), rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(hidden, np.concatenate(alone, axis=1), rtol=1e-4, atol=1e-5)
   assert not np.any(gradient[:11])
   # The last token is a target only.
   inputs = np.unique(tokens[:, 5:-1])
@@ -174,11 +156,7 @@ def test_packed_documents_are_as_if_alone(position):
 
 @pytest.mark.parametrize(
   'fields, mesh',
-  [
-    ({}, None),
-    slow({'remat': 'full', 'share': 'all'}, None),
-    slow({'loop': 'unroll'}, (2, 2, 2)),
-  ],
+  [({}, None), slow({'remat': 'full', 'share': 'all'}, None), slow({'loop': 'unroll'}, (2, 2, 2))],
 )
 def test_a_prefix_is_what_its_mask_shows(fields, mesh):
   """Both ways within it, back only after it: by two patterns, and a mask."""
@@ -200,10 +178,7 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
 
   @jax.jit
   def both(params):
-    return (
-      run(params, 'full', prefix_B=prefix),
-      run(params, 'bidirectional', visible_BLM=mask),
-    )
+    return (run(params, 'full', prefix_B=prefix), run(params, 'bidirectional', visible_BLM=mask))
 
   on_mesh = contextlib.nullcontext()
   if mesh:
@@ -211,11 +186,7 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
     on_mesh = sharding.use(tiny.make_mesh(*mesh), rules)
   with on_mesh:
     found, expected = jax.device_get(both(params))
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3),
-    found,
-    expected,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), found, expected)
   causal = np.asarray(forward(model, params)(tokens))
   # Row 1 has no prefix.
   np.testing.assert_allclose(found[1][1], causal[1], rtol=1e-4, atol=1e-4)
@@ -226,17 +197,12 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
 def test_a_prefix_is_read_into_caches(attention):
   """The states are those of whole rows, and what follows sees its keys."""
   model = tiny.model(attention=attention, loop='unroll')
-  apply = jax.jit(
-    functools.partial(model.apply, {'params': tiny.params(model)})
-  )
+  apply = jax.jit(functools.partial(model.apply, {'params': tiny.params(model)}))
   prefix, read = np.array([2, 5]), 7
   tokens = tiny.tokens(2, 11)
   whole = np.asarray(apply(Row(tokens, prefix_B=prefix)).hidden_BLD)
   places = np.broadcast_to(np.arange(11), (2, 11))
-  first = apply(
-    Row(tokens[:, :read], places[:, :read], prefix_B=prefix),
-    init_caches(model, 2, 11),
-  )
+  first = apply(Row(tokens[:, :read], places[:, :read], prefix_B=prefix), init_caches(model, 2, 11))
   rest = apply(Row(tokens[:, read:], places[:, read:]), first.caches)
   found = np.concatenate([first.hidden_BLD, rest.hidden_BLD], axis=1)
   np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-4)
@@ -246,10 +212,7 @@ def test_a_prefix_is_read_into_caches(attention):
 
 @pytest.mark.parametrize(
   'attention, backend, context',
-  [
-    ('bidirectional', 'ring', 2),
-    ('bigbird(block=2, window=1, random=1, extra=3)', 'auto', 1),
-  ],
+  [('bidirectional', 'ring', 2), ('bigbird(block=2, window=1, random=1, extra=3)', 'auto', 1)],
 )
 def test_an_order_is_the_mask_that_it_gives(attention, backend, context):
   """Where kernels do not read it: split rows, blocks and extra tokens."""
@@ -257,10 +220,7 @@ def test_an_order_is_the_mask_that_it_gives(attention, backend, context):
   numbers = rng.integers(5, size=(2, B, length)).astype(np.int32)
   order = masks.Order(np.maximum(*numbers), numbers[1])  # each sees itself
   model = tiny.model(
-    attention=attention,
-    attention_backend=backend,
-    num_layers=1,
-    context_length=length,
+    attention=attention, attention_backend=backend, num_layers=1, context_length=length
   )
   run, tokens = forward(model, tiny.params(model)), tiny.tokens(B, length)
   rules = sharding.parse_rules(base.get_config().mesh.rules)
@@ -280,10 +240,7 @@ def test_a_prefix_does_not_look_back_only():
     jax.eval_shape(run, Row(tiny.tokens(B, L), prefix_B=np.ones(B)))
 
 
-ARGUMENTS = {
-  'local': '(window=3)',
-  't5_bias': '(num_buckets=6, max_distance=7)',
-}
+ARGUMENTS = {'local': '(window=3)', 't5_bias': '(num_buckets=6, max_distance=7)'}
 
 
 # Recurrent layers have no mask.
@@ -303,11 +260,7 @@ def is_quick(pattern, position):
   [
     *((a, b, b not in GIVEN) for a, b in PAIRS if is_quick(a, b)),
     *(slow(a, b, False) for a, b in PAIRS if not is_quick(a, b)),
-    *(
-      slow(a, b, True)
-      for a, b in PAIRS
-      if b not in GIVEN and not is_quick(a, b)
-    ),
+    *(slow(a, b, True) for a, b in PAIRS if b not in GIVEN and not is_quick(a, b)),
   ],
 )
 def test_every_pattern_and_position_in_a_packed_row(pattern, position, follows):
@@ -333,12 +286,8 @@ def test_every_pattern_and_position_in_a_packed_row(pattern, position, follows):
     return
   alone = run(tokens)
   packed = run(tokens.reshape(1, 15), places, segments_BL=ids)
-  np.testing.assert_allclose(
-    np.reshape(packed, alone.shape), alone, rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(np.reshape(packed, alone.shape), alone, rtol=1e-4, atol=1e-5)
   if follows:
     # Without positions they follow from the documents.
     packed = run(tokens.reshape(1, 15), segments_BL=ids)
-    np.testing.assert_allclose(
-      np.reshape(packed, alone.shape), alone, rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(np.reshape(packed, alone.shape), alone, rtol=1e-4, atol=1e-5)

@@ -29,18 +29,14 @@ def test_loss_needs_no_key_and_drops_with_one():
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
   loss = jax.jit(objective.loss)
   plain = loss(params, batch, None)
-  one, same, other = (
-    loss(params, batch, jax.random.key(seed)) for seed in (1, 1, 2)
-  )
+  one, same, other = (loss(params, batch, jax.random.key(seed)) for seed in (1, 1, 2))
   assert plain.sum != one.sum
   assert one.sum == same.sum
   assert one.sum != other.sum
   assert one.weight == plain.weight == batch['weights'].sum()
 
 
-@pytest.mark.parametrize(
-  'num_micro', [pytest.param(1, marks=pytest.mark.slow), 3]
-)
+@pytest.mark.parametrize('num_micro', [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_z_loss_trains_but_is_not_reported(num_micro):
   model = tiny.model(num_layers=1)
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)
@@ -48,9 +44,7 @@ def test_z_loss_trains_but_is_not_reported(num_micro):
   plain, penalised = Causal().bind(model), Causal(z_loss=0.1).bind(model)
 
   def mean(objective):
-    run = functools.partial(
-      mean_gradients, objective=objective, num_micro=num_micro
-    )
+    run = functools.partial(mean_gradients, objective=objective, num_micro=num_micro)
     return jax.jit(run)(params, batch, key)
 
   (loss, _, grads), (same, _, other) = mean(plain), mean(penalised)

@@ -28,18 +28,9 @@ B, L, V = 6, 16, 61
 BOS, EOS, PAD, MASK, CLS = 0, 1, 2, 3, 4
 NUM_SPECIAL = 20  # with the sentinels, which come after the five above
 DECODER = {'vocab_size': V, 'context_length': 2 * L, 'num_layers': 2}
-ENCODER = {
-  **DECODER,
-  'attention': 'bidirectional',
-  'input': 'tokens(token_types=2)',
-}
+ENCODER = {**DECODER, 'attention': 'bidirectional', 'input': 'tokens(token_types=2)'}
 PLAIN = {**ENCODER, 'input': 'tokens'}
-LSTM = {
-  **DECODER,
-  'attention': f'lstm(7), lstm({tiny.D})',
-  'block': 'plain',
-  'position': 'none',
-}
+LSTM = {**DECODER, 'attention': f'lstm(7), lstm({tiny.D})', 'block': 'plain', 'position': 'none'}
 BOTH = {**DECODER, 'num_encoder_layers': 1}
 
 
@@ -100,9 +91,7 @@ CASES = [
   Case("masked(pair='next')", ENCODER, 'pairs'),
   Case("masked(pair='order', static=3)", ENCODER, 'pairs'),
   Case('electra', PLAIN, part='generator'),
-  Case(
-    "electra(targets='replace_mlm', sharing='nes')", PLAIN, part='generator'
-  ),
+  Case("electra(targets='replace_mlm', sharing='nes')", PLAIN, part='generator'),
   Case("electra(sharing='gdes')", PLAIN, part='generator'),
   Case('distilled', PLAIN, part='teacher'),
   Case("distilled(text='causal')", part='teacher', random=False),
@@ -115,8 +104,7 @@ CASES = [
   Case('unified_target(label_smoothing=0.1)', ENCODER, 'parallel'),
   Case(
     'permuted(longest=2)',
-    PLAIN
-    | {'position': 'xlnet', 'input': 'tokens(queries=True)', 'd_model': 18},
+    PLAIN | {'position': 'xlnet', 'input': 'tokens(queries=True)', 'd_model': 18},
   ),
   Case('seq2seq(label_smoothing=0.1)', BOTH, 'parallel', random=False),
   Case('mass', BOTH),
@@ -125,14 +113,14 @@ CASES = [
   *(
     Case(call, BOTH)
     for call in (
-      *(
-        'span(length=1)',
-        'replace_spans',
-        'drop_tokens',
-        'bert_style',
-        'mass_style',
-      ),
-      *('mass_style', 'deshuffle', 'continuation'),
+      'span(length=1)',
+      'replace_spans',
+      'drop_tokens',
+      'bert_style',
+      'mass_style',
+      'mass_style',
+      'deshuffle',
+      'continuation',
     )
   ),
   Case(f'classification({TASK})'),
@@ -199,9 +187,7 @@ def rows_of(kind, count=B, length=L):
 
   def packed(one):
     places = np.broadcast_to(np.arange(one.tokens.shape[1]), one.tokens.shape)
-    return one._replace(
-      segments=one.real.astype(np.int32), positions=places.astype(np.int32)
-    )
+    return one._replace(segments=one.real.astype(np.int32), positions=places.astype(np.int32))
 
   return packed(rows)._replace(source=packed(side(length - 3)))
 
@@ -210,10 +196,7 @@ def take(rows, part):
   if rows is None:
     return None
   return type(rows)(
-    *(
-      take(x, part) if isinstance(x, Rows) else x if x is None else x[part]
-      for x in rows
-    )
+    *(take(x, part) if isinstance(x, Rows) else x if x is None else x[part] for x in rows)
   )
 
 
@@ -274,10 +257,7 @@ def test_losses_of_parts_add_up(case):
   whole = loss(params, batch)
   assert np.isfinite(whole.sum)
   assert whole.weight > 0
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
-    *(whole, summed),
-  )
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), whole, summed)
 
 
 @each(argvalues=OF_TASKS)
@@ -314,25 +294,13 @@ STSB = 'regression(length=5, read="first", auxiliary=0.0)'
     ("electra(targets='all')", 'one of electra, electra_15, replace'),
     ("electra(generator_steps=5, sharing='gdes')", 'leave one of the two out'),
     ("distilled(text='electra')", "unknown 'electra'; one of causal, masked"),
-    (
-      "distilled(places='all')",
-      "places='all' is unknown; one of real, chosen",
-    ),
+    ("distilled(places='all')", "places='all' is unknown; one of real, chosen"),
     ('distilled(soft=0.0, cosine=0.0)', 'soft=0 and cosine=0 take nothing'),
     ('distilled(layers=(0.5,))', r'layers=\(0\.5,\): must be whole numbers'),
     ('distilled(temperature=0.0)', 'temperature=0.0 must be above 0'),
-    (
-      "distilled(text='causal', top_k=3)",
-      "top_k=3: reads the teacher's outputs from",
-    ),
-    (
-      "distilled(text='causal', top_k=3, cosine=0.0, layers=(0,))",
-      'leave layers out',
-    ),
-    (
-      'distilled(top_k=3, cosine=0.0)',
-      "text='masked' masks other tokens each time",
-    ),
+    ("distilled(text='causal', top_k=3)", "top_k=3: reads the teacher's outputs from"),
+    ("distilled(text='causal', top_k=3, cosine=0.0, layers=(0,))", 'leave layers out'),
+    ('distilled(top_k=3, cosine=0.0)', "text='masked' masks other tokens each time"),
     ("prefix('masked')", "text='masked': unknown 'masked'; one of bert_style"),
     ("prefix('seq2seq', z_loss=1e-4)", 'leave one of them out'),
     ("seq2seq(start='bos')", "start='bos' is unknown; one of pad, eos"),
@@ -351,10 +319,7 @@ STSB = 'regression(length=5, read="first", auxiliary=0.0)'
       "label_smoothing=0.1: loss_type='ipo' has none",
     ),
     ("tasks(a:'tags(num_labels=3, length=5)')", "tasks: a='tags.*unknown"),
-    (
-      f"tasks(a:'regression(length=5)', b:{STSB!r})",
-      'some read the first token and some the last',
-    ),
+    (f"tasks(a:'regression(length=5)', b:{STSB!r})", 'some read the first token and some the last'),
   ],
 )
 def test_calls_that_are_refused(call, message):
@@ -375,23 +340,11 @@ XLNET = {**PLAIN, 'input': 'tokens(queries=True)', 'position': 'xlnet'}
     ('seq2seq', BOTH | ADAPTIVE, 'take tied or untied'),
     ('unified', PLAIN, 'give one of these'),
     ('unified', {**PLAIN, 'input': 'tokens(token_types=3)'}, 'one of these'),
-    (
-      'permuted(segments=2)',
-      {**XLNET, 'input': 'tokens'},
-      'predicts by a second stream',
-    ),
-    (
-      'permuted(segments=2)',
-      {**XLNET, 'position': 'learned'},
-      'knows places by distances alone',
-    ),
+    ('permuted(segments=2)', {**XLNET, 'input': 'tokens'}, 'predicts by a second stream'),
+    ('permuted(segments=2)', {**XLNET, 'position': 'learned'}, 'knows places by distances alone'),
     ('permuted(segments=2)', XLNET, 'keeps a memory'),
     ('span', {**BOTH, 'context_length': 2}, 'context_length=2: too short'),
-    (
-      'span(length=1)',
-      {**BOTH, 'context_length': 512},
-      r'no <extra_id_15>.* needs \d+ such',
-    ),
+    ('span(length=1)', {**BOTH, 'context_length': 512}, r'no <extra_id_15>.* needs \d+ such'),
   ],
 )
 def test_models_that_are_refused(call, model, message):
@@ -405,10 +358,7 @@ def test_models_that_are_refused(call, model, message):
     (bert, {'objective.name': 'unified'}, r'set data\.rows="pairs\(.unified'),
     (
       bert,
-      {
-        **{'objective.name': 'unified', 'data.rows': "pairs('unified')"},
-        'model.attention': 'full',
-      },
+      {**{'objective.name': 'unified', 'data.rows': "pairs('unified')"}, 'model.attention': 'full'},
       "take 'bidirectional'",
     ),
     (unilm, {'objective.name': 'unified_target'}, 'set data.rows to parallel'),
@@ -419,11 +369,7 @@ def test_models_that_are_refused(call, model, message):
       {'objective.name': 'prefix', 'data.rows': 'documents'},
       r"rows='documents'.*data.rows to stream",
     ),
-    (
-      gpt1,
-      {'objective.name': 'prefix', 'model.attention': 'bidirectional'},
-      'use causal patterns',
-    ),
+    (gpt1, {'objective.name': 'prefix', 'model.attention': 'bidirectional'}, 'use causal patterns'),
   ],
 )
 def test_configs_that_are_refused(file, changes, message):
@@ -434,8 +380,7 @@ def test_configs_that_are_refused(file, changes, message):
 
 
 @pytest.mark.parametrize(
-  ('file', 'changes'),
-  [(bert, {}), (gpt1, {'objective.name': "prefix('deshuffle')"})],
+  ('file', 'changes'), [(bert, {}), (gpt1, {'objective.name': "prefix('deshuffle')"})]
 )
 def test_random_tokens_are_no_text(file, changes):
   config = file.get_config('cpu').unlock()
@@ -460,9 +405,7 @@ def test_students_that_are_refused(changes, message):
     choices.build("distilled(text='causal')", model, None, {'teacher': teacher})
 
 
-@pytest.mark.parametrize(
-  ('call', 'model'), [('masked()', ENCODER), ('denoise()', BOTH)]
-)
+@pytest.mark.parametrize(('call', 'model'), [('masked()', ENCODER), ('denoise()', BOTH)])
 def test_a_tokenizer_without_a_mask_is_refused(call, model):
   """Also where a store was prepared before."""
   with pytest.raises(UsageError, match=r'needs a \[MASK\]'):

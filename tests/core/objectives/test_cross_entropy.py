@@ -13,11 +13,7 @@ from scipy import special
 
 from configs import base
 from gpt_jax.core import sharding
-from gpt_jax.core.objectives.cross_entropy import (
-  Scores,
-  penalised_cross_entropy,
-  sampled,
-)
+from gpt_jax.core.objectives.cross_entropy import Scores, penalised_cross_entropy, sampled
 from tests.support import reference, tiny
 from tests.support.golden_io import ROOT
 
@@ -42,9 +38,9 @@ def cross_entropy(*arrays):
 
 @functools.partial(jax.jit, static_argnames='factor')
 def value_and_gradients(hidden, table, targets, weights, factor=1.0):
-  return jax.value_and_grad(
-    lambda h, t: factor * cross_entropy(h, t, targets, weights), (0, 1)
-  )(hidden, table)
+  return jax.value_and_grad(lambda h, t: factor * cross_entropy(h, t, targets, weights), (0, 1))(
+    hidden, table
+  )
 
 
 def expected(hidden, table, targets, weights):
@@ -68,9 +64,7 @@ def test_value_and_gradients(sizes):
   wanted, wanted_gradients = expected(*arrays)
   assert value.shape == () and value.dtype == jnp.float32
   np.testing.assert_allclose(value, wanted, rtol=1e-5)
-  for x, found, wanted in zip(
-    arrays, gradients, wanted_gradients, strict=False
-  ):
+  for x, found, wanted in zip(arrays, gradients, wanted_gradients, strict=False):
     assert found.shape == x.shape and found.dtype == x.dtype
     assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
@@ -118,21 +112,14 @@ def test_reference_gradients_are_central_differences():
   hidden, table, targets, weights = inputs(2, 3, 5, 7)
   hidden, table = np.float64(hidden), np.float64(table)
   rng = np.random.default_rng(1)
-  d_hidden, d_table = (
-    rng.normal(size=hidden.shape),
-    rng.normal(size=table.shape),
-  )
+  d_hidden, d_table = (rng.normal(size=hidden.shape), rng.normal(size=table.shape))
 
   def loss(h):
-    return reference.cross_entropy(
-      hidden + h * d_hidden, table + h * d_table, targets, weights
-    )
+    return reference.cross_entropy(hidden + h * d_hidden, table + h * d_table, targets, weights)
 
   h = 1e-6
   numeric = (loss(h) - loss(-h)) / (2 * h)
-  g_hidden, g_table = reference.cross_entropy_gradients(
-    hidden, table, targets, weights
-  )
+  g_hidden, g_table = reference.cross_entropy_gradients(hidden, table, targets, weights)
   analytic = np.sum(g_hidden * d_hidden) + np.sum(g_table * d_table)
   np.testing.assert_allclose(numeric, analytic, rtol=1e-7)
 
@@ -155,9 +142,7 @@ def test_bfloat16_inputs():
 
 def test_tokens_of_weight_zero_count_for_nothing():
   hidden, table, targets, weights = inputs(3, 11, 13, 101)
-  value, (d_hidden, d_table) = value_and_gradients(
-    hidden, table, targets, weights
-  )
+  value, (d_hidden, d_table) = value_and_gradients(hidden, table, targets, weights)
   unused = weights == 0
   assert 0 < unused.sum() < weights.size
   assert not np.any(np.asarray(d_hidden)[unused])
@@ -166,9 +151,7 @@ def test_tokens_of_weight_zero_count_for_nothing():
   again, (_, d_again) = value_and_gradients(hidden, table, targets, weights)
   np.testing.assert_allclose(value, again, rtol=1e-6)
   np.testing.assert_allclose(d_table, d_again, rtol=1e-5, atol=1e-6)
-  nothing, gradients = value_and_gradients(
-    hidden, table, targets, np.zeros_like(weights)
-  )
+  nothing, gradients = value_and_gradients(hidden, table, targets, np.zeros_like(weights))
   assert nothing == 0
   assert not any(np.any(g) for g in gradients)
 
@@ -193,9 +176,7 @@ def test_gradient_of_a_table_that_also_embeds():
     return cross_entropy(table[tokens], table, targets, weights)
 
   wide = np.float64(table)
-  d_hidden, expected = reference.cross_entropy_gradients(
-    wide[tokens], wide, targets, weights
-  )
+  d_hidden, expected = reference.cross_entropy_gradients(wide[tokens], wide, targets, weights)
   np.add.at(expected, tokens, d_hidden)
   np.testing.assert_allclose(gradient(table), expected, rtol=1e-4, atol=1e-5)
 
@@ -228,9 +209,7 @@ def penalised(hidden, table, targets, weights, z_loss):
 @functools.partial(jax.jit, static_argnames='z_loss')
 def penalised_gradients(hidden, table, targets, weights, z_loss):
   return jax.value_and_grad(
-    lambda h, t: penalised_cross_entropy(h, t, targets, weights, z_loss),
-    (0, 1),
-    has_aux=True,
+    lambda h, t: penalised_cross_entropy(h, t, targets, weights, z_loss), (0, 1), has_aux=True
   )(hidden, table)
 
 
@@ -299,9 +278,9 @@ def test_bounded_logits(z_loss, sizes):
 
   def run():
     found = jax.jit(lambda h, t: total(h, t))(hidden, table)
-    gradients = jax.jit(
-      jax.value_and_grad(lambda h, t: total(h, t), (0, 1), has_aux=True)
-    )(hidden, table)
+    gradients = jax.jit(jax.value_and_grad(lambda h, t: total(h, t), (0, 1), has_aux=True))(
+      hidden, table
+    )
     return jax.device_get((found, *gradients))
 
   if sizes is None:
@@ -327,10 +306,7 @@ def test_z_loss_in_chunks(monkeypatch):
     return penalised_cross_entropy(hidden, table, *arrays[2:], 0.3)
 
   parts = jax.value_and_grad(total, (0, 1), has_aux=True)(*arrays[:2])
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-    *(parts, whole),
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), parts, whole)
 
 
 @functools.partial(jax.jit, static_argnames='temperature')
@@ -382,9 +358,7 @@ def golden(case):
 @pytest.mark.parametrize('chunk', [1 << 25, 11])
 @pytest.mark.parametrize('softcap', [0.0, 0.7])
 @pytest.mark.parametrize('training', [False, True])
-def test_accuracy_and_entropy_of_the_predictions(
-  chunk, softcap, training, monkeypatch
-):
+def test_accuracy_and_entropy_of_the_predictions(chunk, softcap, training, monkeypatch):
   """In the pass of the loss, which they do not change."""
   module = sys.modules[penalised_cross_entropy.__module__]
   monkeypatch.setattr(module, 'CHUNK_LOGITS', chunk)
@@ -427,14 +401,11 @@ def test_smoothing_is_pytorchs(case, chunk, monkeypatch):
 
   def run(logits):
     sums = penalised_cross_entropy(
-      *(logits, jnp.eye(logits.shape[-1]), labels, weights),
-      *(0.0, 0.0, smoothing),
+      logits, jnp.eye(logits.shape[-1]), labels, weights, 0.0, 0.0, smoothing
     )
     return sums.total / divisor, sums.penalty / divisor
 
-  (found, penalty), found_gradient = jax.value_and_grad(run, has_aux=True)(
-    jnp.asarray(logits)
-  )
+  (found, penalty), found_gradient = jax.value_and_grad(run, has_aux=True)(jnp.asarray(logits))
   np.testing.assert_allclose(found, loss, **CLOSE)
   np.testing.assert_allclose(found_gradient, gradient, **CLOSE)
   np.testing.assert_allclose(run(jnp.asarray(logits))[0], loss, **CLOSE)
@@ -454,9 +425,7 @@ def test_smoothing_beside_the_others_against_float64(z_loss, softcap, sizes):
   weights = np.float32([[0.5, 0, 2], [1, 0.3, 0]])
 
   def run(hidden, table):
-    return penalised_cross_entropy(
-      *(hidden, table, targets, weights, z_loss, softcap, 0.2)
-    )
+    return penalised_cross_entropy(hidden, table, targets, weights, z_loss, softcap, 0.2)
 
   both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True))
   if sizes is None:
@@ -472,25 +441,19 @@ def test_smoothing_beside_the_others_against_float64(z_loss, softcap, sizes):
     logits, slope = softcap * tanh, 1 - tanh**2
   log_z = special.logsumexp(logits, axis=-1, keepdims=True)
   labels = 0.8 * np.eye(7)[targets] + 0.2 / 7
-  each = (
-    -np.sum(labels * (logits - log_z), axis=-1) + z_loss * log_z[..., 0] ** 2
-  )
+  each = -np.sum(labels * (logits - log_z), axis=-1) + z_loss * log_z[..., 0] ** 2
   delta = (1 + 2 * z_loss * log_z) * np.exp(logits - log_z) - labels
   delta *= weights[..., None] * slope
   wanted = delta @ wide_table, np.einsum('blv,bld->vd', delta, wide)
   (total, penalty), gradients = found
   np.testing.assert_allclose(total, np.sum(each * weights), rtol=1e-5)
   plain = (log_z - np.take_along_axis(logits, targets[..., None], -1))[..., 0]
-  np.testing.assert_allclose(
-    total - penalty, np.sum(plain * weights), rtol=1e-5
-  )
+  np.testing.assert_allclose(total - penalty, np.sum(plain * weights), rtol=1e-5)
   for ours, theirs in zip(gradients, wanted, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'vocab_size, floor', [(10, 0.5003), (8000, 1.2237), (37_000, 1.3769)]
-)
+@pytest.mark.parametrize('vocab_size, floor', [(10, 0.5003), (8000, 1.2237), (37_000, 1.3769)])
 def test_the_lowest_loss_of_smoothed_labels(vocab_size, floor):
   """That of the labels themselves, with a gradient of zero."""
   labels = np.full(vocab_size, 0.1 / vocab_size)
@@ -504,9 +467,7 @@ def test_the_lowest_loss_of_smoothed_labels(vocab_size, floor):
   )
   # One feature of 1, so that the table is the logits.
   (found, _), gradient = jax.jit(
-    jax.value_and_grad(
-      lambda table: run(jnp.ones((1, 1, 1)), table), has_aux=True
-    )
+    jax.value_and_grad(lambda table: run(jnp.ones((1, 1, 1)), table), has_aux=True)
   )(np.float32(np.log(labels))[:, None])
   assert round(float(found), 4) == pytest.approx(floor, abs=1e-4)
   assert np.max(np.abs(gradient)) < 1e-6

@@ -73,9 +73,7 @@ def test_progressions_are_learnt_and_no_order_is_chance(tmp_path):
   flags = [f'--config={tmp_path}/config.py', f'--workdir={tmp_path}/w']
   # Compiled to run fast, not as the tests are, to compile fast.
   env = {**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''}
-  subprocess.run(
-    [sys.executable, '-m', 'gpt_jax', 'train', *flags], env=env, check=True
-  )
+  subprocess.run([sys.executable, '-m', 'gpt_jax', 'train', *flags], env=env, check=True)
   lines = (tmp_path / 'w' / 'metrics.jsonl').read_text().splitlines()
   found = {}
   for line in lines:

@@ -16,9 +16,7 @@ ROW_TOKENS = 7
 
 
 def build(rows, row_tokens=ROW_TOKENS, lengths=None, num_steps=None):
-  return batch_ramp.build(
-    rows, lengths, row_tokens=row_tokens, num_steps=num_steps
-  )
+  return batch_ramp.build(rows, lengths, row_tokens=row_tokens, num_steps=num_steps)
 
 
 def counted(num_steps, stages, lengths=((0, 'steps', ROW_TOKENS),)):
@@ -118,10 +116,7 @@ def test_bert():
   assert shapes == [(256, 128), (256, 128), (256, 512), (256, 512)]
   assert ramp.tokens(1_000_000) == 256 * (900_000 * 128 + 100_000 * 512)
   # 900,000 * 256 rows of 128 tokens are a fourth as many of 512.
-  assert ramp.batch(900_001) == (
-    *(900_001 * 256, 256, 512),
-    225_000 * 256 + 256,
-  )
+  assert ramp.batch(900_001) == (900_001 * 256, 256, 512, 225_000 * 256 + 256)
   assert ramp.longest == 512
 
 
@@ -136,9 +131,7 @@ def test_a_part_of_the_steps_is_rounded_up(percent, num_steps, step):
   ):
     ramp = build(num_steps=num_steps, **options)
     assert [s.start for s in ramp.stages] == [0, step]
-  ramp = build(
-    f"linear_ramp(2, 4, over='{percent}', stages=2)", num_steps=num_steps
-  )
+  ramp = build(f"linear_ramp(2, 4, over='{percent}', stages=2)", num_steps=num_steps)
   assert ramp.stages[-1].start == step
 
 
@@ -155,7 +148,11 @@ def test_step_at_tokens_is_the_first_that_finds_them(plan, tokens):
 def test_palm():
   ramp = build('ramp(0:512, 50k_steps:1024, 115k_steps:2048)', 2048)
   assert [ramp.rows(s) for s in (0, 49_999, 50_000, 114_999, 115_000)] == [
-    *(512, 512, 1024, 1024, 2048)
+    512,
+    512,
+    1024,
+    1024,
+    2048,
   ]
   # Section 5: about 780e9 tokens at step 255k.
   expected = 2048 * (50_000 * 512 + 65_000 * 1024 + 140_000 * 2048)
@@ -170,10 +167,7 @@ def test_palm():
 def test_a_number_of_rows_is_one_stage():
   ramp = build(5)
   assert ramp.stages == (Stage(0, 5, ROW_TOKENS, 0, 0),)
-  assert [ramp.batch(s) for s in (0, 3)] == [
-    (0, 5, ROW_TOKENS, 0),
-    (15, 5, ROW_TOKENS, 15),
-  ]
+  assert [ramp.batch(s) for s in (0, 3)] == [(0, 5, ROW_TOKENS, 0), (15, 5, ROW_TOKENS, 15)]
 
 
 @pytest.mark.parametrize('over', ['800_steps', '40k_tokens'])
@@ -187,9 +181,7 @@ def test_the_stages_of_a_linear_ramp_begin_on_the_line(over):
     assert ramp.step_at(begin) == stage.start
 
 
-@given(
-  st.integers(1, 40), st.integers(1, 50), st.integers(0, 39), st.integers(2, 20)
-)
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 39), st.integers(2, 20))
 def test_linear_ramps_grow_by_multiples(start, factor, rest, stages):
   stop = start * factor + rest % start
   text = f"linear_ramp({start}, {stop}, over='9k_steps', stages={stages})"
@@ -270,9 +262,7 @@ def test_bad_stages_of_lengths(lengths, why):
 )
 def test_a_number_without_a_unit_is_of_steps(bare, with_unit):
   assert build(bare) == build(with_unit)
-  assert build(4, lengths='stages(3, 20:7)') == build(
-    4, lengths='stages(3, 20_steps:7)'
-  )
+  assert build(4, lengths='stages(3, 20:7)') == build(4, lengths='stages(3, 20_steps:7)')
 
 
 def test_a_part_of_tokens_is_refused():
@@ -303,19 +293,7 @@ def test_amounts(value, expected):
 
 @pytest.mark.parametrize(
   'value',
-  [
-    -1,
-    True,
-    2.0,
-    None,
-    '-5',
-    '5.0',
-    '5k',
-    'k_steps',
-    '5K_steps',
-    '-5_steps',
-    '5_epochs',
-  ]
+  [-1, True, 2.0, None, '-5', '5.0', '5k', 'k_steps', '5K_steps', '-5_steps', '5_epochs']
   + ['0.5_steps', '1.2345k_steps', ' 5_steps', '5 _steps', '_5_steps'],
 )
 def test_what_is_no_amount(value):

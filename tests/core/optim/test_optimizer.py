@@ -27,10 +27,7 @@ STEPS = 20
 # layer, and by layer and expert.
 PARAMETERS = {
   'embed': {'embedding': ((7, 3), ('vocab', 'embed'))},
-  'dense': {
-    'kernel': ((2, 3, 5), ('layers', 'embed', 'mlp')),
-    'bias': ((2, 5), ('layers', 'mlp')),
-  },
+  'dense': {'kernel': ((2, 3, 5), ('layers', 'embed', 'mlp')), 'bias': ((2, 5), ('layers', 'mlp'))},
   'experts': {'kernel': ((2, 3, 5, 7), ('layers', 'expert', 'embed', 'mlp'))},
   'router': {'kernel': ((2, 5, 3), ('layers', 'embed', 'expert'))},
   'norm': {'scale': ((3,), ('norm',)), 'bias': ((3,), ('norm',))},
@@ -61,9 +58,7 @@ def schedule():
 
 
 def of_parameters(function):
-  return jax.tree.map(
-    function, PARAMETERS, is_leaf=lambda x: isinstance(x, tuple)
-  )
+  return jax.tree.map(function, PARAMETERS, is_leaf=lambda x: isinstance(x, tuple))
 
 
 AXES = of_parameters(lambda pair: PartitionSpec(*pair[1]))
@@ -76,10 +71,7 @@ def build(text, axes=AXES):
 @functools.cache
 def start_and_gradients():
   rng = np.random.default_rng(0)
-  trees = [
-    of_parameters(lambda pair: rng.normal(size=pair[0]))
-    for _ in range(STEPS + 1)
-  ]
+  trees = [of_parameters(lambda pair: rng.normal(size=pair[0])) for _ in range(STEPS + 1)]
   # No slice is like another: what acted on the stack would show.
   sizes = jax.tree.map(lambda x: np.exp(rng.normal(size=x.shape)), trees[0])
   start, *gradients = [jax.tree.map(np.multiply, tree, sizes) for tree in trees]
@@ -96,9 +88,7 @@ def run(optimizer, params, gradients):
 
   @jax.jit
   def step(params, state, gradient, number):
-    updates, state = optimizer.update(
-      gradient, state, params, rate=rates(number)
-    )
+    updates, state = optimizer.update(gradient, state, params, rate=rates(number))
     return optax.apply_updates(params, updates), state
 
   params = to_float32(params)
@@ -114,13 +104,7 @@ def at(tree, name):
 
 
 ADAM = {'b1': 0.9, 'b2': 0.95, 'eps': 1e-6}
-PALM = {
-  'b1': 0.9,
-  'factored': False,
-  'clip': 0.0,
-  'weight_decay': 1.0,
-  'weight_decay_power': 2,
-}
+PALM = {'b1': 0.9, 'factored': False, 'clip': 0.0, 'weight_decay': 1.0, 'weight_decay_power': 2}
 CASES = {
   'adam': ('adam', ADAM),
   'adam-l2': ('adam', {**ADAM, 'l2': 0.3}),
@@ -137,10 +121,7 @@ CASES = {
   'adafactor': ('adafactor', {'min_size': 3}),
   'adafactor-large': ('adafactor', {'min_size': 5, 'clip': 0.5, 'decay': 0.7}),
   'adafactor-palm': ('adafactor', PALM),
-  'adafactor-absolute': (
-    'adafactor',
-    {'parameter_scale': False, 'weight_decay': 0.3, 'b1': 0.5},
-  ),
+  'adafactor-absolute': ('adafactor', {'parameter_scale': False, 'weight_decay': 0.3, 'b1': 0.5}),
 }
 
 
@@ -163,9 +144,7 @@ def test_twenty_steps(name, arguments):
         leaf.endswith(('kernel', 'embedding')),
         **arguments,
       )
-      np.testing.assert_allclose(
-        after[i], expected, rtol=1e-4, atol=2e-5, err_msg=f'{leaf}{i}'
-      )
+      np.testing.assert_allclose(after[i], expected, rtol=1e-4, atol=2e-5, err_msg=f'{leaf}{i}')
 
 
 @pytest.mark.parametrize('nesterov', [False, True])
@@ -173,12 +152,7 @@ def test_twenty_steps(name, arguments):
 def test_twenty_steps_of_muon(nesterov, rms):
   """Kernels by Muon, and the rest by AdamW."""
   start, gradients = start_and_gradients()
-  arguments = {
-    'momentum': 0.9,
-    'nesterov': nesterov,
-    'rms': rms,
-    'weight_decay': 0.3,
-  }
+  arguments = {'momentum': 0.9, 'nesterov': nesterov, 'rms': rms, 'weight_decay': 0.3}
   found = run(build(write('muon', {**arguments, **ADAM})), start, gradients)
   for leaf, depth in NUM_STACKED.items():
     first, after = at(start, leaf), at(found, leaf)
@@ -187,12 +161,8 @@ def test_twenty_steps_of_muon(nesterov, rms):
     if not kernel:
       algorithm = functools.partial(algorithms.adamw, weight_decay=0.3, **ADAM)
     for i in itertools.product(*map(range, first.shape[:depth])):
-      expected = algorithm(
-        first[i], [at(g, leaf)[i] for g in gradients], rate, kernel or table
-      )
-      np.testing.assert_allclose(
-        after[i], expected, rtol=1e-3, atol=1e-4, err_msg=f'{leaf}{i}'
-      )
+      expected = algorithm(first[i], [at(g, leaf)[i] for g in gradients], rate, kernel or table)
+      np.testing.assert_allclose(after[i], expected, rtol=1e-3, atol=1e-4, err_msg=f'{leaf}{i}')
 
 
 @pytest.mark.parametrize(
@@ -213,23 +183,15 @@ def test_a_scanned_layer_moves_as_it_would_alone(text):
     alone = {leaf.rpartition('/')[2]: first[i]}
     axes = {k: PartitionSpec(*at(AXES, leaf)[depth:]) for k in alone}
     expected = run(
-      build(text, axes),
-      alone,
-      [{k: at(g, leaf)[i] for k in alone} for g in gradients[:2]],
+      build(text, axes), alone, [{k: at(g, leaf)[i] for k in alone} for g in gradients[:2]]
     )
     np.testing.assert_allclose(
-      at(found, leaf)[i],
-      *expected.values(),
-      rtol=1e-5,
-      atol=1e-6,
-      err_msg=leaf,
+      at(found, leaf)[i], *expected.values(), rtol=1e-5, atol=1e-6, err_msg=leaf
     )
 
 
 def test_a_factored_moment_is_as_small_as_its_sides():
-  shapes = jax.eval_shape(
-    build('adafactor(min_size=3)').init, to_float32(start_and_gradients()[0])
-  )
+  shapes = jax.eval_shape(build('adafactor(min_size=3)').init, to_float32(start_and_gradients()[0]))
   kernel = shapes[0]['experts']['kernel'][0]
   assert {kernel.v_row.shape, kernel.v_col.shape} == {(2, 3, 5), (2, 3, 7)}
   assert kernel.v.shape == (2, 3, 1)
@@ -238,9 +200,7 @@ def test_a_factored_moment_is_as_small_as_its_sides():
 def test_none_keeps_nothing():
   start, gradients = start_and_gradients()
   jax.tree.map(
-    np.testing.assert_array_equal,
-    run(build('none'), start, gradients[:1]),
-    to_float32(start),
+    np.testing.assert_array_equal, run(build('none'), start, gradients[:1]), to_float32(start)
   )
   assert not jax.tree.leaves(build('none').init(start))
 
@@ -281,7 +241,8 @@ def test_matrices_decay_biases_and_scales_do_not(output):
   }
   block = 'decoder/periods/block_0'
   assert decayed == {
-    *('embed', 'positions'),
+    'embed',
+    'positions',
     *(['head'] if output == 'untied' else []),
     *(f'{block}/attention/{p}' for p in ('query', 'key', 'value', 'out')),
     *(f'{block}/ffn/{p}' for p in ('in', 'out')),
@@ -294,9 +255,7 @@ def test_decay_acts_where_there_is_no_gradient():
   params = tiny.params(tiny.model())
   optimizer = build('adamw(weight_decay=0.25)', None)
   zeros = jax.tree.map(np.zeros_like, params)
-  updates, _ = jax.jit(optimizer.update)(
-    zeros, optimizer.init(params), params, rate=0.5
-  )
+  updates, _ = jax.jit(optimizer.update)(zeros, optimizer.init(params), params, rate=0.5)
   for path, update in jax.tree_util.tree_leaves_with_path(updates):
     value = params
     for key in path:
@@ -329,9 +288,7 @@ TINY = {
     pytest.param('lamb', 0.1, marks=pytest.mark.slow),
     pytest.param('lion', 3e-3, marks=pytest.mark.slow),
     pytest.param('muon', 1e-2, marks=pytest.mark.slow),
-    pytest.param(
-      'sgd(momentum=0.9, nesterov=True)', 0.1, marks=pytest.mark.slow
-    ),
+    pytest.param('sgd(momentum=0.9, nesterov=True)', 0.1, marks=pytest.mark.slow),
   ],
 )
 def test_every_optimizer_trains(text, peak):
@@ -348,11 +305,7 @@ def test_every_optimizer_trains(text, peak):
   assert losses[-1] < losses[0] - 0.1
   # Moments lie where their parameters do; the step gave them back there.
   shapes = parts_lib.abstract_state(run).opt_state
-  for x, s in zip(
-    jax.tree.leaves(state.opt_state), jax.tree.leaves(shapes), strict=True
-  ):
+  for x, s in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(shapes), strict=True):
     assert x.sharding.is_equivalent_to(s.sharding, x.ndim)
-  split = [
-    x for x in jax.tree.leaves(shapes) if not x.sharding.is_fully_replicated
-  ]
+  split = [x for x in jax.tree.leaves(shapes) if not x.sharding.is_fully_replicated]
   assert split

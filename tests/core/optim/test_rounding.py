@@ -13,12 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.core import spec
 from gpt_jax.core.optim import rounding
-from gpt_jax.core.optim.rounding import (
-  AVERAGES,
-  NEVER,
-  PRECISIONS,
-  stochastic_round,
-)
+from gpt_jax.core.optim.rounding import AVERAGES, NEVER, PRECISIONS, stochastic_round
 from gpt_jax.core.spec import UsageError
 from tests.support import tiny
 
@@ -42,9 +37,7 @@ def neighbours(x):
 
 
 # Of all sizes; 5e-39 is subnormal.
-VALUES = np.float32(
-  [1.0001, -1.0001, 3.14159265, -0.1, 0.7, 1e-30, -2.5e30, 5e-39, 255.3]
-)
+VALUES = np.float32([1.0001, -1.0001, 3.14159265, -0.1, 0.7, 1e-30, -2.5e30, 5e-39, 255.3])
 
 
 @pytest.mark.parametrize('x', VALUES)
@@ -90,9 +83,7 @@ def test_small_updates_add_up():
   p = 1e-4 * 128
   sigma = np.sqrt(100 * p * (1 - p) / 1009) / 128
   assert abs(moved.mean() - 1e-2) < 5 * sigma
-  assert (
-    optax.apply_updates(jnp.ones(3, jnp.bfloat16), jnp.full(3, 1e-4))[0] == 1
-  )
+  assert optax.apply_updates(jnp.ones(3, jnp.bfloat16), jnp.full(3, 1e-4))[0] == 1
 
 
 @jax.jit
@@ -138,9 +129,7 @@ def test_rounding_does_not_depend_on_sharding(split):
 
 def test_initial_weights_are_rounded_to_the_nearest():
   params = tiny.params(tiny.model())
-  found = spec.build('optim.precision', 'bfloat16', PRECISIONS)(
-    jax.tree.map(jnp.asarray, params)
-  )
+  found = spec.build('optim.precision', 'bfloat16', PRECISIONS)(jax.tree.map(jnp.asarray, params))
   for path, x in jax.tree_util.tree_leaves_with_path(found):
     wanted = functools.reduce(lambda tree, k: tree[k.key], path, params)
     if path[-1].key not in ('bias', 'scale'):
@@ -203,15 +192,11 @@ def test_evaluations_decide_the_start():
       held_out = [(10 * n, x) for n, x in enumerate(losses[: i + 1])]
       assert made.start_of(held_out) == expected
     assert expected < NEVER
-  with pytest.raises(
-    UsageError, match=r'start=3, patience=2.*give one of them'
-  ):
+  with pytest.raises(UsageError, match=r'start=3, patience=2.*give one of them'):
     spec.build('optim.ema', 'mean(start=3, patience=2)', AVERAGES)
 
 
-@pytest.mark.parametrize(
-  'decay, why', [(-0.1, 'must be at least 0'), (1.0, 'must be below 1')]
-)
+@pytest.mark.parametrize('decay, why', [(-0.1, 'must be at least 0'), (1.0, 'must be below 1')])
 def test_a_decay_that_averages_nothing(decay, why):
   with pytest.raises(UsageError, match=f'decay={decay} {why}'):
     spec.build('optim.ema', f'ema(decay={decay})', AVERAGES)

@@ -18,9 +18,7 @@ from gpt_jax.core.spec import UsageError
 
 PEAK = 6e-4
 CONSTANT = batch_ramp.constant(11, row_tokens=13)
-GROWING = batch_ramp.build(
-  'ramp(0:2, 5_steps:3, 17_steps:11, 900_steps:7)', row_tokens=13
-)
+GROWING = batch_ramp.build('ramp(0:2, 5_steps:3, 17_steps:11, 900_steps:7)', row_tokens=13)
 
 
 def build(text, num_steps, ramp=CONSTANT):
@@ -77,9 +75,7 @@ def check(name, ramp, num_steps, tokens, arguments):
   """Compares all steps of a run, and some beyond."""
   unit = '_tokens' if tokens else '_steps'
   lengths = ('warmup', 'decay', 'hold', 'cooldown')
-  written = {
-    k: f'{v}{unit}' if k in lengths else v for k, v in arguments.items()
-  }
+  written = {k: f'{v}{unit}' if k in lengths else v for k, v in arguments.items()}
   text = ', '.join(f'{k}={v!r}' for k, v in {'peak': PEAK, **written}.items())
   schedule = build(f'{name}({text})', num_steps, ramp)
 
@@ -88,10 +84,7 @@ def check(name, ramp, num_steps, tokens, arguments):
 
   steps = range(num_steps + 3)
   expected = [
-    REFERENCES[name](
-      Time(count(s), count(s + 1), count(num_steps)), **arguments
-    )
-    for s in steps
+    REFERENCES[name](Time(count(s), count(s + 1), count(num_steps)), **arguments) for s in steps
   ]
   found = np.asarray(jax.jit(schedule)(np.array(steps)))
   assert found.dtype == np.float32
@@ -137,9 +130,7 @@ def test_in_tokens_of_a_growing_batch(name, extra, warmup):
 
 def test_tokens_and_steps_agree_where_the_batch_is_constant():
   tokens = 11 * 13
-  a = build(
-    f"cosine(1.0, '{7 * tokens}_tokens', 0.1, decay='{40 * tokens}_tokens')", 40
-  )
+  a = build(f"cosine(1.0, '{7 * tokens}_tokens', 0.1, decay='{40 * tokens}_tokens')", 40)
   b = build('cosine(1.0, 7, 0.1)', 40)
   np.testing.assert_allclose(a(np.arange(43)), b(np.arange(43)), rtol=1e-6)
 
@@ -199,9 +190,7 @@ def test_palm():
 
 def test_trillions_of_tokens_lose_nothing():
   """GPT-3's and PaLM's sizes: the rate of neighbouring steps differs."""
-  ramp = batch_ramp.build(
-    'ramp(0:512, 50k_steps:1024, 115k_steps:2048)', row_tokens=2048
-  )
+  ramp = batch_ramp.build('ramp(0:512, 50k_steps:1024, 115k_steps:2048)', row_tokens=2048)
   end = 780 * 10**9
   last = ramp.step_at_tokens(end)
   text = "cosine(1.0, warmup='375M_tokens', decay='780B_tokens')"
@@ -210,11 +199,7 @@ def test_trillions_of_tokens_lose_nothing():
   steps = np.concatenate([steps, [200_001, last - 2, last - 1, last]])
   tokens = np.array([ramp.tokens(s) for s in steps.tolist()])
   left = np.clip((end - tokens) / (end - 375e6), 0, 1)
-  expected = np.where(
-    tokens < 375e6,
-    (tokens + 512 * 2048) / 375e6,
-    np.sin(np.pi / 2 * left) ** 2,
-  )
+  expected = np.where(tokens < 375e6, (tokens + 512 * 2048) / 375e6, np.sin(np.pi / 2 * left) ** 2)
   np.testing.assert_allclose(rate(steps), np.minimum(expected, 1), rtol=1e-6)
 
 
@@ -249,10 +234,7 @@ def test_a_warm_up_as_long_as_the_run():
     ('rsqrt(1.0, hold=4, warmup=5)', 'no shorter than warmup=5'),
     ('wsd(1.0, cooldown=0)', 'cooldown=0 after warmup=0 does not fit the 10'),
     ('wsd(1.0, 8, warmup=3)', 'cooldown=8 after warmup=3 does not fit the 10'),
-    (
-      "wsd(1.0, 8, shape='cubic')",
-      "shape='cubic' is unknown; one of linear, s",
-    ),
+    ("wsd(1.0, 8, shape='cubic')", "shape='cubic' is unknown; one of linear, s"),
     ('noam(d_model=0)', 'd_model=0 must be at least 1'),
     ('noam(512, warmup=0)', 'warmup=0 must be at least 1'),
     ('cosine(1e999)', 'peak=inf must be a finite number'),
@@ -300,9 +282,7 @@ def steps_of(ramp, end):
 @pytest.mark.parametrize('unit', ['steps', 'tokens'])
 @pytest.mark.parametrize('name', RAMPS)
 def test_fractions_are_exact_to_rounding(name, unit):
-  ramp = batch_ramp.build(
-    RAMPS[name], LENGTHS.get(name), row_tokens=2048, num_steps=1_500_000
-  )
+  ramp = batch_ramp.build(RAMPS[name], LENGTHS.get(name), row_tokens=2048, num_steps=1_500_000)
   clock = Clock(ramp, unit)
   # 1.4e12 + 1 tokens: no step ends there.
   end = clock.at(Amount(1_400_000_000_001, 'tokens'))
@@ -327,6 +307,4 @@ def test_fractions_are_exact_to_rounding(name, unit):
 def test_what_lies_beyond_int32_is_never_reached():
   ramp = batch_ramp.build('ramp(0:1, 9T_tokens:2)', row_tokens=1)
   left = Clock(ramp, 'tokens').until(10**13, 10**13)
-  np.testing.assert_allclose(
-    left(np.array([0, 2**31 - 2])), [1, 1 - 2147483646e-13], rtol=RTOL
-  )
+  np.testing.assert_allclose(left(np.array([0, 2**31 - 2])), [1, 1 - 2147483646e-13], rtol=RTOL)

@@ -85,11 +85,7 @@ AXES = {
 }
 SHAPES = {
   'embed': {'embedding': (19, 7)},
-  'decoder': {
-    'kernel': (5, 7, 11),
-    'scale': (5, 7),
-    'experts_kernel': (5, 2, 7, 3),
-  },
+  'decoder': {'kernel': (5, 7, 11), 'scale': (5, 7), 'experts_kernel': (5, 2, 7, 3)},
   'encoder': {'kernel': (3, 7, 13)},
   'bias': (7,),
 }
@@ -118,9 +114,7 @@ def by_host(optimizer, params, gradients, place):
   state = place(optimizer.init(params))
   kinds = jax.tree.map(lambda x: x.sharding, state)
   update = jax.jit(
-    lambda u, s, p, sound, rate: optimizer.update(
-      u, s, p, sound=sound, rate=rate
-    ),
+    lambda u, s, p, sound, rate: optimizer.update(u, s, p, sound=sound, rate=rate),
     out_shardings=(SingleDeviceSharding(ONE), kinds),
   )
   for i, gradient in enumerate(gradients):
@@ -139,9 +133,7 @@ def by_device(optimizer, params, gradients):
 
 def place(state):
   """Matrices in the host's memory, as `state_shardings` does."""
-  return jax.tree.map(
-    lambda x: jax.device_put(x, HOST if is_matrix(x) else ONE), state
-  )
+  return jax.tree.map(lambda x: jax.device_put(x, HOST if is_matrix(x) else ONE), state)
 
 
 @pytest.mark.parametrize(
@@ -166,20 +158,13 @@ def test_updates_and_state_are_those_of_the_device(name):
   far = wrappers.by_layer(build)(AXES)
   found = list(by_host(far, params, gradients, place))
   expected = list(by_device(build(AXES), params, gradients))
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6),
-    found,
-    expected,
-  )
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6), found, expected)
 
 
 def test_a_part_that_does_not_step_keeps_its_state():
   build = wrappers.by_layer(spec.build('optim.name', 'adamw', OPTIMIZERS))
   axes = {'bias': AXES['bias'], 'parts': {n: AXES['decoder'] for n in 'ab'}}
-  shapes = {
-    'bias': SHAPES['bias'],
-    'parts': {n: SHAPES['decoder'] for n in 'ab'},
-  }
+  shapes = {'bias': SHAPES['bias'], 'parts': {n: SHAPES['decoder'] for n in 'ab'}}
   optimizer = each_part(build, axes)
   params = tree_of(0, shapes)
   state = place(optimizer.init(params))
@@ -193,7 +178,5 @@ def test_a_part_that_does_not_step_keeps_its_state():
   updates, new = update(gradient, state)
   assert [*updates['parts']] == ['b']
   jax.tree.map(np.testing.assert_array_equal, new.parts['a'], state.parts['a'])
-  moved = jax.tree.map(
-    lambda x, y: bool(np.any(x != y)), new.parts['b'], state.parts['b']
-  )
+  moved = jax.tree.map(lambda x, y: bool(np.any(x != y)), new.parts['b'], state.parts['b'])
   assert all(jax.tree.leaves(moved))

@@ -69,9 +69,7 @@ def test_rows():
     np.testing.assert_array_equal(np.flatnonzero(reused), range(11))
   assert 10 <= follows <= 30  # of 40, a half of them
   assert cuts > 25  # where a sentence ends within A and B
-  np.testing.assert_array_equal(
-    rows.special, (rows.tokens == SEP) | (rows.tokens == CLS)
-  )
+  np.testing.assert_array_equal(rows.special, (rows.tokens == SEP) | (rows.tokens == CLS))
   assert rows.real.all()
 
 

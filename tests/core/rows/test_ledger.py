@@ -31,14 +31,10 @@ def test_the_documents_named_are_those_in_the_batches(store):
   texts = documents(store)
   per_epoch = row_makers.load(store, LENGTH).num_rows
   # A ramp that comes into the second epoch.
-  ramp = batch_ramp.build(
-    f'ramp(0:3, 4_steps:7, 6_steps:{per_epoch})', row_tokens=LENGTH
-  )
+  ramp = batch_ramp.build(f'ramp(0:3, 4_steps:7, 6_steps:{per_epoch})', row_tokens=LENGTH)
   arguments = dict(seed=SEED, start=2, stop=8, rows=order(ramp))
   found = list(ledger.steps(store, **arguments))
-  batches = list(
-    row_order.batches(store, **arguments, make_batch=causal.make_batch)
-  )
+  batches = list(row_order.batches(store, **arguments, make_batch=causal.make_batch))
   assert [s.step for s in found] == [*range(2, 8)]
   assert {row.epoch for row in found[-1].rows} == {1, 2}
   numbers = [row.row for s in found for row in s.rows]
@@ -56,13 +52,7 @@ def test_the_documents_named_are_those_in_the_batches(store):
 
 def test_an_epoch_consumes_each_token_once_as_a_target(store):
   per_epoch = row_makers.load(store, LENGTH).num_rows
-  (step,) = ledger.steps(
-    store,
-    seed=SEED,
-    start=0,
-    stop=1,
-    rows=even(per_epoch, LENGTH),
-  )
+  (step,) = ledger.steps(store, seed=SEED, start=0, stop=1, rows=even(per_epoch, LENGTH))
   sizes = np.diff(store.document_ends, prepend=0)
   counts = [np.zeros(size, int) for size in sizes]
   for row in step.rows:

@@ -18,9 +18,15 @@ from tests.support.sentence_store import corpus, store_of
 LENGTH = 23
 PARALLEL = ('parallel', "parallel(start='cls')")
 CHOICES = (
-  *('stream', 'documents', 'full_sentences', 'doc_sentences'),
-  *("pairs('next')", "pairs('next', short=0.9)", "pairs('order', short=0.5)"),
-  *("pairs('unified', short=0.3)", 'halves'),
+  'stream',
+  'documents',
+  'full_sentences',
+  'doc_sentences',
+  "pairs('next')",
+  "pairs('next', short=0.9)",
+  "pairs('order', short=0.5)",
+  "pairs('unified', short=0.3)",
+  'halves',
   *PARALLEL,
 )
 # Rows whose tokens are drawn anew each time: counts of them are expectations.
@@ -61,9 +67,7 @@ def store(rows, kind='mixed'):
 
 
 def places_of(maker):
-  return [
-    Place(name, 0, row) for name, n in maker.sizes.items() for row in range(n)
-  ]
+  return [Place(name, 0, row) for name, n in maker.sizes.items() for row in range(n)]
 
 
 def keys_of(places, seed=0, epoch=0):
@@ -135,9 +139,7 @@ def test_texts_say_which_tokens_a_row_has(rows):
   keys = keys_of(places)
   read = maker.read(places, keys)
   for i, texts in enumerate(maker.texts(places, keys)):
-    said = [
-      t for part in texts.ranges for t in made.tokens(part.start, part.stop)
-    ]
+    said = [t for part in texts.ranges for t in made.tokens(part.start, part.stop)]
     found = []
     for side in (read, read.source):
       if side is not None:
@@ -145,9 +147,7 @@ def test_texts_say_which_tokens_a_row_has(rows):
     if read.before is not None and name_of(rows) == 'stream':
       found.append(int(read.before[i]))
     # Special tokens stand around texts, or for the end of a document.
-    assert sorted(t for t in found if t >= 10) == sorted(
-      int(t) for t in said if t >= 10
-    )
+    assert sorted(t for t in found if t >= 10) == sorted(int(t) for t in said if t >= 10)
 
 
 @pytest.mark.parametrize('rows', CHOICES)
@@ -222,9 +222,7 @@ def test_held_out_rows_are_the_same_and_end_in_padding(rows):
   if name_of(rows) in ('stream', 'documents', 'full_sentences'):
     found = held.tokens[held.real]
     everything = made.tokens(0, len(made))
-    np.testing.assert_array_equal(
-      found[found >= 10], everything[everything >= 10]
-    )
+    np.testing.assert_array_equal(found[found >= 10], everything[everything >= 10])
 
 
 @pytest.mark.parametrize('rows', CHOICES)

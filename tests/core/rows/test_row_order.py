@@ -40,9 +40,7 @@ def either_store(request, store):
 
 def windows(source, numbers):
   """Rows of the run with the token before each."""
-  rows, _ = source.read(
-    BatchRows(numbers.start, len(numbers), LENGTH, numbers.start)
-  )
+  rows, _ = source.read(BatchRows(numbers.start, len(numbers), LENGTH, numbers.start))
   return np.column_stack([rows.before, rows.tokens])
 
 
@@ -172,18 +170,16 @@ def test_the_order_is_well_mixed():
   assert np.max(evidence(order)) < 4, evidence(order)
 
 
-@pytest.mark.parametrize(
-  'broken', ['windows', 'stride', 'again', 'sorted', 'wave']
-)
+@pytest.mark.parametrize('broken', ['windows', 'stride', 'again', 'sorted', 'wave'])
 def test_a_bad_shuffle_would_be_seen(broken):
   n = 1 << 16
   rng = np.random.default_rng(0)
   order = np.stack([rng.permutation(n) for _ in range(2)])
   assert np.max(evidence(order)) < 4
   if broken == 'windows':  # a buffer of 8192 rows, as of tf.data
-    order = np.concatenate(
-      [rng.permutation(8192) + start for start in range(0, n, 8192)]
-    )[None].repeat(2, 0)
+    order = np.concatenate([rng.permutation(8192) + start for start in range(0, n, 8192)])[
+      None
+    ].repeat(2, 0)
   elif broken == 'stride':  # an affine shuffle
     order = np.stack([(np.arange(n) * 40_503 + 7) % n, order[1]])
   elif broken == 'again':  # the same order in each epoch
@@ -211,12 +207,8 @@ def test_a_row_is_inputs_and_what_follows(either_store):
   (batch,) = run(either_store, 3, 4)
   for b, r in enumerate(source.row_numbers(range(15, 20))):
     begin = r * LENGTH
-    np.testing.assert_array_equal(
-      batch['inputs'][b], tokens[begin : begin + LENGTH]
-    )
-    np.testing.assert_array_equal(
-      batch['targets'][b], tokens[begin + 1 : begin + 1 + LENGTH]
-    )
+    np.testing.assert_array_equal(batch['inputs'][b], tokens[begin : begin + LENGTH])
+    np.testing.assert_array_equal(batch['targets'][b], tokens[begin + 1 : begin + 1 + LENGTH])
   assert batch['inputs'].dtype == batch['targets'].dtype == np.int32
   assert batch['weights'].dtype == np.float32
   np.testing.assert_array_equal(batch['weights'], np.ones((5, LENGTH)))
@@ -241,21 +233,15 @@ def test_a_ramp_repeats_and_skips_no_row(store):
 @pytest.mark.parametrize('rows', [five, ramp])
 def test_the_hosts_together_read_the_global_batch(store, rows, num_hosts):
   whole = run(store, 0, 7, rows)
-  hosts = [
-    run(store, 0, 7, rows, host_rows=share(h, num_hosts))
-    for h in range(num_hosts)
-  ]
+  hosts = [run(store, 0, 7, rows, host_rows=share(h, num_hosts)) for h in range(num_hosts)]
   together = [
-    {k: np.concatenate([host[s][k] for host in hosts]) for k in whole[s]}
-    for s in range(7)
+    {k: np.concatenate([host[s][k] for host in hosts]) for k in whole[s]} for s in range(7)
   ]
   assert_same(together, whole)
 
 
 @settings(
-  max_examples=15,
-  deadline=None,
-  suppress_health_check=[HealthCheck.function_scoped_fixture],
+  max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
   st.lists(st.integers(1, 9), min_size=1, max_size=4),
@@ -264,9 +250,7 @@ def test_the_hosts_together_read_the_global_batch(store, rows, num_hosts):
   st.integers(1, 5),
   st.lists(st.integers(0, 19), max_size=3),
 )
-def test_no_row_is_skipped_or_repeated(
-  store, sizes, length, unit, num_hosts, stops
-):
+def test_no_row_is_skipped_or_repeated(store, sizes, length, unit, num_hosts, stops):
   """Across any boundary, on any number of hosts, after any resume.
 
   Each part of the run between two stops is read by another number of hosts.
@@ -301,23 +285,18 @@ def test_an_objective_makes_the_arrays(store):
   np.testing.assert_array_equal(made[0]['inputs'], plain['targets'][:, ::2])
   # Step 2 of the ramp's first batches of a size.
   source = row_order.RowSource(store, length=LENGTH, seed=SEED)
-  np.testing.assert_array_equal(
-    made[0]['row'], source.row_numbers(made[0]['run'])
-  )
+  np.testing.assert_array_equal(made[0]['row'], source.row_numbers(made[0]['run']))
 
 
 def evaluate(store, length, rows, **kwargs):
   return list(
     row_order.evaluation_batches(
-      store,
-      **(dict(length=length, rows=rows, make_batch=causal.make_batch) | kwargs),
+      store, **(dict(length=length, rows=rows, make_batch=causal.make_batch) | kwargs)
     )
   )
 
 
-@pytest.mark.parametrize(
-  ('length', 'rows'), [(13, 5), (1, 97), (7, 1), (2003, 3), (10**5, 2)]
-)
+@pytest.mark.parametrize(('length', 'rows'), [(13, 5), (1, 97), (7, 1), (2003, 3), (10**5, 2)])
 def test_evaluation_covers_each_token_once(either_store, length, rows):
   held_out = either_store
   tokens = held_out.tokens(0, len(held_out))
@@ -341,14 +320,10 @@ def test_evaluation_on_hosts(store, num_hosts):
   held_out = store.validation()
   assert held_out is not None
   whole = evaluate(held_out, LENGTH, 8)
-  hosts = [
-    evaluate(held_out, LENGTH, 8, host_rows=share(h, num_hosts))
-    for h in range(num_hosts)
-  ]
+  hosts = [evaluate(held_out, LENGTH, 8, host_rows=share(h, num_hosts)) for h in range(num_hosts)]
   assert {len(host) for host in hosts} == {len(whole)}
   together = [
-    {k: np.concatenate([host[s][k] for host in hosts]) for k in whole[s]}
-    for s in range(len(whole))
+    {k: np.concatenate([host[s][k] for host in hosts]) for k in whole[s]} for s in range(len(whole))
   ]
   assert_same(together, whole)
 
@@ -368,14 +343,10 @@ def test_a_corpus_shorter_than_a_row_is_refused(store):
   n = len(store)
   source = row_order.RowSource(store, length=n - 1, seed=0)
   assert source.rows_per_epoch == 1
-  np.testing.assert_array_equal(
-    windows(source, range(2))[1], store.tokens(0, n)
-  )
+  np.testing.assert_array_equal(windows(source, range(2))[1], store.tokens(0, n))
   with pytest.raises(UsageError) as e:
     row_order.batches(
-      store,
-      **dict(seed=0, start=0, stop=1, rows=even(5, n)),
-      make_batch=causal.make_batch,
+      store, **dict(seed=0, start=0, stop=1, rows=even(5, n)), make_batch=causal.make_batch
     )
   assert f'{n} tokens, a row needs {n + 1}' in str(e.value)
   assert 'context_length' in str(e.value)
@@ -397,9 +368,7 @@ def wait_until_none_prefetches():
 def test_threads_end_with_the_iterator(store):
   wait_until_none_prefetches()
   stream = row_order.batches(
-    store,
-    **dict(seed=SEED, start=0, stop=10**9, rows=five),
-    make_batch=causal.make_batch,
+    store, **dict(seed=SEED, start=0, stop=10**9, rows=five), make_batch=causal.make_batch
   )
   next(stream)
   assert prefetching()
@@ -426,9 +395,7 @@ def test_slow_reads_run_while_a_step_does(store, monkeypatch):
   monkeypatch.setattr(TokenStore, 'read_many', slow)
   made = []
   stream = row_order.batches(
-    on_disk,
-    **dict(seed=SEED, start=0, stop=11, rows=five),
-    make_batch=causal.make_batch,
+    on_disk, **dict(seed=SEED, start=0, stop=11, rows=five), make_batch=causal.make_batch
   )
   thread = threading.Thread(target=lambda: made.extend(stream))
   thread.start()
@@ -447,9 +414,7 @@ def test_an_error_comes_at_its_step(store):
     return five(step)
 
   stream = row_order.batches(
-    store,
-    **dict(seed=SEED, start=5, stop=10, rows=rows),
-    make_batch=causal.make_batch,
+    store, **dict(seed=SEED, start=5, stop=10, rows=rows), make_batch=causal.make_batch
   )
   assert_same([next(stream), next(stream)], run(store, 5, 7))
   with pytest.raises(RuntimeError, match='no rows'):
@@ -461,9 +426,7 @@ def test_an_error_comes_at_its_step(store):
 def test_damage_found_while_prefetching_is_told_to_the_user(store, corpus):
   on_disk = TokenStore.open(store.folder, in_memory_bytes=0)
   stream = row_order.batches(
-    on_disk,
-    **dict(seed=SEED, start=0, stop=9, rows=five),
-    make_batch=causal.make_batch,
+    on_disk, **dict(seed=SEED, start=0, stop=9, rows=five), make_batch=causal.make_batch
   )
   (corpus / 'D/tokens/c/0').unlink()
   with pytest.raises(UsageError, match='prepare the data again') as e:

@@ -22,14 +22,10 @@ def test_the_ledger_names_documents_and_sentences(rows):
   documents = random_corpus(31)
   store = store_of(documents, rows)
   arguments: Any = dict(seed=5, start=0, stop=7, rows=batch_rows.even(5, 19))
-  batches = row_order.batches(
-    store, **arguments, make_batch=lambda rows, keys: rows._asdict()
-  )
+  batches = row_order.batches(store, **arguments, make_batch=lambda rows, keys: rows._asdict())
   flat = [[t for s in d for t in s] + [EOS] for d in documents]
   sentences = [s for d in documents for s in d or [[]]]
-  for step, batch in zip(
-    ledger.steps(store, **arguments), batches, strict=True
-  ):
+  for step, batch in zip(ledger.steps(store, **arguments), batches, strict=True):
     for i, row in enumerate(step.rows):
       real = batch['real'][i] & ~batch['special'][i]
       tokens = batch['tokens'][i][real].tolist()
@@ -59,9 +55,7 @@ def test_a_config_whose_parts_do_not_fit_is_refused():
     workdir.check_tokenizer(config)
   config.model.attention = 'bidirectional'
   config.objective.name = "masked(pair='order')"
-  with pytest.raises(
-    UsageError, match=r"data.rows='pairs'.*pair='order'.*\"pairs\('order'\)\""
-  ):
+  with pytest.raises(UsageError, match=r"data.rows='pairs'.*pair='order'.*\"pairs\('order'\)\""):
     config_lib.check_objective(config)
   config.data.rows = "pairs('order')"
   config_lib.check_objective(config)
@@ -84,17 +78,14 @@ def test_inspect_names_both_texts_of_a_row(corpus, capsys):
   main(['inspect', '--workdir=W', '--steps=4', '--text'])
   lines = capsys.readouterr().out.splitlines()
   size = config.batch.size
-  (step,) = ledger.steps(
-    store, seed=config.seed, start=3, stop=4, rows=batch_rows.even(size, 31)
-  )
+  (step,) = ledger.steps(store, seed=config.seed, start=3, stop=4, rows=batch_rows.even(size, 31))
   made = store.tokenizer()
   for i, row in enumerate(step.rows):
     head, *sentences, text, second = lines[i * 5 : i * 5 + 5]
     a, b = row.spans[0], row.second[0]
     joint = 'not followed by' if row.pair else 'followed by'
     assert head.endswith(
-      f': documents {a.document} [{a.start}:{a.stop}], {joint} '
-      f'{b.document} [{b.start}:{b.stop}]'
+      f': documents {a.document} [{a.start}:{a.stop}], {joint} {b.document} [{b.start}:{b.stop}]'
     )
     assert sentences == [f'sentences {p} to {q - 1}' for p, q in row.sentences]
     for shown, tokens in zip((text, second), row.texts, strict=True):

@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_jax.core.objectives import causal
-from gpt_jax.core.rows import (
-  batch_rows,
-  ledger,
-  row_makers,
-  row_order,
-  stream_rows,
-)
+from gpt_jax.core.rows import batch_rows, ledger, row_makers, row_order, stream_rows
 from gpt_jax.core.rows.rows import Keys
 from gpt_jax.core.tokens import prepare
 from gpt_jax.core.tokens.manifest import Manifest
@@ -34,9 +28,7 @@ def make_store(sizes, parts=None):
   ends = np.cumsum(sizes)
   tokens = 1 + tiny.tokens(int(ends[-1]), vocab_size=tiny.V - 1)
   tokens[ends - 1] = EOS
-  text = dict.fromkeys(
-    ('source', 'source_sha256', 'holdout', 'tokenizer', 'dtype'), 'none'
-  )
+  text = dict.fromkeys(('source', 'source_sha256', 'holdout', 'tokenizer', 'dtype'), 'none')
   store = TokenStore(
     'D',
     Manifest(
@@ -73,28 +65,21 @@ def rows_of(sizes, length):
   return rows
 
 
-@given(
-  st.lists(st.integers(1, 23), min_size=1, max_size=40), st.integers(1, 11)
-)
+@given(st.lists(st.integers(1, 23), min_size=1, max_size=40), st.integers(1, 11))
 def test_rows_hold_as_many_documents_as_fit(sizes, length):
   ends = np.cumsum(sizes)
   expected = rows_of(sizes, length)
   found = stream_rows.begins(ends, length, 0, int(ends[-1]))
   spans = [
-    [tuple(s) for s in ledger.spans(ends, int(a), int(b))]
-    for a, b in itertools.pairwise(found)
+    [tuple(s) for s in ledger.spans(ends, int(a), int(b))] for a, b in itertools.pairwise(found)
   ]
   assert spans == expected
   assert np.diff(found).max() <= length
   # A part of a store, such as a source of a mixture, is packed by itself.
   middle = len(sizes) // 2
   if middle:
-    second = stream_rows.begins(
-      ends, length, int(ends[middle - 1]), int(ends[-1])
-    )
-    alone = stream_rows.begins(
-      np.cumsum(sizes[middle:]), length, 0, sum(sizes[middle:])
-    )
+    second = stream_rows.begins(ends, length, int(ends[middle - 1]), int(ends[-1]))
+    alone = stream_rows.begins(np.cumsum(sizes[middle:]), length, 0, sum(sizes[middle:]))
     np.testing.assert_array_equal(second, alone + ends[middle - 1])
 
 
@@ -137,9 +122,7 @@ def test_the_loss_of_packed_documents_is_that_of_each_alone():
   }
   model = tiny.model(num_layers=1, num_kv_heads=2, attention_backend='auto')
   params = tiny.params(model)
-  loss = jax.jit(
-    lambda batch: causal.Causal().bind(model).loss(params, batch, None)
-  )
+  loss = jax.jit(lambda batch: causal.Causal().bind(model).loss(params, batch, None))
   found, expected = loss(packed), loss(alone)
   assert float(found.weight) == float(expected.weight) == sum(SIZES)
   np.testing.assert_allclose(found.sum, expected.sum, rtol=1e-5)
@@ -154,22 +137,15 @@ def test_every_host_and_epoch_has_its_rows():
   count = row_makers.load(store, length).num_rows
   source = row_order.RowSource(store, length=length, seed=3)
   for epoch in range(2):
-    rows = source.batch(
-      batch_rows.even(count, length)(epoch), causal.make_batch
-    )
+    rows = source.batch(batch_rows.even(count, length)(epoch), causal.make_batch)
     found = rows['targets'][rows['weights'] > 0]
     everything = store.tokens(0, len(store))
     np.testing.assert_array_equal(np.sort(found), np.sort(everything))
   (step,) = ledger.steps(
-    *(store,),
-    **dict(seed=3, start=0, stop=1, rows=batch_rows.even(count, length)),
+    store, **dict(seed=3, start=0, stop=1, rows=batch_rows.even(count, length))
   )
-  seen = sorted(
-    (s.document, s.start, s.stop) for r in step.rows for s in r.spans
-  )
-  assert seen == sorted(
-    s for row in rows_of([*SIZES, *SIZES[::-1]], length) for s in row
-  )
+  seen = sorted((s.document, s.start, s.stop) for r in step.rows for s in r.spans)
+  assert seen == sorted(s for row in rows_of([*SIZES, *SIZES[::-1]], length) for s in row)
 
 
 def test_a_mixture_packs_each_source_by_itself():
@@ -181,9 +157,7 @@ def test_a_mixture_packs_each_source_by_itself():
   maker = row_makers.load(store, length)
   found = {(p.source, p.row) for p in map(source.place, range(200))}
   assert found == {
-    (name, row)
-    for name, part in sizes.items()
-    for row in range(len(rows_of(part, length)))
+    (name, row) for name, part in sizes.items() for row in range(len(rows_of(part, length)))
   }
   for name, row in found:
     place = source.place(0)._replace(source=name, row=row)
@@ -240,9 +214,7 @@ def test_weights_are_shares_of_tokens_where_it_says_so(caplog):
   )
   store = make_store(sizes, parts)
   with caplog.at_level(logging.INFO):
-    source = row_order.RowSource(
-      store.ordered(text, 'documents'), length=length, seed=5
-    )
+    source = row_order.RowSource(store.ordered(text, 'documents'), length=length, seed=5)
   assert 'from token 0 weights are shares of tokens: long 0.397' in caplog.text
   for phase, start, stop in ((first, 0, 7919), (then, 7919, 15_000)):
     found = shares_of_tokens(source, phase, start, stop)

@@ -34,8 +34,7 @@ def test_bytes_between_devices(a_second_each):
 def test_flops_of_products(a_second_each):
   # 4 products of 2 * 512^3 in three seconds by most devices.
   assert accelerators.matmul() == (
-    'smoke figure: 0.000358 TFLOP/s in float32; the slowest of 8 devices here '
-    '0.000358'
+    'smoke figure: 0.000358 TFLOP/s in float32; the slowest of 8 devices here 0.000358'
   )
 
 
@@ -60,9 +59,7 @@ def test_the_shape_of_a_slice(monkeypatch):
 
 
 def test_memory_is_the_least_of_all_devices(monkeypatch):
-  stats = [
-    {'bytes_limit': limit << 30, 'bytes_in_use': 1 << 29} for limit in (31, 30)
-  ]
+  stats = [{'bytes_limit': limit << 30, 'bytes_in_use': 1 << 29} for limit in (31, 30)]
   devices = [types.SimpleNamespace(memory_stats=lambda s=s: s) for s in stats]
   monkeypatch.setattr(jax, 'local_devices', lambda: devices)
   assert accelerators.memory() == '30.00 GiB a device, 0.50 in use'
@@ -71,9 +68,7 @@ def test_memory_is_the_least_of_all_devices(monkeypatch):
 @pytest.mark.parametrize('chip', ['/dev/accel0', '/dev/vfio/3'])
 def test_tpus_that_jax_does_not_use(monkeypatch, chip):
   files = ['/dev/vfio/vfio', '/dev/accel_of_another_kind']
-  monkeypatch.setattr(
-    accelerators.glob, 'glob', lambda at: fnmatch.filter(files, at)
-  )
+  monkeypatch.setattr(accelerators.glob, 'glob', lambda at: fnmatch.filter(files, at))
   assert 'on cpu' in accelerators.libtpu()
   files.append(chip)
   with pytest.raises(RuntimeError, match='JAX uses cpu'):

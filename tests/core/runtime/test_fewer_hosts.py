@@ -21,7 +21,8 @@ from tests.core.runtime.test_hosts import ends, losses, reach, start_python
 
 STEPS, ROWS, LENGTH = 40, 10, 31
 FLAGS = [
-  *('train', '--config=configs/smoke.py'),
+  'train',
+  '--config=configs/smoke.py',
   "--config.data.source=text('configs/*.py')",
   '--config.data.holdout=none',
   '--config.tokenizer.name=bytes',
@@ -86,7 +87,12 @@ class Runs:
     distributed = ['--distributed'] * (count > 1)
     return start_python(
       [
-        *('-c', RECORDS, record, *FLAGS, *self._flags, *distributed),
+        '-c',
+        RECORDS,
+        record,
+        *FLAGS,
+        *self._flags,
+        *distributed,
         f'--config.checkpoint.local_dir={self.folder}/host{{process}}',
         f'--workdir={self.workdir}',
       ],

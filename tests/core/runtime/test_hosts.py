@@ -106,11 +106,7 @@ def start_python(
   In its arguments {process} is the number of a process.
   """
   devices //= num_processes
-  env = {
-    **os.environ,
-    'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': quick.xla_flags(devices),
-  }
+  env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': quick.xla_flags(devices)}
   if num_processes > 1:
     with socket.socket() as s:
       s.bind(('127.0.0.1', 0))
@@ -144,9 +140,7 @@ def reach(workdir: pathlib.Path, step: int, processes) -> None:
 
 
 def losses(workdir: pathlib.Path) -> dict[int, float]:
-  return {
-    m['step']: m['loss'] for m in metrics.read(str(workdir)) if 'loss' in m
-  }
+  return {m['step']: m['loss'] for m in metrics.read(str(workdir)) if 'loss' in m}
 
 
 # Eight processes; tests/core/rows/test_row_order.py has shares.
@@ -183,23 +177,15 @@ def test_processes_equal_one(tmp_path):
   codes, said = ends(alone)
   assert codes == [0], said
   for workdir in (one, many):
-    [rewind] = [
-      m for m in metrics.read(str(workdir)) if m.get('event') == 'rewind'
-    ]
+    [rewind] = [m for m in metrics.read(str(workdir)) if m.get('event') == 'rewind']
     assert (rewind['step'], rewind['spike_step']) == (30, SPIKE)
     assert int(rewind['rows_skipped']) == (SPIKE - 30) * ROWS
-    assert {p.name for p in (workdir / 'checkpoints').iterdir()} == {
-      '30',
-      '40',
-      '44',
-    }
+    assert {p.name for p in (workdir / 'checkpoints').iterdir()} == {'30', '40', '44'}
   a, b = losses(one), losses(many)
   assert [*a] == [*b] == [*range(2, STEPS + 1, 2)]
   # Float32 sums in another order, over the steps.
   np.testing.assert_allclose([*a.values()], [*b.values()], rtol=1e-3)
-  np.testing.assert_allclose(
-    [a[step] for step in early], [*early.values()], rtol=1e-5
-  )
+  np.testing.assert_allclose([a[step] for step in early], [*early.values()], rtol=1e-5)
   evaluations = [
     [m[metrics.HELD_OUT] for m in metrics.read(str(w)) if metrics.HELD_OUT in m]
     for w in (one, many)
@@ -237,9 +223,7 @@ with hosts.together():
 def test_one_that_fails_last_ends_those_at_their_end():
   codes, said = ends(start_python(['-c', ENDS], 2, 2))
   assert codes == [1, 1], said
-  assert said[0].splitlines()[-1] == (
-    'gpt-jax: failed: process 1 failed: ValueError: no disk'
-  )
+  assert said[0].splitlines()[-1] == ('gpt-jax: failed: process 1 failed: ValueError: no disk')
 
 
 @pytest.mark.slow

@@ -25,8 +25,6 @@ log.end('the last line', 75)
 
 def test_nothing_is_logged_after_the_line_of_the_end():
   for _ in range(3):
-    done = subprocess.run(
-      [sys.executable, '-c', PROGRAM], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, '-c', PROGRAM], capture_output=True, text=True)
     assert done.returncode == 75
     assert done.stderr.splitlines()[-1].endswith(': the last line')

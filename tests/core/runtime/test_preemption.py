@@ -111,8 +111,7 @@ with preemption.listening():
 """
 
 STOPPING = (
-  'gpt-jax finetune: stopping: finishing step 8, then saving; Ctrl-C again '
-  'ends now, without saving'
+  'gpt-jax finetune: stopping: finishing step 8, then saving; Ctrl-C again ends now, without saving'
 )
 
 
@@ -120,12 +119,12 @@ STOPPING = (
   'phase, second, out, code, said',
   [
     ('step', 'SIGTERM', 'True\n', 0, [STOPPING]),
+    ('step', 'SIGINT', 'True\n', 130, [STOPPING, 'gpt-jax finetune: interrupted']),
     (
-      *('step', 'SIGINT', 'True\n', 130),
-      [STOPPING, 'gpt-jax finetune: interrupted'],
-    ),
-    (
-      *('compile', 'SIGTERM', '', 75),
+      'compile',
+      'SIGTERM',
+      '',
+      75,
       [
         'gpt-jax finetune: preempted in phase compile, with nothing new to '
         'save; start again to continue'
@@ -136,9 +135,7 @@ STOPPING = (
 def test_signals(phase, second, out, code, said):
   """Ctrl-C once is as SIGTERM, twice ends at once; both say so."""
   done = subprocess.run(
-    [sys.executable, '-c', SIGNALLED, phase, second],
-    capture_output=True,
-    text=True,
+    [sys.executable, '-c', SIGNALLED, phase, second], capture_output=True, text=True
   )
   assert (done.stdout, done.returncode) == (out, code)
   assert done.stderr.splitlines() == said
@@ -163,16 +160,11 @@ with preemption.announcing():
 
 @pytest.mark.parametrize(
   'times, out, code, said',
-  [
-    ('once', 'unwound\n', 0, []),
-    ('twice', '', 130, ['gpt-jax prepare: interrupted']),
-  ],
+  [('once', 'unwound\n', 0, []), ('twice', '', 130, ['gpt-jax prepare: interrupted'])],
 )
 def test_an_interrupt_is_announced(times, out, code, said):
   """While the work that it ends is still unwound."""
-  done = subprocess.run(
-    [sys.executable, '-c', ANNOUNCED, times], capture_output=True, text=True
-  )
+  done = subprocess.run([sys.executable, '-c', ANNOUNCED, times], capture_output=True, text=True)
   assert (done.stdout, done.returncode) == (out, code)
   first, *others = done.stderr.splitlines()
   assert first == (
@@ -209,13 +201,9 @@ print('slept')
     ('SIGINT', 'ignored', 'slept\n', 0, []),
   ],
 )
-def test_a_signal_ends_what_is_in_another_language(
-  name, handler, out, code, said
-):
+def test_a_signal_ends_what_is_in_another_language(name, handler, out, code, said):
   done = subprocess.run(
-    [sys.executable, '-c', ENDED, name, handler],
-    capture_output=True,
-    text=True,
+    [sys.executable, '-c', ENDED, name, handler], capture_output=True, text=True
   )
   assert (done.stdout, done.returncode) == (out, code)
   assert done.stderr.splitlines() == said
@@ -239,9 +227,7 @@ main(['plan'])
 
 def test_one_thread_hears_the_signals_that_end_a_plan():
   """Those that libraries start as they are loaded would write a stack."""
-  done = subprocess.run(
-    [sys.executable, '-c', MASKS], capture_output=True, text=True
-  )
+  done = subprocess.run([sys.executable, '-c', MASKS], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   # The thread that waits for them does.
   assert done.stdout.split().count('0') <= 1 and '1' in done.stdout
@@ -265,9 +251,7 @@ class Checkpointer:
 
 
 @pytest.mark.parametrize('grace, warned', [(2.0, True), (4.0, False)])
-def test_a_save_longer_than_the_grace_is_warned_of(
-  grace, warned, monkeypatch, caplog
-):
+def test_a_save_longer_than_the_grace_is_warned_of(grace, warned, monkeypatch, caplog):
   now = [100.0]
   monkeypatch.setattr(saves.time, 'monotonic', lambda: now[0])
   saver = saves.Saver(Checkpointer(now), grace_seconds=grace)

@@ -89,12 +89,9 @@ def test_nothing_is_kept(cache, tmp_path, why):
 
 
 @pytest.mark.parametrize(
-  'whose',
-  ['linked', 'theirs', 'open', 'open root', 'group root', 'group above'],
+  'whose', ['linked', 'theirs', 'open', 'open root', 'group root', 'group above']
 )
-def test_only_the_users_own_folder_is_used(
-  cache, tmp_path, monkeypatch, caplog, whose
-):
+def test_only_the_users_own_folder_is_used(cache, tmp_path, monkeypatch, caplog, whose):
   """As where XDG_CACHE_HOME is a folder that all may write to."""
   cache.mkdir(parents=True)
   remedy = ''

@@ -14,7 +14,8 @@ from tests.support import whole_runs
 
 STEPS, HOSTS, BAD = 11, 3, 2  # the device, in the mesh; one on each host
 FLAGS = [
-  *('train', '--config=configs/smoke.py'),
+  'train',
+  '--config=configs/smoke.py',
   "--config.data.source=text('configs/*.py')",
   '--config.data.holdout=none',
   '--config.tokenizer.name=bytes',
@@ -78,9 +79,7 @@ sys.exit(main(argv))
 def trained(workdir, kind):
   """The exit codes of the processes, and what they said."""
   command = ['-c', PROGRAM, kind, *FLAGS, '--distributed']
-  return ends(
-    start_python([*command, f'--workdir={workdir}'], HOSTS, devices=HOSTS)
-  )
+  return ends(start_python([*command, f'--workdir={workdir}'], HOSTS, devices=HOSTS))
 
 
 @pytest.mark.slow  # nine processes
@@ -99,9 +98,7 @@ def test_faults_of_one_host(tmp_path):
   assert len(logged[0]) == STEPS
   assert not (tmp_path / 'none' / 'replays').exists()
   folder = tmp_path / 'once' / 'replays'
-  assert sorted(x.name for x in folder.iterdir()) == [
-    *('3_step.json', '8_copies.json')
-  ]
+  assert sorted(x.name for x in folder.iterdir()) == ['3_step.json', '8_copies.json']
   [device] = json.loads((folder / '8_copies.json').read_text())['devices']
   assert device['host'] == BAD
 

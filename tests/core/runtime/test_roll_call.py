@@ -26,9 +26,7 @@ def call_all(address, count, *indices, seconds=0.5):
   """What each of the processes that are there is told; None: to go on."""
   with concurrent.futures.ThreadPoolExecutor() as pool:
     calls = [
-      pool.submit(
-        hosts.call, address, count=count, index=index, seconds=seconds
-      )
+      pool.submit(hosts.call, address, count=count, index=index, seconds=seconds)
       for index in indices
     ]
     return [call.exception() and str(call.exception()) for call in calls]
@@ -65,28 +63,24 @@ def test_the_first_one_missing(address, monkeypatch):
   (told,) = call_all(address, 2, 1)
   assert told.startswith(f'process 0 does not answer at {address}, after')
   assert told.endswith(
-    'on every host, or on those that are there, with a smaller '
-    'JAX_NUM_PROCESSES'
+    'on every host, or on those that are there, with a smaller JAX_NUM_PROCESSES'
   )
 
 
 def test_two_of_the_same_number(address):
   told = call_all(address, 3, 0, 1, 1, seconds=2)
   assert told[0] == (
-    'a process joined as number 1 of 3, which is taken; give each its own '
-    'JAX_PROCESS_ID'
+    'a process joined as number 1 of 3, which is taken; give each its own JAX_PROCESS_ID'
   )
 
 
 def test_other_counts_are_told(address):
   with concurrent.futures.ThreadPoolExecutor() as pool:
     calls = [
-      pool.submit(hosts.call, address, count=n, index=i, seconds=2)
-      for i, n in ((0, 3), (1, 4))
+      pool.submit(hosts.call, address, count=n, index=i, seconds=2) for i, n in ((0, 3), (1, 4))
     ]
     assert str(calls[0].exception()) == (
-      'a process joined as number 1 of 4, but there are 3; give all the same '
-      'JAX_NUM_PROCESSES'
+      'a process joined as number 1 of 4, but there are 3; give all the same JAX_NUM_PROCESSES'
     )
 
 
@@ -153,10 +147,7 @@ def crowds(address, stack):
 )
 def test_strangers_are_ignored(address, stranger):
   """A port scanner, a web browser, or whatever else finds the port."""
-  with (
-    contextlib.ExitStack() as stack,
-    concurrent.futures.ThreadPoolExecutor() as pool,
-  ):
+  with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor() as pool:
     first = pool.submit(hosts.call, address, count=2, index=0, seconds=60)
     stranger(address, stack)
     hosts.call(address, count=2, index=1, seconds=60)

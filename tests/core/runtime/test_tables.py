@@ -14,9 +14,7 @@ NAME = 'params/decoder/periods/block_0/attention/query.kernel.' * 3 + 'end'
 
 
 def table():
-  rows = tables.TextTable(
-    'name', 'count', 'of', title='A [title]', right=('count',)
-  )
+  rows = tables.TextTable('name', 'count', 'of', title='A [title]', right=('count',))
   rows.add_row(NAME, '7', Text('[x] :smile:', 'green'))
   rows.add_row('two\nlines', '1,234', 'b', end_section=True)
   return rows

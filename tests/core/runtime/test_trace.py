@@ -89,7 +89,8 @@ def test_of_a_cpu():
   found = profiling.read(ProfileData.from_text_proto(text))
   assert found.devices == 2 and found.idle * 1e9 == pytest.approx(2)
   assert [op[:3] for op in found.ops] == [
-    *(('dot.2', 'compute', 3), ('all-reduce.7', 'collective', 1)),
+    ('dot.2', 'compute', 3),
+    ('all-reduce.7', 'collective', 1),
   ]
   seconds = [op.seconds * 1e9 for op in found.ops]
   assert seconds == pytest.approx([46, 6])
@@ -113,9 +114,7 @@ def test_a_trace_is_taken_out_of_any_folder(tmp_path):
   stored.mkdir(parents=True)
   (stored / 'host.xplane.pb').write_bytes(b'trace')
   path = profiling._keep(str(folder), str(tmp_path / 'run[1]/profile'))
-  assert path == str(
-    tmp_path / 'run[1]/profile/plugins/profile/2026_01_01/host.xplane.pb'
-  )
+  assert path == str(tmp_path / 'run[1]/profile/plugins/profile/2026_01_01/host.xplane.pb')
   with open(path, 'rb') as file:
     assert file.read() == b'trace'
 
@@ -126,14 +125,11 @@ def test_parts_add_up_over_layers_and_passes():
     'BLD,DHK->BLHK/dot_general',
     'b': 'jit(train_step)/transpose(jvp(Transformer))/while/body/checkpoint/'
     'rematted_computation/block_1/attention/query/dot_general',
-    'c': 'jit(train_step)/jvp(Transformer)/periods/block_0/block_0._add/'
-    'ffn_norm/reduce_sum',
+    'c': 'jit(train_step)/jvp(Transformer)/periods/block_0/block_0._add/ffn_norm/reduce_sum',
     'd': 'jit(train_step)/div',
   }
   seconds = {'a': 1.0, 'b': 2.0, 'c': 4.0, 'd': 8.0, 'unknown': 16.0}
-  ops = [
-    profiling.Op(name, 'compute', 1, spent) for name, spent in seconds.items()
-  ]
+  ops = [profiling.Op(name, 'compute', 1, spent) for name, spent in seconds.items()]
   ops.append(profiling.Op('all-gather-done', 'wait', 1, 32.0))
   found = profiling.by_part(profiling.Trace(ops, 1, 0.0), sources)
   assert [*found.items()] == [

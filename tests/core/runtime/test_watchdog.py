@@ -34,10 +34,7 @@ with watchdog.watching({'compile': 30.0, 'step': 0.2}, sys.argv[1]):
 def test_a_hung_step_ends_with_its_stacks(tmp_path):
   file = tmp_path / 'w' / 'stacks_0.txt'
   done = subprocess.run(
-    [sys.executable, '-c', HUNG, str(file)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
+    [sys.executable, '-c', HUNG, str(file)], cwd=ROOT, capture_output=True, text=True
   )
   assert done.returncode == 1
   # Not while it went on, nor by the deadline of another phase.

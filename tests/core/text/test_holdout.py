@@ -12,10 +12,7 @@ SOURCE = "text('docs/*.txt')"
 
 def sides(text, source=SOURCE):
   parts = list(holdout.split(source, text).parts())
-  return (
-    [p.document for p in parts if not p.held_out],
-    [p.document for p in parts if p.held_out],
-  )
+  return ([p.document for p in parts if not p.held_out], [p.document for p in parts if p.held_out])
 
 
 def test_documents_stay_on_their_side_when_others_go(corpus):
@@ -104,9 +101,7 @@ def test_passages_of_a_mixture_in_a_mixture_stay_with_their_book(corpus):
 
 def test_pieces_that_cleaning_cut_stay_with_their_document(corpus):
   write_books(corpus)
-  pieces = [
-    (f'{i}.txt#{j}#{k}') for i in range(41) for j in (1, 2) for k in (0, 1)
-  ]
+  pieces = [(f'{i}.txt#{j}#{k}') for i in range(41) for j in (1, 2) for k in (0, 1)]
   left = Source(units=[lambda skip: (Document(n, n) for n in pieces)])
   split = holdout.split(PASSAGES, 'documents(0.3)')
   parts = [*holdout.cleaned(split, left).parts()]

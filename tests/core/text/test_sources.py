@@ -84,9 +84,7 @@ def test_what_is_bad_is_skipped_and_counted(corpus, caplog):
   assert found[:2] == [('a.jsonl:1', 'one'), ('a.jsonl:6', 'six')]
   # What comes before the break is read.
   assert 100 < len(found) < 9999
-  assert found[2:] == [
-    (f'c.jsonl.gz:{i + 1}', str(i)) for i in range(len(found) - 2)
-  ]
+  assert found[2:] == [(f'c.jsonl.gz:{i + 1}', str(i)) for i in range(len(found) - 2)]
   told = caplog.text
   for kind in ('is not JSON', 'has no text', 'is not UTF-8', 'cannot be read'):
     assert told.count(f'skipped 1 that {kind}') == 1
@@ -107,9 +105,7 @@ def test_files_that_are_bad_are_skipped(corpus, caplog):
 
 
 @pytest.mark.parametrize('end', ['\n', '\r\n'])
-def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(
-  corpus, end
-):
+def test_passages_are_cut_at_the_first_blank_line_after_so_many_chars(corpus, end):
   paragraphs = ['x' * n for n in (3, 5, 11, 2, 7, 1)]
   for name in ('a.md', 'b.md'):
     (corpus / name).write_bytes((end * 2).join(paragraphs).encode())
@@ -152,9 +148,7 @@ NO_FILE = ['is a link that leads nowhere', 'is not a regular file']
     ("parallel_text('*.md', '*.md'{})", '.md', 'one'),
   ],
 )
-def test_what_is_no_readable_file_is_named_or_skipped(
-  corpus, caplog, call, end, text
-):
+def test_what_is_no_readable_file_is_named_or_skipped(corpus, caplog, call, end, text):
   good = corpus / f'good{end}'
   good.write_text(text)
   odd_files(corpus, end)

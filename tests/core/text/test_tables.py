@@ -33,9 +33,7 @@ def table(corpus):
 
 
 def test_one_document_a_row(table):
-  assert read("parquet('*.parquet')") == [
-    (f'a.parquet:{i}', f'é{i}') for i in range(601) if i % 7
-  ]
+  assert read("parquet('*.parquet')") == [(f'a.parquet:{i}', f'é{i}') for i in range(601) if i % 7]
   assert read("parquet('a.parquet', column='meta.body')")[600].text == 'm600'
   assert read("parquet('a.parquet', 'wide')")[600].text == 'w'
   assert read("parquet('a.parquet', 'dict')")[600].text == 'f'

@@ -34,21 +34,14 @@ def bpe():
 
 def byte_level():
   names = ['<unk>', END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-  made = tokenizers.Tokenizer(
-    models.BPE({x: i for i, x in enumerate(names)}, [])
-  )
+  made = tokenizers.Tokenizer(models.BPE({x: i for i, x in enumerate(names)}, []))
   made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   return made
 
 
 def made(library, *special, roles=()):
   library.add_special_tokens([*special])
-  return hf.HfTokenizer(
-    {
-      hf.FILE: library.to_str().encode(),
-      'eos.json': json.dumps(END).encode(),
-    }
-  )
+  return hf.HfTokenizer({hf.FILE: library.to_str().encode(), 'eos.json': json.dumps(END).encode()})
 
 
 def of_bytes(token):
@@ -100,26 +93,12 @@ def test_a_mark_before_a_text_belongs_to_its_first_character():
 def test_normal_forms(make, form):
   library = make()
   library.normalizer = getattr(normalizers, form)()
-  clusters = [
-    '日',
-    'e\u0301',
-    'ﬁ',
-    '㍿',
-    'a\u0323',
-    '\u1100\u1161',
-    '½',
-    'é',
-    'x',
-  ]
+  clusters = ['日', 'e\u0301', 'ﬁ', '㍿', 'a\u0323', '\u1100\u1161', '½', 'é', 'x']
   parts = []
   for cluster in clusters:
     whole = unicodedata.normalize(form, cluster)
     alone = [unicodedata.normalize(form, c) for c in cluster]
-    parts += (
-      [*zip(cluster, alone, strict=True)]
-      if whole == ''.join(alone)
-      else [(cluster, whole)]
-    )
+    parts += [*zip(cluster, alone, strict=True)] if whole == ''.join(alone) else [(cluster, whole)]
   assert_spells(made(library), ''.join(clusters), parts)
 
 
@@ -132,22 +111,14 @@ def test_replacements():
       normalizers.Lowercase(),
     ]
   )
-  parts = [
-    ('``', '日'),
-    ('本', '本'),
-    ('q', 'xyz'),
-    ('Ä', 'ä'),
-    ('İ', 'i\u0307'),
-  ]
+  parts = [('``', '日'), ('本', '本'), ('q', 'xyz'), ('Ä', 'ä'), ('İ', 'i\u0307')]
   parts += [('Ö', 'ö')]
   assert_spells(made(library), '``本qÄİÖ', parts)
 
 
 def test_what_a_normalizer_drops_is_in_no_token():
   library = unigram()
-  library.normalizer = normalizers.Sequence(
-    [normalizers.Strip(), normalizers.Replace('q', '')]
-  )
+  library.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace('q', '')])
   tokenizer = made(library)
   ranges = [[2, 3]] * 3 + [[4, 5]] * 3
   assert tokenizer.offsets('  日q本 ').tolist() == ranges
@@ -188,9 +159,7 @@ def test_no_document_names_a_special_token(name):
 @pytest.mark.parametrize('normalized', [True, False])
 def test_a_template_names_a_token_only_as_it_is_written(normalized):
   library = unigram(['/', '<', '>'])
-  library.normalizer = normalizers.Sequence(
-    [normalizers.NFKC(), normalizers.Lowercase()]
-  )
+  library.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
   token = AddedToken('<pad>', normalized=normalized, special=True)
   tokenizer = made(library, token)
   pad = tokenizer.id_of('<pad>')
@@ -203,9 +172,7 @@ def test_a_template_names_a_token_only_as_it_is_written(normalized):
   ranges = tokenizer.offsets_special(text).tolist()
   assert ranges[0] == [0, 5] and ranges[-1] == [len(text) - 5, len(text)]
   bounds = [[i, i + 1] for i in range(5, len(text) - 5)]
-  assert [x for i, x in enumerate(ranges) if x not in ranges[:i]][
-    1:-1
-  ] == bounds
+  assert [x for i, x in enumerate(ranges) if x not in ranges[:i]][1:-1] == bounds
 
 
 def test_one_character_that_is_a_special_token_is_refused():

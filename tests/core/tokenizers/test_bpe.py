@@ -63,9 +63,7 @@ def test_segments_give_the_ids_of_the_whole(build, kind, monkeypatch):
   pieces = ['a', "'s", ' ', '\n', '\n\n', '\t', 'é', '\x1c', '9.', '\r\n', 'B']
 
   @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
   )
   @given(st.lists(st.sampled_from(pieces), max_size=30).map(''.join))
   def check(text):

@@ -21,8 +21,14 @@ CALLS = {
 }
 # Files of others are compared with their libraries, in the tests of their kind.
 OTHERS = {
-  *('saved', 'sides', 'gpt1_bpe', 'gpt2_bpe', 'hf_tokenizer'),
-  *('sentencepiece_file', 'wordpiece_file', 'byte_bpe_file'),
+  'saved',
+  'sides',
+  'gpt1_bpe',
+  'gpt2_bpe',
+  'hf_tokenizer',
+  'sentencepiece_file',
+  'wordpiece_file',
+  'byte_bpe_file',
   'words_file',
 }
 

@@ -7,14 +7,7 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import (
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-  processors,
-  trainers,
-)
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import hf, tokenizer
@@ -30,9 +23,7 @@ def byte_level():
   made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.decoder = decoders.ByteLevel()
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-  trainer = trainers.BpeTrainer(
-    vocab_size=283, initial_alphabet=alphabet, show_progress=False
-  )
+  trainer = trainers.BpeTrainer(vocab_size=283, initial_alphabet=alphabet, show_progress=False)
   made.train_from_iterator([TEXT.replace('<eos>', '')] * 5, trainer)
   return made
 
@@ -60,9 +51,7 @@ def write(tmp_path, monkeypatch):
     if special:
       ids = [(token, made.token_to_id(token)) for token in special]
       single = f'{special[0]} $A {special[0]}'
-      made.post_processor = processors.TemplateProcessing(
-        single=single, special_tokens=ids
-      )
+      made.post_processor = processors.TemplateProcessing(single=single, special_tokens=ids)
     made.save('tokenizer.json')
 
   return write
@@ -133,25 +122,19 @@ def test_files_beside_name_the_end(write, tmp_path, name, entries):
 def test_a_missing_end_of_document_is_named(write):
   call = "hf_tokenizer('tokenizer.json')"
   write(byte_level(), ['<a>', '<b>'])
-  with pytest.raises(
-    UsageError, match=r"eos='</s>'\); its special .* <a>, <b>"
-  ):
+  with pytest.raises(UsageError, match=r"eos='</s>'\); its special .* <a>, <b>"):
     tokenizer.build(call, [])
   with pytest.raises(UsageError, match="has no token '<eot>'"):
     tokenizer.build("hf_tokenizer('tokenizer.json', eos='<eot>')", [])
 
 
 def test_gpt2_is_that_of_openai(write, shared):
-  files = [
-    str(shared / 'tokenizers/gpt2' / n) for n in ('encoder.json', 'vocab.bpe')
-  ]
+  files = [str(shared / 'tokenizers/gpt2' / n) for n in ('encoder.json', 'vocab.bpe')]
   openai = tokenizer.build(f'gpt2_bpe({files[0]!r}, {files[1]!r})', [])
   with open(files[0], encoding='utf-8') as file:
     vocabulary = json.load(file)
   with open(files[1], encoding='utf-8') as file:
-    merges = [
-      tuple(line.split()) for line in file.read().split('\n')[1:] if line
-    ]
+    merges = [tuple(line.split()) for line in file.read().split('\n')[1:] if line]
   made = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
   made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   made.decoder = decoders.ByteLevel()
@@ -194,11 +177,7 @@ def test_a_panic_of_the_library_is_an_error(tmp_path, monkeypatch, special):
   library.save('tokenizer.json')
   made = tokenizer.build("hf_tokenizer('tokenizer.json', eos='</s>')", [])
   text = 'a' * 40
-  calls = (
-    (made.encode_special, made.offsets_special)
-    if special
-    else (made.encode, made.offsets)
-  )
+  calls = (made.encode_special, made.offsets_special) if special else (made.encode, made.offsets)
   for call in calls:
     with pytest.raises(UsageError, match=r'or fails on it .*retry-limit'):
       call(text)

@@ -44,10 +44,7 @@ REFUSED = [
   ('frequent_bytes(2)', {}, 'aa', 'keeps none of the 1 byte values'),
   ("saved('x')", {}, '', r'saved\(.*there is no such folder'),
   ("sides('characters', source='words')", {}, '', 'learns both, and reads'),
-  (
-    "sides('bytes', source=\"sides('bytes', 'bytes')\")",
-    *({}, '', 'is a pair itself'),
-  ),
+  ("sides('bytes', source=\"sides('bytes', 'bytes')\")", {}, '', 'is a pair itself'),
   (BPE, {}, '', r"tokenizer.name: .*'encoder.json'"),
   (BPE, bpe('{', ''), '', 'do not fit gpt2_bpe'),
   (BPE, bpe(EOT, '#version\na b\n'), '', 'out of vocabulary'),
@@ -55,10 +52,7 @@ REFUSED = [
   (BPE, bpe('{"a": 0}', '#version\n'), '', r"no '<\|endoftext\|>'"),
   (ROBERTA, {}, '', r"cannot read 'vocab\.json'"),
   (ROBERTA, roberta('{'), '', 'do not fit'),
-  (
-    *(ROBERTA, roberta('{"a": 0}'), ''),
-    r'has no <s>, <pad>, </s>, <unk>, <mask>; .*gpt2_bpe',
-  ),
+  (ROBERTA, roberta('{"a": 0}'), '', r'has no <s>, <pad>, </s>, <unk>, <mask>; .*gpt2_bpe'),
   ('byte_bpe(260)', {}, '', 'there are 261 pieces'),
   ('byte_bpe(999)', {}, 'ab ab', r'at most 2.. pieces; .* add text'),
   (BERT, {}, '', r"cannot read 'vocab.txt'"),
@@ -78,17 +72,21 @@ REFUSED = [
   (
     HF,
     {**gaps(1), 'tokenizer_config.json': '[]'},
-    *('', 'tokenizer_config.json: is damaged, not a JSON object'),
+    '',
+    'tokenizer_config.json: is damaged, not a JSON object',
   ),
   (
     "words_file('v.txt', 2, vocab_size=2)",
-    *({'v.txt': 'a 0 1\n'}, '', r'vocab_size=2\) has no word; give at least 3'),
+    {'v.txt': 'a 0 1\n'},
+    '',
+    r'vocab_size=2\) has no word; give at least 3',
   ),
   (HF, {'tokenizer.json': '{"added_tokens": [1]}'}, '', r'tokenizer\.json'),
   (
     HF_END,  # the library panics
     gaps(1, normalizer={'type': 'Precompiled', 'precompiled_charsmap': 'AA=='}),
-    *('', "tokenizer.json': is not a tokenizer.json: "),
+    '',
+    "tokenizer.json': is not a tokenizer.json: ",
   ),
   (MODEL, {}, '', 'cannot read'),
   *((MODEL, {'x.model': x}, '', 'is not a SentencePiece') for x in ('', 'x')),
@@ -102,19 +100,14 @@ REFUSED = [
       ("special='[SEP]'", "special='[SEP]' must be a list of texts"),
       ("special=['<s>']", "holds '<s>'"),
       ("symbols=['a'], special=['a']", "has 'a', one of symbols"),
-      (
-        "special=['<extra_id_0>'], sentinels=1",
-        'sentinels=1 are in special or symbols',
-      ),
+      ("special=['<extra_id_0>'], sentinels=1", 'sentinels=1 are in special or symbols'),
     )
   ),
 ]
 
 
 @pytest.mark.parametrize(('call', 'files', 'corpus', 'words'), REFUSED)
-def test_what_cannot_be_made_is_refused(
-  tmp_path, monkeypatch, call, files, corpus, words
-):
+def test_what_cannot_be_made_is_refused(tmp_path, monkeypatch, call, files, corpus, words):
   monkeypatch.chdir(tmp_path)
   for name, data in files.items():
     data = data.encode() if isinstance(data, str) else data

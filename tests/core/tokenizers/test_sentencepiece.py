@@ -12,10 +12,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import tokenizer
 
 WORDS = ['the cat sat on the mat', 'a cat and a dog 2026', 'Élan vital']
-TEXTS = [
-  *('', ' ', '  the  cat\n\tsat ', '</s><s> x', '\u2581 \0 漢 ﬁ', '2026'),
-  'the cat ' * 999,
-]
+TEXTS = ['', ' ', '  the  cat\n\tsat ', '</s><s> x', '\u2581 \0 漢 ﬁ', '2026', 'the cat ' * 999]
 
 # As different models have them: LLaMA's kind, T5's kind, one without eos.
 LLAMA = {'byte_fallback': True, 'vocab_size': 290, 'model_type': 'bpe'}
@@ -40,12 +37,7 @@ def write(path, options):
 
 @pytest.mark.parametrize(
   ('options', 'arguments', 'eos_id'),
-  [
-    (LLAMA, '', 2),
-    (T5, '', 1),
-    (NO_EOS, ", eos='<sep>'", 2),
-    (T5, ", eos='<pad>'", 0),
-  ],
+  [(LLAMA, '', 2), (T5, '', 1), (NO_EOS, ", eos='<sep>'", 2), (T5, ", eos='<pad>'", 0)],
 )
 def test_ids_are_those_of_the_library(tmp_path, options, arguments, eos_id):
   path = tmp_path / 'foreign.model'

@@ -69,10 +69,7 @@ def test_each_side_is_encoded_by_its_own(store):
   assert found == {*zip(SOURCES, TARGETS, strict=True)}
   # As `inspect --text` shows them.
   ends = store.document_ends
-  said = [
-    store.text(made, start, stop)
-    for start, stop in zip([0, *ends[:-1]], ends, strict=True)
-  ]
+  said = [store.text(made, start, stop) for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
   assert said[:2] == [SOURCES[0], TARGETS[0]]
 
 
@@ -133,9 +130,7 @@ def test_what_does_not_go_together(tmp_path, monkeypatch):
     ("sides('characters', source='words')", ''),
   ],
 )
-def test_characters_of_held_out_pairs_count(
-  tmp_path, monkeypatch, name, characters_of
-):
+def test_characters_of_held_out_pairs_count(tmp_path, monkeypatch, name, characters_of):
   """As without another tokenizer for sources."""
   monkeypatch.chdir(tmp_path)
   files = {'a.de': SOURCES, 'a.en': TARGETS, 'b.de': ['ü'], 'b.en': ['Ω']}

@@ -16,9 +16,7 @@ TEXT = st.text(st.characters(exclude_categories=['Cs']))
 
 
 def build(name, *texts):
-  return tokenizer.build(
-    name, [Document(str(i), t) for i, t in enumerate(texts)]
-  )
+  return tokenizer.build(name, [Document(str(i), t) for i, t in enumerate(texts)])
 
 
 @settings(max_examples=50, deadline=None)
@@ -40,9 +38,7 @@ def test_characters_round_trip(text):
 
 
 def test_characters_are_sorted_and_those_held_out_count():
-  made = tokenizer.build(
-    'characters', [Document('a', 'cab')], [Document('b', 'cab!')]
-  )
+  made = tokenizer.build('characters', [Document('a', 'cab')], [Document('b', 'cab!')])
   np.testing.assert_array_equal(made.encode('!abc'), [0, 1, 2, 3])
   assert made.eos_id == 4
   assert [list(x) for x in made.encode_batch(['ca', ''])] == [[3, 1], []]
@@ -59,9 +55,7 @@ def test_words_go_by_their_frequency():
   text = 'b a <unk> b c\n a b, \n b\n'
   made = build('words(count=2)', text)
   # 0 ends documents, 1 is <unk>, then b 4 times less one that has a comma.
-  np.testing.assert_array_equal(
-    made.encode('b a  c\n<unk> b'), [3, 4, 1, 2, 1, 3]
-  )
+  np.testing.assert_array_equal(made.encode('b a  c\n<unk> b'), [3, 4, 1, 2, 1, 3])
   assert made.decode([3, 4, 1, 2, 1, 3, 0]) == 'b a <unk>\n<unk> b'
   assert made.vocab_size == 5
   assert build('words(vocab_size=4)', text).vocab_size == 4

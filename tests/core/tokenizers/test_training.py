@@ -17,36 +17,12 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers import sentencepiece, special, tokenizer, training
 
 # Code with indentation, at every machine the same kind of text.
-CODE = Document(
-  'code', inspect.getsource(textwrap) + inspect.getsource(inspect)
-)
+CODE = Document('code', inspect.getsource(textwrap) + inspect.getsource(inspect))
 
 # Favours what SentencePiece treats in a way of its own.
-TRAPS = [
-  '\u2581',
-  '\u2585',
-  '\u2047',
-  '\0',
-  '\t',
-  '\n',
-  '\r',
-  ' ',
-  '  ',
-  '<0x41>',
-]
-TRAPS += [
-  '<unk>',
-  '</s>',
-  '\ufeff',
-  '\ufffd',
-  'def ',
-  'a\u0301',
-  '٣',
-  '\U0001f600',
-]
-TEXT = st.lists(
-  st.sampled_from(TRAPS) | st.characters(exclude_categories=['Cs'])
-).map(''.join)
+TRAPS = ['\u2581', '\u2585', '\u2047', '\0', '\t', '\n', '\r', ' ', '  ', '<0x41>']
+TRAPS += ['<unk>', '</s>', '\ufeff', '\ufffd', 'def ', 'a\u0301', '٣', '\U0001f600']
+TEXT = st.lists(st.sampled_from(TRAPS) | st.characters(exclude_categories=['Cs'])).map(''.join)
 
 
 SYMBOLS = ['<mask>', '    ', 'a b', ' z', 'x,y', 'é']
@@ -94,9 +70,7 @@ def test_segments_give_the_ids_of_the_whole(model, monkeypatch):
   pieces = ['a', ' ', '\n', '\n\n', '\t', 'é', '\r\n', 'def ', '\u2581', '9']
 
   @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
   )
   @given(st.lists(st.sampled_from(pieces), max_size=30).map(''.join))
   def check(text):
@@ -123,8 +97,7 @@ NUMBERS = Document('numbers', 'pi 123.5 of 2026, x2026 ' * 500)
 def test_digits_are_split_as_palm_does(model):
   made = {
     split: tokenizer.build(
-      f'sentencepiece(400, model={model!r}, split_digits={split})',
-      [CODE, NUMBERS],
+      f'sentencepiece(400, model={model!r}, split_digits={split})', [CODE, NUMBERS]
     )
     for split in (True, False)
   }
@@ -171,9 +144,7 @@ def test_pieces_hold_indentation_and_not_newlines():
 def test_training_twice_gives_the_same_model():
   made = trained("model='unigram'")
   again = tokenizer.build("sentencepiece(400, 'unigram')", [CODE])
-  assert (
-    again.fingerprint == made.fingerprint != trained("model='bpe'").fingerprint
-  )
+  assert again.fingerprint == made.fingerprint != trained("model='bpe'").fingerprint
 
 
 def test_the_sample_is_seeded_and_does_not_depend_on_the_order():
@@ -213,11 +184,7 @@ def test_an_encoders_tokens_are_no_text():
   assert not {*ids} & {*plain.tolist()}
   assert made.decode(plain) == text.lower()
   named = special.with_masks(made, text).tolist()
-  assert named == [
-    *made.encode('class'),
-    found.mask_id,
-    *made.encode(' and [SEP]'),
-  ]
+  assert named == [*made.encode('class'), found.mask_id, *made.encode(' and [SEP]')]
 
 
 @pytest.mark.parametrize('model', ['unigram', 'bpe'])

@@ -17,13 +17,7 @@ def texts(store):
 
 
 @pytest.mark.parametrize(
-  'holdout',
-  [
-    'documents(fraction=0.3)',
-    'tail(fraction=0.37)',
-    'none',
-    "text('docs/1*.txt')",
-  ],
+  'holdout', ['documents(fraction=0.3)', 'tail(fraction=0.37)', 'none', "text('docs/1*.txt')"]
 )
 def test_each_file_is_a_document(corpus, make_config, holdout):
   for name in ('05.txt', '23.txt'):
@@ -38,12 +32,8 @@ def test_each_file_is_a_document(corpus, make_config, holdout):
     assert whole == text or (i == len(found) - 1 and whole.startswith(text))
 
 
-@pytest.mark.parametrize(
-  'holdout', ['documents(fraction=0.3)', 'tail(fraction=0.37)', 'none']
-)
-def test_names_are_known_where_files_were_left_out(
-  corpus, make_config, holdout
-):
+@pytest.mark.parametrize('holdout', ['documents(fraction=0.3)', 'tail(fraction=0.37)', 'none'])
+def test_names_are_known_where_files_were_left_out(corpus, make_config, holdout):
   """As those of the same corpus without the files that cannot be read."""
   expected = document_names.of_store(
     prepare.ensure(make_config("text('docs/*.txt')", holdout), 'D')

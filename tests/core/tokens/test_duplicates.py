@@ -74,9 +74,7 @@ def test_preparing_tells_of_copies(corpus, make_config, caplog, num_copies):
   assert ('word for word' in caplog.text) == bool(num_copies)
 
 
-def test_going_on_counts_what_was_written_before(
-  corpus, make_config, caplog, monkeypatch
-):
+def test_going_on_counts_what_was_written_before(corpus, make_config, caplog, monkeypatch):
   docs = corpus / 'docs'
   first = next(path for path in sorted(docs.iterdir()) if held_out(path.name))
   name = next(n for n in (f'z{i}' for i in range(99)) if not held_out(n))

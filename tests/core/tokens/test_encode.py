@@ -34,9 +34,7 @@ class Slow:
 
 
 def batches():
-  parts = (
-    Part(Document(str(i), 'x' * (1 + i * 7 % 13)), False) for i in range(53)
-  )
+  parts = (Part(Document(str(i), 'x' * (1 + i * 7 % 13)), False) for i in range(53))
   return encode.batches(parts, Slow())
 
 
@@ -98,19 +96,7 @@ FOREIGN = {
 
 def long_text():
   rng = np.random.default_rng(29)
-  words = [
-    'the',
-    'cat',
-    '  sat',
-    'on',
-    'a',
-    'mat.',
-    'é',
-    '漢',
-    '\n',
-    'x1',
-    '12',
-  ]
+  words = ['the', 'cat', '  sat', 'on', 'a', 'mat.', 'é', '漢', '\n', 'x1', '12']
   return ' '.join(rng.choice(words, size=1009))
 
 
@@ -121,9 +107,7 @@ def pieces_of(text, made):
 
 @pytest.mark.parametrize('kind', FOREIGN)
 @pytest.mark.parametrize('longest', [23, 331])
-def test_ids_of_a_long_document_are_those_of_the_library(
-  tmp_path, monkeypatch, kind, longest
-):
+def test_ids_of_a_long_document_are_those_of_the_library(tmp_path, monkeypatch, kind, longest):
   monkeypatch.setattr(encode, '_LONGEST', longest)
   text, written = long_text(), io.BytesIO()
   spm.SentencePieceTrainer.Train(

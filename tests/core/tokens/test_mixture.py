@@ -56,9 +56,7 @@ def test_each_row_once_before_any_twice():
       epoch = [row for _, row in rows[start : start + size]]
       assert sorted(epoch) == [*range(size)]
   counts = collections.Counter(p.source for p in found)
-  assert order(TEXT).epochs(400) == {
-    name: counts[name] / size for name, size in SIZES.items()
-  }
+  assert order(TEXT).epochs(400) == {name: counts[name] / size for name, size in SIZES.items()}
 
 
 def test_with_replacement_rows_come_as_chance_has_it():
@@ -96,14 +94,7 @@ def test_the_order_of_earlier_versions():
   assert [p.row for p in places(order(REPLACING), 0, 5)] == REPLACED
 
 
-ORDER = [
-  ('web', 204),
-  ('web', 370),
-  ('books', 19),
-  ('web', 391),
-  ('web', 47),
-  ('web', 419),
-]
+ORDER = [('web', 204), ('web', 370), ('books', 19), ('web', 391), ('web', 47), ('web', 419)]
 REPLACED = [743, 6, 600, 1, 692]
 
 
@@ -126,9 +117,7 @@ def test_the_ledger_names_the_documents_in_the_batches(config):
   tokens = np.split(made.tokens(0, len(made)), made.document_ends[:-1])
   arguments = dict(seed=5, start=1, stop=40, rows=batch_rows.even(7, LENGTH))
   found = [*ledger.steps(made, **arguments)]
-  batches = [
-    *row_order.batches(made, **arguments, make_batch=causal.make_batch)
-  ]
+  batches = [*row_order.batches(made, **arguments, make_batch=causal.make_batch)]
   for step, batch in zip(found, batches, strict=True):
     for b, row in enumerate(step.rows):
       claimed = np.concatenate([tokens[d][i:j] for d, i, j in row.spans])
@@ -148,9 +137,7 @@ def test_the_ledger_names_the_documents_in_the_batches(config):
 
 def test_weights_are_no_part_of_the_store(config):
   before = prepare.ensure(config, 'D')
-  config.data.source = (
-    'mixture(high:0.5, low:0.5), mixture(low:1.0, from_token=100)'
-  )
+  config.data.source = 'mixture(high:0.5, low:0.5), mixture(low:1.0, from_token=100)'
   after = prepare.ensure(config, 'D')
   assert after.manifest == before.manifest
   assert before.mixture != after.mixture
@@ -187,9 +174,7 @@ def test_examples_in_proportion_up_to_a_limit():
   # examples each.
   examples = {'web': 5000, 'books': 31 * 3, 'code': 7 * 2}
   calls = 'mixture(web:1, books:1, code:1, shares="examples", limit=500)'
-  made = Order(
-    mixture.phases(calls), SIZES, length=LENGTH, seed=5, examples=examples
-  )
+  made = Order(mixture.phases(calls), SIZES, length=LENGTH, seed=5, examples=examples)
   rates = {'web': 500, 'books': 93, 'code': 14}
   wanted = {n: rates[n] * SIZES[n] / examples[n] for n in SIZES}
   rows = drawn(made, 10_000)
@@ -198,13 +183,9 @@ def test_examples_in_proportion_up_to_a_limit():
     share = wanted[name] / sum(wanted.values())
     assert abs(rows[name] - 1e4 * share) <= 1
     # A row of web is 5 examples: that much is lost to rounding.
-    assert seen[name] / seen['web'] == pytest.approx(
-      rates[name] / 500, rel=0.02
-    )
+    assert seen[name] / seen['web'] == pytest.approx(rates[name] / 500, rel=0.02)
   twice = calls.replace('code:1', 'code:2')
-  more = Order(
-    mixture.phases(twice), SIZES, length=LENGTH, seed=5, examples=examples
-  )
+  more = Order(mixture.phases(twice), SIZES, length=LENGTH, seed=5, examples=examples)
   ratio = drawn(more, 10_000)['code'] / drawn(more, 10_000)['books']
   assert ratio == pytest.approx(2 * rows['code'] / rows['books'], rel=0.02)
 
@@ -219,9 +200,7 @@ def test_a_store_counts_the_examples_of_its_sources(config):
   assert made.num_examples() == counts
   texts = made.manifest
   made.manifest = dataclasses.replace(texts, pairs=True)
-  assert made.num_examples() == {
-    name: count // 2 for name, count in counts.items()
-  }
+  assert made.num_examples() == {name: count // 2 for name, count in counts.items()}
   made.manifest = texts
   assert made.ordered('mixture(high:1.0)').num_examples() == {}
   source = made.ordered(config.data.source)
@@ -229,6 +208,4 @@ def test_a_store_counts_the_examples_of_its_sources(config):
   rows = shares._maker.sizes
   drawn = collections.Counter(shares.place(i).source for i in range(2003))
   wanted = {n: min(9, counts[n]) * rows[n] / counts[n] for n in counts}
-  assert drawn['low'] == pytest.approx(
-    2003 * wanted['low'] / sum(wanted.values()), abs=1
-  )
+  assert drawn['low'] == pytest.approx(2003 * wanted['low'] / sum(wanted.values()), abs=1)

@@ -53,25 +53,18 @@ print('done', flush=True)
 def texts(store, tokenizer):
   ends = store.document_ends
   starts = [0, *ends[:-1]]
-  return [
-    tokenizer.decode(store.tokens(int(a), int(b)))
-    for a, b in zip(starts, ends, strict=True)
-  ]
+  return [tokenizer.decode(store.tokens(int(a), int(b))) for a, b in zip(starts, ends, strict=True)]
 
 
 @pytest.mark.parametrize('name', ['bytes', 'characters', TRAINED])
 @pytest.mark.parametrize('batch', [1, 1 << 22])
-def test_both_splits_hold_the_documents(
-  corpus, make_config, name, batch, monkeypatch
-):
+def test_both_splits_hold_the_documents(corpus, make_config, name, batch, monkeypatch):
   monkeypatch.setattr(encode, '_BATCH', batch)
   config = make_config(tokenizer=name)
   train = prepare.ensure(config, 'D')
   held_out, tokenizer = train.validation(), train.tokenizer()
   found = texts(train, tokenizer), texts(held_out, tokenizer)
-  corpus_texts = [
-    d.text for d in sources.documents('data.source', config.data.source)
-  ]
+  corpus_texts = [d.text for d in sources.documents('data.source', config.data.source)]
   assert sorted(found[0] + found[1]) == sorted(corpus_texts)
   assert found[0] == [t for t in corpus_texts if t in set(found[0])]
   for split, part in zip((train, held_out), found, strict=True):
@@ -151,10 +144,7 @@ def test_progress_reports_bytes(corpus, make_config):
   prepare.prepare(config, 'D', lambda *report: seen.append(report))
   size = sum(p.stat().st_size for p in (corpus / 'docs').iterdir())
   assert seen[-1] == ('tokenizing', size, size)
-  assert {stage for stage, *_ in seen} == {
-    'reading for the tokenizer',
-    'tokenizing',
-  }
+  assert {stage for stage, *_ in seen} == {'reading for the tokenizer', 'tokenizing'}
 
 
 def test_a_crash_at_any_write_leaves_no_store(corpus, make_config, monkeypatch):
@@ -211,9 +201,7 @@ def test_prepare_resumes_after_a_kill(corpus, hf_tokenizer):
 
   def child(workers):
     return subprocess.Popen(
-      [sys.executable, '-c', CHILD, f'{workers}', str(ROOT)],
-      stdout=subprocess.PIPE,
-      text=True,
+      [sys.executable, '-c', CHILD, f'{workers}', str(ROOT)], stdout=subprocess.PIPE, text=True
     )
 
   with child(workers=2) as process:
@@ -276,9 +264,7 @@ def test_an_unresumable_state_starts_over(corpus, make_config, small, change):
   assert contents('D') == contents('E')
 
 
-def test_the_digest_of_what_was_done_is_compared(
-  corpus, make_config, small, monkeypatch, caplog
-):
+def test_the_digest_of_what_was_done_is_compared(corpus, make_config, small, monkeypatch, caplog):
   # As if the samples had not told that the file is another.
   monkeypatch.setattr('gpt_jax.core.text.inputs.look', lambda paths: {})
   caplog.set_level('INFO')
@@ -292,12 +278,8 @@ def test_the_digest_of_what_was_done_is_compared(
   assert contents('D') == contents('E')
 
 
-@pytest.mark.parametrize(
-  'tokenizer', [TRAINED, 'bytes', "hf_tokenizer('tokenizer.json')"]
-)
-def test_workers_make_the_same_store(
-  corpus, hf_tokenizer, make_config, monkeypatch, tokenizer
-):
+@pytest.mark.parametrize('tokenizer', [TRAINED, 'bytes', "hf_tokenizer('tokenizer.json')"])
+def test_workers_make_the_same_store(corpus, hf_tokenizer, make_config, monkeypatch, tokenizer):
   settings = {'tokenizer': tokenizer, 'sentences': 'terminal'}
   prepare.prepare(make_config(**settings), 'D')
   monkeypatch.setattr(encode, '_BATCH', 100)
@@ -348,9 +330,7 @@ def test_changed_files_are_named(corpus, make_config, caplog):
 
 
 @pytest.mark.parametrize('longest', [21, 22])
-def test_too_few_ends_of_documents_are_told(
-  corpus, make_config, monkeypatch, caplog, longest
-):
+def test_too_few_ends_of_documents_are_told(corpus, make_config, monkeypatch, caplog, longest):
   monkeypatch.setattr(prepare, '_LONG', longest)
   (corpus / 'books.md').write_text(('x' * 21 + '\n\n') * 3)
   source = 'passages("text(\'books.md\')", chars=5)'
@@ -373,9 +353,7 @@ def without_an_unknown_token():
 
 @pytest.mark.parametrize('longest', [1 << 20, 4])
 @pytest.mark.parametrize('call', ['{}', 'passages({!r}, chars=1)'])
-def test_a_text_that_cannot_be_tokenized(
-  tmp_path, make_config, monkeypatch, caplog, longest, call
-):
+def test_a_text_that_cannot_be_tokenized(tmp_path, make_config, monkeypatch, caplog, longest, call):
   """One line that names it, or left out and counted."""
   monkeypatch.chdir(tmp_path)
   lines = ['a aa\na aa', 'a aa\nb aa\na', 'aa']
@@ -396,9 +374,7 @@ def test_a_text_that_cannot_be_tokenized(
   cut = [] if longest > 4 else [[1, 2]]
   found = [
     store.tokens(int(a), int(b)).tolist()
-    for a, b in zip(
-      [0, *store.document_ends[:-1]], store.document_ends, strict=True
-    )
+    for a, b in zip([0, *store.document_ends[:-1]], store.document_ends, strict=True)
   ]
   assert found == [x + [0] for x in ([1, 2, 1, 2], *cut, [2])]
   whole = sum(len(line) for i, line in enumerate(lines) if i != 1)

@@ -65,9 +65,7 @@ def test_configs(corpus, make_config, field, value, message):
 
 
 def test_the_tail_of_a_mixture(make_config, corpus):
-  config = make_config(
-    'mixture(low:0.5, high:0.5)', 'tail(fraction=0.1)', sources=SOURCES
-  )
+  config = make_config('mixture(low:0.5, high:0.5)', 'tail(fraction=0.1)', sources=SOURCES)
   with pytest.raises(UsageError, match='last source of a mixture'):
     prepare.ensure(config, 'D')
 
@@ -89,9 +87,7 @@ def test_orders(call, rows, message):
     Order(mixture.phases(call), rows, length=13, seed=0, tokens=tokens)
 
 
-def test_files_are_looked_at_before_a_tokenizer_is_trained(
-  corpus, make_config, monkeypatch
-):
+def test_files_are_looked_at_before_a_tokenizer_is_trained(corpus, make_config, monkeypatch):
   def train(*args):
     raise AssertionError('begins to train')
 

@@ -55,13 +55,8 @@ def test_a_sentence_begins_with_the_token_of_its_first_character(
     found = ends[(ends > start) & (ends < stop)]
     # How many characters the first i + 1 tokens hold. What there is of one
     # that is spelled in several tokens decodes to one or more.
-    held = [
-      len(made.decode(store.tokens(start, i + 1))) for i in range(start, stop)
-    ]
-    wanted = {
-      start + sum(count <= c for count in held)
-      for c in characters(text, splitter)
-    }
+    held = [len(made.decode(store.tokens(start, i + 1))) for i in range(start, stop)]
+    wanted = {start + sum(count <= c for count in held) for c in characters(text, splitter)}
     assert {*found} == wanted - {start, stop - 1}
     start = stop
 
@@ -120,9 +115,7 @@ def test_a_store_of_before_has_none_and_says_so(corpus, make_config):
   store = prepare.ensure(make_config(), 'D')
   with pytest.raises(UsageError, match=r"data.sentences='terminal' and name"):
     _ = store.sentence_ends
-  with pytest.raises(
-    UsageError, match=r"data.sentences='none' where .*'lines'"
-  ):
+  with pytest.raises(UsageError, match=r"data.sentences='none' where .*'lines'"):
     prepare.ensure(make_config(sentences='lines'), 'D')
 
 

@@ -46,18 +46,14 @@ def test_tokens_and_rows(saved, in_memory_bytes):
   opened = TokenStore.open(str(folder), in_memory_bytes=in_memory_bytes)
   opened.verify()
   for start, stop in ((0, 0), (0, 1), (16383, 16385), (32700, 131_100)):
-    np.testing.assert_array_equal(
-      opened.tokens(start, stop), tokens[start:stop]
-    )
+    np.testing.assert_array_equal(opened.tokens(start, stop), tokens[start:stop])
   starts = np.random.default_rng(0).integers(0, 149_000, 101)
   rows = opened.read_many(starts, 997)
   assert rows.dtype == np.uint16 and rows.shape == (101, 997)
   np.testing.assert_array_equal(rows, tokens[starts[:, None] + np.arange(997)])
   assert opened.read_many([], 7).shape == (0, 7)
   last = len(opened)
-  np.testing.assert_array_equal(
-    opened.read_many([last - 3], 3)[0], opened.tokens(last - 3, last)
-  )
+  np.testing.assert_array_equal(opened.read_many([last - 3], 3)[0], opened.tokens(last - 3, last))
   for wrong in ([-1], [last - 2]):
     with pytest.raises(AssertionError):
       opened.read_many(wrong, 3)
@@ -69,9 +65,7 @@ def test_rows_in_a_bucket_through_faults(saved, make_bucket, kind):
   folder, tokens = saved
   faults = ('busy', 'many', 'slow', 'partly', 'torn', 'lost')
   always = ['']
-  bucket = make_bucket(
-    lambda i: always[0] or (faults[i // 3 % 6] if i % 3 else ''), kind
-  )
+  bucket = make_bucket(lambda i: always[0] or (faults[i // 3 % 6] if i % 3 else ''), kind)
   for path in folder.rglob('*'):
     if path.is_file():
       name = f'x/{path.relative_to(folder)}'
@@ -98,9 +92,7 @@ def test_documents_end_with_eos(saved, in_memory_bytes):
   opened = TokenStore.open(str(folder), in_memory_bytes=in_memory_bytes)
   ends = opened.document_ends
   everything = opened.tokens(0, len(opened))
-  np.testing.assert_array_equal(
-    ends, np.flatnonzero(everything == opened.manifest.eos_id) + 1
-  )
+  np.testing.assert_array_equal(ends, np.flatnonzero(everything == opened.manifest.eos_id) + 1)
   assert len(ends) == opened.manifest.num_documents == 38
   assert ends[-1] == len(opened)
   assert opened.manifest.num_bytes == len(opened) - 38
@@ -131,12 +123,8 @@ def damage_delete(path):
 
 
 @modes()
-@pytest.mark.parametrize(
-  'damage', [damage_flip, damage_truncate, damage_delete]
-)
-@pytest.mark.parametrize(
-  'name', ['tokens/c/0', 'tokens/c/4', 'document_ends/c/0']
-)
+@pytest.mark.parametrize('damage', [damage_flip, damage_truncate, damage_delete])
+@pytest.mark.parametrize('name', ['tokens/c/0', 'tokens/c/4', 'document_ends/c/0'])
 def test_damage_is_never_read(saved, in_memory_bytes, damage, name):
   folder, _ = saved
   read_all(folder, in_memory_bytes)
@@ -148,9 +136,7 @@ def test_damage_is_never_read(saved, in_memory_bytes, damage, name):
   assert 'prepare the data again' in message and '\n' not in message
 
 
-@pytest.mark.parametrize(
-  'damage', [damage_flip, damage_truncate, damage_delete]
-)
+@pytest.mark.parametrize('damage', [damage_flip, damage_truncate, damage_delete])
 def test_damage_after_opening_is_never_read(saved, damage):
   folder, _ = saved
   opened = TokenStore.open(str(folder), in_memory_bytes=0)
@@ -253,9 +239,7 @@ def test_compressed_tokens_are_the_same(saved, make_config, in_memory_bytes):
   prepare.prepare(config, 'Z')
   opened = TokenStore.open('Z', in_memory_bytes=in_memory_bytes)
   np.testing.assert_array_equal(opened.tokens(0, 150_000), tokens)
-  np.testing.assert_array_equal(
-    opened.read_many([3, 140_000], 997)[1], tokens[140_000:140_997]
-  )
+  np.testing.assert_array_equal(opened.read_many([3, 140_000], 997)[1], tokens[140_000:140_997])
   sizes = [
     sum(path.stat().st_size for path in (place / 'tokens/c').iterdir())
     for place in (folder, pathlib.Path('Z'))
@@ -276,8 +260,7 @@ def test_zeros_are_stored(tmp_path, small_shards):
 
 
 @pytest.mark.parametrize(
-  ('vocab_size', 'dtype'),
-  [(257, 'uint16'), (65536, 'uint16'), (65537, 'uint32')],
+  ('vocab_size', 'dtype'), [(257, 'uint16'), (65536, 'uint16'), (65537, 'uint32')]
 )
 def test_the_smallest_type_is_chosen(vocab_size, dtype):
   assert store.token_dtype(vocab_size) == dtype
@@ -301,14 +284,17 @@ ACCIDENTS = {
 @pytest.mark.parametrize(
   'name',
   [
-    *('manifest.json', 'inputs.json', 'tokenizer/tokenizer.json'),
-    *('tokenizer/characters.json', 'tokens/zarr.json', 'tokens/c/0'),
-    *('document_ends/zarr.json', 'validation/manifest.json'),
+    'manifest.json',
+    'inputs.json',
+    'tokenizer/tokenizer.json',
+    'tokenizer/characters.json',
+    'tokens/zarr.json',
+    'tokens/c/0',
+    'document_ends/zarr.json',
+    'validation/manifest.json',
   ],
 )
-def test_an_accident_is_one_line_or_harmless(
-  corpus, make_config, name, accident
-):
+def test_an_accident_is_one_line_or_harmless(corpus, make_config, name, accident):
   config = make_config(tokenizer='characters')
   expected = prepare.ensure(config, 'D').manifest
   path = corpus / 'D' / name
@@ -348,9 +334,7 @@ def test_a_sealed_manifest_of_another_version_is_refused(saved):
 
 
 @pytest.mark.parametrize('accident', ACCIDENTS)
-def test_a_damaged_state_of_a_preparation_starts_over(
-  corpus, make_config, accident
-):
+def test_a_damaged_state_of_a_preparation_starts_over(corpus, make_config, accident):
   expected = prepare.prepare(make_config(), 'E')
   data = ACCIDENTS[accident] or b'PK\3\4' + b'x' * 41
   (corpus / 'D').mkdir()

@@ -47,9 +47,7 @@ def loss(params, batch, key):
   factors = layers.draw_by_row(jax.random.uniform, key, batch['x'].shape)
   errors = (batch['x'] * factors) @ params['theta'] - batch['y']
   weight = jnp.sum(batch['w'])
-  mean = layers.mean_over_rows(
-    jnp.mean((batch['x'] @ params['theta']) ** 2, axis=1)
-  )
+  mean = layers.mean_over_rows(jnp.mean((batch['x'] @ params['theta']) ** 2, axis=1))
   over = layers.over_replicas(weight)
   total = jnp.sum(batch['w'] * errors**2) + over * mean
   return Loss(total, weight, over * mean, {'router': Mean(over * mean, over)})
@@ -69,10 +67,7 @@ def expected(rows, num_micro, key, theta):
   """By NumPy, in float64: each row draws by its number in the batch."""
   batch = {name: np.float64(x) for name, x in batch_of(rows).items()}
   factors = np.float64(
-    [
-      jax.random.uniform(jax.random.fold_in(key, i), (1, L, D))[0]
-      for i in range(rows)
-    ]
+    [jax.random.uniform(jax.random.fold_in(key, i), (1, L, D))[0] for i in range(rows)]
   )
   x, w = batch['x'] * factors, batch['w']
   errors = x @ theta - batch['y']
@@ -95,9 +90,7 @@ def compute(rows, sizes, micro_rows, num_replicas):
 
   def function(params, batch, key):
     objective = tiny.LossOnly(loss)
-    return mean_gradients(
-      params, batch, key, objective=objective, **parts._asdict()
-    )
+    return mean_gradients(params, batch, key, objective=objective, **parts._asdict())
 
   batch = batch_of(rows)
   if rows % shards == 0:
@@ -146,7 +139,5 @@ def reduced_in_loops(text):
   for line in text.splitlines():
     if ' all-reduce(' in line and 'while/body' in line:
       shapes = re.findall(r'f32\[([\d,]*)\]', line.partition(' all-reduce(')[0])
-      sizes.append(
-        sum(int(np.prod([int(n) for n in s.split(',') if n])) for s in shapes)
-      )
+      sizes.append(sum(int(np.prod([int(n) for n in s.split(',') if n])) for s in shapes))
   return max(sizes)

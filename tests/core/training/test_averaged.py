@@ -30,9 +30,7 @@ def run(tmp_path_factory):
     params = tiny.random_like(state.params, seed=step)
     saved.append(params)
     ema = tiny.random_like(state.params, seed=step + 100)
-    state = state._replace(
-      step=np.int32(step) + 0 * state.step, params=params, ema=ema
-    )
+    state = state._replace(step=np.int32(step) + 0 * state.step, params=params, ema=ema)
     saver.save(jax.device_put(state, built.shardings))
   saver.close()
   return str(folder), models.StoredModel(abstract), saved
@@ -46,9 +44,7 @@ def test_the_mean_of_the_last(run, number):
   assert steps == STEPS[-number:]
   assert state.ema is None and int(state.step) == 11
   for found, *trees in zip(
-    jax.tree.leaves(state.eval_params),
-    *map(jax.tree.leaves, saved[-number:]),
-    strict=True,
+    jax.tree.leaves(state.eval_params), *map(jax.tree.leaves, saved[-number:]), strict=True
   ):
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, np.mean(trees, axis=0), atol=1e-6)
@@ -76,16 +72,12 @@ def test_evaluations_start_the_mean_as_a_given_step_does(tmp_path):
     'schedule__name': 'constant(peak=80.0)',
     'eval__every_steps': 1,
   }
-  run = whole_runs.trained(
-    'ulmfit', tmp_path / 'a', **changes, optim__ema='mean(patience=1)'
-  )
+  run = whole_runs.trained('ulmfit', tmp_path / 'a', **changes, optim__ema='mean(patience=1)')
   losses = whole_runs.values(run.workdir, 'eval/validation/loss')
   start = next(i + 1 for i in range(2, 12) if losses[i] > min(losses[: i - 1]))
   assert start < 9
   state = whole_runs.assert_resumes(run, tmp_path / 'resumed')
   means, weights = map(jax.tree.leaves, (state.ema, state.params))
   assert any(np.any(a != b) for a, b in zip(means, weights, strict=True))
-  fixed = whole_runs.trained(
-    'ulmfit', tmp_path / 'b', **changes, optim__ema=f'mean(start={start})'
-  )
+  fixed = whole_runs.trained('ulmfit', tmp_path / 'b', **changes, optim__ema=f'mean(start={start})')
   whole_runs.same_state(run.workdir, fixed.workdir)

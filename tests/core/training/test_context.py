@@ -48,18 +48,12 @@ def test_experts_drop_the_same_tokens():
     params = jax.device_put(tiny.params(run.model), run.shardings.params)
     given = run.put(tiny.batch(ROWS, LENGTH, VOCAB), ROWS)
     with sharding.use(run.mesh, run.rules):
-      return jax.device_get(
-        jax.jit(run.objective.loss)(params, given, jax.random.key(3))
-      )
+      return jax.device_get(jax.jit(run.objective.loss)(params, given, jax.random.key(3)))
 
   found, expected = measure(4), measure(1)
   dropped = expected.metrics['router/decoder/dropped']
   assert 0.1 < dropped.sum[0] / dropped.weight < 0.7
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-    found,
-    expected,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
 
 
 # Bytes that a device sends: 2 layers x keys and values of 1 row, 512 tokens,
@@ -76,10 +70,7 @@ RING = {'forward collective-permute bf16': 1, 'synchronous': 0}
   [
     ('v5e:2x4', 'all_gather', 4, {'back reduce-scatter bf16': 1, 'kernels': 0}),
     # With dropout rows are in order, so that flash serves them.
-    (
-      *('v5e:2x4', 'all_gather, dropout', 4),
-      {'back reduce-scatter bf16': 1, 'kernels': 2},
-    ),
+    ('v5e:2x4', 'all_gather, dropout', 4, {'back reduce-scatter bf16': 1, 'kernels': 2}),
     # Of a device's own keys, of those that others sent, and of the last ones,
     # the latter two in two ways each; backwards in one kernel.
     ('v5e:2x4', 'ring', 4, {**RING, 'kernels': 10}),

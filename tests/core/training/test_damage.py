@@ -184,9 +184,14 @@ def test_tokenizer(workdir, name, how):
 @pytest.mark.parametrize(
   'change',
   [
-    *({'files': 3}, {'files': [3]}, {'kind': []}, {'fingerprint': None}),
-    *({'files': ['../config.json']}, {'files': ['/etc/hostname']}),
-    *({'beside': {'../config.json': ''}}, {'files': ['..\\x', '']}),
+    {'files': 3},
+    {'files': [3]},
+    {'kind': []},
+    {'fingerprint': None},
+    {'files': ['../config.json']},
+    {'files': ['/etc/hostname']},
+    {'beside': {'../config.json': ''}},
+    {'files': ['..\\x', '']},
   ],
 )
 def test_index_of_a_tokenizer(workdir, change):

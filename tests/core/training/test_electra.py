@@ -63,9 +63,7 @@ def test_both_models_are_exported(workdir, tmp_path, capsys):
   text = ['fill', f'--workdir={workdir}', '--text=The [MASK] sat.']
   assert main(text) == 2
   assert 'scores no vocabulary; export its generator' in capsys.readouterr().err
-  assert (
-    main(['convert', f'--from_hf={generator}', f'--workdir={tmp_path}/g']) == 0
-  )
+  assert main(['convert', f'--from_hf={generator}', f'--workdir={tmp_path}/g']) == 0
   assert main(['fill', f'--workdir={tmp_path}/g', text[2]]) == 0
 
 
@@ -99,11 +97,7 @@ def test_the_discriminator_is_fine_tuned(workdir, tmp_path):
   parts, state = trained_lib.load_state(str(tuned))
   ids, L = np.array([[2, 9, 11, 4, 3]]), run['finetune']['length']
   padded = np.pad(ids, [(0, 0), (0, L - 5)])
-  batch = {
-    'inputs': padded[None],
-    'lengths': np.full((1, 1), 5),
-    'second': np.full((1, 1), L),
-  }
+  batch = {'inputs': padded[None], 'lengths': np.full((1, 1), 5), 'second': np.full((1, 1), L)}
   assert parts.objective.outputs is not None
   ours = parts.objective.outputs(state.params, batch)
   model, params = hf.load(str(out))

@@ -34,9 +34,7 @@ def compute(ffn, sizes, expert, num_micro=1):
   parts = run.micro_batches(run.ramp.stages[0].shape)
   assert parts.num_micro == num_micro
   assert parts.num_replicas == (sizes[0] if num_micro > 1 else 1)
-  function = functools.partial(
-    mean_gradients, objective=run.objective, **parts._asdict()
-  )
+  function = functools.partial(mean_gradients, objective=run.objective, **parts._asdict())
   params = jax.device_put(tiny.params(run.model), run.shardings.params)
   batch = run.put(tiny.batch(ROWS, LENGTH, 48), ROWS)
   key = jax.random.key(3)
@@ -57,13 +55,7 @@ def exchanges(text):
 
 @pytest.mark.parametrize(
   'sizes, expert',
-  [
-    slow((1, 1, 1), 2),
-    slow((1, 1, 1), 8),
-    slow((1, 2, 1), 2),
-    ((1, 2, 2), 2),
-    slow((8, 1, 1), 1),
-  ],
+  [slow((1, 1, 1), 2), slow((1, 1, 1), 8), slow((1, 2, 1), 2), ((1, 2, 2), 2), slow((8, 1, 1), 1)],
 )
 def test_capacity(sizes, expert):
   """Jitter and drops included."""

@@ -65,9 +65,7 @@ def slice_of(chip, *shape):
   """Devices of a TPU slice, as JAX describes them."""
   kind = topologies.CHIPS[chip].kind
   return [
-    types.SimpleNamespace(
-      platform='tpu', device_kind=kind, coords=(*at, 0), process_index=0
-    )
+    types.SimpleNamespace(platform='tpu', device_kind=kind, coords=(*at, 0), process_index=0)
     for at in np.ndindex(*shape)
   ]
 
@@ -97,9 +95,7 @@ def test_train_takes_the_mesh_and_the_rows_of_plan():
   assert model.halved(sizes, rows) <= rows / 2
 
 
-@pytest.mark.parametrize(
-  ('chip', 'shape', 'gone'), [('v5e', (2, 3), 0), ('v5e', (2, 4), 1)]
-)
+@pytest.mark.parametrize(('chip', 'shape', 'gone'), [('v5e', (2, 3), 0), ('v5e', (2, 4), 1)])
 def test_devices_that_form_no_slice(chip, shape, gone):
   assert topologies.of_devices(slice_of(chip, *shape)[gone:]) is None
   assert topologies.of_devices(jax.devices()) is None
@@ -139,9 +135,7 @@ def test_a_lost_slice_leaves_a_smaller_mesh(tmp_path):
     assert np.prod([*sizes.values()]) == len(devices)
     return sizes
 
-  (tmp_path / 'config.json').write_text(
-    config_lib.to_json(layouts.apply(config, {'mesh.data': 2}))
-  )
+  (tmp_path / 'config.json').write_text(config_lib.to_json(layouts.apply(config, {'mesh.data': 2})))
   first, alone, again = chosen(both), chosen(both[:16]), chosen(both)
   assert first['data'] % 2 == 0 and first == again != alone
 
@@ -245,9 +239,7 @@ def test_other_devices_choose_again_and_say_so(tmp_path, caplog):
     sizes = dict.fromkeys(parts.mesh.shape, 1) | was
     start = {'step': 0, 'event': 'start', 'mesh': sizes}
     first, last = start | {'micro_rows': 1}, start | {'micro_rows': micro_rows}
-    (tmp_path / 'metrics.jsonl').write_text(
-      ''.join(json.dumps(m) + '\n' for m in (first, last))
-    )
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(m) + '\n' for m in (first, last)))
     caplog.clear()
     with caplog.at_level('INFO', 'gpt_jax'):
       found, _ = fitting.fitted(parts, [shape], str(tmp_path))
@@ -282,9 +274,7 @@ def test_too_many_devices_for_the_width_name_fewer():
 def test_the_state_is_counted_without_making_it():
   """Parameters and two moments of AdamW, 4 bytes each, and three counts."""
   parts = tiny.build(tiny.config(**tiny.MESHABLE), (1, 1, 1))
-  count = sum(
-    x.size for x in jax.tree.leaves(parts_lib.param_shapes(parts.objective))
-  )
+  count = sum(x.size for x in jax.tree.leaves(parts_lib.param_shapes(parts.objective)))
   needed = parts_lib.on_device(parts_lib.abstract_state(parts))
   assert 0 <= needed - 3 * 4 * count < 64
   with memory(needed):
@@ -344,10 +334,7 @@ def test_groups_of_several_rows_are_not_divided():
   fields['model.ffn'] = 'switch(num_experts=8, group_size=14)'
   parts = tiny.build(tiny.config(**fields), (1, 1, 1))
   held = parts_lib.on_device(parts_lib.abstract_state(parts))
-  with (
-    memory(held + 1),
-    pytest.raises(UsageError, match=r'several rows.*micro_rows=8, or group_s'),
-  ):
+  with memory(held + 1), pytest.raises(UsageError, match=r'several rows.*micro_rows=8, or group_s'):
     fitting.fitted(parts, parts.shapes())
 
 
@@ -385,9 +372,7 @@ def test_a_run_keeps_the_rows_that_it_took(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err.splitlines()[-1]
     assert f'{large}: its parameters take 0.00 GiB on a device' in said
   parts = parts_lib.build(
-    config_lib.set_vocab_size(
-      config_lib.resolve(tiny_config(large)), 256, 'bytes'
-    )
+    config_lib.set_vocab_size(config_lib.resolve(tiny_config(large)), 256, 'bytes')
   )
   with memory(needs(with_rows(parts, 4)) + 1):
     assert train(small, '--config.schedule.num_steps=2') == 0
@@ -436,8 +421,6 @@ def test_a_step_without_memory_says_what_it_needs():
   )
   said = done.stderr.splitlines()[-1]
   assert done.returncode == 1, done.stderr
-  assert said.startswith(
-    'gpt_jax.core.spec.FailedError: RESOURCE_EXHAUSTED: Out of'
-  )
+  assert said.startswith('gpt_jax.core.spec.FailedError: RESOURCE_EXHAUSTED: Out of')
   assert 'the step of 16 rows of 7 tokens needs 0.00 GiB on a device' in said
   assert 'give --config.batch.micro_rows=8, --config.model.remat=full' in said

@@ -44,28 +44,12 @@ CASES = [
   ("masked(rate=0.3, pair='next')", "pairs('next')", ENCODER, ''),
   ("masked(rate=0.3, pair='order')", "pairs('order')", ENCODER, ''),
   ('unified(rate=0.3)', "pairs('unified')", ENCODER, ''),
-  (
-    'electra(0.3, 7.0)',
-    'stream',
-    ENCODER | {'output': 'tied'},
-    'generator',
-  ),
-  (
-    "electra(0.3, 7.0, 'all_tokens_mlm')",
-    "pairs('next')",
-    ENCODER,
-    'generator',
-  ),
+  ('electra(0.3, 7.0)', 'stream', ENCODER | {'output': 'tied'}, 'generator'),
+  ("electra(0.3, 7.0, 'all_tokens_mlm')", "pairs('next')", ENCODER, 'generator'),
   ("distilled(text='causal', places='real')", 'documents', {}, 'teacher'),
+  ('distilled(text="masked(rate=0.3, pair=\'next\')")', "pairs('next')", ENCODER, 'teacher'),
   (
-    'distilled(text="masked(rate=0.3, pair=\'next\')")',
-    "pairs('next')",
-    ENCODER,
-    'teacher',
-  ),
-  (
-    'distilled(text="masked(rate=0.3, static=1, pair=\'next\')", cosine=0.0, '
-    'top_k=3)',
+    'distilled(text="masked(rate=0.3, static=1, pair=\'next\')", cosine=0.0, top_k=3)',
     "pairs('next')",
     ENCODER,
     '',
@@ -74,12 +58,7 @@ CASES = [
   ("denoise('infill')", 'doc_sentences', BOTH, ''),
   ('mass', 'doc_sentences', BOTH, ''),
   ('seq2seq', 'parallel', BOTH, ''),
-  (
-    'unified_target',
-    "parallel(start='cls')",
-    ENCODER | {'context_length': 2 * L},
-    '',
-  ),
+  ('unified_target', "parallel(start='cls')", ENCODER | {'context_length': 2 * L}, ''),
 ]
 
 
@@ -87,9 +66,7 @@ class Words:
   """A tokenizer, as far as objectives ask."""
 
   vocab_size = V
-  special = special.of({}, EOS, {})._replace(
-    cls_id=CLS, sep_id=SEP, pad_id=PAD, mask_id=MASK
-  )
+  special = special.of({}, EOS, {})._replace(cls_id=CLS, sep_id=SEP, pad_id=PAD, mask_id=MASK)
 
   def word_starts(self, ids):
     return ids % 2 == 1
@@ -202,8 +179,5 @@ def test_few_batches_are_under_way(monkeypatch):
 def test_the_loss_is_the_weighted_sum_of_means(case, weights):
   """Each mean is over the whole set: M / m + weight P / r."""
   found = measured(case, rows=5, devices=1)
-  expected = sum(
-    weight * found[f'eval/validation/{name}_loss']
-    for name, weight in weights.items()
-  )
+  expected = sum(weight * found[f'eval/validation/{name}_loss'] for name, weight in weights.items())
   assert found['eval/validation/loss'] == pytest.approx(expected, rel=1e-6)

@@ -43,9 +43,7 @@ def restored(workdir):
   past = History(str(workdir))
   checkpointer = Checkpointer(str(workdir), read_only=True)
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  abstract = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), at(0)
-  )
+  abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), at(0))
   assert checkpointer.restore(abstract) is not None
   past.restart(checkpointer.restored)
   return past
@@ -119,9 +117,7 @@ def test_the_past_is_that_of_the_checkpoint(tmp_path, how, caplog):
   assert ('will have a gap' in said) == (how != 'whole')
 
 
-def test_a_lost_log_is_told_of_though_nothing_was_logged_in_time(
-  tmp_path, caplog
-):
+def test_a_lost_log_is_told_of_though_nothing_was_logged_in_time(tmp_path, caplog):
   """The checkpoint was saved before the first loss was due."""
   past = History(str(tmp_path))
   checkpointer = Checkpointer(str(tmp_path), record=past.record)
@@ -227,10 +223,7 @@ def write_text(folder, num_words):
 def test_a_spike_is_measured_from_the_same_losses(tmp_path, monkeypatch):
   """A run goes on without its metrics.jsonl as it would have with it."""
   write_text(tmp_path, 2000)
-  changes = {
-    'data.store': f'{tmp_path}/data',
-    'optim.on_spike': 'stop(threshold=50)',
-  }
+  changes = {'data.store': f'{tmp_path}/data', 'optim.on_spike': 'stop(threshold=50)'}
   seen = {}
 
   def is_spike(policy, loss, grad_norm, logged):

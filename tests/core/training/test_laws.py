@@ -32,8 +32,7 @@ def run(request, tmp_path_factory):
 # What a run logs beside its loss, and what it does not.
 LOGGED = {
   'unilm': (
-    {'seq2seq_loss', 'seq2seq_perplexity', 'bidirectional_loss'}
-    | {'left_to_right_accuracy'},
+    {'seq2seq_loss', 'seq2seq_perplexity', 'bidirectional_loss'} | {'left_to_right_accuracy'},
     {'perplexity', 'masked_loss', 'bits_per_byte'},
   ),
   'xlnet': ({'perplexity', 'masked_accuracy'}, {'token_accuracy'}),
@@ -56,12 +55,8 @@ def assert_teacher_stays(run, state, before):
   assert config.models.teacher.num_layers == 4
   params = models.load_state(str(before))[1].params
   expected = {name: x for name, x in params.items() if name != 'heads'}
-  jax.tree.map(
-    np.testing.assert_array_equal, state.params['parts']['teacher'], expected
-  )
-  for path, _ in jax.tree_util.tree_leaves_with_path(
-    (state.opt_state, state.ema)
-  ):
+  jax.tree.map(np.testing.assert_array_equal, state.params['parts']['teacher'], expected)
+  for path, _ in jax.tree_util.tree_leaves_with_path((state.opt_state, state.ema)):
     assert 'teacher' not in jax.tree_util.keystr(path)
 
 
@@ -100,9 +95,7 @@ def test_a_resume_ends_in_the_same_bits(run, tmp_path):
     first, last = whole_runs.values(run.workdir, 'eval/validation/loss')
     assert last < first
   held_out = 'eval/validation/'
-  measured = {
-    name.removeprefix(held_out) for name in names if name.startswith(held_out)
-  }
+  measured = {name.removeprefix(held_out) for name in names if name.startswith(held_out)}
   there, missing = LOGGED.get(run.name, (set(), set()))
   assert there <= measured and not missing & measured
 
@@ -127,9 +120,7 @@ def gradients(run, mesh, micro_rows, remat):
   if parts.objective.needs.progress:
     batch = parts.objective.progress(batch, 0.0)
   args = state.params, parts.put(batch, shape.rows), jax.random.key(3)
-  function = functools.partial(
-    mean_gradients, objective=parts.objective, **micro._asdict()
-  )
+  function = functools.partial(mean_gradients, objective=parts.objective, **micro._asdict())
   with sharding.use(parts.mesh, parts.rules):
     compiled = jax.jit(function).lower(*args).compile()
     found = jax.device_get(compiled(*args))

@@ -13,8 +13,13 @@ LAYERS = 3
 KERNELS = {
   f'decoder/periods/block_0/{name}/kernel'
   for name in (
-    *('attention/query', 'attention/key', 'attention/value', 'attention/out'),
-    *('ffn/in', 'ffn/gate', 'ffn/out'),
+    'attention/query',
+    'attention/key',
+    'attention/value',
+    'attention/out',
+    'ffn/in',
+    'ffn/gate',
+    'ffn/out',
   )
 }
 # Of one key/value head: too small for the compiler to scatter them.
@@ -35,10 +40,7 @@ def test_layout():
 
   # Kernels are sent once in each layer, forward and backward; the table once,
   # for the look-up, the scores and all of their chunks.
-  assert found['gathers'] == {
-    **dict.fromkeys(KERNELS, 2 * LAYERS),
-    'embed/embedding': 1,
-  }
+  assert found['gathers'] == {**dict.fromkeys(KERNELS, 2 * LAYERS), 'embed/embedding': 1}
 
   # Nor is the table's gradient summed for each chunk of logits.
   assert found['most_trips'] == LAYERS

@@ -25,10 +25,7 @@ from tests.support import tiny, whole_runs
 STEPS, SEED = 11, 3
 # Steps 0 to 3 have 8 rows of 3 tokens, 4 and 5 of 7, the others 16 of 7.
 SHAPES = [(8, 3)] * 4 + [(8, 7)] * 2 + [(16, 7)] * 5
-STAGED = {
-  'batch.size': 'ramp(8, 6_steps:16)',
-  'batch.length': 'stages(3, 30%:7)',
-}
+STAGED = {'batch.size': 'ramp(8, 6_steps:16)', 'batch.length': 'stages(3, 30%:7)'}
 
 
 def config(data, **changes):

@@ -43,10 +43,7 @@ def test_lines_are_json_objects(tmp_path):
   assert text.endswith('\n')
   lines = [json.loads(line) for line in text.splitlines()]
   assert lines == metrics.read(str(tmp_path))
-  assert read(tmp_path) == [
-    {'step': 1, 'loss': 2.5},
-    {'step': 2, 'loss': 0.1, 'event': 'x'},
-  ]
+  assert read(tmp_path) == [{'step': 1, 'loss': 2.5}, {'step': 2, 'loss': 0.1, 'event': 'x'}]
 
 
 def test_numbers_are_read_as_they_were_written(tmp_path):
@@ -170,9 +167,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, call):
   assert path.read_text() == 'old'
 
 
-@pytest.mark.filterwarnings(
-  'ignore::pytest.PytestUnhandledThreadExceptionWarning'
-)
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 def test_lines_wait_while_the_disk_is_full(tmp_path):
   """The kernel lets no file grow any further, in the middle of a line."""
   board = TensorBoardTracker(str(tmp_path), step=0)

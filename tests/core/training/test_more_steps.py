@@ -100,9 +100,7 @@ WSD = 'wsd(peak=1e-3, cooldown=3, warmup=2)'
 def check(folder, before, after, **changes):
   made = [
     config_lib.resolve(
-      tiny.config(
-        **{'schedule.name': name, 'schedule.num_steps': steps, **changes}
-      )
+      tiny.config(**{'schedule.name': name, 'schedule.num_steps': steps, **changes})
     )
     for name, steps in (before, after)
   ]
@@ -114,29 +112,25 @@ def check(folder, before, after, **changes):
 @pytest.mark.parametrize(
   ('schedule', 'before', 'after'),
   [
-    *(('constant(peak=1e-3)', DONE, 8), ('constant(peak=1e-3)', 100, DONE)),
-    *((WSD, 10, 11), (WSD, 12, 10), ('rsqrt(peak=1e-3, hold=2)', 7, 90)),
+    ('constant(peak=1e-3)', DONE, 8),
+    ('constant(peak=1e-3)', 100, DONE),
+    (WSD, 10, 11),
+    (WSD, 12, 10),
+    ('rsqrt(peak=1e-3, hold=2)', 7, 90),
     ('cosine(peak=1e-3, warmup=2, decay=5)', DONE, 9),
     ('noam(d_model=17, warmup=3)', 8, 9),
     # No step of the decay is done: both are in their warm-up.
     ('linear(peak=1e-3, warmup=7)', 8, 9),
   ],
 )
-def test_steps_may_change_where_the_past_does_not(
-  tmp_path, schedule, before, after
-):
+def test_steps_may_change_where_the_past_does_not(tmp_path, schedule, before, after):
   check(tmp_path, (schedule, before), (schedule, after))
 
 
 @pytest.mark.parametrize(
   ('before', 'after', 'changes', 'why'),
   [
-    (
-      (COSINE, 8),
-      (COSINE, 9),
-      {},
-      'the learning rate of step 4, which is done',
-    ),
+    ((COSINE, 8), (COSINE, 9), {}, 'the learning rate of step 4, which is done'),
     # Of 8 steps the sixth has the peak still.
     ((WSD, 8), (WSD, 20), {}, 'the learning rate of step 7, which is done'),
     ((WSD, 20), (WSD, 8), {}, 'the learning rate of step 7, which is done'),
@@ -162,17 +156,10 @@ def test_steps_may_change_where_the_past_does_not(
       )
       for before, after in ((DONE, 9), (9, DONE))
     ),
-    (
-      ('constant(peak=1e-3)', 9),
-      ('constant(peak=2e-3)', 9),
-      {},
-      'schedule.name',
-    ),
+    (('constant(peak=1e-3)', 9), ('constant(peak=2e-3)', 9), {}, 'schedule.name'),
   ],
 )
-def test_a_refusal_says_why_and_names_optim_start(
-  tmp_path, before, after, changes, why
-):
+def test_a_refusal_says_why_and_names_optim_start(tmp_path, before, after, changes, why):
   with pytest.raises(UsageError, match=why) as error:
     check(tmp_path, before, after, **changes)
   assert str(error.value).endswith(

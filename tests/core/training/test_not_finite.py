@@ -27,9 +27,7 @@ def every_token_costs(monkeypatch, nats):
     return Loss(nats * weight, weight)
 
   monkeypatch.setattr(
-    held_out.compiled_lib,
-    'compile_eval_step',
-    lambda run: types.SimpleNamespace(call=call),
+    held_out.compiled_lib, 'compile_eval_step', lambda run: types.SimpleNamespace(call=call)
   )
 
 
@@ -54,9 +52,7 @@ def test_a_perplexity_that_no_float_holds_is_left_out(monkeypatch, nats):
     assert found[key] == pytest.approx(2.0 ** (nats / math.log(2)), rel=1e-9)
   line = held_out.summary(found)
   assert line.startswith(f'validation loss {nats:.4f}, ')
-  assert (', perplexity ' in line.replace('perplexity per', '')) == (
-    nats < 709.7
-  )
+  assert (', perplexity ' in line.replace('perplexity per', '')) == (nats < 709.7)
 
 
 @pytest.mark.parametrize('criterion', ['eval/a/x', '-eval/a/x'])
@@ -73,9 +69,7 @@ def test_what_is_not_finite_is_never_the_best(criterion, value):
 
 
 @pytest.mark.slow
-def test_a_run_of_which_every_step_was_skipped_ends(
-  tmp_path, monkeypatch, capsys
-):
+def test_a_run_of_which_every_step_was_skipped_ends(tmp_path, monkeypatch, capsys):
   """And says so, in JSON; started again it has nothing left to do."""
   batches = row_order.batches
 
@@ -110,13 +104,9 @@ def test_a_run_of_which_every_step_was_skipped_ends(
   assert skipped == [1, 2, 3, 4, 5]
   logged = {m['step']: m['loss'] for m in lines if 'loss' in m}
   assert logged == {2: 'nan', 4: 'nan', 5: 'nan'}
-  evaluated = {
-    m['step']: m[metrics.HELD_OUT] for m in lines if metrics.HELD_OUT in m
-  }
+  evaluated = {m['step']: m[metrics.HELD_OUT] for m in lines if metrics.HELD_OUT in m}
   assert evaluated == {3: 800.0, 5: 800.0}
   capsys.readouterr()
-  plot.main(
-    types.SimpleNamespace(config=None, workdir=workdir, out=None, goodput=False)
-  )
+  plot.main(types.SimpleNamespace(config=None, workdir=workdir, out=None, goodput=False))
   assert capsys.readouterr().out == ''
   assert not (tmp_path / 'w/loss.png').exists()

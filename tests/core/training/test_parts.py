@@ -35,11 +35,7 @@ GROUPS = 'switch(num_experts=2, group_size=28)'
     (24, {'batch.micro_rows': 2, 'mesh.rules.embed': 'data, fsdp'}, (3, 4, 1)),
     (24, {'batch.micro_rows': 2, 'mesh.rules.batch': 'fsdp, data'}, (3, 4, 1)),
     # A group of four rows is on the devices of two replicas.
-    (
-      24,
-      {'batch.micro_rows': 1, 'model.ffn': GROUPS},
-      (6, 4, 1),
-    ),
+    (24, {'batch.micro_rows': 1, 'model.ffn': GROUPS}, (6, 4, 1)),
   ],
 )
 def test_micro_batches(rows, changes, expected):
@@ -56,9 +52,7 @@ def test_eval_rows_are_a_multiple_of_the_shards(sizes, rows, expected):
 
 
 def test_the_parts_are_those_of_the_config():
-  run = build(
-    **{'schedule.name': 'linear(peak=0.5, warmup=4)', 'schedule.num_steps': 24}
-  )
+  run = build(**{'schedule.name': 'linear(peak=0.5, warmup=4)', 'schedule.num_steps': 24})
   assert float(run.schedule(14)) == pytest.approx(0.25)
   assert run.model.d_model == 24
   shape = {**dict.fromkeys(sharding.AXES, 1), 'data': 2, 'fsdp': 2, 'tensor': 2}
@@ -87,9 +81,9 @@ def test_abstract_state_is_the_state_that_is_made():
 
 def test_another_seed_is_another_start():
   one, other = (
-    parts_lib.initial_state(
-      build((1, 1, 1), **{'seed': seed, 'model.num_layers': 1})
-    ).params['embed']['embedding']
+    parts_lib.initial_state(build((1, 1, 1), **{'seed': seed, 'model.num_layers': 1})).params[
+      'embed'
+    ]['embedding']
     for seed in (0, 1)
   )
   assert not np.any(np.asarray(one) == np.asarray(other))

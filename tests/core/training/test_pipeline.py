@@ -29,10 +29,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 def build(fields, sizes, stage, rows=ROWS, num_micro=1):
   shards = sizes[0] * sizes[1] * stage
-  changes = {
-    'batch.size': rows,
-    'batch.micro_rows': -(-rows // num_micro // shards),
-  }
+  changes = {'batch.size': rows, 'batch.micro_rows': -(-rows // num_micro // shards)}
   config = tiny.config(**{**FIELDS, **changes, **fields})
   return tiny.build(config, sizes, stage=stage)
 
@@ -42,9 +39,7 @@ def compute(fields, sizes, stage, rows=ROWS, num_micro=1):
   run = build(fields, sizes, stage, rows, num_micro)
   parts = run.micro_batches(run.ramp.stages[0].shape)
   assert parts.num_micro == num_micro
-  function = functools.partial(
-    mean_gradients, objective=run.objective, **parts._asdict()
-  )
+  function = functools.partial(mean_gradients, objective=run.objective, **parts._asdict())
   params = jax.device_put(tiny.params(run.model), run.shardings.params)
   batch = run.put(tiny.batch(rows, LENGTH, 48), rows)
   key = jax.random.key(3)

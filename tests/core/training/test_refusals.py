@@ -185,9 +185,7 @@ def test_replicas_do_not_train_in_stages():
   config = electra.get_config('cpu').unlock()
   config.model.vocab_size = 97
   config.models.generator.d_model = config.model.d_model
-  config.update_from_flattened_dict(
-    {**REPLICAS, 'objective.name': 'electra(generator_steps=5)'}
-  )
+  config.update_from_flattened_dict({**REPLICAS, 'objective.name': 'electra(generator_steps=5)'})
   with pytest.raises(UsageError, match=r'optim\.outer.*in stages'):
     parts_lib.build(config_lib.resolve(config))
 

@@ -53,9 +53,7 @@ def test_a_log_line_has_what_the_method_is_judged_by():
   speed = '1,234 tokens/s | MFU 50% (25% causal)'
   assert report.summary(values) == f'loss -2e-09 | {speed}'
   shown = 'loss', 'reward', 'objective/kl', 'absent'
-  assert report.summary(values, shown) == (
-    f'reward 0.125, KL 0.500 | loss -2e-09 | {speed}'
-  )
+  assert report.summary(values, shown) == (f'reward 0.125, KL 0.500 | loss -2e-09 | {speed}')
 
 
 def config(**changes):
@@ -73,21 +71,13 @@ def config(**changes):
   ],
 )
 def test_layers_are_those_of_the_model(ffn, attention, num_layers, layers):
-  changes = {
-    'model.ffn': ffn,
-    'model.attention': attention,
-    'model.num_layers': num_layers,
-  }
+  changes = {'model.ffn': ffn, 'model.attention': attention, 'model.num_layers': num_layers}
   assert report.layers(config(**changes), 'decoder') == layers
 
 
 def test_layers_of_an_encoder():
   found = config(
-    **{
-      'model.ffn': f'relu, {SWITCH}',
-      'model.num_layers': 2,
-      'model.num_encoder_layers': 4,
-    }
+    **{'model.ffn': f'relu, {SWITCH}', 'model.num_layers': 2, 'model.num_encoder_layers': 4}
   )
   assert report.layers(found, 'encoder') == [1, 3]
 
@@ -162,9 +152,7 @@ def test_metrics_of_a_training_step():
   batch = tiny.batch(16, 13, 48)
   apply = functools.partial(run.model.apply, mutable=['intermediates'])
   _, sown = jax.jit(apply)({'params': state.params}, batch['inputs'])
-  logits = sown['intermediates']['decoder']['periods']['block_1']['ffn'][
-    'router_logits'
-  ][0]
+  logits = sown['intermediates']['decoder']['periods']['block_1']['ffn']['router_logits'][0]
   _, out = compiled_lib.compile_train_step(run).call(state, run.put(batch, 16))
   found = report.of_routers(run.config, [jax.device_get(out)])
   assert len(found) == 2 * 7  # the six of `RouterStats`, and `dead`
@@ -172,9 +160,7 @@ def test_metrics_of_a_training_step():
     chosen = np.argmax(logits[period], axis=-1)
     counts = np.array([np.bincount(row, minlength=3) for row in chosen])
     place = f'router/decoder/layer_{layer}'
-    np.testing.assert_allclose(
-      found[f'{place}/load'], counts.sum(axis=0) / counts.sum(), rtol=1e-3
-    )
+    np.testing.assert_allclose(found[f'{place}/load'], counts.sum(axis=0) / counts.sum(), rtol=1e-3)
     # Two slots: 13 tokens of a row, half of them, by three experts.
     past = np.maximum(counts - 2, 0).sum() / counts.sum()
     np.testing.assert_allclose(found[f'{place}/dropped'], past, rtol=1e-5)
@@ -217,9 +203,7 @@ def test_no_picture_without_experts(tmp_path):
 
 @pytest.fixture
 def known_peak(monkeypatch):
-  monkeypatch.setattr(
-    report.peaks, 'of_device', lambda device: (1e12, 'a figure')
-  )
+  monkeypatch.setattr(report.peaks, 'of_device', lambda device: (1e12, 'a figure'))
 
 
 @pytest.fixture
@@ -346,22 +330,14 @@ def test_the_time_left_follows_from_all_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'width, last',
-  [(160, 'causal)'), (100, '2,285 tokens/s'), (80, '0.0014'), (40, '1.000')],
+  'width, last', [(160, 'causal)'), (100, '2,285 tokens/s'), (80, '0.0014'), (40, '1.000')]
 )
-def test_a_narrow_terminal_shows_the_step_and_the_times(
-  width, last, monkeypatch
-):
+def test_a_narrow_terminal_shows_the_step_and_the_times(width, last, monkeypatch):
   """The line leaves out figures, from the last, and cuts nothing else."""
   screen = io.StringIO()
-  console = rich.console.Console(
-    file=screen, force_terminal=True, width=width, no_color=True
-  )
+  console = rich.console.Console(file=screen, force_terminal=True, width=width, no_color=True)
   monkeypatch.setattr(report, 'console', console)
-  text = (
-    'mean_token_accuracy 1.000 | loss 0.0014 | 2,285 tokens/s | '
-    'MFU 19% (17% causal)'
-  )
+  text = 'mean_token_accuracy 1.000 | loss 0.0014 | 2,285 tokens/s | MFU 19% (17% causal)'
   with report.Progress(total=360, done=100, active=True) as progress:
     progress._start -= 400  # 4 s a step
     progress.show(200, text)

@@ -51,11 +51,7 @@ def start(workdir: pathlib.Path) -> subprocess.Popen:
   flags = quick.xla_flags(devices=1)
   environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
   return subprocess.Popen(
-    [
-      *(sys.executable, '-m', 'gpt_jax', 'train'),
-      *FLAGS,
-      f'--workdir={workdir}',
-    ],
+    [sys.executable, '-m', 'gpt_jax', 'train', *FLAGS, f'--workdir={workdir}'],
     cwd=ROOT,
     env=environment,
     stdout=subprocess.DEVNULL,
@@ -69,9 +65,7 @@ def finish(process: subprocess.Popen) -> None:
   assert process.returncode == 0, errors
 
 
-def kill_when(
-  workdir: pathlib.Path, condition, number=signal.SIGKILL, code=-signal.SIGKILL
-) -> str:
+def kill_when(workdir: pathlib.Path, condition, number=signal.SIGKILL, code=-signal.SIGKILL) -> str:
   """Starts the run and kills it as soon as `condition()` holds.
 
   Returns:

@@ -61,17 +61,11 @@ def test_a_rewind_to_the_start_begins_as_the_run_did(tmp_path):
     (5, 1380, []),
     (5, 1518, ['the run reads its corpus 11 times over all its steps: expect']),
     (690, 10, []),
-    (
-      691,
-      10,
-      ['reads its corpus 10 times', 'a batch of 691 rows is more than'],
-    ),
+    (691, 10, ['reads its corpus 10 times', 'a batch of 691 rows is more than']),
     ('ramp(0:1, 3_steps:700)', 5, ['a batch of 700 rows is more than the']),
   ],
 )
-def test_a_corpus_that_is_small_for_the_run(
-  corpus, make_config, rows, steps, said
-):
+def test_a_corpus_that_is_small_for_the_run(corpus, make_config, rows, steps, said):
   """8,972 tokens, of 37 texts."""
   store = prepare.ensure(make_config(holdout='none'), 'D')
   num_rows = (len(store) - 1) // 13
@@ -92,29 +86,20 @@ def test_a_small_source_of_a_mixture_is_named(corpus, make_config):
   made = make_config(source, 'none', sources=sources)
   store = prepare.ensure(made, 'D')
   config = tiny.config(**{'batch.size': 5, 'schedule.num_steps': 100})
-  parts: Any = types.SimpleNamespace(
-    config=config, ramp=config_lib.ramp(config)
-  )
+  parts: Any = types.SimpleNamespace(config=config, ramp=config_lib.ramp(config))
   data = StoreData(store, lengths=[13], seed=0)
   # Half of 500 rows are of `a`.
   times = 250 / ((store.parts()['a'][1] - 1) // 13)
   (line,) = run._too_little_text(parts, data, held_out=False)
-  assert line.startswith(
-    f'the run reads a {times:.0f} times over all its steps'
-  )
+  assert line.startswith(f'the run reads a {times:.0f} times over all its steps')
   assert 'no held-out loss will show (data.holdout)' in line
 
 
 @pytest.mark.parametrize(
-  ('sizes', 'said'),
-  [((1, 1, 1), ''), ((2, 2, 2), 'mesh data=2, fsdp=2, tensor=2; ')],
+  ('sizes', 'said'), [((1, 1, 1), ''), ((2, 2, 2), 'mesh data=2, fsdp=2, tensor=2; ')]
 )
 def test_a_mesh_of_ones_is_not_told(sizes, said):
   parts = tiny.build(tiny.config(**tiny.MESHABLE), sizes)
-  data: Any = types.SimpleNamespace(
-    epochs=lambda rows: {'epochs': 1.5}, rows_per_epoch=12
-  )
+  data: Any = types.SimpleNamespace(epochs=lambda rows: {'epochs': 1.5}, rows_per_epoch=12)
   told = run._about(parts, 2000, data)
-  assert told.startswith(
-    f'2,000 tokens, 1.50 epochs of 12 rows; {said}batches of 16 rows, '
-  )
+  assert told.startswith(f'2,000 tokens, 1.50 epochs of 12 rows; {said}batches of 16 rows, ')

@@ -29,11 +29,7 @@ def by_hand(trained, workdir, memory):
   model = trained.parts.model.clone(position="transformer_xl(biases='shared')")
   variables = {'params': trained.state.eval_params}
   out = model.apply(
-    variables,
-    Row(
-      rows[:, :-1].astype(np.int32),
-      visible_BLM=np.broadcast_to(seen, (8, 24, 24)),
-    ),
+    variables, Row(rows[:, :-1].astype(np.int32), visible_BLM=np.broadcast_to(seen, (8, 24, 24)))
   )
   logits = model.apply(variables, out.hidden_BLD, method='logits')
   log_probs = np.asarray(jax.nn.log_softmax(logits))

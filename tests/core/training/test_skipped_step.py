@@ -87,11 +87,7 @@ def trained(optimizer):
 
 
 def assert_close(found, expected):
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6),
-    found,
-    expected,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), found, expected)
 
 
 def test_gradient_descent_takes_the_rate_of_the_step():
@@ -137,9 +133,7 @@ def test_every_optimizer_moves_by_the_rate_that_it_is_handed(name):
 @pytest.mark.parametrize(
   'make',
   [
-    pytest.param(
-      optax.inject_hyperparams(optax.adamw), id='hyperparams in the state'
-    ),
+    pytest.param(optax.inject_hyperparams(optax.adamw), id='hyperparams in the state'),
     optax.nadamw,
   ],
 )
@@ -169,8 +163,6 @@ def assert_takes_the_rate_of_the_step(optimizer):
   state = optimizer.init(params)
   for at, after in enumerate(trained(optimizer)):
     if at not in SKIPPED:
-      updates, state = optimizer.update(
-        gradients()[at], state, params, rate=rates()[at]
-      )
+      updates, state = optimizer.update(gradients()[at], state, params, rate=rates()[at])
       params = jax.tree.map(np.add, params, updates)
     assert_close(after, params)

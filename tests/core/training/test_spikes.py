@@ -64,9 +64,7 @@ def test_an_update_that_is_not_finite_never_happens(bad):
   after, out = step(state, good.at[1].set(bad))
   assert not np.isfinite(out['grad_norm'])
   assert int(after.step) == 2
-  for old, new in zip(
-    jax.tree.leaves(state[1:]), jax.tree.leaves(after[1:]), strict=True
-  ):
+  for old, new in zip(jax.tree.leaves(state[1:]), jax.tree.leaves(after[1:]), strict=True):
     np.testing.assert_array_equal(old, new)
   # And a good one is the same as if the bad one had not been.
   for a, b in zip(
@@ -170,11 +168,7 @@ def test_what_was_consumed_up_to_the_spike_is_left_out():
   order = once.shifted(ramp)
   assert consumed(order, range(2)) == consumed(ramp, range(2))
   # Rows 6 to 21 were those of steps 3 to 6.
-  assert consumed(order, [2, 3, 4]) == [
-    [22, 23, 24],
-    [25, 26, 27],
-    [*range(28, 33)],
-  ]
+  assert consumed(order, [2, 3, 4]) == [[22, 23, 24], [25, 26, 27], [*range(28, 33)]]
   # One more from a checkpoint before the first forgets that one.
   twice = once.add(ramp, step=1, spike=4, batches=0)
   assert [s.step for s in twice.skips] == [1]
@@ -186,9 +180,7 @@ def test_what_was_consumed_up_to_the_spike_is_left_out():
 
 def test_no_row_comes_again_where_the_length_changes():
   """Sent back from rows of 7 tokens to rows of 3."""
-  run = batch_ramp.build(
-    'ramp(5, 8_steps:2)', 'stages(3, 6_steps:7)', row_tokens=7
-  )
+  run = batch_ramp.build('ramp(5, 8_steps:2)', 'stages(3, 6_steps:7)', row_tokens=7)
   plain = config_lib.order(run)
   known = Skips().add(plain, step=3, spike=9, batches=1)
   order = known.shifted(plain)
@@ -282,9 +274,7 @@ def assert_same(a, b):
 
 
 def losses(workdir):
-  return {
-    m['step']: m['loss'] for m in metrics.read(str(workdir)) if 'loss' in m
-  }
+  return {m['step']: m['loss'] for m in metrics.read(str(workdir)) if 'loss' in m}
 
 
 def events(workdir, name):
@@ -309,9 +299,7 @@ def test_stop_then_skip(data, bad_row, tmp_path, capsys):
   assert found['step'] == BAD and found['loss'] == 'nan'
   assert found['first_row'] <= bad_row < found['first_row'] + 16
   run = trained_lib.load(str(workdir))
-  source = row_order.RowSource(
-    row_order.TokenStore.open(str(data)), length=7, seed=0
-  )
+  source = row_order.RowSource(row_order.TokenStore.open(str(data)), length=7, seed=0)
   assert found['texts'][5] == run.tokenizer.decode(
     source.read(BatchRows(bad_row, 1, 7, bad_row))[0].tokens[0]
   )
@@ -347,9 +335,7 @@ def test_rewind(data, bad_row, tmp_path):
   assert read_skips(str(alone)) == Skips((Skip(8, 96, 12),), False)
   [event] = events(alone, 'rewind')
   assert event.pop('time') > 0
-  assert [event] == [
-    {'step': 8, 'event': 'rewind', 'spike_step': 12, 'rows_skipped': 96}
-  ]
+  assert [event] == [{'step': 8, 'event': 'rewind', 'spike_step': 12, 'rows_skipped': 96}]
   assert [*losses(alone)] == [*range(2, STEPS + 1, 2)]
   assert len(events(alone, 'start')) == 2
   account = goodput.account(metrics.read(str(alone)))
@@ -404,9 +390,7 @@ def test_a_rewind_that_was_cut_short_is_finished(data, tmp_path, monkeypatch):
   resumed = []
   fit = loop.fit
   monkeypatch.setattr(
-    train,
-    'fit',
-    lambda job, state: resumed.append(int(state.step)) or fit(job, state),
+    train, 'fit', lambda job, state: resumed.append(int(state.step)) or fit(job, state)
   )
   train.train(config(data, **{'checkpoint.keep': 9}), str(workdir))
   assert resumed == [8]

@@ -24,9 +24,7 @@ from tests.support.objectives import Words, keys
 
 V, L, N = tiny.V, 13, 2
 ENCODER: dict[str, Any] = dict(
-  attention='bidirectional',
-  input='tokens(token_types=2, norm=True)',
-  num_layers=1,
+  attention='bidirectional', input='tokens(token_types=2, norm=True)', num_layers=1
 )
 SCORES = "tied(bias=True, transform='gelu')"
 
@@ -76,9 +74,7 @@ def test_the_stages_train_one_model_each():
     state, metrics = step(state, batch)
     losses.append(float(metrics['loss']))
     # The loss is the generator's alone.
-    np.testing.assert_allclose(
-      metrics['loss'], metrics['objective/masked_loss'], rtol=1e-6
-    )
+    np.testing.assert_allclose(metrics['loss'], metrics['objective/masked_loss'], rtol=1e-6)
     own, parts = split(state.params)
     equal(own, split(first.params)[0])
     moments = split(state.opt_state[0].mu)
@@ -89,17 +85,14 @@ def test_the_stages_train_one_model_each():
   own, parts = split(state.params)
   equal(parts['generator'], taught)
   equal(state.ema['parts']['generator'], taught)
-  np.testing.assert_allclose(
-    metrics['loss'], 7.0 * metrics['objective/replaced_loss'], rtol=1e-6
-  )
+  np.testing.assert_allclose(metrics['loss'], 7.0 * metrics['objective/replaced_loss'], rtol=1e-6)
   moments = split(state.opt_state[0].mu)
   assert zero(moments[1]) and int(state.opt_state[0].count) == 1
   # Adam's first update, from the generator's parameters: with the moments
   # begun anew m / sqrt(v) is the sign of the gradient.
   for name in parameter_shapes(model):
     for old, new, mu in zip(
-      *map(jax.tree.leaves, (taught[name], own[name], moments[0][name])),
-      strict=True,
+      *map(jax.tree.leaves, (taught[name], own[name], moments[0][name])), strict=True
     ):
       g = mu / 0.1
       expected = old - 1e-2 * (g / (np.abs(g) + 1e-8) + 0.5 * old)
@@ -122,7 +115,5 @@ def test_counts():
 
 def test_another_size_is_one_line():
   small = tiny.model(**ENCODER, output=SCORES, d_ff=31)
-  with pytest.raises(
-    UsageError, match=r'generator: its decoder.*31.*give both the'
-  ):
+  with pytest.raises(UsageError, match=r'generator: its decoder.*31.*give both the'):
     Electra(generator_steps=3).bind(tiny.model(**ENCODER), generator=small)

@@ -43,9 +43,7 @@ def test_bfloat16_parameters_and_their_average(tmp_path):
     state, metrics = step(state, batch)
     losses.append(float(metrics['loss']))
     average = jax.tree.map(
-      lambda a, p: DECAY * a + (1 - DECAY) * p,
-      average,
-      to_float32(state.params),
+      lambda a, p: DECAY * a + (1 - DECAY) * p, average, to_float32(state.params)
     )
   assert losses[-1] < losses[0] - 0.2
 
@@ -66,9 +64,7 @@ def test_bfloat16_parameters_and_their_average(tmp_path):
   checkpointer.save(state)
   restored = checkpointer.restore(shapes)
   checkpointer.close()
-  for x, y, s in zip(
-    *map(jax.tree.leaves, (restored, state, shapes)), strict=True
-  ):
+  for x, y, s in zip(*map(jax.tree.leaves, (restored, state, shapes)), strict=True):
     assert x.dtype == y.dtype == s.dtype
     assert x.sharding.is_equivalent_to(s.sharding, x.ndim)
     assert y.sharding.is_equivalent_to(s.sharding, x.ndim)
@@ -77,11 +73,7 @@ def test_bfloat16_parameters_and_their_average(tmp_path):
   # As float32, which holds every number of bfloat16.
   folder = str(tmp_path / 'hf')
   hf.save(folder, run.model, jax.device_get(state.params))
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    hf.load(folder)[1],
-    to_float32(state.params),
-  )
+  jax.tree.map(np.testing.assert_array_equal, hf.load(folder)[1], to_float32(state.params))
 
 
 def test_without_an_average_the_state_is_as_large_as_ever():
@@ -90,6 +82,4 @@ def test_without_an_average_the_state_is_as_large_as_ever():
   assert shapes.ema is None and run.shardings.ema is None
   assert shapes.eval_params is shapes.params
   # The step, Adam's count, and three times the parameters.
-  assert len(jax.tree.leaves(shapes)) == 2 + 3 * len(
-    jax.tree.leaves(shapes.params)
-  )
+  assert len(jax.tree.leaves(shapes)) == 2 + 3 * len(jax.tree.leaves(shapes.params))

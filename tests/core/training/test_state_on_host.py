@@ -75,9 +75,7 @@ def test_it_trains_as_on_the_device(precision):
   assert {*kinds(expected[0]).values()} == {'device'}
 
 
-@pytest.mark.parametrize(
-  'order', [('host', 'device'), slow(('device', 'host'))]
-)
+@pytest.mark.parametrize('order', [('host', 'device'), slow(('device', 'host'))])
 def test_a_run_goes_on_in_the_other_memory_and_on_another_mesh(order, tmp_path):
   first, second = build(order[0]), build(order[1], THERE)
   steps = compiled(first)
@@ -101,9 +99,7 @@ def test_the_search_counts_no_moments_on_the_devices():
   sizes = [layouts.state_of(run.config).bytes(mesh) for run in runs]
   moments = sum(
     2 * 4 * x.size
-    for path, x in jax.tree_util.tree_leaves_with_path(
-      parts_lib.abstract_state(runs[0]).params
-    )
+    for path, x in jax.tree_util.tree_leaves_with_path(parts_lib.abstract_state(runs[0]).params)
     if path[-1].key in ('kernel', 'embedding')
   )
   assert sizes[0] - sizes[1] == moments

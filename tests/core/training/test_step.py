@@ -87,12 +87,8 @@ def test_accumulated_gradients_are_the_mean_over_all_tokens(num_micro):
   loss, gradient = expected_loss_and_gradient()
   state, metrics = step(num_micro=num_micro)
   np.testing.assert_allclose(metrics['loss'], loss, rtol=1e-6)
-  np.testing.assert_allclose(
-    metrics['grad_norm'], np.linalg.norm(gradient), rtol=1e-6
-  )
-  np.testing.assert_allclose(
-    state.params['theta'], theta() - RATE * gradient, rtol=1e-5, atol=1e-6
-  )
+  np.testing.assert_allclose(metrics['grad_norm'], np.linalg.norm(gradient), rtol=1e-6)
+  np.testing.assert_allclose(state.params['theta'], theta() - RATE * gradient, rtol=1e-5, atol=1e-6)
 
 
 def test_step_is_counted():
@@ -112,10 +108,7 @@ def test_clipping_scales_to_the_bound(factor):
   moved = np.linalg.norm(state.params['theta'] - theta())
   np.testing.assert_allclose(moved, RATE * factor * norm, rtol=1e-5)
   np.testing.assert_allclose(
-    state.params['theta'],
-    theta() - RATE * factor * gradient,
-    rtol=1e-5,
-    atol=1e-6,
+    state.params['theta'], theta() - RATE * factor * gradient, rtol=1e-5, atol=1e-6
   )
 
 
@@ -124,9 +117,7 @@ def test_a_gradient_below_the_bound_is_left_alone():
   norm = float(np.linalg.norm(gradient))
   unbounded, _ = step(clip_norm=0.0)
   loose, _ = step(clip_norm=1.01 * norm)
-  np.testing.assert_array_equal(
-    loose.params['theta'], unbounded.params['theta']
-  )
+  np.testing.assert_array_equal(loose.params['theta'], unbounded.params['theta'])
 
 
 def test_a_batch_without_weight_changes_nothing():
@@ -161,11 +152,7 @@ def test_randomness_is_a_function_of_seed_and_step():
 def test_each_row_draws_by_its_number(num_micro):
   key = jax.random.key(0)
   loss, _, _ = mean_gradients(
-    {'theta': theta()},
-    linear_batch(),
-    key,
-    objective=objective(drawn),
-    num_micro=num_micro,
+    {'theta': theta()}, linear_batch(), key, objective=objective(drawn), num_micro=num_micro
   )
   rows = [jax.random.uniform(jax.random.fold_in(key, i)) for i in range(ROWS)]
   assert len({float(x) for x in rows}) == ROWS
@@ -177,9 +164,7 @@ def test_eval_step_has_no_key():
     assert key is None
     return squares(params, batch, key)
 
-  found = eval_step(
-    {'theta': theta()}, linear_batch(), objective=objective(loss)
-  )
+  found = eval_step({'theta': theta()}, linear_batch(), objective=objective(loss))
   expected, _ = expected_loss_and_gradient()
   np.testing.assert_allclose(found.weight, linear_batch()['w'].sum(), rtol=1e-6)
   np.testing.assert_allclose(found.sum / found.weight, expected, rtol=1e-6)

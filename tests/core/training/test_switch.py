@@ -36,10 +36,7 @@ def params_of(of):
 def trained(of, params, tokens):
   """Hidden states and what was kept, as in training."""
   out, sown = of.apply(
-    {'params': params},
-    tokens,
-    rngs={'dropout': jax.random.key(0)},
-    mutable=['intermediates'],
+    {'params': params}, tokens, rngs={'dropout': jax.random.key(0)}, mutable=['intermediates']
   )
   period = sown['intermediates']['decoder']['periods']
   return out.hidden_BLD, period['block_1']['ffn']['router_kept'][0]
@@ -71,9 +68,7 @@ def batch():
 
 
 def loss_and_gradients(of, key, num_micro=1):
-  function = functools.partial(
-    mean_gradients, objective=objective(of), num_micro=num_micro
-  )
+  function = functools.partial(mean_gradients, objective=objective(of), num_micro=num_micro)
   return jax.jit(function)(params_of(model()), batch(), key)
 
 
@@ -84,18 +79,11 @@ def unrolled():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'loop, remat, num_micro',
-  [
-    ('scan', 'none', 1),
-    ('scan', 'full', 1),
-    ('scan', 'dots', 2),
-  ],
+  'loop, remat, num_micro', [('scan', 'none', 1), ('scan', 'full', 1), ('scan', 'dots', 2)]
 )
 def test_auxiliary_losses_survive(loop, remat, num_micro):
   """Scans, recomputation and micro-batches give what unrolled layers do."""
-  found = loss_and_gradients(
-    model(loop=loop, remat=remat), jax.random.key(0), num_micro
-  )
+  found = loss_and_gradients(model(loop=loop, remat=remat), jax.random.key(0), num_micro)
   tiny.assert_close(found, unrolled())
 
 
@@ -110,8 +98,7 @@ def test_each_auxiliary_loss_has_a_gradient_on_every_router():
   assert metrics['router/decoder/load_E'].shape == (2, 3)
   np.testing.assert_allclose(
     metrics['router/decoder/penalty'],
-    0.01 * metrics['router/decoder/balance']
-    + 0.1 * metrics['router/decoder/z_loss'],
+    0.01 * metrics['router/decoder/balance'] + 0.1 * metrics['router/decoder/z_loss'],
     rtol=1e-5,
   )
 
@@ -128,9 +115,7 @@ def test_each_auxiliary_loss_has_a_gradient_on_every_router():
   # [losses, layers, D, E]
   assert np.all(np.max(np.abs(parts), axis=(2, 3)) > 1e-3)
   text = SWITCH.replace('z_loss=0.1', 'z_loss=0, balance=0')
-  loss, _, without = loss_and_gradients(
-    model(f'gelu, {text}'), jax.random.key(0)
-  )
+  loss, _, without = loss_and_gradients(model(f'gelu, {text}'), jax.random.key(0))
   np.testing.assert_allclose(loss, unrolled()[0], rtol=1e-5)
   added = router(without) + 0.01 * parts[0] + 0.1 * parts[1]
   tiny.assert_close(np.asarray(added), np.asarray(router(whole)))
@@ -145,10 +130,7 @@ def test_evaluation_is_deterministic_and_of_each_row_alone():
   assert whole.penalty == 0
   assert np.all(whole.metrics['router/decoder/dropped'].sum == 0)
   assert loss(params, batch).sum == whole.sum
-  alone = [
-    loss(params, {name: x[i : i + 1] for name, x in batch.items()})
-    for i in range(3)
-  ]
+  alone = [loss(params, {name: x[i : i + 1] for name, x in batch.items()}) for i in range(3)]
   np.testing.assert_allclose(sum(x.sum for x in alone), whole.sum, rtol=1e-5)
 
 

@@ -17,9 +17,7 @@ def saved(workdir, **changes):
 
 
 def check(workdir, **changes):
-  workdir_lib.check_same_run(
-    config_lib.resolve(tiny.config(**changes)), str(workdir)
-  )
+  workdir_lib.check_same_run(config_lib.resolve(tiny.config(**changes)), str(workdir))
 
 
 def test_a_new_workdir_takes_any_config(tmp_path):
@@ -50,12 +48,7 @@ def test_checking_leaves_the_config_alone(tmp_path):
 
 def test_another_config_is_refused_by_its_fields(tmp_path):
   saved(tmp_path)
-  changes = {
-    'seed': 3,
-    'model.ffn': 'relu',
-    'batch.size': 24,
-    'log.every_steps': 3,
-  }
+  changes = {'seed': 3, 'model.ffn': 'relu', 'batch.size': 24, 'log.every_steps': 3}
   with pytest.raises(UsageError) as error:
     check(tmp_path, **changes)
   message = str(error.value)
@@ -71,10 +64,7 @@ def test_another_config_is_refused_by_its_fields(tmp_path):
 
 
 def refuse(workdir, *names):
-  with (
-    pytest.raises(UsageError),
-    workdir_lib.untouched_if_refused(str(workdir)),
-  ):
+  with pytest.raises(UsageError), workdir_lib.untouched_if_refused(str(workdir)):
     for name in names:
       path = workdir / name
       path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,10 +98,7 @@ def test_what_was_there_before_stays(tmp_path):
 
 
 def test_a_run_that_fails_otherwise_keeps_its_work(tmp_path):
-  with (
-    pytest.raises(RuntimeError),
-    workdir_lib.untouched_if_refused(str(tmp_path)),
-  ):
+  with pytest.raises(RuntimeError), workdir_lib.untouched_if_refused(str(tmp_path)):
     (tmp_path / 'x').write_text('hours of work')
     raise RuntimeError('the disk is full')
   assert (tmp_path / 'x').exists()
@@ -140,9 +127,7 @@ class Letters:
   ],
 )
 def test_the_prompt_is_checked_before_training(prompt, num_tokens, why):
-  config = tiny.config(
-    **{'log.sample_prompt': prompt, 'log.sample_tokens': num_tokens}
-  )
+  config = tiny.config(**{'log.sample_prompt': prompt, 'log.sample_tokens': num_tokens})
   if why is None:
     workdir_lib.check_prompt(config, Letters())
   else:

@@ -45,11 +45,7 @@ def overrides(**sections):
 def translate(tmp_path, monkeypatch):
   """The config of docs/translation.md, and its two files."""
   monkeypatch.chdir(tmp_path)
-  (text,) = (
-    block
-    for block in fenced(ROOT / 'docs/translation.md')
-    if 'get_config' in block
-  )
+  (text,) = (block for block in fenced(ROOT / 'docs/translation.md') if 'get_config' in block)
   assert len([*filter(None, text.splitlines())]) == 5
   pathlib.Path('translate.py').write_text(text)
   write_pairs('train', 20_000, seed=1)
@@ -76,14 +72,12 @@ def test_words_are_copied_and_written_backwards(translate):
     tokenizer=dict(name='characters'),
     data=dict(holdout='none'),
     batch=dict(size=16),
-    schedule=dict(num_steps=700)
-    | dict(name='cosine(peak=3e-3, warmup=100, final=0.01)'),
+    schedule=dict(num_steps=700) | dict(name='cosine(peak=3e-3, warmup=100, final=0.01)'),
     checkpoint=dict(every_steps=700),
   )
   # With one device, and compiled to run fast.
   subprocess.run(
-    [sys.executable, '-m', 'gpt_jax', 'train', *translate, *settings]
-    + ['--workdir', 'W'],
+    [sys.executable, '-m', 'gpt_jax', 'train', *translate, *settings] + ['--workdir', 'W'],
     env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''},
     check=True,
   )
@@ -96,13 +90,7 @@ def test_words_are_copied_and_written_backwards(translate):
     [[first]] * len(unseen),
     max_tokens=10,
     stop_ids=made.special.stop_ids,
-    sources=[
-      sides.source_ids(made.encode(source), made.special).tolist()
-      for source, _ in unseen
-    ],
+    sources=[sides.source_ids(made.encode(source), made.special).tolist() for source, _ in unseen],
   )
-  right = sum(
-    made.decode(ids) == target
-    for ids, (_, target) in zip(out, unseen, strict=True)
-  )
+  right = sum(made.decode(ids) == target for ids, (_, target) in zip(out, unseen, strict=True))
   assert right >= 0.99 * len(unseen)

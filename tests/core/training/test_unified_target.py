@@ -31,9 +31,7 @@ def write(name, count, seed):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_letters_are_copied_and_written_backwards(
-  tmp_path, monkeypatch, capsys
-):
+def test_letters_are_copied_and_written_backwards(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   write('train', 8000, seed=1)
   write('test', 64, seed=2)

@@ -107,9 +107,7 @@ def test_a_training_run(tmp_path):
   assert code == 0
   ((_, logged),) = sessions(tmp_path / 'w')
   wanted = [
-    (line['step'], line['loss'])
-    for line in metrics.read(str(tmp_path / 'w'))
-    if 'loss' in line
+    (line['step'], line['loss']) for line in metrics.read(str(tmp_path / 'w')) if 'loss' in line
   ]
   assert [(v['step'], v['loss']) for v in logged if 'loss' in v] == wanted
   assert [step for step, _ in wanted] == [3, 6, 7]

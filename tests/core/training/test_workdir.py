@@ -45,9 +45,7 @@ def test_a_phase_may_be_added_where_the_run_was_not(tmp_path, later, accepted):
   text = config_lib.to_json(config(BEFORE))
   (tmp_path / 'config.json').write_text(text)
   lines = [{'step': 2, 'tokens': 2 * 16 * ROW}, {'step': 3, 'event': 'saved'}]
-  (tmp_path / 'metrics.jsonl').write_text(
-    ''.join(json.dumps(line) + '\n' for line in lines)
-  )
+  (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
   if accepted:
     workdir.check_same_run(config(later), str(tmp_path))
     return
@@ -115,14 +113,8 @@ def test_a_refused_input_leaves_no_lock(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'why'),
   [
-    (
-      {'tokenizer.name': 'bytes'},
-      'size=17: is smaller than the 257',
-    ),
-    (
-      {'tokenizer.name': 'sentencepiece(vocab_size=263)'},
-      'size=17: is smaller than the 263',
-    ),
+    ({'tokenizer.name': 'bytes'}, 'size=17: is smaller than the 257'),
+    ({'tokenizer.name': 'sentencepiece(vocab_size=263)'}, 'size=17: is smaller than the 263'),
     (
       {
         'tokenizer.name': 'bytes',
@@ -133,11 +125,7 @@ def test_a_refused_input_leaves_no_lock(tmp_path):
       'its 5 tokens and log.sample_tokens=9 do not fit the context of 13',
     ),
     (
-      {
-        'tokenizer.name': 'characters',
-        'log.sample_prompt': 'a',
-        'log.sample_tokens': 13,
-      },
+      {'tokenizer.name': 'characters', 'log.sample_prompt': 'a', 'log.sample_tokens': 13},
       'log.sample_tokens=13: does not fit the context of 13',
     ),
     (
@@ -152,9 +140,7 @@ def test_a_refused_input_leaves_no_lock(tmp_path):
   ],
 )
 @pytest.mark.parametrize('command', ['train', 'prepare'])
-def test_what_the_tokenizer_tells_is_checked_first(
-  tmp_path, monkeypatch, command, changes, why
-):
+def test_what_the_tokenizer_tells_is_checked_first(tmp_path, monkeypatch, command, changes, why):
   def called(*args, **kwargs):
     raise AssertionError('the data are being prepared')
 
@@ -168,9 +154,7 @@ def test_what_the_tokenizer_tells_is_checked_first(
       Run.open(made, str(tmp_path / 'w'))
     else:
       prepare.main(
-        types.SimpleNamespace(
-          config=made, out=f'{tmp_path}/d', runner=None, beam_options=''
-        )
+        types.SimpleNamespace(config=made, out=f'{tmp_path}/d', runner=None, beam_options='')
       )
   assert [*tmp_path.iterdir()] == []
 
@@ -191,9 +175,7 @@ def test_a_refused_preparation_leaves_nothing(tmp_path):
       }
     )
   )
-  args = types.SimpleNamespace(
-    config=made, out=f'{tmp_path}/d', runner=None, beam_options=''
-  )
+  args = types.SimpleNamespace(config=made, out=f'{tmp_path}/d', runner=None, beam_options='')
   with pytest.raises(UsageError, match=r'b\.txt'):
     prepare.main(args)
   with pytest.raises(UsageError, match=r'b\.txt'):
@@ -230,10 +212,7 @@ def test_a_store_that_is_no_folder(tmp_path, monkeypatch, path):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'file').write_text('x')
   with pytest.raises(UsageError, match=f'data.store={path!r}: '):
-    Run.open(
-      config_lib.resolve(tiny.config(**tiny.MESHABLE, **{'data.store': path})),
-      'w',
-    )
+    Run.open(config_lib.resolve(tiny.config(**tiny.MESHABLE, **{'data.store': path})), 'w')
   assert [p.name for p in tmp_path.iterdir()] == ['file']
 
 
@@ -246,20 +225,12 @@ def test_a_store_that_is_no_folder(tmp_path, monkeypatch, path):
     ({'vocab_size': 50_304}, 50_257, []),
     ({'vocab_size': 55_282}, 50_257, []),
     ({'vocab_size': 55_297}, 50_257, ['model.vocab_size=55297: ']),
-    (
-      {'vocab_size': 257, 'source_vocab_size': 500},
-      257,
-      ['model.source_vocab_size=500: '],
-    ),
+    ({'vocab_size': 257, 'source_vocab_size': 500}, 257, ['model.source_vocab_size=500: ']),
   ],
 )
 def test_a_table_much_larger_than_its_tokenizer(fields, tokens, said, caplog):
-  config = tiny.config(
-    **{f'model.{name}': value for name, value in fields.items()}
-  )
-  tokenizer = Characters(
-    ''.join(map(chr, range(0x10000, 0x10000 + tokens - 1)))
-  )
+  config = tiny.config(**{f'model.{name}': value for name, value in fields.items()})
+  tokenizer = Characters(''.join(map(chr, range(0x10000, 0x10000 + tokens - 1))))
   with caplog.at_level('WARNING', 'gpt_jax'):
     workdir.warn_of_spare_rows(config, tokenizer)
   found = [record.getMessage() for record in caplog.records]

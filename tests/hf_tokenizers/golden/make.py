@@ -12,14 +12,7 @@ import os
 
 import tokenizers
 import transformers
-from tokenizers import (
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-  processors,
-  trainers,
-)
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -141,20 +134,17 @@ def llama() -> tokenizers.Tokenizer:
     byte_fallback=True,
   )
   made = tokenizers.Tokenizer(model)
-  made.pre_tokenizer = pre_tokenizers.Metaspace(
-    prepend_scheme='first', split=False
-  )
+  made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=False)
   made.decoder = decoders.Sequence(
     [
-      *(decoders.Replace('\u2581', ' '), decoders.ByteFallback()),
-      *(decoders.Fuse(), decoders.Strip(' ', 1, 0)),
+      decoders.Replace('\u2581', ' '),
+      decoders.ByteFallback(),
+      decoders.Fuse(),
+      decoders.Strip(' ', 1, 0),
     ]
   )
   made.add_special_tokens(
-    [
-      tokenizers.AddedToken(name, normalized=False, special=True)
-      for name in first[:3]
-    ]
+    [tokenizers.AddedToken(name, normalized=False, special=True) for name in first[:3]]
   )
   starting(made, '<s>')
   return made
@@ -163,9 +153,7 @@ def llama() -> tokenizers.Tokenizer:
 def starting(made: tokenizers.Tokenizer, bos: str) -> None:
   """Puts a token before each text."""
   made.post_processor = processors.TemplateProcessing(
-    single=f'{bos} $A',
-    pair=f'{bos} $A {bos}:1 $B:1',
-    special_tokens=[(bos, made.get_vocab()[bos])],
+    single=f'{bos} $A', pair=f'{bos} $A {bos}:1 $B:1', special_tokens=[(bos, made.get_vocab()[bos])]
   )
 
 
@@ -188,8 +176,11 @@ def llama3() -> tokenizers.Tokenizer:
   made = byte_level()
   made.add_special_tokens(
     [
-      *('<|begin_of_text|>', '<|end_of_text|>', '<|start_header_id|>'),
-      *('<|end_header_id|>', '<|eot_id|>'),
+      '<|begin_of_text|>',
+      '<|end_of_text|>',
+      '<|start_header_id|>',
+      '<|end_header_id|>',
+      '<|eot_id|>',
     ]
   )
   starting(made, '<|begin_of_text|>')
@@ -256,15 +247,11 @@ def main() -> None:
       with open(os.path.join(folder, file), 'w', encoding='utf-8') as f:
         f.write(text if file.endswith('jinja') else text + '\n')
     golden[name] = record(folder)
-  made = transformers.AutoTokenizer.from_pretrained(
-    os.path.join(HERE, 'smollm2')
-  )
+  made = transformers.AutoTokenizer.from_pretrained(os.path.join(HERE, 'smollm2'))
   golden['conventions'] = {
     'template': CONVENTIONS,
     'messages': CHATS[1],
-    'text': made.apply_chat_template(
-      CHATS[1], chat_template=CONVENTIONS, tokenize=False
-    ),
+    'text': made.apply_chat_template(CHATS[1], chat_template=CONVENTIONS, tokenize=False),
   }
   with open(os.path.join(HERE, 'golden.json'), 'w', encoding='utf-8') as f:
     json.dump(golden, f, indent=1)
@@ -287,9 +274,7 @@ def record(folder: str) -> dict:
         options = {'conversation': chat, 'add_generation_prompt': more}
         ids = made.apply_chat_template(**options)['input_ids']
         text = made.apply_chat_template(**options, tokenize=False)
-        found['chats'].append(
-          {'messages': chat, 'more': more, 'text': text, 'ids': ids}
-        )
+        found['chats'].append({'messages': chat, 'more': more, 'text': text, 'ids': ids})
   return found
 
 

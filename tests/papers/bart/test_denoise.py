@@ -17,13 +17,7 @@ from gpt_jax.core.rows.row_makers import blank
 from gpt_jax.core.rows.rows import Rows
 from gpt_jax.core.tokenizers import tokenizer as tokenizer_lib
 from gpt_jax.papers.bart import denoise
-from gpt_jax.papers.bart.denoise import (
-  Denoise,
-  Mass,
-  Piece,
-  Vocabulary,
-  vocabulary_of,
-)
+from gpt_jax.papers.bart.denoise import Denoise, Mass, Piece, Vocabulary, vocabulary_of
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
 from tests.support.objectives import CLS, EOS, MASK, SEP, Words, keys
@@ -90,15 +84,11 @@ def test_documents_of_a_row_do_not_mix():
   given = rows()
   for noise in ('permute', 'rotate', 'rotate, permute'):
     sources = batch_of(noise)['sources']
-    np.testing.assert_array_equal(
-      sources[given.special], given.tokens[given.special]
-    )
+    np.testing.assert_array_equal(sources[given.special], given.tokens[given.special])
     changed = False
     for i in range(len(sources)):
       is_open = given.real[i] & ~given.special[i]
-      pairs = zip(
-        texts(sources[i], is_open), texts(given.tokens[i], is_open), strict=True
-      )
+      pairs = zip(texts(sources[i], is_open), texts(given.tokens[i], is_open), strict=True)
       for found, text in pairs:
         np.testing.assert_array_equal(np.sort(found), np.sort(text))
         changed |= not np.array_equal(found, text)
@@ -233,9 +223,7 @@ def test_a_million_tokens_infilled(monkeypatch):
   assert tokens > 1e6
   assert abs(hidden / tokens - 0.30) < 0.002
   assert abs(empty / number - np.exp(-3)) < 0.002
-  for piece, (count, starts, lengths), out in zip(
-    given, asked, made, strict=True
-  ):
+  for piece, (count, starts, lengths), out in zip(given, asked, made, strict=True):
     assert np.all(starts[1:] >= starts[:-1] + lengths[:-1])
     ends = starts + lengths
     assert piece.starts[starts[starts < count]].all()
@@ -271,10 +259,7 @@ def test_some_masks_become_random_tokens():
   generator = np.random.default_rng(3)
   given = list(pieces(100))
   masks = [
-    sum(
-      np.sum(step(piece, generator, VOCABULARY).ids == MASK_ID)
-      for piece in given
-    )
+    sum(np.sum(step(piece, generator, VOCABULARY).ids == MASK_ID) for piece in given)
     for step in (denoise.infill(0.3, 3), denoise.infill(0.3, 3, 0.1))
   ]
   assert abs(masks[1] / masks[0] - 0.9) < 0.03
@@ -304,9 +289,7 @@ def test_permutation_is_a_bijection_of_sentences():
     ends = denoise.sentence_ends(piece.ids, STOP)
     order = generator.permutation(len(ends))
     index = denoise.permuted(ends, order)
-    np.testing.assert_array_equal(
-      piece.ids[index][np.argsort(index)], piece.ids
-    )
+    np.testing.assert_array_equal(piece.ids[index][np.argsort(index)], piece.ids)
     # The sentences are those that were there, in that order.
     before = np.split(piece.ids, ends[:-1])
     now = [before[i] for i in order]
@@ -449,9 +432,7 @@ def test_a_row_does_not_depend_on_its_company_and_short_ones_do_not_count():
   text = mass_rows([LENGTH, 4, 5, 2, 0, 9])
   whole = mass_batch(text)
   assert whole['weights'].sum(axis=1).tolist() == [6, 0, 2, 0, 0, 4]
-  np.testing.assert_array_equal(
-    whole['sources'][[1, 3, 4]], text.tokens[[1, 3, 4]]
-  )
+  np.testing.assert_array_equal(whole['sources'][[1, 3, 4]], text.tokens[[1, 3, 4]])
   part = Rows(text.tokens[2:5], text.real[2:5], special=text.special[2:5])
   for name, value in mass_batch(part, first=2).items():
     np.testing.assert_array_equal(value, whole[name][2:5], name)
@@ -468,24 +449,19 @@ def test_a_part_at_its_own_place_is_as_if_the_rest_were_hidden():
   used = batch['weights'] > 0
   inputs = np.zeros((count, LENGTH), np.int32)
   seen = np.zeros((count, LENGTH), bool)
-  inputs[place[0].repeat(at.shape[1], 1)[used], at[used]] = batch['inputs'][
-    used
-  ]
+  inputs[place[0].repeat(at.shape[1], 1)[used], at[used]] = batch['inputs'][used]
   seen[place[0].repeat(at.shape[1], 1)[used], at[used]] = True
 
   @jax.jit
   def both(params):
     compact, _ = forward.states(model, params, batch, None)
     whole = model.apply(
-      {'params': params},
-      model.row({**batch, 'inputs': inputs, 'mask': seen, 'positions': None}),
+      {'params': params}, model.row({**batch, 'inputs': inputs, 'mask': seen, 'positions': None})
     )
     return compact, whole.hidden_BLD
 
   compact, whole = map(np.asarray, both(tiny.params(model)))
-  np.testing.assert_allclose(
-    compact[used], whole[place][used], rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(compact[used], whole[place][used], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('name', ['main', 'previous', 'one', 'all'])
@@ -512,6 +488,4 @@ def test_logits_are_those_of_hugging_face(name):
   }
   objective = Mass().bind(model)
   found = jax.jit(lambda p, b: objective.loss(p, b, None))(params, batch)
-  np.testing.assert_allclose(
-    found.sum / found.weight, golden.outputs['loss'], rtol=1e-5
-  )
+  np.testing.assert_allclose(found.sum / found.weight, golden.outputs['loss'], rtol=1e-5)

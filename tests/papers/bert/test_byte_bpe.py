@@ -85,9 +85,7 @@ def test_merges_by_hand():
   assert pieces('newest') == ['newest']
   assert pieces('widest') == ['widest']
   assert pieces('lowest') == ['low', 'est']
-  assert [made.decode([i]) for i in range(261, 265)] == [
-    *('es', 'est', 'lo', 'low')
-  ]
+  assert [made.decode([i]) for i in range(261, 265)] == ['es', 'est', 'lo', 'low']
 
 
 def test_merges_of_a_file_are_applied_in_their_order(tmp_path):

@@ -51,10 +51,7 @@ def expected(params, batch):
 
   @jax.jit
   def apply(batch):
-    hidden_BLD = model.apply(
-      variables,
-      model.row(batch),
-    ).hidden_BLD
+    hidden_BLD = model.apply(variables, model.row(batch)).hidden_BLD
     return hidden_BLD, model.apply(variables, hidden_BLD, method='logits')
 
   hidden_BLD, logits = map(np.float64, apply(batch))
@@ -67,9 +64,7 @@ def expected(params, batch):
   heads = jax.tree.map(np.float64, params.get('heads'))
   if not heads:
     return nll, right, None
-  pooled = np.tanh(
-    first @ heads['pooler']['kernel'] + heads['pooler']['bias'][None]
-  )
+  pooled = np.tanh(first @ heads['pooler']['kernel'] + heads['pooler']['bias'][None])
   pair = pooled @ heads['pair']['kernel'] + heads['pair']['bias'][None]
   pair -= np.log(np.exp(pair).sum(-1, keepdims=True))
   return nll, right, -pair[np.arange(len(pair)), batch['pair_labels']]
@@ -113,16 +108,12 @@ def test_parts_with_other_numbers_of_tokens_and_rows_add_up():
   batch['mask'][-1] = batch['masked_weights'][-1] = 0
   batch['pair_weights'][-1] = 0
   whole, parts = (
-    jax.jit(
-      functools.partial(mean_gradients, objective=objective, num_micro=number)
-    )(params, batch, jax.random.key(0))
+    jax.jit(functools.partial(mean_gradients, objective=objective, num_micro=number))(
+      params, batch, jax.random.key(0)
+    )
     for number in (1, 4)
   )
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6),
-    parts,
-    whole,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), parts, whole)
 
 
 def test_tokens_that_are_not_chosen_have_no_loss():
@@ -177,9 +168,7 @@ STARTS = np.random.default_rng(1).random((10_000, LENGTH)) < 0.6
 def test_a_part_is_chosen_and_replaced(words, ngram):
   count = 10_000 if ngram == 1 and not words else 3000
   batch = text_rows(count)
-  made = masking(words=words, runs=ngrams(ngram))(
-    batch, keys(count), STARTS[:count]
-  )
+  made = masking(words=words, runs=ngrams(ngram))(batch, keys(count), STARTS[:count])
   found = chosen(made, batch.tokens.shape)
   assert batch.real.sum() > count * 100
   # A sampling error of 10^6 tokens is 0.04 points; of words some do not fit.
@@ -227,9 +216,7 @@ def test_runs_of_words_are_as_long_as_the_paper_says():
   batch = text_rows(4000, special=False)
   words = np.ones((4000, LENGTH), bool)
   # So few are chosen that two runs seldom touch.
-  made = masking(rate=0.02, words=True, runs=ngrams(3))(
-    batch, keys(4000), words
-  )
+  made = masking(rate=0.02, words=True, runs=ngrams(3))(batch, keys(4000), words)
   found = chosen(made, batch.tokens.shape)
   edge = np.diff(np.pad(found, ((0, 0), (1, 1))).astype(int), axis=1)
   lengths = np.nonzero(edge == -1)[1] - np.nonzero(edge == 1)[1]
@@ -248,9 +235,7 @@ def test_runs_of_words_are_as_long_as_the_paper_says():
 def test_another_epoch_has_another_mask():
   batch = text_rows(2000)
   shape = batch.tokens.shape
-  one, other = (
-    chosen(masking()(batch, keys(2000, epoch=e), None), shape) for e in range(2)
-  )
+  one, other = (chosen(masking()(batch, keys(2000, epoch=e), None), shape) for e in range(2))
   # 15% of the tokens chosen once are chosen again, as chance has it. (Of those
   # that may be chosen it is a little more.)
   free = batch.real & ~batch.special
@@ -284,9 +269,7 @@ def test_seeds_and_held_out_rows_have_masks_of_their_own():
   assert Keys.held_out(first).seed == HELD_OUT
 
 
-@pytest.mark.parametrize(
-  ('length', 'places'), [(20, 3), (128, 20), (512, 77), (1, 1)]
-)
+@pytest.mark.parametrize(('length', 'places'), [(20, 3), (128, 20), (512, 77), (1, 1)])
 def test_the_places_of_a_row(length, places):
   """20 at 128 and 77 at 512, as in the released code of BERT."""
   assert masking().places(length) == places

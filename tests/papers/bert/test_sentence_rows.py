@@ -27,10 +27,7 @@ def read_all(store, length, seed=0):
 
 
 def as_lists(rows):
-  return [
-    tokens[real].tolist()
-    for tokens, real in zip(rows.tokens, rows.real, strict=True)
-  ]
+  return [tokens[real].tolist() for tokens, real in zip(rows.tokens, rows.real, strict=True)]
 
 
 def expected_sentence_rows(documents, length, crossing):
@@ -41,10 +38,7 @@ def expected_sentence_rows(documents, length, crossing):
       for start in range(0, len(sentence), room):
         piece = sentence[start : start + room]
         parted = [SEP] * bool(row and last != i)
-        if row and (
-          len(row) + len(parted) + len(piece) > room
-          or (parted and not crossing)
-        ):
+        if row and (len(row) + len(parted) + len(piece) > room or (parted and not crossing)):
           rows.append(row)
           row, parted = [], []
         row = row + parted + piece
@@ -131,9 +125,7 @@ def test_pairs_are_as_written_out(pair, length):
   documents = corpus(61)
   store = store_of(documents, f'pairs({pair!r}, short=0.3)')
   rows, keys = read_all(store, length, seed=5)
-  expected = [
-    *next_of(documents, length, pair, 0.3, keys.generators(MAKING_ROWS))
-  ]
+  expected = [*next_of(documents, length, pair, 0.3, keys.generators(MAKING_ROWS))]
   assert len(expected) == len(rows.tokens)
   assert rows.token_types is not None and rows.special is not None
   assert rows.pair is not None
@@ -143,9 +135,7 @@ def test_pairs_are_as_written_out(pair, length):
     assert rows.tokens[i].tolist() == row + [PAD] * (length - len(row))
     assert rows.real[i].sum() == len(row) and rows.real[i, : len(row)].all()
     assert rows.token_types[i].tolist() == types + [0] * (length - len(row))
-    assert np.flatnonzero(rows.special[i]).tolist() == [
-      *(0, len(a) + 1, len(row) - 1)
-    ]
+    assert np.flatnonzero(rows.special[i]).tolist() == [0, len(a) + 1, len(row) - 1]
     assert rows.pair[i] == label and a and b
 
 
@@ -166,13 +156,8 @@ def test_half_of_the_pairs_are_of_each_kind(pair):
     for row, generator in enumerate(keys.generators(MAKING_ROWS))
   ]
   labels = np.array([texts.pair for texts in drawn])
-  a, b = (
-    np.array([[t.ranges[k].start, t.ranges[k].stop] for t in drawn])
-    for k in (0, 1)
-  )
-  a_in, b_in = (
-    documents[np.searchsorted(stops, x - [0, 1], 'right')] for x in (a, b)
-  )
+  a, b = (np.array([[t.ranges[k].start, t.ranges[k].stop] for t in drawn]) for k in (0, 1))
+  a_in, b_in = (documents[np.searchsorted(stops, x - [0, 1], 'right')] for x in (a, b))
   for within in (a_in, b_in):
     np.testing.assert_array_equal(within[:, 0], within[:, 1])
   assert np.all((a[:, 1] - a[:, 0]) + (b[:, 1] - b[:, 0]) <= 125)
@@ -224,9 +209,7 @@ def even(found):
   assert abs(found.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(found))
 
 
-@pytest.mark.parametrize(
-  'rows', ["pairs('next')", "pairs('order')", "pairs('unified')", 'halves']
-)
+@pytest.mark.parametrize('rows', ["pairs('next')", "pairs('order')", "pairs('unified')", 'halves'])
 def test_a_text_does_not_tell_its_label_in_later_epochs(rows):
   labels = labels_of(rows, 3, epochs=24)
   drawn = np.isfinite(labels)
@@ -276,9 +259,7 @@ def test_unified_pairs_are_of_one_document_where_they_are_generated():
   assert 0 < rows.pair[~both].mean() < 0.25
   text = rows.real & ~rows.special
   for i in np.flatnonzero(~both):
-    a, b = (
-      rows.tokens[i, text[i] & (rows.token_types[i] == k)] for k in (0, 1)
-    )
+    a, b = (rows.tokens[i, text[i] & (rows.token_types[i] == k)] for k in (0, 1))
     same = document[a[0]] == document[b[0]]
     assert same == (not rows.pair[i])
     if same:
@@ -294,8 +275,7 @@ def test_what_is_drawn_differs_between_epochs_and_what_is_static_does_not():
   numbers = np.arange(maker.num_rows)
   places = [Place('', 0, row) for row in numbers.tolist()]
   epochs = [
-    maker.texts(places, Keys(0, numbers + e * 1000, numbers, numbers * 0 + e))
-    for e in (0, 0, 1)
+    maker.texts(places, Keys(0, numbers + e * 1000, numbers, numbers * 0 + e)) for e in (0, 0, 1)
   ]
   assert epochs[0] == epochs[1] != epochs[2]
   for row, again in zip(epochs[0], epochs[2], strict=True):
@@ -337,6 +317,5 @@ def test_sources_of_a_mixture_do_not_meet(rows):
     if rows == 'pairs' and name == 'b':
       continue  # what is drawn for a sentence goes by its number in a source
     assert [[(r.start, r.stop) for r in texts.ranges] for texts in whole] == [
-      [(begins[name] + r.start, begins[name] + r.stop) for r in texts.ranges]
-      for texts in own
+      [(begins[name] + r.start, begins[name] + r.stop) for r in texts.ranges] for texts in own
     ]

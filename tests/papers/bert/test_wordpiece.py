@@ -159,10 +159,7 @@ def test_only_newlines_end_a_piece(tmp_path, end):
 
 def test_a_mask_is_read_where_it_is_asked_for():
   made = from_file('cased')
-  plain, named = (
-    made.encode('the [SEP] x'),
-    special.with_masks(made, 'the [SEP] x[MASK]!'),
-  )
+  plain, named = (made.encode('the [SEP] x'), special.with_masks(made, 'the [SEP] x[MASK]!'))
   np.testing.assert_array_equal(named[:-2], plain)
   assert named[-2] == 4
   with pytest.raises(UsageError, match='no token'):

@@ -96,8 +96,7 @@ def _lists():
 
 
 @pytest.mark.parametrize(
-  'text, padded, softcap',
-  [(ITC, False, 2.0), (ETC, True, 0.0), (FIRST, True, 2.0)],
+  'text, padded, softcap', [(ITC, False, 2.0), (ETC, True, 0.0), (FIRST, True, 2.0)]
 )
 def test_blocks_and_the_dense_reference_equal_the_lists(text, padded, softcap):
   """And each other's gradients, by queries, keys and values."""
@@ -111,10 +110,7 @@ def test_blocks_and_the_dense_reference_equal_the_lists(text, padded, softcap):
 
     def loss(q, k, v):
       request = Request(q, k, v, pattern(text), Visibility(mask), 0.3)
-      out = attend_rows(
-        request._replace(softcap=softcap, layer=jnp.int32(LAYER)),
-        backend=backend,
-      )
+      out = attend_rows(request._replace(softcap=softcap, layer=jnp.int32(LAYER)), backend=backend)
       return (out * np.float32(weights)).sum(), out
 
     return jax.grad(loss, argnums=(0, 1, 2), has_aux=True)
@@ -137,7 +133,10 @@ def test_the_kernel_equals_the_reference():
   real[0, 97:] = real[1, 20:60] = False
   numbers_B = np.arange(B, dtype=np.uint32) + 5
   request = Request(
-    *(q, k, v, pattern('bigbird(block=16, window=3, random=1)')),
+    q,
+    k,
+    v,
+    pattern('bigbird(block=16, window=3, random=1)'),
     Visibility(real),
     0.3,
     dropout=AttentionDropout(0.2, jnp.uint32(3_000_000_019), numbers_B),
@@ -170,8 +169,7 @@ def test_a_short_row_is_seen_as_a_whole():
   for name in ('blocks', 'reference'):
     backend = spec.build('model.attention_backend', name, BACKENDS)
     np.testing.assert_array_equal(
-      attend_rows(request, backend=backend),
-      attend_rows(plain, backend=BACKENDS['reference']()),
+      attend_rows(request, backend=backend), attend_rows(plain, backend=BACKENDS['reference']())
     )
 
 
@@ -228,9 +226,7 @@ def gradients(extra, **fields):
   @jax.jit
   def run(params):
     def loss(params):
-      out = model.apply(
-        {'params': params}, Row(tokens, real_BL=mask)
-      ).hidden_BLD
+      out = model.apply({'params': params}, Row(tokens, real_BL=mask)).hidden_BLD
       return (out**2 * mask[:, :, None]).mean(), out * mask[:, :, None]
 
     return jax.grad(loss, has_aux=True)(params)
@@ -252,10 +248,7 @@ def test_a_model_is_the_same_by_any_loop_and_mesh(extra, fields):
   rules = sharding.parse_rules(base.get_config().mesh.rules)
   with sharding.use(tiny.make_mesh(2, 2, 2), rules):
     found = gradients(extra, **fields)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
-    *(found, expected),
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), found, expected)
 
 
 def test_what_is_1500_tokens_back_is_found():
@@ -292,9 +285,7 @@ def test_what_is_1500_tokens_back_is_found():
 
     return jax.grad(at_question)(v)
 
-  q, k, v = np.float32(
-    np.random.default_rng(0).normal(size=(3, 1, length, 2, 2))
-  )
+  q, k, v = np.float32(np.random.default_rng(0).normal(size=(3, 1, length, 2, 2)))
   seen = np.abs(weights(v)).max(axis=(0, 2, 3)).reshape(32, 64) > 0
   i = question // 64
   expected = {0, 31, i - 1, i, i + 1, *(drawn[0, :, i - 1].ravel() + 1)}
@@ -306,8 +297,7 @@ def test_what_is_1500_tokens_back_is_found():
 def test_extra_tokens_carry_what_the_window_does_not(layers):
   """Tokens far from each other meet through them, after two layers."""
   model = tiny.model(
-    **{**MODEL, 'num_layers': layers},
-    attention='bigbird(block=2, window=1, random=0, extra=5)',
+    **{**MODEL, 'num_layers': layers}, attention='bigbird(block=2, window=1, random=0, extra=5)'
   )
   params, tokens = tiny.params(model), tiny.tokens(1, 29, vocab_size=48)
 
@@ -339,9 +329,7 @@ def test_refused():
     run(model, segments_BL=np.zeros((2, 29), np.int32))
   with pytest.raises(UsageError, match=r'position=.*scores by distance'):
     run(model.clone(position='alibi'))
-  with pytest.raises(
-    UsageError, match=r'attention=.*different numbers of extra'
-  ):
+  with pytest.raises(UsageError, match=r'attention=.*different numbers of extra'):
     run(model.clone(attention='bigbird, bigbird(extra=3)'))
 
 
@@ -438,8 +426,7 @@ def test_512_of_4096_keys():
   seen = pattern('bigbird').num_visible(4096)
   # Of the blocks beside the global ones the window is one block shorter.
   np.testing.assert_array_equal(
-    seen.reshape(64, 64),
-    np.repeat([4096, 448, *[512] * 60, 448, 4096], 64).reshape(64, 64),
+    seen.reshape(64, 64), np.repeat([4096, 448, *[512] * 60, 448, 4096], 64).reshape(64, 64)
   )
 
 
@@ -461,9 +448,7 @@ def test_counts_are_the_lists_lengths(text, length, last_whole):
   for head in expected:
     np.testing.assert_array_equal(pattern(text).num_visible(length), head)
   # Global tokens see all and are seen by all; the others not.
-  np.testing.assert_array_equal(
-    (lists[0] > 0).all(axis=1), (lists[0] > 0).all(axis=0)
-  )
+  np.testing.assert_array_equal((lists[0] > 0).all(axis=1), (lists[0] > 0).all(axis=0))
   assert not (lists[0, length // 2] > 0).all()
   # Up to window + global + 2 * random blocks all see all.
   whole = pattern(text).num_visible(last_whole)

@@ -14,9 +14,7 @@ from gpt_jax.papers.char.auxiliary import Auxiliary, is_active
 from tests.support import reference, tiny
 
 B, L, V, N = 3, 7, tiny.V, 3
-MODEL = tiny.model(
-  num_layers=N, block='post', output='untied', position='learned_by_layer'
-)
+MODEL = tiny.model(num_layers=N, block='post', output='untied', position='learned_by_layer')
 
 
 def test_layers_end_at_their_share_of_the_run():
@@ -31,9 +29,7 @@ def nll(states, table, targets):
   logits = states @ table.T
   return -np.log(
     np.take_along_axis(
-      np.stack([[reference.softmax(x) for x in row] for row in logits]),
-      targets[..., None],
-      axis=-1,
+      np.stack([[reference.softmax(x) for x in row] for row in logits]), targets[..., None], axis=-1
     )[..., 0]
   )
 
@@ -63,9 +59,7 @@ def test_losses_of_layers_and_of_the_token_after_the_next(parts):
 
   @jax.jit
   def evaluate(params):
-    out, sown = MODEL.apply(
-      {'params': params}, batch['inputs'], mutable=['intermediates']
-    )
+    out, sown = MODEL.apply({'params': params}, batch['inputs'], mutable=['intermediates'])
     found = objective.loss(params, batch, None)
     plain = Causal().bind(MODEL).loss(params, batch, None)
     return out, sown, found.sum, plain.sum
@@ -81,13 +75,8 @@ def test_losses_of_layers_and_of_the_token_after_the_next(parts):
   # The token after the next is in the row, and both count.
   both = weights[:, :-1] * weights[:, 1:]
   own = np.sum(weights * nll(states[-1], head, targets))
-  of_next = [
-    np.sum(weights * nll(states[i], next_[i], targets)) for i in range(N - 1)
-  ]
-  of_later = [
-    np.sum(both * nll(states[i][:, :-1], later[i], targets[:, 1:]))
-    for i in range(N)
-  ]
+  of_next = [np.sum(weights * nll(states[i], next_[i], targets)) for i in range(N - 1)]
+  of_later = [np.sum(both * nll(states[i][:, :-1], later[i], targets[:, 1:])) for i in range(N)]
   # Of 3 layers the first ends at 1/6 and the second at 1/3 of the run.
   for done, first in ((0.0, 0), (0.2, 1), (0.34, 2)):
     gradient, loss = run(params, done)

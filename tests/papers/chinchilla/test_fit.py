@@ -85,10 +85,7 @@ def test_the_objective_is_equation_10_with_its_gradient():
   value, _ = objective(theta, *logs)
   assert value * 1e-6 == pytest.approx(total)
   difference = check_grad(
-    lambda x: objective(x, *logs)[0],
-    lambda x: objective(x, *logs)[1],
-    theta,
-    epsilon=1e-9,
+    lambda x: objective(x, *logs)[0], lambda x: objective(x, *logs)[1], theta, epsilon=1e-9
   )
   assert difference < 1e-4 * np.linalg.norm(objective(theta, *logs)[1])
 
@@ -114,8 +111,7 @@ def test_isoflop_profiles_give_the_exponents(true):
 
 def test_the_minimum_of_a_true_parabola_is_exact():
   points = [
-    Point(1e9, n, 1e9 / n, 1e9, 3 + 0.1 * np.log(n / 500) ** 2)
-    for n in (100, 300, 700, 1900)
+    Point(1e9, n, 1e9 / n, 1e9, 3 + 0.1 * np.log(n / 500) ** 2) for n in (100, 300, 700, 1900)
   ]
   (found,), _ = isoflop_profiles(points)
   assert found.parameters == pytest.approx(500)
@@ -144,9 +140,7 @@ def test_three_sizes_a_budget_leave_no_residuals():
   points = sweep(TRUE[0], noise=3e-3)
   sizes = sorted({p.parameters for p in points})
   least = [
-    Point(c, n, 2, 1.0, 3 + (i - 1) ** 2)
-    for c in (1e9, 2e9)
-    for i, n in enumerate(sizes[:3])
+    Point(c, n, 2, 1.0, 3 + (i - 1) ** 2) for c in (1e9, 2e9) for i, n in enumerate(sizes[:3])
   ]
   found, _ = isoflop_profiles(
     [p._replace(flops=p.budget, tokens=p.budget / p.parameters) for p in least]

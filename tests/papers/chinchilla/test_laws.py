@@ -47,9 +47,7 @@ def rows(number, text):
 
 @pytest.mark.parametrize(
   'approach, parameters, flops, tokens',
-  rows(1, TABLE_3)
-  + rows(2, TABLE_A3_APPROACH_2)
-  + rows(3, TABLE_A3_APPROACH_3),
+  rows(1, TABLE_3) + rows(2, TABLE_A3_APPROACH_2) + rows(3, TABLE_A3_APPROACH_3),
 )
 def test_the_tables_to_their_digits(approach, parameters, flops, tokens):
   found = LAWS[f'Chinchilla, approach {approach}'](float(flops))
@@ -67,11 +65,7 @@ def test_between_and_beyond_the_rows():
   found = LAWS['Chinchilla, approach 3'](5.76e23).parameters
   assert found == pytest.approx(40e9, rel=0.05)
   # Table 2: the exponents of N and D.
-  for approach, (a, b) in {
-    1: (0.50, 0.50),
-    2: (0.49, 0.51),
-    3: (0.46, 0.54),
-  }.items():
+  for approach, (a, b) in {1: (0.50, 0.50), 2: (0.49, 0.51), 3: (0.46, 0.54)}.items():
     law = LAWS[f'Chinchilla, approach {approach}']
     for flops in (1e15, 1e30):
       less, more = law(flops), law(100 * flops)
@@ -166,9 +160,7 @@ def test_inference_makes_it_smaller(elsewhere, capsys):
   assert least['loss'] == pytest.approx(optimal['loss'], rel=1e-9)
   # Nothing on a fine grid of sizes takes less.
   sizes = np.geomspace(1e9, 1e12, 20_001)
-  totals = [
-    6 * n * FIT.tokens(n, optimal['loss']) + 2 * n * tokens for n in sizes
-  ]
+  totals = [6 * n * FIT.tokens(n, optimal['loss']) + 2 * n * tokens for n in sizes]
   assert least['total_flops'] == pytest.approx(min(totals), rel=1e-5)
   # 6 N D + 2 N D_inf.
   spent = 6 * least['parameters'] * least['tokens']

@@ -15,14 +15,7 @@ from gpt_jax import hf
 from gpt_jax.core import spec
 from gpt_jax.core.nn.attention import Attention
 from gpt_jax.core.nn.build import without_mask_decoder
-from gpt_jax.core.nn.choices import (
-  BACKENDS,
-  INITS,
-  NORMS,
-  PATTERNS,
-  POSITIONS,
-  SCALES,
-)
+from gpt_jax.core.nn.choices import BACKENDS, INITS, NORMS, PATTERNS, POSITIONS, SCALES
 from gpt_jax.core.nn.kv_cache import cache_of
 from gpt_jax.core.nn.row import Context, Row, Visibility
 from gpt_jax.core.nn.transformer import make_model
@@ -161,12 +154,8 @@ def test_what_has_no_such_terms():
   attention, params, x, context = make('')
   zeros = jnp.zeros((B, L, G, K))
   causal = attention.clone(pattern=PATTERNS['full']())
-  with pytest.raises(
-    UsageError, match='position=deberta: supports neither caches'
-  ):
-    causal.apply(
-      {'params': params}, x, context, cache_of(zeros, zeros), layer=np.int32(0)
-    )
+  with pytest.raises(UsageError, match='position=deberta: supports neither caches'):
+    causal.apply({'params': params}, x, context, cache_of(zeros, zeros), layer=np.int32(0))
   with pytest.raises(UsageError, match='nor encoder-decoders'):
     run(attention, params, x, Context())
   kernel = attention.clone(backend=BACKENDS['splash'](interpret=True))
@@ -206,12 +195,7 @@ def three_before(key):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'terms, known',
-  [
-    ('p2c=False', True),
-    ('c2p=False', True),
-    ('c2p=False, p2c=False', False),
-  ],
+  'terms, known', [('p2c=False', True), ('c2p=False', True), ('c2p=False, p2c=False', False)]
 )
 def test_a_distance_is_known_by_either_term(terms, known):
   """And by nothing else: without both it is chance, one of twelve."""
@@ -256,9 +240,7 @@ def test_the_fixture(times):
   @jax.jit
   def run(params):
     out, sown = model.apply(
-      {'params': params},
-      Row(ids, real_BL=mask.astype(bool)),
-      mutable=['intermediates'],
+      {'params': params}, Row(ids, real_BL=mask.astype(bool)), mutable=['intermediates']
     )
     hidden = out.hidden_BLD
     logits = model.apply({'params': params}, hidden, method='logits')
@@ -290,9 +272,7 @@ def test_models_that_have_none(option, message):
 def test_fine_tuning_leaves_the_mask_decoder_out():
   found = without_mask_decoder('deberta(7, mask_decoder=2, shared=True)')
   same = 'deberta(max_distance=7, shared=True)'
-  bound = [
-    spec.bind_all('model.position', text, POSITIONS) for text in (found, same)
-  ]
+  bound = [spec.bind_all('model.position', text, POSITIONS) for text in (found, same)]
   assert bound[0] == bound[1]
   for text in ('learned(offset=2)', 'deberta(3)'):
     assert without_mask_decoder(text) == text
@@ -300,10 +280,7 @@ def test_fine_tuning_leaves_the_mask_decoder_out():
 
 def test_convolution_of_packed_rows():
   """Documents and padding that stand beside a token are zeros to it."""
-  module = Convolution(
-    *(3, 'gelu', NORMS['layernorm']()),
-    *(INITS['normal']()(1).kernel, jnp.float32),
-  )
+  module = Convolution(3, 'gelu', NORMS['layernorm'](), INITS['normal']()(1).kernel, jnp.float32)
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(1, 7, 5)))
   segments, mask = np.array([[1, 1, 1, 2, 2, 2, 2]]), np.arange(7)[None] < 6

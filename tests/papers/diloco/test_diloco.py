@@ -61,8 +61,7 @@ def expected():
     batch, losses = batch_of(step), []
     for k in range(K):
       x, y, w = (
-        np.float64(v).reshape(K, -1, *v.shape[1:])[k]
-        for v in (batch['x'], batch['y'], batch['w'])
+        np.float64(v).reshape(K, -1, *v.shape[1:])[k] for v in (batch['x'], batch['y'], batch['w'])
       )
       errors = x @ own[k] - y
       losses.append(np.sum(w * errors**2) / w.sum())
@@ -86,9 +85,7 @@ def quadratic(function):
   """The first state and the step of a loss."""
   inner = optax.adamw(RATE, B1, B2, EPS, weight_decay=DECAY)
   params = {'theta': np.float32(START)}
-  state = TrainState(
-    np.int32(0), params, OUTER.init(params, inner.init(params))
-  )
+  state = TrainState(np.int32(0), params, OUTER.init(params, inner.init(params)))
   step = functools.partial(
     OUTER.train_step,
     objective=tiny.LossOnly(function),
@@ -110,8 +107,10 @@ def test_it_is_algorithm_1():
       state, out = step(state, batch_of(number))
       (out,) = OUTER.pooled([out])
       found = (
-        *(state.params['theta'], state.opt_state.params['theta']),
-        *(out['loss'], out['outer_grad_norm']),
+        state.params['theta'],
+        state.opt_state.params['theta'],
+        out['loss'],
+        out['outer_grad_norm'],
       )
       for x, y in zip(found, wanted, strict=True):
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)
@@ -185,9 +184,7 @@ TWO = {
 
 
 # On two devices of `data` each has two of the replicas.
-@pytest.mark.parametrize(
-  'sizes', [(4, 2, 1), pytest.param((2, 2, 2), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('sizes', [(4, 2, 1), pytest.param((2, 2, 2), marks=pytest.mark.slow)])
 def test_a_mesh_changes_nothing_and_replicas_send_in_outer_steps_alone(sizes):
   # The step after the second outer one.
   _, _, alone, _ = trained((1, 1, 1), 5, **TWO)
@@ -205,9 +202,7 @@ def test_a_mesh_changes_nothing_and_replicas_send_in_outer_steps_alone(sizes):
   branches = {c.name for c in hlo.called(program, outer[1])}
   over = [x for x in collectives.read(program, run.mesh) if 'data' in x.axes]
   assert {x.at[0] for x in over} < branches
-  assert {(x.axes, x.kind, x.trips) for x in over} == {
-    (('data',), 'all-reduce', 1 / 2)
-  }
+  assert {(x.axes, x.kind, x.trips) for x in over} == {(('data',), 'all-reduce', 1 / 2)}
   # Each device sends its part of the parameters, in float32, as a ring does;
   # of what is whole along `tensor`, it may send a share.
   data = run.mesh.shape['data']
@@ -220,9 +215,7 @@ def test_a_mesh_changes_nothing_and_replicas_send_in_outer_steps_alone(sizes):
 
 
 @pytest.mark.slow  # three runs
-def test_a_run_resumes_within_a_round_and_is_read_by_its_outer_parameters(
-  tmp_path, monkeypatch
-):
+def test_a_run_resumes_within_a_round_and_is_read_by_its_outer_parameters(tmp_path, monkeypatch):
   words = np.random.default_rng(0).integers(1000, size=2000)
   (tmp_path / 'a.txt').write_text(' '.join(map(str, words)))
   config = tiny.config(
@@ -262,9 +255,7 @@ def test_a_run_resumes_within_a_round_and_is_read_by_its_outer_parameters(
     return jax.device_get(state), logged
 
   def same(a, b):
-    return jax.tree.all(
-      jax.tree.map(lambda x, y: x.tobytes() == y.tobytes(), a, b)
-    )
+    return jax.tree.all(jax.tree.map(lambda x, y: x.tobytes() == y.tobytes(), a, b))
 
   train.train(config, f'{tmp_path}/whole')
   steps = iter(range(1, 100))
@@ -275,10 +266,7 @@ def test_a_run_resumes_within_a_round_and_is_read_by_its_outer_parameters(
   middle, logged = end('stopped')
   assert (int(middle.step), len(logged)) == (5, 5)
   # In its second round: the replicas are not where the outer parameters are.
-  assert not same(
-    middle.params,
-    jax.tree.map(lambda x: x[0], middle.opt_state.params),
-  )
+  assert not same(middle.params, jax.tree.map(lambda x: x[0], middle.opt_state.params))
   _, read = models.load_state(f'{tmp_path}/stopped')
   assert same(jax.device_get(read.params), middle.params)
 
@@ -288,9 +276,7 @@ def test_a_run_resumes_within_a_round_and_is_read_by_its_outer_parameters(
   assert logged == wanted
   assert same(state, whole)
   # The last step ends a round.
-  assert same(
-    state.params, jax.tree.map(lambda x: x[0], state.opt_state.params)
-  )
+  assert same(state.params, jax.tree.map(lambda x: x[0], state.opt_state.params))
   norms = [norm for *_, norm in logged]
   assert norms[:2] == [0, 0]
   assert norms[2] == norms[3] != norms[5] != norms[6]

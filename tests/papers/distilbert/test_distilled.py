@@ -122,26 +122,18 @@ def test_loss_and_gradients_are_the_equations(text, places):
   def wanted(params):
     return equation(params, batch, text, places)
 
-  (loss, parts), expected = jax.jit(jax.value_and_grad(wanted, has_aux=True))(
-    params
-  )
+  (loss, parts), expected = jax.jit(jax.value_and_grad(wanted, has_aux=True))(params)
   del expected['parts']
   for num_micro in (1, 4):
     found, metrics, grads = jax.jit(
-      functools.partial(
-        mean_gradients, objective=objective, num_micro=num_micro
-      )
+      functools.partial(mean_gradients, objective=objective, num_micro=num_micro)
     )(params, batch, jax.random.key(0))
     np.testing.assert_allclose(found, loss, rtol=1e-5)
     for name, part in zip(('hard', 'soft', 'cosine'), parts, strict=True):
-      np.testing.assert_allclose(
-        metrics[f'objective/{name}_loss'], part, rtol=2e-5
-      )
+      np.testing.assert_allclose(metrics[f'objective/{name}_loss'], part, rtol=2e-5)
     assert {*grads} == {*expected}  # none of the teacher
     jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
-      grads,
-      expected,
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, expected
     )
 
 
@@ -150,9 +142,7 @@ def test_a_step_leaves_the_teacher_as_it_is():
   objective, _, _, params = of('causal')
   optimizer = optax.adamw(1e-2, weight_decay=0.5)
   average = ema(0.9)
-  init = make_init(
-    objective.replaced(init=lambda _: params), optimizer, average=average
-  )
+  init = make_init(objective.replaced(init=lambda _: params), optimizer, average=average)
   state = init(jax.random.key(0))
   own = {n: x for n, x in params.items() if n != 'parts'}
   assert {*state.ema} == {*own}
@@ -170,14 +160,8 @@ def test_a_step_leaves_the_teacher_as_it_is():
     )
   )(state, batch_of('causal'))
   assert 'teacher' not in metrics['grad_norms']
-  jax.tree.map(
-    np.testing.assert_array_equal, new.params['parts'], params['parts']
-  )
-  moved = jax.tree.map(
-    lambda a, b: bool((a != b).any()),
-    {n: new.params[n] for n in own},
-    own,
-  )
+  jax.tree.map(np.testing.assert_array_equal, new.params['parts'], params['parts'])
+  moved = jax.tree.map(lambda a, b: bool((a != b).any()), {n: new.params[n] for n in own}, own)
   assert all(jax.tree.leaves(moved))
   # What evaluates has the teacher, too.
   assert {*new.eval_params['parts']} == {'teacher'}
@@ -187,10 +171,7 @@ def test_a_step_leaves_the_teacher_as_it_is():
 def test_dropout_is_the_students_alone():
   """A teacher with dropout says the same each time."""
   rates = 'rates(residual=0.5)'
-  model, teacher = (
-    tiny.model(num_layers=1),
-    tiny.model(num_layers=1, dropout=rates),
-  )
+  model, teacher = (tiny.model(num_layers=1), tiny.model(num_layers=1, dropout=rates))
   name = f"distilled({WEIGHTS}, text='causal')"
   objective = choices.build(name, model, None, {'teacher': teacher})
   shapes = tiny.shapes(objective)
@@ -209,9 +190,7 @@ def random_params(model, seed=3):
   return tiny.random_like(parameter_shapes(model), seed=seed)
 
 
-@pytest.mark.parametrize(
-  ('period', 'of_teacher'), [(1, 1), (1, 2), (2, 1), (2, 2)]
-)
+@pytest.mark.parametrize(('period', 'of_teacher'), [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_layers_and_all_outside_are_the_teachers(period, of_teacher):
   """Whatever the number of layers in a period of either."""
   ffns = {1: 'gelu', 2: 'gelu, gelu_tanh'}
@@ -223,9 +202,7 @@ def test_layers_and_all_outside_are_the_teachers(period, of_teacher):
   own = {**random_params(model, seed=5), 'heads': {'a': np.ones(2)}}
   found = distilled.copied(own, theirs, model, teacher, layers)
   assert found.pop('heads') is own['heads']
-  assert jax.tree.map(np.shape, found) == jax.tree.map(
-    lambda x: x.shape, parameter_shapes(model)
-  )
+  assert jax.tree.map(np.shape, found) == jax.tree.map(lambda x: x.shape, parameter_shapes(model))
   assert 'segments' in theirs and 'segments' not in found
   for name in {*found} - {'decoder'}:
     jax.tree.map(np.testing.assert_array_equal, found[name], theirs[name])
@@ -236,33 +213,19 @@ def test_layers_and_all_outside_are_the_teachers(period, of_teacher):
 
   for n, m in enumerate(layers):
     jax.tree.map(
-      np.testing.assert_array_equal,
-      layer(found, period, n),
-      layer(theirs, of_teacher, m),
+      np.testing.assert_array_equal, layer(found, period, n), layer(theirs, of_teacher, m)
     )
 
 
 @pytest.mark.parametrize(
   ('layers', 'changes', 'message'),
   [
-    (
-      (0, 6),
-      {},
-      r'layers=\(0, 6\): the teacher has no layer 6; give',
-    ),
+    ((0, 6), {}, r'layers=\(0, 6\): the teacher has no layer 6; give'),
     ((-1, 3), {}, 'the teacher has no layer -1'),
     ((0, 2, 4), {}, r'are 3, but model\.num_layers=2; name one'),
-    (
-      (0, 3),
-      {'d_ff': 31},
-      r'in/bias is \(2, 31\) in the model and \(2, 29',
-    ),
+    ((0, 3), {'d_ff': 31}, r'in/bias is \(2, 31\) in the model and \(2, 29'),
     ((0, 3), {'output': 'untied'}, 'the teacher has no head; make model like'),
-    (
-      (0, 3),
-      {'share': 'all'},
-      r"model\.share='all': layers that",
-    ),
+    ((0, 3), {'share': 'all'}, r"model\.share='all': layers that"),
   ],
 )
 def test_what_does_not_fit_is_one_line(layers, changes, message):
@@ -283,9 +246,7 @@ def test_a_run_starts_with_them():
   kernel = started['decoder']['periods']['block_0']['ffn']['in']['kernel']
   expected = theirs['decoder']['periods']['block_0']['ffn']['in']['kernel']
   np.testing.assert_array_equal(kernel, expected[np.array([1, 4])])
-  np.testing.assert_array_equal(
-    started['embed']['embedding'], theirs['embed']['embedding']
-  )
+  np.testing.assert_array_equal(started['embed']['embedding'], theirs['embed']['embedding'])
   assert started['parts'] is params['parts']
 
 
@@ -323,12 +284,8 @@ def test_the_divergence_is_the_equations(k):
   if k == V:  # nothing is left, but for rounding
     sides = [x[..., :k] for x in sides]
     assert np.all(np.isneginf(log_probs[..., -1]))
-  np.testing.assert_allclose(
-    np.exp(log_probs[..., : sides[0].shape[-1]]), sides[0], rtol=1e-5
-  )
-  expected = np.sum(
-    COUNTED * np.sum(sides[0] * np.log(sides[0] / sides[1]), axis=-1)
-  )
+  np.testing.assert_allclose(np.exp(log_probs[..., : sides[0].shape[-1]]), sides[0], rtol=1e-5)
+  expected = np.sum(COUNTED * np.sum(sides[0] * np.log(sides[0] / sides[1]), axis=-1))
 
   def divergence(hidden, log_probs):
     moved = student._replace(hidden_BLD=hidden)
@@ -354,9 +311,7 @@ def test_the_divergence_is_the_equations(k):
   np.testing.assert_allclose(kept, expected, rtol=2e-3)
 
 
-@pytest.mark.parametrize(
-  'places', [pytest.param('real', marks=pytest.mark.slow), 'chosen']
-)
+@pytest.mark.parametrize('places', [pytest.param('real', marks=pytest.mark.slow), 'chosen'])
 def test_all_tokens_are_the_teacher_at_hand(places):
   """The loss of a batch with k = V."""
   fields = dict(attention='bidirectional', num_layers=1)
@@ -364,12 +319,9 @@ def test_all_tokens_are_the_teacher_at_hand(places):
   about = f"soft=5.0, hard=2.0, cosine=0.0, places='{places}'"
   text = "text='masked(static=1)'"
   online = choices.build(
-    f'distilled(temperature=3.0, {about}, {text})',
-    *(model, None, {'teacher': model}),
+    f'distilled(temperature=3.0, {about}, {text})', model, None, {'teacher': model}
   )
-  stored = choices.build(
-    f'distilled(temperature=3.0, {about}, {text}, top_k={V})', model
-  )
+  stored = choices.build(f'distilled(temperature=3.0, {about}, {text}, top_k={V})', model)
   shapes = tiny.shapes(online)
   params = tiny.random_like(shapes, seed=1)
   own = {name: x for name, x in params.items() if name != 'parts'}
@@ -384,9 +336,7 @@ def test_all_tokens_are_the_teacher_at_hand(places):
     'masked_weights': np.take_along_axis(real, at, 1).astype(np.float32),
   }
   teacher = params['parts']['teacher']
-  hidden = model.apply(
-    {'params': teacher}, Row(batch['inputs'], real_BL=real)
-  ).hidden_BLD
+  hidden = model.apply({'params': teacher}, Row(batch['inputs'], real_BL=real)).hidden_BLD
   if places == 'chosen':
     hidden = jnp.take_along_axis(hidden, at[..., None], axis=1)
   z = model.apply({'params': teacher}, hidden, method='logits') / 3.0
@@ -412,9 +362,7 @@ def test_all_tokens_are_the_teacher_at_hand(places):
     return found.sum, found.metrics['objective/soft_loss']
 
   results = jax.jit(lambda own: (of_online(own), of_stored(own)))(own)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), *results
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), *results)
   # Held-out text has no outputs, and the loss of the text alone.
   held = stored.loss(own, batch, None)
   (hard,) = held.metrics['objective/hard_loss']

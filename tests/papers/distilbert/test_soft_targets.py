@@ -9,10 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpt_jax.core.objectives.cross_entropy import (
-  Scores,
-  penalised_cross_entropy,
-)
+from gpt_jax.core.objectives.cross_entropy import Scores, penalised_cross_entropy
 from gpt_jax.papers.distilbert import soft_targets
 from tests.support.golden_io import ROOT
 
@@ -38,9 +35,7 @@ def scores(logits):
 def kl(student, teacher, mask, temperature):
   """T^2 times the mean."""
   weights = mask.astype(jnp.float32)
-  total = soft_targets.divergence(
-    scores(student), scores(teacher), weights, temperature
-  )
+  total = soft_targets.divergence(scores(student), scores(teacher), weights, temperature)
   return temperature**2 * total / weights.sum()
 
 
@@ -58,7 +53,7 @@ def test_divergence(temperature, chunk, monkeypatch):
   monkeypatch.setattr(module, 'CHUNK_LOGITS', chunk)
   given, expected = golden(f'kl_t{temperature}')
   loss, gradient = jax.value_and_grad(kl)(
-    *(given['student'], given['teacher'], given['mask'], float(temperature))
+    given['student'], given['teacher'], given['mask'], float(temperature)
   )
   np.testing.assert_allclose(loss, expected['loss'], **CLOSE)
   np.testing.assert_allclose(gradient, expected['grad_student'], **CLOSE)
@@ -105,10 +100,6 @@ def test_a_softcap_bounds_the_logits_of_its_own_model():
   s, t = (jnp.asarray(3 * rng.normal(size=(1, 5, 7)), 'float32') for _ in 'st')
   weights = jnp.ones((1, 5))
   table = jnp.eye(7)
-  found = soft_targets.divergence(
-    Scores(s, table, 2.0), Scores(t, table, 0.0), weights, 1.5
-  )
-  expected = soft_targets.divergence(
-    scores(2 * jnp.tanh(s / 2)), scores(t), weights, 1.5
-  )
+  found = soft_targets.divergence(Scores(s, table, 2.0), Scores(t, table, 0.0), weights, 1.5)
+  expected = soft_targets.divergence(scores(2 * jnp.tanh(s / 2)), scores(t), weights, 1.5)
   np.testing.assert_allclose(found, expected, rtol=1e-5)

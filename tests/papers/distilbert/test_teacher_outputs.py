@@ -10,11 +10,7 @@ import pytest
 from gpt_jax.core.rows.rows import Keys
 from gpt_jax.core.spec import UsageError
 from gpt_jax.papers.distilbert import teacher_outputs
-from gpt_jax.papers.distilbert.teacher_outputs import (
-  OutputRows,
-  TeacherOutputs,
-  Writer,
-)
+from gpt_jax.papers.distilbert.teacher_outputs import OutputRows, TeacherOutputs, Writer
 
 N, TIMES, P, K = 5, 2, 3, 7
 ROWS = OutputRows(
@@ -58,9 +54,7 @@ def test_rows_are_read_by_their_numbers(tmp_path):
   )
   at = [4 * 2 + 1, 0 * 2 + 0, 2 * 2 + 1]
   np.testing.assert_array_equal(found['teacher_ids'], ids[at])
-  np.testing.assert_array_equal(
-    found['teacher_log_probs'], log_probs[at].astype(np.float16)
-  )
+  np.testing.assert_array_equal(found['teacher_log_probs'], log_probs[at].astype(np.float16))
 
 
 def test_a_killed_writer_is_gone_on_with(tmp_path):

@@ -23,11 +23,7 @@ from tests.support.objectives import MASK, Words, keys
 
 L, V = 13, tiny.V
 SCORES = "tied(bias=True, transform='gelu')"
-ENCODER = dict(
-  attention='bidirectional',
-  input='tokens(token_types=2, norm=True)',
-  num_layers=1,
-)
+ENCODER = dict(attention='bidirectional', input='tokens(token_types=2, norm=True)', num_layers=1)
 
 
 def models(**changes) -> tuple[Transformer, Transformer]:
@@ -93,9 +89,7 @@ def test_the_step_of_both_models_is_hugging_faces():
     'numbers': np.arange(len(at), dtype=np.uint32),
   }  # pyright: ignore[reportAssignmentType]
   for name in SHARED:
-    jax.tree.map(
-      np.testing.assert_array_equal, params[name], of_generator[name]
-    )
+    jax.tree.map(np.testing.assert_array_equal, params[name], of_generator[name])
   own = {n: x for n, x in of_generator.items() if n not in (*SHARED, 'heads')}
   both = {**params, 'parts': {'generator': own}}
   objective = Electra(temperature=0.0).bind(model, generator=generator)
@@ -203,10 +197,7 @@ def test_the_generator_learns_nothing_of_the_replaced():
     return found.metrics[f'objective/{name}_loss'].sum
 
   gradient = jax.jit(jax.grad(loss), static_argnums=1)
-  of_replaced, of_masked = (
-    gradient(params, 'replaced'),
-    gradient(params, 'masked'),
-  )
+  of_replaced, of_masked = (gradient(params, 'replaced'), gradient(params, 'masked'))
   for leaf in jax.tree.leaves(of_replaced['parts']):
     assert not leaf.any()
   for name in SHARED:
@@ -220,13 +211,9 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
   """DeBERTaV3, section 3.2: E_G follows the generator's, E_Delta the other."""
   model, generator = models()
   tokenizer: Any = Words()
-  made = {
-    sharing: Electra(0.3, 7.0, sharing=sharing)
-    for sharing in ('es', 'nes', 'gdes')
-  }
+  made = {sharing: Electra(0.3, 7.0, sharing=sharing) for sharing in ('es', 'nes', 'gdes')}
   objectives = {
-    sharing: one.bind(model, tokenizer, generator=generator)
-    for sharing, one in made.items()
+    sharing: one.bind(model, tokenizer, generator=generator) for sharing, one in made.items()
   }
   objective = objectives['gdes']
   # What the generator says does not follow from its table.
@@ -277,8 +264,7 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
 
 
 @pytest.mark.parametrize(
-  'targets',
-  ['electra', pytest.param('all_tokens_mlm', marks=pytest.mark.slow)],
+  'targets', ['electra', pytest.param('all_tokens_mlm', marks=pytest.mark.slow)]
 )
 def test_parts_with_other_numbers_of_tokens_add_up(targets):
   objective, _ = of(targets)
@@ -289,17 +275,11 @@ def test_parts_with_other_numbers_of_tokens_add_up(targets):
   weights = {'whole': objective.weights(batch)}
   # As the training step takes micro-batches; there is no dropout.
   key = jax.random.key(4)
-  loss = jax.jit(
-    lambda params, batch: objective.loss(params, batch | weights, key)
-  )
+  loss = jax.jit(lambda params, batch: objective.loss(params, batch | weights, key))
   whole = loss(params, batch)
-  parts = [
-    loss(params, {name: x[i::4] for name, x in batch.items()}) for i in range(4)
-  ]
+  parts = [loss(params, {name: x[i::4] for name, x in batch.items()}) for i in range(4)]
   added = jax.tree.map(lambda *sums: np.sum(sums), *parts)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), added, whole
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), added, whole)
 
 
 def test_what_is_drawn_follows_from_the_key():
@@ -316,17 +296,13 @@ def test_what_is_drawn_follows_from_the_key():
   assert len({drawn(seed) for seed in (5, 6, 7)}) == 3
 
 
-@pytest.mark.parametrize(
-  'rate, length, most', [(0.15, 128, 19), (0.15, 512, 79), (0.25, 512, 130)]
-)
+@pytest.mark.parametrize('rate, length, most', [(0.15, 128, 19), (0.15, 512, 79), (0.25, 512, 130)])
 def test_no_more_are_chosen_than_in_the_released_code(rate, length, most):
   model, generator = models()
   tokenizer: Any = Words()
   objective = Electra(rate).bind(model, tokenizer, generator=generator)
   tokens = np.full((8, length), 7, np.int32)
-  made = objective.make_batch(
-    Rows(tokens, np.ones(tokens.shape, bool)), keys(8)
-  )
+  made = objective.make_batch(Rows(tokens, np.ones(tokens.shape, bool)), keys(8))
   assert made['masked_positions'].shape == (8, most)
   counts = made['masked_weights'].sum(axis=1)
   np.testing.assert_allclose(counts, rate * length, atol=1)
@@ -344,11 +320,7 @@ def test_no_more_are_chosen_than_in_the_released_code(rate, length, most):
       r'models\.generator: its positions is .*\(13, 17\).*\(7, 17\)',
     ),
     ('electra', dict(vocab_size=19), r'models\.generator: its embed is'),
-    (
-      'electra',
-      dict(input='tokens(norm=True)'),
-      r'models\.generator: its segments is',
-    ),
+    ('electra', dict(input='tokens(norm=True)'), r'models\.generator: its segments is'),
   ],
 )
 def test_models_that_do_not_go_together(targets, changes, message):

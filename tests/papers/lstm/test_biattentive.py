@@ -24,9 +24,7 @@ def made():
   rng = np.random.default_rng(3)
   x_BLD, y_BMD = (rng.normal(size=(B, n, D)).astype('f') for n in (L, M))
   lengths = np.array([7, 4, 1]), np.array([2, 5, 3])
-  real = [
-    np.arange(n) < x[:, None] for n, x in zip((L, M), lengths, strict=True)
-  ]
+  real = [np.arange(n) < x[:, None] for n, x in zip((L, M), lengths, strict=True)]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(biattentive, 'SIZE', 6)
     network = Biattentive(K, INITS, 0.0)
@@ -57,9 +55,7 @@ def test_equals_the_equations(made):
     for to, reverse in (('forward', False), ('backward', True)):
       direction = Direction(settings, reverse, INITS, jnp.float32)
       own, context = params[f'{name}_{to}'], Context(visibility=Visibility())
-      found.append(
-        direction.apply({'params': own}, x_LD[None], context, None)[0]
-      )
+      found.append(direction.apply({'params': own}, x_LD[None], context, None)[0])
     return np.concatenate([np.asarray(x[0]) for x in found], axis=-1)
 
   def softmax(x, axis):
@@ -68,24 +64,15 @@ def test_equals_the_equations(made):
 
   def pooled(name, one, other, scores):
     seen = softmax(scores, 1) @ other
-    states = both(
-      f'integrate_{name}', np.concatenate([one, one - seen, one * seen], -1)
-    )
+    states = both(f'integrate_{name}', np.concatenate([one, one - seen, one * seen], -1))
     share = softmax(dense(f'pool_{name}', states), 0)
-    return [
-      states.max(0),
-      states.mean(0),
-      states.min(0),
-      (share * states).sum(0),
-    ]
+    return [states.max(0), states.mean(0), states.min(0), (share * states).sum(0)]
 
   for b in range(B):
     x, y = (
       both('encoder', np.maximum(dense('narrow', of[b][real[b]]), 0))
       for of, real in ((x_BLD, real_x), (y_BMD, real_y))
     )
-    both_D = np.concatenate(
-      [*pooled('first', x, y, x @ y.T), *pooled('second', y, x, y @ x.T)]
-    )
+    both_D = np.concatenate([*pooled('first', x, y, x @ y.T), *pooled('second', y, x, y @ x.T)])
     hidden = dense('maxout', both_D).reshape(6, 4).max(-1)
     np.testing.assert_allclose(out[b], dense('classifier', hidden), atol=1e-4)

@@ -56,8 +56,7 @@ def of_fixture(found):
     }
 
   blocks = {
-    f'block_{i}': {n: direction(f'{n}.{i}') for n in ('forward', 'backward')}
-    for i in range(2)
+    f'block_{i}': {n: direction(f'{n}.{i}') for n in ('forward', 'backward')} for i in range(2)
   }
   return {
     'embed': recorded(found),
@@ -79,18 +78,11 @@ def test_equals_the_recorded_values():
     'weights': real[:, 1:].astype(np.float32),
   }
   objective = BiLm(negatives=0).bind(MODEL)
-  mix = {
-    'weights': found['scalar_mix.s'],
-    'scale': found['scalar_mix.gamma'],
-  }
+  mix = {'weights': found['scalar_mix.s'], 'scale': found['scalar_mix.gamma']}
 
   def total(params, mix):
     out, sown = forward.apply(
-      MODEL,
-      params,
-      MODEL.row(batch, cuts=batch['cuts']),
-      None,
-      sow=('intermediates',),
+      MODEL, params, MODEL.row(batch, cuts=batch['cuts']), None, sow=('intermediates',)
     )
     sown = sown['intermediates']
     layers = [sown['embedded'][0], *layer_outputs(sown)]
@@ -122,13 +114,7 @@ def test_equals_the_recorded_values():
   jax.tree.map(
     compare,
     grads,
-    (
-      of_fixture(wanted),
-      {
-        'weights': wanted['scalar_mix.s'],
-        'scale': wanted['scalar_mix.gamma'],
-      },
-    ),
+    (of_fixture(wanted), {'weights': wanted['scalar_mix.s'], 'scale': wanted['scalar_mix.gamma']}),
   )
 
 
@@ -152,9 +138,7 @@ def test_what_each_direction_sees():
   def of_place(cuts):
     def states(table):
       given = {**params, 'embed': {'embedding': table}}
-      out, _ = forward.apply(
-        WORDS, given, Row(tokens, extra={'cuts': cuts}), None
-      )
+      out, _ = forward.apply(WORDS, given, Row(tokens, extra={'cuts': cuts}), None)
       return jnp.stack(jnp.split(out.hidden_BLD[0], 2, axis=-1))
 
     jacobian = jax.jit(jax.jacobian(states))(params['embed']['embedding'])
@@ -176,8 +160,7 @@ def test_padding_changes_no_state_and_losses_are_of_their_own_direction():
   batch = objective.make_batch(cut(windows, real), keys)
   other = {**batch, 'inputs': np.where(batch['mask'], windows, 1 - windows % 2)}
   states, others = (
-    forward.states(WORDS, params, x, None, cuts=x['cuts'])[0][batch['mask']]
-    for x in (batch, other)
+    forward.states(WORDS, params, x, None, cuts=x['cuts'])[0][batch['mask']] for x in (batch, other)
   )
   np.testing.assert_array_equal(states, others)
 
@@ -242,16 +225,12 @@ def test_training_reports_a_sampled_loss_by_that_name():
   params = params_of(objective)
   rows = cut(np.arange(6, dtype=np.int32)[None])
   batch = objective.make_batch(rows, Keys.held_out(np.arange(1)))
-  losses = [
-    objective.loss(params, batch, key) for key in (jax.random.key(0), None)
-  ]
+  losses = [objective.loss(params, batch, key) for key in (jax.random.key(0), None)]
   assert [*losses[0].metrics] == [
     'objective/forward_sampled_loss',
     'objective/backward_sampled_loss',
   ]
-  assert [*losses[1].metrics] == [
-    f'objective/{name}_loss' for name in BiLm.kinds
-  ]
+  assert [*losses[1].metrics] == [f'objective/{name}_loss' for name in BiLm.kinds]
 
 
 @pytest.mark.parametrize(

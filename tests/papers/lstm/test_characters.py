@@ -43,10 +43,7 @@ def recorded(found=None):
     *((f'highway_{i}', f'highway.{i}') for i in range(SIZES['n_highway'])),
     ('projection', 'projection'),
   ):
-    params[ours] = {
-      'kernel': found[f'{theirs}.weight'].T,
-      'bias': found[f'{theirs}.bias'],
-    }
+    params[ours] = {'kernel': found[f'{theirs}.weight'].T, 'bias': found[f'{theirs}.bias']}
   return params
 
 

@@ -13,14 +13,7 @@ from gpt_jax.core.nn.caches import LstmState
 from gpt_jax.core.nn.choices import PATTERNS
 from gpt_jax.core.nn.row import Context, Visibility
 from gpt_jax.core.spec import UsageError
-from gpt_jax.papers.lstm.lstm import (
-  Clips,
-  Direction,
-  Recurrence,
-  Tokens,
-  Weights,
-  scan,
-)
+from gpt_jax.papers.lstm.lstm import Clips, Direction, Recurrence, Tokens, Weights, scan
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case, cases, config, tensors
 
@@ -56,9 +49,7 @@ def test_equals_torch(name):
   layers = golden.static['num_layers']
   both = golden.static.get('bidirectional', False)
   biases = 2 if golden.static.get('bias', True) else 0
-  own = Recurrence(
-    size, golden.static.get('proj_size', 0), biases, Clips(), 0.0
-  )
+  own = Recurrence(size, golden.static.get('proj_size', 0), biases, Clips(), 0.0)
   suffixes = ['', '_reverse'][: 1 + both]
   params = {
     f'l{i}{suffix}': of_torch(weights, f'l{i}{suffix}')
@@ -79,9 +70,7 @@ def test_equals_torch(name):
           n = len(states)
           state = LstmState(golden.inputs['h0'][n], golden.inputs['c0'][n])
         layer = Direction(own, bool(suffix), INITS, jnp.float32)
-        y, state = layer.apply(
-          {'params': params[f'l{i}{suffix}']}, x_BLD, context, state
-        )
+        y, state = layer.apply({'params': params[f'l{i}{suffix}']}, x_BLD, context, state)
         out.append(y)
         states.append(state)
       x_BLD = jnp.concatenate(out, axis=-1)
@@ -170,8 +159,7 @@ def test_gradient_with_clips_equals_differences():
 
   given = [np.float64(x) for x in (gates, *weights)]
   found = jax.grad(
-    lambda gates, weights: jnp.sum(run(gates, weights, tokens)[0] * probe),
-    argnums=(0, 1),
+    lambda gates, weights: jnp.sum(run(gates, weights, tokens)[0] * probe), argnums=(0, 1)
   )(gates, weights)
   for i, gradient in enumerate((found[0], *found[1])):
     expected = np.zeros(given[i].shape)
@@ -194,9 +182,7 @@ def test_cuts_stop_the_gradient_and_not_the_state():
   cut = run(gates, weights, tokens._replace(cuts=cuts))
   jax.tree.map(np.testing.assert_array_equal, cut, whole)
   found = jax.grad(
-    lambda gates: jnp.sum(
-      run(gates, weights, tokens._replace(cuts=cuts), Clips())[0][-1]
-    )
+    lambda gates: jnp.sum(run(gates, weights, tokens._replace(cuts=cuts), Clips())[0][-1])
   )(gates)
   assert not np.any(found[:4, 1]) and np.all(np.any(found[4:], axis=-1))
   assert np.all(np.any(found[:, [0, 2]], axis=-1))
@@ -218,9 +204,7 @@ def test_both_directions_are_joined():
   params = both.init(jax.random.key(0), x, Context(), None, 0)
   changed = x.copy()
   changed[:, 4] += 1
-  found, other = (
-    both.apply(params, x, Context(), None, 0)[0] for x in (x, changed)
-  )
+  found, other = (both.apply(params, x, Context(), None, 0)[0] for x in (x, changed))
   moved = np.any(found != other, axis=0)
   assert moved.shape == (L, 10)
   np.testing.assert_array_equal(moved[:, :5].any(1), np.arange(L) >= 4)
@@ -233,9 +217,7 @@ def test_dropout_is_drawn_once_for_all_tokens_of_a_row():
   kept = layer('lstm(11, dropout=0.5)')
   params = kept.init(jax.random.key(0), x, Context(), None, 0)
   whole, _ = kept.apply(params, x, Context(), None, 0)
-  found, _ = kept.apply(
-    params, x, Context(), None, 0, rngs={'dropout': jax.random.key(1)}
-  )
+  found, _ = kept.apply(params, x, Context(), None, 0, rngs={'dropout': jax.random.key(1)})
   zero = np.asarray(found == 0)
   assert not np.any(whole == 0)
   assert np.all(zero == zero[:, :1]) and 0 < zero.mean() < 1
@@ -249,16 +231,12 @@ def test_weight_drop_is_drawn_once_for_all_rows():
   x = np.random.default_rng(4).normal(size=(1, L, 3)).astype(np.float32)
   x = np.tile(x, (B, 1, 1))
   params = plain.init(jax.random.key(0), x, Context(), None, 0)
-  found, _ = dropping.apply(
-    params, x, Context(), None, 0, rngs={'dropout': jax.random.key(1)}
-  )
+  found, _ = dropping.apply(params, x, Context(), None, 0, rngs={'dropout': jax.random.key(1)})
   np.testing.assert_array_equal(found, np.broadcast_to(found[:1], found.shape))
   whole, _ = plain.apply(params, x, Context(), None, 0)
   np.testing.assert_array_equal(found[:, 0], whole[:, 0])
   assert not np.allclose(found[:, 1:], whole[:, 1:])
-  np.testing.assert_array_equal(
-    dropping.apply(params, x, Context(), None, 0)[0], whole
-  )
+  np.testing.assert_array_equal(dropping.apply(params, x, Context(), None, 0)[0], whole)
 
 
 def test_masks_for_each_token_are_refused():

@@ -70,10 +70,7 @@ def test_equals_torch(name, monkeypatch):
   given, expected = golden.inputs, golden.outputs
   params = of_torch(tensors(FOLDER))
   caches = tuple(
-    LstmState(
-      given[f'h{i}'].reshape(1, 2, -1), given[f'c{i}'].reshape(1, 2, -1)
-    )
-    for i in range(3)
+    LstmState(given[f'h{i}'].reshape(1, 2, -1), given[f'c{i}'].reshape(1, 2, -1)) for i in range(3)
   )
   shape = given['input_ids'].shape
   batch = {
@@ -83,33 +80,31 @@ def test_equals_torch(name, monkeypatch):
     'cuts': np.zeros(shape, bool),
   }
   batch['whole'] = OBJECTIVE.weights(batch)
-  monkeypatch.setattr(
-    forward, 'apply', functools.partial(forward.apply, caches=caches)
-  )
+  monkeypatch.setattr(forward, 'apply', functools.partial(forward.apply, caches=caches))
   if name == 'train':
     masks = {}
     for key in (
-      *('embedding', 'input', 'weight_hh_l0', 'hidden_l0', 'weight_hh_l1'),
-      *('hidden_l1', 'weight_hh_l2', 'output'),
+      'embedding',
+      'input',
+      'weight_hh_l0',
+      'hidden_l0',
+      'weight_hh_l1',
+      'hidden_l1',
+      'weight_hh_l2',
+      'output',
     ):
       mask = given[f'mask_{key}'] > 0
       mask = mask.T if mask.ndim == 2 else mask  # kernels, and words [V, 1]
       mask = mask[0] if key == 'embedding' else mask
       masks.setdefault(mask.shape, []).append(mask)
     drawn = {shape: itertools.cycle(found) for shape, found in masks.items()}
-    monkeypatch.setattr(
-      jax.random, 'bernoulli', lambda key, keep, shape: next(drawn[shape])
-    )
+    monkeypatch.setattr(jax.random, 'bernoulli', lambda key, keep, shape: next(drawn[shape]))
   else:
-    monkeypatch.setattr(
-      jax.random, 'bernoulli', lambda key, keep, shape: jnp.ones(shape, bool)
-    )
+    monkeypatch.setattr(jax.random, 'bernoulli', lambda key, keep, shape: jnp.ones(shape, bool))
   objective = OBJECTIVE
   if name == 'eval':  # the recorded loss has the penalties without dropout
     objective = OBJECTIVE.replaced(
-      model=MODEL.clone(
-        attention=f'lstm({CELLS}), lstm({CELLS}), lstm({WIDTH})', dropout='none'
-      )
+      model=MODEL.clone(attention=f'lstm({CELLS}), lstm({CELLS}), lstm({WIDTH})', dropout='none')
     )
   key = jax.random.key(0)
   out, sown = forward.apply(
@@ -119,15 +114,10 @@ def test_equals_torch(name, monkeypatch):
     key,
     sow=('intermediates',),
   )
-  found = {
-    'output': out.hidden_BLD,
-    'raw_output': last_raw(sown['intermediates']),
-  }
+  found = {'output': out.hidden_BLD, 'raw_output': last_raw(sown['intermediates'])}
   for i, state in enumerate(out.caches):
     found[f'h{i}_n'], found[f'c{i}_n'] = state.hidden_BP, state.cell_BS
-  found['logits'] = objective.model.apply(
-    {'params': params}, out.hidden_BLD, method='logits'
-  )
+  found['logits'] = objective.model.apply({'params': params}, out.hidden_BLD, method='logits')
 
   def total(params):
     loss = objective.loss(params, batch, key)
@@ -141,9 +131,7 @@ def test_equals_torch(name, monkeypatch):
   if name == 'train':
     wanted = {n.removeprefix('grad_'): x for n, x in expected.items()}
     jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, **TOLERANCE),
-      gradient,
-      of_torch(wanted),
+      lambda x, y: np.testing.assert_allclose(x, y, **TOLERANCE), gradient, of_torch(wanted)
     )
 
 
@@ -153,8 +141,7 @@ def test_segments_follow_from_seed_and_row():
   rows = cut(np.zeros((11, 2001), np.int32))
   objective = Recurrent(segment=41, full_share=0.7).bind(MODEL)
   batch, again, other = (
-    objective.make_batch(rows, Keys(seed, run, run, run * 0))['cuts']
-    for seed in (5, 5, 6)
+    objective.make_batch(rows, Keys(seed, run, run, run * 0))['cuts'] for seed in (5, 5, 6)
   )
   np.testing.assert_array_equal(batch, again)
   assert np.any(batch != other) and np.any(batch[0] != batch[1])
@@ -184,9 +171,7 @@ def test_backward_rows_are_read_from_right_to_left():
 
 def test_a_cut_stops_the_gradient_and_the_pair_across_it():
   """What a segment loses, a row that begins with its state loses too."""
-  model = MODEL.clone(
-    attention=f'lstm({CELLS}), lstm({CELLS}), lstm({WIDTH})', dropout='none'
-  )
+  model = MODEL.clone(attention=f'lstm({CELLS}), lstm({CELLS}), lstm({WIDTH})', dropout='none')
   objective = Recurrent(alpha=0.0, beta=3.0).bind(model)
   params = tiny.random_like(tiny.params(model), seed=1)
   tokens = tiny.tokens(2, 12)
@@ -216,8 +201,7 @@ def test_a_cut_stops_the_gradient_and_the_pair_across_it():
       given['inputs'],
       caches
       or tuple(
-        LstmState(jnp.zeros((1, 2, n)), jnp.zeros((1, 2, n)))
-        for n in (CELLS, CELLS, WIDTH)
+        LstmState(jnp.zeros((1, 2, n)), jnp.zeros((1, 2, n))) for n in (CELLS, CELLS, WIDTH)
       ),
     )
     caches = out.caches
@@ -226,12 +210,7 @@ def test_a_cut_stops_the_gradient_and_the_pair_across_it():
     total, squares = 0.0, []
     for given, caches in sums:
       out, sown = forward.apply(
-        model,
-        params,
-        Row(given['inputs']),
-        None,
-        sow=('intermediates',),
-        caches=caches,
+        model, params, Row(given['inputs']), None, sow=('intermediates',), caches=caches
       )
       logits = model.apply({'params': params}, out.hidden_BLD, method='logits')
       logps = jax.nn.log_softmax(logits)
@@ -244,7 +223,5 @@ def test_a_cut_stops_the_gradient_and_the_pair_across_it():
   expected, wanted = jax.jit(jax.value_and_grad(by_hand))(params)
   np.testing.assert_allclose(found, expected, **TOLERANCE)
   jax.tree.map(
-    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
-    gradient,
-    wanted,
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), gradient, wanted
   )

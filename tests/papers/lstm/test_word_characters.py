@@ -43,11 +43,7 @@ def test_words_of_an_import_are_read():
 @pytest.mark.parametrize(
   ('tokenizer', 'sizes', 'message'),
   [
-    (
-      Bytes(),
-      (262, 50),
-      r'tokens of this tokenizer are not words; set .*words',
-    ),
+    (Bytes(), (262, 50), r'tokens of this tokenizer are not words; set .*words'),
     (WordList(['a']), (261, 50), r'give num_characters=262'),
     (WordList(['a']), (262, 2), r'length=2\): .* a length of 3 or more'),
   ],

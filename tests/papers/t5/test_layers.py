@@ -33,9 +33,7 @@ def published_bucket(distance, *, causal, num_buckets, max_distance):
   if n < max_exact:
     return out + n
   large = max_exact + int(
-    math.log(n / max_exact)
-    / math.log(max_distance / max_exact)
-    * (num_buckets - max_exact)
+    math.log(n / max_exact) / math.log(max_distance / max_exact) * (num_buckets - max_exact)
   )
   return out + min(large, num_buckets - 1)
 
@@ -44,11 +42,7 @@ def published_bucket(distance, *, causal, num_buckets, max_distance):
 @pytest.mark.parametrize('num_buckets, max_distance', [(32, 128), (20, 53)])
 def test_t5_buckets_as_published(causal, num_buckets, max_distance):
   distances = np.arange(-300, 301)
-  rule = {
-    'causal': causal,
-    'num_buckets': num_buckets,
-    'max_distance': max_distance,
-  }
+  rule = {'causal': causal, 'num_buckets': num_buckets, 'max_distance': max_distance}
   found = jax.jit(lambda d: t5_bucket(d, **rule))(distances)
   expected = [published_bucket(int(d), **rule) for d in distances]
   np.testing.assert_array_equal(found, expected)
@@ -61,9 +55,7 @@ def test_t5_causal_buckets_written_out():
   expected = [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]
   np.testing.assert_array_equal(found, expected)
   # Later keys, which are never seen, count as distance 0.
-  later = t5_bucket(
-    np.array([1, 9]), causal=True, num_buckets=8, max_distance=16
-  )
+  later = t5_bucket(np.array([1, 9]), causal=True, num_buckets=8, max_distance=16)
   np.testing.assert_array_equal(later, [0, 0])
 
 
@@ -93,9 +85,6 @@ def test_t5_bias_is_the_buckets_scalar(pattern):
   assert found.shape == (ROWS, HEADS, 4, 7)
   for b, h, i, j in np.ndindex(found.shape):
     bucket = published_bucket(
-      int(KEY[b, j] - QUERY[b, i]),
-      causal=pattern == 'full',
-      num_buckets=8,
-      max_distance=16,
+      int(KEY[b, j] - QUERY[b, i]), causal=pattern == 'full', num_buckets=8, max_distance=16
     )
     assert found[b, h, i, j] == table[bucket, h]

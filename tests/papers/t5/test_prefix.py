@@ -76,9 +76,7 @@ def test_a_target_sees_nothing_after_it_and_a_prefix_all_of_itself():
     jax.grad(
       lambda table_VD, weights_BL: (
         objective.loss(
-          {**params, 'embed': {'embedding': table_VD}},
-          {**batch, 'weights': weights_BL},
-          None,
+          {**params, 'embed': {'embedding': table_VD}}, {**batch, 'weights': weights_BL}, None
         ).sum
       )
     )
@@ -191,9 +189,7 @@ def test_the_source_of_a_pair_is_the_prefix(sees):
 def test_spans_of_a_text_are_written_after_the_rest():
   """T5's: 512 tokens of the source and 114 of the target, from 568 of text."""
   names = {f'<extra_id_{i}>': 131 - i for i in range(100)} | {'<pad>': 0}
-  words = types.SimpleNamespace(
-    vocab_size=132, special=special.of({}, 1, names)
-  )
+  words = types.SimpleNamespace(vocab_size=132, special=special.of({}, 1, names))
   rows = cut(np.random.default_rng(2).integers(2, 32, (2, 569), np.int32))
   sizes = {'vocab_size': 132}
   alone = tiny.model(context_length=512, num_encoder_layers=1, **sizes)

@@ -26,8 +26,13 @@ MASKS = [
   if 'noise_mask' in x['inputs'] and name != 'objectives'
 ]
 ALL = (
-  *('span', 'replace_spans', 'drop_tokens', 'bert_style', 'mass_style'),
-  *('deshuffle', 'continuation'),
+  'span',
+  'replace_spans',
+  'drop_tokens',
+  'bert_style',
+  'mass_style',
+  'deshuffle',
+  'continuation',
 )
 
 
@@ -79,8 +84,11 @@ def test_lengths():
   given = golden_io.case(FOLDER, 'lengths')
   of = given.inputs
   for context, rate, mean, tokens, targets in zip(
-    *(of['inputs_length'], of['noise_density'], of['mean_span']),
-    *(given.outputs['tokens_length'], given.outputs['targets_length']),
+    of['inputs_length'],
+    of['noise_density'],
+    of['mean_span'],
+    given.outputs['tokens_length'],
+    given.outputs['targets_length'],
     strict=True,
   ):
     needs = t5.Span(float(rate), float(mean)).needs
@@ -91,11 +99,7 @@ def test_lengths():
 def test_the_lengths_of_the_usual_rows():
   needs = choices.needs('span')
   found = {
-    n: (
-      needs.text_length(n),
-      needs.target_length(n),
-      needs.sides(needs.text_length(n)),
-    )
+    n: (needs.text_length(n), needs.target_length(n), needs.sides(needs.text_length(n)))
     for n in (512, 256, 128, 64)
   }
   assert found == {
@@ -110,8 +114,7 @@ def test_seven_objectives_of_one_text():
   """Those of the paper's table, without ends."""
   given = golden_io.case(FOLDER, 'objectives')
   ids, noise, spans, order = (
-    given.inputs[k][None]
-    for k in ('input_ids', 'noise_mask', 'span_mask', 'order')
+    given.inputs[k][None] for k in ('input_ids', 'noise_mask', 'span_mask', 'order')
   )
   real = np.ones_like(noise)
   made = t5.Text(ids, real, np.zeros((2, 1, 11)), SENTINELS, VOCAB)
@@ -121,10 +124,7 @@ def test_seven_objectives_of_one_text():
     'drop': (Side(ids, ~noise), Side(ids, noise)),
     'mass': (t5.masked(ids, noise, real, 103), made.whole),
     # The draws that put the tokens in this order.
-    'deshuffle': (
-      t5.shuffled(ids, real, np.argsort(order) / 11),
-      made.whole,
-    ),
+    'deshuffle': (t5.shuffled(ids, real, np.argsort(order) / 11), made.whole),
     # 1 + floor(0.35 x 10) tokens.
     'prefix': (
       Side(ids, t5.prefix(real, np.array([0.35]))),
@@ -146,9 +146,7 @@ def test_the_papers_sentence(kind):
   ids = np.arange(len(sentence))[None]
   noise = np.array([w not in source for w in sentence])[None]
   names = {90: '<X>', 91: '<Y>', 92: '<Z>'}
-  made = t5.Text(
-    ids, np.ones_like(noise), np.zeros((2, 1, 11)), np.array([*names]), 99
-  )
+  made = t5.Text(ids, np.ones_like(noise), np.zeros((2, 1, 11)), np.array([*names]), 99)
   for side, wanted in zip(made.replaced(noise), (source, target), strict=True):
     found = [names.get(i) or sentence[i] for i in ended(side)[:-1]]
     assert found == wanted
@@ -203,10 +201,7 @@ def test_rows_that_are_padded_in_part(call):
   weights = batch['weights'].sum(axis=1)
   assert weights[4] == 0 and not batch['source_mask'][4].any()
   assert (weights[:3] > 1).all()
-  for name, used in (
-    ('sources', batch['source_mask']),
-    ('targets', batch['weights'] > 0),
-  ):
+  for name, used in (('sources', batch['source_mask']), ('targets', batch['weights'] > 0)):
     # Padding stands at the end, after eos.
     assert (np.diff(used.astype(int), axis=1) <= 0).all()
     assert (batch[name][~used] == PAD).all()
@@ -229,9 +224,7 @@ def test_what_the_others_make():
   random = changed & (bert['sources'][:, :-1] != FIRST)
   assert abs(random.sum() / changed.sum() - 0.1) < 0.015
   shuffled = make('deshuffle', 512, rows)
-  np.testing.assert_array_equal(
-    np.sort(shuffled['sources'][:, :-1]), np.sort(rows.tokens)
-  )
+  np.testing.assert_array_equal(np.sort(shuffled['sources'][:, :-1]), np.sort(rows.tokens))
   assert (shuffled['sources'][:, :-1] != rows.tokens).mean() > 0.95
   dropped = text(40, choices.needs('drop_tokens').text_length(512))
   batch = make('drop_tokens', 512, dropped)
@@ -243,8 +236,7 @@ def test_what_the_others_make():
   sizes = batch['source_mask'].sum(axis=1) - 1
   for i, size in enumerate(sizes):
     np.testing.assert_array_equal(
-      np.concatenate([batch['sources'][i, :size], batch['targets'][i]])[:512],
-      parted.tokens[i],
+      np.concatenate([batch['sources'][i, :size], batch['targets'][i]])[:512], parted.tokens[i]
     )
   assert sizes.min() < 60 and sizes.max() > 450
 

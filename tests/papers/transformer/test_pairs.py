@@ -33,9 +33,7 @@ def test_lines_go_together_by_their_number(tmp_path, monkeypatch, endings):
   # A line separator of Unicode and a form feed end no line; '\r\n' does.
   english = 'a dog\r\nhas\u2028two\x0clines\n\n three \nfive'
   german = 'ein Hund\nhat zwei\nleer\n\t\nfünf\n'
-  for language, text, end in zip(
-    ('en', 'de'), (english, german), endings, strict=True
-  ):
+  for language, text, end in zip(('en', 'de'), (english, german), endings, strict=True):
     data = compressed(b'\xef\xbb\xbf' + text.encode(), end)
     (tmp_path / f't.{language}{end}').write_bytes(data)
   call = f"parallel_text('t.en{endings[0]}', 't.de{endings[1]}')"
@@ -76,9 +74,7 @@ def test_a_bad_side_takes_its_pair_along(tmp_path, monkeypatch):
   (tmp_path / 'de').write_bytes(b'eins\nzwei\ndrei\n')
   source = sources.load(FIELD, "parallel_text('en', 'de', on_error='skip')")
   skipped = Counter()
-  assert [d.text for d in source.documents(skipped)] == [
-    *('one', 'eins', 'three', 'drei')
-  ]
+  assert [d.text for d in source.documents(skipped)] == ['one', 'eins', 'three', 'drei']
   assert skipped == {'is not UTF-8': 1}
   # What comes before a file breaks off is paired.
   lines = b''.join(b'%d\n' % i for i in range(99_999))
@@ -94,11 +90,7 @@ def test_a_bad_side_takes_its_pair_along(tmp_path, monkeypatch):
 
 def test_json_lines_with_two_fields(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  entries = [
-    {'en': 'a', 'de': 'ein', 'id': 3},
-    {'en': 'b', 'de': ''},
-    {'en': 'c', 'de': 'drei'},
-  ]
+  entries = [{'en': 'a', 'de': 'ein', 'id': 3}, {'en': 'b', 'de': ''}, {'en': 'c', 'de': 'drei'}]
   lines = [json.dumps(entry) for entry in entries]
   (tmp_path / 'p.jsonl').write_text('\n'.join([lines[0], '', *lines[1:]]))
   source = sources.load(FIELD, "parallel_jsonl('*.jsonl', 'de', 'en')")
@@ -118,17 +110,13 @@ def test_tfds_with_two_fields(tmp_path, monkeypatch):
       return [self[number] for number in numbers]
 
   examples = Examples(
-    {'en': f'text {i}'.encode(), 'more': {'de': f'Text {i}' if i else ''}}
-    for i in range(3)
+    {'en': f'text {i}'.encode(), 'more': {'de': f'Text {i}' if i else ''}} for i in range(3)
   )
   builder = types.SimpleNamespace(
-    as_data_source=lambda split: {'train': examples}[split],
-    data_dir=tmp_path,
+    as_data_source=lambda split: {'train': examples}[split], data_dir=tmp_path
   )
   asked = []
-  monkeypatch.setattr(
-    tfds, 'by_name', lambda name, folder: asked.append(name) or builder
-  )
+  monkeypatch.setattr(tfds, 'by_name', lambda name, folder: asked.append(name) or builder)
   source = sources.load(FIELD, "parallel_tfds('wmt/de-en', 'en', 'more/de')")
   skipped = Counter()
   assert asked == ['wmt/de-en']

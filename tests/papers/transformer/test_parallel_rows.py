@@ -66,9 +66,7 @@ def decoded(store):
   return [list(both) for both in zip(texts[::2], texts[1::2], strict=True)]
 
 
-@pytest.mark.parametrize(
-  'held_out', ['documents(fraction=0.2)', 'tail(fraction=0.2)', 'other']
-)
+@pytest.mark.parametrize('held_out', ['documents(fraction=0.2)', 'tail(fraction=0.2)', 'other'])
 def test_pairs_are_held_out_whole(pairs, config, held_out):
   if held_out == 'other':
     pathlib.Path('v.jsonl').write_text('{"a": "left", "b": "right"}\n')
@@ -173,10 +171,7 @@ def test_rows_written_out(pairs, config, caplog):
   store = prepare.ensure(config, 'D')
   with caplog.at_level(logging.INFO):
     source = row_order.RowSource(store, length=LENGTH, seed=SEED)
-  assert (
-    f'2 of 211 pairs have a side of more than model.context_length={LENGTH}'
-    in caplog.text
-  )
+  assert f'2 of 211 pairs have a side of more than model.context_length={LENGTH}' in caplog.text
   eos, count = store.manifest.eos_id, source.rows_per_epoch
   found = []
   for epoch in range(2):
@@ -219,9 +214,7 @@ def test_a_start_stands_before_each_source(config):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')
   store.source_special = store.special._replace(prompt_start=(3,))
-  rows, _ = row_order.RowSource(store, length=LENGTH, seed=SEED).read(
-    batch_rows.even(5, LENGTH)(0)
-  )
+  rows, _ = row_order.RowSource(store, length=LENGTH, seed=SEED).read(batch_rows.even(5, LENGTH)(0))
   for row in of_rows(rows, store.manifest.eos_id):
     for source, target in row:
       assert source[0] == 3 and target[0] != 3
@@ -262,8 +255,7 @@ def test_a_store_on_disk_has_the_same_rows(config):
   there = TokenStore.open('D', in_memory_bytes=0).ordered(CALL, 'parallel')
   taken = batch_rows.BatchRows(0, 8, LENGTH, 0)
   (one, _), (other, _) = (
-    row_order.RowSource(store, length=LENGTH, seed=SEED).read(taken)
-    for store in (here, there)
+    row_order.RowSource(store, length=LENGTH, seed=SEED).read(taken) for store in (here, there)
   )
   assert one.source is not None and other.source is not None
   np.testing.assert_array_equal(one.tokens, other.tokens)
@@ -284,15 +276,10 @@ def test_evaluation_has_each_pair_once(pairs, config):
     kept = rows.real.any(axis=1)
     only = rows._replace(
       **{n: getattr(rows, n)[kept] for n in FIELDS},
-      source=rows.source._replace(
-        **{n: getattr(rows.source, n)[kept] for n in FIELDS}
-      ),
+      source=rows.source._replace(**{n: getattr(rows.source, n)[kept] for n in FIELDS}),
     )
     found += [both for row in of_rows(only, eos) for both in row]
-  expected = [
-    [[*text.encode(), eos][:LENGTH] for text in both]
-    for both in decoded(validation)
-  ]
+  expected = [[[*text.encode(), eos][:LENGTH] for text in both] for both in decoded(validation)]
   assert sorted(found) == sorted(expected)
 
 
@@ -302,34 +289,21 @@ FIELDS = ('tokens', 'real', 'segments', 'positions')
 def test_the_ledger_shows_both_sides(pairs, config):
   config.data.holdout = 'none'
   store = prepare.ensure(config, 'D')
-  arguments: Any = dict(
-    seed=SEED, start=1, stop=4, rows=batch_rows.even(5, LENGTH)
-  )
-  batches = row_order.batches(
-    store, **arguments, make_batch=lambda rows, keys: {'x': rows}
-  )
+  arguments: Any = dict(seed=SEED, start=1, stop=4, rows=batch_rows.even(5, LENGTH))
+  batches = row_order.batches(store, **arguments, make_batch=lambda rows, keys: {'x': rows})
   eos = store.manifest.eos_id
-  for step, batch in zip(
-    ledger.steps(store, **arguments), batches, strict=True
-  ):
+  for step, batch in zip(ledger.steps(store, **arguments), batches, strict=True):
     for row, held in zip(step.rows, of_rows(batch['x'], eos), strict=True):
       assert len(row.spans) == len(row.second) == len(held)
       for source, target, both in zip(row.spans, row.second, held, strict=True):
-        assert (source.document % 2, target.document) == (
-          *(0, source.document + 1),
-        )
-        for side, (span, ids) in enumerate(
-          zip((source, target), both, strict=True)
-        ):
+        assert (source.document % 2, target.document) == (0, source.document + 1)
+        for side, (span, ids) in enumerate(zip((source, target), both, strict=True)):
           text = [*pairs[source.document // 2][side].encode(), eos]
           assert ids == text[span.start : span.stop]
 
 
 def test_a_mixture_packs_each_source_by_itself(pairs, config):
-  config.data.sources = {
-    'a': CALL,
-    'b': "parallel_text('v.en', 'v.de')",
-  }
+  config.data.sources = {'a': CALL, 'b': "parallel_text('v.en', 'v.de')"}
   config.data.source = 'mixture(a:0.25, b:0.75)'
   config.data.holdout = 'none'
   for language in ('en', 'de'):
@@ -341,11 +315,7 @@ def test_a_mixture_packs_each_source_by_itself(pairs, config):
   kinds, eos = [], store.manifest.eos_id
   texts = {'en': 'b', 'de': 'b'}
   for row in of_rows(rows, eos):
-    found = {
-      texts.get(bytes(ids[:-1]).decode()[-2:], 'a')
-      for both in row
-      for ids in both
-    }
+    found = {texts.get(bytes(ids[:-1]).decode()[-2:], 'a') for both in row for ids in both}
     assert len(found) == 1
     kinds += found
   assert abs(kinds.count('b') / 400 - 0.75) < 0.03
@@ -400,10 +370,7 @@ def test_inspect_prints_both_sides(config, capsys):
   pathlib.Path('W/config.json').write_text(config_lib.to_json(whole))
   main(['inspect', '--workdir=W', '--steps=4', '--text'])
   lines = iter(capsys.readouterr().out.splitlines())
-  (step,) = ledger.steps(
-    *(store,),
-    **dict(seed=0, start=3, stop=4, rows=batch_rows.even(3, LENGTH)),
-  )
+  (step,) = ledger.steps(store, **dict(seed=0, start=3, stop=4, rows=batch_rows.even(3, LENGTH)))
   for row in step.rows:
     head = next(lines)
     sources, targets = head.partition('documents ')[2].split(' to ')

@@ -22,9 +22,7 @@ M, L, V, FIRST = 13, 11, tiny.V, 7
 SIZES = {'num_layers': 2, 'num_encoder_layers': 1}
 # Sources and targets of two rows: three texts and two, then padding.
 SOURCES, TARGETS = [[4, 2, 5], [6, 3]], [[3, 5, 2], [1, 7]]
-EXPERTS = (
-  "switch(num_experts=3, expert='relu', capacity_factor=3.0, jitter=0.0)"
-)
+EXPERTS = "switch(num_experts=3, expert='relu', capacity_factor=3.0, jitter=0.0)"
 
 
 def packed(lengths, width, seed):
@@ -87,9 +85,7 @@ def test_packed_texts_are_as_if_alone(changes):
       }
       # Filled up to one shape, so that one program does for all.
       sizes = {'sources': M, 'source_mask': M, 'inputs': L}
-      alone = {
-        k: np.pad(x, (0, sizes[k] - len(x)))[None] for k, x in alone.items()
-      }
+      alone = {k: np.pad(x, (0, sizes[k] - len(x)))[None] for k, x in alone.items()}
       wanted = run(params, alone)[0, : at.sum()]
       np.testing.assert_allclose(found[row, at], wanted, rtol=1e-4, atol=1e-5)
 
@@ -113,10 +109,7 @@ def test_no_gradient_crosses_texts_or_comes_from_later_targets():
   for name in ('sources', 'inputs'):
     given = kept[name]
     table = jnp.concatenate(
-      [
-        params['embed']['embedding'],
-        params['embed']['embedding'][given.ravel()],
-      ]
+      [params['embed']['embedding'], params['embed']['embedding'][given.ravel()]]
     )
     gradient = jax.jit(jax.grad(functools.partial(tables, name=name)))(table)
     reached = np.any(np.asarray(gradient)[V:] != 0, axis=-1)
@@ -152,9 +145,7 @@ def test_the_reported_loss_is_without_smoothing_and_penalties():
   # Both stacks' routers cost, by the weight of the batch.
   routers = sum(float(jnp.sum(s.penalty)) for s in stats.values())
   smoothing = 0.1 * np.sum((mean - nll) * weights)
-  np.testing.assert_allclose(
-    found.penalty, smoothing + routers * weights.sum(), rtol=1e-4
-  )
+  np.testing.assert_allclose(found.penalty, smoothing + routers * weights.sum(), rtol=1e-4)
   evaluated = jax.jit(smooth.loss)(params, batch, None)
   same = jax.jit(plain.loss)(params, batch, None)
   assert evaluated.sum == same.sum and evaluated.penalty == 0
@@ -171,9 +162,7 @@ def test_micro_batches_and_meshes_change_nothing():
     'context_length': M,
     'num_layers': 2,
   }
-  model = tiny.model(
-    **{k: v for k, v in fields.items() if not k.startswith('batch.')}
-  )
+  model = tiny.model(**{k: v for k, v in fields.items() if not k.startswith('batch.')})
   params = tiny.params(model)
   batch = {k: np.concatenate([x, x[::-1]]) for k, x in batch_of().items()}
   batch['weights'][2:] *= np.float32([[0.5], [2.0]])
@@ -182,9 +171,9 @@ def test_micro_batches_and_meshes_change_nothing():
 
   def gradients(*parts):
     parts = MicroBatches(*parts)._asdict()
-    return jax.jit(
-      functools.partial(mean_gradients, objective=smooth, **parts)
-    )(params, batch, jax.random.key(0))
+    return jax.jit(functools.partial(mean_gradients, objective=smooth, **parts))(
+      params, batch, jax.random.key(0)
+    )
 
   loss, _, whole = gradients(1)
   others = [gradients(2)]
@@ -192,7 +181,4 @@ def test_micro_batches_and_meshes_change_nothing():
     others.append(gradients(2, 2, 2))
   for found, _, grads in others:
     np.testing.assert_allclose(found, loss, rtol=1e-5)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
-      *(grads, whole),
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), grads, whole)

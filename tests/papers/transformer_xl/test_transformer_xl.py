@@ -24,10 +24,7 @@ from gpt_jax.core.nn.kv_cache import cache_of
 from gpt_jax.core.nn.row import Context, Row, Visibility
 from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.spec import UsageError
-from gpt_jax.papers.transformer_xl.transformer_xl import (
-  SegmentMemory,
-  init_memories,
-)
+from gpt_jax.papers.transformer_xl.transformer_xl import SegmentMemory, init_memories
 from gpt_jax.papers.xlnet.permuted import order
 from tests.support import reference, tiny
 
@@ -79,19 +76,13 @@ def by_hand(p, x, pattern, *, scale=K**-0.5, ids=None):
     keys = [
       j
       for j in range(L)
-      if reference.sees(pattern, i, j)
-      and (ids is None or ids[b, i] == ids[b, j])
+      if reference.sees(pattern, i, j) and (ids is None or ids[b, i] == ids[b, j])
     ]
     scores = []
     for j in keys:
       wave = reference.sinusoid(i - j, D, layout='halves')
       r = (wave @ p['relative']['kernel']).reshape(H, K)[h]
-      terms = (
-        q[b, i, h] @ k[b, j, g],
-        q[b, i, h] @ r,
-        u[h] @ k[b, j, g],
-        w[h] @ r,
-      )
+      terms = (q[b, i, h] @ k[b, j, g], q[b, i, h] @ r, u[h] @ k[b, j, g], w[h] @ r)
       scores.append(sum(terms) * scale)
     for share, j in zip(reference.softmax(np.array(scores)), keys, strict=True):
       out[b, i, h] += share * v[b, j, g]
@@ -100,10 +91,7 @@ def by_hand(p, x, pattern, *, scale=K**-0.5, ids=None):
 
 def test_parameters():
   _, boxed, params, _ = relative('full')
-  assert {*params} == {
-    *('query', 'key', 'value', 'out', 'relative'),
-    *('content_bias', 'position_bias'),
-  }
+  assert {*params} == {'query', 'key', 'value', 'out', 'relative', 'content_bias', 'position_bias'}
   assert params['content_bias'].shape == params['position_bias'].shape == (H, K)
   assert boxed['content_bias'].names == ('heads', 'head')
   # The projection of the waves has no bias, whatever the others have.
@@ -124,12 +112,8 @@ def test_parameters():
 def test_the_four_terms(text, pattern, options, monkeypatch):
   """Also where the queries are taken in blocks."""
   attention, _, params, x = relative(text, **options)
-  scale = {'none': 1.0, 'by_layer': K**-0.5 / 3}.get(
-    options.get('scale'), K**-0.5
-  )
-  expected = by_hand(
-    reference.to_float64(params), np.float64(x), pattern, scale=scale
-  )
+  scale = {'none': 1.0, 'by_layer': K**-0.5 / 3}.get(options.get('scale'), K**-0.5)
+  expected = by_hand(reference.to_float64(params), np.float64(x), pattern, scale=scale)
   for block in (128, 4):
     monkeypatch.setattr(attend_lib, 'QUERY_BLOCK', block)
     y, _ = run_relative(attention)({'params': params}, x, Context())
@@ -143,9 +127,7 @@ def test_packed_documents():
   ids[0, 4:] = ids[1, 7:] = 3
   context = Context(visibility=Visibility(segments_BL=ids))
   y, _ = run_relative(attention)({'params': params}, x, context)
-  expected = by_hand(
-    reference.to_float64(params), np.float64(x), ('full',), ids=ids
-  )
+  expected = by_hand(reference.to_float64(params), np.float64(x), ('full',), ids=ids)
   np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
   alone, _ = run_relative(attention)({'params': params}, x[:1, 4:], Context())
   np.testing.assert_allclose(y[:1, 4:], alone, rtol=1e-4, atol=1e-5)
@@ -161,9 +143,7 @@ def test_decoding_equals_the_full_pass(text):
   step = run_relative(attention)
   for start, stop in ((0, 4), *((i, i + 1) for i in range(4, L))):
     places = np.broadcast_to(np.arange(start, stop), (B, stop - start))
-    y, cache = step(
-      {'params': params}, x[:, start:stop], Context(places), cache
-    )
+    y, cache = step({'params': params}, x[:, start:stop], Context(places), cache)
     np.testing.assert_allclose(y, whole[:, start:stop], rtol=1e-4, atol=1e-5)
 
 
@@ -172,9 +152,7 @@ def test_rows_may_stand_at_different_positions():
   whole, _ = run_relative(attention)({'params': params}, x, Context())
   zeros = jnp.zeros((B, L, G, K))
   places = np.broadcast_to(np.arange(L), (B, L))
-  _, cache = run_relative(attention)(
-    {'params': params}, x, Context(places), cache_of(zeros, zeros)
-  )
+  _, cache = run_relative(attention)({'params': params}, x, Context(places), cache_of(zeros, zeros))
   at = np.array([[3], [10], [0]])
   now = np.take_along_axis(x, at[:, :, None], axis=1)
   y, _ = run_relative(attention)({'params': params}, now, Context(at), cache)
@@ -193,9 +171,7 @@ def make(memory=MEMORY, clamp=0, **changes):
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(model, params, tokens, caches):
-  return model.apply(
-    {'params': params}, tokens, caches, mutable=['intermediates']
-  )
+  return model.apply({'params': params}, tokens, caches, mutable=['intermediates'])
 
 
 def run(model, params, tokens, caches=None):
@@ -207,9 +183,7 @@ def run(model, params, tokens, caches=None):
 
 def as_memory(inputs, period):
   """What each layer was given, as caches: layer n is n % period."""
-  return tuple(
-    SegmentMemory(jnp.stack(inputs[first::period])) for first in range(period)
-  )
+  return tuple(SegmentMemory(jnp.stack(inputs[first::period])) for first in range(period))
 
 
 @pytest.mark.parametrize(
@@ -229,17 +203,13 @@ def test_two_segments_are_one_row(changes, period):
   whole, inputs = run(model, params, tokens)
   _, first = run(model, params, tokens[:, :MEMORY])
   out, _ = run(model, params, tokens[:, MEMORY:], as_memory(first, period))
-  np.testing.assert_allclose(
-    out.hidden_BLD, whole.hidden_BLD[:, MEMORY:], rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(out.hidden_BLD, whole.hidden_BLD[:, MEMORY:], rtol=1e-4, atol=1e-5)
   # The memory for the next segment is the last M inputs of each layer.
   expected = as_memory([x[:, -MEMORY:] for x in inputs], period)
   assert len(out.caches) == len(expected) == period
   for found, memory in zip(out.caches, expected, strict=True):
     assert found.hidden_BMD.shape == (4 // period, B, MEMORY, D)
-    np.testing.assert_allclose(
-      found.hidden_BMD, memory.hidden_BMD, rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(found.hidden_BMD, memory.hidden_BMD, rtol=1e-4, atol=1e-5)
 
 
 def test_a_long_segment_replaces_the_memory():
@@ -270,9 +240,7 @@ def test_no_gradient_goes_into_the_memory(block):
     out = model.apply(variables, tokens, caches)
     return jnp.sum(jnp.square(out.hidden_BLD[:, :1]))
 
-  value, (of_params, of_memory) = jax.jit(
-    jax.value_and_grad(total, argnums=(0, 1))
-  )(params, memory)
+  value, (of_params, of_memory) = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))(params, memory)
   assert not np.any(of_memory)
   assert np.any(of_params['decoder']['periods']['block_0']['attention']['key'])
   other = jax.jit(total)(params, -memory)
@@ -300,10 +268,7 @@ ROW = 3 * SEGMENT + 2  # the last segment is not full
 
 
 def segmented(memory=SHORT, segment=SEGMENT, clamp=0, biases='own', **changes):
-  position = (
-    f'transformer_xl(memory={memory}, clamp={clamp}, segment={segment}, '
-    f'biases={biases!r})'
-  )
+  position = f'transformer_xl(memory={memory}, clamp={clamp}, segment={segment}, biases={biases!r})'
   sizes = {'d_model': D, 'num_layers': 2, 'context_length': ROW}
   return tiny.model(**{**sizes, 'position': position, **changes})
 
@@ -399,14 +364,8 @@ def test_gradients_are_those_of_carried_memory():
       total += jnp.sum(jnp.sin(out.hidden_BLD))
     return total
 
-  found, expected = jax.jit(
-    lambda p: (jax.grad(at_once)(p), jax.grad(carried)(p))
-  )(params)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4),
-    found,
-    expected,
-  )
+  found, expected = jax.jit(lambda p: (jax.grad(at_once)(p), jax.grad(carried)(p)))(params)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), found, expected)
 
 
 @pytest.mark.parametrize('memory', [0, SHORT, 11])
@@ -418,15 +377,12 @@ def test_how_many_keys_each_token_sees(memory, window):
   distance = np.arange(ROW)[:, None] - np.arange(ROW)
   seen = mask(memory) & (distance < window)
   np.testing.assert_array_equal(
-    choices.position.recurrence.num_visible(choices.attention[0], ROW),
-    seen.sum(axis=1),
+    choices.position.recurrence.num_visible(choices.attention[0], ROW), seen.sum(axis=1)
   )
 
 
 def test_shared_biases_are_one_set():
-  own, shared = (
-    tiny.params(segmented(biases=biases)) for biases in ('own', 'shared')
-  )
+  own, shared = (tiny.params(segmented(biases=biases)) for biases in ('own', 'shared'))
   shapes = {name: x.shape for name, x in shared['relative_biases'].items()}
   heads = (tiny.H, tiny.K)
   assert shapes == {'content_bias': heads, 'position_bias': heads}
@@ -452,9 +408,7 @@ def xlnet(**changes):
 @functools.partial(jax.jit, static_argnums=0)
 def run_xlnet(model, params, tokens, more, caches=None):
   row = Row(tokens, **more)
-  out, sown = model.apply(
-    {'params': params}, row, caches, mutable=['intermediates']
-  )
+  out, sown = model.apply({'params': params}, row, caches, mutable=['intermediates'])
   sown = sown['intermediates']
   return out, [sown['embedded'][0], *layer_outputs(sown)[:-1]]
 
@@ -484,9 +438,7 @@ def test_content_of_the_identity_order_is_transformer_xl():
   other = xlnet(attention='full', input='tokens', position='transformer_xl')
   expected, _ = run_xlnet(other, without_segments(params), tokens, {})
   assert found.hidden_BLD.shape == (B, N + 3, D)
-  np.testing.assert_allclose(
-    found.hidden_BLD[:, :N], expected.hidden_BLD, rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(found.hidden_BLD[:, :N], expected.hidden_BLD, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -510,8 +462,7 @@ def test_a_memory_is_as_tokens_before():
   caches = (SegmentMemory(jnp.stack(inputs)),)
   out, inputs = run_xlnet(model, params, tokens[:, M:], more, caches)
   np.testing.assert_array_equal(
-    out.caches[0].hidden_BMD,
-    np.stack([x[:, :N][:, -M:] for x in inputs]),
+    out.caches[0].hidden_BMD, np.stack([x[:, :N][:, -M:] for x in inputs])
   )
   # The same at once: the first tokens see nothing of the others.
   before = np.full((B, M), -1)
@@ -523,9 +474,7 @@ def test_a_memory_is_as_tokens_before():
   }
   expected, _ = run_xlnet(model, params, tokens, whole)
   assert expected.hidden_BLD.shape == (B, M + N + P, D)
-  np.testing.assert_allclose(
-    out.hidden_BLD, expected.hidden_BLD[:, M:], rtol=1e-4, atol=1e-5
-  )
+  np.testing.assert_allclose(out.hidden_BLD, expected.hidden_BLD[:, M:], rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_come_from_what_is_before_in_the_order():
@@ -541,11 +490,7 @@ def test_gradients_come_from_what_is_before_in_the_order():
     ranks_BL = ranks_L[None]
     out = model.apply(
       {'params': {**params, 'embed': {'embedding': table_VD}}},
-      Row(
-        tokens,
-        order=order(ranks_BL, ranks_BL),
-        extra={'predicted': jnp.arange(N)[None]},
-      ),
+      Row(tokens, order=order(ranks_BL, ranks_BL), extra={'predicted': jnp.arange(N)[None]}),
     )
     return out.hidden_BLD[0] @ probe
 
@@ -573,19 +518,13 @@ ONES = np.ones((B, N), np.int32)
   ('call', 'message'),
   [
     (lambda: relative('bidirectional'), 'needs causal attention'),
-    (
-      lambda: init_memories(make(position='transformer_xl'), B),
-      'keeps no memory',
-    ),
+    (lambda: init_memories(make(position='transformer_xl'), B), 'keeps no memory'),
     (lambda: init_memories(make(position='rope'), B), 'keeps no memory'),
     (lambda: init_memories(make(-1, 0), B), '=-1 must be at least 0'),
     (lambda: init_memories(make(0, -1), B), '=-1 must be at least 0'),
     (lambda: refused(segmented(), segments_BL=ONES), 'set data'),
     (lambda: tiny.params(segmented(biases='both')), 'one of own, shared'),
-    (
-      lambda: refused(xlnet(input='tokens'), extra={'predicted': ONES}),
-      'has no second stream',
-    ),
+    (lambda: refused(xlnet(input='tokens'), extra={'predicted': ONES}), 'has no second stream'),
   ],
 )
 def test_refusals(call, message):

@@ -16,12 +16,7 @@ from gpt_jax.core.objectives import forward
 from gpt_jax.core.rows.rows import Rows
 from gpt_jax.core.training.step import mean_gradients
 from gpt_jax.papers.unilm import unified_order
-from gpt_jax.papers.unilm.unified import (
-  Unified,
-  UnifiedTarget,
-  order,
-  with_mask,
-)
+from gpt_jax.papers.unilm.unified import Unified, UnifiedTarget, order, with_mask
 from gpt_jax.papers.unilm.unified_order import NAMES
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
@@ -74,7 +69,11 @@ def test_masks_are_those_of_the_worked_example():
   second = np.array([[False] * 3 + [True] * 2] * 4)
   found = np.asarray(order(np.arange(4), second).visible()).astype(int)
   assert [''.join(map(str, row)) for row in found[SEQ2SEQ]] == [
-    *('11100', '11100', '11100', '11110', '11111')
+    '11100',
+    '11100',
+    '11100',
+    '11110',
+    '11111',
   ]
   np.testing.assert_array_equal(found[BOTH], 1)
   np.testing.assert_array_equal(found[LEFT], np.tri(5))
@@ -84,9 +83,7 @@ def test_masks_are_those_of_the_worked_example():
 def test_masks_and_losses_are_those_of_hugging_face():
   """Of each mask its own mean, and the mean over the tokens of all."""
   loaded, params = hf.load(str(FOLDER))
-  model = make_model(
-    **{name: getattr(loaded, name) for name in hf.transformer_fields()}
-  )
+  model = make_model(**{name: getattr(loaded, name) for name in hf.transformer_fields()})
   golden = [case(FOLDER, n) for n in ('bidirectional', 'ltr', 'rtl', 'seq2seq')]
   main = case(FOLDER, 'main')
   second = main.inputs['token_type_ids'] == 1
@@ -143,9 +140,7 @@ def test_a_batch_of_330_has_110_110_55_and_55(first):
   assert found.tolist() == [110, 55, 55, 110]
   # And any other number of rows as near to it as that can be.
   for count in range(1, 12):
-    found = np.bincount(
-      unified_order.masks(first + np.arange(count)), minlength=4
-    )
+    found = np.bincount(unified_order.masks(first + np.arange(count)), minlength=4)
     assert np.all(np.abs(found - count * np.array([2, 1, 1, 2]) / 6) < 1)
 
 
@@ -255,30 +250,21 @@ def test_parts_add_up_and_pairs_count_where_both_sides_are_seen():
   assert batch['pair_weights'].tolist() == [1, 0, 0] * 4
 
   of_whole, of_parts = (
-    jax.jit(
-      functools.partial(mean_gradients, objective=objective, num_micro=number)
-    )
+    jax.jit(functools.partial(mean_gradients, objective=objective, num_micro=number))
     for number in (1, 3)
   )
   key = jax.random.key(0)
   whole, parts = of_whole(params, batch, key), of_parts(params, batch, key)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6),
-    parts,
-    whole,
-  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), parts, whole)
   loss, metrics, _ = whole
   weights = {
     name: batch['masked_weights'][batch['masks'] == number].sum()
     for number, name in enumerate(NAMES)
   }
   masked = sum(
-    metrics[f'objective/{name}_loss'] * weight
-    for name, weight in weights.items()
+    metrics[f'objective/{name}_loss'] * weight for name, weight in weights.items()
   ) / sum(weights.values())
-  np.testing.assert_allclose(
-    loss, masked + metrics['objective/pair_loss'], rtol=1e-5
-  )
+  np.testing.assert_allclose(loss, masked + metrics['objective/pair_loss'], rtol=1e-5)
   # The labels of the others say nothing.
   other = {**batch, 'pair_labels': batch['pair_labels'] ^ (batch['masks'] > 0)}
   np.testing.assert_array_equal(of_whole(params, other, key)[0], loss)
@@ -287,9 +273,7 @@ def test_parts_add_up_and_pairs_count_where_both_sides_are_seen():
 # Two pairs in a row of 7 + 7 tokens: lengths of their sources and targets.
 PAIRS, SIDE = [(4, 2), (2, 4)], 7
 TARGET_FIELDS = dict(
-  attention='bidirectional',
-  input='tokens(token_types=6)',
-  context_length=2 * SIDE,
+  attention='bidirectional', input='tokens(token_types=6)', context_length=2 * SIDE
 )
 
 
@@ -327,9 +311,7 @@ def test_tokens_of_targets_are_hidden_and_no_others():
   count, size, vocab = 4000, 53, 1009
   text = pair_rows(count, [(20, 17), (29, 23)], size, vocab)
   model = tiny.model(**TARGET_FIELDS | {'context_length': 2 * size})
-  batch = (
-    UnifiedTarget().bind(model, Words(vocab)).make_batch(text, keys(count))
-  )
+  batch = UnifiedTarget().bind(model, Words(vocab)).make_batch(text, keys(count))
   np.testing.assert_array_equal(batch['inputs'][:, :size], text.source.tokens)
   chosen = np.zeros((count, 2 * size), bool)
   index, nth = np.nonzero(batch['masked_weights'])
@@ -350,14 +332,12 @@ def test_tokens_of_targets_are_hidden_and_no_others():
 def test_a_row_is_read_as_its_pairs():
   """Positions go on from source to target; types are those of two sides."""
   batch = (
-    UnifiedTarget()
-    .bind(tiny.model(**TARGET_FIELDS), Words())
-    .make_batch(pair_rows(1), keys(1))
+    UnifiedTarget().bind(tiny.model(**TARGET_FIELDS), Words()).make_batch(pair_rows(1), keys(1))
   )
   real = batch['mask'][0]
   assert real.astype(int).tolist() == [*[1] * 6, 0, *[1] * 6, 0]
   places = batch['positions'][0][real].tolist()
-  assert places == [*(0, 1, 2, 3, 0, 1), *(4, 5, 2, 3, 4, 5)]
+  assert places == [0, 1, 2, 3, 0, 1, 4, 5, 2, 3, 4, 5]
   assert batch['token_types'].tolist() == [[4] * SIDE + [5] * SIDE]
   two = tiny.model(**TARGET_FIELDS | {'input': 'tokens(token_types=2)'})
   batch = UnifiedTarget().bind(two, Words()).make_batch(pair_rows(1), keys(1))
@@ -387,9 +367,12 @@ def test_nothing_leaks():
   found = np.asarray(jacobian(params['embed']['embedding']))  # [P, V, D]
   depends = np.any(found[:, places] != 0, axis=-1).astype(int)
   expected = [
-    *('11110001000000', '11110001100000'),
-    *('00001100010000', '00001100011000'),
-    *('00001100011100', '00001100011110'),
+    '11110001000000',
+    '11110001100000',
+    '00001100010000',
+    '00001100011000',
+    '00001100011100',
+    '00001100011110',
   ]
   chosen = batch['masked_weights'][0] > 0
   found = [''.join(map(str, row)) for row in depends[chosen]]
@@ -400,17 +383,13 @@ def test_the_loss_is_the_mean_of_what_is_chosen():
   """Against logits under the mask, in NumPy; smoothed in training alone."""
   model = tiny.model(**TARGET_FIELDS)
   params = tiny.params(model)
-  plain, smooth = (
-    UnifiedTarget(label_smoothing=e).bind(model, Words()) for e in (0.0, 0.1)
-  )
+  plain, smooth = (UnifiedTarget(label_smoothing=e).bind(model, Words()) for e in (0.0, 0.1))
   batch = plain.make_batch(pair_rows(2), keys(2))
 
   @jax.jit
   def run(params):
     hidden, _ = forward.states(model, params, with_mask(batch), None)
-    logits = model.apply(
-      {'params': params}, forward.at_chosen(hidden, batch), method='logits'
-    )
+    logits = model.apply({'params': params}, forward.at_chosen(hidden, batch), method='logits')
     return (
       logits,
       plain.loss(params, batch, None),
@@ -429,6 +408,4 @@ def test_the_loss_is_the_mean_of_what_is_chosen():
   np.testing.assert_allclose(evaluated.sum, found.sum, rtol=1e-6)
   expected = ((0.9 * nll - 0.1 * logs.mean(-1)) * weights).sum()
   np.testing.assert_allclose(trained.sum, expected, rtol=1e-5)
-  np.testing.assert_allclose(
-    trained.sum - trained.penalty, found.sum, rtol=1e-5
-  )
+  np.testing.assert_allclose(trained.sum - trained.penalty, found.sum, rtol=1e-5)

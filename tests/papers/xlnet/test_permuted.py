@@ -30,9 +30,7 @@ FIELDS = dict(
 )
 
 
-@pytest.mark.parametrize(
-  'segments', [1, pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('segments', [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_loss_is_that_of_hugging_face(segments):
   """With the masks, the targets and the memories that it is given."""
   model, params = hf.load(str(ROOT / 'xlnet_lm'))
@@ -54,7 +52,8 @@ def test_loss_is_that_of_hugging_face(segments):
     hidden = np.where(chosen[..., None], later, ranks[:, None] > 0)
     more = {} if mems is None else {'mems': mems}
     out = hf.forward(
-      *(model, params),
+      model,
+      params,
       input_ids=tokens[:, part],
       perm_mask=np.float32(hidden),
       target_mapping=np.float32(mapping),
@@ -66,9 +65,7 @@ def test_loss_is_that_of_hugging_face(segments):
     mems = out.get('mems')
   assert found.weight == segments * B * P
   assert float(found.sum) == pytest.approx(total, rel=1e-5)
-  assert {*found.metrics} == {
-    *('objective/masked_loss', 'objective/masked_accuracy')
-  }
+  assert {*found.metrics} == {'objective/masked_loss', 'objective/masked_accuracy'}
 
 
 def test_segments_divide_a_row():
@@ -81,9 +78,7 @@ def test_segments_divide_a_row():
 @functools.cache
 def learner(kind):
   """A model of one layer and what its objective wants."""
-  fields = dict(
-    FIELDS, d_model=32, d_ff=32, num_heads=2, num_kv_heads=2, head_size=16
-  )
+  fields = dict(FIELDS, d_model=32, d_ff=32, num_heads=2, num_kv_heads=2, head_size=16)
   if kind == 'permuted':
     model = tiny.model(**fields)
     return model, Permuted().bind(model)
@@ -164,9 +159,7 @@ def test_masks_are_those_of_the_released_code(name):
   np.testing.assert_array_equal(targets, np.flatnonzero(out['target_mask']))
   may = out['perm_mask'] == 0
   content = seen(found, targets)
-  np.testing.assert_array_equal(
-    content[: len(may)], may | np.eye(len(may), dtype=bool)
-  )
+  np.testing.assert_array_equal(content[: len(may)], may | np.eye(len(may), dtype=bool))
   np.testing.assert_array_equal(content[len(may) :], may[targets])
 
 
@@ -181,13 +174,9 @@ def test_blocks_have_one_order():
       return in_block
 
   permutation = Permutation(6, ngrams(5), golden.static['perm_size'])
-  np.testing.assert_array_equal(
-    permutation.order(12, Given()), golden.inputs['order_index']
-  )
+  np.testing.assert_array_equal(permutation.order(12, Given()), golden.inputs['order_index'])
   # A last block that is shorter keeps the order of its tokens.
-  np.testing.assert_array_equal(
-    permutation.order(6, Given()), [0, 3, 1, 2, 4, 5]
-  )
+  np.testing.assert_array_equal(permutation.order(6, Given()), [0, 3, 1, 2, 4, 5])
 
 
 def rows(count, length, *, halves=False, seed=0):

@@ -94,12 +94,8 @@ def test_each_batch_trains_its_own_modules(params, batch):
   objective, key = build(), jax.random.key(3)
 
   def moved(turn):
-    gradient = jax.jit(
-      jax.grad(lambda p: objective.of(turn).loss(p, batch, key).sum)
-    )
-    return {
-      name for name, x in flatten(gradient(params)).items() if np.any(x != 0)
-    }
+    gradient = jax.jit(jax.grad(lambda p: objective.of(turn).loss(p, batch, key).sum))
+    return {name for name, x in flatten(gradient(params)).items() if np.any(x != 0)}
 
   def of(prefix):
     return {name for name in flatten(params) if name.startswith(prefix)}

@@ -34,9 +34,7 @@ def test_no_gradient_reaches_what_is_frozen():
 
   @jax.jit
   def gradient(params):
-    return jax.grad(lambda p: objective.loss(p, batch, jax.random.key(0)).sum)(
-      params
-    )
+    return jax.grad(lambda p: objective.loss(p, batch, jax.random.key(0)).sum)(params)
 
   grads = jax.device_get(gradient(params))
   table = grads['embed']['embedding']
@@ -97,9 +95,7 @@ def test_levels_are_unfrozen_one_by_one_with_a_rate_each():
   params = tiny.random_like(shapes, seed=5)
   args = model, tiny.V - NEW
   objective = freezing.gradual(tiny.LossOnly(squares), *args, EVERY)
-  optimizer = freezing.by_level(
-    optax.adamw(RATE, weight_decay=0.5), *args, DECAY
-  )
+  optimizer = freezing.by_level(optax.adamw(RATE, weight_decay=0.5), *args, DECAY)
   step = jax.jit(
     functools.partial(
       train_step,

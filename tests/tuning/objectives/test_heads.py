@@ -18,9 +18,7 @@ LABELS = {
   'classification': lambda given: given['labels'],
   'choice': lambda given: given['labels'],
   'tags': lambda given: given['labels'],
-  'spans': lambda given: np.stack(
-    [given['start_positions'], given['end_positions']], axis=1
-  ),
+  'spans': lambda given: np.stack([given['start_positions'], given['end_positions']], axis=1),
 }
 
 
@@ -54,10 +52,7 @@ def batch_of(call, given):
     ('bert_choice', "choice(3, 14, 0.0, read='first')"),
     ('bert_tok', 'tags(5, 16)'),
     ('bert_qa', 'spans(16)'),
-    pytest.param(
-      *('roberta_choice', "choice(4, 14, 0.0, read='first')"),
-      marks=pytest.mark.slow,
-    ),
+    pytest.param('roberta_choice', "choice(4, 14, 0.0, read='first')", marks=pytest.mark.slow),
     pytest.param('roberta_tok', 'tags(5, 16)', marks=pytest.mark.slow),
   ],
 )
@@ -66,19 +61,14 @@ def test_as_recorded(fixture, call):
   golden = case(ROOT / fixture, 'main')
   objective, batch = built(call, model), batch_of(call, golden.inputs)
   loss, outputs = jax.jit(
-    lambda: (
-      objective.loss(params, batch, None),
-      objective.outputs(params, batch),
-    )
+    lambda: (objective.loss(params, batch, None), objective.outputs(params, batch))
   )()
   assert golden.max_error('loss', loss.sum / loss.weight) < 1e-5
   if 'logits' in golden.outputs:
     outputs = outputs.reshape(golden.outputs['logits'].shape)
     assert golden.max_error('logits', outputs) < 1e-4
   else:
-    for name, part in zip(
-      ('start', 'end'), np.split(outputs, 2, 1), strict=True
-    ):
+    for name, part in zip(('start', 'end'), np.split(outputs, 2, 1), strict=True):
       assert golden.max_error(f'{name}_logits', part) < 1e-4
 
 
@@ -95,10 +85,7 @@ def test_features_are_those_of_the_layers(features, picked):
   """Of the recorded model, whose head reads them; the model does not learn."""
   model, params = hf.load(str(ROOT / 'bert_tok'))
   golden = case(ROOT / 'bert_tok', 'main')
-  inputs = {
-    n: golden.inputs[n]
-    for n in ('input_ids', 'attention_mask', 'token_type_ids')
-  }
+  inputs = {n: golden.inputs[n] for n in ('input_ids', 'attention_mask', 'token_type_ids')}
   states = np.asarray(hf.forward(model, params, **inputs)['hidden_states'])
   call = f'tags(5, 16, 0.0, features={features!r})'
   objective, batch = built(call, model), batch_of(call, golden.inputs)

@@ -33,9 +33,7 @@ def objective(lora, num_rows=tiny.V, **fields):
 @functools.cache
 def drawn(lora, **fields):
   found = objective(lora, **fields)
-  return jax.jit(functools.partial(parts_lib.init_params, found))(
-    jax.random.key(1)
-  )
+  return jax.jit(functools.partial(parts_lib.init_params, found))(jax.random.key(1))
 
 
 def with_random_b(params):
@@ -54,10 +52,7 @@ def test_recorded_logits_and_gradients_of_peft():
   case = golden_io.case(FOLDER, 'adapter')
   stored = load_file(FOLDER / 'adapter/adapter_model.safetensors')
   names = 'base_model.model.transformer.h.{}.attn.c_attn.lora_{}.weight'
-  a, b = (
-    np.stack([stored[names.format(i, kind)].T for i in range(2)])
-    for kind in 'AB'
-  )
+  a, b = (np.stack([stored[names.format(i, kind)].T for i in range(2)]) for kind in 'AB')
   width = base['embed']['embedding'].shape[1]
   block = {
     name: {'kernel_A': a, 'kernel_B': b[..., i * width : (i + 1) * width]}
@@ -118,21 +113,14 @@ def test_b_starts_at_zero_and_a_as_in_peft():
       assert np.any(x[0] != x[1])
   full = jax.jit(lora.merged)(params)
   plain = jax.eval_shape(
-    functools.partial(parts_lib.init_params, Causal().bind(tiny.model(**size))),
-    jax.random.key(0),
+    functools.partial(parts_lib.init_params, Causal().bind(tiny.model(**size))), jax.random.key(0)
   )
   shapes = [jax.tree.map(lambda x: x.shape, tree) for tree in (full, plain)]
   assert shapes[0] == shapes[1]
   table = full['embed'].pop('embedding')
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    full,
-    {**params['parts']['base'], 'embed': {}},
-  )
+  jax.tree.map(np.testing.assert_array_equal, full, {**params['parts']['base'], 'embed': {}})
   assert params['new_rows']['embed']['embedding'].shape == (3, tiny.D)
-  np.testing.assert_array_equal(
-    table[tiny.V :], params['new_rows']['embed']['embedding']
-  )
+  np.testing.assert_array_equal(table[tiny.V :], params['new_rows']['embed']['embedding'])
 
 
 def test_the_product_is_added_in_each_layer():
@@ -148,15 +136,11 @@ def test_the_product_is_added_in_each_layer():
     for layer in range(5):
       product = np.float64(pair['kernel_A'][layer]) @ pair['kernel_B'][layer]
       np.testing.assert_allclose(
-        merged['in']['kernel'][layer],
-        base['in']['kernel'][layer] + scale * product,
-        atol=1e-5,
+        merged['in']['kernel'][layer], base['in']['kernel'][layer] + scale * product, atol=1e-5
       )
 
 
-EXPERTS = (
-  "switch(num_experts=3, expert='relu', capacity_factor=3.0, jitter=0.0)"
-)
+EXPERTS = "switch(num_experts=3, expert='relu', capacity_factor=3.0, jitter=0.0)"
 
 
 @pytest.mark.parametrize(
@@ -179,9 +163,7 @@ def test_matrices_beside_kernels_are_matrices_added_to_them(on, fields):
     return loss.sum / loss.weight
 
   beside = jax.value_and_grad(lambda p: mean(found.loss(p, batch, None)))
-  added = jax.value_and_grad(
-    lambda p: mean(inner.loss(lora.merged(p), batch, None))
-  )
+  added = jax.value_and_grad(lambda p: mean(inner.loss(lora.merged(p), batch, None)))
   (a, of_a), (b, of_b) = jax.jit(beside)(params), jax.jit(added)(params)
   np.testing.assert_allclose(a, b, rtol=1e-5)
   for name, x in params_lib.flatten(of_b['adapters']).items():
@@ -218,14 +200,10 @@ def test_dropout_is_on_the_input_of_a():
     np.testing.assert_allclose(apply(x[4:], dropout=key), whole[4:], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'fields', [{'remat': 'full'}, {'num_layers': 4, 'share': 'all'}]
-)
+@pytest.mark.parametrize('fields', [{'remat': 'full'}, {'num_layers': 4, 'share': 'all'}])
 def test_only_a_loss_with_a_key_drops(fields):
   batch, key = tiny.batch(5, 7, tiny.V), jax.random.key(2)
-  plain, some = (
-    objective(Lora(rank=2, on='all', dropout=x), **fields) for x in (0.0, 0.4)
-  )
+  plain, some = (objective(Lora(rank=2, on='all', dropout=x), **fields) for x in (0.0, 0.4))
   params = with_random_b(drawn(Lora(rank=2, on='all'), **fields))
 
   @jax.jit

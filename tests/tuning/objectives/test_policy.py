@@ -17,11 +17,7 @@ from gpt_jax import hf
 from gpt_jax.core.objectives import choices, forward
 from gpt_jax.decoding import sampler
 from gpt_jax.tuning.objectives import policy
-from gpt_jax.tuning.objectives.policy import (
-  clipped_policy_loss,
-  clipped_value_loss,
-  kl_estimate,
-)
+from gpt_jax.tuning.objectives.policy import clipped_policy_loss, clipped_value_loss, kl_estimate
 from tests.support import tiny
 from tests.support.golden_io import ROOT
 
@@ -169,10 +165,7 @@ def test_value_head():
   with np.load(folder / 'golden.npz') as arrays:
     ids, mask, values, log_probs = (
       arrays[f'value/{name}']
-      for name in (
-        *('in/input_ids', 'in/attention_mask', 'out/values'),
-        'out/token_logps',
-      )
+      for name in ('in/input_ids', 'in/attention_mask', 'out/values', 'out/token_logps')
     )
   head = load_file(folder / 'value_head.safetensors')
   model, params = hf.load(str(folder))
@@ -181,16 +174,12 @@ def test_value_head():
   params = {**params, 'heads': {'value': {'classifier': classifier}}}
   objective = choices.build(f'ppo(length={ids.shape[1]})', model)
   targets = np.roll(ids, -1, axis=1)
-  found = jax.jit(objective.outputs)(
-    params, {'inputs': ids, 'targets': targets}
-  )
+  found = jax.jit(objective.outputs)(params, {'inputs': ids, 'targets': targets})
   found_log_probs, found_values = np.split(np.asarray(found), 2, axis=1)
   real = mask == 1
   np.testing.assert_allclose(found_values[real], values[real], atol=1e-4)
   real = real[:, 1:]
-  np.testing.assert_allclose(
-    found_log_probs[:, :-1][real], log_probs[real], atol=1e-4
-  )
+  np.testing.assert_allclose(found_log_probs[:, :-1][real], log_probs[real], atol=1e-4)
 
 
 def bound(call):
@@ -228,9 +217,7 @@ PPO = f'ppo(length={L})'
 GRPO = f'grpo(length={L}, max_tokens=5'
 
 
-@pytest.mark.parametrize(
-  'call', [PPO, f'{GRPO}, beta=0.3)', f"{GRPO}, loss_type='grpo')"]
-)
+@pytest.mark.parametrize('call', [PPO, f'{GRPO}, beta=0.3)', f"{GRPO}, loss_type='grpo')"])
 def test_the_first_update_is_a_policy_gradient(call):
   """The ratio is 1, so the gradient is that of the mean of A log pi."""
   objective = bound(call)
@@ -256,15 +243,12 @@ def test_the_first_update_is_a_policy_gradient(call):
   assert ratio.sum / ratio.weight == pytest.approx(1, abs=1e-6)
   wanted = jax.grad(expected)(params)
   jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5),
-    *(gradient, wanted),
+    functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), gradient, wanted
   )
 
 
 def test_dr_grpo_divides_by_the_longest():
-  dapo, other = (
-    bound(f'{GRPO}, loss_type={t!r})') for t in ('dapo', 'dr_grpo')
-  )
+  dapo, other = (bound(f'{GRPO}, loss_type={t!r})') for t in ('dapo', 'dr_grpo'))
   params = params_of(dapo)
   batch = given_batch(dapo, params)
   one, two = (jax.jit(x.loss)(params, batch, None) for x in (dapo, other))
@@ -278,14 +262,10 @@ def test_pretraining_text_counts_gamma_times_its_mean():
   params = params_of(plain)
   batch = given_batch(with_text, params)
   text = given_batch(with_text, params, seed=1)
-  rows = {n: text[n] for n in ('inputs', 'targets')} | {
-    'weights': np.ones((B, L), np.float32)
-  }
+  rows = {n: text[n] for n in ('inputs', 'targets')} | {'weights': np.ones((B, L), np.float32)}
   batch |= {f'ptx_{name}': x for name, x in rows.items()}
   batch['ptx_weights'][0] = 0
-  found = jax.jit(with_text.loss)(
-    params, batch | {'whole': with_text.weights(batch)}, None
-  )
+  found = jax.jit(with_text.loss)(params, batch | {'whole': with_text.weights(batch)}, None)
   alone = jax.jit(plain.loss)(params, batch, None)
   lm = jax.jit(bound('causal').loss)(params, rows, None)
   difference = (found.sum - alone.sum) / found.weight
@@ -296,9 +276,7 @@ def test_the_softmax_of_the_draws():
   """One temperature and one mask: as the decoder's, see `sampler`."""
   model = tiny.model(vocab_size=V, context_length=2 * L)
   never = np.isin(np.arange(V), [4, V - 2, V - 1])
-  tokenizer: Any = SimpleNamespace(
-    vocab_size=V - 2, special=SimpleNamespace(never_ids=(4,))
-  )
+  tokenizer: Any = SimpleNamespace(vocab_size=V - 2, special=SimpleNamespace(never_ids=(4,)))
   objective = choices.build(f'{GRPO}, temperature=0.7)', model)
   objective = objective.replaced(tokenizer=tokenizer)
   params = params_of(objective)

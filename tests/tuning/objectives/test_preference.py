@@ -11,12 +11,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.core.objectives.cross_entropy import Scores, token_log_probs
-from gpt_jax.tuning.objectives.preference import (
-  Dpo,
-  RewardModel,
-  dpo_losses,
-  ranking_terms,
-)
+from gpt_jax.tuning.objectives.preference import Dpo, RewardModel, dpo_losses, ranking_terms
 from tests.support import tiny
 from tests.support.golden_io import ROOT
 
@@ -31,9 +26,7 @@ def golden(case):
     found = {n.removeprefix(f'{case}/'): arrays[n] for n in own}
   inputs = {n[3:]: x for n, x in found.items() if n.startswith('in/')}
   outputs = {
-    n.removeprefix('out/').removesuffix('_f64'): x
-    for n, x in found.items()
-    if n.endswith('_f64')
+    n.removeprefix('out/').removesuffix('_f64'): x for n, x in found.items() if n.endswith('_f64')
   }
   return inputs, outputs
 
@@ -49,9 +42,7 @@ def test_bradley_terry_as_recorded():
   both = inputs['chosen'], inputs['rejected']
   (found, terms), grads = jax.value_and_grad(loss, (0, 1), has_aux=True)(*both)
   np.testing.assert_allclose(found, expected['loss'], **CLOSE)
-  np.testing.assert_allclose(
-    jnp.mean(terms['accuracy']), expected['accuracy'], **CLOSE
-  )
+  np.testing.assert_allclose(jnp.mean(terms['accuracy']), expected['accuracy'], **CLOSE)
   for grad, name in zip(grads, ('chosen', 'rejected'), strict=True):
     np.testing.assert_allclose(grad, expected[f'grad_{name}'], **CLOSE)
   np.testing.assert_allclose(terms['margin'], both[0] - both[1], **CLOSE)
@@ -76,9 +67,7 @@ def test_rankings_as_recorded_beside_shorter_ones():
 
 def test_centering_adds_the_square_of_a_pairs_sum():
   rewards, counts = jnp.array([[0.7, -0.2, 0.4]]), np.array([3])
-  plain, centered = (
-    ranking_terms(rewards, counts, c)['loss'][0] for c in (0.0, 0.1)
-  )
+  plain, centered = (ranking_terms(rewards, counts, c)['loss'][0] for c in (0.0, 0.1))
   sums = np.square([0.7 - 0.2, 0.7 + 0.4, -0.2 + 0.4])
   np.testing.assert_allclose(centered - plain, 0.1 * np.mean(sums), **CLOSE)
 
@@ -89,9 +78,7 @@ def test_a_reward_model_as_recorded(name):
   folder = ROOT / name
   model, params = hf.load(str(folder))
   with np.load(folder / 'golden.npz') as arrays:
-    ids, mask = (
-      arrays[f'main/in/{n}'] for n in ('input_ids', 'attention_mask')
-    )
+    ids, mask = (arrays[f'main/in/{n}'] for n in ('input_ids', 'attention_mask'))
     loss, logits = (arrays[f'main/out/{n}'] for n in ('_loss', 'logits'))
 
   def paired(x):  # the first half is chosen, the second rejected
@@ -119,13 +106,9 @@ def test_a_reward_model_as_recorded(name):
   np.testing.assert_allclose(found, loss, atol=1e-5)
   norms = json.loads((folder / 'meta.json').read_text())['loss_grad_norm']
   whole = np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(grads)))
+  np.testing.assert_allclose(whole, np.sqrt(np.sum(np.square([*norms.values()]))), rtol=1e-4)
   np.testing.assert_allclose(
-    whole, np.sqrt(np.sum(np.square([*norms.values()]))), rtol=1e-4
-  )
-  np.testing.assert_allclose(
-    np.linalg.norm(grads['heads']['score']['kernel']),
-    norms['score.weight'],
-    rtol=1e-4,
+    np.linalg.norm(grads['heads']['score']['kernel']), norms['score.weight'], rtol=1e-4
   )
 
 
@@ -156,9 +139,7 @@ def test_hinge_is_zero_beyond_its_margin():
 @pytest.mark.parametrize('chunk', [1 << 25, 11])
 def test_dpo_of_logits_as_recorded(chunk, monkeypatch):
   """The token after the prompt counts; in one chunk of positions and many."""
-  monkeypatch.setattr(
-    'gpt_jax.core.objectives.cross_entropy.CHUNK_LOGITS', chunk
-  )
+  monkeypatch.setattr('gpt_jax.core.objectives.cross_entropy.CHUNK_LOGITS', chunk)
   inputs, expected = golden('dpo_logits')
   labels = inputs['labels'][..., 1:]  # logits at t predict labels at t + 1
   counts = labels != -100
@@ -180,9 +161,7 @@ def test_dpo_of_logits_as_recorded(chunk, monkeypatch):
 
   logits = jnp.asarray(inputs['policy_logits'])
   found, grad = jax.value_and_grad(loss)(logits)
-  np.testing.assert_allclose(
-    summed(logits), expected['policy_logps'], rtol=1e-5
-  )
+  np.testing.assert_allclose(summed(logits), expected['policy_logps'], rtol=1e-5)
   np.testing.assert_allclose(found, expected['loss'], **CLOSE)
   np.testing.assert_allclose(grad, expected['grad_policy_logits'], **CLOSE)
 
@@ -204,8 +183,7 @@ def pairs():
 
 
 @pytest.mark.parametrize(
-  ('loss_type', 'expected'),
-  [('sigmoid', np.log(2)), ('ipo', 1 / 0.2**2), ('hinge', 1.0)],
+  ('loss_type', 'expected'), [('sigmoid', np.log(2)), ('ipo', 1 / 0.2**2), ('hinge', 1.0)]
 )
 def test_a_policy_equal_to_its_reference(loss_type, expected):
   """Whatever the pairs: log 2, (1 / (2 beta))^2, 1; and nothing is learned."""
@@ -213,9 +191,7 @@ def test_a_policy_equal_to_its_reference(loss_type, expected):
   objective = Dpo(L, loss_type=loss_type).bind(model)
   params, batch = tiny.params(model), pairs()
   reference = jax.jit(objective.outputs)(params, batch)
-  found = jax.jit(objective.loss)(
-    params, {**batch, 'reference': reference}, None
-  )
+  found = jax.jit(objective.loss)(params, {**batch, 'reference': reference}, None)
   np.testing.assert_allclose(found.sum / found.weight, expected, rtol=1e-5)
   np.testing.assert_allclose(found.metrics['rewards/margins'].sum, 0, atol=1e-5)
   # Against the model's own logits, one token at a time.
@@ -268,9 +244,7 @@ def test_metrics_of_dpo():
   assert {*found.metrics} == {*expected}
   for name, values in expected.items():
     mean = found.metrics[name]
-    np.testing.assert_allclose(
-      mean.sum / mean.weight, np.mean(values), rtol=1e-4, err_msg=name
-    )
+    np.testing.assert_allclose(mean.sum / mean.weight, np.mean(values), rtol=1e-4, err_msg=name)
 
 
 def policy_like(policy):

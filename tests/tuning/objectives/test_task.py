@@ -13,12 +13,7 @@ from gpt_jax.core import spec
 from gpt_jax.core.objectives.causal import Target
 from gpt_jax.core.objectives.choices import OBJECTIVES
 from gpt_jax.core.training.parts import init_params
-from gpt_jax.tuning.objectives.task import (
-  Choice,
-  Classification,
-  Regression,
-  of_task,
-)
+from gpt_jax.tuning.objectives.task import Choice, Classification, Regression, of_task
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
 
@@ -31,9 +26,7 @@ LENGTHS = np.array([[11, 11], [7, 7], [4, 4], [9, 9], [5, 5]], np.int32)
 
 def jitted(objective):
   """The same, of which each function is compiled as a whole."""
-  return objective.replaced(
-    loss=jax.jit(objective.loss), outputs=jax.jit(objective.outputs)
-  )
+  return objective.replaced(loss=jax.jit(objective.loss), outputs=jax.jit(objective.outputs))
 
 
 def of(build, **fields):
@@ -100,14 +93,9 @@ def test_the_loss_is_the_papers(kind):
     objective, params = of(Choice(C, L, auxiliary, 0.0))
     batch = rows(np.minimum(LABELS, 1))
   hidden, logits = states({}, params, batch)
-  at = np.take_along_axis(
-    hidden, batch['lengths'][..., None, None] - 1, axis=2
-  )[:, :, 0]
+  at = np.take_along_axis(hidden, batch['lengths'][..., None, None] - 1, axis=2)[:, :, 0]
   w_y = np.asarray(params['heads']['score']['kernel'], np.float64)
-  if kind == 'choice':
-    outputs = (at @ w_y)[..., 0]
-  else:
-    outputs = (at[:, 0] + at[:, 1]) @ w_y
+  outputs = (at @ w_y)[..., 0] if kind == 'choice' else (at[:, 0] + at[:, 1]) @ w_y
   if kind == 'regression':
     l2 = (outputs[:, 0] - batch['labels']) ** 2
   else:
@@ -117,9 +105,7 @@ def test_the_loss_is_the_papers(kind):
 
   found = objective.loss(params, batch, KEY)
   lm = np.sum(weights * aux)
-  np.testing.assert_allclose(
-    found.metrics['objective/lm_loss'].sum, lm, rtol=1e-5
-  )
+  np.testing.assert_allclose(found.metrics['objective/lm_loss'].sum, lm, rtol=1e-5)
   np.testing.assert_allclose(found.penalty, auxiliary * lm, rtol=1e-5)
   total = np.sum(weights * (l2 + auxiliary * aux))
   np.testing.assert_allclose(found.sum, total, rtol=1e-5)
@@ -127,14 +113,10 @@ def test_the_loss_is_the_papers(kind):
   # In evaluation the task's alone.
   found = objective.loss(params, batch, None)
   np.testing.assert_allclose(found.sum, np.sum(weights * l2), rtol=1e-5)
-  np.testing.assert_allclose(
-    objective.outputs(params, batch), outputs, rtol=1e-4, atol=1e-4
-  )
+  np.testing.assert_allclose(objective.outputs(params, batch), outputs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-  'read, name, inputs', [('extract', 'score', 1), ('concat', 'between', 3)]
-)
+@pytest.mark.parametrize('read, name, inputs', [('extract', 'score', 1), ('concat', 'between', 3)])
 def test_the_head_of_an_lstm_starts_as_torchs(read, name, inputs):
   """Within 1 / sqrt(inputs), whatever the number of its outputs."""
   fields = {'attention': f'lstm({tiny.D})', 'block': 'plain'}
@@ -155,9 +137,7 @@ def test_concat_pools_the_real_tokens():
   pooled = []
   for example, lengths in zip(hidden, batch['lengths'], strict=True):
     real = [x[:n] for x, n in zip(example, lengths, strict=True)]
-    pooled.append(
-      sum(np.concatenate([x[-1], x.max(0), x.mean(0)]) for x in real)
-    )
+    pooled.append(sum(np.concatenate([x[-1], x.max(0), x.mean(0)]) for x in real))
   between, last = (params['heads'][n] for n in ('between', 'classifier'))
   x = np.float64(pooled) @ between['kernel'] + between['bias']
   assert x.shape == (N, 50) and np.any(x < 0)
@@ -169,11 +149,8 @@ def test_concat_pools_the_real_tokens():
 @pytest.mark.parametrize('segment', [0, 3, 20])
 def test_a_segment_stops_the_gradient_of_the_state(segment):
   """With the last state alone, only its own segment's tokens have one."""
-  fields = {
-    'attention': f'lstm(13), lstm({tiny.D})',
-    **{'block': 'plain', 'position': 'none'},
-  }
-  build = Classification(*(3, L, 1, 0.0, 0.0), read='concat', segment=segment)
+  fields = {'attention': f'lstm(13), lstm({tiny.D})', **{'block': 'plain', 'position': 'none'}}
+  build = Classification(3, L, 1, 0.0, 0.0, read='concat', segment=segment)
   objective, params = of(build, **fields)
   kernel = np.array(params['heads']['between']['kernel'])
   kernel[tiny.D :] = 0
@@ -185,9 +162,7 @@ def test_a_segment_stops_the_gradient_of_the_state(segment):
     'labels': np.array([1]),
     'weights': np.ones(1, np.float32),
   }
-  gradient = jax.jit(jax.grad(lambda p: objective.loss(p, batch, KEY).sum))(
-    params
-  )
+  gradient = jax.jit(jax.grad(lambda p: objective.loss(p, batch, KEY).sum))(params)
   found = np.any(gradient['embed']['embedding'][:L] != 0, axis=1)
   first = (L - 2) // segment * segment if segment else 0
   expected = (first <= np.arange(L)) & (np.arange(L) < L - 1)
@@ -218,8 +193,7 @@ def test_dropout_acts_on_the_classifier_in_training_alone():
   objective, params = of(Classification(3, L, C, 0.0, 0.5))
   batch = rows(LABELS)
   losses = [
-    float(objective.loss(params, batch, key).sum)
-    for key in (KEY, KEY, jax.random.key(6), None)
+    float(objective.loss(params, batch, key).sum) for key in (KEY, KEY, jax.random.key(6), None)
   ]
   assert losses[0] == losses[1]
   assert len({*losses}) == 3
@@ -330,9 +304,7 @@ def batch(name):
 def test_the_pooler_is_shared_and_each_task_has_a_head(several):
   objective, params = several
   assert {*params['heads']} == {'pooler'}
-  assert {n: {*x} for n, x in params['parts'].items()} == {
-    name: {'classifier'} for name in CALLS
-  }
+  assert {n: {*x} for n, x in params['parts'].items()} == {name: {'classifier'} for name in CALLS}
   assert objective.of('stsb').frozen == ('race',)
   assert objective.of('race').frozen == ('stsb',)
   assert objective.of('') is objective

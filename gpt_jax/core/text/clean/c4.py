@@ -30,14 +30,7 @@ from gpt_jax.core.ranges import Count
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text import hashing, sentences
 from gpt_jax.core.text.clean import steps
-from gpt_jax.core.text.clean.steps import (
-  Document,
-  Findings,
-  Outcome,
-  Removal,
-  Rows,
-  Sketches,
-)
+from gpt_jax.core.text.clean.steps import Document, Findings, Outcome, Removal, Rows, Sketches
 
 # A period, an exclamation mark, a question mark, an end quotation mark.
 _TERMINAL = ('.', '!', '?', '"', '”')
@@ -116,9 +109,7 @@ def read_words(path: str) -> tuple[str, ...]:
     ) from e
   found = sorted({line for line in lines if line and not line.startswith('#')})
   if not found:
-    raise UsageError(
-      f'data.clean: bad_words={path!r} holds no word; write one a line'
-    )
+    raise UsageError(f'data.clean: bad_words={path!r} holds no word; write one a line')
   return tuple(found)
 
 
@@ -157,18 +148,12 @@ class Spans(steps.Global):
 
   def rows(self, text: str) -> Rows:
     """All spans of a document."""
-    hashes = np.fromiter(
-      (_hash(text[a:b]) for a, b in sentences.spans(text)), np.uint64
-    )
+    hashes = np.fromiter((_hash(text[a:b]) for a, b in sentences.spans(text)), np.uint64)
     keys = hashing.of_runs(hashes, LENGTH)
     return Rows(keys, np.arange(len(keys), dtype=np.uint64))
 
   def judge(
-    self,
-    keys: np.ndarray,
-    places: np.ndarray,
-    values: np.ndarray,
-    sketches: Sketches,
+    self, keys: np.ndarray, places: np.ndarray, values: np.ndarray, sketches: Sketches
   ) -> Findings:
     """Finds the sentences of all spans but the first of each group."""
     starts = steps.group_starts(keys)
@@ -199,16 +184,12 @@ class Spans(steps.Global):
         size += len(text[start:stop].encode())
       else:
         pieces.append(text[start:stop])
-    removal = Removal(
-      'sentence of a repeated span', len(gone), size, example.strip()
-    )
+    removal = Removal('sentence of a repeated span', len(gone), size, example.strip())
     left = document._replace(text=''.join(pieces).strip())
     enough = itertools.islice(sentences.spans(left.text), self.sentences)
     if left.text and len([*enough]) == self.sentences:
       return Outcome([left], [removal])
-    rest = steps.remove(
-      left, 'page of too few sentences after removing spans', text
-    )
+    rest = steps.remove(left, 'page of too few sentences after removing spans', text)
     return Outcome([], [removal, *rest.removals])
 
 

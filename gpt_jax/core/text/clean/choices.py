@@ -30,8 +30,7 @@ def load(text: str) -> list[Step]:
     )
   if twice := [call.name for i, call in enumerate(calls) if call in calls[:i]]:
     raise UsageError(
-      f'{FIELD}={text!r}: names {twice[0]} twice with the same arguments; '
-      'once is enough'
+      f'{FIELD}={text!r}: names {twice[0]} twice with the same arguments; once is enough'
     )
   return steps
 

@@ -29,14 +29,7 @@ from gpt_jax.core.ranges import Count, Whole
 from gpt_jax.core.spec import NoFileError, UsageError
 from gpt_jax.core.text import hashing, ngrams
 from gpt_jax.core.text.clean import steps
-from gpt_jax.core.text.clean.steps import (
-  Document,
-  Findings,
-  Outcome,
-  Removal,
-  Rows,
-  Sketches,
-)
+from gpt_jax.core.text.clean.steps import Document, Findings, Outcome, Removal, Rows, Sketches
 from gpt_jax.core.text.ngrams import Overlap
 
 
@@ -55,9 +48,7 @@ def files(patterns: Sequence[str]) -> dict[str, str]:
   return named
 
 
-def read(
-  patterns: Sequence[str], field: str, n: int
-) -> Iterator[tuple[str, str]]:
+def read(patterns: Sequence[str], field: str, n: int) -> Iterator[tuple[str, str]]:
   """Yields the evaluation texts, each with its file and line.
 
   Args:
@@ -81,10 +72,7 @@ def read(
 
 
 def _table(
-  path: str,
-  rows: Iterator[tuple[str, list[str]]],
-  names: Sequence[str],
-  n: int,
+  path: str, rows: Iterator[tuple[str, list[str]]], names: Sequence[str], n: int
 ) -> Iterator[tuple[str, str]]:
   header: list[str] = []
   for where, row in rows:
@@ -105,13 +93,8 @@ def _table(
     yield where, ' '.join(row)
 
 
-def _json(
-  path: str, names: Sequence[str], *, whole: bool
-) -> Iterator[tuple[str, str]]:
-  values = (
-    _value(f'{path}:{number}', line)
-    for number, line in lines.numbered(path, lines.fail)
-  )
+def _json(path: str, names: Sequence[str], *, whole: bool) -> Iterator[tuple[str, str]]:
+  values = (_value(f'{path}:{number}', line) for number, line in lines.numbered(path, lines.fail))
   if whole:  # one value may lie on many lines
     try:
       yield from _records([*values], names)
@@ -141,8 +124,7 @@ def _value(where: str, data: bytes) -> tuple[str, Any]:
 
 
 def _records(
-  values: Iterator[tuple[str, Any]] | list[tuple[str, Any]],
-  names: Sequence[str],
+  values: Iterator[tuple[str, Any]] | list[tuple[str, Any]], names: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
   """Yields a text for each item of a list, and one for any other value."""
   for where, value in values:
@@ -176,9 +158,7 @@ def _decoded(where: str, line: bytes) -> str:
   remedy = 'give CSV, TSV, JSON lines or plain text in UTF-8'
   text = lines.decoded(where, line, remedy)
   if '\0' in text:
-    raise Bad(
-      where, 'is not text', f': character {text.index(chr(0))}; {remedy}'
-    )
+    raise Bad(where, 'is not text', f': character {text.index(chr(0))}; {remedy}')
   return text
 
 
@@ -218,10 +198,7 @@ class Decontaminate(steps.Global):
 
   def check(self) -> None:
     if not self.patterns:
-      raise UsageError(
-        'data.clean: name the evaluation files, as in '
-        "decontaminate('test/*.jsonl')"
-      )
+      raise UsageError("data.clean: name the evaluation files, as in decontaminate('test/*.jsonl')")
     grams = index(self.patterns, self.field, self.n)
     if not len(grams):
       raise UsageError(
@@ -232,7 +209,9 @@ class Decontaminate(steps.Global):
       log.warning(
         '%s: %d of %d texts have fewer than %d words and will not be found',
         ', '.join(self.patterns),
-        *(grams.num_short, len(grams.labels), self.n),
+        grams.num_short,
+        len(grams.labels),
+        self.n,
       )
 
   def rows(self, text: str) -> Rows:
@@ -242,11 +221,7 @@ class Decontaminate(steps.Global):
     return Rows(grams * hashing.FACTOR, grams)
 
   def judge(
-    self,
-    keys: np.ndarray,
-    places: np.ndarray,
-    values: np.ndarray,
-    sketches: Sketches,
+    self, keys: np.ndarray, places: np.ndarray, values: np.ndarray, sketches: Sketches
   ) -> Findings:
     """Keeps the n-grams that few enough documents have."""
     starts = steps.group_starts(keys)
@@ -257,11 +232,7 @@ class Decontaminate(steps.Global):
   def notes(self) -> dict[str, int]:
     """Counts the evaluation texts, and those too short to be found."""
     grams = index(self.patterns, self.field, self.n)
-    return {
-      'evaluation_texts': len(grams.labels),
-      'too_short': grams.num_short,
-      'words': self.n,
-    }
+    return {'evaluation_texts': len(grams.labels), 'too_short': grams.num_short, 'words': self.n}
 
   def clean(self, document: Document, values: np.ndarray) -> Outcome:
     """Removes the document, or cuts it into pieces."""
@@ -285,9 +256,7 @@ class Decontaminate(steps.Global):
       return Outcome([document._replace(text=kept[0])], [removal])
     return Outcome(
       [
-        document._replace(
-          place=document.place + i, name=f'{document.name}#{i}', text=text
-        )
+        document._replace(place=document.place + i, name=f'{document.name}#{i}', text=text)
         for i, text in enumerate(kept)
       ],
       [removal],

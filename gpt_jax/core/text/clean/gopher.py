@@ -103,8 +103,7 @@ class Gopher(steps.Local):
       value, count = getattr(self, name), len(wanted)
       if len(value) != count or not all(map(_is_fraction, value)):
         raise UsageError(
-          f'data.clean: gopher({name}={value!r}) takes {count} fractions '
-          'between 0 and 1'
+          f'data.clean: gopher({name}={value!r}) takes {count} fractions between 0 and 1'
         )
 
   def measures(self, text: str) -> Iterator[Measure]:
@@ -142,11 +141,7 @@ class Gopher(steps.Local):
       ('line', of_lines, self.duplicate_lines),
       ('paragraph', of_paragraphs, self.duplicate_paragraphs),
       ('line character', of_line_characters, self.duplicate_line_characters),
-      (
-        'paragraph character',
-        of_paragraph_characters,
-        self.duplicate_paragraph_characters,
-      ),
+      ('paragraph character', of_paragraph_characters, self.duplicate_paragraph_characters),
     ):
       yield Measure(f'duplicate {rule} fraction', value, 0, most)
     fractions = ngram_fractions(words, lengths)
@@ -175,15 +170,10 @@ def duplicates(parts: Sequence[str]) -> tuple[float, float]:
   first = set(parts)
   total, total_characters = len(parts), sum(map(len, parts))
   kept_characters = sum(map(len, first))
-  return (
-    (total - len(first)) / total,
-    (total_characters - kept_characters) / total_characters,
-  )
+  return ((total - len(first)) / total, (total_characters - kept_characters) / total_characters)
 
 
-def ngram_fractions(
-  words: Sequence[str], lengths: np.ndarray
-) -> Iterator[float]:
+def ngram_fractions(words: Sequence[str], lengths: np.ndarray) -> Iterator[float]:
   """Yields the fractions of characters in repeated n-grams, n = 2 .. 10.
 
   For n = 2, 3, 4 in the most frequent n-gram, above that in all duplicates.
@@ -208,9 +198,7 @@ def ngram_fractions(
     yield float(lengths[covered].sum() / lengths.sum())
 
 
-def _most_frequent(
-  n: int, grams: np.ndarray, counts: np.ndarray, lengths: np.ndarray
-) -> int:
+def _most_frequent(n: int, grams: np.ndarray, counts: np.ndarray, lengths: np.ndarray) -> int:
   """The most frequent n-gram; among equals the longest, then the first."""
   sizes = np.convolve(lengths, np.ones(n, np.int64), 'valid')
   often = counts[grams] == counts.max()

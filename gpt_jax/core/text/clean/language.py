@@ -37,8 +37,7 @@ class Language(steps.Local):
     known = _identifier().labels
     if self.language not in known:
       raise UsageError(
-        f'data.clean: language({self.language!r}) is unknown; one of '
-        + ', '.join(sorted(known))
+        f'data.clean: language({self.language!r}) is unknown; one of ' + ', '.join(sorted(known))
       )
 
   def clean(self, document: Document) -> Outcome:
@@ -64,9 +63,5 @@ def sample(text: str) -> str:
 
 @functools.cache
 def _identifier() -> Any:
-  langid = optional(
-    'py3langid.langid', 'data.clean: language(...) needs py3langid', 'clean'
-  )
-  return langid.LanguageIdentifier.from_model_file(
-    langid.MODEL_FILE, norm_probs=True
-  )
+  langid = optional('py3langid.langid', 'data.clean: language(...) needs py3langid', 'clean')
+  return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)

@@ -31,13 +31,7 @@ from gpt_jax.core.ranges import Count, Share
 from gpt_jax.core.spec import optional
 from gpt_jax.core.text import hashing, ngrams
 from gpt_jax.core.text.clean import steps
-from gpt_jax.core.text.clean.steps import (
-  Document,
-  Findings,
-  Outcome,
-  Rows,
-  Sketches,
-)
+from gpt_jax.core.text.clean.steps import Document, Findings, Outcome, Rows, Sketches
 
 with epy.lazy_imports():
   import scipy
@@ -88,11 +82,7 @@ class MinHash(steps.Global):
     return Rows(keys, np.zeros_like(keys), sketch)
 
   def judge(
-    self,
-    keys: np.ndarray,
-    places: np.ndarray,
-    values: np.ndarray,
-    sketches: Sketches,
+    self, keys: np.ndarray, places: np.ndarray, values: np.ndarray, sketches: Sketches
   ) -> Findings:
     """Links the documents of each group that are alike."""
     starts = steps.group_starts(keys)
@@ -118,9 +108,7 @@ class MinHash(steps.Global):
     """Removes a document if another one stays instead."""
     if not len(values):
       return steps.keep(document)
-    return steps.remove(
-      document, _RULE, document.text[:200], like=int(values[0])
-    )
+    return steps.remove(document, _RULE, document.text[:200], like=int(values[0]))
 
 
 def minhash(
@@ -161,9 +149,7 @@ def signature(text: str, ngram: int, size: int) -> np.ndarray | None:
 @functools.cache
 def _empty(size: int) -> Any:
   # All arguments that matter, whatever the defaults of a later release.
-  return _library().MinHash(
-    num_perm=size, seed=1, hashfunc=zlib.crc32, scheme='affine32'
-  )
+  return _library().MinHash(num_perm=size, seed=1, hashfunc=zlib.crc32, scheme='affine32')
 
 
 def _library() -> Any:
@@ -177,9 +163,7 @@ def _alike(sketches: np.ndarray, threshold: float) -> np.ndarray:
   Only as many links as connect the components: see the module's docstring.
   """
   # Exact copies, of which a web corpus has thousands, are compared once.
-  distinct, first, of = np.unique(
-    sketches, axis=0, return_index=True, return_inverse=True
-  )
+  distinct, first, of = np.unique(sketches, axis=0, return_index=True, return_inverse=True)
   of = of.reshape(-1)
   copies = np.stack([first[of], np.arange(len(of))], axis=1)
   least = threshold * distinct.shape[1] - 1e-9
@@ -228,8 +212,7 @@ def _num_equal(some: np.ndarray, sketches: np.ndarray) -> np.ndarray:
 def _firsts(links: np.ndarray, size: int) -> np.ndarray:
   """The first number in the connected component of each, by `links` [N, 2]."""
   graph = scipy.sparse.coo_array(
-    (np.ones(len(links), np.int8), (links[:, 0], links[:, 1])),
-    shape=(size, size),
+    (np.ones(len(links), np.int8), (links[:, 0], links[:, 1])), shape=(size, size)
   )
   components = scipy.sparse.csgraph.connected_components
   _, component = components(graph, directed=False)

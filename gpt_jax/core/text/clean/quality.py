@@ -71,13 +71,9 @@ class Quality(steps.Local):
       )
     alpha = ALPHA if self.alpha is None else self.alpha
     if not (_is_finite(alpha) and alpha > 0):
-      raise UsageError(
-        f'data.clean: quality(alpha={alpha!r}) must be a number above 0'
-      )
+      raise UsageError(f'data.clean: quality(alpha={alpha!r}) must be a number above 0')
     if self.threshold is not None and not _is_finite(self.threshold):
-      raise UsageError(
-        f'data.clean: quality(threshold={self.threshold!r}) must be a number'
-      )
+      raise UsageError(f'data.clean: quality(threshold={self.threshold!r}) must be a number')
     if self.function:
       _function(self.function)
     else:
@@ -144,8 +140,7 @@ def train(high: str, low: str) -> tuple[np.ndarray, float]:
   """Trains a classifier of two sources: weights [features] and bias."""
   linear = importlib.import_module('sklearn.linear_model')
   read = [
-    itertools.islice(sources.documents('data.clean', call), _DOCUMENTS)
-    for call in (high, low)
+    itertools.islice(sources.documents('data.clean', call), _DOCUMENTS) for call in (high, low)
   ]
   texts = [[d.text[:_LONGEST] for d in documents] for documents in read]
   labels = np.repeat([1, 0], [len(part) for part in texts])
@@ -164,10 +159,7 @@ def _is_finite(value: Any) -> bool:
 
 @functools.cache
 def _vectorizer() -> Any:
-  text = optional(
-    'sklearn.feature_extraction.text',
-    'data.clean: quality(...) needs scikit-learn',
-  )
+  text = optional('sklearn.feature_extraction.text', 'data.clean: quality(...) needs scikit-learn')
   return text.HashingVectorizer(n_features=_FEATURES, alternate_sign=False)
 
 

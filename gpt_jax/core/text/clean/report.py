@@ -115,9 +115,7 @@ def entries(names: Sequence[str], counts: Counts) -> list[dict[str, Any]]:
     names: of the steps.
   """
   report = [{'step': name, 'sources': {}} for name in names]
-  for (step, source, rule), tally in sorted(
-    counts.items(), key=lambda item: item[1].first
-  ):
+  for (step, source, rule), tally in sorted(counts.items(), key=lambda item: item[1].first):
     sources = report[step]['sources']
     if rule:
       examples = [example for _, example in tally.examples]
@@ -168,8 +166,7 @@ def read(folder: str) -> list[dict[str, Any]]:
     return json.loads(data)['steps']
   except (ValueError, RecursionError, KeyError, TypeError) as e:
     raise UsageError(
-      f'{files.join(folder, NAME)}: is damaged; remove it, the token store '
-      'does not need it'
+      f'{files.join(folder, NAME)}: is damaged; remove it, the token store does not need it'
     ) from e
 
 
@@ -185,8 +182,11 @@ def table(entries: list[dict]) -> list[str]:
         changed = found['documents'] - gone
         rows.append(
           [
-            *(f'  {rule}', f'{changed:,} changed' if changed else '', ''),
-            *(f'-{gone:,}' if gone else '', f'-{found["bytes"]:,}'),
+            f'  {rule}',
+            f'{changed:,} changed' if changed else '',
+            '',
+            f'-{gone:,}' if gone else '',
+            f'-{found["bytes"]:,}',
           ]
         )
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

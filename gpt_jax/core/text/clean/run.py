@@ -93,35 +93,23 @@ def _findings(folder: str, phase: int, shard: int) -> np.ndarray:
   """The findings about a shard; uint64 [2, N], sorted."""
   names = sorted(os.listdir(os.path.join(folder, f'{phase}')))
   return stages.merged(
-    stages.of_shard(
-      np.load(os.path.join(folder, f'{phase}', name), mmap_mode='r'), shard
-    )
+    stages.of_shard(np.load(os.path.join(folder, f'{phase}', name), mmap_mode='r'), shard)
     for name in names
     if name.startswith(_FINDINGS)
   )
 
 
-def _compare(
-  step: Global, folder: str, phase: int, shards: Sequence[int]
-) -> str:
+def _compare(step: Global, folder: str, phase: int, shards: Sequence[int]) -> str:
   """Writes a step's findings about a phase's shards; returns their hash."""
   for name in os.listdir(os.path.join(folder, f'{phase}')):
     if name.startswith(_FINDINGS):  # of a process that was killed here
       os.unlink(os.path.join(folder, f'{phase}', name))
   sketches = _sketches(step, folder, phase, shards)
-  tables = [
-    np.load(_path(folder, phase, i, 'rows.npy'), mmap_mode='r') for i in shards
-  ]
+  tables = [np.load(_path(folder, phase, i, 'rows.npy'), mmap_mode='r') for i in shards]
   num_ranges = -(-sum(t.shape[1] for t in tables) // _ROWS) or 1
-  cuts = [
-    [0, *stages.key_cuts(rows[0], num_ranges), rows.shape[1]] for rows in tables
-  ]
+  cuts = [[0, *stages.key_cuts(rows[0], num_ranges), rows.shape[1]] for rows in tables]
   judged = (
-    stages.judge(
-      step,
-      [t[:, c[i] : c[i + 1]] for t, c in zip(tables, cuts, strict=True)],
-      sketches,
-    )
+    stages.judge(step, [t[:, c[i] : c[i + 1]] for t, c in zip(tables, cuts, strict=True)], sketches)
     for i in range(num_ranges)
   )
   found = [stages.conclude(step, judged)] if step.concludes else judged
@@ -134,26 +122,19 @@ def _compare(
   return digest.hexdigest()
 
 
-def _sketches(
-  step: Global, folder: str, phase: int, shards: Sequence[int]
-) -> Sketches:
+def _sketches(step: Global, folder: str, phase: int, shards: Sequence[int]) -> Sketches:
   """Looks sketches up, which stay on the disk; places are in memory."""
   empty = np.empty((0, step.sketch_size), np.uint32)
   if not step.sketch_size:
     return lambda places: empty
-  shard_places = [
-    np.load(_path(folder, phase, i, 'places.npy')) for i in shards
-  ]
+  shard_places = [np.load(_path(folder, phase, i, 'places.npy')) for i in shards]
   places = np.concatenate([np.empty(0, np.uint64), *shard_places])
   together = np.lib.format.open_memmap(
-    _path(folder, phase, 'sketches', 'npy'),
-    *('w+', np.uint32, (len(places), step.sketch_size)),
+    _path(folder, phase, 'sketches', 'npy'), 'w+', np.uint32, (len(places), step.sketch_size)
   )
   start = 0
   for shard, part in zip(shards, shard_places, strict=True):
-    together[start : start + len(part)] = np.load(
-      _path(folder, phase, shard, 'sketches.npy')
-    )
+    together[start : start + len(part)] = np.load(_path(folder, phase, shard, 'sketches.npy'))
     start += len(part)
   # Shards ascend by place, and so do all together.
   return lambda wanted: together[np.searchsorted(places, wanted)]
@@ -184,7 +165,8 @@ def clean(
   return Result(
     state['phase'] - 1,
     [shard['shard'] for shard in state['shards']],
-    *(state['skipped'], state['entries']),
+    state['skipped'],
+    state['entries'],
   )
 
 
@@ -272,9 +254,7 @@ class _Run:
     self.state['phase'] = number + 1
     self._write_state()
 
-  def _done(
-    self, tasks: Iterator[_Task], stack: contextlib.ExitStack
-  ) -> Iterator[_Task]:
+  def _done(self, tasks: Iterator[_Task], stack: contextlib.ExitStack) -> Iterator[_Task]:
     """Cleans the shards that are not done; yields their tasks, in order.
 
     Processes are started when the first is needed, and end with `stack`.

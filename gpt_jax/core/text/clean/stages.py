@@ -90,8 +90,7 @@ def check_units(source: str, num_units: int):
   """Refuses more units than places can number."""
   if num_units > 1 << _UNIT_BITS:
     raise UsageError(
-      f'data.source={source!r}: {num_units} files are more than '
-      f'{1 << _UNIT_BITS}; join files'
+      f'data.source={source!r}: {num_units} files are more than {1 << _UNIT_BITS}; join files'
     )
 
 
@@ -134,9 +133,7 @@ class ShardResult(NamedTuple):
   sketches: np.ndarray  # uint32 [N, sketch_size]
 
 
-def clean_shard(
-  phase: Phase, documents: Iterable[Document], findings: np.ndarray
-) -> ShardResult:
+def clean_shard(phase: Phase, documents: Iterable[Document], findings: np.ndarray) -> ShardResult:
   """Takes the documents of a shard through a phase.
 
   Args:
@@ -175,10 +172,7 @@ def clean_shard(
 
 
 def _cleaned(
-  phase: Phase,
-  document: Document,
-  findings: np.ndarray,
-  counts: report.Counts,
+  phase: Phase, document: Document, findings: np.ndarray, counts: report.Counts
 ) -> list[Document]:
   """Takes one document through the steps."""
   documents, before = [document], 0
@@ -206,9 +200,7 @@ def key_cuts(keys: np.ndarray, num_ranges: int) -> np.ndarray:
   return np.searchsorted(keys, np.array(edges, np.uint64))
 
 
-def judge(
-  step: Global, rows: Iterable[np.ndarray], sketches: Sketches
-) -> np.ndarray:
+def judge(step: Global, rows: Iterable[np.ndarray], sketches: Sketches) -> np.ndarray:
   """Findings, sorted uint64 [2, num_findings], from all rows of some keys."""
   keys, places, values = _sorted(table(rows, 3))
   return _sorted(np.stack(step.judge(keys, places, values, sketches)))
@@ -223,9 +215,7 @@ def by_shard(findings: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
   """Cuts sorted findings by the shards that they are about."""
   shards = shards_of(findings[0])
   starts = group_starts(shards)
-  for start, part in zip(
-    starts.tolist(), np.split(findings, starts[1:], axis=1), strict=False
-  ):
+  for start, part in zip(starts.tolist(), np.split(findings, starts[1:], axis=1), strict=False):
     yield int(shards[start]), part
 
 
@@ -309,9 +299,7 @@ def cleaned(corpus: Source, folder: str, result: Result) -> Source:
 
   of_units = {
     unit: [*group]
-    for unit, group in itertools.groupby(
-      result.shards, lambda shard: shard >> _SHARD_BITS
-    )
+    for unit, group in itertools.groupby(result.shards, lambda shard: shard >> _SHARD_BITS)
   }
   counts = result.entries[-1]['sources'].values()
   return Source(

@@ -103,11 +103,7 @@ class Global(Step):
 
   @abc.abstractmethod
   def judge(
-    self,
-    keys: np.ndarray,
-    places: np.ndarray,
-    values: np.ndarray,
-    sketches: Sketches,
+    self, keys: np.ndarray, places: np.ndarray, values: np.ndarray, sketches: Sketches
   ) -> Findings:
     """Compares documents that have a key in common.
 
@@ -137,9 +133,7 @@ def keep(document: Document) -> Outcome:
   return Outcome([document], [])
 
 
-def remove(
-  document: Document, rule: str, example: str, like: int | None = None
-) -> Outcome:
+def remove(document: Document, rule: str, example: str, like: int | None = None) -> Outcome:
   """The outcome that removes the whole document."""
   size = utf8_size(document.text)
   return Outcome([], [Removal(rule, 1, size, example, like)])

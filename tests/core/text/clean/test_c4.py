@@ -49,10 +49,7 @@ def test_terminal_punctuation(end):
 
 @pytest.mark.parametrize(
   ('text', 'rule'),
-  [
-    ('if (x) { y', 'page with a curly bracket'),
-    ('Lorem Ipsum dolor', 'page with "lorem ipsum"'),
-  ],
+  [('if (x) { y', 'page with a curly bracket'), ('Lorem Ipsum dolor', 'page with "lorem ipsum"')],
 )
 def test_pages_are_dropped(text, rule):
   assert cleaned(f'{GOOD}\n{text}') == (None, {rule: 1})
@@ -81,9 +78,7 @@ def test_sentences_joined_are_the_text():
   spans = [*sentences.spans(text)]
   found = [text[a:b] for a, b in spans]
   assert ''.join(found) == text
-  assert [s.strip() for s in found] == [
-    *('He said "No!"', 'Twice.', 'e.g.', 'here, at 3.5')
-  ]
+  assert [s.strip() for s in found] == ['He said "No!"', 'Twice.', 'e.g.', 'here, at 3.5']
 
 
 def spans_removed(texts):
@@ -118,9 +113,7 @@ def brute_force(texts):
       span = tuple(' '.join(s.lower().split()) for s in found[at : at + 3])
       where = first.setdefault(span, (i, at))
       if where != (i, at):
-        gone |= {
-          k for k in range(at, at + 3) if where[0] != i or k >= where[1] + 3
-        }
+        gone |= {k for k in range(at, at + 3) if where[0] != i or k >= where[1] + 3}
     kept = [s for k, s in enumerate(found) if k not in gone]
     left.append([''.join(kept).strip()] if kept else [])
   return left
@@ -129,9 +122,7 @@ def brute_force(texts):
 def test_three_sentence_duplicates():
   texts = ['A one. B two. C three. D four.', 'X. b  TWO. C three. D four. Y.']
   assert spans_removed(texts) == [[texts[0]], ['X. Y.']]
-  assert spans_removed(['A a. B b. C c. A a. B b. C c. D.']) == [
-    ['A a. B b. C c. D.']
-  ]
+  assert spans_removed(['A a. B b. C c. A a. B b. C c. D.']) == [['A a. B b. C c. D.']]
   assert spans_removed(['No. No. No. No. No.']) == [['No. No. No.']]
   assert spans_removed(['No. No.', 'No. No.']) == [['No. No.']] * 2
 

@@ -33,10 +33,7 @@ def cleaned(text, pages, folder):
   """The documents that are left, and the report's entries."""
   corpus = Source(units=[lambda skip: iter(pages)])
   result = run.clean(
-    *(corpus, text, str(folder), None),
-    in_mixture=True,
-    num_workers=1,
-    show=lambda *args: None,
+    corpus, text, str(folder), None, in_mixture=True, num_workers=1, show=lambda *args: None
   )
   source = stages.cleaned(corpus, str(folder), result)
   left = [*source.documents()]
@@ -59,9 +56,7 @@ def test_shards_do_not_matter_and_counts_add_up(pages, monkeypatch, name):
   left, entries = cleaned(CALLS[name], pages, 'parts')
   assert left == whole and entries == expected
   assert len(left) > 0 and [d.text for d in left] != [d.text for d in pages]
-  assert [e['step'] for e in entries] == [
-    step.name for step in choices.load(CALLS[name])
-  ]
+  assert [e['step'] for e in entries] == [step.name for step in choices.load(CALLS[name])]
   sizes = {key: 0 for key in report.COUNTS}
   for counts in entries[-1]['sources'].values():
     for key in sizes:
@@ -106,8 +101,7 @@ REFUSED = [
   ('decontaminate()', 'name the evaluation files'),
   ("decontaminate('test.txt', n=32)", 'no text of 32 words'),
   (
-    "decontaminate('test.txt', n=5, rule='pieces'), "
-    "decontaminate('test.txt', n=6, rule='pieces')",
+    "decontaminate('test.txt', n=5, rule='pieces'), decontaminate('test.txt', n=6, rule='pieces')",
     'cut into pieces twice',
   ),
 ]
@@ -125,14 +119,9 @@ FILES = [
 @pytest.mark.parametrize(
   ('call', 'files', 'words'),
   [(call, {}, words) for call, words in REFUSED]
-  + [
-    (f"decontaminate('{name}')", {name: data}, words)
-    for name, data, words in FILES
-  ],
+  + [(f"decontaminate('{name}')", {name: data}, words) for name, data, words in FILES],
 )
-def test_what_cannot_be_done_is_refused(
-  tmp_path, monkeypatch, call, files, words
-):
+def test_what_cannot_be_done_is_refused(tmp_path, monkeypatch, call, files, words):
   monkeypatch.chdir(tmp_path)
   for name, data in {'test.txt': TEST.encode(), **files}.items():
     (tmp_path / name).write_bytes(data)

@@ -51,17 +51,13 @@ def stories(tmp_path, monkeypatch):
   flat = [[part.replace('\n', ' ') for part in story] for story in stories]
   write_csv(tmp_path / 'named.csv', [COLUMNS, *stories])
   write_csv(tmp_path / 'bare.csv', stories[::-1])
-  (tmp_path / 'bom.csv').write_bytes(
-    b'\xef\xbb\xbf' + (tmp_path / 'named.csv').read_bytes()
-  )
+  (tmp_path / 'bom.csv').write_bytes(b'\xef\xbb\xbf' + (tmp_path / 'named.csv').read_bytes())
   tabs = '\n'.join('\t'.join(row) for row in [COLUMNS, *flat])
   (tmp_path / 'named.tsv').write_text(tabs)
   write_json(tmp_path / 'lines.jsonl', stories)
   write_json(tmp_path / 'lines.json', stories)
   write_json(tmp_path / 'whole.json', stories, indent=1, lines=False)
-  (tmp_path / 'plain.md').write_text(
-    '\n\n'.join('\n'.join(row) for row in flat)
-  )
+  (tmp_path / 'plain.md').write_text('\n\n'.join('\n'.join(row) for row in flat))
   with open(tmp_path / 'corpus.jsonl', 'w') as file:
     for i, story in enumerate(stories):
       text = f'Before {i}. {" ".join(story[1:])} After {i}.'
@@ -72,16 +68,20 @@ def stories(tmp_path, monkeypatch):
 
 
 KINDS = (
-  *('named.csv', 'bare.csv', 'bom.csv', 'named.tsv', 'lines.jsonl'),
-  *('lines.json', 'whole.json', 'plain.md'),
+  'named.csv',
+  'bare.csv',
+  'bom.csv',
+  'named.tsv',
+  'lines.jsonl',
+  'lines.json',
+  'whole.json',
+  'plain.md',
 )
 
 
 @pytest.mark.parametrize('name', KINDS)
 def test_every_planted_story_is_found(stories, make_config, name, caplog):
-  config = make_config(
-    "jsonl('corpus.jsonl')", 'none', clean=f'decontaminate({name!r})'
-  )
+  config = make_config("jsonl('corpus.jsonl')", 'none', clean=f'decontaminate({name!r})')
   with caplog.at_level(logging.WARNING):
     prepare.prepare(config, 'D')
   (entry,) = report.read('D')
@@ -106,6 +106,4 @@ def test_nested_texts_of_a_record_are_read(tmp_path):
   path = tmp_path / 'a.jsonl'
   record = {'q': 'why', 'n': 3, 'choices': {'text': ['b', 'c']}, 'x': None}
   path.write_text(json.dumps(record))
-  assert [*decontaminate.read([str(path)], '', 13)] == [
-    ('a.jsonl:1', 'why b c')
-  ]
+  assert [*decontaminate.read([str(path)], '', 13)] == [('a.jsonl:1', 'why b c')]

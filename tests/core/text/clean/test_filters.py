@@ -47,21 +47,13 @@ def test_one_language_stays():
   assert (gone.documents, rules(gone)) == ([], ['other language'])
   assert gone.removals[0].example.startswith('de 1.00: Das Wetter')
   unsure = step.clean(document('The old house.'))
-  assert (unsure.documents, rules(unsure)) == (
-    *([], ['language en, but not certain']),
-  )
-  assert (
-    only("language('en', probability=0.3)")
-    .clean(document('The old house.'))
-    .documents
-  )
+  assert (unsure.documents, rules(unsure)) == ([], ['language en, but not certain'])
+  assert only("language('en', probability=0.3)").clean(document('The old house.')).documents
 
 
 def test_all_of_a_long_document_is_looked_at():
   text = ENGLISH + GERMAN * 101
-  assert rules(only("language('en')").clean(document(text))) == [
-    'other language'
-  ]
+  assert rules(only("language('en')").clean(document(text))) == ['other language']
   found = language.sample(''.join(map(chr, range(0x1000, 0x1000 + 9001))))
   parts = found.split('\n')
   assert {len(part) for part in parts} == {300} and len(parts) == 10
@@ -72,9 +64,7 @@ def test_a_draw_is_of_numpys_distribution():
   draws = [quality.pareto(f'{i}', 9.0) for i in range(4001)]
   expected = np.random.default_rng(0).pareto(9.0, 4001)
   for share in (0.1, 0.5, 0.9, 0.99):
-    assert np.quantile(draws, share) == pytest.approx(
-      np.quantile(expected, share), rel=0.15
-    )
+    assert np.quantile(draws, share) == pytest.approx(np.quantile(expected, share), rel=0.15)
 
 
 @pytest.fixture
@@ -102,8 +92,7 @@ QUALITY = """quality(high="text('good/*.txt')", low="text('bad/*.txt')")"""
 def test_a_trained_classifier(texts):
   step = only(QUALITY)
   scores = {
-    kind: [step.score(p.read_text()) for p in (texts / kind).iterdir()]
-    for kind in ('good', 'bad')
+    kind: [step.score(p.read_text()) for p in (texts / kind).iterdir()] for kind in ('good', 'bad')
   }
   assert min(scores['good']) > max(scores['bad'])
   again = only(QUALITY)
@@ -145,11 +134,7 @@ def test_a_threshold_for_the_classifier(texts):
 
 @pytest.mark.parametrize(
   ('call', 'package'),
-  [
-    ("language('en')", 'py3langid'),
-    ('minhash', 'datasketch'),
-    (QUALITY, 'scikit-learn'),
-  ],
+  [("language('en')", 'py3langid'), ('minhash', 'datasketch'), (QUALITY, 'scikit-learn')],
 )
 def test_a_missing_library_is_named(texts, monkeypatch, call, package):
   load = importlib.import_module

@@ -15,13 +15,8 @@ from gpt_jax.core.text.clean import choices, gopher, report
 from gpt_jax.core.text.clean.steps import Document
 
 # Of three and of four letters, none of them a stop word.
-THREE = [
-  a + b + 'q'
-  for a, b in itertools.product(string.ascii_lowercase[::-1], repeat=2)
-]
-FOUR = [
-  a + b + c + 'q' for a, b, c in itertools.product('zyxwvutsrp', repeat=3)
-]
+THREE = [a + b + 'q' for a, b in itertools.product(string.ascii_lowercase[::-1], repeat=2)]
+FOUR = [a + b + c + 'q' for a, b, c in itertools.product('zyxwvutsrp', repeat=3)]
 STOP = ['that', 'have']
 
 
@@ -135,8 +130,7 @@ def test_stop_words(words, stays):
 
 
 @pytest.mark.parametrize(
-  ('end', 'kind'),
-  [('\n', 'line'), ('\n\n', 'paragraph'), ('\n \n', 'paragraph')],
+  ('end', 'kind'), [('\n', 'line'), ('\n\n', 'paragraph'), ('\n \n', 'paragraph')]
 )
 def test_duplicate_lines_and_paragraphs(end, kind):
   parts = ['\n'.join(lines(FOUR[8 * i : 8 * i + 8], 4)) for i in range(12)]
@@ -154,10 +148,7 @@ def test_duplicate_lines_and_paragraphs(end, kind):
 
 @pytest.mark.parametrize(
   ('end', 'kind', 'call'),
-  [
-    ('\n', 'line', 'gopher'),
-    ('\n\n', 'paragraph', 'gopher(duplicate_line_characters=1.0)'),
-  ],
+  [('\n', 'line', 'gopher'), ('\n\n', 'paragraph', 'gopher(duplicate_line_characters=1.0)')],
 )
 def test_characters_of_duplicates(end, kind, call):
   # Words of four letters, one a line; some again, in another order.
@@ -213,9 +204,7 @@ def brute_force(words, n):
     best = max(counts.values())
     equal = [gram for gram in grams if counts[gram] == best]
     chosen = {max(equal, key=lambda gram: sum(map(len, gram)))}
-  marked = {
-    i + k for i, gram in enumerate(grams) if gram in chosen for k in range(n)
-  }
+  marked = {i + k for i, gram in enumerate(grams) if gram in chosen for k in range(n)}
   return sum(len(words[i]) for i in marked) / sum(map(len, words))
 
 
@@ -257,8 +246,6 @@ def test_the_report_names_the_rules():
     report.count(counts, 0, document, step.clean(document))
   (entry,) = report.entries([step.name], counts)
   rules = entry['sources']['web']['rules']
-  assert {name: rule['documents_removed'] for name, rule in rules.items()} == {
-    'too few words': 2
-  }
+  assert {name: rule['documents_removed'] for name, rule in rules.items()} == {'too few words': 2}
   why = [example['why'] for example in rules['too few words']['examples']]
   assert [text[:13] for text in why] == ['31: that have', '37: that have']

@@ -135,9 +135,7 @@ def judged(sketches, threshold=0.8):
   step = choices.load(f'minhash(threshold={threshold})')[0]
   places = np.arange(len(sketches), dtype='u8')
   keys = np.zeros_like(places)
-  gone = step.conclude(
-    step.judge(keys, places, keys, lambda wanted: sketches[wanted])
-  )
+  gone = step.conclude(step.judge(keys, places, keys, lambda wanted: sketches[wanted]))
   stays = np.arange(len(sketches))
   stays[gone.places.astype(int)] = gone.values
   return stays

@@ -61,9 +61,7 @@ def test_what_is_left_and_what_is_told(web, config):
   spans = step('D', 'c4: three-sentence spans')['rules']
   assert spans['sentence of a repeated span']['documents'] >= 7
   near = step('D', 'minhash')['rules']['near-duplicate document']
-  assert (
-    near['documents_removed'] == near['count'] == len(near['examples']) == 7
-  )
+  assert near['documents_removed'] == near['count'] == len(near['examples']) == 7
   lines = (web / 'web.jsonl').read_text().splitlines()
   for example in near['examples']:
     numbers = [int(example[k].split(':')[1]) for k in ('like', 'document')]
@@ -139,9 +137,7 @@ def test_what_waits_in_a_planted_folder_is_not_used(web, config, monkeypatch):
   (web / 'planted').mkdir()
   (web / 'link').symlink_to(web / 'planted')
   monkeypatch.setattr(prepare, '_cleaning_folder', lambda _: f'{web}/link')
-  with pytest.raises(
-    UsageError, match='should be a folder of yours, and is none'
-  ):
+  with pytest.raises(UsageError, match='should be a folder of yours, and is none'):
     prepare.prepare(config, 'D')
   assert not [*(web / 'planted').iterdir()]
 
@@ -195,9 +191,7 @@ def test_sources_of_a_mixture_are_told_apart(web, make_config):
 
 def test_a_held_out_source_stays_as_it_is(web, make_config):
   (web / 'valid.txt').write_text('no sentence { here')
-  config = make_config(
-    *("jsonl('web.jsonl')", "text('valid.txt')"), clean='c4(sentences=1)'
-  )
+  config = make_config("jsonl('web.jsonl')", "text('valid.txt')", clean='c4(sentences=1)')
   prepare.prepare(config, 'D')
   validation = TokenStore.open('D').validation()
   assert texts('D')[-1] == 'no sentence { here'
@@ -224,11 +218,7 @@ def test_changes_are_named(web, config, make_config):
 def test_skipped_lines_are_in_the_manifest(web, make_config):
   with open('web.jsonl', 'a', encoding='utf-8') as file:
     file.write('{"text": ""}\n{broken\n[]\n{also\n')
-  expected = {
-    'is not JSON': 2,
-    "has no text under 'text'": 1,
-    'held no text': 1,
-  }
+  expected = {'is not JSON': 2, "has no text under 'text'": 1, 'held no text': 1}
   for i, clean in enumerate(('none', 'c4(sentences=1)')):
     config = make_config("jsonl('web.jsonl', on_error='skip')", clean=clean)
     made = prepare.prepare(config, f'{i}')

@@ -83,10 +83,7 @@ def test_places_ascend_and_tell_their_shard(monkeypatch):
 def test_a_shard_goes_by_findings_of_large_places(tmp_path):
   """Of neighbouring places that are one as floats, the right one goes."""
   first = 1 << 60
-  documents = [
-    Document(first + i * steps.PLACES, '', f'{i}', f'text {i}')
-    for i in range(5)
-  ]
+  documents = [Document(first + i * steps.PLACES, '', f'{i}', f'text {i}') for i in range(5)]
   step = MinHash(0.8, 2, 2, 1)
   findings = np.array([[documents[3].place], [documents[1].place]], np.uint64)
   phase = stages.phases([step])[1]
