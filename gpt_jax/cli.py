@@ -215,7 +215,6 @@ def check_out_file(args: Args, name: str, kinds: tuple[str, ...] = ()) -> None:
 
   Args:
     args: the values of the flags.
-    name: of the flag.
     kinds: how the file's name may end, such as '.png'; (): in any way.
   """
   path = getattr(args, name)

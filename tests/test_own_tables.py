@@ -18,6 +18,7 @@ from gpt_jax.evaluation.suite import TASKS
 from gpt_jax.flags import Flags
 from gpt_jax.tasks import registry
 from gpt_jax.tasks import task as tuning
+from tests.support import tiny
 from tests.support.tasks import measure
 from tests.test_docs import ROOT, fenced
 
@@ -129,14 +130,13 @@ def test_the_examples_of_finetuning_are_read(tmp_path, monkeypatch, form):
 
 # Overrides of a run.
 TINY = [
-  '--config.model.num_layers=1',
-  '--config.model.d_model=16',
-  '--config.model.num_heads=2',
-  '--config.model.context_length=128',
-  '--config.tokenizer.name=bytes',
-  '--config.batch.size=8',
-  '--config.schedule.num_steps=2',
-  '--config.eval.rows=8',
+  *tiny.flags(
+    model=dict(num_layers=1, d_model=16, num_heads=2, context_length=128),
+    tokenizer=dict(name='bytes'),
+    batch=dict(size=8),
+    schedule=dict(num_steps=2),
+    eval=dict(rows=8),
+  )
 ]
 
 

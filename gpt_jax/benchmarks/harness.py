@@ -106,7 +106,6 @@ def side(
 
   Args:
     what: it does.
-    *args: of it.
     environment: of the process; None: that of this one.
   """
   with subprocess.Popen(

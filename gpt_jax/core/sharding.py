@@ -98,7 +98,6 @@ def fewer_devices(config: Any, count: int, *, width: int, each: int) -> tuple[in
   Args:
     config: `config.mesh`.
     count: number of devices that there are.
-    width: of the models.
     each: devices of a host, of which all are used or none.
 
   Returns:
@@ -209,8 +208,6 @@ def copy_per_process(params: Any, abstract: Any, rules: Rules, width: int) -> tu
   Args:
     params: on a mesh over the devices of all processes.
     abstract: the same tree, with logical axes.
-    rules: of the mesh.
-    width: of the model.
 
   Returns:
     The mesh of this process's devices, and its copy.

@@ -168,7 +168,6 @@ def first(params, last_XD, index_B, *, model, size):
   Args:
     last_XD: the last hidden states of prompts.
     index_B: the index of each text's prompt.
-    size: of the beam.
   """
   logits_XV = model.apply({'params': params}, last_XD, method='logits')
   B, V = len(index_B), logits_XV.shape[-1]

@@ -361,7 +361,6 @@ def choose(text: str, tokenizer: Tokenizer, folder: str) -> ChatTemplate:
 
   Args:
     text: a name in `TEMPLATES`, or a file; '': the model's own.
-    tokenizer: of the model.
     folder: of the tokenizer's files.
   """
   where = f'template={text!r}'

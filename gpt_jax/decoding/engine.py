@@ -114,7 +114,6 @@ class Batch:
 
     Args:
       rows: None is skipped.
-      caches: of the prompts.
       index: of each row's prompt.
     """
     free = [i for i, row in enumerate(self.rows) if row is None]

@@ -66,7 +66,6 @@ class ByMask(NamedTuple):
     Args:
       token_B: the newest tokens.
       position_B: their positions.
-      num_slots: of the caches.
     """
     masks_B = jnp.full_like(token_B, self.mask_id)
     tokens_BL = jnp.stack([token_B, masks_B], axis=1)

@@ -21,7 +21,6 @@ class TokenLogprobs(NamedTuple):
   """The log-probability of a token, and the most probable tokens in its place.
 
   Attributes:
-    id: the token.
     logprob: None for the first token of a prompt, which nothing precedes.
     top: ids and their log-probabilities, the most probable first.
   """

@@ -248,7 +248,6 @@ def read_block(
 
   Args:
     caches: with room for the tokens; donated.
-    tokens_BL: the block.
     start: its position in the prompts.
     lengths_B: of the whole prompts.
     last_BD: last hidden states of the rows that ended before; donated.

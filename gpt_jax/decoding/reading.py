@@ -87,11 +87,7 @@ def _num_common(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 class PromptGroup:
-  """A group of slots whose prompts are being read; equal prompts once.
-
-  Attributes:
-    rows: the slots.
-  """
+  """A group of slots whose prompts are being read; equal prompts once."""
 
   def __init__(
     self,

@@ -51,7 +51,6 @@ def judge(
   or from p after the last accepted one.
 
   Args:
-    proposed_BN: the proposals.
     logits_BNV: of p, [B, N + 1, V].
     proposals_BNV: logits of q, [B, N, V].
     index_B: of the first proposal among the draws of its row.

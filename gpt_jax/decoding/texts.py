@@ -482,7 +482,6 @@ class TextGenerator:
 
     Args:
       decoder: of `Trained.decoder`.
-      tokenizer: of the model.
       options: how texts are generated.
       rows: samples at a time; with a beam, texts.
       sources: how it reads sources; None: it is given prompts alone.

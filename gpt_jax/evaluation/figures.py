@@ -55,7 +55,6 @@ def clean(
   describe the examples.
 
   Args:
-    numbers: of the examples.
     seen: those that training has seen; None if that is not known.
     measured: computes results of examples.
   """

@@ -576,7 +576,6 @@ def text(
   """A custom text file, as one stream.
 
   Args:
-    path: of the file.
     stride: tokens scored per window; 0: half of the model's context.
     detokenizer: see `tasks.detokenize`.
   """

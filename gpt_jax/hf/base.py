@@ -350,7 +350,6 @@ class Tensor(NamedTuple):
       uses the names of the import, or the first.
     paths: of the parameters in it: several if fused, none if a constant.
     split: from the tensor to one array for each path.
-    join: the inverse.
     always: names that every export has, whatever the import had.
     layers: the layers of its stack that have it; None: all.
     experts: if above 0, there is one tensor for each expert, whose name

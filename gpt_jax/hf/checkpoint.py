@@ -100,7 +100,6 @@ class TensorReader:
   """The tensors of a folder, in one file or in several with an index.
 
   Attributes:
-    names: of all tensors.
     num_bytes: of all tensors together.
   """
 

@@ -339,7 +339,6 @@ def write(
     model: that is adapted, heads included.
     adapters: by name, ours: 'decoder/.../query/kernel_A' and 'kernel_B'.
     heads: by name, 'heads/score/kernel'; they are trained in full.
-    alpha: of all adapters.
     rslora: see `tuning.objectives.lora`.
     base: for `base_model_name_or_path`; None: it is not known.
     dropout: on the adapters' inputs in training.

@@ -55,8 +55,6 @@ def read(
   tokenizer.json takes precedence, as in transformers.
 
   Args:
-    folder: of the vocabulary.
-    model_type: of the model.
     model_folder: of the model, if that is another one.
 
   Returns:

@@ -97,7 +97,6 @@ def special_files(folder: str, vocabulary: Vocabulary, model_folder: str = '') -
   Roles are only given to tokens that have an embedding in the model.
 
   Args:
-    folder: of the tokenizer.
     model_folder: of the model's own files; '': `folder`.
   """
   model_folder = model_folder or folder

@@ -109,7 +109,6 @@ def pretraining(source: Pretrained, field: str) -> dict[str, Any]:
   fine-tuned predicts the next token, and a student what its teacher did.
 
   Args:
-    source: of a folder.
     field: that names the folder, for errors.
   """
   given = f'{field}={source.folder}'

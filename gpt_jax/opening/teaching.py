@@ -110,7 +110,6 @@ def write(config: Config, store: TokenStore, teacher: str, folder: str) -> Outpu
     config: resolved, of the student.
     store: the training split.
     teacher: a workdir, or a Hugging Face folder.
-    folder: of the outputs.
   """
   rows = rows_of(config, store)
   source = models.open_model(teacher, 'teach', '--teacher')

@@ -176,7 +176,6 @@ class MemoryModel(MicroRows):
     Args:
       mesh: axis sizes.
       micro_rows: as `batch.micro_rows`.
-      rows: of the batch.
     """
     split = self.num_shards(mesh)
     parts = divided(rows, num_shards=split, micro_rows=micro_rows)

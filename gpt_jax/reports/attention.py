@@ -177,7 +177,6 @@ def attention_chart(config: Config, out: str) -> str:
   """A panel for each kind of layer, dark where a query sees a key.
 
   Args:
-    config: as in `seen`.
     out: the PNG.
 
   Returns:

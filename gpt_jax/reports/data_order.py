@@ -37,7 +37,6 @@ def chart(rows: Iterable[Mapping[str, Any]], num_documents: int, out: str) -> st
 
   Args:
     rows: see `reads`.
-    num_documents: of the store.
     out: the PNG.
 
   Returns:

@@ -65,7 +65,6 @@ def sharding_chart(config: Config, out: str) -> str:
   splits it. The last column is the number of elements that one device holds.
 
   Args:
-    config: as in `splits`.
     out: the PNG.
 
   Returns:

@@ -80,9 +80,7 @@ def loss_curves(
   """Plots training and held-out loss over tokens.
 
   Args:
-    workdirs: of the runs.
     out: the PNG; None: loss.png of the first run.
-    unit: of the losses.
     names: of the runs; (): see `run_names`.
 
   Returns:

@@ -32,7 +32,6 @@ class Function(NamedTuple):
     depth: number of functions of gpt_jax around it.
     name: with its class, as in `Block.__call__`.
     file: relative to the package, as in `core/nn/block.py`.
-    line: of its definition.
   """
 
   depth: int

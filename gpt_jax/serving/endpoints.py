@@ -243,7 +243,6 @@ def build(
   """The application that serves the model of `worker`.
 
   Args:
-    max_body_bytes: of a request.
     body_seconds: the longest time that a body may take.
   """
   api = Api(served, worker, max_body_bytes=max_body_bytes, body_seconds=body_seconds)

@@ -152,7 +152,6 @@ def train(cells: list[Cell], argv: list[str], root: str) -> list[tuple[Point, Cu
   """Trains the runs that are not complete, one after the other.
 
   Args:
-    cells: of the grid.
     argv: the command's flags; those of the config are passed on.
     root: the folder of all runs.
 

@@ -24,7 +24,6 @@ def rank(
   Args:
     reward: a `rewards.RewardFunction`.
     prompt: a text, or the messages that the completions answer.
-    texts: the completions.
   """
   answers: Sequence[Content] = texts
   if not isinstance(prompt, str):

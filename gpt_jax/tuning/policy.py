@@ -111,7 +111,6 @@ class GrpoMethod(Method):
     steps_per_generation: minibatches of a rollout, each of batch.size rows.
     num_iterations: passes over a rollout.
     max_completion_length: the most tokens of a completion.
-    temperature: of the sampling.
     scale_rewards: see `tuning.objectives.policy.group_advantages`.
     mask_truncated_completions: leaves completions that did not end out of the
       loss.
@@ -207,7 +206,6 @@ class PpoMethod(Method):
     num_mini_batches: of a rollout, each of batch.size rows.
     num_ppo_epochs: passes over a rollout.
     max_completion_length: the most tokens of a completion.
-    temperature: of the sampling.
     kl_coef: beta, factor of the KL divergence to the first parameters.
     kl_estimator: see `tuning.objectives.policy.kl_estimate`.
     gamma: discount, see `tuning.objectives.policy.gae`.

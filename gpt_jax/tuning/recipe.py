@@ -471,7 +471,6 @@ def finished(
 
   Args:
     config: as it was given; is not changed.
-    start: the model.
     objective: what is trained.
     a_pass: steps of a pass over the examples.
     num_steps: where `schedule.num_steps` is empty; None: those of

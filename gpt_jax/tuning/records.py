@@ -172,7 +172,6 @@ def _common_prompt(
   """The common beginning, and the rests; a space before them is theirs.
 
   Args:
-    names: of the columns.
     each: their values.
     alone: whether the line has no `prompt`; else it is a text, and these are
       conversations.
@@ -209,7 +208,6 @@ def split_by_prompt(
   Args:
     share: of the prompts, at least one, for the dev split.
     seed: draws them.
-    path: of the file.
   """
   keys = list(dict.fromkeys(one.key for one in found))
   if len(keys) < 2:

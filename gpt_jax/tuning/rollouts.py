@@ -168,7 +168,6 @@ class Plan:
     minibatches: in a rollout, each for one update.
     epochs: passes over a rollout.
     max_tokens: the most tokens of a completion.
-    temperature: of the sampling.
     reference: whether the reference's log-probabilities are needed.
     decode_rows: completions that are decoded at a time.
     text: rows of pre-training text for each batch; None: none.

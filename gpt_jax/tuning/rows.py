@@ -489,8 +489,6 @@ def found_spans(
   """The answer to each question; '' if there is none.
 
   Args:
-    options: of the task.
-    examples: the questions.
     windows: all windows of all examples, in order.
     raw: [windows, 2 L], each token's scores as first, then as last token.
   """

@@ -34,7 +34,6 @@ class Lesson(abc.ABC):
 
   Attributes:
     config: resolved.
-    tokenizer: for the workdir.
     num_rows: rows of a pass over the data.
     criterion: the metric that selects the best step: see `training.run.Run`.
     shown: metrics for people, of log lines and of the evaluation.

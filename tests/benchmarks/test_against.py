@@ -15,17 +15,15 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.benchmarks import against, worker
 from gpt_jax.benchmarks.worker import Turns
+from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 INSTALLED = all(map(importlib.util.find_spec, ('torch', 'transformers')))
 CONFIG = f'--config={ROOT}/configs/benchmark.py'
 SIZES = [
-  '--config.model.num_layers=2',
-  '--config.model.d_model=24',
-  '--config.model.num_heads=6',
-  '--config.model.head_size=4',
-  '--config.model.d_ff=40',
-  '--config.model.vocab_size=97',
+  *tiny.flags(
+    model=dict(num_layers=2, d_model=24, num_heads=6, head_size=4, d_ff=40, vocab_size=97)
+  ),
   '--against=torch',
 ]
 DECODE = [
@@ -170,11 +168,12 @@ def test_both_sides_train_the_same_lstms(capsys):
   """A projected layer below a plain one; the loss falls as they are trained."""
   flags = [
     f'{CONFIG}:awd-lstm',
-    '--config.model.attention=lstm(11, projection=5), lstm(7)',
-    '--config.model.num_layers=2',
-    '--config.model.d_model=7',
-    '--config.model.context_length=13',
-    '--config.batch.size=3',
+    *tiny.flags(
+      model=dict(
+        attention='lstm(11, projection=5), lstm(7)', num_layers=2, d_model=7, context_length=13
+      ),
+      batch=dict(size=3),
+    ),
     '--what=lstm',
     '--against=torch',
     '--steps=6',

@@ -8,18 +8,11 @@ import pathlib
 import pytest
 
 from gpt_jax.__main__ import main
+from tests.benchmarks import test_against as against
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-SIZES = [
-  '--config.model.num_layers=2',
-  '--config.model.d_model=24',
-  '--config.model.num_heads=6',
-  '--config.model.head_size=4',
-  '--config.model.d_ff=40',
-  '--config.model.vocab_size=97',
-  '--config.model.context_length=64',
-]
+SIZES = [*against.SIZES[:-1], '--config.model.context_length=64']
 TORCH = [*SIZES, '--against=torch', '--steps=5']
 DECODE = [*TORCH, '--what=decode', '--batches=1,3', '--prompts=7,17']
 PRODUCTS = ['--what=products', '--config.model.vocab_size=97']

@@ -20,7 +20,7 @@ from matplotlib import pyplot
 from gpt_jax.__main__ import main
 from gpt_jax.core.training import metrics
 from gpt_jax.reports import data_order
-from tests.support import files_page
+from tests.support import files_page, tiny
 from tests.support.metrics_page import METRICS
 from tests.support.stdin import stdin_of
 
@@ -35,22 +35,18 @@ def workdir(tmp_path_factory):
   code = main(
     [
       'train',
-      f'--config={ROOT}/configs/smoke.py',
-      f"--config.data.source=text('{ROOT}/configs/*.py')",
-      '--config.data.holdout=tail(fraction=0.1)',
-      '--config.tokenizer.name=bytes',
+      *tiny.SMOKE,
       '--config.model.num_layers=2',
       '--config.model.d_model=48',
       '--config.model.context_length=61',
       # Over eight devices: five rows, and then one at a time on each.
-      '--config.batch.size=ramp(0:5, 9_steps:16)',
-      '--config.batch.micro_rows=1',
-      f'--config.schedule.num_steps={STEPS}',
-      '--config.schedule.name=constant(peak=1e-2)',
-      '--config.checkpoint.every_steps=11',
-      '--config.eval.every_steps=10',
-      '--config.log.every_steps=3',
-      '--config.log.sample_tokens=20',
+      *tiny.flags(
+        batch=dict(size='ramp(0:5, 9_steps:16)', micro_rows=1),
+        schedule=dict(num_steps=STEPS, name='constant(peak=1e-2)'),
+        checkpoint=dict(every_steps=11),
+        eval=dict(every_steps=10),
+        log=dict(every_steps=3, sample_tokens=20),
+      ),
       f'--workdir={folder}',
     ]
   )
@@ -540,11 +536,9 @@ def test_benchmark_of_saving(capsys):
 def test_benchmark_of_decoding(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:decode',
-    '--config.model.num_layers=3',
-    '--config.model.d_model=32',
-    '--config.model.num_heads=4',
-    '--config.model.context_length=26',
-    '--config.batch.size=5',
+    *tiny.flags(
+      model=dict(num_layers=3, d_model=32, num_heads=4, context_length=26), batch=dict(size=5)
+    ),
     '--what=decode',
     '--steps=3',
     '--json',
@@ -556,27 +550,6 @@ def test_benchmark_of_decoding(capsys):
   assert many['cache_bytes'] == 2 * 3 * 5 * 26 * 4 * 8 * 4
   assert one['cache_bytes'] == many['cache_bytes'] / 4
   assert one['tokens_per_second'] > 0
-
-
-@pytest.mark.slow  # tests/decoding/test_engine.py counts programs, too
-def test_decoding_compiles_once(capsys):
-  # The steps before the clock starts, and those after, of two models.
-  from gpt_jax.decoding import programs
-
-  before = programs.decode_step._cache_size()
-  flags = [
-    f'--config={ROOT}/configs/benchmark.py:decode',
-    '--config.model.num_layers=2',
-    '--config.model.d_model=48',
-    '--config.model.num_heads=6',
-    '--config.model.context_length=34',
-    '--config.batch.size=3',
-    '--what=decode',
-    '--steps=7',
-  ]
-  assert main(['benchmark', *flags]) == 0
-  assert programs.decode_step._cache_size() == before + 2
-  assert 'one head: ' in capsys.readouterr().out
 
 
 def test_doctor_finds_this_machine_sound(capsys):

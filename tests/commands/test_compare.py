@@ -133,19 +133,15 @@ def test_runs_that_start_from_a_model_are_fine_tuned(tmp_path, monkeypatch, caps
 def test_a_run_is_trained(tmp_path, capfd, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)  # one device
   flags = [
-    f"--config.data.source=text('{ROOT}/configs/*.py')",
-    '--config.data.holdout=tail(fraction=0.1)',
-    '--config.tokenizer.name=bytes',
-    '--config.model.num_layers=1',
-    '--config.model.ffn=switch(num_experts=2)',
-    '--config.model.d_model=24',
-    '--config.model.d_ff=40',
-    '--config.model.context_length=32',
-    '--config.batch.size=4',
-    '--config.eval.rows=4',
-    '--config.schedule.num_steps=2',
-    '--config.log.every_steps=1',
-    '--config.log.sample_tokens=0',
+    *tiny.flags(
+      data=dict(source=f"text('{ROOT}/configs/*.py')", holdout='tail(fraction=0.1)'),
+      tokenizer=dict(name='bytes'),
+      model=dict(num_layers=1, ffn='switch(num_experts=2)', d_model=24, d_ff=40, context_length=32),
+      batch=dict(size=4),
+      eval=dict(rows=4),
+      schedule=dict(num_steps=2),
+      log=dict(every_steps=1, sample_tokens=0),
+    )
   ]
   flags = [f'"{flag}"' for flag in flags]
   argv = [

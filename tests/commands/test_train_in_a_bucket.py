@@ -18,26 +18,20 @@ import numpy as np
 import pytest
 
 from gpt_jax.core.training import metrics
-from tests.support import crash, fake_gcs, fake_s3, quick
+from tests.support import crash, fake_gcs, fake_s3, quick, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 RUN = 'bucket/runs/one'
 FLAGS = [
-  '--config=configs/smoke.py',
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.tokenizer.name=bytes',
-  '--config.model.vocab_size=262',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  '--config.model.context_length=29',
-  '--config.batch.size=4',
-  '--config.schedule.num_steps=22',
-  '--config.checkpoint.every_steps=5',
-  '--config.eval.every_steps=11',
-  '--config.eval.rows=2',
-  '--config.log.every_steps=1',
-  '--config.log.sample_prompt=',
+  *tiny.SMOKE,
+  *tiny.flags(
+    model=dict(vocab_size=262, num_layers=1, d_model=32, context_length=29),
+    batch=dict(size=4),
+    schedule=dict(num_steps=22),
+    checkpoint=dict(every_steps=5),
+    eval=dict(every_steps=11, rows=2),
+    log=dict(every_steps=1, sample_prompt=''),
+  ),
 ]
 # A dead process is believed dead sooner than by default.
 COMMAND = (

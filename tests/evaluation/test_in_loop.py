@@ -3,32 +3,29 @@
 """Tasks while training: the figures of `evaluate`, beside the held-out loss."""
 
 import json
-import pathlib
 
 import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.core.training import metrics
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.support import tiny
 
 
 def flags(workdir, tasks_dir):
   return [
     'train',
-    f'--config={ROOT}/configs/smoke.py',
-    f"--config.data.source=text('{ROOT}/configs/*.py')",
-    '--config.data.holdout=tail(fraction=0.1)',
-    '--config.tokenizer.name=bytes',
-    '--config.model.num_layers=1',
-    '--config.model.d_model=32',
-    '--config.model.context_length=31',
-    '--config.schedule.num_steps=3',
-    '--config.eval.every_steps=2',
-    '--config.log.sample_tokens=0',
-    "--config.eval.tasks=lambada, text('notes.txt'), blimp('pairs.jsonl'), "
-    "seq2seq('notes.txt', 'notes.txt', name='copy')",
-    f'--config.eval.tasks_dir={tasks_dir}',
+    *tiny.SMOKE,
+    *tiny.flags(
+      model=dict(num_layers=1, d_model=32, context_length=31),
+      schedule=dict(num_steps=3),
+      eval=dict(
+        every_steps=2,
+        tasks="lambada, text('notes.txt'), blimp('pairs.jsonl'), "
+        "seq2seq('notes.txt', 'notes.txt', name='copy')",
+        tasks_dir=tasks_dir,
+      ),
+      log=dict(sample_tokens=0),
+    ),
     f'--workdir={workdir}',
   ]
 

@@ -21,6 +21,7 @@ pytest.importorskip('lm_eval', reason="needs lm-eval: pip install '.[eval]'")
 from gpt_jax.__main__ import main
 from gpt_jax.evaluation.lm_eval import GptJax
 from gpt_jax.opening import models as trained_lib
+from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -87,15 +88,12 @@ def workdir(tmp_path_factory):
   code = main(
     [
       'train',
-      f'--config={ROOT}/configs/smoke.py',
-      f"--config.data.source=text('{ROOT}/configs/*.py')",
-      '--config.data.holdout=tail(fraction=0.1)',
-      '--config.tokenizer.name=bytes',
-      '--config.model.num_layers=2',
-      '--config.model.d_model=48',
-      '--config.model.context_length=61',
-      '--config.schedule.num_steps=3',
-      '--config.log.sample_tokens=20',
+      *tiny.SMOKE,
+      *tiny.flags(
+        model=dict(num_layers=2, d_model=48, context_length=61),
+        schedule=dict(num_steps=3),
+        log=dict(sample_tokens=20),
+      ),
       f'--workdir={workdir}',
     ]
   )

@@ -12,26 +12,22 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.opening import models as trained_lib
+from tests.support import tiny
 
 pytestmark = pytest.mark.slow
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 FLAGS = [
   f'--config={CONFIGS}/bert.py:cpu',
-  '--config.data.holdout=tail(fraction=0.3)',
-  '--config.tokenizer.name=wordpiece(vocab_size=47)',
-  '--config.model.vocab_size=96',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  '--config.model.num_heads=4',
-  '--config.model.context_length=24',
-  '--config.batch.size=16',
-  '--config.batch.micro_rows=8',
-  '--config.batch.length=stages(24)',
-  '--config.schedule.num_steps=6',
-  '--config.checkpoint.every_steps=6',
-  '--config.eval.every_steps=6',
-  '--config.eval.rows=8',
+  *tiny.flags(
+    data=dict(holdout='tail(fraction=0.3)'),
+    tokenizer=dict(name='wordpiece(vocab_size=47)'),
+    model=dict(vocab_size=96, num_layers=1, d_model=32, num_heads=4, context_length=24),
+    batch=dict(size=16, micro_rows=8, length='stages(24)'),
+    schedule=dict(num_steps=6),
+    checkpoint=dict(every_steps=6),
+    eval=dict(every_steps=6, rows=8),
+  ),
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from gpt_jax import hf
 from gpt_jax.core.spec import UsageError
+from tests.hf.test_transformer_xl import TRANSFO_XL
 from tests.support import checkpoints, tiny
 from tests.support.golden_io import ROOT, case, config, meta, tensors
 
@@ -153,21 +154,7 @@ def test_rotations_compute_the_same(position, attention, tmp_path):
   assert found['position'] == again.position
 
 
-TRANSFO_XL = {
-  'context_length': 11,
-  'num_layers': 3,
-  'd_model': 22,
-  'head_size': 7,
-  'num_heads': 3,
-  'num_kv_heads': 3,
-  'position': 'transformer_xl(memory=5, clamp=3)',
-  'attention': 'local(window=5)',
-  'bias': 'where(ffn=True)',
-  'ffn': 'relu',
-  'block': 'post',
-  'input': 'adaptive((5,), 13, 2, "sqrt")',
-  'output': 'adaptive(())',
-}
+ADAPTIVE_XL = {**TRANSFO_XL, 'input': 'adaptive((5,), 13, 2, "sqrt")', 'output': 'adaptive(())'}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +180,7 @@ TRANSFO_XL = {
       )
     ),
     *(
-      (TRANSFO_XL | changes, rf'nearest is transfo-xl, but for .*model\.{next(iter(changes))}')
+      (ADAPTIVE_XL | changes, rf'nearest is transfo-xl, but for .*model\.{next(iter(changes))}')
       for changes in ({'block': 'pre'}, {'ffn': 'gelu'}, {'attention': 'local(window=3)'})
     ),
   ],
@@ -231,7 +218,7 @@ def test_a_recorded_model_with_a_change_is_refused(name, changes, message, tmp_p
 )
 def test_what_no_export_writes(tmp_path, position, needs):
   """Refused by name, before any family is tried."""
-  model = tiny.model(**TRANSFO_XL | {'position': position})
+  model = tiny.model(**ADAPTIVE_XL | {'position': position})
   with pytest.raises(UsageError) as refused:
     hf.save(str(tmp_path), model, {})
   assert f'no export writes {needs}' in str(refused.value)

@@ -12,28 +12,23 @@ import pytest
 
 from gpt_jax.core.training import metrics
 from tests.core.runtime.test_hosts import losses
-from tests.support import quick
+from tests.support import quick, tiny
 from tests.support.fake_cloud import ROOT, Cloud, wait_until
 
 STEPS = 60
 FLAGS = [
   f'--config={ROOT}/configs/smoke.py',
-  f"--config.data.source=text('{ROOT}/configs/*.py')",
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.data.workers=1',
-  '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=16',
-  '--config.model.num_heads=2',
-  '--config.model.context_length=13',
-  '--config.batch.size=8',
-  '--config.optim.on_spike=stop',
-  f'--config.schedule.num_steps={STEPS}',
-  '--config.schedule.name=constant(1e-2)',
-  '--config.checkpoint.every_steps=20',
-  '--config.eval.every_steps=0',
-  '--config.log.every_steps=1',
-  '--config.log.sample_prompt=',
+  *tiny.flags(
+    data=dict(source=f"text('{ROOT}/configs/*.py')", holdout='tail(fraction=0.1)', workers=1),
+    tokenizer=dict(name='bytes'),
+    model=dict(num_layers=1, d_model=16, num_heads=2, context_length=13),
+    batch=dict(size=8),
+    optim=dict(on_spike='stop'),
+    schedule=dict(num_steps=STEPS, name='constant(1e-2)'),
+    checkpoint=dict(every_steps=20),
+    eval=dict(every_steps=0),
+    log=dict(every_steps=1, sample_prompt=''),
+  ),
 ]
 
 

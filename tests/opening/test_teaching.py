@@ -10,6 +10,7 @@ import pytest
 from gpt_jax.__main__ import main
 from gpt_jax.opening import models as trained_lib
 from gpt_jax.papers.distilbert import teacher_outputs
+from tests.support import tiny
 from tests.support.golden_io import config
 
 pytestmark = pytest.mark.slow
@@ -17,22 +18,20 @@ pytestmark = pytest.mark.slow
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 TEXT = 'The cat sat on the mat. A dog ran to the old red house.\n\n'
 FLAGS = [
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.batch.size=8',
-  '--config.batch.length=stages(24)',
-  '--config.schedule.name=constant(peak=1e-3)',
-  '--config.eval.every_steps=0',
-  '--config.eval.rows=8',
-  '--config.log.sample_prompt=',
+  *tiny.flags(
+    data=dict(holdout='tail(fraction=0.1)'),
+    batch=dict(size=8, length='stages(24)'),
+    schedule=dict(name='constant(peak=1e-3)'),
+    eval=dict(every_steps=0, rows=8),
+    log=dict(sample_prompt=''),
+  )
 ]
 TEACHER = [
-  '--config.tokenizer.name=byte_bpe(vocab_size=270)',
-  '--config.model.vocab_size=270',
-  '--config.model.num_layers=3',
-  '--config.model.d_model=16',
-  '--config.model.num_heads=2',
-  '--config.model.context_length=24',
-  '--config.schedule.num_steps=1',
+  *tiny.flags(
+    tokenizer=dict(name='byte_bpe(vocab_size=270)'),
+    model=dict(vocab_size=270, num_layers=3, d_model=16, num_heads=2, context_length=24),
+    schedule=dict(num_steps=1),
+  )
 ]
 STORED = "--config.objective.name=distilled(text='causal', cosine=0.0, top_k=5{})"
 

@@ -26,7 +26,7 @@ from tests.core.checkpoints.test_checkpointer import (
   state_at,
 )
 from tests.core.runtime.test_hosts import ends, reach, start_command, start_python
-from tests.support import whole_runs
+from tests.support import tiny, whole_runs
 
 RECORD = {'lines': [{'step': 3, 'loss': 2.5}]}
 
@@ -378,22 +378,16 @@ def test_what_one_machine_loses_comes_from_the_other(tmp_path):
 
 FLAGS = [
   'train',
-  '--config=configs/smoke.py',
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  '--config.model.context_length=31',
-  '--config.model.dropout=rates(embedding=0.1)',
-  '--config.mesh.fsdp=4',
-  '--config.batch.size=4',
-  '--config.schedule.num_steps=24',
-  '--config.checkpoint.every_steps=100',
-  '--config.eval.every_steps=100',
-  '--config.eval.rows=4',
-  '--config.log.every_steps=1',
-  '--config.log.sample_prompt=',
+  *tiny.SMOKE,
+  *tiny.flags(
+    model=dict(num_layers=1, d_model=32, context_length=31, dropout='rates(embedding=0.1)'),
+    mesh=dict(fsdp=4),
+    batch=dict(size=4),
+    schedule=dict(num_steps=24),
+    checkpoint=dict(every_steps=100),
+    eval=dict(every_steps=100, rows=4),
+    log=dict(every_steps=1, sample_prompt=''),
+  ),
 ]
 
 

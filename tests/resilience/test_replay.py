@@ -357,12 +357,13 @@ RUN = {
 
 
 @pytest.mark.slow
-def test_a_run_with_faults_ends_as_one_without(tmp_path, monkeypatch, caplog):
-  """A wrong step; a parameter that flips; a loss that is not a number."""
-  config = {**RUN, 'data.store': str(tmp_path / 'data')}
-  train.train(tiny.config(**config), str(tmp_path / 'sound'))
+def wrong_at(left):
+  """A `loop.compile_stages` whose programs are wrong at these steps, once each.
 
-  compile_stages, left, known = loop.compile_stages, {3, 7, 11}, []
+  One of the two runs of step 3, which is checked, has a wrong parameter; the
+  result of step 7, which is not, has one; the loss of any other is no number.
+  """
+  compile_stages, known = loop.compile_stages, []
 
   def wrong(parts, done, found, *rest):
     compile_stages(parts, done, found, *rest)
@@ -377,16 +378,25 @@ def test_a_run_with_faults_ends_as_one_without(tmp_path, monkeypatch, caplog):
       if step not in left:
         return sound(state, arrays, *rest)
       left.remove(step)
-      if step == 3:  # checked: one run has a wrong parameter
+      if step == 3:
         return sound(with_flipped(state, BAD, mesh), arrays, *rest)
       state, out = sound(state, arrays, *rest)
-      if step == 7:  # not checked
+      if step == 7:
         return with_flipped(state, BAD, mesh), out
       return state, {**out, 'loss': jnp.float32(np.nan)}
 
     return call
 
-  monkeypatch.setattr(loop, 'compile_stages', wrong)
+  return wrong
+
+
+def test_a_run_with_faults_ends_as_one_without(tmp_path, monkeypatch, caplog):
+  """A wrong step; a parameter that flips; a loss that is not a number."""
+  config = {**RUN, 'data.store': str(tmp_path / 'data')}
+  train.train(tiny.config(**config), str(tmp_path / 'sound'))
+
+  left = {3, 7, 11}
+  monkeypatch.setattr(loop, 'compile_stages', wrong_at(left))
   checked = {**config, 'replay.every_steps': 3}
   train.train(tiny.config(**checked), str(tmp_path / 'faults'))
   assert not left

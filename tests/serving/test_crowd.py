@@ -90,15 +90,10 @@ def refused(data, *statuses):
   return client
 
 
-def headers(*lines):
-  return POST + b''.join(line + b'\r\n' for line in lines)
-
-
 def of(**fields):
   return whole(POST, json.dumps({'prompt': 'a', **fields}).encode())
 
 
-FOREIGN = POST.replace(b'localhost', b'evil.example')
 FORM = POST.replace(b'application/json', b'text/plain')
 RUDE = {
   'nothing': leave(b''),
@@ -113,17 +108,12 @@ RUDE = {
   'cancelled stream, reset': leave(whole(POST, STREAM), read=300, how=reset),
   'no HTTP': refused(b'\x16\x03\x01\x02\x00 hello\r\n\r\n', 400),
   'no JSON': refused(whole(POST, b'{"prompt": '), 400),
-  'nested JSON': refused(whole(POST, b'[' * 9000), 400),
   'another type': refused(whole(FORM, GOOD), 415),
-  'another host': refused(whole(FOREIGN, GOOD), 421),
-  'another site': refused(whole(headers(b'Origin: null'), GOOD), 403),
-  'a huge length': refused(headers(b'Content-Length: 99999999', b''), 413),
+  'a huge length': refused(POST + b'Content-Length: 99999999\r\n\r\n', 413),
   'a huge body': refused(whole(POST, b' ' * (BODY + 9)), 413),
   'many prompts': refused(of(prompt=[''] * 9000), 400),
   'a long text': refused(of(prompt='x' * (BODY - 100)), 400),
-  'ids that are none': refused(of(prompt=[10**9]), 400),
   'much to draw': refused(of(n=128, max_tokens=10**9), 400),
-  'an unknown name': refused(of(logit_bias=3), 400),
   'another path': refused(b'GET /../secret' + HTTP + b'\r\n', 404),
 }
 

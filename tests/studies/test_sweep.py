@@ -13,16 +13,21 @@ from gpt_jax.core import config as config_lib
 from gpt_jax.core.costs import totals
 from gpt_jax.papers.chinchilla.laws import Fit
 from gpt_jax.studies import comparison, sweep
+from tests.support import tiny
 
 # Of a model and a text that cost little: loss as a law has it.
 LAW = Fit(1.1, 9.0, 40.0, 0.3, 0.35)
 FLAGS = [
   '--config=configs/scaling.py',
-  '--config.sweep.budgets=3e9, 1e9',
-  '--config.sweep.sizes=size(1, 6, 1, 0.5), size(1, 10, 1), size(1, 14, 1), size(1, 22, 1)',
-  '--config.sweep.min_tokens_per_parameter=0.1',
-  '--config.batch.size=3',
-  '--config.model.context_length=13',
+  *tiny.flags(
+    sweep=dict(
+      budgets='3e9, 1e9',
+      sizes='size(1, 6, 1, 0.5), size(1, 10, 1), size(1, 14, 1), size(1, 22, 1)',
+      min_tokens_per_parameter='0.1',
+    ),
+    batch=dict(size=3),
+    model=dict(context_length=13),
+  ),
 ]
 
 

@@ -18,7 +18,6 @@ import sys
 
 CLOUD = os.environ['FAKE_CLOUD']
 # What a request goes through; each look moves it on.
-STATES = ['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']
 # Flags that the reference of `gcloud compute tpus GROUP VERB` lists, of those
 # that we or a user's settings would give.
 EVERYWHERE = {'--zone', '--project', '--quiet'}

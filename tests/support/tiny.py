@@ -30,6 +30,25 @@ from gpt_jax.core.training.parts import Parts
 B, L, V, D, F, K = 3, 11, 23, 17, 29, 7
 H, G = 6, 2  # heads divide by key/value heads, so these are not prime
 
+# Flags of a run on this project's own configs, as bytes.
+_CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
+SMOKE = [
+  f'--config={_CONFIGS}/smoke.py',
+  f"--config.data.source=text('{_CONFIGS}/*.py')",
+  '--config.data.holdout=tail(fraction=0.1)',
+  '--config.tokenizer.name=bytes',
+]
+
+
+def flags(**sections: dict[str, Any]) -> list[str]:
+  """Flags that set fields of a config: `flags(model=dict(num_layers=2))`."""
+  return [
+    f'--config.{section}.{field}={value}'
+    for section, fields in sections.items()
+    for field, value in fields.items()
+  ]
+
+
 MODEL = {
   'vocab_size': V,
   'context_length': 13,

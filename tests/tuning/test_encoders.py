@@ -15,6 +15,7 @@ from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.opening import models as trained_lib
 from gpt_jax.tuning import exporting
+from tests.support import tiny
 from tests.support.golden_io import ROOT
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
@@ -76,13 +77,13 @@ def finetuned(bert, folder, form, *more, steps=60):
     f'--workdir={folder}/w',
     f'--config.finetune.task={form}({", ".join(paths)}{options})',
     '--config.finetune.model.dropout=none',
-    '--config.finetune.peak=3e-3',
-    '--config.finetune.warmup=0.1',
-    '--config.batch.size=32',
-    f'--config.schedule.num_steps={steps}',
-    '--config.eval.rows=16',
-    '--config.eval.every_steps=30',
-    '--config.checkpoint.every_steps=30',
+    *tiny.flags(
+      finetune=dict(peak='3e-3', warmup='0.1'),
+      batch=dict(size=32),
+      schedule=dict(num_steps=steps),
+      eval=dict(rows=16, every_steps=30),
+      checkpoint=dict(every_steps=30),
+    ),
     *more,
   ]
   assert main(argv) == 0

@@ -22,7 +22,7 @@ from gpt_jax.core.training import metrics
 from gpt_jax.opening import models as pretrained_lib
 from gpt_jax.opening import models as trained_lib
 from gpt_jax.tuning import rewards
-from tests.support import whole_runs
+from tests.support import tiny, whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 30
@@ -61,24 +61,27 @@ def flags(task, workdir, *more, init='none'):
     f'--config={ROOT}/configs/finetune/sst2.py',
     f'--init={init}',
     f'--workdir={workdir}',
-    f'--config.finetune.task={task}',
-    '--config.model.num_layers=2',
-    '--config.model.d_model=32',
-    '--config.model.num_heads=4',
-    '--config.model.context_length=16',
-    '--config.model.dtype=float32',
-    '--config.model.init_weights=normal(stddev=0.2)',
-    '--config.tokenizer.name=bytes',
-    '--config.finetune.peak=1e-2',
+    *tiny.flags(
+      finetune=dict(task=task, peak='1e-2'),
+      model=dict(
+        num_layers=2,
+        d_model=32,
+        num_heads=4,
+        context_length=16,
+        dtype='float32',
+        init_weights='normal(stddev=0.2)',
+      ),
+      tokenizer=dict(name='bytes'),
+    ),
     # Thirty steps are enough, or not quite, as batches and dropout fall.
     '--config.seed=1',
-    '--config.batch.size=16',
-    f'--config.schedule.num_steps={STEPS}',
-    '--config.eval.every_steps=10',
-    '--config.eval.rows=32',
-    '--config.checkpoint.every_steps=10',
-    '--config.checkpoint.keep=9',
-    '--config.log.every_steps=5',
+    *tiny.flags(
+      batch=dict(size=16),
+      schedule=dict(num_steps=STEPS),
+      eval=dict(every_steps=10, rows=32),
+      checkpoint=dict(every_steps=10, keep=9),
+      log=dict(every_steps=5),
+    ),
     *more,
   ]
 
@@ -179,16 +182,13 @@ def test_from_a_workdir_with_patience_and_the_best(workdir, task, tmp_path):
   # Fine-tuned once more, at a rate that ruins it: the best is the first.
   folder = tmp_path / 'w'
   more = (
-    '--config.finetune.patience=1',
-    '--config.finetune.select=best',
-    '--config.finetune.freeze=1',
-    '--config.finetune.class_weights=balanced',
-    '--config.finetune.auxiliary=0.0',
-    '--config.schedule.name=constant(peak=3.0)',
-    '--config.optim.clip_norm=0.0',
-    '--config.eval.every_steps=1',
-    '--config.checkpoint.every_steps=1',
-    '--config.optim.on_spike=skip(at_most=0)',
+    *tiny.flags(
+      finetune=dict(patience=1, select='best', freeze=1, class_weights='balanced', auxiliary='0.0'),
+      schedule=dict(name='constant(peak=3.0)'),
+      optim=dict(clip_norm='0.0', on_spike='skip(at_most=0)'),
+      eval=dict(every_steps=1),
+      checkpoint=dict(every_steps=1),
+    ),
   )
   assert main(flags(task, folder, *more, init=workdir)) == 0
   result = json.loads((folder / 'result.json').read_text())

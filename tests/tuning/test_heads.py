@@ -54,6 +54,13 @@ def finetuned(tables, workdir, form, options):
   return finetuned_on(f'{form}({paths}, {options})', workdir)
 
 
+def exported(tables, folder, form, options):
+  """What `finetuned` returns, and the run as it is in Hugging Face's form."""
+  found = finetuned(tables, folder / 'w', form, options)
+  exporting.to_hf(str(folder / 'w'), str(folder / 'out'))
+  return found, json.loads((folder / 'out/config.json').read_text()), *hf.load(str(folder / 'out'))
+
+
 def finetuned_on(task, workdir):
   config: Any = finetune_base.get_config().unlock()
   config.finetune.task = task
@@ -100,17 +107,13 @@ def padded(sequences, pad):
 
 @pytest.mark.slow
 def test_classification_is_read_at_the_extract_token(tables, tmp_path):
-  w, out = tmp_path / 'w', tmp_path / 'out'
   options = "premise='a', hypothesis='b'"
-  found = finetuned(tables, w, 'entailment', options)
-  exporting.to_hf(str(w), str(out))
-  config = json.loads((out / 'config.json').read_text())
+  found, config, model, params = exported(tables, tmp_path, 'entailment', options)
   assert config['architectures'] == ['GPT2ForSequenceClassification']
   assert config['id2label'] == {'0': '0', '1': '1'}
   assert config['vocab_size'] == BYTES + 3
   told = config['task_specific_params']['classification']
   assert told['extract_token_id'] == EXTRACT
-  model, params = hf.load(str(out))
   ids = padded([sequence(r['a'], r['b']) for r in rows(11, 2)], config['pad_token_id'])
   logits = hf.forward(model, params, input_ids=ids)['logits']
   np.testing.assert_allclose(logits, found.raw, atol=1e-5)
@@ -118,17 +121,13 @@ def test_classification_is_read_at_the_extract_token(tables, tmp_path):
 
 @pytest.mark.slow
 def test_scores_keep_their_scale(tables, tmp_path):
-  w, out = tmp_path / 'w', tmp_path / 'out'
   options = "text='a', label='score', regression=True"
-  found = finetuned(tables, w, 'classification', options)
-  exporting.to_hf(str(w), str(out))
-  config = json.loads((out / 'config.json').read_text())
+  found, config, model, params = exported(tables, tmp_path, 'classification', options)
   assert config['problem_type'] == 'regression'
   told = config['task_specific_params']['regression']
   scores = [row['score'] for row in rows(29, 1)]
   assert told['score_mean'] == pytest.approx(np.mean(scores))
   assert told['score_deviation'] == pytest.approx(np.std(scores))
-  model, params = hf.load(str(out))
   ids = padded([sequence(r['a']) for r in rows(11, 2)], config['pad_token_id'])
   logits = hf.forward(model, params, input_ids=ids)['logits'][:, 0]
   predicted = logits * told['score_deviation'] + told['score_mean']
@@ -138,19 +137,15 @@ def test_scores_keep_their_scale(tables, tmp_path):
   before = path.read_text()
   path.write_text(before + before.splitlines()[0] + '\n')
   with pytest.raises(UsageError, match='not those that the run learned from'):
-    exporting.to_hf(str(w), str(tmp_path / 'again'))
+    exporting.to_hf(str(tmp_path / 'w'), str(tmp_path / 'again'))
   path.write_text(before)
 
 
 @pytest.mark.slow
 def test_choices_have_two_heads(tables, tmp_path):
-  w, out = tmp_path / 'w', tmp_path / 'out'
   options = "context='a', answers='a, b'"
-  found = finetuned(tables, w, 'choice', options)
-  exporting.to_hf(str(w), str(out))
-  config = json.loads((out / 'config.json').read_text())
+  found, config, model, params = exported(tables, tmp_path, 'choice', options)
   assert config['architectures'] == ['GPT2DoubleHeadsModel']
-  model, params = hf.load(str(out))
   choices = [padded([sequence(r['a'], r[x]) for x in 'ab'], 0) for r in rows(11, 2)]
   ids = np.stack(choices)
   at = np.argmax(ids == EXTRACT, axis=-1)

@@ -22,6 +22,7 @@ from gpt_jax.core.training import metrics
 from gpt_jax.opening import models
 from gpt_jax.tuning import best_of, method, preferences, records, rewards
 from gpt_jax.tuning.dialogues import Encoder
+from tests.support import tiny
 from tests.support.tiny import one_device  # noqa: F401 (of eight, programs compile for longer)
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -62,19 +63,16 @@ def flags(command, files, workdir, *more, init='none'):
     f'--workdir={workdir}',
     f'--train={train}',
     *([f'--dev={dev}'] if dev else []),
-    '--config.model.num_layers=1',
-    '--config.model.d_model=32',
-    '--config.model.num_heads=4',
-    '--config.model.context_length=32',
-    '--config.model.dtype=float32',
-    '--config.tokenizer.name=bytes',
-    '--config.finetune.peak=1e-2',
-    '--config.batch.size=8',
-    f'--config.schedule.num_steps={STEPS}',
-    '--config.eval.every_steps=15',
-    '--config.eval.rows=8',
-    '--config.checkpoint.every_steps=10',
-    '--config.log.every_steps=5',
+    *tiny.flags(
+      model=dict(num_layers=1, d_model=32, num_heads=4, context_length=32, dtype='float32'),
+      tokenizer=dict(name='bytes'),
+      finetune=dict(peak='1e-2'),
+      batch=dict(size=8),
+      schedule=dict(num_steps=STEPS),
+      eval=dict(every_steps=15, rows=8),
+      checkpoint=dict(every_steps=10),
+      log=dict(every_steps=5),
+    ),
     *more,
   ]
 

@@ -9,21 +9,18 @@ import pytest
 
 from gpt_jax.core.training import metrics
 from tests.core.runtime.test_hosts import ends, start_command, start_python
-from tests.support import whole_runs
+from tests.support import tiny, whole_runs
 
 SIZES = [
   '--init=none',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  '--config.model.num_heads=4',
-  '--config.model.context_length=32',
-  '--config.tokenizer.name=bytes',
-  '--config.mesh.data=2',
-  '--config.mesh.fsdp=2',
-  '--config.batch.size=8',
-  '--config.schedule.name=constant(peak=1e-2)',
-  '--config.schedule.num_steps=6',
-  '--config.log.every_steps=1',
+  *tiny.flags(
+    model=dict(num_layers=1, d_model=32, num_heads=4, context_length=32),
+    tokenizer=dict(name='bytes'),
+    mesh=dict(data=2, fsdp=2),
+    batch=dict(size=8),
+    schedule=dict(name='constant(peak=1e-2)', num_steps=6),
+    log=dict(every_steps=1),
+  ),
 ]
 # The reward model of the first scores the completions of the last.
 TASKS = {

@@ -10,6 +10,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.tuning.method import METHODS
+from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -342,13 +343,12 @@ def test_refusals(line, task, fields, message, tmp_path, capsys):
       f'--config={ROOT}/configs/finetune/{command}.py',
       '--init=none',
       f'--workdir={workdir}',
-      f'--config.finetune.task={task.format(train=train, folder=tmp_path)}',
-      '--config.model.num_layers=1',
-      '--config.model.d_model=32',
-      '--config.model.num_heads=4',
-      '--config.model.context_length=64',
-      '--config.tokenizer.name=bytes',
-      '--config.schedule.num_steps=2',
+      *tiny.flags(
+        finetune=dict(task=task.format(train=train, folder=tmp_path)),
+        model=dict(num_layers=1, d_model=32, num_heads=4, context_length=64),
+        tokenizer=dict(name='bytes'),
+        schedule=dict(num_steps=2),
+      ),
       *(f'--config.{field}' for field in fields),
     ]
   )

@@ -16,7 +16,7 @@ from gpt_jax.core.runtime import preemption
 from gpt_jax.core.training import metrics, report
 from gpt_jax.opening import models
 from gpt_jax.tuning import rollouts
-from tests.support import whole_runs
+from tests.support import tiny, whole_runs
 from tests.support.tiny import one_device  # noqa: F401 (of eight, programs compile for longer)
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -58,12 +58,10 @@ def folder(tmp_path_factory):
 def flags(folder, task, reward, *fields, steps, init='none'):
   method, _, arguments = task.partition('(')
   sizes = [
-    '--config.model.num_layers=1',
-    '--config.model.d_model=32',
-    '--config.model.num_heads=4',
-    '--config.model.context_length=32',
-    '--config.model.dtype=float32',
-    '--config.tokenizer.name=bytes',
+    *tiny.flags(
+      model=dict(num_layers=1, d_model=32, num_heads=4, context_length=32, dtype='float32'),
+      tokenizer=dict(name='bytes'),
+    )
   ]
   return [
     f'--config={ROOT}/configs/finetune/{method}.py',

@@ -21,6 +21,7 @@ from gpt_jax.opening import models as trained_lib
 from gpt_jax.tuning import transfer
 from gpt_jax.tuning.task_order import TaskOrder
 from gpt_jax.tuning.tasks import in_folder, named
+from tests.support import tiny
 
 CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 WORDS = [f'{a}{b}' for a in 'bdfgklm' for b in 'aeiou']
@@ -92,24 +93,25 @@ def flags(tasks, workdir, *more, init='none'):
     f'--init={init}',
     f'--workdir={workdir}',
     f'--tasks={", ".join(tasks)}',
-    '--config.model.num_layers=1',
-    '--config.model.d_model=16',
-    '--config.model.num_heads=2',
-    '--config.model.context_length=16',
-    '--config.model.dtype=float32',
-    '--config.model.attention=bidirectional',
-    '--config.model.loop=unroll',
-    '--config.model.input=tokens(token_types=2, norm=True)',
-    '--config.tokenizer.name=wordpiece(vocab_size=60)',
-    '--config.optim.name=adamw(weight_decay=0.1)',
-    '--config.optim.ema=ema(decay=0.9)',
-    '--config.finetune.peak=1e-2',
-    '--config.batch.size=8',
-    f'--config.finetune.epochs={EPOCHS}.0',
-    '--config.eval.rows=8',
-    '--config.checkpoint.every_steps=1',
-    '--config.checkpoint.keep=99',
-    '--config.log.every_steps=1',
+    *tiny.flags(
+      model=dict(
+        num_layers=1,
+        d_model=16,
+        num_heads=2,
+        context_length=16,
+        dtype='float32',
+        attention='bidirectional',
+        loop='unroll',
+        input='tokens(token_types=2, norm=True)',
+      ),
+      tokenizer=dict(name='wordpiece(vocab_size=60)'),
+      optim=dict(name='adamw(weight_decay=0.1)', ema='ema(decay=0.9)'),
+      finetune=dict(peak='1e-2', epochs=f'{EPOCHS}.0'),
+      batch=dict(size=8),
+      eval=dict(rows=8),
+      checkpoint=dict(every_steps=1, keep=99),
+      log=dict(every_steps=1),
+    ),
     *more,
   ]
 
@@ -245,12 +247,13 @@ def test_one_task_is_fine_tuned_from_several(workdir, tasks, tmp_path):
     f'--init={workdir}',
     f'--workdir={alone}',
     f'--tasks={tasks[1]}',
-    '--config.finetune.peak=1e-30',
-    '--config.optim.name=adamw',
-    '--config.batch.size=8',
-    '--config.finetune.epochs=1.0',
-    '--config.eval.rows=8',
-    '--config.log.every_steps=1',
+    *tiny.flags(
+      finetune=dict(peak='1e-30', epochs='1.0'),
+      optim=dict(name='adamw'),
+      batch=dict(size=8),
+      eval=dict(rows=8),
+      log=dict(every_steps=1),
+    ),
   ]
   assert main(argv) == 0
   ours, theirs = (json.loads((w / 'result.json').read_text()) for w in (alone, workdir))

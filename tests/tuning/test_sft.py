@@ -19,7 +19,7 @@ from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.hf_tokenizers import special_files
 from gpt_jax.opening import models
 from gpt_jax.tuning import method
-from tests.support import whole_runs
+from tests.support import tiny, whole_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12
@@ -58,19 +58,16 @@ def flags(files, workdir, *more, init='none'):
     "--config.finetune.task=sft('a', 'b', template='vicuna')",
     f'--train={train}',
     f'--dev={dev}',
-    '--config.model.num_layers=1',
-    '--config.model.d_model=32',
-    '--config.model.num_heads=4',
-    '--config.model.context_length=96',
-    '--config.model.dtype=float32',
-    '--config.tokenizer.name=bytes',
-    '--config.finetune.peak=1e-2',
-    '--config.batch.size=8',
-    f'--config.schedule.num_steps={STEPS}',
-    '--config.eval.every_steps=6',
-    '--config.eval.rows=8',
-    '--config.checkpoint.every_steps=4',
-    '--config.log.every_steps=2',
+    *tiny.flags(
+      model=dict(num_layers=1, d_model=32, num_heads=4, context_length=96, dtype='float32'),
+      tokenizer=dict(name='bytes'),
+      finetune=dict(peak='1e-2'),
+      batch=dict(size=8),
+      schedule=dict(num_steps=STEPS),
+      eval=dict(every_steps=6, rows=8),
+      checkpoint=dict(every_steps=4),
+      log=dict(every_steps=2),
+    ),
     *more,
   ]
 

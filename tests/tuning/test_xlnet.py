@@ -13,6 +13,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.__main__ import main
 from gpt_jax.tuning import exporting
+from tests.support import tiny
 from tests.support.golden_io import ROOT
 from tests.tuning.test_encoders import WORDS, example
 
@@ -52,13 +53,13 @@ def test_a_task_is_learned_and_exported(tmp_path):
     f'--workdir={tmp_path}/w',
     f'--config.finetune.task=choice({", ".join(paths)})',
     '--config.finetune.model.dropout=none',
-    '--config.finetune.peak=3e-3',
-    '--config.finetune.warmup=0.1',
-    '--config.batch.size=32',
-    '--config.schedule.num_steps=60',
-    '--config.eval.rows=16',
-    '--config.eval.every_steps=60',
-    '--config.checkpoint.every_steps=60',
+    *tiny.flags(
+      finetune=dict(peak='3e-3', warmup='0.1'),
+      batch=dict(size=32),
+      schedule=dict(num_steps=60),
+      eval=dict(rows=16, every_steps=60),
+      checkpoint=dict(every_steps=60),
+    ),
   ]
   assert main(argv) == 0
   result = json.loads((tmp_path / 'w/result.json').read_text())

@@ -111,7 +111,6 @@ def rewind_target(steps: Sequence[int], *, spike: int, before: int, every: int) 
   result does not depend on preemptions.
 
   Args:
-    steps: of the checkpoints.
     spike: its step, counted from 1.
     before: steps to go back, at least.
     every: regular checkpoints are at its multiples.

@@ -306,7 +306,6 @@ def entries(where: str, line: bytes, fields: Sequence[str], call: str) -> list[s
   Args:
     where: 'file:line', for messages.
     line: in UTF-8.
-    fields: of the object.
     call: an example of how a config names fields, for messages.
   """
   found, wanted = value(where, line, fields), []

@@ -46,7 +46,6 @@ def tied(
   """Scores by the token embeddings.
 
   Args:
-    bias: of each token.
     scale: none; rsqrt: hidden states / sqrt(d_model) (T5, PaLM).
     transform: none, or the activation of a dense layer, followed by a norm,
       that hidden states go through first (BERT's masked language model).

@@ -18,7 +18,6 @@ class Recurrent(NamedTuple):
   Attributes:
     make: the factory of the layer, which is called as a `block.Block`.
     make_stack: makes a stack of such layers, as `build.make_stack`.
-    width: of its output.
     cells: number of cells, for each direction.
     residual: whether its input, which is as wide, is added to its output.
     attends: whether it attends to the encoder's output.

@@ -409,7 +409,6 @@ def runs(counts_PE: jax.Array, here: jax.Array | int, bases_E: jax.Array) -> tup
   Args:
     counts_PE: number of rows that each device sends to each expert. The devices
       hold equally many experts, in order.
-    here: the device.
     bases_E: where each expert's rows begin on its device. They are in the order
       of their senders; a sender's rows are in the order of the experts.
   """
@@ -434,7 +433,6 @@ def exchange(
   """Exchanges runs of rows between the devices along mesh axes.
 
   Args:
-    axes: of the mesh.
     lengths: number of rows here before and after.
     x_ND: the rows; those in no run are not sent.
     there: the runs, which do not overlap where they arrive.

@@ -73,8 +73,6 @@ def check(params: Any, patterns: str, field: str) -> None:
   """Checks that each pattern names a parameter.
 
   Args:
-    params: as in `matching`.
-    patterns: as in `matching`.
     field: that holds them, for errors.
   """
   wanted = _split(patterns)
@@ -148,7 +146,6 @@ def lowest(params: Any, num_layers: int, model: Any) -> Any:
     params: real or abstract, of a decoder.
     num_layers: number of lowest layers, for which `divides` holds; 0: the
       embeddings alone.
-    model: the decoder.
 
   Returns:
     A tree of bool arrays that broadcast with the parameters.

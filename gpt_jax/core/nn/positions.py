@@ -42,8 +42,6 @@ class Model(NamedTuple):
     fields: the `Transformer`, whose fields are those of `config.model`.
     norm: makes a norm.
     inits: initialisers.
-    dtype: of the products.
-    num_layers: of the stack.
     causal: whether no token sees a later one in any layer of the stack.
   """
 

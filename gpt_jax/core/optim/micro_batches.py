@@ -35,7 +35,6 @@ def divided(num_rows: int, *, num_shards: int, micro_rows: int | None) -> MicroB
   """The fewest micro-batches with at most `micro_rows` rows on a device.
 
   Args:
-    num_rows: of the batch.
     num_shards: devices that share the rows.
     micro_rows: 0 or None: the whole batch at once.
   """

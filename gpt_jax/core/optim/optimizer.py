@@ -164,7 +164,6 @@ def adagrad(initial: Weight = 0.1, eps: Epsilon = 1e-7) -> Build:
 
   Args:
     initial: s at the start (TensorFlow's; ELMo: 1).
-    eps: see above.
   """
   return elementwise(optax.adagrad, initial_accumulator_value=initial, eps=eps)
 
@@ -346,8 +345,6 @@ def sgd(momentum: Fraction = 0.0, nesterov: bool = False, l2: Weight = 0.0) -> B
   `nesterov`.
 
   Args:
-    momentum: see above.
-    nesterov: see above.
     l2: L2 regularisation, as in `adam`.
   """
   if nesterov and not momentum:

@@ -404,7 +404,6 @@ def sqrt_decay(peak: Rate, decay: NotNegative = 0.005, warmup: int | str = 0) ->
 
   Args:
     peak: the rate without warm-up and decay.
-    decay: see above.
     warmup: length of the warm-up.
   """
   warm = _length('warmup', warmup)
@@ -448,8 +447,8 @@ def wsd(
     end = clock.count(num_steps)
     if not 0 < cool.count <= end - clock.at(warm):
       raise UsageError(
-        f'schedule.name: cooldown={cooldown!r} after warmup={warmup!r} does '
-        f'not fit the {end:,} {cool.unit} of the run'
+        f'schedule.name: cooldown={cooldown!r} after warmup={warmup!r} does not fit the '
+        f'{end:,} {cool.unit} of the run; shorten one, or raise schedule.num_steps'
       )
     left = clock.until(end, cool.count)
 

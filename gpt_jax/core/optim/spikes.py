@@ -57,8 +57,6 @@ def is_spike(policy: SpikePolicy, loss: float, grad_norm: float, logged: Sequenc
 
   Args:
     policy: only its threshold is used.
-    loss: of the step.
-    grad_norm: of the step.
     logged: the losses logged before, oldest first. The threshold applies from
       the tenth on.
   """

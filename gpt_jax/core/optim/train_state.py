@@ -23,7 +23,6 @@ def trained(params: Any, frozen: Collection[str]) -> Any:
   """The trained part of the parameters, or of a tree of the same form.
 
   Args:
-    params: of all models.
     frozen: names of frozen parts; none: returns the tree unchanged.
   """
   if not frozen:
@@ -38,7 +37,6 @@ def with_frozen(tree: Any, params: Any, frozen: Collection[str]) -> Any:
 
   Args:
     tree: in the form that `trained` returns.
-    params: of all models.
     frozen: see `trained`.
   """
   if not frozen:
@@ -56,7 +54,6 @@ class TrainState(NamedTuple):
   Attributes:
     step: int32 []: steps done.
     params: the tree of parameters, of all models.
-    opt_state: of the optimizer.
     ema: average of the trained parameters; None: none is kept.
   """
 

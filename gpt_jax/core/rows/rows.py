@@ -149,7 +149,6 @@ class RowMaker(abc.ABC):
     """The special tokens around single texts, as in these rows.
 
     Args:
-      special: of the tokenizer.
       **arguments: of the constructor, but the store and the length.
     """
     del arguments

@@ -64,7 +64,6 @@ def call(address: str, *, count: int, index: int, seconds: float) -> None:
   Args:
     address: host and port of process 0, as given to JAX.
     count: number of processes.
-    index: of this process.
     seconds: how long to wait for the last one.
 
   Raises:

@@ -127,7 +127,6 @@ def sentencepiece(
       pieces, the most frequent ones first.
     sample_bytes: of the training sample, chunks of documents that are chosen by
       a hash of their names; 0: 1000 for each piece, at most 64 MB.
-    seed: of the sample.
   """
   call = f'sentencepiece(vocab_size={vocab_size})'
 

@@ -71,7 +71,6 @@ class Corpus:
     settings: what the config says, for the manifest.
     split: the documents, and which of them are held out.
     steps: of cleaning.
-    maker: of the tokenizer.
     files: name -> path of all that the store depends on.
     in_mixture: whether names of documents begin with their source.
   """

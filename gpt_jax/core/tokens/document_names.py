@@ -87,7 +87,6 @@ def _one_each(
   """The files of the `count` documents of a source; [] if that is not known.
 
   Args:
-    call: of the source.
     found: its files in order, each with its entry in inputs.json.
   """
   if call.name not in _BY_FILE or contents.clean != 'none':

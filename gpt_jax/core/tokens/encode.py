@@ -366,7 +366,6 @@ class StoreWriter:
   """Writes the splits of a corpus in the order of its documents.
 
   Attributes:
-    tokenizer: of the store.
     digest: of the documents so far.
     num_bytes: of the documents so far.
     num_documents: so far, over both splits.

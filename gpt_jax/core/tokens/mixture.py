@@ -241,7 +241,6 @@ class Order:
       phases: one or more.
       sizes: rows of each source, of `length` targets.
       length: targets of a row.
-      seed: of all draws.
       tokens: of each source, without padding; None: rows are not padded.
       examples: of each source, where weights count them.
     """

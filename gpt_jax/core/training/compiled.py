@@ -72,9 +72,7 @@ def compile_train_step(
   With `optim.outer` it is the outer optimizer's `train_step`.
 
   Args:
-    parts: of a run.
     shape: of a batch; None: that of the last stage.
-    options: of the compiler.
     limit: bytes that the program may take on a device; None: any number.
 
   Returns:
@@ -216,11 +214,7 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
 
 
 def compile_on_mesh(parts: Parts, jitted, *args, options: dict[str, str] | None = None) -> Compiled:
-  """Compiles a `jax.jit` for these arguments, which may be abstract.
-
-  Args:
-    options: of the compiler.
-  """
+  """Compiles a `jax.jit` for these arguments, which may be abstract."""
   start = time.perf_counter()
   with sharding.use(parts.mesh, parts.rules):
     traced = jitted.trace(*args)

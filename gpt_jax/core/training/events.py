@@ -49,7 +49,6 @@ class Listener:
       state: before it; deleted, as if it were donated.
       batch: the rows of this process.
       shape: of the whole batch.
-      program: of the step.
       average_start: further arguments of the program.
 
     Returns:
@@ -63,12 +62,7 @@ class Listener:
     """The outputs of the steps up to `last`, which have no spike."""
 
   def spike(self, step: int, output: dict[str, Any]) -> bool:
-    """Whether a spike counts only once it recurs from the newest checkpoint.
-
-    Args:
-      step: of the spike.
-      output: of that step.
-    """
+    """Whether a spike counts only once it recurs from the newest checkpoint."""
     del step, output
     return False
 

@@ -139,7 +139,6 @@ def halving(choices: MicroRows, mesh: Mesh, first: int, attempt: Callable[[int],
   """Calls `attempt` with half as many rows until it does not raise `TooLarge`.
 
   Args:
-    choices: of the config.
     mesh: axis sizes.
     first: the first `batch.micro_rows` to try; 0: the whole batch.
     attempt: compiles.

@@ -58,14 +58,12 @@ class Parts(NamedTuple):
 
   Attributes:
     config: resolved, with its vocabulary size.
-    mesh: of all devices.
     rules: the mesh axes of each logical axis.
     model: the run's own model, a Flax module without parameters.
     objective: makes batches, and scores the parameters on them.
     ramp: the shape of each step's batch.
     schedule: step, counted from 0 -> learning rate.
     optimizer: its `update` takes the learning rate: see `optimizer.Build`.
-    precision: of the parameters.
     average: of the parameters; None: there is none.
     outer: the outer optimizer of replicas; None: there are none.
     shardings: of the state, one for each leaf.
@@ -324,10 +322,8 @@ def check_memory(parts: Parts, tree: Any, what: str, remedy: str) -> None:
   """Refuses arrays that do not fit the devices; a collective.
 
   Args:
-    parts: of the mesh.
     tree: abstract arrays with shardings.
     what: they are, with the field or flag that names them.
-    remedy: of the user.
 
   Raises:
     UsageError: a device has less memory than its shards of them take.

@@ -55,7 +55,6 @@ class RunInput(NamedTuple):
 
   Attributes:
     name: in the checkpoints' records.
-    fingerprint: of it.
     had: what a checkpoint had instead, for errors: `was taught by {}, and
       objective.teacher is`.
   """

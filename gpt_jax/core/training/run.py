@@ -385,7 +385,6 @@ class Run(NamedTuple):
     """Writes WORKDIR/NAME on the first process; returns its path.
 
     Args:
-      name: of the file.
       step: counted from 1; its rows are written too.
       about: what else is known of the step.
     """

@@ -41,8 +41,6 @@ def byte_bpe(vocab_size: Count, sample_bytes: Bytes = 0, seed: Seed = 0) -> Make
 
   Args:
     vocab_size: number of pieces, with the 256 bytes and five special tokens.
-    sample_bytes: as for `sentencepiece`.
-    seed: of the sample.
   """
   size = training.sample_size(vocab_size, sample_bytes)
   call = f'tokenizer.name: byte_bpe(vocab_size={vocab_size})'

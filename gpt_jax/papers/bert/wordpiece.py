@@ -54,8 +54,6 @@ def wordpiece(
     vocab_size: number of pieces, with [PAD] [UNK] [CLS] [SEP] [MASK].
     lowercase: also removes accents, unless `strip_accents` says otherwise.
     alphabet: how many characters have pieces: the most frequent ones.
-    sample_bytes: as for `sentencepiece`.
-    seed: of the sample.
     strip_accents: None: as `lowercase`.
   """
   size = training.sample_size(vocab_size, sample_bytes)

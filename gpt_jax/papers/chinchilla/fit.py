@@ -320,8 +320,6 @@ def objective(
   Args:
     theta: a, b, e, alpha, beta along the last axis, of any shape.
     log_n: logarithms of the parameters, [n].
-    log_d: of the tokens.
-    log_l: of the losses.
   """
   a, b, e, alpha, beta = (theta[..., i, None] for i in range(5))
   of_n, of_d = a - alpha * log_n, b - beta * log_d

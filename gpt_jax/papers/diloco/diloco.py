@@ -128,7 +128,6 @@ class DiLoCo:
       objective: see `step.train_step`.
       seed: of the run; the randomness of a replica depends on its number too.
       average: of the outer parameters, if one is kept; it counts all steps.
-      num_steps: of the run.
       **inner: further arguments of `step.train_step`, of one replica.
     """
     replicas: ReplicaStates = state.opt_state

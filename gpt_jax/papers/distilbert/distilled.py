@@ -304,7 +304,6 @@ def copied(
 
   Args:
     params: the student's parameters; its heads and parts are kept.
-    model: the student.
     layers: a layer of the teacher for each of the student's.
   """
   size, of_teacher = _period(model), _period(teacher)

@@ -84,7 +84,6 @@ class Writer:
     Args:
       folder: a path or a URL.
       wanted: JSON values that identify these outputs.
-      vocab_size: of the teacher.
     """
     self._folder, self._wanted = folder, wanted
     self._dtypes = {IDS: token_dtype(vocab_size), LOG_PROBS: 'float16'}

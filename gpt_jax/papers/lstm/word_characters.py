@@ -97,7 +97,6 @@ def table(tokenizer: Tokenizer, num_characters: int = NUM_IDS, length: int = 50)
 
   Args:
     num_characters: rows of the model's table of characters.
-    length: of each token.
   """
   check(num_characters, length)
   return of_words(words_of(tokenizer), length)

@@ -199,12 +199,7 @@ class Recurrence(NamedTuple):
     return shape_BL[0] * -(-shape_BL[1] // self.segment), self.segment
 
   def num_visible(self, pattern: Pattern, length: int) -> np.ndarray:
-    """The number of keys that each token of a row sees, int64 [length].
-
-    Args:
-      pattern: of the layer.
-      length: of the row.
-    """
+    """The number of keys that each token of a row sees, int64 [length]."""
     num_keys = pattern.num_visible(length)
     if not self.segment:
       return num_keys

@@ -208,12 +208,7 @@ def _of_some(visibility: Visibility, part: slice) -> Visibility:
 
 
 def xlnet(memory: Whole = 0, clamp: Whole = 0) -> Position:
-  """XLNet's relative attention, to both sides, with the types of tokens.
-
-  Args:
-    memory: as in `transformer_xl`.
-    clamp: as in `transformer_xl`.
-  """
+  """XLNet's relative attention, to both sides, with the types of tokens."""
   recurrence = Recurrence(memory)
   return Position(
     terms=functools.partial(SegmentTerms, clamp),

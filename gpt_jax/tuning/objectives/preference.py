@@ -123,7 +123,6 @@ def dpo_losses(
     margin_B: h, the chosen completion's log(pi / pi_ref) less the rejected
       one's; for ipo of means over tokens, as in TRL.
     beta: strength of the constraint to the reference.
-    loss_type: see above.
     label_smoothing: e, the probability that a label is wrong.
   """
   if loss_type == 'ipo':

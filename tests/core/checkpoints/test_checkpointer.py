@@ -414,7 +414,7 @@ def test_damage_is_found_or_does_no_harm(two, tmp_path, caplog, file, damage):
 
 def test_a_damaged_step_is_saved_again(two, tmp_path):
   shutil.copytree(two, tmp_path, dirs_exist_ok=True)
-  flip(largest_file(tmp_path, 5))
+  truncate(largest_file(tmp_path, 5))
   assert restore(tmp_path)[1] == [3]
   save(tmp_path, 5)
   state, steps = restore(tmp_path)
@@ -439,7 +439,7 @@ def test_a_wrong_number_that_reads_well_is_damage_too(two, tmp_path):
 
 def test_reading_alone_moves_nothing(two, tmp_path):
   shutil.copytree(two, tmp_path, dirs_exist_ok=True)
-  flip(largest_file(tmp_path, 5))
+  truncate(largest_file(tmp_path, 5))
   state, steps = restore(tmp_path, read_only=True)
   assert same_bits(state, state_at(3))
   assert steps == [3, 5]
@@ -453,7 +453,7 @@ def contents(folder):
 @pytest.mark.parametrize('read_only', [False, True])
 def test_with_none_sound_nothing_is_touched(two, tmp_path, read_only):
   shutil.copytree(two, tmp_path, dirs_exist_ok=True)
-  flip(largest_file(tmp_path, 3))
+  truncate(largest_file(tmp_path, 3))
   (tmp_path / 'checkpoints/5/commit_success.txt').unlink()
   before = contents(tmp_path)
   with pytest.raises(DamageError) as error:

@@ -1,15 +1,16 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Slices that are sold, by shape and by accelerator name."""
+"""Chips as their vendors publish them; slices that are sold, by shape and by name."""
 
 import json
 import math
 import pathlib
 import re
+import types
 
 import pytest
 
-from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs import chips, topologies
 from gpt_jax.core.costs.chips import CHIPS, GIB
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -89,3 +90,23 @@ def test_chips(chip):
   # What the compiler allows is a little less than there is.
   whole = {'v4': 32, 'v5e': 16, 'v5p': 96, 'v6e': 32, 'tpu7x': 192}[chip.name]
   assert 0.9 * whole < chip.hbm / GIB < whole
+
+
+@pytest.mark.parametrize(
+  'kind, peak',
+  [
+    ('TPU v4', 275e12),
+    ('TPU v5 lite', 197e12),  # not TPU v5, of which it is a longer name
+    ('TPU v5', 459e12),
+    ('TPU v5p', 459e12),
+    ('TPU v6 lite', 918e12),
+    ('TPU7x', 2307e12 / 2),  # two devices a chip
+    ('NVIDIA H100 80GB HBM3', 989e12),
+    ('NVIDIA A100-SXM4-40GB', 312e12),
+  ],
+)
+def test_peak_of_known_devices(kind, peak):
+  device = types.SimpleNamespace(device_kind=kind)
+  found = chips.vendor_peak(device)
+  assert found and found[0] == peak
+  assert kind in found[1]

@@ -72,7 +72,6 @@ def attend(text, asked):
   return backends.attend_rows(asked, backend=backend(text))
 
 
-PADDING = Visibility(np.ones((B, L), bool), None)
 DOCUMENTS = Visibility(None, np.zeros((B, L), np.int32))
 PREFIXES = Visibility(prefix_B=np.zeros(B, np.int32))
 MASKS = Visibility(visible_BLM=np.ones((B, L, L), bool))

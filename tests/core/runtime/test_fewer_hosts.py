@@ -18,25 +18,24 @@ import pytest
 
 from gpt_jax.core.training import metrics
 from tests.core.runtime.test_hosts import ends, losses, reach, start_python
+from tests.support import tiny
 
 STEPS, ROWS, LENGTH = 40, 10, 31
 FLAGS = [
   'train',
   '--config=configs/smoke.py',
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=none',
-  '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  f'--config.model.context_length={LENGTH}',
-  '--config.model.dropout=rates(embedding=0.1, attention=0.1)',
-  f'--config.batch.size={ROWS}',
-  f'--config.schedule.num_steps={STEPS}',
-  '--config.schedule.name=constant(1e-3, warmup=20)',
-  '--config.checkpoint.local_every_steps=3',
-  '--config.log.every_steps=1',
-  '--config.log.sample_prompt=',
-  '--config.hosts.heartbeat_seconds=10',
+  *tiny.flags(
+    data=dict(source="text('configs/*.py')", holdout='none'),
+    tokenizer=dict(name='bytes'),
+    model=dict(
+      num_layers=1, d_model=32, context_length=LENGTH, dropout='rates(embedding=0.1, attention=0.1)'
+    ),
+    batch=dict(size=ROWS),
+    schedule=dict(num_steps=STEPS, name='constant(1e-3, warmup=20)'),
+    checkpoint=dict(local_every_steps=3),
+    log=dict(every_steps=1, sample_prompt=''),
+    hosts=dict(heartbeat_seconds=10),
+  ),
 ]
 # Trains, and writes which rows of which step a process fed: their hashes.
 RECORDS = """

@@ -23,7 +23,7 @@ import pytest
 from gpt_jax.core.rows import row_order
 from gpt_jax.core.tokens.store import TokenStore
 from gpt_jax.core.training import metrics
-from tests.support import quick
+from tests.support import quick, tiny
 
 ROOT = pathlib.Path(__file__).parents[3]
 STEPS = 44
@@ -31,24 +31,18 @@ LENGTH, ROWS = 29, 12
 SPIKE = 33  # the step, from 1, with a row that is unlike the others
 FLAGS = [
   '--config=configs/smoke.py',
-  '--config.tokenizer.name=bytes',
-  '--config.model.vocab_size=262',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  f'--config.model.context_length={LENGTH}',
-  '--config.mesh.data=2',
-  '--config.mesh.fsdp=2',
-  '--config.mesh.tensor=2',
-  f'--config.batch.size={ROWS}',
-  '--config.optim.on_spike=rewind(threshold=0.25, before=2, batches=1)',
-  f'--config.schedule.num_steps={STEPS}',
-  '--config.schedule.name=constant(1e-2, warmup=3)',
-  '--config.checkpoint.every_steps=10',
-  '--config.eval.every_steps=22',
-  '--config.eval.rows=8',
-  '--config.log.every_steps=2',
-  '--config.hosts.heartbeat_seconds=10',
-  '--config.log.sample_prompt=',
+  *tiny.flags(
+    tokenizer=dict(name='bytes'),
+    model=dict(vocab_size=262, num_layers=1, d_model=32, context_length=LENGTH),
+    mesh=dict(data=2, fsdp=2, tensor=2),
+    batch=dict(size=ROWS),
+    optim=dict(on_spike='rewind(threshold=0.25, before=2, batches=1)'),
+    schedule=dict(num_steps=STEPS, name='constant(1e-2, warmup=3)'),
+    checkpoint=dict(every_steps=10),
+    eval=dict(every_steps=22, rows=8),
+    log=dict(every_steps=2, sample_prompt=''),
+    hosts=dict(heartbeat_seconds=10),
+  ),
 ]
 
 

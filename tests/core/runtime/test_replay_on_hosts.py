@@ -10,29 +10,26 @@ import pytest
 from gpt_jax.core.checkpoints import restore
 from gpt_jax.core.training import metrics
 from tests.core.runtime.test_hosts import ends, start_python
-from tests.support import whole_runs
+from tests.support import tiny, whole_runs
 
 STEPS, HOSTS, BAD = 11, 3, 2  # the device, in the mesh; one on each host
 FLAGS = [
   'train',
   '--config=configs/smoke.py',
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=none',
-  '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=32',
-  '--config.model.context_length=31',
-  '--config.model.dropout=rates(embedding=0.1, attention=0.1)',
-  '--config.mesh.data=3',
-  '--config.mesh.fsdp=1',
-  '--config.batch.size=6',
-  f'--config.schedule.num_steps={STEPS}',
-  '--config.schedule.name=constant(1e-3)',
-  '--config.checkpoint.every_steps=4',
-  '--config.log.every_steps=1',
-  '--config.log.sample_prompt=',
-  '--config.replay.every_steps=3',
-  '--config.hosts.heartbeat_seconds=10',
+  *tiny.flags(
+    data=dict(source="text('configs/*.py')", holdout='none'),
+    tokenizer=dict(name='bytes'),
+    model=dict(
+      num_layers=1, d_model=32, context_length=31, dropout='rates(embedding=0.1, attention=0.1)'
+    ),
+    mesh=dict(data=3, fsdp=1),
+    batch=dict(size=6),
+    schedule=dict(num_steps=STEPS, name='constant(1e-3)'),
+    checkpoint=dict(every_steps=4),
+    log=dict(every_steps=1, sample_prompt=''),
+    replay=dict(every_steps=3),
+    hosts=dict(heartbeat_seconds=10),
+  ),
 ]
 # Trains while a device is wrong: at steps 3 and 7 (`once`), or `always`.
 PROGRAM = f"""
@@ -45,28 +42,7 @@ from tests.resilience import test_replay as faults
 faults.BAD, kind, argv = {BAD}, sys.argv[1], sys.argv[2:]
 
 if kind == 'once':
-  compile_stages, left, known = loop.compile_stages, {{3, 7}}, []
-
-  def wrong(parts, done, found, *rest):
-    compile_stages(parts, done, found, *rest)
-    for shape, program in found.items():
-      if program.call not in known:
-        known.append(wrapped(program.call, parts.mesh))
-        found[shape] = program._replace(call=known[-1])
-
-  def wrapped(sound, mesh):
-    def call(state, arrays, *rest):
-      step = int(state.step) + 1
-      if step not in left:
-        return sound(state, arrays, *rest)
-      left.remove(step)
-      if step == 3:  # checked: one of its runs has a wrong parameter
-        return sound(faults.with_flipped(state, {BAD}, mesh), arrays, *rest)
-      state, out = sound(state, arrays, *rest)  # not checked
-      return faults.with_flipped(state, {BAD}, mesh), out
-    return call
-
-  loop.compile_stages = wrong
+  loop.compile_stages = faults.wrong_at({{3, 7}})
 if kind == 'always':
   compile_prints = replay.compile_shard_prints
   replay.compile_shard_prints = lambda *args: compile_prints(*args)._replace(

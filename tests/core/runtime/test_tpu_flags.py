@@ -1,13 +1,15 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler for TPUs knows the flags that launch/ gives it."""
+"""The compiler for TPUs knows its flags, and is silent where it only compiles."""
 
+import glob
+import os
 import subprocess
 import sys
 
 import pytest
 
-from gpt_jax.core.runtime import tpu_flags
+from gpt_jax.core.runtime import libtpu, tpu_flags
 from tests.support import tpu
 
 
@@ -33,3 +35,21 @@ def test_the_compiler_knows_them():
   assert refused.keys() == tpu_flags.FLAGS.keys() - {'tpu7x'}
   for names in refused.values():
     assert names == ['xla_tpu_enable_what_there_is_not']
+
+
+def test_it_is_silent_where_no_tpu_is(monkeypatch):
+  for name in libtpu.SETTINGS:
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('TPU_ACCELERATOR_TYPE', 'v6e-8')
+  monkeypatch.setattr(glob, 'glob', lambda pattern: ['/dev/accel0'])
+  libtpu.silence()
+  assert 'TPU_WORKER_HOSTNAMES' not in os.environ
+  monkeypatch.setattr(glob, 'glob', lambda pattern: [])
+  libtpu.silence()
+  found = {name: os.environ.pop(name) for name in libtpu.SETTINGS}
+  assert found == {
+    'TPU_SKIP_MDS_QUERY': '1',
+    'TPU_WORKER_HOSTNAMES': 'localhost',
+    # The user's.
+    'TPU_ACCELERATOR_TYPE': 'v6e-8',
+  }

@@ -33,19 +33,15 @@ from tests.support import quick, tiny
 ROOT = pathlib.Path(__file__).parents[3]
 FLAGS = [
   '--config=configs/smoke.py',
-  "--config.data.source=text('configs/t*.py')",
-  '--config.data.holdout=none',
-  '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=1',
-  '--config.model.d_model=16',
-  '--config.model.context_length=31',
-  '--config.model.remat=none',
-  '--config.batch.size=128',
-  '--config.mesh.fsdp=1',
-  '--config.mesh.data=8',
-  '--config.schedule.num_steps=3',
-  '--config.log.every_steps=1',
-  '--config.log.sample_tokens=0',
+  *tiny.flags(
+    data=dict(source="text('configs/t*.py')", holdout='none'),
+    tokenizer=dict(name='bytes'),
+    model=dict(num_layers=1, d_model=16, context_length=31, remat='none'),
+    batch=dict(size=128),
+    mesh=dict(fsdp=1, data=8),
+    schedule=dict(num_steps=3),
+    log=dict(every_steps=1, sample_tokens=0),
+  ),
 ]
 
 

@@ -17,31 +17,29 @@ import time
 import pytest
 
 from gpt_jax.core.training import metrics
-from tests.support import quick, whole_runs
+from tests.support import quick, tiny, whole_runs
 
 ROOT = pathlib.Path(__file__).parents[3]
 STEPS = 60
 FLAGS = [
-  '--config=configs/smoke.py',
-  "--config.data.source=text('configs/*.py')",
-  '--config.data.holdout=tail(fraction=0.1)',
-  '--config.tokenizer.name=bytes',
-  '--config.model.num_layers=2',
-  '--config.model.d_model=32',
-  '--config.model.context_length=31',
-  '--config.model.dropout=rates(embedding=0.1, residual=0.1, attention=0.1)',
+  *tiny.SMOKE,
+  *tiny.flags(
+    model=dict(
+      num_layers=2,
+      d_model=32,
+      context_length=31,
+      dropout='rates(embedding=0.1, residual=0.1, attention=0.1)',
+    )
+  ),
   # 51 tokens a step, then 93 from step 36 and 186 from step 43 on.
-  '--config.batch.size=ramp(0:3, 2400_tokens:6)',
-  '--config.batch.length=stages(17, 35_steps:31)',
-  '--config.batch.micro_rows=3',
-  '--config.optim.precision=bfloat16',
-  '--config.optim.ema=ema(decay=0.9)',
-  f'--config.schedule.num_steps={STEPS}',
-  "--config.schedule.name=cosine(2e-3, '500_tokens', decay='8k_tokens')",
-  '--config.checkpoint.every_steps=7',
-  '--config.eval.every_steps=20',
-  '--config.log.every_steps=1',
-  '--config.log.sample_tokens=5',
+  *tiny.flags(
+    batch=dict(size='ramp(0:3, 2400_tokens:6)', length='stages(17, 35_steps:31)', micro_rows=3),
+    optim=dict(precision='bfloat16', ema='ema(decay=0.9)'),
+    schedule=dict(num_steps=STEPS, name="cosine(2e-3, '500_tokens', decay='8k_tokens')"),
+    checkpoint=dict(every_steps=7),
+    eval=dict(every_steps=20),
+    log=dict(every_steps=1, sample_tokens=5),
+  ),
 ]
 
 

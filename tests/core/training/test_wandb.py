@@ -10,7 +10,8 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.core.training import metrics
-from tests.core.training.test_trackers import ROOT, WANDB, training
+from tests.core.training.test_trackers import WANDB, training
+from tests.support import tiny
 
 wandb = pytest.importorskip('wandb')
 
@@ -88,19 +89,13 @@ def test_a_training_run(tmp_path):
   code = main(
     [
       'train',
-      f'--config={ROOT}/configs/smoke.py',
-      f"--config.data.source=text('{ROOT}/configs/*.py')",
-      '--config.data.holdout=tail(fraction=0.1)',
-      '--config.tokenizer.name=bytes',
-      '--config.model.num_layers=1',
-      '--config.model.d_model=24',
-      '--config.model.context_length=31',
-      '--config.batch.size=8',
-      '--config.schedule.num_steps=7',
-      '--config.schedule.name=constant(peak=1e-2)',
-      '--config.log.every_steps=3',
-      f'--config.log.trackers=tensorboard, {WANDB}',
-      '--config.log.sample_tokens=0',
+      *tiny.SMOKE,
+      *tiny.flags(
+        model=dict(num_layers=1, d_model=24, context_length=31),
+        batch=dict(size=8),
+        schedule=dict(num_steps=7, name='constant(peak=1e-2)'),
+        log=dict(every_steps=3, trackers=f'tensorboard, {WANDB}', sample_tokens=0),
+      ),
       f'--workdir={tmp_path / "w"}',
     ]
   )

@@ -52,7 +52,6 @@ def read(patterns: Sequence[str], field: str, n: int) -> Iterator[tuple[str, str
   """Yields the evaluation texts, each with its file and line.
 
   Args:
-    patterns: of the files.
     field: of a record: one, several as in 'context, ending', or '' for all.
     n: words of an overlap. Where all fields are read, the first line of a table
       is taken for the names of its columns if it has fewer words than that;

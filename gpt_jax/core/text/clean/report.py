@@ -109,11 +109,7 @@ def of_json(rows: list[Any]) -> Counts:
 
 
 def entries(names: Sequence[str], counts: Counts) -> list[dict[str, Any]]:
-  """The report, sources and rules in the order in which they first occur.
-
-  Args:
-    names: of the steps.
-  """
+  """The report, sources and rules in the order in which they first occur."""
   report = [{'step': name, 'sources': {}} for name in names]
   for (step, source, rule), tally in sorted(counts.items(), key=lambda item: item[1].first):
     sources = report[step]['sources']

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""UniLM learns to write: from two files to texts and their figures."""
+"""Whole runs of UniLM: a BERT with both heads, and one that learns to write."""
 
 import json
 import os
@@ -12,8 +12,32 @@ import sys
 import pytest
 
 from gpt_jax.__main__ import main
-from tests.core.training.test_translation import overrides
+from tests.support import tiny, whole_runs
+from tests.support.golden_io import config
 from tests.test_docs import ROOT
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_a_bert_does(tmp_path, capsys):
+  """Exported as a BERT with both heads, imported again, and filled in."""
+  changes = {'schedule__num_steps': 1}
+  workdir = whole_runs.trained('unilm', tmp_path / 'run', **changes).workdir
+  out, back = tmp_path / 'out', tmp_path / 'back'
+  assert main(['convert', f'--workdir={workdir}', f'--to_hf={out}']) == 0
+  assert config(out)['type_vocab_size'] == 2
+  assert main(['convert', f'--from_hf={out}', f'--workdir={back}']) == 0
+  found = []
+  for folder in (workdir, back):
+    capsys.readouterr()
+    text = '--text=The [MASK] sat.'
+    assert main(['fill', f'--workdir={folder}', text]) == 0
+    found.append(capsys.readouterr().out)
+  assert found[0] == found[1] and found[0]
+  # Its bidirectional rows learned of next sentences.
+  flags = [f'--workdir={workdir}', '--pairs=next', '--json']
+  assert main(['evaluate', *flags]) == 0
+  measured = json.loads(capsys.readouterr().out)
+  assert measured['eval/validation/pairs_next_loss'] > 0
 
 
 def write(name, count, seed):
@@ -35,7 +59,7 @@ def test_letters_are_copied_and_written_backwards(tmp_path, monkeypatch, capsys)
   monkeypatch.chdir(tmp_path)
   write('train', 8000, seed=1)
   write('test', 64, seed=2)
-  settings = overrides(
+  settings = tiny.flags(
     model=dict(num_layers=2, d_model=48, num_heads=3, d_ff=96)
     | dict(vocab_size=23, context_length=32),
     tokenizer=dict(name='wordpiece(vocab_size=23)'),

@@ -1,17 +1,105 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a plan by part, in a picture."""
+"""Pictures: documents that steps read, mesh axes of a model, memory of a plan."""
 
 import json
+import math
 from unittest import mock
 
+import jax
 import pytest
 
 from gpt_jax.__main__ import main
+from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
 from gpt_jax.core.costs.chips import GIB
+from gpt_jax.core.spec import UsageError
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.planning import report, search
-from gpt_jax.reports import memory, runs
+from gpt_jax.reports import data_order, layout, memory, runs
+from tests.support import tiny
+
+ROWS = [
+  {
+    'step': step,
+    'source': source,
+    'epoch': epoch,
+    'spans': [{'document': i} for i in documents],
+    **({'second': [{'document': second}]} if second else {}),
+  }
+  for step, source, epoch, documents, second in (
+    (3, '', 0, (2, 3), 0),
+    (3, '', 0, (3,), 0),  # the same document again
+    (5, '', 1, (7,), 5),
+    (5, 'web', 1, (11,), 0),
+  )
+]
+
+
+def test_points_are_documents_of_steps(tmp_path, monkeypatch):
+  """Both texts of a row count, each document once in a step."""
+  figures, save = [], runs.save_figure
+
+  def kept(figure, out):
+    figures.append(figure)
+    return save(figure, out)
+
+  monkeypatch.setattr(runs, 'save_figure', kept)
+  out = tmp_path / 'order.png'
+  assert data_order.chart(ROWS, 13, str(out)) == str(out)
+  assert out.read_bytes().startswith(b'\x89PNG')
+  (axes,) = figures[0].axes
+  points = {found.get_label(): found.get_offsets().tolist() for found in axes.collections}
+  assert points == {'epoch 0': [[3, 2], [3, 3]], 'epoch 1': [[5, 7], [5, 5]], 'web': [[5, 11]]}
+  assert axes.get_title() == '5 of 13 documents read'
+  assert axes.get_ylim() == (-0.5, 12.5)
+
+
+def test_a_device_holds_what_its_shard_holds(tmp_path):
+  # Three key/value heads do not divide over two devices, and stay whole.
+  config = config_lib.resolve(
+    tiny.config(
+      **{
+        'model.num_layers': 2,
+        'model.num_heads': 6,
+        'model.num_kv_heads': 3,
+        'model.d_model': 60,
+        'model.d_ff': 62,
+        'model.ffn': "gelu, switch(num_experts=2, expert='gelu')",
+        'mesh.fsdp': 2,
+        'mesh.expert': 2,
+        'mesh.tensor': 2,
+      }
+    )
+  )
+  objective = config_lib.objective(config)
+  sizes = tuple(config.mesh[axis] for axis in sharding.AXES)
+  shardings = sharding.param_shardings(
+    objective.shapes,
+    jax.sharding.AbstractMesh(sizes, sharding.AXES),
+    sharding.parse_rules(config.mesh.rules),
+  )
+  expected = [
+    math.prod(split.shard_shape(leaf.value.shape))
+    for split, leaf in zip(
+      jax.tree.leaves(shardings),
+      jax.tree.leaves(objective.shapes, is_leaf=lambda x: hasattr(x, 'names')),
+      strict=True,
+    )
+  ]
+  found = layout.splits(config)
+  assert [split.held for split in found] == expected
+  assert {a for x in found for _, _, by in x.dimensions for a in by} == {'fsdp', 'expert', 'tensor'}
+  out = tmp_path / 'split.png'
+  assert layout.sharding_chart(config, str(out)) == str(out)
+  assert out.read_bytes().startswith(b'\x89PNG')
+
+
+def test_an_open_axis_is_refused():
+  config = config_lib.resolve(tiny.config(**{'mesh.fsdp': -1}))
+  with pytest.raises(UsageError, match=r'mesh\.fsdp=-1: a picture'):
+    layout.splits(config)
+
 
 # GiB: the peak is the sum of the parts; the second has unrolled layers.
 HBM = [

@@ -1,16 +1,36 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a step sends over `data` does not grow with its micro-batches."""
+"""Train steps compiled for TPUs: experts, replicas, micro-batches."""
 
 import pytest
 
 from tests.support import tpu
 
+pytestmark = pytest.mark.tpu
+
+
+def test_experts_compile():
+  assert tpu.compiled('switch', 'v5e:2x4') == {
+    # There and back, and the same for the gradient.
+    'capacity': [0, 4, 0],
+    # Two products, and for each those of its two gradients.
+    'dropless': [6, 0, 4],
+  }
+
+
+def test_only_fingerprints_leave_a_replica():
+  """The compiler takes its checker, as it refuses options that it lacks."""
+  found = tpu.compiled('replay')
+  # The model has 20 arrays, and each replica one number of each.
+  assert found['data'] < 1000
+  assert found['fsdp'] > 1e6
+  assert found['temporary'] < 1.5 * found['of_step']
+  assert found['kernels'] > 0
+
+
 # Of the model in `compile_for_tpu`: embedding, positions, layers, norms.
 KERNELS = 2 * (4 * 256 * 256 + 2 * 256 * 640)
 TABLES = (512 + 128) * 256
-
-pytestmark = pytest.mark.tpu
 
 
 def test_gradients_are_sent_once():
