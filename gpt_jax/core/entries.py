@@ -1,12 +1,13 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How a field of the config is declared: by the core, and by wings.
+"""How a field of the config, and an option of it, is declared, with what it needs.
 
 A wing declares a section of its own with these, and names it in its
 `choices.py` by the field 'section'.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ml_collections.config_dict import FieldReference, placeholder
@@ -34,6 +35,8 @@ class Field(NamedTuple):
   # Calls that its text may hold, several with commas, where the room that reads
   # the text checks them; or, of the calls that it may name, those to document.
   calls: Mapping[str, Any] | None = None
+  # The field that must be set where this one is.
+  needs: str = ''
 
   @property
   def range(self) -> Range | OneOf | None:
@@ -51,6 +54,18 @@ class Field(NamedTuple):
     if self.default is None:
       return placeholder(ranges.plain(self.takes))
     return number_or_text(self.default) if self.or_text else self.default
+
+
+class Option(NamedTuple):
+  """What an option needs of other fields, declared beside it: a row of 'option'.
+
+  Attributes:
+    needs: field -> the value that it must have.
+    check: of a config, for what a value alone cannot say.
+  """
+
+  needs: Mapping[str, Any] = MappingProxyType({})
+  check: Callable[[Any], None] | None = None
 
 
 class Section(dict[str, Any]):

@@ -33,7 +33,6 @@ import safetensors.numpy
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 20
 ROWS = 12  # UniLM's four masks and three kinds of rows divide it
-PAIRS = 'transformer'
 TEACHER = 'bert'  # the run that distilbert learns from
 SMALL = ('notes', 'shakespeare_char', 'smoke')
 
@@ -101,7 +100,7 @@ def overrides(name: str, config: Any, work: pathlib.Path) -> list[str]:
   """What makes a run short, and reads the corpus in `work`."""
   corpus = work / 'corpus'
   source = f"text('{corpus}/*.txt')"
-  if name == PAIRS:
+  if (config.data.rows or '').startswith('parallel'):
     source = f"parallel_text('{corpus}/*.source', '{corpus}/*.target')"
   schedule = re.sub(r'warmup=\d+', 'warmup=5', config.schedule.name)
   fields = {

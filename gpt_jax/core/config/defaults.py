@@ -95,6 +95,7 @@ TREE: dict[str, Any] = {}
 
 TREE['seed'] = Field(0, Seed, 'Initial parameters, data order and dropout are functions of it.')
 
+ENCODER = 'model.num_encoder_layers'
 TREE['model'] = Section(
   'The model: the fields of `Transformer` in gpt_jax/core/nn/transformer.py.',
   vocab_size=Field(
@@ -110,10 +111,10 @@ TREE['model'] = Section(
   head_size=Field(None, WIDTH, "Width of a head's queries and keys; empty: d_model / num_heads."),
   value_size=Field(0, OWN_WIDTH, "Width of a head's values; 0: head_size."),
   encoder_num_heads=Field(
-    0, OWN_WIDTH, 'Heads of the encoder, with the same total width; 0: num_heads.'
+    0, OWN_WIDTH, 'Heads of the encoder, with the same total width; 0: num_heads.', needs=ENCODER
   ),
   d_ff=Field(None, WIDTH, 'Width of the feed-forward layers; empty: 4 * d_model.'),
-  encoder_d_ff=Field(0, OWN_WIDTH, 'd_ff of the encoder; 0: d_ff.'),
+  encoder_d_ff=Field(0, OWN_WIDTH, 'd_ff of the encoder; 0: d_ff.', needs=ENCODER),
   num_encoder_layers=Field(
     0, DEPTH, 'Number of encoder layers; above 0 the model is an encoder-decoder.'
   ),
@@ -123,6 +124,7 @@ TREE['model'] = Section(
     'Layers of an additional encoder with its own embedding table and '
     "positions, whose output replaces the encoder's token embeddings; "
     '0: no such encoder.',
+    needs=ENCODER,
   ),
   source_vocab_size=Field(
     0,
@@ -131,6 +133,7 @@ TREE['model'] = Section(
     'of a separate table for the encoder). 0: the vocabulary of a separate '
     'source tokenizer, if there is one; otherwise encoder and decoder share a '
     'table.',
+    needs=ENCODER,
   ),
   share=Field(
     'none',
@@ -151,6 +154,7 @@ TREE['model'] = Section(
     str,
     "The encoder's attention: bidirectional, or recurrent layers; empty: bidirectional.",
     calls=MODEL['encoder_attention'],
+    needs=ENCODER,
   ),
   attention_scale=Field(
     'rsqrt', MODEL['attention_scale'], 'The factor that attention scores are multiplied by.'

@@ -14,7 +14,7 @@ from gpt_jax.core.config import fields, log_trackers
 from gpt_jax.core.config.defaults import CALL_STRINGS, FIELDS, OPTIONAL
 from gpt_jax.core.config.fields import Config, flatten
 from gpt_jax.core.config.lengths import ramp, schedule, sides
-from gpt_jax.core.nn.choices import CHOICES, RULES
+from gpt_jax.core.nn.choices import CHOICES
 from gpt_jax.core.optim import batch_ramp
 from gpt_jax.core.optim.outer import OUTERS, Outer
 from gpt_jax.core.optim.rounding import AVERAGES
@@ -51,20 +51,13 @@ def check_depths(config: Config) -> None:
       )
   _check_encoder(config)
   _check_source(config, choices)
-  _check_stacks(config, choices)
   _check_groups(config, 'num_layers', len(choices.decoder))
   _check_groups(config, 'num_encoder_layers', len(choices.encoder))
 
 
 def _check_encoder(config: Config) -> None:
-  """Checks that encoder fields are only set if there is an encoder."""
+  """Checks the heads and the attention of the encoder."""
   model = config.model
-  for field, none in (('encoder_num_heads', 0), ('encoder_d_ff', 0), ('encoder_attention', None)):
-    if model[field] and not model.num_encoder_layers:
-      raise UsageError(
-        f'model.{field}={model[field]!r}: needs an encoder; set '
-        f'model.num_encoder_layers, or model.{field}={none or ""}'
-      )
   build.encoder_sizes(model)
   patterns = build.ModelChoices.of(model).encoder_attention
   if model.num_encoder_layers and any(
@@ -80,24 +73,15 @@ def _check_source(config: Config, choices: 'build.ModelChoices') -> None:
   """Checks that an encoder of sources can precede the encoder."""
   model = config.model
   narrow = choices.input.embedding or choices.input.d_embed
+  if model.source_vocab_size and narrow and not model.num_source_layers:
+    raise UsageError(
+      f"model.source_vocab_size={model.source_vocab_size}: the encoder's own "
+      f'table does not work with model.input={model.input!r}, narrow or '
+      "adaptive embeddings; take 'tokens'"
+    )
   if not model.num_source_layers:
-    if model.source_vocab_size:
-      given = f'model.source_vocab_size={model.source_vocab_size}'
-      if not model.num_encoder_layers:
-        raise UsageError(
-          f'{given}: needs an encoder; set model.num_encoder_layers, or model.source_vocab_size=0'
-        )
-      if narrow:
-        raise UsageError(
-          f"{given}: the encoder's own table does not work with model.input="
-          f"{model.input!r}, narrow or adaptive embeddings; take 'tokens'"
-        )
     return
   given = f'model.num_source_layers={model.num_source_layers}'
-  if not model.num_encoder_layers:
-    raise UsageError(
-      f'{given}: needs an encoder; set model.num_encoder_layers, or model.num_source_layers=0'
-    )
   ffns = choices.encoder_ffn
   if len(ffns) > 1 or any(ffn.router for ffn in ffns):
     raise UsageError(
@@ -113,33 +97,6 @@ def _check_source(config: Config, choices: 'build.ModelChoices') -> None:
     )
 
 
-def _check_stacks(config: Config, choices: 'build.ModelChoices') -> None:
-  """Checks that encoder and decoder are equal where they share parameters."""
-  model = config.model
-  if not choices.share.stacks:
-    return
-  given = f'model.share={model.share!r}'
-  if model.num_encoder_layers != model.num_layers:
-    raise UsageError(
-      f'{given}: needs as many layers in both stacks; set '
-      f'model.num_encoder_layers={model.num_encoder_layers} and '
-      f'model.num_layers={model.num_layers} to the same number'
-    )
-  for field in ('encoder_num_heads', 'encoder_d_ff'):
-    if model[field]:
-      raise UsageError(
-        f'{given}: needs equal layers in both stacks; set model.{field}={model[field]} to 0'
-      )
-  texts = (model.encoder_ffn or model.ffn, model.ffn)
-  encoder, decoder = (spec.parse('model.ffn', text) for text in texts)
-  if len(choices.encoder) != len(choices.decoder) or encoder != decoder:
-    raise UsageError(
-      f'{given}: needs equal layers in both stacks; give one kind of layer in '
-      f'model.attention={model.attention!r}, and the same one in model.ffn='
-      f'{model.ffn!r} and model.encoder_ffn={model.encoder_ffn!r}'
-    )
-
-
 def _check_groups(config: Config, field: str, inner: int) -> None:
   """Checks that a stack divides into groups that share parameters."""
   model, shared = config.model, build.ModelChoices.of(config.model).share
@@ -152,15 +109,34 @@ def _check_groups(config: Config, field: str, inner: int) -> None:
     )
 
 
-# Options that go with few others.
+# What fields and options need of others, as they declare it.
 
 
-def check_options(config: Config) -> None:
-  """Checks what options need of other fields: see `nn.choices.RULES`."""
-  for field in CHOICES:
-    for call in spec.parse(f'model.{field}', config.model[field] or 'none'):
-      if (option := f'{field}.{call.name}') in RULES:
-        RULES[option](config)
+# By the field and the name of an option: 'model.attention.lstm'.
+OPTIONS = spec.Table({}, 'option')
+
+
+def check_needs(config: Config) -> None:
+  """Checks what fields that are set, and options that are named, need of others."""
+  flat = flatten(config)
+  for name, field in FIELDS.items():
+    if field.needs and flat.get(name) and not flat[field.needs]:
+      raise UsageError(
+        f'{name}={flat[name]!r}: needs {field.needs}; set it, or {name}='
+        f'{"" if field.default is None else field.default}'
+      )
+  lists = {f'model.{name}': table for name, table in CHOICES.items()}
+  for name in {**CALL_STRINGS, **lists}:
+    calls = spec.parse(name, flat[name]) if flat.get(name) else ()
+    for option in {f'{name}.{call.name}' for call in calls} & {*OPTIONS}:
+      for other, value in OPTIONS[option].needs.items():
+        if flat[other] != value:
+          raise UsageError(
+            f'{other}={flat[other]!r}: does not work with {name}={flat[name]!r}; '
+            f'set it to {value!r}'
+          )
+      if check := OPTIONS[option].check:
+        check(config)
 
 
 # Sizes: no array may have more bytes than the compiler can count.
@@ -286,26 +262,6 @@ def outer(config: Config) -> Outer | None:
   return spec.build('optim.outer', config.optim.outer, OUTERS)
 
 
-def _check_outer(config: Config) -> None:
-  """Rejects what replicas that train apart cannot do."""
-  apart = outer(config)
-  if apart is None:
-    return
-  said = f'optim.outer={config.optim.outer!r}'
-  if config.get('finetune'):
-    raise UsageError(f"{said}: is for pre-training; give 'none' in fine-tuning and post-training")
-  if config.optim.state == 'host':
-    raise UsageError(
-      f"{said}: keeps the moments of its replicas on the devices; give optim.state='device'"
-    )
-  for stage in ramp(config).stages:
-    if stage.rows % apart.replicas:
-      raise UsageError(
-        f'batch.size={config.batch.size!r}: {stage.rows} rows do not divide '
-        f'over the {apart.replicas} replicas of {said}; give a multiple'
-      )
-
-
 def validate(config: Config) -> None:
   """Checks the call-strings, and the fields against each other."""
   flat = flatten(config)
@@ -314,7 +270,6 @@ def validate(config: Config) -> None:
     if field in flat and not field.startswith('model.'):
       spec.build(field, flat[field], table)
   _check_average(config)
-  _check_outer(config)
   log_trackers.load(flat[log_trackers.FIELD])
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)
@@ -328,7 +283,7 @@ def validate(config: Config) -> None:
       f'model.num_kv_heads={model.num_kv_heads}; change one of them'
     )
   check_depths(config)
-  check_options(config)
+  check_needs(config)
   if reader := build.ModelChoices.of(model).input.reader:
     reader.check(config)
   stacks = (choices.encoder_ffn, choices.ffn)

@@ -78,6 +78,3 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
   'share': SHARES,
   'pipeline': PIPELINES,
 }
-
-# Checks of a config that names an option, by its field and name.
-RULES = Table({}, 'rule')

@@ -2,4 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the core's tables, by the field that names them."""
 
-ROWS = {'optim.outer': {'diloco': 'gpt_jax.papers.diloco.diloco:DiLoCo'}}
+ROWS = {
+  'optim.outer': {'diloco': 'gpt_jax.papers.diloco.diloco:DiLoCo'},
+  'option': {'optim.outer.diloco': 'gpt_jax.papers.diloco.rules:OPTION'},
+}

@@ -9,9 +9,10 @@ ROWS = {
     'recurrent': 'gpt_jax.papers.lstm.recurrent:Recurrent',
     'bilm': 'gpt_jax.papers.lstm.bilm:BiLm',
   },
-  'rule': {
-    'attention.lstm': 'gpt_jax.papers.lstm.rules:check_layers',
-    'block.plain': 'gpt_jax.papers.lstm.rules:check_layers',
-    'encoder_attention.lstm': 'gpt_jax.papers.lstm.rules:check_layers',
+  'option': {
+    'model.attention.lstm': 'gpt_jax.papers.lstm.rules:LAYERS',
+    'model.block.plain': 'gpt_jax.papers.lstm.rules:PLAIN',
+    'model.encoder_attention.lstm': 'gpt_jax.papers.lstm.rules:LAYERS',
+    'model.input.characters': 'gpt_jax.papers.lstm.word_characters:OPTION',
   },
 }

@@ -3,6 +3,7 @@
 """What recurrent layers need of a config."""
 
 from gpt_jax.core.config.fields import Config
+from gpt_jax.core.entries import Option
 from gpt_jax.core.nn.build import ModelChoices, recurrent
 from gpt_jax.core.spec import UsageError
 
@@ -35,17 +36,6 @@ def check_layers(config: Config) -> None:
   if not plain:
     return
   layers = choices.recurrent
-  for field, value in (
-    ('position', 'none'),
-    ('share', 'none'),
-    ('num_source_layers', 0),
-    ('matmul', 'plain'),
-  ):
-    if model[field] != value:
-      raise UsageError(
-        f'model.{field}={model[field]!r}: does not work with the recurrent '
-        f'layers of {given}; set it to {value!r}'
-      )
   attend = any(layer.attends for layer in layers)
   if attend != bool(model.num_encoder_layers):
     raise UsageError(
@@ -83,3 +73,14 @@ def check_layers(config: Config) -> None:
         f'{given}: lstm(residual=True): a layer of width {layer.width} cannot '
         f'add its input of width {width}; leave it out, or change a width'
       )
+
+
+PLAIN = Option(check=check_layers)
+LAYERS = PLAIN._replace(
+  needs={
+    'model.position': 'none',
+    'model.share': 'none',
+    'model.num_source_layers': 0,
+    'model.matmul': 'plain',
+  }
+)

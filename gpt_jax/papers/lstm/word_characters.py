@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import models
 
 from gpt_jax.core import spec
+from gpt_jax.core.entries import Option
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.embed import SCALES, Input
 from gpt_jax.core.nn.layers import Initializers
@@ -147,7 +148,6 @@ class Reader(NamedTuple):
     for field, wrong, remedy in (
       ('output', choices.output.tied, "'untied(bias=True)'"),
       ('dropout', choices.dropout.words > 0, 'rates without words'),
-      ('num_encoder_layers', model.num_encoder_layers > 0, '0'),
     ):
       if wrong:
         raise UsageError(
@@ -155,6 +155,9 @@ class Reader(NamedTuple):
           f"model.input='characters(...)' has none; give {remedy}"
         )
 
+
+# The encoder reads its sources from a table of words.
+OPTION = Option(needs={'model.num_encoder_layers': 0})
 
 # ELMo's convolutions: width, number of filters.
 _FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))

@@ -3,8 +3,9 @@
 """Rows of the core's tables, by the field that names them."""
 
 ROWS = {
-  'model': {'encoder_decoder': ('gpt_jax.papers.transformer.encoder_decoder:EncoderDecoderModel')},
+  'model': {'encoder_decoder': 'gpt_jax.papers.transformer.encoder_decoder:EncoderDecoderModel'},
   'model.share': {'stacks': 'gpt_jax.papers.transformer.encoder_decoder:stacks'},
+  'option': {'model.share.stacks': 'gpt_jax.papers.transformer.rules:STACKS'},
   'data.rows': {'parallel': 'gpt_jax.papers.transformer.parallel_rows:parallel'},
   'data.source of pairs': {
     'parallel_text': 'gpt_jax.papers.transformer.pairs:parallel_text',
