@@ -43,6 +43,7 @@ def runs() -> list[str]:
     path.stem
     for path in sorted((ROOT / 'configs').glob('*.py'))
     if path.stem in SMALL or re.search(r"^ *'cpu': |\{.*'cpu': ", path.read_text(), re.MULTILINE)
+    if 'finetune.' not in path.read_text()  # those are of `gpt-jax finetune`
   ]
   return sorted(found, key=lambda name: name != TEACHER)
 
