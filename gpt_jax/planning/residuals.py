@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from gpt_jax.core import config as config_lib
@@ -64,10 +63,15 @@ def _read(config: Config) -> ScanResiduals:
   batch = abstract_batch(parts, *shape, training=True)
 
   def gradients(params: Any, batch: Any) -> Any:
-    if objective.needs.progress:
-      batch = objective.progress(batch, jnp.full((), 0.5))
-    key = jax.random.key(0)
-    return mean_gradients(params, batch, key, objective=objective, num_micro=1)
+    return mean_gradients(
+      params,
+      batch,
+      jax.random.key(0),
+      objective=objective,
+      rates=parts.rates,
+      num_steps=config.schedule.num_steps,
+      num_micro=1,
+    )
 
   # Without shardings, whose mesh would be another than `on_one_tpu`'s.
   args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state.params, batch))

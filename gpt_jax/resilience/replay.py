@@ -43,7 +43,7 @@ from gpt_jax.core.objectives.loss import Batch
 from gpt_jax.core.optim import train_state, wrappers
 from gpt_jax.core.optim.micro_batches import MicroBatches
 from gpt_jax.core.optim.schedules import Shape
-from gpt_jax.core.optim.train_state import TrainState
+from gpt_jax.core.optim.train_state import Rates, TrainState
 from gpt_jax.core.runtime import hosts, watchdog
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import FailedError
@@ -95,6 +95,7 @@ def shard_prints(
   *,
   objective: Objective,
   optimizer: optax.GradientTransformation,
+  rates: Rates,
   seed: int,
   num_steps: int,
   num_replicas: int,
@@ -114,12 +115,19 @@ def shard_prints(
   Returns:
     uint32 [replicas, 1 + arrays].
   """
-  state, batch, key, objective = begun(
-    state, batch, objective=objective, optimizer=optimizer, seed=seed, num_steps=num_steps
-  )
+  state, key = begun(state, optimizer=optimizer, rates=rates, seed=seed)
 
   def one(rows: Batch) -> tuple[jax.Array, Any]:
-    loss, _, grads = mean_gradients(state.params, rows, key, objective=objective, **parts._asdict())
+    loss, _, grads = mean_gradients(
+      state.params,
+      rows,
+      key,
+      state.step,
+      objective=objective,
+      rates=rates,
+      num_steps=num_steps,
+      **parts._asdict(),
+    )
     return loss, grads
 
   each = jax.tree.map(lambda x: x.reshape(num_replicas, -1, *x.shape[1:]), batch)
@@ -145,6 +153,7 @@ def compile_shard_prints(parts: Parts, shape: Shape) -> Compiled:
     shard_prints,
     objective=objective,
     optimizer=parts.optimizer,
+    rates=parts.rates,
     seed=parts.config.seed,
     num_steps=parts.config.schedule.num_steps,
     num_replicas=size,

@@ -45,8 +45,5 @@ ROWS = {
     'none': 'gpt_jax.tuning.objectives.cross_view:none',
   },
   'section': {'finetune': 'gpt_jax.tuning.fields:FINETUNE'},
-  'tuning': {
-    'finetune': 'gpt_jax.tuning.objectives.adapters:tuned',
-    'optim.trained': 'gpt_jax.tuning.objectives.freezing:only',
-  },
+  'tuning': {'finetune': 'gpt_jax.tuning.objectives.adapters:tuned'},
 }

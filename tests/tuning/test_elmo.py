@@ -16,6 +16,7 @@ from gpt_jax.core.tokenizers.simple import WordList
 from gpt_jax.opening.models import Pretrained
 from gpt_jax.papers.lstm import word_characters as characters
 from gpt_jax.tuning import recipe, tasks
+from gpt_jax.tuning.objectives import adapters
 from tests.support import tiny
 
 WORDS = WordList(['cats', 'dogs'])
@@ -66,9 +67,10 @@ def test_the_model_is_frozen_unless_it_is_asked_for(features, shares, tmp_path):
   boxed = jax.eval_shape(objective.init, jax.random.key(0))
   params = tiny.random_like(nn.meta.unbox(boxed), seed=1)
   batch = plan.each[''].splits['train'].batch(np.arange(3))
+  rates = adapters.tuned(plan.config, objective.model, objective)[1]
 
   def total(params):
-    return objective.loss(params, batch, jax.random.key(0)).sum
+    return objective.loss(rates.stopped(params, 0), batch, jax.random.key(0)).sum
 
   moved = jax.tree.map(lambda x: np.any(x), jax.jit(jax.grad(total))(params))
   heads = moved.pop('heads')

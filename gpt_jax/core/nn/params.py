@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.core.nn import int8
@@ -195,18 +194,6 @@ def levels(params: Any, model: Any, num_rows: int) -> Any:
     for count in range(model.num_layers + 1)
   ]
   return jax.tree.map(lambda *masks: np.sum(~np.array(masks), axis=0), *below)
-
-
-def combine(masks: Any, inside: Any, outside: Any) -> Any:
-  """Entries of `inside` where the masks are true, of `outside` elsewhere."""
-
-  def pick(mask: np.ndarray, a: Any, b: Any) -> Any:
-    # Whole arrays need no select: the compiler then drops the unused one.
-    if mask.all() or not mask.any():
-      return a if mask.all() else b
-    return jnp.where(jnp.broadcast_to(mask, jnp.shape(b)), a, b)
-
-  return jax.tree.map(pick, masks, inside, outside)
 
 
 def unstack(params: Any, part: Callable[[Any, int], Any] = operator.getitem) -> Any:

@@ -114,7 +114,7 @@ class Needs(NamedTuple):
       softmax); 0: all.
     backward: whether the model reads texts from right to left.
     progress: whether training reads the fraction of the run that is done, so
-      that each step depends on the number of steps: see `Objective`.
+      that each step depends on the number of steps: see `loss.WHOLE`.
   """
 
   attention: str = 'causal'
@@ -296,10 +296,6 @@ class Objective(abc.ABC):
     """
     del batch
     return {}
-
-  def progress(self, batch: Batch, done: jax.Array) -> Batch:
-    """Adds the fraction of the run that is done, if `Needs.progress`."""
-    raise NotImplementedError(f'{type(self).__name__} needs no progress')
 
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
     """The outputs that a task's metrics are computed from, [B, K]."""

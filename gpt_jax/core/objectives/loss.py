@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 Params = Any
 Batch = dict[str, jax.Array]
-# The name in a micro-batch of `Objective.weights`.
+# The name in a micro-batch of what belongs to the whole batch, each []: the sums
+# of `Objective.weights`; `done`, the fraction of the run, with `Needs.progress`;
+# `stage`, of training in stages.
 WHOLE = 'whole'
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The training state, frozen models, and training in stages.
+"""The training state, and which parameters train: frozen models, rates, stages.
 
 Frozen are the teacher of a student and, with several tasks, the heads of the
 tasks that a batch does not belong to. Their parameters are in the one tree,
@@ -90,18 +90,15 @@ class Stages(NamedTuple):
     starts: the first step of each stage but stage 0, counted from 0, ascending.
     trains: from a tree like the parameters, and the stage, int32 [], to which
       entries the stage trains: bool arrays that broadcast against the leaves.
-    loss: as `Objective.loss`, with a last argument, the stage. It has no
-      gradient of what the stage does not train.
     enter: from parameters to those that a stage starts from; None: the same.
       If it changes them, averages start anew.
   """
 
   starts: tuple[int, ...]
   trains: Callable[[Any, jax.Array], Any]
-  loss: Callable[..., Any]
   enter: Callable[[Any], Any] | None = None
 
-  def at(self, step: jax.Array) -> jax.Array:
+  def at(self, step: jax.Array | int) -> jax.Array:
     """The stage of a step."""
     return jnp.sum(step >= np.array(self.starts))
 
@@ -123,17 +120,49 @@ def entered(
   return jax.lax.cond(first, enter, lambda state: state, state)
 
 
-def loss(stages: Stages, step: jax.Array) -> Callable[..., Any]:
-  """The loss function of a step's stage, as `Objective.loss`."""
-  stage = stages.at(step)
-  return lambda params, batch, key: stages.loss(params, batch, key, stage)
+# The rate of each entry, as a factor of the schedule's. An entry whose factor is
+# 0 or false is not trained: it has no gradient, so that its moments stay 0, and
+# no update, so that weight decay does not change it either.
 
 
-def moved(updates: Any, stages: Stages, step: jax.Array) -> Any:
-  """Zeroes the updates of what the stage does not train.
+class Rates(NamedTuple):
+  """The rates of a run's parameters.
 
-  Its gradients are 0, but weight decay would still change it.
+  Attributes:
+    factors: each from a tree like the parameters to factors that broadcast
+      against the leaves, float32 or bool, the same in all steps.
+    stages: see `Stages`; None: what trains is the same in all steps.
   """
-  return jax.tree.map(
-    lambda trained, x: jnp.where(trained, x, 0), stages.trains(updates, stages.at(step)), updates
-  )
+
+  factors: tuple[Callable[[Any], Any], ...] = ()
+  stages: Stages | None = None
+
+  def stopped(self, params: Any, step: jax.Array | int) -> Any:
+    """The parameters, without a gradient of what the step does not train."""
+    for factors in self._at(step):
+      params = jax.tree.map(_stopped, params, factors(params))
+    return params
+
+  def scaled(self, updates: Any, step: jax.Array | int) -> Any:
+    """The updates of a step times the factors."""
+    for factors in self._at(step):
+      updates = jax.tree.map(_scaled, updates, factors(updates))
+    return updates
+
+  def _at(self, step: jax.Array | int) -> list[Callable[[Any], Any]]:
+    stages = self.stages
+    if stages is None:
+      return [*self.factors]
+    return [*self.factors, lambda tree: stages.trains(tree, stages.at(step))]
+
+
+def _scaled(x: jax.Array, factor: Any) -> jax.Array:
+  return jnp.where(factor, x, 0) if factor.dtype == bool else x * factor
+
+
+def _stopped(x: jax.Array, factor: Any) -> jax.Array:
+  stopped = jax.lax.stop_gradient(x)
+  # A whole array needs no select: the compiler then drops an unused gradient.
+  if not isinstance(factor, jax.Array) and np.all(factor) == np.any(factor):
+    return x if np.all(factor) else stopped
+  return jnp.where(factor, x, stopped)

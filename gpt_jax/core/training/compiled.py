@@ -113,6 +113,7 @@ def jit_train_step(parts: Parts, shape: Shape) -> tuple[Any, list[Any]]:
     schedule=parts.schedule,
     seed=parts.config.seed,
     clip_norm=parts.config.optim.clip_norm,
+    rates=parts.rates,
     **parts.micro_batches(shape)._asdict(),
     average=parts.average,
     num_steps=parts.config.schedule.num_steps,

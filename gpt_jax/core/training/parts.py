@@ -41,15 +41,15 @@ from gpt_jax.core.optim.rounding import (
 )
 from gpt_jax.core.optim.schedules import Ramp, Schedule, Shape
 from gpt_jax.core.optim.spikes import SPIKES, SpikePolicy
-from gpt_jax.core.optim.train_state import TrainState
-from gpt_jax.core.optim.wrappers import each_part
+from gpt_jax.core.optim.train_state import Rates, TrainState
 from gpt_jax.core.runtime import hosts, memory
 from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.core.training import device_check
 from gpt_jax.core.training.device_check import eval_rows
 
-# What decides which parameters train, and how, by the field that asks for it.
+# From config, model and objective to the objective and the rates of the
+# parameters, by the section of the config that asks for it.
 TUNINGS = Table({}, 'tuning')
 
 
@@ -64,6 +64,7 @@ class Parts(NamedTuple):
     ramp: the shape of each step's batch.
     schedule: step, counted from 0 -> learning rate.
     optimizer: its `update` takes the learning rate: see `optimizer.Build`.
+    rates: of the parameters, and the stages of training.
     average: of the parameters; None: there is none.
     outer: the outer optimizer of replicas; None: there are none.
     shardings: of the state, one for each leaf.
@@ -78,6 +79,7 @@ class Parts(NamedTuple):
   ramp: Ramp
   schedule: Schedule
   optimizer: optax.GradientTransformation
+  rates: Rates
   precision: Precision
   average: Average | None
   outer: Outer | None
@@ -204,57 +206,57 @@ def build(config: Config, mesh: Mesh | None = None, *, tokenizer: Tokenizer | No
   rules = sharding.parse_rules(config.mesh.rules)
   model = config_lib.transformer(config)
   objective = config_lib.objective(config, tokenizer)
-  schedule = config_lib.schedule(config)
+  rates = Rates(stages=objective.stages())
   optim = config.optim
-  build_optimizer = in_float32(spec.build('optim.name', optim.name, OPTIMIZERS))
-  on_host = optim.state == 'host'
-  if on_host:
-    build_optimizer = wrappers.by_layer(build_optimizer)
-
-  def optimizer_of(objective: Objective) -> optax.GradientTransformation:
-    axes = logical_axes(objective)
-    if objective.tasks:
-      return each_part(build_optimizer, axes)
-    return build_optimizer(axes)
-
   if config.get('finetune'):
-    tuned = TUNINGS['finetune']
-    objective, optimizer = tuned(config, model, objective, optimizer_of)
-  else:
-    optimizer = optimizer_of(objective)
+    objective, rates = TUNINGS['finetune'](config, model, objective)
   if optim.trained:
-    shapes = param_shapes(objective)
-    params_lib.check(shapes, optim.trained, 'optim.trained')
-    only = TUNINGS['optim.trained']
-    objective, optimizer = only(optim.trained, objective, optimizer)
-  if on_host:
-    _check_on_host(objective, mesh, rules)
-  average = spec.build('optim.ema', optim.ema, AVERAGES)
-  outer = config_lib.outer(config)
-  if outer and objective.stages():
+    params_lib.check(param_shapes(objective), optim.trained, 'optim.trained')
+    trained = functools.partial(params_lib.matching, patterns=optim.trained)
+    rates = rates._replace(factors=(*rates.factors, trained))
+  outer, on_host = config_lib.outer(config), optim.state == 'host'
+  if outer and rates.stages:
     raise UsageError(
       f'optim.outer={optim.outer!r}: does not work with training in stages, '
       'each of which begins with a new state; give none'
     )
+  if on_host:
+    _check_on_host(rates, mesh, rules)
+  optimizer = _optimizer(config, objective, rates)
+  average = spec.build('optim.ema', optim.ema, AVERAGES)
   return Parts(
-    config,
-    mesh,
-    rules,
-    model,
-    objective,
-    config_lib.ramp(config),
-    schedule,
-    optimizer,
-    spec.build('optim.precision', optim.precision, PRECISIONS),
-    average,
-    outer,
-    state_shardings(objective, optimizer, mesh, rules, average, outer, on_host=on_host),
-    sharding.batch_sharding(mesh, rules),
+    config=config,
+    mesh=mesh,
+    rules=rules,
+    model=model,
+    objective=objective,
+    ramp=config_lib.ramp(config),
+    schedule=config_lib.schedule(config),
+    optimizer=optimizer,
+    rates=rates,
+    precision=spec.build('optim.precision', optim.precision, PRECISIONS),
+    average=average,
+    outer=outer,
+    shardings=state_shardings(objective, optimizer, mesh, rules, average, outer, on_host=on_host),
+    batch_sharding=sharding.batch_sharding(mesh, rules),
   )
 
 
-def _check_on_host(objective: Objective, mesh: Mesh, rules: sharding.Rules) -> None:
-  if objective.stages():
+def _optimizer(config: Config, objective: Objective, rates: Rates) -> optax.GradientTransformation:
+  """The optimizer of the trained parameters."""
+  build = in_float32(spec.build('optim.name', config.optim.name, OPTIMIZERS))
+  if config.optim.state == 'host':
+    build = wrappers.by_layer(build)
+  axes = logical_axes(objective)
+  optimizer = wrappers.each_part(build, axes) if objective.tasks else build(axes)
+  for _ in rates.factors:
+    # Checkpoints have the state in one more tuple for each.
+    optimizer = optax.chain(optimizer, optax.identity())
+  return optimizer
+
+
+def _check_on_host(rates: Rates, mesh: Mesh, rules: sharding.Rules) -> None:
+  if rates.stages:
     raise UsageError(
       "optim.state='host': does not work with training in stages, each of "
       "which begins with a new state; set it to 'device'"

@@ -19,7 +19,7 @@ from gpt_jax.core.optim import rounding, train_state, wrappers
 from gpt_jax.core.optim.micro_batches import MicroBatches
 from gpt_jax.core.optim.rounding import Average
 from gpt_jax.core.optim.schedules import Schedule
-from gpt_jax.core.optim.train_state import TrainState
+from gpt_jax.core.optim.train_state import Rates, TrainState
 
 # Micro-batches: gradient accumulation within one step.
 
@@ -97,6 +97,8 @@ def apart(tree: Any) -> Any:
 
 
 Metrics = dict[str, Any]  # arrays, and arrays by name
+# The rates of a run that trains all parameters all along.
+ALL = Rates()
 # Folded into a step's key for the stochastic rounding of parameters.
 ROUNDING = 2**32 - 1
 
@@ -114,6 +116,7 @@ def train_step(
   num_micro: int,
   num_shards: int = 1,
   num_replicas: int = 1,
+  rates: Rates = ALL,
   average: Average | None = None,
   num_steps: int | None = None,
   replica: jax.Array | None = None,
@@ -134,8 +137,9 @@ def train_step(
       memory. The result is the mean over all tokens.
     num_shards: see `MicroBatches`.
     num_replicas: see `MicroBatches`.
+    rates: of the parameters, and the stages of training.
     average: the average of the parameters, if one is kept.
-    num_steps: of the run, for objectives with `progress`.
+    num_steps: of the run, for objectives with `Needs.progress`.
     replica: int32 [], the number of this replica, if several train apart; the
       randomness depends on it, too.
 
@@ -149,17 +153,17 @@ def train_step(
   Raises:
     KeyError: the batch lacks an array of the objective.
   """
-  stages = objective.stages()
-  state, batch, key, objective = begun(
-    state, batch, objective=objective, optimizer=optimizer, seed=seed, num_steps=num_steps
-  )
+  state, key = begun(state, optimizer=optimizer, rates=rates, seed=seed)
   if replica is not None:
     key = jax.random.fold_in(key, replica)
   loss, metrics, grads = mean_gradients(
     state.params,
     batch,
     key,
+    state.step,
     objective=objective,
+    rates=rates,
+    num_steps=num_steps,
     num_micro=num_micro,
     num_shards=num_shards,
     num_replicas=num_replicas,
@@ -178,8 +182,7 @@ def train_step(
   updates, opt_state = optax.with_extra_args_support(optimizer).update(
     grads, state.opt_state, old_params, rate=jnp.float32(schedule(state.step)), sound=sound
   )
-  if stages:
-    updates = train_state.moved(updates, stages, state.step)
+  updates = rates.scaled(updates, state.step)
   new_params = rounding.add(old_params, updates, jax.random.fold_in(key, ROUNDING))
   params = train_state.with_frozen(new_params, state.params, objective.frozen)
   ema = None
@@ -195,36 +198,24 @@ def train_step(
 
 
 def begun(
-  state: TrainState,
-  batch: Batch,
-  *,
-  objective: Objective,
-  optimizer: optax.GradientTransformation,
-  seed: int,
-  num_steps: int | None,
-) -> tuple[TrainState, Batch, jax.Array, Objective]:
-  """The inputs of a step's gradient: see `train_step`.
-
-  Returns:
-    The state, of a new stage if one begins; the batch with the run's progress;
-    the step's random key; and the objective with the stage's loss.
-  """
+  state: TrainState, *, optimizer: optax.GradientTransformation, rates: Rates, seed: int
+) -> tuple[TrainState, jax.Array]:
+  """The state for a step, reset if a stage begins, and the step's random key."""
   key = jax.random.fold_in(jax.random.key(seed), state.step)
-  if stages := objective.stages():
-    state = train_state.entered(state, stages, optimizer)
-    objective = objective.replaced(loss=train_state.loss(stages, state.step))
-  if objective.needs.progress:
-    assert num_steps is not None
-    batch = objective.progress(batch, state.step / num_steps)
-  return state, batch, key, objective
+  if rates.stages:
+    state = train_state.entered(state, rates.stages, optimizer)
+  return state, key
 
 
 def mean_gradients(
   params: Any,
   batch: Batch,
   key: jax.Array,
+  step: jax.Array | int = 0,
   *,
   objective: Objective,
+  rates: Rates = ALL,
+  num_steps: int | None = None,
   num_micro: int,
   num_shards: int = 1,
   num_replicas: int = 1,
@@ -234,18 +225,24 @@ def mean_gradients(
   Sums over the micro-batches are divided once, by the total weight, so a
   micro-batch with fewer tokens counts for less. The gradients include the
   penalties, the returned loss does not. All are summed in float32. Frozen
-  parameters have no gradients.
+  parameters have no gradients; those that the step does not train have 0.
   """
 
   def total(trained, part, key):
+    trained = rates.stopped(trained, step)
     whole = train_state.with_frozen(trained, params, objective.frozen)
     loss = objective.loss(whole, part, key)
     return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
 
   trained = train_state.trained(params, objective.frozen)
   gradient = jax.grad(total, has_aux=True)
-  weights = objective.weights(batch)
-  more: Any = {WHOLE: weights} if weights else {}
+  whole = objective.weights(batch)
+  if objective.needs.progress:
+    assert num_steps is not None
+    whole['done'] = jnp.asarray(step / num_steps)
+  if rates.stages:
+    whole['stage'] = rates.stages.at(step)
+  more: Any = {WHOLE: whole} if whole else {}
   grads, (loss, weight, metrics) = summed(
     lambda part: gradient(trained, part | more, key),
     batch,

@@ -28,7 +28,7 @@ from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.objectives.cross_entropy import penalised_cross_entropy
-from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params
+from gpt_jax.core.objectives.loss import WHOLE, Batch, Loss, Mean, Params
 from gpt_jax.core.ranges import Count, Weight
 from gpt_jax.core.rows.rows import Keys, Rows
 from gpt_jax.core.spec import UsageError
@@ -98,16 +98,12 @@ class Auxiliary(Objective):
         heads[f'target_{k + 1}'] = drawn['params']
     return {**super().init(key), **({'heads': heads} if heads else {})}
 
-  def progress(self, batch: Batch, done: jax.Array) -> Batch:
-    """Adds the fraction of the run that is done to each row."""
-    rows = jnp.ones(len(batch['inputs']), jnp.float32)
-    return {**batch, 'done': rows * done}
-
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file; in evaluation the output's alone."""
     plain, depth = self._plain, self.model.num_layers
     if key is None:
       return plain.loss(params, batch, None)
+    whole: Any = batch[WHOLE]
     states_NBLD, routers = states(self.model, params, batch, key)
     if self.positions == 'last':
       last_L = jnp.arange(batch['inputs'].shape[1])[::-1] == 0
@@ -119,7 +115,7 @@ class Auxiliary(Objective):
         continue
       table_NVD = params['heads'][f'target_{k + 1}']['kernel']
       chosen = states_NBLD[:-1] if k == 0 else states_NBLD[-number:]
-      active_N = is_active(jnp.max(batch['done']), depth)
+      active_N = is_active(whole['done'], depth)
       active_N = active_N[:-1] if k == 0 else active_N[-number:]
       table_NVD = table_NVD.astype(DTYPES[self.model.dtype])
       losses_N, counted = further(chosen, table_NVD, active_N, batch, k)

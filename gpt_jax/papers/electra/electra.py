@@ -34,7 +34,7 @@ from gpt_jax.core.nn.transformer import DTYPES, Transformer, parameter_shapes
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective, Part, Scored
 from gpt_jax.core.objectives.cross_entropy import accuracy, sampled, token_loss
-from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params, share
+from gpt_jax.core.objectives.loss import WHOLE, Batch, Loss, Mean, Params, share
 from gpt_jax.core.optim.train_state import Stages
 from gpt_jax.core.ranges import NotNegative, OneOf, Probability, Weight, Whole
 from gpt_jax.core.rows.rows import Keys, Rows
@@ -207,7 +207,7 @@ class Electra(Objective):
     """The generator's stage first, if `generator_steps` is set."""
     if not self.generator_steps:
       return None
-    return Stages((self.generator_steps,), self.trains, self.loss_of_stage, self.enter)
+    return Stages((self.generator_steps,), self.trains, self.enter)
 
   def trains(self, tree: Params, stage: jax.Array) -> Params:
     """The generator in stage 0, all others in stage 1."""
@@ -222,18 +222,8 @@ class Electra(Objective):
     # Separate buffers, since the step donates both.
     return {**params, **jax.tree.map(jnp.copy, own)}
 
-  def loss_of_stage(
-    self, params: Params, batch: Batch, key: jax.Array | None, stage: jax.Array
-  ) -> Loss:
-    """The first mean only, or the second."""
-    return self._weighed(params, batch, key, (stage == 0, stage == 1))
-
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss at the top of this file."""
-    return self._weighed(params, batch, key, (1, 1))
-
-  def _weighed(self, params: Params, batch: Batch, key: jax.Array | None, factors: tuple) -> Loss:
-    """Both means, each times a factor."""
+    """The loss at the top of this file; in a stage of training its own mean."""
     evaluating = key is None
     # Held-out rows get the same replacements in each evaluation.
     keys = jax.random.split(jax.random.key(0) if key is None else key, 3)
@@ -265,8 +255,11 @@ class Electra(Objective):
       counted = jnp.sum(self._weights(batch))
       found = found._replace(added=(Mean(self.weight * total, counted),))
     else:
+      whole: Any = batch[WHOLE]
       factor = self.weight * share(batch, 'second')
-      found = found._replace(sum=factors[0] * found.sum + factors[1] * factor * total)
+      stage = whole.get('stage')
+      first, second = (1, 1) if stage is None else (stage == 0, stage == 1)
+      found = found._replace(sum=first * found.sum + second * factor * total)
     return forward.add_routers(found, routers, training=not evaluating)
 
   def _replaced_loss(

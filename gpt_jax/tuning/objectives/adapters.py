@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import optax
 
 from gpt_jax.core import spec
 from gpt_jax.core.checkpoints import restore
@@ -27,7 +26,7 @@ from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.core.objectives.base import Objective
 from gpt_jax.core.objectives.choices import LORAS
 from gpt_jax.core.optim import train_state
-from gpt_jax.core.optim.train_state import TrainState
+from gpt_jax.core.optim.train_state import Rates, TrainState
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import run as run_lib
@@ -53,30 +52,19 @@ def of(config: Config) -> Lora | None:
   return spec.build(FIELD, tuned.lora, LORAS) if tuned else None
 
 
-def tuned(
-  config: Config,
-  model: Transformer,
-  objective: Objective,
-  optimizer_of: Callable[[Objective], optax.GradientTransformation],
-) -> tuple[Objective, optax.GradientTransformation]:
-  """The objective and the optimizer of a config with a section `finetune`.
-
-  `optimizer_of` makes the optimizer of an objective's trained parameters.
-  """
-  objective = adapted(config, objective)
-  optimizer, section = optimizer_of(objective), config.finetune
-  if section.freeze or section.get('features'):
-    frozen = freezing.body()
-    if not section.get('features'):
-      frozen = freezing.lowest(model, section.freeze, section.vocab_size)
-    objective = frozen.objective(objective)
-    optimizer = frozen.optimizer(optimizer)
-  of_levels = model, section.vocab_size
+def tuned(config: Config, model: Transformer, objective: Objective) -> tuple[Objective, Rates]:
+  """The objective and the rates of a config with a section `finetune`."""
+  section, factors, stages = config.finetune, [], None
+  num_rows = section.vocab_size
+  if section.get('features'):
+    factors.append(freezing.heads)
+  elif section.freeze:
+    factors.append(freezing.above(model, section.freeze, num_rows))
   if section.layer_decay != 1:
-    optimizer = freezing.by_level(optimizer, *of_levels, section.layer_decay)
+    factors.append(freezing.by_level(model, num_rows, section.layer_decay))
   if section.unfreeze:
-    objective = freezing.gradual(objective, *of_levels, section.unfreeze)
-  return objective, optimizer
+    stages = freezing.gradual(model, num_rows, section.unfreeze)
+  return adapted(config, objective), Rates(tuple(factors), stages)
 
 
 def adapted(config: Config, objective: Objective) -> Objective:

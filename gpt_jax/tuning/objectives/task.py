@@ -231,7 +231,6 @@ class TaskObjective(Objective):
       below = sown_states['embedded'][0], *layer_outputs(sown_states)[:-1]
       layers = [*below, hidden_SLD]
       picked = [layers[i] for i in self._features.layers(self.model.num_layers)]
-      picked = jax.lax.stop_gradient(picked)
       if 'layers' in of_heads:
         variables: Any = {'params': of_heads['layers']}
         states_SLD: Any = WeightedSum().apply(variables, picked)
@@ -256,8 +255,7 @@ class TaskObjective(Objective):
     )
     memory_SLD, sown = found
     (below_SLD,) = sown['intermediates']['encoder_embedded']
-    states_SLD = jnp.concatenate([below_SLD, memory_SLD], axis=-1)
-    return jax.lax.stop_gradient(states_SLD)
+    return jnp.concatenate([below_SLD, memory_SLD], axis=-1)
 
   def _hidden(self, params: Params, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Any]:
     """The last states [S, L, D] of all sequences, and sown collections."""

@@ -71,9 +71,7 @@ def count(name, traced):
   batch = {key: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for key, x in made.items()}
 
   def gradients(params, batch, key):
-    if objective.needs.progress:
-      batch = objective.progress(batch, 0.0)
-    return step.mean_gradients(params, batch, key, objective=objective, num_micro=1)
+    return step.mean_gradients(params, batch, key, objective=objective, num_steps=1, num_micro=1)
 
   jaxpr = jax.make_jaxpr(gradients)(params, batch, jax.random.key(0))
   tokens = rows * length

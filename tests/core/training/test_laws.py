@@ -117,10 +117,10 @@ def gradients(run, mesh, micro_rows, remat):
   shape = parts.ramp.shape(0)
   micro = parts.micro_batches(shape)
   batch = next(opened.batches(0, lambda: state))
-  if parts.objective.needs.progress:
-    batch = parts.objective.progress(batch, 0.0)
   args = state.params, parts.put(batch, shape.rows), jax.random.key(3)
-  function = functools.partial(mean_gradients, objective=parts.objective, **micro._asdict())
+  function = functools.partial(
+    mean_gradients, objective=parts.objective, rates=parts.rates, num_steps=1, **micro._asdict()
+  )
   with sharding.use(parts.mesh, parts.rules):
     compiled = jax.jit(function).lower(*args).compile()
     found = jax.device_get(compiled(*args))

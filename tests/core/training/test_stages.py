@@ -14,6 +14,7 @@ from configs import electra as electra_config
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.nn.transformer import parameter_shapes
 from gpt_jax.core.optim.rounding import ema
+from gpt_jax.core.optim.train_state import Rates
 from gpt_jax.core.rows.rows import Rows
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training.parts import make_init
@@ -57,6 +58,7 @@ def test_the_stages_train_one_model_each():
       train_step,
       objective=objective,
       optimizer=optimizer,
+      rates=Rates(stages=objective.stages()),
       schedule=optax.constant_schedule(1e-2),  # the optimizer has it already
       seed=0,
       clip_norm=0.0,

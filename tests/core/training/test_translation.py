@@ -153,7 +153,7 @@ def test_what_is_not_new_stays_but_what_the_paper_names(tmp_path):
     'weights': np.ones((2, L), np.float32),
   }
   given = dict(objective=parts.objective, optimizer=parts.optimizer, schedule=parts.schedule)
-  given |= dict(seed=0, clip_norm=0.1, num_micro=1)
+  given |= dict(rates=parts.rates, seed=0, clip_norm=0.1, num_micro=1)
   run = jax.jit(functools.partial(step.train_step, **given))
   drawn, after = flat(first.params), flat(run(first, batch)[0].params)
   assert drawn['source/embed/embedding'].shape == (SOURCES, 16)

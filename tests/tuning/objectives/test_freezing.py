@@ -11,8 +11,8 @@ import optax
 
 from gpt_jax.core.nn import params as params_lib
 from gpt_jax.core.objectives.loss import Loss
-from gpt_jax.core.optim.train_state import TrainState
-from gpt_jax.core.training.step import train_step
+from gpt_jax.core.optim.train_state import Rates, TrainState
+from gpt_jax.core.training.step import mean_gradients, train_step
 from gpt_jax.tuning.objectives import freezing
 from gpt_jax.tuning.objectives.task import Classification
 from tests.support import tiny
@@ -20,8 +20,8 @@ from tests.support import tiny
 
 def test_no_gradient_reaches_what_is_frozen():
   model = tiny.model(num_layers=3)
-  frozen = freezing.lowest(model, num_layers=2, num_rows=tiny.V - 3)
-  objective = frozen.objective(Classification(2, 7, auxiliary=0.5).bind(model))
+  rates = Rates((freezing.above(model, num_layers=2, num_rows=tiny.V - 3),))
+  objective = Classification(2, 7, auxiliary=0.5).bind(model)
   shapes = tiny.shapes(objective)
   params = tiny.random_like(shapes, seed=2)
   batch = {
@@ -32,11 +32,8 @@ def test_no_gradient_reaches_what_is_frozen():
   }
   batch['inputs'][:, :, -1] = tiny.V - 1
 
-  @jax.jit
-  def gradient(params):
-    return jax.grad(lambda p: objective.loss(p, batch, jax.random.key(0)).sum)(params)
-
-  grads = jax.device_get(gradient(params))
+  gradients = functools.partial(mean_gradients, objective=objective, rates=rates, num_micro=1)
+  grads = jax.device_get(jax.jit(gradients)(params, batch, jax.random.key(0))[2])
   table = grads['embed']['embedding']
   assert not np.any(table[: tiny.V - 3])
   assert np.any(table[tiny.V - 1])
@@ -54,14 +51,16 @@ def test_only_what_is_named_has_a_gradient():
     sums = [jnp.sum(x**2) for x in jax.tree.leaves(params)]
     return Loss(jnp.sum(jnp.stack(sums)), jnp.ones(()))
 
-  frozen = freezing.all_but('encoder/periods/1/*, table')
-  objective = frozen.objective(tiny.LossOnly(squares))
+  trained = functools.partial(params_lib.matching, patterns='encoder/periods/1/*, table')
   kernel = np.full((3, 5), 2.0, np.float32)
   params = {
     'encoder': {'periods': {'kernel': kernel}},
     **{name: np.full(7, 3.0, np.float32) for name in ('table', 'rest')},
   }
-  grads = jax.grad(lambda p: objective.loss(p, {}, None).sum)(params)
+  batch, key = {'inputs': np.zeros((1, 1), np.int32)}, jax.random.key(0)
+  _, _, grads = mean_gradients(
+    params, batch, key, objective=tiny.LossOnly(squares), rates=Rates((trained,)), num_micro=1
+  )
   found = grads['encoder']['periods']['kernel']
   np.testing.assert_array_equal(found, kernel * [[0], [2], [0]])
   np.testing.assert_array_equal(grads['table'], np.full(7, 6.0))
@@ -94,12 +93,12 @@ def test_levels_are_unfrozen_one_by_one_with_a_rate_each():
   shapes = tiny.shapes(whole)
   params = tiny.random_like(shapes, seed=5)
   args = model, tiny.V - NEW
-  objective = freezing.gradual(tiny.LossOnly(squares), *args, EVERY)
-  optimizer = freezing.by_level(optax.adamw(RATE, weight_decay=0.5), *args, DECAY)
+  rates = Rates((freezing.by_level(*args, DECAY),), freezing.gradual(*args, EVERY))
+  optimizer = optax.adamw(RATE, weight_decay=0.5)
   step = jax.jit(
     functools.partial(
       train_step,
-      **{'objective': objective, 'optimizer': optimizer},
+      **{'objective': tiny.LossOnly(squares), 'optimizer': optimizer, 'rates': rates},
       schedule=optax.constant_schedule(RATE),  # the optimizer has it already
       **{'seed': 0, 'clip_norm': 0.0, 'num_micro': 1},
     )

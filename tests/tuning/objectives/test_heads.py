@@ -82,7 +82,7 @@ def test_as_recorded(fixture, call):
   ],
 )
 def test_features_are_those_of_the_layers(features, picked):
-  """Of the recorded model, whose head reads them; the model does not learn."""
+  """Of the recorded model, whose head reads them."""
   model, params = hf.load(str(ROOT / 'bert_tok'))
   golden = case(ROOT / 'bert_tok', 'main')
   inputs = {n: golden.inputs[n] for n in ('input_ids', 'attention_mask', 'token_type_ids')}
@@ -123,10 +123,7 @@ def test_features_are_those_of_the_layers(features, picked):
   expected = read @ heads['classifier']['kernel'] + heads['classifier']['bias']
   real = np.arange(16) < batch['lengths']
   np.testing.assert_allclose(outputs[real], expected[real], atol=1e-4)
-  gradient = {**gradient}
-  of_heads = gradient.pop('heads')
-  assert all(np.any(x) for x in jax.tree.leaves(of_heads))
-  assert not any(np.any(x) for x in jax.tree.leaves(gradient))
+  assert all(np.any(x) for x in jax.tree.leaves(gradient['heads']))
 
 
 def test_features_fit_the_model():
