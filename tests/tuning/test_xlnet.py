@@ -40,6 +40,7 @@ def test_a_task_is_learned_and_exported(tmp_path):
   names = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]
   names += [f'x{i}' for i in range(112)]
   (init / 'vocab.txt').write_text('\n'.join(names[:112]) + '\n')
+  (init / 'tokenizer_config.json').write_text('{"tokenizer_class": "BertTokenizer"}')
   paths = []
   for name, count, seed in (('train', 512, 1), ('dev', 41, 2)):
     rng = np.random.default_rng(seed)

@@ -373,6 +373,8 @@ def _span(
   position: Position, pattern: Pattern, span: Callable[[np.ndarray], float], length: int
 ) -> float:
   """`span` of a pattern; for block patterns the mean, since few see all."""
+  if not length:  # an encoder is read alone
+    return 0.0
   if position.recurrence:
     num_keys = position.recurrence.num_visible(pattern, length)
   else:
