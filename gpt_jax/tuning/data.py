@@ -195,8 +195,8 @@ class MeansEvaluation:
     sums = []
     for counts, batch in eval_batches(self._parts, self._split):
       batch['weights'][~counts] = 0
-      loss = self._step(params, self._parts.put(batch, self._parts.eval_rows))
-      sums.append({'loss': loss.means[0], **(loss.metrics or {})})
+      means = self._step(params, self._parts.put(batch, self._parts.eval_rows))
+      sums.append(means | {'loss': means['loss'][0]})
       sharding.wait_for_earlier(sums)
       if stop():
         return None
@@ -205,8 +205,7 @@ class MeansEvaluation:
     values = {
       name: float(mean.sum / mean.weight)
       for name, mean in means.items()
-      # The training loop reports routers.
-      if isinstance(mean, Mean) and mean.weight and not name.startswith('router/')
+      if isinstance(mean, Mean) and mean.weight
     }
     if 'perplexity' in self._shown:
       values |= exponential('perplexity', values['loss'])

@@ -114,7 +114,7 @@ class Needs(NamedTuple):
       softmax); 0: all.
     backward: whether the model reads texts from right to left.
     progress: whether training reads the fraction of the run that is done, so
-      that each step depends on the number of steps: see `loss.WHOLE`.
+      that each step depends on the number of steps: see `loss.RUN`.
   """
 
   attention: str = 'causal'
@@ -289,13 +289,16 @@ class Objective(abc.ABC):
     """
 
   def weights(self, batch: Batch) -> dict[str, jax.Array]:
-    """The weight of each of several losses, summed over a whole batch.
-
-    That of the loss itself, '', and those of others, which divide by their own.
-    In training `loss` finds them in each micro-batch: see `loss.share`.
-    """
+    """The weights in a batch of the loss, '', and of each of its terms."""
     del batch
     return {}
+
+  def weighed(self, batch: Batch) -> Batch:
+    """A batch of a training step, before it is divided into micro-batches.
+
+    Some weights depend on all of its rows: see `loss.share`.
+    """
+    return batch
 
   def outputs(self, params: Params, batch: Batch) -> jax.Array:
     """The outputs that a task's metrics are computed from, [B, K]."""
@@ -336,7 +339,7 @@ class TextObjective(Objective):
   def loss_of_states(
     self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
-    """The loss of the last states, without the routers' penalty."""
+    """The loss of the last states, without the routers."""
 
   def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
     """The states of the tokens that the loss can count, [B, P, D]."""
@@ -353,6 +356,6 @@ class TextObjective(Objective):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss of a batch, routers included."""
-    hidden_BLD, stats = forward.states(self.model, params, batch, key)
+    hidden_BLD, routers = forward.states(self.model, params, batch, key)
     found = self.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
-    return forward.add_routers(found, stats, training=key is not None)
+    return found._replace(routers=routers)

@@ -3,8 +3,7 @@
 """The forward pass of a batch: what every objective does with its model.
 
 `read` makes the input of tokens, `init` random parameters, `states` runs the
-model up to its last hidden states, `scores` gives the inputs of the logits, and
-`add_routers` completes the loss.
+model up to its last hidden states, and `scores` gives the inputs of the logits.
 """
 
 from typing import Any
@@ -13,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpt_jax.core.nn import layers
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.router_stats import RouterStats, layer_stats
 from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.stack import Caches
 from gpt_jax.core.nn.transformer import Output, Transformer
 from gpt_jax.core.objectives.cross_entropy import Scores
-from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params
+from gpt_jax.core.objectives.loss import Batch, Params
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 
@@ -110,23 +108,3 @@ def scores(model: Transformer, params: Params, hidden_BLD: jax.Array) -> Scores:
   table_VD: Any = model.apply(variables, method='output_table')
   hidden: Any = model.apply(variables, hidden_BLD, method='output_hidden')
   return Scores(hidden, table_VD, model.output_softcap)
-
-
-def add_routers(loss: Loss, routers: dict[str, RouterStats], *, training: bool) -> Loss:
-  """Adds the routers' metrics and, in training, their penalty to the loss."""
-  total, weight, penalty, metrics, added = loss
-  # Replicas have equally many rows, but not equally many tokens that count. A
-  # mean over all their rows gets the mean weight in each replica.
-  weight = layers.over_replicas(weight)
-  if training:
-    for stats in routers.values():
-      # Routers also see tokens that do not count in the loss. The factor
-      # `weight` makes the micro-batches' penalties add up like their losses.
-      cost = weight * jnp.sum(stats.penalty)
-      total, penalty = total + cost, penalty + cost
-  more = {
-    f'router/{stack}/{name}': Mean(weight * value, weight)
-    for stack, stats in routers.items()
-    for name, value in stats._asdict().items()
-  }
-  return Loss(total, loss.weight, penalty, {**(metrics or {}), **more}, added)

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gpt_jax.core.nn import layers
+from gpt_jax.core.nn.router_stats import RouterStats
+
 Params = Any
 Batch = dict[str, jax.Array]
-# The name in a micro-batch of what belongs to the whole batch, each []: the sums
-# of `Objective.weights`; `done`, the fraction of the run, with `Needs.progress`;
-# `stage`, of training in stages.
-WHOLE = 'whole'
+# The name in a micro-batch of what belongs to the run, each []: `done`, its
+# fraction, with `Needs.progress`; `stage`, in training in stages.
+RUN = 'run'
 
 
 class Mean(NamedTuple):
@@ -27,54 +29,82 @@ class Mean(NamedTuple):
     """The weighted mean of values."""
     return cls(jnp.sum(values * weights), jnp.sum(weights))
 
-  def times(self, factor: float) -> 'Mean':
-    """The mean times a factor."""
-    return self._replace(sum=factor * self.sum)
-
 
 Means = tuple[Mean, ...]  # a sum of means over different sets of tokens
 
 
+class Term(NamedTuple):
+  """A further loss, the mean of values times factors over its own weight.
+
+  Attributes:
+    values: a sum, or the loss of each row.
+    factors: one for all values, or one for each.
+  """
+
+  values: jax.Array
+  factors: jax.Array | float
+
+  def sum(self, share: jax.Array | float = 1.0) -> jax.Array:
+    """The sum, if each value counts `share` times."""
+    return jnp.sum(self.values * (self.factors * share))
+
+
 class Loss(NamedTuple):
-  """Sums, so that micro-batches and evaluation batches add up exactly.
+  """The loss of a batch: `totals` and `means` of parts of it add up exactly.
 
   Attributes:
     sum: [], of the loss over the tokens that count; minimised.
     weight: [], number of tokens that count, or the sum of their weights.
     penalty: [], the part of `sum` that does not measure the model, such as
       z-loss: reports subtract it. Not differentiated separately.
-    metrics: means by name; None: none.
-    added: in evaluation, further means that are added to `sum` / `weight`: each
-      has its own weight, so that a held-out loss does not depend on how rows
-      are divided into batches. In training `sum` includes them, weighed by
-      `share`.
+    metrics: means by name.
+    terms: further losses, whose weights `Objective.weights` has by name.
+    routers: statistics of each stack's experts; training adds their penalties.
   """
 
   sum: jax.Array
   weight: jax.Array
   penalty: jax.Array | float = 0.0
-  metrics: Mapping[str, Mean | Means] | None = None
-  added: Means = ()
+  metrics: Mapping[str, Mean | Means] = {}
+  terms: Mapping[str, Term] = {}
+  routers: Mapping[str, RouterStats] = {}
 
-  @property
-  def means(self) -> Means:
-    """The reported loss."""
-    return (Mean(self.sum - self.penalty, self.weight), *self.added)
+  def means(self, weights: Mapping[str, jax.Array]) -> Means:
+    """The reported loss of a batch with these `Objective.weights`.
 
-  def times(self, factor: float) -> 'Loss':
-    """The loss times a factor; metrics are not scaled."""
-    return self._replace(
-      sum=factor * self.sum,
-      penalty=factor * self.penalty,
-      added=tuple(mean.times(factor) for mean in self.added),
-    )
+    Each mean has its own weight, so that a held-out loss does not depend on how
+    rows are divided into batches.
+    """
+    terms = [Mean(term.sum(), weights[name]) for name, term in self.terms.items()]
+    return (Mean(self.sum - self.penalty, self.weight), *terms)
+
+  def totals(
+    self, weights: Mapping[str, jax.Array]
+  ) -> tuple[jax.Array, jax.Array, dict[str, Mean | Means]]:
+    """What training sums over micro-batches, to divide it by weights[''].
+
+    Args:
+      weights: `Objective.weights` of the whole batch.
+
+    Returns:
+      The sum that is minimised, the same without penalties, and all metrics.
+    """
+    total, penalty, metrics = self.sum, self.penalty, {**self.metrics}
+    for name, term in self.terms.items():
+      total += term.sum(share(weights[''], weights[name]))
+    # Replicas have equally many rows, but not equally many tokens that count. A
+    # mean over all their rows gets the mean weight in each replica.
+    weight = layers.over_replicas(self.weight)
+    for stack, stats in self.routers.items():
+      # Routers also see tokens that do not count in the loss. The factor
+      # `weight` makes the micro-batches' penalties add up like their losses.
+      cost = weight * jnp.sum(stats.penalty)
+      total, penalty = total + cost, penalty + cost
+      for name, value in stats._asdict().items():
+        metrics[f'router/{stack}/{name}'] = Mean(weight * value, weight)
+    return total, total - penalty, metrics
 
 
-def share(batch: Batch, name: str) -> jax.Array:
-  """What makes a loss a mean over its own weights, in training.
-
-  The step divides the sum of all micro-batches by the weight of the whole
-  batch; the factor corrects for the weight of one of `Objective.weights`.
-  """
-  whole: Any = batch[WHOLE]
-  return whole[''] / jnp.maximum(whole[name], 1)
+def share(whole: jax.Array, weight: jax.Array) -> jax.Array:
+  """The factor that makes a sum, divided by `whole`, a mean over `weight`."""
+  return whole / jnp.maximum(weight, 1)

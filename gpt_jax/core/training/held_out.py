@@ -63,13 +63,8 @@ class HeldOut:
     )
     sums = []
     for batch in batches:
-      loss = self._step(params, self._parts.put(batch, rows))
-      means = {
-        name.removeprefix('objective/'): mean
-        for name, mean in (loss.metrics or {}).items()
-        if name.startswith('objective/')
-      }
-      sums.append({'loss': loss.means, **means})
+      means = self._step(params, self._parts.put(batch, rows))
+      sums.append({name.removeprefix('objective/'): mean for name, mean in means.items()})
       sharding.wait_for_earlier(sums)
       if stop():
         return None

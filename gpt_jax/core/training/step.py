@@ -14,7 +14,7 @@ from gpt_jax.core import sharding
 from gpt_jax.core.nn import layers, layout
 from gpt_jax.core.nn.layers import Rows
 from gpt_jax.core.objectives.base import Objective
-from gpt_jax.core.objectives.loss import WHOLE, Batch, Mean, Means
+from gpt_jax.core.objectives.loss import RUN, Batch, Mean, Means
 from gpt_jax.core.optim import rounding, train_state, wrappers
 from gpt_jax.core.optim.micro_batches import MicroBatches
 from gpt_jax.core.optim.rounding import Average
@@ -232,20 +232,22 @@ def mean_gradients(
     trained = rates.stopped(trained, step)
     whole = train_state.with_frozen(trained, params, objective.frozen)
     loss = objective.loss(whole, part, key)
-    return loss.sum, (loss.sum - loss.penalty, loss.weight, loss.metrics or {})
+    minimised, reported, metrics = loss.totals(weights)
+    return minimised, (reported, loss.weight, metrics)
 
   trained = train_state.trained(params, objective.frozen)
   gradient = jax.grad(total, has_aux=True)
-  whole = objective.weights(batch)
+  weights = objective.weights(batch)
+  run: Any = {}
   if objective.needs.progress:
     assert num_steps is not None
-    whole['done'] = jnp.asarray(step / num_steps)
+    run['done'] = jnp.asarray(step / num_steps)
   if rates.stages:
-    whole['stage'] = rates.stages.at(step)
-  more: Any = {WHOLE: whole} if whole else {}
+    run['stage'] = rates.stages.at(step)
+  more: Any = {RUN: run} if run else {}
   grads, (loss, weight, metrics) = summed(
     lambda part: gradient(trained, part | more, key),
-    batch,
+    objective.weighed(batch),
     MicroBatches(num_micro, num_shards, num_replicas),
   )
   # Class weights may add up to less than 1, so no max(weight, 1). Without any
@@ -262,6 +264,7 @@ def _value(found: Mean | Means) -> jax.Array:
   return found.sum.astype(jnp.float32) / weight
 
 
-def eval_step(params: Any, batch: Batch, *, objective: Objective):
-  """Sums over one batch, without dropout and penalties: see `Loss`."""
-  return objective.loss(params, batch, None)
+def eval_step(params: Any, batch: Batch, *, objective: Objective) -> dict[str, Mean | Means]:
+  """Loss and metrics of one batch as sums, without dropout and penalties."""
+  loss = objective.loss(params, batch, None)
+  return {'loss': loss.means(objective.weights(batch)), **loss.metrics}

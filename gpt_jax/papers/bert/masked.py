@@ -25,7 +25,7 @@ from gpt_jax.core.nn.transformer import DTYPES
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Scored, TextObjective
 from gpt_jax.core.objectives.cross_entropy import Scores, accuracy, token_loss
-from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params, share
+from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params, Term
 from gpt_jax.core.ranges import Count, Probability, Whole
 from gpt_jax.core.rows.rows import MASKING, Keys, Rows
 from gpt_jax.core.spec import UsageError
@@ -348,17 +348,12 @@ class Masked(TextObjective):
     labels_B, weights_B = batch['pair_labels'], batch['pair_weights']
     nll_B = -jnp.take_along_axis(log_probs_B2, labels_B[:, None], axis=1)[:, 0]
     right_B = jnp.argmax(logits, axis=-1) == labels_B
-    of_pairs = Mean.of(nll_B, weights_B)
     metrics = {
-      **(found.metrics or {}),
-      'objective/pair_loss': of_pairs,
+      **found.metrics,
+      'objective/pair_loss': Mean.of(nll_B, weights_B),
       'objective/pair_accuracy': Mean.of(right_B, weights_B),
     }
-    if evaluating:
-      return found._replace(metrics=metrics, added=(of_pairs,))
-    weights_B = weights_B * share(batch, 'pair')
-    total = found.sum + jnp.sum(nll_B * weights_B)
-    return found._replace(sum=total, metrics=metrics)
+    return found._replace(metrics=metrics, terms={'pair': Term(nll_B, weights_B)})
 
   def weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Numbers of chosen tokens and, with pairs, of rows."""

@@ -28,7 +28,7 @@ from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.objectives.cross_entropy import penalised_cross_entropy
-from gpt_jax.core.objectives.loss import WHOLE, Batch, Loss, Mean, Params
+from gpt_jax.core.objectives.loss import RUN, Batch, Loss, Mean, Params
 from gpt_jax.core.ranges import Count, Weight
 from gpt_jax.core.rows.rows import Keys, Rows
 from gpt_jax.core.spec import UsageError
@@ -103,7 +103,7 @@ class Auxiliary(Objective):
     plain, depth = self._plain, self.model.num_layers
     if key is None:
       return plain.loss(params, batch, None)
-    whole: Any = batch[WHOLE]
+    run: Any = batch[RUN]
     states_NBLD, routers = states(self.model, params, batch, key)
     if self.positions == 'last':
       last_L = jnp.arange(batch['inputs'].shape[1])[::-1] == 0
@@ -115,14 +115,13 @@ class Auxiliary(Objective):
         continue
       table_NVD = params['heads'][f'target_{k + 1}']['kernel']
       chosen = states_NBLD[:-1] if k == 0 else states_NBLD[-number:]
-      active_N = is_active(whole['done'], depth)
+      active_N = is_active(run['done'], depth)
       active_N = active_N[:-1] if k == 0 else active_N[-number:]
       table_NVD = table_NVD.astype(DTYPES[self.model.dtype])
       losses_N, counted = further(chosen, table_NVD, active_N, batch, k)
       added += (self.weight if k else 1.0) * jnp.sum(losses_N)
       metrics[f'objective/target_{k + 1}_loss'] = Mean(losses_N[-1], counted * active_N[-1])
-    found = Loss(own.sum + added, own.weight, added, metrics)
-    return forward.add_routers(found, routers, training=True)
+    return Loss(own.sum + added, own.weight, added, metrics, routers=routers)
 
 
 def states(

@@ -27,7 +27,7 @@ from gpt_jax.core.nn.transformer import Transformer, parameter_shapes
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective, Part, Scored, Stored, TextObjective
 from gpt_jax.core.objectives.causal import Causal
-from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Means, Params, share
+from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params, Term
 from gpt_jax.core.ranges import Positive, Weight, Whole
 from gpt_jax.core.rows.rows import Keys, Rows
 from gpt_jax.core.spec import UsageError
@@ -192,9 +192,8 @@ class Distilled(Objective):
       read = _read_by(self.teacher, batch)
       guide, _ = forward.states(self.teacher, trees['teacher'], read, None)
     found = plain.loss_of_states(ours, hidden, seen, evaluating=evaluating)
-    metrics: dict[str, Mean | Means] = {**(found.metrics or {}), 'objective/hard_loss': found.means}
-    # The other losses, each with its factor and its name in `weights`.
-    others: list[tuple[float, Mean, str]] = []
+    metrics = {**found.metrics, 'objective/hard_loss': found.means(plain.weights(batch))}
+    terms = {name: Term(x.values, self.hard * x.factors) for name, x in found.terms.items()}
     if self.soft and not (self.top_k and evaluating):
 
       def at(states: jax.Array) -> jax.Array:
@@ -213,23 +212,16 @@ class Distilled(Objective):
           weights,
           self.temperature,
         )
-      mean = Mean(self.temperature**2 * divergence, jnp.sum(weights))
-      metrics['objective/soft_loss'] = mean
-      others.append((self.soft, mean, 'soft'))
+      divergence = self.temperature**2 * divergence
+      metrics['objective/soft_loss'] = Mean(divergence, jnp.sum(weights))
+      terms['soft'] = Term(divergence, self.soft)
     if self.cosine and guide is not None:
       weights = plain.real(batch)
       distance = soft_targets.cosine_distance(hidden, guide, weights)
-      mean = Mean(distance, jnp.sum(weights))
-      metrics['objective/cosine_loss'] = mean
-      others.append((self.cosine, mean, 'cosine'))
-    found = found.times(self.hard)._replace(metrics=metrics)
-    for factor, mean, name in others:
-      if evaluating:
-        found = found._replace(added=(*found.added, mean.times(factor)))
-      else:
-        total = found.sum + factor * share(batch, name) * mean.sum
-        found = found._replace(sum=total)
-    return forward.add_routers(found, routers, training=not evaluating)
+      metrics['objective/cosine_loss'] = Mean(distance, jnp.sum(weights))
+      terms['cosine'] = Term(distance, self.cosine)
+    total, penalty = self.hard * found.sum, self.hard * found.penalty
+    return Loss(total, found.weight, penalty, metrics, terms, routers)
 
   def weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Numbers of tokens of the text's loss and of each other loss."""

@@ -34,7 +34,7 @@ from gpt_jax.core.nn.transformer import DTYPES, Transformer, parameter_shapes
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective, Part, Scored
 from gpt_jax.core.objectives.cross_entropy import accuracy, sampled, token_loss
-from gpt_jax.core.objectives.loss import WHOLE, Batch, Loss, Mean, Params, share
+from gpt_jax.core.objectives.loss import RUN, Batch, Loss, Mean, Params, Term
 from gpt_jax.core.optim.train_state import Stages
 from gpt_jax.core.ranges import NotNegative, OneOf, Probability, Weight, Whole
 from gpt_jax.core.rows.rows import Keys, Rows
@@ -250,17 +250,15 @@ class Electra(Objective):
       )
     else:
       total, metrics = self._replaced_loss(model['heads'], hidden_BLD, replaced_BL, batch)
-    found = found._replace(metrics={**(found.metrics or {}), **metrics})
-    if evaluating:
-      counted = jnp.sum(self._weights(batch))
-      found = found._replace(added=(Mean(self.weight * total, counted),))
-    else:
-      whole: Any = batch[WHOLE]
-      factor = self.weight * share(batch, 'second')
-      stage = whole.get('stage')
-      first, second = (1, 1) if stage is None else (stage == 0, stage == 1)
-      found = found._replace(sum=first * found.sum + second * factor * total)
-    return forward.add_routers(found, routers, training=not evaluating)
+    run: Any = batch.get(RUN, {})
+    stage = run.get('stage')
+    first, second = (1, 1) if stage is None else (stage == 0, stage == 1)
+    return found._replace(
+      sum=first * found.sum,
+      metrics={**found.metrics, **metrics},
+      terms={'second': Term(total, second * self.weight)},
+      routers=routers,
+    )
 
   def _replaced_loss(
     self, heads: Params, hidden_BLD: jax.Array, replaced_BL: jax.Array, batch: Batch

@@ -96,10 +96,11 @@ class Recurrent(Causal):
         cuts_L[place : place + 1] = True
     return {**batch, 'cuts': cuts}
 
-  def weights(self, batch: Batch) -> dict[str, jax.Array]:
-    """Numbers of tokens, and of pairs of neighbours."""
-    pairs = jnp.sum(_pairs(batch))
-    return {'': jnp.sum(batch['weights']), 'pairs': pairs}
+  def weighed(self, batch: Batch) -> Batch:
+    """Adds `pairs` [B, L - 1], the weights of pairs of neighbours."""
+    pairs_BL = _pairs(batch)
+    of_pair = share(jnp.sum(batch['weights']), jnp.sum(pairs_BL))
+    return {**batch, 'pairs': pairs_BL * of_pair}
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The cross-entropy; in training with both penalties."""
@@ -113,8 +114,7 @@ class Recurrent(Causal):
     squares_BL = jnp.mean(jnp.square(out.hidden_BLD.astype(jnp.float32)), -1)
     steps_BL = jnp.mean(jnp.square(raw_BLD[:, 1:] - raw_BLD[:, :-1]), -1)
     penalty = self.alpha * jnp.sum(squares_BL * batch['weights'])
-    pairs_BL = _pairs(batch) * share(batch, 'pairs')
-    penalty += self.beta * jnp.sum(steps_BL * pairs_BL)
+    penalty += self.beta * jnp.sum(steps_BL * batch['pairs'])
     return found._replace(sum=found.sum + penalty, penalty=found.penalty + penalty)
 
 

@@ -114,7 +114,7 @@ class Prefix(Objective):
     hidden_BLD, routers = forward.states(self.model, params, batch, key)
     hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
     found = self.plain.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
-    return forward.add_routers(found, routers, training=key is not None)
+    return found._replace(routers=routers)
 
 
 def needs_of_sides(of_sides: Needs) -> Needs:

@@ -140,7 +140,7 @@ class Unified(Objective):
     metrics = {
       # A mean over four kinds of models would be meaningless.
       name: mean
-      for name, mean in (found.metrics or {}).items()
+      for name, mean in found.metrics.items()
       if not name.startswith('objective/masked_')
     }
     for number, name in enumerate(NAMES):
@@ -149,8 +149,7 @@ class Unified(Objective):
       metrics[f'objective/{name}_loss'] = Mean.of(-log_probs_BP, weights_BP)
       if right_BP is not None:
         metrics[f'objective/{name}_accuracy'] = Mean.of(right_BP, weights_BP)
-    found = found._replace(metrics=metrics)
-    return forward.add_routers(found, routers, training=key is not None)
+    return found._replace(metrics=metrics, routers=routers)
 
 
 def order(masks_B: jax.Array, second_BL: jax.Array) -> Order:
@@ -274,7 +273,7 @@ class UnifiedTarget(Objective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """Cross-entropy of the target's chosen tokens."""
     model, evaluating = self.model, key is None
-    hidden_BLD, stats = forward.states(model, params, with_mask(batch), key)
+    hidden_BLD, routers = forward.states(model, params, with_mask(batch), key)
     states_BPD = forward.at_chosen(hidden_BLD, batch)
     found = written_loss(
       forward.scores(model, params, states_BPD),
@@ -283,7 +282,7 @@ class UnifiedTarget(Objective):
       0.0 if evaluating else self.label_smoothing,
       evaluating=evaluating,
     )
-    return forward.add_routers(found, stats, training=not evaluating)
+    return found._replace(routers=routers)
 
 
 def with_mask(batch: Batch) -> dict[str, Any]:

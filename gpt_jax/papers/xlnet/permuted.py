@@ -257,10 +257,10 @@ class Permuted(Objective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file."""
     model = self.model
-    states_BPD, sown = predictions(model, params, batch, key, self.segments)
+    states_BPD, routers = predictions(model, params, batch, key, self.segments)
     scores = forward.scores(model, params, states_BPD)
     found = masked_loss(scores, batch, evaluating=key is None)
-    return forward.add_routers(found, sown, training=key is not None)
+    return found._replace(routers=routers)
 
 
 def order(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> Order:

@@ -30,7 +30,7 @@ from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective
 from gpt_jax.core.objectives.cross_entropy import token_log_probs
-from gpt_jax.core.objectives.loss import WHOLE, Batch, Loss, Mean, Params, share
+from gpt_jax.core.objectives.loss import Batch, Loss, Mean, Params, share
 from gpt_jax.core.ranges import Count, NotNegative, Positive, Share, Weight
 from gpt_jax.decoding import constraints
 from gpt_jax.papers.bert.task_heads import EachToken
@@ -274,7 +274,7 @@ class Grpo(Policy):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The clipped loss and beta times the divergence."""
-    hidden_BLD, stats = self._states(params, batch)
+    hidden_BLD, routers = self._states(params, batch)
     log_probs_BL = self._log_probs(params, batch, hidden_BLD)
     mask_BL, weights_B = batch['mask'], batch['weights']
     advantages_BL = batch['advantages']
@@ -303,9 +303,7 @@ class Grpo(Policy):
     elif self.loss_type == 'dr_grpo':
       weight = jnp.sum(weights_B) * self.max_tokens
     metrics = {name: Mean.of(x, mask_BL) for name, x in values.items()}
-    return forward.add_routers(
-      Loss(total, weight, jnp.zeros(()), metrics), stats, training=key is not None
-    )
+    return Loss(total, weight, metrics=metrics, routers=routers)
 
 
 @dataclass(frozen=True)
@@ -371,16 +369,17 @@ class Ppo(Policy):
     values_BL = self._values(params, hidden_BLD)
     return jnp.concatenate([log_probs_BL, values_BL], axis=1)
 
-  def weights(self, batch: Batch) -> dict[str, jax.Array]:
-    """Numbers of the completions' tokens, and of pre-training tokens."""
+  def weighed(self, batch: Batch) -> Batch:
+    """Pre-training tokens count so that gamma times their mean is added."""
     if not self.ptx:
-      return {}
-    own, ptx = jnp.sum(batch['mask']), jnp.sum(batch['ptx_weights'])
-    return {'': own, 'ptx': ptx}
+      return batch
+    weights_BL = batch['ptx_weights']
+    of_token = self.ptx * share(jnp.sum(batch['mask']), jnp.sum(weights_BL))
+    return {**batch, 'ptx_weights': of_token * weights_BL}
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The clipped losses of policy and values, and that of `ptx`."""
-    hidden_BLD, stats = self._states(params, batch)
+    hidden_BLD, routers = self._states(params, batch)
     log_probs_BL = self._log_probs(params, batch, hidden_BLD)
     mask_BL, old_BL = batch['mask'], batch['old_log_probs']
     policy_BL, ratio_BL, binds_BL = clipped_policy_loss(
@@ -402,14 +401,10 @@ class Ppo(Policy):
     total = jnp.sum(mask_BL * (policy_BL + self.vf_coef * value_BL))
     if self.ptx:
       rows = {n: batch[f'ptx_{n}'] for n in ('inputs', 'targets', 'weights')}
-      if WHOLE in batch:
-        rows['weights'] = self.ptx * share(batch, 'ptx') * rows['weights']
       states, more = self._states(params, rows)
       scores = forward.scores(self.model, params, states)
       nll_BL = -token_log_probs(scores, rows['targets'])
       means['loss/ptx_avg'] = Mean.of(nll_BL, rows['weights'])
       total += means['loss/ptx_avg'].sum
-      stats = stats | {f'ptx_{name}': found for name, found in more.items()}
-    return forward.add_routers(
-      Loss(total, jnp.sum(mask_BL), jnp.zeros(()), means), stats, training=key is not None
-    )
+      routers = routers | {f'ptx_{name}': found for name, found in more.items()}
+    return Loss(total, jnp.sum(mask_BL), metrics=means, routers=routers)

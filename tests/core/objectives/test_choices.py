@@ -21,6 +21,7 @@ from gpt_jax.core.rows.rows import Rows
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers.simple import Bytes
 from gpt_jax.core.tokenizers.special import sentinel
+from gpt_jax.core.training.step import eval_step
 from tests.support import tiny
 from tests.support.objectives import keys
 
@@ -247,7 +248,7 @@ def test_losses_of_parts_add_up(case):
   """Held-out sums, and metrics, do not depend on how rows are batched."""
   objective = bound(case)
   params = params_of(objective)
-  loss = jax.jit(lambda params, batch: objective.loss(params, batch, None))
+  loss = jax.jit(functools.partial(eval_step, objective=objective))
   batch = objective.make_batch(rows_of(case.rows), keys(B))
   halves = [
     loss(params, {name: x[part] for name, x in batch.items()})
@@ -255,8 +256,8 @@ def test_losses_of_parts_add_up(case):
   ]
   summed = jax.tree.map(lambda *x: np.sum(x, axis=0), *halves)
   whole = loss(params, batch)
-  assert np.isfinite(whole.sum)
-  assert whole.weight > 0
+  assert np.isfinite(whole['loss'][0].sum)
+  assert whole['loss'][0].weight > 0
   jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), whole, summed)
 
 
@@ -268,8 +269,7 @@ def test_a_task_has_an_example_and_outputs(case):
     params, batch = params_of(objective), objective.example
     assert batch is not None
     assert {len(x) for x in batch.values()} == {1}
-    whole = {'whole': objective.weights(batch)}
-    found = objective.loss(params, batch | whole, jax.random.key(0))
+    found = objective.loss(params, objective.weighed(batch), jax.random.key(0))
     assert np.isfinite(found.sum)
     if type(objective).outputs is Objective.outputs:
       continue  # judged by its loss and the metrics of that

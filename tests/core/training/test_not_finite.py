@@ -11,7 +11,7 @@ import pytest
 
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.commands import plot, train
-from gpt_jax.core.objectives.loss import Loss
+from gpt_jax.core.objectives.loss import Mean
 from gpt_jax.core.rows import row_order
 from gpt_jax.core.tokens.eval_sets import EvalSet
 from gpt_jax.core.training import held_out, metrics, run
@@ -24,7 +24,7 @@ def every_token_costs(monkeypatch, nats):
   def call(params, batch):
     del params
     weight = float(batch['weights'].sum())
-    return Loss(nats * weight, weight)
+    return {'loss': (Mean(nats * weight, weight),)}
 
   monkeypatch.setattr(
     held_out.compiled_lib, 'compile_eval_step', lambda run: types.SimpleNamespace(call=call)

@@ -164,7 +164,7 @@ def test_eval_step_has_no_key():
     assert key is None
     return squares(params, batch, key)
 
-  found = eval_step({'theta': theta()}, linear_batch(), objective=objective(loss))
+  (found,) = eval_step({'theta': theta()}, linear_batch(), objective=objective(loss))['loss']
   expected, _ = expected_loss_and_gradient()
   np.testing.assert_allclose(found.weight, linear_batch()['w'].sum(), rtol=1e-6)
   np.testing.assert_allclose(found.sum / found.weight, expected, rtol=1e-6)

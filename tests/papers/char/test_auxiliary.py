@@ -44,7 +44,7 @@ def parts():
   @jax.jit
   def run(params, done):
     def total(params):
-      given = batch | {'whole': {'done': done}}
+      given = batch | {'run': {'done': done}}
       loss = objective.loss(params, given, jax.random.key(0))
       return loss.sum, loss
 

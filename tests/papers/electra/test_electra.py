@@ -16,6 +16,7 @@ from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.core.objectives.loss import Batch
 from gpt_jax.core.rows.rows import Rows
 from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training.step import eval_step, mean_gradients
 from gpt_jax.papers.electra.electra import SHARED, TABLES, TARGETS, Electra
 from tests.support import tiny
 from tests.support.golden_io import ROOT, case
@@ -55,15 +56,15 @@ def rows(number=8):
 @functools.cache
 def evaluated(objective):
   """The loss of a batch without a key, compiled once."""
-  return jax.jit(lambda params, batch: objective.loss(params, batch, None))
+  return jax.jit(functools.partial(eval_step, objective=objective))
 
 
-def total_of(loss):
-  return sum(float(mean.sum / mean.weight) for mean in loss.means)
+def total_of(found):
+  return sum(float(mean.sum / mean.weight) for mean in found['loss'])
 
 
-def means(loss):
-  return {name: float(x.sum / x.weight) for name, x in loss.metrics.items()}
+def means(found):
+  return {name: float(x.sum / x.weight) for name, x in found.items() if name != 'loss'}
 
 
 def test_the_step_of_both_models_is_hugging_faces():
@@ -190,7 +191,6 @@ def test_the_generator_learns_nothing_of_the_replaced():
   objective, _ = of('electra')
   params = random(objective)
   batch = objective.make_batch(rows(), keys(8))
-  batch['whole'] = objective.weights(batch)
 
   def loss(params, name):
     found = objective.loss(params, batch, jax.random.key(4))
@@ -219,7 +219,6 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
   # What the generator says does not follow from its table.
   params = always(random(objective), 5)
   batch = objective.make_batch(rows(), keys(8))
-  batch['whole'] = objective.weights(batch)
 
   @jax.jit
   def gradients(params):
@@ -272,25 +271,24 @@ def test_parts_with_other_numbers_of_tokens_add_up(targets):
   params = always(random(objective), 5)
   batch = objective.make_batch(rows(), keys(8))
   batch['mask'][-1] = batch['masked_weights'][-1] = 0
-  weights = {'whole': objective.weights(batch)}
-  # As the training step takes micro-batches; there is no dropout.
-  key = jax.random.key(4)
-  loss = jax.jit(lambda params, batch: objective.loss(params, batch | weights, key))
-  whole = loss(params, batch)
-  parts = [loss(params, {name: x[i::4] for name, x in batch.items()}) for i in range(4)]
-  added = jax.tree.map(lambda *sums: np.sum(sums), *parts)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), added, whole)
+  # There is no dropout.
+  whole, parts = (
+    jax.jit(functools.partial(mean_gradients, objective=objective, num_micro=number))(
+      params, batch, jax.random.key(4)
+    )[:2]
+    for number in (1, 4)
+  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), parts, whole)
 
 
 def test_what_is_drawn_follows_from_the_key():
   objective, _ = of('electra')
   params = random(objective)
   batch = objective.make_batch(rows(), keys(8))
-  batch['whole'] = objective.weights(batch)
   loss = jax.jit(objective.loss)
 
   def drawn(seed):
-    return float(loss(params, batch, jax.random.key(seed)).sum)
+    return float(loss(params, batch, jax.random.key(seed)).terms['second'].sum())
 
   assert drawn(5) == drawn(5)
   assert len({drawn(seed) for seed in (5, 6, 7)}) == 3

@@ -265,7 +265,7 @@ def test_pretraining_text_counts_gamma_times_its_mean():
   rows = {n: text[n] for n in ('inputs', 'targets')} | {'weights': np.ones((B, L), np.float32)}
   batch |= {f'ptx_{name}': x for name, x in rows.items()}
   batch['ptx_weights'][0] = 0
-  found = jax.jit(with_text.loss)(params, batch | {'whole': with_text.weights(batch)}, None)
+  found = jax.jit(with_text.loss)(params, with_text.weighed(batch), None)
   alone = jax.jit(plain.loss)(params, batch, None)
   lm = jax.jit(bound('causal').loss)(params, rows, None)
   difference = (found.sum - alone.sum) / found.weight
