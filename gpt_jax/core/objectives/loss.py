@@ -80,14 +80,15 @@ class Loss(NamedTuple):
 
   def totals(
     self, weights: Mapping[str, jax.Array]
-  ) -> tuple[jax.Array, jax.Array, dict[str, Mean | Means]]:
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, dict[str, Mean | Means]]]:
     """What training sums over micro-batches, to divide it by weights[''].
 
     Args:
       weights: `Objective.weights` of the whole batch.
 
     Returns:
-      The sum that is minimised, the same without penalties, and all metrics.
+      The sum that is minimised; and the same without penalties, the weight, and
+      all metrics.
     """
     total, penalty, metrics = self.sum, self.penalty, {**self.metrics}
     for name, term in self.terms.items():
@@ -102,7 +103,7 @@ class Loss(NamedTuple):
       total, penalty = total + cost, penalty + cost
       for name, value in stats._asdict().items():
         metrics[f'router/{stack}/{name}'] = Mean(weight * value, weight)
-    return total, total - penalty, metrics
+    return total, (total - penalty, self.weight, metrics)
 
 
 def share(whole: jax.Array, weight: jax.Array) -> jax.Array:

@@ -231,9 +231,7 @@ def mean_gradients(
   def total(trained, part, key):
     trained = rates.stopped(trained, step)
     whole = train_state.with_frozen(trained, params, objective.frozen)
-    loss = objective.loss(whole, part, key)
-    minimised, reported, metrics = loss.totals(weights)
-    return minimised, (reported, loss.weight, metrics)
+    return objective.loss(whole, part, key).totals(weights)
 
   trained = train_state.trained(params, objective.frozen)
   gradient = jax.grad(total, has_aux=True)
