@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
 import zstandard
@@ -51,7 +51,7 @@ def numbered(path: str, skip: OnBad) -> Iterator[tuple[int, bytes]]:
       yield number, line
 
 
-def every(path: str, skip: OnBad) -> Iterator[bytes]:
+def every(path: str, skip: OnBad) -> Generator[bytes]:
   """Yields all lines, with their ends.
 
   A line of more than `LONGEST` bytes goes to `skip`, and b'' stands in its

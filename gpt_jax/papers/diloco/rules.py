@@ -14,12 +14,13 @@ def check_run(config: Config) -> None:
   given = f'optim.outer={config.optim.outer!r}'
   if config.get('finetune'):
     raise UsageError(f"{given}: is for pre-training; give 'none' in fine-tuning and post-training")
-  replicas = outer(config).replicas
+  apart = outer(config)
+  assert apart
   for stage in ramp(config).stages:
-    if stage.rows % replicas:
+    if stage.rows % apart.replicas:
       raise UsageError(
         f'batch.size={config.batch.size!r}: {stage.rows} rows do not divide '
-        f'over the {replicas} replicas of {given}; give a multiple'
+        f'over the {apart.replicas} replicas of {given}; give a multiple'
       )
 
 
