@@ -99,6 +99,8 @@ class Trained(NamedTuple):
 
   Attributes:
     parts: model, objective and mesh of the run.
+    state: of the newest checkpoint.
+    tokenizer: of the run.
     averaged: the steps whose mean the parameters are; (): the newest only.
   """
 
@@ -180,6 +182,7 @@ def load(workdir: str, use: Use = 'run', average: int = 0, *, field: str = '--wo
 
   Args:
     workdir: the run's folder.
+    use: what for: see `open_model`.
     average: take the mean of this many checkpoints: see `average_last`; 0:
       none.
     field: the flag or field that names the workdir, for errors.

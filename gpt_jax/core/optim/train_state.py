@@ -54,6 +54,7 @@ class TrainState(NamedTuple):
   Attributes:
     step: int32 []: steps done.
     params: the tree of parameters, of all models.
+    opt_state: of the optimizer.
     ema: average of the trained parameters; None: none is kept.
   """
 

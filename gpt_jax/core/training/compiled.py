@@ -72,7 +72,9 @@ def compile_train_step(
   With `optim.outer` it is the outer optimizer's `train_step`.
 
   Args:
+    parts: of a run.
     shape: of a batch; None: that of the last stage.
+    options: of the compiler, by XLA's names; None: its defaults.
     limit: bytes that the program may take on a device; None: any number.
 
   Returns:

@@ -58,6 +58,7 @@ class Parts(NamedTuple):
 
   Attributes:
     config: resolved, with its vocabulary size.
+    mesh: of all devices.
     rules: the mesh axes of each logical axis.
     model: the run's own model, a Flax module without parameters.
     objective: makes batches, and scores the parameters on them.
@@ -65,6 +66,7 @@ class Parts(NamedTuple):
     schedule: step, counted from 0 -> learning rate.
     optimizer: its `update` takes the learning rate: see `optimizer.Build`.
     rates: of the parameters, and the stages of training.
+    precision: of the parameters: how they are rounded.
     average: of the parameters; None: there is none.
     outer: the outer optimizer of replicas; None: there are none.
     shardings: of the state, one for each leaf.
