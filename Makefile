@@ -3,6 +3,7 @@
 #   make translate MULTI30K=DIR  trains a translator, and ends with its BLEU
 #   make test    runs the test suite, but for what is marked slow
 #   make slow    runs the rest: whole runs, killed and resumed, on several hosts
+#   make lane    runs a part of the tests with the other lane of constraints.txt
 #   make lint    ruff, pyright and shellcheck
 #   make beam    tests preparing on Apache Beam, in .venv-beam (constraints-beam.txt)
 #   make lm_eval tests lm-eval's tasks on our workdirs, in .venv-lm_eval
@@ -36,7 +37,7 @@ ONLY ?=
 # A comma that does not end an argument of `call`.
 comma := ,
 
-.PHONY: smoke translate test slow docs docs_test lint crash damage house pages hashes plan expected tpu beam lm_eval torch wandb
+.PHONY: smoke translate test lane lane_here slow docs docs_test lint crash damage house pages hashes plan expected tpu beam lm_eval torch wandb
 
 smoke: .venv/ready
 	$(BIN)/gpt-jax train --config configs/smoke.py --workdir workdirs/smoke $(FLAGS)
@@ -60,8 +61,29 @@ test: .venv/ready
 	$(BIN)/python -m pytest
 
 # Tests compile the same programs as others, and as the last time.
-test slow docs_test crash damage: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.venv/programs
-test slow docs_test crash damage: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
+test slow docs_test crash damage lane_here: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.programs
+test slow docs_test crash damage lane_here: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
+
+# The contract tests of the tables, what is saved and read again, plans, exports,
+# and a short run, on the other JAX. Without such a Python it says so.
+LANE ?= tests/core/checkpoints tests/core/nn tests/core/objectives tests/core/optim \
+  tests/core/runtime tests/core/test_sharding.py tests/core/text/test_contract.py \
+  tests/core/tokenizers/test_contract.py tests/core/training/test_step.py \
+  tests/hf/test_golden.py tests/planning tests/resilience/test_replay.py
+
+lane:
+	@other=$$($(PYTHON) .ci/other_lane.py); \
+	if [ -n "$$other" ]; then $(MAKE) lane_here PYTHON=$$other; \
+	else echo 'make lane: no Python for the other versions of JAX in constraints.txt is here'; fi
+
+lane_here: .venv-lane/ready
+	.venv-lane/bin/python -m pytest $(LANE)
+	rm -rf workdirs/lane
+	.venv-lane/bin/gpt-jax train --config configs/smoke.py --config.schedule.num_steps=30 \
+	  --workdir workdirs/lane
+
+.venv-lane/ready: pyproject.toml constraints.txt
+	$(call environment,.venv-lane,constraints.txt,'.[test]')
 
 slow: .venv/ready
 	$(BIN)/python -m pytest -m '$(SLOW)'

@@ -27,7 +27,7 @@ from tests.test_imports import FLOORS
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
-  ROOT / 'README.md',
+  *sorted(ROOT.glob('*.md')),
   *sorted((ROOT / 'docs').rglob('*.md')),
   *sorted((ROOT / 'launch').glob('*.md')),
 ]

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractDevice, AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.core import ring_order
 from gpt_jax.core.spec import UsageError
@@ -249,11 +249,16 @@ def use(mesh: Mesh, rules: Rules):
     yield
 
 
+def abstract_mesh(sizes: Sequence[int] = (), device: AbstractDevice | None = None) -> AbstractMesh:
+  """A mesh of devices that are not here; () has one device."""
+  sizes = tuple(sizes) or (1,) * len(AXES)
+  return AbstractMesh(sizes, AXES, (AxisType.Auto,) * len(AXES), abstract_device=device)
+
+
 @contextlib.contextmanager
 def on_one_tpu(rules: Rules):
   """Acts as if the devices were one TPU, for decisions before a run."""
-  device = AbstractDevice(device_kind='TPU v5', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((1,) * len(AXES), AXES, abstract_device=device)
+  mesh = abstract_mesh(device=AbstractDevice(device_kind='TPU v5', num_cores=1, platform='tpu'))
   with jax.sharding.use_abstract_mesh(mesh), nn.logical_axis_rules(rules):
     yield
 

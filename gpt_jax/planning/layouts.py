@@ -82,7 +82,7 @@ def state_of(config: Config) -> StateLayout:
   fields = config_lib.flatten(config)
   key = str({name: x for name, x in fields.items() if name not in _ASIDE})
   if key not in _STATES:
-    one: Any = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
+    one: Any = sharding.abstract_mesh()
     parts = parts_lib.build(config, one)
     state = parts_lib.abstract_state(parts)
     trained = _leaves(train_state.trained(state.params, parts.objective.frozen))
@@ -404,9 +404,7 @@ class CostModel(MemoryModel):
     """Refuses the meshes that `train` refuses."""
     device_check.check_mesh(self.config, mesh, dict(self.rules))
     sharding.check_divisible(
-      state_of(self.config).abstract,
-      jax.sharding.AbstractMesh(tuple(mesh.values()), sharding.AXES),
-      self.rules,
+      state_of(self.config).abstract, sharding.abstract_mesh([*mesh.values()]), self.rules
     )
 
   def check_candidate(self, mesh: Mesh) -> None:

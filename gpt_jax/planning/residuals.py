@@ -55,7 +55,7 @@ def _read(config: Config) -> ScanResiduals:
   config = config_lib.unlocked(config)
   # Unrolled layers save much the same, but nothing tells it from the rest.
   config.model.loop = 'scan'
-  one: Any = jax.sharding.AbstractMesh((1,) * len(sharding.AXES), sharding.AXES)
+  one: Any = sharding.abstract_mesh()
   parts = parts_lib.build(config, one)
   shape = parts.shapes()[-1]
   objective = parts.objective.of(shape.task)
@@ -97,11 +97,12 @@ def _saved(jaxpr: Jaxpr) -> Iterator[tuple[Any, bool]]:
   for scan in scans:
     if scan.params['reverse']:
       continue
-    first, body = scan.params['num_carry'], scan.params['jaxpr'].jaxpr
+    body = scan.params['jaxpr'].jaxpr
     made = {id(v): x for x in body.eqns for v in x.outvars}
     seen = set()
-    stacked = zip(scan.outvars[first:], body.outvars[first:], strict=True)
-    for out, inside in stacked:
+    for out, inside in zip(scan.outvars, body.outvars, strict=True):
+      if out.aval.shape == inside.aval.shape:  # carried on, not stacked
+        continue
       source = made.get(id(inside))
       while source and source.primitive.name == 'reshape':
         inside = source.invars[0]

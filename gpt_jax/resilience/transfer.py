@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from jax._src import distributed as jax_distributed
+from gpt_jax.core.runtime import jax_internals
 
 # The longest line that is read, and the seconds that a caller has for its
 # secret.
@@ -119,7 +119,7 @@ class Client:
 
 def _own_address() -> str:
   """The address of this host in the network of the hosts."""
-  coordinator = jax_distributed.global_state.coordinator_address
+  coordinator = jax_internals.coordinator()
   host = (coordinator or '127.0.0.1:0').rpartition(':')[0].strip('[]')
   # Nothing is sent: connecting a datagram socket chooses the local address.
   with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:

@@ -12,16 +12,18 @@ from packaging.utils import canonicalize_name
 from tests.support.fake_cloud import ROOT
 
 EXTRAS = ('tpu', 'gcs')  # of `make hashes`
+PYTHON = {'python_version': '3.12'}
 
 
 def entries(name):
-  """(canonical name, version, number of hashes) of each line of a file."""
+  """(canonical name, version, number of hashes) of each package of the image."""
   text = (ROOT / name).read_text(encoding='utf-8').replace('\\\n', ' ')
   for line in text.splitlines():
     if line and not line.startswith('#'):
-      package, version = line.split()[0].split('==')
+      pin = Requirement(line.partition(' --hash')[0])
       hashes = re.findall(r'--hash=sha256:[0-9a-f]{64}\b', line)
-      yield canonicalize_name(package), version, len(hashes)
+      if not pin.marker or pin.marker.evaluate(PYTHON):
+        yield canonicalize_name(pin.name), str(pin.specifier)[2:], len(hashes)
 
 
 @pytest.fixture(scope='module')

@@ -6,7 +6,6 @@ import pathlib
 
 import jax
 import pytest
-from jax.sharding import AbstractMesh
 
 from configs import deberta, electra, llama, palm, t5, transformer
 from gpt_jax.core import config as config_lib
@@ -140,7 +139,7 @@ def test_bytes_of_the_state_are_those_of_its_shards(changes):
   config = config_lib.resolve(tiny.config(**{**tiny.MESHABLE, **changes}))
   run = parts_lib.build(config)
   mesh = {'data': 1, 'stage': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 4}
-  abstract = AbstractMesh(tuple(mesh.values()), sharding.AXES)
+  abstract = sharding.abstract_mesh([*mesh.values()])
   shardings = parts_lib.state_shardings(
     run.objective, run.optimizer, abstract, run.rules, run.average
   )

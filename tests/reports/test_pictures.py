@@ -75,9 +75,7 @@ def test_a_device_holds_what_its_shard_holds(tmp_path):
   objective = config_lib.objective(config)
   sizes = tuple(config.mesh[axis] for axis in sharding.AXES)
   shardings = sharding.param_shardings(
-    objective.shapes,
-    jax.sharding.AbstractMesh(sizes, sharding.AXES),
-    sharding.parse_rules(config.mesh.rules),
+    objective.shapes, sharding.abstract_mesh(sizes), sharding.parse_rules(config.mesh.rules)
   )
   expected = [
     math.prod(split.shard_shape(leaf.value.shape))

@@ -91,7 +91,7 @@ def _spec(axes: LogicalAxes) -> PartitionSpec:
 # Sharding constraints on intermediate arrays.
 #
 # Each mends a bad choice of the compiler in programs compiled for TPU slices
-# (`tests/core/training/test_layout.py`). On one device, and without a mesh,
+# (`tests/core/training/test_on_tpu.py`). On one device, and without a mesh,
 # they have no effect.
 
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import config as jax_config
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -215,7 +214,7 @@ def open_to_others(folder: str) -> str:
 
 def _folders() -> list[tuple[str, str]]:
   """The folders from which code or runs are loaded, with their purposes."""
-  cache = jax_config.compilation_cache_dir.value
+  cache = jax.config.jax_compilation_cache_dir
   folders = [('compiled programs', cache or str(programs.cache_folder()))]
   folders += [('Python imports from', path or '.') for path in sys.path]
   folders += [('runs in', path) for path in ['.', *glob.glob('workdirs/*')]]

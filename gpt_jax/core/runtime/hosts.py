@@ -23,11 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jax._src import clusters
-from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
-from gpt_jax.core.runtime import preemption
+from gpt_jax.core.runtime import jax_internals, preemption
 from gpt_jax.core.runtime.log import log, program, say
 from gpt_jax.core.spec import UsageError
 
@@ -321,8 +319,7 @@ def initialize(*, join_seconds: float, heartbeat_seconds: int) -> None:
   )
   address = os.environ.get('JAX_COORDINATOR_ADDRESS')
   if None in (address, num, index):
-    find = clusters.ClusterEnv.auto_detect_unset_distributed_params
-    address, num, index, _ = find(address, num, index, None, None, int(join_seconds))
+    address, num, index = jax_internals.hosts(address, num, index, int(join_seconds))
   if address is None or num is None or index is None:
     raise UsageError(
       '--distributed: no hosts are known; set JAX_COORDINATOR_ADDRESS, '
@@ -356,7 +353,7 @@ def together() -> Iterator[None]:
   except preemption.Preempted:
     raise
   except BaseException as e:
-    if _client() is not None and jax_distributed.global_state.num_processes > 1:
+    if _client() is not None and jax_internals.num_processes() > 1:
       code = 2 if isinstance(e, UsageError) else 1
       _leaving.set()
       reason = ' '.join(str(e).split())[:500]
@@ -427,7 +424,7 @@ def gather(value: T) -> list[T]:
 
 def index() -> int:
   """Index of this process; does not initialise the devices."""
-  return jax_distributed.global_state.process_id
+  return jax_internals.process_index()
 
 
 _leaving = threading.Event()
@@ -435,7 +432,7 @@ _said = itertools.count()
 
 
 def _client() -> Any:
-  return jax_distributed.global_state.client
+  return jax_internals.client()
 
 
 def _get(key: str) -> str | None:
@@ -473,7 +470,7 @@ def _end_together(watch: threading.Thread) -> None:
   """
   with contextlib.suppress(RuntimeError):  # the service has ended
     _client().key_value_set(f'{_ENDED}/{index()}', 'yes')
-    count = jax_distributed.global_state.num_processes
+    count = jax_internals.num_processes()
     while watch.is_alive() and len(_client().key_value_dir_get(_ENDED)) < count:
       time.sleep(0.05)
   _leaving.set()
@@ -496,7 +493,7 @@ def _say_gone() -> None:
     _client().key_value_set(f'{_GONE}/{index()}', 'yes', allow_overwrite=True)
     return
   deadline = time.monotonic() + _LINGER
-  others = jax_distributed.global_state.num_processes - 1
+  others = jax_internals.num_processes() - 1
   while time.monotonic() < deadline:
     if len(_client().key_value_dir_get(_GONE)) >= others:
       time.sleep(0.2)  # between their notice and their exit

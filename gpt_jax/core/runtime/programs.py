@@ -18,11 +18,9 @@ import stat
 import tempfile
 
 import jax
-from jax._src import compilation_cache
-from jax._src import config as jax_config
-from jax._src.compilation_cache_interface import CacheInterface
 
 from gpt_jax.core.files import files
+from gpt_jax.core.runtime import jax_internals
 from gpt_jax.core.runtime.log import log
 
 # Above this size the least recently used files are deleted.
@@ -37,9 +35,9 @@ def keep() -> None:
   its own cache there, with JAX_ENABLE_COMPILATION_CACHE=false none. The cache
   stays off if its folder cannot be written to or is not only the user's.
   """
-  if not jax_config.enable_compilation_cache.value:
+  if not jax.config.jax_enable_compilation_cache:
     return
-  folder = jax_config.compilation_cache_dir.value
+  folder = jax.config.jax_compilation_cache_dir
   if folder is not None:
     _warn_of_others(folder)
     return
@@ -53,7 +51,7 @@ def keep() -> None:
   except OSError as e:
     log.debug('compiled programs are not kept: %s', e)
     return
-  compilation_cache.get_file_cache = lambda path: (Programs(path), path)
+  jax_internals.cache_programs(Programs)
   jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
@@ -118,7 +116,7 @@ def cache_home() -> pathlib.Path:
   return pathlib.Path(home, 'gpt_jax')
 
 
-class Programs(CacheInterface):
+class Programs(jax_internals.CacheInterface):
   """A cache in a folder; each file starts with a checksum.
 
   Several processes may use it at once. No method raises an OSError: a program

@@ -189,7 +189,6 @@ REFUSED = [
     {'attention': 'full, lokal'},
     "model.attention='full, lokal': unknown 'lokal'; one of " + ', '.join(sorted(PATTERNS)),
   ),
-  (model, {'attention': 'local(window=0)'}, "model.attention='local(window=0)': window=0 must"),
   (
     model,
     {'dropout': 'rates(residual=1.0)'},
@@ -200,7 +199,6 @@ REFUSED = [
   # Values of another type, or none.
   (model, {'num_layers': None}, 'model.num_layers: must not be empty; its default is 12'),
   (model, {'dtype': None}, "model.dtype: must not be empty; its default is 'bfloat16'"),
-  (model, {'num_layers': '3'}, "num_layers='3': must be a whole number"),
   (model, {'norm': 3}, 'model.norm=3: must be a text'),
   (model, {'num_heads': True}, 'num_heads=True: must be a whole number'),
   (model, {'depth': 3}, f'model.depth=3{NO_FIELD}'),
@@ -237,7 +235,6 @@ REFUSED = [
   ),
   (model, {'ffn': 'switch(num_experts=2147483647)', 'd_ff': 2**24}, 'need an array of'),
   # Batches, the length of the run, and its schedule.
-  (resolve, {'schedule.num_steps': '0_tokens'}, 'num_steps=0: must be at lea'),
   (resolve, {'schedule.num_steps': True}, '=True: give a whole number of'),
   (resolve, {'schedule.num_steps': 2.5}, '=2.5: give a whole number of'),
   (
@@ -257,11 +254,6 @@ REFUSED = [
     resolve,
     {'schedule.name': 'wsd(1e-3, cooldown=21)'},
     'cooldown=21 after warmup=0 does not fit the 20 steps',
-  ),
-  (
-    resolve,
-    {'schedule.name': 'cosine(peak=0.0)'},
-    "schedule.name='cosine(peak=0.0)': peak=0.0 must be above 0",
   ),
   (
     resolve,
@@ -418,7 +410,6 @@ REFUSED = [
   (source_tokens, 13, 'model.source_vocab_size=12: is smaller than the 13 source tokens of'),
   # Several models.
   (part, {'d_modell': 3}, f'models.generator.d_modell=3{NO_FIELD}'),
-  (part, {'d_model': 0}, 'models.generator.d_model=0: must be'),
   (part, {'d_ff': 'a'}, "models.generator.d_ff='a': must be a whole"),
   (part, {'norm': 'no'}, "models.generator.norm='no': unknown"),
   (part, {'loop': 'no'}, "models.generator.loop='no': is unknown"),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice
 
 from gpt_jax.core import sharding
 from gpt_jax.core.nn import grouped
@@ -76,7 +76,7 @@ def test_matmul(kernel, dtype, error):
 def test_lowers_for_tpu(dtype):
   """As far as three Mosaic kernels; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((1,) * 6, sharding.AXES, abstract_device=device)
+  mesh = sharding.abstract_mesh(device=device)
   blocks = grouped.layout(COUNTS, 150, 128)
   with jax.sharding.use_abstract_mesh(mesh):
     assert [grouped.block_size(n, E) for n in (8, 770, 9999)] == [128, 256, 512]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice
 
 from configs import base
 from gpt_jax.core import sharding, spec
@@ -321,7 +321,7 @@ def test_blocks_divide_the_length(length, size):
 def test_lowers_for_tpu(fused_until):
   """As far as a Mosaic kernel for each phase; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')
-  mesh = AbstractMesh((2, 1, 1, 1, 1, 2), sharding.AXES, abstract_device=device)
+  mesh = sharding.abstract_mesh((2, 1, 1, 1, 1, 2), device)
 
   def loss(q, k, v):
     asked = Request(q, k, v, pattern('full'), EVERYTHING, 0.3, softcap=50.0)

@@ -8,7 +8,6 @@ import tempfile
 
 import jax
 import pytest
-from jax._src import config as jax_config
 
 from gpt_jax.core.runtime import accelerators
 
@@ -27,7 +26,7 @@ def machine(tmp_path, monkeypatch):
   monkeypatch.chdir(folders['here'])
   monkeypatch.setattr(sys, 'path', [str(folders['code'])])
   monkeypatch.setattr(tempfile, 'gettempdir', lambda: str(folders['temporary']))
-  kept = jax_config.compilation_cache_dir.value
+  kept = jax.config.jax_compilation_cache_dir
   jax.config.update('jax_compilation_cache_dir', str(folders['cache']))
   mask = os.umask(0o022)
   yield folders

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Train steps compiled for TPUs: experts, replicas, micro-batches."""
+"""Train steps compiled for TPUs: experts, replicas, micro-batches, PaLM's mesh."""
 
 import pytest
 
@@ -43,3 +43,44 @@ def test_gradients_are_sent_once():
     wire = 2 * (size - 1) / size * 4 * (KERNELS + TABLES) / parts
     assert many['bytes'] == pytest.approx(wire, rel=0.1)
     assert many['kernels'] == few['kernels'] > 0  # splash, in each replica
+
+
+PALM_LAYERS = 3
+PALM = {
+  f'decoder/periods/block_0/{name}/kernel'
+  for name in (
+    'attention/query',
+    'attention/key',
+    'attention/value',
+    'attention/out',
+    'ffn/in',
+    'ffn/gate',
+    'ffn/out',
+  )
+}
+# Of one key/value head: too small for the compiler to scatter them.
+FEW = {name for name in PALM if '/key/' in name or '/value/' in name}
+
+
+def test_layout():
+  # It compiles at all: of a vocabulary that does not divide over the devices,
+  # looked up in a table whose rows are whole.
+  found = tpu.compiled('layout')
+  assert found['unknown'] == []
+
+  # Each device sums its own part of a kernel's gradient.
+  scattered = {n for n, k in found['gradients'].items() if k != 'all-reduce'}
+  assert scattered == PALM - FEW
+
+  # Kernels are sent once in each layer, forward and backward; the table once,
+  # for the look-up, the scores and all of their chunks.
+  assert found['gathers'] == {**dict.fromkeys(PALM, 2 * PALM_LAYERS), 'embed/embedding': 1}
+
+  # Nor is the table's gradient summed for each chunk of logits.
+  assert found['most_trips'] == PALM_LAYERS
+
+  # Weights and norms' outputs are cast before they are sent.
+  assert found['float32'] == []
+
+  # Of each layer's input a device keeps its part.
+  assert (found['whole'], found['split']) == (False, True)
