@@ -64,12 +64,14 @@ test: .venv/ready
 test slow docs_test crash damage lane_here: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.programs
 test slow docs_test crash damage lane_here: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
 
-# The contract tests of the tables, what is saved and read again, plans, exports,
-# and a short run, on the other JAX. Without such a Python it says so.
-LANE ?= tests/core/checkpoints tests/core/nn tests/core/objectives tests/core/optim \
-  tests/core/runtime tests/core/test_sharding.py tests/core/text/test_contract.py \
-  tests/core/tokenizers/test_contract.py tests/core/training/test_step.py \
-  tests/hf/test_golden.py tests/planning tests/resilience/test_replay.py
+# Contract tests of tables, what is saved and read again, plans, exports, and a
+# short run, on the other JAX; LANE=tests for all. Without such a Python it says so.
+LANE ?= tests/core/checkpoints tests/core/nn/test_positions.py \
+  tests/core/optim/test_contract.py tests/core/rows/test_row_makers.py \
+  tests/core/runtime/test_jax_internals.py tests/core/runtime/test_programs.py \
+  tests/core/text/test_contract.py tests/core/tokenizers/test_contract.py \
+  tests/core/training/test_train.py tests/hf/test_own_models.py \
+  tests/planning/test_layouts.py
 
 lane:
 	@other=$$($(PYTHON) .ci/other_lane.py); \
