@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parents[1]
-OUTSIDE = ('README.md', 'launch/README.md', 'launch/BEAM.md')
+OUTSIDE = ('README.md', 'AGENTS.md', 'CONTRIBUTING.md', 'launch/README.md', 'launch/BEAM.md')
 _LINK = re.compile(r'\]\(([^)\s]+)\)')
 _CODE = re.compile(r'<code>.*?</code>', re.DOTALL)
 

@@ -115,7 +115,7 @@ def test_what_does_not_go_together(tmp_path, monkeypatch):
   with pytest.raises(UsageError, match=r'set model\.num_encoder_layers'):
     config_lib.set_vocab_size(resolved, 257, NAME, 12)
   resolved.model.source_vocab_size = 12
-  with pytest.raises(UsageError, match='needs model.num_encoder_layers'):
+  with pytest.raises(UsageError, match=r'needs model\.num_encoder_layers'):
     config_lib.resolve(resolved)
   resolved.model.num_encoder_layers = layers
   with pytest.raises(UsageError, match='smaller than the 13 source tokens'):
