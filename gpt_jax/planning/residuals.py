@@ -100,7 +100,8 @@ def _saved(jaxpr: Jaxpr) -> Iterator[tuple[Any, bool]]:
     body = scan.params['jaxpr'].jaxpr
     made = {id(v): x for x in body.eqns for v in x.outvars}
     seen = set()
-    for out, inside in zip(scan.outvars, body.outvars, strict=True):
+    outputs: Any = zip(scan.outvars, body.outvars, strict=True)
+    for out, inside in outputs:
       if out.aval.shape == inside.aval.shape:  # carried on, not stacked
         continue
       source = made.get(id(inside))

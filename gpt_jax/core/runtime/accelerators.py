@@ -24,8 +24,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from gpt_jax.core.runtime import jax_internals, peaks, programs
 from gpt_jax.core.runtime import memory as memory_lib
-from gpt_jax.core.runtime import peaks, programs
 from gpt_jax.core.spec import install
 
 _ROUNDS = 5
@@ -214,7 +214,7 @@ def open_to_others(folder: str) -> str:
 
 def _folders() -> list[tuple[str, str]]:
   """The folders from which code or runs are loaded, with their purposes."""
-  cache = jax.config.jax_compilation_cache_dir
+  cache = jax_internals.setting('jax_compilation_cache_dir')
   folders = [('compiled programs', cache or str(programs.cache_folder()))]
   folders += [('Python imports from', path or '.') for path in sys.path]
   folders += [('runs in', path) for path in ['.', *glob.glob('workdirs/*')]]

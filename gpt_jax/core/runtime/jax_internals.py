@@ -9,6 +9,7 @@ JAX what is no longer so.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax._src import clusters, compilation_cache, distributed
 from jax._src.compilation_cache_interface import CacheInterface as CacheInterface
 
@@ -47,6 +48,11 @@ def coordinator() -> str | None:
 def client() -> Any:
   """The client of the coordinator's keys; None without `jax.distributed`."""
   return distributed.global_state.client
+
+
+def setting(name: str) -> Any:
+  """A setting of `jax.config`, which has no types for them."""
+  return getattr(jax.config, name)
 
 
 def cache_programs(make: Callable[[str], CacheInterface]) -> None:

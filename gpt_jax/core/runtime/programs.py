@@ -35,9 +35,9 @@ def keep() -> None:
   its own cache there, with JAX_ENABLE_COMPILATION_CACHE=false none. The cache
   stays off if its folder cannot be written to or is not only the user's.
   """
-  if not jax.config.jax_enable_compilation_cache:
+  if not jax_internals.setting('jax_enable_compilation_cache'):
     return
-  folder = jax.config.jax_compilation_cache_dir
+  folder = jax_internals.setting('jax_compilation_cache_dir')
   if folder is not None:
     _warn_of_others(folder)
     return
