@@ -196,7 +196,7 @@ def test_another_mesh_takes_the_place_of_the_one_that_was_taken(monkeypatch):
 
 
 def a_plan(request, changes, time):
-  """A plan of so many seconds a step, with the figures that are shown."""
+  """A plan whose step takes `time` seconds, with the figures that are shown."""
   stage = compile_lib.StageTimes(
     0,
     16,

@@ -117,7 +117,7 @@ OPTIONS = spec.Table({}, 'option')
 
 
 def check_needs(config: Config) -> None:
-  """Checks what fields that are set, and options that are named, need of others."""
+  """Checks what fields that are set need of others."""
   flat = flatten(config)
   for name, field in FIELDS.items():
     if field.needs and flat.get(name) and not flat[field.needs]:
@@ -125,10 +125,14 @@ def check_needs(config: Config) -> None:
         f'{name}={flat[name]!r}: needs {field.needs}; set it, or {name}='
         f'{"" if field.default is None else field.default}'
       )
-  lists = {f'model.{name}': table for name, table in CHOICES.items()}
-  for name in {**CALL_STRINGS, **lists}:
+
+
+def check_options(config: Config) -> None:
+  """Checks what options that are named need of other fields."""
+  flat, declared = flatten(config), {*OPTIONS}
+  for name in (*CALL_STRINGS, *(f'model.{field}' for field in CHOICES)):
     calls = spec.parse(name, flat[name]) if flat.get(name) else ()
-    for option in {f'{name}.{call.name}' for call in calls} & {*OPTIONS}:
+    for option in {f'{name}.{call.name}' for call in calls} & declared:
       for other, value in OPTIONS[option].needs.items():
         if flat[other] != value:
           raise UsageError(
@@ -282,8 +286,9 @@ def validate(config: Config) -> None:
       f'model.num_heads={model.num_heads}: is not divisible by '
       f'model.num_kv_heads={model.num_kv_heads}; change one of them'
     )
-  check_depths(config)
   check_needs(config)
+  check_depths(config)
+  check_options(config)
   if reader := build.ModelChoices.of(model).input.reader:
     reader.check(config)
   stacks = (choices.encoder_ffn, choices.ffn)

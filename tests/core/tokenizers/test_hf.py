@@ -169,7 +169,7 @@ def test_dropout_and_cuts_are_turned_off(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize('special', [True, False])
 def test_a_panic_of_the_library_is_an_error(tmp_path, monkeypatch, special):
-  """A pattern with so many ways to fail that the library gives up."""
+  """The library gives up on a pattern that can fail in very many ways."""
   monkeypatch.chdir(tmp_path)
   library = tokenizers.Tokenizer(models.BPE({'</s>': 0, 'a': 1}, []))
   pattern = tokenizers.Regex('(a+)+b')
