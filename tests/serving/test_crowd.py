@@ -113,7 +113,7 @@ RUDE = {
   'a huge body': refused(whole(POST, b' ' * (BODY + 9)), 413),
   'many prompts': refused(of(prompt=[''] * 9000), 400),
   'a long text': refused(of(prompt='x' * (BODY - 100)), 400),
-  'much to draw': refused(of(n=128, max_tokens=10**9), 400),
+  'much to draw': refused(of(n=64, max_tokens=10**9), 400),
   'another path': refused(b'GET /../secret' + HTTP + b'\r\n', 404),
 }
 
