@@ -130,19 +130,45 @@ def adafactor(
   return theta
 
 
-def newton_schulz(x, num_steps):
-  """Jordan's quintic: towards U V^T of x = U S V^T."""
-  a, b, c = 3.4445, -4.7750, 2.0315
-  if x.shape[0] > x.shape[1]:
-    return newton_schulz(x.T, num_steps).T
-  x = x / np.linalg.norm(x)
+def polar_express(num_steps):
+  """The best odd quintics one after another towards 1 on [0.001, 1], by Remez's exchange.
+
+  Amsel et al., algorithm 2, with the cushion of their table; safe as algorithm 1.
+  """
+  low, found = 1e-3, []
   for _ in range(num_steps):
+    high = 2 - low if found else 1.0
+    left = max(low, 0.02407327424182761 * high)
+    x = np.linspace(left, high, 4)
+    for _ in range(50):  # until the errors at four points are one, with signs by turns
+      powers = np.stack([x, x**3, x**5, [1, -1, 1, -1]], axis=1)
+      a, b, c, _ = np.linalg.solve(powers, np.ones(4))
+      root = np.sqrt(9 * b**2 - 20 * a * c)
+      x[1:3] = np.sqrt((-3 * b + np.array([-root, root])) / (10 * c))
+    ends = np.array([low, high])
+    at = a * ends + b * ends**3 + c * ends**5
+    centred = np.array([a, b, c]) * 2 / at.sum()
+    low = 2 * at[0] / at.sum()
+    found.append(centred)
+  return [p / 1.01 ** np.array([1, 3, 5]) for p in found]
+
+
+def newton_schulz(x, num_steps, coefficients='jordan'):
+  """Towards U V^T of x = U S V^T; the Polar Express as its algorithm 1 reads."""
+  if x.shape[0] > x.shape[1]:
+    return newton_schulz(x.T, num_steps, coefficients).T
+  x = x / np.linalg.norm(x)
+  polynomials = [(3.4445, -4.7750, 2.0315)] * num_steps
+  if coefficients == 'polar_express':
+    x = x / 1.01
+    polynomials = polar_express(num_steps)
+  for a, b, c in polynomials:
     gram = x @ x.T
     x = a * x + (b * gram + c * gram @ gram) @ x
   return x
 
 
-def muon(theta, gradients, rate, decays, *, momentum, nesterov, rms, weight_decay, num_steps=5):
+def muon(theta, gradients, rate, decays, *, momentum, nesterov, rms, weight_decay, **iteration):
   """Liu et al., algorithm 1, whose B is Jordan's momentum; decays always."""
   buffer = np.zeros_like(theta)
   rows, columns = theta.shape
@@ -155,6 +181,6 @@ def muon(theta, gradients, rate, decays, *, momentum, nesterov, rms, weight_deca
     if nesterov:
       # Each term with its bias corrected, as Nadam has it.
       x = momentum * buffer / (1 - momentum ** (t + 1)) + g / (1 - momentum**t)
-    step = scale * newton_schulz(x, num_steps) + weight_decay * theta
+    step = scale * newton_schulz(x, 5, **iteration) + weight_decay * theta
     theta = theta - rate(t - 1) * step
   return theta

@@ -10,7 +10,7 @@ one was skipped.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from etils import epy
 
@@ -268,10 +268,37 @@ def adafactor(
 
 # Muon: orthogonalised momentum for the hidden layers' matrices.
 
+# The polynomials a x + b x^3 + c x^5 that Muon's iterations apply to the singular
+# values of a matrix of norm 1: Jordan's takes all to 1 +- 0.3, whatever their
+# number. Those of the Polar Express (Amsel et al. 2025, algorithm 1) converge;
+# further ones equal the last.
+_JORDAN = 3.4445, -4.7750, 2.0315
+_POLAR_EXPRESS = (
+  (8.28721201814563, -23.595886519098837, 17.300387312530933),
+  (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+  (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+  (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+  (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+  (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+  (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+  (1.875, -1.25, 0.375),
+)
+
+
+def polar_express(num_steps: int) -> tuple[tuple[float, float, float], ...]:
+  """The polynomials of algorithm 1 for a matrix of norm 1, its factors of safety
+  within: 1.01 of each but the last of the table, and of the matrix before the first.
+  """
+  safe = [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in _POLAR_EXPRESS[:-1]]
+  (a, b, c), *rest = safe
+  every = [(a / 1.01, b / 1.01**3, c / 1.01**5), *rest]
+  return (*every, *[_POLAR_EXPRESS[-1]] * num_steps)[:num_steps]
+
 
 def muon(
   momentum: Fraction = 0.95,
   nesterov: bool = True,
+  coefficients: Literal['jordan', 'polar_express'] = 'jordan',
   num_steps: Count = 5,
   rms: NotNegative = 0.2,
   weight_decay: Weight = 0.1,
@@ -289,7 +316,9 @@ def muon(
     momentum: of the gradients of kernels.
     nesterov: look one step ahead. optax corrects the bias of both terms, as
       Nadam does, which differs from Jordan's code in the first steps.
-    num_steps: iterations of Newton-Schulz, with Jordan's coefficients.
+    coefficients: of Newton-Schulz: Jordan's, the same in each iteration, or the
+      Polar Express's (Amsel et al. 2025, algorithm 1), which come closer.
+    num_steps: iterations of Newton-Schulz.
     rms: an update is scaled by rms * sqrt(max(rows, columns)), to match the
       root mean square of AdamW's (Liu et al., section 2.2: 0.2); 0: by
       sqrt(max(1, columns / rows)), kernels being [in, out] (Jordan).
@@ -309,7 +338,11 @@ def muon(
 
     kernels = optax.chain(
       contrib.scale_by_muon(
-        ns_steps=num_steps, beta=momentum, nesterov=nesterov, weight_dimension_numbers=_last_two
+        polar_express(num_steps) if coefficients == 'polar_express' else _JORDAN,
+        num_steps,
+        momentum,
+        nesterov=nesterov,
+        weight_dimension_numbers=_last_two,
       ),
       optax.stateless(lambda updates, _: jax.tree.map(scale, updates)),
       optax.add_decayed_weights(weight_decay),

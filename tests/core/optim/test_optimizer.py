@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from gpt_jax.core import spec
 from gpt_jax.core.costs import flops
-from gpt_jax.core.optim import batch_ramp
+from gpt_jax.core.optim import batch_ramp, optimizer
 from gpt_jax.core.optim.optimizer import OPTIMIZERS, decay_mask
 from gpt_jax.core.optim.schedules import SCHEDULES
 from gpt_jax.core.spec import UsageError
@@ -147,12 +147,18 @@ def test_twenty_steps(name, arguments):
       np.testing.assert_allclose(after[i], expected, rtol=1e-4, atol=2e-5, err_msg=f'{leaf}{i}')
 
 
-@pytest.mark.parametrize('nesterov', [False, True])
-@pytest.mark.parametrize('rms', [0.2, 0.0])
-def test_twenty_steps_of_muon(nesterov, rms):
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'nesterov': False, 'rms': 0.2},
+    {'nesterov': True, 'rms': 0.0},
+    {'nesterov': True, 'rms': 0.2, 'coefficients': 'polar_express'},
+  ],
+)
+def test_twenty_steps_of_muon(fields):
   """Kernels by Muon, and the rest by AdamW."""
   start, gradients = start_and_gradients()
-  arguments = {'momentum': 0.9, 'nesterov': nesterov, 'rms': rms, 'weight_decay': 0.3}
+  arguments = {'momentum': 0.9, 'weight_decay': 0.3, **fields}
   found = run(build(write('muon', {**arguments, **ADAM})), start, gradients)
   for leaf, depth in NUM_STACKED.items():
     first, after = at(start, leaf), at(found, leaf)
@@ -188,6 +194,21 @@ def test_a_scanned_layer_moves_as_it_would_alone(text):
     np.testing.assert_allclose(
       at(found, leaf)[i], *expected.values(), rtol=1e-5, atol=1e-6, err_msg=leaf
     )
+
+
+def test_the_polar_express_converges():
+  """Its table is what Remez's exchange finds; more iterations repeat its last one."""
+  x = values = np.geomspace(2e-3, 1, 997)
+  for a, b, c in optimizer.polar_express(11):
+    values = a * values + b * values**3 + c * values**5
+  np.testing.assert_allclose(values, 1, atol=1e-6)
+  found, (first, *rest) = optimizer.polar_express(7), algorithms.polar_express(7)
+  expected = [first / 1.01 ** np.array([1, 3, 5]), *rest]
+  np.testing.assert_allclose(found, expected, rtol=1e-9)
+  a, b, c = 3.4445, -4.7750, 2.0315
+  for _ in range(11):
+    x = a * x + b * x**3 + c * x**5
+  assert np.ptp(x) > 0.3  # Jordan's
 
 
 def test_a_factored_moment_is_as_small_as_its_sides():
