@@ -35,8 +35,9 @@ For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
 papers' decoders.
 
---failures simulates the goodput of a run on many hosts with and without local
-checkpoints, at the failure rates of published runs.
+--failures simulates the goodput of a run on many hosts at the failure rates of
+published runs, with and without local checkpoints, and finds the best
+checkpoint.every_minutes.
 """
 
 import contextlib
@@ -129,14 +130,15 @@ def define(flags: Flags) -> None:
   flags.number(
     'failures',
     None,
-    'Hosts of 8 accelerators: simulate the goodput with and without checkpoint.local_every_steps.',
+    'Hosts of 8 accelerators: simulate the goodput, find the best checkpoint.every_minutes, and '
+    'compare with checkpoint.local_every_steps.',
     ranges.Count,
   )
   flags.text(
     'tiers',
     'tiers()',
     'With --failures: intervals and costs of checkpoints, in seconds: '
-    'tiers(every=3600, blocks=10, restore=300, local_every=120, '
+    'tiers(every=3600, blocks=10, writes=60, restore=300, local_every=120, '
     'local_blocks=1, local_restore=30, restart=600, both=0.05).',
   )
   flags.json()

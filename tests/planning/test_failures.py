@@ -5,6 +5,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from gpt_jax.__main__ import main
@@ -29,7 +30,7 @@ def test_one_tier_is_dalys(a_day):
 
 def test_a_local_tier_alone_is_dalys_too():
   """Where no failure takes both copies, the workdir is never read."""
-  times = tiers(1e9, 0, 1e9, local_every=300, local_blocks=3, local_restore=40, both=0)
+  times = tiers(1e9, 0, 0, 1e9, local_every=300, local_blocks=3, local_restore=40, both=0)
   found = simulate(7, 1.0, times, local=True, days=3000)
   # The first save comes a little after the start.
   assert found.goodput == pytest.approx(daly(300, 3, 640, 86400 / 7), rel=0.01)
@@ -40,6 +41,16 @@ def test_where_all_copies_are_lost_the_local_tier_only_costs():
   found = [simulate(9, 1.0, times, local=local, days=2000).goodput for local in (False, True)]
   # Other random numbers.
   assert found[0] == pytest.approx(found[1], rel=0.01)
+
+
+@pytest.mark.parametrize('a_day, blocks', [(1, 10), (14, 10), (14, 300)])
+def test_the_best_interval_is_dalys_maximum(a_day, blocks):
+  times, mean = tiers(blocks=blocks, restore=240, restart=500), 86400 / a_day
+  every = np.arange(60, 30_000)
+  goodput = every / np.expm1((every + blocks) / mean)
+  best = failures.best_every(a_day, times)
+  assert best == pytest.approx(every[goodput.argmax()], rel=0.01)
+  assert failures.best_every(a_day, times._replace(writes=9000)) == 9000
 
 
 def test_the_published_rates():
@@ -58,6 +69,7 @@ def test_the_command(capsys, monkeypatch):
   found = json.loads(capsys.readouterr().out)
   assert [row['failures_a_day'] for row in found['rows']] == pytest.approx([14.11, 3.79], abs=0.01)
   for row in found['rows']:
+    assert row['best']['goodput'] > row['workdir']['goodput']
     assert row['both_tiers']['goodput'] > row['workdir']['goodput']
   assert main(['plan', '--failures=1000', '--tiers=tiers(every=0)']) == 2
   assert 'every=0' in capsys.readouterr().err

@@ -67,8 +67,9 @@ class Best(NamedTuple):
 class Regular(NamedTuple):
   """Keeps an irregular checkpoint only while it is the newest.
 
-  A preemption saves one, and so does the retry of a failed save. The others are
-  the same as in an undisturbed run, so a rewind goes back to the same one too.
+  A preemption saves one, and so do `checkpoint.every_minutes` and the retry of a
+  failed save. The others are the same as in an undisturbed run, so a rewind goes
+  back to the same one too.
   """
 
   every: int  # regular checkpoints are at its multiples
@@ -297,6 +298,11 @@ class Checkpointer:
     """Whether a save is still running in the background."""
     return self._pending is not None and self._manager.is_saving_in_progress()
 
+  @property
+  def failing(self) -> bool:
+    """Whether the last save failed."""
+    return bool(self._error)
+
   def wait(self) -> None:
     """Waits for the running save, if any."""
     self._collect()
@@ -320,7 +326,7 @@ class Checkpointer:
       return False
     if self._pending is not None and not self._manager.is_saving_in_progress():
       self._collect()
-    return bool(self._error) and time.monotonic() >= self._retry_at
+    return self.failing and time.monotonic() >= self._retry_at
 
   def finish(self, state: TrainState, *, within: float = math.inf) -> None:
     """Waits until `state` is saved, and closes; retries failed saves.

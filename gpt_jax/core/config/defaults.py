@@ -480,6 +480,12 @@ TREE['checkpoint'] = Section(
   'When a run saves, and what it keeps.',
   free=True,
   every_steps=Field(1000, Count, 'Save every N steps, and after the last step.'),
+  every_minutes=Field(
+    None,
+    NotNegative,
+    'Save also after N minutes without a save, at the next logged step; 0: whenever the last '
+    'save is done.',
+  ),
   keep=Field(2, Count, 'Keep the newest N checkpoints, and one saved at a preemption.'),
   keep_every_steps=Field(0, Whole, 'Keep the checkpoints of every Nth step forever; 0: none.'),
   keep_best=Field(0, Whole, 'Keep the N evaluated checkpoints with the lowest held-out loss.'),

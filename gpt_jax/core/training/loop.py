@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 
 from gpt_jax.core import config as config_lib
-from gpt_jax.core.checkpoints.checkpointer import Checkpointer
+from gpt_jax.core.checkpoints.checkpointer import RETRY_SECONDS, Checkpointer
 from gpt_jax.core.config import Config
 from gpt_jax.core.optim.rounding import NEVER
 from gpt_jax.core.optim.schedules import Shape
 from gpt_jax.core.optim.train_state import TrainState
-from gpt_jax.core.runtime import preemption, watchdog
+from gpt_jax.core.runtime import hosts, preemption, watchdog
 from gpt_jax.core.runtime.log import log, seconds_since_start
 from gpt_jax.core.runtime.preemption import Preempted
 from gpt_jax.core.spec import Table, UsageError
@@ -142,7 +142,7 @@ def loop(
       if due.log:
         callbacks.log(step, progress)
       stop = due.stop or (due.evaluate and not callbacks.evaluate(step, state))
-      if due.save or stop or callbacks.gave_up:
+      if due.save or stop or callbacks.gave_up or (due.log and callbacks.save_overdue()):
         callbacks.save(step, state, out)
       elif due.save_local:
         callbacks.save(step, state, out, local=True)
@@ -199,7 +199,11 @@ class Callbacks:
     self._cadence = cadence_of(config, patience=training.patience)
     self._evaluation = training.evaluation(parts) if training.evaluation else None
     self.meter = Meter(parts, state.params, train_steps)
-    self._saver = Saver(training.checkpointer, grace_seconds=config.checkpoint.grace_seconds)
+    self._saver = Saver(
+      training.checkpointer,
+      grace_seconds=config.checkpoint.grace_seconds,
+      every_minutes=config.checkpoint.every_minutes,
+    )
     fields = config_lib.flatten(config)
     self.listeners: list[Listener] = [
       LISTENERS[field](parts, training.write_step) for field in LISTENERS if fields[field]
@@ -363,6 +367,10 @@ class Callbacks:
       self._metrics.write(step, event='saved', seconds=seconds)
     self.meter.restart()
 
+  def save_overdue(self) -> bool:
+    """Whether `checkpoint.every_minutes` have passed; a collective."""
+    return self._saver.overdue()
+
   def stop(self, step: int, state: TrainState) -> NoReturn:
     """Waits until the state is saved, and ends the run for now.
 
@@ -395,11 +403,15 @@ class Callbacks:
 class Saver:
   """Saves in the background; warns of saves too slow for a preemption."""
 
-  def __init__(self, checkpointer: Checkpointer, *, grace_seconds: float):
-    """`grace_seconds` is the time between SIGTERM and SIGKILL."""
+  def __init__(
+    self, checkpointer: Checkpointer, *, grace_seconds: float, every_minutes: float | None = None
+  ):
+    """`grace_seconds` is the time between SIGTERM and SIGKILL; the rest as in a config."""
     self._checkpointer = checkpointer
     self._grace = grace_seconds
+    self._every = every_minutes
     self._started = None
+    self._last = time.monotonic()  # when the newest save began
 
   def save(self, state: TrainState) -> float:
     """Starts to save; waits only until the previous save is done.
@@ -408,7 +420,7 @@ class Saver:
       The seconds for which it blocked.
     """
     with watchdog.during('save'):
-      self._started = time.monotonic()
+      self._started = self._last = time.monotonic()
       self._checkpointer.save(state)
       return time.monotonic() - self._started
 
@@ -422,6 +434,19 @@ class Saver:
   def retry_due(self) -> bool:
     """Whether a save failed and a retry is due."""
     return self._checkpointer.retry_due()
+
+  def overdue(self) -> bool:
+    """Whether the last save is done, and `every_minutes` have passed since it began.
+
+    A collective of all processes, whose clocks and disks differ: the last decides.
+    """
+    if self._every is None:
+      return False
+    wait = 60 * self._every
+    if self._checkpointer.failing:
+      wait = max(wait, RETRY_SECONDS)
+    passed = time.monotonic() - self._last >= wait
+    return hosts.all_agree(passed and not self._checkpointer.saving())
 
   def poll(self) -> None:
     """Checks whether the save is done; call it after each step."""

@@ -6,10 +6,12 @@ import importlib.abc
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from gpt_jax import __main__
 from gpt_jax.commands import train
+from gpt_jax.core.checkpoints.checkpointer import Checkpointer as Checkpoints
 from gpt_jax.core.runtime import preemption
 from gpt_jax.core.runtime.preemption import Preempted
 from gpt_jax.core.training import loop as saves
@@ -236,6 +238,8 @@ def test_one_thread_hears_the_signals_that_end_a_plan():
 class Checkpointer:
   """Saves for three seconds."""
 
+  failing = False
+
   def __init__(self, now):
     """`now` is a list of the present time."""
     self._now, self._end = now, 0.0
@@ -265,6 +269,38 @@ def test_a_save_longer_than_the_grace_is_warned_of(grace, warned, monkeypatch, c
   assert [t.startswith('a save took 3.0 s, longer than') for t in texts] == (
     [True] if warned else []
   )
+
+
+@pytest.mark.parametrize(
+  'minutes, expected',
+  [(None, []), (0, [103, 106, 109, 169]), (0.1, [106, 166]), (0.2, [160])],
+)
+def test_a_save_is_overdue_after_minutes_and_once_the_last_is_done(minutes, expected, monkeypatch):
+  """And while the store fails, from second 110 on, after a minute at the least."""
+  now, found = [100.0], []
+  monkeypatch.setattr(saves.time, 'monotonic', lambda: now[0])
+  checkpointer = Checkpointer(now)
+  saver = saves.Saver(checkpointer, grace_seconds=30, every_minutes=minutes)
+  checkpointer.save(None)  # until second 103
+  for second in range(101, 171):
+    now[0], checkpointer.failing = second, second >= 110
+    if saver.overdue():
+      found.append(second)
+      saver.save(None)
+  assert found == expected
+
+
+@pytest.mark.slow  # two runs; test_a_save_is_overdue... has the times
+def test_saves_by_time_change_nothing(tmp_path):
+  """They leave the regular checkpoints and the weights as they are."""
+  whole, often, data = (tmp_path / n for n in ('whole', 'often', 'data'))
+  train.train(config(data), str(whole))
+  train.train(config(data, **{'checkpoint.every_minutes': 0, 'log.every_steps': 1}), str(often))
+  saved = [m['step'] for m in metrics.read(str(often)) if m.get('event') == 'saved']
+  assert len({*saved}) > 4 >= len({*range(6, STEPS, 6), STEPS})
+  whole_runs.same_state(whole, often)
+  steps = [Checkpoints(str(x), read_only=True).steps() for x in (whole, often)]
+  assert steps[0] == steps[1] == [6, 12, STEPS]
 
 
 @pytest.mark.parametrize('most', [1, 13, 2999])
