@@ -60,9 +60,11 @@ translate: .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest
 
-# Tests compile the same programs as others, and as the last time.
+# Tests compile the same programs as others, and as the last time; so do the
+# processes that they start, and Python its modules.
 test slow docs_test crash damage lane_here: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.programs
-test slow docs_test crash damage lane_here: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0.1
+test slow docs_test crash damage lane_here: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+test slow docs_test crash damage lane_here: export PYTHONDONTWRITEBYTECODE :=
 
 # Contract tests of tables, what is saved and read again, plans, exports, and a
 # short run, on the other JAX; LANE=tests for all. Without such a Python it says so.

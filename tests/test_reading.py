@@ -28,6 +28,7 @@ def hops():
   )
 
 
+@pytest.mark.slow
 def test_a_run_enters_every_file_of_the_way(tmp_path):
   with house.entered() as files:
     code = main(

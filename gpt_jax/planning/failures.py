@@ -65,31 +65,7 @@ SOURCES = (
 
 
 class Tiers(NamedTuple):
-  """The two tiers of checkpoints, in seconds; see `tiers`."""
-
-  every: float
-  blocks: float
-  writes: float
-  restore: float
-  local_every: float
-  local_blocks: float
-  local_restore: float
-  restart: float
-  both: float
-
-
-def tiers(
-  every: Positive = 3600.0,
-  blocks: NotNegative = 10.0,
-  writes: NotNegative = 60.0,
-  restore: NotNegative = 300.0,
-  local_every: Positive = 120.0,
-  local_blocks: NotNegative = 1.0,
-  local_restore: NotNegative = 30.0,
-  restart: NotNegative = 600.0,
-  both: Probability = 0.05,
-) -> Tiers:
-  """Times in seconds.
+  """The two tiers of checkpoints: times in seconds.
 
   Args:
     every: work between saves into the workdir.
@@ -104,11 +80,19 @@ def tiers(
     both: share of the failures that cost a host's memory and also take that of
       the host with the copies, as a power cut of their rack.
   """
-  near = local_every, local_blocks, local_restore
-  return Tiers(every, blocks, writes, restore, *near, restart, both)
+
+  every: Positive = 3600.0
+  blocks: NotNegative = 10.0
+  writes: NotNegative = 60.0
+  restore: NotNegative = 300.0
+  local_every: Positive = 120.0
+  local_blocks: NotNegative = 1.0
+  local_restore: NotNegative = 30.0
+  restart: NotNegative = 600.0
+  both: Probability = 0.05
 
 
-TIERS = {'tiers': tiers}
+TIERS = {'tiers': Tiers}
 
 
 class TimeShares(NamedTuple):
@@ -178,7 +162,7 @@ def plan(hosts: int, given: str) -> dict[str, Any]:
 
   Args:
     hosts: of 8 accelerators, as in the sources.
-    given: a call of `tiers`.
+    given: a call `tiers(...)`.
   """
   times: Tiers = spec.build('--tiers', given, TIERS)
   rows = []

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints plans as JSON objects or as tables."""
 
+import importlib.metadata
 import json
 import pathlib
 from collections.abc import Callable, Iterable
@@ -423,9 +424,7 @@ def _traffic(stage: 'compile_lib.StageTimes') -> TextTable:
 # An entry has a config, the slices that it is planned for, the overrides that
 # make it fit, and the figures `found` when it was last compiled. An entry
 # without `found` is new: compiling it for the first time chooses its mesh,
-# rematerialisation and micro-batches, and records them as overrides. Some have
-# the figures of the last plan `before` kernels took biases, distances and
-# dropout, which stay as they are.
+# rematerialisation and micro-batches, and records them as overrides.
 
 
 FILE = 'docs/plans.json'
@@ -443,28 +442,19 @@ _HEAD = (
 )
 
 
-_BEFORE = (
-  '| config | attention | peak HBM, GiB | step (estimated) | MFU |',
-  '|---|---|---|---|---|',
-)
+_ATTENTION = '| config | attention |', '|---|---|'
 
 
-class _Figures(TypedDict):
+class _Found(TypedDict):
   step_seconds: ranges.Positive
   mfu: ranges.NotNegative
   mfu_causal: ranges.NotNegative
-
-
-class _Before(_Figures):
-  peak_gib: NotRequired[ranges.Positive]
-
-
-class _Found(_Figures):
   peak_gib: ranges.Positive
   limit_gib: ranges.Positive
   flops_ratio: ranges.Positive
   days: ranges.NotNegative
   attention: list[str]
+  made_with: dict[str, str]  # versions
 
 
 class _Entry(TypedDict):
@@ -472,7 +462,6 @@ class _Entry(TypedDict):
   topology: str
   slices: ranges.Count
   overrides: NotRequired[dict[str, Any]]
-  before: NotRequired[_Before]
   found: NotRequired[_Found]
 
 
@@ -514,35 +503,15 @@ def markdown(entries: list[dict[str, Any]]) -> str:
       f'{flops.both_mfu(found["mfu"], found["mfu_causal"])}, '
       f'{found["days"]:.3g} | {f"`{flags}`" if flags else ""} |'
     )
-    if 'before' in entry or not {*_kernels(found)} <= {'splash'}:
-      attention.append(_attention(entry))
-  return '\n'.join([*_HEAD, *rows, '', *_BEFORE, *attention])
-
-
-def _attention(entry: dict[str, Any]) -> str:
-  """What computes the attention of an entry, and what its kernel changed."""
-  by_kernel = _kernels(entry['found'])
-  kernels = '; '.join(
-    kernel if len(by_kernel) == 1 else f'{", ".join(layers)}: {kernel}'
-    for kernel, layers in by_kernel.items()
-  )
-  plans = [x for x in (entry.get('before'), entry['found']) if x]
-  columns = (
-    [f'{x["peak_gib"]:.2f}' for x in plans if 'peak_gib' in x],
-    [f'{x["step_seconds"]:.3g} s' for x in plans],
-    [flops.both_mfu(x['mfu'], x['mfu_causal']) for x in plans],
-  )
-  shown = ' | '.join(', now '.join(column) for column in columns)
-  return f'| `{entry["config"]}` | {kernels} | {shown} |'
-
-
-def _kernels(found: dict[str, Any]) -> dict[str, list[str]]:
-  """What computes attention, with the kinds of layers that it serves."""
-  by_kernel: dict[str, list[str]] = {}
-  for line in found['attention']:
-    layer, _, kernel = line.partition(': ')
-    by_kernel.setdefault(kernel, []).append(layer)
-  return by_kernel
+    kernels: dict[str, list[str]] = {}  # and the layers that each serves
+    for line in found['attention']:
+      layer, _, kernel = line.partition(': ')
+      kernels.setdefault(kernel, []).append(layer)
+    if not {*kernels} <= {'splash'}:
+      of = len(kernels) > 1
+      said = (f'{", ".join(x)}: {name}' if of else name for name, x in kernels.items())
+      attention.append(f'| `{entry["config"]}` | {"; ".join(said)} |')
+  return '\n'.join([*_HEAD, *rows, '', *_ATTENTION, *attention])
 
 
 def recompile(root: pathlib.Path, only: str, note: 'search.Note') -> list[str]:
@@ -607,8 +576,11 @@ def _compile(entry: dict, root: pathlib.Path, note: 'search.Note') -> list[str]:
     changes = search.shown(config, plan.changes)
     entry['overrides'] = {**given, **changes}
   found = entry['found'] = _found(plan)
+  other = ''
+  if before and before['made_with'] != found['made_with']:
+    other = f' (made with {before["made_with"]}, now with {found["made_with"]})'
   return [
-    f'{key} was {before[key]:.4g} and is {found[key]:.4g}'
+    f'{key} was {before[key]:.4g} and is {found[key]:.4g}{other}'
     for key, tolerance in TOLERANCE.items()
     if before and abs(found[key] / before[key] - 1) > tolerance
   ]
@@ -629,4 +601,5 @@ def _found(plan: 'search.FittingPlan') -> dict[str, Any]:
     'mfu_causal': round(stage.mfu_causal, 4),
     'days': float(f'{plan.whole.days:.4g}'),
     'attention': list(stage.attention),
+    'made_with': {name: importlib.metadata.version(name) for name in ('jax', 'libtpu')},
   }

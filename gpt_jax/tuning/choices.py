@@ -41,7 +41,7 @@ ROWS = {
     'ppo': 'gpt_jax.tuning.policy:PpoMethod',
   },
   'finetune.views': {
-    'cross_view': 'gpt_jax.tuning.objectives.cross_view:cross_view',
+    'cross_view': 'gpt_jax.tuning.objectives.cross_view:CrossViewSettings',
     'none': 'gpt_jax.tuning.objectives.cross_view:none',
   },
   'section': {'finetune': 'gpt_jax.tuning.fields:FINETUNE'},

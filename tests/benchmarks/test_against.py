@@ -76,6 +76,7 @@ def test_results_are_medians_over_rounds():
   }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
 @pytest.mark.parametrize('name, kv_heads', [('smollm2-135m', 2), ('gpt2', 6)])
 def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
@@ -97,6 +98,7 @@ def test_both_sides_draw_the_same_tokens(name, kv_heads, capsys):
     np.testing.assert_allclose(case['speedup'], one['tokens_per_second'] / two['tokens_per_second'])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
 @pytest.mark.parametrize('name, layers', [('t5.py:small', 2), ('benchmark.py:gpt2', 0)])
 def test_both_sides_find_the_same_tokens(name, layers, capsys):
@@ -163,6 +165,7 @@ def test_a_worker_goes_on_with_the_next_batch():
   assert second['peak_bytes'] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
 def test_both_sides_train_the_same_lstms(capsys):
   """A projected layer below a plain one; the loss falls as they are trained."""
@@ -189,6 +192,7 @@ def test_both_sides_train_the_same_lstms(capsys):
   assert found['most'] == pytest.approx(seconds['torch'] / seconds['products'])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="needs torch: pip install '.[hf]'")
 @pytest.mark.parametrize('name, layers', [('benchmark.py:char', 0), ('t5.py:cpu', 2)])
 def test_both_sides_have_the_same_losses(name, layers, capsys):

@@ -54,6 +54,7 @@ def workdir(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_train_leaves_the_workdir_that_the_design_promises(workdir):
   assert {p.name for p in workdir.iterdir()} == {
     'config.json',
@@ -277,6 +278,7 @@ def test_generate_is_a_function_of_the_seed(workdir, capsys):
   assert several.count('import ') >= 3
 
 
+@pytest.mark.slow
 def test_generate_continues_each_of_several_prompts(workdir, capsys):
   def run(*flags):
     argv = ['generate', f'--workdir={workdir}', '--max_tokens=7', *flags]
@@ -489,6 +491,7 @@ def test_inspect_and_plot_show_the_schedule(tmp_path, capsys):
   assert out.read_bytes().startswith(b'\x89PNG')
 
 
+@pytest.mark.slow
 def test_benchmark_measures_a_step(capsys):
   flags = [
     f'--config={ROOT}/configs/benchmark.py:char',
@@ -552,6 +555,7 @@ def test_benchmark_of_decoding(capsys):
   assert one['tokens_per_second'] > 0
 
 
+@pytest.mark.slow
 def test_doctor_finds_this_machine_sound(capsys):
   assert main(['doctor']) == 0
   said = capsys.readouterr().out

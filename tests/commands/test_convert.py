@@ -27,6 +27,7 @@ from gpt_jax.opening import importing
 from gpt_jax.opening import models as trained_lib
 from gpt_jax.tuning import exporting
 from tests.support import checkpoints, tiny
+from tests.support.cases import slow
 from tests.support.decoding import generate
 from tests.support.golden_io import ROOT, config, tensors
 
@@ -89,11 +90,7 @@ def encoder(folder, name='bert_mlm', left_out='cls.seq_relationship.'):
 
 @pytest.mark.parametrize(
   'name',
-  [
-    'bert_mlm',
-    'albert_pretraining',
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ('bert_pretraining', 'roberta_mlm')),
-  ],
+  ['bert_mlm', 'albert_pretraining', *(slow(name) for name in ('bert_pretraining', 'roberta_mlm'))],
 )
 def test_encoders_there_and_back(tmp_path, name):
   workdir, out = str(tmp_path / 'w'), tmp_path / 'out'

@@ -140,6 +140,7 @@ def writer(tmp_path_factory):
   return folder
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_fills_its_sentinels(writer, capsys):
   """With one hypothesis: each word the most probable one, put in its place."""
   texts = ['Paris <extra_id_0> the <extra_id_1> France.', 'x <mask> of']

@@ -102,6 +102,7 @@ def drawn(workdir, prompts, seeds=None, max_tokens=7, temperature=1.0):
   return out
 
 
+@pytest.mark.slow
 def test_a_file_of_prompts_and_its_resumption(workdir, run, tmp_path, monkeypatch):
   path, out = tmp_path / 'in.jsonl', tmp_path / 'out.jsonl'
   chat = [{'role': 'user', 'content': 'Speak <|im_end|>'}]

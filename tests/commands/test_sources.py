@@ -220,6 +220,7 @@ def test_a_decoder_is_searched_too(run, tmp_path, searches):
   assert 'holds neither an encoder-decoder' in stderr
 
 
+@pytest.mark.slow
 def test_a_prefix_lm_writes_as_it_was_trained(run, tmp_path):
   """The most probable token of a whole row, each time, by both commands."""
   fields = {'objective.name': "prefix('seq2seq')", 'data.rows': 'parallel'}

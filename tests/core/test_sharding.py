@@ -390,6 +390,7 @@ print(sum(jax.device_get(outputs)))
 """
 
 
+@pytest.mark.slow
 def test_many_programs_on_many_devices_end(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', quick.xla_flags(8))
   out = subprocess.run(

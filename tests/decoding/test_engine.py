@@ -134,6 +134,7 @@ def any_requests(num):
     )
 
 
+@pytest.mark.slow
 def test_all_sizes_are_warmed_up():
   """Then no request compiles anything, whatever it asks for, in any company."""
   small = tiny.model(num_layers=1, context_length=127)

@@ -16,6 +16,7 @@ from gpt_jax.decoding.requests import Request
 from gpt_jax.decoding.settings import Sampler
 from gpt_jax.decoding.speculative import Draft
 from tests.support import tiny
+from tests.support.cases import slow
 
 CONTEXT, LONG = 307, 263  # more than a block of a prompt
 NEVER = [5, 7]
@@ -90,7 +91,7 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize('draft', [False, True])
+@pytest.mark.parametrize('draft', [False, slow(True)])
 def test_they_are_those_of_a_forward_pass(draft):
   """Before temperature and rules, in a batch of requests that differ."""
   found = drawn(engine(3, draft=draft), REQUESTS)

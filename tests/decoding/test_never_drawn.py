@@ -26,6 +26,7 @@ from gpt_jax.decoding.speculative import Draft
 from gpt_jax.decoding.texts import Options, TextGenerator
 from gpt_jax.evaluation import forward
 from tests.support import tiny
+from tests.support.cases import slow
 
 V, CONTEXT, MOST = 23, 31, 11
 # Seven ids of 23, one of which is forbidden.
@@ -125,7 +126,7 @@ WAYS = GREEDY | {
 }
 
 
-@pytest.mark.parametrize('ways', [GREEDY, WAYS], ids=['greedy', 'all'])
+@pytest.mark.parametrize('ways', [GREEDY, slow(WAYS)], ids=['greedy', 'all'])
 @pytest.mark.parametrize('with_draft', [False, True])
 def test_no_sampler_draws_them(ways, with_draft):
   draft = Draft(*model(2), 2) if with_draft else None

@@ -13,6 +13,7 @@ from gpt_jax.core.nn.row import Row
 from gpt_jax.decoding import programs
 from gpt_jax.decoding.settings import Sampler
 from tests.support import decoding, tiny
+from tests.support.cases import slow
 
 B, CONTEXT = tiny.B, tiny.MODEL['context_length']
 GREEDY = Sampler(temperature=0)
@@ -185,7 +186,7 @@ def test_each_token_is_a_new_draw():
   assert all(len({*ids}) > 4 for ids in found)
 
 
-@pytest.mark.parametrize('block', [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('block', [3, slow(1)])
 def test_prompts_are_read_in_blocks(monkeypatch, block):
   """Rows end in the first, the second and the third block of three tokens.
 

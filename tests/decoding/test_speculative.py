@@ -87,6 +87,7 @@ def test_a_request_does_not_depend_on_its_company():
     assert continued(alone, [request]) == [found]
 
 
+@pytest.mark.slow
 def test_prompts_are_read_between_rounds(monkeypatch):
   """By both models, eight of eleven tokens in the first of two rounds."""
   first, second = REQUESTS[0], REQUESTS[2]

@@ -117,6 +117,7 @@ def sampled(seeds, stop='Q:'):
   )
 
 
+@pytest.mark.slow
 def test_samples_follow_from_their_seeds_and_end_before_a_text():
   one, two, again = sampled([3, 5, 3])
   assert one == again != two

@@ -93,6 +93,7 @@ def test_scores_equal_one_row_at_a_time(sizes):
     assert found.cut == max(whole - LENGTH - 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'position',
   [

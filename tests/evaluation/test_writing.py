@@ -15,6 +15,7 @@ from gpt_jax.decoding.settings import BeamSettings
 from gpt_jax.decoding.texts import Options, source_request
 from gpt_jax.evaluation.score import GREEDY, Journal, Scorer
 from tests.support import checkpoints, tiny
+from tests.support.cases import slow
 
 LENGTH, EOS = 19, 256
 SOURCES = ['a', 'the cat', '', 'naïve', 'longer than the nineteen that fit']
@@ -71,7 +72,7 @@ def by_hand(run, params, prompt, source, most):
   return ids[len(prompt) :]
 
 
-@pytest.mark.parametrize('layers', [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize('layers', [slow(0), 1])
 def test_texts_are_the_most_probable(layers):
   run, params = make(layers)
   most = 5

@@ -11,6 +11,7 @@ import pytest
 
 from gpt_jax.hf import layout
 from gpt_jax.hf.layout import ExportOrigin, Imported
+from tests.support.cases import slow
 
 BASE = {
   'hidden_size': 768,
@@ -205,7 +206,7 @@ def both(layers, heads, d_ff):
     (QWEN3_8B, 8_190_735_360),
     (OLMO2_7B, 7_298_617_344),
     (GEMMA2_9B, 9_241_705_984),
-    pytest.param(GEMMA3_1B, 999_885_952, marks=pytest.mark.slow),
+    slow(GEMMA3_1B, 999_885_952),
   ],
 )
 def test_parameters(config, parameters):

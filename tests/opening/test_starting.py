@@ -57,6 +57,7 @@ def flat(tree):
   return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}
 
 
+@pytest.mark.slow
 def test_what_is_named_is_drawn_and_the_rest_taken(workdir):
   folder, before = workdir
   names = 'positions/*, decoder/periods/2/block_0/ffn/*'

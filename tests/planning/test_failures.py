@@ -10,7 +10,7 @@ import pytest
 
 from gpt_jax.__main__ import main
 from gpt_jax.planning import failures
-from gpt_jax.planning.failures import SOURCES, simulate, tiers
+from gpt_jax.planning.failures import SOURCES, Tiers, simulate
 
 
 def daly(every, blocks, recovery, mean):
@@ -21,7 +21,7 @@ def daly(every, blocks, recovery, mean):
 
 @pytest.mark.parametrize('a_day', [1, 7, 30])
 def test_one_tier_is_dalys(a_day):
-  times = tiers(every=1800, blocks=20, restore=240, restart=500)
+  times = Tiers(every=1800, blocks=20, restore=240, restart=500)
   found = simulate(a_day, 1.0, times, local=False, days=3000)
   expected = daly(1800, 20, 740, 86400 / a_day)
   assert found.goodput == pytest.approx(expected, rel=0.01)
@@ -30,14 +30,14 @@ def test_one_tier_is_dalys(a_day):
 
 def test_a_local_tier_alone_is_dalys_too():
   """Where no failure takes both copies, the workdir is never read."""
-  times = tiers(1e9, 0, 0, 1e9, local_every=300, local_blocks=3, local_restore=40, both=0)
+  times = Tiers(1e9, 0, 0, 1e9, local_every=300, local_blocks=3, local_restore=40, both=0)
   found = simulate(7, 1.0, times, local=True, days=3000)
   # The first save comes a little after the start.
   assert found.goodput == pytest.approx(daly(300, 3, 640, 86400 / 7), rel=0.01)
 
 
 def test_where_all_copies_are_lost_the_local_tier_only_costs():
-  times = tiers(both=1, local_blocks=0, restore=30, local_restore=30)
+  times = Tiers(both=1, local_blocks=0, restore=30, local_restore=30)
   found = [simulate(9, 1.0, times, local=local, days=2000).goodput for local in (False, True)]
   # Other random numbers.
   assert found[0] == pytest.approx(found[1], rel=0.01)
@@ -45,7 +45,7 @@ def test_where_all_copies_are_lost_the_local_tier_only_costs():
 
 @pytest.mark.parametrize('a_day, blocks', [(1, 10), (14, 10), (14, 300)])
 def test_the_best_interval_is_dalys_maximum(a_day, blocks):
-  times, mean = tiers(blocks=blocks, restore=240, restart=500), 86400 / a_day
+  times, mean = Tiers(blocks=blocks, restore=240, restart=500), 86400 / a_day
   every = np.arange(60, 30_000)
   goodput = every / np.expm1((every + blocks) / mean)
   best = failures.best_every(a_day, times)

@@ -18,6 +18,7 @@ from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.planning import layouts
 from gpt_jax.planning.layouts import CostModel
 from tests.support import tiny
+from tests.support.cases import slow
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -37,6 +38,7 @@ def test_palm_gets_the_mesh_of_its_paper():
   assert best.state == pytest.approx(3 * 4 * (whole + split / 12) / 256, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_are_split_where_they_are_few():
   """LLaMA's 7B, 2.1 million tokens a step, on one slice of v5e."""
   changes = {'model.vocab_size': 32_000, 'model.remat': 'full'}
@@ -60,7 +62,7 @@ def test_rows_are_split_where_they_are_few():
   assert {x.sizes['context'] for x in tried(2050, 16)} == {1}
 
 
-@pytest.mark.parametrize('config', [t5.get_config('base'), deberta.get_config('base')])
+@pytest.mark.parametrize('config', [slow(t5.get_config('base')), deberta.get_config('base')])
 def test_rows_stay_whole_where_they_must(config):
   fields = {'batch.size': 8, 'model.vocab_size': 32_128}
   config = layouts.apply(config_lib.resolve(config), fields)

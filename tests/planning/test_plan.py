@@ -312,6 +312,7 @@ def compare(monkeypatch):
   return lambda *flags: main(['plan', '--config=configs/gpt2.py:small', *flags])
 
 
+@pytest.mark.slow
 def test_several_slices_are_compared(compare, capsys):
   # The second name is that of the first.
   flags = ['--topology=v5e:2x4,v5litepod-8, v4-8', '--topology=v6e-4,tpu7x-8']
@@ -506,13 +507,7 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   """A new one is written down; drift is named, in file and table the new."""
   (tmp_path / 'docs').mkdir()
   (tmp_path / report.PAGE).write_text(f'a\n{report.BEGIN}old{report.END}\nb\n')
-  entry = {
-    'config': 'configs/gpt2.py:small',
-    'topology': 'v5e:2x4',
-    'slices': 1,
-    'overrides': {},
-    'before': {'step_seconds': 2.0, 'mfu': 0.1, 'mfu_causal': 0.1},
-  }
+  entry = {'config': 'configs/gpt2.py:small', 'topology': 'v5e:2x4', 'slices': 1, 'overrides': {}}
   (tmp_path / report.FILE).write_text(json.dumps([entry]))
   found = {
     'rows': 512,
@@ -526,6 +521,7 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
     'mfu_causal': 0.3,
     'days': 2.0,
     'attention': ['encoder full: splash', 'decoder full: flash'],
+    'made_with': {'jax': '0.10.2', 'libtpu': '0.0.42.1'},
   }
   config = report.load_config(ROOT, entry['config'], {})
   monkeypatch.setattr(report, 'load_config', lambda root, name, overrides: config)
@@ -551,8 +547,6 @@ def test_plans_that_are_not_what_they_were(monkeypatch, tmp_path):
   assert text.startswith('a\n') and text.endswith('\nb\n')
   assert '| 3.30 of 15.75 |' in text and 'old' not in text
   assert '0.5 s, 40% (30% causal), 2 |' in text
-  changed = '3.30 | 2 s, now 0.5 s | 10%, now 40% (30% causal) |'
-  assert f'| encoder full: splash; decoder full: flash | {changed}' in text
-  assert written['before'] == entry['before']
+  assert '| `configs/gpt2.py:small` | encoder full: splash; decoder full: flash |' in text
   with pytest.raises(UsageError, match='--only=palm'):
     report.recompile(tmp_path, 'palm', print)

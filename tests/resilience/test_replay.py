@@ -23,6 +23,7 @@ from gpt_jax.reports import report
 from gpt_jax.resilience import replay as replay_lib
 from gpt_jax.resilience.replay import Moved, Replay, Verdict, judged
 from tests.support import tiny, whole_runs
+from tests.support.cases import slow
 
 BAD = 5  # the place of the device that is wrong, in the mesh
 STEPS = 5
@@ -166,7 +167,7 @@ def rigs():
   return functools.cache(lambda name: Rig(MESHES[name]))
 
 
-@pytest.fixture(params=MESHES)
+@pytest.fixture(params=['data8', slow('data4_fsdp2')])
 def rig(request, rigs):
   return rigs(request.param)
 
@@ -181,6 +182,7 @@ def once(number, sound, wrong):
   return lambda *args: (wrong if next(calls) == number else sound)(*args)
 
 
+@pytest.mark.slow
 def test_a_sound_run_has_the_same_bits_and_says_nothing(rig, tmp_path, caplog):
   found = rig.train(rig.replay(tmp_path))
   np.testing.assert_array_equal(found, rig.expected)
@@ -390,6 +392,7 @@ def wrong_at(left):
   return wrong
 
 
+@pytest.mark.slow
 def test_a_run_with_faults_ends_as_one_without(tmp_path, monkeypatch, caplog):
   """A wrong step; a parameter that flips; a loss that is not a number."""
   config = {**RUN, 'data.store': str(tmp_path / 'data')}

@@ -20,6 +20,7 @@ from gpt_jax.tuning.objectives.task import Classification
 from gpt_jax.tuning.rows import Frame, sequences
 from tests.core.nn.test_translator import FIELDS, SIZE, SOURCES, WIDTH
 from tests.support import tiny
+from tests.support.cases import slow
 
 EXAMPLES, LENGTH = 3, 5
 
@@ -29,7 +30,7 @@ def objective(sequences):
   return call.bind(tiny.model(**FIELDS))
 
 
-@pytest.fixture(scope='module', params=[1, 2])
+@pytest.fixture(scope='module', params=[slow(1), 2])
 def made(request):
   one = objective(request.param)
   params = jax.jit(lambda key: init_params(one, key))(jax.random.key(0))

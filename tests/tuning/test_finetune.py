@@ -98,6 +98,7 @@ def params(workdir):
   return jax.device_get(whole_runs.state_of(workdir))
 
 
+@pytest.mark.slow
 def test_the_classifier_rewards_completions(workdir, task):
   """By the probabilities of its second class that finetune predicted."""
   with open(workdir / 'predictions/dev.tsv', encoding='utf-8') as f:

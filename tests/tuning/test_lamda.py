@@ -178,6 +178,7 @@ def test_what_tools_return_is_no_turn(result, read):
   assert seen == ['a', f'a RESPONSE TS, b tools c TOOLS {read}']
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(tmp_path, monkeypatch, capsys):
   """The commands of docs/posttraining.md on LaMDA, with a tiny model."""
   blocks = test_docs.FENCED.findall((ROOT / 'docs/posttraining.md').read_text())

@@ -87,6 +87,7 @@ def params(workdir):
   return parts, jax.device_get(state)
 
 
+@pytest.mark.slow
 def test_an_adapted_classifier_rewards_completions(folders):
   """By the probabilities that finetune predicted."""
   score = rewards.open_reward(str(folders / 'run'))
@@ -140,6 +141,7 @@ def test_what_is_loaded_is_the_base_with_adapters(folders):
   )
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_merged_export(folders, tmp_path):
   """Within the run the base and its adapters were added in every step."""
   out = tmp_path / 'hf'
@@ -167,6 +169,7 @@ def test_predictions_are_those_of_the_merged_export(folders, tmp_path):
   np.testing.assert_allclose(chances, jax.nn.softmax(logits), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_adapter_goes_to_peft_and_comes_back(folders, tmp_path, capsys):
   """Of a run without new tokens, in whose base the export is merged again."""
   out, run = tmp_path / 'out', tmp_path / 'run'
@@ -230,6 +233,7 @@ def test_another_base_is_refused(folders, tmp_path, capsys):
   assert 'has adapters of the model with fingerprint' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_eight_devices_are_one():
   config = tiny.config(**tiny.MESHABLE, **{'optim.name': 'adamw'})
   built = parts_lib.build(config_lib.resolve(config))

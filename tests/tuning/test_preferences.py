@@ -90,6 +90,7 @@ def runs(tmp_path_factory, files):
   return {command: folder / command for command in ('reward', 'dpo')}
 
 
+@pytest.mark.slow
 def test_a_reward_model_learns_a_rule(runs, files):
   """It tells which completion has more of a letter, in prompts not seen."""
   dev = result_of(runs['reward'])['dev']
@@ -328,6 +329,7 @@ def test_a_reward_model_scores_texts_here_and_in_transformers(runs, files, tmp_p
   np.testing.assert_allclose(logits[0, 0], written[0, 0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_generate_prints_the_samples_with_the_highest_rewards(runs, capsys):
   """Of texts and of a file, the best first, with their scores."""
 

@@ -17,6 +17,7 @@ from gpt_jax.core.training import metrics, report
 from gpt_jax.opening import models
 from gpt_jax.tuning import rollouts
 from tests.support import tiny, whole_runs
+from tests.support.cases import slow
 from tests.support.tiny import one_device  # noqa: F401 (of eight, programs compile for longer)
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -130,7 +131,7 @@ WINDOWS = {
 EVERY_3 = ('batch.size=8', 'checkpoint.every_steps=3', 'checkpoint.keep=3', 'log.every_steps=1')
 
 
-@pytest.fixture(scope='module', params=WINDOWS)
+@pytest.fixture(scope='module', params=['grpo', slow('ppo')])
 def run(request, folder, tmp_path_factory):
   """A run of seven updates, with checkpoints after 3, 6 and 7."""
   workdir = tmp_path_factory.mktemp(request.param) / 'w'
@@ -201,9 +202,8 @@ def test_a_complete_run_without_its_log_has_no_rewards(run, tmp_path, capsys):
   assert capsys.readouterr().out == 'step 7: metrics.jsonl has no rollouts\n'
 
 
-@pytest.mark.parametrize(
-  'run', ['grpo', pytest.param('ppo', marks=pytest.mark.slow)], indirect=True
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('run', ['grpo', slow('ppo')], indirect=True)
 def test_a_kill_within_a_window_resumes_with_the_same_bits(run, tmp_path):
   """Goes on in the first of two windows, and draws the second again."""
   rollouts = {x.name for x in (run.workdir / 'rollouts').iterdir()}
@@ -264,6 +264,7 @@ def test_adapters(run, folder, tmp_path, monkeypatch):
 # What follows is the same for both methods: one of them is enough.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('run', ['grpo'], indirect=True)
 def test_sigterm_in_a_rollout(run, tmp_path, monkeypatch):
   """The updates before are saved; the same command draws it again."""
@@ -304,6 +305,7 @@ def test_a_lost_rollout_is_refused(run, damage, tmp_path, capsys):
   assert 'delete the checkpoints after step 4' in error
 
 
+@pytest.mark.slow
 def test_a_bad_reward_loses_no_update(folder, tmp_path, capsys):
   """The updates before it are saved, and the same command goes on."""
   task = 'grpo(max_completion_length=2, num_generations=4)'

@@ -79,6 +79,7 @@ def workdir(tmp_path_factory, files):
   return folder
 
 
+@pytest.mark.slow
 def test_the_run_is_told(workdir):
   result = json.loads((workdir / 'result.json').read_text())
   assert result['step'] == STEPS
@@ -107,6 +108,7 @@ def test_a_resumed_run_has_the_same_bits(workdir, files, tmp_path):
   assert again == (workdir / 'result.json').read_text()
 
 
+@pytest.mark.slow
 def test_the_model_chats_here_and_in_transformers(workdir, files, tmp_path):
   """Its template is saved, exported, and taken by the next fine-tuning."""
   chat = [{'role': 'user', 'content': 'say b'}]
@@ -136,6 +138,7 @@ def test_the_model_chats_here_and_in_transformers(workdir, files, tmp_path):
   assert result['train'] == before['train']
 
 
+@pytest.mark.slow
 def test_adapters_are_trained_beside_the_model(workdir, files, tmp_path):
   """Of the merged model the adapted kernels differ, and nothing else."""
   more = ["--config.finetune.lora=lora(rank=3, on='query')", '--config.schedule.num_steps=2']

@@ -118,6 +118,7 @@ def test_texts_without_words(tmp_path):
     tools.Retriever(str(tmp_path / 'none'))
 
 
+@pytest.mark.slow
 def test_the_translator_answers_its_own_queries(tmp_path, capsys):
   workdir = made(
     tmp_path / 'T',

@@ -23,7 +23,7 @@ class TensorBoard(NamedTuple):
 class WandB(NamedTuple):
   """A run of Weights & Biases, with its files in WORKDIR/wandb.
 
-  Attributes:
+  Args:
     project: the run's project.
     entity: user or team; '': the account's default.
     name: of the run; '': the name of the workdir.
@@ -32,9 +32,9 @@ class WandB(NamedTuple):
   """
 
   project: str
-  entity: str
-  name: str
-  mode: str
+  entity: str = ''
+  name: str = ''
+  mode: Literal['', 'online', 'offline'] = ''
 
 
 Tracker = TensorBoard | WandB
@@ -48,6 +48,8 @@ def load(text: str) -> list[Tracker]:
     raise UsageError(f"{FIELD}={text!r}: 'none' excludes other trackers; leave one out")
   if len({*names}) < len(names):
     raise UsageError(f'{FIELD}={text!r}: lists a tracker twice; list it once')
+  if any(isinstance(x, WandB) and not x.project for x in found):
+    raise UsageError(f"{FIELD}: project='' is empty; name a project of W&B")
   return [tracker for tracker in found if tracker is not None]
 
 
@@ -55,18 +57,4 @@ def none() -> None:
   """Only metrics.jsonl."""
 
 
-def tensorboard() -> TensorBoard:
-  """TensorBoard's event files."""
-  return TensorBoard()
-
-
-def wandb(
-  project: str, entity: str = '', name: str = '', mode: Literal['', 'online', 'offline'] = ''
-) -> WandB:
-  """A run of Weights & Biases."""
-  if not project:
-    raise UsageError(f'{FIELD}: project={project!r} is empty; name a project of W&B')
-  return WandB(project, entity, name, mode)
-
-
-TRACKERS = {'none': none, 'tensorboard': tensorboard, 'wandb': wandb}
+TRACKERS = {'none': none, 'tensorboard': TensorBoard, 'wandb': WandB}

@@ -47,8 +47,10 @@ BIASES = Table(
   }
 )
 OUTPUTS = Table(_of('heads', 'tied untied'), 'model.output')
-DROPOUTS = Table({'none': 'gpt_jax.core.nn.layers:no_dropout', **_of('layers', 'rates')})
-MATMULS = Table(_of('int8', 'int8 plain'))
+DROPOUTS = Table(
+  {'none': 'gpt_jax.core.nn.layers:no_dropout', 'rates': 'gpt_jax.core.nn.layers:Rates'}
+)
+MATMULS = Table({'int8': 'gpt_jax.core.nn.int8:Int8', **_of('int8', 'plain')})
 INITS = Table(
   _of('layers', 'gpt2 normal palm switch transformer truncated_normal uniform'),
   'model.init_weights',

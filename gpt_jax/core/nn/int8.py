@@ -42,21 +42,6 @@ RESULT = 'int8'
 
 
 class Int8(NamedTuple):
-  """The arguments of `int8`."""
-
-  gradients: str
-  rounding: str
-
-
-def plain() -> None:
-  """All products in `model.dtype`."""
-  return
-
-
-def int8(
-  gradients: Literal['both', 'inputs'] = 'both',
-  rounding: Literal['stochastic', 'nearest'] = 'stochastic',
-) -> Int8:
   """Products in 8-bit integers, forward and in the gradients.
 
   Args:
@@ -64,7 +49,13 @@ def int8(
       (SwitchBack, Wortsman et al., 2023).
     rounding: of gradients. Inputs and kernels are rounded to the nearest.
   """
-  return Int8(gradients, rounding)
+
+  gradients: Literal['both', 'inputs'] = 'both'
+  rounding: Literal['stochastic', 'nearest'] = 'stochastic'
+
+
+def plain() -> None:
+  """All products in `model.dtype`."""
 
 
 def product(

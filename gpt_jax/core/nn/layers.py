@@ -531,25 +531,7 @@ def over_replicas(x: jax.Array) -> jax.Array:
 
 
 class Rates(NamedTuple):
-  """Dropout rates in training; evaluation drops nothing."""
-
-  embedding: float
-  residual: float
-  attention: float
-  words: float = 0.0
-
-
-def no_dropout():
-  return rates()
-
-
-def rates(
-  embedding: Fraction = 0.0,
-  residual: Fraction = 0.0,
-  attention: Fraction = 0.0,
-  words: Fraction = 0.0,
-) -> Rates:
-  """Dropout rates by place; in GPT-1 (4.1) the first three are 0.1.
+  """Dropout rates in training, by place; in GPT-1 (4.1) the first three are 0.1.
 
   Args:
     embedding: of the input vectors.
@@ -558,7 +540,15 @@ def rates(
     words: of whole tokens of the vocabulary in the input, the same ones in all
       rows of a step (Merity et al. 2017, section 4.3).
   """
-  return Rates(embedding, residual, attention, words)
+
+  embedding: Fraction = 0.0
+  residual: Fraction = 0.0
+  attention: Fraction = 0.0
+  words: Fraction = 0.0
+
+
+def no_dropout():
+  return Rates()
 
 
 class Dropout(nn.Module):

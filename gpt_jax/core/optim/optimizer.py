@@ -298,13 +298,13 @@ def polar_express(num_steps: int) -> tuple[tuple[float, float, float], ...]:
 def muon(
   momentum: Fraction = 0.95,
   nesterov: bool = True,
-  coefficients: Literal['jordan', 'polar_express'] = 'jordan',
   num_steps: Count = 5,
   rms: NotNegative = 0.2,
   weight_decay: Weight = 0.1,
   b1: Fraction = 0.9,
   b2: Fraction = 0.95,
   eps: Epsilon = 1e-8,
+  coefficients: Literal['jordan', 'polar_express'] = 'jordan',
 ) -> Build:
   """Muon (Jordan et al. 2024; Liu et al. 2025, algorithm 1) beside AdamW.
 
@@ -316,8 +316,6 @@ def muon(
     momentum: of the gradients of kernels.
     nesterov: look one step ahead. optax corrects the bias of both terms, as
       Nadam does, which differs from Jordan's code in the first steps.
-    coefficients: of Newton-Schulz: Jordan's, the same in each iteration, or the
-      Polar Express's (Amsel et al. 2025, algorithm 1), which come closer.
     num_steps: iterations of Newton-Schulz.
     rms: an update is scaled by rms * sqrt(max(rows, columns)), to match the
       root mean square of AdamW's (Liu et al., section 2.2: 0.2); 0: by
@@ -326,6 +324,8 @@ def muon(
     b1: of AdamW.
     b2: of AdamW.
     eps: of AdamW.
+    coefficients: of Newton-Schulz: Jordan's, the same in each iteration, or the
+      Polar Express's (Amsel et al. 2025, algorithm 1), which come closer.
   """
 
   def build(axes: Axes) -> 'optax.GradientTransformation':

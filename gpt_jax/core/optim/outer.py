@@ -49,7 +49,6 @@ class Outer(Protocol):
 
 def none() -> None:
   """No replicas: the devices exchange gradients in each step."""
-  return
 
 
 OUTERS = Table({'none': none}, 'optim.outer')

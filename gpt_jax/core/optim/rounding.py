@@ -176,7 +176,6 @@ def mean(start: Whole = 0, patience: Whole = 0) -> Average:
 
 def none() -> None:
   """No average is kept."""
-  return
 
 
 AVERAGES = {'ema': ema, 'mean': mean, 'none': none}

@@ -142,7 +142,7 @@ def loop(
       if due.log:
         callbacks.log(step, progress)
       stop = due.stop or (due.evaluate and not callbacks.evaluate(step, state))
-      if due.save or stop or callbacks.gave_up or (due.log and callbacks.save_overdue()):
+      if due.save or stop or callbacks.gave_up:
         callbacks.save(step, state, out)
       elif due.save_local:
         callbacks.save(step, state, out, local=True)
@@ -272,7 +272,8 @@ class Callbacks:
     self._saver.poll()
     due = self._cadence.due(step, stop=preemption.reached())
     preemption.before_step(step + 1)
-    return due._replace(save=due.save or self._saver.retry_due())
+    saver = self._saver
+    return due._replace(save=due.save or saver.retry_due() or (due.log and saver.overdue()))
 
   def check(self, step: int) -> None:
     """Checks the outputs of all steps since the last call.
@@ -366,10 +367,6 @@ class Callbacks:
       seconds = self._saver.save(state)
       self._metrics.write(step, event='saved', seconds=seconds)
     self.meter.restart()
-
-  def save_overdue(self) -> bool:
-    """Whether `checkpoint.every_minutes` have passed; a collective."""
-    return self._saver.overdue()
 
   def stop(self, step: int, state: TrainState) -> NoReturn:
     """Waits until the state is saved, and ends the run for now.

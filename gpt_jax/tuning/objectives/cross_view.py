@@ -241,22 +241,16 @@ class _Turn(Objective):
 
 
 class CrossViewSettings(NamedTuple):
-  """See `CrossView`."""
-
-  smoothing: float
-  dropout: float
-
-
-def none() -> None:
-  """Tags from the last states of any model, by a linear head."""
-  return
-
-
-def cross_view(smoothing: Fraction = 0.1, dropout: Fraction = 0.2) -> CrossViewSettings:
   """Cross-view training: views of a tagger learn from unlabelled text.
 
   Args:
     smoothing: of the labels: the fraction that all tags share.
     dropout: in unlabelled batches, wherever the model has dropout.
   """
-  return CrossViewSettings(smoothing, dropout)
+
+  smoothing: Fraction = 0.1
+  dropout: Fraction = 0.2
+
+
+def none() -> None:
+  """Tags from the last states of any model, by a linear head."""

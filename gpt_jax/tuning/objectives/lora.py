@@ -235,4 +235,3 @@ def unadapted(params: Params) -> Params:
 
 def none() -> None:
   """All parameters are trained."""
-  return

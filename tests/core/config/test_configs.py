@@ -67,6 +67,7 @@ def test_config_resolves(name, size):
     'eval.num_batches',
     'eval.tasks',
     'batch.length',
+    'checkpoint.every_minutes',
     'batch.micro_rows',
     'model.encoder_ffn',
     'models.generator.encoder_ffn',

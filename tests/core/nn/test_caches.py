@@ -16,9 +16,9 @@ from gpt_jax.core.nn.row import Row
 from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding import programs
 from tests.support import tiny
+from tests.support.cases import slow
 
 B, L, CONTEXT = tiny.B, tiny.L, tiny.MODEL['context_length']
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 EVEN = {'d_model': 22, 'head_size': 8}
 TWO = {'num_layers': 2, 'attention': 'full, local(window=5)'}
 GEMMA = {

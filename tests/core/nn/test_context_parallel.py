@@ -21,6 +21,7 @@ from gpt_jax.core.nn.row import Visibility
 from gpt_jax.core.nn.zigzag import zigzag, zigzag_places
 from gpt_jax.core.spec import UsageError
 from tests.support import tiny
+from tests.support.cases import slow
 
 B, L, H, G, K = 2, 24, 4, 2, 3
 RULES = sharding.parse_rules(base.get_config().mesh.rules)
@@ -32,7 +33,6 @@ DOCUMENTS = np.sort(rng.integers(0, 3, (B, L)), axis=1).astype(np.int32)
 REAL = np.arange(L)[None] < np.array([[L], [17]])
 PREFIX = np.array([5, 18], np.int32)
 SEES = rng.random((B, L, L)) < 0.5
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def attend(backend, pattern, visibility, bias, softcap, order=None, dropout=None):

@@ -18,6 +18,7 @@ from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.spec import UsageError
 from gpt_jax.papers.transformer_xl.adaptive import adaptive_log_probs
 from tests.support import reference, tiny
+from tests.support.cases import slow
 
 B, L, V, D = tiny.B, tiny.L, tiny.V, tiny.D
 TOKENS = np.array([[0, 22, 5], [5, 5, 1]])
@@ -82,9 +83,6 @@ def test_unknown_transform():
   text = "tied(transform='swiglu')"
   with pytest.raises(UsageError, match="transform='swiglu' is unknown; one of"):
     spec.build('model.output', text, OUTPUTS)
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

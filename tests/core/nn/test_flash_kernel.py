@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flash kernel, interpreted, against the reference."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,10 +22,10 @@ from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.papers.unilm import unified
 from gpt_jax.papers.xlnet.permuted import order
 from tests.support import tiny, tpu
+from tests.support.cases import slow
 
 B, L, M, K, V = 3, 211, 149, 7, 13
 FLASH = 'flash(block=128, interpret=True)'
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def build(what, text):
@@ -345,7 +343,7 @@ def has_pairs(jaxpr):
   return any(sum(n >= 64 for n in shape) > 1 for shape in shapes(jaxpr))
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', ['deberta', *(slow(x) for x in MODELS if x != 'deberta')])
 def test_a_model(name):
   """Loss and all gradients, those of what scores by distance included.
 
@@ -372,6 +370,7 @@ def test_a_model(name):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('position', ['alibi', slow('transformer_xl')])
 def test_any_mesh_and_micro_batches(position):
   """Eight devices, of which two have other heads, take a step like one."""

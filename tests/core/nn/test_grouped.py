@@ -12,6 +12,7 @@ from jax.sharding import AbstractDevice
 
 from gpt_jax.core import sharding
 from gpt_jax.core.nn import grouped
+from tests.support.cases import slow
 
 D, F, E = 5, 7, 3
 # Of 150 rows: most of one expert, none of another; some are of none.
@@ -72,7 +73,7 @@ def test_matmul(kernel, dtype, error):
     np.testing.assert_allclose(np.float32(ours), theirs, rtol=error, atol=error * scale)
 
 
-@pytest.mark.parametrize('dtype', ['float32', pytest.param('bfloat16', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('dtype', ['float32', slow('bfloat16')])
 def test_lowers_for_tpu(dtype):
   """As far as three Mosaic kernels; the mesh says it is for TPU."""
   device = AbstractDevice(device_kind='TPU v4', num_cores=1, platform='tpu')

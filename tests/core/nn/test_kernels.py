@@ -6,8 +6,6 @@ Splash runs in interpret mode here, and compiles for TPUs. cuDNN needs a GPU:
 only what is asked of it is tested.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +20,9 @@ from gpt_jax.core.nn.attend import Request, attend_within
 from gpt_jax.core.nn.choices import BACKENDS, PATTERNS
 from gpt_jax.core.nn.row import Row, Visibility
 from tests.support import tiny, tpu
+from tests.support.cases import slow
 
 B, L, K = 4, 256, 64
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 EVERYTHING = Visibility()
 SPLASH = 'splash(block=128, interpret=True)'
 UNFUSED = 'splash(block=128, fused_until=0, interpret=True)'

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ring attention by splash, in interpret mode, against the reference."""
 
-import functools
 import re
 
 import jax
@@ -18,10 +17,10 @@ from gpt_jax.core.nn.choices import BACKENDS, PATTERNS
 from gpt_jax.core.nn.row import Visibility
 from gpt_jax.core.nn.zigzag import zigzag
 from tests.support import tiny
+from tests.support.cases import slow
 
 H, G, K = 4, 2, 64
 RULES = sharding.parse_rules(base.get_config().mesh.rules)
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def request(length, pattern='full', rows=2, **seen):
@@ -71,7 +70,7 @@ def calls(monkeypatch):
 @pytest.mark.parametrize(
   'context, length, pattern, permuted, packed, softcap, expected',
   [
-    (2, 512, 'full', True, True, 0.0, {(128, 128)}),
+    slow(2, 512, 'full', True, True, 0.0, {(128, 128)}),
     slow(4, 1024, 'full', True, True, 0.5, {(128, 128)}),
     slow(4, 1024, 'full', True, False, 0.0, {(256, 128), (128, 256)}),
     slow(2, 256, 'full', False, True, 0.0, {(128, 128)}),
@@ -97,6 +96,7 @@ def test_the_reference(context, length, pattern, permuted, packed, softcap, expe
   assert calls == {(here, here, True)} | {(*x, False) for x in expected}
 
 
+@pytest.mark.slow
 def test_chunks_without_a_common_document_are_not_visited():
   """Keys that are no numbers would show, masked or not."""
   length = 512

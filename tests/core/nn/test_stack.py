@@ -25,9 +25,9 @@ from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding.programs import for_decoding
 from tests.support import reference, tiny
+from tests.support.cases import slow
 
 B, L = tiny.B, tiny.L
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 RATES = 'rates(residual=0.2, attention=0.3)'
 
 

@@ -19,6 +19,7 @@ from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.spec import UsageError
 from tests.support import reference, tiny
+from tests.support.cases import slow
 
 B, L, D = tiny.B, tiny.L, tiny.D
 
@@ -44,8 +45,7 @@ def expected_hidden(params, tokens, *, kind):
 
 
 @pytest.mark.parametrize(
-  'kind, output',
-  [('pre', 'tied'), pytest.param('post', 'tied', marks=pytest.mark.slow), ('post', 'untied')],
+  'kind, output', [('pre', 'tied'), slow('post', 'tied'), ('post', 'untied')]
 )
 def test_loss_and_gradient_are_those_of_the_papers(kind, output):
   """GPT-1 ('post') and GPT-2 ('pre'); the gradient along a direction."""
@@ -297,7 +297,6 @@ def test_embedding_dropout_drops_entries_and_doubles_the_rest():
 
 
 M = 7
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 SIZES = {'num_layers': 3, 'num_encoder_layers': 2}
 MODELS = {
   # BART's stacks have norms and positions of their inputs of their own.

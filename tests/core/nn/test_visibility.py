@@ -19,9 +19,9 @@ from gpt_jax.core.nn.caches import init_caches
 from gpt_jax.core.nn.row import Row
 from gpt_jax.core.spec import UsageError
 from tests.support import tiny
+from tests.support.cases import slow
 
 B, L = tiny.B, tiny.L
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def forward(model, params):
@@ -193,7 +193,7 @@ def test_a_prefix_is_what_its_mask_shows(fields, mesh):
   assert not np.allclose(found[1][0], causal[0], rtol=1e-2)
 
 
-@pytest.mark.parametrize('attention', ['full', 'local(window=3)'])
+@pytest.mark.parametrize('attention', [slow('full'), 'local(window=3)'])
 def test_a_prefix_is_read_into_caches(attention):
   """The states are those of whole rows, and what follows sees its keys."""
   model = tiny.model(attention=attention, loop='unroll')

@@ -12,6 +12,7 @@ from gpt_jax.core.objectives.causal import Causal, make_batch
 from gpt_jax.core.rows.rows import cut
 from gpt_jax.core.training.step import mean_gradients
 from tests.support import tiny
+from tests.support.cases import slow
 
 
 def test_each_token_predicts_the_next():
@@ -36,7 +37,7 @@ def test_loss_needs_no_key_and_drops_with_one():
   assert one.weight == plain.weight == batch['weights'].sum()
 
 
-@pytest.mark.parametrize('num_micro', [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize('num_micro', [slow(1), 3])
 def test_z_loss_trains_but_is_not_reported(num_micro):
   model = tiny.model(num_layers=1)
   params, batch = tiny.params(model), tiny.batch(tiny.B, tiny.L, tiny.V)

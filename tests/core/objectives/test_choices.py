@@ -243,7 +243,16 @@ def test_no_argument_hides_a_method(case):
       assert callable(getattr(objective, name)), name
 
 
-@each(argvalues=OF_ROWS)
+def first_of_each(cases):
+  """The cases; all but the first of each objective are slow."""
+  names = [case.call.partition('(')[0] for case in cases]
+  return [
+    pytest.param(case, marks=[pytest.mark.slow] * (names.index(name) < i))
+    for i, (case, name) in enumerate(zip(cases, names, strict=True))
+  ]
+
+
+@each(argvalues=first_of_each(OF_ROWS))
 def test_losses_of_parts_add_up(case):
   """Held-out sums, and metrics, do not depend on how rows are batched."""
   objective = bound(case)

@@ -20,6 +20,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import compiled as compiled_lib
 from gpt_jax.core.training import parts as parts_lib
 from tests.support import algorithms, tiny
+from tests.support.cases import slow
 
 STEPS = 20
 
@@ -171,14 +172,7 @@ def test_twenty_steps_of_muon(fields):
       np.testing.assert_allclose(after[i], expected, rtol=1e-3, atol=1e-4, err_msg=f'{leaf}{i}')
 
 
-@pytest.mark.parametrize(
-  'text',
-  [
-    pytest.param('lamb', marks=pytest.mark.slow),
-    'adafactor(min_size=3)',
-    pytest.param('muon', marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize('text', [slow('lamb'), 'adafactor(min_size=3)', slow('muon')])
 def test_a_scanned_layer_moves_as_it_would_alone(text):
   start, gradients = start_and_gradients()
   found = run(build(text), start, gradients[:2])
@@ -304,12 +298,12 @@ TINY = {
   [
     ('adam(l2=1e-2)', 1e-2),
     # The next rates are relative to parameters, which start small.
-    pytest.param(write('adafactor', PALM), 0.3, marks=pytest.mark.slow),
-    pytest.param('adafactor(min_size=8, b1=0.9)', 0.3, marks=pytest.mark.slow),
-    pytest.param('lamb', 0.1, marks=pytest.mark.slow),
-    pytest.param('lion', 3e-3, marks=pytest.mark.slow),
-    pytest.param('muon', 1e-2, marks=pytest.mark.slow),
-    pytest.param('sgd(momentum=0.9, nesterov=True)', 0.1, marks=pytest.mark.slow),
+    slow(write('adafactor', PALM), 0.3),
+    slow('adafactor(min_size=8, b1=0.9)', 0.3),
+    slow('lamb', 0.1),
+    slow('lion', 3e-3),
+    slow('muon', 1e-2),
+    slow('sgd(momentum=0.9, nesterov=True)', 0.1),
   ],
 )
 def test_every_optimizer_trains(text, peak):

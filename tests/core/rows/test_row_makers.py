@@ -185,7 +185,9 @@ def test_rows_hold_together_under_the_order_of_a_mixture(rows):
     assert len({*seen[:size]}) == min(size, len(seen))
 
 
-@pytest.mark.parametrize('rows', CHOICES)
+@pytest.mark.parametrize(
+  'rows', [pytest.param(rows, marks=[pytest.mark.slow] * (rows in PARALLEL)) for rows in CHOICES]
+)
 def test_shares_of_tokens_are_those_of_real_tokens(rows):
   """Of one source the rows are nearly full, of the other nearly empty."""
   token = iter(range(10, 10**6))

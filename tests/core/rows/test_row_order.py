@@ -112,6 +112,7 @@ class Rows:
     return make()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
   st.integers(1, 500),

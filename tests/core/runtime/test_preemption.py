@@ -6,7 +6,6 @@ import importlib.abc
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from gpt_jax import __main__
@@ -18,6 +17,7 @@ from gpt_jax.core.training import loop as saves
 from gpt_jax.core.training import metrics
 from gpt_jax.opening import models as trained_lib
 from tests.support import tiny, whole_runs
+from tests.support.cases import slow
 
 STEPS = 17
 
@@ -62,7 +62,7 @@ ONCE = {'counts': (4, 100), 'saved': [4]}
 @pytest.mark.parametrize(
   'stops, ffn',
   [
-    pytest.param(ONCE, 'relu', id='once', marks=pytest.mark.slow),
+    slow(ONCE, 'relu', id='once'),
     # With experts, whose figures are means over the steps between two lines.
     pytest.param(
       EVERY_KIND,
@@ -272,8 +272,7 @@ def test_a_save_longer_than_the_grace_is_warned_of(grace, warned, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-  'minutes, expected',
-  [(None, []), (0, [103, 106, 109, 169]), (0.1, [106, 166]), (0.2, [160])],
+  'minutes, expected', [(None, []), (0, [103, 106, 109, 169]), (0.1, [106, 166]), (0.2, [160])]
 )
 def test_a_save_is_overdue_after_minutes_and_once_the_last_is_done(minutes, expected, monkeypatch):
   """And while the store fails, from second 110 on, after a minute at the least."""

@@ -12,6 +12,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import parts
 from gpt_jax.opening import models
 from tests.support import tiny, whole_runs
+from tests.support.cases import slow
 
 STEPS = (3, 5, 7, 11)
 
@@ -36,7 +37,7 @@ def run(tmp_path_factory):
   return str(folder), models.StoredModel(abstract), saved
 
 
-@pytest.mark.parametrize('number', [1, 3])
+@pytest.mark.parametrize('number', [slow(1), 3])
 def test_the_mean_of_the_last(run, number):
   """Of parameters, never of `ema`; the step is the newest."""
   folder, reads, saved = run

@@ -13,11 +13,11 @@ from gpt_jax.core import sharding
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.step import mean_gradients
 from tests.support import tiny
+from tests.support.cases import slow
 
 CAPACITY = "switch(num_experts=8, expert='swiglu', capacity_factor=0.8)"
 DROPLESS = 'switch(num_experts=8, top_k=2, capacity_factor="none")'
 ROWS, LENGTH = 16, 12
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 FIELDS = {
   **tiny.MESHABLE,
   'model.context_length': LENGTH,
@@ -88,6 +88,7 @@ def test_groups_of_several_rows():
   assert dropped[0] != dropped[1]['router/decoder/dropped']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sizes, expert', [slow((1, 2, 2), 2), ((1, 1, 1), 8)])
 def test_dropless(sizes, expert):
   found, _ = compute(DROPLESS, sizes, expert)

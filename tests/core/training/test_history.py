@@ -245,6 +245,7 @@ def test_a_spike_is_measured_from_the_same_losses(tmp_path, monkeypatch):
   assert seen == whole
 
 
+@pytest.mark.slow
 def test_another_token_store_is_refused(tmp_path, monkeypatch):
   """Prepared again with more text, or of that name elsewhere."""
   write_text(tmp_path, 2000)

@@ -15,6 +15,7 @@ from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.step import mean_gradients
 from tests.support import tiny
+from tests.support.cases import slow
 
 ROWS, LENGTH, LAYERS = 16, 7, 4
 FIELDS = {**tiny.MESHABLE, 'model.num_layers': LAYERS}
@@ -24,7 +25,6 @@ EXPERTS = {
   'model.dropout': 'rates(residual=0.2)',
 }
 ROUND = {**DROPOUT, 'model.remat': 'full'}
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def build(fields, sizes, stage, rows=ROWS, num_micro=1):
@@ -59,7 +59,7 @@ def on_one_device(name, rows=ROWS, num_micro=1):
 @pytest.mark.parametrize(
   'sizes, stage, pipeline',
   [
-    ((1, 1, 1), 4, 'circular'),
+    slow((1, 1, 1), 4, 'circular'),
     ((1, 1, 1), 2, 'circular(repeats=2, rows=3)'),
     slow((1, 2, 2), 2, 'circular(repeats=2)'),
     slow((2, 2, 1), 2, 'circular(rows=2)'),
@@ -73,6 +73,7 @@ def test_results_do_not_depend_on_the_stages(sizes, stage, pipeline):
   tiny.assert_close(found, on_one_device('round'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'sizes, stage, rows, num_micro',
   [
@@ -121,7 +122,7 @@ def test_stages_send_to_the_next_one_alone(repeats):
   assert {k for k in kinds if re.search(rf' {k}(-start)?\(', text)} == outside
 
 
-@pytest.mark.parametrize('weights', ['layer', 'stage'])
+@pytest.mark.parametrize('weights', [slow('layer'), 'stage'])
 def test_what_is_gathered_and_reduced_over_fsdp(weights):
   """One layer's weights in each step, or those of a stage before all steps."""
   how = {'model.pipeline': f'circular(weights={weights!r})'}
@@ -154,6 +155,7 @@ def test_outputs_of_layers():
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_checkpoints_do_not_know_the_stages(tmp_path):
   before = build({}, (1, 1, 1), 4)
   state = parts_lib.initial_state(before)

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """After a skipped update the rate is still a function of the step."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,8 +17,8 @@ from gpt_jax.core.optim.schedules import SCHEDULES
 from gpt_jax.core.optim.train_state import TrainState
 from gpt_jax.core.training.step import train_step
 from tests.support import tiny
+from tests.support.cases import slow
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 STEPS = 7
 SKIPPED = (0, 3)  # the first, which no moment has seen, and one later
 SHAPES = {'kernel': (5, 3), 'bias': (3,)}

@@ -4,8 +4,6 @@
 other.
 """
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from gpt_jax.core.training import compiled as compiled_lib
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.planning import layouts
 from tests.support import tiny
+from tests.support.cases import slow
 
 FIELDS = {
   **tiny.MESHABLE,
@@ -50,9 +49,7 @@ def kinds(state):
   }
 
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize('precision', [slow('float32'), 'bfloat16'])
 def test_it_trains_as_on_the_device(precision):
   fields = {'optim.precision': precision}
@@ -75,6 +72,7 @@ def test_it_trains_as_on_the_device(precision):
   assert {*kinds(expected[0]).values()} == {'device'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('order', [('host', 'device'), slow(('device', 'host'))])
 def test_a_run_goes_on_in_the_other_memory_and_on_another_mesh(order, tmp_path):
   first, second = build(order[0]), build(order[1], THERE)

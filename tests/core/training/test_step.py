@@ -17,6 +17,7 @@ from gpt_jax.core.training import compiled as compiled_lib
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.step import eval_step, mean_gradients, train_step
 from tests.support import tiny
+from tests.support.cases import slow
 
 # A linear model with squared errors, so that every number has a formula -----
 
@@ -209,14 +210,8 @@ def assert_same_history(found, expected):
       np.testing.assert_allclose(metrics[name], wanted[name], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'sizes',
-  [
-    (2, 2, 2),
-    pytest.param((8, 1, 1), marks=pytest.mark.slow),
-    pytest.param((1, 4, 2), marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', [(2, 2, 2), slow((8, 1, 1)), slow((1, 4, 2))])
 def test_every_mesh_trains_alike(sizes):
   """Initial parameters, dropout, losses and updates do not depend on it.
 

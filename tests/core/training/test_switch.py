@@ -13,9 +13,9 @@ from gpt_jax.core import spec
 from gpt_jax.core.objectives.choices import OBJECTIVES
 from gpt_jax.core.training.step import mean_gradients
 from tests.support import decoding, tiny
+from tests.support.cases import slow
 
 V, CONTEXT = tiny.V, 12
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 # Of two layers with experts, of which about a third of the tokens are dropped.
 SWITCH = 'switch(num_experts=3, capacity_factor=0.75, jitter=0, z_loss=0.1)'
 

@@ -20,6 +20,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.papers.bigbird import bigbird
 from gpt_jax.papers.bigbird.bigbird import random_blocks
 from tests.support import learned, tiny
+from tests.support.cases import slow
 
 B, L, K, H, G = 2, 41, 7, 6, 2
 LAYER = 3
@@ -235,12 +236,9 @@ def gradients(extra, **fields):
   return jax.device_get(run(tiny.params(plain)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'extra, fields',
-  [
-    (0, {'loop': 'unroll', 'remat': 'full'}),
-    pytest.param(5, {'remat': 'full'}, marks=pytest.mark.slow),
-  ],
+  'extra, fields', [(0, {'loop': 'unroll', 'remat': 'full'}), slow(5, {'remat': 'full'})]
 )
 def test_a_model_is_the_same_by_any_loop_and_mesh(extra, fields):
   """Of each layer the same random blocks, on eight devices as on one."""

@@ -23,6 +23,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.hf import heads
 from gpt_jax.papers.deberta.deberta import Convolution, Shared, row_of
 from tests.support import learned, reference, tiny
+from tests.support.cases import slow
 from tests.support.golden_io import ROOT, case, tensors
 
 B, L, K, H, G, D = 2, 7, 3, 4, 2, 5
@@ -231,7 +232,7 @@ def fixture(times, **changes):
   return model, {**params, 'late_positions': positions}
 
 
-@pytest.mark.parametrize('times', [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize('times', [slow(1), 2])
 def test_the_fixture(times):
   model, params = fixture(times, loop='scan' if times == 1 else 'unroll')
   golden = case(FOLDER, 'emd')

@@ -23,6 +23,7 @@ from gpt_jax.opening import models
 from gpt_jax.papers.diloco.diloco import DiLoCo
 from gpt_jax.planning import collectives, hlo
 from tests.support import tiny
+from tests.support.cases import slow
 
 ROWS, LENGTH = 16, 7
 
@@ -184,7 +185,7 @@ TWO = {
 
 
 # On two devices of `data` each has two of the replicas.
-@pytest.mark.parametrize('sizes', [(4, 2, 1), pytest.param((2, 2, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize('sizes', [(4, 2, 1), slow((2, 2, 2))])
 def test_a_mesh_changes_nothing_and_replicas_send_in_outer_steps_alone(sizes):
   # The step after the second outer one.
   _, _, alone, _ = trained((1, 1, 1), 5, **TWO)

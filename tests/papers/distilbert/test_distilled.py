@@ -21,6 +21,7 @@ from gpt_jax.core.training.parts import make_init
 from gpt_jax.core.training.step import mean_gradients, train_step
 from gpt_jax.papers.distilbert import distilled, soft_targets
 from tests.support import tiny
+from tests.support.cases import slow
 
 L, V, D = 11, tiny.V, tiny.D
 WEIGHTS = 'temperature=3.0, soft=5.0, hard=2.0, cosine=7.0'
@@ -107,12 +108,7 @@ def equation(params, batch, text, places):
 
 
 @pytest.mark.parametrize(
-  ('text', 'places'),
-  [
-    ('masked', 'chosen'),
-    pytest.param('masked', 'real', marks=pytest.mark.slow),
-    pytest.param('causal', 'real', marks=pytest.mark.slow),
-  ],
+  ('text', 'places'), [('masked', 'chosen'), slow('masked', 'real'), slow('causal', 'real')]
 )
 def test_loss_and_gradients_are_the_equations(text, places):
   """Of a batch taken whole, and in parts of other numbers of tokens."""
@@ -309,7 +305,7 @@ def test_the_divergence_is_the_equations(k):
   np.testing.assert_allclose(kept, expected, rtol=2e-3)
 
 
-@pytest.mark.parametrize('places', [pytest.param('real', marks=pytest.mark.slow), 'chosen'])
+@pytest.mark.parametrize('places', [slow('real'), 'chosen'])
 def test_all_tokens_are_the_teacher_at_hand(places):
   """The loss of a batch with k = V."""
   fields = dict(attention='bidirectional', num_layers=1)

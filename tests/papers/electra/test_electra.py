@@ -19,6 +19,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training.step import eval_step, mean_gradients
 from gpt_jax.papers.electra.electra import SHARED, TABLES, TARGETS, Electra
 from tests.support import tiny
+from tests.support.cases import slow
 from tests.support.golden_io import ROOT, case
 from tests.support.objectives import MASK, Words, keys
 
@@ -186,6 +187,7 @@ def test_targets(targets):
   np.testing.assert_allclose(share, 1 / len(counts), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_generator_learns_nothing_of_the_replaced():
   """But by what it shares."""
   objective, _ = of('electra')
@@ -207,6 +209,7 @@ def test_the_generator_learns_nothing_of_the_replaced():
   assert not any(x.any() for x in jax.tree.leaves(of_masked['decoder']))
 
 
+@pytest.mark.slow
 def test_a_table_of_sums_has_one_loss_for_each_term():
   """DeBERTaV3, section 3.2: E_G follows the generator's, E_Delta the other."""
   model, generator = models()
@@ -262,9 +265,8 @@ def test_a_table_of_sums_has_one_loss_for_each_term():
     assert trees['generator'][name] is trees[''][name] is one[name]
 
 
-@pytest.mark.parametrize(
-  'targets', ['electra', pytest.param('all_tokens_mlm', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('targets', ['electra', slow('all_tokens_mlm')])
 def test_parts_with_other_numbers_of_tokens_add_up(targets):
   objective, _ = of(targets)
   # What parts draw is not what the whole draws.

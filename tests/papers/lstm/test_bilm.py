@@ -219,6 +219,7 @@ def test_samples_have_the_expected_counts():
   np.testing.assert_allclose(counts / draws, expected, atol=0.03)
 
 
+@pytest.mark.slow
 def test_training_reports_a_sampled_loss_by_that_name():
   """Evaluation has those of the whole vocabulary, and their perplexities."""
   objective = BiLm(negatives=3).bind(WORDS)

@@ -17,6 +17,7 @@ from gpt_jax.core.rows.rows import Rows
 from gpt_jax.core.training.step import mean_gradients
 from gpt_jax.papers.transformer.seq2seq import Seq2Seq, parallel_batch
 from tests.support import tiny
+from tests.support.cases import slow
 
 M, L, V, FIRST = 13, 11, tiny.V, 7
 SIZES = {'num_layers': 2, 'num_encoder_layers': 1}
@@ -64,10 +65,7 @@ def test_a_batch_of_packed_pairs():
 
 @pytest.mark.parametrize(
   'changes',
-  [
-    pytest.param({'position': 't5_bias'}, marks=pytest.mark.slow),
-    {'position': 'learned', 'block': 'post', 'remat': 'full'},
-  ],
+  [slow({'position': 't5_bias'}), {'position': 'learned', 'block': 'post', 'remat': 'full'}],
 )
 def test_packed_texts_are_as_if_alone(changes):
   model = tiny.model(**SIZES, **changes)

@@ -27,11 +27,11 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.papers.transformer_xl.transformer_xl import SegmentMemory, init_memories
 from gpt_jax.papers.xlnet.permuted import order
 from tests.support import reference, tiny
+from tests.support.cases import slow
 
 B, L, K, H, G = 3, 11, 7, 6, 2
 D = 22  # pairs of sine and cosine
 LAYER = np.int32(2)
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def relative(text, *, scale='rsqrt', bias=False):

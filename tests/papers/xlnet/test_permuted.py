@@ -17,6 +17,7 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.papers.bert.masked import Masked, ngrams
 from gpt_jax.papers.xlnet.permuted import Permutation, Permuted, order, ranks
 from tests.support import tiny
+from tests.support.cases import slow
 from tests.support.golden_io import ROOT, case, cases
 from tests.support.objectives import CLS, SEP, Words, keys
 
@@ -30,7 +31,7 @@ FIELDS = dict(
 )
 
 
-@pytest.mark.parametrize('segments', [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('segments', [1, slow(2)])
 def test_loss_is_that_of_hugging_face(segments):
   """With the masks, the targets and the memories that it is given."""
   model, params = hf.load(str(ROOT / 'xlnet_lm'))

@@ -90,6 +90,7 @@ def test_views_learn_from_the_full_one_without_dropout(params, batch):
   assert abs(dropped.sum - found.sum) > 1e-3
 
 
+@pytest.mark.slow
 def test_each_batch_trains_its_own_modules(params, batch):
   objective, key = build(), jax.random.key(3)
 

@@ -11,6 +11,7 @@ from gpt_jax.core import spec
 from gpt_jax.core.objectives.choices import FEATURES, OBJECTIVES
 from gpt_jax.core.spec import UsageError
 from tests.support import tiny
+from tests.support.cases import slow
 from tests.support.golden_io import ROOT, case
 
 KEY = jax.random.key(5)
@@ -52,8 +53,8 @@ def batch_of(call, given):
     ('bert_choice', "choice(3, 14, 0.0, read='first')"),
     ('bert_tok', 'tags(5, 16)'),
     ('bert_qa', 'spans(16)'),
-    pytest.param('roberta_choice', "choice(4, 14, 0.0, read='first')", marks=pytest.mark.slow),
-    pytest.param('roberta_tok', 'tags(5, 16)', marks=pytest.mark.slow),
+    slow('roberta_choice', "choice(4, 14, 0.0, read='first')"),
+    slow('roberta_tok', 'tags(5, 16)'),
   ],
 )
 def test_as_recorded(fixture, call):
@@ -74,12 +75,7 @@ def test_as_recorded(fixture, call):
 
 @pytest.mark.parametrize(
   'features, picked',
-  [
-    pytest.param('layer(0)', [0], marks=pytest.mark.slow),
-    pytest.param('layer(-2)', [1], marks=pytest.mark.slow),
-    ('concat(2)', [1, 2]),
-    ('weighted_sum', [1, 2]),
-  ],
+  [slow('layer(0)', [0]), slow('layer(-2)', [1]), ('concat(2)', [1, 2]), ('weighted_sum', [1, 2])],
 )
 def test_features_are_those_of_the_layers(features, picked):
   """Of the recorded model, whose head reads them."""

@@ -22,6 +22,7 @@ from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.tuning.objectives.lora import Lora
 from gpt_jax.tuning.objectives.task import Classification
 from tests.support import golden_io, tiny
+from tests.support.cases import slow
 
 FOLDER = golden_io.ROOT / 'gpt2_lora'
 
@@ -147,9 +148,9 @@ EXPERTS = "switch(num_experts=3, expert='relu', capacity_factor=3.0, jitter=0.0)
   'on, fields',
   [
     ('all', {'num_layers': 2, 'remat': 'full'}),
-    ('all, decoder/*/router/kernel', {'num_layers': 2, 'ffn': EXPERTS}),
-    ('all', {'num_layers': 4, 'share': 'all'}),
-    ('all', {'num_layers': 2, 'attention': 'lstm(17)', 'block': 'plain'}),
+    slow('all, decoder/*/router/kernel', {'num_layers': 2, 'ffn': EXPERTS}),
+    slow('all', {'num_layers': 4, 'share': 'all'}),
+    slow('all', {'num_layers': 2, 'attention': 'lstm(17)', 'block': 'plain'}),
   ],
 )
 def test_matrices_beside_kernels_are_matrices_added_to_them(on, fields):
@@ -200,7 +201,7 @@ def test_dropout_is_on_the_input_of_a():
     np.testing.assert_allclose(apply(x[4:], dropout=key), whole[4:], atol=1e-5)
 
 
-@pytest.mark.parametrize('fields', [{'remat': 'full'}, {'num_layers': 4, 'share': 'all'}])
+@pytest.mark.parametrize('fields', [slow({'remat': 'full'}), {'num_layers': 4, 'share': 'all'}])
 def test_only_a_loss_with_a_key_drops(fields):
   batch, key = tiny.batch(5, 7, tiny.V), jax.random.key(2)
   plain, some = (objective(Lora(rank=2, on='all', dropout=x), **fields) for x in (0.0, 0.4))

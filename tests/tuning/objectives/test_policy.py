@@ -19,6 +19,7 @@ from gpt_jax.decoding import sampler
 from gpt_jax.tuning.objectives import policy
 from gpt_jax.tuning.objectives.policy import clipped_policy_loss, clipped_value_loss, kl_estimate
 from tests.support import tiny
+from tests.support.cases import slow
 from tests.support.golden_io import ROOT
 
 CLOSE = dict(rtol=1e-5, atol=1e-6)
@@ -217,7 +218,9 @@ PPO = f'ppo(length={L})'
 GRPO = f'grpo(length={L}, max_tokens=5'
 
 
-@pytest.mark.parametrize('call', [PPO, f'{GRPO}, beta=0.3)', f"{GRPO}, loss_type='grpo')"])
+@pytest.mark.parametrize(
+  'call', [slow(PPO), f'{GRPO}, beta=0.3)', slow(f"{GRPO}, loss_type='grpo')")]
+)
 def test_the_first_update_is_a_policy_gradient(call):
   """The ratio is 1, so the gradient is that of the mean of A log pi."""
   objective = bound(call)

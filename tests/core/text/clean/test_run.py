@@ -93,6 +93,7 @@ def test_shards_and_groups_do_not_matter(web, config, monkeypatch, rows):
   assert contents('D') == contents('E')
 
 
+@pytest.mark.slow
 def test_workers_make_the_same(web, config):
   prepare.prepare(config, 'D')
   config.data.workers = 2
