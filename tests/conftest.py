@@ -25,6 +25,8 @@ import hypothesis
 import jax
 import pytest
 
+from tests.support import memory
+
 # Their fixtures are for the tests of several rooms.
 from tests.support.corpora import corpus, hf_tokenizer, make_bucket, make_config, shared  # noqa: F401
 
@@ -82,23 +84,10 @@ def pytest_collection_modifyitems(items):
       seen.add(test)
 
 
-# Of a worker, above which the programs and traces of earlier files go; those of a
-# file add up to half a gigabyte.
-MOST_RESIDENT = 1.5 * 2**30
-
-
-def resident():
-  """The bytes of memory that this process holds."""
-  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
-  return pages * os.sysconf('SC_PAGE_SIZE')
-
-
 @pytest.fixture(autouse=True, scope='module')
 def little_to_collect():
   """Memory is bounded; the collector searches no more what earlier files left in caches."""
-  if resident() > MOST_RESIDENT:
-    gc.unfreeze()
-    jax.clear_caches()
+  memory.bound()
   gc.collect()
   gc.freeze()
 

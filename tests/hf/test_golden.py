@@ -15,6 +15,7 @@ import pytest
 from gpt_jax import hf
 from gpt_jax.core.nn.transformer import Transformer, make_model
 from gpt_jax.hf.layout import fields_of
+from tests.support import memory
 from tests.support.decoding import generate
 from tests.support.golden_io import FOLDERS, case, cases, config, meta, tensors
 
@@ -104,6 +105,12 @@ def repeats(folder, case_name):
     return (folder.name, case_name) not in TWO_STREAMS
   kin = folder.name.startswith('bert_') and folder.name != 'bert_mask3d'
   return case_name != 'main' and not kin and folder.name not in IN_FULL
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+  """Each model has its own, and they add up to gigabytes."""
+  memory.bound()
 
 
 @functools.cache
