@@ -129,6 +129,10 @@ class Table(Mapping[str, Any]):
     module, _, attribute = row.partition(':')
     return getattr(importlib.import_module(module), attribute)
 
+  def at_hand(self, name: str) -> bool:
+    """Whether looking up this choice of the core imports nothing."""
+    return not isinstance(self._rows.get(name, ''), str)
+
   def __contains__(self, name: object) -> bool:
     return name in self._rows or name in self.rows
 

@@ -209,8 +209,5 @@ def show(found: dict[str, Any], console: Console) -> None:
       )
   console.print(table)
   for row in found['rows']:
-    console.print(
-      f'at the rates of {row["rates"]}: --config.checkpoint.every_minutes={row["every_minutes"]:g}'
-    )
-  for row in found['rows']:
-    console.print(f'{row["rates"]}: {row["source"]}', soft_wrap=True)
+    best = f'--config.checkpoint.every_minutes={row["every_minutes"]:g}'
+    console.print(f'{row["rates"]}: {best}; {row["source"]}', soft_wrap=True)

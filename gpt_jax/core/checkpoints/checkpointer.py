@@ -235,7 +235,7 @@ class Checkpointer:
     )
     self._pending: int | None = None  # the step that is being saved
     self._raised: Exception | None = None  # at the start of its save
-    self._error = ''  # why the last save failed
+    self.error = ''  # why the last save failed
     self._retry_at = 0.0
     self._open()
 
@@ -298,11 +298,6 @@ class Checkpointer:
     """Whether a save is still running in the background."""
     return self._pending is not None and self._manager.is_saving_in_progress()
 
-  @property
-  def failing(self) -> bool:
-    """Whether the last save failed."""
-    return bool(self._error)
-
   def wait(self) -> None:
     """Waits for the running save, if any."""
     self._collect()
@@ -326,7 +321,7 @@ class Checkpointer:
       return False
     if self._pending is not None and not self._manager.is_saving_in_progress():
       self._collect()
-    return self.failing and time.monotonic() >= self._retry_at
+    return bool(self.error) and time.monotonic() >= self._retry_at
 
   def finish(self, state: TrainState, *, within: float = math.inf) -> None:
     """Waits until `state` is saved, and closes; retries failed saves.
@@ -342,7 +337,7 @@ class Checkpointer:
     for wait in (*(wait for wait, sum in sums if sum < within), None):
       self.save(state)
       self._collect()
-      if not self._error:
+      if not self.error:
         self._manager.close()
         if self._local:
           self._local.close(remove=True)
@@ -353,7 +348,7 @@ class Checkpointer:
     older = f'from step {have[-1]}' if have else 'from the start'
     raise FailedError(
       f'the checkpoint of step {int(state.step)} could not be written to '
-      f'{self._folder} ({self._error}); mend that (make room), and the same '
+      f'{self._folder} ({self.error}); mend that (make room), and the same '
       f'command goes on {older}'
     )
 
@@ -376,19 +371,19 @@ class Checkpointer:
     if not hosts.all_agree(error is None):
       self._failed(error or OSError('another host failed'))
       return
-    if self._error:
+    if self.error:
       log.info('step %d: checkpoints are written again', self._pending)
-    self._pending, self._error = None, ''
+    self._pending, self.error = None, ''
     remove(self._folder)
 
   def _failed(self, error: Exception) -> None:
-    self._error = restore.reason_of(error)
+    self.error = restore.reason_of(error)
     self._retry_at = time.monotonic() + RETRY_SECONDS
     log.warning(
       'the checkpoint of step %d was not written (%s); the run goes on from '
       'memory, the older checkpoints stay; it will be tried again',
       self._pending,
-      self._error,
+      self.error,
     )
     self._pending = None
     # Already reported above; closing may raise it again.

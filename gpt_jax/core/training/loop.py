@@ -440,7 +440,7 @@ class Saver:
     if self._every is None:
       return False
     wait = 60 * self._every
-    if self._checkpointer.failing:
+    if self._checkpointer.error:
       wait = max(wait, RETRY_SECONDS)
     passed = time.monotonic() - self._last >= wait
     return hosts.all_agree(passed and not self._checkpointer.saving())

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from gpt_jax.core import spec
 from gpt_jax.core.costs import flops
-from gpt_jax.core.optim import batch_ramp, optimizer
+from gpt_jax.core.optim import batch_ramp, muon
 from gpt_jax.core.optim.optimizer import OPTIMIZERS, decay_mask
 from gpt_jax.core.optim.schedules import SCHEDULES
 from gpt_jax.core.spec import UsageError
@@ -193,10 +193,10 @@ def test_a_scanned_layer_moves_as_it_would_alone(text):
 def test_the_polar_express_converges():
   """Its table is what Remez's exchange finds; more iterations repeat its last one."""
   x = values = np.geomspace(2e-3, 1, 997)
-  for a, b, c in optimizer.polar_express(11):
+  for a, b, c in muon.polar_express(11):
     values = a * values + b * values**3 + c * values**5
   np.testing.assert_allclose(values, 1, atol=1e-6)
-  found, (first, *rest) = optimizer.polar_express(7), algorithms.polar_express(7)
+  found, (first, *rest) = muon.polar_express(7), algorithms.polar_express(7)
   expected = [first / 1.01 ** np.array([1, 3, 5]), *rest]
   np.testing.assert_allclose(found, expected, rtol=1e-9)
   a, b, c = 3.4445, -4.7750, 2.0315

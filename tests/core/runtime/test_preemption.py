@@ -238,7 +238,7 @@ def test_one_thread_hears_the_signals_that_end_a_plan():
 class Checkpointer:
   """Saves for three seconds."""
 
-  failing = False
+  error = ''
 
   def __init__(self, now):
     """`now` is a list of the present time."""
@@ -282,7 +282,7 @@ def test_a_save_is_overdue_after_minutes_and_once_the_last_is_done(minutes, expe
   saver = saves.Saver(checkpointer, grace_seconds=30, every_minutes=minutes)
   checkpointer.save(None)  # until second 103
   for second in range(101, 171):
-    now[0], checkpointer.failing = second, second >= 110
+    now[0], checkpointer.error = second, 'full' * (second >= 110)
     if saver.overdue():
       found.append(second)
       saver.save(None)
