@@ -7,7 +7,8 @@
   gpt-jax plot --config configs/gpt3.py:175b
   gpt-jax plot --workdir W --goodput
 
-Writes W/loss.png, and W/router.png for a run with experts; with --config
+Writes W/loss.png, W/router.png for a run with experts and W/norms.png for one
+with log.norms_every_steps (norms by layer over the steps); with --config
 ./schedule.png (batch rows, learning rate and tokens over the steps, without
 running anything); with --goodput W/goodput.png; or the file --out. Goodput is
 the share of wall time, from the first start to the last line of metrics.jsonl,
@@ -27,7 +28,7 @@ from gpt_jax.flags import Flags
 from gpt_jax.reports import goodput
 
 with cli.lazy_imports():
-  from gpt_jax.reports import runs
+  from gpt_jax.reports import norms, runs
 
 
 def define(flags: Flags) -> None:
@@ -66,8 +67,9 @@ def main(args: cli.Args) -> None:
   if path := runs.loss_curves(workdirs, out=args.out):
     print(buckets.shown(path))
   if args.out is None:
-    for path in filter(None, map(runs.router_curves, workdirs)):
-      print(buckets.shown(path))
+    for draw in (runs.router_curves, norms.norm_maps):
+      for path in filter(None, map(draw, workdirs)):
+        print(buckets.shown(path))
 
 
 def goodput_table(account: goodput.Account) -> TextTable:

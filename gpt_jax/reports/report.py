@@ -25,7 +25,7 @@ from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import metrics, store_data
 from gpt_jax.core.training import workdir as workdir_lib
-from gpt_jax.reports import goodput, runs
+from gpt_jax.reports import goodput, norms, runs
 
 # Events of metrics.jsonl that people look for, beside resumes.
 _EVENTS = ('skipped', 'spike', 'rewind')
@@ -93,7 +93,7 @@ def page(workdir: str) -> str:
     name=os.path.basename(os.path.normpath(workdir)),
     workdir=workdir,
     summary=[*_summary(config, lines, logged, account)],
-    curves=[*_curves(workdir, logged)],
+    curves=[*_curves(workdir, lines, logged)],
     evaluations=[*_evaluations(workdir, lines, left_out)],
     sample=_sample(workdir, left_out),
     goodput=[*_goodput(account)],
@@ -144,7 +144,7 @@ def _summary(
   yield 'last line', _time(lines[-1]['time'])
 
 
-def _curves(workdir: str, logged: list[dict]) -> Iterator[str]:
+def _curves(workdir: str, lines: list[dict], logged: list[dict]) -> Iterator[str]:
   """The figures, as SVG."""
   if figure := runs.loss_figure([workdir]):
     yield _svg(figure)
@@ -157,6 +157,8 @@ def _curves(workdir: str, logged: list[dict]) -> Iterator[str]:
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
   yield _svg(figure)
+  if figure := norms.norm_figure(lines):
+    yield _svg(figure)
 
 
 def _svg(figure: Any) -> str:

@@ -571,6 +571,12 @@ TREE['log'] = Section(
   'What a run reports.',
   free=True,
   every_steps=Field(10, Count, 'Steps between two lines of metrics.jsonl.'),
+  norms_every_steps=Field(
+    0,
+    Whole,
+    'Steps between two lines with norms by layer of gradients, parameters, updates and '
+    'activations, and the largest attention logit; 0: none.',
+  ),
   trackers=Field(
     'tensorboard',
     str,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layer of self-attention, among the tokens of a row or to a cache."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from gpt_jax.core.nn import activations
 from gpt_jax.core.nn.attend import Request, Scale
 from gpt_jax.core.nn.attention_dropout import AttentionDropout
 from gpt_jax.core.nn.backends import Backend, attend_rows, backend_for, reference
@@ -137,6 +139,9 @@ class Attention(nn.Module):
     # Initialisation uses rows of one token, which few backends serve.
     backend = reference() if self.is_initializing() else self.backend
     backend = backend_for(request, backend)
+    if request.pattern.blocks is None:
+      measure = functools.partial(activations.largest_logits, request)
+      activations.sow(self, activations.LARGEST_LOGIT, measure)
     return attend_rows(request, backend=backend, layer=self.path)
 
   @nn.compact

@@ -417,12 +417,15 @@ class Rows(NamedTuple):
     filled: whether padding rows follow them.
     replica_axis: name of the axis of `jax.vmap` over the replicas, which have
       different rows of the micro-batch; None: there is one replica.
+    measure: bool [], whether layers report their activations in this step; None:
+      they never do.
   """
 
   numbers_B: jax.Array
   count: int
   filled: bool
   replica_axis: str | None = None
+  measure: jax.Array | None = None
 
   def real(self) -> jax.Array:
     """1 for a row, 0 for one of padding: float32 [B]."""
@@ -486,6 +489,14 @@ def row_numbers(count: int) -> jax.Array:
   assert not rest, (count, rows.numbers_B.shape)
   first_B1 = rows.numbers_B[:, None] * each
   return (first_B1 + jnp.arange(each)[None]).reshape(-1).astype(jnp.uint32)
+
+
+def real_rows(count: int) -> jax.Array:
+  """1 for each of `row_numbers` that is a row, 0 for padding: float32 [count]."""
+  rows = _HERE.get()
+  if rows is None:
+    return jnp.ones(count, jnp.float32)
+  return jnp.repeat(rows.real(), count // len(rows.numbers_B))
 
 
 def token_hash(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

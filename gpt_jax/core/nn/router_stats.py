@@ -31,7 +31,7 @@ class RouterStats(NamedTuple):
   penalty: jax.Array
 
 
-def layer_stats(sown: Any) -> dict[str, RouterStats]:
+def router_stats(sown: Any) -> dict[str, RouterStats]:
   """The `RouterStats` of all layers with experts: `{'decoder': RouterStats}`.
 
   Args:

@@ -20,14 +20,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.core.nn import int8, layers, layout, pipeline, stages
+from gpt_jax.core.nn import activations, int8, layers, layout, pipeline, stages
 from gpt_jax.core.nn.kv_cache import Cache
 from gpt_jax.core.nn.row import Context
 from gpt_jax.core.ranges import Count
 from gpt_jax.core.spec import UsageError
 
 # The collections into which blocks sow values, one for each layer.
-SOWN = ('intermediates', 'router')
+SOWN = ('intermediates', 'router', activations.SOWN)
 Caches = tuple[Cache | None, ...]
 # Block, part of the block -> its parameters.
 Params = dict[str, dict[str, Any]]
@@ -266,7 +266,8 @@ class Period(nn.Module):
   ) -> tuple[jax.Array, Caches]:
     """[B, L, D] -> [B, L, D] and the caches of the blocks.
 
-    Each block's output is sown into `intermediates` as `hidden_0`, ...
+    Each block's output is sown into `intermediates` as `hidden_0`, ..., and in
+    steps that measure its mean square into `activations`.
     """
     x_BLD = layout.stream(x_BLD)
     out = []
@@ -274,6 +275,8 @@ class Period(nn.Module):
       layer = index * len(self.blocks) + i
       x_BLD, cache = block(name=f'block_{i}')(x_BLD, context, cache, layer)
       self.sow('intermediates', f'hidden_{i}', x_BLD)
+      measure = functools.partial(activations.mean_square, x_BLD)
+      activations.sow(self, f'{activations.MEAN_SQUARE}_{i}', measure)
       out.append(cache)
     return x_BLD, tuple(out)
 

@@ -339,7 +339,7 @@ class TextObjective(Objective):
   def loss_of_states(
     self, params: Params, hidden_BLD: jax.Array, batch: Batch, *, evaluating: bool
   ) -> Loss:
-    """The loss of the last states, without the routers."""
+    """The loss of the last states, before what its layers add."""
 
   def chosen(self, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
     """The states of the tokens that the loss can count, [B, P, D]."""
@@ -355,7 +355,7 @@ class TextObjective(Objective):
     return batch['weights']
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
-    """The loss of a batch, routers included."""
-    hidden_BLD, routers = forward.states(self.model, params, batch, key)
+    """The loss of a batch, with what its layers report."""
+    hidden_BLD, stats = forward.states(self.model, params, batch, key)
     found = self.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
-    return found._replace(routers=routers)
+    return found._replace(stats=stats)

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.core.nn import activations
 from gpt_jax.core.nn.build import ModelChoices
-from gpt_jax.core.nn.router_stats import RouterStats, layer_stats
+from gpt_jax.core.nn.router_stats import router_stats
 from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.stack import Caches
 from gpt_jax.core.nn.transformer import Output, Transformer
 from gpt_jax.core.objectives.cross_entropy import Scores
-from gpt_jax.core.objectives.loss import Batch, Params
+from gpt_jax.core.objectives.loss import Batch, LayerStats, Params
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 
@@ -55,22 +56,22 @@ def apply(
   Args:
     params: may contain other models' parameters.
     key: for dropout; None: no dropout.
-    sow: collections besides 'router'.
+    sow: collections besides those of `stats`.
   """
   result: Any = model.apply(
     {'params': params},
     row,
     caches,
     rngs={} if key is None else {'dropout': key},
-    mutable=['router', *sow],
+    mutable=['router', *[activations.SOWN] * activations.is_asked(), *sow],
   )
   return result
 
 
 def states(
   model: Transformer, params: Params, batch: Batch, key: jax.Array | None, **extra: jax.Array
-) -> tuple[jax.Array, dict[str, RouterStats]]:
-  """The last states [B, L, D] of a batch, and router statistics by stack.
+) -> tuple[jax.Array, dict[str, LayerStats]]:
+  """The last states [B, L, D] of a batch, and what its layers report.
 
   Args:
     model: a decoder, an encoder or an encoder-decoder.
@@ -79,12 +80,16 @@ def states(
     **extra: of `Row.extra`.
   """
   out, sown = apply(model, params, model.row(batch, **extra), key)
-  return out.hidden_BLD, routers(sown)
+  return out.hidden_BLD, stats(sown)
 
 
-def routers(sown: dict[str, Any]) -> dict[str, RouterStats]:
-  """The router statistics of each stack."""
-  return layer_stats(sown.get('router', {}))
+def stats(sown: dict[str, Any]) -> dict[str, LayerStats]:
+  """What the layers of each stack report, by `router/STACK`, `activations/STACK`."""
+  found: dict[str, LayerStats] = {
+    f'router/{stack}': x for stack, x in router_stats(sown.get('router', {})).items()
+  }
+  measured = activations.of_stacks(sown.get(activations.SOWN, {}))
+  return found | {f'{activations.SOWN}/{stack}': x for stack, x in measured.items()}
 
 
 def at_chosen(hidden_BLD: jax.Array, batch: Batch) -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from gpt_jax.core.nn import layers
+from gpt_jax.core.nn.activations import SOWN, Activations
 from gpt_jax.core.nn.router_stats import RouterStats
 
 Params = Any
@@ -31,6 +32,32 @@ class Mean(NamedTuple):
 
 
 Means = tuple[Mean, ...]  # a sum of means over different sets of tokens
+
+
+class Largest(NamedTuple):
+  """A maximum: that of a batch is the largest of its parts."""
+
+  value: jax.Array
+
+
+def added(left: Any, right: Any) -> Any:
+  """Two trees of sums, and of maxima as `Largest`, of parts of a batch as one."""
+
+  def add(x: Any, y: Any) -> Any:
+    return jax.tree.map(jnp.maximum, x, y) if is_largest(x) else x + y
+
+  return jax.tree.map(add, left, right, is_leaf=is_largest)
+
+
+def is_largest(x: Any) -> bool:
+  """Whether a node of a tree is a maximum."""
+  return isinstance(x, Largest)
+
+
+# What the layers of a stack report, and what the names of their activations
+# begin with among the metrics.
+ACTIVATIONS = SOWN
+LayerStats = RouterStats | Activations
 
 
 class Term(NamedTuple):
@@ -59,7 +86,8 @@ class Loss(NamedTuple):
       z-loss: reports subtract it. Not differentiated separately.
     metrics: means by name.
     terms: further losses, whose weights `Objective.weights` has by name.
-    routers: statistics of each stack's experts; training adds their penalties.
+    stats: what the layers report, of `forward.stats`; training adds the
+      penalties of routers.
   """
 
   sum: jax.Array
@@ -67,7 +95,7 @@ class Loss(NamedTuple):
   penalty: jax.Array | float = 0.0
   metrics: Mapping[str, Mean | Means] = {}
   terms: Mapping[str, Term] = {}
-  routers: Mapping[str, RouterStats] = {}
+  stats: Mapping[str, LayerStats] = {}
 
   def means(self, weights: Mapping[str, jax.Array]) -> Means:
     """The reported loss of a batch with these `Objective.weights`.
@@ -80,7 +108,7 @@ class Loss(NamedTuple):
 
   def totals(
     self, weights: Mapping[str, jax.Array]
-  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, dict[str, Mean | Means]]]:
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, dict[str, Mean | Means | Largest]]]:
     """What training sums over micro-batches, to divide it by weights[''].
 
     Args:
@@ -90,20 +118,37 @@ class Loss(NamedTuple):
       The sum that is minimised; and the same without penalties, the weight, and
       all metrics.
     """
-    total, penalty, metrics = self.sum, self.penalty, {**self.metrics}
+    total, penalty = self.sum, self.penalty
+    metrics: dict[str, Mean | Means | Largest] = {**self.metrics}
     for name, term in self.terms.items():
       total += term.sum(share(weights[''], weights[name]))
     # Replicas have equally many rows, but not equally many tokens that count. A
     # mean over all their rows gets the mean weight in each replica.
     weight = layers.over_replicas(self.weight)
-    for stack, stats in self.routers.items():
+    for place, stats in self.stats.items():
+      if isinstance(stats, Activations):
+        metrics |= _measured(place, stats)
+        continue
       # Routers also see tokens that do not count in the loss. The factor
       # `weight` makes the micro-batches' penalties add up like their losses.
       cost = weight * jnp.sum(stats.penalty)
       total, penalty = total + cost, penalty + cost
       for name, value in stats._asdict().items():
-        metrics[f'router/{stack}/{name}'] = Mean(weight * value, weight)
+        metrics[f'{place}/{name}'] = Mean(weight * value, weight)
     return total, (total - penalty, self.weight, metrics)
+
+
+def _measured(place: str, stats: Activations) -> dict[str, Mean | Largest]:
+  """The activations of each layer, over the real rows."""
+  squares_NB, logits_NB = stats
+  real_1B = layers.real_rows(squares_NB.shape[1])[None]
+  found: dict[str, Mean | Largest] = {
+    f'{place}/mean_square': Mean(jnp.sum(squares_NB * real_1B, axis=1), jnp.sum(real_1B))
+  }
+  if logits_NB is not None:
+    largest_N = jnp.max(jnp.where(real_1B > 0, logits_NB, -jnp.inf), axis=1)
+    found[f'{place}/largest_logit'] = Largest(largest_N)
+  return found
 
 
 def share(whole: jax.Array, weight: jax.Array) -> jax.Array:

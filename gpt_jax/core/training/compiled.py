@@ -104,6 +104,7 @@ def jit_train_step(parts: Parts, shape: Shape) -> tuple[Any, list[Any]]:
   """The jitted training step, and abstract arguments for a batch shape."""
   whole = sharding.replicated(parts.mesh)
   step: Any = train_step
+  every = parts.config.log.norms_every_steps
   metrics: Any = whole
   if parts.outer:
     step = parts.outer.train_step
@@ -119,6 +120,7 @@ def jit_train_step(parts: Parts, shape: Shape) -> tuple[Any, list[Any]]:
     **parts.micro_batches(shape)._asdict(),
     average=parts.average,
     num_steps=parts.config.schedule.num_steps,
+    **({'norms_every': every} if every else {}),
   )
   jitted = jax.jit(step, donate_argnums=0, out_shardings=(parts.shardings, metrics))
   batch = abstract_batch(parts, *shape, training=True)

@@ -21,7 +21,7 @@ from gpt_jax.core.runtime import hosts, preemption, watchdog
 from gpt_jax.core.runtime.log import log, seconds_since_start
 from gpt_jax.core.runtime.preemption import Preempted
 from gpt_jax.core.spec import Table, UsageError
-from gpt_jax.core.training import fitting
+from gpt_jax.core.training import fitting, norm_lines
 from gpt_jax.core.training import metrics as metrics_lib
 from gpt_jax.core.training.compiled import Compiled, Stages, compile_stages
 from gpt_jax.core.training.events import GoBack, Listener
@@ -204,6 +204,7 @@ class Callbacks:
       grace_seconds=config.checkpoint.grace_seconds,
       every_minutes=config.checkpoint.every_minutes,
     )
+    self._norms_every = config.log.norms_every_steps
     fields = config_lib.flatten(config)
     self.listeners: list[Listener] = [
       LISTENERS[field](parts, training.write_step) for field in LISTENERS if fields[field]
@@ -283,6 +284,9 @@ class Callbacks:
       GoBack: a step would be skipped, and must be repeated first.
     """
     outputs = self.meter.fetch()
+    # Before a spike may end the run: it is what they are for.
+    for measured, values in norm_lines.lines(step, outputs, self._norms_every):
+      self._metrics.write(measured, **values)
     for skipped, out in self._guard.check(step, outputs):
       if self.must_recur(skipped, out):
         raise GoBack

@@ -15,6 +15,7 @@ from gpt_jax.core import ranges
 from gpt_jax.core.files import buckets, schema
 from gpt_jax.core.runtime.log import log, seconds_since_start
 from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import norm_lines
 
 # The key of the held-out loss; other held-out sets have their own.
 HELD_OUT = 'eval/validation/loss'
@@ -114,7 +115,8 @@ def _kind(name: str) -> Any:
   """The kind of a field whose name has a part that varies."""
   if name.startswith('router/'):
     return list[float] if name.endswith('/load') else float
-  return float if _LOSS.fullmatch(name) or name.startswith('epochs') else Any
+  is_number = _LOSS.fullmatch(name) or name.startswith('epochs') or norm_lines.is_norm(name)
+  return float if is_number else Any
 
 
 def held_out_losses(values: dict[str, Any]) -> dict[str, float]:

@@ -14,22 +14,31 @@ from gpt_jax.core import sharding
 from gpt_jax.core.nn import layers, layout
 from gpt_jax.core.nn.layers import Rows
 from gpt_jax.core.objectives.base import Objective
-from gpt_jax.core.objectives.loss import RUN, Batch, Mean, Means
+from gpt_jax.core.objectives.loss import RUN, Batch, Largest, Mean, Means, added, is_largest
 from gpt_jax.core.optim import rounding, train_state, wrappers
 from gpt_jax.core.optim.micro_batches import MicroBatches
 from gpt_jax.core.optim.rounding import Average
 from gpt_jax.core.optim.schedules import Schedule
 from gpt_jax.core.optim.train_state import Rates, TrainState
+from gpt_jax.core.training import norms
 
 # Micro-batches: gradient accumulation within one step.
 
 REPLICA_AXIS = 'replicas'
 
 
-def summed(function: Callable[[Any], Any], batch: Any, parts: MicroBatches) -> Any:
+def summed(
+  function: Callable[[Any], Any], batch: Any, parts: MicroBatches, measure: jax.Array | None = None
+) -> Any:
   """The sum of a function over micro-batches, in float32 if there are several.
 
-  The division affects only rounding.
+  The division affects only rounding. Of `Largest` it is the maximum.
+
+  Args:
+    function: of some rows of the batch.
+    batch: arrays [rows, ...].
+    parts: how the rows are divided.
+    measure: see `layers.Rows`.
   """
   num_rows = len(jax.tree.leaves(batch)[0])
   filled = parts.filled(num_rows)
@@ -43,7 +52,7 @@ def summed(function: Callable[[Any], Any], batch: Any, parts: MicroBatches) -> A
 
   def of(part: Any) -> Any:
     arrays, numbers_B = part
-    rows = Rows(numbers_B, num_rows, filled > num_rows, replica_axis)
+    rows = Rows(numbers_B, num_rows, filled > num_rows, replica_axis, measure)
     with layers.use_rows(rows):
       return function(arrays)
 
@@ -56,13 +65,23 @@ def summed(function: Callable[[Any], Any], batch: Any, parts: MicroBatches) -> A
   run = _by_replica(of, parts.num_replicas) if over else of
 
   def add(sums, part):
-    sums = jax.tree.map(jnp.add, sums, run(part))
+    sums = added(sums, run(part))
     return apart(sums) if over else sums, None
 
   shapes = jax.eval_shape(run, jax.tree.map(lambda x: x[0], each))
-  start = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
+  start = jax.tree.map(_nothing, shapes, is_leaf=is_largest)
   sums, _ = jax.lax.scan(add, apart(start) if over else start, each)
-  return jax.tree.map(lambda x: jnp.sum(x, axis=0), sums) if over else sums
+  return jax.tree.map(_over_replicas, sums, is_leaf=is_largest) if over else sums
+
+
+def _nothing(x: Any) -> Any:
+  if is_largest(x):
+    return Largest(jnp.full(x.value.shape, -jnp.inf, x.value.dtype))
+  return jnp.zeros(x.shape, jnp.float32)
+
+
+def _over_replicas(x: Any) -> Any:
+  return Largest(jnp.max(x.value, axis=0)) if is_largest(x) else jnp.sum(x, axis=0)
 
 
 def _over_devices(x: jax.Array) -> jax.Array:
@@ -120,6 +139,7 @@ def train_step(
   average: Average | None = None,
   num_steps: int | None = None,
   replica: jax.Array | None = None,
+  norms_every: int = 0,
 ) -> tuple[TrainState, Metrics]:
   """Takes one optimizer step.
 
@@ -142,11 +162,14 @@ def train_step(
     num_steps: of the run, for objectives with `Needs.progress`.
     replica: int32 [], the number of this replica, if several train apart; the
       randomness depends on it, too.
+    norms_every: steps between two that return norms by layer; 0: none does, and
+      the program has nothing of them.
 
   Returns:
     The next state, and the step's metrics: `loss` (without penalties), before
     clipping `grad_norm` and `grad_norms` (for each part of the model and each
-    auxiliary model), and the metrics of the objective. If loss or gradient is
+    auxiliary model), the metrics of the objective, and the `norms` of
+    `norms.of_step`. If loss or gradient is
     not finite, only the step count of the state changes; the learning rate
     still follows the step count.
 
@@ -156,6 +179,7 @@ def train_step(
   state, key = begun(state, optimizer=optimizer, rates=rates, seed=seed)
   if replica is not None:
     key = jax.random.fold_in(key, replica)
+  measure = (state.step + 1) % norms_every == 0 if norms_every else None
   loss, metrics, grads = mean_gradients(
     state.params,
     batch,
@@ -167,8 +191,9 @@ def train_step(
     num_micro=num_micro,
     num_shards=num_shards,
     num_replicas=num_replicas,
+    measure=measure,
   )
-  grad_norm = optax.tree.norm(grads)
+  unclipped, grad_norm = grads, optax.tree.norm(grads)
   named = {**grads, **grads.get('parts', {})}
   grad_norms = {name: optax.tree.norm(part) for name, part in named.items() if name != 'parts'}
   if clip_norm:
@@ -183,6 +208,8 @@ def train_step(
     grads, state.opt_state, old_params, rate=jnp.float32(schedule(state.step)), sound=sound
   )
   updates = rates.scaled(updates, state.step)
+  if measure is not None:
+    metrics['norms'] = norms.of_step(measure, unclipped, old_params, updates, metrics)
   new_params = rounding.add(old_params, updates, jax.random.fold_in(key, ROUNDING))
   params = train_state.with_frozen(new_params, state.params, objective.frozen)
   ema = None
@@ -219,13 +246,15 @@ def mean_gradients(
   num_micro: int,
   num_shards: int = 1,
   num_replicas: int = 1,
+  measure: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics, Any]:
   """Loss, metrics and gradients: means over the tokens of the whole batch.
 
   Sums over the micro-batches are divided once, by the total weight, so a
   micro-batch with fewer tokens counts for less. The gradients include the
   penalties, the returned loss does not. All are summed in float32. Frozen
-  parameters have no gradients; those that the step does not train have 0.
+  parameters have no gradients; those that the step does not train have 0. With
+  `measure`, bool [], the metrics have the activations of `objectives.loss`.
   """
 
   def total(trained, part, key):
@@ -247,6 +276,7 @@ def mean_gradients(
     lambda part: gradient(trained, part | more, key),
     objective.weighed(batch),
     MicroBatches(num_micro, num_shards, num_replicas),
+    measure,
   )
   # Class weights may add up to less than 1, so no max(weight, 1). Without any
   # weight the sums are 0.
@@ -255,7 +285,9 @@ def mean_gradients(
   return loss, {name: _value(mean) for name, mean in metrics.items()}, grads
 
 
-def _value(found: Mean | Means) -> jax.Array:
+def _value(found: Mean | Means | Largest) -> jax.Array:
+  if isinstance(found, Largest):
+    return found.value
   if not isinstance(found, Mean):
     return sum(map(_value, found), jnp.float32(0))
   weight = jnp.where(found.weight > 0, found.weight, 1)

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpt_jax.core.nn.build import ModelChoices
-from gpt_jax.core.nn.router_stats import RouterStats
 from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.nn.transformer import DTYPES, Transformer
@@ -28,7 +27,7 @@ from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective
 from gpt_jax.core.objectives.causal import Causal
 from gpt_jax.core.objectives.cross_entropy import penalised_cross_entropy
-from gpt_jax.core.objectives.loss import RUN, Batch, Loss, Mean, Params
+from gpt_jax.core.objectives.loss import RUN, Batch, LayerStats, Loss, Mean, Params
 from gpt_jax.core.ranges import Count, Weight
 from gpt_jax.core.rows.rows import Keys, Rows
 from gpt_jax.core.spec import UsageError
@@ -104,7 +103,7 @@ class Auxiliary(Objective):
     if key is None:
       return plain.loss(params, batch, None)
     run: Any = batch[RUN]
-    states_NBLD, routers = states(self.model, params, batch, key)
+    states_NBLD, stats = states(self.model, params, batch, key)
     if self.positions == 'last':
       last_L = jnp.arange(batch['inputs'].shape[1])[::-1] == 0
       batch = {**batch, 'weights': batch['weights'] * last_L[None]}
@@ -121,19 +120,19 @@ class Auxiliary(Objective):
       losses_N, counted = further(chosen, table_NVD, active_N, batch, k)
       added += (self.weight if k else 1.0) * jnp.sum(losses_N)
       metrics[f'objective/target_{k + 1}_loss'] = Mean(losses_N[-1], counted * active_N[-1])
-    return Loss(own.sum + added, own.weight, added, metrics, routers=routers)
+    return Loss(own.sum + added, own.weight, added, metrics, stats=stats)
 
 
 def states(
   model: Transformer, params: Params, batch: Batch, key: jax.Array
-) -> tuple[jax.Array, dict[str, RouterStats]]:
-  """Each layer's states [N, B, L, D], and router statistics.
+) -> tuple[jax.Array, dict[str, LayerStats]]:
+  """Each layer's states [N, B, L, D], and what the layers report.
 
   The last layer's states are taken after the final norm.
   """
   out, sown = forward.apply(model, params, Row(batch['inputs']), key, sow=('intermediates',))
   below = layer_outputs(sown['intermediates'])[:-1]
-  return jnp.stack([*below, out.hidden_BLD]), forward.routers(sown)
+  return jnp.stack([*below, out.hidden_BLD]), forward.stats(sown)
 
 
 def is_active(done: jax.Array, num_layers: int) -> jax.Array:

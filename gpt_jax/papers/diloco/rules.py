@@ -24,5 +24,5 @@ def check_run(config: Config) -> None:
       )
 
 
-# The moments of replicas stay on their devices.
-OPTION = Option(needs={'optim.state': 'device'}, check=check_run)
+# The moments of replicas stay on their devices; norms are of one model.
+OPTION = Option(needs={'optim.state': 'device', 'log.norms_every_steps': 0}, check=check_run)

@@ -186,7 +186,7 @@ class Distilled(Objective):
     ours, evaluating = trees[''], key is None
     chosen = self.places == 'chosen'
     seen = _read_by(self.model, batch)
-    hidden, routers = forward.states(self.model, ours, seen, key)
+    hidden, stats = forward.states(self.model, ours, seen, key)
     guide = None  # the teacher's states, if it is loaded
     if not self.top_k:
       read = _read_by(self.teacher, batch)
@@ -221,7 +221,7 @@ class Distilled(Objective):
       metrics['objective/cosine_loss'] = Mean(distance, jnp.sum(weights))
       terms['cosine'] = Term(distance, self.cosine)
     total, penalty = self.hard * found.sum, self.hard * found.penalty
-    return Loss(total, found.weight, penalty, metrics, terms, routers)
+    return Loss(total, found.weight, penalty, metrics, terms, stats)
 
   def weights(self, batch: Batch) -> dict[str, jax.Array]:
     """Numbers of tokens of the text's loss and of each other loss."""

@@ -242,7 +242,7 @@ class Electra(Objective):
     original_BL = _placed(batch, batch['masked_targets'])
     corrupt_BL = _placed(batch, ids_BP)
     corrupt = {**batch, 'inputs': corrupt_BL}
-    hidden_BLD, routers = forward.states(self.model, model, corrupt, dropout[1])
+    hidden_BLD, stats = forward.states(self.model, model, corrupt, dropout[1])
     replaced_BL = corrupt_BL != original_BL
     if self._scores_vocabulary:
       total, metrics = self._vocabulary_loss(
@@ -257,7 +257,7 @@ class Electra(Objective):
       sum=first * found.sum,
       metrics={**found.metrics, **metrics},
       terms={'second': Term(total, second * self.weight)},
-      routers=routers,
+      stats=stats,
     )
 
   def _replaced_loss(

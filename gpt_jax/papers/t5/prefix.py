@@ -111,10 +111,10 @@ class Prefix(Objective):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss of the tokens after the prefix."""
-    hidden_BLD, routers = forward.states(self.model, params, batch, key)
+    hidden_BLD, stats = forward.states(self.model, params, batch, key)
     hidden_BLD = hidden_BLD[:, -batch['targets'].shape[1] :]
     found = self.plain.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
-    return found._replace(routers=routers)
+    return found._replace(stats=stats)
 
 
 def needs_of_sides(of_sides: Needs) -> Needs:

@@ -129,7 +129,7 @@ class Unified(Objective):
     """The loss at the top of this file."""
     model, plain = self.model, self.plain
     seen: Any = {'order': order(batch['masks'], batch['second'])}
-    hidden_BLD, routers = forward.states(model, params, batch | seen, key)
+    hidden_BLD, stats = forward.states(model, params, batch | seen, key)
     found = plain.loss_of_states(params, hidden_BLD, batch, evaluating=key is None)
     states_BPD = plain.chosen(hidden_BLD, batch)
     targets_BP = batch['masked_targets']
@@ -149,7 +149,7 @@ class Unified(Objective):
       metrics[f'objective/{name}_loss'] = Mean.of(-log_probs_BP, weights_BP)
       if right_BP is not None:
         metrics[f'objective/{name}_accuracy'] = Mean.of(right_BP, weights_BP)
-    return found._replace(metrics=metrics, routers=routers)
+    return found._replace(metrics=metrics, stats=stats)
 
 
 def order(masks_B: jax.Array, second_BL: jax.Array) -> Order:
@@ -273,7 +273,7 @@ class UnifiedTarget(Objective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """Cross-entropy of the target's chosen tokens."""
     model, evaluating = self.model, key is None
-    hidden_BLD, routers = forward.states(model, params, with_mask(batch), key)
+    hidden_BLD, stats = forward.states(model, params, with_mask(batch), key)
     states_BPD = forward.at_chosen(hidden_BLD, batch)
     found = written_loss(
       forward.scores(model, params, states_BPD),
@@ -282,7 +282,7 @@ class UnifiedTarget(Objective):
       0.0 if evaluating else self.label_smoothing,
       evaluating=evaluating,
     )
-    return found._replace(routers=routers)
+    return found._replace(stats=stats)
 
 
 def with_mask(batch: Batch) -> dict[str, Any]:

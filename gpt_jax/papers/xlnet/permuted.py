@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.core.nn.activations import Activations
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.masks import Order
-from gpt_jax.core.nn.router_stats import RouterStats
 from gpt_jax.core.nn.row import Row
 from gpt_jax.core.nn.transformer import Transformer
 from gpt_jax.core.objectives import forward
 from gpt_jax.core.objectives.base import Needs, Objective, Scored
-from gpt_jax.core.objectives.loss import Batch, Loss, Params
+from gpt_jax.core.objectives.loss import Batch, LayerStats, Loss, Params
 from gpt_jax.core.ranges import Count
 from gpt_jax.core.rows.rows import MASKING, Keys, Rows
 from gpt_jax.core.spec import UsageError
@@ -257,10 +257,10 @@ class Permuted(Objective):
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The loss at the top of this file."""
     model = self.model
-    states_BPD, routers = predictions(model, params, batch, key, self.segments)
+    states_BPD, stats = predictions(model, params, batch, key, self.segments)
     scores = forward.scores(model, params, states_BPD)
     found = masked_loss(scores, batch, evaluating=key is None)
-    return found._replace(routers=routers)
+    return found._replace(stats=stats)
 
 
 def order(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> Order:
@@ -275,8 +275,8 @@ def order(ranks_BL: jax.Array, of_targets_BP: jax.Array) -> Order:
 
 def predictions(
   model: Transformer, params: Params, batch: Batch, key: jax.Array | None, segments: int = 1
-) -> tuple[jax.Array, dict[str, RouterStats]]:
-  """The last states of the second stream [B, P, D], and router statistics.
+) -> tuple[jax.Array, dict[str, LayerStats]]:
+  """The last states of the second stream [B, P, D], and what the layers report.
 
   Args:
     model: with a second stream.
@@ -310,6 +310,19 @@ def predictions(
     )
     states.append(out.hidden_BLD[:, length:])
     caches = out.caches if segments > 1 else None
-    found = forward.routers(sown)
-    stats = jax.tree.map(jnp.add, stats, found) if stats else found
+    found = forward.stats(sown)
+    stats = {name: _together(stats.get(name), x, segments) for name, x in found.items()}
   return jnp.concatenate(states, axis=1), stats
+
+
+def _together(before: LayerStats | None, found: LayerStats, segments: int) -> LayerStats:
+  """What layers report of one more of equally long segments of the rows."""
+  if not isinstance(found, Activations):
+    return found if before is None else jax.tree.map(jnp.add, before, found)
+  found = found._replace(mean_square_NB=found.mean_square_NB / segments)
+  if not isinstance(before, Activations):
+    return found
+  largest = before.largest_logit_NB
+  if largest is not None and found.largest_logit_NB is not None:
+    largest = jnp.maximum(largest, found.largest_logit_NB)
+  return Activations(before.mean_square_NB + found.mean_square_NB, largest)

@@ -274,7 +274,7 @@ class Grpo(Policy):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The clipped loss and beta times the divergence."""
-    hidden_BLD, routers = self._states(params, batch)
+    hidden_BLD, stats = self._states(params, batch)
     log_probs_BL = self._log_probs(params, batch, hidden_BLD)
     mask_BL, weights_B = batch['mask'], batch['weights']
     advantages_BL = batch['advantages']
@@ -303,7 +303,7 @@ class Grpo(Policy):
     elif self.loss_type == 'dr_grpo':
       weight = jnp.sum(weights_B) * self.max_tokens
     metrics = {name: Mean.of(x, mask_BL) for name, x in values.items()}
-    return Loss(total, weight, metrics=metrics, routers=routers)
+    return Loss(total, weight, metrics=metrics, stats=stats)
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ class Ppo(Policy):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The clipped losses of policy and values, and that of `ptx`."""
-    hidden_BLD, routers = self._states(params, batch)
+    hidden_BLD, stats = self._states(params, batch)
     log_probs_BL = self._log_probs(params, batch, hidden_BLD)
     mask_BL, old_BL = batch['mask'], batch['old_log_probs']
     policy_BL, ratio_BL, binds_BL = clipped_policy_loss(
@@ -406,5 +406,5 @@ class Ppo(Policy):
       nll_BL = -token_log_probs(scores, rows['targets'])
       means['loss/ptx_avg'] = Mean.of(nll_BL, rows['weights'])
       total += means['loss/ptx_avg'].sum
-      routers = routers | {f'ptx_{name}': found for name, found in more.items()}
-    return Loss(total, jnp.sum(mask_BL), metrics=means, routers=routers)
+      stats = stats | {name.replace('/', '/ptx_', 1): found for name, found in more.items()}
+    return Loss(total, jnp.sum(mask_BL), metrics=means, stats=stats)

@@ -101,7 +101,7 @@ class RewardModel(TaskObjective):
     terms = ranking_terms(scores.outputs_BK, batch['labels'], self.center_rewards_coefficient)
     metrics = {name: Mean.of(x, weights_B) for name, x in terms.items()}
     loss = metrics.pop('loss')
-    return Loss(*loss, metrics=metrics, routers=forward.routers(scores.sown))
+    return Loss(*loss, metrics=metrics, stats=forward.stats(scores.sown))
 
 
 LossType = Literal['sigmoid', 'ipo', 'hinge']
@@ -197,7 +197,7 @@ class Dpo(Objective):
 
   def loss(self, params: Params, batch: Batch, key: jax.Array | None) -> Loss:
     """The mean over pairs, with TRL's metrics."""
-    policy_B2, routers = self._log_probs(params, batch, key)
+    policy_B2, stats = self._log_probs(params, batch, key)
     ratio_B2 = policy_B2 - batch['reference']
     margin_B = ratio_B2[:, 0] - ratio_B2[:, 1]
     if self.loss_type == 'ipo':
@@ -216,4 +216,4 @@ class Dpo(Objective):
       'logps/rejected': policy_B2[:, 1],
     }
     means = {name: Mean.of(x, weights_B) for name, x in figures.items()}
-    return Loss(*Mean.of(losses_B, weights_B), metrics=means, routers=routers)
+    return Loss(*Mean.of(losses_B, weights_B), metrics=means, stats=stats)

@@ -305,8 +305,8 @@ class TaskObjective(Objective):
       penalty = self.auxiliary * lm
       metrics = {'objective/lm_loss': Mean(lm, weight)}
     # Reports leave the auxiliary loss out: they show the task's loss.
-    routers = forward.routers(scores.sown)
-    return Loss(total + penalty, weight, penalty, metrics, routers=routers)
+    stats = forward.stats(scores.sown)
+    return Loss(total + penalty, weight, penalty, metrics, stats=stats)
 
   def _language_model(self, params: Params, batch: Batch, hidden_SLD: jax.Array) -> jax.Array:
     """The weighted sum of the examples' L1."""

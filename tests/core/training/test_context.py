@@ -51,7 +51,7 @@ def test_experts_drop_the_same_tokens():
       return jax.device_get(jax.jit(run.objective.loss)(params, given, jax.random.key(3)))
 
   found, expected = measure(4), measure(1)
-  assert 0.1 < expected.routers['decoder'].dropped[0] < 0.7
+  assert 0.1 < expected.stats['router/decoder'].dropped[0] < 0.7
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
 
 

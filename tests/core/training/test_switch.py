@@ -103,7 +103,7 @@ def test_each_auxiliary_loss_has_a_gradient_on_every_router():
   )
 
   def auxiliary(params):
-    stats = objective(model()).loss(params, batch(), jax.random.key(0)).routers['decoder']
+    stats = objective(model()).loss(params, batch(), jax.random.key(0)).stats['router/decoder']
     return jnp.stack([jnp.sum(stats.balance), jnp.sum(stats.z_loss)])
 
   def router(grads):
@@ -126,7 +126,7 @@ def test_evaluation_is_deterministic_and_of_each_row_alone():
   params, batch = params_of(of), tiny.batch(3, CONTEXT, V)
   whole = loss(params, batch)
   assert whole.penalty == 0
-  assert not np.any(whole.routers['decoder'].dropped)
+  assert not np.any(whole.stats['router/decoder'].dropped)
   assert loss(params, batch).sum == whole.sum
   alone = [loss(params, {name: x[i : i + 1] for name, x in batch.items()}) for i in range(3)]
   np.testing.assert_allclose(sum(x.sum for x in alone), whole.sum, rtol=1e-5)

@@ -1,0 +1,91 @@
+# Copyright 2026 The gpt_jax Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Norms by layer in metrics.jsonl: see `training.norms`.
+
+A line of its own for each of these steps has them as `KIND/STACK/layer_N`, such
+as `gradient_norm/decoder/layer_3`, or `KIND/PART`, such as `update_norm/embed`;
+layers are counted from 0.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+# The key of a step's norms among its metrics.
+NORMS = 'norms'
+# What is measured, and what it is.
+KINDS = {
+  'gradient_norm': "Euclidean norm of the loss's gradient, before clipping",
+  'parameter_norm': 'Euclidean norm of the parameters, before the update',
+  'update_norm': 'Euclidean norm of what the step adds to the parameters',
+  'activation_rms': 'root mean square of the residual stream after the layer',
+  'largest_logit': 'largest attention logit, before softmax and softcap',
+}
+
+
+def lines(
+  last: int, outputs: Sequence[dict[str, Any]], every: int
+) -> Iterator[tuple[int, dict[str, float]]]:
+  """Steps with norms, and the norms by their names in metrics.jsonl.
+
+  Args:
+    last: the number of the last step.
+    outputs: of the steps up to it.
+    every: `log.norms_every_steps`; 0: none.
+  """
+  for step, output in enumerate(outputs, start=last - len(outputs) + 1):
+    if every and step % every == 0:
+      yield step, dict(_named(output[NORMS]))
+
+
+def _named(found: Mapping[str, np.ndarray]) -> Iterator[tuple[str, float]]:
+  for name, norms in sorted(found.items()):
+    if not np.ndim(norms):
+      yield name, _shortest(norms)
+      continue
+    for layer, value in enumerate(norms):
+      # A layer that reports none, such as one of blocks, has -inf.
+      if value != -math.inf:
+        yield f'{name}/layer_{layer}', _shortest(value)
+
+
+def _shortest(value: np.ndarray) -> float:
+  """A float32 in as few digits as give it back."""
+  return float(str(np.float32(value)))
+
+
+_NAME = re.compile(rf'({"|".join(KINDS)})/([^/]+)(?:/layer_(\d+))?')
+
+
+def is_norm(name: str) -> bool:
+  """Whether a field of a line of metrics.jsonl is a norm of this module."""
+  return _NAME.fullmatch(name) is not None
+
+
+def table(lines: Sequence[dict[str, Any]], kind: str) -> tuple[list[int], list[str], np.ndarray]:
+  """One kind of norm over a run.
+
+  Args:
+    lines: of metrics.jsonl.
+    kind: of `KINDS`.
+
+  Returns:
+    The steps; the parts, in the order of the model; float [parts, steps], NaN
+    where a line lacks one.
+  """
+  own = [line for line in lines if any(name.startswith(f'{kind}/') for name in line)]
+  names = {name for line in own for name in line if name.startswith(f'{kind}/')}
+
+  def place(name: str) -> tuple[bool, str, int]:
+    match = _NAME.fullmatch(name)
+    assert match
+    # Parts without layers come first: the embeddings are among them.
+    return match[3] is not None, match[2], int(match[3] or 0)
+
+  ordered = sorted(names, key=place)
+  values = [[line.get(name, math.nan) for line in own] for name in ordered]
+  parts = [name.removeprefix(f'{kind}/') for name in ordered]
+  return [line['step'] for line in own], parts, np.array(values, float)
