@@ -1,10 +1,12 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of fault tolerance: saving, checksums, metrics and checks.
+"""The cost of fault tolerance: saving, restoring, checksums, metrics and checks.
 
 Saves the real state of a config during training. Compares the time that the
 training thread is blocked with the time of a step, and the checksums with the
-whole save. Then compares `loop.fit` with the bare training step, alternating.
+whole save; then restores it. Speeds are bytes of the state by seconds, and the
+host's memory is the most that the process held beyond what it held before. Then
+compares `loop.fit` with the bare training step, alternating.
 
 Saves into the memory or onto the disks of the hosts are measured on any number
 of processes, the rest on one.
@@ -23,6 +25,7 @@ import numpy as np
 
 from gpt_jax.benchmarks.train import random_store
 from gpt_jax.core import config as config_lib
+from gpt_jax.core import malloc
 from gpt_jax.core.checkpoints.checkpointer import Checkpointer
 from gpt_jax.core.checkpoints.restore import fingerprint
 from gpt_jax.core.config import Config
@@ -68,11 +71,13 @@ def measure(config: Config, steps: int) -> dict:
   if jax.process_count() > 1:
     return result
   with tempfile.TemporaryDirectory() as folder:
-    saves = _saves(compiled.call, state, batch, folder)
+    state, saves = _saves(compiled.call, state, batch, folder)
+    del state
+    restores = _restores(parts, folder)
   state = parts_lib.initial_state(parts)
   with tempfile.TemporaryDirectory() as folder:
     loops = _loops(parts, compiled.call, state, batch, steps, folder)
-  return {**result, **saves, **loops}
+  return {**result, **saves, **restores, **loops}
 
 
 def local_saves(step: Any, state: Any, batch: Any, local: LocalCheckpoints) -> tuple[Any, dict]:
@@ -103,10 +108,10 @@ def local_saves(step: Any, state: Any, batch: Any, local: LocalCheckpoints) -> t
   }
 
 
-def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
-  """Times saves between the steps of a run."""
+def _saves(step: Any, state: Any, batch: Any, folder: str) -> tuple[Any, dict]:
+  """The state, and times and memory of saves between the steps of a run."""
   checkpointer = Checkpointer(folder)
-  bare, blocked, prints, whole, during = [], [], [], [], []
+  bare, blocked, prints, whole, during, more = [], [], [], [], [], []
   # The first save does not count: it compiles the checksums.
   for i in range(SAVES + 1):
     state, seconds = _steps(step, state, batch, 2)
@@ -114,6 +119,7 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
     start = time.perf_counter()
     fingerprint(state)
     prints.append(time.perf_counter() - start)
+    held = _held()
     start = time.perf_counter()
     checkpointer.save(state)
     blocked.append(time.perf_counter() - start)
@@ -126,15 +132,45 @@ def _saves(step: Any, state: Any, batch: Any, folder: str) -> dict:
     # Without a concurrent step, which would take processors from the save.
     if not i % 2:
       whole.append(time.perf_counter() - start)
+      more.append(malloc.peak_bytes() - held)
   checkpointer.close()
-  return {
+  return state, {
     'step_seconds': statistics.median(bare),
     'blocked_seconds': statistics.median(blocked[1:]),
     'blocked_seconds_first': blocked[0],
     'checksum_seconds': statistics.median(prints[1:]),
     'save_seconds': statistics.median(whole[1:]),
     'step_seconds_while_saving': statistics.median(during),
+    'save_gib_of_host': max(more[1:]) / 2**30,
   }
+
+
+def _restores(parts: Parts, folder: str) -> dict:
+  """Times and memory of restoring the newest checkpoint, its files in memory."""
+  seconds, more = [], []
+  abstract = parts_lib.abstract_state(parts)
+  # The first restore does not count: it compiles the checksums.
+  for _ in range(SAVES + 1):
+    checkpointer = Checkpointer(folder, read_only=True)
+    held = _held()
+    start = time.perf_counter()
+    state = jax.block_until_ready(checkpointer.restore(abstract))
+    seconds.append(time.perf_counter() - start)
+    more.append(malloc.peak_bytes() - held)
+    assert state is not None
+    checkpointer.close()
+    del state
+  return {
+    'restore_seconds': statistics.median(seconds[1:]),
+    'restore_gib_of_host': max(more[1:]) / 2**30,
+  }
+
+
+def _held() -> int:
+  """Resident bytes of this process, from which its peak is counted anew."""
+  malloc.give_back()
+  malloc.reset_peak()
+  return malloc.peak_bytes()
 
 
 def _loops(parts: Parts, step: Any, state: Any, batch: Any, steps: int, folder: str) -> dict:
@@ -214,14 +250,21 @@ def report(result: dict) -> str:
   if result['processes'] > 1:
     return '\n'.join(lines)
   blocked = result['blocked_seconds'] / result['step_seconds']
+  size = result['state_gib'] * 2**30 / 1e9
   checksums = result['checksum_seconds'] / result['save_seconds']
   lines += [
     f'step      {result["step_seconds"]:.3f} s; '
     f'{result["step_seconds_while_saving"]:.3f} s while saving',
     f'save      {result["blocked_seconds"]:.3f} s of the training thread, '
     f'{blocked:.0%} of a step (the first {result["blocked_seconds_first"]:.3f}'
-    f' s); {result["save_seconds"]:.2f} s until it is on disk',
-    f'checksums {result["checksum_seconds"]:.3f} s, {checksums:.1%} of the save',
+    f' s); {result["save_seconds"]:.2f} s until it is on disk, '
+    f'{size / result["save_seconds"]:.2f} GB/s',
+    f'restore   {result["restore_seconds"]:.2f} s, {size / result["restore_seconds"]:.2f} GB/s, '
+    'checksums included',
+    f'checksums {result["checksum_seconds"]:.3f} s, {checksums:.1%} of the save, '
+    f'{size / result["checksum_seconds"]:.2f} GB/s',
+    f'memory    of the host at most {result["save_gib_of_host"]:.2f} GiB more while saving, '
+    f'{result["restore_gib_of_host"]:.2f} GiB while restoring, the state included',
     f'loop      {result["loop_step_seconds"] * 1e3:.1f} ms a step, bare '
     f'{result["bare_step_seconds"] * 1e3:.1f} ms: '
     f'{result["loop_overhead"]:+.1%}',

@@ -31,8 +31,9 @@ and checked steps. Against torch: the same steps in transformers, with AdamW and
 without dropout on both sides.
 
 checkpoint: how long a save into the hosts' memory and onto the disk stops the
-training thread, the share of checksums in that time, and the training loop
-against the bare step. With --distributed, on several processes, it measures
+training thread, the share of checksums in that time, GB/s of save, restore and
+checksums, the host's peak memory meanwhile, and the training loop against the
+bare step. With --distributed, on several processes, it measures
 only saves into the hosts' memory.
 
 lstm: the LSTM layers of model.attention alone, forward, backward and update,

@@ -531,6 +531,9 @@ def test_benchmark_of_saving(capsys):
   assert result['state_gib'] * 2**30 == 12 * result['parameters'] + 12
   assert 0 < result['blocked_seconds'] < result['save_seconds']
   assert 0 < result['checksum_seconds'] < result['save_seconds']
+  assert result['restore_seconds'] > 0
+  # The arrays of the restored state are new.
+  assert result['restore_gib_of_host'] > 0 <= result['save_gib_of_host']
   assert result['bare_step_seconds'] > 0 < result['loop_step_seconds']
 
 

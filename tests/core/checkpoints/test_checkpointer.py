@@ -705,3 +705,18 @@ def test_finish_keeps_what_is_saved(tmp_path):
   checkpointer = Checkpointer(str(tmp_path))
   checkpointer.finish(place(state_at(3), *ONE))
   assert contents(tmp_path) == before
+
+
+def test_a_save_holds_four_gigabytes_at_a_time_or_its_largest_shard():
+  """Of one device; Orbax would refuse a shard as large as the bound."""
+
+  def gigabytes(rows, *axes):
+    lies = NamedSharding(mesh(8, 1), PartitionSpec(*axes))
+    large = jax.ShapeDtypeStruct((rows, 10**6), np.float32, sharding=lies)
+    step = jax.ShapeDtypeStruct((), np.int32, sharding=NamedSharding(mesh(8, 1), PartitionSpec()))
+    return restore_lib._gigabytes_at_once([large, step])
+
+  assert gigabytes(504) == 4
+  assert gigabytes(4000) == 17  # of 16 GB
+  assert gigabytes(4000, 'a') == 4  # of 2 GB
+  assert gigabytes(16000, 'a') == 9
