@@ -11,6 +11,7 @@ go in the same direction, at least a third as far. Sizes are reduced by
 block, and `<!-- not run: REASON -->` leaves the next block out.
 """
 
+import io
 import os
 import pathlib
 import re
@@ -20,8 +21,12 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support import fake_hub
+from tests.support.checkpoints import with_vocabulary
+
 ROOT = pathlib.Path(__file__).parents[1]
-GUIDES = sorted((ROOT / 'docs/how-to').glob('*.md'))
+HUB = ROOT / 'docs/how-to/hub.md'
+GUIDES = sorted({*(ROOT / 'docs/how-to').glob('*.md')} - {HUB})
 _BLOCK = re.compile(
   r'(?:^<!-- (?P<mark>[^>]*) -->\n)?^```\w*\n(?P<text>.*?)^```', re.MULTILINE | re.DOTALL
 )
@@ -76,14 +81,19 @@ def steps(page):
   return found
 
 
-def run(page, folder):
-  """Runs a page in a folder that looks like a checkout."""
+def run(page, folder, variables=None):
+  """Runs a page in a folder that looks like a checkout.
+
+  Args:
+    variables: further ones of the environment.
+  """
   bin = pathlib.Path(sys.executable).parent
   env = os.environ | {
     'PATH': f'{bin}:{os.environ["PATH"]}',
     'PYTHONPATH': str(ROOT),
     'JAX_PLATFORMS': 'cpu',
     'COLUMNS': '120',
+    **(variables or {}),
   }
   env.pop('XLA_FLAGS', None)  # one device, as on a laptop
   for script, printed, about in steps(page):
@@ -142,3 +152,25 @@ def test_the_tutorial(after_the_tutorial):
 def test_a_guide(page, after_the_tutorial):
   """Each starts from the tutorial's run."""
   run(page, after_the_tutorial)
+
+
+@pytest.mark.slow
+def test_the_guide_to_the_hub(tmp_path):
+  """With a model and a data set by those names, but small, of a hub here."""
+  pa = pytest.importorskip('pyarrow', reason='needs the extra hub')
+  parquet = pytest.importorskip('pyarrow.parquet')
+  (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+  (tmp_path / 'gpt2').mkdir()
+  with_vocabulary(tmp_path / 'gpt2')
+  texts = [page.read_text(encoding='utf-8') for page in GUIDES]
+  out = io.BytesIO()
+  parquet.write_table(pa.table({'text': texts}), out)
+  hub = fake_hub.Hub()
+  hub.add('openai-community/gpt2', tmp_path / 'gpt2')
+  data = {'data/train-00000-of-00001.parquet': out.getvalue()}
+  hub.add('roneneldan/TinyStories', data, kind='datasets')
+  run(HUB, tmp_path, hub.variables(tmp_path / 'home') | {'HF_TOKEN': fake_hub.TOKEN})
+  pushed = hub.repositories['models', 'someone/my-gpt2']
+  files = pushed.commits[pushed.refs['main']]
+  assert files['vocab.json'] == (tmp_path / 'gpt2/vocab.json').read_bytes()
+  hub.close()

@@ -42,7 +42,7 @@ FLOORS = (
   ('hf', 'resilience'),
   # What is trained, which whoever opens a run knows; and how.
   ('tuning.objectives',),
-  ('opening',),
+  ('hub', 'opening'),
   ('studies',),
   ('evaluation', 'planning', 'serving'),
   ('reports',),

@@ -54,10 +54,10 @@ from gpt_jax.hf.layout import (
 log = logging.getLogger('gpt_jax')
 
 CONFIG = 'config.json'
-_SINGLE = 'model.safetensors'
-_INDEX = 'model.safetensors.index.json'
+SINGLE = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
 # Never read: they are pickles, or of another framework.
-_OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json', 'tf_model.h5', 'flax_model.msgpack')
+OTHERS = ('pytorch_model.bin', 'pytorch_model.bin.index.json', 'tf_model.h5', 'flax_model.msgpack')
 
 _LONGEST = 380  # characters of an export's refusal, without the flag's name
 # A model of up to this many numbers is compared with the files one tensor
@@ -107,14 +107,14 @@ class TensorReader:
     """Opens the files and reads their headers."""
     self._folder = folder
     self._files: dict[str, Any] = {}
-    for name in (_SINGLE, _INDEX):
+    for name in (SINGLE, INDEX):
       files.check_regular(os.path.join(folder, name), remedy=_COPY)
-    if os.path.isfile(os.path.join(folder, _SINGLE)):
-      file = self._open(_SINGLE)
+    if os.path.isfile(os.path.join(folder, SINGLE)):
+      file = self._open(SINGLE)
       self._files = dict.fromkeys(file.keys(), file)
-    elif os.path.isfile(os.path.join(folder, _INDEX)):
-      index = read_json(folder, _INDEX).get('weight_map')
-      path = os.path.join(folder, _INDEX)
+    elif os.path.isfile(os.path.join(folder, INDEX)):
+      index = read_json(folder, INDEX).get('weight_map')
+      path = os.path.join(folder, INDEX)
       if not isinstance(index, dict):
         raise UsageError(f'{path}: has no weight_map; copy the file again')
       for name in index.values():
@@ -123,7 +123,7 @@ class TensorReader:
       for name, shard in index.items():
         if name not in shards[shard].keys():  # noqa: SIM118
           raise UsageError(
-            f'{folder}: {_INDEX} puts {name} into {shard}, which lacks it; copy the folder again'
+            f'{folder}: {INDEX} puts {name} into {shard}, which lacks it; copy the folder again'
           )
         self._files[name] = shards[shard]
     else:
@@ -163,9 +163,9 @@ class TensorReader:
 def _nothing(folder: str) -> str:
   if not os.path.isdir(folder):
     return 'no such folder'
-  others = [n for n in _OTHERS if os.path.exists(os.path.join(folder, n))]
+  others = [n for n in OTHERS if os.path.exists(os.path.join(folder, n))]
   if not others:
-    return f'holds no {_SINGLE}'
+    return f'holds no {SINGLE}'
   return (
     f'holds {", ".join(others)}, which is not read: only safetensors are. '
     'Convert it where you trust it, with Hugging Face transformers: '
@@ -217,7 +217,7 @@ def write(
   try:
     index = _write_shards(shards, path)
     # config.json is renamed last.
-    texts = {_INDEX: index} if len(shards) > 1 else {}
+    texts = {INDEX: index} if len(shards) > 1 else {}
     texts[CONFIG] = config
     contents = besides | {
       name: (json.dumps(values, indent=2) + '\n').encode() for name, values in texts.items()
@@ -246,7 +246,7 @@ def _write_shards(
   places, total = {}, 0
   for i, shard in enumerate(shards, 1):
     name = f'model-{i:05}-of-{len(shards):05}.safetensors'
-    name = name if len(shards) > 1 else _SINGLE
+    name = name if len(shards) > 1 else SINGLE
     tensors = {n: np.ascontiguousarray(x) for n, x in shard}
     arrays.write_tensors(path(name), tensors)
     places |= dict.fromkeys(tensors, name)

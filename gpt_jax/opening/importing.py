@@ -47,6 +47,7 @@ def model_of(parts: Parts, workdir: str) -> Transformer:
     needs=('config', 'kind', 'names'),
   )
   known['names'] = tuple(known['names'])
+  known.pop('repository', None)  # for who reads the file
   return hf.imported(parts.config.model, hf.ExportOrigin(**known))
 
 
@@ -78,12 +79,17 @@ _UNTRAINED = {
 }
 
 
-def from_hf(folder: str, workdir: str) -> None:
+def from_hf(folder: str, workdir: str, repository: str = '') -> None:
   """Imports a Hugging Face folder into a workdir, one tensor at a time.
 
   An adapter in PEFT's format is merged into its base.
+
+  Args:
+    folder: to import.
+    workdir: to make.
+    repository: of the Hub that the folder is of, for the record, with its commit.
   """
-  _check_empty(workdir)
+  check_empty(workdir)
   source = hf.HeaderSource(folder)
   model = source.model
   _check_kind(model, f'--from_hf={folder}', 'a workdir holds')
@@ -102,7 +108,8 @@ def from_hf(folder: str, workdir: str) -> None:
     _save_state(config, source, workdir)
     if source.unread:
       files.write(workdir, UNREAD, source.unread_file())
-    origin = json.dumps(model.origin._asdict(), indent=2) + '\n'
+    known = model.origin._asdict() | ({'repository': repository} if repository else {})
+    origin = json.dumps(known, indent=2) + '\n'
     files.write(workdir, ORIGIN, origin.encode())
     # Written last: without config.json a folder holds no run.
     files.write(workdir, 'config.json', config_lib.to_json(config).encode())
@@ -141,7 +148,7 @@ def _check_kind(model: hf.Imported, given: str, does: str) -> None:
     )
 
 
-def _check_empty(workdir: str) -> None:
+def check_empty(workdir: str) -> None:
   """Refuses a folder that holds a run; empties an unfinished import."""
   folder = epath.Path(workdir)
   if (folder / UNFINISHED).exists():

@@ -136,7 +136,7 @@ class Beam:
     Args:
       folder: of the store: a path or a URL that all workers see.
     """
-    settings, source = corpus.settings, corpus.split.source
+    settings, source = corpus.read, corpus.split.source
     versions = choices.versions()
     all_of_it = [
       settings.source,
@@ -172,7 +172,7 @@ class Beam:
   def write(self, corpus: Corpus, folder: str, looked_at: dict[str, str]) -> StoreContents:
     """Writes the arrays of the store, from their beginning."""
     del looked_at  # of what an earlier process wrote nothing is used
-    settings, split = corpus.settings, corpus.split
+    settings, split = corpus.read, corpus.split
     made = encode.start(corpus, folder, self._report)
     # Without the files of other settings, which are not for workers.
     names = inputs.names_hash(split.files)

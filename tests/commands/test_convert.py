@@ -137,20 +137,10 @@ def test_heads_have_no_place_in_a_workdir(tmp_path):
     importing.from_hf(str(ROOT / 'gpt2_cls'), str(tmp_path))
 
 
-def checkpoint_with_vocabulary(folder):
-  """GPT-2 of the tiny fixture, with 112 tokens: letters and a merge."""
-  (folder / 'model.safetensors').write_bytes((ROOT / 'gpt2_lm' / 'model.safetensors').read_bytes())
-  (folder / 'config.json').write_text(json.dumps(config(ROOT / 'gpt2_lm')))
-  tokens = [chr(i) for i in range(33, 127)] + ['Ġ', 'ab', '<|endoftext|>']
-  known = {token: i for i, token in enumerate(tokens)}
-  (folder / 'vocab.json').write_text(json.dumps(known))
-  (folder / 'merges.txt').write_text('#version: 0.2\na b\n')
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
-  checkpoint_with_vocabulary(tmp_path)
+  checkpoints.with_vocabulary(tmp_path)
   workdir = str(tmp_path / 'w')
   argv = ['convert', f'--from_hf={tmp_path}', f'--workdir={workdir}']
   assert __main__.main(argv) == 0
@@ -197,7 +187,7 @@ def test_vocabulary_files_become_the_tokenizer(tmp_path, capsys):
 def test_a_tokenizer_json_alone_is_enough(tmp_path, caplog):
   source, workdir, out = tmp_path / 'hf', tmp_path / 'w', tmp_path / 'out'
   source.mkdir()
-  checkpoint_with_vocabulary(source)
+  checkpoints.with_vocabulary(source)
   known = json.loads((source / 'vocab.json').read_text())
   made = tokenizers.Tokenizer(tokenizers.models.BPE(known, [('a', 'b')]))
   # As the class of GPT-2's builds them.

@@ -16,7 +16,8 @@ from gpt_jax.evaluation import agreement
 from gpt_jax.evaluation.agreement import Reference
 from gpt_jax.opening import importing
 from gpt_jax.opening import models as trained_lib
-from tests.commands.test_convert import TOKENIZERS, checkpoint_with_vocabulary, encoder
+from tests.commands.test_convert import TOKENIZERS, encoder
+from tests.support import checkpoints
 from tests.support.golden_io import ROOT, config, tensors
 
 TEXT = 'abc d ab'
@@ -27,7 +28,7 @@ IDS = [95, 66, 94, 67, 94, 95]
 def folders(tmp_path_factory):
   """A checkpoint with a vocabulary, and the workdir of its import."""
   folder = tmp_path_factory.mktemp('check')
-  checkpoint_with_vocabulary(folder)
+  checkpoints.with_vocabulary(folder)
   importing.from_hf(str(folder), str(folder / 'w'))
   return folder, folder / 'w'
 

@@ -96,3 +96,13 @@ def renamed(weights: dict[str, Any], *pairs: tuple[str, str]) -> dict[str, Any]:
       name = re.sub(old, new, name)
     out[name] = value
   return out
+
+
+def with_vocabulary(folder: pathlib.Path) -> None:
+  """Writes GPT-2 of the tiny fixture, with 112 tokens: letters and a merge."""
+  (folder / 'model.safetensors').write_bytes((ROOT / 'gpt2_lm' / 'model.safetensors').read_bytes())
+  (folder / 'config.json').write_text(json.dumps(config(ROOT / 'gpt2_lm')))
+  tokens = [chr(i) for i in range(33, 127)] + ['Ġ', 'ab', '<|endoftext|>']
+  known = {token: i for i, token in enumerate(tokens)}
+  (folder / 'vocab.json').write_text(json.dumps(known))
+  (folder / 'merges.txt').write_text('#version: 0.2\na b\n')

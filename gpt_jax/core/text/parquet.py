@@ -34,28 +34,46 @@ def parquet(pattern: str, column: str = 'text', on_error: OnError = 'fail') -> S
   files = matching(f'parquet({pattern!r})', pattern)
 
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
-    try:
-      for number, value in enumerate(_values(tables, path, column)):
-        try:
-          text = _text(f'{path}:{number}', value)
-        except Bad as e:
-          skip(e)
-          continue
-        yield Document(f'{name}:{number}', text)
-    except Bad as e:
-      skip(e)
-    except _parquet_errors() as e:
-      skip(unreadable(path, e))
+    return rows(tables, name, path, column, skip)
 
   def look(path: str) -> None:
-    try:
-      _column_path(path, tables.read_schema(path), column)
-    except _parquet_errors() as e:
-      raise unreadable(path, e) from e
+    check_column(tables, path, column)
 
   units = [functools.partial(unit, *named) for named in files.items()]
   units = globs.with_bad(files, units)
   return Source(units=units, files=files, on_error=on_error, look=look)
+
+
+def rows(tables: Any, name: str, path: str, column: str, skip: Skip) -> Iterator[Document]:
+  """The rows of a file as documents 'NAME:NUMBER', from 0.
+
+  Args:
+    tables: the module pyarrow.parquet.
+    name: of the file, in the names of documents.
+    path: of the file.
+    column: that has the text.
+    skip: gets what is bad.
+  """
+  try:
+    for number, value in enumerate(_values(tables, path, column)):
+      try:
+        text = _text(f'{path}:{number}', value)
+      except Bad as e:
+        skip(e)
+        continue
+      yield Document(f'{name}:{number}', text)
+  except Bad as e:
+    skip(e)
+  except _parquet_errors() as e:
+    skip(unreadable(path, e))
+
+
+def check_column(tables: Any, path: str, column: str) -> None:
+  """Raises `Bad` where `rows` would for the beginning of a file."""
+  try:
+    _column_path(path, tables.read_schema(path), column)
+  except _parquet_errors() as e:
+    raise unreadable(path, e) from e
 
 
 def _parquet_errors() -> tuple[type[Exception], ...]:

@@ -102,6 +102,28 @@ def of_pairs(field: str, text: str) -> bool:
   return call.name in PAIRS
 
 
+def at_commit(field: str, text: str) -> str:
+  """The call of a source with each revision that may move as a commit.
+
+  A text without one is returned as it is, as is the call of no source.
+  """
+  call = spec.parse(field, text)[0]
+  if call.name in REVISIONS:
+    return REVISIONS[call.name](field, text)
+  if call.name == 'mixture':
+    fixed = {p.key: at_commit(f'data.sources.{p.key}', p.value) for p in call.args}
+    if [*fixed.values()] == [p.value for p in call.args]:
+      return text
+    return f'mixture({", ".join(f"{name}:{value!r}" for name, value in fixed.items())})'
+  if call.name == 'passages':
+    (bound,) = spec.bind_all(field, text, SOURCES)
+    inner = bound.kwargs['documents']
+    fixed = at_commit('passages', inner)
+    bound.kwargs['documents'] = fixed
+    return text if fixed == inner else spec.written(bound)
+  return text
+
+
 def stdlib() -> Source:
   """The standard library of the running Python, without its tests."""
   root = sysconfig.get_path('stdlib')
@@ -321,6 +343,9 @@ def _groups(files: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
 
 # Of pairs: a source and a target text.
 PAIRS = Table({}, 'data.source of pairs')
+# Of sources that name a revision, which may move: field and call -> the call
+# with the commit.
+REVISIONS = Table({}, 'revision of data.source')
 SOURCES = Table(
   {
     'stdlib': stdlib,

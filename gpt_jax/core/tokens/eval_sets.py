@@ -117,7 +117,8 @@ def _write(name: str, folder: str, call: str, store: TokenStore):
     compression=contents.compression,
     sentences=contents.sentences,
   )
-  corpus = Corpus.of(settings, f'eval.sets.{name}')
+  corpus = Corpus.of(settings, folder, f'eval.sets.{name}')
+  corpus.record(folder)
   for part in token_store.PARTS:  # what a killed process left
     files.delete(folder, part)
   writer = StoreWriter(corpus, folder, made)

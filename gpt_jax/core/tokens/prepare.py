@@ -93,13 +93,14 @@ def prepare(
   settings, corpus = corpus_lib.settings_of(config), None
   _refuse_foreign(folder)
   if not manifest.exists(folder):  # errors here leave no folder behind
-    corpus = Corpus.of(settings)
+    corpus = Corpus.of(settings, folder)
     _refuse_corpus(folder, corpus)
     corpus.check()
   with files.exclusive(folder, _UNFINISHED):
     if manifest.exists(folder):
       return _finished(settings, folder)
-    corpus = corpus or Corpus.of(settings)
+    corpus = corpus or Corpus.of(settings, folder)
+    corpus.record(folder)
     with contextlib.ExitStack() as stack:
       if report is None:
         report = stack.enter_context(progress.bar())
@@ -257,7 +258,7 @@ def _remove_cleaning(folder: str):
 def _changes(settings: Settings, folder: str) -> str:
   """Names what differs from the files of a finished store; '' if nothing."""
   try:
-    corpus = Corpus.of(settings)
+    corpus = Corpus.of(settings, folder)
   except UsageError:  # the corpus is not here
     return ''
   return inputs.changes(folder, corpus.files)
@@ -279,7 +280,7 @@ class LocalWorkers:
       source,
       settings.clean,
       below,
-      [settings.source, inputs.look(corpus.files)],
+      [corpus.read.source, inputs.look(corpus.files)],
       in_mixture=corpus.in_mixture,
       num_workers=self._num_workers,
       show=self._report,

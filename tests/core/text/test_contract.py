@@ -13,7 +13,8 @@ from gpt_jax.core.files.document import SIDES, OnError
 from gpt_jax.core.text import holdout, sources
 
 # A call of each source that reads the files of `folder`. Sets of TFDS are
-# tested in tests/core/files/test_tfds.py, GLUE's files in tests/tasks.
+# tested in tests/core/files/test_tfds.py, GLUE's files in tests/tasks, data sets
+# of the Hub in tests/hub.
 CALLS = {
   'text': "text('*.md')",
   'jsonl': "jsonl('*.jsonl')",
@@ -25,7 +26,7 @@ CALLS = {
   'stdlib': 'stdlib',
 }
 OTHERS = {'tfds', 'tfds_dir', 'parallel_tfds', 'parallel_tfds_dir'}
-OTHERS |= {'text_to_text'}
+OTHERS |= {'text_to_text', 'hub'}
 ON_ERROR = ('text', 'jsonl', 'parquet', 'parallel_text', 'parallel_jsonl')
 
 

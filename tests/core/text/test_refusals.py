@@ -116,7 +116,7 @@ def test_sources(tmp_path, monkeypatch, call, files, message):
 @pytest.mark.parametrize(
   ('call', 'message'),
   [
-    ('last', 'last.*documents, jsonl, mixture, none'),
+    ('last', 'last.*documents, hub, jsonl, mixture, none'),
     ("text('gone')", 'no file.*gone'),
     ('none, none', 'give one'),
   ],
