@@ -35,7 +35,7 @@ _DEFAULT = 'default'
 def hub(
   name: str,
   split: str = 'train',
-  column: str = 'text',
+  columns: str = 'text',
   config: str = '',
   revision: str = 'main',
   on_error: OnError = 'fail',
@@ -49,12 +49,14 @@ def hub(
   Args:
     name: 'ORG/NAME'.
     split: 'train', or as the files are named.
-    column: that has the text, as in `parquet`.
+    columns: that have the text, separated by commas; the texts of a row are joined
+      by a blank line. Their names are as in `parquet`.
     config: which one, where several have the split; also called a subset.
     revision: branch, tag or commit.
     on_error: as in `parquet`.
   """
   given = f'hub({name!r}, revision={revision!r})'
+  names = [column.strip() for column in columns.split(',')]
   library, api = client.library(given), client.api(given)
   tables = optional('pyarrow.parquet', 'hub(...) needs pyarrow', 'hub')
   with client.told(given):
@@ -70,12 +72,14 @@ def hub(
   files = _Files(given, name, commit, {path: sizes[path] for path in paths})
 
   def unit(path: str, skip: Skip) -> Iterator[Document]:
-    yield from parquet.rows(tables, path, files.fetched(path), column, skip)
+    yield from parquet.rows(tables, path, files.fetched(path), names, skip)
+
+  def begin() -> None:
+    for column in names:
+      parquet.check_column(tables, files.fetched(paths[0]), column)
 
   return _Fetched(
-    units=[functools.partial(unit, path) for path in paths],
-    on_error=on_error,
-    begin=lambda: parquet.check_column(tables, files.fetched(paths[0]), column),
+    units=[functools.partial(unit, path) for path in paths], on_error=on_error, begin=begin
   )
 
 

@@ -130,7 +130,18 @@ def test_configs_and_splits_that_are_not_there(hub):
   assert 'has no Parquet files' in refused("hub('org/lines')")
   assert 'has no such repository' in refused("hub('org/nothing')")
   assert 'no such revision' in refused("hub('org/two', revision='v9')")
-  assert "has no column of texts 'story'" in refused("hub('org/two', 'test', column='story')")
+  assert "has no column of texts 'story'" in refused("hub('org/two', 'test', columns='story')")
+
+
+def test_texts_of_several_columns_are_joined(hub):
+  rows = {'title': ['one', None, 'three', None], 'text': ['1', '2', None, None]}
+  out = io.BytesIO()
+  parquet.write_table(pa.table(rows), out)
+  hub.add('org/titled', {'train.parquet': out.getvalue()}, kind='datasets')
+  assert texts("hub('org/titled', columns='title, text')") == ['one\n\n1', '2', 'three']
+  assert texts("hub('org/titled', columns='text,title')") == ['1\n\none', '2', 'three']
+  told = refused("hub('org/titled', columns='text, story')")
+  assert "has no column of texts 'story'" in told
 
 
 def test_a_full_disk_is_told_before_a_byte_is_fetched(hub, repository):

@@ -32,8 +32,8 @@ from orbax.checkpoint import checkpoint_managers
 
 from gpt_jax.core.checkpoints import restore
 from gpt_jax.core.checkpoints.restore import (
+  BoundedHandler,
   CheckpointContents,
-  Handler,
   Restored,
   StepNames,
   arrays,
@@ -241,7 +241,9 @@ class Checkpointer:
 
   def _open(self):
     self._manager = ocp.CheckpointManager(
-      restore.absolute(self._folder), options=self._options, handler_registry=registry(Handler())
+      restore.absolute(self._folder),
+      options=self._options,
+      handler_registry=registry(BoundedHandler()),
     )
 
   def steps(self) -> list[int]:

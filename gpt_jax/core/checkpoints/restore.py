@@ -243,19 +243,8 @@ class StepNames(ocp.path.step.NameFormat[ocp.path.step.Metadata]):
     return _Step(metadata.step, metadata.path)
 
 
-# Gigabytes that a process writes at a time. What is being written is encoded,
-# which takes as much memory again; without a bound that is a second copy of the
-# process's share of the state, beside the one taken off the devices.
-_AT_ONCE = 4
-
-
 class Handler(ocp.PyTreeCheckpointHandler):
-  """Handles trees of arrays; bounds what a save holds, and checks its database."""
-
-  async def async_save(self, directory: Any, args: Any) -> Any:
-    """Writes at most `_AT_ONCE` at a time, or the largest shard."""
-    bounded = ocp.PyTreeCheckpointHandler(save_concurrent_gb=_gigabytes_at_once(args.item))
-    return await bounded.async_save(directory, args=args)
+  """Handles trees of arrays; checks the merged database of a save."""
 
   def finalize(self, directory: epath.Path) -> None:
     """Merges the databases, and checks that the result has all arrays.
@@ -274,12 +263,30 @@ class Handler(ocp.PyTreeCheckpointHandler):
       raise OSError(f'not all arrays were merged in {directory}')
 
 
+# Gigabytes that a process writes at a time. What is being written is encoded,
+# which takes as much memory again; without a bound that is a second copy of the
+# process's share of the state, beside the one taken off the devices.
+_AT_ONCE = 4
+
+
+class BoundedHandler(Handler):
+  """Of arrays on devices: holds no more than it needs while it writes them."""
+
+  async def async_save(self, directory: Any, args: Any) -> Any:
+    """Writes at most `_AT_ONCE` at a time, or the largest shard."""
+    bounded = ocp.PyTreeCheckpointHandler(save_concurrent_gb=_gigabytes_at_once(args.item))
+    return await bounded.async_save(directory, args=args)
+
+
 def _gigabytes_at_once(tree: Any) -> int:
-  shards = [
-    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
-  ]
-  # Orbax refuses a shard that is as large as the bound.
-  return max(_AT_ONCE, max(shards) // 10**9 + 1)
+  """`_AT_ONCE`, or more than the largest shard: Orbax refuses one as large."""
+
+  def size(x: Any) -> int:
+    # Arrays on the host are written as a whole.
+    lies = getattr(x, 'sharding', None)
+    return math.prod(lies.shard_shape(x.shape) if lies else x.shape) * x.dtype.itemsize
+
+  return max(_AT_ONCE, max(map(size, jax.tree.leaves(tree))) // 10**9 + 1)
 
 
 def registry(handler: Handler) -> Any:

@@ -4,7 +4,7 @@
 
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpt_jax.core.files import globs, lines
@@ -34,7 +34,7 @@ def parquet(pattern: str, column: str = 'text', on_error: OnError = 'fail') -> S
   files = matching(f'parquet({pattern!r})', pattern)
 
   def unit(name: str, path: str, skip: Skip) -> Iterator[Document]:
-    return rows(tables, name, path, column, skip)
+    return rows(tables, name, path, [column], skip)
 
   def look(path: str) -> None:
     check_column(tables, path, column)
@@ -44,24 +44,27 @@ def parquet(pattern: str, column: str = 'text', on_error: OnError = 'fail') -> S
   return Source(units=units, files=files, on_error=on_error, look=look)
 
 
-def rows(tables: Any, name: str, path: str, column: str, skip: Skip) -> Iterator[Document]:
+def rows(
+  tables: Any, name: str, path: str, columns: Sequence[str], skip: Skip
+) -> Iterator[Document]:
   """The rows of a file as documents 'NAME:NUMBER', from 0.
 
   Args:
     tables: the module pyarrow.parquet.
     name: of the file, in the names of documents.
     path: of the file.
-    column: that has the text.
+    columns: that have the texts, which a blank line separates; of empty ones none.
     skip: gets what is bad.
   """
   try:
-    for number, value in enumerate(_values(tables, path, column)):
+    read = (_values(tables, path, column) for column in columns)
+    for number, values in enumerate(zip(*read, strict=True)):
       try:
-        text = _text(f'{path}:{number}', value)
+        texts = [_text(f'{path}:{number}', value) for value in values]
       except Bad as e:
         skip(e)
         continue
-      yield Document(f'{name}:{number}', text)
+      yield Document(f'{name}:{number}', '\n\n'.join(filter(None, texts)))
   except Bad as e:
     skip(e)
   except _parquet_errors() as e:
