@@ -77,7 +77,7 @@ def _run(argv: list[str]) -> int:
   if not argv or argv[0] in ('-h', '--help', 'help'):
     from gpt_jax import cli
 
-    print('usage: gpt-jax COMMAND [--help] [flags]\n')
+    print('usage: gpt-jax COMMAND [--help] [flags]\n       gpt-jax --version\n')
     for name, summary in COMMANDS.items():
       print(f'  {name:10} {summary}')
     print('\nexit codes:')
@@ -85,6 +85,11 @@ def _run(argv: list[str]) -> int:
       print(f'  {code:<10} {said}')
     sys.stdout.flush()
     return 0 if argv else 2
+  if argv[0] == '--version':
+    from importlib import metadata
+
+    print(f'gpt-jax {metadata.version("gpt_jax")}')
+    return 0
   name, *rest = argv
   if name not in COMMANDS:
     near = difflib.get_close_matches(name, COMMANDS, 1)

@@ -320,6 +320,7 @@ def run_python(code, *args):
 
 def test_help_and_typos_are_answered_without_jax():
   helped = [[name, '--help'] for name in __main__.COMMANDS]
+  helped.append(['--version'])
   found = run_python(RUN, [*helped, *TYPOS], SLOW)
   assert found == [*([argv, 0, []] for argv in helped), *([argv, 2, []] for argv in TYPOS)]
 

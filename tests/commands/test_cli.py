@@ -10,6 +10,7 @@ import resource
 import shlex
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
@@ -319,6 +320,12 @@ def test_usage(main, capsys, argv, code):
   assert main(argv) == code
   out = capsys.readouterr().out
   assert all(f'  {name} ' in out for name in __main__.COMMANDS)
+
+
+def test_the_version_is_that_of_the_project(main, capsys):
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']
+  assert main(['--version']) == 0
+  assert capsys.readouterr().out == f'gpt-jax {project["version"]}\n'
 
 
 @pytest.mark.parametrize('name', __main__.COMMANDS)

@@ -33,7 +33,7 @@ def of_device(device: Any, *, again: bool = False) -> tuple[float, str]:
   on_cpu = device.platform == 'cpu'
   dtype = jnp.float32 if on_cpu else jnp.bfloat16
   about = f'{device.device_kind}, {dtype.__name__}'
-  key = f'{about}, {_machine()}, jax {jax.__version__}'
+  key = f'{about}, {_machine()}, jax {jax.__version__}, of {len(chips.SIZES)} sizes'
   measured = _read()
   if again or key not in measured:
     rate = chips.measured_peak(device, dtype)

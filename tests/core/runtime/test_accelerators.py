@@ -91,6 +91,7 @@ def measured(monkeypatch, tmp_path):
   """Seconds that the next measurements take; those that are left."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   left = []
+  monkeypatch.setattr(chips, 'SIZES', (2048,))
   monkeypatch.setattr(chips, 'measure_matmul', lambda *_: left.pop(0))
   return left
 
@@ -110,6 +111,12 @@ def test_it_is_measured_once_and_only_rises(measured):
   assert peaks.of_device(CPU)[0] == rate(0.25)
   ((key, kept),) = json.loads(peaks.path().read_text()).items()
   assert kept == 8 * rate(0.25) and f'jax {jax.__version__}' in key
+
+
+def test_the_fastest_size_counts(monkeypatch):
+  seconds = {512: 0.01, 1024: 0.02, 2048: 0.4, 4096: 3.0}
+  monkeypatch.setattr(chips, 'measure_matmul', lambda device, dtype, size: seconds[size])
+  assert chips.measured_peak(CPU, 'float32') == 2 * 1024**3 / 0.02
 
 
 def test_a_vendor_figure_is_not_measured(measured):
