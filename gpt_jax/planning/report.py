@@ -88,7 +88,7 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
     ],
     'run': {**found.whole._asdict(), 'dollars': _dollars(found)},
     'price': {
-      'dollars_per_chip_hour': prices.of_chip(slices.chip.prefixes),
+      'dollars_per_chip_hour': prices.of_chip(slices.chip.sold.prefixes),
       'source': prices.source(),
     },
     **(
@@ -103,7 +103,7 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
 
 def _dollars(plan: 'search.FittingPlan') -> float | None:
   """What the run costs on demand; None: no price is known."""
-  price = prices.of_chip(plan.slices.chip.prefixes)
+  price = prices.of_chip(plan.slices.chip.sold.prefixes)
   return None if price is None else price * plan.whole.chip_hours
 
 
@@ -118,7 +118,7 @@ def _prices(several: Iterable[Slices]) -> list[str]:
   """What a chip-hour of each kind costs, and where the figures are from."""
   costs, unpriced = [], []
   for chip in dict.fromkeys(slices.chip for slices in several):
-    price = prices.of_chip(chip.prefixes)
+    price = prices.of_chip(chip.sold.prefixes)
     if price is None:
       unpriced.append(f'{chip.name}: no price is known here; see {prices.WHERE}')
     else:
