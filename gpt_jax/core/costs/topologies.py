@@ -153,5 +153,6 @@ def _nearest(chip: Chip, chips: int, shape: Shape) -> str:
     by_size.setdefault(math.prod(slices), slices)
   below = [s for n, s in by_size.items() if n <= chips][-1:]
   above = [s for n, s in by_size.items() if n > chips][:1]
-  return ', '.join(f'{chip.name}:{text_of(s)} ({math.prod(s)} chips)' for s in same or below + above)
-
+  return ', '.join(
+    f'{chip.name}:{text_of(s)} ({math.prod(s)} chips)' for s in same or below + above
+  )
