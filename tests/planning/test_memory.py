@@ -14,7 +14,11 @@ from gpt_jax.planning import layouts, report, residuals
 from tests.support import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
-PLANS = {entry['config']: entry for entry in report.read(ROOT)}
+PLANS = {}
+for entry in report.read(ROOT):
+  # A config may have a second plan.
+  again = entry['config'] in PLANS
+  PLANS[entry['config'] + f' on {entry["topology"]}' * again] = entry
 # Seconds each.
 FEW = ['gpt2.py:medium', 'llama3.py:70b', 'ulmfit.py:ptb']
 OFF = 0.15
@@ -30,6 +34,8 @@ MISSES = {
   'cove.py:base': 0.29,
   'transformer_xl.py:wt103': -0.21,
   'ulmfit.py:wt2': 0.29,
+  # In int8: the 32-bit sums over `tensor`, whole on each device, are not counted.
+  'gpt3.py:175b on v5p:8x8x8': -0.26,
 }
 
 

@@ -27,7 +27,7 @@ from gpt_jax.core.training import compiled as compiled_lib
 from gpt_jax.core.training import device_check, parts
 from gpt_jax.core.training.compiled import TooLarge
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts, report, search
+from gpt_jax.planning import layouts, report, schedule, search
 from gpt_jax.planning.search import SearchRequest
 from tests.support import tiny, tpu
 
@@ -482,6 +482,13 @@ def test_how_long_compilations_took(monkeypatch):
   assert compile_lib.so_far() == 'the one before took 41 s'
   compile_lib.seconds.append(102.0)
   assert compile_lib.so_far() == 'the 2 before took 41 to 102 s'
+
+
+def test_no_published_run_is_in_int8():
+  time = schedule.StepEstimate(10, 7, 1, 1, 1, 0)
+  for text, expected in (('plain', schedule.ERROR), ('int8', None)):
+    config = config_lib.resolve(tiny.config(**tiny.MESHABLE | {'model.matmul': text}))
+    assert compile_lib.error_of(config, time) == expected
 
 
 def test_flags_of_libtpu():
