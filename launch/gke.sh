@@ -93,40 +93,11 @@ load_gke_settings() {
     v6e) KIND=tpu-v6e-slice ;;
     tpu7x) KIND=tpu7x ;;
   esac
-  if [[ -z $TOPOLOGY ]]; then
-    TOPOLOGY=$(topology_of "$GENERATION" "$CHIPS")
-    [[ -n $TOPOLOGY ]] ||
-      bad TOPOLOGY "is missing: the shape of $CHIPS chips, such as 8x8x12"
-  fi
+  TOPOLOGY=${TOPOLOGY:-$SHAPE}
   if [[ ! $TOPOLOGY =~ ^[0-9]+(x[0-9]+){1,2}$ ]] ||
     ((${TOPOLOGY//x/*} != CHIPS)); then
     bad TOPOLOGY "is not of $CHIPS chips ($ACCELERATOR)"
   fi
-}
-
-# The usual shape for a number of chips; empty if there is none.
-topology_of() {
-  case $1/$2 in
-    v5litepod/1 | v6e/1) echo 1x1 ;;
-    v5litepod/4 | v6e/4) echo 2x2 ;;
-    v5litepod/8 | v6e/8) echo 2x4 ;;
-    v5litepod/16 | v6e/16) echo 4x4 ;;
-    v5litepod/32 | v6e/32) echo 4x8 ;;
-    v5litepod/64 | v6e/64) echo 8x8 ;;
-    v5litepod/128 | v6e/128) echo 8x16 ;;
-    v5litepod/256 | v6e/256) echo 16x16 ;;
-    */4) echo 2x2x1 ;;
-    */8) echo 2x2x2 ;;
-    */16) echo 2x2x4 ;;
-    */32) echo 2x4x4 ;;
-    */64) echo 4x4x4 ;;
-    */128) echo 4x4x8 ;;
-    */256) echo 4x8x8 ;;
-    */512) echo 8x8x8 ;;
-    */1024) echo 8x8x16 ;;
-    */2048) echo 8x16x16 ;;
-    */4096) echo 16x16x16 ;;
-  esac
 }
 
 manifest() {

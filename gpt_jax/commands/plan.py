@@ -26,10 +26,11 @@ with batch.micro_rows unless it is given, and printed as overrides for `train`.
 If a step does not fit, the plan names the smallest change that makes it fit.
 If the cost model expects another model.remat, with its own mesh, to be faster,
 that is compiled too, and the faster one is the plan. --search tries meshes,
-model.remat and batch.micro_rows, and ranks what fits. Several topologies are
-shown as one table, and by --json as a list. Dollars are the list prices that
-launch/ knows. libtpu gets the flags that launch/ sets, or those of --flags.
-Needs the extra `plan`.
+model.remat and batch.micro_rows, and ranks what fits. Five lines answer first:
+whether it fits, seconds a step, MFU, dollars, and the command to launch; then a
+table, and with --why all figures. Several topologies are shown as one table, and
+by --json as a list. Dollars are the list prices that launch/ knows. libtpu gets
+the flags that launch/ sets, or those of --flags. Needs the extra `plan`.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
@@ -44,8 +45,8 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
 
 from etils import epy
 
@@ -74,6 +75,23 @@ with epy.lazy_imports():
 
 # Between lines on what takes long.
 _EVERY_SECONDS = 15.0
+# With --failures. 160,000 accelerators, more than any published run, take half a
+# minute to simulate.
+_MOST_HOSTS = 20_000
+# What is asked for: the flag that asks for it, and the others that it takes; the
+# first that is given counts.
+_ASKED = {
+  'failures': {'tiers', 'json'},
+  'budget': {'inference_tokens', 'fit', 'json'},
+  'chips': {'days', 'mfu', 'inference_tokens', 'fit', 'json'},
+  'recompile': {'only'},
+  'table': set(),
+  'config': {
+    *('topology', 'slices', 'search', 'compiles', 'flags', 'memory', 'last_stage', 'why', 'json')
+  },
+}
+# Of those of --config, the pairs of which one says nothing beside the other.
+_APART = (('memory', 'search'), ('last_stage', 'search'), ('why', 'json'))
 
 
 def define(flags: Flags) -> None:
@@ -99,6 +117,7 @@ def define(flags: Flags) -> None:
     'memory', None, "PNG of what takes a chip's memory in the plan that fits.", written=True
   )
   flags.switch('last_stage', 'Compile only the stage with the most tokens in a batch.')
+  flags.switch('why', 'Also print FLOPs, traffic, gradients, and what is assumed.')
   # Recorded plans.
   flags.switch('table', f'Print a Markdown table of the plans in {report.FILE} of this folder.')
   flags.switch(
@@ -130,9 +149,9 @@ def define(flags: Flags) -> None:
   flags.number(
     'failures',
     None,
-    'Hosts of 8 accelerators: simulate the goodput, find the best checkpoint.every_minutes, and '
-    'compare with checkpoint.local_every_steps.',
-    ranges.Count,
+    f'Hosts of 8 accelerators, up to {_MOST_HOSTS:,}: simulate the goodput, find the best '
+    'checkpoint.every_minutes, and compare with checkpoint.local_every_steps.',
+    Annotated[int, ranges.whole(1, _MOST_HOSTS)],
   )
   flags.text(
     'tiers',
@@ -150,20 +169,52 @@ def main(args: cli.Args) -> None:
   The exit code is 1 if nothing fits as it is, and with --recompile if a plan
   differs.
   """
-  if args.failures is not None:
+  asked = _asked(args)
+  if asked == 'failures':
     found = failures.plan(args.failures, args.tiers)
     if args.json:
       print(json.dumps(found))
     else:
       failures.show(found, tables.console())
-  elif args.budget is not None or args.chips is not None:
+  elif asked in ('budget', 'chips'):
     _plan_budget(args)
-  elif args.recompile:
+  elif asked == 'recompile':
     _recompile(args.only)
-  elif args.table:
+  elif asked == 'table':
     print(report.markdown(report.read(pathlib.Path.cwd())))
   else:
     _plan_config(args)
+
+
+def _asked(args: cli.Args) -> str:
+  """The key of `_ASKED` that is given; flags that it would ignore are refused."""
+  defaults = Flags()
+  define(defaults)
+  given = [name for name in defaults if getattr(args, name) != defaults[name].default]
+  named = [name for name in _ASKED if name in given]
+  if not named:
+    takers = [name for name, takes in _ASKED.items() if {*given} & takes]
+    if given and 'config' not in takers:
+      one = next(name for name in given if name in _ASKED[takers[0]])
+      raise UsageError(f'--{one}: works with {_flags(takers, " or ")} only; give it too')
+    raise UsageError(
+      '--config is missing; give it with --topology, or give --budget FLOPs, '
+      'or --chips with --days; see --help'
+    )
+  asked, *_ = named
+  if ignored := [name for name in given if name not in (asked, *_ASKED[asked])]:
+    one = 'it' if len(ignored) == 1 else 'them'
+    raise UsageError(f'--{asked}: works without {_flags(ignored)}; leave {one} out, or --{asked}')
+  if asked == 'config' and 'compiles' in given and not args.search:
+    raise UsageError(f'--compiles={args.compiles}: works with --search only; give it too')
+  for pair in _APART:
+    if {*pair} <= {*given}:
+      raise UsageError(f'--{pair[0]}: works without --{pair[1]}; leave one out')
+  return asked
+
+
+def _flags(names: Iterable[str], between: str = ', ') -> str:
+  return between.join(f'--{name}' for name in names)
 
 
 def _plan_budget(args: cli.Args) -> None:
@@ -188,35 +239,34 @@ def _recompile(only: str) -> None:
 
 def _plan_config(args: cli.Args) -> None:
   """Prints the plan of a config on a topology, or the plans of a search."""
-  if not args.config:
-    raise UsageError(
-      '--config is missing; give it with --topology, or give --budget FLOPs, '
-      'or --chips with --days; see --help'
-    )
   cli.required(args, 'topology')
   cli.check_out_file(args, 'memory', ('.png',))
-  if args.memory and args.search:
-    raise UsageError('--memory: draws one plan, and --search ranks several; leave one out')
   all_slices = _slices(args)
   if args.memory and len(all_slices) > 1:
     raise UsageError(
       f'--memory: draws one plan, and --topology has {len(all_slices)} slices; leave one out'
     )
+  if args.why and len(all_slices) > 1:
+    raise UsageError(
+      f'--why: of one plan, and --topology has {len(all_slices)} slices; leave one out'
+    )
   compile_lib.use_cpu()
   request = _request(args, all_slices[0])
+  words = _config_words(args.argv)
   name = _name(args.argv)
+  asked = report.Asked(name, cli.shell_line(['gpt-jax', 'train', *words]))
   if len(all_slices) > 1:
     _compare(args, name, request, all_slices)
     return
   if args.search:
     with _progress() as note:
-      found, misfits = search.search(request, note, most=args.compiles)
+      results = search.search(request, note, most=args.compiles)
     if args.json:
-      shown = [report.to_json(name, plan) for plan in found]
-      print(json.dumps({'plans': shown, 'misfits': misfits}))
+      shown = [report.to_json(name, plan) for plan in results.plans]
+      print(json.dumps({'plans': shown, 'misfits': results.misfits}))
     else:
-      report.show_search(name, request.slices, found, misfits, tables.console())
-    if not found:
+      report.show_search(asked, results, request.slices, tables.console(), why=args.why)
+    if not results.plans:
       raise ToldFailedError('nothing fits')
     return
   with _progress() as note:
@@ -224,7 +274,7 @@ def _plan_config(args: cli.Args) -> None:
   if args.json:
     print(json.dumps(report.to_json(name, found)))
   else:
-    report.show(name, found, tables.console())
+    report.show(asked, found, tables.console(), why=args.why)
   plan = found.suggestion if isinstance(found, search.Misfit) else found
   if args.memory and plan is not None:
     log.info('wrote %s', memory.chart(report.to_json(name, plan), args.memory))
@@ -279,19 +329,15 @@ def _outcome(
   try:
     if not args.search:
       return _plan(args, request, note)
-    plans, misfits = search.search(request, note, most=args.compiles)
+    found = search.search(request, note, most=args.compiles)
   except (UsageError, jax.errors.JaxRuntimeError) as e:
     return str(e).partition('\n')[0]
-  return plans[0] if plans else f'none of the {misfits} tried fits'
+  return found.plans[0] if found.plans else found.why
 
 
 def _budget(args: cli.Args) -> tuple[float, dict[str, Any]]:
   """Training FLOPs, and the figures they were computed from."""
-  if (args.budget is None) == (args.chips is None):
-    raise UsageError('give --budget FLOPs, or --chips KIND-NUMBER with --days; see --help')
   if args.budget is not None:
-    if args.days is not None:
-      raise UsageError('--days: works with --chips only; leave it or --budget out')
     return args.budget, {}
   cli.required(args, 'days')
   return laws.training_flops(args.chips, args.days, args.mfu)
@@ -346,3 +392,15 @@ def _name(argv: list[str]) -> str:
     if flag == '--config' or flag.startswith('--config='):
       return flag.partition('=')[2] or value
   return ''
+
+
+def _config_words(argv: list[str]) -> list[str]:
+  """The words of the command line that name the config and change it."""
+  found, takes = [], False
+  for word in argv:
+    name = word.lstrip('-').partition('=')[0].removeprefix('no')
+    is_flag = word.startswith('-') and (name == 'config' or name.startswith('config.'))
+    if is_flag or (takes and not word.startswith('--')):
+      found.append(word)
+    takes = is_flag and '=' not in word
+  return found

@@ -73,8 +73,7 @@ def main(args: cli.Args) -> None:
   fits = fit.fit_all(points, curves, args.samples, seed=args.config.seed)
   for warning in fits.warnings:
     log.warning('%s', warning)
-  runs = [{'run': cell.name, **point._asdict()} for cell, point in zip(cells, points, strict=True)]
-  written = {'runs': runs, **fits.to_json()}
+  written = {'runs': [point._asdict() for point in points], **fits.to_json()}
   write_atomically(f'{path}.json', to_json(written, indent=2) + '\n')
   log.info('wrote %s', studies.draw_scaling(points, curves, fits, f'{path}.png'))
   print(to_json(written) if args.json else fits.table())

@@ -274,9 +274,17 @@ def measure(program: CompiledStage, slices: Slices) -> StageTimes:
     bound=time.bound,
     mfu=model / time.step / whole_peak,
     mfu_causal=seen * shape.tokens / time.step / whole_peak,
-    error=time.error,
+    error=error_of(config, time),
     attention=tuple(kernels),
   )
+
+
+def error_of(config: Config, time: schedule.StepEstimate) -> float | None:
+  """The accuracy of an estimate; None: no published run is like it.
+
+  None of them has products in int8.
+  """
+  return None if ModelChoices.of(config.model).matmul else time.error
 
 
 def whole(parts: Parts, stages: list[StageTimes], slices: Slices) -> Whole:

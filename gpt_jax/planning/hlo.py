@@ -134,8 +134,8 @@ class Program:
   def steps(self) -> tuple[ExecutedInstruction, ...]:
     """Everything that one device executes, including inside fusions.
 
-    Takes the longest branch of a conditional, as often as `share` says; a loop
-    whose trip count depends on data counts once.
+    Takes one branch of a conditional, see `taken`; a loop whose trip count
+    depends on data counts once.
     """
     return tuple(_walk(self, self.entry, 1.0))
 
@@ -225,6 +225,23 @@ def _stored(shape: ArrayShape, layout: str) -> float:
   return shape._replace(dims=tuple(padded)).bytes
 
 
+# Opcodes that neither compute nor move anything.
+FREE = {
+  'parameter',
+  'constant',
+  'tuple',
+  'get-tuple-element',
+  'bitcast',
+  'after-all',
+  'partition-id',
+  'replica-id',
+  'iota',
+  'rng-get-and-update',
+  'copy-done',
+  'slice-done',
+  'opt-barrier',
+  'add-dependency',
+}
 # Opcodes that run another computation once, and the attribute that names it.
 # (`reduce`, `map` and the like apply scalar computations, which do not matter.)
 _CALLS = {'fusion': 'calls', 'async-start': 'calls', 'call': 'to_apply'}
@@ -240,32 +257,35 @@ def _walk(
       if known != 0:
         times = count * (1 if known is None else known)
         yield from _walk(program, program.called(x, 'body'), times)
-    elif x.opcode == 'conditional' or x.opcode in _CALLS:
-      often = count * share(x)
-      ways = [list(_walk(program, way, often)) for way in called(program, x)]
-      yield from max(ways, key=len)
+    elif x.opcode == 'conditional':
+      way, share = taken(program, x)
+      yield from _walk(program, way, count * share)
+    elif x.opcode in _CALLS:
+      yield from _walk(program, program.called(x, _CALLS[x.opcode]), count)
 
 
-def share(x: Instruction) -> float:
-  """The share of its executions in which a conditional takes the branch.
+def taken(program: Program, x: Instruction) -> tuple[Computation, float]:
+  """The branch of a conditional that counts, and in which share of its runs.
 
-  A program says so in the name of a scope around it, as in `every_500_steps`
-  (`gpt_jax/papers/diloco/diloco.py`); 1 without one, and for calls.
+  The one that executes the most instructions which compute or move something:
+  FLOPs, traffic and time are those of the same branch. A program says how often
+  it is taken in the name of a scope around the conditional, as in
+  `every_500_steps` (`gpt_jax/papers/diloco/diloco.py`); always without one.
   """
-  found = x.opcode == 'conditional' and re.search(r'\bevery_(\d+)_steps/', x.op_name)
-  return 1 / int(found[1]) if found else 1.0
 
+  def length(way: Computation) -> float:
+    steps = _walk(program, way, 1.0)
+    return sum(y.trips for y in steps if y.instruction.opcode not in FREE)
 
-def called(program: Program, x: Instruction) -> list[Computation]:
-  """The computations that a call runs, or that a conditional chooses from."""
-  if x.opcode in _CALLS:
-    return [program.called(x, _CALLS[x.opcode])]
   found = re.search(r'branch_computations=\{([^}]*)\}', x.attributes)
   if found is None:
     both = ('true_computation', 'false_computation')
-    return [program.called(x, name) for name in both]
-  names = [name.strip().lstrip('%') for name in found[1].split(',')]
-  return [program.computations[name] for name in names]
+    ways = [program.called(x, name) for name in both]
+  else:
+    names = [name.strip().lstrip('%') for name in found[1].split(',')]
+    ways = [program.computations[name] for name in names]
+  rare = re.search(r'\bevery_(\d+)_steps/', x.op_name)
+  return max(ways, key=length), 1 / int(rare[1]) if rare else 1.0
 
 
 def _trips(program: Program, loop: Instruction, computation: Computation) -> int | None:

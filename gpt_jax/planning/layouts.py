@@ -17,6 +17,7 @@ from gpt_jax.core import sharding
 from gpt_jax.core.config import Config
 from gpt_jax.core.costs import flops
 from gpt_jax.core.costs.topologies import Slices
+from gpt_jax.core.nn import int8
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.layers import FORMS
 from gpt_jax.core.nn.pipeline import Schedule
@@ -355,9 +356,11 @@ class CostModel(MemoryModel):
     weights /= mesh['stage']
     # An all-reduce sends twice the bytes.
     scatter = 1 if self.scattered(mesh, links) else 2
-    # Kernels are gathered in int8, sums of their gradients sent in int32.
+    # Kernels are gathered in int8, sums of their gradients sent in int32, if that
+    # holds those of all tokens.
     gathered = 2 * (1 - self._narrow / 2)
-    summed = scatter * (1 + (self._narrow if both else 0))
+    wide = both and parts.rows(rows) * self.last.length <= int8.LONGEST
+    summed = scatter * (1 + (self._narrow if wide else 0))
     fsdp = over('fsdp', gathers * (gathered + summed) * weights)
     here = 2 * tokens / split / mesh['context'] * model.d_model
     meets = 2 if model.block.startswith('parallel') else 4

@@ -16,6 +16,7 @@ from gpt_jax.core.nn.grouped import tile_of
 from gpt_jax.planning import collectives
 from gpt_jax.planning.hlo import (
   BYTES,
+  FREE,
   ArrayShape,
   Computation,
   ExecutedInstruction,
@@ -297,7 +298,7 @@ def of(program: Program, x: Instruction, inside: Computation, chip: Chip, causal
     chip: whose units do it.
     causal: whether attention kernels skip blocks that no query sees.
   """
-  if x.opcode in _FREE:
+  if x.opcode in FREE:
     return Work()
   if is_kernel(x):
     return _kernel(x, inside, chip.side, causal)
@@ -508,22 +509,6 @@ def _computed(operands: list[Instruction], keys: int, causal: bool) -> float:
   return min(rows, columns) / max(rows, columns)
 
 
-_FREE = {
-  'parameter',
-  'constant',
-  'tuple',
-  'get-tuple-element',
-  'bitcast',
-  'after-all',
-  'partition-id',
-  'replica-id',
-  'iota',
-  'rng-get-and-update',
-  'copy-done',
-  'slice-done',
-  'opt-barrier',
-  'add-dependency',
-}
 _SLICES = {'dynamic-slice', 'slice', 'gather'}
 # Operations on each element of the result. Those with a table or a series are
 # several; a division is a reciprocal and a product.

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from etils import epy
 from rich.console import Console
@@ -88,7 +88,7 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
     ],
     'run': {**found.whole._asdict(), 'dollars': _dollars(found)},
     'price': {
-      'dollars_per_chip_hour': prices.of_chip(slices.chip.prefixes),
+      'dollars_per_chip_hour': prices.of_chip(slices.chip.sold.prefixes),
       'source': prices.source(),
     },
     **(
@@ -103,7 +103,7 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
 
 def _dollars(plan: 'search.FittingPlan') -> float | None:
   """What the run costs on demand; None: no price is known."""
-  price = prices.of_chip(plan.slices.chip.prefixes)
+  price = prices.of_chip(plan.slices.chip.sold.prefixes)
   return None if price is None else price * plan.whole.chip_hours
 
 
@@ -118,7 +118,7 @@ def _prices(several: Iterable[Slices]) -> list[str]:
   """What a chip-hour of each kind costs, and where the figures are from."""
   costs, unpriced = [], []
   for chip in dict.fromkeys(slices.chip for slices in several):
-    price = prices.of_chip(chip.prefixes)
+    price = prices.of_chip(chip.sold.prefixes)
     if price is None:
       unpriced.append(f'{chip.name}: no price is known here; see {prices.WHERE}')
     else:
@@ -144,101 +144,155 @@ def pipelines(found: 'search.FittingPlan') -> list[str]:
   return lines
 
 
-# The rows of the tables of a plan, each with its text for a stage.
-_MEMORY = {
-  'peak': lambda s: _gib(s.hbm.peak),
-  'allowed': lambda s: _gib(s.hbm.limit),
-  'parameters': lambda s: _gib(s.hbm.parameters),
-  'optimizer': lambda s: _gib(s.hbm.optimizer),
-  'activations kept for all layers': lambda s: _gib(s.hbm.activations),
-  'temporaries, gradients': lambda s: _gib(s.hbm.temporaries),
-  "in the host's memory": lambda s: _gib(s.hbm.host),
-}
-_WORK = {
+class Asked(NamedTuple):
+  """What was asked for, in the user's words."""
+
+  config: str  # as --config names it
+  train: str  # the command that trains it, without what a plan changes
+
+
+# Rows of the table of a plan, each with its text for a stage.
+_TABLE = {
+  'peak HBM of a chip, GiB': lambda s: _gib(s.hbm.peak),
+  '- parameters': lambda s: _gib(s.hbm.parameters),
+  '- optimizer': lambda s: _gib(s.hbm.optimizer),
+  '- activations kept for all layers': lambda s: _gib(s.hbm.activations),
+  '- temporaries, gradients': lambda s: _gib(s.hbm.temporaries),
+  "in the host's memory, GiB": lambda s: _gib(s.hbm.host),
+  'seconds (estimated)': lambda s: f'{s.time:.3g}',
+  '- matrix units': lambda s: f'{s.spent["products"]:.3g}',
+  '- vector units': lambda s: f'{s.spent["vector"]:.3g}',
+  '- HBM': lambda s: f'{s.spent["memory"]:.3g}',
+  '- waiting for chips of a slice': lambda s: f'{s.spent["ici"]:.3g}',
+  '- waiting for other slices': lambda s: f'{s.spent["dcn"]:.3g}',
+  'MFU': lambda s: flops.both_mfu(s.mfu, s.mfu_causal, 1),
   'micro-batches': lambda s: f'{s.micro_batches}',
+  'attention': lambda s: '\n'.join(s.attention),
+  'FLOPs not counted': lambda s: ', '.join(s.flops.not_counted),
+}
+# And of that of --why.
+_WHY = {
   'model FLOPs': lambda s: f'{s.flops.model:.4g}',
   'compiled FLOPs': lambda s: f'{s.flops.compiled:.4g}',
   'compiled / model': lambda s: f'{s.flops.ratio:.3f}',
   'of them in kernels': lambda s: f'{sum(s.flops.kernels.values()):.3g}',
-  'attention': lambda s: '\n'.join(s.attention),
-  'not counted': lambda s: ', '.join(s.flops.not_counted) or 'nothing',
   'gradients reduce-scattered': lambda s: _names(s.scattered),
   'gradients all-reduced': lambda s: _names(s.reduced),
   'float32 gathered, GiB': lambda s: _gib(s.wide_gathers),
-}
-_TIME = {
-  'seconds': lambda s: f'{s.time:.3g}',
-  'of them: matrix units': lambda s: f'{s.spent["products"]:.3g}',
-  'vector units': lambda s: f'{s.spent["vector"]:.3g}',
-  'HBM': lambda s: f'{s.spent["memory"]:.3g}',
-  'waiting for chips of a slice': lambda s: f'{s.spent["ici"]:.3g}',
-  'waiting for other slices': lambda s: f'{s.spent["dcn"]:.3g}',
   # Everything kept there is sent and fetched once; the estimate assumes that
   # this overlaps with the rest.
   "GiB/s to and from the host's memory": lambda s: f'{2 * s.hbm.host / s.time / GIB:.3g}',
-  'MFU': lambda s: flops.both_mfu(s.mfu, s.mfu_causal, 1),
   'tokens/s': lambda s: f'{s.tokens_per_second:,.0f}',
 }
+# Texts of rows that say nothing.
+_NOTHING = {'', '-', '0', '0.00', 'none'}
 
 
-def show(name: str, found: 'search.FittingPlan | search.Misfit', console: Console) -> None:
-  """Prints a plan; or what does not fit, and the smallest change that helps."""
+def show(
+  asked: Asked, found: 'search.FittingPlan | search.Misfit', console: Console, *, why: bool
+) -> None:
+  """Prints the answer in five lines, then a table; with `why` all figures.
+
+  If it does not fit, what it needs stands above, and the rest is of the
+  smallest change that helps, if any does.
+  """
   if isinstance(found, search.Misfit):
-    _show_misfit(name, found, console)
+    _show_misfit(asked, found, console)
     if found.suggestion is None:
       return
     found = found.suggestion
-  slices, stages, run = found.slices, found.stages, found.whole
-  console.print(
-    f'{name} on {slices}: {counted(slices.chips, "chip")}, '
-    f'{counted(slices.hosts, "host")}, '
-    f'mesh {_mesh(found)}, remat {found.config.model.remat}'
-  )
-  if found.changes:
-    console.print('chosen for this plan; give these to train, too:')
+  for line in answer(asked, found):
     # On one line, to paste: rich would wrap it.
-    console.print(f'  {search.overrides(found.changes)}', soft_wrap=True)
-  if (rest := found.beaten) is not None:
+    console.print(line, soft_wrap=True)
+  console.print(_table(found, _TABLE))
+  if why:
+    _show_why(found, console)
+  else:
+    console.print('--why: FLOPs, traffic, gradients, and what is assumed')
+
+
+def answer(asked: Asked, plan: 'search.FittingPlan') -> tuple[str, str, str, str, str]:
+  """Whether it fits, how fast it is, its MFU, its cost, and how to launch it."""
+  slices, stage, run = plan.slices, plan.last, plan.whole
+  limit = max(x.hbm.limit for x in plan.stages)
+  fits = (
+    f'fits: {asked.config} on {slices} ({slices.accelerator}, {counted(slices.chips, "chip")}, '
+    f'{counted(slices.hosts, "host")}): {plan.peak / GIB:.2f} of {limit / GIB:.2f} GiB a chip, '
+    f'{(limit - plan.peak) / GIB:.2f} free'
+  )
+  step = (
+    f'step: {stage.time:.3g} s for {stage.rows:,} rows of {stage.row_tokens:,} tokens, '
+    f'{stage.tokens_per_second:,.0f} tokens/s (estimated); {run.steps:,} steps and '
+    f'{run.tokens:,} tokens: {run.days:.3g} days'
+  )
+  error = (
+    f'±{stage.error:.0%}, the worst of {schedule.RUNS} published runs'
+    if stage.error
+    else (f'accuracy unknown: none of {schedule.RUNS} published runs is like it')
+  )
+  mfu = f'MFU: {flops.both_mfu(run.mfu, run.mfu_causal, 1)}, {error}'
+  (price,) = _prices([slices])
+  hours, dollars = f'{run.chip_hours:,.0f} chip-hours', _dollars(plan)
+  about = '' if dollars is None else f'about ${_shown_dollars(plan)} for '
+  cost = f'cost: {about}{hours} ({price})'
+  return fits, step, mfu, cost, _launch(asked, plan)
+
+
+def _launch(asked: Asked, plan: 'search.FittingPlan') -> str:
+  """The command, and where it runs."""
+  slices, words = plan.slices, [asked.train]
+  if plan.changes:
+    words.append(search.overrides(plan.changes))
+  words.append('--workdir W')
+  if slices.hosts > 1:
+    words.append('--distributed')
+  settings, script = [f'ACCELERATOR={slices.accelerator}'], 'launch/tpu.sh'
+  if not slices.usual:  # only there has a slice another shape
+    settings.append(f'TOPOLOGY={slices.name.partition(":")[2]}')
+    script = 'launch/gke.sh'
+  if slices.number > 1:
+    settings.append(f'SLICES={slices.number}')
+  on = f'on each of {slices.hosts:,} hosts; ' if slices.hosts > 1 else ''
+  return f'launch ({on}{script}: {" ".join(settings)}): {" ".join(words)}'
+
+
+def _table(plan: 'search.FittingPlan', rows: dict[str, Callable], title: str = '') -> TextTable:
+  """The rows that say something."""
+  columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in plan.stages]
+  corner = f'mesh {_mesh(plan)}, remat {plan.config.model.remat}' if rows is _TABLE else 'a step'
+  out = TextTable(corner, *columns, title=title)
+  for label, text in rows.items():
+    texts = [text(stage) for stage in plan.stages]
+    if not {*texts} <= _NOTHING:
+      out.add_row(label, *texts)
+  return out
+
+
+def _show_why(plan: 'search.FittingPlan', console: Console) -> None:
+  """Prints where the figures come from."""
+  if (rest := plan.beaten) is not None:
     console.print(
       f'compiled too, and slower (the plan is estimated to be '
-      f'{rest.pace / found.pace - 1:.0%} faster): '
+      f'{rest.pace / plan.pace - 1:.0%} faster): '
       + (search.overrides(rest.changes) or 'the config as it is'),
       soft_wrap=True,
     )
-
-  for line in dict.fromkeys(pipelines(found)):
+  for line in dict.fromkeys(pipelines(plan)):
     console.print(line)
-
-  def table(corner: str, title: str, rows: dict[str, Callable]) -> None:
-    columns = [f'{stage.rows} rows of {stage.row_tokens}' for stage in stages]
-    out = TextTable(corner, *columns, title=title)
-    for label, text in rows.items():
-      out.add_row(label, *map(text, stages))
-    console.print(out)
-
-  table('HBM of a chip, GiB', 'Fits', _MEMORY)
-  table('a step', 'Compiled', _WORK)
-  console.print(_traffic(found.last))
-  if line := _of_outer_steps(found):
+  console.print(_table(plan, _WHY, 'Compiled'))
+  console.print(_traffic(plan.last))
+  if line := _of_outer_steps(plan):
     console.print(line)
-  table('a step', f'Estimated, {accuracy(found.last)}', _TIME)
-  console.print(
-    f'All {run.steps:,} steps, {run.tokens:,} tokens: {run.days:.3g} days, '
-    f'{run.chip_hours:,.0f} chip-hours, MFU '
-    f'{flops.both_mfu(run.mfu, run.mfu_causal, 1)} (estimated, '
-    f'{accuracy(found.last)})'
-  )
-  console.print(_cost(found), soft_wrap=True)
   console.print('Assumed:')
   for line in schedule.assumptions():
     console.print(f'  {line}')
 
 
-def _show_misfit(name: str, misfit: 'search.Misfit', console: Console) -> None:
+def _show_misfit(asked: Asked, misfit: 'search.Misfit', console: Console) -> None:
   text = (
-    f'{name} on {misfit.slices}: does not fit: the step of {misfit.rows} rows '
-    f'of {misfit.row_tokens} tokens needs {misfit.needed / GIB:.1f} GiB '
-    f'of {misfit.limit / GIB:.2f}; '
+    f'does not fit: {asked.config} on {misfit.slices}: the step of {misfit.rows:,} rows '
+    f'of {misfit.row_tokens:,} tokens needs {misfit.needed / GIB:.1f} of '
+    f'{misfit.limit / GIB:.2f} GiB a chip, {(misfit.needed - misfit.limit) / GIB:.1f} too many; '
   )
   if suggestion := misfit.suggestion:
     suggestion = suggestion.beaten or suggestion
@@ -257,13 +311,6 @@ def _show_misfit(name: str, misfit: 'search.Misfit', console: Console) -> None:
     larger = f'{misfit.larger} (estimated)' if misfit.larger else 'more chips'
     text += f'take {larger}'
   console.print(text, soft_wrap=True)
-
-
-def _cost(plan: 'search.FittingPlan') -> str:
-  (price,) = _prices([plan.slices])
-  if _dollars(plan) is None:
-    return price
-  return f'About ${_shown_dollars(plan)} ({price})'
 
 
 def outcome_to_json(
@@ -335,19 +382,38 @@ def show_compared(
     )
     if plan.changes:
       lines.append(f'{slices}: {search.overrides(plan.changes)}')
+  console.print(_best(outcomes))
   console.print(table)
   for line in (*lines, *_prices(outcomes)):
     # On one line, to paste: rich would wrap it.
     console.print(line, soft_wrap=True)
 
 
+def _best(outcomes: 'dict[Slices, search.FittingPlan | search.Misfit | str]') -> str:
+  """The fastest and the cheapest of the slices that it fits as it is."""
+  fits = [plan for plan in outcomes.values() if isinstance(plan, search.FittingPlan)]
+  if not fits:
+    return 'fits none of them as it is'
+  first = min(fits, key=lambda plan: plan.whole.days)
+  said = [
+    f'fits {len(fits)} of {len(outcomes)}; fastest: {first.slices}, {first.whole.days:.3g} days'
+  ]
+  if priced := [(x, plan) for plan in fits if (x := _dollars(plan)) is not None]:
+    cheapest = min(priced, key=lambda pair: pair[0])[1]
+    said.append(f'cheapest: {cheapest.slices}, ${_shown_dollars(cheapest)}')
+  return '; '.join(said)
+
+
 def show_search(
-  name: str, slices: Slices, plans: 'list[search.FittingPlan]', misfits: int, console: Console
+  asked: Asked, found: 'search.Found', slices: Slices, console: Console, *, why: bool
 ) -> None:
-  """Prints the ranking of plans that fit, and the best one as overrides."""
+  """Prints the answer for the best plan, then the ranking of those that fit."""
+  plans = found.plans
   if not plans:
-    console.print(f'{name} on {slices}: none of the {misfits} tried fits; take more chips')
+    console.print(f'does not fit: {asked.config} on {slices}: {found.why}', soft_wrap=True)
     return
+  for line in answer(asked, plans[0]):
+    console.print(line, soft_wrap=True)
   table = TextTable(
     'mesh',
     'remat',
@@ -358,7 +424,7 @@ def show_search(
     'MFU',
     'days',
     'dollars',
-    title=f'{name} on {slices}; times are estimated; of the best {accuracy(plans[0].last)}',
+    title=f'Compiled; {found.misfits} others do not compile or do not fit',
   )
   for plan in plans:
     stage = plan.last
@@ -374,9 +440,9 @@ def show_search(
       _shown_dollars(plan),
     )
   console.print(table)
-  console.print(*_prices([slices]), soft_wrap=True)
-  console.print(f'{misfits} others do not compile or do not fit. The best, to paste:')
-  console.print(f'  {search.overrides(plans[0].changes)}', soft_wrap=True)
+  if why:
+    console.print(_table(plans[0], _TABLE))
+    _show_why(plans[0], console)
 
 
 def _mesh(plan: 'search.FittingPlan') -> str:

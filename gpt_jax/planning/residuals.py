@@ -17,6 +17,8 @@ from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 from gpt_jax.core import config as config_lib
 from gpt_jax.core import sharding
 from gpt_jax.core.config import Config
+from gpt_jax.core.nn import int8
+from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.compiled import abstract_batch
 from gpt_jax.core.training.step import mean_gradients
@@ -58,6 +60,11 @@ def _read(config: Config) -> ScanResiduals:
   one: Any = sharding.abstract_mesh()
   parts = parts_lib.build(config, one)
   shape = parts.shapes()[-1]
+  if ModelChoices.of(config.model).matmul:
+    # One device cannot sum the tokens of many: see `int8.check_tokens`.
+    most = max(1, int8.LONGEST // shape.length)
+    rows = next(n for n in range(min(most, shape.rows), 0, -1) if shape.rows % n == 0)
+    shape = shape._replace(rows=rows)
   objective = parts.objective.of(shape.task)
   state = parts_lib.abstract_state(parts)
   batch = abstract_batch(parts, *shape, training=True)

@@ -12,7 +12,6 @@ import jax
 
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.config import Config
-from gpt_jax.core.costs import topologies
 from gpt_jax.core.costs.topologies import Slices
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
@@ -338,7 +337,7 @@ def larger(request: SearchRequest) -> str | None:
   here = math.prod(request.slices.shape)
   remat = REMATS[-1] if request.remat else request.config.model.remat
   known = {here}
-  for shape in topologies.sold(request.slices.chip):
+  for shape in request.slices.chip.sold.shapes:
     chips = math.prod(shape)
     if chips < here or chips in known:
       continue
@@ -356,17 +355,21 @@ def larger(request: SearchRequest) -> str | None:
 # Searches meshes, rematerialisation and micro-batches; ranks what fits.
 
 
+class Found(NamedTuple):
+  """What a search found."""
+
+  plans: list[FittingPlan]  # of the last stage only, sorted by time per token
+  misfits: int  # programs that did not fit
+  why: str  # if there are no plans
+
+
 def search(
   request: SearchRequest, note: Note, *, most: int = 12, clock: Callable[[], float] = time.monotonic
-) -> tuple[list[FittingPlan], int]:
+) -> Found:
   """Compiles the most promising variants and ranks those that fit.
 
   Varies the open fields of the request; compiles at most `most` programs, whose
   progress goes to `note`.
-
-  Returns:
-    The plans, of the last stage only, sorted by estimated time per token; and
-    the number of programs that did not fit.
   """
   compile_lib.use_cpu()
   variants = _variants(request)[:most]
@@ -383,12 +386,14 @@ def search(
     except (TooLarge, jax.errors.JaxRuntimeError) as e:
       misfits += 1
       note(str(e).partition('\n')[0])
-  plans.sort(key=lambda plan: plan.pace)
-  return plans, misfits
+  if not plans:
+    tried = f'none of the {misfits} tried fits' if misfits else 'no layout is estimated to fit'
+    return Found([], misfits, f'{tried}; take {larger(request) or "more chips"}')
+  return Found(sorted(plans, key=lambda plan: plan.pace), misfits, '')
 
 
 def _variants(request: SearchRequest) -> list[dict[str, Any]]:
-  """Variants to try: of those that may fit, the fastest first."""
+  """Variants to try: of those that may fit, the fastest first; [] if none may."""
   slices, limit = request.slices, request.slices.hbm
   found = []
   remats = REMATS if request.remat else (request.config.model.remat,)
@@ -409,12 +414,6 @@ def _variants(request: SearchRequest) -> list[dict[str, Any]]:
           # Slightly slower: parameters are gathered more often.
           fewer = {**changes, 'batch.micro_rows': number}
           found.append((False, option.seconds * 1.02, fewer))
-  if not found:
-    enough = larger(request)
-    raise UsageError(
-      f'--topology={request.slices.name}: no layout is estimated to fit; take '
-      + (enough or 'more chips of another generation')
-    )
   found.sort(key=lambda entry: entry[:2])
   unique = {}
   for _, _, changes in found:

@@ -201,14 +201,28 @@ def train(cells: list[Cell], argv: list[str], root: str) -> list[tuple[Point, Cu
 
 
 def result(cell: Cell, workdir: str) -> tuple[Point, Curve] | None:
-  """A run's held-out loss and its curve; None if it has not reached its end."""
+  """A run's held-out loss and its curve; None if it has not reached its end.
+
+  Raises:
+    UsageError: it has diverged, or logged no loss: there is nothing to fit.
+  """
   lines = metrics.read(workdir)
   last = cell.config.schedule.num_steps
   losses = [m[HELD_OUT] for m in lines if m['step'] == last and HELD_OUT in m]
   if not losses:
     return None
+  if not 0 < losses[-1] < math.inf:
+    raise UsageError(
+      f'{workdir}: the run diverged, its held-out loss is {losses[-1]:g}; lower its peak in '
+      'sweep.sizes, delete its folder and give the same command'
+    )
   logged = [m for m in lines if math.isfinite(m.get('loss', math.nan))]
-  point = Point(cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1])
+  if not logged:
+    raise UsageError(
+      f'{workdir}: the run logged no finite loss in its {last} steps; lower log.every_steps, '
+      'delete its folder and give the same command'
+    )
+  point = Point(cell.name, cell.budget, cell.parameters, cell.tokens, cell.flops, losses[-1])
   return point, Curve(
     cell.parameters,
     cell.flops / cell.tokens,

@@ -128,38 +128,22 @@ check_secrets() {
     bad SECRETS_FILE "line $number is not NAME=value"
 }
 
-# Chips, hosts and the runtime of the accelerator. The numbers in the names of
-# v4, v5p and tpu7x count TensorCores, two per chip; the others count chips.
+# Chips, hosts and shape of the accelerator, by the table that `gpt-jax plan` has
+# too, and its runtime.
 size_up() {
-  # The cloud's own name of v5e.
-  ACCELERATOR=${ACCELERATOR/#v5e-/v5litepod-}
-  local number=${ACCELERATOR##*-} runtime
-  [[ $ACCELERATOR =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] ||
-    bad ACCELERATOR 'v4-N, v5p-N, tpu7x-N (N TensorCores, 2 a chip),' \
-      'v5litepod-N (also v5e-N) or v6e-N (N chips)'
+  local found runtime=''
+  found=$(python3 "$LAUNCH/../gpt_jax/core/costs/slice_names.py" "$ACCELERATOR") ||
+    bad ACCELERATOR "${found:-python3 is needed (above)}"
+  # The cloud calls v5e v5litepod.
+  read -r ACCELERATOR CHIPS HOSTS_A_SLICE SHAPE <<< "$found"
   GENERATION=${ACCELERATOR%-*}
   case $GENERATION in
-    v4) CHIPS=$((number / 2)) runtime=tpu-ubuntu2204-base ;;
-    v5p) CHIPS=$((number / 2)) runtime=v2-alpha-tpuv5 ;;
-    tpu7x) CHIPS=$((number / 2)) runtime='' ;;
-    v5litepod) CHIPS=$number runtime=v2-alpha-tpuv5-lite ;;
-    v6e) CHIPS=$number runtime=v2-alpha-tpuv6e ;;
+    v4) runtime=tpu-ubuntu2204-base ;;
+    v5p) runtime=v2-alpha-tpuv5 ;;
+    v5litepod) runtime=v2-alpha-tpuv5-lite ;;
+    v6e) runtime=v2-alpha-tpuv6e ;;
   esac
   RUNTIME=${RUNTIME:-$runtime}
-  case $GENERATION in
-    v4 | v5p | tpu7x)
-      ((number % 8 == 0)) ||
-        bad ACCELERATOR 'N is a multiple of 8: four chips a host'
-      HOSTS_A_SLICE=$((CHIPS / 4))
-      ;;
-    *)
-      case $CHIPS in
-        1 | 4 | 8) HOSTS_A_SLICE=1 ;;
-        16 | 32 | 64 | 128 | 256) HOSTS_A_SLICE=$((CHIPS / 4)) ;;
-        *) bad ACCELERATOR 'N is one of 1, 4, 8, 16, 32, 64, 128, 256' ;;
-      esac
-      ;;
-  esac
   HOSTS_A_SLICE=${HOSTS:-$HOSTS_A_SLICE}
   NUM_HOSTS=$((HOSTS_A_SLICE * SLICES))
   # NODES are those of the run, maybe fewer than ALL_NODES: see some_slices.sh.

@@ -243,6 +243,26 @@ def test_products_in_int8():
     assert found == pytest.approx(expected, rel=0.02)
 
 
+def test_sums_of_more_tokens_than_int32_holds_are_sent_as_those_of_plain_products():
+  links = {axis: layouts.Links(2, True) for axis in sharding.AXES}
+  mesh = dict.fromkeys(sharding.AXES, 1)
+
+  def waits(text, rows):
+    fields = {'model.matmul': text, 'model.context_length': 8, 'batch.size': rows}
+    config = config_lib.resolve(tiny.config(**tiny.MESHABLE | fields | {'model.vocab_size': 48}))
+    # Links so slow that nothing else counts.
+    slices = topologies.parse('v5e:2x4')
+    slices = slices._replace(chip=slices.chip._replace(link=1.0))
+    return CostModel(config, slices).seconds(mesh | {'fsdp': 8}, links, 0)
+
+  few, many = 16_000, 16_800  # just below and above 133,144 tokens
+  assert waits('plain', few) == pytest.approx(waits('plain', many))
+  # Kernels gathered twice in bfloat16, a sum of it; in a byte, with a sum of four.
+  share = 1 - waits('int8', many) / waits('plain', many)
+  assert 0.1 < share < 1 / 3
+  assert waits('int8', few) > 1.2 * waits('int8', many)
+
+
 def test_stages_and_their_bubble():
   """GPipe's (S - 1) / (M + S - 1), and an S-th of the layers on each device."""
   fields = {'model.num_layers': 8, 'batch.size': 64, 'batch.micro_rows': 0}

@@ -27,7 +27,7 @@ from gpt_jax.core.training import compiled as compiled_lib
 from gpt_jax.core.training import device_check, parts
 from gpt_jax.core.training.compiled import TooLarge
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts, report, search
+from gpt_jax.planning import layouts, report, schedule, search
 from gpt_jax.planning.search import SearchRequest
 from tests.support import tiny, tpu
 
@@ -212,7 +212,7 @@ def a_plan(request, changes, time):
     (),
     0.0,
     time,
-    {},
+    {'products': time, 'vector': 0.0, 'memory': 0.0, 'ici': 0.0, 'dcn': 0.0},
     'products',
     0.4,
     0.3,
@@ -277,6 +277,118 @@ def test_what_the_cost_model_expects_to_be_faster_is_compiled(
   assert compiled == []
 
 
+@pytest.fixture
+def planned(monkeypatch):
+  """Runs `plan`, whose plan or search is given, without a compiler."""
+
+  def run(found, *flags):
+    def make(request, note, **_):
+      return found(request)
+
+    monkeypatch.setattr(search, 'make', make)
+    monkeypatch.setattr(search, 'search', make)
+    monkeypatch.setattr(search, 'better', lambda request, found, note, **_: found)
+    monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
+    return main(['plan', '--config=configs/gpt2.py:small', *flags])
+
+  return run
+
+
+def test_the_answer_comes_first_in_five_lines(planned, capsys):
+  flags = ['--topology=v5e-8', '--config.seed', '3', '--config.mesh.fsdp=8', '--last_stage']
+  assert planned(lambda request: a_plan(request, {'model.remat': 'full'}, 0.25), *flags) == 0
+  fits, step, mfu, cost, launch, *table = capsys.readouterr().out.splitlines()
+  assert fits == (
+    'fits: configs/gpt2.py:small on v5e:2x4 (v5litepod-8, 8 chips, 1 host): '
+    '1.00 of 2.00 GiB a chip, 1.00 free'
+  )
+  assert step == (
+    'step: 0.25 s for 16 rows of 64 tokens, 4,096 tokens/s (estimated); '
+    '10 steps and 1,000 tokens: 2 days'
+  )
+  assert mfu == 'MFU: 40.0% (30.0% causal), ±17%, the worst of 13 published runs'
+  assert cost.startswith('cost: about $120 for 100 chip-hours (v5e: $1.20 a chip-hour')
+  # With what was given, and what was chosen; one host needs no other.
+  assert launch == (
+    'launch (launch/tpu.sh: ACCELERATOR=v5litepod-8): gpt-jax train '
+    '--config=configs/gpt2.py:small --config.seed 3 --config.mesh.fsdp=8 '
+    '--config.model.remat=full --workdir W'
+  )
+  assert table[0].startswith('mesh ') and 'remat full' in table[0]
+  # Rows that say nothing are left out, and so is what --why shows.
+  rows = [line.split('  ')[0] for line in table]
+  assert '- matrix units' in rows and '- vector units' not in rows
+  assert not any('Assumed' in line for line in table) and '--why' in table[-1]
+
+
+def test_why_shows_the_rest(planned, capsys):
+  assert planned(lambda request: a_plan(request, {}, 0.25), '--topology=v5e-8', '--why') == 0
+  out = capsys.readouterr().out
+  for said in ('Assumed:', 'compiled / model', 'GiB that a chip sends'):
+    assert said in out
+  assert '--why' not in out
+
+
+@pytest.mark.parametrize(
+  'topology, slices, said',
+  [
+    ('v4-32', 1, 'launch (on each of 4 hosts; launch/tpu.sh: ACCELERATOR=v4-32): '),
+    ('v5p:4x4x16', 2, 'launch/gke.sh: ACCELERATOR=v5p-512 TOPOLOGY=4x4x16 SLICES=2): '),
+    ('tpu7x-128', 1, 'launch (on each of 16 hosts; launch/tpu.sh: ACCELERATOR=tpu7x-128): '),
+  ],
+)
+def test_how_to_launch(planned, capsys, topology, slices, said):
+  flags = [f'--topology={topology}', f'--slices={slices}']
+  assert planned(lambda request: a_plan(request, {}, 0.25), *flags) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert said in lines[4] and lines[4].endswith(' --workdir W --distributed')
+  if topology.startswith('tpu7x'):
+    assert lines[3].startswith('cost: 100 chip-hours (tpu7x: no price is known here')
+
+
+def test_what_does_not_fit_says_by_how_much(planned, capsys):
+  def misfit(request):
+    small = a_plan(request, {'model.remat': 'full'}, 2.0)
+    fields = ({}, 16, 7, 64.0 * GIB, 30.75 * GIB, small, 1, (), None)
+    return search.Misfit(request.config, request.slices, *fields)
+
+  assert planned(misfit, '--topology=v4-8') == 1
+  first, second, *_ = capsys.readouterr().out.splitlines()
+  assert first == (
+    'does not fit: configs/gpt2.py:small on v4:2x2x1: the step of 16 rows of 7 tokens needs '
+    '64.0 of 30.75 GiB a chip, 33.2 too many; smallest change that fits: '
+    '--config.model.remat=full (1.0 GiB)'
+  )
+  assert second.startswith('fits: ')
+
+
+def test_a_search_answers_first_too(planned, capsys):
+  def found(request):
+    plans = [a_plan(request, {'mesh.fsdp': n}, n) for n in (4, 8)]
+    return search.Found(plans, 3, '')
+
+  assert planned(found, '--topology=v5e-8', '--search') == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].startswith('fits: ') and '--config.mesh.fsdp=4 --workdir W' in lines[4]
+  assert 'Compiled; 3 others do not compile or do not fit' in lines[5]
+  nothing = search.Found([], 0, 'no layout is estimated to fit; take v5e:4x4')
+  assert planned(lambda request: nothing, '--topology=v5e-8', '--search') == 1
+  out, _ = capsys.readouterr()
+  assert 'does not fit: configs/gpt2.py:small on v5e:2x4: no layout is estimated' in out
+
+
+@pytest.mark.parametrize('flags, said', [([], ''), (['--json'], '"plans": []')])
+def test_a_search_that_finds_nothing_ends_with_1(monkeypatch, capsys, flags, said):
+  """LLaMA 65B on one host: nothing is worth compiling."""
+  monkeypatch.setattr(compile_lib, 'use_cpu', lambda: None)
+  given = ['--config=configs/llama.py:65b', '--config.model.vocab_size=32000']
+  assert main(['plan', *given, '--topology=v5e-4', '--search', *flags]) == 1
+  out, error = capsys.readouterr()
+  assert said in out and 'Traceback' not in error
+  if not flags:
+    assert re.search(r'no layout is estimated to fit; take v5e:\d+x\d+$', out.strip())
+
+
 OUTCOMES = {
   'v5e:2x4': lambda request: a_plan(request, {}, 1.0),
   'v4:2x2x1': lambda request: search.Misfit(
@@ -328,6 +440,7 @@ def test_several_slices_are_compared(compare, capsys):
   assert rows['v6e:2x2'][0].split()[1:3] == ['4', 'no']
   assert rows['v6e:2x2'][1].endswith(': mesh.fsdp: does not divide')
   assert rows['tpu7x:2x2x1'][0].split()[-1] == '-'
+  assert out.startswith('fits 2 of 4; fastest: v5e:2x4, 2 days; cheapest: v5e:2x4, $120\n')
   # What holds for all is said once.
   assert 'v5e: $1.20, v4: $3.22, v6e: $2.70 a chip-hour on demand in' in out
   assert out.count('yours to check') == 1
@@ -371,6 +484,13 @@ def test_how_long_compilations_took(monkeypatch):
   assert compile_lib.so_far() == 'the 2 before took 41 to 102 s'
 
 
+def test_no_published_run_is_in_int8():
+  time = schedule.StepEstimate(10, 7, 1, 1, 1, 0)
+  for text, expected in (('plain', schedule.ERROR), ('int8', None)):
+    config = config_lib.resolve(tiny.config(**tiny.MESHABLE | {'model.matmul': text}))
+    assert compile_lib.error_of(config, time) == expected
+
+
 def test_flags_of_libtpu():
   found = compile_lib.parse_flags('--xla_a=true xla_b=16 ')
   assert found == {'xla_a': 'true', 'xla_b': '16'}
@@ -395,7 +515,7 @@ def test_search_ranks_what_fits(monkeypatch):
   # Nothing is compiled for TPU: its compiler need not be here.
   monkeypatch.setattr(search.compile_lib, 'use_cpu', lambda: None)
   notes = []
-  found, misfits = search.search(request, notes.append, most=9)
+  found, misfits, _ = search.search(request, notes.append, most=9)
   assert len(compiled) == 9 == len(found) + misfits
   assert misfits and len(found) > 1
   times = [plan.last.time for plan in found]

@@ -147,6 +147,31 @@ def test_text_seen_again_is_warned_of(cells, trained, tmp_path, monkeypatch):
   assert [args[1:] for args in warned] == [(cells[0].name, 1.5)]
 
 
+@pytest.mark.parametrize(
+  'lines, said',
+  [
+    ([{'tokens': 39, 'loss': 3.0}, {'eval/validation/loss': float('nan')}], 'the run diverged'),
+    ([{'tokens': 39, 'loss': float('nan')}, {'eval/validation/loss': 3.0}], 'no finite loss'),
+    ([{'eval/validation/loss': 3.0}], 'logged no finite loss'),
+  ],
+)
+def test_a_run_without_losses_is_named(cells, tmp_path, monkeypatch, capsys, lines, said):
+  """And nothing is trained or written."""
+  monkeypatch.setattr(sweep, 'grid', lambda config: cells)
+  cell = cells[1]
+  run = tmp_path / cell.name
+  run.mkdir()
+  (run / 'config.json').write_text(config_lib.to_json(cell.config))
+  last = cell.config.schedule.num_steps
+  written = [json.dumps({'step': last, **line}) + '\n' for line in lines]
+  (run / 'metrics.jsonl').write_text(''.join(written))
+  assert main(['scaling', *FLAGS, f'--workdir={tmp_path}']) == 2
+  error = capsys.readouterr().err.strip()
+  assert f'{run}: ' in error.splitlines()[-1] and said in error
+  assert 'Traceback' not in error
+  assert os.listdir(tmp_path) == [cell.name]
+
+
 def test_arguments(cells):
   given = ['--config', 'a.py', '--workdir', 'W', '-config.x=1', '--noconfig.y=']
   assert sweep.arguments(given, cells[0])[:4] == [

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TPU generations and their rates, and the peak FLOP/s of any device.
 
-Shapes, peaks, HBM with its bandwidth, and data-centre network are from the
+Peaks, HBM with its bandwidth, and data-centre network are from the
 Cloud TPU pages on v4, v5e, v5p, v6e and tpu7x, read in 2026
 (https://docs.cloud.google.com/tpu/docs/v4 and so on); the one-way speed of a
 link, the speed in int8 and the vector units of v5e and later, from the scaling
@@ -15,6 +15,8 @@ import time
 from typing import Any, NamedTuple
 
 from etils import epy
+
+from gpt_jax.core.costs.slice_names import PREFIXES, SOLD, Sold
 
 with epy.lazy_imports():
   import jax
@@ -40,20 +42,12 @@ class Chip(NamedTuple):
   vector: float  # operations of the vector units
   config_name: str  # libtpu's name for the use of its cores
   host: tuple[int, ...]  # bounds of a host, in chips
-  # Shapes smaller than a cube; in two dimensions all shapes.
-  small: tuple[tuple[int, ...], ...]
-  largest: int  # chips in the largest slice
-  cores: int  # per chip, as the number in an accelerator name counts
-  prefixes: tuple[str, ...]  # of accelerator names
 
   @property
-  def dimensions(self) -> int:
-    """Dimensions of the network: 2 or 3."""
-    return len(self.small[0])
+  def sold(self) -> Sold:
+    """Its slices, and their names."""
+    return SOLD[self.name]
 
-
-_SMALL_2D = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
-_SMALL_3D = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 CHIPS = {
   chip.name: chip
@@ -73,10 +67,6 @@ CHIPS = {
       vector=2 * 128 * 16 * 1.05e9,
       config_name='megacore',
       host=(2, 2, 1),
-      small=_SMALL_3D,
-      largest=4096,
-      cores=2,
-      prefixes=('v4',),
     ),
     Chip(
       name='v5e',
@@ -93,10 +83,6 @@ CHIPS = {
       vector=8 * 128 * 4 * 1.5e9,
       config_name='default',
       host=(2, 2, 1),
-      small=_SMALL_2D,
-      largest=256,
-      cores=1,
-      prefixes=('v5litepod', 'v5e'),
     ),
     Chip(
       name='v5p',
@@ -113,10 +99,6 @@ CHIPS = {
       vector=2 * 8 * 128 * 4 * 1.75e9,
       config_name='megacore',
       host=(2, 2, 1),
-      small=_SMALL_3D,
-      largest=6144,
-      cores=2,
-      prefixes=('v5p',),
     ),
     Chip(
       name='v6e',
@@ -133,10 +115,6 @@ CHIPS = {
       vector=8 * 128 * 4 * 1.75e9,
       config_name='default',
       host=(2, 2, 1),
-      small=_SMALL_2D,
-      largest=256,
-      cores=1,
-      prefixes=('v6e',),
     ),
     Chip(
       name='tpu7x',
@@ -153,10 +131,6 @@ CHIPS = {
       vector=2 * 8 * 128 * 4 * 1.9e9,  # assumed: as v6e, in two cores
       config_name='default',
       host=(2, 2, 1),
-      small=_SMALL_3D,
-      largest=9216,
-      cores=2,
-      prefixes=('tpu7x',),
     ),
   )
 }
@@ -177,7 +151,7 @@ PEAKS = {
 # Accelerators by their cloud names, such as v4-512: the bf16 peak of a chip,
 # and how many of the units that the number counts (cores or chips) it has.
 CLOUD_NAMES = {
-  **{prefix: (chip.peak, chip.cores) for chip in CHIPS.values() for prefix in chip.prefixes},
+  **{prefix: (CHIPS[sold.name].peak, sold.cores) for prefix, sold in PREFIXES.items()},
   'a100': (PEAKS['NVIDIA A100'], 1),
   'h100': (PEAKS['NVIDIA H100'], 1),
 }

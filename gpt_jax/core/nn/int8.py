@@ -3,7 +3,10 @@
 """Matrix products in int8, in training and in decoding.
 
 Numbers are symmetric, x = scale * q with |q| <= 127, and sums of products are
-int32. These are exact, so that no division over devices changes them.
+int32. These are exact, so that no division over devices changes them. The
+gradient of a kernel sums over tokens, of which an int32 holds `LONGEST`: of more,
+each device sums its own in int32, and the devices add what these stand for in the
+compute dtype, as they add those of plain products (`_by_device`).
 
 Training, y = x W, with `rounded` to the nearest and one scale for each row of x
 and each column of W:
@@ -22,6 +25,7 @@ al., 2023: SwitchBack).
 """
 
 import functools
+import math
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -80,16 +84,15 @@ def product(
       f'model.matmul=int8: a kernel of {D} x {kernel_DF.shape[1]}: 32-bit sums '
       f'hold {LONGEST:,} products; take plain'
     )
-  check_tokens(how, tokens.size)
   return _product(how, axes, x, kernel_DF, tokens)
 
 
 def check_tokens(how: Int8, count: int) -> None:
-  """Refuses more tokens at once than the gradient of a kernel can sum."""
+  """Refuses more tokens of a device than the gradient of a kernel can sum."""
   if how.gradients == 'both' and count > LONGEST:
     raise UsageError(
-      f'model.matmul=int8: the gradient of a kernel sums {count:,} tokens at '
-      f'once, and 32-bit sums hold {LONGEST:,}; set a smaller '
+      f'model.matmul=int8: the gradient of a kernel sums {count:,} tokens of a '
+      f'device at once, and 32-bit sums hold {LONGEST:,}; set a smaller '
       "batch.micro_rows, or int8(gradients='inputs')"
     )
 
@@ -131,16 +134,64 @@ def _backward(how, axes, saved, dy):
     dw_DF = _dot(x, dy, (lead, lead))
   else:
     hq, scale = rounded(wide * by_row, lead, noise)
-    dw_DF = _dot(x, hq, (lead, lead))
-    if axes is not None:
-      dw_DF = layout.constrain(dw_DF, axes)
-    dw_DF = dw_DF.astype(jnp.float32) * scale.reshape(1, -1)
+    if tokens.size > LONGEST:
+      check_tokens(how, tokens.size // math.prod(_parts(tokens.shape, axes)))
+      dw_DF = _by_device(x, hq, scale, dtype, axes)
+    else:
+      dw_DF = _dot(x, hq, (lead, lead))
+      if axes is not None:
+        dw_DF = layout.constrain(dw_DF, axes)
+      dw_DF = dw_DF.astype(jnp.float32) * scale.reshape(1, -1)
   if axes is not None:
     dw_DF = layout.constrain(dw_DF, axes)
   return dx, dw_DF.astype(of_kernel.dtype), None
 
 
 _product.defvjp(_forward, _backward)
+
+
+def _by_device(x: jax.Array, hq: jax.Array, scale: jax.Array, dtype: Any, axes: Any) -> jax.Array:
+  """The gradient of a kernel [D, F] by more tokens than an int32 sums.
+
+  A column has one scale for all tokens, so that sums of each device's may be
+  multiplied by it before they are added.
+  """
+  parts = _parts(x.shape[:-1], axes)
+  shape = [n for part, size in zip(parts, x.shape, strict=False) for n in (part, size // part)]
+  names = [name for name in _TOKENS[: len(parts)] for name in (name, None)]
+
+  def split(a: jax.Array, axis: str | None) -> jax.Array:
+    return layout.constrain(a.reshape(*shape, a.shape[-1]), (*names, axis))
+
+  # Weights are gathered over `embed`, which splits tokens too.
+  of_kernel = tuple(None if axis == 'embed' else axis for axis in axes)
+  each, summed = (tuple(range(i, len(shape), 2)) for i in (0, 1))
+  sums = jax.lax.dot_general(
+    split(x, of_kernel[0]),
+    split(hq, of_kernel[1]),
+    ((summed, summed), (each, each)),
+    preferred_element_type=jnp.int32,
+  )
+  sums = layout.constrain(sums, (*_TOKENS[: len(parts)], *of_kernel))
+  stand_for = (sums.astype(jnp.float32) * _over(scale, sums)).astype(dtype)
+  # Not `jnp.sum`, which would have the devices exchange float32.
+  return jax.lax.reduce(stand_for, jnp.zeros((), dtype), jax.lax.add, range(len(parts)))
+
+
+# Logical axes of the dimensions of tokens: [B L, ...], or [B, L, ...] where rows
+# are split too.
+_TOKENS = ('batch', 'length')
+
+
+def _parts(shape: tuple[int, ...], axes: Any) -> tuple[int, ...]:
+  """In how many parts the devices split each dimension of the tokens.
+
+  Those of experts, whose kernels have no `axes`, count as one.
+  """
+  if axes is None:
+    return (1,) * len(shape)
+  named = ((size, layout.num_parts(name)) for size, name in zip(shape, _TOKENS, strict=False))
+  return tuple(1 if size % parts else parts for size, parts in named)
 
 
 def _over(scale_1F: jax.Array, like: jax.Array) -> jax.Array:

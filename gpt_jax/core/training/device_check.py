@@ -48,11 +48,12 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
   """
   mesh = mesh_of(config, devices)
   rules = sharding.parse_rules(config.mesh.rules)
+  rules_of = dict(rules)
   of_length = {
-    stage.length: _micro_rows(config, mesh, dict(rules), stage.rows)
+    stage.length: _micro_rows(config, mesh, rules_of, stage.rows)
     for stage in reversed(config_lib.ramp(config).stages)
   }
-  check_mesh(config, mesh.shape, dict(rules))
+  check_mesh(config, mesh.shape, rules_of)
   with sharding.use(mesh, rules):
     for name in ('', *config.models):
       with config_lib.named(name):
@@ -70,9 +71,10 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
             if model.num_encoder_layers:
               tokens = max(of_encoder, tokens)
             # At least; the rest is checked where products are traced.
-            replicas = mesh.shape[sharding.REPLICAS]
-            int8.check_tokens(how, rows * tokens // replicas)
-  _check_experts(config, mesh, dict(rules))
+            split = (*rules_of['batch'], *rules_of.get('length', ()))
+            parts = math.prod(mesh.shape[axis] for axis in split)
+            int8.check_tokens(how, rows * tokens // (parts // mesh.shape[pipeline.STAGE]))
+  _check_experts(config, mesh, rules_of)
   return mesh
 
 

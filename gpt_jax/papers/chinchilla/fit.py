@@ -12,12 +12,14 @@ from scipy.optimize import minimize
 from scipy.special import huber
 from threadpoolctl import threadpool_limits
 
+from gpt_jax.core.spec import FailedError
 from gpt_jax.papers.chinchilla.laws import Fit
 
 
 class Point(NamedTuple):
   """The result of a training run."""
 
+  run: str  # its name
   budget: float  # FLOPs of its IsoFLOP curve
   parameters: int
   tokens: int
@@ -280,16 +282,39 @@ def fit_parametric(points: Sequence[Point]) -> Fit:
   (alpha, beta).
 
   Raises:
-    ValueError: there are fewer than `MIN_POINTS` points.
+    ValueError: there are fewer than `MIN_POINTS` points, or what fits them best
+      is no law, as where a run has diverged.
   """
   if len(points) < MIN_POINTS:
     raise ValueError(f'approach 3 needs {MIN_POINTS} runs, not {len(points)}')
+  found = _to_fit(_fitted(points))
+  if is_law(found):
+    return found
+  without = [[*points[:i], *points[i + 1 :]] for i in range(len(points))]
+  # The run that the others agree best without.
+  left = [float(objective(_fitted(rest), *_data(rest))[0]) for rest in without]
+  far = points[int(np.argmin(left))]
+  numbers = ', '.join(f'{name}={value:.3g}' for name, value in found._asdict().items())
+  raise ValueError(
+    f'approach 3: {numbers} fit best: no law, as not all are finite and positive; run {far.run} '
+    f'(loss {far.loss:.4g}) is the furthest from the others: if it diverged, lower its peak in '
+    'sweep.sizes, delete its folder and give the same command; if not, add sizes and budgets'
+  )
+
+
+def is_law(fit: Fit) -> bool:
+  """Whether the loss falls with parameters and tokens, to a positive floor."""
+  return all(0 < number < math.inf for number in fit)
+
+
+def _fitted(points: Sequence[Point]) -> np.ndarray:
+  """The best end, from the best start in each cell."""
   data = _data(points)
   values = objective(STARTS, *data)[0]
   cells: dict[tuple[float, ...], int] = {}
   for i in np.argsort(values, kind='stable'):
     cells.setdefault(tuple(STARTS[i, 3:]), int(i))
-  return _to_fit(_best([STARTS[i] for i in cells.values()], data))
+  return _best([STARTS[i] for i in cells.values()], data)
 
 
 def parametric_bootstrap(
@@ -297,8 +322,9 @@ def parametric_bootstrap(
 ) -> list[Fit]:
   """Refits to `samples` sets of losses with resampled residuals.
 
-  We resample residuals, not runs, so that each sample keeps the whole grid. A
-  fit with 5 unknowns makes them too small by sqrt((n - 5) / n); we correct it.
+  A sample whose best fit is no law is dropped. We resample residuals, not
+  runs, so that each sample keeps the whole grid. A fit with 5 unknowns makes
+  them too small by sqrt((n - 5) / n); we correct it.
   """
   rng = np.random.default_rng(seed)
   log_n, log_d, log_l = _data(points)
@@ -309,7 +335,7 @@ def parametric_bootstrap(
   for _ in range(samples):
     losses = predicted + rng.choice(residuals, len(points))
     found.append(_to_fit(_best([start], (log_n, log_d, losses))))
-  return found
+  return [*filter(is_law, found)]
 
 
 def objective(
@@ -368,7 +394,10 @@ def _best(starts: Sequence[np.ndarray], data: tuple[np.ndarray, ...]) -> np.ndar
 
 def _to_fit(theta: np.ndarray) -> Fit:
   a, b, e, alpha, beta = theta.tolist()
-  return Fit(math.exp(e), math.exp(a), math.exp(b), alpha, beta)
+  # Beyond a float, infinite: no law.
+  with np.errstate(over='ignore'):
+    A, B, E = np.exp([a, b, e]).tolist()
+  return Fit(E, A, B, alpha, beta)
 
 
 # All three approaches, with intervals.
@@ -444,7 +473,7 @@ def fit_all(points: Sequence[Point], curves: Sequence[Curve], samples: int, seed
   """Fits all three approaches.
 
   Raises:
-    RuntimeError: none of them could be fitted.
+    FailedError: none of them could be fitted.
   """
   profiles, warnings = isoflop_profiles(points)
   least = min(p.flops for p in points)
@@ -478,7 +507,7 @@ def fit_all(points: Sequence[Point], curves: Sequence[Curve], samples: int, seed
       name: (value, interval([x[name] for x in again])) for name, value in _numbers(law).items()
     }
   if not laws:
-    raise RuntimeError('nothing could be fitted: ' + '; '.join(warnings))
+    raise FailedError('nothing could be fitted: ' + '; '.join(warnings))
   fitted = laws.pop(3, None)
   return Fits(outline, profiles, laws, fitted, values, warnings)
 

@@ -12,7 +12,7 @@ rows. Approach 3 was published as a table and as a parametric loss, `Fit`.
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import jax
 import numpy as np
@@ -306,9 +306,10 @@ def read_fit(path: str) -> Fit:
     raise UsageError(f'--fit={e}') from e
   law = scaling['approach_3']
   if law is None:
+    said = [x for x in scaling.get('warnings', []) if x.startswith('approach 3')]
     raise UsageError(
-      f'--fit={path}: holds no fit of L(N, D), which takes more runs; give '
-      'gpt-jax scaling more sizes and budgets'
+      f'--fit={path}: holds no fit of L(N, D): '
+      + (said[0] if said else 'give gpt-jax scaling more sizes and budgets')
     )
   fit = Fit(*(law[name]['value'] for name in Fit._fields))
   for name, value in fit._asdict().items():
@@ -355,6 +356,7 @@ class _Scaling(TypedDict):
   """A scaling.json, as far as it is read here."""
 
   approach_3: _Law | None
+  warnings: NotRequired[list[str]]
 
 
 def decoders() -> dict[str, int]:

@@ -6,11 +6,13 @@ import json
 import math
 import pathlib
 import re
+import subprocess
+import sys
 import types
 
 import pytest
 
-from gpt_jax.core.costs import chips, topologies
+from gpt_jax.core.costs import chips, slice_names, topologies
 from gpt_jax.core.costs.chips import CHIPS, GIB
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -75,6 +77,50 @@ def test_names_of_a_slice():
     assert topologies.parse(text) == topologies.parse('v5e:2x4')
 
 
+# As Cloud's pages print them: chips, hosts, shape.
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('v5e-32', 'v5litepod-32 32 8 4x8'),
+    ('v5litepod-8', 'v5litepod-8 8 1 2x4'),
+    ('v5p-128', 'v5p-128 64 16 4x4x4'),
+    ('v6e-256', 'v6e-256 256 64 16x16'),
+    ('v4-32', 'v4-32 16 4 2x2x4'),
+    ('tpu7x-8', 'tpu7x-8 4 1 2x2x1'),
+  ],
+)
+def test_names_for_the_scripts_of_launch(name, said):
+  """In a Python that has no packages and does not find ours."""
+  script = ROOT / 'gpt_jax/core/costs/slice_names.py'
+  command = [sys.executable, '-I', '-S', str(script), name]
+  assert subprocess.check_output(command, text=True) == f'{said}\n'
+  slices = topologies.parse(name)
+  assert (slices.accelerator, slices.usual) == (said.split()[0], True)
+
+
+@pytest.mark.parametrize(
+  'name, nearest',
+  [
+    ('v5lite-32', 'v5litepod-32 (v5e:4x8)'),
+    ('v4-100', 'v4-64 (v4:2x4x4), v4-128 (v4:4x4x4)'),
+    ('v6e-300', 'v6e-256 (v6e:16x16)'),
+    ('v4-7', 'v4-8 (v4:2x2x1)'),
+    ('tpu7-128', 'tpu7x-128 (tpu7x:4x4x4)'),
+    ('h100-8', 'v4-128, v5litepod-64, v5p-128, v6e-64, tpu7x-128'),
+    ('v4-08', 'v4-128, v5litepod-64, v5p-128, v6e-64, tpu7x-128'),
+  ],
+)
+def test_a_name_that_is_not_sold_is_told_the_nearest(name, nearest):
+  with pytest.raises(ValueError) as e:
+    slice_names.resolve(name)
+  assert str(e.value).endswith(nearest) and '\n' not in str(e.value)
+
+
+def test_the_shape_that_a_name_does_not_mean():
+  slices = topologies.parse('v4:4x4x16')
+  assert (slices.accelerator, slices.usual) == ('v4-512', False)
+
+
 def test_several_slices():
   found = topologies.parse('v4:12x16x16', 2)
   assert (found.chips, found.hosts) == (6144, 1536)
@@ -84,9 +130,9 @@ def test_several_slices():
 @pytest.mark.parametrize('chip', CHIPS.values(), ids=lambda c: c[0])
 def test_chips(chip):
   """No slice is larger than the largest."""
-  shapes = topologies.sold(chip)
+  shapes = chip.sold.shapes
   assert len({*shapes}) == len(shapes)
-  assert math.prod(shapes[-1]) == chip.largest
+  assert math.prod(shapes[-1]) == chip.sold.largest
   # What the compiler allows is a little less than there is.
   whole = {'v4': 32, 'v5e': 16, 'v5p': 96, 'v6e': 32, 'tpu7x': 192}[chip.name]
   assert 0.9 * whole < chip.hbm / GIB < whole

@@ -3,6 +3,7 @@
 """Products in int8: in training against NumPy, on meshes, and in decoding."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from gpt_jax.core import sharding
-from gpt_jax.core.nn import int8, layers, moe
+from gpt_jax.core.nn import int8, layers, layout, moe
 from gpt_jax.core.nn import params as params_lib
 from gpt_jax.core.nn.choices import INITS
 from gpt_jax.core.nn.stack import REMATS
@@ -202,6 +203,64 @@ def test_a_mesh_changes_no_bit(sizes):
   jax.tree.map(np.testing.assert_array_equal, split, alone())
 
 
+@pytest.mark.parametrize('sizes', [MESHES[0], MESHES[1], MESHES[3]], ids=str)
+def test_a_layer_whose_devices_add_in_float_has_the_same_gradients(sizes, monkeypatch):
+  """As if an int32 held no more than 24 of the 48 tokens."""
+  exact = alone()
+  monkeypatch.setattr(int8, 'LONGEST', 24)
+  with on(sizes):
+    (split,) = step(BOTH, 1)
+  near = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+  jax.tree.map(near, split, exact)
+  with pytest.raises(UsageError, match='sums 48 tokens of a device at once'):
+    step(BOTH, 1)
+
+
+WIDE = [*MESHES[:2], {'data': 2, 'fsdp': 4}, {'data': 2, 'context': 4}]
+
+
+@pytest.mark.parametrize('sizes', WIDE, ids=str)
+def test_devices_sum_their_tokens_in_int32_and_add_them_in_float(sizes):
+  """Against NumPy in int64, at the ends of the range.
+
+  Each of eight devices has as many tokens as an int32 sums, so that the sum over
+  the devices would overflow.
+  """
+  rng = np.random.default_rng(0)
+  L = 8  # of which each device has a part, where rows are split
+  count, d, f = 8 * int8.LONGEST, 3, 2
+  assert 127**2 * int8.LONGEST < 2**31 - 1 < 127**2 * (int8.LONGEST + 1)
+  # A column of the largest numbers, and one with signs.
+  xq = np.full((count, d), 127)
+  hq = np.full((count, f), 127)
+  xq[:, 1] *= rng.choice([-1, 1], count)
+  hq[:, 1] *= rng.choice([-1, 1], count)
+  exact = xq.astype(np.int64).T @ hq.astype(np.int64)
+  assert exact[0, 0] > 2**31 - 1
+  x, dy = (np.float32(a.reshape(count // L, L, -1)) for a in (xq, hq))
+  how = BOTH._replace(rounding='nearest')
+  axes = ('embed', 'mlp')
+
+  @jax.jit
+  def run(x, dy):
+    lead = (-1,) if 'context' not in sizes else (count // L, L)
+    x, dy = (layout.constrain(a, ('batch', 'length', None)) for a in (x, dy))
+    tokens = jnp.zeros(lead if len(lead) > 1 else (count,), jnp.uint32)
+    product = functools.partial(int8.product, how, x.reshape(*lead, d), tokens=tokens, axes=axes)
+    _, back = jax.vjp(lambda w: product(w), jnp.ones((d, f), jnp.float32))
+    return back(dy.reshape(*lead, f))[0]
+
+  with on(sizes):
+    compiled = run.lower(x, dy).compile()
+    dw = np.asarray(compiled(x, dy))
+  # x is 127 times a scale of 1, and dy too.
+  np.testing.assert_allclose(dw, exact, rtol=1e-6, atol=1e-6 * exact.max())
+  sent = re.findall(r'= (\w+)\[[\d,]*\]\S* (?:all-reduce|reduce-scatter)\(', compiled.as_text())
+  assert 'f32' in sent
+  # Maxima of columns are sent as integers, sums are not.
+  assert not re.search(rf's32\[{d},{f}\]\S* (all-reduce|reduce-scatter)\(', compiled.as_text())
+
+
 def test_micro_batches_change_no_bit_of_a_row():
   """A kernel's gradient has a scale for the tokens of its micro-batch."""
   y, dw, dx = alone()
@@ -295,9 +354,16 @@ def test_dots_keeps_the_result_and_not_its_sums():
 def test_sums_that_int32_does_not_hold_are_refused(shapes, text):
   x, w = (jax.ShapeDtypeStruct(s, np.float32) for s in shapes)
   tokens = jax.ShapeDtypeStruct(shapes[0][:1], np.uint32)
+
+  def gradient(x, w, tokens):
+    y, back = jax.vjp(lambda w: int8.product(BOTH, x, w, tokens), w)
+    return back(y)
+
   with pytest.raises(UsageError) as e:
-    jax.eval_shape(functools.partial(int8.product, BOTH), x, w, tokens)
+    jax.eval_shape(gradient, x, w, tokens)
   assert text in str(e.value)
+  if w.shape[0] == 3:  # only the gradient sums tokens
+    jax.eval_shape(functools.partial(int8.product, BOTH), x, w, tokens)
 
 
 # Decoding: products of 8-bit weights and activations are what their definition

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits find the coefficients that made the data."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
 from scipy.special import huber
 
+from gpt_jax.papers.chinchilla import fit
 from gpt_jax.papers.chinchilla.fit import (
   PUBLISHED,
   STARTS,
@@ -39,7 +42,7 @@ def sweep(fit, *, noise=0.0, seed=0, off=1.0):
       n = fit.optimum(flops).parameters * ratio * off
       d = flops / 6 / n
       loss = fit.loss(n, d) * np.exp(noise * rng.normal())
-      points.append(Point(flops, n, d, flops, loss))
+      points.append(Point(f'{flops:g}-{len(points)}', flops, n, d, flops, loss))
   return points
 
 
@@ -111,7 +114,7 @@ def test_isoflop_profiles_give_the_exponents(true):
 
 def test_the_minimum_of_a_true_parabola_is_exact():
   points = [
-    Point(1e9, n, 1e9 / n, 1e9, 3 + 0.1 * np.log(n / 500) ** 2) for n in (100, 300, 700, 1900)
+    Point('', 1e9, n, 1e9 / n, 1e9, 3 + 0.1 * np.log(n / 500) ** 2) for n in (100, 300, 700, 1900)
   ]
   (found,), _ = isoflop_profiles(points)
   assert found.parameters == pytest.approx(500)
@@ -140,7 +143,7 @@ def test_three_sizes_a_budget_leave_no_residuals():
   points = sweep(TRUE[0], noise=3e-3)
   sizes = sorted({p.parameters for p in points})
   least = [
-    Point(c, n, 2, 1.0, 3 + (i - 1) ** 2) for c in (1e9, 2e9) for i, n in enumerate(sizes[:3])
+    Point('', c, n, 2, 1.0, 3 + (i - 1) ** 2) for c in (1e9, 2e9) for i, n in enumerate(sizes[:3])
   ]
   found, _ = isoflop_profiles(
     [p._replace(flops=p.budget, tokens=p.budget / p.parameters) for p in least]
@@ -199,6 +202,54 @@ def test_all_approaches_together():
     assert lines[1 + number].endswith(f'{published} |')
   with pytest.raises(RuntimeError, match='nothing could be fitted'):
     fit_all(points[:2], curves(true)[:1], samples=10, seed=0)
+
+
+# Budgets, parameters, and of two runs that diverged the loss.
+DIVERGED = [
+  # The exponent of the tokens is negative.
+  ((1e12, 3e12), (6876, 20_000, 50_000, 100_000), 4, 8.0),
+  # The factor of the parameters is beyond a float.
+  ((1e12, 3e12), (6876, 20_000, 50_000), 5, 8.0),
+]
+
+
+def diverged(budgets, sizes, bad, loss):
+  """A grid with a run that diverged, and the name of that run."""
+  law, points = Fit(1.1, 9.0, 40.0, 0.3, 0.35), []
+  for c in budgets:
+    for n in sizes:
+      d = c / 6 / n
+      points.append(Point(f'{c:.4g}-{n}', c, n, d, c, law.loss(n, d)))
+  assert all(0 < x < math.inf for x in fit_parametric(points))
+  points[bad] = points[bad]._replace(loss=loss)
+  return points, points[bad].run
+
+
+@pytest.mark.parametrize('given', DIVERGED)
+def test_what_is_no_law_is_refused_and_the_run_is_named(given):
+  points, run = diverged(*given)
+  with pytest.raises(ValueError) as e:
+    fit_parametric(points)
+  said = str(e.value)
+  assert f'run {run} (loss 8)' in said and 'no law' in said and '\n' not in said
+
+
+def test_what_is_no_law_is_not_written():
+  points, run = diverged(*DIVERGED[0])
+  runs = curves(Fit(1.1, 9.0, 40.0, 0.3, 0.35))
+  spent = [
+    c._replace(parameters=c.parameters / 1e3, flops_per_token=6e-3 * c.parameters) for c in runs
+  ]
+  fits = fit_all(points, spent, samples=10, seed=0)
+  assert fits.fit is None and fits.to_json()['approach_3'] is None
+  assert any('no law' in line and run in line for line in fits.warnings)
+
+
+def test_samples_that_are_no_law_are_dropped(monkeypatch):
+  points = sweep(TRUE[0], noise=1e-3)
+  found, bad = fit_parametric(points), iter([0.0, -1.0, 2.0, np.inf])
+  monkeypatch.setattr(fit, '_best', lambda starts, data: np.array([1, 1, 0.5, next(bad), 0.3]))
+  assert [x.alpha for x in parametric_bootstrap(points, found, 4, seed=0)] == [2.0]
 
 
 def test_power_law():
