@@ -87,7 +87,15 @@ _ASKED = {
   'recompile': {'only'},
   'table': set(),
   'config': {
-    *('topology', 'slices', 'search', 'compiles', 'flags', 'memory', 'last_stage', 'why', 'json')
+    'topology',
+    'slices',
+    'search',
+    'compiles',
+    'flags',
+    'memory',
+    'last_stage',
+    'why',
+    'json',
   },
 }
 # Of those of --config, the pairs of which one says nothing beside the other.

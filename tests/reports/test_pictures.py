@@ -175,4 +175,4 @@ def test_the_plan_that_fits_is_drawn(fits, tmp_path, figures, monkeypatch, capsy
   assert json.loads(capsys.readouterr().out) == shown[id(found)]
   assert out.exists() and len(figures) == 1
   assert main([*argv, '--search']) == 2
-  assert '--memory: draws one plan' in capsys.readouterr().err
+  assert '--memory: works without --search' in capsys.readouterr().err
