@@ -44,7 +44,7 @@ FLOORS = (
   ('tuning.objectives',),
   ('opening',),
   ('studies',),
-  ('evaluation', 'planning', 'serving'),
+  ('evaluation', 'planning', 'serving', 'plain'),
   ('reports',),
   ('tuning',),
   ('flags', 'benchmarks'),
@@ -172,6 +172,16 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.optim.wrappers',
     'gpt_jax.core.optim.schedules',  # the type of a schedule
   }
+
+
+def test_plain_stands_alone():
+  for path in FILES:
+    if part(path) == 'plain':
+      roots = {i.partition('.')[0] for i in imports(path)}
+      assert of_ours(path) <= {'plain'}
+      assert roots - {'gpt_jax'} <= {'jax', 'numpy', *sys.stdlib_module_names}
+    else:
+      assert 'plain' not in of_ours(path), path
 
 
 def test_hf_knows_the_model_and_none_of_its_layers():
