@@ -187,13 +187,10 @@ def _model(config: Config) -> Parts:
     _one(config, 'model.position', {'sinusoidal': 0}, layout='interleaved')
   if seq2seq and block == 'parallel_block':
     raise refused('model.block', model.block, 'an encoder-decoder has pre or post in plain JAX')
-  if seq2seq and (model.num_kv_heads < model.num_heads or constants['NUM_EXPERTS']):
-    field = 'model.ffn' if constants['NUM_EXPERTS'] else 'model.num_kv_heads'
-    value = model.ffn if constants['NUM_EXPERTS'] else model.num_kv_heads
-    raise refused(field, value, 'plain JAX has it in decoders alone')
-  for field, usual in (('encoder_ffn', model.ffn), ('encoder_attention', 'bidirectional')):
-    if model[field] not in (None, usual):
-      raise refused(f'model.{field}', model[field], 'both stacks are alike in plain JAX')
+  if seq2seq and model.num_kv_heads < model.num_heads:
+    raise refused('model.num_kv_heads', model.num_kv_heads, 'plain JAX has it in decoders alone')
+  if model.encoder_attention not in (None, 'bidirectional'):
+    raise refused('model.encoder_attention', model.encoder_attention, 'plain JAX has attention')
   if not seq2seq and entry.kwargs['scale'] != 'none':
     raise refused('model.input', model.input, 'only an encoder-decoder scales it in plain JAX')
   scales = {'none': 1.0, 'rsqrt': model.d_model**-0.5, 'sqrt': model.d_model**0.5}
@@ -260,8 +257,25 @@ def _window(config: Config) -> int:
 
 
 def _ffn(config: Config) -> Parts:
+  """The feed-forward layers: those of the decoder, and of the encoder but for their groups."""
   model = config.model
-  given = model.ffn
+  parts, constants = _ffn_of(config, model.ffn, model.context_length)
+  if not model.num_encoder_layers:
+    return parts, constants
+  ours, theirs = constants, _ffn_of(config, model.encoder_ffn or model.ffn, model.context_length)
+  if (parts, {**ours, 'GROUP_SIZE': 0}) != (theirs[0], {**theirs[1], 'GROUP_SIZE': 0}):
+    raise refused('model.encoder_ffn', model.encoder_ffn, 'both stacks are alike in plain JAX')
+  if ours['NUM_EXPERTS']:
+    # A group of the decoder is of its own, shorter rows.
+    size = ours['GROUP_SIZE']
+    size = _lengths(config)[1] if size == model.context_length else size
+    constants = {**ours, 'GROUP_SIZE': theirs[1]['GROUP_SIZE'], 'DECODER_GROUP_SIZE': size}
+    parts = {**parts, 'written_states_of': 'switch_seq2seq_states_alone'}
+  return parts, constants
+
+
+def _ffn_of(config: Config, given: str, length: int) -> Parts:
+  model = config.model
   calls = spec.bind_all('model.ffn', given, _choices('model.ffn'))
   constants: dict[str, Any] = {'NUM_EXPERTS': 0, 'ROUTER_JITTER': 0.0}
   parts = {}
@@ -285,14 +299,19 @@ def _ffn(config: Config) -> Parts:
       'NUM_EXPERTS': asked['num_experts'],
       'EXPERT_EVERY': len(calls),
       'CAPACITY_FACTOR': asked['capacity_factor'],
-      'GROUP_SIZE': asked['group_size'] or model.context_length,
+      'GROUP_SIZE': asked['group_size'] or length,
       'ROUTER_JITTER': asked['jitter'],
       'BALANCE': asked['balance'],
     }
+    seq2seq = model.num_encoder_layers > 0
     if model.attention != 'full':
       raise refused('model.attention', model.attention, 'with experts plain JAX has full')
-    if model.position != 'learned' or model.block != 'pre':
-      raise refused('model.ffn', given, 'plain JAX has it with learned positions and pre blocks')
+    position = spec.parse('model.position', model.position)[0].name
+    if position != ('t5_bias' if seq2seq else 'learned') or model.block != 'pre':
+      why = 'plain JAX has it in pre blocks, with learned positions or, as T5, t5_bias'
+      raise refused('model.ffn', given, why)
+    if config.optim.name.startswith('adafactor') and model.bias != 'none':
+      raise refused('optim.name', config.optim.name, 'of experts with biases in plain JAX: adamw')
     parts['states_of'] = 'switch_states_alone'
   if any(call.name != form for call in calls[:-1]) or calls[-1].name not in (form, 'switch'):
     raise refused('model.ffn', given, 'the layers have one form in plain JAX')
@@ -353,6 +372,10 @@ def _rows(config: Config) -> Parts:
   if rows.name not in known:
     raise refused('data.rows', config.data.rows, f'plain JAX has {", ".join(known)}')
   weights, of_tokens = _weights(config)
+  order = str(config.seed)
+  if len(weights) == 1:
+    # Each row is of the one corpus, in its own order.
+    order, weights = f'{order}/{next(iter(weights))}', {}
   if weights and rows.name == 'parallel':
     raise refused('data.source', config.data.source, 'plain JAX has pairs of one source')
   if of_tokens and rows.name == 'pairs':
@@ -370,6 +393,7 @@ def _rows(config: Config) -> Parts:
   several = rows.name in ('documents', 'parallel')
   constants: dict[str, Any] = {
     'SEED': config.seed,
+    'ORDER': repr(order),
     'WEIGHTS': weights,
     'SHARES_OF_TOKENS': of_tokens and rows.name == 'documents',
     'PACKED': several,
@@ -388,11 +412,15 @@ def _rows(config: Config) -> Parts:
         if given['z_loss'] or rows.name != 'stream':
           raise refused('objective.name', config.objective.name, 'no z-loss with experts')
     case 'seq2seq':
+      if ModelChoices.of(config.model).ffn[-1].router:
+        raise refused('objective.name', config.objective.name, 'experts write spans in plain JAX')
       _one(config, 'objective.name', _OBJECTIVES, start='eos')
       constants['LABEL_SMOOTHING'] = given['label_smoothing']
       if given['label_smoothing']:
         loss = 'smoothed_loss'
     case 'span':
+      if ModelChoices.of(config.model).ffn[-1].router:
+        loss = 'switch_written_loss'
       _one(config, 'objective.name', _OBJECTIVES, start='pad')
       if name != 'sentencepiece' or config.batch.length or given['rate'] >= 0.5:
         why = 'plain JAX has rows of one length, SentencePiece, and a rate below 0.5'
@@ -409,7 +437,7 @@ def _rows(config: Config) -> Parts:
         'RANDOM_SHARE': given['random'],
         'SHORT_SHARE': rows.kwargs['short'],
       }
-  constants['PENALTY'] = loss in ('causal_loss_with_z', 'switch_loss', 'smoothed_loss')
+  constants['PENALTY'] = loss not in ('causal_loss', 'written_loss', 'masked_loss')
   return parts | {'loss_of': loss}, constants
 
 
@@ -455,13 +483,24 @@ def _training(config: Config) -> Parts:
   return parts | update, constants
 
 
+def _lengths(config: Config) -> tuple[int, int]:
+  """The most tokens of a row that the encoder and the decoder read; without an encoder the same."""
+  return config_lib.sides(config, config_lib.ramp(config).longest)
+
+
 def _micro_rows(config: Config, stages: list[tuple[int, int, int]]) -> int:
   """The most rows at once that divide the batches of all stages."""
   whole = math.gcd(*(rows for _, rows, _ in stages))
   given = config.batch.micro_rows
   longest = max(length for *_, length in stages)
   most = whole if given == 0 else given or max(MICRO_TOKENS // longest, 1)
-  return max(n for n in range(1, min(whole, most) + 1) if whole % n == 0)
+  # Experts take whole groups, of either stack, which a resolved config's batches are made of.
+  choices, lengths = ModelChoices.of(config.model), _lengths(config)
+  routers = choices.encoder_ffn[-1].router, choices.ffn[-1].router
+  sizes = [r.group_size // n for r, n in zip(routers, lengths, strict=True) if r]
+  rows = math.lcm(*(max(size, 1) for size in sizes))
+  fits = [n for n in range(rows, whole + 1, rows) if whole % n == 0]
+  return max([n for n in fits if n <= most], default=fits[0])
 
 
 def _optimizer(config: Config) -> Parts:

@@ -164,7 +164,11 @@ def of(parts: Mapping[str, str], constants: Mapping[str, Any]) -> Program:
 
 
 def _names(text: str) -> set[str]:
-  return {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+  """The names that a function, or a constant, takes from outside of it."""
+  nodes = [*ast.walk(ast.parse(text))]
+  used = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+  own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+  return used - own - {n.arg for n in nodes if isinstance(n, ast.arg)}
 
 
 def _reached(texts: Mapping[str, str]) -> dict[str, str]:

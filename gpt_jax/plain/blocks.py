@@ -11,7 +11,7 @@ from gpt_jax.plain.attention import cross_attention
 from gpt_jax.plain.feed_forward import mlp as feed_forward
 from gpt_jax.plain.layers import dropout, split
 from gpt_jax.plain.norms import layer_norm as norm
-from gpt_jax.plain.recipe import RESIDUAL_DROPOUT
+from gpt_jax.plain.recipe import DECODER_GROUP_SIZE, GROUP_SIZE, RESIDUAL_DROPOUT
 from gpt_jax.plain.switch import switch_layer
 from gpt_jax.plain.types import Params
 
@@ -58,7 +58,7 @@ def expert_block(
   y = norm(x, layer['attention_norm'])
   y = self_attention(y, layer['attention'], bias, mask, positions, keys[0])
   x = x + dropout(y, RESIDUAL_DROPOUT, keys[1])
-  y, balance = switch_layer(norm(x, layer['ffn_norm']), layer['ffn'], keys[3])
+  y, balance = switch_layer(norm(x, layer['ffn_norm']), layer['ffn'], GROUP_SIZE, keys[3])
   return x + dropout(y, RESIDUAL_DROPOUT, keys[2]), balance
 
 
@@ -101,3 +101,18 @@ def post_cross_block(
   x = norm(x + dropout(y, RESIDUAL_DROPOUT, keys[3]), layer['cross_norm'])
   y = feed_forward(x, layer['ffn'])
   return norm(x + dropout(y, RESIDUAL_DROPOUT, keys[4]), layer['ffn_norm'])
+
+
+def cross_expert_block(
+  x: Array, encoded: Array, layer: Params, bias: Any, mask: Any, positions: Array, key: Array | None
+) -> tuple[Array, Array]:
+  """As `expert_block`, with attention to the whole of the encoder's output between."""
+  keys = split(key, 6)
+  y = norm(x, layer['attention_norm'])
+  y = self_attention(y, layer['attention'], bias, mask, positions, keys[0])
+  x = x + dropout(y, RESIDUAL_DROPOUT, keys[1])
+  y = cross_attention(norm(x, layer['cross_norm']), encoded, layer['cross'], True, keys[2])
+  x = x + dropout(y, RESIDUAL_DROPOUT, keys[3])
+  h = norm(x, layer['ffn_norm'])
+  y, balance = switch_layer(h, layer['ffn'], DECODER_GROUP_SIZE, keys[4])
+  return x + dropout(y, RESIDUAL_DROPOUT, keys[5]), balance

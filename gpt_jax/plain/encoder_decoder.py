@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from gpt_jax.plain.attention import causal_mask
+from gpt_jax.plain.blocks import cross_expert_block, expert_block
 from gpt_jax.plain.blocks import pre_block as block
 from gpt_jax.plain.blocks import pre_cross_block as cross_block
-from gpt_jax.plain.layers import dropout, folded
+from gpt_jax.plain.layers import dropout, folded, split
 from gpt_jax.plain.norms import layer_norm as norm
 from gpt_jax.plain.positions import bucket_bias, sinusoids
 from gpt_jax.plain.recipe import (
@@ -16,6 +17,7 @@ from gpt_jax.plain.recipe import (
   DTYPE,
   EMBEDDING_DROPOUT,
   EMBEDDING_SCALE,
+  EXPERT_EVERY,
   FINAL_NORM,
   NUM_ENCODER_LAYERS,
   PACKED,
@@ -35,7 +37,7 @@ def embedded(params: Params, tokens: Array, positions: Array, key: Array | None)
   return dropout(x, EMBEDDING_DROPOUT, key)
 
 
-def encoded(params: Params, batch: Batch) -> Array:
+def encode(params: Params, batch: Batch) -> Array:
   """The encoder's output, [B, M, D]."""
   sources, key = batch['sources'], folded(batch.get('key'), 0)
   places = jnp.arange(sources.shape[1])
@@ -58,7 +60,7 @@ def encoded(params: Params, batch: Batch) -> Array:
 
 def seq2seq_states(params: Params, batch: Batch) -> Array:
   """The last states of the decoder's tokens, [B, L, D]; without a key there is no dropout."""
-  memory = encoded(params, batch)
+  memory = encode(params, batch)
   tokens, key = batch['inputs'], folded(batch.get('key'), 1)
   places = jnp.arange(tokens.shape[1])
   mask = causal_mask(tokens.shape[1])
@@ -76,3 +78,36 @@ def seq2seq_states(params: Params, batch: Batch) -> Array:
   for i, layer in enumerate(params['layers']):
     x = cross_block(x, memory, layer, bias, mask, source_mask, positions, folded(key, i))
   return norm(x, params['final_norm']) if FINAL_NORM else x
+
+
+def switch_seq2seq_states(params: Params, batch: Batch) -> tuple[Array, Array]:
+  """The last states of the decoder's tokens, [B, L, D], and the sum of all experts' balances."""
+  # Without a key, when a text is written, experts take all of their tokens.
+  keys = split(batch.get('key'), 2)
+  balances = jnp.float32(0)
+  places = jnp.arange(batch['sources'].shape[1])
+  x = embedded(params, batch['sources'], places[None], folded(keys[0], NUM_ENCODER_LAYERS))
+  bias = bucket_bias(params['encoder_bias']['embedding'], places, places, True)
+  for i, layer in enumerate(params['encoder_layers']):
+    if i % EXPERT_EVERY == EXPERT_EVERY - 1:
+      x, balance = expert_block(x, layer, bias, True, places[None], folded(keys[0], i))
+      balances += balance
+    else:
+      x = block(x, layer, bias, True, places[None], folded(keys[0], i))
+  memory = norm(x, params['encoder_norm'])
+  places, mask = jnp.arange(batch['inputs'].shape[1]), causal_mask(batch['inputs'].shape[1])
+  x = embedded(params, batch['inputs'], places[None], folded(keys[1], len(params['layers'])))
+  bias = bucket_bias(params['decoder_bias']['embedding'], places, places, False)
+  for i, layer in enumerate(params['layers']):
+    key = folded(keys[1], i)
+    if i % EXPERT_EVERY == EXPERT_EVERY - 1:
+      x, balance = cross_expert_block(x, memory, layer, bias, mask, places[None], key)
+      balances += balance
+    else:
+      x = cross_block(x, memory, layer, bias, mask, True, places[None], key)
+  return norm(x, params['final_norm']), balances
+
+
+def switch_seq2seq_states_alone(params: Params, batch: Batch) -> Array:
+  """The last states of the decoder's tokens, [B, L, D]."""
+  return switch_seq2seq_states(params, batch)[0]

@@ -163,21 +163,16 @@ def init_decoder_layer(key: Array, number: int) -> Params:
 def init_encoder_decoder(key: Array) -> Params:
   """All parameters, float32."""
   keys = jax.random.split(key, 6)
-  layers, encoder_layers = (
-    jax.random.split(keys[0], NUM_LAYERS),
-    jax.random.split(keys[1], NUM_ENCODER_LAYERS),
-  )
+  layers = jax.random.split(keys[0], NUM_LAYERS)
+  encoder_layers = jax.random.split(keys[1], NUM_ENCODER_LAYERS)
   p: Params = {
     'embed': {'embedding': init_table(keys[2], VOCAB_SIZE, D_MODEL)},
     'encoder_layers': [init_layer(k, number) for number, k in enumerate(encoder_layers)],
     'layers': [init_decoder_layer(k, number) for number, k in enumerate(layers)],
   }
   if SCORE_BIAS:
-    bias = (2 / (NUM_BUCKETS + NUM_HEADS)) ** 0.5
     for side, k in (('encoder_bias', keys[3]), ('decoder_bias', keys[4])):
-      bound = 3**0.5 * bias
-      table = jax.random.uniform(k, (NUM_BUCKETS, NUM_HEADS), minval=-bound, maxval=bound)
-      p[side] = {'embedding': table}
+      p[side] = {'embedding': uniform_kernel(k, NUM_BUCKETS, NUM_HEADS)}
   if FINAL_NORM:
     p |= {'encoder_norm': init_norm(), 'final_norm': init_norm()}
   if not TIED:

@@ -8,7 +8,7 @@ from jax import Array
 
 from gpt_jax.plain.decoder import hidden_states, logits, switch_states
 from gpt_jax.plain.encoder import encoder_states, masked_logits, pair_logits
-from gpt_jax.plain.encoder_decoder import seq2seq_states
+from gpt_jax.plain.encoder_decoder import seq2seq_states, switch_seq2seq_states
 from gpt_jax.plain.recipe import BALANCE, LABEL_SMOOTHING, PADDED, Z_LOSS
 from gpt_jax.plain.types import Batch, Params
 
@@ -82,3 +82,16 @@ def masked_loss(params: Params, batch: Batch) -> Array:
   of_pairs = jax.nn.log_softmax(pair_logits(params, hidden), axis=-1)
   of_pairs = jnp.take_along_axis(of_pairs, batch['pair'][:, None], axis=1)[:, 0]
   return masked - jnp.sum(of_pairs * batch['pair_weights'])
+
+
+def switch_written_loss(params: Params, batch: Batch) -> tuple[Array, Array]:
+  """`written_loss` with the load-balancing loss of both stacks (Fedus et al., 2021, eq. 4).
+
+  Returns:
+    What is minimized, and what is reported.
+  """
+  hidden, balances = switch_seq2seq_states(params, batch)
+  scores = logits(params, hidden)
+  at_targets = jnp.take_along_axis(scores, batch['targets'][..., None], axis=-1)[..., 0]
+  loss = jnp.sum(jax.nn.logsumexp(scores, axis=-1) - at_targets)
+  return loss + BALANCE * balances * batch['targets'].size, loss

@@ -7,7 +7,7 @@ import hashlib
 
 import numpy as np
 
-from gpt_jax.plain.recipe import SEED, SHARES_OF_TOKENS, WEIGHTS
+from gpt_jax.plain.recipe import ORDER, SEED, SHARES_OF_TOKENS, WEIGHTS
 from gpt_jax.plain.types import Store
 
 BLOCK = 10_000  # rows in which each corpus has its share
@@ -62,7 +62,7 @@ def shuffled(index: int, size: int, name: str) -> int:
 
 def one_corpus(store: Store, sizes: dict[str, int], index: int) -> tuple[str, int]:
   """Row `index` of the run: its corpus, of which there is one, and its row."""
-  return '', shuffled(index, sizes[''], str(SEED))
+  return '', shuffled(index, sizes[''], ORDER)
 
 
 def mixture(store: Store, sizes: dict[str, int], index: int) -> tuple[str, int]:

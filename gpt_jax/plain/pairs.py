@@ -5,7 +5,7 @@
 import numpy as np
 
 from gpt_jax.plain.order import shuffled
-from gpt_jax.plain.recipe import CONTEXT_LENGTH, SEED
+from gpt_jax.plain.recipe import CONTEXT_LENGTH, ORDER
 from gpt_jax.plain.schedules import shape_of
 from gpt_jax.plain.types import Batch, Store
 
@@ -41,7 +41,7 @@ def pair_batch(store: Store, step: int) -> Batch:
   eos, ends = store['eos_id'], store['document_ends']
   shape = (rows, length)
   batch = {}
-  numbers = [shuffled(index, len(store['rows']), str(SEED)) for index in range(first, first + rows)]
+  numbers = [shuffled(index, len(store['rows']), ORDER) for index in range(first, first + rows)]
   for side, prefix in enumerate(('source_', '')):
     tokens = np.full(shape, eos, np.int32)
     segments, positions = np.zeros(shape, np.int32), np.zeros(shape, np.int32)

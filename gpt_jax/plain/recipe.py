@@ -21,7 +21,7 @@ ROPE_THETA: float = 10_000.0  # base of the rotation's angles
 NUM_BUCKETS: int = 32  # of distances between tokens
 MAX_DISTANCE: int = 128  # from here on one bucket
 NORM_EPSILON: float = 1e-5
-SCORE_SCALE: float = 0.125  # of queries times keys: 1 / sqrt(HEAD_SIZE)
+SCORE_SCALE: float = 0.125  # of queries times keys
 EMBEDDING_SCALE: float = 1.0  # of the tokens' vectors
 OUTPUT_SCALE: float = 1.0  # of the last states, before the output
 INIT_STDDEV: float = 0.02  # of the initial weights
@@ -87,6 +87,7 @@ Z_LOSS: float = 0.0  # factor of log(Z)^2
 LABEL_SMOOTHING: float = 0.0
 
 # The rows.
+ORDER: str = '0'  # name of the order of rows: the seed, with the corpus of a mixture of one
 WEIGHTS: dict[str, float] = {}  # share of each corpus in the rows
 SHARES_OF_TOKENS: bool = False
 NOISE_RATE: float = 0.15  # part of a text that is left out of it

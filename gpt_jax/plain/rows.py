@@ -6,7 +6,7 @@ import numpy as np
 
 from gpt_jax.plain.order import one_corpus as place
 from gpt_jax.plain.order import shuffled
-from gpt_jax.plain.recipe import SEED, WEIGHTS
+from gpt_jax.plain.recipe import ORDER, WEIGHTS
 from gpt_jax.plain.schedules import shape_of
 from gpt_jax.plain.types import Batch, Store
 
@@ -24,8 +24,8 @@ def ramped_stream_batch(store: Store, step: int) -> Batch:
   rows, length, _, tokens = shape_of(step)
   # Rows of one length are counted by their tokens.
   first = -(-tokens // length)
-  size, seed = (store['num_tokens'] - 1) // length, str(SEED)
-  starts = np.array([length * shuffled(i, size, seed) for i in range(first, first + rows)])
+  size = (store['num_tokens'] - 1) // length
+  starts = np.array([length * shuffled(i, size, ORDER) for i in range(first, first + rows)])
   windows = store['tokens'][starts[:, None] + np.arange(length + 1)].astype(np.int32)
   return {'inputs': windows[:, :-1], 'targets': windows[:, 1:]}
 
@@ -33,8 +33,8 @@ def ramped_stream_batch(store: Store, step: int) -> Batch:
 def stream_batch(store: Store, step: int) -> Batch:
   """Rows cut from all documents joined end to end; each token's target is the next one."""
   rows, length, first, _ = shape_of(step)
-  size, seed = (store['num_tokens'] - 1) // length, str(SEED)
-  starts = np.array([length * shuffled(i, size, seed) for i in range(first, first + rows)])
+  size = (store['num_tokens'] - 1) // length
+  starts = np.array([length * shuffled(i, size, ORDER) for i in range(first, first + rows)])
   windows = store['tokens'][starts[:, None] + np.arange(length + 1)].astype(np.int32)
   return {'inputs': windows[:, :-1], 'targets': windows[:, 1:]}
 

@@ -10,7 +10,7 @@ from jax import Array
 from gpt_jax.plain.decoder import hidden_states as states_of
 from gpt_jax.plain.decoder import logits
 from gpt_jax.plain.encoder import encoder_states, masked_logits
-from gpt_jax.plain.encoder_decoder import seq2seq_states
+from gpt_jax.plain.encoder_decoder import seq2seq_states as written_states_of
 from gpt_jax.plain.recipe import CONTEXT_LENGTH, PACKED, SEED
 from gpt_jax.plain.rows import stream_batch as batch_of
 from gpt_jax.plain.tokenizer import text_of, wordpiece_ids
@@ -49,7 +49,7 @@ def sample(params: Params, store: Store, number: int, temperature: float) -> str
 @jax.jit
 def next_written(params: Params, batch: Batch, count: Array) -> Array:
   """Scores of the token after the first `count` that the decoder wrote, [V]."""
-  return logits(params, seq2seq_states(params, batch)[0, count])
+  return logits(params, written_states_of(params, batch)[0, count])
 
 
 def write(params: Params, store: Store, number: int, temperature: float) -> str:

@@ -8,15 +8,7 @@ from jax import Array
 from jax.nn import silu as gate_activation
 
 from gpt_jax.plain.layers import gelu as activation
-from gpt_jax.plain.recipe import (
-  BIASES,
-  CAPACITY_FACTOR,
-  DTYPE,
-  GATED,
-  GROUP_SIZE,
-  NUM_EXPERTS,
-  ROUTER_JITTER,
-)
+from gpt_jax.plain.recipe import BIASES, CAPACITY_FACTOR, DTYPE, GATED, NUM_EXPERTS, ROUTER_JITTER
 from gpt_jax.plain.types import Params
 
 
@@ -26,16 +18,16 @@ def experts_dense(x: Array, p: Params) -> Array:
   return y + p['bias'].astype(DTYPE)[:, None] if BIASES else y
 
 
-def switch_layer(x: Array, p: Params, key: Array | None) -> tuple[Array, Array]:
+def switch_layer(x: Array, p: Params, group: int, key: Array | None) -> tuple[Array, Array]:
   """Y = p_i(x) E_i(x), i = argmax p(x) (Fedus et al., 2021, eq. 1 and 2).
 
-  An expert takes the first tokens of a group that choose it, up to its capacity; the others get
-  zeros. Without a key, when a text is written, it takes all.
+  An expert takes the first tokens of a group of tokens that choose it, up to its capacity; the
+  others get zeros. Without a key, when a text is written, it takes all.
 
   Returns:
     [B, L, D], and the balance N sum_i f_i P_i (eq. 4 to 6), 1 if experts are chosen evenly.
   """
-  T = x.shape[1] if key is None else GROUP_SIZE
+  T = x.shape[1] if key is None else group
   capacity = T if key is None else min(int(T * CAPACITY_FACTOR / NUM_EXPERTS + 1e-9), T)
   tokens = x.reshape(-1, T, x.shape[-1])
   # Section 2.4: the router is in float32.

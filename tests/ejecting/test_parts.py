@@ -16,7 +16,6 @@ REFUSED = {
   'configs/gopher.py:280b': ('optim.precision', {}),
   'configs/albert.py:base': ('model.share', {}),
   'configs/electra.py:small': ('models', {}),
-  'configs/switch.py:t5-base-128': ('model.ffn', {}),
   'configs/bigbird.py:base': ('objective.name', {}),
   'configs/deberta.py:base': ('data.rows', {}),
   'configs/smoke.py': ('model.vocab_size', {}),
@@ -84,3 +83,10 @@ def test_rows_at_once_divide_all_batches():
   assert parts.of(ejected.config_of(GPT2, **given)).constants['MICRO_ROWS'] == 3
   given['batch.micro_rows'] = 0
   assert parts.of(ejected.config_of(GPT2, **given)).constants['MICRO_ROWS'] == 6
+
+
+def test_rows_at_once_are_whole_groups_of_experts():
+  """Of 8 rows of 512 tokens in the encoder, and 64 of 114 in the decoder."""
+  given = parts.of(ejected.config_of('configs/switch.py:t5-base-128')).constants
+  assert (given['GROUP_SIZE'], given['DECODER_GROUP_SIZE']) == (8 * 512, 64 * 114)
+  assert given['MICRO_ROWS'] == 64

@@ -53,6 +53,13 @@ TOKENS = ADAMW | {
   'batch.size': "linear_ramp(3, 9, over='1500_tokens', stages=3)",
   'schedule.name': "cosine(peak=1e-3, warmup='1k_tokens', final=0.1, decay='4k_tokens')",
 }
+EXPERTS = (
+  "geglu, switch(num_experts=3, expert='geglu', jitter=0.0, capacity_factor=1.25, group_size=0)"
+)
+T5_TOKENS = (
+  "sentencepiece(vocab_size=29, model='unigram', byte_fallback=False, special=['<pad>'], "
+  'sentinels=11)'
+)
 CASES = {
   'gpt1': ('configs/gpt1.py:117m', COSINE),
   'gpt2': ('configs/gpt2.py:small', COSINE),
@@ -88,13 +95,23 @@ CASES = {
       'capacity_factor=1.25, group_size=0)'
     },
   ),
+  'switch_t5': (
+    'configs/switch.py:t5-base-128',
+    {
+      'model.num_encoder_layers': 2,
+      'model.vocab_size': 31,
+      'model.ffn': EXPERTS,
+      'model.encoder_ffn': EXPERTS,
+      'tokenizer.name': T5_TOKENS,
+      'schedule.name': 'rsqrt(peak=1e-2, hold=20)',
+    },
+  ),
   't5': (
     'configs/t5.py:small',
     {
       'model.num_encoder_layers': 2,
       'model.vocab_size': 31,
-      'tokenizer.name': "sentencepiece(vocab_size=29, model='unigram', byte_fallback=False, "
-      "special=['<pad>'], sentinels=11)",
+      'tokenizer.name': T5_TOKENS,
       'schedule.name': 'rsqrt(peak=1e-2, hold=20)',
     },
   ),
@@ -156,6 +173,7 @@ def test_losses_and_parameters(case, tmp_path):
 # gradients.
 SUMS = {
   't5': 2 * 6 * 3 * (2 * 17**2 + 2 * 5**2),
+  'switch_t5': 2 * 6 * 3 * (2 * 17**2 + 2 * 5**2),
   'alibi': 2 * 6 * 4 * 2 * 17**2,
   'bert': 3 * 2 * 6 * 3 * 37,
 }

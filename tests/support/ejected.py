@@ -127,6 +127,7 @@ LINEAGE = {
   't5': ('configs/t5.py:base', 800),
   'gpt3': ('configs/gpt3.py:125m', 600),
   'switch': ('configs/switch.py:base-8', 800),
+  'switch_t5': ('configs/switch.py:t5-base-128', 800),
   'gopher': ('configs/gopher.py:44m', 600),
   'chinchilla': ('configs/chinchilla.py:70b', 600),
   'palm': ('configs/palm.py:8b', 600),
