@@ -122,6 +122,7 @@ house: .venv/ready
 pages: .venv/ready
 	$(BIN)/gpt-jax inspect --fields > docs/fields.md
 	$(BIN)/python -m tests.support.flags_page > docs/flags.md
+	$(BIN)/python -m tests.support.lineage_page
 	$(BIN)/python tests/reports/test_step_path.py
 
 # Of the extras that launch/ installs. libtpu's files are for glibc 2.31 and later.

@@ -28,6 +28,7 @@ COMMANDS = {
   'tokenizers': 'compare tokenizers on held-out text',
   'convert': 'checkpoints of Hugging Face to workdirs, and back',
   'inspect': 'resolved config, parameters, FLOPs',
+  'eject': 'a config as one file of Python that needs JAX alone',
   'scaling': 'train a grid of small models, and fit scaling laws',
   'plan': 'what a run needs on TPU slices, what a budget buys',
   'compare': 'sweep: train several configs with several seeds, and compare',

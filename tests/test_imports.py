@@ -44,8 +44,8 @@ FLOORS = (
   ('tuning.objectives',),
   ('hub', 'opening'),
   ('studies',),
-  ('evaluation', 'planning', 'serving'),
-  ('reports',),
+  ('evaluation', 'planning', 'serving', 'plain'),
+  ('reports', 'ejecting'),
   ('tuning',),
   ('flags', 'benchmarks'),
   ('cli',),
@@ -173,6 +173,16 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.optim.schedules',  # the type of a schedule
     'gpt_jax.core.training',  # norms, by the place of parameters in their tree
   }
+
+
+def test_plain_stands_alone_and_is_read_by_eject_only():
+  for path in FILES:
+    if part(path) == 'plain':
+      roots = {i.partition('.')[0] for i in imports(path)}
+      assert of_ours(path) <= {'plain'}
+      assert roots - {'gpt_jax'} <= {'jax', 'numpy', *sys.stdlib_module_names}
+    elif part(path) != 'ejecting':
+      assert 'plain' not in of_ours(path), path
 
 
 def test_hf_knows_the_model_and_none_of_its_layers():

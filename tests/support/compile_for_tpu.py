@@ -34,9 +34,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gpt_jax.core import config as config_lib
 from gpt_jax.core import sharding, spec
+from gpt_jax.core.config import loading
 from gpt_jax.core.costs import flops
 from gpt_jax.core.costs import topologies as topologies_of
-from gpt_jax.core.nn import layers
+from gpt_jax.core.nn import build, layers
 from gpt_jax.core.nn.attend import Request
 from gpt_jax.core.nn.backends import attend_rows
 from gpt_jax.core.nn.block import FeedForward
@@ -50,6 +51,7 @@ from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.planning import collectives, hlo, op_costs, schedule
 from gpt_jax.planning import compile as compile_lib
 from gpt_jax.resilience import replay as replay_lib
+from tests.support import ejected as ejected_lib
 from tests.support import tiny
 
 CHIPS = {**{'v4': 'megacore', 'v5p': 'megacore'}, **{'v5e': 'default', 'v6e': 'default'}}
@@ -526,9 +528,32 @@ def meshes(overrides):
   return said
 
 
+def ejected(topology, name):
+  """Bytes of arguments and of temporaries of an ejected file's step, whole, on one chip."""
+  config = config_lib.resolve(loading.read(name))
+  config = config.copy_and_resolve_references().unlock()
+  config.model.num_layers = 2 * len(build.ModelChoices.of(config.model).decoder)
+  config.batch.size = config.batch.micro_rows = 2
+  module = ejected_lib.module_of(config_lib.resolve(config.lock()))
+  mesh = make_mesh(topology, data=-1)
+  here = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
+
+  def placed(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
+
+  params = jax.eval_shape(ejected_lib.init_of(module), jax.random.key(0))
+  moments = jax.eval_shape(ejected_lib.moments_of(module), params)
+  ids = jax.ShapeDtypeStruct((2, module.CONTEXT_LENGTH), np.int32)
+  number = jax.ShapeDtypeStruct((), np.float32)
+  args = placed((params, moments, {'inputs': ids, 'targets': ids}, number, number))
+  memory = module.train_step.lower(*args).compile().memory_analysis()
+  return {'arguments': memory.argument_size_in_bytes, 'temporaries': memory.temp_size_in_bytes}
+
+
 PROGRAMS = {
   'attention': attention,
   'context': context,
+  'ejected': ejected,
   'flags': flags,
   'flash': flash,
   'layout': layout,

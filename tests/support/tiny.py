@@ -224,8 +224,8 @@ def build(
 
 def save(folder: pathlib.Path, tokenizer: Tokenizer, **fields: Any) -> None:
   """A workdir of a model of random parameters; `fields` are as in `config`."""
-  fields = {'model.vocab_size': tokenizer.vocab_size, **fields}
-  fields |= {'tokenizer.name': 'bytes', 'optim.name': 'sgd'}
+  fields = {'model.vocab_size': tokenizer.vocab_size, 'optim.name': 'sgd', **fields}
+  fields |= {'tokenizer.name': 'bytes'}
   resolved = config_lib.resolve(config(**fields))
   parts = parts_lib.build(resolved, mesh_of(resolved, jax.devices()[:1]))
   Checkpointer(str(folder)).finish(parts_lib.initial_state(parts))

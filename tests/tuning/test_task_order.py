@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from gpt_jax.core.tokens.mixture import Shuffle
+from gpt_jax.plain.order import shuffled
 from gpt_jax.tuning.task_order import Alternating, Capped, TaskOrder
 
 SIZES = {'rte': 13, 'mrpc': 22}
@@ -34,7 +34,6 @@ def test_an_epoch_of_glue_has_the_batches_of_each_task_once():
 def test_each_example_is_seen_once_in_each_epoch_in_batches_of_one_task():
   order = TaskOrder(SIZES, batch_size=5, seed=3)
   assert order.steps_per_epoch == 3 + 5
-  alone = {task: Shuffle(size, 3) for task, size in SIZES.items()}
   seen = []
   for epoch in range(2):
     steps = taken(order, 8 * epoch, 8 * epoch + 8)
@@ -43,7 +42,7 @@ def test_each_example_is_seen_once_in_each_epoch_in_batches_of_one_task():
       assert sorted(chain(*batches)) == [*range(size)]
       # As without other tasks.
       start = epoch * size
-      assert batches[0] == [alone[task][start + i] for i in range(5)]
+      assert batches[0] == [shuffled(start + i, size, '3') for i in range(5)]
       # All are full but the last.
       assert [len(b) for b in batches[:-1]] == [5] * (len(batches) - 1)
     seen.append([task for task, _ in steps])

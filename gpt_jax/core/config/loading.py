@@ -211,7 +211,7 @@ def _read_config(values: flags.FlagValues, argv: list[str]) -> list[str]:
   Returns:
     The command line without `--config FILE`.
   """
-  text, argv = _without_file(argv)
+  text, argv = without_file(argv)
   if text is None:
     return argv
   config = read(text)
@@ -239,7 +239,7 @@ def read(text: str) -> Config:
   Raises:
     UsageError: there is no such file or size, or the file fails.
   """
-  file, size = _existing(text)
+  file, size = existing(text)
   try:
     with importable(file), contextlib.redirect_stdout(sys.stderr):
       config = _run(file).get_config(*size)
@@ -273,7 +273,7 @@ def _run(file: str) -> Any:
   return module
 
 
-def _without_file(argv: list[str]) -> tuple[str | None, list[str]]:
+def without_file(argv: list[str]) -> tuple[str | None, list[str]]:
   """The value of `--config` (None if not given), and the other arguments."""
   text, rest, i = None, argv[:1], 1
   while i < len(argv) and argv[i] != '--':
@@ -287,7 +287,7 @@ def _without_file(argv: list[str]) -> tuple[str | None, list[str]]:
   return text, rest + argv[i:]
 
 
-def _existing(text: str) -> tuple[str, list[str]]:
+def existing(text: str) -> tuple[str, list[str]]:
   """Splits FILE[:SIZE] into a file, local or shipped, and its size if any."""
   parts = [] if '\0' in text else text.split(':')
   # A path may have colons: take the longest prefix that is a file.

@@ -14,11 +14,11 @@ from gpt_jax.core.rows import ledger
 from gpt_jax.core.runtime import preemption
 from gpt_jax.core.runtime.preemption import Preempted
 from gpt_jax.core.tokens import prepare
-from gpt_jax.core.tokens.mixture import Shuffle
 from gpt_jax.core.tokens.store import TokenStore
 from gpt_jax.core.training import metrics, store_data
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.opening import models as trained_lib
+from gpt_jax.plain.order import shuffled
 from gpt_jax.reports import goodput
 from tests.support import tiny, whole_runs
 
@@ -75,8 +75,7 @@ def expected_rows(store, length, first, count):
   """Rows of the order of a length: (number of the row, its tokens)."""
   tokens = store.tokens(0, len(store)).astype(np.int32)
   per_epoch = (len(tokens) - 1) // length
-  order = Shuffle(per_epoch, SEED)
-  numbers = [order[i] for i in range(first, first + count)]
+  numbers = [shuffled(i, per_epoch, str(SEED)) for i in range(first, first + count)]
   return [(r, tokens[r * length : (r + 1) * length + 1]) for r in numbers]
 
 
