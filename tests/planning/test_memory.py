@@ -26,14 +26,19 @@ OFF = 0.15
 MISSES = {
   # At most 0.7 GiB in all.
   'char.py:cpu': -0.30,
-  'char.py:t12': 0.27,
+  'char.py:t12': 0.19,
   'gpt1.py:cpu': 1.40,
   'switch.py:tiny': 0.53,
   'switch.py:tiny-dense': 0.56,
   # At most 2.3 of 15.75 GiB: no choice of a mesh or of rows depends on them.
   'cove.py:base': 0.29,
-  'transformer_xl.py:wt103': -0.21,
+  'transformer_xl.py:enwik8-12': -0.18,
+  'transformer_xl.py:wt103': -0.24,
   'ulmfit.py:wt2': 0.29,
+  # Beside the arrays that are traced the compiler keeps up to 1.7 GiB with dropout.
+  'bert.py:base': -0.16,
+  'bert.py:large': -0.16,
+  'distilbert.py:base': -0.17,
   # In int8: the 32-bit sums over `tensor`, whole on each device, are not counted.
   'gpt3.py:175b on v5p:8x8x8': -0.26,
 }
@@ -98,3 +103,20 @@ def test_without_rematerialisation_weights_are_saved_as_they_are_multiplied():
   heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_size
   matrices = model.d_model * (heads + 2 * model.d_ff)
   assert residuals.of(config).weights == 2 * model.num_layers * matrices
+
+
+@pytest.mark.parametrize('ffn, hidden', [('swiglu', 3), ('gelu', 2)])
+def test_bfloat16_keeps_what_products_and_attention_read(ffn, hidden):
+  """And what norms and activations are computed from again, in two bytes."""
+  fields = {'model.dtype': 'bfloat16', 'model.norm': 'rmsnorm', 'model.ffn': ffn}
+  fields |= {'model.bias': 'none', 'model.head_size': 128, 'model.context_length': 256}
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE | fields))
+  m = config.model
+  # The stream before both sublayers, and their normed inputs; queries, keys and
+  # values; attention's output twice, as heads and as rows; W_in x, W_gate x and
+  # the hidden layer.
+  vectors = 4 * m.d_model + hidden * m.d_ff
+  vectors += (3 * m.num_heads + 2 * m.num_kv_heads) * m.head_size
+  normaliser = 4 * m.num_heads
+  saved = residuals.of(config)
+  assert saved.split + saved.gathered == m.num_layers * (2 * vectors + normaliser)

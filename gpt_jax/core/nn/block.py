@@ -173,10 +173,8 @@ class FeedForward(nn.Module):
     dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype, matmul=self.matmul)
     widen = functools.partial(dense, self.d_ff, ('embed', 'mlp'), self.inits.kernel)
     h_BLF = widen(name='in')(x_BLD)
-    if self.form.gated:
-      h_BLF *= self.form.activation(widen(name='gate')(x_BLD))
-    else:
-      h_BLF = self.form.activation(h_BLF)
+    gate_BLF = widen(name='gate')(x_BLD) if self.form.gated else None
+    h_BLF = self.form(h_BLF, gate_BLF)
     narrow = dense(x_BLD.shape[-1], ('mlp', 'embed'), self.inits.residual, name='out')
     return narrow(h_BLF)
 

@@ -176,11 +176,31 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+def recomputed(function: Callable[..., jax.Array], *args: Any) -> jax.Array:
+  """`function` of vectors, element by element or along the last axis.
+
+  For bfloat16 its backward pass computes again what it needs from the arguments:
+  automatic differentiation would keep float32 intermediates, several times the
+  size of the arguments, and reading them takes longer than the arithmetic. In
+  float32, where nothing is smaller than they, it keeps them.
+  """
+  if all(x is None or x.dtype == jnp.float32 for x in args):
+    return function(*args)
+  # Layers are in a loop, or few: nothing merges the two computations.
+  return jax.checkpoint(function, prevent_cse=False)(*args)
+
+
 class Form(NamedTuple):
   """The hidden layer: act(x W_in), or, gated, act(x W_gate) * x W_in."""
 
   activation: Activation
   gated: bool
+
+  def __call__(self, h: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+    """The hidden layer from x W_in, and of a gated form x W_gate."""
+    if gate is None:
+      return recomputed(self.activation, h)
+    return recomputed(lambda h, gate: h * self.activation(gate), h, gate)
 
 
 # Gated forms are from Shazeer (2020), GLU Variants Improve Transformer.
@@ -599,13 +619,17 @@ def layer_norm(
   x: jax.Array, scale_D: jax.Array | None, bias_D: jax.Array | None, *, epsilon: float
 ) -> jax.Array:
   """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016)."""
-  lead = (1,) * (x.ndim - 1) + (-1,)
-  y: Any = standardize(x.astype(jnp.float32), epsilon)
-  if scale_D is not None:
-    y *= scale_D.reshape(lead)
-  if bias_D is not None:
-    y += bias_D.reshape(lead)
-  return y.astype(x.dtype)
+
+  def apply(x: jax.Array, scale_D: Any, bias_D: Any) -> jax.Array:
+    lead = (1,) * (x.ndim - 1) + (-1,)
+    y: Any = standardize(x.astype(jnp.float32), epsilon)
+    if scale_D is not None:
+      y *= scale_D.reshape(lead)
+    if bias_D is not None:
+      y += bias_D.reshape(lead)
+    return y.astype(x.dtype)
+
+  return recomputed(apply, x, scale_D, bias_D)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -658,10 +682,14 @@ class LayerNorm(nn.Module):
 
 def rms_norm(x: jax.Array, scale_D: jax.Array, *, epsilon: float) -> jax.Array:
   """RMSNorm, x / sqrt(mean(x^2) + epsilon) * scale (Zhang & Sennrich 2019)."""
-  x_f32 = x.astype(jnp.float32)
-  mean = jnp.mean(jnp.square(x_f32), axis=-1, keepdims=True)
-  y = x_f32 * jax.lax.rsqrt(mean + epsilon)
-  return (y * scale_D.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+  def apply(x: jax.Array, scale_D: jax.Array) -> jax.Array:
+    x_f32 = x.astype(jnp.float32)
+    mean = jnp.mean(jnp.square(x_f32), axis=-1, keepdims=True)
+    y = x_f32 * jax.lax.rsqrt(mean + epsilon)
+    return (y * scale_D.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+  return recomputed(apply, x, scale_D)
 
 
 class RMSNorm(nn.Module):

@@ -244,12 +244,11 @@ def _feed_forward(
   # Scopes named as the parameters, by which `plan` identifies gradients.
   with jax.named_scope('in'):
     h = widen(x, weights.widen)
+  gate = None
   if weights.gate is not None:
     with jax.named_scope('gate'):
       gate = widen(x, weights.gate)
-    h *= form.activation(gate)
-  else:
-    h = form.activation(h)
+  h = form(h, gate)
   with jax.named_scope('out'):
     return narrow(h, weights.narrow)
 

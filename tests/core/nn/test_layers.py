@@ -336,3 +336,40 @@ def test_truncated_normal():
   # Variance 1 - 2 c phi(c) / (2 Phi(c) - 1) at c = 2.
   phi = math.exp(-2) / math.sqrt(2 * math.pi)
   assert_normal(x, 0.05 * math.sqrt(1 - 4 * phi / math.erf(math.sqrt(2))))
+
+
+@pytest.mark.parametrize('norm', ['rms', 'layer'])
+def test_norms_of_bfloat16_have_the_gradient_of_float32(norm):
+  """Computed again from the rounded input, which is all that they keep."""
+  rng = np.random.default_rng(0)
+  x, dy = (jnp.bfloat16(rng.normal(size=(5, 31))) for _ in range(2))
+  scale, bias = (np.float32(rng.normal(size=31)) for _ in range(2))
+
+  def apply(x, scale, bias):
+    if norm == 'rms':
+      return layers.rms_norm(x, scale, epsilon=1e-6)
+    return layers.layer_norm(x, scale, bias, epsilon=1e-5)
+
+  found = jax.vjp(apply, x, scale, bias)[1](dy)
+  whole = [jnp.float32(a) for a in (x, scale, bias)]
+  expected = jax.vjp(apply, *whole)[1](jnp.float32(dy))
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(np.float32(a), b, rtol=2e-2, atol=2e-2)
+  assert kept(apply, x, scale, bias) <= 2 * x.size + 4 * 2 * 31
+
+
+def kept(function, *args):
+  """Bytes that the backward pass of a function needs."""
+  return sum(x.nbytes for x in jax.tree.leaves(jax.vjp(function, *args)[1]))
+
+
+@pytest.mark.parametrize('name', ['swiglu', 'geglu', 'gelu_tanh', 'relu'])
+def test_hidden_layers_of_bfloat16_keep_their_arguments(name):
+  form = layers.FORMS[name]
+  rng = np.random.default_rng(0)
+  given = [jnp.bfloat16(rng.normal(size=(7, 13))) for _ in range(1 + form.gated)]
+  gradient = jax.grad(lambda *a: jnp.sum(form(*a).astype(jnp.float32)), range(len(given)))
+  expected = gradient(*map(jnp.float32, given))
+  for a, b in zip(gradient(*given), expected, strict=True):
+    np.testing.assert_allclose(np.float32(a), b, rtol=2e-2, atol=2e-2)
+  assert kept(form, *given) == 2 * 7 * 13 * len(given)
