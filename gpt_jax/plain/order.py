@@ -42,7 +42,7 @@ def shuffled(index: int, size: int, name: str) -> int:
   epoch, index = divmod(index, size)
   digest = hashlib.sha256(f'{name}/{epoch}'.encode()).digest()
   keys = round_keys(int.from_bytes(digest[:8], 'little') % 2**32)
-  bits = max((size - 2).bit_length() + 1, 16) // 2
+  bits = max((size - 1).bit_length() + 1, 16) // 2
   low = 2**bits - 1
 
   def mixed(x: int) -> int:

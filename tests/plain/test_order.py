@@ -10,7 +10,9 @@ from gpt_jax.core.tokens.mixture import Order, Phase, Shuffle
 from gpt_jax.plain import order
 
 
-@pytest.mark.parametrize('size', [1, 2, 9973, 2**16, 2**16 + 2, 70_001, 2**31 + 11])
+@pytest.mark.parametrize(
+  'size', [1, 2, 9973, 2**16, 2**16 + 1, 2**16 + 2, 2**18 + 1, 70_001, 2**31 + 11]
+)
 def test_any_place_of_a_permutation(size):
   rng = random.Random(size)
   expected = Shuffle(size, 5)

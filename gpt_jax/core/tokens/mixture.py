@@ -55,14 +55,21 @@ class Shuffle:
     """`size` is from 1 to `LARGEST`."""
     assert 1 <= size <= LARGEST, size
     self._size, self._seed = size, seed
+    # Of one row more than a power of four the cipher takes too few bits for the
+    # last: it reads one row twice and one never. So it gets a row too many.
+    last = size - 1
+    too_few = last >= 1 << 16 and last.bit_count() == 1 and last.bit_length() % 2 == 1
+    self._max_index = size if too_few else last
     self._key = functools.lru_cache(maxsize=8)(self._make_key)
 
   def __getitem__(self, index: int) -> int:
     """The row at place `index`, counted over all epochs."""
     epoch, place = divmod(index, self._size)
-    return experimental.index_shuffle(
-      place, max_index=self._size - 1, seed=self._key(epoch), rounds=_ROUNDS
+    shuffle = functools.partial(
+      experimental.index_shuffle, max_index=self._max_index, seed=self._key(epoch), rounds=_ROUNDS
     )
+    place = shuffle(place)
+    return place if place < self._size else shuffle(place)
 
   def _make_key(self, epoch: int) -> int:
     # Hashed, so that no epoch equals one of another seed.

@@ -209,3 +209,12 @@ def test_a_store_counts_the_examples_of_its_sources(config):
   drawn = collections.Counter(shares.place(i).source for i in range(2003))
   wanted = {n: min(9, counts[n]) * rows[n] / counts[n] for n in counts}
   assert drawn['low'] == pytest.approx(2003 * wanted['low'] / sum(wanted.values()), abs=1)
+
+
+@pytest.mark.parametrize('size', [2**16 - 1, 2**16, 2**16 + 1, 2**16 + 2])
+def test_each_epoch_has_every_row_once(size):
+  """Grain's cipher alone repeats a row of one more than a power of four."""
+  order = mixture.Shuffle(size, 3)
+  for epoch in range(2):
+    found = np.array([order[epoch * size + i] for i in range(size)])
+    np.testing.assert_array_equal(np.sort(found), np.arange(size))
