@@ -65,7 +65,7 @@ def text(config: Config, title: str, differs: str = '') -> str:
 
 # How to run it, and the letters of its comments.
 _USE = """
-Printed by gpt-jax eject. It needs JAX alone (pip install jax), and prepared tokens:
+Printed by gpt-jax eject. It needs JAX alone (pip install jax), and tokens that gpt_jax prepared:
 
   gpt-jax prepare --config CONFIG --out STORE
   python FILE STORE --out run.npz

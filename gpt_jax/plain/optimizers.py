@@ -41,7 +41,7 @@ def init_adam(params: Params) -> Params:
 def adam(
   params: Params, grads: Params, moments: Params, step: Array, rate: Array
 ) -> tuple[Params, Params]:
-  """AdamW (Loshchilov and Hutter, 2019, algorithm 2): new parameters and moments."""
+  """AdamW (Loshchilov and Hutter, 2019), with the decay times the rate: parameters, moments."""
   mean = jax.tree.map(lambda m, g: BETA1 * m + (1 - BETA1) * g, moments['mean'], grads)
   square = jax.tree.map(lambda s, g: BETA2 * s + (1 - BETA2) * g**2, moments['square'], grads)
   t = step + 1.0

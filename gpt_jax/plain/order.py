@@ -15,7 +15,7 @@ BLOCK = 10_000  # rows in which each corpus has its share
 
 @functools.cache
 def round_keys(seed: int) -> list[int]:
-  """Twelve numbers of 32 bits that a seed is spread over: C++'s std::seed_seq."""
+  """Twelve numbers of 32 bits from a seed, as in gpt_jax: C++'s std::seed_seq."""
   low, n = 2**32 - 1, 12
   b = [0x8B8B8B8B] * n
   for k in range(2 * n):
@@ -36,8 +36,8 @@ def round_keys(seed: int) -> list[int]:
 def shuffled(index: int, size: int, name: str) -> int:
   """Entry `index` of an order of `size` rows that has no end: each epoch permutes them anew.
 
-  The block cipher Simon (Beaulieu et al., 2013) permutes the numbers of an even count of bits;
-  it is applied until the result is below the size.
+  No permutation is stored: the block cipher Simon (Beaulieu et al., 2013) permutes the numbers
+  of an even count of bits, and is applied until the result is below the size.
   """
   epoch, index = divmod(index, size)
   digest = hashlib.sha256(f'{name}/{epoch}'.encode()).digest()

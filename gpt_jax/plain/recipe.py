@@ -63,9 +63,9 @@ SEED: int = 0
 NUM_STEPS: int = 600_000
 BATCH_ROWS: int = 512
 STAGES: tuple[tuple[int, int, int], ...] = ((0, 512, 1024),)  # first step, rows, tokens of a row
-MICRO_ROWS: int = 8  # rows computed at once: fewer need less memory, and change only rounding
+MICRO_ROWS: int = 8  # rows computed at once, which divide BATCH_ROWS; fewer need less memory
 PEAK_RATE: float = 6e-4
-FINAL_RATE: float = 0.1  # the last rate, by the peak
+FINAL_RATE: float = 0.1  # the last rate, as a part of the peak
 WARMUP: int = 2000  # steps
 WARMUP_TOKENS: int = 0
 WARMUP_STEPS: int = 2000  # steps of the warm-up
@@ -87,7 +87,7 @@ Z_LOSS: float = 0.0  # factor of log(Z)^2
 LABEL_SMOOTHING: float = 0.0
 
 # The rows.
-ORDER: str = '0'  # name of the order of rows: the seed, with the corpus of a mixture of one
+ORDER: str = '0'  # names the order of rows: another text gives another order
 WEIGHTS: dict[str, float] = {}  # share of each corpus in the rows
 SHARES_OF_TOKENS: bool = False
 NOISE_RATE: float = 0.15  # part of a text that is left out of it

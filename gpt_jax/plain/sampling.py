@@ -41,7 +41,7 @@ def sample(params: Params, store: Store, number: int, temperature: float) -> str
     seen = ids[-CONTEXT_LENGTH:]
     row = np.zeros(CONTEXT_LENGTH, np.int32)
     row[: len(seen)] = seen
-    scores = next_scores(params, row, len(seen))
+    scores = next_scores(params, row, len(seen))[: store['vocab_size']]
     ids.append(drawn(scores, temperature, jax.random.fold_in(key, i)))
   return text_of(store['folder'], ids[1:])
 
@@ -66,7 +66,7 @@ def write(params: Params, store: Store, number: int, temperature: float) -> str:
   ids, key = [], jax.random.key(SEED)
   for i in range(min(number, inputs.shape[1])):
     inputs[0, 1 : i + 1] = ids
-    scores = next_written(params, batch | {'inputs': inputs}, i)
+    scores = next_written(params, batch | {'inputs': inputs}, i)[: store['vocab_size']]
     ids.append(drawn(scores, temperature, jax.random.fold_in(key, i)))
     if ids[-1] == store['eos_id']:
       break

@@ -16,7 +16,7 @@ from gpt_jax.plain.types import Store
 
 
 def read_array(folder: str, name: str, dtype: str, length: int, sums: list[int]) -> np.ndarray:
-  """A whole array, compared with the checksums of the manifest."""
+  """A whole zarr3 array: shards of chunks, whose places and sizes are at the shard's end."""
   size = np.dtype(dtype).itemsize
   shard, chunk = 2**25 // size, 2**13
   parts = []

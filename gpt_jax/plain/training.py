@@ -74,9 +74,9 @@ def save(file: str, params: Params, moments: Params, step: int) -> None:
 
 
 def load(file: str, tree: Params) -> Params:
-  """What `save` wrote of a tree."""
+  """What `save` wrote of a tree; it raises if that had other sizes."""
   with np.load(file) as arrays:
-    return jax.tree_util.tree_map_with_path(lambda path, _: arrays[name_of(path)], tree)
+    return jax.tree_util.tree_map_with_path(lambda p, x: arrays[name_of(p)].reshape(x.shape), tree)
 
 
 def train(
@@ -86,7 +86,7 @@ def train(
   params, losses = init_params(jax.random.key(SEED)), []
   if weights:
     params = load(weights, {'params': params})['params']
-  run = {'params': params, 'moments': init_moments(params), 'step': 0}
+  run = {'params': params, 'moments': init_moments(params), 'step': np.int32(0)}
   if os.path.exists(file):
     run = load(file, run)
   params, moments = run['params'], run['moments']

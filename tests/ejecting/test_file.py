@@ -158,6 +158,9 @@ def test_weights_go_there_and_back(small):
   with np.load(folder / 'weights.npz') as arrays:
     loaded = module.load(str(folder / 'weights.npz'), {'params': weights.to_plain(first)})['params']
     assert len(arrays) == len(ejected.leaves(loaded))
+  wider = jax.tree.map(lambda x: np.zeros((*x.shape[:-1], 5)), {'params': loaded})
+  with pytest.raises(ValueError, match='cannot reshape'):
+    module.load(str(folder / 'weights.npz'), wider)
   found = ejected.logits_of_file(module, loaded, np.arange(22).reshape(2, 11))
   np.testing.assert_allclose(found, logits, rtol=0, atol=2e-6)
   # What is drawn from, after five tokens, whatever follows them.
