@@ -317,7 +317,8 @@ def test_what_is_said_to_install():
   said = []
   for path in (root / 'gpt_jax').rglob('*.py'):
     text = path.read_text()
-    if path.name != 'spec.py':
+    # An ejected file runs where gpt_jax is not.
+    if path.name != 'spec.py' and path.parent.name != 'ejecting':
       assert 'pip install' not in text, path
     for call in ast.walk(ast.parse(text)):
       if isinstance(call, ast.Call):

@@ -437,19 +437,40 @@ class Rows(NamedTuple):
     filled: whether padding rows follow them.
     replica_axis: name of the axis of `jax.vmap` over the replicas, which have
       different rows of the micro-batch; None: there is one replica.
-    measure: bool [], whether layers report their activations in this step; None:
-      they never do.
+    measure: in which steps layers report their activations; None: in none.
   """
 
   numbers_B: jax.Array
   count: int
   filled: bool
   replica_axis: str | None = None
-  measure: jax.Array | None = None
+  measure: 'Measure | None' = None
 
   def real(self) -> jax.Array:
     """1 for a row, 0 for one of padding: float32 [B]."""
     return (self.numbers_B < self.count).astype(jnp.float32)
+
+
+class Measure(NamedTuple):
+  """What only every Nth step computes.
+
+  Attributes:
+    due: bool [], whether this step does.
+    every: N.
+  """
+
+  due: jax.Array
+  every: int
+
+  def compute(self, function: Callable[[], Any]) -> Any:
+    """The arrays that `function` returns; zeros in the other steps."""
+
+    def skip() -> Any:
+      return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function))
+
+    # `plan` reads in the name how often it is computed.
+    with jax.named_scope(f'every_{self.every}_steps'):
+      return jax.lax.cond(self.due, function, skip)
 
 
 _HERE: contextvars.ContextVar[Rows | None] = contextvars.ContextVar('batch_rows', default=None)

@@ -14,16 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpt_jax.core.nn.layers import Measure
 from gpt_jax.core.objectives.loss import ACTIVATIONS
 
 
 def of_step(
-  due: jax.Array, gradients: Any, parameters: Any, updates: Any, metrics: dict[str, Any]
+  measure: Measure, gradients: Any, parameters: Any, updates: Any, metrics: dict[str, Any]
 ) -> dict[str, jax.Array]:
-  """The norms of a step; zeros if they are not due.
+  """The norms of a step; zeros but in every Nth.
 
   Args:
-    due: bool [].
+    measure: in which steps they are computed.
     gradients: by part of the model, as the parameters.
     parameters: that the step trains.
     updates: as they are added.
@@ -42,15 +43,13 @@ def of_step(
     else:
       activations[f'{what}/{stack}'] = value
 
-  def measure() -> dict[str, jax.Array]:
+  def norms() -> dict[str, jax.Array]:
     trees = {'gradient_norm': gradients, 'parameter_norm': parameters, 'update_norm': updates}
     return {
       f'{kind}/{part}': norm for kind, tree in trees.items() for part, norm in by_part(tree).items()
     }
 
-  shapes = jax.eval_shape(measure)
-  skip = lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)  # noqa: E731
-  return {**jax.lax.cond(due, measure, skip), **activations}
+  return {**measure.compute(norms), **activations}
 
 
 def by_part(tree: Any) -> dict[str, jax.Array]:

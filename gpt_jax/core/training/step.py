@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from gpt_jax.core import sharding
 from gpt_jax.core.nn import layers, layout
-from gpt_jax.core.nn.layers import Rows
+from gpt_jax.core.nn.layers import Measure, Rows
 from gpt_jax.core.objectives.base import Objective
 from gpt_jax.core.objectives.loss import RUN, Batch, Largest, Mean, Means, added, is_largest
 from gpt_jax.core.optim import rounding, train_state, wrappers
@@ -28,7 +28,7 @@ REPLICA_AXIS = 'replicas'
 
 
 def summed(
-  function: Callable[[Any], Any], batch: Any, parts: MicroBatches, measure: jax.Array | None = None
+  function: Callable[[Any], Any], batch: Any, parts: MicroBatches, measure: Measure | None = None
 ) -> Any:
   """The sum of a function over micro-batches, in float32 if there are several.
 
@@ -179,7 +179,9 @@ def train_step(
   state, key = begun(state, optimizer=optimizer, rates=rates, seed=seed)
   if replica is not None:
     key = jax.random.fold_in(key, replica)
-  measure = (state.step + 1) % norms_every == 0 if norms_every else None
+  measure = None
+  if norms_every:
+    measure = Measure((state.step + 1) % norms_every == 0, norms_every)
   loss, metrics, grads = mean_gradients(
     state.params,
     batch,
@@ -246,7 +248,7 @@ def mean_gradients(
   num_micro: int,
   num_shards: int = 1,
   num_replicas: int = 1,
-  measure: jax.Array | None = None,
+  measure: Measure | None = None,
 ) -> tuple[jax.Array, Metrics, Any]:
   """Loss, metrics and gradients: means over the tokens of the whole batch.
 
@@ -254,7 +256,7 @@ def mean_gradients(
   micro-batch with fewer tokens counts for less. The gradients include the
   penalties, the returned loss does not. All are summed in float32. Frozen
   parameters have no gradients; those that the step does not train have 0. With
-  `measure`, bool [], the metrics have the activations of `objectives.loss`.
+  `measure` the metrics have the activations of `objectives.loss`.
   """
 
   def total(trained, part, key):

@@ -195,14 +195,15 @@ def test_a_mesh_changes_nothing_and_replicas_send_in_outer_steps_alone(sizes):
 
   program = hlo.parse(text)
   (outer,) = [
-    (computation, x)
+    way.name
     for computation in program.computations.values()
     for x in computation.instructions.values()
-    if x.opcode == 'conditional' and hlo.share(x) < 1
+    if x.opcode == 'conditional'
+    for way, share in [hlo.taken(program, x)]
+    if share < 1
   ]
-  branches = {c.name for c in hlo.called(program, outer[1])}
   over = [x for x in collectives.read(program, run.mesh) if 'data' in x.axes]
-  assert {x.at[0] for x in over} < branches
+  assert {x.at[0] for x in over} == {outer}
   assert {(x.axes, x.kind, x.trips) for x in over} == {(('data',), 'all-reduce', 1 / 2)}
   # Each device sends its part of the parameters, in float32, as a ring does;
   # of what is whole along `tensor`, it may send a share.
