@@ -15,7 +15,6 @@ from gpt_jax.core.config import loading
 from gpt_jax.core.tokens import prepare
 from gpt_jax.ejecting import file, weights
 from tests.support import ejected, tpu
-from tests.support.cases import slow
 from tests.support.ejected import LINEAGE
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -187,7 +186,9 @@ def test_the_title_is_the_papers():
 
 
 @pytest.mark.tpu
-@pytest.mark.parametrize('name', ['configs/gpt2.py:small', slow('configs/gopher.py:44m')])
+@pytest.mark.parametrize(
+  'name', ['configs/gpt2.py:small', pytest.param('configs/gopher.py:44m', marks=pytest.mark.long)]
+)
 def test_a_step_compiles_for_a_chip(name):
   """In bfloat16, with two periods of layers; the state is in float32."""
   found = tpu.compiled('ejected', 'v5e:2x2', name)

@@ -40,9 +40,9 @@ def step(run, done, params=None, rows=ROWS):
   """A step's next state and metrics, after `done` steps."""
   shape = run.ramp.stages[0].shape
   jitted, _ = compiled.jit_train_step(run, shape)
+  given = params or tiny.params(run.model)
   with sharding.use(run.mesh, run.rules):
     state = parts_lib.initial_state(run, {})
-    given = params or tiny.params(run.model)
     state = state._replace(step=jnp.int32(done), params=jax.device_put(given, run.shardings.params))
     state, metrics = jitted(state, run.put(tiny.batch(rows, LENGTH, 48), rows))
   return jax.device_get((state, metrics))
