@@ -61,7 +61,7 @@ def shuffled(index: int, size: int, name: str) -> int:
 
 
 def one_corpus(store: Store, sizes: dict[str, int], index: int) -> tuple[str, int]:
-  """Row `index` of the run: its corpus, of which there is one, and its row."""
+  """The corpus and the row that the run reads at place `index`; there is one corpus."""
   return '', shuffled(index, sizes[''], ORDER)
 
 

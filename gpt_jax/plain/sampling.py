@@ -35,7 +35,7 @@ def drawn(scores: Array, temperature: float, key: Array) -> int:
 
 
 def sample(params: Params, store: Store, number: int, temperature: float) -> str:
-  """Writes a text of so many tokens, after the end of another."""
+  """Samples a new text of `number` tokens."""
   ids, key = [store['eos_id']], jax.random.key(SEED)
   for i in range(number):
     seen = ids[-CONTEXT_LENGTH:]
@@ -53,7 +53,7 @@ def next_written(params: Params, batch: Batch, count: Array) -> Array:
 
 
 def write(params: Params, store: Store, number: int, temperature: float) -> str:
-  """What the decoder writes for the first source of the run, up to so many tokens."""
+  """Samples at most `number` tokens for the first source of the run."""
   batch = {name: x[:1] for name, x in batch_of(store, 0).items()}
   source = batch['sources'][0]
   inputs = np.full_like(batch['inputs'], batch['inputs'][0, 0])

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heat maps of a run's norms by layer: see `training.norm_lines`."""
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +34,8 @@ def norm_figure(lines: Sequence[dict[str, Any]]) -> Any:
   Returns:
     The figure; None: no line has norms.
   """
-  tables = {kind: norm_lines.table(lines, kind) for kind in norm_lines.KINDS}
-  tables = {kind: found for kind, found in tables.items() if found[0]}
+  tables = {kind: table(lines, kind) for kind in norm_lines.KINDS}
+  tables = {kind: one for kind, one in tables.items() if one[0]}
   if not tables:
     return None
   figure, grid = load_pyplot().subplots(
@@ -44,6 +45,32 @@ def norm_figure(lines: Sequence[dict[str, Any]]) -> Any:
     _draw(figure, axes, steps, parts, values_PS)
     axes.set_title(norm_lines.KINDS[kind], fontsize=9)
   return figure
+
+
+def table(lines: Sequence[dict[str, Any]], kind: str) -> tuple[list[int], list[str], np.ndarray]:
+  """One kind of norm over a run.
+
+  Args:
+    lines: of metrics.jsonl.
+    kind: of `norm_lines.KINDS`.
+
+  Returns:
+    The steps; the parts, in the order of the model; float [parts, steps], NaN
+    where a line lacks one.
+  """
+  measured = [line for line in lines if any(name.startswith(f'{kind}/') for name in line)]
+  names = {name for line in measured for name in line if name.startswith(f'{kind}/')}
+
+  def place(name: str) -> tuple[bool, str, int]:
+    match = norm_lines.NAME.fullmatch(name)
+    assert match
+    # Parts without layers come first: the embeddings are among them.
+    return match[3] is not None, match[2], int(match[3] or 0)
+
+  ordered = sorted(names, key=place)
+  values = [[line.get(name, math.nan) for line in measured] for name in ordered]
+  parts = [name.removeprefix(f'{kind}/') for name in ordered]
+  return [line['step'] for line in measured], parts, np.array(values, float)
 
 
 def _draw(figure: Any, axes: Any, steps: list[int], parts: list[str], values_PS: Any) -> None:

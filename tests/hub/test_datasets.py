@@ -15,7 +15,6 @@ from gpt_jax.core.text import sources
 from gpt_jax.core.tokens import prepare, store
 from gpt_jax.core.tokens.corpus import COMMITS
 from gpt_jax.hub import datasets
-from tests.support import fake_hub
 
 pytest.importorskip('huggingface_hub', reason='needs the extra hub')
 pa = pytest.importorskip('pyarrow', reason='needs the extra hub')
@@ -43,15 +42,6 @@ FILES = {
   'data/validation-00000-of-00001.parquet': table(tales(31, 5)),
 }
 ALL = [text for text in tales(0, 31) if text]
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  served = fake_hub.Hub()
-  served.use(monkeypatch, tmp_path / 'home')
-  yield served
-  served.close()
 
 
 @pytest.fixture

@@ -23,15 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationW
 GPT2 = ROOT / 'gpt2_lm'
 
 
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  served = fake_hub.Hub()
-  served.use(monkeypatch, tmp_path / 'home')
-  yield served
-  served.close()
-
-
 def convert(*flags):
   return __main__.main(['convert', *flags])
 

@@ -57,35 +57,9 @@ def _shortest(value: np.ndarray) -> float:
   return float(str(np.float32(value)))
 
 
-_NAME = re.compile(rf'({"|".join(KINDS)})/([^/]+)(?:/layer_(\d+))?')
+NAME = re.compile(rf'({"|".join(KINDS)})/([^/]+)(?:/layer_(\d+))?')
 
 
 def is_norm(name: str) -> bool:
   """Whether a field of a line of metrics.jsonl is a norm of this module."""
-  return _NAME.fullmatch(name) is not None
-
-
-def table(lines: Sequence[dict[str, Any]], kind: str) -> tuple[list[int], list[str], np.ndarray]:
-  """One kind of norm over a run.
-
-  Args:
-    lines: of metrics.jsonl.
-    kind: of `KINDS`.
-
-  Returns:
-    The steps; the parts, in the order of the model; float [parts, steps], NaN
-    where a line lacks one.
-  """
-  own = [line for line in lines if any(name.startswith(f'{kind}/') for name in line)]
-  names = {name for line in own for name in line if name.startswith(f'{kind}/')}
-
-  def place(name: str) -> tuple[bool, str, int]:
-    match = _NAME.fullmatch(name)
-    assert match
-    # Parts without layers come first: the embeddings are among them.
-    return match[3] is not None, match[2], int(match[3] or 0)
-
-  ordered = sorted(names, key=place)
-  values = [[line.get(name, math.nan) for line in own] for name in ordered]
-  parts = [name.removeprefix(f'{kind}/') for name in ordered]
-  return [line['step'] for line in own], parts, np.array(values, float)
+  return NAME.fullmatch(name) is not None

@@ -169,9 +169,8 @@ def train_step(
     The next state, and the step's metrics: `loss` (without penalties), before
     clipping `grad_norm` and `grad_norms` (for each part of the model and each
     auxiliary model), the metrics of the objective, and the `norms` of
-    `norms.of_step`. If loss or gradient is
-    not finite, only the step count of the state changes; the learning rate
-    still follows the step count.
+    `norms.of_step`. If loss or gradient is not finite, only the step count of the
+    state changes; the learning rate still follows the step count.
 
   Raises:
     KeyError: the batch lacks an array of the objective.

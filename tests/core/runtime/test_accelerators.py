@@ -114,7 +114,7 @@ def test_it_is_measured_once_and_only_rises(measured):
 
 
 def test_the_fastest_size_counts(monkeypatch):
-  seconds = {512: 0.01, 1024: 0.02, 2048: 0.4, 4096: 3.0}
+  seconds = {512: 0.01, 1024: 0.02, 2048: 0.4}
   monkeypatch.setattr(chips, 'measure_matmul', lambda device, dtype, size: seconds[size])
   assert chips.measured_peak(CPU, 'float32') == 2 * 1024**3 / 0.02
 

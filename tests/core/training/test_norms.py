@@ -16,6 +16,7 @@ from gpt_jax.core import sharding
 from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.training import compiled, norm_lines, norms
 from gpt_jax.core.training import parts as parts_lib
+from gpt_jax.reports import norms as reported
 from tests.support import tiny
 from tests.support.cases import slow
 
@@ -141,7 +142,10 @@ def test_only_their_steps_measure_and_all_have_the_same_bits():
 
 def test_shared_parameters_count_in_each_layer_that_takes_them():
   rng = np.random.default_rng(0)
-  draw = lambda *shape: np.float32(rng.normal(size=shape))  # noqa: E731
+
+  def draw(*shape):
+    return np.float32(rng.normal(size=shape))
+
   tree = {
     'decoder': {'periods': {'block_0': {'attention': draw(2, 3), 'ffn': draw(6, 5, 7)}}},
     'embed': draw(11),
@@ -214,7 +218,7 @@ def test_plot_and_report_draw_them(workdir, capsys):
 
 
 def test_a_table_has_a_row_for_each_part(workdir):
-  steps, parts, values_PS = norm_lines.table(read(workdir), 'update_norm')
+  steps, parts, values_PS = reported.table(read(workdir), 'update_norm')
   assert steps == [3, 6, 9, 12]
   assert parts[-2:] == ['decoder/layer_0', 'decoder/layer_1'] and 'embed' in parts
   assert values_PS.shape == (len(parts), 4) and np.all(values_PS > 0)
