@@ -40,7 +40,9 @@ MISSES = {
   'bert.py:large': -0.16,
   'distilbert.py:base': -0.17,
   # In int8: the 32-bit sums over `tensor`, whole on each device, are not counted.
-  'gpt3.py:175b on v5p:8x8x8': -0.26,
+  'gpt3.py:175b on v5p:8x8x8': -0.23,
+  # The loss no longer keeps the whole gradient of a split table.
+  'llama3.py:405b': 0.16,
 }
 
 

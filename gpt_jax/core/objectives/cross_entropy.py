@@ -242,7 +242,12 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoo
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
   grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
   grad_VD = layout.constrain(grad_VD[:V], AXES)
-  return sums, (joined(grads, B, L), grad_VD)
+  gradients = joined(grads, B, L), grad_VD
+  if layout.num_parts('embed') > 1:
+    # Else the compiler adds the devices' gradients of the table after the layers
+    # have gone backwards, and each keeps a whole one in float32 until then.
+    gradients = jax.lax.optimization_barrier(gradients)
+  return sums, gradients
 
 
 def joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
