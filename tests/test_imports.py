@@ -171,7 +171,7 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.nn.layers',
     'gpt_jax.core.optim.wrappers',
     'gpt_jax.core.optim.schedules',  # the type of a schedule
-    'gpt_jax.core.training',  # norms, by the place of parameters in their tree
+    'gpt_jax.core.spec',  # the table of norms by layer
   }
 
 
