@@ -338,7 +338,7 @@ class CostModel(MemoryModel):
     tokens = parts.filled(rows) * self.last.length
     again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}
     work = 6 * state.matmul * tokens * again[model.remat]
-    both = self._int8 and self._int8.gradients == 'both'
+    both = isinstance(self._int8, int8.Int8) and self._int8.gradients == 'both'
     # The gradients of kernels are a third of the work.
     narrow = self._narrow * (1 if both else 2 / 3)
     work *= 1 - narrow * (1 - 1 / slices.chip.int8)
