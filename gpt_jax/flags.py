@@ -9,8 +9,6 @@ from absl import flags
 
 from gpt_jax.core import ranges
 from gpt_jax.core.config import loading
-from gpt_jax.core.spec import UsageError
-from gpt_jax.decoding.settings import PENALTIES, BeamSettings
 
 
 class _Number(flags.ArgumentParser):
@@ -220,15 +218,15 @@ class Flags(flags.FlagValues):
     )
     self.path('reward', None, use, bucket='run')
 
-  def beam(self) -> None:
-    """`--beam` and its options; the function `beam` reads them."""
+  def beam(self, penalties: Sequence[str]) -> None:
+    """`--beam` and its options, which `decoding.settings.beam` reads."""
     use = 'Hypotheses of a beam search; 0: no beam search.'
     self.number('beam', 0, use, ranges.Whole)
     theirs = "empty: as in the model's generation_config.json, or"
     use = 'With --beam: exponent of the length that scores are divided by; '
     self.number('length_penalty', None, f'{use}{theirs} 1.', ranges.Real)
     use = 'With --beam: measure of length: the number of tokens, or (5 + tokens) / 6.'
-    self.choice('penalty', 'length', [*PENALTIES], use)
+    self.choice('penalty', 'length', penalties, use)
     use = (
       'With --beam: stop when this many hypotheses have ended, even if an '
       f'unfinished one may become better; {theirs} no.'
@@ -246,20 +244,6 @@ class Flags(flags.FlagValues):
     use = 'Tokens that the draft proposes at a time.'
     kind = Annotated[int, ranges.whole(1, 64)]
     self.number('draft_tokens', 4, use, kind)
-
-
-# The other options of a beam search; `size` is --beam.
-_SEARCHING = {**BeamSettings(0)._asdict()}
-_SEARCHING.pop('size')
-
-
-def beam(args: Any) -> BeamSettings | None:
-  """The beam search of flags; None: tokens are sampled."""
-  if args.beam:
-    return BeamSettings(args.beam, **{name: getattr(args, name) for name in _SEARCHING})
-  if name := changed(args, _SEARCHING):
-    raise UsageError(f'--{name}: is an option of beam search; give --beam=4 too, or leave it out')
-  return None
 
 
 def changed(args: Any, defaults: dict[str, Any]) -> str:

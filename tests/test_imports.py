@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from gpt_jax import __main__
+from tests.support import house
 
 ROOT = pathlib.Path(__file__).parents[1] / 'gpt_jax'
 FILES = sorted(ROOT.rglob('*.py'))
@@ -171,7 +172,7 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.nn.layers',
     'gpt_jax.core.optim.wrappers',
     'gpt_jax.core.optim.schedules',  # the type of a schedule
-    'gpt_jax.core.training',  # norms, by the place of parameters in their tree
+    'gpt_jax.core.spec',  # the table of norms by layer
   }
 
 
@@ -212,6 +213,13 @@ def test_training_loads_neither_tensorflow_nor_pickle():
     if path.relative_to(ROOT).as_posix() == 'benchmarks/worker.py':
       roots -= {'torch'}
     assert not roots & {'tensorflow', 'torch', 'pickle', 'cloudpickle'}, path
+
+
+def test_pre_training_leads_to_few_files():
+  """All that `train` reaches by imports; it may shrink. `make house` prints it."""
+  modules = house.closure('gpt_jax.commands.train')
+  assert len(modules) <= 121, sorted(modules)
+  assert house.lines_of(modules) <= 29_000
 
 
 def test_tests_mirror_the_house():

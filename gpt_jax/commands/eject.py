@@ -13,7 +13,7 @@ constants, the functions that it uses, and no branch that it does not take; func
 dictionaries of arrays, without Flax, classes or sharding. It trains on one device from the token
 store that `gpt-jax prepare` wrote, in the order of rows and with the losses of `gpt-jax train`; its
 docstring says how to run it. Its initial weights and its dropout are drawn in another way, and it
-stops at a loss that is not finite.
+stops at a loss or an update that is not finite.
 
 With --weights: also writes weights, as the file starts from them by its own flag --weights: those
 of the newest checkpoint in W, or of --init, a workdir or a Hugging Face folder with a model of

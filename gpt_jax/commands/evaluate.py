@@ -62,18 +62,18 @@ import os
 from typing import Any
 
 from gpt_jax import cli
-from gpt_jax import flags as flags_lib
 from gpt_jax.core import ranges
 from gpt_jax.core.files import progress
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import metrics
+from gpt_jax.decoding import settings
 from gpt_jax.evaluation import score, suite, text_tasks
 from gpt_jax.evaluation.figures import Figures
 from gpt_jax.evaluation.results import Results, read_calls, written
 from gpt_jax.evaluation.score import Scorer
 from gpt_jax.evaluation.suite import TASKS, NamedTask
-from gpt_jax.flags import Flags
+from gpt_jax.flags import Flags, changed
 
 with cli.lazy_imports():
   from gpt_jax.core.training import held_out as held_out_lib
@@ -112,7 +112,7 @@ def define(flags: Flags) -> None:
   )
   flags.text('source', '', 'File of source texts, one a line, for which outputs are generated.')
   flags.text('reference', '', 'File of the expected outputs.')
-  flags.beam()
+  flags.beam([*settings.PENALTIES])
   flags.numbers(
     'shots',
     '0',
@@ -174,7 +174,7 @@ def main(args: cli.Args) -> None:
   cli.required(args, 'workdir')
   workdir = args.workdir
   choices = {**TASKS, 'validation': lambda: None}
-  beam = flags_lib.beam(args)
+  beam = settings.beam(args)
   if beam and not args.source:
     raise UsageError(
       f'--beam={args.beam}: needs --source; give it, or set the beam in the '
@@ -189,7 +189,7 @@ def main(args: cli.Args) -> None:
     raise UsageError('--segment, --clamp, --same_length: need --memory; give it, or leave them out')
   if args.steps:
     alone = {'average': 0, 'pairs': [], 'memory': [], 'overlap': False}
-    if name := flags_lib.changed(args, alone):
+    if name := changed(args, alone):
       raise UsageError(
         f'--steps={args.steps}: measures --tasks at each of these steps; leave out --{name}'
       )

@@ -64,8 +64,8 @@ from gpt_jax.core.spec import UsageError
 from gpt_jax.decoding import files as files_lib
 from gpt_jax.decoding.chat import ChatTemplate
 from gpt_jax.decoding.files import Prompt, ResultsFile, SourceEntry
-from gpt_jax.decoding.settings import Sampler
-from gpt_jax.flags import Flags, beam, changed
+from gpt_jax.decoding.settings import PENALTIES, Sampler, beam
+from gpt_jax.flags import Flags, changed
 
 with cli.lazy_imports():
   from gpt_jax.core import sharding
@@ -107,7 +107,7 @@ def define(flags: Flags) -> None:
   flags.weights()
   flags.average()
   flags.draft()
-  flags.beam()
+  flags.beam([*PENALTIES])
   flags.choice(
     'truncate',
     'none',

@@ -61,7 +61,7 @@ from gpt_jax import cli
 from gpt_jax.core import config as config_lib
 from gpt_jax.core import ranges
 from gpt_jax.core.costs import topologies
-from gpt_jax.core.costs.chips import CLOUD_NAMES
+from gpt_jax.core.costs.topologies import CLOUD_NAMES
 from gpt_jax.core.files import progress
 from gpt_jax.core.runtime import tables
 from gpt_jax.core.runtime.log import log

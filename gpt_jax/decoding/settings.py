@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of sampling and of beam search, which flags and requests give."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from gpt_jax.core.spec import UsageError
 
 
 class Sampler(NamedTuple):
@@ -57,3 +59,13 @@ class BeamSettings(NamedTuple):
   early_stopping: bool | None = None
   no_repeat_ngram: int | None = None
   min_tokens: int | None = None
+
+
+def beam(args: Any) -> BeamSettings | None:
+  """The beam search of the flags of `Flags.beam`; None: tokens are sampled."""
+  if args.beam:
+    return BeamSettings(args.beam, *(getattr(args, name) for name in BeamSettings._fields[1:]))
+  for name, default in BeamSettings._field_defaults.items():
+    if getattr(args, name) != default:
+      raise UsageError(f'--{name}: is an option of beam search; give --beam=4 too, or leave it out')
+  return None

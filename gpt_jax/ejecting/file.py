@@ -70,9 +70,8 @@ Printed by gpt-jax eject. It needs JAX alone (pip install jax), and tokens that 
   gpt-jax prepare --config CONFIG --out STORE
   python FILE STORE --out run.npz
 
-trains on one device, prints the loss of each step, saves, and writes a sample; started again it
-resumes. Letters in comments: B rows, L tokens of a row, M keys, D width, K width of a head, V
-vocabulary.
+trains on one device, saves, and writes a sample; started again it resumes. Letters in comments:
+B rows, L tokens of a row, M keys, D width, K width of a head, V vocabulary.
 """
 
 

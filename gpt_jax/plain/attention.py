@@ -87,9 +87,8 @@ def relative_attention(
   # Distances L - 1, ..., 0; after the shift of row i by L - 1 - i, column j is key j.
   waves = sines_then_cosines(jnp.arange(L)[::-1], D).astype(DTYPE)
   r = (waves @ p['relative']['kernel'].astype(DTYPE)).reshape(L, NUM_HEADS, HEAD_SIZE)
-  by_distance = jnp.einsum(
-    'blhk,mhk->bhlm', q + p['position_bias'].astype(DTYPE), r, preferred_element_type=jnp.float32
-  )
+  query = q + p['position_bias'].astype(DTYPE)
+  by_distance = jnp.einsum('blhk,mhk->bhlm', query, r, preferred_element_type=jnp.float32)
   padded = jnp.pad(by_distance, ((0, 0), (0, 0), (0, 0), (1, 0)))
   shifted = padded.reshape(B, NUM_HEADS, L + 1, L)[:, :, 1:]
   q += p['content_bias'].astype(DTYPE)

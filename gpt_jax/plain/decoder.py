@@ -84,9 +84,7 @@ def switch_states_alone(params: Params, batch: Batch) -> Array:
 def logits(params: Params, hidden: Array) -> Array:
   """Scores of the vocabulary, float32 [..., V]."""
   table = params['embed']['embedding'] if TIED else params['head']['embedding']
-  return jnp.einsum(
-    '...d,vd->...v',
-    hidden * jnp.asarray(OUTPUT_SCALE, DTYPE) if OUTPUT_SCALE != 1 else hidden,
-    table.astype(DTYPE),
-    preferred_element_type=jnp.float32,
-  )
+  if OUTPUT_SCALE != 1:
+    hidden *= jnp.asarray(OUTPUT_SCALE, DTYPE)
+  table = table.astype(DTYPE)
+  return jnp.einsum('...d,vd->...v', hidden, table, preferred_element_type=jnp.float32)

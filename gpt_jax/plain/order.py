@@ -4,6 +4,7 @@
 
 import functools
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -33,31 +34,33 @@ def round_keys(seed: int) -> list[int]:
   return b
 
 
+def enciphered(x: Any, name: str, bits: int) -> Any:
+  """Numbers of 2 `bits` bits, permuted by the block cipher Simon (Beaulieu et al., 2013)."""
+  digest, low = hashlib.sha256(name.encode()).digest(), 2**bits - 1
+  left, right = x >> bits, x & low
+  for key in round_keys(int.from_bytes(digest[:4], 'little')):
+    once, twice, eight = (right << r | right >> (bits - r) for r in (1, 2, 8))
+    left, right = right, (left ^ once & eight ^ twice ^ key) & low
+  return left << bits | right
+
+
+@functools.lru_cache(maxsize=8)
+def all_enciphered(name: str) -> list[int]:
+  """What becomes of all numbers of 16 bits: a corpus of few rows takes most of them."""
+  return enciphered(np.arange(2**16), name, 8).tolist()
+
+
 def shuffled(index: int, size: int, name: str) -> int:
   """Entry `index` of an order of `size` rows that has no end: each epoch permutes them anew.
 
-  No permutation is stored: the block cipher Simon (Beaulieu et al., 2013) permutes the numbers
-  of an even count of bits, and is applied until the result is below the size.
+  No permutation is stored: a cipher is applied until its result is below the size.
   """
   epoch, index = divmod(index, size)
-  digest = hashlib.sha256(f'{name}/{epoch}'.encode()).digest()
-  keys = round_keys(int.from_bytes(digest[:8], 'little') % 2**32)
-  bits = max((size - 1).bit_length() + 1, 16) // 2
-  low = 2**bits - 1
-
-  def mixed(x: int) -> int:
-    once, twice, eight = (x << r | x >> (bits - r) for r in (1, 2, 8))
-    return once & eight ^ twice
-
-  while size > 1:
-    left, right = index >> bits & low, index & low
-    for first, second in zip(keys[::2], keys[1::2], strict=True):
-      left = (left ^ mixed(right) ^ first) & low
-      right = (right ^ mixed(left) ^ second) & low
-    index = left << bits | right
+  name, bits = f'{name}/{epoch}', max((size - 1).bit_length() + 1, 16) // 2
+  while True:
+    index = all_enciphered(name)[index] if bits == 8 else enciphered(index, name, bits)
     if index < size:
-      break
-  return index
+      return index
 
 
 def one_corpus(store: Store, sizes: dict[str, int], index: int) -> tuple[str, int]:

@@ -60,7 +60,7 @@ BALANCE: float = 0.01  # factor of the load-balancing loss
 
 # Training.
 SEED: int = 0
-NUM_STEPS: int = 600_000
+NUM_STEPS: int = 600_000  # of the whole run; --stop ends it earlier, at the same rates
 BATCH_ROWS: int = 512
 STAGES: tuple[tuple[int, int, int], ...] = ((0, 512, 1024),)  # first step, rows, tokens of a row
 MICRO_ROWS: int = 8  # rows computed at once, which divide BATCH_ROWS; fewer need less memory

@@ -39,8 +39,7 @@ def sample(params: Params, store: Store, number: int, temperature: float) -> str
   ids, key = [store['eos_id']], jax.random.key(SEED)
   for i in range(number):
     seen = ids[-CONTEXT_LENGTH:]
-    row = np.zeros(CONTEXT_LENGTH, np.int32)
-    row[: len(seen)] = seen
+    row = np.pad(np.array(seen, np.int32), (0, CONTEXT_LENGTH - len(seen)))
     scores = next_scores(params, row, len(seen))[: store['vocab_size']]
     ids.append(drawn(scores, temperature, jax.random.fold_in(key, i)))
   return text_of(store['folder'], ids[1:])

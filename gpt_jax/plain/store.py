@@ -7,6 +7,7 @@ end the place and size of each chunk.
 """
 
 import json
+import os
 import zlib
 
 import numpy as np
@@ -34,6 +35,8 @@ def read_array(folder: str, name: str, dtype: str, length: int, sums: list[int])
 
 def open_store(folder: str) -> Store:
   """The manifest of a store, and its arrays in memory."""
+  if not os.path.exists(f'{folder}/manifest.json'):
+    raise SystemExit(f'{folder} has no tokens: gpt-jax prepare --config CONFIG --out {folder}')
   with open(f'{folder}/manifest.json', encoding='utf-8') as file:
     store = json.load(file) | {'folder': folder}
   if store['vocab_size'] > VOCAB_SIZE:

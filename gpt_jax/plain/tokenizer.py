@@ -11,12 +11,9 @@ def sentencepiece_pieces(folder: str) -> list[bytes]:
     data, at, pieces = file.read(), 0, []
 
   def number(at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-      value |= (data[at] & 127) << shift
-      shift, at = shift + 7, at + 1
-      if data[at - 1] < 128:
-        return value, at
+    # Seven bits to a byte, the lowest first; all but the last are 128 and more.
+    stop = next(i for i in range(at, len(data)) if data[i] < 128) + 1
+    return sum((data[i] & 127) << 7 * (i - at) for i in range(at, stop)), stop
 
   # A message of protocol buffers: its first field, repeated, is a piece, whose first is its text.
   while at < len(data) and data[at] == 0x0A:

@@ -46,6 +46,9 @@ def gradients(params: Params, batch: Batch, step: Array) -> tuple[Array, Params]
   return jax.tree.map(lambda x: x / tokens, sums)
 
 
+name_of = partial(jax.tree_util.keystr, simple=True, separator='/')  # layers/0/ffn/in/kernel
+
+
 @partial(jax.jit, donate_argnums=(0, 1))
 def train_step(
   params: Params, moments: Params, batch: Batch, step: Array, rate: Array
@@ -58,16 +61,12 @@ def train_step(
   return params, moments, loss
 
 
-def name_of(path: Any) -> str:
-  """The name of a parameter: layers/0/attention/query/kernel."""
-  return jax.tree_util.keystr(path, simple=True, separator='/')
-
-
 def save(file: str, params: Params, moments: Params, step: int) -> None:
   """Writes all that a run resumes from, as one file of NumPy's, or none of it."""
-  tree = {'params': params, 'moments': moments, 'step': step}
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  named: Any = {name_of(path): np.asarray(x) for path, x in leaves}
+  run = {'params': params, 'moments': moments, 'step': step}
+  named: Any = {name_of(k): np.asarray(x) for k, x in jax.tree_util.tree_leaves_with_path(run)}
+  if not all(np.isfinite(x).all() for x in named.values()):
+    raise SystemExit(f'step {step}: the update is not finite; {file} is of an earlier step')
   with open(f'{file}.new', 'wb') as new:
     np.savez(new, **named)
   os.replace(f'{file}.new', file)
@@ -80,7 +79,7 @@ def load(file: str, tree: Params) -> Params:
 
 
 def train(
-  store: Store, file: str, weights: str | None, num_steps: int, save_every: int
+  store: Store, file: str, weights: str | None, stop: int, save_every: int
 ) -> tuple[Params, list[float]]:
   """Trains up to a step, from where `file` stops if it exists: parameters and losses."""
   params, losses = init_params(jax.random.key(SEED)), []
@@ -90,7 +89,7 @@ def train(
   if os.path.exists(file):
     run = load(file, run)
   params, moments = run['params'], run['moments']
-  for step in range(int(run['step']), num_steps):
+  for step in range(int(run['step']), stop):
     began = time.monotonic()
     rate = rate_of(step)
     params, moments, loss = train_step(params, moments, batch_of(store, step), step, rate)
@@ -99,7 +98,7 @@ def train(
       raise SystemExit(f'step {step + 1}: the loss is {losses[-1]}; {file} is of an earlier step')
     took = time.monotonic() - began
     print(f'step {step + 1} loss {losses[-1]:.6f} rate {rate:.4g} seconds {took:.2f}', flush=True)
-    if (step + 1) % save_every == 0 or step + 1 == num_steps:
+    if (step + 1) % save_every == 0 or step + 1 == stop:
       save(file, params, moments, step + 1)
   return params, losses
 
@@ -110,13 +109,13 @@ def main() -> None:
   parser.add_argument('store', help='folder that gpt-jax prepare wrote')
   parser.add_argument('--out', default='run.npz', help='the run: saved there, and resumed from it')
   parser.add_argument('--weights', help='file whose parameters a new run starts from')
-  parser.add_argument('--steps', type=int, default=NUM_STEPS, help='train up to this step')
+  parser.add_argument('--stop', type=int, default=NUM_STEPS, help='stop after this step')
   parser.add_argument('--save-every', type=int, default=500, help='steps between two saves')
   parser.add_argument('--sample', type=int, default=100, help='tokens to write at the end')
   parser.add_argument('--temperature', type=float, default=0.8, help='0: the likeliest token')
   args = parser.parse_args()
   store = open_store(args.store)
-  params, _ = train(store, args.out, args.weights, args.steps, args.save_every)
+  params, _ = train(store, args.out, args.weights, args.stop, args.save_every)
   print(sample(params, store, args.sample, args.temperature))
 
 

@@ -8,6 +8,7 @@ roofline model of TPU slices.
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,8 @@ from gpt_jax.core import config as config_lib
 from gpt_jax.core import sharding
 from gpt_jax.core.config import Config
 from gpt_jax.core.costs import flops
+from gpt_jax.core.costs.chips import CHIPS
+from gpt_jax.core.costs.slice_names import SOLD
 from gpt_jax.core.costs.topologies import Slices
 from gpt_jax.core.nn import int8
 from gpt_jax.core.nn.build import ModelChoices
@@ -335,7 +338,7 @@ class CostModel(MemoryModel):
     tokens = parts.filled(rows) * self.last.length
     again = {'full': 4 / 3, 'dots': 1.1, 'offload': 1.1, 'none': 1.0}
     work = 6 * state.matmul * tokens * again[model.remat]
-    both = self._int8 and self._int8.gradients == 'both'
+    both = isinstance(self._int8, int8.Int8) and self._int8.gradients == 'both'
     # The gradients of kernels are a third of the work.
     narrow = self._narrow * (1 if both else 2 / 3)
     work *= 1 - narrow * (1 - 1 / slices.chip.int8)
@@ -475,10 +478,27 @@ def apply(config: Config, changes: dict[str, Any]) -> Config:
   return config_lib.resolve(changed)
 
 
-def best_mesh(config: Config, slices: Slices) -> Mesh:
-  """The mesh of a resolved config that leaves it open: the first candidate."""
-  micro = config.batch.micro_rows is None
-  return candidates(config, slices, micro=micro)[0].sizes
+def best_mesh(config: Config, devices: Sequence[Any]) -> Mesh | None:
+  """The mesh of a resolved config that leaves it open: the first candidate.
+
+  None: the devices form no slice that is sold.
+  """
+  slices, micro = slices_of(devices), config.batch.micro_rows is None
+  return slices and candidates(config, slices, micro=micro)[0].sizes
+
+
+def slices_of(devices: Sequence[Any]) -> Slices | None:
+  """The slices that JAX devices form; None if they form none that is sold."""
+  kinds = {device.device_kind for device in devices}
+  chip = next((c for c in CHIPS.values() if {c.kind} == kinds), None)
+  if chip is None:
+    return None
+  sold = SOLD[chip.name]
+  places = [device.coords[: sold.dimensions] for device in devices]
+  shape = tuple(max(along) + 1 for along in zip(*places, strict=True))
+  slices = Slices(chip, shape, sharding.num_slices(devices))
+  is_sold = shape in sold.shapes and slices.devices == len(devices)
+  return slices if is_sold else None
 
 
 def first_rows(config: Config, mesh: Mesh, least: float, limit: float) -> int:

@@ -80,7 +80,7 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
     ],
     'run': {**found.whole._asdict(), 'dollars': _dollars(found)},
     'price': {
-      'dollars_per_chip_hour': prices.of_chip(slices.chip.sold.prefixes),
+      'dollars_per_chip_hour': prices.of_chip(slices.sold.prefixes),
       'source': prices.source(),
     },
     **(
@@ -102,7 +102,7 @@ def _shown(stage: 'compile_lib.StageTimes') -> dict[str, Any]:
 
 def _dollars(plan: 'search.FittingPlan') -> float | None:
   """What the run costs on demand; None: no price is known."""
-  price = prices.of_chip(plan.slices.chip.sold.prefixes)
+  price = prices.of_chip(plan.slices.sold.prefixes)
   return None if price is None else price * plan.whole.chip_hours
 
 
@@ -116,12 +116,12 @@ def _shown_dollars(plan: 'search.FittingPlan') -> str:
 def _prices(several: Iterable[Slices]) -> list[str]:
   """What a chip-hour of each kind costs, and where the figures are from."""
   costs, unpriced = [], []
-  for chip in dict.fromkeys(slices.chip for slices in several):
-    price = prices.of_chip(chip.sold.prefixes)
+  for sold in dict.fromkeys(slices.sold for slices in several):
+    price = prices.of_chip(sold.prefixes)
     if price is None:
-      unpriced.append(f'{chip.name}: no price is known here; see {prices.WHERE}')
+      unpriced.append(f'{sold.name}: no price is known here; see {prices.WHERE}')
     else:
-      costs.append(f'{chip.name}: ${price:.2f}')
+      costs.append(f'{sold.name}: ${price:.2f}')
   if costs:
     costs = [f'{", ".join(costs)} a chip-hour {prices.source()}']
   return costs + unpriced

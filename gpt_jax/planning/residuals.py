@@ -61,7 +61,7 @@ def _read(config: Config) -> ScanResiduals:
   parts = parts_lib.build(config, one)
   shape = parts.shapes()[-1]
   if ModelChoices.of(config.model).matmul:
-    # One device cannot sum the tokens of many: see `int8.check_tokens`.
+    # One device cannot sum the tokens of many: see `Int8.check_tokens`.
     most = max(1, int8.LONGEST // shape.length)
     rows = next(n for n in range(min(most, shape.rows), 0, -1) if shape.rows % n == 0)
     shape = shape._replace(rows=rows)

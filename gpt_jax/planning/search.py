@@ -378,7 +378,7 @@ def larger(request: SearchRequest) -> str | None:
   here = math.prod(request.slices.shape)
   remat = REMATS[-1] if request.remat else request.config.model.remat
   known = {here}
-  for shape in request.slices.chip.sold.shapes:
+  for shape in request.slices.sold.shapes:
     chips = math.prod(shape)
     if chips < here or chips in known:
       continue

@@ -55,11 +55,12 @@ from gpt_jax.core.files.document import Source
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text import holdout, inputs, sources
 from gpt_jax.core.text.clean import choices, report, stages
+from gpt_jax.core.text.clean.choices import FOLDER
 from gpt_jax.core.text.clean.quality import Quality
-from gpt_jax.core.text.clean.stages import FOLDER, Phase, Result
+from gpt_jax.core.text.clean.stages import Phase, Result
 from gpt_jax.core.text.clean.steps import Document, Step
 from gpt_jax.core.tokenizers import tokenizer
-from gpt_jax.core.tokens import duplicates, encode, manifest, mixture, store
+from gpt_jax.core.tokens import cleaning, duplicates, encode, manifest, mixture, store
 from gpt_jax.core.tokens.corpus import Corpus, Settings
 from gpt_jax.core.tokens.duplicates import Copies, Duplicates
 from gpt_jax.core.tokens.encode import SplitContents, StoreContents
@@ -130,7 +131,7 @@ class Beam:
         raise UsageError(_line(e)) from e
       raise
 
-  def clean(self, corpus: Corpus, folder: str) -> tuple[Source, Result]:
+  def clean(self, corpus: Corpus, folder: str) -> tuple[Source, dict[str, Any]]:
     """Cleans the corpus, unless an earlier process did and failed later.
 
     Args:
@@ -167,7 +168,7 @@ class Beam:
       result = _read_result(folder, wanted)
       assert result is not None, f'we do not see what workers wrote to {folder}'
     below = files.join(folder, FOLDER)
-    return stages.cleaned(source, below, result), result
+    return stages.cleaned(source, below, result), cleaning.report(corpus, folder, result)
 
   def write(self, corpus: Corpus, folder: str, looked_at: dict[str, str]) -> StoreContents:
     """Writes the arrays of the store, from their beginning."""

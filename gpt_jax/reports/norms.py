@@ -62,7 +62,7 @@ def table(lines: Sequence[dict[str, Any]], kind: str) -> tuple[list[int], list[s
   names = {name for line in measured for name in line if name.startswith(f'{kind}/')}
 
   def place(name: str) -> tuple[bool, str, int]:
-    match = norm_lines.NAME.fullmatch(name)
+    match = metrics.NORM.fullmatch(name)
     assert match
     # Parts without layers come first: the embeddings are among them.
     return match[3] is not None, match[2], int(match[3] or 0)

@@ -3,6 +3,7 @@
 """The files that configs are ejected to: short, formatted, of what they use alone, and they run."""
 
 import ast
+import math
 import pathlib
 import subprocess
 import sys
@@ -123,9 +124,9 @@ def losses(lines):
 
 def test_it_trains_resumes_and_samples_alone(small):
   _, folder = small
-  whole = run(folder, '--out', 'whole.npz', '--steps', '5', '--sample', '7')
-  run(folder, '--out', 'parts.npz', '--steps', '3', '--sample', '0')
-  rest = run(folder, '--out', 'parts.npz', '--steps', '5', '--sample', '7')
+  whole = run(folder, '--out', 'whole.npz', '--stop', '5', '--sample', '7')
+  run(folder, '--out', 'parts.npz', '--stop', '3', '--sample', '0')
+  rest = run(folder, '--out', 'parts.npz', '--stop', '5', '--sample', '7')
   assert len(losses(whole)) == 5
   assert losses(rest) == losses(whole)[3:]
   assert rest[-1] == whole[-1]
@@ -146,6 +147,25 @@ def test_a_damaged_store_is_not_read(small, tmp_path):
   (copy / 'tokens' / 'c' / '0').write_bytes(data)
   with pytest.raises(SystemExit, match='damaged'):
     module.open_store(str(copy))
+
+
+def test_without_a_store_it_says_how_to_make_one(small, tmp_path):
+  module = ejected.module_of(small[0])
+  with pytest.raises(SystemExit, match=f'gpt-jax prepare --config CONFIG --out {tmp_path}'):
+    module.open_store(str(tmp_path))
+
+
+def test_an_update_that_is_not_finite_is_not_saved(small, tmp_path):
+  """A step whose loss is finite, as it is of the weights before."""
+  module, path = ejected.module_of(small[0]), tmp_path / 'run.npz'
+  store = module.open_store(str(small[1] / 'store'))
+  with jax.numpy_rank_promotion('allow'):
+    module.train(store, str(path), None, 1, 1)
+    before = path.read_bytes()
+    module.cosine = lambda step: math.inf
+    with pytest.raises(SystemExit, match='step 2: the update is not finite'):
+      module.train(store, str(path), None, 2, 1)
+  assert path.read_bytes() == before
 
 
 def test_weights_go_there_and_back(small):
@@ -187,9 +207,9 @@ def test_the_title_is_the_papers():
 
 @pytest.mark.tpu
 @pytest.mark.parametrize(
-  'name', ['configs/gpt2.py:small', pytest.param('configs/gopher.py:44m', marks=pytest.mark.long)]
+  'stem', [pytest.param(x, marks=[pytest.mark.long] * (x not in ('gpt2', 't5'))) for x in LINEAGE]
 )
-def test_a_step_compiles_for_a_chip(name):
-  """In bfloat16, with two periods of layers; the state is in float32."""
-  found = tpu.compiled('ejected', 'v5e:2x2', name)
-  assert 0 < found['temporaries'] < 14 * 2**30
+def test_a_step_compiles_for_a_chip(stem):
+  """As it is but for its layers, of which two periods remain: in bfloat16, with its whole batch."""
+  found = tpu.compiled('ejected', 'v5p:2x2x1', LINEAGE[stem][0])
+  assert 0 < found['temporaries'] < 95 * 2**30 - found['arguments']

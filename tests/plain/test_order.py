@@ -11,7 +11,8 @@ from gpt_jax.plain import order
 
 
 @pytest.mark.parametrize(
-  'size', [1, 2, 9973, 2**16, 2**16 + 1, 2**16 + 2, 2**18 + 1, 70_001, 2**31 + 11]
+  'size',
+  [1, 2, 31, 9973, 2**15, 2**15 + 1, 2**16, 2**16 + 1, 2**16 + 2, 2**18 + 1, 70_001, 2**31 + 11],
 )
 def test_any_place_of_a_permutation(size):
   rng = random.Random(size)

@@ -533,20 +533,12 @@ def ejected(topology, name):
   config = config_lib.resolve(loading.read(name))
   config = config.copy_and_resolve_references().unlock()
   config.model.num_layers = 2 * len(build.ModelChoices.of(config.model).decoder)
-  config.batch.size = config.batch.micro_rows = 2
-  module = ejected_lib.module_of(config_lib.resolve(config.lock()))
-  mesh = make_mesh(topology, data=-1)
-  here = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
-
-  def placed(tree):
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
-
-  params = jax.eval_shape(ejected_lib.init_of(module), jax.random.key(0))
-  moments = jax.eval_shape(ejected_lib.moments_of(module), params)
-  ids = jax.ShapeDtypeStruct((2, module.CONTEXT_LENGTH), np.int32)
-  number = jax.ShapeDtypeStruct((), np.float32)
-  args = placed((params, moments, {'inputs': ids, 'targets': ids}, number, number))
-  memory = module.train_step.lower(*args).compile().memory_analysis()
+  if config.model.num_encoder_layers:
+    config.model.num_encoder_layers = config.model.num_layers
+  step, args = ejected_lib.step_of(config_lib.resolve(config.lock()))
+  here = jax.sharding.SingleDeviceSharding(make_mesh(topology, data=-1).devices.flat[0])
+  args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), args)
+  memory = step.lower(*args).compile().memory_analysis()
   return {'arguments': memory.argument_size_in_bytes, 'temporaries': memory.temp_size_in_bytes}
 
 

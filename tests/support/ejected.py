@@ -107,6 +107,13 @@ def package_step(config: Any) -> Any:
 
 def file_step(config: Any) -> Any:
   """The file's, for a batch of the same shapes."""
+  step, args = step_of(config)
+  with jax.numpy_rank_promotion('allow'):
+    return step.trace(*args)
+
+
+def step_of(config: Any) -> tuple[Any, Any]:
+  """The file's jitted step, and its abstract arguments, of the last stage's shape."""
   module, run = module_of(config), parts.build(config, tiny.make_mesh(1, 1, 1))
   batch = dict(compiled.abstract_batch(run, *run.ramp.stages[-1].shape, training=True))
   names = {'masked_targets': 'targets', 'masked_weights': 'weights', 'pair_labels': 'pair'}
@@ -114,8 +121,8 @@ def file_step(config: Any) -> Any:
   with jax.numpy_rank_promotion('allow'):
     params = jax.eval_shape(init_of(module), jax.random.key(0))
     moments = jax.eval_shape(moments_of(module), params)
-    number = jax.ShapeDtypeStruct((), np.float32)
-    return module.train_step.trace(params, moments, batch, number, number)
+  number = jax.ShapeDtypeStruct((), np.float32)
+  return module.train_step, (params, moments, batch, number, number)
 
 
 # A config of each paper of the lineage, and the most lines of its file.

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from etils import epy
 
-from gpt_jax.core.costs.slice_names import PREFIXES, SOLD, Sold
-
 with epy.lazy_imports():
   import jax
   import jax.numpy as jnp
@@ -42,11 +40,6 @@ class Chip(NamedTuple):
   vector: float  # operations of the vector units
   config_name: str  # libtpu's name for the use of its cores
   host: tuple[int, ...]  # bounds of a host, in chips
-
-  @property
-  def sold(self) -> Sold:
-    """Its slices, and their names."""
-    return SOLD[self.name]
 
 
 CHIPS = {
@@ -145,15 +138,6 @@ PEAKS = {
   'NVIDIA A100': 312e12,
   'NVIDIA H100': 989e12,
   'NVIDIA H200': 989e12,
-}
-
-
-# Accelerators by their cloud names, such as v4-512: the bf16 peak of a chip,
-# and how many of the units that the number counts (cores or chips) it has.
-CLOUD_NAMES = {
-  **{prefix: (CHIPS[sold.name].peak, sold.cores) for prefix, sold in PREFIXES.items()},
-  'a100': (PEAKS['NVIDIA A100'], 1),
-  'h100': (PEAKS['NVIDIA H100'], 1),
 }
 
 

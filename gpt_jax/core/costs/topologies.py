@@ -1,15 +1,14 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""TPU slices that Google sells: their shapes and networks."""
+"""TPU slices that Google sells: their shapes and networks. Training needs none of it."""
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpt_jax.core.costs import slice_names
-from gpt_jax.core.costs.chips import CHIPS, Chip
-from gpt_jax.core.costs.slice_names import PREFIXES, Shape
+from gpt_jax.core.costs.chips import CHIPS, PEAKS, Chip
+from gpt_jax.core.costs.slice_names import PREFIXES, SOLD, Shape, Sold
 from gpt_jax.core.costs.slice_names import text as text_of
 from gpt_jax.core.spec import UsageError
 
@@ -20,6 +19,14 @@ CHOICES = (
   'v5litepod-256'
 )
 
+# Accelerators by their cloud names, such as v4-512: the bf16 peak of a chip,
+# and how many of the units that the number counts (cores or chips) it has.
+CLOUD_NAMES = {
+  **{prefix: (CHIPS[sold.name].peak, sold.cores) for prefix, sold in PREFIXES.items()},
+  'a100': (PEAKS['NVIDIA A100'], 1),
+  'h100': (PEAKS['NVIDIA H100'], 1),
+}
+
 
 class Slices(NamedTuple):
   """`number` equal slices of one generation."""
@@ -27,6 +34,11 @@ class Slices(NamedTuple):
   chip: Chip
   shape: Shape
   number: int = 1
+
+  @property
+  def sold(self) -> Sold:
+    """All slices of the generation, and their names."""
+    return SOLD[self.chip.name]
 
   @property
   def name(self) -> str:
@@ -46,17 +58,17 @@ class Slices(NamedTuple):
   @property
   def hosts(self) -> int:
     """Machines in all slices, on which `launch/` starts the run."""
-    return self.number * self.chip.sold.hosts(self.shape)
+    return self.number * self.sold.hosts(self.shape)
 
   @property
   def accelerator(self) -> str:
     """The cloud's name of one slice, as in `v4-6144`; see `usual`."""
-    return self.chip.sold.named(math.prod(self.shape))
+    return self.sold.named(math.prod(self.shape))
 
   @property
   def usual(self) -> bool:
     """Whether the cloud's name means this shape, and not another one."""
-    return self.chip.sold.by_chips[math.prod(self.shape)] == self.shape
+    return self.sold.by_chips[math.prod(self.shape)] == self.shape
 
   @property
   def host(self) -> Shape:
@@ -70,7 +82,7 @@ class Slices(NamedTuple):
     A three-dimensional slice is a torus if it consists of whole 4x4x4 cubes. In
     two dimensions only a side of 16, that of the pod, wraps around.
     """
-    if self.chip.sold.dimensions == 3:
+    if self.sold.dimensions == 3:
       closed = all(n % 4 == 0 for n in self.shape)
       return (closed, closed, closed)
     return (self.shape[0] == 16, self.shape[1] == 16, False)
@@ -103,12 +115,13 @@ def parse(text: str, number: int = 1) -> Slices:
     if chip is None:
       raise UsageError(f'{wrong} unknown generation {found[1]!r}; {CHOICES}')
     shape = tuple(int(n) for n in found[2].split('x'))
-    if len(shape) != chip.sold.dimensions:
+    sold = SOLD[chip.name]
+    if len(shape) != sold.dimensions:
       raise UsageError(
-        f'{wrong} a slice of {chip.name} has {chip.sold.dimensions} dimensions, as '
-        f'in {chip.name}:{text_of(chip.sold.small[-1])}'
+        f'{wrong} a slice of {chip.name} has {sold.dimensions} dimensions, as '
+        f'in {chip.name}:{text_of(sold.small[-1])}'
       )
-    if shape not in chip.sold.shapes:
+    if shape not in sold.shapes:
       raise UsageError(
         f'{wrong} no such slice is sold; the nearest: ' + _nearest(chip, math.prod(shape), shape)
       )
@@ -126,30 +139,13 @@ def _generation(name: str) -> Chip | None:
   return kind and CHIPS[kind.name]
 
 
-def of_devices(devices: Sequence[Any]) -> Slices | None:
-  """The slices that JAX devices form; None if they form none that is sold."""
-  kinds = {device.device_kind for device in devices}
-  chip = next((c for c in CHIPS.values() if {c.kind} == kinds), None)
-  if chip is None:
-    return None
-  places = [device.coords[: chip.sold.dimensions] for device in devices]
-  shape = tuple(max(along) + 1 for along in zip(*places, strict=True))
-  slices = Slices(chip, shape, num_slices(devices))
-  is_sold = shape in chip.sold.shapes and slices.devices == len(devices)
-  return slices if is_sold else None
-
-
-def num_slices(devices: Sequence[Any]) -> int:
-  """How many slices JAX devices belong to; 1 where there are none."""
-  return len({getattr(d, 'slice_index', 0) or 0 for d in devices})
-
-
 def _nearest(chip: Chip, chips: int, shape: Shape) -> str:
   """The sold shapes nearest in number of chips, at most three."""
   # The user may have transposed the shape.
-  same = [s for s in chip.sold.shapes if sorted(s) == sorted(shape)]
+  shapes = SOLD[chip.name].shapes
+  same = [s for s in shapes if sorted(s) == sorted(shape)]
   by_size = {}
-  for slices in chip.sold.shapes:
+  for slices in shapes:
     by_size.setdefault(math.prod(slices), slices)
   below = [s for n, s in by_size.items() if n <= chips][-1:]
   above = [s for n, s in by_size.items() if n > chips][:1]

@@ -14,9 +14,8 @@ from gpt_jax.core.nn import activations
 from gpt_jax.core.nn.attend import Request, Scale
 from gpt_jax.core.nn.attention_dropout import AttentionDropout
 from gpt_jax.core.nn.backends import Backend, attend_rows, backend_for, reference
-from gpt_jax.core.nn.int8 import Int8
 from gpt_jax.core.nn.kv_cache import Cache, KVCache, attend_so_far
-from gpt_jax.core.nn.layers import Dense, Initializers, Projections, row_numbers
+from gpt_jax.core.nn.layers import Dense, Initializers, Matmul, Projections, row_numbers
 from gpt_jax.core.nn.masks import Pattern
 from gpt_jax.core.nn.positions import Position, ScoreInputs
 from gpt_jax.core.nn.row import Context
@@ -41,7 +40,7 @@ class Attention(nn.Module):
   qk_norm: str = 'none'  # of `block.QkNorm`
   bias_key: bool | None = None  # None: `bias_in`
   value_size: int = 0  # of values of a head; 0: `head_size`
-  matmul: Int8 | None = None
+  matmul: Matmul | None = None
 
   def setup(self):
     """Creates the projections, and the position's terms if it has any."""

@@ -10,9 +10,8 @@ import jax
 from flax import linen as nn
 
 from gpt_jax.core.nn import layout
-from gpt_jax.core.nn.int8 import Int8
 from gpt_jax.core.nn.kv_cache import Cache, KVCache
-from gpt_jax.core.nn.layers import FORMS, Dense, Dropout, Form, Initializers
+from gpt_jax.core.nn.layers import FORMS, Dense, Dropout, Form, Initializers, Matmul
 from gpt_jax.core.nn.row import Context
 
 Factory = Callable[..., nn.Module]
@@ -164,7 +163,7 @@ class FeedForward(nn.Module):
   bias: bool
   inits: Initializers
   dtype: Any
-  matmul: Int8 | None = None
+  matmul: Matmul | None = None
 
   @nn.compact
   def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:

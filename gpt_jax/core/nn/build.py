@@ -18,8 +18,7 @@ from gpt_jax.core.nn.block import Block, BlockChoice, FfnChoice
 from gpt_jax.core.nn.choices import CHOICES, POSITIONS
 from gpt_jax.core.nn.embed import Input
 from gpt_jax.core.nn.heads import OutputHead
-from gpt_jax.core.nn.int8 import Int8
-from gpt_jax.core.nn.layers import Biases, Initializers, Rates
+from gpt_jax.core.nn.layers import Biases, Initializers, Matmul, Rates
 from gpt_jax.core.nn.masks import Pattern, Recurrent
 from gpt_jax.core.nn.pipeline import Circular
 from gpt_jax.core.nn.positions import Model, Position
@@ -63,7 +62,7 @@ class ModelChoices:
   bias: Biases
   output: OutputHead
   dropout: Rates
-  matmul: Int8 | None
+  matmul: Matmul | None
   init_weights: Initializers
   share: Sharing
   pipeline: Circular

@@ -1,6 +1,6 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products in int8, in training and in decoding.
+"""Matrix products in int8, in training: `quantized` has those of decoding.
 
 Numbers are symmetric, x = scale * q with |q| <= 127, and sums of products are
 int32. These are exact, so that no division over devices changes them. The
@@ -33,16 +33,11 @@ import jax.numpy as jnp
 
 from gpt_jax.core.nn import layout
 from gpt_jax.core.nn.attention_dropout import hashed
+from gpt_jax.core.nn.quantized import MOST, rounded
 from gpt_jax.core.spec import UsageError
 
-MOST = 127
 # The most products that an int32 can sum.
 LONGEST = (2**31 - 1) // MOST**2
-# The name of a dense layer's product, for policies of rematerialisation.
-RESULT = 'int8'
-
-
-# Training.
 
 
 class Int8(NamedTuple):
@@ -57,44 +52,34 @@ class Int8(NamedTuple):
   gradients: Literal['both', 'inputs'] = 'both'
   rounding: Literal['stochastic', 'nearest'] = 'stochastic'
 
+  def product(
+    self,
+    x: jax.Array,
+    kernel_DF: jax.Array,
+    tokens: jax.Array,
+    axes: tuple[str | None, str] | None = None,
+  ) -> jax.Array:
+    """The product of x and a kernel: see `layers.Matmul`."""
+    D = x.shape[-1]
+    if max(D, kernel_DF.shape[1]) > LONGEST:
+      raise UsageError(
+        f'model.matmul=int8: a kernel of {D} x {kernel_DF.shape[1]}: 32-bit sums '
+        f'hold {LONGEST:,} products; take plain'
+      )
+    return _product(self, axes, x, kernel_DF, tokens)
+
+  def check_tokens(self, count: int) -> None:
+    """Refuses more tokens of a device than the gradient of a kernel can sum."""
+    if self.gradients == 'both' and count > LONGEST:
+      raise UsageError(
+        f'model.matmul=int8: the gradient of a kernel sums {count:,} tokens of a '
+        f'device at once, and 32-bit sums hold {LONGEST:,}; set a smaller '
+        "batch.micro_rows, or int8(gradients='inputs')"
+      )
+
 
 def plain() -> None:
   """All products in `model.dtype`."""
-
-
-def product(
-  how: Int8,
-  x: jax.Array,
-  kernel_DF: jax.Array,
-  tokens: jax.Array,
-  axes: tuple[str | None, str] | None = None,
-) -> jax.Array:
-  """The product of x and a kernel: [..., F], in the dtype of x.
-
-  Args:
-    how: which gradients are in int8.
-    x: [..., D]; its leading dimensions are those of the tokens.
-    kernel_DF: as it is stored.
-    tokens: from `token_hash`; uint32 [...].
-    axes: logical axes of the kernel, if it is still to be gathered.
-  """
-  D = x.shape[-1]
-  if max(D, kernel_DF.shape[1]) > LONGEST:
-    raise UsageError(
-      f'model.matmul=int8: a kernel of {D} x {kernel_DF.shape[1]}: 32-bit sums '
-      f'hold {LONGEST:,} products; take plain'
-    )
-  return _product(how, axes, x, kernel_DF, tokens)
-
-
-def check_tokens(how: Int8, count: int) -> None:
-  """Refuses more tokens of a device than the gradient of a kernel can sum."""
-  if how.gradients == 'both' and count > LONGEST:
-    raise UsageError(
-      f'model.matmul=int8: the gradient of a kernel sums {count:,} tokens of a '
-      f'device at once, and 32-bit sums hold {LONGEST:,}; set a smaller '
-      "batch.micro_rows, or int8(gradients='inputs')"
-    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -135,7 +120,7 @@ def _backward(how, axes, saved, dy):
   else:
     hq, scale = rounded(wide * by_row, lead, noise)
     if tokens.size > LONGEST:
-      check_tokens(how, tokens.size // math.prod(_parts(tokens.shape, axes)))
+      how.check_tokens(tokens.size // math.prod(_parts(tokens.shape, axes)))
       dw_DF = _by_device(x, hq, scale, dtype, axes)
     else:
       dw_DF = _dot(x, hq, (lead, lead))
@@ -203,40 +188,8 @@ def _dot(a: jax.Array, b: jax.Array, contracted: Any) -> jax.Array:
   return jax.lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=kind)
 
 
-def rounded(
-  x: jax.Array, axes: tuple[int, ...], noise: jax.Array | None = None
-) -> tuple[jax.Array, jax.Array]:
-  """int8 numbers and their float32 scales: the largest of `axes` becomes 127.
-
-  Args:
-    x: any shape.
-    axes: that a scale is for; scales have size 1 there.
-    noise: int32 of 16 random bits, to round at random; None: to the nearest.
-  """
-  x = x.astype(jnp.float32)
-  # Compared as integers, which order positive floats alike and put NaN above
-  # infinity: a maximum of floats loses a NaN among many numbers on CPUs.
-  bits = jax.lax.bitcast_convert_type(jnp.abs(x), jnp.int32)
-  most = jnp.max(bits, axis=axes, keepdims=True)
-  largest = jax.lax.bitcast_convert_type(most, jnp.float32)
-  largest = jnp.where(largest == 0, 1, largest)
-  if noise is None:
-    near = jnp.round(x * (MOST / largest))
-    return near.astype(jnp.int8), largest / MOST
-  # In 16 bits of fraction: an exact sum of integers, whatever is fused.
-  fixed = jnp.round(x * (MOST * 2.0**16 / largest)).astype(jnp.int32)
-  at_random = jax.lax.clamp(-MOST, (fixed + noise) >> 16, MOST)
-  return at_random.astype(jnp.int8), largest / MOST
-
-
 # Random bits: a hash of (key, token, column), the same for every division of
 # the tokens into micro-batches and over devices.
-
-
-def token_hash(key: jax.Array, numbers: jax.Array) -> jax.Array:
-  """The hash of each token's number: uint32, like `numbers`."""
-  seed = jax.random.bits(key, (), jnp.uint32)
-  return hashed(hashed(seed) ^ numbers.astype(jnp.uint32))
 
 
 def _noise(tokens: jax.Array, columns: int) -> jax.Array:
@@ -244,21 +197,3 @@ def _noise(tokens: jax.Array, columns: int) -> jax.Array:
   column = jnp.arange(columns, dtype=jnp.uint32)
   column = column.reshape((1,) * tokens.ndim + (-1,))
   return (hashed(tokens[..., None] ^ column) >> 16).astype(jnp.int32)
-
-
-# Decoding: 8-bit weights, 8-bit activations, with a scale for each column of a
-# kernel, computed once, and one for each token, computed at each product (W8A8
-# with dynamic quantization). A token's result depends on no other token. On
-# CPUs with 8-bit dot products this is faster than float32; 8-bit weights alone
-# are not, as they would be widened first.
-
-
-def dot(x_ND: jax.Array, kernel_DF: jax.Array, scale_F: jax.Array) -> jax.Array:
-  """Multiplies x and the kernel: float32 [N, F]."""
-  N = len(x_ND)
-  if N == 1:
-    # XLA on CPU has no fast 8-bit product for a single row.
-    x_ND = jnp.concatenate([x_ND, x_ND])
-  rounded_ND, scale_N1 = rounded(x_ND, (1,))
-  y_NF = jnp.dot(rounded_ND, kernel_DF, preferred_element_type=jnp.int32)
-  return (y_NF.astype(jnp.float32) * scale_N1 * scale_F[None])[:N]

@@ -7,14 +7,15 @@ import contextvars
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
-from gpt_jax.core.nn import int8, layout
+from gpt_jax.core.nn import layout, quantized
+from gpt_jax.core.nn.attention_dropout import hashed
 from gpt_jax.core.ranges import Epsilon, Fraction, Positive, Weight
 from gpt_jax.core.spec import UsageError
 
@@ -292,6 +293,34 @@ def adapter_input(module: nn.Module, x: jax.Array) -> jax.Array:
   return jnp.where(kept, x / keep.astype(x.dtype), jnp.zeros_like(x))
 
 
+class Matmul(Protocol):
+  """What computes the products of dense layers in training: `model.matmul`."""
+
+  def product(
+    self,
+    x: jax.Array,
+    kernel_DF: jax.Array,
+    tokens: jax.Array,
+    axes: tuple[str | None, str] | None = None,
+  ) -> jax.Array:
+    """The product of x and a kernel: [..., F], in the dtype of x.
+
+    Args:
+      x: [..., D]; its leading dimensions are those of the tokens.
+      kernel_DF: as it is stored.
+      tokens: from `token_hash`; uint32 [...].
+      axes: logical axes of the kernel, if it is still to be gathered.
+    """
+    ...
+
+  def check_tokens(self, count: int) -> None:
+    """Refuses more tokens of a device than it can sum."""
+
+
+# The name of such a product, for policies of rematerialisation.
+PRODUCT = 'int8'
+
+
 class Dense(nn.Module):
   """y = x @ kernel + bias, over the last axis.
 
@@ -306,7 +335,7 @@ class Dense(nn.Module):
   initializer: Initializer
   bias: bool
   dtype: Any
-  matmul: int8.Int8 | None = None
+  matmul: Matmul | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -325,11 +354,11 @@ class Dense(nn.Module):
       kernel = parameter(self, 'kernel', self.initializer, shape, self.axes, adapted=False)
       if kernel.dtype == jnp.int8:
         scale = self.get_variable('params', 'scale')
-        y = int8.dot(rows, kernel, scale).astype(self.dtype)
+        y = quantized.dot(rows, kernel, scale).astype(self.dtype)
       elif self.matmul and self.has_rng('dropout'):
         tokens = token_hash(self.make_rng('dropout'), rows.shape[:-1])
-        y = int8.product(self.matmul, rows, kernel, tokens, self.axes)
-        y = checkpoint_name(y, int8.RESULT)
+        y = self.matmul.product(rows, kernel, tokens, self.axes)
+        y = checkpoint_name(y, PRODUCT)
       else:
         y = jnp.dot(rows, layout.weight(kernel, self.axes, self.dtype))
       if pair := low_rank(self, 'kernel'):  # no gradient as large as the kernel
@@ -367,7 +396,7 @@ class Projections(nn.Module):
   dtype: Any
   norm: Callable[..., nn.Module] | None  # of queries and keys
   qk_norm: str  # of `block.QkNorm`
-  matmul: int8.Int8 | None = None
+  matmul: Matmul | None = None
 
   def setup(self):
     """Creates the dense layers, and the norms if there are any."""
@@ -541,7 +570,7 @@ def real_rows(count: int) -> jax.Array:
 
 
 def token_hash(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """`int8.token_hash` of tokens, independently of their micro-batch.
+  """A random hash of each token, uint32, independent of its micro-batch.
 
   Args:
     key: the same for all micro-batches.
@@ -553,7 +582,13 @@ def token_hash(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     numbers = jnp.arange(count, dtype=jnp.uint32)
   else:
     numbers = row_numbers(count)
-  return int8.token_hash(key, numbers.reshape(shape))
+  return hash_of(key, numbers.reshape(shape))
+
+
+def hash_of(key: jax.Array, numbers: jax.Array) -> jax.Array:
+  """A random hash of each number: uint32, like `numbers`."""
+  seed = jax.random.bits(key, (), jnp.uint32)
+  return hashed(hashed(seed) ^ numbers.astype(jnp.uint32))
 
 
 def mean_over_rows(x_U: jax.Array) -> jax.Array:

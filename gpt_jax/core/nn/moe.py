@@ -17,13 +17,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from gpt_jax.core import ranges
-from gpt_jax.core.nn import grouped, int8, layout
+from gpt_jax.core.nn import grouped, layout
 from gpt_jax.core.nn.block import FfnChoice
 from gpt_jax.core.nn.layers import (
   FORMS,
   Form,
   Initializer,
   Initializers,
+  Matmul,
   draw_by_row,
   mean_over_rows,
   parameter,
@@ -574,7 +575,7 @@ class Switch(nn.Module):
   bias: bool
   inits: Initializers
   dtype: Any
-  matmul: int8.Int8 | None = None
+  matmul: Matmul | None = None
 
   @nn.compact
   def __call__(self, x_BLD: jax.Array, decoding: bool = False) -> jax.Array:
@@ -633,8 +634,7 @@ class Switch(nn.Module):
     def product(x_EUCD, kernel_EDF):
       keys_E = jax.random.split(self.make_rng('dropout'), len(x_EUCD))
       hashes_EUC = jax.vmap(lambda k: token_hash(k, x_EUCD.shape[1:3]))(keys_E)
-      each = functools.partial(int8.product, how)
-      return jax.vmap(each)(x_EUCD, kernel_EDF, hashes_EUC)
+      return jax.vmap(how.product)(x_EUCD, kernel_EDF, hashes_EUC)
 
     return product
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpt_jax.core.nn import int8
+from gpt_jax.core.nn import quantized
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.spec import UsageError
 
@@ -277,7 +277,7 @@ def quantize(params: Any) -> Any:
   """
 
   def change(layer: Layer) -> Layer:
-    kernel_DF, scale_1F = int8.rounded(layer['kernel'], (0,))
+    kernel_DF, scale_1F = quantized.rounded(layer['kernel'], (0,))
     return {**layer, 'kernel': kernel_DF, 'scale': scale_1F[0]}
 
   return change_dense(params, change)

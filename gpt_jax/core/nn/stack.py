@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from gpt_jax.core.nn import activations, int8, layers, layout, pipeline, stages
+from gpt_jax.core.nn import activations, layers, layout, pipeline, stages
 from gpt_jax.core.nn.kv_cache import Cache
 from gpt_jax.core.nn.row import Context
 from gpt_jax.core.ranges import Count
@@ -350,7 +350,7 @@ def _products(policy: Callable[..., Any]) -> Callable[..., Any]:
   def decide(primitive: Any, *args: Any, **params: Any) -> Any:
     if params.get('preferred_element_type') == jnp.int32:
       return False
-    if primitive.name == 'name' and params['name'] == int8.RESULT:
+    if primitive.name == 'name' and params['name'] == layers.PRODUCT:
       primitive, params = jax.lax.dot_general_p, _PRODUCT
     return policy(primitive, *args, **params)
 

@@ -9,12 +9,9 @@ that were written, and encodes the rest.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -22,11 +19,9 @@ from typing import Any, Protocol
 from gpt_jax.core import spec
 from gpt_jax.core.files import files, progress, workers
 from gpt_jax.core.files.document import Document, Source, of_source
-from gpt_jax.core.spec import UsageError
+from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.core.text import holdout, inputs, sources
-from gpt_jax.core.text.clean import report as clean_report
-from gpt_jax.core.text.clean import run as clean_run
-from gpt_jax.core.text.clean import stages
+from gpt_jax.core.text.clean.choices import FOLDER as CLEANING
 from gpt_jax.core.tokenizers import changes, tokenizer
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
 from gpt_jax.core.tokens import corpus as corpus_lib
@@ -40,7 +35,9 @@ from gpt_jax.core.tokens.store import StartOver, TokenStore
 
 # In the folder while it is being written.
 _UNFINISHED = 'unfinished'
-_CLEANING = stages.FOLDER
+
+# Imported where `data.clean` names a step.
+_OF_CLEANING = Table({name: f'gpt_jax.core.tokens.cleaning:{name}' for name in ('clean', 'remove')})
 
 # Tokens of a document, on average, above which a warning is logged. Whole books
 # have more: a model of GPT-1's shape that read 16M tokens of them chose the
@@ -58,11 +55,11 @@ class Executor(Protocol):
     """Refuses what it cannot do."""
     ...
 
-  def clean(self, corpus: Corpus, folder: str) -> tuple[Source, stages.Result]:
+  def clean(self, corpus: Corpus, folder: str) -> tuple[Source, dict[str, Any]]:
     """Cleans the corpus, or resumes where a process died.
 
     Returns:
-      What is left, and what is known of the rest.
+      What is left, and the manifest's entry about the rest.
     """
     ...
 
@@ -111,14 +108,14 @@ def prepare(
       doing.check(corpus)
       cleaning = {}
       if corpus.steps:
-        source, result = doing.clean(corpus, folder)
-        cleaning = _report_cleaning(corpus, folder, result)
+        source, cleaning = doing.clean(corpus, folder)
         corpus = corpus.cleaned(source)
       looked_at = inputs.look(corpus.files)
       contents = doing.write(corpus, folder, looked_at)
       inputs.write(folder, looked_at | _left_out(corpus, contents, looked_at))
       written = _write_manifests(corpus, folder, contents, cleaning)
-    _remove_cleaning(folder)
+    if corpus.steps:
+      _OF_CLEANING['remove'](folder)
     return written
 
 
@@ -126,7 +123,8 @@ def _finished(settings: Settings, folder: str) -> Manifest:
   """The manifest of a store that is there, if it is of the same corpus."""
   contents = manifest.read(folder)
   _check_same(folder, contents, settings)
-  _remove_cleaning(folder)
+  if settings.clean != 'none':
+    _OF_CLEANING['remove'](folder)
   if changed := _changes(settings, folder):
     raise UsageError(
       f'{folder}: the files that this token store was made from have changed '
@@ -190,7 +188,7 @@ def _refuse_foreign(folder: str):
   The order of the checks matters where another process is writing: its mark is
   there from before its first file until after the manifest.
   """
-  present = {name.split('/')[0] for name in files.names(folder)} & {*token_store.PARTS, _CLEANING}
+  present = {name.split('/')[0] for name in files.names(folder)} & {*token_store.PARTS, CLEANING}
   if not present or files.read(folder, _UNFINISHED) is not None:
     return
   if not manifest.exists(folder):
@@ -214,47 +212,6 @@ def _refuse_corpus(folder: str, corpus: Corpus):
       )
 
 
-def _report_cleaning(corpus: Corpus, folder: str, result: stages.Result) -> dict[str, Any]:
-  """Writes the report; returns the manifest's entry about the cleaning."""
-  entries = result.entries
-  for entry, step in zip(entries, corpus.steps, strict=True):
-    if notes := step.notes():
-      entry['notes'] = notes
-  report = {'steps': entries, 'skipped': dict(sorted(result.skipped.items()))}
-  data = json.dumps(report, indent=1, ensure_ascii=False).encode() + b'\n'
-  files.write(folder, clean_report.NAME, data)
-  summary = clean_report.summary(entries)
-  log.info(
-    'cleaned: %d of %d documents and %d of %d bytes are left',
-    summary['documents_out'],
-    summary['documents_in'],
-    summary['bytes_out'],
-    summary['bytes_in'],
-  )
-  if not summary['bytes_out']:
-    path = files.join(folder, clean_report.NAME)
-    raise UsageError(
-      f'data.clean={corpus.settings.clean!r}: leaves no document of the '
-      f'corpus; {path} tells which rule took them'
-    )
-  return summary
-
-
-def _cleaning_folder(folder: str) -> str:
-  """The local folder of the documents while they are being cleaned."""
-  if files.is_local(folder):
-    return os.path.join(folder, _CLEANING)
-  digest = hashlib.sha256(folder.encode()).hexdigest()[:16]
-  name = f'gpt_jax-cleaning-{os.geteuid()}-{digest}'
-  return os.path.join(tempfile.gettempdir(), name)
-
-
-def _remove_cleaning(folder: str):
-  """Removes the documents of cleaning, here and where workers see them."""
-  shutil.rmtree(_cleaning_folder(folder), ignore_errors=True)
-  files.delete(folder, _CLEANING)
-
-
 def _changes(settings: Settings, folder: str) -> str:
   """Names what differs from the files of a finished store; '' if nothing."""
   try:
@@ -273,19 +230,8 @@ class LocalWorkers:
   def check(self, corpus: Corpus) -> None:
     del corpus  # all can be done here
 
-  def clean(self, corpus: Corpus, folder: str) -> tuple[Source, stages.Result]:
-    source, settings = corpus.split.source, corpus.settings
-    below = _cleaning_folder(folder)
-    result = clean_run.clean(
-      source,
-      settings.clean,
-      below,
-      [corpus.read.source, inputs.look(corpus.files)],
-      in_mixture=corpus.in_mixture,
-      num_workers=self._num_workers,
-      show=self._report,
-    )
-    return stages.cleaned(source, below, result), result
+  def clean(self, corpus: Corpus, folder: str) -> tuple[Source, dict[str, Any]]:
+    return _OF_CLEANING['clean'](corpus, folder, self._num_workers, self._report)
 
   def write(self, corpus: Corpus, folder: str, looked_at: dict[str, str]) -> StoreContents:
     split = corpus.split

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from gpt_jax.core import config as config_lib
 from gpt_jax.core import sharding
 from gpt_jax.core.config import Config
-from gpt_jax.core.nn import int8, pipeline
+from gpt_jax.core.nn import pipeline
 from gpt_jax.core.nn.attend import Request
 from gpt_jax.core.nn.backends import Backend, backend_for, check
 from gpt_jax.core.nn.build import ModelChoices, needs_whole_rows
@@ -73,7 +73,7 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
             # At least; the rest is checked where products are traced.
             split = (*rules_of['batch'], *rules_of.get('length', ()))
             parts = math.prod(mesh.shape[axis] for axis in split)
-            int8.check_tokens(how, rows * tokens // (parts // mesh.shape[pipeline.STAGE]))
+            how.check_tokens(rows * tokens // (parts // mesh.shape[pipeline.STAGE]))
   _check_experts(config, mesh, rules_of)
   return mesh
 

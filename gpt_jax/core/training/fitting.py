@@ -24,7 +24,6 @@ import jax
 from gpt_jax.core import config as config_lib
 from gpt_jax.core import malloc, sharding
 from gpt_jax.core.config import Config
-from gpt_jax.core.costs import topologies
 from gpt_jax.core.costs.chips import GIB
 from gpt_jax.core.optim import train_state
 from gpt_jax.core.optim.micro_batches import divided
@@ -88,19 +87,21 @@ def with_mesh(config: Config, workdir: str = '', devices: Sequence[Any] | None =
     devices: all of the run's; None: those of this process's backend.
   """
   devices = jax.devices() if devices is None else devices
-  slices = topologies.of_devices(devices)
   unknown = config.model.vocab_size is None
-  if slices is None or unknown or not is_open(config):
+  if devices[0].platform != 'tpu' or unknown or not is_open(config):
     return config
   former = before(workdir)
   if former is not None and dict(former.mesh) == UNSET:
     return config  # of a version that did not choose
+  slices = sharding.num_slices(devices)
   if former is not None and (
-    math.prod(former.mesh.values()) == len(devices) and former.slices in (None, slices.number)
+    math.prod(former.mesh.values()) == len(devices) and former.slices in (None, slices)
   ):
     mesh = dict(former.mesh)
   else:
-    mesh = PLANNERS['mesh'](config, slices)
+    mesh = PLANNERS['mesh'](config, devices)
+  if mesh is None:
+    return config
   config = config_lib.unlocked(config)
   config.mesh.update(mesh)
   return config.lock()

@@ -21,7 +21,7 @@ from gpt_jax.core.runtime import hosts, preemption, watchdog
 from gpt_jax.core.runtime.log import log, seconds_since_start
 from gpt_jax.core.runtime.preemption import Preempted
 from gpt_jax.core.spec import Table, UsageError
-from gpt_jax.core.training import fitting, norm_lines
+from gpt_jax.core.training import fitting
 from gpt_jax.core.training import metrics as metrics_lib
 from gpt_jax.core.training.compiled import Compiled, Stages, compile_stages
 from gpt_jax.core.training.events import GoBack, Listener
@@ -29,6 +29,7 @@ from gpt_jax.core.training.metrics import Metrics
 from gpt_jax.core.training.past import Spike, SpikeGuard, check_state
 from gpt_jax.core.training.report import Meter, Progress, dead_experts, summary
 from gpt_jax.core.training.run import Past, Run, gave_up
+from gpt_jax.core.training.step import NORMS
 
 # What listens to a run, by the field that asks for it: see `training.events`.
 LISTENERS = Table({}, 'listener')
@@ -285,8 +286,9 @@ class Callbacks:
     """
     outputs = self.meter.fetch()
     # Before a spike may end the run: it is what they are for.
-    for measured, values in norm_lines.lines(step, outputs, self._norms_every):
-      self._metrics.write(measured, **values)
+    if every := self._norms_every:
+      for measured, values in NORMS['lines'](step, outputs, every):
+        self._metrics.write(measured, **values)
     for skipped, out in self._guard.check(step, outputs):
       if self.must_recur(skipped, out):
         raise GoBack

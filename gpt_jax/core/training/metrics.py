@@ -15,11 +15,15 @@ from gpt_jax.core import ranges
 from gpt_jax.core.files import buckets, schema
 from gpt_jax.core.runtime.log import log, seconds_since_start
 from gpt_jax.core.spec import UsageError
-from gpt_jax.core.training import norm_lines
 
 # The key of the held-out loss; other held-out sets have their own.
 HELD_OUT = 'eval/validation/loss'
 _LOSS = re.compile('eval/([^/]+)/loss')
+# A norm: its kind, part of the model and layer; see `training.norm_lines`.
+NORM = re.compile(
+  r'(gradient_norm|parameter_norm|update_norm|activation_rms|largest_logit)'
+  r'/([^/]+)(?:/layer_(\d+))?'
+)
 _REMEDY = (
   'restore the file from a copy, or delete that line: checkpoints hold all that a resume needs'
 )
@@ -115,7 +119,7 @@ def _kind(name: str) -> Any:
   """The kind of a field whose name has a part that varies."""
   if name.startswith('router/'):
     return list[float] if name.endswith('/load') else float
-  is_number = _LOSS.fullmatch(name) or name.startswith('epochs') or norm_lines.is_norm(name)
+  is_number = _LOSS.fullmatch(name) or NORM.fullmatch(name) or name.startswith('epochs')
   return float if is_number else Any
 
 

@@ -8,14 +8,11 @@ layers are counted from 0.
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-# The key of a step's norms among its metrics.
-NORMS = 'norms'
 # What is measured, and what it is.
 KINDS = {
   'gradient_norm': "Euclidean norm of the loss's gradient, before clipping",
@@ -34,11 +31,11 @@ def lines(
   Args:
     last: the number of the last step.
     outputs: of the steps up to it.
-    every: `log.norms_every_steps`; 0: none.
+    every: `log.norms_every_steps`.
   """
   for step, output in enumerate(outputs, start=last - len(outputs) + 1):
-    if every and step % every == 0:
-      yield step, dict(_named(output[NORMS]))
+    if step % every == 0:
+      yield step, dict(_named(output['norms']))
 
 
 def _named(found: Mapping[str, np.ndarray]) -> Iterator[tuple[str, float]]:
@@ -55,11 +52,3 @@ def _named(found: Mapping[str, np.ndarray]) -> Iterator[tuple[str, float]]:
 def _shortest(value: np.ndarray) -> float:
   """A float32 in as few digits as give it back."""
   return float(str(np.float32(value)))
-
-
-NAME = re.compile(rf'({"|".join(KINDS)})/([^/]+)(?:/layer_(\d+))?')
-
-
-def is_norm(name: str) -> bool:
-  """Whether a field of a line of metrics.jsonl is a norm of this module."""
-  return NAME.fullmatch(name) is not None

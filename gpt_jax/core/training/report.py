@@ -32,7 +32,6 @@ from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError, install
 from gpt_jax.core.training.compiled import Stages
 from gpt_jax.core.training.metrics import Tracker
-from gpt_jax.core.training.norm_lines import NORMS
 from gpt_jax.core.training.parts import Parts
 from gpt_jax.core.training.past import FIGURES
 
@@ -166,7 +165,7 @@ class Meter:
       **{
         name: float(value)
         for name, value in outputs[-1].items()
-        if name not in (*FIGURES, NORMS) and not name.startswith('router/')
+        if name not in (*FIGURES, 'norms') and not name.startswith('router/')
       },
       **of_routers(self._parts.config, outputs),
     }

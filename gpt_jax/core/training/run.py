@@ -13,9 +13,9 @@ import jax
 from jax.sharding import Mesh
 
 from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
 from gpt_jax.core.checkpoints.checkpointer import Checkpointer, rewind_target
 from gpt_jax.core.config import Config
-from gpt_jax.core.costs import topologies
 from gpt_jax.core.files.buckets import write_atomically
 from gpt_jax.core.objectives import choices as objectives
 from gpt_jax.core.optim.schedules import Shape
@@ -241,7 +241,7 @@ class Run(NamedTuple):
       device=jax.devices()[0].device_kind,
       devices=jax.device_count(),
       processes=jax.process_count(),
-      slices=topologies.num_slices(jax.devices()),
+      slices=sharding.num_slices(jax.devices()),
       mesh=dict(self.parts.mesh.shape),
       micro_rows=config.batch.micro_rows,
       parameters=sum(x.size for x in jax.tree.leaves(self.parts.objective.shapes)),

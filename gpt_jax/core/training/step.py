@@ -20,7 +20,16 @@ from gpt_jax.core.optim.micro_batches import MicroBatches
 from gpt_jax.core.optim.rounding import Average
 from gpt_jax.core.optim.schedules import Schedule
 from gpt_jax.core.optim.train_state import Rates, TrainState
-from gpt_jax.core.training import norms
+from gpt_jax.core.spec import Table
+
+# Norms by layer: imported where `log.norms_every_steps` asks for them.
+NORMS = Table(
+  {
+    'of_step': 'gpt_jax.core.training.norms:of_step',
+    'lines': 'gpt_jax.core.training.norm_lines:lines',
+  }
+)
+
 
 # Micro-batches: gradient accumulation within one step.
 
@@ -210,7 +219,7 @@ def train_step(
   )
   updates = rates.scaled(updates, state.step)
   if measure is not None:
-    metrics['norms'] = norms.of_step(measure, unclipped, old_params, updates, metrics)
+    metrics['norms'] = NORMS['of_step'](measure, unclipped, old_params, updates, metrics)
   new_params = rounding.add(old_params, updates, jax.random.fold_in(key, ROUNDING))
   params = train_state.with_frozen(new_params, state.params, objective.frozen)
   ema = None

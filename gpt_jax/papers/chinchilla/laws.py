@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.config import loading
-from gpt_jax.core.costs.chips import CLOUD_NAMES
+from gpt_jax.core.costs.topologies import CLOUD_NAMES
 from gpt_jax.core.costs.totals import short
 from gpt_jax.core.files import files
 from gpt_jax.core.nn.build import ModelChoices

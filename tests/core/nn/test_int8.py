@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from gpt_jax.core import sharding
 from gpt_jax.core.nn import int8, layers, layout, moe
 from gpt_jax.core.nn import params as params_lib
+from gpt_jax.core.nn import quantized as quantized_lib
 from gpt_jax.core.nn.choices import INITS
 from gpt_jax.core.nn.stack import REMATS
 from gpt_jax.core.spec import UsageError
@@ -76,7 +77,7 @@ def hashed(seed, numbers, columns):
 def found(how, x, w, dy, tokens):
   @jax.jit
   def run(x, w, dy, tokens):
-    y, back = jax.vjp(lambda x, w: int8.product(how, x, w, tokens), x, w)
+    y, back = jax.vjp(lambda x, w: how.product(x, w, tokens), x, w)
     return y, *back(dy)
 
   return [np.asarray(a) for a in run(x, w, dy, tokens)]
@@ -86,7 +87,7 @@ def found(how, x, w, dy, tokens):
 def test_products_and_gradients_are_those_of_the_equations(shape):
   x, w, dy = arrays()
   key, numbers = jax.random.key(3), np.arange(N) * 17
-  tokens = int8.token_hash(key, jnp.asarray(numbers, jnp.uint32))
+  tokens = layers.hash_of(key, jnp.asarray(numbers, jnp.uint32))
   seed = int(jax.random.bits(key, (), jnp.uint32))
   noise = hashed(seed, numbers.tolist(), F) / 2**16
   y, dx, dw = found(BOTH, x.reshape(*shape, D), w, dy.reshape(*shape, F), tokens.reshape(shape))
@@ -111,8 +112,8 @@ def test_the_mean_of_gradients_rounded_at_random_is_that_before_rounding():
   numbers = jnp.arange(N)
 
   def dw(key):
-    tokens = int8.token_hash(key, numbers)
-    _, back = jax.vjp(lambda w: int8.product(BOTH, x, w, tokens), w)
+    tokens = layers.hash_of(key, numbers)
+    _, back = jax.vjp(lambda w: BOTH.product(x, w, tokens), w)
     return back(dy)[0]
 
   drawn = np.asarray(jax.jit(jax.vmap(dw))(keys))
@@ -141,7 +142,7 @@ def test_a_nan_among_many_is_not_lost(place):
   # XLA's maximum of many floats on CPUs leaves it out.
   x = np.random.default_rng(0).normal(size=(13, 1009)).astype(np.float32)
   x[place] = np.nan
-  scale_N = jax.jit(lambda x: int8.rounded(x, (1,))[1])(x)[:, 0]
+  scale_N = jax.jit(lambda x: quantized_lib.rounded(x, (1,))[1])(x)[:, 0]
   rows = np.arange(13)
   np.testing.assert_array_equal(np.isnan(scale_N), rows == place[0])
   others = rows != place[0]
@@ -246,7 +247,7 @@ def test_devices_sum_their_tokens_in_int32_and_add_them_in_float(sizes):
     lead = (-1,) if 'context' not in sizes else (count // L, L)
     x, dy = (layout.constrain(a, ('batch', 'length', None)) for a in (x, dy))
     tokens = jnp.zeros(lead if len(lead) > 1 else (count,), jnp.uint32)
-    product = functools.partial(int8.product, how, x.reshape(*lead, d), tokens=tokens, axes=axes)
+    product = functools.partial(how.product, x.reshape(*lead, d), tokens=tokens, axes=axes)
     _, back = jax.vjp(lambda w: product(w), jnp.ones((d, f), jnp.float32))
     return back(dy.reshape(*lead, f))[0]
 
@@ -333,8 +334,8 @@ def test_dots_keeps_the_result_and_not_its_sums():
   x, w, _ = arrays()
 
   def layer(x):
-    y = int8.product(BOTH, x, w, jnp.zeros(N, jnp.uint32))
-    return jnp.sin(checkpoint_name(y, int8.RESULT))
+    y = BOTH.product(x, w, jnp.zeros(N, jnp.uint32))
+    return jnp.sin(checkpoint_name(y, layers.PRODUCT))
 
   for name, kept in (('dots', {(N, F)}), ('full', set())):
     run = jax.checkpoint(layer, policy=REMATS[name])
@@ -356,14 +357,14 @@ def test_sums_that_int32_does_not_hold_are_refused(shapes, text):
   tokens = jax.ShapeDtypeStruct(shapes[0][:1], np.uint32)
 
   def gradient(x, w, tokens):
-    y, back = jax.vjp(lambda w: int8.product(BOTH, x, w, tokens), w)
+    y, back = jax.vjp(lambda w: BOTH.product(x, w, tokens), w)
     return back(y)
 
   with pytest.raises(UsageError) as e:
     jax.eval_shape(gradient, x, w, tokens)
   assert text in str(e.value)
   if w.shape[0] == 3:  # only the gradient sums tokens
-    jax.eval_shape(functools.partial(int8.product, BOTH), x, w, tokens)
+    jax.eval_shape(BOTH.product, x, w, tokens)
 
 
 # Decoding: products of 8-bit weights and activations are what their definition
@@ -392,7 +393,7 @@ def test_products_are_those_of_the_rounded_numbers(rows):
   x, kernel = np.float32(x), np.float32(kernel)
   one, by_row = rounded(np.float64(x), 1)
   two, by_column = rounded(np.float64(kernel), 0)
-  found = int8.dot(x, *quantized(kernel))
+  found = quantized_lib.dot(x, *quantized(kernel))
   # The rounding of x / scale may differ by one where it is between two.
   expected = one @ two * by_row * by_column
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
@@ -403,7 +404,7 @@ def test_a_row_does_not_depend_on_the_others():
   rng = np.random.default_rng(0)
   x = np.float32(rng.normal(size=(37, 131)))
   small = quantized(np.float32(rng.normal(size=(131, 19))))
-  dot = jax.jit(int8.dot)
+  dot = jax.jit(quantized_lib.dot)
   together = np.asarray(dot(x, *small))
   for start, stop in ((0, 1), (5, 7), (9, 22)):
     np.testing.assert_array_equal(dot(x[start:stop], *small), together[start:stop])

@@ -21,6 +21,7 @@ import pytest
 from configs import bert
 from gpt_jax.__main__ import main
 from gpt_jax.core import config as config_lib
+from gpt_jax.core import sharding
 from gpt_jax.core.costs import topologies
 from gpt_jax.core.costs.chips import GIB
 from gpt_jax.core.runtime import memory as memory_lib
@@ -72,7 +73,7 @@ def test_train_takes_the_mesh_and_the_rows_of_plan():
   config.model.vocab_size = 30_522
   config = config_lib.resolve(config)
   devices = slice_of('v5e', 2, 4)
-  slices = topologies.of_devices(devices)
+  slices = layouts.slices_of(devices)
   assert slices == topologies.parse('v5e:2x4')
   assert memory_lib.of_device(devices[0]) == 15.75 * GIB
   request = search.SearchRequest(config, slices, mesh=True, micro=True)
@@ -93,8 +94,12 @@ def test_train_takes_the_mesh_and_the_rows_of_plan():
 
 @pytest.mark.parametrize(('chip', 'shape', 'gone'), [('v5e', (2, 3), 0), ('v5e', (2, 4), 1)])
 def test_devices_that_form_no_slice(chip, shape, gone):
-  assert topologies.of_devices(slice_of(chip, *shape)[gone:]) is None
-  assert topologies.of_devices(jax.devices()) is None
+  """Their mesh stays open."""
+  devices = slice_of(chip, *shape)[gone:]
+  assert layouts.slices_of(devices) is None
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE))
+  assert fitting.with_mesh(config, devices=devices) is config
+  assert layouts.slices_of(jax.devices()) is None
 
 
 def test_a_mesh_that_is_given_or_was_taken_stays(tmp_path):
@@ -145,7 +150,7 @@ def test_as_many_devices_in_more_slices_are_another_mesh(tmp_path):
     for i in range(2)
     for device in slice_of('v5e', 4, 4)
   ]
-  assert [*map(topologies.num_slices, (one, two, jax.devices()))] == [1, 2, 1]
+  assert [*map(sharding.num_slices, (one, two, jax.devices()))] == [1, 2, 1]
   given = layouts.apply(config, {'mesh.fsdp': 32})
   (tmp_path / 'config.json').write_text(config_lib.to_json(given))
 

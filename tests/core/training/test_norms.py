@@ -15,6 +15,7 @@ from gpt_jax.__main__ import main
 from gpt_jax.core import sharding
 from gpt_jax.core.nn.stack import layer_outputs
 from gpt_jax.core.training import compiled, norm_lines, norms
+from gpt_jax.core.training import metrics as metrics_lib
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.reports import norms as reported
 from tests.support import tiny
@@ -188,9 +189,9 @@ def read(workdir):
 
 
 def test_a_run_logs_them_at_their_own_steps(workdir):
-  lines = [x for x in read(workdir) if any(map(norm_lines.is_norm, x))]
+  lines = [x for x in read(workdir) if any(map(metrics_lib.NORM.fullmatch, x))]
   assert [line['step'] for line in lines] == [3, 6, 9, 12]
-  names = {name for name in lines[0] if norm_lines.is_norm(name)}
+  names = {name for name in lines[0] if metrics_lib.NORM.fullmatch(name)}
   assert all({*line} == names | {'step', 'time'} for line in lines)
   kinds = {name.split('/')[0] for name in names}
   assert kinds == {*norm_lines.KINDS}
@@ -202,7 +203,7 @@ def test_a_run_logs_them_at_their_own_steps(workdir):
 
 
 def test_trackers_get_them(workdir):
-  names = {name for line in read(workdir) for name in line if norm_lines.is_norm(name)}
+  names = {name for line in read(workdir) for name in line if metrics_lib.NORM.fullmatch(name)}
   shown = b''.join(path.read_bytes() for path in pathlib.Path(workdir, 'tensorboard').iterdir())
   assert names and all(name.encode() in shown for name in names)
 

@@ -10,6 +10,8 @@ from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.core.text.clean.steps import Step
 
 FIELD = 'data.clean'
+# In the folder of a token store, while it is being prepared.
+FOLDER = 'cleaning'
 
 
 def load(text: str) -> list[Step]:

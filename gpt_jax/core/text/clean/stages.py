@@ -10,7 +10,7 @@
 The steps are cut into phases where all documents are compared; each phase is a
 pass over the shards that the phase before left:
 
-  FOLDER/PHASE/SHARD.txt.zst    documents: a line [place, source, name, bytes]
+  cleaning/PHASE/SHARD.txt.zst    documents: a line [place, source, name, bytes]
                                 and the text of each
 
 A document's place consists of the number of its shard and its number in there.
@@ -43,9 +43,6 @@ from gpt_jax.core.text.clean.steps import (
   Step,
   group_starts,
 )
-
-# In the folder of the token store, while it is being prepared.
-FOLDER = 'cleaning'
 
 # Of these files: an unfinished cleaning with another format starts again.
 FORMAT = 3

@@ -9,7 +9,7 @@ import pytest
 
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.text.clean import report, run, stages
-from gpt_jax.core.tokens import manifest, prepare
+from gpt_jax.core.tokens import cleaning, manifest, prepare
 from gpt_jax.core.tokens.store import TokenStore
 from tests.support.corpora import TEST, contents, page, web_pages, write_lines
 
@@ -137,7 +137,7 @@ def test_what_waits_in_a_planted_folder_is_not_used(web, config, monkeypatch):
   """As of a remote store, in a temporary folder that is shared."""
   (web / 'planted').mkdir()
   (web / 'link').symlink_to(web / 'planted')
-  monkeypatch.setattr(prepare, '_cleaning_folder', lambda _: f'{web}/link')
+  monkeypatch.setattr(cleaning, '_local', lambda _: f'{web}/link')
   with pytest.raises(UsageError, match='should be a folder of yours, and is none'):
     prepare.prepare(config, 'D')
   assert not [*(web / 'planted').iterdir()]
