@@ -172,6 +172,7 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.optim.wrappers',
     'gpt_jax.core.optim.schedules',  # the type of a schedule
     'gpt_jax.core.training',  # norms, by the place of parameters in their tree
+    'gpt_jax.core.training.exact',  # the order in which a batch is summed
   }
 
 

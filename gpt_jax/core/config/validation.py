@@ -337,8 +337,8 @@ def _virtual_rows(config: Config) -> int:
 
 
 def fill_micro_rows(config: Config) -> None:
-  """With `batch.exact_over`, an empty `batch.micro_rows` is a virtual shard."""
-  if config.batch.exact_over and config.batch.micro_rows is None:
+  """With `batch.exact_over`, an empty `batch.micro_rows`, or 0, is a virtual shard."""
+  if config.batch.exact_over and not config.batch.micro_rows:
     config.batch.micro_rows = _virtual_rows(config)
 
 

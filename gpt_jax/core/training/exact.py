@@ -29,8 +29,10 @@ on single elements need nothing.
 """
 
 import collections
+import functools
 import itertools
 import math
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -99,7 +101,12 @@ class Exact(NamedTuple):
   def _over_batch(
     self, function: Callable[[Any, Any], Any], params: Any, batch: Any, trained: Any
   ) -> Any:
-    """`gradients`, of parameters that are split as `trained` says."""
+    """`gradients`, of parameters that are split as `trained` says.
+
+    The layers of a stack are gathered one by one, as they are read, and so are
+    their gradients added: the loop over the layers has those of one. All other
+    parameters are gathered at once.
+    """
     num_rows = len(jax.tree.leaves(batch)[0])
     filled = -(-num_rows // self.over) * self.over
 
@@ -107,33 +114,53 @@ class Exact(NamedTuple):
       x = jnp.pad(x, [(0, filled - len(x)), *[(0, 0)] * (x.ndim - 1)])
       return x.reshape(self.data, self.turns, self.fsdp, filled // self.over, *x.shape[1:])
 
+    def run(params: Any, given: Any, gather: layout.Gather) -> Any:
+      part, numbers_B = given
+      rows = Rows(numbers_B, num_rows, filled > num_rows)
+      with layout.within(*sharding.AXES), layers.use_rows(rows), layout.gathering(gather):
+        return function(params, part)
+
     def here(params: Any, given: Any) -> Any:
       given = jax.tree.map(lambda x: x[0, :, 0], given)
-      params = jax.tree.map(_gathered, params, specs)
 
-      def shard(turn: jax.Array) -> Any:
-        part, numbers_B = jax.tree.map(lambda x: x[turn], given)
-        rows = Rows(numbers_B, num_rows, filled > num_rows)
-        with layout.within(*sharding.AXES), layers.use_rows(rows):
-          found = function(params, part)
-        return jax.tree.map(lambda x: x.astype(jnp.float32), found)
+      def gather(path: tuple[str, ...]) -> Callable[[Any], Any]:
+        of_layer = functools.reduce(operator.getitem, path, self.specs)
+        # Without the axis of the layers.
+        of_layer = jax.tree.map(lambda spec: PartitionSpec(*spec[1:]), of_layer)
+        return lambda tree: {'params': jax.tree.map(read, tree['params'], of_layer, stacks[path])}
 
-      def over_fsdp(sums: Any) -> Any:
-        grads, rest = sums
-        grads = jax.tree.map(lambda x, spec: _halved(x, spec, self.fsdp), grads, trained)
-        return grads, _doubled(rest, FSDP, self.fsdp)
+      def read(x: jax.Array, spec: PartitionSpec, dtype: Any) -> jax.Array:
+        return x if _dim(spec) is None else _read(x, spec, dtype, self.fsdp)
 
-      sums = _counted(shard, over_fsdp, self.turns, once=_once(given))
+      def shard(given: Any) -> Any:
+        return jax.tree.map(lambda x: x.astype(jnp.float32), run(whole, given, gather))
+
+      def at_first(path: Any, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+        # In float32: a gradient has the dtype of its parameter, and is a sum.
+        return x.astype(jnp.float32) if _is_in(path, stacks) else _gathered(x, spec)
+
+      def over_fsdp(path: Any, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+        done = _dim(spec) is not None and _is_in(path, stacks)
+        return x if done else _halved(x, spec, self.fsdp)
+
+      def exchange(sums: Any) -> Any:
+        grads = jax.tree_util.tree_map_with_path(over_fsdp, sums[0], trained)
+        return grads, _doubled(sums[1], FSDP, self.fsdp)
+
+      whole = jax.tree_util.tree_map_with_path(at_first, params, specs)
+      sums = _counted(shard, exchange, given, once=_once(given))
       return _doubled(sums, DATA, self.data)
 
     specs = self.specs if params else {}
+    given = jax.tree.map(split, (batch, jnp.arange(filled)))
+    stacks = _stacks(run, params, given)
     each = jax.shard_map(
       here,
       in_specs=(specs, PartitionSpec(DATA, None, FSDP)),
       out_specs=(trained, WHOLE),
       check_vma=False,  # sums are equal on all devices, by construction
     )
-    return each(params, jax.tree.map(split, (batch, jnp.arange(filled))))
+    return each(params, given)
 
   def squares(self, tree: Any) -> Any:
     """The sum of squares of each array of a tree like the trained parameters.
@@ -151,23 +178,27 @@ class Exact(NamedTuple):
     own = [max(1, number // self.fsdp) for number in numbers]
 
     def here(leaves: list[jax.Array]) -> list[jax.Array]:
-      found: list[Any] = [None] * len(leaves)
-      once = _once(leaves)
+      # Outside of the loops: a product that is added at once may not be rounded.
+      leaves = [jnp.square(x) for x in leaves]
+      once, found = _once(leaves), [jnp.zeros(count) for count in own]
+
+      def block(number: jax.Array, sums: Any, leaves: Any, specs: Any, count: int) -> Any:
+        def add(sums: jax.Array, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+          dim = _dim(spec)
+          if dim is not None:
+            size = x.shape[dim] // count
+            x = jax.lax.dynamic_slice_in_dim(x, number * size, size, dim)
+          return sums.at[number].set(_tree(x))
+
+        return [add(*each) for each in zip(sums, leaves, specs, strict=True)]
+
       for count in sorted(set(own)):
         at = [i for i, number in enumerate(own) if number == count]
-
-        def blocks(block: jax.Array, sums: Any, at: Any = at, count: int = count) -> Any:
-          def add(x: jax.Array, spec: PartitionSpec, sums: jax.Array) -> jax.Array:
-            dim = _dim(spec) or 0
-            size = x.shape[dim] // count if x.ndim else 0
-            part = jax.lax.dynamic_slice_in_dim(x, block * size, size, dim) if x.ndim else x
-            return sums.at[block].set(jnp.sum(jnp.square(part)))
-
-          return [add(leaves[i], specs[i], s) for i, s in zip(at, sums, strict=True)]
-
-        zeros = [jnp.zeros(count)] * len(at)
-        for i, sums in zip(at, _loop(count, once, blocks, zeros), strict=True):
-          found[i] = sums
+        some = [leaves[i] for i in at]
+        block_of = functools.partial(block, specs=[specs[i] for i in at], count=count)
+        sums = _loop(count, once, block_of, [found[i] for i in at], some)
+        for i, x in zip(at, sums, strict=True):
+          found[i] = x
       joined = jax.lax.all_gather(jnp.concatenate(found), FSDP)
       starts = [0, *itertools.accumulate(own)]
       return [
@@ -211,13 +242,16 @@ def check_mesh(over: int, sizes: Mapping[str, int], rules: Mapping[str, Any]) ->
       f'mesh.fsdp={sizes[FSDP]}; give {devices} or more, or fewer devices'
     )
   for name, axes in rules.items():
-    used = [axis for axis in axes if sizes[axis] > 1 and name != 'group']
-    if used != [axis for axis in (DATA, FSDP) if sizes[axis] > 1] and (
-      name == 'batch' or DATA in used
+    used = [axis for axis in axes if axis in (DATA, FSDP)]
+    # What may stay whole has other blocks on another mesh; layers are read one by one.
+    whole = name in ('layers', *sharding.MAY_BE_WHOLE)
+    if name != 'group' and used not in (
+      [],
+      [DATA, FSDP] if name == 'batch' else [FSDP] * (not whole),
     ):
       raise UsageError(
         f'mesh.rules.{name}={", ".join(axes)!r}: {said} needs rows that are split by data, then '
-        'fsdp, and parameters by fsdp alone; leave the rule at its default'
+        'fsdp, and parameters by fsdp alone, in their width; leave the rule at its default'
       )
 
 
@@ -239,8 +273,48 @@ def check_threads(over: int, mesh: Mesh) -> None:
 # On a device, inside of `jax.shard_map`.
 
 
+def _stacks(run: Callable[[Any, Any, layout.Gather], Any], params: Any, given: Any) -> Any:
+  """The stacks that `run` reads once, by path: the dtype of each parameter as read.
+
+  Of a stack that is read twice a layer's gradient is the sum of two, each of
+  which would be added over the devices before. With several models the paths are
+  not those of all parameters.
+  """
+  count: collections.Counter = collections.Counter()
+  found: dict[tuple[str, ...], Any] = {}
+
+  def first(params: Any, given: Any) -> None:
+    trees = {}
+
+    def note(path: tuple[str, ...]) -> Callable[[Any], Any]:
+      def keep(tree: Any) -> Any:
+        trees[path] = tree
+        return tree
+
+      count[path] += 1
+      return keep
+
+    with layout.weights_read() as read:
+      run(params, jax.tree.map(lambda x: x[0, 0, 0], given), note)
+    for path, tree in trees.items():
+      found[path] = jax.tree.map(
+        lambda x: getattr(read.get(id(x)), 'dtype', x.dtype), tree['params']
+      )
+
+  if not params or 'parts' in params:
+    return {}
+  jax.eval_shape(first, params, given)
+  return {path: tree for path, tree in found.items() if count[path] == 1}
+
+
+def _is_in(path: Any, stacks: Any) -> bool:
+  """Whether a parameter, by its path in a tree, belongs to one of the stacks."""
+  names = tuple(key.key for key in path)
+  return any(names[: len(stack)] == stack for stack in stacks)
+
+
 def _counted(
-  shard: Callable[[jax.Array], Any], over_fsdp: Callable[[Any], Any], turns: int, once: jax.Array
+  shard: Callable[[Any], Any], exchange: Callable[[Any], Any], given: Any, once: jax.Array
 ) -> Any:
   """The tree's sum of the turns: a binary counter whose digits are partial sums.
 
@@ -248,21 +322,24 @@ def _counted(
   that of 4 and 5 ... Each level of the tree has one, the last the result.
 
   Args:
-    shard: from the number of a turn to the sums of its rows.
-    over_fsdp: adds those of the devices along `fsdp`.
-    turns: a power of two.
+    shard: from the arrays of a turn to their sums.
+    exchange: adds those of the devices along `fsdp`.
+    given: arrays [turns, ...], of a power of two.
     once: see `_once`.
   """
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(shard, jnp.int32(0)))
+  shapes = jax.eval_shape(shard, jax.tree.map(lambda x: x[0], given))
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  turns = len(jax.tree.leaves(given)[0])
   levels = turns.bit_length()
   waiting = jax.tree.map(
-    lambda x: jnp.zeros((levels, *x.shape), x.dtype), jax.eval_shape(over_fsdp, zeros)
+    lambda x: jnp.zeros((levels, *x.shape), x.dtype), jax.eval_shape(exchange, zeros)
   )
 
-  def turn(number: jax.Array, waiting: Any) -> Any:
-    # In a loop of its own, the compiler can fuse nothing of what comes after it
-    # into a virtual shard's program, and round that differently.
-    sums = over_fsdp(_loop(1, once, lambda *_: shard(number), zeros))
+  def turn(number: jax.Array, waiting: Any, given: Any) -> Any:
+    # In a loop of its own the compiler can fuse nothing of what comes before and
+    # after into the program of a virtual shard, and round that differently.
+    rows = jax.tree.map(lambda x: x[number], given)
+    sums = exchange(_loop(1, once, lambda *args: shard(args[-1]), zeros, rows))
 
     def add(level: jax.Array, sums: Any) -> Any:
       return added(jax.tree.map(lambda x: x[level], waiting), sums)
@@ -272,17 +349,29 @@ def _counted(
     sums = jax.lax.fori_loop(0, full, add, sums)
     return jax.tree.map(lambda x, y: x.at[full].set(y), waiting, sums)
 
-  waiting = _loop(turns, once, turn, waiting)
+  waiting = _loop(turns, once, turn, waiting, given)
   return jax.tree.map(lambda x: x[-1], waiting)
 
 
-def _loop(times: int, once: jax.Array, body: Callable[[jax.Array, Any], Any], start: Any) -> Any:
+def _loop(
+  times: int, once: jax.Array, body: Callable[[jax.Array, Any, Any], Any], start: Any, given: Any
+) -> Any:
   """`fori_loop` of a number of times that the compiler does not know.
 
   `plan` reads it in the name of the scope.
+
+  Args:
+    body: from the number of a turn, what the one before it returned, and `given`.
+    given: arrays. What is computed of them alone stays in the loop, too.
   """
+
+  def turn(number: jax.Array, before: Any) -> Any:
+    # Else it is the same in each turn, and the compiler moves it out.
+    own, number = jax.lax.optimization_barrier((given, number))
+    return body(number, before, own)
+
   with jax.named_scope(f'runs_{times}_times'):
-    return jax.lax.fori_loop(0, times * once, body, start)
+    return jax.lax.fori_loop(0, times * once, turn, start)
 
 
 def _once(tree: Any) -> jax.Array:
@@ -291,7 +380,7 @@ def _once(tree: Any) -> jax.Array:
   A loop that it knows to run once it would dissolve, and what it computes on one
   mesh would no longer be the program that it loops over on another.
   """
-  first = jax.tree.leaves(tree)[0]
+  first = next(x for x in jax.tree.leaves(tree) if x.dtype.itemsize == 4)
   bits = jax.lax.bitcast_convert_type(first[(0,) * first.ndim], jnp.uint32)
   return 1 + jnp.minimum((bits >> 1).astype(jnp.int32), 0)
 
@@ -308,6 +397,22 @@ def _gathered(x: jax.Array, spec: PartitionSpec) -> jax.Array:
   """The whole array."""
   dim = _dim(spec)
   return x if dim is None else jax.lax.all_gather(x, FSDP, axis=dim, tiled=True)
+
+
+def _read(x: jax.Array, spec: PartitionSpec, dtype: Any, devices: int) -> jax.Array:
+  """The whole array as a layer multiplies it, whose gradient is added at once."""
+
+  @jax.custom_vjp
+  def read(x: jax.Array) -> jax.Array:
+    return _gathered(x.astype(dtype), spec)
+
+  def backward(_: None, dy: jax.Array) -> tuple[jax.Array]:
+    # Nothing of the sum may be fused into the product before it.
+    dy = jax.lax.optimization_barrier(dy)
+    return (_halved(dy.astype(jnp.float32), spec, devices),)
+
+  read.defvjp(lambda x: (read(x), None), backward)
+  return read(x)
 
 
 def _halved(x: jax.Array, spec: PartitionSpec, devices: int) -> jax.Array:
@@ -344,8 +449,18 @@ def _exchanged(x: jax.Array, axis: str, devices: int, digit: int) -> jax.Array:
   return jax.lax.ppermute(x, axis, pairs)
 
 
-def _tree(x_N: jax.Array) -> jax.Array:
-  """The sum of 2^n numbers, neighbours first."""
-  while len(x_N) > 1:
-    x_N = x_N[::2] + x_N[1::2]
-  return x_N[0]
+def _tree(x: jax.Array) -> jax.Array:
+  """The sum of an array: one half added to the other, axis by axis.
+
+  In additions of elements the compiler has no order to choose. That of its own
+  sums depends on the shape of the array that they are of a part of.
+  """
+  for axis in range(x.ndim):
+    while (size := x.shape[axis]) > 1:
+      half = size // 2
+      low, high, odd = (
+        jax.lax.slice_in_dim(x, *ends, axis=axis)
+        for ends in ((0, half), (half, 2 * half), (2 * half, size))
+      )
+      x = jnp.concatenate([low + high, odd], axis) if size % 2 else low + high
+  return x.reshape(())
