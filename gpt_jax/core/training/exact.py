@@ -346,7 +346,8 @@ def _counted(
 
     # As many levels are full as the number ends with ones.
     full = jax.lax.population_count(number ^ (number + 1)) - 1
-    sums = jax.lax.fori_loop(0, full, add, sums)
+    with jax.named_scope('runs_1_times'):  # turns - 1 in all
+      sums = jax.lax.fori_loop(0, full, add, sums)
     return jax.tree.map(lambda x, y: x.at[full].set(y), waiting, sums)
 
   waiting = _loop(turns, once, turn, waiting, given)
