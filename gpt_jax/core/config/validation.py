@@ -276,7 +276,8 @@ def _check_exact(config: Config) -> None:
   if config.get('finetune'):
     raise UsageError(f'{said}: is for pre-training; give 0')
   optimizer = spec.parse('optim.name', config.optim.name)[0].name
-  routed = any(x.router for x in build.ModelChoices.of(config.model).ffn)
+  choices = build.ModelChoices.of(config.model)
+  routed = any(x.router for x in (*choices.ffn, *choices.encoder_ffn))
   for field, value, refused, reason, give in (
     (
       'optim.name',

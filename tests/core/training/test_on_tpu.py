@@ -53,12 +53,14 @@ def test_virtual_shards_exchange_halves():
   halves = turns * (fsdp - 1) / fsdp * 4 * numbers
   assert found['collective-permute fsdp f32'] == pytest.approx(halves, rel=0.1)
   blocks = 4 * numbers / fsdp  # one doubling
+  assert data == 2
   assert found['collective-permute data f32'] == pytest.approx(blocks, rel=0.1)
-  assert data == 2 and found['kernels'] > 0  # splash
+  assert found['kernels'] > 0  # splash
   # Kernels are gathered as they are multiplied.
   assert found['all-gather fsdp bf16'] > 0
+  # No gradient is reduced. Biases are gathered as sums with zeros.
   rest = [x for name, x in found.items() if name.startswith(('all-reduce', 'reduce-scatter'))]
-  assert sum(rest) < 1000
+  assert sum(rest) < 0.01 * halves
 
 
 PALM_LAYERS = 3
