@@ -110,6 +110,14 @@ def test_a_loop_whose_trips_depend_on_data_is_named():
   assert found.total == 7 * ONCE
 
 
+def test_a_loop_whose_scope_says_how_often():
+  text = NESTED.replace('FIRST', 'copy(%n.5)').replace('body=%outer\n', 'body=%outer, SAID\n')
+  said = 'metadata={op_name="jit(step)/runs_2_times/while/body/runs_5_times/while"}'
+  found = op_costs.count(hlo.parse(text.replace('SAID', said)))
+  assert found.unknown == ()
+  assert found.total == 5 * 7 * ONCE
+
+
 def test_what_is_no_program_is_refused():
   with pytest.raises(ValueError, match='it has no ENTRY'):
     hlo.parse('jit(f) lowered')
