@@ -267,7 +267,7 @@ def layout():
     'remat': 'full',
   }
   # So small that the logits take more chunks than there are layers.
-  cross_entropy.CHUNK_LOGITS = 1 << 16
+  cross_entropy.CHUNK_LOGITS, cross_entropy.TOKENS_ON_TPU = 1 << 16, 1
   mesh = make_mesh('v4:4x4x4', fsdp=16, tensor=4)
   batch = {'batch.size': rows, 'batch.micro_rows': rows}
   text = compile_step(mesh, fields | batch).as_text()
