@@ -368,9 +368,7 @@ class CostModel(MemoryModel):
     fsdp = over('fsdp', gathers * (gathered + summed) * weights)
     here = 2 * tokens / split / mesh['context'] * model.d_model
     meets = 2 if model.block.startswith('parallel') else 4
-    # Half of them are sums, which int8 has in int32.
-    of_sums = 1.5 if self._int8 else 1
-    tensor = over('tensor', 3 * meets * of_sums * here * self.layers)
+    tensor = over('tensor', 3 * meets * here * self.layers)
     expert = over('expert', 6 * here * self.layers / mesh['expert'])
     # Keys and values of the other parts of a row: forward, again, and back.
     kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']
