@@ -14,6 +14,7 @@ setup(
   packages=[*find_packages(include=['gpt_jax*']), CONFIGS, f'{CONFIGS}.finetune'],
   package_dir={CONFIGS: 'configs'},
   package_data={
+    'gpt_jax.planning': ['ledger.json'],
     'gpt_jax.reports': ['report.html'],
     'gpt_jax.serving': ['page.html'],
     CONFIGS: ['expected/*.json'],

@@ -173,6 +173,8 @@ def test_step_knows_the_objective_and_not_the_model():
     'gpt_jax.core.optim.wrappers',
     'gpt_jax.core.optim.schedules',  # the type of a schedule
     'gpt_jax.core.spec',  # the table of norms by layer
+    'gpt_jax.core.training',
+    'gpt_jax.core.training.exact',  # the order in which a batch is summed
   }
 
 
@@ -219,7 +221,7 @@ def test_pre_training_leads_to_few_files():
   """All that `train` reaches by imports; it may shrink. `make house` prints it."""
   modules = house.closure('gpt_jax.commands.train')
   assert len(modules) <= 121, sorted(modules)
-  assert house.lines_of(modules) <= 29_000
+  assert house.lines_of(modules) <= 29_400
 
 
 def test_tests_mirror_the_house():

@@ -8,6 +8,9 @@ r"""Plans a run before it is launched: whether it fits, and what it will cost.
   gpt-jax plan --config configs/gpt2.py:medium --topology v5e-8,v6e-8,v4-16
   gpt-jax plan --table
   gpt-jax plan --recompile --only palm
+  gpt-jax plan --ledger
+  gpt-jax plan --config F --topology v6e-8 --record 'Ours, 8B' --source 'who, when'
+  gpt-jax plan --record 'Ours, 8B' --measured 3.443s
   gpt-jax plan --budget 5.76e23
   gpt-jax plan --chips v4-512 --days 21 --mfu 0.45
   gpt-jax plan --budget 5.76e23 --inference_tokens 2e12
@@ -31,6 +34,10 @@ whether it fits, seconds a step, MFU, dollars, and the command to launch; then a
 table, and with --why all figures. Several topologies are shown as one table, and
 by --json as a list. Dollars are the list prices that launch/ knows. libtpu gets
 the flags that launch/ sets, or those of --flags. Needs the extra `plan`.
+
+The accuracy of an estimate is that of published runs of its kind. --ledger shows
+them with what was predicted, and by how much that was off. --record adds a run
+of yours: first its prediction, then, by another command, what was measured.
 
 For a budget of training FLOPs it shows, without a compiler, the parameters and
 tokens by Chinchilla's three approaches and Kaplan's law, and the nearest of the
@@ -69,7 +76,7 @@ with epy.lazy_imports():
   from gpt_jax.core.training import compiled, fitting
   from gpt_jax.papers.chinchilla import laws
   from gpt_jax.planning import compile as compile_lib
-  from gpt_jax.planning import failures, report, search
+  from gpt_jax.planning import failures, ledger, report, search
   from gpt_jax.reports import memory
 
 
@@ -86,6 +93,7 @@ _ASKED = {
   'chips': {'days', 'mfu', 'inference_tokens', 'fit', 'json'},
   'recompile': {'only'},
   'table': set(),
+  'ledger': set(),
   'config': {
     'topology',
     'slices',
@@ -95,11 +103,20 @@ _ASKED = {
     'memory',
     'last_stage',
     'why',
+    'record',
+    'source',
     'json',
   },
+  'record': {'measured'},
 }
 # Of those of --config, the pairs of which one says nothing beside the other.
-_APART = (('memory', 'search'), ('last_stage', 'search'), ('why', 'json'))
+_APART = (
+  ('memory', 'search'),
+  ('last_stage', 'search'),
+  ('record', 'search'),
+  ('record', 'flags'),
+  ('why', 'json'),
+)
 
 
 def define(flags: Flags) -> None:
@@ -133,6 +150,16 @@ def define(flags: Flags) -> None:
     f'Compile the plans of {report.FILE} again and update it; the exit code is 1 if one differs.',
   )
   flags.text('only', '', 'With --recompile: only configs whose names contain this.')
+  # The ledger of published runs.
+  flags.switch('ledger', 'Print, as Markdown, published runs beside what was predicted of them.')
+  flags.text(
+    'record',
+    None,
+    'Add the plan of --config to the ledger by this name; without --config: compile the row '
+    'of this name again, or enter what --measured says.',
+  )
+  flags.text('source', '', 'With --record: who published the run, and what differs here.')
+  flags.text('measured', None, 'With --record: seconds of a step, 13.484s, or MFU, 45.7%.')
   # Without a compiler.
   flags.number('budget', None, 'Training FLOPs, as in 5.76e23.', ranges.Positive)
   flags.text(
@@ -190,6 +217,10 @@ def main(args: cli.Args) -> None:
     _recompile(args.only)
   elif asked == 'table':
     print(report.markdown(report.read(pathlib.Path.cwd())))
+  elif asked == 'ledger':
+    print(ledger.markdown())
+  elif asked == 'record':
+    _record_again(args)
   else:
     _plan_config(args)
 
@@ -245,6 +276,17 @@ def _recompile(only: str) -> None:
     raise ToldFailedError('plans differ')
 
 
+def _record_again(args: cli.Args) -> None:
+  """Enters what was measured into a row, or compiles it again."""
+  if args.measured is None:
+    compile_lib.use_cpu()
+    with _progress() as note:
+      found = report.record_again(pathlib.Path.cwd(), args.record, note)
+  else:
+    found = ledger.enter_measured(args.record, args.measured)
+  log.info('%s: %s', args.record, ledger.said(found))
+
+
 def _plan_config(args: cli.Args) -> None:
   """Prints the plan of a config on a topology, or the plans of a search."""
   cli.required(args, 'topology')
@@ -258,10 +300,12 @@ def _plan_config(args: cli.Args) -> None:
     raise UsageError(
       f'--why: of one plan, and --topology has {len(all_slices)} slices; leave one out'
     )
+  name = _name(args.argv)
+  if args.record is not None:
+    _check_record(args, all_slices)
   compile_lib.use_cpu()
   request = _request(args, all_slices[0])
   words = _config_words(args.argv)
-  name = _name(args.argv)
   asked = report.Asked(name, cli.shell_line(['gpt-jax', 'train', *words]))
   if len(all_slices) > 1:
     _compare(args, name, request, all_slices)
@@ -277,17 +321,41 @@ def _plan_config(args: cli.Args) -> None:
     if not results.plans:
       raise ToldFailedError('nothing fits')
     return
+  dense = None
   with _progress() as note:
     found = _plan(args, request, note)
+    if args.why and isinstance(found, search.FittingPlan):
+      dense = search.dense(found, note)
   if args.json:
     print(json.dumps(report.to_json(name, found)))
   else:
     report.show(asked, found, tables.console(), why=args.why)
+    if dense and isinstance(found, search.FittingPlan):
+      tables.console().print(report.beside_dense(found, dense))
   plan = found.suggestion if isinstance(found, search.Misfit) else found
+  if args.record is not None and isinstance(found, search.FittingPlan):
+    report.record(args.record, args.source, name, _overrides(args), found)
+    log.info('%s: %s', args.record, 'is in the ledger; enter what is measured by --measured')
   if args.memory and plan is not None:
     log.info('wrote %s', memory.chart(report.to_json(name, plan), args.memory))
   if isinstance(found, search.Misfit):
     raise ToldFailedError('nothing fits')
+
+
+def _check_record(args: cli.Args, all_slices: list[topologies.Slices]) -> None:
+  if len(all_slices) > 1:
+    raise UsageError(f'--record: of one plan, and --topology has {len(all_slices)} slices')
+  if not args.source:
+    raise UsageError('--record: --source is missing; say who measured the run, and what differs')
+  if ledger.described(args.record):
+    raise UsageError(f'--record={args.record}: a row has this name already; take another')
+
+
+def _overrides(args: cli.Args) -> dict[str, Any]:
+  """What the command line changes of the config, by field."""
+  flat = config_lib.flatten(args.config)
+  names = (name.removeprefix('config.') for name in vars(args) if name.startswith('config.'))
+  return {name: flat[name] for name in names}
 
 
 def _slices(args: cli.Args) -> list[topologies.Slices]:

@@ -60,6 +60,7 @@ ONLY = {
   'model.encoder_d_ff': 0,
   'model.share': 'none',
   'model.matmul': 'plain',
+  'batch.exact_over': 0,
   'optim.start': '',
   'optim.drawn': '',
   'optim.vectors': '',

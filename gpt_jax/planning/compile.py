@@ -28,8 +28,7 @@ from gpt_jax.core.training import device_check
 from gpt_jax.core.training import parts as parts_lib
 from gpt_jax.core.training.compiled import Compiled
 from gpt_jax.core.training.parts import Parts
-from gpt_jax.planning import collectives, hlo, op_costs, schedule
-from gpt_jax.planning.schedule import DeviceRates
+from gpt_jax.planning import collectives, hlo, ledger, op_costs, schedule
 
 _SETTINGS = {
   **libtpu.SETTINGS,
@@ -183,8 +182,10 @@ class StageTimes(NamedTuple):
   bound: str  # what most of the time is spent on
   mfu: float  # estimated model FLOPs utilisation
   mfu_causal: float  # the same by `StepFlops.causal`
-  error: float | None  # of the estimate; None: no published run is like it
+  kind: str  # which published runs it is like: see `ledger.kind_of`
+  accuracy: ledger.Band  # of the estimate
   attention: tuple[str, ...]  # what computes it in each kind of layer
+  events: tuple[schedule.Event, ...]  # that the estimate replays, the longest
 
   @property
   def tokens_per_second(self) -> float:
@@ -225,9 +226,10 @@ def measure(program: CompiledStage, slices: Slices) -> StageTimes:
   scattered = {name for name, _ in found} - reduced
   causal = ModelChoices.of(config.model).causal
   events = schedule.read(text, sent, mesh, slices, causal=causal)
-  time = schedule.step_time(events, rates(slices))
+  time = schedule.step_time(events, schedule.rates(slices))
   per_token = flops.per_token(config, state.params, shape.length)
   model = per_token * shape.tokens
+  kind = ledger.kind_of(config, slices, sum(x.size for x in jax.tree.leaves(state.params)))
   seen = flops.per_token_causal(config, state.params, shape.length)
   whole_peak = mesh.size * slices.peak
   stage = next(s for s in parts.ramp.stages if s.shape == shape)
@@ -274,17 +276,11 @@ def measure(program: CompiledStage, slices: Slices) -> StageTimes:
     bound=time.bound,
     mfu=model / time.step / whole_peak,
     mfu_causal=seen * shape.tokens / time.step / whole_peak,
-    error=error_of(config, time),
+    kind=kind,
+    accuracy=ledger.band(kind, time),
     attention=tuple(kernels),
+    events=ledger.shorten(events, slices),
   )
-
-
-def error_of(config: Config, time: schedule.StepEstimate) -> float | None:
-  """The accuracy of an estimate; None: no published run is like it.
-
-  None of them has products in int8.
-  """
-  return None if ModelChoices.of(config.model).matmul else time.error
 
 
 def whole(parts: Parts, stages: list[StageTimes], slices: Slices) -> Whole:
@@ -320,14 +316,6 @@ def so_far() -> str:
   if len(seconds) == 1:
     return f'the one before took {seconds[0]:.0f} s'
   return f'the {len(seconds)} before took {min(seconds):.0f} to {max(seconds):.0f} s'
-
-
-def rates(slices: Slices) -> DeviceRates:
-  """Rates of one device of the slices."""
-  chip = slices.chip
-  each = (x / chip.devices for x in (chip.vector, chip.hbm_bandwidth, chip.dcn))
-  vector, memory, dcn = each
-  return DeviceRates(slices.peak, vector, memory, chip.link, dcn)
 
 
 def _activations(program: CompiledStage, text: hlo.Program, state: Any) -> float | None:

@@ -291,10 +291,12 @@ def taken(program: Program, x: Instruction) -> tuple[Computation, float]:
 def _trips(program: Program, loop: Instruction, computation: Computation) -> int | None:
   """Trip count of a loop; None if it depends on data.
 
-  Taken from XLA's own annotation, or found by following the counter: from its
+  Taken from XLA's own annotation, from the name of a scope around the loop, as
+  in `runs_8_times` (`gpt_jax/core/training/exact.py`), or found by following the counter: from its
   initial value, in steps of what the body adds, until the condition is false.
   """
   found = re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.attributes)
+  found = found or re.search(r'\bruns_(\d+)_times/while$', loop.op_name)
   if found:
     return int(found[1])
   condition = program.called(loop, 'condition')

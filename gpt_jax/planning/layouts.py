@@ -24,7 +24,7 @@ from gpt_jax.core.nn import int8
 from gpt_jax.core.nn.build import ModelChoices
 from gpt_jax.core.nn.layers import FORMS
 from gpt_jax.core.nn.pipeline import Schedule
-from gpt_jax.core.objectives.cross_entropy import CHUNK_LOGITS
+from gpt_jax.core.objectives.cross_entropy import most_logits
 from gpt_jax.core.optim import train_state
 from gpt_jax.core.optim.micro_batches import divided
 from gpt_jax.core.optim.schedules import Shape
@@ -268,7 +268,8 @@ class MemoryModel(MicroRows):
     reduced = gathered and not scattered
     # Its rows are padded where tensor does not divide them.
     table = max((x.size(one) for x in state.tables), default=0) / mesh['tensor']
-    logits = min(CHUNK_LOGITS, tokens * self.config.model.vocab_size)
+    ids = self.config.model.vocab_size // mesh['tensor']
+    logits = min(most_logits(ids, 'tpu'), tokens * ids)
     output = 2 * table + 4 * table * reduced + (2 + 4) * logits
     # Those of the layers have no gradients yet.
     output -= 4 * sum(x.size(mesh) for x in state.stacked)
@@ -367,9 +368,7 @@ class CostModel(MemoryModel):
     fsdp = over('fsdp', gathers * (gathered + summed) * weights)
     here = 2 * tokens / split / mesh['context'] * model.d_model
     meets = 2 if model.block.startswith('parallel') else 4
-    # Half of them are sums, which int8 has in int32.
-    of_sums = 1.5 if self._int8 else 1
-    tensor = over('tensor', 3 * meets * of_sums * here * self.layers)
+    tensor = over('tensor', 3 * meets * here * self.layers)
     expert = over('expert', 6 * here * self.layers / mesh['expert'])
     # Keys and values of the other parts of a row: forward, again, and back.
     kv = 2 * model.num_kv_heads * model.head_size / mesh['tensor']

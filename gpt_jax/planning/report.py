@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints plans as JSON objects or as tables."""
 
-import importlib.metadata
 import json
 import pathlib
 from collections.abc import Callable, Iterable
@@ -30,14 +29,7 @@ with epy.lazy_imports():
   from gpt_jax.core.costs import flops
   from gpt_jax.core.training import compiled
   from gpt_jax.planning import compile as compile_lib
-  from gpt_jax.planning import layouts, schedule, search
-
-
-def accuracy(stage: 'compile_lib.StageTimes') -> str:
-  """How far off an estimate may be."""
-  if stage.error is None:
-    return 'no published run is like it: accuracy unknown'
-  return f'±{stage.error:.0%}'
+  from gpt_jax.planning import layouts, ledger, schedule, search
 
 
 def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str, Any]:
@@ -77,7 +69,7 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
     **({'pipeline': lines} if (lines := pipelines(found)) else {}),
     'stages': [
       {
-        **stage._asdict(),
+        **_shown(stage),
         'hbm': stage.hbm._asdict(),
         'flops': {**stage.flops._asdict(), 'ratio': stage.flops.ratio},
         # Traffic on a mesh of one device has no axes.
@@ -96,9 +88,16 @@ def to_json(name: str, found: 'search.FittingPlan | search.Misfit') -> dict[str,
       if (rest := found.beaten)
       else {}
     ),
-    'estimate_error': found.last.error,
+    'estimate_error': found.last.accuracy.error,
     'assumptions': schedule.assumptions(),
   }
+
+
+def _shown(stage: 'compile_lib.StageTimes') -> dict[str, Any]:
+  """The fields of a stage but for its schedule."""
+  fields = {**stage._asdict(), 'accuracy': stage.accuracy.text}
+  del fields['events']
+  return fields
 
 
 def _dollars(plan: 'search.FittingPlan') -> float | None:
@@ -151,6 +150,14 @@ class Asked(NamedTuple):
   train: str  # the command that trains it, without what a plan changes
 
 
+# What the time of a step is spent on: see `schedule.StepEstimate`.
+_TERMS = {
+  'products': 'matrix units',
+  'vector': 'vector units',
+  'memory': 'HBM',
+  'ici': 'waiting for chips of a slice',
+  'dcn': 'waiting for other slices',
+}
 # Rows of the table of a plan, each with its text for a stage.
 _TABLE = {
   'peak HBM of a chip, GiB': lambda s: _gib(s.hbm.peak),
@@ -160,11 +167,7 @@ _TABLE = {
   '- temporaries, gradients': lambda s: _gib(s.hbm.temporaries),
   "in the host's memory, GiB": lambda s: _gib(s.hbm.host),
   'seconds (estimated)': lambda s: f'{s.time:.3g}',
-  '- matrix units': lambda s: f'{s.spent["products"]:.3g}',
-  '- vector units': lambda s: f'{s.spent["vector"]:.3g}',
-  '- HBM': lambda s: f'{s.spent["memory"]:.3g}',
-  '- waiting for chips of a slice': lambda s: f'{s.spent["ici"]:.3g}',
-  '- waiting for other slices': lambda s: f'{s.spent["dcn"]:.3g}',
+  **{f'- {label}': lambda s, term=term: f'{s.spent[term]:.3g}' for term, label in _TERMS.items()},
   'MFU': lambda s: flops.both_mfu(s.mfu, s.mfu_causal, 1),
   'micro-batches': lambda s: f'{s.micro_batches}',
   'attention': lambda s: '\n'.join(s.attention),
@@ -225,12 +228,7 @@ def answer(asked: Asked, plan: 'search.FittingPlan') -> tuple[str, str, str, str
     f'{stage.tokens_per_second:,.0f} tokens/s (estimated); {run.steps:,} steps and '
     f'{run.tokens:,} tokens: {run.days:.3g} days'
   )
-  error = (
-    f'±{stage.error:.0%}, the worst of {schedule.RUNS} published runs'
-    if stage.error
-    else (f'accuracy unknown: none of {schedule.RUNS} published runs is like it')
-  )
-  mfu = f'MFU: {flops.both_mfu(run.mfu, run.mfu_causal, 1)}, {error}'
+  mfu = f'MFU: {flops.both_mfu(run.mfu, run.mfu_causal, 1)}, {stage.accuracy.text}'
   (price,) = _prices([slices])
   hours, dollars = f'{run.chip_hours:,.0f} chip-hours', _dollars(plan)
   about = '' if dollars is None else f'about ${_shown_dollars(plan)} for '
@@ -288,6 +286,29 @@ def _show_why(plan: 'search.FittingPlan', console: Console) -> None:
     console.print(f'  {line}')
 
 
+def beside_dense(plan: 'search.FittingPlan', dense: 'search.FittingPlan') -> TextTable:
+  """What experts cost: a step of the plan beside one of the dense model."""
+  model = dense.config.model
+  named = f'model.ffn={model.ffn} model.d_ff={model.d_ff}'
+  table = TextTable(
+    'a step', 'experts', 'dense', 'more', title=f'Beside {named}, which has as many FLOPs a token'
+  )
+  with_experts, without = plan.last, dense.last
+  rows = {
+    'peak HBM of a chip, GiB': (with_experts.hbm.peak / GIB, without.hbm.peak / GIB),
+    'seconds (estimated)': (with_experts.time, without.time),
+    **{
+      f'- {_TERMS[term]}': (seconds, without.spent[term])
+      for term, seconds in with_experts.spent.items()
+    },
+  }
+  for label, (more, less) in rows.items():
+    if more or less:
+      tax = f'{more / less - 1:+.0%}' if less else '-'
+      table.add_row(label, f'{more:.3g}', f'{less:.3g}', tax)
+  return table
+
+
 def _show_misfit(asked: Asked, misfit: 'search.Misfit', console: Console) -> None:
   text = (
     f'does not fit: {asked.config} on {misfit.slices}: the step of {misfit.rows:,} rows '
@@ -339,7 +360,7 @@ def show_compared(
     for slices, found in outcomes.items()
     if not isinstance(found, str)
   }
-  errors = {accuracy(plan.last) for plan in plans.values() if plan}
+  errors = {plan.last.accuracy.text for plan in plans.values() if plan}
   # One that holds for all rows stands above them.
   above = f', {errors.pop()}' if len(errors) == 1 else ''
   table = TextTable(
@@ -376,7 +397,7 @@ def show_compared(
       fits,
       f'{plan.peak / GIB:.2f} of {stage.hbm.limit / GIB:.2f}',
       f'{stage.time:.3g}',
-      mfu if above else f'{mfu}, {accuracy(stage)}',
+      mfu if above else f'{mfu}, {stage.accuracy.text}',
       f'{plan.whole.days:.3g}',
       _shown_dollars(plan),
     )
@@ -667,5 +688,56 @@ def _found(plan: 'search.FittingPlan') -> dict[str, Any]:
     'mfu_causal': round(stage.mfu_causal, 4),
     'days': float(f'{plan.whole.days:.4g}'),
     'attention': list(stage.attention),
-    'made_with': {name: importlib.metadata.version(name) for name in ('jax', 'libtpu')},
+    'made_with': ledger.made_with(),
   }
+
+
+# Rows of the ledger.
+
+
+def record(
+  name: str, source: str, config: str, given: dict[str, Any], plan: 'search.FittingPlan'
+) -> None:
+  """Adds a plan to the ledger, as a row whose step nobody has measured yet."""
+  stage, slices = plan.last, plan.slices
+  ledger.enter(
+    {
+      'name': name,
+      'kind': stage.kind,
+      'how': 'blind',
+      'config': config,
+      'topology': slices.name,
+      'slices': slices.number,
+      'overrides': {**given, **search.shown(plan.config, plan.changes)},
+      'source': source,
+      'measured': {},
+      'predicted': ledger.predicted(stage.time, stage.mfu, stage.hbm.peak / GIB),
+      'model_flops': stage.flops.model,
+      'events': ledger.to_json(stage.events),
+    }
+  )
+
+
+def record_again(root: pathlib.Path, name: str, note: 'search.Note') -> 'ledger.Outcome':
+  """Compiles a row again, which replaces its schedule; what was predicted stays.
+
+  Raises:
+    UsageError: there is no such row, or its program does not fit.
+  """
+  row = ledger.found(name)
+  slices = topologies.parse(row['topology'], row['slices'])
+  config = load_config(root, row['config'], row['overrides'])
+  try:
+    plan = search.make(search.SearchRequest(config, slices), note, last_only=True)
+  except compiled.TooLarge as e:
+    raise UsageError(f'--record={name}: no longer fits: {e}') from e
+  stage = plan.last
+  ledger.enter(
+    {
+      **row,
+      'kind': stage.kind,
+      'model_flops': stage.flops.model,
+      'events': ledger.to_json(stage.events),
+    }
+  )
+  return ledger.outcome(ledger.found(name))

@@ -32,7 +32,7 @@ class Send(NamedTuple):
 
   key: str  # named by its `Wait`
   bytes: float  # sent by this device
-  links: int  # used at once; 0: to another slice
+  links: float  # used at once; 0: to another slice
 
 
 class Wait(NamedTuple):
@@ -162,11 +162,13 @@ def _copied(x: Instruction) -> float:
   return padding * min(shape.bytes for shape, _ in ends)
 
 
-def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
-  """How many of a chip's links a collective uses at once.
+def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> float:
+  """How many of a chip's links a device uses at once for a collective.
 
   For each dimension that its group spans: two if that is a ring, else one. A
-  permutation uses the link to one neighbour.
+  permutation uses the link to one neighbour. The devices of a chip share its
+  links: where they are in different groups, each has its part; where they are in
+  one, what comes over the links reaches both.
   """
   devices = mesh.devices.ravel()
   at = np.array([devices[i].coords for i in sent.members])
@@ -175,7 +177,9 @@ def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
     spanned = len(np.unique(along))
     if spanned > 1:
       count += 2 if wrap and spanned == size else 1
-  return 1 if sent.kind == 'collective-permute' else max(count, 1)
+  count = 1 if sent.kind == 'collective-permute' else max(count, 1)
+  on_chip = len(at) / len(np.unique(at, axis=0))
+  return count * on_chip / slices.chip.devices
 
 
 # Estimates the time of a training step by replaying its schedule.
@@ -183,11 +187,6 @@ def num_links(sent: Collective, mesh: Mesh, slices: Slices) -> int:
 # These are estimates: we have timed no program on a TPU.
 
 
-ERROR = 0.17  # of the estimate, either way: see docs/planning.md
-RUNS = 13  # published ones that `ERROR` is the worst of
-# The least share of a step that any of the published runs spends in matrix
-# units: `ERROR` says nothing of programs that spend less.
-LEAST_PRODUCTS = 0.68
 # Share of its peak that a matrix unit reaches within one product.
 BUSY = 0.9
 # Seconds that a transfer takes besides its bytes.
@@ -202,6 +201,14 @@ class DeviceRates(NamedTuple):
   memory: float  # bytes to and from main memory
   link: float  # bytes over one link to a neighbour, one way
   dcn: float  # bytes to other slices
+
+
+def rates(slices: Slices) -> DeviceRates:
+  """Rates of one device of the slices."""
+  chip = slices.chip
+  each = (x / chip.devices for x in (chip.vector, chip.hbm_bandwidth, chip.dcn))
+  vector, memory, dcn = each
+  return DeviceRates(slices.peak, vector, memory, chip.link, dcn)
 
 
 class StepEstimate(NamedTuple):
@@ -225,11 +232,6 @@ class StepEstimate(NamedTuple):
       'communication between slices': self.dcn,
     }
     return max(terms, key=lambda name: terms[name])
-
-  @property
-  def error(self) -> float | None:
-    """The accuracy; None: no published run is like this one."""
-    return ERROR if self.products >= LEAST_PRODUCTS * self.step else None
 
 
 def step_time(events: Iterable[Event], rates: DeviceRates) -> StepEstimate:

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import jax
 
 from gpt_jax.core import config as config_lib
+from gpt_jax.core import spec
 from gpt_jax.core.config import Config
 from gpt_jax.core.costs.topologies import Slices
+from gpt_jax.core.nn.choices import CHOICES
 from gpt_jax.core.runtime.log import log
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import device_check, fitting
@@ -148,6 +150,45 @@ def compile_plan(
 def overrides(changes: dict[str, Any]) -> str:
   """Formats changes as flags to paste: `--config.mesh.fsdp=256 ...`."""
   return ' '.join(shlex.quote(f'--config.{field}={value}') for field, value in changes.items())
+
+
+# What experts cost beside a dense model.
+
+
+def without_experts(config: Config) -> dict[str, Any]:
+  """Changes to a dense model with the FLOPs a token of the chosen experts.
+
+  A token's experts become one layer of their width together; the devices that
+  held them split the weights. Empty if there are no experts, or if only some
+  layers have several for a token: all layers have one width.
+  """
+  calls = spec.bind_all('model.ffn', config.model.ffn, CHOICES['ffn'])
+  experts = [call for call in calls if 'num_experts' in call.kwargs]
+  if not experts:
+    return {}
+  (top_k, *others) = {call.kwargs['top_k'] for call in experts}
+  if others or (top_k > 1 and len(experts) < len(calls)):
+    return {}
+  names = [call.kwargs.get('expert', call.name) for call in calls]
+  mesh = config.mesh
+  return {
+    'model.ffn': ', '.join(names),
+    'model.d_ff': top_k * config.model.d_ff,
+    'mesh.fsdp': mesh.fsdp * mesh.expert,
+    'mesh.expert': 1,
+  }
+
+
+def dense(plan: FittingPlan, note: Note) -> 'FittingPlan | None':
+  """Compiles the last stage of a plan's `without_experts`; None: there is none."""
+  changes = without_experts(plan.config)
+  if not changes:
+    return None
+  note('compiling the dense model of as many FLOPs a token')
+  try:
+    return compile_plan(SearchRequest(plan.config, plan.slices), changes, note, last_only=True)
+  except TooLarge:
+    return None
 
 
 # The smallest change that makes a config fit, and a faster one.

@@ -339,7 +339,10 @@ class LoggingServer(uvicorn.Server):
     """Ends all connections."""
     seconds = self.config.timeout_graceful_shutdown
     log.info('stopping; open requests have %s s', seconds)
-    await super().shutdown(sockets)
+    # From Python 3.12 on it waits for connections even after a second Ctrl-C.
+    ending = asyncio.create_task(super().shutdown(sockets))
+    while not (ending.done() or self.force_exit):
+      await asyncio.sleep(0.1)
     # Tasks that have not ended are cancelled by now, unless by a second Ctrl-C,
     # and answer their clients: see `Guard`. Nothing more can be sent to clients
     # that do not read.
@@ -351,6 +354,7 @@ class LoggingServer(uvicorn.Server):
     while self.server_state.connections:
       self._abort(only_stuck=False)
       await asyncio.sleep(0)
+    await ending
 
   def _abort(self, *, only_stuck: bool) -> None:
     """Aborts connections."""

@@ -151,7 +151,7 @@ def test_a_failing_template_is_one_line():
 
 def test_messages_that_are_nested_too_deeply():
   deep: Any = []
-  for _ in range(900):
+  for _ in range(100_000):
     deep = [deep]
   template = ChatTemplate('{{ messages[0].content }}', {})
   for key in ('tool_calls', 'content'):

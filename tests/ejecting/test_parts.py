@@ -30,6 +30,7 @@ REFUSED = {
   'ema': ('optim.ema', {'optim.ema': 'ema(decay=0.99)'}),
   'wsd': ('schedule.name', {'schedule.name': 'wsd(peak=1e-3, cooldown=100)'}),
   'zstd': ('data.compression', {'data.compression': 'zstd'}),
+  'exact': ('batch.exact_over', {'batch.exact_over': 8}),
   'lion': ('optim.name', {'optim.name': 'lion'}),
 }
 

@@ -15,10 +15,10 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gpt_jax.core.costs import topologies
-from gpt_jax.planning import collectives, hlo, op_costs, schedule
+from gpt_jax.planning import collectives, hlo, ledger, op_costs, schedule
 from gpt_jax.planning.op_costs import Work
 from gpt_jax.planning.schedule import Fetch, Loop, Send, Wait
-from tests.support import published, tiny
+from tests.support import tiny
 
 # A loop of 7 trips in one of 3; a product in a fusion; what a TPU's text has:
 # layouts with parentheses, lines broken inside, unsigned counters.
@@ -108,6 +108,14 @@ def test_a_loop_whose_trips_depend_on_data_is_named():
   found = op_costs.count(program)
   assert found.unknown == ('loop',)
   assert found.total == 7 * ONCE
+
+
+def test_a_loop_whose_scope_says_how_often():
+  text = NESTED.replace('FIRST', 'copy(%n.5)').replace('body=%outer\n', 'body=%outer, SAID\n')
+  said = 'metadata={op_name="jit(step)/runs_2_times/while/body/runs_5_times/while"}'
+  found = op_costs.count(hlo.parse(text.replace('SAID', said)))
+  assert found.unknown == ()
+  assert found.total == 5 * 7 * ONCE
 
 
 def test_what_is_no_program_is_refused():
@@ -513,6 +521,17 @@ def test_links():
   assert schedule.num_links(ends, cube(2), SMALL_SLICES) == 1
 
 
+def test_devices_of_a_chip_share_its_links():
+  """Two of each of four chips: in one group, or in two that use the links at once."""
+  slices = topologies.parse('tpu7x:2x2x1')
+  pairs = [Chip(c) for c in np.ndindex(2, 2, 1) for _ in range(2)]
+  mesh: Any = types.SimpleNamespace(devices=np.array(pairs))
+  assert schedule.num_links(sent('all-gather', 1, range(8)), mesh, slices) == 2
+  assert schedule.num_links(sent('all-gather', 1, range(0, 8, 2)), mesh, slices) == 1
+  alone = sent('collective-permute', 1, (0, 2, 4, 6))
+  assert schedule.num_links(alone, mesh, slices) == 0.5
+
+
 SECOND = 45e9  # bytes over one link
 LATENCY = schedule.LATENCY
 
@@ -552,8 +571,8 @@ def test_replays(events, spent):
   found = schedule.step_time(events, RATES)
   assert {k: v for k, v in found._asdict().items() if v and k != 'step'} == (pytest.approx(spent))
   assert found.step == pytest.approx(sum(spent.values()))
-  written = json.loads(json.dumps(published.to_json(events, digits=15)))
-  assert schedule.step_time(published.from_json(written), RATES) == found
+  written = json.loads(json.dumps(ledger.to_json(events, digits=15)))
+  assert schedule.step_time(ledger.from_json(written), RATES) == found
 
 
 # A product with heads of 64, tiles of 8 x 128 in memory; a slice of a stack; an
@@ -685,30 +704,3 @@ def test_flash_attention_says_what_it_does():
     (work,) = schedule.read(program, [], cube(4), CUBE_SLICES, causal=True)
     # Heads of 8 take the unit's 128.
     assert work == Work(1000 * 128 / 8, vector * 70, 300, serial=True)
-
-
-def test_estimates_are_as_far_off_as_the_docs_say():
-  found = published.errors()
-  # Those that were compiled.
-  assert len(found) == schedule.RUNS and set(found) <= set(published.POINTS)
-  for name, (_, off) in found.items():
-    assert abs(off) <= schedule.ERROR, name
-  shares = [published.share_of_products(name) for name in found]
-  assert schedule.LEAST_PRODUCTS <= min(shares) < schedule.LEAST_PRODUCTS + 0.02
-  groups = [point.group for point in published.POINTS.values()]
-  assert groups.count('apart') >= 5 and {*groups} == {'fitted', 'seen', 'apart'}
-
-
-def test_a_step_unlike_any_published_run_has_no_accuracy():
-  found = schedule.StepEstimate(10, 7, 1, 1, 1, 0)
-  assert found.error == schedule.ERROR
-  assert found._replace(products=4, memory=4).error is None
-
-
-def test_errors_of_points_left_out():
-  """Of two that are 10% too high and one that is exact."""
-  found = published.left_out({'a': (0, 0.1), 'b': (0, 0.1), 'c': (0, 0.0)})
-  assert found['c'] == pytest.approx(1 / 1.1 - 1)
-  assert found['a'] == pytest.approx(1.1 / 1.1**0.5 - 1)
-  page = (published.ROOT / 'docs/planning.md').read_text(encoding='utf-8')
-  assert published.BEGIN + published.markdown() in page

@@ -37,10 +37,11 @@ MISSES = {
   'ulmfit.py:wt2': 0.29,
   # Beside the arrays that are traced the compiler keeps up to 1.7 GiB with dropout.
   'bert.py:base': -0.16,
-  'bert.py:large': -0.16,
   'distilbert.py:base': -0.17,
   # In int8: the 32-bit sums over `tensor`, whole on each device, are not counted.
-  'gpt3.py:175b on v5p:8x8x8': -0.26,
+  'gpt3.py:175b on v5p:8x8x8': -0.23,
+  # The loss no longer keeps the whole gradient of a split table.
+  'llama3.py:405b': 0.16,
 }
 
 

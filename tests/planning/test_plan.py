@@ -18,16 +18,18 @@ from gpt_jax.__main__ import main
 from gpt_jax.commands import plan as plan_command
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.config import loading
-from gpt_jax.core.costs import topologies
+from gpt_jax.core.costs import flops, topologies
 from gpt_jax.core.costs.chips import GIB
 from gpt_jax.core.nn.build import ModelChoices
+from gpt_jax.core.nn.transformer import parameter_shapes
 from gpt_jax.core.optim.schedules import Shape
+from gpt_jax.core.runtime import tables
 from gpt_jax.core.spec import UsageError
 from gpt_jax.core.training import compiled as compiled_lib
 from gpt_jax.core.training import device_check, parts
 from gpt_jax.core.training.compiled import TooLarge
 from gpt_jax.planning import compile as compile_lib
-from gpt_jax.planning import layouts, report, schedule, search
+from gpt_jax.planning import layouts, ledger, report, schedule, search
 from gpt_jax.planning.search import SearchRequest
 from tests.support import tiny, tpu
 
@@ -216,8 +218,10 @@ def a_plan(request, changes, time):
     'products',
     0.4,
     0.3,
-    0.17,
+    'dense, small',
+    ledger.Band(0.17, '±17%, the worst of 13 published runs of its kind (dense, small)'),
     (),
+    (schedule.Work(1e12), schedule.Work(7.0)),
   )
   whole = compile_lib.Whole(1000, 10, 2.0, 100.0, 0.4, 0.3)
   config = layouts.apply(request.config, changes)
@@ -306,7 +310,10 @@ def test_the_answer_comes_first_in_five_lines(planned, capsys):
     'step: 0.25 s for 16 rows of 64 tokens, 4,096 tokens/s (estimated); '
     '10 steps and 1,000 tokens: 2 days'
   )
-  assert mfu == 'MFU: 40.0% (30.0% causal), ±17%, the worst of 13 published runs'
+  assert (
+    mfu
+    == 'MFU: 40.0% (30.0% causal), ±17%, the worst of 13 published runs of its kind (dense, small)'
+  )
   assert cost.startswith('cost: about $120 for 100 chip-hours (v5e: $1.20 a chip-hour')
   # With what was given, and what was chosen; one host needs no other.
   assert launch == (
@@ -484,11 +491,40 @@ def test_how_long_compilations_took(monkeypatch):
   assert compile_lib.so_far() == 'the 2 before took 41 to 102 s'
 
 
-def test_no_published_run_is_in_int8():
-  time = schedule.StepEstimate(10, 7, 1, 1, 1, 0)
-  for text, expected in (('plain', schedule.ERROR), ('int8', None)):
-    config = config_lib.resolve(tiny.config(**tiny.MESHABLE | {'model.matmul': text}))
-    assert compile_lib.error_of(config, time) == expected
+@pytest.mark.parametrize(
+  ('ffn', 'changes'),
+  [
+    ('gelu', {}),
+    ("switch(num_experts=4, expert='swiglu', top_k=2)", {'model.ffn': 'swiglu', 'model.d_ff': 62}),
+    ('gelu, switch(num_experts=4)', {'model.ffn': 'gelu, relu', 'model.d_ff': 31}),
+    # All layers have one width.
+    ('gelu, switch(num_experts=4, top_k=2)', {}),
+    ('switch(num_experts=4), switch(num_experts=4, top_k=2)', {}),
+  ],
+)
+def test_a_dense_model_has_the_flops_of_the_chosen_experts(ffn, changes):
+  fields = {'model.ffn': ffn, 'model.d_ff': 31, 'model.num_layers': 4}
+  fields |= {'mesh.fsdp': 3, 'mesh.expert': 4}
+  config = config_lib.resolve(tiny.config(**tiny.MESHABLE | fields))
+  found = search.without_experts(config)
+  assert found == (changes and {**changes, 'mesh.fsdp': 12, 'mesh.expert': 1})
+  if changes:
+    dense = layouts.apply(config, found | {'mesh.fsdp': 1})
+    # But for the router's own products.
+    experts, alone = (
+      flops.per_token(x, parameter_shapes(tiny.model(**x.model.to_dict()))) for x in (config, dense)
+    )
+    assert alone <= experts <= 1.1 * alone
+
+
+def test_experts_are_shown_beside_a_dense_model(capsys):
+  request = SearchRequest(
+    report.load_config(ROOT, 'configs/gpt2.py:small', {}), topologies.parse('v5e-8')
+  )
+  table = report.beside_dense(a_plan(request, {}, 0.75), a_plan(request, {'model.d_ff': 7}, 0.5))
+  tables.console().print(table)
+  text = capsys.readouterr().out
+  assert 'model.d_ff=7' in text and 'seconds (estimated)' in text and '+50%' in text
 
 
 def test_flags_of_libtpu():

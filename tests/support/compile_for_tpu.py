@@ -267,7 +267,7 @@ def layout():
     'remat': 'full',
   }
   # So small that the logits take more chunks than there are layers.
-  cross_entropy.CHUNK_LOGITS = 1 << 16
+  cross_entropy.CHUNK_LOGITS, cross_entropy.TOKENS_ON_TPU = 1 << 16, 1
   mesh = make_mesh('v4:4x4x4', fsdp=16, tensor=4)
   batch = {'batch.size': rows, 'batch.micro_rows': rows}
   text = compile_step(mesh, fields | batch).as_text()
@@ -294,29 +294,32 @@ def layout():
   }
 
 
+# Of a model whose gradients are large beside all else that is sent.
+SENT = {
+  'vocab_size': 512,
+  'context_length': 128,
+  'num_layers': 2,
+  'd_model': 256,
+  'num_heads': 4,
+  'num_kv_heads': 4,
+  'head_size': 64,
+  'd_ff': 640,
+  'dropout': 'rates(residual=0.1)',
+  'dtype': 'bfloat16',
+  'batch.size': 64,
+}
+
+
 def micro_batches():
   """Bytes that a device sends over the axis `data` in a step.
 
   For each mesh, and rows of a micro-batch on a device.
   """
-  fields = {
-    'vocab_size': 512,
-    'context_length': 128,
-    'num_layers': 2,
-    'd_model': 256,
-    'num_heads': 4,
-    'num_kv_heads': 4,
-    'head_size': 64,
-    'd_ff': 640,
-    'dropout': 'rates(residual=0.1)',
-    'dtype': 'bfloat16',
-    'batch.size': 64,
-  }
   found = {}
   for name, sizes in (('data8', {'data': 8}), ('data2_fsdp4', {'data': 2, 'fsdp': 4})):
     mesh = make_mesh('v5e:2x4', **sizes)
     for micro_rows in (4, 1):
-      step = compile_step(mesh, {**fields, 'batch.micro_rows': micro_rows})
+      step = compile_step(mesh, {**SENT, 'batch.micro_rows': micro_rows})
       sent = collectives.read(hlo.parse(step.as_text()), mesh)
       over_data = [x for x in sent if 'data' in x.axes]
       found[f'{name}/{micro_rows}'] = {
@@ -324,6 +327,17 @@ def micro_batches():
         'most_trips': max(x.trips for x in over_data),
         'kernels': num_kernels(step.as_text()),
       }
+  return found
+
+
+def exact():
+  """Bytes that a device sends in a step, by kind, axis and dtype; of 16 virtual shards."""
+  mesh = make_mesh('v5e:2x4', data=2, fsdp=4)
+  step = compile_step(mesh, {**SENT, 'batch.micro_rows': None, 'batch.exact_over': 16})
+  found = {'kernels': num_kernels(step.as_text())}
+  for x in collectives.read(hlo.parse(step.as_text()), mesh):
+    name = f'{x.kind} {" ".join(x.axes)} {x.dtype}'
+    found[name] = found.get(name, 0) + x.bytes
   return found
 
 
@@ -545,6 +559,7 @@ def ejected(topology, name):
 PROGRAMS = {
   'attention': attention,
   'context': context,
+  'exact': exact,
   'ejected': ejected,
   'flags': flags,
   'flash': flash,

@@ -432,6 +432,15 @@ TREE['batch'] = Section(
     'divide evenly, rows of weight 0 pad it.',
     free=True,
   ),
+  exact_over=Field(
+    0,
+    Whole,
+    'Virtual shards of a batch, a power of two, for the same bits on any mesh: '
+    'each is computed alone, and their sums are added in one tree. The devices '
+    'along mesh.data and mesh.fsdp are powers of two whose product divides it; '
+    'there are no others. A device computes one of its virtual shards at a time, '
+    'whatever micro_rows allows. 0: bits depend on the mesh.',
+  ),
 )
 
 TREE['mesh'] = Section(

@@ -15,7 +15,7 @@ from gpt_jax.core import spec
 from gpt_jax.core.config.defaults import FIELDS
 from gpt_jax.core.config.fields import Config, check_known, unlocked
 from gpt_jax.core.config.lengths import num_steps
-from gpt_jax.core.config.validation import check_fields, validate
+from gpt_jax.core.config.validation import check_fields, fill_micro_rows, validate
 from gpt_jax.core.objectives import choices as objectives
 from gpt_jax.core.rows import row_makers
 from gpt_jax.core.spec import UsageError, shown
@@ -213,6 +213,7 @@ def resolve_model(config: Config) -> Config:
   # The field may hold a string such as '300B_tokens' until here.
   with config.schedule.ignore_type():
     config.schedule.num_steps = num_steps(config)
+  fill_micro_rows(config)
   check_resolved(config)
   return config.lock()
 

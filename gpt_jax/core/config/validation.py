@@ -261,6 +261,88 @@ def _check_average(config: Config) -> None:
     )
 
 
+# Optimizers that treat each number of an array alone.
+ELEMENTWISE = ('adagrad', 'adam', 'adamax', 'adamw', 'lion', 'none', 'sgd')
+
+
+def _check_exact(config: Config) -> None:
+  """Rejects sums that `batch.exact_over` does not add in its tree."""
+  over = config.batch.exact_over
+  if not over:
+    return
+  said = f'batch.exact_over={over}'
+  if over & (over - 1):
+    raise UsageError(f'{said}: must be a power of two; give {1 << over.bit_length()}')
+  if config.get('finetune'):
+    raise UsageError(f'{said}: is for pre-training; give 0')
+  optimizer = spec.parse('optim.name', config.optim.name)[0].name
+  choices = build.ModelChoices.of(config.model)
+  routed = any(x.router for x in (*choices.ffn, *choices.encoder_ffn))
+  for field, value, refused, reason, give in (
+    (
+      'optim.name',
+      config.optim.name,
+      optimizer not in ELEMENTWISE,
+      'sums over whole arrays, in an order that depends on the mesh',
+      f'give one of {", ".join(ELEMENTWISE)}',
+    ),
+    (
+      'optim.outer',
+      config.optim.outer,
+      outer(config) is not None,
+      'trains replicas apart, and their number is that of a part of the mesh',
+      'give none',
+    ),
+    (
+      'optim.state',
+      config.optim.state,
+      config.optim.state == 'host',
+      'updates layers in a program of its own, whose bits were not compared',
+      "give 'device'",
+    ),
+    (
+      'model.ffn',
+      config.model.ffn,
+      routed,
+      "balances experts over a micro-batch's tokens, on a mesh axis of their own",
+      'give layers without experts',
+    ),
+    (
+      'log.norms_every_steps',
+      config.log.norms_every_steps,
+      config.log.norms_every_steps,
+      'sums over split arrays, in an order that depends on the mesh',
+      'give 0',
+    ),
+    (
+      'replay.every_steps',
+      config.replay.every_steps,
+      config.replay.every_steps,
+      'compares replicas that compute equal shares of a batch at once',
+      'give 0',
+    ),
+  ):
+    if refused:
+      raise UsageError(f'{field}={shown(value)}: {reason}, and {said} forbids that; {give}')
+  rows = _virtual_rows(config)
+  if 0 < (config.batch.micro_rows or 0) < rows:
+    raise UsageError(
+      f'batch.micro_rows={config.batch.micro_rows}: {said} computes the {rows} rows of a virtual '
+      f'shard at once; give {rows} or more, or a larger exact_over'
+    )
+
+
+def _virtual_rows(config: Config) -> int:
+  """The most rows of a virtual shard."""
+  return -(-max(stage.rows for stage in ramp(config).stages) // config.batch.exact_over)
+
+
+def fill_micro_rows(config: Config) -> None:
+  """With `batch.exact_over`, an empty `batch.micro_rows`, or 0, is a virtual shard."""
+  if config.batch.exact_over and not config.batch.micro_rows:
+    config.batch.micro_rows = _virtual_rows(config)
+
+
 def outer(config: Config) -> Outer | None:
   """The replicas that train apart, each on its share of a batch, if any."""
   return spec.build('optim.outer', config.optim.outer, OUTERS)
@@ -274,6 +356,7 @@ def validate(config: Config) -> None:
     if field in flat and not field.startswith('model.'):
       spec.build(field, flat[field], table)
   _check_average(config)
+  _check_exact(config)
   log_trackers.load(flat[log_trackers.FIELD])
   row_makers.check(config.data.rows, config.data.sentences)
   sharding.parse_rules(config.mesh.rules)

@@ -96,7 +96,7 @@ def splash(
 
   Args:
     block: the largest block of queries and of keys; the size taken divides the
-      length.
+      length, and is at most half of it in rows of more than 512 tokens.
     fused_until: rows up to this length have one backward kernel. It is faster
       than two, but keeps a partial gradient of the queries for each block of
       keys: memory grows as length^2 / block.

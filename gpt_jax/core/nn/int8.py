@@ -3,10 +3,13 @@
 """Matrix products in int8, in training: `quantized` has those of decoding.
 
 Numbers are symmetric, x = scale * q with |q| <= 127, and sums of products are
-int32. These are exact, so that no division over devices changes them. The
-gradient of a kernel sums over tokens, of which an int32 holds `LONGEST`: of more,
-each device sums its own in int32, and the devices add what these stand for in the
-compute dtype, as they add those of plain products (`_by_device`).
+int32. Where the devices split what is summed, each sums its own part exactly, and
+they add what these sums stand for in the compute dtype, as they add those of plain
+products (`_multiply`): an int32 is twice as large to send, and sums that are to be
+added, as the gradients by way of queries, keys and values, have several scales. The
+gradient of a kernel sums over tokens, of which an int32 holds `LONGEST`: up to so
+many are summed in int32 over the devices too, so that no division of the tokens
+changes a bit.
 
 Training, y = x W, with `rounded` to the nearest and one scale for each row of x
 and each column of W:
@@ -26,6 +29,7 @@ al., 2023: SwitchBack).
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -96,8 +100,13 @@ def _forward(how, axes, x, kernel_DF, tokens):
   wq_DF, by_column = rounded(kernel_DF, (0,))
   if axes is not None:
     wq_DF = layout.weight(wq_DF, axes, jnp.int8)
-  sums = _dot(xq, wq_DF, ((x.ndim - 1,), (0,)))
-  y = (sums.astype(jnp.float32) * by_row * _over(by_column, x)).astype(x.dtype)
+
+  def stand_for(sums):
+    return (sums.astype(jnp.float32) * _rows(by_row, sums) * _over(by_column, sums)).astype(x.dtype)
+
+  names, D, F = _names(x, axes)
+  contracted = (x.ndim - 1,), (0,)
+  y = _multiply(xq, (*names, D), wq_DF, (D, F), contracted, stand_for)
   kept = x if how.gradients == 'inputs' else xq
   # An empty array carries the kernel's dtype.
   of_kernel = jnp.zeros((0,), kernel_DF.dtype)
@@ -112,21 +121,29 @@ def _backward(how, axes, saved, dy):
   if how.rounding == 'stochastic':
     noise = _noise(tokens, dy.shape[-1])
   wide = dy.astype(jnp.float32)
-  gq, scale = rounded(wide * _over(by_column, dy), (last,), noise)
-  sums = _dot(gq, wq_DF, ((last,), (1,)))
-  dx = (sums.astype(jnp.float32) * scale).astype(dtype)
+  gq, of_row = rounded(wide * _over(by_column, dy), (last,), noise)
+  names, D, F = _names(x, axes)
+
+  def inputs(sums):
+    return (sums.astype(jnp.float32) * _rows(of_row, sums)).astype(dtype)
+
+  dx = _multiply(gq, (*names, F), wq_DF, (D, F), ((last,), (1,)), inputs)
   if how.gradients == 'inputs':
-    dw_DF = _dot(x, dy, (lead, lead))
+    dw_DF = jax.lax.dot_general(x, dy, ((lead, lead), ((), ())), preferred_element_type=x.dtype)
   else:
-    hq, scale = rounded(wide * by_row, lead, noise)
+    hq, of_column = rounded(wide * by_row, lead, noise)
     if tokens.size > LONGEST:
-      how.check_tokens(tokens.size // math.prod(_parts(tokens.shape, axes)))
-      dw_DF = _by_device(x, hq, scale, dtype, axes)
+      how.check_tokens(tokens.size // math.prod(_parts(tokens.shape, names)))
+
+      def kernels(sums):
+        return (sums.astype(jnp.float32) * _over(of_column, sums)).astype(dtype)
+
+      dw_DF = _multiply(x, (*names, D), hq, (*names, F), (lead, lead), kernels)
     else:
       dw_DF = _dot(x, hq, (lead, lead))
       if axes is not None:
         dw_DF = layout.constrain(dw_DF, axes)
-      dw_DF = dw_DF.astype(jnp.float32) * scale.reshape(1, -1)
+      dw_DF = dw_DF.astype(jnp.float32) * of_column.reshape(1, -1)
   if axes is not None:
     dw_DF = layout.constrain(dw_DF, axes)
   return dx, dw_DF.astype(of_kernel.dtype), None
@@ -135,32 +152,53 @@ def _backward(how, axes, saved, dy):
 _product.defvjp(_forward, _backward)
 
 
-def _by_device(x: jax.Array, hq: jax.Array, scale: jax.Array, dtype: Any, axes: Any) -> jax.Array:
-  """The gradient of a kernel [D, F] by more tokens than an int32 sums.
+Names = tuple[str | None, ...]
 
-  A column has one scale for all tokens, so that sums of each device's may be
-  multiplied by it before they are added.
+
+def _multiply(
+  a: jax.Array,
+  a_axes: Names,
+  b: jax.Array,
+  b_axes: Names,
+  contracted: tuple[tuple[int, ...], tuple[int, ...]],
+  stand_for: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+  """What the sums of products of two int8 arrays stand for.
+
+  Each device sums what it has in int32. The devices add what these sums stand for,
+  which is exact up to the rounding of those floats, as all parts of a sum have one
+  scale.
+
+  Args:
+    a_axes: the logical axis of each dimension.
+    contracted: the dimensions of a and of b that are summed.
+    stand_for: from sums [..., *rest of a, *rest of b] to floats.
   """
-  parts = _parts(x.shape[:-1], axes)
-  shape = [n for part, size in zip(parts, x.shape, strict=False) for n in (part, size // part)]
-  names = [name for name in _TOKENS[: len(parts)] for name in (name, None)]
+  count = len(contracted[0])
+  summed = [a_axes[i] for i in contracted[0]]
+  parts = _parts([a.shape[i] for i in contracted[0]], summed)
+  if math.prod(parts) == 1:
+    return stand_for(_dot(a, b, contracted))
 
-  def split(a: jax.Array, axis: str | None) -> jax.Array:
-    return layout.constrain(a.reshape(*shape, a.shape[-1]), (*names, axis))
+  def split(x: jax.Array, axes: Names, where: tuple[int, ...]) -> tuple[jax.Array, Names]:
+    """[*parts, *rest, *what a device sums], and the axes of the rest."""
+    rest = tuple(i for i in range(x.ndim) if i not in where)
+    x = jnp.moveaxis(x, where, range(-count, 0))
+    kept = x.shape[: len(rest)]
+    pairs = zip(parts, x.shape[len(rest) :], strict=True)
+    x = x.reshape(*kept, *(n for part, size in pairs for n in (part, size // part)))
+    x = jnp.moveaxis(x, range(len(rest), x.ndim, 2), range(count))
+    names = tuple(axes[i] for i in rest)
+    return layout.constrain(x, (*summed, *names, *(None,) * count)), names
 
-  # Weights are gathered over `embed`, which splits tokens too.
-  of_kernel = tuple(None if axis == 'embed' else axis for axis in axes)
-  each, summed = (tuple(range(i, len(shape), 2)) for i in (0, 1))
-  sums = jax.lax.dot_general(
-    split(x, of_kernel[0]),
-    split(hq, of_kernel[1]),
-    ((summed, summed), (each, each)),
-    preferred_element_type=jnp.int32,
-  )
-  sums = layout.constrain(sums, (*_TOKENS[: len(parts)], *of_kernel))
-  stand_for = (sums.astype(jnp.float32) * _over(scale, sums)).astype(dtype)
+  (a, a_rest), (b, b_rest) = split(a, a_axes, contracted[0]), split(b, b_axes, contracted[1])
+  each = tuple(range(count))
+  last = tuple(range(a.ndim - count, a.ndim)), tuple(range(b.ndim - count, b.ndim))
+  sums = jax.lax.dot_general(a, b, (last, (each, each)), preferred_element_type=jnp.int32)
+  sums = layout.constrain(sums, (*summed, *a_rest, *b_rest))
+  floats = stand_for(sums)
   # Not `jnp.sum`, which would have the devices exchange float32.
-  return jax.lax.reduce(stand_for, jnp.zeros((), dtype), jax.lax.add, range(len(parts)))
+  return jax.lax.reduce(floats, jnp.zeros((), floats.dtype), jax.lax.add, each)
 
 
 # Logical axes of the dimensions of tokens: [B L, ...], or [B, L, ...] where rows
@@ -168,15 +206,26 @@ def _by_device(x: jax.Array, hq: jax.Array, scale: jax.Array, dtype: Any, axes: 
 _TOKENS = ('batch', 'length')
 
 
-def _parts(shape: tuple[int, ...], axes: Any) -> tuple[int, ...]:
-  """In how many parts the devices split each dimension of the tokens.
+def _names(x: jax.Array, axes: Any) -> tuple[Names, str | None, str | None]:
+  """The axes of the tokens of x [..., D], of D and of F.
 
-  Those of experts, whose kernels have no `axes`, count as one.
+  Kernels are gathered over `embed`, which splits tokens too. Experts, whose
+  kernels have no `axes`, count as whole.
   """
   if axes is None:
-    return (1,) * len(shape)
-  named = ((size, layout.num_parts(name)) for size, name in zip(shape, _TOKENS, strict=False))
-  return tuple(1 if size % parts else parts for size, parts in named)
+    return (None,) * (x.ndim - 1), None, None
+  D, F = (None if axis == 'embed' else axis for axis in axes)
+  return _TOKENS[: x.ndim - 1], D, F
+
+
+def _parts(shape: Sequence[int], axes: Sequence[str | None]) -> list[int]:
+  """In how many parts the devices split each dimension."""
+  found = [layout.num_parts(name) if name else 1 for name in axes]
+  return [1 if size % n else n for size, n in zip(shape, found, strict=True)]
+
+
+def _rows(scale: jax.Array, like: jax.Array) -> jax.Array:
+  return scale.reshape((1,) * (like.ndim - scale.ndim) + scale.shape)
 
 
 def _over(scale_1F: jax.Array, like: jax.Array) -> jax.Array:
@@ -184,8 +233,7 @@ def _over(scale_1F: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array, contracted: Any) -> jax.Array:
-  kind = jnp.int32 if a.dtype == jnp.int8 else a.dtype
-  return jax.lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=kind)
+  return jax.lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=jnp.int32)
 
 
 # Random bits: a hash of (key, token, column), the same for every division of

@@ -31,8 +31,12 @@ MOST_BLOCKS = 512
 # Longer rows have larger blocks, up to this size: the scores of a pair of
 # blocks must fit in the vector memory.
 LARGEST_BLOCK = 1024
-# Defaults of `backends.splash`, and its values in split rows.
-SPLASH = {'block': 512, 'fused_until': 4096}
+# Up to so many tokens, a row may be one block.
+WHOLE = 512
+# Defaults of `backends.splash`, and its values in split rows. On a v6e chip, with
+# rows of 2,048, a step with blocks of 1,024 took 150 ms, of 512 161 to 167 ms, of
+# 128 400 ms (tpuchat, 2026).
+SPLASH = {'block': 1024, 'fused_until': 4096}
 # The info of masks that show everything: the scalar memory holds nothing.
 EVERYTHING = splash_attention_mask_info.MaskInfo(*[None] * 5)
 
@@ -54,7 +58,7 @@ def splash_in_rows(request: Request, *, block: int, fused_until: int, interpret:
   return functools.partial(
     _splash,
     pattern=request.pattern,
-    blocks=blocks(length, block, fused=length <= fused_until),
+    blocks=blocks(length, block, request.q_BLHK.shape[3], fused=length <= fused_until),
     softcap=request.softcap or None,
     interpret=interpret,
   )
@@ -124,37 +128,48 @@ def splash_obstacle(length: int, head_size: int, block: int) -> str | None:
 def block_size(length: int, block: int) -> int | None:
   """Splash's block size: the largest up to `block` that divides the length.
 
-  If rows would have more than MOST_BLOCKS, up to LARGEST_BLOCK; None if that is
-  not enough.
+  Rows of more than WHOLE tokens have at least two, as only whole blocks are
+  skipped that no query sees. If rows would have more than MOST_BLOCKS, up to
+  LARGEST_BLOCK; None if that is not enough.
   """
+  half = max(length // 2, WHOLE)
   for most in (block, LARGEST_BLOCK):
-    sizes = (s for s in range(LANES, most + 1, LANES) if length % s == 0)
+    sizes = (s for s in range(LANES, min(most, half) + 1, LANES) if length % s == 0)
     size = max(sizes, default=0)
     if length <= MOST_BLOCKS * size:
       return size
   return None
 
 
-def blocks(length: int, block: int, *, fused: bool) -> splash_attention.BlockSizes:
+def blocks(length: int, block: int, head_size: int, *, fused: bool) -> splash_attention.BlockSizes:
   """Splash's block sizes for rows of this length.
 
   Args:
     length: of queries, and of keys; `block_size` divides it.
+    block: the largest, but for very long rows.
+    head_size: of queries and keys.
     fused: whether the backward pass is one kernel.
   """
   size = block_size(length, block)
   assert size is not None, length
-  # Larger blocks compute their scores in parts.
-  at_once = size if size <= block else math.gcd(size, block)
+  # Large heads leave less room in a TPU's vector memory, 16 MiB on v4.
+  most = block if head_size <= LANES else min(block, WHOLE)
+  back = block_size(length, most)
+  assert back is not None, length
+
+  def at_once(size: int) -> int:
+    # Larger blocks compute their scores in parts.
+    return size if size <= most else math.gcd(size, most)
+
   return splash_attention.BlockSizes(
     block_q=size,
     block_kv=size,
-    block_kv_compute=at_once,
-    block_q_dkv=size,
-    block_kv_dkv=size,
-    block_kv_dkv_compute=at_once,
-    block_q_dq=None if fused else size,
-    block_kv_dq=None if fused else size,
+    block_kv_compute=at_once(size),
+    block_q_dkv=back,
+    block_kv_dkv=back,
+    block_kv_dkv_compute=at_once(back),
+    block_q_dq=None if fused else back,
+    block_kv_dq=None if fused else back,
     use_fused_bwd_kernel=fused,
   )
 

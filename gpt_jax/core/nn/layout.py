@@ -188,6 +188,34 @@ def weight(kernel: jax.Array, axes: tuple[str | None, ...], dtype: Any):
   return constrain(kernel, tuple(None if a == 'embed' else a for a in axes))
 
 
+# From the path of a stack of layers to what gathers the parameters of one of
+# them, a tree of what a device has of each.
+Gather = Callable[[tuple[str, ...]], Callable[[Any], Any]]
+_GATHER: contextvars.ContextVar[Gather | None] = contextvars.ContextVar('gather', default=None)
+
+
+@contextlib.contextmanager
+def gathering(gather: Gather):
+  """Has a loop over layers gather each layer's parameters as it reaches it.
+
+  For parameters that `jax.shard_map` has split. Without it they would have to be
+  gathered before, those of all layers.
+  """
+  token = _GATHER.set(gather)
+  try:
+    yield
+  finally:
+    _GATHER.reset(token)
+
+
+def gathered(layer: type[nn.Module], path: tuple[str, ...]) -> type[nn.Module]:
+  """A layer of the stack at `path`, which gathers as `gathering` says, if it does."""
+  gather = _GATHER.get()
+  if gather is None:
+    return layer
+  return nn.map_variables(layer, 'params', trans_in_fn=gather(path))
+
+
 def pad_rows(table: jax.Array, axis: str, multiple: int = 1) -> jax.Array:
   """Pads with rows of zeros until the rows divide over a logical axis.
 

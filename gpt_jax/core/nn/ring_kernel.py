@@ -69,7 +69,7 @@ def make(request: Request, *, block: int, fused_until: int, interpret: bool) -> 
   return Kernel(
     request.pattern,
     chunk < here,
-    kernels.blocks(chunk, block, fused=here <= fused_until),
+    kernels.blocks(chunk, block, request.q_BLHK.shape[3], fused=here <= fused_until),
     request.softcap or None,
     interpret,
   )

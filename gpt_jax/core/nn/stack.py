@@ -87,7 +87,7 @@ class Stack(nn.Module):
     """
     variable_axes: Any = dict.fromkeys(('params', *SOWN), 0)
     loop: Any = nn.scan(
-      self.rematerialized(nn.remat, period),
+      self.rematerialized(nn.remat, layout.gathered(period, (*self.path, 'periods'))),
       length=self.num_periods,
       variable_axes=variable_axes,
       split_rngs={'params': True, 'dropout': True},

@@ -23,6 +23,10 @@ CHUNK_LOGITS = 1 << 25
 # As many times more on a GPU: each chunk reads and writes the gradient of the
 # whole table.
 ON_GPU = 4
+# On a TPU at least so many tokens in a chunk, for the same reason: a product of
+# fewer takes less time than the gradient of the table, 8 bytes an element, takes
+# to be read and written (v6e: 918e12 FLOP/s and 1.64e12 bytes/s, so 2,239).
+TOKENS_ON_TPU = 2048
 # A GPU's matrix units need rows of logits that begin at a multiple of 16 bytes:
 # with GPT-2's 50,257 tokens the products of the output took twice the time.
 ROWS_ON_GPU = 64
@@ -242,7 +246,12 @@ def _forward(hidden_BLD, table_VD, targets_BL, weights_BL, z_loss, softcap, smoo
   (sums, grad_PVD), grads = jax.lax.scan(add, (zeros, start_PVD), chunks)
   grad_VD = layout.constrain(jnp.sum(grad_PVD, axis=0), AXES).astype(dtype)
   grad_VD = layout.constrain(grad_VD[:V], AXES)
-  return sums, (joined(grads, B, L), grad_VD)
+  gradients = joined(grads, B, L), grad_VD
+  if layout.num_parts('embed') > 1:
+    # Else the compiler adds the devices' gradients of the table after the layers
+    # have gone backwards, and each keeps a whole one in float32 until then.
+    gradients = jax.lax.optimization_barrier(gradients)
+  return sums, gradients
 
 
 def joined(chunks: jax.Array, B: int, L: int) -> jax.Array:
@@ -389,10 +398,15 @@ def _at(logits_PNV: jax.Array, targets_PN: jax.Array) -> jax.Array:
   return jnp.take_along_axis(logits_PNV, index, axis=-1)[..., 0]
 
 
-def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-  """[B, L, ...] to chunks [number, P, N, ...] of `CHUNK_LOGITS` at most.
+def most_logits(vocab_here: int, platform: str) -> int:
+  """Elements of the largest chunk on one device, which has `vocab_here` of the ids."""
+  if platform == 'tpu':
+    return max(CHUNK_LOGITS, TOKENS_ON_TPU * vocab_here)
+  return CHUNK_LOGITS * (ON_GPU if platform == 'gpu' else 1)
 
-  On a GPU they may have `ON_GPU` times as many.
+
+def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+  """[B, L, ...] to chunks [number, P, N, ...] of `most_logits` at most.
 
   Splits each device's part along the length, so that batches stay split over
   their P devices. The last chunk is padded with zeros, weights included.
@@ -401,7 +415,7 @@ def chunked(vocab_size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
   P, C = _parts(B, L)
   logits = B * L * vocab_size // (P * C * layout.num_parts('vocab'))
   here = L // C
-  most = CHUNK_LOGITS * (ON_GPU if layout.platform() == 'gpu' else 1)
+  most = most_logits(vocab_size // layout.num_parts('vocab'), layout.platform())
   num = min(-(-logits // most), here)
   size = -(-here // num)
   num = -(-here // size)

@@ -121,6 +121,7 @@ def jit_train_step(parts: Parts, shape: Shape) -> tuple[Any, list[Any]]:
     average=parts.average,
     num_steps=parts.config.schedule.num_steps,
     **({'norms_every': every} if every else {}),
+    **({'exact': parts.exact} if parts.exact else {}),
   )
   jitted = jax.jit(step, donate_argnums=0, out_shardings=(parts.shardings, metrics))
   batch = abstract_batch(parts, *shape, training=True)
@@ -200,7 +201,7 @@ def compile_stages(
 
 def compile_eval_step(parts: Parts) -> Compiled:
   """Compiles `step.eval_step`."""
-  jitted = jax.jit(functools.partial(eval_step, objective=parts.objective))
+  jitted = jax.jit(functools.partial(eval_step, objective=parts.objective, exact=parts.exact))
   batch = abstract_batch(parts, parts.eval_rows, parts.ramp.longest)
   return compile_on_mesh(parts, jitted, abstract_state(parts).eval_params, batch)
 

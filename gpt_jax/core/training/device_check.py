@@ -23,6 +23,7 @@ from gpt_jax.core.objectives import forward
 from gpt_jax.core.optim.micro_batches import divided
 from gpt_jax.core.rows.row_makers import is_packed
 from gpt_jax.core.spec import UsageError
+from gpt_jax.core.training import exact
 
 Devices = Sequence[Any] | None
 
@@ -54,6 +55,8 @@ def check_devices(config: Config, devices: Devices = None) -> Mesh:
     for stage in reversed(config_lib.ramp(config).stages)
   }
   check_mesh(config, mesh.shape, rules_of)
+  if over := config.batch.exact_over:
+    exact.check_threads(over, mesh)
   with sharding.use(mesh, rules):
     for name in ('', *config.models):
       with config_lib.named(name):
@@ -174,6 +177,8 @@ def check_mesh(config: Config, sizes: Mapping[str, int], rules: dict) -> None:
     _check_stages(config, sizes[pipeline.STAGE], rules)
   if outer := config_lib.outer(config):
     _check_replicas(config, outer.replicas, sizes, rules)
+  if over := config.batch.exact_over:
+    exact.check_mesh(over, sizes, rules)
   axes = rules.get('length', ())
   parts = math.prod(sizes[a] for a in axes)
   if parts == 1:
@@ -320,6 +325,8 @@ def _check_experts(config: Config, mesh: Mesh, rules: dict) -> None:
 def _micro_rows(config: Config, mesh: Mesh, rules: dict, num_rows: int) -> int:
   """Rows of a micro-batch of a stage, over all devices that share a layer."""
   parts = math.prod(mesh.shape[a] for a in rules['batch'])
+  if over := config.batch.exact_over:
+    return -(-num_rows // over) * parts
   micro_rows = config.batch.micro_rows
   micro = divided(num_rows, num_shards=parts, micro_rows=micro_rows)
   return _at_once(config, mesh, rules, micro.rows(num_rows))
@@ -337,5 +344,5 @@ def _at_once(config: Config, mesh: Mesh, rules: dict, rows: int) -> int:
 
 def eval_rows(config: Config, mesh: Mesh, rules: dict) -> int:
   """`eval.rows`, raised to a multiple of the shards of a batch."""
-  parts = math.prod(mesh.shape[a] for a in rules['batch'])
+  parts = config.batch.exact_over or math.prod(mesh.shape[a] for a in rules['batch'])
   return -(-config.eval.rows // parts) * parts

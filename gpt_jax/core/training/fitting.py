@@ -203,7 +203,7 @@ def change(known: Before, parts: Parts) -> str:
   return (
     f'{_named(was)} before, {_named(now)} now; micro-batches: {former} before, '
     f'{parts.micro_batches(shape).num_micro} now; the {shape.rows} rows of a '
-    'step are the same, and only rounding differs'
+    f'step are the same, and {"so are its bits" if parts.exact else "only rounding differs"}'
   )
 
 
@@ -226,6 +226,8 @@ def _fitted(parts: Parts, shapes: Sequence[Shape], former: Before | None) -> tup
     try:
       return parts, _compiled(parts, shapes, limit)
     except TooLarge as e:
+      if over := parts.config.batch.exact_over:
+        raise UsageError(f'batch.exact_over={over}: {e}; give more, or {_LESS}') from e
       raise UsageError(
         f'batch.micro_rows={fixed}: {e}; give fewer, or leave it empty for as '
         f'many as fit; or give {_LESS}'

@@ -45,8 +45,9 @@ from gpt_jax.core.optim.train_state import Rates, TrainState
 from gpt_jax.core.runtime import hosts, memory
 from gpt_jax.core.spec import Table, UsageError
 from gpt_jax.core.tokenizers.tokenizer import Tokenizer
-from gpt_jax.core.training import device_check
+from gpt_jax.core.training import device_check, exact
 from gpt_jax.core.training.device_check import eval_rows
+from gpt_jax.core.training.exact import Exact
 
 # From config, model and objective to the objective and the rates of the
 # parameters, by the section of the config that asks for it.
@@ -94,8 +95,20 @@ class Parts(NamedTuple):
     axes = dict(self.rules)['batch']
     return math.prod(self.mesh.shape[a] for a in axes)
 
+  @property
+  def exact(self) -> Exact | None:
+    """How sums are added for `batch.exact_over`; None: as the compiler does."""
+    over, sizes = self.config.batch.exact_over, self.mesh.shape
+    if not over:
+      return None
+    specs = jax.tree.map(lambda x: x.spec, self.shardings.params)
+    trained = train_state.trained(specs, self.objective.frozen)
+    return Exact(over, sizes[exact.DATA], sizes[exact.FSDP], specs, trained)
+
   def micro_batches(self, shape: Shape) -> MicroBatches:
     """How a batch, or that of each replica, is divided into micro-batches."""
+    if found := self.exact:
+      return MicroBatches(found.turns, self.num_shards)
     if self.outer:
       replicas, data = self.outer.replicas, self.mesh.shape[sharding.REPLICAS]
       at_once = self.config.batch.micro_rows or 0

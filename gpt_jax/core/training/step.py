@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training step: clipped gradients of one batch, and their update."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from gpt_jax.core.optim.rounding import Average
 from gpt_jax.core.optim.schedules import Schedule
 from gpt_jax.core.optim.train_state import Rates, TrainState
 from gpt_jax.core.spec import Table
+from gpt_jax.core.training import exact as exact_lib
+from gpt_jax.core.training.exact import Exact
 
 # Norms by layer: imported where `log.norms_every_steps` asks for them.
 NORMS = Table(
@@ -29,7 +32,6 @@ NORMS = Table(
     'lines': 'gpt_jax.core.training.norm_lines:lines',
   }
 )
-
 
 # Micro-batches: gradient accumulation within one step.
 
@@ -149,6 +151,7 @@ def train_step(
   num_steps: int | None = None,
   replica: jax.Array | None = None,
   norms_every: int = 0,
+  exact: Exact | None = None,
 ) -> tuple[TrainState, Metrics]:
   """Takes one optimizer step.
 
@@ -173,6 +176,8 @@ def train_step(
       randomness depends on it, too.
     norms_every: steps between two that return norms by layer; 0: none does, and
       the program has nothing of them.
+    exact: adds all sums in an order that no mesh changes, and divides the batch
+      in its own way; None: as micro-batches and the compiler do.
 
   Returns:
     The next state, and the step's metrics: `loss` (without penalties), before
@@ -202,10 +207,12 @@ def train_step(
     num_shards=num_shards,
     num_replicas=num_replicas,
     measure=measure,
+    exact=exact,
   )
-  unclipped, grad_norm = grads, optax.tree.norm(grads)
-  named = {**grads, **grads.get('parts', {})}
-  grad_norms = {name: optax.tree.norm(part) for name, part in named.items() if name != 'parts'}
+  measured, norm = (exact.squares(grads), exact_lib.norm) if exact else (grads, optax.tree.norm)
+  unclipped, grad_norm = grads, norm(measured)
+  named = {**measured, **measured.get('parts', {})}
+  grad_norms = {name: norm(part) for name, part in named.items() if name != 'parts'}
   if clip_norm:
     scale = jnp.minimum(1.0, clip_norm / (grad_norm + 1e-6))
     grads = jax.tree.map(lambda g: g * scale, grads)
@@ -257,6 +264,7 @@ def mean_gradients(
   num_shards: int = 1,
   num_replicas: int = 1,
   measure: Measure | None = None,
+  exact: Exact | None = None,
 ) -> tuple[jax.Array, Metrics, Any]:
   """Loss, metrics and gradients: means over the tokens of the whole batch.
 
@@ -267,14 +275,15 @@ def mean_gradients(
   `measure` the metrics have the activations of `objectives.loss`.
   """
 
-  def total(trained, part, key):
-    trained = rates.stopped(trained, step)
-    whole = train_state.with_frozen(trained, params, objective.frozen)
-    return objective.loss(whole, part, key).totals(weights)
+  def gradients(params, part):
+    def total(trained):
+      trained = rates.stopped(trained, step)
+      whole = train_state.with_frozen(trained, params, objective.frozen)
+      return objective.loss(whole, part | more, key).totals(weights)
 
-  trained = train_state.trained(params, objective.frozen)
-  gradient = jax.grad(total, has_aux=True)
-  weights = objective.weights(batch)
+    return jax.grad(total, has_aux=True)(train_state.trained(params, objective.frozen))
+
+  weights = exact.weights(objective, batch) if exact else objective.weights(batch)
   run: Any = {}
   if objective.needs.progress:
     assert num_steps is not None
@@ -282,12 +291,16 @@ def mean_gradients(
   if rates.stages:
     run['stage'] = rates.stages.at(step)
   more: Any = {RUN: run} if run else {}
-  grads, (loss, weight, metrics) = summed(
-    lambda part: gradient(trained, part | more, key),
-    objective.weighed(batch),
-    MicroBatches(num_micro, num_shards, num_replicas),
-    measure,
-  )
+  batch = objective.weighed(batch)
+  if exact:
+    grads, (loss, weight, metrics) = exact.gradients(gradients, params, batch)
+  else:
+    grads, (loss, weight, metrics) = summed(
+      functools.partial(gradients, params),
+      batch,
+      MicroBatches(num_micro, num_shards, num_replicas),
+      measure,
+    )
   # Class weights may add up to less than 1, so no max(weight, 1). Without any
   # weight the sums are 0.
   weight = jnp.where(weight > 0, weight, 1)
@@ -304,7 +317,13 @@ def _value(found: Mean | Means | Largest) -> jax.Array:
   return found.sum.astype(jnp.float32) / weight
 
 
-def eval_step(params: Any, batch: Batch, *, objective: Objective) -> dict[str, Mean | Means]:
+def eval_step(
+  params: Any, batch: Batch, *, objective: Objective, exact: Exact | None = None
+) -> dict[str, Mean | Means]:
   """Loss and metrics of one batch as sums, without dropout and penalties."""
-  loss = objective.loss(params, batch, None)
-  return {'loss': loss.means(objective.weights(batch)), **loss.metrics}
+
+  def means(params: Any, batch: Batch) -> dict[str, Mean | Means]:
+    loss = objective.loss(params, batch, None)
+    return {'loss': loss.means(objective.weights(batch)), **loss.metrics}
+
+  return exact.sums(means, params, batch) if exact else means(params, batch)

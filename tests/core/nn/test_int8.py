@@ -153,12 +153,11 @@ def test_a_nan_among_many_is_not_lost(place):
 # The layers: where bits come from, and what they depend on.
 
 
-def step(how, micro, kind=layers.Dense, **fields):
+def step(how, micro, kind=layers.Dense, axes=('embed', 'mlp'), **fields):
   """Outputs and gradients of a layer, of rows in interleaved micro-batches."""
   rng = np.random.default_rng(0)
   x_BLD = np.float32(rng.normal(size=(16, 3, 16)))
   dy_BLF = np.float32(rng.normal(size=(16, 3, 24)))
-  axes = ('embed', 'mlp')
   init = nn.initializers.normal(1.0)
   layer = kind(24, axes, init, False, jnp.float32, matmul=how, **fields)
   variables = nn.meta.unbox(layer.init(jax.random.key(0), x_BLD[:1]))
@@ -197,11 +196,39 @@ def alone():
 
 
 @pytest.mark.parametrize('sizes', MESHES, ids=str)
-def test_a_mesh_changes_no_bit(sizes):
-  """Of the result, of the gradient of inputs, and of the kernel's."""
+@pytest.mark.parametrize('axes', [('embed', 'mlp'), ('mlp', 'embed')], ids=str)
+def test_a_mesh_changes_no_bit_but_of_sums_over_tensor(sizes, axes):
+  """Of the result, of the kernel's gradient, and of that of inputs."""
   with on(sizes):
-    (split,) = step(BOTH, 1)
-  jax.tree.map(np.testing.assert_array_equal, split, alone())
+    (split,) = step(BOTH, 1, axes=axes)
+  names = ['result', 'kernel', 'inputs']
+  added = {('embed', 'mlp'): 'inputs', ('mlp', 'embed'): 'result'}[axes]
+  for name, found, expected in zip(names, split, alone(), strict=True):
+    if name == added and 'tensor' in sizes:
+      # Eight numbers are added in another order.
+      error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+      assert 0 < error < 1e-6
+    else:
+      jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize(
+  ('axes', 'features'), [(('embed', 'mlp'), 16), (('mlp', 'embed'), 24)], ids=str
+)
+def test_sums_over_tensor_are_sent_in_the_compute_dtype(axes, features):
+  """Not in int32, which is as large as two numbers in bfloat16."""
+  x_ND, kernel_DF, tokens = jnp.ones((5, 16)), jnp.ones((16, 24)), jnp.zeros(5, jnp.uint32)
+
+  @jax.jit
+  def run(x_ND, kernel_DF):
+    y_NF, back = jax.vjp(lambda x: BOTH.product(x, kernel_DF, tokens, axes), x_ND)
+    return y_NF, back(jnp.ones_like(y_NF))
+
+  with on({'tensor': 8}):
+    text = run.lower(x_ND, kernel_DF).compile().as_text()
+  # Of the gradient of the inputs, or of the result. Maxima are vectors.
+  sent = re.findall(r'= (\w+)\[(\d+),(\d+)\]\S* (?:all-reduce|reduce-scatter)\(', text)
+  assert sent == [('f32', '5', str(features))]
 
 
 @pytest.mark.parametrize('sizes', [MESHES[0], MESHES[1], MESHES[3]], ids=str)

@@ -127,7 +127,7 @@ def test_splash_bounds_the_scores(text):
 def test_larger_blocks_of_long_rows(text, monkeypatch):
   """One for the row, whose scores are computed in two parts."""
   monkeypatch.setattr(kernels, 'MOST_BLOCKS', 1)
-  assert kernels.blocks(L, 128, fused=False).block_kv == L
+  assert kernels.blocks(L, 128, 64, fused=False).block_kv == L
   inputs = qkv(6, 2)
   expected = results('reference', inputs, 'full', SEEN['both'])
   check_equal(results(text, inputs, 'full', SEEN['both']), expected)
@@ -313,6 +313,21 @@ def test_blocks_of_masks(window, rows, columns):
 )
 def test_blocks_divide_the_length(length, size):
   assert kernels.block_size(length, 512) == size
+
+
+@pytest.mark.parametrize(
+  'length, size', [(384, 384), (512, 512), (1024, 512), (1536, 768), (2048, 1024), (8192, 1024)]
+)
+def test_rows_of_more_than_512_tokens_have_two_blocks(length, size):
+  """So that one is skipped where attention is causal."""
+  block = kernels.SPLASH['block']
+  assert kernels.block_size(length, block) == size
+  # Large heads have smaller blocks in the backward kernels, and parts of scores.
+  of_128, of_256 = (kernels.blocks(length, block, head, fused=True) for head in (128, 256))
+  assert of_128.block_q_dkv == of_128.block_kv_compute == of_256.block_q == size
+  part, back = of_256.block_kv_compute, of_256.block_q_dkv
+  assert part is not None and part <= 512 and size % part == 0
+  assert back is not None and back <= 512 and length % back == 0
 
 
 @pytest.mark.parametrize('fused_until', [0, 4096])

@@ -45,6 +45,24 @@ def test_gradients_are_sent_once():
     assert many['kernels'] == few['kernels'] > 0  # splash, in each replica
 
 
+def test_virtual_shards_exchange_halves():
+  """Of two turns on each of two times four devices."""
+  found = tpu.compiled('exact')
+  turns, data, fsdp = 2, 2, 4
+  numbers = KERNELS + TABLES
+  halves = turns * (fsdp - 1) / fsdp * 4 * numbers
+  assert found['collective-permute fsdp f32'] == pytest.approx(halves, rel=0.1)
+  blocks = 4 * numbers / fsdp  # one doubling
+  assert data == 2
+  assert found['collective-permute data f32'] == pytest.approx(blocks, rel=0.1)
+  assert found['kernels'] > 0  # splash
+  # Kernels are gathered as they are multiplied.
+  assert found['all-gather fsdp bf16'] > 0
+  # No gradient is reduced. Biases are gathered as sums with zeros.
+  rest = [x for name, x in found.items() if name.startswith(('all-reduce', 'reduce-scatter'))]
+  assert sum(rest) < 0.01 * halves
+
+
 PALM_LAYERS = 3
 PALM = {
   f'decoder/periods/block_0/{name}/kernel'
