@@ -4,10 +4,12 @@
 
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 
 from gpt_jax.core.config import loading
-from tests.support import lineage_page
+from gpt_jax.core.tokens import prepare
+from tests.support import lineage_losses, lineage_page
 from tests.support.lineage_page import DOCS, PAPERS
 
 
@@ -41,3 +43,32 @@ def test_every_ancestor_comes_before_and_every_config_is_there():
   for i, paper in enumerate(PAPERS.values()):
     assert not paper.ancestor or paper.ancestor in keys[:i]
     loading.read(f'configs/{paper.config}')
+
+
+def test_the_losses_are_as_on_the_page():
+  results = lineage_page.measured()
+  assert [*results['models']] == [*lineage_losses.MODELS]
+  number = lineage_losses.STEPS // lineage_losses.EVERY
+  assert all(len(found['losses']) == number for found in results['models'].values())
+  # No token of the corpus was read twice.
+  assert results['tokens'] * number < results['corpus_tokens']
+  assert '\n\n'.join(lineage_page.losses()) in page()
+  text = (DOCS / 'lineage_losses.svg').read_text(encoding='utf-8')
+  assert text == lineage_page.curves()
+  lines = [x for x in ET.fromstring(text).iter() if x.tag.endswith('polyline')]
+  assert len(lines) == len(results['models'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'key', [pytest.param(x, marks=[pytest.mark.long] * (x != 'gpt2')) for x in lineage_losses.MODELS]
+)
+def test_the_first_losses_are_those_of_the_page(key, tmp_path):
+  """With the Python, and so the standard library, that they were measured with."""
+  results = lineage_page.measured()
+  store = prepare.ensure(lineage_losses.config_of(key), str(tmp_path / 'store'))
+  if store.manifest.fingerprint != results['fingerprint']:
+    pytest.skip('the standard library is another one')
+  found, parameters = lineage_losses.losses(key, str(tmp_path / 'store'), 3)
+  np.testing.assert_allclose(found, results['models'][key]['first'], rtol=0, atol=1e-3)
+  assert parameters == results['models'][key]['parameters']

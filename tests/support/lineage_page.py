@@ -1,19 +1,21 @@
 # Copyright 2026 The gpt_jax Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/lineage.md and its picture: the papers as differences of their ejected files.
+"""Writes docs/lineage.md and its pictures: the papers as differences of their ejected files.
 
 python -m tests.support.lineage_page
 """
 
 import difflib
 import functools
+import json
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpt_jax.core import config as config_lib
 from gpt_jax.core.config import loading
 from gpt_jax.core.costs import totals
 from gpt_jax.ejecting import file, parts, program
+from tests.support import lineage_losses
 
 DOCS = pathlib.Path(__file__).parents[2] / 'docs'
 MARK = '<!-- page: python -m tests.support.lineage_page -->'
@@ -191,7 +193,7 @@ decoder keeps of each token that it has read, keys and values in bfloat16.
 
 def page() -> str:
   """The text of the page."""
-  out = ['# The lineage, paper by paper', MARK, INTRODUCTION.strip(), _table()]
+  out = ['# The lineage, paper by paper', MARK, INTRODUCTION.strip(), _table(), *losses()]
   out += [text for key in PAPERS for text in step(key)]
   return '\n\n'.join(out) + '\n'
 
@@ -207,6 +209,95 @@ def step(key: str) -> list[str]:
   first = f', of which the first {MOST}' if len(found) > MOST else ''
   out.append(f'`configs/{paper.config}` against `configs/{before}`: {len(found)} lines{first}:')
   return [*out, '\n'.join(['```diff', *found[:MOST], '```'])]
+
+
+def measured() -> dict[str, Any]:
+  """What `lineage_losses` wrote."""
+  return json.loads(lineage_losses.RESULTS.read_text(encoding='utf-8'))
+
+
+def losses() -> list[str]:
+  """The section of the decoders' losses at equal tokens."""
+  results = measured()
+  rows = ['| paper | parameters outside the tables | loss of the last tenth |', '|---|---|---|']
+  for key, found in results['models'].items():
+    last = sum(found['losses'][-2:]) / 2
+    rows.append(f'| {PAPERS[key].name} | {found["parameters"]:,} | {last:.2f} |')
+  steps, tokens = lineage_losses.STEPS, results['tokens'] * len(found['losses'])
+  caption = f"""
+These are the decoders at one small size, {lineage_losses.WIDTH} wide and of four layers, on the
+same {tokens:,} tokens of the Python standard library in the same order, none of them twice: the
+files that `gpt-jax eject` writes, each with its paper's norms, positions, attention, feed-forward
+layers, initial weights and ratios of sizes. What the papers chose by size is equal instead: AdamW,
+a learning rate of 2e-3 that was not tuned for any of them, {steps} steps of {lineage_losses.ROWS}
+rows of {lineage_losses.LENGTH} tokens, no dropout. So the picture compares how they begin, not what
+they become at their own sizes; and one run of each does not tell differences of a few hundredths.
+Parameters differ as in the papers: Switch has the most, of which a token takes a part. Chinchilla
+is Gopher at another size; BERT, T5 and the Transformer learn from other rows. All are trained by
+`python -m tests.support.lineage_losses`.
+"""
+  title = '## Losses at equal tokens'
+  picture = '![Loss of each decoder against tokens](lineage_losses.svg)'
+  return [title, picture, caption.strip(), '\n'.join(rows)]
+
+
+COLORS = ('#1b9e77', '#d95f02', '#7570b3', '#e7298a', '#66a61e', '#b8860b', '#1f78b4', '#444444')
+
+
+def curves() -> str:
+  """The losses as SVG: tokens to the right, nats per token upwards, a line to each paper."""
+  results = measured()
+  models = results['models']
+  number = len(next(iter(models.values()))['losses'])
+  flat = [x for found in models.values() for x in found['losses']]
+  low, high = int(min(flat) * 2) / 2, -int(-max(flat) * 2 // 1) / 2
+  left, right, top, bottom = 50, 760, 20, 360
+
+  def x_of(point: float) -> float:
+    return round(left + (right - left) * point / number, 1)
+
+  def y_of(loss: float) -> float:
+    return round(bottom - (bottom - top) * (loss - low) / (high - low), 1)
+
+  out = [
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 410" font-family="sans-serif">',
+    '<rect width="880" height="410" fill="#ffffff"/>',
+  ]
+  for i in range(int((high - low) * 2) + 1):
+    y = y_of(low + i / 2)
+    out += [
+      f'<path d="M{left} {y}H{right}" stroke="#dddddd"/>',
+      f'<text x="{left - 8}" y="{y + 4}" text-anchor="end" font-size="12">{low + i / 2:g}</text>',
+    ]
+  for i in range(0, number + 1, number // 4):
+    label = f'{results["tokens"] * i / 1000:,.0f} K'
+    out.append(
+      f'<text x="{x_of(i)}" y="{bottom + 20}" text-anchor="middle" font-size="12">{label}</text>'
+    )
+  out.append(
+    f'<text x="{(left + right) // 2}" y="{bottom + 42}" text-anchor="middle" font-size="13">'
+    'tokens; the loss is in nats a token</text>'
+  )
+  # Names stand at the ends of their lines, and apart.
+  ends = sorted(models, key=lambda key: models[key]['losses'][-1])
+  place = dict(zip(ends, _apart([y_of(models[key]['losses'][-1]) for key in ends]), strict=True))
+  for (key, found), color in zip(models.items(), COLORS, strict=False):
+    # Each is the mean of the steps before it, and stands in their middle.
+    points = ' '.join(f'{x_of(i + 0.5)},{y_of(x)}' for i, x in enumerate(found['losses']))
+    out += [
+      f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>',
+      f'<text x="{right + 8}" y="{place[key] + 4}" font-size="13" fill="{color}">'
+      f'{PAPERS[key].name}</text>',
+    ]
+  return '\n'.join([*out, '</svg>']) + '\n'
+
+
+def _apart(heights: list[float]) -> list[float]:
+  """Falling heights in pixels, moved up where they are less than a line of text apart."""
+  out: list[float] = []
+  for height in heights:
+    out.append(min(height, out[-1] - 15) if out else height)
+  return out
 
 
 def _table() -> str:
@@ -253,3 +344,4 @@ def picture() -> str:
 if __name__ == '__main__':
   (DOCS / 'lineage.md').write_text(page(), encoding='utf-8')
   (DOCS / 'lineage.svg').write_text(picture(), encoding='utf-8')
+  (DOCS / 'lineage_losses.svg').write_text(curves(), encoding='utf-8')
