@@ -20,6 +20,7 @@ from gpt_jax.core.optim.schedules import Shape
 from gpt_jax.core.rows.row_makers import blank
 from gpt_jax.core.rows.rows import Keys
 from gpt_jax.core.runtime.log import log
+from gpt_jax.core.training import exact
 from gpt_jax.core.training.metrics import Metrics
 from gpt_jax.core.training.parts import Parts, abstract_state
 from gpt_jax.core.training.step import eval_step, train_step
@@ -222,9 +223,10 @@ def compile_outputs(parts: Parts, task: str = '') -> Compiled:
 def compile_on_mesh(parts: Parts, jitted, *args, options: dict[str, str] | None = None) -> Compiled:
   """Compiles a `jax.jit` for these arguments, which may be abstract."""
   start = time.perf_counter()
+  of_compiler: dict[str, Any] = {**(options or {}), **(exact.COMPILER if parts.exact else {})}
   with sharding.use(parts.mesh, parts.rules):
     traced = jitted.trace(*args)
-    compiled = traced.lower().compile(compiler_options=options)
+    compiled = traced.lower().compile(compiler_options=of_compiler)
   seconds = time.perf_counter() - start
   return Compiled(compiled, seconds, matmuls.flops(traced.jaxpr))
 

@@ -50,6 +50,9 @@ from gpt_jax.core.spec import UsageError
 
 DATA, FSDP = 'data', 'fsdp'
 WHOLE = PartitionSpec()
+# Else what is rounded to bfloat16 stays in float32 where nothing is sent in
+# between: weights that are gathered are rounded, those of one device are not.
+COMPILER = {'xla_allow_excess_precision': False}
 
 
 class Exact(NamedTuple):
